@@ -1,0 +1,2 @@
+//! ringbench.
+fn main() {}

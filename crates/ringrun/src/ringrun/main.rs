@@ -1,0 +1,2 @@
+//! ringrun.
+fn main() {}

@@ -1,0 +1,2 @@
+//! train.
+fn main() {}

@@ -1,0 +1,194 @@
+//! Every way a call can fail, typed: what happened, to whom, at which step, and what to do next.
+//! May touch: nothing else of the library.
+
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+/// The library's result.
+pub type Result<T, E = Error> = core::result::Result<T, E>;
+
+/// A rank as others know it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its rank.
+    pub rank: usize,
+    /// The name of its host.
+    pub host: String,
+    /// Its process there.
+    pub pid: u32,
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rank {} (host {}, pid {})", self.rank, self.host, self.pid)
+    }
+}
+
+/// Where in its program a rank was when a call failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The rank that reports.
+    pub rank: usize,
+    /// The name of its host.
+    pub host: String,
+    /// The collective, as its method is called.
+    pub operation: &'static str,
+    /// The number of the call on this communicator, from 1.
+    pub sequence: u64,
+    /// The step of the schedule, from 0.
+    pub step: usize,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rank, host, operation, sequence, step } = self;
+        write!(f, "rank {rank} (host {host}) in {operation} #{sequence}, step {step}")
+    }
+}
+
+/// What went wrong.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A setting (environment variable or builder value) that makes no sense.
+    #[error("{name}={given:?}: {expected}")]
+    Config {
+        /// The variable or setting.
+        name: String,
+        /// Its value.
+        given: String,
+        /// What it may be, or what is wrong with it.
+        expected: String,
+    },
+    /// Two launchers left their variables, and they differ.
+    #[error(
+        "two launchers disagree: {first}; {second}. \
+         Unset the variables of one, or name one in RINGREDUCE_LAUNCHER"
+    )]
+    Launchers {
+        /// What the first one says.
+        first: String,
+        /// What the second one says.
+        second: String,
+    },
+    /// An argument of a call that does not fit.
+    #[error("{call}: {argument} is {given}, expected {expected}")]
+    Argument {
+        /// The method.
+        call: &'static str,
+        /// The argument.
+        argument: &'static str,
+        /// Its value.
+        given: String,
+        /// What it must be.
+        expected: String,
+    },
+    /// Some ranks did not come to the meeting point in time.
+    #[error(
+        "rank {rank}: after {after:?} {} of {size} ranks had not started: {missing:?}. \
+         Look at their output, or raise RINGREDUCE_TIMEOUT", missing.len()
+    )]
+    MissingRanks {
+        /// The rank that reports.
+        rank: usize,
+        /// Who is missing.
+        missing: Vec<usize>,
+        /// The world size.
+        size: usize,
+        /// How long this rank waited.
+        after: Duration,
+    },
+    /// Two processes claim one rank.
+    #[error("rank {rank} was claimed twice: by {first} and by {second}; give each its own")]
+    DuplicateRank {
+        /// The rank.
+        rank: usize,
+        /// Who came first.
+        first: String,
+        /// Who came second.
+        second: String,
+    },
+    /// The meeting point can't be reached, is silent, or speaks something else.
+    #[error("store at {address}: {reason}")]
+    Store {
+        /// Its address.
+        address: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A connection that did not turn out to be the peer we expected.
+    #[error("handshake with {peer}: {reason}")]
+    Handshake {
+        /// Who was expected.
+        peer: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The operating system refused something while a communicator was set up.
+    #[error("{doing}: {source}")]
+    Io {
+        /// What was attempted, on what.
+        doing: String,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// A wait ran past the deadline.
+    #[error(
+        "{at}: nothing from {peer} for {after:?}; it may be stuck, or have made other calls. \
+         RINGREDUCE_TIMEOUT sets how long to wait"
+    )]
+    Timeout {
+        /// Where we waited.
+        at: Box<Place>,
+        /// For whom.
+        peer: Box<Peer>,
+        /// How long.
+        after: Duration,
+    },
+    /// The peer is gone.
+    #[error("{at}: lost {peer}: {evidence}")]
+    PeerLost {
+        /// Where we noticed.
+        at: Box<Place>,
+        /// Who is gone.
+        peer: Box<Peer>,
+        /// How we know.
+        evidence: String,
+    },
+    /// The peer is in another call than we are.
+    #[error("{at}: {peer} does not make the same call: {field} is {theirs} there, {ours} here")]
+    Mismatch {
+        /// Where we are.
+        at: Box<Place>,
+        /// Who differs.
+        peer: Box<Peer>,
+        /// In what.
+        field: &'static str,
+        /// Our value.
+        ours: String,
+        /// Their value.
+        theirs: String,
+    },
+    /// Somebody called abort.
+    #[error("{at}: aborted")]
+    Aborted {
+        /// Where we were.
+        at: Box<Place>,
+    },
+    /// An earlier failure left the communicator unusable.
+    #[error("{call}: this communicator failed before ({first}); make a new one")]
+    Broken {
+        /// The method.
+        call: &'static str,
+        /// The first failure.
+        first: String,
+    },
+}
+
+impl Error {
+    /// An [`Error::Io`] from the system's last word on `doing`.
+    pub(crate) fn io(doing: impl Into<String>, source: impl Into<io::Error>) -> Self {
+        Self::Io { doing: doing.into(), source: source.into() }
+    }
+}

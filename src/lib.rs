@@ -1,0 +1,23 @@
+//! ringreduce: collectives over a logical ring of ranks.
+#![deny(unsafe_code)]
+
+#[cfg(feature = "host")]
+mod comm;
+pub mod element;
+#[cfg(feature = "host")]
+pub mod error;
+#[cfg(feature = "host")]
+pub mod kernel;
+#[cfg(feature = "host")]
+pub mod link;
+#[cfg(feature = "host")]
+pub mod memory;
+pub mod partition;
+pub mod plan;
+pub mod schedule;
+
+#[cfg(feature = "host")]
+pub use comm::{Builder, Communicator, Transport};
+pub use element::{DataType, Element, ReduceOp, bf16, f16};
+#[cfg(feature = "host")]
+pub use error::{Error, Result};

@@ -1,0 +1,111 @@
+//! Links: one-way FIFOs of slots between two ranks. `Tx` lends an empty slot and commits it, `Rx`
+//! lends the oldest committed one and releases it; nothing is copied between the two on shared
+//! memory. May touch: memory, partition, sync, OS crates. One conformance suite (`tests/links.rs`)
+//! holds for every implementation.
+//!
+//! The capacity law: `commit` never waits for the peer, whatever it does; `ready` of a `Tx` is
+//! true while fewer than `capacity` slots are committed and not yet released (shared memory) or
+//! handed to the network (TCP).
+
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+use crate::memory::{Dst, Src};
+
+/// What every slot and every frame on a wire says of its payload. A receiver knows what it expects
+/// and refuses everything else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// Bytes of payload.
+    pub len: u32,
+    /// The number of the membership; grows when ranks leave or join.
+    pub epoch: u32,
+    /// The number of the call on its communicator.
+    pub sequence: u64,
+    /// A digest of what is called: collective, type, operation, count, root, algorithm.
+    pub fingerprint: u64,
+}
+
+/// What a link can fail of; the executor adds who and where.
+#[derive(Debug)]
+pub enum Fault {
+    /// The peer closed, died or became unreachable; how we know.
+    Lost(String),
+    /// The peer sent something else than what was expected.
+    Mismatch {
+        /// Which field of the frame.
+        field: &'static str,
+        /// What we expected.
+        ours: u64,
+        /// What came.
+        theirs: u64,
+    },
+}
+
+/// The receiving end.
+pub trait Rx: Send {
+    /// Is the next slot here? It must be as `expect` says. Never blocks.
+    ///
+    /// # Errors
+    /// If the peer is gone and the slot is not here, or if it is another one.
+    fn ready(&mut self, expect: &Frame) -> Result<bool, Fault>;
+
+    /// The next slot's payload; only after `ready` said true for the same frame.
+    fn peek(&self, len: usize) -> Src<'_>;
+
+    /// Gives the slot lent by `peek` back to the sender.
+    fn release(&mut self);
+
+    /// Sleeps until `ready` may have changed, or `limit` has passed, or one of `outgoing` can take
+    /// bytes; may return early. Called only after `ready` said false.
+    fn park(&mut self, limit: Duration, outgoing: &[RawFd]);
+
+    /// Looks for the peer's death, which `ready` need not notice by itself. Called now and then
+    /// while waiting.
+    ///
+    /// # Errors
+    /// If the peer is gone and nothing it sent before is left.
+    fn check_alive(&mut self) -> Result<(), Fault>;
+}
+
+/// The sending end.
+pub trait Tx: Send {
+    /// Is there an empty slot? Never blocks.
+    ///
+    /// # Errors
+    /// If the peer is gone.
+    fn ready(&mut self) -> Result<bool, Fault>;
+
+    /// The next empty slot, `len` bytes of it; only after `ready` said true.
+    fn reserve(&mut self, len: usize) -> Dst<'_>;
+
+    /// Hands over the slot lent by `reserve`, described by `frame`. Never waits for the peer.
+    ///
+    /// # Errors
+    /// If the peer is gone.
+    fn commit(&mut self, frame: &Frame) -> Result<(), Fault>;
+
+    /// Moves committed bytes on, as far as goes without waiting; true when none are left. Only
+    /// links whose commit does not deliver by itself have any.
+    ///
+    /// # Errors
+    /// If the peer is gone.
+    fn flush(&mut self) -> Result<bool, Fault> {
+        Ok(true)
+    }
+
+    /// The descriptor to poll for writing while `flush` says false; `None` if it never does.
+    fn outgoing(&self) -> Option<RawFd> {
+        None
+    }
+
+    /// Sleeps until `ready` (or `flush`) may have changed, or `limit` has passed, or one of
+    /// `outgoing` can take bytes; may return early.
+    fn park(&mut self, limit: Duration, outgoing: &[RawFd]);
+
+    /// Looks for the peer's death, which `ready` need not notice by itself.
+    ///
+    /// # Errors
+    /// If the peer is gone.
+    fn check_alive(&mut self) -> Result<(), Fault>;
+}
