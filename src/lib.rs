@@ -7,6 +7,8 @@ pub mod element;
 #[cfg(feature = "host")]
 pub mod error;
 #[cfg(feature = "host")]
+pub mod exec;
+#[cfg(feature = "host")]
 pub mod kernel;
 #[cfg(feature = "host")]
 pub mod link;
@@ -14,10 +16,14 @@ pub mod link;
 pub mod memory;
 pub mod partition;
 pub mod plan;
+#[cfg(feature = "host")]
+mod rendezvous;
 pub mod schedule;
+#[cfg(feature = "host")]
+mod sync;
 
 #[cfg(feature = "host")]
-pub use comm::{Builder, Communicator, Transport};
+pub use comm::{AbortHandle, Builder, Communicator};
 pub use element::{DataType, Element, ReduceOp, bf16, f16};
 #[cfg(feature = "host")]
 pub use error::{Error, Result};

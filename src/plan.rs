@@ -1,3 +1,182 @@
 //! Plans: which schedule a call walks, how its buffer is cut, and the fingerprint by which ranks
 //! notice that they make different calls. May touch: element, partition, schedule. Pure.
+//!
+//! Schedules depend on the ring alone and are made once; cutting is arithmetic. So a plan for a
+//! call costs nothing worth caching per size.
 
+use crate::element::{DataType, ReduceOp};
+use crate::partition::{Partition, SlotShape};
+use crate::schedule::{self, Ring, Schedule};
+
+/// What is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Collective {
+    /// Everybody's buffers, reduced, to everybody.
+    AllReduce,
+    /// Everybody's buffers, reduced; chunk r to rank r.
+    ReduceScatter,
+    /// Rank r's chunk r to everybody.
+    AllGather,
+    /// The root's buffer to everybody.
+    Broadcast {
+        /// Whose buffer.
+        root: u32,
+    },
+    /// Nobody leaves before everybody came.
+    Barrier,
+}
+
+impl Collective {
+    /// The method's name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::AllReduce => "all_reduce",
+            Self::ReduceScatter => "reduce_scatter",
+            Self::AllGather => "all_gather",
+            Self::Broadcast { .. } => "broadcast",
+            Self::Barrier => "barrier",
+        }
+    }
+}
+
+/// A call, as its arguments describe it.
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    /// What is called.
+    pub collective: Collective,
+    /// Elements of the buffer; for reduce-scatter and all-gather, of one rank's chunk.
+    pub count: usize,
+    /// Their type.
+    pub dtype: DataType,
+    /// How they reduce, if they do.
+    pub op: Option<ReduceOp>,
+}
+
+/// What to walk for a call.
+#[derive(Debug)]
+pub struct Plan<'a> {
+    /// The steps.
+    pub schedule: &'a Schedule,
+    /// How the buffer is cut.
+    pub partition: Partition,
+    /// Equal on two ranks only if they make the same call.
+    pub fingerprint: u64,
+}
+
+/// One rank's plans.
+#[derive(Debug)]
+pub struct Planner {
+    ring: Ring,
+    me: u32,
+    slots: SlotShape,
+    all_reduce: Schedule,
+    reduce_scatter: Schedule,
+    all_gather: Schedule,
+    barrier: Schedule,
+    /// The last root's, and the root.
+    broadcast: (u32, Schedule),
+}
+
+impl Planner {
+    /// For rank `me` of a ring whose links have slots of this shape.
+    #[must_use]
+    pub fn new(ring: Ring, me: u32, slots: SlotShape) -> Self {
+        Self {
+            me,
+            slots,
+            all_reduce: schedule::all_reduce(&ring, me),
+            reduce_scatter: schedule::reduce_scatter(&ring, me),
+            all_gather: schedule::all_gather(&ring, me),
+            barrier: schedule::barrier(&ring, me),
+            broadcast: (0, schedule::broadcast(&ring, me, 0)),
+            ring,
+        }
+    }
+
+    /// The plan for a call.
+    pub fn plan(&mut self, request: &Request) -> Plan<'_> {
+        let fingerprint = self.fingerprint(request);
+        let Request { collective, count, dtype, .. } = *request;
+        let (size, chunks) = (dtype.size(), self.ring.size() as usize);
+        let even = |chunks| Partition::even(count, size, chunks, self.slots);
+        let exact = || Partition::exact(count, size, chunks, self.slots);
+        let (schedule, partition) = match collective {
+            Collective::AllReduce => (&self.all_reduce, even(chunks)),
+            Collective::ReduceScatter => (&self.reduce_scatter, exact()),
+            Collective::AllGather => (&self.all_gather, exact()),
+            Collective::Barrier => (&self.barrier, even(1)),
+            Collective::Broadcast { root } => {
+                let partition = even(1);
+                if self.broadcast.0 != root {
+                    self.broadcast = (root, schedule::broadcast(&self.ring, self.me, root));
+                }
+                (&self.broadcast.1, partition)
+            }
+        };
+        Plan { schedule, partition, fingerprint }
+    }
+
+    fn fingerprint(&self, request: &Request) -> u64 {
+        let (kind, root) = match request.collective {
+            Collective::AllReduce => (1, 0),
+            Collective::ReduceScatter => (2, 0),
+            Collective::AllGather => (3, 0),
+            Collective::Broadcast { root } => (4, root),
+            Collective::Barrier => (5, 0),
+        };
+        let op = request.op.map_or(0, |op| op as u64 + 1);
+        let what = kind | (request.dtype as u64) << 8 | op << 16 | u64::from(root) << 32;
+        let shape = (self.slots.bytes as u64) << 16 | self.slots.capacity as u64;
+        mix(mix(mix(what) ^ request.count as u64) ^ shape)
+    }
+}
+
+/// The finaliser of splitmix64 (Steele, Lea, Flood, OOPSLA 2014): every bit in moves half of those
+/// out.
+const fn mix(x: u64) -> u64 {
+    let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Collective, Planner, Request};
+    use crate::element::{DataType, ReduceOp};
+    use crate::partition::SlotShape;
+    use crate::schedule::Ring;
+
+    #[test]
+    fn the_fingerprint_tells_every_argument() {
+        let slots = SlotShape { bytes: 64, capacity: 4 };
+        let mut planner = Planner::new(Ring::natural(4), 1, slots);
+        let base = Request {
+            collective: Collective::AllReduce,
+            count: 10,
+            dtype: DataType::F32,
+            op: Some(ReduceOp::Sum),
+        };
+        let others = [
+            base,
+            Request { count: 11, ..base },
+            Request { dtype: DataType::F64, ..base },
+            Request { op: Some(ReduceOp::Max), ..base },
+            Request { op: None, ..base },
+            Request { collective: Collective::ReduceScatter, ..base },
+            Request { collective: Collective::Broadcast { root: 0 }, ..base },
+            Request { collective: Collective::Broadcast { root: 2 }, ..base },
+        ];
+        let mut prints: Vec<u64> = others.iter().map(|r| planner.plan(r).fingerprint).collect();
+        prints.push(
+            Planner::new(Ring::natural(4), 1, SlotShape { capacity: 8, ..slots })
+                .plan(&base)
+                .fingerprint,
+        );
+        let distinct: std::collections::HashSet<_> = prints.iter().collect();
+        assert_eq!(distinct.len(), prints.len());
+        let elsewhere = Planner::new(Ring::natural(4), 3, slots).plan(&base).fingerprint;
+        assert_eq!(elsewhere, prints[0]);
+    }
+}

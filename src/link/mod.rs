@@ -7,8 +7,20 @@
 //! true while fewer than `capacity` slots are committed and not yet released (shared memory) or
 //! handed to the network (TCP).
 
-use std::os::fd::RawFd;
+mod fifo;
+mod links;
+pub mod loopback;
+mod region;
+pub mod shm;
+
+pub use links::Links;
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll, ppoll};
+use nix::sys::time::TimeSpec;
 
 use crate::memory::{Dst, Src};
 
@@ -24,6 +36,28 @@ pub struct Frame {
     pub sequence: u64,
     /// A digest of what is called: collective, type, operation, count, root, algorithm.
     pub fingerprint: u64,
+}
+
+impl Frame {
+    /// Is `found` the frame that `self` expects?
+    ///
+    /// # Errors
+    /// Names the first field that differs.
+    pub fn check(&self, found: &Self) -> Result<(), Fault> {
+        if self == found {
+            return Ok(());
+        }
+        let fields = [
+            ("epoch", u64::from(self.epoch), u64::from(found.epoch)),
+            ("call number", self.sequence, found.sequence),
+            ("fingerprint", self.fingerprint, found.fingerprint),
+            ("length", u64::from(self.len), u64::from(found.len)),
+        ];
+        match fields.into_iter().find(|(_, ours, theirs)| ours != theirs) {
+            Some((field, ours, theirs)) => Err(Fault::Mismatch { field, ours, theirs }),
+            None => Ok(()),
+        }
+    }
 }
 
 /// What a link can fail of; the executor adds who and where.
@@ -58,7 +92,7 @@ pub trait Rx: Send {
 
     /// Sleeps until `ready` may have changed, or `limit` has passed, or one of `outgoing` can take
     /// bytes; may return early. Called only after `ready` said false.
-    fn park(&mut self, limit: Duration, outgoing: &[RawFd]);
+    fn park(&self, limit: Duration, outgoing: &[BorrowedFd<'_>]);
 
     /// Looks for the peer's death, which `ready` need not notice by itself. Called now and then
     /// while waiting.
@@ -85,8 +119,12 @@ pub trait Tx: Send {
     /// If the peer is gone.
     fn commit(&mut self, frame: &Frame) -> Result<(), Fault>;
 
-    /// Moves committed bytes on, as far as goes without waiting; true when none are left. Only
-    /// links whose commit does not deliver by itself have any.
+    /// May bytes stay behind after `commit`, to be moved on by `flush`?
+    fn is_lazy(&self) -> bool {
+        false
+    }
+
+    /// Moves committed bytes on, as far as goes without waiting; true when none are left.
     ///
     /// # Errors
     /// If the peer is gone.
@@ -95,17 +133,40 @@ pub trait Tx: Send {
     }
 
     /// The descriptor to poll for writing while `flush` says false; `None` if it never does.
-    fn outgoing(&self) -> Option<RawFd> {
+    fn outgoing(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
     /// Sleeps until `ready` (or `flush`) may have changed, or `limit` has passed, or one of
     /// `outgoing` can take bytes; may return early.
-    fn park(&mut self, limit: Duration, outgoing: &[RawFd]);
+    fn park(&self, limit: Duration, outgoing: &[BorrowedFd<'_>]);
 
     /// Looks for the peer's death, which `ready` need not notice by itself.
     ///
     /// # Errors
     /// If the peer is gone.
     fn check_alive(&mut self) -> Result<(), Fault>;
+}
+
+/// Has the other end of `stream` been closed, by its owner or by its death?
+fn hung_up(stream: &UnixStream) -> bool {
+    let gone = PollFlags::POLLHUP | PollFlags::POLLERR;
+    let mut fds = [PollFd::new(stream.as_fd(), PollFlags::empty())];
+    poll(&mut fds, PollTimeout::ZERO)
+        .is_ok_and(|_| fds[0].revents().is_some_and(|events| events.intersects(gone)))
+}
+
+/// Waits until one of `fds` can take bytes, or `limit` has passed, for a link whose own event is
+/// no descriptor; false, at once, if there are none. A poll can't watch a futex too, so that it is
+/// kept short.
+fn park_on(outgoing: &[BorrowedFd<'_>], limit: Duration) -> bool {
+    const GLANCE: Duration = Duration::from_micros(100);
+    if outgoing.is_empty() {
+        return false;
+    }
+    let mut fds: Vec<PollFd<'_>> =
+        outgoing.iter().map(|&fd| PollFd::new(fd, PollFlags::POLLOUT)).collect();
+    // An error is no event, and the next flush meets it again.
+    let _ = ppoll(&mut fds, Some(TimeSpec::from_duration(limit.min(GLANCE))), None);
+    true
 }
