@@ -1,8 +1,8 @@
 //! Plans: which schedule a call walks, how its buffer is cut, and the fingerprint by which ranks
 //! notice that they make different calls. May touch: element, partition, schedule. Pure.
 //!
-//! Schedules depend on the ring alone and are made once; cutting is arithmetic. So a plan for a
-//! call costs nothing worth caching per size.
+//! Schedules depend on the ring alone and are made once. Cutting is arithmetic, remembered for one
+//! call: training repeats a few, and small ones back to back are those where it shows.
 
 use crate::element::{DataType, ReduceOp};
 use crate::partition::{Partition, SlotShape};
@@ -41,7 +41,7 @@ impl Collective {
 }
 
 /// A call, as its arguments describe it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// What is called.
     pub collective: Collective,
@@ -76,6 +76,8 @@ pub struct Planner {
     barrier: Schedule,
     /// The last root's, and the root.
     broadcast: (u32, Schedule),
+    /// The last call, how its buffer was cut, and its fingerprint.
+    last: Option<(Request, Partition, u64)>,
 }
 
 impl Planner {
@@ -90,31 +92,47 @@ impl Planner {
             all_gather: schedule::all_gather(&ring, me),
             barrier: schedule::barrier(&ring, me),
             broadcast: (0, schedule::broadcast(&ring, me, 0)),
+            last: None,
             ring,
         }
     }
 
     /// The plan for a call.
     pub fn plan(&mut self, request: &Request) -> Plan<'_> {
-        let fingerprint = self.fingerprint(request);
-        let Request { collective, count, dtype, .. } = *request;
-        let (size, chunks) = (dtype.size(), self.ring.size() as usize);
-        let even = |chunks| Partition::even(count, size, chunks, self.slots);
-        let exact = || Partition::exact(count, size, chunks, self.slots);
-        let (schedule, partition) = match collective {
-            Collective::AllReduce => (&self.all_reduce, even(chunks)),
-            Collective::ReduceScatter => (&self.reduce_scatter, exact()),
-            Collective::AllGather => (&self.all_gather, exact()),
-            Collective::Barrier => (&self.barrier, even(1)),
+        let (partition, fingerprint) = match &self.last {
+            Some((last, partition, fingerprint)) if last == request => (*partition, *fingerprint),
+            _ => {
+                let fresh = (self.cut(request), self.fingerprint(request));
+                self.last = Some((*request, fresh.0, fresh.1));
+                fresh
+            }
+        };
+        let schedule = match request.collective {
+            Collective::AllReduce => &self.all_reduce,
+            Collective::ReduceScatter => &self.reduce_scatter,
+            Collective::AllGather => &self.all_gather,
+            Collective::Barrier => &self.barrier,
             Collective::Broadcast { root } => {
-                let partition = even(1);
                 if self.broadcast.0 != root {
                     self.broadcast = (root, schedule::broadcast(&self.ring, self.me, root));
                 }
-                (&self.broadcast.1, partition)
+                &self.broadcast.1
             }
         };
         Plan { schedule, partition, fingerprint }
+    }
+
+    fn cut(&self, request: &Request) -> Partition {
+        let (size, chunks) = (request.dtype.size(), self.ring.size() as usize);
+        match request.collective {
+            Collective::AllReduce => Partition::even(request.count, size, chunks, self.slots),
+            Collective::ReduceScatter | Collective::AllGather => {
+                Partition::exact(request.count, size, chunks, self.slots)
+            }
+            Collective::Broadcast { .. } | Collective::Barrier => {
+                Partition::even(request.count, size, 1, self.slots)
+            }
+        }
     }
 
     fn fingerprint(&self, request: &Request) -> u64 {

@@ -4,16 +4,16 @@ use bytemuck::Zeroable;
 use ringreduce::{Communicator, Element, ReduceOp, bf16, f16};
 
 /// The ranks of one world.
-pub struct PerRank(pub Vec<Communicator>);
+pub(crate) struct PerRank(pub(crate) Vec<Communicator>);
 
 impl PerRank {
-    pub fn new(n: usize) -> Self {
+    pub(crate) fn new(n: usize) -> Self {
         Self(Communicator::local(n).unwrap())
     }
 }
 
 /// Runs `work` on every rank of a new world, each in its thread; the results in rank order.
-pub fn on_ranks<R: Send>(n: usize, work: impl Fn(&mut Communicator) -> R + Sync) -> Vec<R> {
+pub(crate) fn on_ranks<R: Send>(n: usize, work: impl Fn(&mut Communicator) -> R + Sync) -> Vec<R> {
     std::thread::scope(|scope| {
         let work = &work;
         let threads: Vec<_> = PerRank::new(n)
@@ -26,7 +26,7 @@ pub fn on_ranks<R: Send>(n: usize, work: impl Fn(&mut Communicator) -> R + Sync)
 }
 
 /// An element type that small whole numbers go into and come out of exactly.
-pub trait Value: Element + PartialEq + std::fmt::Debug + Zeroable {
+pub(crate) trait Value: Element + PartialEq + std::fmt::Debug + Zeroable {
     fn whole(number: i64) -> Self;
 }
 
@@ -58,12 +58,12 @@ fn number(op: ReduceOp, n: usize, rank: usize, i: usize) -> i64 {
 }
 
 /// What `rank` of `n` gives at position `i`.
-pub fn input<T: Value>(op: ReduceOp, n: usize, rank: usize, i: usize) -> T {
+pub(crate) fn input<T: Value>(op: ReduceOp, n: usize, rank: usize, i: usize) -> T {
     T::whole(number(op, n, rank, i))
 }
 
 /// What the reduction over all ranks is at position `i`.
-pub fn expected<T: Value>(op: ReduceOp, n: usize, i: usize) -> T {
+pub(crate) fn expected<T: Value>(op: ReduceOp, n: usize, i: usize) -> T {
     let all = (0..n).map(|rank| number(op, n, rank, i));
     T::whole(match op {
         ReduceOp::Sum => all.sum(),
