@@ -7,6 +7,10 @@
 //! true while fewer than `capacity` slots are committed and not yet released (shared memory) or
 //! handed to the network (TCP).
 
+pub mod fault;
+pub mod tcp;
+pub mod trace;
+
 use std::os::fd::RawFd;
 use std::time::Duration;
 
