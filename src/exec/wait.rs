@@ -114,7 +114,7 @@ impl Wait<'_> {
                 return Err(Stop::Timeout(self.timeout));
             }
             links.flush();
-            park(links, event, GLANCE.min(self.timeout - waited));
+            park(links, event, GLANCE.min(self.timeout - waited))?;
             if happened(links, event)? {
                 return Ok(());
             }
@@ -137,18 +137,11 @@ fn check_alive(links: &mut Links, event: Event<'_>) -> Result<(), Fault> {
     }
 }
 
-fn park(links: &Links, event: Event<'_>, limit: Duration) {
+fn park(links: &mut Links, event: Event<'_>, limit: Duration) -> Result<(), Fault> {
     let outgoing = links.outgoing();
     match event {
-        Event::Filled(peer, _) => {
-            if let Some(link) = links.look_rx(peer) {
-                link.park(limit, &outgoing);
-            }
-        }
-        Event::Empty(peer) | Event::Flushed(peer) => {
-            if let Some(link) = links.look_tx(peer) {
-                link.park(limit, &outgoing);
-            }
-        }
+        Event::Filled(peer, _) => links.rx(peer)?.park(limit, &outgoing),
+        Event::Empty(peer) | Event::Flushed(peer) => links.tx(peer)?.park(limit, &outgoing),
     }
+    Ok(())
 }

@@ -8,7 +8,7 @@
 #![allow(unsafe_code)]
 
 use std::num::NonZeroUsize;
-use std::os::fd::BorrowedFd;
+use std::os::fd::RawFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -17,7 +17,7 @@ use std::time::Duration;
 use crossbeam_utils::CachePadded;
 
 use super::region::Region;
-use super::{Fault, Frame, hung_up, park_on};
+use super::{Fault, Frame, hung_up, poll};
 use crate::memory::{Dst, Src};
 use crate::partition::SlotShape;
 use crate::sync::Sleeper;
@@ -25,6 +25,10 @@ use crate::sync::Sleeper;
 const HEADER: usize = 64;
 /// Payloads up to this length travel in the header's line, behind the header itself.
 const INLINE: usize = 32;
+
+/// A poll can't watch a futex: while other links have bytes to move on, this one is looked at as
+/// often as that.
+const GLANCE: Duration = Duration::from_micros(100);
 
 #[repr(C)]
 struct Control {
@@ -178,9 +182,9 @@ impl super::Tx for Tx {
         Ok(())
     }
 
-    fn park(&self, limit: Duration, outgoing: &[BorrowedFd<'_>]) {
-        if park_on(outgoing, limit) {
-            return;
+    fn park(&mut self, limit: Duration, outgoing: &[RawFd]) {
+        if !outgoing.is_empty() {
+            return poll::sleep(limit.min(GLANCE), None, outgoing);
         }
         let control = self.fifo.control();
         control.sender.sleeper.sleep(&control.released, self.released, limit);
@@ -232,9 +236,9 @@ impl super::Rx for Rx {
         control.sender.sleeper.wake(&control.released);
     }
 
-    fn park(&self, limit: Duration, outgoing: &[BorrowedFd<'_>]) {
-        if park_on(outgoing, limit) {
-            return;
+    fn park(&mut self, limit: Duration, outgoing: &[RawFd]) {
+        if !outgoing.is_empty() {
+            return poll::sleep(limit.min(GLANCE), None, outgoing);
         }
         let ready = &self.fifo.header().ready;
         let seen = ready.load(Ordering::Acquire);

@@ -1,7 +1,7 @@
 //! All links of one rank, found by the peer's rank. May touch: the link traits.
 
 use std::fmt;
-use std::os::fd::BorrowedFd;
+use std::os::fd::RawFd;
 
 use super::{Fault, Rx, Tx};
 
@@ -89,21 +89,9 @@ impl Links {
     }
 
     /// The descriptors to poll for writing while committed bytes are left.
-    pub fn outgoing(&self) -> Vec<BorrowedFd<'_>> {
+    pub fn outgoing(&self) -> Vec<RawFd> {
         let links = self.lazy.iter().filter_map(|&peer| self.tx[peer].as_ref());
         links.filter_map(|link| link.outgoing()).collect()
-    }
-
-    /// The link from `peer`, to look at.
-    #[must_use]
-    pub fn look_rx(&self, peer: usize) -> Option<&dyn Rx> {
-        self.rx.get(peer)?.as_deref()
-    }
-
-    /// The link to `peer`, to look at.
-    #[must_use]
-    pub fn look_tx(&self, peer: usize) -> Option<&dyn Tx> {
-        self.tx.get(peer)?.as_deref()
     }
 }
 

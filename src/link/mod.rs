@@ -7,20 +7,23 @@
 //! true while fewer than `capacity` slots are committed and not yet released (shared memory) or
 //! handed to the network (TCP).
 
+pub mod fault;
 mod fifo;
 mod links;
 pub mod loopback;
+mod poll;
 mod region;
 pub mod shm;
+pub mod tcp;
+pub mod trace;
 
 pub use links::Links;
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll, ppoll};
-use nix::sys::time::TimeSpec;
+use nix::poll::{PollFd, PollFlags, PollTimeout};
 
 use crate::memory::{Dst, Src};
 
@@ -92,7 +95,7 @@ pub trait Rx: Send {
 
     /// Sleeps until `ready` may have changed, or `limit` has passed, or one of `outgoing` can take
     /// bytes; may return early. Called only after `ready` said false.
-    fn park(&self, limit: Duration, outgoing: &[BorrowedFd<'_>]);
+    fn park(&mut self, limit: Duration, outgoing: &[RawFd]);
 
     /// Looks for the peer's death, which `ready` need not notice by itself. Called now and then
     /// while waiting.
@@ -133,13 +136,13 @@ pub trait Tx: Send {
     }
 
     /// The descriptor to poll for writing while `flush` says false; `None` if it never does.
-    fn outgoing(&self) -> Option<BorrowedFd<'_>> {
+    fn outgoing(&self) -> Option<RawFd> {
         None
     }
 
     /// Sleeps until `ready` (or `flush`) may have changed, or `limit` has passed, or one of
     /// `outgoing` can take bytes; may return early.
-    fn park(&self, limit: Duration, outgoing: &[BorrowedFd<'_>]);
+    fn park(&mut self, limit: Duration, outgoing: &[RawFd]);
 
     /// Looks for the peer's death, which `ready` need not notice by itself.
     ///
@@ -152,21 +155,6 @@ pub trait Tx: Send {
 fn hung_up(stream: &UnixStream) -> bool {
     let gone = PollFlags::POLLHUP | PollFlags::POLLERR;
     let mut fds = [PollFd::new(stream.as_fd(), PollFlags::empty())];
-    poll(&mut fds, PollTimeout::ZERO)
+    nix::poll::poll(&mut fds, PollTimeout::ZERO)
         .is_ok_and(|_| fds[0].revents().is_some_and(|events| events.intersects(gone)))
-}
-
-/// Waits until one of `fds` can take bytes, or `limit` has passed, for a link whose own event is
-/// no descriptor; false, at once, if there are none. A poll can't watch a futex too, so that it is
-/// kept short.
-fn park_on(outgoing: &[BorrowedFd<'_>], limit: Duration) -> bool {
-    const GLANCE: Duration = Duration::from_micros(100);
-    if outgoing.is_empty() {
-        return false;
-    }
-    let mut fds: Vec<PollFd<'_>> =
-        outgoing.iter().map(|&fd| PollFd::new(fd, PollFlags::POLLOUT)).collect();
-    // An error is no event, and the next flush meets it again.
-    let _ = ppoll(&mut fds, Some(TimeSpec::from_duration(limit.min(GLANCE))), None);
-    true
 }
