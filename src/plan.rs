@@ -82,8 +82,12 @@ pub struct Planner {
 
 impl Planner {
     /// For rank `me` of a ring whose links have slots of this shape.
+    ///
+    /// # Panics
+    /// If the shape breaks the capacity law: fused steps would wait for ever.
     #[must_use]
     pub fn new(ring: Ring, me: u32, slots: SlotShape) -> Self {
+        assert!(slots.capacity > slots.slices_per_round(), "links of {} slots", slots.capacity);
         Self {
             me,
             slots,

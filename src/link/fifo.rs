@@ -81,7 +81,7 @@ pub(crate) fn footprint(shape: SlotShape) -> NonZeroUsize {
 
 impl Fifo {
     fn new(region: Arc<Region>, shape: SlotShape, life: Option<UnixStream>) -> Self {
-        assert!(region.len() >= footprint(shape).get() && shape.capacity >= 2);
+        assert!(region.len() >= footprint(shape).get() && shape.capacity > 0);
         Self { region, shape, number: 0, index: 0, life }
     }
 

@@ -52,9 +52,9 @@ impl Frame {
         }
         let fields = [
             ("epoch", u64::from(self.epoch), u64::from(found.epoch)),
-            ("call number", self.sequence, found.sequence),
+            ("sequence", self.sequence, found.sequence),
             ("fingerprint", self.fingerprint, found.fingerprint),
-            ("length", u64::from(self.len), u64::from(found.len)),
+            ("len", u64::from(self.len), u64::from(found.len)),
         ];
         match fields.into_iter().find(|(_, ours, theirs)| ours != theirs) {
             Some((field, ours, theirs)) => Err(Fault::Mismatch { field, ours, theirs }),

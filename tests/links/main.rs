@@ -29,6 +29,7 @@ macro_rules! every_law {
 }
 
 every_link! {
+    between_threads: |shape| ringreduce::link::loopback::pair(shape).unwrap();
     tcp_over_one_socket: |shape| crate::tcp::link(shape, 1);
     tcp_over_three_sockets: |shape| crate::tcp::link(shape, 3);
 }
