@@ -15,7 +15,7 @@ mod tidy {
 use std::path::Path;
 
 use tidy::source::{Source, Violation};
-use tidy::tables::{ROOMS, UNSAFE};
+use tidy::tables::{ROOMS, UNSAFE, WARNS};
 use tidy::tree::{self, Tree};
 use tidy::{imports, modules, shape, words};
 
@@ -27,7 +27,7 @@ fn violations(tree: &Tree) -> Vec<Violation> {
         found.extend(words::unsafe_has_a_reason(source));
         if source.path.starts_with("src/") {
             found.extend(imports::check(source, ROOMS, &imports::crates_of(tree)));
-            found.extend(words::library_is_quiet(source));
+            found.extend(words::library_is_quiet(source, WARNS));
         }
     }
     found.extend(words::unsafe_files(&sources, UNSAFE));

@@ -63,7 +63,7 @@ fn allowed(yes: bool, room: &str, what: &str) -> Option<String> {
 }
 
 /// The room a file belongs to; `lib.rs` is the door to all of them.
-fn room_of(path: &str) -> Option<&str> {
+pub(crate) fn room_of(path: &str) -> Option<&str> {
     let inside = path.strip_prefix("src/")?;
     let first = inside.split('/').next()?;
     (inside != "lib.rs").then(|| first.strip_suffix(".rs").unwrap_or(first))

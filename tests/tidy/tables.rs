@@ -45,10 +45,10 @@ pub(crate) const ROOMS: &[Room] = &[
     pure("element", &["bytemuck", "half", "thiserror"]),
     pure("partition", &[]),
     pure("schedule", &[]),
-    pure("sim", &["rand"]),
+    pure("sim", &["thiserror"]),
     pure("plan", &[]),
     room("error", &[], &["thiserror"], ENVIRONMENT),
-    room("memory", &[], &["bytemuck"], SYSTEM),
+    room("memory", &[], &[], SYSTEM),
     room("sync", &[], &["crossbeam_utils", "libc", "loom", "nix"], ENVIRONMENT),
     room("kernel", &["element", "memory"], &["bytemuck", "half"], SYSTEM),
     room(
@@ -63,7 +63,7 @@ pub(crate) const ROOMS: &[Room] = &[
         &["tracing"],
         SYSTEM,
     ),
-    room("config", &["error"], &["libc", "nix", "tracing"], &["net", "process", "thread"]),
+    room("config", &["error"], &["nix", "tracing"], &["net", "process", "thread"]),
     room(
         "rendezvous",
         &["config", "error", "link", "memory", "partition", "sync"],
@@ -90,6 +90,10 @@ pub(crate) const ROOMS: &[Room] = &[
         ENVIRONMENT,
     ),
 ];
+
+/// The room that warns of the environment on the error output, where a user without a `tracing`
+/// subscriber sees it too.
+pub(crate) const WARNS: &str = "config";
 
 /// Files that say `unsafe`, and why they must. Sorted.
 pub(crate) const UNSAFE: &[(&str, &str)] = &[
