@@ -15,6 +15,7 @@ pub mod memory;
 pub mod partition;
 pub mod plan;
 pub mod schedule;
+pub mod sim;
 
 #[cfg(feature = "host")]
 pub use comm::{Builder, Communicator, Transport};
