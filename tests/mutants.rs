@@ -125,7 +125,6 @@ fn every_mutant_of_one_step_is_caught() {
     for law in seen {
         assert!(caught[law] > 20, "{law}: {caught:?}");
     }
-    eprintln!("{caught:?}");
 }
 
 /// A step in short: op, last, chunk, from, to.

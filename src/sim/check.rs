@@ -1,89 +1,12 @@
-//! The laws: what a collective starts from and must end with, and a walk that follows every
-//! contribution on its way. May touch: schedule. Law: `check` says yes only if all seven hold.
-//!
-//! Contents are terms: a rank's own contribution, or a fold of two terms, each term stored once,
-//! so that equal numbers mean equal expressions: there is nothing to be unlucky with.
+//! The laws: a walk that follows every contribution on its way, and what must be true of the end.
+//! May touch: schedule. Law: `check` says yes only if all seven hold.
 
-use super::network::{At, Shape, Work, walk};
+use super::collective::{Collective, Expected};
+use super::network::{At, Work, walk};
+use super::shape::Shape;
+use super::terms::Terms;
 use super::violation::Violation;
-use crate::schedule::reduce_scatter;
-use crate::schedule::{Ring, Schedule, Step, all_gather, all_reduce, barrier, broadcast};
-
-/// What ranks do together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Collective {
-    /// Everybody gets every chunk, reduced over all ranks.
-    AllReduce,
-    /// Rank r gets chunk r, reduced over all ranks.
-    ReduceScatter,
-    /// Everybody gets chunk r from rank r.
-    AllGather,
-    /// Everybody gets every chunk from one rank.
-    Broadcast {
-        /// That rank.
-        root: u32,
-    },
-    /// Nobody is done before everybody has started: an all-reduce whose result nobody looks at.
-    Barrier,
-}
-
-/// What a rank must end with in a chunk.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Expected {
-    /// What it was: nobody asked for it.
-    Untouched,
-    /// The fold of everybody's contribution.
-    Sum,
-    /// What this rank had.
-    Copy(u32),
-}
-
-impl Collective {
-    /// The ring's schedules for it, one per rank.
-    #[must_use]
-    pub fn schedules(self, ring: &Ring) -> Vec<Schedule> {
-        let schedule = |me| match self {
-            Self::AllReduce => all_reduce(ring, me),
-            Self::ReduceScatter => reduce_scatter(ring, me),
-            Self::AllGather => all_gather(ring, me),
-            Self::Broadcast { root } => broadcast(ring, me, root),
-            Self::Barrier => barrier(ring, me),
-        };
-        (0..ring.size()).map(schedule).collect()
-    }
-
-    /// Does `rank` have something to give for `chunk`?
-    fn gives(self, rank: u32, chunk: u32) -> bool {
-        match self {
-            Self::AllReduce | Self::ReduceScatter | Self::Barrier => true,
-            Self::AllGather => rank == chunk,
-            Self::Broadcast { root } => rank == root,
-        }
-    }
-
-    fn expects(self, rank: u32, chunk: u32) -> Expected {
-        match self {
-            Self::AllReduce | Self::Barrier => Expected::Sum,
-            Self::ReduceScatter if rank == chunk => Expected::Sum,
-            Self::ReduceScatter => Expected::Untouched,
-            Self::AllGather => Expected::Copy(chunk),
-            Self::Broadcast { root } => Expected::Copy(root),
-        }
-    }
-
-    /// The most chunks that a rank of `size` may send, and how many all send together: per rank
-    /// 2(n-1)/n of the buffer for all-reduce, (n-1)/n for its halves, once the buffer for
-    /// broadcast; a barrier's token goes round twice, but for its last hop.
-    fn volume(self, size: u64, chunks: u64) -> (u64, u64) {
-        let total = (size - 1) * chunks;
-        match self {
-            Self::AllReduce => (2 * total / size, 2 * total),
-            Self::ReduceScatter | Self::AllGather => (total / size, total),
-            Self::Broadcast { .. } => (chunks, total),
-            Self::Barrier => (2 * chunks, 2 * total),
-        }
-    }
-}
+use crate::schedule::{Schedule, Step};
 
 /// What a walk did that broke no law.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -159,72 +82,6 @@ fn bytes(collective: Collective, schedules: &[Schedule]) -> Result<(), Violation
         Ok(())
     } else {
         Err(Violation::Bytes { rank: None, sent: sum, formula: total })
-    }
-}
-
-/// Terms by number: rank r's own contribution is r, what was in a buffer before is `garbage`.
-struct Terms {
-    size: u32,
-    all: Vec<Term>,
-}
-
-struct Term {
-    /// How many contributions it has, the same one counted as often as it is in there.
-    weight: u32,
-    /// For a fold: what came in, and what it met there.
-    of: Option<(u32, u32)>,
-    /// The latest fold in which this term came in, and the fold before it of the same incoming
-    /// term: a list that rarely has a second member.
-    latest: Option<u32>,
-    before: Option<u32>,
-}
-
-impl Terms {
-    fn new(size: u32) -> Self {
-        let leaf = |weight| Term { weight, of: None, latest: None, before: None };
-        let all = (0..size).map(|_| leaf(1)).chain([leaf(0)]).collect();
-        Self { size, all }
-    }
-
-    fn garbage(&self) -> u32 {
-        self.size
-    }
-
-    fn fold(&mut self, incoming: u32, mine: u32) -> u32 {
-        let before = self.all[incoming as usize].latest;
-        let mut known = before;
-        while let Some(fold) = known {
-            let term = &self.all[fold as usize];
-            if term.of == Some((incoming, mine)) {
-                return fold;
-            }
-            known = term.before;
-        }
-        let new = self.all.len() as u32;
-        let weights = [incoming, mine].map(|term| self.all[term as usize].weight);
-        let weight = weights[0].saturating_add(weights[1]);
-        self.all.push(Term { weight, of: Some((incoming, mine)), latest: None, before });
-        self.all[incoming as usize].latest = Some(new);
-        new
-    }
-
-    /// As many contributions as there are ranks.
-    fn full(&self, term: u32) -> bool {
-        self.all[term as usize].weight == self.size
-    }
-
-    /// For a full term: every contribution, hence each once.
-    fn has_all(&self, term: u32) -> bool {
-        let mut seen = vec![false; self.size as usize];
-        let mut todo = vec![term];
-        while let Some(term) = todo.pop() {
-            if let Some(seen) = seen.get_mut(term as usize) {
-                *seen = true;
-            } else if let Some((incoming, mine)) = self.all[term as usize].of {
-                todo.extend([incoming, mine]);
-            }
-        }
-        seen.iter().all(|&seen| seen)
     }
 }
 
@@ -319,7 +176,7 @@ impl<'a> Contents<'a> {
 
     fn prove(&self, rank: u32, chunk: u32, cell: &Cell) -> Result<(), Violation> {
         let Cell { term, stored: step } = *cell;
-        if self.terms.all[term as usize].weight < self.size {
+        if self.terms.weight(term) < self.size {
             Err(Violation::Incomplete { rank, chunk, step })
         } else if !self.terms.full(term) || !self.terms.has_all(term) {
             Err(Violation::Twice { rank, chunk, step })

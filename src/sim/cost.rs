@@ -8,7 +8,8 @@
 //! (2n-1)mb + (n-1)mg + (2n-2)a. Each half has n steps and n-1 hops: nmb + (n-1)a, and (n-1)mg for
 //! reduce-scatter. A broadcast of k slices of m bytes is a pipeline: (n+k-1)mb + (n-1)a.
 
-use super::network::{At, Shape, Work, walk};
+use super::network::{At, Work, walk};
+use super::shape::Shape;
 use super::violation::Violation;
 use crate::partition::Partition;
 use crate::schedule::{Schedule, Step};
@@ -132,7 +133,6 @@ mod tests {
     #[test]
     fn two_chunks_of_slots_are_worth_their_memory() {
         let time = |slices, slots| seconds(Collective::AllReduce, 8, 64 * 1024, slices, slots);
-        eprintln!("{} {} {} {}", time(1, 8), time(4, 5), time(4, 8), time(4, 16));
         assert!(time(4, 8) < time(1, 8));
         assert!(time(4, 5) > 2.0 * time(4, 8));
         assert!(time(4, 16) > 0.9 * time(4, 8));

@@ -3,13 +3,17 @@
 //! Law: whatever the order in which ranks run, the verdict is the same.
 
 mod check;
+mod collective;
 mod cost;
 mod network;
+mod shape;
+mod terms;
 mod violation;
 
-pub use check::{Collective, Report, check};
+pub use check::{Report, check};
+pub use collective::Collective;
 pub use cost::{Speed, cost};
-pub use network::Shape;
+pub use shape::Shape;
 pub use violation::{Blocked, Violation, Wants};
 
 /// Seeded numbers (xorshift64), so that every walk can be repeated.

@@ -1,83 +1,16 @@
 //! The walk: ranks go through their schedules over links with a capacity, one slice at a time, in
-//! a seeded order. May touch: partition, schedule. Laws: rounds > steps > slices, as executors
-//! walk; a rank blocks on the one link its step names; a step that receives and sends keeps the
-//! incoming slot until it has an outgoing one.
+//! a seeded order. May touch: schedule. Laws: rounds > steps > slices, as executors walk; a rank
+//! blocks on the one link its step names; a step that receives and sends keeps the incoming slot
+//! until it has an outgoing one.
 //!
 //! Each rank is sequential and never chooses among links, so the network is determinate (Kahn, "The
 //! semantics of a simple language for parallel programming", IFIP 1974; an emptied slot is a
 //! message on a reverse link): one order of execution proves all.
 
-use std::{iter, mem};
+use std::mem;
 
-use super::{Blocked, Random, Violation, Wants};
-use crate::partition::Partition;
+use super::{Blocked, Random, Shape, Violation, Wants};
 use crate::schedule::{Schedule, Step};
-
-/// How much is walked: the slices of every chunk in every round, and the slots of a link.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shape {
-    capacity: usize,
-    chunks: usize,
-    /// Where the slices of a round's chunk begin among all slices; one more at the end.
-    starts: Vec<usize>,
-}
-
-impl Shape {
-    /// Every one of `chunks` chunks has the same number of slices in each of `rounds` rounds.
-    #[must_use]
-    pub fn uniform(rounds: usize, chunks: u32, slices: usize, capacity: usize) -> Self {
-        let chunks = chunks as usize;
-        Self { capacity, chunks, starts: (0..=rounds * chunks).map(|at| at * slices).collect() }
-    }
-
-    /// What walking `partition`, cut into `chunks`, amounts to.
-    #[must_use]
-    pub fn of(partition: &Partition, chunks: u32, capacity: usize) -> Self {
-        let mut starts = vec![0];
-        let mut end = 0;
-        for round in 0..partition.rounds() {
-            for chunk in 0..chunks {
-                end += partition.slices(partition.piece(round, chunk)).count();
-                starts.push(end);
-            }
-        }
-        Self { capacity, chunks: chunks as usize, starts }
-    }
-
-    pub(super) fn chunks(&self) -> usize {
-        self.chunks
-    }
-
-    /// How many slices a rank's buffer has.
-    pub(super) fn slices(&self) -> usize {
-        self.starts.last().copied().unwrap_or(0)
-    }
-
-    /// To which chunk each slice of a rank's buffer belongs.
-    pub(super) fn chunk_of_slices(&self) -> impl Iterator<Item = u32> {
-        self.starts.windows(2).enumerate().flat_map(|(piece, ends)| {
-            iter::repeat_n((piece % self.chunks) as u32, ends[1] - ends[0])
-        })
-    }
-
-    /// The number of a slice among all of a rank's buffer.
-    pub(super) fn index(&self, at: &At, step: &Step) -> usize {
-        self.starts[self.piece(at, step)] + at.slice
-    }
-
-    fn piece(&self, at: &At, step: &Step) -> usize {
-        at.round * self.chunks + step.chunk as usize
-    }
-
-    fn holds(&self, at: &At, step: &Step) -> bool {
-        let piece = self.piece(at, step);
-        self.starts[piece] + at.slice < self.starts[piece + 1]
-    }
-
-    fn rounds(&self) -> usize {
-        (self.starts.len() - 1).checked_div(self.chunks).unwrap_or(0)
-    }
-}
 
 /// Where a rank stands.
 #[derive(Clone, Debug, Default)]
@@ -197,7 +130,7 @@ impl<'a, T: Clone + Default> Network<'a, T> {
         let number = from as usize * self.schedules.len() + to as usize;
         if self.numbers[number] == NONE {
             self.numbers[number] = self.links.len() as u32;
-            let slots = vec![T::default(); self.shape.capacity];
+            let slots = vec![T::default(); self.shape.capacity()];
             self.links.push(Link { from, to, slots, sent: 0, received: 0 });
         }
         self.numbers[number]
@@ -216,7 +149,7 @@ impl<'a, T: Clone + Default> Network<'a, T> {
                 return Ok(Turn::Blocked);
             }
         }
-        // Out of its place while it is lent, since the other slot may be of the same link.
+        // Out of its place while it is lent, so that both slots can be.
         let mut incoming = rx.map(|rx| {
             let link = &mut self.links[rx as usize];
             mem::take(link.slot(link.received))
@@ -244,7 +177,7 @@ impl<'a, T: Clone + Default> Network<'a, T> {
         let link = &self.links[link as usize];
         match wants {
             Wants::Slice => link.received < link.sent,
-            Wants::Slot => link.sent - link.received < self.shape.capacity,
+            Wants::Slot => link.sent - link.received < self.shape.capacity(),
         }
     }
 
