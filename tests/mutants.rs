@@ -197,6 +197,31 @@ fn law_4_sees_a_star() {
 }
 
 #[test]
+fn law_4_sees_what_is_sent_in_vain() {
+    // The sum is made by rank 1, which does not keep it and gets it back.
+    let vain = schedules(
+        1,
+        [
+            &[(Op::Send, false, 0, 0, 1), (Op::Recv, false, 0, 1, 0), (Op::Send, false, 0, 0, 1)],
+            &[(Op::RecvReduceSend, true, 0, 0, 0), (Op::Recv, false, 0, 0, 1)],
+        ],
+    );
+    let bytes = Violation::Bytes { rank: None, sent: 3, formula: 2 };
+    assert_eq!(verdict(Collective::Barrier, &vain), Err(bytes));
+}
+
+#[test]
+fn law_5_sees_the_round() {
+    let again = schedules(
+        1,
+        [&[(Op::Send, false, 0, 0, 1), (Op::Send, false, 0, 0, 1)], &[(Op::Recv, false, 0, 0, 1)]],
+    );
+    let verdict = check(Collective::Broadcast { root: 0 }, &again, &Shape::uniform(2, 1, 2, 8), 0);
+    let violation = Violation::Order { rank: 1, step: 0, chunk: 0, from: 0, got: 0 };
+    assert_eq!(verdict, Err(violation));
+}
+
+#[test]
 fn law_5_sees_both_ends_of_a_link() {
     let mut order = Collective::AllGather.schedules(&Ring::natural(3));
     order[1].steps[1].chunk = 2;

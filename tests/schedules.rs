@@ -209,9 +209,8 @@ fn a_deadlock_names_who_waits_for_what() {
     let violation = check(Collective::AllReduce, &schedules, &shape, 5).unwrap_err();
     let text = violation.to_string();
     for (me, next) in [(0, 1), (1, 2), (2, 0)] {
-        let line = format!(
-            "rank {me} at round 0, step 1, slice 0 waits for an empty slot on the link {me} -> {next}"
-        );
+        let who = format!("rank {me} at round 0, step 1, slice 0");
+        let line = format!("{who} waits for an empty slot on the link {me} -> {next}");
         assert!(text.contains(&line), "{text}");
     }
 }

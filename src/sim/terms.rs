@@ -70,3 +70,33 @@ impl Terms {
         seen.iter().all(|&seen| seen)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Terms;
+
+    #[test]
+    fn equal_numbers_are_equal_expressions() {
+        let mut terms = Terms::new(4);
+        let (ab, ac) = (terms.fold(0, 1), terms.fold(0, 2));
+        let known = [ab, ac, terms.fold(1, 0), terms.fold(ab, 2), terms.fold(ac, 1)];
+        for (number, term) in known.iter().enumerate() {
+            assert!(!known[..number].contains(term));
+        }
+        let again = [(0, 1), (0, 2), (1, 0), (ab, 2), (ac, 1)];
+        assert_eq!(again.map(|(incoming, mine)| terms.fold(incoming, mine)), known);
+    }
+
+    #[test]
+    fn a_full_term_need_not_have_all() {
+        let mut terms = Terms::new(3);
+        let pair = terms.fold(0, 1);
+        let (all, twice) = (terms.fold(pair, 2), terms.fold(pair, 0));
+        assert!(!terms.full(pair) && terms.full(all) && terms.full(twice));
+        assert!(terms.has_all(all) && !terms.has_all(twice));
+        let garbage = terms.garbage();
+        assert_eq!(terms.fold(garbage, 0), terms.fold(garbage, 0));
+        let none = terms.fold(garbage, garbage);
+        assert_eq!(terms.weight(none), 0);
+    }
+}
