@@ -19,6 +19,7 @@ pub mod plan;
 #[cfg(feature = "host")]
 mod rendezvous;
 pub mod schedule;
+pub mod sim;
 #[cfg(feature = "host")]
 mod sync;
 

@@ -6,39 +6,7 @@
 
 use crate::element::{DataType, ReduceOp};
 use crate::partition::{Partition, SlotShape};
-use crate::schedule::{self, Ring, Schedule};
-
-/// What is called.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Collective {
-    /// Everybody's buffers, reduced, to everybody.
-    AllReduce,
-    /// Everybody's buffers, reduced; chunk r to rank r.
-    ReduceScatter,
-    /// Rank r's chunk r to everybody.
-    AllGather,
-    /// The root's buffer to everybody.
-    Broadcast {
-        /// Whose buffer.
-        root: u32,
-    },
-    /// Nobody leaves before everybody came.
-    Barrier,
-}
-
-impl Collective {
-    /// The method's name.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::AllReduce => "all_reduce",
-            Self::ReduceScatter => "reduce_scatter",
-            Self::AllGather => "all_gather",
-            Self::Broadcast { .. } => "broadcast",
-            Self::Barrier => "barrier",
-        }
-    }
-}
+use crate::schedule::{Collective, Ring, Schedule};
 
 /// A call, as its arguments describe it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,11 +59,11 @@ impl Planner {
         Self {
             me,
             slots,
-            all_reduce: schedule::all_reduce(&ring, me),
-            reduce_scatter: schedule::reduce_scatter(&ring, me),
-            all_gather: schedule::all_gather(&ring, me),
-            barrier: schedule::barrier(&ring, me),
-            broadcast: (0, schedule::broadcast(&ring, me, 0)),
+            all_reduce: Collective::AllReduce.schedule(&ring, me),
+            reduce_scatter: Collective::ReduceScatter.schedule(&ring, me),
+            all_gather: Collective::AllGather.schedule(&ring, me),
+            barrier: Collective::Barrier.schedule(&ring, me),
+            broadcast: (0, Collective::Broadcast { root: 0 }.schedule(&ring, me)),
             last: None,
             ring,
         }
@@ -118,7 +86,7 @@ impl Planner {
             Collective::Barrier => &self.barrier,
             Collective::Broadcast { root } => {
                 if self.broadcast.0 != root {
-                    self.broadcast = (root, schedule::broadcast(&self.ring, self.me, root));
+                    self.broadcast = (root, request.collective.schedule(&self.ring, self.me));
                 }
                 &self.broadcast.1
             }
@@ -165,10 +133,10 @@ const fn mix(x: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Collective, Planner, Request};
+    use super::{Planner, Request};
     use crate::element::{DataType, ReduceOp};
     use crate::partition::SlotShape;
-    use crate::schedule::Ring;
+    use crate::schedule::{Collective, Ring};
 
     #[test]
     fn the_fingerprint_tells_every_argument() {

@@ -7,7 +7,8 @@ use super::Communicator;
 use crate::element::{DataType, Element, ReduceOp};
 use crate::error::{Error, Result};
 use crate::memory::Buffer;
-use crate::plan::{Collective, Request};
+use crate::plan::Request;
+use crate::schedule::Collective;
 
 /// An argument that does not fit.
 fn refuse<T>(
