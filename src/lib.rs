@@ -3,6 +3,8 @@
 
 #[cfg(feature = "host")]
 mod comm;
+#[cfg(feature = "host")]
+pub mod config;
 pub mod element;
 #[cfg(feature = "host")]
 pub mod error;
@@ -14,6 +16,8 @@ pub mod link;
 pub mod memory;
 pub mod partition;
 pub mod plan;
+#[cfg(feature = "host")]
+pub mod rendezvous;
 pub mod schedule;
 
 #[cfg(feature = "host")]
