@@ -46,9 +46,9 @@ impl Gather<'_> {
         }
     }
 
-    /// Everybody's values, by rank.
-    pub(super) fn all(&mut self) -> Result<Vec<Vec<u8>>> {
-        if self.rank == 0 { self.lead() } else { self.follow() }
+    /// Everybody's values, by rank; rank 0 calls the meeting off if one does not pass `check`.
+    pub(super) fn all(&mut self, check: impl Fn(&[u8]) -> Result<()>) -> Result<Vec<Vec<u8>>> {
+        if self.rank == 0 { self.lead(check) } else { self.follow() }
     }
 
     /// Tells everybody that the meeting is off, and why; gives the error back.
@@ -60,14 +60,16 @@ impl Gather<'_> {
         error
     }
 
-    fn lead(&mut self) -> Result<Vec<Vec<u8>>> {
+    fn lead(&mut self, check: impl Fn(&[u8]) -> Result<()>) -> Result<Vec<Vec<u8>>> {
         let mut values = Vec::with_capacity(self.size);
         for rank in 0..self.size {
-            match self.read(rank) {
-                Ok(value) => values.push(value),
+            let value = match self.read(rank) {
+                Ok(value) => value,
                 Err(error @ Error::MissingRanks { .. }) => return Err(self.call_off(error)),
                 Err(error) => return Err(error),
-            }
+            };
+            check(&value).map_err(|error| self.call_off(error))?;
+            values.push(value);
         }
         // Before anybody can pass: a rank that starts its next meeting must not end up in this one.
         if let Some(server) = self.server {
@@ -144,12 +146,16 @@ impl Gather<'_> {
             .unwrap_or_else(|broken| self.broken(broken))
     }
 
-    pub(super) fn broken(&self, broken: Broken) -> Error {
-        let reason = match broken {
-            Broken::Closed => "closed".into(),
-            Broken::Garbage(text) => text,
-        };
-        refuse(self.store.address(), reason)
+    fn broken(&self, broken: Broken) -> Error {
+        broken_store(self.store.address(), broken)
+    }
+}
+
+/// The error of a store whose values make no sense.
+pub(super) fn broken_store(address: &str, broken: Broken) -> Error {
+    match broken {
+        Broken::Closed => refuse(address, "it closed the connection"),
+        Broken::Garbage(text) => refuse(address, text),
     }
 }
 

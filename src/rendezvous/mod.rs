@@ -29,11 +29,11 @@ pub use store::Store;
 
 use crate::config::{Config, StoreAddr};
 use crate::error::{Error, Result};
-use gather::Gather;
+use gather::{Gather, broken_store};
 use record::Record;
 use store::{refuse, resolve};
 
-/// How long rank 0 serves others after its own deadline, so that they learn why it failed.
+/// How long rank 0 serves others after it failed, so that they learn why.
 const AFTERCARE: Duration = Duration::from_secs(2);
 
 /// Who is in the world, and how this rank reaches them.
@@ -88,7 +88,12 @@ pub fn meet(config: &Config) -> Result<Meeting> {
         exchange(&mut gather, config, &record, unix)
     });
     if let Some(server) = server {
-        server.finish(until.max(Instant::now() + AFTERCARE));
+        // All have passed when they have left; after a failure, who comes late shall learn of it.
+        let soon = Instant::now() + AFTERCARE;
+        match result {
+            Ok(_) => server.finish(0, until.max(soon)),
+            Err(_) => server.finish(config.size, soon),
+        }
     }
     result
 }
@@ -100,19 +105,17 @@ fn exchange(
     record: &Record,
     unix: Option<Socket>,
 ) -> Result<Meeting> {
+    let address = gather.store.address().to_string();
+    let decode = |bytes: &[u8]| Record::decode(bytes).map_err(|e| broken_store(&address, e));
     if let Some(present) = gather.publish(&record.encode())? {
-        let first = Record::decode(&present).map_err(|broken| gather.broken(broken))?;
+        let first = decode(&present)?;
         return Err(gather.call_off(duplicate(&first, record)));
     }
-    let leader = gather.read(0)?;
-    let leader = Record::decode(&leader).map_err(|broken| gather.broken(broken))?;
-    if let Some(error) = record.disagreement(&leader) {
-        return Err(gather.call_off(error));
-    }
-    let mut records = Vec::with_capacity(config.size);
-    for bytes in gather.all()? {
-        records.push(Record::decode(&bytes).map_err(|broken| gather.broken(broken))?);
-    }
+    // Rank 0 may believe in a smaller world and never look at our record: so we look at its.
+    let leader = decode(&gather.read(0)?)?;
+    record.agree(&leader).map_err(|error| gather.call_off(error))?;
+    let records = gather.all(|bytes| decode(bytes)?.agree(&leader))?;
+    let records = records.iter().map(|bytes| decode(bytes)).collect::<Result<_>>()?;
     let mut meeting = Meeting::new(config, records, unix)?;
     gather.topic = "tcp";
     if meeting.needs_tcp() {
@@ -122,7 +125,7 @@ fn exchange(
         };
         meeting.tcp = Some(socket);
         gather.publish(address.to_string().as_bytes())?;
-        for (peer, text) in meeting.peers.iter_mut().zip(gather.all()?) {
+        for (peer, text) in meeting.peers.iter_mut().zip(gather.all(|_| Ok(()))?) {
             peer.tcp = String::from_utf8_lossy(&text).parse().ok();
         }
     }

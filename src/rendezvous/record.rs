@@ -7,7 +7,7 @@ use std::process;
 use super::wire::{Broken, PROTOCOL, Reader, Writer};
 use crate::Transport;
 use crate::config::Config;
-use crate::error::Error;
+use crate::error::{Error, Result};
 
 /// Two ranks are on one host if they can share memory and abstract sockets as the same user.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,14 +87,12 @@ impl Record {
         format!("host {}, pid {}", self.host, self.pid)
     }
 
-    /// The first setting in which `other` differs, as an error that names both.
-    pub(super) fn disagreement(&self, other: &Self) -> Option<Error> {
+    /// Are the settings the same as `other`'s? The error names both ranks and values.
+    pub(super) fn agree(&self, other: &Self) -> Result<()> {
         let pairs = self.settings.iter().zip(&other.settings);
-        let (name, ours, theirs) = pairs
-            .filter(|(ours, theirs)| ours != theirs)
-            .map(|((name, ours), (_, theirs))| (name, ours, theirs))
-            .next()?;
-        Some(Error::Config {
+        let mut differing = pairs.filter(|(ours, theirs)| ours != theirs);
+        let Some(((name, ours), (_, theirs))) = differing.next() else { return Ok(()) };
+        Err(Error::Config {
             name: name.clone(),
             given: ours.clone(),
             expected: format!(

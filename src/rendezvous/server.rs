@@ -41,7 +41,7 @@ enum Command {
     Adopt(Socket),
     Listen(Socket),
     Deafen,
-    Finish(Instant),
+    Finish { until: Instant, expected: usize },
 }
 
 impl Server {
@@ -61,6 +61,7 @@ impl Server {
             guests: Vec::new(),
             values: BTreeMap::new(),
             bytes: 0,
+            begun: 0,
             finish: None,
         };
         let thread = thread::Builder::new().name("ringreduce-store".into());
@@ -112,9 +113,9 @@ impl Server {
         self.order(Command::Deafen)
     }
 
-    /// Ends when every client has left, or at `until`.
-    pub(super) fn finish(mut self, until: Instant) {
-        if self.order(Command::Finish(until)).is_ok() {
+    /// Ends when `expected` clients have come and all have left, or at `until`.
+    pub(super) fn finish(mut self, expected: usize, until: Instant) {
+        if self.order(Command::Finish { until, expected }).is_ok() {
             self.join();
         }
     }
@@ -172,7 +173,10 @@ struct Hall {
     /// By meeting and key.
     values: BTreeMap<(u64, String), Vec<u8>>,
     bytes: usize,
-    finish: Option<Instant>,
+    /// How many connections began a meeting.
+    begun: usize,
+    /// When to end at the latest, and how many must have begun to end before.
+    finish: Option<(Instant, usize)>,
 }
 
 impl Hall {
@@ -190,8 +194,10 @@ impl Hall {
             }
             self.expire(Instant::now());
             self.guests.retain(|guest| !guest.gone);
-            let done = self.guests.iter().all(|guest| guest.meeting == 0);
-            if self.finish.is_some_and(|until| done || until <= Instant::now()) {
+            let empty = self.guests.iter().all(|guest| guest.meeting == 0);
+            if let Some((until, expected)) = self.finish
+                && (until <= Instant::now() || empty && self.begun >= expected)
+            {
                 return;
             }
         }
@@ -222,7 +228,7 @@ impl Hall {
     fn next_deadline(&self) -> Option<Instant> {
         let waits = self.guests.iter().filter_map(|guest| guest.waiting.as_ref().map(|w| w.until));
         let patience = self.guests.iter().filter(|g| g.is_unfinished()).map(|g| g.since + PATIENCE);
-        waits.chain(patience).chain(self.deaf_until).chain(self.finish).min()
+        waits.chain(patience).chain(self.deaf_until).chain(self.finish.map(|finish| finish.0)).min()
     }
 
     /// Does as told; false when the server was dropped.
@@ -236,10 +242,7 @@ impl Hall {
                 Command::Adopt(socket) => self.admit(socket, true),
                 Command::Listen(listener) => self.listeners.push(listener),
                 Command::Deafen => self.listeners.clear(),
-                Command::Finish(until) => {
-                    self.listeners.clear();
-                    self.finish = Some(until);
-                }
+                Command::Finish { until, expected } => self.finish = Some((until, expected)),
             }
         }
         true
@@ -326,6 +329,7 @@ impl Hall {
         let Frame { kind, id, wait_ms, key, value } = frame;
         match kind {
             Kind::Begin => {
+                self.begun += usize::from(guest.meeting == 0);
                 guest.meeting += 1;
                 guest.say(Kind::Done, id, "", &[]);
                 self.forget();
