@@ -3,6 +3,8 @@
 
 #[cfg(feature = "host")]
 mod comm;
+#[cfg(feature = "host")]
+pub mod config;
 pub mod element;
 #[cfg(feature = "host")]
 pub mod error;
@@ -17,7 +19,7 @@ pub mod memory;
 pub mod partition;
 pub mod plan;
 #[cfg(feature = "host")]
-mod rendezvous;
+pub mod rendezvous;
 pub mod schedule;
 pub mod sim;
 #[cfg(feature = "host")]
@@ -25,6 +27,8 @@ mod sync;
 
 #[cfg(feature = "host")]
 pub use comm::{AbortHandle, Builder, Communicator};
+#[cfg(feature = "host")]
+pub use config::Transport;
 pub use element::{DataType, Element, ReduceOp, bf16, f16};
 #[cfg(feature = "host")]
 pub use error::{Error, Result};

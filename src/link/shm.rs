@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::{Rx, Tx, fifo, region::Region};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::partition::SlotShape;
 use crate::rendezvous::{recv_fd, send_fd};
 
@@ -18,7 +18,7 @@ use crate::rendezvous::{recv_fd, send_fd};
 /// If the memory can't be had or not be passed on.
 pub fn sender(shape: SlotShape, life: UnixStream) -> Result<Box<dyn Tx>> {
     let (region, fd) = Region::shared(fifo::footprint(shape))?;
-    send_fd(&life, fd)?;
+    send_fd(&life, fd).map_err(|e| Error::io("handing over a link's memory", e))?;
     Ok(Box::new(fifo::Tx::new(Arc::new(region), shape, Some(life))))
 }
 
@@ -32,7 +32,10 @@ pub fn receiver(
     peer: &str,
     deadline: Instant,
 ) -> Result<Box<dyn Rx>> {
-    let fd = recv_fd(&life, deadline)?;
+    let fd = recv_fd(&life, deadline).map_err(|e| Error::Handshake {
+        peer: peer.into(),
+        reason: format!("no memory for the link came: {e}"),
+    })?;
     let region = Region::open(fd.as_fd(), fifo::footprint(shape), peer)?;
     Ok(Box::new(fifo::Rx::new(Arc::new(region), shape, Some(life))))
 }
