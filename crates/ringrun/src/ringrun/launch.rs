@@ -259,7 +259,7 @@ impl<'a> Running<'a> {
             verdict,
             who: &|rank| self.ranks.get(rank).map_or_else(String::new, Rank::describe),
             program: &self.request.name.to_string_lossy(),
-            ranks: self.ranks.len(),
+            ended: self.job.ended_by_us(),
             killed: self.job.killed(),
             undead: &self.job.running(),
             limit: self.request.timeout,
