@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use crate::harness::{script, send, start_script, until};
+use crate::harness::{Running, script, send, start_script, until};
 
 /// Ranks and grandchildren of every awkward kind; each says "up".
 const FAMILY: &str = "
@@ -71,19 +71,27 @@ fn what_outlives_its_rank_is_killed_when_the_last_rank_has_ended() {
     assert_eq!(script("-n 2 -q", body).err, "");
 }
 
+/// The job's watcher, once it has its name.
+fn watcher(running: &Running) -> u32 {
+    let parent = format!(" {} ", running.pid());
+    let find = || {
+        fs::read_dir("/proc").unwrap().find_map(|entry| {
+            let pid: u32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+            (stat.contains("(ring-watch)") && stat.contains(&parent)).then_some(pid)
+        })
+    };
+    until("the watcher has its name", || find().is_some());
+    find().unwrap()
+}
+
 #[test]
 fn the_watcher_goes_by_its_own_name_and_its_loss_is_reported() {
     let mut running = start_script("-n 1", "echo $$ $PPID; exec sleep 1000");
     let line = running.line();
     let launcher: u32 = line.split_once(' ').unwrap().1.parse().unwrap();
     assert_eq!(launcher, running.pid());
-    let children = fs::read_dir("/proc").unwrap().filter_map(|entry| {
-        let pid: u32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        stat.contains(&format!(" {launcher} ")).then_some((pid, stat))
-    });
-    let (watcher, _) =
-        children.into_iter().find(|(_, stat)| stat.contains("(ring-watch)")).unwrap();
+    let watcher = watcher(&running);
     let command = fs::read_to_string(format!("/proc/{watcher}/cmdline")).unwrap();
     assert!(!command.contains("ringrun"), "{command:?}");
     send(watcher, Signal::SIGTERM);
@@ -97,13 +105,7 @@ fn the_watcher_goes_by_its_own_name_and_its_loss_is_reported() {
 fn without_the_watcher_the_ranks_still_die_with_ringrun() {
     let mut running = start_script("-n 2", "echo up; exec sleep 1000");
     running.await_lines("up", 2);
-    let me = format!(" {} ", running.pid());
-    for entry in fs::read_dir("/proc").unwrap().flatten() {
-        let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
-        if stat.contains("(ring-watch)") && stat.contains(&me) {
-            send(entry.file_name().to_str().unwrap().parse().unwrap(), Signal::SIGKILL);
-        }
-    }
+    send(watcher(&running), Signal::SIGKILL);
     assert!(running.error_line().contains("the watcher process was killed"));
     running.signal(Signal::SIGKILL);
     running.all_gone_within(Duration::from_secs(2));
