@@ -62,7 +62,8 @@ fn launch(
     watcher: &Watcher,
     job: &OsString,
 ) -> Result<u8, Failure> {
-    let store = Server::new();
+    let store = Server::new().map_err(io::Error::other);
+    let store = store.map_err(Failure::system("start the store"))?;
     let spawner = Spawner {
         request,
         program,

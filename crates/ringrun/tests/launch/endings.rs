@@ -69,10 +69,14 @@ fn who_died_first_counts_not_who_is_seen_first() {
 
 #[test]
 fn who_ignores_term_is_killed_after_five_seconds() {
-    let body = "trap '' TERM; [ $RINGREDUCE_RANK = 1 ] && exit 2; echo on; sleep 1000; sleep 1000";
+    let body = "trap '' TERM; echo $RINGREDUCE_RANK $$; sleep 1000; sleep 1000";
+    let mut running = start_script("-n 2", body);
+    let lines = [running.line(), running.line()];
+    let victim = lines.iter().find_map(|line| line.strip_prefix("1 ")).unwrap();
     let started = Instant::now();
-    let ran = script("-n 2", body);
-    assert_eq!(ran.code, 2);
+    send(victim.parse().unwrap(), Signal::SIGSEGV);
+    let ran = running.finish();
+    assert_eq!(ran.code, 139);
     assert!(started.elapsed() >= Duration::from_secs(5));
     let expected = "1 rank did not end after SIGTERM and had to be killed";
     assert!(ran.err.contains(expected), "{}", ran.err);
