@@ -145,7 +145,7 @@ impl Spawner<'_> {
         if let Some(stdin) = stdin {
             input::carry(stdin).map_err(failed)?;
         }
-        self.store.adopt(store).map_err(failed)?;
+        self.store.adopt(store).map_err(io::Error::other).map_err(failed)?;
         Ok((started, [out, err]))
     }
 
