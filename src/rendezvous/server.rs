@@ -1,5 +1,5 @@
-//! The store's server: one thread that serves every connection. May touch: guest, wire,
-//! socket. Law: nobody can make it wait, allocate without bound or end; who speaks something else, or stops
+//! The store's server: one thread that serves every connection. May touch: guest, wire, socket.
+//! Law: nobody can make it wait, allocate without bound or end; who speaks something else, or stops
 //! in the middle of a message, is dropped.
 
 use std::collections::BTreeMap;

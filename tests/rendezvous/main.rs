@@ -17,6 +17,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::sys::socket::{MsgFlags, recv};
 use ringreduce::config::{Config, StoreAddr};
 use ringreduce::rendezvous::{
     Connection, LinkKind, Meeting, PairKey, Server, Store, Streams, meet, recv_fd, send_fd,
@@ -102,6 +103,11 @@ fn ring_both_ways(mut meeting: Meeting) -> Vec<(PairKey, LinkKind)> {
                     false => stream.read_exact(&mut bytes).unwrap(),
                 }
                 assert_eq!(bytes, word(*pair, index));
+                if sending {
+                    let flags = MsgFlags::MSG_DONTWAIT;
+                    let stray = recv(stream.as_fd().as_raw_fd(), &mut [0], flags);
+                    assert_ne!(stray, Ok(1), "the handshake left something in the stream");
+                }
             };
             match streams {
                 Streams::Shm(stream) => each(0, &mut &*stream),
@@ -114,8 +120,8 @@ fn ring_both_ways(mut meeting: Meeting) -> Vec<(PairKey, LinkKind)> {
     links.iter().map(|link| (link.pair, meeting.link_kind(link.pair.from, link.pair.to))).collect()
 }
 
-trait Stream: Read + Write {}
-impl<T: Read + Write> Stream for T {}
+trait Stream: Read + Write + AsFd {}
+impl<T: Read + Write + AsFd> Stream for T {}
 
 fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()

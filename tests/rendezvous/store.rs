@@ -136,7 +136,7 @@ fn a_descriptor_changes_hands_once() {
         let fds = [left.as_raw_fd(), left.as_raw_fd()];
         let rights = [nix::sys::socket::ControlMessage::ScmRights(&fds)];
         let byte = [std::io::IoSlice::new(b"x")];
-        let flags = nix::sys::socket::MsgFlags::empty();
+        let flags = MsgFlags::empty();
         nix::sys::socket::sendmsg::<()>(here.as_raw_fd(), &byte, &rights, flags, None).unwrap();
         assert_eq!(recv_fd(&there, soon()).unwrap_err().kind(), std::io::ErrorKind::InvalidData);
         drop(here);
