@@ -110,3 +110,17 @@ fn processes_with_inherited_sockets() {
         assert!(child.wait().unwrap().success());
     }
 }
+
+#[test]
+fn one_meeting_after_the_other_at_one_place() {
+    let _turn = turn();
+    for store in [unix_store(), tcp_store()] {
+        // Nobody waits for the others in between, so the next meeting begins while rank 0 still
+        // looks after the last one.
+        let jobs = world(same_world(4, &store, |_| ()), |config| {
+            let job = |_| meet(&config).map(|meeting| meeting.job);
+            (0..20).map(job).collect::<Result<Vec<_>, _>>().unwrap()
+        });
+        assert!(jobs.iter().all(|job| *job == jobs[0]), "{jobs:?}");
+    }
+}
