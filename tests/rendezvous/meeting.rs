@@ -2,15 +2,21 @@
 
 use super::*;
 
-/// The local ports at which this network namespace listens over TCP.
+/// The local addresses at which this process listens over TCP.
 fn listening() -> Vec<String> {
-    let mut lines = Vec::new();
+    let open = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let open: Vec<_> = open.flat_map(|entry| std::fs::read_link(entry.path())).collect();
+    let mut addresses = Vec::new();
     for file in ["/proc/net/tcp", "/proc/net/tcp6"] {
         let text = std::fs::read_to_string(file).unwrap_or_default();
-        let fields = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-        lines.extend(fields.filter(|f| f.get(3) == Some(&"0A")).map(|f| f[1].to_string()));
+        for fields in text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()) {
+            let mine = |inode: &&str| open.contains(&format!("socket:[{inode}]").into());
+            if fields.get(3) == Some(&"0A") && fields.get(9).is_some_and(mine) {
+                addresses.push(fields[1].to_string());
+            }
+        }
     }
-    lines
+    addresses
 }
 
 #[test]
@@ -50,6 +56,7 @@ fn tcp_where_it_is_asked_for_and_nowhere_else() {
         let meetings = world(same_world(size, &tcp_store(), forced), |c| meet(&c).unwrap());
         let loopback = |m: &Meeting| m.peers.iter().all(|p| p.tcp.unwrap().ip().is_loopback());
         assert!(meetings.iter().all(loopback), "one host stays on loopback");
+        assert_eq!(listening().len(), before.len() + size, "one listener for each rank");
         let links = world_of(meetings, ring_both_ways);
         assert!(links.iter().flatten().all(|link| link.1 == LinkKind::Tcp));
     }
