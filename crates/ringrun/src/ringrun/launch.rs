@@ -18,9 +18,9 @@ use crate::output::{Leave, Pump};
 use crate::report::{Epilogue, say};
 use crate::signals::{ENDING, Signals};
 use crate::spawn::{Rank, Spawner, allowed_cpus, raise_descriptor_limit};
-use crate::store::Server;
 use crate::watch::Watcher;
 use crate::{hosts, input, proc, program, signals, sys};
+use ringreduce::rendezvous::Server;
 
 /// Tokens of the epoll set; ranks have their number.
 const SIGNALS: u64 = u64::MAX;

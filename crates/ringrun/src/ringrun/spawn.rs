@@ -23,9 +23,9 @@ use crate::failure::Failure;
 use crate::hosts::Place;
 use crate::job::End;
 use crate::output::{Source, Stream};
-use crate::store::Server;
 use crate::watch::{self, Watcher};
 use crate::{input, proc, sys};
+use ringreduce::rendezvous::Server;
 
 /// A started rank.
 pub(crate) struct Rank {
