@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod laws;
+mod shm;
 mod tcp;
 mod walk;
 
@@ -30,6 +31,7 @@ macro_rules! every_law {
 }
 
 every_link! {
+    between_processes: crate::shm::link;
     between_threads: |shape| ringreduce::link::loopback::pair(shape).unwrap();
     tcp_over_one_socket: |shape| crate::tcp::link(shape, 1);
     tcp_over_three_sockets: |shape| crate::tcp::link(shape, 3);
