@@ -1,6 +1,6 @@
 //! Every kernel of this CPU equals the scalar one bit for bit, at any length, alignment and
 //! layout, and writes nothing else. (`tests/kernel_oracle.rs` holds the scalar one to arithmetic.)
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::unwrap_used)]
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
