@@ -190,13 +190,14 @@ pub fn copy(mut out: Dst<'_>, also: Option<Dst<'_>>, from: Src<'_>) {
 ///
 /// # Panics
 /// If the lengths differ: a bug of the caller, caught here.
-pub fn copy_streaming(mut out: Dst<'_>, from: Src<'_>) {
-    let len = out.len();
-    assert!(from.len() == len, "lengths differ from {len}");
+pub fn copy_streaming(out: Dst<'_>, from: Src<'_>) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: both views are valid for `len` bytes, and apart.
-    unsafe {
-        x86_64::stream::copy(out.ptr(), from.ptr(), len);
+    {
+        let mut out = out;
+        let len = out.len();
+        assert!(from.len() == len, "lengths differ from {len}");
+        // SAFETY: both views are valid for `len` bytes, and apart.
+        unsafe { x86_64::stream::copy(out.ptr(), from.ptr(), len) };
     }
     #[cfg(not(target_arch = "x86_64"))]
     copy(out, None, from);
