@@ -1,132 +1,171 @@
-//! The host kernels beside this machine's own limit for `a += b`: a plain loop over f32 with the
-//! widest vectors it has. Competitors take turns in one process; medians are printed.
+//! The host kernels beside this machine's own limit for `a += b`: a plain loop over as many bytes
+//! of f32, with the widest vectors it has. Competitors take turns; medians are printed.
+//! `--all` measures every type and operation instead of the sums of floats.
 #![allow(missing_docs)]
 
 use std::hint::black_box;
 use std::time::Instant;
 
-use ringreduce::kernel::{Kernel, copy};
-use ringreduce::memory::{Dst, Src};
+use ringreduce::kernel::{Kernel, copy, copy_streaming};
+use ringreduce::memory::{Buffer, Src};
 use ringreduce::{DataType, ReduceOp};
 
+const SIZES: [usize; 5] = [8, 16 << 10, 256 << 10, 1 << 20, 64 << 20];
+const LINE: usize = 64;
 const TURNS: usize = 41;
+/// Bytes of one turn: long enough for the clock, short enough to be fair to all.
+const TURN_BYTES: usize = 4 << 20;
 
-/// The limit: what a compiler makes of the plainest loop, over memory known to be apart.
-#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx512f"))]
-fn plain_wide(a: &mut [f32], b: &[f32]) {
+#[inline(always)]
+fn plain(a: &mut [f32], b: &[f32]) {
     for (a, b) in a.iter_mut().zip(b) {
         *a += b;
     }
 }
 
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f")]
-fn plain_hand(a: &mut [f32], b: &[f32]) {
-    use std::arch::x86_64::*;
-    let n = a.len().min(b.len()) / 16 * 16;
-    let mut i = 0;
-    let (a, b) = (a.as_mut_ptr(), b.as_ptr());
-    while i < n {
-        unsafe {
-            let s = _mm512_add_ps(_mm512_loadu_ps(a.add(i)), _mm512_loadu_ps(b.add(i)));
-            _mm512_storeu_ps(a.add(i), s);
-        }
-        i += 16;
-    }
+#[target_feature(enable = "avx512f,avx512vl")]
+fn plain_avx512(a: &mut [f32], b: &[f32]) {
+    plain(a, b);
 }
 
-/// 64-byte aligned bytes, plus an offset.
-struct Bytes(Vec<u8>, usize);
-impl Bytes {
-    fn new(len: usize, off: usize) -> Self {
-        let v = vec![0u8; len + 8192];
-        let at = (4096 - v.as_ptr() as usize % 4096) + off;
-        Self(v, at)
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn plain_avx2(a: &mut [f32], b: &[f32]) {
+    plain(a, b);
+}
+
+/// The plain loop with the widest vectors of this machine.
+fn limit(a: &mut [f32], b: &[f32]) {
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx512vl") {
+        // SAFETY: it was just detected.
+        return unsafe { plain_avx512(a, b) };
+    } else if is_x86_feature_detected!("avx2") {
+        // SAFETY: it was just detected.
+        return unsafe { plain_avx2(a, b) };
     }
+    plain(a, b);
+}
+
+/// Bytes that begin a cache line.
+struct Aligned(Vec<u8>, usize);
+
+impl Aligned {
+    fn new(len: usize) -> Self {
+        // An ordinary number in every type.
+        let bytes = vec![0x3c; len + LINE];
+        let start = bytes.as_ptr().align_offset(LINE);
+        Self(bytes, start)
+    }
+
     fn get(&mut self, len: usize) -> &mut [u8] {
-        let at = self.1;
-        &mut self.0[at..at + len]
+        &mut self.0[self.1..self.1 + len]
     }
 }
 
-fn floats(b: &mut [u8]) -> &mut [f32] {
-    bytemuck::cast_slice_mut(b)
+/// The memory that all competitors share, so that none has the better addresses.
+struct Memory {
+    local: Aligned,
+    incoming: Aligned,
+    also: Aligned,
+    len: usize,
 }
 
-fn time(reps: usize, mut f: impl FnMut()) -> f64 {
-    let t = Instant::now();
-    for _ in 0..reps {
-        f();
+/// Seconds of each, the median of turns taken one after the other.
+fn race<const N: usize>(len: usize, competitors: [&dyn Fn(&mut Memory); N]) -> [f64; N] {
+    let [local, incoming, also] = [(); 3].map(|()| Aligned::new(len));
+    let mut memory = Memory { local, incoming, also, len };
+    let repeats = (TURN_BYTES / len).clamp(1, 10_000);
+    let mut seconds = [const { Vec::new() }; N];
+    for _ in 0..TURNS {
+        for (run, seconds) in competitors.iter().zip(&mut seconds) {
+            let start = Instant::now();
+            for _ in 0..repeats {
+                run(black_box(&mut memory));
+            }
+            seconds.push(start.elapsed().as_secs_f64() / repeats as f64);
+        }
     }
-    t.elapsed().as_secs_f64() / reps as f64
+    seconds.map(|mut seconds| {
+        seconds.sort_by(f64::total_cmp);
+        seconds[TURNS / 2]
+    })
 }
-fn median(mut v: Vec<f64>) -> f64 {
-    v.sort_by(f64::total_cmp);
-    v[v.len() / 2]
+
+fn reduce(kernel: &Kernel, memory: &mut Memory, both: bool) {
+    let all = 0..memory.len;
+    let incoming = Src::from(&*memory.incoming.get(memory.len));
+    let also = Buffer::in_place(memory.also.get(memory.len));
+    let local = Buffer::in_place(memory.local.get(memory.len));
+    let second = both.then(|| also.dst(all.clone()));
+    kernel.reduce(true, local.dst(all.clone()), second, local.src(all), incoming);
+}
+
+fn measure(len: usize, dtype: DataType, op: ReduceOp) {
+    let kernel = Kernel::select(dtype, op, 4);
+    let [limit, ours, both] = race(
+        len,
+        [
+            &|memory| {
+                let a = bytemuck::cast_slice_mut(memory.local.get(memory.len));
+                limit(a, bytemuck::cast_slice(memory.incoming.get(memory.len)));
+            },
+            &|memory| reduce(&kernel, memory, false),
+            &|memory| reduce(&kernel, memory, true),
+        ],
+    );
+    let speed = |seconds: f64| len as f64 / seconds / 1e9;
+    println!(
+        "{len:>10} {dtype:>9} {op:>5} {:>9.2} {:>9.2} {:>6.3} {:>9.2} {:>9.1}",
+        speed(ours),
+        speed(limit),
+        limit / ours,
+        speed(both),
+        ours * 1e9
+    );
+}
+
+fn measure_copies(len: usize) {
+    let seconds = race(
+        len,
+        [
+            &|memory| {
+                let from = Src::from(&*memory.incoming.get(memory.len));
+                copy(memory.local.get(memory.len).into(), None, from);
+            },
+            &|memory| {
+                let from = Src::from(&*memory.incoming.get(memory.len));
+                let also = Some(memory.also.get(memory.len).into());
+                copy(memory.local.get(memory.len).into(), also, from);
+            },
+            &|memory| {
+                let from = Src::from(&*memory.incoming.get(memory.len));
+                copy_streaming(memory.local.get(memory.len).into(), from);
+            },
+        ],
+    );
+    let [one, two, streaming] = seconds.map(|seconds| len as f64 / seconds / 1e9);
+    println!("{len:>10} {one:>9.2} {two:>9.2} {streaming:>9.2}");
 }
 
 fn main() {
-    let off: usize = std::env::var("OFF").map_or(0, |s| s.parse().unwrap());
-    let all = std::env::args().any(|a| a == "--all");
-    for len in [8, 64, 8192, 1 << 14, 1 << 16, 1 << 20, 64 << 20] {
-        let (mut a, mut b, mut c, mut d) = (
-            Bytes::new(len, off),
-            Bytes::new(len, 1024),
-            Bytes::new(len, off + 2048),
-            Bytes::new(len, 512),
-        );
-        let reps = ((1usize << 21) / len).clamp(1, 20000);
+    let all = std::env::args().any(|argument| argument == "--all");
+    println!("GB/s of one buffer; `both` also stores to a second output; ns is one call of ours");
+    println!(
+        "{:>10} {:>9} {:>5} {:>9} {:>9} {:>6} {:>9} {:>9}",
+        "bytes", "type", "op", "ours", "limit", "ratio", "both", "ns"
+    );
+    for len in SIZES {
         for dtype in DataType::ALL {
             for op in ReduceOp::ALL {
-                if !all
-                    && (op != ReduceOp::Sum
-                        || !matches!(dtype, DataType::F32 | DataType::BF16 | DataType::F16))
-                {
-                    continue;
+                let float = matches!(dtype, DataType::F32 | DataType::F16 | DataType::BF16);
+                if all || (float && op == ReduceOp::Sum) {
+                    measure(len, dtype, op);
                 }
-                let k = Kernel::select(dtype, op, 4);
-                let mut t = vec![vec![]; 5];
-                for _ in 0..TURNS {
-                    let (a, b, c, d) = (a.get(len), b.get(len), c.get(len), d.get(len));
-                    t[0].push(time(reps, || {
-                        let l = unsafe { Src::new(a.as_ptr(), len) };
-                        black_box(&k).reduce(true, Dst::from(&mut *a), None, l, Src::from(&*b));
-                    }));
-                    t[1].push(time(reps, || unsafe { plain_wide(floats(a), floats(b)) }));
-                    t[2].push(time(reps, || unsafe { plain_hand(floats(a), floats(b)) }));
-                    if all {
-                        continue;
-                    }
-                    t[3].push(time(reps, || {
-                        k.reduce(
-                            true,
-                            Dst::from(&mut *c),
-                            Some(Dst::from(&mut *d)),
-                            Src::from(&*a),
-                            Src::from(&*b),
-                        );
-                    }));
-                    t[4].push(time(reps, || {
-                        copy(Dst::from(&mut *c), Some(Dst::from(&mut *d)), Src::from(&*a));
-                    }));
-                }
-                let m: Vec<f64> = t.into_iter().filter(|t| !t.is_empty()).map(median).collect();
-                let g = |t: f64| len as f64 / t / 1e9;
-                print!(
-                    "{len:>9} {dtype:>9} {op:>5} ours {:7.2} wide {:7.2} hand {:7.2} ratio {:.3}",
-                    g(m[0]),
-                    g(m[1]),
-                    g(m[2]),
-                    m[1].min(m[2]) / m[0]
-                );
-                if !all {
-                    print!(" two-dst {:7.2} copy2 {:7.2}", g(m[3]), g(m[4]));
-                }
-                if len == 8 {
-                    print!(" {:.2} ns plain {:.2}", m[0] * 1e9, m[1] * 1e9);
-                }
-                println!();
             }
         }
     }
+    println!("\n{:>10} {:>9} {:>9} {:>9}", "bytes", "copy", "both", "streaming");
+    SIZES.into_iter().for_each(measure_copies);
 }

@@ -1,6 +1,6 @@
 //! The scalar kernel, the oracle of the others, equals plain arithmetic done another way: integers
 //! in i128, floats in f64, 16-bit floats by the conversions of the `half` crate.
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::unwrap_used)]
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};

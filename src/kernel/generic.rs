@@ -3,17 +3,32 @@
 //! May touch: scalar. Law: any alignment, and outputs that are the very memory of an input.
 
 use core::marker::PhantomData;
+use core::ops::Range;
 use core::sync::atomic::{Ordering, compiler_fence};
 
 use super::scalar::{self, Element, Lines, Op, round_to_upper};
 use crate::element::{DataType, ReduceOp, bf16};
 
-/// How every kernel is called: out, also (or null), local, incoming, bytes, world size.
+/// What a kernel works on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Operands {
+    pub(super) out: *mut u8,
+    /// The second output.
+    pub(super) also: Option<*mut u8>,
+    pub(super) local: *const u8,
+    pub(super) incoming: *const u8,
+    /// Bytes of each.
+    pub(super) len: usize,
+    /// The world size, which the average divides by.
+    pub(super) world: u64,
+}
+
+/// A kernel.
 ///
 /// # Safety
-/// The pointers are valid for that many bytes, which are whole elements; outputs coincide with
-/// each other and with `local` exactly or not at all; the CPU has the kernel's instructions.
-pub(super) type Run = unsafe fn(*mut u8, *mut u8, *const u8, *const u8, usize, u64);
+/// The pointers are valid for `len` bytes, which are whole elements; outputs coincide with each
+/// other and with `local` exactly or not at all; the CPU has the kernel's instructions.
+pub(super) type Run = unsafe fn(&Operands);
 
 /// A few elements that are combined at once. Plain data of exactly those bytes.
 pub(super) trait Block: Copy {
@@ -159,36 +174,54 @@ impl<P: Pack + Copy> Block for Bfloats<P> {
     }
 }
 
+/// Lines that are all read before one is written: a load that follows a store to an address equal
+/// in its lower 12 bits waits for it, on most CPUs.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+struct Group<B>([B; 4]);
+
+impl<B: Block> Block for Group<B> {
+    type Single = B::Single;
+    #[inline(always)]
+    fn apply<O: Op>(self, other: Self, world: u64) -> Self {
+        let ([a, b, c, d], [e, f, g, h]) = (self.0, other.0);
+        Self([
+            a.apply::<O>(e, world),
+            b.apply::<O>(f, world),
+            c.apply::<O>(g, world),
+            d.apply::<O>(h, world),
+        ])
+    }
+}
+
 /// The whole reduction.
 ///
 /// # Safety
 /// As [`Run`] says.
 #[inline(always)]
-pub(super) unsafe fn reduce<B: Block, O: Op>(
-    out: *mut u8,
-    also: *mut u8,
-    local: *const u8,
-    incoming: *const u8,
-    len: usize,
-    world: u64,
-) {
-    let also = if also.is_null() { None } else { Some(also) };
-    // Two loops each, for the branch on `also` stays outside.
-    let done = len - len % size_of::<B>();
-    match also {
-        None => {
-            // SAFETY: the caller's promise.
-            unsafe { pass::<B, O>(0..done, out, None, local, incoming, world) };
-            // SAFETY: the caller's promise.
-            unsafe { pass::<B::Single, O>(done..len, out, None, local, incoming, world) };
-        }
-        Some(also) => {
-            // SAFETY: the caller's promise.
-            unsafe { pass::<B, O>(0..done, out, Some(also), local, incoming, world) };
-            // SAFETY: the caller's promise.
-            unsafe { pass::<B::Single, O>(done..len, out, Some(also), local, incoming, world) };
-        }
+pub(super) unsafe fn reduce<B: Block, O: Op>(operands: &Operands) {
+    // Two copies of the loop, so that the branch stays outside.
+    match operands.also {
+        // SAFETY: the caller's promise.
+        None => unsafe { run::<B, O>(Operands { also: None, ..*operands }) },
+        // SAFETY: the caller's promise.
+        also @ Some(_) => unsafe { run::<B, O>(Operands { also, ..*operands }) },
     }
+}
+
+/// # Safety
+/// As [`Run`] says.
+#[inline(always)]
+unsafe fn run<B: Block, O: Op>(operands: Operands) {
+    let len = operands.len;
+    let groups = len - len % size_of::<Group<B>>();
+    let lines = len - len % size_of::<B>();
+    // SAFETY: the caller's promise.
+    unsafe { pass::<Group<B>, O>(operands, 0..groups) };
+    // SAFETY: the caller's promise.
+    unsafe { pass::<B, O>(operands, groups..lines) };
+    // SAFETY: the caller's promise.
+    unsafe { pass::<B::Single, O>(operands, lines..len) };
 }
 
 /// The bytes of `range`, whole blocks.
@@ -196,14 +229,8 @@ pub(super) unsafe fn reduce<B: Block, O: Op>(
 /// # Safety
 /// As [`Run`] says.
 #[inline(always)]
-unsafe fn pass<B: Block, O: Op>(
-    range: core::ops::Range<usize>,
-    out: *mut u8,
-    also: Option<*mut u8>,
-    local: *const u8,
-    incoming: *const u8,
-    world: u64,
-) {
+unsafe fn pass<B: Block, O: Op>(operands: Operands, range: Range<usize>) {
+    let Operands { out, also, local, incoming, world, .. } = operands;
     let mut at = range.start;
     while at < range.end {
         // SAFETY: a whole block lies in range, at any alignment.

@@ -10,12 +10,11 @@ mod scalar;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 
-use core::ptr::null_mut;
 use std::sync::LazyLock;
 
 use crate::element::{DataType, ReduceOp};
 use crate::memory::{Dst, Src};
-use generic::Run;
+use generic::{Operands, Run};
 
 /// A set of instructions that kernels are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,16 +144,18 @@ impl Kernel {
         assert!(local.len() == len && incoming.len() == len, "lengths differ from {len}");
         let also = second(also, len);
         let run = if last { self.last } else { self.step };
+        let (local, incoming) = (local.ptr(), incoming.ptr());
+        let operands = Operands { out: out.ptr(), also, local, incoming, len, world: self.world };
         // SAFETY: the views vouch for `len` bytes each, which are whole elements, and for
         // coinciding exactly or not at all; `of` took the kernel of a level that this CPU has.
-        unsafe { run(out.ptr(), also, local.ptr(), incoming.ptr(), len, self.world) };
+        unsafe { run(&operands) };
     }
 }
 
-/// Where the second output is, or null.
+/// Where the second output is, if there is one.
 #[inline]
-fn second(also: Option<Dst<'_>>, len: usize) -> *mut u8 {
-    also.map_or(null_mut(), |mut also| {
+fn second(also: Option<Dst<'_>>, len: usize) -> Option<*mut u8> {
+    also.map(|mut also| {
         assert!(also.len() == len, "lengths differ from {len}");
         also.ptr()
     })
@@ -168,10 +169,10 @@ pub fn copy(mut out: Dst<'_>, also: Option<Dst<'_>>, from: Src<'_>) {
     let len = out.len();
     assert!(from.len() == len, "lengths differ from {len}");
     let (out, also, from) = (out.ptr(), second(also, len), from.ptr());
-    if also.is_null() {
+    let Some(also) = also else {
         // SAFETY: both views are valid for `len` bytes.
         return unsafe { from.copy_to(out, len) };
-    }
+    };
     // Piece by piece, so that the second copy reads what the first left in the nearest cache.
     const PIECE: usize = 4096;
     for at in (0..len).step_by(PIECE) {
@@ -189,13 +190,14 @@ pub fn copy(mut out: Dst<'_>, also: Option<Dst<'_>>, from: Src<'_>) {
 ///
 /// # Panics
 /// If the lengths differ: a bug of the caller, caught here.
-pub fn copy_streaming(mut out: Dst<'_>, from: Src<'_>) {
-    let len = out.len();
-    assert!(from.len() == len, "lengths differ from {len}");
+pub fn copy_streaming(out: Dst<'_>, from: Src<'_>) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: both views are valid for `len` bytes, and apart.
-    unsafe {
-        x86_64::stream::copy(out.ptr(), from.ptr(), len);
+    {
+        let mut out = out;
+        let len = out.len();
+        assert!(from.len() == len, "lengths differ from {len}");
+        // SAFETY: both views are valid for `len` bytes, and apart.
+        unsafe { x86_64::stream::copy(out.ptr(), from.ptr(), len) };
     }
     #[cfg(not(target_arch = "x86_64"))]
     copy(out, None, from);

@@ -3,7 +3,9 @@
 
 use core::arch::x86_64::{__m128i, _MM_FROUND_TO_NEAREST_INT, _mm256_cvtph_ps, _mm256_cvtps_ph};
 
-use crate::kernel::generic::{Bfloats, Block, Halves, Isa, Many, Portable, Run, Widen, reduce};
+use crate::kernel::generic::{
+    Bfloats, Block, Halves, Isa, Many, Operands, Portable, Run, Widen, reduce,
+};
 use crate::kernel::scalar::{Lines, Op};
 
 pub(in crate::kernel) struct Avx2;
@@ -20,16 +22,9 @@ impl Isa for Avx2 {
 /// # Safety
 /// As [`Run`] says.
 #[target_feature(enable = "avx2,f16c")]
-unsafe fn run<B: Block, O: Op>(
-    out: *mut u8,
-    also: *mut u8,
-    local: *const u8,
-    incoming: *const u8,
-    len: usize,
-    world: u64,
-) {
+unsafe fn run<B: Block, O: Op>(operands: &Operands) {
     // SAFETY: the caller's promise.
-    unsafe { reduce::<B, O>(out, also, local, incoming, len, world) }
+    unsafe { reduce::<B, O>(operands) }
 }
 
 impl Widen for __m128i {

@@ -4,7 +4,9 @@
 use core::arch::x86_64::{__m256i, _MM_FROUND_TO_NEAREST_INT, _mm512_cvtph_ps, _mm512_cvtps_ph};
 
 use super::avx2::OneHalf;
-use crate::kernel::generic::{Bfloats, Block, Halves, Isa, Many, Portable, Run, Widen, reduce};
+use crate::kernel::generic::{
+    Bfloats, Block, Halves, Isa, Many, Operands, Portable, Run, Widen, reduce,
+};
 use crate::kernel::scalar::{Lines, Op};
 
 pub(in crate::kernel) struct Avx512;
@@ -21,16 +23,9 @@ impl Isa for Avx512 {
 /// # Safety
 /// As [`Run`] says.
 #[target_feature(enable = "avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
-unsafe fn run<B: Block, O: Op>(
-    out: *mut u8,
-    also: *mut u8,
-    local: *const u8,
-    incoming: *const u8,
-    len: usize,
-    world: u64,
-) {
+unsafe fn run<B: Block, O: Op>(operands: &Operands) {
     // SAFETY: the caller's promise.
-    unsafe { reduce::<B, O>(out, also, local, incoming, len, world) }
+    unsafe { reduce::<B, O>(operands) }
 }
 
 impl Widen for __m256i {

@@ -6,7 +6,9 @@ use core::arch::x86_64::{__m512bh, _mm512_cvtne2ps_pbh, _mm512_fpclass_ps_mask};
 use core::array;
 
 use super::avx512::Avx512;
-use crate::kernel::generic::{Bfloats, Block, Isa, Many, Pack, Pairs, Portable, Run, reduce};
+use crate::kernel::generic::{
+    Bfloats, Block, Isa, Many, Operands, Pack, Pairs, Portable, Run, reduce,
+};
 use crate::kernel::scalar::{Lines, Op};
 
 #[derive(Clone, Copy)]
@@ -24,16 +26,9 @@ impl Isa for Avx512Bf16 {
 /// # Safety
 /// As [`Run`] says.
 #[target_feature(enable = "avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-unsafe fn run<B: Block, O: Op>(
-    out: *mut u8,
-    also: *mut u8,
-    local: *const u8,
-    incoming: *const u8,
-    len: usize,
-    world: u64,
-) {
+unsafe fn run<B: Block, O: Op>(operands: &Operands) {
     // SAFETY: the caller's promise.
-    unsafe { reduce::<B, O>(out, also, local, incoming, len, world) }
+    unsafe { reduce::<B, O>(operands) }
 }
 
 impl Pack for Avx512Bf16 {
