@@ -3,6 +3,7 @@
 //!
 //! `cargo bench --bench ring -- [RANKS]` prints microseconds per call (the median of 41 turns of
 //! each) and their ratio.
+#![allow(clippy::expect_used, reason = "a bench ends with its first surprise")]
 
 use std::sync::Barrier;
 use std::time::{Duration, Instant};

@@ -140,6 +140,7 @@ impl<'a> Buffer<'a> {
     ///
     /// # Panics
     /// If the range lies outside: a plan that does not fit its buffer is a bug, caught here.
+    #[inline]
     #[must_use]
     pub fn src(&self, range: Range<usize>) -> Src<'_> {
         assert!(self.readable.start <= range.start && range.end <= self.readable.end);
@@ -153,6 +154,7 @@ impl<'a> Buffer<'a> {
     ///
     /// # Panics
     /// If the range lies outside: a plan that does not fit its buffer is a bug, caught here.
+    #[inline]
     #[must_use]
     pub fn dst(&self, range: Range<usize>) -> Dst<'_> {
         assert!(self.writable.start <= range.start && range.end <= self.writable.end);
