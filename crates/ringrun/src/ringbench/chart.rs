@@ -156,7 +156,8 @@ pub(crate) fn svg(name: &str, scale: Scale, series: &[Series], band: &[Band]) ->
             let (x, y) = (axes.x(*bytes), axes.y(*value));
             let _ = writeln!(
                 out,
-                "<g class=\"dot {class}\"><circle class=\"hit\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"9\"/>\
+                "<g class=\"dot {class}\">\
+                 <circle class=\"hit\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"9\"/>\
                  <circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\"/><title>{title}</title></g>"
             );
         }

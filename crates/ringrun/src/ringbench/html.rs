@@ -4,9 +4,10 @@ use std::fmt::Write;
 use std::time::{Duration, UNIX_EPOCH};
 
 use crate::chart::{Band, Point, Scale, Series, svg};
+use crate::probe::Probe;
 use crate::report::{Half, Report, Row};
 use crate::sizes::human;
-use crate::table::describe;
+use crate::table::{describe, micros};
 
 const STYLE: &str = include_str!("html.css");
 
@@ -89,6 +90,14 @@ fn facts(out: &mut String, report: &Report) {
         let at = if row.size > 0 { format!(", at {}", human(row.size)) } else { String::new() };
         card(&time(half.time_us), "", &format!("shortest call{at}"));
     }
+    if let Some(before) = report.probe.before {
+        let state = |probe: Probe| if probe.near { "near" } else { "far" };
+        let after = report.probe.after.map_or(String::new(), |after| {
+            format!(", then {:.0} ns, {}", after.hand_over_ns, state(after))
+        });
+        let what = format!("hand-over between CPUs, {}{after}", state(before));
+        card(&format!("{:.0} ns", before.hand_over_ns), "", &what);
+    }
     card(&verdict.0, verdict.1, verdict.2);
     *out += "</div>\n";
 }
@@ -153,7 +162,7 @@ fn table(out: &mut String, rows: &[Row]) {
         half(out, Some(&row.in_place));
         let spread = row.in_place.spread.map_or([0.0; 3], |s| [s.min_us, s.p50_us, s.p99_us]);
         for value in spread {
-            let _ = write!(out, "<td>{value:.2}</td>");
+            let _ = write!(out, "<td>{}</td>", micros(value));
         }
         *out += "</tr>\n";
     }
@@ -169,8 +178,9 @@ fn half(out: &mut String, half: Option<&Half>) {
     let wrong = wrong.map_or("-".to_owned(), |wrong| wrong.to_string());
     let _ = write!(
         out,
-        "<td class=\"first\">{time_us:.2}</td><td>{algbw:.2}</td><td>{busbw:.2}</td>\
-         <td{class}>{wrong}</td>"
+        "<td class=\"first\">{}</td><td>{algbw:.2}</td><td>{busbw:.2}</td>\
+         <td{class}>{wrong}</td>",
+        micros(*time_us)
     );
 }
 
@@ -209,6 +219,24 @@ fn escape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::tests::sample;
+    use ringreduce::DataType;
+
+    #[test]
+    fn needs_nothing_else() {
+        let page = render(&sample(&[DataType::F32, DataType::BF16]));
+        for outside in ["http:", "https:", "src=", "@import", "<script", "<link", "url("] {
+            assert!(!page.contains(outside), "{outside}");
+        }
+        assert_eq!(page.matches("<svg").count(), 4);
+        assert_eq!(page.matches("<title>64 KiB in place").count(), 4);
+        assert!(page.contains("&lt;here&gt;") && !page.contains("<here>"));
+        for tag in ["div", "svg", "g", "table", "tr", "td", "details", "span", "main"] {
+            let open = page.matches(&format!("<{tag}>")).count()
+                + page.matches(&format!("<{tag} ")).count();
+            assert_eq!(open, page.matches(&format!("</{tag}>")).count(), "{tag}");
+        }
+    }
 
     #[test]
     fn text_cannot_break_out() {

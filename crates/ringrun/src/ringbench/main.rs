@@ -1,5 +1,5 @@
 //! ringbench: nccl-tests for ringreduce. Every rank measures and checks; rank 0 reports.
-//! cli > launch > run (collective, expect, buffer, stats) > report > table, html (chart).
+//! cli > launch > run (collective, expect, verify, buffer, stats) > report > table, html (chart).
 #![forbid(unsafe_code)]
 
 mod buffer;
@@ -18,6 +18,7 @@ mod run;
 mod sizes;
 mod stats;
 mod table;
+mod verify;
 
 use std::io::Write;
 use std::process::ExitCode;

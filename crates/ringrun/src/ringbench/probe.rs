@@ -13,12 +13,13 @@ use crate::stats::percentile;
 
 /// Handing over a line takes less than this when two CPUs share a cache, ns.
 const NEAR: f64 = 110.0;
-const BATCH: u64 = 500;
-const BATCHES: usize = 60;
+/// Round trips in one sample: so few that most samples see no interruption, even on a busy host.
+const BATCH: u64 = 50;
+const BATCHES: usize = 1000;
 const PATIENCE: Duration = Duration::from_millis(100);
 /// Elements of each array that is added: 64 MiB.
 const ELEMENTS: usize = 16 << 20;
-const PASSES: usize = 5;
+const PASSES: usize = 8;
 
 /// What the machine could do at one moment.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -29,7 +30,7 @@ pub(crate) struct Probe {
     pub(crate) hand_over_ns: f64,
     /// Do the two share a cache?
     pub(crate) near: bool,
-    /// Result bytes of a += b at 64 MiB, two threads, best of five.
+    /// Result bytes of a += b at 64 MiB, two threads, the best pass.
     pub(crate) add_gb_per_s: f64,
 }
 

@@ -173,8 +173,47 @@ fn command_line(args: impl Iterator<Item = String>) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+    use crate::collective::Collective;
+    use clap::Parser;
+    use ringreduce::{DataType, ReduceOp};
+
+    /// What four ranks might report, sizes 8 B to 64 MiB, of the given types.
+    pub(crate) fn sample(types: &[DataType]) -> Report {
+        let cli = Cli::parse_from(["ringbench", "all_reduce", "--ranks", "4"]);
+        let seat = |rank| Seat { rank, pid: 100, cpu: rank % 2, host: "<here>".into() };
+        let add_gb_per_s = 24.0;
+        let probe = Probe { cpus: [0, 1], hand_over_ns: 62.0, near: true, add_gb_per_s };
+        let mut report = Report::new(&cli, "<here>", (0..4).map(seat).collect(), Some(probe));
+        for &dtype in types {
+            let (op, root, rank, ranks) = (ReduceOp::Sum, 0, 0, 4);
+            let collective = Collective::AllReduce;
+            let case = Case { collective, dtype, op, root, count: 0, rank, ranks };
+            for power in 3..=26 {
+                let case = case.of_size(1 << power);
+                let time = 3.7 + f64::powf(2.0, f64::from(power)) / 7000.0;
+                let spread = Spread { min_us: time * 0.7, p50_us: time, p99_us: time * 2.5 };
+                let apart = Half::new(&case, time * 1.2, Some(0), None);
+                let in_place = Half::new(&case, time, Some(0), Some(spread));
+                report.rows.push(Row::new(&case, 20, Some(apart), in_place));
+            }
+        }
+        report.finish(Some(probe), 0);
+        report
+    }
+
+    #[test]
+    fn bandwidths_and_errors() {
+        let mut report = sample(&[DataType::F32]);
+        let last = &report.rows[23].in_place;
+        assert!((last.algbw - (1 << 26) as f64 / 1e3 / last.time_us).abs() < 1e-9);
+        assert!((last.busbw - 1.5 * last.algbw).abs() < 1e-9);
+        assert_eq!(report.errors(), 0);
+        report.rows[3].in_place.wrong = Some(2);
+        report.out_of_bounds = 1;
+        assert_eq!(report.errors(), 3);
+    }
 
     #[test]
     fn command_lines_can_be_pasted() {

@@ -7,12 +7,12 @@ use std::time::Instant;
 use anyhow::Result;
 use ringreduce::{Communicator, DataType, ReduceOp};
 
-use crate::buffer::Guarded;
 use crate::cli::Cli;
 use crate::collective::{Case, Form};
 use crate::expect::Oracle;
 use crate::report::{Half, Row, Spread};
 use crate::stats::{iterations, mean, percentile};
+use crate::verify::Buffers;
 
 /// Seconds for each of the three timed batches of a row.
 const BUDGET: f64 = 0.065;
@@ -22,15 +22,11 @@ const TELLING: f64 = 0.004;
 const MOST_SAMPLES: usize = 10_000;
 /// From one checked call to the next the pattern moves by this many elements.
 const SHIFT: usize = 977;
-/// Fills a result buffer before a checked call; an element that stays so was not written.
-const POISON: u8 = 0x5c;
-
 /// One rank's buffers and its place in the pattern.
 pub(crate) struct Bench<'a> {
     comm: &'a mut Communicator,
     cli: &'a Cli,
-    send: Guarded,
-    recv: Guarded,
+    buffers: Buffers,
     shift: usize,
     /// Bytes written where none should be, over all ranks.
     pub(crate) out_of_bounds: u64,
@@ -40,8 +36,8 @@ impl<'a> Bench<'a> {
     /// Allocates for the largest size.
     pub(crate) fn new(comm: &'a mut Communicator, cli: &'a Cli) -> Result<Self> {
         let most = cli.sizes().last().copied().unwrap_or(0);
-        let (send, recv) = (Guarded::new(most, cli.unalign)?, Guarded::new(most, cli.unalign)?);
-        Ok(Self { comm, cli, send, recv, shift: 0, out_of_bounds: 0 })
+        let buffers = Buffers::new(most, cli.unalign)?;
+        Ok(Self { comm, cli, buffers, shift: 0, out_of_bounds: 0 })
     }
 
     /// Measures every type, reduction and size; `each` sees every row, on every rank.
@@ -106,56 +102,32 @@ impl<'a> Bench<'a> {
         Ok((Half::new(case, time_us, wrong, spread), iters))
     }
 
-    /// Writes this rank's input, and nothing else.
     fn fill(&mut self, case: &Case, oracle: &Oracle, form: Form) {
-        match form {
-            Form::OutOfPlace => oracle.fill(self.send.get_mut(case.send_bytes()), self.shift),
-            Form::InPlace => {
-                let buffer = self.recv.get_mut(case.bytes());
-                oracle.fill(&mut buffer[case.input()], self.shift);
-            }
-        }
+        self.buffers.fill(case, oracle, form, self.shift);
     }
 
     fn call(&mut self, case: &Case, form: Form) -> Result<()> {
+        let Buffers { send, recv } = &mut self.buffers;
         match form {
             Form::OutOfPlace => {
-                let send = self.send.get(case.send_bytes());
-                case.call_apart(self.comm, send, self.recv.get_mut(case.recv_bytes()))?;
-                Ok(())
+                let recv = recv.get_mut(case.recv_bytes());
+                Ok(case.call_apart(self.comm, send.get(case.send_bytes()), recv)?)
             }
-            Form::InPlace => case.call_in_place(self.comm, self.recv.get_mut(case.bytes())),
+            Form::InPlace => case.call_in_place(self.comm, recv.get_mut(case.bytes())),
         }
     }
 
     /// One call on fresh data. Wrong elements, over all ranks.
     fn check(&mut self, case: &Case, oracle: &Oracle, form: Form) -> Result<u64> {
         self.shift += SHIFT;
-        let (sent, received) = match form {
-            Form::OutOfPlace => (case.send_bytes(), case.recv_bytes()),
-            Form::InPlace => (0, case.bytes()),
-        };
-        self.send.arm(sent);
-        self.recv.arm(received);
-        self.recv.get_mut(received).fill(POISON);
-        self.fill(case, oracle, form);
+        self.buffers.prepare(case, oracle, form, self.shift);
         self.call(case, form)?;
-        let mut stray = self.send.breached(sent) + self.recv.breached(received);
-        let wrong = match form {
-            Form::OutOfPlace => {
-                stray += oracle.touched(self.send.get(sent), self.shift);
-                oracle.wrong(case, self.recv.get(received), self.shift)
-            }
-            Form::InPlace => {
-                let buffer = self.recv.get(received);
-                oracle.wrong(case, &buffer[case.output()], self.shift)
-            }
-        };
-        let mut all = [wrong, stray];
+        let mine = self.buffers.judge(case, oracle, form, self.shift);
+        let mut all = [mine.wrong, mine.stray];
         self.comm.all_reduce(&mut all, ReduceOp::Sum)?;
         // A library that loses elements may lose these counts as well: never below our own.
-        self.out_of_bounds += all[1].max(stray);
-        Ok(all[0].max(wrong))
+        self.out_of_bounds += all[1].max(mine.stray);
+        Ok(all[0].max(mine.wrong))
     }
 
     /// How many calls fill the budget: the same on every rank.

@@ -68,9 +68,9 @@ fn half(half: Option<&Half>) -> String {
     format!("{time:>8}  {algbw:>6}  {busbw:>6}  {wrong:>6}")
 }
 
-/// As many digits as nccl-tests shows.
-fn micros(time: f64) -> String {
-    let digits = [10_000.0, 100.0].iter().filter(|&&limit| time < limit).count();
+/// As many digits as nccl-tests shows, and one more for what takes less than any of its calls.
+pub(crate) fn micros(time: f64) -> String {
+    let digits = [10_000.0, 100.0, 1.0].iter().filter(|&&limit| time < limit).count();
     format!("{time:.digits$}")
 }
 
@@ -107,9 +107,32 @@ pub(crate) fn describe(probe: &Probe) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::tests::sample;
+    use ringreduce::DataType;
+
+    #[test]
+    fn rows_parse_like_those_of_nccl_tests() {
+        let report = sample(&[DataType::F32]);
+        let line = row(&report.rows[17]);
+        let cells: Vec<&str> = line.split_whitespace().collect();
+        assert_eq!(cells[..5], ["1048576", "262144", "float", "sum", "-1"]);
+        assert_eq!(cells.len(), 5 + 4 + 4 + 3);
+        assert_eq!([cells[8], cells[12]], ["0", "0"]);
+        assert!(foot(&report).contains("# Out of bounds values : 0 OK\n# Avg bus bandwidth    : "));
+    }
+
+    #[test]
+    fn wrong_elements_are_a_failure() {
+        let mut report = sample(&[DataType::F32]);
+        report.rows[0].in_place.wrong = Some(7);
+        assert!(foot(&report).contains("Out of bounds values : 7 FAILED"));
+    }
 
     #[test]
     fn times_as_in_nccl_tests() {
-        assert_eq!([0.144, 99.5, 100.04, 12345.6].map(micros), ["0.14", "99.50", "100.0", "12346"]);
+        assert_eq!(
+            [0.144, 99.5, 100.04, 12345.6].map(micros),
+            ["0.144", "99.50", "100.0", "12346"]
+        );
     }
 }
