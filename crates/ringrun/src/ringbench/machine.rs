@@ -3,6 +3,8 @@
 use std::fs;
 use std::thread;
 
+use nix::sched::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
+use nix::unistd::Pid;
 use ringreduce::Communicator;
 use serde::Serialize;
 
@@ -41,38 +43,19 @@ pub(crate) struct Seat {
     pub(crate) host: String,
 }
 
-/// Bytes in which a seat travels: pid, CPU, host.
-const SEAT: usize = 96;
-
 impl Seat {
     /// Every rank's, known to every rank.
     pub(crate) fn gather(comm: &mut Communicator) -> ringreduce::Result<Vec<Self>> {
-        let mut mine = [0; SEAT];
-        mine[..8].copy_from_slice(&u64::from(std::process::id()).to_le_bytes());
-        mine[8..16].copy_from_slice(&(current_cpu() as u64).to_le_bytes());
-        let host = comm.host().as_bytes();
-        let len = host.len().min(SEAT - 16);
-        mine[16..16 + len].copy_from_slice(&host[..len]);
-        let mut all = vec![0; SEAT * comm.size()];
-        comm.all_gather(&mine, &mut all)?;
-        Ok(all
-            .chunks_exact(SEAT)
-            .enumerate()
-            .map(|(rank, seat)| Self::decode(rank, seat))
-            .collect())
-    }
-
-    fn decode(rank: usize, seat: &[u8]) -> Self {
-        let number = |at: usize| {
-            seat[at..at + 8].iter().rev().fold(0u64, |sum, &byte| sum << 8 | u64::from(byte))
-        };
-        let host = seat[16..].split(|&byte| byte == 0).next().unwrap_or_default();
-        Self {
-            rank,
-            pid: number(0) as u32,
-            cpu: number(8) as usize,
-            host: String::from_utf8_lossy(host).into_owned(),
-        }
+        let mine = sched_getcpu().unwrap_or(0) as u64;
+        let mut cpus = vec![0; comm.size()];
+        comm.all_gather(&[mine], &mut cpus)?;
+        let seats = comm.peers().iter().zip(cpus).map(|(peer, cpu)| Self {
+            rank: peer.rank,
+            pid: peer.pid,
+            cpu: cpu as usize,
+            host: peer.host.clone(),
+        });
+        Ok(seats.collect())
     }
 }
 
@@ -87,40 +70,18 @@ pub(crate) fn pair(seats: &[Seat]) -> Option<[usize; 2]> {
 }
 
 /// The CPUs that this process may use.
-#[cfg(target_os = "linux")]
 pub(crate) fn cpus() -> Vec<usize> {
-    use nix::sched::{CpuSet, sched_getaffinity};
-    let Ok(set) = sched_getaffinity(nix::unistd::Pid::from_raw(0)) else { return Vec::new() };
+    let Ok(set) = sched_getaffinity(Pid::from_raw(0)) else { return Vec::new() };
     (0..CpuSet::count()).filter(|&cpu| set.is_set(cpu).unwrap_or(false)).collect()
 }
 
 /// Binds this thread to a CPU. Where that is not allowed the scheduler spreads two busy threads
 /// just as well, so a refusal is no error.
-#[cfg(target_os = "linux")]
 pub(crate) fn pin(cpu: usize) {
-    use nix::sched::{CpuSet, sched_setaffinity};
     let mut set = CpuSet::new();
     if set.set(cpu).is_ok() {
-        let _ = sched_setaffinity(nix::unistd::Pid::from_raw(0), &set);
+        let _ = sched_setaffinity(Pid::from_raw(0), &set);
     }
-}
-
-#[cfg(target_os = "linux")]
-fn current_cpu() -> usize {
-    nix::sched::sched_getcpu().unwrap_or(0)
-}
-
-#[cfg(not(target_os = "linux"))]
-pub(crate) fn cpus() -> Vec<usize> {
-    (0..thread::available_parallelism().map_or(1, usize::from)).collect()
-}
-
-#[cfg(not(target_os = "linux"))]
-pub(crate) fn pin(_cpu: usize) {}
-
-#[cfg(not(target_os = "linux"))]
-fn current_cpu() -> usize {
-    0
 }
 
 #[cfg(test)]
@@ -137,6 +98,7 @@ mod tests {
         let seats = Seat::gather(&mut comm[0]).unwrap();
         assert_eq!(seats[0].pid, std::process::id());
         assert_eq!(seats[0].host, comm[0].host());
+        assert!(cpus().contains(&seats[0].cpu), "{seats:?}");
     }
 
     #[test]

@@ -1,0 +1,62 @@
+//! Data-parallel training with ringreduce. Every rank holds the whole network and a slice of each
+//! batch; after each backward pass the gradients are averaged over the ranks, bucket by bucket.
+//! `cli` what to do · `idx`, `data` the images · `model` the network · `bucket` its variables as
+//! one vector · `group` the ranks, timed · `trainer` steps and epochs · `report` what is shown.
+//! Law: n ranks with batch B/n walk the loss curve of one rank with batch B, to rounding.
+#![deny(unsafe_code)]
+
+mod bucket;
+mod cli;
+mod data;
+mod error;
+mod group;
+mod idx;
+mod model;
+mod report;
+mod trainer;
+
+use candle_core::Device;
+use ringreduce::Communicator;
+
+pub use cli::{Args, Settings};
+pub use data::{Dataset, Split};
+pub use error::{Error, Result};
+pub use idx::{IdxError, Images, Problem, read_images, read_labels};
+pub use model::{CLASSES, LeNet};
+pub use report::EpochReport;
+pub use trainer::Trainer;
+
+use report::Report;
+
+/// Meets the other ranks and trains as `args` say.
+///
+/// # Errors
+/// Anything that stops this rank; in a world of several it names the rank.
+pub fn run(args: &Args) -> Result<()> {
+    let comm = Communicator::from_env()?;
+    let (rank, size) = (comm.rank(), comm.size());
+    // On candle's threads from the start, so that no operation is handed over to them.
+    Device::Cpu.with_context(|| train(args, comm)).map_err(|source| match size {
+        1 => source,
+        _ => Error::OnRank { rank, size, source: Box::new(source) },
+    })
+}
+
+fn train(args: &Args, comm: Communicator) -> Result<()> {
+    let mut data = match &args.data {
+        Some(dir) => Dataset::load(dir)?,
+        None => Dataset::generated(),
+    };
+    data.limit(args.limit);
+    let (rank, size) = (comm.rank(), comm.size());
+    let mut report = Report::new(rank, args.json.as_deref())?;
+    let mut trainer = Trainer::new(comm, &data, args.settings.clone())?;
+    report.begin(&data, &args.settings, size, trainer.parameters().len())?;
+    for number in 1..=args.settings.epochs {
+        let bar = report.bar(number, &args.settings, trainer.steps_per_epoch());
+        let epoch = trainer.epoch(&data, number, || bar.inc(1))?;
+        bar.finish_and_clear();
+        report.epoch(epoch)?;
+    }
+    report.end(&args.settings, size)
+}

@@ -1,0 +1,145 @@
+//! What rank 0 shows: a line per epoch on the standard output, a bar on a terminal's standard
+//! error, and the JSON file. Law: other ranks are silent, and output that fails is an error.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+
+use crate::cli::Settings;
+use crate::data::Dataset;
+use crate::error::{Error, Result};
+
+/// One epoch.
+#[derive(Clone, Debug, Serialize)]
+pub struct EpochReport {
+    /// Its number, from 1.
+    pub epoch: usize,
+    /// The loss of each step, averaged over all ranks.
+    pub losses: Vec<f32>,
+    /// The share of test images classified rightly after it, 0 to 1.
+    pub accuracy: f64,
+    /// Training images seen, by all ranks together.
+    pub images: usize,
+    /// Seconds that training took, testing not counted.
+    pub seconds: f64,
+    /// Of these, seconds that this rank spent in collectives, waiting for others included.
+    pub communicating: f64,
+}
+
+/// Everything, for the JSON file.
+#[derive(Serialize)]
+struct Document<'a> {
+    ranks: usize,
+    data: &'a str,
+    settings: &'a Settings,
+    epochs: &'a [EpochReport],
+}
+
+/// What rank 0 shows.
+#[derive(Debug)]
+pub(crate) struct Report {
+    shown: bool,
+    json: Option<(String, File)>,
+    origin: String,
+    epochs: Vec<EpochReport>,
+}
+
+impl Report {
+    /// Opens the JSON file at once: better to fail now than after the training.
+    pub(crate) fn new(rank: usize, json: Option<&Path>) -> Result<Self> {
+        let shown = rank == 0;
+        let json = match json.filter(|_| shown) {
+            Some(path) => {
+                let what = path.display().to_string();
+                match File::create(path) {
+                    Ok(file) => Some((what, file)),
+                    Err(source) => return Err(Error::Output { what, source }),
+                }
+            }
+            None => None,
+        };
+        Ok(Self { shown, json, origin: String::new(), epochs: Vec::new() })
+    }
+
+    /// What is about to be trained, and the head of the table.
+    pub(crate) fn begin(
+        &mut self,
+        data: &Dataset,
+        settings: &Settings,
+        size: usize,
+        parameters: usize,
+    ) -> Result<()> {
+        self.origin.clone_from(&data.origin);
+        let Dataset { origin, train, test } = data;
+        let (rows, columns) = (train.images.rows, train.images.columns);
+        let share = settings.batch / size;
+        let buckets = (parameters * size_of::<f32>()).div_ceil(settings.bucket_bytes);
+        self.line(&format!(
+            "{origin}: {} training and {} test images of {rows}x{columns}\n\
+             {size} ranks, batch {} ({share} per rank), {parameters} parameters, \
+             gradients in buckets: {buckets}\n\
+             epoch    loss  accuracy  images/s  communicating",
+            train.len(),
+            test.len(),
+            settings.batch,
+        ))
+    }
+
+    /// A bar for one epoch; drawn by rank 0 on a terminal only.
+    pub(crate) fn bar(&self, epoch: usize, settings: &Settings, steps: usize) -> ProgressBar {
+        if !self.shown {
+            return ProgressBar::hidden();
+        }
+        let style = ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len} steps, {eta} left");
+        ProgressBar::new(steps as u64)
+            .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+            .with_message(format!("epoch {epoch}/{}", settings.epochs))
+    }
+
+    /// One epoch is over.
+    pub(crate) fn epoch(&mut self, epoch: EpochReport) -> Result<()> {
+        let loss = epoch.losses.iter().sum::<f32>() / epoch.losses.len() as f32;
+        let line = format!(
+            "{:>5}  {loss:>6.4}  {:>6.2} %  {:>8.0}  {:>11.1} %",
+            epoch.epoch,
+            epoch.accuracy * 100.0,
+            epoch.images as f64 / epoch.seconds,
+            epoch.communicating / epoch.seconds * 100.0,
+        );
+        self.epochs.push(epoch);
+        self.line(&line)
+    }
+
+    /// All epochs are over.
+    pub(crate) fn end(mut self, settings: &Settings, size: usize) -> Result<()> {
+        let images: usize = self.epochs.iter().map(|epoch| epoch.images).sum();
+        let seconds: f64 = self.epochs.iter().map(|epoch| epoch.seconds).sum();
+        let communicating: f64 = self.epochs.iter().map(|epoch| epoch.communicating).sum();
+        let accuracy = self.epochs.last().map_or(0.0, |epoch| epoch.accuracy);
+        self.line(&format!(
+            "total: {} epochs, {images} images in {seconds:.1} s, {:.0} images/s, \
+             {:.1} % communicating, accuracy {:.2} %",
+            self.epochs.len(),
+            images as f64 / seconds,
+            communicating / seconds * 100.0,
+            accuracy * 100.0,
+        ))?;
+        let Some((what, mut file)) = self.json.take() else { return Ok(()) };
+        let document = Document { ranks: size, data: &self.origin, settings, epochs: &self.epochs };
+        serde_json::to_writer_pretty(&mut file, &document)
+            .map_err(io::Error::from)
+            .and_then(|()| file.write_all(b"\n"))
+            .map_err(|source| Error::Output { what, source })
+    }
+
+    fn line(&self, text: &str) -> Result<()> {
+        if !self.shown {
+            return Ok(());
+        }
+        writeln!(io::stdout(), "{text}")
+            .map_err(|source| Error::Output { what: "standard output".into(), source })
+    }
+}
