@@ -183,3 +183,20 @@ pub fn copy(mut out: Dst<'_>, also: Option<Dst<'_>>, from: Src<'_>) {
         unsafe { from.copy_to(also.wrapping_add(at), piece) };
     }
 }
+
+/// `out = from` past the caches, for more than they hold; the two must be apart. It pays where
+/// nobody reads `out` soon, and costs where somebody does.
+///
+/// # Panics
+/// If the lengths differ: a bug of the caller, caught here.
+pub fn copy_streaming(mut out: Dst<'_>, from: Src<'_>) {
+    let len = out.len();
+    assert!(from.len() == len, "lengths differ from {len}");
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: both views are valid for `len` bytes, and apart.
+    unsafe {
+        x86_64::stream::copy(out.ptr(), from.ptr(), len);
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    copy(out, None, from);
+}

@@ -88,6 +88,38 @@ pub(super) fn a_full_link_turns_ready_again(make: Make) {
     }
 }
 
+pub(super) fn a_full_link_wakes_its_sender_and_outlives_it(make: Make) {
+    let shape = SlotShape { bytes: 1 << 17, capacity: 5 };
+    let (mut tx, mut rx) = make(shape);
+    let (mut sent, start) = (0, Instant::now());
+    let mut fill = |tx: &mut dyn Tx, most| {
+        while sent < most && tx.ready().unwrap() {
+            give(tx, &frame(shape.bytes, sent), &payload(shape.bytes, sent)).unwrap();
+            sent += 1;
+        }
+        sent
+    };
+    let full = fill(&mut *tx, u64::MAX);
+    let reader = thread::spawn(move || {
+        for slot in 0.. {
+            if let Err(end) = wait_rx(&mut *rx, &frame(shape.bytes, slot), None) {
+                return (slot, end);
+            }
+            assert_eq!(take(&mut *rx, shape.bytes), payload(shape.bytes, slot), "slot {slot}");
+        }
+        unreachable!()
+    });
+    while !tx.ready().unwrap() {
+        tx.park(DEADLINE, &[]);
+    }
+    assert!(start.elapsed() < DEADLINE, "this wait does not need its limit");
+    let all = fill(&mut *tx, full + 50);
+    drop(tx);
+    let (taken, end) = reader.join().unwrap();
+    assert!(is_lost(end));
+    assert!(all > full && taken == all, "{taken} of {all}");
+}
+
 pub(super) fn what_is_not_expected_is_refused(make: Make) {
     let sent = frame(32, 5);
     for (name, expect, ours, theirs) in [

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, TcpStream};
 use std::thread;
 
-use ringreduce::link::{Fault, Tx, tcp};
+use ringreduce::link::{Fault, tcp};
 use ringreduce::partition::SlotShape;
 
 use crate::Ends;

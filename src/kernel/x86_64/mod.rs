@@ -1,5 +1,6 @@
-//! The kernels of x86-64, a file for each level.
+//! The kernels of x86-64, a file for each level, and the streaming copy.
 
 pub(super) mod avx2;
 pub(super) mod avx512;
 pub(super) mod avx512_bf16;
+pub(super) mod stream;

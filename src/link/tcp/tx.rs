@@ -15,8 +15,8 @@ use crate::link::{self, Fault, Frame, poll};
 use crate::memory::Dst;
 use crate::partition::SlotShape;
 
-/// How long dropping a link waits for the system to take what was committed.
-const LINGER: Duration = Duration::from_secs(1);
+/// Dropping a link waits this long for a peer that takes nothing of what was committed.
+const LINGER: Duration = Duration::from_secs(2);
 
 /// The sending end of a TCP link. After a fault it is of no more use.
 pub struct Tx {
@@ -154,13 +154,12 @@ impl Drop for Tx {
     /// Hands over what was committed, then ends the streams: the peer reads all of it first.
     fn drop(&mut self) {
         use link::Tx;
-        let deadline = Instant::now() + LINGER;
         while let Ok(false) = self.flush() {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            let start = Instant::now();
+            self.park(LINGER, &[]);
+            if start.elapsed() >= LINGER {
                 break;
             }
-            self.park(left, &[]);
         }
         for lane in &self.lanes {
             // Fails if the peer is gone: then there is nothing to end.
