@@ -144,8 +144,9 @@ impl<'a> Buffer<'a> {
     pub fn src(&self, range: Range<usize>) -> Src<'_> {
         assert!(self.readable.start <= range.start && range.end <= self.readable.end);
         assert!(range.start <= range.end);
+        let start = self.input.wrapping_add(range.start);
         // SAFETY: the range was just checked to lie inside the input, which is borrowed for 'a.
-        unsafe { Src::new(self.input.add(range.start), range.len()) }
+        unsafe { Src::new(start, range.len()) }
     }
 
     /// Where the result at `range` goes.
@@ -156,8 +157,9 @@ impl<'a> Buffer<'a> {
     pub fn dst(&self, range: Range<usize>) -> Dst<'_> {
         assert!(self.writable.start <= range.start && range.end <= self.writable.end);
         assert!(range.start <= range.end);
+        let start = self.output.wrapping_add(range.start - self.writable.start);
         // SAFETY: the range was just checked to lie inside the output, which is borrowed
         // exclusively for 'a; views of it are raw pointers and may coincide with a `Src`.
-        unsafe { Dst::new(self.output.add(range.start - self.writable.start), range.len()) }
+        unsafe { Dst::new(start, range.len()) }
     }
 }

@@ -1,4 +1,5 @@
 //! What the environment of each launcher means, and what is refused.
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;

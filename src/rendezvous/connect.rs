@@ -338,3 +338,59 @@ impl Door<'_> {
         self.taken[place].is_none().then_some(place)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the door says to `words`, one after the other.
+    fn call(door: &mut Door<'_>, words: &[[u8; HELLO]]) -> Vec<Option<Identity>> {
+        let (dialler, socket) =
+            Socket::pair(socket2::Domain::UNIX, socket2::Type::STREAM, None).unwrap();
+        let (stage, bytes, filled) = (Stage::Offer, [0; HELLO], 0);
+        let until = Instant::now() + PATIENCE;
+        door.callers.push(Caller { socket, kind: LinkKind::Shm, stage, bytes, filled, until });
+        let mut answers = Vec::new();
+        for (word, stage) in words.iter().zip([Stage::Answer, Stage::Welcome]) {
+            let _gone = send_now(&dialler, word);
+            if let Some(caller) = door.callers.pop() {
+                door.hear(caller);
+            }
+            let mut bytes = [0; HELLO];
+            let heard = matches!(recv_now(&dialler, &mut bytes), Ok(Some(HELLO)));
+            answers.push(Identity::decode(&bytes, stage).ok().filter(|_| heard));
+        }
+        answers
+    }
+
+    #[test]
+    fn only_the_expected_come_in_and_only_once() {
+        let kind = LinkKind::Shm;
+        let right = Identity { job: 7, epoch: 0, from: 1, to: 0, kind, index: 0, count: 1 };
+        let expected = [right];
+        let mut door =
+            Door { expected: &expected, taken: vec![None], callers: Vec::new(), strangers: 0 };
+        let wrong = [
+            Identity { job: 8, ..right },
+            Identity { epoch: 1, ..right },
+            Identity { from: 2, ..right },
+            Identity { to: 1, ..right },
+            Identity { index: 1, ..right },
+            Identity { count: 2, ..right },
+            Identity { kind: LinkKind::Tcp, ..right },
+        ];
+        for wrong in wrong {
+            assert_eq!(call(&mut door, &[wrong.encode(Stage::Offer)]), [None]);
+            // Nor may it change its mind.
+            let words = [right.encode(Stage::Offer), wrong.encode(Stage::Confirm)];
+            assert_eq!(call(&mut door, &words), [Some(right), None]);
+        }
+        assert_eq!(call(&mut door, &[right.encode(Stage::Confirm)]), [None]);
+        assert_eq!(door.strangers, 15);
+        assert!(door.taken[0].is_none() && door.callers.is_empty());
+        let words = [right.encode(Stage::Offer), right.encode(Stage::Confirm)];
+        assert_eq!(call(&mut door, &words), [Some(right), Some(right)]);
+        assert!(door.taken[0].is_some());
+        assert_eq!(call(&mut door, &words), [None, None], "a second one is refused");
+    }
+}

@@ -90,3 +90,26 @@ impl Identity {
         Ok(Self { job, epoch, from, to, kind, index, count })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{HELLO, Identity, LinkKind, Stage};
+
+    #[test]
+    fn every_byte_is_looked_at() {
+        let kind = LinkKind::Tcp;
+        let stream = Identity { job: !0, epoch: 2, from: 3, to: 4, kind, index: 5, count: 6 };
+        let bytes = stream.encode(Stage::Answer);
+        assert_eq!(Identity::decode(&bytes, Stage::Answer), Ok(stream));
+        assert!(Identity::decode(&bytes, Stage::Offer).is_err());
+        for place in 0..HELLO {
+            // 0x80 also lifts the lowest version above ours; a higher highest one is fine.
+            if (10..12).contains(&place) {
+                continue;
+            }
+            let mut other = bytes;
+            other[place] ^= 0x80;
+            assert_ne!(Identity::decode(&other, Stage::Answer), Ok(stream), "byte {place}");
+        }
+    }
+}

@@ -6,6 +6,7 @@
 mod connect;
 mod fd;
 mod gather;
+mod guest;
 mod handshake;
 mod listen;
 mod peers;
@@ -99,7 +100,7 @@ pub fn meet(config: &Config) -> Result<Meeting> {
     result
 }
 
-/// Tells who we are and learns who the others are; then where they accept TCP, if any pair needs it.
+/// Tells who we are and learns who the others are; then where they accept TCP, if a pair needs it.
 fn exchange(
     gather: &mut Gather<'_>,
     config: &Config,

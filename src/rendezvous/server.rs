@@ -1,4 +1,4 @@
-//! The store's server: one thread that serves every connection. May touch: wire, socket.
+//! The store's server: one thread that serves every connection. May touch: guest, wire, socket.
 //! Law: nobody can make it wait, allocate without bound or end; who speaks something else, or stops
 //! in the middle of a message, is dropped.
 
@@ -14,13 +14,14 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags};
 use socket2::{Domain, Socket, Type};
 
+use super::guest::{Guest, Waiting};
 use super::socket::{listen_tcp, listen_unix, recv_now, same_user, send_now, wait};
 use super::store::Store;
-use super::wire::{Broken, Frame, Inbox, Kind};
+use super::wire::{Broken, Frame, Kind};
 use crate::error::{Error, Result};
 
-/// How long a connection may be silent before its first message, or pause inside one.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long this process waits for its own store.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// How many connections may wait for their first message to be complete.
 const MAX_STRANGERS: usize = 64;
 /// How long to leave a listener alone that has no descriptor left for us.
@@ -141,28 +142,6 @@ impl Drop for Server {
     }
 }
 
-/// A connection.
-struct Guest {
-    socket: Socket,
-    inbox: Inbox,
-    outbox: Vec<u8>,
-    /// Did this process bring it?
-    adopted: bool,
-    /// The number of its present meeting, from 1; 0 before its first message.
-    meeting: u64,
-    /// What it waits for.
-    waiting: Option<Waiting>,
-    /// When it connected, or when its present message began to come.
-    since: Instant,
-    gone: bool,
-}
-
-struct Waiting {
-    id: u32,
-    keys: String,
-    until: Instant,
-}
-
 /// The thread's state.
 struct Hall {
     orders: Receiver<Command>,
@@ -227,7 +206,7 @@ impl Hall {
 
     fn next_deadline(&self) -> Option<Instant> {
         let waits = self.guests.iter().filter_map(|guest| guest.waiting.as_ref().map(|w| w.until));
-        let patience = self.guests.iter().filter(|g| g.is_unfinished()).map(|g| g.since + PATIENCE);
+        let patience = self.guests.iter().filter_map(Guest::patience_ends);
         waits.chain(patience).chain(self.deaf_until).chain(self.finish.map(|finish| finish.0)).min()
     }
 
@@ -239,7 +218,7 @@ impl Hall {
         }
         for order in self.orders.try_iter().collect::<Vec<_>>() {
             match order {
-                Command::Adopt(socket) => self.admit(socket, true),
+                Command::Adopt(socket) => self.guests.push(Guest::new(socket, true)),
                 Command::Listen(listener) => self.listeners.push(listener),
                 Command::Deafen => self.listeners.clear(),
                 Command::Finish { until, expected } => self.finish = Some((until, expected)),
@@ -279,21 +258,8 @@ impl Hall {
             {
                 oldest.gone = true;
             }
-            self.admit(socket, false);
+            self.guests.push(Guest::new(socket, false));
         }
-    }
-
-    fn admit(&mut self, socket: Socket, adopted: bool) {
-        self.guests.push(Guest {
-            socket,
-            inbox: Inbox::default(),
-            outbox: Vec::new(),
-            adopted,
-            meeting: 0,
-            waiting: None,
-            since: Instant::now(),
-            gone: false,
-        });
     }
 
     /// Serves what guest `index` has sent, and sends it what waits to go.
@@ -377,50 +343,7 @@ impl Hall {
             if let Some(over) = guest.waiting.take_if(|waiting| waiting.until <= now) {
                 guest.say(Kind::Absent, over.id, "", &[]);
             }
-            guest.gone |= guest.is_unfinished() && guest.since + PATIENCE <= now;
+            guest.gone |= guest.patience_ends().is_some_and(|end| end <= now);
         }
-    }
-}
-
-impl Guest {
-    /// Did it come by itself and say nothing yet?
-    fn is_stranger(&self) -> bool {
-        !self.adopted && self.meeting == 0
-    }
-
-    /// Must it go on speaking? A stranger owes its first message, everybody the rest of one.
-    fn is_unfinished(&self) -> bool {
-        self.is_stranger() || self.inbox.is_partial()
-    }
-
-    fn say(&mut self, kind: Kind, id: u32, key: &str, value: &[u8]) {
-        let frame = Frame { kind, id, wait_ms: 0, key: key.into(), value: value.to_vec() };
-        self.outbox.extend(frame.encode());
-        self.flush();
-    }
-
-    fn flush(&mut self) {
-        while !self.outbox.is_empty() {
-            match send_now(&self.socket, &self.outbox) {
-                Ok(Some(count)) => drop(self.outbox.drain(..count)),
-                Ok(None) => return,
-                Err(_) => {
-                    self.gone = true;
-                    return;
-                }
-            }
-        }
-    }
-
-    /// Answers its wait if one of the keys has a value.
-    fn look(&mut self, values: &BTreeMap<(u64, String), Vec<u8>>) {
-        let Some(waiting) = self.waiting.take() else { return };
-        for key in waiting.keys.lines() {
-            if let Some(value) = values.get(&(self.meeting, key.into())) {
-                self.say(Kind::Value, waiting.id, key, value);
-                return;
-            }
-        }
-        self.waiting = Some(waiting);
     }
 }

@@ -69,14 +69,20 @@ pub(super) fn a_full_link_turns_ready_again(make: Make) {
     let (mut tx, mut rx) = make(shape);
     let (mut sent, mut taken) = (0, 0);
     for round in 1..=2 {
+        let mut held = 0;
         until("the link is full", || {
             let room = tx.ready().unwrap();
             if room {
                 give(&mut *tx, &frame(shape.bytes, sent), &payload(shape.bytes, sent)).unwrap();
                 sent += 1;
+                held += usize::from(tx.outgoing().is_some());
             }
             !room
         });
+        assert!(
+            held == 0 || held >= shape.capacity,
+            "held {held}: all slots can wait for a network"
+        );
         assert!(sent - taken >= shape.capacity as u64, "round {round}");
         while taken < sent {
             wait_rx(&mut *rx, &frame(shape.bytes, taken), Some(&mut *tx)).unwrap();
@@ -183,6 +189,17 @@ pub(super) fn a_receiver_that_leaves_ends_a_wait(make: Make) {
     });
     drop(rx);
     assert!(is_lost(waiting.join().unwrap()));
+}
+
+pub(super) fn a_look_finds_a_peer_that_left(make: Make) {
+    let (tx, mut rx) = make(SMALL);
+    rx.check_alive().unwrap();
+    drop(tx);
+    until("the receiver notices", || rx.check_alive().is_err());
+    let (mut tx, rx) = make(SMALL);
+    tx.check_alive().unwrap();
+    drop(rx);
+    until("the sender notices", || tx.check_alive().is_err());
 }
 
 pub(super) fn park_ends_with_its_limit_data_or_an_outgoing_link(make: Make) {

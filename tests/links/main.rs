@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod laws;
+mod shm;
 mod tcp;
 mod walk;
 
@@ -20,6 +21,7 @@ macro_rules! every_link {
             a_full_link_wakes_its_sender_and_outlives_it,
             what_is_not_expected_is_refused, a_sender_that_leaves_is_read_to_the_end,
             a_sender_that_leaves_ends_a_wait, a_receiver_that_leaves_ends_a_wait,
+            a_look_finds_a_peer_that_left,
             park_ends_with_its_limit_data_or_an_outgoing_link, two_threads_play_ping_pong,
             a_late_slot_is_only_late, a_lost_slot_is_a_lost_peer,
             a_corrupted_frame_is_noticed_by_the_receiver, a_trace_tells_what_happened);
@@ -30,6 +32,7 @@ macro_rules! every_law {
 }
 
 every_link! {
+    between_processes: crate::shm::link;
     between_threads: |shape| ringreduce::link::loopback::pair(shape).unwrap();
     tcp_over_one_socket: |shape| crate::tcp::link(shape, 1);
     tcp_over_three_sockets: |shape| crate::tcp::link(shape, 3);

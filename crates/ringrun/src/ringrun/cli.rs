@@ -30,7 +30,7 @@ struct Options {
     ///
     /// May be left out if --host or --hostfile counts slots, or with --per-host.
     #[arg(short = 'n', long = "np", value_name = "N", value_parser = count)]
-    #[arg(short_alias = 'c', alias = "n", help_heading = "Ranks")]
+    #[arg(short_alias = 'c', alias = "n", allow_hyphen_values = true, help_heading = "Ranks")]
     ranks: Option<NonZeroUsize>,
 
     /// Start N ranks on each host; here "auto" means one per CPU

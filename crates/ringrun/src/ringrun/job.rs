@@ -93,6 +93,7 @@ pub(crate) struct Job {
     phase: Phase,
     limit: Option<Instant>,
     verdict: Option<Verdict>,
+    ended: usize,
     killed: usize,
 }
 
@@ -100,7 +101,7 @@ impl Job {
     /// A job whose ranks all run.
     pub(crate) fn new(ranks: usize, limit: Option<Instant>) -> Self {
         let running = (0..ranks).collect();
-        Self { running, phase: Phase::Running, limit, verdict: None, killed: 0 }
+        Self { running, phase: Phase::Running, limit, verdict: None, ended: 0, killed: 0 }
     }
 
     /// Takes one event; the actions are to be done in order.
@@ -173,6 +174,7 @@ impl Job {
 
     fn terminate(&mut self, now: Instant) -> Vec<Action> {
         self.phase = Phase::Ending(now + GRACE);
+        self.ended = self.running.len();
         // A stopped rank can't heed TERM.
         vec![Action::Send(Signal::SIGTERM), Action::Send(Signal::SIGCONT)]
     }
@@ -223,6 +225,11 @@ impl Job {
     /// The ranks that haven't ended: at the end of the job, those that couldn't be killed.
     pub(crate) fn running(&self) -> Vec<usize> {
         self.running.iter().copied().collect()
+    }
+
+    /// How many ranks still ran when the job was ended.
+    pub(crate) fn ended_by_us(&self) -> usize {
+        self.ended
     }
 
     /// How many ranks TERM did not end in time.
@@ -278,6 +285,7 @@ mod tests {
         assert_eq!(job.handle(now, ended(1, End::Exited(9))), vec![]);
         assert_eq!(job.verdict(), Some(&Verdict::Failed { rank: 2, end: FAILS }));
         assert_eq!(job.verdict().map(Verdict::exit_code), Some(3));
+        assert_eq!(job.ended_by_us(), 2);
     }
 
     #[test]

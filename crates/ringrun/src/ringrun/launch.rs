@@ -18,9 +18,9 @@ use crate::output::{Leave, Pump};
 use crate::report::{Epilogue, say};
 use crate::signals::{ENDING, Signals};
 use crate::spawn::{Rank, Spawner, allowed_cpus, raise_descriptor_limit};
-use crate::store::Server;
 use crate::watch::Watcher;
 use crate::{hosts, input, proc, program, signals, sys};
+use ringreduce::rendezvous::Server;
 
 /// Tokens of the epoll set; ranks have their number.
 const SIGNALS: u64 = u64::MAX;
@@ -62,7 +62,8 @@ fn launch(
     watcher: &Watcher,
     job: &OsString,
 ) -> Result<u8, Failure> {
-    let store = Server::new();
+    let store = Server::new().map_err(io::Error::other);
+    let store = store.map_err(Failure::system("start the store"))?;
     let spawner = Spawner {
         request,
         program,
@@ -259,7 +260,7 @@ impl<'a> Running<'a> {
             verdict,
             who: &|rank| self.ranks.get(rank).map_or_else(String::new, Rank::describe),
             program: &self.request.name.to_string_lossy(),
-            ranks: self.ranks.len(),
+            ended: self.job.ended_by_us(),
             killed: self.job.killed(),
             undead: &self.job.running(),
             limit: self.request.timeout,

@@ -22,7 +22,6 @@ mod report;
 mod signals;
 mod spawn;
 mod spellings;
-mod store;
 mod sys;
 mod watch;
 

@@ -21,8 +21,8 @@ pub(crate) struct Epilogue<'a> {
     pub(crate) who: &'a dyn Fn(usize) -> String,
     /// The program as it was named.
     pub(crate) program: &'a str,
-    /// The number of ranks.
-    pub(crate) ranks: usize,
+    /// How many ranks ringrun ended.
+    pub(crate) ended: usize,
     /// How many of them had to be killed.
     pub(crate) killed: usize,
     /// Those that could not be.
@@ -41,7 +41,7 @@ impl Epilogue<'_> {
         let mut text = match self.verdict {
             Verdict::Failed { rank, end } => self.failed(*rank, *end),
             Verdict::Interrupted(signal) => {
-                format!("{} came; all {} ended", signal.as_str(), ranks(self.ranks))
+                format!("{} came, so the job was ended", signal.as_str())
             }
             Verdict::TimedOut(running) => {
                 let seconds = self.limit.unwrap_or_default().as_secs_f64();
@@ -68,8 +68,8 @@ impl Epilogue<'_> {
             }
         };
         let mut text = format!("{} failed first: {} {how}", (self.who)(rank), self.program);
-        if self.ranks > 1 {
-            text += &format!("; the other {} been ended", others(self.ranks - 1));
+        if self.ended > 0 {
+            text += &format!("; {} still ran and had to end", ranks(self.ended));
         }
         match end {
             End::Killed { signal: libc::SIGKILL, .. } => {
@@ -93,10 +93,6 @@ fn noun(many: usize) -> &'static str {
 
 fn ranks(many: usize) -> String {
     format!("{many} {}", noun(many))
-}
-
-fn others(many: usize) -> String {
-    if many == 1 { "rank has".into() } else { format!("{many} ranks have") }
 }
 
 /// "0-2,5".
@@ -133,7 +129,7 @@ mod tests {
             verdict: &verdict,
             who: &|rank| format!("rank {rank} (pid 7, host a)"),
             program: "./train",
-            ranks: 4,
+            ended: 3,
             killed: 1,
             undead: &[],
             limit: None,
@@ -141,7 +137,7 @@ mod tests {
             leave: Leave::default(),
         };
         let expected = "rank 2 (pid 7, host a) failed first: ./train was killed by SIGSEGV \
-             (signal 11), core dumped; the other 3 ranks have been ended\n  \
+             (signal 11), core dumped; 3 ranks still ran and had to end\n  \
              its output: logs/rank.2\n  \
              1 rank did not end after SIGTERM and had to be killed";
         assert_eq!(epilogue.text(), expected);

@@ -23,9 +23,9 @@ use crate::failure::Failure;
 use crate::hosts::Place;
 use crate::job::End;
 use crate::output::{Source, Stream};
-use crate::store::Server;
 use crate::watch::{self, Watcher};
 use crate::{input, proc, sys};
+use ringreduce::rendezvous::Server;
 
 /// A started rank.
 pub(crate) struct Rank {
@@ -145,7 +145,7 @@ impl Spawner<'_> {
         if let Some(stdin) = stdin {
             input::carry(stdin).map_err(failed)?;
         }
-        self.store.adopt(store).map_err(failed)?;
+        self.store.adopt(store).map_err(io::Error::other).map_err(failed)?;
         Ok((started, [out, err]))
     }
 

@@ -1,0 +1,140 @@
+//! Signals to ringrun, and a terminal.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use nix::fcntl::OFlag;
+use nix::pty::{grantpt, posix_openpt, ptsname_r, unlockpt};
+use nix::sys::signal::Signal;
+
+use crate::harness::{send, start_script, start_under, state, until};
+
+#[test]
+fn these_four_end_the_job() {
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT] {
+        let mut running = start_script("-n 3", "sleep 1000 & echo up; wait");
+        running.await_lines("up", 3);
+        running.signal(signal);
+        let ran = running.finish();
+        assert_eq!(ran.code, 128 + signal as i32);
+        assert_eq!(ran.err, format!("ringrun: {} came, so the job was ended\n", signal.as_str()));
+    }
+}
+
+#[test]
+fn the_ranks_get_term_and_time_to_finish() {
+    let body = "trap 'echo saved; exit 0' TERM; echo up; while :; do sleep 1000 & wait; done";
+    let mut running = start_script("-n 2", body);
+    running.await_lines("up", 2);
+    running.signal(Signal::SIGINT);
+    let ran = running.finish();
+    assert_eq!(ran.code, 130);
+    assert_eq!(ran.sorted(), ["saved", "saved", "up", "up"]);
+}
+
+#[test]
+fn the_second_one_kills_at_once() {
+    let body = "trap 'echo no' TERM; echo up; while :; do sleep 1000 & wait; done";
+    let mut running = start_script("-n 2", body);
+    running.await_lines("up", 2);
+    running.signal(Signal::SIGINT);
+    running.await_lines("no", 2);
+    let again = Instant::now();
+    running.signal(Signal::SIGINT);
+    let ran = running.finish();
+    assert!(again.elapsed() < Duration::from_secs(5));
+    assert_eq!(ran.code, 130);
+    assert!(ran.err.contains("2 ranks did not end after SIGTERM"), "{}", ran.err);
+}
+
+#[test]
+fn others_are_passed_on() {
+    // While ringrun is stopped it prints nothing, so the stop is told by a file.
+    let told = tempfile::tempdir().unwrap();
+    let told = told.path();
+    let body = format!(
+        "for s in USR1 USR2 ALRM ABRT CONT; do trap \"echo $s\" $s; done
+        trap ': > {}/'$RINGREDUCE_RANK TSTP
+        trap 'exit 0' TERM; echo up; while :; do sleep 1000 & wait; done",
+        told.display()
+    );
+    let mut running = start_script("-n 2", &body);
+    running.await_lines("up", 2);
+    for signal in [Signal::SIGUSR1, Signal::SIGUSR2, Signal::SIGALRM, Signal::SIGABRT] {
+        running.signal(signal);
+        running.await_lines(&signal.as_str()[3..], 2);
+    }
+    running.signal(Signal::SIGTSTP);
+    until("ringrun stops", || state(running.pid()) == Some('T'));
+    until("both ranks are told", || ["0", "1"].iter().all(|rank| told.join(rank).exists()));
+    running.signal(Signal::SIGCONT);
+    running.await_lines("CONT", 2);
+    running.signal(Signal::SIGTERM);
+    assert_eq!(running.finish().code, 143);
+}
+
+#[test]
+fn what_ringrun_was_told_to_ignore_stays_ignored() {
+    let body = "trap 'echo USR1' USR1; echo up; while :; do sleep 1000 & wait; done";
+    let words = ["-n", "1", "sh", "-c", body];
+    let mut running = start_under("trap '' HUP; exec \"$@\" 9>&1", &words, Stdio::null());
+    running.await_lines("up", 1);
+    running.signal(Signal::SIGHUP);
+    running.signal(Signal::SIGUSR1);
+    running.await_lines("USR1", 1);
+    running.signal(Signal::SIGTERM);
+    assert_eq!(running.finish().code, 143);
+}
+
+/// A terminal: our end and the other.
+fn terminal() -> (File, File) {
+    let ours = posix_openpt(OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC).unwrap();
+    grantpt(&ours).unwrap();
+    unlockpt(&ours).unwrap();
+    let name = ptsname_r(&ours).unwrap();
+    let theirs = File::options().read(true).write(true).open(name).unwrap();
+    (File::from(std::os::fd::OwnedFd::from(ours)), theirs)
+}
+
+/// Makes the standard input the controlling terminal of ringrun.
+const ON_TERMINAL: &str = "exec setsid -c -w \"$@\" 9>&1";
+
+#[test]
+fn a_terminal_is_read_for_rank_0_until_its_end() {
+    let (mut keys, screen) = terminal();
+    let words = ["-n", "2", "--tag-output", "cat"];
+    let mut running = start_under(ON_TERMINAL, &words, Stdio::from(screen));
+    keys.write_all(b"hello\n").unwrap();
+    assert_eq!(running.line(), "[1,0]<stdout>:hello");
+    keys.write_all(b"\x04").unwrap();
+    assert_eq!(running.finish().code, 0);
+    drop(keys);
+}
+
+#[test]
+fn ctrl_c_on_a_terminal_ends_the_job() {
+    let (mut keys, screen) = terminal();
+    let words = ["-n", "2", "sh", "-c", "echo up; sleep 1000; true"];
+    let mut running = start_under(ON_TERMINAL, &words, Stdio::from(screen));
+    running.await_lines("up", 2);
+    keys.write_all(b"\x03").unwrap();
+    let ran = running.finish();
+    assert_eq!(ran.code, 130);
+    assert!(ran.err.contains("SIGINT came"), "{}", ran.err);
+    let mut echo = [0; 16];
+    assert!(keys.read(&mut echo).is_ok_and(|length| echo[..length].starts_with(b"^C")));
+}
+
+#[test]
+fn a_rank_that_closes_its_input_disturbs_nobody() {
+    let (mut keys, screen) = terminal();
+    let body = "exec <&-; trap 'exit 0' USR1; echo $PPID; while :; do sleep 1000 & wait; done";
+    let words = ["-n", "1", "sh", "-c", body];
+    let mut running = start_under(ON_TERMINAL, &words, Stdio::from(screen));
+    let launcher = running.line().parse().unwrap();
+    keys.write_all(b"one\ntwo\n").unwrap();
+    send(launcher, Signal::SIGUSR1);
+    assert_eq!(running.finish().code, 0);
+}

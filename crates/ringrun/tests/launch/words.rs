@@ -1,0 +1,129 @@
+//! The command line: other launchers' spellings, and clear errors.
+
+use crate::harness::{run, script};
+
+/// How many ranks these options start, and what was said about it.
+fn ranks(options: &str) -> (usize, String) {
+    let ran = script(options, "echo $RINGREDUCE_SIZE");
+    assert_eq!(ran.code, 0, "{options}: {}", ran.err);
+    let sizes = ran.sorted();
+    assert!(sizes.iter().all(|size| *size == sizes.len().to_string()), "{options}: {sizes:?}");
+    (sizes.len(), ran.err)
+}
+
+#[test]
+fn the_number_of_ranks_has_many_spellings() {
+    for options in [
+        "-n 2",
+        "-n2",
+        "-np 2",
+        "--np 2",
+        "--np=2",
+        "--n 2",
+        "-c 2",
+        "-N 2",
+        "-ppn 2",
+        "--nproc-per-node=2",
+        "--nproc_per_node 2 --standalone --nnodes 1",
+        "--nproc_per_node=2 --nnodes=1:1 --node_rank=0 --max-restarts 0",
+        "-H localhost:2",
+        "--host localhost,localhost:1",
+        "-host 127.0.0.1:2",
+        "-n 2 -H localhost",
+        "-n 2 --oversubscribe --allow-run-as-root --map-by slot --bind-to none",
+        "-np 2 -ppn 2 -genvall -launcher fork -bind-to core",
+    ] {
+        assert_eq!(ranks(options), (2, String::new()), "{options}");
+    }
+    assert!(ranks("-N auto").0 >= 1);
+}
+
+#[test]
+fn a_host_file_counts_slots() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("hosts");
+    std::fs::write(&file, "# here\nlocalhost slots=3\n").unwrap();
+    for option in ["--hostfile", "-hostfile", "-f", "--machinefile"] {
+        assert_eq!(ranks(&format!("{option} {}", file.display())).0, 3);
+    }
+}
+
+#[test]
+fn what_changes_nothing_is_said() {
+    for (options, named) in [
+        ("-n 1 --mca btl self", "--mca changes nothing"),
+        ("-n 1 --master_port=29500", "--master_port=29500 changes nothing"),
+        ("-n 1 --rdzv-backend c10d", "--rdzv-backend changes nothing"),
+        ("-n 1 -iface eth0", "-iface changes nothing"),
+    ] {
+        let (_, said) = ranks(options);
+        assert!(said.contains(named), "{options}: {said}");
+    }
+    let ran = run(&["-n", "1", "echo", "a", ":", "-n", "2"]);
+    assert_eq!(ran.text(), "a : -n 2\n");
+    assert!(ran.err.contains("':' is passed to the program"), "{}", ran.err);
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_by_name() {
+    for (options, named) in [
+        ("-n 0", "a job has at least one rank"),
+        ("-n x", "invalid value 'x' for '--np <N>': expected a number of ranks"),
+        ("-n -3", "expected a number of ranks"),
+        ("-n 2 -n 3", "cannot be used multiple times"),
+        ("", "how many ranks? Say so with -n N"),
+        ("-n 2 --no-such-flag", "unexpected argument '--no-such-flag'"),
+        ("-n 2 --tagoutput", "--tag-output"),
+        ("-n 2 --bind-to socket", "invalid value 'socket' for '--bind-to <WHAT>'"),
+        ("-n 2 --timeout 0", "expected seconds, more than 0"),
+        ("-n 2 --timeout soon", "invalid value 'soon' for '--timeout <SECONDS>'"),
+        ("-n 2 -H elsewhere", "host \"elsewhere\": other hosts are not supported yet"),
+        ("-n 2 --hostfile /no/file", "cannot read the host file /no/file"),
+        ("-n 2 --nnodes 2", "--nnodes 2: only 1, 1:1 works"),
+        ("-n 4 -ppn 2", "4 ranks with 2 per host need more hosts"),
+        ("-n 2 --map-by numa", "--map-by numa: only slot"),
+        ("--nproc-per-node gpu", "counting devices is not supported"),
+        ("-n 2 --max-restarts=3", "--max-restarts 3: only 0 works"),
+        ("-n 2 -m train", "python3 -m MODULE"),
+        ("-n 2 --output xml", "--output xml: expected tag, rank, timestamp or dir=DIR"),
+        ("-n 2 -l --tag-output", "cannot be used with"),
+    ] {
+        let ran = script(options, "echo ran");
+        let code = if named.contains("cannot read") { 1 } else { 2 };
+        assert_eq!((ran.code, ran.text().as_str()), (code, ""), "{options}: {}", ran.err);
+        assert!(
+            ran.err.starts_with("ringrun: ") && ran.err.contains(named),
+            "{options}: {}",
+            ran.err
+        );
+    }
+    let ran = run(&["-n", "2"]);
+    assert_eq!(ran.code, 2);
+    assert!(ran.err.contains("no PROGRAM was given"), "{}", ran.err);
+}
+
+#[test]
+fn everything_after_the_program_is_its_own() {
+    let ran = run(&["-np", "1", "echo", "-np", "4", "--mca", "--help", "-x"]);
+    assert_eq!(ran.text(), "-np 4 --mca --help -x\n");
+    assert_eq!(run(&["-n", "1", "--", "echo", "--", "a"]).text(), "-- a\n");
+}
+
+#[test]
+fn help_and_version_are_good_and_go_to_the_output() {
+    let help = run(&["--help"]);
+    assert_eq!((help.code, help.err.as_str()), (0, ""));
+    for part in ["Usage: ringrun -n N", "Examples:", "Exit code:", "--output-filename <DIR>"] {
+        assert!(help.text().contains(part), "{part}");
+    }
+    assert!(help.text().lines().all(|line| line.len() <= 100));
+    assert!(run(&["-h"]).text().lines().count() < help.text().lines().count());
+    assert_eq!(run(&["--version"]).text(), format!("ringrun {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn the_watchers_own_flag_is_nobody_elses() {
+    let ran = run(&["--watch", "1-2"]);
+    assert_eq!(ran.code, 2);
+    assert!(ran.err.contains("unexpected argument '--watch'"), "{}", ran.err);
+}
