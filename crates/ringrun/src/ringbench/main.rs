@@ -1,2 +1,142 @@
-//! ringbench.
-fn main() {}
+//! ringbench: nccl-tests for ringreduce. Every rank measures and checks; rank 0 reports.
+//! cli > launch > run (collective, expect, verify, buffer, stats) > report > table, html (chart).
+#![forbid(unsafe_code)]
+
+mod buffer;
+mod chart;
+mod cli;
+mod collective;
+mod expect;
+mod html;
+mod launch;
+mod machine;
+mod output;
+
+mod probe;
+mod report;
+mod run;
+mod sizes;
+mod stats;
+mod table;
+mod verify;
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::sync::Mutex;
+
+use anyhow::{Context, Result};
+use clap::{CommandFactory, Parser, error::ErrorKind};
+use indicatif::{ProgressBar, ProgressStyle};
+use ringreduce::Communicator;
+
+use cli::Cli;
+use launch::Launch;
+use machine::Seat;
+use output::Files;
+use probe::Probe;
+use report::Report;
+use run::Bench;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    cli.validate().unwrap_or_else(|error| usage(error));
+    let comms = match launch::plan(&cli) {
+        Ok(Launch::Here(comms)) => comms,
+        Ok(Launch::Ringrun(ranks)) => {
+            // Before anything starts; rank 0 opens them for good.
+            Files::open(&cli).map(drop).unwrap_or_else(|error| usage(error));
+            return fail(&launch::become_ringrun(ranks));
+        }
+        Err(error) => return fail(&error),
+    };
+    let (first, ranks) = comms.first().map_or((0, 1), |comm| (comm.rank(), comm.size()));
+    cli.validate_for(ranks).unwrap_or_else(|error| usage(error));
+    let files = (first == 0).then(|| Files::open(&cli).unwrap_or_else(|error| usage(error)));
+    let files = Mutex::new(files);
+    match launch::each(comms, |comm| rank(comm, &cli, &files)) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => fail(&error),
+    }
+}
+
+/// A command line that makes no sense: status 2.
+fn usage(error: String) -> ! {
+    Cli::command().error(ErrorKind::ValueValidation, error).exit()
+}
+
+fn fail(error: &anyhow::Error) -> ExitCode {
+    eprintln!("ringbench: {error:#}");
+    ExitCode::FAILURE
+}
+
+/// One rank, from the first collective to the last. Was everything right? The one that reports
+/// takes the files.
+fn rank(mut comm: Communicator, cli: &Cli, files: &Mutex<Option<Files>>) -> Result<bool> {
+    let me = comm.rank();
+    let files = if me == 0 { files.lock().ok().and_then(|mut files| files.take()) } else { None };
+    let right = match files {
+        Some(files) => lead(&mut comm, cli, files),
+        None => follow(&mut comm, cli),
+    };
+    right.with_context(|| format!("rank {me}"))
+}
+
+/// Every rank but 0: the same collectives, no report.
+fn follow(comm: &mut Communicator, cli: &Cli) -> Result<bool> {
+    Seat::gather(comm)?;
+    comm.barrier()?;
+    let mut bench = Bench::new(comm, cli)?;
+    let mut wrong = 0;
+    bench.run(|row| wrong += row.halves().filter_map(|half| half.wrong).sum::<u64>())?;
+    let stray = bench.out_of_bounds;
+    comm.barrier()?;
+    Ok(wrong + stray == 0)
+}
+
+/// Rank 0. While it probes the machine the others sleep in a barrier, and nobody leaves before
+/// the report is written: a launcher may end the job as soon as one rank finds something wrong.
+fn lead(comm: &mut Communicator, cli: &Cli, files: Files) -> Result<bool> {
+    let seats = Seat::gather(comm)?;
+    let cpus = machine::pair(&seats);
+    let before = cpus.and_then(Probe::of);
+    let mut report = Report::new(cli, comm.host(), seats, before);
+    comm.barrier()?;
+    let progress = progress(cli);
+    say(&progress, &table::head(cli, &report))?;
+    let mut bench = Bench::new(comm, cli)?;
+    let mut said = Ok(());
+    bench.run(|row| {
+        progress.inc(1);
+        if said.is_ok() {
+            said = say(&progress, &table::row(&row));
+        }
+        report.rows.push(row);
+    })?;
+    said?;
+    let stray = bench.out_of_bounds;
+    progress.finish_and_clear();
+    report.finish(cpus.and_then(Probe::of), stray);
+    say(&progress, &table::foot(&report))?;
+    files.write(&report)?;
+    comm.barrier()?;
+    Ok(report.errors() == 0)
+}
+
+/// A bar on standard error, if that is a terminal.
+fn progress(cli: &Cli) -> ProgressBar {
+    let rows = cli.kinds().len() * cli.sizes().len();
+    let bar = ProgressBar::new(rows as u64);
+    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} rows, {eta} left") {
+        bar.set_style(style);
+    }
+    bar
+}
+
+/// Prints, with the bar out of the way.
+fn say(progress: &ProgressBar, text: &str) -> Result<()> {
+    progress.suspend(|| {
+        let mut out = std::io::stdout().lock();
+        out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("standard output")
+    })
+}

@@ -1,0 +1,269 @@
+//! The command line: nccl-tests' flags where it has them, ours beside them, and what of them makes
+//! no sense together. May touch: clap.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Parser, ValueEnum};
+use ringreduce::{DataType, ReduceOp, Transport};
+
+use crate::collective::Collective;
+use crate::sizes::{Step, parse_size, walk};
+
+const AFTER: &str = "\
+Columns are those of nccl-tests, then the least, the median and the 99th percentile of the in-place
+calls (us). time is the mean per call, of the slowest rank; algbw is size/time; busbw is algbw times
+2(n-1)/n for all_reduce, (n-1)/n for reduce_scatter and all_gather, 1 otherwise. Sizes count the
+whole buffer and are rounded down to whole elements (per rank where each has a part).
+Out of place, broadcast's root copies its input first, as NCCL does; a barrier has no such half.
+
+Under ringrun, or any launcher that ringreduce knows, ringbench is one rank and rank 0 prints:
+  ringrun -n 4 ringbench all_reduce -b 8 -e 64M -f 2
+Alone, --ranks N launches N of them:
+  ringbench all_reduce --ranks 4 --json result.json --html result.html
+
+JSON: {version, command, unix_time, collective, ranks, launched, transport, refill, check, warmup,
+machine: {host, cpu, cpus, kernel}, seats: [{rank, pid, cpu, host}],
+probe: {before, after}: null or {cpus, hand_over_ns, near, add_gb_per_s},
+rows: [{size, count, type, redop, root, iterations, out_of_place, in_place}], each half null or
+{time_us, algbw, busbw, wrong: null if unchecked} and in_place also {min_us, p50_us, p99_us},
+out_of_bounds, avg_busbw}. Sizes in bytes, bandwidths in GB/s (1e9).
+
+Exit status: 0 all results right, 1 a wrong element or a failure, 2 a wrong command line.";
+
+/// Measures the collectives of ringreduce, and checks every result.
+#[derive(Parser, Clone, Debug)]
+#[command(name = "ringbench", version, after_help = AFTER, args_override_self = true)]
+pub(crate) struct Cli {
+    /// all_reduce, reduce_scatter, all_gather, broadcast or barrier (or all_reduce_perf, ...)
+    pub(crate) collective: Collective,
+    /// Smallest size in bytes; K, M, G are binary
+    #[arg(short = 'b', long, default_value = "8", value_name = "SIZE", value_parser = parse_size)]
+    pub(crate) minbytes: usize,
+    /// Largest size in bytes
+    #[arg(short = 'e', long, default_value = "64M", value_name = "SIZE", value_parser = parse_size)]
+    pub(crate) maxbytes: usize,
+    /// Bytes from one size to the next, instead of a factor
+    #[arg(short = 'i', long, value_name = "SIZE", value_parser = parse_size,
+        conflicts_with = "stepfactor")]
+    stepbytes: Option<usize>,
+    /// Factor from one size to the next [default: 2]
+    #[arg(short = 'f', long, value_name = "N")]
+    stepfactor: Option<usize>,
+    /// Timed calls per figure [default: enough for about 0.2 s per row, at least 5]
+    #[arg(short = 'n', long, value_name = "N")]
+    pub(crate) iters: Option<usize>,
+    /// Untimed calls before them
+    #[arg(short = 'w', long, default_value_t = 5, value_name = "N")]
+    pub(crate) warmup_iters: usize,
+    /// Calls on fresh data whose results are checked; 0 checks nothing
+    #[arg(short = 'c', long, default_value_t = 1, value_name = "N")]
+    pub(crate) check: usize,
+    /// int8, uint8, int16, ..., half, bfloat16, float, double, or all
+    #[arg(short = 'd', long, default_value = "float", value_name = "TYPE",
+        value_parser = one_or_all_types)]
+    pub(crate) datatype: Choice<DataType>,
+    /// sum, prod, min, max, avg, or all
+    #[arg(short = 'o', long, default_value = "sum", value_name = "OP",
+        value_parser = one_or_all_ops)]
+    pub(crate) op: Choice<ReduceOp>,
+    /// The root of broadcast
+    #[arg(short = 'r', long, default_value_t = 0, value_name = "RANK")]
+    pub(crate) root: usize,
+    /// Bytes by which buffers are off alignment
+    #[arg(short = 'u', long, default_value_t = 0, value_name = "BYTES")]
+    pub(crate) unalign: usize,
+    /// Seconds that any wait may last [default: RINGREDUCE_TIMEOUT, or 300]
+    #[arg(short = 'T', long, value_name = "SECONDS", value_parser = seconds)]
+    pub(crate) timeout: Option<Duration>,
+    /// Launches this many ranks on this host
+    #[arg(long, value_name = "N")]
+    pub(crate) ranks: Option<usize>,
+    /// They are threads of this process instead of processes
+    #[arg(long, requires = "ranks")]
+    pub(crate) threads: bool,
+    /// How ranks reach each other [default: RINGREDUCE_TRANSPORT, or auto]
+    #[arg(long, value_name = "KIND")]
+    pub(crate) transport: Option<Kind>,
+    /// Every rank rewrites its buffer before each timed call, untimed (else buffers are reused)
+    #[arg(long)]
+    pub(crate) refill: bool,
+    /// Writes all figures to this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Writes a page with charts to this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+}
+
+/// A transport, by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Kind {
+    Auto,
+    Shm,
+    Tcp,
+}
+
+impl Kind {
+    pub(crate) const fn transport(self) -> Transport {
+        match self {
+            Self::Auto => Transport::Auto,
+            Self::Shm => Transport::Shm,
+            Self::Tcp => Transport::Tcp,
+        }
+    }
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Shm => "shm",
+            Self::Tcp => "tcp",
+        }
+    }
+}
+
+/// One value, or every one there is.
+#[derive(Clone, Debug)]
+pub(crate) struct Choice<T>(pub(crate) Vec<T>);
+
+fn one_or_all_types(name: &str) -> Result<Choice<DataType>, String> {
+    if name == "all" {
+        return Ok(Choice(DataType::ALL.to_vec()));
+    }
+    name.parse().map(|t| Choice(vec![t])).map_err(|e| format!("{e}, or all"))
+}
+
+fn one_or_all_ops(name: &str) -> Result<Choice<ReduceOp>, String> {
+    if name == "all" {
+        return Ok(Choice(ReduceOp::ALL.to_vec()));
+    }
+    name.parse().map(|op| Choice(vec![op])).map_err(|e| format!("{e}, or all"))
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().filter(|&s: &f64| s > 0.0);
+    let time = seconds.and_then(|s| Duration::try_from_secs_f64(s).ok());
+    time.ok_or_else(|| "a number of seconds above 0 is expected".into())
+}
+
+impl Cli {
+    /// What clap can't see: values that don't go together.
+    pub(crate) fn validate(&self) -> Result<(), String> {
+        let Self { minbytes, maxbytes, .. } = self;
+        if maxbytes < minbytes {
+            return Err(format!(
+                "-e/--maxbytes ({maxbytes}) is less than -b/--minbytes ({minbytes})"
+            ));
+        }
+        match (self.stepbytes, self.stepfactor) {
+            (Some(0), _) => return Err("-i/--stepbytes must be at least 1".into()),
+            (_, Some(0 | 1)) => return Err("-f/--stepfactor must be at least 2".into()),
+            (None, _) if *minbytes == 0 => {
+                return Err("-b 0 is multiplied by nothing: give a step with -i".into());
+            }
+            _ => {}
+        }
+        if self.iters == Some(0) {
+            return Err("-n/--iters must be at least 1".into());
+        }
+        if self.ranks == Some(0) {
+            return Err("--ranks must be at least 1".into());
+        }
+        if self.threads && self.transport == Some(Kind::Tcp) {
+            return Err("--transport tcp: ranks that are threads share memory; \
+                        leave out --threads"
+                .into());
+        }
+        if self.threads && self.timeout.is_some() {
+            return Err("-T/--timeout: with --threads, set RINGREDUCE_TIMEOUT instead".into());
+        }
+        self.ranks.map_or(Ok(()), |ranks| self.validate_for(ranks))
+    }
+
+    /// What depends on the world size.
+    pub(crate) fn validate_for(&self, ranks: usize) -> Result<(), String> {
+        let root = self.root;
+        if root >= ranks {
+            return Err(format!("-r/--root {root}: there are {ranks} ranks, counted from 0"));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn step(&self) -> Step {
+        self.stepbytes.map_or(Step::Factor(self.stepfactor.unwrap_or(2)), Step::Bytes)
+    }
+
+    /// Every size to measure; a barrier has none.
+    pub(crate) fn sizes(&self) -> Vec<usize> {
+        match self.collective {
+            Collective::Barrier => vec![0],
+            _ => walk(self.minbytes, self.maxbytes, self.step()).collect(),
+        }
+    }
+
+    /// Every type and reduction to measure, as far as the collective knows them.
+    pub(crate) fn kinds(&self) -> Vec<(DataType, ReduceOp)> {
+        let ops = if self.collective.reduces() { &self.op.0[..] } else { &[ReduceOp::Sum] };
+        let types = &self.datatype.0[..];
+        let types = if self.collective == Collective::Barrier { &types[..1] } else { types };
+        types.iter().flat_map(|&t| ops.iter().map(move |&op| (t, op))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Cli, String> {
+        let words = ["ringbench"].into_iter().chain(line.split_whitespace());
+        let cli = Cli::try_parse_from(words).map_err(|e| e.to_string())?;
+        cli.validate().map(|()| cli)
+    }
+
+    #[test]
+    fn the_usual_line() {
+        let line = "all_reduce -b 8 -e 64M -f 2 -n 20 -w 5 -c 1 -d float -o sum -r 0 --ranks 4";
+        let cli = parse(line).unwrap();
+        assert_eq!(cli.sizes().len(), 24);
+        assert_eq!(cli.kinds(), [(DataType::F32, ReduceOp::Sum)]);
+        assert_eq!((cli.iters, cli.warmup_iters, cli.ranks), (Some(20), 5, Some(4)));
+    }
+
+    #[test]
+    fn all_types_and_ops_where_they_matter() {
+        assert_eq!(parse("all_reduce -d all -o all").unwrap().kinds().len(), 60);
+        assert_eq!(parse("all_gather -d all -o all").unwrap().kinds().len(), 12);
+        assert_eq!(parse("barrier -d all -o all").unwrap().kinds().len(), 1);
+    }
+
+    #[test]
+    fn nonsense_names_the_flag() {
+        for (line, named) in [
+            ("", "COLLECTIVE"),
+            ("all_to_all", "all_to_all"),
+            ("all_reduce -b 1X", "--minbytes"),
+            ("all_reduce -b 1M -e 1K", "--maxbytes"),
+            ("all_reduce -f 1", "--stepfactor"),
+            ("all_reduce -i 0", "--stepbytes"),
+            ("all_reduce -i 8 -f 2", "--stepfactor"),
+            ("all_reduce -b 0", "-b 0"),
+            ("all_reduce -d quad", "quad"),
+            ("all_reduce -o xor", "xor"),
+            ("all_reduce -n 0", "--iters"),
+            ("all_reduce -n -3", "-3"),
+            ("all_reduce -T 0", "--timeout"),
+            ("all_reduce -T nan", "--timeout"),
+            ("all_reduce -g 2", "-g"),
+            ("all_reduce --cudagraph 1", "--cudagraph"),
+            ("all_reduce --ranks 0", "--ranks"),
+            ("all_reduce --threads", "--ranks"),
+            ("all_reduce --threads --ranks 2 --transport tcp", "--transport"),
+            ("all_reduce --threads --ranks 2 -T 5", "--timeout"),
+            ("all_reduce --transport rdma", "rdma"),
+            ("broadcast -r 4 --ranks 4", "--root"),
+        ] {
+            let error = parse(line).unwrap_err();
+            assert!(error.contains(named), "`{line}` says: {error}");
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! Which collective is measured, on what, and how many bytes of each buffer that takes.
+//! May touch: the library's public verbs. Sizes are those of nccl-tests: for reduce_scatter and
+//! all_gather they count the whole buffer, not one rank's part.
+
+use std::fmt;
+use std::ops::Range;
+use std::str::FromStr;
+
+use anyhow::{Context, Result};
+use ringreduce::{Communicator, DataType, Element, ReduceOp, bf16, f16};
+
+/// A collective, by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Collective {
+    AllReduce,
+    ReduceScatter,
+    AllGather,
+    Broadcast,
+    Barrier,
+}
+
+impl Collective {
+    const ALL: [Self; 5] =
+        [Self::AllReduce, Self::ReduceScatter, Self::AllGather, Self::Broadcast, Self::Barrier];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::AllReduce => "all_reduce",
+            Self::ReduceScatter => "reduce_scatter",
+            Self::AllGather => "all_gather",
+            Self::Broadcast => "broadcast",
+            Self::Barrier => "barrier",
+        }
+    }
+
+    /// Does it combine elements, so that the reduction matters?
+    pub(crate) const fn reduces(self) -> bool {
+        matches!(self, Self::AllReduce | Self::ReduceScatter)
+    }
+
+    /// Busbw over algbw: what a rank's link carries per byte of the buffer.
+    pub(crate) fn bus_factor(self, ranks: usize) -> f64 {
+        let others = (ranks - 1) as f64 / ranks as f64;
+        match self {
+            Self::AllReduce => 2.0 * others,
+            Self::ReduceScatter | Self::AllGather => others,
+            Self::Broadcast | Self::Barrier => 1.0,
+        }
+    }
+}
+
+impl FromStr for Collective {
+    type Err = String;
+    fn from_str(name: &str) -> Result<Self, String> {
+        let short = name.strip_suffix("_perf").unwrap_or(name);
+        Self::ALL.into_iter().find(|c| c.name() == short).ok_or_else(|| {
+            let known = Self::ALL.map(Self::name).join(", ");
+            format!("unknown collective `{name}`: one of {known}")
+        })
+    }
+}
+
+impl fmt::Display for Collective {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// Are input and output one buffer?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    OutOfPlace,
+    InPlace,
+}
+
+/// One line of the table before it is measured, as one rank sees it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Case {
+    pub(crate) collective: Collective,
+    pub(crate) dtype: DataType,
+    pub(crate) op: ReduceOp,
+    pub(crate) root: usize,
+    /// Elements: of the buffer, or of one rank's part for reduce_scatter and all_gather.
+    pub(crate) count: usize,
+    pub(crate) rank: usize,
+    pub(crate) ranks: usize,
+}
+
+impl Case {
+    /// The same case with as many whole elements (per rank, where the buffer has a part for each)
+    /// as fit in `bytes`.
+    pub(crate) fn of_size(self, bytes: usize) -> Self {
+        let elements = bytes / self.dtype.size();
+        let count = match self.collective {
+            Collective::AllReduce | Collective::Broadcast => elements,
+            Collective::ReduceScatter | Collective::AllGather => elements / self.ranks,
+            Collective::Barrier => 0,
+        };
+        Self { count, ..self }
+    }
+
+    /// Bytes of `count` elements.
+    fn part(&self) -> usize {
+        self.count * self.dtype.size()
+    }
+
+    /// Bytes of the whole buffer: what the size column says.
+    pub(crate) fn bytes(&self) -> usize {
+        match self.collective {
+            Collective::ReduceScatter | Collective::AllGather => self.part() * self.ranks,
+            _ => self.part(),
+        }
+    }
+
+    /// Out of place: bytes of the buffers that are read and written.
+    pub(crate) fn send_bytes(&self) -> usize {
+        if self.collective == Collective::AllGather { self.part() } else { self.bytes() }
+    }
+
+    pub(crate) fn recv_bytes(&self) -> usize {
+        if self.collective == Collective::ReduceScatter { self.part() } else { self.bytes() }
+    }
+
+    fn my_part(&self) -> Range<usize> {
+        self.rank * self.part()..(self.rank + 1) * self.part()
+    }
+
+    /// In place: where in the buffer this rank's input lies.
+    pub(crate) fn input(&self) -> Range<usize> {
+        if self.collective == Collective::AllGather { self.my_part() } else { 0..self.bytes() }
+    }
+
+    /// In place: where in the buffer this rank finds its result.
+    pub(crate) fn output(&self) -> Range<usize> {
+        if self.collective == Collective::ReduceScatter { self.my_part() } else { 0..self.bytes() }
+    }
+
+    /// Has a barrier buffers? Only the in-place half is measured then.
+    pub(crate) fn has(&self, form: Form) -> bool {
+        form == Form::InPlace || self.collective != Collective::Barrier
+    }
+
+    /// Calls the collective once with two buffers.
+    pub(crate) fn call_apart(
+        &self,
+        comm: &mut Communicator,
+        send: &[u8],
+        recv: &mut [u8],
+    ) -> ringreduce::Result<()> {
+        match self.collective {
+            Collective::AllReduce => comm.all_reduce_into_bytes(send, recv, self.dtype, self.op),
+            Collective::ReduceScatter => comm.reduce_scatter_bytes(send, recv, self.dtype, self.op),
+            Collective::AllGather => comm.all_gather(send, recv),
+            // As NCCL's, whose root copies its input to its output: our broadcast has one buffer.
+            Collective::Broadcast => {
+                if self.rank == self.root {
+                    recv.copy_from_slice(send);
+                }
+                comm.broadcast(recv, self.root)
+            }
+            Collective::Barrier => comm.barrier(),
+        }
+    }
+
+    /// Calls the collective once with one buffer.
+    pub(crate) fn call_in_place(&self, comm: &mut Communicator, buf: &mut [u8]) -> Result<()> {
+        match self.collective {
+            Collective::AllReduce => comm.all_reduce_bytes(buf, self.dtype, self.op)?,
+            Collective::ReduceScatter => self.scatter_in_place(comm, buf)?,
+            Collective::AllGather => comm.all_gather_in_place(buf)?,
+            Collective::Broadcast => comm.broadcast(buf, self.root)?,
+            Collective::Barrier => comm.barrier()?,
+        }
+        Ok(())
+    }
+
+    fn scatter_in_place(&self, comm: &mut Communicator, buf: &mut [u8]) -> Result<()> {
+        let op = self.op;
+        match self.dtype {
+            DataType::I8 => comm.reduce_scatter_in_place(typed::<i8>(buf)?, op)?,
+            DataType::U8 => comm.reduce_scatter_in_place(typed::<u8>(buf)?, op)?,
+            DataType::I16 => comm.reduce_scatter_in_place(typed::<i16>(buf)?, op)?,
+            DataType::U16 => comm.reduce_scatter_in_place(typed::<u16>(buf)?, op)?,
+            DataType::I32 => comm.reduce_scatter_in_place(typed::<i32>(buf)?, op)?,
+            DataType::U32 => comm.reduce_scatter_in_place(typed::<u32>(buf)?, op)?,
+            DataType::I64 => comm.reduce_scatter_in_place(typed::<i64>(buf)?, op)?,
+            DataType::U64 => comm.reduce_scatter_in_place(typed::<u64>(buf)?, op)?,
+            DataType::F16 => comm.reduce_scatter_in_place(typed::<f16>(buf)?, op)?,
+            DataType::BF16 => comm.reduce_scatter_in_place(typed::<bf16>(buf)?, op)?,
+            DataType::F32 => comm.reduce_scatter_in_place(typed::<f32>(buf)?, op)?,
+            DataType::F64 => comm.reduce_scatter_in_place(typed::<f64>(buf)?, op)?,
+        }
+        Ok(())
+    }
+}
+
+/// In-place reduce_scatter exists for typed slices only, and those are aligned.
+fn typed<T: Element>(buf: &mut [u8]) -> Result<&mut [T]> {
+    bytemuck::try_cast_slice_mut(buf).ok().with_context(|| {
+        format!("in-place reduce_scatter of {} needs -u to keep its alignment", T::DTYPE)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_both_kinds() {
+        assert_eq!("all_reduce".parse(), Ok(Collective::AllReduce));
+        assert_eq!("reduce_scatter_perf".parse(), Ok(Collective::ReduceScatter));
+        let error = "allreduce".parse::<Collective>().unwrap_err();
+        assert!(error.contains("`allreduce`") && error.contains("broadcast, barrier"), "{error}");
+    }
+
+    #[test]
+    fn sizes_hold_whole_elements_of_every_rank() {
+        let case = Case {
+            collective: Collective::AllGather,
+            dtype: DataType::F32,
+            op: ReduceOp::Sum,
+            root: 0,
+            count: 0,
+            rank: 1,
+            ranks: 3,
+        };
+        let gather = case.of_size(100);
+        assert_eq!((gather.count, gather.bytes()), (8, 96));
+        assert_eq!((gather.send_bytes(), gather.recv_bytes()), (32, 96));
+        assert_eq!((gather.input(), gather.output()), (32..64, 0..96));
+        let scatter = Case { collective: Collective::ReduceScatter, ..case }.of_size(100);
+        assert_eq!((scatter.send_bytes(), scatter.recv_bytes()), (96, 32));
+        assert_eq!((scatter.input(), scatter.output()), (0..96, 32..64));
+        let reduce = Case { collective: Collective::AllReduce, ..case }.of_size(103);
+        assert_eq!((reduce.count, reduce.bytes()), (25, 100));
+    }
+
+    #[test]
+    fn bus_factors() {
+        assert_eq!(Collective::AllReduce.bus_factor(4), 1.5);
+        assert_eq!(Collective::AllGather.bus_factor(4), 0.75);
+        assert_eq!(Collective::Broadcast.bus_factor(4), 1.0);
+        assert_eq!(Collective::AllReduce.bus_factor(1), 0.0);
+    }
+}

@@ -1,0 +1,209 @@
+//! Inputs of each rank, and what a right collective makes of them: exactly, for every type, every
+//! reduction and any number of ranks. Pure.
+//! Values repeat with a prime period, so a table of one period is all there is to compute, and no
+//! chunk that lands in the wrong place looks right. Floats are small integers whose every partial
+//! result is representable, in whatever order they are folded; integers use all their bits.
+
+use ringreduce::{DataType, ReduceOp, bf16, f16};
+
+use crate::collective::{Case, Collective};
+
+/// Elements after which the values repeat. Prime: no chunk size is a multiple of it.
+const PERIOD: usize = 4093;
+
+/// One period of elements as bytes.
+struct Tile {
+    bytes: Vec<u8>,
+    width: usize,
+}
+
+impl Tile {
+    fn new(dtype: DataType, value: impl Fn(usize) -> i128) -> Self {
+        let mut bytes = Vec::with_capacity(PERIOD * dtype.size());
+        (0..PERIOD).for_each(|k| encode(dtype, value(k), &mut bytes));
+        Self { bytes, width: dtype.size() }
+    }
+
+    /// Pieces of the endless pattern from element `first` on, `len` bytes in all.
+    fn pieces(&self, first: usize, len: usize) -> impl Iterator<Item = &[u8]> {
+        let mut at = first % PERIOD * self.width;
+        let mut left = len;
+        std::iter::from_fn(move || {
+            let piece = &self.bytes[at..self.bytes.len().min(at + left)];
+            at = 0;
+            left -= piece.len();
+            (!piece.is_empty()).then_some(piece)
+        })
+    }
+
+    fn fill(&self, mut out: &mut [u8], first: usize) {
+        for piece in self.pieces(first, out.len()) {
+            let (head, tail) = out.split_at_mut(piece.len());
+            head.copy_from_slice(piece);
+            out = tail;
+        }
+    }
+
+    /// Elements of `got` that are not bit for bit the pattern from `first` on.
+    fn wrong(&self, mut got: &[u8], first: usize) -> u64 {
+        let mut wrong = 0;
+        for piece in self.pieces(first, got.len()) {
+            let (head, tail) = got.split_at(piece.len());
+            if head != piece {
+                let pairs = head.chunks(self.width).zip(piece.chunks(self.width));
+                wrong += pairs.filter(|(a, b)| a != b).count() as u64;
+            }
+            got = tail;
+        }
+        wrong
+    }
+}
+
+/// What this rank puts in and must get out. `shift` moves the whole pattern, so that a result
+/// left over from an earlier call is a wrong one.
+pub(crate) struct Oracle {
+    input: Tile,
+    /// One for each rank's part in all_gather, else one.
+    results: Vec<Tile>,
+}
+
+impl Oracle {
+    pub(crate) fn new(case: &Case) -> Self {
+        let Case { dtype, op, rank, ranks, .. } = *case;
+        if !case.collective.reduces() {
+            // Elements are only moved: any bits will do, and must arrive as they are.
+            let raw = [DataType::U8, DataType::U16, DataType::U32, DataType::U64];
+            let bits = raw.into_iter().find(|t| t.size() == dtype.size()).unwrap_or(dtype);
+            let tile = |rank| Tile::new(bits, |k| i128::from(hash(rank, k)));
+            let sources = match case.collective {
+                Collective::AllGather => (0..ranks).map(tile).collect(),
+                _ => vec![tile(case.root)],
+            };
+            return Self { input: tile(rank), results: sources };
+        }
+        let value = |rank, k| input(dtype, op, ranks, rank, k);
+        let result = Tile::new(dtype, |k| fold(dtype, op, (0..ranks).map(|r| value(r, k))));
+        Self { input: Tile::new(dtype, |k| value(rank, k)), results: vec![result] }
+    }
+
+    /// Writes this rank's input.
+    pub(crate) fn fill(&self, input: &mut [u8], shift: usize) {
+        self.input.fill(input, shift);
+    }
+
+    /// Elements of the input that are no longer what [`Self::fill`] wrote.
+    pub(crate) fn touched(&self, input: &[u8], shift: usize) -> u64 {
+        self.input.wrong(input, shift)
+    }
+
+    /// Elements of this rank's result that are wrong.
+    pub(crate) fn wrong(&self, case: &Case, result: &[u8], shift: usize) -> u64 {
+        let first = match case.collective {
+            Collective::ReduceScatter => case.rank * case.count,
+            _ => 0,
+        };
+        let part = (result.len() / self.results.len()).max(1);
+        let parts = result.chunks(part).zip(&self.results);
+        parts.map(|(part, tile)| tile.wrong(part, first + shift)).sum()
+    }
+}
+
+/// Well mixed bits of a rank and an index (splitmix64).
+fn hash(rank: usize, k: usize) -> u64 {
+    let mut z =
+        ((rank as u64) << 32 | k as u64).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// A number from `-bound` to `bound`.
+fn around_zero(h: u64, bound: usize) -> i128 {
+    i128::from(h % (2 * bound as u64 + 1)) - bound as i128
+}
+
+/// Up to this magnitude every whole number is exact (a little less, to leave room for rounding
+/// up shares); none for integers, whose arithmetic wraps.
+fn exact_bound(dtype: DataType) -> Option<usize> {
+    match dtype {
+        DataType::BF16 => Some((1 << 8) - 6),
+        DataType::F16 => Some((1 << 11) - 6),
+        DataType::F32 | DataType::F64 => Some((1 << 24) - 6),
+        _ => None,
+    }
+}
+
+/// Element `k` of this rank's input to a reduction over `ranks`.
+fn input(dtype: DataType, op: ReduceOp, ranks: usize, rank: usize, k: usize) -> i128 {
+    let h = hash(rank, k);
+    let Some(bound) = exact_bound(dtype) else {
+        // Odd factors: a product with even ones is soon zero whatever happens.
+        return wrap(dtype, i128::from(if op == ReduceOp::Prod { h | 1 } else { h }));
+    };
+    // With so many ranks that even ones would add up to too much, some of them contribute zero.
+    let every = |who: usize, share: usize| (who + k).is_multiple_of(share.max(1));
+    match op {
+        ReduceOp::Sum => {
+            let size = (bound / ranks).clamp(3, 1000);
+            if every(rank, (size * ranks).div_ceil(bound)) { around_zero(h, size) } else { 0 }
+        }
+        ReduceOp::Prod => {
+            // At most eight factors of two, any number of signs.
+            let two = every(rank, ranks.div_ceil(8)) && h & 2 != 0;
+            (if two { 2 } else { 1 }) * (if h & 1 != 0 { -1 } else { 1 })
+        }
+        ReduceOp::Min | ReduceOp::Max => around_zero(h, 120),
+        ReduceOp::Avg => {
+            // The sum is `ranks` times the common part: the rest cancels out between neighbours.
+            let size = (bound / (2 * ranks)).min(500);
+            let common = around_zero(hash(usize::MAX, k), size);
+            let (pair, rest) = (rank / 2, size.max(1));
+            let apart = (rank ^ 1) < ranks && every(pair, (2 * ranks * rest).div_ceil(bound));
+            let sign = if rank.is_multiple_of(2) { 1 } else { -1 };
+            common + if apart { sign * around_zero(hash(pair, k), rest) } else { 0 }
+        }
+    }
+}
+
+/// The reduction itself, in exact arithmetic; integers wrap as the library says they do.
+fn fold(dtype: DataType, op: ReduceOp, values: impl ExactSizeIterator<Item = i128>) -> i128 {
+    let ranks = values.len() as i128;
+    let combined = values.reduce(|a, b| match op {
+        ReduceOp::Sum | ReduceOp::Avg => wrap(dtype, a + b),
+        ReduceOp::Prod => wrap(dtype, a.wrapping_mul(b)),
+        ReduceOp::Min => a.min(b),
+        ReduceOp::Max => a.max(b),
+    });
+    let combined = combined.unwrap_or(0);
+    if op == ReduceOp::Avg { combined / ranks } else { combined }
+}
+
+fn wrap(dtype: DataType, v: i128) -> i128 {
+    match dtype {
+        DataType::I8 => i128::from(v as i8),
+        DataType::U8 => i128::from(v as u8),
+        DataType::I16 => i128::from(v as i16),
+        DataType::U16 => i128::from(v as u16),
+        DataType::I32 => i128::from(v as i32),
+        DataType::U32 => i128::from(v as u32),
+        DataType::I64 => i128::from(v as i64),
+        DataType::U64 => i128::from(v as u64),
+        DataType::F16 | DataType::BF16 | DataType::F32 | DataType::F64 => v,
+    }
+}
+
+fn encode(dtype: DataType, v: i128, out: &mut Vec<u8>) {
+    match dtype {
+        DataType::I8 | DataType::U8 => out.push(v as u8),
+        DataType::I16 | DataType::U16 => out.extend((v as u16).to_ne_bytes()),
+        DataType::I32 | DataType::U32 => out.extend((v as u32).to_ne_bytes()),
+        DataType::I64 | DataType::U64 => out.extend((v as u64).to_ne_bytes()),
+        DataType::F16 => out.extend(f16::from_f64(v as f64).to_ne_bytes()),
+        DataType::BF16 => out.extend(bf16::from_f64(v as f64).to_ne_bytes()),
+        DataType::F32 => out.extend((v as f32).to_ne_bytes()),
+        DataType::F64 => out.extend((v as f64).to_ne_bytes()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,177 @@
+//! The oracle itself on trial: floats stay exact in any order, and every kind of damage is seen.
+
+use super::*;
+
+const FLOATS: [DataType; 4] = [DataType::F16, DataType::BF16, DataType::F32, DataType::F64];
+
+fn case(collective: Collective, dtype: DataType, op: ReduceOp, rank: usize, ranks: usize) -> Case {
+    Case { collective, dtype, op, root: ranks - 1, count: 10_000, rank, ranks }
+}
+
+/// Rounded to the type, as a float.
+fn round(dtype: DataType, v: f64) -> f64 {
+    match dtype {
+        DataType::F16 => f16::from_f64(v).to_f64(),
+        DataType::BF16 => bf16::from_f64(v).to_f64(),
+        DataType::F32 => f64::from(v as f32),
+        _ => v,
+    }
+}
+
+#[test]
+fn floats_round_nowhere_in_any_fold_order() {
+    for dtype in FLOATS {
+        for op in ReduceOp::ALL {
+            for ranks in (1..=66).chain([85, 100, 171, 256, 300, 341, 1000]) {
+                for k in (0..PERIOD).step_by(if ranks > 66 { 97 } else { 31 }) {
+                    let values: Vec<i128> =
+                        (0..ranks).map(|r| input(dtype, op, ranks, r, k)).collect();
+                    let exact = fold(dtype, op, values.iter().copied());
+                    for order in 0..2 {
+                        let mut rest: Vec<f64> =
+                            values.iter().map(|&v| round(dtype, v as f64)).collect();
+                        if order == 1 {
+                            // Opposite signs last: the largest partial sums there can be.
+                            rest.sort_by(f64::total_cmp);
+                        }
+                        let folded = rest.into_iter().reduce(|a, b| match op {
+                            ReduceOp::Sum | ReduceOp::Avg => round(dtype, a + b),
+                            ReduceOp::Prod => round(dtype, a * b),
+                            ReduceOp::Min => a.min(b),
+                            ReduceOp::Max => a.max(b),
+                        });
+                        let mut got = folded.unwrap();
+                        if op == ReduceOp::Avg {
+                            got = round(dtype, got / ranks as f64);
+                        }
+                        assert_eq!(got, exact as f64, "{dtype} {op} n={ranks} k={k}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn integers_wrap() {
+    let of = |op, v: [i128; 2]| fold(DataType::I8, op, v.into_iter());
+    assert_eq!(of(ReduceOp::Sum, [100, 100]), -56);
+    assert_eq!(of(ReduceOp::Avg, [100, 100]), -28);
+    assert_eq!(of(ReduceOp::Avg, [-2, -1]), -1, "towards zero");
+    assert_eq!(of(ReduceOp::Prod, [-128, -1]), -128);
+    assert_eq!(of(ReduceOp::Min, [-128, 3]), -128);
+    let big = i128::from(u64::MAX);
+    assert_eq!(fold(DataType::U64, ReduceOp::Prod, [big, big].into_iter()), 1);
+    assert_eq!(fold(DataType::U64, ReduceOp::Max, [big, 0].into_iter()), big);
+}
+
+/// A lost, a doubled and a foreign contribution must each change many results.
+#[test]
+fn every_contribution_shows() {
+    for dtype in DataType::ALL {
+        for op in ReduceOp::ALL {
+            for ranks in [2, 3, 8, 64] {
+                let values =
+                    |k| (0..ranks).map(|r| input(dtype, op, ranks, r, k)).collect::<Vec<_>>();
+                for victim in [0, ranks / 2, ranks - 1] {
+                    let seen = |damage: &dyn Fn(&mut Vec<i128>)| {
+                        let differs = |k: &usize| {
+                            let (good, mut bad) = (values(*k), values(*k));
+                            damage(&mut bad);
+                            fold(dtype, op, good.into_iter()) != fold(dtype, op, bad.into_iter())
+                        };
+                        (0..PERIOD).filter(differs).count()
+                    };
+                    let foreign = seen(&|v| v[victim] = v[(victim + 1) % ranks]);
+                    assert!(foreign > 20, "{dtype} {op} n={ranks} {victim} foreign: {foreign}");
+                    if matches!(op, ReduceOp::Sum | ReduceOp::Prod) {
+                        let neutral = i128::from(op == ReduceOp::Prod);
+                        let lost = seen(&|v| v[victim] = neutral);
+                        assert!(lost > 1000, "{dtype} {op} n={ranks} {victim} lost: {lost}");
+                        let twice = seen(&|v| v.push(v[victim]));
+                        assert!(twice > 100, "{dtype} {op} n={ranks} {victim} twice: {twice}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What a right library would deliver, straight from the inputs.
+fn deliver(case: &Case, shift: usize) -> Vec<u8> {
+    let mut out = Vec::new();
+    let value = |r, i: usize| input(case.dtype, case.op, case.ranks, r, (i + shift) % PERIOD);
+    let reduced = |i| fold(case.dtype, case.op, (0..case.ranks).map(|r| value(r, i)));
+    match case.collective {
+        Collective::AllReduce => {
+            (0..case.count).for_each(|i| encode(case.dtype, reduced(i), &mut out));
+        }
+        Collective::ReduceScatter => {
+            let mine = case.rank * case.count..(case.rank + 1) * case.count;
+            mine.for_each(|i| encode(case.dtype, reduced(i), &mut out));
+        }
+        _ => {
+            let all = matches!(case.collective, Collective::AllGather);
+            for rank in if all { 0..case.ranks } else { case.root..case.root + 1 } {
+                let mut part = vec![0; case.count * case.dtype.size()];
+                Oracle::new(&Case { rank, ..*case }).fill(&mut part, shift);
+                out.extend(part);
+            }
+        }
+    }
+    out
+}
+
+#[test]
+fn right_results_pass_and_damaged_ones_do_not() {
+    use Collective::{AllGather, AllReduce, Broadcast, ReduceScatter};
+    for collective in [AllReduce, ReduceScatter, AllGather, Broadcast] {
+        for dtype in DataType::ALL {
+            for op in ReduceOp::ALL {
+                let case = case(collective, dtype, op, 1, 3);
+                let oracle = Oracle::new(&case);
+                let mut got = deliver(&case, 977);
+                assert_eq!(oracle.wrong(&case, &got, 977), 0, "{case:?}");
+                // Left over from an earlier call: most of it is wrong now.
+                assert!(oracle.wrong(&case, &got, 2 * 977) > 1000, "{case:?}");
+                let last = got.len() - 1;
+                got[0] ^= 1;
+                got[last] ^= 0x40;
+                assert_eq!(oracle.wrong(&case, &got, 977), 2, "{case:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn chunks_in_the_wrong_place_are_seen() {
+    let case = case(Collective::AllGather, DataType::F32, ReduceOp::Sum, 0, 4);
+    let oracle = Oracle::new(&case);
+    let mut got = deliver(&case, 0);
+    let part = got.len() / 4;
+    got.rotate_left(part);
+    assert!(oracle.wrong(&case, &got, 0) > 39_000);
+    let case = Case { collective: Collective::AllReduce, ..case };
+    let mut got = deliver(&case, 0);
+    got.rotate_left(4096);
+    assert!(Oracle::new(&case).wrong(&case, &got, 0) > 9_000);
+}
+
+#[test]
+fn empty_buffers_are_right() {
+    for collective in [Collective::AllReduce, Collective::AllGather, Collective::Barrier] {
+        let case = Case { count: 0, ..case(collective, DataType::U8, ReduceOp::Sum, 0, 2) };
+        assert_eq!(Oracle::new(&case).wrong(&case, &[], 5), 0);
+    }
+}
+
+#[test]
+fn touched_inputs_are_seen() {
+    let case = case(Collective::AllReduce, DataType::F16, ReduceOp::Sum, 0, 2);
+    let oracle = Oracle::new(&case);
+    let mut input = vec![0; 20_000];
+    oracle.fill(&mut input, 3);
+    assert_eq!(oracle.touched(&input, 3), 0);
+    input[777] ^= 8;
+    assert_eq!(oracle.touched(&input, 3), 1);
+}

@@ -1,0 +1,106 @@
+//! How ringbench becomes n ranks: it is one already (a launcher started it), it becomes ringrun
+//! with n of itself, or it starts n threads.
+
+use std::io;
+use std::process::Command;
+use std::thread;
+
+use anyhow::{Result, anyhow, bail};
+use ringreduce::Communicator;
+
+use crate::cli::Cli;
+
+/// Set by ringrun for each rank.
+const RANK: &str = "RINGREDUCE_RANK";
+
+/// How this process goes on.
+pub(crate) enum Launch {
+    /// As these ranks.
+    Here(Vec<Communicator>),
+    /// As ringrun, with so many of itself.
+    Ringrun(usize),
+}
+
+/// What the command line and the environment make of this process.
+pub(crate) fn plan(cli: &Cli) -> Result<Launch> {
+    let launched = std::env::var_os(RANK).is_some();
+    if cli.threads {
+        if launched {
+            bail!("--threads: a launcher started this rank already ({RANK} is set)");
+        }
+        return Ok(Launch::Here(Communicator::local(cli.ranks.unwrap_or(1))?));
+    }
+    let mut builder = Communicator::builder();
+    if let Some(kind) = cli.transport {
+        builder = builder.transport(kind.transport());
+    }
+    if let Some(timeout) = cli.timeout {
+        builder = builder.timeout(timeout);
+    }
+    let comm = builder.build()?;
+    let alone = !launched && comm.size() == 1;
+    match cli.ranks {
+        Some(ranks) if ranks == comm.size() => {}
+        Some(ranks) if alone => return Ok(Launch::Ringrun(ranks)),
+        Some(ranks) => {
+            bail!("--ranks {ranks}: the launcher started {} ranks; leave it out", comm.size())
+        }
+        None if alone => eprintln!("ringbench: one rank alone; --ranks N launches more"),
+        None => {}
+    }
+    Ok(Launch::Here(vec![comm]))
+}
+
+/// Turns into ringrun; comes back only to say why it could not. Our own arguments go along as
+/// they are: each rank holds --ranks against its world.
+pub(crate) fn become_ringrun(ranks: usize) -> anyhow::Error {
+    let ours = match std::env::current_exe() {
+        Ok(path) => path,
+        Err(error) => return anyhow!("the path of this program: {error}"),
+    };
+    let ringrun = ours.with_file_name("ringrun");
+    if !ringrun.is_file() {
+        return anyhow!(
+            "--ranks {ranks}: {} is not there; build or install ringrun beside ringbench, \
+             or add --threads",
+            ringrun.display()
+        );
+    }
+    let mut command = Command::new(&ringrun);
+    command.arg("-n").arg(ranks.to_string()).arg(&ours).args(std::env::args_os().skip(1));
+    anyhow!("{}: {}", ringrun.display(), exec(command))
+}
+
+/// Replaces this process, so that signals and the exit status are ringrun's own.
+#[cfg(unix)]
+fn exec(mut command: Command) -> io::Error {
+    use std::os::unix::process::CommandExt;
+    command.exec()
+}
+
+#[cfg(not(unix))]
+fn exec(mut command: Command) -> io::Error {
+    match command.status() {
+        Ok(status) => std::process::exit(status.code().unwrap_or(1)),
+        Err(error) => error,
+    }
+}
+
+/// Runs `rank` once for each communicator: here for one, else on a thread each. All their
+/// errors, if any, in the order of ranks.
+pub(crate) fn each(
+    comms: Vec<Communicator>,
+    rank: impl Fn(Communicator) -> Result<bool> + Sync,
+) -> Result<bool> {
+    let rank = &rank;
+    let results: Vec<Result<bool>> = thread::scope(|scope| {
+        let threads: Vec<_> =
+            comms.into_iter().map(|comm| scope.spawn(move || rank(comm))).collect();
+        threads.into_iter().map(|t| t.join().unwrap_or_else(|_| Err(anyhow!("panicked")))).collect()
+    });
+    let mut right = true;
+    for result in results {
+        right &= result?;
+    }
+    Ok(right)
+}

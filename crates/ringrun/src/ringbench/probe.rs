@@ -1,0 +1,134 @@
+//! The machine on trial: how fast one CPU takes a cache line from another, and how fast two of
+//! them add. A virtual machine's two CPUs are near or far, and change it between runs: figures
+//! are worth comparing only beside this. Takes about a tenth of a second.
+
+use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use crate::machine;
+use crate::stats::percentile;
+
+/// Handing over a line takes less than this when two CPUs share a cache, ns.
+const NEAR: f64 = 110.0;
+/// Round trips in one sample: so few that most samples see no interruption, even on a busy host.
+const BATCH: u64 = 50;
+const BATCHES: usize = 1000;
+const PATIENCE: Duration = Duration::from_millis(100);
+/// Elements of each array that is added: 64 MiB.
+const ELEMENTS: usize = 16 << 20;
+const PASSES: usize = 8;
+
+/// What the machine could do at one moment.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Probe {
+    /// The two CPUs.
+    pub(crate) cpus: [usize; 2],
+    /// One way, median.
+    pub(crate) hand_over_ns: f64,
+    /// Do the two share a cache?
+    pub(crate) near: bool,
+    /// Result bytes of a += b at 64 MiB, two threads, the best pass.
+    pub(crate) add_gb_per_s: f64,
+}
+
+impl Probe {
+    /// Measures two CPUs. None if a thread of it failed.
+    pub(crate) fn of(cpus: [usize; 2]) -> Option<Self> {
+        let hand_over_ns = hand_over(cpus)?;
+        let add_gb_per_s = add(cpus)?;
+        Some(Self { cpus, hand_over_ns, near: hand_over_ns < NEAR, add_gb_per_s })
+    }
+}
+
+/// A flag on a line of its own (and of the line that is fetched with it).
+#[repr(align(128))]
+struct Line(AtomicU64);
+
+/// Two threads write to each other in turn.
+fn hand_over(cpus: [usize; 2]) -> Option<f64> {
+    let (ping, pong) = (Line(AtomicU64::new(0)), Line(AtomicU64::new(0)));
+    let mut samples = thread::scope(|scope| {
+        let echo = scope.spawn(|| {
+            machine::pin(cpus[1]);
+            let mut last = 0;
+            while last != u64::MAX {
+                let now = ping.0.load(Acquire);
+                if now == last {
+                    std::hint::spin_loop();
+                } else {
+                    last = now;
+                    pong.0.store(now, Release);
+                }
+            }
+        });
+        let samples = scope.spawn(|| {
+            machine::pin(cpus[0]);
+            let begin = Instant::now();
+            let mut turn = 0;
+            let mut samples = Vec::with_capacity(BATCHES);
+            while samples.len() < BATCHES && begin.elapsed() < PATIENCE {
+                let start = Instant::now();
+                for _ in 0..BATCH {
+                    turn += 1;
+                    ping.0.store(turn, Release);
+                    while pong.0.load(Acquire) != turn {
+                        std::hint::spin_loop();
+                    }
+                }
+                samples.push(start.elapsed().as_secs_f64() * 1e9 / (2 * BATCH) as f64);
+            }
+            ping.0.store(u64::MAX, Release);
+            samples
+        });
+        echo.join().ok()?;
+        samples.join().ok()
+    })?;
+    samples.sort_by(f64::total_cmp);
+    Some(percentile(&samples, 0.5))
+}
+
+/// Two threads add half an array each, repeatedly and at the same time.
+fn add(cpus: [usize; 2]) -> Option<f64> {
+    let gate = std::sync::Barrier::new(cpus.len());
+    let times = thread::scope(|scope| {
+        let halves = cpus.map(|cpu| {
+            let gate = &gate;
+            scope.spawn(move || {
+                machine::pin(cpu);
+                let (mut a, b) = (vec![1.0f32; ELEMENTS / 2], vec![1.0f32; ELEMENTS / 2]);
+                let mut pass = || {
+                    gate.wait();
+                    let start = Instant::now();
+                    a.iter_mut().zip(&b).for_each(|(a, b)| *a += *b);
+                    std::hint::black_box(&mut a);
+                    gate.wait();
+                    start.elapsed().as_secs_f64()
+                };
+                (0..PASSES).map(|_| pass()).fold(f64::INFINITY, f64::min)
+            })
+        });
+        halves.into_iter().map(|half| half.join().ok()).collect::<Option<Vec<f64>>>()
+    })?;
+    let slowest = times.into_iter().fold(0.0, f64::max);
+    Some((ELEMENTS * size_of::<f32>()) as f64 / slowest / 1e9)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn measures_something() {
+        let cpus = machine::cpus();
+        let Some(&second) = cpus.get(1) else {
+            use std::io::Write;
+            let _ = writeln!(std::io::stderr(), "SKIP measures_something: one CPU");
+            return;
+        };
+        let probe = Probe::of([cpus[0], second]).unwrap();
+        assert!(probe.hand_over_ns > 0.0 && probe.add_gb_per_s > 0.0, "{probe:?}");
+    }
+}

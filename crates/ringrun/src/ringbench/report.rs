@@ -1,0 +1,224 @@
+//! All that a run found out, as data: the rows, and around them what they are worth nothing
+//! without. Its serde form is the JSON file.
+
+use serde::Serialize;
+
+use crate::cli::Cli;
+use crate::collective::Case;
+use crate::machine::{Machine, Seat};
+use crate::probe::Probe;
+
+/// Out-of-place or in-place figures of a row.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Half {
+    /// Mean per call on the slowest rank.
+    pub(crate) time_us: f64,
+    /// GB/s.
+    pub(crate) algbw: f64,
+    pub(crate) busbw: f64,
+    /// Elements, over all ranks; none if unchecked.
+    pub(crate) wrong: Option<u64>,
+    #[serde(flatten)]
+    pub(crate) spread: Option<Spread>,
+}
+
+/// Of single calls, each as long as on its slowest rank.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Spread {
+    pub(crate) min_us: f64,
+    pub(crate) p50_us: f64,
+    pub(crate) p99_us: f64,
+}
+
+impl Half {
+    pub(crate) fn new(
+        case: &Case,
+        time_us: f64,
+        wrong: Option<u64>,
+        spread: Option<Spread>,
+    ) -> Self {
+        let algbw = if case.bytes() == 0 { 0.0 } else { case.bytes() as f64 / 1e3 / time_us };
+        let busbw = algbw * case.collective.bus_factor(case.ranks);
+        Self { time_us, algbw, busbw, wrong, spread }
+    }
+}
+
+/// One line of the table.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Row {
+    /// Bytes of the whole buffer.
+    pub(crate) size: usize,
+    pub(crate) count: usize,
+    #[serde(rename = "type")]
+    pub(crate) dtype: &'static str,
+    /// "none" where nothing is reduced.
+    pub(crate) redop: &'static str,
+    /// -1 where there is none.
+    pub(crate) root: i64,
+    pub(crate) iterations: usize,
+    pub(crate) out_of_place: Option<Half>,
+    pub(crate) in_place: Half,
+}
+
+impl Row {
+    pub(crate) fn new(
+        case: &Case,
+        iterations: usize,
+        out_of_place: Option<Half>,
+        in_place: Half,
+    ) -> Self {
+        use crate::collective::Collective::{Barrier, Broadcast};
+        Self {
+            size: case.bytes(),
+            count: case.count,
+            dtype: if case.collective == Barrier { "none" } else { case.dtype.name() },
+            redop: if case.collective.reduces() { case.op.name() } else { "none" },
+            root: if case.collective == Broadcast { case.root as i64 } else { -1 },
+            iterations,
+            out_of_place,
+            in_place,
+        }
+    }
+
+    pub(crate) fn halves(&self) -> impl Iterator<Item = &Half> {
+        self.out_of_place.iter().chain([&self.in_place])
+    }
+}
+
+/// The machine before and after.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(crate) struct Probes {
+    pub(crate) before: Option<Probe>,
+    pub(crate) after: Option<Probe>,
+}
+
+/// Everything.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Report {
+    pub(crate) version: &'static str,
+    pub(crate) command: String,
+    pub(crate) unix_time: u64,
+    pub(crate) collective: &'static str,
+    pub(crate) ranks: usize,
+    /// `processes` or `threads`.
+    pub(crate) launched: &'static str,
+    pub(crate) transport: String,
+    pub(crate) refill: bool,
+    pub(crate) check: usize,
+    pub(crate) warmup: usize,
+    pub(crate) machine: Machine,
+    pub(crate) seats: Vec<Seat>,
+    pub(crate) probe: Probes,
+    pub(crate) rows: Vec<Row>,
+    /// Bytes or elements written where none should be.
+    pub(crate) out_of_bounds: u64,
+    /// GB/s, over all halves of all rows.
+    pub(crate) avg_busbw: f64,
+}
+
+impl Report {
+    /// Nothing measured yet.
+    pub(crate) fn new(cli: &Cli, host: &str, seats: Vec<Seat>, before: Option<Probe>) -> Self {
+        let since = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
+        let from_env = || std::env::var("RINGREDUCE_TRANSPORT").ok();
+        let launched = if cli.threads { "threads" } else { "processes" };
+        let transport = match cli.transport {
+            _ if cli.threads => "threads".to_owned(),
+            Some(kind) => kind.name().to_owned(),
+            None => from_env().unwrap_or_else(|| "auto".to_owned()),
+        };
+        Self {
+            version: env!("CARGO_PKG_VERSION"),
+            command: command_line(std::env::args()),
+            unix_time: since.as_secs(),
+            collective: cli.collective.name(),
+            ranks: seats.len(),
+            launched,
+            transport,
+            refill: cli.refill,
+            check: cli.check,
+            warmup: cli.warmup_iters,
+            machine: Machine::look(host),
+            seats,
+            probe: Probes { before, after: None },
+            rows: Vec::new(),
+            out_of_bounds: 0,
+            avg_busbw: 0.0,
+        }
+    }
+
+    /// What can only be said at the end.
+    pub(crate) fn finish(&mut self, after: Option<Probe>, out_of_bounds: u64) {
+        self.probe.after = after;
+        self.out_of_bounds = out_of_bounds;
+        let all: Vec<f64> = self.rows.iter().flat_map(Row::halves).map(|h| h.busbw).collect();
+        self.avg_busbw = crate::stats::mean(&all);
+    }
+
+    /// Wrong elements and stray writes.
+    pub(crate) fn errors(&self) -> u64 {
+        let wrong = self.rows.iter().flat_map(Row::halves).filter_map(|half| half.wrong);
+        wrong.sum::<u64>() + self.out_of_bounds
+    }
+}
+
+/// The arguments as a shell would take them, the program by its bare name.
+fn command_line(args: impl Iterator<Item = String>) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+%@".contains(c);
+    let quoted = args.skip(1).map(|word| match !word.is_empty() && word.chars().all(plain) {
+        true => word,
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    });
+    ["ringbench".to_owned()].into_iter().chain(quoted).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::collective::Collective;
+    use clap::Parser;
+    use ringreduce::{DataType, ReduceOp};
+
+    /// What four ranks might report, sizes 8 B to 64 MiB, of the given types.
+    pub(crate) fn sample(types: &[DataType]) -> Report {
+        let cli = Cli::parse_from(["ringbench", "all_reduce", "--ranks", "4"]);
+        let seat = |rank| Seat { rank, pid: 100, cpu: rank % 2, host: "<here>".into() };
+        let add_gb_per_s = 24.0;
+        let probe = Probe { cpus: [0, 1], hand_over_ns: 62.0, near: true, add_gb_per_s };
+        let mut report = Report::new(&cli, "<here>", (0..4).map(seat).collect(), Some(probe));
+        for &dtype in types {
+            let (op, root, rank, ranks) = (ReduceOp::Sum, 0, 0, 4);
+            let collective = Collective::AllReduce;
+            let case = Case { collective, dtype, op, root, count: 0, rank, ranks };
+            for power in 3..=26 {
+                let case = case.of_size(1 << power);
+                let time = 3.7 + f64::powf(2.0, f64::from(power)) / 7000.0;
+                let spread = Spread { min_us: time * 0.7, p50_us: time, p99_us: time * 2.5 };
+                let apart = Half::new(&case, time * 1.2, Some(0), None);
+                let in_place = Half::new(&case, time, Some(0), Some(spread));
+                report.rows.push(Row::new(&case, 20, Some(apart), in_place));
+            }
+        }
+        report.finish(Some(probe), 0);
+        report
+    }
+
+    #[test]
+    fn bandwidths_and_errors() {
+        let mut report = sample(&[DataType::F32]);
+        let last = &report.rows[23].in_place;
+        assert!((last.algbw - (1 << 26) as f64 / 1e3 / last.time_us).abs() < 1e-9);
+        assert!((last.busbw - 1.5 * last.algbw).abs() < 1e-9);
+        assert_eq!(report.errors(), 0);
+        report.rows[3].in_place.wrong = Some(2);
+        report.out_of_bounds = 1;
+        assert_eq!(report.errors(), 3);
+    }
+
+    #[test]
+    fn command_lines_can_be_pasted() {
+        let words = ["/x/ringbench", "all_reduce", "--json", "it's here", ""].map(str::to_owned);
+        let line = command_line(words.into_iter());
+        assert_eq!(line, r"ringbench all_reduce --json 'it'\''s here' ''");
+    }
+}

@@ -1,0 +1,212 @@
+//! The measuring loop, on every rank alike: warm up, check on fresh data, agree how often, time.
+//! Law: every rank makes the same calls in the same order; whatever decides how many (a clock) is
+//! agreed on first, through the very collectives that are measured.
+
+use std::time::Instant;
+
+use anyhow::Result;
+use ringreduce::{Communicator, DataType, ReduceOp};
+
+use crate::cli::Cli;
+use crate::collective::{Case, Form};
+use crate::expect::Oracle;
+use crate::report::{Half, Row, Spread};
+use crate::stats::{iterations, mean, percentile};
+use crate::verify::Buffers;
+
+/// Seconds for each of the three timed batches of a row.
+const BUDGET: f64 = 0.065;
+/// A batch this long, in seconds, tells how long a call takes.
+const TELLING: f64 = 0.004;
+/// Single calls that are timed at most: they only feed percentiles.
+const MOST_SAMPLES: usize = 10_000;
+/// From one checked call to the next the pattern moves by this many elements.
+const SHIFT: usize = 977;
+/// One rank's buffers and its place in the pattern.
+pub(crate) struct Bench<'a> {
+    comm: &'a mut Communicator,
+    cli: &'a Cli,
+    buffers: Buffers,
+    shift: usize,
+    /// Bytes written where none should be, over all ranks.
+    pub(crate) out_of_bounds: u64,
+}
+
+impl<'a> Bench<'a> {
+    /// Allocates for the largest size.
+    pub(crate) fn new(comm: &'a mut Communicator, cli: &'a Cli) -> Result<Self> {
+        let most = cli.sizes().last().copied().unwrap_or(0);
+        let buffers = Buffers::new(most, cli.unalign)?;
+        Ok(Self { comm, cli, buffers, shift: 0, out_of_bounds: 0 })
+    }
+
+    /// Measures every type, reduction and size; `each` sees every row, on every rank.
+    pub(crate) fn run(&mut self, mut each: impl FnMut(Row)) -> Result<()> {
+        for (dtype, op) in self.cli.kinds() {
+            let mut case = self.case(dtype, op);
+            let oracle = Oracle::new(&case);
+            for bytes in self.cli.sizes() {
+                case = case.of_size(bytes);
+                each(self.row(&case, &oracle)?);
+            }
+        }
+        Ok(())
+    }
+
+    fn case(&self, dtype: DataType, op: ReduceOp) -> Case {
+        let &Cli { collective, root, .. } = self.cli;
+        let (rank, ranks) = (self.comm.rank(), self.comm.size());
+        Case { collective, dtype, op, root, count: 0, rank, ranks }
+    }
+
+    fn row(&mut self, case: &Case, oracle: &Oracle) -> Result<Row> {
+        let apart = match case.has(Form::OutOfPlace) {
+            true => Some(self.half(case, oracle, Form::OutOfPlace)?.0),
+            false => None,
+        };
+        let (in_place, iterations) = self.half(case, oracle, Form::InPlace)?;
+        Ok(Row::new(case, iterations, apart, in_place))
+    }
+
+    fn half(&mut self, case: &Case, oracle: &Oracle, form: Form) -> Result<(Half, usize)> {
+        let mut wrong = None;
+        for _ in 0..self.cli.check {
+            *wrong.get_or_insert(0) += self.check(case, oracle, form)?;
+        }
+        self.fill(case, oracle, form);
+        for _ in 0..self.cli.warmup_iters {
+            self.call(case, form)?;
+        }
+        let iters = match self.cli.iters {
+            Some(iters) => iters,
+            None => self.agree(case, oracle, form)?,
+        };
+        // A clock read after every call would be a good part of the shortest ones, so the mean is
+        // of a batch with none, and percentiles come from a batch of their own.
+        let mut time_us = 0.0;
+        if !self.cli.refill {
+            time_us = self.slowest(|bench| bench.batch(case, form, iters))? / iters as f64 * 1e6;
+        }
+        let mut spread = None;
+        if self.cli.refill || form == Form::InPlace {
+            let samples = match self.cli.refill {
+                true => self.refilled(case, oracle, form, iters)?,
+                false => self.samples(case, form, iters.min(MOST_SAMPLES))?,
+            };
+            if self.cli.refill {
+                time_us = self.slowest(|_| Ok(mean(&samples)))?;
+            }
+            spread = Some(self.spread(samples)?);
+        }
+        let spread = spread.filter(|_| form == Form::InPlace);
+        Ok((Half::new(case, time_us, wrong, spread), iters))
+    }
+
+    fn fill(&mut self, case: &Case, oracle: &Oracle, form: Form) {
+        self.buffers.fill(case, oracle, form, self.shift);
+    }
+
+    fn call(&mut self, case: &Case, form: Form) -> Result<()> {
+        let Buffers { send, recv } = &mut self.buffers;
+        match form {
+            Form::OutOfPlace => {
+                let recv = recv.get_mut(case.recv_bytes());
+                Ok(case.call_apart(self.comm, send.get(case.send_bytes()), recv)?)
+            }
+            Form::InPlace => case.call_in_place(self.comm, recv.get_mut(case.bytes())),
+        }
+    }
+
+    /// One call on fresh data. Wrong elements, over all ranks.
+    fn check(&mut self, case: &Case, oracle: &Oracle, form: Form) -> Result<u64> {
+        self.shift += SHIFT;
+        self.buffers.prepare(case, oracle, form, self.shift);
+        self.call(case, form)?;
+        let mine = self.buffers.judge(case, oracle, form, self.shift);
+        let mut all = [mine.wrong, mine.stray];
+        self.comm.all_reduce(&mut all, ReduceOp::Sum)?;
+        // A library that loses elements may lose these counts as well: never below our own.
+        self.out_of_bounds += all[1].max(mine.stray);
+        Ok(all[0].max(mine.wrong))
+    }
+
+    /// How many calls fill the budget: the same on every rank.
+    fn agree(&mut self, case: &Case, oracle: &Oracle, form: Form) -> Result<usize> {
+        let mut calls = 1;
+        loop {
+            let seconds = self.slowest(|bench| match bench.cli.refill {
+                true => {
+                    let start = Instant::now();
+                    bench.refilled(case, oracle, form, calls)?;
+                    Ok(start.elapsed().as_secs_f64())
+                }
+                false => bench.batch(case, form, calls),
+            })?;
+            if seconds > TELLING || calls > 1 << 20 {
+                return Ok(iterations(BUDGET, seconds / calls as f64));
+            }
+            calls *= 4;
+        }
+    }
+
+    /// Seconds for `calls` calls back to back. The buffers are used again and again: what an
+    /// in-place sum or product leaves in them grows, up to infinity, as it does in nccl-tests.
+    /// That costs no time: all values are whole numbers at first, so that subnormals, the one
+    /// kind of float that is slow to add, never come of them.
+    fn batch(&mut self, case: &Case, form: Form, calls: usize) -> Result<f64> {
+        self.comm.barrier()?;
+        let start = Instant::now();
+        for _ in 0..calls {
+            self.call(case, form)?;
+        }
+        Ok(start.elapsed().as_secs_f64())
+    }
+
+    /// The same, each call timed by itself (us).
+    fn samples(&mut self, case: &Case, form: Form, calls: usize) -> Result<Vec<f64>> {
+        let mut samples = Vec::with_capacity(calls);
+        self.comm.barrier()?;
+        let mut last = Instant::now();
+        for _ in 0..calls {
+            self.call(case, form)?;
+            let now = Instant::now();
+            samples.push((now - last).as_secs_f64() * 1e6);
+            last = now;
+        }
+        Ok(samples)
+    }
+
+    /// Each call timed by itself (us), after its rank has written its whole input anew.
+    fn refilled(
+        &mut self,
+        case: &Case,
+        oracle: &Oracle,
+        form: Form,
+        calls: usize,
+    ) -> Result<Vec<f64>> {
+        let mut samples = Vec::with_capacity(calls);
+        for _ in 0..calls {
+            self.fill(case, oracle, form);
+            self.comm.barrier()?;
+            let start = Instant::now();
+            self.call(case, form)?;
+            samples.push(start.elapsed().as_secs_f64() * 1e6);
+        }
+        Ok(samples)
+    }
+
+    /// The largest of what every rank measures.
+    fn slowest(&mut self, measure: impl FnOnce(&mut Self) -> Result<f64>) -> Result<f64> {
+        let mut value = [measure(self)?];
+        self.comm.all_reduce(&mut value, ReduceOp::Max)?;
+        Ok(value[0])
+    }
+
+    /// A call takes as long as on its slowest rank; then the percentiles.
+    fn spread(&mut self, mut samples: Vec<f64>) -> Result<Spread> {
+        self.comm.all_reduce(&mut samples, ReduceOp::Max)?;
+        samples.sort_by(f64::total_cmp);
+        let [min_us, p50_us, p99_us] = [0.0, 0.5, 0.99].map(|share| percentile(&samples, share));
+        Ok(Spread { min_us, p50_us, p99_us })
+    }
+}

@@ -1,0 +1,138 @@
+//! The table on standard output, as nccl-tests prints it: tools that read theirs read ours.
+//! Pure: it makes text.
+
+use crate::cli::Cli;
+use crate::probe::Probe;
+use crate::report::{Half, Report, Row};
+use crate::sizes::Step;
+
+/// Everything above the first row.
+pub(crate) fn head(cli: &Cli, report: &Report) -> String {
+    let Report { version, collective, ranks, launched, transport, .. } = report;
+    let (min, max) = (cli.minbytes, cli.maxbytes);
+    let step = match cli.step() {
+        Step::Factor(factor) => format!("{factor}(factor)"),
+        Step::Bytes(bytes) => format!("{bytes}(bytes)"),
+    };
+    let iters = cli.iters.map_or("auto".to_owned(), |n| n.to_string());
+    let buffers = if cli.refill { "refilled" } else { "reused" };
+    let mut text = format!(
+        "# ringbench version {version}\n\
+         # Collective test starting: {collective}\n\
+         # ranks {ranks} ({launched}) transport: {transport} minBytes {min} maxBytes {max} \
+         step: {step} warmup iters: {} iters: {iters} validation: {} unalign: {} buffers: {buffers}\n\
+         #\n# Using ranks\n",
+        cli.warmup_iters, cli.check, cli.unalign,
+    );
+    for seat in &report.seats {
+        let (rank, pid, host, cpu) = (seat.rank, seat.pid, &seat.host, seat.cpu);
+        text += &format!("#  Rank {rank:2} Pid {pid:6} on {host:>10} cpu {cpu:3}\n");
+    }
+    text += &format!("#\n{}#\n", machine(report.probe.before));
+    text += &format!("# {:54}  {:^33}  {:^33}\n", "", "out-of-place", "in-place");
+    let half = format!("{:>8}  {:>6}  {:>6}  {:>6}", "time", "algbw", "busbw", "#wrong");
+    text += &format!(
+        "#{:>11}  {:>12}  {:>8}  {:>6}  {:>6}  {half}  {half}  {:>8}  {:>8}  {:>8}\n",
+        "size", "count", "type", "redop", "root", "min", "p50", "p99"
+    );
+    let half = format!("{:>8}  {:>6}  {:>6}  {:>6}", "(us)", "(GB/s)", "(GB/s)", "");
+    text += &format!(
+        "#{:>11}  {:>12}  {:>8}  {:>6}  {:>6}  {half}  {half}  {:>8}  {:>8}  {:>8}\n",
+        "(B)", "(elements)", "", "", "", "(us)", "(us)", "(us)"
+    );
+    text
+}
+
+/// One row.
+pub(crate) fn row(row: &Row) -> String {
+    let Row { size, count, dtype, redop, root, .. } = row;
+    let apart = row.out_of_place.as_ref().map_or_else(|| half(None), |h| half(Some(h)));
+    let in_place = half(Some(&row.in_place));
+    let spread = row.in_place.spread.map_or([0.0; 3], |s| [s.min_us, s.p50_us, s.p99_us]);
+    let [min, p50, p99] = spread.map(micros);
+    format!(
+        "{size:12}  {count:12}  {dtype:>8}  {redop:>6}  {root:>6}  {apart}  {in_place}  \
+         {min:>8}  {p50:>8}  {p99:>8}\n"
+    )
+}
+
+fn half(half: Option<&Half>) -> String {
+    let cells = half.map_or_else(
+        || ["N/A"; 4].map(str::to_owned),
+        |h| {
+            let wrong = h.wrong.map_or("N/A".to_owned(), |wrong| wrong.to_string());
+            [micros(h.time_us), format!("{:.2}", h.algbw), format!("{:.2}", h.busbw), wrong]
+        },
+    );
+    let [time, algbw, busbw, wrong] = cells;
+    format!("{time:>8}  {algbw:>6}  {busbw:>6}  {wrong:>6}")
+}
+
+/// As many digits as nccl-tests shows, and one more for what takes less than any of its calls.
+pub(crate) fn micros(time: f64) -> String {
+    let digits = [10_000.0, 100.0, 1.0].iter().filter(|&&limit| time < limit).count();
+    format!("{time:.digits$}")
+}
+
+/// Everything below the last row.
+pub(crate) fn foot(report: &Report) -> String {
+    let errors = report.errors();
+    let verdict = if errors == 0 { "OK" } else { "FAILED" };
+    format!(
+        "{}# Out of bounds values : {errors} {verdict}\n\
+         # Avg bus bandwidth    : {:.4}\n#\n# Collective test concluded: {}\n",
+        machine(report.probe.after),
+        report.avg_busbw,
+        report.collective
+    )
+}
+
+fn machine(probe: Option<Probe>) -> String {
+    let Some(probe) = probe else {
+        return "# machine: not probed: it takes two CPUs, this process may use one\n".into();
+    };
+    format!("# machine: {}\n", describe(&probe))
+}
+
+/// A probe in words.
+pub(crate) fn describe(probe: &Probe) -> String {
+    let Probe { cpus: [first, second], hand_over_ns, near, add_gb_per_s } = probe;
+    let distance = if *near { "near" } else { "far" };
+    format!(
+        "hand-over {hand_over_ns:.0} ns ({distance}), a += b of 64 MiB {add_gb_per_s:.1} GB/s \
+         (cpus {first} and {second})"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::tests::sample;
+    use ringreduce::DataType;
+
+    #[test]
+    fn rows_parse_like_those_of_nccl_tests() {
+        let report = sample(&[DataType::F32]);
+        let line = row(&report.rows[17]);
+        let cells: Vec<&str> = line.split_whitespace().collect();
+        assert_eq!(cells[..5], ["1048576", "262144", "float", "sum", "-1"]);
+        assert_eq!(cells.len(), 5 + 4 + 4 + 3);
+        assert_eq!([cells[8], cells[12]], ["0", "0"]);
+        assert!(foot(&report).contains("# Out of bounds values : 0 OK\n# Avg bus bandwidth    : "));
+    }
+
+    #[test]
+    fn wrong_elements_are_a_failure() {
+        let mut report = sample(&[DataType::F32]);
+        report.rows[0].in_place.wrong = Some(7);
+        assert!(foot(&report).contains("Out of bounds values : 7 FAILED"));
+    }
+
+    #[test]
+    fn times_as_in_nccl_tests() {
+        assert_eq!(
+            [0.144, 99.5, 100.04, 12345.6].map(micros),
+            ["0.144", "99.50", "100.0", "12346"]
+        );
+    }
+}

@@ -1,0 +1,130 @@
+//! The two buffers of a rank, and the trial of one call on them: fresh input, poisoned results and
+//! armed guards before it, and afterwards whatever is not exactly as it must be. Pure.
+
+use anyhow::Result;
+
+use crate::buffer::Guarded;
+use crate::collective::{Case, Form};
+use crate::expect::Oracle;
+
+/// Fills a result before a checked call; an element that stays so was not written.
+const POISON: u8 = 0x5c;
+
+/// What one rank sends from and receives into; in place is in the latter.
+pub(crate) struct Buffers {
+    pub(crate) send: Guarded,
+    pub(crate) recv: Guarded,
+}
+
+/// What a rank found wrong.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Verdict {
+    /// Elements of the result.
+    pub(crate) wrong: u64,
+    /// Bytes beside the buffers and elements of the input that were written.
+    pub(crate) stray: u64,
+}
+
+impl Buffers {
+    /// For up to `most` bytes each.
+    pub(crate) fn new(most: usize, unalign: usize) -> Result<Self> {
+        Ok(Self { send: Guarded::new(most, unalign)?, recv: Guarded::new(most, unalign)? })
+    }
+
+    /// Writes this rank's input, and nothing else.
+    pub(crate) fn fill(&mut self, case: &Case, oracle: &Oracle, form: Form, shift: usize) {
+        match form {
+            Form::OutOfPlace => oracle.fill(self.send.get_mut(case.send_bytes()), shift),
+            Form::InPlace => {
+                oracle.fill(&mut self.recv.get_mut(case.bytes())[case.input()], shift);
+            }
+        }
+    }
+
+    /// Makes ready for a call that will be judged.
+    pub(crate) fn prepare(&mut self, case: &Case, oracle: &Oracle, form: Form, shift: usize) {
+        let (sent, received) = lengths(case, form);
+        self.send.arm(sent);
+        self.recv.arm(received);
+        self.recv.get_mut(received).fill(POISON);
+        self.fill(case, oracle, form, shift);
+    }
+
+    /// Judges the call made since [`Self::prepare`].
+    pub(crate) fn judge(&self, case: &Case, oracle: &Oracle, form: Form, shift: usize) -> Verdict {
+        let (sent, received) = lengths(case, form);
+        let stray = self.send.breached(sent) + self.recv.breached(received);
+        let result = self.recv.get(received);
+        match form {
+            Form::OutOfPlace => Verdict {
+                wrong: oracle.wrong(case, result, shift),
+                stray: stray + oracle.touched(self.send.get(sent), shift),
+            },
+            Form::InPlace => {
+                Verdict { wrong: oracle.wrong(case, &result[case.output()], shift), stray }
+            }
+        }
+    }
+}
+
+/// Bytes of the buffers that a call uses.
+fn lengths(case: &Case, form: Form) -> (usize, usize) {
+    match form {
+        Form::OutOfPlace => (case.send_bytes(), case.recv_bytes()),
+        Form::InPlace => (0, case.bytes()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::collective::Collective::{self, AllGather, AllReduce, Broadcast, ReduceScatter};
+    use ringreduce::{DataType, ReduceOp};
+
+    /// One rank: its result is its input, so that a call is a copy.
+    fn setup(collective: Collective) -> (Case, Oracle, Buffers) {
+        let (dtype, op) = (DataType::I32, ReduceOp::Sum);
+        let case = Case { collective, dtype, op, root: 0, count: 50, rank: 0, ranks: 1 };
+        (case, Oracle::new(&case), Buffers::new(400, 0).unwrap())
+    }
+
+    fn call(buffers: &mut Buffers, form: Form) {
+        if form == Form::OutOfPlace {
+            buffers.recv.get_mut(200).copy_from_slice(buffers.send.get(200));
+        }
+    }
+
+    #[test]
+    fn a_right_call_passes_and_each_damage_shows() {
+        for collective in [AllReduce, ReduceScatter, AllGather, Broadcast] {
+            for form in [Form::OutOfPlace, Form::InPlace] {
+                let (case, oracle, mut buffers) = setup(collective);
+                let mut trial = |damage: &dyn Fn(&mut Buffers)| {
+                    buffers.prepare(&case, &oracle, form, 9);
+                    call(&mut buffers, form);
+                    damage(&mut buffers);
+                    buffers.judge(&case, &oracle, form, 9)
+                };
+                assert_eq!(trial(&|_| {}), Verdict::default());
+                let wrong = trial(&|b| b.recv.get_mut(200)[77] ^= 1);
+                assert_eq!(wrong, Verdict { wrong: 1, stray: 0 });
+                let beyond = trial(&|b| b.recv.get_mut(203)[200..].fill(0));
+                assert_eq!(beyond, Verdict { wrong: 0, stray: 3 });
+                let beyond = trial(&|b| b.send.get_mut(201)[200] ^= 1);
+                let sent = u64::from(form == Form::OutOfPlace);
+                assert!(beyond.stray >= sent && beyond.wrong == 0);
+            }
+        }
+    }
+
+    #[test]
+    fn a_call_that_does_nothing_or_spoils_its_input_shows() {
+        let (case, oracle, mut buffers) = setup(AllReduce);
+        buffers.prepare(&case, &oracle, Form::OutOfPlace, 0);
+        assert_eq!(buffers.judge(&case, &oracle, Form::OutOfPlace, 0).wrong, 50);
+        call(&mut buffers, Form::OutOfPlace);
+        buffers.send.get_mut(200)[4] ^= 1;
+        let verdict = buffers.judge(&case, &oracle, Form::OutOfPlace, 0);
+        assert_eq!(verdict, Verdict { wrong: 0, stray: 1 });
+    }
+}

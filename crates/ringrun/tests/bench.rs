@@ -1,0 +1,204 @@
+//! ringbench as its user meets it: one rank alone, threads, and processes that it launches itself.
+#![allow(clippy::unwrap_used, reason = "a test's helpers fail as the test does")]
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn ringbench(line: &str) -> Command {
+    clean(Command::new(env!("CARGO_BIN_EXE_ringbench")), line)
+}
+
+fn ringrun(line: &str) -> Command {
+    clean(Command::new(env!("CARGO_BIN_EXE_ringrun")), line)
+}
+
+/// Nothing of the launcher that may run these tests, and no wait that outlasts them.
+fn clean(mut command: Command, line: &str) -> Command {
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("RINGREDUCE_")) {
+        command.env_remove(name);
+    }
+    command.env("RINGREDUCE_TIMEOUT", "60").args(line.split_whitespace());
+    command
+}
+
+struct Seen {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+fn run(mut command: Command) -> Seen {
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    Seen { code: status.code(), out: text(stdout), err: text(stderr) }
+}
+
+/// The cells of every row; all is right with the run.
+fn rows(command: Command) -> Vec<Vec<String>> {
+    let name = format!("{command:?}");
+    let Seen { code, out, err } = run(command);
+    assert_eq!(code, Some(0), "{name}\n{out}{err}");
+    assert_eq!(out.matches("# Collective test starting").count(), 1, "{name}\n{out}");
+    assert!(out.contains("# Out of bounds values : 0 OK\n# Avg bus bandwidth    : "), "{out}");
+    let rows = out.lines().filter(|line| !line.starts_with('#'));
+    rows.map(|line| line.split_whitespace().map(str::to_owned).collect()).collect()
+}
+
+#[test]
+fn one_rank_alone_prints_the_table() {
+    let rows = rows(ringbench("all_reduce -b 8 -e 1K -f 2 -n 3 -w 1"));
+    assert_eq!(rows.len(), 8);
+    for (i, row) in rows.iter().enumerate() {
+        let size = 8 << i;
+        let head = [size.to_string(), (size / 4).to_string()];
+        assert_eq!(row[..2], head);
+        assert_eq!(row[2..5], ["float", "sum", "-1"]);
+        assert_eq!(row.len(), 16);
+        assert_eq!([&row[8], &row[12]], ["0", "0"]);
+        let times: Vec<f64> = row[13..].iter().map(|cell| cell.parse().unwrap()).collect();
+        assert!(times[0] <= times[1] && times[1] <= times[2], "{times:?}");
+    }
+}
+
+#[test]
+fn one_rank_alone_hints_at_more() {
+    let seen = run(ringbench("barrier -n 1"));
+    assert_eq!((seen.code, seen.err.contains("--ranks N")), (Some(0), true), "{}", seen.err);
+}
+
+#[test]
+fn unchecked_is_not_right_or_wrong() {
+    let rows = rows(ringbench("broadcast_perf -b 8 -e 8 -n 1 -c 0"));
+    assert_eq!([&rows[0][8], &rows[0][12]], ["N/A", "N/A"]);
+    assert_eq!(rows[0][3..5], ["none", "0"]);
+}
+
+#[test]
+fn iterations_are_found_by_themselves() {
+    let dir = tempfile::tempdir().unwrap();
+    let report = report(dir.path(), "all_gather -b 64 -e 64");
+    assert!(report["rows"][0]["iterations"].as_u64().unwrap() >= 5);
+}
+
+/// Runs with both files asked for; the page must be whole, the JSON comes back.
+fn report(dir: &Path, line: &str) -> Value {
+    let (json, html) = (dir.join("out.json"), dir.join("out.html"));
+    let mut command = ringbench(line);
+    command.arg("--json").arg(&json).arg("--html").arg(&html);
+    rows(command);
+    let page = std::fs::read_to_string(html).unwrap();
+    assert!(page.starts_with("<!doctype html>") && page.ends_with("</html>\n"));
+    for outside in ["http:", "https:", "src=", "<script", "<link", "url("] {
+        assert!(!page.contains(outside), "{outside}");
+    }
+    serde_json::from_str(&std::fs::read_to_string(json).unwrap()).unwrap()
+}
+
+fn holds_all_figures(report: &Value, ranks: usize) {
+    assert_eq!(report["ranks"], ranks);
+    assert_eq!(report["seats"].as_array().unwrap().len(), ranks);
+    assert!(report["command"].as_str().unwrap().starts_with("ringbench "));
+    assert!(report["machine"]["cpus"].as_u64().unwrap() > 0);
+    for probe in ["before", "after"] {
+        let probe = &report["probe"][probe];
+        assert!(probe.is_null() || probe["hand_over_ns"].as_f64().unwrap() > 0.0, "{probe}");
+    }
+    for row in report["rows"].as_array().unwrap() {
+        for half in ["out_of_place", "in_place"] {
+            assert!(row[half]["time_us"].as_f64().unwrap() > 0.0, "{row}");
+            assert!(row[half]["busbw"].is_f64() && row[half]["algbw"].is_f64());
+            assert_eq!(row[half]["wrong"], 0);
+        }
+        for figure in ["min_us", "p50_us", "p99_us"] {
+            assert!(row["in_place"][figure].as_f64().unwrap() > 0.0);
+        }
+    }
+}
+
+#[test]
+fn reports_hold_all_figures() {
+    let dir = tempfile::tempdir().unwrap();
+    let report = report(dir.path(), "all_reduce -b 8 -e 64 -n 2 -d half -o max --refill");
+    holds_all_figures(&report, 1);
+    assert_eq!(report["rows"][3]["count"], 32);
+    assert_eq!(
+        (&report["rows"][0]["type"], &report["rows"][0]["redop"]),
+        (&"half".into(), &"max".into())
+    );
+    assert_eq!(report["refill"], true);
+}
+
+#[test]
+fn nonsense_is_status_2_and_says_why() {
+    for (line, named) in [
+        ("all_sum", "all_reduce, reduce_scatter, all_gather, broadcast, barrier"),
+        ("all_reduce -b 12Q", "12Q"),
+        ("all_reduce -b 2M -e 1M", "-e/--maxbytes (1048576)"),
+        ("all_reduce -f 1", "--stepfactor"),
+        ("all_reduce -d float128", "float128"),
+        ("all_reduce -o xor", "xor"),
+        ("all_reduce -G 1", "'-G'"),
+        ("broadcast -r 1", "--root 1"),
+        ("all_reduce --json /nowhere/x.json", "--json /nowhere/x.json"),
+        ("all_reduce --ranks 2 --html /nowhere/x.html", "--html /nowhere/x.html"),
+        ("all_reduce --json /", "--json /"),
+    ] {
+        let seen = run(ringbench(line));
+        assert_eq!(seen.code, Some(2), "{line}: {}{}", seen.out, seen.err);
+        assert!(seen.err.contains(named), "{line}: {}", seen.err);
+        assert_eq!(seen.out, "", "{line}");
+    }
+}
+
+#[test]
+fn buffers_larger_than_memory_are_refused() {
+    let seen = run(ringbench("all_reduce -b 8000000000G -e 8000000000G"));
+    assert_eq!(seen.code, Some(1));
+    assert!(seen.err.contains("lower -e"), "{}", seen.err);
+}
+
+#[test]
+fn threads_get_everything_right() {
+    for (ranks, line) in [
+        (2, "all_reduce -b 1 -e 40K -f 9 -d all -o all"),
+        (4, "reduce_scatter -b 1 -e 40K -f 9 -d all -o all"),
+        (4, "all_gather -b 1 -e 40K -f 9 -d all"),
+        (3, "broadcast -b 1 -e 40K -f 9 -d all -r 2"),
+        (4, "all_reduce -b 4M -e 4M --refill -d bfloat16 -o avg"),
+    ] {
+        let all = rows(ringbench(&format!("{line} -n 2 -w 1 -c 2 --threads --ranks {ranks}")));
+        assert!(all.iter().all(|row| row[8] == "0" && row[12] == "0"), "{line}");
+    }
+    let rows = rows(ringbench("barrier --threads --ranks 4 -n 10"));
+    assert_eq!((rows.len(), rows[0][5].as_str(), rows[0][12].as_str()), (1, "N/A", "0"));
+}
+
+#[test]
+fn launches_itself_as_processes() {
+    for (ranks, transport) in [(2, "shm"), (4, "shm"), (2, "tcp"), (4, "tcp")] {
+        let dir = tempfile::tempdir().unwrap();
+        let line = format!("all_reduce -b 8 -e 1M -f 16 -n 3 --ranks {ranks}");
+        let report = report(dir.path(), &format!("{line} --transport {transport}"));
+        holds_all_figures(&report, ranks);
+        assert_eq!(report["transport"], transport);
+        let mut pids: Vec<u64> = Vec::new();
+        for seat in report["seats"].as_array().unwrap() {
+            pids.push(seat["pid"].as_u64().unwrap());
+        }
+        pids.sort_unstable();
+        pids.dedup();
+        assert_eq!(pids.len(), ranks);
+    }
+}
+
+#[test]
+fn is_a_rank_under_ringrun() {
+    let bench = env!("CARGO_BIN_EXE_ringbench");
+    let rows = rows(ringrun(&format!("-n 3 {bench} reduce_scatter -b 96 -e 96 -n 2 -d int8")));
+    assert_eq!(rows[0][..5], ["96", "32", "int8", "sum", "-1"]);
+    let seen = run(ringrun(&format!("-n 2 {bench} all_reduce --ranks 3")));
+    assert!(seen.err.contains("the launcher started 2 ranks"), "{}", seen.err);
+    assert_ne!(seen.code, Some(0));
+}
