@@ -1,3 +1,172 @@
 //! Plans: which schedule a call walks, how its buffer is cut, and the fingerprint by which ranks
 //! notice that they make different calls. May touch: element, partition, schedule. Pure.
+//!
+//! Schedules depend on the ring alone and are made once. Cutting is arithmetic, remembered for one
+//! call: training repeats a few, and small ones back to back are those where it shows.
 
+use crate::element::{DataType, ReduceOp};
+use crate::partition::{Partition, SlotShape};
+use crate::schedule::{Collective, Ring, Schedule};
+
+/// A call, as its arguments describe it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// What is called.
+    pub collective: Collective,
+    /// Elements of the buffer; for reduce-scatter and all-gather, of one rank's chunk.
+    pub count: usize,
+    /// Their type.
+    pub dtype: DataType,
+    /// How they reduce, if they do.
+    pub op: Option<ReduceOp>,
+}
+
+/// What to walk for a call.
+#[derive(Debug)]
+pub struct Plan<'a> {
+    /// The steps.
+    pub schedule: &'a Schedule,
+    /// How the buffer is cut.
+    pub partition: Partition,
+    /// Equal on two ranks only if they make the same call.
+    pub fingerprint: u64,
+}
+
+/// One rank's plans.
+#[derive(Debug)]
+pub struct Planner {
+    ring: Ring,
+    me: u32,
+    slots: SlotShape,
+    all_reduce: Schedule,
+    reduce_scatter: Schedule,
+    all_gather: Schedule,
+    barrier: Schedule,
+    /// The last root's, and the root.
+    broadcast: (u32, Schedule),
+    /// The last call, how its buffer was cut, and its fingerprint.
+    last: Option<(Request, Partition, u64)>,
+}
+
+impl Planner {
+    /// For rank `me` of a ring whose links have slots of this shape.
+    ///
+    /// # Panics
+    /// If the shape breaks the capacity law: fused steps would wait for ever.
+    #[must_use]
+    pub fn new(ring: Ring, me: u32, slots: SlotShape) -> Self {
+        assert!(slots.capacity > slots.slices_per_round(), "links of {} slots", slots.capacity);
+        Self {
+            me,
+            slots,
+            all_reduce: Collective::AllReduce.schedule(&ring, me),
+            reduce_scatter: Collective::ReduceScatter.schedule(&ring, me),
+            all_gather: Collective::AllGather.schedule(&ring, me),
+            barrier: Collective::Barrier.schedule(&ring, me),
+            broadcast: (0, Collective::Broadcast { root: 0 }.schedule(&ring, me)),
+            last: None,
+            ring,
+        }
+    }
+
+    /// The plan for a call.
+    pub fn plan(&mut self, request: &Request) -> Plan<'_> {
+        let (partition, fingerprint) = match &self.last {
+            Some((last, partition, fingerprint)) if last == request => (*partition, *fingerprint),
+            _ => {
+                let fresh = (self.cut(request), self.fingerprint(request));
+                self.last = Some((*request, fresh.0, fresh.1));
+                fresh
+            }
+        };
+        let schedule = match request.collective {
+            Collective::AllReduce => &self.all_reduce,
+            Collective::ReduceScatter => &self.reduce_scatter,
+            Collective::AllGather => &self.all_gather,
+            Collective::Barrier => &self.barrier,
+            Collective::Broadcast { root } => {
+                if self.broadcast.0 != root {
+                    self.broadcast = (root, request.collective.schedule(&self.ring, self.me));
+                }
+                &self.broadcast.1
+            }
+        };
+        Plan { schedule, partition, fingerprint }
+    }
+
+    fn cut(&self, request: &Request) -> Partition {
+        let (size, chunks) = (request.dtype.size(), self.ring.size() as usize);
+        match request.collective {
+            Collective::AllReduce => Partition::even(request.count, size, chunks, self.slots),
+            Collective::ReduceScatter | Collective::AllGather => {
+                Partition::exact(request.count, size, chunks, self.slots)
+            }
+            Collective::Broadcast { .. } | Collective::Barrier => {
+                Partition::even(request.count, size, 1, self.slots)
+            }
+        }
+    }
+
+    fn fingerprint(&self, request: &Request) -> u64 {
+        let (kind, root) = match request.collective {
+            Collective::AllReduce => (1, 0),
+            Collective::ReduceScatter => (2, 0),
+            Collective::AllGather => (3, 0),
+            Collective::Broadcast { root } => (4, root),
+            Collective::Barrier => (5, 0),
+        };
+        let op = request.op.map_or(0, |op| op as u64 + 1);
+        let what = kind | (request.dtype as u64) << 8 | op << 16 | u64::from(root) << 32;
+        let shape = (self.slots.bytes as u64) << 16 | self.slots.capacity as u64;
+        mix(mix(mix(what) ^ request.count as u64) ^ shape)
+    }
+}
+
+/// The finaliser of splitmix64 (Steele, Lea, Flood, OOPSLA 2014): every bit in moves half of those
+/// out.
+const fn mix(x: u64) -> u64 {
+    let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Planner, Request};
+    use crate::element::{DataType, ReduceOp};
+    use crate::partition::SlotShape;
+    use crate::schedule::{Collective, Ring};
+
+    #[test]
+    fn the_fingerprint_tells_every_argument() {
+        let slots = SlotShape { bytes: 64, capacity: 4 };
+        let mut planner = Planner::new(Ring::natural(4), 1, slots);
+        let base = Request {
+            collective: Collective::AllReduce,
+            count: 10,
+            dtype: DataType::F32,
+            op: Some(ReduceOp::Sum),
+        };
+        let others = [
+            base,
+            Request { count: 11, ..base },
+            Request { dtype: DataType::F64, ..base },
+            Request { op: Some(ReduceOp::Max), ..base },
+            Request { op: None, ..base },
+            Request { collective: Collective::ReduceScatter, ..base },
+            Request { collective: Collective::Broadcast { root: 0 }, ..base },
+            Request { collective: Collective::Broadcast { root: 2 }, ..base },
+        ];
+        let mut prints: Vec<u64> = others.iter().map(|r| planner.plan(r).fingerprint).collect();
+        prints.push(
+            Planner::new(Ring::natural(4), 1, SlotShape { capacity: 8, ..slots })
+                .plan(&base)
+                .fingerprint,
+        );
+        let distinct: std::collections::HashSet<_> = prints.iter().collect();
+        assert_eq!(distinct.len(), prints.len());
+        let elsewhere = Planner::new(Ring::natural(4), 3, slots).plan(&base).fingerprint;
+        assert_eq!(elsewhere, prints[0]);
+    }
+}

@@ -7,8 +7,23 @@
 //! true while fewer than `capacity` slots are committed and not yet released (shared memory) or
 //! handed to the network (TCP).
 
-use std::os::fd::RawFd;
+pub mod fault;
+mod fifo;
+mod links;
+pub mod loopback;
+mod poll;
+mod region;
+pub mod shm;
+pub mod tcp;
+pub mod trace;
+
+pub use links::Links;
+
+use std::os::fd::{AsFd, RawFd};
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout};
 
 use crate::memory::{Dst, Src};
 
@@ -24,6 +39,28 @@ pub struct Frame {
     pub sequence: u64,
     /// A digest of what is called: collective, type, operation, count, root, algorithm.
     pub fingerprint: u64,
+}
+
+impl Frame {
+    /// Is `found` the frame that `self` expects?
+    ///
+    /// # Errors
+    /// Names the first field that differs.
+    pub fn check(&self, found: &Self) -> Result<(), Fault> {
+        if self == found {
+            return Ok(());
+        }
+        let fields = [
+            ("epoch", u64::from(self.epoch), u64::from(found.epoch)),
+            ("sequence", self.sequence, found.sequence),
+            ("fingerprint", self.fingerprint, found.fingerprint),
+            ("len", u64::from(self.len), u64::from(found.len)),
+        ];
+        match fields.into_iter().find(|(_, ours, theirs)| ours != theirs) {
+            Some((field, ours, theirs)) => Err(Fault::Mismatch { field, ours, theirs }),
+            None => Ok(()),
+        }
+    }
 }
 
 /// What a link can fail of; the executor adds who and where.
@@ -85,8 +122,12 @@ pub trait Tx: Send {
     /// If the peer is gone.
     fn commit(&mut self, frame: &Frame) -> Result<(), Fault>;
 
-    /// Moves committed bytes on, as far as goes without waiting; true when none are left. Only
-    /// links whose commit does not deliver by itself have any.
+    /// May bytes stay behind after `commit`, to be moved on by `flush`?
+    fn is_lazy(&self) -> bool {
+        false
+    }
+
+    /// Moves committed bytes on, as far as goes without waiting; true when none are left.
     ///
     /// # Errors
     /// If the peer is gone.
@@ -108,4 +149,12 @@ pub trait Tx: Send {
     /// # Errors
     /// If the peer is gone.
     fn check_alive(&mut self) -> Result<(), Fault>;
+}
+
+/// Has the other end of `stream` been closed, by its owner or by its death?
+fn hung_up(stream: &UnixStream) -> bool {
+    let gone = PollFlags::POLLHUP | PollFlags::POLLERR;
+    let mut fds = [PollFd::new(stream.as_fd(), PollFlags::empty())];
+    nix::poll::poll(&mut fds, PollTimeout::ZERO)
+        .is_ok_and(|_| fds[0].revents().is_some_and(|events| events.intersects(gone)))
 }

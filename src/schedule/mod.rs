@@ -3,9 +3,11 @@
 //!
 //! The step names are those of NCCL and MSCCLang; "copy" means "store in my buffer".
 
+mod collective;
 mod fuse;
 mod ring;
 
+pub use collective::Collective;
 pub use fuse::fuse;
 pub use ring::{Ring, all_gather, all_reduce, barrier, broadcast, reduce_scatter};
 

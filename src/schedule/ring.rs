@@ -49,7 +49,7 @@ impl Ring {
         self.order[at.rem_euclid(self.order.len() as i64) as usize]
     }
 
-    fn step(&self, me: u32, op: Op, last: bool, chunk: u32) -> Step {
+    pub(super) fn step(&self, me: u32, op: Op, last: bool, chunk: u32) -> Step {
         let from = if op.receives() { self.after(me, -1) } else { me };
         let to = if op.sends() { self.after(me, 1) } else { me };
         Step { op, last, chunk, from, to }
@@ -114,4 +114,24 @@ pub fn barrier(ring: &Ring, me: u32) -> Schedule {
     schedule.chunks = 1;
     schedule.steps.retain(|step| step.chunk == 0);
     schedule
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Ring;
+
+    #[test]
+    fn a_ring_is_a_permutation() {
+        assert_eq!(Ring::new(vec![0, 2]), None);
+        assert_eq!(Ring::new(vec![1, 1, 0]), None);
+        assert_eq!(Ring::new((0..5).collect()), Some(Ring::natural(5)));
+    }
+
+    #[test]
+    fn after_goes_round_both_ways() {
+        let ring = Ring::new(vec![2, 0, 3, 1]).unwrap();
+        assert_eq!(ring.after(1, 1), 2);
+        assert_eq!(ring.after(2, -1), 1);
+        assert_eq!(ring.after(0, 2 - 8), 1);
+    }
 }

@@ -1,2 +1,44 @@
-//! ringrun.
-fn main() {}
+//! ringrun: starts the ranks of a job on this host, carries their input, output and signals,
+//! ends them together, and says who failed first.
+//!
+//! The walk: `spellings` turns every launcher's words into ours, `cli` reads them, `spawn` starts
+//! the ranks, `job` (a pure state machine) decides what each event means, `launch` is the loop
+//! that feeds it, `output` prints whole lines, and `watch` is the process that cleans up if this
+//! one is killed. The law: when ringrun is gone, so is everything it started.
+#![deny(unsafe_code)]
+
+mod cli;
+mod environment;
+mod failure;
+mod help;
+mod hosts;
+mod input;
+mod job;
+mod launch;
+mod output;
+mod proc;
+mod program;
+mod report;
+mod signals;
+mod spawn;
+mod spellings;
+mod store;
+mod sys;
+mod watch;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let words: Vec<_> = std::env::args_os().skip(1).collect();
+    if let Some(job) = watch::asked_for(&words) {
+        return watch::run(&job);
+    }
+    let launched = cli::read(words).and_then(|request| launch::run(&request));
+    match launched {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            report::say(&failure.to_string());
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! The loop: waits for ranks, signals and time, asks `job` what they mean, and does it.
+//! Ranks that end are taken in the order in which they ended: epoll keeps it, waitid would not.
+
+use std::ffi::OsString;
+use std::io;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use nix::errno::Errno;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::prctl::set_child_subreaper;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, dup2_stdin};
+
+use crate::cli::{Binding, Request};
+use crate::failure::Failure;
+use crate::job::{Action, Event, GRACE, Job, Verdict};
+use crate::output::{Leave, Pump};
+use crate::report::{Epilogue, say};
+use crate::signals::{ENDING, Signals};
+use crate::spawn::{Rank, Spawner, allowed_cpus, raise_descriptor_limit};
+use crate::store::Server;
+use crate::watch::Watcher;
+use crate::{hosts, input, proc, program, signals, sys};
+
+/// Tokens of the epoll set; ranks have their number.
+const SIGNALS: u64 = u64::MAX;
+const OUTPUT: u64 = u64::MAX - 1;
+
+/// Runs the job to its end and gives ringrun's exit code.
+///
+/// # Errors
+/// When it could not be launched; nothing runs any more then.
+pub(crate) fn run(request: &Request) -> Result<u8, Failure> {
+    let program = program::find(&request.name, &request.directory, &request.path)?;
+    let signals = Signals::catch().map_err(Failure::system("catch signals"))?;
+    set_child_subreaper(true).map_err(Failure::system("adopt orphans"))?;
+    let id = identity();
+    let watcher = Watcher::start(&id).map_err(Failure::system("start the watcher process"))?;
+    let job = match std::env::var_os(proc::JOB) {
+        Some(mut around) => {
+            around.push("/");
+            around.push(&id);
+            around
+        }
+        None => OsString::from(&id),
+    };
+    let ended = launch(request, &program, &signals, &watcher, &job);
+    watcher.dismiss();
+    ended
+}
+
+/// Unique on this host: the process's number and the time.
+fn identity() -> String {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    format!("{:x}-{:x}", std::process::id(), since.as_nanos())
+}
+
+fn launch(
+    request: &Request,
+    program: &std::path::Path,
+    signals: &Signals,
+    watcher: &Watcher,
+    job: &OsString,
+) -> Result<u8, Failure> {
+    let store = Server::new();
+    let spawner = Spawner {
+        request,
+        program,
+        job,
+        watcher,
+        store: &store,
+        mask: signals.inherited,
+        descriptors: raise_descriptor_limit().map_err(Failure::system("raise a limit"))?,
+        cpus: allowed_cpus().map_err(Failure::system("ask for the allowed CPUs"))?,
+    };
+    let limit = request.timeout.map(|limit| Instant::now() + limit);
+    let (mut ranks, mut sources) = (vec![], vec![]);
+    for place in hosts::place(request.ranks) {
+        let (rank, streams) = spawner.spawn(place)?;
+        ranks.push(rank);
+        sources.extend(streams);
+    }
+    if !input::must_carry() {
+        // Rank 0 has it now; whoever writes must see when that rank closes it.
+        let null = std::fs::File::open("/dev/null").map_err(Failure::system("open /dev/null"))?;
+        dup2_stdin(&null).map_err(Failure::system("hand over the standard input"))?;
+    }
+    if request.report_bindings {
+        report_bindings(request, &ranks, spawner.cpus.len());
+    }
+    let pump = Pump::start(sources, request.style).map_err(Failure::system("carry output"))?;
+    let job = Job::new(request.ranks, limit);
+    let mut running = Running::new(request, ranks, job, signals, watcher)
+        .map_err(Failure::system("wait for the ranks"))?;
+    running.until_over().map_err(Failure::system("wait for the ranks"))?;
+    let leave = running.drain(pump).map_err(Failure::system("finish the output"))?;
+    Ok(running.verdict(leave))
+}
+
+fn report_bindings(request: &Request, ranks: &[Rank], cpus: usize) {
+    let mut lines = vec![];
+    for rank in ranks {
+        let who = rank.describe();
+        lines.push(match rank.cpu {
+            Some(cpu) => format!("{who} is bound to CPU {cpu}"),
+            None => format!("{who} is not bound"),
+        });
+    }
+    if request.binding == Binding::Core && ranks.len() > cpus {
+        lines.push(format!("{} ranks share {cpus} CPUs", ranks.len()));
+    }
+    say(&lines.join("\nringrun: "));
+}
+
+struct Running<'a> {
+    request: &'a Request,
+    ranks: Vec<Rank>,
+    job: Job,
+    signals: &'a Signals,
+    watcher: &'a Watcher,
+    watched: bool,
+    epoll: Epoll,
+}
+
+impl<'a> Running<'a> {
+    fn new(
+        request: &'a Request,
+        ranks: Vec<Rank>,
+        job: Job,
+        signals: &'a Signals,
+        watcher: &'a Watcher,
+    ) -> io::Result<Self> {
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        epoll.add(&signals.descriptor, EpollEvent::new(EpollFlags::EPOLLIN, SIGNALS))?;
+        for (token, rank) in (0..).zip(&ranks) {
+            epoll.add(&rank.ending, EpollEvent::new(EpollFlags::EPOLLIN, token))?;
+        }
+        Ok(Self { request, ranks, job, signals, watcher, watched: true, epoll })
+    }
+
+    fn until_over(&mut self) -> io::Result<()> {
+        while !self.job.is_over() {
+            for token in self.wait(self.job.deadline())? {
+                if token == SIGNALS {
+                    while let Some(signal) = self.signals.next() {
+                        self.handle(Event::Signal(signal));
+                    }
+                } else if let Some(rank) = usize::try_from(token).ok()
+                    && let Some(ended) = self.ranks.get_mut(rank)
+                {
+                    let end = ended.reap(self.watcher)?;
+                    self.epoll.delete(&ended.ending)?;
+                    self.handle(Event::Ended { rank, end });
+                }
+            }
+            self.sweep();
+            self.handle(Event::Tick);
+        }
+        Ok(())
+    }
+
+    /// The tokens that are ready, in the order in which they became so.
+    fn wait(&self, deadline: Option<Instant>) -> io::Result<Vec<u64>> {
+        let timeout = deadline.map_or(EpollTimeout::NONE, |deadline| {
+            // One more, or the last part of a millisecond would be spent spinning.
+            let left = deadline.saturating_duration_since(Instant::now()).as_millis() + 1;
+            EpollTimeout::try_from(left).unwrap_or(EpollTimeout::MAX)
+        });
+        let mut ready = vec![EpollEvent::empty(); self.ranks.len() + 2];
+        match self.epoll.wait(&mut ready, timeout) {
+            Ok(count) => Ok(ready.iter().take(count).map(EpollEvent::data).collect()),
+            Err(Errno::EINTR) => Ok(vec![]),
+            Err(cause) => Err(cause.into()),
+        }
+    }
+
+    fn handle(&mut self, event: Event) {
+        for action in self.job.handle(Instant::now(), event) {
+            match action {
+                Action::Send(signal) => self.ranks.iter().for_each(|rank| rank.signal(signal)),
+                Action::Suspend => signals::suspend(),
+                Action::KillLeftovers => {
+                    let many = self.kill_leftovers();
+                    if many > 0 && self.job.verdict().is_none() {
+                        self.request
+                            .warn(&format!("killed {many} process(es) that outlived their rank"));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reaps orphans, and looks if any are left once that is all there is to wait for.
+    fn sweep(&mut self) {
+        while let Some(pid) = sys::ended_child() {
+            if self.ranks.iter().any(|rank| rank.pid() == pid && !rank.has_ended()) {
+                // Its turn comes by its descriptor, in the order of the ends.
+                break;
+            }
+            sys::reap(pid);
+            if pid == self.watcher.pid() && self.watched {
+                self.watched = false;
+                self.request.warn(
+                    "the watcher process was killed: if ringrun is killed now, \
+                     processes that the ranks started may stay behind",
+                );
+            }
+        }
+        if self.job.wants_empty() {
+            if self.leftovers().is_empty() {
+                self.handle(Event::Empty);
+            } else if self.job.kills_leftovers() {
+                self.kill_leftovers();
+            }
+        }
+    }
+
+    /// Processes that outlived their rank. ringrun is their parent now, so their numbers can't
+    /// become another's before it reaps them.
+    fn leftovers(&self) -> Vec<u32> {
+        let (me, watcher) = (std::process::id(), self.watcher.pid());
+        let children = proc::all().into_iter().filter(|process| process.parent == me);
+        let left = children.filter(|process| process.pid != watcher && process.state != 'Z');
+        left.map(|process| process.pid).collect()
+    }
+
+    fn kill_leftovers(&self) -> usize {
+        let left = self.leftovers();
+        for pid in &left {
+            let _ = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);
+        }
+        left.len()
+    }
+
+    /// Lets the output out. Who ended the job does not want to wait for a reader for long.
+    fn drain(&mut self, mut pump: Pump) -> io::Result<Leave> {
+        pump.close();
+        self.epoll.add(pump.done(), EpollEvent::new(EpollFlags::EPOLLIN, OUTPUT))?;
+        let hurried =
+            matches!(self.job.verdict(), Some(Verdict::Interrupted(_) | Verdict::TimedOut(_)));
+        let deadline = hurried.then(|| Instant::now() + GRACE);
+        loop {
+            let ready = self.wait(deadline)?;
+            if ready.contains(&OUTPUT) {
+                return Ok(pump.join());
+            }
+            let asked = std::iter::from_fn(|| self.signals.next()).any(|one| ENDING.contains(&one));
+            if asked || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                self.request.warn("nobody reads the output; the rest of it is lost");
+                return Ok(Leave { lost: true, ..Leave::default() });
+            }
+        }
+    }
+
+    /// Says what was wrong, if anything was, and gives the exit code.
+    fn verdict(&self, leave: Leave) -> u8 {
+        let Some(verdict) = self.job.verdict() else { return u8::from(leave.lost) };
+        let epilogue = Epilogue {
+            verdict,
+            who: &|rank| self.ranks.get(rank).map_or_else(String::new, Rank::describe),
+            program: &self.request.name.to_string_lossy(),
+            ranks: self.ranks.len(),
+            killed: self.job.killed(),
+            undead: &self.job.running(),
+            limit: self.request.timeout,
+            files: self.request.files.as_deref(),
+            leave,
+        };
+        if leave.mid_line {
+            let _ = io::Write::write_all(&mut io::stderr(), b"\n");
+        }
+        say(&epilogue.text());
+        verdict.exit_code()
+    }
+}

@@ -1,0 +1,71 @@
+//! The few system calls that have no safe wrapper. The only file here with unsafe code.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// A descriptor that becomes readable when the process ends.
+///
+/// # Errors
+/// What pidfd_open(2) says; ENOSYS before Linux 5.3.
+pub(crate) fn pidfd_open(pid: u32) -> io::Result<OwnedFd> {
+    let pid = libc::c_long::from(pid);
+    // SAFETY: pidfd_open takes two integers and touches no memory of ours.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0 as libc::c_long) };
+    let fd = i32::try_from(fd).map_err(io::Error::other)?;
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call above succeeded, so this is a fresh descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Whether the caller's parent arranged for `signal` to be ignored (nohup, `&` in a script).
+pub(crate) fn is_ignored(signal: i32) -> bool {
+    let mut now = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: a null new action only asks; `now` is writable and of the right type.
+    let asked = unsafe { libc::sigaction(signal, std::ptr::null(), now.as_mut_ptr()) };
+    // SAFETY: all-zero bytes are a valid `sigaction`, so it is initialised even after an error.
+    let now = unsafe { now.assume_init() };
+    asked == 0 && now.sa_sigaction == libc::SIG_IGN
+}
+
+/// Makes ended children wait to be reaped even if the caller's parent ignored SIGCHLD.
+pub(crate) fn keep_ended_children() {
+    // SAFETY: this sets a default disposition; no handler of ours is involved.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+}
+
+/// The first child that has ended and waits to be reaped; it stays so.
+pub(crate) fn ended_child() -> Option<u32> {
+    let mut info = std::mem::MaybeUninit::<libc::siginfo_t>::zeroed();
+    let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+    // SAFETY: `info` is writable and of the right type; WNOWAIT leaves the child as it is.
+    let asked = unsafe { libc::waitid(libc::P_ALL, 0, info.as_mut_ptr(), flags) };
+    // SAFETY: all-zero bytes are a valid `siginfo_t`, so it is initialised even after an error.
+    let info = unsafe { info.assume_init() };
+    // SAFETY: waitid fills (or leaves zero) the fields of a SIGCHLD, `si_pid` among them.
+    let pid = unsafe { info.si_pid() };
+    if asked == 0 { u32::try_from(pid).ok().filter(|&pid| pid > 0) } else { None }
+}
+
+/// Reaps one child that has ended and whose status interests nobody.
+pub(crate) fn reap(pid: u32) {
+    let Ok(pid) = libc::pid_t::try_from(pid) else { return };
+    // SAFETY: a null status is allowed; WNOHANG never blocks.
+    unsafe { libc::waitpid(pid, std::ptr::null_mut(), libc::WNOHANG) };
+}
+
+/// Runs `setup` in the child between fork and exec.
+///
+/// `setup` must only make system calls: after the fork of a program with threads another thread
+/// may hold the allocator's lock for ever.
+pub(crate) fn before_exec<F>(command: &mut Command, setup: F)
+where
+    F: FnMut() -> io::Result<()> + Send + Sync + 'static,
+{
+    // SAFETY: by the contract above `setup` is async-signal-safe.
+    unsafe { command.pre_exec(setup) };
+}

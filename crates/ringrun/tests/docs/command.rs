@@ -1,0 +1,127 @@
+//! From a command line in a document to a program that is already built. Only simple commands are
+//! understood; anything else is an error, so that nothing is left out unseen. May touch: nothing.
+
+use std::path::{Path, PathBuf};
+
+/// Where cargo put what it built.
+pub(crate) struct Built {
+    pub(crate) folder: PathBuf,
+}
+
+/// A program to run, with its environment and arguments.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Action {
+    pub(crate) environment: Vec<(String, String)>,
+    pub(crate) program: PathBuf,
+    pub(crate) arguments: Vec<String>,
+}
+
+impl Action {
+    /// The built files that it needs.
+    pub(crate) fn files<'a>(&'a self, built: &'a Built) -> impl Iterator<Item = &'a Path> {
+        let arguments = self.arguments.iter().map(Path::new);
+        [self.program.as_path()]
+            .into_iter()
+            .chain(arguments)
+            .filter(|f| f.starts_with(&built.folder))
+    }
+}
+
+/// What `line` means, with `added` words at its end: nothing to run for `cargo build`, one program
+/// otherwise.
+pub(crate) fn understand(
+    line: &str,
+    added: &[String],
+    built: &Built,
+) -> Result<Option<Action>, String> {
+    if let Some(odd) = line.chars().find(|c| "|&;<>$`'\"*()".contains(*c)) {
+        return Err(format!("`{odd}`: the documents keep to simple commands"));
+    }
+    let mut words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+    words.extend_from_slice(added);
+    let assigned = words.iter().take_while(|word| assignment(word).is_some()).count();
+    let environment = words.drain(..assigned).filter_map(|word| assignment(&word)).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let (program, arguments) = match words[..] {
+        ["cargo", "build", ..] => return Ok(None),
+        ["cargo", "run", ref rest @ ..] => cargo_run(rest, &built.folder)?,
+        [name @ ("ringrun" | "ringbench"), ref rest @ ..] => (built.folder.join(name), rest),
+        [path, ref rest @ ..] if path.starts_with(RELEASE) => (built.place(path).into(), rest),
+        _ => return Err("this test does not know the program: teach it, or add a note".into()),
+    };
+    let arguments = arguments.iter().map(|word| built.place(word)).collect();
+    Ok(Some(Action { environment, program, arguments }))
+}
+
+/// The folder that the documents name; the tests' programs lie in their own profile's.
+const RELEASE: &str = "target/release/";
+
+impl Built {
+    fn place(&self, word: &str) -> String {
+        match word.strip_prefix(RELEASE) {
+            Some(path) => self.folder.join(path).display().to_string(),
+            None => word.into(),
+        }
+    }
+}
+
+fn assignment(word: &str) -> Option<(String, String)> {
+    let (name, value) = word.split_once('=')?;
+    let constant = name.chars().all(|c| c.is_ascii_uppercase() || c == '_') && !name.is_empty();
+    constant.then(|| (name.into(), value.into()))
+}
+
+/// `cargo run [--release] --bin|--example|-p NAME [-- ARGUMENTS]`
+fn cargo_run<'a>(words: &'a [&'a str], folder: &Path) -> Result<(PathBuf, &'a [&'a str]), String> {
+    let end = words.iter().position(|word| *word == "--").unwrap_or(words.len());
+    let arguments = words.get(end + 1..).unwrap_or_default();
+    let chosen: Vec<&str> = words[..end].iter().copied().filter(|w| *w != "--release").collect();
+    match chosen[..] {
+        ["--bin" | "-p", name] => Ok((folder.join(name), arguments)),
+        ["--example", name] => Ok((folder.join("examples").join(name), arguments)),
+        _ => {
+            Err(format!("cargo run {}: --bin, --example or -p NAME is expected", chosen.join(" ")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Built, understand};
+
+    fn meaning(line: &str, added: &[&str]) -> Result<String, String> {
+        let added: Vec<String> = added.iter().map(|word| (*word).into()).collect();
+        let built = Built { folder: "/b".into() };
+        Ok(understand(line, &added, &built)?.map_or("nothing".into(), |action| {
+            let variables =
+                action.environment.iter().map(|(name, value)| format!("{name}={value} "));
+            let program = action.program.display().to_string();
+            variables.chain([program, " ".into(), action.arguments.join(" ")]).collect()
+        }))
+    }
+
+    #[test]
+    fn commands_become_built_programs() {
+        for (line, expected) in [
+            (
+                "cargo run --release --bin ringbench -- all_reduce -f 2",
+                "/b/ringbench all_reduce -f 2 -z",
+            ),
+            ("cargo run --release --example a --", "/b/examples/a -z"),
+            ("cargo run -p train -- --epochs 2", "/b/train --epochs 2 -z"),
+            ("A_B=c ringrun -n 4 target/release/train", "A_B=c /b/ringrun -n 4 /b/train -z"),
+            ("target/release/ringrun -x A=1 x", "/b/ringrun -x A=1 x -z"),
+            ("cargo build --release --workspace", "nothing"),
+        ] {
+            assert_eq!(meaning(line, &["-z"]).as_deref(), Ok(expected), "{line}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_understood_is_an_error() {
+        for line in ["cargo test", "cargo run", "ls", "ringrun -n 2 a | cat", "ringrun > b", ""] {
+            assert!(meaning(line, &[]).is_err(), "{line}");
+        }
+        assert!(meaning("cargo run --example a", &["-z"]).is_err(), "-z would be cargo's");
+    }
+}

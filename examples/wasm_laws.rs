@@ -1,0 +1,42 @@
+//! The laws, where there is no operating system: the pure rooms as a WebAssembly module that
+//! imports nothing. `.ci/wasm` builds it and calls `laws`.
+
+use ringreduce::schedule::{Collective, Ring};
+use ringreduce::sim::{Random, Shape, check};
+
+/// 0 if all laws hold in all worlds of 2 to 16 ranks, for every root, least and useful capacity,
+/// and three orders of the ring; else 256 times the world size, plus the number of the collective
+/// (0 if there is no such ring).
+#[unsafe(no_mangle)]
+pub extern "C" fn laws() -> u32 {
+    (2..=16).find_map(|size| broken(size).map(|collective| 256 * size + collective)).unwrap_or(0)
+}
+
+/// Which collective, if any, breaks a law in a world of `size`.
+fn broken(size: u32) -> Option<u32> {
+    let mut collectives = vec![
+        Collective::AllReduce,
+        Collective::ReduceScatter,
+        Collective::AllGather,
+        Collective::Barrier,
+    ];
+    collectives.extend((0..size).map(|root| Collective::Broadcast { root }));
+    let mut shuffled: Vec<u32> = (0..size).collect();
+    Random::new(u64::from(size)).shuffle(&mut shuffled);
+    for order in [(0..size).collect(), (0..size).rev().collect(), shuffled] {
+        let Some(ring) = Ring::new(order) else { return Some(0) };
+        for (number, &collective) in (1..).zip(&collectives) {
+            let schedules = collective.schedules(&ring);
+            let chunks = schedules[0].chunks;
+            for slices in [1, 2, 3, 4, 8] {
+                for capacity in [slices + 1, 2 * slices] {
+                    let shape = Shape::uniform(2, chunks, slices, capacity);
+                    if check(collective, &schedules, &shape, u64::from(size)).is_err() {
+                        return Some(number);
+                    }
+                }
+            }
+        }
+    }
+    None
+}

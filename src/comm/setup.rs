@@ -1,0 +1,228 @@
+//! Making communicators: from the environment, by hand, or as threads of this process.
+//! May touch: config, rendezvous, link, plan.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use super::Communicator;
+use crate::config::{Config, Transport};
+use crate::error::{Error, Peer, Result};
+use crate::link::tcp::{self, Settings, tune};
+use crate::link::{Links, loopback, shm};
+use crate::partition::SlotShape;
+use crate::plan::Planner;
+use crate::rendezvous::{Meeting, PairKey, Streams, meet};
+use crate::schedule::Ring;
+use crate::sync::Patience;
+
+/// 64 KiB x 16 stays in a core's cache and was best or near it for every size and world measured
+/// on shared memory.
+const SHM_SLOTS: SlotShape = SlotShape { bytes: 64 << 10, capacity: 16 };
+
+/// A system call per slot wants larger ones, as soon as any link runs over TCP.
+const TCP_SLOTS: SlotShape = SlotShape { bytes: 256 << 10, capacity: 8 };
+
+/// Settings of a communicator. What is not set here comes from the environment, except that a
+/// program which says who it is (`rank` and `size`) is not contradicted by a launcher's variables.
+#[derive(Clone, Debug, Default)]
+pub struct Builder {
+    rank: Option<usize>,
+    size: Option<usize>,
+    store: Option<String>,
+    timeout: Option<Duration>,
+    transport: Option<Transport>,
+    interface: Option<String>,
+}
+
+impl Builder {
+    /// This process's rank, from 0; needs `size` too.
+    #[must_use]
+    pub fn rank(self, rank: usize) -> Self {
+        Self { rank: Some(rank), ..self }
+    }
+
+    /// The world size; needs `rank` too.
+    #[must_use]
+    pub fn size(self, size: usize) -> Self {
+        Self { size: Some(size), ..self }
+    }
+
+    /// Where ranks meet: `host:port` (rank 0 listens there), `unix:@name` or `fd:N`.
+    #[must_use]
+    pub fn store(self, address: &str) -> Self {
+        Self { store: Some(address.into()), ..self }
+    }
+
+    /// The longest that any wait lasts, while meeting and in every call; 300 s if nobody says.
+    #[must_use]
+    pub fn timeout(self, timeout: Duration) -> Self {
+        Self { timeout: Some(timeout), ..self }
+    }
+
+    /// Forces a transport.
+    #[must_use]
+    pub fn transport(self, transport: Transport) -> Self {
+        Self { transport: Some(transport), ..self }
+    }
+
+    /// Which network interfaces may be used: prefixes, `^` excludes, `=` is exact, or a subnet.
+    #[must_use]
+    pub fn interface(self, interface: &str) -> Self {
+        Self { interface: Some(interface.into()), ..self }
+    }
+
+    /// Meets the other ranks and opens the links of the ring.
+    ///
+    /// # Errors
+    /// If a setting makes no sense, or the others can't be met in time.
+    pub fn build(self) -> Result<Communicator> {
+        Communicator::meet(&self.config()?)
+    }
+
+    fn config(self) -> Result<Config> {
+        let mut config = match (self.rank, self.size) {
+            (None, None) => Config::from_env()?,
+            (Some(rank), Some(size)) => Config { rank, size, ..Config::settings()? },
+            (rank, size) => {
+                return Err(Error::Argument {
+                    call: "build",
+                    argument: if rank.is_none() { "rank" } else { "size" },
+                    given: "not set".into(),
+                    expected: format!(
+                        "set, as {} is",
+                        if size.is_none() { "rank" } else { "size" }
+                    ),
+                });
+            }
+        };
+        if let Some(store) = self.store {
+            let wrong =
+                |expected| Error::Config { name: "store".into(), given: store.clone(), expected };
+            config.store = Some(store.parse().map_err(wrong)?);
+        }
+        config.timeout = self.timeout.unwrap_or(config.timeout);
+        config.transport = self.transport.unwrap_or(config.transport);
+        config.interface = self.interface.or(config.interface);
+        Ok(config)
+    }
+}
+
+impl Communicator {
+    /// The rank that the environment describes: under ringrun, torchrun, Open MPI, MPICH, Intel MPI
+    /// or Slurm; without any of them a world of one rank.
+    ///
+    /// # Errors
+    /// If a variable is malformed, launchers disagree, or the others can't be met in time.
+    pub fn from_env() -> Result<Self> {
+        Self::meet(&Config::from_env()?)
+    }
+
+    /// Settings by hand.
+    #[must_use]
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// `n` ranks that are threads of this process; give each to a thread of its own.
+    ///
+    /// # Errors
+    /// If `n` is 0, the links' memory can't be had or a `RINGREDUCE_*` setting is malformed.
+    pub fn local(n: usize) -> Result<Vec<Self>> {
+        if n == 0 || n > u32::MAX as usize {
+            let expected = "1 to 4294967295".into();
+            let (call, argument) = ("local", "n");
+            return Err(Error::Argument { call, argument, given: n.to_string(), expected });
+        }
+        let timeout = Config::settings()?.timeout;
+        let host = crate::rendezvous::host_name();
+        let pid = std::process::id();
+        let peers: Arc<[Peer]> =
+            (0..n).map(|rank| Peer { rank, host: host.clone(), pid }).collect();
+        let ring = Ring::natural(n as u32);
+        let mut links: Vec<Links> = (0..n).map(|_| Links::new(n)).collect();
+        for from in (0..n).filter(|_| n > 1) {
+            let to = ring.after(from as u32, 1) as usize;
+            let (tx, rx) = loopback::pair(SHM_SLOTS)?;
+            links[from].add_tx(to, tx);
+            links[to].add_rx(from, rx);
+        }
+        let make = |(rank, links)| Self {
+            rank,
+            local_rank: rank,
+            local_size: n,
+            peers: Arc::clone(&peers),
+            planner: Planner::new(ring.clone(), rank as u32, SHM_SLOTS),
+            links,
+            patience: Patience::for_ranks(n),
+            timeout,
+            abort: Arc::new(AtomicBool::new(false)),
+            sequence: 0,
+            broken: None,
+        };
+        Ok(links.into_iter().enumerate().map(make).collect())
+    }
+
+    fn meet(config: &Config) -> Result<Self> {
+        let deadline = Instant::now() + config.timeout;
+        let mut meeting = meet(config)?;
+        let order = meeting.ring_order().into_iter().map(|rank| rank as u32).collect();
+        let ring = Ring::new(order).ok_or_else(|| {
+            Error::io("ordering the ring", std::io::Error::other("the hosts' ranks overlap"))
+        })?;
+        let slots = if meeting.needs_tcp() { TCP_SLOTS } else { SHM_SLOTS };
+        let links = connect(&mut meeting, &ring, config, slots, deadline)?;
+        let rank = meeting.rank;
+        Ok(Self {
+            rank,
+            local_rank: meeting.local_rank(),
+            local_size: meeting.local_size(),
+            peers: meeting.peers.iter().map(|info| info.peer()).collect(),
+            planner: Planner::new(ring, rank as u32, slots),
+            links,
+            patience: Patience::for_ranks(meeting.local_size()),
+            timeout: config.timeout,
+            abort: Arc::new(AtomicBool::new(false)),
+            sequence: 0,
+            broken: None,
+        })
+    }
+}
+
+/// The links to the next rank of the ring and from the one before.
+fn connect(
+    meeting: &mut Meeting,
+    ring: &Ring,
+    config: &Config,
+    slots: SlotShape,
+    deadline: Instant,
+) -> Result<Links> {
+    let (me, size) = (meeting.rank, meeting.size());
+    let mut links = Links::new(size);
+    if size == 1 {
+        return Ok(links);
+    }
+    let to = ring.after(me as u32, 1) as usize;
+    let from = ring.after(me as u32, -1) as usize;
+    let (dial, accept) = (PairKey { from: me, to }, PairKey { from, to: me });
+    let settings = Settings { congestion: config.tcp_congestion.clone(), ..Settings::default() };
+    for connection in meeting.connect(&[dial], &[accept])? {
+        let outgoing = connection.pair == dial;
+        match connection.streams {
+            Streams::Shm(life) if outgoing => links.add_tx(to, shm::sender(slots, life)?),
+            Streams::Shm(life) => {
+                let peer = meeting.peers[from].peer().to_string();
+                links.add_rx(from, shm::receiver(slots, life, &peer, deadline)?);
+            }
+            Streams::Tcp(streams) => {
+                streams.iter().try_for_each(|stream| tune(stream, &settings))?;
+                if outgoing {
+                    links.add_tx(to, Box::new(tcp::Tx::new(streams, slots, 0)?));
+                } else {
+                    links.add_rx(from, Box::new(tcp::Rx::new(streams, slots, 0)?));
+                }
+            }
+        }
+    }
+    Ok(links)
+}

@@ -1,0 +1,333 @@
+//! Config: who this process is in its world, where the ranks meet and how they talk. The only room
+//! that reads the environment. May touch: error, `std::env`.
+//! Law: what the user said is obeyed or refused with its name and value, never ignored.
+
+mod launcher;
+mod own;
+mod slurm;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Once;
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+
+/// How long any wait lasts when nobody said otherwise.
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
+/// The longest timeout that makes sense; beyond it clocks overflow.
+const LONGEST_TIMEOUT: Duration = Duration::from_secs(1_000_000_000);
+/// Ranks are sent as 32-bit numbers.
+const MAX_SIZE: usize = 1 << 20;
+/// More connections per link than this only waste memory.
+const MAX_TCP_SOCKETS: usize = 64;
+
+/// How ranks of one pair reach each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Transport {
+    /// Shared memory where both sit on one host, TCP otherwise.
+    #[default]
+    Auto,
+    /// Shared memory only.
+    Shm,
+    /// TCP only.
+    Tcp,
+}
+
+/// Where ranks meet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreAddr {
+    /// `fd:N`: an inherited, connected Unix stream socket to the launcher's store.
+    Fd(i32),
+    /// `host:port`: rank 0 listens there.
+    Tcp {
+        /// A name or an address, without brackets.
+        host: String,
+        /// The port.
+        port: u16,
+    },
+    /// `unix:@name`: an abstract Unix socket where rank 0 listens; for ranks of one host.
+    Unix(String),
+}
+
+impl FromStr for StoreAddr {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(number) = text.strip_prefix("fd:") {
+            return match number.parse() {
+                Ok(fd) if fd >= 0 => Ok(Self::Fd(fd)),
+                _ => Err("after fd: comes the number of an open descriptor".into()),
+            };
+        }
+        if let Some(name) = text.strip_prefix("unix:") {
+            return match name.strip_prefix('@') {
+                Some(name) if (1..=100).contains(&name.len()) && !name.contains('\0') => {
+                    Ok(Self::Unix(name.into()))
+                }
+                _ => Err("after unix: comes @ and a name of 1 to 100 bytes".into()),
+            };
+        }
+        let Some((host, port)) = text.rsplit_once(':') else {
+            return Err("it must be host:port, [address]:port, unix:@name or fd:N".into());
+        };
+        let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
+        if bare.is_none() && host.contains(':') {
+            return Err("write an IPv6 address in brackets: [address]:port".into());
+        }
+        let host = bare.unwrap_or(host);
+        match port.parse() {
+            _ if host.is_empty() => Err("the host is missing before the colon".into()),
+            Ok(port) if port > 0 => Ok(Self::Tcp { host: host.into(), port }),
+            _ => Err("the port must be a number from 1 to 65535".into()),
+        }
+    }
+}
+
+impl fmt::Display for StoreAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fd(fd) => write!(f, "fd:{fd}"),
+            Self::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Self::Tcp { host, port } => write!(f, "{host}:{port}"),
+            Self::Unix(name) => write!(f, "unix:@{name}"),
+        }
+    }
+}
+
+/// Everything that a rank is told before it meets the others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// This process's rank.
+    pub rank: usize,
+    /// The world size.
+    pub size: usize,
+    /// The rank among those on this host, if the launcher said so.
+    pub local_rank: Option<usize>,
+    /// The number of ranks on this host, if the launcher said so.
+    pub local_size: Option<usize>,
+    /// Where ranks meet; a world of one needs no such place.
+    pub store: Option<StoreAddr>,
+    /// The longest that any wait lasts.
+    pub timeout: Duration,
+    /// Which transport pairs of ranks use.
+    pub transport: Transport,
+    /// Which network interfaces may be used.
+    pub interface: Option<String>,
+    /// Connections per TCP link.
+    pub tcp_sockets: usize,
+    /// The kernel's congestion control for TCP links, if not its default.
+    pub tcp_congestion: Option<String>,
+    /// Who said all this, for messages.
+    pub source: String,
+}
+
+impl Default for Config {
+    /// A world of one rank.
+    fn default() -> Self {
+        Self {
+            rank: 0,
+            size: 1,
+            local_rank: None,
+            local_size: None,
+            store: None,
+            timeout: DEFAULT_TIMEOUT,
+            transport: Transport::Auto,
+            interface: None,
+            tcp_sockets: 1,
+            tcp_congestion: None,
+            source: "no launcher".into(),
+        }
+    }
+}
+
+/// What surrounds a process, as far as it says who the process is.
+#[derive(Clone, Debug)]
+pub struct Surroundings {
+    /// The environment variables.
+    pub vars: BTreeMap<OsString, OsString>,
+    /// The user.
+    pub uid: u32,
+    /// The nearest ancestor process that lacks a variable: the launcher that sets it.
+    pub ancestor_without: fn(&str) -> u32,
+}
+
+impl Surroundings {
+    /// Those of this process.
+    #[must_use]
+    pub fn of_this_process() -> Self {
+        Self {
+            vars: std::env::vars_os().collect(),
+            uid: nix::unistd::geteuid().as_raw(),
+            ancestor_without: launcher::ancestor_without,
+        }
+    }
+}
+
+impl Config {
+    /// What the environment says: the `RINGREDUCE_*` variables, else those of torchrun, Open MPI,
+    /// MPICH or Intel MPI, or Slurm; a world of one rank without any of them. Warnings go to
+    /// `tracing` and, once per process, to stderr.
+    ///
+    /// # Errors
+    /// If a variable is malformed or incomplete, or if two launchers disagree.
+    pub fn from_env() -> Result<Self> {
+        static ONCE: Once = Once::new();
+        let (config, warnings) = Self::detect(&Surroundings::of_this_process())?;
+        for warning in &warnings {
+            tracing::warn!("{warning}");
+        }
+        ONCE.call_once(|| {
+            for warning in &warnings {
+                eprintln!("ringreduce: warning: {warning}");
+            }
+        });
+        Ok(config)
+    }
+
+    /// What the `RINGREDUCE_*` settings say, for a rank that is told by its program who it is.
+    ///
+    /// # Errors
+    /// If a setting is malformed.
+    pub fn settings() -> Result<Self> {
+        let around = Surroundings::of_this_process();
+        let mut config = Self { source: "the program".into(), ..Self::default() };
+        config.store = own::settings(Vars(&around.vars), &mut config)?;
+        Ok(config)
+    }
+
+    /// [`Self::from_env`] for any surroundings; the warnings are handed back.
+    ///
+    /// # Errors
+    /// As [`Self::from_env`].
+    pub fn detect(around: &Surroundings) -> Result<(Self, Vec<String>)> {
+        let vars = Vars(&around.vars);
+        let mut warnings = own::unknown_names(vars);
+        let mut config = Self::default();
+        let given_store = own::settings(vars, &mut config)?;
+        let place = match launcher::forced(vars)? {
+            Some(launcher::Forced::Alone) => None,
+            Some(launcher::Forced::Own) => Some(own::place(vars)?.ok_or_else(|| {
+                let expected = "ringrun left no RINGREDUCE_RANK and RINGREDUCE_SIZE".into();
+                malformed(own::LAUNCHER, "ringrun", expected)
+            })?),
+            Some(launcher::Forced::Foreign(launcher)) => {
+                Some(launcher::named(launcher, vars, around)?)
+            }
+            None => match own::place(vars)? {
+                Some(place) => Some(place),
+                None => launcher::first_complete(vars, around)?,
+            },
+        };
+        match place {
+            None => warnings.extend(launcher::alone_in_a_job(vars)),
+            Some(place) => {
+                config.rank = place.rank;
+                config.size = place.size;
+                config.local_rank = place.local_rank;
+                config.local_size = place.local_size;
+                config.store = place.store;
+                config.source = place.source;
+            }
+        }
+        config.store = given_store.or(config.store).filter(|_| config.size != 1);
+        config.validate()?;
+        Ok((config, warnings))
+    }
+
+    /// Do the settings make sense together? Every way to make a `Config` ends here.
+    ///
+    /// # Errors
+    /// [`Error::Config`] naming the setting and its value.
+    pub fn validate(&self) -> Result<()> {
+        let Self { rank, size, local_rank, local_size, .. } = *self;
+        let refuse = |name: &str, given: &dyn fmt::Display, expected: String| {
+            Err(malformed(name, &given.to_string(), format!("{expected} ({})", self.source)))
+        };
+        if size == 0 || size > MAX_SIZE {
+            return refuse("world size", &size, format!("it must be 1 to {MAX_SIZE}"));
+        }
+        if rank >= size {
+            return refuse("rank", &rank, format!("it must be below the world size, {size}"));
+        }
+        let most = local_size.unwrap_or(size);
+        if most == 0 || most > size {
+            return refuse("local size", &most, format!("it must be 1 to the world size, {size}"));
+        }
+        if let Some(local) = local_rank.filter(|&local| local >= most) {
+            return refuse(
+                "local rank",
+                &local,
+                format!("it must be below the local size, {most}"),
+            );
+        }
+        if self.timeout.is_zero() || self.timeout > LONGEST_TIMEOUT {
+            let given = self.timeout.as_secs_f64();
+            return refuse("timeout", &given, "it must be above 0, at most 1e9 seconds".into());
+        }
+        if self.tcp_sockets == 0 || self.tcp_sockets > MAX_TCP_SOCKETS {
+            let expected = format!("it must be 1 to {MAX_TCP_SOCKETS}");
+            return refuse(own::TCP_SOCKETS, &self.tcp_sockets, expected);
+        }
+        if self.store.is_none() && size > 1 {
+            let expected = format!(
+                "{size} ranks need a place to meet and none was given; set it to host:port, an \
+                 address of rank 0's host and a free port there, the same for all ranks"
+            );
+            return refuse(own::STORE, &"", expected);
+        }
+        Ok(())
+    }
+}
+
+/// The environment's variables, with what can be wrong with a value.
+#[derive(Clone, Copy)]
+struct Vars<'a>(&'a BTreeMap<OsString, OsString>);
+
+impl<'a> Vars<'a> {
+    fn has(self, name: &str) -> bool {
+        self.0.contains_key(std::ffi::OsStr::new(name))
+    }
+
+    /// The value of a variable that, if set, must be text and not empty.
+    fn text(self, name: &str) -> Result<Option<&'a str>> {
+        let Some(raw) = self.0.get(std::ffi::OsStr::new(name)) else { return Ok(None) };
+        match raw.to_str() {
+            None => Err(malformed(name, &raw.to_string_lossy(), "it is not UTF-8".into())),
+            Some("") => Err(malformed(name, "", "it is empty; unset it or give it a value".into())),
+            Some(text) => Ok(Some(text)),
+        }
+    }
+
+    /// A value that is compared or hashed only; anything unreadable counts as unset.
+    fn loose(self, name: &str) -> Option<&'a str> {
+        self.0.get(std::ffi::OsStr::new(name)).and_then(|raw| raw.to_str())
+    }
+
+    fn number(self, name: &str) -> Result<Option<usize>> {
+        self.text(name)?.map(|text| number(name, text)).transpose()
+    }
+}
+
+/// A whole number that is not negative.
+fn number(name: &str, text: &str) -> Result<usize> {
+    text.parse().map_err(|_| malformed(name, text, "it must be a whole number from 0".into()))
+}
+
+/// The error of a setting that makes no sense.
+fn malformed(name: &str, given: &str, expected: String) -> Error {
+    Error::Config { name: name.into(), given: given.into(), expected }
+}
+
+/// What a launcher (or the user) says of this process.
+#[derive(Clone, Debug)]
+struct Place {
+    rank: usize,
+    size: usize,
+    local_rank: Option<usize>,
+    local_size: Option<usize>,
+    store: Option<StoreAddr>,
+    source: String,
+}

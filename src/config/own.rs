@@ -1,0 +1,105 @@
+//! The `RINGREDUCE_*` variables: the place of this rank and the settings, and a hint for every
+//! name that looks like ours and is not. May touch: config.
+
+use std::time::Duration;
+
+use super::{Config, Place, StoreAddr, Transport, Vars, malformed, number};
+use crate::error::{Error, Result};
+
+pub(super) const RANK: &str = "RINGREDUCE_RANK";
+pub(super) const SIZE: &str = "RINGREDUCE_SIZE";
+pub(super) const LOCAL_RANK: &str = "RINGREDUCE_LOCAL_RANK";
+pub(super) const LOCAL_SIZE: &str = "RINGREDUCE_LOCAL_SIZE";
+pub(super) const STORE: &str = "RINGREDUCE_STORE";
+pub(super) const TIMEOUT: &str = "RINGREDUCE_TIMEOUT";
+pub(super) const TRANSPORT: &str = "RINGREDUCE_TRANSPORT";
+pub(super) const IFNAME: &str = "RINGREDUCE_IFNAME";
+pub(super) const LAUNCHER: &str = "RINGREDUCE_LAUNCHER";
+pub(super) const TCP_SOCKETS: &str = "RINGREDUCE_TCP_SOCKETS";
+pub(super) const TCP_CONGESTION: &str = "RINGREDUCE_TCP_CONGESTION";
+
+const KNOWN: [&str; 11] = [
+    RANK,
+    SIZE,
+    LOCAL_RANK,
+    LOCAL_SIZE,
+    STORE,
+    TIMEOUT,
+    TRANSPORT,
+    IFNAME,
+    LAUNCHER,
+    TCP_SOCKETS,
+    TCP_CONGESTION,
+];
+
+/// A warning for each variable that starts like ours but is unknown.
+pub(super) fn unknown_names(vars: Vars<'_>) -> Vec<String> {
+    let mut warnings = Vec::new();
+    for name in vars.0.keys().map(|name| name.to_string_lossy()) {
+        if !name.starts_with("RINGREDUCE_") || KNOWN.contains(&&*name) {
+            continue;
+        }
+        let nearest = KNOWN.iter().map(|known| (strsim::damerau_levenshtein(&name, known), known));
+        warnings.push(match nearest.min() {
+            Some((distance, known)) if distance <= 4 => {
+                format!("{name} is no variable of ringreduce and is ignored; did you mean {known}?")
+            }
+            _ => format!("{name} is no variable of ringreduce and is ignored"),
+        });
+    }
+    warnings
+}
+
+/// Fills the settings that any launcher's ranks may have; gives the store, which only overrides.
+pub(super) fn settings(vars: Vars<'_>, config: &mut Config) -> Result<Option<StoreAddr>> {
+    if let Some(text) = vars.text(TIMEOUT)? {
+        let seconds = text.parse().ok().and_then(|s| Duration::try_from_secs_f64(s).ok());
+        config.timeout = seconds.ok_or_else(|| {
+            malformed(TIMEOUT, text, "it must be a number of seconds, for example 2.5".into())
+        })?;
+    }
+    if let Some(text) = vars.text(TRANSPORT)? {
+        config.transport = match text {
+            "auto" => Transport::Auto,
+            "shm" => Transport::Shm,
+            "tcp" => Transport::Tcp,
+            _ => return Err(malformed(TRANSPORT, text, "it must be auto, shm or tcp".into())),
+        };
+    }
+    if let Some(sockets) = vars.number(TCP_SOCKETS)? {
+        config.tcp_sockets = sockets;
+    }
+    config.interface = vars.text(IFNAME)?.map(Into::into);
+    config.tcp_congestion = vars.text(TCP_CONGESTION)?.map(Into::into);
+    let Some(text) = vars.text(STORE)? else { return Ok(None) };
+    text.parse().map(Some).map_err(|reason| malformed(STORE, text, reason))
+}
+
+/// This rank as ringrun or the user numbered it, if they did.
+pub(super) fn place(vars: Vars<'_>) -> Result<Option<Place>> {
+    let (rank, size) = match (vars.text(RANK)?, vars.text(SIZE)?) {
+        (Some(rank), Some(size)) => (number(RANK, rank)?, number(SIZE, size)?),
+        (Some(rank), None) => return Err(lonely(RANK, rank, SIZE)),
+        (None, Some(size)) => return Err(lonely(SIZE, size, RANK)),
+        (None, None) => {
+            for name in [LOCAL_RANK, LOCAL_SIZE] {
+                if let Some(value) = vars.text(name)? {
+                    return Err(lonely(name, value, "RINGREDUCE_RANK and RINGREDUCE_SIZE"));
+                }
+            }
+            return Ok(None);
+        }
+    };
+    Ok(Some(Place {
+        rank,
+        size,
+        local_rank: vars.number(LOCAL_RANK)?,
+        local_size: vars.number(LOCAL_SIZE)?,
+        store: None,
+        source: format!("{RANK}={rank}, {SIZE}={size}"),
+    }))
+}
+
+fn lonely(name: &str, value: &str, missing: &str) -> Error {
+    malformed(name, value, format!("it needs {missing} beside it, which is not set"))
+}

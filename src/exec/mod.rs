@@ -1,0 +1,8 @@
+//! Executors: they walk the steps that a schedule lists.
+//! May touch: schedule, partition, memory, the link and kernel traits. Blocks only in `wait`.
+
+mod host;
+mod wait;
+
+pub use host::{Call, run};
+pub use wait::{Halt, Stop, Wait};

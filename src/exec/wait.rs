@@ -1,0 +1,147 @@
+//! The one place where a rank waits: look, spin, give way, park; with a deadline, an abort flag
+//! and, now and then, a look whether the peer still lives. May touch: link, sync.
+//!
+//! The law "no select": a wait is for one named link. While it lasts, bytes already committed to
+//! other links are moved on, which changes no order.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::link::{Fault, Frame, Links};
+use crate::sync::Patience;
+
+/// How often a parked rank looks for an abort and for the peer's death.
+const GLANCE: Duration = Duration::from_millis(10);
+
+/// Why a wait ended without what it waited for.
+#[derive(Debug)]
+pub enum Stop {
+    /// The link failed.
+    Fault(Fault),
+    /// The deadline passed.
+    Timeout(Duration),
+    /// The abort flag was raised.
+    Aborted,
+}
+
+impl From<Fault> for Stop {
+    fn from(fault: Fault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+/// A stop, and where: at which step, waiting for whom.
+#[derive(Debug)]
+pub struct Halt {
+    /// Why.
+    pub stop: Stop,
+    /// The step of the schedule.
+    pub step: usize,
+    /// The rank at the other end of the link.
+    pub peer: usize,
+}
+
+/// How to wait.
+#[derive(Debug)]
+pub struct Wait<'a> {
+    pub(crate) patience: Patience,
+    pub(crate) timeout: Duration,
+    pub(crate) abort: &'a AtomicBool,
+}
+
+/// What is waited for.
+#[derive(Clone, Copy, Debug)]
+enum Event<'f> {
+    /// A filled slot from this peer, with this frame.
+    Filled(usize, &'f Frame),
+    /// An empty slot to this peer.
+    Empty(usize),
+    /// Everything committed to this peer on its way.
+    Flushed(usize),
+}
+
+impl Wait<'_> {
+    pub(super) fn filled(&self, links: &mut Links, peer: usize, frame: &Frame) -> Result<(), Stop> {
+        self.until(links, Event::Filled(peer, frame))
+    }
+
+    pub(super) fn empty(&self, links: &mut Links, peer: usize) -> Result<(), Stop> {
+        self.until(links, Event::Empty(peer))
+    }
+
+    /// Everything on its way, to everybody: a call is over only then. Names the slow peer.
+    pub(super) fn flushed(&self, links: &mut Links) -> Result<(), (usize, Stop)> {
+        for at in 0..links.lazy().len() {
+            let peer = links.lazy()[at];
+            self.until(links, Event::Flushed(peer)).map_err(|stop| (peer, stop))?;
+        }
+        Ok(())
+    }
+
+    fn until(&self, links: &mut Links, event: Event<'_>) -> Result<(), Stop> {
+        if happened(links, event)? {
+            return Ok(());
+        }
+        let mut round = 0;
+        while self.patience.wait(round) {
+            if self.patience.done_spinning(round) && self.abort.load(Ordering::Relaxed) {
+                return Err(Stop::Aborted);
+            }
+            if happened(links, event)? {
+                return Ok(());
+            }
+            round += 1;
+            if round % 16 == 0 {
+                links.flush();
+            }
+        }
+        self.parked(links, event)
+    }
+
+    fn parked(&self, links: &mut Links, event: Event<'_>) -> Result<(), Stop> {
+        let began = Instant::now();
+        loop {
+            if self.abort.load(Ordering::Relaxed) {
+                return Err(Stop::Aborted);
+            }
+            check_alive(links, event)?;
+            // A peer that closed may have sent what we wait for before it did.
+            if happened(links, event)? {
+                return Ok(());
+            }
+            let waited = began.elapsed();
+            if waited >= self.timeout {
+                return Err(Stop::Timeout(self.timeout));
+            }
+            links.flush();
+            park(links, event, GLANCE.min(self.timeout - waited))?;
+            if happened(links, event)? {
+                return Ok(());
+            }
+        }
+    }
+}
+
+fn happened(links: &mut Links, event: Event<'_>) -> Result<bool, Fault> {
+    match event {
+        Event::Filled(peer, frame) => links.rx(peer)?.ready(frame),
+        Event::Empty(peer) => links.tx(peer)?.ready(),
+        Event::Flushed(peer) => links.tx(peer)?.flush(),
+    }
+}
+
+fn check_alive(links: &mut Links, event: Event<'_>) -> Result<(), Fault> {
+    match event {
+        Event::Filled(peer, _) => links.rx(peer)?.check_alive(),
+        Event::Empty(peer) | Event::Flushed(peer) => links.tx(peer)?.check_alive(),
+    }
+}
+
+fn park(links: &mut Links, event: Event<'_>, limit: Duration) -> Result<(), Fault> {
+    let outgoing = links.outgoing();
+    match event {
+        Event::Filled(peer, _) => links.rx(peer)?.park(limit, &outgoing),
+        Event::Empty(peer) | Event::Flushed(peer) => links.tx(peer)?.park(limit, &outgoing),
+    }
+    Ok(())
+}

@@ -1,0 +1,3 @@
+//! The kernels of AArch64.
+
+pub(super) mod neon;

@@ -1,0 +1,272 @@
+//! The FIFO of slots in memory that both ends map: threads (`loopback`) or processes (`shm`).
+//! May touch: memory, partition, sync, region. Unsafe: addresses inside the region.
+//!
+//! A slot's first cache line is its header; `ready` in it says that the slot is filled, so that
+//! flag, description and a payload of up to 32 bytes cross to the other CPU as one line. The
+//! receiver counts released slots in a line of its own, which the sender reads only when it knows
+//! of no empty slot. The law of `link` holds: commit is stores alone.
+#![allow(unsafe_code)]
+
+use std::num::NonZeroUsize;
+use std::os::fd::RawFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use crossbeam_utils::CachePadded;
+
+use super::region::Region;
+use super::{Fault, Frame, hung_up, poll};
+use crate::memory::{Dst, Src};
+use crate::partition::SlotShape;
+use crate::sync::Sleeper;
+
+const HEADER: usize = 64;
+/// Payloads up to this length travel in the header's line, behind the header itself.
+const INLINE: usize = 32;
+
+/// A poll can't watch a futex: while other links have bytes to move on, this one is looked at as
+/// often as that.
+const GLANCE: Duration = Duration::from_micros(100);
+
+#[repr(C)]
+struct Control {
+    /// Slots that the receiver gave back, modulo 2^32.
+    released: CachePadded<AtomicU32>,
+    receiver: CachePadded<End>,
+    sender: CachePadded<End>,
+}
+
+/// What one end tells the other, rarely written.
+#[repr(C)]
+struct End {
+    sleeper: Sleeper,
+    closed: AtomicU32,
+}
+
+#[repr(C, align(64))]
+struct Header {
+    /// The slot's number on this link plus one, modulo 2^32, once it is filled.
+    ready: AtomicU32,
+    len: AtomicU32,
+    epoch: AtomicU32,
+    /// Zero; for what a later version may need.
+    reserved: AtomicU32,
+    sequence: AtomicU64,
+    fingerprint: AtomicU64,
+}
+
+/// Both ends' common part: where the slots are and which is next.
+#[derive(Debug)]
+struct Fifo {
+    region: Arc<Region>,
+    shape: SlotShape,
+    /// The number of the next slot, modulo 2^32, and where it is.
+    number: u32,
+    index: usize,
+    /// Ends when the peer's process does; none between threads.
+    life: Option<UnixStream>,
+}
+
+fn stride(shape: SlotShape) -> usize {
+    HEADER + shape.bytes.next_multiple_of(HEADER)
+}
+
+/// Bytes of memory that a FIFO of this shape takes.
+pub(crate) fn footprint(shape: SlotShape) -> NonZeroUsize {
+    let control = NonZeroUsize::MIN.saturating_add(size_of::<Control>() - 1);
+    control.saturating_add(stride(shape) * shape.capacity)
+}
+
+impl Fifo {
+    fn new(region: Arc<Region>, shape: SlotShape, life: Option<UnixStream>) -> Self {
+        assert!(region.len() >= footprint(shape).get() && shape.capacity > 0);
+        Self { region, shape, number: 0, index: 0, life }
+    }
+
+    fn control(&self) -> &Control {
+        // SAFETY: the region is page-aligned, large enough (checked in `new`) and starts zeroed;
+        // every field of `Control` is atomic, and zero is valid for all.
+        unsafe { self.region.start().cast().as_ref() }
+    }
+
+    fn slot(&self) -> *mut u8 {
+        let offset = size_of::<Control>() + self.index * stride(self.shape);
+        // SAFETY: `index < capacity`, so the offset lies inside the region (checked in `new`).
+        unsafe { self.region.start().as_ptr().add(offset) }
+    }
+
+    fn header(&self) -> &Header {
+        // SAFETY: every slot starts at a multiple of 64 inside the region, and a header is atomics
+        // only, for which any bytes are valid.
+        unsafe { &*self.slot().cast::<Header>() }
+    }
+
+    fn payload(&self, len: usize) -> *mut u8 {
+        assert!(len <= self.shape.bytes);
+        let offset = if len <= INLINE { size_of::<Header>() - INLINE } else { HEADER };
+        // SAFETY: header plus payload fit the stride of a slot.
+        unsafe { self.slot().add(offset) }
+    }
+
+    fn advance(&mut self) {
+        self.number = self.number.wrapping_add(1);
+        self.index += 1;
+        if self.index == self.shape.capacity {
+            self.index = 0;
+        }
+    }
+
+    fn check_peer(&self, closed: &AtomicU32) -> Result<(), Fault> {
+        if closed.load(Ordering::Acquire) != 0 {
+            return Err(Fault::Lost("it closed its communicator".into()));
+        }
+        if self.life.as_ref().is_some_and(hung_up) {
+            return Err(Fault::Lost("its process ended".into()));
+        }
+        Ok(())
+    }
+}
+
+/// The sending end.
+#[derive(Debug)]
+pub(crate) struct Tx {
+    fifo: Fifo,
+    /// The receiver's count as last read: it is looked at only when that shows no empty slot.
+    released: u32,
+}
+
+/// The receiving end.
+#[derive(Debug)]
+pub(crate) struct Rx {
+    fifo: Fifo,
+}
+
+impl Tx {
+    pub(crate) fn new(region: Arc<Region>, shape: SlotShape, life: Option<UnixStream>) -> Self {
+        let fifo = Fifo::new(region, shape, life);
+        fifo.control().sender.sleeper.attach();
+        Self { fifo, released: 0 }
+    }
+
+    fn has_room(&self) -> bool {
+        (self.fifo.number.wrapping_sub(self.released) as usize) < self.fifo.shape.capacity
+    }
+}
+
+impl super::Tx for Tx {
+    fn ready(&mut self) -> Result<bool, Fault> {
+        if self.has_room() {
+            return Ok(true);
+        }
+        self.released = self.fifo.control().released.load(Ordering::Acquire);
+        Ok(self.has_room())
+    }
+
+    fn reserve(&mut self, len: usize) -> Dst<'_> {
+        // SAFETY: the slot is empty (`ready` said so): the receiver does not touch it until it is
+        // committed, and the region lives as long as this borrow.
+        unsafe { Dst::new(self.fifo.payload(len), len) }
+    }
+
+    fn commit(&mut self, frame: &Frame) -> Result<(), Fault> {
+        let header = self.fifo.header();
+        header.len.store(frame.len, Ordering::Relaxed);
+        header.epoch.store(frame.epoch, Ordering::Relaxed);
+        header.sequence.store(frame.sequence, Ordering::Relaxed);
+        header.fingerprint.store(frame.fingerprint, Ordering::Relaxed);
+        header.ready.store(self.fifo.number.wrapping_add(1), Ordering::Release);
+        self.fifo.control().receiver.sleeper.wake(&header.ready);
+        self.fifo.advance();
+        Ok(())
+    }
+
+    fn park(&mut self, limit: Duration, outgoing: &[RawFd]) {
+        if !outgoing.is_empty() {
+            return poll::sleep(limit.min(GLANCE), None, outgoing);
+        }
+        let control = self.fifo.control();
+        control.sender.sleeper.sleep(&control.released, self.released, limit);
+    }
+
+    fn check_alive(&mut self) -> Result<(), Fault> {
+        self.fifo.check_peer(&self.fifo.control().receiver.closed)
+    }
+}
+
+impl Rx {
+    pub(crate) fn new(region: Arc<Region>, shape: SlotShape, life: Option<UnixStream>) -> Self {
+        let fifo = Fifo::new(region, shape, life);
+        fifo.control().receiver.sleeper.attach();
+        Self { fifo }
+    }
+
+    fn filled(&self) -> bool {
+        self.fifo.header().ready.load(Ordering::Acquire) == self.fifo.number.wrapping_add(1)
+    }
+}
+
+impl super::Rx for Rx {
+    fn ready(&mut self, expect: &Frame) -> Result<bool, Fault> {
+        if !self.filled() {
+            return Ok(false);
+        }
+        let header = self.fifo.header();
+        let found = Frame {
+            len: header.len.load(Ordering::Relaxed),
+            epoch: header.epoch.load(Ordering::Relaxed),
+            sequence: header.sequence.load(Ordering::Relaxed),
+            fingerprint: header.fingerprint.load(Ordering::Relaxed),
+        };
+        expect.check(&found)?;
+        Ok(true)
+    }
+
+    fn peek(&self, len: usize) -> Src<'_> {
+        // SAFETY: the slot is filled (`ready` said so): the sender does not touch it until it is
+        // released, and the region lives as long as this borrow.
+        unsafe { Src::new(self.fifo.payload(len), len) }
+    }
+
+    fn release(&mut self) {
+        self.fifo.advance();
+        let control = self.fifo.control();
+        control.released.store(self.fifo.number, Ordering::Release);
+        control.sender.sleeper.wake(&control.released);
+    }
+
+    fn park(&mut self, limit: Duration, outgoing: &[RawFd]) {
+        if !outgoing.is_empty() {
+            return poll::sleep(limit.min(GLANCE), None, outgoing);
+        }
+        let ready = &self.fifo.header().ready;
+        let seen = ready.load(Ordering::Acquire);
+        if seen != self.fifo.number.wrapping_add(1) {
+            self.fifo.control().receiver.sleeper.sleep(ready, seen, limit);
+        }
+    }
+
+    fn check_alive(&mut self) -> Result<(), Fault> {
+        let lost = self.fifo.check_peer(&self.fifo.control().sender.closed);
+        // What it sent before it went is still good.
+        if lost.is_err() && self.filled() { Ok(()) } else { lost }
+    }
+}
+
+impl Drop for Tx {
+    fn drop(&mut self) {
+        let control = self.fifo.control();
+        control.sender.closed.store(1, Ordering::Release);
+        // Whoever sleeps on the next slot looks at `closed` when it wakes.
+        control.receiver.sleeper.wake(&self.fifo.header().ready);
+    }
+}
+
+impl Drop for Rx {
+    fn drop(&mut self) {
+        let control = self.fifo.control();
+        control.receiver.closed.store(1, Ordering::Release);
+        control.sender.sleeper.wake(&control.released);
+    }
+}

@@ -1,0 +1,104 @@
+//! All links of one rank, found by the peer's rank. May touch: the link traits.
+
+use std::fmt;
+use std::os::fd::RawFd;
+
+use super::{Fault, Rx, Tx};
+
+/// The links that a rank's plans walk over.
+pub struct Links {
+    rx: Vec<Option<Box<dyn Rx>>>,
+    tx: Vec<Option<Box<dyn Tx>>>,
+    /// The peers to which bytes may be left behind by a commit.
+    lazy: Vec<usize>,
+}
+
+/// A plan never names a link that was not made for it; if one did, the call fails, not the process.
+fn missing() -> Fault {
+    Fault::Lost("there is no link to it".into())
+}
+
+impl Links {
+    /// No links yet, in a world of `size` ranks.
+    #[must_use]
+    pub fn new(size: usize) -> Self {
+        let rx = (0..size).map(|_| None).collect();
+        let tx = (0..size).map(|_| None).collect();
+        Self { rx, tx, lazy: Vec::new() }
+    }
+
+    /// Adds the link that chunks come from `peer` by.
+    pub fn add_rx(&mut self, peer: usize, link: Box<dyn Rx>) {
+        self.rx[peer] = Some(link);
+    }
+
+    /// Adds the link that chunks go to `peer` by.
+    pub fn add_tx(&mut self, peer: usize, link: Box<dyn Tx>) {
+        if link.is_lazy() {
+            self.lazy.push(peer);
+        }
+        self.tx[peer] = Some(link);
+    }
+
+    /// The link from `peer`.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn rx(&mut self, peer: usize) -> Result<&mut dyn Rx, Fault> {
+        match self.rx.get_mut(peer) {
+            Some(Some(link)) => Ok(link.as_mut()),
+            _ => Err(missing()),
+        }
+    }
+
+    /// The link to `peer`.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn tx(&mut self, peer: usize) -> Result<&mut dyn Tx, Fault> {
+        match self.tx.get_mut(peer) {
+            Some(Some(link)) => Ok(link.as_mut()),
+            _ => Err(missing()),
+        }
+    }
+
+    /// Both: what a step that receives and sends works on.
+    ///
+    /// # Errors
+    /// If either is missing.
+    pub fn both(&mut self, from: usize, to: usize) -> Result<(&mut dyn Rx, &mut dyn Tx), Fault> {
+        match (self.rx.get_mut(from), self.tx.get_mut(to)) {
+            (Some(Some(rx)), Some(Some(tx))) => Ok((rx.as_mut(), tx.as_mut())),
+            _ => Err(missing()),
+        }
+    }
+
+    /// The peers to whom bytes may be left behind by a commit.
+    #[must_use]
+    pub fn lazy(&self) -> &[usize] {
+        &self.lazy
+    }
+
+    /// Moves on what was committed to anybody. A failure shows again when its link is used.
+    pub fn flush(&mut self) {
+        for &peer in &self.lazy {
+            if let Some(link) = &mut self.tx[peer] {
+                let _ = link.flush();
+            }
+        }
+    }
+
+    /// The descriptors to poll for writing while committed bytes are left.
+    pub fn outgoing(&self) -> Vec<RawFd> {
+        let links = self.lazy.iter().filter_map(|&peer| self.tx[peer].as_ref());
+        links.filter_map(|link| link.outgoing()).collect()
+    }
+}
+
+impl fmt::Debug for Links {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let from: Vec<_> = (0..self.rx.len()).filter(|&peer| self.rx[peer].is_some()).collect();
+        let to: Vec<_> = (0..self.tx.len()).filter(|&peer| self.tx[peer].is_some()).collect();
+        f.debug_struct("Links").field("from", &from).field("to", &to).finish()
+    }
+}

@@ -1,0 +1,18 @@
+//! Links between two threads of one process: the shared-memory FIFO in anonymous memory.
+//! May touch: fifo, region.
+
+use std::sync::Arc;
+
+use super::{Rx, Tx, fifo, region::Region};
+use crate::error::Result;
+use crate::partition::SlotShape;
+
+/// Both ends of a new link.
+///
+/// # Errors
+/// If the memory can't be had.
+pub fn pair(shape: SlotShape) -> Result<(Box<dyn Tx>, Box<dyn Rx>)> {
+    let region = Arc::new(Region::anonymous(fifo::footprint(shape))?);
+    let tx = fifo::Tx::new(Arc::clone(&region), shape, None);
+    Ok((Box::new(tx), Box::new(fifo::Rx::new(region, shape, None))))
+}

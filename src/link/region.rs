@@ -1,0 +1,100 @@
+//! A mapping that a link's slots live in: anonymous for the threads of one process, a sealed memfd
+//! for two processes. Nothing has a name, so nothing is left behind, whatever dies.
+//! May touch: nix. Unsafe: mapping and unmapping.
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+use std::num::NonZeroUsize;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+
+use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use nix::sys::stat::fstat;
+
+use crate::error::{Error, Result};
+
+/// Mapped memory, zero at first, unmapped on drop.
+#[derive(Debug)]
+pub(crate) struct Region {
+    start: NonNull<c_void>,
+    len: NonZeroUsize,
+}
+
+// SAFETY: a mapping belongs to the process, not to a thread; access to its contents is by atomics
+// and by the protocol of the link that owns the region.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+const RW: ProtFlags = ProtFlags::PROT_READ.union(ProtFlags::PROT_WRITE);
+
+impl Region {
+    /// Memory for the threads of this process.
+    pub(crate) fn anonymous(len: NonZeroUsize) -> Result<Self> {
+        let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_POPULATE;
+        // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing.
+        let start = unsafe { mmap_anonymous(None, len, RW, flags) }
+            .map_err(|e| Error::io(format!("mapping {len} bytes for a link"), e))?;
+        Ok(Self { start, len })
+    }
+
+    /// Memory that another process can map too, by the descriptor returned with it. It is
+    /// allocated and sealed: neither side can shrink it under the other.
+    pub(crate) fn shared(len: NonZeroUsize) -> Result<(Self, OwnedFd)> {
+        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+        let fd = memfd_create(c"ringreduce", flags).map_err(|e| Error::io("memfd_create", e))?;
+        let size = i64::try_from(len.get())
+            .map_err(|_| Error::io("sizing a link", nix::errno::Errno::EFBIG))?;
+        fallocate(fd.as_fd(), FallocateFlags::empty(), 0, size)
+            .map_err(|e| Error::io(format!("allocating {len} bytes of shared memory"), e))?;
+        let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
+        fcntl(fd.as_fd(), FcntlArg::F_ADD_SEALS(seals))
+            .map_err(|e| Error::io("sealing a link's memory", e))?;
+        Ok((Self::map(fd.as_fd(), len)?, fd))
+    }
+
+    /// Maps what the peer made by [`Self::shared`], after checking that it is what was agreed.
+    pub(crate) fn open(fd: BorrowedFd<'_>, len: NonZeroUsize, peer: &str) -> Result<Self> {
+        let refuse = |reason: String| Error::Handshake { peer: peer.into(), reason };
+        let seals = fcntl(fd, FcntlArg::F_GET_SEALS)
+            .map_err(|e| refuse(format!("sent a descriptor that is no memfd ({e})")))?;
+        if !SealFlag::from_bits_retain(seals).contains(SealFlag::F_SEAL_SHRINK) {
+            return Err(refuse("sent shared memory that it could still shrink".into()));
+        }
+        let size = fstat(fd).map_err(|e| Error::io("looking at a link's memory", e))?.st_size;
+        if usize::try_from(size) != Ok(len.get()) {
+            return Err(refuse(format!("sent {size} bytes of shared memory instead of {len}")));
+        }
+        Self::map(fd, len)
+    }
+
+    fn map(fd: BorrowedFd<'_>, len: NonZeroUsize) -> Result<Self> {
+        let flags = MapFlags::MAP_SHARED | MapFlags::MAP_POPULATE;
+        // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing; the seals
+        // keep its pages there.
+        let start = unsafe { mmap(None, len, RW, flags, fd, 0) }
+            .map_err(|e| Error::io(format!("mapping {len} bytes of shared memory"), e))?;
+        Ok(Self { start, len })
+    }
+
+    /// Where it begins; page-aligned.
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.start.cast()
+    }
+
+    /// Bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.len.get()
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: this very mapping was made by mmap, and links hand out no views that outlive it.
+        if let Err(e) = unsafe { munmap(self.start, self.len.get()) } {
+            tracing::warn!("unmapping a link: {e}");
+        }
+    }
+}

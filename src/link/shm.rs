@@ -1,0 +1,41 @@
+//! Links between two processes of one host: the FIFO in a memfd that the sender makes and passes
+//! to the receiver over a Unix socket, which then stays open as a sign of life.
+//! May touch: fifo, region, rendezvous (passing the descriptor).
+
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::{Rx, Tx, fifo, region::Region};
+use crate::error::{Error, Result};
+use crate::partition::SlotShape;
+use crate::rendezvous::{recv_fd, send_fd};
+
+/// The sending end, over the connection to its receiver.
+///
+/// # Errors
+/// If the memory can't be had or not be passed on.
+pub fn sender(shape: SlotShape, life: UnixStream) -> Result<Box<dyn Tx>> {
+    let (region, fd) = Region::shared(fifo::footprint(shape))?;
+    send_fd(&life, fd).map_err(|e| Error::io("handing over a link's memory", e))?;
+    Ok(Box::new(fifo::Tx::new(Arc::new(region), shape, Some(life))))
+}
+
+/// The receiving end, over the connection from its sender; `peer` names that one in errors.
+///
+/// # Errors
+/// If nothing comes before the deadline, or not what was agreed.
+pub fn receiver(
+    shape: SlotShape,
+    life: UnixStream,
+    peer: &str,
+    deadline: Instant,
+) -> Result<Box<dyn Rx>> {
+    let fd = recv_fd(&life, deadline).map_err(|e| Error::Handshake {
+        peer: peer.into(),
+        reason: format!("no memory for the link came: {e}"),
+    })?;
+    let region = Region::open(fd.as_fd(), fifo::footprint(shape), peer)?;
+    Ok(Box::new(fifo::Rx::new(Arc::new(region), shape, Some(life))))
+}

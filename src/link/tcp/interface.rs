@@ -1,0 +1,242 @@
+//! Which of this host's addresses TCP links use. `choose` is a pure function over a list, `list`
+//! the system call that makes the list. May touch: error, OS crates.
+
+use std::net::IpAddr;
+
+use nix::ifaddrs::getifaddrs;
+use nix::net::if_::InterfaceFlags;
+use nix::sys::socket::SockaddrStorage;
+
+use crate::error::{Error, Result};
+
+/// Interfaces that only containers and virtual machines of this host use.
+const VIRTUAL: [&str; 4] = ["docker", "virbr", "veth", "br-"];
+
+/// One address of one network interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// The interface's name; one with several addresses is listed several times.
+    pub name: String,
+    /// The address.
+    pub address: IpAddr,
+    /// Is the interface up?
+    pub up: bool,
+}
+
+/// This host's interfaces and addresses, in the system's order.
+///
+/// # Errors
+/// If the system does not tell.
+pub fn list() -> Result<Vec<Interface>> {
+    let all = getifaddrs().map_err(|e| Error::io("listing the network interfaces", e))?;
+    Ok(all
+        .filter_map(|it| {
+            let address = ip(it.address.as_ref()?)?;
+            let up = it.flags.contains(InterfaceFlags::IFF_UP);
+            Some(Interface { name: it.interface_name, address, up })
+        })
+        .collect())
+}
+
+fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
+    let v4 = address.as_sockaddr_in().map(|a| IpAddr::V4(a.ip()));
+    v4.or_else(|| address.as_sockaddr_in6().map(|a| IpAddr::V6(a.ip())))
+}
+
+/// The address to use. `spec` is a list with commas of name prefixes (`eth,ib`) or subnets
+/// (`10.0.0.0/8`, `fd00::/8`), of which the first that fits anything decides; `=` before the list
+/// makes its names exact, `^` (or `^=`) turns it into what must not be used. Without a spec, or
+/// with an excluding one, what serves containers and virtual machines is passed over, and loopback
+/// is used only if nothing else is there. IPv4 goes before IPv6; what is down or IPv6 link-local
+/// is never used.
+///
+/// # Errors
+/// If the spec is malformed or nothing fits it: the error lists what there is.
+pub fn choose(spec: Option<&str>, interfaces: &[Interface]) -> Result<IpAddr> {
+    let given = spec.unwrap_or("");
+    let wrong = |problem: &str| Error::Config {
+        name: "RINGREDUCE_IFNAME".into(),
+        given: given.into(),
+        expected: format!("{problem}; this host has {}", inventory(interfaces)),
+    };
+    let spec = Spec::parse(given).map_err(|problem| wrong(&problem))?;
+    let usable = || interfaces.iter().filter(|i| i.up && !link_local(i.address));
+    let chosen = if spec.exclude {
+        let rest = || usable().filter(|i| !spec.items.iter().any(|item| item.fits(i)));
+        let real = |i: &&Interface| !VIRTUAL.iter().any(|prefix| i.name.starts_with(prefix));
+        best(rest().filter(real).filter(|i| !i.address.is_loopback()))
+            .or_else(|| best(rest().filter(|i| i.address.is_loopback())))
+    } else {
+        spec.items.iter().find_map(|item| best(usable().filter(|i| item.fits(i))))
+    };
+    chosen.ok_or_else(|| wrong("no usable network interface fits"))
+}
+
+/// The first IPv4 address, or else the first one.
+fn best<'a>(mut of: impl Iterator<Item = &'a Interface> + Clone) -> Option<IpAddr> {
+    of.clone().find(|i| i.address.is_ipv4()).or_else(|| of.next()).map(|i| i.address)
+}
+
+fn link_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
+}
+
+fn inventory(interfaces: &[Interface]) -> String {
+    let entry = |i: &Interface| {
+        let down = if i.up { "" } else { " (down)" };
+        format!("{} {}{down}", i.name, i.address)
+    };
+    let entries: Vec<_> = interfaces.iter().map(entry).collect();
+    if entries.is_empty() { "none".into() } else { entries.join(", ") }
+}
+
+/// A spec, read.
+struct Spec<'a> {
+    exclude: bool,
+    items: Vec<Item<'a>>,
+}
+
+enum Item<'a> {
+    Prefix(&'a str),
+    Exact(&'a str),
+    Subnet(IpAddr, u32),
+}
+
+impl<'a> Spec<'a> {
+    fn parse(spec: &'a str) -> Result<Self, String> {
+        if spec.is_empty() {
+            return Ok(Self { exclude: true, items: Vec::new() });
+        }
+        let (exclude, list) = spec.strip_prefix('^').map_or((false, spec), |list| (true, list));
+        let (exact, list) = list.strip_prefix('=').map_or((false, list), |list| (true, list));
+        let items = list.split(',').map(|item| Item::parse(item.trim(), exact));
+        Ok(Self { exclude, items: items.collect::<Result<_, _>>()? })
+    }
+}
+
+impl<'a> Item<'a> {
+    fn parse(item: &'a str, exact: bool) -> Result<Self, String> {
+        if let Some((address, bits)) = item.split_once('/') {
+            let subnet = address.parse().ok().zip(bits.parse().ok());
+            return subnet
+                .filter(|&(address, bits)| bits <= width(address))
+                .map(|(address, bits)| Self::Subnet(address, bits))
+                .ok_or_else(|| format!("`{item}` is no subnet like 10.0.0.0/8 or fd00::/8"));
+        }
+        if item.is_empty() || item.starts_with(['^', '=']) {
+            let problem = "is no name: write `^` or `=` once, before the list";
+            return Err(format!("`{item}` {problem}"));
+        }
+        Ok(if exact { Self::Exact(item) } else { Self::Prefix(item) })
+    }
+
+    fn fits(&self, interface: &Interface) -> bool {
+        match *self {
+            Self::Prefix(prefix) => interface.name.starts_with(prefix),
+            Self::Exact(name) => interface.name == name,
+            Self::Subnet(net, bits) => {
+                let rest = width(net) - bits;
+                let head = |address| value(address).checked_shr(rest).unwrap_or(0);
+                net.is_ipv4() == interface.address.is_ipv4() && head(net) == head(interface.address)
+            }
+        }
+    }
+}
+
+const fn width(address: IpAddr) -> u32 {
+    if address.is_ipv4() { 32 } else { 128 }
+}
+
+fn value(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(v4) => u128::from(v4.to_bits()),
+        IpAddr::V6(v6) => v6.to_bits(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Interface, choose, list};
+
+    /// A host with a bit of everything; `-` marks what is down.
+    const HOST: &str = "lo 127.0.0.1, lo ::1, docker0 172.17.0.1, -eth9 10.9.0.1, eth0 fe80::5, \
+                        eth0 fd00::2, eth0 192.0.2.2, eth1 10.1.0.1, ib0 fd01::7, br-12 10.0.0.9";
+
+    fn host(text: &str) -> Vec<Interface> {
+        text.split(", ")
+            .filter(|entry| !entry.is_empty())
+            .map(|entry| {
+                let (name, address) = entry.split_once(' ').unwrap();
+                let up = !name.starts_with('-');
+                let name = name.trim_start_matches('-').to_owned();
+                Interface { name, address: address.parse().unwrap(), up }
+            })
+            .collect()
+    }
+
+    #[test]
+    fn the_table_of_specs() {
+        for (spec, expected) in [
+            ("", "192.0.2.2"),
+            ("eth", "192.0.2.2"),
+            ("eth1", "10.1.0.1"),
+            ("=eth", ""),
+            ("=eth1", "10.1.0.1"),
+            ("ib,eth", "fd01::7"),
+            ("wlan, eth1", "10.1.0.1"),
+            ("docker", "172.17.0.1"),
+            ("lo", "127.0.0.1"),
+            ("eth9", ""),
+            ("10.0.0.0/8", "10.1.0.1"),
+            ("10.0.0.0/28", "10.0.0.9"),
+            ("0.0.0.0/0", "127.0.0.1"),
+            ("::/0", "::1"),
+            ("fd00::/8", "fd00::2"),
+            ("fd01::/16", "fd01::7"),
+            ("10.1.0.1/32", "10.1.0.1"),
+            ("fe80::/10", ""),
+            ("^eth0", "10.1.0.1"),
+            ("^eth", "fd01::7"),
+            ("^=eth", "192.0.2.2"),
+            ("^192.0.2.0/24,10.0.0.0/8", "fd00::2"),
+            ("^eth,ib", "127.0.0.1"),
+            ("^eth,ib,lo", ""),
+            ("10.0.0.0/33", ""),
+            ("10.0.0/8", ""),
+            ("fd00::/129", ""),
+            ("eth0,,ib", ""),
+            ("^", ""),
+            ("eth,^ib", ""),
+        ] {
+            let chosen = choose(Some(spec), &host(HOST));
+            match chosen {
+                Ok(address) => assert_eq!(address.to_string(), expected, "{spec}"),
+                Err(e) => {
+                    assert_eq!(expected, "", "{spec}: {e}");
+                    let text = e.to_string();
+                    assert!(text.contains(spec) && text.contains("eth9 10.9.0.1 (down)"), "{text}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn without_a_spec_the_best_there_is() {
+        for (what, expected) in [
+            (HOST, "192.0.2.2"),
+            ("lo ::1, lo 127.0.0.1", "127.0.0.1"),
+            ("lo ::1", "::1"),
+            ("lo 127.0.0.1, eth0 fe80::1", "127.0.0.1"),
+            ("lo 127.0.0.1, eth0 fe80::1, eth0 fd00::1", "fd00::1"),
+            ("lo 127.0.0.1, virbr0 10.0.0.1, veth1 10.0.0.2", "127.0.0.1"),
+        ] {
+            assert_eq!(choose(None, &host(what)).unwrap().to_string(), expected, "{what}");
+        }
+        assert!(choose(None, &[]).unwrap_err().to_string().contains("this host has none"));
+    }
+
+    #[test]
+    fn the_system_lists_loopback() {
+        assert!(list().unwrap().iter().any(|i| i.address.is_loopback()));
+    }
+}

@@ -1,0 +1,81 @@
+//! Links over TCP: k connected sockets carry one link, slot i on socket i % k, each slot behind a
+//! 64-byte header (`frame`). Sockets never block; what the network does not take at once stays in
+//! the sender's slots. May touch: memory, partition, error, OS crates.
+//! Laws: those of the link contract; nothing that a peer sends makes this side panic, read past
+//! its slot or allocate.
+
+mod frame;
+pub mod interface;
+mod rx;
+mod socket;
+mod tx;
+
+use std::io;
+use std::net::TcpStream;
+
+use super::Fault;
+use crate::error::{Error, Result};
+use crate::partition::SlotShape;
+
+pub use rx::Rx;
+pub use socket::{Settings, tune};
+pub use tx::Tx;
+
+/// Bytes that payloads are aligned to in memory: a cache line, and a vector register.
+const ALIGN: usize = 64;
+
+/// Bytes from one slot's header to the next one's.
+const fn stride(shape: SlotShape) -> usize {
+    frame::HEADER + shape.bytes
+}
+
+/// Memory for `slots` slots, and where in it the first header begins.
+fn slots(shape: SlotShape, slots: usize) -> (Box<[u8]>, usize) {
+    let memory = vec![0; slots * stride(shape) + ALIGN].into_boxed_slice();
+    let start = memory.as_ptr().align_offset(ALIGN);
+    (memory, start)
+}
+
+/// Refuses what no link can be made of, and makes the sockets non-blocking.
+fn prepare(call: &'static str, streams: &[TcpStream], shape: SlotShape) -> Result<()> {
+    let wrong = |argument, given, expected: &str| Error::Argument {
+        call,
+        argument,
+        given,
+        expected: expected.into(),
+    };
+    if streams.is_empty() {
+        return Err(wrong("streams", "none".into(), "at least one connected socket"));
+    }
+    if shape.capacity == 0
+        || !shape.bytes.is_multiple_of(ALIGN)
+        || u32::try_from(shape.bytes).is_err()
+    {
+        let expected = "at least one slot, of a multiple of 64 bytes, less than 4 GiB";
+        return Err(wrong("shape", format!("{shape:?}"), expected));
+    }
+    for stream in streams {
+        stream.set_nonblocking(true).map_err(|e| Error::io("making a socket non-blocking", e))?;
+    }
+    Ok(())
+}
+
+/// What an answer of a non-blocking socket means: bytes moved, none now (`None`), or the end.
+fn moved(answer: io::Result<usize>) -> Result<Option<usize>, Fault> {
+    match answer {
+        Ok(0) => Err(Fault::Lost("it closed the connection".into())),
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
+        Err(e) => Err(Fault::Lost(e.to_string())),
+    }
+}
+
+/// A look at a socket that takes nothing from it: bytes still unread mean that it is alive.
+fn look(stream: &TcpStream) -> Result<(), Fault> {
+    loop {
+        match stream.peek(&mut [0]) {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            answer => return moved(answer).map(|_| ()),
+        }
+    }
+}

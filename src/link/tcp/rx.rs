@@ -1,0 +1,103 @@
+//! The receiving end of a TCP link: one slot of memory, filled by non-blocking reads of exactly the
+//! frame that is expected next. May touch: the link contract, memory.
+//! Law: bytes of a frame are lent only when its header was as expected and its payload is complete.
+
+use std::io::{self, Read};
+use std::net::TcpStream;
+use std::os::fd::{AsRawFd, RawFd};
+use std::time::Duration;
+
+use super::frame::{HEADER, check, encode};
+use super::{look, moved, prepare, slots};
+use crate::error::Result;
+use crate::link::{self, Fault, Frame, poll};
+use crate::memory::Src;
+use crate::partition::SlotShape;
+
+/// The receiving end of a TCP link. After a fault it is of no more use.
+pub struct Rx {
+    streams: Vec<TcpStream>,
+    /// One frame: header, payload.
+    memory: Box<[u8]>,
+    /// Where in `memory` the header begins.
+    start: usize,
+    /// Bytes of the frame that are here.
+    have: usize,
+    /// Was its header as expected?
+    checked: bool,
+    /// Its number, from 0.
+    slot: u64,
+    comm: u32,
+}
+
+impl Rx {
+    /// A link of communicator `comm` over connected `streams`, in the order of the sender's. The
+    /// link owns them: nothing else may use them, also not for the other direction.
+    ///
+    /// # Errors
+    /// Without sockets, or with slots that no link can have.
+    pub fn new(streams: Vec<TcpStream>, shape: SlotShape, comm: u32) -> Result<Self> {
+        prepare("tcp::Rx::new", &streams, shape)?;
+        let (memory, start) = slots(shape, 1);
+        Ok(Self { streams, memory, start, have: 0, checked: false, slot: 0, comm })
+    }
+
+    /// The socket that carries the next slot.
+    fn stream(&self) -> &TcpStream {
+        &self.streams[(self.slot % self.streams.len() as u64) as usize]
+    }
+
+    /// Compares the header that is here with what it must be.
+    fn check(&self, expect: &Frame) -> Result<(), Fault> {
+        match self.memory[self.start..].first_chunk() {
+            Some(theirs) => check(&encode(self.comm, self.slot, expect), theirs),
+            None => Ok(()),
+        }
+    }
+}
+
+impl link::Rx for Rx {
+    fn ready(&mut self, expect: &Frame) -> Result<bool, Fault> {
+        let want = HEADER + expect.len as usize;
+        loop {
+            if self.have >= HEADER && !self.checked {
+                self.check(expect)?;
+                self.checked = true;
+            }
+            if self.have >= want {
+                return Ok(self.checked);
+            }
+            let stream = &self.streams[(self.slot % self.streams.len() as u64) as usize];
+            let rest = &mut self.memory[self.start + self.have..self.start + want];
+            match (&*stream).read(rest) {
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                answer => match moved(answer)? {
+                    Some(bytes) => self.have += bytes,
+                    None => return Ok(false),
+                },
+            }
+        }
+    }
+
+    fn peek(&self, len: usize) -> Src<'_> {
+        let payload = self.start + HEADER;
+        Src::from(&self.memory[payload..payload + len])
+    }
+
+    fn release(&mut self) {
+        self.have = 0;
+        self.checked = false;
+        self.slot += 1;
+    }
+
+    fn park(&mut self, limit: Duration, outgoing: &[RawFd]) {
+        let readable = self.stream().as_raw_fd();
+        poll::sleep(limit, Some(readable), outgoing);
+    }
+
+    fn check_alive(&mut self) -> Result<(), Fault> {
+        // Only the socket of the next slot: another one may have ended while this one's last bytes
+        // are on their way.
+        look(self.stream())
+    }
+}

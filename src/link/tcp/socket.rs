@@ -1,0 +1,144 @@
+//! Settings of a connected socket before a link uses it: no Nagle delay, buffers, congestion
+//! control. May touch: error, OS crates.
+
+use std::fs;
+use std::net::{SocketAddr, TcpStream};
+
+use socket2::SockRef;
+
+use crate::error::{Error, Result};
+
+/// What may be set by hand.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// The congestion control by name; `None` leaves the choice to [`tune`].
+    pub congestion: Option<String>,
+    /// Bytes of the system's send and receive buffers; `None` lets the system grow them. The
+    /// system caps what is asked for without saying so.
+    pub buffer: Option<usize>,
+}
+
+/// Prepares one connected socket of a link.
+///
+/// # Errors
+/// If the congestion control that was asked for is not to be had (the error lists those that are),
+/// or the system refuses another setting.
+pub fn tune(stream: &TcpStream, settings: &Settings) -> Result<()> {
+    let failed = |doing: &'static str| move |e| Error::io(doing, e);
+    stream.set_nodelay(true).map_err(failed("setting TCP_NODELAY"))?;
+    let socket = SockRef::from(stream);
+    if let Some(bytes) = settings.buffer {
+        socket.set_send_buffer_size(bytes).map_err(failed("setting SO_SNDBUF"))?;
+        socket.set_recv_buffer_size(bytes).map_err(failed("setting SO_RCVBUF"))?;
+    }
+    match &settings.congestion {
+        Some(name) => socket.set_tcp_congestion(name.as_bytes()).map_err(|e| unavailable(name, &e)),
+        None => {
+            unpace(stream, &socket);
+            Ok(())
+        }
+    }
+}
+
+/// bbr paces even what never leaves the machine: one loopback stream ran at 3.8 GB/s with it and
+/// at 9.7 GB/s with cubic. Between machines the system's choice stands.
+fn unpace(stream: &TcpStream, socket: &SockRef<'_>) {
+    let (Ok(ours), Ok(theirs)) = (stream.local_addr(), stream.peer_addr()) else { return };
+    let paced = socket.tcp_congestion().is_ok_and(|name| name.starts_with(b"bbr"));
+    if paced && same_machine(&ours, &theirs) {
+        // Without privileges the system may allow one and not the other, or neither: then bbr it
+        // is, slower but right.
+        let _ = ["cubic", "reno"].iter().find(|n| socket.set_tcp_congestion(n.as_bytes()).is_ok());
+    }
+}
+
+/// A connection from an address to itself, or over loopback, does not leave the machine.
+fn same_machine(ours: &SocketAddr, theirs: &SocketAddr) -> bool {
+    ours.ip() == theirs.ip() || theirs.ip().to_canonical().is_loopback()
+}
+
+fn unavailable(name: &str, why: &std::io::Error) -> Error {
+    let list = |which: &str| {
+        fs::read_to_string(format!("/proc/sys/net/ipv4/tcp_{which}_congestion_control"))
+            .map_or_else(|e| format!("unknown ({e})"), |names| names.trim().replace(' ', ", "))
+    };
+    Error::Config {
+        name: "RINGREDUCE_TCP_CONGESTION".into(),
+        given: name.into(),
+        expected: format!(
+            "{why}; this system has {}, and allows everybody {}",
+            list("available"),
+            list("allowed")
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr, TcpListener, TcpStream};
+
+    use socket2::SockRef;
+
+    use super::{Settings, same_machine, tune};
+    use crate::error::Error;
+
+    /// A connection, and the listener that keeps it from being reset.
+    fn connect() -> (TcpStream, TcpListener) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        (TcpStream::connect(listener.local_addr().unwrap()).unwrap(), listener)
+    }
+
+    #[test]
+    fn a_tuned_socket_does_not_wait_and_has_its_buffers() {
+        let (stream, _listener) = connect();
+        tune(&stream, &Settings { congestion: None, buffer: Some(1 << 16) }).unwrap();
+        assert!(stream.nodelay().unwrap());
+        let socket = SockRef::from(&stream);
+        // Linux doubles what is asked for, to have room for its own records.
+        assert_eq!(socket.send_buffer_size().unwrap(), 2 << 16);
+        assert_eq!(socket.recv_buffer_size().unwrap(), 2 << 16);
+    }
+
+    #[test]
+    fn loopback_is_not_paced_where_that_can_be_helped() {
+        let (stream, _listener) = connect();
+        let socket = SockRef::from(&stream);
+        let can = ["cubic", "reno"].iter().any(|n| socket.set_tcp_congestion(n.as_bytes()).is_ok());
+        if !can || socket.set_tcp_congestion(b"bbr").is_err() {
+            use std::io::Write;
+            let _ = writeln!(
+                std::io::stderr(),
+                "SKIP loopback_is_not_paced_where_that_can_be_helped: needs bbr and cubic or reno"
+            );
+            return;
+        }
+        tune(&stream, &Settings::default()).unwrap();
+        assert!(!socket.tcp_congestion().unwrap().starts_with(b"bbr"));
+        let bbr = Settings { congestion: Some("bbr".into()), buffer: None };
+        tune(&stream, &bbr).unwrap();
+        assert!(socket.tcp_congestion().unwrap().starts_with(b"bbr"), "a wish is a wish");
+    }
+
+    #[test]
+    fn an_unknown_congestion_control_is_an_error_that_lists_the_known() {
+        let wish = Settings { congestion: Some("warp".into()), buffer: None };
+        match tune(&connect().0, &wish) {
+            Err(Error::Config { name, given, expected }) => {
+                assert_eq!((name.as_str(), given.as_str()), ("RINGREDUCE_TCP_CONGESTION", "warp"));
+                assert!(expected.contains("reno"), "{expected}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn only_connections_within_one_machine_count_as_such() {
+        let v4 = |a, b, c, d| (Ipv4Addr::new(a, b, c, d), 1).into();
+        assert!(same_machine(&v4(127, 0, 0, 1), &v4(127, 0, 0, 2)));
+        assert!(same_machine(&v4(10, 0, 0, 1), &v4(10, 0, 0, 1)));
+        assert!(!same_machine(&v4(10, 0, 0, 1), &v4(10, 0, 0, 2)));
+        assert!(same_machine(&(Ipv6Addr::LOCALHOST, 1).into(), &(Ipv6Addr::LOCALHOST, 2).into()));
+        let mapped = Ipv4Addr::LOCALHOST.to_ipv6_mapped();
+        assert!(same_machine(&(Ipv6Addr::UNSPECIFIED, 1).into(), &(mapped, 2).into()));
+    }
+}

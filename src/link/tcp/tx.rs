@@ -1,0 +1,170 @@
+//! The sending end of a TCP link: `capacity` slots, each with room for its header in front of it,
+//! so that one write carries both. May touch: the link contract, memory.
+//! Laws: `commit` never waits; a slot is free again when the system has taken all of it, and slots
+//! become free in the order in which they were committed.
+
+use std::io::{self, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::{AsRawFd, RawFd};
+use std::time::{Duration, Instant};
+
+use super::frame::{HEADER, encode};
+use super::{look, moved, prepare, slots, stride};
+use crate::error::Result;
+use crate::link::{self, Fault, Frame, poll};
+use crate::memory::Dst;
+use crate::partition::SlotShape;
+
+/// How long dropping a link waits for the system to take what was committed.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// The sending end of a TCP link. After a fault it is of no more use.
+pub struct Tx {
+    lanes: Vec<Lane>,
+    /// `capacity` frames: header, payload.
+    memory: Box<[u8]>,
+    /// Where in `memory` the first header begins.
+    start: usize,
+    /// Bytes of the payload in each slot.
+    lens: Box<[u32]>,
+    stride: usize,
+    /// Slots committed so far.
+    committed: u64,
+    comm: u32,
+}
+
+/// One socket, and how far it is.
+struct Lane {
+    stream: TcpStream,
+    /// The number of the slot that it sends now, or next.
+    slot: u64,
+    /// Bytes of it that the system has taken.
+    sent: usize,
+}
+
+impl Tx {
+    /// A link of communicator `comm` over connected `streams`, in the order of the receiver's. The
+    /// link owns them: nothing else may use them, also not for the other direction.
+    ///
+    /// # Errors
+    /// Without sockets, or with slots that no link can have.
+    pub fn new(streams: Vec<TcpStream>, shape: SlotShape, comm: u32) -> Result<Self> {
+        prepare("tcp::Tx::new", &streams, shape)?;
+        let (memory, start) = slots(shape, shape.capacity);
+        let lane = |(i, stream)| Lane { stream, slot: i as u64, sent: 0 };
+        Ok(Self {
+            lanes: streams.into_iter().enumerate().map(lane).collect(),
+            memory,
+            start,
+            lens: vec![0; shape.capacity].into_boxed_slice(),
+            stride: stride(shape),
+            committed: 0,
+            comm,
+        })
+    }
+
+    /// The oldest slot that is not wholly with the system, and its lane.
+    fn oldest(&self) -> Option<&Lane> {
+        self.lanes.iter().min_by_key(|lane| lane.slot).filter(|lane| lane.slot < self.committed)
+    }
+
+    fn free(&self) -> bool {
+        let capacity = self.lens.len() as u64;
+        self.oldest().is_none_or(|lane| self.committed - lane.slot < capacity)
+    }
+
+    /// Where slot number `slot` begins in memory, and its index.
+    fn place(&self, slot: u64) -> (usize, usize) {
+        let index = (slot % self.lens.len() as u64) as usize;
+        (self.start + index * self.stride, index)
+    }
+
+    /// Moves what lane `i` has to send, until there is nothing left or the system takes no more.
+    fn push(&mut self, i: usize) -> Result<(), Fault> {
+        while self.lanes[i].slot < self.committed {
+            let (at, index) = self.place(self.lanes[i].slot);
+            let whole = HEADER + self.lens[index] as usize;
+            let lanes = self.lanes.len() as u64;
+            let lane = &mut self.lanes[i];
+            match (&lane.stream).write(&self.memory[at + lane.sent..at + whole]) {
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                answer => match moved(answer)? {
+                    Some(bytes) => lane.sent += bytes,
+                    None => return Ok(()),
+                },
+            }
+            if lane.sent == whole {
+                lane.slot += lanes;
+                lane.sent = 0;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl link::Tx for Tx {
+    fn ready(&mut self) -> Result<bool, Fault> {
+        Ok(self.free() || self.flush()? || self.free())
+    }
+
+    fn reserve(&mut self, len: usize) -> Dst<'_> {
+        let payload = self.place(self.committed).0 + HEADER;
+        Dst::from(&mut self.memory[payload..payload + len])
+    }
+
+    fn commit(&mut self, frame: &Frame) -> Result<(), Fault> {
+        let (at, index) = self.place(self.committed);
+        let header = encode(self.comm, self.committed, frame);
+        self.memory[at..at + HEADER].copy_from_slice(&header);
+        self.lens[index] = frame.len;
+        let lane = (self.committed % self.lanes.len() as u64) as usize;
+        self.committed += 1;
+        self.push(lane)
+    }
+
+    fn is_lazy(&self) -> bool {
+        true
+    }
+
+    fn flush(&mut self) -> Result<bool, Fault> {
+        for lane in 0..self.lanes.len() {
+            self.push(lane)?;
+        }
+        Ok(self.oldest().is_none())
+    }
+
+    fn outgoing(&self) -> Option<RawFd> {
+        self.oldest().map(|lane| lane.stream.as_raw_fd())
+    }
+
+    fn park(&mut self, limit: Duration, outgoing: &[RawFd]) {
+        match self.outgoing() {
+            Some(own) if !outgoing.contains(&own) => poll::sleep(limit, None, &[own]),
+            _ => poll::sleep(limit, None, outgoing),
+        }
+    }
+
+    fn check_alive(&mut self) -> Result<(), Fault> {
+        // The receiver never sends, so there is nothing to read until it closes.
+        self.lanes.iter().try_for_each(|lane| look(&lane.stream))
+    }
+}
+
+impl Drop for Tx {
+    /// Hands over what was committed, then ends the streams: the peer reads all of it first.
+    fn drop(&mut self) {
+        use link::Tx;
+        let deadline = Instant::now() + LINGER;
+        while let Ok(false) = self.flush() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            self.park(left, &[]);
+        }
+        for lane in &self.lanes {
+            // Fails if the peer is gone: then there is nothing to end.
+            let _ = lane.stream.shutdown(Shutdown::Write);
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! What happens on links, written down: a wrapper around any link records its slots and waits in
+//! a log of fixed size that all links of a rank share. May touch: the link contract.
+
+use std::os::fd::RawFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::{Fault, Frame, Rx, Tx};
+use crate::memory::{Dst, Src};
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A slot from the peer was found complete.
+    Receive,
+    /// A slot was given back to the peer.
+    Release,
+    /// A slot was handed over to the peer.
+    Commit,
+    /// The rank went to sleep.
+    Park,
+    /// The link failed.
+    Fault,
+}
+
+/// One thing that happened.
+#[derive(Clone, Copy, Debug)]
+pub struct Event {
+    /// When, since the log was made.
+    pub time: Duration,
+    /// On the link with which rank.
+    pub peer: u32,
+    /// What.
+    pub kind: Kind,
+    /// Bytes of payload; 0 where there is none.
+    pub bytes: u32,
+}
+
+/// The last events of a rank.
+#[derive(Debug)]
+pub struct Log {
+    start: Instant,
+    events: Mutex<Ring>,
+}
+
+#[derive(Debug)]
+struct Ring {
+    events: Vec<Event>,
+    /// How many there were in all.
+    total: usize,
+}
+
+impl Log {
+    /// A log that keeps the last `capacity` events, at least one; its memory is taken here.
+    #[must_use]
+    pub fn new(capacity: usize) -> Arc<Self> {
+        let events = Mutex::new(Ring { events: Vec::with_capacity(capacity.max(1)), total: 0 });
+        Arc::new(Self { start: Instant::now(), events })
+    }
+
+    /// What was kept, oldest first, and how many older events were not.
+    #[must_use]
+    pub fn events(&self) -> (Vec<Event>, usize) {
+        let ring = self.lock();
+        let (mut kept, lost) = (ring.events.clone(), ring.total - ring.events.len());
+        let oldest = ring.total % kept.len().max(1);
+        kept.rotate_left(oldest);
+        (kept, lost)
+    }
+
+    /// One thread walks a rank's steps, so this lock is free but for a reader's look.
+    fn lock(&self) -> MutexGuard<'_, Ring> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self, peer: u32, kind: Kind, bytes: u32) {
+        let mut ring = self.lock();
+        let event = Event { time: self.start.elapsed(), peer, kind, bytes };
+        if ring.events.len() < ring.events.capacity() {
+            ring.events.push(event);
+        } else {
+            let oldest = ring.total % ring.events.len();
+            ring.events[oldest] = event;
+        }
+        ring.total += 1;
+    }
+}
+
+/// A link to `peer` whose events go to a log. A wrapped `Box<dyn Rx>` or `Box<dyn Tx>` is an
+/// [`Rx`] or [`Tx`] again.
+#[derive(Debug)]
+pub struct Traced<L> {
+    inner: L,
+    peer: u32,
+    log: Arc<Log>,
+}
+
+impl<L> Traced<L> {
+    /// `inner`, with its events written to `log`.
+    pub fn new(inner: L, peer: u32, log: Arc<Log>) -> Self {
+        Self { inner, peer, log }
+    }
+
+    fn add(&self, kind: Kind, bytes: u32) {
+        self.log.add(self.peer, kind, bytes);
+    }
+
+    fn seen<T>(&self, answer: Result<T, Fault>) -> Result<T, Fault> {
+        answer.inspect_err(|_| self.add(Kind::Fault, 0))
+    }
+}
+
+impl Rx for Traced<Box<dyn Rx>> {
+    fn ready(&mut self, expect: &Frame) -> Result<bool, Fault> {
+        let answer = self.inner.ready(expect);
+        if let Ok(true) = answer {
+            self.add(Kind::Receive, expect.len);
+        }
+        self.seen(answer)
+    }
+    fn peek(&self, len: usize) -> Src<'_> {
+        self.inner.peek(len)
+    }
+    fn release(&mut self) {
+        self.add(Kind::Release, 0);
+        self.inner.release();
+    }
+    fn park(&mut self, limit: Duration, outgoing: &[RawFd]) {
+        self.add(Kind::Park, 0);
+        self.inner.park(limit, outgoing);
+    }
+    fn check_alive(&mut self) -> Result<(), Fault> {
+        let answer = self.inner.check_alive();
+        self.seen(answer)
+    }
+}
+
+impl Tx for Traced<Box<dyn Tx>> {
+    fn ready(&mut self) -> Result<bool, Fault> {
+        let answer = self.inner.ready();
+        self.seen(answer)
+    }
+    fn reserve(&mut self, len: usize) -> Dst<'_> {
+        self.inner.reserve(len)
+    }
+    fn commit(&mut self, frame: &Frame) -> Result<(), Fault> {
+        self.add(Kind::Commit, frame.len);
+        let answer = self.inner.commit(frame);
+        self.seen(answer)
+    }
+    fn is_lazy(&self) -> bool {
+        self.inner.is_lazy()
+    }
+    fn flush(&mut self) -> Result<bool, Fault> {
+        let answer = self.inner.flush();
+        self.seen(answer)
+    }
+    fn outgoing(&self) -> Option<RawFd> {
+        self.inner.outgoing()
+    }
+    fn park(&mut self, limit: Duration, outgoing: &[RawFd]) {
+        self.add(Kind::Park, 0);
+        self.inner.park(limit, outgoing);
+    }
+    fn check_alive(&mut self) -> Result<(), Fault> {
+        let answer = self.inner.check_alive();
+        self.seen(answer)
+    }
+}

@@ -1,0 +1,180 @@
+//! The meeting: ranks find each other through a store, agree on their settings, learn who sits on
+//! which host, and open the streams that links run over. May touch: config, error, sockets.
+//! Law: one host needs no TCP; nothing has a name in the file system; whoever does not belong here
+//! neither stops nor delays the others.
+
+mod connect;
+mod fd;
+mod gather;
+mod handshake;
+mod listen;
+mod peers;
+mod record;
+mod server;
+mod socket;
+mod store;
+mod wire;
+
+use std::io::ErrorKind;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use socket2::Socket;
+
+pub use connect::{Connection, PairKey, Streams};
+pub use fd::{recv_fd, send_fd};
+pub use peers::{LinkKind, PeerInfo};
+pub use server::Server;
+pub use store::Store;
+
+use crate::config::{Config, StoreAddr};
+use crate::error::{Error, Result};
+use gather::{Gather, broken_store};
+use record::Record;
+pub(crate) use record::host_name;
+use store::{refuse, resolve};
+
+/// How long rank 0 serves others after it failed, so that they learn why.
+const AFTERCARE: Duration = Duration::from_secs(2);
+
+/// Who is in the world, and how this rank reaches them.
+#[derive(Debug)]
+pub struct Meeting {
+    /// This rank.
+    pub rank: usize,
+    /// Every rank's place, by rank.
+    pub peers: Vec<PeerInfo>,
+    /// The number of the job, drawn by rank 0.
+    pub job: u64,
+    /// The number of the membership.
+    pub epoch: u32,
+    config: Config,
+    hosts: Vec<Vec<usize>>,
+    unix: Option<Socket>,
+    tcp: Option<Socket>,
+}
+
+/// Meets the other ranks of `config`'s world.
+///
+/// # Errors
+/// [`Error::Config`] if settings make no sense or differ between ranks, [`Error::Store`] if the
+/// store can't be used, [`Error::MissingRanks`] at the timeout, [`Error::DuplicateRank`].
+pub fn meet(config: &Config) -> Result<Meeting> {
+    config.validate()?;
+    let (unix, name) = listen::for_shared_memory(config)?;
+    let record = Record::of(config, &name);
+    let Some(address) = config.store.as_ref().filter(|_| config.size > 1) else {
+        return Meeting::new(config, vec![record], unix);
+    };
+    // An inherited socket is one stream for all communicators of this process.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let shared = matches!(address, StoreAddr::Fd(_));
+    let _turn = shared.then(|| ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner));
+    let began = Instant::now();
+    let until = began + config.timeout;
+    let server = match address {
+        StoreAddr::Fd(_) => None,
+        _ if config.rank > 0 => None,
+        _ => Some(open_server(address, &record, until)?),
+    };
+    let result = match &server {
+        Some(server) => server.connect(),
+        None => Store::connect(address, until),
+    }
+    .and_then(|mut store| {
+        let (rank, size) = (config.rank, config.size);
+        let (store, server) = (&mut store, server.as_ref());
+        let topic = "record";
+        let mut gather = Gather { store, server, rank, size, began, until, topic };
+        exchange(&mut gather, config, &record, unix)
+    });
+    if let Some(server) = server {
+        // All have passed when they have left; after a failure, who comes late shall learn of it.
+        let soon = Instant::now() + AFTERCARE;
+        match result {
+            Ok(_) => server.finish(0, until.max(soon)),
+            Err(_) => server.finish(config.size, soon),
+        }
+    }
+    result
+}
+
+/// Tells who we are and learns who the others are; then where they accept TCP, if any pair needs it.
+fn exchange(
+    gather: &mut Gather<'_>,
+    config: &Config,
+    record: &Record,
+    unix: Option<Socket>,
+) -> Result<Meeting> {
+    let address = gather.store.address().to_string();
+    let decode = |bytes: &[u8]| Record::decode(bytes).map_err(|e| broken_store(&address, e));
+    if let Some(present) = gather.publish(&record.encode())? {
+        let first = decode(&present)?;
+        return Err(gather.call_off(duplicate(&first, record)));
+    }
+    // Rank 0 may believe in a smaller world and never look at our record: so we look at its.
+    let leader = decode(&gather.read(0)?)?;
+    record.agree(&leader).map_err(|error| gather.call_off(error))?;
+    let records = gather.all(|bytes| decode(bytes)?.agree(&leader))?;
+    let records = records.iter().map(|bytes| decode(bytes)).collect::<Result<_>>()?;
+    let mut meeting = Meeting::new(config, records, unix)?;
+    gather.topic = "tcp";
+    if meeting.needs_tcp() {
+        let (socket, address) = match listen::for_tcp(config, meeting.hosts.len() == 1) {
+            Ok(listening) => listening,
+            Err(error) => return Err(gather.call_off(error)),
+        };
+        meeting.tcp = Some(socket);
+        gather.publish(address.to_string().as_bytes())?;
+        for (peer, text) in meeting.peers.iter_mut().zip(gather.all(|_| Ok(()))?) {
+            peer.tcp = String::from_utf8_lossy(&text).parse().ok();
+        }
+    }
+    Ok(meeting)
+}
+
+/// Rank 0's store, listening where the others look for it.
+fn open_server(address: &StoreAddr, record: &Record, until: Instant) -> Result<Server> {
+    let server = Server::new()?;
+    let listening = match address {
+        StoreAddr::Fd(_) => Ok(()),
+        StoreAddr::Unix(name) => server.listen_unix(name),
+        StoreAddr::Tcp { host, port } => {
+            let found = resolve(host, *port)
+                .map_err(|error| refuse(&address.to_string(), format!("no such host: {error}")))?;
+            let mut last = Err(ErrorKind::AddrNotAvailable.into());
+            for address in found {
+                last = server.listen_tcp(address).map(|_| ());
+                if !matches!(&last, Err(e) if e.kind() == ErrorKind::AddrNotAvailable) {
+                    break;
+                }
+            }
+            last
+        }
+    };
+    let Err(error) = listening else { return Ok(server) };
+    let reason = match error.kind() {
+        ErrorKind::AddrInUse => match other_rank_0(address, until) {
+            Some(first) => return Err(duplicate(&first, record)),
+            None => "rank 0 can't listen there, another program does; choose another port".into(),
+        },
+        ErrorKind::AddrNotAvailable => format!(
+            "rank 0 runs on host {} and can't listen there, it is no address of this host",
+            record.host
+        ),
+        _ => format!("rank 0 can't listen there: {error}"),
+    };
+    Err(refuse(&address.to_string(), reason))
+}
+
+/// Who else is rank 0, if the listener at `address` is such a one.
+fn other_rank_0(address: &StoreAddr, until: Instant) -> Option<Record> {
+    let until = until.min(Instant::now() + AFTERCARE);
+    let mut store = Store::connect(address, until).ok()?;
+    Record::decode(&store.get("record/0", until).ok()??).ok()
+}
+
+fn duplicate(first: &Record, second: &Record) -> Error {
+    let rank = second.rank as usize;
+    Error::DuplicateRank { rank, first: first.place(), second: second.place() }
+}

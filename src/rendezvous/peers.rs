@@ -1,0 +1,143 @@
+//! Who sits where, and what that means: hosts, the order of the ring, the transport of each pair.
+//! May touch: record, config. Pure.
+
+use std::net::SocketAddr;
+
+use socket2::Socket;
+
+use super::Meeting;
+use super::record::Record;
+use crate::config::{Config, Transport};
+use crate::error::{Error, Peer, Result};
+
+/// What a link between two ranks runs over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkKind {
+    /// Memory that both map; a Unix stream hands it over and tells of the peer's death.
+    Shm = 1,
+    /// TCP connections.
+    Tcp = 2,
+}
+
+/// What the others know of a rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerInfo {
+    /// Its rank.
+    pub rank: usize,
+    /// The name of its host.
+    pub host: String,
+    /// What it shares with every rank that it can share memory with, and with no other.
+    pub identity: String,
+    /// Its process.
+    pub pid: u32,
+    /// Where it accepts TCP links, if any pair of ranks needs TCP.
+    pub tcp: Option<SocketAddr>,
+    pub(super) unix: String,
+}
+
+impl PeerInfo {
+    /// The rank as errors name it.
+    #[must_use]
+    pub fn peer(&self) -> Peer {
+        Peer { rank: self.rank, host: self.host.clone(), pid: self.pid }
+    }
+
+    /// What a link between two ranks runs over.
+    #[must_use]
+    pub fn link_kind(&self, other: &Self, transport: Transport) -> LinkKind {
+        match transport {
+            Transport::Tcp => LinkKind::Tcp,
+            Transport::Shm => LinkKind::Shm,
+            Transport::Auto if self.identity == other.identity => LinkKind::Shm,
+            Transport::Auto => LinkKind::Tcp,
+        }
+    }
+}
+
+impl Meeting {
+    pub(super) fn new(config: &Config, records: Vec<Record>, unix: Option<Socket>) -> Result<Self> {
+        let job = records.first().map_or(0, |leader| leader.job);
+        let peers: Vec<_> = records.into_iter().enumerate().map(PeerInfo::from).collect();
+        let mut hosts: Vec<Vec<usize>> = Vec::new();
+        for peer in &peers {
+            let same = |host: &&mut Vec<usize>| {
+                host.first().is_some_and(|&first| peers[first].identity == peer.identity)
+            };
+            match hosts.iter_mut().find(same) {
+                Some(host) => host.push(peer.rank),
+                None => hosts.push(vec![peer.rank]),
+            }
+        }
+        if let (Transport::Shm, [here, there, ..]) = (config.transport, hosts.as_slice()) {
+            let name = |host: &[usize]| peers[host[0]].peer().to_string();
+            return Err(Error::Config {
+                name: "transport".into(),
+                given: "shm".into(),
+                expected: format!(
+                    "{} and {} are not on one host (or differ in user or network namespace) and \
+                     can't share memory; use auto or tcp",
+                    name(here),
+                    name(there)
+                ),
+            });
+        }
+        let (rank, config) = (config.rank, config.clone());
+        Ok(Self { rank, peers, job, epoch: 0, config, hosts, unix, tcp: None })
+    }
+
+    /// The world size.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.peers.len()
+    }
+
+    /// The ranks of each host, ascending; hosts by their lowest rank.
+    #[must_use]
+    pub fn hosts(&self) -> &[Vec<usize>] {
+        &self.hosts
+    }
+
+    /// The ranks on this rank's host, ascending.
+    #[must_use]
+    pub fn local_ranks(&self) -> &[usize] {
+        let mine = self.hosts.iter().find(|host| host.contains(&self.rank));
+        mine.map_or(&[], Vec::as_slice)
+    }
+
+    /// This rank's number among those on its host.
+    #[must_use]
+    pub fn local_rank(&self) -> usize {
+        self.local_ranks().iter().position(|&rank| rank == self.rank).unwrap_or(0)
+    }
+
+    /// How many ranks are on this rank's host.
+    #[must_use]
+    pub fn local_size(&self) -> usize {
+        self.local_ranks().len()
+    }
+
+    /// All ranks in the order of the ring: host by host, so that each host's network is crossed
+    /// once per direction.
+    #[must_use]
+    pub fn ring_order(&self) -> Vec<usize> {
+        self.hosts.concat()
+    }
+
+    /// What the link from one rank to another runs over.
+    #[must_use]
+    pub fn link_kind(&self, from: usize, to: usize) -> LinkKind {
+        self.peers[from].link_kind(&self.peers[to], self.config.transport)
+    }
+
+    /// Does any pair of ranks need TCP? All ranks give the same answer.
+    pub(crate) fn needs_tcp(&self) -> bool {
+        self.config.transport == Transport::Tcp || self.hosts.len() > 1
+    }
+}
+
+impl From<(usize, Record)> for PeerInfo {
+    fn from((rank, record): (usize, Record)) -> Self {
+        let Record { host, identity, pid, unix, .. } = record;
+        Self { rank, host, identity, pid, tcp: None, unix }
+    }
+}

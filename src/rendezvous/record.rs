@@ -1,0 +1,132 @@
+//! What a rank says of itself at the meeting, and what all of them must agree on. May touch: wire,
+//! config, `/proc`.
+
+use std::fs;
+use std::process;
+
+use super::wire::{Broken, PROTOCOL, Reader, Writer};
+use crate::config::{Config, Transport};
+use crate::error::{Error, Result};
+
+/// Two ranks are on one host if they can share memory and abstract sockets as the same user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Record {
+    /// The number of the job; rank 0 draws it.
+    pub(super) job: u64,
+    pub(super) rank: u32,
+    pub(super) host: String,
+    pub(super) identity: String,
+    pub(super) pid: u32,
+    /// The abstract Unix socket where this rank accepts links, if it may have any there.
+    pub(super) unix: String,
+    /// Settings that must be the same everywhere, as name and value.
+    settings: Vec<(String, String)>,
+}
+
+/// The name of this host.
+pub(crate) fn host_name() -> String {
+    let name = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
+    name.unwrap_or_else(|| "unknown".into())
+}
+
+impl Record {
+    /// That of this process.
+    pub(super) fn of(config: &Config, unix: &str) -> Self {
+        let transport = match config.transport {
+            Transport::Auto => "auto",
+            Transport::Shm => "shm",
+            Transport::Tcp => "tcp",
+        };
+        let setting = |name: &str, value: String| (name.to_string(), value);
+        Self {
+            job: getrandom::u64().unwrap_or_default(),
+            rank: config.rank as u32,
+            host: host_name(),
+            identity: identity(),
+            pid: process::id(),
+            unix: unix.into(),
+            settings: vec![
+                setting("ringreduce version", env!("CARGO_PKG_VERSION").into()),
+                setting("world size", config.size.to_string()),
+                setting("RINGREDUCE_TRANSPORT", transport.into()),
+                setting("RINGREDUCE_TCP_SOCKETS", config.tcp_sockets.to_string()),
+            ],
+        }
+    }
+
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut out = Writer::default().u16(PROTOCOL).u64(self.job).u32(self.rank);
+        out = out.text(&self.host).text(&self.identity).u32(self.pid).text(&self.unix);
+        out = out.u16(self.settings.len() as u16);
+        for (name, value) in &self.settings {
+            out = out.text(name).text(value);
+        }
+        out.0
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, Broken> {
+        let mut fields = Reader(bytes);
+        let version = fields.u16()?;
+        if version != PROTOCOL {
+            let text = format!("a rank speaks version {version}, this one {PROTOCOL}");
+            return Err(Broken::Garbage(text));
+        }
+        let mut record = Self {
+            job: fields.u64()?,
+            rank: fields.u32()?,
+            host: fields.text()?,
+            identity: fields.text()?,
+            pid: fields.u32()?,
+            unix: fields.text()?,
+            settings: Vec::new(),
+        };
+        for _ in 0..fields.u16()? {
+            record.settings.push((fields.text()?, fields.text()?));
+        }
+        Ok(record)
+    }
+
+    /// Where this rank runs, for messages.
+    pub(super) fn place(&self) -> String {
+        format!("host {}, pid {}", self.host, self.pid)
+    }
+
+    /// Are the settings the same as `other`'s? The error names both ranks and values.
+    pub(super) fn agree(&self, other: &Self) -> Result<()> {
+        let pairs = self.settings.iter().zip(&other.settings);
+        let mut differing = pairs.filter(|(ours, theirs)| ours != theirs);
+        let Some(((name, ours), (_, theirs))) = differing.next() else { return Ok(()) };
+        Err(Error::Config {
+            name: name.clone(),
+            given: ours.clone(),
+            expected: format!(
+                "rank {} ({}) has {ours}, but rank {} ({}) has {theirs}; it must be the same for \
+                 all ranks",
+                self.rank,
+                self.place(),
+                other.rank,
+                other.place()
+            ),
+        })
+    }
+}
+
+/// The running kernel, its network namespace and the user: what one must share to meet at abstract
+/// sockets. Where the system does not tell, nobody shares it.
+fn identity() -> String {
+    let kernel = fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    let network = fs::read_link("/proc/self/ns/net");
+    match (kernel, network) {
+        (Ok(kernel), Ok(network)) => {
+            let user = nix::unistd::geteuid();
+            format!("{} {} user {user}", kernel.trim(), network.display())
+        }
+        _ => random_name(),
+    }
+}
+
+/// 128 random bits in hexadecimal.
+pub(super) fn random_name() -> String {
+    let part = || getrandom::u64().unwrap_or_default();
+    format!("{:016x}{:016x}", part(), part())
+}

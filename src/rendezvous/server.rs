@@ -1,0 +1,426 @@
+//! The store's server: one thread that serves every connection. May touch: wire, socket.
+//! Law: nobody can make it wait, allocate without bound or end; who speaks something else, or stops
+//! in the middle of a message, is dropped.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags};
+use socket2::{Domain, Socket, Type};
+
+use super::socket::{listen_tcp, listen_unix, recv_now, same_user, send_now, wait};
+use super::store::Store;
+use super::wire::{Broken, Frame, Inbox, Kind};
+use crate::error::{Error, Result};
+
+/// How long a connection may be silent before its first message, or pause inside one.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How many connections may wait for their first message to be complete.
+const MAX_STRANGERS: usize = 64;
+/// How long to leave a listener alone that has no descriptor left for us.
+const OUT_OF_FDS: Duration = Duration::from_millis(50);
+/// The most that all values together may take.
+const MAX_BYTES: usize = 256 << 20;
+
+/// A store; it ends, with all its connections, when dropped.
+#[derive(Debug)]
+pub struct Server {
+    commands: Sender<Command>,
+    wake: Socket,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+enum Command {
+    Adopt(Socket),
+    Listen(Socket),
+    Deafen,
+    Finish { until: Instant, expected: usize },
+}
+
+impl Server {
+    /// A store that nobody can reach yet.
+    ///
+    /// # Errors
+    /// If the system has no thread or descriptor left.
+    pub fn new() -> Result<Self> {
+        let io = |error| Error::io("starting a store", error);
+        let (wake, woken) = Socket::pair(Domain::UNIX, Type::STREAM, None).map_err(io)?;
+        let (commands, orders) = channel();
+        let hall = Hall {
+            orders,
+            woken,
+            listeners: Vec::new(),
+            deaf_until: None,
+            guests: Vec::new(),
+            values: BTreeMap::new(),
+            bytes: 0,
+            begun: 0,
+            finish: None,
+        };
+        let thread = thread::Builder::new().name("ringreduce-store".into());
+        let thread = thread.spawn(move || hall.serve()).map_err(io)?;
+        Ok(Self { commands, wake, thread: Some(thread) })
+    }
+
+    /// Serves one more client: the peer at the other end of `stream`.
+    ///
+    /// # Errors
+    /// If the server has ended.
+    pub fn adopt(&self, stream: UnixStream) -> Result<()> {
+        self.order(Command::Adopt(stream.into()))
+    }
+
+    /// A client in this process.
+    ///
+    /// # Errors
+    /// If the system has no descriptor left, or the server has ended.
+    pub fn connect(&self) -> Result<Store> {
+        let (ours, theirs) =
+            UnixStream::pair().map_err(|e| Error::io("connecting to the own store", e))?;
+        self.adopt(theirs)?;
+        Store::over(ours, "this process", Instant::now() + PATIENCE)
+    }
+
+    /// Serves whoever connects to `address` too; gives the address with its port.
+    ///
+    /// # Errors
+    /// The system's answer, among them [`io::ErrorKind::AddrInUse`] and
+    /// [`io::ErrorKind::AddrNotAvailable`].
+    pub fn listen_tcp(&self, address: SocketAddr) -> io::Result<SocketAddr> {
+        let listener = TcpListener::from(listen_tcp(address)?);
+        let bound = listener.local_addr()?;
+        self.order(Command::Listen(listener.into())).map_err(io::Error::other)?;
+        Ok(bound)
+    }
+
+    /// Serves whoever of the same user connects to the abstract Unix socket `name` too.
+    ///
+    /// # Errors
+    /// The system's answer, among them [`io::ErrorKind::AddrInUse`].
+    pub fn listen_unix(&self, name: &str) -> io::Result<()> {
+        self.order(Command::Listen(listen_unix(name)?)).map_err(io::Error::other)
+    }
+
+    /// Closes the listeners; connections stay.
+    pub(super) fn close_listeners(&self) -> Result<()> {
+        self.order(Command::Deafen)
+    }
+
+    /// Ends when `expected` clients have come and all have left, or at `until`.
+    pub(super) fn finish(mut self, expected: usize, until: Instant) {
+        if self.order(Command::Finish { until, expected }).is_ok() {
+            self.join();
+        }
+    }
+
+    fn order(&self, command: Command) -> Result<()> {
+        let sent = self.commands.send(command).map_err(|_| io::Error::other("it has ended"));
+        sent.and_then(|()| send_now(&self.wake, &[1]))
+            .map(|_sent| ())
+            .map_err(|error| Error::io("speaking to the store's thread", error))
+    }
+
+    fn join(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            let _ended = thread.join();
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _already_ended = self.wake.shutdown(std::net::Shutdown::Both);
+        self.join();
+    }
+}
+
+/// A connection.
+struct Guest {
+    socket: Socket,
+    inbox: Inbox,
+    outbox: Vec<u8>,
+    /// Did this process bring it?
+    adopted: bool,
+    /// The number of its present meeting, from 1; 0 before its first message.
+    meeting: u64,
+    /// What it waits for.
+    waiting: Option<Waiting>,
+    /// When it connected, or when its present message began to come.
+    since: Instant,
+    gone: bool,
+}
+
+struct Waiting {
+    id: u32,
+    keys: String,
+    until: Instant,
+}
+
+/// The thread's state.
+struct Hall {
+    orders: Receiver<Command>,
+    woken: Socket,
+    listeners: Vec<Socket>,
+    deaf_until: Option<Instant>,
+    guests: Vec<Guest>,
+    /// By meeting and key.
+    values: BTreeMap<(u64, String), Vec<u8>>,
+    bytes: usize,
+    /// How many connections began a meeting.
+    begun: usize,
+    /// When to end at the latest, and how many must have begun to end before.
+    finish: Option<(Instant, usize)>,
+}
+
+impl Hall {
+    fn serve(mut self) {
+        loop {
+            let Ok((called, knocks, readable)) = self.sleep() else { return };
+            if called && !self.obey() {
+                return;
+            }
+            for index in readable {
+                self.hear(index);
+            }
+            if knocks {
+                self.welcome();
+            }
+            self.expire(Instant::now());
+            self.guests.retain(|guest| !guest.gone);
+            let empty = self.guests.iter().all(|guest| guest.meeting == 0);
+            if let Some((until, expected)) = self.finish
+                && (until <= Instant::now() || empty && self.begun >= expected)
+            {
+                return;
+            }
+        }
+    }
+
+    /// Waits for news: was I called, does somebody knock, which guests have something?
+    fn sleep(&self) -> io::Result<(bool, bool, Vec<usize>)> {
+        let mut fds = vec![PollFd::new(self.woken.as_fd(), PollFlags::POLLIN)];
+        for guest in &self.guests {
+            let events = match guest.outbox.is_empty() {
+                true => PollFlags::POLLIN,
+                false => PollFlags::POLLOUT,
+            };
+            fds.push(PollFd::new(guest.socket.as_fd(), events));
+        }
+        if self.deaf_until.is_none() {
+            let knock = |listener| PollFd::new(listener, PollFlags::POLLIN);
+            fds.extend(self.listeners.iter().map(|listener| knock(listener.as_fd())));
+        }
+        wait(&mut fds, self.next_deadline())?;
+        let news: Vec<_> = fds.iter().map(|fd| fd.any() != Some(false)).collect();
+        let (called, rest) = news.split_first().unwrap_or((&false, &[]));
+        let (guests, listeners) = rest.split_at(self.guests.len());
+        let readable = guests.iter().enumerate().filter(|(_, news)| **news).map(|(i, _)| i);
+        Ok((*called, listeners.contains(&true), readable.collect()))
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        let waits = self.guests.iter().filter_map(|guest| guest.waiting.as_ref().map(|w| w.until));
+        let patience = self.guests.iter().filter(|g| g.is_unfinished()).map(|g| g.since + PATIENCE);
+        waits.chain(patience).chain(self.deaf_until).chain(self.finish.map(|finish| finish.0)).min()
+    }
+
+    /// Does as told; false when the server was dropped.
+    fn obey(&mut self) -> bool {
+        let mut bytes = [0; 64];
+        if matches!(recv_now(&self.woken, &mut bytes), Ok(Some(0)) | Err(_)) {
+            return false;
+        }
+        for order in self.orders.try_iter().collect::<Vec<_>>() {
+            match order {
+                Command::Adopt(socket) => self.admit(socket, true),
+                Command::Listen(listener) => self.listeners.push(listener),
+                Command::Deafen => self.listeners.clear(),
+                Command::Finish { until, expected } => self.finish = Some((until, expected)),
+            }
+        }
+        true
+    }
+
+    /// Accepts who knocks. When there are too many strangers the oldest goes.
+    fn welcome(&mut self) {
+        let mut news = Vec::new();
+        for listener in &self.listeners {
+            loop {
+                match listener.accept() {
+                    Ok((socket, _)) => news.push(socket),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                    Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(_) => {
+                        self.deaf_until = Some(Instant::now() + OUT_OF_FDS);
+                        break;
+                    }
+                }
+                if news.len() == MAX_STRANGERS {
+                    break;
+                }
+            }
+        }
+        for socket in news {
+            let unix = socket.local_addr().is_ok_and(|address| address.domain() == Domain::UNIX);
+            if unix && same_user(&socket).is_err() {
+                continue;
+            }
+            let mut strangers = self.guests.iter_mut().filter(|g| g.is_stranger() && !g.gone);
+            if let Some(oldest) = strangers.next()
+                && strangers.count() + 1 >= MAX_STRANGERS
+            {
+                oldest.gone = true;
+            }
+            self.admit(socket, false);
+        }
+    }
+
+    fn admit(&mut self, socket: Socket, adopted: bool) {
+        self.guests.push(Guest {
+            socket,
+            inbox: Inbox::default(),
+            outbox: Vec::new(),
+            adopted,
+            meeting: 0,
+            waiting: None,
+            since: Instant::now(),
+            gone: false,
+        });
+    }
+
+    /// Serves what guest `index` has sent, and sends it what waits to go.
+    fn hear(&mut self, index: usize) {
+        while let Some(guest) = self.guests.get_mut(index).filter(|guest| !guest.gone) {
+            guest.flush();
+            if guest.gone || !guest.outbox.is_empty() {
+                return;
+            }
+            let was_partial = guest.inbox.is_partial();
+            match guest.inbox.pull(&guest.socket) {
+                Ok(Some(frame)) => self.answer(index, frame),
+                Ok(None) => {
+                    if !was_partial && guest.inbox.is_partial() {
+                        guest.since = Instant::now();
+                    }
+                    return;
+                }
+                Err(broken) => {
+                    if let Broken::Garbage(text) = broken {
+                        tracing::debug!("store: dropped a connection: {text}");
+                        guest.say(Kind::Refused, 0, "", text.as_bytes());
+                    }
+                    guest.gone = true;
+                }
+            }
+        }
+    }
+
+    fn answer(&mut self, index: usize, frame: Frame) {
+        let guest = &mut self.guests[index];
+        guest.waiting = None;
+        let Frame { kind, id, wait_ms, key, value } = frame;
+        match kind {
+            Kind::Begin => {
+                self.begun += usize::from(guest.meeting == 0);
+                guest.meeting += 1;
+                guest.say(Kind::Done, id, "", &[]);
+                self.forget();
+            }
+            Kind::SetNew | Kind::Get if guest.meeting == 0 => guest.gone = true,
+            Kind::SetNew => self.store(index, id, key, value),
+            Kind::Get => {
+                let until = Instant::now() + Duration::from_millis(wait_ms.into());
+                guest.waiting = Some(Waiting { id, keys: key, until });
+                guest.look(&self.values);
+            }
+            Kind::Done | Kind::Value | Kind::Absent | Kind::Refused => guest.gone = true,
+        }
+    }
+
+    fn store(&mut self, index: usize, id: u32, key: String, value: Vec<u8>) {
+        let guest = &mut self.guests[index];
+        let meeting = guest.meeting;
+        if let Some(present) = self.values.get(&(meeting, key.clone())) {
+            return guest.say(Kind::Value, id, &key, present);
+        }
+        if self.bytes + key.len() + value.len() > MAX_BYTES {
+            return guest.say(Kind::Refused, id, &key, b"the store is full");
+        }
+        self.bytes += key.len() + value.len();
+        guest.say(Kind::Done, id, &key, &[]);
+        self.values.insert((meeting, key), value);
+        for guest in self.guests.iter_mut().filter(|guest| guest.meeting == meeting) {
+            guest.look(&self.values);
+        }
+    }
+
+    /// Drops the values of meetings that everybody has left behind.
+    fn forget(&mut self) {
+        let oldest = self.guests.iter().filter(|g| !g.gone).map(|g| g.meeting).min().unwrap_or(0);
+        let kept = self.values.split_off(&(oldest, String::new()));
+        self.values = kept;
+        self.bytes = self.values.iter().map(|((_, key), value)| key.len() + value.len()).sum();
+    }
+
+    /// Ends waits that are over and drops who was silent for too long.
+    fn expire(&mut self, now: Instant) {
+        self.deaf_until = self.deaf_until.filter(|&until| until > now);
+        for guest in &mut self.guests {
+            if let Some(over) = guest.waiting.take_if(|waiting| waiting.until <= now) {
+                guest.say(Kind::Absent, over.id, "", &[]);
+            }
+            guest.gone |= guest.is_unfinished() && guest.since + PATIENCE <= now;
+        }
+    }
+}
+
+impl Guest {
+    /// Did it come by itself and say nothing yet?
+    fn is_stranger(&self) -> bool {
+        !self.adopted && self.meeting == 0
+    }
+
+    /// Must it go on speaking? A stranger owes its first message, everybody the rest of one.
+    fn is_unfinished(&self) -> bool {
+        self.is_stranger() || self.inbox.is_partial()
+    }
+
+    fn say(&mut self, kind: Kind, id: u32, key: &str, value: &[u8]) {
+        let frame = Frame { kind, id, wait_ms: 0, key: key.into(), value: value.to_vec() };
+        self.outbox.extend(frame.encode());
+        self.flush();
+    }
+
+    fn flush(&mut self) {
+        while !self.outbox.is_empty() {
+            match send_now(&self.socket, &self.outbox) {
+                Ok(Some(count)) => drop(self.outbox.drain(..count)),
+                Ok(None) => return,
+                Err(_) => {
+                    self.gone = true;
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Answers its wait if one of the keys has a value.
+    fn look(&mut self, values: &BTreeMap<(u64, String), Vec<u8>>) {
+        let Some(waiting) = self.waiting.take() else { return };
+        for key in waiting.keys.lines() {
+            if let Some(value) = values.get(&(self.meeting, key.into())) {
+                self.say(Kind::Value, waiting.id, key, value);
+                return;
+            }
+        }
+        self.waiting = Some(waiting);
+    }
+}

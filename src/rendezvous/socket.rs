@@ -1,0 +1,156 @@
+//! Sockets as the meeting uses them: every wait has a deadline, every descriptor is close-on-exec,
+//! Unix sockets are abstract and their peer is the same user. May touch: nix, socket2.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::sockopt::PeerCredentials;
+use nix::sys::socket::{MsgFlags, getsockopt, recv, send};
+use nix::unistd::geteuid;
+use socket2::{Domain, SockAddr, Socket, Type};
+
+/// How many connections the kernel keeps for us until we accept them.
+const BACKLOG: i32 = 1024;
+
+/// Waits until one of `fds` has news or `until` has come; whether there is news.
+pub(super) fn wait(fds: &mut [PollFd<'_>], until: Option<Instant>) -> io::Result<bool> {
+    loop {
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let millis = left.map_or(60_000, |left| left.as_micros().div_ceil(1000).min(60_000));
+        let timeout = PollTimeout::try_from(millis).unwrap_or(PollTimeout::ZERO);
+        match poll(fds, timeout) {
+            Ok(0) if left.is_none_or(|left| !left.is_zero()) => {}
+            Ok(ready) => return Ok(ready > 0),
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+/// Waits for `events` on one descriptor; [`io::ErrorKind::TimedOut`] when `until` has come.
+pub(super) fn wait_one(fd: BorrowedFd<'_>, events: PollFlags, until: Instant) -> io::Result<()> {
+    match wait(&mut [PollFd::new(fd, events)], Some(until))? {
+        true => Ok(()),
+        false => Err(io::ErrorKind::TimedOut.into()),
+    }
+}
+
+/// Receives what is there, up to `buf`'s length; `None` if nothing is.
+pub(super) fn recv_now(socket: &Socket, buf: &mut [u8]) -> io::Result<Option<usize>> {
+    loop {
+        match recv(socket.as_raw_fd(), buf, MsgFlags::MSG_DONTWAIT) {
+            Ok(count) => return Ok(Some(count)),
+            Err(Errno::EAGAIN) => return Ok(None),
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+/// Sends what the kernel takes now; `None` if it takes nothing.
+pub(super) fn send_now(socket: &Socket, buf: &[u8]) -> io::Result<Option<usize>> {
+    loop {
+        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+        match send(socket.as_raw_fd(), buf, flags) {
+            Ok(count) => return Ok(Some(count)),
+            Err(Errno::EAGAIN) => return Ok(None),
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+/// Receives exactly `buf`.
+pub(super) fn recv_exact(socket: &Socket, mut buf: &mut [u8], until: Instant) -> io::Result<()> {
+    while !buf.is_empty() {
+        match recv_now(socket, buf)? {
+            Some(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Some(count) => buf = &mut buf[count..],
+            None => wait_one(socket.as_fd(), PollFlags::POLLIN, until)?,
+        }
+    }
+    Ok(())
+}
+
+/// Sends all of `buf`.
+pub(super) fn send_all(socket: &Socket, mut buf: &[u8], until: Instant) -> io::Result<()> {
+    while !buf.is_empty() {
+        match send_now(socket, buf)? {
+            Some(count) => buf = &buf[count..],
+            None => wait_one(socket.as_fd(), PollFlags::POLLOUT, until)?,
+        }
+    }
+    Ok(())
+}
+
+/// An address in the abstract namespace: nothing in the file system, gone with its socket.
+fn abstract_address(name: &str) -> io::Result<SockAddr> {
+    SockAddr::unix(format!("\0{name}"))
+}
+
+/// Listens at an abstract Unix socket.
+pub(super) fn listen_unix(name: &str) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.bind(&abstract_address(name)?)?;
+    socket.listen(BACKLOG)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
+/// Listens at one address, and only there.
+pub(super) fn listen_tcp(address: SocketAddr) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    // Connections of an earlier world may still be in their last state; two listeners still
+    // exclude each other.
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
+/// Connects to an abstract Unix socket of the same user; [`io::ErrorKind::WouldBlock`] if the
+/// listener has too many connections to accept.
+pub(super) fn connect_unix(name: &str) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    socket.connect(&abstract_address(name)?)?;
+    same_user(&socket)?;
+    Ok(socket)
+}
+
+/// The longest that one attempt to connect over TCP takes; a host that drops packets must not keep
+/// us from its other addresses.
+const ONE_ATTEMPT: Duration = Duration::from_secs(5);
+
+/// Connects to a TCP address.
+pub(super) fn connect_tcp(address: SocketAddr, until: Instant) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    let left = until.saturating_duration_since(Instant::now());
+    let limit = left.clamp(Duration::from_millis(1), ONE_ATTEMPT);
+    socket.connect_timeout(&address.into(), limit)?;
+    // Where nobody listens yet, the kernel may pick that very port for us and meet itself.
+    if socket.local_addr()?.as_socket() == Some(address) {
+        return Err(io::ErrorKind::ConnectionRefused.into());
+    }
+    socket.set_tcp_nodelay(true)?;
+    Ok(socket)
+}
+
+/// Abstract sockets have no permissions, so both sides ask the kernel who the other one is.
+pub(super) fn same_user(socket: &Socket) -> io::Result<()> {
+    let peer = getsockopt(socket, PeerCredentials)?.uid();
+    let me = geteuid().as_raw();
+    if peer == me {
+        return Ok(());
+    }
+    let text = format!("it belongs to user {peer}, not to {me}");
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
+}

@@ -1,0 +1,250 @@
+//! The client of a store: a key-value service that a world of ranks meets at. May touch: wire,
+//! socket, fd, server. Law: every request has a deadline, and the error names the store.
+
+use std::io::ErrorKind;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::poll::PollFlags;
+use socket2::Socket;
+
+use super::fd::inherited;
+use super::socket::{connect_tcp, connect_unix, send_all, wait_one};
+use super::wire::{Broken, Frame, Inbox, Kind, MAX_VALUE};
+use crate::config::StoreAddr;
+use crate::error::{Error, Result};
+
+/// How much later than the deadline of a request its answer may come.
+const GRACE: Duration = Duration::from_secs(2);
+/// The longest pause between two attempts to connect.
+const MAX_PAUSE: Duration = Duration::from_millis(200);
+
+/// A connection to a store.
+#[derive(Debug)]
+pub struct Store {
+    socket: Socket,
+    inbox: Inbox,
+    address: String,
+    next_id: u32,
+}
+
+impl Store {
+    /// Connects to the store at `address`; while nobody listens there, tries again until `until`.
+    ///
+    /// # Errors
+    /// [`Error::Store`] if the store can't be reached in time, is silent, or is something else.
+    pub fn connect(address: &StoreAddr, until: Instant) -> Result<Self> {
+        let began = Instant::now();
+        let mut pause = Duration::from_millis(5);
+        loop {
+            let reason = match Self::attempt(address, until) {
+                Ok(store) => return Ok(store),
+                Err(Attempt::Final(error)) => return Err(error),
+                Err(Attempt::Again(reason)) => reason,
+            };
+            if Instant::now() + pause >= until {
+                let waited = began.elapsed();
+                return Err(refuse(
+                    &address.to_string(),
+                    format!(
+                        "no answer within {waited:.1?} ({reason}). Rank 0 listens there: is it \
+                         running, and is this its host? (A world that is complete listens no more)"
+                    ),
+                ));
+            }
+            thread::sleep(pause);
+            pause = (pause * 2).min(MAX_PAUSE);
+        }
+    }
+
+    /// The store at the other end of `stream`.
+    ///
+    /// # Errors
+    /// [`Error::Store`] if it is silent until `until`, or something else.
+    pub fn over(stream: UnixStream, address: &str, until: Instant) -> Result<Self> {
+        Self::begin(stream.into(), address, until).map_err(|(_, error)| error)
+    }
+
+    fn attempt(address: &StoreAddr, until: Instant) -> Result<Self, Attempt> {
+        let name = address.to_string();
+        let again = |error: std::io::Error| Attempt::Again(error.to_string());
+        let socket = match address {
+            StoreAddr::Fd(fd) => {
+                let copy = inherited(*fd).map_err(|error| {
+                    let hint = "the launcher's socket is not usable; start this with ringrun, or \
+                                unset RINGREDUCE_STORE";
+                    Attempt::Final(refuse(&name, format!("{error}: {hint}")))
+                })?;
+                return Self::begin(copy.into(), &name, until).map_err(|(_, e)| Attempt::Final(e));
+            }
+            StoreAddr::Unix(path) => connect_unix(path).map_err(|error| match error.kind() {
+                ErrorKind::ConnectionRefused | ErrorKind::WouldBlock => again(error),
+                _ => Attempt::Final(refuse(&name, error.to_string())),
+            })?,
+            StoreAddr::Tcp { host, port } => {
+                let mut last = Attempt::Again("the name has no address".into());
+                let found = resolve(host, *port).map_err(again)?;
+                let connect = |&address| match connect_tcp(address, until) {
+                    Ok(socket) => Some(socket),
+                    Err(error) => {
+                        last = again(error);
+                        None
+                    }
+                };
+                match found.iter().find_map(connect) {
+                    Some(socket) => socket,
+                    None => return Err(last),
+                }
+            }
+        };
+        Self::begin(socket, &name, until).map_err(|(broken, error)| match broken {
+            // A listener on its way out closes what it has not accepted.
+            Some(Broken::Closed) => Attempt::Again("it closed the connection".into()),
+            _ => Attempt::Final(error),
+        })
+    }
+
+    fn begin(
+        socket: Socket,
+        address: &str,
+        until: Instant,
+    ) -> Result<Self, (Option<Broken>, Error)> {
+        // An inherited socket may still hold an answer to a process that died: start at random.
+        let next_id = getrandom::u32().unwrap_or_default();
+        let mut store = Self { socket, inbox: Inbox::default(), address: address.into(), next_id };
+        let answer = store.exchange(Kind::Begin, "", &[], Duration::ZERO, until);
+        match answer.map_err(|broken| (Some(broken.clone()), store.trouble(broken)))?.kind {
+            Kind::Done => Ok(store),
+            other => Err((None, store.trouble(Broken::Garbage(format!("answered {other:?}"))))),
+        }
+    }
+
+    /// Stores `value` at `key` unless the key has one, which is then given back.
+    ///
+    /// # Errors
+    /// [`Error::Store`] if the store is gone, silent until `until`, full, or something else.
+    pub fn set_new(&mut self, key: &str, value: &[u8], until: Instant) -> Result<Option<Vec<u8>>> {
+        if value.len() > MAX_VALUE {
+            let reason = format!("a value of {} bytes is above {MAX_VALUE}", value.len());
+            return Err(refuse(&self.address, reason));
+        }
+        let answer = self.ask(Kind::SetNew, key, value, Duration::ZERO, until)?;
+        match answer.kind {
+            Kind::Done => Ok(None),
+            Kind::Value => Ok(Some(answer.value)),
+            other => Err(self.unexpected(other)),
+        }
+    }
+
+    /// The value at `key`, waiting for it until `until`; `None` if none came.
+    ///
+    /// # Errors
+    /// As [`Self::set_new`].
+    pub fn get(&mut self, key: &str, until: Instant) -> Result<Option<Vec<u8>>> {
+        Ok(self.get_any(&[key], until)?.map(|(_, value)| value))
+    }
+
+    /// The first of `keys` that has a value, and the value, waiting for one until `until`.
+    pub(super) fn get_any(
+        &mut self,
+        keys: &[&str],
+        until: Instant,
+    ) -> Result<Option<(String, Vec<u8>)>> {
+        let wait = until.saturating_duration_since(Instant::now());
+        let answer = self.ask(Kind::Get, &keys.join("\n"), &[], wait, until)?;
+        match answer.kind {
+            Kind::Value => Ok(Some((answer.key, answer.value))),
+            Kind::Absent => Ok(None),
+            other => Err(self.unexpected(other)),
+        }
+    }
+
+    /// Where it is.
+    pub(super) fn address(&self) -> &str {
+        &self.address
+    }
+
+    fn ask(
+        &mut self,
+        kind: Kind,
+        key: &str,
+        value: &[u8],
+        wait: Duration,
+        until: Instant,
+    ) -> Result<Frame> {
+        let answer =
+            self.exchange(kind, key, value, wait, until).map_err(|broken| self.trouble(broken))?;
+        match answer.kind {
+            Kind::Refused => {
+                let reason = String::from_utf8_lossy(&answer.value).into_owned();
+                Err(refuse(&self.address, reason))
+            }
+            _ => Ok(answer),
+        }
+    }
+
+    /// One request and its answer; answers to requests of others before us are skipped.
+    fn exchange(
+        &mut self,
+        kind: Kind,
+        key: &str,
+        value: &[u8],
+        wait: Duration,
+        until: Instant,
+    ) -> Result<Frame, Broken> {
+        let began = Instant::now();
+        let until = until.max(began) + GRACE;
+        let id = self.next_id;
+        self.next_id = id.wrapping_add(1);
+        let wait_ms = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX);
+        let frame = Frame { kind, id, wait_ms, key: key.into(), value: value.to_vec() };
+        let silent = |error: std::io::Error| match error.kind() {
+            ErrorKind::TimedOut => Broken::Garbage(format!(
+                "it is silent for {:.1?}; is it the store of this job?",
+                began.elapsed()
+            )),
+            _ => Broken::Closed,
+        };
+        send_all(&self.socket, &frame.encode(), until).map_err(silent)?;
+        loop {
+            match self.inbox.pull(&self.socket)? {
+                Some(answer) if answer.id == id => return Ok(answer),
+                Some(_) => {}
+                None => wait_one(self.socket.as_fd(), PollFlags::POLLIN, until).map_err(silent)?,
+            }
+        }
+    }
+
+    fn trouble(&self, broken: Broken) -> Error {
+        let reason = match broken {
+            Broken::Closed => "it closed the connection; did rank 0 or the launcher end?".into(),
+            Broken::Garbage(what) => what,
+        };
+        refuse(&self.address, reason)
+    }
+
+    fn unexpected(&self, kind: Kind) -> Error {
+        refuse(&self.address, format!("it gave an answer that does not fit ({kind:?})"))
+    }
+}
+
+/// How an attempt to connect failed.
+enum Attempt {
+    /// The store may come up yet.
+    Again(String),
+    /// Waiting does not help.
+    Final(Error),
+}
+
+/// The addresses of a host.
+pub(super) fn resolve(host: &str, port: u16) -> std::io::Result<Vec<SocketAddr>> {
+    Ok((host, port).to_socket_addrs()?.collect())
+}
+
+/// An [`Error::Store`].
+pub(super) fn refuse(address: &str, reason: impl Into<String>) -> Error {
+    Error::Store { address: address.into(), reason: reason.into() }
+}

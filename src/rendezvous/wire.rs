@@ -1,0 +1,213 @@
+//! What travels between a store and its clients, and how records are packed. May touch: socket.
+//! Law: lengths are checked before anything is allocated, an unknown kind or version is an error,
+//! and no byte beyond the present frame is read.
+
+use std::io;
+
+use socket2::Socket;
+
+use super::socket::recv_now;
+
+/// The version of the store's frames and of the records in them.
+pub(super) const PROTOCOL: u16 = 1;
+const MAGIC: [u8; 4] = *b"RRST";
+const HEADER: usize = 24;
+/// The most that a key, and that a value, may take.
+const MAX_KEY: usize = 1024;
+pub(super) const MAX_VALUE: usize = 64 << 10;
+
+/// What a frame asks or answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A new meeting begins on this connection: older keys are out of sight.
+    Begin = 1,
+    /// Store a value at a key that has none.
+    SetNew = 2,
+    /// Wait for the first of several keys (one a line) to have a value.
+    Get = 3,
+    /// Answer to `Begin` and to a `SetNew` that stored.
+    Done = 0x81,
+    /// The value that the key has (already).
+    Value = 0x82,
+    /// No value came in time.
+    Absent = 0x83,
+    /// The request can't be served; the value says why.
+    Refused = 0x84,
+}
+
+impl Kind {
+    fn from_byte(byte: u8) -> Option<Self> {
+        use Kind::{Absent, Begin, Done, Get, Refused, SetNew, Value};
+        [Begin, SetNew, Get, Done, Value, Absent, Refused].into_iter().find(|&k| k as u8 == byte)
+    }
+}
+
+/// One message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Frame {
+    pub(super) kind: Kind,
+    /// The client's number of the request; the answer repeats it.
+    pub(super) id: u32,
+    /// How long the server may wait for a value.
+    pub(super) wait_ms: u32,
+    pub(super) key: String,
+    pub(super) value: Vec<u8>,
+}
+
+impl Frame {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(HEADER + self.key.len() + self.value.len());
+        out.extend(MAGIC);
+        out.extend(PROTOCOL.to_le_bytes());
+        out.extend([self.kind as u8, 0]);
+        out.extend(self.id.to_le_bytes());
+        out.extend(self.wait_ms.to_le_bytes());
+        out.extend((self.key.len() as u32).to_le_bytes());
+        out.extend((self.value.len() as u32).to_le_bytes());
+        out.extend(self.key.as_bytes());
+        out.extend(&self.value);
+        out
+    }
+}
+
+/// Why nothing more will come from a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Broken {
+    /// It was closed or reset.
+    Closed,
+    /// It speaks something else.
+    Garbage(String),
+}
+
+impl From<io::Error> for Broken {
+    fn from(_: io::Error) -> Self {
+        Self::Closed
+    }
+}
+
+/// The bytes of a frame that is on its way.
+#[derive(Debug, Default)]
+pub(super) struct Inbox(Vec<u8>);
+
+impl Inbox {
+    /// Takes what has arrived; a frame if it is complete.
+    pub(super) fn pull(&mut self, socket: &Socket) -> Result<Option<Frame>, Broken> {
+        let mut piece = [0; 4096];
+        loop {
+            let header = self.header()?;
+            let whole = header.map_or(HEADER, |(_, key, value)| HEADER + key + value);
+            if let Some((kind, key, _)) = header.filter(|_| self.0.len() == whole) {
+                return self.take(kind, key).map(Some);
+            }
+            let missing = (whole - self.0.len()).min(piece.len());
+            match recv_now(socket, &mut piece[..missing])? {
+                Some(0) => return Err(Broken::Closed),
+                Some(count) => self.0.extend(&piece[..count]),
+                None => return Ok(None),
+            }
+        }
+    }
+
+    /// Has part of a frame arrived?
+    pub(super) fn is_partial(&self) -> bool {
+        !self.0.is_empty()
+    }
+
+    /// Kind, length of the key and of the value, once the header is here.
+    fn header(&self) -> Result<Option<(Kind, usize, usize)>, Broken> {
+        let garbage = |text: String| Err(Broken::Garbage(text));
+        let seen = self.0.len().min(MAGIC.len());
+        if self.0[..seen] != MAGIC[..seen] {
+            return garbage("it does not speak ringreduce's protocol".into());
+        }
+        let Some(header) = self.0.first_chunk::<HEADER>() else { return Ok(None) };
+        let mut fields = Reader(&header[4..]);
+        let (version, kind, zero) = (fields.u16()?, fields.u8()?, fields.u8()?);
+        let (_id, _wait) = (fields.u32()?, fields.u32()?);
+        let (key, value) = (fields.u32()? as usize, fields.u32()? as usize);
+        if version != PROTOCOL {
+            return garbage(format!("it speaks version {version}, this is version {PROTOCOL}"));
+        }
+        let Some(kind) = Kind::from_byte(kind).filter(|_| zero == 0) else {
+            return garbage(format!("unknown message {kind}"));
+        };
+        if key > MAX_KEY || value > MAX_VALUE {
+            return garbage(format!("a message of {key} + {value} bytes is too long"));
+        }
+        Ok(Some((kind, key, value)))
+    }
+
+    fn take(&mut self, kind: Kind, key: usize) -> Result<Frame, Broken> {
+        let bytes = std::mem::take(&mut self.0);
+        let mut fields = Reader(&bytes[8..]);
+        let (id, wait_ms) = (fields.u32()?, fields.u32()?);
+        let (key, value) = bytes[HEADER..].split_at(key);
+        let key = String::from_utf8(key.to_vec())
+            .map_err(|_| Broken::Garbage("a key that is no text".into()))?;
+        Ok(Frame { kind, id, wait_ms, key, value: value.to_vec() })
+    }
+}
+
+/// Packs fields, little endian.
+#[derive(Debug, Default)]
+pub(super) struct Writer(pub(super) Vec<u8>);
+
+impl Writer {
+    pub(super) fn u8(mut self, value: u8) -> Self {
+        self.0.push(value);
+        self
+    }
+    pub(super) fn u16(mut self, value: u16) -> Self {
+        self.0.extend(value.to_le_bytes());
+        self
+    }
+    pub(super) fn u32(mut self, value: u32) -> Self {
+        self.0.extend(value.to_le_bytes());
+        self
+    }
+    pub(super) fn u64(mut self, value: u64) -> Self {
+        self.0.extend(value.to_le_bytes());
+        self
+    }
+    /// Text; cut where it is absurdly long.
+    pub(super) fn text(self, text: &str) -> Self {
+        let text: String = text.chars().take(4096).collect();
+        let mut out = self.u16(text.len() as u16);
+        out.0.extend(text.as_bytes());
+        out
+    }
+}
+
+/// Unpacks fields; running out of bytes is an error.
+#[derive(Debug)]
+pub(super) struct Reader<'a>(pub(super) &'a [u8]);
+
+impl<'a> Reader<'a> {
+    pub(super) fn bytes(&mut self, count: usize) -> Result<&'a [u8], Broken> {
+        let cut = || Broken::Garbage("a message is cut short".into());
+        let (head, tail) = self.0.split_at_checked(count).ok_or_else(cut)?;
+        self.0 = tail;
+        Ok(head)
+    }
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Broken> {
+        let cut = || Broken::Garbage("a message is cut short".into());
+        self.bytes(N)?.first_chunk().copied().ok_or_else(cut)
+    }
+    pub(super) fn u8(&mut self) -> Result<u8, Broken> {
+        self.array().map(u8::from_le_bytes)
+    }
+    pub(super) fn u16(&mut self) -> Result<u16, Broken> {
+        self.array().map(u16::from_le_bytes)
+    }
+    pub(super) fn u32(&mut self) -> Result<u32, Broken> {
+        self.array().map(u32::from_le_bytes)
+    }
+    pub(super) fn u64(&mut self) -> Result<u64, Broken> {
+        self.array().map(u64::from_le_bytes)
+    }
+    pub(super) fn text(&mut self) -> Result<String, Broken> {
+        let length = self.u16()? as usize;
+        String::from_utf8(self.bytes(length)?.to_vec())
+            .map_err(|_| Broken::Garbage("text that is not UTF-8".into()))
+    }
+}

@@ -1,0 +1,148 @@
+//! How long a collective takes: the same walk, with a clock at every rank and a time in every slot.
+//! May touch: partition, schedule. Pure: the speeds are given, no clock is read.
+//!
+//! A step keeps its rank busy for b seconds per byte (g more where it reduces), starts when its
+//! slots are there, and its message arrives a seconds after its end; so does the news that the
+//! incoming slot is empty. With one slice of m bytes per chunk and slots to spare, nobody ever
+//! waits for a slot, and the 2n-1 steps of the ring's all-reduce follow each other over 2n-2 hops:
+//! (2n-1)mb + (n-1)mg + (2n-2)a. Each half has n steps and n-1 hops: nmb + (n-1)a, and (n-1)mg for
+//! reduce-scatter. A broadcast of k slices of m bytes is a pipeline: (n+k-1)mb + (n-1)a.
+
+use super::network::{At, Work, walk};
+use super::shape::Shape;
+use super::violation::Violation;
+use crate::partition::Partition;
+use crate::schedule::{Schedule, Step};
+
+/// How fast links and ranks are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Speed {
+    /// a: seconds from a rank's commit of a slot to the peer's seeing it.
+    pub latency: f64,
+    /// b: seconds that a rank needs to move one byte.
+    pub byte: f64,
+    /// g: seconds more that it needs to reduce one byte.
+    pub reduce: f64,
+}
+
+/// Seconds until the last rank is done, all having started at 0, over links of `capacity` slots.
+/// `schedules` has one schedule per rank; they must obey the laws (see [`check`](super::check)).
+///
+/// # Errors
+/// [`Violation::Stuck`] if the capacity does not suffice.
+///
+/// # Panics
+/// If a step names a rank or a chunk that does not exist.
+pub fn cost(
+    schedules: &[Schedule],
+    partition: &Partition,
+    capacity: usize,
+    speed: Speed,
+) -> Result<f64, Violation> {
+    let chunks = schedules.first().map_or(0, |schedule| schedule.chunks);
+    let shape = Shape::of(partition, chunks, capacity);
+    let mut clocks = Clocks { partition, speed, now: vec![0.0; schedules.len()] };
+    walk(schedules, &shape, 0, &mut clocks)?;
+    Ok(clocks.now.into_iter().fold(0.0, f64::max))
+}
+
+struct Clocks<'a> {
+    partition: &'a Partition,
+    speed: Speed,
+    /// The time at each rank.
+    now: Vec<f64>,
+}
+
+impl Work for Clocks<'_> {
+    /// Since when the slot can be seen to be full (by the receiver) or empty (by the sender).
+    type Slot = f64;
+
+    fn slice(
+        &mut self,
+        at: &At,
+        step: &Step,
+        incoming: Option<&mut f64>,
+        outgoing: Option<&mut f64>,
+    ) -> Result<(), Violation> {
+        let piece = self.partition.piece(at.round, step.chunk);
+        let bytes = self.partition.slices(piece).nth(at.slice).map_or(0, |slice| slice.len());
+        let reduce = if step.op.reduces() { self.speed.reduce } else { 0.0 };
+        let now = &mut self.now[at.rank as usize];
+        for slot in [&incoming, &outgoing].into_iter().flatten() {
+            *now = now.max(**slot);
+        }
+        *now += bytes as f64 * (self.speed.byte + reduce);
+        for slot in [incoming, outgoing].into_iter().flatten() {
+            *slot = *now + self.speed.latency;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Speed, Violation, cost};
+    use crate::partition::{Partition, SlotShape};
+    use crate::schedule::Collective;
+    use crate::schedule::Ring;
+
+    const SPEED: Speed = Speed { latency: 1e-6, byte: 0.05e-9, reduce: 0.02e-9 };
+
+    fn seconds(
+        collective: Collective,
+        size: u32,
+        bytes: usize,
+        slices: usize,
+        slots: usize,
+    ) -> f64 {
+        let schedules = collective.schedules(&Ring::natural(size));
+        let chunks = schedules[0].chunks as usize;
+        let bytes = bytes / chunks / slices;
+        let partition = Partition::even(
+            bytes * slices * chunks,
+            1,
+            chunks,
+            SlotShape { bytes, capacity: 2 * slices },
+        );
+        assert_eq!(partition.rounds(), 1);
+        cost(&schedules, &partition, slots, SPEED).unwrap()
+    }
+
+    #[test]
+    fn the_cost_is_that_of_the_closed_form() {
+        let close = |got: f64, want: f64| assert!((got / want - 1.0).abs() < 1e-9, "{got} {want}");
+        let Speed { latency: a, byte: b, reduce: g } = SPEED;
+        for size in 2..=16 {
+            let n = f64::from(size);
+            let m = 64.0 * 1024.0;
+            let bytes = size as usize * 64 * 1024;
+            let halves = (n * m * b + (n - 1.0) * (m * g + a), n * m * b + (n - 1.0) * a);
+            let both = (2.0 * n - 1.0) * m * b + (n - 1.0) * m * g + (2.0 * n - 2.0) * a;
+            close(seconds(Collective::AllReduce, size, bytes, 1, 4), both);
+            close(seconds(Collective::ReduceScatter, size, bytes, 1, 4), halves.0);
+            close(seconds(Collective::AllGather, size, bytes, 1, 4), halves.1);
+            for slices in [1, 2, 16] {
+                let root = Collective::Broadcast { root: 1 };
+                let pipeline = (n + slices as f64 - 1.0) * (m / slices as f64) * b + (n - 1.0) * a;
+                close(seconds(root, size, 64 * 1024, slices, 1000), pipeline);
+            }
+        }
+    }
+
+    /// What the closed form hides: the least legal capacity makes the slices wait for each other.
+    #[test]
+    fn two_chunks_of_slots_are_worth_their_memory() {
+        let time = |slices, slots| seconds(Collective::AllReduce, 8, 64 * 1024, slices, slots);
+        assert!(time(4, 8) < time(1, 8));
+        assert!(time(4, 5) > 2.0 * time(4, 8));
+        assert!(time(4, 16) > 0.9 * time(4, 8));
+    }
+
+    #[test]
+    fn too_little_capacity_has_no_cost() {
+        let ring = Ring::natural(4);
+        let schedules = Collective::AllReduce.schedules(&ring);
+        let partition = Partition::even(1024, 4, 4, SlotShape { bytes: 64, capacity: 8 });
+        assert!(matches!(cost(&schedules, &partition, 4, SPEED), Err(Violation::Stuck(_))));
+    }
+}

@@ -1,0 +1,75 @@
+//! Worlds of thread ranks, and inputs whose reductions are known exactly.
+
+use bytemuck::Zeroable;
+use ringreduce::{Communicator, Element, ReduceOp, bf16, f16};
+
+/// The ranks of one world.
+pub(crate) struct PerRank(pub(crate) Vec<Communicator>);
+
+impl PerRank {
+    pub(crate) fn new(n: usize) -> Self {
+        Self(Communicator::local(n).unwrap())
+    }
+}
+
+/// Runs `work` on every rank of a new world, each in its thread; the results in rank order.
+pub(crate) fn on_ranks<R: Send>(n: usize, work: impl Fn(&mut Communicator) -> R + Sync) -> Vec<R> {
+    std::thread::scope(|scope| {
+        let work = &work;
+        let threads: Vec<_> = PerRank::new(n)
+            .0
+            .into_iter()
+            .map(|mut comm| scope.spawn(move || work(&mut comm)))
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+/// An element type that small whole numbers go into and come out of exactly.
+pub(crate) trait Value: Element + PartialEq + std::fmt::Debug + Zeroable {
+    fn whole(number: i64) -> Self;
+}
+
+macro_rules! values {
+    ($($type:ty => $convert:expr),* $(,)?) => {$(
+        impl Value for $type {
+            fn whole(number: i64) -> Self {
+                $convert(number)
+            }
+        }
+    )*};
+}
+
+values! {
+    i8 => |n| n as Self, u8 => |n| n as Self, i16 => |n| n as Self, u16 => |n| n as Self,
+    i32 => |n| n as Self, u32 => |n| n as Self, i64 => |n| n as Self, u64 => |n| n as Self,
+    f32 => |n| n as Self, f64 => |n| n as Self,
+    f16 => |n| Self::from_f32(n as f32), bf16 => |n| Self::from_f32(n as f32),
+}
+
+fn number(op: ReduceOp, n: usize, rank: usize, i: usize) -> i64 {
+    match op {
+        // Every partial sum stays below 128, exact in all types.
+        ReduceOp::Sum => ((rank + i) % 3 + i % 5) as i64,
+        ReduceOp::Avg => (i % 7) as i64 + if rank == i % n { n as i64 } else { 0 },
+        ReduceOp::Prod => 1 + i64::from((rank + i).is_multiple_of(4)),
+        ReduceOp::Min | ReduceOp::Max => ((rank * 7 + i * 3) % 13) as i64,
+    }
+}
+
+/// What `rank` of `n` gives at position `i`.
+pub(crate) fn input<T: Value>(op: ReduceOp, n: usize, rank: usize, i: usize) -> T {
+    T::whole(number(op, n, rank, i))
+}
+
+/// What the reduction over all ranks is at position `i`.
+pub(crate) fn expected<T: Value>(op: ReduceOp, n: usize, i: usize) -> T {
+    let all = (0..n).map(|rank| number(op, n, rank, i));
+    T::whole(match op {
+        ReduceOp::Sum => all.sum(),
+        ReduceOp::Prod => all.product(),
+        ReduceOp::Min => all.min().unwrap_or(0),
+        ReduceOp::Max => all.max().unwrap_or(0),
+        ReduceOp::Avg => all.sum::<i64>() / n as i64,
+    })
+}

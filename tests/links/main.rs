@@ -1,0 +1,35 @@
+//! One suite for every kind of link: what the traits `Rx` and `Tx` promise, whoever keeps it.
+//! A new kind is one line in `every_link!` below, and a function that makes a pair of ends.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod laws;
+mod tcp;
+mod walk;
+
+use ringreduce::link::{Rx, Tx};
+use ringreduce::partition::SlotShape;
+
+type Ends = (Box<dyn Tx>, Box<dyn Rx>);
+type Make = fn(SlotShape) -> Ends;
+
+/// The laws, for each kind of link.
+macro_rules! every_link {
+    ($($kind:ident: $make:expr;)*) => { $(mod $kind {
+        every_law!($make; payloads_of_every_size_arrive, slots_arrive_in_order_past_any_wrap,
+            commit_never_waits_for_the_peer, a_full_link_turns_ready_again,
+            what_is_not_expected_is_refused, a_sender_that_leaves_is_read_to_the_end,
+            a_sender_that_leaves_ends_a_wait, a_receiver_that_leaves_ends_a_wait,
+            park_ends_with_its_limit_data_or_an_outgoing_link, two_threads_play_ping_pong,
+            a_late_slot_is_only_late, a_lost_slot_is_a_lost_peer,
+            a_corrupted_frame_is_noticed_by_the_receiver, a_trace_tells_what_happened);
+    })* };
+}
+macro_rules! every_law {
+    ($make:expr; $($law:ident),*) => { $(#[test] fn $law() { crate::laws::$law($make); })* };
+}
+
+every_link! {
+    between_threads: |shape| ringreduce::link::loopback::pair(shape).unwrap();
+    tcp_over_one_socket: |shape| crate::tcp::link(shape, 1);
+    tcp_over_three_sockets: |shape| crate::tcp::link(shape, 3);
+}

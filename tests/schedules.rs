@@ -1,0 +1,240 @@
+//! Every schedule that the library makes obeys the laws, with every capacity that the capacity law
+//! allows and in any order of execution; with one slot less the fused ring is stuck.
+
+#![allow(clippy::panic, clippy::unwrap_used)]
+
+use ringreduce::partition::{Partition, SlotShape};
+use ringreduce::schedule::{Collective, Op, Ring, Schedule, Step};
+use ringreduce::sim::{Random, Report, Shape, Violation, check};
+
+const SLICES: [usize; 5] = [1, 2, 3, 4, 8];
+
+fn collectives(size: u32) -> Vec<Collective> {
+    let mut all = vec![
+        Collective::AllReduce,
+        Collective::ReduceScatter,
+        Collective::AllGather,
+        Collective::Barrier,
+    ];
+    all.extend((0..size).map(|root| Collective::Broadcast { root }));
+    all
+}
+
+fn rings(size: u32, shuffles: u64) -> Vec<Ring> {
+    let mut orders: Vec<Vec<u32>> = vec![(0..size).collect(), (0..size).rev().collect()];
+    for seed in 0..shuffles {
+        let mut order: Vec<u32> = (0..size).collect();
+        Random::new(seed).shuffle(&mut order);
+        orders.push(order);
+    }
+    orders.into_iter().map(|order| Ring::new(order).unwrap()).collect()
+}
+
+/// What a walk of one slice per chunk must amount to.
+fn volume(collective: Collective, n: u64) -> Report {
+    let (slices, sent, stored) = match collective {
+        Collective::AllReduce => (n * (2 * n - 1), 2 * n * (n - 1), n * n),
+        Collective::ReduceScatter => (n * n, n * (n - 1), n),
+        Collective::AllGather => (n * n, n * (n - 1), n * (n - 1)),
+        Collective::Broadcast { .. } => (n, n - 1, n - 1),
+        Collective::Barrier => (2 * n - 1, 2 * (n - 1), n),
+    };
+    Report { slices, sent, stored }
+}
+
+fn holds(collective: Collective, ring: &Ring, rounds: usize, slices: usize, cap: usize, seed: u64) {
+    let schedules = collective.schedules(ring);
+    let shape = Shape::uniform(rounds, schedules[0].chunks, slices, cap);
+    let report = check(collective, &schedules, &shape, seed).unwrap_or_else(|violation| {
+        panic!("{collective:?} {ring:?} {slices} slices, capacity {cap}, seed {seed}: {violation}")
+    });
+    let one = volume(collective, u64::from(ring.size()));
+    let times = (rounds * slices) as u64;
+    let all = [one.slices, one.sent, one.stored].map(|count| count * times);
+    assert_eq!([report.slices, report.sent, report.stored], all);
+}
+
+#[test]
+fn the_laws_hold_in_all_small_worlds() {
+    for size in 2..=16 {
+        for ring in rings(size, 2) {
+            for collective in collectives(size) {
+                for slices in SLICES {
+                    for capacity in slices + 1..=(2 * slices).max(slices + 1) {
+                        for seed in 0..3 {
+                            holds(collective, &ring, 1, slices, capacity, seed);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Ranks may be rounds apart: the messages of one must not be taken for those of another.
+#[test]
+fn the_laws_hold_over_several_rounds() {
+    for size in 2..=16 {
+        for ring in rings(size, 1) {
+            for collective in collectives(size) {
+                for slices in [1, 3] {
+                    holds(collective, &ring, 4, slices, slices + 1, 7);
+                    holds(collective, &ring, 4, slices, 2 * slices, 8);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_laws_hold_in_samples_of_large_worlds() {
+    for size in [17, 31, 32, 33, 63, 64, 65, 100, 127, 128, 129, 255, 256, 257, 500, 1000, 1024] {
+        for ring in rings(size, 1).drain(2..) {
+            let roots = [0, size / 2, size - 1].map(|root| Collective::Broadcast { root });
+            let halves = [Collective::ReduceScatter, Collective::AllGather];
+            for collective in [Collective::AllReduce, Collective::Barrier].into_iter().chain(roots)
+            {
+                holds(collective, &ring, 1, 1, 2, 1);
+            }
+            for collective in halves {
+                holds(collective, &ring, 1, 1, 2, 2);
+            }
+            if size < 130 {
+                holds(Collective::AllReduce, &ring, 2, 3, 4, 3);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_world_of_one_has_nothing_to_do() {
+    let ring = Ring::natural(1);
+    for collective in collectives(1) {
+        let schedules = collective.schedules(&ring);
+        assert!(schedules[0].steps.is_empty());
+        let shape = Shape::uniform(2, schedules[0].chunks, 4, 1);
+        assert_eq!(check(collective, &schedules, &shape, 0), Ok(Report::default()));
+    }
+}
+
+/// Chunks as `Partition` cuts them: short ones, empty ones, and a last round that is not full.
+#[test]
+fn the_laws_hold_for_real_partitions() {
+    for size in 2..=9 {
+        for ring in rings(size, 1) {
+            for capacity in 2..=9 {
+                let slots = SlotShape { bytes: 64, capacity };
+                for count in [0, 1, 15, 16, 17, 100, 333, 1000, 2500] {
+                    for collective in collectives(size) {
+                        let schedules = collective.schedules(&ring);
+                        let chunks = schedules[0].chunks;
+                        let partition = Partition::even(count, 4, chunks as usize, slots);
+                        let shape = Shape::of(&partition, chunks, capacity);
+                        assert!(check(collective, &schedules, &shape, 1).is_ok());
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The capacity law: one slot more than slices where steps receive and send, and not one less.
+#[test]
+fn fused_rings_need_one_slot_more_than_slices() {
+    for size in 2..=16 {
+        for ring in rings(size, 1) {
+            for slices in SLICES {
+                for seed in 0..4 {
+                    let stuck = |collective: Collective, capacity| {
+                        let schedules = collective.schedules(&ring);
+                        let shape = Shape::uniform(1, schedules[0].chunks, slices, capacity);
+                        matches!(
+                            check(collective, &schedules, &shape, seed),
+                            Err(Violation::Stuck(blocked)) if blocked.len() == size as usize
+                        )
+                    };
+                    assert!(stuck(Collective::AllReduce, slices));
+                    assert!(!stuck(Collective::AllReduce, slices + 1));
+                    // Of two ranks, the halves only send, then receive: staged.
+                    for half in [Collective::ReduceScatter, Collective::AllGather] {
+                        assert_eq!(stuck(half, slices), size > 2);
+                        assert!(stuck(half, slices - 1));
+                    }
+                    // No circle, hence no need.
+                    assert!(!stuck(Collective::Broadcast { root: 0 }, 1));
+                }
+            }
+        }
+    }
+}
+
+/// Each chunk is received, then sent: the ring's all-gather without `RecvCopySend`.
+fn staged(ring: &Ring) -> Vec<Schedule> {
+    let mut schedules = Collective::AllGather.schedules(ring);
+    for (me, schedule) in (0..).zip(&mut schedules) {
+        let split = |step: &Step| match step.op {
+            Op::RecvCopySend => vec![
+                Step { op: Op::Recv, to: me, ..*step },
+                Step { op: Op::Send, from: me, ..*step },
+            ],
+            _ => vec![*step],
+        };
+        schedule.steps = schedule.steps.iter().flat_map(split).collect();
+    }
+    schedules
+}
+
+#[test]
+fn staged_rings_need_as_many_slots_as_slices() {
+    for size in 2..=16 {
+        let schedules = staged(&Ring::natural(size));
+        for slices in SLICES {
+            for seed in 0..4 {
+                let verdict = |capacity| {
+                    let shape = Shape::uniform(2, size, slices, capacity);
+                    check(Collective::AllGather, &schedules, &shape, seed)
+                };
+                assert!(verdict(slices).is_ok());
+                assert!(matches!(verdict(slices - 1), Err(Violation::Stuck(_))));
+            }
+        }
+    }
+}
+
+/// The report of a deadlock names everybody, the step, and the link.
+#[test]
+fn a_deadlock_names_who_waits_for_what() {
+    let schedules = Collective::AllReduce.schedules(&Ring::natural(3));
+    let shape = Shape::uniform(1, 3, 1, 1);
+    let violation = check(Collective::AllReduce, &schedules, &shape, 5).unwrap_err();
+    let text = violation.to_string();
+    for (me, next) in [(0, 1), (1, 2), (2, 0)] {
+        let who = format!("rank {me} at round 0, step 1, slice 0");
+        let line = format!("{who} waits for an empty slot on the link {me} -> {next}");
+        assert!(text.contains(&line), "{text}");
+    }
+}
+
+/// The token itself: as long as one rank has not started, nobody else is done.
+#[test]
+fn nobody_leaves_a_barrier_before_everybody_entered() {
+    for size in 2..=16 {
+        for ring in rings(size, 1) {
+            for late in 0..size {
+                let mut schedules = Collective::Barrier.schedules(&ring);
+                schedules[late as usize].steps.clear();
+                let shape = Shape::uniform(1, 1, 1, 2);
+                for seed in 0..4 {
+                    let others: Vec<u32> = (0..size).filter(|&rank| rank != late).collect();
+                    match check(Collective::Barrier, &schedules, &shape, seed) {
+                        Err(Violation::Stuck(blocked)) => {
+                            let waiting: Vec<u32> = blocked.iter().map(|who| who.rank).collect();
+                            assert_eq!(waiting, others);
+                        }
+                        other => panic!("{late} of {size}: {other:?}"),
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! What the tree is held to: the rooms of the library with what each may import, and the files
+//! that may say `unsafe`. A new room or a new unsafe file starts with a line here.
+
+/// A room of the library: `src/<name>.rs` or `src/<name>/`.
+pub(crate) struct Room {
+    pub(crate) name: &'static str,
+    /// Other rooms it may import.
+    pub(crate) rooms: &'static [&'static str],
+    /// Dependencies it may import.
+    pub(crate) crates: &'static [&'static str],
+    /// Parts of `std` that it may not touch.
+    pub(crate) not_std: &'static [&'static str],
+    /// Pure rooms' tests run on wasm32 too, so they keep to the same rules; others' tests may
+    /// import anything.
+    pub(crate) pure: bool,
+}
+
+/// Rooms that are arithmetic alone.
+const PURE: &[&str] = &["element", "partition", "schedule", "sim", "plan"];
+
+/// What a room without any input, output, clock or thread has no use for.
+const OUTSIDE: &[&str] = &["env", "fs", "io", "net", "os", "process", "sync", "thread", "time"];
+
+/// What a room has no use for that waits on its links and on nothing else.
+const SYSTEM: &[&str] = &["env", "fs", "net", "os", "process", "thread"];
+
+/// The environment is read by `config` alone.
+const ENVIRONMENT: &[&str] = &["env"];
+
+const fn pure(name: &'static str, crates: &'static [&'static str]) -> Room {
+    Room { name, rooms: PURE, crates, not_std: OUTSIDE, pure: true }
+}
+
+const fn room(
+    name: &'static str,
+    rooms: &'static [&'static str],
+    crates: &'static [&'static str],
+    not_std: &'static [&'static str],
+) -> Room {
+    Room { name, rooms, crates, not_std, pure: false }
+}
+
+/// Every room. See ARCHITECTURE.md for what each is for.
+pub(crate) const ROOMS: &[Room] = &[
+    pure("element", &["bytemuck", "half", "thiserror"]),
+    pure("partition", &[]),
+    pure("schedule", &[]),
+    pure("sim", &["thiserror"]),
+    pure("plan", &[]),
+    room("error", &[], &["thiserror"], ENVIRONMENT),
+    room("memory", &[], &[], SYSTEM),
+    room("sync", &[], &["crossbeam_utils", "libc", "loom", "nix"], ENVIRONMENT),
+    room("kernel", &["element", "memory"], &["bytemuck", "half"], SYSTEM),
+    room(
+        "link",
+        &["error", "memory", "partition", "sync"],
+        &["crossbeam_utils", "libc", "nix", "socket2", "tracing"],
+        ENVIRONMENT,
+    ),
+    room(
+        "exec",
+        &["element", "error", "kernel", "link", "memory", "partition", "plan", "schedule", "sync"],
+        &["tracing"],
+        SYSTEM,
+    ),
+    room("config", &["error"], &["nix", "tracing"], &["net", "process", "thread"]),
+    room(
+        "rendezvous",
+        &["config", "error", "link", "memory", "partition", "sync"],
+        &["bytemuck", "libc", "nix", "socket2", "tracing"],
+        ENVIRONMENT,
+    ),
+    room(
+        "comm",
+        &[
+            "config",
+            "element",
+            "error",
+            "exec",
+            "kernel",
+            "link",
+            "memory",
+            "partition",
+            "plan",
+            "rendezvous",
+            "schedule",
+            "sync",
+        ],
+        &["bytemuck", "nix", "tracing"],
+        ENVIRONMENT,
+    ),
+];
+
+/// The room that warns of the environment on the error output, where a user without a `tracing`
+/// subscriber sees it too.
+pub(crate) const WARNS: &str = "config";
+
+/// Files that say `unsafe`, and why they must. Sorted.
+pub(crate) const UNSAFE: &[(&str, &str)] = &[
+    ("src/kernel/mod.rs", "calls into the kernels with raw views"),
+    ("src/memory.rs", "raw views of memory that others hold too"),
+];
