@@ -29,10 +29,10 @@ pub struct Settings {
     #[arg(long, default_value = "12", value_name = "N", value_parser = positive)]
     pub epochs: usize,
     /// Images per step over all ranks; what is left over at an epoch's end is not used
-    #[arg(long, default_value = "48", value_name = "N", value_parser = positive)]
+    #[arg(long, default_value = "24", value_name = "N", value_parser = positive)]
     pub batch: usize,
     /// Learning rate at the start; it falls by the same amount each step, to 0 at the end
-    #[arg(long, default_value = "0.03", value_parser = learning_rate)]
+    #[arg(long, default_value = "0.02", value_parser = learning_rate)]
     pub lr: f32,
     /// Momentum, 0 for none
     #[arg(long, default_value = "0.9", value_parser = momentum)]

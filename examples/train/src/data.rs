@@ -55,7 +55,7 @@ impl Split {
         let pixels: Vec<f32> = indices
             .iter()
             .flat_map(|&index| &self.images.pixels[index * area..][..area])
-            .map(|&pixel| f32::from(pixel) / 127.5 - 1.0)
+            .map(|&pixel| f32::from(pixel) / 90.0 - 0.8)
             .collect();
         let classes: Vec<u32> =
             indices.iter().map(|&index| u32::from(self.labels[index])).collect();
@@ -92,6 +92,9 @@ impl Dataset {
                     )));
                 }
                 Ok(Self { origin, train, test })
+            }
+            (None, Some(train)) if train.len() < 2 => {
+                Err(folder("no train files, and t10k has but one image: nothing to split".into()))
             }
             (None, Some(mut train)) => {
                 let test = train.split_off(train.len() - train.len().div_ceil(10));
