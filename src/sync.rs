@@ -100,7 +100,9 @@ pub(crate) struct Patience {
 impl Patience {
     /// For a host where `ranks` of the job share the CPUs that this process may use. Waking a CPU
     /// costs about 25 us on a virtual machine and a spin hand-over 0.2 us, so that looking for
-    /// some 50 us is cheap; with more ranks than CPUs spinning only keeps the others from work.
+    /// some 100 us is cheap. Most of it gives way at every look: even with a CPU for each rank the
+    /// system may put two on one, and there who only spins keeps the other from its work. With
+    /// more ranks than CPUs that is the rule.
     pub(crate) fn for_ranks(ranks: usize) -> Self {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         // A rank bound to one CPU of many has that one to itself.
@@ -110,7 +112,7 @@ impl Patience {
             .map_or(cpus, |n| n as usize);
         let cpus = if cpus == 1 { online } else { cpus };
         if ranks <= cpus {
-            Self { spins: 3_000, yields: 50 }
+            Self { spins: 300, yields: 1_000 }
         } else {
             Self { spins: 10, yields: 1_000 }
         }

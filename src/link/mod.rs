@@ -9,6 +9,7 @@
 
 pub mod fault;
 mod fifo;
+mod handover;
 mod links;
 pub mod loopback;
 mod poll;

@@ -1,16 +1,16 @@
 //! Links between two processes of one host: the FIFO in a memfd that the sender makes and passes
 //! to the receiver over a Unix socket, which then stays open as a sign of life.
-//! May touch: fifo, region, rendezvous (passing the descriptor).
+//! May touch: fifo, region, handover.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Instant;
 
+pub use super::handover::{recv_fd, send_fd};
 use super::{Rx, Tx, fifo, region::Region};
 use crate::error::{Error, Result};
 use crate::partition::SlotShape;
-use crate::rendezvous::{recv_fd, send_fd};
 
 /// The sending end, over the connection to its receiver.
 ///

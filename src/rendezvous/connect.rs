@@ -41,7 +41,7 @@ pub struct PairKey {
 /// What a link runs over; all blocking.
 #[derive(Debug)]
 pub enum Streams {
-    /// One stream, to hand over memory with [`super::send_fd`] and to notice the peer's death.
+    /// One stream, to hand over memory with [`crate::link::shm`] and to notice the peer's death.
     Shm(UnixStream),
     /// As many connections as `tcp_sockets` says, in the same order at both ends.
     Tcp(Vec<TcpStream>),

@@ -23,7 +23,6 @@ use std::time::{Duration, Instant};
 use socket2::Socket;
 
 pub use connect::{Connection, PairKey, Streams};
-pub use fd::{recv_fd, send_fd};
 pub use peers::{LinkKind, PeerInfo};
 pub use server::Server;
 pub use store::Store;

@@ -19,8 +19,9 @@ use std::time::{Duration, Instant};
 
 use nix::sys::socket::{MsgFlags, recv};
 use ringreduce::config::{Config, StoreAddr};
+use ringreduce::link::shm::{recv_fd, send_fd};
 use ringreduce::rendezvous::{
-    Connection, LinkKind, Meeting, PairKey, Server, Store, Streams, meet, recv_fd, send_fd,
+    Connection, LinkKind, Meeting, PairKey, Server, Store, Streams, meet,
 };
 use ringreduce::{Error, Transport};
 

@@ -49,12 +49,12 @@ pub(crate) const ROOMS: &[Room] = &[
     pure("plan", &[]),
     room("error", &[], &["thiserror"], ENVIRONMENT),
     room("memory", &[], &[], SYSTEM),
-    room("sync", &[], &["crossbeam_utils", "libc", "loom", "nix"], ENVIRONMENT),
+    room("sync", &[], &["nix"], ENVIRONMENT),
     room("kernel", &["element", "memory"], &["bytemuck", "half"], SYSTEM),
     room(
         "link",
         &["error", "memory", "partition", "sync"],
-        &["crossbeam_utils", "libc", "nix", "socket2", "tracing"],
+        &["crossbeam_utils", "nix", "socket2", "tracing"],
         ENVIRONMENT,
     ),
     room(
@@ -63,11 +63,11 @@ pub(crate) const ROOMS: &[Room] = &[
         &["tracing"],
         SYSTEM,
     ),
-    room("config", &["error"], &["nix", "tracing"], &["net", "process", "thread"]),
+    room("config", &["error"], &["nix", "strsim", "tracing"], &["net", "process", "thread"]),
     room(
         "rendezvous",
-        &["config", "error", "link", "memory", "partition", "sync"],
-        &["bytemuck", "libc", "nix", "socket2", "tracing"],
+        &["config", "error", "link"],
+        &["getrandom", "nix", "socket2", "tracing"],
         ENVIRONMENT,
     ),
     room(
@@ -97,6 +97,25 @@ pub(crate) const WARNS: &str = "config";
 
 /// Files that say `unsafe`, and why they must. Sorted.
 pub(crate) const UNSAFE: &[(&str, &str)] = &[
+    ("benches/kernels.rs", "compiles the plain loop it compares with for one instruction set"),
+    ("benches/ring.rs", "writes a view of the memory it reads, as the library does"),
+    ("benches/tcp_link.rs", "fills and reads views of slots"),
+    ("crates/ringrun/src/ringrun/sys.rs", "runs code between fork and exec"),
+    ("examples/wasm_laws.rs", "exports a function by its name"),
+    ("src/kernel/aarch64/neon.rs", "vector instructions"),
+    ("src/kernel/generic.rs", "the loop over raw views"),
     ("src/kernel/mod.rs", "calls into the kernels with raw views"),
+    ("src/kernel/scalar.rs", "plain data that any bits are valid for"),
+    ("src/kernel/x86_64/avx2.rs", "vector instructions"),
+    ("src/kernel/x86_64/avx512.rs", "vector instructions"),
+    ("src/kernel/x86_64/avx512_bf16.rs", "vector instructions"),
+    ("src/kernel/x86_64/stream.rs", "stores that go past the cache"),
+    ("src/link/fifo.rs", "addresses inside a mapping"),
+    ("src/link/handover.rs", "descriptors that the kernel made for us"),
+    ("src/link/poll.rs", "a system call"),
+    ("src/link/region.rs", "mapping and unmapping"),
     ("src/memory.rs", "raw views of memory that others hold too"),
+    ("src/rendezvous/fd.rs", "a descriptor known by its number"),
+    ("src/sync.rs", "futex and membarrier"),
+    ("tests/links/walk.rs", "fills and reads views of slots"),
 ];

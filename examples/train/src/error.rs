@@ -57,6 +57,6 @@ pub enum Error {
         /// The world size.
         size: usize,
         /// What stopped it.
-        source: Box<Error>,
+        source: Box<Self>,
     },
 }

@@ -63,7 +63,8 @@ impl LeNet {
     /// If the two convolutions and pools do not divide such images evenly.
     pub fn new(rows: usize, columns: usize, seed: u64) -> Result<Self> {
         // A convolution takes 4 pixels off each side, a pool halves it; twice.
-        let side = |pixels: usize| (pixels >= 16 && pixels % 4 == 0).then(|| pixels / 4 - 3);
+        let side =
+            |pixels: usize| (pixels >= 16 && pixels.is_multiple_of(4)).then(|| pixels / 4 - 3);
         let (Some(height), Some(width)) = (side(rows), side(columns)) else {
             return Err(Error::Unfit(format!(
                 "images are {rows}x{columns}: \
