@@ -8,7 +8,7 @@ use crate::sizes::human;
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 340.0;
 const LEFT: f64 = 64.0;
-const RIGHT: f64 = 14.0;
+const RIGHT: f64 = 30.0;
 const TOP: f64 = 16.0;
 const BOTTOM: f64 = 44.0;
 /// Labels on an axis, at most.

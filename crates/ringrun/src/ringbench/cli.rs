@@ -169,6 +169,16 @@ impl Cli {
         if self.ranks == Some(0) {
             return Err("--ranks must be at least 1".into());
         }
+        let crooked = |t: &&DataType| !self.unalign.is_multiple_of(t.size());
+        if self.collective == Collective::ReduceScatter
+            && let Some(dtype) = self.datatype.0.iter().find(crooked)
+        {
+            return Err(format!(
+                "-u/--unalign {}: in place, reduce_scatter of {dtype} takes whole multiples of {}",
+                self.unalign,
+                dtype.size()
+            ));
+        }
         if self.threads && self.transport == Some(Kind::Tcp) {
             return Err("--transport tcp: ranks that are threads share memory; \
                         leave out --threads"
@@ -255,6 +265,7 @@ mod tests {
             ("all_reduce -T nan", "--timeout"),
             ("all_reduce -g 2", "-g"),
             ("all_reduce --cudagraph 1", "--cudagraph"),
+            ("reduce_scatter -u 2", "--unalign"),
             ("all_reduce --ranks 0", "--ranks"),
             ("all_reduce --threads", "--ranks"),
             ("all_reduce --threads --ranks 2 --transport tcp", "--transport"),

@@ -197,7 +197,7 @@ impl Case {
 /// In-place reduce_scatter exists for typed slices only, and those are aligned.
 fn typed<T: Element>(buf: &mut [u8]) -> Result<&mut [T]> {
     bytemuck::try_cast_slice_mut(buf).ok().with_context(|| {
-        format!("in-place reduce_scatter of {} needs -u to keep its alignment", T::DTYPE)
+        format!("in-place reduce_scatter of {} takes aligned buffers only", T::DTYPE)
     })
 }
 

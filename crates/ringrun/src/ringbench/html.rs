@@ -23,7 +23,8 @@ pub(crate) fn render(report: &Report) -> String {
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
          <title>{collective}, {ranks} ranks: ringbench</title>\n<style>\n{STYLE}</style></head>\n\
          <body><main>\n<h1>{collective} over {ranks} {}</h1>\n\
-         <p class=\"sub\">{launched}, transport {}, buffers {buffers}; {when}; ringbench {version}</p>\n\
+         <p class=\"sub\">{launched}, transport {}, buffers {buffers}; {when}; \
+         ringbench {version}</p>\n\
          <pre>{}</pre>\n",
         if *ranks == 1 { "rank" } else { "ranks" },
         escape(&report.transport),

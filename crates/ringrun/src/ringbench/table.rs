@@ -20,7 +20,8 @@ pub(crate) fn head(cli: &Cli, report: &Report) -> String {
         "# ringbench version {version}\n\
          # Collective test starting: {collective}\n\
          # ranks {ranks} ({launched}) transport: {transport} minBytes {min} maxBytes {max} \
-         step: {step} warmup iters: {} iters: {iters} validation: {} unalign: {} buffers: {buffers}\n\
+         step: {step} warmup iters: {} iters: {iters} validation: {} unalign: {} \
+         buffers: {buffers}\n\
          #\n# Using ranks\n",
         cli.warmup_iters, cli.check, cli.unalign,
     );
