@@ -1,4 +1,5 @@
 //! The program as a user meets it: exit codes, messages, the JSON file.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,5 @@
 //! What the reader of IDX files refuses, and how it says so; and what a folder may lack.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 use std::fs;
 use std::io::Write;
