@@ -6,8 +6,8 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use ringreduce::kernel::{Kernel, copy, copy_streaming};
-use ringreduce::memory::{Buffer, Src};
+use ringreduce::kernel::{Kernel, copy};
+use ringreduce::memory::{Buffer, Dst, Src};
 use ringreduce::{DataType, ReduceOp};
 
 const SIZES: [usize; 5] = [8, 16 << 10, 256 << 10, 1 << 20, 64 << 20];
@@ -141,7 +141,8 @@ fn measure_copies(len: usize) {
             },
             &|memory| {
                 let from = Src::from(&*memory.incoming.get(memory.len));
-                copy_streaming(memory.local.get(memory.len).into(), from);
+                let out: Dst<'_> = memory.local.get(memory.len).into();
+                copy(out.streaming(true), None, from);
             },
         ],
     );

@@ -155,7 +155,7 @@ fn main() {
             let small = Frame { len: 8, ..frame };
             let turn = time(one, other, 2000, 0, small, true) / 2000.0 * 1e6;
             println!(
-                "{bytes:8}  {capacity:8}  {sockets:7}  {:12.2}  {:14.2}  {per_cpu:12.2}  {turn:14.1}",
+                "{bytes:8} {capacity:8} {sockets:7}  {:12.2}  {:14.2}  {per_cpu:12.2}  {turn:14.1}",
                 moved / one_way,
                 2.0 * moved / both,
             );

@@ -20,6 +20,7 @@ pub struct Src<'a> {
 pub struct Dst<'a> {
     ptr: *mut u8,
     len: usize,
+    streaming: bool,
     life: PhantomData<&'a mut u8>,
 }
 
@@ -67,7 +68,19 @@ impl<'a> Dst<'a> {
     /// meanwhile except through the protocol of the link that lends it.
     #[must_use]
     pub unsafe fn new(ptr: *mut u8, len: usize) -> Self {
-        Self { ptr, len, life: PhantomData }
+        Self { ptr, len, streaming: false, life: PhantomData }
+    }
+
+    /// The same memory, best filled past the cache or not.
+    #[must_use]
+    pub fn streaming(self, streaming: bool) -> Self {
+        Self { streaming, ..self }
+    }
+
+    /// Is it best filled past the cache, because nobody near reads it soon?
+    #[must_use]
+    pub fn is_streaming(&self) -> bool {
+        self.streaming
     }
 
     /// Where it begins.
@@ -91,7 +104,7 @@ impl<'a> Dst<'a> {
 
 impl<'a> From<&'a mut [u8]> for Dst<'a> {
     fn from(bytes: &'a mut [u8]) -> Self {
-        Self { ptr: bytes.as_mut_ptr(), len: bytes.len(), life: PhantomData }
+        Self { ptr: bytes.as_mut_ptr(), len: bytes.len(), streaming: false, life: PhantomData }
     }
 }
 

@@ -7,8 +7,7 @@
 
 use core::ops::Range;
 
-/// Chunks start at multiples of this many bytes where their size is free, so that ranks do not
-/// share cache lines.
+/// Chunks start at multiples of this many bytes where their size is free.
 const LINE: usize = 64;
 
 /// How slots are used: what all links of a communicator agree on.
@@ -44,11 +43,13 @@ pub struct Partition {
 
 impl Partition {
     /// `count` elements of `size` bytes in `chunks` chunks of nearly equal length, each a multiple
-    /// of a cache line but the last ones.
+    /// of a cache line but the last ones. No chunk is shorter than `least` bytes while a later one
+    /// has any: what a message costs is not spent on a few bytes.
     #[must_use]
-    pub fn even(count: usize, size: usize, chunks: usize, slots: SlotShape) -> Self {
+    pub fn even(count: usize, size: usize, chunks: usize, least: usize, slots: SlotShape) -> Self {
         let total = count * size;
-        Self::new(total, total.div_ceil(chunks).next_multiple_of(LINE), slots)
+        let chunk = total.div_ceil(chunks).max(least).next_multiple_of(LINE);
+        Self::new(total, chunk, slots)
     }
 
     /// `chunks` chunks of exactly `count` elements of `size` bytes each.
@@ -103,7 +104,10 @@ mod tests {
             for chunks in 1..=9 {
                 for count in [0, 1, 2, 7, 8, 9, 63, 64, 65, 1000, 4097] {
                     for size in [1, 2, 4, 8] {
-                        tile(Partition::even(count, size, chunks, slots), chunks, size, slots);
+                        for least in [0, 1, 200] {
+                            let even = Partition::even(count, size, chunks, least, slots);
+                            tile(even, chunks, size, slots);
+                        }
                         tile(Partition::exact(count, size, chunks, slots), chunks, size, slots);
                     }
                 }

@@ -38,6 +38,7 @@ pub struct Planner {
     ring: Ring,
     me: u32,
     slots: SlotShape,
+    least_chunk: usize,
     all_reduce: Schedule,
     reduce_scatter: Schedule,
     all_gather: Schedule,
@@ -49,16 +50,18 @@ pub struct Planner {
 }
 
 impl Planner {
-    /// For rank `me` of a ring whose links have slots of this shape.
+    /// For rank `me` of a ring whose links have slots of this shape; chunks of less than
+    /// `least_chunk` bytes are not worth a message.
     ///
     /// # Panics
     /// If the shape breaks the capacity law: fused steps would wait for ever.
     #[must_use]
-    pub fn new(ring: Ring, me: u32, slots: SlotShape) -> Self {
+    pub fn new(ring: Ring, me: u32, slots: SlotShape, least_chunk: usize) -> Self {
         assert!(slots.capacity > slots.slices_per_round(), "links of {} slots", slots.capacity);
         Self {
             me,
             slots,
+            least_chunk,
             all_reduce: Collective::AllReduce.schedule(&ring, me),
             reduce_scatter: Collective::ReduceScatter.schedule(&ring, me),
             all_gather: Collective::AllGather.schedule(&ring, me),
@@ -95,15 +98,15 @@ impl Planner {
     }
 
     fn cut(&self, request: &Request) -> Partition {
-        let (size, chunks) = (request.dtype.size(), self.ring.size() as usize);
+        let (count, size) = (request.count, request.dtype.size());
+        let chunks = self.ring.size() as usize;
+        let even = |chunks| Partition::even(count, size, chunks, self.least_chunk, self.slots);
         match request.collective {
-            Collective::AllReduce => Partition::even(request.count, size, chunks, self.slots),
+            Collective::AllReduce => even(chunks),
             Collective::ReduceScatter | Collective::AllGather => {
-                Partition::exact(request.count, size, chunks, self.slots)
+                Partition::exact(count, size, chunks, self.slots)
             }
-            Collective::Broadcast { .. } | Collective::Barrier => {
-                Partition::even(request.count, size, 1, self.slots)
-            }
+            Collective::Broadcast { .. } | Collective::Barrier => even(1),
         }
     }
 
@@ -118,7 +121,7 @@ impl Planner {
         let op = request.op.map_or(0, |op| op as u64 + 1);
         let what = kind | (request.dtype as u64) << 8 | op << 16 | u64::from(root) << 32;
         let shape = (self.slots.bytes as u64) << 16 | self.slots.capacity as u64;
-        mix(mix(mix(what) ^ request.count as u64) ^ shape)
+        mix(mix(mix(mix(what) ^ request.count as u64) ^ shape) ^ self.least_chunk as u64)
     }
 }
 
@@ -141,7 +144,7 @@ mod tests {
     #[test]
     fn the_fingerprint_tells_every_argument() {
         let slots = SlotShape { bytes: 64, capacity: 4 };
-        let mut planner = Planner::new(Ring::natural(4), 1, slots);
+        let mut planner = Planner::new(Ring::natural(4), 1, slots, 64);
         let base = Request {
             collective: Collective::AllReduce,
             count: 10,
@@ -160,13 +163,13 @@ mod tests {
         ];
         let mut prints: Vec<u64> = others.iter().map(|r| planner.plan(r).fingerprint).collect();
         prints.push(
-            Planner::new(Ring::natural(4), 1, SlotShape { capacity: 8, ..slots })
+            Planner::new(Ring::natural(4), 1, SlotShape { capacity: 8, ..slots }, 64)
                 .plan(&base)
                 .fingerprint,
         );
         let distinct: std::collections::HashSet<_> = prints.iter().collect();
         assert_eq!(distinct.len(), prints.len());
-        let elsewhere = Planner::new(Ring::natural(4), 3, slots).plan(&base).fingerprint;
+        let elsewhere = Planner::new(Ring::natural(4), 3, slots, 64).plan(&base).fingerprint;
         assert_eq!(elsewhere, prints[0]);
     }
 }

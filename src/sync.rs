@@ -89,49 +89,48 @@ fn futex_wake(word: &AtomicU32) {
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
 }
 
+/// The CPUs that the ranks of this host share, as far as this process can tell.
+pub(crate) fn cpus() -> usize {
+    let mine = std::thread::available_parallelism().map_or(1, usize::from);
+    // A rank bound to one CPU of many has that one to itself.
+    let online = || nix::unistd::sysconf(nix::unistd::SysconfVar::_NPROCESSORS_ONLN).ok().flatten();
+    if mine > 1 { mine } else { online().map_or(1, |online| online.max(1) as usize) }
+}
+
 /// How long to look before sleeping: spin (the peer runs on another CPU), then give way (it may
 /// need this one), then park.
+///
+/// Waking a CPU costs about 25 us on a virtual machine and a spin hand-over 0.2 us, so that looking
+/// for some 100 us is cheap. Most looks give way: even with a CPU for each rank the system may put
+/// two on one, and there who only spins keeps the other from its work.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patience {
     spins: u32,
-    yields: u32,
 }
 
+/// Looks that give way before a rank parks.
+const YIELDS: u32 = 1_000;
+/// The same where a look is a system call.
+const DEAR_YIELDS: u32 = 100;
+
 impl Patience {
-    /// For a host where `ranks` of the job share the CPUs that this process may use. Waking a CPU
-    /// costs about 25 us on a virtual machine and a spin hand-over 0.2 us, so that looking for
-    /// some 100 us is cheap. Most of it gives way at every look: even with a CPU for each rank the
-    /// system may put two on one, and there who only spins keeps the other from its work. With
-    /// more ranks than CPUs that is the rule.
+    /// For a host where `ranks` of the job share the CPUs that this process may use. With more
+    /// ranks than CPUs spinning only keeps the others from work.
     pub(crate) fn for_ranks(ranks: usize) -> Self {
-        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        // A rank bound to one CPU of many has that one to itself.
-        let online = nix::unistd::sysconf(nix::unistd::SysconfVar::_NPROCESSORS_ONLN)
-            .ok()
-            .flatten()
-            .map_or(cpus, |n| n as usize);
-        let cpus = if cpus == 1 { online } else { cpus };
-        if ranks <= cpus {
-            Self { spins: 300, yields: 1_000 }
-        } else {
-            Self { spins: 10, yields: 1_000 }
-        }
+        Self { spins: if ranks <= cpus() { 100 } else { 10 } }
     }
 
-    /// One round of waiting, the `round`-th of this wait; false when it is time to park.
-    pub(crate) fn wait(self, round: u32) -> bool {
-        if round < self.spins {
+    /// One round of waiting, the `round`-th of this wait; false when it is time to park. `dear` if
+    /// every look is a system call: those never spin.
+    pub(crate) fn wait(self, round: u32, dear: bool) -> bool {
+        let (spins, yields) = if dear { (0, DEAR_YIELDS) } else { (self.spins, YIELDS) };
+        if round < spins {
             std::hint::spin_loop();
-        } else if round < self.spins + self.yields {
+        } else if round < spins + yields {
             std::thread::yield_now();
         } else {
             return false;
         }
         true
-    }
-
-    /// Is the `round`-th round the first after spinning? Then it is worth a look around.
-    pub(crate) fn done_spinning(self, round: u32) -> bool {
-        round >= self.spins
     }
 }

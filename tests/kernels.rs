@@ -4,7 +4,7 @@
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
-use ringreduce::kernel::{Kernel, Level, copy, copy_streaming};
+use ringreduce::kernel::{Kernel, Level, copy};
 use ringreduce::memory::{Buffer, Src};
 use ringreduce::{DataType, ReduceOp, bf16, f16};
 
@@ -105,10 +105,21 @@ enum Layout {
     InPlace,
     InPlaceAlso,
     AlsoIsLocal,
+    Past,
+    PastAlso,
+    PastAlsoIsLocal,
 }
 
-const LAYOUTS: [Layout; 5] =
-    [Layout::Apart, Layout::ApartAlso, Layout::InPlace, Layout::InPlaceAlso, Layout::AlsoIsLocal];
+const LAYOUTS: [Layout; 8] = [
+    Layout::Apart,
+    Layout::ApartAlso,
+    Layout::InPlace,
+    Layout::InPlaceAlso,
+    Layout::AlsoIsLocal,
+    Layout::Past,
+    Layout::PastAlso,
+    Layout::PastAlsoIsLocal,
+];
 
 struct Case<'a> {
     kernel: Kernel,
@@ -137,17 +148,26 @@ impl Case<'_> {
                 Layout::InPlace => (local.dst(all.clone()), None),
                 Layout::InPlaceAlso => (local.dst(all.clone()), Some(also.dst(all.clone()))),
                 Layout::AlsoIsLocal => (out.dst(all.clone()), Some(local.dst(all.clone()))),
+                Layout::Past => (out.dst(all.clone()).streaming(true), None),
+                Layout::PastAlso => {
+                    (out.dst(all.clone()).streaming(true), Some(also.dst(all.clone())))
+                }
+                Layout::PastAlsoIsLocal => {
+                    (out.dst(all.clone()).streaming(true), Some(local.dst(all.clone())))
+                }
             };
             self.kernel.reduce(self.last, to, second, local.src(all), Src::from(incoming.get()));
         }
         let context = format!("{} {layout:?} last {}, {len} bytes", self.context, self.last);
         let zeros = vec![0; len];
         let (in_out, in_also, in_local) = match layout {
-            Layout::Apart => (self.expected, &zeros[..], self.local),
-            Layout::ApartAlso => (self.expected, self.expected, self.local),
+            Layout::Apart | Layout::Past => (self.expected, &zeros[..], self.local),
+            Layout::ApartAlso | Layout::PastAlso => (self.expected, self.expected, self.local),
             Layout::InPlace => (&zeros[..], &zeros[..], self.expected),
             Layout::InPlaceAlso => (&zeros[..], self.expected, self.expected),
-            Layout::AlsoIsLocal => (self.expected, &zeros[..], self.expected),
+            Layout::AlsoIsLocal | Layout::PastAlsoIsLocal => {
+                (self.expected, &zeros[..], self.expected)
+            }
         };
         out.assert_is(in_out, self.dtype, &context);
         also.assert_is(in_also, self.dtype, &context);
@@ -244,8 +264,18 @@ fn copies_reach_both_outputs_and_nothing_else() {
         out.assert_is(&content, DataType::U8, "copy alone");
 
         let mut out = Guarded::new(&vec![0; len], offset());
-        copy_streaming(out.buffer().dst(0..len), Src::from(from.get()));
+        copy(out.buffer().dst(0..len).streaming(true), None, Src::from(from.get()));
         out.assert_is(&content, DataType::U8, "streaming copy");
+
+        let mut out = Guarded::new(&vec![0; len], offset());
+        let mut also = Guarded::new(&vec![0; len], offset());
+        copy(
+            out.buffer().dst(0..len).streaming(true),
+            Some(also.buffer().dst(0..len)),
+            Src::from(from.get()),
+        );
+        out.assert_is(&content, DataType::U8, "streaming copy");
+        also.assert_is(&content, DataType::U8, "streaming copy, also");
     }
 }
 

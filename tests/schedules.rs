@@ -128,7 +128,7 @@ fn the_laws_hold_for_real_partitions() {
                     for collective in collectives(size) {
                         let schedules = collective.schedules(&ring);
                         let chunks = schedules[0].chunks;
-                        let partition = Partition::even(count, 4, chunks as usize, slots);
+                        let partition = Partition::even(count, 4, chunks as usize, 64, slots);
                         let shape = Shape::of(&partition, chunks, capacity);
                         assert!(check(collective, &schedules, &shape, 1).is_ok());
                     }

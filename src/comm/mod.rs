@@ -34,6 +34,8 @@ pub struct Communicator {
     links: Links,
     patience: Patience,
     timeout: Duration,
+    /// Bytes of the last cache; larger results are stored past it.
+    cache: usize,
     abort: Arc<AtomicBool>,
     /// Calls made so far.
     sequence: u64,
@@ -109,7 +111,9 @@ impl Communicator {
             Frame { len: 0, epoch: 0, sequence: self.sequence, fingerprint: plan.fingerprint };
         let op = request.op.unwrap_or(ReduceOp::Max);
         let kernel = Kernel::select(request.dtype, op, world);
-        let call = Call { schedule: plan.schedule, partition: plan.partition, frame, kernel };
+        let streaming = request.count * request.dtype.size() >= self.cache;
+        let (schedule, partition) = (plan.schedule, plan.partition);
+        let call = Call { schedule, partition, frame, kernel, streaming };
         let wait = Wait { patience: self.patience, timeout: self.timeout, abort: &self.abort };
         exec::run(&call, buffer, &mut self.links, &wait).map_err(|halt| self.fail(name, halt))
     }

@@ -19,6 +19,8 @@ pub struct Call<'a> {
     pub frame: Frame,
     /// The reduction.
     pub kernel: Kernel,
+    /// Is the result larger than the caches? Then it is stored past them.
+    pub streaming: bool,
 }
 
 /// Walks a call's steps over a buffer.
@@ -89,7 +91,7 @@ impl Slice<'_, '_> {
             let local = self.buffer.src(self.range.clone());
             self.call.kernel.reduce(last, out, None, local, incoming);
         } else {
-            copy(out, None, incoming);
+            copy(out.streaming(self.call.streaming), None, incoming);
         }
         rx.release();
         Ok(())

@@ -82,17 +82,18 @@ impl Wait<'_> {
         if happened(links, event)? {
             return Ok(());
         }
+        let dear = is_dear(links, event)?;
         let mut round = 0;
-        while self.patience.wait(round) {
-            if self.patience.done_spinning(round) && self.abort.load(Ordering::Relaxed) {
-                return Err(Stop::Aborted);
-            }
+        while self.patience.wait(round, dear) {
             if happened(links, event)? {
                 return Ok(());
             }
             round += 1;
             if round % 16 == 0 {
                 links.flush();
+                if self.abort.load(Ordering::Relaxed) {
+                    return Err(Stop::Aborted);
+                }
             }
         }
         self.parked(links, event)
@@ -128,6 +129,13 @@ fn happened(links: &mut Links, event: Event<'_>) -> Result<bool, Fault> {
         Event::Empty(peer) => links.tx(peer)?.ready(),
         Event::Flushed(peer) => links.tx(peer)?.flush(),
     }
+}
+
+fn is_dear(links: &mut Links, event: Event<'_>) -> Result<bool, Fault> {
+    Ok(match event {
+        Event::Filled(peer, _) => links.rx(peer)?.is_dear(),
+        Event::Empty(peer) | Event::Flushed(peer) => links.tx(peer)?.is_dear(),
+    })
 }
 
 fn check_alive(links: &mut Links, event: Event<'_>) -> Result<(), Fault> {

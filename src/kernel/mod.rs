@@ -10,6 +10,7 @@ mod scalar;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 
+use core::mem::MaybeUninit;
 use std::sync::LazyLock;
 
 use crate::element::{DataType, ReduceOp};
@@ -126,7 +127,8 @@ impl Kernel {
 
     /// `out = local op incoming`, and the same to `also`. `last` marks the reduction that brings
     /// the last contribution: there the average divides. `out`, `also` and `local` may be the
-    /// very same memory, `incoming` is apart from all; no pointer needs to be aligned.
+    /// very same memory, `incoming` is apart from all; no pointer needs to be aligned. An `out`
+    /// that is best filled past the cache is apart from all others too.
     ///
     /// # Panics
     /// If the lengths differ or are not whole elements: a bug of the caller, caught here.
@@ -145,7 +147,12 @@ impl Kernel {
         let also = second(also, len);
         let run = if last { self.last } else { self.step };
         let (local, incoming) = (local.ptr(), incoming.ptr());
+        let streaming = out.is_streaming();
         let operands = Operands { out: out.ptr(), also, local, incoming, len, world: self.world };
+        if streaming {
+            // SAFETY: as below.
+            return unsafe { reduce_streaming(run, &operands) };
+        }
         // SAFETY: the views vouch for `len` bytes each, which are whole elements, and for
         // coinciding exactly or not at all; `of` took the kernel of a level that this CPU has.
         unsafe { run(&operands) };
@@ -161,44 +168,87 @@ fn second(also: Option<Dst<'_>>, len: usize) -> Option<*mut u8> {
     })
 }
 
-/// `out = from`, and the same to `also`; each may be `from` itself.
+/// Pieces that stay in the nearest cache between two passes over them; whole elements of any type.
+const PIECE: usize = 512;
+
+/// The offsets and lengths of the pieces of `len` bytes.
+fn pieces(len: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..len).step_by(PIECE).map(move |at| (at, PIECE.min(len - at)))
+}
+
+/// A reduction whose `out` is filled past the cache, from where its pieces are made: at the second
+/// output, or beside.
+///
+/// # Safety
+/// As [`Run`] says; and `out` is apart from the others.
+unsafe fn reduce_streaming(run: Run, operands: &Operands) {
+    let Operands { out, also, local, incoming, len, world } = *operands;
+    let mut beside = MaybeUninit::<[u8; PIECE]>::uninit();
+    for (at, len) in pieces(len) {
+        let near = also.map_or(beside.as_mut_ptr().cast(), |also| also.wrapping_add(at));
+        let (local, incoming) = (local.wrapping_add(at), incoming.wrapping_add(at));
+        let piece = Operands { out: near, also: None, local, incoming, len, world };
+        // SAFETY: a piece of what the caller vouches for.
+        unsafe { run(&piece) };
+        // SAFETY: the piece was just written, and `out` is apart from it.
+        unsafe { stream(out.wrapping_add(at), near, len) };
+    }
+    settle();
+}
+
+/// `out = from`, and the same to `also`; each may be `from` itself, but not an `out` that is best
+/// filled past the cache.
 ///
 /// # Panics
 /// If the lengths differ: a bug of the caller, caught here.
 pub fn copy(mut out: Dst<'_>, also: Option<Dst<'_>>, from: Src<'_>) {
     let len = out.len();
     assert!(from.len() == len, "lengths differ from {len}");
+    let streaming = out.is_streaming();
     let (out, also, from) = (out.ptr(), second(also, len), from.ptr());
-    let Some(also) = also else {
+    if also.is_none() && !streaming {
         // SAFETY: both views are valid for `len` bytes.
         return unsafe { from.copy_to(out, len) };
-    };
-    // Piece by piece, so that the second copy reads what the first left in the nearest cache.
-    const PIECE: usize = 4096;
-    for at in (0..len).step_by(PIECE) {
-        let piece = PIECE.min(len - at);
-        let from = from.wrapping_add(at);
-        // SAFETY: the views are valid for `len` bytes, and the piece lies in them.
-        unsafe { from.copy_to(out.wrapping_add(at), piece) };
-        // SAFETY: as above.
-        unsafe { from.copy_to(also.wrapping_add(at), piece) };
+    }
+    // Piece by piece, so that the second pass reads what the first left in the nearest cache.
+    for (at, len) in pieces(len) {
+        let (from, out) = (from.wrapping_add(at), out.wrapping_add(at));
+        if let Some(also) = also {
+            // SAFETY: the views are valid for all pieces.
+            unsafe { from.copy_to(also.wrapping_add(at), len) };
+        }
+        if streaming {
+            // SAFETY: as above, and `out` is apart from the others.
+            unsafe { stream(out, from, len) };
+        } else {
+            // SAFETY: as above.
+            unsafe { from.copy_to(out, len) };
+        }
+    }
+    if streaming {
+        settle();
     }
 }
 
-/// `out = from` past the caches, for more than they hold; the two must be apart. It pays where
-/// nobody reads `out` soon, and costs where somebody does.
+/// `out = from` past the caches, where the CPU can.
 ///
-/// # Panics
-/// If the lengths differ: a bug of the caller, caught here.
-pub fn copy_streaming(out: Dst<'_>, from: Src<'_>) {
+/// # Safety
+/// Both are valid for `len` bytes, and apart.
+unsafe fn stream(out: *mut u8, from: *const u8, len: usize) {
     #[cfg(target_arch = "x86_64")]
-    {
-        let mut out = out;
-        let len = out.len();
-        assert!(from.len() == len, "lengths differ from {len}");
-        // SAFETY: both views are valid for `len` bytes, and apart.
-        unsafe { x86_64::stream::copy(out.ptr(), from.ptr(), len) };
+    // SAFETY: the caller's promise.
+    unsafe {
+        x86_64::stream::copy(out, from, len);
     }
     #[cfg(not(target_arch = "x86_64"))]
-    copy(out, None, from);
+    // SAFETY: the caller's promise.
+    unsafe {
+        out.copy_from_nonoverlapping(from, len);
+    }
+}
+
+/// Orders what was streamed before everything that follows: a flag is seen after the bytes.
+fn settle() {
+    #[cfg(target_arch = "x86_64")]
+    x86_64::stream::settle();
 }

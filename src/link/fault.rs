@@ -69,6 +69,9 @@ impl Rx for Faulty<Box<dyn Rx>> {
         }
         Ok(true)
     }
+    fn is_dear(&self) -> bool {
+        self.inner.is_dear()
+    }
     fn peek(&self, len: usize) -> Src<'_> {
         self.inner.peek(len)
     }
@@ -96,8 +99,8 @@ impl Tx for Faulty<Box<dyn Tx>> {
         self.next();
         self.inner.commit(&Frame { sequence: frame.sequence ^ flip, ..*frame })
     }
-    fn is_lazy(&self) -> bool {
-        self.inner.is_lazy()
+    fn is_dear(&self) -> bool {
+        self.inner.is_dear()
     }
     fn flush(&mut self) -> Result<bool, Fault> {
         self.inner.flush()

@@ -17,6 +17,7 @@ use std::time::Duration;
 use crossbeam_utils::CachePadded;
 
 use super::region::Region;
+use super::way::Way;
 use super::{Fault, Frame, hung_up, poll};
 use crate::memory::{Dst, Src};
 use crate::partition::SlotShape;
@@ -129,16 +130,20 @@ impl Fifo {
     }
 }
 
-/// The sending end.
+/// The sending end. Both ends stay off each other's cache lines, where one allocation follows the
+/// other.
 #[derive(Debug)]
+#[repr(align(128))]
 pub(crate) struct Tx {
     fifo: Fifo,
+    way: Way,
     /// The receiver's count as last read: it is looked at only when that shows no empty slot.
     released: u32,
 }
 
 /// The receiving end.
 #[derive(Debug)]
+#[repr(align(128))]
 pub(crate) struct Rx {
     fifo: Fifo,
 }
@@ -147,7 +152,7 @@ impl Tx {
     pub(crate) fn new(region: Arc<Region>, shape: SlotShape, life: Option<UnixStream>) -> Self {
         let fifo = Fifo::new(region, shape, life);
         fifo.control().sender.sleeper.attach();
-        Self { fifo, released: 0 }
+        Self { fifo, way: Way::default(), released: 0 }
     }
 
     fn has_room(&self) -> bool {
@@ -165,12 +170,14 @@ impl super::Tx for Tx {
     }
 
     fn reserve(&mut self, len: usize) -> Dst<'_> {
+        let streaming = self.way.choose(len);
         // SAFETY: the slot is empty (`ready` said so): the receiver does not touch it until it is
         // committed, and the region lives as long as this borrow.
-        unsafe { Dst::new(self.fifo.payload(len), len) }
+        unsafe { Dst::new(self.fifo.payload(len), len) }.streaming(streaming)
     }
 
     fn commit(&mut self, frame: &Frame) -> Result<(), Fault> {
+        self.way.filled(frame.len as usize);
         let header = self.fifo.header();
         header.len.store(frame.len, Ordering::Relaxed);
         header.epoch.store(frame.epoch, Ordering::Relaxed);

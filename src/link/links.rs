@@ -34,7 +34,7 @@ impl Links {
 
     /// Adds the link that chunks go to `peer` by.
     pub fn add_tx(&mut self, peer: usize, link: Box<dyn Tx>) {
-        if link.is_lazy() {
+        if link.is_dear() {
             self.lazy.push(peer);
         }
         self.tx[peer] = Some(link);

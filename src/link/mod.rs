@@ -17,6 +17,7 @@ mod region;
 pub mod shm;
 pub mod tcp;
 pub mod trace;
+mod way;
 
 pub use links::Links;
 
@@ -88,6 +89,11 @@ pub trait Rx: Send {
     /// If the peer is gone and the slot is not here, or if it is another one.
     fn ready(&mut self, expect: &Frame) -> Result<bool, Fault>;
 
+    /// Is every look (`ready`) a system call?
+    fn is_dear(&self) -> bool {
+        false
+    }
+
     /// The next slot's payload; only after `ready` said true for the same frame.
     fn peek(&self, len: usize) -> Src<'_>;
 
@@ -123,8 +129,9 @@ pub trait Tx: Send {
     /// If the peer is gone.
     fn commit(&mut self, frame: &Frame) -> Result<(), Fault>;
 
-    /// May bytes stay behind after `commit`, to be moved on by `flush`?
-    fn is_lazy(&self) -> bool {
+    /// Is every look (`ready`) a system call, and may bytes stay behind after `commit`, to be moved
+    /// on by `flush`?
+    fn is_dear(&self) -> bool {
         false
     }
 

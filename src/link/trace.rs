@@ -118,6 +118,9 @@ impl Rx for Traced<Box<dyn Rx>> {
         }
         self.seen(answer)
     }
+    fn is_dear(&self) -> bool {
+        self.inner.is_dear()
+    }
     fn peek(&self, len: usize) -> Src<'_> {
         self.inner.peek(len)
     }
@@ -148,8 +151,8 @@ impl Tx for Traced<Box<dyn Tx>> {
         let answer = self.inner.commit(frame);
         self.seen(answer)
     }
-    fn is_lazy(&self) -> bool {
-        self.inner.is_lazy()
+    fn is_dear(&self) -> bool {
+        self.inner.is_dear()
     }
     fn flush(&mut self) -> Result<bool, Fault> {
         let answer = self.inner.flush();

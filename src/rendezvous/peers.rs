@@ -30,6 +30,8 @@ pub struct PeerInfo {
     pub identity: String,
     /// Its process.
     pub pid: u32,
+    /// The CPUs that it shares with the other ranks of its host.
+    pub cpus: u32,
     /// Where it accepts TCP links, if any pair of ranks needs TCP.
     pub tcp: Option<SocketAddr>,
     pub(super) unix: String,
@@ -116,6 +118,16 @@ impl Meeting {
         self.local_ranks().len()
     }
 
+    /// Ranks per CPU on the fullest host, rounded up. All ranks give the same answer.
+    #[must_use]
+    pub fn crowding(&self) -> usize {
+        let crowding = |host: &Vec<usize>| {
+            let cpus = host.iter().map(|&rank| self.peers[rank].cpus).min();
+            host.len().div_ceil(cpus.unwrap_or(1).max(1) as usize)
+        };
+        self.hosts.iter().map(crowding).max().unwrap_or(1)
+    }
+
     /// All ranks in the order of the ring: host by host, so that each host's network is crossed
     /// once per direction.
     #[must_use]
@@ -137,7 +149,7 @@ impl Meeting {
 
 impl From<(usize, Record)> for PeerInfo {
     fn from((rank, record): (usize, Record)) -> Self {
-        let Record { host, identity, pid, unix, .. } = record;
-        Self { rank, host, identity, pid, tcp: None, unix }
+        let Record { host, identity, pid, cpus, unix, .. } = record;
+        Self { rank, host, identity, pid, cpus, tcp: None, unix }
     }
 }

@@ -7,6 +7,7 @@ use std::process;
 use super::wire::{Broken, PROTOCOL, Reader, Writer};
 use crate::config::{Config, Transport};
 use crate::error::{Error, Result};
+use crate::sync::cpus;
 
 /// Two ranks are on one host if they can share memory and abstract sockets as the same user.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,6 +18,8 @@ pub(super) struct Record {
     pub(super) host: String,
     pub(super) identity: String,
     pub(super) pid: u32,
+    /// The CPUs that it shares with the other ranks of its host.
+    pub(super) cpus: u32,
     /// The abstract Unix socket where this rank accepts links, if it may have any there.
     pub(super) unix: String,
     /// Settings that must be the same everywhere, as name and value.
@@ -44,6 +47,7 @@ impl Record {
             host: host_name(),
             identity: identity(),
             pid: process::id(),
+            cpus: cpus() as u32,
             unix: unix.into(),
             settings: vec![
                 setting("ringreduce version", env!("CARGO_PKG_VERSION").into()),
@@ -56,7 +60,8 @@ impl Record {
 
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut out = Writer::default().u16(PROTOCOL).u64(self.job).u32(self.rank);
-        out = out.text(&self.host).text(&self.identity).u32(self.pid).text(&self.unix);
+        out =
+            out.text(&self.host).text(&self.identity).u32(self.pid).u32(self.cpus).text(&self.unix);
         out = out.u16(self.settings.len() as u16);
         for (name, value) in &self.settings {
             out = out.text(name).text(value);
@@ -77,6 +82,7 @@ impl Record {
             host: fields.text()?,
             identity: fields.text()?,
             pid: fields.u32()?,
+            cpus: fields.u32()?,
             unix: fields.text()?,
             settings: Vec::new(),
         };

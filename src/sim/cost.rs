@@ -102,6 +102,7 @@ mod tests {
             bytes * slices * chunks,
             1,
             chunks,
+            64,
             SlotShape { bytes, capacity: 2 * slices },
         );
         assert_eq!(partition.rounds(), 1);
@@ -142,7 +143,7 @@ mod tests {
     fn too_little_capacity_has_no_cost() {
         let ring = Ring::natural(4);
         let schedules = Collective::AllReduce.schedules(&ring);
-        let partition = Partition::even(1024, 4, 4, SlotShape { bytes: 64, capacity: 8 });
+        let partition = Partition::even(1024, 4, 4, 64, SlotShape { bytes: 64, capacity: 8 });
         assert!(matches!(cost(&schedules, &partition, 4, SPEED), Err(Violation::Stuck(_))));
     }
 }

@@ -125,7 +125,7 @@ fn a_descriptor_changes_hands_once() {
         send_fd(&here, OwnedFd::from(right)).unwrap();
         let right = recv_fd(&there, soon()).unwrap();
         let flags = nix::fcntl::fcntl(right.as_fd(), nix::fcntl::FcntlArg::F_GETFD).unwrap();
-        assert_eq!(flags & libc::FD_CLOEXEC, libc::FD_CLOEXEC);
+        assert_eq!(flags & nix::libc::FD_CLOEXEC, nix::libc::FD_CLOEXEC);
         left.write_all(b"x").unwrap();
         UnixStream::from(right).read_exact(&mut [0]).unwrap();
         let late = recv_fd(&there, Instant::now()).unwrap_err();

@@ -66,7 +66,7 @@ pub(crate) const ROOMS: &[Room] = &[
     room("config", &["error"], &["nix", "strsim", "tracing"], &["net", "process", "thread"]),
     room(
         "rendezvous",
-        &["config", "error", "link"],
+        &["config", "error", "link", "sync"],
         &["getrandom", "nix", "socket2", "tracing"],
         ENVIRONMENT,
     ),

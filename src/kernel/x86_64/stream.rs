@@ -4,7 +4,8 @@ use core::arch::x86_64::{__m128i, _mm_sfence, _mm_stream_si128};
 
 const LINE: usize = 64;
 
-/// `out = from`, where nobody reads `out` before it has left the caches anyway.
+/// `out = from`, where nobody reads `out` before it has left the caches anyway. Streaming stores
+/// are not ordered with others until [`settle`].
 ///
 /// # Safety
 /// Both are valid for `len` bytes and do not overlap.
@@ -25,9 +26,12 @@ pub(in crate::kernel) unsafe fn copy(out: *mut u8, from: *const u8, len: usize) 
             };
         }
     }
-    // SAFETY: every x86-64 has it. Streaming stores are not ordered with others: now they are,
-    // and a flag written after this call is seen after the bytes.
-    unsafe { _mm_sfence() };
     // SAFETY: the rest lies in range.
     unsafe { out.wrapping_add(end).copy_from_nonoverlapping(from.wrapping_add(end), len - end) };
+}
+
+/// Orders streaming stores before all that follows.
+pub(in crate::kernel) fn settle() {
+    // SAFETY: every x86-64 has it.
+    unsafe { _mm_sfence() };
 }

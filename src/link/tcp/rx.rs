@@ -79,6 +79,10 @@ impl link::Rx for Rx {
         }
     }
 
+    fn is_dear(&self) -> bool {
+        true
+    }
+
     fn peek(&self, len: usize) -> Src<'_> {
         let payload = self.start + HEADER;
         Src::from(&self.memory[payload..payload + len])

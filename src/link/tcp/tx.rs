@@ -122,7 +122,7 @@ impl link::Tx for Tx {
         self.push(lane)
     }
 
-    fn is_lazy(&self) -> bool {
+    fn is_dear(&self) -> bool {
         true
     }
 
