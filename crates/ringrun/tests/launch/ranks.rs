@@ -74,7 +74,8 @@ fn a_rank_has_one_descriptor_more_than_without_ringrun() {
 fn signals_and_limits_are_as_they_were() {
     // One more is ignored, because ringrun's parent wants that.
     let before = "ulimit -Sn 77; trap '' USR1;";
-    let body = "grep -E '^Sig(Blk|Ign)' /proc/self/status; ulimit -n";
+    // The lower 28 bits: the C library ignores and resets signals 32 and 33 of its own as it likes.
+    let body = "grep -E '^Sig(Blk|Ign)' /proc/self/status | grep -o '.......$'; ulimit -n";
     let bare = Command::new("sh").args(["-c", &format!("{before} {body}")]).output().unwrap();
     let words = ["-n", "1", "sh", "-c", body];
     let ran = start_under(&format!("{before} exec \"$@\" 9>&1"), &words, Stdio::null()).finish();
