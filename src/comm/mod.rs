@@ -128,6 +128,11 @@ impl Communicator {
             Stop::Aborted => Error::Aborted { at },
             Stop::Timeout(after) => Error::Timeout { at, peer, after },
             Stop::Fault(Fault::Lost(evidence)) => Error::PeerLost { at, peer, evidence },
+            Stop::Fault(Fault::Mismatch { field: "fingerprint", ours, theirs }) => {
+                let field = "the digest of collective, type, operation, count and root";
+                let (ours, theirs) = (format!("{ours:016x}"), format!("{theirs:016x}"));
+                Error::Mismatch { at, peer, field, ours, theirs }
+            }
             Stop::Fault(Fault::Mismatch { field, ours, theirs }) => {
                 let (ours, theirs) = (ours.to_string(), theirs.to_string());
                 Error::Mismatch { at, peer, field, ours, theirs }

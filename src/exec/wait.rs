@@ -60,7 +60,13 @@ enum Event<'f> {
     Flushed(usize),
 }
 
-impl Wait<'_> {
+impl<'a> Wait<'a> {
+    /// For a host where `ranks` of the job run, up to `timeout` a wait, or until `abort` is raised.
+    #[must_use]
+    pub fn new(ranks: usize, timeout: Duration, abort: &'a AtomicBool) -> Self {
+        Self { patience: Patience::for_ranks(ranks), timeout, abort }
+    }
+
     pub(super) fn filled(&self, links: &mut Links, peer: usize, frame: &Frame) -> Result<(), Stop> {
         self.until(links, Event::Filled(peer, frame))
     }
