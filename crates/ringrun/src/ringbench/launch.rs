@@ -1,11 +1,10 @@
 //! How ringbench becomes n ranks: it is one already (a launcher started it), it becomes ringrun
 //! with n of itself, or it starts n threads.
 
-use std::io;
-use std::process::Command;
+use std::process::ExitCode;
 use std::thread;
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use ringreduce::Communicator;
 
 use crate::cli::Cli;
@@ -51,39 +50,12 @@ pub(crate) fn plan(cli: &Cli) -> Result<Launch> {
     Ok(Launch::Here(vec![comm]))
 }
 
-/// Turns into ringrun; comes back only to say why it could not. Our own arguments go along as
-/// they are: each rank holds --ranks against its world.
-pub(crate) fn become_ringrun(ranks: usize) -> anyhow::Error {
-    let ours = match std::env::current_exe() {
-        Ok(path) => path,
-        Err(error) => return anyhow!("the path of this program: {error}"),
-    };
-    let ringrun = ours.with_file_name("ringrun");
-    if !ringrun.is_file() {
-        return anyhow!(
-            "--ranks {ranks}: {} is not there; build or install ringrun beside ringbench, \
-             or add --threads",
-            ringrun.display()
-        );
-    }
-    let mut command = Command::new(&ringrun);
-    command.arg("-n").arg(ranks.to_string()).arg(&ours).args(std::env::args_os().skip(1));
-    anyhow!("{}: {}", ringrun.display(), exec(command))
-}
-
-/// Replaces this process, so that signals and the exit status are ringrun's own.
-#[cfg(unix)]
-fn exec(mut command: Command) -> io::Error {
-    use std::os::unix::process::CommandExt;
-    command.exec()
-}
-
-#[cfg(not(unix))]
-fn exec(mut command: Command) -> io::Error {
-    match command.status() {
-        Ok(status) => std::process::exit(status.code().unwrap_or(1)),
-        Err(error) => error,
-    }
+/// Is ringrun, in this very process, with `ranks` of itself. Our own arguments go along as they
+/// are: each rank holds --ranks against its world.
+pub(crate) fn be_ringrun(ranks: usize) -> Result<ExitCode> {
+    let ours = std::env::current_exe().context("the path of this program")?;
+    let words = ["-n".into(), ranks.to_string().into(), ours.into_os_string()];
+    Ok(ringrun::main(words.into_iter().chain(std::env::args_os().skip(1)).collect()))
 }
 
 /// Runs `rank` once for each communicator: here for one, else on a thread each. All their

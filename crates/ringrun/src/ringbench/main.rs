@@ -38,6 +38,10 @@ use report::Report;
 use run::Bench;
 
 fn main() -> ExitCode {
+    let words: Vec<_> = std::env::args_os().skip(1).collect();
+    if ringrun::is_watcher(&words) {
+        return ringrun::main(words);
+    }
     let cli = Cli::parse();
     cli.validate().unwrap_or_else(|error| usage(error));
     let comms = match launch::plan(&cli) {
@@ -45,7 +49,7 @@ fn main() -> ExitCode {
         Ok(Launch::Ringrun(ranks)) => {
             // Before anything starts; rank 0 opens them for good.
             Files::open(&cli).map(drop).unwrap_or_else(|error| usage(error));
-            return fail(&launch::become_ringrun(ranks));
+            return launch::be_ringrun(ranks).unwrap_or_else(|error| fail(&error));
         }
         Err(error) => return fail(&error),
     };

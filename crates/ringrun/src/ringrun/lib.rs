@@ -5,6 +5,7 @@
 //! the ranks, `job` (a pure state machine) decides what each event means, `launch` is the loop
 //! that feeds it, `output` prints whole lines, and `watch` is the process that cleans up if this
 //! one is killed. The law: when ringrun is gone, so is everything it started.
+//! A library, so that ringbench launches itself with nothing beside it.
 #![deny(unsafe_code)]
 
 mod cli;
@@ -25,10 +26,13 @@ mod spellings;
 mod sys;
 mod watch;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
-fn main() -> ExitCode {
-    let words: Vec<_> = std::env::args_os().skip(1).collect();
+/// Does what ringrun does when it is called with `words` behind its name. For a program that
+/// launches itself; it must pass the words of [`is_watcher`] on before it looks at them.
+#[must_use]
+pub fn main(words: Vec<OsString>) -> ExitCode {
     if let Some(job) = watch::asked_for(&words) {
         return watch::run(&job);
     }
@@ -40,4 +44,10 @@ fn main() -> ExitCode {
             ExitCode::from(failure.exit_code())
         }
     }
+}
+
+/// Is the program called as the watcher that it has started for its job?
+#[must_use]
+pub fn is_watcher(words: &[OsString]) -> bool {
+    watch::asked_for(words).is_some()
 }
