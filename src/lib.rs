@@ -1,4 +1,11 @@
-//! ringreduce: collectives over a logical ring of ranks.
+//! Collectives over a logical ring of ranks: every rank brings a buffer, every rank leaves with the
+//! sum. Start with [`Communicator`]; `ringrun -n 4 PROGRAM` gives a program four ranks.
+//!
+//! A collective is a pure list of steps ([`schedule`]), a simulator proves it ([`sim`]), and an
+//! executor walks it ([`exec`]) over [`link`]s that lend memory to [`kernel`]s. One call goes from
+//! the communicator to its [`plan`], to the executor and, slice by slice, from the neighbour's slot
+//! through the kernel into the next neighbour's. ARCHITECTURE.md says which room may touch what;
+//! without the feature `host` only the pure rooms are built.
 #![deny(unsafe_code)]
 
 #[cfg(feature = "host")]
@@ -25,6 +32,24 @@ pub mod sim;
 #[cfg(feature = "host")]
 mod sync;
 
+/// Four ranks as threads of one process:
+///
+/// ```
+/// use ringreduce::{Communicator, ReduceOp};
+///
+/// std::thread::scope(|scope| {
+///     for mut comm in Communicator::local(4)? {
+///         scope.spawn(move || {
+///             let mut numbers = [comm.rank() as f32, 1.0];
+///             comm.all_reduce(&mut numbers, ReduceOp::Sum)?;
+///             assert_eq!(numbers, [6.0, 4.0]);
+///             ringreduce::Result::Ok(())
+///         });
+///     }
+///     ringreduce::Result::Ok(())
+/// })?;
+/// # ringreduce::Result::Ok(())
+/// ```
 #[cfg(feature = "host")]
 pub use comm::{AbortHandle, Builder, Communicator};
 #[cfg(feature = "host")]
