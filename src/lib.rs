@@ -32,24 +32,6 @@ pub mod sim;
 #[cfg(feature = "host")]
 mod sync;
 
-/// Four ranks as threads of one process:
-///
-/// ```
-/// use ringreduce::{Communicator, ReduceOp};
-///
-/// std::thread::scope(|scope| {
-///     for mut comm in Communicator::local(4)? {
-///         scope.spawn(move || {
-///             let mut numbers = [comm.rank() as f32, 1.0];
-///             comm.all_reduce(&mut numbers, ReduceOp::Sum)?;
-///             assert_eq!(numbers, [6.0, 4.0]);
-///             ringreduce::Result::Ok(())
-///         });
-///     }
-///     ringreduce::Result::Ok(())
-/// })?;
-/// # ringreduce::Result::Ok(())
-/// ```
 #[cfg(feature = "host")]
 pub use comm::{AbortHandle, Builder, Communicator};
 #[cfg(feature = "host")]

@@ -141,6 +141,23 @@ impl Communicator {
 
     /// `n` ranks that are threads of this process; give each to a thread of its own.
     ///
+    /// ```
+    /// use ringreduce::{Communicator, ReduceOp};
+    ///
+    /// let ranks = Communicator::local(4)?;
+    /// std::thread::scope(|scope| {
+    ///     for mut comm in ranks {
+    ///         scope.spawn(move || {
+    ///             let mut numbers = [comm.rank() as f32, 1.0];
+    ///             let done = comm.all_reduce(&mut numbers, ReduceOp::Sum);
+    ///             assert!(done.is_ok());
+    ///             assert_eq!(numbers, [6.0, 4.0]);
+    ///         });
+    ///     }
+    /// });
+    /// # Ok::<(), ringreduce::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// If `n` is 0, the links' memory can't be had or a `RINGREDUCE_*` setting is malformed.
     pub fn local(n: usize) -> Result<Vec<Self>> {
