@@ -47,8 +47,8 @@ impl fmt::Display for Place {
     }
 }
 
-/// What went wrong.
-#[derive(Debug, thiserror::Error)]
+/// What went wrong. `{:?}` prints the same as `{}`: what `main` returns is shown that way.
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A setting (environment variable or builder value) that makes no sense.
@@ -86,7 +86,7 @@ pub enum Error {
     },
     /// Some ranks did not come to the meeting point in time.
     #[error(
-        "rank {rank}: after {after:?} {} of {size} ranks had not started: {missing:?}. \
+        "rank {rank}: after {after:.1?} {} of {size} ranks had not started: {missing:?}. \
          Look at their output, or raise RINGREDUCE_TIMEOUT", missing.len()
     )]
     MissingRanks {
@@ -135,7 +135,8 @@ pub enum Error {
     },
     /// A wait ran past the deadline.
     #[error(
-        "{at}: nothing from {peer} for {after:?}; it may be stuck, or have made other calls. \
+        "{at}: nothing from {peer} for {after:.1?}; it is stuck, makes other calls or waits for \
+         somebody else. \
          RINGREDUCE_TIMEOUT sets how long to wait"
     )]
     Timeout {
@@ -184,6 +185,12 @@ pub enum Error {
         /// The first failure.
         first: String,
     },
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl Error {

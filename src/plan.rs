@@ -4,6 +4,8 @@
 //! Schedules depend on the ring alone and are made once. Cutting is arithmetic, remembered for one
 //! call: training repeats a few, and small ones back to back are those where it shows.
 
+use std::collections::BTreeSet;
+
 use crate::element::{DataType, ReduceOp};
 use crate::partition::{Partition, SlotShape};
 use crate::schedule::{Collective, Ring, Schedule};
@@ -47,6 +49,8 @@ pub struct Planner {
     broadcast: (u32, Schedule),
     /// The last call, how its buffer was cut, and its fingerprint.
     last: Option<(Request, Partition, u64)>,
+    /// A digest of what all calls go by: the order of the ring and the least chunk.
+    way: u64,
 }
 
 impl Planner {
@@ -68,45 +72,55 @@ impl Planner {
             barrier: Collective::Barrier.schedule(&ring, me),
             broadcast: (0, Collective::Broadcast { root: 0 }.schedule(&ring, me)),
             last: None,
+            way: (0..ring.size()).fold(mix(least_chunk as u64), |digest, at| {
+                mix(digest ^ u64::from(ring.after(0, i64::from(at))))
+            }),
             ring,
         }
     }
 
+    /// The ranks that this one's plans send to, and those that they receive from; ascending.
+    #[must_use]
+    pub fn peers(&self) -> (Vec<u32>, Vec<u32>) {
+        let standing = [&self.all_reduce, &self.reduce_scatter, &self.all_gather, &self.barrier];
+        let steps = || standing.iter().flat_map(|schedule| &schedule.steps);
+        let to: BTreeSet<u32> = steps().filter(|s| s.op.sends()).map(|s| s.to).collect();
+        let from: BTreeSet<u32> = steps().filter(|s| s.op.receives()).map(|s| s.from).collect();
+        (to.into_iter().collect(), from.into_iter().collect())
+    }
+
     /// The plan for a call.
     pub fn plan(&mut self, request: &Request) -> Plan<'_> {
-        let (partition, fingerprint) = match &self.last {
-            Some((last, partition, fingerprint)) if last == request => (*partition, *fingerprint),
-            _ => {
-                let fresh = (self.cut(request), self.fingerprint(request));
-                self.last = Some((*request, fresh.0, fresh.1));
-                fresh
-            }
-        };
+        if let Collective::Broadcast { root } = request.collective
+            && self.broadcast.0 != root
+        {
+            self.broadcast = (root, request.collective.schedule(&self.ring, self.me));
+        }
         let schedule = match request.collective {
             Collective::AllReduce => &self.all_reduce,
             Collective::ReduceScatter => &self.reduce_scatter,
             Collective::AllGather => &self.all_gather,
             Collective::Barrier => &self.barrier,
-            Collective::Broadcast { root } => {
-                if self.broadcast.0 != root {
-                    self.broadcast = (root, request.collective.schedule(&self.ring, self.me));
-                }
-                &self.broadcast.1
+            Collective::Broadcast { .. } => &self.broadcast.1,
+        };
+        let (partition, fingerprint) = match &self.last {
+            Some((last, partition, fingerprint)) if last == request => (*partition, *fingerprint),
+            _ => {
+                let fresh = (self.cut(request, schedule), self.fingerprint(request));
+                self.last = Some((*request, fresh.0, fresh.1));
+                fresh
             }
         };
         Plan { schedule, partition, fingerprint }
     }
 
-    fn cut(&self, request: &Request) -> Partition {
-        let (count, size) = (request.count, request.dtype.size());
-        let chunks = self.ring.size() as usize;
-        let even = |chunks| Partition::even(count, size, chunks, self.least_chunk, self.slots);
+    fn cut(&self, request: &Request, schedule: &Schedule) -> Partition {
+        let (count, size, chunks) = (request.count, request.dtype.size(), schedule.chunks as usize);
         match request.collective {
-            Collective::AllReduce => even(chunks),
             Collective::ReduceScatter | Collective::AllGather => {
                 Partition::exact(count, size, chunks, self.slots)
             }
-            Collective::Broadcast { .. } | Collective::Barrier => even(1),
+            _ => Partition::even(count, size, chunks, self.least_chunk, self.slots),
         }
     }
 
@@ -118,10 +132,11 @@ impl Planner {
             Collective::Broadcast { root } => (4, root),
             Collective::Barrier => (5, 0),
         };
+        // The algorithm is one, the ring; which ring is what the ranks must agree on.
         let op = request.op.map_or(0, |op| op as u64 + 1);
         let what = kind | (request.dtype as u64) << 8 | op << 16 | u64::from(root) << 32;
         let shape = (self.slots.bytes as u64) << 16 | self.slots.capacity as u64;
-        mix(mix(mix(mix(what) ^ request.count as u64) ^ shape) ^ self.least_chunk as u64)
+        mix(mix(mix(mix(what) ^ request.count as u64) ^ shape) ^ self.way)
     }
 }
 

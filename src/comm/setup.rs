@@ -172,21 +172,24 @@ impl Communicator {
         let peers: Arc<[Peer]> =
             (0..n).map(|rank| Peer { rank, host: host.clone(), pid }).collect();
         let ring = Ring::natural(n as u32);
-        let mut links: Vec<Links> = (0..n).map(|_| Links::new(n)).collect();
-        for from in (0..n).filter(|_| n > 1) {
-            let to = ring.after(from as u32, 1) as usize;
-            let (tx, rx) = loopback::pair(SHM_SLOTS)?;
-            links[from].add_tx(to, tx);
-            links[to].add_rx(from, rx);
-        }
         let least = least_chunk(false, n.div_ceil(cpus()));
         let cache = last_level_cache();
-        let make = |(rank, links)| Self {
+        let planner = |rank| Planner::new(ring.clone(), rank as u32, SHM_SLOTS, least);
+        let planners: Vec<Planner> = (0..n).map(planner).collect();
+        let mut links: Vec<Links> = (0..n).map(|_| Links::new(n)).collect();
+        for (from, planner) in planners.iter().enumerate() {
+            for to in planner.peers().0.into_iter().map(|to| to as usize) {
+                let (tx, rx) = loopback::pair(SHM_SLOTS)?;
+                links[from].add_tx(to, tx);
+                links[to].add_rx(from, rx);
+            }
+        }
+        let make = |((rank, links), planner)| Self {
             rank,
             local_rank: rank,
             local_size: n,
             peers: Arc::clone(&peers),
-            planner: Planner::new(ring.clone(), rank as u32, SHM_SLOTS, least),
+            planner,
             links,
             patience: Patience::for_ranks(n),
             timeout,
@@ -195,7 +198,7 @@ impl Communicator {
             sequence: 0,
             broken: None,
         };
-        Ok(links.into_iter().enumerate().map(make).collect())
+        Ok(links.into_iter().enumerate().zip(planners).map(make).collect())
     }
 
     fn meet(config: &Config) -> Result<Self> {
@@ -207,14 +210,15 @@ impl Communicator {
         })?;
         let slots = if meeting.needs_tcp() { TCP_SLOTS } else { SHM_SLOTS };
         let least = least_chunk(meeting.needs_tcp(), meeting.crowding());
-        let links = connect(&mut meeting, &ring, config, slots, deadline)?;
         let rank = meeting.rank;
+        let planner = Planner::new(ring, rank as u32, slots, least);
+        let links = connect(&mut meeting, &planner, config, slots, deadline)?;
         Ok(Self {
             rank,
             local_rank: meeting.local_rank(),
             local_size: meeting.local_size(),
             peers: meeting.peers.iter().map(|info| info.peer()).collect(),
-            planner: Planner::new(ring, rank as u32, slots, least),
+            planner,
             links,
             patience: Patience::for_ranks(meeting.local_size()),
             timeout: config.timeout,
@@ -226,10 +230,10 @@ impl Communicator {
     }
 }
 
-/// The links to the next rank of the ring and from the one before.
+/// The links that a planner's plans walk over.
 fn connect(
     meeting: &mut Meeting,
-    ring: &Ring,
+    planner: &Planner,
     config: &Config,
     slots: SlotShape,
     deadline: Instant,
@@ -239,21 +243,22 @@ fn connect(
     if size == 1 {
         return Ok(links);
     }
-    let to = ring.after(me as u32, 1) as usize;
-    let from = ring.after(me as u32, -1) as usize;
-    let (dial, accept) = (PairKey { from: me, to }, PairKey { from, to: me });
+    let (to, from) = planner.peers();
+    let dial: Vec<_> = to.into_iter().map(|to| PairKey { from: me, to: to as usize }).collect();
+    let accept: Vec<_> =
+        from.into_iter().map(|from| PairKey { from: from as usize, to: me }).collect();
     let settings = Settings { congestion: config.tcp_congestion.clone(), ..Settings::default() };
-    for connection in meeting.connect(&[dial], &[accept])? {
-        let outgoing = connection.pair == dial;
+    for connection in meeting.connect(&dial, &accept)? {
+        let PairKey { from, to } = connection.pair;
         match connection.streams {
-            Streams::Shm(life) if outgoing => links.add_tx(to, shm::sender(slots, life)?),
+            Streams::Shm(life) if from == me => links.add_tx(to, shm::sender(slots, life)?),
             Streams::Shm(life) => {
                 let peer = meeting.peers[from].peer().to_string();
                 links.add_rx(from, shm::receiver(slots, life, &peer, deadline)?);
             }
             Streams::Tcp(streams) => {
                 streams.iter().try_for_each(|stream| tune(stream, &settings))?;
-                if outgoing {
+                if from == me {
                     links.add_tx(to, Box::new(tcp::Tx::new(streams, slots, 0)?));
                 } else {
                     links.add_rx(from, Box::new(tcp::Rx::new(streams, slots, 0)?));

@@ -131,7 +131,9 @@ impl Launcher {
         };
         let source = format!("{}: {}={rank}, {size_name}={size}", self.title, self.rank);
         let local_rank = vars.number(self.local_rank)?;
-        let mut place = Place { rank, size, local_rank, local_size, store: None, source };
+        let ids: Vec<_> = self.job.iter().filter_map(|name| vars.loose(name)).collect();
+        let job = (!ids.is_empty()).then(|| ids.join(" "));
+        let mut place = Place { rank, size, local_rank, local_size, job, store: None, source };
         place.store = self.store(vars, around, &place)?;
         Ok(Some(place))
     }
@@ -147,10 +149,9 @@ impl Launcher {
             return master(vars);
         }
         if place.local_size == Some(place.size) {
-            let ids: Vec<_> = self.job.iter().filter_map(|name| vars.loose(name)).collect();
-            let job = match ids.is_empty() {
-                true => format!("{} {}", self.name, (around.ancestor_without)(self.rank)),
-                false => format!("{} {}", self.name, ids.join(" ")),
+            let job = match &place.job {
+                None => format!("{} {}", self.name, (around.ancestor_without)(self.rank)),
+                Some(ids) => format!("{} {ids}", self.name),
             };
             let name = format!("ringreduce-{}-{:016x}", around.uid, fnv1a(job.as_bytes()));
             return Ok(Some(StoreAddr::Unix(name)));

@@ -108,6 +108,8 @@ pub struct Config {
     pub local_rank: Option<usize>,
     /// The number of ranks on this host, if the launcher said so.
     pub local_size: Option<usize>,
+    /// What tells this job from another one, if the launcher said so; the same for all ranks.
+    pub job: Option<String>,
     /// Where ranks meet; a world of one needs no such place.
     pub store: Option<StoreAddr>,
     /// The longest that any wait lasts.
@@ -132,6 +134,7 @@ impl Default for Config {
             size: 1,
             local_rank: None,
             local_size: None,
+            job: None,
             store: None,
             timeout: DEFAULT_TIMEOUT,
             transport: Transport::Auto,
@@ -228,6 +231,7 @@ impl Config {
                 config.size = place.size;
                 config.local_rank = place.local_rank;
                 config.local_size = place.local_size;
+                config.job = place.job;
                 config.store = place.store;
                 config.source = place.source;
             }
@@ -328,6 +332,7 @@ struct Place {
     size: usize,
     local_rank: Option<usize>,
     local_size: Option<usize>,
+    job: Option<String>,
     store: Option<StoreAddr>,
     source: String,
 }

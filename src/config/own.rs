@@ -95,6 +95,7 @@ pub(super) fn place(vars: Vars<'_>) -> Result<Option<Place>> {
         size,
         local_rank: vars.number(LOCAL_RANK)?,
         local_size: vars.number(LOCAL_SIZE)?,
+        job: None,
         store: None,
         source: format!("{RANK}={rank}, {SIZE}={size}"),
     }))

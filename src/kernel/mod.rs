@@ -233,7 +233,7 @@ pub fn copy(mut out: Dst<'_>, also: Option<Dst<'_>>, from: Src<'_>) {
 /// `out = from` past the caches, where the CPU can.
 ///
 /// # Safety
-/// Both are valid for `len` bytes, and apart.
+/// Both are valid for `len` bytes.
 unsafe fn stream(out: *mut u8, from: *const u8, len: usize) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: the caller's promise.
@@ -243,7 +243,7 @@ unsafe fn stream(out: *mut u8, from: *const u8, len: usize) {
     #[cfg(not(target_arch = "x86_64"))]
     // SAFETY: the caller's promise.
     unsafe {
-        out.copy_from_nonoverlapping(from, len);
+        out.copy_from(from, len);
     }
 }
 

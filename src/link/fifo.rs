@@ -178,8 +178,9 @@ impl super::Tx for Tx {
     }
 
     fn reserve(&mut self, len: usize) -> Dst<'_> {
+        assert!(self.has_room(), "reserve without ready");
         let streaming = self.way.choose(len);
-        // SAFETY: the slot is empty (`ready` said so): the receiver does not touch it until it is
+        // SAFETY: the slot is empty: the receiver does not touch it until it is
         // committed, and the region lives as long as this borrow.
         unsafe { Dst::new(self.fifo.payload(len), len) }.streaming(streaming)
     }
@@ -243,7 +244,8 @@ impl super::Rx for Rx {
     }
 
     fn peek(&self, len: usize) -> Src<'_> {
-        // SAFETY: the slot is filled (`ready` said so): the sender does not touch it until it is
+        assert!(self.filled(), "peek without ready");
+        // SAFETY: the slot is filled: the sender does not touch it until it is
         // released, and the region lives as long as this borrow.
         unsafe { Src::new(self.fifo.payload(len), len) }
     }

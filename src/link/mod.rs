@@ -98,6 +98,9 @@ pub trait Rx: Send {
     }
 
     /// The next slot's payload; only after `ready` said true for the same frame.
+    ///
+    /// # Panics
+    /// If there is none.
     fn peek(&self, len: usize) -> Src<'_>;
 
     /// Gives the slot lent by `peek` back to the sender.
@@ -124,6 +127,9 @@ pub trait Tx: Send {
     fn ready(&mut self) -> Result<bool, Fault>;
 
     /// The next empty slot, `len` bytes of it; only after `ready` said true.
+    ///
+    /// # Panics
+    /// If there is none, or `len` exceeds it.
     fn reserve(&mut self, len: usize) -> Dst<'_>;
 
     /// Hands over the slot lent by `reserve`, described by `frame`. Never waits for the peer.

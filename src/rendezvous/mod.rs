@@ -4,6 +4,7 @@
 //! neither stops nor delays the others.
 
 mod connect;
+mod door;
 mod fd;
 mod gather;
 mod guest;

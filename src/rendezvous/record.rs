@@ -52,6 +52,7 @@ impl Record {
             settings: vec![
                 setting("ringreduce version", env!("CARGO_PKG_VERSION").into()),
                 setting("world size", config.size.to_string()),
+                setting("job", config.job.clone().unwrap_or_default()),
                 setting("RINGREDUCE_TRANSPORT", transport.into()),
                 setting("RINGREDUCE_TCP_SOCKETS", config.tcp_sockets.to_string()),
             ],

@@ -8,13 +8,13 @@ const LINE: usize = 64;
 /// are not ordered with others until [`settle`].
 ///
 /// # Safety
-/// Both are valid for `len` bytes and do not overlap.
+/// Both are valid for `len` bytes.
 pub(in crate::kernel) unsafe fn copy(out: *mut u8, from: *const u8, len: usize) {
     // Whole lines of `out` only: half a line streamed costs more than it saves.
     let head = out.align_offset(LINE).min(len);
     let end = len - (len - head) % LINE;
     // SAFETY: the head lies in range.
-    unsafe { out.copy_from_nonoverlapping(from, head) };
+    unsafe { out.copy_from(from, head) };
     for at in (head..end).step_by(LINE) {
         // SAFETY: a whole line of both lies in range.
         let line = unsafe { from.wrapping_add(at).cast::<[u8; LINE]>().read_unaligned() };
@@ -27,7 +27,7 @@ pub(in crate::kernel) unsafe fn copy(out: *mut u8, from: *const u8, len: usize) 
         }
     }
     // SAFETY: the rest lies in range.
-    unsafe { out.wrapping_add(end).copy_from_nonoverlapping(from.wrapping_add(end), len - end) };
+    unsafe { out.wrapping_add(end).copy_from(from.wrapping_add(end), len - end) };
 }
 
 /// Orders streaming stores before all that follows.

@@ -11,6 +11,9 @@ use crate::signals::ENDING;
 
 /// From TERM to KILL, and from KILL to giving up on what can't die.
 pub(crate) const GRACE: Duration = Duration::from_secs(5);
+/// From the first failing exit status to TERM. A rank that dies takes its sockets with it before
+/// its parent hears of it, so that a neighbour may complain and exit first.
+pub(crate) const DOUBT: Duration = Duration::from_millis(100);
 /// How long processes that outlive their rank may take to finish (`> >(tee log)` does).
 pub(crate) const LINGER: Duration = Duration::from_secs(1);
 
@@ -76,6 +79,8 @@ pub(crate) enum Verdict {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Running,
+    /// A rank exited in failure; is one about to be known that a signal killed before?
+    Doubting(Instant),
     /// TERM was sent; KILL follows.
     Ending(Instant),
     /// KILL was sent; there is nothing stronger.
@@ -129,10 +134,18 @@ impl Job {
             return vec![];
         }
         let mut actions = vec![];
-        // Once the job is ending, who falls falls by our hand.
-        if end != End::Exited(0) && self.verdict.is_none() {
-            self.verdict = Some(Verdict::Failed { rank, end });
-            actions = self.terminate(now);
+        match (end, self.phase) {
+            (End::Exited(0), _) => {}
+            (End::Exited(_), Phase::Running) => {
+                self.verdict = Some(Verdict::Failed { rank, end });
+                self.phase = Phase::Doubting(now + DOUBT);
+            }
+            (End::Killed { .. }, Phase::Running | Phase::Doubting(_)) => {
+                self.verdict = Some(Verdict::Failed { rank, end });
+                actions = self.terminate(now);
+            }
+            // Once the job is ending, who falls falls by our hand.
+            _ => {}
         }
         if self.running.is_empty() {
             self.phase = match self.phase {
@@ -149,6 +162,7 @@ impl Job {
                 self.verdict = Some(Verdict::Interrupted(signal));
                 self.terminate(now)
             }
+            Phase::Doubting(_) => self.terminate(now),
             // The second time means: at once.
             Phase::Ending(_) => self.kill(now),
             Phase::Leftovers(_) => self.kill_leftovers(now),
@@ -162,6 +176,7 @@ impl Job {
                 self.verdict = Some(Verdict::TimedOut(self.running.iter().copied().collect()));
                 self.terminate(now)
             }
+            Phase::Doubting(deadline) if now >= deadline => self.terminate(now),
             Phase::Ending(deadline) if now >= deadline => self.kill(now),
             Phase::Leftovers(deadline) if now >= deadline => self.kill_leftovers(now),
             Phase::Killed(deadline) | Phase::LeftoversKilled(deadline) if now >= deadline => {
@@ -194,7 +209,8 @@ impl Job {
     pub(crate) fn deadline(&self) -> Option<Instant> {
         match self.phase {
             Phase::Running => self.limit,
-            Phase::Ending(at)
+            Phase::Doubting(at)
+            | Phase::Ending(at)
             | Phase::Killed(at)
             | Phase::Leftovers(at)
             | Phase::LeftoversKilled(at) => Some(at),
@@ -280,7 +296,9 @@ mod tests {
     #[test]
     fn the_first_failure_is_blamed_and_later_victims_are_not() {
         let (now, mut job) = (Instant::now(), Job::new(3, None));
-        assert_eq!(job.handle(now, ended(2, FAILS)), ending());
+        assert_eq!(job.handle(now, ended(2, FAILS)), vec![]);
+        assert_eq!(job.deadline(), Some(now + DOUBT));
+        assert_eq!(job.handle(now + DOUBT, Event::Tick), ending());
         assert_eq!(job.handle(now, ended(0, TERMINATED)), vec![]);
         assert_eq!(job.handle(now, ended(1, End::Exited(9))), vec![]);
         assert_eq!(job.verdict(), Some(&Verdict::Failed { rank: 2, end: FAILS }));
@@ -289,9 +307,25 @@ mod tests {
     }
 
     #[test]
+    fn who_was_killed_is_blamed_before_a_neighbour_that_complained_of_it() {
+        let killed = End::Killed { signal: 9, core: false };
+        let (now, mut job) = (Instant::now(), Job::new(3, None));
+        assert_eq!(job.handle(now, ended(1, FAILS)), vec![]);
+        assert_eq!(job.handle(now, ended(2, FAILS)), vec![]);
+        job.handle(now, ended(0, killed));
+        assert_eq!(job.verdict(), Some(&Verdict::Failed { rank: 0, end: killed }));
+        let (now, mut job) = (Instant::now(), Job::new(3, None));
+        job.handle(now, ended(1, FAILS));
+        assert_eq!(job.handle(now, ended(0, killed)), ending());
+        assert_eq!(job.verdict(), Some(&Verdict::Failed { rank: 0, end: killed }));
+        job.handle(now, ended(2, End::Killed { signal: 11, core: false }));
+        assert_eq!(job.verdict(), Some(&Verdict::Failed { rank: 0, end: killed }));
+    }
+
+    #[test]
     fn who_ignores_term_is_killed_after_the_grace_and_given_up_after_another() {
         let (now, mut job) = (Instant::now(), Job::new(2, None));
-        job.handle(now, ended(0, FAILS));
+        job.handle(now, ended(0, TERMINATED));
         assert_eq!(job.deadline(), Some(now + GRACE));
         assert_eq!(job.handle(now + GRACE - Duration::from_millis(1), Event::Tick), vec![]);
         let killed = job.handle(now + GRACE, Event::Tick);

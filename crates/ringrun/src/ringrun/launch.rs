@@ -74,6 +74,7 @@ fn launch(
         descriptors: raise_descriptor_limit().map_err(Failure::system("raise a limit"))?,
         cpus: allowed_cpus().map_err(Failure::system("ask for the allowed CPUs"))?,
     };
+    within_descriptors(request.ranks, spawner.descriptors.1)?;
     let limit = request.timeout.map(|limit| Instant::now() + limit);
     let (mut ranks, mut sources) = (vec![], vec![]);
     for place in hosts::place(request.ranks) {
@@ -273,4 +274,17 @@ impl<'a> Running<'a> {
         say(&epilogue.text());
         verdict.exit_code()
     }
+}
+
+/// Refuses, before anything starts, what can never be held: a rank takes three descriptors for as
+/// long as it runs.
+fn within_descriptors(ranks: usize, limit: u64) -> Result<(), Failure> {
+    let most = limit / 3;
+    if ranks as u64 <= most {
+        return Ok(());
+    }
+    Err(Failure::Usage(format!(
+        "-n {ranks}: at most {most} ranks here, since each takes three of ringrun's descriptors and \
+         their hard limit is {limit} (ulimit -Hn)"
+    )))
 }

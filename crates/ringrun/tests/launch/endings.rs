@@ -143,10 +143,13 @@ fn a_hint_tells_of_a_program_in_this_directory() {
 fn a_launch_that_fails_half_way_leaves_nothing() {
     // The shell that runs ringrun allows so few descriptors that not all ranks can start.
     let limited = "ulimit -n 40; exec \"$@\" 9>&1";
-    let words = ["-n", "30", "sleep", "1000"];
+    let words = ["-n", "12", "sleep", "1000"];
     let ran = crate::harness::start_under(limited, &words, std::process::Stdio::null()).finish();
     assert_eq!(ran.code, 1);
     assert!(ran.err.contains("ringrun: cannot start rank "), "{}", ran.err);
+    let ran = run(&["-n", "99999999999", "true"]);
+    assert_eq!(ran.code, 2);
+    assert!(ran.err.contains("-n 99999999999: at most "), "{}", ran.err);
 }
 
 #[test]
