@@ -284,7 +284,7 @@ fn within_descriptors(ranks: usize, limit: u64) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::Usage(format!(
-        "-n {ranks}: at most {most} ranks here, since each takes three of ringrun's descriptors and \
-         their hard limit is {limit} (ulimit -Hn)"
+        "-n {ranks}: at most {most} ranks here, since each takes three of ringrun's descriptors \
+         and their hard limit is {limit} (ulimit -Hn)"
     )))
 }
