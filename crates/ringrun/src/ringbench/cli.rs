@@ -112,14 +112,6 @@ impl Kind {
             Self::Tcp => Transport::Tcp,
         }
     }
-
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Shm => "shm",
-            Self::Tcp => "tcp",
-        }
-    }
 }
 
 /// One value, or every one there is.

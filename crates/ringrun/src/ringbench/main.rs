@@ -89,6 +89,7 @@ fn rank(mut comm: Communicator, cli: &Cli, files: &Mutex<Option<Files>>) -> Resu
 /// Every rank but 0: the same collectives, no report.
 fn follow(comm: &mut Communicator, cli: &Cli) -> Result<bool> {
     Seat::gather(comm)?;
+    machine::transports(comm)?;
     comm.barrier()?;
     let mut bench = Bench::new(comm, cli)?;
     let mut wrong = 0;
@@ -102,9 +103,10 @@ fn follow(comm: &mut Communicator, cli: &Cli) -> Result<bool> {
 /// the report is written: a launcher may end the job as soon as one rank finds something wrong.
 fn lead(comm: &mut Communicator, cli: &Cli, files: Files) -> Result<bool> {
     let seats = Seat::gather(comm)?;
+    let transport = machine::transports(comm)?;
     let cpus = machine::pair(&seats);
     let before = cpus.and_then(Probe::of);
-    let mut report = Report::new(cli, comm.host(), seats, before);
+    let mut report = Report::new(cli, comm.host(), seats, transport, before);
     comm.barrier()?;
     let progress = progress(cli);
     say(&progress, &table::head(cli, &report))?;
