@@ -6,9 +6,10 @@
 //! and pays a compiler fence only; the sleeper pays for both with `membarrier`.
 #![allow(unsafe_code)]
 
+use std::cell::Cell;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering, compiler_fence, fence};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::libc;
 
@@ -103,31 +104,64 @@ pub(crate) fn cpus() -> usize {
 /// Waking a CPU costs about 25 us on a virtual machine and a spin hand-over 0.2 us, so that looking
 /// for some 100 us is cheap. Most looks give way: even with a CPU for each rank the system may put
 /// two on one, and there who only spins keeps the other from its work.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Patience {
+#[derive(Debug)]
+pub struct Patience {
     spins: u32,
+    /// Waits left that give way no more, since it took so long the last time.
+    hurry: Cell<u32>,
 }
 
 /// Looks that give way before a rank parks.
 const YIELDS: u32 = 1_000;
 /// The same where a look is a system call.
 const DEAR_YIELDS: u32 = 100;
+/// Who gave way for that long gave way to a program that is not waiting for anybody: a sleeper is
+/// woken in its place, one that gives way is not.
+const LONG: Duration = Duration::from_millis(1);
+/// How many waits remember it.
+const MEMORY: u32 = 256;
 
 impl Patience {
     /// For a host where `ranks` of the job share the CPUs that this process may use. With more
     /// ranks than CPUs spinning only keeps the others from work.
-    pub(crate) fn for_ranks(ranks: usize) -> Self {
-        Self { spins: if ranks <= cpus() { 100 } else { 10 } }
+    #[must_use]
+    pub fn for_ranks(ranks: usize) -> Self {
+        Self { spins: if ranks <= cpus() { 100 } else { 10 }, hurry: Cell::new(0) }
     }
 
-    /// One round of waiting, the `round`-th of this wait; false when it is time to park. `dear` if
-    /// every look is a system call: those never spin.
-    pub(crate) fn wait(self, round: u32, dear: bool) -> bool {
-        let (spins, yields) = if dear { (0, DEAR_YIELDS) } else { (self.spins, YIELDS) };
-        if round < spins {
+    /// A wait begins; `dear` if every look is a system call: those never spin.
+    pub(crate) fn begin(&self, dear: bool) -> Waiting<'_> {
+        let hurry = self.hurry.get();
+        self.hurry.set(hurry.saturating_sub(1));
+        let spins = if dear { 0 } else { self.spins };
+        let yields = match (hurry > 0, dear) {
+            (true, _) => 0,
+            (false, true) => DEAR_YIELDS,
+            (false, false) => YIELDS,
+        };
+        Waiting { hurry: &self.hurry, spins, limit: spins + yields }
+    }
+}
+
+/// One wait.
+#[derive(Debug)]
+pub(crate) struct Waiting<'a> {
+    hurry: &'a Cell<u32>,
+    spins: u32,
+    limit: u32,
+}
+
+impl Waiting<'_> {
+    /// One round of it, the `round`-th; false when it is time to park.
+    pub(crate) fn wait(&self, round: u32) -> bool {
+        if round < self.spins {
             std::hint::spin_loop();
-        } else if round < spins + yields {
+        } else if round < self.limit && self.hurry.get() == 0 {
+            let since = Instant::now();
             std::thread::yield_now();
+            if since.elapsed() > LONG {
+                self.hurry.set(MEMORY);
+            }
         } else {
             return false;
         }

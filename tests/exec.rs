@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use ringreduce::exec::{Call, Wait, run};
+use ringreduce::exec::{Call, Patience, Wait, run};
 use ringreduce::kernel::Kernel;
 use ringreduce::link::trace::{Kind, Log, Traced};
 use ringreduce::link::{Frame, Links, loopback};
@@ -74,7 +74,8 @@ impl World<'_> {
             streaming: false,
         };
         let abort = AtomicBool::new(false);
-        let wait = Wait::new(self.size(), Duration::from_secs(60), &abort);
+        let patience = Patience::for_ranks(self.size());
+        let wait = Wait::new(&patience, Duration::from_secs(60), &abort);
         let buffer = Buffer::in_place(bytemuck::cast_slice_mut(&mut buf));
         run(&call, &buffer, links, &wait).unwrap();
         buf

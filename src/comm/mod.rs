@@ -92,6 +92,13 @@ impl Communicator {
         &self.peers
     }
 
+    /// What this rank's links run over, each kind once: `shm`, `tcp` or, between threads of one
+    /// process, `threads`. Empty in a world of one.
+    #[must_use]
+    pub fn transports(&self) -> Vec<&'static str> {
+        self.links.transports()
+    }
+
     /// A handle that ends this rank's pending call from another thread.
     #[must_use]
     pub fn abort_handle(&self) -> AbortHandle {
@@ -105,6 +112,9 @@ impl Communicator {
             return Err(Error::Broken { call: name, first: first.clone() });
         }
         self.sequence += 1;
+        if self.abort.load(Ordering::Relaxed) {
+            return Err(self.fail(name, Halt { stop: Stop::Aborted, step: 0, peer: self.rank }));
+        }
         let world = self.peers.len();
         let plan = self.planner.plan(request);
         let frame =
@@ -114,7 +124,7 @@ impl Communicator {
         let streaming = request.count * request.dtype.size() >= self.cache;
         let (schedule, partition) = (plan.schedule, plan.partition);
         let call = Call { schedule, partition, frame, kernel, streaming };
-        let wait = Wait { patience: self.patience, timeout: self.timeout, abort: &self.abort };
+        let wait = Wait::new(&self.patience, self.timeout, &self.abort);
         exec::run(&call, buffer, &mut self.links, &wait).map_err(|halt| self.fail(name, halt))
     }
 

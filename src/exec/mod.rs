@@ -4,5 +4,6 @@
 mod host;
 mod wait;
 
+pub use crate::sync::Patience;
 pub use host::{Call, run};
 pub use wait::{Halt, Stop, Wait};

@@ -44,7 +44,7 @@ pub struct Halt {
 /// How to wait.
 #[derive(Debug)]
 pub struct Wait<'a> {
-    pub(crate) patience: Patience,
+    pub(crate) patience: &'a Patience,
     pub(crate) timeout: Duration,
     pub(crate) abort: &'a AtomicBool,
 }
@@ -61,10 +61,10 @@ enum Event<'f> {
 }
 
 impl<'a> Wait<'a> {
-    /// For a host where `ranks` of the job run, up to `timeout` a wait, or until `abort` is raised.
+    /// Up to `timeout` for each wait, or until `abort` is raised.
     #[must_use]
-    pub fn new(ranks: usize, timeout: Duration, abort: &'a AtomicBool) -> Self {
-        Self { patience: Patience::for_ranks(ranks), timeout, abort }
+    pub fn new(patience: &'a Patience, timeout: Duration, abort: &'a AtomicBool) -> Self {
+        Self { patience, timeout, abort }
     }
 
     pub(super) fn filled(&self, links: &mut Links, peer: usize, frame: &Frame) -> Result<(), Stop> {
@@ -90,7 +90,8 @@ impl<'a> Wait<'a> {
         }
         let dear = is_dear(links, event)?;
         let mut round = 0;
-        while self.patience.wait(round, dear) {
+        let patience = self.patience.begin(dear);
+        while patience.wait(round) {
             if happened(links, event)? {
                 return Ok(());
             }
@@ -157,5 +158,6 @@ fn park(links: &mut Links, event: Event<'_>, limit: Duration) -> Result<(), Faul
         Event::Filled(peer, _) => links.rx(peer)?.park(limit, &outgoing),
         Event::Empty(peer) | Event::Flushed(peer) => links.tx(peer)?.park(limit, &outgoing),
     }
+    links.keep(outgoing);
     Ok(())
 }

@@ -69,6 +69,9 @@ impl Rx for Faulty<Box<dyn Rx>> {
         }
         Ok(true)
     }
+    fn transport(&self) -> &'static str {
+        self.inner.transport()
+    }
     fn is_dear(&self) -> bool {
         self.inner.is_dear()
     }
@@ -98,6 +101,9 @@ impl Tx for Faulty<Box<dyn Tx>> {
         let flip = u64::from(self.now() == Some(Trouble::Corrupt));
         self.next();
         self.inner.commit(&Frame { sequence: frame.sequence ^ flip, ..*frame })
+    }
+    fn transport(&self) -> &'static str {
+        self.inner.transport()
     }
     fn is_dear(&self) -> bool {
         self.inner.is_dear()

@@ -119,6 +119,10 @@ impl Fifo {
         }
     }
 
+    fn transport(&self) -> &'static str {
+        if self.life.is_some() { "shm" } else { "threads" }
+    }
+
     fn check_peer(&self, closed: &AtomicU32) -> Result<(), Fault> {
         if closed.load(Ordering::Acquire) != 0 {
             return Err(Fault::Lost("it closed its communicator".into()));
@@ -167,6 +171,10 @@ impl super::Tx for Tx {
         }
         self.released = self.fifo.control().released.load(Ordering::Acquire);
         Ok(self.has_room())
+    }
+
+    fn transport(&self) -> &'static str {
+        self.fifo.transport()
     }
 
     fn reserve(&mut self, len: usize) -> Dst<'_> {
@@ -228,6 +236,10 @@ impl super::Rx for Rx {
         };
         expect.check(&found)?;
         Ok(true)
+    }
+
+    fn transport(&self) -> &'static str {
+        self.fifo.transport()
     }
 
     fn peek(&self, len: usize) -> Src<'_> {

@@ -11,6 +11,8 @@ pub struct Links {
     tx: Vec<Option<Box<dyn Tx>>>,
     /// The peers to which bytes may be left behind by a commit.
     lazy: Vec<usize>,
+    /// Room for the descriptors of these, so that waiting allocates nothing.
+    outgoing: Vec<RawFd>,
 }
 
 /// A plan never names a link that was not made for it; if one did, the call fails, not the process.
@@ -24,7 +26,7 @@ impl Links {
     pub fn new(size: usize) -> Self {
         let rx = (0..size).map(|_| None).collect();
         let tx = (0..size).map(|_| None).collect();
-        Self { rx, tx, lazy: Vec::new() }
+        Self { rx, tx, lazy: Vec::new(), outgoing: Vec::new() }
     }
 
     /// Adds the link that chunks come from `peer` by.
@@ -36,6 +38,7 @@ impl Links {
     pub fn add_tx(&mut self, peer: usize, link: Box<dyn Tx>) {
         if link.is_dear() {
             self.lazy.push(peer);
+            self.outgoing.reserve(self.lazy.len());
         }
         self.tx[peer] = Some(link);
     }
@@ -88,10 +91,30 @@ impl Links {
         }
     }
 
-    /// The descriptors to poll for writing while committed bytes are left.
-    pub fn outgoing(&self) -> Vec<RawFd> {
+    /// The descriptors to poll for writing while committed bytes are left. To be given back by
+    /// [`Self::keep`].
+    pub(crate) fn outgoing(&mut self) -> Vec<RawFd> {
+        let mut outgoing = std::mem::take(&mut self.outgoing);
+        outgoing.clear();
         let links = self.lazy.iter().filter_map(|&peer| self.tx[peer].as_ref());
-        links.filter_map(|link| link.outgoing()).collect()
+        outgoing.extend(links.filter_map(|link| link.outgoing()));
+        outgoing
+    }
+
+    /// Takes back what [`Self::outgoing`] lent.
+    pub(crate) fn keep(&mut self, outgoing: Vec<RawFd>) {
+        self.outgoing = outgoing;
+    }
+
+    /// What the links run over, each kind once.
+    #[must_use]
+    pub fn transports(&self) -> Vec<&'static str> {
+        let out = self.tx.iter().flatten().map(|link| link.transport());
+        let mut kinds: Vec<_> =
+            out.chain(self.rx.iter().flatten().map(|link| link.transport())).collect();
+        kinds.sort_unstable();
+        kinds.dedup();
+        kinds
     }
 }
 

@@ -89,6 +89,9 @@ pub trait Rx: Send {
     /// If the peer is gone and the slot is not here, or if it is another one.
     fn ready(&mut self, expect: &Frame) -> Result<bool, Fault>;
 
+    /// What it runs over: `threads`, `shm` or `tcp`.
+    fn transport(&self) -> &'static str;
+
     /// Is every look (`ready`) a system call?
     fn is_dear(&self) -> bool {
         false
@@ -128,6 +131,9 @@ pub trait Tx: Send {
     /// # Errors
     /// If the peer is gone.
     fn commit(&mut self, frame: &Frame) -> Result<(), Fault>;
+
+    /// What it runs over: `threads`, `shm` or `tcp`.
+    fn transport(&self) -> &'static str;
 
     /// Is every look (`ready`) a system call, and may bytes stay behind after `commit`, to be moved
     /// on by `flush`?

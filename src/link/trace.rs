@@ -118,6 +118,9 @@ impl Rx for Traced<Box<dyn Rx>> {
         }
         self.seen(answer)
     }
+    fn transport(&self) -> &'static str {
+        self.inner.transport()
+    }
     fn is_dear(&self) -> bool {
         self.inner.is_dear()
     }
@@ -150,6 +153,9 @@ impl Tx for Traced<Box<dyn Tx>> {
         self.add(Kind::Commit, frame.len);
         let answer = self.inner.commit(frame);
         self.seen(answer)
+    }
+    fn transport(&self) -> &'static str {
+        self.inner.transport()
     }
     fn is_dear(&self) -> bool {
         self.inner.is_dear()

@@ -79,6 +79,10 @@ impl link::Rx for Rx {
         }
     }
 
+    fn transport(&self) -> &'static str {
+        "tcp"
+    }
+
     fn is_dear(&self) -> bool {
         true
     }

@@ -122,6 +122,10 @@ impl link::Tx for Tx {
         self.push(lane)
     }
 
+    fn transport(&self) -> &'static str {
+        "tcp"
+    }
+
     fn is_dear(&self) -> bool {
         true
     }
