@@ -10,6 +10,7 @@ mod expect;
 mod html;
 mod launch;
 mod machine;
+mod nccl;
 mod output;
 
 mod probe;
