@@ -69,6 +69,31 @@ fn one_rank_alone_hints_at_more() {
 }
 
 #[test]
+fn a_reader_that_leaves_is_no_panic() {
+    for line in ["all_reduce -e 64 -n 1", "all_reduce -e 64 -n 1 --ranks 2", "--help", "all_sum"] {
+        for (out, err) in [(true, true), (true, false), (false, true)] {
+            let closed = || std::process::Stdio::from(std::io::pipe().unwrap().1);
+            let mut command = ringbench(line);
+            command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+            if out {
+                command.stdout(closed());
+            }
+            if err {
+                command.stderr(closed());
+            }
+            let Output { status, stderr, .. } = command.output().unwrap();
+            let said = String::from_utf8_lossy(&stderr);
+            assert!(![None, Some(101)].contains(&status.code()), "{line}: {status} {said}");
+            assert!(!said.contains("panicked"), "{line}: {said}");
+            if out && line.ends_with("-n 1") {
+                assert_eq!(status.code(), Some(141), "{line}");
+                assert!(!said.contains("standard output"), "{line}: {said}");
+            }
+        }
+    }
+}
+
+#[test]
 fn unchecked_is_not_right_or_wrong() {
     let rows = rows(ringbench("broadcast_perf -b 8 -e 8 -n 1 -c 0"));
     assert_eq!([&rows[0][8], &rows[0][12]], ["N/A", "N/A"]);

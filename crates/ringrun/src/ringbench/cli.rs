@@ -25,7 +25,8 @@ Alone, --ranks N launches N of them:
 
 JSON: {version, command, unix_time, collective, ranks, launched, transport, refill, check, warmup,
 machine: {host, cpu, cpus, kernel}, seats: [{rank, pid, cpu, host}],
-probe: {before, after}: null or {cpus, hand_over_ns, near, add_gb_per_s},
+probe: {before, after}: null or {cpus, hand_over_ns, distance: near, far or disturbed,
+add_gb_per_s},
 rows: [{size, count, type, redop, root, iterations, out_of_place, in_place}], each half null or
 {time_us, algbw, busbw, wrong: null if unchecked} and in_place also {min_us, p50_us, p99_us},
 out_of_bounds, avg_busbw}. Sizes in bytes, bandwidths in GB/s (1e9).
