@@ -50,7 +50,7 @@ impl FromArgMatches for Accepted {
                 given.filter(|value| values.split('|').all(|holds| holds != *value))
             {
                 let only = values.replace('|', " or ");
-                let text = format!("-{short}/--{long} {value}: only {only} works: {why}\n");
+                let text = format!("-{short}/--{long} {value}: only {only} works: {why}");
                 return Err(clap::Error::raw(ErrorKind::ValueValidation, text));
             }
         }

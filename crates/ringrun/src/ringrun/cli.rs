@@ -35,7 +35,8 @@ struct Options {
 
     /// Start N ranks on each host; here "auto" means one per CPU
     #[arg(short = 'N', long = "per-host", value_name = "N|auto", value_parser = per_host)]
-    #[arg(visible_aliases = ["nproc-per-node", "ppn"], aliases = ["npernode", "perhost"], help_heading = "Ranks")]
+    #[arg(visible_aliases = ["nproc-per-node", "ppn"], aliases = ["npernode", "perhost"])]
+    #[arg(help_heading = "Ranks")]
     per_host: Option<NonZeroUsize>,
 
     /// Run on these hosts (HOST or HOST:SLOTS, separated by commas); so far only this one

@@ -149,6 +149,16 @@ fn a_reader_that_leaves_ends_endless_output() {
 }
 
 #[test]
+fn a_rank_that_sees_its_reader_leave_gets_the_same_hint() {
+    let shell = "{ \"$@\"; echo code $? >&2; } | head -n 1; true";
+    let body = "trap '' PIPE; while echo y 2>&-; do :; done; exit 141";
+    let ran = start_under(shell, &["-n", "2", "sh", "-c", body], Stdio::null()).finish();
+    assert_eq!(ran.text(), "y\n");
+    assert!(ran.err.contains("code 141"), "{}", ran.err);
+    assert!(ran.err.contains("nobody reads ringrun's output any more"), "{}", ran.err);
+}
+
+#[test]
 fn a_report_that_nobody_reads_is_no_panic() {
     for words in [&["-n", "2", "false"][..], &["-n", "0", "false"], &["--help"], &["-n", "2"]] {
         let closed = || Stdio::from(std::io::pipe().unwrap().1);
