@@ -69,6 +69,31 @@ fn one_rank_alone_hints_at_more() {
 }
 
 #[test]
+fn a_reader_that_leaves_is_no_panic() {
+    for line in ["all_reduce -e 64 -n 1", "all_reduce -e 64 -n 1 --ranks 2", "--help", "all_sum"] {
+        for (out, err) in [(true, true), (true, false), (false, true)] {
+            let closed = || std::process::Stdio::from(std::io::pipe().unwrap().1);
+            let mut command = ringbench(line);
+            command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+            if out {
+                command.stdout(closed());
+            }
+            if err {
+                command.stderr(closed());
+            }
+            let Output { status, stderr, .. } = command.output().unwrap();
+            let said = String::from_utf8_lossy(&stderr);
+            assert!(![None, Some(101)].contains(&status.code()), "{line}: {status} {said}");
+            assert!(!said.contains("panicked"), "{line}: {said}");
+            if out && line.ends_with("-n 1") {
+                assert_eq!(status.code(), Some(141), "{line}");
+                assert!(!said.contains("standard output"), "{line}: {said}");
+            }
+        }
+    }
+}
+
+#[test]
 fn unchecked_is_not_right_or_wrong() {
     let rows = rows(ringbench("broadcast_perf -b 8 -e 8 -n 1 -c 0"));
     assert_eq!([&rows[0][8], &rows[0][12]], ["N/A", "N/A"]);
@@ -139,7 +164,7 @@ fn nonsense_is_status_2_and_says_why() {
         ("all_reduce -f 1", "--stepfactor"),
         ("all_reduce -d float128", "float128"),
         ("all_reduce -o xor", "xor"),
-        ("all_reduce -G 1", "'-G'"),
+        ("all_reduce -G 1", "-G/--cudagraph 1: only 0 works"),
         ("broadcast -r 1", "--root 1"),
         ("all_reduce --json /nowhere/x.json", "--json /nowhere/x.json"),
         ("all_reduce --ranks 2 --html /nowhere/x.html", "--html /nowhere/x.html"),
@@ -191,6 +216,25 @@ fn launches_itself_as_processes() {
         pids.dedup();
         assert_eq!(pids.len(), ranks);
     }
+}
+
+#[test]
+fn the_transport_is_the_one_used() {
+    for (asked, used) in [
+        ("--ranks 2", "shm"),
+        ("--ranks 3 --transport auto", "shm"),
+        ("--ranks 2 --transport tcp", "tcp"),
+        ("--ranks 2 --threads", "threads"),
+        ("", "none"),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let report = report(dir.path(), &format!("all_reduce -b 8 -e 8 -n 1 {asked}"));
+        assert_eq!(report["transport"], used, "{asked}");
+        let page = std::fs::read_to_string(dir.path().join("out.html")).unwrap();
+        assert!(page.contains(&format!("transport {used},")), "{asked}");
+    }
+    let tcp = run(ringbench("barrier -n 1 --ranks 2 --transport tcp")).out;
+    assert!(tcp.contains(" transport: tcp "), "{tcp}");
 }
 
 #[test]

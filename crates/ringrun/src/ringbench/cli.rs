@@ -8,6 +8,7 @@ use clap::{Parser, ValueEnum};
 use ringreduce::{DataType, ReduceOp, Transport};
 
 use crate::collective::Collective;
+use crate::nccl::{self, Accepted};
 use crate::sizes::{Step, parse_size, walk};
 
 const AFTER: &str = "\
@@ -24,7 +25,8 @@ Alone, --ranks N launches N of them:
 
 JSON: {version, command, unix_time, collective, ranks, launched, transport, refill, check, warmup,
 machine: {host, cpu, cpus, kernel}, seats: [{rank, pid, cpu, host}],
-probe: {before, after}: null or {cpus, hand_over_ns, near, add_gb_per_s},
+probe: {before, after}: null or {cpus, hand_over_ns, distance: near, far or disturbed,
+add_gb_per_s},
 rows: [{size, count, type, redop, root, iterations, out_of_place, in_place}], each half null or
 {time_us, algbw, busbw, wrong: null if unchecked} and in_place also {min_us, p50_us, p99_us},
 out_of_bounds, avg_busbw}. Sizes in bytes, bandwidths in GB/s (1e9).
@@ -54,12 +56,12 @@ pub(crate) struct Cli {
     #[arg(short = 'n', long, value_name = "N")]
     pub(crate) iters: Option<usize>,
     /// Untimed calls before them
-    #[arg(short = 'w', long, default_value_t = 5, value_name = "N")]
+    #[arg(short = 'w', long, alias = "warmup_iters", default_value_t = 5, value_name = "N")]
     pub(crate) warmup_iters: usize,
     /// Calls on fresh data whose results are checked; 0 checks nothing
     #[arg(short = 'c', long, default_value_t = 1, value_name = "N")]
     pub(crate) check: usize,
-    /// int8, uint8, int16, ..., half, bfloat16, float, double, or all
+    /// int8, uint8, int16, ..., half, bfloat16, float, double (or i8, f16, bf16, ...), or all
     #[arg(short = 'd', long, default_value = "float", value_name = "TYPE",
         value_parser = one_or_all_types)]
     pub(crate) datatype: Choice<DataType>,
@@ -89,11 +91,13 @@ pub(crate) struct Cli {
     #[arg(long)]
     pub(crate) refill: bool,
     /// Writes all figures to this file
-    #[arg(long, value_name = "FILE")]
+    #[arg(short = 'J', long, alias = "output_file", value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
     /// Writes a page with charts to this file
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
+    #[command(flatten)]
+    _accepted: Accepted,
 }
 
 /// A transport, by name.
@@ -112,14 +116,6 @@ impl Kind {
             Self::Tcp => Transport::Tcp,
         }
     }
-
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Shm => "shm",
-            Self::Tcp => "tcp",
-        }
-    }
 }
 
 /// One value, or every one there is.
@@ -130,7 +126,7 @@ fn one_or_all_types(name: &str) -> Result<Choice<DataType>, String> {
     if name == "all" {
         return Ok(Choice(DataType::ALL.to_vec()));
     }
-    name.parse().map(|t| Choice(vec![t])).map_err(|e| format!("{e}, or all"))
+    nccl::datatype(name).map(|t| Choice(vec![t])).map_err(|e| format!("{e}, or all"))
 }
 
 fn one_or_all_ops(name: &str) -> Result<Choice<ReduceOp>, String> {
@@ -264,6 +260,7 @@ mod tests {
             ("all_reduce -T 0", "--timeout"),
             ("all_reduce -T nan", "--timeout"),
             ("all_reduce -g 2", "-g"),
+            ("all_reduce -Y 1", "-Y"),
             ("all_reduce --cudagraph 1", "--cudagraph"),
             ("reduce_scatter -u 2", "--unalign"),
             ("all_reduce --ranks 0", "--ranks"),

@@ -92,7 +92,7 @@ fn facts(out: &mut String, report: &Report) {
         card(&time(half.time_us), "", &format!("shortest call{at}"));
     }
     if let Some(before) = report.probe.before {
-        let state = |probe: Probe| if probe.near { "near" } else { "far" };
+        let state = |probe: Probe| probe.distance.name();
         let after = report.probe.after.map_or(String::new(), |after| {
             format!(", then {:.0} ns, {}", after.hand_over_ns, state(after))
         });

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use ringreduce::Communicator;
 
 use crate::cli::Cli;
+use crate::output;
 
 /// Set by ringrun for each rank.
 const RANK: &str = "RINGREDUCE_RANK";
@@ -44,7 +45,7 @@ pub(crate) fn plan(cli: &Cli) -> Result<Launch> {
         Some(ranks) => {
             bail!("--ranks {ranks}: the launcher started {} ranks; leave it out", comm.size())
         }
-        None if alone => eprintln!("ringbench: one rank alone; --ranks N launches more"),
+        None if alone => output::complain("one rank alone; --ranks N launches more"),
         None => {}
     }
     Ok(Launch::Here(vec![comm]))
@@ -58,21 +59,34 @@ pub(crate) fn be_ringrun(ranks: usize) -> Result<ExitCode> {
     Ok(ringrun::main(words.into_iter().chain(std::env::args_os().skip(1)).collect()))
 }
 
-/// Runs `rank` once for each communicator: here for one, else on a thread each. All their
-/// errors, if any, in the order of ranks.
+/// Runs `rank` once for each communicator: here for one, else on a thread each. The sum of
+/// what they found wrong, or the error of the first that failed.
 pub(crate) fn each(
     comms: Vec<Communicator>,
-    rank: impl Fn(Communicator) -> Result<bool> + Sync,
-) -> Result<bool> {
+    rank: impl Fn(Communicator) -> Result<u64> + Sync,
+) -> Result<u64> {
     let rank = &rank;
-    let results: Vec<Result<bool>> = thread::scope(|scope| {
+    let results: Vec<Result<u64>> = thread::scope(|scope| {
         let threads: Vec<_> =
             comms.into_iter().map(|comm| scope.spawn(move || rank(comm))).collect();
         threads.into_iter().map(|t| t.join().unwrap_or_else(|_| Err(anyhow!("panicked")))).collect()
     });
-    let mut right = true;
-    for result in results {
-        right &= result?;
+    results.into_iter().sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_any_rank_finds_wrong_counts() {
+        let ranks = || Communicator::local(3).unwrap();
+        assert_eq!(each(ranks(), |comm| Ok(comm.rank() as u64)).unwrap(), 3);
+        assert_eq!(each(ranks(), |_| Ok(0)).unwrap(), 0);
+        let one_fails = |comm: Communicator| match comm.rank() {
+            1 => bail!("lost"),
+            _ => Ok(0),
+        };
+        assert_eq!(each(ranks(), one_fails).unwrap_err().to_string(), "lost");
     }
-    Ok(right)
 }

@@ -5,7 +5,7 @@ use std::thread;
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use nix::unistd::Pid;
-use ringreduce::Communicator;
+use ringreduce::{Communicator, ReduceOp};
 use serde::Serialize;
 
 /// The machine that rank 0 runs on.
@@ -57,6 +57,17 @@ impl Seat {
         });
         Ok(seats.collect())
     }
+}
+
+/// What the links between all ranks are, joined by "+"; "none" for a world of one.
+pub(crate) fn transports(comm: &mut Communicator) -> ringreduce::Result<String> {
+    const KINDS: [&str; 3] = ["shm", "tcp", "threads"];
+    let mine = comm.transports();
+    let mut used = KINDS.map(|kind| u8::from(mine.contains(&kind)));
+    comm.all_reduce(&mut used, ReduceOp::Max)?;
+    let used: Vec<_> = KINDS.into_iter().zip(used).filter(|&(_, n)| n > 0).collect();
+    let names: Vec<_> = used.into_iter().map(|(kind, _)| kind).collect();
+    Ok(if names.is_empty() { "none".to_owned() } else { names.join("+") })
 }
 
 /// The two CPUs to probe: those of rank 0 and of the first other rank on its host, if they sit

@@ -10,8 +10,8 @@ mod expect;
 mod html;
 mod launch;
 mod machine;
+mod nccl;
 mod output;
-
 mod probe;
 mod report;
 mod run;
@@ -20,7 +20,6 @@ mod stats;
 mod table;
 mod verify;
 
-use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Mutex;
 
@@ -32,10 +31,13 @@ use ringreduce::Communicator;
 use cli::Cli;
 use launch::Launch;
 use machine::Seat;
-use output::Files;
+use output::{Files, Unread};
 use probe::Probe;
 use report::Report;
 use run::Bench;
+
+/// The status of a program that the system ends for writing to nobody: 128 + SIGPIPE.
+const UNREAD: u8 = 128 + 13;
 
 fn main() -> ExitCode {
     let words: Vec<_> = std::env::args_os().skip(1).collect();
@@ -57,9 +59,14 @@ fn main() -> ExitCode {
     cli.validate_for(ranks).unwrap_or_else(|error| usage(error));
     let files = (first == 0).then(|| Files::open(&cli).unwrap_or_else(|error| usage(error)));
     let files = Mutex::new(files);
-    match launch::each(comms, |comm| rank(comm, &cli, &files)) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
+    status(launch::each(comms, |comm| rank(comm, &cli, &files)))
+}
+
+/// What all ranks of this process found wrong, as its exit status.
+fn status(found: Result<u64>) -> ExitCode {
+    match found {
+        Ok(0) => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::FAILURE,
         Err(error) => fail(&error),
     }
 }
@@ -70,41 +77,46 @@ fn usage(error: String) -> ! {
 }
 
 fn fail(error: &anyhow::Error) -> ExitCode {
-    eprintln!("ringbench: {error:#}");
+    if error.is::<Unread>() {
+        return ExitCode::from(UNREAD);
+    }
+    output::complain(&format!("{error:#}"));
     ExitCode::FAILURE
 }
 
-/// One rank, from the first collective to the last. Was everything right? The one that reports
-/// takes the files.
-fn rank(mut comm: Communicator, cli: &Cli, files: &Mutex<Option<Files>>) -> Result<bool> {
+/// One rank, from the first collective to the last. How much was wrong? The one that reports takes
+/// the files.
+fn rank(mut comm: Communicator, cli: &Cli, files: &Mutex<Option<Files>>) -> Result<u64> {
     let me = comm.rank();
     let files = if me == 0 { files.lock().ok().and_then(|mut files| files.take()) } else { None };
-    let right = match files {
+    let found = match files {
         Some(files) => lead(&mut comm, cli, files),
         None => follow(&mut comm, cli),
     };
-    right.with_context(|| format!("rank {me}"))
+    found.with_context(|| format!("rank {me}"))
 }
 
 /// Every rank but 0: the same collectives, no report.
-fn follow(comm: &mut Communicator, cli: &Cli) -> Result<bool> {
+fn follow(comm: &mut Communicator, cli: &Cli) -> Result<u64> {
     Seat::gather(comm)?;
+    machine::transports(comm)?;
     comm.barrier()?;
     let mut bench = Bench::new(comm, cli)?;
     let mut wrong = 0;
     bench.run(|row| wrong += row.halves().filter_map(|half| half.wrong).sum::<u64>())?;
     let stray = bench.out_of_bounds;
     comm.barrier()?;
-    Ok(wrong + stray == 0)
+    Ok(wrong + stray)
 }
 
 /// Rank 0. While it probes the machine the others sleep in a barrier, and nobody leaves before
 /// the report is written: a launcher may end the job as soon as one rank finds something wrong.
-fn lead(comm: &mut Communicator, cli: &Cli, files: Files) -> Result<bool> {
+fn lead(comm: &mut Communicator, cli: &Cli, files: Files) -> Result<u64> {
     let seats = Seat::gather(comm)?;
+    let transport = machine::transports(comm)?;
     let cpus = machine::pair(&seats);
     let before = cpus.and_then(Probe::of);
-    let mut report = Report::new(cli, comm.host(), seats, before);
+    let mut report = Report::new(cli, comm.host(), seats, transport, before);
     comm.barrier()?;
     let progress = progress(cli);
     say(&progress, &table::head(cli, &report))?;
@@ -124,7 +136,7 @@ fn lead(comm: &mut Communicator, cli: &Cli, files: Files) -> Result<bool> {
     say(&progress, &table::foot(&report))?;
     files.write(&report)?;
     comm.barrier()?;
-    Ok(report.errors() == 0)
+    Ok(report.errors())
 }
 
 /// A bar on standard error, if that is a terminal.
@@ -139,8 +151,19 @@ fn progress(cli: &Cli) -> ProgressBar {
 
 /// Prints, with the bar out of the way.
 fn say(progress: &ProgressBar, text: &str) -> Result<()> {
-    progress.suspend(|| {
-        let mut out = std::io::stdout().lock();
-        out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("standard output")
-    })
+    progress.suspend(|| output::say(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_wrong_element_is_a_failure() {
+        assert_eq!(status(Ok(0)), ExitCode::SUCCESS);
+        assert_eq!(status(Ok(1)), ExitCode::FAILURE);
+        assert_eq!(status(Err(anyhow::anyhow!("lost"))), ExitCode::FAILURE);
+        let unread = anyhow::Error::from(Unread).context("rank 0");
+        assert_eq!(status(Err(unread)), ExitCode::from(UNREAD));
+    }
 }

@@ -1,5 +1,5 @@
-//! A file that is known to be writable before anything is measured, and leaves nothing behind if
-//! nothing is ever written to it.
+//! Where the report and complaints go. A file is known to be writable before anything is measured,
+//! and leaves nothing behind if nothing is ever written to it; a pipe may lose its reader.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -10,6 +10,25 @@ use anyhow::{Context, Result};
 use crate::cli::Cli;
 use crate::html;
 use crate::report::Report;
+
+/// Standard output without a reader, as behind `| head -1`: nothing to talk about.
+#[derive(Debug, thiserror::Error)]
+#[error("nobody reads the standard output any more")]
+pub(crate) struct Unread;
+
+/// Writes to standard output.
+pub(crate) fn say(text: &str) -> Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Unread.into()),
+        written => written.context("standard output"),
+    }
+}
+
+/// Says what the user should know. A closed standard error is nothing to fail for.
+pub(crate) fn complain(what: &str) {
+    let _ = io::stderr().write_all(format!("ringbench: {what}\n").as_bytes());
+}
 
 /// What the report goes to besides standard output.
 pub(crate) struct Files {

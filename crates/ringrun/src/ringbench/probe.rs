@@ -13,6 +13,8 @@ use crate::stats::percentile;
 
 /// Handing over a line takes less than this when two CPUs share a cache, ns.
 const NEAR: f64 = 110.0;
+/// And with more than this, ns, something else ran on them: it says nothing of where they are.
+const DISTURBED: f64 = 2000.0;
 /// Round trips in one sample: so few that most samples see no interruption, even on a busy host.
 const BATCH: u64 = 50;
 const BATCHES: usize = 1000;
@@ -21,6 +23,35 @@ const PATIENCE: Duration = Duration::from_millis(100);
 const ELEMENTS: usize = 16 << 20;
 const PASSES: usize = 8;
 
+/// How the two CPUs lie to each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Distance {
+    /// They share a cache.
+    Near,
+    Far,
+    /// Too busy to tell.
+    Disturbed,
+}
+
+impl Distance {
+    fn of(hand_over_ns: f64) -> Self {
+        match hand_over_ns {
+            ns if ns < NEAR => Self::Near,
+            ns if ns <= DISTURBED => Self::Far,
+            _ => Self::Disturbed,
+        }
+    }
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Near => "near",
+            Self::Far => "far",
+            Self::Disturbed => "disturbed",
+        }
+    }
+}
+
 /// What the machine could do at one moment.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Probe {
@@ -28,8 +59,7 @@ pub(crate) struct Probe {
     pub(crate) cpus: [usize; 2],
     /// One way, median.
     pub(crate) hand_over_ns: f64,
-    /// Do the two share a cache?
-    pub(crate) near: bool,
+    pub(crate) distance: Distance,
     /// Result bytes of a += b at 64 MiB, two threads, the best pass.
     pub(crate) add_gb_per_s: f64,
 }
@@ -39,7 +69,7 @@ impl Probe {
     pub(crate) fn of(cpus: [usize; 2]) -> Option<Self> {
         let hand_over_ns = hand_over(cpus)?;
         let add_gb_per_s = add(cpus)?;
-        Some(Self { cpus, hand_over_ns, near: hand_over_ns < NEAR, add_gb_per_s })
+        Some(Self { cpus, hand_over_ns, distance: Distance::of(hand_over_ns), add_gb_per_s })
     }
 }
 
@@ -119,6 +149,14 @@ fn add(cpus: [usize; 2]) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_disturbed_probe_is_neither_near_nor_far() {
+        let names = [56.0, 500.0, 2000.0, 2001.0, 1_125_465.0].map(|ns| Distance::of(ns).name());
+        assert_eq!(names, ["near", "far", "far", "disturbed", "disturbed"]);
+        let json = serde_json::to_string(&Distance::Disturbed).unwrap();
+        assert_eq!(json, "\"disturbed\"");
+    }
 
     #[test]
     fn measures_something() {

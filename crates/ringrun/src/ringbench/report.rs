@@ -118,15 +118,15 @@ pub(crate) struct Report {
 
 impl Report {
     /// Nothing measured yet.
-    pub(crate) fn new(cli: &Cli, host: &str, seats: Vec<Seat>, before: Option<Probe>) -> Self {
+    pub(crate) fn new(
+        cli: &Cli,
+        host: &str,
+        seats: Vec<Seat>,
+        transport: String,
+        before: Option<Probe>,
+    ) -> Self {
         let since = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
-        let from_env = || std::env::var("RINGREDUCE_TRANSPORT").ok();
         let launched = if cli.threads { "threads" } else { "processes" };
-        let transport = match cli.transport {
-            _ if cli.threads => "threads".to_owned(),
-            Some(kind) => kind.name().to_owned(),
-            None => from_env().unwrap_or_else(|| "auto".to_owned()),
-        };
         Self {
             version: env!("CARGO_PKG_VERSION"),
             command: command_line(std::env::args()),
@@ -176,6 +176,7 @@ fn command_line(args: impl Iterator<Item = String>) -> String {
 pub(crate) mod tests {
     use super::*;
     use crate::collective::Collective;
+    use crate::probe::Distance;
     use clap::Parser;
     use ringreduce::{DataType, ReduceOp};
 
@@ -184,8 +185,10 @@ pub(crate) mod tests {
         let cli = Cli::parse_from(["ringbench", "all_reduce", "--ranks", "4"]);
         let seat = |rank| Seat { rank, pid: 100, cpu: rank % 2, host: "<here>".into() };
         let add_gb_per_s = 24.0;
-        let probe = Probe { cpus: [0, 1], hand_over_ns: 62.0, near: true, add_gb_per_s };
-        let mut report = Report::new(&cli, "<here>", (0..4).map(seat).collect(), Some(probe));
+        let probe =
+            Probe { cpus: [0, 1], hand_over_ns: 62.0, distance: Distance::Near, add_gb_per_s };
+        let mut report =
+            Report::new(&cli, "<here>", (0..4).map(seat).collect(), "shm".into(), Some(probe));
         for &dtype in types {
             let (op, root, rank, ranks) = (ReduceOp::Sum, 0, 0, 4);
             let collective = Collective::AllReduce;

@@ -210,3 +210,63 @@ impl<'a> Bench<'a> {
         Ok(Spread { min_us, p50_us, p99_us })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+    use std::thread;
+
+    /// Runs `body` on two ranks, each with a bench of `line`, a case of 64 elements and its oracle.
+    fn on_two_ranks(line: &str, body: impl Fn(&mut Bench<'_>, &Case, &Oracle) + Sync) {
+        let words = format!("ringbench all_reduce -b 256 -e 256 -w 1 {line}");
+        let cli = Cli::parse_from(words.split_whitespace());
+        let (cli, body) = (&cli, &body);
+        thread::scope(|scope| {
+            for mut comm in Communicator::local(2).unwrap() {
+                scope.spawn(move || {
+                    let mut bench = Bench::new(&mut comm, cli).unwrap();
+                    let case = bench.case(DataType::F32, ReduceOp::Sum).of_size(256);
+                    body(&mut bench, &case, &Oracle::new(&case));
+                });
+            }
+        });
+    }
+
+    /// Is the buffer what one call makes of fresh input? A call on old input leaves larger sums.
+    fn fresh(bench: &Bench<'_>, case: &Case, oracle: &Oracle) -> bool {
+        bench.buffers.judge(case, oracle, Form::InPlace, bench.shift).wrong == 0
+    }
+
+    #[test]
+    fn refilled_calls_see_fresh_data() {
+        on_two_ranks("--refill -n 3", |bench, case, oracle| {
+            bench.batch(case, Form::InPlace, 3).unwrap();
+            assert!(!fresh(bench, case, oracle));
+            for calls in 1..4 {
+                bench.refilled(case, oracle, Form::InPlace, calls).unwrap();
+                assert!(fresh(bench, case, oracle), "{calls}");
+            }
+        });
+    }
+
+    #[test]
+    fn buffers_are_refilled_only_if_asked() {
+        for (line, refilled) in [("-n 3 --refill", true), ("-n 3", false), ("--refill", true)] {
+            on_two_ranks(line, |bench, case, oracle| {
+                bench.half(case, oracle, Form::InPlace).unwrap();
+                assert_eq!(fresh(bench, case, oracle), refilled, "{line}");
+            });
+        }
+    }
+
+    #[test]
+    fn wrong_results_are_counted_over_all_ranks() {
+        on_two_ranks("-n 1", |bench, case, _| {
+            // What three ranks would get is wrong for two.
+            let oracle = Oracle::new(&Case { ranks: 3, ..*case });
+            let (half, _) = bench.half(case, &oracle, Form::OutOfPlace).unwrap();
+            assert!(half.wrong > Some(64), "{half:?}");
+        });
+    }
+}

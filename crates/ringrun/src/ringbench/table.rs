@@ -97,8 +97,8 @@ fn machine(probe: Option<Probe>) -> String {
 
 /// A probe in words.
 pub(crate) fn describe(probe: &Probe) -> String {
-    let Probe { cpus: [first, second], hand_over_ns, near, add_gb_per_s } = probe;
-    let distance = if *near { "near" } else { "far" };
+    let Probe { cpus: [first, second], hand_over_ns, distance, add_gb_per_s } = probe;
+    let distance = distance.name();
     format!(
         "hand-over {hand_over_ns:.0} ns ({distance}), a += b of 64 MiB {add_gb_per_s:.1} GB/s \
          (cpus {first} and {second})"

@@ -35,7 +35,8 @@ struct Options {
 
     /// Start N ranks on each host; here "auto" means one per CPU
     #[arg(short = 'N', long = "per-host", value_name = "N|auto", value_parser = per_host)]
-    #[arg(visible_aliases = ["nproc-per-node", "ppn"], alias = "npernode", help_heading = "Ranks")]
+    #[arg(visible_aliases = ["nproc-per-node", "ppn"], aliases = ["npernode", "perhost"])]
+    #[arg(help_heading = "Ranks")]
     per_host: Option<NonZeroUsize>,
 
     /// Run on these hosts (HOST or HOST:SLOTS, separated by commas); so far only this one
@@ -90,6 +91,10 @@ struct Options {
     #[arg(help_heading = "Input and output")]
     output_filename: Option<PathBuf>,
 
+    /// torchrun's way to ask for both streams in files and here: 3, with --log-dir
+    #[arg(short = 't', long, value_name = "STREAMS", help_heading = "Input and output")]
+    tee: Option<String>,
+
     /// Open MPI 5's way to say so: tag, rank, timestamp, dir=DIR, separated by commas
     #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "Input and output")]
     output: Vec<String>,
@@ -112,8 +117,8 @@ struct Options {
 pub(crate) enum Binding {
     /// The system chooses, and may change its mind.
     None,
-    /// One CPU per rank.
-    #[value(alias = "hwthread")]
+    /// One CPU per rank; with more ranks than CPUs they share.
+    #[value(aliases = ["hwthread", "core:overload-allowed", "hwthread:overload-allowed"])]
     Core,
 }
 
@@ -194,6 +199,7 @@ fn message(error: &clap::Error) -> String {
 impl Options {
     fn request(mut self, warnings: &mut Vec<String>) -> Result<Request, Failure> {
         self.open_mpi_5()?;
+        self.torchrun()?;
         let ranks = self.count()?;
         let variables = self.variables(warnings)?;
         let mut program = self.program.into_iter();
@@ -249,6 +255,19 @@ impl Options {
             }
         }
         Ok(())
+    }
+
+    /// `--tee 3` is what --log-dir does.
+    fn torchrun(&self) -> Result<(), Failure> {
+        match self.tee.as_deref() {
+            Some("3") if self.output_filename.is_none() => {
+                Err(Failure::Usage("--tee 3: say where with --log-dir DIR".into()))
+            }
+            None | Some("0" | "3") => Ok(()),
+            Some(other) => Err(Failure::Usage(format!(
+                "--tee {other}: only 3 (both streams, of all ranks) works, or 0"
+            ))),
+        }
     }
 
     fn count(&self) -> Result<usize, Failure> {

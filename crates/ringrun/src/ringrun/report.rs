@@ -75,7 +75,7 @@ impl Epilogue<'_> {
             End::Killed { signal: libc::SIGKILL, .. } => {
                 text += "\n  ringrun did not do that: perhaps memory ran out (dmesg would say)";
             }
-            End::Killed { signal: libc::SIGPIPE, .. } if self.leave.closed => {
+            End::Killed { signal: libc::SIGPIPE, .. } | End::Exited(141) if self.leave.closed => {
                 text += "\n  nobody reads ringrun's output any more";
             }
             _ => {}

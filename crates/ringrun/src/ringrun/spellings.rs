@@ -15,20 +15,25 @@ enum Fate {
     Holds,
     /// It may only ask for one of these, which is so anyway.
     Only(&'static [&'static str]),
+    /// It may only map in a way that is so anyway on one host, with such modifiers.
+    Maps,
     /// It changes nothing here, for this reason.
     Warns(&'static str),
     /// It can't be obeyed; this helps instead.
     Fails(&'static str),
 }
 
-use Fate::{Fails, Holds, Only, Warns};
+use Fate::{Fails, Holds, Maps, Only, Warns};
 
 const ONE_HOST: &str = "a job has one host so far";
 const NO_MCA: &str = "this is not Open MPI; ringreduce has RINGREDUCE_* variables";
 const NO_MEETING: &str = "the ranks of one host meet through ringrun itself";
 const NO_RESTART: &str = "ringrun does not restart ranks";
 const NO_PATTERN: &str = "use --output-filename, --tag-output or -l";
+const NO_REDIRECT: &str = "say --tee 3 --log-dir DIR, and > /dev/null in the shell";
 const SLOTS: &[&str] = &["slot", "core", "hwthread", "node", "host"];
+/// Open MPI's modifiers of a mapping that hold on one host, in capitals.
+const MODIFIERS: &[&str] = &["OVERSUBSCRIBE", "PE=1", "SPAN", "INHERIT"];
 
 /// Name, number of values, fate.
 const FOREIGN: &[(&str, usize, Fate)] = &[
@@ -36,8 +41,8 @@ const FOREIGN: &[(&str, usize, Fate)] = &[
     ("oversubscribe", 0, Holds),
     ("allow-run-as-root", 0, Holds),
     ("byslot", 0, Holds),
-    ("map-by", 1, Only(SLOTS)),
-    ("rank-by", 1, Only(SLOTS)),
+    ("map-by", 1, Maps),
+    ("rank-by", 1, Maps),
     ("bind-to-none", 0, Holds),
     ("mca", 2, Warns(NO_MCA)),
     ("gmca", 2, Warns(NO_MCA)),
@@ -101,10 +106,8 @@ const FOREIGN: &[(&str, usize, Fate)] = &[
     ("m", 1, Fails("say: ringrun ... python3 -m MODULE")),
     ("module", 0, Fails("say: ringrun ... python3 -m MODULE")),
     ("run-path", 0, Fails("say: ringrun ... python3 SCRIPT")),
-    ("r", 1, Fails(NO_PATTERN)),
-    ("redirects", 1, Fails(NO_PATTERN)),
-    ("t", 1, Fails(NO_PATTERN)),
-    ("tee", 1, Fails(NO_PATTERN)),
+    ("r", 1, Fails(NO_REDIRECT)),
+    ("redirects", 1, Fails(NO_REDIRECT)),
     ("local-ranks-filter", 1, Fails(NO_PATTERN)),
     ("logs-specs", 1, Fails(NO_PATTERN)),
     ("numa-binding", 1, Fails("use --bind-to core")),
@@ -164,17 +167,35 @@ fn judge(fate: Fate, shown: &str, values: &[OsString]) -> Result<Option<String>,
         Holds => Ok(None),
         Warns(why) => Ok(Some(format!("{shown} changes nothing: {why}"))),
         Fails(why) => Err(Failure::Usage(format!("{shown} is not supported: {why}"))),
-        Only(allowed) => {
-            let value = values.first().map(|value| value.to_string_lossy());
-            let value = value.unwrap_or_default();
-            if allowed.contains(&value.as_ref()) {
-                return Ok(None);
-            }
-            let allowed = allowed.join(", ");
-            let name = shown.split('=').next().unwrap_or(shown);
-            Err(Failure::Usage(format!("{name} {value}: only {allowed} works ({ONE_HOST})")))
+        Only(allowed) => only(shown, values, |value| allowed.contains(&value), &allowed.join(", ")),
+        Maps => {
+            let (slots, modifiers) = (SLOTS.join(", "), MODIFIERS.join(", "));
+            only(shown, values, maps, &format!("{slots}, and behind a colon {modifiers}"))
         }
     }
+}
+
+/// Refuses a value that does not hold, with those that do.
+fn only(
+    shown: &str,
+    values: &[OsString],
+    holds: impl Fn(&str) -> bool,
+    allowed: &str,
+) -> Result<Option<String>, Failure> {
+    let value = values.first().map(|value| value.to_string_lossy()).unwrap_or_default();
+    if holds(&value) {
+        return Ok(None);
+    }
+    let name = shown.split('=').next().unwrap_or(shown);
+    Err(Failure::Usage(format!("{name} {value}: only {allowed} works ({ONE_HOST})")))
+}
+
+/// Is "slot", "node:PE=1" or ":OVERSUBSCRIBE" so anyway?
+fn maps(value: &str) -> bool {
+    let (unit, modifiers) = value.split_once(':').unwrap_or((value, ""));
+    let mut modifiers = modifiers.split([':', ',']).filter(|one| !one.is_empty());
+    let known = |one: &str| MODIFIERS.contains(&one.to_ascii_uppercase().as_str());
+    (SLOTS.contains(&unit) || unit.is_empty() && value.len() > 1) && modifiers.all(known)
 }
 
 /// An option as it was written.
@@ -309,8 +330,19 @@ mod tests {
         assert!(warnings[0].starts_with("--mca changes nothing"), "{warnings:?}");
         assert!(refused("--nnodes 2 a").contains("--nnodes 2: only 1, 1:1 works"));
         assert!(refused("--nnodes=2:4 a").contains("--nnodes 2:4"));
-        assert!(refused("--tee 3 a").starts_with("--tee is not supported"));
+        assert!(refused("--redirects 3 a").starts_with("--redirects is not supported"));
         assert!(refused("--mca a").contains("expected 2 value(s)"));
+    }
+
+    #[test]
+    fn mappings_that_hold_on_one_host() {
+        for value in ["slot", "node:PE=1", ":OVERSUBSCRIBE", "core:oversubscribe:span", "slot:"] {
+            assert!(maps(value), "{value}");
+        }
+        for value in ["", ":", "numa", "slot:PE=2", "ppr:2:node", ":NOOVERSUBSCRIBE", "slot:x"] {
+            assert!(!maps(value), "{value}");
+        }
+        assert!(refused("--map-by slot:PE=2 a").contains("--map-by slot:PE=2: only slot"));
     }
 
     #[test]

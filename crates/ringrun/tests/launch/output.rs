@@ -83,7 +83,7 @@ fn lines_are_tagged_as_asked() {
 fn files_keep_each_stream_and_the_terminal_still_gets_it() {
     let folder = tempfile::tempdir().unwrap();
     for (number, option) in
-        ["--output-filename ", "-output-filename ", "--log-dir=", "--output dir="]
+        ["--output-filename ", "-output-filename ", "-t 3 --log-dir=", "--output dir="]
             .into_iter()
             .enumerate()
     {
@@ -146,6 +146,26 @@ fn a_reader_that_leaves_ends_endless_output() {
     assert_eq!(ran.text(), "y\n");
     assert!(ran.err.contains("code 141"), "{}", ran.err);
     assert!(ran.err.contains("nobody reads ringrun's output any more"), "{}", ran.err);
+}
+
+#[test]
+fn a_rank_that_sees_its_reader_leave_gets_the_same_hint() {
+    let shell = "{ \"$@\"; echo code $? >&2; } | head -n 1; true";
+    let body = "trap '' PIPE; while echo y 2>&-; do :; done; exit 141";
+    let ran = start_under(shell, &["-n", "2", "sh", "-c", body], Stdio::null()).finish();
+    assert_eq!(ran.text(), "y\n");
+    assert!(ran.err.contains("code 141"), "{}", ran.err);
+    assert!(ran.err.contains("nobody reads ringrun's output any more"), "{}", ran.err);
+}
+
+#[test]
+fn a_report_that_nobody_reads_is_no_panic() {
+    for words in [&["-n", "2", "false"][..], &["-n", "0", "false"], &["--help"], &["-n", "2"]] {
+        let closed = || Stdio::from(std::io::pipe().unwrap().1);
+        let mut command = Command::new(RINGRUN);
+        let status = command.args(words).stdout(closed()).stderr(closed()).status().unwrap();
+        assert!(matches!(status.code(), Some(0..=2)), "{words:?}: {status}");
+    }
 }
 
 #[test]

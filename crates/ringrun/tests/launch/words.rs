@@ -31,6 +31,11 @@ fn the_number_of_ranks_has_many_spellings() {
         "-host 127.0.0.1:2",
         "-n 2 -H localhost",
         "-n 2 --oversubscribe --allow-run-as-root --map-by slot --bind-to none",
+        "-perhost 2",
+        "-n 2 -perhost 2",
+        "-n 2 --map-by :OVERSUBSCRIBE --bind-to core:overload-allowed",
+        "-n 2 --map-by=node:PE=1 --rank-by slot",
+        "-n 2 --tee 0",
         "-np 2 -ppn 2 -genvall -launcher fork -bind-to core",
     ] {
         assert_eq!(ranks(options), (2, String::new()), "{options}");
@@ -82,6 +87,11 @@ fn what_makes_no_sense_is_refused_by_name() {
         ("-n 2 --nnodes 2", "--nnodes 2: only 1, 1:1 works"),
         ("-n 4 -ppn 2", "4 ranks with 2 per host need more hosts"),
         ("-n 2 --map-by numa", "--map-by numa: only slot"),
+        ("-n 2 --map-by slot:PE=2", "--map-by slot:PE=2: only slot"),
+        ("-n 4 -perhost 2", "4 ranks with 2 per host need more hosts"),
+        ("-n 2 --tee 3", "--tee 3: say where with --log-dir DIR"),
+        ("-n 2 -t 1 --log-dir /tmp", "--tee 1: only 3"),
+        ("-n 2 -r 3 --log-dir /tmp", "say --tee 3 --log-dir DIR"),
         ("--nproc-per-node gpu", "counting devices is not supported"),
         ("-n 2 --max-restarts=3", "--max-restarts 3: only 0 works"),
         ("-n 2 -m train", "python3 -m MODULE"),

@@ -1,0 +1,137 @@
+//! What people have in their fingers from nccl-tests: flags that may only ask for what is so
+//! anyway, and other names of the types. May touch: clap.
+
+use clap::error::ErrorKind;
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
+use ringreduce::DataType;
+
+/// Short, long, the values that hold here, why no other does.
+type Flag = (char, &'static str, &'static str, &'static str);
+
+const NO_CUDA: &str = "buffers are the host's, no device takes part";
+
+const FLAGS: &[Flag] = &[
+    ('g', "ngpus", "1", "a rank has one buffer; --ranks N launches more ranks"),
+    ('t', "nthreads", "1", "a process is one rank; --ranks N --threads makes each a thread"),
+    ('a', "average", "3", "the time is always that of the slowest rank, which is 3 (max)"),
+    ('m', "agg_iters", "1", "calls are not grouped"),
+    ('N', "run_cycles", "1", "every size is run once; say it again in the shell"),
+    ('p', "parallel_init", "0|1", "ranks always start in parallel"),
+    ('z', "blocking", "0", "every call returns when it is done: there is no stream"),
+    ('G', "cudagraph", "0", NO_CUDA),
+    ('C', "report_cputime", "0", "a call is done when it returns: its time is the table's"),
+    ('R', "local_register", "0", "host buffers are not registered"),
+    ('D', "device_implementation", "0", NO_CUDA),
+];
+
+/// The flags, checked; nothing of them is kept, since none changes anything.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Accepted;
+
+impl Args for Accepted {
+    fn augment_args(command: Command) -> Command {
+        FLAGS.iter().fold(command, |command, &(short, long, values, why)| {
+            let arg = Arg::new(long).long(long).short(short).value_name(values);
+            let heading = "Of nccl-tests: only what is so anyway";
+            command.arg(arg.allow_negative_numbers(true).help_heading(heading).help(why))
+        })
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for Accepted {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        for &(short, long, values, why) in FLAGS {
+            let given = matches.get_one::<String>(long);
+            if let Some(value) =
+                given.filter(|value| values.split('|').all(|holds| holds != *value))
+            {
+                let only = values.replace('|', " or ");
+                let text = format!("-{short}/--{long} {value}: only {only} works: {why}");
+                return Err(clap::Error::raw(ErrorKind::ValueValidation, text));
+            }
+        }
+        Ok(Self)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+/// A type by nccl-tests' name, or as C, Rust, Python or NCCL say it.
+pub(crate) fn datatype(name: &str) -> Result<DataType, String> {
+    let usual = match name {
+        "f16" | "float16" | "fp16" => "half",
+        "bf16" => "bfloat16",
+        "f32" | "float32" | "fp32" => "float",
+        "f64" | "float64" | "fp64" => "double",
+        "i8" | "char" => "int8",
+        "u8" => "uint8",
+        "i16" => "int16",
+        "u16" => "uint16",
+        "i32" | "int" => "int32",
+        "u32" => "uint32",
+        "i64" => "int64",
+        "u64" => "uint64",
+        other => other,
+    };
+    usual.parse().map_err(|error| format!("{error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::Cli;
+    use clap::Parser;
+
+    fn parse(line: &str) -> Result<Cli, String> {
+        Cli::try_parse_from(format!("ringbench all_reduce {line}").split_whitespace())
+            .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_everyday_line_of_nccl_tests() {
+        assert_eq!(parse("-b 8 -e 128M -f 2 -g 1").unwrap().sizes().len(), 25);
+        let all = "-t 1 --ngpus 1 -a 3 -z 0 -R 0 -C 0 -G 0 -N 1 -D 0 -m 1 -p 0 -J out.json";
+        assert!(parse(all).unwrap().json.is_some());
+        let long = "--nthreads 1 --average=3 --agg_iters 1 --parallel_init 1 --warmup_iters 2";
+        assert_eq!(parse(long).unwrap().warmup_iters, 2);
+        assert!(parse("--output_file out.json").unwrap().json.is_some());
+    }
+
+    #[test]
+    fn what_does_not_hold_names_the_flag_and_the_reason() {
+        for &(short, long, values, why) in FLAGS {
+            for value in ["2", "-1", "x"] {
+                let error = parse(&format!("-{short} {value}")).unwrap_err();
+                let said =
+                    format!("-{short}/--{long} {value}: only {}", values.replace('|', " or "));
+                assert!(error.contains(&said) && error.contains(why), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn types_by_every_usual_name() {
+        for (name, dtype) in [
+            ("f32", DataType::F32),
+            ("float32", DataType::F32),
+            ("float", DataType::F32),
+            ("f64", DataType::F64),
+            ("f16", DataType::F16),
+            ("float16", DataType::F16),
+            ("bf16", DataType::BF16),
+            ("i8", DataType::I8),
+            ("u16", DataType::U16),
+            ("u64", DataType::U64),
+        ] {
+            assert_eq!(datatype(name), Ok(dtype), "{name}");
+        }
+        assert!(datatype("f8").unwrap_err().contains("f8"));
+    }
+}
