@@ -1,0 +1,127 @@
+//! What the ranks do: `RANKS_BODY` says it in words. A rank says `up RANK PID` once it is in full
+//! swing, `right` at a good end, and its error as its last words. Whatever happens, its descriptors
+//! are at the end what they were at the beginning.
+
+use nix::sys::signal::{Signal, raise};
+use ringreduce::{Communicator, ReduceOp, Result};
+
+use crate::harness::BODY;
+use crate::system::descriptors;
+
+/// Calls after which the ring is surely in full swing.
+const SWING: usize = 20;
+
+/// Not a test of its own.
+#[test]
+#[ignore = "what the ranks of the other tests do"]
+fn body() {
+    let Ok(text) = std::env::var(BODY) else { return };
+    let words: Vec<_> = text.split(' ').collect();
+    let number = |index: usize| words[index].parse::<usize>().unwrap();
+    let before = descriptors();
+    let result = match words[0] {
+        "calls" => calls(number(1), number(2), None),
+        "stops" => calls(number(1), 2 * SWING, Some(number(2))),
+        "stays" => calls(number(1), number(2), None),
+        "listens" => listens(number(1), number(2)),
+        "differs" => differs(words[1], number(2)),
+        "again" => again(number(1)),
+        other => panic!("{other}?"),
+    };
+    assert_eq!(descriptors(), before, "descriptors left open after {result:?}");
+    match &result {
+        Ok(()) => println!("right"),
+        Err(error) => eprintln!("{error}"),
+    }
+    if words[0] == "stays" {
+        nix::unistd::pause();
+    }
+    std::process::exit(i32::from(result.is_err()));
+}
+
+/// One sum, checked.
+fn sum(comm: &mut Communicator, buf: &mut [f32]) -> Result<()> {
+    let size = comm.size();
+    for (i, element) in buf.iter_mut().enumerate() {
+        *element = (comm.rank() + i % 1000) as f32;
+    }
+    comm.all_reduce(buf, ReduceOp::Sum)?;
+    let ranks = size * (size - 1) / 2;
+    let wrong = buf.iter().enumerate().find(|&(i, &it)| it != (ranks + size * (i % 1000)) as f32);
+    assert_eq!(wrong, None, "a wrong sum");
+    Ok(())
+}
+
+/// So many calls of so many elements (`stays` then waits to be terminated); the rank `stops`, if any, stops itself in the middle.
+fn calls(count: usize, times: usize, stops: Option<usize>) -> Result<()> {
+    let mut comm = Communicator::from_env()?;
+    let mut buf = vec![0.0; count];
+    for call in 0..times {
+        if call == SWING {
+            println!("up {} {}", comm.rank(), std::process::id());
+            if stops == Some(comm.rank()) {
+                raise(Signal::SIGSTOP).unwrap();
+            }
+        }
+        sum(&mut comm, &mut buf)?;
+    }
+    Ok(())
+}
+
+/// Rank 0 tells everybody much; the rank `stops` stops before it listens.
+fn listens(count: usize, stops: usize) -> Result<()> {
+    let mut comm = Communicator::from_env()?;
+    let mut buf = vec![1.0_f32; count];
+    println!("up {} {}", comm.rank(), std::process::id());
+    if stops == comm.rank() {
+        raise(Signal::SIGSTOP).unwrap();
+    }
+    comm.broadcast(&mut buf, 0)
+}
+
+/// The rank `odd` makes another call than the others; then all meet in a barrier.
+fn differs(how: &str, odd: usize) -> Result<()> {
+    let mut comm = Communicator::from_env()?;
+    let odd = comm.rank() == odd;
+    let count = match how {
+        "count" => 1000 + usize::from(odd),
+        "much" => {
+            if odd {
+                1 << 20
+            } else {
+                1
+            }
+        }
+        "nothing" => {
+            if odd {
+                0
+            } else {
+                1000
+            }
+        }
+        _ => 1000 * comm.size(),
+    };
+    let mut buf = vec![1.0_f32; count];
+    match (how, odd) {
+        ("type", true) => comm.all_reduce(&mut vec![1_i32; count], ReduceOp::Sum)?,
+        ("op", true) => comm.all_reduce(&mut buf, ReduceOp::Max)?,
+        ("root", _) => comm.broadcast(&mut buf, usize::from(odd))?,
+        ("verb", true) => comm.all_gather_in_place(&mut buf)?,
+        ("verb", false) => comm.reduce_scatter_in_place(&mut buf, ReduceOp::Sum)?,
+        ("fewer", true) => {}
+        _ => comm.all_reduce(&mut buf, ReduceOp::Sum)?,
+    }
+    comm.barrier()
+}
+
+/// A communicator after the other at the same place; none leaves a descriptor.
+fn again(times: usize) -> Result<()> {
+    let before = descriptors();
+    for _ in 0..times {
+        let mut comm = Communicator::from_env()?;
+        sum(&mut comm, &mut vec![0.0; 100_000])?;
+        drop(comm);
+        assert_eq!(descriptors(), before);
+    }
+    Ok(())
+}

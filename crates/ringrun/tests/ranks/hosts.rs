@@ -1,0 +1,213 @@
+//! Two hosts on one machine: network namespaces, joined by a cable. Ranks share memory where they
+//! can and use TCP where they must.
+//!
+//! A namespace lives as long as the process that was started in it, which ends with its standard
+//! input: nothing has a name outside, so nothing stays.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use crate::harness::{
+    AS_RANK, BODY, Job, PATIENCE, PROMPT, Process, RINGBENCH, all_end, kill_all, myself, skip,
+};
+use crate::report::{Report, all_lead_to};
+use crate::system::{self, Sockets};
+
+/// A network of its own, and a name.
+struct Host(Child);
+
+impl Host {
+    fn new(name: &str) -> Result<Self, String> {
+        let script = "echo \"$0\" > /proc/sys/kernel/hostname && echo up && exec cat";
+        let mut command = Command::new("unshare");
+        command.args(["--net", "--uts", "sh", "-c", script, name]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let child = command.spawn().map_err(|error| format!("unshare: {error}"))?;
+        let mut host = Self(child);
+        let mut line = String::new();
+        let mut out = BufReader::new(host.0.stdout.as_mut().unwrap());
+        match out.read_line(&mut line) {
+            Ok(_) if line == "up\n" => Ok(host),
+            _ => Err("network namespaces are not permitted here".into()),
+        }
+    }
+
+    /// A command on this host.
+    fn on(&self, mut command: Command) -> Command {
+        let mut inside = Command::new("nsenter");
+        inside.args(["--target", &self.0.id().to_string(), "--net", "--uts"]);
+        inside.arg(command.get_program()).args(command.get_args());
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => inside.env(name, value),
+                None => inside.env_remove(name),
+            };
+        }
+        command.stdin(Stdio::null());
+        inside
+    }
+
+    fn ip(&self, line: &str) -> Result<(), String> {
+        let mut command = Command::new("ip");
+        command.args(line.split(' '));
+        let output = self.on(command).output().map_err(|error| format!("nsenter: {error}"))?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        if output.status.success() { Ok(()) } else { Err(format!("ip {line}: {said}")) }
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Two hosts and the cable between them.
+fn pair() -> Result<[Host; 2], String> {
+    let hosts = [Host::new("left")?, Host::new("right")?];
+    let other = hosts[1].0.id();
+    hosts[0].ip(&format!("link add eth0 type veth peer name eth0 netns {other}"))?;
+    for (host, number) in hosts.iter().zip(1..) {
+        host.ip("link set lo up")?;
+        host.ip(&format!("address add 10.77.0.{number}/24 dev eth0"))?;
+        host.ip("link set eth0 up")?;
+    }
+    Ok(hosts)
+}
+
+/// Two ranks on each host; rank 0, on the left one, listens at its address.
+fn start(job: &Job, hosts: &[Host; 2], change: impl Fn(&mut Command)) -> Vec<Process> {
+    let rank = |rank: usize| {
+        let mut command = job.rank(&myself(), rank, 4, "10.77.0.1:4000");
+        command.args(AS_RANK);
+        change(&mut command);
+        Process::start(hosts[rank / 2].on(command))
+    };
+    (0..4).map(rank).collect()
+}
+
+/// In full swing, with these interfaces if any are given.
+fn swing(job: &Job, hosts: &[Host; 2], interface: Option<&str>, timeout: u64) -> Vec<Process> {
+    let mut ranks = start(job, hosts, |command| {
+        command.env(BODY, "calls 100000 1000000000");
+        command.env("RINGREDUCE_TIMEOUT", timeout.to_string());
+        interface.map(|interface| command.env("RINGREDUCE_IFNAME", interface));
+    });
+    for rank in &mut ranks {
+        rank.line("up");
+    }
+    ranks
+}
+
+/// Runs a test where there can be two hosts.
+fn with_hosts(test: &str, run: impl Fn(&Job, &[Host; 2])) {
+    let hosts = match pair() {
+        Ok(hosts) => hosts,
+        Err(why) => return skip(test, &why),
+    };
+    let job = Job::new();
+    run(&job, &hosts);
+    job.left_nothing();
+}
+
+#[test]
+fn memory_within_and_tcp_between() {
+    with_hosts("memory_within_and_tcp_between", |job, hosts| {
+        for interface in [None, Some("eth"), Some("=eth0"), Some("10.77.0.0/16"), Some("^lo")] {
+            let ranks = swing(job, hosts, interface, PATIENCE.as_secs());
+            for rank in &ranks {
+                // One link comes in and one goes out, and one of the two crosses the network.
+                let sockets = system::sockets(rank.pid());
+                assert_eq!(sockets, Sockets { listening: 0, tcp: 1 }, "{interface:?}");
+                assert_eq!(system::shared_pieces(rank.pid()), 1, "{interface:?}");
+            }
+            kill_all(ranks);
+        }
+    });
+}
+
+#[test]
+fn every_result_is_right() {
+    with_hosts("every_result_is_right", |job, hosts| {
+        for interface in [None, Some("eth0")] {
+            let rank = |rank: usize| {
+                let mut command = job.rank(RINGBENCH, rank, 4, "10.77.0.1:4000");
+                command.args(["all_reduce", "-b", "1", "-e", "1M", "-f", "32", "-n", "2"]);
+                command.args(["-c", "2", "-d", "all"]);
+                interface.map(|interface| command.env("RINGREDUCE_IFNAME", interface));
+                Process::start(hosts[rank / 2].on(command))
+            };
+            let ended = all_end((0..4).map(rank).collect(), PATIENCE);
+            assert!(ended.iter().all(|ended| ended.code == 0), "{ended:#?}");
+            assert!(ended[0].out.contains("# Out of bounds values : 0 OK"), "{}", ended[0].out);
+            let rows = ended[0].out.lines().filter(|line| !line.starts_with('#'));
+            for row in rows.map(|row| row.split_whitespace().collect::<Vec<_>>()) {
+                assert_eq!([row[8], row[12]], ["0", "0"], "{row:?}");
+            }
+        }
+    });
+}
+
+#[test]
+fn an_interface_that_is_not_there_is_an_error_that_lists_those_that_are() {
+    let test = "an_interface_that_is_not_there_is_an_error_that_lists_those_that_are";
+    with_hosts(test, |job, hosts| {
+        let ranks = start(job, hosts, |command| {
+            command.env(BODY, "calls 10 10").env("RINGREDUCE_IFNAME", "ib");
+        });
+        for ended in all_end(ranks, PROMPT) {
+            assert_eq!(ended.code, 1, "{ended:?}");
+            for part in ["RINGREDUCE_IFNAME", "\"ib\"", "eth0 10.77.0."] {
+                assert!(ended.err.contains(part), "{part}: {ended:?}");
+            }
+        }
+    });
+}
+
+#[test]
+fn memory_alone_can_not_reach_another_host() {
+    with_hosts("memory_alone_can_not_reach_another_host", |job, hosts| {
+        let ranks = start(job, hosts, |command| {
+            command.env(BODY, "calls 10 10").env("RINGREDUCE_TRANSPORT", "shm");
+        });
+        for ended in all_end(ranks, PROMPT) {
+            assert_eq!(ended.code, 1, "{ended:?}");
+            for part in ["rank 0 (host left", "rank 2 (host right", "use auto or tcp"] {
+                assert!(ended.err.contains(part), "{part}: {ended:?}");
+            }
+        }
+    });
+}
+
+#[test]
+fn a_rank_killed_on_one_host_is_an_error_on_both() {
+    with_hosts("a_rank_killed_on_one_host_is_an_error_on_both", |job, hosts| {
+        let mut ranks = swing(job, hosts, None, PATIENCE.as_secs());
+        let gone = ranks.remove(1);
+        gone.signal(Signal::SIGKILL);
+        let reports: Vec<_> = all_end(ranks, PROMPT).iter().map(Report::of).collect();
+        for report in &reports {
+            assert!(report.what.starts_with("lost rank "), "{report:?}");
+            let host = |rank: usize| ["left", "right"][rank / 2];
+            assert_eq!(report.host, host(report.rank));
+            assert_eq!(report.peer_host, host(report.peer));
+        }
+        all_lead_to(&reports, &[1]);
+    });
+}
+
+#[test]
+fn a_cable_that_is_pulled_is_an_error_after_the_timeout() {
+    with_hosts("a_cable_that_is_pulled_is_an_error_after_the_timeout", |job, hosts| {
+        let ranks = swing(job, hosts, None, 2);
+        hosts[0].ip("link set eth0 down").unwrap();
+        let timeout = Duration::from_secs(2);
+        let reports: Vec<_> = all_end(ranks, timeout + PROMPT).iter().map(Report::of).collect();
+        let across = |report: &&Report| report.host != report.peer_host;
+        assert!(reports.iter().any(|report| across(&report)), "{reports:#?}");
+    });
+}

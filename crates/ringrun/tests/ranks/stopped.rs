@@ -1,0 +1,107 @@
+//! A rank stops in the middle of calls. Who waits for it waits no longer than the timeout; if it
+//! goes on before, nobody has noticed.
+
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use crate::harness::{Job, PATIENCE, PROMPT, Process, all_end, until};
+use crate::report::{Report, all_lead_to};
+use crate::system;
+
+const TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Who is to stop, among whom, doing what.
+#[derive(Clone, Copy)]
+struct Case<'a> {
+    size: usize,
+    who: usize,
+    transport: &'a str,
+    body: &'a str,
+}
+
+impl Case<'_> {
+    /// The ranks, one of which has stopped.
+    fn start(self, job: &Job, timeout: Duration) -> Vec<Process> {
+        let Self { size, who, transport, body } = self;
+        let timeout = timeout.as_secs().to_string();
+        let mut ranks = job.world_with(size, transport, &format!("{body} {who}"), |command| {
+            command.env("RINGREDUCE_TIMEOUT", &timeout);
+        });
+        for rank in &mut ranks {
+            rank.line("up");
+        }
+        ranks[who].stopped();
+        ranks
+    }
+
+    /// It does not go on until the others have ended.
+    fn for_too_long(self) {
+        let job = Job::new();
+        let mut ranks = self.start(&job, TIMEOUT);
+        let stopped = ranks.remove(self.who);
+        let ended = all_end(ranks, TIMEOUT + PROMPT);
+        let reports: Vec<_> = ended.iter().map(Report::of).collect();
+        let waited = |report: &&Report| report.what.starts_with("nothing from rank ");
+        let (patient, others): (Vec<_>, Vec<_>) = reports.iter().partition(waited);
+        assert!(patient.iter().any(|report| report.peer == self.who), "{reports:#?}");
+        for report in patient {
+            assert!(report.what.contains(" for 1s;"), "{report:?}");
+            assert!(report.what.contains("RINGREDUCE_TIMEOUT"), "{report:?}");
+        }
+        for report in others {
+            assert!(report.what.starts_with("lost rank "), "{report:?}");
+            assert_ne!(report.peer, self.who, "it is still there: {report:?}");
+        }
+        all_lead_to(&reports, &[self.who]);
+        // Once it goes on it finds the others gone.
+        stopped.signal(Signal::SIGCONT);
+        let late = Report::of(&all_end(vec![stopped], PROMPT)[0]);
+        assert!(late.what.starts_with("lost rank "), "{late:?}");
+        job.left_nothing();
+    }
+}
+
+#[test]
+fn for_too_long_over_shared_memory() {
+    for (size, who) in [(2, 0), (4, 2)] {
+        for body in ["stops 2", "stops 1000000"] {
+            Case { size, who, transport: "shm", body }.for_too_long();
+        }
+    }
+}
+
+#[test]
+fn for_too_long_over_tcp() {
+    for (size, who) in [(2, 0), (4, 2)] {
+        for body in ["stops 2", "stops 1000000"] {
+            Case { size, who, transport: "tcp", body }.for_too_long();
+        }
+    }
+}
+
+#[test]
+fn and_does_not_listen() {
+    for transport in ["shm", "tcp"] {
+        // More than all buffers on the way can take.
+        Case { size: 2, who: 1, transport, body: "listens 8000000" }.for_too_long();
+    }
+}
+
+#[test]
+fn and_goes_on_in_time() {
+    for (size, transport) in [(2, "shm"), (4, "shm"), (2, "tcp"), (4, "tcp")] {
+        let job = Job::new();
+        let case = Case { size, who: 1, transport, body: "stops 100000" };
+        let ranks = case.start(&job, Duration::from_secs(20));
+        for rank in ranks.iter().filter(|rank| rank.pid() != ranks[1].pid()) {
+            until("the others wait for it", || system::state(rank.pid()) == Some('S'));
+        }
+        ranks[1].signal(Signal::SIGCONT);
+        for ended in all_end(ranks, PATIENCE) {
+            assert_eq!(ended.code, 0, "{ended:?}");
+            assert!(ended.out.ends_with("\nright\n"), "{ended:?}");
+        }
+        job.left_nothing();
+    }
+}

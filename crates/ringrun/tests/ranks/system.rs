@@ -1,0 +1,64 @@
+//! What the system knows of a process: its descriptors, sockets, shared memory, its environment.
+
+use std::fs;
+
+/// The processes that have this line in their environment.
+pub(crate) fn processes_with(line: &str) -> Vec<u32> {
+    let pids = fs::read_dir("/proc")
+        .unwrap()
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
+    let ours = pids.filter(|pid| {
+        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environment.split(|&byte| byte == 0).any(|one| one == line.as_bytes())
+    });
+    ours.filter(|&pid| !matches!(state(pid), None | Some('Z'))).collect()
+}
+
+/// The state letter of a process; none if there is no such process.
+pub(crate) fn state(pid: u32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit(')').next()?.trim_start().chars().next()
+}
+
+/// The descriptors of this process.
+pub(crate) fn descriptors() -> usize {
+    fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+/// What a process's sockets are.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sockets {
+    /// Unix and TCP sockets that listen.
+    pub(crate) listening: usize,
+    /// TCP connections.
+    pub(crate) tcp: usize,
+}
+
+pub(crate) fn sockets(pid: u32) -> Sockets {
+    let open = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
+    let open: Vec<_> = open.flat_map(|entry| fs::read_link(entry.path())).collect();
+    let mut found = Sockets::default();
+    for (file, state, inode) in [("tcp", 3, 9), ("tcp6", 3, 9), ("unix", 3, 6)] {
+        // As the process's network namespace has it.
+        let text = fs::read_to_string(format!("/proc/{pid}/net/{file}")).unwrap_or_default();
+        for line in text.lines().skip(1) {
+            let fields: Vec<_> = line.split_whitespace().collect();
+            if !open.contains(&format!("socket:[{}]", fields[inode]).into()) {
+                continue;
+            }
+            match (file, fields[state]) {
+                ("unix", flags) => found.listening += usize::from(flags == "00010000"),
+                (_, "0A") => found.listening += 1,
+                (_, "01") => found.tcp += 1,
+                _ => {}
+            }
+        }
+    }
+    found
+}
+
+/// How many pieces of memory without a name a process has mapped.
+pub(crate) fn shared_pieces(pid: u32) -> usize {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    maps.lines().filter(|line| line.contains("/memfd:")).count()
+}
