@@ -52,7 +52,8 @@ fn sum(comm: &mut Communicator, buf: &mut [f32]) -> Result<()> {
     Ok(())
 }
 
-/// So many calls of so many elements (`stays` then waits to be terminated); the rank `stops`, if any, stops itself in the middle.
+/// So many calls of so many elements (`stays` then waits to be terminated); the rank `stops`, if
+/// any, stops itself in the middle.
 fn calls(count: usize, times: usize, stops: Option<usize>) -> Result<()> {
     let mut comm = Communicator::from_env()?;
     let mut buf = vec![0.0; count];
