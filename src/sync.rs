@@ -139,7 +139,7 @@ impl Patience {
             (false, true) => DEAR_YIELDS,
             (false, false) => YIELDS,
         };
-        Waiting { hurry: &self.hurry, spins, limit: spins + yields }
+        Waiting { hurry: &self.hurry, spins, limit: spins + yields, began: Cell::new(None) }
     }
 }
 
@@ -149,6 +149,8 @@ pub(crate) struct Waiting<'a> {
     hurry: &'a Cell<u32>,
     spins: u32,
     limit: u32,
+    /// When it was clear that this is no short wait.
+    began: Cell<Option<Instant>>,
 }
 
 impl Waiting<'_> {
@@ -157,14 +159,23 @@ impl Waiting<'_> {
         if round < self.spins {
             std::hint::spin_loop();
         } else if round < self.limit && self.hurry.get() == 0 {
-            let since = Instant::now();
+            // The clock costs as much as a look: one in eight is timed, the first too.
+            let since = ((round - self.spins) % 8 == 0).then(Instant::now);
             std::thread::yield_now();
-            if since.elapsed() > LONG {
-                self.hurry.set(MEMORY);
+            if let Some(since) = since {
+                self.began.set(self.began.get().or(Some(since)));
+                if since.elapsed() > LONG {
+                    self.hurry.set(MEMORY);
+                }
             }
         } else {
             return false;
         }
         true
+    }
+
+    /// When the wait began, as far as it was timed.
+    pub(crate) fn began(&self) -> Instant {
+        self.began.get().unwrap_or_else(Instant::now)
     }
 }

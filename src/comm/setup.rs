@@ -27,8 +27,8 @@ const TCP_SLOTS: SlotShape = SlotShape { bytes: 256 << 10, capacity: 8 };
 /// message costs a turn, and a ring makes 2n(n-1) of them unless it leaves chunks empty: with four
 /// ranks a CPU, 512 bytes over TCP took 510 us in eight chunks and 115 us in one.
 fn least_chunk(tcp: bool, crowding: usize) -> usize {
-    let alone = if tcp { 4 << 10 } else { 1 << 10 };
-    (alone * crowding * crowding).min(64 << 10)
+    let (alone, crowded) = if tcp { (4 << 10, 4 << 10) } else { (256, 1 << 10) };
+    if crowding == 1 { alone } else { (crowded * crowding * crowding).min(64 << 10) }
 }
 
 /// Bytes of the cache that all CPUs share; results that exceed it are stored past it.

@@ -103,11 +103,10 @@ impl<'a> Wait<'a> {
                 }
             }
         }
-        self.parked(links, event)
+        self.parked(links, event, patience.began())
     }
 
-    fn parked(&self, links: &mut Links, event: Event<'_>) -> Result<(), Stop> {
-        let began = Instant::now();
+    fn parked(&self, links: &mut Links, event: Event<'_>, began: Instant) -> Result<(), Stop> {
         loop {
             if self.abort.load(Ordering::Relaxed) {
                 return Err(Stop::Aborted);
