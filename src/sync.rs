@@ -160,7 +160,7 @@ impl Waiting<'_> {
             std::hint::spin_loop();
         } else if round < self.limit && self.hurry.get() == 0 {
             // The clock costs as much as a look: one in eight is timed, the first too.
-            let since = ((round - self.spins) % 8 == 0).then(Instant::now);
+            let since = (round - self.spins).is_multiple_of(8).then(Instant::now);
             std::thread::yield_now();
             if let Some(since) = since {
                 self.began.set(self.began.get().or(Some(since)));

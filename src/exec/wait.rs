@@ -96,7 +96,7 @@ impl<'a> Wait<'a> {
                 return Ok(());
             }
             round += 1;
-            if round % 16 == 0 {
+            if round.is_multiple_of(16) {
                 links.flush();
                 if self.abort.load(Ordering::Relaxed) {
                     return Err(Stop::Aborted);
