@@ -101,19 +101,33 @@ types! {
 
 #[test]
 fn many_rounds_and_odd_bytes() {
-    // More than one round per chunk (half a link is 512 KiB), at every alignment.
-    let len = (3 << 20) + 4;
-    let got = on_ranks(2, |comm| {
-        let mut sums = Vec::new();
-        for offset in [0, 1, 3] {
-            let mut buf = vec![comm.rank() as u8 + 1; len + 3];
-            let window = &mut buf[offset..offset + len];
-            comm.all_reduce_bytes(window, DataType::U32, ReduceOp::Sum).unwrap();
-            sums.push(window.iter().all(|&byte| byte == 3));
-        }
-        sums
-    });
-    assert!(got.into_iter().flatten().all(|right| right));
+    // More than one round per chunk (half a link is 512 KiB), at every alignment, and every place
+    // has a value of its own.
+    let count = (3 << 20) / 4 + 1;
+    let value = |rank: usize, i: usize| (i as u32).wrapping_mul(2_654_435_761) ^ (rank as u32 + 1);
+    for n in [2, 4] {
+        let want: Vec<u32> = (0..count)
+            .map(|i| (0..n).fold(0, |sum: u32, rank| sum.wrapping_add(value(rank, i))))
+            .collect();
+        on_ranks(n, |comm| {
+            let mine: Vec<u32> = (0..count).map(|i| value(comm.rank(), i)).collect();
+            for offset in [0, 1, 3] {
+                let mut buf = vec![0; 4 * count + offset];
+                let window = &mut buf[offset..];
+                window.copy_from_slice(bytemuck::cast_slice(&mine));
+                comm.all_reduce_bytes(window, DataType::U32, ReduceOp::Sum).unwrap();
+                assert!(window == bytemuck::cast_slice::<u32, u8>(&want), "n={n} offset={offset}");
+            }
+        });
+    }
+}
+
+#[test]
+fn many_chunks_on_many_ranks() {
+    for n in [4, 8] {
+        each_op::<f32>(n, 65_537);
+        each_op::<u8>(n, 65_537);
+    }
 }
 
 #[test]
