@@ -132,10 +132,10 @@ impl Planner {
             Collective::Broadcast { root } => (4, root),
             Collective::Barrier => (5, 0),
         };
-        // The algorithm is one, the ring; which ring is what the ranks must agree on.
         let op = request.op.map_or(0, |op| op as u64 + 1);
         let what = kind | (request.dtype as u64) << 8 | op << 16 | u64::from(root) << 32;
         let shape = (self.slots.bytes as u64) << 16 | self.slots.capacity as u64;
+        // The algorithm is one, the ring; which ring is part of `way`.
         mix(mix(mix(mix(what) ^ request.count as u64) ^ shape) ^ self.way)
     }
 }

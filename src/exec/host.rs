@@ -1,4 +1,5 @@
-//! The host executor: rounds > steps > slices, and one `match` on the six operations.
+//! The host executor: rounds > steps > slices, and of each step the four questions: does it
+//! receive, reduce, store, send?
 //! May touch: schedule, partition, memory, link, kernel. Law: equals the simulator, step by step.
 
 use super::wait::{Halt, Stop, Wait};

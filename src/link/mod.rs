@@ -39,7 +39,8 @@ pub struct Frame {
     pub epoch: u32,
     /// The number of the call on its communicator.
     pub sequence: u64,
-    /// A digest of what is called: collective, type, operation, count, root, algorithm.
+    /// A digest of what is called, and how: collective, type, operation, count, root; the ring's
+    /// order and the slots.
     pub fingerprint: u64,
 }
 

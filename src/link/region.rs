@@ -98,3 +98,22 @@ impl Drop for Region {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_the_peer_could_shrink_or_of_another_size_is_refused() {
+        let len = NonZeroUsize::MIN.saturating_add(4095);
+        let open =
+            |fd: &OwnedFd| Region::open(fd.as_fd(), len, "a peer").map(|region| region.len());
+        let fd = memfd_create(c"unsealed", MFdFlags::MFD_ALLOW_SEALING).unwrap();
+        fallocate(fd.as_fd(), FallocateFlags::empty(), 0, 4096).unwrap();
+        assert!(open(&fd).unwrap_err().to_string().contains("could still shrink"));
+        let (_short, fd) = Region::shared(NonZeroUsize::MIN).unwrap();
+        assert!(open(&fd).unwrap_err().to_string().contains("sent 1 bytes"));
+        let (_region, fd) = Region::shared(len).unwrap();
+        assert_eq!(open(&fd).unwrap(), 4096);
+    }
+}
