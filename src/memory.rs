@@ -52,6 +52,16 @@ impl<'a> Src<'a> {
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
+
+    /// All of it but the first `bytes`.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    #[must_use]
+    pub fn after(self, bytes: usize) -> Self {
+        assert!(bytes <= self.len);
+        Self { ptr: self.ptr.wrapping_add(bytes), len: self.len - bytes, ..self }
+    }
 }
 
 impl<'a> From<&'a [u8]> for Src<'a> {
@@ -69,6 +79,16 @@ impl<'a> Dst<'a> {
     #[must_use]
     pub unsafe fn new(ptr: *mut u8, len: usize) -> Self {
         Self { ptr, len, streaming: false, life: PhantomData }
+    }
+
+    /// Fills it with what `source` holds, which must be as long and lie apart.
+    ///
+    /// # Panics
+    /// If the lengths differ: a bug of the caller, caught here.
+    pub fn fill(self, source: Src<'_>) {
+        assert_eq!(self.len, source.len);
+        // SAFETY: both views vouch for `len` bytes, and they lie apart.
+        unsafe { core::ptr::copy_nonoverlapping(source.ptr, self.ptr, self.len) };
     }
 
     /// The same memory, best filled past the cache or not.
@@ -161,6 +181,18 @@ impl<'a> Buffer<'a> {
         let start = self.input.wrapping_add(range.start);
         // SAFETY: the range was just checked to lie inside the input, which is borrowed for 'a.
         unsafe { Src::new(start, range.len()) }
+    }
+
+    /// What was stored at `range`.
+    ///
+    /// # Panics
+    /// As [`Self::dst`].
+    #[inline]
+    #[must_use]
+    pub fn stored(&self, range: Range<usize>) -> Src<'_> {
+        let mut stored = self.dst(range);
+        // SAFETY: what may be written may be read.
+        unsafe { Src::new(stored.ptr(), stored.len()) }
     }
 
     /// Where the result at `range` goes.

@@ -21,7 +21,7 @@ use crate::sync::{Patience, cpus};
 const SHM_SLOTS: SlotShape = SlotShape { bytes: 64 << 10, capacity: 16 };
 
 /// A system call per slot wants larger ones, as soon as any link runs over TCP.
-const TCP_SLOTS: SlotShape = SlotShape { bytes: 256 << 10, capacity: 8 };
+const TCP_SLOTS: SlotShape = SlotShape { bytes: 1 << 20, capacity: 4 };
 
 /// The shortest chunk worth a message of its own. Where ranks have to take turns on a CPU each
 /// message costs a turn, and a ring makes 2n(n-1) of them unless it leaves chunks empty: with four

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::link::{Fault, Frame, Links};
+use crate::memory::Buffer;
 use crate::sync::Patience;
 
 /// How often a parked rank looks for an abort and for the peer's death.
@@ -54,6 +55,8 @@ pub struct Wait<'a> {
 enum Event<'f> {
     /// A filled slot from this peer, with this frame.
     Filled(usize, &'f Frame),
+    /// The same, put into the buffer at this offset.
+    Landed(usize, &'f Frame, &'f Buffer<'f>, usize),
     /// An empty slot to this peer.
     Empty(usize),
     /// Everything committed to this peer on its way.
@@ -69,6 +72,18 @@ impl<'a> Wait<'a> {
 
     pub(super) fn filled(&self, links: &mut Links, peer: usize, frame: &Frame) -> Result<(), Stop> {
         self.until(links, Event::Filled(peer, frame))
+    }
+
+    /// As [`Self::filled`], and the payload is in `buffer` from byte `at` on.
+    pub(super) fn landed(
+        &self,
+        links: &mut Links,
+        peer: usize,
+        frame: &Frame,
+        buffer: &Buffer<'_>,
+        at: usize,
+    ) -> Result<(), Stop> {
+        self.until(links, Event::Landed(peer, frame, buffer, at))
     }
 
     pub(super) fn empty(&self, links: &mut Links, peer: usize) -> Result<(), Stop> {
@@ -132,6 +147,9 @@ impl<'a> Wait<'a> {
 fn happened(links: &mut Links, event: Event<'_>) -> Result<bool, Fault> {
     match event {
         Event::Filled(peer, frame) => links.rx(peer)?.ready(frame),
+        Event::Landed(peer, frame, buffer, at) => {
+            links.rx(peer)?.land(frame, buffer.dst(at..at + frame.len as usize))
+        }
         Event::Empty(peer) => links.tx(peer)?.ready(),
         Event::Flushed(peer) => links.tx(peer)?.flush(),
     }
@@ -139,14 +157,14 @@ fn happened(links: &mut Links, event: Event<'_>) -> Result<bool, Fault> {
 
 fn is_dear(links: &mut Links, event: Event<'_>) -> Result<bool, Fault> {
     Ok(match event {
-        Event::Filled(peer, _) => links.rx(peer)?.is_dear(),
+        Event::Filled(peer, _) | Event::Landed(peer, ..) => links.rx(peer)?.is_dear(),
         Event::Empty(peer) | Event::Flushed(peer) => links.tx(peer)?.is_dear(),
     })
 }
 
 fn check_alive(links: &mut Links, event: Event<'_>) -> Result<(), Fault> {
     match event {
-        Event::Filled(peer, _) => links.rx(peer)?.check_alive(),
+        Event::Filled(peer, _) | Event::Landed(peer, ..) => links.rx(peer)?.check_alive(),
         Event::Empty(peer) | Event::Flushed(peer) => links.tx(peer)?.check_alive(),
     }
 }
@@ -154,7 +172,7 @@ fn check_alive(links: &mut Links, event: Event<'_>) -> Result<(), Fault> {
 fn park(links: &mut Links, event: Event<'_>, limit: Duration) -> Result<(), Fault> {
     let outgoing = links.outgoing();
     match event {
-        Event::Filled(peer, _) => links.rx(peer)?.park(limit, &outgoing),
+        Event::Filled(peer, _) | Event::Landed(peer, ..) => links.rx(peer)?.park(limit, &outgoing),
         Event::Empty(peer) | Event::Flushed(peer) => links.tx(peer)?.park(limit, &outgoing),
     }
     links.keep(outgoing);

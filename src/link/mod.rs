@@ -93,7 +93,7 @@ pub trait Rx: Send {
     /// What it runs over: `threads`, `shm` or `tcp`.
     fn transport(&self) -> &'static str;
 
-    /// Is every look (`ready`) a system call?
+    /// Is every look (`ready`) a system call? Then `land` saves a copy.
     fn is_dear(&self) -> bool {
         false
     }
@@ -103,6 +103,20 @@ pub trait Rx: Send {
     /// # Panics
     /// If there is none.
     fn peek(&self, len: usize) -> Src<'_>;
+
+    /// As `ready`, and the payload goes to `out`, as long as `expect` says; call it with the same
+    /// arguments until it says true, then `release`. Nothing is written before the frame was found
+    /// to be the expected one.
+    ///
+    /// # Errors
+    /// As `ready`.
+    fn land(&mut self, expect: &Frame, out: Dst<'_>) -> Result<bool, Fault> {
+        let here = self.ready(expect)?;
+        if here {
+            out.fill(self.peek(expect.len as usize));
+        }
+        Ok(here)
+    }
 
     /// Gives the slot lent by `peek` back to the sender.
     fn release(&mut self);
@@ -139,11 +153,20 @@ pub trait Tx: Send {
     /// If the peer is gone.
     fn commit(&mut self, frame: &Frame) -> Result<(), Fault>;
 
+    /// Fills the next empty slot with `payload` and hands it over; only after `ready` said true.
+    ///
+    /// # Errors
+    /// As `commit`.
+    fn give(&mut self, frame: &Frame, payload: Src<'_>) -> Result<(), Fault> {
+        self.reserve(payload.len()).fill(payload);
+        self.commit(frame)
+    }
+
     /// What it runs over: `threads`, `shm` or `tcp`.
     fn transport(&self) -> &'static str;
 
     /// Is every look (`ready`) a system call, and may bytes stay behind after `commit`, to be moved
-    /// on by `flush`?
+    /// on by `flush`? Then `give` saves a copy.
     fn is_dear(&self) -> bool {
         false
     }

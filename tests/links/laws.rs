@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use ringreduce::link::fault::{Faulty, Trouble};
 use ringreduce::link::trace::{Kind, Log, Traced};
 use ringreduce::link::{Fault, Frame, Rx, Tx};
+use ringreduce::memory::{Dst, Src};
 use ringreduce::partition::SlotShape;
 
 use crate::Make;
@@ -28,6 +29,48 @@ pub(super) fn payloads_of_every_size_arrive(make: Make) {
             assert!(rx.ready(&frame).unwrap(), "ready stays true until the release");
             assert_eq!(take(&mut *rx, len), sent, "{len} of {bytes} bytes");
         }
+    }
+}
+
+/// `give` has read all of the payload when it returns, whatever the system took of it; `land`
+/// writes where it is told to, and nowhere before the frame is known to be right.
+pub(super) fn payloads_come_from_and_go_to_any_memory(make: Make) {
+    for bytes in [64, 1 << 14, 1 << 15, 1 << 22] {
+        let shape = SlotShape { bytes, capacity: 4 };
+        let (mut tx, mut rx) = make(shape);
+        let sizes = [0, 1, 63, bytes / 2 + 1, bytes];
+        let mut sent = 0;
+        let mut taken = 0;
+        while taken < 2 * sizes.len() {
+            let len = |slot: usize| sizes[slot % sizes.len()];
+            while sent < 2 * sizes.len() && tx.ready().unwrap() {
+                let mut mine = payload(len(sent), sent as u64);
+                let view = Src::from(mine.as_slice());
+                tx.give(&frame(len(sent), sent as u64), view).unwrap();
+                mine.fill(0xaa);
+                sent += 1;
+            }
+            let (expect, mut out) = (frame(len(taken), taken as u64), vec![0; len(taken)]);
+            until("a payload has landed", || {
+                tx.flush().unwrap();
+                rx.land(&expect, Dst::from(out.as_mut_slice())).unwrap()
+            });
+            rx.release();
+            assert_eq!(out, payload(len(taken), taken as u64), "{} of {bytes} bytes", len(taken));
+            taken += 1;
+        }
+        let len = bytes - 1;
+        wait_tx(&mut *tx).unwrap();
+        tx.give(&frame(len, 99), Src::from(payload(len, 99).as_slice())).unwrap();
+        let mut out = vec![0; len];
+        let mut fault = None;
+        until("the wrong frame is seen", || {
+            tx.flush().unwrap();
+            fault = rx.land(&frame(len, 98), Dst::from(out.as_mut_slice())).err();
+            fault.is_some()
+        });
+        assert!(matches!(fault, Some(Fault::Mismatch { field: "sequence", .. })), "{fault:?}");
+        assert!(out.iter().all(|&byte| byte == 0), "a wrong frame's payload was stored");
     }
 }
 

@@ -114,6 +114,7 @@ pub(crate) const UNSAFE: &[(&str, &str)] = &[
     ("src/link/handover.rs", "descriptors that the kernel made for us"),
     ("src/link/poll.rs", "a system call"),
     ("src/link/region.rs", "mapping and unmapping"),
+    ("src/link/tcp/raw.rs", "system calls on memory known by its address"),
     ("src/memory.rs", "raw views of memory that others hold too"),
     ("src/rendezvous/fd.rs", "a descriptor known by its number"),
     ("src/sync.rs", "futex and membarrier"),

@@ -6,6 +6,7 @@
 
 mod frame;
 pub mod interface;
+mod raw;
 mod rx;
 mod socket;
 mod tx;

@@ -9,10 +9,10 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::time::{Duration, Instant};
 
 use super::frame::{HEADER, encode};
-use super::{look, moved, prepare, slots, stride};
+use super::{look, moved, prepare, raw, slots, stride};
 use crate::error::Result;
 use crate::link::{self, Fault, Frame, poll};
-use crate::memory::Dst;
+use crate::memory::{Dst, Src};
 use crate::partition::SlotShape;
 
 /// Dropping a link waits this long for a peer that takes nothing of what was committed.
@@ -79,6 +79,15 @@ impl Tx {
         (self.start + index * self.stride, index)
     }
 
+    /// Writes the next slot's header; where it begins.
+    fn describe(&mut self, frame: &Frame) -> usize {
+        let (at, index) = self.place(self.committed);
+        let header = encode(self.comm, self.committed, frame);
+        self.memory[at..at + HEADER].copy_from_slice(&header);
+        self.lens[index] = frame.len;
+        at
+    }
+
     /// Moves what lane `i` has to send, until there is nothing left or the system takes no more.
     fn push(&mut self, i: usize) -> Result<(), Fault> {
         while self.lanes[i].slot < self.committed {
@@ -113,13 +122,39 @@ impl link::Tx for Tx {
     }
 
     fn commit(&mut self, frame: &Frame) -> Result<(), Fault> {
-        let (at, index) = self.place(self.committed);
-        let header = encode(self.comm, self.committed, frame);
-        self.memory[at..at + HEADER].copy_from_slice(&header);
-        self.lens[index] = frame.len;
+        self.describe(frame);
         let lane = (self.committed % self.lanes.len() as u64) as usize;
         self.committed += 1;
         self.push(lane)
+    }
+
+    /// What the system takes at once goes straight from the payload; only the rest is copied.
+    fn give(&mut self, frame: &Frame, payload: Src<'_>) -> Result<(), Fault> {
+        let at = self.describe(frame);
+        let count = self.lanes.len() as u64;
+        let lane = &mut self.lanes[(self.committed % count) as usize];
+        self.committed += 1;
+        let whole = HEADER + payload.len();
+        while lane.slot + 1 == self.committed && lane.sent < whole {
+            let header = &self.memory[at + lane.sent.min(HEADER)..at + HEADER];
+            let rest = payload.after(lane.sent.saturating_sub(HEADER));
+            match raw::send(&lane.stream, header, rest) {
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                answer => match moved(answer)? {
+                    Some(bytes) => lane.sent += bytes,
+                    None => break,
+                },
+            }
+        }
+        if lane.slot + 1 == self.committed && lane.sent == whole {
+            (lane.slot, lane.sent) = (lane.slot + count, 0);
+            return Ok(());
+        }
+        let gone =
+            if lane.slot + 1 == self.committed { lane.sent.saturating_sub(HEADER) } else { 0 };
+        let slot = &mut self.memory[at + HEADER + gone..at + whole];
+        Dst::from(slot).fill(payload.after(gone));
+        Ok(())
     }
 
     fn transport(&self) -> &'static str {
