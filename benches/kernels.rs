@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use ringreduce::kernel::{Kernel, copy};
 use ringreduce::memory::{Buffer, Dst, Src};
+use ringreduce::schedule::Space;
 use ringreduce::{DataType, ReduceOp};
 
 const SIZES: [usize; 5] = [8, 16 << 10, 256 << 10, 1 << 20, 64 << 20];
@@ -98,8 +99,14 @@ fn reduce(kernel: &Kernel, memory: &mut Memory, both: bool) {
     let incoming = Src::from(&*memory.incoming.get(memory.len));
     let also = Buffer::in_place(memory.also.get(memory.len));
     let local = Buffer::in_place(memory.local.get(memory.len));
-    let second = both.then(|| also.dst(all.clone()));
-    kernel.reduce(true, local.dst(all.clone()), second, local.src(all), incoming);
+    let second = both.then(|| also.dst(Space::Output, all.clone()));
+    kernel.reduce(
+        true,
+        local.dst(Space::Output, all.clone()),
+        second,
+        local.src(Space::Output, all),
+        incoming,
+    );
 }
 
 fn measure(len: usize, dtype: DataType, op: ReduceOp) {

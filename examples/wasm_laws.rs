@@ -27,11 +27,11 @@ fn broken(size: u32) -> Option<u32> {
         let Some(ring) = Ring::new(order) else { return Some(0) };
         for (number, &collective) in (1..).zip(&collectives) {
             let schedules = collective.schedules(&ring);
-            let chunks = schedules[0].chunks;
             for slices in [1, 2, 3, 4, 8] {
                 for capacity in [slices + 1, 2 * slices] {
-                    let shape = Shape::uniform(2, chunks, slices, capacity);
-                    if check(collective, &schedules, &shape, u64::from(size)).is_err() {
+                    let shape = Shape::uniform(2, slices, capacity);
+                    let volume = collective.volume(size);
+                    if check(collective, volume, &schedules, &shape, u64::from(size)).is_err() {
                         return Some(number);
                     }
                 }

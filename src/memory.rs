@@ -7,6 +7,8 @@
 use core::marker::PhantomData;
 use core::ops::Range;
 
+use crate::schedule::Space;
+
 /// Memory to read.
 #[derive(Clone, Copy, Debug)]
 pub struct Src<'a> {
@@ -128,85 +130,84 @@ impl<'a> From<&'a mut [u8]> for Dst<'a> {
     }
 }
 
-/// A collective's user buffers: where local data is read and where results are stored, both
-/// addressed by the same byte offsets. In place they are one memory.
+/// What one rank's steps read and write: its input, its output and the scratch, each addressed by
+/// byte offsets. In place, input and output are parts of one memory.
 #[derive(Debug)]
 pub struct Buffer<'a> {
-    input: *const u8,
-    output: *mut u8,
-    /// Offsets that may be read.
-    readable: Range<usize>,
-    /// Offsets that may be stored to; `output` is the address of its start.
-    writable: Range<usize>,
+    /// Where each space begins, and its bytes; in the order of [`Space`].
+    spaces: [(*mut u8, usize); 3],
     life: PhantomData<&'a mut u8>,
 }
 
 impl<'a> Buffer<'a> {
-    /// One memory, read and written.
+    /// One memory, which is the input and the output.
     #[must_use]
     pub fn in_place(bytes: &'a mut [u8]) -> Self {
-        let ptr = bytes.as_mut_ptr();
         let whole = 0..bytes.len();
-        Self {
-            input: ptr,
-            output: ptr,
-            readable: whole.clone(),
-            writable: whole,
-            life: PhantomData,
-        }
+        Self::within(bytes, whole.clone(), whole)
     }
 
-    /// Reads `input`; offset `at` of the result is stored at the start of `output`, and only
-    /// offsets from there on are stored at all.
+    /// Parts of one memory, which may overlap.
+    ///
+    /// # Panics
+    /// If a part lies outside.
     #[must_use]
-    pub fn apart(input: &'a [u8], output: &'a mut [u8], at: usize) -> Self {
-        Self {
-            input: input.as_ptr(),
-            output: output.as_mut_ptr(),
-            readable: 0..input.len(),
-            writable: at..at + output.len(),
-            life: PhantomData,
-        }
+    pub fn within(bytes: &'a mut [u8], input: Range<usize>, output: Range<usize>) -> Self {
+        let (start, len) = (bytes.as_mut_ptr(), bytes.len());
+        let part = |part: Range<usize>| {
+            assert!(part.start <= part.end && part.end <= len);
+            (start.wrapping_add(part.start), part.len())
+        };
+        Self { spaces: [part(input), part(output), nothing()], life: PhantomData }
     }
 
-    /// The local data at `range`.
+    /// Reads `input`, stores to `output`.
+    #[must_use]
+    pub fn apart(input: &'a [u8], output: &'a mut [u8]) -> Self {
+        let input = (input.as_ptr().cast_mut(), input.len());
+        let output = (output.as_mut_ptr(), output.len());
+        Self { spaces: [input, output, nothing()], life: PhantomData }
+    }
+
+    /// With memory for what is on its way.
+    #[must_use]
+    pub fn with_scratch(self, scratch: &'a mut [u8]) -> Self {
+        let [input, output, _] = self.spaces;
+        let scratch = (scratch.as_mut_ptr(), scratch.len());
+        Self { spaces: [input, output, scratch], life: PhantomData }
+    }
+
+    /// The data at `range` of a space.
     ///
     /// # Panics
     /// If the range lies outside: a plan that does not fit its buffer is a bug, caught here.
     #[inline]
     #[must_use]
-    pub fn src(&self, range: Range<usize>) -> Src<'_> {
-        assert!(self.readable.start <= range.start && range.end <= self.readable.end);
-        assert!(range.start <= range.end);
-        let start = self.input.wrapping_add(range.start);
-        // SAFETY: the range was just checked to lie inside the input, which is borrowed for 'a.
-        unsafe { Src::new(start, range.len()) }
+    pub fn src(&self, space: Space, range: Range<usize>) -> Src<'_> {
+        let (start, len) = self.spaces[space as usize];
+        assert!(range.start <= range.end && range.end <= len);
+        // SAFETY: the range was just checked to lie inside the space, which is borrowed for 'a.
+        unsafe { Src::new(start.wrapping_add(range.start), range.len()) }
     }
 
-    /// What was stored at `range`.
+    /// Where what is stored at `range` of a space goes.
     ///
     /// # Panics
-    /// As [`Self::dst`].
+    /// If the range lies outside, or the space is the input: a plan that does not fit its buffer
+    /// is a bug, caught here.
     #[inline]
     #[must_use]
-    pub fn stored(&self, range: Range<usize>) -> Src<'_> {
-        let mut stored = self.dst(range);
-        // SAFETY: what may be written may be read.
-        unsafe { Src::new(stored.ptr(), stored.len()) }
+    pub fn dst(&self, space: Space, range: Range<usize>) -> Dst<'_> {
+        let (start, len) = self.spaces[space as usize];
+        assert!(space != Space::Input);
+        assert!(range.start <= range.end && range.end <= len);
+        // SAFETY: the range was just checked to lie inside a space that is borrowed exclusively
+        // for 'a; views of it are raw pointers and may coincide with a `Src`.
+        unsafe { Dst::new(start.wrapping_add(range.start), range.len()) }
     }
+}
 
-    /// Where the result at `range` goes.
-    ///
-    /// # Panics
-    /// If the range lies outside: a plan that does not fit its buffer is a bug, caught here.
-    #[inline]
-    #[must_use]
-    pub fn dst(&self, range: Range<usize>) -> Dst<'_> {
-        assert!(self.writable.start <= range.start && range.end <= self.writable.end);
-        assert!(range.start <= range.end);
-        let start = self.output.wrapping_add(range.start - self.writable.start);
-        // SAFETY: the range was just checked to lie inside the output, which is borrowed
-        // exclusively for 'a; views of it are raw pointers and may coincide with a `Src`.
-        unsafe { Dst::new(start, range.len()) }
-    }
+/// A space without any bytes.
+fn nothing() -> (*mut u8, usize) {
+    (core::ptr::dangling_mut(), 0)
 }

@@ -1,11 +1,14 @@
 //! Bytes -> rounds -> chunks -> slices: the only place that does this arithmetic.
-//! May touch: nothing. Pure. Laws: the slices of all rounds and chunks tile the buffer exactly
+//! May touch: schedule. Pure. Laws: the slices of all rounds and chunks tile a buffer exactly
 //! once, in whole elements; a round of one chunk never has more slices than half a link holds.
 //!
-//! A buffer is cut into `chunks` (one per rank in most collectives). Each round handles one piece
-//! of every chunk, at most `slices_per_round` slices long, and a slice fills one slot of a link.
+//! Input and output are cut into chunks (one per rank in most collectives). Each round handles one
+//! piece of every chunk, at most `slices_per_round` slices long, and a slice fills one slot of a
+//! link. A chunk of the scratch is one piece long, and every round uses it again.
 
 use core::ops::Range;
+
+use crate::schedule::{Place, Space};
 
 /// Chunks start at multiples of this many bytes where their size is free.
 const LINE: usize = 64;
@@ -29,39 +32,85 @@ impl SlotShape {
     }
 }
 
-/// How one buffer is cut.
+/// Where the chunks of one memory are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Partition {
-    total: usize,
-    /// Bytes of every chunk but the last ones, which may be shorter or empty.
-    chunk: usize,
+enum Cut<'a> {
+    /// One after the other, each this long until `total` is reached.
+    Even { chunk: usize, total: usize },
+    /// Each somewhere.
+    Table(&'a [Range<usize>]),
+}
+
+impl Cut<'_> {
+    #[inline]
+    fn chunk(&self, chunk: u32) -> Range<usize> {
+        match self {
+            Self::Even { chunk: len, total } => {
+                let start = (len * chunk as usize).min(*total);
+                start..(start + len).min(*total)
+            }
+            Self::Table(ranges) => ranges[chunk as usize].clone(),
+        }
+    }
+
+    /// Bytes of the longest chunk.
+    fn longest(&self) -> usize {
+        match self {
+            Self::Even { chunk, total } => *chunk.min(total),
+            Self::Table(ranges) => ranges.iter().map(Range::len).max().unwrap_or(0),
+        }
+    }
+}
+
+/// How one rank's memory is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Partition<'a> {
+    input: Cut<'a>,
+    output: Cut<'a>,
+    /// What each chunk of the scratch is as long as.
+    scratch: &'a [Place],
     slice: usize,
-    /// Bytes of a chunk that one round handles.
+    /// Bytes of a chunk that one round handles, at most.
     piece: usize,
     rounds: usize,
 }
 
-impl Partition {
-    /// `count` elements of `size` bytes in `chunks` chunks of nearly equal length, each a multiple
-    /// of a cache line but the last ones. No chunk is shorter than `least` bytes while a later one
-    /// has any: what a message costs is not spent on a few bytes.
+impl<'a> Partition<'a> {
+    /// Input and output alike: `count` elements of `size` bytes in `chunks` chunks of nearly equal
+    /// length, each a multiple of a cache line but the last ones. No chunk is shorter than `least`
+    /// bytes while a later one has any: what a message costs is not spent on a few bytes.
     #[must_use]
     pub fn even(count: usize, size: usize, chunks: usize, least: usize, slots: SlotShape) -> Self {
         let total = count * size;
         let chunk = total.div_ceil(chunks).max(least).next_multiple_of(LINE);
-        Self::new(total, chunk, slots)
+        let cut = Cut::Even { chunk, total };
+        Self::new(cut, cut, slots)
     }
 
-    /// `chunks` chunks of exactly `count` elements of `size` bytes each.
+    /// As many chunks as there are, each of exactly `count` elements of `size` bytes.
     #[must_use]
-    pub fn exact(count: usize, size: usize, chunks: usize, slots: SlotShape) -> Self {
-        Self::new(count * size * chunks, count * size, slots)
+    pub fn exact(count: usize, size: usize, slots: SlotShape) -> Self {
+        let cut = Cut::Even { chunk: count * size, total: usize::MAX };
+        Self::new(cut, cut, slots)
     }
 
-    fn new(total: usize, chunk: usize, slots: SlotShape) -> Self {
-        let piece = slots.bytes * slots.slices_per_round();
-        let longest = chunk.min(total);
-        Self { total, chunk, slice: slots.bytes, piece, rounds: longest.div_ceil(piece) }
+    /// Chunks at these bytes of the input and of the output.
+    #[must_use]
+    pub fn table(input: &'a [Range<usize>], output: &'a [Range<usize>], slots: SlotShape) -> Self {
+        Self::new(Cut::Table(input), Cut::Table(output), slots)
+    }
+
+    fn new(input: Cut<'a>, output: Cut<'a>, slots: SlotShape) -> Self {
+        let longest = input.longest().max(output.longest());
+        let piece = (slots.bytes * slots.slices_per_round()).min(longest.next_multiple_of(LINE));
+        let rounds = if longest == 0 { 0 } else { longest.div_ceil(piece) };
+        Self { input, output, scratch: &[], slice: slots.bytes, piece, rounds }
+    }
+
+    /// With the scratch of a schedule.
+    #[must_use]
+    pub fn with_scratch(self, scratch: &'a [Place]) -> Self {
+        Self { scratch, ..self }
     }
 
     /// Rounds to walk; 0 for an empty buffer.
@@ -70,23 +119,66 @@ impl Partition {
         self.rounds
     }
 
-    /// Bytes of `chunk` that `round` handles; empty where the chunk is shorter than others.
+    /// Bytes of scratch that are needed.
     #[must_use]
-    pub fn piece(&self, round: usize, chunk: u32) -> Range<usize> {
-        let chunk = chunk as usize;
-        let start = (self.chunk * chunk).min(self.total);
-        let end = (start + self.chunk).min(self.total);
-        let from = (start + self.piece * round).min(end);
-        from..(from + self.piece).min(end)
+    pub fn scratch_bytes(&self) -> usize {
+        self.scratch.len() * self.piece
     }
 
-    /// The slices of a piece, in order; none for an empty piece.
-    pub fn slices(&self, piece: Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
+    /// Slices of a piece, at most.
+    #[must_use]
+    pub fn slices_per_round(&self) -> usize {
+        self.piece.div_ceil(self.slice)
+    }
+
+    /// The chunk at `place`, all rounds of it; of the scratch, that which it is as long as.
+    #[inline]
+    fn chunk(&self, place: Place) -> Range<usize> {
+        match place.space {
+            Space::Input => self.input.chunk(place.chunk),
+            Space::Output => self.output.chunk(place.chunk),
+            Space::Scratch => match self.scratch[place.chunk as usize] {
+                Place { space: Space::Input, chunk } => self.input.chunk(chunk),
+                Place { chunk, .. } => self.output.chunk(chunk),
+            },
+        }
+    }
+
+    /// Bytes of the chunk at `place`, over all rounds.
+    ///
+    /// # Panics
+    /// If a table has no such chunk.
+    #[must_use]
+    pub fn bytes(&self, place: Place) -> usize {
+        self.chunk(place).len()
+    }
+
+    /// Where the piece of the chunk at `place` is that `round` handles; empty where the chunk is
+    /// shorter than others.
+    ///
+    /// # Panics
+    /// If a table has no such chunk.
+    #[inline]
+    #[must_use]
+    pub fn piece(&self, round: usize, place: Place) -> Range<usize> {
+        let Range { start, end } = self.chunk(place);
+        let from = (start + self.piece * round).min(end);
+        let to = (from + self.piece).min(end);
+        if place.space == Space::Scratch {
+            let at = self.piece * place.chunk as usize;
+            return at..at + (to - from);
+        }
+        from..to
+    }
+
+    /// The slices of a piece of `len` bytes, counted from its start, in order; none if it is empty.
+    #[inline]
+    pub fn slices(&self, len: usize) -> impl Iterator<Item = Range<usize>> + use<> {
         let slice = self.slice;
-        let Range { start: mut from, end } = piece;
+        let mut from = 0;
         // By hand: `step_by` divides, which shows on small messages.
         core::iter::from_fn(move || {
-            let next = from..(from + slice).min(end);
+            let next = from..(from + slice).min(len);
             from = next.end;
             (!next.is_empty()).then_some(next)
         })
@@ -96,6 +188,7 @@ impl Partition {
 #[cfg(test)]
 mod tests {
     use super::{Partition, SlotShape};
+    use crate::schedule::Place;
 
     #[test]
     fn slices_tile_the_buffer_in_whole_elements() {
@@ -106,28 +199,51 @@ mod tests {
                     for size in [1, 2, 4, 8] {
                         for least in [0, 1, 200] {
                             let even = Partition::even(count, size, chunks, least, slots);
-                            tile(even, chunks, size, slots);
+                            tile(even, count * size, chunks, size, slots);
                         }
-                        tile(Partition::exact(count, size, chunks, slots), chunks, size, slots);
+                        let exact = Partition::exact(count, size, slots);
+                        tile(exact, chunks * count * size, chunks, size, slots);
+                        // Each chunk one element longer than the one before.
+                        let table: Vec<_> = (0..chunks)
+                            .scan(0, |end, chunk| {
+                                let start = *end;
+                                *end += (count + chunk) * size;
+                                Some(start..*end)
+                            })
+                            .collect();
+                        let total = table.last().map_or(0, |range| range.end);
+                        let table = Partition::table(&table, &table, slots);
+                        tile(table, total, chunks, size, slots);
                     }
                 }
             }
         }
     }
 
-    fn tile(p: Partition, chunks: usize, size: usize, slots: SlotShape) {
-        let mut seen = vec![0u8; p.total];
+    fn tile(p: Partition<'_>, total: usize, chunks: usize, size: usize, slots: SlotShape) {
+        let chunks = chunks as u32;
+        let like: Vec<Place> = (0..chunks).map(Place::output).collect();
+        let p = p.with_scratch(&like);
+        let mut seen = vec![0u8; total];
         for round in 0..p.rounds() {
+            let mut end = 0;
             for chunk in 0..chunks {
+                let piece = p.piece(round, Place::output(chunk));
+                assert_eq!(piece, p.piece(round, Place::input(chunk)));
+                let scratch = p.piece(round, Place::scratch(chunk));
+                assert_eq!(scratch.len(), piece.len());
+                assert!(end <= scratch.start && scratch.end <= p.scratch_bytes());
+                end = scratch.end;
                 let mut slices = 0;
-                for slice in p.slices(p.piece(round, chunk as u32)) {
+                for slice in p.slices(piece.len()) {
                     assert!(slice.len() <= slots.bytes && !slice.is_empty());
-                    assert_eq!(slice.start % size, 0);
+                    assert_eq!((piece.start + slice.start) % size, 0);
                     assert_eq!(slice.len() % size, 0);
+                    let slice = piece.start + slice.start..piece.start + slice.end;
                     seen[slice].iter_mut().for_each(|byte| *byte += 1);
                     slices += 1;
                 }
-                assert!(slices <= slots.slices_per_round());
+                assert!(slices <= slots.slices_per_round().min(p.slices_per_round()));
             }
         }
         assert!(seen.iter().all(|&times| times == 1));
@@ -135,7 +251,7 @@ mod tests {
 
     #[test]
     fn an_exact_chunk_is_the_ranks_own() {
-        let p = Partition::exact(10, 4, 3, SlotShape { bytes: 64, capacity: 4 });
-        assert_eq!(p.piece(0, 2), 80..120);
+        let p = Partition::exact(10, 4, SlotShape { bytes: 64, capacity: 4 });
+        assert_eq!(p.piece(0, Place::output(2)), 80..120);
     }
 }

@@ -29,7 +29,7 @@ pub struct Plan<'a> {
     /// The steps.
     pub schedule: &'a Schedule,
     /// How the buffer is cut.
-    pub partition: Partition,
+    pub partition: Partition<'a>,
     /// Equal on two ranks only if they make the same call.
     pub fingerprint: u64,
 }
@@ -48,7 +48,7 @@ pub struct Planner {
     /// The last root's, and the root.
     broadcast: (u32, Schedule),
     /// The last call, how its buffer was cut, and its fingerprint.
-    last: Option<(Request, Partition, u64)>,
+    last: Option<(Request, Partition<'static>, u64)>,
     /// A digest of what all calls go by: the order of the ring and the least chunk.
     way: u64,
 }
@@ -111,14 +111,14 @@ impl Planner {
                 fresh
             }
         };
-        Plan { schedule, partition, fingerprint }
+        Plan { schedule, partition: partition.with_scratch(&schedule.scratch), fingerprint }
     }
 
-    fn cut(&self, request: &Request, schedule: &Schedule) -> Partition {
-        let (count, size, chunks) = (request.count, request.dtype.size(), schedule.chunks as usize);
+    fn cut(&self, request: &Request, schedule: &Schedule) -> Partition<'static> {
+        let (count, size, chunks) = (request.count, request.dtype.size(), schedule.output as usize);
         match request.collective {
             Collective::ReduceScatter | Collective::AllGather => {
-                Partition::exact(count, size, chunks, self.slots)
+                Partition::exact(count, size, self.slots)
             }
             _ => Partition::even(count, size, chunks, self.least_chunk, self.slots),
         }

@@ -2,6 +2,8 @@
 //! wait happens, each rank sends just the slices of its schedule and ends with the right bytes.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::cmp::Ordering;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -12,7 +14,7 @@ use ringreduce::link::trace::{Kind, Log, Traced};
 use ringreduce::link::{Frame, Links, loopback};
 use ringreduce::memory::Buffer;
 use ringreduce::partition::{Partition, SlotShape};
-use ringreduce::schedule::{Collective, Ring, Schedule};
+use ringreduce::schedule::{Collective, Place, Ring, Schedule};
 use ringreduce::sim::{Shape, check};
 use ringreduce::{DataType, ReduceOp};
 
@@ -20,10 +22,9 @@ struct World<'a> {
     collective: Collective,
     ring: &'a Ring,
     schedules: Vec<Schedule>,
-    partition: Partition,
+    partition: Partition<'a>,
     slots: SlotShape,
-    /// Elements of the buffer.
-    count: usize,
+    in_place: bool,
 }
 
 /// What rank `rank` has at `i` before the call.
@@ -31,26 +32,34 @@ fn before(rank: usize, i: usize) -> u32 {
     (rank * 1000 + i) as u32
 }
 
+/// What nobody gave.
+const NOTHING: u32 = u32::MAX;
+
 impl World<'_> {
     fn size(&self) -> usize {
         self.ring.size() as usize
     }
 
-    /// The chunk that element `i` is in.
-    fn chunk(&self, i: usize) -> u32 {
-        let holds = |round, chunk| self.partition.piece(round, chunk).contains(&(4 * i));
-        let chunks = 0..self.schedules[0].chunks;
-        chunks.into_iter().find(|&c| (0..self.partition.rounds()).any(|r| holds(r, c))).unwrap()
+    /// Elements of all chunks of a space together.
+    fn count(&self, chunks: u32, place: fn(u32) -> Place) -> usize {
+        (0..chunks).map(|chunk| self.partition.bytes(place(chunk)) / 4).sum()
     }
 
-    /// What rank `rank` must have at `i` after the call.
+    fn input(&self) -> usize {
+        self.count(self.schedules[0].input, Place::input)
+    }
+
+    fn output(&self) -> usize {
+        self.count(self.schedules[0].output, Place::output)
+    }
+
+    /// What rank `rank` must have at `i` of its output after the call.
     fn after(&self, rank: usize, i: usize) -> u32 {
-        let sum = (0..self.size()).map(|rank| before(rank, i)).sum();
+        let sum = |i| (0..self.size()).map(|rank| before(rank, i)).sum();
         match self.collective {
-            Collective::AllReduce | Collective::Barrier => sum,
-            Collective::ReduceScatter if self.chunk(i) as usize == rank => sum,
-            Collective::ReduceScatter => before(rank, i),
-            Collective::AllGather => before(self.chunk(i) as usize, i),
+            Collective::AllReduce | Collective::Barrier => sum(i),
+            Collective::ReduceScatter => sum(rank * self.output() + i),
+            Collective::AllGather => before(i / self.input(), i % self.input()),
             Collective::Broadcast { root } => before(root as usize, i),
         }
     }
@@ -59,13 +68,13 @@ impl World<'_> {
     fn sends(&self, rank: usize) -> usize {
         let steps = self.schedules[rank].steps.iter().filter(|step| step.op.sends());
         let slices =
-            |round, chunk| self.partition.slices(self.partition.piece(round, chunk)).count();
+            |round, place| self.partition.slices(self.partition.piece(round, place).len()).count();
         let rounds = 0..self.partition.rounds();
-        steps.map(|step| rounds.clone().map(|round| slices(round, step.chunk)).sum::<usize>()).sum()
+        steps.map(|step| rounds.clone().map(|round| slices(round, step.src)).sum::<usize>()).sum()
     }
 
+    /// The output after the call; what the collective does not promise is checked here.
     fn walk(&self, rank: usize, links: &mut Links) -> Vec<u32> {
-        let mut buf: Vec<u32> = (0..self.count).map(|i| before(rank, i)).collect();
         let call = Call {
             schedule: &self.schedules[rank],
             partition: self.partition,
@@ -76,9 +85,32 @@ impl World<'_> {
         let abort = AtomicBool::new(false);
         let patience = Patience::for_ranks(self.size());
         let wait = Wait::new(&patience, Duration::from_secs(60), &abort);
-        let buffer = Buffer::in_place(bytemuck::cast_slice_mut(&mut buf));
+        let (input, output) = (self.input(), self.output());
+        let given: Vec<u32> = (0..input).map(|i| before(rank, i)).collect();
+        if !self.in_place {
+            let mut result = vec![NOTHING; output];
+            let bytes = bytemuck::cast_slice_mut(&mut result);
+            run(&call, &Buffer::apart(bytemuck::cast_slice(&given), bytes), links, &wait).unwrap();
+            return result;
+        }
+        // The smaller of the two is the own part of the larger.
+        let mine = |part: usize| rank * part..(rank + 1) * part;
+        let (from, to) = match input.cmp(&output) {
+            Ordering::Less => (mine(input), 0..output),
+            Ordering::Equal => (0..input, 0..output),
+            Ordering::Greater => (0..input, mine(output)),
+        };
+        let mut buf = vec![NOTHING; input.max(output)];
+        buf[from.clone()].copy_from_slice(&given);
+        let bytes = |range: &Range<usize>| 4 * range.start..4 * range.end;
+        let parts = [bytes(&from), bytes(&to)];
+        let [input, output] = parts;
+        let buffer = Buffer::within(bytemuck::cast_slice_mut(&mut buf), input, output);
         run(&call, &buffer, links, &wait).unwrap();
-        buf
+        for i in (0..buf.len()).filter(|i| !to.contains(i)) {
+            assert_eq!(buf[i], before(rank, i), "what was not asked for is left alone");
+        }
+        buf[to].to_vec()
     }
 
     fn check(&self) {
@@ -99,7 +131,7 @@ impl World<'_> {
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
         for (rank, result) in results.iter().enumerate() {
-            let want: Vec<u32> = (0..self.count).map(|i| self.after(rank, i)).collect();
+            let want: Vec<u32> = (0..self.output()).map(|i| self.after(rank, i)).collect();
             assert_eq!(*result, want, "{:?} n={n} rank={rank}", self.collective);
             let sent = logs[rank].events().0.iter().filter(|e| e.kind == Kind::Commit).count();
             assert_eq!(sent, self.sends(rank), "{:?} n={n} rank={rank}", self.collective);
@@ -109,20 +141,17 @@ impl World<'_> {
 
 fn worlds(collective: Collective, ring: &Ring, slots: SlotShape, count: usize) {
     let schedules = collective.schedules(ring);
-    let chunks = schedules[0].chunks as usize;
     let partition = match collective {
-        Collective::ReduceScatter | Collective::AllGather => {
-            Partition::exact(count, 4, chunks, slots)
-        }
-        _ => Partition::even(count, 4, chunks, 64, slots),
+        Collective::ReduceScatter | Collective::AllGather => Partition::exact(count, 4, slots),
+        _ => Partition::even(count, 4, schedules[0].output as usize, 64, slots),
     };
-    let count = match collective {
-        Collective::ReduceScatter | Collective::AllGather => count * chunks,
-        _ => count,
-    };
-    let shape = Shape::of(&partition, chunks as u32, slots.capacity);
-    check(collective, &schedules, &shape, 1).unwrap();
-    World { collective, ring, schedules, partition, slots, count }.check();
+    let shape = [partition];
+    let volume = collective.volume(ring.size());
+    check(collective, volume, &schedules, &Shape::of(&shape, slots.capacity), 1).unwrap();
+    let mut world = World { collective, ring, schedules, partition, slots, in_place: false };
+    world.check();
+    world.in_place = true;
+    world.check();
 }
 
 #[test]

@@ -6,6 +6,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use ringreduce::kernel::{Kernel, Level};
 use ringreduce::memory::{Buffer, Src};
+use ringreduce::schedule::Space;
 use ringreduce::{Element, ReduceOp, bf16, f16};
 
 const WORLDS: [usize; 12] =
@@ -22,7 +23,7 @@ fn scalar<T: Element>(
     let len = size_of_val(local);
     Kernel::select_for(Level::Scalar, T::DTYPE, op, world).unwrap().reduce(
         last,
-        Buffer::in_place(bytemuck::cast_slice_mut(&mut out)).dst(0..len),
+        Buffer::in_place(bytemuck::cast_slice_mut(&mut out)).dst(Space::Output, 0..len),
         None,
         Src::from(bytemuck::cast_slice(local)),
         Src::from(bytemuck::cast_slice(incoming)),

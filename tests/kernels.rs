@@ -6,6 +6,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use ringreduce::kernel::{Kernel, Level, copy};
 use ringreduce::memory::{Buffer, Src};
+use ringreduce::schedule::Space;
 use ringreduce::{DataType, ReduceOp, bf16, f16};
 
 const CANARY: u8 = 0xa5;
@@ -143,20 +144,37 @@ impl Case<'_> {
             let (local, out, also) = (local.buffer(), out.buffer(), also.buffer());
             let all = 0..len;
             let (to, second) = match layout {
-                Layout::Apart => (out.dst(all.clone()), None),
-                Layout::ApartAlso => (out.dst(all.clone()), Some(also.dst(all.clone()))),
-                Layout::InPlace => (local.dst(all.clone()), None),
-                Layout::InPlaceAlso => (local.dst(all.clone()), Some(also.dst(all.clone()))),
-                Layout::AlsoIsLocal => (out.dst(all.clone()), Some(local.dst(all.clone()))),
-                Layout::Past => (out.dst(all.clone()).streaming(true), None),
-                Layout::PastAlso => {
-                    (out.dst(all.clone()).streaming(true), Some(also.dst(all.clone())))
-                }
-                Layout::PastAlsoIsLocal => {
-                    (out.dst(all.clone()).streaming(true), Some(local.dst(all.clone())))
-                }
+                Layout::Apart => (out.dst(Space::Output, all.clone()), None),
+                Layout::ApartAlso => (
+                    out.dst(Space::Output, all.clone()),
+                    Some(also.dst(Space::Output, all.clone())),
+                ),
+                Layout::InPlace => (local.dst(Space::Output, all.clone()), None),
+                Layout::InPlaceAlso => (
+                    local.dst(Space::Output, all.clone()),
+                    Some(also.dst(Space::Output, all.clone())),
+                ),
+                Layout::AlsoIsLocal => (
+                    out.dst(Space::Output, all.clone()),
+                    Some(local.dst(Space::Output, all.clone())),
+                ),
+                Layout::Past => (out.dst(Space::Output, all.clone()).streaming(true), None),
+                Layout::PastAlso => (
+                    out.dst(Space::Output, all.clone()).streaming(true),
+                    Some(also.dst(Space::Output, all.clone())),
+                ),
+                Layout::PastAlsoIsLocal => (
+                    out.dst(Space::Output, all.clone()).streaming(true),
+                    Some(local.dst(Space::Output, all.clone())),
+                ),
             };
-            self.kernel.reduce(self.last, to, second, local.src(all), Src::from(incoming.get()));
+            self.kernel.reduce(
+                self.last,
+                to,
+                second,
+                local.src(Space::Output, all),
+                Src::from(incoming.get()),
+            );
         }
         let context = format!("{} {layout:?} last {}, {len} bytes", self.context, self.last);
         let zeros = vec![0; len];
@@ -188,7 +206,7 @@ fn check_type(dtype: DataType) {
                 let mut expected = vec![0; local.len()];
                 Kernel::select_for(Level::Scalar, dtype, op, world).unwrap().reduce(
                     last,
-                    Buffer::in_place(&mut expected).dst(0..local.len()),
+                    Buffer::in_place(&mut expected).dst(Space::Output, 0..local.len()),
                     None,
                     Src::from(&local[..]),
                     Src::from(&incoming[..]),
@@ -255,23 +273,27 @@ fn copies_reach_both_outputs_and_nothing_else() {
         let from = Guarded::only_read(&content, offset());
         let mut out = Guarded::new(&vec![0; len], offset());
         let mut also = Guarded::new(&vec![0; len], offset());
-        copy(out.buffer().dst(0..len), Some(also.buffer().dst(0..len)), Src::from(from.get()));
+        copy(
+            out.buffer().dst(Space::Output, 0..len),
+            Some(also.buffer().dst(Space::Output, 0..len)),
+            Src::from(from.get()),
+        );
         out.assert_is(&content, DataType::U8, "copy");
         also.assert_is(&content, DataType::U8, "copy, also");
 
         let mut out = Guarded::new(&vec![0; len], offset());
-        copy(out.buffer().dst(0..len), None, Src::from(from.get()));
+        copy(out.buffer().dst(Space::Output, 0..len), None, Src::from(from.get()));
         out.assert_is(&content, DataType::U8, "copy alone");
 
         let mut out = Guarded::new(&vec![0; len], offset());
-        copy(out.buffer().dst(0..len).streaming(true), None, Src::from(from.get()));
+        copy(out.buffer().dst(Space::Output, 0..len).streaming(true), None, Src::from(from.get()));
         out.assert_is(&content, DataType::U8, "streaming copy");
 
         let mut out = Guarded::new(&vec![0; len], offset());
         let mut also = Guarded::new(&vec![0; len], offset());
         copy(
-            out.buffer().dst(0..len).streaming(true),
-            Some(also.buffer().dst(0..len)),
+            out.buffer().dst(Space::Output, 0..len).streaming(true),
+            Some(also.buffer().dst(Space::Output, 0..len)),
             Src::from(from.get()),
         );
         out.assert_is(&content, DataType::U8, "streaming copy");
@@ -287,8 +309,8 @@ fn lengths_that_disagree_are_refused() {
         std::panic::catch_unwind(move || {
             Kernel::select(DataType::F32, ReduceOp::Sum, 2).reduce(
                 false,
-                Buffer::in_place(&mut to).dst(0..out),
-                Some(Buffer::in_place(&mut second).dst(0..also)),
+                Buffer::in_place(&mut to).dst(Space::Output, 0..out),
+                Some(Buffer::in_place(&mut second).dst(Space::Output, 0..also)),
                 Src::from(&local[..]),
                 Src::from(&incoming[..]),
             );

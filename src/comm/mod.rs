@@ -34,6 +34,8 @@ pub struct Communicator {
     links: Links,
     patience: Patience,
     timeout: Duration,
+    /// What plans keep what is on its way in; as long as any plan so far has needed.
+    scratch: Vec<u8>,
     /// Bytes of the last cache; larger results are stored past it.
     cache: usize,
     abort: Arc<AtomicBool>,
@@ -106,7 +108,7 @@ impl Communicator {
     }
 
     /// Walks the plan for `request` over `buffer`.
-    fn run(&mut self, request: &Request, buffer: &Buffer<'_>) -> Result<()> {
+    fn run(&mut self, request: &Request, buffer: Buffer<'_>) -> Result<()> {
         let name = request.collective.name();
         if let Some(first) = &self.broken {
             return Err(Error::Broken { call: name, first: first.clone() });
@@ -123,9 +125,13 @@ impl Communicator {
         let kernel = Kernel::select(request.dtype, op, world);
         let streaming = request.count * request.dtype.size() >= self.cache;
         let (schedule, partition) = (plan.schedule, plan.partition);
+        if self.scratch.len() < partition.scratch_bytes() {
+            self.scratch.resize(partition.scratch_bytes(), 0);
+        }
+        let buffer = buffer.with_scratch(&mut self.scratch);
         let call = Call { schedule, partition, frame, kernel, streaming };
         let wait = Wait::new(&self.patience, self.timeout, &self.abort);
-        exec::run(&call, buffer, &mut self.links, &wait).map_err(|halt| self.fail(name, halt))
+        exec::run(&call, &buffer, &mut self.links, &wait).map_err(|halt| self.fail(name, halt))
     }
 
     #[cold]

@@ -1,6 +1,8 @@
 //! The collectives, typed and by bytes. Each says what it needs of its buffers and refuses
 //! anything else before a byte moves. May touch: as `comm`.
 
+use std::ops::Range;
+
 use bytemuck::{cast_slice, cast_slice_mut};
 
 use super::Communicator;
@@ -70,7 +72,7 @@ impl Communicator {
     ) -> Result<()> {
         let count = count(ALL_REDUCE, "buf", buf.len(), dtype)?;
         let request = Request { collective: ALL_REDUCE, count, dtype, op: Some(op) };
-        self.run(&request, &Buffer::in_place(buf))
+        self.run(&request, Buffer::in_place(buf))
     }
 
     /// Reduces `send` over all ranks into `recv`, which has the same length.
@@ -99,11 +101,8 @@ impl Communicator {
     ) -> Result<()> {
         let count = count(ALL_REDUCE, "send", send.len(), dtype)?;
         same_length(ALL_REDUCE, "recv", recv.len(), Some(send.len()), "as send")?;
-        if self.size() == 1 {
-            recv.copy_from_slice(send);
-        }
         let request = Request { collective: ALL_REDUCE, count, dtype, op: Some(op) };
-        self.run(&request, &Buffer::apart(send, recv, 0))
+        self.run(&request, Buffer::apart(send, recv))
     }
 
     /// Reduces `send`, size x `recv.len()` long, over all ranks; part r of the result goes to
@@ -134,12 +133,8 @@ impl Communicator {
         let count = count(REDUCE_SCATTER, "recv", recv.len(), dtype)?;
         let whole = recv.len().checked_mul(self.size());
         same_length(REDUCE_SCATTER, "send", send.len(), whole, "size x recv")?;
-        if self.size() == 1 {
-            recv.copy_from_slice(send);
-        }
         let request = Request { collective: REDUCE_SCATTER, count, dtype, op: Some(op) };
-        let mine = self.rank() * recv.len();
-        self.run(&request, &Buffer::apart(send, recv, mine))
+        self.run(&request, Buffer::apart(send, recv))
     }
 
     /// As [`Self::reduce_scatter`], in place: `buf` is size parts long, and part `rank` of it
@@ -154,7 +149,8 @@ impl Communicator {
     ) -> Result<()> {
         let count = self.part(REDUCE_SCATTER, buf.len())?;
         let request = Request { collective: REDUCE_SCATTER, count, dtype: T::DTYPE, op: Some(op) };
-        self.run(&request, &Buffer::in_place(cast_slice_mut(buf)))
+        let (whole, mine) = self.parts::<T>(count);
+        self.run(&request, Buffer::within(cast_slice_mut(buf), whole, mine))
     }
 
     /// Every rank's `send`, in rank order, to everybody's `recv`, size x `send.len()` long.
@@ -164,9 +160,9 @@ impl Communicator {
     pub fn all_gather<T: Element>(&mut self, send: &[T], recv: &mut [T]) -> Result<()> {
         let (mine, whole) = (size_of_val(send), size_of_val(recv));
         same_length(ALL_GATHER, "recv", whole, mine.checked_mul(self.size()), "size x send")?;
-        let start = self.rank() * send.len();
-        recv[start..start + send.len()].copy_from_slice(send);
-        self.all_gather_in_place(recv)
+        let request =
+            Request { collective: ALL_GATHER, count: send.len(), dtype: T::DTYPE, op: None };
+        self.run(&request, Buffer::apart(cast_slice(send), cast_slice_mut(recv)))
     }
 
     /// As [`Self::all_gather`], in place: part `rank` of `buf` is what this rank gives.
@@ -176,7 +172,8 @@ impl Communicator {
     pub fn all_gather_in_place<T: Element>(&mut self, buf: &mut [T]) -> Result<()> {
         let count = self.part(ALL_GATHER, buf.len())?;
         let request = Request { collective: ALL_GATHER, count, dtype: T::DTYPE, op: None };
-        self.run(&request, &Buffer::in_place(cast_slice_mut(buf)))
+        let (whole, mine) = self.parts::<T>(count);
+        self.run(&request, Buffer::within(cast_slice_mut(buf), mine, whole))
     }
 
     /// The root's `buf` to everybody's, of the same length.
@@ -190,7 +187,7 @@ impl Communicator {
             return refuse(collective, "root", root, format!("a rank below the size, {size}"));
         }
         let request = Request { collective, count: buf.len(), dtype: T::DTYPE, op: None };
-        self.run(&request, &Buffer::in_place(cast_slice_mut(buf)))
+        self.run(&request, Buffer::in_place(cast_slice_mut(buf)))
     }
 
     /// Returns when every rank has called it.
@@ -202,7 +199,13 @@ impl Communicator {
         let op = Some(ReduceOp::Max);
         let request =
             Request { collective: Collective::Barrier, count: 1, dtype: DataType::U8, op };
-        self.run(&request, &Buffer::in_place(&mut token))
+        self.run(&request, Buffer::in_place(&mut token))
+    }
+
+    /// All of `size` parts of `count` elements, and the own one, in bytes.
+    fn parts<T>(&self, count: usize) -> (Range<usize>, Range<usize>) {
+        let part = count * size_of::<T>();
+        (0..self.size() * part, self.rank() * part..(self.rank() + 1) * part)
     }
 
     /// One of `size` equal parts of `len` elements.

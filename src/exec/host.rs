@@ -5,9 +5,9 @@
 use super::wait::{Halt, Stop, Wait};
 use crate::kernel::{Kernel, copy};
 use crate::link::{Fault, Frame, Links};
-use crate::memory::{Buffer, Src};
+use crate::memory::{Buffer, Dst, Src};
 use crate::partition::Partition;
-use crate::schedule::{Op, Schedule, Step};
+use crate::schedule::{Op, Place, Schedule, Space, Step};
 
 /// One call of a collective: what to walk, over what.
 #[derive(Debug)]
@@ -15,7 +15,7 @@ pub struct Call<'a> {
     /// The steps.
     pub schedule: &'a Schedule,
     /// How the buffer is cut.
-    pub partition: Partition,
+    pub partition: Partition<'a>,
     /// What every slot of this call says of itself, but its length.
     pub frame: Frame,
     /// The reduction.
@@ -36,16 +36,22 @@ pub fn run(
 ) -> Result<(), Halt> {
     for round in 0..call.partition.rounds() {
         for (number, step) in call.schedule.steps.iter().enumerate() {
-            let piece = call.partition.piece(round, step.chunk);
-            for range in call.partition.slices(piece) {
-                let (lands, lifts) = (false, false);
-                let mut at = Slice { call, step, buffer, links, wait, range, lands, lifts };
+            let src = call.partition.piece(round, step.src);
+            let dst = if step.dst == step.src { src.start } else { start(call, round, step.dst) };
+            for part in call.partition.slices(src.len()) {
+                let (src, dst) = (src.start + part.start, dst + part.start);
+                let (len, lands, lifts) = (part.len(), false, false);
+                let mut at = Slice { call, step, buffer, links, wait, src, dst, len, lands, lifts };
                 at.walk().map_err(|(stop, peer)| Halt { stop, step: number, peer })?;
             }
         }
     }
     let last = call.schedule.steps.len();
     wait.flushed(links).map_err(|(peer, stop)| Halt { stop, step: last, peer })
+}
+
+fn start(call: &Call<'_>, round: usize, place: Place) -> usize {
+    call.partition.piece(round, place).start
 }
 
 /// One slice of one step.
@@ -55,23 +61,26 @@ struct Slice<'a, 'b> {
     buffer: &'a Buffer<'b>,
     links: &'a mut Links,
     wait: &'a Wait<'a>,
-    range: std::ops::Range<usize>,
-    /// What comes is put straight into the buffer.
+    /// Where it begins in the step's two spaces.
+    src: usize,
+    dst: usize,
+    len: usize,
+    /// What comes is put straight where it is stored.
     lands: bool,
-    /// What goes is taken straight from the buffer.
+    /// What goes is taken straight from where it is.
     lifts: bool,
 }
 
-impl Slice<'_, '_> {
+impl<'a> Slice<'a, '_> {
     #[inline]
     fn walk(&mut self) -> Result<(), (Stop, usize)> {
         let Step { op, from, to, .. } = *self.step;
         let (from, to) = (from as usize, to as usize);
-        let frame = Frame { len: self.range.len() as u32, ..self.call.frame };
+        let frame = Frame { len: self.len as u32, ..self.call.frame };
         self.direct(op, from, to).map_err(|fault| (fault.into(), from))?;
         if self.lands {
-            let (buffer, at) = (self.buffer, self.range.start);
-            let landed = self.wait.landed(self.links, from, &frame, buffer, at);
+            let place = (self.step.dst.space, self.dst);
+            let landed = self.wait.landed(self.links, from, &frame, self.buffer, place);
             landed.map_err(|stop| (stop, from))?;
         } else if op.receives() {
             self.wait.filled(self.links, from, &frame).map_err(|stop| (stop, from))?;
@@ -82,7 +91,11 @@ impl Slice<'_, '_> {
         let done = match (op.receives(), op.sends()) {
             (true, true) => self.pass(from, to, &frame),
             (true, false) => self.take(from),
-            (false, _) => self.give(to, &frame, self.buffer.src(self.range.clone())),
+            (false, true) => self.give(to, &frame, self.mine()),
+            (false, false) => {
+                self.local();
+                Ok(())
+            }
         };
         done.map_err(|stop| (stop, if op.sends() { to } else { from }))
     }
@@ -96,53 +109,77 @@ impl Slice<'_, '_> {
         Ok(())
     }
 
-    /// What is in my buffer goes out.
-    fn give(&mut self, to: usize, frame: &Frame, from: Src<'_>) -> Result<(), Stop> {
+    /// What I have at the step's source.
+    fn mine(&self) -> Src<'a> {
+        self.buffer.src(self.step.src.space, self.src..self.src + self.len)
+    }
+
+    /// Where the step stores.
+    fn store(&self) -> Dst<'a> {
+        self.buffer.dst(self.step.dst.space, self.dst..self.dst + self.len)
+    }
+
+    /// Is that best stored past the caches? What is in the scratch is needed soon.
+    fn streaming(&self) -> bool {
+        self.call.streaming && self.step.dst.space == Space::Output
+    }
+
+    /// What is at a place of mine goes out.
+    fn give(&mut self, to: usize, frame: &Frame, mine: Src<'_>) -> Result<(), Stop> {
         let tx = self.links.tx(to)?;
         if self.lifts {
-            return Ok(tx.give(frame, from)?);
+            return Ok(tx.give(frame, mine)?);
         }
-        copy(tx.reserve(from.len()), None, from);
+        copy(tx.reserve(self.len), None, mine);
         Ok(tx.commit(frame)?)
     }
 
     /// The incoming chunk stays here.
     fn take(&mut self, from: usize) -> Result<(), Stop> {
-        let Step { op, last, .. } = *self.step;
+        let (mine, out, streaming) = (self.mine(), self.store(), self.streaming());
         let rx = self.links.rx(from)?;
-        if !self.lands {
-            let (incoming, out) = (rx.peek(self.range.len()), self.buffer.dst(self.range.clone()));
-            if op.reduces() {
-                let local = self.buffer.src(self.range.clone());
-                self.call.kernel.reduce(last, out, None, local, incoming);
-            } else {
-                copy(out.streaming(self.call.streaming), None, incoming);
-            }
+        if self.lands {
+            // It is there already.
+        } else if self.step.op.reduces() {
+            self.call.kernel.reduce(self.step.last, out, None, mine, rx.peek(self.len));
+        } else {
+            copy(out.streaming(streaming), None, rx.peek(self.len));
         }
         rx.release();
         Ok(())
     }
 
-    /// The incoming chunk goes on: straight from one slot to the other, or out of my buffer where
+    /// The incoming chunk goes on: straight from one slot to the other, or out of my memory where
     /// that spares a copy.
     fn pass(&mut self, from: usize, to: usize, frame: &Frame) -> Result<(), Stop> {
-        let Step { op, last, .. } = *self.step;
-        if op.stores() && (self.lands || self.lifts) {
+        if self.step.op.stores() && (self.lands || self.lifts) {
             self.take(from)?;
-            return self.give(to, frame, self.buffer.stored(self.range.clone()));
+            let stored = self.buffer.src(self.step.dst.space, self.dst..self.dst + self.len);
+            return self.give(to, frame, stored);
         }
+        let mine = self.mine();
+        let store = self.step.op.stores().then(|| self.store());
         let (rx, tx) = self.links.both(from, to)?;
-        let incoming = rx.peek(self.range.len());
-        let slot = tx.reserve(self.range.len());
-        let store = op.stores().then(|| self.buffer.dst(self.range.clone()));
-        if op.reduces() {
-            let local = self.buffer.src(self.range.clone());
-            self.call.kernel.reduce(last, slot, store, local, incoming);
+        let incoming = rx.peek(self.len);
+        let slot = tx.reserve(self.len);
+        if self.step.op.reduces() {
+            self.call.kernel.reduce(self.step.last, slot, store, mine, incoming);
         } else {
             copy(slot, store, incoming);
         }
         tx.commit(frame)?;
         rx.release();
         Ok(())
+    }
+
+    /// From one place of mine to another; a copy of a memory to itself is nothing.
+    fn local(&mut self) {
+        let (mine, mut out) = (self.mine(), self.store());
+        if self.step.op.reduces() {
+            let local = self.buffer.src(self.step.dst.space, self.dst..self.dst + self.len);
+            self.call.kernel.reduce(self.step.last, out, None, local, mine);
+        } else if mine.ptr() != out.ptr().cast_const() {
+            copy(out.streaming(self.streaming()), None, mine);
+        }
     }
 }

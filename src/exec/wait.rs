@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::link::{Fault, Frame, Links};
 use crate::memory::Buffer;
+use crate::schedule::Space;
 use crate::sync::Patience;
 
 /// How often a parked rank looks for an abort and for the peer's death.
@@ -55,8 +56,8 @@ pub struct Wait<'a> {
 enum Event<'f> {
     /// A filled slot from this peer, with this frame.
     Filled(usize, &'f Frame),
-    /// The same, put into the buffer at this offset.
-    Landed(usize, &'f Frame, &'f Buffer<'f>, usize),
+    /// The same, put into the buffer, at this offset of a space.
+    Landed(usize, &'f Frame, &'f Buffer<'f>, Space, usize),
     /// An empty slot to this peer.
     Empty(usize),
     /// Everything committed to this peer on its way.
@@ -74,16 +75,16 @@ impl<'a> Wait<'a> {
         self.until(links, Event::Filled(peer, frame))
     }
 
-    /// As [`Self::filled`], and the payload is in `buffer` from byte `at` on.
+    /// As [`Self::filled`], and the payload is in `buffer`, from byte `at` of the space on.
     pub(super) fn landed(
         &self,
         links: &mut Links,
         peer: usize,
         frame: &Frame,
         buffer: &Buffer<'_>,
-        at: usize,
+        (space, at): (Space, usize),
     ) -> Result<(), Stop> {
-        self.until(links, Event::Landed(peer, frame, buffer, at))
+        self.until(links, Event::Landed(peer, frame, buffer, space, at))
     }
 
     pub(super) fn empty(&self, links: &mut Links, peer: usize) -> Result<(), Stop> {
@@ -147,8 +148,8 @@ impl<'a> Wait<'a> {
 fn happened(links: &mut Links, event: Event<'_>) -> Result<bool, Fault> {
     match event {
         Event::Filled(peer, frame) => links.rx(peer)?.ready(frame),
-        Event::Landed(peer, frame, buffer, at) => {
-            links.rx(peer)?.land(frame, buffer.dst(at..at + frame.len as usize))
+        Event::Landed(peer, frame, buffer, space, at) => {
+            links.rx(peer)?.land(frame, buffer.dst(space, at..at + frame.len as usize))
         }
         Event::Empty(peer) => links.tx(peer)?.ready(),
         Event::Flushed(peer) => links.tx(peer)?.flush(),

@@ -1,6 +1,6 @@
 //! The collectives by name, and the schedule of each. May touch: ring.
 
-use super::{Ring, Schedule, ring};
+use super::{Ring, Schedule, Volume, ring};
 
 /// What ranks do together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -43,6 +43,12 @@ impl Collective {
             Self::Broadcast { root } => ring::broadcast(order, me, root),
             Self::Barrier => ring::barrier(order, me),
         }
+    }
+
+    /// What these schedules send.
+    #[must_use]
+    pub fn volume(self, size: u32) -> Volume {
+        ring::volume(self, size)
     }
 
     /// The schedules of all ranks of a ring.

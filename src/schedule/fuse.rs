@@ -2,16 +2,23 @@
 //! first ends by storing the very chunk that the second begins by sending, the two steps are one.
 //! May touch: nothing. Law: the simulator sees the same result, with fewer steps.
 
-use super::{Op, Schedule};
+use super::{Op, Place, Schedule, Space};
 
-/// `first`, then `second`, as one schedule over the same chunks.
+/// `first`, then `second`, as one schedule over the same chunks; each keeps a scratch of its own.
 ///
 /// # Panics
-/// If they cut the buffer into different numbers of chunks: they then speak of different things.
+/// If they cut input or output into different numbers of chunks: they then speak of different
+/// things.
 #[must_use]
 pub fn fuse(first: Schedule, second: Schedule) -> Schedule {
-    assert_eq!(first.chunks, second.chunks);
-    let Schedule { chunks, mut steps } = first;
+    assert_eq!((first.input, first.output), (second.input, second.output));
+    let own = first.scratch.len() as u32;
+    let second = second.moved(first.input, first.output, |place| match place.space {
+        Space::Scratch => Place::scratch(own + place.chunk),
+        Space::Input | Space::Output => place,
+    });
+    let Schedule { input, output, mut scratch, mut steps } = first;
+    scratch.extend(second.scratch);
     let mut rest = second.steps.into_iter().peekable();
     if let (Some(last), Some(next)) = (steps.last_mut(), rest.peek()) {
         let fused = match last.op {
@@ -20,7 +27,7 @@ pub fn fuse(first: Schedule, second: Schedule) -> Schedule {
             _ => None,
         };
         if let (Some(op), Op::Send) = (fused, next.op)
-            && last.chunk == next.chunk
+            && last.dst == next.src
         {
             last.op = op;
             last.to = next.to;
@@ -28,24 +35,24 @@ pub fn fuse(first: Schedule, second: Schedule) -> Schedule {
         }
     }
     steps.extend(rest);
-    Schedule { chunks, steps }
+    Schedule { input, output, scratch, steps }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Ring, all_gather, all_reduce, reduce_scatter};
-    use super::{Op, Schedule, fuse};
+    use super::super::{Ring, Step, all_reduce, ring};
+    use super::{Op, Place, Schedule, fuse};
 
     #[test]
     fn the_rings_all_reduce_has_one_step_less_than_its_halves() {
         for size in 2..=64 {
             let ring = Ring::natural(size);
             for me in 0..size {
-                let halves = [reduce_scatter(&ring, me), all_gather(&ring, me)];
+                let halves = ring::halves(&ring, me);
                 let fused = all_reduce(&ring, me);
                 let seam = size as usize - 1;
                 assert_eq!(fused.steps.len(), 2 * size as usize - 1);
-                assert_eq!(fused.chunks, size);
+                assert_eq!((fused.input, fused.output), (size, size));
                 // Nothing but the seam differs, and there it takes from the first and gives as
                 // the second.
                 assert_eq!(fused.steps[..seam], halves[0].steps[..seam]);
@@ -53,7 +60,8 @@ mod tests {
                 let step = fused.steps[seam];
                 let (last, next) = (halves[0].steps[seam], halves[1].steps[0]);
                 assert_eq!((step.op, step.last), (Op::RecvReduceCopySend, true));
-                assert_eq!((step.chunk, step.from, step.to), (me, last.from, next.to));
+                assert_eq!((step.src, step.dst), (Place::input(me), Place::output(me)));
+                assert_eq!((step.from, step.to), (last.from, next.to));
             }
         }
     }
@@ -63,27 +71,51 @@ mod tests {
     #[test]
     fn only_a_store_and_a_send_of_the_same_chunk_become_one() {
         let ring = Ring::natural(4);
-        let one = |op, chunk| Schedule { chunks: 4, steps: vec![ring.step(1, op, false, chunk)] };
+        let all = |steps| Schedule { steps, ..Schedule::new(4, 4) };
+        let one = |op, place| all(vec![ring.step(1, op, place)]);
+        let seam = Place::output(2);
         for first in Op::ALL {
             for second in Op::ALL {
-                for chunk in [2, 3] {
-                    let (a, b) = (one(first, 2), one(second, chunk));
+                for place in [seam, Place::output(3), Place::input(2)] {
+                    // Local steps that stay when places are moved.
+                    let [a, b] = [(first, seam), (second, place)].map(|(op, place)| {
+                        let local = |step: Step| step.into(Place::output(0));
+                        let mut one = one(op, place);
+                        if matches!(op, Op::Copy | Op::ReduceCopy) {
+                            one.steps[0] = local(one.steps[0]);
+                        }
+                        one
+                    });
                     let fused = fuse(a.clone(), b.clone());
-                    let expected = match (first, second, chunk) {
-                        (Op::RecvReduceCopy, Op::Send, 2) => one(Op::RecvReduceCopySend, 2).steps,
-                        (Op::Recv, Op::Send, 2) => one(Op::RecvCopySend, 2).steps,
+                    let expected = match (first, second) {
+                        (Op::RecvReduceCopy, Op::Send) if place == seam => {
+                            one(Op::RecvReduceCopySend, seam).steps
+                        }
+                        (Op::Recv, Op::Send) if place == seam => one(Op::RecvCopySend, seam).steps,
                         _ => [a.steps, b.steps].concat(),
                     };
-                    assert_eq!(fused, Schedule { chunks: 4, steps: expected });
+                    assert_eq!(fused, all(expected));
                 }
             }
         }
     }
 
     #[test]
+    fn each_part_keeps_its_scratch() {
+        let part = |like| {
+            let step = Step::new(Op::Copy, 0, Place::input(like)).into(Place::scratch(0));
+            Schedule { scratch: vec![Place::input(like)], steps: vec![step], ..Schedule::new(2, 2) }
+        };
+        let fused = fuse(part(0), part(1));
+        assert_eq!(fused.scratch, [Place::input(0), Place::input(1)]);
+        assert_eq!(fused.steps[0].dst, Place::scratch(0));
+        assert_eq!(fused.steps[1].dst, Place::scratch(1));
+    }
+
+    #[test]
     fn nothing_is_fused_with_nothing() {
-        let empty = || Schedule { chunks: 4, steps: Vec::new() };
-        let some = || reduce_scatter(&Ring::natural(4), 0);
+        let empty = || Schedule::new(4, 4);
+        let some = || all_reduce(&Ring::natural(4), 0);
         assert_eq!(fuse(empty(), empty()), empty());
         assert_eq!(fuse(some(), empty()), some());
         assert_eq!(fuse(empty(), some()), some());

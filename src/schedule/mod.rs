@@ -1,90 +1,72 @@
 //! A collective as data: the list of steps that one rank walks, made by a pure function.
 //! May touch: nothing. Laws: see `sim::check`, which proves every schedule made here.
 //!
-//! The step names are those of NCCL and MSCCLang; "copy" means "store in my buffer".
+//! The step names are those of NCCL and MSCCLang; "copy" means "store in my memory".
 
 mod collective;
 mod fuse;
 mod ring;
+mod step;
 
 pub use collective::Collective;
 pub use fuse::fuse;
 pub use ring::{Ring, all_gather, all_reduce, barrier, broadcast, reduce_scatter};
+pub use step::{Op, Order, Place, Space, Step};
 
-/// What a step does with a chunk: four questions, asked by everyone who walks a schedule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Op {
-    /// My buffer's chunk goes out.
-    Send = 0,
-    /// The incoming chunk is stored.
-    Recv,
-    /// The incoming chunk, reduced with mine, is stored.
-    RecvReduceCopy,
-    /// The incoming chunk, reduced with mine, goes out.
-    RecvReduceSend,
-    /// The incoming chunk, reduced with mine, is stored and goes out.
-    RecvReduceCopySend,
-    /// The incoming chunk is stored and goes out.
-    RecvCopySend,
+/// How many chunks an algorithm sends: what the sending steps of its schedules must add up to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Volume {
+    /// By one rank, at most.
+    pub most: u64,
+    /// By all together.
+    pub total: u64,
 }
 
-impl Op {
-    /// Every operation.
-    pub const ALL: [Self; 6] = [
-        Self::Send,
-        Self::Recv,
-        Self::RecvReduceCopy,
-        Self::RecvReduceSend,
-        Self::RecvReduceCopySend,
-        Self::RecvCopySend,
-    ];
-
-    /// Does it take a chunk from a peer?
-    #[must_use]
-    pub const fn receives(self) -> bool {
-        !matches!(self, Self::Send)
-    }
-
-    /// Does it combine what came with my own?
-    #[must_use]
-    pub const fn reduces(self) -> bool {
-        matches!(self, Self::RecvReduceCopy | Self::RecvReduceSend | Self::RecvReduceCopySend)
-    }
-
-    /// Does it write my buffer?
-    #[must_use]
-    pub const fn stores(self) -> bool {
-        !matches!(self, Self::Send | Self::RecvReduceSend)
-    }
-
-    /// Does it pass a chunk on to a peer?
-    #[must_use]
-    pub const fn sends(self) -> bool {
-        !matches!(self, Self::Recv | Self::RecvReduceCopy)
-    }
-}
-
-/// One step of one rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Step {
-    /// What is done.
-    pub op: Op,
-    /// Does this reduction bring the last contribution? Then the average divides here.
-    pub last: bool,
-    /// The chunk it is done to.
-    pub chunk: u32,
-    /// The rank a receiving step takes from; otherwise meaningless and equal to the own rank.
-    pub from: u32,
-    /// The rank a sending step gives to; otherwise meaningless and equal to the own rank.
-    pub to: u32,
-}
-
-/// The steps of one rank, and into how many chunks they take the buffer to be cut.
+/// The steps of one rank, and into how many chunks they take its memory to be cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
-    /// Chunks that a round is cut into.
-    pub chunks: u32,
+    /// Chunks of the input.
+    pub input: u32,
+    /// Chunks of the output.
+    pub output: u32,
+    /// For each chunk of the scratch the chunk (of input or output) that it is as long as. A
+    /// scratch chunk holds one round's piece, and the next round uses it again.
+    pub scratch: Vec<Place>,
     /// The steps, walked in order.
     pub steps: Vec<Step>,
+}
+
+impl Schedule {
+    /// Nothing to do, over so many chunks and no scratch.
+    #[must_use]
+    pub fn new(input: u32, output: u32) -> Self {
+        Self { input, output, scratch: Vec::new(), steps: Vec::new() }
+    }
+
+    /// The chunk of input or output that the chunk at `place` is as long as.
+    ///
+    /// # Panics
+    /// If there is no such scratch.
+    #[must_use]
+    pub fn like(&self, place: Place) -> Place {
+        match place.space {
+            Space::Scratch => self.scratch[place.chunk as usize],
+            Space::Input | Space::Output => place,
+        }
+    }
+
+    /// The same steps at other places: a part of a larger schedule. Copies that become copies of a
+    /// place to itself are left out.
+    #[must_use]
+    pub fn moved(mut self, input: u32, output: u32, to: impl Fn(Place) -> Place) -> Self {
+        (self.input, self.output) = (input, output);
+        for step in &mut self.steps {
+            (step.src, step.dst) = (to(step.src), to(step.dst));
+        }
+        self.steps.retain(|step| step.op != Op::Copy || step.src != step.dst);
+        for place in &mut self.scratch {
+            *place = to(*place);
+        }
+        self
+    }
 }

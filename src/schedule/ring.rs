@@ -5,7 +5,7 @@
 //! workstations", JPDC 69 (2009). Cost of all-reduce of m bytes over n ranks, latency a, seconds
 //! per byte b, reduction g: 2(n-1)a + 2(n-1)/n mb + (n-1)/n mg.
 
-use super::{Op, Schedule, Step, fuse};
+use super::{Collective, Op, Place, Schedule, Space, Step, Volume, fuse};
 
 /// The order in which the ring visits the ranks: each sends to the next, the last to the first.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,71 +49,111 @@ impl Ring {
         self.order[at.rem_euclid(self.order.len() as i64) as usize]
     }
 
-    pub(super) fn step(&self, me: u32, op: Op, last: bool, chunk: u32) -> Step {
+    /// A step of rank `me` between its neighbours.
+    pub(super) fn step(&self, me: u32, op: Op, place: Place) -> Step {
         let from = if op.receives() { self.after(me, -1) } else { me };
         let to = if op.sends() { self.after(me, 1) } else { me };
-        Step { op, last, chunk, from, to }
+        Step::new(op, me, place).from(from).to(to)
     }
 }
 
-/// Chunk r of the result ends at rank r: the chunk of the rank before me leaves first, mine
-/// arrives last, with every contribution.
+/// Input: a chunk per rank. Output: one chunk, the own one reduced over all ranks. The chunk of the
+/// rank before me leaves first, mine arrives last, with every contribution.
 #[must_use]
 pub fn reduce_scatter(ring: &Ring, me: u32) -> Schedule {
     let n = i64::from(ring.size());
     let mut steps = Vec::with_capacity(n as usize);
-    if n > 1 {
-        steps.push(ring.step(me, Op::Send, false, ring.after(me, -1)));
+    let mine = Place::input(me);
+    if n == 1 {
+        steps.push(ring.step(me, Op::Copy, mine).into(Place::output(0)));
+    } else {
+        steps.push(ring.step(me, Op::Send, Place::input(ring.after(me, -1))));
         for hop in 2..n {
-            steps.push(ring.step(me, Op::RecvReduceSend, false, ring.after(me, -hop)));
+            steps.push(ring.step(me, Op::RecvReduceSend, Place::input(ring.after(me, -hop))));
         }
-        steps.push(ring.step(me, Op::RecvReduceCopy, true, me));
+        steps.push(ring.step(me, Op::RecvReduceCopy, mine).into(Place::output(0)).last(true));
     }
-    Schedule { chunks: ring.size(), steps }
+    Schedule { steps, ..Schedule::new(ring.size(), 1) }
 }
 
-/// Rank r starts with chunk r, and every rank ends with all of them.
+/// Input: one chunk. Output: everybody's. The own one is put in its place while it travels.
 #[must_use]
 pub fn all_gather(ring: &Ring, me: u32) -> Schedule {
     let n = i64::from(ring.size());
-    let mut steps = Vec::with_capacity(n as usize);
+    let mut steps = Vec::with_capacity(n as usize + 1);
+    let mine = Place::input(0);
     if n > 1 {
-        steps.push(ring.step(me, Op::Send, false, me));
-        for hop in 1..n - 1 {
-            steps.push(ring.step(me, Op::RecvCopySend, false, ring.after(me, -hop)));
-        }
-        steps.push(ring.step(me, Op::Recv, false, ring.after(me, 1)));
+        steps.push(ring.step(me, Op::Send, mine));
     }
-    Schedule { chunks: ring.size(), steps }
+    steps.push(ring.step(me, Op::Copy, mine).into(Place::output(me)));
+    for hop in 1..n - 1 {
+        steps.push(ring.step(me, Op::RecvCopySend, Place::output(ring.after(me, -hop))));
+    }
+    if n > 1 {
+        steps.push(ring.step(me, Op::Recv, Place::output(ring.after(me, 1))));
+    }
+    Schedule { steps, ..Schedule::new(1, ring.size()) }
+}
+
+/// Reduce-scatter and all-gather as parts of an all-reduce: what the first leaves at the place of
+/// my chunk is what the second begins with.
+pub(super) fn halves(ring: &Ring, me: u32) -> [Schedule; 2] {
+    let n = ring.size();
+    let scattered = |place: Place| match place.space {
+        Space::Output => Place::output(me),
+        Space::Input | Space::Scratch => place,
+    };
+    let gathered = |place: Place| match place.space {
+        Space::Input => Place::output(me),
+        Space::Output | Space::Scratch => place,
+    };
+    [reduce_scatter(ring, me).moved(n, n, scattered), all_gather(ring, me).moved(n, n, gathered)]
 }
 
 /// Reduce-scatter, then all-gather, fused: 2n-1 steps.
 #[must_use]
 pub fn all_reduce(ring: &Ring, me: u32) -> Schedule {
-    fuse(reduce_scatter(ring, me), all_gather(ring, me))
+    let [scatter, gather] = halves(ring, me);
+    fuse(scatter, gather)
 }
 
 /// The root's buffer, a single chunk, goes down the ring; its slices follow each other.
 #[must_use]
 pub fn broadcast(ring: &Ring, me: u32, root: u32) -> Schedule {
-    let op = if me == root {
-        Op::Send
+    let mut steps = Vec::with_capacity(2);
+    let (mine, result) = (Place::input(0), Place::output(0));
+    if me == root {
+        if ring.size() > 1 {
+            steps.push(ring.step(me, Op::Send, mine));
+        }
+        steps.push(ring.step(me, Op::Copy, mine).into(result));
     } else if ring.after(me, 1) == root {
-        Op::Recv
+        steps.push(ring.step(me, Op::Recv, result));
     } else {
-        Op::RecvCopySend
-    };
-    let steps = if ring.size() > 1 { vec![ring.step(me, op, false, 0)] } else { Vec::new() };
-    Schedule { chunks: 1, steps }
+        steps.push(ring.step(me, Op::RecvCopySend, result));
+    }
+    Schedule { steps, ..Schedule::new(1, 1) }
 }
 
 /// The all-reduce of chunk 0 alone, a token: nobody has it back before everybody gave.
 #[must_use]
 pub fn barrier(ring: &Ring, me: u32) -> Schedule {
-    let mut schedule = all_reduce(ring, me);
-    schedule.chunks = 1;
-    schedule.steps.retain(|step| step.chunk == 0);
-    schedule
+    let mut steps = all_reduce(ring, me).steps;
+    steps.retain(|step| step.dst.chunk == 0);
+    Schedule { steps, ..Schedule::new(1, 1) }
+}
+
+/// What these schedules send: 2(n-1)/n of the buffer per rank for all-reduce, (n-1)/n for its
+/// halves, once the buffer for broadcast; a barrier's token goes round twice, but for its last hop.
+pub(super) fn volume(collective: Collective, size: u32) -> Volume {
+    let (n, hops) = (u64::from(size), u64::from(size - 1));
+    let [most, total] = match collective {
+        Collective::AllReduce => [2 * hops, 2 * hops * n],
+        Collective::ReduceScatter | Collective::AllGather => [hops, hops * n],
+        Collective::Broadcast { .. } => [1, hops],
+        Collective::Barrier => [2, 2 * hops],
+    };
+    Volume { most, total }
 }
 
 #[cfg(test)]

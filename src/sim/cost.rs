@@ -1,5 +1,5 @@
 //! How long a collective takes: the same walk, with a clock at every rank and a time in every slot.
-//! May touch: partition, schedule. Pure: the speeds are given, no clock is read.
+//! May touch: schedule. Pure: the speeds are given, no clock is read.
 //!
 //! A step keeps its rank busy for b seconds per byte (g more where it reduces), starts when its
 //! slots are there, and its message arrives a seconds after its end; so does the news that the
@@ -11,8 +11,7 @@
 use super::network::{At, Work, walk};
 use super::shape::Shape;
 use super::violation::Violation;
-use crate::partition::Partition;
-use crate::schedule::{Schedule, Step};
+use crate::schedule::{Collective, Op, Schedule, Step};
 
 /// How fast links and ranks are.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -25,7 +24,7 @@ pub struct Speed {
     pub reduce: f64,
 }
 
-/// Seconds until the last rank is done, all having started at 0, over links of `capacity` slots.
+/// Seconds until the last rank is done, in place, all having started at 0, over links of `shape`.
 /// `schedules` has one schedule per rank; they must obey the laws (see [`check`](super::check)).
 ///
 /// # Errors
@@ -34,20 +33,21 @@ pub struct Speed {
 /// # Panics
 /// If a step names a rank or a chunk that does not exist.
 pub fn cost(
+    collective: Collective,
     schedules: &[Schedule],
-    partition: &Partition,
-    capacity: usize,
+    shape: &Shape<'_>,
     speed: Speed,
 ) -> Result<f64, Violation> {
-    let chunks = schedules.first().map_or(0, |schedule| schedule.chunks);
-    let shape = Shape::of(partition, chunks, capacity);
-    let mut clocks = Clocks { partition, speed, now: vec![0.0; schedules.len()] };
-    walk(schedules, &shape, 0, &mut clocks)?;
+    let now = vec![0.0; schedules.len()];
+    let mut clocks = Clocks { collective, schedules, shape, speed, now };
+    walk(schedules, shape, 0, &mut clocks)?;
     Ok(clocks.now.into_iter().fold(0.0, f64::max))
 }
 
 struct Clocks<'a> {
-    partition: &'a Partition,
+    collective: Collective,
+    schedules: &'a [Schedule],
+    shape: &'a Shape<'a>,
     speed: Speed,
     /// The time at each rank.
     now: Vec<f64>,
@@ -64,10 +64,15 @@ impl Work for Clocks<'_> {
         incoming: Option<&mut f64>,
         outgoing: Option<&mut f64>,
     ) -> Result<(), Violation> {
-        let piece = self.partition.piece(at.round, step.chunk);
-        let bytes = self.partition.slices(piece).nth(at.slice).map_or(0, |slice| slice.len());
+        let rank = at.rank;
+        let [src, dst] = [step.src, step.dst].map(|it| self.collective.in_place(rank, it));
+        if step.op == Op::Copy && src == dst {
+            return Ok(());
+        }
+        let like = self.schedules[rank as usize].like(step.src);
+        let bytes = self.shape.bytes(rank, at.round, like, at.slice);
         let reduce = if step.op.reduces() { self.speed.reduce } else { 0.0 };
-        let now = &mut self.now[at.rank as usize];
+        let now = &mut self.now[rank as usize];
         for slot in [&incoming, &outgoing].into_iter().flatten() {
             *now = now.max(**slot);
         }
@@ -81,7 +86,7 @@ impl Work for Clocks<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Speed, Violation, cost};
+    use super::{Shape, Speed, Violation, cost};
     use crate::partition::{Partition, SlotShape};
     use crate::schedule::Collective;
     use crate::schedule::Ring;
@@ -96,7 +101,7 @@ mod tests {
         slots: usize,
     ) -> f64 {
         let schedules = collective.schedules(&Ring::natural(size));
-        let chunks = schedules[0].chunks as usize;
+        let chunks = schedules[0].input.max(schedules[0].output) as usize;
         let bytes = bytes / chunks / slices;
         let partition = Partition::even(
             bytes * slices * chunks,
@@ -106,7 +111,7 @@ mod tests {
             SlotShape { bytes, capacity: 2 * slices },
         );
         assert_eq!(partition.rounds(), 1);
-        cost(&schedules, &partition, slots, SPEED).unwrap()
+        cost(collective, &schedules, &Shape::of(&[partition], slots), SPEED).unwrap()
     }
 
     #[test]
@@ -144,6 +149,8 @@ mod tests {
         let ring = Ring::natural(4);
         let schedules = Collective::AllReduce.schedules(&ring);
         let partition = Partition::even(1024, 4, 4, 64, SlotShape { bytes: 64, capacity: 8 });
-        assert!(matches!(cost(&schedules, &partition, 4, SPEED), Err(Violation::Stuck(_))));
+        let shape = [partition];
+        let cost = cost(Collective::AllReduce, &schedules, &Shape::of(&shape, 4), SPEED);
+        assert!(matches!(cost, Err(Violation::Stuck(_))));
     }
 }

@@ -4,6 +4,7 @@
 
 mod check;
 mod collective;
+mod contents;
 mod cost;
 mod network;
 mod shape;

@@ -40,7 +40,7 @@ pub(super) trait Work {
 /// and chunks that exist.
 pub(super) fn walk<W: Work>(
     schedules: &[Schedule],
-    shape: &Shape,
+    shape: &Shape<'_>,
     seed: u64,
     work: &mut W,
 ) -> Result<(), Violation> {
@@ -81,7 +81,7 @@ const NONE: u32 = u32::MAX;
 
 struct Network<'a, T> {
     schedules: &'a [Schedule],
-    shape: &'a Shape,
+    shape: &'a Shape<'a>,
     places: Vec<At>,
     /// Who may be able to move.
     ready: Vec<u32>,
@@ -93,7 +93,7 @@ struct Network<'a, T> {
 }
 
 impl<'a, T: Clone + Default> Network<'a, T> {
-    fn new(schedules: &'a [Schedule], shape: &'a Shape) -> Self {
+    fn new(schedules: &'a [Schedule], shape: &'a Shape<'a>) -> Self {
         let size = schedules.len();
         let ranks = 0..size as u32;
         let places = ranks.clone().map(|rank| At { rank, ..At::default() }).collect();
@@ -112,11 +112,11 @@ impl<'a, T: Clone + Default> Network<'a, T> {
 
     /// Moves `rank` over what is empty to its next slice; `None` when it is done.
     fn settle(&mut self, rank: u32) -> Option<Step> {
-        let steps = &self.schedules[rank as usize].steps;
+        let schedule = &self.schedules[rank as usize];
         let at = &mut self.places[rank as usize];
-        while at.round < self.shape.rounds() {
-            while let Some(step) = steps.get(at.step) {
-                if self.shape.holds(at, step) {
+        while at.round < self.shape.rounds(rank) {
+            while let Some(step) = schedule.steps.get(at.step) {
+                if at.slice < self.shape.slices(rank, at.round, schedule.like(step.src)) {
                     return Some(*step);
                 }
                 (at.step, at.slice) = (at.step + 1, 0);

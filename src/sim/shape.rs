@@ -1,41 +1,38 @@
 //! How much there is to walk, counted in slices. May touch: partition, schedule. Law: it counts
-//! what `partition` cuts and cuts nothing itself.
+//! what `partition` cuts and cuts nothing itself. Chunks of the scratch are asked for by the chunk
+//! that each is as long as.
 
-use std::iter;
-
-use super::network::At;
 use crate::partition::Partition;
-use crate::schedule::Step;
+use crate::schedule::Place;
 
 /// How much is walked: the slices of every chunk in every round, and the slots of a link.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shape {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape<'a> {
     capacity: usize,
-    chunks: usize,
-    /// Where the slices of a round's chunk begin among all slices; one more at the end.
-    starts: Vec<usize>,
+    cut: Cut<'a>,
 }
 
-impl Shape {
-    /// Every one of `chunks` chunks has the same number of slices in each of `rounds` rounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cut<'a> {
+    Uniform {
+        rounds: usize,
+        slices: usize,
+    },
+    /// One for all ranks, or each rank's own.
+    Partitions(&'a [Partition<'a>]),
+}
+
+impl<'a> Shape<'a> {
+    /// Every chunk has the same number of slices, of one byte each, in each of `rounds` rounds.
     #[must_use]
-    pub fn uniform(rounds: usize, chunks: u32, slices: usize, capacity: usize) -> Self {
-        let chunks = chunks as usize;
-        Self { capacity, chunks, starts: (0..=rounds * chunks).map(|at| at * slices).collect() }
+    pub fn uniform(rounds: usize, slices: usize, capacity: usize) -> Self {
+        Self { capacity, cut: Cut::Uniform { rounds, slices } }
     }
 
-    /// What walking `partition`, cut into `chunks`, amounts to.
+    /// What walking `partitions` amounts to: one that is the same for all ranks, or one of each.
     #[must_use]
-    pub fn of(partition: &Partition, chunks: u32, capacity: usize) -> Self {
-        let mut starts = vec![0];
-        let mut end = 0;
-        for round in 0..partition.rounds() {
-            for chunk in 0..chunks {
-                end += partition.slices(partition.piece(round, chunk)).count();
-                starts.push(end);
-            }
-        }
-        Self { capacity, chunks: chunks as usize, starts }
+    pub fn of(partitions: &'a [Partition<'a>], capacity: usize) -> Self {
+        Self { capacity, cut: Cut::Partitions(partitions) }
     }
 
     /// Slots of every link.
@@ -43,38 +40,59 @@ impl Shape {
         self.capacity
     }
 
-    pub(super) fn chunks(&self) -> usize {
-        self.chunks
+    /// Are there as many partitions as `size` ranks need?
+    pub(super) fn fits(&self, size: usize) -> bool {
+        match self.cut {
+            Cut::Uniform { .. } => true,
+            Cut::Partitions(all) => all.len() == 1 || all.len() == size,
+        }
     }
 
-    /// How many slices a rank's buffer has.
-    pub(super) fn slices(&self) -> usize {
-        self.starts.last().copied().unwrap_or(0)
+    fn of_rank(&self, rank: u32) -> Option<&'a Partition<'a>> {
+        match self.cut {
+            Cut::Uniform { .. } => None,
+            Cut::Partitions([all]) => Some(all),
+            Cut::Partitions(each) => each.get(rank as usize),
+        }
     }
 
-    /// To which chunk each slice of a rank's buffer belongs.
-    pub(super) fn chunk_of_slices(&self) -> impl Iterator<Item = u32> {
-        self.starts.windows(2).enumerate().flat_map(|(piece, ends)| {
-            iter::repeat_n((piece % self.chunks) as u32, ends[1] - ends[0])
-        })
+    pub(super) fn rounds(&self, rank: u32) -> usize {
+        match self.cut {
+            Cut::Uniform { rounds, .. } => rounds,
+            Cut::Partitions(_) => self.of_rank(rank).map_or(0, Partition::rounds),
+        }
     }
 
-    /// The number of a slice among all of a rank's buffer.
-    pub(super) fn index(&self, at: &At, step: &Step) -> usize {
-        self.starts[self.piece(at, step)] + at.slice
+    /// Slices of one round's piece of a chunk, at most.
+    pub(super) fn most_slices(&self, rank: u32) -> usize {
+        match self.cut {
+            Cut::Uniform { slices, .. } => slices,
+            Cut::Partitions(_) => self.of_rank(rank).map_or(0, Partition::slices_per_round),
+        }
     }
 
-    fn piece(&self, at: &At, step: &Step) -> usize {
-        at.round * self.chunks + step.chunk as usize
+    /// Slices of one round's piece of a chunk.
+    pub(super) fn slices(&self, rank: u32, round: usize, place: Place) -> usize {
+        match (self.cut, self.of_rank(rank)) {
+            (Cut::Uniform { slices, .. }, _) => slices,
+            (_, Some(own)) => own.slices(own.piece(round, place).len()).count(),
+            (_, None) => 0,
+        }
     }
 
-    /// Is there such a slice?
-    pub(super) fn holds(&self, at: &At, step: &Step) -> bool {
-        let piece = self.piece(at, step);
-        self.starts[piece] + at.slice < self.starts[piece + 1]
+    /// Bytes of one slice of it; none if there is no such slice.
+    pub(super) fn bytes(&self, rank: u32, round: usize, place: Place, slice: usize) -> usize {
+        match (self.cut, self.of_rank(rank)) {
+            (Cut::Uniform { .. }, _) => 1,
+            (_, Some(own)) => {
+                own.slices(own.piece(round, place).len()).nth(slice).map_or(0, |part| part.len())
+            }
+            (_, None) => 0,
+        }
     }
 
-    pub(super) fn rounds(&self) -> usize {
-        (self.starts.len() - 1).checked_div(self.chunks).unwrap_or(0)
+    /// Bytes of a chunk, over all rounds; equal where nothing is cut.
+    pub(super) fn chunk(&self, rank: u32, place: Place) -> usize {
+        self.of_rank(rank).map_or(0, |own| own.bytes(place))
     }
 }

@@ -9,18 +9,23 @@ pub(super) struct Terms {
 
 struct Term {
     weight: u32,
-    /// For a fold: what came in, and what it met there.
+    /// For a fold: the left operand and the right one.
     of: Option<(u32, u32)>,
-    /// The latest fold in which this term came in, and the fold before it of the same incoming
-    /// term: a list that rarely has a second member.
+    /// If it reads, from left to right, the contributions of consecutive ranks: the first, and the
+    /// one after the last.
+    in_order: Option<(u32, u32)>,
+    /// The latest fold of which this term is the left operand, and the fold before it of the same
+    /// one: a list that rarely has a second member.
     latest: Option<u32>,
     before: Option<u32>,
 }
 
 impl Terms {
     pub(super) fn new(size: u32) -> Self {
-        let leaf = |weight| Term { weight, of: None, latest: None, before: None };
-        let all = (0..size).map(|_| leaf(1)).chain([leaf(0)]).collect();
+        let leaf =
+            |weight, in_order| Term { weight, of: None, in_order, latest: None, before: None };
+        let own = (0..size).map(|rank| leaf(1, Some((rank, rank + 1))));
+        let all = own.chain([leaf(0, None)]).collect();
         Self { size, all }
     }
 
@@ -28,22 +33,31 @@ impl Terms {
         self.size
     }
 
-    pub(super) fn fold(&mut self, incoming: u32, mine: u32) -> u32 {
-        let before = self.all[incoming as usize].latest;
+    pub(super) fn fold(&mut self, left: u32, right: u32) -> u32 {
+        let before = self.all[left as usize].latest;
         let mut known = before;
         while let Some(fold) = known {
             let term = &self.all[fold as usize];
-            if term.of == Some((incoming, mine)) {
+            if term.of == Some((left, right)) {
                 return fold;
             }
             known = term.before;
         }
         let new = self.all.len() as u32;
-        let weights = [incoming, mine].map(|term| self.weight(term));
-        let weight = weights[0].saturating_add(weights[1]);
-        self.all.push(Term { weight, of: Some((incoming, mine)), latest: None, before });
-        self.all[incoming as usize].latest = Some(new);
+        let weight = self.weight(left).saturating_add(self.weight(right));
+        let in_order = match (self.in_order(left), self.in_order(right)) {
+            (Some((first, seam)), Some((next, end))) if seam == next => Some((first, end)),
+            _ => None,
+        };
+        self.all.push(Term { weight, of: Some((left, right)), in_order, latest: None, before });
+        self.all[left as usize].latest = Some(new);
         new
+    }
+
+    /// If the term reads, from left to right, the contributions of consecutive ranks: the first,
+    /// and the one after the last.
+    pub(super) fn in_order(&self, term: u32) -> Option<(u32, u32)> {
+        self.all[term as usize].in_order
     }
 
     /// How many contributions it has, the same one counted as often as it is in there.
@@ -63,8 +77,8 @@ impl Terms {
         while let Some(term) = todo.pop() {
             if let Some(seen) = seen.get_mut(term as usize) {
                 *seen = true;
-            } else if let Some((incoming, mine)) = self.all[term as usize].of {
-                todo.extend([incoming, mine]);
+            } else if let Some((left, right)) = self.all[term as usize].of {
+                todo.extend([left, right]);
             }
         }
         seen.iter().all(|&seen| seen)
@@ -84,7 +98,7 @@ mod tests {
             assert!(!known[..number].contains(term));
         }
         let again = [(0, 1), (0, 2), (1, 0), (ab, 2), (ac, 1)];
-        assert_eq!(again.map(|(incoming, mine)| terms.fold(incoming, mine)), known);
+        assert_eq!(again.map(|(left, right)| terms.fold(left, right)), known);
     }
 
     #[test]

@@ -1,0 +1,279 @@
+//! What is where while a walk goes on: which contributions each slice of each memory holds.
+//! May touch: schedule. Laws: 1, 2, 3, 5, 7 and 8 are seen broken here.
+
+use super::check::Report;
+use super::collective::Expected;
+use super::network::{At, Work};
+use super::shape::Shape;
+use super::terms::Terms;
+use super::violation::Violation;
+use crate::schedule::{Collective, Op, Order, Place, Schedule, Space, Step};
+
+/// A term over the ranks' contributions to one round's piece of one chunk of their inputs.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+struct Value {
+    round: u32,
+    chunk: u32,
+    term: u32,
+}
+
+/// What a slot holds: a value, and the slice that it belongs to.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Message {
+    round: usize,
+    slice: usize,
+    bytes: usize,
+    chunk: u32,
+    value: Value,
+}
+
+/// What a slice of somebody's memory holds, which step stored it, if one did, and whether what it
+/// stored has been read.
+#[derive(Clone, Copy)]
+struct Cell {
+    value: Value,
+    stored: Option<u32>,
+    read: bool,
+}
+
+pub(super) struct Contents<'a> {
+    collective: Collective,
+    in_place: bool,
+    schedules: &'a [Schedule],
+    shape: &'a Shape<'a>,
+    terms: Terms,
+    /// Where the cells of each rank begin.
+    starts: Vec<usize>,
+    cells: Vec<Cell>,
+    report: Report,
+}
+
+impl<'a> Contents<'a> {
+    pub(super) fn new(
+        collective: Collective,
+        schedules: &'a [Schedule],
+        shape: &'a Shape<'a>,
+        in_place: bool,
+    ) -> Self {
+        let size = schedules.len() as u32;
+        let terms = Terms::new(size);
+        let garbage = Value { round: u32::MAX, chunk: u32::MAX, term: terms.garbage() };
+        let mut contents = Self {
+            collective,
+            in_place,
+            schedules,
+            shape,
+            terms,
+            starts: Vec::with_capacity(schedules.len()),
+            cells: Vec::new(),
+            report: Report { rank_order: true, ..Report::default() },
+        };
+        for (rank, schedule) in (0..).zip(schedules) {
+            let (rounds, slices) = (shape.rounds(rank), shape.most_slices(rank));
+            contents.starts.push(contents.cells.len());
+            let chunks = (schedule.input + schedule.output) as usize * rounds;
+            let len = contents.cells.len() + (chunks + schedule.scratch.len()) * slices;
+            contents.cells.resize(len, Cell { value: garbage, stored: None, read: false });
+        }
+        for rank in (0..size).filter(|&rank| collective.gives(rank)) {
+            for chunk in 0..schedules[rank as usize].input {
+                for round in 0..shape.rounds(rank) {
+                    for slice in 0..shape.most_slices(rank) {
+                        let at = At { rank, round, step: 0, slice };
+                        let index = contents.index(&at, Place::input(chunk));
+                        let value = Value { round: round as u32, chunk, term: rank };
+                        contents.cells[index].value = value;
+                    }
+                }
+            }
+        }
+        contents
+    }
+
+    /// The cell of a slice. The scratch has one round's cells.
+    fn index(&self, at: &At, place: Place) -> usize {
+        let rank = at.rank as usize;
+        let place = if self.in_place { self.collective.in_place(at.rank, place) } else { place };
+        let Schedule { input, output, .. } = self.schedules[rank];
+        let (rounds, chunk) = (self.shape.rounds(at.rank), place.chunk as usize);
+        let piece = match place.space {
+            Space::Input => chunk * rounds + at.round,
+            Space::Output => (input as usize + chunk) * rounds + at.round,
+            Space::Scratch => (input + output) as usize * rounds + chunk,
+        };
+        self.starts[rank] + piece * self.shape.most_slices(at.rank) + at.slice
+    }
+
+    fn read(&mut self, at: &At, place: Place) -> Value {
+        let index = self.index(at, place);
+        let cell = &mut self.cells[index];
+        cell.read = true;
+        cell.value
+    }
+
+    /// Law 3, while it happens.
+    fn store(&mut self, at: &At, step: &Step, value: Value) -> Result<(), Violation> {
+        let (rank, number) = (at.rank, at.step as u32);
+        let chunk = step.dst.chunk;
+        let needless = |step| Err(Violation::NeedlessStore { rank, chunk, step });
+        let asked = step.dst.space == Space::Scratch
+            || self.collective.expects(rank, chunk) != Expected::Untouched;
+        if !asked {
+            return needless(number);
+        }
+        let index = self.index(at, step.dst);
+        match self.cells[index] {
+            Cell { stored: Some(earlier), read: false, .. } => return needless(earlier),
+            _ => self.cells[index] = Cell { value, stored: Some(number), read: false },
+        }
+        self.report.stored += 1;
+        Ok(())
+    }
+
+    /// Two values as one, if they are of one piece; of two pieces nothing comes.
+    fn fold(&mut self, order: Order, incoming: Value, mine: Value) -> Value {
+        let (left, right) = match order {
+            Order::IncomingFirst => (incoming.term, mine.term),
+            Order::LocalFirst => (mine.term, incoming.term),
+        };
+        let same = (incoming.round, incoming.chunk) == (mine.round, mine.chunk);
+        let term = if same { self.terms.fold(left, right) } else { self.terms.garbage() };
+        Value { term, ..incoming }
+    }
+
+    /// Laws 1, 2, 7 and 8, and the rest of law 3, when all is done.
+    pub(super) fn verdict(mut self) -> Result<Report, Violation> {
+        let mut proven = Vec::new();
+        for rank in 0..self.schedules.len() as u32 {
+            self.unread(rank)?;
+            for chunk in 0..self.schedules[rank as usize].output {
+                let expected = self.collective.expects(rank, chunk);
+                if expected == Expected::Untouched {
+                    continue;
+                }
+                for round in 0..self.shape.rounds(rank) {
+                    let place = Place::output(chunk);
+                    for slice in 0..self.shape.slices(rank, round, place) {
+                        let at = At { rank, round, step: 0, slice };
+                        self.right(&at, chunk, expected, &mut proven)?;
+                    }
+                }
+            }
+        }
+        Ok(self.report)
+    }
+
+    /// Law 3: what was stored in the scratch and never read.
+    fn unread(&self, rank: u32) -> Result<(), Violation> {
+        for chunk in 0..self.schedules[rank as usize].scratch.len() as u32 {
+            for slice in 0..self.shape.most_slices(rank) {
+                let at = At { rank, slice, ..At::default() };
+                let cell = self.cells[self.index(&at, Place::scratch(chunk))];
+                if let Cell { stored: Some(step), read: false, .. } = cell {
+                    return Err(Violation::NeedlessStore { rank, chunk, step });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Is a slice of the output what it must be? `proven` has whose term is known to be right, by
+    /// slice: equal ones need no second look.
+    fn right(
+        &mut self,
+        at: &At,
+        chunk: u32,
+        expected: Expected,
+        proven: &mut Vec<Option<(u32, u32)>>,
+    ) -> Result<(), Violation> {
+        let Cell { value, stored: step, .. } = self.cells[self.index(at, Place::output(chunk))];
+        let rank = at.rank;
+        let incomplete = Err(Violation::Incomplete { rank, chunk, step });
+        let of = |chunk| value.round as usize == at.round && value.chunk == chunk;
+        match expected {
+            Expected::Untouched => Ok(()),
+            Expected::Copy { rank: owner, chunk } if of(chunk) && value.term == owner => Ok(()),
+            Expected::Sum(contribution) if of(contribution) => {
+                let (rounds, slices) = (self.shape.rounds(rank), self.shape.most_slices(rank));
+                let slice = (contribution as usize * rounds + at.round) * slices + at.slice;
+                if proven.len() <= slice {
+                    proven.resize(slice + 1, None);
+                }
+                match proven[slice] {
+                    Some((_, known)) if known == value.term => return Ok(()),
+                    Some((other, _)) => {
+                        self.prove(rank, chunk, value.term, step)?;
+                        return Err(Violation::Differs { rank, other, chunk });
+                    }
+                    None => proven[slice] = Some((rank, value.term)),
+                }
+                self.report.rank_order &= self.terms.in_order(value.term) == Some((0, self.size()));
+                self.prove(rank, chunk, value.term, step)
+            }
+            Expected::Copy { .. } | Expected::Sum(_) => incomplete,
+        }
+    }
+
+    fn size(&self) -> u32 {
+        self.schedules.len() as u32
+    }
+
+    fn prove(&self, rank: u32, chunk: u32, term: u32, step: Option<u32>) -> Result<(), Violation> {
+        if self.terms.weight(term) < self.size() {
+            Err(Violation::Incomplete { rank, chunk, step })
+        } else if !self.terms.full(term) || !self.terms.has_all(term) {
+            Err(Violation::Twice { rank, chunk, step })
+        } else {
+            Ok(())
+        }
+    }
+}
+
+impl Work for Contents<'_> {
+    type Slot = Message;
+
+    fn slice(
+        &mut self,
+        at: &At,
+        step: &Step,
+        incoming: Option<&mut Message>,
+        outgoing: Option<&mut Message>,
+    ) -> Result<(), Violation> {
+        let (rank, number) = (at.rank, at.step as u32);
+        let Step { op, src, dst, .. } = *step;
+        self.report.slices += 1;
+        let one = self.in_place
+            && self.collective.in_place(rank, src) == self.collective.in_place(rank, dst);
+        if op == Op::Copy && one {
+            return Ok(());
+        }
+        let like = self.schedules[rank as usize].like(src);
+        let bytes = self.shape.bytes(rank, at.round, like, at.slice);
+        let mut value = match incoming {
+            Some(message) => {
+                if (message.round, message.slice, message.bytes) != (at.round, at.slice, bytes) {
+                    let (chunk, from, got) = (dst.chunk, step.from, message.chunk);
+                    return Err(Violation::Order { rank, step: number, chunk, from, got });
+                }
+                message.value
+            }
+            None => self.read(at, src),
+        };
+        if op.reduces() {
+            let mine = self.read(at, if op.receives() { src } else { dst });
+            value = self.fold(step.order, value, mine);
+        }
+        if step.last != (op.reduces() && self.terms.full(value.term)) {
+            return Err(Violation::Last { rank, step: number, chunk: dst.chunk });
+        }
+        if op.stores() {
+            self.store(at, step, value)?;
+        }
+        if let Some(slot) = outgoing {
+            let (round, slice) = (at.round, at.slice);
+            *slot = Message { round, slice, bytes, chunk: dst.chunk, value };
+            self.report.sent += 1;
+        }
+        Ok(())
+    }
+}
