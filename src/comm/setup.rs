@@ -2,10 +2,10 @@
 //! May touch: config, rendezvous, link, plan.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use super::Communicator;
+use super::engine::Engine;
+use super::{Communicator, Seat};
 use crate::config::{Config, Transport};
 use crate::error::{Error, Peer, Result};
 use crate::link::tcp::{self, Settings, tune};
@@ -184,19 +184,10 @@ impl Communicator {
                 links[to].add_rx(from, rx);
             }
         }
-        let make = |((rank, links), planner)| Self {
-            rank,
-            local_rank: rank,
-            local_size: n,
-            peers: Arc::clone(&peers),
-            planner,
-            links,
-            patience: Patience::for_ranks(n),
-            timeout,
-            cache,
-            abort: Arc::new(AtomicBool::new(false)),
-            sequence: 0,
-            broken: None,
+        let make = |((rank, links), planner): ((usize, Links), _)| {
+            let (peers, transports) = (Arc::clone(&peers), links.transports());
+            let seat = Seat { rank, local_rank: rank, local_size: n, peers, transports };
+            Self::new(seat, Engine::new(planner, links, Patience::for_ranks(n), timeout, cache))
         };
         Ok(links.into_iter().enumerate().zip(planners).map(make).collect())
     }
@@ -213,20 +204,16 @@ impl Communicator {
         let rank = meeting.rank;
         let planner = Planner::new(ring, rank as u32, slots, least);
         let links = connect(&mut meeting, &planner, config, slots, deadline)?;
-        Ok(Self {
+        let seat = Seat {
             rank,
             local_rank: meeting.local_rank(),
             local_size: meeting.local_size(),
             peers: meeting.peers.iter().map(|info| info.peer()).collect(),
-            planner,
-            links,
-            patience: Patience::for_ranks(meeting.local_size()),
-            timeout: config.timeout,
-            cache: last_level_cache(),
-            abort: Arc::new(AtomicBool::new(false)),
-            sequence: 0,
-            broken: None,
-        })
+            transports: links.transports(),
+        };
+        let patience = Patience::for_ranks(meeting.local_size());
+        let engine = Engine::new(planner, links, patience, config.timeout, last_level_cache());
+        Ok(Self::new(seat, engine))
     }
 }
 
