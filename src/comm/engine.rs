@@ -4,9 +4,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use super::Seat;
+use super::options::Settings;
 use crate::element::ReduceOp;
 use crate::error::{Error, Place, Result};
 use crate::exec::{self, Call, Halt, Stop, Wait};
@@ -21,7 +21,6 @@ pub(super) struct Engine {
     pub(super) planner: Planner,
     pub(super) links: Links,
     pub(super) patience: Patience,
-    pub(super) timeout: Duration,
     /// Bytes of the last cache; larger results are stored past it.
     pub(super) cache: usize,
     pub(super) abort: Arc<AtomicBool>,
@@ -33,21 +32,16 @@ pub(super) struct Engine {
 
 impl Engine {
     /// Before the first call.
-    pub(super) fn new(
-        planner: Planner,
-        links: Links,
-        patience: Patience,
-        timeout: Duration,
-        cache: usize,
-    ) -> Self {
+    pub(super) fn new(planner: Planner, links: Links, patience: Patience, cache: usize) -> Self {
         let abort = Arc::new(AtomicBool::new(false));
-        Self { planner, links, patience, timeout, cache, abort, sequence: 0, broken: None }
+        Self { planner, links, patience, cache, abort, sequence: 0, broken: None }
     }
 
     /// Walks the plan for `request` over `buffer`.
     pub(super) fn run(
         &mut self,
         seat: &Seat,
+        settings: &Settings,
         request: &Request,
         buffer: &Buffer<'_>,
     ) -> Result<()> {
@@ -56,27 +50,39 @@ impl Engine {
             return Err(Error::Broken { call: name, first: first.clone() });
         }
         self.sequence += 1;
+        let sequence = self.sequence;
+        let _span = settings.tag.as_deref().map(|tag| {
+            let (rank, count) = (seat.rank, request.count);
+            tracing::debug_span!("call", name, tag, rank, sequence, count).entered()
+        });
         if self.abort.load(Ordering::Relaxed) {
             let halt = Halt { stop: Stop::Aborted, step: 0, peer: seat.rank };
-            return Err(self.fail(seat, name, halt));
+            return Err(self.fail(seat, settings, name, halt));
         }
         let plan = self.planner.plan(request);
-        let frame =
-            Frame { len: 0, epoch: 0, sequence: self.sequence, fingerprint: plan.fingerprint };
+        let frame = Frame { len: 0, epoch: 0, sequence, fingerprint: plan.fingerprint };
         let op = request.op.unwrap_or(ReduceOp::Max);
         let kernel = Kernel::select(request.dtype, op, seat.peers.len());
         let streaming = request.count * request.dtype.size() >= self.cache;
         let (schedule, partition) = (plan.schedule, plan.partition);
         let call = Call { schedule, partition, frame, kernel, streaming };
-        let wait = Wait::new(&self.patience, self.timeout, &self.abort);
-        exec::run(&call, buffer, &mut self.links, &wait).map_err(|halt| self.fail(seat, name, halt))
+        let wait = Wait::new(&self.patience, settings.timeout, &self.abort);
+        exec::run(&call, buffer, &mut self.links, &wait)
+            .map_err(|halt| self.fail(seat, settings, name, halt))
     }
 
     #[cold]
-    fn fail(&mut self, seat: &Seat, operation: &'static str, halt: Halt) -> Error {
+    fn fail(
+        &mut self,
+        seat: &Seat,
+        settings: &Settings,
+        operation: &'static str,
+        halt: Halt,
+    ) -> Error {
         let Halt { stop, step, peer } = halt;
         let (rank, host) = (seat.rank, seat.peers[seat.rank].host.clone());
-        let at = Box::new(Place { rank, host, operation, sequence: self.sequence, step });
+        let tag = settings.tag.as_deref().map(str::to_owned);
+        let at = Box::new(Place { rank, host, operation, sequence: self.sequence, tag, step });
         let peer = Box::new(seat.peers[peer].clone());
         let error = match stop {
             Stop::Aborted => Error::Aborted { at },

@@ -2,16 +2,21 @@
 //! May touch: everything below; the only room that applications see.
 
 mod engine;
+mod group;
+mod options;
 mod pending;
 mod queue;
 mod setup;
+mod threads;
 mod verbs;
 mod worker;
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
+pub use options::{CallOptions, With};
 pub use pending::Pending;
 pub use queue::Queue;
 pub use setup::Builder;
@@ -19,7 +24,10 @@ pub use setup::Builder;
 use crate::error::{Peer, Result};
 use crate::memory::Buffer;
 use crate::plan::Request;
+use crate::rendezvous::Meeting;
 use engine::Engine;
+use options::Settings;
+use threads::Group;
 use worker::Worker;
 
 /// A group of ranks that call the same collectives in the same order.
@@ -37,6 +45,7 @@ use worker::Worker;
 /// # Ok::<(), ringreduce::Error>(())
 /// ```
 ///
+/// [`Self::split`] and [`Self::duplicate`] make more of one, which may be used at the same time.
 /// [`Self::scope`] and [`Self::nonblocking`] start operations and go on. Dropping a communicator
 /// waits for those that it started.
 pub struct Communicator {
@@ -45,6 +54,7 @@ pub struct Communicator {
     engine: Option<Engine>,
     /// From the first operation for owned buffers on.
     worker: Option<Worker>,
+    settings: Settings,
     abort: Arc<AtomicBool>,
 }
 
@@ -55,6 +65,15 @@ struct Seat {
     local_size: usize,
     peers: Arc<[Peer]>,
     transports: Vec<&'static str>,
+    origin: Origin,
+}
+
+/// How its ranks met; some of them meet again in the same way.
+enum Origin {
+    /// As processes.
+    Processes(Box<Meeting>),
+    /// As threads of this process.
+    Threads(Arc<Group>),
 }
 
 /// Ends the pending call of one communicator, from any thread.
@@ -70,9 +89,9 @@ impl AbortHandle {
 }
 
 impl Communicator {
-    fn new(seat: Seat, engine: Engine) -> Self {
-        let abort = Arc::clone(&engine.abort);
-        Self { seat: Arc::new(seat), engine: Some(engine), worker: None, abort }
+    fn new(seat: Seat, engine: Engine, timeout: Duration) -> Self {
+        let (settings, abort) = (Settings { timeout, tag: None }, Arc::clone(&engine.abort));
+        Self { seat: Arc::new(seat), engine: Some(engine), worker: None, settings, abort }
     }
 
     /// This rank, from 0.
@@ -130,7 +149,7 @@ impl Communicator {
             self.come_home();
         }
         match &mut self.engine {
-            Some(engine) => engine.run(&self.seat, request, buffer),
+            Some(engine) => engine.run(&self.seat, &self.settings, request, buffer),
             None => Err(worker::lost(request.collective.name())),
         }
     }

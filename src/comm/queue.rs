@@ -7,6 +7,7 @@ use std::io;
 use std::sync::mpsc::Sender;
 
 use super::Communicator;
+use super::options::Settings;
 use super::pending::{Pending, pair};
 use super::worker::Job;
 use crate::element::{Element, ReduceOp};
@@ -18,7 +19,11 @@ use crate::error::{Error, Result};
 /// Buffers are whatever lends a slice (`&mut [T]`, `&mut Vec<T>`, `Vec<T>`, `Box<[T]>`, ...) and
 /// lives for `'env`; [`Pending::wait`] gives them back. [`Communicator::scope`] makes one for
 /// borrowed buffers, [`Communicator::nonblocking`] for owned ones.
-pub struct Queue<'q, 'env: 'q>(State<'q, 'env>);
+pub struct Queue<'q, 'env: 'q> {
+    state: State<'q, 'env>,
+    /// What the operations started here go by.
+    settings: Settings,
+}
 
 /// Brings the engine to a worker.
 type Open<'q, 'env> = Box<dyn FnOnce() -> io::Result<&'q Sender<Job<'env>>> + 'q>;
@@ -33,8 +38,11 @@ enum State<'q, 'env: 'q> {
 
 impl<'q, 'env: 'q> Queue<'q, 'env> {
     /// One whose worker is found by `open` when the first operation is started.
-    pub(super) fn new(open: impl FnOnce() -> io::Result<&'q Sender<Job<'env>>> + 'q) -> Self {
-        Self(State::Idle(Box::new(open)))
+    pub(super) fn new(
+        settings: Settings,
+        open: impl FnOnce() -> io::Result<&'q Sender<Job<'env>>> + 'q,
+    ) -> Self {
+        Self { state: State::Idle(Box::new(open)), settings }
     }
 
     /// Starts any operation: `work` runs with the communicator and `buffers`, which the result
@@ -60,10 +68,12 @@ impl<'q, 'env: 'q> Queue<'q, 'env> {
         match self.jobs() {
             Err(error) => answer.give(Err(error)),
             Ok(jobs) => {
-                let mut buffers = buffers;
+                let (mut buffers, settings) = (buffers, self.settings.clone());
                 // Sent in vain, the job is dropped, and its answer says so.
                 let _ = jobs.send(Box::new(move |comm| {
+                    let before = std::mem::replace(&mut comm.settings, settings);
                     let result = work(comm, &mut buffers);
+                    comm.settings = before;
                     answer.give(result.map(|()| buffers));
                 }));
             }
@@ -73,12 +83,12 @@ impl<'q, 'env: 'q> Queue<'q, 'env> {
 
     fn jobs(&mut self) -> Result<&'q Sender<Job<'env>>> {
         let failed = State::Failed(io::ErrorKind::Other);
-        let opened = match std::mem::replace(&mut self.0, failed) {
+        let opened = match std::mem::replace(&mut self.state, failed) {
             State::Idle(open) => open(),
             State::Open(jobs) => Ok(jobs),
             State::Failed(kind) => Err(kind.into()),
         };
-        self.0 = match &opened {
+        self.state = match &opened {
             Ok(jobs) => State::Open(jobs),
             Err(error) => State::Failed(error.kind()),
         };
@@ -136,7 +146,7 @@ verbs! {
 
 impl fmt::Debug for Queue<'_, '_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = match self.0 {
+        let state = match self.state {
             State::Idle(_) => "idle",
             State::Open(_) => "open",
             State::Failed(_) => "failed",

@@ -122,10 +122,10 @@ impl Communicator {
     /// An operation that fails makes the later ones fail with [`Error::Broken`]. If `work` panics,
     /// the operations are aborted and the communicator is of no more use.
     pub fn scope<'env, R>(&mut self, work: impl for<'q> FnOnce(&mut Queue<'q, 'env>) -> R) -> R {
-        let abort = self.abort_handle();
+        let (abort, settings) = (self.abort_handle(), self.settings.clone());
         thread::scope(|threads| {
             let mut jobs = None;
-            let mut queue = Queue::new(|| {
+            let mut queue = Queue::new(settings, || {
                 let (sender, receiver) = channel();
                 let thread = thread::Builder::new().name("ringreduce-scope".into());
                 thread.spawn_scoped(threads, || serve(self, receiver))?;
@@ -163,7 +163,7 @@ impl Communicator {
     /// # Ok::<(), ringreduce::Error>(())
     /// ```
     pub fn nonblocking(&mut self) -> Queue<'_, 'static> {
-        Queue::new(|| self.go_away())
+        Queue::new(self.settings.clone(), || self.go_away())
     }
 
     /// Gives the engine to the worker that stays; where its jobs go.
@@ -177,7 +177,8 @@ impl Communicator {
             Some(jobs) => jobs,
             None => {
                 let (seat, abort) = (Arc::clone(&self.seat), Arc::clone(&self.abort));
-                let comm = Self { seat, engine: self.engine.take(), worker: None, abort };
+                let settings = self.settings.clone();
+                let comm = Self { seat, engine: self.engine.take(), worker: None, settings, abort };
                 let (sender, receiver) = channel();
                 let sent = worker.away.send((comm, receiver));
                 sent.map_err(|_| io::Error::other("it ended"))?;
