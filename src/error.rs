@@ -36,14 +36,20 @@ pub struct Place {
     pub operation: &'static str,
     /// The number of the call on this communicator, from 1.
     pub sequence: u64,
+    /// What the caller says that the call is for.
+    pub tag: Option<String>,
     /// The step of the schedule, from 0.
     pub step: usize,
 }
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { rank, host, operation, sequence, step } = self;
-        write!(f, "rank {rank} (host {host}) in {operation} #{sequence}, step {step}")
+        let Self { rank, host, operation, sequence, tag, step } = self;
+        write!(f, "rank {rank} (host {host}) in {operation} #{sequence}")?;
+        if let Some(tag) = tag {
+            write!(f, " {tag:?}")?;
+        }
+        write!(f, ", step {step}")
     }
 }
 

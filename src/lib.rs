@@ -33,7 +33,7 @@ pub mod sim;
 mod sync;
 
 #[cfg(feature = "host")]
-pub use comm::{AbortHandle, Builder, Communicator};
+pub use comm::{AbortHandle, Builder, CallOptions, Communicator, Pending, Queue, With};
 #[cfg(feature = "host")]
 pub use config::Transport;
 pub use element::{DataType, Element, ReduceOp, bf16, f16};

@@ -1,48 +1,79 @@
 //! The communicator: the public verbs. Each checks its arguments, takes a plan and has it walked.
 //! May touch: everything below; the only room that applications see.
 
+mod engine;
+mod group;
+mod options;
+mod pending;
+mod queue;
 mod setup;
+mod threads;
 mod verbs;
+mod worker;
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+pub use options::{CallOptions, With};
+pub use pending::Pending;
+pub use queue::Queue;
 pub use setup::Builder;
 
-use crate::element::ReduceOp;
-use crate::error::{Error, Peer, Place, Result};
-use crate::exec::{self, Call, Halt, Stop, Wait};
-use crate::kernel::Kernel;
-use crate::link::{Fault, Frame, Links};
+use crate::error::{Peer, Result};
 use crate::memory::Buffer;
-use crate::plan::{Planner, Request};
-use crate::sync::Patience;
+use crate::plan::Request;
+use crate::rendezvous::Meeting;
+use engine::Engine;
+use options::Settings;
+use threads::Group;
+use worker::Worker;
 
 /// A group of ranks that call the same collectives in the same order.
 ///
 /// Every method that communicates takes `&mut self`: one rank is one thread of control, and using
 /// it from two threads at once does not compile. After an error that is not about an argument the
 /// communicator is of no more use, and says so.
+///
+/// ```compile_fail,E0499
+/// # let mut comm = ringreduce::Communicator::from_env()?;
+/// std::thread::scope(|scope| {
+///     scope.spawn(|| comm.barrier());
+///     scope.spawn(|| comm.barrier());
+/// });
+/// # Ok::<(), ringreduce::Error>(())
+/// ```
+///
+/// [`Self::split`] and [`Self::duplicate`] make more of one, which may be used at the same time.
+/// [`Self::scope`] and [`Self::nonblocking`] start operations and go on. Dropping a communicator
+/// waits for those that it started.
 pub struct Communicator {
+    seat: Arc<Seat>,
+    /// With the worker while operations are pending.
+    engine: Option<Engine>,
+    /// From the first operation for owned buffers on.
+    worker: Option<Worker>,
+    settings: Settings,
+    abort: Arc<AtomicBool>,
+}
+
+/// Which rank this is, and who the others are.
+struct Seat {
     rank: usize,
     local_rank: usize,
     local_size: usize,
     peers: Arc<[Peer]>,
-    planner: Planner,
-    links: Links,
-    patience: Patience,
-    timeout: Duration,
-    /// What plans keep what is on its way in; as long as any plan so far has needed.
-    scratch: Vec<u8>,
-    /// Bytes of the last cache; larger results are stored past it.
-    cache: usize,
-    abort: Arc<AtomicBool>,
-    /// Calls made so far.
-    sequence: u64,
-    /// The first failure, after which nothing works any more.
-    broken: Option<String>,
+    transports: Vec<&'static str>,
+    origin: Origin,
+}
+
+/// How its ranks met; some of them meet again in the same way.
+enum Origin {
+    /// As processes.
+    Processes(Box<Meeting>),
+    /// As threads of this process.
+    Threads(Arc<Group>),
 }
 
 /// Ends the pending call of one communicator, from any thread.
@@ -50,55 +81,60 @@ pub struct Communicator {
 pub struct AbortHandle(Arc<AtomicBool>);
 
 impl AbortHandle {
-    /// The rank's pending call, or else its next one, fails with [`Error::Aborted`]. Returns at
-    /// once.
+    /// The rank's pending call, or else its next one, fails with
+    /// [`Error::Aborted`](crate::Error::Aborted). Returns at once.
     pub fn abort(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
 impl Communicator {
+    fn new(seat: Seat, engine: Engine, timeout: Duration) -> Self {
+        let (settings, abort) = (Settings { timeout, tag: None }, Arc::clone(&engine.abort));
+        Self { seat: Arc::new(seat), engine: Some(engine), worker: None, settings, abort }
+    }
+
     /// This rank, from 0.
     #[must_use]
     pub fn rank(&self) -> usize {
-        self.rank
+        self.seat.rank
     }
 
     /// How many ranks there are.
     #[must_use]
     pub fn size(&self) -> usize {
-        self.peers.len()
+        self.seat.peers.len()
     }
 
     /// This rank's number among those on its host, from 0.
     #[must_use]
     pub fn local_rank(&self) -> usize {
-        self.local_rank
+        self.seat.local_rank
     }
 
     /// How many ranks there are on this host.
     #[must_use]
     pub fn local_size(&self) -> usize {
-        self.local_size
+        self.seat.local_size
     }
 
     /// The name of this rank's host.
     #[must_use]
     pub fn host(&self) -> &str {
-        &self.peers[self.rank].host
+        &self.seat.peers[self.seat.rank].host
     }
 
     /// All ranks, with their hosts and processes.
     #[must_use]
     pub fn peers(&self) -> &[Peer] {
-        &self.peers
+        &self.seat.peers
     }
 
     /// What this rank's links run over, each kind once: `shm`, `tcp` or, between threads of one
     /// process, `threads`. Empty in a world of one.
     #[must_use]
     pub fn transports(&self) -> Vec<&'static str> {
-        self.links.transports()
+        self.seat.transports.clone()
     }
 
     /// A handle that ends this rank's pending call from another thread.
@@ -107,69 +143,27 @@ impl Communicator {
         AbortHandle(Arc::clone(&self.abort))
     }
 
-    /// Walks the plan for `request` over `buffer`.
+    /// Walks the plan for `request` over `buffer`, after all operations that are pending.
     fn run(&mut self, request: &Request, buffer: Buffer<'_>) -> Result<()> {
-        let name = request.collective.name();
-        if let Some(first) = &self.broken {
-            return Err(Error::Broken { call: name, first: first.clone() });
+        if self.engine.is_none() {
+            self.come_home();
         }
-        self.sequence += 1;
-        if self.abort.load(Ordering::Relaxed) {
-            return Err(self.fail(name, Halt { stop: Stop::Aborted, step: 0, peer: self.rank }));
+        match &mut self.engine {
+            Some(engine) => engine.run(&self.seat, &self.settings, request, buffer),
+            None => Err(worker::lost(request.collective.name())),
         }
-        let world = self.peers.len();
-        let plan = self.planner.plan(request);
-        let frame =
-            Frame { len: 0, epoch: 0, sequence: self.sequence, fingerprint: plan.fingerprint };
-        let op = request.op.unwrap_or(ReduceOp::Max);
-        let kernel = Kernel::select(request.dtype, op, world);
-        let streaming = request.count * request.dtype.size() >= self.cache;
-        let (schedule, partition) = (plan.schedule, plan.partition);
-        if self.scratch.len() < partition.scratch_bytes() {
-            self.scratch.resize(partition.scratch_bytes(), 0);
-        }
-        let buffer = buffer.with_scratch(&mut self.scratch);
-        let call = Call { schedule, partition, frame, kernel, streaming };
-        let wait = Wait::new(&self.patience, self.timeout, &self.abort);
-        exec::run(&call, &buffer, &mut self.links, &wait).map_err(|halt| self.fail(name, halt))
-    }
-
-    #[cold]
-    fn fail(&mut self, operation: &'static str, halt: Halt) -> Error {
-        let Halt { stop, step, peer } = halt;
-        let (rank, host) = (self.rank, self.host().to_owned());
-        let at = Box::new(Place { rank, host, operation, sequence: self.sequence, step });
-        let peer = Box::new(self.peers[peer].clone());
-        let error = match stop {
-            Stop::Aborted => Error::Aborted { at },
-            Stop::Timeout(after) => Error::Timeout { at, peer, after },
-            Stop::Fault(Fault::Lost(evidence)) => Error::PeerLost { at, peer, evidence },
-            Stop::Fault(Fault::Mismatch { field: "fingerprint", ours, theirs }) => {
-                let field = "the digest of collective, type, operation, count and root";
-                let (ours, theirs) = (format!("{ours:016x}"), format!("{theirs:016x}"));
-                Error::Mismatch { at, peer, field, ours, theirs }
-            }
-            Stop::Fault(Fault::Mismatch { field, ours, theirs }) => {
-                let (ours, theirs) = (ours.to_string(), theirs.to_string());
-                Error::Mismatch { at, peer, field, ours, theirs }
-            }
-        };
-        self.broken = Some(error.to_string());
-        // The neighbours learn by the closing of the links that this rank has failed.
-        self.links = Links::new(self.peers.len());
-        error
     }
 }
 
 impl fmt::Debug for Communicator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Communicator")
-            .field("rank", &self.rank)
-            .field("size", &self.size())
-            .field("host", &self.host())
-            .field("links", &self.links)
-            .field("calls", &self.sequence)
-            .field("broken", &self.broken)
-            .finish_non_exhaustive()
+        let mut out = f.debug_struct("Communicator");
+        out.field("rank", &self.rank()).field("size", &self.size()).field("host", &self.host());
+        if let Some(engine) = &self.engine {
+            out.field("links", &engine.links)
+                .field("calls", &engine.sequence)
+                .field("broken", &engine.broken);
+        }
+        out.finish_non_exhaustive()
     }
 }

@@ -2,23 +2,24 @@
 //! May touch: config, rendezvous, link, plan.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use super::Communicator;
+use super::engine::Engine;
+use super::threads::{Group, Ready};
+use super::{Communicator, Origin, Seat};
 use crate::config::{Config, Transport};
 use crate::error::{Error, Peer, Result};
 use crate::link::tcp::{self, Settings, tune};
-use crate::link::{Links, loopback, shm};
+use crate::link::{Links, shm};
 use crate::partition::SlotShape;
 use crate::plan::Planner;
 use crate::rendezvous::{Meeting, PairKey, Streams, meet};
 use crate::schedule::Ring;
-use crate::sync::{Patience, cpus};
+use crate::sync::Patience;
 
 /// 64 KiB x 16 stays in a core's cache and was best or near it for every size and world measured
 /// on shared memory.
-const SHM_SLOTS: SlotShape = SlotShape { bytes: 64 << 10, capacity: 16 };
+pub(super) const SHM_SLOTS: SlotShape = SlotShape { bytes: 64 << 10, capacity: 16 };
 
 /// A system call per slot wants larger ones, as soon as any link runs over TCP.
 const TCP_SLOTS: SlotShape = SlotShape { bytes: 1 << 20, capacity: 4 };
@@ -26,13 +27,13 @@ const TCP_SLOTS: SlotShape = SlotShape { bytes: 1 << 20, capacity: 4 };
 /// The shortest chunk worth a message of its own. Where ranks have to take turns on a CPU each
 /// message costs a turn, and a ring makes 2n(n-1) of them unless it leaves chunks empty: with four
 /// ranks a CPU, 512 bytes over TCP took 510 us in eight chunks and 115 us in one.
-fn least_chunk(tcp: bool, crowding: usize) -> usize {
+pub(super) fn least_chunk(tcp: bool, crowding: usize) -> usize {
     let (alone, crowded) = if tcp { (4 << 10, 4 << 10) } else { (256, 1 << 10) };
     if crowding == 1 { alone } else { (crowded * crowding * crowding).min(64 << 10) }
 }
 
 /// Bytes of the cache that all CPUs share; results that exceed it are stored past it.
-fn last_level_cache() -> usize {
+pub(super) fn last_level_cache() -> usize {
     let size = std::fs::read_to_string("/sys/devices/system/cpu/cpu0/cache/index3/size");
     let kilobytes = size.ok().and_then(|text| text.trim().strip_suffix('K')?.parse().ok());
     kilobytes.unwrap_or(32 << 10) << 10
@@ -171,40 +172,20 @@ impl Communicator {
         let pid = std::process::id();
         let peers: Arc<[Peer]> =
             (0..n).map(|rank| Peer { rank, host: host.clone(), pid }).collect();
-        let ring = Ring::natural(n as u32);
-        let least = least_chunk(false, n.div_ceil(cpus()));
-        let cache = last_level_cache();
-        let planner = |rank| Planner::new(ring.clone(), rank as u32, SHM_SLOTS, least);
-        let planners: Vec<Planner> = (0..n).map(planner).collect();
-        let mut links: Vec<Links> = (0..n).map(|_| Links::new(n)).collect();
-        for (from, planner) in planners.iter().enumerate() {
-            for to in planner.peers().0.into_iter().map(|to| to as usize) {
-                let (tx, rx) = loopback::pair(SHM_SLOTS)?;
-                links[from].add_tx(to, tx);
-                links[to].add_rx(from, rx);
-            }
-        }
-        let make = |((rank, links), planner)| Self {
-            rank,
-            local_rank: rank,
-            local_size: n,
-            peers: Arc::clone(&peers),
-            planner,
-            links,
-            patience: Patience::for_ranks(n),
-            timeout,
-            scratch: Vec::new(),
-            cache,
-            abort: Arc::new(AtomicBool::new(false)),
-            sequence: 0,
-            broken: None,
-        };
-        Ok(links.into_iter().enumerate().zip(planners).map(make).collect())
+        let group = Group::new(n);
+        let ready = |rank| Ready::new(Arc::clone(&group), rank, Arc::clone(&peers));
+        let ready: Vec<_> = (0..n).map(ready).collect::<Result<_>>()?;
+        ready.into_iter().map(|rank| rank.meet(timeout)).collect()
     }
 
     fn meet(config: &Config) -> Result<Self> {
-        let deadline = Instant::now() + config.timeout;
-        let mut meeting = meet(config)?;
+        Self::open(meet(config)?)
+    }
+
+    /// The communicator of those who met, once its links are open.
+    pub(super) fn open(mut meeting: Meeting) -> Result<Self> {
+        let timeout = meeting.config().timeout;
+        let deadline = Instant::now() + timeout;
         let order = meeting.ring_order().into_iter().map(|rank| rank as u32).collect();
         let ring = Ring::new(order).ok_or_else(|| {
             Error::io("ordering the ring", std::io::Error::other("the hosts' ranks overlap"))
@@ -213,22 +194,18 @@ impl Communicator {
         let least = least_chunk(meeting.needs_tcp(), meeting.crowding());
         let rank = meeting.rank;
         let planner = Planner::new(ring, rank as u32, slots, least);
-        let links = connect(&mut meeting, &planner, config, slots, deadline)?;
-        Ok(Self {
+        let links = connect(&mut meeting, &planner, slots, deadline)?;
+        meeting.close_doors();
+        let patience = Patience::for_ranks(meeting.residents());
+        let seat = Seat {
             rank,
             local_rank: meeting.local_rank(),
             local_size: meeting.local_size(),
             peers: meeting.peers.iter().map(|info| info.peer()).collect(),
-            planner,
-            links,
-            patience: Patience::for_ranks(meeting.local_size()),
-            timeout: config.timeout,
-            scratch: Vec::new(),
-            cache: last_level_cache(),
-            abort: Arc::new(AtomicBool::new(false)),
-            sequence: 0,
-            broken: None,
-        })
+            transports: links.transports(),
+            origin: Origin::Processes(Box::new(meeting)),
+        };
+        Ok(Self::new(seat, Engine::new(planner, links, patience, last_level_cache()), timeout))
     }
 }
 
@@ -236,7 +213,6 @@ impl Communicator {
 fn connect(
     meeting: &mut Meeting,
     planner: &Planner,
-    config: &Config,
     slots: SlotShape,
     deadline: Instant,
 ) -> Result<Links> {
@@ -249,7 +225,8 @@ fn connect(
     let dial: Vec<_> = to.into_iter().map(|to| PairKey { from: me, to: to as usize }).collect();
     let accept: Vec<_> =
         from.into_iter().map(|from| PairKey { from: from as usize, to: me }).collect();
-    let settings = Settings { congestion: config.tcp_congestion.clone(), ..Settings::default() };
+    let congestion = meeting.config().tcp_congestion.clone();
+    let settings = Settings { congestion, ..Settings::default() };
     for connection in meeting.connect(&dial, &accept)? {
         let PairKey { from, to } = connection.pair;
         match connection.streams {

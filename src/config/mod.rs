@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 /// How long any wait lasts when nobody said otherwise.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 /// The longest timeout that makes sense; beyond it clocks overflow.
-const LONGEST_TIMEOUT: Duration = Duration::from_secs(1_000_000_000);
+pub(crate) const LONGEST_TIMEOUT: Duration = Duration::from_secs(1_000_000_000);
 /// Ranks are sent as 32-bit numbers.
 const MAX_SIZE: usize = 1 << 20;
 /// More connections per link than this only waste memory.

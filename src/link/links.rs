@@ -6,6 +6,7 @@ use std::os::fd::RawFd;
 use super::{Fault, Rx, Tx};
 
 /// The links that a rank's plans walk over.
+#[derive(Default)]
 pub struct Links {
     rx: Vec<Option<Box<dyn Rx>>>,
     tx: Vec<Option<Box<dyn Tx>>>,

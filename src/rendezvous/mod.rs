@@ -3,6 +3,7 @@
 //! Law: one host needs no TCP; nothing has a name in the file system; whoever does not belong here
 //! neither stops nor delays the others.
 
+mod branch;
 mod connect;
 mod door;
 mod fd;
@@ -23,6 +24,7 @@ use std::time::{Duration, Instant};
 
 use socket2::Socket;
 
+pub use branch::Doors;
 pub use connect::{Connection, PairKey, Streams};
 pub use peers::{LinkKind, PeerInfo};
 pub use server::Server;
@@ -51,6 +53,8 @@ pub struct Meeting {
     pub epoch: u32,
     config: Config,
     hosts: Vec<Vec<usize>>,
+    crowding: usize,
+    residents: usize,
     unix: Option<Socket>,
     tcp: Option<Socket>,
 }

@@ -60,16 +60,7 @@ impl Meeting {
     pub(super) fn new(config: &Config, records: Vec<Record>, unix: Option<Socket>) -> Result<Self> {
         let job = records.first().map_or(0, |leader| leader.job);
         let peers: Vec<_> = records.into_iter().enumerate().map(PeerInfo::from).collect();
-        let mut hosts: Vec<Vec<usize>> = Vec::new();
-        for peer in &peers {
-            let same = |host: &&mut Vec<usize>| {
-                host.first().is_some_and(|&first| peers[first].identity == peer.identity)
-            };
-            match hosts.iter_mut().find(same) {
-                Some(host) => host.push(peer.rank),
-                None => hosts.push(vec![peer.rank]),
-            }
-        }
+        let hosts = hosts(&peers);
         if let (Transport::Shm, [here, there, ..]) = (config.transport, hosts.as_slice()) {
             let name = |host: &[usize]| peers[host[0]].peer().to_string();
             return Err(Error::Config {
@@ -83,8 +74,22 @@ impl Meeting {
                 ),
             });
         }
+        let crowding = |host: &Vec<usize>| {
+            let cpus = host.iter().map(|&rank| peers[rank].cpus).min();
+            host.len().div_ceil(cpus.unwrap_or(1).max(1) as usize)
+        };
+        let crowding = hosts.iter().map(crowding).max().unwrap_or(1);
         let (rank, config) = (config.rank, config.clone());
-        Ok(Self { rank, peers, job, epoch: 0, config, hosts, unix, tcp: None })
+        let (residents, tcp) = (0, None);
+        let mut meeting =
+            Self { rank, peers, job, epoch: 0, config, hosts, crowding, residents, unix, tcp };
+        meeting.residents = meeting.local_size();
+        Ok(meeting)
+    }
+
+    /// What this rank was told.
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
     }
 
     /// The world size.
@@ -118,14 +123,17 @@ impl Meeting {
         self.local_ranks().len()
     }
 
-    /// Ranks per CPU on the fullest host, rounded up. All ranks give the same answer.
+    /// Ranks per CPU on the fullest host, rounded up; in a group those of the whole job, which
+    /// work beside it. All ranks give the same answer.
     #[must_use]
     pub fn crowding(&self) -> usize {
-        let crowding = |host: &Vec<usize>| {
-            let cpus = host.iter().map(|&rank| self.peers[rank].cpus).min();
-            host.len().div_ceil(cpus.unwrap_or(1).max(1) as usize)
-        };
-        self.hosts.iter().map(crowding).max().unwrap_or(1)
+        self.crowding
+    }
+
+    /// How many ranks of the job are on this rank's host, in this group or not.
+    #[must_use]
+    pub fn residents(&self) -> usize {
+        self.residents
     }
 
     /// All ranks in the order of the ring: host by host, so that each host's network is crossed
@@ -145,6 +153,21 @@ impl Meeting {
     pub(crate) fn needs_tcp(&self) -> bool {
         self.config.transport == Transport::Tcp || self.hosts.len() > 1
     }
+}
+
+/// The ranks of each host, ascending; hosts by their lowest rank.
+pub(super) fn hosts(peers: &[PeerInfo]) -> Vec<Vec<usize>> {
+    let mut hosts: Vec<Vec<usize>> = Vec::new();
+    for peer in peers {
+        let same = |host: &&mut Vec<usize>| {
+            host.first().is_some_and(|&first| peers[first].identity == peer.identity)
+        };
+        match hosts.iter_mut().find(same) {
+            Some(host) => host.push(peer.rank),
+            None => hosts.push(vec![peer.rank]),
+        }
+    }
+    hosts
 }
 
 impl From<(usize, Record)> for PeerInfo {

@@ -26,6 +26,7 @@ fn body() {
         "listens" => listens(number(1), number(2)),
         "differs" => differs(words[1], number(2)),
         "again" => again(number(1)),
+        "groups" => groups(number(1)),
         other => panic!("{other}?"),
     };
     assert_eq!(descriptors(), before, "descriptors left open after {result:?}");
@@ -122,6 +123,35 @@ fn again(times: usize) -> Result<()> {
         let mut comm = Communicator::from_env()?;
         sum(&mut comm, &mut vec![0.0; 100_000])?;
         drop(comm);
+        assert_eq!(descriptors(), before);
+    }
+    Ok(())
+}
+
+/// Many times groups of some ranks, used at once with a copy of the whole and with the whole; none
+/// leaves a descriptor.
+fn groups(times: usize) -> Result<()> {
+    let mut comm = Communicator::from_env()?;
+    let before = descriptors();
+    for round in 0..times {
+        if round == SWING {
+            println!("up {} {}", comm.rank(), std::process::id());
+        }
+        let (rank, color) = (comm.rank(), (comm.rank() % 2) as u32);
+        let mut group = comm.split((rank != 2).then_some(color), -(rank as i64))?;
+        let mut twin = comm.duplicate()?;
+        let ranks = (0..comm.size()).filter(|&it| it != 2 && it % 2 == rank % 2).count();
+        assert_eq!(group.as_ref().map_or(ranks, Communicator::size), ranks);
+        std::thread::scope(|scope| {
+            let threads = [Some(&mut twin), group.as_mut()]
+                .into_iter()
+                .flatten()
+                .map(|comm| scope.spawn(|| sum(comm, &mut vec![0.0; 100_000])))
+                .collect::<Vec<_>>();
+            sum(&mut comm, &mut vec![0.0; 100_000])?;
+            threads.into_iter().try_for_each(|thread| thread.join().unwrap())
+        })?;
+        drop((group, twin));
         assert_eq!(descriptors(), before);
     }
     Ok(())

@@ -7,6 +7,7 @@
 
 mod bodies;
 mod disagreeing;
+mod groups;
 mod harness;
 mod hosts;
 mod killed;

@@ -1,0 +1,118 @@
+//! The engine of a communicator: what takes a call's plan and has it walked. It is with the
+//! communicator, or with its worker while operations are pending; never with both.
+//! May touch: as `comm`. Law: from the plan on nothing allocates, if nothing fails.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::Seat;
+use super::options::Settings;
+use crate::element::ReduceOp;
+use crate::error::{Error, Place, Result};
+use crate::exec::{self, Call, Halt, Stop, Wait};
+use crate::kernel::Kernel;
+use crate::link::{Fault, Frame, Links};
+use crate::memory::Buffer;
+use crate::plan::{Planner, Request};
+use crate::sync::Patience;
+
+/// Links and what they are used with.
+pub(super) struct Engine {
+    pub(super) planner: Planner,
+    pub(super) links: Links,
+    pub(super) patience: Patience,
+    /// What plans keep what is on its way in; as long as any plan so far has needed.
+    scratch: Vec<u8>,
+    /// Bytes of the last cache; larger results are stored past it.
+    pub(super) cache: usize,
+    pub(super) abort: Arc<AtomicBool>,
+    /// Calls made so far.
+    pub(super) sequence: u64,
+    /// The first failure, after which nothing works any more.
+    pub(super) broken: Option<String>,
+}
+
+impl Engine {
+    /// Before the first call.
+    pub(super) fn new(planner: Planner, links: Links, patience: Patience, cache: usize) -> Self {
+        let abort = Arc::new(AtomicBool::new(false));
+        let scratch = Vec::new();
+        Self { planner, links, patience, scratch, cache, abort, sequence: 0, broken: None }
+    }
+
+    /// Walks the plan for `request` over `buffer`.
+    pub(super) fn run(
+        &mut self,
+        seat: &Seat,
+        settings: &Settings,
+        request: &Request,
+        buffer: Buffer<'_>,
+    ) -> Result<()> {
+        let name = request.collective.name();
+        if let Some(first) = &self.broken {
+            return Err(Error::Broken { call: name, first: first.clone() });
+        }
+        self.sequence += 1;
+        let sequence = self.sequence;
+        let _span = settings.tag.as_deref().map(|tag| {
+            let (rank, count) = (seat.rank, request.count);
+            tracing::debug_span!("call", name, tag, rank, sequence, count).entered()
+        });
+        if self.abort.load(Ordering::Relaxed) {
+            let halt = Halt { stop: Stop::Aborted, step: 0, peer: seat.rank };
+            return Err(self.fail(seat, settings, name, halt));
+        }
+        let plan = self.planner.plan(request);
+        let frame = Frame { len: 0, epoch: 0, sequence, fingerprint: plan.fingerprint };
+        let op = request.op.unwrap_or(ReduceOp::Max);
+        let kernel = Kernel::select(request.dtype, op, seat.peers.len());
+        let streaming = request.count * request.dtype.size() >= self.cache;
+        let (schedule, partition) = (plan.schedule, plan.partition);
+        if self.scratch.len() < partition.scratch_bytes() {
+            self.scratch.resize(partition.scratch_bytes(), 0);
+        }
+        let buffer = buffer.with_scratch(&mut self.scratch);
+        let call = Call { schedule, partition, frame, kernel, streaming };
+        let wait = Wait::new(&self.patience, settings.timeout, &self.abort);
+        exec::run(&call, &buffer, &mut self.links, &wait)
+            .map_err(|halt| self.fail(seat, settings, name, halt))
+    }
+
+    #[cold]
+    fn fail(
+        &mut self,
+        seat: &Seat,
+        settings: &Settings,
+        operation: &'static str,
+        halt: Halt,
+    ) -> Error {
+        let Halt { stop, step, peer } = halt;
+        let (rank, host) = (seat.rank, seat.peers[seat.rank].host.clone());
+        let tag = settings.tag.as_deref().map(str::to_owned);
+        let at = Box::new(Place { rank, host, operation, sequence: self.sequence, tag, step });
+        let peer = Box::new(seat.peers[peer].clone());
+        let error = match stop {
+            Stop::Aborted => Error::Aborted { at },
+            Stop::Timeout(after) => Error::Timeout { at, peer, after },
+            Stop::Fault(Fault::Lost(evidence)) => Error::PeerLost { at, peer, evidence },
+            Stop::Fault(Fault::Mismatch { field: "fingerprint", ours, theirs }) => {
+                let field = "the digest of collective, type, operation, count and root";
+                let (ours, theirs) = (format!("{ours:016x}"), format!("{theirs:016x}"));
+                Error::Mismatch { at, peer, field, ours, theirs }
+            }
+            Stop::Fault(Fault::Mismatch { field, ours, theirs }) => {
+                let (ours, theirs) = (ours.to_string(), theirs.to_string());
+                Error::Mismatch { at, peer, field, ours, theirs }
+            }
+        };
+        self.give_up(error.to_string());
+        error
+    }
+
+    /// After the first failure, `why`, nothing works any more. The neighbours learn of it by the
+    /// closing of the links.
+    pub(super) fn give_up(&mut self, why: String) {
+        self.broken.get_or_insert(why);
+        self.links = Links::default();
+    }
+}

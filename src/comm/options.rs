@@ -1,0 +1,105 @@
+//! What may be different from call to call. May touch: config.
+
+use std::borrow::Cow;
+use std::ops::{Deref, DerefMut};
+use std::time::Duration;
+
+use super::Communicator;
+use crate::config::LONGEST_TIMEOUT;
+
+/// Options of single calls, for [`Communicator::with`]. What is not set is as the communicator
+/// has it. Ranks need not agree on any of them.
+#[derive(Clone, Debug, Default)]
+pub struct CallOptions {
+    pub(super) timeout: Option<Duration>,
+    pub(super) tag: Option<Cow<'static, str>>,
+}
+
+impl CallOptions {
+    /// Nothing set.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The longest that each wait of the call lasts.
+    #[must_use]
+    pub fn timeout(self, timeout: Duration) -> Self {
+        Self { timeout: Some(timeout), ..self }
+    }
+
+    /// What the call is for: shown in its errors, and as a `tracing` span around it.
+    #[must_use]
+    pub fn tag(self, tag: impl Into<Cow<'static, str>>) -> Self {
+        Self { tag: Some(tag.into()), ..self }
+    }
+}
+
+/// What calls go by.
+#[derive(Clone, Debug)]
+pub(super) struct Settings {
+    pub(super) timeout: Duration,
+    pub(super) tag: Option<Cow<'static, str>>,
+}
+
+/// A communicator whose calls go by other options as long as this lives.
+#[derive(Debug)]
+pub struct With<'a> {
+    comm: &'a mut Communicator,
+    before: Settings,
+}
+
+impl Communicator {
+    /// This communicator, for calls with these options, blocking or not.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use ringreduce::{CallOptions, Communicator, ReduceOp};
+    ///
+    /// let mut comm = Communicator::from_env()?;
+    /// let options = CallOptions::new().tag("gradients").timeout(Duration::from_secs(5));
+    /// comm.with(options).all_reduce(&mut [1.0_f32], ReduceOp::Sum)?;
+    /// # Ok::<(), ringreduce::Error>(())
+    /// ```
+    pub fn with(&mut self, options: CallOptions) -> With<'_> {
+        let before = self.settings.clone();
+        if let Some(timeout) = options.timeout {
+            self.set_timeout(timeout);
+        }
+        if options.tag.is_some() {
+            self.settings.tag = options.tag;
+        }
+        With { comm: self, before }
+    }
+
+    /// The longest that each wait lasts.
+    #[must_use]
+    pub fn timeout(&self) -> Duration {
+        self.settings.timeout
+    }
+
+    /// From now on each wait lasts no longer than this; operations that are pending keep theirs.
+    pub fn set_timeout(&mut self, timeout: Duration) {
+        self.settings.timeout = timeout.min(LONGEST_TIMEOUT);
+    }
+}
+
+impl Deref for With<'_> {
+    type Target = Communicator;
+
+    fn deref(&self) -> &Communicator {
+        self.comm
+    }
+}
+
+impl DerefMut for With<'_> {
+    fn deref_mut(&mut self) -> &mut Communicator {
+        self.comm
+    }
+}
+
+impl Drop for With<'_> {
+    fn drop(&mut self) {
+        std::mem::swap(&mut self.comm.settings, &mut self.before);
+    }
+}

@@ -1,0 +1,120 @@
+//! Ranks that are threads of this process: where they meet is a table that they share.
+//! May touch: link, plan. Law: the sender makes a link and leaves the other end for its receiver,
+//! who waits for it with a deadline; no order of ranks can deadlock.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use super::engine::Engine;
+use super::setup::{SHM_SLOTS, last_level_cache, least_chunk};
+use super::{Communicator, Origin, Seat};
+use crate::error::{Error, Peer, Result};
+use crate::link::{Links, Rx, loopback};
+use crate::plan::Planner;
+use crate::schedule::Ring;
+use crate::sync::{Patience, cpus};
+
+/// All groups that were made of one world of threads, by number.
+type Groups = Arc<Mutex<HashMap<u64, Weak<Group>>>>;
+
+/// What the ranks of one communicator share.
+pub(super) struct Group {
+    pub(super) job: u64,
+    /// How many ranks share this host's CPUs, in this group or not.
+    residents: usize,
+    groups: Groups,
+    /// Ends of links that wait for their receivers, by sender and receiver.
+    ends: Mutex<HashMap<(usize, usize), Box<dyn Rx>>>,
+    came: Condvar,
+}
+
+impl Group {
+    /// That of a new world.
+    pub(super) fn new(residents: usize) -> Arc<Self> {
+        let (ends, came) = (Mutex::default(), Condvar::new());
+        Arc::new(Self { job: 0, residents, groups: Groups::default(), ends, came })
+    }
+
+    /// One of some of these ranks: the same for all that name this number.
+    pub(super) fn branch(&self, job: u64) -> Arc<Self> {
+        let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(group) = groups.get(&job).and_then(Weak::upgrade) {
+            return group;
+        }
+        let (residents, ends, came) = (self.residents, Mutex::default(), Condvar::new());
+        let group = Arc::new(Self { job, residents, groups: Arc::clone(&self.groups), ends, came });
+        groups.retain(|_, group| group.strong_count() > 0);
+        groups.insert(job, Arc::downgrade(&group));
+        group
+    }
+
+    fn leave(&self, from: usize, to: usize, end: Box<dyn Rx>) {
+        self.ends.lock().unwrap_or_else(PoisonError::into_inner).insert((from, to), end);
+        self.came.notify_all();
+    }
+
+    fn find(&self, from: usize, to: usize, until: Instant) -> Option<Box<dyn Rx>> {
+        let mut ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if let Some(end) = ends.remove(&(from, to)) {
+                return Some(end);
+            }
+            let left = until.checked_duration_since(Instant::now())?;
+            let woken = self.came.wait_timeout(ends, left);
+            ends = woken.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+/// A rank whose own links are made.
+pub(super) struct Ready {
+    group: Arc<Group>,
+    rank: usize,
+    peers: Arc<[Peer]>,
+    planner: Planner,
+    links: Links,
+}
+
+impl Ready {
+    /// Makes the links that `rank` of `peers` sends on.
+    pub(super) fn new(group: Arc<Group>, rank: usize, peers: Arc<[Peer]>) -> Result<Self> {
+        let ring = Ring::natural(peers.len() as u32);
+        let least = least_chunk(false, group.residents.div_ceil(cpus()));
+        let planner = Planner::new(ring, rank as u32, SHM_SLOTS, least);
+        let mut links = Links::new(peers.len());
+        for to in planner.peers().0.into_iter().map(|to| to as usize) {
+            let (tx, rx) = loopback::pair(SHM_SLOTS)?;
+            links.add_tx(to, tx);
+            group.leave(rank, to, rx);
+        }
+        Ok(Self { group, rank, peers, planner, links })
+    }
+
+    /// Finds those that it receives from.
+    pub(super) fn meet(self, timeout: Duration) -> Result<Communicator> {
+        let Self { group, rank, peers, planner, mut links } = self;
+        let until = Instant::now() + timeout;
+        for from in planner.peers().1.into_iter().map(|from| from as usize) {
+            let end = group.find(from, rank, until).ok_or_else(|| Error::Handshake {
+                peer: peers[from].to_string(),
+                reason: format!("it did not come within {timeout:.1?}"),
+            })?;
+            links.add_rx(from, end);
+        }
+        let seat = Seat {
+            rank,
+            local_rank: rank,
+            local_size: peers.len(),
+            peers,
+            transports: links.transports(),
+            origin: Origin::Threads(Arc::clone(&group)),
+        };
+        let patience = Patience::for_ranks(group.residents);
+        Ok(Communicator::new(
+            seat,
+            Engine::new(planner, links, patience, last_level_cache()),
+            timeout,
+        ))
+    }
+}

@@ -1,0 +1,83 @@
+//! Groups: some ranks of a meeting meet again. They need no store for it, since by now they can
+//! tell each other where they listen. May touch: listen, peers.
+//! Law: a group has doors and a job number of its own, so that groups which are made at the same
+//! time, even by threads of one process, can't take each other's callers.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use socket2::Socket;
+
+use super::{Meeting, listen, peers};
+use crate::error::Result;
+
+/// Where a rank listens for the other ranks of a new group; by default nowhere.
+#[derive(Debug, Default)]
+pub struct Doors {
+    unix: Option<Socket>,
+    name: String,
+    tcp: Option<(Socket, SocketAddr)>,
+}
+
+impl Doors {
+    /// What the others have to know: at most 112 bytes.
+    #[must_use]
+    pub fn address(&self) -> String {
+        let tcp = self.tcp.as_ref().map(|(_, address)| address.to_string());
+        format!("{} {}", self.name, tcp.unwrap_or_default())
+    }
+}
+
+impl Meeting {
+    /// Opens doors for a new group of some of these ranks.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub fn open_doors(&self) -> Result<Doors> {
+        let (unix, name) = listen::for_shared_memory(&self.config)?;
+        let one_host = self.hosts.len() == 1;
+        let tcp = self.needs_tcp().then(|| listen::for_tcp(&self.config, one_host)).transpose()?;
+        Ok(Doors { unix, name, tcp })
+    }
+
+    /// The meeting of the group of `members`: for each new rank its rank here, and the address of
+    /// its doors. This rank is one of them, with the doors given; all waits last up to `timeout`.
+    #[must_use]
+    pub fn branch(
+        &self,
+        job: u64,
+        members: &[(usize, &str)],
+        doors: Doors,
+        timeout: Duration,
+    ) -> Self {
+        let mut config = self.config.clone();
+        (config.size, config.timeout) = (members.len(), timeout);
+        let peer = |(rank, &(before, address)): (usize, &(usize, &str))| {
+            let (unix, tcp) = address.split_once(' ').unwrap_or_default();
+            let mut peer = self.peers[before].clone();
+            (peer.rank, peer.unix, peer.tcp) = (rank, unix.into(), tcp.parse().ok());
+            if before == self.rank {
+                config.rank = rank;
+            }
+            peer
+        };
+        let peers: Vec<_> = members.iter().enumerate().map(peer).collect();
+        Self {
+            rank: config.rank,
+            hosts: peers::hosts(&peers),
+            peers,
+            job,
+            epoch: self.epoch,
+            config,
+            crowding: self.crowding,
+            residents: self.residents,
+            unix: doors.unix,
+            tcp: doors.tcp.map(|(socket, _)| socket),
+        }
+    }
+
+    /// Every rank that belongs here has come.
+    pub(crate) fn close_doors(&mut self) {
+        (self.unix, self.tcp) = (None, None);
+    }
+}
