@@ -1,6 +1,7 @@
 //! The communicator: the public verbs. Each checks its arguments, takes a plan and has it walked.
 //! May touch: everything below; the only room that applications see.
 
+mod by;
 mod setup;
 mod verbs;
 
@@ -9,9 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+pub use by::FoldOrder;
 pub use setup::Builder;
 
-use crate::element::ReduceOp;
+use crate::element::{DataType, ReduceOp, Reduction};
 use crate::error::{Error, Peer, Place, Result};
 use crate::exec::{self, Call, Halt, Stop, Wait};
 use crate::kernel::Kernel;
@@ -105,8 +107,21 @@ impl Communicator {
         AbortHandle(Arc::clone(&self.abort))
     }
 
-    /// Walks the plan for `request` over `buffer`.
+    /// Walks the plan for `request` over `buffer`, with the kernel of this library for it.
     fn run(&mut self, request: &Request, buffer: &Buffer<'_>) -> Result<()> {
+        // What does not reduce needs no kernel, and gets the cheapest.
+        let (dtype, op) =
+            request.op.map_or((DataType::U8, ReduceOp::Max.into()), |op| (request.dtype, op));
+        let Some(kernel) = Kernel::select(dtype, op, self.size()) else {
+            let (given, defined) = (format!("{op} of {dtype}"), Reduction::defined_for(dtype));
+            let (call, expected) = (request.collective.name(), format!("one of {defined}"));
+            return Err(Error::Argument { call, argument: "op", given, expected });
+        };
+        self.walk(request, buffer, kernel)
+    }
+
+    /// Walks the plan for `request` over `buffer`.
+    fn walk(&mut self, request: &Request, buffer: &Buffer<'_>, kernel: Kernel<'_>) -> Result<()> {
         let name = request.collective.name();
         if let Some(first) = &self.broken {
             return Err(Error::Broken { call: name, first: first.clone() });
@@ -119,9 +134,13 @@ impl Communicator {
         let plan = self.planner.plan(request);
         let frame =
             Frame { len: 0, epoch: 0, sequence: self.sequence, fingerprint: plan.fingerprint };
-        let op = request.op.unwrap_or(ReduceOp::Max);
-        let kernel = Kernel::select(request.dtype, op, world);
-        let streaming = request.count * request.dtype.size() >= self.cache;
+        let bytes = request.count * request.element_size();
+        if world == 1 && request.op.is_some() {
+            // Nobody to reduce with: the result is what the reduction makes of one contribution.
+            kernel.fold(true, &mut [buffer.dst(0..bytes)], &[buffer.src(0..bytes)]);
+            return Ok(());
+        }
+        let streaming = bytes >= self.cache;
         let (schedule, partition) = (plan.schedule, plan.partition);
         let call = Call { schedule, partition, frame, kernel, streaming };
         let wait = Wait::new(&self.patience, self.timeout, &self.abort);
@@ -148,10 +167,16 @@ impl Communicator {
                 Error::Mismatch { at, peer, field, ours, theirs }
             }
         };
-        self.broken = Some(error.to_string());
+        self.give_up(error.to_string());
+        error
+    }
+
+    /// After this nothing works any more.
+    #[cold]
+    fn give_up(&mut self, first: impl Into<String>) {
+        self.broken = Some(first.into());
         // The neighbours learn by the closing of the links that this rank has failed.
         self.links = Links::new(self.peers.len());
-        error
     }
 }
 
