@@ -33,9 +33,12 @@ pub mod sim;
 mod sync;
 
 #[cfg(feature = "host")]
-pub use comm::{AbortHandle, Builder, CallOptions, Communicator, Pending, Queue, With};
+pub use comm::{AbortHandle, Builder, CallOptions, Communicator, FoldOrder, Pending, Queue, With};
 #[cfg(feature = "host")]
 pub use config::Transport;
-pub use element::{DataType, Element, ReduceOp, bf16, f16};
+pub use element::{
+    Complex, DataType, Element, F8E4M3, F8E5M2, LocF32, LocF64, LocI32, LocI64, ReduceOp,
+    Reduction, bf16, f16,
+};
 #[cfg(feature = "host")]
 pub use error::{Error, Result};

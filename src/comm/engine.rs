@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::Seat;
 use super::options::Settings;
-use crate::element::ReduceOp;
 use crate::error::{Error, Place, Result};
 use crate::exec::{self, Call, Halt, Stop, Wait};
 use crate::kernel::Kernel;
 use crate::link::{Fault, Frame, Links};
 use crate::memory::Buffer;
 use crate::plan::{Planner, Request};
+use crate::schedule::Space;
 use crate::sync::Patience;
 
 /// Links and what they are used with.
@@ -47,6 +47,7 @@ impl Engine {
         settings: &Settings,
         request: &Request,
         buffer: Buffer<'_>,
+        kernel: Kernel<'_>,
     ) -> Result<()> {
         let name = request.collective.name();
         if let Some(first) = &self.broken {
@@ -64,9 +65,14 @@ impl Engine {
         }
         let plan = self.planner.plan(request);
         let frame = Frame { len: 0, epoch: 0, sequence, fingerprint: plan.fingerprint };
-        let op = request.op.unwrap_or(ReduceOp::Max);
-        let kernel = Kernel::select(request.dtype, op, seat.peers.len());
-        let streaming = request.count * request.dtype.size() >= self.cache;
+        let bytes = request.count * request.element_size();
+        if seat.peers.len() == 1 && request.op.is_some() {
+            // Nobody to reduce with: the result is what the reduction makes of one contribution.
+            let (input, output) = (Space::Input, Space::Output);
+            kernel.fold(true, &mut [buffer.dst(output, 0..bytes)], &[buffer.src(input, 0..bytes)]);
+            return Ok(());
+        }
+        let streaming = bytes >= self.cache;
         let (schedule, partition) = (plan.schedule, plan.partition);
         if self.scratch.len() < partition.scratch_bytes() {
             self.scratch.resize(partition.scratch_bytes(), 0);

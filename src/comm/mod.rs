@@ -1,6 +1,7 @@
 //! The communicator: the public verbs. Each checks its arguments, takes a plan and has it walked.
 //! May touch: everything below; the only room that applications see.
 
+mod by;
 mod engine;
 mod group;
 mod options;
@@ -16,12 +17,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+pub use by::FoldOrder;
 pub use options::{CallOptions, With};
 pub use pending::Pending;
 pub use queue::Queue;
 pub use setup::Builder;
 
-use crate::error::{Peer, Result};
+use crate::element::{DataType, ReduceOp, Reduction};
+use crate::error::{Error, Peer, Result};
+use crate::kernel::Kernel;
 use crate::memory::Buffer;
 use crate::plan::Request;
 use crate::rendezvous::Meeting;
@@ -143,13 +147,26 @@ impl Communicator {
         AbortHandle(Arc::clone(&self.abort))
     }
 
-    /// Walks the plan for `request` over `buffer`, after all operations that are pending.
+    /// Walks the plan for `request` over `buffer`, with the kernel of this library for it.
     fn run(&mut self, request: &Request, buffer: Buffer<'_>) -> Result<()> {
+        // What does not reduce needs no kernel, and gets the cheapest.
+        let (dtype, op) =
+            request.op.map_or((DataType::U8, ReduceOp::Max.into()), |op| (request.dtype, op));
+        let Some(kernel) = Kernel::select(dtype, op, self.size()) else {
+            let (given, defined) = (format!("{op} of {dtype}"), Reduction::defined_for(dtype));
+            let (call, expected) = (request.collective.name(), format!("one of {defined}"));
+            return Err(Error::Argument { call, argument: "op", given, expected });
+        };
+        self.walk(request, buffer, kernel)
+    }
+
+    /// Walks the plan for `request` over `buffer`, after all operations that are pending.
+    fn walk(&mut self, request: &Request, buffer: Buffer<'_>, kernel: Kernel<'_>) -> Result<()> {
         if self.engine.is_none() {
             self.come_home();
         }
         match &mut self.engine {
-            Some(engine) => engine.run(&self.seat, &self.settings, request, buffer),
+            Some(engine) => engine.run(&self.seat, &self.settings, request, buffer, kernel),
             None => Err(worker::lost(request.collective.name())),
         }
     }

@@ -3,7 +3,7 @@
 //! May touch: schedule, partition, memory, link, kernel. Law: equals the simulator, step by step.
 
 use super::wait::{Halt, Stop, Wait};
-use crate::kernel::{Kernel, copy};
+use crate::kernel::{Kernel, Turn, copy};
 use crate::link::{Fault, Frame, Links};
 use crate::memory::{Buffer, Dst, Src};
 use crate::partition::Partition;
@@ -19,7 +19,7 @@ pub struct Call<'a> {
     /// What every slot of this call says of itself, but its length.
     pub frame: Frame,
     /// The reduction.
-    pub kernel: Kernel,
+    pub kernel: Kernel<'a>,
     /// Is the result larger than the caches? Then it is stored past them.
     pub streaming: bool,
 }
@@ -124,24 +124,39 @@ impl<'a> Slice<'a, '_> {
         self.call.streaming && self.step.dst.space == Space::Output
     }
 
+    /// Is what the step reads this rank's contribution, and not what became of it?
+    fn own(&self) -> bool {
+        self.step.src.space == Space::Input
+    }
+
+    fn turn(&self) -> Turn {
+        let Step { last, order, .. } = *self.step;
+        Turn { last, order, own: self.own() }
+    }
+
     /// What is at a place of mine goes out.
     fn give(&mut self, to: usize, frame: &Frame, mine: Src<'_>) -> Result<(), Stop> {
+        let (kernel, own) = (&self.call.kernel, self.step.op == Op::Send && self.own());
         let tx = self.links.tx(to)?;
-        if self.lifts {
+        if own && kernel.changes() {
+            kernel.contribute(tx.reserve(self.len), None, mine);
+        } else if self.lifts {
             return Ok(tx.give(frame, mine)?);
+        } else {
+            copy(tx.reserve(self.len), None, mine);
         }
-        copy(tx.reserve(self.len), None, mine);
         Ok(tx.commit(frame)?)
     }
 
     /// The incoming chunk stays here.
     fn take(&mut self, from: usize) -> Result<(), Stop> {
         let (mine, out, streaming) = (self.mine(), self.store(), self.streaming());
+        let turn = self.turn();
         let rx = self.links.rx(from)?;
         if self.lands {
             // It is there already.
         } else if self.step.op.reduces() {
-            self.call.kernel.reduce(self.step.last, out, None, mine, rx.peek(self.len));
+            self.call.kernel.reduce(turn, out, None, mine, rx.peek(self.len));
         } else {
             copy(out.streaming(streaming), None, rx.peek(self.len));
         }
@@ -157,13 +172,13 @@ impl<'a> Slice<'a, '_> {
             let stored = self.buffer.src(self.step.dst.space, self.dst..self.dst + self.len);
             return self.give(to, frame, stored);
         }
-        let mine = self.mine();
+        let (mine, turn) = (self.mine(), self.turn());
         let store = self.step.op.stores().then(|| self.store());
         let (rx, tx) = self.links.both(from, to)?;
         let incoming = rx.peek(self.len);
         let slot = tx.reserve(self.len);
         if self.step.op.reduces() {
-            self.call.kernel.reduce(self.step.last, slot, store, mine, incoming);
+            self.call.kernel.reduce(turn, slot, store, mine, incoming);
         } else {
             copy(slot, store, incoming);
         }
@@ -174,10 +189,19 @@ impl<'a> Slice<'a, '_> {
 
     /// From one place of mine to another; a copy of a memory to itself is nothing.
     fn local(&mut self) {
-        let (mine, mut out) = (self.mine(), self.store());
+        let (mine, mut out, kernel) = (self.mine(), self.store(), &self.call.kernel);
         if self.step.op.reduces() {
-            let local = self.buffer.src(self.step.dst.space, self.dst..self.dst + self.len);
-            self.call.kernel.reduce(self.step.last, out, None, local, mine);
+            let there = self.buffer.src(self.step.dst.space, self.dst..self.dst + self.len);
+            let turn = self.turn();
+            if turn.own && kernel.changes() {
+                // A kernel changes its local operand only.
+                let order = turn.order.turned();
+                kernel.reduce(Turn { order, ..turn }, out, None, mine, there);
+            } else {
+                kernel.reduce(turn, out, None, there, mine);
+            }
+        } else if self.own() && kernel.changes() {
+            kernel.contribute(out, None, mine);
         } else if mine.ptr() != out.ptr().cast_const() {
             copy(out.streaming(self.streaming()), None, mine);
         }

@@ -2,6 +2,8 @@
 //! May touch: nothing. Law: what an operation has no use for is set to one value, so that equal
 //! steps are steps that do the same.
 
+pub use crate::element::Order;
+
 /// What a step does with a chunk: four questions, asked by everyone who walks a schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -114,17 +116,6 @@ impl Place {
     pub const fn scratch(chunk: u32) -> Self {
         Self { space: Space::Scratch, chunk }
     }
-}
-
-/// Which operand of a reduction is the left one. It matters to operations that do not commute, and
-/// to ranks that compute the same expression side by side.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Order {
-    /// What came in (of a local step: what is at `src`), then mine.
-    #[default]
-    IncomingFirst,
-    /// Mine (of a local step: what is at `dst`), then what came in.
-    LocalFirst,
 }
 
 /// One step of one rank.
