@@ -1,7 +1,12 @@
 //! The communicator: the public verbs. Each checks its arguments, takes a plan and has it walked.
 //! May touch: everything below; the only room that applications see.
 
+mod exchange;
+mod point;
+mod prefix;
+mod rooted;
 mod setup;
+mod uneven;
 mod verbs;
 
 use std::fmt;
@@ -17,7 +22,8 @@ use crate::exec::{self, Call, Halt, Stop, Wait};
 use crate::kernel::Kernel;
 use crate::link::{Fault, Frame, Links};
 use crate::memory::Buffer;
-use crate::plan::{Planner, Request};
+use crate::plan::{Blocks, Plan, Planner, Request};
+use crate::schedule::Space;
 use crate::sync::Patience;
 
 /// A group of ranks that call the same collectives in the same order.
@@ -108,28 +114,45 @@ impl Communicator {
     }
 
     /// Walks the plan for `request` over `buffer`.
-    fn run(&mut self, request: &Request, buffer: Buffer<'_>) -> Result<()> {
-        let name = request.collective.name();
+    fn run(&mut self, request: &Request, buffer: &Buffer<'_>) -> Result<()> {
+        self.sequence += 1;
+        let head = Head::of(request, self.sequence, self.size());
+        self.walk(&head, buffer, |planner| planner.plan(request))
+    }
+
+    /// The same, for blocks that differ in length.
+    fn run_uneven(
+        &mut self,
+        request: &Request,
+        blocks: Blocks<'_>,
+        buffer: &Buffer<'_>,
+    ) -> Result<()> {
+        self.sequence += 1;
+        let head = Head::of(request, self.sequence, self.size());
+        self.walk(&head, buffer, |planner| planner.uneven(request, blocks))
+    }
+
+    fn walk(
+        &mut self,
+        head: &Head,
+        buffer: &Buffer<'_>,
+        plan: impl FnOnce(&mut Planner) -> Plan<'_>,
+    ) -> Result<()> {
+        let Head { name, sequence, kernel } = *head;
         if let Some(first) = &self.broken {
             return Err(Error::Broken { call: name, first: first.clone() });
         }
-        self.sequence += 1;
         if self.abort.load(Ordering::Relaxed) {
             return Err(self.fail(name, Halt { stop: Stop::Aborted, step: 0, peer: self.rank }));
         }
-        let world = self.peers.len();
-        let plan = self.planner.plan(request);
-        let frame =
-            Frame { len: 0, epoch: 0, sequence: self.sequence, fingerprint: plan.fingerprint };
-        let op = request.op.unwrap_or(ReduceOp::Max);
-        let kernel = Kernel::select(request.dtype, op, world);
-        let streaming = request.count * request.dtype.size() >= self.cache;
-        let (schedule, partition) = (plan.schedule, plan.partition);
+        let Plan { schedule, partition, fingerprint } = plan(&mut self.planner);
+        let frame = Frame { len: 0, epoch: 0, sequence, fingerprint };
+        let streaming = buffer.len(Space::Output) >= self.cache;
         if self.scratch.len() < partition.scratch_bytes() {
             self.scratch.resize(partition.scratch_bytes(), 0);
         }
-        let buffer = buffer.with_scratch(&mut self.scratch);
         let call = Call { schedule, partition, frame, kernel, streaming };
+        let buffer = buffer.with_scratch(&mut self.scratch);
         let wait = Wait::new(&self.patience, self.timeout, &self.abort);
         exec::run(&call, &buffer, &mut self.links, &wait).map_err(|halt| self.fail(name, halt))
     }
@@ -158,6 +181,23 @@ impl Communicator {
         // The neighbours learn by the closing of the links that this rank has failed.
         self.links = Links::new(self.peers.len());
         error
+    }
+}
+
+/// What a call is, whatever it walks.
+struct Head {
+    name: &'static str,
+    /// Its number among the calls that all ranks make, from 1; 0 for a message between two, whose
+    /// order on its link is enough.
+    sequence: u64,
+    kernel: Kernel,
+}
+
+impl Head {
+    fn of(request: &Request, sequence: u64, size: usize) -> Self {
+        let op = request.op.unwrap_or(ReduceOp::Max);
+        let kernel = Kernel::select(request.dtype, op, size);
+        Self { name: request.collective.name(), sequence, kernel }
     }
 }
 

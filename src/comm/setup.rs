@@ -11,17 +11,24 @@ use crate::error::{Error, Peer, Result};
 use crate::link::tcp::{self, Settings, tune};
 use crate::link::{Links, loopback, shm};
 use crate::partition::SlotShape;
-use crate::plan::Planner;
+use crate::plan::{Planner, Slots};
 use crate::rendezvous::{Meeting, PairKey, Streams, meet};
 use crate::schedule::Ring;
 use crate::sync::{Patience, cpus};
 
 /// 64 KiB x 16 stays in a core's cache and was best or near it for every size and world measured
-/// on shared memory.
-const SHM_SLOTS: SlotShape = SlotShape { bytes: 64 << 10, capacity: 16 };
+/// on shared memory. Between other ranks than neighbours there are up to n(n-1) links, so that
+/// those are small.
+const SHM_SLOTS: Slots = Slots {
+    ring: SlotShape { bytes: 64 << 10, capacity: 16 },
+    other: SlotShape { bytes: 8 << 10, capacity: 8 },
+};
 
 /// A system call per slot wants larger ones, as soon as any link runs over TCP.
-const TCP_SLOTS: SlotShape = SlotShape { bytes: 256 << 10, capacity: 8 };
+const TCP_SLOTS: Slots = Slots {
+    ring: SlotShape { bytes: 256 << 10, capacity: 8 },
+    other: SlotShape { bytes: 64 << 10, capacity: 8 },
+};
 
 /// The shortest chunk worth a message of its own. Where ranks have to take turns on a CPU each
 /// message costs a turn, and a ring makes 2n(n-1) of them unless it leaves chunks empty: with four
@@ -87,7 +94,7 @@ impl Builder {
         Self { interface: Some(interface.into()), ..self }
     }
 
-    /// Meets the other ranks and opens the links of the ring.
+    /// Meets the other ranks and opens the links to them.
     ///
     /// # Errors
     /// If a setting makes no sense, or the others can't be met in time.
@@ -178,10 +185,10 @@ impl Communicator {
         let planners: Vec<Planner> = (0..n).map(planner).collect();
         let mut links: Vec<Links> = (0..n).map(|_| Links::new(n)).collect();
         for (from, planner) in planners.iter().enumerate() {
-            for to in planner.peers().0.into_iter().map(|to| to as usize) {
-                let (tx, rx) = loopback::pair(SHM_SLOTS)?;
-                links[from].add_tx(to, tx);
-                links[to].add_rx(from, rx);
+            for to in planner.peers() {
+                let (tx, rx) = loopback::pair(planner.slots(from as u32, to))?;
+                links[from].add_tx(to as usize, tx);
+                links[to as usize].add_rx(from, rx);
             }
         }
         let make = |((rank, links), planner)| Self {
@@ -213,7 +220,7 @@ impl Communicator {
         let least = least_chunk(meeting.needs_tcp(), meeting.crowding());
         let rank = meeting.rank;
         let planner = Planner::new(ring, rank as u32, slots, least);
-        let links = connect(&mut meeting, &planner, config, slots, deadline)?;
+        let links = connect(&mut meeting, &planner, config, deadline)?;
         Ok(Self {
             rank,
             local_rank: meeting.local_rank(),
@@ -237,7 +244,6 @@ fn connect(
     meeting: &mut Meeting,
     planner: &Planner,
     config: &Config,
-    slots: SlotShape,
     deadline: Instant,
 ) -> Result<Links> {
     let (me, size) = (meeting.rank, meeting.size());
@@ -245,13 +251,13 @@ fn connect(
     if size == 1 {
         return Ok(links);
     }
-    let (to, from) = planner.peers();
-    let dial: Vec<_> = to.into_iter().map(|to| PairKey { from: me, to: to as usize }).collect();
-    let accept: Vec<_> =
-        from.into_iter().map(|from| PairKey { from: from as usize, to: me }).collect();
+    let peers: Vec<_> = planner.peers().into_iter().map(|peer| peer as usize).collect();
+    let dial: Vec<_> = peers.iter().map(|&to| PairKey { from: me, to }).collect();
+    let accept: Vec<_> = peers.iter().map(|&from| PairKey { from, to: me }).collect();
     let settings = Settings { congestion: config.tcp_congestion.clone(), ..Settings::default() };
     for connection in meeting.connect(&dial, &accept)? {
         let PairKey { from, to } = connection.pair;
+        let slots = planner.slots(from as u32, to as u32);
         match connection.streams {
             Streams::Shm(life) if from == me => links.add_tx(to, shm::sender(slots, life)?),
             Streams::Shm(life) => {
