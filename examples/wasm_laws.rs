@@ -14,13 +14,7 @@ pub extern "C" fn laws() -> u32 {
 
 /// Which collective, if any, breaks a law in a world of `size`.
 fn broken(size: u32) -> Option<u32> {
-    let mut collectives = vec![
-        Collective::AllReduce,
-        Collective::ReduceScatter,
-        Collective::AllGather,
-        Collective::Barrier,
-    ];
-    collectives.extend((0..size).map(|root| Collective::Broadcast { root }));
+    let collectives = Collective::all(size);
     let mut shuffled: Vec<u32> = (0..size).collect();
     Random::new(u64::from(size)).shuffle(&mut shuffled);
     for order in [(0..size).collect(), (0..size).rev().collect(), shuffled] {

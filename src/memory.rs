@@ -169,12 +169,18 @@ impl<'a> Buffer<'a> {
         Self { spaces: [input, output, nothing()], life: PhantomData }
     }
 
-    /// With memory for what is on its way.
+    /// The same, with memory for what is on its way.
     #[must_use]
-    pub fn with_scratch(self, scratch: &'a mut [u8]) -> Self {
+    pub fn with_scratch<'b>(&'b self, scratch: &'b mut [u8]) -> Buffer<'b> {
         let [input, output, _] = self.spaces;
         let scratch = (scratch.as_mut_ptr(), scratch.len());
-        Self { spaces: [input, output, scratch], life: PhantomData }
+        Buffer { spaces: [input, output, scratch], life: PhantomData }
+    }
+
+    /// Bytes of a space.
+    #[must_use]
+    pub fn len(&self, space: Space) -> usize {
+        self.spaces[space as usize].1
     }
 
     /// The data at `range` of a space.

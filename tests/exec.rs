@@ -61,14 +61,36 @@ impl World<'_> {
             Collective::ReduceScatter => sum(rank * self.output() + i),
             Collective::AllGather => before(i / self.input(), i % self.input()),
             Collective::Broadcast { root } => before(root as usize, i),
+            Collective::Reduce { root } if rank == root as usize => sum(i),
+            Collective::Gather { root } if rank == root as usize => {
+                before(i / self.input(), i % self.input())
+            }
+            Collective::Scatter { root } => before(root as usize, rank * self.output() + i),
+            Collective::AllToAll => {
+                let block = self.output() / self.size();
+                before(i / block, rank * block + i % block)
+            }
+            Collective::Scan => (0..=rank).map(|rank| before(rank, i)).sum(),
+            Collective::Exscan if rank > 0 => (0..rank).map(|rank| before(rank, i)).sum(),
+            _ => self.untouched(rank, i),
+        }
+    }
+
+    /// What stays in the output of a rank that gets nothing: in place, what it gave.
+    fn untouched(&self, rank: usize, i: usize) -> u32 {
+        let gathers = matches!(self.collective, Collective::Gather { .. });
+        let first = if gathers { rank * self.input() } else { 0 };
+        match i.checked_sub(first) {
+            Some(i) if self.in_place && i < self.input() => before(rank, i),
+            _ => NOTHING,
         }
     }
 
     /// Slices that `rank` sends, by its schedule.
     fn sends(&self, rank: usize) -> usize {
         let steps = self.schedules[rank].steps.iter().filter(|step| step.op.sends());
-        let slices =
-            |round, place| self.partition.slices(self.partition.piece(round, place).len()).count();
+        let own = self.partition.with_scratch(&self.schedules[rank].scratch);
+        let slices = |round, place| own.slices(own.piece(round, place).len()).count();
         let rounds = 0..self.partition.rounds();
         steps.map(|step| rounds.clone().map(|round| slices(round, step.src)).sum::<usize>()).sum()
     }
@@ -77,7 +99,7 @@ impl World<'_> {
     fn walk(&self, rank: usize, links: &mut Links) -> Vec<u32> {
         let call = Call {
             schedule: &self.schedules[rank],
-            partition: self.partition,
+            partition: self.partition.with_scratch(&self.schedules[rank].scratch),
             frame: Frame { len: 0, epoch: 0, sequence: 1, fingerprint: 2 },
             kernel: Kernel::select(DataType::U32, ReduceOp::Sum, self.size()).unwrap(),
             streaming: false,
@@ -86,11 +108,13 @@ impl World<'_> {
         let patience = Patience::for_ranks(self.size());
         let wait = Wait::new(&patience, Duration::from_secs(60), &abort);
         let (input, output) = (self.input(), self.output());
+        let mut scratch = vec![0xEE; call.partition.scratch_bytes()];
         let given: Vec<u32> = (0..input).map(|i| before(rank, i)).collect();
         if !self.in_place {
             let mut result = vec![NOTHING; output];
             let bytes = bytemuck::cast_slice_mut(&mut result);
-            run(&call, &Buffer::apart(bytemuck::cast_slice(&given), bytes), links, &wait).unwrap();
+            let buffer = Buffer::apart(bytemuck::cast_slice(&given), bytes);
+            run(&call, &buffer.with_scratch(&mut scratch), links, &wait).unwrap();
             return result;
         }
         // The smaller of the two is the own part of the larger.
@@ -106,7 +130,7 @@ impl World<'_> {
         let parts = [bytes(&from), bytes(&to)];
         let [input, output] = parts;
         let buffer = Buffer::within(bytemuck::cast_slice_mut(&mut buf), input, output);
-        run(&call, &buffer, links, &wait).unwrap();
+        run(&call, &buffer.with_scratch(&mut scratch), links, &wait).unwrap();
         for i in (0..buf.len()).filter(|i| !to.contains(i)) {
             assert_eq!(buf[i], before(rank, i), "what was not asked for is left alone");
         }
@@ -118,11 +142,12 @@ impl World<'_> {
         let mut links: Vec<Links> = (0..n).map(|_| Links::new(n)).collect();
         let logs: Vec<_> = (0..n).map(|_| Log::new(100_000)).collect();
         for from in 0..n {
-            let to = self.ring.after(from as u32, 1) as usize;
-            let (tx, rx) = loopback::pair(self.slots).unwrap();
-            let traced = Traced::new(tx, to as u32, Arc::clone(&logs[from]));
-            links[from].add_tx(to, Box::new(traced));
-            links[to].add_rx(from, rx);
+            for to in (0..n).filter(|&to| to != from) {
+                let (tx, rx) = loopback::pair(self.slots).unwrap();
+                let traced = Traced::new(tx, to as u32, Arc::clone(&logs[from]));
+                links[from].add_tx(to, Box::new(traced));
+                links[to].add_rx(from, rx);
+            }
         }
         let results: Vec<Vec<u32>> = std::thread::scope(|scope| {
             let ranks = links.iter_mut().enumerate();
@@ -141,9 +166,10 @@ impl World<'_> {
 
 fn worlds(collective: Collective, ring: &Ring, slots: SlotShape, count: usize) {
     let schedules = collective.schedules(ring);
-    let partition = match collective {
-        Collective::ReduceScatter | Collective::AllGather => Partition::exact(count, 4, slots),
-        _ => Partition::even(count, 4, schedules[0].output as usize, 64, slots),
+    let partition = if collective.has_blocks() {
+        Partition::exact(count, 4, slots)
+    } else {
+        Partition::even(count, 4, schedules[0].output as usize, 64, slots)
     };
     let shape = [partition];
     let volume = collective.volume(ring.size());
@@ -161,13 +187,11 @@ fn walks_what_the_simulator_proved() {
         for ring in [Ring::natural(n), reversed] {
             for capacity in [2, 3, 8] {
                 let slots = SlotShape { bytes: 64, capacity };
-                for count in [0, 1, 17, 333] {
-                    worlds(Collective::AllReduce, &ring, slots, count);
-                    worlds(Collective::ReduceScatter, &ring, slots, count);
-                    worlds(Collective::AllGather, &ring, slots, count);
-                    worlds(Collective::Broadcast { root: n - 1 }, &ring, slots, count);
+                for collective in Collective::all(n) {
+                    for count in [0, 1, 17, 333] {
+                        worlds(collective, &ring, slots, count);
+                    }
                 }
-                worlds(Collective::Barrier, &ring, slots, 1);
             }
         }
     }

@@ -57,7 +57,7 @@ impl Communicator {
         self.guarded(|comm| match order {
             FoldOrder::Any => {
                 let request = request(Collective::AllReduce, buf.len(), by);
-                comm.walk(&request, Buffer::in_place(cast_slice_mut(buf)), kernel)
+                comm.run_by(&request, &Buffer::in_place(cast_slice_mut(buf)), kernel)
             }
             FoldOrder::Ranks => comm.in_order(by, buf, kernel),
         })
@@ -89,7 +89,7 @@ impl Communicator {
             FoldOrder::Any => {
                 let request = request(call, recv.len(), by);
                 let buffer = Buffer::apart(cast_slice(send), cast_slice_mut(recv));
-                comm.walk(&request, buffer, kernel)
+                comm.run_by(&request, &buffer, kernel)
             }
             FoldOrder::Ranks => {
                 let mut all = send.to_vec();
@@ -113,7 +113,7 @@ impl Communicator {
             all[rank * len..][..len].copy_from_slice(piece);
             let request = request(Collective::AllGather, len, by);
             if size > 1 {
-                self.walk(&request, Buffer::in_place(cast_slice_mut(all)), kernel)?;
+                self.run_by(&request, &Buffer::in_place(cast_slice_mut(all)), kernel)?;
             }
             let sources = all.chunks(len.max(1)).map(|part| Src::from(cast_slice(part)));
             let sources: Vec<Src<'_>> = sources.collect();

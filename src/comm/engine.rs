@@ -12,8 +12,8 @@ use crate::exec::{self, Call, Halt, Stop, Wait};
 use crate::kernel::Kernel;
 use crate::link::{Fault, Frame, Links};
 use crate::memory::Buffer;
-use crate::plan::{Planner, Request};
-use crate::schedule::Space;
+use crate::plan::{Plan, Planner, Request};
+use crate::schedule::{Collective, Space};
 use crate::sync::Patience;
 
 /// Links and what they are used with.
@@ -32,6 +32,26 @@ pub(super) struct Engine {
     pub(super) broken: Option<String>,
 }
 
+/// What a call is, whatever it walks.
+pub(super) struct Head<'a> {
+    pub(super) name: &'static str,
+    pub(super) kernel: Kernel<'a>,
+    /// Does it count among the calls that all ranks make? The order of messages between two is
+    /// that of their link.
+    pub(super) numbered: bool,
+    /// Does a rank that is alone get what the reduction makes of its own contribution?
+    pub(super) reduces: bool,
+}
+
+impl<'a> Head<'a> {
+    /// A call that all ranks make.
+    pub(super) fn of(request: &Request, kernel: Kernel<'a>) -> Self {
+        let alone = !matches!(request.collective, Collective::Exscan | Collective::Barrier);
+        let reduces = request.op.is_some() && alone;
+        Self { name: request.collective.name(), kernel, numbered: true, reduces }
+    }
+}
+
 impl Engine {
     /// Before the first call.
     pub(super) fn new(planner: Planner, links: Links, patience: Patience, cache: usize) -> Self {
@@ -40,40 +60,38 @@ impl Engine {
         Self { planner, links, patience, scratch, cache, abort, sequence: 0, broken: None }
     }
 
-    /// Walks the plan for `request` over `buffer`.
+    /// Walks a plan over `buffer`.
     pub(super) fn run(
         &mut self,
         seat: &Seat,
         settings: &Settings,
-        request: &Request,
-        buffer: Buffer<'_>,
-        kernel: Kernel<'_>,
+        head: &Head<'_>,
+        buffer: &Buffer<'_>,
+        plan: impl FnOnce(&mut Planner) -> Plan<'_>,
     ) -> Result<()> {
-        let name = request.collective.name();
+        let Head { name, kernel, .. } = *head;
         if let Some(first) = &self.broken {
             return Err(Error::Broken { call: name, first: first.clone() });
         }
-        self.sequence += 1;
-        let sequence = self.sequence;
+        self.sequence += u64::from(head.numbered);
+        let sequence = if head.numbered { self.sequence } else { 0 };
+        let bytes = buffer.len(Space::Output);
         let _span = settings.tag.as_deref().map(|tag| {
-            let (rank, count) = (seat.rank, request.count);
-            tracing::debug_span!("call", name, tag, rank, sequence, count).entered()
+            tracing::debug_span!("call", name, tag, rank = seat.rank, sequence, bytes).entered()
         });
         if self.abort.load(Ordering::Relaxed) {
             let halt = Halt { stop: Stop::Aborted, step: 0, peer: seat.rank };
             return Err(self.fail(seat, settings, name, halt));
         }
-        let plan = self.planner.plan(request);
-        let frame = Frame { len: 0, epoch: 0, sequence, fingerprint: plan.fingerprint };
-        let bytes = request.count * request.element_size();
-        if seat.peers.len() == 1 && request.op.is_some() {
+        if seat.peers.len() == 1 && head.reduces {
             // Nobody to reduce with: the result is what the reduction makes of one contribution.
             let (input, output) = (Space::Input, Space::Output);
             kernel.fold(true, &mut [buffer.dst(output, 0..bytes)], &[buffer.src(input, 0..bytes)]);
             return Ok(());
         }
+        let Plan { schedule, partition, fingerprint } = plan(&mut self.planner);
+        let frame = Frame { len: 0, epoch: 0, sequence, fingerprint };
         let streaming = bytes >= self.cache;
-        let (schedule, partition) = (plan.schedule, plan.partition);
         if self.scratch.len() < partition.scratch_bytes() {
             self.scratch.resize(partition.scratch_bytes(), 0);
         }

@@ -3,12 +3,17 @@
 
 mod by;
 mod engine;
+mod exchange;
 mod group;
 mod options;
 mod pending;
+mod point;
+mod prefix;
 mod queue;
+mod rooted;
 mod setup;
 mod threads;
+mod uneven;
 mod verbs;
 mod worker;
 
@@ -27,9 +32,9 @@ use crate::element::{DataType, ReduceOp, Reduction};
 use crate::error::{Error, Peer, Result};
 use crate::kernel::Kernel;
 use crate::memory::Buffer;
-use crate::plan::Request;
+use crate::plan::{Blocks, Plan, Planner, Request};
 use crate::rendezvous::Meeting;
-use engine::Engine;
+use engine::{Engine, Head};
 use options::Settings;
 use threads::Group;
 use worker::Worker;
@@ -147,27 +152,54 @@ impl Communicator {
         AbortHandle(Arc::clone(&self.abort))
     }
 
-    /// Walks the plan for `request` over `buffer`, with the kernel of this library for it.
-    fn run(&mut self, request: &Request, buffer: Buffer<'_>) -> Result<()> {
-        // What does not reduce needs no kernel, and gets the cheapest.
+    /// The kernel of this library for `request`. What does not reduce needs none, and gets the
+    /// cheapest.
+    fn kernel(&self, request: &Request) -> Result<Kernel<'static>> {
         let (dtype, op) =
             request.op.map_or((DataType::U8, ReduceOp::Max.into()), |op| (request.dtype, op));
-        let Some(kernel) = Kernel::select(dtype, op, self.size()) else {
+        Kernel::select(dtype, op, self.size()).ok_or_else(|| {
             let (given, defined) = (format!("{op} of {dtype}"), Reduction::defined_for(dtype));
             let (call, expected) = (request.collective.name(), format!("one of {defined}"));
-            return Err(Error::Argument { call, argument: "op", given, expected });
-        };
-        self.walk(request, buffer, kernel)
+            Error::Argument { call, argument: "op", given, expected }
+        })
     }
 
-    /// Walks the plan for `request` over `buffer`, after all operations that are pending.
-    fn walk(&mut self, request: &Request, buffer: Buffer<'_>, kernel: Kernel<'_>) -> Result<()> {
+    /// Walks the plan for `request` over `buffer`.
+    fn run(&mut self, request: &Request, buffer: &Buffer<'_>) -> Result<()> {
+        let kernel = self.kernel(request)?;
+        self.run_by(request, buffer, kernel)
+    }
+
+    /// The same, with a kernel that may be the caller's.
+    fn run_by(&mut self, request: &Request, buffer: &Buffer<'_>, by: Kernel<'_>) -> Result<()> {
+        self.walk(&Head::of(request, by), buffer, |planner| planner.plan(request))
+    }
+
+    /// The same, for blocks that differ in length.
+    fn run_uneven(
+        &mut self,
+        request: &Request,
+        blocks: Blocks<'_>,
+        buffer: &Buffer<'_>,
+    ) -> Result<()> {
+        let kernel = self.kernel(request)?;
+        let head = Head::of(request, kernel);
+        self.walk(&head, buffer, |planner| planner.uneven(request, blocks))
+    }
+
+    /// Walks a plan over `buffer`, after all operations that are pending.
+    fn walk(
+        &mut self,
+        head: &Head<'_>,
+        buffer: &Buffer<'_>,
+        plan: impl FnOnce(&mut Planner) -> Plan<'_>,
+    ) -> Result<()> {
         if self.engine.is_none() {
             self.come_home();
         }
         match &mut self.engine {
-            Some(engine) => engine.run(&self.seat, &self.settings, request, buffer, kernel),
-            None => Err(worker::lost(request.collective.name())),
+            Some(engine) => engine.run(&self.seat, &self.settings, head, buffer, plan),
+            None => Err(worker::lost(head.name)),
         }
     }
 }

@@ -12,17 +12,24 @@ use crate::error::{Error, Peer, Result};
 use crate::link::tcp::{self, Settings, tune};
 use crate::link::{Links, shm};
 use crate::partition::SlotShape;
-use crate::plan::Planner;
+use crate::plan::{Planner, Slots};
 use crate::rendezvous::{Meeting, PairKey, Streams, meet};
 use crate::schedule::Ring;
 use crate::sync::Patience;
 
 /// 64 KiB x 16 stays in a core's cache and was best or near it for every size and world measured
-/// on shared memory.
-pub(super) const SHM_SLOTS: SlotShape = SlotShape { bytes: 64 << 10, capacity: 16 };
+/// on shared memory. Between other ranks than neighbours there are up to n(n-1) links, so that
+/// those are small.
+pub(super) const SHM_SLOTS: Slots = Slots {
+    ring: SlotShape { bytes: 64 << 10, capacity: 16 },
+    other: SlotShape { bytes: 8 << 10, capacity: 8 },
+};
 
 /// A system call per slot wants larger ones, as soon as any link runs over TCP.
-const TCP_SLOTS: SlotShape = SlotShape { bytes: 1 << 20, capacity: 4 };
+const TCP_SLOTS: Slots = Slots {
+    ring: SlotShape { bytes: 1 << 20, capacity: 4 },
+    other: SlotShape { bytes: 64 << 10, capacity: 8 },
+};
 
 /// The shortest chunk worth a message of its own. Where ranks have to take turns on a CPU each
 /// message costs a turn, and a ring makes 2n(n-1) of them unless it leaves chunks empty: with four
@@ -88,7 +95,7 @@ impl Builder {
         Self { interface: Some(interface.into()), ..self }
     }
 
-    /// Meets the other ranks and opens the links of the ring.
+    /// Meets the other ranks and opens the links to them.
     ///
     /// # Errors
     /// If a setting makes no sense, or the others can't be met in time.
@@ -194,7 +201,7 @@ impl Communicator {
         let least = least_chunk(meeting.needs_tcp(), meeting.crowding());
         let rank = meeting.rank;
         let planner = Planner::new(ring, rank as u32, slots, least);
-        let links = connect(&mut meeting, &planner, slots, deadline)?;
+        let links = connect(&mut meeting, &planner, deadline)?;
         meeting.close_doors();
         let patience = Patience::for_ranks(meeting.residents());
         let seat = Seat {
@@ -210,25 +217,20 @@ impl Communicator {
 }
 
 /// The links that a planner's plans walk over.
-fn connect(
-    meeting: &mut Meeting,
-    planner: &Planner,
-    slots: SlotShape,
-    deadline: Instant,
-) -> Result<Links> {
+fn connect(meeting: &mut Meeting, planner: &Planner, deadline: Instant) -> Result<Links> {
     let (me, size) = (meeting.rank, meeting.size());
     let mut links = Links::new(size);
     if size == 1 {
         return Ok(links);
     }
-    let (to, from) = planner.peers();
-    let dial: Vec<_> = to.into_iter().map(|to| PairKey { from: me, to: to as usize }).collect();
-    let accept: Vec<_> =
-        from.into_iter().map(|from| PairKey { from: from as usize, to: me }).collect();
+    let peers: Vec<_> = planner.peers().into_iter().map(|peer| peer as usize).collect();
+    let dial: Vec<_> = peers.iter().map(|&to| PairKey { from: me, to }).collect();
+    let accept: Vec<_> = peers.iter().map(|&from| PairKey { from, to: me }).collect();
     let congestion = meeting.config().tcp_congestion.clone();
     let settings = Settings { congestion, ..Settings::default() };
     for connection in meeting.connect(&dial, &accept)? {
         let PairKey { from, to } = connection.pair;
+        let slots = planner.slots(from as u32, to as u32);
         match connection.streams {
             Streams::Shm(life) if from == me => links.add_tx(to, shm::sender(slots, life)?),
             Streams::Shm(life) => {

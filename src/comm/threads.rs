@@ -83,10 +83,10 @@ impl Ready {
         let least = least_chunk(false, group.residents.div_ceil(cpus()));
         let planner = Planner::new(ring, rank as u32, SHM_SLOTS, least);
         let mut links = Links::new(peers.len());
-        for to in planner.peers().0.into_iter().map(|to| to as usize) {
-            let (tx, rx) = loopback::pair(SHM_SLOTS)?;
-            links.add_tx(to, tx);
-            group.leave(rank, to, rx);
+        for to in planner.peers() {
+            let (tx, rx) = loopback::pair(planner.slots(rank as u32, to))?;
+            links.add_tx(to as usize, tx);
+            group.leave(rank, to as usize, rx);
         }
         Ok(Self { group, rank, peers, planner, links })
     }
@@ -95,7 +95,7 @@ impl Ready {
     pub(super) fn meet(self, timeout: Duration) -> Result<Communicator> {
         let Self { group, rank, peers, planner, mut links } = self;
         let until = Instant::now() + timeout;
-        for from in planner.peers().1.into_iter().map(|from| from as usize) {
+        for from in planner.peers().into_iter().map(|from| from as usize) {
             let end = group.find(from, rank, until).ok_or_else(|| Error::Handshake {
                 peer: peers[from].to_string(),
                 reason: format!("it did not come within {timeout:.1?}"),

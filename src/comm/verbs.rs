@@ -13,26 +13,31 @@ use crate::plan::Request;
 use crate::schedule::Collective;
 
 /// An argument that does not fit.
-fn refuse<T>(
-    call: Collective,
+pub(super) fn refuse<T>(
+    call: &'static str,
     argument: &'static str,
     given: impl ToString,
     expected: impl ToString,
 ) -> Result<T> {
     let (given, expected) = (given.to_string(), expected.to_string());
-    Err(Error::Argument { call: call.name(), argument, given, expected })
+    Err(Error::Argument { call, argument, given, expected })
 }
 
 /// Whole elements in `bytes`.
-fn count(call: Collective, argument: &'static str, bytes: usize, dtype: DataType) -> Result<usize> {
+pub(super) fn count(
+    call: Collective,
+    argument: &'static str,
+    bytes: usize,
+    dtype: DataType,
+) -> Result<usize> {
     if bytes.is_multiple_of(dtype.size()) {
         return Ok(bytes / dtype.size());
     }
     let expected = format!("a multiple of {}, the size of {dtype}", dtype.size());
-    refuse(call, argument, format!("{bytes} bytes long"), expected)
+    refuse(call.name(), argument, format!("{bytes} bytes long"), expected)
 }
 
-fn same_length(
+pub(super) fn same_length(
     call: Collective,
     argument: &'static str,
     given: usize,
@@ -43,7 +48,7 @@ fn same_length(
         return Ok(());
     }
     let expected = expected.map_or("less than the address space".into(), |n| n.to_string());
-    refuse(call, argument, format!("{given} bytes long"), format!("{expected} bytes, {why}"))
+    refuse(call.name(), argument, format!("{given} bytes long"), format!("{expected} bytes, {why}"))
 }
 
 const ALL_REDUCE: Collective = Collective::AllReduce;
@@ -76,7 +81,7 @@ impl Communicator {
     ) -> Result<()> {
         let count = count(ALL_REDUCE, "buf", buf.len(), dtype)?;
         let request = Request { collective: ALL_REDUCE, count, dtype, op: Some(op.into()) };
-        self.run(&request, Buffer::in_place(buf))
+        self.run(&request, &Buffer::in_place(buf))
     }
 
     /// Reduces `send` over all ranks into `recv`, which has the same length.
@@ -106,7 +111,7 @@ impl Communicator {
         let count = count(ALL_REDUCE, "send", send.len(), dtype)?;
         same_length(ALL_REDUCE, "recv", recv.len(), Some(send.len()), "as send")?;
         let request = Request { collective: ALL_REDUCE, count, dtype, op: Some(op.into()) };
-        self.run(&request, Buffer::apart(send, recv))
+        self.run(&request, &Buffer::apart(send, recv))
     }
 
     /// Reduces `send`, size x `recv.len()` long, over all ranks; part r of the result goes to
@@ -138,7 +143,7 @@ impl Communicator {
         let whole = recv.len().checked_mul(self.size());
         same_length(REDUCE_SCATTER, "send", send.len(), whole, "size x recv")?;
         let request = Request { collective: REDUCE_SCATTER, count, dtype, op: Some(op.into()) };
-        self.run(&request, Buffer::apart(send, recv))
+        self.run(&request, &Buffer::apart(send, recv))
     }
 
     /// As [`Self::reduce_scatter`], in place: `buf` is size parts long, and part `rank` of it
@@ -151,11 +156,11 @@ impl Communicator {
         buf: &mut [T],
         op: impl Into<Reduction>,
     ) -> Result<()> {
-        let count = self.part(REDUCE_SCATTER, buf.len())?;
+        let count = self.part(REDUCE_SCATTER, "buf", buf.len())?;
         let request =
             Request { collective: REDUCE_SCATTER, count, dtype: T::DTYPE, op: Some(op.into()) };
         let (whole, mine) = self.parts::<T>(count);
-        self.run(&request, Buffer::within(cast_slice_mut(buf), whole, mine))
+        self.run(&request, &Buffer::within(cast_slice_mut(buf), whole, mine))
     }
 
     /// Every rank's `send`, in rank order, to everybody's `recv`, size x `send.len()` long.
@@ -167,7 +172,7 @@ impl Communicator {
         same_length(ALL_GATHER, "recv", whole, mine.checked_mul(self.size()), "size x send")?;
         let request =
             Request { collective: ALL_GATHER, count: send.len(), dtype: T::DTYPE, op: None };
-        self.run(&request, Buffer::apart(cast_slice(send), cast_slice_mut(recv)))
+        self.run(&request, &Buffer::apart(cast_slice(send), cast_slice_mut(recv)))
     }
 
     /// As [`Self::all_gather`], in place: part `rank` of `buf` is what this rank gives.
@@ -175,10 +180,10 @@ impl Communicator {
     /// # Errors
     /// As [`Self::all_reduce`]; and if `buf` can't be cut into size parts.
     pub fn all_gather_in_place<T: Element>(&mut self, buf: &mut [T]) -> Result<()> {
-        let count = self.part(ALL_GATHER, buf.len())?;
+        let count = self.part(ALL_GATHER, "buf", buf.len())?;
         let request = Request { collective: ALL_GATHER, count, dtype: T::DTYPE, op: None };
         let (whole, mine) = self.parts::<T>(count);
-        self.run(&request, Buffer::within(cast_slice_mut(buf), mine, whole))
+        self.run(&request, &Buffer::within(cast_slice_mut(buf), mine, whole))
     }
 
     /// The root's `buf` to everybody's, of the same length.
@@ -186,13 +191,9 @@ impl Communicator {
     /// # Errors
     /// As [`Self::all_reduce`]; and if there is no such root.
     pub fn broadcast<T: Element>(&mut self, buf: &mut [T], root: usize) -> Result<()> {
-        let size = self.size();
-        let collective = Collective::Broadcast { root: root as u32 };
-        if root >= size {
-            return refuse(collective, "root", root, format!("a rank below the size, {size}"));
-        }
+        let collective = self.rooted(|root| Collective::Broadcast { root }, root)?;
         let request = Request { collective, count: buf.len(), dtype: T::DTYPE, op: None };
-        self.run(&request, Buffer::in_place(cast_slice_mut(buf)))
+        self.run(&request, &Buffer::in_place(cast_slice_mut(buf)))
     }
 
     /// Returns when every rank has called it.
@@ -204,22 +205,37 @@ impl Communicator {
         let op = Some(ReduceOp::Max.into());
         let request =
             Request { collective: Collective::Barrier, count: 1, dtype: DataType::U8, op };
-        self.run(&request, Buffer::in_place(&mut token))
+        self.run(&request, &Buffer::in_place(&mut token))
+    }
+
+    /// The collective with this root, if there is such a rank.
+    pub(super) fn rooted(&self, of: fn(u32) -> Collective, root: usize) -> Result<Collective> {
+        let collective = of(root as u32);
+        if root < self.size() {
+            return Ok(collective);
+        }
+        let expected = format!("a rank below the size, {}", self.size());
+        refuse(collective.name(), "root", root, expected)
     }
 
     /// All of `size` parts of `count` elements, and the own one, in bytes.
-    fn parts<T>(&self, count: usize) -> (Range<usize>, Range<usize>) {
+    pub(super) fn parts<T>(&self, count: usize) -> (Range<usize>, Range<usize>) {
         let part = count * size_of::<T>();
         (0..self.size() * part, self.rank() * part..(self.rank() + 1) * part)
     }
 
     /// One of `size` equal parts of `len` elements.
-    fn part(&self, call: Collective, len: usize) -> Result<usize> {
+    pub(super) fn part(
+        &self,
+        call: Collective,
+        argument: &'static str,
+        len: usize,
+    ) -> Result<usize> {
         let size = self.size();
         if len.is_multiple_of(size) {
             return Ok(len / size);
         }
         let expected = format!("a multiple of the size, {size}");
-        refuse(call, "buf", format!("{len} elements long"), expected)
+        refuse(call.name(), argument, format!("{len} elements long"), expected)
     }
 }

@@ -38,10 +38,16 @@ pub fn run(
         for (number, step) in call.schedule.steps.iter().enumerate() {
             let src = call.partition.piece(round, step.src);
             let dst = if step.dst == step.src { src.start } else { start(call, round, step.dst) };
+            // Both ends of a message must mean a chunk of the same length, whatever their calls say
+            // of the other chunks.
+            let chunk = call.partition.bytes(step.src) as u64;
+            let frame = Frame { fingerprint: call.frame.fingerprint ^ chunk, ..call.frame };
             for part in call.partition.slices(src.len()) {
                 let (src, dst) = (src.start + part.start, dst + part.start);
                 let (len, lands, lifts) = (part.len(), false, false);
-                let mut at = Slice { call, step, buffer, links, wait, src, dst, len, lands, lifts };
+                let frame = Frame { len: len as u32, ..frame };
+                let mut at =
+                    Slice { call, step, buffer, links, wait, frame, src, dst, len, lands, lifts };
                 at.walk().map_err(|(stop, peer)| Halt { stop, step: number, peer })?;
             }
         }
@@ -61,6 +67,7 @@ struct Slice<'a, 'b> {
     buffer: &'a Buffer<'b>,
     links: &'a mut Links,
     wait: &'a Wait<'a>,
+    frame: Frame,
     /// Where it begins in the step's two spaces.
     src: usize,
     dst: usize,
@@ -76,7 +83,7 @@ impl<'a> Slice<'a, '_> {
     fn walk(&mut self) -> Result<(), (Stop, usize)> {
         let Step { op, from, to, .. } = *self.step;
         let (from, to) = (from as usize, to as usize);
-        let frame = Frame { len: self.len as u32, ..self.call.frame };
+        let frame = self.frame;
         self.direct(op, from, to).map_err(|fault| (fault.into(), from))?;
         if self.lands {
             let place = (self.step.dst.space, self.dst);

@@ -1,6 +1,9 @@
-//! The collectives by name, and the schedule of each. May touch: ring.
+//! The collectives by name, and the schedule of each. May touch: the algorithms.
 
-use super::{Ring, Schedule, Volume, ring};
+use super::{Ring, Schedule, Volume, all_to_all, relay, ring, rooted, scan};
+
+/// Ranks of the largest world in which every rank has a link to every other one.
+pub const ALL_PAIRS: u32 = 16;
 
 /// What ranks do together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -16,11 +19,51 @@ pub enum Collective {
         /// That rank.
         root: u32,
     },
+    /// One rank gets every chunk, reduced over all ranks.
+    Reduce {
+        /// That rank.
+        root: u32,
+    },
+    /// One rank gets chunk r from rank r.
+    Gather {
+        /// That rank.
+        root: u32,
+    },
+    /// Rank r gets chunk r from one rank.
+    Scatter {
+        /// That rank.
+        root: u32,
+    },
+    /// Rank r gets chunk r from everybody.
+    AllToAll,
+    /// Rank r gets every chunk, reduced over ranks 0 to r.
+    Scan,
+    /// Rank r gets every chunk, reduced over ranks 0 to r-1; rank 0 gets nothing.
+    Exscan,
     /// Nobody is done before everybody has started: an all-reduce whose result nobody looks at.
     Barrier,
 }
 
 impl Collective {
+    /// Every collective among `size` ranks, those with a root for each.
+    #[must_use]
+    pub fn all(size: u32) -> Vec<Self> {
+        let mut all = vec![
+            Self::AllReduce,
+            Self::ReduceScatter,
+            Self::AllGather,
+            Self::AllToAll,
+            Self::Scan,
+            Self::Exscan,
+            Self::Barrier,
+        ];
+        for root in 0..size {
+            all.extend([Self::Broadcast { root }, Self::Reduce { root }]);
+            all.extend([Self::Gather { root }, Self::Scatter { root }]);
+        }
+        all
+    }
+
     /// Its name, as the method of a communicator is called.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -29,6 +72,12 @@ impl Collective {
             Self::ReduceScatter => "reduce_scatter",
             Self::AllGather => "all_gather",
             Self::Broadcast { .. } => "broadcast",
+            Self::Reduce { .. } => "reduce",
+            Self::Gather { .. } => "gather",
+            Self::Scatter { .. } => "scatter",
+            Self::AllToAll => "all_to_all",
+            Self::Scan => "scan",
+            Self::Exscan => "exscan",
             Self::Barrier => "barrier",
         }
     }
@@ -36,11 +85,22 @@ impl Collective {
     /// The schedule of rank `me` on a ring.
     #[must_use]
     pub fn schedule(self, order: &Ring, me: u32) -> Schedule {
+        let size = order.size();
+        let direct = size <= ALL_PAIRS;
         match self {
             Self::AllReduce => ring::all_reduce(order, me),
             Self::ReduceScatter => ring::reduce_scatter(order, me),
             Self::AllGather => ring::all_gather(order, me),
             Self::Broadcast { root } => ring::broadcast(order, me, root),
+            Self::Reduce { root } => rooted::reduce(order, me, root),
+            Self::Gather { root } if direct => rooted::gather(size, me, root),
+            Self::Gather { root } => relay::gather(order, me, root),
+            Self::Scatter { root } if direct => rooted::scatter(size, me, root),
+            Self::Scatter { root } => relay::scatter(order, me, root),
+            Self::AllToAll if direct => all_to_all(size, me),
+            Self::AllToAll => relay::all_to_all(order, me),
+            Self::Scan => scan(size, me),
+            Self::Exscan => scan::exscan(size, me),
             Self::Barrier => ring::barrier(order, me),
         }
     }
@@ -48,7 +108,46 @@ impl Collective {
     /// What these schedules send.
     #[must_use]
     pub fn volume(self, size: u32) -> Volume {
-        ring::volume(self, size)
+        let direct = size <= ALL_PAIRS;
+        match self {
+            Self::AllReduce => ring::all_reduced(size),
+            Self::ReduceScatter | Self::AllGather => ring::halved(size),
+            Self::Broadcast { .. } => ring::broadcasted(size),
+            Self::Reduce { .. } => rooted::reduced(size),
+            Self::Gather { .. } if direct => rooted::gathered(size),
+            Self::Scatter { .. } if direct => rooted::scattered(size),
+            Self::Gather { .. } | Self::Scatter { .. } => relay::rooted(size),
+            Self::AllToAll if direct => all_to_all::volume(size),
+            Self::AllToAll => relay::exchanged(size),
+            Self::Scan | Self::Exscan => scan::volume(size),
+            Self::Barrier => ring::passed(size),
+        }
+    }
+
+    /// Do all its messages go from a rank to the next one on the ring?
+    #[must_use]
+    pub fn keeps_to(self, ring: &Ring) -> bool {
+        match self {
+            Self::Gather { .. } | Self::Scatter { .. } | Self::AllToAll => {
+                ring.size() <= 2 || ring.size() > ALL_PAIRS
+            }
+            Self::Scan | Self::Exscan => ring.is_natural(),
+            _ => true,
+        }
+    }
+
+    /// Is it one block per rank that is given or got, each as long as the caller says? The others
+    /// are cut as is best.
+    #[must_use]
+    pub fn has_blocks(self) -> bool {
+        matches!(
+            self,
+            Self::ReduceScatter
+                | Self::AllGather
+                | Self::Gather { .. }
+                | Self::Scatter { .. }
+                | Self::AllToAll
+        )
     }
 
     /// The schedules of all ranks of a ring.

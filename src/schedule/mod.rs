@@ -3,14 +3,21 @@
 //!
 //! The step names are those of NCCL and MSCCLang; "copy" means "store in my memory".
 
+mod all_to_all;
 mod collective;
 mod fuse;
+pub mod relay;
 mod ring;
+mod rooted;
+mod scan;
 mod step;
 
-pub use collective::Collective;
+pub use all_to_all::all_to_all;
+pub use collective::{ALL_PAIRS, Collective};
 pub use fuse::fuse;
 pub use ring::{Ring, all_gather, all_reduce, barrier, broadcast, reduce_scatter};
+pub use rooted::{gather, reduce, scatter};
+pub use scan::{exscan, scan};
 pub use step::{Op, Order, Place, Space, Step};
 
 /// How many chunks an algorithm sends: what the sending steps of its schedules must add up to.

@@ -5,7 +5,7 @@
 //! workstations", JPDC 69 (2009). Cost of all-reduce of m bytes over n ranks, latency a, seconds
 //! per byte b, reduction g: 2(n-1)a + 2(n-1)/n mb + (n-1)/n mg.
 
-use super::{Collective, Op, Place, Schedule, Space, Step, Volume, fuse};
+use super::{Op, Place, Schedule, Space, Step, Volume, fuse};
 
 /// The order in which the ring visits the ranks: each sends to the next, the last to the first.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,6 +47,19 @@ impl Ring {
     pub fn after(&self, rank: u32, hops: i64) -> u32 {
         let at = i64::from(self.position[rank as usize]) + hops;
         self.order[at.rem_euclid(self.order.len() as i64) as usize]
+    }
+
+    /// How many hops lead from one rank to another.
+    #[must_use]
+    pub fn hops(&self, from: u32, to: u32) -> u32 {
+        let [from, to] = [from, to].map(|rank| self.position[rank as usize]);
+        (self.size() + to - from) % self.size()
+    }
+
+    /// Is every rank followed by the next one?
+    #[must_use]
+    pub fn is_natural(&self) -> bool {
+        (0..self.size()).all(|rank| self.hops(rank, (rank + 1) % self.size()) <= 1)
     }
 
     /// A step of rank `me` between its neighbours.
@@ -143,17 +156,26 @@ pub fn barrier(ring: &Ring, me: u32) -> Schedule {
     Schedule { steps, ..Schedule::new(1, 1) }
 }
 
-/// What these schedules send: 2(n-1)/n of the buffer per rank for all-reduce, (n-1)/n for its
-/// halves, once the buffer for broadcast; a barrier's token goes round twice, but for its last hop.
-pub(super) fn volume(collective: Collective, size: u32) -> Volume {
+/// Twice (n-1)/n of the buffer per rank.
+pub(super) fn all_reduced(size: u32) -> Volume {
     let (n, hops) = (u64::from(size), u64::from(size - 1));
-    let [most, total] = match collective {
-        Collective::AllReduce => [2 * hops, 2 * hops * n],
-        Collective::ReduceScatter | Collective::AllGather => [hops, hops * n],
-        Collective::Broadcast { .. } => [1, hops],
-        Collective::Barrier => [2, 2 * hops],
-    };
-    Volume { most, total }
+    Volume { most: 2 * hops, total: 2 * hops * n }
+}
+
+/// Reduce-scatter and all-gather: once (n-1)/n of the buffer per rank.
+pub(super) fn halved(size: u32) -> Volume {
+    let (n, hops) = (u64::from(size), u64::from(size - 1));
+    Volume { most: hops, total: hops * n }
+}
+
+/// The buffer once per rank, but for the last one.
+pub(super) fn broadcasted(size: u32) -> Volume {
+    Volume { most: 1, total: u64::from(size - 1) }
+}
+
+/// The token goes round twice, but for its last hop.
+pub(super) fn passed(size: u32) -> Volume {
+    Volume { most: 2, total: 2 * u64::from(size - 1) }
 }
 
 #[cfg(test)]
@@ -173,5 +195,10 @@ mod tests {
         assert_eq!(ring.after(1, 1), 2);
         assert_eq!(ring.after(2, -1), 1);
         assert_eq!(ring.after(0, 2 - 8), 1);
+        for (rank, hops) in [(2, 0), (0, 1), (3, 2), (1, 3)] {
+            assert_eq!((ring.hops(2, rank), ring.after(2, i64::from(hops))), (hops, rank));
+        }
+        assert!(!ring.is_natural() && Ring::natural(4).is_natural());
+        assert!(Ring::new(vec![3, 0, 1, 2]).unwrap().is_natural());
     }
 }

@@ -10,6 +10,13 @@ pub(super) enum Expected {
     Untouched,
     /// The fold of everybody's contribution to this chunk of the input.
     Sum(u32),
+    /// The fold of the first ranks' contributions to this chunk, in the order of ranks.
+    Prefix {
+        /// How many ranks.
+        ranks: u32,
+        /// Which chunk.
+        chunk: u32,
+    },
     /// What a rank had in a chunk of its input.
     Copy {
         /// Whose.
@@ -24,18 +31,24 @@ impl Collective {
     /// as many of the one as of the other.
     pub(super) fn chunks(self, size: u32) -> Option<(u32, u32)> {
         match self {
-            Self::AllReduce | Self::Broadcast { .. } | Self::Barrier => None,
-            Self::ReduceScatter => Some((size, 1)),
-            Self::AllGather => Some((1, size)),
+            Self::ReduceScatter | Self::Scatter { .. } => Some((size, 1)),
+            Self::AllGather | Self::Gather { .. } => Some((1, size)),
+            Self::AllToAll => Some((size, size)),
+            _ => None,
         }
     }
 
     /// Has `rank` something to give?
     pub(super) fn gives(self, rank: u32) -> bool {
         match self {
-            Self::AllReduce | Self::ReduceScatter | Self::AllGather | Self::Barrier => true,
-            Self::Broadcast { root } => rank == root,
+            Self::Broadcast { root } | Self::Scatter { root } => rank == root,
+            _ => true,
         }
+    }
+
+    /// Is the last reduction of all contributions the one where an average divides?
+    pub(super) fn averages(self) -> bool {
+        !matches!(self, Self::Scan | Self::Exscan)
     }
 
     /// What `rank` must end with in this chunk of its output.
@@ -45,18 +58,27 @@ impl Collective {
             Self::ReduceScatter => Expected::Sum(rank),
             Self::AllGather => Expected::Copy { rank: chunk, chunk: 0 },
             Self::Broadcast { root } => Expected::Copy { rank: root, chunk },
+            Self::Reduce { root } if rank == root => Expected::Sum(chunk),
+            Self::Gather { root } if rank == root => Expected::Copy { rank: chunk, chunk: 0 },
+            Self::Reduce { .. } | Self::Gather { .. } => Expected::Untouched,
+            Self::Scatter { root } => Expected::Copy { rank: root, chunk: rank },
+            Self::AllToAll => Expected::Copy { rank: chunk, chunk: rank },
+            Self::Exscan if rank == 0 => Expected::Untouched,
+            Self::Exscan => Expected::Prefix { ranks: rank, chunk },
+            Self::Scan => Expected::Prefix { ranks: rank + 1, chunk },
         }
     }
 
     /// In place: where the memory of `place` is, of all the names that it has.
     pub(super) fn in_place(self, rank: u32, place: Place) -> Place {
         match (self, place.space) {
-            (Self::AllReduce | Self::Broadcast { .. } | Self::Barrier, Space::Input) => {
-                Place::output(place.chunk)
-            }
+            (_, Space::Scratch) => place,
             (Self::ReduceScatter, Space::Output) => Place::input(rank),
-            (Self::AllGather, Space::Input) => Place::output(rank),
-            _ => place,
+            (Self::AllGather | Self::Gather { .. }, Space::Input) => Place::output(rank),
+            (Self::Scatter { root }, Space::Output) if rank == root => Place::input(rank),
+            (Self::ReduceScatter | Self::Scatter { .. }, Space::Input) => place,
+            (_, Space::Input) => Place::output(place.chunk),
+            (_, Space::Output) => place,
         }
     }
 }

@@ -210,7 +210,10 @@ impl<'a> Contents<'a> {
                 self.report.rank_order &= self.terms.in_order(value.term) == Some((0, self.size()));
                 self.prove(rank, chunk, value.term, step)
             }
-            Expected::Copy { .. } | Expected::Sum(_) => incomplete,
+            Expected::Prefix { ranks, chunk: contribution } if of(contribution) => {
+                self.prove_prefix(rank, chunk, value.term, ranks, step)
+            }
+            Expected::Copy { .. } | Expected::Sum(_) | Expected::Prefix { .. } => incomplete,
         }
     }
 
@@ -221,10 +224,30 @@ impl<'a> Contents<'a> {
     fn prove(&self, rank: u32, chunk: u32, term: u32, step: Option<u32>) -> Result<(), Violation> {
         if self.terms.weight(term) < self.size() {
             Err(Violation::Incomplete { rank, chunk, step })
-        } else if !self.terms.full(term) || !self.terms.has_all(term) {
+        } else if !self.terms.full(term) || !self.terms.has_first(term, self.size()) {
             Err(Violation::Twice { rank, chunk, step })
         } else {
             Ok(())
+        }
+    }
+
+    /// Of the first `ranks`, each once and in order.
+    fn prove_prefix(
+        &self,
+        rank: u32,
+        chunk: u32,
+        term: u32,
+        ranks: u32,
+        step: Option<u32>,
+    ) -> Result<(), Violation> {
+        if self.terms.in_order(term) == Some((0, ranks)) {
+            Ok(())
+        } else if self.terms.weight(term) < ranks {
+            Err(Violation::Incomplete { rank, chunk, step })
+        } else if self.terms.has_first(term, ranks) && self.terms.weight(term) == ranks {
+            Err(Violation::Disordered { rank, chunk, step })
+        } else {
+            Err(Violation::Twice { rank, chunk, step })
         }
     }
 }
@@ -263,7 +286,8 @@ impl Work for Contents<'_> {
             let mine = self.read(at, if op.receives() { src } else { dst });
             value = self.fold(step.order, value, mine);
         }
-        if step.last != (op.reduces() && self.terms.full(value.term)) {
+        let averages = op.reduces() && self.collective.averages();
+        if step.last != (averages && self.terms.full(value.term)) {
             return Err(Violation::Last { rank, step: number, chunk: dst.chunk });
         }
         if op.stores() {

@@ -70,8 +70,9 @@ impl Terms {
         self.weight(term) == self.size
     }
 
-    /// For a full term: every contribution, hence each once.
-    pub(super) fn has_all(&self, term: u32) -> bool {
+    /// Are the contributions of the first `ranks` in it, and no others? A term of that weight then
+    /// has each once.
+    pub(super) fn has_first(&self, term: u32, ranks: u32) -> bool {
         let mut seen = vec![false; self.size as usize];
         let mut todo = vec![term];
         while let Some(term) = todo.pop() {
@@ -81,7 +82,7 @@ impl Terms {
                 todo.extend([left, right]);
             }
         }
-        seen.iter().all(|&seen| seen)
+        seen.iter().enumerate().all(|(rank, &seen)| seen == (rank < ranks as usize))
     }
 }
 
@@ -107,7 +108,8 @@ mod tests {
         let pair = terms.fold(0, 1);
         let (all, twice) = (terms.fold(pair, 2), terms.fold(pair, 0));
         assert!(!terms.full(pair) && terms.full(all) && terms.full(twice));
-        assert!(terms.has_all(all) && !terms.has_all(twice));
+        assert!(terms.has_first(all, 3) && !terms.has_first(twice, 3));
+        assert!(terms.has_first(pair, 2) && !terms.has_first(pair, 1));
         let garbage = terms.garbage();
         assert_eq!(terms.fold(garbage, 0), terms.fold(garbage, 0));
         let none = terms.fold(garbage, garbage);

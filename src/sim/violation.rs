@@ -99,6 +99,16 @@ pub enum Violation {
         /// The chunk.
         chunk: u32,
     },
+    /// Law 8: a prefix has every contribution once, but not in the order of ranks.
+    #[error("law 8, rank order: rank {rank}'s prefix of chunk {chunk} is in disorder ({step:?})")]
+    Disordered {
+        /// Who has the wrong result.
+        rank: u32,
+        /// In which chunk.
+        chunk: u32,
+        /// The step that stored it.
+        step: Option<u32>,
+    },
     /// The mark of the last contribution is missing where it belongs, or is where it does not.
     #[error("last: rank {rank}, step {step}, chunk {chunk} is wrongly marked")]
     Last {

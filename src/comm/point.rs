@@ -1,0 +1,95 @@
+//! Messages between two ranks. Those from one rank to another arrive in the order in which they
+//! were sent, and both say the same length and type. May touch: as `comm`.
+
+use bytemuck::{cast_slice, cast_slice_mut};
+
+use super::Communicator;
+use super::engine::Head;
+use super::verbs::refuse;
+use crate::element::{DataType, Element, ReduceOp};
+use crate::error::Result;
+use crate::kernel::Kernel;
+use crate::memory::Buffer;
+use crate::plan::Transfer;
+
+impl Communicator {
+    /// `buf` to rank `to`, which calls [`Self::recv`]. Returns when `buf` is on its way: what fits
+    /// the link's slots waits there for the other rank, for more this rank waits.
+    ///
+    /// # Errors
+    /// If the peer is lost, calls something else or does not come before the timeout; if `to` is
+    /// no other rank, or in worlds of more than 16 ranks one that there is no link to.
+    pub fn send<T: Element>(&mut self, buf: &[T], to: usize) -> Result<()> {
+        let to = self.peer("send", "to", to)?;
+        let transfer = Transfer { to: Some((to, size_of_val(buf))), from: None, dtype: T::DTYPE };
+        self.pass_on("send", &transfer, &Buffer::apart(cast_slice(buf), &mut []))
+    }
+
+    /// What rank `from` gives to [`Self::send`], which must be as long as `buf`.
+    ///
+    /// # Errors
+    /// As [`Self::send`]; and if the length or the type is another one.
+    pub fn recv<T: Element>(&mut self, buf: &mut [T], from: usize) -> Result<()> {
+        let from = self.peer("recv", "from", from)?;
+        let transfer = Transfer { to: None, from: Some((from, size_of_val(buf))), dtype: T::DTYPE };
+        self.pass_on("recv", &transfer, &Buffer::apart(&[], cast_slice_mut(buf)))
+    }
+
+    /// Sends and receives at once, so that ranks can do so in a circle; `to` and `from` may be one
+    /// rank, and may both be this one. Meets [`Self::send`], [`Self::recv`] and itself.
+    ///
+    /// # Errors
+    /// As [`Self::recv`].
+    pub fn send_recv<T: Element>(
+        &mut self,
+        send: &[T],
+        to: usize,
+        recv: &mut [T],
+        from: usize,
+    ) -> Result<()> {
+        const NAME: &str = "send_recv";
+        let (given, got) = (size_of_val(send), size_of_val(recv));
+        let (to, from) = if to == self.rank() && from == to {
+            if given != got {
+                let expected = format!("{given} bytes, as send: this rank sends to itself");
+                return refuse(NAME, "recv", format!("{got} bytes long"), expected);
+            }
+            (to as u32, from as u32)
+        } else {
+            (self.peer(NAME, "to", to)?, self.peer(NAME, "from", from)?)
+        };
+        let transfer = Transfer { to: Some((to, given)), from: Some((from, got)), dtype: T::DTYPE };
+        let buffer = Buffer::apart(cast_slice(send), cast_slice_mut(recv));
+        self.pass_on(NAME, &transfer, &buffer)
+    }
+
+    fn pass_on(
+        &mut self,
+        name: &'static str,
+        transfer: &Transfer,
+        buffer: &Buffer<'_>,
+    ) -> Result<()> {
+        // Nothing is reduced: any kernel will do.
+        let Some(kernel) = Kernel::select(DataType::U8, ReduceOp::Max, self.size()) else {
+            return refuse(name, "dtype", transfer.dtype, "a type that can be sent");
+        };
+        let head = Head { name, kernel, numbered: false, reduces: false };
+        self.walk(&head, buffer, |planner| planner.transfer(transfer))
+    }
+
+    /// A rank that there is a link to.
+    fn peer(&mut self, call: &'static str, argument: &'static str, peer: usize) -> Result<u32> {
+        let (rank, size) = (self.rank(), self.size());
+        if peer >= size || peer == rank {
+            let expected = format!("a rank below the size, {size}, and not this one, {rank}");
+            return refuse(call, argument, peer, expected);
+        }
+        self.come_home();
+        if self.engine.as_ref().is_none_or(|engine| engine.planner.is_linked(peer as u32)) {
+            return Ok(peer as u32);
+        }
+        let expected = "a neighbour on the ring or a rank at a distance of a power of two: \
+                        worlds of more than 16 ranks have no links between all pairs";
+        refuse(call, argument, peer, expected)
+    }
+}

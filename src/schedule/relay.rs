@@ -1,0 +1,94 @@
+//! Gather, scatter and all-to-all along the ring, for worlds too large to link all pairs: each rank
+//! passes on what is not for it, by way of the scratch. May touch: ring.
+//!
+//! Blocks of m bytes, latency a, seconds per byte b: gather and scatter take about (n-1)(a + mb) at
+//! the root's neighbour; all-to-all n(n-1)/2 of that, as every block goes all its way by hops.
+
+use super::{Op, Place, Ring, Schedule, Volume};
+
+/// As [`super::gather`]; what is behind me follows what is mine.
+#[must_use]
+pub fn gather(ring: &Ring, me: u32, root: u32) -> Schedule {
+    let mut schedule = Schedule::new(1, ring.size());
+    let mine = Place::input(0);
+    if me == root {
+        schedule.steps.push(ring.step(me, Op::Copy, mine).into(Place::output(me)));
+        for hop in 1..i64::from(ring.size()) {
+            let place = Place::output(ring.after(me, -hop));
+            schedule.steps.push(ring.step(me, Op::Recv, place));
+        }
+    } else {
+        schedule.steps.push(ring.step(me, Op::Send, mine));
+        let behind = ring.size() - ring.hops(me, root) - 1;
+        pass(ring, me, &mut schedule, mine, i64::from(behind));
+    }
+    schedule
+}
+
+/// As [`super::scatter`]; what goes farthest leaves first.
+#[must_use]
+pub fn scatter(ring: &Ring, me: u32, root: u32) -> Schedule {
+    let mut schedule = Schedule::new(ring.size(), 1);
+    let mine = Place::output(0);
+    if me == root {
+        for hop in (1..i64::from(ring.size())).rev() {
+            let place = Place::input(ring.after(me, hop));
+            schedule.steps.push(ring.step(me, Op::Send, place));
+        }
+        schedule.steps.push(ring.step(me, Op::Copy, Place::input(me)).into(mine));
+    } else {
+        let ahead = ring.hops(me, root) - 1;
+        pass(ring, me, &mut schedule, mine, i64::from(ahead));
+        schedule.steps.push(ring.step(me, Op::Recv, mine));
+    }
+    schedule
+}
+
+/// As [`super::all_to_all`]: blocks that go h hops, then those that go n-h. In place, what the first
+/// of these bring takes the place of what the second take, so that it waits in the scratch.
+#[must_use]
+pub fn all_to_all(ring: &Ring, me: u32) -> Schedule {
+    let n = i64::from(ring.size());
+    let mut schedule = Schedule::new(ring.size(), ring.size());
+    schedule.steps.push(ring.step(me, Op::Copy, Place::input(me)).into(Place::output(me)));
+    for hops in 1..=n / 2 {
+        let (ahead, behind) = (ring.after(me, hops), ring.after(me, -hops));
+        schedule.steps.push(ring.step(me, Op::Send, Place::input(ahead)));
+        pass(ring, me, &mut schedule, Place::input(0), hops - 1);
+        if 2 * hops == n {
+            schedule.steps.push(ring.step(me, Op::Recv, Place::output(behind)));
+            continue;
+        }
+        let waiting = Place::scratch(1);
+        schedule.scratch = vec![Place::input(0); 2];
+        schedule.steps.push(ring.step(me, Op::Recv, waiting));
+        schedule.steps.push(ring.step(me, Op::Send, Place::input(behind)));
+        pass(ring, me, &mut schedule, Place::input(0), n - hops - 1);
+        schedule.steps.push(ring.step(me, Op::Recv, Place::output(ahead)));
+        schedule.steps.push(ring.step(me, Op::Copy, waiting).into(Place::output(behind)));
+    }
+    schedule
+}
+
+/// Blocks as long as that at `like` go from the rank before me to the one after me.
+fn pass(ring: &Ring, me: u32, schedule: &mut Schedule, like: Place, blocks: i64) {
+    let block = Place::scratch(0);
+    for _ in 0..blocks {
+        if schedule.scratch.is_empty() {
+            schedule.scratch.push(like);
+        }
+        schedule.steps.extend([Op::Recv, Op::Send].map(|op| ring.step(me, op, block)));
+    }
+}
+
+/// Gather and scatter: the block of the rank h hops away is sent h times.
+pub(super) fn rooted(size: u32) -> Volume {
+    let (n, others) = (u64::from(size), u64::from(size - 1));
+    Volume { most: others, total: n * others / 2 }
+}
+
+/// All-to-all: every rank has a block to go every number of hops.
+pub(super) fn exchanged(size: u32) -> Volume {
+    let (n, others) = (u64::from(size), u64::from(size - 1));
+    Volume { most: n * others / 2, total: n * n * others / 2 }
+}

@@ -1,0 +1,77 @@
+//! One rank against all: reduce as a pipeline down the ring, gather and scatter directly between
+//! the root and every other rank. May touch: ring.
+//!
+//! With latency a, seconds per byte b and reduction g: reduce of m bytes in k slices takes about
+//! (n+k-2)(a + m/k(b+g)); gather and scatter of n blocks of m bytes a + (n-1)mb, all of it at the
+//! root, which no algorithm avoids (Chan et al., "Collective communication: theory, practice, and
+//! experience", 2007).
+
+use super::{Op, Place, Ring, Schedule, Step, Volume};
+
+/// Input and output: one chunk. The rank after the root begins, the root has the last word.
+#[must_use]
+pub fn reduce(ring: &Ring, me: u32, root: u32) -> Schedule {
+    let (mine, result) = (Place::input(0), Place::output(0));
+    let step = if ring.size() == 1 {
+        ring.step(me, Op::Copy, mine).into(result)
+    } else if me == root {
+        ring.step(me, Op::RecvReduceCopy, mine).into(result).last(true)
+    } else if ring.after(me, -1) == root {
+        ring.step(me, Op::Send, mine)
+    } else {
+        ring.step(me, Op::RecvReduceSend, mine)
+    };
+    Schedule { steps: vec![step], ..Schedule::new(1, 1) }
+}
+
+/// Input: one chunk. Output, at the root: everybody's, in the order of ranks.
+#[must_use]
+pub fn gather(size: u32, me: u32, root: u32) -> Schedule {
+    let mine = Place::input(0);
+    let mut steps = Vec::new();
+    if me == root {
+        steps.push(Step::new(Op::Copy, me, mine).into(Place::output(me)));
+        for peer in others(size, me) {
+            steps.push(Step::new(Op::Recv, me, Place::output(peer)).from(peer));
+        }
+    } else {
+        steps.push(Step::new(Op::Send, me, mine).to(root));
+    }
+    Schedule { steps, ..Schedule::new(1, size) }
+}
+
+/// Input, at the root: a chunk for every rank. Output: one chunk.
+#[must_use]
+pub fn scatter(size: u32, me: u32, root: u32) -> Schedule {
+    let mine = Place::output(0);
+    let mut steps = Vec::new();
+    if me == root {
+        for peer in others(size, me) {
+            steps.push(Step::new(Op::Send, me, Place::input(peer)).to(peer));
+        }
+        steps.push(Step::new(Op::Copy, me, Place::input(me)).into(mine));
+    } else {
+        steps.push(Step::new(Op::Recv, me, mine).from(root));
+    }
+    Schedule { steps, ..Schedule::new(size, 1) }
+}
+
+/// The other ranks, the next one first.
+fn others(size: u32, me: u32) -> impl Iterator<Item = u32> {
+    (1..size).map(move |hop| (me + hop) % size)
+}
+
+/// Every rank but the one at the end sends once.
+pub(super) fn reduced(size: u32) -> Volume {
+    Volume { most: 1, total: u64::from(size - 1) }
+}
+
+/// Every rank but the root sends its block.
+pub(super) fn gathered(size: u32) -> Volume {
+    Volume { most: 1, total: u64::from(size - 1) }
+}
+
+/// The root sends all blocks but its own.
+pub(super) fn scattered(size: u32) -> Volume {
+    Volume { most: u64::from(size - 1), total: u64::from(size - 1) }
+}
