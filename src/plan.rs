@@ -1,8 +1,9 @@
 //! Plans: which schedule a call walks, how its buffer is cut, and the fingerprint by which ranks
 //! notice that they make different calls. May touch: element, partition, schedule. Pure.
 //!
-//! Schedules depend on the ring and the collective alone and are made once. Cutting is arithmetic, remembered for one
-//! call: training repeats a few, and small ones back to back are those where it shows.
+//! Schedules depend on the ring and the collective alone and are made once. Cutting is arithmetic,
+//! remembered for one call: training repeats a few, and small ones back to back are those where it
+//! shows.
 
 use core::ops::Range;
 
