@@ -44,8 +44,8 @@ pub fn scatter(ring: &Ring, me: u32, root: u32) -> Schedule {
     schedule
 }
 
-/// As [`super::all_to_all`]: blocks that go h hops, then those that go n-h. In place, what the first
-/// of these bring takes the place of what the second take, so that it waits in the scratch.
+/// As [`super::all_to_all`]: blocks that go h hops, then those that go n-h. In place, what the
+/// first of these bring takes the place of what the second take, so that it waits in the scratch.
 #[must_use]
 pub fn all_to_all(ring: &Ring, me: u32) -> Schedule {
     let n = i64::from(ring.size());

@@ -54,8 +54,13 @@ pub(crate) fn input<T: Value>(op: ReduceOp, n: usize, rank: usize, i: usize) -> 
 
 /// What the reduction over all ranks is at position `i`.
 pub(crate) fn expected<T: Value>(op: ReduceOp, n: usize, i: usize) -> T {
-    let all = (0..n).map(|rank| number(op, n, rank, i));
-    let truths = (0..n).map(|rank| number(op, n, rank, i) != 0);
+    prefix(op, n, n, i)
+}
+
+/// What the reduction over the first `ranks` of `n` is at position `i`.
+pub(crate) fn prefix<T: Value>(op: ReduceOp, n: usize, ranks: usize, i: usize) -> T {
+    let all = (0..ranks).map(|rank| number(op, n, rank, i));
+    let truths = (0..ranks).map(|rank| number(op, n, rank, i) != 0);
     T::whole(match op {
         ReduceOp::Sum => all.sum(),
         ReduceOp::Prod => all.product(),
