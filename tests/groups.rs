@@ -188,6 +188,22 @@ fn a_rank_that_goes_in_the_middle_is_an_error_at_all_of_its_group() {
 }
 
 #[test]
+fn a_rank_that_could_not_listen_is_named_by_all_and_breaks_nothing() {
+    on_ranks(4, |comm| {
+        if comm.rank() == 1 {
+            let mut card = [0_u8; 128];
+            card[0] = 2;
+            comm.all_gather(&card, &mut [0; 4 * 128]).unwrap();
+        } else {
+            let error = comm.split(Some(0), 0).unwrap_err();
+            assert!(error.to_string().starts_with("handshake with rank 1 (host "), "{error}");
+        }
+        comm.barrier().unwrap();
+        assert_eq!(comm.duplicate().unwrap().size(), 4);
+    });
+}
+
+#[test]
 fn options_hold_for_their_call() {
     let PerRank(mut comms) = PerRank::new(2);
     let (mut other, mut comm) = (comms.pop().unwrap(), comms.pop().unwrap());

@@ -14,7 +14,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
 use ranks::{PerRank, on_ranks};
-use ringreduce::{Communicator, Error, ReduceOp};
+use ringreduce::{Communicator, Error, Pending, ReduceOp};
 
 const SUM: ReduceOp = ReduceOp::Sum;
 
@@ -64,6 +64,20 @@ fn every_verb_in_a_scope() {
             comm.barrier().unwrap();
         });
     }
+}
+
+#[test]
+fn handles_may_go_to_other_threads() {
+    fn goes<T: Send>() {}
+    fn is_shared<T: Sync>() {}
+    goes::<Communicator>();
+    goes::<Pending<&mut [f32]>>();
+    is_shared::<Pending<Vec<f32>>>();
+    on_ranks(2, |comm| {
+        let pending = comm.nonblocking().all_reduce(vec![1_u32; 10], SUM);
+        let waited = thread::spawn(|| pending.wait());
+        assert_eq!(waited.join().unwrap().unwrap(), [2; 10]);
+    });
 }
 
 #[test]

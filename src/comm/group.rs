@@ -60,7 +60,8 @@ impl Communicator {
     /// colour gets none. All ranks call this together; this communicator stays as it is.
     ///
     /// The new communicator has links and a sequence of calls of its own, so that both may be used
-    /// at the same time from two threads, and the [`Self::timeout`] in force.
+    /// at the same time from two threads, and the [`Self::timeout`] in force. While the group
+    /// connects, that is what bounds a wait, for an abort too.
     ///
     /// ```
     /// use ringreduce::{Communicator, ReduceOp};

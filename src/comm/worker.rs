@@ -85,7 +85,8 @@ pub(super) fn lost(call: &'static str) -> Error {
 
 impl Communicator {
     /// Runs `work`, which may start operations on borrowed buffers and do other things while they
-    /// run. Returns when all operations are done, waited for or not.
+    /// run. Returns when all operations are done, waited for or not. With its first operation a
+    /// scope starts a thread, which costs tens of microseconds.
     ///
     /// ```
     /// use ringreduce::{Communicator, ReduceOp};
@@ -106,7 +107,7 @@ impl Communicator {
     ///
     /// Until an operation is done nobody else can touch its buffer:
     ///
-    /// ```compile_fail,E0506
+    /// ```compile_fail,E0499
     /// # use ringreduce::{Communicator, ReduceOp};
     /// # let mut comm = Communicator::from_env()?;
     /// # let mut a = vec![1.0_f32; 1000];

@@ -140,10 +140,13 @@ fn groups(times: usize) -> Result<()> {
         let (rank, color) = (comm.rank(), (comm.rank() % 2) as u32);
         let mut group = comm.split((rank != 2).then_some(color), -(rank as i64))?;
         let mut twin = comm.duplicate()?;
+        let mut host = comm.split(Some((rank - comm.local_rank()) as u32), 0)?.unwrap();
+        assert_eq!((host.size(), host.rank()), (comm.local_size(), comm.local_rank()));
+        assert!(host.size() == 1 || host.transports()[..] == comm.transports()[..1]);
         let ranks = (0..comm.size()).filter(|&it| it != 2 && it % 2 == rank % 2).count();
         assert_eq!(group.as_ref().map_or(ranks, Communicator::size), ranks);
         std::thread::scope(|scope| {
-            let threads = [Some(&mut twin), group.as_mut()]
+            let threads = [Some(&mut twin), Some(&mut host), group.as_mut()]
                 .into_iter()
                 .flatten()
                 .map(|comm| scope.spawn(|| sum(comm, &mut vec![0.0; 100_000])))
@@ -151,7 +154,7 @@ fn groups(times: usize) -> Result<()> {
             sum(&mut comm, &mut vec![0.0; 100_000])?;
             threads.into_iter().try_for_each(|thread| thread.join().unwrap())
         })?;
-        drop((group, twin));
+        drop((group, twin, host));
         assert_eq!(descriptors(), before);
     }
     Ok(())

@@ -169,6 +169,21 @@ fn an_interface_that_is_not_there_is_an_error_that_lists_those_that_are() {
 }
 
 #[test]
+fn groups_within_hosts_and_across() {
+    with_hosts("groups_within_hosts_and_across", |job, hosts| {
+        for interface in [None, Some("eth0")] {
+            let ranks = start(job, hosts, |command| {
+                command.env(BODY, "groups 5");
+                interface.map(|interface| command.env("RINGREDUCE_IFNAME", interface));
+            });
+            for rank in all_end(ranks, PATIENCE) {
+                assert!(rank.code == 0 && rank.out.contains("right"), "{rank:?}");
+            }
+        }
+    });
+}
+
+#[test]
 fn memory_alone_can_not_reach_another_host() {
     with_hosts("memory_alone_can_not_reach_another_host", |job, hosts| {
         let ranks = start(job, hosts, |command| {
