@@ -3,11 +3,13 @@
 //!
 //! The step names are those of NCCL and MSCCLang; "copy" means "store in my memory".
 
+mod algorithm;
 mod collective;
 mod fuse;
 mod ring;
 mod step;
 
+pub use algorithm::Algorithm;
 pub use collective::Collective;
 pub use fuse::fuse;
 pub use ring::{Ring, all_gather, all_reduce, barrier, broadcast, reduce_scatter};

@@ -1,11 +1,13 @@
 //! The ring: reduce-scatter and all-gather in n-1 steps each, broadcast as a pipeline, barrier as
-//! an all-reduce of a token. May touch: nothing.
+//! an all-reduce of a token. May touch: sim's Speed.
 //!
 //! Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
-//! workstations", JPDC 69 (2009). Cost of all-reduce of m bytes over n ranks, latency a, seconds
-//! per byte b, reduction g: 2(n-1)a + 2(n-1)/n mb + (n-1)/n mg.
+//! workstations", JPDC 69 (2009). Cost, with chunks of m bytes (a token: m), latency a, a step's s
+//! = o + mb, reduction g: all-reduce and barrier (2n-1)s + (n-1)(mg + 2a); reduce-scatter
+//! ns + (n-1)(mg + a); all-gather and broadcast ns + (n-1)a.
 
 use super::{Collective, Op, Place, Schedule, Space, Step, Volume, fuse};
+use crate::sim::Speed;
 
 /// The order in which the ring visits the ranks: each sends to the next, the last to the first.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -154,6 +156,20 @@ pub(super) fn volume(collective: Collective, size: u32) -> Volume {
         Collective::Barrier => [2, 2 * hops],
     };
     Volume { most, total }
+}
+
+/// The closed form; see the top.
+pub(super) fn cost(collective: Collective, size: u32, bytes: f64, speed: &Speed) -> f64 {
+    let (n, hops) = (f64::from(size), f64::from(size - 1));
+    let (own, a) = (bytes / n, speed.latency);
+    let both = |m| n * speed.moved(m) + hops * (speed.folded(m) + 2.0 * a);
+    match collective {
+        Collective::AllReduce => both(own),
+        Collective::Barrier => both(bytes),
+        Collective::ReduceScatter => speed.moved(own) + hops * (speed.folded(own) + a),
+        Collective::AllGather => n * speed.moved(own) + hops * a,
+        Collective::Broadcast { .. } => n * speed.moved(bytes) + hops * a,
+    }
 }
 
 #[cfg(test)]
