@@ -5,7 +5,7 @@
 use core::fmt;
 use core::str::FromStr;
 
-use super::{Collective, Ring, Schedule, Volume, ring};
+use super::{Collective, Ring, Schedule, Volume, all_pairs, ring};
 use crate::element::{UnknownName, by_name};
 use crate::sim::Speed;
 
@@ -46,8 +46,11 @@ impl Algorithm {
     /// many ranks. Only a ring asks for more of `order` than its size.
     #[must_use]
     pub fn schedule(self, collective: Collective, order: &Ring, me: u32) -> Option<Schedule> {
-        match self {
-            Self::Ring => Some(collective.schedule(order, me)),
+        let size = order.size();
+        match (self, collective) {
+            (Self::Ring, _) => Some(collective.schedule(order, me)),
+            (Self::AllPairs, _) => Some(all_pairs::schedule(collective, size, me)),
+            (Self::TwoShot, Collective::AllReduce) => Some(all_pairs::two_shot(size, me)),
             _ => None,
         }
     }
@@ -61,8 +64,10 @@ impl Algorithm {
     /// What these schedules send.
     #[must_use]
     pub fn volume(self, collective: Collective, size: u32) -> Option<Volume> {
-        match self {
-            Self::Ring => Some(collective.volume(size)),
+        match (self, collective) {
+            (Self::Ring, _) => Some(collective.volume(size)),
+            (Self::AllPairs, _) => Some(all_pairs::volume(collective, size)),
+            (Self::TwoShot, Collective::AllReduce) => Some(all_pairs::two_shot_volume(size)),
             _ => None,
         }
     }
@@ -75,8 +80,12 @@ impl Algorithm {
             // Everything is where it has to be.
             return self.volume(collective, size).map(|_| 0.0);
         }
-        match self {
-            Self::Ring => Some(ring::cost(collective, size, bytes, speed)),
+        match (self, collective) {
+            (Self::Ring, _) => Some(ring::cost(collective, size, bytes, speed)),
+            (Self::AllPairs, _) => Some(all_pairs::cost(collective, size, bytes, speed)),
+            (Self::TwoShot, Collective::AllReduce) => {
+                Some(all_pairs::two_shot_cost(size, bytes, speed))
+            }
             _ => None,
         }
     }

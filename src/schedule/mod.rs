@@ -4,6 +4,7 @@
 //! The step names are those of NCCL and MSCCLang; "copy" means "store in my memory".
 
 mod algorithm;
+mod all_pairs;
 mod collective;
 mod fuse;
 mod ring;
@@ -12,6 +13,7 @@ mod step;
 pub use algorithm::Algorithm;
 pub use collective::Collective;
 pub use fuse::fuse;
+use fuse::halves;
 pub use ring::{Ring, all_gather, all_reduce, barrier, broadcast, reduce_scatter};
 pub use step::{Op, Order, Place, Space, Step};
 

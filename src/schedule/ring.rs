@@ -6,7 +6,7 @@
 //! = o + mb, reduction g: all-reduce and barrier (2n-1)s + (n-1)(mg + 2a); reduce-scatter
 //! ns + (n-1)(mg + a); all-gather and broadcast ns + (n-1)a.
 
-use super::{Collective, Op, Place, Schedule, Space, Step, Volume, fuse};
+use super::{Collective, Op, Place, Schedule, Step, Volume, fuse, halves};
 use crate::sim::Speed;
 
 /// The order in which the ring visits the ranks: each sends to the next, the last to the first.
@@ -97,25 +97,15 @@ pub fn all_gather(ring: &Ring, me: u32) -> Schedule {
     Schedule { steps, ..Schedule::new(1, ring.size()) }
 }
 
-/// Reduce-scatter and all-gather as parts of an all-reduce: what the first leaves at the place of
-/// my chunk is what the second begins with.
-pub(super) fn halves(ring: &Ring, me: u32) -> [Schedule; 2] {
-    let n = ring.size();
-    let scattered = |place: Place| match place.space {
-        Space::Output => Place::output(me),
-        Space::Input | Space::Scratch => place,
-    };
-    let gathered = |place: Place| match place.space {
-        Space::Input => Place::output(me),
-        Space::Output | Space::Scratch => place,
-    };
-    [reduce_scatter(ring, me).moved(n, n, scattered), all_gather(ring, me).moved(n, n, gathered)]
+/// Reduce-scatter and all-gather as parts of an all-reduce.
+pub(super) fn parts(ring: &Ring, me: u32) -> [Schedule; 2] {
+    halves([reduce_scatter(ring, me), all_gather(ring, me)], ring.size(), me)
 }
 
 /// Reduce-scatter, then all-gather, fused: 2n-1 steps.
 #[must_use]
 pub fn all_reduce(ring: &Ring, me: u32) -> Schedule {
-    let [scatter, gather] = halves(ring, me);
+    let [scatter, gather] = parts(ring, me);
     fuse(scatter, gather)
 }
 
