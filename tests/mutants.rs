@@ -258,7 +258,7 @@ fn every_mutant_of_every_algorithm_is_caught() {
         }
         for law in ["1 complete", "3 no needless store", "5 order", "6 live", "last"] {
             let times = hunt.caught.get(law).copied().unwrap_or(0);
-            assert!(times > 20 || !done, "{algorithm} {law}: {:?}", hunt.caught);
+            assert!(times > 0 || !done, "{algorithm} {law}: {:?}", hunt.caught);
         }
     }
 }

@@ -5,7 +5,7 @@
 use core::fmt;
 use core::str::FromStr;
 
-use super::{Collective, Ring, Schedule, Volume, all_pairs, ring};
+use super::{Collective, Ring, Schedule, Volume, all_pairs, recursive, ring};
 use crate::element::{UnknownName, by_name};
 use crate::sim::Speed;
 
@@ -51,6 +51,9 @@ impl Algorithm {
             (Self::Ring, _) => Some(collective.schedule(order, me)),
             (Self::AllPairs, _) => Some(all_pairs::schedule(collective, size, me)),
             (Self::TwoShot, Collective::AllReduce) => Some(all_pairs::two_shot(size, me)),
+            (Self::RecursiveDoubling, Collective::AllReduce | Collective::Barrier) => {
+                Some(recursive::all_reduce(size, me))
+            }
             _ => None,
         }
     }
@@ -68,6 +71,9 @@ impl Algorithm {
             (Self::Ring, _) => Some(collective.volume(size)),
             (Self::AllPairs, _) => Some(all_pairs::volume(collective, size)),
             (Self::TwoShot, Collective::AllReduce) => Some(all_pairs::two_shot_volume(size)),
+            (Self::RecursiveDoubling, Collective::AllReduce | Collective::Barrier) => {
+                Some(recursive::volume(size))
+            }
             _ => None,
         }
     }
@@ -85,6 +91,9 @@ impl Algorithm {
             (Self::AllPairs, _) => Some(all_pairs::cost(collective, size, bytes, speed)),
             (Self::TwoShot, Collective::AllReduce) => {
                 Some(all_pairs::two_shot_cost(size, bytes, speed))
+            }
+            (Self::RecursiveDoubling, Collective::AllReduce | Collective::Barrier) => {
+                Some(recursive::cost(size, bytes, speed))
             }
             _ => None,
         }
