@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use ringreduce::schedule::{Collective, Op, Order, Place, Ring, Schedule, Step, Volume};
+use ringreduce::schedule::{Algorithm, Collective, Op, Order, Place, Ring, Schedule, Step, Volume};
 use ringreduce::sim::{Report, Shape, Violation, check};
 
 fn laws(
@@ -207,6 +207,36 @@ fn every_mutant_of_one_step_is_caught() {
     let seen = ["1 complete", "3 no needless store", "5 order", "6 live", "8 rank order", "last"];
     for law in seen {
         assert!(hunt.caught.get(law).is_some_and(|&times| times > 20), "{law}: {:?}", hunt.caught);
+    }
+}
+
+#[test]
+fn every_mutant_of_every_algorithm_is_caught() {
+    for algorithm in Algorithm::ALL.into_iter().skip(1) {
+        let mut hunt = Hunt::new();
+        let mut done = false;
+        for size in 2..=5 {
+            let collectives = [
+                Collective::AllReduce,
+                Collective::ReduceScatter,
+                Collective::AllGather,
+                Collective::Barrier,
+                Collective::Broadcast { root: size / 2 },
+            ];
+            for collective in collectives {
+                let order = Ring::natural(size);
+                let Some(original) = algorithm.schedules(collective, &order) else { continue };
+                let volume = algorithm.volume(collective, size).unwrap();
+                done = true;
+                // Never because it commutes: all promise the order of ranks.
+                let reasons = [Reason::Reordered, Reason::ReadsTheSame];
+                hunt.all(&original, &reasons, |schedules| laws(collective, volume, schedules));
+            }
+        }
+        for law in ["1 complete", "3 no needless store", "5 order", "6 live", "last"] {
+            let times = hunt.caught.get(law).copied().unwrap_or(0);
+            assert!(times > 0 || !done, "{algorithm} {law}: {:?}", hunt.caught);
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use core::str::FromStr;
 
 use super::{DataType, ReduceOp};
 
-/// A name that is no [`DataType`] or [`ReduceOp`].
+/// A name that is no [`DataType`], [`ReduceOp`] or [`Algorithm`](crate::schedule::Algorithm).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown {kind} `{name}`: one of {known}")]
 pub struct UnknownName {
@@ -14,7 +14,7 @@ pub struct UnknownName {
     known: String,
 }
 
-fn by_name<T: Copy>(
+pub(crate) fn by_name<T: Copy>(
     kind: &'static str,
     all: &[T],
     name_of: fn(T) -> &'static str,

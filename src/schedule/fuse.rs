@@ -38,6 +38,20 @@ pub fn fuse(first: Schedule, second: Schedule) -> Schedule {
     Schedule { input, output, scratch, steps }
 }
 
+/// Reduce-scatter and all-gather as parts of an all-reduce over `chunks` chunks: what the first
+/// leaves at the place of chunk `mine` is what the second begins with.
+pub(super) fn halves([scatter, gather]: [Schedule; 2], chunks: u32, mine: u32) -> [Schedule; 2] {
+    let scattered = |place: Place| match place.space {
+        Space::Output => Place::output(mine),
+        Space::Input | Space::Scratch => place,
+    };
+    let gathered = |place: Place| match place.space {
+        Space::Input => Place::output(mine),
+        Space::Output | Space::Scratch => place,
+    };
+    [scatter.moved(chunks, chunks, scattered), gather.moved(chunks, chunks, gathered)]
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::{Ring, Step, all_reduce, ring};
@@ -48,7 +62,7 @@ mod tests {
         for size in 2..=64 {
             let ring = Ring::natural(size);
             for me in 0..size {
-                let halves = ring::halves(&ring, me);
+                let halves = ring::parts(&ring, me);
                 let fused = all_reduce(&ring, me);
                 let seam = size as usize - 1;
                 assert_eq!(fused.steps.len(), 2 * size as usize - 1);

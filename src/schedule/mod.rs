@@ -3,18 +3,23 @@
 //!
 //! The step names are those of NCCL and MSCCLang; "copy" means "store in my memory".
 
+mod algorithm;
+mod all_pairs;
 mod all_to_all;
 mod collective;
 mod fuse;
+mod recursive;
 pub mod relay;
 mod ring;
 mod rooted;
 mod scan;
 mod step;
 
+pub use algorithm::Algorithm;
 pub use all_to_all::all_to_all;
 pub use collective::{ALL_PAIRS, Collective};
 pub use fuse::fuse;
+use fuse::halves;
 pub use ring::{Ring, all_gather, all_reduce, barrier, broadcast, reduce_scatter};
 pub use rooted::{gather, reduce, scatter};
 pub use scan::{exscan, scan};

@@ -1,11 +1,13 @@
 //! The ring: reduce-scatter and all-gather in n-1 steps each, broadcast as a pipeline, barrier as
-//! an all-reduce of a token. May touch: nothing.
+//! an all-reduce of a token. May touch: sim's Speed.
 //!
 //! Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
-//! workstations", JPDC 69 (2009). Cost of all-reduce of m bytes over n ranks, latency a, seconds
-//! per byte b, reduction g: 2(n-1)a + 2(n-1)/n mb + (n-1)/n mg.
+//! workstations", JPDC 69 (2009). Cost, with chunks of m bytes (a token: m), latency a, a step's s
+//! = o + mb, reduction g: all-reduce and barrier (2n-1)s + (n-1)(mg + 2a); reduce-scatter
+//! ns + (n-1)(mg + a); all-gather and broadcast ns + (n-1)a.
 
-use super::{Op, Place, Schedule, Space, Step, Volume, fuse};
+use super::{Collective, Op, Place, Schedule, Step, Volume, fuse, halves};
+use crate::sim::Speed;
 
 /// The order in which the ring visits the ranks: each sends to the next, the last to the first.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,25 +110,15 @@ pub fn all_gather(ring: &Ring, me: u32) -> Schedule {
     Schedule { steps, ..Schedule::new(1, ring.size()) }
 }
 
-/// Reduce-scatter and all-gather as parts of an all-reduce: what the first leaves at the place of
-/// my chunk is what the second begins with.
-pub(super) fn halves(ring: &Ring, me: u32) -> [Schedule; 2] {
-    let n = ring.size();
-    let scattered = |place: Place| match place.space {
-        Space::Output => Place::output(me),
-        Space::Input | Space::Scratch => place,
-    };
-    let gathered = |place: Place| match place.space {
-        Space::Input => Place::output(me),
-        Space::Output | Space::Scratch => place,
-    };
-    [reduce_scatter(ring, me).moved(n, n, scattered), all_gather(ring, me).moved(n, n, gathered)]
+/// Reduce-scatter and all-gather as parts of an all-reduce.
+pub(super) fn parts(ring: &Ring, me: u32) -> [Schedule; 2] {
+    halves([reduce_scatter(ring, me), all_gather(ring, me)], ring.size(), me)
 }
 
 /// Reduce-scatter, then all-gather, fused: 2n-1 steps.
 #[must_use]
 pub fn all_reduce(ring: &Ring, me: u32) -> Schedule {
-    let [scatter, gather] = halves(ring, me);
+    let [scatter, gather] = parts(ring, me);
     fuse(scatter, gather)
 }
 
@@ -176,6 +168,21 @@ pub(super) fn broadcasted(size: u32) -> Volume {
 /// The token goes round twice, but for its last hop.
 pub(super) fn passed(size: u32) -> Volume {
     Volume { most: 2, total: 2 * u64::from(size - 1) }
+}
+
+/// The closed form; see the top.
+pub(super) fn cost(collective: Collective, size: u32, bytes: f64, speed: &Speed) -> Option<f64> {
+    let (n, hops) = (f64::from(size), f64::from(size - 1));
+    let (own, a) = (bytes / n, speed.latency);
+    let both = |m| n * speed.moved(m) + hops * (speed.folded(m) + 2.0 * a);
+    Some(match collective {
+        Collective::AllReduce => both(own),
+        Collective::Barrier => both(bytes),
+        Collective::ReduceScatter => speed.moved(own) + hops * (speed.folded(own) + a),
+        Collective::AllGather => n * speed.moved(own) + hops * a,
+        Collective::Broadcast { .. } => n * speed.moved(bytes) + hops * a,
+        _ => return None,
+    })
 }
 
 #[cfg(test)]

@@ -1,0 +1,172 @@
+//! The algorithms by name: which schedule each makes of a collective, what that sends and what it
+//! costs. May touch: the files of the algorithms, element's names, sim's Speed. Law: the three
+//! answers are of one schedule, and `None` is the same for all of them and for all ranks.
+
+use core::fmt;
+use core::str::FromStr;
+
+use super::{Collective, Ring, Schedule, Volume, all_pairs, recursive, ring};
+use crate::element::{UnknownName, by_name};
+use crate::sim::Speed;
+
+/// A way of doing a collective.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Algorithm {
+    /// Each rank sends to the next one alone: fewest bytes, most hops.
+    Ring = 0,
+    /// Everybody sends all that others need straight to them: one hop.
+    AllPairs,
+    /// An all-reduce of two hops: each rank reduces one chunk and sends it to all.
+    TwoShot,
+    /// Ranks exchange all they have with those at distance 1, 2, 4, ...
+    RecursiveDoubling,
+    /// They exchange half of it, then half of that, and go back the same way.
+    HalvingDoubling,
+}
+
+impl Algorithm {
+    /// Every algorithm.
+    pub const ALL: [Self; 5] =
+        [Self::Ring, Self::AllPairs, Self::TwoShot, Self::RecursiveDoubling, Self::HalvingDoubling];
+
+    /// The name that the environment and options take.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ring => "ring",
+            Self::AllPairs => "all_pairs",
+            Self::TwoShot => "two_shot",
+            Self::RecursiveDoubling => "recursive_doubling",
+            Self::HalvingDoubling => "halving_doubling",
+        }
+    }
+
+    /// The schedule of rank `me`; `None` if the algorithm does not do this collective among so
+    /// many ranks. Only a ring asks for more of `order` than its size.
+    #[must_use]
+    pub fn schedule(self, collective: Collective, order: &Ring, me: u32) -> Option<Schedule> {
+        let size = order.size();
+        match (self, collective) {
+            (Self::Ring, _) => Some(collective.schedule(order, me)),
+            (Self::AllPairs, _) => all_pairs::schedule(collective, size, me),
+            (Self::TwoShot, Collective::AllReduce) => Some(all_pairs::two_shot(size, me)),
+            (Self::RecursiveDoubling, Collective::AllReduce | Collective::Barrier) => {
+                Some(recursive::all_reduce(size, me))
+            }
+            _ => None,
+        }
+    }
+
+    /// The schedules of all ranks.
+    #[must_use]
+    pub fn schedules(self, collective: Collective, order: &Ring) -> Option<Vec<Schedule>> {
+        (0..order.size()).map(|me| self.schedule(collective, order, me)).collect()
+    }
+
+    /// What these schedules send.
+    #[must_use]
+    pub fn volume(self, collective: Collective, size: u32) -> Option<Volume> {
+        match (self, collective) {
+            (Self::Ring, _) => Some(collective.volume(size)),
+            (Self::AllPairs, _) => all_pairs::volume(collective, size),
+            (Self::TwoShot, Collective::AllReduce) => Some(all_pairs::two_shot_volume(size)),
+            (Self::RecursiveDoubling, Collective::AllReduce | Collective::Barrier) => {
+                Some(recursive::volume(size))
+            }
+            _ => None,
+        }
+    }
+
+    /// Seconds that it takes, in place, each chunk being one slice: [`cost`](crate::sim::cost) as
+    /// a formula. `bytes` is the length of the longer one of a rank's input and output.
+    #[must_use]
+    pub fn cost(self, collective: Collective, size: u32, bytes: f64, speed: &Speed) -> Option<f64> {
+        if size == 1 {
+            // Everything is where it has to be.
+            return self.volume(collective, size).map(|_| 0.0);
+        }
+        match (self, collective) {
+            (Self::Ring, _) => ring::cost(collective, size, bytes, speed),
+            (Self::AllPairs, _) => all_pairs::cost(collective, size, bytes, speed),
+            (Self::TwoShot, Collective::AllReduce) => all_pairs::two_shot_cost(size, bytes, speed),
+            (Self::RecursiveDoubling, Collective::AllReduce | Collective::Barrier) => {
+                Some(recursive::cost(size, bytes, speed))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl FromStr for Algorithm {
+    type Err = UnknownName;
+    fn from_str(name: &str) -> Result<Self, UnknownName> {
+        by_name("algorithm", &Self::ALL, Self::name, name)
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Algorithm, Collective, Ring, Speed};
+    use crate::partition::{Partition, SlotShape};
+    use crate::sim::{Shape, cost};
+
+    #[test]
+    fn names_are_read_back_and_others_are_told_the_known_ones() {
+        for (number, algorithm) in Algorithm::ALL.into_iter().enumerate() {
+            assert_eq!(algorithm as usize, number);
+            assert_eq!(algorithm.name().parse(), Ok(algorithm));
+        }
+        let error = "rings".parse::<Algorithm>().unwrap_err().to_string();
+        assert!(error.starts_with("unknown algorithm `rings`: one of ring, "), "{error}");
+    }
+
+    /// Latency, a step and bytes each dominate in one, and all count in the others.
+    const SPEEDS: [Speed; 5] = [
+        Speed { latency: 1e-6, step: 0.3e-6, byte: 0.05e-9, reduce: 0.02e-9 },
+        Speed { latency: 20e-6, step: 0.0, byte: 0.1e-9, reduce: 0.0 },
+        Speed { latency: 0.0, step: 2e-6, byte: 0.1e-9, reduce: 0.3e-9 },
+        Speed { latency: 4e-6, step: 1e-6, byte: 0.0, reduce: 0.0 },
+        Speed { latency: 1e-6, step: 0.1e-6, byte: 0.2e-9, reduce: 0.9e-9 },
+    ];
+
+    #[test]
+    fn the_closed_forms_are_the_cost_of_a_walk() {
+        let chunk = 64 * 1024;
+        let slots = SlotShape { bytes: chunk, capacity: 2 };
+        for algorithm in Algorithm::ALL {
+            for size in 1..=33 {
+                let root = Collective::Broadcast { root: size / 3 };
+                let all = [
+                    Collective::AllReduce,
+                    Collective::ReduceScatter,
+                    Collective::AllGather,
+                    root,
+                    Collective::Barrier,
+                ];
+                for (collective, speed) in all.into_iter().flat_map(|c| SPEEDS.map(|s| (c, s))) {
+                    let schedules = algorithm.schedules(collective, &Ring::natural(size));
+                    let volume = algorithm.volume(collective, size);
+                    assert_eq!(schedules.is_some(), volume.is_some());
+                    let Some(schedules) = schedules else { continue };
+                    let chunks = schedules[0].input.max(schedules[0].output) as usize;
+                    let partition = [Partition::exact(chunk, 1, slots)];
+                    let shape = Shape::of(&partition, 2 * chunks);
+                    let walk = cost(collective, &schedules, &shape, speed).unwrap();
+                    let bytes = (chunks * chunk) as f64;
+                    let form = algorithm.cost(collective, size, bytes, &speed).unwrap();
+                    assert!(
+                        (walk - form).abs() <= 1e-9 * walk,
+                        "{algorithm} {collective:?} n={size} {speed:?}: {walk} {form}"
+                    );
+                }
+            }
+        }
+    }
+}

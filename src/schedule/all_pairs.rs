@@ -1,0 +1,161 @@
+//! All pairs: everybody sends what others need straight to them, one hop, and folds in the order of
+//! ranks. Two-shot is its reduce-scatter fused with its all-gather. May touch: sim's Speed.
+//!
+//! Source: the direct algorithms of Thakur, Rabenseifner and Gropp, "Optimization of collective
+//! communication operations in MPICH", IJHPCA 19 (2005); one-shot and two-shot as in MSCCL++.
+//! Cost, messages of m bytes, a step's s = o + mb, f = s + mg: all-reduce, barrier and
+//! reduce-scatter ns + a + (n-1)f, of two ranks s less; all-gather ns + max(a, (n-2)s); broadcast
+//! ns + a; two-shot its two halves, of two ranks s less.
+
+use super::{Collective, Op, Order, Place, Schedule, Step, Volume, fuse, halves};
+use crate::sim::Speed;
+
+/// The schedule of rank `me` of `size`.
+pub(super) fn schedule(collective: Collective, size: u32, me: u32) -> Option<Schedule> {
+    Some(match collective {
+        Collective::AllReduce | Collective::Barrier => all_reduce(size, me),
+        Collective::ReduceScatter => reduce_scatter(size, me),
+        Collective::AllGather => all_gather(size, me),
+        Collective::Broadcast { root } => broadcast(size, me, root),
+        _ => return None,
+    })
+}
+
+/// The others, the next one first: so not everybody sends to rank 0 at once.
+fn others(size: u32, me: u32) -> impl DoubleEndedIterator<Item = u32> {
+    (1..size).map(move |hops| (me + hops) % size)
+}
+
+/// One chunk, from everybody to everybody.
+fn all_reduce(size: u32, me: u32) -> Schedule {
+    let mine = Place::input(0);
+    let sends = others(size, me).map(|to| Step::new(Op::Send, me, mine).to(to));
+    fold(sends, size, me, mine, Schedule::new(1, 1))
+}
+
+/// Chunk r goes to rank r.
+fn reduce_scatter(size: u32, me: u32) -> Schedule {
+    let sends = others(size, me).map(|to| Step::new(Op::Send, me, Place::input(to)).to(to));
+    fold(sends, size, me, Place::input(me), Schedule::new(size, 1))
+}
+
+/// The sends, then ((r0 + r1) + r2) + ..: what comes and `mine` end in the first output. Ranks 0
+/// and 1 begin with their own; others need it in the middle, and keep it till then.
+fn fold(
+    sends: impl Iterator<Item = Step>,
+    size: u32,
+    me: u32,
+    mine: Place,
+    empty: Schedule,
+) -> Schedule {
+    let mut steps: Vec<Step> = sends.collect();
+    let (result, partial) = (Place::output(0), Place::scratch(0));
+    let take = |from, src| {
+        let order = if from < me { Order::IncomingFirst } else { Order::LocalFirst };
+        let step = Step::new(Op::RecvReduceCopy, me, src).from(from).order(order);
+        step.last(from + 1 == size)
+    };
+    if size == 1 {
+        steps.push(Step::new(Op::Copy, me, mine).into(result));
+    } else if me < 2 {
+        let first = Step { last: size == 2, ..take(1 - me, mine) };
+        steps.push(first.into(result));
+        steps.extend((2..size).map(|from| take(from, result)));
+    } else {
+        steps.push(Step::new(Op::Recv, me, partial).from(0));
+        let before = (1..me).map(|from| take(from, partial).order(Order::LocalFirst));
+        steps.extend(before);
+        if me + 1 == size {
+            steps.push(Step::new(Op::Copy, me, mine).into(result));
+            steps.push(Step::new(Op::ReduceCopy, me, partial).into(result).last(true));
+        } else {
+            let own = Step::new(Op::ReduceCopy, me, mine).into(partial);
+            steps.push(own.order(Order::LocalFirst));
+            let last = |from| if from + 1 == size { result } else { partial };
+            steps.extend((me + 1..size).map(|from| take(from, partial).into(last(from))));
+        }
+        return Schedule { scratch: vec![result], steps, ..empty };
+    }
+    Schedule { steps, ..empty }
+}
+
+/// One chunk to everybody, and one from everybody: first from the rank before me, who sends to me
+/// first.
+fn all_gather(size: u32, me: u32) -> Schedule {
+    let mine = Place::input(0);
+    let mut steps = Vec::with_capacity(2 * size as usize - 1);
+    steps.extend(others(size, me).map(|to| Step::new(Op::Send, me, mine).to(to)));
+    steps.push(Step::new(Op::Copy, me, mine).into(Place::output(me)));
+    let recv = |from| Step::new(Op::Recv, me, Place::output(from)).from(from);
+    steps.extend(others(size, me).rev().map(recv));
+    Schedule { steps, ..Schedule::new(1, size) }
+}
+
+fn broadcast(size: u32, me: u32, root: u32) -> Schedule {
+    let (mine, result) = (Place::input(0), Place::output(0));
+    let mut steps = Vec::new();
+    if me == root {
+        steps.extend(others(size, me).map(|to| Step::new(Op::Send, me, mine).to(to)));
+        steps.push(Step::new(Op::Copy, me, mine).into(result));
+    } else {
+        steps.push(Step::new(Op::Recv, me, result).from(root));
+    }
+    Schedule { steps, ..Schedule::new(1, 1) }
+}
+
+/// An all-reduce of two hops, a chunk per rank.
+pub(super) fn two_shot(size: u32, me: u32) -> Schedule {
+    let [scatter, gather] = halves([reduce_scatter(size, me), all_gather(size, me)], size, me);
+    fuse(scatter, gather)
+}
+
+/// What these schedules send: a chunk to every other rank, but for broadcast by everybody.
+pub(super) fn volume(collective: Collective, size: u32) -> Option<Volume> {
+    let (n, hops) = (u64::from(size), u64::from(size - 1));
+    match collective {
+        Collective::Broadcast { .. } => Some(Volume { most: hops, total: hops }),
+        Collective::AllReduce
+        | Collective::Barrier
+        | Collective::ReduceScatter
+        | Collective::AllGather => Some(Volume { most: hops, total: n * hops }),
+        _ => None,
+    }
+}
+
+/// What two-shot sends: as much as the ring.
+pub(super) fn two_shot_volume(size: u32) -> Volume {
+    let (n, hops) = (u64::from(size), u64::from(size - 1));
+    Volume { most: 2 * hops, total: 2 * n * hops }
+}
+
+/// The closed form; see the top. `size` is not 1.
+pub(super) fn cost(collective: Collective, size: u32, bytes: f64, speed: &Speed) -> Option<f64> {
+    let n = f64::from(size);
+    Some(match collective {
+        Collective::AllReduce | Collective::Barrier => folds(size, bytes, speed),
+        Collective::ReduceScatter => folds(size, bytes / n, speed),
+        Collective::AllGather => {
+            let s = speed.moved(bytes / n);
+            n * s + speed.latency.max((n - 2.0) * s)
+        }
+        Collective::Broadcast { .. } => n * speed.moved(bytes) + speed.latency,
+        _ => return None,
+    })
+}
+
+/// The last rank is the last: of what it folds first, rank 0 sends it at the end; and it stores
+/// that before it can fold.
+fn folds(size: u32, message: f64, speed: &Speed) -> f64 {
+    let first = if size == 2 { 1 } else { size };
+    let folds = f64::from(size - 1) * speed.folded(message);
+    f64::from(first) * speed.moved(message) + speed.latency + folds
+}
+
+/// The closed form of two-shot.
+pub(super) fn two_shot_cost(size: u32, bytes: f64, speed: &Speed) -> Option<f64> {
+    let halves = [Collective::ReduceScatter, Collective::AllGather];
+    let [scatter, gather] = halves.map(|half| cost(half, size, bytes, speed));
+    // Of two ranks both send what they fold last, as one step.
+    let seam = if size == 2 { speed.moved(bytes / 2.0) } else { 0.0 };
+    Some(scatter? + gather? - seam)
+}

@@ -1,0 +1,114 @@
+//! Recursive doubling: ranks exchange all they have with those at distance 1, 2, 4, .., and fold in
+//! the order of ranks. May touch: sim's Speed.
+//!
+//! Source: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in
+//! MPICH", IJHPCA 19 (2005). Among n = p + r ranks, p = 2^l the largest power of two, the first 2r
+//! are neighbours in pairs: the lower one gives to the other, and has the result from it.
+//! Cost, m bytes, a step's s = o + mb, f = s + mg: s + l(a + f); of n that is no power of two
+//! s + l f + (l+1)a + s + max(f - (l-1-h)a, mg), 2^h being the least power of two not below r.
+
+use super::{Op, Order, Place, Schedule, Step, Volume};
+use crate::sim::Speed;
+
+/// The ranks that exchange, and those that are left out of it.
+#[derive(Clone, Copy)]
+pub(super) struct Pairing {
+    /// How often the distance doubles.
+    pub(super) doublings: u32,
+    /// How many are left out: the lower ones of so many pairs of neighbours, from rank 0 on.
+    pub(super) left_out: u32,
+}
+
+/// What a rank is in a pairing.
+pub(super) enum Role {
+    /// Left out: gives to this rank, and has the result from it.
+    Outside { partner: u32 },
+    /// Exchanges, as this number of 2^l, and for this rank too.
+    Inside { number: u32, partner: Option<u32> },
+}
+
+impl Pairing {
+    pub(super) const fn of(size: u32) -> Self {
+        let doublings = size.ilog2();
+        Self { doublings, left_out: size - (1 << doublings) }
+    }
+
+    pub(super) const fn role(self, rank: u32) -> Role {
+        if rank >= 2 * self.left_out {
+            Role::Inside { number: rank - self.left_out, partner: None }
+        } else if rank.is_multiple_of(2) {
+            Role::Outside { partner: rank + 1 }
+        } else {
+            Role::Inside { number: rank / 2, partner: Some(rank - 1) }
+        }
+    }
+
+    /// The rank that exchanges as `number`. Numbers are in the order of ranks.
+    pub(super) const fn rank(self, number: u32) -> u32 {
+        if number < self.left_out { 2 * number + 1 } else { number + self.left_out }
+    }
+}
+
+/// A fold by rank `me` of what comes from `from`, in the order of ranks.
+pub(super) fn fold(op: Op, me: u32, from: u32, src: Place) -> Step {
+    let order = if from < me { Order::IncomingFirst } else { Order::LocalFirst };
+    Step::new(op, me, src).from(from).order(order)
+}
+
+/// All-reduce of one chunk. What is folded goes on to the next rank at once.
+pub(super) fn all_reduce(size: u32, me: u32) -> Schedule {
+    let (mine, result) = (Place::input(0), Place::output(0));
+    let pairing = Pairing::of(size);
+    let steps = match pairing.role(me) {
+        Role::Outside { partner } => vec![
+            Step::new(Op::Send, me, mine).to(partner),
+            Step::new(Op::Recv, me, result).from(partner),
+        ],
+        Role::Inside { .. } if size == 1 => vec![Step::new(Op::Copy, me, mine).into(result)],
+        Role::Inside { number, partner } => {
+            let peers = || (0..pairing.doublings).map(|bit| pairing.rank(number ^ 1 << bit));
+            let from = partner.into_iter().chain(peers());
+            let mut to = peers().chain(partner);
+            let mut steps = Vec::with_capacity(pairing.doublings as usize + 1);
+            if partner.is_none() {
+                steps.extend(to.next().map(|to| Step::new(Op::Send, me, mine).to(to)));
+            }
+            let mut at = mine;
+            for from in from {
+                let step = match to.next() {
+                    Some(to) => fold(Op::RecvReduceCopySend, me, from, at).to(to),
+                    None => fold(Op::RecvReduceCopy, me, from, at),
+                };
+                steps.push(step.into(result));
+                at = result;
+            }
+            // With the rank at the largest distance all are there.
+            let folds = steps.iter_mut().rev().filter(|step| step.op.reduces());
+            folds.take(1).for_each(|step| step.last = true);
+            steps
+        }
+    };
+    Schedule { steps, ..Schedule::new(1, 1) }
+}
+
+/// What these schedules send.
+pub(super) fn volume(size: u32) -> Volume {
+    let Pairing { doublings, left_out } = Pairing::of(size);
+    let [l, r] = [doublings, left_out].map(u64::from);
+    Volume { most: l + r.min(1), total: (l << doublings) + 2 * r }
+}
+
+/// The closed form; see the top. `size` is not 1.
+pub(super) fn cost(size: u32, bytes: f64, speed: &Speed) -> f64 {
+    let Pairing { doublings, left_out } = Pairing::of(size);
+    let (l, a) = (f64::from(doublings), speed.latency);
+    let (s, f) = (speed.moved(bytes), speed.folded(bytes));
+    let within = s + l * (a + f);
+    if left_out == 0 {
+        return within;
+    }
+    // Who folds for another begins late. The last to know is one of these that hears of the others
+    // last, or of somebody at the largest distance.
+    let h = f64::from(left_out.next_power_of_two().ilog2());
+    within + s + a + (f - (l - 1.0 - h) * a).max(f - s)
+}

@@ -1,0 +1,119 @@
+//! Every algorithm's schedules obey the laws for every collective that it does, with every capacity
+//! that the capacity law allows, and read the ranks in order where that is claimed.
+
+#![allow(clippy::panic, clippy::unwrap_used)]
+
+use ringreduce::partition::{Partition, SlotShape};
+use ringreduce::schedule::{Algorithm, Collective, Ring, Schedule};
+use ringreduce::sim::{Report, Shape, check};
+
+/// Every collective, with these roots.
+fn collectives(roots: impl IntoIterator<Item = u32>) -> Vec<Collective> {
+    let mut all = vec![
+        Collective::AllReduce,
+        Collective::ReduceScatter,
+        Collective::AllGather,
+        Collective::Barrier,
+    ];
+    all.extend(roots.into_iter().map(|root| Collective::Broadcast { root }));
+    all
+}
+
+/// All that algorithms other than the ring do among `size` ranks.
+fn works(size: u32, roots: &[u32]) -> Vec<(Algorithm, Collective, Vec<Schedule>)> {
+    let order = Ring::natural(size);
+    let mut all = Vec::new();
+    for algorithm in Algorithm::ALL.into_iter().skip(1) {
+        for collective in collectives(roots.iter().copied()) {
+            let schedules = algorithm.schedules(collective, &order);
+            all.extend(schedules.map(|schedules| (algorithm, collective, schedules)));
+        }
+    }
+    all
+}
+
+fn holds(
+    (algorithm, collective, schedules): &(Algorithm, Collective, Vec<Schedule>),
+    shape: &Shape<'_>,
+    seed: u64,
+) -> Report {
+    let size = schedules.len() as u32;
+    let volume = algorithm.volume(*collective, size).unwrap();
+    let report = check(*collective, volume, schedules, shape, seed).unwrap_or_else(|violation| {
+        panic!("{algorithm} {collective:?} n={size} {shape:?}: {violation}")
+    });
+    assert!(report.rank_order, "{algorithm} {collective:?} n={size}");
+    report
+}
+
+#[test]
+fn the_laws_hold_in_all_small_worlds() {
+    for size in 1..=16 {
+        let roots: Vec<u32> = (0..size).collect();
+        for work in works(size, &roots) {
+            for slices in [1, 2, 3, 4, 8] {
+                for capacity in slices + 1..=(2 * slices).max(slices + 1) {
+                    let sent = |rounds, seed| {
+                        let report = holds(&work, &Shape::uniform(rounds, slices, capacity), seed);
+                        report.sent / (rounds * slices) as u64
+                    };
+                    let volume = work.0.volume(work.1, size).unwrap();
+                    assert_eq!(sent(1, 0), volume.total);
+                    // Ranks may be rounds apart.
+                    assert_eq!(sent(3, 1), volume.total);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_laws_hold_in_samples_of_larger_worlds() {
+    for size in [17, 24, 31, 32, 33, 48, 63, 64] {
+        for work in works(size, &[0, size / 2, size - 1]) {
+            holds(&work, &Shape::uniform(1, 1, 2), 1);
+            holds(&work, &Shape::uniform(2, 3, 4), 2);
+        }
+    }
+}
+
+/// Where not everybody talks to everybody.
+#[test]
+fn the_laws_hold_in_samples_of_large_worlds() {
+    let order = Ring::natural;
+    for size in [100, 127, 128, 129, 256, 257, 511, 1000, 1023, 1024] {
+        let algorithm = Algorithm::RecursiveDoubling;
+        for collective in collectives([]) {
+            if let Some(schedules) = algorithm.schedules(collective, &order(size)) {
+                holds(&(algorithm, collective, schedules), &Shape::uniform(1, 1, 2), 1);
+            }
+        }
+    }
+}
+
+/// Chunks as `Partition` cuts them: short ones, empty ones, and a last round that is not full.
+#[test]
+fn the_laws_hold_for_real_partitions() {
+    for size in 1..=9 {
+        for work in works(size, &[0, size / 2]) {
+            for capacity in 2..=9 {
+                let slots = SlotShape { bytes: 64, capacity };
+                for count in [0, 1, 15, 16, 17, 100, 333, 1000] {
+                    let Schedule { input, output, ref scratch, .. } = work.2[0];
+                    let even = Partition::even(count, 4, output as usize, 64, slots);
+                    let exact = Partition::exact(count, 4, slots);
+                    let partition = if input == output { even } else { exact };
+                    let partition = [partition.with_scratch(scratch)];
+                    holds(&work, &Shape::of(&partition, capacity), 1);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_world_of_one_copies_what_it_has() {
+    for (algorithm, collective, schedules) in works(1, &[0]) {
+        assert_eq!(schedules[0].steps.len(), 1, "{algorithm} {collective:?}");
+    }
+}
