@@ -7,6 +7,7 @@ mod algorithm;
 mod all_pairs;
 mod collective;
 mod fuse;
+mod halving;
 mod recursive;
 mod ring;
 mod step;
