@@ -80,12 +80,13 @@ fn the_laws_hold_in_samples_of_larger_worlds() {
 /// Where not everybody talks to everybody.
 #[test]
 fn the_laws_hold_in_samples_of_large_worlds() {
-    let order = Ring::natural;
     for size in [100, 127, 128, 129, 256, 257, 511, 1000, 1023, 1024] {
-        let algorithm = Algorithm::RecursiveDoubling;
-        for collective in collectives([]) {
-            if let Some(schedules) = algorithm.schedules(collective, &order(size)) {
-                holds(&(algorithm, collective, schedules), &Shape::uniform(1, 1, 2), 1);
+        for algorithm in [Algorithm::RecursiveDoubling, Algorithm::HalvingDoubling] {
+            for collective in collectives([]) {
+                if let Some(schedules) = algorithm.schedules(collective, &Ring::natural(size)) {
+                    let work = (algorithm, collective, schedules);
+                    holds(&work, &Shape::uniform(1, 1, 2), 1);
+                }
             }
         }
     }

@@ -5,7 +5,7 @@
 use core::fmt;
 use core::str::FromStr;
 
-use super::{Collective, Ring, Schedule, Volume, all_pairs, recursive, ring};
+use super::{Collective, Ring, Schedule, Volume, all_pairs, halving, recursive, ring};
 use crate::element::{UnknownName, by_name};
 use crate::sim::Speed;
 
@@ -54,6 +54,7 @@ impl Algorithm {
             (Self::RecursiveDoubling, Collective::AllReduce | Collective::Barrier) => {
                 Some(recursive::all_reduce(size, me))
             }
+            (Self::HalvingDoubling, _) => halving::schedule(collective, size, me),
             _ => None,
         }
     }
@@ -74,6 +75,7 @@ impl Algorithm {
             (Self::RecursiveDoubling, Collective::AllReduce | Collective::Barrier) => {
                 Some(recursive::volume(size))
             }
+            (Self::HalvingDoubling, _) => halving::volume(collective, size),
             _ => None,
         }
     }
@@ -93,6 +95,7 @@ impl Algorithm {
             (Self::RecursiveDoubling, Collective::AllReduce | Collective::Barrier) => {
                 Some(recursive::cost(size, bytes, speed))
             }
+            (Self::HalvingDoubling, _) => halving::cost(collective, size, bytes, speed),
             _ => None,
         }
     }

@@ -8,6 +8,7 @@ mod all_pairs;
 mod all_to_all;
 mod collective;
 mod fuse;
+mod halving;
 mod recursive;
 pub mod relay;
 mod ring;

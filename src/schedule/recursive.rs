@@ -33,6 +33,11 @@ impl Pairing {
         Self { doublings, left_out: size - (1 << doublings) }
     }
 
+    /// Ranks that exchange; where each has a chunk, chunks.
+    pub(super) const fn chunks(self) -> u32 {
+        1 << self.doublings
+    }
+
     pub(super) const fn role(self, rank: u32) -> Role {
         if rank >= 2 * self.left_out {
             Role::Inside { number: rank - self.left_out, partner: None }

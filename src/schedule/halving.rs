@@ -1,0 +1,187 @@
+//! Recursive halving and doubling: at distance 1, 2, 4, .. ranks exchange half of what they still
+//! share in, then go back the same way. A rank goes through the chunks one by one, not through the
+//! distances: partial sums pass on at once, and no link ever holds more than one chunk.
+//! May touch: recursive's pairing, sim's Speed.
+//!
+//! Source: Rabenseifner, "Optimization of collective reduction operations", ICCS 2004; ranks beyond
+//! a power of two p as in recursive. Cost, chunks of m bytes, a step's s = o + mb, f = s + mg:
+//! reduce-scatter p/2 (s + a) + (p-1)f, all-gather p/2 (s + a) + (p-1)s, all-reduce both less s; of
+//! n that is no power of two p/2 (3s + 3f + max(a, f) + max(a, s)) - f + 2a (n = p + 1: `beside`).
+
+use super::recursive::{Pairing, Role, fold};
+use super::{Collective, Op, Place, Schedule, Step, Volume, fuse};
+use crate::sim::Speed;
+
+/// The schedule of rank `me` of `size`. The halves alone are for powers of two.
+pub(super) fn schedule(collective: Collective, size: u32, me: u32) -> Option<Schedule> {
+    let pairing = Pairing::of(size);
+    let (number, partner) = match pairing.role(me) {
+        Role::Inside { number, partner } => (number, partner),
+        Role::Outside { partner } if collective == Collective::AllReduce => {
+            return Some(outside(me, partner, pairing.chunks()));
+        }
+        Role::Outside { .. } => return None,
+    };
+    let rank = Inside { me, number, partner, pairing };
+    match (collective, pairing.left_out) {
+        (Collective::AllReduce, _) => Some(rank.all_reduce()),
+        (Collective::ReduceScatter, 0) => Some(rank.reduce_scatter()),
+        (Collective::AllGather, 0) => Some(rank.all_gather()),
+        _ => None,
+    }
+}
+
+/// A rank that exchanges, as this number.
+struct Inside {
+    me: u32,
+    number: u32,
+    partner: Option<u32>,
+    pairing: Pairing,
+}
+
+/// In the order in which the other end takes them.
+fn outside(me: u32, partner: u32, chunks: u32) -> Schedule {
+    let chunk = |distance| (partner / 2) ^ distance;
+    let send = |distance| Step::new(Op::Send, me, Place::input(chunk(distance))).to(partner);
+    let recv = |distance| Step::new(Op::Recv, me, Place::output(chunk(distance))).from(partner);
+    let steps = (0..chunks).rev().map(send).chain((0..chunks).map(recv)).collect();
+    Schedule { steps, ..Schedule::new(chunks, chunks) }
+}
+
+impl Inside {
+    fn peer(&self, bit: u32) -> u32 {
+        self.pairing.rank(self.number ^ 1 << bit)
+    }
+
+    /// The chunk at a distance is exchanged for the first time with the rank at the lowest bit of
+    /// it; the own one, at distance 0, never.
+    fn bit(&self, distance: u32) -> u32 {
+        distance.trailing_zeros().min(self.pairing.doublings)
+    }
+
+    /// Chunk by chunk, the own one last: take it from everybody who gives it to me, then give it to
+    /// the rank that is nearer to where it belongs.
+    fn scatter(&self, result: Place, mut partial: impl FnMut(u32) -> Place) -> Vec<Step> {
+        let me = self.me;
+        let mut steps = Vec::new();
+        for distance in (0..self.pairing.chunks()).rev() {
+            let (chunk, bit) = (self.number ^ distance, self.bit(distance));
+            let mut from = self.partner.into_iter().chain((0..bit).map(|it| self.peer(it)));
+            let (mine, mut next) = (Place::input(chunk), from.next());
+            if distance == 0 && next.is_none() {
+                steps.push(Step::new(Op::Copy, me, mine).into(result));
+            } else if next.is_none() {
+                steps.push(Step::new(Op::Send, me, mine).to(self.peer(bit)));
+            }
+            let mut at = mine;
+            while let Some(rank) = next {
+                next = from.next();
+                if next.is_none() && distance > 0 {
+                    steps.push(fold(Op::RecvReduceSend, me, rank, at).to(self.peer(bit)));
+                    break;
+                }
+                let kept = match at == mine {
+                    true if distance == 0 => result,
+                    true => partial(chunk),
+                    false => at,
+                };
+                let step = fold(Op::RecvReduceCopy, me, rank, at).into(kept);
+                steps.push(step.last(next.is_none()));
+                at = kept;
+            }
+        }
+        steps
+    }
+
+    /// The same backwards: `mine` to everybody who gave me some of it, then chunk by chunk.
+    fn gather(&self, mine: Place) -> Vec<Step> {
+        let me = self.me;
+        let own = Place::output(self.number);
+        let mut steps = Vec::new();
+        for distance in 0..self.pairing.chunks() {
+            let bit = self.bit(distance);
+            let mut to = (0..bit).rev().map(|it| self.peer(it)).chain(self.partner);
+            let place = if distance == 0 { mine } else { Place::output(self.number ^ distance) };
+            if distance > 0 {
+                let step = match to.next() {
+                    Some(to) => Step::new(Op::RecvCopySend, me, place).to(to),
+                    None => Step::new(Op::Recv, me, place),
+                };
+                steps.push(step.from(self.peer(bit)));
+            }
+            steps.extend(to.map(|to| Step::new(Op::Send, me, place).to(to)));
+            if distance == 0 && mine != own {
+                steps.push(Step::new(Op::Copy, me, mine).into(own));
+            }
+        }
+        steps
+    }
+
+    fn reduce_scatter(&self) -> Schedule {
+        let mut scratch = Vec::new();
+        let partial = |chunk| {
+            scratch.push(Place::input(chunk));
+            Place::scratch(scratch.len() as u32 - 1)
+        };
+        let steps = self.scatter(Place::output(0), partial);
+        Schedule { scratch, steps, ..Schedule::new(self.pairing.chunks(), 1) }
+    }
+
+    fn all_gather(&self) -> Schedule {
+        let steps = self.gather(Place::input(0));
+        Schedule { steps, ..Schedule::new(1, self.pairing.chunks()) }
+    }
+
+    /// Partial sums are kept where the result will be.
+    fn all_reduce(&self) -> Schedule {
+        let mine = Place::output(self.number);
+        let chunks = self.pairing.chunks();
+        let part = |steps| Schedule { steps, ..Schedule::new(chunks, chunks) };
+        fuse(part(self.scatter(mine, Place::output)), part(self.gather(mine)))
+    }
+}
+
+/// What these schedules send.
+pub(super) fn volume(collective: Collective, size: u32) -> Option<Volume> {
+    let pairing = Pairing::of(size);
+    let [p, r] = [pairing.chunks(), pairing.left_out].map(u64::from);
+    match collective {
+        Collective::AllReduce => {
+            Some(Volume { most: 2 * (p - 1) + p * r.min(1), total: 2 * p * (p - 1) + 2 * p * r })
+        }
+        Collective::ReduceScatter | Collective::AllGather if r == 0 => {
+            Some(Volume { most: p - 1, total: p * (p - 1) })
+        }
+        _ => None,
+    }
+}
+
+/// The closed form; see the top. `size` is not 1.
+pub(super) fn cost(collective: Collective, size: u32, bytes: f64, speed: &Speed) -> Option<f64> {
+    let pairing = Pairing::of(size);
+    let (p, a) = (f64::from(pairing.chunks()), speed.latency);
+    let (s, f) = (speed.moved(bytes / p), speed.folded(bytes / p));
+    // Every other chunk of a rank is one that it waits for.
+    let waits = p / 2.0 * (s + a);
+    match (collective, pairing.left_out) {
+        (Collective::AllReduce, 0) => Some(2.0 * waits + (p - 1.0) * (f + s) - s),
+        (Collective::AllReduce, left_out) => {
+            let ends = (1.5 * p) * s + (1.5 * p - 1.0) * f + 2.0 * a;
+            Some(ends + beside(p / 2.0, left_out, a, s, f))
+        }
+        (Collective::ReduceScatter, 0) => Some(waits + (p - 1.0) * f),
+        (Collective::AllGather, 0) => Some(waits + (p - 1.0) * s),
+        _ => None,
+    }
+}
+
+/// What folding for others, and sending to them, adds where it takes longer than the waiting for
+/// one of every two chunks. One such rank has peers that do not do it, and some of its folds are
+/// done while it waits.
+fn beside(pairs: f64, left_out: u32, a: f64, s: f64, f: f64) -> f64 {
+    match (left_out, pairs) {
+        (1, 1.0) => (2.0 * a).max(s + f),
+        (1, _) => pairs * ((a - (f - s) / 2.0).max(f) + a.max(s)),
+        _ => pairs * (a.max(f) + a.max(s)),
+    }
+}
