@@ -42,3 +42,4 @@ pub use element::{
 };
 #[cfg(feature = "host")]
 pub use error::{Error, Result};
+pub use schedule::Algorithm;

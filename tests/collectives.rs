@@ -4,7 +4,8 @@
 
 mod common;
 
-use common::{PerRank, Value, expected, input, on_ranks};
+use common::ranks::PerRank;
+use common::{Value, expected, input, on_ranks};
 use ringreduce::{Complex, DataType, Element, Error, ReduceOp, bf16, f16};
 
 fn counts(n: usize) -> Vec<usize> {

@@ -13,7 +13,7 @@ use crate::kernel::Kernel;
 use crate::link::{Fault, Frame, Links};
 use crate::memory::Buffer;
 use crate::plan::{Plan, Planner, Request};
-use crate::schedule::{Collective, Space};
+use crate::schedule::{Algorithm, Collective, Space};
 use crate::sync::Patience;
 
 /// Links and what they are used with.
@@ -22,7 +22,7 @@ pub(super) struct Engine {
     pub(super) links: Links,
     pub(super) patience: Patience,
     /// What plans keep what is on its way in; as long as any plan so far has needed.
-    scratch: Vec<u8>,
+    pub(super) scratch: Vec<u8>,
     /// Bytes of the last cache; larger results are stored past it.
     pub(super) cache: usize,
     pub(super) abort: Arc<AtomicBool>,
@@ -89,7 +89,17 @@ impl Engine {
             kernel.fold(true, &mut [buffer.dst(output, 0..bytes)], &[buffer.src(input, 0..bytes)]);
             return Ok(());
         }
-        let Plan { schedule, partition, fingerprint } = plan(&mut self.planner);
+        if head.numbered && self.planner.speed().is_none() {
+            self.find_speed(seat, settings)?;
+        }
+        self.planner.force(settings.algorithm.map(|(algorithm, _)| algorithm));
+        let Plan { algorithm, schedule, partition, fingerprint } = plan(&mut self.planner);
+        if let Some((asked, true)) = settings.algorithm
+            && asked != algorithm
+        {
+            self.sequence -= u64::from(head.numbered);
+            return Err(cannot(name, asked, seat.peers.len()));
+        }
         let frame = Frame { len: 0, epoch: 0, sequence, fingerprint };
         let streaming = bytes >= self.cache;
         if self.scratch.len() < partition.scratch_bytes() {
@@ -103,7 +113,7 @@ impl Engine {
     }
 
     #[cold]
-    fn fail(
+    pub(super) fn fail(
         &mut self,
         seat: &Seat,
         settings: &Settings,
@@ -139,4 +149,11 @@ impl Engine {
         self.broken.get_or_insert(why);
         self.links = Links::default();
     }
+}
+
+/// The algorithm of the call's options can't make it.
+#[cold]
+fn cannot(call: &'static str, asked: Algorithm, size: usize) -> Error {
+    let expected = format!("one that can make this call among {size} ranks, such as ring");
+    Error::Argument { call, argument: "algorithm", given: asked.to_string(), expected }
 }

@@ -151,9 +151,10 @@ impl Communicator {
                 Ready::new(threads.branch(job), me, peers)?.meet(timeout)?
             }
         };
+        group.settings.algorithm = self.settings.algorithm.filter(|(_, strict)| !strict);
         // Every rank has connected, or none goes on.
         let tag = self.settings.tag.clone();
-        group.with(CallOptions { tag, timeout: None }).barrier()?;
+        group.with(CallOptions { tag, ..CallOptions::new() }).barrier()?;
         Ok(group)
     }
 }

@@ -9,6 +9,7 @@ mod options;
 mod pending;
 mod point;
 mod prefix;
+mod probe;
 mod queue;
 mod rooted;
 mod setup;
@@ -34,6 +35,7 @@ use crate::kernel::Kernel;
 use crate::memory::Buffer;
 use crate::plan::{Blocks, Plan, Planner, Request};
 use crate::rendezvous::Meeting;
+use crate::schedule::Algorithm;
 use engine::{Engine, Head};
 use options::Settings;
 use threads::Group;
@@ -99,8 +101,15 @@ impl AbortHandle {
 
 impl Communicator {
     fn new(seat: Seat, engine: Engine, timeout: Duration) -> Self {
-        let (settings, abort) = (Settings { timeout, tag: None }, Arc::clone(&engine.abort));
+        let settings = Settings { timeout, tag: None, algorithm: None };
+        let abort = Arc::clone(&engine.abort);
         Self { seat: Arc::new(seat), engine: Some(engine), worker: None, settings, abort }
+    }
+
+    /// As the environment says.
+    fn with_algorithm(mut self, algorithm: Option<Algorithm>) -> Self {
+        self.settings.algorithm = algorithm.map(|algorithm| (algorithm, false));
+        self
     }
 
     /// This rank, from 0.

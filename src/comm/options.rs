@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use super::Communicator;
 use crate::config::LONGEST_TIMEOUT;
+use crate::schedule::Algorithm;
 
 /// Options of single calls, for [`Communicator::with`]. What is not set is as the communicator
-/// has it. Ranks need not agree on any of them.
+/// has it. Ranks must agree on the algorithm, and on nothing else.
 #[derive(Clone, Debug, Default)]
 pub struct CallOptions {
+    pub(super) algorithm: Option<Algorithm>,
     pub(super) timeout: Option<Duration>,
     pub(super) tag: Option<Cow<'static, str>>,
 }
@@ -20,6 +22,12 @@ impl CallOptions {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// How the call is made; a call that this algorithm can't make fails.
+    #[must_use]
+    pub fn algorithm(self, algorithm: Algorithm) -> Self {
+        Self { algorithm: Some(algorithm), ..self }
     }
 
     /// The longest that each wait of the call lasts.
@@ -40,6 +48,8 @@ impl CallOptions {
 pub(super) struct Settings {
     pub(super) timeout: Duration,
     pub(super) tag: Option<Cow<'static, str>>,
+    /// The algorithm asked for, and whether a call that it can't make fails.
+    pub(super) algorithm: Option<(Algorithm, bool)>,
 }
 
 /// A communicator whose calls go by other options as long as this lives.
@@ -68,6 +78,9 @@ impl Communicator {
         }
         if options.tag.is_some() {
             self.settings.tag = options.tag;
+        }
+        if let Some(algorithm) = options.algorithm {
+            self.settings.algorithm = Some((algorithm, true));
         }
         With { comm: self, before }
     }

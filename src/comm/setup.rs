@@ -174,7 +174,7 @@ impl Communicator {
             let (call, argument) = ("local", "n");
             return Err(Error::Argument { call, argument, given: n.to_string(), expected });
         }
-        let timeout = Config::settings()?.timeout;
+        let Config { timeout, algorithm, .. } = Config::settings()?;
         let host = crate::rendezvous::host_name();
         let pid = std::process::id();
         let peers: Arc<[Peer]> =
@@ -182,7 +182,8 @@ impl Communicator {
         let group = Group::new(n);
         let ready = |rank| Ready::new(Arc::clone(&group), rank, Arc::clone(&peers));
         let ready: Vec<_> = (0..n).map(ready).collect::<Result<_>>()?;
-        ready.into_iter().map(|rank| rank.meet(timeout)).collect()
+        let meet = |rank: Ready| Ok(rank.meet(timeout)?.with_algorithm(algorithm));
+        ready.into_iter().map(meet).collect()
     }
 
     fn meet(config: &Config) -> Result<Self> {
@@ -191,7 +192,7 @@ impl Communicator {
 
     /// The communicator of those who met, once its links are open.
     pub(super) fn open(mut meeting: Meeting) -> Result<Self> {
-        let timeout = meeting.config().timeout;
+        let &Config { timeout, algorithm, .. } = meeting.config();
         let deadline = Instant::now() + timeout;
         let order = meeting.ring_order().into_iter().map(|rank| rank as u32).collect();
         let ring = Ring::new(order).ok_or_else(|| {
@@ -212,7 +213,8 @@ impl Communicator {
             transports: links.transports(),
             origin: Origin::Processes(Box::new(meeting)),
         };
-        Ok(Self::new(seat, Engine::new(planner, links, patience, last_level_cache()), timeout))
+        let engine = Engine::new(planner, links, patience, last_level_cache());
+        Ok(Self::new(seat, engine, timeout).with_algorithm(algorithm))
     }
 }
 

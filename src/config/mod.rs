@@ -9,11 +9,13 @@ mod slurm;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Once;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
+use crate::schedule::Algorithm;
 
 /// How long any wait lasts when nobody said otherwise.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
@@ -122,6 +124,10 @@ pub struct Config {
     pub tcp_sockets: usize,
     /// The kernel's congestion control for TCP links, if not its default.
     pub tcp_congestion: Option<String>,
+    /// The algorithm to take wherever it can make a call.
+    pub algorithm: Option<Algorithm>,
+    /// The folder that measured speeds are kept in.
+    pub cache: Option<PathBuf>,
     /// Who said all this, for messages.
     pub source: String,
 }
@@ -139,6 +145,8 @@ impl Default for Config {
             timeout: DEFAULT_TIMEOUT,
             transport: Transport::Auto,
             interface: None,
+            algorithm: None,
+            cache: None,
             tcp_sockets: 1,
             tcp_congestion: None,
             source: "no launcher".into(),

@@ -1,9 +1,12 @@
 //! The `RINGREDUCE_*` variables: the place of this rank and the settings, and a hint for every
 //! name that looks like ours and is not. May touch: config.
 
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::{Config, Place, StoreAddr, Transport, Vars, malformed, number};
+use crate::element::UnknownName;
 use crate::error::{Error, Result};
 
 pub(super) const RANK: &str = "RINGREDUCE_RANK";
@@ -18,7 +21,10 @@ pub(super) const LAUNCHER: &str = "RINGREDUCE_LAUNCHER";
 pub(super) const TCP_SOCKETS: &str = "RINGREDUCE_TCP_SOCKETS";
 pub(super) const TCP_CONGESTION: &str = "RINGREDUCE_TCP_CONGESTION";
 
-const KNOWN: [&str; 11] = [
+pub(super) const ALGO: &str = "RINGREDUCE_ALGO";
+pub(super) const CACHE: &str = "RINGREDUCE_CACHE";
+
+const KNOWN: [&str; 13] = [
     RANK,
     SIZE,
     LOCAL_RANK,
@@ -30,6 +36,8 @@ const KNOWN: [&str; 11] = [
     LAUNCHER,
     TCP_SOCKETS,
     TCP_CONGESTION,
+    ALGO,
+    CACHE,
 ];
 
 /// A warning for each variable that starts like ours but is unknown.
@@ -69,10 +77,30 @@ pub(super) fn settings(vars: Vars<'_>, config: &mut Config) -> Result<Option<Sto
     if let Some(sockets) = vars.number(TCP_SOCKETS)? {
         config.tcp_sockets = sockets;
     }
+    if let Some(text) = vars.text(ALGO)?.filter(|&text| text != "auto") {
+        let known = |e: UnknownName| malformed(ALGO, text, format!("{e}, or auto"));
+        config.algorithm = Some(text.parse().map_err(known)?);
+    }
+    config.cache = cache(vars)?;
     config.interface = vars.text(IFNAME)?.map(Into::into);
     config.tcp_congestion = vars.text(TCP_CONGESTION)?.map(Into::into);
     let Some(text) = vars.text(STORE)? else { return Ok(None) };
     text.parse().map(Some).map_err(|reason| malformed(STORE, text, reason))
+}
+
+/// The folder that measured speeds are kept in, if any.
+fn cache(vars: Vars<'_>) -> Result<Option<PathBuf>> {
+    let folder = |name: &str| vars.0.get(OsStr::new(name)).map(PathBuf::from);
+    match vars.text(CACHE)? {
+        Some("off") => Ok(None),
+        Some(text) if Path::new(text).is_absolute() => Ok(Some(text.into())),
+        Some(text) => Err(malformed(CACHE, text, "it must be an absolute path, or off".into())),
+        None => {
+            let home = || folder("HOME").map(|home| home.join(".cache"));
+            let users = folder("XDG_CACHE_HOME").filter(|path| path.is_absolute()).or_else(home);
+            Ok(users.filter(|path| path.is_absolute()).map(|path| path.join("ringreduce")))
+        }
+    }
 }
 
 /// This rank as ringrun or the user numbered it, if they did.

@@ -1,9 +1,9 @@
 //! Worlds of thread ranks, and inputs whose reductions are known exactly.
 
-mod ranks;
+pub(crate) mod ranks;
 
 use bytemuck::Zeroable;
-pub(crate) use ranks::{PerRank, on_ranks};
+pub(crate) use ranks::on_ranks;
 use ringreduce::{Complex, Element, ReduceOp, bf16, f16};
 
 /// An element type that small whole numbers go into and come out of exactly.

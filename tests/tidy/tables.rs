@@ -63,7 +63,12 @@ pub(crate) const ROOMS: &[Room] = &[
         &["tracing"],
         SYSTEM,
     ),
-    room("config", &["error"], &["nix", "strsim", "tracing"], &["net", "process", "thread"]),
+    room(
+        "config",
+        &["element", "error", "schedule"],
+        &["nix", "strsim", "tracing"],
+        &["net", "process", "thread"],
+    ),
     room(
         "rendezvous",
         &["config", "error", "link", "sync"],
@@ -84,6 +89,7 @@ pub(crate) const ROOMS: &[Room] = &[
             "plan",
             "rendezvous",
             "schedule",
+            "sim",
             "sync",
         ],
         &["bytemuck", "nix", "tracing"],

@@ -1,64 +1,27 @@
 //! Plans: which schedule a call walks, how its buffer is cut, and the fingerprint by which ranks
 //! notice that they make different calls. May touch: element, partition, schedule. Pure.
 //!
-//! Schedules depend on the ring and the collective alone and are made once. Cutting is arithmetic,
-//! remembered for one call: training repeats a few, and small ones back to back show it.
+//! Schedules depend on the ring, the collective and the algorithm alone and are made once. Cutting
+//! is arithmetic, remembered for one call: training repeats a few, and small ones show it.
+
+mod choose;
+mod request;
 
 use core::ops::Range;
 
-use crate::element::{DataType, Kind, Reduction};
 use crate::partition::{Partition, SlotShape};
-use crate::schedule::{ALL_PAIRS, Collective, Op, Place, Ring, Schedule, Step};
-
-/// A call, as its arguments describe it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
-    /// What is called.
-    pub collective: Collective,
-    /// Elements of the buffer; for reduce-scatter and all-gather, of one rank's chunk.
-    pub count: usize,
-    /// Their type.
-    pub dtype: DataType,
-    /// How they reduce, if they do.
-    pub op: Option<Reduction>,
-}
-
-impl Request {
-    /// Bytes of one element, which is of the user's making if the reduction is.
-    #[must_use]
-    pub fn element_size(&self) -> usize {
-        match self.op.map(Reduction::kind) {
-            Some(Kind::User(_, size)) => size,
-            _ => self.dtype.size(),
-        }
-    }
-}
-
-/// The blocks of an uneven call, in elements; one follows the other.
-#[derive(Clone, Copy, Debug)]
-pub struct Blocks<'a> {
-    /// Of each chunk of the input.
-    pub input: &'a [usize],
-    /// Of each chunk of the output.
-    pub output: &'a [usize],
-    /// The counts that all ranks must pass alike.
-    pub agreed: &'a [usize],
-}
-
-/// A message to a rank, from a rank, or both at once; the rank, and bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Transfer {
-    /// To whom.
-    pub to: Option<(u32, usize)>,
-    /// From whom.
-    pub from: Option<(u32, usize)>,
-    /// The type of its elements.
-    pub dtype: DataType,
-}
+use crate::schedule::{ALL_PAIRS, Algorithm, Collective, Op, Place, Ring, Schedule, Step};
+use crate::sim::Speed;
+pub use choose::Candidate;
+pub(crate) use request::digest;
+use request::mix;
+pub use request::{Blocks, Request, Transfer};
 
 /// What to walk for a call.
 #[derive(Debug)]
 pub struct Plan<'a> {
+    /// How.
+    pub algorithm: Algorithm,
     /// The steps.
     pub schedule: &'a Schedule,
     /// How the buffer is cut.
@@ -94,7 +57,11 @@ pub struct Planner {
     slots: Slots,
     least_chunk: usize,
     /// Made when they are first asked for.
-    schedules: Vec<(Collective, Schedule)>,
+    schedules: Vec<(Collective, Algorithm, Schedule)>,
+    /// What messages cost here, if that is known; all ranks have the same.
+    speed: Option<Speed>,
+    /// The algorithm to take where it can be.
+    forced: Option<Algorithm>,
     last: Option<Last>,
     /// The chunks of an uneven call's input and output, in bytes, and the steps of a transfer: kept
     /// for their memory.
@@ -120,6 +87,8 @@ impl Planner {
             slots,
             least_chunk,
             schedules: Vec::new(),
+            speed: None,
+            forced: None,
             last: None,
             tables: [Vec::new(), Vec::new()],
             transfer: Schedule::new(1, 1),
@@ -127,6 +96,26 @@ impl Planner {
                 mix(digest ^ u64::from(ring.after(0, i64::from(at))))
             }),
             ring,
+        }
+    }
+
+    /// From now on the cheapest algorithm is chosen, for links of this speed. All ranks must be
+    /// told the same.
+    pub fn set_speed(&mut self, speed: Speed) {
+        (self.speed, self.last) = (Some(speed), None);
+    }
+
+    /// What was told so.
+    #[must_use]
+    pub fn speed(&self) -> Option<Speed> {
+        self.speed
+    }
+
+    /// From now on this algorithm is taken wherever it can make the call; `None` for the cheapest.
+    /// All ranks must be told the same.
+    pub fn force(&mut self, algorithm: Option<Algorithm>) {
+        if self.forced != algorithm {
+            (self.forced, self.last) = (algorithm, None);
         }
     }
 
@@ -156,9 +145,10 @@ impl Planner {
         if self.ring.after(from, 1) == to { self.slots.ring } else { self.slots.other }
     }
 
-    /// The smallest slots of the links that a collective uses at any rank.
-    fn smallest(&self, collective: Collective) -> SlotShape {
-        if collective.keeps_to(&self.ring) { self.slots.ring } else { self.slots.other }
+    /// The smallest slots of the links that an algorithm uses at any rank.
+    fn shape(&self, algorithm: Algorithm, collective: Collective) -> SlotShape {
+        let ring = algorithm == Algorithm::Ring && collective.keeps_to(&self.ring);
+        if ring || self.ring.size() <= 2 { self.slots.ring } else { self.slots.other }
     }
 
     /// The plan for a call.
@@ -167,19 +157,20 @@ impl Planner {
             Some(last) if last.request == *request => last,
             _ => self.remember(request),
         };
-        let schedule = &self.schedules[last.schedule].1;
+        let (_, algorithm, schedule) = &self.schedules[last.schedule];
         let partition = last.partition.with_scratch(&schedule.scratch);
-        Plan { schedule, partition, fingerprint: last.fingerprint }
+        Plan { algorithm: *algorithm, schedule, partition, fingerprint: last.fingerprint }
     }
 
     #[cold]
     fn remember(&mut self, request: &Request) -> Last {
-        let schedule = self.schedule(request.collective);
+        let algorithm = self.choose(request);
+        let schedule = self.schedule(request.collective, algorithm);
         let last = Last {
             request: *request,
             schedule,
-            partition: self.cut(request, &self.schedules[schedule].1),
-            fingerprint: self.fingerprint(request, &[]),
+            partition: self.cut(request, schedule),
+            fingerprint: self.fingerprint(request, algorithm, &[]),
         };
         self.last = Some(last);
         last
@@ -187,8 +178,9 @@ impl Planner {
 
     /// The plan for a call whose blocks differ; `request` counts nothing.
     pub fn uneven(&mut self, request: &Request, blocks: Blocks<'_>) -> Plan<'_> {
-        let schedule = self.schedule(request.collective);
-        let fingerprint = self.fingerprint(request, blocks.agreed);
+        let algorithm = Algorithm::Ring;
+        let schedule = self.schedule(request.collective, algorithm);
+        let fingerprint = self.fingerprint(request, algorithm, blocks.agreed);
         for (table, counts) in self.tables.iter_mut().zip([blocks.input, blocks.output]) {
             table.clear();
             table.extend(counts.iter().scan(0, |end, count| {
@@ -197,11 +189,11 @@ impl Planner {
                 Some(start..*end)
             }));
         }
-        let slots = self.smallest(request.collective);
-        let schedule = &self.schedules[schedule].1;
+        let slots = self.shape(algorithm, request.collective);
+        let schedule = &self.schedules[schedule].2;
         let partition = Partition::table(&self.tables[0], &self.tables[1], slots);
         let partition = partition.with_scratch(&schedule.scratch);
-        Plan { schedule, partition, fingerprint }
+        Plan { algorithm, schedule, partition, fingerprint }
     }
 
     /// The plan for messages between ranks that need not all take part. To itself a rank copies.
@@ -221,79 +213,49 @@ impl Planner {
             let from = from.map(|(from, _)| Step::new(Op::Recv, me, got).from(from));
             self.transfer.steps.extend([to, from].into_iter().flatten());
         }
-        let slots = if self.ring.size() <= 2 { self.slots.ring } else { self.slots.other };
+        let slots = self.shape(Algorithm::AllPairs, Collective::AllToAll);
         let partition = Partition::table(&self.tables[0], &self.tables[1], slots);
         let fingerprint = mix(mix(TRANSFER | (dtype as u64) << 8) ^ self.way);
-        Plan { schedule: &self.transfer, partition, fingerprint }
+        let algorithm = Algorithm::AllPairs;
+        Plan { algorithm, schedule: &self.transfer, partition, fingerprint }
     }
 
-    /// The number of a collective's schedule.
-    fn schedule(&mut self, collective: Collective) -> usize {
-        let known = self.schedules.iter().position(|(known, _)| *known == collective);
+    /// The number of a schedule.
+    fn schedule(&mut self, collective: Collective, algorithm: Algorithm) -> usize {
+        let known = self.schedules.iter().position(|(c, a, _)| (*c, *a) == (collective, algorithm));
         known.unwrap_or_else(|| {
-            self.schedules.push((collective, collective.schedule(&self.ring, self.me)));
+            let fresh = algorithm.schedule(collective, &self.ring, self.me);
+            let fresh = fresh.unwrap_or_else(|| collective.schedule(&self.ring, self.me));
+            self.schedules.push((collective, algorithm, fresh));
             self.schedules.len() - 1
         })
     }
 
-    fn cut(&self, request: &Request, schedule: &Schedule) -> Partition<'static> {
-        let (count, size, chunks) =
-            (request.count, request.element_size(), schedule.output as usize);
-        let slots = self.smallest(request.collective);
-        if request.collective.has_blocks() {
+    fn cut(&self, request: &Request, schedule: usize) -> Partition<'static> {
+        let (collective, algorithm, schedule) = &self.schedules[schedule];
+        let (count, size) = (request.count, request.element_size());
+        let slots = self.shape(*algorithm, *collective);
+        // A chunk less is a turn less on a ring; where all go straight it is only work not shared.
+        let least = if *algorithm == Algorithm::Ring { self.least_chunk } else { 0 };
+        if collective.has_blocks() {
             Partition::exact(count, size, slots)
         } else {
-            Partition::even(count, size, chunks, self.least_chunk, slots)
+            Partition::even(count, size, schedule.output as usize, least, slots)
         }
     }
 
-    fn fingerprint(&self, request: &Request, agreed: &[usize]) -> u64 {
-        let (kind, root) = match request.collective {
-            Collective::AllReduce => (1, 0),
-            Collective::ReduceScatter => (2, 0),
-            Collective::AllGather => (3, 0),
-            Collective::Broadcast { root } => (4, root),
-            Collective::Barrier => (5, 0),
-            Collective::Reduce { root } => (6, root),
-            Collective::Gather { root } => (7, root),
-            Collective::Scatter { root } => (8, root),
-            Collective::AllToAll => (9, 0),
-            Collective::Scan => (10, 0),
-            Collective::Exscan => (11, 0),
-        };
-        let (op, of_it) = match request.op.map(Reduction::kind) {
-            None => (0, 0),
-            Some(Kind::Plain(op)) => (op as u64 + 1, 0),
-            Some(Kind::PreMulSum(_, scalar)) => (254, digest(&scalar)),
-            Some(Kind::User(function, size)) => (255, mix(function ^ size as u64)),
-        };
-        let what = kind | (request.dtype as u64) << 8 | op << 16 | u64::from(root) << 32;
-        let what = mix(what) ^ of_it;
-        let slots = self.smallest(request.collective);
+    fn fingerprint(&self, request: &Request, algorithm: Algorithm, agreed: &[usize]) -> u64 {
+        let what = request.digest();
+        let slots = self.shape(algorithm, request.collective);
         let shape = (slots.bytes as u64) << 16 | slots.capacity as u64;
-        // The algorithm follows from the collective and the size; which ring is part of `way`.
-        let call = mix(mix(mix(what ^ request.count as u64) ^ shape) ^ self.way);
+        let way = mix(self.way ^ algorithm as u64);
+        let call = mix(mix(mix(what ^ request.count as u64) ^ shape) ^ way);
         agreed.iter().fold(call, |digest, &count| mix(digest ^ count as u64))
     }
 }
 
-/// A digest of bytes: the same on every machine.
-#[must_use]
-pub(crate) fn digest(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(bytes.len() as u64, |digest, &byte| mix(digest ^ u64::from(byte)))
-}
-
 /// The kind of a message between two ranks, beside those of the collectives.
 const TRANSFER: u64 = 255;
-
-/// The finaliser of splitmix64 (Steele, Lea, Flood, OOPSLA 2014): every bit in moves half of those
-/// out.
-const fn mix(x: u64) -> u64 {
-    let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
-}
 
 #[cfg(test)]
 mod tests {

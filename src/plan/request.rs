@@ -1,0 +1,91 @@
+//! What a call asks for, and the digest by which ranks tell one from another. May touch: element,
+//! schedule.
+
+use crate::element::{DataType, Kind, Reduction};
+use crate::schedule::Collective;
+
+/// A call, as its arguments describe it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// What is called.
+    pub collective: Collective,
+    /// Elements of the buffer; for reduce-scatter and all-gather, of one rank's chunk.
+    pub count: usize,
+    /// Their type.
+    pub dtype: DataType,
+    /// How they reduce, if they do.
+    pub op: Option<Reduction>,
+}
+
+impl Request {
+    /// Bytes of one element, which is of the user's making if the reduction is.
+    #[must_use]
+    pub fn element_size(&self) -> usize {
+        match self.op.map(Reduction::kind) {
+            Some(Kind::User(_, size)) => size,
+            _ => self.dtype.size(),
+        }
+    }
+
+    /// Equal on two ranks only if all of this but the count is.
+    pub(super) fn digest(&self) -> u64 {
+        let (kind, root) = match self.collective {
+            Collective::AllReduce => (1, 0),
+            Collective::ReduceScatter => (2, 0),
+            Collective::AllGather => (3, 0),
+            Collective::Broadcast { root } => (4, root),
+            Collective::Barrier => (5, 0),
+            Collective::Reduce { root } => (6, root),
+            Collective::Gather { root } => (7, root),
+            Collective::Scatter { root } => (8, root),
+            Collective::AllToAll => (9, 0),
+            Collective::Scan => (10, 0),
+            Collective::Exscan => (11, 0),
+        };
+        let (op, of_it) = match self.op.map(Reduction::kind) {
+            None => (0, 0),
+            Some(Kind::Plain(op)) => (op as u64 + 1, 0),
+            Some(Kind::PreMulSum(_, scalar)) => (254, digest(&scalar)),
+            Some(Kind::User(function, size)) => (255, mix(function ^ size as u64)),
+        };
+        let what = kind | (self.dtype as u64) << 8 | op << 16 | u64::from(root) << 32;
+        mix(what) ^ of_it
+    }
+}
+
+/// The blocks of an uneven call, in elements; one follows the other.
+#[derive(Clone, Copy, Debug)]
+pub struct Blocks<'a> {
+    /// Of each chunk of the input.
+    pub input: &'a [usize],
+    /// Of each chunk of the output.
+    pub output: &'a [usize],
+    /// The counts that all ranks must pass alike.
+    pub agreed: &'a [usize],
+}
+
+/// A message to a rank, from a rank, or both at once; the rank, and bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transfer {
+    /// To whom.
+    pub to: Option<(u32, usize)>,
+    /// From whom.
+    pub from: Option<(u32, usize)>,
+    /// The type of its elements.
+    pub dtype: DataType,
+}
+
+/// A digest of bytes: the same on every machine.
+#[must_use]
+pub(crate) fn digest(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(bytes.len() as u64, |digest, &byte| mix(digest ^ u64::from(byte)))
+}
+
+/// The finaliser of splitmix64 (Steele, Lea, Flood, OOPSLA 2014): every bit in moves half of those
+/// out.
+pub(crate) const fn mix(x: u64) -> u64 {
+    let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
