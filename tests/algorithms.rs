@@ -46,6 +46,12 @@ fn holds(
     report
 }
 
+/// Chunks sent by the rank that sends most.
+fn busiest(schedules: &[Schedule]) -> u64 {
+    let sends = |schedule: &Schedule| schedule.steps.iter().filter(|it| it.op.sends()).count();
+    schedules.iter().map(sends).max().unwrap() as u64
+}
+
 #[test]
 fn the_laws_hold_in_all_small_worlds() {
     for size in 1..=16 {
@@ -59,6 +65,7 @@ fn the_laws_hold_in_all_small_worlds() {
                     };
                     let volume = work.0.volume(work.1, size).unwrap();
                     assert_eq!(sent(1, 0), volume.total);
+                    assert_eq!(busiest(&work.2), volume.most);
                     // Ranks may be rounds apart.
                     assert_eq!(sent(3, 1), volume.total);
                 }
@@ -143,5 +150,16 @@ fn the_laws_hold_for_real_partitions() {
 fn a_world_of_one_copies_what_it_has() {
     for (algorithm, collective, schedules) in works(1, &[0]) {
         assert_eq!(schedules[0].steps.len(), 1, "{algorithm} {collective:?}");
+    }
+}
+
+#[test]
+fn the_order_of_ranks_is_promised_where_it_is_kept() {
+    for algorithm in Algorithm::ALL {
+        let collective = Collective::AllReduce;
+        let Some(schedules) = algorithm.schedules(collective, &Ring::natural(5)) else { continue };
+        let volume = algorithm.volume(collective, 5).unwrap();
+        let report = check(collective, volume, &schedules, &Shape::uniform(1, 1, 2), 1).unwrap();
+        assert_eq!(report.rank_order, algorithm.in_rank_order(), "{algorithm}");
     }
 }
