@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -14,13 +15,13 @@ use ringreduce::link::trace::{Kind, Log, Traced};
 use ringreduce::link::{Frame, Links, loopback};
 use ringreduce::memory::Buffer;
 use ringreduce::partition::{Partition, SlotShape};
-use ringreduce::schedule::{Collective, Place, Ring, Schedule};
+use ringreduce::schedule::{Algorithm, Collective, Place, Ring, Schedule};
 use ringreduce::sim::{Shape, check};
 use ringreduce::{DataType, ReduceOp};
 
 struct World<'a> {
+    algorithm: Algorithm,
     collective: Collective,
-    ring: &'a Ring,
     schedules: Vec<Schedule>,
     partition: Partition<'a>,
     slots: SlotShape,
@@ -37,7 +38,7 @@ const NOTHING: u32 = u32::MAX;
 
 impl World<'_> {
     fn size(&self) -> usize {
-        self.ring.size() as usize
+        self.schedules.len()
     }
 
     /// Elements of all chunks of a space together.
@@ -86,20 +87,30 @@ impl World<'_> {
         }
     }
 
+    /// Who sends to whom.
+    fn pairs(&self) -> BTreeSet<(usize, usize)> {
+        let sends = |(from, schedule): (usize, &Schedule)| {
+            let to = schedule.steps.iter().filter(|step| step.op.sends());
+            to.map(|step| (from, step.to as usize)).collect::<Vec<_>>()
+        };
+        self.schedules.iter().enumerate().flat_map(sends).collect()
+    }
+
     /// Slices that `rank` sends, by its schedule.
     fn sends(&self, rank: usize) -> usize {
+        let partition = self.partition.with_scratch(&self.schedules[rank].scratch);
         let steps = self.schedules[rank].steps.iter().filter(|step| step.op.sends());
-        let own = self.partition.with_scratch(&self.schedules[rank].scratch);
-        let slices = |round, place| own.slices(own.piece(round, place).len()).count();
-        let rounds = 0..self.partition.rounds();
+        let slices = |round, place| partition.slices(partition.piece(round, place).len()).count();
+        let rounds = 0..partition.rounds();
         steps.map(|step| rounds.clone().map(|round| slices(round, step.src)).sum::<usize>()).sum()
     }
 
     /// The output after the call; what the collective does not promise is checked here.
     fn walk(&self, rank: usize, links: &mut Links) -> Vec<u32> {
+        let partition = self.partition.with_scratch(&self.schedules[rank].scratch);
         let call = Call {
             schedule: &self.schedules[rank],
-            partition: self.partition.with_scratch(&self.schedules[rank].scratch),
+            partition,
             frame: Frame { len: 0, epoch: 0, sequence: 1, fingerprint: 2 },
             kernel: Kernel::select(DataType::U32, ReduceOp::Sum, self.size()).unwrap(),
             streaming: false,
@@ -141,13 +152,11 @@ impl World<'_> {
         let n = self.size();
         let mut links: Vec<Links> = (0..n).map(|_| Links::new(n)).collect();
         let logs: Vec<_> = (0..n).map(|_| Log::new(100_000)).collect();
-        for from in 0..n {
-            for to in (0..n).filter(|&to| to != from) {
-                let (tx, rx) = loopback::pair(self.slots).unwrap();
-                let traced = Traced::new(tx, to as u32, Arc::clone(&logs[from]));
-                links[from].add_tx(to, Box::new(traced));
-                links[to].add_rx(from, rx);
-            }
+        for (from, to) in self.pairs() {
+            let (tx, rx) = loopback::pair(self.slots).unwrap();
+            let traced = Traced::new(tx, to as u32, Arc::clone(&logs[from]));
+            links[from].add_tx(to, Box::new(traced));
+            links[to].add_rx(from, rx);
         }
         let results: Vec<Vec<u32>> = std::thread::scope(|scope| {
             let ranks = links.iter_mut().enumerate();
@@ -157,42 +166,54 @@ impl World<'_> {
         });
         for (rank, result) in results.iter().enumerate() {
             let want: Vec<u32> = (0..self.output()).map(|i| self.after(rank, i)).collect();
-            assert_eq!(*result, want, "{:?} n={n} rank={rank}", self.collective);
+            assert_eq!(*result, want, "{} {:?} n={n} rank={rank}", self.algorithm, self.collective);
             let sent = logs[rank].events().0.iter().filter(|e| e.kind == Kind::Commit).count();
-            assert_eq!(sent, self.sends(rank), "{:?} n={n} rank={rank}", self.collective);
+            assert_eq!(
+                sent,
+                self.sends(rank),
+                "{} {:?} n={n} rank={rank}",
+                self.algorithm,
+                self.collective
+            );
         }
     }
 }
 
-fn worlds(collective: Collective, ring: &Ring, slots: SlotShape, count: usize) {
-    let schedules = collective.schedules(ring);
-    let partition = if collective.has_blocks() {
-        Partition::exact(count, 4, slots)
-    } else {
-        Partition::even(count, 4, schedules[0].output as usize, 64, slots)
-    };
-    let shape = [partition];
-    let volume = collective.volume(ring.size());
-    check(collective, volume, &schedules, &Shape::of(&shape, slots.capacity), 1).unwrap();
-    let mut world = World { collective, ring, schedules, partition, slots, in_place: false };
-    world.check();
-    world.in_place = true;
-    world.check();
+fn worlds(algorithm: Algorithm, collective: Collective, ring: &Ring, count: usize) {
+    let Some(schedules) = algorithm.schedules(collective, ring) else { return };
+    for capacity in [2, 3, 8] {
+        let slots = SlotShape { bytes: 64, capacity };
+        let partition = if collective.has_blocks() {
+            Partition::exact(count, 4, slots)
+        } else {
+            Partition::even(count, 4, schedules[0].output as usize, 64, slots)
+        };
+        let volume = algorithm.volume(collective, ring.size()).unwrap();
+        let shape: Vec<_> = schedules.iter().map(|s| partition.with_scratch(&s.scratch)).collect();
+        check(collective, volume, &schedules, &Shape::of(&shape, capacity), 1).unwrap();
+        for in_place in [false, true] {
+            let schedules = schedules.clone();
+            World { algorithm, collective, schedules, partition, slots, in_place }.check();
+        }
+    }
+}
+
+fn all_worlds(algorithm: Algorithm, ring: &Ring) {
+    for collective in Collective::all(ring.size()) {
+        for count in [0, 1, 17, 333] {
+            worlds(algorithm, collective, ring, count);
+        }
+    }
 }
 
 #[test]
 fn walks_what_the_simulator_proved() {
     for n in 2..=5 {
-        let reversed = Ring::new((0..n).rev().collect()).unwrap();
-        for ring in [Ring::natural(n), reversed] {
-            for capacity in [2, 3, 8] {
-                let slots = SlotShape { bytes: 64, capacity };
-                for collective in Collective::all(n) {
-                    for count in [0, 1, 17, 333] {
-                        worlds(collective, &ring, slots, count);
-                    }
-                }
-            }
+        for algorithm in Algorithm::ALL {
+            all_worlds(algorithm, &Ring::natural(n));
         }
+        let reversed = Ring::new((0..n).rev().collect()).unwrap();
+        all_worlds(Algorithm::Ring, &reversed);
     }
+    all_worlds(Algorithm::HalvingDoubling, &Ring::natural(8));
 }

@@ -42,6 +42,13 @@ impl Algorithm {
         }
     }
 
+    /// Do its reductions read, from left to right, rank 0, 1, .., n-1? Operations that do not
+    /// commute need that.
+    #[must_use]
+    pub const fn in_rank_order(self) -> bool {
+        !matches!(self, Self::Ring)
+    }
+
     /// The schedule of rank `me`; `None` if the algorithm does not do this collective among so
     /// many ranks. Only a ring asks for more of `order` than its size.
     #[must_use]
