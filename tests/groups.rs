@@ -59,7 +59,7 @@ fn colours_make_groups_and_keys_their_order() {
 fn who_has_no_colour_gets_no_group() {
     on_ranks(5, |comm| {
         let odd = comm.rank() % 2 == 1;
-        let group = comm.split(odd.then_some(3), 0).unwrap();
+        let group = comm.split(odd.then_some(0), 0).unwrap();
         assert_eq!(group.is_some(), odd);
         assert_eq!(group.map_or(2, |group| group.size()), 2);
         assert!(comm.split(None, 0).unwrap().is_none());
@@ -220,13 +220,28 @@ fn options_hold_for_their_call() {
     assert!(error.to_string().contains("in barrier #2 \"gradients\", step 0:"), "{error}");
     assert_eq!(comm.timeout(), usual);
     // The nearest option counts; what was started keeps what it was started with.
+    let set = twins[0].nonblocking().start((), |comm, ()| {
+        comm.set_timeout(Duration::from_secs(7));
+        Ok(())
+    });
+    let told = twins[0].nonblocking().start(usual, |comm, timeout| {
+        *timeout = comm.timeout();
+        Ok(())
+    });
     let pending = {
         let mut with = twins[0].with(CallOptions::new().timeout(usual));
         let mut nearer = with.with(options);
         assert_eq!(nearer.timeout(), short);
         nearer.nonblocking().barrier()
     };
-    assert_eq!(twins[0].timeout(), usual);
+    twins[0].scope(|s| {
+        drop(s.start((), |comm, ()| {
+            comm.set_timeout(Duration::from_secs(7));
+            Ok(())
+        }));
+    });
+    set.wait().unwrap();
+    assert_eq!((told.wait().unwrap(), twins[0].timeout()), (usual, usual));
     let error = pending.wait().unwrap_err();
     assert!(error.to_string().contains("\"gradients\", step 0: nothing from"), "{error}");
 }
