@@ -19,6 +19,20 @@ fn rings(size: u32, shuffles: u64) -> Vec<Ring> {
     orders.into_iter().map(|order| Ring::new(order).unwrap()).collect()
 }
 
+/// Every collective; of those with a root, in larger worlds, with some roots only.
+fn collectives(size: u32) -> Vec<Collective> {
+    let some = |root| size <= 6 || [0, size / 2, size - 1].contains(&root);
+    let mut all = Collective::all(size);
+    all.retain(|collective| match *collective {
+        Collective::Broadcast { root }
+        | Collective::Reduce { root }
+        | Collective::Gather { root }
+        | Collective::Scatter { root } => some(root),
+        _ => true,
+    });
+    all
+}
+
 /// What a walk of one slice per chunk must amount to: slices, sent, stored.
 fn amount(collective: Collective, n: u64) -> [u64; 3] {
     match collective {
@@ -68,7 +82,7 @@ fn holds(collective: Collective, ring: &Ring, rounds: usize, slices: usize, cap:
 fn the_laws_hold_in_all_small_worlds() {
     for size in 2..=16 {
         for ring in rings(size, 2) {
-            for collective in Collective::all(size) {
+            for collective in collectives(size) {
                 for slices in SLICES {
                     for capacity in slices + 1..=(2 * slices).max(slices + 1) {
                         for seed in 0..3 {
@@ -86,7 +100,7 @@ fn the_laws_hold_in_all_small_worlds() {
 fn the_laws_hold_over_several_rounds() {
     for size in 2..=16 {
         for ring in rings(size, 1) {
-            for collective in Collective::all(size) {
+            for collective in collectives(size) {
                 for slices in [1, 3] {
                     holds(collective, &ring, 4, slices, slices + 1, 7);
                     holds(collective, &ring, 4, slices, 2 * slices, 8);
@@ -149,7 +163,7 @@ fn the_laws_hold_for_real_partitions() {
             for capacity in 2..=9 {
                 let slots = SlotShape { bytes: 64, capacity };
                 for count in [0, 1, 15, 16, 17, 100, 333, 1000, 2500] {
-                    for collective in Collective::all(size) {
+                    for collective in collectives(size) {
                         let schedules = collective.schedules(&ring);
                         let chunks = schedules[0].output as usize;
                         let even = Partition::even(count, 4, chunks, 64, slots);

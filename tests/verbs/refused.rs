@@ -1,5 +1,5 @@
-//! What does not fit is refused before a byte moves, with argument, expected and given; and what two
-//! ranks mean differently is a mismatch.
+//! What does not fit is refused before a byte moves, with argument, expected and given; and what
+//! two ranks mean differently is a mismatch.
 
 use ringreduce::{Error, ReduceOp};
 
