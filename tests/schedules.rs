@@ -3,8 +3,10 @@
 
 #![allow(clippy::panic, clippy::unwrap_used)]
 
+use std::ops::Range;
+
 use ringreduce::partition::{Partition, SlotShape};
-use ringreduce::schedule::{Collective, Op, Ring, Schedule, Step};
+use ringreduce::schedule::{ALL_PAIRS, Collective, Op, Ring, Schedule, Step};
 use ringreduce::sim::{Random, Report, Shape, Violation, check};
 
 const SLICES: [usize; 5] = [1, 2, 3, 4, 8];
@@ -174,6 +176,52 @@ fn the_laws_hold_for_real_partitions() {
                     }
                 }
             }
+        }
+    }
+}
+
+/// Blocks of any lengths, some empty, some of several rounds: what ranks cut differs, but not what
+/// goes between two of them.
+#[test]
+fn the_laws_hold_for_uneven_blocks() {
+    let chunks = |lengths: Vec<usize>| -> Vec<Range<usize>> {
+        let ends = lengths.iter().scan(0, |end, len| {
+            *end += len;
+            Some(*end - len..*end)
+        });
+        ends.collect()
+    };
+    let mut random = Random::new(11);
+    for size in (2..=9).chain([17, 20]) {
+        let mut length = || random.below(5) * random.below(200);
+        let between: Vec<Vec<usize>> =
+            (0..size).map(|_| (0..size).map(|_| length()).collect()).collect();
+        let counts = between[0].clone();
+        for collective in collectives(size).into_iter().filter(|it| it.has_blocks()) {
+            let halves = [Collective::ReduceScatter, Collective::AllGather];
+            if size > ALL_PAIRS && !halves.contains(&collective) {
+                continue; // relayed blocks are as long as each other
+            }
+            let tables: Vec<_> = (0..size as usize)
+                .map(|me| {
+                    let own = vec![counts[me]];
+                    let [input, output] = match collective {
+                        Collective::AllGather | Collective::Gather { .. } => [own, counts.clone()],
+                        Collective::AllToAll => {
+                            [between[me].clone(), between.iter().map(|row| row[me]).collect()]
+                        }
+                        _ => [counts.clone(), own],
+                    };
+                    [chunks(input), chunks(output)]
+                })
+                .collect();
+            let slots = SlotShape { bytes: 64, capacity: 4 };
+            let partitions: Vec<_> = tables
+                .iter()
+                .map(|[input, output]| Partition::table(input, output, slots))
+                .collect();
+            let schedules = collective.schedules(&Ring::natural(size));
+            laws(collective, &schedules, &Shape::of(&partitions, 4), 1).unwrap();
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What does not fit is refused before a byte moves, with argument, expected and given; and what
 //! two ranks mean differently is a mismatch.
 
-use ringreduce::{Error, ReduceOp};
+use ringreduce::{DataType, Error, ReduceOp};
 
 use crate::common::on_ranks;
 use crate::rank::SUM;
@@ -55,6 +55,10 @@ fn arguments_that_do_not_fit_are_named_and_harmless() {
         let says = message(comm.all_to_all_v(&four, &gives, &mut six, &gets));
         let given = "recv_counts is 0 for this rank itself";
         assert_eq!(says, format!("all_to_all_v: {given}, expected 4, as send_counts"));
+        let (odd, dtype) = ([0; 7], DataType::F32);
+        let says = message(comm.reduce_scatter_v_bytes(&odd, &mut [0; 4], &[1; 3], dtype, SUM));
+        let odd = "send is 7 bytes long, expected a multiple of 4, the size of float";
+        assert_eq!(says, format!("reduce_scatter_v: {odd}"));
         let says = message(comm.send(&four, me));
         let other = format!("a rank below the size, 3, and not this one, {me}");
         assert_eq!(says, format!("send: to is {me}, expected {other}"));
