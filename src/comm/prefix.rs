@@ -109,6 +109,6 @@ fn prefix(
         let expected = "another operation: each rank's result is over another number of ranks";
         return refuse(collective.name(), "op", op, expected);
     }
-    let count = count(collective, argument, bytes, dtype)?;
+    let count = count(collective.name(), argument, bytes, dtype)?;
     Ok(Request { collective, count, dtype, op: Some(op) })
 }

@@ -38,7 +38,7 @@ impl Communicator {
         root: usize,
     ) -> Result<()> {
         let collective = self.rooted(|root| Collective::Reduce { root }, root)?;
-        let count = count(collective, "buf", buf.len(), dtype)?;
+        let count = count(collective.name(), "buf", buf.len(), dtype)?;
         let request = Request { collective, count, dtype, op: Some(op.into()) };
         self.run(&request, &Buffer::in_place(buf))
     }
@@ -71,7 +71,7 @@ impl Communicator {
         root: usize,
     ) -> Result<()> {
         let collective = self.rooted(|root| Collective::Reduce { root }, root)?;
-        let count = count(collective, "send", send.len(), dtype)?;
+        let count = count(collective.name(), "send", send.len(), dtype)?;
         if self.rank() == root {
             same_length(collective, "recv", recv.len(), Some(send.len()), "as send")?;
         }

@@ -61,8 +61,8 @@ impl Communicator {
         op: impl Into<Reduction>,
     ) -> Result<()> {
         let call = Call { call: Collective::ReduceScatter, name: "reduce_scatter_v" };
-        let whole = count(call.call, "send", send.len(), dtype)?;
-        let part = count(call.call, "recv", recv.len(), dtype)?;
+        let whole = count(call.name, "send", send.len(), dtype)?;
+        let part = count(call.name, "recv", recv.len(), dtype)?;
         let mine = call.own(counts, self.size(), self.rank(), "recv", part)?;
         call.whole("counts", counts, "send", whole)?;
         let blocks = Blocks { input: counts, output: mine, agreed: counts };

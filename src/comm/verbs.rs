@@ -25,7 +25,7 @@ pub(super) fn refuse<T>(
 
 /// Whole elements in `bytes`.
 pub(super) fn count(
-    call: Collective,
+    call: &'static str,
     argument: &'static str,
     bytes: usize,
     dtype: DataType,
@@ -34,7 +34,7 @@ pub(super) fn count(
         return Ok(bytes / dtype.size());
     }
     let expected = format!("a multiple of {}, the size of {dtype}", dtype.size());
-    refuse(call.name(), argument, format!("{bytes} bytes long"), expected)
+    refuse(call, argument, format!("{bytes} bytes long"), expected)
 }
 
 pub(super) fn same_length(
@@ -79,7 +79,7 @@ impl Communicator {
         dtype: DataType,
         op: impl Into<Reduction>,
     ) -> Result<()> {
-        let count = count(ALL_REDUCE, "buf", buf.len(), dtype)?;
+        let count = count(ALL_REDUCE.name(), "buf", buf.len(), dtype)?;
         let request = Request { collective: ALL_REDUCE, count, dtype, op: Some(op.into()) };
         self.run(&request, &Buffer::in_place(buf))
     }
@@ -108,7 +108,7 @@ impl Communicator {
         dtype: DataType,
         op: impl Into<Reduction>,
     ) -> Result<()> {
-        let count = count(ALL_REDUCE, "send", send.len(), dtype)?;
+        let count = count(ALL_REDUCE.name(), "send", send.len(), dtype)?;
         same_length(ALL_REDUCE, "recv", recv.len(), Some(send.len()), "as send")?;
         let request = Request { collective: ALL_REDUCE, count, dtype, op: Some(op.into()) };
         self.run(&request, &Buffer::apart(send, recv))
@@ -139,7 +139,7 @@ impl Communicator {
         dtype: DataType,
         op: impl Into<Reduction>,
     ) -> Result<()> {
-        let count = count(REDUCE_SCATTER, "recv", recv.len(), dtype)?;
+        let count = count(REDUCE_SCATTER.name(), "recv", recv.len(), dtype)?;
         let whole = recv.len().checked_mul(self.size());
         same_length(REDUCE_SCATTER, "send", send.len(), whole, "size x recv")?;
         let request = Request { collective: REDUCE_SCATTER, count, dtype, op: Some(op.into()) };

@@ -40,7 +40,7 @@ pub struct Frame {
     /// The number of the call on its communicator.
     pub sequence: u64,
     /// A digest of what is called, and how: collective, type, operation, count, root; the ring's
-    /// order and the slots.
+    /// order, the slots, and how long the chunk is.
     pub fingerprint: u64,
 }
 

@@ -1,9 +1,10 @@
-//! All-to-all in pairs: in step s every rank exchanges blocks with the one rank whose number and
-//! its own add up to s, modulo n. May touch: nothing.
+//! All-to-all, directly: every rank sends each block to where it belongs, the next rank's first,
+//! and then receives, the previous rank's first. May touch: nothing.
 //!
-//! Each pair meets once and each sends before it receives the block of the same number, so that it
-//! works in place. (A round-robin tournament, as Gloo and MPICH pair ranks by exclusive or where n
-//! is a power of two.) With latency a and seconds per byte b, blocks of m bytes: (n-1)(a + mb).
+//! As nobody waits before all of a round's pieces have left, latencies overlap; and in place each
+//! block has left before another takes its place. (MPICH's "scattered" algorithm, with links that
+//! hold a round in place of non-blocking calls.) Blocks of m bytes with latency a and seconds per
+//! byte b: 2(n-1)mb, or nmb + a if that is more.
 
 use super::{Op, Place, Schedule, Step, Volume};
 
@@ -11,15 +12,12 @@ use super::{Op, Place, Schedule, Step, Volume};
 #[must_use]
 pub fn all_to_all(size: u32, me: u32) -> Schedule {
     let mut steps = Vec::with_capacity(2 * size as usize);
-    for sum in 0..size {
-        let peer = (size + sum - me) % size;
-        let (mine, theirs) = (Place::input(peer), Place::output(peer));
-        if peer == me {
-            steps.push(Step::new(Op::Copy, me, mine).into(theirs));
-        } else {
-            steps.push(Step::new(Op::Send, me, mine).to(peer));
-            steps.push(Step::new(Op::Recv, me, theirs).from(peer));
-        }
+    for peer in (1..size).map(|hop| (me + hop) % size) {
+        steps.push(Step::new(Op::Send, me, Place::input(peer)).to(peer));
+    }
+    steps.push(Step::new(Op::Copy, me, Place::input(me)).into(Place::output(me)));
+    for peer in (1..size).map(|hop| (me + size - hop) % size) {
+        steps.push(Step::new(Op::Recv, me, Place::output(peer)).from(peer));
     }
     Schedule { steps, ..Schedule::new(size, size) }
 }

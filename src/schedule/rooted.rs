@@ -1,10 +1,10 @@
 //! One rank against all: reduce as a pipeline down the ring, gather and scatter directly between
 //! the root and every other rank. May touch: ring.
 //!
-//! With latency a, seconds per byte b and reduction g: reduce of m bytes in k slices takes about
-//! (n+k-2)(a + m/k(b+g)); gather and scatter of n blocks of m bytes a + (n-1)mb, all of it at the
-//! root, which no algorithm avoids (Chan et al., "Collective communication: theory, practice, and
-//! experience", 2007).
+//! With latency a, seconds per byte b and reduction g: reduce of m bytes in k slices takes
+//! m/k(b + (n+k-2)(b+g)) + (n-1)a; gather and scatter of n blocks of m bytes nmb + a, nearly all of
+//! it at the root, which no algorithm avoids (Chan et al., "Collective communication: theory,
+//! practice, and experience", 2007).
 
 use super::{Op, Place, Ring, Schedule, Step, Volume};
 

@@ -1,9 +1,10 @@
 //! Prefixes, as a chain in the order of ranks: each takes what the ranks before it come to, and
 //! passes on what it comes to with its own. May touch: nothing.
 //!
-//! A scan's slices follow each other down the chain: of m bytes in k slices, with latency a,
-//! seconds per byte b and reduction g, (n+k-2)(a + m/k(b+g)). An exscan stores what came in and
-//! passes on another thing, hence by way of the scratch and a round at a time.
+//! With latency a, seconds per byte b and reduction g: a scan's slices follow each other down the
+//! chain, m bytes in k of them in m/k(b + (n+k-2)(b+g)) + (n-1)a. An exscan stores what came in and
+//! passes on another thing, hence by way of the scratch and a round at a time, which of one slice
+//! takes 2mb + a + (n-2)(3mb + mg + a).
 
 use super::{Op, Place, Schedule, Step, Volume};
 

@@ -144,6 +144,33 @@ mod tests {
         }
     }
 
+    #[test]
+    fn the_cost_of_direct_ones_and_chains_is_that_of_the_closed_form() {
+        let close = |got: f64, want: f64| assert!((got / want - 1.0).abs() < 1e-9, "{got} {want}");
+        let (a, root, m) = (SPEED.latency, 1, 64.0 * 1024.0);
+        for size in 3..=16 {
+            let n = f64::from(size);
+            let whole = size as usize * 64 * 1024;
+            for slices in [1, 2, 16] {
+                let k = slices as f64;
+                let folds = (n + k - 2.0) * SPEED.folded(m / k);
+                let chain = SPEED.moved(m / k) + folds + (n - 1.0) * a;
+                for collective in [Collective::Reduce { root }, Collective::Scan] {
+                    close(seconds(collective, size, 64 * 1024, slices, 1000), chain);
+                }
+            }
+            let direct = n * SPEED.moved(m) + a;
+            for collective in [Collective::Gather { root }, Collective::Scatter { root }] {
+                close(seconds(collective, size, whole, 1, 4), direct);
+            }
+            let turn = 2.0 * SPEED.moved(m) + SPEED.folded(m) + a;
+            let exscan = 2.0 * SPEED.moved(m) + a + (n - 2.0) * turn;
+            close(seconds(Collective::Exscan, size, 64 * 1024, 1, 4), exscan);
+            let exchange = (2.0 * (n - 1.0) * SPEED.moved(m)).max(direct);
+            close(seconds(Collective::AllToAll, size, whole, 1, 4), exchange);
+        }
+    }
+
     /// What the closed form hides: the least legal capacity makes the slices wait for each other.
     #[test]
     fn two_chunks_of_slots_are_worth_their_memory() {

@@ -126,5 +126,6 @@ pub(crate) const UNSAFE: &[(&str, &str)] = &[
     ("src/memory.rs", "raw views of memory that others hold too"),
     ("src/rendezvous/fd.rs", "a descriptor known by its number"),
     ("src/sync.rs", "futex and membarrier"),
+    ("tests/allocations.rs", "an allocator that counts"),
     ("tests/links/walk.rs", "fills and reads views of slots"),
 ];

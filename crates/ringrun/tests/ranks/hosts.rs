@@ -120,10 +120,10 @@ fn memory_within_and_tcp_between() {
         for interface in [None, Some("eth"), Some("=eth0"), Some("10.77.0.0/16"), Some("^lo")] {
             let ranks = swing(job, hosts, interface, PATIENCE.as_secs());
             for rank in &ranks {
-                // One link comes in and one goes out, and one of the two crosses the network.
+                // Each pair has a link both ways, and two of the other ranks are on the other host.
                 let sockets = system::sockets(rank.pid());
-                assert_eq!(sockets, Sockets { listening: 0, tcp: 1 }, "{interface:?}");
-                assert_eq!(system::shared_pieces(rank.pid()), 1, "{interface:?}");
+                assert_eq!(sockets, Sockets { listening: 0, tcp: 4 }, "{interface:?}");
+                assert_eq!(system::shared_pieces(rank.pid()), 2, "{interface:?}");
             }
             kill_all(ranks);
         }

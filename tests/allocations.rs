@@ -1,0 +1,110 @@
+//! No call allocates once the same ones have been made before, in whatever order they come.
+#![allow(unsafe_code, reason = "an allocator that counts")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use ringreduce::{Communicator, ReduceOp};
+
+thread_local! {
+    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+}
+
+/// The system's allocator, which counts what each thread asks of it.
+struct Counting;
+
+fn count() {
+    // A thread that is about to end has no counter any more.
+    let _ = ALLOCATIONS.try_with(|counter| counter.set(counter.get() + 1));
+}
+
+// SAFETY: all is done by the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: what the caller vouches for.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new: usize) -> *mut u8 {
+        count();
+        // SAFETY: what the caller vouches for.
+        unsafe { System.realloc(ptr, layout, new) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: what the caller vouches for.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const SUM: ReduceOp = ReduceOp::Sum;
+const N: usize = 3;
+
+/// Every verb, over parts of up to `COUNT` elements.
+const COUNT: usize = 30_000;
+
+struct Buffers {
+    part: Vec<f32>,
+    whole: Vec<f32>,
+    other_part: Vec<f32>,
+    other_whole: Vec<f32>,
+}
+
+fn every_verb(comm: &mut Communicator, count: usize, buffers: &mut Buffers) {
+    let me = comm.rank();
+    let Buffers { part, whole, other_part, other_whole } = buffers;
+    let (part, other_part) = (&mut part[..count], &mut other_part[..count]);
+    let (whole, other_whole) = (&mut whole[..N * count], &mut other_whole[..N * count]);
+    comm.all_reduce(part, SUM).unwrap();
+    comm.all_reduce_into(part, other_part, SUM).unwrap();
+    comm.reduce_scatter(whole, part, SUM).unwrap();
+    comm.reduce_scatter_in_place(whole, SUM).unwrap();
+    comm.all_gather(part, whole).unwrap();
+    comm.all_gather_in_place(whole).unwrap();
+    for root in 0..N {
+        comm.broadcast(part, root).unwrap();
+        comm.reduce(part, SUM, root).unwrap();
+        comm.reduce_into(part, other_part, SUM, root).unwrap();
+        comm.gather(part, whole, root).unwrap();
+        comm.scatter(whole, part, root).unwrap();
+    }
+    comm.all_to_all(whole, other_whole).unwrap();
+    comm.all_to_all_in_place(whole).unwrap();
+    comm.scan(part, SUM).unwrap();
+    comm.exscan_into(part, other_part, SUM).unwrap();
+    let counts = [count, 0, 2 * count];
+    let mine = &whole[..counts[me]];
+    comm.all_gather_v(mine, other_whole, &counts).unwrap();
+    comm.reduce_scatter_v(other_whole, &mut whole[..counts[me]], &counts, SUM).unwrap();
+    comm.gather_v(&whole[..counts[me]], other_whole, &counts, 1).unwrap();
+    comm.scatter_v(other_whole, &mut whole[..counts[me]], &counts, 2).unwrap();
+    comm.all_to_all_v(whole, &[count; N], other_whole, &[count; N]).unwrap();
+    comm.send_recv(part, (me + 1) % N, other_part, (me + 2) % N).unwrap();
+    comm.barrier().unwrap();
+}
+
+#[test]
+fn no_call_allocates_but_the_first() {
+    let ranks = Communicator::local(N).unwrap();
+    std::thread::scope(|scope| {
+        for mut comm in ranks {
+            scope.spawn(move || {
+                let [part, other_part] = [0, 1].map(|_| vec![1.0_f32; COUNT]);
+                let [whole, other_whole] = [0, 1].map(|_| vec![1.0_f32; N * COUNT]);
+                let mut buffers = Buffers { part, whole, other_part, other_whole };
+                every_verb(&mut comm, COUNT, &mut buffers);
+                let before = ALLOCATIONS.get();
+                for count in [0, 1, 1000, COUNT] {
+                    every_verb(&mut comm, count, &mut buffers);
+                }
+                assert_eq!(ALLOCATIONS.get() - before, 0);
+            });
+        }
+    });
+    assert!(ALLOCATIONS.get() > 0, "the counter counts");
+}

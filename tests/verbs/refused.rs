@@ -1,0 +1,105 @@
+//! What does not fit is refused before a byte moves, with argument, expected and given; and what
+//! two ranks mean differently is a mismatch.
+
+use ringreduce::{DataType, Error, ReduceOp};
+
+use crate::common::on_ranks;
+use crate::rank::SUM;
+
+pub(super) fn message(result: Result<(), Error>) -> String {
+    result.unwrap_err().to_string()
+}
+
+#[test]
+fn arguments_that_do_not_fit_are_named_and_harmless() {
+    on_ranks(3, |comm| {
+        let me = comm.rank();
+        let (mut four, mut six) = ([0_i32; 4], [0_i32; 6]);
+        let says = message(comm.reduce(&mut four, SUM, 3));
+        assert_eq!(says, "reduce: root is 3, expected a rank below the size, 3");
+        let says = message(comm.reduce_into(&four, &mut six, SUM, me));
+        assert_eq!(says, "reduce: recv is 24 bytes long, expected 16 bytes, as send");
+        let says = message(comm.gather(&four, &mut six, me));
+        assert_eq!(says, "gather: recv is 24 bytes long, expected 48 bytes, size x send");
+        let says = message(comm.scatter(&four, &mut six, me));
+        assert_eq!(says, "scatter: send is 16 bytes long, expected 72 bytes, size x recv");
+        let says = message(comm.all_to_all(&four, &mut six));
+        assert_eq!(says, "all_to_all: send is 4 elements long, expected a multiple of the size, 3");
+        let says = message(comm.all_to_all(&six, &mut four));
+        assert_eq!(says, "all_to_all: recv is 16 bytes long, expected 24 bytes, as send");
+        let says = message(comm.scan(&mut four, ReduceOp::Avg));
+        assert!(says.starts_with("scan: op is avg, expected another operation"), "{says}");
+        let says = message(comm.all_gather_v(&four, &mut six, &[4, 2]));
+        let each = "expected 3, one for each rank";
+        assert_eq!(says, format!("all_gather_v: counts is 2 numbers long, {each}"));
+        let mut counts = [1; 3];
+        counts[me] = 3;
+        let says = message(comm.all_gather_v(&four, &mut six, &counts));
+        let expected = format!("expected 3, what counts says of rank {me}");
+        assert_eq!(says, format!("all_gather_v: send is 4 elements long, {expected}"));
+        counts[me] = 4;
+        counts[(me + 1) % 3] = usize::MAX;
+        let says = message(comm.all_gather_v(&four, &mut six, &counts));
+        let given = "more than there is address space elements together";
+        assert_eq!(
+            says,
+            format!("all_gather_v: counts is {given}, expected 6, the length of recv")
+        );
+        let says = message(comm.all_to_all_v(&four, &[1, 1, 1], &mut six, &[2, 2, 2]));
+        let given = "send_counts is 3 elements together";
+        assert_eq!(says, format!("all_to_all_v: {given}, expected 4, the length of send"));
+        let mut gets = [0; 3];
+        gets[(me + 1) % 3] = 6;
+        let mut gives = [0; 3];
+        gives[me] = 4;
+        let says = message(comm.all_to_all_v(&four, &gives, &mut six, &gets));
+        let given = "recv_counts is 0 for this rank itself";
+        assert_eq!(says, format!("all_to_all_v: {given}, expected 4, as send_counts"));
+        let (odd, dtype) = ([0; 7], DataType::F32);
+        let says = message(comm.reduce_scatter_v_bytes(&odd, &mut [0; 4], &[1; 3], dtype, SUM));
+        let odd = "send is 7 bytes long, expected a multiple of 4, the size of float";
+        assert_eq!(says, format!("reduce_scatter_v: {odd}"));
+        let says = message(comm.send(&four, me));
+        let other = format!("a rank below the size, 3, and not this one, {me}");
+        assert_eq!(says, format!("send: to is {me}, expected {other}"));
+        let says = message(comm.send_recv(&four, me, &mut six, me));
+        assert!(says.starts_with("send_recv: recv is 24 bytes long, expected 16 bytes"), "{says}");
+        comm.barrier().unwrap();
+    });
+}
+
+/// Both ends must mean the same: the receiver says so before its buffer is touched.
+#[test]
+fn a_message_of_another_length_or_type_is_a_mismatch() {
+    on_ranks(2, |comm| {
+        if comm.rank() == 0 {
+            comm.send(&[1_u32; 8], 1).unwrap();
+            comm.send(&[1_u32; 8], 1).unwrap();
+        } else {
+            let mut right = [0_u32; 8];
+            comm.recv(&mut right, 0).unwrap();
+            assert_eq!(right, [1; 8]);
+            let mut long = [7_u32; 9];
+            let error = comm.recv(&mut long, 0).unwrap_err();
+            assert!(matches!(error, Error::Mismatch { .. }), "{error}");
+            assert_eq!(long, [7; 9]);
+        }
+    });
+    on_ranks(2, |comm| {
+        if comm.rank() == 0 {
+            comm.send(&[1_u32; 8], 1).unwrap();
+        } else {
+            let error = comm.recv(&mut [0_f32; 8], 0).unwrap_err();
+            assert!(matches!(error, Error::Mismatch { .. }), "{error}");
+        }
+    });
+    // Of a part that is longer than the other end says, not even the start is taken.
+    on_ranks(2, |comm| {
+        let [here, there] = if comm.rank() == 0 { [100_000, 0] } else { [0, 90_000] };
+        let counts = [there, here];
+        let (long, mut recv) = (vec![1_u8; here + there], vec![7_u8; here + there]);
+        let error = comm.all_to_all_v(&long, &counts, &mut recv, &counts).unwrap_err();
+        assert!(matches!(error, Error::Mismatch { .. } | Error::PeerLost { .. }), "{error}");
+        assert!(recv.iter().all(|&byte| byte == 7));
+    });
+}
