@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use ringreduce::schedule::{Collective, Op, Order, Place, Ring, Schedule, Step, Volume};
+use ringreduce::schedule::{Algorithm, Collective, Op, Order, Place, Ring, Schedule, Step, Volume};
 use ringreduce::sim::{Report, Shape, Violation, check};
 
 fn laws(
@@ -94,6 +94,9 @@ enum Reason {
     /// Of two ranks that exchange chunks, one receives before it sends. The two are of different
     /// places, and the other rank sends first, so that the circle is broken.
     ReceivesFirst,
+    /// Two steps over different links changed places, and neither reads or stores what the other
+    /// stores.
+    OtherLinks,
     /// A local copy changed places with a step that neither reads what it writes nor writes what
     /// it reads.
     CopiesLater,
@@ -141,7 +144,10 @@ fn equivalent(original: &Schedule, mutant: &Schedule) -> Option<Reason> {
             } else if a.op == Op::Send && b.op.receives() && a.to == b.from {
                 Some(Reason::ReceivesFirst)
             } else {
-                None
+                let peers =
+                    |step: &Step| [(step.op.receives(), step.from), (step.op.sends(), step.to)];
+                let common = peers(a).iter().zip(peers(b)).any(|(&x, y)| x.0 && x == y);
+                (!common).then_some(Reason::OtherLinks)
             }
         }
         _ => None,
@@ -262,4 +268,39 @@ fn every_mutant_is_caught_where_everybody_computes() {
     // Every exchange of every rank, and the reads between the first copy and the first fold.
     let alive = [(Reason::ReceivesFirst, 34), (Reason::ReadsTheSame, 14)];
     assert_eq!(hunt.alive, alive.into(), "{:?}", hunt.caught);
+}
+
+#[test]
+fn every_mutant_of_trees_and_of_rings_both_ways_is_caught() {
+    for algorithm in [Algorithm::TwoRings, Algorithm::Binomial, Algorithm::DoubleTree] {
+        let mut hunt = Hunt::new();
+        for size in 2..=6 {
+            let collectives = [
+                Collective::AllReduce,
+                Collective::ReduceScatter,
+                Collective::AllGather,
+                Collective::Barrier,
+                Collective::Broadcast { root: size / 2 },
+            ];
+            for collective in collectives {
+                let order = Ring::natural(size);
+                let Some(original) = algorithm.schedules(collective, &order) else { continue };
+                let volume = algorithm.volume(collective, size).unwrap();
+                // Only trees promise the order of ranks.
+                let commutes = (algorithm == Algorithm::TwoRings).then_some(Reason::Commutes);
+                let mut reasons = vec![
+                    Reason::ReceivesFirst,
+                    Reason::OtherLinks,
+                    Reason::CopiesLater,
+                    Reason::ReadsTheSame,
+                ];
+                reasons.extend(commutes);
+                hunt.all(&original, &reasons, |schedules| laws(collective, volume, schedules));
+            }
+        }
+        for law in ["1 complete", "3 no needless store", "5 order", "6 live", "last"] {
+            let times = hunt.caught.get(law).copied().unwrap_or(0);
+            assert!(times > 5, "{algorithm} {law}: {:?}", hunt.caught);
+        }
+    }
 }

@@ -5,7 +5,8 @@
 use core::fmt;
 use core::str::FromStr;
 
-use super::{Collective, Ring, Schedule, Volume, ring};
+use super::tree::{self, Trees};
+use super::{Collective, Ring, Schedule, Volume, ring, two_rings};
 use crate::element::{UnknownName, by_name};
 use crate::sim::Speed;
 
@@ -23,12 +24,26 @@ pub enum Algorithm {
     RecursiveDoubling,
     /// They exchange half of it, then half of that, and go back the same way.
     HalvingDoubling,
+    /// Like the ring, half of it the other way round: half as many hops, twice as many links.
+    TwoRings,
+    /// Up and down a binomial tree: few hops, and only its root sends much.
+    Binomial,
+    /// Up and down two binary trees, half of the buffer each: nobody sends much.
+    DoubleTree,
 }
 
 impl Algorithm {
     /// Every algorithm.
-    pub const ALL: [Self; 5] =
-        [Self::Ring, Self::AllPairs, Self::TwoShot, Self::RecursiveDoubling, Self::HalvingDoubling];
+    pub const ALL: [Self; 8] = [
+        Self::Ring,
+        Self::AllPairs,
+        Self::TwoShot,
+        Self::RecursiveDoubling,
+        Self::HalvingDoubling,
+        Self::TwoRings,
+        Self::Binomial,
+        Self::DoubleTree,
+    ];
 
     /// The name that the environment and options take.
     #[must_use]
@@ -39,6 +54,9 @@ impl Algorithm {
             Self::TwoShot => "two_shot",
             Self::RecursiveDoubling => "recursive_doubling",
             Self::HalvingDoubling => "halving_doubling",
+            Self::TwoRings => "two_rings",
+            Self::Binomial => "binomial",
+            Self::DoubleTree => "double_tree",
         }
     }
 
@@ -48,6 +66,9 @@ impl Algorithm {
     pub fn schedule(self, collective: Collective, order: &Ring, me: u32) -> Option<Schedule> {
         match self {
             Self::Ring => Some(collective.schedule(order, me)),
+            Self::TwoRings => two_rings::schedule(collective, order, me),
+            Self::Binomial => tree::schedule(Trees::Binomial, collective, order, me),
+            Self::DoubleTree => tree::schedule(Trees::Double, collective, order, me),
             _ => None,
         }
     }
@@ -63,6 +84,9 @@ impl Algorithm {
     pub fn volume(self, collective: Collective, size: u32) -> Option<Volume> {
         match self {
             Self::Ring => Some(collective.volume(size)),
+            Self::TwoRings => two_rings::volume(collective, size),
+            Self::Binomial => tree::volume(Trees::Binomial, collective, size),
+            Self::DoubleTree => tree::volume(Trees::Double, collective, size),
             _ => None,
         }
     }
@@ -77,6 +101,9 @@ impl Algorithm {
         }
         match self {
             Self::Ring => Some(ring::cost(collective, size, bytes, speed)),
+            Self::TwoRings => two_rings::cost(collective, size, bytes, speed),
+            Self::Binomial => tree::cost(Trees::Binomial, collective, size, bytes, speed),
+            Self::DoubleTree => tree::cost(Trees::Double, collective, size, bytes, speed),
             _ => None,
         }
     }

@@ -8,6 +8,8 @@ mod collective;
 mod fuse;
 mod ring;
 mod step;
+mod tree;
+mod two_rings;
 
 pub use algorithm::Algorithm;
 pub use collective::Collective;

@@ -51,6 +51,13 @@ impl Ring {
         self.order[at.rem_euclid(self.order.len() as i64) as usize]
     }
 
+    /// How many hops `to` is after `from`: 0 to n-1.
+    #[must_use]
+    pub fn hops(&self, from: u32, to: u32) -> u32 {
+        let [from, to] = [from, to].map(|rank| self.position[rank as usize]);
+        if to < from { self.size() - from + to } else { to - from }
+    }
+
     /// A step of rank `me` between its neighbours.
     pub(super) fn step(&self, me: u32, op: Op, place: Place) -> Step {
         let from = if op.receives() { self.after(me, -1) } else { me };
