@@ -22,7 +22,9 @@ impl Algorithm {
     #[must_use]
     pub fn reaches(self, size: u32) -> bool {
         let doubling = matches!(self, Self::RecursiveDoubling | Self::HalvingDoubling);
-        self == Self::Ring || size <= ALL_PAIRS || (doubling && size.is_power_of_two())
+        matches!(self, Self::Ring | Self::TwoRings)
+            || size <= ALL_PAIRS
+            || (doubling && size.is_power_of_two())
     }
 }
 

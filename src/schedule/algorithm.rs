@@ -5,7 +5,8 @@
 use core::fmt;
 use core::str::FromStr;
 
-use super::{Collective, Ring, Schedule, Volume, all_pairs, halving, recursive, ring};
+use super::tree::{self, Trees};
+use super::{Collective, Ring, Schedule, Volume, all_pairs, halving, recursive, ring, two_rings};
 use crate::element::{UnknownName, by_name};
 use crate::sim::Speed;
 
@@ -23,12 +24,26 @@ pub enum Algorithm {
     RecursiveDoubling,
     /// They exchange half of it, then half of that, and go back the same way.
     HalvingDoubling,
+    /// Like the ring, half of it the other way round: half as many hops, twice as many links.
+    TwoRings,
+    /// Up and down a binomial tree: few hops, and only its root sends much.
+    Binomial,
+    /// Up and down two binary trees, half of the buffer each: nobody sends much.
+    DoubleTree,
 }
 
 impl Algorithm {
     /// Every algorithm.
-    pub const ALL: [Self; 5] =
-        [Self::Ring, Self::AllPairs, Self::TwoShot, Self::RecursiveDoubling, Self::HalvingDoubling];
+    pub const ALL: [Self; 8] = [
+        Self::Ring,
+        Self::AllPairs,
+        Self::TwoShot,
+        Self::RecursiveDoubling,
+        Self::HalvingDoubling,
+        Self::TwoRings,
+        Self::Binomial,
+        Self::DoubleTree,
+    ];
 
     /// The name that the environment and options take.
     #[must_use]
@@ -39,6 +54,9 @@ impl Algorithm {
             Self::TwoShot => "two_shot",
             Self::RecursiveDoubling => "recursive_doubling",
             Self::HalvingDoubling => "halving_doubling",
+            Self::TwoRings => "two_rings",
+            Self::Binomial => "binomial",
+            Self::DoubleTree => "double_tree",
         }
     }
 
@@ -46,7 +64,7 @@ impl Algorithm {
     /// commute need that.
     #[must_use]
     pub const fn in_rank_order(self) -> bool {
-        !matches!(self, Self::Ring)
+        !matches!(self, Self::Ring | Self::TwoRings)
     }
 
     /// The schedule of rank `me`; `None` if the algorithm does not do this collective among so
@@ -62,6 +80,9 @@ impl Algorithm {
                 Some(recursive::all_reduce(size, me))
             }
             (Self::HalvingDoubling, _) => halving::schedule(collective, size, me),
+            (Self::TwoRings, _) => two_rings::schedule(collective, order, me),
+            (Self::Binomial, _) => tree::schedule(Trees::Binomial, collective, order, me),
+            (Self::DoubleTree, _) => tree::schedule(Trees::Double, collective, order, me),
             _ => None,
         }
     }
@@ -83,6 +104,9 @@ impl Algorithm {
                 Some(recursive::volume(size))
             }
             (Self::HalvingDoubling, _) => halving::volume(collective, size),
+            (Self::TwoRings, _) => two_rings::volume(collective, size),
+            (Self::Binomial, _) => tree::volume(Trees::Binomial, collective, size),
+            (Self::DoubleTree, _) => tree::volume(Trees::Double, collective, size),
             _ => None,
         }
     }
@@ -103,6 +127,9 @@ impl Algorithm {
                 Some(recursive::cost(size, bytes, speed))
             }
             (Self::HalvingDoubling, _) => halving::cost(collective, size, bytes, speed),
+            (Self::TwoRings, _) => two_rings::cost(collective, size, bytes, speed),
+            (Self::Binomial, _) => tree::cost(Trees::Binomial, collective, size, bytes, speed),
+            (Self::DoubleTree, _) => tree::cost(Trees::Double, collective, size, bytes, speed),
             _ => None,
         }
     }

@@ -15,6 +15,8 @@ mod ring;
 mod rooted;
 mod scan;
 mod step;
+mod tree;
+mod two_rings;
 
 pub use algorithm::Algorithm;
 pub use all_to_all::all_to_all;

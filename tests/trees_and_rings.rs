@@ -1,0 +1,126 @@
+//! Two rings and trees obey the laws for every collective that
+//! they do, with the capacities that they ask for, and in any order of the ranks.
+
+#![allow(clippy::panic, clippy::unwrap_used)]
+
+use ringreduce::partition::{Partition, SlotShape};
+use ringreduce::schedule::{Algorithm, Collective, Ring, Schedule};
+use ringreduce::sim::{Random, Report, Shape, check};
+
+const ALGORITHMS: [Algorithm; 3] =
+    [Algorithm::TwoRings, Algorithm::Binomial, Algorithm::DoubleTree];
+
+/// What one of them does, by all ranks.
+struct Work {
+    algorithm: Algorithm,
+    collective: Collective,
+    schedules: Vec<Schedule>,
+}
+
+/// All that they do over a ring.
+fn works(order: &Ring) -> Vec<Work> {
+    let size = order.size();
+    let mut collectives = vec![
+        Collective::AllReduce,
+        Collective::ReduceScatter,
+        Collective::AllGather,
+        Collective::Barrier,
+    ];
+    let roots = if size <= 16 { (0..size).collect() } else { vec![0, size / 2, size - 1] };
+    collectives.extend(roots.into_iter().map(|root| Collective::Broadcast { root }));
+    let all = ALGORITHMS.into_iter().flat_map(|a| collectives.iter().map(move |&c| (a, c)));
+    all.filter_map(|(algorithm, collective)| {
+        let schedules = algorithm.schedules(collective, order)?;
+        Some(Work { algorithm, collective, schedules })
+    })
+    .collect()
+}
+
+fn shuffled(size: u32) -> Ring {
+    let mut order: Vec<u32> = (0..size).collect();
+    Random::new(u64::from(size)).shuffle(&mut order);
+    Ring::new(order).unwrap()
+}
+
+impl Work {
+    fn holds(&self, shape: &Shape<'_>, seed: u64) -> Report {
+        let Self { algorithm, collective, ref schedules } = *self;
+        let size = schedules.len() as u32;
+        let volume = algorithm.volume(collective, size).unwrap();
+        check(collective, volume, schedules, shape, seed)
+            .unwrap_or_else(|why| panic!("{algorithm} {collective:?} n={size} {shape:?}: {why}"))
+    }
+
+    /// No rank sends more than the formula says, and one sends as much.
+    fn most(&self) -> bool {
+        let sends = |s: &Schedule| s.steps.iter().filter(|step| step.op.sends()).count() as u64;
+        let most = self.schedules.iter().map(sends).max();
+        let volume = self.algorithm.volume(self.collective, self.schedules.len() as u32);
+        most == volume.map(|volume| volume.most)
+    }
+}
+
+#[test]
+fn the_laws_hold_in_all_small_worlds() {
+    for size in 1..=16 {
+        for (natural, order) in [(true, Ring::natural(size)), (false, shuffled(size))] {
+            for work in works(&order) {
+                for (rounds, slices, capacity) in [(1, 1, 2), (3, 1, 2), (2, 3, 4), (1, 8, 16)] {
+                    let shape = Shape::uniform(rounds, slices, capacity);
+                    let report = work.holds(&shape, capacity as u64);
+                    let tree = !matches!(work.algorithm, Algorithm::TwoRings);
+                    assert!(report.rank_order || !(natural && tree));
+                }
+                assert!(work.most(), "{} {:?} n={size}", work.algorithm, work.collective);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_laws_hold_in_samples_of_large_worlds() {
+    for size in [17, 31, 32, 33, 48, 63, 64, 129, 500, 1023, 1024] {
+        for work in works(&Ring::natural(size)) {
+            // A chunk per rank makes n^2 messages.
+            if size < 130 || work.schedules[0].input < size && work.schedules[0].output < size {
+                work.holds(&Shape::uniform(1, 1, 2), 1);
+            }
+            if size < 49 {
+                work.holds(&Shape::uniform(2, 3, 4), 2);
+            }
+        }
+    }
+}
+
+/// Chunks as `Partition` cuts them: short ones, empty ones, and a last round that is not full.
+#[test]
+fn the_laws_hold_for_real_partitions() {
+    for size in 1..=9 {
+        for work in works(&shuffled(size)) {
+            for capacity in [2, 3, 4, 9] {
+                let slots = SlotShape { bytes: 64, capacity };
+                for count in [0, 1, 17, 333, 1000] {
+                    let cut = |schedule: &Schedule| {
+                        let even = Partition::even(count, 4, schedule.output as usize, 64, slots);
+                        let exact = Partition::exact(count, 4, slots);
+                        if schedule.input == schedule.output { even } else { exact }
+                    };
+                    let partitions: Vec<_> = work
+                        .schedules
+                        .iter()
+                        .map(|schedule| cut(schedule).with_scratch(&schedule.scratch))
+                        .collect();
+                    work.holds(&Shape::of(&partitions, capacity), 1);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_world_of_one_copies_what_it_has() {
+    for Work { algorithm, collective, schedules } in works(&Ring::natural(1)) {
+        let copies = schedules[0].output as usize;
+        assert_eq!(schedules[0].steps.len(), copies, "{algorithm} {collective:?}");
+    }
+}
