@@ -29,6 +29,12 @@ impl SlotShape {
     }
 }
 
+/// Bytes of whole cache lines that are whole elements as well.
+const fn lines(size: usize) -> usize {
+    let common = size.trailing_zeros();
+    LINE * (size >> if common < 6 { common } else { 6 })
+}
+
 /// How one buffer is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Partition {
@@ -48,7 +54,7 @@ impl Partition {
     #[must_use]
     pub fn even(count: usize, size: usize, chunks: usize, least: usize, slots: SlotShape) -> Self {
         let total = count * size;
-        let chunk = total.div_ceil(chunks).max(least).next_multiple_of(LINE);
+        let chunk = total.div_ceil(chunks).max(least).next_multiple_of(lines(size));
         Self::new(total, chunk, slots)
     }
 
@@ -131,6 +137,20 @@ mod tests {
             }
         }
         assert!(seen.iter().all(|&times| times == 1));
+    }
+
+    /// Elements of the caller's making have any size; slots then hold whole ones.
+    #[test]
+    fn elements_of_odd_sizes_stay_whole() {
+        for (size, bytes) in [(24, 48), (3, 63), (96, 96), (4096, 8192), (100, 200)] {
+            let slots = SlotShape { bytes, capacity: 4 };
+            for count in [0, 1, 2, 7, 64, 1001] {
+                for chunks in 1..=5 {
+                    tile(Partition::even(count, size, chunks, 200, slots), chunks, size, slots);
+                    tile(Partition::exact(count, size, chunks, slots), chunks, size, slots);
+                }
+            }
+        }
     }
 
     #[test]

@@ -128,11 +128,13 @@ impl Planner {
     fn cut(&self, request: &Request, schedule: &Schedule) -> Partition {
         let (count, size, chunks) =
             (request.count, request.element_size(), schedule.chunks as usize);
+        // Slots of whole elements, whatever their size.
+        let slots = SlotShape { bytes: self.slots.bytes / size * size, ..self.slots };
         match request.collective {
             Collective::ReduceScatter | Collective::AllGather => {
-                Partition::exact(count, size, chunks, self.slots)
+                Partition::exact(count, size, chunks, slots)
             }
-            _ => Partition::even(count, size, chunks, self.least_chunk, self.slots),
+            _ => Partition::even(count, size, chunks, self.least_chunk, slots),
         }
     }
 
