@@ -74,7 +74,7 @@ pub(super) fn of<I: Isa>(dtype: DataType, wanted: Wanted) -> Option<Run> {
     }
 }
 
-/// The same for bfloat16 alone, which has an instruction set of its own.
+/// The same for the arithmetic of bfloat16 alone, which has an instruction set of its own.
 pub(super) fn bf16<I: Isa>(wanted: Wanted) -> Option<Run> {
     match wanted {
         Wanted::Plain(op) => real::<I, I::BF16>(op),
