@@ -1,5 +1,5 @@
 //! Reductions that are more than a plain operation on plain numbers, over worlds of thread ranks:
-//! narrow floats, values with an index, scaled sums, functions of the caller's; and what is refused.
+//! narrow floats, values with an index, scaled sums, functions of callers; and what is refused.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[allow(dead_code, reason = "only its worlds are of use here")]
