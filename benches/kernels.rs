@@ -154,6 +154,39 @@ fn measure_copies(len: usize) {
     println!("{len:>10} {one:>9.2} {two:>9.2} {streaming:>9.2}");
 }
 
+/// The fold of as many sources as fit the length into as many outputs, which are the sources: GB/s
+/// of all bytes read and written, beside that of plain copies of as many bytes.
+fn measure_folds(len: usize, dtype: DataType, ranks: usize) {
+    let Some(kernel) = Kernel::select(dtype, ReduceOp::Sum, ranks) else { return };
+    let part = len / ranks / LINE * LINE;
+    let fold = |memory: &mut Memory, streaming: bool| {
+        let buffer = Buffer::in_place(memory.local.get(memory.len));
+        let parts = (0..ranks).map(|rank| rank * part..(rank + 1) * part);
+        let sources: Vec<Src<'_>> = parts.clone().map(|part| buffer.src(part)).collect();
+        let mut outs: Vec<Dst<'_>> =
+            parts.map(|part| buffer.dst(part).streaming(streaming)).collect();
+        kernel.fold(true, &mut outs, &sources);
+    };
+    let [copied, near, past] = race(
+        len,
+        [
+            &|memory| {
+                let from = Src::from(&*memory.incoming.get(memory.len));
+                copy(memory.local.get(memory.len).into(), None, from);
+            },
+            &|memory| fold(memory, false),
+            &|memory| fold(memory, true),
+        ],
+    );
+    let speed = |seconds: f64| 2.0 * len as f64 / seconds / 1e9;
+    println!(
+        "{len:>10} {dtype:>9} {ranks:>5} {:>9.2} {:>9.2} {:>9.2}",
+        speed(near),
+        speed(past),
+        speed(copied)
+    );
+}
+
 fn main() {
     let all = std::env::args().any(|argument| argument == "--all");
     println!("GB/s of one buffer; `both` also stores to a second output; ns is one call of ours");
@@ -173,4 +206,15 @@ fn main() {
     }
     println!("\n{:>10} {:>9} {:>9} {:>9}", "bytes", "copy", "both", "streaming");
     SIZES.into_iter().for_each(measure_copies);
+    println!(
+        "\n{:>10} {:>9} {:>5} {:>9} {:>9} {:>9}",
+        "bytes", "type", "ranks", "fold", "past", "copy"
+    );
+    for len in &SIZES[1..] {
+        for dtype in [DataType::F32, DataType::BF16, DataType::F16, DataType::F8E4M3] {
+            for ranks in [2, 4, 8] {
+                measure_folds(*len, dtype, ranks);
+            }
+        }
+    }
 }

@@ -32,6 +32,12 @@ impl SlotShape {
     }
 }
 
+/// Bytes of whole cache lines that are whole elements as well.
+const fn lines(size: usize) -> usize {
+    let common = size.trailing_zeros();
+    LINE * (size >> if common < 6 { common } else { 6 })
+}
+
 /// Where the chunks of one memory are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cut<'a> {
@@ -82,7 +88,7 @@ impl<'a> Partition<'a> {
     #[must_use]
     pub fn even(count: usize, size: usize, chunks: usize, least: usize, slots: SlotShape) -> Self {
         let total = count * size;
-        let chunk = total.div_ceil(chunks).max(least).next_multiple_of(LINE);
+        let chunk = total.div_ceil(chunks).max(least).next_multiple_of(lines(size));
         let cut = Cut::Even { chunk, total };
         Self::new(cut, cut, slots)
     }
@@ -247,6 +253,22 @@ mod tests {
             }
         }
         assert!(seen.iter().all(|&times| times == 1));
+    }
+
+    /// Elements of the caller's making have any size; slots then hold whole ones.
+    #[test]
+    fn elements_of_odd_sizes_stay_whole() {
+        for (size, bytes) in [(24, 48), (3, 63), (96, 96), (4096, 8192), (100, 200)] {
+            let slots = SlotShape { bytes, capacity: 4 };
+            for count in [0, 1, 2, 7, 64, 1001] {
+                for chunks in 1..=5 {
+                    let even = Partition::even(count, size, chunks, 200, slots);
+                    tile(even, count * size, chunks, size, slots);
+                    let exact = Partition::exact(count, size, slots);
+                    tile(exact, chunks * count * size, chunks, size, slots);
+                }
+            }
+        }
     }
 
     #[test]

@@ -8,13 +8,15 @@ use ringreduce::element::Order;
 use ringreduce::kernel::{Kernel, Level, Turn};
 use ringreduce::memory::{Buffer, Src};
 use ringreduce::schedule::Space;
-use ringreduce::{Element, ReduceOp, bf16, f16};
+use ringreduce::{
+    Complex, Element, F8E4M3, F8E5M2, LocF32, LocI64, ReduceOp, Reduction, bf16, f16,
+};
 
 const WORLDS: [usize; 12] =
     [1, 2, 3, 5, 7, 255, 256, 65_535, 65_537, (1 << 24) + 1, (1 << 31) - 1, 1 << 31];
 
 fn scalar<T: Element>(
-    op: ReduceOp,
+    op: impl Into<Reduction>,
     world: usize,
     last: bool,
     local: &[T],
@@ -57,6 +59,12 @@ macro_rules! integers {
                 check(ReduceOp::Prod, 3, last, &|a, b| a.wrapping_mul(b));
                 check(ReduceOp::Min, 3, last, &|a, b| if a < b { a } else { b });
                 check(ReduceOp::Max, 3, last, &|a, b| if a < b { b } else { a });
+                check(ReduceOp::BitAnd, 3, last, &|a, b| a & b);
+                check(ReduceOp::BitOr, 3, last, &|a, b| a | b);
+                check(ReduceOp::BitXor, 3, last, &|a, b| a ^ b);
+                check(ReduceOp::LogicalAnd, 3, last, &|a, b| (a != 0 && b != 0).into());
+                check(ReduceOp::LogicalOr, 3, last, &|a, b| (a != 0 || b != 0).into());
+                check(ReduceOp::LogicalXor, 3, last, &|a, b| ((a != 0) != (b != 0)).into());
             }
             for world in WORLDS {
                 check(ReduceOp::Avg, world, false, &|a, b| a + b);
@@ -113,6 +121,7 @@ fn check_floats<T: Element>(
     a: &[T],
     b: &[T],
     widen: impl Fn(T) -> f64,
+    store: impl Fn(f64) -> f64,
     sum: impl Fn(T, T) -> f64,
     prod: impl Fn(T, T) -> f64,
     avg: impl Fn(T, T, usize) -> f64,
@@ -127,9 +136,14 @@ fn check_floats<T: Element>(
     for last in [false, true] {
         check(ReduceOp::Sum, 3, last, &sum);
         check(ReduceOp::Prod, 3, last, &prod);
-        check(ReduceOp::Min, 3, last, &|a, b| minimum(widen(a), widen(b)));
-        check(ReduceOp::Max, 3, last, &|a, b| -minimum(-widen(a), -widen(b)));
+        check(ReduceOp::Min, 3, last, &|a, b| store(minimum(widen(a), widen(b))));
+        check(ReduceOp::Max, 3, last, &|a, b| store(-minimum(-widen(a), -widen(b))));
     }
+    let truth = |x: T| widen(x) != 0.0;
+    let of = |truth: bool| f64::from(u8::from(truth));
+    check(ReduceOp::LogicalAnd, 3, true, &|a, b| of(truth(a) && truth(b)));
+    check(ReduceOp::LogicalOr, 3, true, &|a, b| of(truth(a) || truth(b)));
+    check(ReduceOp::LogicalXor, 3, true, &|a, b| of(truth(a) != truth(b)));
     for world in [1, 2, 3, 5, 7, 1000, 1 << 20] {
         check(ReduceOp::Avg, world, false, &sum);
         check(ReduceOp::Avg, world, true, &|a, b| avg(a, b, world));
@@ -155,6 +169,7 @@ fn f32_is_arithmetic_rounded_once() {
         &a,
         &b,
         f64::from,
+        |x| x,
         |a, b| ((f64::from(a) + f64::from(b)) as f32).into(),
         |a, b| ((f64::from(a) * f64::from(b)) as f32).into(),
         |a, b, world| {
@@ -171,7 +186,15 @@ fn f64_is_arithmetic() {
     values.extend((0..100).map(|_| random.random_range(-1.0..1.0)));
     values.extend((0..100).map(|_| f64::from_bits(random.random())));
     let (a, b) = pairs(&values, &values);
-    check_floats(&a, &b, |x| x, |a, b| a + b, |a, b| a * b, |a, b, world| (a + b) / world as f64);
+    check_floats(
+        &a,
+        &b,
+        |x| x,
+        |x| x,
+        |a, b| a + b,
+        |a, b| a * b,
+        |a, b, world| (a + b) / world as f64,
+    );
 }
 
 macro_rules! half_floats {
@@ -192,6 +215,7 @@ macro_rules! half_floats {
                 &a,
                 &b,
                 $half::to_f64,
+                |x| x,
                 |a, b| round(a.to_f32() + b.to_f32()),
                 |a, b| round(a.to_f32() * b.to_f32()),
                 |a, b, world| round((a.to_f32() + b.to_f32()) / world as f32),
@@ -203,4 +227,136 @@ macro_rules! half_floats {
 half_floats! {
     f16_is_f32_rounded_once: f16;
     bf16_is_f32_rounded_once: bf16;
+}
+
+/// A format of 8-bit floats by its definition: numbers from bits, and bits by looking for the
+/// nearest number.
+struct Format {
+    mantissa: u32,
+    bias: i32,
+    largest: u8,
+    first_nan: u8,
+}
+
+impl Format {
+    fn number(&self, bits: u8) -> f64 {
+        let magnitude = bits & 0x7f;
+        let (exponent, fraction) =
+            (i32::from(magnitude >> self.mantissa), magnitude & ((1 << self.mantissa) - 1));
+        let fraction = f64::from(fraction) / f64::from(1 << self.mantissa);
+        let value = match magnitude {
+            _ if magnitude >= self.first_nan => f64::NAN,
+            _ if magnitude > self.largest => f64::INFINITY,
+            _ if exponent == 0 => fraction * 2_f64.powi(1 - self.bias),
+            _ => (1.0 + fraction) * 2_f64.powi(exponent - self.bias),
+        };
+        if bits & 0x80 == 0 { value } else { -value }
+    }
+
+    /// All that are finite and not negative, by their bits.
+    fn finite(&self) -> Vec<f64> {
+        (0..=self.largest).map(|bits| self.number(bits)).collect()
+    }
+}
+
+/// The nearest of `finite`, of two as near the one with even bits; a NaN stays one.
+fn nearest(finite: &[f64], x: f64) -> f64 {
+    if x.is_nan() {
+        return x;
+    }
+    let above = finite.partition_point(|&number| number < x.abs()).min(finite.len() - 1);
+    let below = above.saturating_sub(1);
+    let (up, down) = (finite[above] - x.abs(), x.abs() - finite[below]);
+    let take_above = up < down || (up == down && above.is_multiple_of(2));
+    finite[if take_above { above } else { below }].copysign(x)
+}
+
+const E4M3: Format = Format { mantissa: 3, bias: 7, largest: 0x7e, first_nan: 0x7f };
+const E5M2: Format = Format { mantissa: 2, bias: 15, largest: 0x7b, first_nan: 0x7d };
+
+macro_rules! small_floats {
+    ($($name:ident: $float:ident, $format:ident;)*) => {$(
+        /// Every pair of values there is; conversions of every float that differs in its bits.
+        #[test]
+        fn $name() {
+            let all: Vec<$float> = (0..=255).map($float::from_bits).collect();
+            let finite = $format.finite();
+            for &x in &all {
+                assert!(same(x.to_f32().into(), $format.number(x.to_bits())), "{x:?}");
+                assert_eq!(x.is_nan(), x.to_f32().is_nan(), "{x:?}");
+            }
+            // Signs, exponents and the upper bits of mantissas: each side of every tie.
+            for upper in 0..=0xffff_u32 {
+                for lower in [0, 1, 0x8000] {
+                    let x = f32::from_bits(upper << 16 | lower);
+                    let narrow = $float::from_f32(x).to_f32();
+                    assert!(same(narrow.into(), nearest(&finite, x.into())), "{x:e}: {narrow:e}");
+                }
+            }
+            let (a, b) = pairs(&all, &all);
+            let round = |x: f32| nearest(&finite, x.into());
+            check_floats(
+                &a,
+                &b,
+                |x| x.to_f32().into(),
+                |x| nearest(&finite, x),
+                |a, b| round(a.to_f32() + b.to_f32()),
+                |a, b| round(a.to_f32() * b.to_f32()),
+                |a, b, world| round((a.to_f32() + b.to_f32()) / world as f32),
+            );
+        }
+    )*};
+}
+
+small_floats! {
+    f8e4m3_is_f32_rounded_once: F8E4M3, E4M3;
+    f8e5m2_is_f32_rounded_once: F8E5M2, E5M2;
+}
+
+#[test]
+fn complex_is_the_schoolbook() {
+    let parts = [0.0, -0.0, 1.0, -2.5, 1e200, f64::INFINITY, f64::NAN, 0.1];
+    let all: Vec<_> =
+        parts.into_iter().flat_map(|re| parts.map(|im| Complex::new(re, im))).collect();
+    let (a, b) = pairs(&all, &all);
+    let check = |op, last, by: &dyn Fn(Complex<f64>, Complex<f64>) -> [f64; 2]| {
+        for ((a, b), result) in a.iter().zip(&b).zip(scalar(op, 3, last, &a, &b)) {
+            let [re, im] = by(*a, *b);
+            assert!(same(result.re, re) && same(result.im, im), "{a} {op} {b}: {result}");
+        }
+    };
+    check(ReduceOp::Sum, true, &|a, b| [a.re + b.re, a.im + b.im]);
+    check(ReduceOp::Avg, true, &|a, b| [(a.re + b.re) / 3.0, (a.im + b.im) / 3.0]);
+    check(ReduceOp::Prod, true, &|a, b| [a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re]);
+}
+
+/// NaN first, then the value, then the lower index; and the same whichever operand comes first.
+#[test]
+fn the_place_of_the_best_value() {
+    let values = [0.0, -0.0, 1.0, -1.0, f32::INFINITY, f32::NAN];
+    let all: Vec<_> =
+        values.into_iter().flat_map(|value| [0, 1, 9].map(|at| LocF32::new(value, at))).collect();
+    let (a, b) = pairs(&all, &all);
+    for (op, sign) in [(ReduceOp::MinLoc, 1.0), (ReduceOp::MaxLoc, -1.0)] {
+        let (there, back) = (scalar(op, 2, true, &a, &b), scalar(op, 2, true, &b, &a));
+        for (((a, b), result), back) in a.iter().zip(&b).zip(there).zip(back) {
+            let key = |x: &LocF32| (!x.value.is_nan(), x.value * sign, x.index);
+            let (mine, theirs) = (key(a), key(b));
+            let equal = mine.1 == theirs.1 || (!mine.0 && !theirs.0);
+            let first = match mine.0.cmp(&theirs.0) {
+                std::cmp::Ordering::Equal if equal => mine.2 <= theirs.2,
+                std::cmp::Ordering::Equal => mine.1 < theirs.1,
+                other => other.is_lt(),
+            };
+            let best = if first { a } else { b };
+            let got = (result.index, same(result.value.into(), best.value.into()));
+            // Zeros of both signs at one index: either, but always the same.
+            let zeros = a.value == 0.0 && b.value == 0.0 && a.index == b.index;
+            assert!(zeros || got == (best.index, true), "{a:?} {op} {b:?}: {result:?}");
+            assert_eq!(bytemuck::bytes_of(&result), bytemuck::bytes_of(&back));
+        }
+    }
+    let (a, b) = (LocI64::new(i64::MIN, 3), LocI64::new(i64::MIN, 2));
+    assert_eq!(scalar(ReduceOp::MinLoc, 2, true, &[a], &[b]), [b]);
+    assert_eq!(scalar(ReduceOp::MaxLoc, 2, true, &[a], &[b]), [b]);
 }

@@ -55,6 +55,19 @@ impl<T: Element> Block for One<T> {
     }
 }
 
+/// An array of what becomes of each item of another. A loop in place: what the standard library has
+/// for it is not compiled for an instruction set, and not always inlined.
+macro_rules! each {
+    ($items:expr, $n:expr, $become:path) => {{
+        let items = &$items;
+        let mut all = [$become(items[0]); $n];
+        for (one, &item) in all.iter_mut().zip(items) {
+            *one = $become(item);
+        }
+        all
+    }};
+}
+
 /// The three operations of a block whose wide form is an array, item by item.
 macro_rules! item_by_item {
     ($items:ty) => {
@@ -67,7 +80,7 @@ macro_rules! item_by_item {
         }
         #[inline(always)]
         fn combine<O: Op<Self::Lane>>(mut a: Self::Wide, b: Self::Wide) -> Self::Wide {
-            for (a, b) in a.iter_mut().zip(b) {
+            for (a, &b) in a.iter_mut().zip(&b) {
                 *a = <$items>::combine::<O>(*a, b);
             }
             a
@@ -93,11 +106,11 @@ impl<T: Element, const N: usize> Block for Many<T, N> {
     type Single = One<T>;
     #[inline(always)]
     fn widen(self) -> Self::Wide {
-        self.0.map(T::widen)
+        each!(self.0, N, T::widen)
     }
     #[inline(always)]
     fn narrow(wide: Self::Wide) -> Self {
-        Self(wide.map(T::narrow))
+        Self(each!(wide, N, T::narrow))
     }
     item_by_item!(One<T>);
 }
@@ -122,11 +135,11 @@ impl<R: Widen, const N: usize> Block for Halves<R, N> {
     type Single = R::Single;
     #[inline(always)]
     fn widen(self) -> Self::Wide {
-        self.0.map(R::widen)
+        each!(self.0, N, R::widen)
     }
     #[inline(always)]
     fn narrow(wide: Self::Wide) -> Self {
-        Self(wide.map(R::narrow))
+        Self(each!(wide, N, R::narrow))
     }
     item_by_item!(R::Wide);
 }
@@ -176,8 +189,22 @@ impl<P: Pack> Block for Bfloats<P> {
     fn narrow([lower, upper]: Self::Wide) -> Self {
         Self(P::pack(lower, upper), PhantomData)
     }
-    item_by_item!(Many<f32, 16>);
+    #[inline(always)]
+    fn prepare<O: Op<f32>>([lower, upper]: Self::Wide, params: &Params) -> Self::Wide {
+        [Floats::prepare::<O>(lower, params), Floats::prepare::<O>(upper, params)]
+    }
+    #[inline(always)]
+    fn combine<O: Op<f32>>(a: Self::Wide, b: Self::Wide) -> Self::Wide {
+        [Floats::combine::<O>(a[0], b[0]), Floats::combine::<O>(a[1], b[1])]
+    }
+    #[inline(always)]
+    fn finish<O: Op<f32>>([lower, upper]: Self::Wide, params: &Params) -> Self::Wide {
+        [Floats::finish::<O>(lower, params), Floats::finish::<O>(upper, params)]
+    }
 }
+
+/// Half of a line of bfloat16, widened.
+type Floats = Many<f32, 16>;
 
 /// Lines that are all read before one is written: a load that follows a store to an address equal
 /// in its lower 12 bits waits for it, on most CPUs.
@@ -191,11 +218,34 @@ impl<B: Block> Block for Group<B> {
     type Single = B::Single;
     #[inline(always)]
     fn widen(self) -> Self::Wide {
-        self.0.map(B::widen)
+        let [a, b, c, d] = self.0;
+        [a.widen(), b.widen(), c.widen(), d.widen()]
     }
     #[inline(always)]
-    fn narrow(wide: Self::Wide) -> Self {
-        Self(wide.map(B::narrow))
+    fn narrow([a, b, c, d]: Self::Wide) -> Self {
+        Self([B::narrow(a), B::narrow(b), B::narrow(c), B::narrow(d)])
     }
-    item_by_item!(B);
+    #[inline(always)]
+    fn prepare<O: Op<B::Lane>>([a, b, c, d]: Self::Wide, params: &Params) -> Self::Wide {
+        [
+            B::prepare::<O>(a, params),
+            B::prepare::<O>(b, params),
+            B::prepare::<O>(c, params),
+            B::prepare::<O>(d, params),
+        ]
+    }
+    #[inline(always)]
+    fn combine<O: Op<B::Lane>>(a: Self::Wide, b: Self::Wide) -> Self::Wide {
+        let ([a, b, c, d], [e, f, g, h]) = (a, b);
+        [B::combine::<O>(a, e), B::combine::<O>(b, f), B::combine::<O>(c, g), B::combine::<O>(d, h)]
+    }
+    #[inline(always)]
+    fn finish<O: Op<B::Lane>>([a, b, c, d]: Self::Wide, params: &Params) -> Self::Wide {
+        [
+            B::finish::<O>(a, params),
+            B::finish::<O>(b, params),
+            B::finish::<O>(c, params),
+            B::finish::<O>(d, params),
+        ]
+    }
 }

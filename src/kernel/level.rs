@@ -71,7 +71,9 @@ impl Level {
             #[cfg(target_arch = "x86_64")]
             Self::Avx2 => select::of::<Avx2>(dtype, wanted),
             #[cfg(target_arch = "x86_64")]
-            Self::Avx512Bf16 if dtype == DataType::BF16 => select::bf16::<Avx512Bf16>(wanted),
+            Self::Avx512Bf16 if dtype == DataType::BF16 => {
+                select::bf16::<Avx512Bf16>(wanted).or_else(|| select::of::<Avx512>(dtype, wanted))
+            }
             #[cfg(target_arch = "x86_64")]
             Self::Avx512 | Self::Avx512Bf16 => select::of::<Avx512>(dtype, wanted),
             #[cfg(target_arch = "aarch64")]

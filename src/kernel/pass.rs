@@ -87,13 +87,8 @@ unsafe fn whole<B: Block, O: Op<B::Lane>>(pass: impl Pass) {
 /// As [`Run`] says.
 #[inline(always)]
 pub(super) unsafe fn pair<B: Block, O: Op<B::Lane>>(pair: &Pair<'_>) {
-    // Two copies of the loop, so that the branch stays outside.
-    match pair.also {
-        // SAFETY: the caller's promise.
-        None => unsafe { whole::<B, O>(Pair { also: None, ..*pair }) },
-        // SAFETY: the caller's promise.
-        also @ Some(_) => unsafe { whole::<B, O>(Pair { also, ..*pair }) },
-    }
+    // SAFETY: the caller's promise.
+    unsafe { whole::<B, O>(*pair) };
 }
 
 /// The reduction of many.
@@ -144,16 +139,16 @@ impl Pass for Fold<'_> {
     unsafe fn pass<B: Block, O: Op<B::Lane>>(self, range: Range<usize>) {
         let Self { out, sources, at: start, params, .. } = self;
         let Some((first, rest)) = sources.split_first() else { return };
-        let load = |source: &Src<'_>, at| {
-            let block = source.ptr().wrapping_add(start + at).cast::<B>();
-            // SAFETY: a whole block lies in range, at any alignment.
-            B::prepare::<O>(unsafe { block.read_unaligned() }.widen(), params)
-        };
         let mut at = range.start;
         while at < range.end {
-            let mut all = load(first, at);
+            let block = first.ptr().wrapping_add(start + at).cast::<B>();
+            // SAFETY: a whole block lies in range, at any alignment.
+            let mut all = B::prepare::<O>(unsafe { block.read_unaligned() }.widen(), params);
             for source in rest {
-                all = B::combine::<O>(all, load(source, at));
+                let block = source.ptr().wrapping_add(start + at).cast::<B>();
+                // SAFETY: as above.
+                let one = B::prepare::<O>(unsafe { block.read_unaligned() }.widen(), params);
+                all = B::combine::<O>(all, one);
             }
             let result = B::narrow(B::finish::<O>(all, params));
             // SAFETY: as above; everything that this may overwrite has been read.

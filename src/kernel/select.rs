@@ -54,6 +54,11 @@ fn run<I: Isa, B: Block, O: Op<B::Lane>>() -> Run {
     Run { pair: I::pair::<B, O>(), fold: I::fold::<B, O>() }
 }
 
+/// What nobody waits for is compiled once, one element at a time.
+fn once<T: Element, O: Op<T::Wide>>() -> Run {
+    run::<Portable, One<T>, O>()
+}
+
 /// What is asked of the arithmetic: a plain operation, or the sum of scaled contributions.
 #[derive(Clone, Copy)]
 pub(super) enum Wanted {
@@ -69,7 +74,7 @@ pub(super) fn of<I: Isa>(dtype: DataType, wanted: Wanted) -> Option<Run> {
     }
 }
 
-/// The same for bfloat16 alone, which has an instruction set of its own.
+/// The same for the arithmetic of bfloat16 alone, which has an instruction set of its own.
 pub(super) fn bf16<I: Isa>(wanted: Wanted) -> Option<Run> {
     match wanted {
         Wanted::Plain(op) => real::<I, I::BF16>(op),
@@ -83,6 +88,11 @@ fn plain<I: Isa>(dtype: DataType, op: ReduceOp) -> Option<Run> {
         ReduceOp::BitAnd => Some(run::<I, I::Line<u8>, scalar::BitAnd>()),
         ReduceOp::BitOr => Some(run::<I, I::Line<u8>, scalar::BitOr>()),
         ReduceOp::BitXor => Some(run::<I, I::Line<u8>, scalar::BitXor>()),
+        ReduceOp::LogicalAnd => logical::<scalar::LogicalAnd>(dtype),
+        ReduceOp::LogicalOr => logical::<scalar::LogicalOr>(dtype),
+        ReduceOp::LogicalXor => logical::<scalar::LogicalXor>(dtype),
+        ReduceOp::MinLoc => located::<scalar::MinLoc>(dtype),
+        ReduceOp::MaxLoc => located::<scalar::MaxLoc>(dtype),
         _ => match with_the_same_bits(dtype, op) {
             DataType::I8 => signed::<I, I::Line<i8>>(op),
             DataType::U8 => real::<I, I::Line<u8>>(op),
@@ -100,20 +110,17 @@ fn plain<I: Isa>(dtype: DataType, op: ReduceOp) -> Option<Run> {
             DataType::F8E5M2 => real::<I, I::Line<F8E5M2>>(op),
             DataType::C64 => Some(run::<I, I::Line<Complex<f32>>, scalar::Prod>()),
             DataType::C128 => Some(run::<I, I::Line<Complex<f64>>, scalar::Prod>()),
-            DataType::LocF32 => located::<I, One<LocF32>>(op),
-            DataType::LocF64 => located::<I, One<LocF64>>(op),
-            DataType::LocI32 => located::<I, One<LocI32>>(op),
-            DataType::LocI64 => located::<I, One<LocI64>>(op),
+            DataType::LocF32 | DataType::LocF64 | DataType::LocI32 | DataType::LocI64 => None,
         },
     }
 }
 
 fn premul_sum<I: Isa>(dtype: DataType) -> Option<Run> {
     Some(match with_the_same_bits(dtype, ReduceOp::Prod) {
-        DataType::U8 => scaled::<I, I::Line<u8>>(),
-        DataType::U16 => scaled::<I, I::Line<u16>>(),
-        DataType::U32 => scaled::<I, I::Line<u32>>(),
-        DataType::U64 => scaled::<I, I::Line<u64>>(),
+        DataType::U8 => once::<u8, scalar::PreMulSum>(),
+        DataType::U16 => once::<u16, scalar::PreMulSum>(),
+        DataType::U32 => once::<u32, scalar::PreMulSum>(),
+        DataType::U64 => once::<u64, scalar::PreMulSum>(),
         DataType::F16 => scaled::<I, I::F16>(),
         DataType::BF16 => scaled::<I, I::BF16>(),
         DataType::F32 => scaled::<I, I::Line<f32>>(),
@@ -155,10 +162,6 @@ fn real<I: Isa, B: Block<Lane: Real>>(op: ReduceOp) -> Option<Run> {
     Some(match op {
         ReduceOp::Sum => run::<I, B, scalar::Sum>(),
         ReduceOp::Prod => run::<I, B, scalar::Prod>(),
-        // One by one: nobody waits for these.
-        ReduceOp::LogicalAnd => run::<I, B::Single, scalar::LogicalAnd>(),
-        ReduceOp::LogicalOr => run::<I, B::Single, scalar::LogicalOr>(),
-        ReduceOp::LogicalXor => run::<I, B::Single, scalar::LogicalXor>(),
         _ => return signed::<I, B>(op),
     })
 }
@@ -167,10 +170,35 @@ fn scaled<I: Isa, B: Block<Lane: Number>>() -> Run {
     run::<I, B, scalar::PreMulSum>()
 }
 
-fn located<I: Isa, B: Block<Lane: scalar::Located>>(op: ReduceOp) -> Option<Run> {
-    Some(match op {
-        ReduceOp::MinLoc => run::<I, B, scalar::MinLoc>(),
-        ReduceOp::MaxLoc => run::<I, B, scalar::MaxLoc>(),
+/// On integers, those without a sign stand for both.
+trait Logical: Op<u8> + Op<u16> + Op<u32> + Op<u64> + Op<f32> + Op<f64> {}
+impl<O: Op<u8> + Op<u16> + Op<u32> + Op<u64> + Op<f32> + Op<f64>> Logical for O {}
+
+fn logical<O: Logical>(dtype: DataType) -> Option<Run> {
+    Some(match dtype {
+        DataType::I8 | DataType::U8 => once::<u8, O>(),
+        DataType::I16 | DataType::U16 => once::<u16, O>(),
+        DataType::I32 | DataType::U32 => once::<u32, O>(),
+        DataType::I64 | DataType::U64 => once::<u64, O>(),
+        DataType::F16 => once::<f16, O>(),
+        DataType::BF16 => once::<element::bf16, O>(),
+        DataType::F32 => once::<f32, O>(),
+        DataType::F64 => once::<f64, O>(),
+        DataType::F8E4M3 => once::<F8E4M3, O>(),
+        DataType::F8E5M2 => once::<F8E5M2, O>(),
+        _ => return None,
+    })
+}
+
+trait Located: Op<LocF32> + Op<LocF64> + Op<LocI32> + Op<LocI64> {}
+impl<O: Op<LocF32> + Op<LocF64> + Op<LocI32> + Op<LocI64>> Located for O {}
+
+fn located<O: Located>(dtype: DataType) -> Option<Run> {
+    Some(match dtype {
+        DataType::LocF32 => once::<LocF32, O>(),
+        DataType::LocF64 => once::<LocF64, O>(),
+        DataType::LocI32 => once::<LocI32, O>(),
+        DataType::LocI64 => once::<LocI64, O>(),
         _ => return None,
     })
 }

@@ -161,3 +161,39 @@ unsafe fn fold(fold: &Fold<'_>) {
         unsafe { out.wrapping_add(at).copy_from_nonoverlapping(a, len) };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Function, Kernel, c_void};
+    use crate::memory::{Dst, Src};
+
+    /// Counts the elements it was given in its context, and leaves the left operand.
+    unsafe extern "C-unwind" fn left(
+        left: *const c_void,
+        inout: *mut c_void,
+        count: usize,
+        context: *mut c_void,
+    ) {
+        assert!(left.addr().is_multiple_of(64) && inout.addr().is_multiple_of(64));
+        // SAFETY: `count` elements of three bytes each.
+        unsafe { inout.copy_from_nonoverlapping(left, 3 * count) };
+        // SAFETY: the context given below.
+        unsafe { *context.cast::<usize>() += count };
+    }
+
+    #[test]
+    fn a_c_function_gets_aligned_elements_and_its_context() {
+        let mut counted = 0_usize;
+        let function: Function = left;
+        let context = core::ptr::from_mut(&mut counted).cast();
+        // SAFETY: the function keeps to its elements, and the context outlives the kernel.
+        let kernel = unsafe { Kernel::by_function(function, context, 3) };
+        let sources: Vec<Vec<u8>> = (0..3).map(|rank| vec![rank; 3001]).collect();
+        let views: Vec<Src<'_>> = sources.iter().map(|s| Src::from(&s[1..])).collect();
+        let mut out = vec![9; 3001];
+        kernel.fold(true, &mut [Dst::from(&mut out[1..])], &views);
+        assert_eq!(out[0], 9);
+        assert!(out[1..].iter().all(|&byte| byte == 0));
+        assert_eq!(counted, 2 * 1000);
+    }
+}

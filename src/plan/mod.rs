@@ -235,6 +235,8 @@ impl Planner {
         let (collective, algorithm, schedule) = &self.schedules[schedule];
         let (count, size) = (request.count, request.element_size());
         let slots = self.shape(*algorithm, *collective);
+        // Slots of whole elements, whatever their size.
+        let slots = SlotShape { bytes: slots.bytes / size * size, ..slots };
         // A chunk less is a turn less on a ring; where all go straight it is only work not shared.
         let least = if *algorithm == Algorithm::Ring { self.least_chunk } else { 0 };
         if collective.has_blocks() {

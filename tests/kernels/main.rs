@@ -5,6 +5,7 @@
 mod fold;
 mod guarded;
 mod pair;
+mod user;
 
 use guarded::{Guarded, LINE, random_bytes};
 use rand::rngs::SmallRng;

@@ -66,29 +66,29 @@ impl OneHalf {
     }
 }
 
+/// The first lane counts; the others are zeros.
 impl Block for OneHalf {
     type Lane = f32;
-    type Wide = f32;
+    type Wide = [f32; 8];
     type Single = Self;
     #[inline(always)]
-    fn widen(self) -> f32 {
-        self.register().widen()[0]
+    fn widen(self) -> [f32; 8] {
+        self.register().widen()
     }
     #[inline(always)]
-    fn narrow(wide: f32) -> Self {
-        let register = <__m128i as Widen>::narrow([wide, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
-        Self(bytemuck::cast::<_, [u16; 8]>(register)[0])
+    fn narrow(wide: [f32; 8]) -> Self {
+        Self(bytemuck::cast::<_, [u16; 8]>(<__m128i as Widen>::narrow(wide))[0])
     }
     #[inline(always)]
-    fn prepare<O: Op<f32>>(a: f32, params: &Params) -> f32 {
-        O::prepare(a, params)
+    fn prepare<O: Op<f32>>(a: [f32; 8], params: &Params) -> [f32; 8] {
+        Many::<f32, 8>::prepare::<O>(a, params)
     }
     #[inline(always)]
-    fn combine<O: Op<f32>>(a: f32, b: f32) -> f32 {
-        O::combine(a, b)
+    fn combine<O: Op<f32>>(a: [f32; 8], b: [f32; 8]) -> [f32; 8] {
+        Many::<f32, 8>::combine::<O>(a, b)
     }
     #[inline(always)]
-    fn finish<O: Op<f32>>(a: f32, params: &Params) -> f32 {
-        O::finish(a, params)
+    fn finish<O: Op<f32>>(a: [f32; 8], params: &Params) -> [f32; 8] {
+        Many::<f32, 8>::finish::<O>(a, params)
     }
 }

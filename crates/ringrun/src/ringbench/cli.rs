@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
-use ringreduce::{DataType, ReduceOp, Transport};
+use ringreduce::{DataType, ReduceOp, Reduction, Transport};
 
 use crate::collective::Collective;
 use crate::nccl::{self, Accepted};
@@ -61,11 +61,12 @@ pub(crate) struct Cli {
     /// Calls on fresh data whose results are checked; 0 checks nothing
     #[arg(short = 'c', long, default_value_t = 1, value_name = "N")]
     pub(crate) check: usize,
-    /// int8, uint8, int16, ..., half, bfloat16, float, double (or i8, f16, bf16, ...), or all
+    /// int8, uint8, ..., half, bfloat16, float, double, f8e4m3, f8e5m2, complex64, complex128,
+    /// float_loc, double_loc, int32_loc, int64_loc (or i8, f16, bf16, ...), or all
     #[arg(short = 'd', long, default_value = "float", value_name = "TYPE",
         value_parser = one_or_all_types)]
     pub(crate) datatype: Choice<DataType>,
-    /// sum, prod, min, max, avg, or all
+    /// sum, prod, min, max, avg, band, bor, bxor, land, lor, lxor, minloc, maxloc, or all
     #[arg(short = 'o', long, default_value = "sum", value_name = "OP",
         value_parser = one_or_all_ops)]
     pub(crate) op: Choice<ReduceOp>,
@@ -165,6 +166,12 @@ impl Cli {
         if self.ranks == Some(0) {
             return Err("--ranks must be at least 1".into());
         }
+        if let ([dtype, ..], [op, ..]) = (&self.datatype.0[..], &self.op.0[..])
+            && self.kinds().is_empty()
+        {
+            let defined = Reduction::defined_for(*dtype);
+            return Err(format!("-o/--op {op}: not defined for {dtype}, which has {defined}"));
+        }
         let crooked = |t: &&DataType| !self.unalign.is_multiple_of(t.size());
         if self.collective == Collective::ReduceScatter
             && let Some(dtype) = self.datatype.0.iter().find(crooked)
@@ -257,6 +264,9 @@ mod tests {
             ("all_reduce -b 0", "-b 0"),
             ("all_reduce -d quad", "quad"),
             ("all_reduce -o xor", "xor"),
+            ("all_reduce -d float -o bxor", "sum, prod, min"),
+            ("all_reduce -d int8_loc", "int8_loc"),
+            ("all_reduce -d int32_loc", "minloc, maxloc"),
             ("all_reduce -n 0", "--iters"),
             ("all_reduce -n -3", "-3"),
             ("all_reduce -T 0", "--timeout"),

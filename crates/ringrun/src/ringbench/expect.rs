@@ -148,6 +148,10 @@ fn input(dtype: DataType, op: ReduceOp, ranks: usize, rank: usize, k: usize) -> 
         (ReduceOp::LogicalXor, _) => i128::from(h % 3),
         (ReduceOp::BitAnd, _) => wrap(dtype, !bit),
         (ReduceOp::BitOr, _) => wrap(dtype, bit),
+        // Of positive ones: with signs the imaginary part, zero, would have one too.
+        (ReduceOp::Prod, _) if matches!(dtype, DataType::C64 | DataType::C128) => {
+            1 + i128::from(every(rank, ranks.div_ceil(64)) && h & 1 != 0)
+        }
         // Odd factors: a product with even ones is soon zero whatever happens.
         (_, None) => wrap(dtype, i128::from(if op == ReduceOp::Prod { h | 1 } else { h })),
         (_, Some(bound)) => float_input(op, bound, ranks, rank, k),
