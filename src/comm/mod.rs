@@ -187,8 +187,8 @@ impl Communicator {
 /// What a call is, whatever it walks.
 struct Head {
     name: &'static str,
-    /// Its number among the calls that all ranks make, from 1; 0 for a message between two, whose
-    /// order on its link is enough.
+    /// Its number among the calls that all ranks make, from 1; of a message between two, how many
+    /// of those came before.
     sequence: u64,
     kernel: Kernel,
 }
