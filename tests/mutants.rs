@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use ringreduce::schedule::{Collective, Op, Order, Place, Ring, Schedule, Step, Volume};
+use ringreduce::schedule::{Collective, Op, Order, Place, Ring, Schedule, Step, Volume, relay};
 use ringreduce::sim::{Report, Shape, Violation, check};
 
 fn laws(
@@ -208,6 +208,33 @@ fn every_mutant_of_one_step_is_caught() {
     for law in seen {
         assert!(hunt.caught.get(law).is_some_and(|&times| times > 20), "{law}: {:?}", hunt.caught);
     }
+}
+
+/// What large worlds use, seen in small ones.
+#[test]
+fn every_mutant_of_a_relay_is_caught() {
+    let mut hunt = Hunt::new();
+    for size in 2..=5_u32 {
+        let ring = Ring::natural(size);
+        let hops = u64::from(size * (size - 1) / 2);
+        let ranks = |schedule: &dyn Fn(u32) -> Schedule| (0..size).map(schedule).collect();
+        let mut all: Vec<(Collective, Volume, Vec<Schedule>)> = Vec::new();
+        let exchanged = Volume { most: hops, total: hops * u64::from(size) };
+        let exchange = ranks(&|me| relay::all_to_all(&ring, me));
+        all.push((Collective::AllToAll, exchanged, exchange));
+        for root in 0..size {
+            let passed = Volume { most: u64::from(size - 1), total: hops };
+            let gather = ranks(&|me| relay::gather(&ring, me, root));
+            all.push((Collective::Gather { root }, passed, gather));
+            let scatter = ranks(&|me| relay::scatter(&ring, me, root));
+            all.push((Collective::Scatter { root }, passed, scatter));
+        }
+        for (collective, volume, original) in all {
+            let reasons = [Reason::Reordered, Reason::ReadsTheSame];
+            hunt.all(&original, &reasons, |schedules| laws(collective, volume, schedules));
+        }
+    }
+    assert!(hunt.caught.values().sum::<u32>() > 10_000, "{:?}", hunt.caught);
 }
 
 /// An all-reduce with all that the ring has no use for: everybody computes every fold, in the order
