@@ -162,7 +162,8 @@ fn measure_folds(len: usize, dtype: DataType, ranks: usize) {
     let fold = |memory: &mut Memory, streaming: bool| {
         let buffer = Buffer::in_place(memory.local.get(memory.len));
         let parts = (0..ranks).map(|rank| rank * part..(rank + 1) * part);
-        let sources: Vec<Src<'_>> = parts.clone().map(|part| buffer.src(Space::Output, part)).collect();
+        let sources: Vec<Src<'_>> =
+            parts.clone().map(|part| buffer.src(Space::Output, part)).collect();
         let mut outs: Vec<Dst<'_>> =
             parts.map(|part| buffer.dst(Space::Output, part).streaming(streaming)).collect();
         kernel.fold(true, &mut outs, &sources);

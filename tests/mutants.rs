@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use ringreduce::schedule::{Algorithm, Collective, Op, Order, Place, Ring, Schedule, Step, Volume};
+use ringreduce::schedule::{
+    Algorithm, Collective, Op, Order, Place, Ring, Schedule, Step, Volume, relay,
+};
 use ringreduce::sim::{Report, Shape, Violation, check};
 
 fn laws(
@@ -236,6 +238,33 @@ fn every_mutant_of_every_algorithm_is_caught() {
             assert!(times > 0, "{algorithm} {law}: {:?}", hunt.caught);
         }
     }
+}
+
+/// What large worlds use, seen in small ones.
+#[test]
+fn every_mutant_of_a_relay_is_caught() {
+    let mut hunt = Hunt::new();
+    for size in 2..=5_u32 {
+        let ring = Ring::natural(size);
+        let hops = u64::from(size * (size - 1) / 2);
+        let ranks = |schedule: &dyn Fn(u32) -> Schedule| (0..size).map(schedule).collect();
+        let mut all: Vec<(Collective, Volume, Vec<Schedule>)> = Vec::new();
+        let exchanged = Volume { most: hops, total: hops * u64::from(size) };
+        let exchange = ranks(&|me| relay::all_to_all(&ring, me));
+        all.push((Collective::AllToAll, exchanged, exchange));
+        for root in 0..size {
+            let passed = Volume { most: u64::from(size - 1), total: hops };
+            let gather = ranks(&|me| relay::gather(&ring, me, root));
+            all.push((Collective::Gather { root }, passed, gather));
+            let scatter = ranks(&|me| relay::scatter(&ring, me, root));
+            all.push((Collective::Scatter { root }, passed, scatter));
+        }
+        for (collective, volume, original) in all {
+            let reasons = [Reason::Reordered, Reason::ReadsTheSame];
+            hunt.all(&original, &reasons, |schedules| laws(collective, volume, schedules));
+        }
+    }
+    assert!(hunt.caught.values().sum::<u32>() > 10_000, "{:?}", hunt.caught);
 }
 
 /// An all-reduce with all that the ring has no use for: everybody computes every fold, in the order

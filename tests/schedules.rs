@@ -162,7 +162,7 @@ fn a_world_of_one_keeps_what_it_has() {
 fn the_laws_hold_for_real_partitions() {
     for size in 2..=9 {
         for ring in rings(size, 1) {
-            for capacity in 2..=9 {
+            for capacity in [2, 3, 4, 9] {
                 let slots = SlotShape { bytes: 64, capacity };
                 for count in [0, 1, 15, 16, 17, 100, 333, 1000, 2500] {
                     for collective in collectives(size) {

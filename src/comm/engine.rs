@@ -36,8 +36,8 @@ pub(super) struct Engine {
 pub(super) struct Head<'a> {
     pub(super) name: &'static str,
     pub(super) kernel: Kernel<'a>,
-    /// Does it count among the calls that all ranks make? The order of messages between two is
-    /// that of their link.
+    /// Does it count among the calls that all ranks make? A message between two has the number of
+    /// the last one of those.
     pub(super) numbered: bool,
     /// Does a rank that is alone get what the reduction makes of its own contribution?
     pub(super) reduces: bool,
@@ -74,7 +74,7 @@ impl Engine {
             return Err(Error::Broken { call: name, first: first.clone() });
         }
         self.sequence += u64::from(head.numbered);
-        let sequence = if head.numbered { self.sequence } else { 0 };
+        let sequence = self.sequence;
         let bytes = buffer.len(Space::Output);
         let _span = settings.tag.as_deref().map(|tag| {
             tracing::debug_span!("call", name, tag, rank = seat.rank, sequence, bytes).entered()

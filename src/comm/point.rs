@@ -1,5 +1,5 @@
-//! Messages between two ranks. Those from one rank to another arrive in the order in which they
-//! were sent, and both say the same length and type. May touch: as `comm`.
+//! Messages between two ranks, who make their calls, these and the collectives, in one order, and
+//! say the same length and type. May touch: as `comm`.
 
 use bytemuck::{cast_slice, cast_slice_mut};
 
@@ -13,8 +13,9 @@ use crate::memory::Buffer;
 use crate::plan::Transfer;
 
 impl Communicator {
-    /// `buf` to rank `to`, which calls [`Self::recv`]. Returns when `buf` is on its way: what fits
-    /// the link's slots waits there for the other rank, for more this rank waits.
+    /// `buf` to rank `to`, which calls [`Self::recv`]; between the same collectives, for both make
+    /// their calls in one order. Returns when `buf` is on its way: what fits the link's slots waits
+    /// there for the other rank, for more this rank waits.
     ///
     /// # Errors
     /// If the peer is lost, calls something else or does not come before the timeout; if `to` is

@@ -81,7 +81,8 @@ impl Op {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Space {
-    /// What the rank gives. Never stored to, except where it is the output's memory.
+    /// What the rank gives, as it gave it: a step that reads here, and no other, reads a rank's own
+    /// contribution. (The laws hold with input and output apart, where nothing stores to it.)
     Input = 0,
     /// What the rank gets.
     Output,

@@ -93,6 +93,17 @@ fn a_message_of_another_length_or_type_is_a_mismatch() {
             assert!(matches!(error, Error::Mismatch { .. }), "{error}");
         }
     });
+    // Sent before the barrier and received after it, though the barrier does not use this link.
+    on_ranks(4, |comm| {
+        if comm.rank() == 0 {
+            comm.send(&[1_u32; 8], 2).unwrap();
+        }
+        comm.barrier().unwrap();
+        if comm.rank() == 2 {
+            let error = comm.recv(&mut [0_u32; 8], 0).unwrap_err();
+            assert!(matches!(error, Error::Mismatch { field: "sequence", .. }), "{error}");
+        }
+    });
     // Of a part that is longer than the other end says, not even the start is taken.
     on_ranks(2, |comm| {
         let [here, there] = if comm.rank() == 0 { [100_000, 0] } else { [0, 90_000] };
