@@ -4,6 +4,7 @@ use bytemuck::{Pod, Zeroable};
 use ringreduce::element::Order;
 use ringreduce::kernel::{Kernel, Turn};
 use ringreduce::memory::{Dst, Src};
+use ringreduce::schedule::Space;
 
 use crate::guarded::Guarded;
 
@@ -50,9 +51,15 @@ fn pairs_keep_their_order() {
                     let (to, local) = (out.buffer(), local.buffer());
                     let all = 0..12 * count;
                     let turn = Turn { last: true, order, own: true };
-                    let out = to.dst(all.clone()).streaming(streaming);
-                    let also = Some(local.dst(all.clone()));
-                    kernel.reduce(turn, out, also, local.src(all), Src::from(incoming.get()));
+                    let out = to.dst(Space::Output, all.clone()).streaming(streaming);
+                    let also = Some(local.dst(Space::Output, all.clone()));
+                    kernel.reduce(
+                        turn,
+                        out,
+                        also,
+                        local.src(Space::Output, all),
+                        Src::from(incoming.get()),
+                    );
                 }
                 let context = format!("{order:?}, {count} at {offset}");
                 out.assert_is(bytes(&want), ringreduce::DataType::U32, &context);
