@@ -28,6 +28,8 @@ pub mod plan;
 #[cfg(feature = "host")]
 pub mod rendezvous;
 pub mod schedule;
+#[cfg(feature = "host")]
+mod shared;
 pub mod sim;
 #[cfg(feature = "host")]
 mod sync;
@@ -39,3 +41,5 @@ pub use config::Transport;
 pub use element::{DataType, Element, ReduceOp, bf16, f16};
 #[cfg(feature = "host")]
 pub use error::{Error, Result};
+#[cfg(feature = "host")]
+pub use shared::Registered;

@@ -149,6 +149,14 @@ impl<'a> Buffer<'a> {
         }
     }
 
+    /// The addresses of what may be read, and of what may be stored to.
+    #[inline]
+    pub(crate) fn addresses(&self) -> (Range<usize>, Range<usize>) {
+        let input = self.input.addr() + self.readable.start;
+        let output = self.output.addr();
+        (input..input + self.readable.len(), output..output + self.writable.len())
+    }
+
     /// The local data at `range`.
     ///
     /// # Panics

@@ -1,7 +1,9 @@
 //! The communicator: the public verbs. Each checks its arguments, takes a plan and has it walked.
 //! May touch: everything below; the only room that applications see.
 
+mod registered;
 mod setup;
+mod share;
 mod verbs;
 
 use std::fmt;
@@ -11,14 +13,16 @@ use std::time::Duration;
 
 pub use setup::Builder;
 
-use crate::element::ReduceOp;
+use crate::element::{DataType, ReduceOp};
 use crate::error::{Error, Peer, Place, Result};
 use crate::exec::{self, Call, Halt, Stop, Wait};
 use crate::kernel::Kernel;
 use crate::link::{Fault, Frame, Links};
 use crate::memory::Buffer;
 use crate::plan::{Planner, Request};
+use crate::schedule::Collective;
 use crate::sync::Patience;
+use registered::{DirectCall, Registry};
 
 /// A group of ranks that call the same collectives in the same order.
 ///
@@ -37,6 +41,7 @@ pub struct Communicator {
     /// Bytes of the last cache; larger results are stored past it.
     cache: usize,
     abort: Arc<AtomicBool>,
+    registry: Registry,
     /// Calls made so far.
     sequence: u64,
     /// The first failure, after which nothing works any more.
@@ -107,7 +112,17 @@ impl Communicator {
 
     /// Walks the plan for `request` over `buffer`.
     fn run(&mut self, request: &Request, buffer: &Buffer<'_>) -> Result<()> {
-        let name = request.collective.name();
+        self.walk(request.collective.name(), 0, request, buffer)
+    }
+
+    /// The same, of a call of this name that is told from others by its `salt`.
+    fn walk(
+        &mut self,
+        name: &'static str,
+        salt: u64,
+        request: &Request,
+        buffer: &Buffer<'_>,
+    ) -> Result<()> {
         if let Some(first) = &self.broken {
             return Err(Error::Broken { call: name, first: first.clone() });
         }
@@ -117,26 +132,61 @@ impl Communicator {
         }
         let world = self.peers.len();
         let plan = self.planner.plan(request);
-        let frame =
-            Frame { len: 0, epoch: 0, sequence: self.sequence, fingerprint: plan.fingerprint };
+        let fingerprint = plan.fingerprint ^ salt;
+        let frame = Frame { len: 0, epoch: 0, sequence: self.sequence, fingerprint };
         let op = request.op.unwrap_or(ReduceOp::Max);
         let kernel = Kernel::select(request.dtype, op, world);
-        let streaming = request.count * request.dtype.size() >= self.cache;
-        let (schedule, partition) = (plan.schedule, plan.partition);
-        let call = Call { schedule, partition, frame, kernel, streaming };
         let wait = Wait::new(&self.patience, self.timeout, &self.abort);
-        exec::run(&call, buffer, &mut self.links, &wait).map_err(|halt| self.fail(name, halt))
+        let done = match self.registry.of(request, buffer) {
+            Some(found) => {
+                let direct =
+                    DirectCall { request, frame, kernel, me: self.rank, cache: self.cache };
+                self.registry.run(&direct, &found, buffer, &mut self.links, &wait)
+            }
+            None => {
+                self.registry.passes_by(self.sequence);
+                let streaming = request.count * request.dtype.size() >= self.cache;
+                let (schedule, partition) = (plan.schedule, plan.partition);
+                let call = Call { schedule, partition, frame, kernel, streaming };
+                exec::run(&call, buffer, &mut self.links, &wait).map_err(|halt| {
+                    let peer = self.registry.elsewhere(self.sequence, self.rank);
+                    peer.map_or(halt, |peer| Halt {
+                        stop: Stop::Memory { registered: false },
+                        step: 0,
+                        peer,
+                    })
+                })
+            }
+        };
+        done.map_err(|halt| self.fail(name, halt))
+    }
+
+    /// A barrier, as part of the call `name`.
+    fn meet_in(&mut self, name: &'static str) -> Result<()> {
+        let (collective, dtype) = (Collective::Barrier, DataType::U8);
+        let request = Request { collective, count: 1, dtype, op: Some(ReduceOp::Max) };
+        self.walk(name, 0, &request, &Buffer::in_place(&mut [0]))
+    }
+
+    /// Where this rank is, for an error.
+    fn place(&self, operation: &'static str, step: usize) -> Box<Place> {
+        let (rank, host) = (self.rank, self.host().to_owned());
+        Box::new(Place { rank, host, operation, sequence: self.sequence, step })
     }
 
     #[cold]
     fn fail(&mut self, operation: &'static str, halt: Halt) -> Error {
         let Halt { stop, step, peer } = halt;
-        let (rank, host) = (self.rank, self.host().to_owned());
-        let at = Box::new(Place { rank, host, operation, sequence: self.sequence, step });
+        let at = self.place(operation, step);
         let peer = Box::new(self.peers[peer].clone());
         let error = match stop {
             Stop::Aborted => Error::Aborted { at },
             Stop::Timeout(after) => Error::Timeout { at, peer, after },
+            Stop::Memory { registered } => {
+                let name = |yes| if yes { "registered" } else { "not registered" }.to_string();
+                let (ours, theirs) = (name(registered), name(!registered));
+                Error::Mismatch { at, peer, field: "the buffer", ours, theirs }
+            }
             Stop::Fault(Fault::Lost(evidence)) => Error::PeerLost { at, peer, evidence },
             Stop::Fault(Fault::Mismatch { field: "fingerprint", ours, theirs }) => {
                 let field = "the digest of collective, type, operation, count and root";
@@ -148,9 +198,16 @@ impl Communicator {
                 Error::Mismatch { at, peer, field, ours, theirs }
             }
         };
-        self.broken = Some(error.to_string());
-        // The neighbours learn by the closing of the links that this rank has failed.
+        self.give_up(error)
+    }
+
+    /// Nothing works any more, because of `error`.
+    #[cold]
+    fn give_up(&mut self, error: Error) -> Error {
+        self.broken.get_or_insert_with(|| error.to_string());
+        // The others learn by the closing of the links that this rank has failed.
         self.links = Links::new(self.peers.len());
+        self.registry.close();
         error
     }
 }

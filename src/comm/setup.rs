@@ -6,6 +6,8 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use super::Communicator;
+use super::registered::Registry;
+use super::share::Host;
 use crate::config::{Config, Transport};
 use crate::error::{Error, Peer, Result};
 use crate::link::tcp::{self, Settings, tune};
@@ -184,6 +186,7 @@ impl Communicator {
                 links[to].add_rx(from, rx);
             }
         }
+        let board = (n > 1).then(|| Host::threads(n));
         let make = |((rank, links), planner)| Self {
             rank,
             local_rank: rank,
@@ -195,6 +198,10 @@ impl Communicator {
             timeout,
             cache,
             abort: Arc::new(AtomicBool::new(false)),
+            registry: Registry::new(match &board {
+                Some(board) => Host::Threads(Arc::clone(board)),
+                None => Host::Apart,
+            }),
             sequence: 0,
             broken: None,
         };
@@ -213,6 +220,7 @@ impl Communicator {
         let rank = meeting.rank;
         let planner = Planner::new(ring, rank as u32, slots, least);
         let links = connect(&mut meeting, &planner, config, slots, deadline)?;
+        let apart = meeting.needs_tcp() || meeting.size() == 1;
         Ok(Self {
             rank,
             local_rank: meeting.local_rank(),
@@ -224,6 +232,7 @@ impl Communicator {
             timeout: config.timeout,
             cache: last_level_cache(),
             abort: Arc::new(AtomicBool::new(false)),
+            registry: Registry::new(if apart { Host::Apart } else { Host::Processes }),
             sequence: 0,
             broken: None,
         })

@@ -1,5 +1,6 @@
-//! A mapping that a link's slots live in: anonymous for the threads of one process, a sealed memfd
-//! for two processes. Nothing has a name, so nothing is left behind, whatever dies.
+//! A mapping that a link's slots or registered buffers live in: anonymous for the threads of one
+//! process, a sealed memfd for several. Nothing has a name, so nothing is left behind, whatever
+//! dies.
 //! May touch: nix. Unsafe: mapping and unmapping.
 #![allow(unsafe_code)]
 
@@ -40,22 +41,29 @@ impl Region {
         Ok(Self { start, len })
     }
 
-    /// Memory that another process can map too, by the descriptor returned with it. It is
-    /// allocated and sealed: neither side can shrink it under the other.
+    /// Memory that another process can map too, by the descriptor returned with it.
     pub(crate) fn shared(len: NonZeroUsize) -> Result<(Self, OwnedFd)> {
+        let fd = Self::create(len)?;
+        Ok((Self::map(fd.as_fd(), len)?, fd))
+    }
+
+    /// Memory that any process can map that has the descriptor. It is allocated and sealed: nobody
+    /// can shrink it under another.
+    pub(crate) fn create(len: NonZeroUsize) -> Result<OwnedFd> {
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
         let fd = memfd_create(c"ringreduce", flags).map_err(|e| Error::io("memfd_create", e))?;
         let size = i64::try_from(len.get())
-            .map_err(|_| Error::io("sizing a link", nix::errno::Errno::EFBIG))?;
+            .map_err(|_| Error::io("sizing shared memory", nix::errno::Errno::EFBIG))?;
         fallocate(fd.as_fd(), FallocateFlags::empty(), 0, size)
             .map_err(|e| Error::io(format!("allocating {len} bytes of shared memory"), e))?;
         let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
         fcntl(fd.as_fd(), FcntlArg::F_ADD_SEALS(seals))
-            .map_err(|e| Error::io("sealing a link's memory", e))?;
-        Ok((Self::map(fd.as_fd(), len)?, fd))
+            .map_err(|e| Error::io("sealing shared memory", e))?;
+        Ok(fd)
     }
 
-    /// Maps what the peer made by [`Self::shared`], after checking that it is what was agreed.
+    /// Maps what was made by [`Self::create`], here or by the peer, after checking that it is what
+    /// was agreed.
     pub(crate) fn open(fd: BorrowedFd<'_>, len: NonZeroUsize, peer: &str) -> Result<Self> {
         let refuse = |reason: String| Error::Handshake { peer: peer.into(), reason };
         let seals = fcntl(fd, FcntlArg::F_GET_SEALS)
