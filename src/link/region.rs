@@ -9,10 +9,12 @@ use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
+use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use nix::sys::stat::fstat;
+use nix::unistd::{SysconfVar, sysconf};
 
 use crate::error::{Error, Result};
 
@@ -52,8 +54,11 @@ impl Region {
     pub(crate) fn create(len: NonZeroUsize) -> Result<OwnedFd> {
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
         let fd = memfd_create(c"ringreduce", flags).map_err(|e| Error::io("memfd_create", e))?;
-        let size = i64::try_from(len.get())
-            .map_err(|_| Error::io("sizing shared memory", nix::errno::Errno::EFBIG))?;
+        // The kernel would try, and kill somebody when nothing is left.
+        let possible = |size: &i64| memory().is_none_or(|most| *size <= most);
+        let size = i64::try_from(len.get()).ok().filter(possible).ok_or_else(|| {
+            Error::io(format!("allocating {len} bytes of shared memory"), Errno::ENOMEM)
+        })?;
         fallocate(fd.as_fd(), FallocateFlags::empty(), 0, size)
             .map_err(|e| Error::io(format!("allocating {len} bytes of shared memory"), e))?;
         let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
@@ -105,6 +110,12 @@ impl Drop for Region {
             tracing::warn!("unmapping a link: {e}");
         }
     }
+}
+
+/// Bytes of memory that this machine has.
+fn memory() -> Option<i64> {
+    let pages = sysconf(SysconfVar::_PHYS_PAGES).ok()??;
+    pages.checked_mul(sysconf(SysconfVar::PAGE_SIZE).ok()??)
 }
 
 #[cfg(test)]
