@@ -178,6 +178,9 @@ impl Communicator {
     fn fail(&mut self, operation: &'static str, halt: Halt) -> Error {
         let Halt { stop, step, peer } = halt;
         let at = self.place(operation, step);
+        if peer != self.rank {
+            self.registry.blame(peer);
+        }
         let peer = Box::new(self.peers[peer].clone());
         let error = match stop {
             Stop::Aborted => Error::Aborted { at },

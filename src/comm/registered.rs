@@ -114,6 +114,13 @@ impl Registry {
         (0..control.size()).find(|&rank| rank != me && control.is_direct(rank, sequence))
     }
 
+    /// Tells the others on whom this rank gives up.
+    pub(super) fn blame(&self, culprit: usize) {
+        if let Some(control) = &self.control {
+            control.give_up(culprit);
+        }
+    }
+
     /// Nothing works any more: the others shall know.
     pub(super) fn close(&mut self) {
         self.control = None;

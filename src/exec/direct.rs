@@ -108,7 +108,15 @@ impl Call<'_> {
     /// After a failure: the others' late reads and writes shall not meet the user's.
     pub(crate) fn withdraw(&self) {
         let window = self.window();
-        for Span { live, at } in std::iter::once(&self.input).chain(&self.output) {
+        if window.is_empty() {
+            return;
+        }
+        let other = |output: &&Span<'_>| {
+            !(std::ptr::eq(output.live, self.input.live) && output.at == self.input.at)
+        };
+        for Span { live, at } in
+            std::iter::once(&self.input).chain(self.output.iter().filter(other))
+        {
             live.withdraw(at + window.start..at + window.end);
         }
     }
@@ -287,16 +295,23 @@ impl Walk<'_> {
     /// Can all others still come? Whoever is there already may leave.
     fn all_come(&mut self, step: usize) -> Result<(), (Stop, usize)> {
         let (me, size) = (self.call.me, self.control.size());
+        let control = &*self.control;
         for peer in (me + 1..size).chain(0..me) {
-            if self.control.is_elsewhere(peer, self.call.claim.sequence) {
+            if control.reached(peer, step == DONE) {
+                continue;
+            }
+            if control.is_elsewhere(peer, self.call.claim.sequence) {
                 return Err((Stop::Memory { registered: true }, peer));
             }
-            let lost = match self.control.is_closed(peer) {
-                true => Err(Fault::Lost("it closed its communicator".into())),
-                false => self.links.check_alive(peer),
+            let lost = match (control.is_closed(peer), control.given_up_by(peer)) {
+                (true, _) => Err(Fault::Lost("it closed its communicator".into())),
+                // Only neighbours see a rank die; they tell the others.
+                (false, Some(by)) => Err(Fault::Lost(format!("rank {by} gave up on it"))),
+                (false, None) => self.links.check_alive(peer),
             };
+            // It may have got there just before it left.
             if let Err(fault) = lost
-                && !self.control.reached(peer, step == DONE)
+                && !control.reached(peer, step == DONE)
             {
                 return Err((Stop::Fault(fault), peer));
             }

@@ -213,3 +213,95 @@ fn release(start: NonNull<u8>, len: usize) {
         taken.swap_remove(at);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    /// Two ranks' buffers of three pages, both seen from this process: as each sees its own, and
+    /// how the other sees it.
+    fn two() -> [Live; 2] {
+        let len = NonZeroUsize::new(3 * page()).unwrap();
+        let fds = [Region::create(len).unwrap(), Region::create(len).unwrap()];
+        let open = |fd: &std::os::fd::OwnedFd| {
+            Arc::new(Region::open(fd.as_fd(), len, "this process").unwrap())
+        };
+        let part = |fd| Part { region: open(fd), pages: 0..len.get() };
+        [0, 1].map(|me| {
+            let parts = fds.iter().map(part).collect();
+            Live::allocated(1, me, len.get(), open(&fds[me]), parts).unwrap()
+        })
+    }
+
+    fn write(live: &Live, rank: usize, at: usize, byte: u8) {
+        let mut dst = live.dst(rank, at..at + 1);
+        // SAFETY: one byte of a mapping that nobody else uses now.
+        unsafe { dst.ptr().write(byte) };
+    }
+
+    fn read(live: &Live, rank: usize, at: usize) -> u8 {
+        let src = live.src(rank, at..at + 1);
+        // SAFETY: as above.
+        unsafe { src.ptr().read() }
+    }
+
+    #[test]
+    fn what_is_withdrawn_keeps_its_contents_and_nobody_else_reaches_it() {
+        let [ours, theirs] = two();
+        let page = page();
+        for at in [5, page + 5, 2 * page + 5] {
+            write(&theirs, 0, at, 7);
+            assert_eq!(read(&ours, 0, at), 7);
+        }
+        ours.withdraw(page..2 * page);
+        for at in [5, page + 5, 2 * page + 5] {
+            assert_eq!(read(&ours, 0, at), 7);
+            write(&theirs, 0, at, 8);
+            let reached = at / page != 1;
+            assert_eq!(read(&ours, 0, at), if reached { 8 } else { 7 }, "{at}");
+        }
+        write(&ours, 0, page, 9);
+        assert_eq!(read(&theirs, 0, page), 0);
+        write(&theirs, 1, 0, 3);
+        assert_eq!(read(&ours, 1, 0), 3, "the other's own buffer stays shared");
+    }
+
+    #[test]
+    fn a_window_is_the_whole_pages_that_all_ranks_have() {
+        let [mut live, _other] = two();
+        let page = page();
+        let pages = |live: &mut Live, ranges: [Range<usize>; 2]| {
+            live.parts.iter_mut().zip(ranges).for_each(|(part, pages)| part.pages = pages);
+        };
+        pages(&mut live, [0..3 * page - 10, 0..3 * page - 10]);
+        // The last page is all the buffer's, although the buffer ends inside.
+        assert_eq!(live.window(0..3 * page - 10), 0..3 * page - 10);
+        assert_eq!(live.window(1..3 * page - 10), page..3 * page - 10);
+        assert_eq!(live.window(0..3 * page - 11), 0..2 * page);
+        assert!(live.window(1..2 * page - 1).is_empty());
+        assert!(live.window(7..9).is_empty());
+        // Another rank's pages begin elsewhere.
+        pages(&mut live, [0..2 * page, 100..100 + 2 * page]);
+        assert_eq!(live.window(0..3 * page - 10), 100..2 * page);
+        assert_eq!(live.window(101..3 * page - 10), page + 100..2 * page);
+        assert_eq!(live.window(0..2 * page - 1), 100..page);
+        // One has none at all.
+        pages(&mut live, [0..2 * page, 2000..2000]);
+        assert!(live.window(0..3 * page - 10).is_empty());
+    }
+
+    #[test]
+    fn no_memory_is_registered_twice() {
+        let [live, _other] = two();
+        // SAFETY: the mapping, as plain numbers.
+        let buf = unsafe { NonNull::slice_from_raw_parts(live.start(), live.len()).as_ref() };
+        for part in [buf, &buf[..1], &buf[100..]] {
+            let error = Live::is_free(part).unwrap_err().to_string();
+            assert!(error.contains("registered already"), "{error}");
+        }
+        assert!(Live::is_free(&buf[..0]).is_ok());
+        assert!(Live::is_free(&[1, 2, 3]).is_ok());
+    }
+}

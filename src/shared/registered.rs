@@ -22,8 +22,8 @@ use crate::error::Result;
 /// which becomes ordinary memory again, with its contents, when this is dropped. Each rank drops it
 /// when it likes. It may outlive its communicator, and is then a slice and nothing else.
 ///
-/// **Never forget it** (`mem::forget`) and free the memory: that is sound, but a later buffer at the
-/// same address would be taken for this one, and get wrong results.
+/// **Never forget it** (`mem::forget`) and free the memory: that is sound, but a later buffer at
+/// the same address would be taken for this one, and get wrong results.
 ///
 /// **fork**: parent and child share its pages, so that a child sees what the collectives of the
 /// parent do there, and the parent what the child writes. A child should only read it, or better

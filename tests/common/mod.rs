@@ -1,4 +1,5 @@
 //! Worlds of thread ranks, and inputs whose reductions are known exactly.
+#![allow(dead_code, reason = "not every test uses all of it")]
 
 use bytemuck::Zeroable;
 use ringreduce::{Communicator, Element, ReduceOp, bf16, f16};

@@ -139,5 +139,6 @@ pub(crate) const UNSAFE: &[(&str, &str)] = &[
     ("src/shared/pages.rs", "mapping over the user's memory"),
     ("src/shared/registered.rs", "slices of mapped memory"),
     ("src/sync.rs", "futex and membarrier"),
+    ("tests/allocations.rs", "an allocator that counts"),
     ("tests/links/walk.rs", "fills and reads views of slots"),
 ];
