@@ -6,7 +6,8 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use ringreduce::kernel::{Kernel, copy};
+use ringreduce::element::Order;
+use ringreduce::kernel::{Kernel, Turn, copy};
 use ringreduce::memory::{Buffer, Dst, Src};
 use ringreduce::{DataType, ReduceOp};
 
@@ -93,17 +94,18 @@ fn race<const N: usize>(len: usize, competitors: [&dyn Fn(&mut Memory); N]) -> [
     })
 }
 
-fn reduce(kernel: &Kernel, memory: &mut Memory, both: bool) {
+fn reduce(kernel: &Kernel<'_>, memory: &mut Memory, both: bool) {
     let all = 0..memory.len;
     let incoming = Src::from(&*memory.incoming.get(memory.len));
     let also = Buffer::in_place(memory.also.get(memory.len));
     let local = Buffer::in_place(memory.local.get(memory.len));
     let second = both.then(|| also.dst(all.clone()));
-    kernel.reduce(true, local.dst(all.clone()), second, local.src(all), incoming);
+    let turn = Turn { last: true, order: Order::IncomingFirst, own: true };
+    kernel.reduce(turn, local.dst(all.clone()), second, local.src(all), incoming);
 }
 
 fn measure(len: usize, dtype: DataType, op: ReduceOp) {
-    let kernel = Kernel::select(dtype, op, 4);
+    let Some(kernel) = Kernel::select(dtype, op, 4) else { return };
     let [limit, ours, both] = race(
         len,
         [

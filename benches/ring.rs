@@ -8,7 +8,8 @@
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-use ringreduce::kernel::{self, Kernel};
+use ringreduce::element::Order;
+use ringreduce::kernel::{self, Kernel, Turn};
 use ringreduce::link::{Frame, Rx, Tx, loopback};
 use ringreduce::memory::{Dst, Src};
 use ringreduce::partition::SlotShape;
@@ -23,7 +24,7 @@ struct ByHand {
     size: usize,
     tx: Box<dyn Tx>,
     rx: Box<dyn Rx>,
-    kernel: Kernel,
+    kernel: Kernel<'static>,
     yields: bool,
 }
 
@@ -84,7 +85,8 @@ impl ByHand {
             // coincide with the source beside it.
             let store = unsafe { Dst::new(local.ptr().cast_mut(), len) };
             let also = (hop == n - 1).then_some(store);
-            self.kernel.reduce(hop == n - 1, self.tx.reserve(len), also, local, self.rx.peek(len));
+            let turn = Turn { last: hop == n - 1, order: Order::IncomingFirst, own: true };
+            self.kernel.reduce(turn, self.tx.reserve(len), also, local, self.rx.peek(len));
             self.tx.commit(&frame).expect("a link between threads");
             self.rx.release();
         } else if hop < 2 * n - 2 {
@@ -102,7 +104,7 @@ fn by_hand(size: usize) -> Vec<ByHand> {
     let (mut txs, mut rxs): (Vec<_>, Vec<_>) =
         (0..size).map(|_| loopback::pair(SLOTS).expect("memory for a link")).unzip();
     rxs.rotate_right(1);
-    let kernel = Kernel::select(DataType::F32, ReduceOp::Sum, size);
+    let kernel = Kernel::select(DataType::F32, ReduceOp::Sum, size).expect("sums of floats");
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let links = txs.drain(..).zip(rxs).enumerate();
     links

@@ -35,10 +35,13 @@ pub mod sim;
 mod sync;
 
 #[cfg(feature = "host")]
-pub use comm::{AbortHandle, Builder, Communicator};
+pub use comm::{AbortHandle, Builder, Communicator, FoldOrder};
 #[cfg(feature = "host")]
 pub use config::Transport;
-pub use element::{DataType, Element, ReduceOp, bf16, f16};
+pub use element::{
+    Complex, DataType, Element, F8E4M3, F8E5M2, LocF32, LocF64, LocI32, LocI64, ReduceOp,
+    Reduction, bf16, f16,
+};
 #[cfg(feature = "host")]
 pub use error::{Error, Result};
 #[cfg(feature = "host")]

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::element::{DataType, ReduceOp};
+use crate::element::{DataType, Kind, Reduction};
 use crate::partition::{Partition, SlotShape};
 use crate::schedule::{Collective, Ring, Schedule};
 
@@ -20,7 +20,18 @@ pub struct Request {
     /// Their type.
     pub dtype: DataType,
     /// How they reduce, if they do.
-    pub op: Option<ReduceOp>,
+    pub op: Option<Reduction>,
+}
+
+impl Request {
+    /// Bytes of one element, which is of the user's making if the reduction is.
+    #[must_use]
+    pub fn element_size(&self) -> usize {
+        match self.op.map(Reduction::kind) {
+            Some(Kind::User(_, size)) => size,
+            _ => self.dtype.size(),
+        }
+    }
 }
 
 /// What to walk for a call.
@@ -115,7 +126,8 @@ impl Planner {
     }
 
     fn cut(&self, request: &Request, schedule: &Schedule) -> Partition {
-        let (count, size, chunks) = (request.count, request.dtype.size(), schedule.chunks as usize);
+        let (count, size, chunks) =
+            (request.count, request.element_size(), schedule.chunks as usize);
         match request.collective {
             Collective::ReduceScatter | Collective::AllGather => {
                 Partition::exact(count, size, chunks, self.slots)
@@ -132,12 +144,24 @@ impl Planner {
             Collective::Broadcast { root } => (4, root),
             Collective::Barrier => (5, 0),
         };
-        let op = request.op.map_or(0, |op| op as u64 + 1);
+        let (op, of_it) = match request.op.map(Reduction::kind) {
+            None => (0, 0),
+            Some(Kind::Plain(op)) => (op as u64 + 1, 0),
+            Some(Kind::PreMulSum(_, scalar)) => (254, digest(&scalar)),
+            Some(Kind::User(function, size)) => (255, mix(function ^ size as u64)),
+        };
         let what = kind | (request.dtype as u64) << 8 | op << 16 | u64::from(root) << 32;
+        let what = mix(what) ^ of_it;
         let shape = (self.slots.bytes as u64) << 16 | self.slots.capacity as u64;
         // The algorithm is one, the ring; which ring is part of `way`.
-        mix(mix(mix(mix(what) ^ request.count as u64) ^ shape) ^ self.way)
+        mix(mix(mix(what ^ request.count as u64) ^ shape) ^ self.way)
     }
+}
+
+/// A digest of bytes: the same on every machine.
+#[must_use]
+pub(crate) fn digest(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(bytes.len() as u64, |digest, &byte| mix(digest ^ u64::from(byte)))
 }
 
 /// The finaliser of splitmix64 (Steele, Lea, Flood, OOPSLA 2014): every bit in moves half of those
@@ -152,7 +176,7 @@ pub(crate) const fn mix(x: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::{Planner, Request};
-    use crate::element::{DataType, ReduceOp};
+    use crate::element::{DataType, ReduceOp, Reduction};
     use crate::partition::SlotShape;
     use crate::schedule::{Collective, Ring};
 
@@ -164,13 +188,18 @@ mod tests {
             collective: Collective::AllReduce,
             count: 10,
             dtype: DataType::F32,
-            op: Some(ReduceOp::Sum),
+            op: Some(ReduceOp::Sum.into()),
         };
         let others = [
             base,
             Request { count: 11, ..base },
             Request { dtype: DataType::F64, ..base },
-            Request { op: Some(ReduceOp::Max), ..base },
+            Request { op: Some(ReduceOp::Max.into()), ..base },
+            Request { op: Some(Reduction::premul_sum(2.0_f32)), ..base },
+            Request { op: Some(Reduction::premul_sum(3.0_f32)), ..base },
+            Request { op: Some(Reduction::user(1, 4)), ..base },
+            Request { op: Some(Reduction::user(2, 4)), ..base },
+            Request { op: Some(Reduction::user(1, 8)), ..base },
             Request { op: None, ..base },
             Request { collective: Collective::ReduceScatter, ..base },
             Request { collective: Collective::Broadcast { root: 0 }, ..base },

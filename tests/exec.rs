@@ -70,7 +70,7 @@ impl World<'_> {
             schedule: &self.schedules[rank],
             partition: self.partition,
             frame: Frame { len: 0, epoch: 0, sequence: 1, fingerprint: 2 },
-            kernel: Kernel::select(DataType::U32, ReduceOp::Sum, self.size()),
+            kernel: Kernel::select(DataType::U32, ReduceOp::Sum, self.size()).unwrap(),
             streaming: false,
         };
         let abort = AtomicBool::new(false);

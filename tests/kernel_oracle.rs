@@ -4,7 +4,8 @@
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
-use ringreduce::kernel::{Kernel, Level};
+use ringreduce::element::Order;
+use ringreduce::kernel::{Kernel, Level, Turn};
 use ringreduce::memory::{Buffer, Src};
 use ringreduce::{Element, ReduceOp, bf16, f16};
 
@@ -21,7 +22,7 @@ fn scalar<T: Element>(
     let mut out = vec![T::zeroed(); local.len()];
     let len = size_of_val(local);
     Kernel::select_for(Level::Scalar, T::DTYPE, op, world).unwrap().reduce(
-        last,
+        Turn { last, order: Order::IncomingFirst, own: true },
         Buffer::in_place(bytemuck::cast_slice_mut(&mut out)).dst(0..len),
         None,
         Src::from(bytemuck::cast_slice(local)),

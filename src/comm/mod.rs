@@ -1,6 +1,7 @@
 //! The communicator: the public verbs. Each checks its arguments, takes a plan and has it walked.
 //! May touch: everything below; the only room that applications see.
 
+mod by;
 mod registered;
 mod setup;
 mod share;
@@ -11,9 +12,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+pub use by::FoldOrder;
 pub use setup::Builder;
 
-use crate::element::{DataType, ReduceOp};
+use crate::element::{DataType, ReduceOp, Reduction};
 use crate::error::{Error, Peer, Place, Result};
 use crate::exec::{self, Call, Halt, Stop, Wait};
 use crate::kernel::Kernel;
@@ -110,18 +112,43 @@ impl Communicator {
         AbortHandle(Arc::clone(&self.abort))
     }
 
-    /// Walks the plan for `request` over `buffer`.
+    /// Walks the plan for `request` over `buffer`, with the kernel of this library for it.
     fn run(&mut self, request: &Request, buffer: &Buffer<'_>) -> Result<()> {
-        self.walk(request.collective.name(), 0, request, buffer)
+        self.run_as(request.collective.name(), 0, request, buffer)
     }
 
-    /// The same, of a call of this name that is told from others by its `salt`.
-    fn walk(
+    /// The same, as part of the call `name`, which is told from others by its `salt`.
+    fn run_as(
         &mut self,
         name: &'static str,
         salt: u64,
         request: &Request,
         buffer: &Buffer<'_>,
+    ) -> Result<()> {
+        // What does not reduce needs no kernel, and gets the cheapest.
+        let (dtype, op) =
+            request.op.map_or((DataType::U8, ReduceOp::Max.into()), |op| (request.dtype, op));
+        let Some(kernel) = Kernel::select(dtype, op, self.size()) else {
+            let (given, defined) = (format!("{op} of {dtype}"), Reduction::defined_for(dtype));
+            let expected = format!("one of {defined}");
+            return Err(Error::Argument { call: name, argument: "op", given, expected });
+        };
+        self.walk_as(name, salt, request, buffer, kernel)
+    }
+
+    /// Walks the plan for `request` over `buffer`.
+    fn walk(&mut self, request: &Request, buffer: &Buffer<'_>, kernel: Kernel<'_>) -> Result<()> {
+        self.walk_as(request.collective.name(), 0, request, buffer, kernel)
+    }
+
+    /// The same, as [`Self::run_as`].
+    fn walk_as(
+        &mut self,
+        name: &'static str,
+        salt: u64,
+        request: &Request,
+        buffer: &Buffer<'_>,
+        kernel: Kernel<'_>,
     ) -> Result<()> {
         if let Some(first) = &self.broken {
             return Err(Error::Broken { call: name, first: first.clone() });
@@ -134,8 +161,12 @@ impl Communicator {
         let plan = self.planner.plan(request);
         let fingerprint = plan.fingerprint ^ salt;
         let frame = Frame { len: 0, epoch: 0, sequence: self.sequence, fingerprint };
-        let op = request.op.unwrap_or(ReduceOp::Max);
-        let kernel = Kernel::select(request.dtype, op, world);
+        let bytes = request.count * request.element_size();
+        if world == 1 && request.op.is_some() {
+            // Nobody to reduce with: the result is what the reduction makes of one contribution.
+            kernel.fold(true, &mut [buffer.dst(0..bytes)], &[buffer.src(0..bytes)]);
+            return Ok(());
+        }
         let wait = Wait::new(&self.patience, self.timeout, &self.abort);
         let done = match self.registry.of(request, buffer) {
             Some(found) => {
@@ -145,7 +176,7 @@ impl Communicator {
             }
             None => {
                 self.registry.passes_by(self.sequence);
-                let streaming = request.count * request.dtype.size() >= self.cache;
+                let streaming = bytes >= self.cache;
                 let (schedule, partition) = (plan.schedule, plan.partition);
                 let call = Call { schedule, partition, frame, kernel, streaming };
                 exec::run(&call, buffer, &mut self.links, &wait).map_err(|halt| {
@@ -164,8 +195,8 @@ impl Communicator {
     /// A barrier, as part of the call `name`.
     fn meet_in(&mut self, name: &'static str) -> Result<()> {
         let (collective, dtype) = (Collective::Barrier, DataType::U8);
-        let request = Request { collective, count: 1, dtype, op: Some(ReduceOp::Max) };
-        self.walk(name, 0, &request, &Buffer::in_place(&mut [0]))
+        let request = Request { collective, count: 1, dtype, op: None };
+        self.run_as(name, 0, &request, &Buffer::in_place(&mut [0]))
     }
 
     /// Where this rank is, for an error.
@@ -201,17 +232,23 @@ impl Communicator {
                 Error::Mismatch { at, peer, field, ours, theirs }
             }
         };
-        self.give_up(error)
+        self.broken_by(error)
     }
 
-    /// Nothing works any more, because of `error`.
+    /// After `error` nothing works any more.
     #[cold]
-    fn give_up(&mut self, error: Error) -> Error {
-        self.broken.get_or_insert_with(|| error.to_string());
+    fn broken_by(&mut self, error: Error) -> Error {
+        self.give_up(error.to_string());
+        error
+    }
+
+    /// After this nothing works any more.
+    #[cold]
+    fn give_up(&mut self, first: impl Into<String>) {
+        self.broken.get_or_insert_with(|| first.into());
         // The others learn by the closing of the links that this rank has failed.
         self.links = Links::new(self.peers.len());
         self.registry.close();
-        error
     }
 }
 

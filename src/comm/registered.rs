@@ -17,6 +17,7 @@ use crate::element::{DataType, Element};
 use crate::error::{Error, Result};
 use crate::exec::direct::{self, Span};
 use crate::exec::{Halt, Wait};
+use crate::kernel::Kernel;
 use crate::link::region::Region;
 use crate::link::{Frame, Links};
 use crate::memory::Buffer;
@@ -131,7 +132,7 @@ impl Registry {
 pub(super) struct DirectCall<'a> {
     pub(super) request: &'a Request,
     pub(super) frame: Frame,
-    pub(super) kernel: crate::kernel::Kernel,
+    pub(super) kernel: Kernel<'a>,
     pub(super) me: usize,
     /// Bytes of the last cache.
     pub(super) cache: usize,
@@ -161,13 +162,14 @@ impl Registry {
             collective: request.collective,
             me,
             bytes,
+            element: request.element_size(),
             claim: Claim { sequence: frame.sequence, fingerprint },
             kernel,
             streaming: bytes * control.size() >= cache,
             input: Span { live: &input.0, at: input.1 },
             output: output.as_ref().map(|(live, at)| Span { live, at: *at }),
         };
-        direct::run(&call, buffer, control, links, wait).inspect_err(|_| call.withdraw())
+        direct::run(&call, buffer, control, links, wait)
     }
 }
 
@@ -222,7 +224,7 @@ impl Communicator {
         };
         let live = own
             .and_then(|own| Live::allocated(self.registry.count, self.rank, bytes, own, parts))
-            .map_err(|error| self.give_up(error))?;
+            .map_err(|error| self.broken_by(error))?;
         let registered = Registered::allocated(live, len);
         self.enter(&registered);
         Ok(registered)
@@ -248,7 +250,7 @@ impl Communicator {
         let parts = self.parts(NAME, &fd, &records)?;
         let registered =
             Registered::adopted(self.registry.count, self.rank, buf, fd.as_fd(), parts)
-                .map_err(|error| self.give_up(error))?;
+                .map_err(|error| self.broken_by(error))?;
         self.enter(&registered);
         Ok(registered)
     }
@@ -274,7 +276,7 @@ impl Communicator {
         let request = Request { collective, count: WORDS, dtype, op: None };
         // Told from everybody's all-gather by its salt.
         let buffer = &Buffer::in_place(bytemuck::cast_slice_mut(&mut all));
-        self.walk(mine.call, u64::from(u32::from_le_bytes(*b"regi")), &request, buffer)?;
+        self.run_as(mine.call, u64::from(u32::from_le_bytes(*b"regi")), &request, buffer)?;
         let fd = fd?;
         let records: Vec<_> = all.chunks_exact(WORDS).map(Record::decode).collect();
         for (peer, theirs) in records.iter().enumerate() {
@@ -301,7 +303,7 @@ impl Communicator {
         }
         if self.registry.control.is_none() {
             let len = Control::footprint();
-            let mine = Region::create(len).map_err(|error| self.give_up(error))?;
+            let mine = Region::create(len).map_err(|error| self.broken_by(error))?;
             let regions = self.share(name, &mine, &vec![len; records.len()])?;
             self.registry.control = Some(Control::new(self.rank, regions));
             // From now on a call over links is told from one that goes without.

@@ -10,6 +10,7 @@ use super::registered::Registry;
 use super::share::Host;
 use crate::config::{Config, Transport};
 use crate::error::{Error, Peer, Result};
+use crate::exec::direct::MOST_RANKS;
 use crate::link::tcp::{self, Settings, tune};
 use crate::link::{Links, loopback, shm};
 use crate::partition::SlotShape;
@@ -186,7 +187,7 @@ impl Communicator {
                 links[to].add_rx(from, rx);
             }
         }
-        let board = (n > 1).then(|| Host::threads(n));
+        let board = (2..=MOST_RANKS).contains(&n).then(|| Host::threads(n));
         let make = |((rank, links), planner)| Self {
             rank,
             local_rank: rank,
@@ -220,7 +221,7 @@ impl Communicator {
         let rank = meeting.rank;
         let planner = Planner::new(ring, rank as u32, slots, least);
         let links = connect(&mut meeting, &planner, config, slots, deadline)?;
-        let apart = meeting.needs_tcp() || meeting.size() == 1;
+        let apart = meeting.needs_tcp() || !(2..=MOST_RANKS).contains(&meeting.size());
         Ok(Self {
             rank,
             local_rank: meeting.local_rank(),

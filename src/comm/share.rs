@@ -58,7 +58,7 @@ impl Communicator {
             Host::Apart | Host::Processes => self.hand_round(name, mine, lens),
         };
         // The others wait for what can't come any more: let them know.
-        shared.map_err(|error| self.give_up(error))
+        shared.map_err(|error| self.broken_by(error))
     }
 
     fn post(

@@ -4,7 +4,7 @@
 use bytemuck::{cast_slice, cast_slice_mut};
 
 use super::Communicator;
-use crate::element::{DataType, Element, ReduceOp};
+use crate::element::{DataType, Element, ReduceOp, Reduction};
 use crate::error::{Error, Result};
 use crate::memory::Buffer;
 use crate::plan::Request;
@@ -54,7 +54,11 @@ impl Communicator {
     ///
     /// # Errors
     /// If a peer is lost, makes another call or does not come before the timeout.
-    pub fn all_reduce<T: Element>(&mut self, buf: &mut [T], op: ReduceOp) -> Result<()> {
+    pub fn all_reduce<T: Element>(
+        &mut self,
+        buf: &mut [T],
+        op: impl Into<Reduction>,
+    ) -> Result<()> {
         self.all_reduce_bytes(cast_slice_mut(buf), T::DTYPE, op)
     }
 
@@ -66,10 +70,10 @@ impl Communicator {
         &mut self,
         buf: &mut [u8],
         dtype: DataType,
-        op: ReduceOp,
+        op: impl Into<Reduction>,
     ) -> Result<()> {
         let count = count(ALL_REDUCE, "buf", buf.len(), dtype)?;
-        let request = Request { collective: ALL_REDUCE, count, dtype, op: Some(op) };
+        let request = Request { collective: ALL_REDUCE, count, dtype, op: Some(op.into()) };
         self.run(&request, &Buffer::in_place(buf))
     }
 
@@ -81,7 +85,7 @@ impl Communicator {
         &mut self,
         send: &[T],
         recv: &mut [T],
-        op: ReduceOp,
+        op: impl Into<Reduction>,
     ) -> Result<()> {
         self.all_reduce_into_bytes(cast_slice(send), cast_slice_mut(recv), T::DTYPE, op)
     }
@@ -95,14 +99,14 @@ impl Communicator {
         send: &[u8],
         recv: &mut [u8],
         dtype: DataType,
-        op: ReduceOp,
+        op: impl Into<Reduction>,
     ) -> Result<()> {
         let count = count(ALL_REDUCE, "send", send.len(), dtype)?;
         same_length(ALL_REDUCE, "recv", recv.len(), Some(send.len()), "as send")?;
         if self.size() == 1 {
             recv.copy_from_slice(send);
         }
-        let request = Request { collective: ALL_REDUCE, count, dtype, op: Some(op) };
+        let request = Request { collective: ALL_REDUCE, count, dtype, op: Some(op.into()) };
         self.run(&request, &Buffer::apart(send, recv, 0))
     }
 
@@ -115,7 +119,7 @@ impl Communicator {
         &mut self,
         send: &[T],
         recv: &mut [T],
-        op: ReduceOp,
+        op: impl Into<Reduction>,
     ) -> Result<()> {
         self.reduce_scatter_bytes(cast_slice(send), cast_slice_mut(recv), T::DTYPE, op)
     }
@@ -129,7 +133,7 @@ impl Communicator {
         send: &[u8],
         recv: &mut [u8],
         dtype: DataType,
-        op: ReduceOp,
+        op: impl Into<Reduction>,
     ) -> Result<()> {
         let count = count(REDUCE_SCATTER, "recv", recv.len(), dtype)?;
         let whole = recv.len().checked_mul(self.size());
@@ -137,7 +141,7 @@ impl Communicator {
         if self.size() == 1 {
             recv.copy_from_slice(send);
         }
-        let request = Request { collective: REDUCE_SCATTER, count, dtype, op: Some(op) };
+        let request = Request { collective: REDUCE_SCATTER, count, dtype, op: Some(op.into()) };
         let mine = self.rank() * recv.len();
         self.run(&request, &Buffer::apart(send, recv, mine))
     }
@@ -150,10 +154,11 @@ impl Communicator {
     pub fn reduce_scatter_in_place<T: Element>(
         &mut self,
         buf: &mut [T],
-        op: ReduceOp,
+        op: impl Into<Reduction>,
     ) -> Result<()> {
         let count = self.part(REDUCE_SCATTER, buf.len())?;
-        let request = Request { collective: REDUCE_SCATTER, count, dtype: T::DTYPE, op: Some(op) };
+        let request =
+            Request { collective: REDUCE_SCATTER, count, dtype: T::DTYPE, op: Some(op.into()) };
         self.run(&request, &Buffer::in_place(cast_slice_mut(buf)))
     }
 
@@ -199,7 +204,7 @@ impl Communicator {
     /// As [`Self::all_reduce`].
     pub fn barrier(&mut self) -> Result<()> {
         let mut token = [0_u8];
-        let op = Some(ReduceOp::Max);
+        let op = Some(ReduceOp::Max.into());
         let request =
             Request { collective: Collective::Barrier, count: 1, dtype: DataType::U8, op };
         self.run(&request, &Buffer::in_place(&mut token))

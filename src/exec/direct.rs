@@ -19,8 +19,8 @@ use crate::shared::{Claim, Control, Live};
 
 /// Up to so many bytes every rank folds for itself: two hand-overs fewer than two-shot.
 const ONE_SHOT: usize = 4 << 10;
-/// What is folded at a time: it stays in the nearest cache.
-const BLOCK: usize = 4 << 10;
+/// The most ranks that can share registered memory.
+pub(crate) const MOST_RANKS: usize = 1024;
 /// Parts begin at multiples of this.
 const LINE: usize = 64;
 
@@ -55,7 +55,9 @@ pub(crate) struct Call<'a> {
     /// Bytes of the whole buffer.
     pub(crate) bytes: usize,
     pub(crate) claim: Claim,
-    pub(crate) kernel: Kernel,
+    /// Bytes of an element.
+    pub(crate) element: usize,
+    pub(crate) kernel: Kernel<'a>,
     /// Are the results larger than the caches? Then they are stored past them.
     pub(crate) streaming: bool,
     /// What the ranks read, and what they write to each other, if they do.
@@ -88,6 +90,7 @@ pub(crate) fn run(
         }
     }
     control.ready(call.claim);
+    let mut exposed = Exposed { call, over: false };
     let mut walk = Walk { call, buffer, control, links, wait, window };
     walk.all_reach(READY)?;
     walk.work();
@@ -95,7 +98,23 @@ pub(crate) fn run(
         walk.control.done();
         walk.all_reach(DONE)?;
     }
+    exposed.over = true;
     Ok(())
+}
+
+/// A call in which the others read and write this rank's buffer. When it ends before its time (a
+/// failure, or a panic of the user's function), what they do late shall not meet the user.
+struct Exposed<'a> {
+    call: &'a Call<'a>,
+    over: bool,
+}
+
+impl Drop for Exposed<'_> {
+    fn drop(&mut self) {
+        if !self.over {
+            self.call.withdraw();
+        }
+    }
 }
 
 /// Where `edge`, which lies outside the window, is on a stage.
@@ -105,8 +124,7 @@ fn staged(window: &Range<usize>, edge: &Range<usize>) -> Range<usize> {
 }
 
 impl Call<'_> {
-    /// After a failure: the others' late reads and writes shall not meet the user's.
-    pub(crate) fn withdraw(&self) {
+    fn withdraw(&self) {
         let window = self.window();
         if window.is_empty() {
             return;
@@ -131,6 +149,7 @@ impl Call<'_> {
             let other = output.window(self.bytes);
             (start, end) = (start.max(other.start), end.min(other.end));
         }
+        (start, end) = (start.next_multiple_of(self.element), end - end % self.element);
         if start < end { start..end } else { 0..0 }
     }
 }
@@ -178,7 +197,8 @@ impl Walk<'_> {
     /// The part of the window that `rank` folds for all.
     fn share(&self, rank: usize, size: usize) -> Range<usize> {
         let Range { start, end } = self.window;
-        let share = (end - start).div_ceil(size).next_multiple_of(LINE);
+        let whole = if LINE.is_multiple_of(self.call.element) { LINE } else { self.call.element };
+        let share = (end - start).div_ceil(size).next_multiple_of(whole);
         let from = (start + share * rank).min(end);
         from..(from + share).min(end)
     }
@@ -201,34 +221,36 @@ impl Walk<'_> {
 
     /// Folds `range` of all ranks, for all of them or for this one.
     fn fold(&self, range: Range<usize>, for_all: bool) {
-        let mut block = [0; BLOCK];
-        let mut from = range.start;
-        while from < range.end {
-            let to = range.end.min(from + BLOCK);
-            self.fold_block(from..to, for_all, &mut block[..to - from]);
-            from = to;
+        // Views on the stack, so that nothing allocates.
+        match self.control.size() {
+            0..=8 => self.fold_among::<8>(range, for_all),
+            9..=64 => self.fold_among::<64>(range, for_all),
+            _ => self.fold_among::<MOST_RANKS>(range, for_all),
         }
     }
 
-    fn fold_block(&self, range: Range<usize>, for_all: bool, block: &mut [u8]) {
+    fn fold_among<const MOST: usize>(&self, range: Range<usize>, for_all: bool) {
+        if range.is_empty() {
+            return;
+        }
         let Call { me, kernel, streaming, .. } = *self.call;
         let size = self.control.size();
-        let sum = Buffer::in_place(block);
-        let whole = 0..range.len();
-        for rank in 1..size {
-            let so_far = match rank {
-                1 => self.of(0, range.clone()),
-                _ => sum.src(whole.clone()),
-            };
-            let incoming = self.of(rank, range.clone());
-            kernel.reduce(rank + 1 == size, sum.dst(whole.clone()), None, so_far, incoming);
-        }
-        let store = |out: Dst<'_>| copy(out.streaming(streaming), None, sum.src(whole.clone()));
+        let source = |rank: usize| self.of(rank.min(size - 1), range.clone());
+        let sources: [Src<'_>; MOST] = std::array::from_fn(source);
+        let sources = &sources[..size];
         match self.call.output {
             Some(output) if for_all => {
-                (0..size).for_each(|rank| store(output.dst((me + rank) % size, range.clone())));
+                // My own comes first: what is made there is copied to the others.
+                let out = |i: usize| {
+                    output.dst((me + i.min(size)) % size, range.clone()).streaming(streaming)
+                };
+                let mut outs: [Dst<'_>; MOST] = std::array::from_fn(out);
+                kernel.fold(true, &mut outs[..size], sources);
             }
-            _ => store(self.buffer.dst(range)),
+            _ => {
+                let out = self.buffer.dst(range.clone()).streaming(streaming);
+                kernel.fold(true, &mut [out], sources);
+            }
         }
     }
 

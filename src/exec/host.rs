@@ -3,7 +3,8 @@
 //! May touch: schedule, partition, memory, link, kernel. Law: equals the simulator, step by step.
 
 use super::wait::{Halt, Stop, Wait};
-use crate::kernel::{Kernel, copy};
+use crate::element::Order;
+use crate::kernel::{Kernel, Turn, copy};
 use crate::link::{Frame, Links};
 use crate::memory::Buffer;
 use crate::partition::Partition;
@@ -19,7 +20,7 @@ pub struct Call<'a> {
     /// What every slot of this call says of itself, but its length.
     pub frame: Frame,
     /// The reduction.
-    pub kernel: Kernel,
+    pub kernel: Kernel<'a>,
     /// Is the result larger than the caches? Then it is stored past them.
     pub streaming: bool,
 }
@@ -45,6 +46,11 @@ pub fn run(
     }
     let last = call.schedule.steps.len();
     wait.flushed(links).map_err(|(peer, stop)| Halt { stop, step: last, peer })
+}
+
+/// On a ring what comes is the fold of the ranks before, and what is here a rank's own.
+fn turn(last: bool) -> Turn {
+    Turn { last, order: Order::IncomingFirst, own: true }
 }
 
 /// One slice of one step.
@@ -80,7 +86,8 @@ impl Slice<'_, '_> {
     /// My chunk goes out.
     fn give(&mut self, to: usize, frame: &Frame) -> Result<(), Stop> {
         let tx = self.links.tx(to)?;
-        copy(tx.reserve(self.range.len()), None, self.buffer.src(self.range.clone()));
+        let mine = self.buffer.src(self.range.clone());
+        self.call.kernel.contribute(tx.reserve(self.range.len()), None, mine);
         Ok(tx.commit(frame)?)
     }
 
@@ -90,7 +97,7 @@ impl Slice<'_, '_> {
         let (incoming, out) = (rx.peek(self.range.len()), self.buffer.dst(self.range.clone()));
         if op.reduces() {
             let local = self.buffer.src(self.range.clone());
-            self.call.kernel.reduce(last, out, None, local, incoming);
+            self.call.kernel.reduce(turn(last), out, None, local, incoming);
         } else {
             copy(out.streaming(self.call.streaming), None, incoming);
         }
@@ -113,7 +120,7 @@ impl Slice<'_, '_> {
         let store = op.stores().then(|| self.buffer.dst(self.range.clone()));
         if op.reduces() {
             let local = self.buffer.src(self.range.clone());
-            self.call.kernel.reduce(last, slot, store, local, incoming);
+            self.call.kernel.reduce(turn(last), slot, store, local, incoming);
         } else {
             copy(slot, store, incoming);
         }

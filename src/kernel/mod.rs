@@ -1,254 +1,247 @@
-//! Reduction on the host: `out = local op incoming`, element by element. Chosen once per process
-//! for this CPU; every implementation gives the bits of `scalar`, the oracle (NaN payloads aside).
+//! Reduction on the host, element by element: of two, of many, and what becomes of a contribution
+//! that is only copied. Chosen for this CPU once per call; every implementation gives the bits of
+//! the scalar one, the oracle (NaN payloads aside). NUMERICS.md says which bits those are.
 //! May touch: element, memory. Unsafe: the files of this room only.
 #![allow(unsafe_code)]
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
-mod generic;
+mod block;
+mod copy;
+mod level;
+mod pass;
 mod scalar;
+mod select;
+mod user;
+mod wide;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 
+use core::marker::PhantomData;
 use core::mem::MaybeUninit;
-use std::sync::LazyLock;
 
-use crate::element::{DataType, ReduceOp};
+use crate::element::{DataType, Kind, Order, Reduction};
 use crate::memory::{Dst, Src};
-use generic::{Operands, Run};
+pub use copy::copy;
+use copy::{PIECE, pieces, second, settle, stream};
+pub use level::Level;
+use pass::{Fold, Pair, Run};
+use select::Wanted;
+use user::User;
+pub use user::{Function, LARGEST};
 
-/// A set of instructions that kernels are compiled for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Level {
-    /// One element at a time, on any CPU: the oracle of the others.
-    Scalar,
-    /// x86-64 with AVX2 and F16C.
-    Avx2,
-    /// x86-64 with AVX-512 F, BW, DQ and VL.
-    Avx512,
-    /// The same with AVX-512 BF16.
-    Avx512Bf16,
-    /// AArch64, whose vectors are always there.
-    Neon,
-}
-
-impl Level {
-    /// The levels of this CPU, the best one last.
-    #[must_use]
-    pub fn available() -> Vec<Self> {
-        let all = [Self::Scalar, Self::Avx2, Self::Avx512, Self::Avx512Bf16, Self::Neon];
-        all.into_iter().filter(|level| level.is_available()).collect()
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    fn is_available(self) -> bool {
-        let avx2 = || is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c");
-        let avx512 = || {
-            is_x86_feature_detected!("avx512f")
-                && is_x86_feature_detected!("avx512bw")
-                && is_x86_feature_detected!("avx512dq")
-                && is_x86_feature_detected!("avx512vl")
-        };
-        match self {
-            Self::Scalar => true,
-            Self::Avx2 => avx2(),
-            Self::Avx512 => avx2() && avx512(),
-            Self::Avx512Bf16 => avx2() && avx512() && is_x86_feature_detected!("avx512bf16"),
-            Self::Neon => false,
-        }
-    }
-
-    #[cfg(not(target_arch = "x86_64"))]
-    fn is_available(self) -> bool {
-        self == Self::Scalar || (self == Self::Neon && cfg!(target_arch = "aarch64"))
-    }
-
-    /// What this level runs; a level of another architecture is never available.
-    fn select(self, dtype: DataType, op: ReduceOp) -> Run {
-        match self {
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx2 => generic::select::<x86_64::avx2::Avx2>(dtype, op),
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512Bf16 if dtype == DataType::BF16 => {
-                generic::select_bf16::<x86_64::avx512_bf16::Avx512Bf16>(op)
-            }
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512 | Self::Avx512Bf16 => generic::select::<x86_64::avx512::Avx512>(dtype, op),
-            #[cfg(target_arch = "aarch64")]
-            Self::Neon => generic::select::<aarch64::neon::Neon>(dtype, op),
-            _ => generic::select::<scalar::Scalar>(dtype, op),
-        }
-    }
-}
-
-/// The best level of this CPU.
-static BEST: LazyLock<Level> = LazyLock::new(|| Level::available().pop().unwrap_or(Level::Scalar));
-
-/// The reduction of one data type by one operation, ready to run.
+/// What a reduction goes by, besides its operands.
 #[derive(Clone, Copy, Debug)]
-pub struct Kernel {
-    /// Every reduction but the last.
+struct Params {
+    /// The world size, which the average divides by.
+    world: u64,
+    /// What contributions are multiplied by: the type that they are reduced as, or zeros.
+    scalar: [u8; 16],
+    user: Option<User>,
+}
+
+/// Which turn of a reduction a call of [`Kernel::reduce`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// Does it bring the last contribution? Then the average divides.
+    pub last: bool,
+    /// Which operand is the left one?
+    pub order: Order,
+    /// Is the local operand this rank's own contribution, and not the result of a turn before?
+    /// Then `premul_sum` multiplies it. What comes from a peer was multiplied there.
+    pub own: bool,
+}
+
+/// The reduction of one data type by one operation, ready to run. What it borrows is a function of
+/// the user's.
+#[derive(Clone, Copy, Debug)]
+pub struct Kernel<'f> {
+    /// Every turn but the last.
     step: Run,
     /// The one that brings the last contribution.
     last: Run,
-    world: u64,
+    /// Every turn whose operands were multiplied before, where there is multiplying.
+    multiplied: Option<Run>,
+    params: Params,
     element_size: usize,
+    life: PhantomData<&'f ()>,
 }
 
-impl Kernel {
-    /// The kernel for `dtype` and `op` on this CPU; the average divides by `world`.
+impl Kernel<'static> {
+    /// The kernel for `dtype` and a reduction on this CPU; the average divides by `world`. `None`
+    /// where that reduction is not defined for the type, or is a function of the user's.
     ///
     /// # Panics
     /// If `world` is 0 or above 2^31.
     #[must_use]
-    pub fn select(dtype: DataType, op: ReduceOp, world: usize) -> Self {
-        Self::of(*BEST, dtype, op, world)
+    pub fn select(dtype: DataType, by: impl Into<Reduction>, world: usize) -> Option<Self> {
+        Self::of(Level::best(), dtype, by.into(), world)
     }
 
-    /// The kernel of one level, for comparing them; `None` where this CPU lacks it.
+    /// The kernel of one level, for comparing them; `None` too where this CPU lacks it.
     ///
     /// # Panics
     /// As [`Kernel::select`].
     #[must_use]
-    pub fn select_for(level: Level, dtype: DataType, op: ReduceOp, world: usize) -> Option<Self> {
-        level.is_available().then(|| Self::of(level, dtype, op, world))
+    pub fn select_for(
+        level: Level,
+        dtype: DataType,
+        by: impl Into<Reduction>,
+        world: usize,
+    ) -> Option<Self> {
+        level.is_available().then(|| Self::of(level, dtype, by.into(), world))?
     }
 
-    fn of(level: Level, dtype: DataType, op: ReduceOp, world: usize) -> Self {
+    fn of(level: Level, dtype: DataType, by: Reduction, world: usize) -> Option<Self> {
+        use crate::element::ReduceOp::{Avg, Sum};
         assert!((1..=1 << 31).contains(&world), "a world of {world} ranks");
-        let before = if op == ReduceOp::Avg { ReduceOp::Sum } else { op };
-        Self {
-            step: level.select(dtype, before),
-            last: level.select(dtype, op),
-            world: world as u64,
-            element_size: dtype.size(),
+        if !by.is_defined_for(dtype) {
+            return None;
         }
+        let plain = |op| level.select(dtype, Wanted::Plain(op));
+        let mut params = Params { world: world as u64, scalar: [0; 16], user: None };
+        let (step, last, multiplied) = match by.kind() {
+            Kind::Plain(Avg) => (plain(Sum)?, plain(Avg)?, None),
+            Kind::Plain(op) => (plain(op)?, plain(op)?, None),
+            Kind::PreMulSum(_, scalar) => {
+                params.scalar = wide::widen_bytes(dtype, scalar);
+                let run = level.select(dtype, Wanted::PreMulSum)?;
+                (run, run, Some(plain(Sum)?))
+            }
+            Kind::User(..) => return None,
+        };
+        let element_size = dtype.size();
+        Some(Self { step, last, multiplied, params, element_size, life: PhantomData })
     }
+}
 
-    /// `out = local op incoming`, and the same to `also`. `last` marks the reduction that brings
-    /// the last contribution: there the average divides. `out`, `also` and `local` may be the
-    /// very same memory, `incoming` is apart from all; no pointer needs to be aligned. An `out`
-    /// that is best filled past the cache is apart from all others too.
+impl Kernel<'_> {
+    /// `out = local op incoming` in the turn's order, and the same to `also`. `out`, `also` and
+    /// `local` may be the very same memory, `incoming` is apart from all; no pointer needs to be
+    /// aligned. An `out` that is best filled past the cache is apart from all others too.
     ///
     /// # Panics
     /// If the lengths differ or are not whole elements: a bug of the caller, caught here.
     #[inline]
     pub fn reduce(
         &self,
-        last: bool,
+        turn: Turn,
         mut out: Dst<'_>,
         also: Option<Dst<'_>>,
         local: Src<'_>,
         incoming: Src<'_>,
     ) {
         let len = out.len();
-        assert!(len & (self.element_size - 1) == 0, "{len} bytes are not whole elements");
         assert!(local.len() == len && incoming.len() == len, "lengths differ from {len}");
+        self.whole(len);
         let also = second(also, len);
-        let run = if last { self.last } else { self.step };
+        let run = match self.multiplied {
+            Some(multiplied) if !turn.own => multiplied,
+            _ if turn.last => self.last,
+            _ => self.step,
+        };
         let (local, incoming) = (local.ptr(), incoming.ptr());
-        let streaming = out.is_streaming();
-        let operands = Operands { out: out.ptr(), also, local, incoming, len, world: self.world };
+        let streaming = out.is_streaming() && self.params.user.is_none();
+        let (out, order, params) = (out.ptr(), turn.order, &self.params);
+        let pair = Pair { out, also, local, incoming, len, order, params };
         if streaming {
             // SAFETY: as below.
-            return unsafe { reduce_streaming(run, &operands) };
+            return unsafe { reduce_streaming(run, &pair) };
         }
         // SAFETY: the views vouch for `len` bytes each, which are whole elements, and for
         // coinciding exactly or not at all; `of` took the kernel of a level that this CPU has.
-        unsafe { run(&operands) };
+        unsafe { (run.pair)(&pair) };
+    }
+
+    /// All `sources`, the contributions of as many ranks, from left to right:
+    /// ((s0 op s1) op s2) op ..., to every one of `outs` in one pass. An output may be the very
+    /// memory of a source. 16- and 8-bit floats are rounded once, at the end. `last` says that
+    /// there are no more contributions: the average then divides.
+    ///
+    /// # Panics
+    /// If there is no source or no output, the lengths differ or are not whole elements: a bug of
+    /// the caller, caught here.
+    pub fn fold(&self, last: bool, outs: &mut [Dst<'_>], sources: &[Src<'_>]) {
+        let len = sources.first().map_or(0, Src::len);
+        assert!(sources.iter().all(|source| source.len() == len), "lengths differ from {len}");
+        assert!(outs.iter().all(|out| out.len() == len), "lengths differ from {len}");
+        assert!(!sources.is_empty() && !outs.is_empty(), "nothing to fold, or nowhere to");
+        self.whole(len);
+        let run = if last { self.last } else { self.step };
+        let streaming = outs.iter().any(Dst::is_streaming);
+        let mut beside = MaybeUninit::<Line<FOLD_PIECE>>::uninit();
+        let direct = outs.len() == 1 && !streaming;
+        let piece =
+            if direct { len.max(1) } else { FOLD_PIECE / self.element_size * self.element_size };
+        for (at, len) in pieces(len, piece) {
+            let near = if outs[0].is_streaming() {
+                beside.as_mut_ptr().cast()
+            } else {
+                outs[0].ptr().wrapping_add(at)
+            };
+            let fold = Fold { out: near, sources, at, len, params: &self.params };
+            // SAFETY: the views vouch for their bytes, and for coinciding exactly or not at all: a
+            // piece of an output is written when that of every source has been read.
+            unsafe { (run.fold)(&fold) };
+            for out in &mut *outs {
+                let to = out.ptr().wrapping_add(at);
+                if out.is_streaming() {
+                    // SAFETY: the piece was just written, and lies in the output.
+                    unsafe { stream(to, near, len) };
+                } else if to != near {
+                    // SAFETY: as above.
+                    unsafe { to.copy_from(near, len) };
+                }
+            }
+        }
+        if streaming {
+            settle();
+        }
+    }
+
+    /// A contribution that is only copied: `out = from`, and the same to `also`, as it counts in
+    /// the reduction: `premul_sum` multiplies it.
+    ///
+    /// # Panics
+    /// If the lengths differ or are not whole elements: a bug of the caller, caught here.
+    pub fn contribute(&self, out: Dst<'_>, also: Option<Dst<'_>>, from: Src<'_>) {
+        match (self.multiplied, also) {
+            (None, also) => copy(out, also, from),
+            (Some(_), None) => self.fold(false, &mut [out], &[from]),
+            (Some(_), Some(also)) => self.fold(false, &mut [out, also], &[from]),
+        }
+    }
+
+    /// Whole elements?
+    #[inline]
+    fn whole(&self, len: usize) {
+        assert!(len.is_multiple_of(self.element_size), "{len} bytes are not whole elements");
     }
 }
 
-/// Where the second output is, if there is one.
-#[inline]
-fn second(also: Option<Dst<'_>>, len: usize) -> Option<*mut u8> {
-    also.map(|mut also| {
-        assert!(also.len() == len, "lengths differ from {len}");
-        also.ptr()
-    })
-}
+/// Bytes that a fold leaves in the nearest cache before they go to several outputs.
+const FOLD_PIECE: usize = LARGEST;
 
-/// Pieces that stay in the nearest cache between two passes over them; whole elements of any type.
-const PIECE: usize = 512;
-
-/// The offsets and lengths of the pieces of `len` bytes.
-fn pieces(len: usize) -> impl Iterator<Item = (usize, usize)> {
-    (0..len).step_by(PIECE).map(move |at| (at, PIECE.min(len - at)))
-}
+/// Bytes that begin a cache line.
+#[repr(align(64))]
+struct Line<const N: usize>([u8; N]);
 
 /// A reduction whose `out` is filled past the cache, from where its pieces are made: at the second
 /// output, or beside.
 ///
 /// # Safety
 /// As [`Run`] says; and `out` is apart from the others.
-unsafe fn reduce_streaming(run: Run, operands: &Operands) {
-    let Operands { out, also, local, incoming, len, world } = *operands;
+unsafe fn reduce_streaming(run: Run, pair: &Pair<'_>) {
+    let Pair { out, also, local, incoming, len, .. } = *pair;
     let mut beside = MaybeUninit::<[u8; PIECE]>::uninit();
-    for (at, len) in pieces(len) {
+    for (at, len) in pieces(len, PIECE) {
         let near = also.map_or(beside.as_mut_ptr().cast(), |also| also.wrapping_add(at));
         let (local, incoming) = (local.wrapping_add(at), incoming.wrapping_add(at));
-        let piece = Operands { out: near, also: None, local, incoming, len, world };
+        let piece = Pair { out: near, also: None, local, incoming, len, ..*pair };
         // SAFETY: a piece of what the caller vouches for.
-        unsafe { run(&piece) };
+        unsafe { (run.pair)(&piece) };
         // SAFETY: the piece was just written, and `out` is apart from it.
         unsafe { stream(out.wrapping_add(at), near, len) };
     }
     settle();
-}
-
-/// `out = from`, and the same to `also`; each may be `from` itself, but not an `out` that is best
-/// filled past the cache.
-///
-/// # Panics
-/// If the lengths differ: a bug of the caller, caught here.
-pub fn copy(mut out: Dst<'_>, also: Option<Dst<'_>>, from: Src<'_>) {
-    let len = out.len();
-    assert!(from.len() == len, "lengths differ from {len}");
-    let streaming = out.is_streaming();
-    let (out, also, from) = (out.ptr(), second(also, len), from.ptr());
-    if also.is_none() && !streaming {
-        // SAFETY: both views are valid for `len` bytes.
-        return unsafe { from.copy_to(out, len) };
-    }
-    // Piece by piece, so that the second pass reads what the first left in the nearest cache.
-    for (at, len) in pieces(len) {
-        let (from, out) = (from.wrapping_add(at), out.wrapping_add(at));
-        if let Some(also) = also {
-            // SAFETY: the views are valid for all pieces.
-            unsafe { from.copy_to(also.wrapping_add(at), len) };
-        }
-        if streaming {
-            // SAFETY: as above, and `out` is apart from the others.
-            unsafe { stream(out, from, len) };
-        } else {
-            // SAFETY: as above.
-            unsafe { from.copy_to(out, len) };
-        }
-    }
-    if streaming {
-        settle();
-    }
-}
-
-/// `out = from` past the caches, where the CPU can.
-///
-/// # Safety
-/// Both are valid for `len` bytes.
-unsafe fn stream(out: *mut u8, from: *const u8, len: usize) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: the caller's promise.
-    unsafe {
-        x86_64::stream::copy(out, from, len);
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    // SAFETY: the caller's promise.
-    unsafe {
-        out.copy_from(from, len);
-    }
-}
-
-/// Orders what was streamed before everything that follows: a flag is seen after the bytes.
-fn settle() {
-    #[cfg(target_arch = "x86_64")]
-    x86_64::stream::settle();
 }

@@ -2,75 +2,129 @@
 //! a time it is also the portable kernel and the oracle of the tests.
 //! May touch: element. Written without branches where a compiler should make vectors of it.
 
-use super::generic::{Block, Isa, Many, One, Run, reduce};
-use crate::element::{bf16, f16};
+use bytemuck::Pod;
 
-/// The portable level: one element at a time.
-pub(super) struct Scalar;
+use super::Params;
+use crate::element::{Complex, LocF32, LocF64, LocI32, LocI64};
 
-impl Isa for Scalar {
-    type Line<T: Lines> = One<T>;
-    type F16 = One<f16>;
-    type BF16 = One<bf16>;
-    fn run<B: Block, O: Op>() -> Run {
-        reduce::<B, O>
+/// An operation as a type, so that every loop is compiled for one.
+pub(super) trait Op<T> {
+    /// What becomes of each contribution first.
+    #[inline(always)]
+    fn prepare(a: T, _: &Params) -> T {
+        a
+    }
+    fn combine(a: T, b: T) -> T;
+    /// What becomes of the result of all contributions.
+    #[inline(always)]
+    fn finish(a: T, _: &Params) -> T {
+        a
     }
 }
 
-/// A type that the operations know.
-pub(super) trait Element: Copy {
+/// Can be added and multiplied.
+pub(super) trait Number: Pod {
     fn sum(self, other: Self) -> Self;
     fn prod(self, other: Self) -> Self;
-    fn min(self, other: Self) -> Self;
-    fn max(self, other: Self) -> Self;
-    /// The sum over the world size.
-    fn avg(self, other: Self, world: u64) -> Self;
 }
 
-/// An operation as a type, so that every loop is compiled for one.
-pub(super) trait Op {
-    fn apply<T: Element>(a: T, b: T, world: u64) -> T;
+/// Can be ordered, divided by the world size, and taken for a truth value.
+pub(super) trait Real: Number {
+    fn min(self, other: Self) -> Self;
+    fn max(self, other: Self) -> Self;
+    fn over(self, world: u64) -> Self;
+    fn is_true(self) -> bool;
+    fn of(truth: bool) -> Self;
+}
+
+/// A value with its index.
+pub(super) trait Located: Copy {
+    fn min(self, other: Self) -> Self;
+    fn max(self, other: Self) -> Self;
 }
 
 macro_rules! ops {
-    ($($op:ident: |$a:ident, $b:ident, $world:ident| $apply:expr;)*) => {$(
+    ($($op:ident<$bound:path>: |$a:ident, $b:ident| $combine:expr;)*) => {$(
         pub(super) struct $op;
-        impl Op for $op {
+        impl<T: $bound> Op<T> for $op {
             #[inline(always)]
-            fn apply<T: Element>($a: T, $b: T, $world: u64) -> T {
-                $apply
+            fn combine($a: T, $b: T) -> T {
+                $combine
             }
         }
     )*};
 }
 
 ops! {
-    Sum: |a, b, _world| a.sum(b);
-    Prod: |a, b, _world| a.prod(b);
-    Min: |a, b, _world| a.min(b);
-    Max: |a, b, _world| a.max(b);
-    Avg: |a, b, world| a.avg(b, world);
+    Sum<Number>: |a, b| a.sum(b);
+    Prod<Number>: |a, b| a.prod(b);
+    Min<Real>: |a, b| a.min(b);
+    Max<Real>: |a, b| a.max(b);
+    MinLoc<Located>: |a, b| a.min(b);
+    MaxLoc<Located>: |a, b| a.max(b);
 }
 
-/// A type whose elements the compiler makes good vectors of.
-pub(super) trait Lines: Element {
-    /// A cache line of them, 64 bytes.
-    type Line: Block;
+pub(super) struct Avg;
+impl<T: Real> Op<T> for Avg {
+    #[inline(always)]
+    fn combine(a: T, b: T) -> T {
+        a.sum(b)
+    }
+    #[inline(always)]
+    fn finish(a: T, params: &Params) -> T {
+        a.over(params.world)
+    }
 }
 
-macro_rules! lines {
-    ($($type:ty),*) => {$(
-        impl Lines for $type {
-            type Line = Many<Self, { 64 / size_of::<Self>() }>;
+pub(super) struct PreMulSum;
+impl<T: Number> Op<T> for PreMulSum {
+    #[inline(always)]
+    fn prepare(a: T, params: &Params) -> T {
+        a.prod(bytemuck::pod_read_unaligned(&params.scalar[..size_of::<T>()]))
+    }
+    #[inline(always)]
+    fn combine(a: T, b: T) -> T {
+        a.sum(b)
+    }
+}
+
+/// Of whole integers: their bytes are combined.
+macro_rules! bit_ops {
+    ($($op:ident: $by:tt;)*) => {$(
+        pub(super) struct $op;
+        impl Op<u8> for $op {
+            #[inline(always)]
+            fn combine(a: u8, b: u8) -> u8 {
+                a $by b
+            }
         }
     )*};
 }
 
-lines!(i8, u8, i16, u16, i32, u32, i64, u64, f32, f64);
+bit_ops! { BitAnd: &; BitOr: |; BitXor: ^; }
+
+macro_rules! logical_ops {
+    ($($op:ident: $by:tt;)*) => {$(
+        pub(super) struct $op;
+        impl<T: Real> Op<T> for $op {
+            #[inline(always)]
+            fn combine(a: T, b: T) -> T {
+                T::of(a.is_true() $by b.is_true())
+            }
+            /// One contribution alone is a truth value too.
+            #[inline(always)]
+            fn finish(a: T, _: &Params) -> T {
+                T::of(a.is_true())
+            }
+        }
+    )*};
+}
+
+logical_ops! { LogicalAnd: &; LogicalOr: |; LogicalXor: ^; }
 
 macro_rules! integers {
-    ($($int:ident: |$sum:ident, $world:ident| $avg:expr;)*) => {$(
-        impl Element for $int {
+    ($($int:ident: |$sum:ident, $world:ident| $over:expr;)*) => {$(
+        impl Number for $int {
             #[inline(always)]
             fn sum(self, other: Self) -> Self {
                 self.wrapping_add(other)
@@ -79,6 +133,8 @@ macro_rules! integers {
             fn prod(self, other: Self) -> Self {
                 self.wrapping_mul(other)
             }
+        }
+        impl Real for $int {
             #[inline(always)]
             fn min(self, other: Self) -> Self {
                 Ord::min(self, other)
@@ -88,9 +144,17 @@ macro_rules! integers {
                 Ord::max(self, other)
             }
             #[inline(always)]
-            fn avg(self, other: Self, $world: u64) -> Self {
-                let $sum = self.wrapping_add(other);
-                $avg
+            fn over(self, $world: u64) -> Self {
+                let $sum = self;
+                $over
+            }
+            #[inline(always)]
+            fn is_true(self) -> bool {
+                self != 0
+            }
+            #[inline(always)]
+            fn of(truth: bool) -> Self {
+                truth.into()
             }
         }
     )*};
@@ -119,7 +183,7 @@ integers! {
 
 macro_rules! floats {
     ($($float:ident),*) => {$(
-        impl Element for $float {
+        impl Number for $float {
             #[inline(always)]
             fn sum(self, other: Self) -> Self {
                 self + other
@@ -128,6 +192,8 @@ macro_rules! floats {
             fn prod(self, other: Self) -> Self {
                 self * other
             }
+        }
+        impl Real for $float {
             /// The two orders of the machine's own minimum differ for zeros and NaN only: their
             /// union is -0 if either is, and a NaN if either is.
             #[inline(always)]
@@ -143,8 +209,27 @@ macro_rules! floats {
                 if self.is_nan() | other.is_nan() { Self::NAN } else { Self::from_bits(both) }
             }
             #[inline(always)]
-            fn avg(self, other: Self, world: u64) -> Self {
-                (self + other) / world as Self
+            fn over(self, world: u64) -> Self {
+                self / world as Self
+            }
+            #[inline(always)]
+            fn is_true(self) -> bool {
+                self != 0.0
+            }
+            #[inline(always)]
+            fn of(truth: bool) -> Self {
+                u8::from(truth).into()
+            }
+        }
+        impl Number for Complex<$float> {
+            #[inline(always)]
+            fn sum(self, other: Self) -> Self {
+                self + other
+            }
+            /// By the definition: no rescue of infinities, as in C's Annex G.
+            #[inline(always)]
+            fn prod(self, other: Self) -> Self {
+                self * other
             }
         }
     )*};
@@ -152,53 +237,40 @@ macro_rules! floats {
 
 floats!(f32, f64);
 
-#[inline(always)]
-fn widen(x: bf16) -> f32 {
-    f32::from_bits(u32::from(x.to_bits()) << 16)
-}
-
-#[inline(always)]
-fn narrow(x: f32) -> bf16 {
-    bf16::from_bits((round_to_upper(x) >> 16) as u16)
-}
-
-/// Rounds to the upper half, nearest even; what the lower half then holds means nothing. No
-/// operation on bfloat16 gives a NaN with a bit set below, so none carries out of its NaN.
-#[inline(always)]
-pub(super) fn round_to_upper(x: f32) -> u32 {
-    let bits = x.to_bits();
-    bits.wrapping_add(0x7fff).wrapping_add((bits >> 16) & 1)
-}
-
-/// 16-bit floats: as f32, rounded once.
-macro_rules! half_floats {
-    ($($half:ident: $widen:path, $narrow:path;)*) => {$(
-        impl Element for $half {
+/// A NaN comes before everything, then the value decides, then the lower index; two that agree in
+/// all this differ in bits that no comparison sees, and the lesser bits are taken.
+macro_rules! located {
+    ($($loc:ident: $bits:ty, $is_nan:expr;)*) => {$(
+        impl $loc {
             #[inline(always)]
-            fn sum(self, other: Self) -> Self {
-                $narrow($widen(self).sum($widen(other)))
+            fn either(self, other: Self, less: bool, more: bool) -> Self {
+                let is_nan: fn($loc) -> bool = $is_nan;
+                let bits = |a: Self| bytemuck::cast::<_, $bits>(a.value);
+                let mine = match (is_nan(self), is_nan(other)) {
+                    (true, false) => true,
+                    (false, true) => false,
+                    (false, false) if less != more => less,
+                    _ => (self.index, bits(self)) <= (other.index, bits(other)),
+                };
+                if mine { self } else { other }
             }
-            #[inline(always)]
-            fn prod(self, other: Self) -> Self {
-                $narrow($widen(self).prod($widen(other)))
-            }
+        }
+        impl Located for $loc {
             #[inline(always)]
             fn min(self, other: Self) -> Self {
-                $narrow(Element::min($widen(self), $widen(other)))
+                self.either(other, self.value < other.value, self.value > other.value)
             }
             #[inline(always)]
             fn max(self, other: Self) -> Self {
-                $narrow(Element::max($widen(self), $widen(other)))
-            }
-            #[inline(always)]
-            fn avg(self, other: Self, world: u64) -> Self {
-                $narrow($widen(self).avg($widen(other), world))
+                self.either(other, self.value > other.value, self.value < other.value)
             }
         }
     )*};
 }
 
-half_floats! {
-    f16: f16::to_f32_const, f16::from_f32_const;
-    bf16: widen, narrow;
+located! {
+    LocF32: u32, |a| a.value.is_nan();
+    LocF64: u64, |a| a.value.is_nan();
+    LocI32: u32, |_| false;
+    LocI64: u64, |_| false;
 }

@@ -15,6 +15,7 @@ use std::time::Duration;
 use crossbeam_utils::CachePadded;
 
 use super::pages::page;
+use crate::kernel::LARGEST;
 use crate::link::region::Region;
 use crate::memory::{Dst, Src};
 use crate::sync::Sleeper;
@@ -62,9 +63,10 @@ pub(crate) struct Control {
     number: u32,
 }
 
-/// Bytes of a stage: more than a buffer can have outside whole pages.
-pub(crate) fn stage_len() -> usize {
-    2 * page()
+/// Bytes of a stage: more than a buffer can have before and after the whole pages of all ranks,
+/// cut to whole elements, which may be as large as a page.
+fn stage_len() -> usize {
+    2 * (page() + LARGEST.next_multiple_of(page()))
 }
 
 impl Control {

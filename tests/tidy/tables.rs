@@ -42,7 +42,7 @@ const fn room(
 
 /// Every room. See ARCHITECTURE.md for what each is for.
 pub(crate) const ROOMS: &[Room] = &[
-    pure("element", &["bytemuck", "half", "thiserror"]),
+    pure("element", &["bytemuck", "half", "num_complex", "thiserror"]),
     pure("partition", &[]),
     pure("schedule", &[]),
     pure("sim", &["thiserror"]),
@@ -59,7 +59,7 @@ pub(crate) const ROOMS: &[Room] = &[
     ),
     room(
         "shared",
-        &["element", "error", "link", "memory", "sync"],
+        &["element", "error", "kernel", "link", "memory", "sync"],
         &["crossbeam_utils", "nix", "tracing"],
         &["env", "fs", "net", "process", "thread"],
     ),
@@ -121,9 +121,11 @@ pub(crate) const UNSAFE: &[(&str, &str)] = &[
     ("crates/ringrun/src/ringrun/sys.rs", "runs code between fork and exec"),
     ("examples/wasm_laws.rs", "exports a function by its name"),
     ("src/kernel/aarch64/neon.rs", "vector instructions"),
-    ("src/kernel/generic.rs", "the loop over raw views"),
+    ("src/kernel/copy.rs", "copies between raw views"),
     ("src/kernel/mod.rs", "calls into the kernels with raw views"),
+    ("src/kernel/pass.rs", "the loops over raw views"),
     ("src/kernel/scalar.rs", "plain data that any bits are valid for"),
+    ("src/kernel/user.rs", "calls functions of the user's with raw views"),
     ("src/kernel/x86_64/avx2.rs", "vector instructions"),
     ("src/kernel/x86_64/avx512.rs", "vector instructions"),
     ("src/kernel/x86_64/avx512_bf16.rs", "vector instructions"),

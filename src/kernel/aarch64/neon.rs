@@ -1,14 +1,14 @@
 //! NEON, which every AArch64 has: the generic loop as it is, and f16 by the CPU's conversions.
-//! May touch: generic, scalar. (Conversions are assembly: the intrinsics need an unstable type.)
+//! May touch: block, pass, select. (Conversions are assembly: intrinsics need an unstable type.)
 
 use core::arch::aarch64::{float32x4_t, uint16x4_t};
 use core::arch::asm;
 
 use crate::element::f16;
-use crate::kernel::generic::{
-    Bfloats, Block, Halves, Isa, Many, One, Portable, Run, Widen, reduce,
-};
-use crate::kernel::scalar::{Lines, Op};
+use crate::kernel::block::{Bfloats, Block, Halves, Many, One, Portable, Widen};
+use crate::kernel::pass::{self, RunFold, RunPair};
+use crate::kernel::scalar::Op;
+use crate::kernel::select::{Isa, Lines};
 
 pub(in crate::kernel) struct Neon;
 
@@ -16,8 +16,11 @@ impl Isa for Neon {
     type Line<T: Lines> = T::Line;
     type F16 = Halves<uint16x4_t, 8>;
     type BF16 = Bfloats<Portable>;
-    fn run<B: Block, O: Op>() -> Run {
-        reduce::<B, O>
+    fn pair<B: Block, O: Op<B::Lane>>() -> RunPair {
+        pass::pair::<B, O>
+    }
+    fn fold<B: Block, O: Op<B::Lane>>() -> RunFold {
+        pass::fold::<B, O>
     }
 }
 
@@ -25,18 +28,18 @@ impl Widen for uint16x4_t {
     type Wide = Many<f32, 4>;
     type Single = One<f16>;
     #[inline(always)]
-    fn widen(self) -> Self::Wide {
+    fn widen(self) -> [f32; 4] {
         let register: float32x4_t;
         // SAFETY: converts registers, and touches nothing else.
         unsafe {
             asm!("fcvtl {wide:v}.4s, {narrow:v}.4h", wide = out(vreg) register,
                 narrow = in(vreg) self, options(pure, nomem, nostack, preserves_flags));
         }
-        Many(bytemuck::cast(register))
+        bytemuck::cast(register)
     }
     #[inline(always)]
-    fn narrow(wide: Self::Wide) -> Self {
-        let register: float32x4_t = bytemuck::cast(wide.0);
+    fn narrow(wide: [f32; 4]) -> Self {
+        let register: float32x4_t = bytemuck::cast(wide);
         let narrow: Self;
         // SAFETY: converts registers, and touches nothing else.
         unsafe {

@@ -1,12 +1,13 @@
 //! AVX2 with F16C: the generic loop compiled for them, and f16 by their conversions.
-//! May touch: generic, scalar. Law: nothing here runs before the level was detected.
+//! May touch: block, pass, select. Law: nothing here runs before the level was detected.
 
 use core::arch::x86_64::{__m128i, _MM_FROUND_TO_NEAREST_INT, _mm256_cvtph_ps, _mm256_cvtps_ph};
 
-use crate::kernel::generic::{
-    Bfloats, Block, Halves, Isa, Many, Operands, Portable, Run, Widen, reduce,
-};
-use crate::kernel::scalar::{Lines, Op};
+use crate::kernel::Params;
+use crate::kernel::block::{Bfloats, Block, Halves, Many, Portable, Widen};
+use crate::kernel::pass::{self, Fold, Pair, RunFold, RunPair};
+use crate::kernel::scalar::Op;
+use crate::kernel::select::{Isa, Lines};
 
 pub(in crate::kernel) struct Avx2;
 
@@ -14,31 +15,42 @@ impl Isa for Avx2 {
     type Line<T: Lines> = T::Line;
     type F16 = Halves<__m128i, 4>;
     type BF16 = Bfloats<Portable>;
-    fn run<B: Block, O: Op>() -> Run {
-        run::<B, O>
+    fn pair<B: Block, O: Op<B::Lane>>() -> RunPair {
+        pair::<B, O>
+    }
+    fn fold<B: Block, O: Op<B::Lane>>() -> RunFold {
+        fold::<B, O>
     }
 }
 
 /// # Safety
-/// As [`Run`] says.
+/// As `Run` says.
 #[target_feature(enable = "avx2,f16c")]
-unsafe fn run<B: Block, O: Op>(operands: &Operands) {
+unsafe fn pair<B: Block, O: Op<B::Lane>>(operands: &Pair<'_>) {
     // SAFETY: the caller's promise.
-    unsafe { reduce::<B, O>(operands) }
+    unsafe { pass::pair::<B, O>(operands) }
+}
+
+/// # Safety
+/// As `Run` says.
+#[target_feature(enable = "avx2,f16c")]
+unsafe fn fold<B: Block, O: Op<B::Lane>>(operands: &Fold<'_>) {
+    // SAFETY: the caller's promise.
+    unsafe { pass::fold::<B, O>(operands) }
 }
 
 impl Widen for __m128i {
     type Wide = Many<f32, 8>;
     type Single = OneHalf;
     #[inline(always)]
-    fn widen(self) -> Self::Wide {
+    fn widen(self) -> [f32; 8] {
         // SAFETY: only `run` gets here, on a CPU that has F16C.
-        Many(bytemuck::cast(unsafe { _mm256_cvtph_ps(self) }))
+        bytemuck::cast(unsafe { _mm256_cvtph_ps(self) })
     }
     #[inline(always)]
-    fn narrow(wide: Self::Wide) -> Self {
+    fn narrow(wide: [f32; 8]) -> Self {
         // SAFETY: as above.
-        unsafe { _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(bytemuck::cast(wide.0)) }
+        unsafe { _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(bytemuck::cast(wide)) }
     }
 }
 
@@ -47,12 +59,36 @@ impl Widen for __m128i {
 #[repr(transparent)]
 pub(in crate::kernel) struct OneHalf(u16);
 
+impl OneHalf {
+    #[inline(always)]
+    fn register(self) -> __m128i {
+        bytemuck::cast([self.0, 0, 0, 0, 0, 0, 0, 0])
+    }
+}
+
 impl Block for OneHalf {
+    type Lane = f32;
+    type Wide = f32;
     type Single = Self;
     #[inline(always)]
-    fn apply<O: Op>(self, other: Self, world: u64) -> Self {
-        let register = |half: Self| bytemuck::cast::<_, __m128i>([half.0, 0, 0, 0, 0, 0, 0, 0]);
-        let wide = register(self).widen().apply::<O>(register(other).widen(), world);
-        Self(bytemuck::cast::<_, [u16; 8]>(__m128i::narrow(wide))[0])
+    fn widen(self) -> f32 {
+        self.register().widen()[0]
+    }
+    #[inline(always)]
+    fn narrow(wide: f32) -> Self {
+        let register = <__m128i as Widen>::narrow([wide, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
+        Self(bytemuck::cast::<_, [u16; 8]>(register)[0])
+    }
+    #[inline(always)]
+    fn prepare<O: Op<f32>>(a: f32, params: &Params) -> f32 {
+        O::prepare(a, params)
+    }
+    #[inline(always)]
+    fn combine<O: Op<f32>>(a: f32, b: f32) -> f32 {
+        O::combine(a, b)
+    }
+    #[inline(always)]
+    fn finish<O: Op<f32>>(a: f32, params: &Params) -> f32 {
+        O::finish(a, params)
     }
 }

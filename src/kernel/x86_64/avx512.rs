@@ -1,13 +1,13 @@
 //! AVX-512 (F, BW, DQ, VL): the generic loop compiled for them, and f16 by their conversions.
-//! May touch: generic, scalar. Law: nothing here runs before the level was detected.
+//! May touch: block, pass, select. Law: nothing here runs before the level was detected.
 
 use core::arch::x86_64::{__m256i, _MM_FROUND_TO_NEAREST_INT, _mm512_cvtph_ps, _mm512_cvtps_ph};
 
 use super::avx2::OneHalf;
-use crate::kernel::generic::{
-    Bfloats, Block, Halves, Isa, Many, Operands, Portable, Run, Widen, reduce,
-};
-use crate::kernel::scalar::{Lines, Op};
+use crate::kernel::block::{Bfloats, Block, Halves, Many, Portable, Widen};
+use crate::kernel::pass::{self, Fold, Pair, RunFold, RunPair};
+use crate::kernel::scalar::Op;
+use crate::kernel::select::{Isa, Lines};
 
 pub(in crate::kernel) struct Avx512;
 
@@ -15,30 +15,41 @@ impl Isa for Avx512 {
     type Line<T: Lines> = T::Line;
     type F16 = Halves<__m256i, 2>;
     type BF16 = Bfloats<Portable>;
-    fn run<B: Block, O: Op>() -> Run {
-        run::<B, O>
+    fn pair<B: Block, O: Op<B::Lane>>() -> RunPair {
+        pair::<B, O>
+    }
+    fn fold<B: Block, O: Op<B::Lane>>() -> RunFold {
+        fold::<B, O>
     }
 }
 
 /// # Safety
-/// As [`Run`] says.
+/// As `Run` says.
 #[target_feature(enable = "avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
-unsafe fn run<B: Block, O: Op>(operands: &Operands) {
+unsafe fn pair<B: Block, O: Op<B::Lane>>(operands: &Pair<'_>) {
     // SAFETY: the caller's promise.
-    unsafe { reduce::<B, O>(operands) }
+    unsafe { pass::pair::<B, O>(operands) }
+}
+
+/// # Safety
+/// As `Run` says.
+#[target_feature(enable = "avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
+unsafe fn fold<B: Block, O: Op<B::Lane>>(operands: &Fold<'_>) {
+    // SAFETY: the caller's promise.
+    unsafe { pass::fold::<B, O>(operands) }
 }
 
 impl Widen for __m256i {
     type Wide = Many<f32, 16>;
     type Single = OneHalf;
     #[inline(always)]
-    fn widen(self) -> Self::Wide {
+    fn widen(self) -> [f32; 16] {
         // SAFETY: only `run` gets here, on a CPU that has AVX-512.
-        Many(bytemuck::cast(unsafe { _mm512_cvtph_ps(self) }))
+        bytemuck::cast(unsafe { _mm512_cvtph_ps(self) })
     }
     #[inline(always)]
-    fn narrow(wide: Self::Wide) -> Self {
+    fn narrow(wide: [f32; 16]) -> Self {
         // SAFETY: as above.
-        unsafe { _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(bytemuck::cast(wide.0)) }
+        unsafe { _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(bytemuck::cast(wide)) }
     }
 }

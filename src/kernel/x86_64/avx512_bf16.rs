@@ -1,15 +1,15 @@
 //! AVX-512 with BF16: bfloat16 rounded by its conversion, which takes subnormals for zeros: where
 //! one turns up, the portable rounding does that line. All other types are those of AVX-512.
-//! May touch: generic, scalar. Law: nothing here runs before the level was detected.
+//! May touch: block, pass, select. Law: nothing here runs before the level was detected.
 
 use core::arch::x86_64::{__m512bh, _mm512_cvtne2ps_pbh, _mm512_fpclass_ps_mask};
 use core::array;
 
 use super::avx512::Avx512;
-use crate::kernel::generic::{
-    Bfloats, Block, Isa, Many, Operands, Pack, Pairs, Portable, Run, reduce,
-};
-use crate::kernel::scalar::{Lines, Op};
+use crate::kernel::block::{Bfloats, Block, Pack, Pairs, Portable};
+use crate::kernel::pass::{self, Fold, Pair, RunFold, RunPair};
+use crate::kernel::scalar::Op;
+use crate::kernel::select::{Isa, Lines};
 
 #[derive(Clone, Copy)]
 pub(in crate::kernel) struct Avx512Bf16;
@@ -18,24 +18,35 @@ impl Isa for Avx512Bf16 {
     type Line<T: Lines> = T::Line;
     type F16 = <Avx512 as Isa>::F16;
     type BF16 = Bfloats<Self>;
-    fn run<B: Block, O: Op>() -> Run {
-        run::<B, O>
+    fn pair<B: Block, O: Op<B::Lane>>() -> RunPair {
+        pair::<B, O>
+    }
+    fn fold<B: Block, O: Op<B::Lane>>() -> RunFold {
+        fold::<B, O>
     }
 }
 
 /// # Safety
-/// As [`Run`] says.
+/// As `Run` says.
 #[target_feature(enable = "avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-unsafe fn run<B: Block, O: Op>(operands: &Operands) {
+unsafe fn pair<B: Block, O: Op<B::Lane>>(operands: &Pair<'_>) {
     // SAFETY: the caller's promise.
-    unsafe { reduce::<B, O>(operands) }
+    unsafe { pass::pair::<B, O>(operands) }
+}
+
+/// # Safety
+/// As `Run` says.
+#[target_feature(enable = "avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
+unsafe fn fold<B: Block, O: Op<B::Lane>>(operands: &Fold<'_>) {
+    // SAFETY: the caller's promise.
+    unsafe { pass::fold::<B, O>(operands) }
 }
 
 impl Pack for Avx512Bf16 {
     #[inline(always)]
-    fn pack(lower: Many<f32, 16>, upper: Many<f32, 16>) -> Pairs {
+    fn pack(lower: [f32; 16], upper: [f32; 16]) -> Pairs {
         const SUBNORMAL: i32 = 0x20;
-        let (low, high) = (bytemuck::cast(lower.0), bytemuck::cast(upper.0));
+        let (low, high) = (bytemuck::cast(lower), bytemuck::cast(upper));
         // SAFETY: only `run` gets here, on a CPU of this level.
         let low_subnormal = unsafe { _mm512_fpclass_ps_mask::<SUBNORMAL>(low) };
         // SAFETY: as above.
@@ -47,6 +58,6 @@ impl Pack for Avx512Bf16 {
         let rounded = unsafe { _mm512_cvtne2ps_pbh(high, low) };
         // SAFETY: plain bits of one size.
         let rounded = unsafe { core::mem::transmute::<__m512bh, [u16; 32]>(rounded) };
-        Many(array::from_fn(|i| u32::from(rounded[i]) | u32::from(rounded[16 + i]) << 16))
+        array::from_fn(|i| u32::from(rounded[i]) | u32::from(rounded[16 + i]) << 16)
     }
 }

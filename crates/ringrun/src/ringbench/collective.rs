@@ -7,7 +7,10 @@ use std::ops::Range;
 use std::str::FromStr;
 
 use anyhow::{Context, Result};
-use ringreduce::{Communicator, DataType, Element, ReduceOp, bf16, f16};
+use ringreduce::{
+    Communicator, Complex, DataType, Element, F8E4M3, F8E5M2, LocF32, LocF64, LocI32, LocI64,
+    ReduceOp, bf16, f16,
+};
 
 /// A collective, by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,6 +192,14 @@ impl Case {
             DataType::BF16 => comm.reduce_scatter_in_place(typed::<bf16>(buf)?, op)?,
             DataType::F32 => comm.reduce_scatter_in_place(typed::<f32>(buf)?, op)?,
             DataType::F64 => comm.reduce_scatter_in_place(typed::<f64>(buf)?, op)?,
+            DataType::F8E4M3 => comm.reduce_scatter_in_place(typed::<F8E4M3>(buf)?, op)?,
+            DataType::F8E5M2 => comm.reduce_scatter_in_place(typed::<F8E5M2>(buf)?, op)?,
+            DataType::C64 => comm.reduce_scatter_in_place(typed::<Complex<f32>>(buf)?, op)?,
+            DataType::C128 => comm.reduce_scatter_in_place(typed::<Complex<f64>>(buf)?, op)?,
+            DataType::LocF32 => comm.reduce_scatter_in_place(typed::<LocF32>(buf)?, op)?,
+            DataType::LocF64 => comm.reduce_scatter_in_place(typed::<LocF64>(buf)?, op)?,
+            DataType::LocI32 => comm.reduce_scatter_in_place(typed::<LocI32>(buf)?, op)?,
+            DataType::LocI64 => comm.reduce_scatter_in_place(typed::<LocI64>(buf)?, op)?,
         }
         Ok(())
     }

@@ -4,7 +4,7 @@
 //! chunk that lands in the wrong place looks right. Floats are small integers whose every partial
 //! result is representable, in whatever order they are folded; integers use all their bits.
 
-use ringreduce::{DataType, ReduceOp, bf16, f16};
+use ringreduce::{DataType, F8E4M3, F8E5M2, ReduceOp, bf16, f16};
 
 use crate::collective::{Case, Collective};
 
@@ -128,7 +128,9 @@ fn exact_bound(dtype: DataType) -> Option<usize> {
     match dtype {
         DataType::BF16 => Some((1 << 8) - 6),
         DataType::F16 => Some((1 << 11) - 6),
-        DataType::F32 | DataType::F64 => Some((1 << 24) - 6),
+        DataType::F8E4M3 => Some((1 << 4) - 4),
+        DataType::F8E5M2 => Some((1 << 3) - 3),
+        DataType::F32 | DataType::F64 | DataType::C64 | DataType::C128 => Some((1 << 24) - 6),
         _ => None,
     }
 }
@@ -136,23 +138,34 @@ fn exact_bound(dtype: DataType) -> Option<usize> {
 /// Element `k` of this rank's input to a reduction over `ranks`.
 fn input(dtype: DataType, op: ReduceOp, ranks: usize, rank: usize, k: usize) -> i128 {
     let h = hash(rank, k);
-    let Some(bound) = exact_bound(dtype) else {
+    // One rank in so many has something to say, where too many would drown each other.
+    let every = |who: usize, share: usize| (who + k).is_multiple_of(share.max(1));
+    let bit = i128::from(every(rank, ranks / 4)) << (h % (8 * dtype.size() as u64));
+    match (op, exact_bound(dtype)) {
+        (ReduceOp::MinLoc | ReduceOp::MaxLoc, _) => located(around_zero(h, 20), h >> 32),
+        (ReduceOp::LogicalAnd, _) => i128::from(!every(rank, 2 * ranks)),
+        (ReduceOp::LogicalOr, _) => i128::from(every(rank, 2 * ranks)),
+        (ReduceOp::LogicalXor, _) => i128::from(h % 3),
+        (ReduceOp::BitAnd, _) => wrap(dtype, !bit),
+        (ReduceOp::BitOr, _) => wrap(dtype, bit),
         // Odd factors: a product with even ones is soon zero whatever happens.
-        return wrap(dtype, i128::from(if op == ReduceOp::Prod { h | 1 } else { h }));
-    };
-    // With so many ranks that even ones would add up to too much, some of them contribute zero.
+        (_, None) => wrap(dtype, i128::from(if op == ReduceOp::Prod { h | 1 } else { h })),
+        (_, Some(bound)) => float_input(op, bound, ranks, rank, k),
+    }
+}
+
+/// A whole number that no reduction brings beyond `bound`. With so many ranks that even ones would
+/// add up to too much, some of them contribute zero.
+fn float_input(op: ReduceOp, bound: usize, ranks: usize, rank: usize, k: usize) -> i128 {
+    let h = hash(rank, k);
     let every = |who: usize, share: usize| (who + k).is_multiple_of(share.max(1));
     match op {
-        ReduceOp::Sum => {
-            let size = (bound / ranks).clamp(3, 1000);
-            if every(rank, (size * ranks).div_ceil(bound)) { around_zero(h, size) } else { 0 }
-        }
         ReduceOp::Prod => {
             // At most eight factors of two, any number of signs.
             let two = every(rank, ranks.div_ceil(8)) && h & 2 != 0;
             (if two { 2 } else { 1 }) * (if h & 1 != 0 { -1 } else { 1 })
         }
-        ReduceOp::Min | ReduceOp::Max => around_zero(h, 120),
+        ReduceOp::Min | ReduceOp::Max => around_zero(h, bound.min(120)),
         ReduceOp::Avg => {
             // The sum is `ranks` times the common part: the rest cancels out between neighbours.
             let size = (bound / (2 * ranks)).min(500);
@@ -162,20 +175,42 @@ fn input(dtype: DataType, op: ReduceOp, ranks: usize, rank: usize, k: usize) -> 
             let sign = if rank.is_multiple_of(2) { 1 } else { -1 };
             common + if apart { sign * around_zero(hash(pair, k), rest) } else { 0 }
         }
+        _ => {
+            let size = (bound / ranks).clamp(3, 1000);
+            if every(rank, (size * ranks).div_ceil(bound)) { around_zero(h, size) } else { 0 }
+        }
     }
+}
+
+/// A value and its index as one number.
+fn located(value: i128, index: u64) -> i128 {
+    value << 64 | i128::from(index as u32)
 }
 
 /// The reduction itself, in exact arithmetic; integers wrap as the library says they do.
 fn fold(dtype: DataType, op: ReduceOp, values: impl ExactSizeIterator<Item = i128>) -> i128 {
     let ranks = values.len() as i128;
+    let truth = |v: i128| i128::from(v != 0);
     let combined = values.reduce(|a, b| match op {
         ReduceOp::Sum | ReduceOp::Avg => wrap(dtype, a + b),
         ReduceOp::Prod => wrap(dtype, a.wrapping_mul(b)),
-        ReduceOp::Min => a.min(b),
+        ReduceOp::Min | ReduceOp::MinLoc => a.min(b),
         ReduceOp::Max => a.max(b),
+        ReduceOp::MaxLoc if a >> 64 == b >> 64 => a.min(b),
+        ReduceOp::MaxLoc => a.max(b),
+        ReduceOp::BitAnd => a & b,
+        ReduceOp::BitOr => a | b,
+        ReduceOp::BitXor => a ^ b,
+        ReduceOp::LogicalAnd => truth(a) & truth(b),
+        ReduceOp::LogicalOr => truth(a) | truth(b),
+        ReduceOp::LogicalXor => truth(a) ^ truth(b),
     });
     let combined = combined.unwrap_or(0);
-    if op == ReduceOp::Avg { combined / ranks } else { combined }
+    match op {
+        ReduceOp::Avg => combined / ranks,
+        ReduceOp::LogicalAnd | ReduceOp::LogicalOr | ReduceOp::LogicalXor => truth(combined),
+        _ => combined,
+    }
 }
 
 fn wrap(dtype: DataType, v: i128) -> i128 {
@@ -188,7 +223,7 @@ fn wrap(dtype: DataType, v: i128) -> i128 {
         DataType::U32 => i128::from(v as u32),
         DataType::I64 => i128::from(v as i64),
         DataType::U64 => i128::from(v as u64),
-        DataType::F16 | DataType::BF16 | DataType::F32 | DataType::F64 => v,
+        _ => v,
     }
 }
 
@@ -202,6 +237,21 @@ fn encode(dtype: DataType, v: i128, out: &mut Vec<u8>) {
         DataType::BF16 => out.extend(bf16::from_f64(v as f64).to_ne_bytes()),
         DataType::F32 => out.extend((v as f32).to_ne_bytes()),
         DataType::F64 => out.extend((v as f64).to_ne_bytes()),
+        DataType::F8E4M3 => out.push(F8E4M3::from_f32(v as f32).to_bits()),
+        DataType::F8E5M2 => out.push(F8E5M2::from_f32(v as f32).to_bits()),
+        DataType::C64 => parts([DataType::F32; 2], [v, 0], out),
+        DataType::C128 => parts([DataType::F64; 2], [v, 0], out),
+        DataType::LocF32 => parts([DataType::F32, DataType::U32], [v >> 64, v], out),
+        DataType::LocF64 => parts([DataType::F64, DataType::U64], [v >> 64, v], out),
+        DataType::LocI32 => parts([DataType::I32, DataType::U32], [v >> 64, v], out),
+        DataType::LocI64 => parts([DataType::I64, DataType::U64], [v >> 64, v], out),
+    }
+}
+
+/// The two parts of an element that has two.
+fn parts(types: [DataType; 2], values: [i128; 2], out: &mut Vec<u8>) {
+    for (dtype, value) in types.into_iter().zip(values) {
+        encode(dtype, value, out);
     }
 }
 

