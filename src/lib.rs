@@ -28,6 +28,8 @@ pub mod plan;
 #[cfg(feature = "host")]
 pub mod rendezvous;
 pub mod schedule;
+#[cfg(feature = "host")]
+mod shared;
 pub mod sim;
 #[cfg(feature = "host")]
 mod sync;
@@ -42,3 +44,5 @@ pub use element::{
 };
 #[cfg(feature = "host")]
 pub use error::{Error, Result};
+#[cfg(feature = "host")]
+pub use shared::Registered;
