@@ -1,6 +1,6 @@
 //! Registered buffers: allocated by the communicator or adopted where they are.
-//! May touch: shared, as `comm`. Law: all ranks register together and agree before anything is exchanged, so that what one of
-//! them can't do is an error at all, and the communicator lives on.
+//! May touch: shared, as `comm`. Law: all ranks register together and agree before anything is
+//! exchanged, so that what one of them can't do is an error at all, and the communicator lives on.
 
 use std::fs::File;
 use std::num::NonZeroUsize;

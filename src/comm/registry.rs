@@ -68,6 +68,7 @@ impl Registry {
         let call = direct::Call {
             form,
             me,
+            size: control.size(),
             bytes,
             element: request.element_size(),
             claim: Claim { sequence: frame.sequence, fingerprint },

@@ -6,13 +6,13 @@
 //! What lies outside whole pages, and all of a small buffer, goes over the stages: everybody puts
 //! its bytes there before it is ready, and everybody takes or folds what it needs (one-shot).
 
-use std::ops::Range;
-use std::sync::atomic::Ordering;
-use std::time::Instant;
+mod phase;
 
-use super::wait::{GLANCE, Halt, Stop, Wait};
+use std::ops::Range;
+
+use super::wait::{Halt, Wait};
 use crate::kernel::{Kernel, copy};
-use crate::link::{Fault, Links};
+use crate::link::Links;
 use crate::memory::{Buffer, Dst, Src};
 use crate::schedule::{Collective, Space};
 use crate::shared::{Claim, Control, Live};
@@ -83,6 +83,8 @@ impl Form {
 pub(crate) struct Call<'a> {
     pub(crate) form: Form,
     pub(crate) me: usize,
+    /// The world size.
+    pub(crate) size: usize,
     /// Bytes of all that is read.
     pub(crate) bytes: usize,
     pub(crate) claim: Claim,
@@ -113,7 +115,7 @@ pub(crate) fn run(
     wait: &Wait<'_>,
 ) -> Result<(), Halt> {
     let window = call.window();
-    call.put_in_place(buffer, control.size());
+    call.put_in_place(buffer);
     control.begin();
     for edge in [0..window.start, window.end..call.bytes] {
         if !edge.is_empty() {
@@ -156,17 +158,17 @@ fn staged(window: &Range<usize>, edge: &Range<usize>) -> Range<usize> {
 }
 
 impl Call<'_> {
-    /// Of so many parts of the whole, that of `rank`.
-    fn part(&self, rank: usize, size: usize) -> Range<usize> {
-        let len = self.bytes / size;
+    /// Of equal parts of the whole, that of `rank`.
+    fn part(&self, rank: usize) -> Range<usize> {
+        let len = self.bytes / self.size;
         rank * len..(rank + 1) * len
     }
 
     /// What this rank gives to an all-gather belongs in its part of the result.
-    fn put_in_place(&self, buffer: &Buffer<'_>, size: usize) {
+    fn put_in_place(&self, buffer: &Buffer<'_>) {
         if self.form == Form::AllGather {
             let mine = buffer.src(Space::Input, 0..buffer.len(Space::Input));
-            let mut there = buffer.dst(Space::Output, self.part(self.me, size));
+            let mut there = buffer.dst(Space::Output, self.part(self.me));
             if mine.ptr() != there.ptr() {
                 copy(there, None, mine);
             }
@@ -215,9 +217,8 @@ struct Walk<'a> {
 
 impl Walk<'_> {
     fn work(&mut self) {
-        let Call { form, me, bytes, .. } = *self.call;
-        let size = self.control.size();
-        let part = |rank: usize| self.call.part(rank, size);
+        let Call { form, me, size, bytes, .. } = *self.call;
+        let part = |rank: usize| self.call.part(rank);
         // All three on the same side of the borders, or in the middle.
         let zones = [0..self.window.start, self.window.clone(), self.window.end..bytes];
         for zone in zones.into_iter().filter(|zone| !zone.is_empty()) {
@@ -263,7 +264,7 @@ impl Walk<'_> {
     /// Where this rank keeps the result at `range`. Of a reduce-scatter it keeps its part alone.
     fn result(&self, range: Range<usize>) -> Dst<'_> {
         let Call { form, me, streaming, .. } = *self.call;
-        let part = self.call.part(me, self.control.size());
+        let part = self.call.part(me);
         let skip = if form == Form::ReduceScatter { part.start } else { 0 };
         let range = range.start - skip..range.end - skip;
         self.buffer.dst(Space::Output, range).streaming(streaming)
@@ -280,7 +281,7 @@ impl Walk<'_> {
     /// Folds `range` of all ranks, for all of them or for this one.
     fn fold(&self, range: Range<usize>, for_all: bool) {
         // Views on the stack, so that nothing allocates.
-        match self.control.size() {
+        match self.call.size {
             0..=8 => self.fold_among::<8>(range, for_all),
             9..=64 => self.fold_among::<64>(range, for_all),
             _ => self.fold_among::<MOST_RANKS>(range, for_all),
@@ -291,8 +292,7 @@ impl Walk<'_> {
         if range.is_empty() {
             return;
         }
-        let Call { me, kernel, streaming, .. } = *self.call;
-        let size = self.control.size();
+        let Call { me, size, kernel, streaming, .. } = *self.call;
         let source = |rank: usize| self.of(rank.min(size - 1), range.clone());
         let sources: [Src<'_>; MOST] = std::array::from_fn(source);
         let sources = &sources[..size];
@@ -307,93 +307,6 @@ impl Walk<'_> {
             }
             _ => kernel.fold(true, &mut [self.result(range.clone())], sources),
         }
-    }
-
-    /// Waits for all others to be ready with the same claim, or to be done.
-    fn all_reach(&mut self, step: usize) -> Result<(), Halt> {
-        let (me, size) = (self.call.me, self.control.size());
-        for peer in (me + 1..size).chain(0..me) {
-            let reached = self.reach(peer, step);
-            reached.map_err(|(stop, peer)| Halt { stop, step, peer })?;
-            if step == READY {
-                let (ours, theirs) = (self.call.claim, self.control.claim(peer));
-                let differs = |field, ours, theirs| {
-                    let stop = Stop::Fault(Fault::Mismatch { field, ours, theirs });
-                    Err(Halt { stop, step, peer })
-                };
-                if ours.sequence != theirs.sequence {
-                    return differs("sequence", ours.sequence, theirs.sequence);
-                }
-                if ours.fingerprint != theirs.fingerprint {
-                    return differs("fingerprint", ours.fingerprint, theirs.fingerprint);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn reach(&mut self, peer: usize, step: usize) -> Result<(), (Stop, usize)> {
-        let reached = |control: &Control| control.reached(peer, step == DONE);
-        if reached(self.control) {
-            return Ok(());
-        }
-        let mut round = 0_u32;
-        let patience = self.wait.patience.begin(false);
-        while patience.wait(round) {
-            if reached(self.control) {
-                return Ok(());
-            }
-            round += 1;
-            if round.is_multiple_of(16) && self.wait.abort.load(Ordering::Relaxed) {
-                return Err((Stop::Aborted, peer));
-            }
-        }
-        self.parked(peer, step, patience.began())
-    }
-
-    fn parked(&mut self, peer: usize, step: usize, began: Instant) -> Result<(), (Stop, usize)> {
-        loop {
-            if self.wait.abort.load(Ordering::Relaxed) {
-                return Err((Stop::Aborted, peer));
-            }
-            self.all_come(step)?;
-            if self.control.reached(peer, step == DONE) {
-                return Ok(());
-            }
-            let waited = began.elapsed();
-            if waited >= self.wait.timeout {
-                return Err((Stop::Timeout(self.wait.timeout), peer));
-            }
-            let limit = GLANCE.min(self.wait.timeout - waited);
-            self.control.sleep(peer, step == DONE, limit);
-        }
-    }
-
-    /// Can all others still come? Whoever is there already may leave.
-    fn all_come(&mut self, step: usize) -> Result<(), (Stop, usize)> {
-        let (me, size) = (self.call.me, self.control.size());
-        let control = &*self.control;
-        for peer in (me + 1..size).chain(0..me) {
-            if control.reached(peer, step == DONE) {
-                continue;
-            }
-            if control.is_elsewhere(peer, self.call.claim.sequence) {
-                return Err((Stop::Memory { registered: true }, peer));
-            }
-            let lost = match (control.is_closed(peer), control.given_up_by(peer)) {
-                (true, _) => Err(Fault::Lost("it closed its communicator".into())),
-                // Only neighbours see a rank die; they tell the others.
-                (false, Some(by)) => Err(Fault::Lost(format!("rank {by} gave up on it"))),
-                (false, None) => self.links.check_alive(peer),
-            };
-            // It may have got there just before it left.
-            if let Err(fault) = lost
-                && !control.reached(peer, step == DONE)
-            {
-                return Err((Stop::Fault(fault), peer));
-            }
-        }
-        Ok(())
     }
 }
 

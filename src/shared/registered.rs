@@ -87,6 +87,18 @@ impl<T> DerefMut for Registered<'_, T> {
     }
 }
 
+impl<T> AsRef<[T]> for Registered<'_, T> {
+    fn as_ref(&self) -> &[T] {
+        self
+    }
+}
+
+impl<T> AsMut<[T]> for Registered<'_, T> {
+    fn as_mut(&mut self) -> &mut [T] {
+        self
+    }
+}
+
 impl<T: fmt::Debug> fmt::Debug for Registered<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&**self, f)

@@ -2,6 +2,7 @@
 //! on both sides of every border, drops in every order; and trouble.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod beside;
 #[path = "../common/mod.rs"]
 mod common;
 mod trouble;
