@@ -65,6 +65,10 @@ impl Registry {
         let fingerprint =
             places.fold(frame.fingerprint, |digest, (id, at)| mix(mix(digest ^ id) ^ at));
         let bytes = buffer.len(form.whole());
+        // Lines that were just read are in the cache anyway: with 64 MiB between two ranks in place
+        // it took 4.1 ms through the cache and 6.1 past it, but 7.2 and 6.5 into another buffer.
+        let [read, written] = [Space::Input, Space::Output].map(|space| buffer.addresses(space));
+        let is_read = request.op.is_some() && read == written;
         let call = direct::Call {
             form,
             me,
@@ -73,7 +77,7 @@ impl Registry {
             element: request.element_size(),
             claim: Claim { sequence: frame.sequence, fingerprint },
             kernel,
-            streaming: bytes * control.size() >= cache,
+            streaming: bytes * control.size() >= cache && !is_read,
             input: Span { live: &input.0, at: input.1 },
             output: output.as_ref().map(|(live, at)| Span { live, at: *at }),
         };
