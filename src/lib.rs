@@ -28,6 +28,8 @@ pub mod plan;
 #[cfg(feature = "host")]
 pub mod rendezvous;
 pub mod schedule;
+#[cfg(feature = "host")]
+mod shared;
 pub mod sim;
 #[cfg(feature = "host")]
 mod sync;
@@ -43,3 +45,5 @@ pub use element::{
 #[cfg(feature = "host")]
 pub use error::{Error, Result};
 pub use schedule::Algorithm;
+#[cfg(feature = "host")]
+pub use shared::Registered;

@@ -177,6 +177,13 @@ impl<'a> Buffer<'a> {
         Buffer { spaces: [input, output, scratch], life: PhantomData }
     }
 
+    /// The addresses of a space.
+    #[inline]
+    pub(crate) fn addresses(&self, space: Space) -> Range<usize> {
+        let (start, len) = self.spaces[space as usize];
+        start.addr()..start.addr() + len
+    }
+
     /// Bytes of a space.
     #[must_use]
     pub fn len(&self, space: Space) -> usize {

@@ -108,3 +108,34 @@ fn no_call_allocates_but_the_first() {
     });
     assert!(ALLOCATIONS.get() > 0, "the counter counts");
 }
+
+/// On registered memory too, whichever way a call of that size goes.
+#[test]
+fn no_call_on_registered_memory_allocates_but_the_first() {
+    const COUNTS: [usize; 4] = [1, 700, 1100, 60_000];
+    fn calls(comm: &mut Communicator, buf: &mut [f32]) {
+        for count in COUNTS {
+            let buf = &mut buf[..count * N];
+            comm.all_reduce(buf, SUM).unwrap();
+            comm.reduce_scatter_in_place(buf, SUM).unwrap();
+            comm.all_gather_in_place(buf).unwrap();
+            comm.broadcast(buf, 0).unwrap();
+            comm.barrier().unwrap();
+        }
+    }
+    std::thread::scope(|scope| {
+        for mut comm in Communicator::local(N).unwrap() {
+            scope.spawn(move || {
+                let mut memory = comm.alloc(200_000).unwrap();
+                let mut other = vec![1.0; 200_000];
+                let mut guard = comm.register(&mut other).unwrap();
+                for buf in [&mut memory[..], &mut guard[..]] {
+                    calls(&mut comm, buf);
+                    let before = ALLOCATIONS.get();
+                    calls(&mut comm, buf);
+                    assert_eq!(ALLOCATIONS.get() - before, 0);
+                }
+            });
+        }
+    });
+}

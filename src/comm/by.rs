@@ -113,7 +113,8 @@ impl Communicator {
             all[rank * len..][..len].copy_from_slice(piece);
             let request = request(Collective::AllGather, len, by);
             if size > 1 {
-                self.run_by(&request, &Buffer::in_place(cast_slice_mut(all)), kernel)?;
+                let (whole, mine) = self.parts::<T>(len);
+                self.run_by(&request, &Buffer::within(cast_slice_mut(all), mine, whole), kernel)?;
             }
             let sources = all.chunks(len.max(1)).map(|part| Src::from(cast_slice(part)));
             let sources: Vec<Src<'_>> = sources.collect();

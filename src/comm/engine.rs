@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::Seat;
 use super::options::Settings;
+use super::registry::{DirectCall, Registry};
 use crate::error::{Error, Place, Result};
 use crate::exec::{self, Call, Halt, Stop, Wait};
 use crate::kernel::Kernel;
@@ -20,6 +21,7 @@ use crate::sync::Patience;
 pub(super) struct Engine {
     pub(super) planner: Planner,
     pub(super) links: Links,
+    pub(super) registry: Registry,
     pub(super) patience: Patience,
     /// What plans keep what is on its way in; as long as any plan so far has needed.
     pub(super) scratch: Vec<u8>,
@@ -36,19 +38,22 @@ pub(super) struct Engine {
 pub(super) struct Head<'a> {
     pub(super) name: &'static str,
     pub(super) kernel: Kernel<'a>,
-    /// Does it count among the calls that all ranks make? A message between two has the number of
-    /// the last one of those.
-    pub(super) numbered: bool,
-    /// Does a rank that is alone get what the reduction makes of its own contribution?
-    pub(super) reduces: bool,
+    /// The call that all ranks make. None for a message between two, which has the number
+    /// of the last one of those.
+    pub(super) request: Option<&'a Request>,
 }
 
 impl<'a> Head<'a> {
     /// A call that all ranks make.
-    pub(super) fn of(request: &Request, kernel: Kernel<'a>) -> Self {
-        let alone = !matches!(request.collective, Collective::Exscan | Collective::Barrier);
-        let reduces = request.op.is_some() && alone;
-        Self { name: request.collective.name(), kernel, numbered: true, reduces }
+    pub(super) fn of(request: &'a Request, kernel: Kernel<'a>) -> Self {
+        Self { name: request.collective.name(), kernel, request: Some(request) }
+    }
+
+    /// Does a rank that is alone get what the reduction makes of its own contribution?
+    fn reduces(&self) -> bool {
+        self.request.is_some_and(|Request { collective, op, .. }| {
+            op.is_some() && !matches!(collective, Collective::Exscan | Collective::Barrier)
+        })
     }
 }
 
@@ -56,8 +61,18 @@ impl Engine {
     /// Before the first call.
     pub(super) fn new(planner: Planner, links: Links, patience: Patience, cache: usize) -> Self {
         let abort = Arc::new(AtomicBool::new(false));
-        let scratch = Vec::new();
-        Self { planner, links, patience, scratch, cache, abort, sequence: 0, broken: None }
+        let (scratch, registry) = (Vec::new(), Registry::default());
+        Self {
+            planner,
+            links,
+            registry,
+            patience,
+            scratch,
+            cache,
+            abort,
+            sequence: 0,
+            broken: None,
+        }
     }
 
     /// Walks a plan over `buffer`.
@@ -69,11 +84,11 @@ impl Engine {
         buffer: &Buffer<'_>,
         plan: impl FnOnce(&mut Planner) -> Plan<'_>,
     ) -> Result<()> {
-        let Head { name, kernel, .. } = *head;
+        let Head { name, kernel, request } = *head;
         if let Some(first) = &self.broken {
             return Err(Error::Broken { call: name, first: first.clone() });
         }
-        self.sequence += u64::from(head.numbered);
+        self.sequence += u64::from(request.is_some());
         let sequence = self.sequence;
         let bytes = buffer.len(Space::Output);
         let _span = settings.tag.as_deref().map(|tag| {
@@ -83,13 +98,13 @@ impl Engine {
             let halt = Halt { stop: Stop::Aborted, step: 0, peer: seat.rank };
             return Err(self.fail(seat, settings, name, halt));
         }
-        if seat.peers.len() == 1 && head.reduces {
+        if seat.peers.len() == 1 && head.reduces() {
             // Nobody to reduce with: the result is what the reduction makes of one contribution.
             let (input, output) = (Space::Input, Space::Output);
             kernel.fold(true, &mut [buffer.dst(output, 0..bytes)], &[buffer.src(input, 0..bytes)]);
             return Ok(());
         }
-        if head.numbered && self.planner.speed().is_none() {
+        if request.is_some() && self.planner.speed().is_none() {
             self.find_speed(seat, settings)?;
         }
         self.planner.force(settings.algorithm.map(|(algorithm, _)| algorithm));
@@ -97,19 +112,32 @@ impl Engine {
         if let Some((asked, true)) = settings.algorithm
             && asked != algorithm
         {
-            self.sequence -= u64::from(head.numbered);
+            self.sequence -= u64::from(request.is_some());
             return Err(cannot(name, asked, seat.peers.len()));
         }
         let frame = Frame { len: 0, epoch: 0, sequence, fingerprint };
+        let wait = Wait::new(&self.patience, settings.timeout, &self.abort);
+        if let Some(request) = request {
+            let (me, cache) = (seat.rank, self.cache);
+            let direct = DirectCall { request, frame, kernel, me, cache };
+            if let Some(done) = self.registry.run(&direct, buffer, &mut self.links, &wait) {
+                return done.map_err(|halt| self.fail(seat, settings, name, halt));
+            }
+            self.registry.passes_by(sequence);
+        }
         let streaming = bytes >= self.cache;
         if self.scratch.len() < partition.scratch_bytes() {
             self.scratch.resize(partition.scratch_bytes(), 0);
         }
         let buffer = buffer.with_scratch(&mut self.scratch);
         let call = Call { schedule, partition, frame, kernel, streaming };
-        let wait = Wait::new(&self.patience, settings.timeout, &self.abort);
-        exec::run(&call, &buffer, &mut self.links, &wait)
-            .map_err(|halt| self.fail(seat, settings, name, halt))
+        exec::run(&call, &buffer, &mut self.links, &wait).map_err(|halt| {
+            // A rank that makes this call on registered memory sends nothing: that is the cause.
+            let peer = request.and_then(|_| self.registry.is_direct(sequence, seat.rank));
+            let stop = Stop::Memory { registered: false };
+            let halt = peer.map_or(halt, |peer| Halt { stop, step: 0, peer });
+            self.fail(seat, settings, name, halt)
+        })
     }
 
     #[cold]
@@ -121,13 +149,19 @@ impl Engine {
         halt: Halt,
     ) -> Error {
         let Halt { stop, step, peer } = halt;
-        let (rank, host) = (seat.rank, seat.peers[seat.rank].host.clone());
-        let tag = settings.tag.as_deref().map(str::to_owned);
-        let at = Box::new(Place { rank, host, operation, sequence: self.sequence, tag, step });
+        let at = self.place(seat, settings, operation, step);
+        if peer != seat.rank {
+            self.registry.blame(peer);
+        }
         let peer = Box::new(seat.peers[peer].clone());
         let error = match stop {
             Stop::Aborted => Error::Aborted { at },
             Stop::Timeout(after) => Error::Timeout { at, peer, after },
+            Stop::Memory { registered } => {
+                let name = |yes| if yes { "registered" } else { "not registered" }.to_string();
+                let (ours, theirs) = (name(registered), name(!registered));
+                Error::Mismatch { at, peer, field: "the buffer", ours, theirs }
+            }
             Stop::Fault(Fault::Lost(evidence)) => Error::PeerLost { at, peer, evidence },
             Stop::Fault(Fault::Mismatch { field: "fingerprint", ours, theirs }) => {
                 let field = "the digest of collective, type, operation, count and root";
@@ -139,15 +173,35 @@ impl Engine {
                 Error::Mismatch { at, peer, field, ours, theirs }
             }
         };
+        self.broken_by(error)
+    }
+
+    /// Where this rank is, for an error.
+    pub(super) fn place(
+        &self,
+        seat: &Seat,
+        settings: &Settings,
+        operation: &'static str,
+        step: usize,
+    ) -> Box<Place> {
+        let (rank, host) = (seat.rank, seat.peers[seat.rank].host.clone());
+        let tag = settings.tag.as_deref().map(str::to_owned);
+        Box::new(Place { rank, host, operation, sequence: self.sequence, tag, step })
+    }
+
+    /// After `error` nothing works any more.
+    #[cold]
+    pub(super) fn broken_by(&mut self, error: Error) -> Error {
         self.give_up(error.to_string());
         error
     }
 
-    /// After the first failure, `why`, nothing works any more. The neighbours learn of it by the
-    /// closing of the links.
+    /// After the first failure, `why`, nothing works any more. The others learn of it by the
+    /// closing of the links and of the lines of registered memory.
     pub(super) fn give_up(&mut self, why: String) {
         self.broken.get_or_insert(why);
         self.links = Links::default();
+        self.registry.close();
     }
 }
 

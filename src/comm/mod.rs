@@ -11,8 +11,11 @@ mod point;
 mod prefix;
 mod probe;
 mod queue;
+mod registered;
+mod registry;
 mod rooted;
 mod setup;
+mod share;
 mod threads;
 mod uneven;
 mod verbs;
@@ -76,6 +79,8 @@ struct Seat {
     local_size: usize,
     peers: Arc<[Peer]>,
     transports: Vec<&'static str>,
+    /// Can every rank map every other one's memory?
+    shares: bool,
     origin: Origin,
 }
 
@@ -203,13 +208,17 @@ impl Communicator {
         buffer: &Buffer<'_>,
         plan: impl FnOnce(&mut Planner) -> Plan<'_>,
     ) -> Result<()> {
+        let (engine, seat, settings) = self.at_home(head.name)?;
+        engine.run(seat, settings, head, buffer, plan)
+    }
+
+    /// The engine for the call `name`, after all operations that are pending; and what it goes by.
+    fn at_home(&mut self, name: &'static str) -> Result<(&mut Engine, &Seat, &Settings)> {
         if self.engine.is_none() {
             self.come_home();
         }
-        match &mut self.engine {
-            Some(engine) => engine.run(&self.seat, &self.settings, head, buffer, plan),
-            None => Err(worker::lost(head.name)),
-        }
+        let engine = self.engine.as_mut().ok_or_else(|| worker::lost(name))?;
+        Ok((engine, &self.seat, &self.settings))
     }
 }
 

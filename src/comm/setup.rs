@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::engine::Engine;
+use super::share::can_share;
 use super::threads::{Group, Ready};
 use super::{Communicator, Origin, Seat};
 use crate::config::{Config, Transport};
@@ -217,6 +218,7 @@ impl Communicator {
             local_size: meeting.local_size(),
             peers: meeting.peers.iter().map(|info| info.peer()).collect(),
             transports: links.transports(),
+            shares: !meeting.needs_tcp() && can_share(meeting.size()),
             origin: Origin::Processes(Box::new(meeting)),
         };
         let engine = Engine::new(planner, links, patience, last_level_cache());

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::engine::Engine;
 use super::setup::{last_level_cache, least_chunk, slots};
+use super::share::{Board, can_share};
 use super::{Communicator, Origin, Seat};
 use crate::error::{Error, Peer, Result};
 use crate::link::{Links, Rx, loopback};
@@ -27,13 +28,19 @@ pub(super) struct Group {
     /// Ends of links that wait for their receivers, by sender and receiver.
     ends: Mutex<HashMap<(usize, usize), Box<dyn Rx>>>,
     came: Condvar,
+    /// Where they find each other's registered memory.
+    pub(super) board: Board,
 }
 
 impl Group {
     /// That of a new world.
     pub(super) fn new(residents: usize) -> Arc<Self> {
-        let (ends, came) = (Mutex::default(), Condvar::new());
-        Arc::new(Self { job: 0, residents, groups: Groups::default(), ends, came })
+        Arc::new(Self::of(0, residents, Groups::default()))
+    }
+
+    fn of(job: u64, residents: usize, groups: Groups) -> Self {
+        let (ends, came, board) = (Mutex::default(), Condvar::new(), Board::default());
+        Self { job, residents, groups, ends, came, board }
     }
 
     /// One of some of these ranks: the same for all that name this number.
@@ -42,8 +49,7 @@ impl Group {
         if let Some(group) = groups.get(&job).and_then(Weak::upgrade) {
             return group;
         }
-        let (residents, ends, came) = (self.residents, Mutex::default(), Condvar::new());
-        let group = Arc::new(Self { job, residents, groups: Arc::clone(&self.groups), ends, came });
+        let group = Arc::new(Self::of(job, self.residents, Arc::clone(&self.groups)));
         groups.retain(|_, group| group.strong_count() > 0);
         groups.insert(job, Arc::downgrade(&group));
         group
@@ -102,12 +108,14 @@ impl Ready {
             })?;
             links.add_rx(from, end);
         }
+        let shares = can_share(peers.len());
         let seat = Seat {
             rank,
             local_rank: rank,
             local_size: peers.len(),
             peers,
             transports: links.transports(),
+            shares,
             origin: Origin::Threads(Arc::clone(&group)),
         };
         let patience = Patience::for_ranks(group.residents);

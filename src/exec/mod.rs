@@ -1,6 +1,8 @@
 //! Executors: they walk the steps that a schedule lists.
-//! May touch: schedule, partition, memory, the link and kernel traits. Blocks only in `wait`.
+//! May touch: schedule, partition, memory, shared, the link and kernel traits. Blocks only in
+//! `wait` and, where ranks share memory, in `direct`.
 
+pub(crate) mod direct;
 mod host;
 mod wait;
 

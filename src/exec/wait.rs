@@ -13,13 +13,19 @@ use crate::schedule::Space;
 use crate::sync::Patience;
 
 /// How often a parked rank looks for an abort and for the peer's death.
-const GLANCE: Duration = Duration::from_millis(10);
+pub(super) const GLANCE: Duration = Duration::from_millis(10);
 
 /// Why a wait ended without what it waited for.
 #[derive(Debug)]
 pub enum Stop {
     /// The link failed.
     Fault(Fault),
+    /// The peer makes the same call on memory of the other kind: ours is registered (and theirs is
+    /// not), or theirs is.
+    Memory {
+        /// Ours is.
+        registered: bool,
+    },
     /// The deadline passed.
     Timeout(Duration),
     /// The abort flag was raised.

@@ -2,6 +2,7 @@
 //! May touch: the link contract. For tests.
 
 use std::os::fd::RawFd;
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use super::{Fault, Frame, Rx, Tx};
@@ -72,6 +73,9 @@ impl Rx for Faulty<Box<dyn Rx>> {
     fn transport(&self) -> &'static str {
         self.inner.transport()
     }
+    fn life(&self) -> Option<&UnixStream> {
+        self.inner.life()
+    }
     fn is_dear(&self) -> bool {
         self.inner.is_dear()
     }
@@ -104,6 +108,9 @@ impl Tx for Faulty<Box<dyn Tx>> {
     }
     fn transport(&self) -> &'static str {
         self.inner.transport()
+    }
+    fn life(&self) -> Option<&UnixStream> {
+        self.inner.life()
     }
     fn is_dear(&self) -> bool {
         self.inner.is_dear()

@@ -177,6 +177,10 @@ impl super::Tx for Tx {
         self.fifo.transport()
     }
 
+    fn life(&self) -> Option<&UnixStream> {
+        self.fifo.life.as_ref()
+    }
+
     fn reserve(&mut self, len: usize) -> Dst<'_> {
         assert!(self.has_room(), "reserve without ready");
         let streaming = self.way.choose(len);
@@ -241,6 +245,10 @@ impl super::Rx for Rx {
 
     fn transport(&self) -> &'static str {
         self.fifo.transport()
+    }
+
+    fn life(&self) -> Option<&UnixStream> {
+        self.fifo.life.as_ref()
     }
 
     fn peek(&self, len: usize) -> Src<'_> {

@@ -107,6 +107,20 @@ impl Links {
         self.outgoing = outgoing;
     }
 
+    /// Looks for the death of `peer`, as far as links to or from it tell.
+    ///
+    /// # Errors
+    /// If it is gone.
+    pub(crate) fn check_alive(&mut self, peer: usize) -> Result<(), Fault> {
+        if let Some(Some(link)) = self.tx.get_mut(peer) {
+            link.check_alive()?;
+        }
+        match self.rx.get_mut(peer) {
+            Some(Some(link)) => link.check_alive(),
+            _ => Ok(()),
+        }
+    }
+
     /// What the links run over, each kind once.
     #[must_use]
     pub fn transports(&self) -> Vec<&'static str> {

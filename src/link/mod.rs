@@ -13,7 +13,7 @@ mod handover;
 mod links;
 pub mod loopback;
 mod poll;
-mod region;
+pub(crate) mod region;
 pub mod shm;
 pub mod tcp;
 pub mod trace;
@@ -98,6 +98,11 @@ pub trait Rx: Send {
         false
     }
 
+    /// The stream that ends with the peer's process, if there is one; descriptors can go over it.
+    fn life(&self) -> Option<&UnixStream> {
+        None
+    }
+
     /// The next slot's payload; only after `ready` said true for the same frame.
     ///
     /// # Panics
@@ -135,6 +140,11 @@ pub trait Rx: Send {
 
 /// The sending end.
 pub trait Tx: Send {
+    /// The stream that ends with the peer's process, if there is one; descriptors can go over it.
+    fn life(&self) -> Option<&UnixStream> {
+        None
+    }
+
     /// Is there an empty slot? Never blocks.
     ///
     /// # Errors

@@ -1,5 +1,6 @@
-//! A mapping that a link's slots live in: anonymous for the threads of one process, a sealed memfd
-//! for two processes. Nothing has a name, so nothing is left behind, whatever dies.
+//! A mapping that a link's slots or registered buffers live in: anonymous for the threads of one
+//! process, a sealed memfd for several. Nothing has a name, so nothing is left behind, whatever
+//! dies.
 //! May touch: nix. Unsafe: mapping and unmapping.
 #![allow(unsafe_code)]
 
@@ -8,10 +9,12 @@ use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
+use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use nix::sys::stat::fstat;
+use nix::unistd::{SysconfVar, sysconf};
 
 use crate::error::{Error, Result};
 
@@ -40,22 +43,32 @@ impl Region {
         Ok(Self { start, len })
     }
 
-    /// Memory that another process can map too, by the descriptor returned with it. It is
-    /// allocated and sealed: neither side can shrink it under the other.
+    /// Memory that another process can map too, by the descriptor returned with it.
     pub(crate) fn shared(len: NonZeroUsize) -> Result<(Self, OwnedFd)> {
+        let fd = Self::create(len)?;
+        Ok((Self::map(fd.as_fd(), len)?, fd))
+    }
+
+    /// Memory that any process can map that has the descriptor. It is allocated and sealed: nobody
+    /// can shrink it under another.
+    pub(crate) fn create(len: NonZeroUsize) -> Result<OwnedFd> {
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
         let fd = memfd_create(c"ringreduce", flags).map_err(|e| Error::io("memfd_create", e))?;
-        let size = i64::try_from(len.get())
-            .map_err(|_| Error::io("sizing a link", nix::errno::Errno::EFBIG))?;
+        // The kernel would try, and kill somebody when nothing is left.
+        let possible = |size: &i64| memory().is_none_or(|most| *size <= most);
+        let size = i64::try_from(len.get()).ok().filter(possible).ok_or_else(|| {
+            Error::io(format!("allocating {len} bytes of shared memory"), Errno::ENOMEM)
+        })?;
         fallocate(fd.as_fd(), FallocateFlags::empty(), 0, size)
             .map_err(|e| Error::io(format!("allocating {len} bytes of shared memory"), e))?;
         let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
         fcntl(fd.as_fd(), FcntlArg::F_ADD_SEALS(seals))
-            .map_err(|e| Error::io("sealing a link's memory", e))?;
-        Ok((Self::map(fd.as_fd(), len)?, fd))
+            .map_err(|e| Error::io("sealing shared memory", e))?;
+        Ok(fd)
     }
 
-    /// Maps what the peer made by [`Self::shared`], after checking that it is what was agreed.
+    /// Maps what was made by [`Self::create`], here or by the peer, after checking that it is what
+    /// was agreed.
     pub(crate) fn open(fd: BorrowedFd<'_>, len: NonZeroUsize, peer: &str) -> Result<Self> {
         let refuse = |reason: String| Error::Handshake { peer: peer.into(), reason };
         let seals = fcntl(fd, FcntlArg::F_GET_SEALS)
@@ -97,6 +110,12 @@ impl Drop for Region {
             tracing::warn!("unmapping a link: {e}");
         }
     }
+}
+
+/// Bytes of memory that this machine has.
+fn memory() -> Option<i64> {
+    let pages = sysconf(SysconfVar::_PHYS_PAGES).ok()??;
+    pages.checked_mul(sysconf(SysconfVar::PAGE_SIZE).ok()??)
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //! a log of fixed size that all links of a rank share. May touch: the link contract.
 
 use std::os::fd::RawFd;
+use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -121,6 +122,9 @@ impl Rx for Traced<Box<dyn Rx>> {
     fn transport(&self) -> &'static str {
         self.inner.transport()
     }
+    fn life(&self) -> Option<&UnixStream> {
+        self.inner.life()
+    }
     fn is_dear(&self) -> bool {
         self.inner.is_dear()
     }
@@ -156,6 +160,9 @@ impl Tx for Traced<Box<dyn Tx>> {
     }
     fn transport(&self) -> &'static str {
         self.inner.transport()
+    }
+    fn life(&self) -> Option<&UnixStream> {
+        self.inner.life()
     }
     fn is_dear(&self) -> bool {
         self.inner.is_dear()

@@ -14,7 +14,7 @@ use crate::schedule::{ALL_PAIRS, Algorithm, Collective, Op, Place, Ring, Schedul
 use crate::sim::Speed;
 pub use choose::Candidate;
 pub(crate) use request::digest;
-use request::mix;
+pub(crate) use request::mix;
 pub use request::{Blocks, Request, Transfer};
 
 /// What to walk for a call.

@@ -1,4 +1,5 @@
 //! Worlds of thread ranks, and inputs whose reductions are known exactly.
+#![allow(dead_code, unused_imports, reason = "not every test uses all of it")]
 
 pub(crate) mod ranks;
 

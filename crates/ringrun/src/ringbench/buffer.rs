@@ -1,33 +1,79 @@
-//! A buffer to measure with: cache-line aligned (or off by as much as asked), touched, and with a
-//! guard on either side that no collective may write to.
+//! A buffer to measure with: aligned (or off by as much as asked), touched, and with a guard on
+//! either side that no collective may write to.
+
+use std::ops::{Deref, DerefMut};
 
 use anyhow::{Context, Result};
+use ringreduce::{Communicator, Registered};
 
+use crate::cli::Memory as Kind;
 use crate::sizes::human;
 
 const LINE: usize = 64;
+/// Registered buffers begin a page, as large ones of programs nearly do.
+const PAGE: usize = 4096;
 /// Bytes watched on either side.
 const GUARD: usize = 128;
 const CANARY: u8 = 0xa5;
 
+enum Memory {
+    Plain(Vec<u8>),
+    Registered(Registered<'static, u8>),
+}
+
+impl Deref for Memory {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Plain(memory) => memory,
+            Self::Registered(memory) => memory,
+        }
+    }
+}
+
+impl DerefMut for Memory {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        match self {
+            Self::Plain(memory) => memory,
+            Self::Registered(memory) => memory,
+        }
+    }
+}
+
 /// Memory for up to a given number of bytes between two guards.
 pub(crate) struct Guarded {
-    memory: Vec<u8>,
+    memory: Memory,
     /// Where the buffer begins in it.
     at: usize,
 }
 
 impl Guarded {
-    pub(crate) fn new(capacity: usize, unalign: usize) -> Result<Self> {
-        let whole = capacity.saturating_add(2 * GUARD + LINE + unalign);
-        let mut memory = Vec::new();
-        memory
-            .try_reserve_exact(whole)
-            .with_context(|| format!("no memory for a buffer of {}: lower -e", human(capacity)))?;
-        // Writing it here keeps the first touch of a page out of every measurement.
-        memory.resize(whole, CANARY);
-        let at = memory[GUARD..].as_ptr().align_offset(LINE) + GUARD + unalign;
-        Ok(Self { memory, at })
+    /// Memory of one kind; all ranks together.
+    pub(crate) fn new(
+        comm: &mut Communicator,
+        kind: Kind,
+        capacity: usize,
+        unalign: usize,
+    ) -> Result<Self> {
+        let memory = match kind {
+            Kind::Plain => {
+                let memory = touched(capacity, LINE + unalign)?;
+                return Ok(Self::of(Memory::Plain(memory), LINE, unalign));
+            }
+            Kind::Alloc => {
+                let mut memory = comm.alloc(whole(capacity, PAGE + unalign))?;
+                memory.fill(CANARY);
+                memory
+            }
+            // It stays for as long as the process does.
+            Kind::Register => comm.register(touched(capacity, PAGE + unalign)?.leak())?,
+        };
+        Ok(Self::of(Memory::Registered(memory), PAGE, unalign))
+    }
+
+    fn of(memory: Memory, align: usize, unalign: usize) -> Self {
+        let at = memory[GUARD..].as_ptr().align_offset(align) + GUARD + unalign;
+        Self { memory, at }
     }
 
     /// The first `len` bytes.
@@ -52,13 +98,34 @@ impl Guarded {
     }
 }
 
+fn whole(capacity: usize, off: usize) -> usize {
+    capacity.saturating_add(2 * GUARD + off)
+}
+
+/// Ordinary memory that was written to: that keeps the first touch of a page out of every
+/// measurement.
+fn touched(capacity: usize, off: usize) -> Result<Vec<u8>> {
+    let whole = whole(capacity, off);
+    let mut memory = Vec::new();
+    memory
+        .try_reserve_exact(whole)
+        .with_context(|| format!("no memory for a buffer of {}: lower -e", human(capacity)))?;
+    memory.resize(whole, CANARY);
+    Ok(memory)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn guarded(capacity: usize, unalign: usize) -> Result<Guarded> {
+        let mut comm = Communicator::local(1).unwrap().remove(0);
+        Guarded::new(&mut comm, Kind::Plain, capacity, unalign)
+    }
+
     #[test]
     fn writes_beside_the_buffer_are_seen() {
-        let mut buffer = Guarded::new(1000, 0).unwrap();
+        let mut buffer = guarded(1000, 0).unwrap();
         assert_eq!(buffer.get(1000).as_ptr().align_offset(LINE), 0);
         buffer.arm(100);
         buffer.get_mut(100).fill(7);
@@ -72,12 +139,12 @@ mod tests {
 
     #[test]
     fn off_by_as_much_as_asked() {
-        let buffer = Guarded::new(10, 3).unwrap();
+        let buffer = guarded(10, 3).unwrap();
         assert_eq!(buffer.get(10).as_ptr().align_offset(LINE), LINE - 3);
     }
 
     #[test]
     fn too_large_is_an_error() {
-        assert!(Guarded::new(isize::MAX as usize - 1, 0).is_err());
+        assert!(guarded(isize::MAX as usize - 1, 0).is_err());
     }
 }

@@ -23,8 +23,8 @@ Under ringrun, or any launcher that ringreduce knows, ringbench is one rank and 
 Alone, --ranks N launches N of them:
   ringbench all_reduce --ranks 4 --json result.json --html result.html
 
-JSON: {version, command, unix_time, collective, ranks, launched, transport, refill, check, warmup,
-machine: {host, cpu, cpus, kernel}, seats: [{rank, pid, cpu, host}],
+JSON: {version, command, unix_time, collective, ranks, launched, transport, memory, refill, check,
+warmup, machine: {host, cpu, cpus, kernel}, seats: [{rank, pid, cpu, host}],
 probe: {before, after}: null or {cpus, hand_over_ns, distance: near, far or disturbed,
 add_gb_per_s},
 rows: [{size, count, type, redop, root, iterations, out_of_place, in_place}], each half null or
@@ -88,6 +88,9 @@ pub(crate) struct Cli {
     /// How ranks reach each other [default: RINGREDUCE_TRANSPORT, or auto]
     #[arg(long, value_name = "KIND")]
     pub(crate) transport: Option<Kind>,
+    /// What buffers are: plain memory, registered in place, or allocated by the communicator
+    #[arg(long, default_value = "plain", value_name = "KIND")]
+    pub(crate) memory: Memory,
     /// Every rank rewrites its buffer before each timed call, untimed (else buffers are reused)
     #[arg(long)]
     pub(crate) refill: bool,
@@ -115,6 +118,24 @@ impl Kind {
             Self::Auto => Transport::Auto,
             Self::Shm => Transport::Shm,
             Self::Tcp => Transport::Tcp,
+        }
+    }
+}
+
+/// A kind of memory, by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Memory {
+    Plain,
+    Register,
+    Alloc,
+}
+
+impl Memory {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "plain",
+            Self::Register => "register",
+            Self::Alloc => "alloc",
         }
     }
 }
@@ -280,6 +301,7 @@ mod tests {
             ("all_reduce --threads --ranks 2 --transport tcp", "--transport"),
             ("all_reduce --threads --ranks 2 -T 5", "--timeout"),
             ("all_reduce --transport rdma", "rdma"),
+            ("all_reduce --memory mmap", "mmap"),
             ("broadcast -r 4 --ranks 4", "--root"),
         ] {
             let error = parse(line).unwrap_err();

@@ -23,11 +23,12 @@ pub(crate) fn render(report: &Report) -> String {
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
          <title>{collective}, {ranks} ranks: ringbench</title>\n<style>\n{STYLE}</style></head>\n\
          <body><main>\n<h1>{collective} over {ranks} {}</h1>\n\
-         <p class=\"sub\">{launched}, transport {}, buffers {buffers}; {when}; \
+         <p class=\"sub\">{launched}, transport {}, {} memory, buffers {buffers}; {when}; \
          ringbench {version}</p>\n\
          <pre>{}</pre>\n",
         if *ranks == 1 { "rank" } else { "ranks" },
         escape(&report.transport),
+        report.memory,
         escape(command),
     );
     facts(&mut out, report);

@@ -103,6 +103,8 @@ pub(crate) struct Report {
     /// `processes` or `threads`.
     pub(crate) launched: &'static str,
     pub(crate) transport: String,
+    /// `plain`, `register` or `alloc`.
+    pub(crate) memory: &'static str,
     pub(crate) refill: bool,
     pub(crate) check: usize,
     pub(crate) warmup: usize,
@@ -135,6 +137,7 @@ impl Report {
             ranks: seats.len(),
             launched,
             transport,
+            memory: cli.memory.name(),
             refill: cli.refill,
             check: cli.check,
             warmup: cli.warmup_iters,

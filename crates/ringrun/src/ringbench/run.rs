@@ -36,7 +36,7 @@ impl<'a> Bench<'a> {
     /// Allocates for the largest size.
     pub(crate) fn new(comm: &'a mut Communicator, cli: &'a Cli) -> Result<Self> {
         let most = cli.sizes().last().copied().unwrap_or(0);
-        let buffers = Buffers::new(most, cli.unalign)?;
+        let buffers = Buffers::new(comm, cli.memory, most, cli.unalign)?;
         Ok(Self { comm, cli, buffers, shift: 0, out_of_bounds: 0 })
     }
 

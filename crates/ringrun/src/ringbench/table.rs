@@ -21,9 +21,9 @@ pub(crate) fn head(cli: &Cli, report: &Report) -> String {
          # Collective test starting: {collective}\n\
          # ranks {ranks} ({launched}) transport: {transport} minBytes {min} maxBytes {max} \
          step: {step} warmup iters: {} iters: {iters} validation: {} unalign: {} \
-         buffers: {buffers}\n\
+         buffers: {buffers} memory: {}\n\
          #\n# Using ranks\n",
-        cli.warmup_iters, cli.check, cli.unalign,
+        cli.warmup_iters, cli.check, cli.unalign, report.memory,
     );
     for seat in &report.seats {
         let (rank, pid, host, cpu) = (seat.rank, seat.pid, &seat.host, seat.cpu);

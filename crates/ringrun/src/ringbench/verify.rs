@@ -1,9 +1,11 @@
 //! The two buffers of a rank, and the trial of one call on them: fresh input, poisoned results and
-//! armed guards before it, and afterwards whatever is not exactly as it must be. Pure.
+//! armed guards before it, and afterwards whatever is not exactly as it must be.
 
 use anyhow::Result;
+use ringreduce::Communicator;
 
 use crate::buffer::Guarded;
+use crate::cli::Memory;
 use crate::collective::{Case, Form};
 use crate::expect::Oracle;
 
@@ -26,9 +28,15 @@ pub(crate) struct Verdict {
 }
 
 impl Buffers {
-    /// For up to `most` bytes each.
-    pub(crate) fn new(most: usize, unalign: usize) -> Result<Self> {
-        Ok(Self { send: Guarded::new(most, unalign)?, recv: Guarded::new(most, unalign)? })
+    /// For up to `most` bytes each; all ranks together.
+    pub(crate) fn new(
+        comm: &mut Communicator,
+        memory: Memory,
+        most: usize,
+        unalign: usize,
+    ) -> Result<Self> {
+        let mut new = || Guarded::new(comm, memory, most, unalign);
+        Ok(Self { send: new()?, recv: new()? })
     }
 
     /// Writes this rank's input, and nothing else.
@@ -85,7 +93,9 @@ mod tests {
     fn setup(collective: Collective) -> (Case, Oracle, Buffers) {
         let (dtype, op) = (DataType::I32, ReduceOp::Sum);
         let case = Case { collective, dtype, op, root: 0, count: 50, rank: 0, ranks: 1 };
-        (case, Oracle::new(&case), Buffers::new(400, 0).unwrap())
+        let mut comm = Communicator::local(1).unwrap().remove(0);
+        let buffers = Buffers::new(&mut comm, Memory::Plain, 400, 0).unwrap();
+        (case, Oracle::new(&case), buffers)
     }
 
     fn call(buffers: &mut Buffers, form: Form) {

@@ -27,6 +27,11 @@ fn body() {
         "differs" => differs(words[1], number(2)),
         "again" => again(number(1)),
         "groups" => groups(number(1)),
+        "alloc" | "register" => {
+            let stops = words.get(3).map(|_| number(3));
+            registered(words[0] == "register", number(1), number(2), stops)
+        }
+        "half" => half_registered(number(1), number(2)),
         other => panic!("{other}?"),
     };
     assert_eq!(descriptors(), before, "descriptors left open after {result:?}");
@@ -79,6 +84,50 @@ fn listens(count: usize, stops: usize) -> Result<()> {
         raise(Signal::SIGSTOP).unwrap();
     }
     comm.broadcast(&mut buf, 0)
+}
+
+/// As [`calls`], on registered memory, adopted or allocated.
+fn registered(adopt: bool, count: usize, times: usize, stops: Option<usize>) -> Result<()> {
+    let mut comm = Communicator::from_env()?;
+    if adopt {
+        let mut buf = vec![0.0; count];
+        let mut guard = comm.register(&mut buf)?;
+        return registered_calls(&mut comm, &mut guard, times, stops);
+    }
+    let mut buf = comm.alloc(count)?;
+    registered_calls(&mut comm, &mut buf, times, stops)
+}
+
+fn registered_calls(
+    comm: &mut Communicator,
+    buf: &mut [f32],
+    times: usize,
+    stops: Option<usize>,
+) -> Result<()> {
+    for call in 0..times {
+        if call == SWING {
+            println!("up {} {}", comm.rank(), std::process::id());
+            if stops == Some(comm.rank()) {
+                raise(Signal::SIGSTOP).unwrap();
+            }
+            // Another program of this process's is no concern of the others.
+            assert!(std::process::Command::new("true").status().unwrap().success());
+        }
+        sum(comm, buf)?;
+    }
+    Ok(())
+}
+
+/// All ranks but `odd` make their call on registered memory.
+fn half_registered(count: usize, odd: usize) -> Result<()> {
+    let mut comm = Communicator::from_env()?;
+    let mut plain = vec![1.0_f32; count];
+    let mut buf = comm.alloc::<f32>(count)?;
+    let mine = if comm.rank() == odd { &mut plain[..] } else { &mut buf[..] };
+    mine.fill(1.0);
+    let result = comm.all_reduce(mine, ReduceOp::Sum);
+    assert!(buf.iter().all(|&it| it == 1.0 || comm.rank() == odd), "the input was overwritten");
+    result
 }
 
 /// The rank `odd` makes another call than the others; then all meet in a barrier.

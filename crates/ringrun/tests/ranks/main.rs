@@ -13,6 +13,7 @@ mod hosts;
 mod killed;
 mod leftovers;
 mod refused;
+mod registered;
 mod report;
 mod stopped;
 mod system;

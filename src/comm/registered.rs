@@ -1,0 +1,289 @@
+//! Registered buffers: allocated by the communicator or adopted where they are.
+//! May touch: shared, as `comm`. Law: all ranks register together and agree before anything is
+//! exchanged, so that what one of them can't do is an error at all, and the communicator lives on.
+
+use std::fs::File;
+use std::num::NonZeroUsize;
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use super::engine::Head;
+use super::registry::Registry;
+use super::{Communicator, Origin};
+use crate::element::{DataType, Element};
+use crate::error::{Error, Result};
+use crate::exec::Halt;
+use crate::link::region::Region;
+use crate::memory::Buffer;
+use crate::plan::{Plan, Request};
+use crate::schedule::Collective;
+use crate::shared::{Control, Live, Part, Registered, page, whole_pages};
+
+/// What each rank says of its registration.
+#[derive(Clone, Copy, Debug)]
+struct Record {
+    call: &'static str,
+    dtype: DataType,
+    count: usize,
+    /// The offsets that it shares.
+    pages: (usize, usize),
+    /// The system's error, if it can't.
+    errno: i32,
+}
+
+/// Words of a record on its way.
+const WORDS: usize = 6;
+const SALT: u64 = u32::from_le_bytes(*b"regi") as u64;
+
+impl Communicator {
+    /// `len` elements, zero, in memory that the other ranks of this host map too: collectives on it
+    /// are a good deal faster than on other memory. All ranks call this together, with the same
+    /// type and length, and may drop what they get when they like.
+    ///
+    /// It is fast where all ranks share one host and shared memory is not forbidden; elsewhere it
+    /// is memory like any other.
+    ///
+    /// ```
+    /// use ringreduce::{Communicator, ReduceOp};
+    ///
+    /// let ranks = Communicator::local(2)?;
+    /// std::thread::scope(|scope| {
+    ///     for mut comm in ranks {
+    ///         scope.spawn(move || {
+    ///             let mut gradients = comm.alloc::<f32>(1000)?;
+    ///             gradients.fill(1.5);
+    ///             comm.all_reduce(&mut gradients, ReduceOp::Sum)?;
+    ///             assert!(gradients.iter().all(|&it| it == 3.0));
+    ///             Ok::<(), ringreduce::Error>(())
+    ///         });
+    ///     }
+    /// });
+    /// # Ok::<(), ringreduce::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If a rank can't have the memory, or passes another type or length: then all ranks have that
+    /// error and the communicator lives on. As [`Self::all_reduce`].
+    pub fn alloc<T: Element>(&mut self, len: usize) -> Result<Registered<'static, T>> {
+        const NAME: &str = "alloc";
+        let bytes = len.checked_mul(size_of::<T>()).filter(|&bytes| bytes <= isize::MAX as usize);
+        let fd = bytes.ok_or(Error::Argument {
+            call: NAME,
+            argument: "len",
+            given: len.to_string(),
+            expected: "less than the address space".into(),
+        });
+        let bytes = bytes.unwrap_or(0);
+        let fd = fd.and_then(|_| Region::create(at_least_a_page(bytes)));
+        let record =
+            Record { call: NAME, dtype: T::DTYPE, count: len, pages: (0, bytes), errno: 0 };
+        let (fd, records) = self.agree(record, fd)?;
+        let parts = self.everybodys(NAME, &fd, &records)?;
+        let me = self.rank();
+        let own = match &self.seat.origin {
+            Origin::Processes(_) if !parts.is_empty() => Ok(Arc::clone(&parts[me].region)),
+            // Among threads the others' view must be another one: see `Live::withdraw`.
+            _ => Region::open(fd.as_fd(), at_least_a_page(bytes), "this process").map(Arc::new),
+        };
+        let id = self.number(NAME)?;
+        let live = own
+            .and_then(|own| Live::allocated(id, me, bytes, own, parts))
+            .map_err(|error| self.broken_by(NAME, error))?;
+        let registered = Registered::allocated(live, len);
+        self.enter(NAME, &registered)?;
+        Ok(registered)
+    }
+
+    /// Makes memory that the user has as good as [`Self::alloc`]'s, where it is: its whole pages
+    /// become shared ones with the same contents, until what is returned is dropped. All ranks call
+    /// this together, with the same type and length; where their buffers lie need not be the same.
+    ///
+    /// Good for large buffers that live long: registering costs about a copy of the buffer, and
+    /// so does dropping. The memory must be ordinary memory of the process (a `Vec`, say), not a
+    /// mapping of a file that is meant to get the results.
+    ///
+    /// # Errors
+    /// As [`Self::alloc`]; and if some of the memory is registered already.
+    pub fn register<'a, T: Element>(&mut self, buf: &'a mut [T]) -> Result<Registered<'a, T>> {
+        const NAME: &str = "register";
+        let pages = whole_pages(NonNull::from(&mut *buf).cast(), size_of_val(buf));
+        let fd = Live::is_free(buf).and_then(|()| self.copy_pages(buf, pages.clone()));
+        let pages = (pages.start, pages.end);
+        let record = Record { call: NAME, dtype: T::DTYPE, count: buf.len(), pages, errno: 0 };
+        let (fd, records) = self.agree(record, fd)?;
+        let parts = self.everybodys(NAME, &fd, &records)?;
+        let id = self.number(NAME)?;
+        let registered = Registered::adopted(id, self.rank(), buf, fd.as_fd(), parts)
+            .map_err(|error| self.broken_by(NAME, error))?;
+        self.enter(NAME, &registered)?;
+        Ok(registered)
+    }
+
+    /// What `buf` has in its `pages`, in memory that can be shared.
+    fn copy_pages<T: Element>(&self, buf: &[T], pages: Range<usize>) -> Result<OwnedFd> {
+        let pages = if self.seat.shares { pages } else { 0..0 };
+        let fd = Region::create(at_least_a_page(pages.len()))?;
+        let bytes: &[u8] = bytemuck::cast_slice(buf);
+        let file = File::from(fd);
+        file.write_all_at(&bytes[pages], 0).map_err(|e| Error::io("sharing a buffer", e))?;
+        Ok(file.into())
+    }
+
+    /// Tells the others what this rank registers, and learns what they do. All can, or none does.
+    fn agree(&mut self, mine: Record, fd: Result<OwnedFd>) -> Result<(OwnedFd, Vec<Record>)> {
+        let (me, size) = (self.rank(), self.size());
+        let errno = fd.as_ref().err().map_or(0, errno);
+        let words = Record { errno, ..mine }.encode();
+        let mut all = vec![0_u64; WORDS * size];
+        all[WORDS * me..WORDS * (me + 1)].copy_from_slice(&words);
+        let (collective, dtype) = (Collective::AllGather, DataType::U64);
+        let request = Request { collective, count: WORDS, dtype, op: None };
+        let head = Head { name: mine.call, ..Head::of(&request, self.kernel(&request)?) };
+        let (whole, own) = self.parts::<u64>(WORDS);
+        let buffer = Buffer::within(bytemuck::cast_slice_mut(&mut all), own, whole);
+        // Told from everybody's all-gather by its salt.
+        self.walk(&head, &buffer, |planner| {
+            let plan = planner.plan(&request);
+            Plan { fingerprint: plan.fingerprint ^ SALT, ..plan }
+        })?;
+        let fd = fd?;
+        let records: Vec<_> = all.chunks_exact(WORDS).map(Record::decode).collect();
+        for (peer, theirs) in records.iter().enumerate() {
+            let peer = || Box::new(self.peers()[peer].clone());
+            for (field, ours, theirs) in mine.compare(theirs) {
+                if ours != theirs {
+                    let peer = peer();
+                    let (engine, seat, settings) = self.at_home(mine.call)?;
+                    let at = engine.place(seat, settings, mine.call, 0);
+                    return Err(Error::Mismatch { at, peer, field, ours, theirs });
+                }
+            }
+            if theirs.errno != 0 {
+                let source = std::io::Error::from_raw_os_error(theirs.errno);
+                return Err(Error::io(format!("{}: memory of {}", mine.call, peer()), source));
+            }
+        }
+        self.registry(mine.call)?.count += 1;
+        Ok((fd, records))
+    }
+
+    /// All ranks' pages, mapped here; none if they don't share memory.
+    fn everybodys(
+        &mut self,
+        name: &'static str,
+        fd: &OwnedFd,
+        records: &[Record],
+    ) -> Result<Vec<Part>> {
+        if !self.seat.shares {
+            return Ok(Vec::new());
+        }
+        if !self.registry(name)?.is_open() {
+            let len = Control::footprint();
+            let mine = Region::create(len).map_err(|error| self.broken_by(name, error))?;
+            let regions = self.share(name, &mine, &vec![len; records.len()])?;
+            let control = Control::new(self.rank(), regions);
+            self.registry(name)?.open(control);
+            // From now on a call over links is told from one that goes without.
+            self.meet_in(name)?;
+        }
+        let len = |record: &Record| at_least_a_page(record.pages.1 - record.pages.0);
+        let regions = self.share(name, fd, &records.iter().map(len).collect::<Vec<_>>())?;
+        let part =
+            |(region, record): (_, &Record)| Part { region, pages: record.pages.0..record.pages.1 };
+        Ok(regions.into_iter().zip(records).map(part).collect())
+    }
+
+    fn enter<T: Element>(
+        &mut self,
+        name: &'static str,
+        registered: &Registered<'_, T>,
+    ) -> Result<()> {
+        if self.seat.shares {
+            let addresses = registered.as_ptr_range();
+            let addresses = addresses.start.addr()..addresses.end.addr();
+            self.registry(name)?.enter(addresses, registered.live());
+        }
+        Ok(())
+    }
+
+    fn registry(&mut self, name: &'static str) -> Result<&mut Registry> {
+        Ok(&mut self.at_home(name)?.0.registry)
+    }
+
+    /// The number of the present registration.
+    fn number(&mut self, name: &'static str) -> Result<u64> {
+        Ok(self.registry(name)?.count)
+    }
+
+    /// A barrier, as part of the call `name`.
+    pub(super) fn meet_in(&mut self, name: &'static str) -> Result<()> {
+        let (collective, dtype) = (Collective::Barrier, DataType::U8);
+        let request = Request { collective, count: 1, dtype, op: None };
+        let head = Head { name, ..Head::of(&request, self.kernel(&request)?) };
+        self.walk(&head, &Buffer::in_place(&mut [0]), |planner| planner.plan(&request))
+    }
+
+    /// After `error` nothing works any more.
+    pub(super) fn broken_by(&mut self, name: &'static str, error: Error) -> Error {
+        match self.at_home(name) {
+            Ok((engine, ..)) => engine.broken_by(error),
+            Err(error) => error,
+        }
+    }
+
+    /// The call `name` failed, and nothing works any more.
+    pub(super) fn fail(&mut self, name: &'static str, halt: Halt) -> Error {
+        match self.at_home(name) {
+            Ok((engine, seat, settings)) => engine.fail(seat, settings, name, halt),
+            Err(error) => error,
+        }
+    }
+}
+
+fn at_least_a_page(bytes: usize) -> NonZeroUsize {
+    NonZeroUsize::MIN.saturating_add(bytes.max(1).next_multiple_of(page()) - 1)
+}
+
+/// The system's number for an error, or that of a wrong argument.
+fn errno(error: &Error) -> i32 {
+    let system = match error {
+        Error::Io { source, .. } => source.raw_os_error(),
+        _ => None,
+    };
+    system.unwrap_or(nix::libc::EINVAL)
+}
+
+/// The calls that make records, by number.
+const CALLS: [&str; 2] = ["alloc", "register"];
+
+impl Record {
+    fn encode(&self) -> [u64; WORDS] {
+        let call = CALLS.iter().position(|&call| call == self.call).unwrap_or(0);
+        let (from, to) = self.pages;
+        let errno = self.errno.unsigned_abs().into();
+        [call as u64, self.dtype as u64, self.count as u64, from as u64, to as u64, errno]
+    }
+
+    fn decode(words: &[u64]) -> Self {
+        let number = |index: usize| words[index] as usize;
+        Self {
+            call: CALLS[number(0) % CALLS.len()],
+            dtype: DataType::ALL[number(1) % DataType::ALL.len()],
+            count: number(2),
+            pages: (number(3), number(4).max(number(3))),
+            errno: words[5] as i32,
+        }
+    }
+
+    /// What must be equal on all ranks.
+    fn compare(&self, theirs: &Self) -> [(&'static str, String, String); 3] {
+        [
+            ("the call", self.call.into(), theirs.call.into()),
+            ("the type", self.dtype.to_string(), theirs.dtype.to_string()),
+            ("the length", self.count.to_string(), theirs.count.to_string()),
+        ]
+    }
+}

@@ -1,0 +1,134 @@
+//! How ranks come to map each other's memory: threads find it on a board in their process,
+//! processes hand descriptors round the ring over the streams of its links. May touch: link.
+//! Law: nothing is named, and every wait has a deadline.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::{Communicator, Origin};
+use crate::error::{Error, Result};
+use crate::exec::direct::MOST_RANKS;
+use crate::exec::{Halt, Stop};
+use crate::link::region::Region;
+use crate::link::shm::{recv_fd, send_fd};
+use crate::link::{Fault, Links};
+
+/// How often a rank that waits for a descriptor looks for an abort.
+const GLANCE: Duration = Duration::from_millis(10);
+
+/// Where ranks that are threads find each other's memory, by rank.
+#[derive(Debug, Default)]
+pub(super) struct Board(Mutex<BTreeMap<usize, Arc<Region>>>);
+
+/// Can so many ranks map each other's memory, if they are on one host?
+pub(super) fn can_share(size: usize) -> bool {
+    (2..=MOST_RANKS).contains(&size)
+}
+
+impl Communicator {
+    /// Every rank's memory, mapped here: `mine` is this rank's, and all say how long theirs are.
+    /// Only where ranks share a host.
+    pub(super) fn share(
+        &mut self,
+        name: &'static str,
+        mine: &OwnedFd,
+        lens: &[NonZeroUsize],
+    ) -> Result<Vec<Arc<Region>>> {
+        let shared = match &self.seat.origin {
+            Origin::Threads(group) => {
+                let group = Arc::clone(group);
+                self.post(name, &group.board, mine, lens)
+            }
+            Origin::Processes(_) => self.hand_round(name, mine, lens),
+        };
+        // The others wait for what can't come any more: let them know.
+        shared.map_err(|error| self.broken_by(name, error))
+    }
+
+    fn post(
+        &mut self,
+        name: &'static str,
+        board: &Board,
+        mine: &OwnedFd,
+        lens: &[NonZeroUsize],
+    ) -> Result<Vec<Arc<Region>>> {
+        let places = || board.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let me = self.rank();
+        let region = Region::open(mine.as_fd(), lens[me], "this process")?;
+        places().insert(me, Arc::new(region));
+        self.meet_in(name)?;
+        let found: Vec<_> = places().values().cloned().collect();
+        // Nobody takes his down before all have looked.
+        self.meet_in(name)?;
+        places().remove(&me);
+        Ok(found)
+    }
+
+    fn hand_round(
+        &mut self,
+        name: &'static str,
+        mine: &OwnedFd,
+        lens: &[NonZeroUsize],
+    ) -> Result<Vec<Arc<Region>>> {
+        let (me, size) = (self.rank(), self.size());
+        let (next, prev) = ((me + 1) % size, (me + size - 1) % size);
+        let timeout = self.settings.timeout;
+        let until = Instant::now() + timeout;
+        let mut found = vec![Arc::new(Region::open(mine.as_fd(), lens[me], "this process")?)];
+        let mut fd = mine.try_clone().map_err(|e| Error::io("sharing memory", e))?;
+        for step in 1..size {
+            let lost = |fault| Stop::Fault(fault);
+            let sent = stream(&mut self.at_home(name)?.0.links, next, true).map_err(lost).and_then(
+                |stream| {
+                    send_fd(stream, fd)
+                        .map_err(|e| Stop::Fault(Fault::Lost(format!("no way to it: {e}"))))
+                },
+            );
+            sent.map_err(|stop| self.fail(name, Halt { stop, step, peer: next }))?;
+            let abort = Arc::clone(&self.abort);
+            let taken = stream(&mut self.at_home(name)?.0.links, prev, false)
+                .map_err(lost)
+                .and_then(|stream| take(stream, until, timeout, &abort));
+            fd = taken.map_err(|stop| self.fail(name, Halt { stop, step, peer: prev }))?;
+            let from = (me + size - step) % size;
+            let whose = self.peers()[from].to_string();
+            found.push(Arc::new(Region::open(fd.as_fd(), lens[from], &whose)?));
+        }
+        // They came in the order me, me - 1, ...: put them in that of ranks.
+        found.reverse();
+        found.rotate_left(size - 1 - me);
+        Ok(found)
+    }
+}
+
+/// The stream to or from a neighbour.
+fn stream(links: &mut Links, peer: usize, to: bool) -> Result<&UnixStream, Fault> {
+    let life = if to { links.tx(peer)?.life() } else { links.rx(peer)?.life() };
+    life.ok_or_else(|| Fault::Lost("there is no stream to hand memory over".into()))
+}
+
+/// The descriptor that comes over `stream`.
+fn take(
+    stream: &UnixStream,
+    until: Instant,
+    timeout: Duration,
+    abort: &std::sync::atomic::AtomicBool,
+) -> Result<OwnedFd, Stop> {
+    loop {
+        let now = Instant::now();
+        match recv_fd(stream, until.min(now + GLANCE)) {
+            Ok(fd) => return Ok(fd),
+            Err(_) if abort.load(Ordering::Relaxed) => return Err(Stop::Aborted),
+            Err(error) if error.kind() != std::io::ErrorKind::TimedOut => {
+                return Err(Stop::Fault(Fault::Lost(format!("no memory came from it: {error}"))));
+            }
+            Err(_) if now >= until => return Err(Stop::Timeout(timeout)),
+            Err(_) => {}
+        }
+    }
+}

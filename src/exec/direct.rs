@@ -1,0 +1,343 @@
+//! The direct executor, for registered buffers of ranks on one host: everybody says that it is
+//! ready, reads the others' buffers where they lie, writes to them, and says that it is done.
+//! All-reduce is the two-shot form: each rank folds its part of all buffers and writes it to all;
+//! broadcast likewise, where each rank sees to its part of the root's.
+//! May touch: schedule, memory, shared, link, kernel. Law: the fold is in rank order.
+//!
+//! What lies outside whole pages, and all of a small buffer, goes over the stages: everybody puts
+//! its bytes there before it is ready, and everybody takes or folds what it needs (one-shot).
+
+mod phase;
+
+use std::ops::Range;
+
+use super::wait::{Halt, Wait};
+use crate::kernel::{Kernel, copy};
+use crate::link::Links;
+use crate::memory::{Buffer, Dst, Src};
+use crate::schedule::{Collective, Space};
+use crate::shared::{Claim, Control, Live};
+
+/// Up to so many bytes for each of its ranks, every rank of a host folds for itself. That spares
+/// one of two hand-overs, which cost the more the more ranks take turns on a CPU, but takes every
+/// line of every stage back from the others' caches: between two ranks 4 KiB took 3.3 us this way
+/// and 1.0 us by parts.
+const ONE_SHOT: usize = 512;
+/// The most ranks that can share registered memory.
+pub(crate) const MOST_RANKS: usize = 1024;
+/// What is copied to several ranks at a time: it stays in the nearest cache.
+const BLOCK: usize = 4 << 10;
+/// Parts begin at multiples of this.
+const LINE: usize = 64;
+
+/// A registered buffer, from an offset on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Span<'a> {
+    pub(crate) live: &'a Live,
+    pub(crate) at: usize,
+}
+
+impl<'a> Span<'a> {
+    fn window(&self, len: usize) -> Range<usize> {
+        let window = self.live.window(self.at..self.at + len);
+        let end = window.end.max(window.start);
+        window.start - self.at..end - self.at
+    }
+
+    fn src(&self, rank: usize, range: Range<usize>) -> Src<'a> {
+        self.live.src(rank, self.at + range.start..self.at + range.end)
+    }
+
+    fn dst(&self, rank: usize, range: Range<usize>) -> Dst<'a> {
+        self.live.dst(rank, self.at + range.start..self.at + range.end)
+    }
+}
+
+/// The collectives that can go this way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    AllReduce,
+    ReduceScatter,
+    AllGather,
+    /// In place.
+    Broadcast {
+        root: usize,
+    },
+}
+
+impl Form {
+    /// That of a collective, if it has one.
+    pub(crate) fn of(collective: Collective) -> Option<Self> {
+        match collective {
+            Collective::AllReduce => Some(Self::AllReduce),
+            Collective::ReduceScatter => Some(Self::ReduceScatter),
+            Collective::AllGather => Some(Self::AllGather),
+            Collective::Broadcast { root } => Some(Self::Broadcast { root: root as usize }),
+            _ => None,
+        }
+    }
+
+    /// The memory that is as long as the whole call, and that the ranks read: what each gives to
+    /// an all-gather is in its place in the result first.
+    pub(crate) fn whole(self) -> Space {
+        if self == Self::AllGather { Space::Output } else { Space::Input }
+    }
+}
+
+/// One call.
+#[derive(Debug)]
+pub(crate) struct Call<'a> {
+    pub(crate) form: Form,
+    pub(crate) me: usize,
+    /// The world size.
+    pub(crate) size: usize,
+    /// Bytes of all that is read.
+    pub(crate) bytes: usize,
+    pub(crate) claim: Claim,
+    /// Bytes of an element.
+    pub(crate) element: usize,
+    pub(crate) kernel: Kernel<'a>,
+    /// Are the results larger than the caches? Then they are stored past them.
+    pub(crate) streaming: bool,
+    /// What the ranks read, and what they write to each other, if they do.
+    pub(crate) input: Span<'a>,
+    pub(crate) output: Option<Span<'a>>,
+}
+
+/// The steps of a direct call, as errors count them.
+const READY: usize = 0;
+const DONE: usize = 1;
+
+/// Makes the call over `buffer`, this rank's own.
+///
+/// # Errors
+/// If a peer makes another call, is lost or does not come before the deadline, or the call is
+/// aborted. Nobody's buffer has been written if the ranks do not all make the same call.
+pub(crate) fn run(
+    call: &Call<'_>,
+    buffer: &Buffer<'_>,
+    control: &mut Control,
+    links: &mut Links,
+    wait: &Wait<'_>,
+) -> Result<(), Halt> {
+    let window = call.window();
+    call.put_in_place(buffer);
+    control.begin();
+    for edge in [0..window.start, window.end..call.bytes] {
+        if !edge.is_empty() {
+            let staged = staged(&window, &edge);
+            copy(control.my_stage(staged), None, buffer.src(call.form.whole(), edge));
+        }
+    }
+    control.ready(call.claim);
+    let mut exposed = Exposed { call, over: false };
+    let mut walk = Walk { call, buffer, control, links, wait, window };
+    walk.all_reach(READY)?;
+    walk.work();
+    if !walk.window.is_empty() {
+        walk.control.done();
+        walk.all_reach(DONE)?;
+    }
+    exposed.over = true;
+    Ok(())
+}
+
+/// A call in which the others read and write this rank's buffer. When it ends before its time (a
+/// failure, or a panic of the user's function), what they do late shall not meet the user.
+struct Exposed<'a> {
+    call: &'a Call<'a>,
+    over: bool,
+}
+
+impl Drop for Exposed<'_> {
+    fn drop(&mut self) {
+        if !self.over {
+            self.call.withdraw();
+        }
+    }
+}
+
+/// Where `edge`, which lies outside the window, is on a stage.
+fn staged(window: &Range<usize>, edge: &Range<usize>) -> Range<usize> {
+    let skip = if edge.start >= window.end { window.len() } else { 0 };
+    edge.start - skip..edge.end - skip
+}
+
+impl Call<'_> {
+    /// Of equal parts of the whole, that of `rank`.
+    fn part(&self, rank: usize) -> Range<usize> {
+        let len = self.bytes / self.size;
+        rank * len..(rank + 1) * len
+    }
+
+    /// What this rank gives to an all-gather belongs in its part of the result.
+    fn put_in_place(&self, buffer: &Buffer<'_>) {
+        if self.form == Form::AllGather {
+            let mine = buffer.src(Space::Input, 0..buffer.len(Space::Input));
+            let mut there = buffer.dst(Space::Output, self.part(self.me));
+            if mine.ptr() != there.ptr() {
+                copy(there, None, mine);
+            }
+        }
+    }
+
+    fn withdraw(&self) {
+        let window = self.window();
+        if window.is_empty() {
+            return;
+        }
+        let other = |output: &&Span<'_>| {
+            !(std::ptr::eq(output.live, self.input.live) && output.at == self.input.at)
+        };
+        for Span { live, at } in
+            std::iter::once(&self.input).chain(self.output.iter().filter(other))
+        {
+            live.withdraw(at + window.start..at + window.end);
+        }
+    }
+
+    /// The bytes that are read and written where they lie; all others go over the stages.
+    fn window(&self) -> Range<usize> {
+        if self.bytes <= ONE_SHOT * self.size {
+            return 0..0;
+        }
+        let Range { mut start, mut end } = self.input.window(self.bytes);
+        if let Some(output) = &self.output {
+            let other = output.window(self.bytes);
+            (start, end) = (start.max(other.start), end.min(other.end));
+        }
+        (start, end) = (start.next_multiple_of(self.element), end - end % self.element);
+        if start < end { start..end } else { 0..0 }
+    }
+}
+
+/// A call under way.
+struct Walk<'a> {
+    call: &'a Call<'a>,
+    buffer: &'a Buffer<'a>,
+    control: &'a mut Control,
+    links: &'a mut Links,
+    wait: &'a Wait<'a>,
+    window: Range<usize>,
+}
+
+impl Walk<'_> {
+    fn work(&mut self) {
+        let Call { form, me, size, bytes, .. } = *self.call;
+        let part = |rank: usize| self.call.part(rank);
+        // All three on the same side of the borders, or in the middle.
+        let zones = [0..self.window.start, self.window.clone(), self.window.end..bytes];
+        for zone in zones.into_iter().filter(|zone| !zone.is_empty()) {
+            match form {
+                Form::AllReduce if self.is_direct(&zone) => {
+                    let part = self.share();
+                    self.fold(part, true);
+                }
+                Form::AllReduce => self.fold(zone, false),
+                Form::ReduceScatter => self.fold(both(&zone, &part(me)), false),
+                Form::AllGather if self.is_direct(&zone) && self.call.streaming => {
+                    self.spread(both(&zone, &part(me)), me);
+                }
+                Form::AllGather => {
+                    for rank in (me + 1..size).chain(0..me) {
+                        self.take(rank, both(&zone, &part(rank)));
+                    }
+                }
+                Form::Broadcast { root } if self.is_direct(&zone) => {
+                    self.spread(self.share(), root);
+                }
+                Form::Broadcast { root } if root == me => {}
+                Form::Broadcast { root } => self.take(root, zone),
+            }
+        }
+    }
+
+    fn is_direct(&self, range: &Range<usize>) -> bool {
+        self.window.start <= range.start && range.end <= self.window.end
+    }
+
+    /// The part of the window that this rank sees to for all.
+    fn share(&self) -> Range<usize> {
+        let Call { me, size, .. } = *self.call;
+        let Range { start, end } = self.window;
+        let whole = if LINE.is_multiple_of(self.call.element) { LINE } else { self.call.element };
+        let share = (end - start).div_ceil(size).next_multiple_of(whole);
+        let from = (start + share * me).min(end);
+        from..(from + share).min(end)
+    }
+
+    /// What `rank` has at `range`.
+    fn of(&self, rank: usize, range: Range<usize>) -> Src<'_> {
+        match self.is_direct(&range) {
+            true => self.call.input.src(rank, range),
+            false => self.control.staged(rank, staged(&self.window, &range)),
+        }
+    }
+
+    /// Where this rank keeps the result at `range`. Of a reduce-scatter it keeps its part alone.
+    fn result(&self, range: Range<usize>) -> Dst<'_> {
+        let Call { form, me, streaming, .. } = *self.call;
+        let part = self.call.part(me);
+        let skip = if form == Form::ReduceScatter { part.start } else { 0 };
+        let range = range.start - skip..range.end - skip;
+        self.buffer.dst(Space::Output, range).streaming(streaming)
+    }
+
+    /// `range` from `rank`.
+    fn take(&self, rank: usize, range: Range<usize>) {
+        if !range.is_empty() {
+            let out = self.result(range.clone());
+            copy(out, None, self.of(rank, range));
+        }
+    }
+
+    /// `range` from `root` to all others, by blocks, so that it is read from afar but once.
+    fn spread(&self, range: Range<usize>, root: usize) {
+        let Call { size, input, streaming, .. } = *self.call;
+        let mut from = range.start;
+        while from < range.end {
+            let block = from..range.end.min(from + BLOCK);
+            for rank in (root + 1..size).chain(0..root) {
+                let out = input.dst(rank, block.clone()).streaming(streaming);
+                copy(out, None, input.src(root, block.clone()));
+            }
+            from = block.end;
+        }
+    }
+
+    /// Folds `range` of all ranks, for all of them or for this one.
+    fn fold(&self, range: Range<usize>, for_all: bool) {
+        // Views on the stack, so that nothing allocates.
+        match self.call.size {
+            0..=8 => self.fold_among::<8>(range, for_all),
+            9..=64 => self.fold_among::<64>(range, for_all),
+            _ => self.fold_among::<MOST_RANKS>(range, for_all),
+        }
+    }
+
+    fn fold_among<const MOST: usize>(&self, range: Range<usize>, for_all: bool) {
+        if range.is_empty() {
+            return;
+        }
+        let Call { me, size, kernel, streaming, .. } = *self.call;
+        let source = |rank: usize| self.of(rank.min(size - 1), range.clone());
+        let sources: [Src<'_>; MOST] = std::array::from_fn(source);
+        let sources = &sources[..size];
+        match self.call.output {
+            Some(output) if for_all => {
+                // My own comes first: what is made there is copied to the others.
+                let out = |i: usize| {
+                    output.dst((me + i.min(size)) % size, range.clone()).streaming(streaming)
+                };
+                let mut outs: [Dst<'_>; MOST] = std::array::from_fn(out);
+                kernel.fold(true, &mut outs[..size], sources);
+            }
+            _ => kernel.fold(true, &mut [self.result(range.clone())], sources),
+        }
+    }
+}
+
+fn both(a: &Range<usize>, b: &Range<usize>) -> Range<usize> {
+    let start = a.start.max(b.start);
+    start..a.end.min(b.end).max(start)
+}

@@ -1,0 +1,100 @@
+//! Where ranks that share memory wait for each other: look, spin, give way, park; with a deadline,
+//! an abort flag and, now and then, a look whether everybody can still come.
+//! May touch: shared, link.
+
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use super::{Call, DONE, READY, Walk};
+use crate::exec::wait::{GLANCE, Halt, Stop};
+use crate::link::Fault;
+use crate::shared::Control;
+
+impl Walk<'_> {
+    /// Waits for all others to be ready with the same claim, or to be done.
+    pub(super) fn all_reach(&mut self, step: usize) -> Result<(), Halt> {
+        let Call { me, size, .. } = *self.call;
+        for peer in (me + 1..size).chain(0..me) {
+            let reached = self.reach(peer, step);
+            reached.map_err(|(stop, peer)| Halt { stop, step, peer })?;
+            if step == READY {
+                let (ours, theirs) = (self.call.claim, self.control.claim(peer));
+                let differs = |field, ours, theirs| {
+                    let stop = Stop::Fault(Fault::Mismatch { field, ours, theirs });
+                    Err(Halt { stop, step, peer })
+                };
+                if ours.sequence != theirs.sequence {
+                    return differs("sequence", ours.sequence, theirs.sequence);
+                }
+                if ours.fingerprint != theirs.fingerprint {
+                    return differs("fingerprint", ours.fingerprint, theirs.fingerprint);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn reach(&mut self, peer: usize, step: usize) -> Result<(), (Stop, usize)> {
+        let reached = |control: &Control| control.reached(peer, step == DONE);
+        if reached(self.control) {
+            return Ok(());
+        }
+        let mut round = 0_u32;
+        let patience = self.wait.patience.begin(false);
+        while patience.wait(round) {
+            if reached(self.control) {
+                return Ok(());
+            }
+            round += 1;
+            if round.is_multiple_of(16) && self.wait.abort.load(Ordering::Relaxed) {
+                return Err((Stop::Aborted, peer));
+            }
+        }
+        self.parked(peer, step, patience.began())
+    }
+
+    fn parked(&mut self, peer: usize, step: usize, began: Instant) -> Result<(), (Stop, usize)> {
+        loop {
+            if self.wait.abort.load(Ordering::Relaxed) {
+                return Err((Stop::Aborted, peer));
+            }
+            self.all_come(step)?;
+            if self.control.reached(peer, step == DONE) {
+                return Ok(());
+            }
+            let waited = began.elapsed();
+            if waited >= self.wait.timeout {
+                return Err((Stop::Timeout(self.wait.timeout), peer));
+            }
+            let limit = GLANCE.min(self.wait.timeout - waited);
+            self.control.sleep(peer, step == DONE, limit);
+        }
+    }
+
+    /// Can all others still come? Whoever is there already may leave.
+    fn all_come(&mut self, step: usize) -> Result<(), (Stop, usize)> {
+        let Call { me, size, .. } = *self.call;
+        let control = &*self.control;
+        for peer in (me + 1..size).chain(0..me) {
+            if control.reached(peer, step == DONE) {
+                continue;
+            }
+            if control.is_elsewhere(peer, self.call.claim.sequence) {
+                return Err((Stop::Memory { registered: true }, peer));
+            }
+            let lost = match (control.is_closed(peer), control.given_up_by(peer)) {
+                (true, _) => Err(Fault::Lost("it closed its communicator".into())),
+                // Only neighbours see a rank die; they tell the others.
+                (false, Some(by)) => Err(Fault::Lost(format!("rank {by} gave up on it"))),
+                (false, None) => self.links.check_alive(peer),
+            };
+            // It may have got there just before it left.
+            if let Err(fault) = lost
+                && !control.reached(peer, step == DONE)
+            {
+                return Err((Stop::Fault(fault), peer));
+            }
+        }
+        Ok(())
+    }
+}

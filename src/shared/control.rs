@@ -1,0 +1,233 @@
+//! Where every rank of the host is: a line that each writes and all read, and a stage for bytes
+//! that are not in shared pages. May touch: region, memory, sync. Unsafe: addresses inside regions.
+//!
+//! A rank's phase counts up: twice the number of its direct call once it is ready, one more when it
+//! is done there. Stages and claims have two banks, by the parity of that number: nobody begins
+//! call d + 2 before everybody has begun d + 1, and so has left d.
+#![allow(unsafe_code)]
+
+use std::num::NonZeroUsize;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use crossbeam_utils::CachePadded;
+
+use super::pages::page;
+use crate::kernel::LARGEST;
+use crate::link::region::Region;
+use crate::memory::{Dst, Src};
+use crate::sync::Sleeper;
+
+/// What a rank says that it calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Claim {
+    /// The number of the call on its communicator.
+    pub(crate) sequence: u64,
+    /// A digest of all that must be equal.
+    pub(crate) fingerprint: u64,
+}
+
+#[repr(C)]
+struct Head {
+    line: CachePadded<Line>,
+    quiet: CachePadded<Quiet>,
+}
+
+/// What is written in every call.
+#[repr(C)]
+struct Line {
+    phase: AtomicU32,
+    reserved: AtomicU32,
+    /// The number of the latest call that took the way over links.
+    elsewhere: AtomicU64,
+    claims: [[AtomicU64; 2]; 2],
+}
+
+/// What is rarely written.
+#[repr(C)]
+struct Quiet {
+    sleeper: Sleeper,
+    /// 0, or 1 once it has left, or 2 more than the rank that it gave up on.
+    closed: AtomicU32,
+}
+
+/// All ranks' lines and stages, as one rank sees them.
+#[derive(Debug)]
+pub(crate) struct Control {
+    me: usize,
+    /// By rank.
+    regions: Vec<Arc<Region>>,
+    /// The number of the latest direct call.
+    number: u32,
+}
+
+/// Bytes of a stage: more than a buffer can have before and after the whole pages of all ranks,
+/// cut to whole elements, which may be as large as a page.
+fn stage_len() -> usize {
+    2 * (page() + LARGEST.next_multiple_of(page()))
+}
+
+impl Control {
+    /// Bytes of a rank's region.
+    pub(crate) fn footprint() -> NonZeroUsize {
+        // The head has a page to itself.
+        NonZeroUsize::MIN.saturating_add(page() + 2 * stage_len() - 1)
+    }
+
+    /// As rank `me`; the regions are all ranks' and start zeroed.
+    pub(crate) fn new(me: usize, regions: Vec<Arc<Region>>) -> Self {
+        assert!(size_of::<Head>() <= page() && me < regions.len());
+        assert!(regions.iter().all(|region| region.len() >= Self::footprint().get()));
+        let control = Self { me, regions, number: 0 };
+        control.head(me).quiet.sleeper.attach();
+        control
+    }
+
+    fn head(&self, rank: usize) -> &Head {
+        // SAFETY: the region is page-aligned, large enough (checked in `new`) and starts zeroed;
+        // every field of `Head` is atomic, and zero is valid for all.
+        unsafe { self.regions[rank].start().cast().as_ref() }
+    }
+
+    /// The world size.
+    pub(crate) fn size(&self) -> usize {
+        self.regions.len()
+    }
+
+    /// The stage of `rank` in the present call, at `range`.
+    fn stage(&self, rank: usize, range: &Range<usize>) -> *mut u8 {
+        assert!(range.start <= range.end && range.end <= stage_len());
+        let bank = self.number as usize % 2 * stage_len();
+        self.regions[rank].start().as_ptr().wrapping_add(page() + bank + range.start)
+    }
+
+    /// A direct call begins: from here on its bank is this rank's to fill.
+    pub(crate) fn begin(&mut self) {
+        self.number = self.number.wrapping_add(1);
+    }
+
+    /// This rank's stage, to be filled before [`Self::ready`].
+    pub(crate) fn my_stage(&mut self, range: Range<usize>) -> Dst<'_> {
+        let start = self.stage(self.me, &range);
+        // SAFETY: inside the region (checked), which lives as long as this; nobody reads the bank
+        // before `ready`.
+        unsafe { Dst::new(start, range.len()) }
+    }
+
+    /// What `rank`, which is ready, has put on its stage.
+    pub(crate) fn staged(&self, rank: usize, range: Range<usize>) -> Src<'_> {
+        let start = self.stage(rank, &range);
+        // SAFETY: inside the region (checked), which lives as long as this; its owner writes the
+        // bank again only after this rank has begun another call.
+        unsafe { Src::new(start, range.len()) }
+    }
+
+    /// This rank's buffer and stage may be read, and its buffer written, by those who claim the
+    /// same.
+    pub(crate) fn ready(&self, claim: Claim) {
+        let line = &self.head(self.me).line;
+        let [sequence, fingerprint] = &line.claims[self.number as usize % 2];
+        sequence.store(claim.sequence, Ordering::Relaxed);
+        fingerprint.store(claim.fingerprint, Ordering::Relaxed);
+        self.advance(self.target(false));
+    }
+
+    /// This rank no longer touches the others' buffers.
+    pub(crate) fn done(&self) {
+        self.advance(self.target(true));
+    }
+
+    fn advance(&self, phase: u32) {
+        let word = &self.head(self.me).line.phase;
+        word.store(phase, Ordering::Release);
+        self.wake_all(word);
+    }
+
+    fn wake_all(&self, word: &AtomicU32) {
+        for rank in (0..self.size()).filter(|&rank| rank != self.me) {
+            self.head(rank).quiet.sleeper.wake(word);
+        }
+    }
+
+    fn target(&self, done: bool) -> u32 {
+        self.number.wrapping_mul(2) | u32::from(done)
+    }
+
+    /// Is `rank` ready in the present call, or done there?
+    #[inline]
+    pub(crate) fn reached(&self, rank: usize, done: bool) -> bool {
+        let phase = self.head(rank).line.phase.load(Ordering::Acquire);
+        phase.wrapping_sub(self.target(done)).cast_signed() >= 0
+    }
+
+    /// What `rank`, which is ready, calls.
+    #[inline]
+    pub(crate) fn claim(&self, rank: usize) -> Claim {
+        let [sequence, fingerprint] = &self.head(rank).line.claims[self.number as usize % 2];
+        Claim {
+            sequence: sequence.load(Ordering::Relaxed),
+            fingerprint: fingerprint.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Sleeps until `rank` may have got there, or `limit` has passed; may return early.
+    pub(crate) fn sleep(&self, rank: usize, done: bool, limit: Duration) {
+        let word = &self.head(rank).line.phase;
+        let seen = word.load(Ordering::Acquire);
+        if seen.wrapping_sub(self.target(done)).cast_signed() < 0 {
+            self.head(self.me).quiet.sleeper.sleep(word, seen, limit);
+        }
+    }
+
+    /// This rank's call `sequence` goes over links.
+    pub(crate) fn goes_elsewhere(&self, sequence: u64) {
+        self.head(self.me).line.elsewhere.store(sequence, Ordering::Release);
+    }
+
+    /// Is `rank` not in the present direct call, the `sequence`-th of all, but past it or in it
+    /// over links?
+    pub(crate) fn is_elsewhere(&self, rank: usize, sequence: u64) -> bool {
+        let elsewhere = self.head(rank).line.elsewhere.load(Ordering::Acquire);
+        elsewhere >= sequence && !self.reached(rank, false)
+    }
+
+    /// Does `rank` make its `sequence`-th call directly, where this one makes it over links?
+    pub(crate) fn is_direct(&self, rank: usize, sequence: u64) -> bool {
+        let line = &self.head(rank).line;
+        let next = self.number.wrapping_add(1);
+        let phase = line.phase.load(Ordering::Acquire);
+        let begun = phase.wrapping_sub(next.wrapping_mul(2)).cast_signed() >= 0;
+        begun && line.claims[next as usize % 2][0].load(Ordering::Relaxed) == sequence
+    }
+
+    /// Has `rank` left, after a failure or at the end?
+    pub(crate) fn is_closed(&self, rank: usize) -> bool {
+        self.head(rank).quiet.closed.load(Ordering::Acquire) != 0
+    }
+
+    /// Who, if anybody, has failed for want of `rank`?
+    pub(crate) fn given_up_by(&self, rank: usize) -> Option<usize> {
+        let given_up = |by: &usize| {
+            let closed = self.head(*by).quiet.closed.load(Ordering::Acquire) as usize;
+            closed.checked_sub(2) == Some(rank)
+        };
+        (0..self.size()).find(given_up)
+    }
+
+    /// This rank leaves, because of `culprit`.
+    pub(crate) fn give_up(&self, culprit: usize) {
+        self.head(self.me).quiet.closed.store(culprit as u32 + 2, Ordering::Release);
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        let head = self.head(self.me);
+        let closed = &head.quiet.closed;
+        closed.store(closed.load(Ordering::Relaxed).max(1), Ordering::Release);
+        // Whoever sleeps on this rank's phase looks at `closed` when it wakes.
+        self.wake_all(&head.line.phase);
+    }
+}
