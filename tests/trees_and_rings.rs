@@ -1,11 +1,11 @@
-//! Two rings and trees obey the laws for every collective that
+//! Two rings, trees and Bruck's schedules obey the laws for every collective that
 //! they do, with the capacities that they ask for, and in any order of the ranks.
 
 #![allow(clippy::panic, clippy::unwrap_used)]
 
 use ringreduce::partition::{Partition, SlotShape};
 use ringreduce::schedule::{Algorithm, Collective, Ring, Schedule};
-use ringreduce::sim::{Random, Report, Shape, check};
+use ringreduce::sim::{Random, Report, Shape, Violation, check};
 
 const ALGORITHMS: [Algorithm; 3] =
     [Algorithm::TwoRings, Algorithm::Binomial, Algorithm::DoubleTree];
@@ -51,6 +51,12 @@ impl Work {
             .unwrap_or_else(|why| panic!("{algorithm} {collective:?} n={size} {shape:?}: {why}"))
     }
 
+    /// Every chunk in so many slices, over links with the slots that it needs and `more`.
+    fn uniform(&self, rounds: usize, slices: usize, more: usize, seed: u64) -> Report {
+        let needed = (slices + 1).max(slices * self.algorithm.window());
+        self.holds(&Shape::uniform(rounds, slices, needed + more), seed)
+    }
+
     /// No rank sends more than the formula says, and one sends as much.
     fn most(&self) -> bool {
         let sends = |s: &Schedule| s.steps.iter().filter(|step| step.op.sends()).count() as u64;
@@ -65,10 +71,10 @@ fn the_laws_hold_in_all_small_worlds() {
     for size in 1..=16 {
         for (natural, order) in [(true, Ring::natural(size)), (false, shuffled(size))] {
             for work in works(&order) {
-                for (rounds, slices, capacity) in [(1, 1, 2), (3, 1, 2), (2, 3, 4), (1, 8, 16)] {
-                    let shape = Shape::uniform(rounds, slices, capacity);
-                    let report = work.holds(&shape, capacity as u64);
-                    let tree = !matches!(work.algorithm, Algorithm::TwoRings);
+                for (rounds, slices, more) in [(1, 1, 0), (3, 1, 0), (2, 3, 0), (1, 8, 7)] {
+                    let report = work.uniform(rounds, slices, more, more as u64);
+                    let tree =
+                        matches!(work.algorithm, Algorithm::Binomial | Algorithm::DoubleTree);
                     assert!(report.rank_order || !(natural && tree));
                 }
                 assert!(work.most(), "{} {:?} n={size}", work.algorithm, work.collective);
@@ -83,10 +89,10 @@ fn the_laws_hold_in_samples_of_large_worlds() {
         for work in works(&Ring::natural(size)) {
             // A chunk per rank makes n^2 messages.
             if size < 130 || work.schedules[0].input < size && work.schedules[0].output < size {
-                work.holds(&Shape::uniform(1, 1, 2), 1);
+                work.uniform(1, 1, 0, 1);
             }
             if size < 49 {
-                work.holds(&Shape::uniform(2, 3, 4), 2);
+                work.uniform(2, 3, 0, 2);
             }
         }
     }
@@ -97,8 +103,9 @@ fn the_laws_hold_in_samples_of_large_worlds() {
 fn the_laws_hold_for_real_partitions() {
     for size in 1..=9 {
         for work in works(&shuffled(size)) {
-            for capacity in [2, 3, 4, 9] {
-                let slots = SlotShape { bytes: 64, capacity };
+            for capacity in [2, 3, 4, 8, 9, 16, 33] {
+                let links = SlotShape { bytes: 64, capacity };
+                let Some(slots) = links.shared(work.algorithm.window()) else { continue };
                 for count in [0, 1, 17, 333, 1000] {
                     let cut = |schedule: &Schedule| {
                         let even = Partition::even(count, 4, schedule.output as usize, 64, slots);
@@ -122,5 +129,21 @@ fn a_world_of_one_copies_what_it_has() {
     for Work { algorithm, collective, schedules } in works(&Ring::natural(1)) {
         let copies = schedules[0].output as usize;
         assert_eq!(schedules[0].steps.len(), copies, "{algorithm} {collective:?}");
+    }
+}
+
+/// The window is what links must hold, not one slot less.
+#[test]
+fn a_window_needs_its_slots() {
+    let window = Algorithm::Bruck.window();
+    for work in works(&Ring::natural(2 * window as u32)) {
+        let Work { algorithm, collective, ref schedules } = work;
+        let volume = algorithm.volume(collective, schedules.len() as u32).unwrap();
+        for slices in [1, 3] {
+            let shape = Shape::uniform(1, slices, slices * window - 1);
+            let verdict = check(collective, volume, schedules, &shape, 1);
+            let stuck = matches!(verdict, Err(Violation::Stuck(_)));
+            assert_eq!(stuck, algorithm == Algorithm::Bruck, "{algorithm} {collective:?}");
+        }
     }
 }

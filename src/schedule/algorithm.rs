@@ -6,7 +6,7 @@ use core::fmt;
 use core::str::FromStr;
 
 use super::tree::{self, Trees};
-use super::{Collective, Ring, Schedule, Volume, ring, two_rings};
+use super::{Collective, Ring, Schedule, Volume, bruck, ring, two_rings};
 use crate::element::{UnknownName, by_name};
 use crate::sim::Speed;
 
@@ -30,11 +30,13 @@ pub enum Algorithm {
     Binomial,
     /// Up and down two binary trees, half of the buffer each: nobody sends much.
     DoubleTree,
+    /// All-gather and reduce-scatter in as few hops as trees, with as few bytes as the ring.
+    Bruck,
 }
 
 impl Algorithm {
     /// Every algorithm.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Ring,
         Self::AllPairs,
         Self::TwoShot,
@@ -43,6 +45,7 @@ impl Algorithm {
         Self::TwoRings,
         Self::Binomial,
         Self::DoubleTree,
+        Self::Bruck,
     ];
 
     /// The name that the environment and options take.
@@ -57,6 +60,17 @@ impl Algorithm {
             Self::TwoRings => "two_rings",
             Self::Binomial => "binomial",
             Self::DoubleTree => "double_tree",
+            Self::Bruck => "bruck",
+        }
+    }
+
+    /// How many chunks a rank may send to another before that one takes the first: links need slots
+    /// for so many rounds' pieces. See [`SlotShape::shared`](crate::partition::SlotShape::shared).
+    #[must_use]
+    pub const fn window(self) -> usize {
+        match self {
+            Self::Bruck => bruck::WINDOW as usize,
+            _ => 1,
         }
     }
 
@@ -69,6 +83,7 @@ impl Algorithm {
             Self::TwoRings => two_rings::schedule(collective, order, me),
             Self::Binomial => tree::schedule(Trees::Binomial, collective, order, me),
             Self::DoubleTree => tree::schedule(Trees::Double, collective, order, me),
+            Self::Bruck => bruck::schedule(collective, order, me),
             _ => None,
         }
     }
@@ -87,6 +102,7 @@ impl Algorithm {
             Self::TwoRings => two_rings::volume(collective, size),
             Self::Binomial => tree::volume(Trees::Binomial, collective, size),
             Self::DoubleTree => tree::volume(Trees::Double, collective, size),
+            Self::Bruck => bruck::volume(collective, size),
             _ => None,
         }
     }
@@ -104,6 +120,7 @@ impl Algorithm {
             Self::TwoRings => two_rings::cost(collective, size, bytes, speed),
             Self::Binomial => tree::cost(Trees::Binomial, collective, size, bytes, speed),
             Self::DoubleTree => tree::cost(Trees::Double, collective, size, bytes, speed),
+            Self::Bruck => bruck::cost(collective, size, bytes, speed),
             _ => None,
         }
     }

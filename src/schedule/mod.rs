@@ -4,6 +4,7 @@
 //! The step names are those of NCCL and MSCCLang; "copy" means "store in my memory".
 
 mod algorithm;
+mod bruck;
 mod collective;
 mod fuse;
 mod ring;
