@@ -273,7 +273,7 @@ fn every_mutant_is_caught_where_everybody_computes() {
 #[test]
 fn every_mutant_of_trees_and_of_rings_both_ways_is_caught() {
     let trees = [Algorithm::Binomial, Algorithm::DoubleTree];
-    let rings = [Algorithm::TwoRings, Algorithm::Bruck];
+    let rings = [Algorithm::TwoRings, Algorithm::Bruck, Algorithm::Hierarchical];
     for algorithm in trees.into_iter().chain(rings) {
         let mut hunt = Hunt::new();
         for size in 2..=6 {
@@ -285,7 +285,9 @@ fn every_mutant_of_trees_and_of_rings_both_ways_is_caught() {
                 Collective::Broadcast { root: size / 2 },
             ];
             for collective in collectives {
-                let order = Ring::natural(size);
+                // Two hosts, if that works out.
+                let ranks = [(0..size / 2).collect(), (size / 2..size).collect()];
+                let order = Ring::through(&ranks).unwrap();
                 let Some(original) = algorithm.schedules(collective, &order) else { continue };
                 let volume = algorithm.volume(collective, size).unwrap();
                 // Only trees promise the order of ranks.

@@ -7,6 +7,7 @@ mod algorithm;
 mod bruck;
 mod collective;
 mod fuse;
+mod hierarchical;
 mod ring;
 mod step;
 mod tree;
@@ -15,6 +16,7 @@ mod two_rings;
 pub use algorithm::Algorithm;
 pub use collective::Collective;
 pub use fuse::fuse;
+pub use hierarchical::hierarchical_cost;
 pub use ring::{Ring, all_gather, all_reduce, barrier, broadcast, reduce_scatter};
 pub use step::{Op, Order, Place, Space, Step};
 
