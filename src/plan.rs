@@ -114,13 +114,31 @@ impl Planner {
         Plan { schedule, partition: partition.with_scratch(&schedule.scratch), fingerprint }
     }
 
+    /// The plan for a call by a schedule that is not one of these; all ranks' schedules have this
+    /// digest.
+    pub fn own<'a>(&self, request: &Request, schedule: &'a Schedule, digest: u64) -> Plan<'a> {
+        let partition = self.cut(request, schedule).with_scratch(&schedule.scratch);
+        Plan { schedule, partition, fingerprint: mix(self.fingerprint(request) ^ digest) }
+    }
+
+    /// Is there a link from one rank to another?
+    #[must_use]
+    pub fn is_linked(&self, from: u32, to: u32) -> bool {
+        self.ring.after(from, 1) == to
+    }
+
+    /// What links are made of.
+    #[must_use]
+    pub fn slots(&self) -> SlotShape {
+        self.slots
+    }
+
     fn cut(&self, request: &Request, schedule: &Schedule) -> Partition<'static> {
         let (count, size, chunks) = (request.count, request.dtype.size(), schedule.output as usize);
-        match request.collective {
-            Collective::ReduceScatter | Collective::AllGather => {
-                Partition::exact(count, size, self.slots)
-            }
-            _ => Partition::even(count, size, chunks, self.least_chunk, self.slots),
+        if request.collective.has_blocks() {
+            Partition::exact(count, size, self.slots)
+        } else {
+            Partition::even(count, size, chunks, self.least_chunk, self.slots)
         }
     }
 

@@ -1,6 +1,7 @@
 //! The communicator: the public verbs. Each checks its arguments, takes a plan and has it walked.
 //! May touch: everything below; the only room that applications see.
 
+mod own;
 mod setup;
 mod verbs;
 
@@ -18,6 +19,7 @@ use crate::kernel::Kernel;
 use crate::link::{Fault, Frame, Links};
 use crate::memory::Buffer;
 use crate::plan::{Planner, Request};
+use crate::schedule::Schedule;
 use crate::sync::Patience;
 
 /// A group of ranks that call the same collectives in the same order.
@@ -109,6 +111,17 @@ impl Communicator {
 
     /// Walks the plan for `request` over `buffer`.
     fn run(&mut self, request: &Request, buffer: Buffer<'_>) -> Result<()> {
+        self.walk(request, buffer, None)
+    }
+
+    /// The same, or, if one is given, by a schedule that is not the planner's, with the digest of
+    /// all ranks'.
+    fn walk(
+        &mut self,
+        request: &Request,
+        buffer: Buffer<'_>,
+        own: Option<(&Schedule, u64)>,
+    ) -> Result<()> {
         let name = request.collective.name();
         if let Some(first) = &self.broken {
             return Err(Error::Broken { call: name, first: first.clone() });
@@ -118,7 +131,10 @@ impl Communicator {
             return Err(self.fail(name, Halt { stop: Stop::Aborted, step: 0, peer: self.rank }));
         }
         let world = self.peers.len();
-        let plan = self.planner.plan(request);
+        let plan = match own {
+            Some((schedule, digest)) => self.planner.own(request, schedule, digest),
+            None => self.planner.plan(request),
+        };
         let frame =
             Frame { len: 0, epoch: 0, sequence: self.sequence, fingerprint: plan.fingerprint };
         let op = request.op.unwrap_or(ReduceOp::Max);

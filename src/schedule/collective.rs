@@ -33,6 +33,12 @@ impl Collective {
         }
     }
 
+    /// Has each chunk the length that its rank says, or are they parts of one buffer?
+    #[must_use]
+    pub const fn has_blocks(self) -> bool {
+        matches!(self, Self::ReduceScatter | Self::AllGather)
+    }
+
     /// The schedule of rank `me` on a ring.
     #[must_use]
     pub fn schedule(self, order: &Ring, me: u32) -> Schedule {

@@ -84,6 +84,7 @@ pub(crate) const ROOMS: &[Room] = &[
             "plan",
             "rendezvous",
             "schedule",
+            "sim",
             "sync",
         ],
         &["bytemuck", "nix", "tracing"],
