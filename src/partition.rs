@@ -30,6 +30,17 @@ impl SlotShape {
         let half = self.capacity / 2;
         if half == 0 { 1 } else { half }
     }
+
+    /// What to cut by where `window` chunks share a link, all on it at a time; `None` if it has not
+    /// enough slots for that.
+    #[must_use]
+    pub const fn shared(self, window: usize) -> Option<Self> {
+        match window {
+            0 | 1 => Some(self),
+            _ if self.capacity < window => None,
+            _ => Some(Self { capacity: 2 * (self.capacity / window), ..self }),
+        }
+    }
 }
 
 /// Bytes of whole cache lines that are whole elements as well.

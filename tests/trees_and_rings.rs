@@ -1,14 +1,19 @@
-//! Two rings and trees obey the laws for every collective that
+//! Two rings, trees, Bruck's and hierarchical schedules obey the laws for every collective that
 //! they do, with the capacities that they ask for, and in any order of the ranks.
 
 #![allow(clippy::panic, clippy::unwrap_used)]
 
 use ringreduce::partition::{Partition, SlotShape};
 use ringreduce::schedule::{Algorithm, Collective, Ring, Schedule};
-use ringreduce::sim::{Random, Report, Shape, check};
+use ringreduce::sim::{Random, Report, Shape, Violation, check};
 
-const ALGORITHMS: [Algorithm; 3] =
-    [Algorithm::TwoRings, Algorithm::Binomial, Algorithm::DoubleTree];
+const ALGORITHMS: [Algorithm; 5] = [
+    Algorithm::TwoRings,
+    Algorithm::Binomial,
+    Algorithm::DoubleTree,
+    Algorithm::Bruck,
+    Algorithm::Hierarchical,
+];
 
 /// What one of them does, by all ranks.
 struct Work {
@@ -51,6 +56,12 @@ impl Work {
             .unwrap_or_else(|why| panic!("{algorithm} {collective:?} n={size} {shape:?}: {why}"))
     }
 
+    /// Every chunk in so many slices, over links with the slots that it needs and `more`.
+    fn uniform(&self, rounds: usize, slices: usize, more: usize, seed: u64) -> Report {
+        let needed = (slices + 1).max(slices * self.algorithm.window());
+        self.holds(&Shape::uniform(rounds, slices, needed + more), seed)
+    }
+
     /// No rank sends more than the formula says, and one sends as much.
     fn most(&self) -> bool {
         let sends = |s: &Schedule| s.steps.iter().filter(|step| step.op.sends()).count() as u64;
@@ -65,10 +76,10 @@ fn the_laws_hold_in_all_small_worlds() {
     for size in 1..=16 {
         for (natural, order) in [(true, Ring::natural(size)), (false, shuffled(size))] {
             for work in works(&order) {
-                for (rounds, slices, capacity) in [(1, 1, 2), (3, 1, 2), (2, 3, 4), (1, 8, 16)] {
-                    let shape = Shape::uniform(rounds, slices, capacity);
-                    let report = work.holds(&shape, capacity as u64);
-                    let tree = !matches!(work.algorithm, Algorithm::TwoRings);
+                for (rounds, slices, more) in [(1, 1, 0), (3, 1, 0), (2, 3, 0), (1, 8, 7)] {
+                    let report = work.uniform(rounds, slices, more, more as u64);
+                    let tree =
+                        matches!(work.algorithm, Algorithm::Binomial | Algorithm::DoubleTree);
                     assert!(report.rank_order || !(natural && tree));
                 }
                 assert!(work.most(), "{} {:?} n={size}", work.algorithm, work.collective);
@@ -83,10 +94,10 @@ fn the_laws_hold_in_samples_of_large_worlds() {
         for work in works(&Ring::natural(size)) {
             // A chunk per rank makes n^2 messages.
             if size < 130 || work.schedules[0].input < size && work.schedules[0].output < size {
-                work.holds(&Shape::uniform(1, 1, 2), 1);
+                work.uniform(1, 1, 0, 1);
             }
             if size < 49 {
-                work.holds(&Shape::uniform(2, 3, 4), 2);
+                work.uniform(2, 3, 0, 2);
             }
         }
     }
@@ -96,9 +107,11 @@ fn the_laws_hold_in_samples_of_large_worlds() {
 #[test]
 fn the_laws_hold_for_real_partitions() {
     for size in 1..=9 {
-        for work in works(&shuffled(size)) {
-            for capacity in [2, 3, 4, 9] {
-                let slots = SlotShape { bytes: 64, capacity };
+        let hosts = if size % 2 == 0 { hosts(size as usize / 2, 2) } else { shuffled(size) };
+        for work in works(&hosts) {
+            for capacity in [2, 3, 4, 8, 9, 16, 33] {
+                let links = SlotShape { bytes: 64, capacity };
+                let Some(slots) = links.shared(work.algorithm.window()) else { continue };
                 for count in [0, 1, 17, 333, 1000] {
                     let cut = |schedule: &Schedule| {
                         let even = Partition::even(count, 4, schedule.output as usize, 64, slots);
@@ -123,4 +136,54 @@ fn a_world_of_one_copies_what_it_has() {
         let copies = schedules[0].output as usize;
         assert_eq!(schedules[0].steps.len(), copies, "{algorithm} {collective:?}");
     }
+}
+
+/// The window is what links must hold, not one slot less.
+#[test]
+fn a_window_needs_its_slots() {
+    let window = Algorithm::Bruck.window();
+    for work in works(&Ring::natural(2 * window as u32)) {
+        let Work { algorithm, collective, ref schedules } = work;
+        let volume = algorithm.volume(collective, schedules.len() as u32).unwrap();
+        for slices in [1, 3] {
+            let shape = Shape::uniform(1, slices, slices * window - 1);
+            let verdict = check(collective, volume, schedules, &shape, 1);
+            let stuck = matches!(verdict, Err(Violation::Stuck(_)));
+            assert_eq!(stuck, algorithm == Algorithm::Bruck, "{algorithm} {collective:?}");
+        }
+    }
+}
+
+/// So many hosts of so many ranks, who are numbered by chance.
+fn hosts(count: usize, each: usize) -> Ring {
+    let mut order: Vec<u32> = (0..(count * each) as u32).collect();
+    Random::new((count * 100 + each) as u64).shuffle(&mut order);
+    Ring::through(&order.chunks(each).map(<[u32]>::to_vec).collect::<Vec<_>>()).unwrap()
+}
+
+#[test]
+fn the_laws_hold_over_hosts() {
+    for (count, each) in (1..=6).flat_map(|count| (1..=6).map(move |each| (count, each))) {
+        let mut done = 0;
+        let works = works(&hosts(count, each));
+        for work in works.iter().filter(|work| work.algorithm == Algorithm::Hierarchical) {
+            for (rounds, slices, more) in [(1, 1, 0), (3, 1, 0), (2, 3, 0), (1, 8, 7)] {
+                work.uniform(rounds, slices, more, 1);
+            }
+            assert!(work.most(), "{:?} {count} x {each}", work.collective);
+            done += 1;
+        }
+        assert_eq!(done, if count > 1 && each > 1 { 3 } else { 0 });
+    }
+    for work in works(&hosts(16, 8)).iter().filter(|work| work.algorithm == Algorithm::Hierarchical)
+    {
+        work.uniform(1, 1, 0, 1);
+    }
+}
+
+#[test]
+fn hosts_with_different_numbers_of_ranks_are_left_to_others() {
+    let uneven = Ring::through(&[vec![0, 1], vec![2, 3, 4]]).unwrap();
+    assert_eq!(Algorithm::Hierarchical.schedules(Collective::AllReduce, &uneven), None);
+    assert_eq!(Ring::through(&[vec![0, 1], vec![1, 2]]), None);
 }

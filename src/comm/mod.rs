@@ -6,6 +6,7 @@ mod engine;
 mod exchange;
 mod group;
 mod options;
+mod own;
 mod pending;
 mod point;
 mod prefix;

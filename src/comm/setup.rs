@@ -201,8 +201,7 @@ impl Communicator {
     pub(super) fn open(mut meeting: Meeting) -> Result<Self> {
         let &Config { timeout, algorithm, .. } = meeting.config();
         let deadline = Instant::now() + timeout;
-        let order = meeting.ring_order().into_iter().map(|rank| rank as u32).collect();
-        let ring = Ring::new(order).ok_or_else(|| {
+        let ring = Ring::through(&meeting.ring_order()).ok_or_else(|| {
             Error::io("ordering the ring", std::io::Error::other("the hosts' ranks overlap"))
         })?;
         let slots = slots(meeting.needs_tcp(), meeting.size());

@@ -34,7 +34,10 @@ impl Planner {
         let size = self.ring.size();
         let (collective, bytes) = (request.collective, self.bytes(request));
         let can = move |algorithm: &Algorithm| {
-            algorithm.reaches(size) && algorithm.volume(collective, size).is_some()
+            let slots = self.slots.ring.shared(algorithm.window());
+            let slots = slots.and(self.slots.other.shared(algorithm.window()));
+            let schedule = || algorithm.schedule(collective, &self.ring, self.me);
+            algorithm.reaches(size) && slots.is_some() && schedule().is_some()
         };
         let price = move |algorithm| {
             let slots = self.shape(algorithm, collective);

@@ -58,6 +58,8 @@ pub struct Planner {
     least_chunk: usize,
     /// Made when they are first asked for.
     schedules: Vec<(Collective, Algorithm, Schedule)>,
+    /// Those of the user's making, by the digest of all ranks'.
+    adopted: Vec<(u64, Schedule)>,
     /// What messages cost here, if that is known; all ranks have the same.
     speed: Option<Speed>,
     /// The algorithm to take where it can be.
@@ -87,6 +89,7 @@ impl Planner {
             slots,
             least_chunk,
             schedules: Vec::new(),
+            adopted: Vec::new(),
             speed: None,
             forced: None,
             last: None,
@@ -129,14 +132,20 @@ impl Planner {
     /// Has this rank a link to and from that one?
     #[must_use]
     pub fn is_linked(&self, peer: u32) -> bool {
+        self.are_linked(self.me, peer)
+    }
+
+    /// Have two ranks links to and from each other?
+    #[must_use]
+    pub fn are_linked(&self, one: u32, other: u32) -> bool {
         let (size, ring) = (self.ring.size(), &self.ring);
-        let apart = (size + peer - self.me) % size;
-        peer != self.me
+        let apart = (size + other - one) % size;
+        one != other
             && (size <= ALL_PAIRS
                 || apart.is_power_of_two()
                 || (size - apart).is_power_of_two()
-                || ring.after(peer, 1) == self.me
-                || ring.after(self.me, 1) == peer)
+                || ring.after(other, 1) == one
+                || ring.after(one, 1) == other)
     }
 
     /// The slots of the link from one rank to another.
@@ -148,7 +157,36 @@ impl Planner {
     /// The smallest slots of the links that an algorithm uses at any rank.
     fn shape(&self, algorithm: Algorithm, collective: Collective) -> SlotShape {
         let ring = algorithm == Algorithm::Ring && collective.keeps_to(&self.ring);
-        if ring || self.ring.size() <= 2 { self.slots.ring } else { self.slots.other }
+        let slots = if ring || self.ring.size() <= 2 { self.slots.ring } else { self.slots.other };
+        slots.shared(algorithm.window()).unwrap_or(slots)
+    }
+
+    /// What all links have at least.
+    #[must_use]
+    pub fn least_slots(&self) -> SlotShape {
+        let Slots { ring, other } = self.slots;
+        let other = if self.ring.size() <= 2 { ring } else { other };
+        let (bytes, capacity) = (ring.bytes.min(other.bytes), ring.capacity.min(other.capacity));
+        SlotShape { bytes, capacity }
+    }
+
+    /// Keeps a schedule that is not the library's; all ranks' schedules have this digest.
+    pub fn adopt(&mut self, schedule: &Schedule, digest: u64) {
+        if !self.adopted.iter().any(|(known, _)| *known == digest) {
+            self.adopted.push((digest, schedule.clone()));
+        }
+    }
+
+    /// The plan for a call by one that was adopted; by the library's own, if it was not.
+    pub fn own(&mut self, request: &Request, digest: u64) -> Plan<'_> {
+        let Some(at) = self.adopted.iter().position(|(known, _)| *known == digest) else {
+            return self.plan(request);
+        };
+        let (algorithm, slots) = (Algorithm::Ring, self.least_slots());
+        let schedule = &self.adopted[at].1;
+        let partition = pieces(request, schedule, 0, slots).with_scratch(&schedule.scratch);
+        let fingerprint = mix(self.fingerprint(request, algorithm, &[]) ^ digest);
+        Plan { algorithm, schedule, partition, fingerprint }
     }
 
     /// The plan for a call.
@@ -233,17 +271,10 @@ impl Planner {
 
     fn cut(&self, request: &Request, schedule: usize) -> Partition<'static> {
         let (collective, algorithm, schedule) = &self.schedules[schedule];
-        let (count, size) = (request.count, request.element_size());
         let slots = self.shape(*algorithm, *collective);
-        // Slots of whole elements, whatever their size.
-        let slots = SlotShape { bytes: slots.bytes / size * size, ..slots };
         // A chunk less is a turn less on a ring; where all go straight it is only work not shared.
         let least = if *algorithm == Algorithm::Ring { self.least_chunk } else { 0 };
-        if collective.has_blocks() {
-            Partition::exact(count, size, slots)
-        } else {
-            Partition::even(count, size, schedule.output as usize, least, slots)
-        }
+        pieces(request, schedule, least, slots)
     }
 
     fn fingerprint(&self, request: &Request, algorithm: Algorithm, agreed: &[usize]) -> u64 {
@@ -253,6 +284,23 @@ impl Planner {
         let way = mix(self.way ^ algorithm as u64);
         let call = mix(mix(mix(what ^ request.count as u64) ^ shape) ^ way);
         agreed.iter().fold(call, |digest, &count| mix(digest ^ count as u64))
+    }
+}
+
+/// A call's memory, cut for a schedule and for slots of this shape.
+fn pieces(
+    request: &Request,
+    schedule: &Schedule,
+    least: usize,
+    slots: SlotShape,
+) -> Partition<'static> {
+    let (count, size) = (request.count, request.element_size());
+    // Slots of whole elements, whatever their size.
+    let slots = SlotShape { bytes: slots.bytes / size * size, ..slots };
+    if request.collective.has_blocks() {
+        Partition::exact(count, size, slots)
+    } else {
+        Partition::even(count, size, schedule.output as usize, least, slots)
     }
 }
 

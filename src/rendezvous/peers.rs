@@ -139,8 +139,9 @@ impl Meeting {
     /// All ranks in the order of the ring: host by host, so that each host's network is crossed
     /// once per direction.
     #[must_use]
-    pub fn ring_order(&self) -> Vec<usize> {
-        self.hosts.concat()
+    pub fn ring_order(&self) -> Vec<Vec<u32>> {
+        let host = |ranks: &Vec<usize>| ranks.iter().map(|&rank| rank as u32).collect();
+        self.hosts.iter().map(host).collect()
     }
 
     /// What the link from one rank to another runs over.

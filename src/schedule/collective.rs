@@ -139,7 +139,7 @@ impl Collective {
     /// Is it one block per rank that is given or got, each as long as the caller says? The others
     /// are cut as is best.
     #[must_use]
-    pub fn has_blocks(self) -> bool {
+    pub const fn has_blocks(self) -> bool {
         matches!(
             self,
             Self::ReduceScatter

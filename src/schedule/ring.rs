@@ -15,10 +15,12 @@ pub struct Ring {
     order: Vec<u32>,
     /// Where each rank stands in `order`.
     position: Vec<u32>,
+    /// How many ranks each host has, one after the other.
+    hosts: Vec<u32>,
 }
 
 impl Ring {
-    /// A ring through `order`, which must be a permutation of `0..order.len()`.
+    /// A ring through `order`, which must be a permutation of `0..order.len()`, on one host.
     #[must_use]
     pub fn new(order: Vec<u32>) -> Option<Self> {
         let mut position = vec![u32::MAX; order.len()];
@@ -29,13 +31,33 @@ impl Ring {
             }
             *seat = at as u32;
         }
-        Some(Self { order, position })
+        let hosts = vec![order.len() as u32];
+        Some(Self { order, position, hosts })
     }
 
-    /// The ring 0, 1, .., n-1.
+    /// A ring through all ranks of a host, then those of the next; together they must be a
+    /// permutation.
+    #[must_use]
+    pub fn through(hosts: &[Vec<u32>]) -> Option<Self> {
+        let ring = Self::new(hosts.concat())?;
+        Some(Self { hosts: hosts.iter().map(|host| host.len() as u32).collect(), ..ring })
+    }
+
+    /// The ring 0, 1, .., n-1, on one host.
     #[must_use]
     pub fn natural(size: u32) -> Self {
-        Self { order: (0..size).collect(), position: (0..size).collect() }
+        let ranks = || (0..size).collect();
+        Self { order: ranks(), position: ranks(), hosts: vec![size] }
+    }
+
+    /// The ranks of each host.
+    pub(super) fn hosts(&self) -> impl Iterator<Item = &[u32]> {
+        let mut rest = &self.order[..];
+        self.hosts.iter().map(move |&count| {
+            let (host, others) = rest.split_at(count as usize);
+            rest = others;
+            host
+        })
     }
 
     /// How many ranks.

@@ -7,6 +7,7 @@ mod collective;
 mod contents;
 mod cost;
 mod network;
+mod prove;
 mod shape;
 mod terms;
 mod violation;
@@ -14,6 +15,7 @@ mod violation;
 pub use check::{Report, check};
 
 pub use cost::{Speed, cost};
+pub use prove::{Proven, prove};
 pub use shape::Shape;
 pub use violation::{Blocked, Violation, Wants};
 

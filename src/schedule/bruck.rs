@@ -1,0 +1,151 @@
+//! Bruck's all-gather and, as its mirror, reduce-scatter, in log2 n hops, rounded up: every chunk
+//! goes down a binomial tree of its own (of reduce-scatter, up), and is a message of its own, put
+//! straight to its place. The longest hop carries one chunk, the shortest n/2. May touch: sim's
+//! Speed. Law: a link has slots for `WINDOW` chunks; with fewer the ranks could wait for ever.
+//!
+//! Source: Bruck et al., "Efficient algorithms for all-to-all communications in multiport
+//! message-passing systems", IEEE TPDS 8 (1997), long hops first, as in NCCL's PAT. Cost, with
+//! chunks of m bytes, latency a, a step's s = o + mb, the other end's d = s or, reducing, s + mg:
+//! each hop of q chunks max(qs, s + a) + qd, while q is no more than the window.
+
+use core::ops::Range;
+
+use super::{Collective, Op, Order, Place, Ring, Schedule, Step, Volume};
+use crate::sim::Speed;
+
+/// Chunks that a rank may send to another before that one takes the first.
+pub(super) const WINDOW: u32 = 8;
+
+/// The schedule of rank `me`.
+pub(super) fn schedule(collective: Collective, order: &Ring, me: u32) -> Option<Schedule> {
+    match collective {
+        Collective::ReduceScatter => Some(reduce_scatter(order, me)),
+        Collective::AllGather => Some(all_gather(order, me)),
+        _ => None,
+    }
+}
+
+/// The hops' exponents: a hop goes 2^k places.
+fn hops(size: u32) -> Range<u32> {
+    0..size.next_power_of_two().ilog2()
+}
+
+/// Chunks that a rank sends, and receives, in a hop: how many odd multiples of its length there are
+/// below the size. Of the trees over places, counted from a chunk's owner, these are the edges from
+/// even multiples to odd ones.
+fn edges(size: u32, hop: u32) -> u32 {
+    (size + (1 << hop) - 1) >> (hop + 1)
+}
+
+/// Sends and receives by turns, never more than the window ahead.
+fn exchange(
+    steps: &mut Vec<Step>,
+    count: u32,
+    send: impl Fn(u32) -> Step,
+    recv: impl Fn(u32) -> Step,
+) {
+    steps.extend((0..count.min(WINDOW)).map(&send));
+    for edge in 0..count {
+        steps.push(recv(edge));
+        if edge + WINDOW < count {
+            steps.push(send(edge + WINDOW));
+        }
+    }
+}
+
+/// Input: one chunk. Output: everybody's.
+fn all_gather(order: &Ring, me: u32) -> Schedule {
+    let owner = |place: u32| order.after(me, -i64::from(place));
+    let mut steps = Vec::with_capacity(2 * order.size() as usize);
+    for hop in hops(order.size()).rev() {
+        let far = 1 << hop;
+        let (from, to) = (owner(far), order.after(me, i64::from(far)));
+        let send = |edge: u32| {
+            let place = match 2 * far * edge {
+                0 => Place::input(0),
+                place => Place::output(owner(place)),
+            };
+            Step::new(Op::Send, me, place).to(to)
+        };
+        let recv = |edge: u32| {
+            Step::new(Op::Recv, me, Place::output(owner(2 * far * edge + far))).from(from)
+        };
+        exchange(&mut steps, edges(order.size(), hop), send, recv);
+    }
+    // While the first one travels.
+    let copy = Step::new(Op::Copy, me, Place::input(0)).into(Place::output(me));
+    steps.insert(steps.len().min(1), copy);
+    Schedule { steps, ..Schedule::new(1, order.size()) }
+}
+
+/// Input: a chunk per rank. Output: one chunk, the own one reduced over all ranks. Sums of others'
+/// chunks wait in the scratch for their turn.
+fn reduce_scatter(order: &Ring, me: u32) -> Schedule {
+    let size = order.size();
+    let owner = |place: u32| order.after(me, -i64::from(place));
+    let mine = |place: u32| Place::input(owner(place));
+    // Where the sum of the chunk is in whose tree I have this place; odd ones are leaves.
+    let sum = |place: u32| match place {
+        0 => Place::output(0),
+        _ => Place::scratch(place / 2 - 1),
+    };
+    let scratch = (2..size.max(1) - 1).step_by(2).map(mine).collect();
+    let mut steps = Vec::with_capacity(2 * size as usize);
+    for hop in hops(size) {
+        let far = 1 << hop;
+        let (from, to) = (order.after(me, i64::from(far)), owner(far));
+        let send = |edge: u32| {
+            let place = 2 * far * edge + far;
+            let leaf = hop == 0 || place + 1 == size;
+            Step::new(Op::Send, me, if leaf { mine(place) } else { sum(place) }).to(to)
+        };
+        let recv = |edge: u32| {
+            let place = 2 * far * edge;
+            let src = if hop == 0 { mine(place) } else { sum(place) };
+            let fold = Step::new(Op::RecvReduceCopy, me, src).into(sum(place)).from(from);
+            fold.order(Order::LocalFirst).last(place == 0 && 2 * far >= size)
+        };
+        exchange(&mut steps, edges(size, hop), send, recv);
+    }
+    if size == 1 {
+        steps.push(Step::new(Op::Copy, me, mine(0)).into(sum(0)));
+    }
+    Schedule { scratch, steps, ..Schedule::new(size, 1) }
+}
+
+/// What these schedules send: what the ring's do.
+pub(super) fn volume(collective: Collective, size: u32) -> Option<Volume> {
+    let most = u64::from(size - 1);
+    let total = most * u64::from(size);
+    matches!(collective, Collective::ReduceScatter | Collective::AllGather)
+        .then_some(Volume { most, total })
+}
+
+/// The closed form, with the window: a hop's messages one by one, all ranks being in step.
+pub(super) fn cost(collective: Collective, size: u32, bytes: f64, speed: &Speed) -> Option<f64> {
+    let own = bytes / f64::from(size);
+    let (s, a) = (speed.moved(own), speed.latency);
+    let taken = match collective {
+        Collective::ReduceScatter => speed.folded(own),
+        Collective::AllGather => s,
+        _ => return None,
+    };
+    let mut now = 0.0;
+    for hop in hops(size) {
+        let count = edges(size, hop);
+        let mut sent = [0.0; WINDOW as usize];
+        for sent in sent.iter_mut().take(count as usize) {
+            now += s;
+            *sent = now;
+        }
+        for edge in 0..count {
+            let sent = &mut sent[(edge % WINDOW) as usize];
+            now = now.max(*sent + a) + taken;
+            if edge + WINDOW < count {
+                now += s;
+                *sent = now;
+            }
+        }
+    }
+    Some(now)
+}

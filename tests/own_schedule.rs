@@ -1,0 +1,106 @@
+//! A schedule of one's own is proved before it is run, and run as the library's are.
+#![allow(clippy::panic, clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use ringreduce::schedule::{Algorithm, Collective, Op, Place, Ring, Schedule, Step};
+use ringreduce::sim::{Proven, Violation};
+use ringreduce::{Communicator, Error, ReduceOp};
+
+fn on_ranks<R: Send>(n: usize, work: impl Fn(&mut Communicator) -> R + Sync) -> Vec<R> {
+    std::thread::scope(|scope| {
+        let work = &work;
+        let start = |mut comm| scope.spawn(move || work(&mut comm));
+        let threads: Vec<_> = Communicator::local(n).unwrap().into_iter().map(start).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+fn ring(comm: &mut Communicator, collective: Collective) -> Result<Proven, Violation> {
+    let order = Ring::natural(comm.size() as u32);
+    comm.prove(collective, |me| Algorithm::Ring.schedule(collective, &order, me).unwrap())
+}
+
+#[test]
+fn it_does_what_was_proved() {
+    for n in 1..=5 {
+        on_ranks(n, |comm| {
+            let rank = comm.rank();
+            for count in [0, 1, n, 1000, 65_537] {
+                let proven = ring(comm, Collective::AllReduce).unwrap();
+                let input: Vec<u32> = (0..count).map(|i| (rank * 10 + i) as u32).collect();
+                let mut output = vec![0; count];
+                comm.run_schedule(&proven, &input, &mut output, ReduceOp::Sum).unwrap();
+                let sum = |i| (0..n).map(|rank| (rank * 10 + i) as u32).sum();
+                assert_eq!(output, (0..count).map(sum).collect::<Vec<u32>>());
+
+                let proven = ring(comm, Collective::AllGather).unwrap();
+                let mut output = vec![0; n * count];
+                comm.run_schedule(&proven, &input, &mut output, ReduceOp::Sum).unwrap();
+                let given = |at: usize| (at / count * 10 + at % count) as u32;
+                assert_eq!(output, (0..n * count).map(given).collect::<Vec<u32>>());
+
+                let proven = ring(comm, Collective::ReduceScatter).unwrap();
+                let mut own = vec![0; count];
+                comm.run_schedule(&proven, &output, &mut own, ReduceOp::Max).unwrap();
+                assert_eq!(own, output[rank * count..(rank + 1) * count]);
+            }
+        });
+    }
+}
+
+#[test]
+fn what_is_not_proved_is_not_run() {
+    on_ranks(3, |comm| {
+        let nothing = comm.prove(Collective::AllReduce, |_| Schedule::new(1, 1));
+        assert!(matches!(nothing, Err(Violation::Incomplete { rank: 0, chunk: 0, step: None })));
+    });
+    // The root sends to everybody, in a world where not everybody has a link to everybody.
+    on_ranks(18, |comm| {
+        let star = comm.prove(Collective::Broadcast { root: 0 }, |me| {
+            let (mine, result) = (Place::input(0), Place::output(0));
+            let send = |to| Step::new(Op::Send, me, mine).to(to);
+            let steps = match me {
+                0 => (1..18).map(send).chain([Step::new(Op::Copy, 0, mine).into(result)]).collect(),
+                _ => vec![Step::new(Op::Recv, me, result).from(0)],
+            };
+            Schedule { steps, ..Schedule::new(1, 1) }
+        });
+        let what = "sent to a rank without a link";
+        match star {
+            Err(Violation::Malformed { rank: 0, step: Some(_), what: why }) => {
+                assert_eq!(why, what)
+            }
+            other => panic!("{other:?}"),
+        }
+    });
+}
+
+#[test]
+fn what_does_not_fit_is_refused_before_a_byte_moves() {
+    let two = on_ranks(2, |comm| ring(comm, Collective::AllGather).unwrap()).remove(0);
+    on_ranks(4, |comm| {
+        let mut refused = |proven: &Proven, input: usize, output: usize| {
+            let (input, mut output) = (vec![1.0f32; input], vec![0.0; output]);
+            let error = comm.run_schedule(proven, &input, &mut output, ReduceOp::Sum).unwrap_err();
+            assert!(matches!(error, Error::Argument { call: "run_schedule", .. }), "{error}");
+        };
+        refused(&two, 1, 2);
+        let own = {
+            let order = Ring::natural(4);
+            let slots = ringreduce::partition::SlotShape { bytes: 64, capacity: 16 };
+            let way = |collective, algorithm: Algorithm| {
+                ringreduce::sim::prove(collective, 4, slots, |me| {
+                    algorithm.schedule(collective, &order, me).unwrap()
+                })
+                .unwrap()
+            };
+            refused(&way(Collective::AllReduce, Algorithm::Ring), 3, 4);
+            way(Collective::AllGather, Algorithm::Ring)
+        };
+        refused(&own, 1, 5);
+        refused(&own, 2, 4);
+        // It is of use after that.
+        let mut output = [0.0f32; 4];
+        comm.run_schedule(&own, &[2.0], &mut output, ReduceOp::Sum).unwrap();
+        assert_eq!(output, [2.0; 4]);
+    });
+}
