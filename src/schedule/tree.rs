@@ -251,3 +251,43 @@ fn down(size: u32, above: f64, step: f64, a: f64) -> f64 {
     let twice = f64::from(levels) * 2.0 - f64::from(u8::from(alone));
     (above + f64::from(levels)) * a + (above + twice) * step
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Node, binary, binomial, shifted};
+
+    /// Who has whom as a child has that one as its parent, and everybody but the root has one.
+    fn is_a_tree(size: u32, node: impl Fn(u32) -> Node) {
+        let mut children: Vec<u32> = Vec::new();
+        for at in 0..size {
+            for (child, _) in node(at).children {
+                assert_eq!(node(child).parent, Some(at), "{child} of {size}");
+                children.push(child);
+            }
+        }
+        children.sort_unstable();
+        assert_eq!(children, (1..size).collect::<Vec<_>>());
+        assert_eq!(node(0).parent, None);
+    }
+
+    #[test]
+    fn trees_are_trees() {
+        for size in 1..=200 {
+            is_a_tree(size, |at| binomial(size, at));
+            is_a_tree(size, |at| binary(size, at));
+            is_a_tree(size, |at| shifted(size, at));
+        }
+    }
+
+    /// What makes two trees twice as good as one: no rank but the root has children in both.
+    #[test]
+    fn a_leaf_of_one_is_inside_the_other() {
+        for size in 3..=200 {
+            for at in 1..size {
+                let [one, other] = [binary(size, at), shifted(size, at)].map(|n| n.children.len());
+                assert!(one == 0 || other == 0, "{at} of {size}: {one} and {other}");
+                assert!(one + other <= 2);
+            }
+        }
+    }
+}
