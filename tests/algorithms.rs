@@ -58,7 +58,8 @@ fn the_laws_hold_in_all_small_worlds() {
         let roots: Vec<u32> = (0..size).collect();
         for work in works(size, &roots) {
             for slices in [1, 2, 3, 4, 8] {
-                for capacity in slices + 1..=(2 * slices).max(slices + 1) {
+                let least = (slices + 1).max(work.0.window() * slices);
+                for capacity in least..=(2 * slices).max(least) {
                     let sent = |rounds, seed| {
                         let report = holds(&work, &Shape::uniform(rounds, slices, capacity), seed);
                         report.sent / (rounds * slices) as u64
@@ -78,8 +79,9 @@ fn the_laws_hold_in_all_small_worlds() {
 fn the_laws_hold_in_samples_of_larger_worlds() {
     for size in [17, 24, 31, 32, 33, 48, 63, 64] {
         for work in works(size, &[0, size / 2, size - 1]) {
-            holds(&work, &Shape::uniform(1, 1, 2), 1);
-            holds(&work, &Shape::uniform(2, 3, 4), 2);
+            let window = work.0.window();
+            holds(&work, &Shape::uniform(1, 1, window.max(2)), 1);
+            holds(&work, &Shape::uniform(2, 3, (3 * window).max(4)), 2);
         }
     }
 }
@@ -132,7 +134,8 @@ fn the_laws_hold_for_real_partitions() {
     for size in 1..=9 {
         for work in works(size, &[0, size / 2]) {
             for capacity in 2..=9 {
-                let slots = SlotShape { bytes: 64, capacity };
+                let whole = SlotShape { bytes: 64, capacity };
+                let Some(slots) = whole.shared(work.0.window()) else { continue };
                 for count in [0, 1, 15, 16, 17, 100, 333, 1000] {
                     let Schedule { input, output, ref scratch, .. } = work.2[0];
                     let even = Partition::even(count, 4, output as usize, 64, slots);

@@ -86,7 +86,7 @@ fn what_does_not_fit_is_refused_before_a_byte_moves() {
         refused(&two, 1, 2);
         let own = {
             let order = Ring::natural(4);
-            let slots = ringreduce::partition::SlotShape { bytes: 64, capacity: 16 };
+            let slots = ringreduce::partition::SlotShape { bytes: 64, capacity: 8 };
             let way = |collective, algorithm: Algorithm| {
                 ringreduce::sim::prove(collective, 4, slots, |me| {
                     algorithm.schedule(collective, &order, me).unwrap()

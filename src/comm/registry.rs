@@ -77,7 +77,7 @@ impl Registry {
             element: request.element_size(),
             claim: Claim { sequence: frame.sequence, fingerprint },
             kernel,
-            streaming: bytes * control.size() >= cache && !is_read,
+            streaming: bytes * control.size() > cache && !is_read,
             input: Span { live: &input.0, at: input.1 },
             output: output.as_ref().map(|(live, at)| Span { live, at: *at }),
         };

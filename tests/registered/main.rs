@@ -176,6 +176,18 @@ fn results_larger_than_the_caches() {
         buf.iter_mut().enumerate().for_each(|(i, it)| *it = value(rank, i));
         comm.all_reduce(&mut buf, ReduceOp::Sum).unwrap();
         assert_eq!((0..count).find(|&i| buf[i] != sum_of(2, i)), None);
+        buf.iter_mut().enumerate().for_each(|(i, it)| *it = value(rank, i));
+        comm.broadcast(&mut buf, 1).unwrap();
+        assert_eq!((0..count).find(|&i| buf[i] != value(1, i)), None);
+        let parts = &mut buf[1..count - 2];
+        let part = parts.len() / 2;
+        parts.iter_mut().enumerate().for_each(|(i, it)| *it = value(rank, i));
+        comm.all_gather_in_place(parts).unwrap();
+        assert_eq!((0..2 * part).find(|&i| parts[i] != value(i / part, i)), None);
+        let mut apart = comm.alloc::<u32>(count).unwrap();
+        buf.fill(7);
+        comm.all_reduce_into(&buf, &mut apart, ReduceOp::Sum).unwrap();
+        assert_eq!(apart.iter().find(|&&it| it != 14), None);
     });
 }
 
