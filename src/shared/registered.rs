@@ -13,9 +13,10 @@ use super::live::{Live, Part};
 use crate::element::Element;
 use crate::error::Result;
 
-/// A buffer that the other ranks of the host map as well: collectives on it, or on a part of it,
-/// need no copies between the ranks. It is a slice like any other; the others touch it in
-/// collectives only, and only the slice that is passed.
+/// A buffer that the other ranks of the host map as well: collectives on it, or on the same part of
+/// it at every rank, need no copies between the ranks. It is a slice like any other; the others
+/// touch it in collectives only, and only the slice that is passed. Where one rank passes other
+/// memory, or another part, all have an error before anything is overwritten.
 ///
 /// From [`Communicator::alloc`](crate::Communicator::alloc) it owns its memory, and `'a` is
 /// `'static`; from [`Communicator::register`](crate::Communicator::register) it borrows the user's,

@@ -176,6 +176,18 @@ fn results_larger_than_the_caches() {
         buf.iter_mut().enumerate().for_each(|(i, it)| *it = value(rank, i));
         comm.all_reduce(&mut buf, ReduceOp::Sum).unwrap();
         assert_eq!((0..count).find(|&i| buf[i] != sum_of(2, i)), None);
+        buf.iter_mut().enumerate().for_each(|(i, it)| *it = value(rank, i));
+        comm.broadcast(&mut buf, 1).unwrap();
+        assert_eq!((0..count).find(|&i| buf[i] != value(1, i)), None);
+        let parts = &mut buf[1..count - 2];
+        let part = parts.len() / 2;
+        parts.iter_mut().enumerate().for_each(|(i, it)| *it = value(rank, i));
+        comm.all_gather_in_place(parts).unwrap();
+        assert_eq!((0..2 * part).find(|&i| parts[i] != value(i / part, i)), None);
+        let mut apart = comm.alloc::<u32>(count).unwrap();
+        buf.fill(7);
+        comm.all_reduce_into(&buf, &mut apart, ReduceOp::Sum).unwrap();
+        assert_eq!(apart.iter().find(|&&it| it != 14), None);
     });
 }
 
@@ -233,26 +245,28 @@ fn buffers_come_and_go_in_any_order() {
     }
 }
 
+/// Is the middle of `buf` in memory that other processes can map?
+fn is_shared(buf: &[u32]) -> bool {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let middle = buf[buf.len() / 2..].as_ptr().addr();
+    let inside = |line: &str| {
+        let (from, rest) = line.split_once('-')?;
+        let (to, rest) = rest.split_once(' ')?;
+        let [from, to] = [from, to].map(|text| usize::from_str_radix(text, 16).unwrap());
+        (from..to).contains(&middle).then(|| rest.contains("memfd"))
+    };
+    maps.lines().find_map(inside).unwrap()
+}
+
 #[test]
 fn a_buffer_that_was_registered_is_ordinary_memory() {
     on_ranks(2, |comm| {
         let mut buf: Vec<u32> = (0..1 << 20).collect();
-        let shared = |buf: &[u32]| {
-            let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-            let inside = |line: &str| {
-                let (from, rest) = line.split_once('-')?;
-                let (to, rest) = rest.split_once(' ')?;
-                let [from, to] = [from, to].map(|text| usize::from_str_radix(text, 16).unwrap());
-                let middle = buf[buf.len() / 2..].as_ptr().addr();
-                (from..to).contains(&middle).then(|| rest.contains("memfd"))
-            };
-            maps.lines().find_map(inside).unwrap()
-        };
-        assert!(!shared(&buf));
+        assert!(!is_shared(&buf));
         let guard = comm.register(&mut buf).unwrap();
-        assert!(shared(&guard));
+        assert!(is_shared(&guard));
         drop(guard);
-        assert!(!shared(&buf));
+        assert!(!is_shared(&buf));
         assert!(buf.iter().copied().eq(0..1 << 20));
         // The allocator may move its pages.
         buf.reserve(20 << 20);

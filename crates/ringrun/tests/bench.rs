@@ -192,6 +192,8 @@ fn threads_get_everything_right() {
         (4, "all_gather -b 1 -e 40K -f 9 -d all"),
         (3, "broadcast -b 1 -e 40K -f 9 -d all -r 2"),
         (4, "all_reduce -b 4M -e 4M --refill -d bfloat16 -o avg"),
+        (2, "all_reduce -b 1 -e 40K -f 9 -d all --memory alloc"),
+        (3, "all_gather -b 1 -e 40K -f 9 -u 1 --memory register"),
     ] {
         let all = rows(ringbench(&format!("{line} -n 2 -w 1 -c 2 --threads --ranks {ranks}")));
         assert!(all.iter().all(|row| row[8] == "0" && row[12] == "0"), "{line}");
@@ -204,8 +206,10 @@ fn threads_get_everything_right() {
 fn launches_itself_as_processes() {
     for (ranks, transport) in [(2, "shm"), (4, "shm"), (2, "tcp"), (4, "tcp")] {
         let dir = tempfile::tempdir().unwrap();
-        let line = format!("all_reduce -b 8 -e 1M -f 16 -n 3 --ranks {ranks}");
+        let memory = if ranks == 2 { "plain" } else { "alloc" };
+        let line = format!("all_reduce -b 8 -e 1M -f 16 -n 3 --ranks {ranks} --memory {memory}");
         let report = report(dir.path(), &format!("{line} --transport {transport}"));
+        assert_eq!(report["memory"], memory);
         holds_all_figures(&report, ranks);
         assert_eq!(report["transport"], transport);
         let mut pids: Vec<u64> = Vec::new();

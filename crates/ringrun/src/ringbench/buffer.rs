@@ -65,8 +65,13 @@ impl Guarded {
                 memory.fill(CANARY);
                 memory
             }
-            // It stays for as long as the process does.
-            Kind::Register => comm.register(touched(capacity, PAGE + unalign)?.leak())?,
+            Kind::Register => {
+                // It stays for as long as the process does. All ranks pass the same part of it, so
+                // that it begins a page itself, wherever its memory does.
+                let memory = touched(capacity, 2 * PAGE + unalign)?.leak();
+                let start = memory.as_ptr().align_offset(PAGE);
+                comm.register(&mut memory[start..][..whole(capacity, PAGE + unalign)])?
+            }
         };
         Ok(Self::of(Memory::Registered(memory), PAGE, unalign))
     }
