@@ -23,6 +23,8 @@ use crate::shared::{Claim, Control, Live};
 /// line of every stage back from the others' caches: between two ranks 4 KiB took 3.3 us this way
 /// and 1.0 us by parts.
 const ONE_SHOT: usize = 512;
+/// But no more than that, which a stage has room for.
+const MOST_ONE_SHOT: usize = 8 << 10;
 /// The most ranks that can share registered memory.
 pub(crate) const MOST_RANKS: usize = 1024;
 /// What is copied to several ranks at a time: it stays in the nearest cache.
@@ -198,7 +200,7 @@ impl Call<'_> {
 
     /// The bytes that are read and written where they lie; all others go over the stages.
     fn window(&self) -> Range<usize> {
-        if self.bytes <= ONE_SHOT * self.size {
+        if self.bytes <= (ONE_SHOT * self.size).min(MOST_ONE_SHOT) {
             return 0..0;
         }
         let Range { mut start, mut end } = self.input.window(self.bytes);

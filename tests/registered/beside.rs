@@ -157,6 +157,18 @@ fn an_all_gather_into_registered_memory_takes_from_any() {
 }
 
 #[test]
+fn among_many_ranks() {
+    on_ranks(40, |comm| {
+        for count in [1, 2000, 5000, 10_000] {
+            let mut buf = comm.alloc(count).unwrap();
+            fill(&mut buf, comm.rank());
+            comm.all_reduce(&mut buf, ReduceOp::Sum).unwrap();
+            assert!(is_direct(&buf, 0..40), "{count}");
+        }
+    });
+}
+
+#[test]
 fn other_reductions() {
     let after = |a: &u32, b: &u32| a.wrapping_mul(31) ^ b;
     on_ranks(4, |comm| {

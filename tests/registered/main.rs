@@ -245,26 +245,28 @@ fn buffers_come_and_go_in_any_order() {
     }
 }
 
+/// Is the middle of `buf` in memory that other processes can map?
+fn is_shared(buf: &[u32]) -> bool {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let middle = buf[buf.len() / 2..].as_ptr().addr();
+    let inside = |line: &str| {
+        let (from, rest) = line.split_once('-')?;
+        let (to, rest) = rest.split_once(' ')?;
+        let [from, to] = [from, to].map(|text| usize::from_str_radix(text, 16).unwrap());
+        (from..to).contains(&middle).then(|| rest.contains("memfd"))
+    };
+    maps.lines().find_map(inside).unwrap()
+}
+
 #[test]
 fn a_buffer_that_was_registered_is_ordinary_memory() {
     on_ranks(2, |comm| {
         let mut buf: Vec<u32> = (0..1 << 20).collect();
-        let shared = |buf: &[u32]| {
-            let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-            let inside = |line: &str| {
-                let (from, rest) = line.split_once('-')?;
-                let (to, rest) = rest.split_once(' ')?;
-                let [from, to] = [from, to].map(|text| usize::from_str_radix(text, 16).unwrap());
-                let middle = buf[buf.len() / 2..].as_ptr().addr();
-                (from..to).contains(&middle).then(|| rest.contains("memfd"))
-            };
-            maps.lines().find_map(inside).unwrap()
-        };
-        assert!(!shared(&buf));
+        assert!(!is_shared(&buf));
         let guard = comm.register(&mut buf).unwrap();
-        assert!(shared(&guard));
+        assert!(is_shared(&guard));
         drop(guard);
-        assert!(!shared(&buf));
+        assert!(!is_shared(&buf));
         assert!(buf.iter().copied().eq(0..1 << 20));
         // The allocator may move its pages.
         buf.reserve(20 << 20);

@@ -1,9 +1,10 @@
 //! Ranks that do not register or call the same, or go: every rank hears of it, and nobody's data is
 //! overwritten.
 
-use ringreduce::{Communicator, Error, ReduceOp};
+use ringreduce::{Communicator, Error, FoldOrder, ReduceOp};
 
 use crate::common::on_ranks;
+use crate::is_shared;
 
 /// What `work` ends with on each of three ranks, where the last is the odd one.
 fn three<R: Send>(work: impl Fn(&mut Communicator, bool) -> R + Sync) -> Vec<R> {
@@ -138,6 +139,7 @@ fn a_rank_that_goes_is_named_and_the_buffer_stays_the_callers() {
                     let error = comm.all_reduce(&mut buf, ReduceOp::Sum).unwrap_err();
                     assert!(matches!(&error, Error::PeerLost { .. }), "{error}");
                     assert!(buf.iter().all(|&it| it == 5));
+                    assert!(count == 10 || !is_shared(&buf), "others can still write to it");
                     buf.fill(6);
                 });
             }
@@ -156,4 +158,23 @@ fn a_call_that_is_aborted_ends_at_all_ranks() {
     });
     assert!(matches!(errors[0], Error::Aborted { .. }));
     assert!(errors[1..].iter().all(|error| matches!(error, Error::PeerLost { .. })), "{errors:?}");
+}
+
+#[test]
+fn a_function_that_panics_breaks_the_call_at_all_ranks() {
+    on_ranks(3, |comm| {
+        let rank = comm.rank();
+        let mut buf = comm.alloc::<u32>(50_000).unwrap();
+        let add = |a: &u32, b: &u32| {
+            assert!(rank != 1, "on purpose");
+            a + b
+        };
+        let mut call = || comm.all_reduce_by(&mut buf, FoldOrder::Any, add);
+        match std::panic::catch_unwind(std::panic::AssertUnwindSafe(&mut call)) {
+            Ok(result) => assert!(matches!(result, Err(Error::PeerLost { .. })), "{rank}"),
+            Err(_) => assert_eq!(rank, 1),
+        }
+        assert!(matches!(call(), Err(Error::Broken { .. })));
+        assert!(!is_shared(&buf), "others can still write to it");
+    });
 }
