@@ -36,8 +36,12 @@ impl Planner {
         let can = move |algorithm: &Algorithm| {
             let slots = self.slots.ring.shared(algorithm.window());
             let slots = slots.and(self.slots.other.shared(algorithm.window()));
-            let schedule = || algorithm.schedule(collective, &self.ring, self.me);
-            algorithm.reaches(size) && slots.is_some() && schedule().is_some()
+            // Whether there are hosts for it only the schedule says.
+            let exists = || algorithm.schedule(collective, &self.ring, self.me).is_some();
+            algorithm.reaches(size)
+                && slots.is_some()
+                && algorithm.volume(collective, size).is_some()
+                && (*algorithm != Algorithm::Hierarchical || exists())
         };
         let price = move |algorithm| {
             let slots = self.shape(algorithm, collective);

@@ -39,9 +39,12 @@ pub struct Slots {
     pub other: SlotShape,
 }
 
-/// The last call, and what was made of it.
+/// Calls that are remembered: training repeats a few.
+const CALLS: usize = 32;
+
+/// A call, and what was made of it.
 #[derive(Clone, Copy, Debug)]
-struct Last {
+struct Known {
     request: Request,
     /// Which of the schedules.
     schedule: usize,
@@ -64,7 +67,9 @@ pub struct Planner {
     speed: Option<Speed>,
     /// The algorithm to take where it can be.
     forced: Option<Algorithm>,
-    last: Option<Last>,
+    /// The calls made lately, and which of them was the last.
+    calls: Vec<Known>,
+    last: usize,
     /// The chunks of an uneven call's input and output, in bytes, and the steps of a transfer: kept
     /// for their memory.
     tables: [Vec<Range<usize>>; 2],
@@ -92,7 +97,8 @@ impl Planner {
             adopted: Vec::new(),
             speed: None,
             forced: None,
-            last: None,
+            calls: Vec::with_capacity(CALLS),
+            last: 0,
             tables: [Vec::new(), Vec::new()],
             transfer: Schedule::new(1, 1),
             way: (0..ring.size()).fold(mix(least_chunk as u64), |digest, at| {
@@ -105,7 +111,8 @@ impl Planner {
     /// From now on the cheapest algorithm is chosen, for links of this speed. All ranks must be
     /// told the same.
     pub fn set_speed(&mut self, speed: Speed) {
-        (self.speed, self.last) = (Some(speed), None);
+        self.speed = Some(speed);
+        self.calls.clear();
     }
 
     /// What was told so.
@@ -118,7 +125,8 @@ impl Planner {
     /// All ranks must be told the same.
     pub fn force(&mut self, algorithm: Option<Algorithm>) {
         if self.forced != algorithm {
-            (self.forced, self.last) = (algorithm, None);
+            self.forced = algorithm;
+            self.calls.clear();
         }
     }
 
@@ -191,27 +199,37 @@ impl Planner {
 
     /// The plan for a call.
     pub fn plan(&mut self, request: &Request) -> Plan<'_> {
-        let last = match self.last {
-            Some(last) if last.request == *request => last,
-            _ => self.remember(request),
-        };
+        if self.calls.get(self.last).is_none_or(|known| known.request != *request) {
+            self.last = self.remember(request);
+        }
+        let last = &self.calls[self.last];
         let (_, algorithm, schedule) = &self.schedules[last.schedule];
         let partition = last.partition.with_scratch(&schedule.scratch);
         Plan { algorithm: *algorithm, schedule, partition, fingerprint: last.fingerprint }
     }
 
+    /// The number of a call among those that are remembered, as one of which it now is.
     #[cold]
-    fn remember(&mut self, request: &Request) -> Last {
+    fn remember(&mut self, request: &Request) -> usize {
+        if let Some(known) = self.calls.iter().position(|known| known.request == *request) {
+            return known;
+        }
         let algorithm = self.choose(request);
         let schedule = self.schedule(request.collective, algorithm);
-        let last = Last {
+        let known = Known {
             request: *request,
             schedule,
             partition: self.cut(request, schedule),
             fingerprint: self.fingerprint(request, algorithm, &[]),
         };
-        self.last = Some(last);
-        last
+        if self.calls.len() < CALLS {
+            self.calls.push(known);
+            return self.calls.len() - 1;
+        }
+        // Any but the last one; they take turns.
+        let at = (self.last + 1) % CALLS;
+        self.calls[at] = known;
+        at
     }
 
     /// The plan for a call whose blocks differ; `request` counts nothing.
