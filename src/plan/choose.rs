@@ -37,7 +37,10 @@ impl Planner {
             let slots = self.slots.ring.shared(algorithm.window());
             let slots = slots.and(self.slots.other.shared(algorithm.window()));
             // Whether there are hosts for it only the schedule says.
-            let exists = || algorithm.schedule(collective, &self.ring, self.me).is_some();
+            let exists = || {
+                let ring = &self.ring;
+                ring.spans_hosts() && algorithm.schedule(collective, ring, self.me).is_some()
+            };
             algorithm.reaches(size)
                 && slots.is_some()
                 && algorithm.volume(collective, size).is_some()

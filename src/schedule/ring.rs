@@ -50,6 +50,12 @@ impl Ring {
         Self { order: ranks(), position: ranks(), hosts: vec![size] }
     }
 
+    /// Are its ranks on more hosts than one?
+    #[must_use]
+    pub fn spans_hosts(&self) -> bool {
+        self.hosts.len() > 1
+    }
+
     /// The ranks of each host.
     pub(super) fn hosts(&self) -> impl Iterator<Item = &[u32]> {
         let mut rest = &self.order[..];
