@@ -130,6 +130,12 @@ impl<'a> Partition<'a> {
         Self { scratch, ..self }
     }
 
+    /// Is every chunk as long as its caller says?
+    #[must_use]
+    pub fn is_uneven(&self) -> bool {
+        matches!(self.input, Cut::Table(_))
+    }
+
     /// Rounds to walk; 0 for an empty buffer.
     #[must_use]
     pub fn rounds(&self) -> usize {

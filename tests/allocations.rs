@@ -98,7 +98,9 @@ fn no_call_allocates_but_the_first() {
                 let [whole, other_whole] = [0, 1].map(|_| vec![1.0_f32; N * COUNT]);
                 let mut buffers = Buffers { part, whole, other_part, other_whole };
                 let counts = [COUNT, 1000, 1, 0];
-                counts.map(|count| every_verb(&mut comm, count, &mut buffers));
+                for count in counts {
+                    every_verb(&mut comm, count, &mut buffers);
+                }
                 let before = ALLOCATIONS.get();
                 for count in counts.into_iter().rev() {
                     every_verb(&mut comm, count, &mut buffers);

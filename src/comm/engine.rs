@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::Seat;
 use super::options::Settings;
 use super::registry::{DirectCall, Registry};
-use crate::error::{Error, Place, Result};
+use crate::error::{Error, Peer, Place, Result};
 use crate::exec::{self, Call, Halt, Stop, Wait};
 use crate::kernel::Kernel;
 use crate::link::{Fault, Frame, Links};
@@ -33,6 +33,10 @@ pub(super) struct Engine {
     /// The first failure, after which nothing works any more.
     pub(super) broken: Option<String>,
 }
+
+/// In the number of a message between two, which is that of the last call of all: no slot of a call
+/// that all ranks make has it.
+const MESSAGE: u64 = 1 << 63;
 
 /// What a call is, whatever it walks.
 pub(super) struct Head<'a> {
@@ -89,7 +93,7 @@ impl Engine {
             return Err(Error::Broken { call: name, first: first.clone() });
         }
         self.sequence += u64::from(request.is_some());
-        let sequence = self.sequence;
+        let sequence = if request.is_some() { self.sequence } else { self.sequence | MESSAGE };
         let bytes = buffer.len(Space::Output);
         let _span = settings.tag.as_deref().map(|tag| {
             tracing::debug_span!("call", name, tag, rank = seat.rank, sequence, bytes).entered()
@@ -149,6 +153,7 @@ impl Engine {
         halt: Halt,
     ) -> Error {
         let Halt { stop, step, peer } = halt;
+        let peer = if let Stop::Other { peer, .. } = stop { peer } else { peer };
         let at = self.place(seat, settings, operation, step);
         if peer != seat.rank {
             self.registry.blame(peer);
@@ -162,16 +167,7 @@ impl Engine {
                 let (ours, theirs) = (name(registered), name(!registered));
                 Error::Mismatch { at, peer, field: "the buffer", ours, theirs }
             }
-            Stop::Fault(Fault::Lost(evidence)) => Error::PeerLost { at, peer, evidence },
-            Stop::Fault(Fault::Mismatch { field: "fingerprint", ours, theirs }) => {
-                let field = "the digest of collective, type, operation, count and root";
-                let (ours, theirs) = (format!("{ours:016x}"), format!("{theirs:016x}"));
-                Error::Mismatch { at, peer, field, ours, theirs }
-            }
-            Stop::Fault(Fault::Mismatch { field, ours, theirs }) => {
-                let (ours, theirs) = (ours.to_string(), theirs.to_string());
-                Error::Mismatch { at, peer, field, ours, theirs }
-            }
+            Stop::Fault(fault) | Stop::Other { fault, .. } => of_fault(at, peer, fault),
         };
         self.broken_by(error)
     }
@@ -210,4 +206,20 @@ impl Engine {
 fn cannot(call: &'static str, asked: Algorithm, size: usize) -> Error {
     let expected = format!("one that can make this call among {size} ranks, such as ring");
     Error::Argument { call, argument: "algorithm", given: asked.to_string(), expected }
+}
+
+/// What a link failed of, and where.
+fn of_fault(at: Box<Place>, peer: Box<Peer>, fault: Fault) -> Error {
+    match fault {
+        Fault::Lost(evidence) => Error::PeerLost { at, peer, evidence },
+        Fault::Mismatch { field: "fingerprint", ours, theirs } => {
+            let field = "the digest of collective, type, operation, count and root";
+            let (ours, theirs) = (format!("{ours:016x}"), format!("{theirs:016x}"));
+            Error::Mismatch { at, peer, field, ours, theirs }
+        }
+        Fault::Mismatch { field, ours, theirs } => {
+            let (ours, theirs) = (ours.to_string(), theirs.to_string());
+            Error::Mismatch { at, peer, field, ours, theirs }
+        }
+    }
 }

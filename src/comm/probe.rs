@@ -29,8 +29,8 @@ const TRIES: usize = 3;
 /// Calls in one try: small ones, and large ones.
 const SMALL: usize = 16;
 const LARGE: usize = 3;
-/// Tells the frames of these calls from those of others.
-const MARK: u64 = 0x7072_6f62_6521_0001;
+/// In the numbers of these calls, which no others have.
+const MARK: u64 = 1 << 62;
 /// The first words of a remembered file; another layout gets another number.
 const VERSION: &str = "ringreduce speeds 1";
 
@@ -50,7 +50,7 @@ impl Engine {
     }
 
     fn agree(&mut self, seat: &Seat, settings: &Settings) -> Result<[f64; 4], Halt> {
-        let mut tool = Tool { engine: self, seat, settings };
+        let mut tool = Tool { engine: self, seat, settings, calls: 0 };
         let place = (seat.rank == 0).then(|| Memory::of(seat));
         let known = place.as_ref().and_then(Memory::recall);
         let shared = tool.share(known)?;
@@ -71,6 +71,8 @@ struct Tool<'a> {
     engine: &'a mut Engine,
     seat: &'a Seat,
     settings: &'a Settings,
+    /// Made so far: each has a number of its own.
+    calls: u64,
 }
 
 impl Tool<'_> {
@@ -164,11 +166,12 @@ impl Tool<'_> {
         let Some(kernel) = Kernel::select(request.dtype, op, self.seat.peers.len()) else {
             return Ok(());
         };
+        self.calls += 1;
         let engine = &mut *self.engine;
         engine.planner.force(Some(algorithm));
         let plan = engine.planner.plan(request);
-        let fingerprint = plan.fingerprint ^ MARK;
-        let frame = Frame { len: 0, epoch: 0, sequence: 0, fingerprint };
+        let fingerprint = plan.fingerprint;
+        let frame = Frame { len: 0, epoch: 0, sequence: MARK | self.calls, fingerprint };
         let (schedule, partition, streaming) = (plan.schedule, plan.partition, false);
         let call = Call { schedule, partition, frame, kernel, streaming };
         if engine.scratch.len() < partition.scratch_bytes() {

@@ -2,7 +2,8 @@
 //! and, now and then, a look whether the peer still lives. May touch: link, sync.
 //!
 //! The law "no select": a wait is for one named link. While it lasts, bytes already committed to
-//! other links are moved on, which changes no order.
+//! other links are moved on, which changes no order, and who waits for long looks whether others
+//! make another call.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -25,6 +26,13 @@ pub enum Stop {
     Memory {
         /// Ours is.
         registered: bool,
+    },
+    /// Another rank than the one that is waited for makes another call.
+    Other {
+        /// That rank.
+        peer: usize,
+        /// How its call differs.
+        fault: Fault,
     },
     /// The deadline passed.
     Timeout(Duration),
@@ -50,11 +58,13 @@ pub struct Halt {
 }
 
 /// How to wait.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Wait<'a> {
     pub(crate) patience: &'a Patience,
     pub(crate) timeout: Duration,
     pub(crate) abort: &'a AtomicBool,
+    /// What all slots of the call say of it, if they all say the same.
+    pub(super) call: Option<Frame>,
 }
 
 /// What is waited for.
@@ -74,7 +84,7 @@ impl<'a> Wait<'a> {
     /// Up to `timeout` for each wait, or until `abort` is raised.
     #[must_use]
     pub fn new(patience: &'a Patience, timeout: Duration, abort: &'a AtomicBool) -> Self {
-        Self { patience, timeout, abort }
+        Self { patience, timeout, abort, call: None }
     }
 
     pub(super) fn filled(&self, links: &mut Links, peer: usize, frame: &Frame) -> Result<(), Stop> {
@@ -139,6 +149,9 @@ impl<'a> Wait<'a> {
                 return Ok(());
             }
             let waited = began.elapsed();
+            if let Some((peer, fault)) = self.call.and_then(|call| links.other_call(&call)) {
+                return Err(Stop::Other { peer, fault });
+            }
             if waited >= self.timeout {
                 return Err(Stop::Timeout(self.timeout));
             }

@@ -60,6 +60,9 @@ impl<L> Faulty<L> {
 }
 
 impl Rx for Faulty<Box<dyn Rx>> {
+    fn glimpse(&mut self) -> Option<(u64, u64)> {
+        self.inner.glimpse()
+    }
     fn ready(&mut self, expect: &Frame) -> Result<bool, Fault> {
         if self.held()? || !self.inner.ready(expect)? {
             return Ok(false);

@@ -228,6 +228,12 @@ impl Rx {
 }
 
 impl super::Rx for Rx {
+    fn glimpse(&mut self) -> Option<(u64, u64)> {
+        let header = self.filled().then(|| self.fifo.header())?;
+        let sequence = header.sequence.load(Ordering::Relaxed);
+        Some((sequence, header.fingerprint.load(Ordering::Relaxed)))
+    }
+
     fn ready(&mut self, expect: &Frame) -> Result<bool, Fault> {
         if !self.filled() {
             return Ok(false);

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::os::fd::RawFd;
 
-use super::{Fault, Rx, Tx};
+use super::{Fault, Frame, Rx, Tx};
 
 /// The links that a rank's plans walk over.
 #[derive(Default)]
@@ -90,6 +90,16 @@ impl Links {
                 let _ = link.flush();
             }
         }
+    }
+
+    /// The rank, if any, from which a slot of another call with this call's number has come.
+    pub(crate) fn other_call(&mut self, call: &Frame) -> Option<(usize, Fault)> {
+        self.rx.iter_mut().enumerate().find_map(|(peer, link)| {
+            let (sequence, theirs) = link.as_mut()?.glimpse()?;
+            let (field, ours) = ("fingerprint", call.fingerprint);
+            let other = sequence == call.sequence && theirs != ours;
+            other.then_some((peer, Fault::Mismatch { field, ours, theirs }))
+        })
     }
 
     /// The descriptors to poll for writing while committed bytes are left. To be given back by

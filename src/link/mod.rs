@@ -126,6 +126,9 @@ pub trait Rx: Send {
     /// Gives the slot lent by `peek` back to the sender.
     fn release(&mut self);
 
+    /// Sequence and fingerprint of the next slot, if it is here. Never blocks, takes nothing.
+    fn glimpse(&mut self) -> Option<(u64, u64)>;
+
     /// Sleeps until `ready` may have changed, or `limit` has passed, or one of `outgoing` can take
     /// bytes; may return early. Called only after `ready` said false.
     fn park(&mut self, limit: Duration, outgoing: &[RawFd]);

@@ -112,6 +112,9 @@ impl<L> Traced<L> {
 }
 
 impl Rx for Traced<Box<dyn Rx>> {
+    fn glimpse(&mut self) -> Option<(u64, u64)> {
+        self.inner.glimpse()
+    }
     fn ready(&mut self, expect: &Frame) -> Result<bool, Fault> {
         let answer = self.inner.ready(expect);
         if let Ok(true) = answer {

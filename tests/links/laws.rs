@@ -74,6 +74,23 @@ pub(super) fn payloads_come_from_and_go_to_any_memory(make: Make) {
     }
 }
 
+pub(super) fn a_glimpse_tells_the_call_and_takes_nothing(make: Make) {
+    let (mut tx, mut rx) = make(SMALL);
+    assert_eq!(rx.glimpse(), None);
+    for slot in 7..9 {
+        let frame = frame(100, slot);
+        give(&mut *tx, &frame, &payload(100, slot)).unwrap();
+        until("there is something to see", || {
+            tx.flush().unwrap();
+            rx.glimpse() == Some((frame.sequence, frame.fingerprint))
+        });
+        wait_rx(&mut *rx, &frame, Some(&mut *tx)).unwrap();
+        assert_eq!(rx.glimpse(), Some((frame.sequence, frame.fingerprint)));
+        assert_eq!(take(&mut *rx, 100), payload(100, slot));
+        assert_eq!(rx.glimpse(), None);
+    }
+}
+
 pub(super) fn slots_arrive_in_order_past_any_wrap(make: Make) {
     let (mut tx, mut rx) = make(SMALL);
     let slots = (1 << 16) + 100;

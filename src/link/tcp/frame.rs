@@ -68,6 +68,11 @@ pub(super) fn check(ours: &[u8; HEADER], theirs: &[u8; HEADER]) -> Result<(), Fa
     differing.map_or(Ok(()), Err)
 }
 
+/// Sequence and fingerprint, whatever the rest says.
+pub(super) fn call(header: &[u8; HEADER]) -> (u64, u64) {
+    (value(header, 16, 8), value(header, 24, 8))
+}
+
 /// The number of `size` bytes at `at`.
 fn value(header: &[u8; HEADER], at: usize, size: usize) -> u64 {
     header[at..at + size].iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte))

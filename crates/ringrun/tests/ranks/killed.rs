@@ -26,12 +26,11 @@ fn one_goes(size: usize, victim: usize, transport: &str, count: usize, how: Sign
     for report in &reports {
         assert!(report.what.starts_with("lost rank "), "{report:?}");
         assert_eq!((report.call.as_str(), &report.host), ("all_reduce", &host));
-        assert!(report.sequence > 20 && report.step <= 2 * (size - 1), "{report:?}");
+        assert!(report.sequence > 20, "{report:?}");
         assert_eq!((&report.peer_host, report.peer_pid), (&host, pids[report.peer]));
-        let beside = [(report.rank + 1) % size, (report.rank + size - 1) % size];
-        assert!(beside.contains(&report.peer), "{report:?}");
+        assert_ne!(report.peer, report.rank, "{report:?}");
     }
-    // Of two neighbours one may hear first that the other has gone.
+    // Others may hear first that one who waited for it has gone.
     assert!(reports.iter().any(|report| report.peer == victim), "{reports:#?}");
     all_lead_to(&reports, &[victim]);
     job.left_nothing();
