@@ -304,7 +304,9 @@ fn a_panic_in_a_scope_aborts_what_nobody_would_end() {
     assert_eq!(*panic.unwrap_err().downcast::<&str>().unwrap(), "on purpose");
     assert_eq!(a, [1; 10], "ours again");
     assert!(matches!(comm.barrier().unwrap_err(), Error::Broken { .. }));
-    assert!(matches!(other.barrier().unwrap_err(), Error::PeerLost { .. }));
+    // What came before the end was another call.
+    let error = other.barrier().unwrap_err();
+    assert!(matches!(error, Error::PeerLost { .. } | Error::Mismatch { .. }), "{error}");
 }
 
 #[test]
