@@ -23,11 +23,12 @@ pub(crate) fn render(report: &Report) -> String {
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
          <title>{collective}, {ranks} ranks: ringbench</title>\n<style>\n{STYLE}</style></head>\n\
          <body><main>\n<h1>{collective} over {ranks} {}</h1>\n\
-         <p class=\"sub\">{launched}, transport {}, {} memory, buffers {buffers}; {when}; \
+         <p class=\"sub\">{launched}, transport {}, algorithm {}, {} memory, buffers {buffers}; {when}; \
          ringbench {version}</p>\n\
          <pre>{}</pre>\n",
         if *ranks == 1 { "rank" } else { "ranks" },
         escape(&report.transport),
+        report.algorithm,
         report.memory,
         escape(command),
     );
@@ -122,12 +123,12 @@ fn charts(out: &mut String, rows: &[Row]) {
         };
         [
             of("a", |row| row.out_of_place.as_ref(), "out of place"),
-            of("b", |row| Some(&row.in_place), "in place"),
+            of("b", |row| row.in_place.as_ref(), "in place"),
         ]
     };
     *out += "<div class=\"charts\">\n";
     let band = |row: &&Row| {
-        let spread = row.in_place.spread?;
+        let spread = row.spread()?;
         Some(Band { bytes: row.size, low: spread.min_us, high: spread.p99_us })
     };
     let band: Vec<Band> = drawn.iter().filter_map(band).collect();
@@ -161,8 +162,8 @@ fn table(out: &mut String, rows: &[Row]) {
         let (size, count, calls) = (human(row.size), row.count, row.iterations);
         let _ = write!(out, "<tr><td>{size}</td><td>{count}</td><td>{calls}</td>");
         half(out, row.out_of_place.as_ref());
-        half(out, Some(&row.in_place));
-        let spread = row.in_place.spread.map_or([0.0; 3], |s| [s.min_us, s.p50_us, s.p99_us]);
+        half(out, row.in_place.as_ref());
+        let spread = row.spread().map_or([0.0; 3], |s| [s.min_us, s.p50_us, s.p99_us]);
         for value in spread {
             let _ = write!(out, "<td>{}</td>", micros(value));
         }

@@ -56,8 +56,9 @@ pub(crate) struct Row {
     /// -1 where there is none.
     pub(crate) root: i64,
     pub(crate) iterations: usize,
+    /// None where there is no such form of the call.
     pub(crate) out_of_place: Option<Half>,
-    pub(crate) in_place: Half,
+    pub(crate) in_place: Option<Half>,
 }
 
 impl Row {
@@ -65,15 +66,15 @@ impl Row {
         case: &Case,
         iterations: usize,
         out_of_place: Option<Half>,
-        in_place: Half,
+        in_place: Option<Half>,
     ) -> Self {
-        use crate::collective::Collective::{Barrier, Broadcast};
+        use crate::collective::Collective::Barrier;
         Self {
             size: case.bytes(),
             count: case.count,
             dtype: if case.collective == Barrier { "none" } else { case.dtype.name() },
             redop: if case.collective.reduces() { case.op.name() } else { "none" },
-            root: if case.collective == Broadcast { case.root as i64 } else { -1 },
+            root: if case.collective.has_root() { case.root as i64 } else { -1 },
             iterations,
             out_of_place,
             in_place,
@@ -81,7 +82,12 @@ impl Row {
     }
 
     pub(crate) fn halves(&self) -> impl Iterator<Item = &Half> {
-        self.out_of_place.iter().chain([&self.in_place])
+        self.out_of_place.iter().chain(&self.in_place)
+    }
+
+    /// Of the calls in place, or out of place where there are no others.
+    pub(crate) fn spread(&self) -> Option<Spread> {
+        self.halves().find_map(|half| half.spread)
     }
 }
 
@@ -103,6 +109,8 @@ pub(crate) struct Report {
     /// `processes` or `threads`.
     pub(crate) launched: &'static str,
     pub(crate) transport: String,
+    /// Its name, or `auto`.
+    pub(crate) algorithm: &'static str,
     /// `plain`, `register` or `alloc`.
     pub(crate) memory: &'static str,
     pub(crate) refill: bool,
@@ -137,6 +145,7 @@ impl Report {
             ranks: seats.len(),
             launched,
             transport,
+            algorithm: cli.algorithm.name(),
             memory: cli.memory.name(),
             refill: cli.refill,
             check: cli.check,
@@ -202,7 +211,7 @@ pub(crate) mod tests {
                 let spread = Spread { min_us: time * 0.7, p50_us: time, p99_us: time * 2.5 };
                 let apart = Half::new(&case, time * 1.2, Some(0), None);
                 let in_place = Half::new(&case, time, Some(0), Some(spread));
-                report.rows.push(Row::new(&case, 20, Some(apart), in_place));
+                report.rows.push(Row::new(&case, 20, Some(apart), Some(in_place)));
             }
         }
         report.finish(Some(probe), 0);
@@ -212,11 +221,11 @@ pub(crate) mod tests {
     #[test]
     fn bandwidths_and_errors() {
         let mut report = sample(&[DataType::F32]);
-        let last = &report.rows[23].in_place;
+        let last = report.rows[23].in_place.as_ref().unwrap();
         assert!((last.algbw - (1 << 26) as f64 / 1e3 / last.time_us).abs() < 1e-9);
         assert!((last.busbw - 1.5 * last.algbw).abs() < 1e-9);
         assert_eq!(report.errors(), 0);
-        report.rows[3].in_place.wrong = Some(2);
+        report.rows[3].in_place.as_mut().unwrap().wrong = Some(2);
         report.out_of_bounds = 1;
         assert_eq!(report.errors(), 3);
     }

@@ -21,9 +21,9 @@ pub(crate) fn head(cli: &Cli, report: &Report) -> String {
          # Collective test starting: {collective}\n\
          # ranks {ranks} ({launched}) transport: {transport} minBytes {min} maxBytes {max} \
          step: {step} warmup iters: {} iters: {iters} validation: {} unalign: {} \
-         buffers: {buffers} memory: {}\n\
+         buffers: {buffers} memory: {} algorithm: {}\n\
          #\n# Using ranks\n",
-        cli.warmup_iters, cli.check, cli.unalign, report.memory,
+        cli.warmup_iters, cli.check, cli.unalign, report.memory, report.algorithm,
     );
     for seat in &report.seats {
         let (rank, pid, host, cpu) = (seat.rank, seat.pid, &seat.host, seat.cpu);
@@ -47,9 +47,8 @@ pub(crate) fn head(cli: &Cli, report: &Report) -> String {
 /// One row.
 pub(crate) fn row(row: &Row) -> String {
     let Row { size, count, dtype, redop, root, .. } = row;
-    let apart = row.out_of_place.as_ref().map_or_else(|| half(None), |h| half(Some(h)));
-    let in_place = half(Some(&row.in_place));
-    let spread = row.in_place.spread.map_or([0.0; 3], |s| [s.min_us, s.p50_us, s.p99_us]);
+    let [apart, in_place] = [&row.out_of_place, &row.in_place].map(|h| half(h.as_ref()));
+    let spread = row.spread().map_or([0.0; 3], |s| [s.min_us, s.p50_us, s.p99_us]);
     let [min, p50, p99] = spread.map(micros);
     format!(
         "{size:12}  {count:12}  {dtype:>8}  {redop:>6}  {root:>6}  {apart}  {in_place}  \
@@ -125,7 +124,7 @@ mod tests {
     #[test]
     fn wrong_elements_are_a_failure() {
         let mut report = sample(&[DataType::F32]);
-        report.rows[0].in_place.wrong = Some(7);
+        report.rows[0].in_place.as_mut().unwrap().wrong = Some(7);
         assert!(foot(&report).contains("Out of bounds values : 7 FAILED"));
     }
 
