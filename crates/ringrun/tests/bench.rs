@@ -167,6 +167,7 @@ fn nonsense_is_status_2_and_says_why() {
         ("all_reduce -G 1", "-G/--cudagraph 1: only 0 works"),
         ("broadcast -r 1", "--root 1"),
         ("all_reduce --algorithm rings", "unknown algorithm `rings`: one of ring, all_pairs"),
+        ("all_reduce --regret", "--regret: one rank alone"),
         ("all_reduce --json /nowhere/x.json", "--json /nowhere/x.json"),
         ("all_reduce --ranks 2 --html /nowhere/x.html", "--html /nowhere/x.html"),
         ("all_reduce --json /", "--json /"),
@@ -282,6 +283,41 @@ fn algorithms_are_asked_for_by_name() {
         let name = line.split(' ').next_back().unwrap();
         assert!(seen.out.contains(&format!(" algorithm: {name}\n")), "{line}: {}", seen.out);
         assert!(runs || seen.err.contains("algorithm"), "{line}: {}", seen.err);
+    }
+}
+
+#[test]
+fn regret_compares_the_choice_with_every_algorithm() {
+    for (line, least) in [
+        ("all_reduce --ranks 4", 4),
+        ("broadcast -r 3 --ranks 4 --threads", 2),
+        ("gather --ranks 3 --threads --refill", 1),
+        ("barrier --ranks 4 --threads", 2),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let [json, html] = ["out.json", "out.html"].map(|name| dir.path().join(name));
+        let mut command = ringbench(&format!("{line} --regret -b 8 -e 64K -f 8192 -n 3 -w 1"));
+        command.arg("--json").arg(&json).arg("--html").arg(&html);
+        let seen = run(command);
+        assert_eq!(seen.code, Some(0), "{line}: {}{}", seen.out, seen.err);
+        assert!(seen.out.contains("# Regret               : median "), "{line}: {}", seen.out);
+        let report: Value = serde_json::from_str(&std::fs::read_to_string(json).unwrap()).unwrap();
+        let page = std::fs::read_to_string(html).unwrap();
+        let rows = report["regret"]["rows"].as_array().unwrap();
+        assert_eq!(rows.len(), if line.starts_with("barrier") { 1 } else { 2 }, "{line}");
+        for row in rows {
+            let all = row["algorithms"].as_array().unwrap();
+            assert!(all.len() >= least && all.contains(&row["best"]), "{line}: {row}");
+            assert!(all.contains(&row["chosen"]), "{line}: {row}");
+            let time = |of: &Value| of["time_us"].as_f64().unwrap();
+            let best = all.iter().map(time).fold(f64::INFINITY, f64::min);
+            assert_eq!(time(&row["best"]), best, "{line}: {row}");
+            let regret = (time(&row["chosen"]) / best - 1.0) * 100.0;
+            assert!((row["regret_percent"].as_f64().unwrap() - regret).abs() < 1e-6, "{row}");
+            assert_eq!(row["wrong"], 0, "{line}: {row}");
+            let drawn = all.iter().all(|of| page.contains(of["algorithm"].as_str().unwrap()));
+            assert!(drawn || row["size"] == 0, "{line}");
+        }
     }
 }
 

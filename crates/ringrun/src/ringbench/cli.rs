@@ -25,8 +25,8 @@ Under ringrun, or any launcher that ringreduce knows, ringbench is one rank and 
 Alone, --ranks N launches N of them:
   ringbench all_reduce --ranks 4 --json result.json --html result.html
 
-JSON: {version, command, unix_time, collective, ranks, launched, transport, algorithm, memory, refill,
-check, warmup, machine: {host, cpu, cpus, kernel}, seats: [{rank, pid, cpu, host}],
+JSON: {version, command, unix_time, collective, ranks, launched, transport, algorithm, memory,
+refill, check, warmup, machine: {host, cpu, cpus, kernel}, seats: [{rank, pid, cpu, host}],
 probe: {before, after}: null or {cpus, hand_over_ns, distance: near, far or disturbed,
 add_gb_per_s},
 rows: [{size, count, type, redop, root, iterations, out_of_place, in_place}], each half null or
@@ -34,14 +34,19 @@ rows: [{size, count, type, redop, root, iterations, out_of_place, in_place}], ea
 {min_us, p50_us, p99_us},
 out_of_bounds, avg_busbw}. Sizes in bytes, bandwidths in GB/s (1e9).
 
+With --regret, rows is empty and regret: {rows: [{size, count, type, redop, root, iterations,
+best: {algorithm, time_us}, chosen: {algorithm, time_us}, auto_us, regret_percent, wrong,
+algorithms: [{algorithm, time_us}]}], median_percent, worst_percent, worst_size}; times are medians
+of five turns.
+
 Exit status: 0 all results right, 1 a wrong element or a failure, 2 a wrong command line.";
 
 /// Measures the collectives of ringreduce, and checks every result.
 #[derive(Parser, Clone, Debug)]
 #[command(name = "ringbench", version, after_help = AFTER, args_override_self = true)]
 pub(crate) struct Cli {
-    /// all_reduce, reduce_scatter, all_gather, broadcast, reduce, gather, scatter, all_to_all, scan,
-    /// exscan, send_recv or barrier (or all_reduce_perf, ..., alltoall_perf, sendrecv_perf)
+    /// all_reduce, reduce_scatter, all_gather, broadcast, reduce, gather, scatter, all_to_all,
+    /// scan, exscan, send_recv or barrier (or all_reduce_perf, ..., sendrecv_perf)
     pub(crate) collective: Collective,
     /// Smallest size in bytes; K, M, G are binary
     #[arg(short = 'b', long, default_value = "8", value_name = "SIZE", value_parser = parse_size)]
@@ -100,6 +105,10 @@ pub(crate) struct Cli {
     /// cheapest (auto)
     #[arg(long, default_value = "auto", value_name = "NAME", value_parser = way)]
     pub(crate) algorithm: Way,
+    /// Measures every algorithm that can make the call, in turns: how far from the best of them is
+    /// the one that the library chooses?
+    #[arg(long)]
+    pub(crate) regret: bool,
     /// Every rank rewrites its buffer before each timed call, untimed (else buffers are reused)
     #[arg(long)]
     pub(crate) refill: bool,
@@ -245,16 +254,18 @@ impl Cli {
     }
 
     fn validate_algorithm(&self) -> Result<(), String> {
-        if self.algorithm.0.is_none() {
-            return Ok(());
-        }
+        let flag = match (self.algorithm.0, self.regret) {
+            (None, false) => return Ok(()),
+            (Some(_), true) => return Err("--regret measures all: leave out --algorithm".into()),
+            (Some(_), false) => "--algorithm",
+            (None, true) => "--regret",
+        };
         if self.collective == Collective::SendRecv {
-            return Err("--algorithm: messages between two ranks go one way only".into());
+            return Err(format!("{flag}: messages between two ranks go one way only"));
         }
         if self.memory != Memory::Plain {
-            return Err("--algorithm: calls on registered memory go their own way; \
-                        leave out --memory"
-                .into());
+            let why = "calls on registered memory go their own way; leave out --memory";
+            return Err(format!("{flag}: {why}"));
         }
         Ok(())
     }
@@ -264,6 +275,9 @@ impl Cli {
         let root = self.root;
         if root >= ranks {
             return Err(format!("-r/--root {root}: there are {ranks} ranks, counted from 0"));
+        }
+        if self.regret && ranks == 1 {
+            return Err("--regret: one rank alone has nothing to choose; --ranks N".into());
         }
         Ok(())
     }
@@ -329,6 +343,10 @@ mod tests {
             ("all_reduce --algorithm rings", "halving_doubling"),
             ("send_recv --algorithm ring", "--algorithm"),
             ("all_reduce --algorithm ring --memory alloc", "--memory"),
+            ("all_reduce --algorithm ring --regret --ranks 2", "leave out --algorithm"),
+            ("send_recv --regret --ranks 2", "--regret"),
+            ("all_reduce --regret --ranks 1", "--regret"),
+            ("all_reduce --regret --ranks 2 --memory register", "--memory"),
             ("scan -o avg", "scan has none"),
             ("gather -r 4 --ranks 4", "--root"),
             ("all_reduce -b 1X", "--minbytes"),

@@ -1,12 +1,14 @@
 //! Which collective is measured, on what, and how many bytes of each buffer that takes.
-//! May touch: the library's public verbs. Sizes are those of nccl-tests: where the buffer has a part
-//! for each rank they count the whole of it.
+//! May touch: the library's public verbs. Sizes are those of nccl-tests: where the buffer has a
+//! part for each rank they count the whole of it.
 
 use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
 
 use anyhow::{Context, Result, bail};
+use ringreduce::plan::Request;
+use ringreduce::schedule::Collective as Known;
 use ringreduce::{
     Communicator, Complex, DataType, Element, F8E4M3, F8E5M2, LocF32, LocF64, LocI32, LocI64,
     ReduceOp, bf16, f16,
@@ -196,6 +198,46 @@ impl Case {
     /// In place: where in the buffer this rank finds its result.
     pub(crate) fn output(&self) -> Range<usize> {
         if self.collective == Collective::ReduceScatter { self.my_part() } else { 0..self.bytes() }
+    }
+
+    /// The type, "none" where there are no elements.
+    pub(crate) fn type_name(&self) -> &'static str {
+        if self.collective == Collective::Barrier { "none" } else { self.dtype.name() }
+    }
+
+    /// The reduction, "none" where nothing is reduced.
+    pub(crate) fn op_name(&self) -> &'static str {
+        if self.collective.reduces() { self.op.name() } else { "none" }
+    }
+
+    /// The root, -1 where there is none.
+    pub(crate) fn root_column(&self) -> i64 {
+        if self.collective.has_root() { self.root as i64 } else { -1 }
+    }
+
+    /// The call as the library's plans know it; none for messages between two ranks.
+    pub(crate) fn request(&self) -> Option<Request> {
+        let root = self.root as u32;
+        let collective = match self.collective {
+            Collective::AllReduce => Known::AllReduce,
+            Collective::ReduceScatter => Known::ReduceScatter,
+            Collective::AllGather => Known::AllGather,
+            Collective::Broadcast => Known::Broadcast { root },
+            Collective::Reduce => Known::Reduce { root },
+            Collective::Gather => Known::Gather { root },
+            Collective::Scatter => Known::Scatter { root },
+            Collective::AllToAll => Known::AllToAll,
+            Collective::Scan => Known::Scan,
+            Collective::Exscan => Known::Exscan,
+            Collective::Barrier => Known::Barrier,
+            Collective::SendRecv => return None,
+        };
+        let (count, dtype, op) = match self.collective {
+            Collective::Barrier => (1, DataType::U8, Some(ReduceOp::Max.into())),
+            reduces if reduces.reduces() => (self.count, self.dtype, Some(self.op.into())),
+            _ => (self.part(), DataType::U8, None),
+        };
+        Some(Request { collective, count, dtype, op })
     }
 
     /// Out of place: does the result stay as it is?

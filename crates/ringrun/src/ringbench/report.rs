@@ -7,6 +7,7 @@ use crate::cli::Cli;
 use crate::collective::Case;
 use crate::machine::{Machine, Seat};
 use crate::probe::Probe;
+use crate::regret::{Regret, Regrets};
 
 /// Out-of-place or in-place figures of a row.
 #[derive(Clone, Debug, Serialize)]
@@ -68,13 +69,12 @@ impl Row {
         out_of_place: Option<Half>,
         in_place: Option<Half>,
     ) -> Self {
-        use crate::collective::Collective::Barrier;
         Self {
             size: case.bytes(),
             count: case.count,
-            dtype: if case.collective == Barrier { "none" } else { case.dtype.name() },
-            redop: if case.collective.reduces() { case.op.name() } else { "none" },
-            root: if case.collective.has_root() { case.root as i64 } else { -1 },
+            dtype: case.type_name(),
+            redop: case.op_name(),
+            root: case.root_column(),
             iterations,
             out_of_place,
             in_place,
@@ -88,6 +88,23 @@ impl Row {
     /// Of the calls in place, or out of place where there are no others.
     pub(crate) fn spread(&self) -> Option<Spread> {
         self.halves().find_map(|half| half.spread)
+    }
+}
+
+/// What a size gives.
+#[derive(Clone, Debug)]
+pub(crate) enum Line {
+    Row(Row),
+    Regret(Regret),
+}
+
+impl Line {
+    /// Elements.
+    pub(crate) fn wrong(&self) -> u64 {
+        match self {
+            Self::Row(row) => row.halves().filter_map(|half| half.wrong).sum(),
+            Self::Regret(regret) => regret.wrong.unwrap_or(0),
+        }
     }
 }
 
@@ -120,6 +137,9 @@ pub(crate) struct Report {
     pub(crate) seats: Vec<Seat>,
     pub(crate) probe: Probes,
     pub(crate) rows: Vec<Row>,
+    /// Instead of rows, where the choice of an algorithm was measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) regret: Option<Regrets>,
     /// Bytes or elements written where none should be.
     pub(crate) out_of_bounds: u64,
     /// GB/s, over all halves of all rows.
@@ -154,8 +174,17 @@ impl Report {
             seats,
             probe: Probes { before, after: None },
             rows: Vec::new(),
+            regret: cli.regret.then(Regrets::default),
             out_of_bounds: 0,
             avg_busbw: 0.0,
+        }
+    }
+
+    /// One line more.
+    pub(crate) fn push(&mut self, line: Line) {
+        match line {
+            Line::Row(row) => self.rows.push(row),
+            Line::Regret(row) => self.regret.get_or_insert_default().rows.push(row),
         }
     }
 
@@ -165,12 +194,16 @@ impl Report {
         self.out_of_bounds = out_of_bounds;
         let all: Vec<f64> = self.rows.iter().flat_map(Row::halves).map(|h| h.busbw).collect();
         self.avg_busbw = crate::stats::mean(&all);
+        if let Some(regrets) = &mut self.regret {
+            regrets.finish();
+        }
     }
 
     /// Wrong elements and stray writes.
     pub(crate) fn errors(&self) -> u64 {
         let wrong = self.rows.iter().flat_map(Row::halves).filter_map(|half| half.wrong);
-        wrong.sum::<u64>() + self.out_of_bounds
+        let regrets = self.regret.iter().flat_map(|all| &all.rows).filter_map(|row| row.wrong);
+        wrong.chain(regrets).sum::<u64>() + self.out_of_bounds
     }
 }
 

@@ -2,6 +2,8 @@
 //! Law: every rank makes the same calls in the same order; whatever decides how many (a clock) is
 //! agreed on first, through the very collectives that are measured.
 
+mod turns;
+
 use std::time::Instant;
 
 use anyhow::Result;
@@ -10,7 +12,7 @@ use ringreduce::{Algorithm, CallOptions, Communicator, DataType, ReduceOp, With}
 use crate::cli::{Cli, Way};
 use crate::collective::{Case, Form};
 use crate::expect::Oracle;
-use crate::report::{Half, Row, Spread};
+use crate::report::{Half, Line, Row, Spread};
 use crate::stats::{iterations, mean, percentile};
 use crate::verify::Buffers;
 
@@ -43,14 +45,17 @@ impl<'a> Bench<'a> {
         Ok(Self { comm, cli, buffers, shift: 0, algorithm, out_of_bounds: 0 })
     }
 
-    /// Measures every type, reduction and size; `each` sees every row, on every rank.
-    pub(crate) fn run(&mut self, mut each: impl FnMut(Row)) -> Result<()> {
+    /// Measures every type, reduction and size; `each` sees every line, on every rank.
+    pub(crate) fn run(&mut self, mut each: impl FnMut(Line)) -> Result<()> {
         for (dtype, op) in self.cli.kinds() {
             let mut case = self.case(dtype, op);
             let oracle = Oracle::new(&case);
             for bytes in self.cli.sizes() {
                 case = case.of_size(bytes);
-                each(self.row(&case, &oracle)?);
+                each(match self.cli.regret {
+                    true => Line::Regret(self.regret(&case, &oracle)?),
+                    false => Line::Row(self.row(&case, &oracle)?),
+                });
             }
         }
         Ok(())
@@ -77,9 +82,7 @@ impl<'a> Bench<'a> {
 
     fn half(&mut self, case: &Case, oracle: &Oracle, form: Form) -> Result<(Half, usize)> {
         let mut wrong = None;
-        for _ in 0..self.cli.check {
-            *wrong.get_or_insert(0) += self.check(case, oracle, form)?;
-        }
+        self.checked(case, oracle, form, &mut wrong)?;
         self.fill(case, oracle, form);
         let warmup = self.cli.warmup_iters;
         let (mut comm, buffers) = self.way();
@@ -95,7 +98,7 @@ impl<'a> Bench<'a> {
         // of a batch with none, and percentiles come from a batch of their own.
         let mut time_us = 0.0;
         if !self.cli.refill {
-            time_us = self.slowest(|bench| bench.batch(case, form, iters))? / iters as f64 * 1e6;
+            time_us = self.time(case, oracle, form, iters)?;
         }
         let mut spread = None;
         let spreads = form == Form::InPlace || !case.has(Form::InPlace);
@@ -125,6 +128,28 @@ impl<'a> Bench<'a> {
             None => options,
         };
         (self.comm.with(options), &mut self.buffers)
+    }
+
+    /// As many checked calls as asked for.
+    fn checked(
+        &mut self,
+        case: &Case,
+        oracle: &Oracle,
+        form: Form,
+        wrong: &mut Option<u64>,
+    ) -> Result<()> {
+        for _ in 0..self.cli.check {
+            *wrong.get_or_insert(0) += self.check(case, oracle, form)?;
+        }
+        Ok(())
+    }
+
+    /// Mean time per call (us), of the slowest rank.
+    fn time(&mut self, case: &Case, oracle: &Oracle, form: Form, calls: usize) -> Result<f64> {
+        self.slowest(|bench| match bench.cli.refill {
+            true => Ok(mean(&bench.refilled(case, oracle, form, calls)?)),
+            false => Ok(bench.batch(case, form, calls)? / calls as f64 * 1e6),
+        })
     }
 
     /// One call on fresh data. Wrong elements, over all ranks.

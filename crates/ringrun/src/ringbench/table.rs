@@ -3,7 +3,8 @@
 
 use crate::cli::Cli;
 use crate::probe::Probe;
-use crate::report::{Half, Report, Row};
+use crate::regret;
+use crate::report::{Half, Line, Report, Row};
 use crate::sizes::Step;
 
 /// Everything above the first row.
@@ -30,6 +31,9 @@ pub(crate) fn head(cli: &Cli, report: &Report) -> String {
         text += &format!("#  Rank {rank:2} Pid {pid:6} on {host:>10} cpu {cpu:3}\n");
     }
     text += &format!("#\n{}#\n", machine(report.probe.before));
+    if report.regret.is_some() {
+        return text + &regret::head();
+    }
     text += &format!("# {:54}  {:^33}  {:^33}\n", "", "out-of-place", "in-place");
     let half = format!("{:>8}  {:>6}  {:>6}  {:>6}", "time", "algbw", "busbw", "#wrong");
     text += &format!(
@@ -44,8 +48,15 @@ pub(crate) fn head(cli: &Cli, report: &Report) -> String {
     text
 }
 
-/// One row.
-pub(crate) fn row(row: &Row) -> String {
+/// One line, of whichever kind.
+pub(crate) fn line(line: &Line) -> String {
+    match line {
+        Line::Row(of) => row(of),
+        Line::Regret(of) => regret::row(of),
+    }
+}
+
+fn row(row: &Row) -> String {
     let Row { size, count, dtype, redop, root, .. } = row;
     let [apart, in_place] = [&row.out_of_place, &row.in_place].map(|h| half(h.as_ref()));
     let spread = row.spread().map_or([0.0; 3], |s| [s.min_us, s.p50_us, s.p99_us]);
@@ -78,11 +89,14 @@ pub(crate) fn micros(time: f64) -> String {
 pub(crate) fn foot(report: &Report) -> String {
     let errors = report.errors();
     let verdict = if errors == 0 { "OK" } else { "FAILED" };
+    let result = match &report.regret {
+        Some(regrets) => regrets.summary(),
+        None => format!("# Avg bus bandwidth    : {:.4}\n", report.avg_busbw),
+    };
     format!(
-        "{}# Out of bounds values : {errors} {verdict}\n\
-         # Avg bus bandwidth    : {:.4}\n#\n# Collective test concluded: {}\n",
+        "{}# Out of bounds values : {errors} {verdict}\n{result}#\n\
+         # Collective test concluded: {}\n",
         machine(report.probe.after),
-        report.avg_busbw,
         report.collective
     )
 }
