@@ -43,7 +43,21 @@ impl Communicator {
         recv: &mut [T],
         op: impl Into<Reduction>,
     ) -> Result<()> {
-        self.prefix_into::<T>(Collective::Scan, send, recv, op)
+        self.scan_into_bytes(cast_slice(send), cast_slice_mut(recv), T::DTYPE, op)
+    }
+
+    /// As [`Self::scan_into`], with the type known at run time; any alignment.
+    ///
+    /// # Errors
+    /// As [`Self::scan_into`]; and if `send` is not whole elements.
+    pub fn scan_into_bytes(
+        &mut self,
+        send: &[u8],
+        recv: &mut [u8],
+        dtype: DataType,
+        op: impl Into<Reduction>,
+    ) -> Result<()> {
+        self.prefix_into(Collective::Scan, send, recv, dtype, op)
     }
 
     /// Reduces `buf` over the ranks from 0 to the one before this, in the order of ranks, in place.
@@ -80,20 +94,34 @@ impl Communicator {
         recv: &mut [T],
         op: impl Into<Reduction>,
     ) -> Result<()> {
-        self.prefix_into::<T>(Collective::Exscan, send, recv, op)
+        self.exscan_into_bytes(cast_slice(send), cast_slice_mut(recv), T::DTYPE, op)
     }
 
-    fn prefix_into<T: Element>(
+    /// As [`Self::exscan_into`], with the type known at run time; any alignment.
+    ///
+    /// # Errors
+    /// As [`Self::exscan_into`]; and if `send` is not whole elements.
+    pub fn exscan_into_bytes(
         &mut self,
-        collective: Collective,
-        send: &[T],
-        recv: &mut [T],
+        send: &[u8],
+        recv: &mut [u8],
+        dtype: DataType,
         op: impl Into<Reduction>,
     ) -> Result<()> {
-        let request = prefix(collective, "send", size_of_val(send), T::DTYPE, op)?;
-        let (given, got) = (size_of_val(send), size_of_val(recv));
-        same_length(collective, "recv", got, Some(given), "as send")?;
-        self.run(&request, &Buffer::apart(cast_slice(send), cast_slice_mut(recv)))
+        self.prefix_into(Collective::Exscan, send, recv, dtype, op)
+    }
+
+    fn prefix_into(
+        &mut self,
+        collective: Collective,
+        send: &[u8],
+        recv: &mut [u8],
+        dtype: DataType,
+        op: impl Into<Reduction>,
+    ) -> Result<()> {
+        let request = prefix(collective, "send", send.len(), dtype, op)?;
+        same_length(collective, "recv", recv.len(), Some(send.len()), "as send")?;
+        self.run(&request, &Buffer::apart(send, recv))
     }
 }
 

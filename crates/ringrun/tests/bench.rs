@@ -158,7 +158,7 @@ fn reports_hold_all_figures() {
 #[test]
 fn nonsense_is_status_2_and_says_why() {
     for (line, named) in [
-        ("all_sum", "all_reduce, reduce_scatter, all_gather, broadcast, barrier"),
+        ("all_sum", "scan, exscan, send_recv, barrier"),
         ("all_reduce -b 12Q", "12Q"),
         ("all_reduce -b 2M -e 1M", "-e/--maxbytes (1048576)"),
         ("all_reduce -f 1", "--stepfactor"),
@@ -166,6 +166,8 @@ fn nonsense_is_status_2_and_says_why() {
         ("all_reduce -o xor", "xor"),
         ("all_reduce -G 1", "-G/--cudagraph 1: only 0 works"),
         ("broadcast -r 1", "--root 1"),
+        ("all_reduce --algorithm rings", "unknown algorithm `rings`: one of ring, all_pairs"),
+        ("all_reduce --regret", "--regret: one rank alone"),
         ("all_reduce --json /nowhere/x.json", "--json /nowhere/x.json"),
         ("all_reduce --ranks 2 --html /nowhere/x.html", "--html /nowhere/x.html"),
         ("all_reduce --json /", "--json /"),
@@ -191,12 +193,25 @@ fn threads_get_everything_right() {
         (4, "reduce_scatter -b 1 -e 40K -f 9 -d all -o all"),
         (4, "all_gather -b 1 -e 40K -f 9 -d all"),
         (3, "broadcast -b 1 -e 40K -f 9 -d all -r 2"),
+        (4, "reduce -b 1 -e 40K -f 9 -d all -o all -r 3"),
+        (3, "all_to_all -b 1 -e 40K -f 9 -d all"),
+        (3, "scan -b 1 -e 40K -f 9 -d all -o all"),
+        (3, "exscan -b 1 -e 40K -f 9 -d all -o all"),
+        (2, "scan -b 1 -e 40K -f 9 -u 1"),
+        (4, "all_reduce --algorithm recursive_doubling -b 1 -e 40K -f 9 -d all"),
         (4, "all_reduce -b 4M -e 4M --refill -d bfloat16 -o avg"),
         (2, "all_reduce -b 1 -e 40K -f 9 -d all --memory alloc"),
         (3, "all_gather -b 1 -e 40K -f 9 -u 1 --memory register"),
     ] {
         let all = rows(ringbench(&format!("{line} -n 2 -w 1 -c 2 --threads --ranks {ranks}")));
         assert!(all.iter().all(|row| row[8] == "0" && row[12] == "0"), "{line}");
+    }
+    for line in ["gather -r 2", "scatter -r 1", "send_recv"] {
+        let line = format!("{line} -b 1 -e 40K -f 9 -d all -n 2 -w 1 -c 2 --threads --ranks 3");
+        for row in rows(ringbench(&line)) {
+            assert_eq!([&row[8], &row[9], &row[12]], ["0", "N/A", "N/A"], "{line}");
+            assert_ne!(row[14], "0.000", "{line}");
+        }
     }
     let rows = rows(ringbench("barrier --threads --ranks 4 -n 10"));
     assert_eq!((rows.len(), rows[0][5].as_str(), rows[0][12].as_str()), (1, "N/A", "0"));
@@ -219,6 +234,90 @@ fn launches_itself_as_processes() {
         pids.sort_unstable();
         pids.dedup();
         assert_eq!(pids.len(), ranks);
+    }
+}
+
+#[test]
+fn every_collective_runs_among_processes() {
+    for (line, busbw) in [
+        ("reduce_scatter", 0.75),
+        ("all_gather", 0.75),
+        ("broadcast -r 1", 1.0),
+        ("reduce -r 2", 1.0),
+        ("gather_perf -r 3", 0.75),
+        ("scatter -r 3", 0.75),
+        ("alltoall_perf", 0.75),
+        ("scan -o min", 1.0),
+        ("exscan -o max", 1.0),
+        ("sendrecv_perf", 1.0),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let report = report(dir.path(), &format!("{line} -b 4K -e 64K -f 16 -n 2 -c 1 --ranks 4"));
+        let rows = report["rows"].as_array().unwrap();
+        assert_eq!(rows.len(), 2, "{line}");
+        let rooted = line.split_once("-r ").map_or(-1, |(_, root)| root.parse().unwrap());
+        for row in rows {
+            assert_eq!(row["root"], rooted, "{line}");
+            for half in
+                [&row["out_of_place"], &row["in_place"]].into_iter().filter(|h| !h.is_null())
+            {
+                assert_eq!(half["wrong"], 0, "{line}");
+                let [alg, bus] = ["algbw", "busbw"].map(|name| half[name].as_f64().unwrap());
+                assert!((alg * busbw - bus).abs() <= 1e-9 * alg, "{line}: {half}");
+            }
+        }
+    }
+}
+
+#[test]
+fn algorithms_are_asked_for_by_name() {
+    for (line, runs) in [
+        ("all_reduce --algorithm all_pairs", true),
+        ("all_reduce --algorithm two_shot", true),
+        ("barrier --algorithm ring", true),
+        ("all_gather --algorithm bruck", true),
+        ("scan --algorithm two_shot", false),
+    ] {
+        let seen = run(ringbench(&format!("{line} -e 64 -n 2 --threads --ranks 4")));
+        assert_eq!(seen.code, Some(i32::from(!runs)), "{line}: {}{}", seen.out, seen.err);
+        let name = line.split(' ').next_back().unwrap();
+        assert!(seen.out.contains(&format!(" algorithm: {name}\n")), "{line}: {}", seen.out);
+        assert!(runs || seen.err.contains("algorithm"), "{line}: {}", seen.err);
+    }
+}
+
+#[test]
+fn regret_compares_the_choice_with_every_algorithm() {
+    for (line, least) in [
+        ("all_reduce --ranks 4", 4),
+        ("broadcast -r 3 --ranks 4 --threads", 2),
+        ("gather --ranks 3 --threads --refill", 1),
+        ("barrier --ranks 4 --threads", 2),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let [json, html] = ["out.json", "out.html"].map(|name| dir.path().join(name));
+        let mut command = ringbench(&format!("{line} --regret -b 8 -e 64K -f 8192 -n 3 -w 1"));
+        command.arg("--json").arg(&json).arg("--html").arg(&html);
+        let seen = run(command);
+        assert_eq!(seen.code, Some(0), "{line}: {}{}", seen.out, seen.err);
+        assert!(seen.out.contains("# Regret               : median "), "{line}: {}", seen.out);
+        let report: Value = serde_json::from_str(&std::fs::read_to_string(json).unwrap()).unwrap();
+        let page = std::fs::read_to_string(html).unwrap();
+        let rows = report["regret"]["rows"].as_array().unwrap();
+        assert_eq!(rows.len(), if line.starts_with("barrier") { 1 } else { 2 }, "{line}");
+        for row in rows {
+            let all = row["algorithms"].as_array().unwrap();
+            assert!(all.len() >= least && all.contains(&row["best"]), "{line}: {row}");
+            assert!(all.contains(&row["chosen"]), "{line}: {row}");
+            let time = |of: &Value| of["time_us"].as_f64().unwrap();
+            let best = all.iter().map(time).fold(f64::INFINITY, f64::min);
+            assert_eq!(time(&row["best"]), best, "{line}: {row}");
+            let regret = (time(&row["chosen"]) / best - 1.0) * 100.0;
+            assert!((row["regret_percent"].as_f64().unwrap() - regret).abs() < 1e-6, "{row}");
+            assert_eq!(row["wrong"], 0, "{line}: {row}");
+            let drawn = all.iter().all(|of| page.contains(of["algorithm"].as_str().unwrap()));
+            assert!(drawn || row["size"] == 0, "{line}");
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
-use ringreduce::{DataType, ReduceOp, Reduction, Transport};
+use ringreduce::{Algorithm, DataType, ReduceOp, Reduction, Transport};
 
 use crate::collective::Collective;
 use crate::nccl::{self, Accepted};
@@ -14,22 +14,30 @@ use crate::sizes::{Step, parse_size, walk};
 const AFTER: &str = "\
 Columns are those of nccl-tests, then the least, the median and the 99th percentile of the in-place
 calls (us). time is the mean per call, of the slowest rank; algbw is size/time; busbw is algbw times
-2(n-1)/n for all_reduce, (n-1)/n for reduce_scatter and all_gather, 1 otherwise. Sizes count the
-whole buffer and are rounded down to whole elements (per rank where each has a part).
-Out of place, broadcast's root copies its input first, as NCCL does; a barrier has no such half.
+2(n-1)/n for all_reduce, (n-1)/n where the buffer has a part for each rank (reduce_scatter,
+all_gather, gather, scatter, all_to_all), 1 otherwise. Sizes count the whole buffer and are rounded
+down to whole elements (per rank where each has a part). In send_recv each rank sends to the next
+and receives from the one before. Out of place, broadcast's root copies its input first, as NCCL
+does. A barrier has no out-of-place half; gather, scatter and send_recv have no other.
 
 Under ringrun, or any launcher that ringreduce knows, ringbench is one rank and rank 0 prints:
   ringrun -n 4 ringbench all_reduce -b 8 -e 64M -f 2
 Alone, --ranks N launches N of them:
   ringbench all_reduce --ranks 4 --json result.json --html result.html
 
-JSON: {version, command, unix_time, collective, ranks, launched, transport, memory, refill, check,
-warmup, machine: {host, cpu, cpus, kernel}, seats: [{rank, pid, cpu, host}],
+JSON: {version, command, unix_time, collective, ranks, launched, transport, algorithm, memory,
+refill, check, warmup, machine: {host, cpu, cpus, kernel}, seats: [{rank, pid, cpu, host}],
 probe: {before, after}: null or {cpus, hand_over_ns, distance: near, far or disturbed,
 add_gb_per_s},
 rows: [{size, count, type, redop, root, iterations, out_of_place, in_place}], each half null or
-{time_us, algbw, busbw, wrong: null if unchecked} and in_place also {min_us, p50_us, p99_us},
+{time_us, algbw, busbw, wrong: null if unchecked} and in_place, or the only half, also
+{min_us, p50_us, p99_us},
 out_of_bounds, avg_busbw}. Sizes in bytes, bandwidths in GB/s (1e9).
+
+With --regret, rows is empty and regret: {rows: [{size, count, type, redop, root, iterations,
+best: {algorithm, time_us}, chosen: {algorithm, time_us}, auto_us, regret_percent, wrong,
+algorithms: [{algorithm, time_us}]}], median_percent, worst_percent, worst_size}; times are medians
+of five turns.
 
 Exit status: 0 all results right, 1 a wrong element or a failure, 2 a wrong command line.";
 
@@ -37,7 +45,8 @@ Exit status: 0 all results right, 1 a wrong element or a failure, 2 a wrong comm
 #[derive(Parser, Clone, Debug)]
 #[command(name = "ringbench", version, after_help = AFTER, args_override_self = true)]
 pub(crate) struct Cli {
-    /// all_reduce, reduce_scatter, all_gather, broadcast or barrier (or all_reduce_perf, ...)
+    /// all_reduce, reduce_scatter, all_gather, broadcast, reduce, gather, scatter, all_to_all,
+    /// scan, exscan, send_recv or barrier (or all_reduce_perf, ..., sendrecv_perf)
     pub(crate) collective: Collective,
     /// Smallest size in bytes; K, M, G are binary
     #[arg(short = 'b', long, default_value = "8", value_name = "SIZE", value_parser = parse_size)]
@@ -70,7 +79,7 @@ pub(crate) struct Cli {
     #[arg(short = 'o', long, default_value = "sum", value_name = "OP",
         value_parser = one_or_all_ops)]
     pub(crate) op: Choice<ReduceOp>,
-    /// The root of broadcast
+    /// The root of broadcast, reduce, gather and scatter
     #[arg(short = 'r', long, default_value_t = 0, value_name = "RANK")]
     pub(crate) root: usize,
     /// Bytes by which buffers are off alignment
@@ -91,6 +100,15 @@ pub(crate) struct Cli {
     /// What buffers are: plain memory, registered in place, or allocated by the communicator
     #[arg(long, default_value = "plain", value_name = "KIND")]
     pub(crate) memory: Memory,
+    /// How calls are made: ring, all_pairs, two_shot, recursive_doubling, halving_doubling,
+    /// two_rings, binomial, double_tree, bruck, hierarchical, or as RINGREDUCE_ALGO says or is
+    /// cheapest (auto)
+    #[arg(long, default_value = "auto", value_name = "NAME", value_parser = way)]
+    pub(crate) algorithm: Way,
+    /// Measures every algorithm that can make the call, in turns: how far from the best of them is
+    /// the one that the library chooses?
+    #[arg(long)]
+    pub(crate) regret: bool,
     /// Every rank rewrites its buffer before each timed call, untimed (else buffers are reused)
     #[arg(long)]
     pub(crate) refill: bool,
@@ -158,6 +176,23 @@ fn one_or_all_ops(name: &str) -> Result<Choice<ReduceOp>, String> {
     name.parse().map(|op| Choice(vec![op])).map_err(|e| format!("{e}, or all"))
 }
 
+/// An algorithm, or the library's choice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Way(pub(crate) Option<Algorithm>);
+
+impl Way {
+    pub(crate) fn name(self) -> &'static str {
+        self.0.map_or("auto", Algorithm::name)
+    }
+}
+
+fn way(name: &str) -> Result<Way, String> {
+    match name {
+        "auto" => Ok(Way(None)),
+        name => name.parse().map(|way| Way(Some(way))).map_err(|e| format!("{e}, or auto")),
+    }
+}
+
 fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().filter(|&s: &f64| s > 0.0);
     let time = seconds.and_then(|s| Duration::try_from_secs_f64(s).ok());
@@ -190,6 +225,9 @@ impl Cli {
         if let ([dtype, ..], [op, ..]) = (&self.datatype.0[..], &self.op.0[..])
             && self.kinds().is_empty()
         {
+            if !self.collective.takes(*op) {
+                return Err(format!("-o/--op {op}: {} has none", self.collective));
+            }
             let defined = Reduction::defined_for(*dtype);
             return Err(format!("-o/--op {op}: not defined for {dtype}, which has {defined}"));
         }
@@ -203,6 +241,7 @@ impl Cli {
                 dtype.size()
             ));
         }
+        self.validate_algorithm()?;
         if self.threads && self.transport == Some(Kind::Tcp) {
             return Err("--transport tcp: ranks that are threads share memory; \
                         leave out --threads"
@@ -214,11 +253,31 @@ impl Cli {
         self.ranks.map_or(Ok(()), |ranks| self.validate_for(ranks))
     }
 
+    fn validate_algorithm(&self) -> Result<(), String> {
+        let flag = match (self.algorithm.0, self.regret) {
+            (None, false) => return Ok(()),
+            (Some(_), true) => return Err("--regret measures all: leave out --algorithm".into()),
+            (Some(_), false) => "--algorithm",
+            (None, true) => "--regret",
+        };
+        if self.collective == Collective::SendRecv {
+            return Err(format!("{flag}: messages between two ranks go one way only"));
+        }
+        if self.memory != Memory::Plain {
+            let why = "calls on registered memory go their own way; leave out --memory";
+            return Err(format!("{flag}: {why}"));
+        }
+        Ok(())
+    }
+
     /// What depends on the world size.
     pub(crate) fn validate_for(&self, ranks: usize) -> Result<(), String> {
         let root = self.root;
         if root >= ranks {
             return Err(format!("-r/--root {root}: there are {ranks} ranks, counted from 0"));
+        }
+        if self.regret && ranks == 1 {
+            return Err("--regret: one rank alone has nothing to choose; --ranks N".into());
         }
         Ok(())
     }
@@ -242,7 +301,8 @@ impl Cli {
         let types = if self.collective == Collective::Barrier { &types[..1] } else { types };
         let kinds = types.iter().flat_map(|&t| ops.iter().map(move |&op| (t, op)));
         let reduces = self.collective.reduces();
-        kinds.filter(|&(t, op)| !reduces || op.is_defined_for(t)).collect()
+        let takes = |op: ReduceOp| self.collective.takes(op);
+        kinds.filter(|&(t, op)| !reduces || (op.is_defined_for(t) && takes(op))).collect()
     }
 }
 
@@ -268,6 +328,9 @@ mod tests {
     #[test]
     fn all_types_and_ops_where_they_matter() {
         assert_eq!(parse("all_reduce -d all -o all").unwrap().kinds().len(), 150);
+        assert_eq!(parse("reduce -d all -o all").unwrap().kinds().len(), 150);
+        let prefixes = parse("exscan -d all -o all").unwrap().kinds();
+        assert!(prefixes.len() < 150 && prefixes.iter().all(|&(_, op)| op != ReduceOp::Avg));
         assert_eq!(parse("all_gather -d all -o all").unwrap().kinds().len(), 20);
         assert_eq!(parse("barrier -d all -o all").unwrap().kinds().len(), 1);
     }
@@ -276,7 +339,16 @@ mod tests {
     fn nonsense_names_the_flag() {
         for (line, named) in [
             ("", "COLLECTIVE"),
-            ("all_to_all", "all_to_all"),
+            ("all_two_all", "all_two_all"),
+            ("all_reduce --algorithm rings", "halving_doubling"),
+            ("send_recv --algorithm ring", "--algorithm"),
+            ("all_reduce --algorithm ring --memory alloc", "--memory"),
+            ("all_reduce --algorithm ring --regret --ranks 2", "leave out --algorithm"),
+            ("send_recv --regret --ranks 2", "--regret"),
+            ("all_reduce --regret --ranks 1", "--regret"),
+            ("all_reduce --regret --ranks 2 --memory register", "--memory"),
+            ("scan -o avg", "scan has none"),
+            ("gather -r 4 --ranks 4", "--root"),
             ("all_reduce -b 1X", "--minbytes"),
             ("all_reduce -b 1M -e 1K", "--maxbytes"),
             ("all_reduce -f 1", "--stepfactor"),

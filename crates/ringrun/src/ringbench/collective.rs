@@ -1,12 +1,14 @@
 //! Which collective is measured, on what, and how many bytes of each buffer that takes.
-//! May touch: the library's public verbs. Sizes are those of nccl-tests: for reduce_scatter and
-//! all_gather they count the whole buffer, not one rank's part.
+//! May touch: the library's public verbs. Sizes are those of nccl-tests: where the buffer has a
+//! part for each rank they count the whole of it.
 
 use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use ringreduce::plan::Request;
+use ringreduce::schedule::Collective as Known;
 use ringreduce::{
     Communicator, Complex, DataType, Element, F8E4M3, F8E5M2, LocF32, LocF64, LocI32, LocI64,
     ReduceOp, bf16, f16,
@@ -19,12 +21,31 @@ pub(crate) enum Collective {
     ReduceScatter,
     AllGather,
     Broadcast,
+    Reduce,
+    Gather,
+    Scatter,
+    AllToAll,
+    Scan,
+    Exscan,
+    SendRecv,
     Barrier,
 }
 
 impl Collective {
-    const ALL: [Self; 5] =
-        [Self::AllReduce, Self::ReduceScatter, Self::AllGather, Self::Broadcast, Self::Barrier];
+    pub(crate) const ALL: [Self; 12] = [
+        Self::AllReduce,
+        Self::ReduceScatter,
+        Self::AllGather,
+        Self::Broadcast,
+        Self::Reduce,
+        Self::Gather,
+        Self::Scatter,
+        Self::AllToAll,
+        Self::Scan,
+        Self::Exscan,
+        Self::SendRecv,
+        Self::Barrier,
+    ];
 
     pub(crate) const fn name(self) -> &'static str {
         match self {
@@ -32,13 +53,41 @@ impl Collective {
             Self::ReduceScatter => "reduce_scatter",
             Self::AllGather => "all_gather",
             Self::Broadcast => "broadcast",
+            Self::Reduce => "reduce",
+            Self::Gather => "gather",
+            Self::Scatter => "scatter",
+            Self::AllToAll => "all_to_all",
+            Self::Scan => "scan",
+            Self::Exscan => "exscan",
+            Self::SendRecv => "send_recv",
             Self::Barrier => "barrier",
         }
     }
 
     /// Does it combine elements, so that the reduction matters?
     pub(crate) const fn reduces(self) -> bool {
-        matches!(self, Self::AllReduce | Self::ReduceScatter)
+        matches!(self, Self::AllReduce | Self::ReduceScatter | Self::Reduce) || self.is_prefix()
+    }
+
+    /// Is each rank's result over another number of ranks?
+    const fn is_prefix(self) -> bool {
+        matches!(self, Self::Scan | Self::Exscan)
+    }
+
+    /// Can it reduce by this? Averages of prefixes there are none.
+    pub(crate) fn takes(self, op: ReduceOp) -> bool {
+        !(self.is_prefix() && op == ReduceOp::Avg)
+    }
+
+    /// Is one rank unlike the others?
+    pub(crate) const fn has_root(self) -> bool {
+        matches!(self, Self::Broadcast | Self::Reduce | Self::Gather | Self::Scatter)
+    }
+
+    /// Has a buffer a part for each rank?
+    const fn has_parts(self) -> bool {
+        use Collective::{AllGather, AllToAll, Gather, ReduceScatter, Scatter};
+        matches!(self, ReduceScatter | AllGather | Gather | Scatter | AllToAll)
     }
 
     /// Busbw over algbw: what a rank's link carries per byte of the buffer.
@@ -46,8 +95,8 @@ impl Collective {
         let others = (ranks - 1) as f64 / ranks as f64;
         match self {
             Self::AllReduce => 2.0 * others,
-            Self::ReduceScatter | Self::AllGather => others,
-            Self::Broadcast | Self::Barrier => 1.0,
+            _ if self.has_parts() => others,
+            _ => 1.0,
         }
     }
 }
@@ -55,7 +104,11 @@ impl Collective {
 impl FromStr for Collective {
     type Err = String;
     fn from_str(name: &str) -> Result<Self, String> {
-        let short = name.strip_suffix("_perf").unwrap_or(name);
+        let short = match name.strip_suffix("_perf").unwrap_or(name) {
+            "alltoall" => "all_to_all",
+            "sendrecv" => "send_recv",
+            other => other,
+        };
         Self::ALL.into_iter().find(|c| c.name() == short).ok_or_else(|| {
             let known = Self::ALL.map(Self::name).join(", ");
             format!("unknown collective `{name}`: one of {known}")
@@ -83,7 +136,7 @@ pub(crate) struct Case {
     pub(crate) dtype: DataType,
     pub(crate) op: ReduceOp,
     pub(crate) root: usize,
-    /// Elements: of the buffer, or of one rank's part for reduce_scatter and all_gather.
+    /// Elements: of the buffer, or of one rank's part where it has one for each.
     pub(crate) count: usize,
     pub(crate) rank: usize,
     pub(crate) ranks: usize,
@@ -95,9 +148,9 @@ impl Case {
     pub(crate) fn of_size(self, bytes: usize) -> Self {
         let elements = bytes / self.dtype.size();
         let count = match self.collective {
-            Collective::AllReduce | Collective::Broadcast => elements,
-            Collective::ReduceScatter | Collective::AllGather => elements / self.ranks,
             Collective::Barrier => 0,
+            parted if parted.has_parts() => elements / self.ranks,
+            _ => elements,
         };
         Self { count, ..self }
     }
@@ -109,19 +162,28 @@ impl Case {
 
     /// Bytes of the whole buffer: what the size column says.
     pub(crate) fn bytes(&self) -> usize {
-        match self.collective {
-            Collective::ReduceScatter | Collective::AllGather => self.part() * self.ranks,
-            _ => self.part(),
-        }
+        if self.collective.has_parts() { self.part() * self.ranks } else { self.part() }
+    }
+
+    fn at_root(&self, bytes: usize) -> usize {
+        if self.rank == self.root { bytes } else { 0 }
     }
 
     /// Out of place: bytes of the buffers that are read and written.
     pub(crate) fn send_bytes(&self) -> usize {
-        if self.collective == Collective::AllGather { self.part() } else { self.bytes() }
+        match self.collective {
+            Collective::AllGather | Collective::Gather => self.part(),
+            Collective::Scatter => self.at_root(self.bytes()),
+            _ => self.bytes(),
+        }
     }
 
     pub(crate) fn recv_bytes(&self) -> usize {
-        if self.collective == Collective::ReduceScatter { self.part() } else { self.bytes() }
+        match self.collective {
+            Collective::ReduceScatter | Collective::Scatter => self.part(),
+            Collective::Reduce | Collective::Gather => self.at_root(self.bytes()),
+            _ => self.bytes(),
+        }
     }
 
     fn my_part(&self) -> Range<usize> {
@@ -138,9 +200,58 @@ impl Case {
         if self.collective == Collective::ReduceScatter { self.my_part() } else { 0..self.bytes() }
     }
 
-    /// Has a barrier buffers? Only the in-place half is measured then.
+    /// The type, "none" where there are no elements.
+    pub(crate) fn type_name(&self) -> &'static str {
+        if self.collective == Collective::Barrier { "none" } else { self.dtype.name() }
+    }
+
+    /// The reduction, "none" where nothing is reduced.
+    pub(crate) fn op_name(&self) -> &'static str {
+        if self.collective.reduces() { self.op.name() } else { "none" }
+    }
+
+    /// The root, -1 where there is none.
+    pub(crate) fn root_column(&self) -> i64 {
+        if self.collective.has_root() { self.root as i64 } else { -1 }
+    }
+
+    /// The call as the library's plans know it; none for messages between two ranks.
+    pub(crate) fn request(&self) -> Option<Request> {
+        let root = self.root as u32;
+        let collective = match self.collective {
+            Collective::AllReduce => Known::AllReduce,
+            Collective::ReduceScatter => Known::ReduceScatter,
+            Collective::AllGather => Known::AllGather,
+            Collective::Broadcast => Known::Broadcast { root },
+            Collective::Reduce => Known::Reduce { root },
+            Collective::Gather => Known::Gather { root },
+            Collective::Scatter => Known::Scatter { root },
+            Collective::AllToAll => Known::AllToAll,
+            Collective::Scan => Known::Scan,
+            Collective::Exscan => Known::Exscan,
+            Collective::Barrier => Known::Barrier,
+            Collective::SendRecv => return None,
+        };
+        let (count, dtype, op) = match self.collective {
+            Collective::Barrier => (1, DataType::U8, Some(ReduceOp::Max.into())),
+            reduces if reduces.reduces() => (self.count, self.dtype, Some(self.op.into())),
+            _ => (self.part(), DataType::U8, None),
+        };
+        Some(Request { collective, count, dtype, op })
+    }
+
+    /// Out of place: does the result stay as it is?
+    pub(crate) fn gets_nothing(&self) -> bool {
+        self.collective == Collective::Exscan && self.rank == 0
+    }
+
+    /// Is there such a call? A barrier, which has no buffers, is measured as if in place.
     pub(crate) fn has(&self, form: Form) -> bool {
-        form == Form::InPlace || self.collective != Collective::Barrier
+        use Collective::{Barrier, Gather, Scatter, SendRecv};
+        match form {
+            Form::OutOfPlace => self.collective != Barrier,
+            Form::InPlace => !matches!(self.collective, Gather | Scatter | SendRecv),
+        }
     }
 
     /// Calls the collective once with two buffers.
@@ -150,16 +261,27 @@ impl Case {
         send: &[u8],
         recv: &mut [u8],
     ) -> ringreduce::Result<()> {
+        let Self { dtype, op, root, rank, ranks, .. } = *self;
         match self.collective {
-            Collective::AllReduce => comm.all_reduce_into_bytes(send, recv, self.dtype, self.op),
-            Collective::ReduceScatter => comm.reduce_scatter_bytes(send, recv, self.dtype, self.op),
+            Collective::AllReduce => comm.all_reduce_into_bytes(send, recv, dtype, op),
+            Collective::ReduceScatter => comm.reduce_scatter_bytes(send, recv, dtype, op),
+            Collective::Reduce => comm.reduce_into_bytes(send, recv, dtype, op, root),
+            Collective::Scan => comm.scan_into_bytes(send, recv, dtype, op),
+            Collective::Exscan => comm.exscan_into_bytes(send, recv, dtype, op),
+            Collective::Gather => comm.gather(send, recv, root),
+            Collective::Scatter => comm.scatter(send, recv, root),
+            Collective::AllToAll => comm.all_to_all(send, recv),
+            // In a circle, as nccl-tests does it.
+            Collective::SendRecv => {
+                comm.send_recv(send, (rank + 1) % ranks, recv, (rank + ranks - 1) % ranks)
+            }
             Collective::AllGather => comm.all_gather(send, recv),
             // As NCCL's, whose root copies its input to its output: our broadcast has one buffer.
             Collective::Broadcast => {
-                if self.rank == self.root {
+                if rank == root {
                     recv.copy_from_slice(send);
                 }
-                comm.broadcast(recv, self.root)
+                comm.broadcast(recv, root)
             }
             Collective::Barrier => comm.barrier(),
         }
@@ -172,7 +294,14 @@ impl Case {
             Collective::ReduceScatter => self.scatter_in_place(comm, buf)?,
             Collective::AllGather => comm.all_gather_in_place(buf)?,
             Collective::Broadcast => comm.broadcast(buf, self.root)?,
+            Collective::Reduce => comm.reduce_bytes(buf, self.dtype, self.op, self.root)?,
+            Collective::AllToAll => comm.all_to_all_in_place(buf)?,
+            Collective::Scan => comm.scan_bytes(buf, self.dtype, self.op)?,
+            Collective::Exscan => comm.exscan_bytes(buf, self.dtype, self.op)?,
             Collective::Barrier => comm.barrier()?,
+            Collective::Gather | Collective::Scatter | Collective::SendRecv => {
+                bail!("{} has no form in place", self.collective)
+            }
         }
         Ok(())
     }
@@ -221,7 +350,9 @@ mod tests {
         assert_eq!("all_reduce".parse(), Ok(Collective::AllReduce));
         assert_eq!("reduce_scatter_perf".parse(), Ok(Collective::ReduceScatter));
         let error = "allreduce".parse::<Collective>().unwrap_err();
-        assert!(error.contains("`allreduce`") && error.contains("broadcast, barrier"), "{error}");
+        assert!(error.contains("`allreduce`") && error.contains("send_recv, barrier"), "{error}");
+        assert_eq!("alltoall_perf".parse(), Ok(Collective::AllToAll));
+        assert_eq!("sendrecv_perf".parse(), Ok(Collective::SendRecv));
     }
 
     #[test]
@@ -242,6 +373,13 @@ mod tests {
         let scatter = Case { collective: Collective::ReduceScatter, ..case }.of_size(100);
         assert_eq!((scatter.send_bytes(), scatter.recv_bytes()), (96, 32));
         assert_eq!((scatter.input(), scatter.output()), (0..96, 32..64));
+        let root = Case { collective: Collective::Gather, root: 1, ..case }.of_size(100);
+        let other = Case { root: 0, ..root };
+        assert_eq!((root.send_bytes(), root.recv_bytes()), (32, 96));
+        assert_eq!((other.send_bytes(), other.recv_bytes()), (32, 0));
+        let [root, other] = [root, other].map(|c| Case { collective: Collective::Scatter, ..c });
+        assert_eq!((root.send_bytes(), root.recv_bytes()), (96, 32));
+        assert_eq!((other.send_bytes(), other.recv_bytes()), (0, 32));
         let reduce = Case { collective: Collective::AllReduce, ..case }.of_size(103);
         assert_eq!((reduce.count, reduce.bytes()), (25, 100));
     }
@@ -250,7 +388,12 @@ mod tests {
     fn bus_factors() {
         assert_eq!(Collective::AllReduce.bus_factor(4), 1.5);
         assert_eq!(Collective::AllGather.bus_factor(4), 0.75);
-        assert_eq!(Collective::Broadcast.bus_factor(4), 1.0);
+        for whole in [Collective::Broadcast, Collective::Reduce, Collective::SendRecv] {
+            assert_eq!(whole.bus_factor(4), 1.0);
+        }
+        for parted in [Collective::Gather, Collective::Scatter, Collective::AllToAll] {
+            assert_eq!(parted.bus_factor(4), 0.75);
+        }
         assert_eq!(Collective::AllReduce.bus_factor(1), 0.0);
     }
 }

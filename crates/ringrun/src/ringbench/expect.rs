@@ -63,7 +63,7 @@ impl Tile {
 /// left over from an earlier call is a wrong one.
 pub(crate) struct Oracle {
     input: Tile,
-    /// One for each rank's part in all_gather, else one.
+    /// One for each part that is another rank's, else one.
     results: Vec<Tile>,
 }
 
@@ -76,13 +76,26 @@ impl Oracle {
             let bits = raw.into_iter().find(|t| t.size() == dtype.size()).unwrap_or(dtype);
             let tile = |rank| Tile::new(bits, |k| i128::from(hash(rank, k)));
             let sources = match case.collective {
-                Collective::AllGather => (0..ranks).map(tile).collect(),
+                Collective::AllGather | Collective::Gather | Collective::AllToAll => {
+                    (0..ranks).map(tile).collect()
+                }
+                Collective::SendRecv => vec![tile((rank + ranks - 1) % ranks)],
                 _ => vec![tile(case.root)],
             };
             return Self { input: tile(rank), results: sources };
         }
-        let value = |rank, k| input(dtype, op, ranks, rank, k);
-        let result = Tile::new(dtype, |k| fold(dtype, op, (0..ranks).map(|r| value(r, k))));
+        let value = |rank, k| contribution(case, rank, k);
+        let heard = match case.collective {
+            Collective::Reduce if rank != case.root => 0,
+            Collective::Scan => rank + 1,
+            Collective::Exscan => rank,
+            _ => ranks,
+        };
+        let result = Tile::new(dtype, |k| match heard {
+            // In place the input stays what it is.
+            0 => value(rank, k),
+            heard => fold(dtype, op, (0..heard).map(|r| value(r, k))),
+        });
         Self { input: Tile::new(dtype, |k| value(rank, k)), results: vec![result] }
     }
 
@@ -99,7 +112,9 @@ impl Oracle {
     /// Elements of this rank's result that are wrong.
     pub(crate) fn wrong(&self, case: &Case, result: &[u8], shift: usize) -> u64 {
         let first = match case.collective {
-            Collective::ReduceScatter => case.rank * case.count,
+            Collective::ReduceScatter | Collective::Scatter | Collective::AllToAll => {
+                case.rank * case.count
+            }
             _ => 0,
         };
         let part = (result.len() / self.results.len()).max(1);
@@ -132,6 +147,17 @@ fn exact_bound(dtype: DataType) -> Option<usize> {
         DataType::F8E5M2 => Some((1 << 3) - 3),
         DataType::F32 | DataType::F64 | DataType::C64 | DataType::C128 => Some((1 << 24) - 6),
         _ => None,
+    }
+}
+
+/// Element `k` of what a rank puts into a reduction. Those of prefixes are truth values where the
+/// operation is about them: some results are one contribution, as it is.
+fn contribution(case: &Case, rank: usize, k: usize) -> i128 {
+    let value = input(case.dtype, case.op, case.ranks, rank, k);
+    let prefix = matches!(case.collective, Collective::Scan | Collective::Exscan);
+    match case.op {
+        ReduceOp::LogicalXor if prefix => i128::from(value != 0),
+        _ => value,
     }
 }
 

@@ -1,5 +1,7 @@
 //! The report as one page that needs nothing else: no script, no font, no link. Pure: text.
 
+mod regret;
+
 use std::fmt::Write;
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -23,11 +25,12 @@ pub(crate) fn render(report: &Report) -> String {
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
          <title>{collective}, {ranks} ranks: ringbench</title>\n<style>\n{STYLE}</style></head>\n\
          <body><main>\n<h1>{collective} over {ranks} {}</h1>\n\
-         <p class=\"sub\">{launched}, transport {}, {} memory, buffers {buffers}; {when}; \
-         ringbench {version}</p>\n\
+         <p class=\"sub\">{launched}, transport {}, algorithm {}, {} memory, buffers {buffers}; \
+         {when}; ringbench {version}</p>\n\
          <pre>{}</pre>\n",
         if *ranks == 1 { "rank" } else { "ranks" },
         escape(&report.transport),
+        report.algorithm,
         report.memory,
         escape(command),
     );
@@ -48,6 +51,9 @@ pub(crate) fn render(report: &Report) -> String {
         charts(&mut out, rows);
         table(&mut out, rows);
         out += if groups.len() > 1 { "</details>\n" } else { "" };
+    }
+    if let Some(regrets) = &report.regret {
+        regret::section(&mut out, regrets);
     }
     machine(&mut out, report);
     out + "</main></body></html>\n"
@@ -92,6 +98,11 @@ fn facts(out: &mut String, report: &Report) {
         let at = if row.size > 0 { format!(", at {}", human(row.size)) } else { String::new() };
         card(&time(half.time_us), "", &format!("shortest call{at}"));
     }
+    if let Some(regrets) = &report.regret {
+        card(&format!("{:.1} %", regrets.median_percent), "", "median regret of the choice");
+        let at = format!("worst regret, at {}", human(regrets.worst_size));
+        card(&format!("{:.1} %", regrets.worst_percent), "", &at);
+    }
     if let Some(before) = report.probe.before {
         let state = |probe: Probe| probe.distance.name();
         let after = report.probe.after.map_or(String::new(), |after| {
@@ -122,12 +133,12 @@ fn charts(out: &mut String, rows: &[Row]) {
         };
         [
             of("a", |row| row.out_of_place.as_ref(), "out of place"),
-            of("b", |row| Some(&row.in_place), "in place"),
+            of("b", |row| row.in_place.as_ref(), "in place"),
         ]
     };
     *out += "<div class=\"charts\">\n";
     let band = |row: &&Row| {
-        let spread = row.in_place.spread?;
+        let spread = row.spread()?;
         Some(Band { bytes: row.size, low: spread.min_us, high: spread.p99_us })
     };
     let band: Vec<Band> = drawn.iter().filter_map(band).collect();
@@ -161,8 +172,8 @@ fn table(out: &mut String, rows: &[Row]) {
         let (size, count, calls) = (human(row.size), row.count, row.iterations);
         let _ = write!(out, "<tr><td>{size}</td><td>{count}</td><td>{calls}</td>");
         half(out, row.out_of_place.as_ref());
-        half(out, Some(&row.in_place));
-        let spread = row.in_place.spread.map_or([0.0; 3], |s| [s.min_us, s.p50_us, s.p99_us]);
+        half(out, row.in_place.as_ref());
+        let spread = row.spread().map_or([0.0; 3], |s| [s.min_us, s.p50_us, s.p99_us]);
         for value in spread {
             let _ = write!(out, "<td>{}</td>", micros(value));
         }
@@ -238,6 +249,17 @@ mod tests {
                 + page.matches(&format!("<{tag} ")).count();
             assert_eq!(open, page.matches(&format!("</{tag}>")).count(), "{tag}");
         }
+    }
+
+    #[test]
+    fn every_algorithm_has_its_line() {
+        let mut report = sample(&[]);
+        report.regret = Some(crate::regret::tests::sample());
+        report.finish(None, 0);
+        let page = render(&report);
+        assert_eq!(page.matches("<path class=\"line w").count(), 2);
+        assert_eq!(page.matches("<title>4 MiB ").count(), 2);
+        assert!(page.contains("50.0 %"));
     }
 
     #[test]

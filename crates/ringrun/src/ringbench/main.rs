@@ -1,5 +1,6 @@
 //! ringbench: nccl-tests for ringreduce. Every rank measures and checks; rank 0 reports.
-//! cli > launch > run (collective, expect, verify, buffer, stats) > report > table, html (chart).
+//! cli > launch > run (collective, expect, verify, buffer, stats) > report (regret) > table, html
+//! (chart).
 #![forbid(unsafe_code)]
 
 mod buffer;
@@ -13,6 +14,7 @@ mod machine;
 mod nccl;
 mod output;
 mod probe;
+mod regret;
 mod report;
 mod run;
 mod sizes;
@@ -103,7 +105,7 @@ fn follow(comm: &mut Communicator, cli: &Cli) -> Result<u64> {
     comm.barrier()?;
     let mut bench = Bench::new(comm, cli)?;
     let mut wrong = 0;
-    bench.run(|row| wrong += row.halves().filter_map(|half| half.wrong).sum::<u64>())?;
+    bench.run(|line| wrong += line.wrong())?;
     let stray = bench.out_of_bounds;
     comm.barrier()?;
     Ok(wrong + stray)
@@ -122,12 +124,12 @@ fn lead(comm: &mut Communicator, cli: &Cli, files: Files) -> Result<u64> {
     say(&progress, &table::head(cli, &report))?;
     let mut bench = Bench::new(comm, cli)?;
     let mut said = Ok(());
-    bench.run(|row| {
+    bench.run(|line| {
         progress.inc(1);
         if said.is_ok() {
-            said = say(&progress, &table::row(&row));
+            said = say(&progress, &table::line(&line));
         }
-        report.rows.push(row);
+        report.push(line);
     })?;
     said?;
     let stray = bench.out_of_bounds;

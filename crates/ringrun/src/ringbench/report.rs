@@ -7,6 +7,7 @@ use crate::cli::Cli;
 use crate::collective::Case;
 use crate::machine::{Machine, Seat};
 use crate::probe::Probe;
+use crate::regret::{Regret, Regrets};
 
 /// Out-of-place or in-place figures of a row.
 #[derive(Clone, Debug, Serialize)]
@@ -56,8 +57,9 @@ pub(crate) struct Row {
     /// -1 where there is none.
     pub(crate) root: i64,
     pub(crate) iterations: usize,
+    /// None where there is no such form of the call.
     pub(crate) out_of_place: Option<Half>,
-    pub(crate) in_place: Half,
+    pub(crate) in_place: Option<Half>,
 }
 
 impl Row {
@@ -65,15 +67,14 @@ impl Row {
         case: &Case,
         iterations: usize,
         out_of_place: Option<Half>,
-        in_place: Half,
+        in_place: Option<Half>,
     ) -> Self {
-        use crate::collective::Collective::{Barrier, Broadcast};
         Self {
             size: case.bytes(),
             count: case.count,
-            dtype: if case.collective == Barrier { "none" } else { case.dtype.name() },
-            redop: if case.collective.reduces() { case.op.name() } else { "none" },
-            root: if case.collective == Broadcast { case.root as i64 } else { -1 },
+            dtype: case.type_name(),
+            redop: case.op_name(),
+            root: case.root_column(),
             iterations,
             out_of_place,
             in_place,
@@ -81,7 +82,29 @@ impl Row {
     }
 
     pub(crate) fn halves(&self) -> impl Iterator<Item = &Half> {
-        self.out_of_place.iter().chain([&self.in_place])
+        self.out_of_place.iter().chain(&self.in_place)
+    }
+
+    /// Of the calls in place, or out of place where there are no others.
+    pub(crate) fn spread(&self) -> Option<Spread> {
+        self.halves().find_map(|half| half.spread)
+    }
+}
+
+/// What a size gives.
+#[derive(Clone, Debug)]
+pub(crate) enum Line {
+    Row(Row),
+    Regret(Regret),
+}
+
+impl Line {
+    /// Elements.
+    pub(crate) fn wrong(&self) -> u64 {
+        match self {
+            Self::Row(row) => row.halves().filter_map(|half| half.wrong).sum(),
+            Self::Regret(regret) => regret.wrong.unwrap_or(0),
+        }
     }
 }
 
@@ -103,6 +126,8 @@ pub(crate) struct Report {
     /// `processes` or `threads`.
     pub(crate) launched: &'static str,
     pub(crate) transport: String,
+    /// Its name, or `auto`.
+    pub(crate) algorithm: &'static str,
     /// `plain`, `register` or `alloc`.
     pub(crate) memory: &'static str,
     pub(crate) refill: bool,
@@ -112,6 +137,9 @@ pub(crate) struct Report {
     pub(crate) seats: Vec<Seat>,
     pub(crate) probe: Probes,
     pub(crate) rows: Vec<Row>,
+    /// Instead of rows, where the choice of an algorithm was measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) regret: Option<Regrets>,
     /// Bytes or elements written where none should be.
     pub(crate) out_of_bounds: u64,
     /// GB/s, over all halves of all rows.
@@ -137,6 +165,7 @@ impl Report {
             ranks: seats.len(),
             launched,
             transport,
+            algorithm: cli.algorithm.name(),
             memory: cli.memory.name(),
             refill: cli.refill,
             check: cli.check,
@@ -145,8 +174,17 @@ impl Report {
             seats,
             probe: Probes { before, after: None },
             rows: Vec::new(),
+            regret: cli.regret.then(Regrets::default),
             out_of_bounds: 0,
             avg_busbw: 0.0,
+        }
+    }
+
+    /// One line more.
+    pub(crate) fn push(&mut self, line: Line) {
+        match line {
+            Line::Row(row) => self.rows.push(row),
+            Line::Regret(row) => self.regret.get_or_insert_default().rows.push(row),
         }
     }
 
@@ -156,12 +194,16 @@ impl Report {
         self.out_of_bounds = out_of_bounds;
         let all: Vec<f64> = self.rows.iter().flat_map(Row::halves).map(|h| h.busbw).collect();
         self.avg_busbw = crate::stats::mean(&all);
+        if let Some(regrets) = &mut self.regret {
+            regrets.finish();
+        }
     }
 
     /// Wrong elements and stray writes.
     pub(crate) fn errors(&self) -> u64 {
         let wrong = self.rows.iter().flat_map(Row::halves).filter_map(|half| half.wrong);
-        wrong.sum::<u64>() + self.out_of_bounds
+        let regrets = self.regret.iter().flat_map(|all| &all.rows).filter_map(|row| row.wrong);
+        wrong.chain(regrets).sum::<u64>() + self.out_of_bounds
     }
 }
 
@@ -202,7 +244,7 @@ pub(crate) mod tests {
                 let spread = Spread { min_us: time * 0.7, p50_us: time, p99_us: time * 2.5 };
                 let apart = Half::new(&case, time * 1.2, Some(0), None);
                 let in_place = Half::new(&case, time, Some(0), Some(spread));
-                report.rows.push(Row::new(&case, 20, Some(apart), in_place));
+                report.rows.push(Row::new(&case, 20, Some(apart), Some(in_place)));
             }
         }
         report.finish(Some(probe), 0);
@@ -212,11 +254,11 @@ pub(crate) mod tests {
     #[test]
     fn bandwidths_and_errors() {
         let mut report = sample(&[DataType::F32]);
-        let last = &report.rows[23].in_place;
+        let last = report.rows[23].in_place.as_ref().unwrap();
         assert!((last.algbw - (1 << 26) as f64 / 1e3 / last.time_us).abs() < 1e-9);
         assert!((last.busbw - 1.5 * last.algbw).abs() < 1e-9);
         assert_eq!(report.errors(), 0);
-        report.rows[3].in_place.wrong = Some(2);
+        report.rows[3].in_place.as_mut().unwrap().wrong = Some(2);
         report.out_of_bounds = 1;
         assert_eq!(report.errors(), 3);
     }

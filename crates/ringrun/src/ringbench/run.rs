@@ -2,15 +2,17 @@
 //! Law: every rank makes the same calls in the same order; whatever decides how many (a clock) is
 //! agreed on first, through the very collectives that are measured.
 
+mod turns;
+
 use std::time::Instant;
 
 use anyhow::Result;
-use ringreduce::{Communicator, DataType, ReduceOp};
+use ringreduce::{Algorithm, CallOptions, Communicator, DataType, ReduceOp, With};
 
-use crate::cli::Cli;
+use crate::cli::{Cli, Way};
 use crate::collective::{Case, Form};
 use crate::expect::Oracle;
-use crate::report::{Half, Row, Spread};
+use crate::report::{Half, Line, Row, Spread};
 use crate::stats::{iterations, mean, percentile};
 use crate::verify::Buffers;
 
@@ -28,6 +30,8 @@ pub(crate) struct Bench<'a> {
     cli: &'a Cli,
     buffers: Buffers,
     shift: usize,
+    /// By which calls are made, if not by the automatic choice.
+    algorithm: Option<Algorithm>,
     /// Bytes written where none should be, over all ranks.
     pub(crate) out_of_bounds: u64,
 }
@@ -37,17 +41,21 @@ impl<'a> Bench<'a> {
     pub(crate) fn new(comm: &'a mut Communicator, cli: &'a Cli) -> Result<Self> {
         let most = cli.sizes().last().copied().unwrap_or(0);
         let buffers = Buffers::new(comm, cli.memory, most, cli.unalign)?;
-        Ok(Self { comm, cli, buffers, shift: 0, out_of_bounds: 0 })
+        let Way(algorithm) = cli.algorithm;
+        Ok(Self { comm, cli, buffers, shift: 0, algorithm, out_of_bounds: 0 })
     }
 
-    /// Measures every type, reduction and size; `each` sees every row, on every rank.
-    pub(crate) fn run(&mut self, mut each: impl FnMut(Row)) -> Result<()> {
+    /// Measures every type, reduction and size; `each` sees every line, on every rank.
+    pub(crate) fn run(&mut self, mut each: impl FnMut(Line)) -> Result<()> {
         for (dtype, op) in self.cli.kinds() {
             let mut case = self.case(dtype, op);
             let oracle = Oracle::new(&case);
             for bytes in self.cli.sizes() {
                 case = case.of_size(bytes);
-                each(self.row(&case, &oracle)?);
+                each(match self.cli.regret {
+                    true => Line::Regret(self.regret(&case, &oracle)?),
+                    false => Line::Row(self.row(&case, &oracle)?),
+                });
             }
         }
         Ok(())
@@ -60,23 +68,28 @@ impl<'a> Bench<'a> {
     }
 
     fn row(&mut self, case: &Case, oracle: &Oracle) -> Result<Row> {
-        let apart = match case.has(Form::OutOfPlace) {
-            true => Some(self.half(case, oracle, Form::OutOfPlace)?.0),
-            false => None,
+        let mut iterations = 0;
+        let mut half = |form| match case.has(form) {
+            true => self.half(case, oracle, form).map(|(half, iters)| {
+                iterations = iters;
+                Some(half)
+            }),
+            false => Ok(None),
         };
-        let (in_place, iterations) = self.half(case, oracle, Form::InPlace)?;
+        let (apart, in_place) = (half(Form::OutOfPlace)?, half(Form::InPlace)?);
         Ok(Row::new(case, iterations, apart, in_place))
     }
 
     fn half(&mut self, case: &Case, oracle: &Oracle, form: Form) -> Result<(Half, usize)> {
         let mut wrong = None;
-        for _ in 0..self.cli.check {
-            *wrong.get_or_insert(0) += self.check(case, oracle, form)?;
-        }
+        self.checked(case, oracle, form, &mut wrong)?;
         self.fill(case, oracle, form);
-        for _ in 0..self.cli.warmup_iters {
-            self.call(case, form)?;
+        let warmup = self.cli.warmup_iters;
+        let (mut comm, buffers) = self.way();
+        for _ in 0..warmup {
+            buffers.call(&mut comm, case, form)?;
         }
+        drop(comm);
         let iters = match self.cli.iters {
             Some(iters) => iters,
             None => self.agree(case, oracle, form)?,
@@ -85,10 +98,11 @@ impl<'a> Bench<'a> {
         // of a batch with none, and percentiles come from a batch of their own.
         let mut time_us = 0.0;
         if !self.cli.refill {
-            time_us = self.slowest(|bench| bench.batch(case, form, iters))? / iters as f64 * 1e6;
+            time_us = self.time(case, oracle, form, iters)?;
         }
         let mut spread = None;
-        if self.cli.refill || form == Form::InPlace {
+        let spreads = form == Form::InPlace || !case.has(Form::InPlace);
+        if self.cli.refill || spreads {
             let samples = match self.cli.refill {
                 true => self.refilled(case, oracle, form, iters)?,
                 false => self.samples(case, form, iters.min(MOST_SAMPLES))?,
@@ -98,7 +112,7 @@ impl<'a> Bench<'a> {
             }
             spread = Some(self.spread(samples)?);
         }
-        let spread = spread.filter(|_| form == Form::InPlace);
+        let spread = spread.filter(|_| spreads);
         Ok((Half::new(case, time_us, wrong, spread), iters))
     }
 
@@ -106,22 +120,45 @@ impl<'a> Bench<'a> {
         self.buffers.fill(case, oracle, form, self.shift);
     }
 
-    fn call(&mut self, case: &Case, form: Form) -> Result<()> {
-        let Buffers { send, recv } = &mut self.buffers;
-        match form {
-            Form::OutOfPlace => {
-                let recv = recv.get_mut(case.recv_bytes());
-                Ok(case.call_apart(self.comm, send.get(case.send_bytes()), recv)?)
-            }
-            Form::InPlace => case.call_in_place(self.comm, recv.get_mut(case.bytes())),
+    /// The communicator for calls by the algorithm that is measured, and their buffers.
+    fn way(&mut self) -> (With<'_>, &mut Buffers) {
+        let options = CallOptions::new();
+        let options = match self.algorithm {
+            Some(algorithm) => options.algorithm(algorithm),
+            None => options,
+        };
+        (self.comm.with(options), &mut self.buffers)
+    }
+
+    /// As many checked calls as asked for.
+    fn checked(
+        &mut self,
+        case: &Case,
+        oracle: &Oracle,
+        form: Form,
+        wrong: &mut Option<u64>,
+    ) -> Result<()> {
+        for _ in 0..self.cli.check {
+            *wrong.get_or_insert(0) += self.check(case, oracle, form)?;
         }
+        Ok(())
+    }
+
+    /// Mean time per call (us), of the slowest rank.
+    fn time(&mut self, case: &Case, oracle: &Oracle, form: Form, calls: usize) -> Result<f64> {
+        self.slowest(|bench| match bench.cli.refill {
+            true => Ok(mean(&bench.refilled(case, oracle, form, calls)?)),
+            false => Ok(bench.batch(case, form, calls)? / calls as f64 * 1e6),
+        })
     }
 
     /// One call on fresh data. Wrong elements, over all ranks.
     fn check(&mut self, case: &Case, oracle: &Oracle, form: Form) -> Result<u64> {
         self.shift += SHIFT;
         self.buffers.prepare(case, oracle, form, self.shift);
-        self.call(case, form)?;
+        let (mut comm, buffers) = self.way();
+        buffers.call(&mut comm, case, form)?;
+        drop(comm);
         let mine = self.buffers.judge(case, oracle, form, self.shift);
         let mut all = [mine.wrong, mine.stray];
         self.comm.all_reduce(&mut all, ReduceOp::Sum)?;
@@ -155,9 +192,10 @@ impl<'a> Bench<'a> {
     /// kind of float that is slow to add, never come of them.
     fn batch(&mut self, case: &Case, form: Form, calls: usize) -> Result<f64> {
         self.comm.barrier()?;
+        let (mut comm, buffers) = self.way();
         let start = Instant::now();
         for _ in 0..calls {
-            self.call(case, form)?;
+            buffers.call(&mut comm, case, form)?;
         }
         Ok(start.elapsed().as_secs_f64())
     }
@@ -166,9 +204,10 @@ impl<'a> Bench<'a> {
     fn samples(&mut self, case: &Case, form: Form, calls: usize) -> Result<Vec<f64>> {
         let mut samples = Vec::with_capacity(calls);
         self.comm.barrier()?;
+        let (mut comm, buffers) = self.way();
         let mut last = Instant::now();
         for _ in 0..calls {
-            self.call(case, form)?;
+            buffers.call(&mut comm, case, form)?;
             let now = Instant::now();
             samples.push((now - last).as_secs_f64() * 1e6);
             last = now;
@@ -188,8 +227,9 @@ impl<'a> Bench<'a> {
         for _ in 0..calls {
             self.fill(case, oracle, form);
             self.comm.barrier()?;
+            let (mut comm, buffers) = self.way();
             let start = Instant::now();
-            self.call(case, form)?;
+            buffers.call(&mut comm, case, form)?;
             samples.push(start.elapsed().as_secs_f64() * 1e6);
         }
         Ok(samples)

@@ -3,7 +3,8 @@
 
 use crate::cli::Cli;
 use crate::probe::Probe;
-use crate::report::{Half, Report, Row};
+use crate::regret;
+use crate::report::{Half, Line, Report, Row};
 use crate::sizes::Step;
 
 /// Everything above the first row.
@@ -21,15 +22,18 @@ pub(crate) fn head(cli: &Cli, report: &Report) -> String {
          # Collective test starting: {collective}\n\
          # ranks {ranks} ({launched}) transport: {transport} minBytes {min} maxBytes {max} \
          step: {step} warmup iters: {} iters: {iters} validation: {} unalign: {} \
-         buffers: {buffers} memory: {}\n\
+         buffers: {buffers} memory: {} algorithm: {}\n\
          #\n# Using ranks\n",
-        cli.warmup_iters, cli.check, cli.unalign, report.memory,
+        cli.warmup_iters, cli.check, cli.unalign, report.memory, report.algorithm,
     );
     for seat in &report.seats {
         let (rank, pid, host, cpu) = (seat.rank, seat.pid, &seat.host, seat.cpu);
         text += &format!("#  Rank {rank:2} Pid {pid:6} on {host:>10} cpu {cpu:3}\n");
     }
     text += &format!("#\n{}#\n", machine(report.probe.before));
+    if report.regret.is_some() {
+        return text + &regret::head();
+    }
     text += &format!("# {:54}  {:^33}  {:^33}\n", "", "out-of-place", "in-place");
     let half = format!("{:>8}  {:>6}  {:>6}  {:>6}", "time", "algbw", "busbw", "#wrong");
     text += &format!(
@@ -44,12 +48,18 @@ pub(crate) fn head(cli: &Cli, report: &Report) -> String {
     text
 }
 
-/// One row.
-pub(crate) fn row(row: &Row) -> String {
+/// One line, of whichever kind.
+pub(crate) fn line(line: &Line) -> String {
+    match line {
+        Line::Row(of) => row(of),
+        Line::Regret(of) => regret::row(of),
+    }
+}
+
+fn row(row: &Row) -> String {
     let Row { size, count, dtype, redop, root, .. } = row;
-    let apart = row.out_of_place.as_ref().map_or_else(|| half(None), |h| half(Some(h)));
-    let in_place = half(Some(&row.in_place));
-    let spread = row.in_place.spread.map_or([0.0; 3], |s| [s.min_us, s.p50_us, s.p99_us]);
+    let [apart, in_place] = [&row.out_of_place, &row.in_place].map(|h| half(h.as_ref()));
+    let spread = row.spread().map_or([0.0; 3], |s| [s.min_us, s.p50_us, s.p99_us]);
     let [min, p50, p99] = spread.map(micros);
     format!(
         "{size:12}  {count:12}  {dtype:>8}  {redop:>6}  {root:>6}  {apart}  {in_place}  \
@@ -79,11 +89,14 @@ pub(crate) fn micros(time: f64) -> String {
 pub(crate) fn foot(report: &Report) -> String {
     let errors = report.errors();
     let verdict = if errors == 0 { "OK" } else { "FAILED" };
+    let result = match &report.regret {
+        Some(regrets) => regrets.summary(),
+        None => format!("# Avg bus bandwidth    : {:.4}\n", report.avg_busbw),
+    };
     format!(
-        "{}# Out of bounds values : {errors} {verdict}\n\
-         # Avg bus bandwidth    : {:.4}\n#\n# Collective test concluded: {}\n",
+        "{}# Out of bounds values : {errors} {verdict}\n{result}#\n\
+         # Collective test concluded: {}\n",
         machine(report.probe.after),
-        report.avg_busbw,
         report.collective
     )
 }
@@ -125,7 +138,7 @@ mod tests {
     #[test]
     fn wrong_elements_are_a_failure() {
         let mut report = sample(&[DataType::F32]);
-        report.rows[0].in_place.wrong = Some(7);
+        report.rows[0].in_place.as_mut().unwrap().wrong = Some(7);
         assert!(foot(&report).contains("Out of bounds values : 7 FAILED"));
     }
 

@@ -1,6 +1,10 @@
 //! The oracle itself on trial: floats stay exact in any order, and every kind of damage is seen.
 
 use super::*;
+use crate::collective::Collective::{
+    AllGather, AllReduce, AllToAll, Exscan, Gather, Reduce, ReduceScatter, Scan, Scatter, SendRecv,
+};
+use std::ops::Range;
 
 const FLOATS: [DataType; 6] = [
     DataType::F8E4M3,
@@ -119,22 +123,31 @@ fn every_contribution_shows() {
 /// What a right library would deliver, straight from the inputs.
 fn deliver(case: &Case, shift: usize) -> Vec<u8> {
     let mut out = Vec::new();
-    let value = |r, i: usize| input(case.dtype, case.op, case.ranks, r, (i + shift) % PERIOD);
-    let reduced = |i| fold(case.dtype, case.op, (0..case.ranks).map(|r| value(r, i)));
+    let value = |r, i: usize| contribution(case, r, (i + shift) % PERIOD);
+    let mine = case.rank * case.count..(case.rank + 1) * case.count;
+    let mut reduced = |over: usize, of: Range<usize>| {
+        for i in of {
+            let folded = fold(case.dtype, case.op, (0..over).map(|r| value(r, i)));
+            encode(case.dtype, folded, &mut out);
+        }
+    };
     match case.collective {
-        Collective::AllReduce => {
-            (0..case.count).for_each(|i| encode(case.dtype, reduced(i), &mut out));
-        }
-        Collective::ReduceScatter => {
-            let mine = case.rank * case.count..(case.rank + 1) * case.count;
-            mine.for_each(|i| encode(case.dtype, reduced(i), &mut out));
-        }
+        AllReduce | Reduce => reduced(case.ranks, 0..case.count),
+        ReduceScatter => reduced(case.ranks, mine),
+        Scan => reduced(case.rank + 1, 0..case.count),
+        Exscan => reduced(case.rank, 0..case.count),
         _ => {
-            let all = matches!(case.collective, Collective::AllGather);
-            for rank in if all { 0..case.ranks } else { case.root..case.root + 1 } {
-                let mut part = vec![0; case.count * case.dtype.size()];
-                Oracle::new(&Case { rank, ..*case }).fill(&mut part, shift);
-                out.extend(part);
+            let (ranks, of) = match case.collective {
+                AllGather | Gather => (0..case.ranks, 0..case.count),
+                AllToAll => (0..case.ranks, mine),
+                Scatter => (case.root..case.root + 1, mine),
+                SendRecv => (case.rank - 1..case.rank, 0..case.count),
+                _ => (case.root..case.root + 1, 0..case.count),
+            };
+            for rank in ranks {
+                let mut input = vec![0; case.ranks * case.count * case.dtype.size()];
+                Oracle::new(&Case { rank, ..*case }).fill(&mut input, shift);
+                out.extend(&input[of.start * case.dtype.size()..of.end * case.dtype.size()]);
             }
         }
     }
@@ -143,11 +156,12 @@ fn deliver(case: &Case, shift: usize) -> Vec<u8> {
 
 #[test]
 fn right_results_pass_and_damaged_ones_do_not() {
-    use Collective::{AllGather, AllReduce, Broadcast, ReduceScatter};
-    for collective in [AllReduce, ReduceScatter, AllGather, Broadcast] {
+    for collective in Collective::ALL.into_iter().filter(|&c| c != Collective::Barrier) {
         for dtype in DataType::ALL {
             for op in ops_of(dtype) {
-                let case = case(collective, dtype, op, 1, 3);
+                // The last of three is the root.
+                let rank = if collective == Reduce { 2 } else { 1 };
+                let case = case(collective, dtype, op, rank, 3);
                 let oracle = Oracle::new(&case);
                 let mut got = deliver(&case, 977);
                 assert_eq!(oracle.wrong(&case, &got, 977), 0, "{case:?}");
@@ -165,13 +179,13 @@ fn right_results_pass_and_damaged_ones_do_not() {
 
 #[test]
 fn chunks_in_the_wrong_place_are_seen() {
-    let case = case(Collective::AllGather, DataType::F32, ReduceOp::Sum, 0, 4);
+    let case = case(AllGather, DataType::F32, ReduceOp::Sum, 0, 4);
     let oracle = Oracle::new(&case);
     let mut got = deliver(&case, 0);
     let part = got.len() / 4;
     got.rotate_left(part);
     assert!(oracle.wrong(&case, &got, 0) > 39_000);
-    let case = Case { collective: Collective::AllReduce, ..case };
+    let case = Case { collective: AllReduce, ..case };
     let mut got = deliver(&case, 0);
     got.rotate_left(4096);
     assert!(Oracle::new(&case).wrong(&case, &got, 0) > 9_000);
@@ -179,7 +193,7 @@ fn chunks_in_the_wrong_place_are_seen() {
 
 #[test]
 fn empty_buffers_are_right() {
-    for collective in [Collective::AllReduce, Collective::AllGather, Collective::Barrier] {
+    for collective in [AllReduce, AllGather, Collective::Barrier] {
         let case = Case { count: 0, ..case(collective, DataType::U8, ReduceOp::Sum, 0, 2) };
         assert_eq!(Oracle::new(&case).wrong(&case, &[], 5), 0);
     }
@@ -187,7 +201,7 @@ fn empty_buffers_are_right() {
 
 #[test]
 fn touched_inputs_are_seen() {
-    let case = case(Collective::AllReduce, DataType::F16, ReduceOp::Sum, 0, 2);
+    let case = case(AllReduce, DataType::F16, ReduceOp::Sum, 0, 2);
     let oracle = Oracle::new(&case);
     let mut input = vec![0; 20_000];
     oracle.fill(&mut input, 3);
