@@ -14,6 +14,7 @@ mod probe;
 mod queue;
 mod registered;
 mod registry;
+mod remember;
 mod rooted;
 mod setup;
 mod share;
