@@ -4,6 +4,7 @@
 mod by;
 mod engine;
 mod exchange;
+mod explain;
 mod group;
 mod options;
 mod own;

@@ -5,6 +5,7 @@
 //! is arithmetic, remembered for one call: training repeats a few, and small ones show it.
 
 mod choose;
+mod explain;
 mod price;
 mod request;
 mod slots;
@@ -14,6 +15,7 @@ use core::ops::Range;
 use crate::partition::{Partition, SlotShape};
 use crate::schedule::{ALL_PAIRS, Algorithm, Collective, Op, Place, Ring, Schedule, Step};
 pub use choose::Candidate;
+pub use explain::{Choice, Explanation};
 pub use price::{Source, Speeds};
 pub(crate) use request::digest;
 pub(crate) use request::mix;

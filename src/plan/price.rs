@@ -117,3 +117,40 @@ impl Algorithm {
         token || (exchanged && collective == Collective::AllReduce)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Source, Speeds};
+    use crate::partition::{Partition, SlotShape};
+    use crate::schedule::{Algorithm, Collective, Ring};
+    use crate::sim::{Shape, Speed, timeline};
+
+    /// What is said of worlds over several hosts, beside a walk where every link has its own speed.
+    #[test]
+    fn prices_over_hosts_are_near_those_of_a_walk() {
+        let chunk = 64 * 1024;
+        let partition = [Partition::exact(chunk, 1, SlotShape { bytes: chunk, capacity: 2 })];
+        let near = Speed { latency: 0.3e-6, step: 0.1e-6, byte: 0.1e-9, reduce: 0.05e-9 };
+        let far = Speed { latency: 20e-6, step: 2e-6, byte: 0.3e-9, reduce: 0.05e-9 };
+        let speeds = Speeds { near, far, source: Source::Stated };
+        for [hosts, each] in [[2, 2], [2, 4], [3, 3], [4, 4], [8, 2], [2, 8]] {
+            let size = hosts * each;
+            let ranks = |host| (host * each..(host + 1) * each).collect();
+            let ring = Ring::through(&(0..hosts).map(ranks).collect::<Vec<_>>()).unwrap();
+            let speed = |from, to| if from / each == to / each { near } else { far };
+            for (algorithm, range) in
+                [(Algorithm::Ring, 0.99..1.6), (Algorithm::Hierarchical, 0.6..1.2)]
+            {
+                let collective = Collective::AllReduce;
+                let schedules = algorithm.schedules(collective, &ring).unwrap();
+                let shape = Shape::of(&partition, 2 * size as usize);
+                let spans = timeline(collective, &schedules, &shape, speed).unwrap();
+                let walk = spans.iter().map(|span| span.time[1]).fold(0.0, f64::max);
+                let bytes = f64::from(size) * chunk as f64;
+                let price = speeds.cost(algorithm, collective, &ring, bytes).unwrap();
+                let ratio = price / walk;
+                assert!(range.contains(&ratio), "{algorithm} {hosts} x {each}: {ratio}");
+            }
+        }
+    }
+}

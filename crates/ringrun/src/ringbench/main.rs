@@ -15,11 +15,11 @@ mod output;
 mod probe;
 mod report;
 mod run;
-mod sizes;
 mod stats;
 mod table;
 mod verify;
 
+use ringrun::sizes;
 use std::process::ExitCode;
 use std::sync::Mutex;
 
