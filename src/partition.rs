@@ -154,6 +154,12 @@ impl<'a> Partition<'a> {
         self.piece.div_ceil(self.slice)
     }
 
+    /// Bytes of a slice, at most.
+    #[must_use]
+    pub fn slice_bytes(&self) -> usize {
+        self.slice.min(self.piece)
+    }
+
     /// The chunk at `place`, all rounds of it; of the scratch, that which it is as long as.
     #[inline]
     fn chunk(&self, place: Place) -> Range<usize> {

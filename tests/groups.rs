@@ -243,7 +243,7 @@ fn options_hold_for_their_call() {
     set.wait().unwrap();
     assert_eq!((told.wait().unwrap(), twins[0].timeout()), (usual, usual));
     let error = pending.wait().unwrap_err();
-    assert!(error.to_string().contains("\"gradients\", step 0: nothing from"), "{error}");
+    assert!(error.to_string().contains("\"gradients\", step "), "{error}");
 }
 
 #[test]

@@ -108,7 +108,7 @@ impl Engine {
             kernel.fold(true, &mut [buffer.dst(output, 0..bytes)], &[buffer.src(input, 0..bytes)]);
             return Ok(());
         }
-        if request.is_some() && self.planner.speed().is_none() {
+        if request.is_some() && self.planner.speeds().is_none() {
             self.find_speed(seat, settings)?;
         }
         self.planner.force(settings.algorithm.map(|(algorithm, _)| algorithm));

@@ -4,6 +4,7 @@
 mod by;
 mod engine;
 mod exchange;
+mod explain;
 mod group;
 mod options;
 mod own;
@@ -14,6 +15,7 @@ mod probe;
 mod queue;
 mod registered;
 mod registry;
+mod remember;
 mod rooted;
 mod setup;
 mod share;

@@ -12,39 +12,10 @@ use crate::config::{Config, Transport};
 use crate::error::{Error, Peer, Result};
 use crate::link::tcp::{self, Settings, tune};
 use crate::link::{Links, shm};
-use crate::partition::SlotShape;
-use crate::plan::{Planner, Slots};
+use crate::plan::{Planner, Slots, least_chunk};
 use crate::rendezvous::{Meeting, PairKey, Streams, meet};
 use crate::schedule::Ring;
 use crate::sync::Patience;
-
-/// What slots are like in a world of `size`, of which some ranks may be on other hosts.
-///
-/// On shared memory 64 KiB x 16 stays in a core's cache and was best or near it for every size and
-/// world measured. The other ranks' links share about as much again: there are n-1 of them, but the
-/// less fits one, the more often ranks on one CPU take turns. A system call per slot wants larger
-/// ones, as soon as any link runs over TCP.
-pub(super) fn slots(tcp: bool, size: usize) -> Slots {
-    if tcp {
-        return Slots {
-            ring: SlotShape { bytes: 1 << 20, capacity: 4 },
-            other: SlotShape { bytes: 64 << 10, capacity: 8 },
-        };
-    }
-    let share = (128 << 10) / size.next_power_of_two();
-    Slots {
-        ring: SlotShape { bytes: 64 << 10, capacity: 16 },
-        other: SlotShape { bytes: share.clamp(8 << 10, 32 << 10), capacity: 8 },
-    }
-}
-
-/// The shortest chunk worth a message of its own. Where ranks have to take turns on a CPU each
-/// message costs a turn, and a ring makes 2n(n-1) of them unless it leaves chunks empty: with four
-/// ranks a CPU, 512 bytes over TCP took 510 us in eight chunks and 115 us in one.
-pub(super) fn least_chunk(tcp: bool, crowding: usize) -> usize {
-    let (alone, crowded) = if tcp { (4 << 10, 4 << 10) } else { (256, 1 << 10) };
-    if crowding == 1 { alone } else { (crowded * crowding * crowding).min(64 << 10) }
-}
 
 /// Bytes of the cache that all CPUs share; results that exceed it are stored past it.
 pub(super) fn last_level_cache() -> usize {
@@ -204,7 +175,7 @@ impl Communicator {
         let ring = Ring::through(&meeting.ring_order()).ok_or_else(|| {
             Error::io("ordering the ring", std::io::Error::other("the hosts' ranks overlap"))
         })?;
-        let slots = slots(meeting.needs_tcp(), meeting.size());
+        let slots = Slots::of(meeting.needs_tcp(), meeting.size());
         let least = least_chunk(meeting.needs_tcp(), meeting.crowding());
         let rank = meeting.rank;
         let planner = Planner::new(ring, rank as u32, slots, least);

@@ -7,12 +7,12 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use super::engine::Engine;
-use super::setup::{last_level_cache, least_chunk, slots};
+use super::setup::last_level_cache;
 use super::share::{Board, can_share};
 use super::{Communicator, Origin, Seat};
 use crate::error::{Error, Peer, Result};
 use crate::link::{Links, Rx, loopback};
-use crate::plan::Planner;
+use crate::plan::{Planner, Slots, least_chunk};
 use crate::schedule::Ring;
 use crate::sync::{Patience, cpus};
 
@@ -87,7 +87,7 @@ impl Ready {
     pub(super) fn new(group: Arc<Group>, rank: usize, peers: Arc<[Peer]>) -> Result<Self> {
         let ring = Ring::natural(peers.len() as u32);
         let least = least_chunk(false, group.residents.div_ceil(cpus()));
-        let planner = Planner::new(ring, rank as u32, slots(false, peers.len()), least);
+        let planner = Planner::new(ring, rank as u32, Slots::of(false, peers.len()), least);
         let mut links = Links::new(peers.len());
         for to in planner.peers() {
             let (tx, rx) = loopback::pair(planner.slots(rank as u32, to))?;

@@ -190,11 +190,7 @@ impl Config {
         for warning in &warnings {
             tracing::warn!("{warning}");
         }
-        ONCE.call_once(|| {
-            for warning in &warnings {
-                eprintln!("ringreduce: warning: {warning}");
-            }
-        });
+        ONCE.call_once(|| warnings.iter().for_each(|warning| tell(warning)));
         Ok(config)
     }
 
@@ -343,4 +339,13 @@ struct Place {
     job: Option<String>,
     store: Option<StoreAddr>,
     source: String,
+}
+/// Warns where a user without a `tracing` subscriber sees it too.
+pub(crate) fn warn(warning: &str) {
+    tracing::warn!("{warning}");
+    tell(warning);
+}
+
+fn tell(warning: &str) {
+    eprintln!("ringreduce: warning: {warning}");
 }

@@ -2,10 +2,8 @@
 //! on. May touch: partition, schedule, sim's Speed. Pure. Law: what is chosen follows from the
 //! call, the world and the speeds alone, so that all ranks choose the same.
 
-use super::{Planner, Request};
-use crate::partition::SlotShape;
-use crate::schedule::{ALL_PAIRS, Algorithm, Collective};
-use crate::sim::Speed;
+use super::{Planner, Request, Speeds};
+use crate::schedule::{ALL_PAIRS, Algorithm};
 
 /// An algorithm that could make a call, and what it should cost.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -18,11 +16,12 @@ pub struct Candidate {
 
 impl Algorithm {
     /// Are there links for all its messages among so many ranks? Larger worlds have them on the
-    /// ring and between ranks whose numbers differ by a power of two.
+    /// ring and between ranks whose numbers differ by a power of two, and hosts with as many ranks
+    /// each have those of their own rings.
     #[must_use]
     pub fn reaches(self, size: u32) -> bool {
         let doubling = matches!(self, Self::RecursiveDoubling | Self::HalvingDoubling);
-        matches!(self, Self::Ring | Self::TwoRings)
+        matches!(self, Self::Ring | Self::TwoRings | Self::Hierarchical)
             || size <= ALL_PAIRS
             || (doubling && size.is_power_of_two())
     }
@@ -32,24 +31,16 @@ impl Planner {
     /// The algorithms that can make a call, in the order of [`Algorithm::ALL`].
     pub fn candidates(&self, request: &Request) -> impl Iterator<Item = Candidate> {
         let size = self.ring.size();
-        let (collective, bytes) = (request.collective, self.bytes(request));
+        let collective = request.collective;
         let can = move |algorithm: &Algorithm| {
             let slots = self.slots.ring.shared(algorithm.window());
             let slots = slots.and(self.slots.other.shared(algorithm.window()));
-            // Whether there are hosts for it only the schedule says.
-            let exists = || {
-                let ring = &self.ring;
-                ring.spans_hosts() && algorithm.schedule(collective, ring, self.me).is_some()
-            };
-            algorithm.reaches(size)
-                && slots.is_some()
-                && algorithm.volume(collective, size).is_some()
-                && (*algorithm != Algorithm::Hierarchical || exists())
+            algorithm.reaches(size) && slots.is_some() && algorithm.makes(collective, &self.ring)
         };
         let price = move |algorithm| {
             let slots = self.shape(algorithm, collective);
-            let seconds =
-                self.speed.and_then(|s| seconds(algorithm, request, size, bytes, slots, s));
+            let priced = |speeds: Speeds| speeds.seconds(algorithm, request, &self.ring, slots);
+            let seconds = self.speeds.and_then(priced);
             Candidate { algorithm, seconds }
         };
         Algorithm::ALL.into_iter().filter(can).map(price)
@@ -72,53 +63,11 @@ impl Planner {
         }
         best.map_or(Algorithm::Ring, |best| best.algorithm)
     }
-
-    /// Bytes of the longer one of a rank's input and output.
-    fn bytes(&self, request: &Request) -> usize {
-        let parts = if request.collective.has_blocks() { self.ring.size() as usize } else { 1 };
-        request.count * request.element_size() * parts
-    }
-}
-
-/// The closed form counts one slice per chunk. Here a chunk is walked in rounds, each of several
-/// slices; what follows the first round finds everybody at work and waits for no message.
-fn seconds(
-    algorithm: Algorithm,
-    request: &Request,
-    size: u32,
-    bytes: usize,
-    slots: SlotShape,
-    speed: Speed,
-) -> Option<f64> {
-    let collective = request.collective;
-    let chunks = if algorithm.is_whole(collective) { 1 } else { size as usize };
-    let chunk = bytes.div_ceil(chunks);
-    let piece = slots.bytes * slots.slices_per_round();
-    let part = |bytes: usize, latency: f64| {
-        let slices = bytes.div_ceil(slots.bytes).saturating_sub(1) as f64;
-        let steps = Speed { step: speed.step, latency: 0.0, byte: 0.0, reduce: 0.0 };
-        let more = algorithm.cost(collective, size, 0.0, &steps)? * slices;
-        let bytes = (bytes * chunks) as f64;
-        Some(algorithm.cost(collective, size, bytes, &Speed { latency, ..speed })? + more)
-    };
-    let first = part(chunk.min(piece), speed.latency)?;
-    let (full, rest) = (chunk.saturating_sub(piece) / piece, chunk.saturating_sub(piece) % piece);
-    let full = if full > 0 { part(piece, 0.0)? * full as f64 } else { 0.0 };
-    Some(first + full + if rest > 0 { part(rest, 0.0)? } else { 0.0 })
-}
-
-impl Algorithm {
-    /// Is the buffer one chunk, and not one for each rank?
-    fn is_whole(self, collective: Collective) -> bool {
-        let token = matches!(collective, Collective::Broadcast { .. } | Collective::Barrier);
-        let exchanged = matches!(self, Self::AllPairs | Self::RecursiveDoubling);
-        token || (exchanged && collective == Collective::AllReduce)
-    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Planner, Request, Slots};
+    use super::super::{Planner, Request, Slots, Source, Speeds};
     use crate::element::{DataType, ReduceOp};
     use crate::partition::SlotShape;
     use crate::schedule::{Algorithm, Collective, Ring};
@@ -132,7 +81,7 @@ mod tests {
 
     fn planner(size: u32, me: u32) -> Planner {
         let mut planner = Planner::new(Ring::natural(size), me, SLOTS, 256);
-        planner.set_speed(SPEED);
+        planner.set_speeds(Speeds::uniform(SPEED, Source::Stated));
         planner
     }
 
@@ -176,13 +125,25 @@ mod tests {
         assert_eq!(planner.choose(&all_reduce(8)), Algorithm::Ring);
     }
 
+    fn over(hosts: u32, each: u32) -> Ring {
+        // Not in order, as launchers that deal ranks out to hosts number them.
+        let ranks = |host| (0..each).map(|seat| seat * hosts + host).collect();
+        Ring::through(&(0..hosts).map(ranks).collect::<Vec<_>>()).unwrap()
+    }
+
     /// Whatever links are missing in large worlds, no algorithm is chosen that needs them.
     #[test]
     fn every_step_of_a_choice_has_its_link() {
-        for size in [3, 16, 17, 24, 32, 64] {
+        let grids = [[2, 2], [2, 9], [9, 2], [5, 4], [8, 8]].map(|[hosts, each]| over(hosts, each));
+        for ring in [3, 16, 17, 24, 32, 64].map(Ring::natural).into_iter().chain(grids) {
+            let size = ring.size();
             for me in [0, 1, size / 2, size - 1] {
-                let mut planner = planner(size, me);
-                for power in [3, 12, 20] {
+                let mut planner = Planner::new(ring.clone(), me, SLOTS, 256);
+                let far = Speed { latency: 20e-6, byte: 0.3e-9, ..SPEED };
+                planner.set_speeds(Speeds { near: SPEED, far, source: Source::Stated });
+                let forced = Algorithm::ALL.map(Some);
+                for (power, forced) in [3, 12, 20].map(|p| forced.map(|f| (p, f))).concat() {
+                    planner.force(forced);
                     let request = all_reduce(1 << power);
                     let peers = planner.peers();
                     let steps = planner.plan(&request).schedule.steps.clone();
@@ -193,5 +154,22 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn rings_within_and_between_hosts_are_chosen_where_hosts_are_far_apart() {
+        let ring = over(8, 8);
+        let chosen = |far| {
+            let choose = |me| {
+                let mut planner = Planner::new(ring.clone(), me, SLOTS, 256);
+                planner.set_speeds(Speeds { near: SPEED, far, source: Source::Stated });
+                planner.choose(&all_reduce(1 << 20))
+            };
+            assert!((1..64).all(|me| choose(me) == choose(0)));
+            choose(0)
+        };
+        let far = Speed { latency: 50e-6, step: 5e-6, ..SPEED };
+        assert_eq!(chosen(far), Algorithm::Hierarchical);
+        assert_ne!(chosen(SPEED), Algorithm::Hierarchical);
     }
 }

@@ -5,17 +5,22 @@
 //! is arithmetic, remembered for one call: training repeats a few, and small ones show it.
 
 mod choose;
+mod explain;
+mod price;
 mod request;
+mod slots;
 
 use core::ops::Range;
 
 use crate::partition::{Partition, SlotShape};
 use crate::schedule::{ALL_PAIRS, Algorithm, Collective, Op, Place, Ring, Schedule, Step};
-use crate::sim::Speed;
 pub use choose::Candidate;
+pub use explain::{Choice, Explanation};
+pub use price::{Source, Speeds};
 pub(crate) use request::digest;
 pub(crate) use request::mix;
 pub use request::{Blocks, Request, Transfer};
+pub use slots::{Slots, least_chunk};
 
 /// What to walk for a call.
 #[derive(Debug)]
@@ -28,15 +33,6 @@ pub struct Plan<'a> {
     pub partition: Partition<'a>,
     /// Equal on two ranks only if they make the same call.
     pub fingerprint: u64,
-}
-
-/// What the slots of a communicator's links are like.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Slots {
-    /// From each rank to the next on the ring.
-    pub ring: SlotShape,
-    /// Between all others; there are many of those.
-    pub other: SlotShape,
 }
 
 /// Calls that are remembered: training repeats a few.
@@ -56,6 +52,8 @@ struct Known {
 #[derive(Debug)]
 pub struct Planner {
     ring: Ring,
+    /// Its hosts and the ranks of each, where all have as many.
+    grid: Option<[u32; 2]>,
     me: u32,
     slots: Slots,
     least_chunk: usize,
@@ -64,7 +62,7 @@ pub struct Planner {
     /// Those of the user's making, by the digest of all ranks'.
     adopted: Vec<(u64, Schedule)>,
     /// What messages cost here, if that is known; all ranks have the same.
-    speed: Option<Speed>,
+    speeds: Option<Speeds>,
     /// The algorithm to take where it can be.
     forced: Option<Algorithm>,
     /// The calls made lately, and which of them was the last.
@@ -90,12 +88,13 @@ impl Planner {
             assert!(shape.capacity > shape.slices_per_round(), "links of {} slots", shape.capacity);
         }
         Self {
+            grid: ring.grid(),
             me,
             slots,
             least_chunk,
             schedules: Vec::new(),
             adopted: Vec::new(),
-            speed: None,
+            speeds: None,
             forced: None,
             calls: Vec::with_capacity(CALLS),
             last: 0,
@@ -108,17 +107,23 @@ impl Planner {
         }
     }
 
-    /// From now on the cheapest algorithm is chosen, for links of this speed. All ranks must be
+    /// From now on the cheapest algorithm is chosen, for links of these speeds. All ranks must be
     /// told the same.
-    pub fn set_speed(&mut self, speed: Speed) {
-        self.speed = Some(speed);
+    pub fn set_speeds(&mut self, speeds: Speeds) {
+        self.speeds = Some(speeds);
         self.calls.clear();
     }
 
     /// What was told so.
     #[must_use]
-    pub fn speed(&self) -> Option<Speed> {
-        self.speed
+    pub fn speeds(&self) -> Option<Speeds> {
+        self.speeds
+    }
+
+    /// The ring that its plans go by.
+    #[must_use]
+    pub fn ring(&self) -> &Ring {
+        &self.ring
     }
 
     /// From now on this algorithm is taken wherever it can make the call; `None` for the cheapest.
@@ -131,7 +136,8 @@ impl Planner {
     }
 
     /// The ranks that this one has links to and from, ascending: all, or in large worlds the
-    /// neighbours on the ring and those whose number differs by a power of two.
+    /// neighbours on the ring, those whose number differs by a power of two and, where all hosts
+    /// have as many ranks, the neighbours on the ring of the own host and on that between hosts.
     #[must_use]
     pub fn peers(&self) -> Vec<u32> {
         (0..self.ring.size()).filter(|&peer| self.is_linked(peer)).collect()
@@ -153,7 +159,21 @@ impl Planner {
                 || apart.is_power_of_two()
                 || (size - apart).is_power_of_two()
                 || ring.after(other, 1) == one
-                || ring.after(one, 1) == other)
+                || ring.after(one, 1) == other
+                || self.are_on_a_host_ring(one, other))
+    }
+
+    /// Are they neighbours within their host, or have they the same seat on neighbouring hosts?
+    fn are_on_a_host_ring(&self, one: u32, other: u32) -> bool {
+        let Some([hosts, each]) = self.grid else { return false };
+        let [one, other] = [one, other].map(|rank| self.ring.position(rank));
+        let next = |a: u32, b: u32, count| a.abs_diff(b) == 1 || a.abs_diff(b) == count - 1;
+        let [(host, seat), (its_host, its_seat)] = [one, other].map(|at| (at / each, at % each));
+        if host == its_host {
+            next(seat, its_seat, each)
+        } else {
+            seat == its_seat && next(host, its_host, hosts)
+        }
     }
 
     /// The slots of the link from one rank to another.

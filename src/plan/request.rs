@@ -27,6 +27,13 @@ impl Request {
         }
     }
 
+    /// Bytes of the longer one of a rank's input and output, among so many ranks.
+    #[must_use]
+    pub fn longest(&self, size: u32) -> usize {
+        let blocks = if self.collective.has_blocks() { size as usize } else { 1 };
+        self.count * self.element_size() * blocks
+    }
+
     /// Equal on two ranks only if all of this but the count is.
     pub(super) fn digest(&self) -> u64 {
         let (kind, root) = match self.collective {

@@ -110,6 +110,13 @@ impl Algorithm {
         }
     }
 
+    /// Is there a schedule? As [`Self::schedule`] would say, without making one.
+    #[must_use]
+    pub fn makes(self, collective: Collective, order: &Ring) -> bool {
+        let hosts = self != Self::Hierarchical || order.grid().is_some();
+        hosts && self.volume(collective, order.size()).is_some()
+    }
+
     /// The schedules of all ranks.
     #[must_use]
     pub fn schedules(self, collective: Collective, order: &Ring) -> Option<Vec<Schedule>> {
@@ -189,6 +196,28 @@ mod tests {
         }
         let error = "rings".parse::<Algorithm>().unwrap_err().to_string();
         assert!(error.starts_with("unknown algorithm `rings`: one of ring, "), "{error}");
+    }
+
+    #[test]
+    fn what_it_makes_is_known_without_making_it() {
+        let hosts = |hosts: &[u32]| {
+            let mut next = 0..;
+            let ranks = hosts.iter().map(|&ranks| next.by_ref().take(ranks as usize).collect());
+            Ring::through(&ranks.collect::<Vec<_>>()).unwrap()
+        };
+        let grids = [&[2, 2][..], &[3, 3, 3], &[1, 1, 1], &[2, 3]].map(hosts);
+        for ring in (1..=33).map(Ring::natural).chain(grids) {
+            for collective in Collective::all(ring.size().min(2)) {
+                for algorithm in Algorithm::ALL {
+                    let made = algorithm.schedule(collective, &ring, 0).is_some();
+                    assert_eq!(
+                        algorithm.makes(collective, &ring),
+                        made,
+                        "{algorithm} {collective:?}"
+                    );
+                }
+            }
+        }
     }
 
     /// Latency, a step and bytes each dominate in one, and all count in the others.

@@ -82,6 +82,25 @@ impl Collective {
         }
     }
 
+    /// The one rank that gives or gets, if there is one.
+    #[must_use]
+    pub const fn root(self) -> Option<u32> {
+        match self {
+            Self::Broadcast { root }
+            | Self::Reduce { root }
+            | Self::Gather { root }
+            | Self::Scatter { root } => Some(root),
+            _ => None,
+        }
+    }
+
+    /// Does it reduce?
+    #[must_use]
+    pub const fn reduces(self) -> bool {
+        let folds = matches!(self, Self::AllReduce | Self::ReduceScatter | Self::Reduce { .. });
+        folds || matches!(self, Self::Scan | Self::Exscan | Self::Barrier)
+    }
+
     /// The schedule of rank `me` on a ring.
     #[must_use]
     pub fn schedule(self, order: &Ring, me: u32) -> Schedule {

@@ -21,13 +21,9 @@ struct Seat<'a> {
 /// The schedule of rank `me`; `None` unless there are several hosts, of several ranks each, and of
 /// as many.
 pub(super) fn schedule(collective: Collective, order: &Ring, me: u32) -> Option<Schedule> {
-    let hosts: Vec<&[u32]> = order.hosts().collect();
-    let each = hosts.first()?.len();
-    if hosts.len() == 1 || each == 1 || hosts.iter().any(|host| host.len() != each) {
-        return None;
-    }
-    let at = hosts.iter().flat_map(|host| host.iter()).position(|&rank| rank == me)?;
-    let seat = Seat { hosts, me, host: at / each, local: at % each };
+    let [_, each] = order.grid()?;
+    let (hosts, at) = (order.hosts().collect(), order.position(me));
+    let seat = Seat { hosts, me, host: (at / each) as usize, local: (at % each) as usize };
     match collective {
         Collective::AllReduce => Some(seat.all_reduce()),
         Collective::ReduceScatter => Some(seat.reduce_scatter()),

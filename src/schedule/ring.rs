@@ -50,20 +50,36 @@ impl Ring {
         Self { order: ranks(), position: ranks(), hosts: vec![size] }
     }
 
-    /// Are its ranks on more hosts than one?
-    #[must_use]
-    pub fn spans_hosts(&self) -> bool {
-        self.hosts.len() > 1
-    }
-
-    /// The ranks of each host.
-    pub(super) fn hosts(&self) -> impl Iterator<Item = &[u32]> {
+    /// The ranks of each host, in the order of the ring.
+    pub fn hosts(&self) -> impl Iterator<Item = &[u32]> {
         let mut rest = &self.order[..];
         self.hosts.iter().map(move |&count| {
             let (host, others) = rest.split_at(count as usize);
             rest = others;
             host
         })
+    }
+
+    /// How many hosts, and how many ranks each has; `None` unless there are several hosts, of several
+    /// ranks each, and of as many.
+    #[must_use]
+    pub fn grid(&self) -> Option<[u32; 2]> {
+        let each = *self.hosts.first()?;
+        let several = self.hosts.len() > 1 && each > 1;
+        let equal = self.hosts.iter().all(|&ranks| ranks == each);
+        (several && equal).then_some([self.hosts.len() as u32, each])
+    }
+
+    /// How many of its links lead from one host to another.
+    #[must_use]
+    pub fn crossings(&self) -> u32 {
+        if self.hosts.len() == 1 { 0 } else { self.hosts.len() as u32 }
+    }
+
+    /// Where a rank stands on it, from 0.
+    #[must_use]
+    pub fn position(&self, rank: u32) -> u32 {
+        self.position[rank as usize]
     }
 
     /// How many ranks.

@@ -55,21 +55,59 @@ pub fn cost(
     speed: Speed,
 ) -> Result<f64, Violation> {
     let now = vec![0.0; schedules.len()];
-    let mut clocks = Clocks { collective, schedules, shape, speed, now };
+    let speed = |_, _| speed;
+    let mut clocks = Clocks { collective, schedules, shape, speed, now, seen: |_| {} };
     walk(schedules, shape, 0, &mut clocks)?;
     Ok(clocks.now.into_iter().fold(0.0, f64::max))
 }
 
-struct Clocks<'a> {
+/// One slice of a step in a timeline.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Span {
+    /// Whose.
+    pub rank: u32,
+    /// The step.
+    pub step: Step,
+    /// Seconds from the start of the call to its start and to its end; between them the rank is
+    /// busy with it.
+    pub time: [f64; 2],
+    /// Bytes of the slice.
+    pub bytes: usize,
+}
+
+/// What [`cost`] walks, slice by slice, over links that each have their speed: `speed(from, to)`.
+/// A step goes at the speed of the link that it sends on, or else of that it takes from.
+///
+/// # Errors
+/// As [`cost`].
+///
+/// # Panics
+/// As [`cost`].
+pub fn timeline(
+    collective: Collective,
+    schedules: &[Schedule],
+    shape: &Shape<'_>,
+    speed: impl Fn(u32, u32) -> Speed,
+) -> Result<Vec<Span>, Violation> {
+    let now = vec![0.0; schedules.len()];
+    let mut spans = Vec::new();
+    let seen = |span| spans.push(span);
+    walk(schedules, shape, 0, &mut Clocks { collective, schedules, shape, speed, now, seen })?;
+    Ok(spans)
+}
+
+struct Clocks<'a, Links, Seen> {
     collective: Collective,
     schedules: &'a [Schedule],
     shape: &'a Shape<'a>,
-    speed: Speed,
+    speed: Links,
     /// The time at each rank.
     now: Vec<f64>,
+    /// Is told of every slice.
+    seen: Seen,
 }
 
-impl Work for Clocks<'_> {
+impl<Links: Fn(u32, u32) -> Speed, Seen: FnMut(Span)> Work for Clocks<'_, Links, Seen> {
     /// Since when the slot can be seen to be full (by the receiver) or empty (by the sender).
     type Slot = f64;
 
@@ -88,21 +126,27 @@ impl Work for Clocks<'_> {
         let like = self.schedules[rank as usize].like(step.src);
         let bytes = self.shape.bytes(rank, at.round, like, at.slice);
         let seconds = if step.op.reduces() { Speed::folded } else { Speed::moved };
+        let [takes, gives] = [(step.from, rank), (rank, step.to)].map(|(a, b)| (self.speed)(a, b));
+        let speed = if step.op.sends() { gives } else { takes };
         let now = &mut self.now[rank as usize];
         for slot in [&incoming, &outgoing].into_iter().flatten() {
             *now = now.max(**slot);
         }
-        *now += seconds(&self.speed, bytes as f64);
-        for slot in [incoming, outgoing].into_iter().flatten() {
-            *slot = *now + self.speed.latency;
+        let start = *now;
+        *now += seconds(&speed, bytes as f64);
+        for (slot, link) in [(incoming, takes), (outgoing, gives)] {
+            if let Some(slot) = slot {
+                *slot = *now + link.latency;
+            }
         }
+        (self.seen)(Span { rank, step: *step, time: [start, *now], bytes });
         Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Shape, Speed, Violation, cost};
+    use super::{Shape, Span, Speed, Violation, cost, timeline};
     use crate::partition::{Partition, SlotShape};
     use crate::schedule::Collective;
     use crate::schedule::Ring;
@@ -188,5 +232,26 @@ mod tests {
         let shape = [partition];
         let cost = cost(Collective::AllReduce, &schedules, &Shape::of(&shape, 4), SPEED);
         assert!(matches!(cost, Err(Violation::Stuck(_))));
+    }
+
+    /// A timeline ends when the cost says, nobody does two things at once, and slow links show.
+    #[test]
+    fn a_timeline_is_the_walk_of_the_cost() {
+        let schedules = Collective::AllReduce.schedules(&Ring::natural(6));
+        let partition = [Partition::exact(1 << 16, 1, SlotShape { bytes: 1 << 16, capacity: 2 })];
+        let shape = Shape::of(&partition, 12);
+        let spans = timeline(Collective::AllReduce, &schedules, &shape, |_, _| SPEED).unwrap();
+        let end = |spans: &[Span]| spans.iter().map(|span| span.time[1]).fold(0.0, f64::max);
+        let walk = cost(Collective::AllReduce, &schedules, &shape, SPEED).unwrap();
+        assert!((end(&spans) - walk).abs() < 1e-15);
+        for rank in 0..6 {
+            let own: Vec<_> = spans.iter().filter(|span| span.rank == rank).collect();
+            assert_eq!(own.len(), schedules[rank as usize].steps.len());
+            assert!(own.is_sorted_by(|one, next| one.time[1] <= next.time[0]));
+        }
+        let slow = Speed { latency: 1e-3, ..SPEED };
+        let links = |from, to| if (from, to) == (2, 3) { slow } else { SPEED };
+        let spans = timeline(Collective::AllReduce, &schedules, &shape, links).unwrap();
+        assert!((2e-3..2.2e-3).contains(&end(&spans)), "{}", end(&spans));
     }
 }

@@ -10,13 +10,15 @@ mod network;
 mod prove;
 mod shape;
 mod terms;
+mod units;
 mod violation;
 
 pub use check::{Report, check};
 
-pub use cost::{Speed, cost};
+pub use cost::{Span, Speed, cost, timeline};
 pub use prove::{Proven, prove};
 pub use shape::Shape;
+pub use units::Time;
 pub use violation::{Blocked, Violation, Wants};
 
 /// Seeded numbers (xorshift64), so that every walk can be repeated.

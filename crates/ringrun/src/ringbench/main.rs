@@ -17,11 +17,11 @@ mod probe;
 mod regret;
 mod report;
 mod run;
-mod sizes;
 mod stats;
 mod table;
 mod verify;
 
+use ringrun::sizes;
 use std::process::ExitCode;
 use std::sync::Mutex;
 

@@ -189,7 +189,7 @@ pub(crate) fn read(words: Vec<OsString>) -> Result<Request, Failure> {
 }
 
 /// clap's message in our form: without "error:" before and the pointer to --help after.
-fn message(error: &clap::Error) -> String {
+pub(crate) fn message(error: &clap::Error) -> String {
     let text = error.render().to_string();
     let text = text.split("\n\nUsage:").next().unwrap_or_default();
     let text = text.split("\n\nFor more information").next().unwrap_or_default();

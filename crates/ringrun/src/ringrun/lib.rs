@@ -5,7 +5,7 @@
 //! the ranks, `job` (a pure state machine) decides what each event means, `launch` is the loop
 //! that feeds it, `output` prints whole lines, and `watch` is the process that cleans up if this
 //! one is killed. The law: when ringrun is gone, so is everything it started.
-//! A library, so that ringbench launches itself with nothing beside it.
+//! `plan` starts nothing: it says how calls would be made. A library, so that ringbench launches itself with nothing beside it.
 #![deny(unsafe_code)]
 
 mod cli;
@@ -17,10 +17,12 @@ mod input;
 mod job;
 mod launch;
 mod output;
+mod plan;
 mod proc;
 mod program;
 mod report;
 mod signals;
+pub mod sizes;
 mod spawn;
 mod spellings;
 mod sys;
@@ -36,8 +38,11 @@ pub fn main(words: Vec<OsString>) -> ExitCode {
     if let Some(job) = watch::asked_for(&words) {
         return watch::run(&job);
     }
-    let launched = cli::read(words).and_then(|request| launch::run(&request));
-    match launched {
+    let done = match words.first() {
+        Some(first) if first == "plan" => plan::run(words),
+        _ => cli::read(words).and_then(|request| launch::run(&request)),
+    };
+    match done {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
             report::say(&failure.to_string());

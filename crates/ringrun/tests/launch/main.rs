@@ -7,6 +7,7 @@ mod cleanup;
 mod endings;
 mod harness;
 mod output;
+mod plan;
 mod ranks;
 mod signals;
 mod words;

@@ -3,7 +3,9 @@
 //! are at the end what they were at the beginning.
 
 use nix::sys::signal::{Signal, raise};
-use ringreduce::{Communicator, ReduceOp, Result};
+use ringreduce::plan::Choice;
+use ringreduce::schedule::Collective;
+use ringreduce::{Communicator, DataType, ReduceOp, Result};
 
 use crate::harness::BODY;
 use crate::system::descriptors;
@@ -26,6 +28,7 @@ fn body() {
         "listens" => listens(number(1), number(2)),
         "differs" => differs(words[1], number(2)),
         "again" => again(number(1)),
+        "explains" => explains(),
         "groups" => groups(number(1)),
         "alloc" | "register" => {
             let stops = words.get(3).map(|_| number(3));
@@ -43,6 +46,21 @@ fn body() {
         nix::unistd::pause();
     }
     std::process::exit(i32::from(result.is_err()));
+}
+
+/// One call, then how calls of other sizes would be made.
+fn explains() -> Result<()> {
+    let mut comm = Communicator::from_env()?;
+    sum(&mut comm, &mut [0.0; 8])?;
+    let mut line = String::from("chose");
+    for power in [1, 8, 16, 22] {
+        let plan = comm.explain(Collective::AllReduce, 1 << power, DataType::F32)?;
+        line += &format!(" {}", plan.algorithm);
+        assert_eq!(plan.choice, Choice::Cheapest);
+    }
+    let plan = comm.explain(Collective::Scan, 1, DataType::F32)?;
+    println!("{line} {:?}", plan.speeds.unwrap().source);
+    Ok(())
 }
 
 /// One sum, checked.

@@ -15,5 +15,6 @@ mod leftovers;
 mod refused;
 mod registered;
 mod report;
+mod speeds;
 mod stopped;
 mod system;

@@ -2,7 +2,10 @@
 //! Pure.
 
 /// Bytes from `8`, `64K`, `32M`, `1G` (binary, either case, `KB` and `KiB` too).
-pub(crate) fn parse_size(text: &str) -> Result<usize, String> {
+///
+/// # Errors
+/// What was expected, for anything else.
+pub fn parse_size(text: &str) -> Result<usize, String> {
     let expected = || format!("`{text}` is no size: a whole number of bytes, or with K, M or G");
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
     let shift = match text[digits.len()..].to_ascii_uppercase().as_str() {
@@ -20,7 +23,8 @@ pub(crate) fn parse_size(text: &str) -> Result<usize, String> {
 }
 
 /// `8 B`, `64 KiB`, `1.5 MiB`.
-pub(crate) fn human(bytes: usize) -> String {
+#[must_use]
+pub fn human(bytes: usize) -> String {
     const UNITS: [&str; 4] = ["B", "KiB", "MiB", "GiB"];
     let mut value = bytes as f64;
     let mut unit = 0;
@@ -34,13 +38,15 @@ pub(crate) fn human(bytes: usize) -> String {
 
 /// How to come from one size to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub enum Step {
+    /// So many times.
     Factor(usize),
+    /// So many bytes more.
     Bytes(usize),
 }
 
 /// Every size from `min` to `max`.
-pub(crate) fn walk(min: usize, max: usize, step: Step) -> impl Iterator<Item = usize> {
+pub fn walk(min: usize, max: usize, step: Step) -> impl Iterator<Item = usize> {
     std::iter::successors(Some(min), move |&size| match step {
         Step::Factor(factor) => size.checked_mul(factor),
         Step::Bytes(bytes) => size.checked_add(bytes),

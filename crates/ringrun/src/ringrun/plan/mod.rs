@@ -1,0 +1,202 @@
+//! `ringrun plan`: how a collective would be made in a world that need not exist. Starts nothing
+//! and waits for nobody: the planner of one rank, for stated speeds.
+
+mod page;
+mod picture;
+mod speeds;
+mod table;
+mod timeline;
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+
+use clap::error::ErrorKind;
+use clap::{Args, Parser};
+use ringreduce::plan::{Explanation, Planner, Request, Slots, least_chunk};
+use ringreduce::schedule::{Collective, Ring};
+use ringreduce::{Algorithm, DataType, ReduceOp};
+
+use crate::cli::message;
+use crate::failure::Failure;
+use crate::sizes::{Step, parse_size, walk};
+
+/// Steps of one rank, at most: their list must fit into memory.
+const MOST_STEPS: u64 = 1 << 22;
+
+/// Say how a collective would be made among ranks that are not started: by which algorithm, how
+/// long it should take, and how many bytes cross a link.
+#[derive(Debug, Parser)]
+#[command(name = "ringrun plan", max_term_width = 100)]
+#[command(after_help = "Example: ringrun plan -n 4096 --hosts 512 --op all_reduce -b 8 -e 1G")]
+struct Options {
+    /// How many ranks
+    #[arg(short = 'n', long = "np", value_name = "N")]
+    ranks: NonZeroU32,
+    /// On how many hosts they are, as many on each
+    #[arg(long, value_name = "N", default_value = "1")]
+    hosts: NonZeroU32,
+    /// What is called: all_reduce, reduce_scatter, all_gather, broadcast, reduce, gather, scatter,
+    /// all_to_all, scan, exscan or barrier
+    #[arg(long, value_name = "NAME", default_value = "all_reduce", value_parser = collective)]
+    op: Collective,
+    /// The root, of a collective that has one
+    #[arg(long, value_name = "RANK", default_value = "0")]
+    root: u32,
+    /// The smallest buffer; with one block per rank, all blocks together
+    #[arg(short = 'b', long, value_name = "SIZE", default_value = "8", value_parser = parse_size)]
+    minbytes: usize,
+    /// The largest buffer
+    #[arg(short = 'e', long, value_name = "SIZE", default_value = "1G", value_parser = parse_size)]
+    maxbytes: usize,
+    /// From each size to the next
+    #[arg(short = 'f', long, value_name = "FACTOR", default_value = "2")]
+    #[arg(value_parser = clap::value_parser!(u32).range(2..))]
+    stepfactor: u32,
+    /// The type of the elements
+    #[arg(short = 'd', long, value_name = "TYPE", default_value = "float")]
+    dtype: DataType,
+    /// Take this algorithm wherever it can make the call
+    #[arg(long, value_name = "NAME")]
+    algo: Option<Algorithm>,
+    #[command(flatten)]
+    speeds: speeds::Stated,
+    #[command(flatten)]
+    files: Files,
+}
+
+#[derive(Debug, Args)]
+struct Files {
+    /// Draw the ring and the steps of calls among up to 32 ranks, on one page without scripts
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Write the table as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// A world, and how calls of several sizes are made in it.
+struct Report {
+    ring: Ring,
+    slots: Slots,
+    least_chunk: usize,
+    rows: Vec<Explanation>,
+}
+
+/// Does what `words` say, `plan` first. Help ends the process.
+///
+/// # Errors
+/// [`Failure::Usage`] for what makes no sense; if files can't be written.
+pub(crate) fn run(words: Vec<OsString>) -> Result<u8, Failure> {
+    let options = Options::try_parse_from(words).map_err(|error| match error.kind() {
+        ErrorKind::DisplayHelp => error.exit(),
+        _ => Failure::Usage(format!("plan: {}", message(&error))),
+    })?;
+    let report = options.report().map_err(|wrong| Failure::Usage(format!("plan: {wrong}")))?;
+    let print = std::io::stdout().write_all(table::text(&report).as_bytes());
+    print.map_err(Failure::system("print the plan"))?;
+    let write = |file: &Path, text: String| {
+        std::fs::write(file, text).map_err(Failure::system(format!("write {}", file.display())))
+    };
+    if let Some(file) = &options.files.json {
+        write(file, table::json(&report).map_err(Failure::system("make JSON"))?)?;
+    }
+    if let Some(file) = &options.files.html {
+        write(file, page::render(&report))?;
+    }
+    Ok(0)
+}
+
+impl Options {
+    fn report(&self) -> Result<Report, String> {
+        let (ranks, hosts) = (self.ranks.get(), self.hosts.get());
+        let Self { minbytes, maxbytes, .. } = *self;
+        if ranks % hosts != 0 {
+            return Err(format!("--hosts {hosts}: {ranks} ranks are not as many on each"));
+        }
+        if minbytes > maxbytes {
+            return Err(format!("-b {minbytes} is more than -e {maxbytes}"));
+        }
+        let collective = with_root(self.op, self.root);
+        if self.root >= ranks {
+            return Err(format!("--root {}: expected a rank below {ranks}", self.root));
+        }
+        let steps = collective.volume(ranks).most;
+        if steps > MOST_STEPS {
+            let name = collective.name();
+            return Err(format!("{name} takes each of {ranks} ranks {steps} steps: too many"));
+        }
+        let each = ranks / hosts;
+        let own = |host| (host * each..(host + 1) * each).collect();
+        let ring = Ring::through(&(0..hosts).map(own).collect::<Vec<_>>());
+        let ring = ring.ok_or("the hosts' ranks overlap")?;
+        let slots = Slots::of(hosts > 1, ranks as usize);
+        let least_chunk = least_chunk(hosts > 1, 1);
+        let mut planner = Planner::new(ring.clone(), 0, slots, least_chunk);
+        planner.set_speeds(self.speeds.speeds(hosts > 1));
+        planner.force(self.algo);
+        let sizes = walk(minbytes, maxbytes, Step::Factor(self.stepfactor as usize));
+        let sizes = sizes.take_while(|_| collective != Collective::Barrier).collect::<Vec<_>>();
+        let sizes = if sizes.is_empty() { vec![1] } else { sizes };
+        let op = collective.reduces().then(|| ReduceOp::Sum.into());
+        let mut rows = Vec::<Explanation>::new();
+        for bytes in sizes {
+            let blocks = if collective.has_blocks() { ranks as usize } else { 1 };
+            let count = (bytes / self.dtype.size() / blocks).max(1);
+            let request = Request { collective, count, dtype: self.dtype, op };
+            if rows.last().is_none_or(|row| row.request != request) {
+                rows.push(planner.explain(&request));
+            }
+        }
+        Ok(Report { ring, slots, least_chunk, rows })
+    }
+}
+
+fn collective(name: &str) -> Result<Collective, String> {
+    let all = Collective::all(1);
+    let names = || all.iter().map(|one| one.name()).collect::<Vec<_>>().join(", ");
+    let found = all.iter().find(|one| one.name() == name);
+    found.copied().ok_or_else(|| format!("expected one of {}", names()))
+}
+
+fn with_root(collective: Collective, root: u32) -> Collective {
+    match collective {
+        Collective::Broadcast { .. } => Collective::Broadcast { root },
+        Collective::Reduce { .. } => Collective::Reduce { root },
+        Collective::Gather { .. } => Collective::Gather { root },
+        Collective::Scatter { .. } => Collective::Scatter { root },
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub(super) fn report(line: &str) -> Result<Report, String> {
+        let words = ["plan"].into_iter().chain(line.split_whitespace());
+        Options::try_parse_from(words).map_err(|error| error.to_string())?.report()
+    }
+
+    #[test]
+    fn the_options_are_well_formed() {
+        <Options as clap::CommandFactory>::command().debug_assert();
+    }
+
+    #[test]
+    fn sizes_of_less_than_an_element_each_are_one_element_once() {
+        let rows = report("-n 8 --op all_gather -b 8 -e 64").map(|report| report.rows).unwrap();
+        let counts: Vec<_> = rows.iter().map(|row| row.request.count).collect();
+        assert_eq!(counts, [1, 2]);
+        assert_eq!(report("-n 8 --op barrier").map(|report| report.rows.len()), Ok(1));
+    }
+
+    #[test]
+    fn thousands_of_ranks_are_planned() {
+        for op in Collective::all(1) {
+            let done = report(&format!("-n 65536 --hosts 8192 --op {} -e 8", op.name()));
+            assert_eq!(done.is_err(), op == Collective::AllToAll, "{op:?}");
+        }
+    }
+}

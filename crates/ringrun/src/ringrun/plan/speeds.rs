@@ -1,0 +1,103 @@
+//! Speeds in units that people use, and what is taken where nobody says. Pure.
+
+use clap::Args;
+use ringreduce::plan::{Source, Speeds};
+use ringreduce::sim::Speed;
+
+/// How fast links are. The defaults are those of common machines, not of this one.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Speeds (ns, us, ms, s; MB/s, GB/s, Gbit/s)")]
+pub(super) struct Stated {
+    /// From a message's end to the peer's seeing it, between hosts
+    #[arg(long, value_name = "TIME", default_value = "20us", value_parser = time)]
+    latency: f64,
+    /// What a rank moves between hosts
+    #[arg(long, value_name = "RATE", default_value = "3GB/s", value_parser = rate)]
+    bandwidth: f64,
+    /// What a message costs its rank, between hosts
+    #[arg(long, value_name = "TIME", default_value = "2us", value_parser = time)]
+    step: f64,
+    /// The latency within a host
+    #[arg(long, value_name = "TIME", default_value = "300ns", value_parser = time)]
+    host_latency: f64,
+    /// What a rank moves within a host
+    #[arg(long, value_name = "RATE", default_value = "10GB/s", value_parser = rate)]
+    host_bandwidth: f64,
+    /// What a message costs its rank, within a host
+    #[arg(long, value_name = "TIME", default_value = "100ns", value_parser = time)]
+    host_step: f64,
+    /// What a rank reduces
+    #[arg(long, value_name = "RATE", default_value = "20GB/s", value_parser = rate)]
+    reduce: f64,
+}
+
+impl Stated {
+    /// For a world on several hosts, or on one.
+    pub(super) fn speeds(&self, several: bool) -> Speeds {
+        let reduce = self.reduce;
+        let near = Speed {
+            latency: self.host_latency,
+            step: self.host_step,
+            byte: self.host_bandwidth,
+            reduce,
+        };
+        let far = Speed { latency: self.latency, step: self.step, byte: self.bandwidth, reduce };
+        let far = if several { far } else { near };
+        Speeds { near, far, source: Source::Stated }
+    }
+}
+
+/// A number, and what follows it.
+fn number(text: &str) -> Option<(f64, &str)> {
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    let number = number.parse().ok().filter(|number: &f64| number.is_finite())?;
+    Some((number, unit.trim_start()))
+}
+
+/// Seconds.
+fn time(text: &str) -> Result<f64, String> {
+    let scale = |unit| match unit {
+        "ns" => Some(1e-9),
+        "us" | "µs" => Some(1e-6),
+        "ms" => Some(1e-3),
+        "s" => Some(1.0),
+        _ => None,
+    };
+    let seconds = number(text).and_then(|(number, unit)| Some(number * scale(unit)?));
+    seconds.ok_or_else(|| "expected a time, such as 300ns, 2.5us or 1ms".into())
+}
+
+/// Seconds per byte.
+fn rate(text: &str) -> Result<f64, String> {
+    let scale = |unit| match unit {
+        "MB/s" => Some(1e6),
+        "GB/s" => Some(1e9),
+        "TB/s" => Some(1e12),
+        "Mbit/s" => Some(1e6 / 8.0),
+        "Gbit/s" => Some(1e9 / 8.0),
+        _ => None,
+    };
+    let bytes = number(text).and_then(|(number, unit)| Some(number * scale(unit)?));
+    let seconds = bytes.filter(|&bytes| bytes > 0.0).map(f64::recip);
+    seconds.ok_or_else(|| "expected a rate above 0, such as 12.5GB/s or 100Gbit/s".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{rate, time};
+
+    #[test]
+    fn units_are_those_of_data_sheets() {
+        let close = |got: Result<f64, String>, want: f64| (got.unwrap() / want - 1.0).abs() < 1e-12;
+        assert!(close(time("300ns"), 3e-7) && close(time("2.5 us"), 2.5e-6));
+        assert!(close(rate("100Gbit/s"), 0.08e-9) && close(rate("10GB/s"), 0.1e-9));
+        assert_eq!(time("0s"), Ok(0.0));
+        for wrong in ["", "5", "us", "-1us", "1h", "1..2us", "nan us"] {
+            assert!(time(wrong).is_err(), "{wrong}");
+        }
+        for wrong in ["0GB/s", "10", "10Gb/s", "-1GB/s", "GB/s"] {
+            assert!(rate(wrong).is_err(), "{wrong}");
+        }
+    }
+}

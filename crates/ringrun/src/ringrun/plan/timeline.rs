@@ -1,0 +1,105 @@
+//! The steps of one call over time: a line for each rank, a bar for each slice. From the
+//! simulator's walk. Pure: text.
+
+use std::fmt::Write;
+
+use ringreduce::plan::{Explanation, Planner};
+use ringreduce::schedule::{Op, Step};
+use ringreduce::sim::{Shape, Span, Time, timeline};
+
+use super::Report;
+
+/// Ranks that are drawn, and bars, at most.
+const RANKS: u32 = 32;
+const BARS: usize = 20_000;
+const WIDTH: f64 = 860.0;
+const LINE: f64 = 16.0;
+const LEFT: f64 = 50.0;
+
+/// The picture of a row's call, or why there is none.
+pub(super) fn draw(report: &Report, row: &Explanation) -> Result<String, String> {
+    if row.size > RANKS {
+        return Err(format!("timelines are drawn for at most {RANKS} ranks"));
+    }
+    let spans = walk(report, row).ok_or("there is nothing to draw")?;
+    if spans.len() > BARS {
+        return Err(format!("{} steps are too many to draw", spans.len()));
+    }
+    let end = spans.iter().map(|span| span.time[1]).fold(0.0, f64::max);
+    if end <= 0.0 {
+        return Err("nothing takes any time".into());
+    }
+    let height = LINE * f64::from(row.size) + 24.0;
+    let mut out = format!(
+        "<svg viewBox=\"0 0 {} {height}\" role=\"img\" aria-label=\"timeline\">\n",
+        WIDTH + LEFT
+    );
+    for rank in 0..row.size {
+        let y = LINE * f64::from(rank) + 12.0;
+        let _ = writeln!(out, "<text x=\"0\" y=\"{y}\">rank {rank}</text>");
+    }
+    for Span { rank, step, time: [from, to], bytes } in spans {
+        let (x, y) = (LEFT + WIDTH * from / end, LINE * f64::from(rank) + 2.0);
+        let width = (WIDTH * (to - from) / end).max(0.5);
+        let _ = writeln!(
+            out,
+            "<rect class=\"{}\" x=\"{x:.2}\" y=\"{y}\" width=\"{width:.2}\" height=\"12\"><title>\
+             {}: {bytes} bytes, {} to {}</title></rect>",
+            class(step.op),
+            words(&step),
+            Time(from),
+            Time(to)
+        );
+    }
+    let y = height - 6.0;
+    let _ = writeln!(out, "<text x=\"{LEFT}\" y=\"{y}\">0</text>");
+    let _ = writeln!(
+        out,
+        "<text x=\"{}\" y=\"{y}\" text-anchor=\"end\">{}</text>\n</svg>",
+        LEFT + WIDTH,
+        Time(end)
+    );
+    Ok(out)
+}
+
+fn walk(report: &Report, row: &Explanation) -> Option<Vec<Span>> {
+    let (ring, speeds) = (&report.ring, row.speeds?);
+    let mut planner = Planner::new(ring.clone(), 0, report.slots, report.least_chunk);
+    planner.set_speeds(speeds);
+    planner.force(Some(row.algorithm));
+    let slots = planner.least_slots();
+    let plan = planner.plan(&row.request);
+    let collective = row.request.collective;
+    let schedules = row.algorithm.schedules(collective, ring)?;
+    let partition = [plan.partition];
+    let each = row.size / row.hosts;
+    let host = |rank| ring.position(rank) / each;
+    let speed = |from, to| if host(from) == host(to) { speeds.near } else { speeds.far };
+    timeline(collective, &schedules, &Shape::of(&partition, slots.capacity), speed).ok()
+}
+
+fn class(op: Op) -> &'static str {
+    match (op.reduces(), op.receives(), op.sends()) {
+        (true, ..) => "reduce",
+        (false, true, true) => "pass",
+        (false, true, false) => "recv",
+        (false, false, true) => "send",
+        (false, false, false) => "copy",
+    }
+}
+
+/// What the colours mean.
+pub(super) const LEGEND: &str = "<p class=\"legend\"><i class=\"send\"></i> send \
+    <i class=\"reduce\"></i> receive and reduce <i class=\"pass\"></i> pass on \
+    <i class=\"recv\"></i> receive <i class=\"copy\"></i> copy</p>\n";
+
+fn words(step: &Step) -> String {
+    let mut words = format!("{:?}", step.op);
+    if step.op.receives() {
+        let _ = write!(words, " from {}", step.from);
+    }
+    if step.op.sends() {
+        let _ = write!(words, " to {}", step.to);
+    }
+    words
+}

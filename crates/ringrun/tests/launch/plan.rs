@@ -1,0 +1,89 @@
+//! `ringrun plan`: what it prints and writes, and what it refuses. It starts nothing.
+
+use crate::harness::{Ran, run};
+
+fn plan(options: &str) -> Ran {
+    run(&["plan"].into_iter().chain(options.split_whitespace()).collect::<Vec<_>>())
+}
+
+/// The table's lines, without its header.
+fn rows(ran: &Ran) -> Vec<String> {
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    let text = ran.text();
+    let table = text.lines().skip_while(|line| !line.contains("algorithm")).skip(1);
+    table.map(str::to_owned).collect()
+}
+
+#[test]
+fn says_how_calls_of_all_sizes_are_made() {
+    let ran = plan("-n 4096 --hosts 512 --op all_reduce -b 8 -e 1G");
+    let rows = rows(&ran);
+    assert_eq!(rows.len(), 28);
+    assert!(rows[0].contains("8 B") && rows[27].contains("1 GiB"), "{rows:?}");
+    assert!(!rows[0].contains(" ring "), "{}", rows[0]);
+    assert!(rows.iter().all(|row| row.contains("cheapest; then")), "{rows:?}");
+    assert!(ran.text().contains("4096 ranks on 512 hosts"), "{}", ran.text());
+}
+
+#[test]
+fn goes_by_the_speeds_that_it_is_told() {
+    let chosen = |speeds: &str| {
+        let row = rows(&plan(&format!("-n 16 -b 1M -e 1M --host-latency {speeds}")))[0].clone();
+        row.split_whitespace().nth(2).unwrap().to_owned()
+    };
+    assert_eq!(chosen("0us --host-step 0us --host-bandwidth 1MB/s"), "ring");
+    assert_ne!(chosen("1s"), "ring");
+    let forced = rows(&plan("-n 16 -b 8 -e 8 --algo ring"));
+    assert!(forced[0].contains(" ring ") && forced[0].contains("asked for"), "{forced:?}");
+}
+
+#[test]
+fn writes_a_page_and_json() {
+    let folder = tempfile::tempdir().unwrap();
+    let [page, json] = ["plan.html", "plan.json"].map(|name| folder.path().join(name));
+    let files = format!("--html {} --json {}", page.display(), json.display());
+    let ran = plan(&format!("-n 8 --hosts 2 -b 64 -e 64K -f 32 {files}"));
+    assert_eq!(rows(&ran).len(), 3);
+    let page = std::fs::read_to_string(page).unwrap();
+    for part in ["class=\"ring\"", "class=\"far\"", "rank 7", "class=\"reduce\"", "</html>"] {
+        assert!(page.contains(part), "{part}");
+    }
+    assert!(!page.contains("<script") && !page.contains("http"), "it needs something else");
+    let json: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(json).unwrap()).unwrap();
+    assert_eq!((&json["ranks"], &json["rows"][2]["bytes"]), (&8.into(), &65_536.into()));
+    assert!(json["rows"][0]["seconds"].as_f64().unwrap() > 0.0);
+    // Nobody can look at thousands of lines; the page says so.
+    let large = folder.path().join("large.html");
+    plan(&format!("-n 4096 --hosts 512 -b 8 -e 8 --html {}", large.display()));
+    let large = std::fs::read_to_string(large).unwrap();
+    assert!(large.contains("h0-7") && large.contains("at most 32 ranks"), "{}", large.len());
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_by_name() {
+    for (options, named) in [
+        ("", "--np"),
+        ("-n 0", "-n"),
+        ("-n 8 --hosts 3", "--hosts 3"),
+        ("-n 8 --hosts 0", "--hosts"),
+        ("-n 4 --op sum", "all_reduce, reduce_scatter"),
+        ("-n 4 -b 1M -e 1K", "-b 1048576"),
+        ("-n 4 -f 1", "--stepfactor"),
+        ("-n 4 -b x", "--minbytes"),
+        ("-n 4 --dtype floaty", "floaty"),
+        ("-n 4 --algo rings", "rings"),
+        ("-n 4 --latency 20", "--latency"),
+        ("-n 4 --bandwidth 0GB/s", "--bandwidth"),
+        ("-n 4 --op broadcast --root 4", "--root 4"),
+        ("-n 9999 --op all_to_all", "all_to_all"),
+        ("-n 4 --nonsense", "--nonsense"),
+        ("-n 4 program", "program"),
+    ] {
+        let ran = plan(options);
+        assert_eq!(ran.code, 2, "{options}: {}", ran.err);
+        assert!(ran.out.is_empty() && ran.err.contains(named), "{options}: {}", ran.err);
+    }
+    let ran = plan("-n 4 -e 8 --html /nowhere/plan.html");
+    assert!(ran.code == 1 && ran.err.contains("/nowhere/plan.html"), "{}", ran.err);
+}

@@ -1,0 +1,104 @@
+//! Speeds that ranks measured or remember: whatever each of them has, all choose as rank 0 does.
+
+use std::cell::Cell;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+
+use crate::harness::{Ended, Job, PATIENCE, all_end};
+
+const RANKS: usize = 3;
+
+/// Ranks with a cache folder each.
+struct World(TempDir);
+
+impl World {
+    fn new() -> Self {
+        Self(TempDir::new().unwrap())
+    }
+
+    fn folder(&self, rank: usize) -> PathBuf {
+        self.0.path().join(rank.to_string())
+    }
+
+    /// What each rank says of its choices and the speeds' source; what rank 0 warned of.
+    fn choices(&self) -> (Vec<String>, String) {
+        let next = Cell::new(0);
+        let job = Job::new();
+        let ranks = job.world_with(RANKS, "shm", "explains", |command| {
+            command.env("RINGREDUCE_CACHE", self.folder(next.replace(next.get() + 1)));
+        });
+        let ended = all_end(ranks, PATIENCE);
+        job.left_nothing();
+        let chose = |rank: &Ended| {
+            assert_eq!(rank.code, 0, "{rank:?}");
+            let line = rank.out.lines().find(|line| line.starts_with("chose"));
+            line.unwrap_or_else(|| panic!("{rank:?}")).to_owned()
+        };
+        assert!(ended[1..].iter().all(|rank| rank.err.is_empty()), "{ended:?}");
+        (ended.iter().map(chose).collect(), ended[0].err.clone())
+    }
+
+    /// The one file that rank 0 remembers by.
+    fn file(&self) -> PathBuf {
+        let mut files = fs::read_dir(self.folder(0)).unwrap();
+        let file = files.next().unwrap().unwrap().path();
+        assert!(files.next().is_none() && (1..RANKS).all(|rank| !self.folder(rank).exists()));
+        file
+    }
+}
+
+fn lines(file: &Path) -> Vec<String> {
+    fs::read_to_string(file).unwrap().lines().map(str::to_owned).collect()
+}
+
+/// The file as it is, with these figures: latency, step, byte and reduce.
+fn saying(file: &Path, figures: &str) -> String {
+    let head = lines(file);
+    format!("{}\n{}\n{figures}\n{figures}\n", head[0], head[1])
+}
+
+#[test]
+fn all_choose_as_rank_0_does_whatever_they_remember() {
+    let world = World::new();
+    let (measured, said) = world.choices();
+    assert!(said.is_empty(), "{said}");
+    assert!(measured.iter().all(|line| *line == measured[0] && line.ends_with("Measured")));
+    let file = world.file();
+    let (slow_bytes, slow_hops) =
+        (saying(&file, "1e-9 1e-9 1e-3 1e-3"), saying(&file, "1e-1 1e-9 1e-13 0e0"));
+    let remembered = |own: &str, theirs: &str| {
+        let name = file.file_name().unwrap();
+        for rank in 0..RANKS {
+            fs::create_dir_all(world.folder(rank)).unwrap();
+            fs::write(world.folder(rank).join(name), if rank == 0 { own } else { theirs }).unwrap();
+        }
+        let (choices, said) = world.choices();
+        assert!(said.is_empty(), "{said}");
+        assert!(choices.iter().all(|line| *line == choices[0]), "{choices:?}");
+        choices[0].clone()
+    };
+    let few_bytes = remembered(&slow_bytes, &slow_hops);
+    let few_hops = remembered(&slow_hops, &slow_bytes);
+    assert!(few_bytes.ends_with("ring Remembered"), "{few_bytes}");
+    assert!(!few_hops.contains(" ring"), "{few_hops}");
+}
+
+#[test]
+fn what_is_not_this_machines_is_ignored_with_a_warning() {
+    let world = World::new();
+    world.choices();
+    let file = world.file();
+    let good = lines(&file);
+    let foreign = format!("{}\nanother machine\n{}\n{}\n", good[0], good[2], good[3]);
+    let old = format!("ringreduce speeds 1\n{}\n{}\n", good[1], good[2]);
+    let wrong = [b"\xff\xfe".to_vec(), Vec::new(), foreign.into(), old.into()];
+    for contents in wrong.into_iter().chain([saying(&file, "nan 1 -1 0").into()]) {
+        fs::write(&file, &contents).unwrap();
+        let (choices, said) = world.choices();
+        assert!(said.contains("ignored") && said.contains(file.to_str().unwrap()), "{said}");
+        assert!(choices.iter().all(|line| line.ends_with("Measured")), "{choices:?}");
+        assert_eq!(lines(&file)[..2], good[..2], "it was not written anew");
+    }
+}

@@ -1,0 +1,145 @@
+//! What is remembered of measured speeds: within the process for thread ranks, else in a file of
+//! the user's cache folder, of a version and for a machine. May touch: as `comm`. Law: what is not
+//! ours, or not whole, is ignored with a warning.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{LazyLock, Mutex, PoisonError};
+use std::{fs, io};
+
+use super::{Origin, Seat};
+use crate::config::warn;
+use crate::plan::{Source, Speeds, digest};
+use crate::sim::Speed;
+use crate::sync::cpus;
+
+/// The first words of a remembered file; another layout gets another number.
+const VERSION: &str = "ringreduce speeds 2";
+
+/// What thread ranks of this process remember.
+static REMEMBERED: LazyLock<Mutex<BTreeMap<String, Figures>>> = LazyLock::new(Mutex::default);
+
+/// Latency, step, byte and reduce of the links within hosts, then of those between them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Figures(pub(super) [[f64; 4]; 2]);
+
+impl Figures {
+    /// As the planner takes them.
+    pub(super) fn speeds(self, source: Source) -> Speeds {
+        let [near, far] =
+            self.0.map(|[latency, step, byte, reduce]| Speed { latency, step, byte, reduce });
+        Speeds { near, far, source }
+    }
+}
+
+/// Where figures are remembered: in this process for its threads, else in the user's cache.
+pub(super) struct Memory {
+    /// What the figures hold for.
+    machine: String,
+    /// A file of its own for each; `None` within the process.
+    file: Option<PathBuf>,
+    threads: bool,
+}
+
+impl Memory {
+    pub(super) fn of(seat: &Seat) -> Self {
+        let (n, kinds) = (seat.peers.len(), seat.transports.join("+"));
+        let (local, cpus, model) = (seat.local_size, cpus(), cpu_model());
+        let machine = format!("{n} ranks, {local} here, {cpus} cpus, {kinds}, {model}");
+        let name = format!("speeds-{:016x}", digest(machine.as_bytes()));
+        let (file, threads) = match &seat.origin {
+            Origin::Processes(meeting) => {
+                (meeting.config().cache.as_ref().map(|folder| folder.join(name)), false)
+            }
+            Origin::Threads(_) => (None, true),
+        };
+        Self { machine, file, threads }
+    }
+
+    pub(super) fn recall(&self) -> Option<Figures> {
+        if self.threads {
+            let all = REMEMBERED.lock().unwrap_or_else(PoisonError::into_inner);
+            return all.get(&self.machine).copied();
+        }
+        let file = self.file.as_deref()?;
+        let text = match fs::read_to_string(file) {
+            Ok(text) => text,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return None,
+            Err(e) => {
+                warn(&format!("{} can't be read and is ignored: {e}", file.display()));
+                return None;
+            }
+        };
+        let found = parse(&text, &self.machine);
+        if found.is_none() {
+            let file = file.display();
+            warn(&format!("{file} is no file of this machine's speeds and is ignored"));
+        }
+        found
+    }
+
+    pub(super) fn keep(&self, speed: Figures) {
+        if self.threads {
+            let mut all = REMEMBERED.lock().unwrap_or_else(PoisonError::into_inner);
+            all.insert(self.machine.clone(), speed);
+        } else if let Some(file) = &self.file
+            && let Err(e) = write(file, &text(speed, &self.machine))
+        {
+            warn(&format!("measured speeds can't be kept in {}: {e}", file.display()));
+        }
+    }
+}
+
+fn text(Figures(figures): Figures, machine: &str) -> String {
+    let line = |[latency, step, byte, reduce]: [f64; 4]| {
+        format!("{latency:e} {step:e} {byte:e} {reduce:e}\n")
+    };
+    format!("{VERSION}\n{machine}\n{}", figures.map(line).concat())
+}
+
+fn parse(text: &str, machine: &str) -> Option<Figures> {
+    let [version, of, near, far] = *text.lines().collect::<Vec<_>>() else { return None };
+    let four = |line: &str| -> Option<[f64; 4]> {
+        let numbers: Vec<f64> = line.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;
+        let sane = numbers.iter().all(|number| (0.0..1.0).contains(number));
+        numbers.try_into().ok().filter(|_| sane)
+    };
+    let ours = version == VERSION && of == machine && text.ends_with('\n');
+    ours.then_some(Figures([four(near)?, four(far)?]))
+}
+
+/// Whole or not at all, whoever else writes.
+fn write(file: &Path, text: &str) -> io::Result<()> {
+    let folder = file.parent().unwrap_or(Path::new("."));
+    fs::create_dir_all(folder)?;
+    let draft = file.with_extension(std::process::id().to_string());
+    fs::write(&draft, text)?;
+    fs::rename(&draft, file)
+}
+
+fn cpu_model() -> String {
+    let all = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let line = all.lines().find(|line| line.starts_with("model name"));
+    line.and_then(|line| line.split(": ").nth(1)).unwrap_or("some cpu").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Figures, parse, text};
+
+    #[test]
+    fn what_is_kept_is_read_back_and_nothing_else() {
+        let speed = Figures([[1e-6, 2.5e-7, 1e-10, 0.0], [2e-5, 1e-6, 3e-10, 0.0]]);
+        let kept = text(speed, "4 ranks");
+        assert_eq!(parse(&kept, "4 ranks"), Some(speed));
+        assert_eq!(parse(&kept, "5 ranks"), None);
+        let cut = &kept[..kept.len() - 6];
+        for wrong in
+            ["", "\n\n\n", cut, &kept.replace("speeds 2", "speeds 1"), &kept.replace('1', "x")]
+        {
+            assert_eq!(parse(wrong, "4 ranks"), None, "{wrong}");
+        }
+        let negative = kept.replace("2.5e-7", "-1");
+        assert_eq!(parse(&negative, "4 ranks"), None);
+    }
+}

@@ -1,0 +1,262 @@
+//! What a plan is and why, for people: the algorithm, what the others would cost, and what goes
+//! over which link. May touch: schedule. Pure. Law: it explains the plan that the call takes.
+
+use core::fmt;
+
+use super::{Candidate, Planner, Request, Source, Speeds};
+use crate::schedule::{Algorithm, Place};
+use crate::sim::Time;
+
+/// Why an algorithm makes a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// It was asked for.
+    Forced,
+    /// No other one can.
+    Only,
+    /// It is the cheapest of those whose cost is known.
+    Cheapest,
+    /// No speeds are known yet; the first collective finds out, and may be made another way.
+    Unmeasured,
+}
+
+/// How a rank makes a call, and why so.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Explanation {
+    /// The call.
+    pub request: Request,
+    /// The rank.
+    pub rank: u32,
+    /// How many ranks.
+    pub size: u32,
+    /// How many hosts they are on.
+    pub hosts: u32,
+    /// The algorithm that makes it.
+    pub algorithm: Algorithm,
+    /// Why that one.
+    pub choice: Choice,
+    /// All that could make it, the chosen one too.
+    pub candidates: Vec<Candidate>,
+    /// The speeds that they are priced by.
+    pub speeds: Option<Speeds>,
+    /// What the rank's links run over.
+    pub transports: Vec<&'static str>,
+    /// Into how many chunks the buffer is cut.
+    pub chunks: u32,
+    /// In how many rounds they are walked.
+    pub rounds: usize,
+    /// Slices of a chunk in one round, at most.
+    pub slices: usize,
+    /// Bytes of a slice, at most.
+    pub slice: usize,
+    /// Messages that follow each other, if there is a closed form.
+    pub hops: Option<f64>,
+    /// To whom the rank sends, ascending, and bytes.
+    pub links: Vec<(u32, u64)>,
+    /// Seconds that it should take, if there is a closed form and speeds are known.
+    pub seconds: Option<f64>,
+}
+
+impl Explanation {
+    /// Bytes that the rank sends.
+    #[must_use]
+    pub fn sent(&self) -> u64 {
+        self.links.iter().map(|(_, bytes)| bytes).sum()
+    }
+
+    /// Bytes that it sends over the link that has most.
+    #[must_use]
+    pub fn busiest(&self) -> u64 {
+        self.links.iter().map(|&(_, bytes)| bytes).max().unwrap_or(0)
+    }
+
+    /// The next best candidate, if it has a price.
+    #[must_use]
+    pub fn next_best(&self) -> Option<(Algorithm, f64)> {
+        let others = self.candidates.iter().filter(|other| other.algorithm != self.algorithm);
+        let priced = others.filter_map(|other| Some((other.algorithm, other.seconds?)));
+        priced.min_by(|(_, one), (_, other)| one.total_cmp(other))
+    }
+
+    /// Why this algorithm, in a few words.
+    #[must_use]
+    pub fn why(&self) -> String {
+        match (self.choice, self.next_best()) {
+            (Choice::Forced, Some((other, seconds))) => {
+                format!("asked for; {other} {}", Time(seconds))
+            }
+            (Choice::Forced, None) => "asked for".into(),
+            (Choice::Only, _) => "no other one makes this call here".into(),
+            (Choice::Unmeasured, _) => "nothing is measured before the first collective".into(),
+            (Choice::Cheapest, Some((other, seconds))) => {
+                format!("cheapest; then {other} {}", Time(seconds))
+            }
+            (Choice::Cheapest, None) => "the others have no known cost".into(),
+        }
+    }
+}
+
+impl Planner {
+    /// How a call is made, and why so.
+    pub fn explain(&mut self, request: &Request) -> Explanation {
+        let candidates: Vec<_> = self.candidates(request).collect();
+        let (speeds, forced, rank) = (self.speeds, self.forced, self.me);
+        let (size, hosts) = (self.ring.size(), self.ring.hosts().count() as u32);
+        let plan = self.plan(request);
+        let (algorithm, schedule, partition) = (plan.algorithm, plan.schedule, plan.partition);
+        let mut links = std::collections::BTreeMap::new();
+        for step in schedule.steps.iter().filter(|step| step.op.sends()) {
+            *links.entry(step.to).or_insert(0) += partition.bytes(step.src) as u64;
+        }
+        let chunks = schedule.input.max(schedule.output);
+        let longest = partition.bytes(Place::input(0)).max(partition.bytes(Place::output(0)));
+        let (rounds, slices) = (partition.rounds(), partition.slices_per_round());
+        let choice = match (forced, speeds) {
+            (Some(asked), _) if asked == algorithm => Choice::Forced,
+            _ if candidates.len() == 1 => Choice::Only,
+            (_, None) => Choice::Unmeasured,
+            (_, Some(_)) => Choice::Cheapest,
+        };
+        let made = candidates.iter().find(|candidate| candidate.algorithm == algorithm);
+        Explanation {
+            request: *request,
+            rank,
+            size,
+            hosts,
+            algorithm,
+            choice,
+            seconds: made.and_then(|made| made.seconds),
+            speeds,
+            transports: Vec::new(),
+            chunks,
+            rounds,
+            slices,
+            slice: partition.slice_bytes().min(longest),
+            hops: algorithm.hops(request.collective, &self.ring),
+            links: links.into_iter().collect(),
+            candidates,
+        }
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Measured => "measured before the first call",
+            Self::Remembered => "remembered by rank 0",
+            Self::Stated => "as stated",
+        })
+    }
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Request { collective, count, dtype, .. } = self.request;
+        let bytes = self.request.longest(self.size);
+        let (name, ranks) = (collective.name(), self.size);
+        writeln!(f, "{name} of {count} x {dtype} ({bytes} bytes) among {ranks} ranks")?;
+        writeln!(f, "  algorithm   {} ({})", self.algorithm, self.why())?;
+        match self.seconds {
+            Some(seconds) => writeln!(f, "  predicted   {}", Time(seconds))?,
+            None => writeln!(f, "  predicted   unknown")?,
+        }
+        let mut priced = self.candidates.clone();
+        let price = |candidate: &Candidate| candidate.seconds.unwrap_or(f64::INFINITY);
+        priced.sort_by(|one, other| price(one).total_cmp(&price(other)));
+        for Candidate { algorithm, seconds } in priced {
+            let price =
+                seconds.map_or_else(|| "unknown".into(), |seconds| Time(seconds).to_string());
+            writeln!(f, "    {algorithm:<20} {price}")?;
+        }
+        if let Some(Speeds { near, far, source }) = &self.speeds {
+            writeln!(f, "  speeds      {source}")?;
+            writeln!(f, "    within hosts   {}", near)?;
+            if self.hosts > 1 {
+                writeln!(f, "    between hosts  {}", far)?;
+            }
+        }
+        if !self.transports.is_empty() {
+            writeln!(f, "  transports  {}", self.transports.join(", "))?;
+        }
+        let (rounds, slices, slice) = (self.rounds, self.slices, self.slice);
+        let chunks = self.chunks;
+        writeln!(
+            f,
+            "  cut         {chunks} chunks, {rounds} rounds of {slices} x {slice} bytes each"
+        )?;
+        write!(f, "  rank {} sends {} bytes", self.rank, self.sent())?;
+        for (to, bytes) in self.links.iter().take(8) {
+            write!(f, "\n    to rank {to:<8} {bytes} bytes")?;
+        }
+        match self.links.len().saturating_sub(8) {
+            0 => Ok(()),
+            more => write!(f, "\n    and to {more} more"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Planner, Request, Slots, Source, Speeds};
+    use super::Choice;
+    use crate::element::{DataType, ReduceOp};
+    use crate::schedule::{Algorithm, Collective, Ring};
+    use crate::sim::Speed;
+
+    const SPEED: Speed = Speed { latency: 1e-6, step: 0.1e-6, byte: 0.1e-9, reduce: 0.05e-9 };
+
+    fn planner(size: u32) -> Planner {
+        Planner::new(Ring::natural(size), 0, Slots::of(false, size as usize), 256)
+    }
+
+    fn all_reduce(count: usize) -> Request {
+        let (collective, dtype) = (Collective::AllReduce, DataType::F32);
+        Request { collective, count, dtype, op: Some(ReduceOp::Sum.into()) }
+    }
+
+    #[test]
+    fn it_says_what_the_plan_is_and_why() {
+        let mut planner = planner(4);
+        let before = planner.explain(&all_reduce(1 << 20));
+        assert_eq!((before.choice, before.algorithm), (Choice::Unmeasured, Algorithm::Ring));
+        assert_eq!(before.links, [(1, 6 << 20)]);
+        planner.set_speeds(Speeds::uniform(SPEED, Source::Measured));
+        let after = planner.explain(&all_reduce(2));
+        assert_eq!(after.algorithm, planner.plan(&all_reduce(2)).algorithm);
+        assert_eq!(after.choice, Choice::Cheapest);
+        let least = after.candidates.iter().filter_map(|one| one.seconds).fold(1.0, f64::min);
+        assert_eq!(after.seconds, Some(least));
+        planner.force(Some(Algorithm::Ring));
+        let forced = planner.explain(&all_reduce(2));
+        assert_eq!((forced.choice, forced.hops), (Choice::Forced, Some(6.0)));
+        let scan = Request { collective: Collective::Scan, ..all_reduce(2) };
+        assert_eq!(planner.explain(&scan).choice, Choice::Forced);
+        planner.force(None);
+        assert_eq!(planner.explain(&scan).choice, Choice::Only);
+        let text = after.to_string();
+        for part in
+            ["all_reduce of 2 x float (8 bytes)", "measured", "sends", after.algorithm.name()]
+        {
+            assert!(text.contains(part), "{text}");
+        }
+    }
+
+    /// Each rank holds its own steps and its own links, and nothing of the others'.
+    #[test]
+    fn a_plan_among_65536_ranks_is_small() {
+        let hosts: Vec<Vec<u32>> =
+            (0..8192).map(|host| (host * 8..host * 8 + 8).collect()).collect();
+        let ring = Ring::through(&hosts).unwrap();
+        let mut planner = Planner::new(ring, 7, Slots::of(true, 65_536), 4096);
+        let far = Speed { latency: 20e-6, ..SPEED };
+        planner.set_speeds(Speeds { near: SPEED, far, source: Source::Stated });
+        assert!(planner.peers().len() <= 2 * 16 + 2 + 4);
+        for power in 3..=30 {
+            let request = all_reduce((1 << power) / 4);
+            assert!(planner.explain(&request).seconds.is_some());
+            let steps = planner.plan(&request).schedule.steps.len();
+            assert!(steps <= 3 * 65_536, "{steps} steps");
+        }
+        assert!(planner.schedules.len() <= Algorithm::ALL.len());
+    }
+}
