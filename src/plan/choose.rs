@@ -37,7 +37,8 @@ impl Planner {
             let slots = self.slots.ring.shared(algorithm.window());
             let slots = slots.and(self.slots.other.shared(algorithm.window()));
             let schedule = || algorithm.schedule(collective, &self.ring, self.me);
-            algorithm.reaches(size) && slots.is_some() && schedule().is_some()
+            let ordered = !self.in_order || algorithm.folds_left(collective);
+            ordered && algorithm.reaches(size) && slots.is_some() && schedule().is_some()
         };
         let price = move |algorithm| {
             let slots = self.shape(algorithm, collective);

@@ -64,6 +64,10 @@ pub struct Planner {
     speed: Option<Speed>,
     /// The algorithm to take where it can be.
     forced: Option<Algorithm>,
+    /// Must reductions be folded in the order of ranks, one by one?
+    in_order: bool,
+    /// The digest of the call that is made in parts of another type; or 0.
+    stands_for: u64,
     last: Option<Last>,
     /// The chunks of an uneven call's input and output, in bytes, and the steps of a transfer: kept
     /// for their memory.
@@ -92,6 +96,8 @@ impl Planner {
             adopted: Vec::new(),
             speed: None,
             forced: None,
+            in_order: false,
+            stands_for: 0,
             last: None,
             tables: [Vec::new(), Vec::new()],
             transfer: Schedule::new(1, 1),
@@ -119,6 +125,15 @@ impl Planner {
     pub fn force(&mut self, algorithm: Option<Algorithm>) {
         if self.forced != algorithm {
             (self.forced, self.last) = (algorithm, None);
+        }
+    }
+
+    /// From now on reductions are folded as ((r0 + r1) + r2) + .. where an algorithm can, if
+    /// `in_order`; and calls are part of another one with this digest, or of none if it is 0. All
+    /// ranks must be told the same.
+    pub fn regard(&mut self, in_order: bool, stands_for: u64) {
+        if (self.in_order, self.stands_for) != (in_order, stands_for) {
+            (self.in_order, self.stands_for, self.last) = (in_order, stands_for, None);
         }
     }
 
@@ -281,7 +296,8 @@ impl Planner {
         let what = request.digest();
         let slots = self.shape(algorithm, request.collective);
         let shape = (slots.bytes as u64) << 16 | slots.capacity as u64;
-        let way = mix(self.way ^ algorithm as u64);
+        let way = mix(self.way ^ algorithm as u64 ^ u64::from(self.in_order) << 8);
+        let way = way ^ self.stands_for;
         let call = mix(mix(mix(what ^ request.count as u64) ^ shape) ^ way);
         agreed.iter().fold(call, |digest, &count| mix(digest ^ count as u64))
     }
