@@ -116,9 +116,9 @@ fn a_fold_of_many_ranks_is_as_good_as_one_rounding() {
     }
 }
 
-/// premul_sum rounds the product where it starts a fold; later ones are rounded with the sum.
+/// premul_sum rounds every product that travels, or that is added to what does.
 #[test]
-fn products_of_narrow_floats_are_rounded_where_a_fold_starts() {
+fn products_of_narrow_floats_are_rounded_on_links() {
     let (n, chunk) = (3, chunk::<f16>());
     let inputs: Vec<Vec<f16>> = (0..n)
         .map(|rank| random(rank, n * chunk).into_iter().map(f16::from_f32).collect())
@@ -128,9 +128,9 @@ fn products_of_narrow_floats_are_rounded_where_a_fold_starts() {
     let by = Reduction::premul_sum(scalar);
     let (ring, once) = (all_reduce(&inputs, by), fold(&inputs, by));
     for i in 0..n * chunk {
-        let first = f16::from_f32(product(inputs[(i / chunk + 1) % n][i]));
-        let rest = (2..=n).map(|hop| inputs[(i / chunk + hop) % n][i]);
-        let want = rest.fold(first, |sum, x| f16::from_f32(product(x) + sum.to_f32()));
+        let products = (1..=n).map(|hop| f16::from_f32(product(inputs[(i / chunk + hop) % n][i])));
+        let add = |sum: f16, x: f16| f16::from_f32(sum.to_f32() + x.to_f32());
+        let want = products.reduce(add).unwrap();
         assert_eq!(ring[i].to_bits(), want.to_bits(), "ring, element {i}");
         let sum = inputs.iter().map(|input| product(input[i])).reduce(|a, b| a + b).unwrap();
         assert_eq!(once[i].to_bits(), f16::from_f32(sum).to_bits(), "fold, element {i}");

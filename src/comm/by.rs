@@ -5,13 +5,13 @@ use core::any::type_name;
 
 use bytemuck::{Pod, cast_slice, cast_slice_mut};
 
-use super::Communicator;
+use super::{CallOptions, Communicator};
 use crate::element::{DataType, Reduction};
 use crate::error::{Error, Result};
 use crate::kernel::{Kernel, LARGEST};
 use crate::memory::{Buffer, Dst, Src};
 use crate::plan::{Request, digest};
-use crate::schedule::Collective;
+use crate::schedule::{ALL_PAIRS, Collective};
 
 /// In which order a caller's function is given what the ranks contribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,8 +40,8 @@ impl Communicator {
     /// # Ok::<(), ringreduce::Error>(())
     /// ```
     ///
-    /// In [`FoldOrder::Ranks`] every rank receives every contribution: it costs as many bytes as an
-    /// `all_gather`.
+    /// In [`FoldOrder::Ranks`] and worlds of more than 16 ranks every rank receives every
+    /// contribution: it costs as many bytes as an `all_gather`.
     ///
     /// # Errors
     /// As [`Self::all_reduce`]; and if an element is empty or larger than 4096 bytes. If `f`
@@ -59,13 +59,18 @@ impl Communicator {
                 let request = request(Collective::AllReduce, buf.len(), by);
                 comm.run_by(&request, &Buffer::in_place(cast_slice_mut(buf)), kernel)
             }
-            FoldOrder::Ranks => comm.in_order(by, buf, kernel),
+            FoldOrder::Ranks if comm.size() <= ALL_PAIRS as usize => {
+                let request = request(Collective::AllReduce, buf.len(), by);
+                let buffer = Buffer::in_place(cast_slice_mut(buf));
+                comm.with(in_order()).run_by(&request, &buffer, kernel)
+            }
+            FoldOrder::Ranks => comm.gathered(by, buf, kernel),
         })
     }
 
     /// Reduces `send`, size x `recv.len()` long, over all ranks by `f`; part r of the result goes
-    /// to rank r's `recv`. As [`Self::all_reduce_by`]; in [`FoldOrder::Ranks`] every rank receives
-    /// every contribution to every part.
+    /// to rank r's `recv`. As [`Self::all_reduce_by`]; in [`FoldOrder::Ranks`] and worlds of more
+    /// than 16 ranks every rank receives every contribution to every part.
     ///
     /// # Errors
     /// As [`Self::all_reduce_by`]; and if the lengths do not fit.
@@ -91,9 +96,14 @@ impl Communicator {
                 let buffer = Buffer::apart(cast_slice(send), cast_slice_mut(recv));
                 comm.run_by(&request, &buffer, kernel)
             }
+            FoldOrder::Ranks if comm.size() <= ALL_PAIRS as usize => {
+                let request = request(call, recv.len(), by);
+                let buffer = Buffer::apart(cast_slice(send), cast_slice_mut(recv));
+                comm.with(in_order()).run_by(&request, &buffer, kernel)
+            }
             FoldOrder::Ranks => {
                 let mut all = send.to_vec();
-                comm.in_order(by, &mut all, kernel)?;
+                comm.gathered(by, &mut all, kernel)?;
                 recv.copy_from_slice(&all[mine..mine + recv.len()]);
                 Ok(())
             }
@@ -101,7 +111,7 @@ impl Communicator {
     }
 
     /// Gathers what all ranks contribute, a piece at a time, and folds it here.
-    fn in_order<T: Pod>(&mut self, by: Reduction, buf: &mut [T], kernel: Kernel<'_>) -> Result<()> {
+    fn gathered<T: Pod>(&mut self, by: Reduction, buf: &mut [T], kernel: Kernel<'_>) -> Result<()> {
         let (size, rank) = (self.size(), self.rank());
         let count = (GATHERED / size_of::<T>()).min(buf.len()).max(1);
         let mut all = vec![T::zeroed(); count * size];
@@ -153,6 +163,11 @@ impl Drop for Unfinished<'_> {
 
 fn request(collective: Collective, count: usize, by: Reduction) -> Request {
     Request { collective, count, dtype: DataType::U8, op: Some(by) }
+}
+
+/// One by one, from rank 0 on.
+fn in_order() -> CallOptions {
+    CallOptions::new().deterministic(true)
 }
 
 /// A function as other ranks know it.

@@ -14,7 +14,7 @@ use crate::kernel::Kernel;
 use crate::link::{Fault, Frame, Links};
 use crate::memory::Buffer;
 use crate::plan::{Plan, Planner, Request};
-use crate::schedule::{Algorithm, Collective, Space};
+use crate::schedule::{ALL_PAIRS, Algorithm, Collective, Space};
 use crate::sync::Patience;
 
 /// Links and what they are used with.
@@ -25,6 +25,8 @@ pub(super) struct Engine {
     pub(super) patience: Patience,
     /// What plans keep what is on its way in; as long as any plan so far has needed.
     pub(super) scratch: Vec<u8>,
+    /// What travels as another type than it has in its buffer.
+    pub(super) travelling: Vec<f32>,
     /// Bytes of the last cache; larger results are stored past it.
     pub(super) cache: usize,
     pub(super) abort: Arc<AtomicBool>,
@@ -45,12 +47,15 @@ pub(super) struct Head<'a> {
     /// The call that all ranks make. None for a message between two, which has the number
     /// of the last one of those.
     pub(super) request: Option<&'a Request>,
+    /// The digest of the call that this one is a part of, in another type; or 0.
+    pub(super) stands_for: u64,
 }
 
 impl<'a> Head<'a> {
     /// A call that all ranks make.
     pub(super) fn of(request: &'a Request, kernel: Kernel<'a>) -> Self {
-        Self { name: request.collective.name(), kernel, request: Some(request) }
+        let name = request.collective.name();
+        Self { name, kernel, request: Some(request), stands_for: 0 }
     }
 
     /// Does a rank that is alone get what the reduction makes of its own contribution?
@@ -65,13 +70,14 @@ impl Engine {
     /// Before the first call.
     pub(super) fn new(planner: Planner, links: Links, patience: Patience, cache: usize) -> Self {
         let abort = Arc::new(AtomicBool::new(false));
-        let (scratch, registry) = (Vec::new(), Registry::default());
+        let (scratch, travelling, registry) = (Vec::new(), Vec::new(), Registry::default());
         Self {
             planner,
             links,
             registry,
             patience,
             scratch,
+            travelling,
             cache,
             abort,
             sequence: 0,
@@ -88,7 +94,7 @@ impl Engine {
         buffer: &Buffer<'_>,
         plan: impl FnOnce(&mut Planner) -> Plan<'_>,
     ) -> Result<()> {
-        let Head { name, kernel, request } = *head;
+        let Head { name, kernel, request, stands_for } = *head;
         if let Some(first) = &self.broken {
             return Err(Error::Broken { call: name, first: first.clone() });
         }
@@ -112,7 +118,13 @@ impl Engine {
             self.find_speed(seat, settings)?;
         }
         self.planner.force(settings.algorithm.map(|(algorithm, _)| algorithm));
+        let in_order = settings.numbers.deterministic && head.reduces();
+        self.planner.regard(in_order, stands_for);
         let Plan { algorithm, schedule, partition, fingerprint } = plan(&mut self.planner);
+        if in_order && !request.is_some_and(|it| algorithm.folds_left(it.collective)) {
+            self.sequence -= 1;
+            return Err(not_in_order(name, seat.peers.len()));
+        }
         if let Some((asked, true)) = settings.algorithm
             && asked != algorithm
         {
@@ -199,6 +211,16 @@ impl Engine {
         self.links = Links::default();
         self.registry.close();
     }
+}
+
+/// There is no schedule that folds such a call in the order of ranks.
+#[cold]
+fn not_in_order(call: &'static str, size: usize) -> Error {
+    let expected = format!(
+        "off, or a call that is folded in the order of ranks: all_reduce and reduce_scatter by the \
+         library's schedules among up to {ALL_PAIRS} ranks (here {size}), scan and exscan"
+    );
+    Error::Argument { call, argument: "deterministic", given: "on".into(), expected }
 }
 
 /// The algorithm of the call's options can't make it.

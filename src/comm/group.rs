@@ -152,6 +152,7 @@ impl Communicator {
             }
         };
         group.settings.algorithm = self.settings.algorithm.filter(|(_, strict)| !strict);
+        group.settings.numbers = self.settings.numbers;
         // Every rank has connected, or none goes on.
         let tag = self.settings.tag.clone();
         group.with(CallOptions { tag, ..CallOptions::new() }).barrier()?;

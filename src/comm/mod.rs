@@ -22,6 +22,7 @@ mod share;
 mod threads;
 mod uneven;
 mod verbs;
+mod wide;
 mod worker;
 
 use std::fmt;
@@ -34,7 +35,9 @@ pub use options::{CallOptions, With};
 pub use pending::Pending;
 pub use queue::Queue;
 pub use setup::Builder;
+pub use wide::wire_error;
 
+use crate::config::Numbers;
 use crate::element::{DataType, ReduceOp, Reduction};
 use crate::error::{Error, Peer, Result};
 use crate::kernel::Kernel;
@@ -109,13 +112,15 @@ impl AbortHandle {
 
 impl Communicator {
     fn new(seat: Seat, engine: Engine, timeout: Duration) -> Self {
-        let settings = Settings { timeout, tag: None, algorithm: None };
+        let numbers = Numbers::default();
+        let settings = Settings { timeout, tag: None, algorithm: None, numbers };
         let abort = Arc::clone(&engine.abort);
         Self { seat: Arc::new(seat), engine: Some(engine), worker: None, settings, abort }
     }
 
     /// As the environment says.
-    fn with_algorithm(mut self, algorithm: Option<Algorithm>) -> Self {
+    fn going_by(mut self, algorithm: Option<Algorithm>, numbers: Numbers) -> Self {
+        self.settings.numbers = numbers;
         self.settings.algorithm = algorithm.map(|algorithm| (algorithm, false));
         self
     }
@@ -183,6 +188,9 @@ impl Communicator {
 
     /// Walks the plan for `request` over `buffer`.
     fn run(&mut self, request: &Request, buffer: &Buffer<'_>) -> Result<()> {
+        if let Some(travel) = self.travel(request, buffer)? {
+            return self.run_as(&travel, request, buffer);
+        }
         let kernel = self.kernel(request)?;
         self.run_by(request, buffer, kernel)
     }

@@ -5,18 +5,22 @@ use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use super::Communicator;
-use crate::config::LONGEST_TIMEOUT;
+use crate::config::{LONGEST_TIMEOUT, Numbers};
+use crate::element::DataType;
 use crate::error::Result;
 use crate::plan::Request;
 use crate::schedule::Algorithm;
 
 /// Options of single calls, for [`Communicator::with`]. What is not set is as the communicator
-/// has it. Ranks must agree on the algorithm, and on nothing else.
+/// has it. Ranks must agree on the algorithm and on what concerns numbers, and on nothing else.
 #[derive(Clone, Debug, Default)]
 pub struct CallOptions {
     pub(super) algorithm: Option<Algorithm>,
     pub(super) timeout: Option<Duration>,
     pub(super) tag: Option<Cow<'static, str>>,
+    pub(super) deterministic: Option<bool>,
+    pub(super) wide: Option<bool>,
+    pub(super) wire: Option<DataType>,
 }
 
 impl CallOptions {
@@ -43,6 +47,26 @@ impl CallOptions {
     pub fn tag(self, tag: impl Into<Cow<'static, str>>) -> Self {
         Self { tag: Some(tag.into()), ..self }
     }
+
+    /// Whether bits must depend on nothing but what the ranks contribute: see
+    /// [`Builder::deterministic`](crate::Builder::deterministic).
+    #[must_use]
+    pub fn deterministic(self, deterministic: bool) -> Self {
+        Self { deterministic: Some(deterministic), ..self }
+    }
+
+    /// Whether partial sums of 16- and 8-bit floats travel as f32: see
+    /// [`Builder::wide`](crate::Builder::wide).
+    #[must_use]
+    pub fn wide(self, wide: bool) -> Self {
+        Self { wide: Some(wide), ..self }
+    }
+
+    /// What f32 travels as; f32 for as it is. See [`Builder::wire`](crate::Builder::wire).
+    #[must_use]
+    pub fn wire(self, dtype: DataType) -> Self {
+        Self { wire: Some(dtype), ..self }
+    }
 }
 
 /// What calls go by.
@@ -52,6 +76,7 @@ pub(super) struct Settings {
     pub(super) tag: Option<Cow<'static, str>>,
     /// The algorithm asked for, and whether a call that it can't make fails.
     pub(super) algorithm: Option<(Algorithm, bool)>,
+    pub(super) numbers: Numbers,
 }
 
 /// A communicator whose calls go by other options as long as this lives.
@@ -83,6 +108,12 @@ impl Communicator {
         }
         if let Some(algorithm) = options.algorithm {
             self.settings.algorithm = Some((algorithm, true));
+        }
+        let numbers = &mut self.settings.numbers;
+        numbers.deterministic = options.deterministic.unwrap_or(numbers.deterministic);
+        numbers.wide = options.wide.unwrap_or(numbers.wide);
+        if let Some(wire) = options.wire {
+            numbers.wire = (wire != DataType::F32).then_some(wire);
         }
         With { comm: self, before }
     }

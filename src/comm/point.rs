@@ -74,7 +74,7 @@ impl Communicator {
         let Some(kernel) = Kernel::select(DataType::U8, ReduceOp::Max, self.size()) else {
             return refuse(name, "dtype", transfer.dtype, "a type that can be sent");
         };
-        let head = Head { name, kernel, request: None };
+        let head = Head { name, kernel, request: None, stands_for: 0 };
         self.walk(&head, buffer, |planner| planner.transfer(transfer))
     }
 

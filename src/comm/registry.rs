@@ -33,6 +33,8 @@ struct Entry {
 
 /// A registered buffer that a call works on, and from which offset on.
 type Found = (Arc<Live>, usize);
+/// Where ranks read, and where they write to each other if they do.
+type Places = (Found, Option<Found>);
 
 /// A call, as far as registered memory is concerned.
 pub(super) struct DirectCall<'a> {
@@ -54,11 +56,7 @@ impl Registry {
         wait: &Wait<'_>,
     ) -> Option<Result<(), Halt>> {
         let DirectCall { request, frame, kernel, me, cache } = *call;
-        if self.live.is_empty() || request.count == 0 {
-            return None;
-        }
-        let form = Form::of(request.collective)?;
-        let (input, output) = self.places(form, buffer)?;
+        let (form, (input, output)) = self.way(request, buffer)?;
         let control = self.control.as_mut()?;
         let span = |(live, at): &'_ Found| (live.id(), *at as u64);
         let places = std::iter::once(&input).chain(&output).map(span);
@@ -84,8 +82,22 @@ impl Registry {
         Some(direct::run(&call, buffer, control, links, wait))
     }
 
+    /// Does it make such a call?
+    pub(super) fn knows(&self, request: &Request, buffer: &Buffer<'_>) -> bool {
+        self.control.is_some() && self.way(request, buffer).is_some()
+    }
+
+    /// How a call is made, and where.
+    fn way(&self, request: &Request, buffer: &Buffer<'_>) -> Option<(Form, Places)> {
+        if self.live.is_empty() || request.count == 0 {
+            return None;
+        }
+        let form = Form::of(request.collective)?;
+        Some((form, self.places(form, buffer)?))
+    }
+
     /// Where a call's ranks read, and where they write to each other if they do.
-    fn places(&self, form: Form, buffer: &Buffer<'_>) -> Option<(Found, Option<Found>)> {
+    fn places(&self, form: Form, buffer: &Buffer<'_>) -> Option<Places> {
         let [input, output] = [Space::Input, Space::Output].map(|space| buffer.addresses(space));
         match form {
             Form::AllReduce if input == output => {

@@ -9,6 +9,7 @@ use super::share::can_share;
 use super::threads::{Group, Ready};
 use super::{Communicator, Origin, Seat};
 use crate::config::{Config, Transport};
+use crate::element::DataType;
 use crate::error::{Error, Peer, Result};
 use crate::link::tcp::{self, Settings, tune};
 use crate::link::{Links, shm};
@@ -34,6 +35,9 @@ pub struct Builder {
     timeout: Option<Duration>,
     transport: Option<Transport>,
     interface: Option<String>,
+    deterministic: Option<bool>,
+    wide: Option<bool>,
+    wire: Option<DataType>,
 }
 
 impl Builder {
@@ -73,6 +77,30 @@ impl Builder {
         Self { interface: Some(interface.into()), ..self }
     }
 
+    /// Whether the bits of reductions depend on nothing but what the ranks contribute, in the order
+    /// of ranks: not on algorithm, transport, length, registration or on where ranks are. Such
+    /// calls are made among up to 16 ranks; 16- and 8-bit floats travel as with [`Self::wide`].
+    #[must_use]
+    pub fn deterministic(self, deterministic: bool) -> Self {
+        Self { deterministic: Some(deterministic), ..self }
+    }
+
+    /// Whether sums, averages and products of 16- and 8-bit floats are made of f32 all the way and
+    /// rounded once at the end, by all-reduce and reduce-scatter. It costs two or four times the
+    /// bytes on links, and nothing on registered memory, where it is always so.
+    #[must_use]
+    pub fn wide(self, wide: bool) -> Self {
+        Self { wide: Some(wide), ..self }
+    }
+
+    /// What f32 travels as in sums, averages, minima and maxima by all-reduce and reduce-scatter:
+    /// one of the 16- and 8-bit floats, or f32 for as it is. [`wire_error`](crate::wire_error)
+    /// says what it costs in accuracy.
+    #[must_use]
+    pub fn wire(self, dtype: DataType) -> Self {
+        Self { wire: Some(dtype), ..self }
+    }
+
     /// Meets the other ranks and opens the links to them.
     ///
     /// # Errors
@@ -105,6 +133,12 @@ impl Builder {
         config.timeout = self.timeout.unwrap_or(config.timeout);
         config.transport = self.transport.unwrap_or(config.transport);
         config.interface = self.interface.or(config.interface);
+        let numbers = &mut config.numbers;
+        numbers.deterministic = self.deterministic.unwrap_or(numbers.deterministic);
+        numbers.wide = self.wide.unwrap_or(numbers.wide);
+        if let Some(wire) = self.wire {
+            numbers.wire = (wire != DataType::F32).then_some(wire);
+        }
         Ok(config)
     }
 }
@@ -152,7 +186,7 @@ impl Communicator {
             let (call, argument) = ("local", "n");
             return Err(Error::Argument { call, argument, given: n.to_string(), expected });
         }
-        let Config { timeout, algorithm, .. } = Config::settings()?;
+        let Config { timeout, algorithm, numbers, .. } = Config::settings()?;
         let host = crate::rendezvous::host_name();
         let pid = std::process::id();
         let peers: Arc<[Peer]> =
@@ -160,7 +194,7 @@ impl Communicator {
         let group = Group::new(n);
         let ready = |rank| Ready::new(Arc::clone(&group), rank, Arc::clone(&peers));
         let ready: Vec<_> = (0..n).map(ready).collect::<Result<_>>()?;
-        let meet = |rank: Ready| Ok(rank.meet(timeout)?.with_algorithm(algorithm));
+        let meet = |rank: Ready| Ok(rank.meet(timeout)?.going_by(algorithm, numbers));
         ready.into_iter().map(meet).collect()
     }
 
@@ -170,7 +204,7 @@ impl Communicator {
 
     /// The communicator of those who met, once its links are open.
     pub(super) fn open(mut meeting: Meeting) -> Result<Self> {
-        let &Config { timeout, algorithm, .. } = meeting.config();
+        let &Config { timeout, algorithm, numbers, .. } = meeting.config();
         let deadline = Instant::now() + timeout;
         let ring = Ring::through(&meeting.ring_order()).ok_or_else(|| {
             Error::io("ordering the ring", std::io::Error::other("the hosts' ranks overlap"))
@@ -192,7 +226,7 @@ impl Communicator {
             origin: Origin::Processes(Box::new(meeting)),
         };
         let engine = Engine::new(planner, links, patience, last_level_cache());
-        Ok(Self::new(seat, engine, timeout).with_algorithm(algorithm))
+        Ok(Self::new(seat, engine, timeout).going_by(algorithm, numbers))
     }
 }
 

@@ -14,6 +14,7 @@ use std::str::FromStr;
 use std::sync::Once;
 use std::time::Duration;
 
+use crate::element::DataType;
 use crate::error::{Error, Result};
 use crate::schedule::Algorithm;
 
@@ -99,6 +100,17 @@ impl fmt::Display for StoreAddr {
     }
 }
 
+/// What the numbers of reductions go by, beside type and operation. All ranks agree on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Numbers {
+    /// Bits do not depend on algorithm, transport, length or placement.
+    pub deterministic: bool,
+    /// Partial sums of 16- and 8-bit floats travel as f32.
+    pub wide: bool,
+    /// What f32 travels as, if not as it is: one of the 16- and 8-bit floats.
+    pub wire: Option<DataType>,
+}
+
 /// Everything that a rank is told before it meets the others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -126,6 +138,8 @@ pub struct Config {
     pub tcp_congestion: Option<String>,
     /// The algorithm to take wherever it can make a call.
     pub algorithm: Option<Algorithm>,
+    /// What the numbers of reductions go by.
+    pub numbers: Numbers,
     /// The folder that measured speeds are kept in.
     pub cache: Option<PathBuf>,
     /// Who said all this, for messages.
@@ -146,6 +160,7 @@ impl Default for Config {
             transport: Transport::Auto,
             interface: None,
             algorithm: None,
+            numbers: Numbers::default(),
             cache: None,
             tcp_sockets: 1,
             tcp_congestion: None,
@@ -312,6 +327,15 @@ impl<'a> Vars<'a> {
     /// A value that is compared or hashed only; anything unreadable counts as unset.
     fn loose(self, name: &str) -> Option<&'a str> {
         self.0.get(std::ffi::OsStr::new(name)).and_then(|raw| raw.to_str())
+    }
+
+    /// A switch: 0 or 1; unset it is off.
+    fn switch(self, name: &str) -> Result<bool> {
+        match self.text(name)? {
+            None | Some("0") => Ok(false),
+            Some("1") => Ok(true),
+            Some(text) => Err(malformed(name, text, "it must be 0 or 1".into())),
+        }
     }
 
     fn number(self, name: &str) -> Result<Option<usize>> {

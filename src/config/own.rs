@@ -5,8 +5,8 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::{Config, Place, StoreAddr, Transport, Vars, malformed, number};
-use crate::element::UnknownName;
+use super::{Config, Numbers, Place, StoreAddr, Transport, Vars, malformed, number};
+use crate::element::{DataType, UnknownName};
 use crate::error::{Error, Result};
 
 pub(super) const RANK: &str = "RINGREDUCE_RANK";
@@ -24,7 +24,11 @@ pub(super) const TCP_CONGESTION: &str = "RINGREDUCE_TCP_CONGESTION";
 pub(super) const ALGO: &str = "RINGREDUCE_ALGO";
 pub(super) const CACHE: &str = "RINGREDUCE_CACHE";
 
-const KNOWN: [&str; 13] = [
+pub(super) const DETERMINISTIC: &str = "RINGREDUCE_DETERMINISTIC";
+pub(super) const WIDE: &str = "RINGREDUCE_WIDE";
+pub(super) const WIRE: &str = "RINGREDUCE_WIRE";
+
+const KNOWN: [&str; 16] = [
     RANK,
     SIZE,
     LOCAL_RANK,
@@ -38,6 +42,9 @@ const KNOWN: [&str; 13] = [
     TCP_CONGESTION,
     ALGO,
     CACHE,
+    DETERMINISTIC,
+    WIDE,
+    WIRE,
 ];
 
 /// A warning for each variable that starts like ours but is unknown.
@@ -81,11 +88,26 @@ pub(super) fn settings(vars: Vars<'_>, config: &mut Config) -> Result<Option<Sto
         let known = |e: UnknownName| malformed(ALGO, text, format!("{e}, or auto"));
         config.algorithm = Some(text.parse().map_err(known)?);
     }
+    config.numbers = numbers(vars)?;
     config.cache = cache(vars)?;
     config.interface = vars.text(IFNAME)?.map(Into::into);
     config.tcp_congestion = vars.text(TCP_CONGESTION)?.map(Into::into);
     let Some(text) = vars.text(STORE)? else { return Ok(None) };
     text.parse().map(Some).map_err(|reason| malformed(STORE, text, reason))
+}
+
+/// What the numbers of reductions go by.
+fn numbers(vars: Vars<'_>) -> Result<Numbers> {
+    let (deterministic, wide) = (vars.switch(DETERMINISTIC)?, vars.switch(WIDE)?);
+    let wire = vars.text(WIRE)?.filter(|&text| text != "off");
+    let wire = wire.map(|text| match text.parse::<DataType>() {
+        Ok(dtype) if dtype.is_narrow_float() => Ok(dtype),
+        _ => {
+            let expected = format!("it must be {} or off", DataType::narrow_floats());
+            Err(malformed(WIRE, text, expected))
+        }
+    });
+    Ok(Numbers { deterministic, wide, wire: wire.transpose()? })
 }
 
 /// The folder that measured speeds are kept in, if any.

@@ -128,3 +128,18 @@ data_types! {
     /// A 64-bit signed integer and where it was found.
     LocI64: LocI64, Loc, "int64_loc";
 }
+
+impl DataType {
+    /// A float of 16 or 8 bits, which is reduced as f32?
+    #[must_use]
+    pub const fn is_narrow_float(self) -> bool {
+        matches!(self, Self::F16 | Self::BF16 | Self::F8E4M3 | Self::F8E5M2)
+    }
+
+    /// All of those, for errors.
+    #[cfg_attr(not(feature = "host"), expect(dead_code, reason = "settings are of the host"))]
+    pub(crate) fn narrow_floats() -> String {
+        let all = Self::ALL.into_iter().filter(|dtype| dtype.is_narrow_float());
+        all.map(Self::name).collect::<Vec<_>>().join(", ")
+    }
+}

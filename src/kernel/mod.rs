@@ -7,6 +7,7 @@
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
 mod block;
+mod convert;
 mod copy;
 mod level;
 mod pass;
@@ -22,6 +23,7 @@ use core::mem::MaybeUninit;
 
 use crate::element::{DataType, Kind, Order, Reduction};
 use crate::memory::{Dst, Src};
+pub use convert::convert;
 pub use copy::copy;
 use copy::{PIECE, pieces, second, settle, stream};
 pub use level::Level;

@@ -115,7 +115,12 @@ impl Pass for Pair<'_> {
             let a = unsafe { local.wrapping_add(at).cast::<B>().read_unaligned() };
             // SAFETY: as above.
             let b = unsafe { incoming.wrapping_add(at).cast::<B>().read_unaligned() };
-            let both = B::combine::<O>(B::prepare::<O>(a.widen(), params), b.widen());
+            let mut a = B::prepare::<O>(a.widen(), params);
+            if O::PREPARES {
+                // As the peer has it that it was sent to: both must add the same.
+                a = B::narrow(a).widen();
+            }
+            let both = B::combine::<O>(a, b.widen());
             let result = B::narrow(B::finish::<O>(both, params));
             // SAFETY: as above; everything that this may overwrite has been read.
             unsafe { out.wrapping_add(at).cast::<B>().write_unaligned(result) };

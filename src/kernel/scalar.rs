@@ -9,6 +9,8 @@ use crate::element::{Complex, LocF32, LocF64, LocI32, LocI64};
 
 /// An operation as a type, so that every loop is compiled for one.
 pub(super) trait Op<T> {
+    /// Is a contribution something else after `prepare`?
+    const PREPARES: bool = false;
     /// What becomes of each contribution first.
     #[inline(always)]
     fn prepare(a: T, _: &Params) -> T {
@@ -78,6 +80,7 @@ impl<T: Real> Op<T> for Avg {
 
 pub(super) struct PreMulSum;
 impl<T: Number> Op<T> for PreMulSum {
+    const PREPARES: bool = true;
     #[inline(always)]
     fn prepare(a: T, params: &Params) -> T {
         a.prod(bytemuck::pod_read_unaligned(&params.scalar[..size_of::<T>()]))

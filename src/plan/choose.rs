@@ -35,7 +35,9 @@ impl Planner {
         let can = move |algorithm: &Algorithm| {
             let slots = self.slots.ring.shared(algorithm.window());
             let slots = slots.and(self.slots.other.shared(algorithm.window()));
-            algorithm.reaches(size) && slots.is_some() && algorithm.makes(collective, &self.ring)
+            let ordered = !self.in_order || algorithm.folds_left(collective);
+            let can = algorithm.reaches(size) && slots.is_some();
+            ordered && can && algorithm.makes(collective, &self.ring)
         };
         let price = move |algorithm| {
             let slots = self.shape(algorithm, collective);

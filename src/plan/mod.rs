@@ -65,6 +65,10 @@ pub struct Planner {
     speeds: Option<Speeds>,
     /// The algorithm to take where it can be.
     forced: Option<Algorithm>,
+    /// Must reductions be folded in the order of ranks, one by one?
+    in_order: bool,
+    /// The digest of the call that is made in parts of another type; or 0.
+    stands_for: u64,
     /// The calls made lately, and which of them was the last.
     calls: Vec<Known>,
     last: usize,
@@ -96,6 +100,8 @@ impl Planner {
             adopted: Vec::new(),
             speeds: None,
             forced: None,
+            in_order: false,
+            stands_for: 0,
             calls: Vec::with_capacity(CALLS),
             last: 0,
             tables: [Vec::new(), Vec::new()],
@@ -131,6 +137,16 @@ impl Planner {
     pub fn force(&mut self, algorithm: Option<Algorithm>) {
         if self.forced != algorithm {
             self.forced = algorithm;
+            self.calls.clear();
+        }
+    }
+
+    /// From now on reductions are folded as ((r0 + r1) + r2) + .. where an algorithm can, if
+    /// `in_order`; and calls are part of another one with this digest, or of none if it is 0. All
+    /// ranks must be told the same.
+    pub fn regard(&mut self, in_order: bool, stands_for: u64) {
+        if (self.in_order, self.stands_for) != (in_order, stands_for) {
+            (self.in_order, self.stands_for) = (in_order, stands_for);
             self.calls.clear();
         }
     }
@@ -319,7 +335,8 @@ impl Planner {
         let what = request.digest();
         let slots = self.shape(algorithm, request.collective);
         let shape = (slots.bytes as u64) << 16 | slots.capacity as u64;
-        let way = mix(self.way ^ algorithm as u64);
+        let way = mix(self.way ^ algorithm as u64 ^ u64::from(self.in_order) << 8);
+        let way = way ^ self.stands_for;
         let call = mix(mix(mix(what ^ request.count as u64) ^ shape) ^ way);
         agreed.iter().fold(call, |digest, &count| mix(digest ^ count as u64))
     }

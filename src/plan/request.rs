@@ -35,7 +35,7 @@ impl Request {
     }
 
     /// Equal on two ranks only if all of this but the count is.
-    pub(super) fn digest(&self) -> u64 {
+    pub(crate) fn digest(&self) -> u64 {
         let (kind, root) = match self.collective {
             Collective::AllReduce => (1, 0),
             Collective::ReduceScatter => (2, 0),

@@ -88,6 +88,14 @@ impl Algorithm {
         !matches!(self, Self::Ring | Self::TwoRings | Self::Bruck | Self::Hierarchical)
     }
 
+    /// Do they read ((rank 0, rank 1), rank 2), .., one by one, whatever the number of ranks?
+    /// Prefixes do, for which only the ring's name stands.
+    #[must_use]
+    pub const fn folds_left(self, collective: Collective) -> bool {
+        let prefix = matches!(collective, Collective::Scan | Collective::Exscan);
+        matches!(self, Self::AllPairs | Self::TwoShot) || prefix
+    }
+
     /// The schedule of rank `me`; `None` if the algorithm does not do this collective among so
     /// many ranks. Only a ring asks for more of `order` than its size.
     #[must_use]

@@ -1,0 +1,181 @@
+//! Deterministic calls: the bits are those of ((r0 + r1) + r2) + .., whatever the algorithm, the
+//! length, the kind of memory and the number of ranks.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[allow(dead_code, reason = "only its worlds are of use here")]
+mod common;
+
+use std::time::Duration;
+
+use common::on_ranks;
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use ringreduce::schedule::Algorithm;
+use ringreduce::{CallOptions, Communicator, Element, Error, FoldOrder, ReduceOp, Reduction};
+use ringreduce::{bf16, f16};
+
+const SUM: ReduceOp = ReduceOp::Sum;
+const COUNTS: [usize; 5] = [0, 1, 17, 1000, 70_001];
+
+fn deterministic() -> CallOptions {
+    CallOptions::new().deterministic(true)
+}
+
+/// Values whose sum depends on the order; those of a place are the same in buffers of any length.
+fn value(rank: usize, i: usize) -> f32 {
+    let mut random = SmallRng::seed_from_u64((i * 64 + rank) as u64);
+    let scale = 2_f32.powi(random.random_range(-12..12));
+    random.random_range(-1.0..1.0) * scale
+}
+
+fn values<T>(rank: usize, count: usize, of: impl Fn(f32) -> T) -> Vec<T> {
+    (0..count).map(|i| of(value(rank, i))).collect()
+}
+
+/// The ways in which a deterministic all-reduce can be made: each gives the bits of `want`.
+fn check<T: Element>(n: usize, of: impl Fn(f32) -> T + Sync, by: Reduction, want: &[T]) {
+    let ways = [None, Some(Algorithm::AllPairs), Some(Algorithm::TwoShot)];
+    on_ranks(n, |comm| {
+        let same = |got: &[T], what: &str| {
+            let bytes = |it: &[T]| bytemuck::cast_slice::<T, u8>(it).to_vec();
+            let len = got.len();
+            assert!(bytes(got) == bytes(&want[..len]), "{what}: {} {by} n={n} {len}", T::DTYPE);
+        };
+        let mine = values(comm.rank(), want.len(), &of);
+        for count in COUNTS {
+            for way in ways {
+                let mut options = deterministic();
+                if let Some(way) = way {
+                    options = options.algorithm(way);
+                }
+                let mut buf = mine[..count].to_vec();
+                comm.with(options).all_reduce(&mut buf, by).unwrap();
+                same(&buf, "all_reduce");
+            }
+            let mut memory = comm.alloc::<T>(count).unwrap();
+            memory.copy_from_slice(&mine[..count]);
+            comm.with(deterministic()).all_reduce(&mut memory, by).unwrap();
+            same(&memory, "registered");
+            let part = count / n;
+            let mut recv = vec![T::zeroed(); part];
+            let send = &mine[..part * n];
+            comm.with(deterministic()).reduce_scatter(send, &mut recv, by).unwrap();
+            let mut parts = vec![T::zeroed(); part * n];
+            comm.all_gather(&recv, &mut parts).unwrap();
+            same(&parts, "reduce_scatter");
+        }
+    });
+}
+
+fn largest() -> usize {
+    COUNTS.into_iter().max().unwrap()
+}
+
+#[test]
+fn f32_is_folded_in_the_order_of_ranks() {
+    for n in 2..=9 {
+        let all: Vec<_> = (0..n).map(|rank| values(rank, largest(), |x| x)).collect();
+        let fold = |i: usize| all.iter().map(|of| of[i]).reduce(|a, b| a + b).unwrap();
+        let want: Vec<f32> = (0..largest()).map(fold).collect();
+        check(n, |x| x, SUM.into(), &want);
+    }
+}
+
+macro_rules! narrow {
+    ($($name:ident: $float:ty;)*) => {$(
+        /// In f32, and rounded once.
+        #[test]
+        fn $name() {
+            for n in [2, 3, 5, 8] {
+                let of = <$float>::from_f32;
+                let all: Vec<_> = (0..n).map(|rank| values(rank, largest(), of)).collect();
+                let scalar = of(0.3);
+                let fold = |i: usize, by: f32| {
+                    let all = all.iter().map(|of| of[i].to_f32() * by);
+                    all.reduce(|a, b| a + b).unwrap()
+                };
+                let sums: Vec<_> = (0..largest()).map(|i| of(fold(i, 1.0))).collect();
+                check(n, of, SUM.into(), &sums);
+                let averages: Vec<_> =
+                    (0..largest()).map(|i| of(fold(i, 1.0) / n as f32)).collect();
+                check(n, of, ReduceOp::Avg.into(), &averages);
+                let scaled: Vec<_> =
+                    (0..largest()).map(|i| of(fold(i, scalar.to_f32()))).collect();
+                check(n, of, Reduction::premul_sum(scalar), &scaled);
+            }
+        }
+    )*};
+}
+
+narrow! {
+    f16_is_rounded_once: f16;
+    bf16_is_rounded_once: bf16;
+    f8e4m3_is_rounded_once: ringreduce::F8E4M3;
+}
+
+#[test]
+fn what_can_not_be_folded_in_order_is_refused_and_the_communicator_lives_on() {
+    on_ranks(3, |comm| {
+        let ring = deterministic().algorithm(Algorithm::Ring);
+        let refused = comm.with(ring).all_reduce(&mut [1.0_f32], SUM);
+        assert!(matches!(refused, Err(Error::Argument { .. })), "{refused:?}");
+        let refused = comm.with(deterministic()).reduce(&mut [1.0_f32], SUM, 0);
+        assert!(matches!(refused, Err(Error::Argument { .. })), "{refused:?}");
+        let wire = CallOptions::new().wire(ringreduce::DataType::F64);
+        let refused = comm.with(wire).all_reduce(&mut [1.0_f32], SUM);
+        assert!(matches!(refused, Err(Error::Argument { argument: "wire", .. })), "{refused:?}");
+        comm.with(deterministic()).scan(&mut [1.0_f32], SUM).unwrap();
+        comm.with(deterministic()).barrier().unwrap();
+        comm.with(deterministic()).broadcast(&mut [1.0_f32], 1).unwrap();
+        comm.all_reduce(&mut [1.0_f32], SUM).unwrap();
+    });
+    on_ranks(17, |comm| {
+        let refused = comm.with(deterministic()).all_reduce(&mut [1.0_f32], SUM);
+        let text = refused.unwrap_err().to_string();
+        assert!(text.contains("deterministic") && text.contains("up to 16 ranks"), "{text}");
+    });
+}
+
+/// Ranks that differ in what numbers go by are told.
+#[test]
+fn ranks_that_differ_are_told() {
+    let bf16 = ringreduce::DataType::BF16;
+    let pairs = [
+        (deterministic(), CallOptions::new()),
+        (CallOptions::new().wire(bf16), CallOptions::new()),
+        (CallOptions::new().wire(bf16), CallOptions::new().wire(ringreduce::DataType::F16)),
+    ];
+    for (one, other) in pairs {
+        let failed = on_ranks(2, |comm: &mut Communicator| {
+            comm.set_timeout(Duration::from_secs(60));
+            let options = if comm.rank() == 0 { &one } else { &other };
+            comm.with(options.clone()).all_reduce(&mut [1.0_f32; 100], SUM).unwrap_err()
+        });
+        let told = failed.iter().any(|error| matches!(error, Error::Mismatch { .. }));
+        assert!(told, "{failed:?}");
+    }
+}
+
+/// A function that is associative at most: the concatenation of who was there.
+#[test]
+fn functions_of_the_users_are_called_in_the_order_of_ranks() {
+    for n in [2, 3, 8, 16, 17] {
+        let got = on_ranks(n, |comm| {
+            let me = comm.rank() as u8 + 1;
+            let alone: [u8; 18] = std::array::from_fn(|i| if i == 0 { me } else { 0 });
+            let join = |a: &[u8; 18], b: &[u8; 18]| {
+                let mut all = a.iter().chain(b).copied().filter(|&it| it != 0);
+                std::array::from_fn(|_| all.next().unwrap_or(0))
+            };
+            let mut buf = vec![alone; 40];
+            comm.all_reduce_by(&mut buf, FoldOrder::Ranks, join).unwrap();
+            let mut part = vec![alone; 2];
+            let send = vec![alone; 2 * n];
+            comm.reduce_scatter_by(&send, &mut part, FoldOrder::Ranks, join).unwrap();
+            buf.extend(part);
+            buf
+        });
+        let want: [u8; 18] = std::array::from_fn(|i| if i < n { i as u8 + 1 } else { 0 });
+        assert!(got.iter().flatten().all(|it| *it == want), "n={n}");
+    }
+}
