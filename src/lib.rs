@@ -35,7 +35,9 @@ pub mod sim;
 mod sync;
 
 #[cfg(feature = "host")]
-pub use comm::{AbortHandle, Builder, CallOptions, Communicator, FoldOrder, Pending, Queue, With};
+pub use comm::{
+    AbortHandle, Builder, CallOptions, Communicator, FoldOrder, Group, Pending, Queue, With,
+};
 #[cfg(feature = "host")]
 pub use config::Transport;
 pub use element::{

@@ -12,8 +12,8 @@ use crate::error::{Error, Place, Result};
 use crate::exec::{self, Call, Halt, Stop, Wait};
 use crate::kernel::Kernel;
 use crate::link::{Fault, Frame, Links};
-use crate::memory::Buffer;
-use crate::plan::{Plan, Planner, Request};
+use crate::memory::{Buffer, Pieces};
+use crate::plan::{Message, Plan, Planner, Request};
 use crate::schedule::{Algorithm, Collective, Space};
 use crate::sync::Patience;
 
@@ -25,6 +25,9 @@ pub(super) struct Engine {
     pub(super) patience: Patience,
     /// What plans keep what is on its way in; as long as any plan so far has needed.
     pub(super) scratch: Vec<u8>,
+    /// Room for the lists of calls on many buffers; empty between two calls.
+    pub(super) pieces: Pieces<'static>,
+    pub(super) messages: Vec<Message>,
     /// Bytes of the last cache; larger results are stored past it.
     pub(super) cache: usize,
     pub(super) abort: Arc<AtomicBool>,
@@ -62,12 +65,15 @@ impl Engine {
     pub(super) fn new(planner: Planner, links: Links, patience: Patience, cache: usize) -> Self {
         let abort = Arc::new(AtomicBool::new(false));
         let (scratch, registry) = (Vec::new(), Registry::default());
+        let (pieces, messages) = (Pieces::default(), Vec::new());
         Self {
             planner,
             links,
             registry,
             patience,
             scratch,
+            pieces,
+            messages,
             cache,
             abort,
             sequence: 0,
@@ -100,8 +106,7 @@ impl Engine {
         }
         if seat.peers.len() == 1 && head.reduces() {
             // Nobody to reduce with: the result is what the reduction makes of one contribution.
-            let (input, output) = (Space::Input, Space::Output);
-            kernel.fold(true, &mut [buffer.dst(output, 0..bytes)], &[buffer.src(input, 0..bytes)]);
+            fold_alone(&kernel, buffer, bytes);
             return Ok(());
         }
         if request.is_some() && self.planner.speed().is_none() {
@@ -210,4 +215,17 @@ impl Engine {
 fn cannot(call: &'static str, asked: Algorithm, size: usize) -> Error {
     let expected = format!("one that can make this call among {size} ranks, such as ring");
     Error::Argument { call, argument: "algorithm", given: asked.to_string(), expected }
+}
+
+/// What the reduction makes of a single contribution.
+fn fold_alone(kernel: &Kernel<'_>, buffer: &Buffer<'_>, bytes: usize) {
+    let mut from = 0;
+    while from < bytes {
+        let read = buffer.together(Space::Input, from, bytes - from);
+        let part = from..from + buffer.together(Space::Output, from, read);
+        let (given, got) = (Space::Input, Space::Output);
+        let out = buffer.dst(got, part.clone());
+        kernel.fold(true, &mut [out], &[buffer.src(given, part.clone())]);
+        from = part.end;
+    }
 }

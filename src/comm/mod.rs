@@ -5,6 +5,7 @@ mod by;
 mod engine;
 mod exchange;
 mod group;
+mod many;
 mod options;
 mod own;
 mod pending;
@@ -18,6 +19,7 @@ mod rooted;
 mod setup;
 mod share;
 mod threads;
+mod together;
 mod uneven;
 mod verbs;
 mod worker;
@@ -32,6 +34,7 @@ pub use options::{CallOptions, With};
 pub use pending::Pending;
 pub use queue::Queue;
 pub use setup::Builder;
+pub use together::Group;
 
 use crate::element::{DataType, ReduceOp, Reduction};
 use crate::error::{Error, Peer, Result};
@@ -42,7 +45,6 @@ use crate::rendezvous::Meeting;
 use crate::schedule::Algorithm;
 use engine::{Engine, Head};
 use options::Settings;
-use threads::Group;
 use worker::Worker;
 
 /// A group of ranks that call the same collectives in the same order.
@@ -71,6 +73,8 @@ pub struct Communicator {
     worker: Option<Worker>,
     settings: Settings,
     abort: Arc<AtomicBool>,
+    /// Calls check their arguments, and that is all.
+    rehearses: bool,
 }
 
 /// Which rank this is, and who the others are.
@@ -90,7 +94,7 @@ enum Origin {
     /// As processes.
     Processes(Box<Meeting>),
     /// As threads of this process.
-    Threads(Arc<Group>),
+    Threads(Arc<threads::Group>),
 }
 
 /// Ends the pending call of one communicator, from any thread.
@@ -109,7 +113,14 @@ impl Communicator {
     fn new(seat: Seat, engine: Engine, timeout: Duration) -> Self {
         let settings = Settings { timeout, tag: None, algorithm: None };
         let abort = Arc::clone(&engine.abort);
-        Self { seat: Arc::new(seat), engine: Some(engine), worker: None, settings, abort }
+        Self {
+            seat: Arc::new(seat),
+            engine: Some(engine),
+            worker: None,
+            settings,
+            abort,
+            rehearses: false,
+        }
     }
 
     /// As the environment says.
@@ -209,6 +220,9 @@ impl Communicator {
         buffer: &Buffer<'_>,
         plan: impl FnOnce(&mut Planner) -> Plan<'_>,
     ) -> Result<()> {
+        if self.rehearses {
+            return Ok(());
+        }
         let (engine, seat, settings) = self.at_home(head.name)?;
         engine.run(seat, settings, head, buffer, plan)
     }
