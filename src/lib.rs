@@ -36,7 +36,8 @@ mod sync;
 
 #[cfg(feature = "host")]
 pub use comm::{
-    AbortHandle, Builder, CallOptions, Communicator, FoldOrder, Pending, Queue, With, wire_error,
+    AbortHandle, Builder, CallOptions, Communicator, FoldOrder, Group, Pending, Queue, With,
+    wire_error,
 };
 #[cfg(feature = "host")]
 pub use config::Transport;

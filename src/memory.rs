@@ -55,6 +55,16 @@ impl<'a> Src<'a> {
         self.len == 0
     }
 
+    /// A part of it.
+    ///
+    /// # Panics
+    /// If it lies outside.
+    #[must_use]
+    pub fn part(&self, part: Range<usize>) -> Self {
+        assert!(part.start <= part.end && part.end <= self.len);
+        Self { ptr: self.ptr.wrapping_add(part.start), len: part.len(), ..*self }
+    }
+
     /// All of it but the first `bytes`.
     ///
     /// # Panics
@@ -91,6 +101,16 @@ impl<'a> Dst<'a> {
         assert_eq!(self.len, source.len);
         // SAFETY: both views vouch for `len` bytes, and they lie apart.
         unsafe { core::ptr::copy_nonoverlapping(source.ptr, self.ptr, self.len) };
+    }
+
+    /// A part of it, lent.
+    ///
+    /// # Panics
+    /// If it lies outside.
+    #[must_use]
+    pub fn part(&mut self, part: Range<usize>) -> Dst<'_> {
+        assert!(part.start <= part.end && part.end <= self.len);
+        Dst { ptr: self.ptr.wrapping_add(part.start), len: part.len(), ..*self }
     }
 
     /// The same memory, best filled past the cache or not.
@@ -134,8 +154,11 @@ impl<'a> From<&'a mut [u8]> for Dst<'a> {
 /// byte offsets. In place, input and output are parts of one memory.
 #[derive(Debug)]
 pub struct Buffer<'a> {
-    /// Where each space begins, and its bytes; in the order of [`Space`].
+    /// Where each space begins, and its bytes; in the order of [`Space`]. One in pieces begins
+    /// nowhere.
     spaces: [(*mut u8, usize); 3],
+    /// The pieces of the input and of the output.
+    pieces: [&'a [Piece]; 2],
     life: PhantomData<&'a mut u8>,
 }
 
@@ -158,15 +181,18 @@ impl<'a> Buffer<'a> {
             assert!(part.start <= part.end && part.end <= len);
             (start.wrapping_add(part.start), part.len())
         };
-        Self { spaces: [part(input), part(output), nothing()], life: PhantomData }
+        Self::of(part(input), part(output))
     }
 
     /// Reads `input`, stores to `output`.
     #[must_use]
     pub fn apart(input: &'a [u8], output: &'a mut [u8]) -> Self {
         let input = (input.as_ptr().cast_mut(), input.len());
-        let output = (output.as_mut_ptr(), output.len());
-        Self { spaces: [input, output, nothing()], life: PhantomData }
+        Self::of(input, (output.as_mut_ptr(), output.len()))
+    }
+
+    fn of(input: (*mut u8, usize), output: (*mut u8, usize)) -> Self {
+        Self { spaces: [input, output, nothing()], pieces: [&[], &[]], life: PhantomData }
     }
 
     /// The same, with memory for what is on its way.
@@ -174,10 +200,10 @@ impl<'a> Buffer<'a> {
     pub fn with_scratch<'b>(&'b self, scratch: &'b mut [u8]) -> Buffer<'b> {
         let [input, output, _] = self.spaces;
         let scratch = (scratch.as_mut_ptr(), scratch.len());
-        Buffer { spaces: [input, output, scratch], life: PhantomData }
+        Buffer { spaces: [input, output, scratch], pieces: self.pieces, life: PhantomData }
     }
 
-    /// The addresses of a space.
+    /// The addresses of a space; those of one in pieces are nobody's.
     #[inline]
     pub(crate) fn addresses(&self, space: Space) -> Range<usize> {
         let (start, len) = self.spaces[space as usize];
@@ -190,37 +216,136 @@ impl<'a> Buffer<'a> {
         self.spaces[space as usize].1
     }
 
+    /// How many of the `len` bytes from `at` on follow each other in memory; one at least.
+    #[inline]
+    #[must_use]
+    pub fn together(&self, space: Space, at: usize, len: usize) -> usize {
+        match self.spaces[space as usize] {
+            (start, _) if start.is_null() => len.min(self.piece(space, at).1),
+            _ => len,
+        }
+    }
+
+    /// Where a byte of a space in pieces is, and how many there are from there on.
+    fn piece(&self, space: Space, at: usize) -> (*mut u8, usize) {
+        let list = self.pieces[space as usize];
+        let next = list.partition_point(|piece| piece.at <= at);
+        let Piece { at: first, start, len } = list[next - 1];
+        (start.wrapping_add(at - first), first + len - at)
+    }
+
+    /// Where a range of a space is.
+    #[inline]
+    fn locate(&self, space: Space, range: &Range<usize>) -> *mut u8 {
+        let (start, len) = self.spaces[space as usize];
+        assert!(range.start <= range.end && range.end <= len);
+        if !start.is_null() {
+            return start.wrapping_add(range.start);
+        }
+        if range.is_empty() {
+            return nothing().0;
+        }
+        let (start, left) = self.piece(space, range.start);
+        assert!(range.len() <= left);
+        start
+    }
+
     /// The data at `range` of a space.
     ///
     /// # Panics
-    /// If the range lies outside: a plan that does not fit its buffer is a bug, caught here.
+    /// If the range lies outside, or in several pieces: a plan that does not fit its buffer is a
+    /// bug, caught here.
     #[inline]
     #[must_use]
     pub fn src(&self, space: Space, range: Range<usize>) -> Src<'_> {
-        let (start, len) = self.spaces[space as usize];
-        assert!(range.start <= range.end && range.end <= len);
-        // SAFETY: the range was just checked to lie inside the space, which is borrowed for 'a.
-        unsafe { Src::new(start.wrapping_add(range.start), range.len()) }
+        // SAFETY: the range was just found to lie inside the space, which is borrowed for 'a.
+        unsafe { Src::new(self.locate(space, &range), range.len()) }
     }
 
     /// Where what is stored at `range` of a space goes.
     ///
     /// # Panics
-    /// If the range lies outside, or the space is the input: a plan that does not fit its buffer
-    /// is a bug, caught here.
+    /// As [`Self::src`], or if the space is the input.
     #[inline]
     #[must_use]
     pub fn dst(&self, space: Space, range: Range<usize>) -> Dst<'_> {
-        let (start, len) = self.spaces[space as usize];
         assert!(space != Space::Input);
-        assert!(range.start <= range.end && range.end <= len);
-        // SAFETY: the range was just checked to lie inside a space that is borrowed exclusively
+        // SAFETY: the range was just found to lie inside a space that is borrowed exclusively
         // for 'a; views of it are raw pointers and may coincide with a `Src`.
-        unsafe { Dst::new(start.wrapping_add(range.start), range.len()) }
+        unsafe { Dst::new(self.locate(space, &range), range.len()) }
     }
 }
 
 /// A space without any bytes.
 fn nothing() -> (*mut u8, usize) {
     (core::ptr::dangling_mut(), 0)
+}
+
+/// A memory that is a part of a space.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    /// Its first byte's number in the space.
+    at: usize,
+    start: *mut u8,
+    /// Not 0.
+    len: usize,
+}
+
+/// Memories that a call takes for one input and one output, in their order.
+#[derive(Debug, Default)]
+pub struct Pieces<'a> {
+    lists: [Vec<Piece>; 2],
+    life: PhantomData<&'a mut u8>,
+}
+
+// SAFETY: it is a list of `&mut [u8]` and `&[u8]`, which may go to other threads.
+unsafe impl Send for Pieces<'_> {}
+
+impl<'a> Pieces<'a> {
+    /// None, in the room of these.
+    #[must_use]
+    pub fn emptied<'b>(self) -> Pieces<'b> {
+        let mut lists = self.lists;
+        lists.iter_mut().for_each(Vec::clear);
+        Pieces { lists, life: PhantomData }
+    }
+
+    /// More input; where it is there.
+    pub fn read(&mut self, bytes: &'a [u8]) -> Range<usize> {
+        self.add(Space::Input, bytes.as_ptr().cast_mut(), bytes.len())
+    }
+
+    /// More output; where it is there.
+    pub fn write(&mut self, bytes: &'a mut [u8]) -> Range<usize> {
+        self.add(Space::Output, bytes.as_mut_ptr(), bytes.len())
+    }
+
+    /// More of both, which is one memory.
+    pub fn update(&mut self, bytes: &'a mut [u8]) {
+        let start = bytes.as_mut_ptr();
+        for space in [Space::Input, Space::Output] {
+            self.add(space, start, bytes.len());
+        }
+    }
+
+    fn add(&mut self, space: Space, start: *mut u8, len: usize) -> Range<usize> {
+        let list = &mut self.lists[space as usize];
+        let at = list.last().map_or(0, |last| last.at + last.len);
+        if len > 0 {
+            list.push(Piece { at, start, len });
+        }
+        at..at + len
+    }
+
+    /// All of them, for a call. A single one is like any other memory.
+    #[must_use]
+    pub fn buffer(&mut self) -> Buffer<'_> {
+        let [input, output] = &self.lists;
+        let space = |list: &[Piece]| match *list {
+            [] => nothing(),
+            [Piece { start, len, .. }] => (start, len),
+            [.., last] => (core::ptr::null_mut(), last.at + last.len),
+        };
+        Buffer { pieces: [input, output], ..Buffer::of(space(input), space(output)) }
+    }
 }

@@ -86,6 +86,8 @@ pub struct Partition<'a> {
     output: Cut<'a>,
     /// What each chunk of the scratch is as long as.
     scratch: &'a [Place],
+    /// What stands for each chunk of the input and of the output, if anything does.
+    marks: [&'a [u64]; 2],
     slice: usize,
     /// Bytes of a chunk that one round handles, at most.
     piece: usize,
@@ -121,7 +123,7 @@ impl<'a> Partition<'a> {
         let longest = input.longest().max(output.longest());
         let piece = (slots.bytes * slots.slices_per_round()).min(longest.next_multiple_of(LINE));
         let rounds = if longest == 0 { 0 } else { longest.div_ceil(piece) };
-        Self { input, output, scratch: &[], slice: slots.bytes, piece, rounds }
+        Self { input, output, scratch: &[], marks: [&[], &[]], slice: slots.bytes, piece, rounds }
     }
 
     /// With the scratch of a schedule.
@@ -134,6 +136,20 @@ impl<'a> Partition<'a> {
     #[must_use]
     pub fn is_uneven(&self) -> bool {
         matches!(self.input, Cut::Table(_))
+    }
+
+    /// Both ends of a message must mean chunks of the same mark.
+    #[must_use]
+    pub fn with_marks(self, input: &'a [u64], output: &'a [u64]) -> Self {
+        Self { marks: [input, output], ..self }
+    }
+
+    /// The mark of a chunk; 0 if it has none.
+    #[inline]
+    #[must_use]
+    pub fn mark(&self, place: Place) -> u64 {
+        let marks = self.marks.get(place.space as usize);
+        marks.and_then(|marks| marks.get(place.chunk as usize)).copied().unwrap_or(0)
     }
 
     /// Rounds to walk; 0 for an empty buffer.

@@ -142,3 +142,30 @@ fn no_call_on_registered_memory_allocates_but_the_first() {
         }
     });
 }
+
+/// Nor do lists of buffers, and groups of messages.
+#[test]
+fn no_call_on_many_buffers_allocates_but_the_first() {
+    fn calls(comm: &mut Communicator, bufs: &mut [[f32; 3000]], out: &[f32; 3000]) {
+        let me = comm.rank();
+        comm.all_reduce_many(bufs, SUM).unwrap();
+        comm.group(|g| {
+            for (at, buf) in bufs.iter_mut().enumerate() {
+                g.recv(buf, (me + at) % N)?;
+            }
+            (0..5).rev().try_for_each(|at| g.send(out, (me + 2 * N - at) % N))
+        })
+        .unwrap();
+    }
+    std::thread::scope(|scope| {
+        for mut comm in Communicator::local(N).unwrap() {
+            scope.spawn(move || {
+                let (mut bufs, out) = ([[1.0; 3000]; 5], [2.0; 3000]);
+                calls(&mut comm, &mut bufs, &out);
+                let before = ALLOCATIONS.get();
+                calls(&mut comm, &mut bufs, &out);
+                assert_eq!(ALLOCATIONS.get() - before, 0);
+            });
+        }
+    });
+}

@@ -12,8 +12,8 @@ use crate::error::{Error, Peer, Place, Result};
 use crate::exec::{self, Call, Halt, Stop, Wait};
 use crate::kernel::Kernel;
 use crate::link::{Fault, Frame, Links};
-use crate::memory::Buffer;
-use crate::plan::{Plan, Planner, Request};
+use crate::memory::{Buffer, Pieces};
+use crate::plan::{Message, Plan, Planner, Request};
 use crate::schedule::{ALL_PAIRS, Algorithm, Collective, Space};
 use crate::sync::Patience;
 
@@ -27,6 +27,9 @@ pub(super) struct Engine {
     pub(super) scratch: Vec<u8>,
     /// What travels as another type than it has in its buffer.
     pub(super) travelling: Vec<f32>,
+    /// Room for the lists of calls on many buffers; empty between two calls.
+    pub(super) pieces: Pieces<'static>,
+    pub(super) messages: Vec<Message>,
     /// Bytes of the last cache; larger results are stored past it.
     pub(super) cache: usize,
     pub(super) abort: Arc<AtomicBool>,
@@ -71,6 +74,7 @@ impl Engine {
     pub(super) fn new(planner: Planner, links: Links, patience: Patience, cache: usize) -> Self {
         let abort = Arc::new(AtomicBool::new(false));
         let (scratch, travelling, registry) = (Vec::new(), Vec::new(), Registry::default());
+        let (pieces, messages) = (Pieces::default(), Vec::new());
         Self {
             planner,
             links,
@@ -78,6 +82,8 @@ impl Engine {
             patience,
             scratch,
             travelling,
+            pieces,
+            messages,
             cache,
             abort,
             sequence: 0,
@@ -110,8 +116,7 @@ impl Engine {
         }
         if seat.peers.len() == 1 && head.reduces() {
             // Nobody to reduce with: the result is what the reduction makes of one contribution.
-            let (input, output) = (Space::Input, Space::Output);
-            kernel.fold(true, &mut [buffer.dst(output, 0..bytes)], &[buffer.src(input, 0..bytes)]);
+            fold_alone(&kernel, buffer, bytes);
             return Ok(());
         }
         if request.is_some() && self.planner.speeds().is_none() {
@@ -243,5 +248,18 @@ fn of_fault(at: Box<Place>, peer: Box<Peer>, fault: Fault) -> Error {
             let (ours, theirs) = (ours.to_string(), theirs.to_string());
             Error::Mismatch { at, peer, field, ours, theirs }
         }
+    }
+}
+
+/// What the reduction makes of a single contribution.
+fn fold_alone(kernel: &Kernel<'_>, buffer: &Buffer<'_>, bytes: usize) {
+    let mut from = 0;
+    while from < bytes {
+        let read = buffer.together(Space::Input, from, bytes - from);
+        let part = from..from + buffer.together(Space::Output, from, read);
+        let (given, got) = (Space::Input, Space::Output);
+        let out = buffer.dst(got, part.clone());
+        kernel.fold(true, &mut [out], &[buffer.src(given, part.clone())]);
+        from = part.end;
     }
 }

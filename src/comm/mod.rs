@@ -6,6 +6,7 @@ mod engine;
 mod exchange;
 mod explain;
 mod group;
+mod many;
 mod options;
 mod own;
 mod pending;
@@ -20,6 +21,7 @@ mod rooted;
 mod setup;
 mod share;
 mod threads;
+mod together;
 mod uneven;
 mod verbs;
 mod wide;
@@ -35,6 +37,7 @@ pub use options::{CallOptions, With};
 pub use pending::Pending;
 pub use queue::Queue;
 pub use setup::Builder;
+pub use together::Group;
 pub use wide::wire_error;
 
 use crate::config::Numbers;
@@ -47,7 +50,6 @@ use crate::rendezvous::Meeting;
 use crate::schedule::Algorithm;
 use engine::{Engine, Head};
 use options::Settings;
-use threads::Group;
 use worker::Worker;
 
 /// A group of ranks that call the same collectives in the same order.
@@ -76,6 +78,8 @@ pub struct Communicator {
     worker: Option<Worker>,
     settings: Settings,
     abort: Arc<AtomicBool>,
+    /// Calls check their arguments, and that is all.
+    rehearses: bool,
 }
 
 /// Which rank this is, and who the others are.
@@ -95,7 +99,7 @@ enum Origin {
     /// As processes.
     Processes(Box<Meeting>),
     /// As threads of this process.
-    Threads(Arc<Group>),
+    Threads(Arc<threads::Group>),
 }
 
 /// Ends the pending call of one communicator, from any thread.
@@ -115,7 +119,14 @@ impl Communicator {
         let numbers = Numbers::default();
         let settings = Settings { timeout, tag: None, algorithm: None, numbers };
         let abort = Arc::clone(&engine.abort);
-        Self { seat: Arc::new(seat), engine: Some(engine), worker: None, settings, abort }
+        Self {
+            seat: Arc::new(seat),
+            engine: Some(engine),
+            worker: None,
+            settings,
+            abort,
+            rehearses: false,
+        }
     }
 
     /// As the environment says.
@@ -219,6 +230,9 @@ impl Communicator {
         buffer: &Buffer<'_>,
         plan: impl FnOnce(&mut Planner) -> Plan<'_>,
     ) -> Result<()> {
+        if self.rehearses {
+            return Ok(());
+        }
         let (engine, seat, settings) = self.at_home(head.name)?;
         engine.run(seat, settings, head, buffer, plan)
     }

@@ -10,7 +10,7 @@ use crate::element::{DataType, Element, ReduceOp};
 use crate::error::Result;
 use crate::kernel::Kernel;
 use crate::memory::Buffer;
-use crate::plan::Transfer;
+use crate::plan::Message;
 
 impl Communicator {
     /// `buf` to rank `to`, which calls [`Self::recv`]; between the same collectives, for both make
@@ -22,8 +22,8 @@ impl Communicator {
     /// no other rank, or in worlds of more than 16 ranks one that there is no link to.
     pub fn send<T: Element>(&mut self, buf: &[T], to: usize) -> Result<()> {
         let to = self.peer("send", "to", to)?;
-        let transfer = Transfer { to: Some((to, size_of_val(buf))), from: None, dtype: T::DTYPE };
-        self.pass_on("send", &transfer, &Buffer::apart(cast_slice(buf), &mut []))
+        let message = message::<T>(true, to, size_of_val(buf));
+        self.pass_on("send", &[message], &Buffer::apart(cast_slice(buf), &mut []))
     }
 
     /// What rank `from` gives to [`Self::send`], which must be as long as `buf`.
@@ -32,8 +32,8 @@ impl Communicator {
     /// As [`Self::send`]; and if the length or the type is another one.
     pub fn recv<T: Element>(&mut self, buf: &mut [T], from: usize) -> Result<()> {
         let from = self.peer("recv", "from", from)?;
-        let transfer = Transfer { to: None, from: Some((from, size_of_val(buf))), dtype: T::DTYPE };
-        self.pass_on("recv", &transfer, &Buffer::apart(&[], cast_slice_mut(buf)))
+        let message = message::<T>(false, from, size_of_val(buf));
+        self.pass_on("recv", &[message], &Buffer::apart(&[], cast_slice_mut(buf)))
     }
 
     /// Sends and receives at once, so that ranks can do so in a circle; `to` and `from` may be one
@@ -59,27 +59,33 @@ impl Communicator {
         } else {
             (self.peer(NAME, "to", to)?, self.peer(NAME, "from", from)?)
         };
-        let transfer = Transfer { to: Some((to, given)), from: Some((from, got)), dtype: T::DTYPE };
+        let messages = [message::<T>(true, to, given), message::<T>(false, from, got)];
         let buffer = Buffer::apart(cast_slice(send), cast_slice_mut(recv));
-        self.pass_on(NAME, &transfer, &buffer)
+        self.pass_on(NAME, &messages, &buffer)
     }
 
-    fn pass_on(
+    /// At most one message to each rank and one from each.
+    pub(super) fn pass_on(
         &mut self,
         name: &'static str,
-        transfer: &Transfer,
+        messages: &[Message],
         buffer: &Buffer<'_>,
     ) -> Result<()> {
         // Nothing is reduced: any kernel will do.
         let Some(kernel) = Kernel::select(DataType::U8, ReduceOp::Max, self.size()) else {
-            return refuse(name, "dtype", transfer.dtype, "a type that can be sent");
+            return refuse(name, "size", self.size(), "a world that there are kernels for");
         };
         let head = Head { name, kernel, request: None, stands_for: 0 };
-        self.walk(&head, buffer, |planner| planner.transfer(transfer))
+        self.walk(&head, buffer, |planner| planner.messages(messages))
     }
 
     /// A rank that there is a link to.
-    fn peer(&mut self, call: &'static str, argument: &'static str, peer: usize) -> Result<u32> {
+    pub(super) fn peer(
+        &mut self,
+        call: &'static str,
+        argument: &'static str,
+        peer: usize,
+    ) -> Result<u32> {
         let (rank, size) = (self.rank(), self.size());
         if peer >= size || peer == rank {
             let expected = format!("a rank below the size, {size}, and not this one, {rank}");
@@ -93,4 +99,9 @@ impl Communicator {
                         worlds of more than 16 ranks have no links between all pairs";
         refuse(call, argument, peer, expected)
     }
+}
+
+/// All of the input to a rank, or all of the output from one.
+fn message<T: Element>(outgoing: bool, peer: u32, bytes: usize) -> Message {
+    Message { outgoing, peer, turn: 0, range: (0, bytes), dtype: T::DTYPE }
 }

@@ -2,6 +2,8 @@
 //! receive, reduce, store, send?
 //! May touch: schedule, partition, memory, link, kernel. Law: equals the simulator, step by step.
 
+use core::ops::Range;
+
 use super::wait::{Halt, Stop, Wait};
 use crate::kernel::{Kernel, Turn, copy};
 use crate::link::{Fault, Frame, Links};
@@ -43,15 +45,19 @@ pub fn run(
             let dst = if step.dst == step.src { src.start } else { start(call, round, step.dst) };
             // Both ends of a message must mean a chunk of the same length, whatever their calls say
             // of the other chunks.
-            let chunk = if uneven { call.partition.bytes(step.src) as u64 } else { 0 };
+            let chunk = if uneven {
+                call.partition.bytes(step.src) as u64 ^ call.partition.mark(step.src)
+            } else {
+                0
+            };
             let frame = Frame { fingerprint: call.frame.fingerprint ^ chunk, ..call.frame };
             for part in call.partition.slices(src.len()) {
-                let (src, dst) = (src.start + part.start, dst + part.start);
-                let (len, lands, lifts) = (part.len(), false, false);
+                let (src, dst, len) = (src.start + part.start, dst + part.start, part.len());
+                let places = Places { step, buffer, src, dst, len };
                 let frame = Frame { len: len as u32, ..frame };
-                let mut at =
-                    Slice { call, step, buffer, links, wait, frame, src, dst, len, lands, lifts };
-                at.walk().map_err(|(stop, peer)| Halt { stop, step: number, peer })?;
+                let (lands, lifts) = (false, false);
+                let mut slice = Slice { call, places, links, wait, frame, lands, lifts };
+                slice.walk().map_err(|(stop, peer)| Halt { stop, step: number, peer })?;
             }
         }
     }
@@ -63,75 +69,50 @@ fn start(call: &Call<'_>, round: usize, place: Place) -> usize {
     call.partition.piece(round, place).start
 }
 
-/// One slice of one step.
-struct Slice<'a, 'b> {
-    call: &'a Call<'a>,
+/// Where one slice of one step reads and stores.
+#[derive(Clone, Copy)]
+struct Places<'a, 'b> {
     step: &'a Step,
     buffer: &'a Buffer<'b>,
-    links: &'a mut Links,
-    wait: &'a Wait<'a>,
-    frame: Frame,
     /// Where it begins in the step's two spaces.
     src: usize,
     dst: usize,
     len: usize,
-    /// What comes is put straight where it is stored.
-    lands: bool,
-    /// What goes is taken straight from where it is.
-    lifts: bool,
 }
 
-impl<'a> Slice<'a, '_> {
+impl<'a> Places<'a, '_> {
+    /// How many bytes from there on are in one piece at both places.
     #[inline]
-    fn walk(&mut self) -> Result<(), (Stop, usize)> {
-        let Step { op, from, to, .. } = *self.step;
-        let (from, to) = (from as usize, to as usize);
-        let frame = self.frame;
-        self.direct(op, from, to).map_err(|fault| (fault.into(), from))?;
-        if self.lands {
-            let place = (self.step.dst.space, self.dst);
-            let landed = self.wait.landed(self.links, from, &frame, self.buffer, place);
-            landed.map_err(|stop| (stop, from))?;
-        } else if op.receives() {
-            self.wait.filled(self.links, from, &frame).map_err(|stop| (stop, from))?;
-        }
-        if op.sends() {
-            self.wait.empty(self.links, to).map_err(|stop| (stop, to))?;
-        }
-        let done = match (op.receives(), op.sends()) {
-            (true, true) => self.pass(from, to, &frame),
-            (true, false) => self.take(from),
-            (false, true) => self.give(to, &frame, self.mine()),
-            (false, false) => {
-                self.local();
-                Ok(())
-            }
-        };
-        done.map_err(|stop| (stop, if op.sends() { to } else { from }))
+    fn together(&self, from: usize) -> usize {
+        let Step { src, dst, .. } = self.step;
+        let read = self.buffer.together(src.space, self.src + from, self.len - from);
+        self.buffer.together(dst.space, self.dst + from, read)
     }
 
-    /// Which of the two links spare a copy when they are given the buffer itself?
-    fn direct(&mut self, op: Op, from: usize, to: usize) -> Result<(), Fault> {
-        if !self.links.lazy().is_empty() {
-            self.lands = op.receives() && !op.reduces() && self.links.rx(from)?.is_dear();
-            self.lifts = op.sends() && self.links.tx(to)?.is_dear();
+    /// The next part of the slice that is; none after its last.
+    #[inline]
+    fn next(&self, done: &mut usize) -> Option<Range<usize>> {
+        let from = *done;
+        if from == self.len {
+            return None;
         }
-        Ok(())
+        *done += self.together(from);
+        Some(from..*done)
     }
 
     /// What I have at the step's source.
-    fn mine(&self) -> Src<'a> {
-        self.buffer.src(self.step.src.space, self.src..self.src + self.len)
+    fn mine(&self, part: &Range<usize>) -> Src<'a> {
+        self.buffer.src(self.step.src.space, self.src + part.start..self.src + part.end)
+    }
+
+    /// What is where the step stores.
+    fn stored(&self, part: &Range<usize>) -> Src<'a> {
+        self.buffer.src(self.step.dst.space, self.dst + part.start..self.dst + part.end)
     }
 
     /// Where the step stores.
-    fn store(&self) -> Dst<'a> {
-        self.buffer.dst(self.step.dst.space, self.dst..self.dst + self.len)
-    }
-
-    /// Is that best stored past the caches? What is in the scratch is needed soon.
-    fn streaming(&self) -> bool {
-        self.call.streaming && self.step.dst.space == Space::Output
+    fn store(&self, part: &Range<usize>) -> Dst<'a> {
+        self.buffer.dst(self.step.dst.space, self.dst + part.start..self.dst + part.end)
     }
 
     /// Is what the step reads this rank's contribution, and not what became of it?
@@ -143,32 +124,102 @@ impl<'a> Slice<'a, '_> {
         let Step { last, order, .. } = *self.step;
         Turn { last, order, own: self.own() }
     }
+}
 
-    /// What is at a place of mine goes out.
-    fn give(&mut self, to: usize, frame: &Frame, mine: Src<'_>) -> Result<(), Stop> {
-        let (kernel, own) = (&self.call.kernel, self.step.op == Op::Send && self.own());
+/// One slice of one step.
+struct Slice<'a, 'b> {
+    call: &'a Call<'a>,
+    places: Places<'a, 'b>,
+    links: &'a mut Links,
+    wait: &'a Wait<'a>,
+    frame: Frame,
+    /// What comes is put straight where it is stored.
+    lands: bool,
+    /// What goes is taken straight from where it is.
+    lifts: bool,
+}
+
+impl Slice<'_, '_> {
+    #[inline]
+    fn walk(&mut self) -> Result<(), (Stop, usize)> {
+        let Step { op, from, to, .. } = *self.places.step;
+        let (from, to) = (from as usize, to as usize);
+        let frame = self.frame;
+        self.direct(op, from, to).map_err(|fault| (fault.into(), from))?;
+        if self.lands {
+            let place = (self.places.step.dst.space, self.places.dst);
+            let landed = self.wait.landed(self.links, from, &frame, self.places.buffer, place);
+            landed.map_err(|stop| (stop, from))?;
+        } else if op.receives() {
+            self.wait.filled(self.links, from, &frame).map_err(|stop| (stop, from))?;
+        }
+        if op.sends() {
+            self.wait.empty(self.links, to).map_err(|stop| (stop, to))?;
+        }
+        let done = match (op.receives(), op.sends()) {
+            (true, true) => self.pass(from, to, &frame),
+            (true, false) => self.take(from),
+            (false, true) => self.give(to, &frame),
+            (false, false) => {
+                self.local();
+                Ok(())
+            }
+        };
+        done.map_err(|stop| (stop, if op.sends() { to } else { from }))
+    }
+
+    /// Which of the two links spare a copy when they are given the buffer itself?
+    fn direct(&mut self, op: Op, from: usize, to: usize) -> Result<(), Fault> {
+        if !self.links.lazy().is_empty() && self.places.together(0) == self.places.len {
+            self.lands = op.receives() && !op.reduces() && self.links.rx(from)?.is_dear();
+            self.lifts = op.sends() && self.links.tx(to)?.is_dear();
+        }
+        Ok(())
+    }
+
+    /// Is that best stored past the caches? What is in the scratch is needed soon.
+    fn streaming(&self) -> bool {
+        self.call.streaming && self.places.step.dst.space == Space::Output
+    }
+
+    /// What is at a place of mine goes out: where the step reads, or where it has just stored.
+    fn give(&mut self, to: usize, frame: &Frame) -> Result<(), Stop> {
+        let (kernel, places) = (&self.call.kernel, self.places);
+        let send = places.step.op == Op::Send;
+        let contributes = send && places.own() && kernel.changes();
+        let what = if send { Places::mine } else { Places::stored };
         let tx = self.links.tx(to)?;
-        if own && kernel.changes() {
-            kernel.contribute(tx.reserve(self.len), None, mine);
-        } else if self.lifts {
-            return Ok(tx.give(frame, mine)?);
-        } else {
-            copy(tx.reserve(self.len), None, mine);
+        if self.lifts && !contributes {
+            let whole = what(&places, &(0..places.len));
+            return Ok(tx.give(frame, whole)?);
+        }
+        let (mut slot, mut done) = (tx.reserve(places.len), 0);
+        while let Some(part) = places.next(&mut done) {
+            let (mine, out) = (what(&places, &part), slot.part(part));
+            if contributes {
+                kernel.contribute(out, None, mine);
+            } else {
+                copy(out, None, mine);
+            }
         }
         Ok(tx.commit(frame)?)
     }
 
     /// The incoming chunk stays here.
     fn take(&mut self, from: usize) -> Result<(), Stop> {
-        let (mine, out, streaming) = (self.mine(), self.store(), self.streaming());
-        let turn = self.turn();
+        let (places, streaming, mut done) = (self.places, self.streaming(), 0);
         let rx = self.links.rx(from)?;
-        if self.lands {
-            // It is there already.
-        } else if self.step.op.reduces() {
-            self.call.kernel.reduce(turn, out, None, mine, rx.peek(self.len));
-        } else {
-            copy(out.streaming(streaming), None, rx.peek(self.len));
+        if !self.lands {
+            let incoming = rx.peek(places.len);
+            while let Some(part) = places.next(&mut done) {
+                let (out, incoming) = (places.store(&part), incoming.part(part.clone()));
+                if places.step.op.reduces() {
+                    let mine = places.mine(&part);
+                    self.call.kernel.reduce(places.turn(), out, None, mine, incoming);
+                } else {
+                    copy(out.streaming(streaming), None, incoming);
+                }
+            }
         }
         rx.release();
         Ok(())
@@ -177,20 +228,21 @@ impl<'a> Slice<'a, '_> {
     /// The incoming chunk goes on: straight from one slot to the other, or out of my memory where
     /// that spares a copy.
     fn pass(&mut self, from: usize, to: usize, frame: &Frame) -> Result<(), Stop> {
-        if self.step.op.stores() && (self.lands || self.lifts) {
+        if self.places.step.op.stores() && (self.lands || self.lifts) {
             self.take(from)?;
-            let stored = self.buffer.src(self.step.dst.space, self.dst..self.dst + self.len);
-            return self.give(to, frame, stored);
+            return self.give(to, frame);
         }
-        let (mine, turn) = (self.mine(), self.turn());
-        let store = self.step.op.stores().then(|| self.store());
+        let (places, op, mut done) = (self.places, self.places.step.op, 0);
         let (rx, tx) = self.links.both(from, to)?;
-        let incoming = rx.peek(self.len);
-        let slot = tx.reserve(self.len);
-        if self.step.op.reduces() {
-            self.call.kernel.reduce(turn, slot, store, mine, incoming);
-        } else {
-            copy(slot, store, incoming);
+        let (incoming, mut slot) = (rx.peek(places.len), tx.reserve(places.len));
+        while let Some(part) = places.next(&mut done) {
+            let store = op.stores().then(|| places.store(&part));
+            let (slot, incoming) = (slot.part(part.clone()), incoming.part(part.clone()));
+            if op.reduces() {
+                self.call.kernel.reduce(places.turn(), slot, store, places.mine(&part), incoming);
+            } else {
+                copy(slot, store, incoming);
+            }
         }
         tx.commit(frame)?;
         rx.release();
@@ -199,10 +251,17 @@ impl<'a> Slice<'a, '_> {
 
     /// From one place of mine to another; a copy of a memory to itself is nothing.
     fn local(&mut self) {
-        let (mine, mut out, kernel) = (self.mine(), self.store(), &self.call.kernel);
-        if self.step.op.reduces() {
-            let there = self.buffer.src(self.step.dst.space, self.dst..self.dst + self.len);
-            let turn = self.turn();
+        let mut done = 0;
+        while let Some(part) = self.places.next(&mut done) {
+            self.local_part(&part);
+        }
+    }
+
+    fn local_part(&self, part: &Range<usize>) {
+        let (places, kernel) = (&self.places, &self.call.kernel);
+        let (mine, mut out) = (places.mine(part), places.store(part));
+        if places.step.op.reduces() {
+            let (there, turn) = (places.stored(part), places.turn());
             if turn.own && kernel.changes() {
                 // A kernel changes its local operand only.
                 let order = turn.order.turned();
@@ -210,7 +269,7 @@ impl<'a> Slice<'a, '_> {
             } else {
                 kernel.reduce(turn, out, None, there, mine);
             }
-        } else if self.own() && kernel.changes() {
+        } else if places.own() && kernel.changes() {
             kernel.contribute(out, None, mine);
         } else if mine.ptr() != out.ptr().cast_const() {
             copy(out.streaming(self.streaming()), None, mine);

@@ -6,6 +6,7 @@
 
 mod choose;
 mod explain;
+mod messages;
 mod price;
 mod request;
 mod slots;
@@ -13,13 +14,13 @@ mod slots;
 use core::ops::Range;
 
 use crate::partition::{Partition, SlotShape};
-use crate::schedule::{ALL_PAIRS, Algorithm, Collective, Op, Place, Ring, Schedule, Step};
+use crate::schedule::{ALL_PAIRS, Algorithm, Collective, Ring, Schedule};
 pub use choose::Candidate;
 pub use explain::{Choice, Explanation};
 pub use price::{Source, Speeds};
 pub(crate) use request::digest;
 pub(crate) use request::mix;
-pub use request::{Blocks, Request, Transfer};
+pub use request::{Blocks, Message, Request};
 pub use slots::{Slots, least_chunk};
 
 /// What to walk for a call.
@@ -72,9 +73,10 @@ pub struct Planner {
     /// The calls made lately, and which of them was the last.
     calls: Vec<Known>,
     last: usize,
-    /// The chunks of an uneven call's input and output, in bytes, and the steps of a transfer: kept
-    /// for their memory.
+    /// The chunks of an uneven call's input and output, in bytes, and the steps of messages with
+    /// the marks of their types: kept for their memory.
     tables: [Vec<Range<usize>>; 2],
+    marks: [Vec<u64>; 2],
     transfer: Schedule,
     /// A digest of what all calls go by: the order of the ring and the least chunk.
     way: u64,
@@ -105,6 +107,7 @@ impl Planner {
             calls: Vec::with_capacity(CALLS),
             last: 0,
             tables: [Vec::new(), Vec::new()],
+            marks: [Vec::new(), Vec::new()],
             transfer: Schedule::new(1, 1),
             way: (0..ring.size()).fold(mix(least_chunk as u64), |digest, at| {
                 mix(digest ^ u64::from(ring.after(0, i64::from(at))))
@@ -288,30 +291,6 @@ impl Planner {
         Plan { algorithm, schedule, partition, fingerprint }
     }
 
-    /// The plan for messages between ranks that need not all take part. To itself a rank copies.
-    pub fn transfer(&mut self, transfer: &Transfer) -> Plan<'_> {
-        let Transfer { to, from, dtype } = *transfer;
-        let (me, given, got) = (self.me, Place::input(0), Place::output(0));
-        let tables = self.tables.iter_mut().zip([to, from]);
-        tables.for_each(|(table, peer)| {
-            table.clear();
-            table.push(0..peer.map_or(0, |(_, bytes)| bytes));
-        });
-        self.transfer.steps.clear();
-        if to.is_some_and(|(to, _)| to == me) {
-            self.transfer.steps.push(Step::new(Op::Copy, me, given).into(got));
-        } else {
-            let to = to.map(|(to, _)| Step::new(Op::Send, me, given).to(to));
-            let from = from.map(|(from, _)| Step::new(Op::Recv, me, got).from(from));
-            self.transfer.steps.extend([to, from].into_iter().flatten());
-        }
-        let slots = self.shape(Algorithm::AllPairs, Collective::AllToAll);
-        let partition = Partition::table(&self.tables[0], &self.tables[1], slots);
-        let fingerprint = mix(mix(TRANSFER | (dtype as u64) << 8) ^ self.way);
-        let algorithm = Algorithm::AllPairs;
-        Plan { algorithm, schedule: &self.transfer, partition, fingerprint }
-    }
-
     /// The number of a schedule.
     fn schedule(&mut self, collective: Collective, algorithm: Algorithm) -> usize {
         let known = self.schedules.iter().position(|(c, a, _)| (*c, *a) == (collective, algorithm));
@@ -359,12 +338,9 @@ fn pieces(
     }
 }
 
-/// The kind of a message between two ranks, beside those of the collectives.
-const TRANSFER: u64 = 255;
-
 #[cfg(test)]
 mod tests {
-    use super::{Blocks, Planner, Request, Slots, Transfer};
+    use super::{Blocks, Message, Planner, Request, Slots};
     use crate::element::{DataType, ReduceOp, Reduction};
     use crate::partition::SlotShape;
     use crate::schedule::{Collective, Ring};
@@ -399,8 +375,9 @@ mod tests {
         let mut prints: Vec<u64> = others.iter().map(|r| planner.plan(r).fingerprint).collect();
         let wider = Slots { ring: SlotShape { capacity: 8, ..shape }, ..slots };
         let wider = Planner::new(Ring::natural(4), 1, wider, 64).plan(&base).fingerprint;
-        let transfer = Transfer { to: Some((2, 10)), from: None, dtype: DataType::F32 };
-        prints.extend([wider, planner.transfer(&transfer).fingerprint]);
+        let dtype = DataType::F32;
+        let message = Message { outgoing: true, peer: 2, turn: 0, range: (0, 10), dtype };
+        prints.extend([wider, planner.messages(&[message]).fingerprint]);
         for counts in [[1, 2, 3, 4], [1, 2, 4, 3]] {
             let blocks = Blocks { input: &counts[1..2], output: &counts, agreed: &counts };
             let request = Request { collective: Collective::AllGather, count: 0, ..base };

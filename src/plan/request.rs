@@ -71,13 +71,17 @@ pub struct Blocks<'a> {
     pub agreed: &'a [usize],
 }
 
-/// A message to a rank, from a rank, or both at once; the rank, and bytes.
+/// A message to a rank or from one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Transfer {
-    /// To whom.
-    pub to: Option<(u32, usize)>,
-    /// From whom.
-    pub from: Option<(u32, usize)>,
+pub struct Message {
+    /// To it?
+    pub outgoing: bool,
+    /// The other rank.
+    pub peer: u32,
+    /// Its number among those of one group that go the same way between the same two ranks.
+    pub turn: u32,
+    /// The bytes of the input, or of the output, from the first to before the second.
+    pub range: (usize, usize),
     /// The type of its elements.
     pub dtype: DataType,
 }

@@ -1,0 +1,274 @@
+//! Several operations as one. May touch: as `comm`.
+//! Law: every argument is checked before a byte moves. The messages go before the collectives, in
+//! turns: the first on each link, then the second, and so on. In a turn what is sent leaves before
+//! anything is waited for, so whatever the order in which they were asked for, nobody waits for
+//! ever.
+
+use std::fmt;
+use std::mem::take;
+use std::ops::Range;
+
+use bytemuck::{cast_slice, cast_slice_mut};
+
+use super::Communicator;
+use super::verbs::refuse;
+use crate::element::{Element, Reduction};
+use crate::error::Result;
+use crate::memory::Pieces;
+use crate::plan::Message;
+
+const NAME: &str = "group";
+
+/// A collective that was asked for. Called twice: to check its arguments, and to be made.
+type Call<'env> = Box<dyn FnMut(&mut Communicator) -> Result<()> + 'env>;
+
+/// Operations that will be carried out as one; see [`Communicator::group`]. What each method does
+/// is what the communicator's of that name does, only later.
+pub struct Group<'g, 'env> {
+    comm: &'g mut Communicator,
+    pieces: Pieces<'env>,
+    messages: Vec<Message>,
+    calls: Vec<Call<'env>>,
+}
+
+impl Communicator {
+    /// Carries out all operations that `work` asks for, once it returns: the messages between two
+    /// ranks at once, whatever their order, then the collectives in theirs. Messages on the same
+    /// way between the same two ranks keep their order.
+    ///
+    /// Where [`Self::send`] in a circle may wait for ever, a group of them does not. It meets other
+    /// ranks' groups and, message by message, their [`Self::send`] and [`Self::recv`]. If `work`
+    /// fails nothing is carried out.
+    ///
+    /// ```
+    /// use ringreduce::{Communicator, ReduceOp};
+    ///
+    /// let mut comm = Communicator::from_env()?;
+    /// let (rank, size) = (comm.rank(), comm.size());
+    /// let (mine, mut theirs, mut sum) = ([rank; 1000], [0; 1000], [1_u32]);
+    /// let mine = mine.map(|it| it as u64);
+    /// comm.group(|g| {
+    ///     g.recv(&mut theirs, (rank + size - 1) % size)?;
+    ///     g.send(&mine, (rank + 1) % size)?;
+    ///     g.all_reduce(&mut sum, ReduceOp::Sum)
+    /// })?;
+    /// assert_eq!(theirs, [((rank + size - 1) % size) as u64; 1000]);
+    /// assert_eq!(sum, [size as u32]);
+    /// # Ok::<(), ringreduce::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// What `work` says, of any argument that does not fit; if this rank sends itself something and
+    /// does not receive it in the same group, or the other way round; and as the operations.
+    pub fn group<'env, R>(
+        &mut self,
+        work: impl for<'g> FnOnce(&mut Group<'g, 'env>) -> Result<R>,
+    ) -> Result<R> {
+        let engine = self.at_home(NAME)?.0;
+        let (pieces, messages) = (take(&mut engine.pieces).emptied(), take(&mut engine.messages));
+        let mut group = Group { comm: self, pieces, messages, calls: Vec::new() };
+        let done = work(&mut group);
+        let Group { mut pieces, mut messages, calls, .. } = group;
+        let done = done.and_then(|result| {
+            into_turns(&mut messages);
+            met_by_itself(&messages, self.rank() as u32)?;
+            let buffer = pieces.buffer();
+            for turn in messages.chunk_by(|one, next| one.turn == next.turn) {
+                self.pass_on(NAME, turn, &buffer)?;
+            }
+            Ok(result)
+        });
+        messages.clear();
+        let engine = self.at_home(NAME)?.0;
+        (engine.pieces, engine.messages) = (pieces.emptied(), messages);
+        let result = done?;
+        for mut call in calls {
+            call(self)?;
+        }
+        Ok(result)
+    }
+}
+
+/// Numbers the messages of each link and brings them into that order.
+fn into_turns(messages: &mut [Message]) {
+    let link = |message: &Message| (message.outgoing, message.peer);
+    messages.sort_unstable_by_key(|message| (link(message), message.range.0));
+    for same in messages.chunk_by_mut(|one, next| link(one) == link(next)) {
+        (0..).zip(same).for_each(|(turn, message)| message.turn = turn);
+    }
+    messages.sort_unstable_by_key(|message| (message.turn, link(message)));
+}
+
+/// Whatever a rank sends itself it has to receive, and nothing else.
+fn met_by_itself(messages: &[Message], me: u32) -> Result<()> {
+    let what = |message: &Message| (message.range.1 - message.range.0, message.dtype);
+    let own = |outgoing| {
+        let way = move |message: &&Message| message.peer == me && message.outgoing == outgoing;
+        messages.iter().filter(way).map(what)
+    };
+    let (mut sent, mut received) = (own(true), own(false));
+    loop {
+        let (send, recv) = (sent.next(), received.next());
+        if send == recv && send.is_none() {
+            return Ok(());
+        }
+        if send != recv {
+            let say = |found: Option<(usize, _)>| {
+                found.map_or("missing".into(), |(bytes, dtype)| format!("{bytes} bytes of {dtype}"))
+            };
+            let expected = format!("as its send: {}; this rank, {me}, is both ends", say(send));
+            return refuse(NAME, "recv", say(recv), expected);
+        }
+    }
+}
+
+impl<'env> Group<'_, 'env> {
+    /// See [`Communicator::send`]; to this rank itself too, if it receives that in the same group.
+    ///
+    /// # Errors
+    /// If there is no such rank or no link to it.
+    pub fn send<T: Element>(&mut self, buf: &'env [T], to: usize) -> Result<()> {
+        let peer = self.peer("send", "to", to)?;
+        let range = self.pieces.read(cast_slice(buf));
+        self.pass::<T>(true, peer, range);
+        Ok(())
+    }
+
+    /// See [`Communicator::recv`]; from this rank itself too.
+    ///
+    /// # Errors
+    /// If there is no such rank or no link from it.
+    pub fn recv<T: Element>(&mut self, buf: &'env mut [T], from: usize) -> Result<()> {
+        let peer = self.peer("recv", "from", from)?;
+        let range = self.pieces.write(cast_slice_mut(buf));
+        self.pass::<T>(false, peer, range);
+        Ok(())
+    }
+
+    fn peer(&mut self, call: &'static str, argument: &'static str, peer: usize) -> Result<u32> {
+        if peer == self.comm.rank() {
+            return Ok(peer as u32);
+        }
+        self.comm.peer(call, argument, peer)
+    }
+
+    fn pass<T: Element>(&mut self, outgoing: bool, peer: u32, Range { start, end }: Range<usize>) {
+        // What is empty is no message, as elsewhere.
+        if start < end {
+            let range = (start, end);
+            self.messages.push(Message { outgoing, peer, turn: 0, range, dtype: T::DTYPE });
+        }
+    }
+
+    /// See [`Communicator::all_reduce_many`].
+    ///
+    /// # Errors
+    /// If the arguments do not fit.
+    pub fn all_reduce_many<T: Element, B: AsMut<[T]>>(
+        &mut self,
+        bufs: &'env mut [B],
+        op: impl Into<Reduction>,
+    ) -> Result<()> {
+        let op = op.into();
+        self.add(move |comm| comm.all_reduce_many(bufs, op))
+    }
+
+    /// See [`Communicator::all_to_all_v`].
+    ///
+    /// # Errors
+    /// If the arguments do not fit.
+    pub fn all_to_all_v<T: Element>(
+        &mut self,
+        send: &'env [T],
+        send_counts: &'env [usize],
+        recv: &'env mut [T],
+        recv_counts: &'env [usize],
+    ) -> Result<()> {
+        self.add(move |comm| comm.all_to_all_v(send, send_counts, recv, recv_counts))
+    }
+
+    /// See [`Communicator::barrier`].
+    ///
+    /// # Errors
+    /// None.
+    pub fn barrier(&mut self) -> Result<()> {
+        self.add(Communicator::barrier)
+    }
+
+    /// Checks a call's arguments, and makes it later.
+    fn add(&mut self, mut call: impl FnMut(&mut Communicator) -> Result<()> + 'env) -> Result<()> {
+        call(Rehearsal::of(self.comm).0)?;
+        self.calls.push(Box::new(call));
+        Ok(())
+    }
+}
+
+/// While it lives, calls check their arguments and that is all.
+struct Rehearsal<'a>(&'a mut Communicator);
+
+impl<'a> Rehearsal<'a> {
+    fn of(comm: &'a mut Communicator) -> Self {
+        comm.rehearses = true;
+        Self(comm)
+    }
+}
+
+impl Drop for Rehearsal<'_> {
+    fn drop(&mut self) {
+        self.0.rehearses = false;
+    }
+}
+
+/// One line for each collective: its buffers, its operation if it has one, its other arguments.
+macro_rules! collectives {
+    ($($name:ident($($buf:ident: $kind:ty),*) $(by $op:ident)? $(with $arg:ident)?;)*) => {
+        impl<'env> Group<'_, 'env> {
+            $(
+                #[doc = concat!("See [`Communicator::", stringify!($name), "`].")]
+                ///
+                /// # Errors
+                /// If the arguments do not fit.
+                pub fn $name<T: Element>(
+                    &mut self,
+                    $($buf: $kind,)*
+                    $($op: impl Into<Reduction>,)?
+                    $($arg: usize)?
+                ) -> Result<()> {
+                    $(let $op = $op.into();)?
+                    self.add(move |comm| comm.$name($($buf,)* $($op,)? $($arg)?))
+                }
+            )*
+        }
+    };
+}
+
+collectives! {
+    all_reduce(buf: &'env mut [T]) by op;
+    all_reduce_into(send: &'env [T], recv: &'env mut [T]) by op;
+    reduce_scatter(send: &'env [T], recv: &'env mut [T]) by op;
+    reduce_scatter_in_place(buf: &'env mut [T]) by op;
+    all_gather(send: &'env [T], recv: &'env mut [T]);
+    all_gather_in_place(buf: &'env mut [T]);
+    broadcast(buf: &'env mut [T]) with root;
+    reduce(buf: &'env mut [T]) by op with root;
+    reduce_into(send: &'env [T], recv: &'env mut [T]) by op with root;
+    gather(send: &'env [T], recv: &'env mut [T]) with root;
+    scatter(send: &'env [T], recv: &'env mut [T]) with root;
+    all_to_all(send: &'env [T], recv: &'env mut [T]);
+    all_to_all_in_place(buf: &'env mut [T]);
+    scan(buf: &'env mut [T]) by op;
+    scan_into(send: &'env [T], recv: &'env mut [T]) by op;
+    exscan(buf: &'env mut [T]) by op;
+    exscan_into(send: &'env [T], recv: &'env mut [T]) by op;
+    all_gather_v(send: &'env [T], recv: &'env mut [T], counts: &'env [usize]);
+    reduce_scatter_v(send: &'env [T], recv: &'env mut [T], counts: &'env [usize]) by op;
+    gather_v(send: &'env [T], recv: &'env mut [T], counts: &'env [usize]) with root;
+    scatter_v(send: &'env [T], recv: &'env mut [T], counts: &'env [usize]) with root;
+}
+
+impl fmt::Debug for Group<'_, '_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (messages, calls) = (self.messages.len(), self.calls.len());
+        f.debug_struct("Group").field("messages", &messages).field("calls", &calls).finish()
+    }
+}
