@@ -2,7 +2,6 @@
 //! magnitudes, every algorithm, against sums in f64 (which holds them exactly, or nearly so).
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[allow(dead_code, reason = "only its worlds are of use here")]
 mod common;
 
 use common::on_ranks;
@@ -105,7 +104,7 @@ fn every_algorithm<T: Float>(scalar: T) {
             ] {
                 let Some(got) = all_reduce(&inputs, by, &options) else { continue };
                 assert!(
-                    Some(&got[..]).map(bytemuck::cast_slice::<T, u8>)
+                    Some(bytemuck::cast_slice::<T, u8>(&got))
                         == all_reduce(&inputs, by, &options).as_deref().map(bytemuck::cast_slice),
                     "two runs differ: {} {by} {algorithm} n={n}",
                     T::DTYPE

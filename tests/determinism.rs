@@ -2,7 +2,6 @@
 //! length, the kind of memory and the number of ranks.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[allow(dead_code, reason = "only its worlds are of use here")]
 mod common;
 
 use std::time::Duration;
@@ -121,6 +120,11 @@ fn what_can_not_be_folded_in_order_is_refused_and_the_communicator_lives_on() {
         assert!(matches!(refused, Err(Error::Argument { .. })), "{refused:?}");
         let refused = comm.with(deterministic()).reduce(&mut [1.0_f32], SUM, 0);
         assert!(matches!(refused, Err(Error::Argument { .. })), "{refused:?}");
+        let (send, mut part) = ([1.0_f32; 6], vec![0.0_f32; comm.rank() + 1]);
+        let mut strict = comm.with(deterministic());
+        let refused = strict.reduce_scatter_v(&send, &mut part, &[1, 2, 3], SUM);
+        assert!(matches!(refused, Err(Error::Argument { .. })), "{refused:?}");
+        drop(strict);
         let wire = CallOptions::new().wire(ringreduce::DataType::F64);
         let refused = comm.with(wire).all_reduce(&mut [1.0_f32], SUM);
         assert!(matches!(refused, Err(Error::Argument { argument: "wire", .. })), "{refused:?}");
@@ -154,6 +158,17 @@ fn ranks_that_differ_are_told() {
         let told = failed.iter().any(|error| matches!(error, Error::Mismatch { .. }));
         assert!(told, "{failed:?}");
     }
+}
+
+/// The first piece is alike, and yet nothing is written.
+#[test]
+fn wide_calls_of_other_lengths_are_told_at_once() {
+    on_ranks(2, |comm| {
+        comm.set_timeout(Duration::from_secs(60));
+        let mut buf = vec![bf16::ONE; 300_000 + comm.rank()];
+        let told = comm.with(CallOptions::new().wide(true)).all_reduce(&mut buf, SUM);
+        assert!(told.is_err() && buf.iter().all(|&it| it == bf16::ONE), "{told:?}");
+    });
 }
 
 /// A function that is associative at most: the concatenation of who was there.

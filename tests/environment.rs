@@ -5,8 +5,8 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::time::Duration;
 
-use ringreduce::config::{Config, StoreAddr, Surroundings};
-use ringreduce::{Error, Transport};
+use ringreduce::config::{Config, Numbers, StoreAddr, Surroundings};
+use ringreduce::{DataType, Error, Transport};
 
 /// `"A=1 B=2"`; the ancestor process is always 77 and the user 1000.
 fn around(vars: &str) -> Surroundings {
@@ -104,6 +104,21 @@ fn settings() {
     assert_eq!(config.tcp_congestion.as_deref(), Some("bbr"));
     let moved = found(&format!("{OPEN_MPI} RINGREDUCE_STORE=[::1]:5000"));
     assert_eq!(moved.store, store("[::1]:5000"), "the user's store goes before the launcher's");
+}
+
+#[test]
+fn what_numbers_go_by() {
+    let numbers = |vars: &str| found(vars).numbers;
+    assert_eq!(numbers(""), Numbers::default());
+    let all = "RINGREDUCE_DETERMINISTIC=1 RINGREDUCE_WIDE=0 RINGREDUCE_WIRE=bfloat16";
+    let wire = Some(DataType::BF16);
+    assert_eq!(numbers(all), Numbers { deterministic: true, wide: false, wire });
+    assert!(numbers("RINGREDUCE_WIDE=1 RINGREDUCE_WIRE=off").wide);
+    for wrong in ["RINGREDUCE_DETERMINISTIC=yes", "RINGREDUCE_WIDE=2", "RINGREDUCE_WIRE=double"] {
+        let (name, value) = wrong.split_once('=').unwrap();
+        let text = refused(wrong);
+        assert!(text.contains(name) && text.contains(value), "{text}");
+    }
 }
 
 #[test]

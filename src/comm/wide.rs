@@ -14,7 +14,7 @@ use crate::element::{DataType, Kind, ReduceOp, Reduction};
 use crate::error::Result;
 use crate::kernel::convert;
 use crate::memory::Buffer;
-use crate::plan::Request;
+use crate::plan::{Request, mix};
 use crate::schedule::{Collective, Space};
 
 /// Bytes that travel at once, about: few enough to stay in a core's cache.
@@ -147,7 +147,8 @@ impl Communicator {
         }
         let places = Buffer::within(memory, 0..parts * len, mine * len..(mine + 1) * len);
         let inner = Request { count, dtype: travel.dtype, op: Some(travel.op), ..*request };
-        let head = Head { stands_for: request.digest(), ..Head::of(&inner, self.kernel(&inner)?) };
+        let stands_for = mix(request.digest() ^ request.count as u64);
+        let head = Head { stands_for, ..Head::of(&inner, self.kernel(&inner)?) };
         self.walk(&head, &places, |planner| planner.plan(&inner))?;
         let source = |bytes| places.src(Space::Output, bytes);
         let target = |bytes| buffer.dst(Space::Output, after(at * size, &bytes));
