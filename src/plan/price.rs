@@ -70,8 +70,9 @@ impl Speeds {
 
     /// Seconds that a call takes, over slots of this shape; `None` if there is no closed form.
     ///
-    /// The closed form counts one slice per chunk. Here a chunk is walked in rounds, each of several
-    /// slices; what follows the first round finds everybody at work and waits for no message.
+    /// The closed form counts one slice per chunk. Here a chunk is walked in rounds, each of
+    /// several slices; what follows the first round finds everybody at work and waits for no
+    /// message.
     pub(super) fn seconds(
         self,
         algorithm: Algorithm,

@@ -60,8 +60,8 @@ impl Ring {
         })
     }
 
-    /// How many hosts, and how many ranks each has; `None` unless there are several hosts, of several
-    /// ranks each, and of as many.
+    /// How many hosts, and how many ranks each has; `None` unless there are several hosts, of
+    /// several ranks each, and of as many.
     #[must_use]
     pub fn grid(&self) -> Option<[u32; 2]> {
         let each = *self.hosts.first()?;

@@ -5,7 +5,8 @@
 //! the ranks, `job` (a pure state machine) decides what each event means, `launch` is the loop
 //! that feeds it, `output` prints whole lines, and `watch` is the process that cleans up if this
 //! one is killed. The law: when ringrun is gone, so is everything it started.
-//! `plan` starts nothing: it says how calls would be made. A library, so that ringbench launches itself with nothing beside it.
+//! `plan` starts nothing: it says how calls would be made. A library, so that ringbench launches
+//! itself with nothing beside it.
 #![deny(unsafe_code)]
 
 mod cli;

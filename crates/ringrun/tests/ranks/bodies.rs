@@ -58,6 +58,7 @@ fn explains() -> Result<()> {
         line += &format!(" {}", plan.algorithm);
         assert_eq!(plan.choice, Choice::Cheapest);
     }
+    println!("{}", comm.explain(Collective::AllReduce, 1 << 16, DataType::F32)?);
     let plan = comm.explain(Collective::Scan, 1, DataType::F32)?;
     println!("{line} {:?}", plan.speeds.unwrap().source);
     Ok(())

@@ -11,7 +11,8 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use crate::harness::{
-    AS_RANK, BODY, Job, PATIENCE, PROMPT, Process, RINGBENCH, all_end, kill_all, myself, skip,
+    AS_RANK, BODY, Ended, Job, PATIENCE, PROMPT, Process, RINGBENCH, all_end, kill_all, myself,
+    skip,
 };
 use crate::report::{Report, all_lead_to};
 use crate::system::{self, Sockets};
@@ -81,13 +82,23 @@ fn pair() -> Result<[Host; 2], String> {
 
 /// Two ranks on each host; rank 0, on the left one, listens at its address.
 fn start(job: &Job, hosts: &[Host; 2], change: impl Fn(&mut Command)) -> Vec<Process> {
+    start_each(job, hosts, 2, change)
+}
+
+/// So many ranks on each host.
+fn start_each(
+    job: &Job,
+    hosts: &[Host; 2],
+    each: usize,
+    change: impl Fn(&mut Command),
+) -> Vec<Process> {
     let rank = |rank: usize| {
-        let mut command = job.rank(&myself(), rank, 4, "10.77.0.1:4000");
+        let mut command = job.rank(&myself(), rank, 2 * each, "10.77.0.1:4000");
         command.args(AS_RANK);
         change(&mut command);
-        Process::start(hosts[rank / 2].on(command))
+        Process::start(hosts[rank / each].on(command))
     };
-    (0..4).map(rank).collect()
+    (0..2 * each).map(rank).collect()
 }
 
 /// In full swing, with these interfaces if any are given.
@@ -179,6 +190,38 @@ fn groups_within_hosts_and_across() {
             for rank in all_end(ranks, PATIENCE) {
                 assert!(rank.code == 0 && rank.out.contains("right"), "{rank:?}");
             }
+        }
+    });
+}
+
+/// Each host's ranks measure among themselves, and all hear of both kinds of links from rank 0.
+#[test]
+fn all_choose_the_same_across_hosts() {
+    with_hosts("all_choose_the_same_across_hosts", |job, hosts| {
+        let ranks = start(job, hosts, |command| {
+            command.env(BODY, "explains").env("RINGREDUCE_CACHE", "off");
+        });
+        let ended = all_end(ranks, PATIENCE);
+        let of = |rank: &Ended| rank.out.lines().filter(|line| !line.contains("rank ")).collect();
+        let said: Vec<String> = ended.iter().map(of).collect();
+        assert!(ended.iter().all(|rank| rank.code == 0), "{ended:#?}");
+        assert!(said.iter().all(|text| *text == said[0]), "{ended:#?}");
+        for part in ["hierarchical", "within hosts", "between hosts", "tcp", "shm"] {
+            assert!(ended[0].out.contains(part), "{part}: {}", ended[0].out);
+        }
+    });
+}
+
+/// With more ranks than have links between all pairs.
+#[test]
+fn rings_within_hosts_and_between_them_have_their_links() {
+    with_hosts("rings_within_hosts_and_between_them_have_their_links", |job, hosts| {
+        let ranks = start_each(job, hosts, 9, |command| {
+            command.env(BODY, "calls 1000 3").env("RINGREDUCE_ALGO", "hierarchical");
+            command.env("RINGREDUCE_CACHE", "off");
+        });
+        for rank in all_end(ranks, PATIENCE) {
+            assert!(rank.code == 0 && rank.out.contains("right"), "{rank:?}");
         }
     });
 }

@@ -59,7 +59,8 @@ pub(super) fn ring(ring: &Ring) -> String {
         let class = if dot.leaves { "far" } else { "near" };
         let _ = writeln!(
             out,
-            "<line class=\"{class}\" x1=\"{x:.1}\" y1=\"{y:.1}\" x2=\"{to_x:.1}\" y2=\"{to_y:.1}\"/>"
+            "<line class=\"{class}\" x1=\"{x:.1}\" y1=\"{y:.1}\" x2=\"{to_x:.1}\" \
+             y2=\"{to_y:.1}\"/>"
         );
     }
     for (number, Dot { label, host, .. }) in dots.iter().enumerate() {
