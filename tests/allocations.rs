@@ -97,13 +97,8 @@ fn no_call_allocates_but_the_first() {
                 let [part, other_part] = [0, 1].map(|_| vec![1.0_f32; COUNT]);
                 let [whole, other_whole] = [0, 1].map(|_| vec![1.0_f32; N * COUNT]);
                 let mut buffers = Buffers { part, whole, other_part, other_whole };
-<<<<<<< HEAD
                 let counts = [COUNT, 1000, 1, 0];
                 for count in counts {
-=======
-                // Each size may have an algorithm of its own, whose schedule is made once.
-                for count in [COUNT, 1000, 1, 0] {
->>>>>>> planner
                     every_verb(&mut comm, count, &mut buffers);
                 }
                 let before = ALLOCATIONS.get();

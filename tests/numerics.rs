@@ -3,7 +3,6 @@
 //! promises are held by `kernel_oracle`, of instruction sets by `kernels`.)
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[allow(dead_code, reason = "only its worlds are of use here")]
 mod common;
 
 use common::on_ranks;

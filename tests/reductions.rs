@@ -2,7 +2,6 @@
 //! narrow floats, values with an index, scaled sums, functions of callers; and what is refused.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[allow(dead_code, reason = "only its worlds are of use here")]
 mod common;
 
 use bytemuck::Pod;

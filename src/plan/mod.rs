@@ -7,6 +7,7 @@
 mod choose;
 mod explain;
 mod messages;
+mod own;
 mod price;
 mod request;
 mod slots;
@@ -18,6 +19,7 @@ use crate::schedule::{ALL_PAIRS, Algorithm, Collective, Ring, Schedule};
 pub use choose::Candidate;
 pub use explain::{Choice, Explanation};
 pub use price::{Source, Speeds};
+#[cfg(feature = "host")]
 pub(crate) use request::digest;
 pub(crate) use request::mix;
 pub use request::{Blocks, Message, Request};
@@ -215,25 +217,6 @@ impl Planner {
         let other = if self.ring.size() <= 2 { ring } else { other };
         let (bytes, capacity) = (ring.bytes.min(other.bytes), ring.capacity.min(other.capacity));
         SlotShape { bytes, capacity }
-    }
-
-    /// Keeps a schedule that is not the library's; all ranks' schedules have this digest.
-    pub fn adopt(&mut self, schedule: &Schedule, digest: u64) {
-        if !self.adopted.iter().any(|(known, _)| *known == digest) {
-            self.adopted.push((digest, schedule.clone()));
-        }
-    }
-
-    /// The plan for a call by one that was adopted; by the library's own, if it was not.
-    pub fn own(&mut self, request: &Request, digest: u64) -> Plan<'_> {
-        let Some(at) = self.adopted.iter().position(|(known, _)| *known == digest) else {
-            return self.plan(request);
-        };
-        let (algorithm, slots) = (Algorithm::Ring, self.least_slots());
-        let schedule = &self.adopted[at].1;
-        let partition = pieces(request, schedule, 0, slots).with_scratch(&schedule.scratch);
-        let fingerprint = mix(self.fingerprint(request, algorithm, &[]) ^ digest);
-        Plan { algorithm, schedule, partition, fingerprint }
     }
 
     /// The plan for a call.
