@@ -303,3 +303,16 @@ fn what_is_not_reduced_only_needs_a_size() {
         assert_eq!(DataType::LocF64.size(), 16);
     });
 }
+
+/// Where a rank's result is of one contribution, that counts as the operation says too.
+#[test]
+fn a_contribution_alone_counts_as_any_other() {
+    let results = on_ranks(3, |comm| {
+        let (mut scan, mut exscan, mut scaled) = ([2_u32], [7_u32], [2.0_f32]);
+        comm.scan(&mut scan, ReduceOp::LogicalXor).unwrap();
+        comm.exscan_into(&[2_u32], &mut exscan, ReduceOp::LogicalXor).unwrap();
+        comm.scan(&mut scaled, Reduction::premul_sum(3.0_f32)).unwrap();
+        (scan, exscan, scaled)
+    });
+    assert_eq!(results, [([1], [7], [6.0]), ([0], [1], [12.0]), ([1], [0], [18.0])]);
+}

@@ -64,6 +64,8 @@ pub struct Kernel<'f> {
     last: Run,
     /// Every turn whose operands were multiplied before, where there is multiplying.
     multiplied: Option<Run>,
+    /// Does a contribution count as true or false, whatever it is?
+    logical: bool,
     params: Params,
     element_size: usize,
     life: PhantomData<&'f ()>,
@@ -95,7 +97,7 @@ impl Kernel<'static> {
     }
 
     fn of(level: Level, dtype: DataType, by: Reduction, world: usize) -> Option<Self> {
-        use crate::element::ReduceOp::{Avg, Sum};
+        use crate::element::ReduceOp::{Avg, LogicalAnd, LogicalOr, LogicalXor, Sum};
         assert!((1..=1 << 31).contains(&world), "a world of {world} ranks");
         if !by.is_defined_for(dtype) {
             return None;
@@ -113,7 +115,8 @@ impl Kernel<'static> {
             Kind::User(..) => return None,
         };
         let element_size = dtype.size();
-        Some(Self { step, last, multiplied, params, element_size, life: PhantomData })
+        let logical = matches!(by.kind(), Kind::Plain(LogicalAnd | LogicalOr | LogicalXor));
+        Some(Self { step, last, multiplied, logical, params, element_size, life: PhantomData })
     }
 }
 
@@ -207,17 +210,17 @@ impl Kernel<'_> {
     /// # Panics
     /// If the lengths differ or are not whole elements: a bug of the caller, caught here.
     pub fn contribute(&self, out: Dst<'_>, also: Option<Dst<'_>>, from: Src<'_>) {
-        match (self.multiplied, also) {
-            (None, also) => copy(out, also, from),
-            (Some(_), None) => self.fold(false, &mut [out], &[from]),
-            (Some(_), Some(also)) => self.fold(false, &mut [out, also], &[from]),
+        match also {
+            also if !self.changes() => copy(out, also, from),
+            None => self.fold(false, &mut [out], &[from]),
+            Some(also) => self.fold(false, &mut [out, also], &[from]),
         }
     }
 
     /// Does a contribution count as something else than it is, so that it can't just be copied?
     #[must_use]
     pub fn changes(&self) -> bool {
-        self.multiplied.is_some()
+        self.multiplied.is_some() || self.logical
     }
 
     /// Whole elements?

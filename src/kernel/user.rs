@@ -69,6 +69,7 @@ impl<'f> Kernel<'f> {
             step: run,
             last: run,
             multiplied: None,
+            logical: false,
             params,
             element_size: size,
             life: PhantomData,
