@@ -119,7 +119,7 @@ impl Engine {
             fold_alone(&kernel, buffer, bytes);
             return Ok(());
         }
-        if request.is_some() && self.planner.speeds().is_none() {
+        if request.is_some() && seat.peers.len() > 1 && self.planner.speeds().is_none() {
             self.find_speed(seat, settings)?;
         }
         self.planner.force(settings.algorithm.map(|(algorithm, _)| algorithm));

@@ -9,6 +9,7 @@ mod slurm;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
+use std::io::Write;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Once;
@@ -371,5 +372,6 @@ pub(crate) fn warn(warning: &str) {
 }
 
 fn tell(warning: &str) {
-    eprintln!("ringreduce: warning: {warning}");
+    // Nobody may be reading.
+    let _ = writeln!(std::io::stderr(), "ringreduce: warning: {warning}");
 }
