@@ -9,8 +9,10 @@ use std::time::Duration;
 use common::on_ranks;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
-use ringreduce::schedule::Algorithm;
-use ringreduce::{CallOptions, Communicator, Element, Error, FoldOrder, ReduceOp, Reduction};
+use ringreduce::schedule::{Algorithm, Collective};
+use ringreduce::{
+    CallOptions, Communicator, DataType, Element, Error, FoldOrder, ReduceOp, Reduction,
+};
 use ringreduce::{bf16, f16};
 
 const SUM: ReduceOp = ReduceOp::Sum;
@@ -125,7 +127,7 @@ fn what_can_not_be_folded_in_order_is_refused_and_the_communicator_lives_on() {
         let refused = strict.reduce_scatter_v(&send, &mut part, &[1, 2, 3], SUM);
         assert!(matches!(refused, Err(Error::Argument { .. })), "{refused:?}");
         drop(strict);
-        let wire = CallOptions::new().wire(ringreduce::DataType::F64);
+        let wire = CallOptions::new().wire(DataType::F64);
         let refused = comm.with(wire).all_reduce(&mut [1.0_f32], SUM);
         assert!(matches!(refused, Err(Error::Argument { argument: "wire", .. })), "{refused:?}");
         comm.with(deterministic()).scan(&mut [1.0_f32], SUM).unwrap();
@@ -143,11 +145,11 @@ fn what_can_not_be_folded_in_order_is_refused_and_the_communicator_lives_on() {
 /// Ranks that differ in what numbers go by are told.
 #[test]
 fn ranks_that_differ_are_told() {
-    let bf16 = ringreduce::DataType::BF16;
+    let bf16 = DataType::BF16;
     let pairs = [
         (deterministic(), CallOptions::new()),
         (CallOptions::new().wire(bf16), CallOptions::new()),
-        (CallOptions::new().wire(bf16), CallOptions::new().wire(ringreduce::DataType::F16)),
+        (CallOptions::new().wire(bf16), CallOptions::new().wire(DataType::F16)),
     ];
     for (one, other) in pairs {
         let failed = on_ranks(2, |comm: &mut Communicator| {
@@ -193,4 +195,18 @@ fn functions_of_the_users_are_called_in_the_order_of_ranks() {
         let want: [u8; 18] = std::array::from_fn(|i| if i < n { i as u8 + 1 } else { 0 });
         assert!(got.iter().flatten().all(|it| *it == want), "n={n}");
     }
+}
+
+/// What is explained is what would be done: the ring folds in another order.
+#[test]
+fn an_explanation_goes_by_the_option() {
+    let call = Collective::AllReduce;
+    on_ranks(4, |comm| {
+        comm.barrier().unwrap();
+        let mut explain =
+            |options| comm.with(options).explain(call, 1 << 24, DataType::F32).unwrap().algorithm;
+        assert!(explain(deterministic()).folds_left(call));
+        assert_eq!(explain(CallOptions::new().algorithm(Algorithm::Ring)), Algorithm::Ring);
+        assert!(explain(deterministic()).folds_left(call));
+    });
 }

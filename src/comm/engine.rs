@@ -13,8 +13,8 @@ use crate::exec::{self, Call, Halt, Stop, Wait};
 use crate::kernel::Kernel;
 use crate::link::{Fault, Frame, Links};
 use crate::memory::{Buffer, Pieces};
-use crate::plan::{Message, Plan, Planner, Request};
-use crate::schedule::{ALL_PAIRS, Algorithm, Collective, Space};
+use crate::plan::{Message, Plan, Planner, Request, Rules};
+use crate::schedule::{ALL_PAIRS, Algorithm, Space};
 use crate::sync::Patience;
 
 /// Links and what they are used with.
@@ -59,13 +59,6 @@ impl<'a> Head<'a> {
     pub(super) fn of(request: &'a Request, kernel: Kernel<'a>) -> Self {
         let name = request.collective.name();
         Self { name, kernel, request: Some(request), stands_for: 0 }
-    }
-
-    /// Does a rank that is alone get what the reduction makes of its own contribution?
-    fn reduces(&self) -> bool {
-        self.request.is_some_and(|Request { collective, op, .. }| {
-            op.is_some() && !matches!(collective, Collective::Exscan | Collective::Barrier)
-        })
     }
 }
 
@@ -114,7 +107,8 @@ impl Engine {
             let halt = Halt { stop: Stop::Aborted, step: 0, peer: seat.rank };
             return Err(self.fail(seat, settings, name, halt));
         }
-        if seat.peers.len() == 1 && head.reduces() {
+        let folds = request.is_some_and(Request::folds);
+        if seat.peers.len() == 1 && folds {
             // Nobody to reduce with: the result is what the reduction makes of one contribution.
             fold_alone(&kernel, buffer, bytes);
             return Ok(());
@@ -122,9 +116,8 @@ impl Engine {
         if request.is_some() && seat.peers.len() > 1 && self.planner.speeds().is_none() {
             self.find_speed(seat, settings)?;
         }
-        self.planner.force(settings.algorithm.map(|(algorithm, _)| algorithm));
-        let in_order = settings.numbers.deterministic && head.reduces();
-        self.planner.regard(in_order, stands_for);
+        let in_order = settings.numbers.deterministic && folds;
+        self.planner.go_by(Rules { in_order, stands_for, forced: settings.forced() });
         let Plan { algorithm, schedule, partition, fingerprint } = plan(&mut self.planner);
         if in_order && !request.is_some_and(|it| algorithm.folds_left(it.collective)) {
             self.sequence -= 1;

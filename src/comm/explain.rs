@@ -3,7 +3,7 @@
 use super::Communicator;
 use crate::element::{DataType, ReduceOp};
 use crate::error::{Error, Result};
-use crate::plan::{Explanation, Request};
+use crate::plan::{Explanation, Request, Rules};
 use crate::schedule::Collective;
 
 impl Communicator {
@@ -47,7 +47,9 @@ impl Communicator {
         if let Some(first) = &engine.broken {
             return Err(Error::Broken { call, first: first.clone() });
         }
-        engine.planner.force(settings.algorithm.map(|(algorithm, _)| algorithm));
+        let in_order = settings.numbers.deterministic && request.folds();
+        let forced = settings.forced();
+        engine.planner.go_by(Rules { forced, in_order, ..Rules::default() });
         let transports = seat.transports.clone();
         Ok(Explanation { transports, ..engine.planner.explain(&request) })
     }

@@ -1,4 +1,4 @@
-//! What may be different from call to call. May touch: config, error, plan, schedule.
+//! What may be different from call to call. May touch: config, element, schedule.
 
 use std::borrow::Cow;
 use std::ops::{Deref, DerefMut};
@@ -7,8 +7,6 @@ use std::time::Duration;
 use super::Communicator;
 use crate::config::{LONGEST_TIMEOUT, Numbers};
 use crate::element::DataType;
-use crate::error::Result;
-use crate::plan::Request;
 use crate::schedule::Algorithm;
 
 /// Options of single calls, for [`Communicator::with`]. What is not set is as the communicator
@@ -79,6 +77,13 @@ pub(super) struct Settings {
     pub(super) numbers: Numbers,
 }
 
+impl Settings {
+    /// The algorithm asked for.
+    pub(super) fn forced(&self) -> Option<Algorithm> {
+        self.algorithm.map(|(algorithm, _)| algorithm)
+    }
+}
+
 /// A communicator whose calls go by other options as long as this lives.
 #[derive(Debug)]
 pub struct With<'a> {
@@ -116,18 +121,6 @@ impl Communicator {
             numbers.wire = (wire != DataType::F32).then_some(wire);
         }
         With { comm: self, before }
-    }
-
-    /// The algorithm by which a call goes that is like `request`, with the options that are set. As
-    /// far as is known: what algorithms cost is measured at the first collective, and before that
-    /// it is the ring. Calls on registered memory go by none.
-    ///
-    /// # Errors
-    /// If the communicator has lost its worker.
-    pub fn chosen(&mut self, request: &Request) -> Result<Algorithm> {
-        let (engine, _, settings) = self.at_home("chosen")?;
-        engine.planner.force(settings.algorithm.map(|(algorithm, _)| algorithm));
-        Ok(engine.planner.plan(request).algorithm)
     }
 
     /// The longest that each wait lasts.

@@ -14,7 +14,7 @@ use crate::exec::{self, Call, Halt, Wait};
 use crate::kernel::Kernel;
 use crate::link::Frame;
 use crate::memory::Buffer;
-use crate::plan::{Request, Source, Speeds, digest, mix};
+use crate::plan::{Request, Rules, Source, Speeds, digest, mix};
 use crate::schedule::{Algorithm, Collective, Ring, Schedule};
 
 /// Bytes of a rank's part in the larger calls.
@@ -32,7 +32,6 @@ impl Engine {
     #[cold]
     pub(super) fn find_speed(&mut self, seat: &Seat, settings: &Settings) -> Result<()> {
         let found = self.agree(seat, settings);
-        self.planner.force(settings.algorithm.map(|(algorithm, _)| algorithm));
         let speeds = found.map_err(|halt| self.fail(seat, settings, "the first probe", halt))?;
         self.planner.set_speeds(speeds);
         Ok(())
@@ -210,7 +209,7 @@ impl Tool<'_> {
         };
         self.calls += 1;
         let engine = &mut *self.engine;
-        engine.planner.force(Some(algorithm));
+        engine.planner.go_by(Rules { forced: Some(algorithm), ..Rules::default() });
         let of_few = circle.filter(|circle| !circle.whole);
         let plan = match of_few.and_then(|few| few.schedule(request, algorithm, self.seat.rank)) {
             None => engine.planner.plan(request),

@@ -35,7 +35,7 @@ impl Planner {
         let can = move |algorithm: &Algorithm| {
             let slots = self.slots.ring.shared(algorithm.window());
             let slots = slots.and(self.slots.other.shared(algorithm.window()));
-            let ordered = !self.in_order || algorithm.folds_left(collective);
+            let ordered = !self.rules.in_order || algorithm.folds_left(collective);
             let can = algorithm.reaches(size) && slots.is_some();
             ordered && can && algorithm.makes(collective, &self.ring)
         };
@@ -52,7 +52,7 @@ impl Planner {
     pub(super) fn choose(&self, request: &Request) -> Algorithm {
         let mut best = None::<Candidate>;
         for candidate in self.candidates(request) {
-            if self.forced == Some(candidate.algorithm) {
+            if self.rules.forced == Some(candidate.algorithm) {
                 return candidate.algorithm;
             }
             let cheaper = |best: Candidate| match (candidate.seconds, best.seconds) {
@@ -69,7 +69,7 @@ impl Planner {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Planner, Request, Slots, Source, Speeds};
+    use super::super::{Planner, Request, Rules, Slots, Source, Speeds};
     use crate::element::{DataType, ReduceOp};
     use crate::partition::SlotShape;
     use crate::schedule::{Algorithm, Collective, Ring};
@@ -115,10 +115,30 @@ mod tests {
     #[test]
     fn what_is_asked_for_is_taken_where_it_can_be() {
         let mut planner = planner(4, 1);
-        planner.force(Some(Algorithm::TwoShot));
+        planner.go_by(Rules { forced: Some(Algorithm::TwoShot), ..Rules::default() });
         assert_eq!(planner.choose(&all_reduce(8)), Algorithm::TwoShot);
         let scan = Request { collective: Collective::Scan, ..all_reduce(8) };
         assert_eq!(planner.choose(&scan), Algorithm::Ring);
+    }
+
+    /// Calls by turns under different rules are planned once under each.
+    #[test]
+    fn plans_under_one_rule_are_not_those_under_another() {
+        let mut planner = planner(4, 1);
+        let request = all_reduce(8);
+        let rules = [
+            Rules::default(),
+            Rules { forced: Some(Algorithm::Ring), ..Rules::default() },
+            Rules { in_order: true, ..Rules::default() },
+            Rules { stands_for: 7, ..Rules::default() },
+        ];
+        let mut prints = |rules| {
+            planner.go_by(rules);
+            planner.plan(&request).fingerprint
+        };
+        let first = rules.map(&mut prints);
+        assert_eq!(rules.map(&mut prints), first);
+        assert!((0..4).all(|at| !first[..at].contains(&first[at])), "{first:x?}");
     }
 
     #[test]
@@ -145,7 +165,7 @@ mod tests {
                 planner.set_speeds(Speeds { near: SPEED, far, source: Source::Stated });
                 let forced = Algorithm::ALL.map(Some);
                 for (power, forced) in [3, 12, 20].map(|p| forced.map(|f| (p, f))).concat() {
-                    planner.force(forced);
+                    planner.go_by(Rules { forced, ..Rules::default() });
                     let request = all_reduce(1 << power);
                     let peers = planner.peers();
                     let steps = planner.plan(&request).schedule.steps.clone();

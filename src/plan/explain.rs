@@ -100,7 +100,7 @@ impl Planner {
     /// How a call is made, and why so.
     pub fn explain(&mut self, request: &Request) -> Explanation {
         let candidates: Vec<_> = self.candidates(request).collect();
-        let (speeds, forced, rank) = (self.speeds, self.forced, self.me);
+        let (speeds, forced, rank) = (self.speeds, self.rules.forced, self.me);
         let (size, hosts) = (self.ring.size(), self.ring.hosts().count() as u32);
         let plan = self.plan(request);
         let (algorithm, schedule, partition) = (plan.algorithm, plan.schedule, plan.partition);
@@ -197,7 +197,7 @@ impl fmt::Display for Explanation {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Planner, Request, Slots, Source, Speeds};
+    use super::super::{Planner, Request, Rules, Slots, Source, Speeds};
     use super::Choice;
     use crate::element::{DataType, ReduceOp};
     use crate::schedule::{Algorithm, Collective, Ring};
@@ -226,12 +226,12 @@ mod tests {
         assert_eq!(after.choice, Choice::Cheapest);
         let least = after.candidates.iter().filter_map(|one| one.seconds).fold(1.0, f64::min);
         assert_eq!(after.seconds, Some(least));
-        planner.force(Some(Algorithm::Ring));
+        planner.go_by(Rules { forced: Some(Algorithm::Ring), ..Rules::default() });
         let forced = planner.explain(&all_reduce(2));
         assert_eq!((forced.choice, forced.hops), (Choice::Forced, Some(6.0)));
         let scan = Request { collective: Collective::Scan, ..all_reduce(2) };
         assert_eq!(planner.explain(&scan).choice, Choice::Forced);
-        planner.force(None);
+        planner.go_by(Rules::default());
         assert_eq!(planner.explain(&scan).choice, Choice::Only);
         let text = after.to_string();
         for part in

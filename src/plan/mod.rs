@@ -45,10 +45,28 @@ const CALLS: usize = 32;
 #[derive(Clone, Copy, Debug)]
 struct Known {
     request: Request,
+    rules: Rules,
     /// Which of the schedules.
     schedule: usize,
     partition: Partition<'static>,
     fingerprint: u64,
+}
+
+impl Known {
+    fn is(&self, request: &Request, rules: Rules) -> bool {
+        self.request == *request && self.rules == rules
+    }
+}
+
+/// What plans go by beside the call. All ranks must be told the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rules {
+    /// The algorithm to take wherever it can make the call; `None` for the cheapest.
+    pub forced: Option<Algorithm>,
+    /// Must reductions be folded as ((r0 + r1) + r2) + .., where an algorithm can?
+    pub in_order: bool,
+    /// The digest of the call that this one is a part of, in another type; or 0.
+    pub stands_for: u64,
 }
 
 /// One rank's plans.
@@ -66,12 +84,8 @@ pub struct Planner {
     adopted: Vec<(u64, Schedule)>,
     /// What messages cost here, if that is known; all ranks have the same.
     speeds: Option<Speeds>,
-    /// The algorithm to take where it can be.
-    forced: Option<Algorithm>,
-    /// Must reductions be folded in the order of ranks, one by one?
-    in_order: bool,
-    /// The digest of the call that is made in parts of another type; or 0.
-    stands_for: u64,
+    /// What plans go by now.
+    rules: Rules,
     /// The calls made lately, and which of them was the last.
     calls: Vec<Known>,
     last: usize,
@@ -103,9 +117,7 @@ impl Planner {
             schedules: Vec::new(),
             adopted: Vec::new(),
             speeds: None,
-            forced: None,
-            in_order: false,
-            stands_for: 0,
+            rules: Rules::default(),
             calls: Vec::with_capacity(CALLS),
             last: 0,
             tables: [Vec::new(), Vec::new()],
@@ -137,23 +149,9 @@ impl Planner {
         &self.ring
     }
 
-    /// From now on this algorithm is taken wherever it can make the call; `None` for the cheapest.
-    /// All ranks must be told the same.
-    pub fn force(&mut self, algorithm: Option<Algorithm>) {
-        if self.forced != algorithm {
-            self.forced = algorithm;
-            self.calls.clear();
-        }
-    }
-
-    /// From now on reductions are folded as ((r0 + r1) + r2) + .. where an algorithm can, if
-    /// `in_order`; and calls are part of another one with this digest, or of none if it is 0. All
-    /// ranks must be told the same.
-    pub fn regard(&mut self, in_order: bool, stands_for: u64) {
-        if (self.in_order, self.stands_for) != (in_order, stands_for) {
-            (self.in_order, self.stands_for) = (in_order, stands_for);
-            self.calls.clear();
-        }
+    /// From now on plans go by these rules.
+    pub fn go_by(&mut self, rules: Rules) {
+        self.rules = rules;
     }
 
     /// The ranks that this one has links to and from, ascending: all, or in large worlds the
@@ -221,7 +219,7 @@ impl Planner {
 
     /// The plan for a call.
     pub fn plan(&mut self, request: &Request) -> Plan<'_> {
-        if self.calls.get(self.last).is_none_or(|known| known.request != *request) {
+        if !self.calls.get(self.last).is_some_and(|known| known.is(request, self.rules)) {
             self.last = self.remember(request);
         }
         let last = &self.calls[self.last];
@@ -233,13 +231,14 @@ impl Planner {
     /// The number of a call among those that are remembered, as one of which it now is.
     #[cold]
     fn remember(&mut self, request: &Request) -> usize {
-        if let Some(known) = self.calls.iter().position(|known| known.request == *request) {
+        if let Some(known) = self.calls.iter().position(|known| known.is(request, self.rules)) {
             return known;
         }
         let algorithm = self.choose(request);
         let schedule = self.schedule(request.collective, algorithm);
         let known = Known {
             request: *request,
+            rules: self.rules,
             schedule,
             partition: self.cut(request, schedule),
             fingerprint: self.fingerprint(request, algorithm, &[]),
@@ -297,8 +296,8 @@ impl Planner {
         let what = request.digest();
         let slots = self.shape(algorithm, request.collective);
         let shape = (slots.bytes as u64) << 16 | slots.capacity as u64;
-        let way = mix(self.way ^ algorithm as u64 ^ u64::from(self.in_order) << 8);
-        let way = way ^ self.stands_for;
+        let way = mix(self.way ^ algorithm as u64 ^ u64::from(self.rules.in_order) << 8);
+        let way = way ^ self.rules.stands_for;
         let call = mix(mix(mix(what ^ request.count as u64) ^ shape) ^ way);
         agreed.iter().fold(call, |digest, &count| mix(digest ^ count as u64))
     }

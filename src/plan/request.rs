@@ -34,6 +34,13 @@ impl Request {
         self.count * self.element_size() * blocks
     }
 
+    /// Does every rank that gets a result get its own contribution folded into it?
+    #[must_use]
+    pub fn folds(&self) -> bool {
+        let never = matches!(self.collective, Collective::Exscan | Collective::Barrier);
+        self.op.is_some() && !never
+    }
+
     /// Equal on two ranks only if all of this but the count is.
     pub(crate) fn digest(&self) -> u64 {
         let (kind, root) = match self.collective {

@@ -1,6 +1,7 @@
-//! Worlds of thread ranks, and inputs whose reductions are known exactly.
+//! Worlds of ranks, and inputs whose reductions are known exactly.
 #![allow(dead_code, unused_imports, reason = "not every test uses all of it")]
 
+pub(crate) mod processes;
 pub(crate) mod ranks;
 
 use bytemuck::Zeroable;

@@ -4,7 +4,7 @@
 use ringreduce::sim::Random;
 use ringreduce::{Error, ReduceOp};
 
-use crate::ranks::on_ranks;
+use crate::common::ranks::on_ranks;
 use crate::{SUM, exchange, message};
 
 #[test]

@@ -2,12 +2,12 @@
 //! processes over shared memory and TCP.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "../common/mod.rs"]
+mod common;
 mod groups;
 mod many;
 mod processes;
 mod proof;
-#[path = "../common/ranks.rs"]
-mod ranks;
 mod started;
 
 use ringreduce::{Communicator, Error, ReduceOp};

@@ -2,7 +2,7 @@
 
 use ringreduce::{Algorithm, CallOptions, Communicator, DataType, Error, ReduceOp, Reduction};
 
-use crate::ranks::on_ranks;
+use crate::common::ranks::on_ranks;
 use crate::{SUM, message};
 
 /// Buffers of these lengths, and all of them in one.

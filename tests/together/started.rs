@@ -3,7 +3,7 @@
 use ringreduce::{Error, Reduction};
 
 use crate::SUM;
-use crate::ranks::on_ranks;
+use crate::common::ranks::on_ranks;
 
 /// Each as if it had been called, with what stays in the order of its start.
 #[test]

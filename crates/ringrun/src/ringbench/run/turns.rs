@@ -2,6 +2,7 @@
 //! the machine does meanwhile is done to all of them.
 
 use anyhow::Result;
+use ringreduce::plan::Request;
 use ringreduce::{Algorithm, Error};
 
 use super::Bench;
@@ -54,7 +55,9 @@ impl Bench<'_> {
         });
         let auto = timed.next().map_or(0.0, |auto| auto.time_us);
         let chosen = match case.request() {
-            Some(request) => self.comm.chosen(&request)?.name(),
+            Some(Request { collective, count, dtype, .. }) => {
+                self.comm.explain(collective, count, dtype)?.algorithm.name()
+            }
             None => "auto",
         };
         Ok(Regret::new(case, iters, chosen, auto, timed.collect(), wrong))

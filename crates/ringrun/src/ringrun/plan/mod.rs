@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use clap::error::ErrorKind;
 use clap::{Args, Parser};
-use ringreduce::plan::{Explanation, Planner, Request, Slots, least_chunk};
+use ringreduce::plan::{Explanation, Planner, Request, Rules, Slots, least_chunk};
 use ringreduce::schedule::{Collective, Ring};
 use ringreduce::{Algorithm, DataType, ReduceOp};
 
@@ -135,7 +135,7 @@ impl Options {
         let least_chunk = least_chunk(hosts > 1, 1);
         let mut planner = Planner::new(ring.clone(), 0, slots, least_chunk);
         planner.set_speeds(self.speeds.speeds(hosts > 1));
-        planner.force(self.algo);
+        planner.go_by(Rules { forced: self.algo, ..Rules::default() });
         let sizes = walk(minbytes, maxbytes, Step::Factor(self.stepfactor as usize));
         let sizes = sizes.take_while(|_| collective != Collective::Barrier).collect::<Vec<_>>();
         let sizes = if sizes.is_empty() { vec![1] } else { sizes };

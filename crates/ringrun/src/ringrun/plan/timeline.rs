@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use ringreduce::plan::{Explanation, Planner};
+use ringreduce::plan::{Explanation, Planner, Rules};
 use ringreduce::schedule::{Op, Step};
 use ringreduce::sim::{Shape, Span, Time, timeline};
 
@@ -66,7 +66,7 @@ fn walk(report: &Report, row: &Explanation) -> Option<Vec<Span>> {
     let (ring, speeds) = (&report.ring, row.speeds?);
     let mut planner = Planner::new(ring.clone(), 0, report.slots, report.least_chunk);
     planner.set_speeds(speeds);
-    planner.force(Some(row.algorithm));
+    planner.go_by(Rules { forced: Some(row.algorithm), ..Rules::default() });
     let slots = planner.least_slots();
     let plan = planner.plan(&row.request);
     let collective = row.request.collective;

@@ -1,0 +1,40 @@
+//! Worlds of ranks that are processes: the test's own program again.
+
+use std::process::{Child, Command, Stdio};
+
+use ringreduce::{Communicator, Transport};
+
+/// What tells a process which rank it is: rank, size, store and transport.
+const SEAT: &str = "TEST_RANKS_SEAT";
+
+/// The rank that this process was started as, if [`run`] did.
+pub(crate) fn this_rank() -> Option<Communicator> {
+    let seat = std::env::var(SEAT).ok()?;
+    let [rank, size, store, transport] = seat.split(' ').collect::<Vec<_>>()[..] else {
+        unreachable!("{seat}");
+    };
+    let (rank, size) = (rank.parse().unwrap(), size.parse().unwrap());
+    let forced = if transport == "tcp" { Transport::Tcp } else { Transport::Shm };
+    let builder = Communicator::builder().rank(rank).size(size).store(store);
+    let comm = builder.transport(forced).build().unwrap();
+    assert_eq!(comm.transports(), [transport]);
+    Some(comm)
+}
+
+/// Starts four ranks, each of which runs the ignored test `body`; all must end well.
+pub(crate) fn run(body: &str, transport: &str) {
+    let n = 4;
+    let store = format!("unix:@{body}-{transport}-{}", std::process::id());
+    let start = |rank| {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", body, "--ignored", "--nocapture"]);
+        command.env(SEAT, format!("{rank} {n} {store} {transport}"));
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let ranks: Vec<Child> = (0..n).map(start).collect();
+    for (rank, child) in ranks.into_iter().enumerate() {
+        let ended = child.wait_with_output().unwrap();
+        let says = [ended.stdout, ended.stderr].map(|text| String::from_utf8(text).unwrap());
+        assert!(ended.status.success(), "rank {rank}: {}\n{}", says[0], says[1]);
+    }
+}
