@@ -226,6 +226,23 @@ impl<'a> Buffer<'a> {
         }
     }
 
+    /// The parts of `range` that are in one piece in each of these spaces.
+    pub(crate) fn pieces<const N: usize>(
+        &self,
+        spaces: [Space; N],
+        range: Range<usize>,
+    ) -> impl Iterator<Item = Range<usize>> {
+        let mut from = range.start;
+        std::iter::from_fn(move || {
+            let start = from;
+            let left = range.end.saturating_sub(start);
+            if left > 0 {
+                from += spaces.iter().fold(left, |len, &space| self.together(space, start, len));
+            }
+            (left > 0).then_some(start..from)
+        })
+    }
+
     /// Where a byte of a space in pieces is, and how many there are from there on.
     fn piece(&self, space: Space, at: usize) -> (*mut u8, usize) {
         let list = self.pieces[space as usize];

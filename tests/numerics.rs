@@ -10,7 +10,8 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use ringreduce::kernel::Kernel;
 use ringreduce::memory::{Dst, Src};
-use ringreduce::{Element, F8E4M3, F8E5M2, ReduceOp, Reduction, bf16, f16};
+use ringreduce::schedule::Algorithm;
+use ringreduce::{CallOptions, Element, F8E4M3, F8E5M2, ReduceOp, Reduction, bf16, f16};
 
 fn random(rank: usize, count: usize) -> Vec<f32> {
     let mut random = SmallRng::seed_from_u64(rank as u64);
@@ -22,11 +23,25 @@ fn chunk<T>() -> usize {
     (64 << 10) / size_of::<T>()
 }
 
-/// What every rank has after an all-reduce of its inputs; checked to be the same bits everywhere.
+/// What every rank has after an all-reduce of its inputs on a ring; checked to be the same bits
+/// everywhere.
 fn all_reduce<T: Element + PartialEq>(inputs: &[Vec<T>], by: Reduction) -> Vec<T> {
+    all_reduce_by(Algorithm::Ring, inputs, by)
+}
+
+fn all_reduce_by<T: Element + PartialEq>(
+    algorithm: Algorithm,
+    inputs: &[Vec<T>],
+    by: Reduction,
+) -> Vec<T> {
     let results = on_ranks(inputs.len(), |comm| {
         let mut buf = inputs[comm.rank()].clone();
-        comm.all_reduce(&mut buf, by).unwrap();
+        if comm.size() == 1 {
+            comm.all_reduce(&mut buf, by).unwrap();
+        } else {
+            let options = CallOptions::new().algorithm(algorithm);
+            comm.with(options).all_reduce(&mut buf, by).unwrap();
+        }
         buf
     });
     for result in &results {
@@ -43,6 +58,18 @@ fn fold<T: Element>(inputs: &[Vec<T>], by: Reduction) -> Vec<T> {
     let kernel = Kernel::select(T::DTYPE, by, inputs.len()).unwrap();
     kernel.fold(true, &mut [Dst::from(bytemuck::cast_slice_mut(&mut out))], &sources);
     out
+}
+
+/// What is laid open is folded at once: narrow floats are rounded once.
+#[test]
+fn direct_calls_fold_in_rank_order_and_round_at_the_end() {
+    for n in [2, 3, 5, 8, 9] {
+        let bf16s: Vec<Vec<bf16>> =
+            (0..n).map(|r| random(r, 1000).into_iter().map(bf16::from_f32).collect()).collect();
+        for by in [ReduceOp::Sum.into(), ReduceOp::Avg.into(), Reduction::premul_sum(bf16::ONE)] {
+            assert_eq!(all_reduce_by(Algorithm::Direct, &bf16s, by), fold(&bf16s, by), "{n} {by}");
+        }
+    }
 }
 
 /// Chunk c of a ring is folded from the rank after c round to c itself.

@@ -42,6 +42,8 @@ pub(super) struct Engine {
 /// In the number of a message between two, which is that of the last call of all: no slot of a call
 /// that all ranks make has it.
 const MESSAGE: u64 = 1 << 63;
+/// In the numbers of the probe's calls, which no others have.
+pub(super) const PROBE: u64 = 1 << 62;
 
 /// What a call is, whatever it walks.
 pub(super) struct Head<'a> {
@@ -59,6 +61,55 @@ impl<'a> Head<'a> {
     pub(super) fn of(request: &'a Request, kernel: Kernel<'a>) -> Self {
         let name = request.collective.name();
         Self { name, kernel, request: Some(request), stands_for: 0 }
+    }
+
+    /// What its plan goes by. `registered`: is it on registered memory?
+    pub(super) fn rules(&self, settings: &Settings, registered: bool) -> Rules {
+        let (forced, stands_for) = (settings.forced(), self.stands_for);
+        Rules { forced, in_order: self.in_order(settings), stands_for, registered }
+    }
+
+    fn in_order(&self, settings: &Settings) -> bool {
+        settings.numbers.deterministic && self.request.is_some_and(Request::folds)
+    }
+
+    /// Refuses a call that `algorithm` would make, among `size` ranks, if that is not what was
+    /// asked for.
+    #[inline]
+    pub(super) fn admit(
+        &self,
+        settings: &Settings,
+        algorithm: Algorithm,
+        size: usize,
+    ) -> Result<()> {
+        let folds_left = |it: &Request| algorithm.folds_left(it.collective);
+        if self.in_order(settings) && !self.request.is_some_and(folds_left) {
+            return Err(self.not_in_order(size));
+        }
+        match settings.algorithm.filter(|_| self.request.is_some()) {
+            Some((asked, true)) if asked != algorithm => Err(self.cannot(asked, size)),
+            _ => Ok(()),
+        }
+    }
+
+    /// There is no schedule that folds such a call in the order of ranks.
+    #[cold]
+    fn not_in_order(&self, size: usize) -> Error {
+        let expected = format!(
+            "off, or a call that is folded in the order of ranks: all_reduce and reduce_scatter \
+             by the library's schedules among up to {ALL_PAIRS} ranks (here {size}), scan and \
+             exscan"
+        );
+        let (call, argument) = (self.name, "deterministic");
+        Error::Argument { call, argument, given: "on".into(), expected }
+    }
+
+    /// The algorithm of the call's options can't make it.
+    #[cold]
+    fn cannot(&self, asked: Algorithm, size: usize) -> Error {
+        let expected = format!("one that can make this call among {size} ranks, such as ring");
+        let (call, argument) = (self.name, "algorithm");
+        Error::Argument { call, argument, given: asked.to_string(), expected }
     }
 }
 
@@ -93,11 +144,23 @@ impl Engine {
         buffer: &Buffer<'_>,
         plan: impl FnOnce(&mut Planner) -> Plan<'_>,
     ) -> Result<()> {
-        let Head { name, kernel, request, stands_for } = *head;
-        if let Some(first) = &self.broken {
-            return Err(Error::Broken { call: name, first: first.clone() });
+        let Head { name, kernel, request, .. } = *head;
+        let (alone, own) = (seat.peers.len() == 1, u64::from(request.is_some()));
+        self.works(name)?;
+        let unmeasured = request.is_some() && !alone && self.planner.speeds().is_none();
+        if unmeasured && !settings.rehearses {
+            self.find_speed(seat, settings)?;
         }
-        self.sequence += u64::from(request.is_some());
+        let registered = request.is_some_and(|request| self.registry.knows(request, buffer));
+        self.planner.go_by(head.rules(settings, registered));
+        let plan = plan(&mut self.planner);
+        if !alone {
+            head.admit(settings, plan.algorithm, seat.peers.len())?;
+        }
+        if settings.rehearses {
+            return Ok(());
+        }
+        self.sequence += own;
         let sequence = if request.is_some() { self.sequence } else { self.sequence | MESSAGE };
         let bytes = buffer.len(Space::Output);
         let _span = settings.tag.as_deref().map(|tag| {
@@ -107,51 +170,27 @@ impl Engine {
             let halt = Halt { stop: Stop::Aborted, step: 0, peer: seat.rank };
             return Err(self.fail(seat, settings, name, halt));
         }
-        let folds = request.is_some_and(Request::folds);
-        if seat.peers.len() == 1 && folds {
+        if alone && request.is_some_and(Request::folds) {
             // Nobody to reduce with: the result is what the reduction makes of one contribution.
             fold_alone(&kernel, buffer, bytes);
             return Ok(());
         }
-        if request.is_some() && seat.peers.len() > 1 && self.planner.speeds().is_none() {
-            self.find_speed(seat, settings)?;
-        }
-        let in_order = settings.numbers.deterministic && folds;
-        self.planner.go_by(Rules { in_order, stands_for, forced: settings.forced() });
-        let Plan { algorithm, schedule, partition, fingerprint } = plan(&mut self.planner);
-        if in_order && !request.is_some_and(|it| algorithm.folds_left(it.collective)) {
-            self.sequence -= 1;
-            return Err(not_in_order(name, seat.peers.len()));
-        }
-        if let Some((asked, true)) = settings.algorithm
-            && asked != algorithm
-        {
-            self.sequence -= u64::from(request.is_some());
-            return Err(cannot(name, asked, seat.peers.len()));
-        }
-        let frame = Frame { len: 0, epoch: 0, sequence, fingerprint };
         let wait = Wait::new(&self.patience, settings.timeout, &self.abort);
-        if let Some(request) = request {
-            let (me, cache) = (seat.rank, self.cache);
-            let direct = DirectCall { request, frame, kernel, me, cache };
-            if let Some(done) = self.registry.run(&direct, buffer, &mut self.links, &wait) {
-                return done.map_err(|halt| self.fail(seat, settings, name, halt));
-            }
-            self.registry.passes_by(sequence);
-        }
-        let streaming = bytes >= self.cache;
-        if self.scratch.len() < partition.scratch_bytes() {
-            self.scratch.resize(partition.scratch_bytes(), 0);
-        }
-        let buffer = buffer.with_scratch(&mut self.scratch);
-        let call = Call { schedule, partition, frame, kernel, streaming };
-        exec::run(&call, &buffer, &mut self.links, &wait).map_err(|halt| {
-            // A rank that makes this call on registered memory sends nothing: that is the cause.
-            let peer = request.and_then(|_| self.registry.is_direct(sequence, seat.rank));
-            let stop = Stop::Memory { registered: false };
-            let halt = peer.map_or(halt, |peer| Halt { stop, step: 0, peer });
-            self.fail(seat, settings, name, halt)
-        })
+        let ways = Ways {
+            me: seat.rank,
+            cache: self.cache,
+            registry: &mut self.registry,
+            links: &mut self.links,
+            scratch: &mut self.scratch,
+        };
+        let done = ways.make(&plan, head, sequence, buffer, &wait);
+        done.map_err(|halt| self.fail(seat, settings, name, halt))
+    }
+
+    /// An error, if a call failed before.
+    pub(super) fn works(&self, call: &'static str) -> Result<()> {
+        let broken = |first: &String| Error::Broken { call, first: first.clone() };
+        self.broken.as_ref().map(broken).map_or(Ok(()), Err)
     }
 
     #[cold]
@@ -211,21 +250,54 @@ impl Engine {
     }
 }
 
-/// There is no schedule that folds such a call in the order of ranks.
-#[cold]
-fn not_in_order(call: &'static str, size: usize) -> Error {
-    let expected = format!(
-        "off, or a call that is folded in the order of ranks: all_reduce and reduce_scatter by the \
-         library's schedules among up to {ALL_PAIRS} ranks (here {size}), scan and exscan"
-    );
-    Error::Argument { call, argument: "deterministic", given: "on".into(), expected }
+/// What plans are walked with.
+pub(super) struct Ways<'a> {
+    pub(super) me: usize,
+    /// Bytes of the last cache.
+    pub(super) cache: usize,
+    pub(super) registry: &'a mut Registry,
+    pub(super) links: &'a mut Links,
+    pub(super) scratch: &'a mut Vec<u8>,
 }
 
-/// The algorithm of the call's options can't make it.
-#[cold]
-fn cannot(call: &'static str, asked: Algorithm, size: usize) -> Error {
-    let expected = format!("one that can make this call among {size} ranks, such as ring");
-    Error::Argument { call, argument: "algorithm", given: asked.to_string(), expected }
+impl Ways<'_> {
+    /// Makes the call with this number: directly, if it is planned so, or else over links.
+    pub(super) fn make(
+        self,
+        plan: &Plan<'_>,
+        head: &Head<'_>,
+        sequence: u64,
+        buffer: &Buffer<'_>,
+        wait: &Wait<'_>,
+    ) -> Result<(), Halt> {
+        let Plan { algorithm, schedule, partition, fingerprint } = *plan;
+        let Self { me, cache, registry, links, scratch } = self;
+        let frame = Frame { len: 0, epoch: 0, sequence, fingerprint };
+        let kernel = head.kernel;
+        if let Some(request) = head.request {
+            let call = DirectCall { request, frame, kernel, me };
+            if algorithm == Algorithm::Direct
+                && let Some(done) = registry.run(&call, buffer, links, wait)
+            {
+                return done;
+            }
+            // Nobody can mistake a call of the probe.
+            if sequence & PROBE == 0 {
+                registry.passes_by(request, sequence);
+            }
+        }
+        if scratch.len() < partition.scratch_bytes() {
+            scratch.resize(partition.scratch_bytes(), 0);
+        }
+        let streaming = buffer.len(Space::Output) >= cache;
+        let buffer = buffer.with_scratch(scratch);
+        let call = Call { schedule, partition, frame, kernel, streaming };
+        exec::run(&call, &buffer, links, wait).map_err(|halt| {
+            // A rank that makes this call directly sends nothing: that is the cause.
+            let direct = head.request.and_then(|request| registry.direct(request, sequence, me));
+            direct.map_or(halt, |(peer, stop)| Halt { stop, step: 0, peer })
+        })
+    }
 }
 
 /// What a link failed of, and where.

@@ -8,7 +8,7 @@ use super::engine::Head;
 use super::verbs::count;
 use crate::element::{DataType, Element, Reduction};
 use crate::error::Result;
-use crate::plan::{Plan, Request, mix};
+use crate::plan::{Request, mix};
 use crate::schedule::Collective;
 
 const NAME: &str = "all_reduce_many";
@@ -58,7 +58,7 @@ impl Communicator {
         op: Reduction,
     ) -> Result<()> {
         let mut pieces = std::mem::take(&mut self.at_home(NAME)?.0.pieces).emptied();
-        let (mut all, mut lengths) = (0, 0);
+        let (mut all, mut lengths) = (0, mix(1));
         for buf in bufs {
             let elements = count(NAME, "bufs", buf.len(), dtype)?;
             all += elements;
@@ -67,11 +67,10 @@ impl Communicator {
         }
         let request =
             Request { collective: Collective::AllReduce, count: all, dtype, op: Some(op) };
-        let head = Head { name: NAME, ..Head::of(&request, self.kernel(&request)?) };
-        let done = self.walk(&head, &pieces.buffer(), |planner| {
-            let plan = planner.plan(&request);
-            Plan { fingerprint: mix(plan.fingerprint ^ lengths), ..plan }
-        });
+        // Told from one buffer by where the pieces end.
+        let kernel = self.kernel(&request)?;
+        let head = Head { name: NAME, stands_for: lengths, ..Head::of(&request, kernel) };
+        let done = self.run_head(&head, &request, &pieces.buffer());
         self.at_home(NAME)?.0.pieces = pieces.emptied();
         done
     }

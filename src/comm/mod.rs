@@ -22,6 +22,7 @@ mod setup;
 mod share;
 mod threads;
 mod together;
+mod tune;
 mod uneven;
 mod verbs;
 mod wide;
@@ -78,8 +79,6 @@ pub struct Communicator {
     worker: Option<Worker>,
     settings: Settings,
     abort: Arc<AtomicBool>,
-    /// Calls check their arguments, and that is all.
-    rehearses: bool,
 }
 
 /// Which rank this is, and who the others are.
@@ -117,16 +116,9 @@ impl AbortHandle {
 impl Communicator {
     fn new(seat: Seat, engine: Engine, timeout: Duration) -> Self {
         let numbers = Numbers::default();
-        let settings = Settings { timeout, tag: None, algorithm: None, numbers };
+        let settings = Settings { timeout, tag: None, algorithm: None, numbers, rehearses: false };
         let abort = Arc::clone(&engine.abort);
-        Self {
-            seat: Arc::new(seat),
-            engine: Some(engine),
-            worker: None,
-            settings,
-            abort,
-            rehearses: false,
-        }
+        Self { seat: Arc::new(seat), engine: Some(engine), worker: None, settings, abort }
     }
 
     /// As the environment says.
@@ -199,11 +191,16 @@ impl Communicator {
 
     /// Walks the plan for `request` over `buffer`.
     fn run(&mut self, request: &Request, buffer: &Buffer<'_>) -> Result<()> {
-        if let Some(travel) = self.travel(request, buffer)? {
-            return self.run_as(&travel, request, buffer);
+        let head = Head::of(request, self.kernel(request)?);
+        self.run_head(&head, request, buffer)
+    }
+
+    /// The same, for what may have another name.
+    fn run_head(&mut self, head: &Head<'_>, request: &Request, buffer: &Buffer<'_>) -> Result<()> {
+        match self.travel(head.name, request, buffer)? {
+            Some(travel) if !self.settings.rehearses => self.run_as(&travel, head, request, buffer),
+            _ => self.walk(head, buffer, |planner| planner.plan(request)),
         }
-        let kernel = self.kernel(request)?;
-        self.run_by(request, buffer, kernel)
     }
 
     /// The same, with a kernel that may be the caller's.
@@ -230,9 +227,6 @@ impl Communicator {
         buffer: &Buffer<'_>,
         plan: impl FnOnce(&mut Planner) -> Plan<'_>,
     ) -> Result<()> {
-        if self.rehearses {
-            return Ok(());
-        }
         let (engine, seat, settings) = self.at_home(head.name)?;
         engine.run(seat, settings, head, buffer, plan)
     }

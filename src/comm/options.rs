@@ -75,6 +75,8 @@ pub(super) struct Settings {
     /// The algorithm asked for, and whether a call that it can't make fails.
     pub(super) algorithm: Option<(Algorithm, bool)>,
     pub(super) numbers: Numbers,
+    /// Calls check their arguments, and that is all.
+    pub(super) rehearses: bool,
 }
 
 impl Settings {

@@ -1,61 +1,63 @@
 //! What messages cost here: a few barriers and larger calls that all ranks make together before
-//! their first collective, unless rank 0 remembers from another time. May touch: as `comm`.
+//! their first collective, and what `tune` adds, unless rank 0 remembers from another time.
+//! May touch: as `comm`.
 //! Law: rank 0's figures are everybody's, so that all choose the same algorithms.
 
 use std::time::Instant;
 
 use super::Seat;
-use super::engine::Engine;
+use super::engine::{Engine, Head, PROBE, Ways};
 use super::options::Settings;
 use super::remember::{Figures, Memory};
 use crate::element::{DataType, ReduceOp};
 use crate::error::Result;
-use crate::exec::{self, Call, Halt, Wait};
+use crate::exec::{Halt, Wait};
 use crate::kernel::Kernel;
-use crate::link::Frame;
 use crate::memory::Buffer;
-use crate::plan::{Request, Rules, Source, Speeds, digest, mix};
+use crate::plan::{Request, Rules, Source, digest, mix};
 use crate::schedule::{Algorithm, Collective, Ring, Schedule};
 
 /// Bytes of a rank's part in the larger calls.
 const PART: usize = 64 << 10;
 /// Of so many tries the best counts: what else the machine does is not ours.
-const TRIES: usize = 3;
+const TRIES: usize = 4;
 /// Calls in one try: small ones, and large ones.
 const SMALL: usize = 16;
 const LARGE: usize = 3;
-/// In the numbers of these calls, which no others have.
-const MARK: u64 = 1 << 62;
 
 impl Engine {
     /// Finds out what messages cost, before the first call that there is a choice for.
     #[cold]
     pub(super) fn find_speed(&mut self, seat: &Seat, settings: &Settings) -> Result<()> {
         let found = self.agree(seat, settings);
-        let speeds = found.map_err(|halt| self.fail(seat, settings, "the first probe", halt))?;
-        self.planner.set_speeds(speeds);
-        Ok(())
+        found.map_err(|halt| self.fail(seat, settings, "the first probe", halt))
     }
 
-    fn agree(&mut self, seat: &Seat, settings: &Settings) -> Result<Speeds, Halt> {
+    fn agree(&mut self, seat: &Seat, settings: &Settings) -> Result<(), Halt> {
         let mut tool = Tool { engine: self, seat, settings, calls: 0 };
         let place = (seat.rank == 0).then(|| Memory::of(seat));
         let known = place.as_ref().and_then(Memory::recall);
         if let Some(figures) = tool.share(known)? {
-            return Ok(figures.speeds(Source::Remembered));
+            self.planner.set_speeds(figures.speeds(Source::Remembered));
+            self.planner.set_tuning(figures.tuning);
+            return Ok(());
         }
+        // Not everybody's clock says the same.
         let measured = tool.measure()?;
+        let measured = tool.share(Some(measured))?.unwrap_or(measured);
+        tool.engine.planner.set_speeds(measured.speeds(Source::Measured));
+        let measured = Figures { tuning: tool.tune()?, ..measured };
         if let Some(memory) = place {
             memory.keep(measured);
         }
-        // Not everybody's clock says the same.
-        let shared = tool.share(Some(measured))?.unwrap_or(measured);
-        Ok(shared.speeds(Source::Measured))
+        let measured = tool.share(Some(measured))?.unwrap_or(measured);
+        self.planner.set_tuning(measured.tuning);
+        Ok(())
     }
 }
 
 /// Whose calls are timed.
-struct Circle {
+pub(super) struct Circle {
     /// Its ranks, in the order of their ring.
     ranks: Vec<u32>,
     /// How many of the ring's links are of the kind that is looked for, and how long those of the
@@ -69,9 +71,9 @@ struct Circle {
 }
 
 /// Makes calls on the links as they are.
-struct Tool<'a> {
-    engine: &'a mut Engine,
-    seat: &'a Seat,
+pub(super) struct Tool<'a> {
+    pub(super) engine: &'a mut Engine,
+    pub(super) seat: &'a Seat,
     settings: &'a Settings,
     /// Made so far: each has a number of its own.
     calls: u64,
@@ -80,19 +82,24 @@ struct Tool<'a> {
 impl Tool<'_> {
     /// What rank 0 knows, to all.
     fn share(&mut self, known: Option<Figures>) -> Result<Option<Figures>, Halt> {
-        let words = known.map_or([0.0; 9], |Figures([near, far])| {
-            let [[a, o, b, g], [c, p, d, h]] = [near, far];
-            [1.0, a, o, b, g, c, p, d, h]
-        });
-        let mut bytes: Vec<u8> = words.into_iter().flat_map(f64::to_le_bytes).collect();
+        let Figures { speeds, tuning } = known.unwrap_or_default();
+        let flag = [f64::from(u8::from(known.is_some()))];
+        let words = flag.iter().chain(speeds.iter().flatten()).chain(tuning.0.iter().flatten());
+        let mut bytes: Vec<u8> = words.flat_map(|word| word.to_le_bytes()).collect();
         let collective = Collective::Broadcast { root: 0 };
         let request = Request { collective, count: bytes.len(), dtype: DataType::U8, op: None };
         self.call(None, Algorithm::Ring, &request, &Buffer::in_place(&mut bytes))?;
         let mut words = bytes.chunks_exact(8).map(|word| word.try_into().map(f64::from_le_bytes));
         let mut next = || words.next().and_then(Result::ok).unwrap_or(0.0);
         let known = next() > 0.0;
-        let mut four = || [next(), next(), next(), next()];
-        Ok(known.then(|| Figures([four(), four()])))
+        let mut shared = Figures::default();
+        let Figures { speeds, tuning } = &mut shared;
+        speeds
+            .iter_mut()
+            .flatten()
+            .chain(tuning.0.iter_mut().flatten())
+            .for_each(|it| *it = next());
+        Ok(known.then_some(shared))
     }
 
     /// Where hosts have as many ranks each, those of each host first make calls among themselves.
@@ -115,7 +122,7 @@ impl Tool<'_> {
             (world.of_the_kind, world.other_latency) = (f64::from(crossings), latency);
         }
         let far = self.figures(&world)?;
-        Ok(Figures([near.unwrap_or(far), far]))
+        Ok(Figures { speeds: [near.unwrap_or(far), far], ..Figures::default() })
     }
 
     /// From the closed forms of the ring's and all pairs' barrier, of an all-gather and of an
@@ -178,7 +185,7 @@ impl Tool<'_> {
     }
 
     /// Seconds of one call, of the best try.
-    fn best(
+    pub(super) fn best(
         &mut self,
         times: usize,
         mut call: impl FnMut(&mut Self) -> Result<(), Halt>,
@@ -196,7 +203,7 @@ impl Tool<'_> {
     }
 
     /// One call, among all ranks or those of a circle.
-    fn call(
+    pub(super) fn call(
         &mut self,
         circle: Option<&Circle>,
         algorithm: Algorithm,
@@ -216,21 +223,20 @@ impl Tool<'_> {
             Some(schedule) => {
                 // The same for all ranks of all hosts.
                 let name = digest(request.collective.name().as_bytes());
-                let number = mix(mix(MARK ^ algorithm as u64) ^ name);
+                let number = mix(mix(PROBE ^ algorithm as u64) ^ name);
                 engine.planner.adopt(&schedule, number);
                 engine.planner.own(request, number)
             }
         };
-        let (sequence, fingerprint) = (MARK | self.calls, plan.fingerprint);
-        let frame = Frame { len: 0, epoch: 0, sequence, fingerprint };
-        let (schedule, partition, streaming) = (plan.schedule, plan.partition, false);
-        let call = Call { schedule, partition, frame, kernel, streaming };
-        if engine.scratch.len() < partition.scratch_bytes() {
-            engine.scratch.resize(partition.scratch_bytes(), 0);
-        }
-        let buffer = buffer.with_scratch(&mut engine.scratch);
+        let ways = Ways {
+            me: self.seat.rank,
+            cache: engine.cache,
+            registry: &mut engine.registry,
+            links: &mut engine.links,
+            scratch: &mut engine.scratch,
+        };
         let wait = Wait::new(&engine.patience, self.settings.timeout, &engine.abort);
-        exec::run(&call, &buffer, &mut engine.links, &wait)
+        ways.make(&plan, &Head::of(request, kernel), PROBE | self.calls, buffer, &wait)
     }
 }
 

@@ -20,7 +20,7 @@ use crate::link::region::Region;
 use crate::memory::Buffer;
 use crate::plan::{Plan, Request};
 use crate::schedule::Collective;
-use crate::shared::{Control, Live, Part, Registered, page, whole_pages};
+use crate::shared::{Live, Part, Registered, page, whole_pages};
 
 /// What each rank says of its registration.
 #[derive(Clone, Copy, Debug)]
@@ -181,11 +181,7 @@ impl Communicator {
             return Ok(Vec::new());
         }
         if !self.registry(name)?.is_open() {
-            let len = Control::footprint();
-            let mine = Region::create(len).map_err(|error| self.broken_by(name, error))?;
-            let regions = self.share(name, &mine, &vec![len; records.len()])?;
-            let control = Control::new(self.rank(), regions);
-            self.registry(name)?.open(control);
+            self.share_lines(name)?;
             // From now on a call over links is told from one that goes without.
             self.meet_in(name)?;
         }

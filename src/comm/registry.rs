@@ -1,15 +1,15 @@
-//! What a communicator knows of registered memory, and the calls on it, which go from rank to rank
-//! without links. May touch: shared, exec::direct.
-//! Law: whether a call goes this way follows from its buffers alone. Where ranks differ in that,
-//! each is told.
+//! What a communicator knows of registered memory, and the calls that go from rank to rank without
+//! links: those on such memory, and small ones. May touch: shared, exec::direct.
+//! Law: whether a call goes this way follows from its plan alone. Where ranks differ in that, each
+//! is told.
 
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
-use crate::exec::direct::{self, Form, Span};
-use crate::exec::{Halt, Wait};
+use crate::exec::direct::{self, Form, Places, Span};
+use crate::exec::{Halt, Stop, Wait};
 use crate::kernel::Kernel;
-use crate::link::{Frame, Links};
+use crate::link::{Fault, Frame, Links};
 use crate::memory::Buffer;
 use crate::plan::{Request, mix};
 use crate::schedule::Space;
@@ -18,7 +18,8 @@ use crate::shared::{Claim, Control, Live};
 /// The registrations of one communicator.
 #[derive(Debug, Default)]
 pub(super) struct Registry {
-    /// From the first registration on, where ranks share memory.
+    /// Where ranks share memory: from the start if they are few, else from the first registration
+    /// on.
     control: Option<Control>,
     live: Vec<Entry>,
     /// Registrations so far.
@@ -33,21 +34,22 @@ struct Entry {
 
 /// A registered buffer that a call works on, and from which offset on.
 type Found = (Arc<Live>, usize);
-/// Where ranks read, and where they write to each other if they do.
-type Places = (Found, Option<Found>);
 
-/// A call, as far as registered memory is concerned.
+/// A call, as far as going without links is concerned.
 pub(super) struct DirectCall<'a> {
     pub(super) request: &'a Request,
     pub(super) frame: Frame,
     pub(super) kernel: Kernel<'a>,
     pub(super) me: usize,
-    /// Bytes of the last cache.
-    pub(super) cache: usize,
+}
+
+/// A digest of what is called, however it is made.
+fn digest(request: &Request) -> u64 {
+    mix(request.digest() ^ request.count as u64)
 }
 
 impl Registry {
-    /// Makes a call whose buffers are registered; none if it has to go over links.
+    /// Makes a call; none if ranks don't have their lines.
     pub(super) fn run(
         &mut self,
         call: &DirectCall<'_>,
@@ -55,14 +57,23 @@ impl Registry {
         links: &mut Links,
         wait: &Wait<'_>,
     ) -> Option<Result<(), Halt>> {
-        let DirectCall { request, frame, kernel, me, cache } = *call;
-        let (form, (input, output)) = self.way(request, buffer)?;
-        let control = self.control.as_mut()?;
-        let span = |(live, at): &'_ Found| (live.id(), *at as u64);
-        let places = std::iter::once(&input).chain(&output).map(span);
-        let fingerprint =
-            places.fold(frame.fingerprint, |digest, (id, at)| mix(mix(digest ^ id) ^ at));
-        let bytes = buffer.len(form.whole());
+        let DirectCall { request, frame, kernel, me } = *call;
+        let found = self.found(request, buffer);
+        let (form, control) = (Form::of(request.collective)?, self.control.as_mut()?);
+        let Frame { sequence, fingerprint, .. } = frame;
+        let claim = Claim { sequence, fingerprint };
+        let claim = found.as_ref().map_or(claim.staged(), |(input, output)| {
+            let span = |(live, at): &'_ Found| (live.id(), *at as u64);
+            let places = std::iter::once(input).chain(output).map(span);
+            let digest = |digest, (id, at)| mix(mix(digest ^ id) ^ at);
+            claim.registered(places.fold(fingerprint, digest))
+        });
+        let places = found.as_ref().map(|(input, output)| Places {
+            input: Span { live: &input.0, at: input.1 },
+            output: output.as_ref().map(|(live, at)| Span { live, at: *at }),
+        });
+        let token = form == Form::Barrier;
+        let bytes = if token { 0 } else { buffer.len(form.whole()) };
         // Lines that were just read are in the cache anyway: with 64 MiB between two ranks in place
         // it took 4.1 ms through the cache and 6.1 past it, but 7.2 and 6.5 into another buffer.
         let [read, written] = [Space::Input, Space::Output].map(|space| buffer.addresses(space));
@@ -73,33 +84,30 @@ impl Registry {
             size: control.size(),
             bytes,
             element: request.element_size(),
-            claim: Claim { sequence: frame.sequence, fingerprint },
+            claim,
             kernel,
-            streaming: bytes * control.size() > cache && !is_read,
-            input: Span { live: &input.0, at: input.1 },
-            output: output.as_ref().map(|(live, at)| Span { live, at: *at }),
+            is_read,
+            places,
+            digest: digest(request),
         };
         Some(direct::run(&call, buffer, control, links, wait))
     }
 
-    /// Does it make such a call?
+    /// Is such a call on registered memory?
     pub(super) fn knows(&self, request: &Request, buffer: &Buffer<'_>) -> bool {
-        self.control.is_some() && self.way(request, buffer).is_some()
+        self.control.is_some() && self.found(request, buffer).is_some()
     }
 
-    /// How a call is made, and where.
-    fn way(&self, request: &Request, buffer: &Buffer<'_>) -> Option<(Form, Places)> {
+    /// The registered memory where a call's ranks read, and where they write to each other if they
+    /// do.
+    fn found(&self, request: &Request, buffer: &Buffer<'_>) -> Option<(Found, Option<Found>)> {
         if self.live.is_empty() || request.count == 0 {
             return None;
         }
         let form = Form::of(request.collective)?;
-        Some((form, self.places(form, buffer)?))
-    }
-
-    /// Where a call's ranks read, and where they write to each other if they do.
-    fn places(&self, form: Form, buffer: &Buffer<'_>) -> Option<Places> {
         let [input, output] = [Space::Input, Space::Output].map(|space| buffer.addresses(space));
         match form {
+            Form::Barrier => None,
             Form::AllReduce if input == output => {
                 let (live, at) = self.find(&input)?;
                 Some(((Arc::clone(&live), at), Some((live, at))))
@@ -138,16 +146,28 @@ impl Registry {
     }
 
     /// Tells the others that a call goes over links.
-    pub(super) fn passes_by(&self, sequence: u64) {
+    pub(super) fn passes_by(&self, request: &Request, sequence: u64) {
         if let Some(control) = &self.control {
-            control.goes_elsewhere(sequence);
+            control.goes_elsewhere(Claim { sequence, fingerprint: digest(request) });
         }
     }
 
-    /// The rank, if any, that makes this call on registered memory while `me` makes it over links.
-    pub(super) fn is_direct(&self, sequence: u64, me: usize) -> Option<usize> {
+    /// The rank, if any, that makes this call directly while `me` makes it over links, and what is
+    /// wrong then.
+    pub(super) fn direct(
+        &self,
+        request: &Request,
+        sequence: u64,
+        me: usize,
+    ) -> Option<(usize, Stop)> {
         let control = self.control.as_ref()?;
-        (0..control.size()).find(|&rank| rank != me && control.is_direct(rank, sequence))
+        let claim = |rank| Some((rank, control.direct(rank, sequence)?));
+        let (rank, theirs) = (0..control.size()).filter(|&rank| rank != me).find_map(claim)?;
+        if theirs.is_registered() {
+            return Some((rank, Stop::Memory { registered: false }));
+        }
+        let (field, ours, theirs) = ("fingerprint", digest(request), theirs.fingerprint);
+        Some((rank, Stop::Fault(Fault::Mismatch { field, ours, theirs })))
     }
 
     /// Tells the others on whom this rank gives up.

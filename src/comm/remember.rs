@@ -3,31 +3,36 @@
 //! ours, or not whole, is ignored with a warning.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::{fs, io};
 
 use super::{Origin, Seat};
 use crate::config::warn;
-use crate::plan::{Source, Speeds, digest};
+use crate::plan::{Source, Speeds, Tuning, digest};
 use crate::sim::Speed;
 use crate::sync::cpus;
 
 /// The first words of a remembered file; another layout gets another number.
-const VERSION: &str = "ringreduce speeds 2";
+const VERSION: &str = "ringreduce speeds 3";
 
 /// What thread ranks of this process remember.
 static REMEMBERED: LazyLock<Mutex<BTreeMap<String, Figures>>> = LazyLock::new(Mutex::default);
 
-/// Latency, step, byte and reduce of the links within hosts, then of those between them.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Figures(pub(super) [[f64; 4]; 2]);
+/// What is remembered.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Figures {
+    /// Latency, step, byte and reduce of the links within hosts, then of those between them.
+    pub(super) speeds: [[f64; 4]; 2],
+    pub(super) tuning: Tuning,
+}
 
 impl Figures {
     /// As the planner takes them.
     pub(super) fn speeds(self, source: Source) -> Speeds {
         let [near, far] =
-            self.0.map(|[latency, step, byte, reduce]| Speed { latency, step, byte, reduce });
+            self.speeds.map(|[latency, step, byte, reduce]| Speed { latency, step, byte, reduce });
         Speeds { near, far, source }
     }
 }
@@ -90,22 +95,32 @@ impl Memory {
     }
 }
 
-fn text(Figures(figures): Figures, machine: &str) -> String {
-    let line = |[latency, step, byte, reduce]: [f64; 4]| {
-        format!("{latency:e} {step:e} {byte:e} {reduce:e}\n")
-    };
-    format!("{VERSION}\n{machine}\n{}", figures.map(line).concat())
+fn text(figures: Figures, machine: &str) -> String {
+    fn line(numbers: &[f64]) -> String {
+        let numbers: Vec<_> = numbers.iter().map(|number| format!("{number:e}")).collect();
+        numbers.join(" ") + "\n"
+    }
+    let speeds = figures.speeds.map(|numbers| line(&numbers)).concat();
+    let tuning = figures.tuning.0.map(|numbers| line(&numbers)).concat();
+    format!("{VERSION}\n{machine}\n{speeds}{tuning}")
 }
 
 fn parse(text: &str, machine: &str) -> Option<Figures> {
-    let [version, of, near, far] = *text.lines().collect::<Vec<_>>() else { return None };
-    let four = |line: &str| -> Option<[f64; 4]> {
-        let numbers: Vec<f64> = line.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;
-        let sane = numbers.iter().all(|number| (0.0..1.0).contains(number));
+    fn numbers<const N: usize>(line: Option<&str>, sane: Range<f64>) -> Option<[f64; N]> {
+        let numbers = line?.split(' ').map(str::parse).collect::<Result<Vec<f64>, _>>().ok()?;
+        let sane = numbers.iter().all(|number| sane.contains(number));
         numbers.try_into().ok().filter(|_| sane)
-    };
-    let ours = version == VERSION && of == machine && text.ends_with('\n');
-    ours.then_some(Figures([four(near)?, four(far)?]))
+    }
+    let mut lines = text.lines();
+    let ours = lines.next() == Some(VERSION) && lines.next() == Some(machine);
+    let mut figures = Figures::default();
+    for speeds in &mut figures.speeds {
+        *speeds = numbers(lines.next(), 0.0..1.0)?;
+    }
+    for factors in &mut figures.tuning.0 {
+        *factors = numbers(lines.next(), 1e-6..1e6)?;
+    }
+    (ours && lines.next().is_none() && text.ends_with('\n')).then_some(figures)
 }
 
 /// Whole or not at all, whoever else writes.
@@ -129,13 +144,15 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_read_back_and_nothing_else() {
-        let speed = Figures([[1e-6, 2.5e-7, 1e-10, 0.0], [2e-5, 1e-6, 3e-10, 0.0]]);
+        let speeds = [[1e-6, 2.5e-7, 1e-10, 0.0], [2e-5, 1e-6, 3e-10, 0.0]];
+        let mut speed = Figures { speeds, ..Figures::default() };
+        speed.tuning.0[2][3] = 1.75;
         let kept = text(speed, "4 ranks");
         assert_eq!(parse(&kept, "4 ranks"), Some(speed));
         assert_eq!(parse(&kept, "5 ranks"), None);
         let cut = &kept[..kept.len() - 6];
         for wrong in
-            ["", "\n\n\n", cut, &kept.replace("speeds 2", "speeds 1"), &kept.replace('1', "x")]
+            ["", "\n\n\n", cut, &kept.replace("speeds 3", "speeds 1"), &kept.replace('1', "x")]
         {
             assert_eq!(parse(wrong, "4 ranks"), None, "{wrong}");
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::engine::Engine;
-use super::share::can_share;
+use super::share::{can_share, has_lines};
 use super::threads::{Group, Ready};
 use super::{Communicator, Origin, Seat};
 use crate::config::{Config, Transport};
@@ -226,7 +226,12 @@ impl Communicator {
             origin: Origin::Processes(Box::new(meeting)),
         };
         let engine = Engine::new(planner, links, patience, last_level_cache());
-        Ok(Self::new(seat, engine, timeout).going_by(algorithm, numbers))
+        let lines = seat.shares && has_lines(seat.peers.len());
+        let mut comm = Self::new(seat, engine, timeout).going_by(algorithm, numbers);
+        if lines {
+            comm.share_lines("build")?;
+        }
+        Ok(comm)
     }
 }
 

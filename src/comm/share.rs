@@ -1,6 +1,6 @@
 //! How ranks come to map each other's memory: threads find it on a board in their process,
-//! processes hand descriptors round the ring over the streams of its links. May touch: link.
-//! Law: nothing is named, and every wait has a deadline.
+//! processes hand descriptors round the ring over the streams of its links. May touch:
+//! link, shared. Law: nothing is named, and every wait has a deadline.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::engine::Engine;
 use super::{Communicator, Origin};
 use crate::error::{Error, Result};
 use crate::exec::direct::MOST_RANKS;
@@ -17,6 +18,8 @@ use crate::exec::{Halt, Stop};
 use crate::link::region::Region;
 use crate::link::shm::{recv_fd, send_fd};
 use crate::link::{Fault, Links};
+use crate::schedule::ALL_PAIRS;
+use crate::shared::Control;
 
 /// How often a rank that waits for a descriptor looks for an abort.
 const GLANCE: Duration = Duration::from_millis(10);
@@ -30,7 +33,33 @@ pub(super) fn can_share(size: usize) -> bool {
     (2..=MOST_RANKS).contains(&size)
 }
 
+/// Do so many ranks have their lines and stages from the start, if they are on one host? Large
+/// worlds, which would spend too much on it, have them from the first registration on.
+pub(super) fn has_lines(size: usize) -> bool {
+    (2..=ALL_PAIRS as usize).contains(&size)
+}
+
+impl Engine {
+    /// From now on ranks see each other's lines, and calls may go without links.
+    pub(super) fn lay_open(&mut self, rank: usize, lines: Vec<Arc<Region>>) {
+        if has_lines(lines.len()) {
+            self.planner.set_stage(Control::stage_len());
+        }
+        self.registry.open(Control::new(rank, lines, self.cache));
+    }
+}
+
 impl Communicator {
+    /// Shares the lines of ranks on one host.
+    pub(super) fn share_lines(&mut self, name: &'static str) -> Result<()> {
+        let len = Control::footprint();
+        let mine = Region::create(len).map_err(|error| self.broken_by(name, error))?;
+        let lines = self.share(name, &mine, &vec![len; self.size()])?;
+        let me = self.rank();
+        self.at_home(name)?.0.lay_open(me, lines);
+        Ok(())
+    }
+
     /// Every rank's memory, mapped here: `mine` is this rank's, and all say how long theirs are.
     /// Only where ranks share a host.
     pub(super) fn share(

@@ -1,19 +1,22 @@
 //! Ranks that are threads of this process: where they meet is a table that they share.
-//! May touch: link, plan. Law: the sender makes a link and leaves the other end for its receiver,
-//! who waits for it with a deadline; no order of ranks can deadlock.
+//! May touch: link, plan, shared. Law: the sender makes a link and leaves the other end for its
+//! receiver, who waits for it with a deadline; no order of ranks can deadlock.
 
 use std::collections::HashMap;
+use std::os::fd::AsFd;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use super::engine::Engine;
 use super::setup::last_level_cache;
-use super::share::{Board, can_share};
+use super::share::{Board, can_share, has_lines};
 use super::{Communicator, Origin, Seat};
 use crate::error::{Error, Peer, Result};
+use crate::link::region::Region;
 use crate::link::{Links, Rx, loopback};
 use crate::plan::{Planner, Slots, least_chunk};
 use crate::schedule::Ring;
+use crate::shared::Control;
 use crate::sync::{Patience, cpus};
 
 /// All groups that were made of one world of threads, by number.
@@ -25,11 +28,19 @@ pub(super) struct Group {
     /// How many ranks share this host's CPUs, in this group or not.
     residents: usize,
     groups: Groups,
-    /// Ends of links that wait for their receivers, by sender and receiver.
-    ends: Mutex<HashMap<(usize, usize), Box<dyn Rx>>>,
+    left: Mutex<Left>,
     came: Condvar,
     /// Where they find each other's registered memory.
     pub(super) board: Board,
+}
+
+/// What ranks leave for others.
+#[derive(Default)]
+struct Left {
+    /// Ends of links that wait for their receivers, by sender and receiver.
+    ends: HashMap<(usize, usize), Box<dyn Rx>>,
+    /// Lines and stages, by rank.
+    lines: HashMap<usize, Arc<Region>>,
 }
 
 impl Group {
@@ -39,8 +50,8 @@ impl Group {
     }
 
     fn of(job: u64, residents: usize, groups: Groups) -> Self {
-        let (ends, came, board) = (Mutex::default(), Condvar::new(), Board::default());
-        Self { job, residents, groups, ends, came, board }
+        let (left, came, board) = (Mutex::default(), Condvar::new(), Board::default());
+        Self { job, residents, groups, left, came, board }
     }
 
     /// One of some of these ranks: the same for all that name this number.
@@ -55,20 +66,30 @@ impl Group {
         group
     }
 
-    fn leave(&self, from: usize, to: usize, end: Box<dyn Rx>) {
-        self.ends.lock().unwrap_or_else(PoisonError::into_inner).insert((from, to), end);
+    fn leave<T>(&self, thing: impl FnOnce(&mut Left) -> T) {
+        thing(&mut self.left.lock().unwrap_or_else(PoisonError::into_inner));
         self.came.notify_all();
     }
 
-    fn find(&self, from: usize, to: usize, until: Instant) -> Option<Box<dyn Rx>> {
-        let mut ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
+    /// What `from` leaves.
+    fn find<T>(
+        &self,
+        from: &Peer,
+        timeout: Duration,
+        until: Instant,
+        thing: impl Fn(&mut Left) -> Option<T>,
+    ) -> Result<T> {
+        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            if let Some(end) = ends.remove(&(from, to)) {
-                return Some(end);
+            if let Some(found) = thing(&mut left) {
+                return Ok(found);
             }
-            let left = until.checked_duration_since(Instant::now())?;
-            let woken = self.came.wait_timeout(ends, left);
-            ends = woken.unwrap_or_else(PoisonError::into_inner).0;
+            let Some(time) = until.checked_duration_since(Instant::now()) else {
+                let reason = format!("it did not come within {timeout:.1?}");
+                return Err(Error::Handshake { peer: from.to_string(), reason });
+            };
+            let woken = self.came.wait_timeout(left, time);
+            left = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }
@@ -92,7 +113,12 @@ impl Ready {
         for to in planner.peers() {
             let (tx, rx) = loopback::pair(planner.slots(rank as u32, to))?;
             links.add_tx(to as usize, tx);
-            group.leave(rank, to as usize, rx);
+            group.leave(|left| left.ends.insert((rank, to as usize), rx));
+        }
+        if has_lines(peers.len()) {
+            let len = Control::footprint();
+            let region = Region::open(Region::create(len)?.as_fd(), len, "this process")?;
+            group.leave(|left| left.lines.insert(rank, Arc::new(region)));
         }
         Ok(Self { group, rank, peers, planner, links })
     }
@@ -102,12 +128,13 @@ impl Ready {
         let Self { group, rank, peers, planner, mut links } = self;
         let until = Instant::now() + timeout;
         for from in planner.peers().into_iter().map(|from| from as usize) {
-            let end = group.find(from, rank, until).ok_or_else(|| Error::Handshake {
-                peer: peers[from].to_string(),
-                reason: format!("it did not come within {timeout:.1?}"),
-            })?;
-            links.add_rx(from, end);
+            let end = |left: &mut Left| left.ends.remove(&(from, rank));
+            links.add_rx(from, group.find(&peers[from], timeout, until, end)?);
         }
+        let lines = peers.iter().filter(|_| has_lines(peers.len())).map(|peer| {
+            group.find(peer, timeout, until, |left| left.lines.get(&peer.rank).map(Arc::clone))
+        });
+        let lines = lines.collect::<Result<Vec<_>>>()?;
         let shares = can_share(peers.len());
         let seat = Seat {
             rank,
@@ -119,10 +146,10 @@ impl Ready {
             origin: Origin::Threads(Arc::clone(&group)),
         };
         let patience = Patience::for_ranks(group.residents);
-        Ok(Communicator::new(
-            seat,
-            Engine::new(planner, links, patience, last_level_cache()),
-            timeout,
-        ))
+        let mut engine = Engine::new(planner, links, patience, last_level_cache());
+        if !lines.is_empty() {
+            engine.lay_open(rank, lines);
+        }
+        Ok(Communicator::new(seat, engine, timeout))
     }
 }

@@ -208,14 +208,14 @@ struct Rehearsal<'a>(&'a mut Communicator);
 
 impl<'a> Rehearsal<'a> {
     fn of(comm: &'a mut Communicator) -> Self {
-        comm.rehearses = true;
+        comm.settings.rehearses = true;
         Self(comm)
     }
 }
 
 impl Drop for Rehearsal<'_> {
     fn drop(&mut self) {
-        self.0.rehearses = false;
+        self.0.settings.rehearses = false;
     }
 }
 

@@ -15,7 +15,7 @@ use crate::error::Result;
 use crate::kernel::convert;
 use crate::memory::Buffer;
 use crate::plan::{Request, mix};
-use crate::schedule::{Collective, Space};
+use crate::schedule::{Algorithm, Collective, Space};
 
 /// Bytes that travel at once, about: few enough to stay in a core's cache.
 const PIECE: usize = 1 << 20;
@@ -60,9 +60,10 @@ pub fn wire_error(ranks: usize, wire: DataType, largest: f64) -> f64 {
 }
 
 impl Communicator {
-    /// The other type that a call travels as, if it does.
+    /// The other type that the call `name` travels as, if it does.
     pub(super) fn travel(
         &mut self,
+        name: &'static str,
         request: &Request,
         buffer: &Buffer<'_>,
     ) -> Result<Option<Travel>> {
@@ -81,13 +82,14 @@ impl Communicator {
         let other = match (dtype, wire) {
             (DataType::F32, Some(wire)) if !wire.is_narrow_float() => {
                 let expected = format!("float, or one of {}", DataType::narrow_floats());
-                return refuse(collective.name(), "wire", wire, expected);
+                return refuse(name, "wire", wire, expected);
             }
             (DataType::F32, Some(wire)) => matches!(op, Sum | Avg | Min | Max).then_some(wire),
             _ if dtype.is_narrow_float() && (wide || deterministic) => {
                 // On registered memory they are wide anyway.
-                let engine = self.at_home(collective.name())?.0;
-                let links = !engine.registry.knows(request, buffer);
+                let (engine, _, settings) = self.at_home(name)?;
+                let otherwise = settings.forced().is_some_and(|it| it != Algorithm::Direct);
+                let links = otherwise || !engine.registry.knows(request, buffer);
                 (links && matches!(op, Sum | Avg | Prod)).then_some(DataType::F32)
             }
             _ => None,
@@ -102,10 +104,11 @@ impl Communicator {
     pub(super) fn run_as(
         &mut self,
         travel: &Travel,
+        head: &Head<'_>,
         request: &Request,
         buffer: &Buffer<'_>,
     ) -> Result<()> {
-        let name = request.collective.name();
+        let name = head.name;
         let parts = if request.collective.has_blocks() { self.size() } else { 1 };
         let most = (PIECE / travel.dtype.size() / parts).max(1);
         let mine = if parts > 1 { self.rank() } else { 0 };
@@ -115,7 +118,7 @@ impl Communicator {
         // Once at least: an empty buffer too is a call that the others are told of.
         for at in (0..request.count.max(1)).step_by(most) {
             let count = most.min(request.count - at);
-            done = self.piece(travel, request, buffer, (at, count, mine), &mut memory);
+            done = self.piece(travel, (head, request), buffer, (at, count, mine), &mut memory);
             if done.is_err() {
                 break;
             }
@@ -130,7 +133,7 @@ impl Communicator {
     fn piece(
         &mut self,
         travel: &Travel,
-        request: &Request,
+        (whole, request): (&Head<'_>, &Request),
         buffer: &Buffer<'_>,
         (at, count, mine): (usize, usize, usize),
         memory: &mut [f32],
@@ -141,18 +144,27 @@ impl Communicator {
         let all = Buffer::in_place(&mut *memory);
         for part in 0..parts {
             let from = (part * request.count + at) * size;
-            let source = |bytes| buffer.src(Space::Input, after(from, &bytes));
-            let target = |bytes| all.dst(Space::Output, after(part * len, &bytes));
-            convert(count, travel.scale, (request.dtype, source), (travel.dtype, target));
+            for piece in buffer.pieces([Space::Input], from..from + count * size) {
+                let to = part * len + (piece.start - from) / size * travel.dtype.size();
+                let source = |bytes| buffer.src(Space::Input, after(piece.start, &bytes));
+                let target = |bytes| all.dst(Space::Output, after(to, &bytes));
+                let count = piece.len() / size;
+                convert(count, travel.scale, (request.dtype, source), (travel.dtype, target));
+            }
         }
         let places = Buffer::within(memory, 0..parts * len, mine * len..(mine + 1) * len);
         let inner = Request { count, dtype: travel.dtype, op: Some(travel.op), ..*request };
-        let stands_for = mix(request.digest() ^ request.count as u64);
-        let head = Head { stands_for, ..Head::of(&inner, self.kernel(&inner)?) };
+        let stands_for = mix(request.digest() ^ request.count as u64) ^ whole.stands_for;
+        let kernel = self.kernel(&inner)?;
+        let head = Head { name: whole.name, stands_for, ..Head::of(&inner, kernel) };
         self.walk(&head, &places, |planner| planner.plan(&inner))?;
-        let source = |bytes| places.src(Space::Output, bytes);
-        let target = |bytes| buffer.dst(Space::Output, after(at * size, &bytes));
-        convert(count, None, (travel.dtype, source), (request.dtype, target));
+        for piece in buffer.pieces([Space::Output], at * size..(at + count) * size) {
+            let from = (piece.start / size - at) * travel.dtype.size();
+            let source = |bytes| places.src(Space::Output, after(from, &bytes));
+            let target = |bytes| buffer.dst(Space::Output, after(piece.start, &bytes));
+            let count = piece.len() / size;
+            convert(count, None, (travel.dtype, source), (request.dtype, target));
+        }
         Ok(())
     }
 }

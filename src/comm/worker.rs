@@ -179,8 +179,8 @@ impl Communicator {
             None => {
                 let (seat, abort) = (Arc::clone(&self.seat), Arc::clone(&self.abort));
                 let settings = self.settings.clone();
-                let (engine, rehearses) = (self.engine.take(), false);
-                let comm = Self { seat, engine, worker: None, settings, abort, rehearses };
+                let engine = self.engine.take();
+                let comm = Self { seat, engine, worker: None, settings, abort };
                 let (sender, receiver) = channel();
                 let sent = worker.away.send((comm, receiver));
                 sent.map_err(|_| io::Error::other("it ended"))?;

@@ -5,15 +5,16 @@
 //! May touch: schedule, memory, shared, link, kernel. Law: the fold is in rank order.
 //!
 //! What lies outside whole pages, and all of a small buffer, goes over the stages: everybody puts
-//! its bytes there before it is ready, and everybody takes or folds what it needs (one-shot).
+//! its bytes there before it is ready, and everybody takes or folds what it needs (one-shot). That
+//! needs no registration: small calls on any memory can go this way.
 
 mod phase;
 
 use std::ops::Range;
 
-use super::wait::{Halt, Wait};
+use super::wait::{Halt, Stop, Wait};
 use crate::kernel::{Kernel, copy};
-use crate::link::Links;
+use crate::link::{Fault, Links};
 use crate::memory::{Buffer, Dst, Src};
 use crate::schedule::{Collective, Space};
 use crate::shared::{Claim, Control, Live};
@@ -65,6 +66,7 @@ pub(crate) enum Form {
     Broadcast {
         root: usize,
     },
+    Barrier,
 }
 
 impl Form {
@@ -75,6 +77,7 @@ impl Form {
             Collective::ReduceScatter => Some(Self::ReduceScatter),
             Collective::AllGather => Some(Self::AllGather),
             Collective::Broadcast { root } => Some(Self::Broadcast { root: root as usize }),
+            Collective::Barrier => Some(Self::Barrier),
             _ => None,
         }
     }
@@ -99,9 +102,17 @@ pub(crate) struct Call<'a> {
     /// Bytes of an element.
     pub(crate) element: usize,
     pub(crate) kernel: Kernel<'a>,
-    /// Are the results larger than the caches? Then they are stored past them.
-    pub(crate) streaming: bool,
-    /// What the ranks read, and what they write to each other, if they do.
+    /// Is what is written read before? Then it is in the caches anyway.
+    pub(crate) is_read: bool,
+    /// The registered memory that the call is on; none if all goes over the stages.
+    pub(crate) places: Option<Places<'a>>,
+    /// A digest of what is called, whatever the way.
+    pub(crate) digest: u64,
+}
+
+/// What the ranks read, and what they write to each other, if they do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Places<'a> {
     pub(crate) input: Span<'a>,
     pub(crate) output: Option<Span<'a>>,
 }
@@ -126,15 +137,20 @@ pub(crate) fn run(
     call.put_in_place(buffer);
     control.begin();
     for edge in [0..window.start, window.end..call.bytes] {
-        if !edge.is_empty() {
-            let staged = staged(&window, &edge);
-            copy(control.my_stage(staged), None, buffer.src(call.form.whole(), edge));
+        let edge =
+            if call.form == Form::AllGather { both(&edge, &call.part(call.me)) } else { edge };
+        for part in buffer.pieces([call.form.whole()], edge) {
+            let staged = staged(&window, &part);
+            copy(control.my_stage(staged), None, buffer.src(call.form.whole(), part));
         }
     }
     control.ready(call.claim);
     let mut exposed = Exposed { call, over: false };
-    let mut walk = Walk { call, buffer, control, links, wait, window };
+    let mut walk = Walk { call, buffer, control, links, wait, window, streaming: false };
     walk.all_reach(READY)?;
+    // Who writes what goes by it, so it is no matter of what each rank knows of its caches.
+    let most = walk.control.cache(0);
+    walk.streaming = !call.is_read && (call.bytes * call.size) as u64 > most;
     walk.work();
     if !walk.window.is_empty() {
         walk.control.done();
@@ -185,26 +201,39 @@ impl Call<'_> {
 
     fn withdraw(&self) {
         let window = self.window();
-        if window.is_empty() {
+        let Some(Places { input, output }) = self.places.filter(|_| !window.is_empty()) else {
             return;
-        }
-        let other = |output: &&Span<'_>| {
-            !(std::ptr::eq(output.live, self.input.live) && output.at == self.input.at)
         };
-        for Span { live, at } in
-            std::iter::once(&self.input).chain(self.output.iter().filter(other))
-        {
+        let other =
+            |output: &Span<'_>| !(std::ptr::eq(output.live, input.live) && output.at == input.at);
+        for Span { live, at } in std::iter::once(input).chain(output.filter(other)) {
             live.withdraw(at + window.start..at + window.end);
+        }
+    }
+
+    /// What is wrong where another rank makes `theirs` over links.
+    fn apart_from(&self, theirs: Claim) -> Stop {
+        let differs = |field, ours, theirs| Stop::Fault(Fault::Mismatch { field, ours, theirs });
+        let ours = self.claim.sequence;
+        if theirs.sequence == ours && theirs.fingerprint != self.digest {
+            differs("fingerprint", self.digest, theirs.fingerprint)
+        } else if self.places.is_some() {
+            Stop::Memory { registered: true }
+        } else if theirs.sequence == ours {
+            differs("fingerprint", self.claim.fingerprint, theirs.fingerprint)
+        } else {
+            differs("sequence", ours, theirs.sequence)
         }
     }
 
     /// The bytes that are read and written where they lie; all others go over the stages.
     fn window(&self) -> Range<usize> {
-        if self.bytes <= (ONE_SHOT * self.size).min(MOST_ONE_SHOT) {
+        let small = self.bytes <= (ONE_SHOT * self.size).min(MOST_ONE_SHOT);
+        let Some(Places { input, output }) = self.places.filter(|_| !small) else {
             return 0..0;
-        }
-        let Range { mut start, mut end } = self.input.window(self.bytes);
-        if let Some(output) = &self.output {
+        };
+        let Range { mut start, mut end } = input.window(self.bytes);
+        if let Some(output) = output {
             let other = output.window(self.bytes);
             (start, end) = (start.max(other.start), end.min(other.end));
         }
@@ -221,6 +250,8 @@ struct Walk<'a> {
     links: &'a mut Links,
     wait: &'a Wait<'a>,
     window: Range<usize>,
+    /// Do all results together exceed the caches? Then they are stored past them.
+    streaming: bool,
 }
 
 impl Walk<'_> {
@@ -237,7 +268,7 @@ impl Walk<'_> {
                 }
                 Form::AllReduce => self.fold(zone, false),
                 Form::ReduceScatter => self.fold(both(&zone, &part(me)), false),
-                Form::AllGather if self.is_direct(&zone) && self.call.streaming => {
+                Form::AllGather if self.is_direct(&zone) && self.streaming => {
                     self.spread(both(&zone, &part(me)), me);
                 }
                 Form::AllGather => {
@@ -250,6 +281,7 @@ impl Walk<'_> {
                 }
                 Form::Broadcast { root } if root == me => {}
                 Form::Broadcast { root } => self.take(root, zone),
+                Form::Barrier => {}
             }
         }
     }
@@ -270,32 +302,43 @@ impl Walk<'_> {
 
     /// What `rank` has at `range`.
     fn of(&self, rank: usize, range: Range<usize>) -> Src<'_> {
-        match self.is_direct(&range) {
-            true => self.call.input.src(rank, range),
-            false => self.control.staged(rank, staged(&self.window, &range)),
+        match self.call.places {
+            Some(Places { input, .. }) if self.is_direct(&range) => input.src(rank, range),
+            _ => self.control.staged(rank, staged(&self.window, &range)),
         }
     }
 
     /// Where this rank keeps the result at `range`. Of a reduce-scatter it keeps its part alone.
     fn result(&self, range: Range<usize>) -> Dst<'_> {
-        let Call { form, me, streaming, .. } = *self.call;
-        let part = self.call.part(me);
-        let skip = if form == Form::ReduceScatter { part.start } else { 0 };
-        let range = range.start - skip..range.end - skip;
-        self.buffer.dst(Space::Output, range).streaming(streaming)
+        let range = range.start - self.skipped()..range.end - self.skipped();
+        self.buffer.dst(Space::Output, range).streaming(self.streaming)
+    }
+
+    /// How many bytes of the whole are before what this rank's output has.
+    fn skipped(&self) -> usize {
+        let Call { form, me, .. } = *self.call;
+        if form == Form::ReduceScatter { self.call.part(me).start } else { 0 }
     }
 
     /// `range` from `rank`.
     fn take(&self, rank: usize, range: Range<usize>) {
-        if !range.is_empty() {
-            let out = self.result(range.clone());
-            copy(out, None, self.of(rank, range));
+        for part in self.in_pieces(range) {
+            copy(self.result(part.clone()), None, self.of(rank, part));
         }
+    }
+
+    /// The parts of `range` that are in one piece in this rank's result.
+    fn in_pieces(&self, range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+        let skipped = self.skipped();
+        let own = range.start.saturating_sub(skipped)..range.end.saturating_sub(skipped);
+        let parts = self.buffer.pieces([Space::Output], own);
+        parts.map(move |part| part.start + skipped..part.end + skipped)
     }
 
     /// `range` from `root` to all others, by blocks, so that it is read from afar but once.
     fn spread(&self, range: Range<usize>, root: usize) {
-        let Call { size, input, streaming, .. } = *self.call;
+        let (size, streaming) = (self.call.size, self.streaming);
+        let Some(Places { input, .. }) = self.call.places else { return };
         let mut from = range.start;
         while from < range.end {
             let block = from..range.end.min(from + BLOCK);
@@ -318,23 +361,22 @@ impl Walk<'_> {
     }
 
     fn fold_among<const MOST: usize>(&self, range: Range<usize>, for_all: bool) {
-        if range.is_empty() {
-            return;
-        }
-        let Call { me, size, kernel, streaming, .. } = *self.call;
-        let source = |rank: usize| self.of(rank.min(size - 1), range.clone());
-        let sources: [Src<'_>; MOST] = std::array::from_fn(source);
-        let sources = &sources[..size];
-        match self.call.output {
-            Some(output) if for_all => {
-                // My own comes first: what is made there is copied to the others.
-                let out = |i: usize| {
-                    output.dst((me + i.min(size)) % size, range.clone()).streaming(streaming)
-                };
-                let mut outs: [Dst<'_>; MOST] = std::array::from_fn(out);
-                kernel.fold(true, &mut outs[..size], sources);
-            }
-            _ => kernel.fold(true, &mut [self.result(range.clone())], sources),
+        let Call { me, size, kernel, places, .. } = *self.call;
+        let output = places.and_then(|places| places.output).filter(|_| for_all);
+        for range in self.in_pieces(range) {
+            let source = |rank: usize| self.of(rank.min(size - 1), range.clone());
+            let sources: [Src<'_>; MOST] = std::array::from_fn(source);
+            let sources = &sources[..size];
+            let Some(output) = output else {
+                kernel.fold(true, &mut [self.result(range.clone())], sources);
+                continue;
+            };
+            // My own comes first: what is made there is copied to the others.
+            let out = |i: usize| {
+                output.dst((me + i.min(size)) % size, range.clone()).streaming(self.streaming)
+            };
+            let mut outs: [Dst<'_>; MOST] = std::array::from_fn(out);
+            kernel.fold(true, &mut outs[..size], sources);
         }
     }
 }

@@ -2,8 +2,8 @@
 //! on. May touch: partition, schedule, sim's Speed. Pure. Law: what is chosen follows from the
 //! call, the world and the speeds alone, so that all ranks choose the same.
 
-use super::{Planner, Request, Speeds};
-use crate::schedule::{ALL_PAIRS, Algorithm};
+use super::{Planner, Request, Rules, Speeds};
+use crate::schedule::{ALL_PAIRS, Algorithm, Collective};
 
 /// An algorithm that could make a call, and what it should cost.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -21,7 +21,7 @@ impl Algorithm {
     #[must_use]
     pub fn reaches(self, size: u32) -> bool {
         let doubling = matches!(self, Self::RecursiveDoubling | Self::HalvingDoubling);
-        matches!(self, Self::Ring | Self::TwoRings | Self::Hierarchical)
+        matches!(self, Self::Ring | Self::TwoRings | Self::Hierarchical | Self::Direct)
             || size <= ALL_PAIRS
             || (doubling && size.is_power_of_two())
     }
@@ -36,25 +36,39 @@ impl Planner {
             let slots = self.slots.ring.shared(algorithm.window());
             let slots = slots.and(self.slots.other.shared(algorithm.window()));
             let ordered = !self.rules.in_order || algorithm.folds_left(collective);
-            let can = algorithm.reaches(size) && slots.is_some();
+            let direct = *algorithm != Algorithm::Direct || self.may_go_directly(request);
+            let can = algorithm.reaches(size) && slots.is_some() && direct;
             ordered && can && algorithm.makes(collective, &self.ring)
         };
         let price = move |algorithm| {
             let slots = self.shape(algorithm, collective);
             let priced = |speeds: Speeds| speeds.seconds(algorithm, request, &self.ring, slots);
-            let seconds = self.speeds.and_then(priced);
+            let factor = self.tuning.factor(algorithm, request.longest(size));
+            let seconds = self.speeds.and_then(priced).map(|seconds| seconds * factor);
             Candidate { algorithm, seconds }
         };
         Algorithm::ALL.into_iter().filter(can).map(price)
     }
 
-    /// The one that makes it: the one asked for, if it can, or else the cheapest.
-    pub(super) fn choose(&self, request: &Request) -> Algorithm {
+    /// Has every rank laid open what the others need, or may it do so first? What goes out to all
+    /// from one need not wait for them.
+    fn may_go_directly(&self, request: &Request) -> bool {
+        let broadcast = matches!(request.collective, Collective::Broadcast { .. });
+        let fits = request.longest(self.ring.size()) <= self.stage && self.stage > 0;
+        self.rules.registered || (fits && !broadcast)
+    }
+
+    /// The one that makes it: the one asked for, if it can, or the direct one on registered memory,
+    /// or else the cheapest.
+    pub fn choose(&self, request: &Request) -> Algorithm {
+        let can = |wanted| self.candidates(request).any(|one| one.algorithm == wanted);
+        let Rules { forced, registered, .. } = self.rules;
+        let wanted = [forced, registered.then_some(Algorithm::Direct)];
+        if let Some(wanted) = wanted.into_iter().flatten().find(|&wanted| can(wanted)) {
+            return wanted;
+        }
         let mut best = None::<Candidate>;
         for candidate in self.candidates(request) {
-            if self.rules.forced == Some(candidate.algorithm) {
-                return candidate.algorithm;
-            }
             let cheaper = |best: Candidate| match (candidate.seconds, best.seconds) {
                 (Some(new), Some(old)) => new < old,
                 _ => false,

@@ -105,7 +105,8 @@ impl Planner {
         let plan = self.plan(request);
         let (algorithm, schedule, partition) = (plan.algorithm, plan.schedule, plan.partition);
         let mut links = std::collections::BTreeMap::new();
-        for step in schedule.steps.iter().filter(|step| step.op.sends()) {
+        let over_links = algorithm != Algorithm::Direct;
+        for step in schedule.steps.iter().filter(|step| over_links && step.op.sends()) {
             *links.entry(step.to).or_insert(0) += partition.bytes(step.src) as u64;
         }
         let chunks = schedule.input.max(schedule.output);

@@ -11,6 +11,8 @@ mod own;
 mod price;
 mod request;
 mod slots;
+mod tuning;
+mod uneven;
 
 use core::ops::Range;
 
@@ -24,6 +26,7 @@ pub(crate) use request::digest;
 pub(crate) use request::mix;
 pub use request::{Blocks, Message, Request};
 pub use slots::{Slots, least_chunk};
+pub use tuning::Tuning;
 
 /// What to walk for a call.
 #[derive(Debug)]
@@ -67,6 +70,8 @@ pub struct Rules {
     pub in_order: bool,
     /// The digest of the call that this one is a part of, in another type; or 0.
     pub stands_for: u64,
+    /// Is the call on memory that all ranks have registered? It is made directly then.
+    pub registered: bool,
 }
 
 /// One rank's plans.
@@ -78,12 +83,15 @@ pub struct Planner {
     me: u32,
     slots: Slots,
     least_chunk: usize,
+    /// Bytes that each rank can lay open for all others; 0 where they share no memory.
+    stage: usize,
     /// Made when they are first asked for.
     schedules: Vec<(Collective, Algorithm, Schedule)>,
     /// Those of the user's making, by the digest of all ranks'.
     adopted: Vec<(u64, Schedule)>,
     /// What messages cost here, if that is known; all ranks have the same.
     speeds: Option<Speeds>,
+    tuning: Tuning,
     /// What plans go by now.
     rules: Rules,
     /// The calls made lately, and which of them was the last.
@@ -114,9 +122,11 @@ impl Planner {
             me,
             slots,
             least_chunk,
+            stage: 0,
             schedules: Vec::new(),
             adopted: Vec::new(),
             speeds: None,
+            tuning: Tuning::default(),
             rules: Rules::default(),
             calls: Vec::with_capacity(CALLS),
             last: 0,
@@ -135,6 +145,18 @@ impl Planner {
     pub fn set_speeds(&mut self, speeds: Speeds) {
         self.speeds = Some(speeds);
         self.calls.clear();
+    }
+
+    /// From now on prices are corrected by this. All ranks must be told the same.
+    pub fn set_tuning(&mut self, tuning: Tuning) {
+        self.tuning = tuning;
+        self.calls.clear();
+    }
+
+    /// From now on calls of up to so many bytes may be made directly. All ranks must be told the
+    /// same.
+    pub fn set_stage(&mut self, bytes: usize) {
+        self.stage = bytes;
     }
 
     /// What was told so.
@@ -251,26 +273,6 @@ impl Planner {
         let at = (self.last + 1) % CALLS;
         self.calls[at] = known;
         at
-    }
-
-    /// The plan for a call whose blocks differ; `request` counts nothing.
-    pub fn uneven(&mut self, request: &Request, blocks: Blocks<'_>) -> Plan<'_> {
-        let algorithm = Algorithm::Ring;
-        let schedule = self.schedule(request.collective, algorithm);
-        let fingerprint = self.fingerprint(request, algorithm, blocks.agreed);
-        for (table, counts) in self.tables.iter_mut().zip([blocks.input, blocks.output]) {
-            table.clear();
-            table.extend(counts.iter().scan(0, |end, count| {
-                let start = *end;
-                *end += count * request.dtype.size();
-                Some(start..*end)
-            }));
-        }
-        let slots = self.shape(algorithm, request.collective);
-        let schedule = &self.schedules[schedule].2;
-        let partition = Partition::table(&self.tables[0], &self.tables[1], slots);
-        let partition = partition.with_scratch(&schedule.scratch);
-        Plan { algorithm, schedule, partition, fingerprint }
     }
 
     /// The number of a schedule.

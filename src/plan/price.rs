@@ -114,7 +114,7 @@ impl Algorithm {
     /// Is the buffer one chunk, and not one for each rank?
     fn is_whole(self, collective: Collective) -> bool {
         let token = matches!(collective, Collective::Broadcast { .. } | Collective::Barrier);
-        let exchanged = matches!(self, Self::AllPairs | Self::RecursiveDoubling);
+        let exchanged = matches!(self, Self::AllPairs | Self::RecursiveDoubling | Self::Direct);
         token || (exchanged && collective == Collective::AllReduce)
     }
 }

@@ -37,11 +37,15 @@ pub enum Algorithm {
     Bruck,
     /// Rings within the hosts and between them, where all have as many ranks.
     Hierarchical,
+    /// For ranks of one host, on registered memory or with little data: everybody lays its own open
+    /// and reads that of all. Its steps are those of all pairs, whose messages are laid down once
+    /// for all readers.
+    Direct,
 }
 
 impl Algorithm {
     /// Every algorithm.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Ring,
         Self::AllPairs,
         Self::TwoShot,
@@ -52,6 +56,7 @@ impl Algorithm {
         Self::DoubleTree,
         Self::Bruck,
         Self::Hierarchical,
+        Self::Direct,
     ];
 
     /// The name that the environment and options take.
@@ -68,6 +73,7 @@ impl Algorithm {
             Self::DoubleTree => "double_tree",
             Self::Bruck => "bruck",
             Self::Hierarchical => "hierarchical",
+            Self::Direct => "direct",
         }
     }
 
@@ -93,7 +99,7 @@ impl Algorithm {
     #[must_use]
     pub const fn folds_left(self, collective: Collective) -> bool {
         let prefix = matches!(collective, Collective::Scan | Collective::Exscan);
-        matches!(self, Self::AllPairs | Self::TwoShot) || prefix
+        matches!(self, Self::AllPairs | Self::TwoShot | Self::Direct) || prefix
     }
 
     /// The schedule of rank `me`; `None` if the algorithm does not do this collective among so
@@ -114,6 +120,7 @@ impl Algorithm {
             (Self::DoubleTree, _) => tree::schedule(Trees::Double, collective, order, me),
             (Self::Bruck, _) => bruck::schedule(collective, order, me),
             (Self::Hierarchical, _) => hierarchical::schedule(collective, order, me),
+            (Self::Direct, _) => all_pairs::schedule(collective, size, me),
             _ => None,
         }
     }
@@ -147,6 +154,7 @@ impl Algorithm {
             (Self::DoubleTree, _) => tree::volume(Trees::Double, collective, size),
             (Self::Bruck, _) => bruck::volume(collective, size),
             (Self::Hierarchical, _) => hierarchical::volume(collective, size),
+            (Self::Direct, _) => all_pairs::volume(collective, size),
             _ => None,
         }
     }
@@ -172,6 +180,7 @@ impl Algorithm {
             (Self::Binomial, _) => tree::cost(Trees::Binomial, collective, size, bytes, speed),
             (Self::DoubleTree, _) => tree::cost(Trees::Double, collective, size, bytes, speed),
             (Self::Bruck, _) => bruck::cost(collective, size, bytes, speed),
+            (Self::Direct, _) => all_pairs::cost(collective, size, bytes, speed),
             _ => None,
         }
     }

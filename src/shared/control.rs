@@ -29,6 +29,24 @@ pub(crate) struct Claim {
     pub(crate) fingerprint: u64,
 }
 
+impl Claim {
+    /// Of a call on registered buffers, with a digest of where they are. That it is such a call is
+    /// seen in the lowest bit.
+    pub(crate) fn registered(self, places: u64) -> Self {
+        Self { fingerprint: places | 1, ..self }
+    }
+
+    /// Of a call that needs nothing but stages.
+    pub(crate) fn staged(self) -> Self {
+        Self { fingerprint: self.fingerprint & !1, ..self }
+    }
+
+    /// Is it a call on registered buffers?
+    pub(crate) fn is_registered(self) -> bool {
+        self.fingerprint & 1 == 1
+    }
+}
+
 #[repr(C)]
 struct Head {
     line: CachePadded<Line>,
@@ -40,8 +58,8 @@ struct Head {
 struct Line {
     phase: AtomicU32,
     reserved: AtomicU32,
-    /// The number of the latest call that took the way over links.
-    elsewhere: AtomicU64,
+    /// The latest call that took the way over links.
+    elsewhere: [AtomicU64; 2],
     claims: [[AtomicU64; 2]; 2],
 }
 
@@ -51,6 +69,8 @@ struct Quiet {
     sleeper: Sleeper,
     /// 0, or 1 once it has left, or 2 more than the rank that it gave up on.
     closed: AtomicU32,
+    /// Bytes of the last cache, as that rank knows it.
+    cache: AtomicU64,
 }
 
 /// All ranks' lines and stages, as one rank sees them.
@@ -63,25 +83,27 @@ pub(crate) struct Control {
     number: u32,
 }
 
-/// Bytes of a stage: more than a buffer can have before and after the whole pages of all ranks,
-/// cut to whole elements, which may be as large as a page.
-fn stage_len() -> usize {
-    2 * (page() + LARGEST.next_multiple_of(page()))
-}
-
 impl Control {
+    /// Bytes of a stage: more than a buffer can have before and after the whole pages of all ranks,
+    /// cut to whole elements, which may be as large as a page.
+    pub(crate) fn stage_len() -> usize {
+        2 * (page() + LARGEST.next_multiple_of(page()))
+    }
+
     /// Bytes of a rank's region.
     pub(crate) fn footprint() -> NonZeroUsize {
         // The head has a page to itself.
-        NonZeroUsize::MIN.saturating_add(page() + 2 * stage_len() - 1)
+        NonZeroUsize::MIN.saturating_add(page() + 2 * Self::stage_len() - 1)
     }
 
-    /// As rank `me`; the regions are all ranks' and start zeroed.
-    pub(crate) fn new(me: usize, regions: Vec<Arc<Region>>) -> Self {
+    /// As rank `me`, whose last cache has so many bytes; the regions are all ranks' and start
+    /// zeroed.
+    pub(crate) fn new(me: usize, regions: Vec<Arc<Region>>, cache: usize) -> Self {
         assert!(size_of::<Head>() <= page() && me < regions.len());
         assert!(regions.iter().all(|region| region.len() >= Self::footprint().get()));
         let control = Self { me, regions, number: 0 };
         control.head(me).quiet.sleeper.attach();
+        control.head(me).quiet.cache.store(cache as u64, Ordering::Relaxed);
         control
     }
 
@@ -91,6 +113,11 @@ impl Control {
         unsafe { self.regions[rank].start().cast().as_ref() }
     }
 
+    /// Bytes of the last cache, as `rank` knows it, which has been ready before.
+    pub(crate) fn cache(&self, rank: usize) -> u64 {
+        self.head(rank).quiet.cache.load(Ordering::Relaxed)
+    }
+
     /// The world size.
     pub(crate) fn size(&self) -> usize {
         self.regions.len()
@@ -98,8 +125,8 @@ impl Control {
 
     /// The stage of `rank` in the present call, at `range`.
     fn stage(&self, rank: usize, range: &Range<usize>) -> *mut u8 {
-        assert!(range.start <= range.end && range.end <= stage_len());
-        let bank = self.number as usize % 2 * stage_len();
+        assert!(range.start <= range.end && range.end <= Self::stage_len());
+        let bank = self.number as usize % 2 * Self::stage_len();
         self.regions[rank].start().as_ptr().wrapping_add(page() + bank + range.start)
     }
 
@@ -181,25 +208,34 @@ impl Control {
         }
     }
 
-    /// This rank's call `sequence` goes over links.
-    pub(crate) fn goes_elsewhere(&self, sequence: u64) {
-        self.head(self.me).line.elsewhere.store(sequence, Ordering::Release);
+    /// This rank makes a call over links.
+    pub(crate) fn goes_elsewhere(&self, claim: Claim) {
+        let [sequence, fingerprint] = &self.head(self.me).line.elsewhere;
+        fingerprint.store(claim.fingerprint, Ordering::Relaxed);
+        sequence.store(claim.sequence, Ordering::Release);
     }
 
-    /// Is `rank` not in the present direct call, the `sequence`-th of all, but past it or in it
-    /// over links?
-    pub(crate) fn is_elsewhere(&self, rank: usize, sequence: u64) -> bool {
-        let elsewhere = self.head(rank).line.elsewhere.load(Ordering::Acquire);
-        elsewhere >= sequence && !self.reached(rank, false)
+    /// What `rank` calls over links, if it is not in the present direct call, the `sequence`-th of
+    /// all, but past it or in it there.
+    pub(crate) fn elsewhere(&self, rank: usize, sequence: u64) -> Option<Claim> {
+        let [number, fingerprint] = &self.head(rank).line.elsewhere;
+        let number = number.load(Ordering::Acquire);
+        let fingerprint = fingerprint.load(Ordering::Relaxed);
+        let claim = Claim { sequence: number, fingerprint };
+        (number >= sequence && !self.reached(rank, false)).then_some(claim)
     }
 
-    /// Does `rank` make its `sequence`-th call directly, where this one makes it over links?
-    pub(crate) fn is_direct(&self, rank: usize, sequence: u64) -> bool {
+    /// What `rank` claims, if it makes its `sequence`-th call directly, where this one makes it
+    /// over links.
+    pub(crate) fn direct(&self, rank: usize, sequence: u64) -> Option<Claim> {
         let line = &self.head(rank).line;
         let next = self.number.wrapping_add(1);
         let phase = line.phase.load(Ordering::Acquire);
         let begun = phase.wrapping_sub(next.wrapping_mul(2)).cast_signed() >= 0;
-        begun && line.claims[next as usize % 2][0].load(Ordering::Relaxed) == sequence
+        let [number, fingerprint] = &line.claims[next as usize % 2];
+        let fingerprint = fingerprint.load(Ordering::Relaxed);
+        let claim = Claim { sequence: number.load(Ordering::Relaxed), fingerprint };
+        (begun && claim.sequence == sequence).then_some(claim)
     }
 
     /// Has `rank` left, after a failure or at the end?

@@ -1,7 +1,8 @@
 //! Registered memory beside everything else that a communicator does: operations that are started,
 //! groups, verbs that go over links, reductions of other kinds.
 
-use ringreduce::{Communicator, FoldOrder, ReduceOp, Reduction, Result};
+use ringreduce::schedule::{Collective, Op, Place, Schedule, Step};
+use ringreduce::{Algorithm, CallOptions, Communicator, FoldOrder, ReduceOp, Reduction, Result};
 
 use crate::common::on_ranks;
 
@@ -42,6 +43,53 @@ fn an_operation_that_is_started_goes_the_same_way() {
         fill(&mut other, rank);
         comm.all_reduce(&mut other, ReduceOp::Sum).unwrap();
         assert!(is_direct(&other, 0..5));
+    });
+}
+
+/// Who names an algorithm or a schedule gets it, wherever the buffer is.
+#[test]
+fn what_is_asked_for_is_done_on_registered_memory_too() {
+    let line = |me: u32| {
+        let (first, all) = (Place::input(0), Place::output(0));
+        let mut steps = Vec::new();
+        // Up from rank 3 to rank 0, and down again.
+        match me {
+            3 => steps.push(Step::new(Op::Send, me, first).to(2)),
+            0 => steps.push(Step::new(Op::RecvReduceCopy, me, first).from(1).into(all).last(true)),
+            _ => steps.push(Step::new(Op::RecvReduceSend, me, first).from(me + 1).to(me - 1)),
+        }
+        if me == 0 {
+            steps.push(Step::new(Op::Send, me, all).to(1));
+        } else if me == 3 {
+            steps.push(Step::new(Op::Recv, me, all).from(2));
+        } else {
+            steps.push(Step::new(Op::RecvCopySend, me, all).from(me - 1).to(me + 1));
+        }
+        Schedule { steps, ..Schedule::new(1, 1) }
+    };
+    on_ranks(4, |comm| {
+        let rank = comm.rank();
+        let mut registered = comm.alloc(COUNT).unwrap();
+        let mut plain = vec![0.0; COUNT];
+        for algorithm in [Algorithm::Ring, Algorithm::RecursiveDoubling, Algorithm::Direct] {
+            if algorithm == Algorithm::Direct {
+                // Too much for the stages, and not too much for registered memory.
+                assert!(comm.with(CallOptions::new().algorithm(algorithm)).barrier().is_ok());
+            }
+            fill(&mut registered, rank);
+            fill(&mut plain, rank);
+            let options = CallOptions::new().algorithm(algorithm);
+            comm.with(options.clone()).all_reduce(&mut registered, ReduceOp::Sum).unwrap();
+            let done = comm.with(options).all_reduce(&mut plain, ReduceOp::Sum);
+            assert_eq!(done.is_ok(), algorithm != Algorithm::Direct);
+            assert!(done.is_err() || registered[..] == plain[..], "{algorithm}");
+            assert_eq!(is_direct(&registered, 0..4), algorithm == Algorithm::Direct);
+        }
+        let proven = comm.prove(Collective::AllReduce, line).unwrap();
+        let mine: Vec<f32> = (0..COUNT).map(|i| number(rank, i)).collect();
+        comm.run_schedule(&proven, &mine, &mut plain, ReduceOp::Sum).unwrap();
+        comm.run_schedule(&proven, &mine, &mut registered, ReduceOp::Sum).unwrap();
+        assert!(registered[..] == plain[..]);
     });
 }
 

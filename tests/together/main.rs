@@ -6,6 +6,7 @@
 mod common;
 mod groups;
 mod many;
+mod options;
 mod processes;
 mod proof;
 mod started;

@@ -79,8 +79,8 @@ impl Walk<'_> {
             if control.reached(peer, step == DONE) {
                 continue;
             }
-            if control.is_elsewhere(peer, self.call.claim.sequence) {
-                return Err((Stop::Memory { registered: true }, peer));
+            if let Some(theirs) = control.elsewhere(peer, self.call.claim.sequence) {
+                return Err((self.call.apart_from(theirs), peer));
             }
             let lost = match (control.is_closed(peer), control.given_up_by(peer)) {
                 (true, _) => Err(Fault::Lost("it closed its communicator".into())),

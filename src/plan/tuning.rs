@@ -1,0 +1,57 @@
+//! What closed forms don't know: ranks that take turns on a CPU, caches, bursts. A few calls of
+//! each algorithm are measured, and prices go by how much longer they took than their form says.
+//! May touch: schedule. Pure.
+
+use crate::schedule::Algorithm;
+
+/// By how much calls take longer than their closed forms say. All ranks have the same.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Tuning(pub [[f64; Self::POINTS.len()]; Algorithm::ALL.len()]);
+
+impl Tuning {
+    /// The lengths of the calls that are measured, in bytes; ascending.
+    pub const POINTS: [usize; 8] =
+        [64, 512, 2 << 10, 8 << 10, 32 << 10, 128 << 10, 512 << 10, 2 << 20];
+
+    /// The factor for a call of an algorithm: what was measured at the nearest lengths, by the
+    /// logarithm of its own.
+    #[must_use]
+    pub fn factor(&self, algorithm: Algorithm, bytes: usize) -> f64 {
+        let (points, factors) = (Self::POINTS, &self.0[algorithm as usize]);
+        let after = points.partition_point(|&point| point < bytes);
+        if after == 0 || after == points.len() {
+            return factors[after.min(points.len() - 1)];
+        }
+        let log = |bytes: usize| (bytes as f64).log2();
+        let [low, high] = [points[after - 1], points[after]].map(log);
+        let part = (log(bytes) - low) / (high - low);
+        factors[after - 1] * (1.0 - part) + factors[after] * part
+    }
+}
+
+impl Default for Tuning {
+    /// As the forms say.
+    fn default() -> Self {
+        Self([[1.0; Self::POINTS.len()]; Algorithm::ALL.len()])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Tuning;
+    use crate::schedule::Algorithm;
+
+    #[test]
+    fn factors_are_those_measured_and_between_them() {
+        let mut tuning = Tuning::default();
+        let algorithm = Algorithm::TwoShot;
+        tuning.0[algorithm as usize] = [2.0, 3.0, 3.0, 3.0, 5.0, 1.0, 1.0, 0.5];
+        for (bytes, want) in
+            [(0, 2.0), (8, 2.0), (64, 2.0), (512, 3.0), (1 << 10, 3.0), (16 << 10, 4.0)]
+        {
+            assert!((tuning.factor(algorithm, bytes) - want).abs() < 1e-9, "{bytes}");
+        }
+        assert_eq!(tuning.factor(algorithm, 1 << 30), 0.5);
+        assert_eq!(tuning.factor(Algorithm::Ring, 16 << 10), 1.0);
+    }
+}
