@@ -13,7 +13,7 @@ use crate::exec::{self, Call, Halt, Stop, Wait};
 use crate::kernel::Kernel;
 use crate::link::{Fault, Frame, Links};
 use crate::memory::{Buffer, Pieces};
-use crate::plan::{Message, Plan, Planner, Request, Rules};
+use crate::plan::{Message, Plan, Planner, Request, Rules, mix};
 use crate::schedule::{ALL_PAIRS, Algorithm, Space};
 use crate::sync::Patience;
 
@@ -35,13 +35,20 @@ pub(super) struct Engine {
     pub(super) abort: Arc<AtomicBool>,
     /// Calls made so far.
     pub(super) sequence: u64,
+    /// A digest of them. It is part of what slots and claims say, so that a difference which went
+    /// unnoticed (two roots that only sent, say) shows in the next call, whatever way that goes.
+    history: u64,
     /// The first failure, after which nothing works any more.
     pub(super) broken: Option<String>,
 }
 
+/// (The two highest bits tell kinds of calls apart, for links too.)
+///
 /// In the number of a message between two, which is that of the last call of all: no slot of a call
 /// that all ranks make has it.
 const MESSAGE: u64 = 1 << 63;
+/// The bits of a fingerprint that the calls before take part in.
+const HISTORY: u64 = (1 << 40) - 2;
 /// In the numbers of the probe's calls, which no others have.
 pub(super) const PROBE: u64 = 1 << 62;
 
@@ -131,6 +138,7 @@ impl Engine {
             cache,
             abort,
             sequence: 0,
+            history: 0,
             broken: None,
         }
     }
@@ -153,7 +161,7 @@ impl Engine {
         }
         let registered = request.is_some_and(|request| self.registry.knows(request, buffer));
         self.planner.go_by(head.rules(settings, registered));
-        let plan = plan(&mut self.planner);
+        let mut plan = plan(&mut self.planner);
         if !alone {
             head.admit(settings, plan.algorithm, seat.peers.len())?;
         }
@@ -161,6 +169,10 @@ impl Engine {
             return Ok(());
         }
         self.sequence += own;
+        if own > 0 {
+            plan.fingerprint ^= self.history & HISTORY;
+            self.history = mix(self.history ^ plan.fingerprint);
+        }
         let sequence = if request.is_some() { self.sequence } else { self.sequence | MESSAGE };
         let bytes = buffer.len(Space::Output);
         let _span = settings.tag.as_deref().map(|tag| {
@@ -206,6 +218,12 @@ impl Engine {
         let at = self.place(seat, settings, operation, step);
         if peer != seat.rank {
             self.registry.blame(peer);
+            // Who makes another call may be one that many wait for and who waits for nobody. Whoever
+            // is slow or dead leaves a trail: there the one who waits for the cause shall find out.
+            let lost = matches!(stop, Stop::Timeout(_) | Stop::Fault(Fault::Lost(_)));
+            if !lost {
+                self.links.give_up(peer);
+            }
         }
         let peer = Box::new(seat.peers[peer].clone());
         let error = match stop {

@@ -149,7 +149,7 @@ impl<'a> Wait<'a> {
                 return Ok(());
             }
             let waited = began.elapsed();
-            if let Some((peer, fault)) = self.call.and_then(|call| links.other_call(&call)) {
+            if let Some((peer, fault)) = links.other_call(self.call.as_ref()) {
                 return Err(Stop::Other { peer, fault });
             }
             if waited >= self.timeout {

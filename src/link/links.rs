@@ -1,9 +1,13 @@
 //! All links of one rank, found by the peer's rank. May touch: the link traits.
 
+use std::cmp::Ordering;
 use std::fmt;
 use std::os::fd::RawFd;
 
-use super::{Fault, Frame, Rx, Tx};
+use super::{Fault, Frame, Rx, Tx, given_up};
+
+/// The bits of a number from here on tell calls of different kinds, which are numbered apart.
+const KIND: u32 = 62;
 
 /// The links that a rank's plans walk over.
 #[derive(Default)]
@@ -92,13 +96,37 @@ impl Links {
         }
     }
 
-    /// The rank, if any, from which a slot of another call with this call's number has come.
-    pub(crate) fn other_call(&mut self, call: &Frame) -> Option<(usize, Fault)> {
+    /// Tells all who can hear it that this rank gives up on `culprit`: they need not wait for this
+    /// rank, whomever they wait for.
+    pub(crate) fn give_up(&mut self, culprit: usize) {
+        for link in self.tx.iter_mut().flatten() {
+            if let Ok(true) = link.ready() {
+                link.reserve(0);
+                // Fails if the peer is gone: then there is nobody to tell.
+                let _ = link.commit(&Frame::giving_up(culprit));
+            }
+        }
+    }
+
+    /// The rank, if any, that has given up, or from which a slot of another call with this call's
+    /// number, or of one before, has come, if all slots of this one are alike.
+    pub(crate) fn other_call(&mut self, call: Option<&Frame>) -> Option<(usize, Fault)> {
         self.rx.iter_mut().enumerate().find_map(|(peer, link)| {
             let (sequence, theirs) = link.as_mut()?.glimpse()?;
-            let (field, ours) = ("fingerprint", call.fingerprint);
-            let other = sequence == call.sequence && theirs != ours;
-            other.then_some((peer, Fault::Mismatch { field, ours, theirs }))
+            if let Err(fault) = given_up(sequence, theirs) {
+                return Some((peer, fault));
+            }
+            let call = call?;
+            if (sequence ^ call.sequence) >> KIND != 0 {
+                return None;
+            }
+            let (field, ours, theirs) = match sequence.cmp(&call.sequence) {
+                // All of a call's slots are taken before the next one: this rank called less.
+                Ordering::Less => ("sequence", call.sequence, sequence),
+                Ordering::Equal => ("fingerprint", call.fingerprint, theirs),
+                Ordering::Greater => return None,
+            };
+            (ours != theirs).then_some((peer, Fault::Mismatch { field, ours, theirs }))
         })
     }
 

@@ -8,7 +8,7 @@ use std::time::Instant;
 use super::{Call, DONE, READY, Walk};
 use crate::exec::wait::{GLANCE, Halt, Stop};
 use crate::link::Fault;
-use crate::shared::Control;
+use crate::shared::{Claim, Control};
 
 impl Walk<'_> {
     /// Waits for all others to be ready with the same claim, or to be done.
@@ -23,8 +23,13 @@ impl Walk<'_> {
                     let stop = Stop::Fault(Fault::Mismatch { field, ours, theirs });
                     Err(Halt { stop, step, peer })
                 };
+                let [registered, other] = [ours, theirs].map(Claim::is_registered);
                 if ours.sequence != theirs.sequence {
                     return differs("sequence", ours.sequence, theirs.sequence);
+                }
+                if registered != other {
+                    let stop = Stop::Memory { registered };
+                    return Err(Halt { stop, step, peer });
                 }
                 if ours.fingerprint != theirs.fingerprint {
                     return differs("fingerprint", ours.fingerprint, theirs.fingerprint);

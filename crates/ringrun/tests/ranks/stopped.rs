@@ -50,8 +50,10 @@ impl Case<'_> {
             assert!(report.what.contains("RINGREDUCE_TIMEOUT"), "{report:?}");
         }
         for report in others {
+            // It is still there: who lost it has that from one who waited.
+            let told = report.what.ends_with(" gave up on it");
             assert!(report.what.starts_with("lost rank "), "{report:?}");
-            assert_ne!(report.peer, self.who, "it is still there: {report:?}");
+            assert_eq!(report.peer == self.who, told, "{report:?}");
         }
         all_lead_to(&reports, &[self.who]);
         // Once it goes on it finds the others gone.
