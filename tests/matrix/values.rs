@@ -231,7 +231,8 @@ macro_rules! complex {
             fn random(random: &mut SmallRng, op: Op, spot: Spot) -> Self {
                 let mut part = || <$float>::random(random, op, spot);
                 let (re, im) = (part(), part());
-                if op == Op::Plain(ReduceOp::Prod) { Self::new(re, im / 8.0) } else { Self::new(re, im) }
+                // Products stay in range.
+                Self::new(re, if op == Op::Plain(ReduceOp::Prod) { im / 8.0 } else { im })
             }
 
             /// A product of complex numbers is off by less than three roundings.
