@@ -95,7 +95,7 @@ fn column<T: Float>(random: &mut SmallRng, n: usize) -> Vec<T> {
         match kind {
             0 => {
                 let bytes: Vec<u8> = (0..size_of::<T>()).map(|_| random.random()).collect();
-                return bytemuck::pod_read_unaligned(&bytes);
+                bytemuck::pod_read_unaligned(&bytes)
             }
             1 => T::of(T::LEAST * f64::from(random.random_range(-9..10))),
             2 => T::of(T::LARGEST * sign * part),

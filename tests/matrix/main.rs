@@ -1,8 +1,8 @@
 //! The whole table, over links between threads and over shared memory between processes, against
 //! an oracle: every collective x algorithm that makes it x type x operation x form (in place,
-//! apart, uneven blocks) x root x world of 1 to 9 x lengths 0, 1, n-1, n, n+1, 1000 and 65,537. What
-//! only copies knows types by their size, and is not walked again for every operation; with 65,537
-//! elements (over all blocks, where there are blocks) calls have one root only, in turns.
+//! apart, uneven blocks) x root x world of 1 to 9 x lengths 0, 1, n-1, n, n+1, 1000 and 65,537.
+//! What only copies knows types by their size, and is not walked again for every operation; with
+//! 65,537 elements (over all blocks, where there are blocks) calls have one root only, in turns.
 //! The hierarchical algorithm needs several hosts: `exec` walks it.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
