@@ -216,4 +216,10 @@ fn walks_what_the_simulator_proved() {
         all_worlds(Algorithm::Ring, &reversed);
     }
     all_worlds(Algorithm::HalvingDoubling, &Ring::natural(8));
+    for (hosts, each) in [(2_u32, 2_u32), (2, 3), (3, 2), (2, 4), (4, 2), (3, 3)] {
+        let ranks = |host| (host * each..(host + 1) * each).collect();
+        let ring = Ring::through(&(0..hosts).map(ranks).collect::<Vec<_>>()).unwrap();
+        assert!(Algorithm::Hierarchical.makes(Collective::AllReduce, &ring));
+        all_worlds(Algorithm::Hierarchical, &ring);
+    }
 }

@@ -21,10 +21,10 @@ fn body() {
 
 #[test]
 fn over_shared_memory() {
-    run(BODY, "shm");
+    run(BODY, 4, "shm");
 }
 
 #[test]
 fn over_tcp() {
-    run(BODY, "tcp");
+    run(BODY, 4, "tcp");
 }

@@ -44,10 +44,10 @@ fn deterministic(comm: &mut Communicator) {
 
 #[test]
 fn over_shared_memory() {
-    run(BODY, "shm");
+    run(BODY, 4, "shm");
 }
 
 #[test]
 fn over_tcp() {
-    run(BODY, "tcp");
+    run(BODY, 4, "tcp");
 }
