@@ -7,12 +7,13 @@ use ringreduce::partition::{Partition, SlotShape};
 use ringreduce::schedule::{Algorithm, Collective, Ring, Schedule};
 use ringreduce::sim::{Random, Report, Shape, Violation, check};
 
-const ALGORITHMS: [Algorithm; 5] = [
+const ALGORITHMS: [Algorithm; 6] = [
     Algorithm::TwoRings,
     Algorithm::Binomial,
     Algorithm::DoubleTree,
     Algorithm::Bruck,
     Algorithm::Hierarchical,
+    Algorithm::Dissemination,
 ];
 
 /// What one of them does, by all ranks.

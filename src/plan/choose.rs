@@ -21,7 +21,8 @@ impl Algorithm {
     #[must_use]
     pub fn reaches(self, size: u32) -> bool {
         let doubling = matches!(self, Self::RecursiveDoubling | Self::HalvingDoubling);
-        matches!(self, Self::Ring | Self::TwoRings | Self::Hierarchical)
+        let near = matches!(self, Self::Ring | Self::TwoRings | Self::Hierarchical);
+        near || self == Self::Dissemination
             || size <= ALL_PAIRS
             || (doubling && size.is_power_of_two())
     }

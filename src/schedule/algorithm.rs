@@ -7,8 +7,8 @@ use core::str::FromStr;
 
 use super::tree::{self, Trees};
 use super::{
-    Collective, Ring, Schedule, Volume, all_pairs, bruck, halving, hierarchical, recursive, ring,
-    two_rings,
+    Collective, Ring, Schedule, Volume, all_pairs, bruck, dissemination, halving, hierarchical,
+    recursive, ring, two_rings,
 };
 use crate::element::{UnknownName, by_name};
 use crate::sim::Speed;
@@ -37,11 +37,13 @@ pub enum Algorithm {
     Bruck,
     /// Rings within the hosts and between them, where all have as many ranks.
     Hierarchical,
+    /// A barrier in which each hears from ranks at distance 1, 2, 4, ..., whatever their number.
+    Dissemination,
 }
 
 impl Algorithm {
     /// Every algorithm.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Ring,
         Self::AllPairs,
         Self::TwoShot,
@@ -52,6 +54,7 @@ impl Algorithm {
         Self::DoubleTree,
         Self::Bruck,
         Self::Hierarchical,
+        Self::Dissemination,
     ];
 
     /// The name that the environment and options take.
@@ -68,6 +71,7 @@ impl Algorithm {
             Self::DoubleTree => "double_tree",
             Self::Bruck => "bruck",
             Self::Hierarchical => "hierarchical",
+            Self::Dissemination => "dissemination",
         }
     }
 
@@ -85,7 +89,10 @@ impl Algorithm {
     /// commute need that.
     #[must_use]
     pub const fn in_rank_order(self) -> bool {
-        !matches!(self, Self::Ring | Self::TwoRings | Self::Bruck | Self::Hierarchical)
+        !matches!(
+            self,
+            Self::Ring | Self::TwoRings | Self::Bruck | Self::Hierarchical | Self::Dissemination
+        )
     }
 
     /// Do they read ((rank 0, rank 1), rank 2), .., one by one, whatever the number of ranks?
@@ -114,6 +121,7 @@ impl Algorithm {
             (Self::DoubleTree, _) => tree::schedule(Trees::Double, collective, order, me),
             (Self::Bruck, _) => bruck::schedule(collective, order, me),
             (Self::Hierarchical, _) => hierarchical::schedule(collective, order, me),
+            (Self::Dissemination, _) => dissemination::schedule(collective, size, me),
             _ => None,
         }
     }
@@ -147,6 +155,7 @@ impl Algorithm {
             (Self::DoubleTree, _) => tree::volume(Trees::Double, collective, size),
             (Self::Bruck, _) => bruck::volume(collective, size),
             (Self::Hierarchical, _) => hierarchical::volume(collective, size),
+            (Self::Dissemination, _) => dissemination::volume(collective, size),
             _ => None,
         }
     }
@@ -172,6 +181,7 @@ impl Algorithm {
             (Self::Binomial, _) => tree::cost(Trees::Binomial, collective, size, bytes, speed),
             (Self::DoubleTree, _) => tree::cost(Trees::Double, collective, size, bytes, speed),
             (Self::Bruck, _) => bruck::cost(collective, size, bytes, speed),
+            (Self::Dissemination, _) => dissemination::cost(collective, size, bytes, speed),
             _ => None,
         }
     }
