@@ -167,7 +167,9 @@ impl Hunt {
         let size = original.len() as u32;
         let report = laws(original).unwrap();
         for (me, own) in original.iter().enumerate() {
-            for mutant in mutants(own, size, me as u32) {
+            // Of pieces that follow each other one is like the next.
+            let some = if own.steps.len() > 30 { 17 } else { 1 };
+            for mutant in mutants(own, size, me as u32).into_iter().step_by(some) {
                 let mut schedules = original.to_vec();
                 schedules[me] = mutant.clone();
                 let verdict = laws(&schedules);
