@@ -9,7 +9,7 @@ use super::recursive::Pairing;
 use super::tree::{self, Trees};
 use super::{
     Collective, Ring, Schedule, Volume, all_pairs, bruck, dissemination, halving, hierarchical,
-    recursive, ring, two_rings,
+    recursive, two_rings,
 };
 use crate::element::{UnknownName, by_name};
 use crate::sim::Speed;
@@ -195,7 +195,7 @@ impl Algorithm {
             return self.volume(collective, size).map(|_| 0.0);
         }
         match (self, collective) {
-            (Self::Ring, _) => ring::cost(collective, size, bytes, speed),
+            (Self::Ring, _) => Some(collective.cost(size, bytes, speed)),
             (Self::AllPairs, _) => all_pairs::cost(collective, size, bytes, speed),
             (Self::TwoShot, Collective::AllReduce) => all_pairs::two_shot_cost(size, bytes, speed),
             (Self::RecursiveDoubling, Collective::AllReduce | Collective::Barrier) => {
@@ -278,15 +278,9 @@ mod tests {
         let slots = SlotShape { bytes: chunk, capacity: 2 };
         for algorithm in Algorithm::ALL {
             for size in 1..=33 {
-                let root = Collective::Broadcast { root: size / 3 };
-                let all = [
-                    Collective::AllReduce,
-                    Collective::ReduceScatter,
-                    Collective::AllGather,
-                    root,
-                    Collective::Barrier,
-                ];
-                for (collective, speed) in all.into_iter().flat_map(|c| SPEEDS.map(|s| (c, s))) {
+                let all = Collective::all(size).into_iter();
+                let all = all.filter(|it| it.root().is_none_or(|root| root == size / 3));
+                for (collective, speed) in all.flat_map(|c| SPEEDS.map(|s| (c, s))) {
                     let schedules = algorithm.schedules(collective, &Ring::natural(size));
                     let volume = algorithm.volume(collective, size);
                     assert!(volume.is_some() || schedules.is_none());
