@@ -226,7 +226,7 @@ impl Planner {
     /// The smallest slots of the links that an algorithm uses at any rank.
     fn shape(&self, algorithm: Algorithm, collective: Collective) -> SlotShape {
         let ring = algorithm == Algorithm::Ring && collective.keeps_to(&self.ring);
-        let slots = if ring || self.ring.size() <= 2 { self.slots.ring } else { self.slots.other };
+        let slots = if ring { self.slots.ring } else { self.least_slots() };
         slots.shared(algorithm.window()).unwrap_or(slots)
     }
 
@@ -290,7 +290,8 @@ impl Planner {
         let (collective, algorithm, schedule) = &self.schedules[schedule];
         let slots = self.shape(*algorithm, *collective);
         // A chunk less is a turn less on a ring; where all go straight it is only work not shared.
-        let least = if *algorithm == Algorithm::Ring { self.least_chunk } else { 0 };
+        let ring = *algorithm == Algorithm::Ring;
+        let least = if ring { self.least_chunk } else { algorithm.least_chunk() };
         pieces(request, schedule, least, slots)
     }
 
