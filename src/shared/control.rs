@@ -15,7 +15,7 @@ use std::time::Duration;
 use crossbeam_utils::CachePadded;
 
 use super::pages::page;
-use crate::kernel::LARGEST;
+use crate::element::LARGEST;
 use crate::link::region::Region;
 use crate::memory::{Dst, Src};
 use crate::sync::Sleeper;
@@ -39,7 +39,6 @@ struct Head {
 #[repr(C)]
 struct Line {
     phase: AtomicU32,
-    reserved: AtomicU32,
     /// The number of the latest call that took the way over links.
     elsewhere: AtomicU64,
     claims: [[AtomicU64; 2]; 2],
