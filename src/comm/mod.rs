@@ -200,7 +200,9 @@ impl Communicator {
 
     /// Walks the plan for `request` over `buffer`.
     fn run(&mut self, request: &Request, buffer: &Buffer<'_>) -> Result<()> {
-        if let Some(travel) = self.travel(request, buffer)? {
+        if let Some(travel) = self.travel(request, buffer)?
+            && !self.rehearses
+        {
             return self.run_as(&travel, request, buffer);
         }
         let kernel = self.kernel(request)?;

@@ -69,7 +69,12 @@ impl Communicator {
         use ReduceOp::{Avg, Max, Min, Prod, Sum};
         let Numbers { deterministic, wide, wire } = self.settings.numbers;
         let Request { collective, dtype, op: Some(op), .. } = *request else { return Ok(None) };
-        let call = matches!(collective, Collective::AllReduce | Collective::ReduceScatter);
+        if let Some(wire) = wire.filter(|wire| !wire.is_narrow_float()) {
+            let expected = format!("float, or one of {}", DataType::narrow_floats());
+            return refuse(collective.name(), "wire", wire, expected);
+        }
+        use Collective::{AllReduce, Reduce, ReduceScatter};
+        let call = matches!(collective, AllReduce | ReduceScatter | Reduce { .. });
         if !call || self.size() == 1 || !op.is_defined_for(dtype) {
             return Ok(None);
         }
@@ -79,10 +84,6 @@ impl Communicator {
             Kind::User(..) => return Ok(None),
         };
         let other = match (dtype, wire) {
-            (DataType::F32, Some(wire)) if !wire.is_narrow_float() => {
-                let expected = format!("float, or one of {}", DataType::narrow_floats());
-                return refuse(collective.name(), "wire", wire, expected);
-            }
             (DataType::F32, Some(wire)) => matches!(op, Sum | Avg | Min | Max).then_some(wire),
             _ if dtype.is_narrow_float() && (wide || deterministic) => {
                 // On registered memory they are wide anyway.
@@ -150,6 +151,9 @@ impl Communicator {
         let stands_for = mix(request.digest() ^ request.count as u64);
         let head = Head { stands_for, ..Head::of(&inner, self.kernel(&inner)?) };
         self.walk(&head, &places, |planner| planner.plan(&inner))?;
+        if request.collective.root().is_some_and(|root| root as usize != self.rank()) {
+            return Ok(());
+        }
         let source = |bytes| places.src(Space::Output, bytes);
         let target = |bytes| buffer.dst(Space::Output, after(at * size, &bytes));
         convert(count, None, (travel.dtype, source), (request.dtype, target));
