@@ -19,7 +19,7 @@ unsafe extern "C" fn add(
 ) {
     for i in 0..count {
         // SAFETY: element i of `count`.
-        let left = unsafe { left.cast::<u32>().add(i).read() };
+        let left = unsafe { left.cast::<u32>().wrapping_add(i).read() };
         let inout = inout.cast::<u32>().wrapping_add(i);
         // SAFETY: as above.
         let right = unsafe { inout.read() };
@@ -35,7 +35,7 @@ unsafe extern "C" fn add(
 unsafe extern "C" fn join(left: *const c_void, inout: *mut c_void, count: usize, _: *mut c_void) {
     for i in 0..count {
         // SAFETY: element i of `count`.
-        let [n, first, _] = unsafe { left.cast::<[u8; 3]>().add(i).read() };
+        let [n, first, _] = unsafe { left.cast::<[u8; 3]>().wrapping_add(i).read() };
         let inout = inout.cast::<[u8; 3]>().wrapping_add(i);
         // SAFETY: as above.
         let [m, _, last] = unsafe { inout.read() };
