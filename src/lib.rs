@@ -47,6 +47,8 @@ pub use element::{
 };
 #[cfg(feature = "host")]
 pub use error::{Error, Result};
+#[cfg(feature = "host")]
+pub use kernel::CFunction;
 pub use schedule::Algorithm;
 #[cfg(feature = "host")]
 pub use shared::Registered;

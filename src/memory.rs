@@ -17,7 +17,8 @@ pub struct Src<'a> {
     life: PhantomData<&'a u8>,
 }
 
-/// Memory to write. It may be the very memory of a [`Src`] used beside it, or not overlap it.
+/// Memory to write. It may be the very memory of a [`Src`] used beside it, or not overlap it: where
+/// the two overlap in part, what is written there is anything.
 #[derive(Debug)]
 pub struct Dst<'a> {
     ptr: *mut u8,
@@ -93,14 +94,14 @@ impl<'a> Dst<'a> {
         Self { ptr, len, streaming: false, life: PhantomData }
     }
 
-    /// Fills it with what `source` holds, which must be as long and lie apart.
+    /// Fills it with what `source` holds, which must be as long.
     ///
     /// # Panics
     /// If the lengths differ: a bug of the caller, caught here.
     pub fn fill(self, source: Src<'_>) {
         assert_eq!(self.len, source.len);
-        // SAFETY: both views vouch for `len` bytes, and they lie apart.
-        unsafe { core::ptr::copy_nonoverlapping(source.ptr, self.ptr, self.len) };
+        // SAFETY: both views vouch for `len` bytes; they may overlap.
+        unsafe { self.ptr.copy_from(source.ptr, self.len) };
     }
 
     /// A part of it, lent.
@@ -364,5 +365,19 @@ impl<'a> Pieces<'a> {
             [.., last] => (core::ptr::null_mut(), last.at + last.len),
         };
         Buffer { pieces: [input, output], ..Buffer::of(space(input), space(output)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn views_of_one_buffer_may_overlap() {
+        let mut bytes: Vec<u8> = (0..100).collect();
+        let buffer = Buffer::within(&mut bytes, 0..90, 10..100);
+        buffer.dst(Space::Output, 0..90).fill(buffer.src(Space::Input, 0..90));
+        let shifted: Vec<u8> = (0..10).chain(0..90).collect();
+        assert_eq!(bytes, shifted);
     }
 }

@@ -191,6 +191,11 @@ fn wide_calls_of_several_pieces_are_whole() {
         comm.all_reduce_bytes(&mut bytes[1..], DataType::BF16, SUM).unwrap();
         assert!(bytes[1..] == *bytemuck::cast_slice::<bf16, u8>(&all[..count]));
         comm.all_reduce(&mut [bf16::ONE; 0], SUM).unwrap();
+        let mut rooted = send.clone();
+        comm.reduce(&mut rooted, SUM, 1).unwrap();
+        assert!(rooted == if me == 1 { &all[..] } else { &send[..] });
+        comm.reduce_into(&send, if me == 2 { &mut rooted[..] } else { &mut [] }, SUM, 2).unwrap();
+        assert!(me != 2 || rooted == all);
     });
 }
 
@@ -231,5 +236,12 @@ fn a_wire_type_is_for_sums_of_f32() {
         let mut tiny = [1e-30_f32; 10];
         comm.all_reduce(&mut tiny, ReduceOp::LogicalAnd).unwrap();
         assert_eq!(tiny, [1.0; 10]);
+        let mut rooted = [2.1_f32; 10];
+        comm.reduce(&mut rooted, SUM, 2).unwrap();
+        assert_eq!(rooted, if comm.rank() == 2 { [6.0; 10] } else { [2.1; 10] });
+        // A group checks its calls before it makes them, and changes nothing by that.
+        let mut grouped = [4.0_f32; 10];
+        comm.group(|g| g.all_reduce(&mut grouped, Reduction::premul_sum(0.25_f32))).unwrap();
+        assert_eq!(grouped, [3.0; 10]);
     });
 }

@@ -5,7 +5,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use ringreduce::{Communicator, ReduceOp};
+use ringreduce::{CallOptions, Communicator, DataType, FoldOrder, ReduceOp, bf16};
 
 thread_local! {
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
@@ -168,4 +168,37 @@ fn no_call_on_many_buffers_allocates_but_the_first() {
             });
         }
     });
+}
+
+/// Nor do functions of the caller's, options, and what travels as another type; beyond 16 ranks,
+/// where contributions are gathered, neither.
+#[test]
+fn no_call_by_a_function_or_with_options_allocates_but_the_first() {
+    fn calls(comm: &mut Communicator, floats: &mut [f32], halves: &mut [bf16], tag: &CallOptions) {
+        for order in [FoldOrder::Any, FoldOrder::Ranks] {
+            comm.all_reduce_by(floats, order, |a, b| a.max(*b)).unwrap();
+            let (part, whole) = (floats.len() / comm.size(), floats.len());
+            let (recv, send) = (&mut [0.0; 1000][..part], &floats[..whole - whole % comm.size()]);
+            comm.reduce_scatter_by(send, recv, order, |a, b| a.max(*b)).unwrap();
+        }
+        for options in [tag.clone(), CallOptions::new().wide(true).tag("narrow")] {
+            comm.with(options).all_reduce(halves, ReduceOp::Max).unwrap();
+        }
+        comm.with(CallOptions::new().wide(true)).all_reduce(halves, SUM).unwrap();
+        comm.with(tag.clone().wire(DataType::F16)).all_reduce(floats, ReduceOp::Max).unwrap();
+    }
+    for n in [3, 17] {
+        std::thread::scope(|scope| {
+            for mut comm in Communicator::local(n).unwrap() {
+                scope.spawn(move || {
+                    let (mut floats, mut halves) = ([1.0; 2000], [bf16::ONE; 2000]);
+                    let tag = CallOptions::new().tag(String::from("owned"));
+                    calls(&mut comm, &mut floats, &mut halves, &tag);
+                    let before = ALLOCATIONS.get();
+                    calls(&mut comm, &mut floats, &mut halves, &tag);
+                    assert_eq!(ALLOCATIONS.get() - before, 0, "n={n}");
+                });
+            }
+        });
+    }
 }

@@ -130,6 +130,9 @@ fn what_can_not_be_folded_in_order_is_refused_and_the_communicator_lives_on() {
         let wire = CallOptions::new().wire(DataType::F64);
         let refused = comm.with(wire).all_reduce(&mut [1.0_f32], SUM);
         assert!(matches!(refused, Err(Error::Argument { argument: "wire", .. })), "{refused:?}");
+        let wire = CallOptions::new().wire(DataType::I8);
+        let refused = comm.with(wire).scan(&mut [1_i64], SUM);
+        assert!(matches!(refused, Err(Error::Argument { argument: "wire", .. })), "{refused:?}");
         comm.with(deterministic()).scan(&mut [1.0_f32], SUM).unwrap();
         comm.with(deterministic()).barrier().unwrap();
         comm.with(deterministic()).broadcast(&mut [1.0_f32], 1).unwrap();
@@ -140,6 +143,17 @@ fn what_can_not_be_folded_in_order_is_refused_and_the_communicator_lives_on() {
         let text = refused.unwrap_err().to_string();
         assert!(text.contains("deterministic") && text.contains("up to 16 ranks"), "{text}");
     });
+}
+
+#[test]
+fn what_nothing_can_travel_as_is_refused_from_the_start() {
+    for wire in [DataType::I8, DataType::F64] {
+        let refused = Communicator::builder().rank(0).size(1).wire(wire).build();
+        let text = refused.unwrap_err().to_string();
+        assert!(text.contains("wire") && text.contains(wire.name()), "{text}");
+    }
+    let as_it_is = Communicator::builder().rank(0).size(1).wire(DataType::F32).build();
+    assert!(as_it_is.is_ok(), "{as_it_is:?}");
 }
 
 /// Ranks that differ in what numbers go by are told.

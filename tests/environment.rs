@@ -114,6 +114,16 @@ fn what_numbers_go_by() {
     let wire = Some(DataType::BF16);
     assert_eq!(numbers(all), Numbers { deterministic: true, wide: false, wire });
     assert!(numbers("RINGREDUCE_WIDE=1 RINGREDUCE_WIRE=off").wide);
+    let names = [
+        ("half", DataType::F16),
+        ("fp16", DataType::F16),
+        ("bf16", DataType::BF16),
+        ("fp8", DataType::F8E5M2),
+        ("f8e4m3", DataType::F8E4M3),
+    ];
+    for (name, dtype) in names {
+        assert_eq!(numbers(&format!("RINGREDUCE_WIRE={name}")).wire, Some(dtype), "{name}");
+    }
     for wrong in ["RINGREDUCE_DETERMINISTIC=yes", "RINGREDUCE_WIDE=2", "RINGREDUCE_WIRE=double"] {
         let (name, value) = wrong.split_once('=').unwrap();
         let text = refused(wrong);

@@ -283,6 +283,42 @@ fn ranks_that_reduce_differently_are_told() {
     }
 }
 
+/// Closures of one function have one name: only the places where they are passed differ.
+#[test]
+fn closures_of_one_function_are_told_apart() {
+    for order in [FoldOrder::Any, FoldOrder::Ranks] {
+        let errors = on_ranks(2, |comm| match comm.rank() {
+            0 => comm.all_reduce_by(&mut [3_u8], order, |a, b| a + b),
+            _ => comm.all_reduce_by(&mut [3_u8], order, |a, b| a * b),
+        });
+        let told = errors.iter().filter(|e| matches!(e, Err(Error::Mismatch { .. }))).count();
+        assert!(told > 0 && errors.iter().all(Result::is_err), "{errors:?}");
+    }
+    let errors = on_ranks(2, |comm| {
+        let by: fn(&u8, &u8) -> u8 = if comm.rank() == 0 { u8_sum } else { u8_product };
+        match comm.rank() {
+            0 => comm.reduce_scatter_by(&[3_u8, 4], &mut [0], FoldOrder::Any, by),
+            _ => comm.reduce_scatter_by(&[3_u8, 4], &mut [0], FoldOrder::Any, by),
+        }
+    });
+    assert!(errors.iter().all(Result::is_err), "{errors:?}");
+}
+
+/// A function with a name may be passed at other places.
+#[test]
+fn a_function_is_the_same_wherever_it_is_passed() {
+    let sums = on_ranks(2, |comm| {
+        let mut buf = [3_u8];
+        match comm.rank() {
+            0 => comm.all_reduce_by(&mut buf, FoldOrder::Any, u8_sum),
+            _ => comm.all_reduce_by(&mut buf, FoldOrder::Any, u8_sum),
+        }
+        .unwrap();
+        buf
+    });
+    assert_eq!(sums, [[6], [6]]);
+}
+
 fn u8_sum(a: &u8, b: &u8) -> u8 {
     a + b
 }

@@ -2,16 +2,19 @@
 //! May touch: as `comm`.
 
 use core::any::type_name;
+use core::ops::Range;
+use core::panic::Location;
 
 use bytemuck::{Pod, cast_slice, cast_slice_mut};
 
+use super::verbs::{refuse, same_length};
 use super::{CallOptions, Communicator};
-use crate::element::{DataType, Reduction};
-use crate::error::{Error, Result};
-use crate::kernel::{Kernel, LARGEST};
-use crate::memory::{Buffer, Dst, Src};
-use crate::plan::{Request, digest};
-use crate::schedule::{ALL_PAIRS, Collective};
+use crate::element::{DataType, LARGEST, Reduction};
+use crate::error::Result;
+use crate::kernel::{Kernel, copy};
+use crate::memory::Buffer;
+use crate::plan::{Request, digest, mix};
+use crate::schedule::{ALL_PAIRS, Collective, Space};
 
 /// In which order a caller's function is given what the ranks contribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,8 +31,8 @@ const GATHERED: usize = 64 << 10;
 impl Communicator {
     /// Reduces `buf` over all ranks by `f`, element by element, in place; the left argument comes
     /// from the rank that is earlier in the fold. All ranks pass the same function, length and
-    /// order, and end with the same bits. Functions are told apart by the names of their types,
-    /// which are those of the place where they are written.
+    /// order, and end with the same bits. A function that has a name is known to the others by it;
+    /// a closure or function pointer by its type and the line and column of this call.
     ///
     /// ```
     /// use ringreduce::{Communicator, FoldOrder};
@@ -46,26 +49,17 @@ impl Communicator {
     /// # Errors
     /// As [`Self::all_reduce`]; and if an element is empty or larger than 4096 bytes. If `f`
     /// panics, the communicator is of no more use.
+    #[track_caller]
     pub fn all_reduce_by<T: Pod>(
         &mut self,
         buf: &mut [T],
         order: FoldOrder,
         f: impl Fn(&T, &T) -> T + Sync,
     ) -> Result<()> {
-        let by = user::<T, _>(Collective::AllReduce, &f)?;
-        let kernel = Kernel::by(&f);
-        self.guarded(|comm| match order {
-            FoldOrder::Any => {
-                let request = request(Collective::AllReduce, buf.len(), by);
-                comm.run_by(&request, &Buffer::in_place(cast_slice_mut(buf)), kernel)
-            }
-            FoldOrder::Ranks if comm.size() <= ALL_PAIRS as usize => {
-                let request = request(Collective::AllReduce, buf.len(), by);
-                let buffer = Buffer::in_place(cast_slice_mut(buf));
-                comm.with(in_order()).run_by(&request, &buffer, kernel)
-            }
-            FoldOrder::Ranks => comm.gathered(by, buf, kernel),
-        })
+        let by = known_as::<T, _>(Collective::AllReduce, &f, Location::caller())?;
+        let request = request(Collective::AllReduce, buf.len(), by);
+        let buffer = Buffer::in_place(cast_slice_mut(buf));
+        self.reduce_by(&request, order, Kernel::by(&f), &buffer)
     }
 
     /// Reduces `send`, size x `recv.len()` long, over all ranks by `f`; part r of the result goes
@@ -74,6 +68,7 @@ impl Communicator {
     ///
     /// # Errors
     /// As [`Self::all_reduce_by`]; and if the lengths do not fit.
+    #[track_caller]
     pub fn reduce_scatter_by<T: Pod>(
         &mut self,
         send: &[T],
@@ -82,66 +77,92 @@ impl Communicator {
         f: impl Fn(&T, &T) -> T + Sync,
     ) -> Result<()> {
         let call = Collective::ReduceScatter;
-        let by = user::<T, _>(call, &f)?;
-        if recv.len().checked_mul(self.size()) != Some(send.len()) {
-            let (given, argument) = (format!("{} elements long", send.len()), "send");
-            let expected = format!("size x recv, {} x {}", self.size(), recv.len());
-            return Err(Error::Argument { call: call.name(), argument, given, expected });
-        }
-        let mine = self.rank() * recv.len();
-        let kernel = Kernel::by(&f);
-        self.guarded(|comm| match order {
-            FoldOrder::Any => {
-                let request = request(call, recv.len(), by);
-                let buffer = Buffer::apart(cast_slice(send), cast_slice_mut(recv));
-                comm.run_by(&request, &buffer, kernel)
-            }
+        let by = known_as::<T, _>(call, &f, Location::caller())?;
+        let request = request(call, recv.len(), by);
+        let (send, recv) = (cast_slice(send), cast_slice_mut(recv));
+        let whole = recv.len().checked_mul(self.size());
+        same_length(call, "send", send.len(), whole, "size x recv")?;
+        self.reduce_by(&request, order, Kernel::by(&f), &Buffer::apart(send, recv))
+    }
+
+    /// Makes such a call. After a panic of the function the communicator is broken: the others are
+    /// in the middle of the call.
+    pub(super) fn reduce_by(
+        &mut self,
+        request: &Request,
+        order: FoldOrder,
+        kernel: Kernel<'_>,
+        buffer: &Buffer<'_>,
+    ) -> Result<()> {
+        let mut call = Unfinished { comm: self, finished: false };
+        let comm = &mut *call.comm;
+        let result = match order {
+            FoldOrder::Any => comm.run_by(request, buffer, kernel),
             FoldOrder::Ranks if comm.size() <= ALL_PAIRS as usize => {
-                let request = request(call, recv.len(), by);
-                let buffer = Buffer::apart(cast_slice(send), cast_slice_mut(recv));
-                comm.with(in_order()).run_by(&request, &buffer, kernel)
+                comm.with(in_order()).run_by(request, buffer, kernel)
             }
-            FoldOrder::Ranks => {
-                let mut all = send.to_vec();
-                comm.gathered(by, &mut all, kernel)?;
-                recv.copy_from_slice(&all[mine..mine + recv.len()]);
-                Ok(())
-            }
-        })
+            FoldOrder::Ranks => comm.gathered(request, buffer, kernel),
+        };
+        call.finished = true;
+        result
     }
 
     /// Gathers what all ranks contribute, a piece at a time, and folds it here.
-    fn gathered<T: Pod>(&mut self, by: Reduction, buf: &mut [T], kernel: Kernel<'_>) -> Result<()> {
-        let (size, rank) = (self.size(), self.rank());
-        let count = (GATHERED / size_of::<T>()).min(buf.len()).max(1);
-        let mut all = vec![T::zeroed(); count * size];
+    fn gathered(
+        &mut self,
+        request: &Request,
+        buffer: &Buffer<'_>,
+        kernel: Kernel<'_>,
+    ) -> Result<()> {
+        let (element, whole) = (request.element_size(), buffer.len(Space::Input));
+        let most = GATHERED / element * element;
+        let mut memory = std::mem::take(&mut self.at_home(request.collective.name())?.0.travelling);
+        let needed = (most.min(whole) * self.size()).div_ceil(size_of::<f32>());
+        memory.resize(memory.len().max(needed), 0.0);
+        let mut done = Ok(());
         // Once at least: an empty buffer too is a call that the others are told of.
-        for at in (0..buf.len().max(1)).step_by(count) {
-            let piece = at..buf.len().min(at + count);
-            let (piece, len) = (&mut buf[piece.clone()], piece.len());
-            let all = &mut all[..len * size];
-            all[rank * len..][..len].copy_from_slice(piece);
-            let request = request(Collective::AllGather, len, by);
-            if size > 1 {
-                let (whole, mine) = self.parts::<T>(len);
-                self.run_by(&request, &Buffer::within(cast_slice_mut(all), mine, whole), kernel)?;
-            }
-            let sources = all.chunks(len.max(1)).map(|part| Src::from(cast_slice(part)));
-            let sources: Vec<Src<'_>> = sources.collect();
-            if len > 0 {
-                kernel.fold(true, &mut [Dst::from(cast_slice_mut(piece))], &sources);
+        for at in (0..whole.max(1)).step_by(most) {
+            let (piece, all) = (at..whole.min(at + most), cast_slice_mut(&mut memory));
+            done = self.gather_piece(request, buffer, kernel, piece, all);
+            if done.is_err() {
+                break;
             }
         }
-        Ok(())
+        if let Some(engine) = &mut self.engine {
+            engine.travelling = memory;
+        }
+        done
     }
 
-    /// After a panic of the function the communicator is broken: the others are in the middle of
-    /// the call.
-    fn guarded(&mut self, work: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
-        let mut call = Unfinished { comm: self, finished: false };
-        let result = work(call.comm);
-        call.finished = true;
-        result
+    /// The bytes `piece` of all ranks' inputs, folded where they concern this one.
+    fn gather_piece(
+        &mut self,
+        request: &Request,
+        buffer: &Buffer<'_>,
+        kernel: Kernel<'_>,
+        piece: Range<usize>,
+        memory: &mut [u8],
+    ) -> Result<()> {
+        let len = piece.len();
+        let (whole, own) = self.parts::<u8>(len);
+        let all = Buffer::within(memory, own.clone(), whole);
+        copy(all.dst(Space::Output, own), None, buffer.src(Space::Input, piece.clone()));
+        let count = len / request.element_size();
+        let gather = Request { collective: Collective::AllGather, count, ..*request };
+        self.run_by(&gather, &all, kernel)?;
+        let part = buffer.len(Space::Output);
+        let first = if request.collective.has_blocks() { self.rank() * part } else { 0 };
+        let (from, to) = (piece.start.max(first), piece.end.min(first + part));
+        if from < to {
+            let of = |rank| rank * len + from - piece.start..rank * len + to - piece.start;
+            for rank in 1..self.size() {
+                let sources = [of(0), of(rank)].map(|bytes| all.src(Space::Output, bytes));
+                kernel.fold(true, &mut [all.dst(Space::Output, of(0))], &sources);
+            }
+            let out = buffer.dst(Space::Output, from - first..to - first);
+            copy(out, None, all.src(Space::Output, of(0)));
+        }
+        Ok(())
     }
 }
 
@@ -161,7 +182,7 @@ impl Drop for Unfinished<'_> {
     }
 }
 
-fn request(collective: Collective, count: usize, by: Reduction) -> Request {
+pub(super) fn request(collective: Collective, count: usize, by: Reduction) -> Request {
     Request { collective, count, dtype: DataType::U8, op: Some(by) }
 }
 
@@ -170,14 +191,24 @@ fn in_order() -> CallOptions {
     CallOptions::new().deterministic(true)
 }
 
-/// A function as other ranks know it.
-fn user<T: Pod, F: Fn(&T, &T) -> T>(call: Collective, _: &F) -> Result<Reduction> {
-    let size = size_of::<T>();
-    if !(1..=LARGEST).contains(&size) {
-        let (given, argument) = (format!("{} of {size} bytes", type_name::<T>()), "T");
-        let expected = format!("elements of 1 to {LARGEST} bytes");
-        return Err(Error::Argument { call: call.name(), argument, given, expected });
+/// Elements of so many bytes can be reduced by a function.
+pub(super) fn fits(call: Collective, argument: &'static str, size: usize) -> Result<()> {
+    if (1..=LARGEST).contains(&size) {
+        return Ok(());
     }
-    let names = [type_name::<F>(), type_name::<T>()].concat();
-    Ok(Reduction::user(digest(names.as_bytes()), size))
+    let expected = format!("elements of 1 to {LARGEST} bytes");
+    refuse(call.name(), argument, format!("elements of {size} bytes"), expected)
+}
+
+/// A function as other ranks know it.
+fn known_as<T: Pod, F>(call: Collective, _: &F, place: &Location<'_>) -> Result<Reduction> {
+    fits(call, "T", size_of::<T>())?;
+    let name = type_name::<F>();
+    // All closures of a function have the name of that function, and pointers that of a type.
+    let has_name = size_of::<F>() == 0 && !name.contains("{{closure}}");
+    let (file, line, column) = (place.file(), place.line(), place.column());
+    let place = [digest(file.as_bytes()), line.into(), column.into()];
+    let names = [name, type_name::<T>()].map(|name| digest(name.as_bytes()));
+    let known = names.into_iter().chain(place.into_iter().filter(|_| !has_name));
+    Ok(Reduction::user(known.fold(0, |known, more| mix(known ^ more)), size_of::<T>()))
 }

@@ -2,8 +2,9 @@
 
 use super::Communicator;
 use super::engine::Head;
+use super::verbs::refuse;
 use crate::element::{DataType, ReduceOp};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::plan::{Explanation, Request};
 use crate::schedule::Collective;
 
@@ -33,15 +34,13 @@ impl Communicator {
         dtype: DataType,
     ) -> Result<Explanation> {
         let (call, size) = ("explain", self.size());
-        let refuse =
-            |argument, given, expected| Err(Error::Argument { call, argument, given, expected });
         let root = collective.root().filter(|&root| root as usize >= size);
         if let Some(root) = root {
-            return refuse("root", root.to_string(), format!("a rank below {size}"));
+            return refuse(call, "root", root, format!("a rank below {size}"));
         }
         let most = isize::MAX as usize / size / dtype.size();
         if count > most {
-            return refuse("count", count.to_string(), format!("at most {most} x {dtype}"));
+            return refuse(call, "count", count, format!("at most {most} x {dtype}"));
         }
         let op = collective.reduces().then(|| ReduceOp::Max.into());
         let request = Request { collective, count, dtype, op };

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use super::options::Tag;
 use super::threads::Ready;
 use super::{CallOptions, Communicator, Origin, With};
 use crate::error::{Error, Peer, Result};
@@ -97,8 +98,8 @@ impl Communicator {
 
     /// For the calls that are part of `name`, unless the caller tagged them otherwise.
     fn tagged(&mut self, name: &'static str) -> With<'_> {
-        let tag = self.settings.tag.clone().unwrap_or(name.into());
-        self.with(CallOptions::new().tag(tag))
+        let tag = self.settings.tag.clone().or(Some(Tag::Static(name)));
+        self.with(CallOptions { tag, ..CallOptions::new() })
     }
 
     /// What everybody wants; and where this rank listens if it wants a group.

@@ -2,6 +2,7 @@
 //! May touch: everything below; the only room that applications see.
 
 mod by;
+mod by_function;
 mod engine;
 mod exchange;
 mod explain;

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::Communicator;
@@ -15,7 +16,7 @@ use crate::schedule::Algorithm;
 pub struct CallOptions {
     pub(super) algorithm: Option<Algorithm>,
     pub(super) timeout: Option<Duration>,
-    pub(super) tag: Option<Cow<'static, str>>,
+    pub(super) tag: Option<Tag>,
     pub(super) deterministic: Option<bool>,
     pub(super) wide: Option<bool>,
     pub(super) wire: Option<DataType>,
@@ -43,7 +44,11 @@ impl CallOptions {
     /// What the call is for: shown in its errors, and as a `tracing` span around it.
     #[must_use]
     pub fn tag(self, tag: impl Into<Cow<'static, str>>) -> Self {
-        Self { tag: Some(tag.into()), ..self }
+        let tag = match tag.into() {
+            Cow::Borrowed(tag) => Tag::Static(tag),
+            Cow::Owned(tag) => Tag::Shared(tag.into()),
+        };
+        Self { tag: Some(tag), ..self }
     }
 
     /// Whether bits must depend on nothing but what the ranks contribute: see
@@ -67,11 +72,29 @@ impl CallOptions {
     }
 }
 
+/// What a call is for; to copy it allocates nothing.
+#[derive(Clone, Debug)]
+pub(super) enum Tag {
+    Static(&'static str),
+    Shared(Arc<str>),
+}
+
+impl Deref for Tag {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        match self {
+            Self::Static(tag) => tag,
+            Self::Shared(tag) => tag,
+        }
+    }
+}
+
 /// What calls go by.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
     pub(super) timeout: Duration,
-    pub(super) tag: Option<Cow<'static, str>>,
+    pub(super) tag: Option<Tag>,
     /// The algorithm asked for, and whether a call that it can't make fails.
     pub(super) algorithm: Option<(Algorithm, bool)>,
     pub(super) numbers: Numbers,

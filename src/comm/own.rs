@@ -5,18 +5,15 @@ use bytemuck::{cast_slice, cast_slice_mut};
 
 use super::Communicator;
 use super::engine::{Engine, Head};
+use super::verbs::refuse;
 use crate::element::{Element, Reduction};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::memory::Buffer;
 use crate::plan::Request;
 use crate::schedule::{Collective, Schedule, Step};
 use crate::sim::{Proven, Violation, prove};
 
 const CALL: &str = "run_schedule";
-
-fn refuse(argument: &'static str, given: String, expected: String) -> Error {
-    Error::Argument { call: CALL, argument, given, expected }
-}
 
 impl Communicator {
     /// Has the simulator prove that the schedules which `schedule` makes for each rank do
@@ -64,7 +61,7 @@ impl Communicator {
         if (size, proven.capacity().max(slots)) != (self.size(), slots) {
             let given = format!("for {size} ranks and links of {} slots", proven.capacity());
             let expected = format!("for {} and links of {slots} or fewer", self.size());
-            return Err(refuse("proven", given, expected));
+            return refuse(CALL, "proven", given, expected);
         }
         let own = &proven.schedules()[self.rank()];
         let blocks = proven.collective().has_blocks();
@@ -74,7 +71,7 @@ impl Communicator {
         if lengths != [Some(input.len()), Some(output.len())] {
             let given = format!("{} and {} elements", input.len(), output.len());
             let expected = format!("{parts} and {wholes} times as many as in a chunk");
-            return Err(refuse("input and output", given, expected));
+            return refuse(CALL, "input and output", given, expected);
         }
         let collective = proven.collective();
         let request = Request { collective, count, dtype: T::DTYPE, op: Some(op.into()) };

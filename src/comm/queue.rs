@@ -19,6 +19,10 @@ use crate::error::{Error, Result};
 /// Buffers are whatever lends a slice (`&mut [T]`, `&mut Vec<T>`, `Vec<T>`, `Box<[T]>`, ...) and
 /// lives for `'env`; [`Pending::wait`] gives them back. [`Communicator::scope`] makes one for
 /// borrowed buffers, [`Communicator::nonblocking`] for owned ones.
+///
+/// Starting an operation allocates, twice or thrice and some hundred bytes: what it does goes to
+/// the other thread in a box, whose size is that of the arguments, and what it gives back stays
+/// where both ends find it, of which either may be the last. The operation itself does not.
 pub struct Queue<'q, 'env: 'q> {
     state: State<'q, 'env>,
     /// What the operations started here go by.
@@ -223,18 +227,19 @@ impl<'env> Queue<'_, 'env> {
     }
 
     /// Starts a [`Communicator::all_to_all_v`].
-    pub fn all_to_all_v<T, S, R, C>(
+    pub fn all_to_all_v<T, S, C, R, D>(
         &mut self,
         send: S,
         send_counts: C,
         recv: R,
-        recv_counts: C,
+        recv_counts: D,
     ) -> Pending<(S, R)>
     where
         T: Element,
         S: AsRef<[T]> + Send + 'env,
         R: AsMut<[T]> + Send + 'env,
         C: AsRef<[usize]> + Send + 'env,
+        D: AsRef<[usize]> + Send + 'env,
     {
         self.start((send, recv), move |comm, (send, recv)| {
             let counts = [send_counts.as_ref(), recv_counts.as_ref()];

@@ -105,6 +105,21 @@ impl Communicator {
     /// so does dropping. The memory must be ordinary memory of the process (a `Vec`, say), not a
     /// mapping of a file that is meant to get the results.
     ///
+    /// The buffer can't be touched, nor freed, before what is returned has been dropped:
+    ///
+    /// ```compile_fail,E0499
+    /// # use ringreduce::{Communicator, ReduceOp};
+    /// # let mut comm = Communicator::from_env()?;
+    /// let mut gradients = vec![1.0_f32; 4 << 20];
+    /// let mut guard = comm.register(&mut gradients)?;
+    /// comm.all_reduce(&mut guard, ReduceOp::Sum)?;
+    /// drop(std::mem::take(&mut gradients));
+    /// # Ok::<(), ringreduce::Error>(())
+    /// ```
+    ///
+    /// **Never forget** what is returned (`mem::forget`): a later buffer at the same address would
+    /// be taken for this one, and get wrong results without any error.
+    ///
     /// # Errors
     /// As [`Self::alloc`]; and if some of the memory is registered already.
     pub fn register<'a, T: Element>(&mut self, buf: &'a mut [T]) -> Result<Registered<'a, T>> {

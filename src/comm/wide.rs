@@ -70,7 +70,12 @@ impl Communicator {
         use ReduceOp::{Avg, Max, Min, Prod, Sum};
         let Numbers { deterministic, wide, wire } = self.settings.numbers;
         let Request { collective, dtype, op: Some(op), .. } = *request else { return Ok(None) };
-        let call = matches!(collective, Collective::AllReduce | Collective::ReduceScatter);
+        if let Some(wire) = wire.filter(|wire| !wire.is_narrow_float()) {
+            let expected = format!("float, or one of {}", DataType::narrow_floats());
+            return refuse(collective.name(), "wire", wire, expected);
+        }
+        use Collective::{AllReduce, Reduce, ReduceScatter};
+        let call = matches!(collective, AllReduce | ReduceScatter | Reduce { .. });
         if !call || self.size() == 1 || !op.is_defined_for(dtype) {
             return Ok(None);
         }
@@ -80,10 +85,6 @@ impl Communicator {
             Kind::User(..) => return Ok(None),
         };
         let other = match (dtype, wire) {
-            (DataType::F32, Some(wire)) if !wire.is_narrow_float() => {
-                let expected = format!("float, or one of {}", DataType::narrow_floats());
-                return refuse(name, "wire", wire, expected);
-            }
             (DataType::F32, Some(wire)) => matches!(op, Sum | Avg | Min | Max).then_some(wire),
             _ if dtype.is_narrow_float() && (wide || deterministic) => {
                 // On registered memory they are wide anyway.
@@ -158,6 +159,9 @@ impl Communicator {
         let kernel = self.kernel(&inner)?;
         let head = Head { name: whole.name, stands_for, ..Head::of(&inner, kernel) };
         self.walk(&head, &places, |planner| planner.plan(&inner))?;
+        if request.collective.root().is_some_and(|root| root as usize != self.rank()) {
+            return Ok(());
+        }
         for piece in buffer.pieces([Space::Output], at * size..(at + count) * size) {
             let from = (piece.start / size - at) * travel.dtype.size();
             let source = |bytes| places.src(Space::Output, after(from, &bytes));

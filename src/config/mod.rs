@@ -291,6 +291,10 @@ impl Config {
             let given = self.timeout.as_secs_f64();
             return refuse("timeout", &given, "it must be above 0, at most 1e9 seconds".into());
         }
+        if let Some(wire) = self.numbers.wire.filter(|wire| !wire.is_narrow_float()) {
+            let expected = format!("it must be float, or one of {}", DataType::narrow_floats());
+            return refuse("wire", &wire, expected);
+        }
         if self.tcp_sockets == 0 || self.tcp_sockets > MAX_TCP_SOCKETS {
             let expected = format!("it must be 1 to {MAX_TCP_SOCKETS}");
             return refuse(own::TCP_SOCKETS, &self.tcp_sockets, expected);

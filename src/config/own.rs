@@ -100,10 +100,15 @@ pub(super) fn settings(vars: Vars<'_>, config: &mut Config) -> Result<Option<Sto
 fn numbers(vars: Vars<'_>) -> Result<Numbers> {
     let (deterministic, wide) = (vars.switch(DETERMINISTIC)?, vars.switch(WIDE)?);
     let wire = vars.text(WIRE)?.filter(|&text| text != "off");
-    let wire = wire.map(|text| match text.parse::<DataType>() {
-        Ok(dtype) if dtype.is_narrow_float() => Ok(dtype),
+    let wire = wire.map(|text| match (text, text.parse::<DataType>()) {
+        ("fp16", _) => Ok(DataType::F16),
+        ("bf16", _) => Ok(DataType::BF16),
+        // The one that is made for gradients: they need the range more than the third bit.
+        ("fp8", _) => Ok(DataType::F8E5M2),
+        (_, Ok(dtype)) if dtype.is_narrow_float() => Ok(dtype),
         _ => {
-            let expected = format!("it must be {} or off", DataType::narrow_floats());
+            let names = DataType::narrow_floats();
+            let expected = format!("it must be {names}, bf16, fp16, fp8 (f8e5m2) or off");
             Err(malformed(WIRE, text, expected))
         }
     });

@@ -16,7 +16,7 @@ pub use names::UnknownName;
 pub(crate) use names::by_name;
 pub use num_complex::Complex;
 pub(crate) use reduction::Kind;
-pub use reduction::{Order, ReduceOp, Reduction};
+pub use reduction::{LARGEST, Order, ReduceOp, Reduction};
 
 /// What reductions ask of a type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

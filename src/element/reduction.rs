@@ -98,6 +98,9 @@ impl ReduceOp {
     }
 }
 
+/// Bytes of the largest element that a function of the user's may have.
+pub const LARGEST: usize = 4096;
+
 /// What a collective reduces by: a plain [`ReduceOp`], or one that carries a value.
 ///
 /// ```

@@ -45,7 +45,7 @@ pub fn copy(mut out: Dst<'_>, also: Option<Dst<'_>>, from: Src<'_>) {
             unsafe { from.copy_to(also.wrapping_add(at), len) };
         }
         if streaming {
-            // SAFETY: as above, and `out` is apart from the others.
+            // SAFETY: as above.
             unsafe { stream(out, from, len) };
         } else {
             // SAFETY: as above.

@@ -21,7 +21,7 @@ mod x86_64;
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
 
-use crate::element::{DataType, Kind, Order, Reduction};
+use crate::element::{DataType, Kind, LARGEST, Order, Reduction};
 use crate::memory::{Dst, Src};
 pub use convert::convert;
 pub use copy::copy;
@@ -29,8 +29,8 @@ use copy::{PIECE, pieces, second, settle, stream};
 pub use level::Level;
 use pass::{Fold, Pair, Run};
 use select::Wanted;
+pub use user::CFunction;
 use user::User;
-pub use user::{Function, LARGEST};
 
 /// What a reduction goes by, besides its operands.
 #[derive(Clone, Copy, Debug)]
@@ -153,8 +153,8 @@ impl Kernel<'_> {
             // SAFETY: as below.
             return unsafe { reduce_streaming(run, &pair) };
         }
-        // SAFETY: the views vouch for `len` bytes each, which are whole elements, and for
-        // coinciding exactly or not at all; `of` took the kernel of a level that this CPU has.
+        // SAFETY: the views vouch for `len` bytes each, which are whole elements; `of` took the
+        // kernel of a level that this CPU has.
         unsafe { (run.pair)(&pair) };
     }
 
@@ -185,8 +185,8 @@ impl Kernel<'_> {
                 outs[0].ptr().wrapping_add(at)
             };
             let fold = Fold { out: near, sources, at, len, params: &self.params };
-            // SAFETY: the views vouch for their bytes, and for coinciding exactly or not at all: a
-            // piece of an output is written when that of every source has been read.
+            // SAFETY: the views vouch for their bytes, which are whole elements; `of` took the
+            // kernel of a level that this CPU has.
             unsafe { (run.fold)(&fold) };
             for out in &mut *outs {
                 let to = out.ptr().wrapping_add(at);
@@ -238,10 +238,10 @@ const FOLD_PIECE: usize = LARGEST;
 struct Line<const N: usize>([u8; N]);
 
 /// A reduction whose `out` is filled past the cache, from where its pieces are made: at the second
-/// output, or beside.
+/// output, or beside. Right where `out` is apart from the others.
 ///
 /// # Safety
-/// As [`Run`] says; and `out` is apart from the others.
+/// As [`Run`] says.
 unsafe fn reduce_streaming(run: Run, pair: &Pair<'_>) {
     let Pair { out, also, local, incoming, len, .. } = *pair;
     let mut beside = MaybeUninit::<[u8; PIECE]>::uninit();
@@ -251,7 +251,7 @@ unsafe fn reduce_streaming(run: Run, pair: &Pair<'_>) {
         let piece = Pair { out: near, also: None, local, incoming, len, ..*pair };
         // SAFETY: a piece of what the caller vouches for.
         unsafe { (run.pair)(&piece) };
-        // SAFETY: the piece was just written, and `out` is apart from it.
+        // SAFETY: the piece was just written, and that of `out` is as long.
         unsafe { stream(out.wrapping_add(at), near, len) };
     }
     settle();

@@ -44,12 +44,14 @@ pub(super) type RunPair = unsafe fn(&Pair<'_>);
 /// The loop of the other.
 pub(super) type RunFold = unsafe fn(&Fold<'_>);
 
-/// A kernel, compiled for one instruction set, type and operation.
+/// A kernel, compiled for one instruction set, type and operation. Its results are right where
+/// outputs coincide with each other and with an input exactly or not at all; what overlaps
+/// otherwise gets results that mean nothing, and that is all: blocks are read and written by
+/// pointer, one after the other.
 ///
 /// # Safety
 /// Of both: the pointers are valid for `len` bytes (the sources beyond `at`), which are whole
-/// elements; outputs coincide with each other and with an input but `incoming` exactly or not at
-/// all; the CPU has the kernel's instructions.
+/// elements; the CPU has the kernel's instructions.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Run {
     pub(super) pair: RunPair,

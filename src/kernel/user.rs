@@ -10,25 +10,41 @@ use bytemuck::Pod;
 
 use super::pass::{Fold, Pair, Run};
 use super::{Kernel, Line, Params, copy::pieces};
-use crate::element::Order;
+use crate::element::{LARGEST, Order};
 
-/// `inout = left op inout` for `count` elements, as MPI's functions do; `context` is what was
-/// given with it. Both are aligned to 64 bytes.
-pub type Function = unsafe extern "C-unwind" fn(
-    left: *const c_void,
-    inout: *mut c_void,
-    count: usize,
-    context: *mut c_void,
-);
+/// A reduction that is a C function: `inout = left op inout` for `count` elements, in the style of
+/// MPI's `MPI_User_function`.
+///
+/// The function is given `count` elements of `size` bytes each at `left`, which it only reads, and
+/// as many at `inout`; both are aligned to 64 bytes and do not overlap. It is called once for every
+/// 4096 bytes or less, by the thread that makes the call. It must be associative, and commutative
+/// too unless the order is that of ranks, and give the same for the same elements on every rank. It
+/// must return: by no exception, `longjmp` or panic (one of a Rust function ends the process).
+#[derive(Clone, Copy, Debug)]
+pub struct CFunction<'a> {
+    /// What the other ranks know it by: addresses differ from process to process.
+    pub name: &'a str,
+    /// The function; its last argument is the context.
+    pub function: unsafe extern "C" fn(
+        left: *const c_void,
+        inout: *mut c_void,
+        count: usize,
+        context: *mut c_void,
+    ),
+    /// Whatever the function wants to be given.
+    pub context: *mut c_void,
+    /// Bytes of an element, from 1 to 4096.
+    pub size: usize,
+}
 
-/// Bytes of the largest element that a function of the user's may have.
-pub const LARGEST: usize = 4096;
+/// `inout = left op inout` for `count` elements, both aligned to 64 bytes; the context last.
+type Function = unsafe fn(*const u8, *mut u8, usize, *const c_void);
 
 /// A function with what belongs to it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct User {
     function: Function,
-    context: *mut c_void,
+    context: *const c_void,
     /// Bytes of one element.
     size: usize,
 }
@@ -45,24 +61,29 @@ impl<'f> Kernel<'f> {
     /// If an element has no bytes or more than [`LARGEST`].
     #[must_use]
     pub fn by<T: Pod, F: Fn(&T, &T) -> T + Sync>(f: &'f F) -> Self {
-        let context = core::ptr::from_ref(f).cast_mut().cast();
-        // SAFETY: `call` takes the context for this very `F`, which is borrowed for 'f, and only
-        // reads it.
-        unsafe { Self::by_function(call::<T, F>, context, size_of::<T>()) }
+        let context = core::ptr::from_ref(f).cast();
+        Self::of_user(User { function: call::<T, F>, context, size: size_of::<T>() })
     }
 
-    /// The kernel of a C function over elements of `size` bytes.
+    /// The kernel of a C function.
     ///
     /// # Safety
-    /// During 'f the function may be called from any thread with this context and any elements; it
-    /// keeps to what [`Function`] says.
+    /// During 'f the function may be called from any thread with its context and any elements; it
+    /// keeps to what [`CFunction`] says.
     ///
     /// # Panics
     /// As [`Kernel::by`].
     #[must_use]
-    pub unsafe fn by_function(function: Function, context: *mut c_void, size: usize) -> Self {
+    pub unsafe fn by_function(by: &'f CFunction<'_>) -> Self {
+        let context = core::ptr::from_ref(by).cast();
+        Self::of_user(User { function: call_c, context, size: by.size })
+    }
+
+    /// The kernel of a function whose context is borrowed for 'f.
+    fn of_user(user: User) -> Self {
+        let size = user.size;
         assert!((1..=LARGEST).contains(&size), "elements of {size} bytes");
-        let user = Some(User { function, context, size });
+        let user = Some(user);
         let params = Params { world: 1, scalar: [0; 16], user };
         let run = Run { pair, fold };
         Self {
@@ -79,11 +100,11 @@ impl<'f> Kernel<'f> {
 
 /// # Safety
 /// `context` is an `F`; the operands are `count` elements each, apart.
-unsafe extern "C-unwind" fn call<T: Pod, F: Fn(&T, &T) -> T>(
-    left: *const c_void,
-    inout: *mut c_void,
+unsafe fn call<T: Pod, F: Fn(&T, &T) -> T>(
+    left: *const u8,
+    inout: *mut u8,
     count: usize,
-    context: *mut c_void,
+    context: *const c_void,
 ) {
     // SAFETY: the caller's promise.
     let f = unsafe { &*context.cast::<F>() };
@@ -98,12 +119,21 @@ unsafe extern "C-unwind" fn call<T: Pod, F: Fn(&T, &T) -> T>(
     }
 }
 
+/// # Safety
+/// `context` is a `CFunction`, which may be called; the operands are `count` elements each, apart.
+unsafe fn call_c(left: *const u8, inout: *mut u8, count: usize, context: *const c_void) {
+    // SAFETY: the caller's promise.
+    let by = unsafe { &*context.cast::<CFunction<'_>>() };
+    // SAFETY: the caller's promise, and that of whoever gave the function.
+    unsafe { (by.function)(left.cast(), inout.cast(), count, by.context) };
+}
+
 impl User {
     /// # Safety
     /// Both are aligned to 64 bytes and valid for `len` bytes, whole elements, apart.
     unsafe fn call(&self, left: *const u8, inout: *mut u8, len: usize) {
         // SAFETY: the caller's promise, and that of whoever gave the function.
-        unsafe { (self.function)(left.cast(), inout.cast(), len / self.size, self.context) };
+        unsafe { (self.function)(left, inout, len / self.size, self.context) };
     }
 
     /// Bytes of as many whole elements as are worked on at once.
@@ -165,11 +195,11 @@ unsafe fn fold(fold: &Fold<'_>) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Function, Kernel, c_void};
+    use super::{CFunction, Kernel, c_void};
     use crate::memory::{Dst, Src};
 
     /// Counts the elements it was given in its context, and leaves the left operand.
-    unsafe extern "C-unwind" fn left(
+    unsafe extern "C" fn left(
         left: *const c_void,
         inout: *mut c_void,
         count: usize,
@@ -185,10 +215,10 @@ mod tests {
     #[test]
     fn a_c_function_gets_aligned_elements_and_its_context() {
         let mut counted = 0_usize;
-        let function: Function = left;
         let context = core::ptr::from_mut(&mut counted).cast();
+        let by = CFunction { name: "left", function: left, context, size: 3 };
         // SAFETY: the function keeps to its elements, and the context outlives the kernel.
-        let kernel = unsafe { Kernel::by_function(function, context, 3) };
+        let kernel = unsafe { Kernel::by_function(&by) };
         let sources: Vec<Vec<u8>> = (0..3).map(|rank| vec![rank; 3001]).collect();
         let views: Vec<Src<'_>> = sources.iter().map(|s| Src::from(&s[1..])).collect();
         let mut out = vec![9; 3001];

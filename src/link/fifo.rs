@@ -63,6 +63,7 @@ struct Header {
 struct Fifo {
     region: Arc<Region>,
     shape: SlotShape,
+    stride: usize,
     /// The number of the next slot, modulo 2^32, and where it is.
     number: u32,
     index: usize,
@@ -70,20 +71,26 @@ struct Fifo {
     life: Option<UnixStream>,
 }
 
-fn stride(shape: SlotShape) -> usize {
-    HEADER + shape.bytes.next_multiple_of(HEADER)
+/// From one slot to the next, if there is so much address space.
+fn stride(shape: SlotShape) -> Option<usize> {
+    shape.bytes.checked_next_multiple_of(HEADER)?.checked_add(HEADER)
 }
 
-/// Bytes of memory that a FIFO of this shape takes.
+/// Bytes of memory that a FIFO of this shape takes; more than there can be where they don't fit
+/// the address space.
 pub(crate) fn footprint(shape: SlotShape) -> NonZeroUsize {
     let control = NonZeroUsize::MIN.saturating_add(size_of::<Control>() - 1);
-    control.saturating_add(stride(shape) * shape.capacity)
+    let slots = stride(shape).and_then(|stride| stride.checked_mul(shape.capacity));
+    control.saturating_add(slots.unwrap_or(usize::MAX))
 }
 
 impl Fifo {
     fn new(region: Arc<Region>, shape: SlotShape, life: Option<UnixStream>) -> Self {
-        assert!(region.len() >= footprint(shape).get() && shape.capacity > 0);
-        Self { region, shape, number: 0, index: 0, life }
+        assert!(region.len() >= footprint(shape).get());
+        assert!((1..=u32::MAX as usize / 2).contains(&shape.capacity), "{shape:?}");
+        // It fits: else there was no such region.
+        let stride = stride(shape).unwrap_or(usize::MAX);
+        Self { region, shape, stride, number: 0, index: 0, life }
     }
 
     fn control(&self) -> &Control {
@@ -93,7 +100,7 @@ impl Fifo {
     }
 
     fn slot(&self) -> *mut u8 {
-        let offset = size_of::<Control>() + self.index * stride(self.shape);
+        let offset = size_of::<Control>() + self.index * self.stride;
         // SAFETY: `index < capacity`, so the offset lies inside the region (checked in `new`).
         unsafe { self.region.start().as_ptr().add(offset) }
     }
@@ -190,6 +197,7 @@ impl super::Tx for Tx {
     }
 
     fn commit(&mut self, frame: &Frame) -> Result<(), Fault> {
+        assert!(self.has_room(), "commit without ready");
         self.way.filled(frame.len as usize);
         let header = self.fifo.header();
         header.len.store(frame.len, Ordering::Relaxed);
@@ -265,6 +273,7 @@ impl super::Rx for Rx {
     }
 
     fn release(&mut self) {
+        assert!(self.filled(), "release without ready");
         self.fifo.advance();
         let control = self.fifo.control();
         control.released.store(self.fifo.number, Ordering::Release);

@@ -11,6 +11,9 @@ use crate::partition::SlotShape;
 ///
 /// # Errors
 /// If the memory can't be had.
+///
+/// # Panics
+/// If the shape has no slot, or 2^31 or more.
 pub fn pair(shape: SlotShape) -> Result<(Box<dyn Tx>, Box<dyn Rx>)> {
     let region = Arc::new(Region::anonymous(fifo::footprint(shape))?);
     let tx = fifo::Tx::new(Arc::clone(&region), shape, None);

@@ -15,7 +15,7 @@ use std::time::Duration;
 use crossbeam_utils::CachePadded;
 
 use super::pages::page;
-use crate::kernel::LARGEST;
+use crate::element::LARGEST;
 use crate::link::region::Region;
 use crate::memory::{Dst, Src};
 use crate::sync::Sleeper;
@@ -57,7 +57,6 @@ struct Head {
 #[repr(C)]
 struct Line {
     phase: AtomicU32,
-    reserved: AtomicU32,
     /// The latest call that took the way over links.
     elsewhere: [AtomicU64; 2],
     claims: [[AtomicU64; 2]; 2],

@@ -66,7 +66,8 @@ impl Live {
     /// same contents.
     ///
     /// # Safety
-    /// The memory is borrowed exclusively until this is dropped, or for ever if that never happens.
+    /// The memory is borrowed exclusively until this is dropped. If that never happens the pages
+    /// stay shared, and others touch them in calls only that are given this very memory.
     pub(super) unsafe fn adopted(
         id: u64,
         me: usize,
@@ -127,7 +128,8 @@ impl Live {
     pub(crate) fn src(&self, rank: usize, range: Range<usize>) -> Src<'_> {
         let len = range.len();
         // SAFETY: `address` checks that the range lies inside the mapping, which lives as long as
-        // this; the protocol of a call says who writes there when.
+        // this, or in this rank's buffer, which the call has borrowed; the protocol of a call says
+        // who writes there when.
         unsafe { Src::new(self.address(rank, range), len) }
     }
 
@@ -168,9 +170,15 @@ impl Live {
         // All of a window's pages are this rank's, but they may begin elsewhere than the others'.
         let into = (window.start - pages.start) % page();
         let Some((at, len)) = self.pages_at(window.start - into..window.end) else { return };
-        // SAFETY: whole pages, all in the range that the failed call had for itself.
+        // SAFETY: whole pages of a buffer of the failed call, which is not over: nobody in this
+        // process writes the buffer, which is lent to the call. Of `all_reduce_into` and
+        // `reduce_scatter` the input is lent to be read only, so that others may read it just now:
+        // that is why the exchange keeps the contents.
         if let Err(error) = unsafe { make_private(at, len) } {
-            tracing::error!("after a failed call: {error}; other ranks can still write there");
+            tracing::error!(
+                "after a failed call: {error}; other ranks can still write there, or there is no \
+                 memory there any more and to touch it ends the process"
+            );
         }
     }
 }
@@ -180,9 +188,13 @@ impl Drop for Live {
         if self.own.is_none()
             && let Some((at, len)) = self.mine()
         {
-            // SAFETY: the pages that were exchanged; nobody uses the buffer while its guard goes.
+            // SAFETY: the pages that were exchanged, or were to be; the buffer is borrowed until
+            // its guard has gone.
             if let Err(error) = unsafe { make_private(at, len) } {
-                tracing::warn!("{error}; they stay shared memory");
+                tracing::error!(
+                    "{error}; it stays shared memory, or there is no memory there any more and to \
+                     touch it ends the process"
+                );
             }
         }
         release(self.start, self.len);

@@ -1,6 +1,8 @@
 //! Pages whose backing is exchanged in place: the user's for a memfd's, with the same contents at
 //! the same address, and back. May touch: the mappings of link. Unsafe: mapping over memory.
-//! Law: one system call makes the exchange, so that no failure leaves the memory half changed.
+//! Law: one system call makes the exchange, so that whoever uses the memory meanwhile finds either
+//! or waits. Where it fails the kernel may have unmapped the pages by then (older ones do, when
+//! they run out of memory or of mappings): the caller can but say so.
 #![allow(unsafe_code)]
 
 use std::num::NonZeroUsize;
@@ -34,6 +36,9 @@ pub(crate) fn whole_pages(start: NonNull<u8>, len: usize) -> Range<usize> {
 
 /// Puts the memory behind `fd` in the place of `len` bytes at `start`.
 ///
+/// # Errors
+/// If the system refuses. The bytes are then as they were, or mapped no more.
+///
 /// # Safety
 /// The bytes are whole mapped pages that the caller may write and nobody else uses meanwhile; `fd`
 /// has the same contents.
@@ -52,19 +57,26 @@ pub(super) unsafe fn adopt(
 }
 
 /// Puts ordinary pages of this process alone, with the same contents, in the place of `len` bytes
-/// at `start`. If that fails the memory stays as it was.
+/// at `start`. What others write to the shared pages meanwhile, by mappings of their own, may or
+/// may not be among the contents.
+///
+/// # Errors
+/// As [`adopt`].
 ///
 /// # Safety
-/// The bytes are whole mapped pages that nobody else in this process writes meanwhile.
+/// The bytes are whole mapped pages that nobody writes by their addresses meanwhile. They may be
+/// read: they have the same contents before and after.
 pub(super) unsafe fn make_private(start: NonNull<u8>, len: NonZeroUsize) -> Result<()> {
     let failed = |e| Error::io(format!("taking {len} bytes of a buffer back"), e);
     // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing.
     let fresh = unsafe { mmap_anonymous(None, len, RW, MapFlags::MAP_PRIVATE) }.map_err(failed)?;
-    // SAFETY: both are mapped for `len` bytes, and the new one is ours alone.
+    // SAFETY: both are mapped for `len` bytes, and the new one is ours alone. Who writes the old
+    // ones late does so by other addresses: to this copy they are memory that a device changes, of
+    // which any bytes will do.
     unsafe { start.copy_to_nonoverlapping(fresh.cast(), len.get()) };
     let flags = MRemapFlags::MREMAP_MAYMOVE | MRemapFlags::MREMAP_FIXED;
-    // SAFETY: the caller's promise: the pages are ours to replace, and what replaces them reads
-    // the same.
+    // SAFETY: the caller's promise: nobody writes the pages, and who reads them reads the same of
+    // what replaces them.
     let moved = unsafe { mremap(fresh, len.get(), len.get(), flags, Some(start.cast())) };
     moved.map(drop).map_err(|e| {
         // SAFETY: the new mapping is still where it was, and nobody knows of it.

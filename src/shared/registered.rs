@@ -24,7 +24,8 @@ use crate::error::Result;
 /// when it likes. It may outlive its communicator, and is then a slice and nothing else.
 ///
 /// **Never forget it** (`mem::forget`) and free the memory: that is sound, but a later buffer at
-/// the same address would be taken for this one, and get wrong results.
+/// the same address would be taken for this one, and get wrong results. No call can tell: what
+/// memory is behind an address only the system knows, and to ask it takes longer than many a call.
 ///
 /// **fork**: parent and child share its pages, so that a child sees what the collectives of the
 /// parent do there, and the parent what the child writes. A child should only read it, or better
@@ -61,7 +62,8 @@ impl<'a, T: Element> Registered<'a, T> {
     ) -> Result<Self> {
         let (count, len) = (buf.len(), size_of_val(buf));
         let start = NonNull::from(buf).cast::<T>();
-        // SAFETY: the buffer is borrowed for 'a, which outlives this and the registration in it.
+        // SAFETY: the buffer is borrowed for 'a, which lasts until this, and with it the
+        // registration, has been dropped: `Drop` below sees to that.
         let live = unsafe { Live::adopted(id, me, start.cast(), len, fd, parts) }?;
         Ok(Self { live: Arc::new(live), start, count, life: PhantomData })
     }
@@ -70,6 +72,13 @@ impl<'a, T: Element> Registered<'a, T> {
     pub(crate) fn live(&self) -> Weak<Live> {
         Arc::downgrade(&self.live)
     }
+}
+
+/// It does nothing, but that it is there makes the borrow last until the registration, a field, has
+/// put the buffer's own pages back. Without it the compiler takes 'a for over after the last use of
+/// the guard, and lets the buffer be freed before that.
+impl<T> Drop for Registered<'_, T> {
+    fn drop(&mut self) {}
 }
 
 impl<T> Deref for Registered<'_, T> {

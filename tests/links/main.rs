@@ -7,7 +7,7 @@ mod shm;
 mod tcp;
 mod walk;
 
-use ringreduce::link::{Rx, Tx};
+use ringreduce::link::{Frame, Rx, Tx, loopback};
 use ringreduce::partition::SlotShape;
 
 type Ends = (Box<dyn Tx>, Box<dyn Rx>);
@@ -38,4 +38,27 @@ every_link! {
     between_threads: |shape| ringreduce::link::loopback::pair(shape).unwrap();
     tcp_over_one_socket: |shape| crate::tcp::link(shape, 1);
     tcp_over_three_sockets: |shape| crate::tcp::link(shape, 3);
+}
+
+#[test]
+fn memory_that_does_not_fit_the_address_space_is_refused() {
+    for (bytes, capacity) in [(1 << 60, 16), (usize::MAX - 63, 1), (64, 1 << 62)] {
+        assert!(loopback::pair(SlotShape { bytes, capacity }).is_err(), "{bytes} x {capacity}");
+    }
+}
+
+/// Else a sender could be lent the very slot that the receiver reads.
+#[test]
+#[should_panic(expected = "commit without ready")]
+fn no_more_slots_are_committed_than_there_are() {
+    let (mut tx, _rx) = loopback::pair(SlotShape { bytes: 64, capacity: 2 }).unwrap();
+    let frame = Frame { len: 0, epoch: 0, sequence: 0, fingerprint: 0 };
+    (0..3).for_each(|_| tx.commit(&frame).unwrap());
+}
+
+#[test]
+#[should_panic(expected = "release without ready")]
+fn no_slot_is_released_that_has_not_come() {
+    let (_tx, mut rx) = loopback::pair(SlotShape { bytes: 64, capacity: 2 }).unwrap();
+    rx.release();
 }
