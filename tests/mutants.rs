@@ -201,7 +201,7 @@ fn every_mutant_of_one_step_is_caught() {
                 let reasons = [Reason::Reordered, Reason::ReadsTheSame, Reason::Commutes];
                 let reasons = &reasons[..if prefix { 2 } else { 3 }];
                 hunt.all(&collective.schedules(&ring), reasons, |schedules| {
-                    laws(collective, collective.volume(size), schedules)
+                    laws(collective, collective.volume(&ring), schedules)
                 });
             }
         }
@@ -229,7 +229,7 @@ fn every_mutant_of_every_algorithm_is_caught() {
                 let ranks = [(0..size / 2).collect(), (size / 2..size).collect()];
                 let order = Ring::through(&ranks).unwrap();
                 let Some(original) = algorithm.schedules(collective, &order) else { continue };
-                let volume = algorithm.volume(collective, size).unwrap();
+                let volume = algorithm.volume(collective, &order).unwrap();
                 let mut reasons = vec![Reason::Reordered, Reason::ReadsTheSame];
                 reasons.extend((!algorithm.in_rank_order()).then_some(Reason::Commutes));
                 let shape = Shape::uniform(2, 2, 2 * algorithm.window().max(2));

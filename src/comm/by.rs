@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::kernel::{Kernel, LARGEST};
 use crate::memory::{Buffer, Dst, Src};
 use crate::plan::{Request, digest};
-use crate::schedule::{ALL_PAIRS, Collective};
+use crate::schedule::Collective;
 
 /// In which order a caller's function is given what the ranks contribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,8 +40,9 @@ impl Communicator {
     /// # Ok::<(), ringreduce::Error>(())
     /// ```
     ///
-    /// In [`FoldOrder::Ranks`] and worlds of more than 16 ranks every rank receives every
-    /// contribution: it costs as many bytes as an `all_gather`.
+    /// In [`FoldOrder::Ranks`] and worlds without links between all pairs
+    /// ([`Builder::all_pairs`](crate::Builder::all_pairs)) every rank receives every contribution:
+    /// it costs as many bytes as an `all_gather`.
     ///
     /// # Errors
     /// As [`Self::all_reduce`]; and if an element is empty or larger than 4096 bytes. If `f`
@@ -54,12 +55,13 @@ impl Communicator {
     ) -> Result<()> {
         let by = user::<T, _>(Collective::AllReduce, &f)?;
         let kernel = Kernel::by(&f);
+        let all_pairs = self.ring(Collective::AllReduce.name())?.all_pairs();
         self.guarded(|comm| match order {
             FoldOrder::Any => {
                 let request = request(Collective::AllReduce, buf.len(), by);
                 comm.run_by(&request, &Buffer::in_place(cast_slice_mut(buf)), kernel)
             }
-            FoldOrder::Ranks if comm.size() <= ALL_PAIRS as usize => {
+            FoldOrder::Ranks if all_pairs => {
                 let request = request(Collective::AllReduce, buf.len(), by);
                 let buffer = Buffer::in_place(cast_slice_mut(buf));
                 comm.with(in_order()).run_by(&request, &buffer, kernel)
@@ -69,8 +71,8 @@ impl Communicator {
     }
 
     /// Reduces `send`, size x `recv.len()` long, over all ranks by `f`; part r of the result goes
-    /// to rank r's `recv`. As [`Self::all_reduce_by`]; in [`FoldOrder::Ranks`] and worlds of more
-    /// than 16 ranks every rank receives every contribution to every part.
+    /// to rank r's `recv`. As [`Self::all_reduce_by`]; in [`FoldOrder::Ranks`] and worlds without
+    /// links between all pairs every rank receives every contribution to every part.
     ///
     /// # Errors
     /// As [`Self::all_reduce_by`]; and if the lengths do not fit.
@@ -90,13 +92,14 @@ impl Communicator {
         }
         let mine = self.rank() * recv.len();
         let kernel = Kernel::by(&f);
+        let all_pairs = self.ring(call.name())?.all_pairs();
         self.guarded(|comm| match order {
             FoldOrder::Any => {
                 let request = request(call, recv.len(), by);
                 let buffer = Buffer::apart(cast_slice(send), cast_slice_mut(recv));
                 comm.run_by(&request, &buffer, kernel)
             }
-            FoldOrder::Ranks if comm.size() <= ALL_PAIRS as usize => {
+            FoldOrder::Ranks if all_pairs => {
                 let request = request(call, recv.len(), by);
                 let buffer = Buffer::apart(cast_slice(send), cast_slice_mut(recv));
                 comm.with(in_order()).run_by(&request, &buffer, kernel)

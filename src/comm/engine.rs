@@ -14,7 +14,7 @@ use crate::kernel::Kernel;
 use crate::link::{Fault, Frame, Links};
 use crate::memory::{Buffer, Pieces};
 use crate::plan::{Message, Plan, Planner, Request, Rules};
-use crate::schedule::{ALL_PAIRS, Algorithm, Space};
+use crate::schedule::{Algorithm, Space};
 use crate::sync::Patience;
 
 /// Links and what they are used with.
@@ -52,13 +52,16 @@ pub(super) struct Head<'a> {
     pub(super) request: Option<&'a Request>,
     /// The digest of the call that this one is a part of, in another type; or 0.
     pub(super) stands_for: u64,
+    /// No collective that the user asked for: it goes as always, whatever algorithm calls have to
+    /// be made by.
+    pub(super) usual: bool,
 }
 
 impl<'a> Head<'a> {
     /// A call that all ranks make.
     pub(super) fn of(request: &'a Request, kernel: Kernel<'a>) -> Self {
         let name = request.collective.name();
-        Self { name, kernel, request: Some(request), stands_for: 0 }
+        Self { name, kernel, request: Some(request), stands_for: 0, usual: false }
     }
 }
 
@@ -93,7 +96,7 @@ impl Engine {
         buffer: &Buffer<'_>,
         plan: impl FnOnce(&mut Planner) -> Plan<'_>,
     ) -> Result<()> {
-        let Head { name, kernel, request, stands_for } = *head;
+        let Head { name, kernel, request, .. } = *head;
         if let Some(first) = &self.broken {
             return Err(Error::Broken { call: name, first: first.clone() });
         }
@@ -116,19 +119,10 @@ impl Engine {
         if request.is_some() && seat.peers.len() > 1 && self.planner.speeds().is_none() {
             self.find_speed(seat, settings)?;
         }
-        let in_order = settings.numbers.deterministic && folds;
-        self.planner.go_by(Rules { in_order, stands_for, forced: settings.forced() });
-        let Plan { algorithm, schedule, partition, fingerprint } = plan(&mut self.planner);
-        if in_order && !request.is_some_and(|it| algorithm.folds_left(it.collective)) {
-            self.sequence -= 1;
-            return Err(not_in_order(name, seat.peers.len()));
-        }
-        if let Some((asked, true)) = settings.algorithm
-            && asked != algorithm
-        {
-            self.sequence -= u64::from(request.is_some());
-            return Err(cannot(name, asked, seat.peers.len()));
-        }
+        let plan = allowed(&mut self.planner, settings, head, plan);
+        // What is refused is no call.
+        self.sequence -= u64::from(request.is_some() && plan.is_err());
+        let Plan { schedule, partition, fingerprint, .. } = plan?;
         let frame = Frame { len: 0, epoch: 0, sequence, fingerprint };
         let wait = Wait::new(&self.patience, settings.timeout, &self.abort);
         if let Some(request) = request {
@@ -211,20 +205,60 @@ impl Engine {
     }
 }
 
+/// The plan for a call, if the options that it goes by let it be made.
+pub(super) fn allowed<'p>(
+    planner: &'p mut Planner,
+    settings: &Settings,
+    head: &Head<'_>,
+    plan: impl FnOnce(&'p mut Planner) -> Plan<'p>,
+) -> Result<Plan<'p>> {
+    let Head { name: call, request, stands_for, usual, .. } = *head;
+    let folds = request.is_some_and(Request::folds);
+    let in_order = settings.numbers.deterministic && folds;
+    let required = settings.required.filter(|_| !usual);
+    let ring = planner.ring();
+    let (size, most) = (ring.size(), ring.most_pairs());
+    let reached = required.is_none_or(|asked| asked.reaches(ring));
+    planner.go_by(Rules { in_order, stands_for, forced: required.or(settings.preferred) });
+    let plan = plan(planner);
+    if size == 1 && folds {
+        return Ok(plan); // it is what the reduction makes of one contribution
+    }
+    if in_order && !request.is_some_and(|it| plan.algorithm.folds_left(it.collective)) {
+        return Err(not_in_order(call, size, most));
+    }
+    match required {
+        Some(asked) if asked != plan.algorithm => {
+            Err(cannot(call, asked, size, (!reached).then_some(most)))
+        }
+        _ => Ok(plan),
+    }
+}
+
+/// Which worlds have links between all pairs, for errors of calls that need them.
+pub(super) fn linked_up_to(most: u32) -> String {
+    format!(
+        "worlds of up to {most} ranks have links between all pairs, larger ones if \
+         RINGREDUCE_ALL_PAIRS or Builder::all_pairs says so"
+    )
+}
+
 /// There is no schedule that folds such a call in the order of ranks.
 #[cold]
-fn not_in_order(call: &'static str, size: usize) -> Error {
+fn not_in_order(call: &'static str, size: u32, most: u32) -> Error {
+    let more = if size > most { format!("; {}", linked_up_to(most)) } else { String::new() };
     let expected = format!(
-        "off, or a call that is folded in the order of ranks: all_reduce and reduce_scatter by the \
-         library's schedules among up to {ALL_PAIRS} ranks (here {size}), scan and exscan"
+        "off, or a call that is folded in the order of ranks: scan, exscan, and all_reduce and \
+         reduce_scatter by the library's schedules over links between all pairs{more}"
     );
     Error::Argument { call, argument: "deterministic", given: "on".into(), expected }
 }
 
 /// The algorithm of the call's options can't make it.
 #[cold]
-fn cannot(call: &'static str, asked: Algorithm, size: usize) -> Error {
-    let expected = format!("one that can make this call among {size} ranks, such as ring");
+fn cannot(call: &'static str, asked: Algorithm, size: u32, unlinked: Option<u32>) -> Error {
+    let more = unlinked.map_or(String::new(), |most| format!("; {}", linked_up_to(most)));
+    let expected = format!("one that can make this call among {size} ranks, such as ring{more}");
     Error::Argument { call, argument: "algorithm", given: asked.to_string(), expected }
 }
 

@@ -1,9 +1,10 @@
 //! What a call would do, said without making it. May touch: as `comm`.
 
 use super::Communicator;
+use super::engine::{Head, allowed};
 use crate::element::{DataType, ReduceOp};
 use crate::error::{Error, Result};
-use crate::plan::{Explanation, Request, Rules};
+use crate::plan::{Explanation, Request};
 use crate::schedule::Collective;
 
 impl Communicator {
@@ -23,7 +24,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// If the root is no rank, or so much would not fit into memory; or if an earlier call failed.
+    /// If the root is no rank, or so much would not fit into memory; if the options in force rule
+    /// such a call out; or if an earlier call failed.
     pub fn explain(
         &mut self,
         collective: Collective,
@@ -43,13 +45,14 @@ impl Communicator {
         }
         let op = collective.reduces().then(|| ReduceOp::Max.into());
         let request = Request { collective, count, dtype, op };
+        // Nothing is reduced: any kernel will do.
+        let kernel = self.kernel(&Request { op: None, ..request })?;
+        let head = Head { name: call, ..Head::of(&request, kernel) };
         let (engine, seat, settings) = self.at_home(call)?;
         if let Some(first) = &engine.broken {
             return Err(Error::Broken { call, first: first.clone() });
         }
-        let in_order = settings.numbers.deterministic && request.folds();
-        let forced = settings.forced();
-        engine.planner.go_by(Rules { forced, in_order, ..Rules::default() });
+        allowed(&mut engine.planner, settings, &head, |planner| planner.plan(&request))?;
         let transports = seat.transports.clone();
         Ok(Explanation { transports, ..engine.planner.explain(&request) })
     }

@@ -47,8 +47,8 @@ use crate::kernel::Kernel;
 use crate::memory::Buffer;
 use crate::plan::{Blocks, Plan, Planner, Request};
 use crate::rendezvous::Meeting;
-use crate::schedule::Algorithm;
-use engine::{Engine, Head};
+use crate::schedule::{Algorithm, Ring};
+use engine::{Engine, Head, allowed};
 use options::Settings;
 use worker::Worker;
 
@@ -117,7 +117,7 @@ impl AbortHandle {
 impl Communicator {
     fn new(seat: Seat, engine: Engine, timeout: Duration) -> Self {
         let numbers = Numbers::default();
-        let settings = Settings { timeout, tag: None, algorithm: None, numbers };
+        let settings = Settings { timeout, tag: None, preferred: None, required: None, numbers };
         let abort = Arc::clone(&engine.abort);
         Self {
             seat: Arc::new(seat),
@@ -130,9 +130,8 @@ impl Communicator {
     }
 
     /// As the environment says.
-    fn going_by(mut self, algorithm: Option<Algorithm>, numbers: Numbers) -> Self {
-        self.settings.numbers = numbers;
-        self.settings.algorithm = algorithm.map(|algorithm| (algorithm, false));
+    fn going_by(mut self, preferred: Option<Algorithm>, numbers: Numbers) -> Self {
+        (self.settings.preferred, self.settings.numbers) = (preferred, numbers);
         self
     }
 
@@ -230,10 +229,11 @@ impl Communicator {
         buffer: &Buffer<'_>,
         plan: impl FnOnce(&mut Planner) -> Plan<'_>,
     ) -> Result<()> {
-        if self.rehearses {
-            return Ok(());
-        }
+        let rehearses = self.rehearses;
         let (engine, seat, settings) = self.at_home(head.name)?;
+        if rehearses {
+            return allowed(&mut engine.planner, settings, head, plan).map(drop);
+        }
         engine.run(seat, settings, head, buffer, plan)
     }
 
@@ -244,6 +244,11 @@ impl Communicator {
         }
         let engine = self.engine.as_mut().ok_or_else(|| worker::lost(name))?;
         Ok((engine, &self.seat, &self.settings))
+    }
+
+    /// The order of the ranks, and which links they have.
+    fn ring(&mut self, name: &'static str) -> Result<&Ring> {
+        Ok(self.at_home(name)?.0.planner.ring())
     }
 }
 

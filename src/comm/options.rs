@@ -28,7 +28,9 @@ impl CallOptions {
         Self::default()
     }
 
-    /// How the call is made; a call that this algorithm can't make fails.
+    /// How the call is made; a collective that this algorithm can't make fails. Messages between
+    /// two ranks, [`Communicator::run_schedule`] and what is no collective, such as
+    /// [`Communicator::split`], have no algorithm and go as always.
     #[must_use]
     pub fn algorithm(self, algorithm: Algorithm) -> Self {
         Self { algorithm: Some(algorithm), ..self }
@@ -72,16 +74,11 @@ impl CallOptions {
 pub(super) struct Settings {
     pub(super) timeout: Duration,
     pub(super) tag: Option<Cow<'static, str>>,
-    /// The algorithm asked for, and whether a call that it can't make fails.
-    pub(super) algorithm: Option<(Algorithm, bool)>,
+    /// The algorithm to take wherever it can make a call.
+    pub(super) preferred: Option<Algorithm>,
+    /// The one that has to make it.
+    pub(super) required: Option<Algorithm>,
     pub(super) numbers: Numbers,
-}
-
-impl Settings {
-    /// The algorithm asked for.
-    pub(super) fn forced(&self) -> Option<Algorithm> {
-        self.algorithm.map(|(algorithm, _)| algorithm)
-    }
 }
 
 /// A communicator whose calls go by other options as long as this lives.
@@ -111,9 +108,7 @@ impl Communicator {
         if options.tag.is_some() {
             self.settings.tag = options.tag;
         }
-        if let Some(algorithm) = options.algorithm {
-            self.settings.algorithm = Some((algorithm, true));
-        }
+        self.settings.required = options.algorithm.or(self.settings.required);
         let numbers = &mut self.settings.numbers;
         numbers.deterministic = options.deterministic.unwrap_or(numbers.deterministic);
         numbers.wide = options.wide.unwrap_or(numbers.wide);

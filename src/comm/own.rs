@@ -80,7 +80,7 @@ impl Communicator {
         let request = Request { collective, count, dtype: T::DTYPE, op: Some(op.into()) };
         let buffer = Buffer::apart(cast_slice(input), cast_slice_mut(output));
         let kernel = self.kernel(&request)?;
-        let head = Head::of(&request, kernel);
+        let head = Head { usual: true, ..Head::of(&request, kernel) };
         self.at_home(CALL)?.0.planner.adopt(own, proven.digest());
         self.walk(&head, &buffer, |planner| planner.own(&request, proven.digest()))
     }

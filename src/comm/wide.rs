@@ -105,6 +105,11 @@ impl Communicator {
         request: &Request,
         buffer: &Buffer<'_>,
     ) -> Result<()> {
+        if self.rehearses {
+            let inner = Request { dtype: travel.dtype, op: Some(travel.op), ..*request };
+            let head = Head::of(&inner, self.kernel(&inner)?);
+            return self.walk(&head, buffer, |planner| planner.plan(&inner));
+        }
         let name = request.collective.name();
         let parts = if request.collective.has_blocks() { self.size() } else { 1 };
         let most = (PIECE / travel.dtype.size() / parts).max(1);
