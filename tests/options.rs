@@ -1,5 +1,5 @@
-//! Options of single calls where they have nothing to do with the call: an algorithm that can't make
-//! a collective is refused, and is no matter for what has none.
+//! Options of single calls: an algorithm that can't make a collective is refused, and is no matter
+//! for what has none.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "common/ranks.rs"]

@@ -13,6 +13,8 @@ use crate::schedule::{Collective, Schedule, Step};
 use crate::sim::{Proven, Violation, prove};
 
 const CALL: &str = "run_schedule";
+const UNLINKED: &str =
+    "sent to a rank without a link (RINGREDUCE_ALL_PAIRS or Builder::all_pairs gives more)";
 
 fn refuse(argument: &'static str, given: String, expected: String) -> Error {
     Error::Argument { call: CALL, argument, given, expected }
@@ -39,7 +41,7 @@ impl Communicator {
         for (rank, own) in (0..).zip(proven.schedules()) {
             let far = |step: &Step| step.op.sends() && !planner.are_linked(rank, step.to);
             if let Some(step) = own.steps.iter().position(far) {
-                let (step, what) = (Some(step as u32), "sent to a rank without a link");
+                let (step, what) = (Some(step as u32), UNLINKED);
                 return Err(Violation::Malformed { rank, step, what });
             }
         }

@@ -153,9 +153,8 @@ impl Planner {
     }
 
     /// The ranks that this one has links to and from, ascending: all, or without links between all
-    /// pairs the neighbours on the ring, those whose number differs by a power of two and, where all
-    /// hosts have as many ranks, the neighbours on the ring of the own host and on that between
-    /// hosts.
+    /// pairs the neighbours on the ring, those whose number differs by a power of two and, where
+    /// all hosts have as many ranks, the neighbours on the own host's ring and that between hosts.
     #[must_use]
     pub fn peers(&self) -> Vec<u32> {
         (0..self.ring.size()).filter(|&peer| self.is_linked(peer)).collect()
