@@ -24,7 +24,7 @@ fn broken(size: u32) -> Option<u32> {
             for slices in [1, 2, 3, 4, 8] {
                 for capacity in [slices + 1, 2 * slices] {
                     let shape = Shape::uniform(2, slices, capacity);
-                    let volume = collective.volume(size);
+                    let volume = collective.volume(&ring);
                     if check(collective, volume, &schedules, &shape, u64::from(size)).is_err() {
                         return Some(number);
                     }

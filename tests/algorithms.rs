@@ -38,7 +38,7 @@ fn holds(
     seed: u64,
 ) -> Report {
     let size = schedules.len() as u32;
-    let volume = algorithm.volume(*collective, size).unwrap();
+    let volume = algorithm.volume(*collective, &Ring::natural(size)).unwrap();
     let report = check(*collective, volume, schedules, shape, seed).unwrap_or_else(|violation| {
         panic!("{algorithm} {collective:?} n={size} {shape:?}: {violation}")
     });
@@ -64,7 +64,7 @@ fn the_laws_hold_in_all_small_worlds() {
                         let report = holds(&work, &Shape::uniform(rounds, slices, capacity), seed);
                         report.sent / (rounds * slices) as u64
                     };
-                    let volume = work.0.volume(work.1, size).unwrap();
+                    let volume = work.0.volume(work.1, &Ring::natural(size)).unwrap();
                     assert_eq!(sent(1, 0), volume.total);
                     assert_eq!(busiest(&work.2), volume.most);
                     // Ranks may be rounds apart.
@@ -107,7 +107,7 @@ fn the_laws_hold_in_samples_of_large_worlds() {
 fn no_algorithm_needs_more_slots_than_the_capacity_law_gives() {
     for size in 2..=17 {
         for (algorithm, collective, schedules) in works(size, &[]) {
-            let volume = algorithm.volume(collective, size).unwrap();
+            let volume = algorithm.volume(collective, &Ring::natural(size)).unwrap();
             for slices in [1, 3] {
                 let stuck = |capacity| {
                     let shape = Shape::uniform(2, slices, capacity);
@@ -162,7 +162,7 @@ fn the_order_of_ranks_is_promised_where_it_is_kept() {
     for algorithm in Algorithm::ALL {
         let collective = Collective::AllReduce;
         let Some(schedules) = algorithm.schedules(collective, &Ring::natural(5)) else { continue };
-        let volume = algorithm.volume(collective, 5).unwrap();
+        let volume = algorithm.volume(collective, &Ring::natural(5)).unwrap();
         let shape = Shape::uniform(1, 1, algorithm.window().max(2));
         let report = check(collective, volume, &schedules, &shape, 1).unwrap();
         assert_eq!(report.rank_order, algorithm.in_rank_order(), "{algorithm}");

@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::time::Duration;
 
 use ringreduce::config::{Config, Numbers, StoreAddr, Surroundings};
+use ringreduce::schedule::ALL_PAIRS;
 use ringreduce::{DataType, Error, Transport};
 
 /// `"A=1 B=2"`; the ancestor process is always 77 and the user 1000.
@@ -95,12 +96,13 @@ fn every_launcher() {
 fn settings() {
     let config = found(
         "RINGREDUCE_TIMEOUT=2.5 RINGREDUCE_TRANSPORT=tcp RINGREDUCE_IFNAME=eth \
-         RINGREDUCE_TCP_SOCKETS=4 RINGREDUCE_TCP_CONGESTION=bbr",
+         RINGREDUCE_TCP_SOCKETS=4 RINGREDUCE_TCP_CONGESTION=bbr RINGREDUCE_ALL_PAIRS=64",
     );
     assert_eq!(config.timeout, Duration::from_millis(2500));
     assert_eq!(config.transport, Transport::Tcp);
     assert_eq!(config.interface.as_deref(), Some("eth"));
-    assert_eq!(config.tcp_sockets, 4);
+    assert_eq!((config.tcp_sockets, config.all_pairs), (4, 64));
+    assert_eq!(found("").all_pairs, ALL_PAIRS as usize);
     assert_eq!(config.tcp_congestion.as_deref(), Some("bbr"));
     let moved = found(&format!("{OPEN_MPI} RINGREDUCE_STORE=[::1]:5000"));
     assert_eq!(moved.store, store("[::1]:5000"), "the user's store goes before the launcher's");
@@ -197,6 +199,11 @@ fn malformed_values_are_named() {
         ("RINGREDUCE_TRANSPORT=rdma".into(), ["RINGREDUCE_TRANSPORT", "auto, shm or tcp"]),
         ("RINGREDUCE_TCP_SOCKETS=0".into(), ["RINGREDUCE_TCP_SOCKETS", "\"0\""]),
         ("RINGREDUCE_TCP_SOCKETS=many".into(), ["RINGREDUCE_TCP_SOCKETS", "many"]),
+        ("RINGREDUCE_ALL_PAIRS=abc".into(), ["RINGREDUCE_ALL_PAIRS", "\"abc\""]),
+        ("RINGREDUCE_ALL_PAIRS=-1".into(), ["RINGREDUCE_ALL_PAIRS", "\"-1\""]),
+        ("RINGREDUCE_ALL_PAIRS=0".into(), ["RINGREDUCE_ALL_PAIRS=\"0\"", "2 to 1048576"]),
+        ("RINGREDUCE_ALL_PAIRS=1".into(), ["RINGREDUCE_ALL_PAIRS=\"1\"", "2 to 1048576"]),
+        ("RINGREDUCE_ALL_PAIRS=5000000".into(), ["RINGREDUCE_ALL_PAIRS", "2 to 1048576"]),
         ("RINGREDUCE_STORE=here".into(), ["RINGREDUCE_STORE", "host:port"]),
         ("RINGREDUCE_STORE=fd:x".into(), ["RINGREDUCE_STORE", "fd:x"]),
         ("RINGREDUCE_STORE=fd:-1".into(), ["RINGREDUCE_STORE", "fd:-1"]),

@@ -188,7 +188,7 @@ fn worlds(algorithm: Algorithm, collective: Collective, ring: &Ring, count: usiz
         } else {
             Partition::even(count, 4, schedules[0].output as usize, 64, slots)
         };
-        let volume = algorithm.volume(collective, ring.size()).unwrap();
+        let volume = algorithm.volume(collective, ring).unwrap();
         let shape: Vec<_> = schedules.iter().map(|s| partition.with_scratch(&s.scratch)).collect();
         check(collective, volume, &schedules, &Shape::of(&shape, capacity), 1).unwrap();
         for in_place in [false, true] {

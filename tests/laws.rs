@@ -6,7 +6,7 @@ use ringreduce::sim::{Blocked, Shape, Violation, Wants, check};
 
 /// What is wrong, by the ring's formula.
 fn verdict(collective: Collective, schedules: &[Schedule]) -> Result<(), Violation> {
-    let volume = collective.volume(schedules.len() as u32);
+    let volume = collective.volume(&Ring::natural(schedules.len() as u32));
     check(collective, volume, schedules, &Shape::uniform(1, 2, 4), 3).map(drop)
 }
 
@@ -110,7 +110,7 @@ fn law_5_sees_the_round() {
     );
     let collective = Collective::Broadcast { root: 0 };
     let shape = Shape::uniform(2, 2, 8);
-    let verdict = check(collective, collective.volume(2), &again, &shape, 0);
+    let verdict = check(collective, collective.volume(&Ring::natural(2)), &again, &shape, 0);
     let violation = Violation::Order { rank: 1, step: 0, chunk: 0, from: 0, got: 0 };
     assert_eq!(verdict, Err(violation));
 }
@@ -124,7 +124,7 @@ fn law_5_sees_both_ends_of_a_link() {
     let own = [0..40, 0..48, 0..56];
     let cut = |rank: usize| Partition::table(&own[rank..=rank], &whole, slots);
     let cuts = [0, 1, 2].map(cut);
-    let volume = Collective::AllGather.volume(3);
+    let volume = Collective::AllGather.volume(&Ring::natural(3));
     let verdict = |schedules: &[Schedule]| {
         check(Collective::AllGather, volume, schedules, &Shape::of(&cuts, 4), 0).map(drop)
     };
@@ -186,7 +186,7 @@ fn through_scratch(first: u32, second: u32) -> Result<(), Violation> {
         ];
         Schedule { scratch: vec![mine; 2], steps, ..Schedule::new(1, 2) }
     };
-    let volume = Collective::AllGather.volume(2);
+    let volume = Collective::AllGather.volume(&Ring::natural(2));
     // Several rounds: what the one left there is of no use to the next.
     check(Collective::AllGather, volume, &[rank(0), rank(1)], &Shape::uniform(3, 2, 4), 1).map(drop)
 }

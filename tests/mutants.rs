@@ -210,7 +210,7 @@ fn every_mutant_of_one_step_is_caught() {
                 let reasons = [Reason::Reordered, Reason::ReadsTheSame, Reason::Commutes];
                 let reasons = &reasons[..if prefix { 2 } else { 3 }];
                 hunt.all(&collective.schedules(&ring), reasons, |schedules| {
-                    laws(collective, collective.volume(size), schedules)
+                    laws(collective, collective.volume(&ring), schedules)
                 });
             }
         }
@@ -239,7 +239,7 @@ fn every_mutant_of_every_algorithm_is_caught() {
                 let ranks = [(0..size / 2).collect(), (size / 2..size).collect()];
                 let order = Ring::through(&ranks).unwrap();
                 let Some(original) = algorithm.schedules(collective, &order) else { continue };
-                let volume = algorithm.volume(collective, size).unwrap();
+                let volume = algorithm.volume(collective, &order).unwrap();
                 let mut reasons = vec![Reason::Reordered, Reason::ReadsTheSame];
                 let rotated = matches!(collective, Collective::Reduce { .. });
                 let ordered = algorithm.in_rank_order() && !rotated;

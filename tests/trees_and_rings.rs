@@ -53,7 +53,7 @@ impl Work {
     fn holds(&self, shape: &Shape<'_>, seed: u64) -> Report {
         let Self { algorithm, collective, ref schedules } = *self;
         let size = schedules.len() as u32;
-        let volume = algorithm.volume(collective, size).unwrap();
+        let volume = algorithm.volume(collective, &Ring::natural(size)).unwrap();
         check(collective, volume, schedules, shape, seed)
             .unwrap_or_else(|why| panic!("{algorithm} {collective:?} n={size} {shape:?}: {why}"))
     }
@@ -68,7 +68,8 @@ impl Work {
     fn most(&self) -> bool {
         let sends = |s: &Schedule| s.steps.iter().filter(|step| step.op.sends()).count() as u64;
         let most = self.schedules.iter().map(sends).max();
-        let volume = self.algorithm.volume(self.collective, self.schedules.len() as u32);
+        let size = self.schedules.len() as u32;
+        let volume = self.algorithm.volume(self.collective, &Ring::natural(size));
         most == volume.map(|volume| volume.most)
     }
 }
@@ -147,7 +148,8 @@ fn a_window_needs_its_slots() {
     let window = Algorithm::Bruck.window();
     for work in works(&Ring::natural(2 * window as u32)) {
         let Work { algorithm, collective, ref schedules } = work;
-        let volume = algorithm.volume(collective, schedules.len() as u32).unwrap();
+        let size = schedules.len() as u32;
+        let volume = algorithm.volume(collective, &Ring::natural(size)).unwrap();
         for slices in [1, 3] {
             let shape = Shape::uniform(1, slices, slices * window - 1);
             let verdict = check(collective, volume, schedules, &shape, 1);

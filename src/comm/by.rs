@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::kernel::{Kernel, copy};
 use crate::memory::Buffer;
 use crate::plan::{Request, digest, mix};
-use crate::schedule::{ALL_PAIRS, Collective, Space};
+use crate::schedule::{Collective, Space};
 
 /// In which order a caller's function is given what the ranks contribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,8 +43,9 @@ impl Communicator {
     /// # Ok::<(), ringreduce::Error>(())
     /// ```
     ///
-    /// In [`FoldOrder::Ranks`] and worlds of more than 16 ranks every rank receives every
-    /// contribution: it costs as many bytes as an `all_gather`.
+    /// In [`FoldOrder::Ranks`] and worlds without links between all pairs
+    /// ([`Builder::all_pairs`](crate::Builder::all_pairs)) every rank receives every contribution:
+    /// it costs as many bytes as an `all_gather`.
     ///
     /// # Errors
     /// As [`Self::all_reduce`]; and if an element is empty or larger than 4096 bytes. If `f`
@@ -63,8 +64,8 @@ impl Communicator {
     }
 
     /// Reduces `send`, size x `recv.len()` long, over all ranks by `f`; part r of the result goes
-    /// to rank r's `recv`. As [`Self::all_reduce_by`]; in [`FoldOrder::Ranks`] and worlds of more
-    /// than 16 ranks every rank receives every contribution to every part.
+    /// to rank r's `recv`. As [`Self::all_reduce_by`]; in [`FoldOrder::Ranks`] and worlds without
+    /// links between all pairs every rank receives every contribution to every part.
     ///
     /// # Errors
     /// As [`Self::all_reduce_by`]; and if the lengths do not fit.
@@ -94,13 +95,12 @@ impl Communicator {
         kernel: Kernel<'_>,
         buffer: &Buffer<'_>,
     ) -> Result<()> {
+        let all_pairs = self.ring(request.collective.name())?.all_pairs();
         let mut call = Unfinished { comm: self, finished: false };
         let comm = &mut *call.comm;
         let result = match order {
             FoldOrder::Any => comm.run_by(request, buffer, kernel),
-            FoldOrder::Ranks if comm.size() <= ALL_PAIRS as usize => {
-                comm.with(in_order()).run_by(request, buffer, kernel)
-            }
+            FoldOrder::Ranks if all_pairs => comm.with(in_order()).run_by(request, buffer, kernel),
             FoldOrder::Ranks => comm.gathered(request, buffer, kernel),
         };
         call.finished = true;

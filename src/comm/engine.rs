@@ -14,7 +14,7 @@ use crate::kernel::Kernel;
 use crate::link::{Fault, Frame, Links};
 use crate::memory::{Buffer, Pieces};
 use crate::plan::{Message, Plan, Planner, Request, Rules, mix};
-use crate::schedule::{ALL_PAIRS, Algorithm, Space};
+use crate::schedule::{Algorithm, Space};
 use crate::sync::Patience;
 
 /// Links and what they are used with.
@@ -61,18 +61,22 @@ pub(super) struct Head<'a> {
     pub(super) request: Option<&'a Request>,
     /// The digest of the call that this one is a part of, in another type; or 0.
     pub(super) stands_for: u64,
+    /// No collective that the user asked for: it goes as always, whatever algorithm calls have to
+    /// be made by.
+    pub(super) usual: bool,
 }
 
 impl<'a> Head<'a> {
     /// A call that all ranks make.
     pub(super) fn of(request: &'a Request, kernel: Kernel<'a>) -> Self {
         let name = request.collective.name();
-        Self { name, kernel, request: Some(request), stands_for: 0 }
+        Self { name, kernel, request: Some(request), stands_for: 0, usual: false }
     }
 
     /// What its plan goes by. `registered`: is it on registered memory?
     pub(super) fn rules(&self, settings: &Settings, registered: bool) -> Rules {
-        let (forced, stands_for) = (settings.forced(), self.stands_for);
+        let forced = self.required(settings).or(settings.preferred);
+        let stands_for = self.stands_for;
         Rules { forced, in_order: self.in_order(settings), stands_for, registered }
     }
 
@@ -80,32 +84,37 @@ impl<'a> Head<'a> {
         settings.numbers.deterministic && self.request.is_some_and(Request::folds)
     }
 
-    /// Refuses a call that `algorithm` would make, among `size` ranks, if that is not what was
-    /// asked for.
+    /// The algorithm that has to make it.
+    fn required(&self, settings: &Settings) -> Option<Algorithm> {
+        settings.required.filter(|_| !self.usual)
+    }
+
+    /// Refuses a call that `algorithm` would make, among `size` ranks of worlds that have links
+    /// between all pairs up to `most`, if that is not what was asked for.
     #[inline]
     pub(super) fn admit(
         &self,
         settings: &Settings,
         algorithm: Algorithm,
-        size: usize,
+        world: [u32; 2],
     ) -> Result<()> {
         let folds_left = |it: &Request| algorithm.folds_left(it.collective);
         if self.in_order(settings) && !self.request.is_some_and(folds_left) {
-            return Err(self.not_in_order(size));
+            return Err(self.not_in_order(world));
         }
-        match settings.algorithm.filter(|_| self.request.is_some()) {
-            Some((asked, true)) if asked != algorithm => Err(self.cannot(asked, size)),
+        match self.required(settings) {
+            Some(asked) if asked != algorithm => Err(self.cannot(asked, world)),
             _ => Ok(()),
         }
     }
 
     /// There is no schedule that folds such a call in the order of ranks.
     #[cold]
-    fn not_in_order(&self, size: usize) -> Error {
+    fn not_in_order(&self, world: [u32; 2]) -> Error {
         let expected = format!(
-            "off, or a call that is folded in the order of ranks: all_reduce and reduce_scatter \
-             by the library's schedules among up to {ALL_PAIRS} ranks (here {size}), scan and \
-             exscan"
+            "off, or a call that is folded in the order of ranks: scan, exscan, and all_reduce \
+             and reduce_scatter by the library's schedules over links between all pairs{}",
+            unlinked(world)
         );
         let (call, argument) = (self.name, "deterministic");
         Error::Argument { call, argument, given: "on".into(), expected }
@@ -113,11 +122,26 @@ impl<'a> Head<'a> {
 
     /// The algorithm of the call's options can't make it.
     #[cold]
-    fn cannot(&self, asked: Algorithm, size: usize) -> Error {
-        let expected = format!("one that can make this call among {size} ranks, such as ring");
+    fn cannot(&self, asked: Algorithm, world: [u32; 2]) -> Error {
+        let ([size, _], more) = (world, unlinked(world));
+        let expected =
+            format!("one that can make this call among {size} ranks, such as ring{more}");
         let (call, argument) = (self.name, "algorithm");
         Error::Argument { call, argument, given: asked.to_string(), expected }
     }
+}
+
+/// What helps where `size` ranks have not all links between them.
+fn unlinked([size, most]: [u32; 2]) -> String {
+    if size > most { format!("; {}", linked_up_to(most)) } else { String::new() }
+}
+
+/// Which worlds have links between all pairs, for errors of calls that need them.
+pub(super) fn linked_up_to(most: u32) -> String {
+    format!(
+        "worlds of up to {most} ranks have links between all pairs, larger ones if \
+         RINGREDUCE_ALL_PAIRS or Builder::all_pairs says so"
+    )
 }
 
 impl Engine {
@@ -161,9 +185,10 @@ impl Engine {
         }
         let registered = request.is_some_and(|request| self.registry.knows(request, buffer));
         self.planner.go_by(head.rules(settings, registered));
+        let world = self.planner.world();
         let mut plan = plan(&mut self.planner);
         if !alone {
-            head.admit(settings, plan.algorithm, seat.peers.len())?;
+            head.admit(settings, plan.algorithm, world)?;
         }
         if settings.rehearses {
             return Ok(());

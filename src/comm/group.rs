@@ -96,10 +96,13 @@ impl Communicator {
         comm.join(0, &cards, doors)
     }
 
-    /// For the calls that are part of `name`, unless the caller tagged them otherwise.
+    /// For the calls that are part of `name`: tagged so, unless the caller tagged them otherwise,
+    /// and made the usual way.
     fn tagged(&mut self, name: &'static str) -> With<'_> {
         let tag = self.settings.tag.clone().or(Some(Tag::Static(name)));
-        self.with(CallOptions { tag, ..CallOptions::new() })
+        let mut comm = self.with(CallOptions { tag, ..CallOptions::new() });
+        comm.settings.required = None;
+        comm
     }
 
     /// What everybody wants; and where this rank listens if it wants a group.
@@ -135,7 +138,7 @@ impl Communicator {
         members.sort_by_key(|&rank| cards[rank].key);
         let sequence = self.engine.as_ref().map_or(0, |engine| engine.sequence);
         let timeout = self.settings.timeout;
-        let mut group = match &self.seat.origin {
+        let group = match &self.seat.origin {
             Origin::Processes(meeting) => {
                 let address = |&rank: &usize| (rank, cards[rank].address.as_str());
                 let members: Vec<_> = members.iter().map(address).collect();
@@ -152,8 +155,7 @@ impl Communicator {
                 Ready::new(threads.branch(job), me, peers)?.meet(timeout)?
             }
         };
-        group.settings.algorithm = self.settings.algorithm.filter(|(_, strict)| !strict);
-        group.settings.numbers = self.settings.numbers;
+        let mut group = group.going_by(self.settings.preferred, self.settings.numbers);
         // Every rank has connected, or none goes on.
         let tag = self.settings.tag.clone();
         group.with(CallOptions { tag, ..CallOptions::new() }).barrier()?;

@@ -49,7 +49,7 @@ use crate::kernel::Kernel;
 use crate::memory::Buffer;
 use crate::plan::{Blocks, Plan, Planner, Request};
 use crate::rendezvous::Meeting;
-use crate::schedule::Algorithm;
+use crate::schedule::{Algorithm, Ring};
 use engine::{Engine, Head};
 use options::Settings;
 use worker::Worker;
@@ -117,15 +117,15 @@ impl AbortHandle {
 impl Communicator {
     fn new(seat: Seat, engine: Engine, timeout: Duration) -> Self {
         let numbers = Numbers::default();
-        let settings = Settings { timeout, tag: None, algorithm: None, numbers, rehearses: false };
+        let (preferred, required, rehearses) = (None, None, false);
+        let settings = Settings { timeout, tag: None, preferred, required, numbers, rehearses };
         let abort = Arc::clone(&engine.abort);
         Self { seat: Arc::new(seat), engine: Some(engine), worker: None, settings, abort }
     }
 
     /// As the environment says.
-    fn going_by(mut self, algorithm: Option<Algorithm>, numbers: Numbers) -> Self {
-        self.settings.numbers = numbers;
-        self.settings.algorithm = algorithm.map(|algorithm| (algorithm, false));
+    fn going_by(mut self, preferred: Option<Algorithm>, numbers: Numbers) -> Self {
+        (self.settings.preferred, self.settings.numbers) = (preferred, numbers);
         self
     }
 
@@ -239,6 +239,11 @@ impl Communicator {
         }
         let engine = self.engine.as_mut().ok_or_else(|| worker::lost(name))?;
         Ok((engine, &self.seat, &self.settings))
+    }
+
+    /// The order of the ranks, and which links they have.
+    fn ring(&mut self, name: &'static str) -> Result<&Ring> {
+        Ok(self.at_home(name)?.0.planner.ring())
     }
 }
 

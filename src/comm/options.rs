@@ -29,7 +29,9 @@ impl CallOptions {
         Self::default()
     }
 
-    /// How the call is made; a call that this algorithm can't make fails.
+    /// How the call is made; a collective that this algorithm can't make fails. Messages between
+    /// two ranks, [`Communicator::run_schedule`] and what is no collective, such as
+    /// [`Communicator::split`], have no algorithm and go as always.
     #[must_use]
     pub fn algorithm(self, algorithm: Algorithm) -> Self {
         Self { algorithm: Some(algorithm), ..self }
@@ -95,18 +97,13 @@ impl Deref for Tag {
 pub(super) struct Settings {
     pub(super) timeout: Duration,
     pub(super) tag: Option<Tag>,
-    /// The algorithm asked for, and whether a call that it can't make fails.
-    pub(super) algorithm: Option<(Algorithm, bool)>,
+    /// The algorithm to take wherever it can make a call.
+    pub(super) preferred: Option<Algorithm>,
+    /// The one that has to make it.
+    pub(super) required: Option<Algorithm>,
     pub(super) numbers: Numbers,
     /// Calls check their arguments, and that is all.
     pub(super) rehearses: bool,
-}
-
-impl Settings {
-    /// The algorithm asked for.
-    pub(super) fn forced(&self) -> Option<Algorithm> {
-        self.algorithm.map(|(algorithm, _)| algorithm)
-    }
 }
 
 /// A communicator whose calls go by other options as long as this lives.
@@ -136,9 +133,7 @@ impl Communicator {
         if options.tag.is_some() {
             self.settings.tag = options.tag;
         }
-        if let Some(algorithm) = options.algorithm {
-            self.settings.algorithm = Some((algorithm, true));
-        }
+        self.settings.required = options.algorithm.or(self.settings.required);
         let numbers = &mut self.settings.numbers;
         numbers.deterministic = options.deterministic.unwrap_or(numbers.deterministic);
         numbers.wide = options.wide.unwrap_or(numbers.wide);

@@ -14,6 +14,8 @@ use crate::schedule::{Collective, Schedule, Step};
 use crate::sim::{Proven, Violation, prove};
 
 const CALL: &str = "run_schedule";
+const UNLINKED: &str =
+    "sent to a rank without a link (RINGREDUCE_ALL_PAIRS or Builder::all_pairs gives more)";
 
 impl Communicator {
     /// Has the simulator prove that the schedules which `schedule` makes for each rank do
@@ -36,7 +38,7 @@ impl Communicator {
         for (rank, own) in (0..).zip(proven.schedules()) {
             let far = |step: &Step| step.op.sends() && !planner.are_linked(rank, step.to);
             if let Some(step) = own.steps.iter().position(far) {
-                let (step, what) = (Some(step as u32), "sent to a rank without a link");
+                let (step, what) = (Some(step as u32), UNLINKED);
                 return Err(Violation::Malformed { rank, step, what });
             }
         }
@@ -77,7 +79,7 @@ impl Communicator {
         let request = Request { collective, count, dtype: T::DTYPE, op: Some(op.into()) };
         let buffer = Buffer::apart(cast_slice(input), cast_slice_mut(output));
         let kernel = self.kernel(&request)?;
-        let head = Head::of(&request, kernel);
+        let head = Head { usual: true, ..Head::of(&request, kernel) };
         self.at_home(CALL)?.0.planner.adopt(own, proven.digest());
         self.walk(&head, &buffer, |planner| planner.own(&request, proven.digest()))
     }

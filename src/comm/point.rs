@@ -4,7 +4,7 @@
 use bytemuck::{cast_slice, cast_slice_mut};
 
 use super::Communicator;
-use super::engine::Head;
+use super::engine::{Head, linked_up_to};
 use super::verbs::refuse;
 use crate::element::{DataType, Element, ReduceOp};
 use crate::error::Result;
@@ -19,7 +19,8 @@ impl Communicator {
     ///
     /// # Errors
     /// If the peer is lost, calls something else or does not come before the timeout; if `to` is
-    /// no other rank, or in worlds of more than 16 ranks one that there is no link to.
+    /// no other rank, or in worlds without links between all pairs
+    /// ([`Builder::all_pairs`](crate::Builder::all_pairs)) one that there is no link to.
     pub fn send<T: Element>(&mut self, buf: &[T], to: usize) -> Result<()> {
         let to = self.peer("send", "to", to)?;
         let message = message::<T>(true, to, size_of_val(buf));
@@ -75,7 +76,7 @@ impl Communicator {
         let Some(kernel) = Kernel::select(DataType::U8, ReduceOp::Max, self.size()) else {
             return refuse(name, "size", self.size(), "a world that there are kernels for");
         };
-        let head = Head { name, kernel, request: None, stands_for: 0 };
+        let head = Head { name, kernel, request: None, stands_for: 0, usual: true };
         self.walk(&head, buffer, |planner| planner.messages(messages))
     }
 
@@ -91,12 +92,14 @@ impl Communicator {
             let expected = format!("a rank below the size, {size}, and not this one, {rank}");
             return refuse(call, argument, peer, expected);
         }
-        self.come_home();
-        if self.engine.as_ref().is_none_or(|engine| engine.planner.is_linked(peer as u32)) {
+        let planner = &self.at_home(call)?.0.planner;
+        if planner.is_linked(peer as u32) {
             return Ok(peer as u32);
         }
-        let expected = "a neighbour on the ring or a rank at a distance of a power of two: \
-                        worlds of more than 16 ranks have no links between all pairs";
+        let expected = format!(
+            "a neighbour on the ring or a rank at a distance of a power of two: {}",
+            linked_up_to(planner.ring().most_pairs())
+        );
         refuse(call, argument, peer, expected)
     }
 }

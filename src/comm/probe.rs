@@ -106,7 +106,7 @@ impl Tool<'_> {
     fn measure(&mut self) -> Result<Figures, Halt> {
         let ring = self.engine.planner.ring();
         let (size, crossings) = (ring.size(), ring.crossings());
-        let all_pairs = Algorithm::AllPairs.reaches(size);
+        let all_pairs = Algorithm::AllPairs.reaches(ring);
         let host = ring.grid().and_then(|_| {
             let own = ring.hosts().find(|host| host.contains(&(self.seat.rank as u32)));
             own.map(<[u32]>::to_vec)

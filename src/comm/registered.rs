@@ -156,7 +156,8 @@ impl Communicator {
         all[WORDS * me..WORDS * (me + 1)].copy_from_slice(&words);
         let (collective, dtype) = (Collective::AllGather, DataType::U64);
         let request = Request { collective, count: WORDS, dtype, op: None };
-        let head = Head { name: mine.call, ..Head::of(&request, self.kernel(&request)?) };
+        let head =
+            Head { name: mine.call, usual: true, ..Head::of(&request, self.kernel(&request)?) };
         let (whole, own) = self.parts::<u64>(WORDS);
         let buffer = Buffer::within(bytemuck::cast_slice_mut(&mut all), own, whole);
         // Told from everybody's all-gather by its salt.
@@ -233,7 +234,7 @@ impl Communicator {
     pub(super) fn meet_in(&mut self, name: &'static str) -> Result<()> {
         let (collective, dtype) = (Collective::Barrier, DataType::U8);
         let request = Request { collective, count: 1, dtype, op: None };
-        let head = Head { name, ..Head::of(&request, self.kernel(&request)?) };
+        let head = Head { name, usual: true, ..Head::of(&request, self.kernel(&request)?) };
         self.walk(&head, &Buffer::in_place(&mut [0]), |planner| planner.plan(&request))
     }
 

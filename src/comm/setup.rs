@@ -35,6 +35,7 @@ pub struct Builder {
     timeout: Option<Duration>,
     transport: Option<Transport>,
     interface: Option<String>,
+    all_pairs: Option<usize>,
     deterministic: Option<bool>,
     wide: Option<bool>,
     wire: Option<DataType>,
@@ -77,9 +78,23 @@ impl Builder {
         Self { interface: Some(interface.into()), ..self }
     }
 
+    /// The largest world in which every rank has a link to every other one; 32 if nobody says. All
+    /// ranks say the same, and what [`Communicator::split`] and [`Communicator::duplicate`] make
+    /// goes by it too.
+    ///
+    /// In larger worlds ranks have links to their neighbours on the ring and to those at a distance
+    /// of a power of two: messages reach no others, the uneven forms but `all_gather_v` and
+    /// `reduce_scatter_v` can't be made, nor can deterministic reductions. A link takes memory and,
+    /// between processes, two descriptors at either rank, and time at the start.
+    #[must_use]
+    pub fn all_pairs(self, ranks: usize) -> Self {
+        Self { all_pairs: Some(ranks), ..self }
+    }
+
     /// Whether the bits of reductions depend on nothing but what the ranks contribute, in the order
     /// of ranks: not on algorithm, transport, length, registration or on where ranks are. Such
-    /// calls are made among up to 16 ranks; 16- and 8-bit floats travel as with [`Self::wide`].
+    /// calls need links between all pairs of ranks ([`Self::all_pairs`]); 16- and 8-bit floats
+    /// travel as with [`Self::wide`].
     #[must_use]
     pub fn deterministic(self, deterministic: bool) -> Self {
         Self { deterministic: Some(deterministic), ..self }
@@ -109,7 +124,45 @@ impl Builder {
         Communicator::meet(&self.config()?)
     }
 
-    fn config(self) -> Result<Config> {
+    /// `n` ranks that are threads of this process, with these settings: as
+    /// [`Communicator::local`]. They need no rank, size, store, transport or interface, and must
+    /// not be told any.
+    ///
+    /// # Errors
+    /// As [`Communicator::local`].
+    pub fn local(self, n: usize) -> Result<Vec<Communicator>> {
+        let (call, most) = ("local", u32::MAX as usize);
+        let refuse =
+            |argument, given, expected| Err(Error::Argument { call, argument, given, expected });
+        if n == 0 || n > most {
+            return refuse("n", n.to_string(), format!("1 to {most}"));
+        }
+        let told = [
+            ("rank", self.rank.is_some()),
+            ("size", self.size.is_some()),
+            ("store", self.store.is_some()),
+            ("transport", self.transport.is_some()),
+            ("interface", self.interface.is_some()),
+        ];
+        if let Some((argument, _)) = told.into_iter().find(|(_, told)| *told) {
+            let expected = "not set: the ranks are threads of this process".into();
+            return refuse(argument, "set".into(), expected);
+        }
+        let config = self.over(Config::settings()?);
+        config.validate()?;
+        let Config { timeout, algorithm, numbers, all_pairs, .. } = config;
+        let host = crate::rendezvous::host_name();
+        let pid = std::process::id();
+        let peers: Arc<[Peer]> =
+            (0..n).map(|rank| Peer { rank, host: host.clone(), pid }).collect();
+        let group = Group::new(n, all_pairs as u32);
+        let ready = |rank| Ready::new(Arc::clone(&group), rank, Arc::clone(&peers));
+        let ready: Vec<_> = (0..n).map(ready).collect::<Result<_>>()?;
+        let meet = |rank: Ready| Ok(rank.meet(timeout)?.going_by(algorithm, numbers));
+        ready.into_iter().map(meet).collect()
+    }
+
+    fn config(mut self) -> Result<Config> {
         let mut config = match (self.rank, self.size) {
             (None, None) => Config::from_env()?,
             (Some(rank), Some(size)) => Config { rank, size, ..Config::settings()? },
@@ -125,21 +178,27 @@ impl Builder {
                 });
             }
         };
-        if let Some(store) = self.store {
+        if let Some(store) = self.store.take() {
             let wrong =
                 |expected| Error::Config { name: "store".into(), given: store.clone(), expected };
             config.store = Some(store.parse().map_err(wrong)?);
         }
+        Ok(self.over(config))
+    }
+
+    /// `config`, but for what is set here.
+    fn over(self, mut config: Config) -> Config {
         config.timeout = self.timeout.unwrap_or(config.timeout);
         config.transport = self.transport.unwrap_or(config.transport);
         config.interface = self.interface.or(config.interface);
+        config.all_pairs = self.all_pairs.unwrap_or(config.all_pairs);
         let numbers = &mut config.numbers;
         numbers.deterministic = self.deterministic.unwrap_or(numbers.deterministic);
         numbers.wide = self.wide.unwrap_or(numbers.wide);
         if let Some(wire) = self.wire {
             numbers.wire = (wire != DataType::F32).then_some(wire);
         }
-        Ok(config)
+        config
     }
 }
 
@@ -181,21 +240,7 @@ impl Communicator {
     /// # Errors
     /// If `n` is 0, the links' memory can't be had or a `RINGREDUCE_*` setting is malformed.
     pub fn local(n: usize) -> Result<Vec<Self>> {
-        if n == 0 || n > u32::MAX as usize {
-            let expected = "1 to 4294967295".into();
-            let (call, argument) = ("local", "n");
-            return Err(Error::Argument { call, argument, given: n.to_string(), expected });
-        }
-        let Config { timeout, algorithm, numbers, .. } = Config::settings()?;
-        let host = crate::rendezvous::host_name();
-        let pid = std::process::id();
-        let peers: Arc<[Peer]> =
-            (0..n).map(|rank| Peer { rank, host: host.clone(), pid }).collect();
-        let group = Group::new(n);
-        let ready = |rank| Ready::new(Arc::clone(&group), rank, Arc::clone(&peers));
-        let ready: Vec<_> = (0..n).map(ready).collect::<Result<_>>()?;
-        let meet = |rank: Ready| Ok(rank.meet(timeout)?.going_by(algorithm, numbers));
-        ready.into_iter().map(meet).collect()
+        Self::builder().local(n)
     }
 
     fn meet(config: &Config) -> Result<Self> {
@@ -204,11 +249,12 @@ impl Communicator {
 
     /// The communicator of those who met, once its links are open.
     pub(super) fn open(mut meeting: Meeting) -> Result<Self> {
-        let &Config { timeout, algorithm, numbers, .. } = meeting.config();
+        let &Config { timeout, algorithm, numbers, all_pairs, .. } = meeting.config();
         let deadline = Instant::now() + timeout;
         let ring = Ring::through(&meeting.ring_order()).ok_or_else(|| {
             Error::io("ordering the ring", std::io::Error::other("the hosts' ranks overlap"))
         })?;
+        let ring = ring.with_all_pairs(all_pairs as u32);
         let slots = Slots::of(meeting.needs_tcp(), meeting.size());
         let least = least_chunk(meeting.needs_tcp(), meeting.crowding());
         let rank = meeting.rank;

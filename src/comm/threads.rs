@@ -27,6 +27,8 @@ pub(super) struct Group {
     pub(super) job: u64,
     /// How many ranks share this host's CPUs, in this group or not.
     residents: usize,
+    /// The largest of them that has links between all pairs.
+    all_pairs: u32,
     groups: Groups,
     left: Mutex<Left>,
     came: Condvar,
@@ -45,13 +47,13 @@ struct Left {
 
 impl Group {
     /// That of a new world.
-    pub(super) fn new(residents: usize) -> Arc<Self> {
-        Arc::new(Self::of(0, residents, Groups::default()))
+    pub(super) fn new(residents: usize, all_pairs: u32) -> Arc<Self> {
+        Arc::new(Self::of(0, residents, all_pairs, Groups::default()))
     }
 
-    fn of(job: u64, residents: usize, groups: Groups) -> Self {
+    fn of(job: u64, residents: usize, all_pairs: u32, groups: Groups) -> Self {
         let (left, came, board) = (Mutex::default(), Condvar::new(), Board::default());
-        Self { job, residents, groups, left, came, board }
+        Self { job, residents, all_pairs, groups, left, came, board }
     }
 
     /// One of some of these ranks: the same for all that name this number.
@@ -60,7 +62,8 @@ impl Group {
         if let Some(group) = groups.get(&job).and_then(Weak::upgrade) {
             return group;
         }
-        let group = Arc::new(Self::of(job, self.residents, Arc::clone(&self.groups)));
+        let group = Self::of(job, self.residents, self.all_pairs, Arc::clone(&self.groups));
+        let group = Arc::new(group);
         groups.retain(|_, group| group.strong_count() > 0);
         groups.insert(job, Arc::downgrade(&group));
         group
@@ -106,7 +109,7 @@ pub(super) struct Ready {
 impl Ready {
     /// Makes the links that `rank` of `peers` sends on.
     pub(super) fn new(group: Arc<Group>, rank: usize, peers: Arc<[Peer]>) -> Result<Self> {
-        let ring = Ring::natural(peers.len() as u32);
+        let ring = Ring::natural(peers.len() as u32).with_all_pairs(group.all_pairs);
         let least = least_chunk(false, group.residents.div_ceil(cpus()));
         let planner = Planner::new(ring, rank as u32, Slots::of(false, peers.len()), least);
         let mut links = Links::new(peers.len());

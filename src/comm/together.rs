@@ -145,6 +145,27 @@ impl<'env> Group<'_, 'env> {
         Ok(())
     }
 
+    /// See [`Communicator::send_recv`]. What goes to this rank itself it has to receive in the same
+    /// group, be it here or elsewhere.
+    ///
+    /// # Errors
+    /// If there is no such rank or no link to it, or from it.
+    pub fn send_recv<T: Element>(
+        &mut self,
+        send: &'env [T],
+        to: usize,
+        recv: &'env mut [T],
+        from: usize,
+    ) -> Result<()> {
+        const NAME: &str = "send_recv";
+        let (to, from) = (self.peer(NAME, "to", to)?, self.peer(NAME, "from", from)?);
+        let (given, got) =
+            (self.pieces.read(cast_slice(send)), self.pieces.write(cast_slice_mut(recv)));
+        self.pass::<T>(true, to, given);
+        self.pass::<T>(false, from, got);
+        Ok(())
+    }
+
     fn peer(&mut self, call: &'static str, argument: &'static str, peer: usize) -> Result<u32> {
         if peer == self.comm.rank() {
             return Ok(peer as u32);
@@ -190,7 +211,7 @@ impl<'env> Group<'_, 'env> {
     /// See [`Communicator::barrier`].
     ///
     /// # Errors
-    /// None.
+    /// If the options in force rule it out.
     pub fn barrier(&mut self) -> Result<()> {
         self.add(Communicator::barrier)
     }

@@ -4,12 +4,13 @@
 use bytemuck::{cast_slice, cast_slice_mut};
 
 use super::Communicator;
+use super::engine::linked_up_to;
 use super::verbs::{count, refuse};
 use crate::element::{DataType, Element, Reduction};
 use crate::error::Result;
 use crate::memory::Buffer;
 use crate::plan::{Blocks, Request};
-use crate::schedule::{ALL_PAIRS, Collective};
+use crate::schedule::{Collective, Ring};
 
 impl Communicator {
     /// Every rank's `send`, in rank order, to everybody's `recv`. All ranks pass the same `counts`:
@@ -73,8 +74,8 @@ impl Communicator {
     /// at and may be empty. All ranks pass the same `counts`: the length of each rank's `send`.
     ///
     /// # Errors
-    /// As [`Self::all_gather_v`]; if there is no such root; and in worlds of more than 16 ranks,
-    /// which have no links between all pairs.
+    /// As [`Self::all_gather_v`]; if there is no such root; and in worlds without links
+    /// between all pairs: see [`Builder::all_pairs`](crate::Builder::all_pairs).
     pub fn gather_v<T: Element>(
         &mut self,
         send: &[T],
@@ -84,7 +85,7 @@ impl Communicator {
     ) -> Result<()> {
         let collective = self.rooted(|root| Collective::Gather { root }, root)?;
         let call = Call { call: collective, name: "gather_v" };
-        call.all_pairs(self.size())?;
+        call.all_pairs(self.ring(call.name)?)?;
         let mine = call.own(counts, self.size(), self.rank(), "send", send.len())?;
         if self.rank() == root {
             call.whole("counts", counts, "recv", recv.len())?;
@@ -108,7 +109,7 @@ impl Communicator {
     ) -> Result<()> {
         let collective = self.rooted(|root| Collective::Scatter { root }, root)?;
         let call = Call { call: collective, name: "scatter_v" };
-        call.all_pairs(self.size())?;
+        call.all_pairs(self.ring(call.name)?)?;
         let mine = call.own(counts, self.size(), self.rank(), "recv", recv.len())?;
         if self.rank() == root {
             call.whole("counts", counts, "send", send.len())?;
@@ -131,7 +132,7 @@ impl Communicator {
         recv_counts: &[usize],
     ) -> Result<()> {
         let call = Call { call: Collective::AllToAll, name: "all_to_all_v" };
-        call.all_pairs(self.size())?;
+        call.all_pairs(self.ring(call.name)?)?;
         call.one_each("send_counts", send_counts, self.size())?;
         call.one_each("recv_counts", recv_counts, self.size())?;
         call.whole("send_counts", send_counts, "send", send.len())?;
@@ -158,13 +159,13 @@ impl Call {
         Request { collective: self.call, count: 0, dtype, op }
     }
 
-    fn all_pairs(&self, size: usize) -> Result<()> {
-        if size <= ALL_PAIRS as usize {
+    fn all_pairs(&self, ring: &Ring) -> Result<()> {
+        if ring.all_pairs() {
             return Ok(());
         }
         let expected =
-            format!("at most {ALL_PAIRS}: larger worlds have no links between all pairs");
-        refuse(self.name, "size", size, expected)
+            format!("at most {}: {}", ring.most_pairs(), linked_up_to(ring.most_pairs()));
+        refuse(self.name, "size", ring.size(), expected)
     }
 
     fn one_each(&self, argument: &'static str, counts: &[usize], size: usize) -> Result<()> {

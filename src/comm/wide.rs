@@ -89,7 +89,8 @@ impl Communicator {
             _ if dtype.is_narrow_float() && (wide || deterministic) => {
                 // On registered memory they are wide anyway.
                 let (engine, _, settings) = self.at_home(name)?;
-                let otherwise = settings.forced().is_some_and(|it| it != Algorithm::Direct);
+                let asked = settings.required.or(settings.preferred);
+                let otherwise = asked.is_some_and(|it| it != Algorithm::Direct);
                 let links = otherwise || !engine.registry.knows(request, buffer);
                 (links && matches!(op, Sum | Avg | Prod)).then_some(DataType::F32)
             }

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use crate::element::DataType;
 use crate::error::{Error, Result};
-use crate::schedule::Algorithm;
+use crate::schedule::{ALL_PAIRS, Algorithm};
 
 /// How long any wait lasts when nobody said otherwise.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
@@ -139,6 +139,8 @@ pub struct Config {
     pub tcp_congestion: Option<String>,
     /// The algorithm to take wherever it can make a call.
     pub algorithm: Option<Algorithm>,
+    /// The largest world with links between all pairs of ranks.
+    pub all_pairs: usize,
     /// What the numbers of reductions go by.
     pub numbers: Numbers,
     /// The folder that measured speeds are kept in.
@@ -161,6 +163,7 @@ impl Default for Config {
             transport: Transport::Auto,
             interface: None,
             algorithm: None,
+            all_pairs: ALL_PAIRS as usize,
             numbers: Numbers::default(),
             cache: None,
             tcp_sockets: 1,
@@ -218,6 +221,7 @@ impl Config {
         let around = Surroundings::of_this_process();
         let mut config = Self { source: "the program".into(), ..Self::default() };
         config.store = own::settings(Vars(&around.vars), &mut config)?;
+        config.validate()?;
         Ok(config)
     }
 
@@ -298,6 +302,10 @@ impl Config {
         if self.tcp_sockets == 0 || self.tcp_sockets > MAX_TCP_SOCKETS {
             let expected = format!("it must be 1 to {MAX_TCP_SOCKETS}");
             return refuse(own::TCP_SOCKETS, &self.tcp_sockets, expected);
+        }
+        if !(2..=MAX_SIZE).contains(&self.all_pairs) {
+            let expected = format!("it must be 2 to {MAX_SIZE}");
+            return refuse(own::ALL_PAIRS, &self.all_pairs, expected);
         }
         if self.store.is_none() && size > 1 {
             let expected = format!(

@@ -21,6 +21,7 @@ pub(super) const LAUNCHER: &str = "RINGREDUCE_LAUNCHER";
 pub(super) const TCP_SOCKETS: &str = "RINGREDUCE_TCP_SOCKETS";
 pub(super) const TCP_CONGESTION: &str = "RINGREDUCE_TCP_CONGESTION";
 
+pub(super) const ALL_PAIRS: &str = "RINGREDUCE_ALL_PAIRS";
 pub(super) const ALGO: &str = "RINGREDUCE_ALGO";
 pub(super) const CACHE: &str = "RINGREDUCE_CACHE";
 
@@ -28,7 +29,7 @@ pub(super) const DETERMINISTIC: &str = "RINGREDUCE_DETERMINISTIC";
 pub(super) const WIDE: &str = "RINGREDUCE_WIDE";
 pub(super) const WIRE: &str = "RINGREDUCE_WIRE";
 
-const KNOWN: [&str; 16] = [
+const KNOWN: [&str; 17] = [
     RANK,
     SIZE,
     LOCAL_RANK,
@@ -40,6 +41,7 @@ const KNOWN: [&str; 16] = [
     LAUNCHER,
     TCP_SOCKETS,
     TCP_CONGESTION,
+    ALL_PAIRS,
     ALGO,
     CACHE,
     DETERMINISTIC,
@@ -83,6 +85,9 @@ pub(super) fn settings(vars: Vars<'_>, config: &mut Config) -> Result<Option<Sto
     }
     if let Some(sockets) = vars.number(TCP_SOCKETS)? {
         config.tcp_sockets = sockets;
+    }
+    if let Some(most) = vars.number(ALL_PAIRS)? {
+        config.all_pairs = most;
     }
     if let Some(text) = vars.text(ALGO)?.filter(|&text| text != "auto") {
         let known = |e: UnknownName| malformed(ALGO, text, format!("{e}, or auto"));

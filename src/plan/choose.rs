@@ -3,7 +3,7 @@
 //! call, the world and the speeds alone, so that all ranks choose the same.
 
 use super::{Planner, Request, Rules, Speeds};
-use crate::schedule::{ALL_PAIRS, Algorithm, Collective};
+use crate::schedule::{Algorithm, Collective, Ring};
 
 /// An algorithm that could make a call, and what it should cost.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -15,34 +15,34 @@ pub struct Candidate {
 }
 
 impl Algorithm {
-    /// Are there links for all its messages among so many ranks? Larger worlds have them on the
-    /// ring and between ranks whose numbers differ by a power of two, as trees and dissemination
+    /// Are there links for all its messages? Worlds without links between all pairs have them on
+    /// the ring and between ranks whose numbers differ by a power of two, as trees and dissemination
     /// want them, and hosts with as many ranks each have those of their own rings.
     #[must_use]
-    pub fn reaches(self, size: u32) -> bool {
+    pub fn reaches(self, ring: &Ring) -> bool {
         let doubling = matches!(self, Self::RecursiveDoubling | Self::HalvingDoubling);
         let direct = matches!(self, Self::AllPairs | Self::TwoShot);
-        !(direct || doubling) || size <= ALL_PAIRS || (doubling && size.is_power_of_two())
+        let powers = doubling && ring.size().is_power_of_two();
+        !(direct || doubling) || ring.all_pairs() || powers
     }
 }
 
 impl Planner {
     /// The algorithms that can make a call, in the order of [`Algorithm::ALL`].
     pub fn candidates(&self, request: &Request) -> impl Iterator<Item = Candidate> {
-        let size = self.ring.size();
         let collective = request.collective;
         let can = move |algorithm: &Algorithm| {
             let slots = self.slots.ring.shared(algorithm.window());
             let slots = slots.and(self.slots.other.shared(algorithm.window()));
             let ordered = !self.rules.in_order || algorithm.folds_left(collective);
             let direct = *algorithm != Algorithm::Direct || self.may_go_directly(request);
-            let can = algorithm.reaches(size) && slots.is_some() && direct;
+            let can = algorithm.reaches(&self.ring) && slots.is_some() && direct;
             ordered && can && algorithm.makes(collective, &self.ring)
         };
         let price = move |algorithm| {
             let slots = self.shape(algorithm, collective);
             let priced = |speeds: Speeds| speeds.seconds(algorithm, request, &self.ring, slots);
-            let factor = self.tuning.factor(algorithm, request.longest(size));
+            let factor = self.tuning.factor(algorithm, request.longest(self.ring.size()));
             let seconds = self.speeds.and_then(priced).map(|seconds| seconds * factor);
             Candidate { algorithm, seconds }
         };
@@ -170,7 +170,10 @@ mod tests {
     #[test]
     fn every_step_of_a_choice_has_its_link() {
         let grids = [[2, 2], [2, 9], [9, 2], [5, 4], [8, 8]].map(|[hosts, each]| over(hosts, each));
-        for ring in [3, 16, 17, 24, 32, 64].map(Ring::natural).into_iter().chain(grids) {
+        let worlds = [3, 16, 17, 24, 32, 64].map(Ring::natural).into_iter().chain(grids);
+        for ring in
+            worlds.flat_map(|ring| [2, 16, 32].map(|most| ring.clone().with_all_pairs(most)))
+        {
             let size = ring.size();
             for me in [0, 1, size / 2, size - 1] {
                 let mut planner = Planner::new(ring.clone(), me, SLOTS, 256);

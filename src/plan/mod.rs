@@ -17,7 +17,7 @@ mod uneven;
 use core::ops::Range;
 
 use crate::partition::{Partition, SlotShape};
-use crate::schedule::{ALL_PAIRS, Algorithm, Collective, Ring, Schedule};
+use crate::schedule::{Algorithm, Collective, Ring, Schedule};
 pub use choose::Candidate;
 pub use explain::{Choice, Explanation};
 pub use price::{Source, Speeds};
@@ -102,7 +102,7 @@ pub struct Planner {
     tables: [Vec<Range<usize>>; 2],
     marks: [Vec<u64>; 2],
     transfer: Schedule,
-    /// A digest of what all calls go by: the order of the ring and the least chunk.
+    /// A digest of what all calls go by: the ring, with its hosts and links, and the least chunk.
     way: u64,
 }
 
@@ -133,9 +133,7 @@ impl Planner {
             tables: [Vec::new(), Vec::new()],
             marks: [Vec::new(), Vec::new()],
             transfer: Schedule::new(1, 1),
-            way: (0..ring.size()).fold(mix(least_chunk as u64), |digest, at| {
-                mix(digest ^ u64::from(ring.after(0, i64::from(at))))
-            }),
+            way: request::way(&ring, least_chunk),
             ring,
         }
     }
@@ -171,14 +169,19 @@ impl Planner {
         &self.ring
     }
 
+    /// How many ranks there are, and the most that have links between all pairs.
+    pub(crate) fn world(&self) -> [u32; 2] {
+        [self.ring.size(), self.ring.most_pairs()]
+    }
+
     /// From now on plans go by these rules.
     pub fn go_by(&mut self, rules: Rules) {
         self.rules = rules;
     }
 
-    /// The ranks that this one has links to and from, ascending: all, or in large worlds the
-    /// neighbours on the ring, those whose number differs by a power of two and, where all hosts
-    /// have as many ranks, the neighbours on the ring of the own host and on that between hosts.
+    /// The ranks that this one has links to and from, ascending: all, or without links between all
+    /// pairs the neighbours on the ring, those whose number differs by a power of two and, where
+    /// all hosts have as many ranks, the neighbours on the own host's ring and that between hosts.
     #[must_use]
     pub fn peers(&self) -> Vec<u32> {
         (0..self.ring.size()).filter(|&peer| self.is_linked(peer)).collect()
@@ -196,7 +199,7 @@ impl Planner {
         let (size, ring) = (self.ring.size(), &self.ring);
         let apart = (size + other - one) % size;
         one != other
-            && (size <= ALL_PAIRS
+            && (ring.all_pairs()
                 || apart.is_power_of_two()
                 || (size - apart).is_power_of_two()
                 || ring.after(other, 1) == one
@@ -375,11 +378,11 @@ mod tests {
     }
 
     #[test]
-    fn small_worlds_link_all_pairs_and_large_ones_powers_of_two() {
+    fn worlds_link_all_pairs_or_powers_of_two() {
         let shape = SlotShape { bytes: 64, capacity: 4 };
         let peers = |size, me| {
             let slots = Slots { ring: shape, other: shape };
-            Planner::new(Ring::natural(size), me, slots, 64).peers()
+            Planner::new(Ring::natural(size).with_all_pairs(16), me, slots, 64).peers()
         };
         assert_eq!(peers(1, 0), []);
         assert_eq!(peers(3, 1), [0, 2]);

@@ -2,7 +2,7 @@
 //! schedule.
 
 use crate::element::{DataType, Kind, Reduction};
-use crate::schedule::Collective;
+use crate::schedule::{Collective, Ring};
 
 /// A call, as its arguments describe it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,6 +93,16 @@ pub struct Message {
     pub dtype: DataType,
 }
 
+/// A digest of what all calls of a world go by: two ranks that differ in any of it would walk
+/// different schedules.
+pub(super) fn way(ring: &Ring, least_chunk: usize) -> u64 {
+    let start = mix(least_chunk as u64) ^ u64::from(ring.all_pairs());
+    ring.hosts().fold(mix(start), |digest, host| {
+        let ranks = [host.len() as u32].into_iter().chain(host.iter().copied());
+        ranks.fold(digest, |digest, rank| mix(digest ^ u64::from(rank)))
+    })
+}
+
 /// A digest of bytes: the same on every machine.
 #[must_use]
 pub(crate) fn digest(bytes: &[u8]) -> u64 {
@@ -106,4 +116,32 @@ pub(crate) const fn mix(x: u64) -> u64 {
     let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     x ^ (x >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::way;
+    use crate::schedule::Ring;
+
+    #[test]
+    fn worlds_are_told_apart() {
+        let over = |hosts: &[&[u32]]| {
+            let hosts: Vec<_> = hosts.iter().map(|host| host.to_vec()).collect();
+            Ring::through(&hosts).unwrap()
+        };
+        let one = over(&[&[0, 1, 2, 3]]);
+        let worlds = [
+            way(&one, 256),
+            way(&one, 512),
+            way(&one.clone().with_all_pairs(2), 256),
+            way(&over(&[&[0, 2, 1, 3]]), 256),
+            way(&over(&[&[0, 1], &[2, 3]]), 256),
+            way(&over(&[&[0, 1, 2], &[3]]), 256),
+            way(&over(&[&[2, 3], &[0, 1]]), 256),
+        ];
+        assert!((1..worlds.len()).all(|at| !worlds[..at].contains(&worlds[at])), "{worlds:x?}");
+        // What makes no difference is none.
+        assert_eq!(way(&one.with_all_pairs(4), 256), worlds[0]);
+        assert_eq!(way(&Ring::natural(4), 256), worlds[0]);
+    }
 }

@@ -55,6 +55,7 @@ impl Record {
                 setting("job", config.job.clone().unwrap_or_default()),
                 setting("RINGREDUCE_TRANSPORT", transport.into()),
                 setting("RINGREDUCE_TCP_SOCKETS", config.tcp_sockets.to_string()),
+                setting("RINGREDUCE_ALL_PAIRS", config.all_pairs.to_string()),
             ],
         }
     }

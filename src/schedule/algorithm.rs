@@ -138,7 +138,7 @@ impl Algorithm {
     }
 
     /// The schedule of rank `me`; `None` if the algorithm does not do this collective among so
-    /// many ranks. Only a ring asks for more of `order` than its size.
+    /// many ranks.
     #[must_use]
     pub fn schedule(self, collective: Collective, order: &Ring, me: u32) -> Option<Schedule> {
         let size = order.size();
@@ -165,7 +165,7 @@ impl Algorithm {
     #[must_use]
     pub fn makes(self, collective: Collective, order: &Ring) -> bool {
         let hosts = self != Self::Hierarchical || order.grid().is_some();
-        hosts && self.volume(collective, order.size()).is_some()
+        hosts && self.volume(collective, order).is_some()
     }
 
     /// The schedules of all ranks.
@@ -176,9 +176,10 @@ impl Algorithm {
 
     /// What these schedules send.
     #[must_use]
-    pub fn volume(self, collective: Collective, size: u32) -> Option<Volume> {
+    pub fn volume(self, collective: Collective, order: &Ring) -> Option<Volume> {
+        let size = order.size();
         match (self, collective) {
-            (Self::Ring, _) => Some(collective.volume(size)),
+            (Self::Ring, _) => Some(collective.volume(order)),
             (Self::AllPairs, _) => all_pairs::volume(collective, size),
             (Self::TwoShot, Collective::AllReduce) => Some(all_pairs::two_shot_volume(size)),
             (Self::RecursiveDoubling, Collective::AllReduce | Collective::Barrier) => {
@@ -189,7 +190,7 @@ impl Algorithm {
             (Self::Binomial, _) => tree::volume(Trees::Binomial, collective, size),
             (Self::DoubleTree, _) => tree::volume(Trees::Double, collective, size),
             (Self::Bruck, _) => bruck::volume(collective, size),
-            (Self::Hierarchical, _) => hierarchical::volume(collective, size),
+            (Self::Hierarchical, _) => hierarchical::volume(collective, order),
             (Self::Dissemination, _) => dissemination::volume(collective, size),
             (Self::Direct, _) => all_pairs::volume(collective, size),
             _ => None,
@@ -203,7 +204,7 @@ impl Algorithm {
     pub fn cost(self, collective: Collective, size: u32, bytes: f64, speed: &Speed) -> Option<f64> {
         if size == 1 {
             // Everything is where it has to be.
-            return self.volume(collective, size).map(|_| 0.0);
+            return self.volume(collective, &Ring::natural(1)).map(|_| 0.0);
         }
         match (self, collective) {
             (Self::Ring, _) => Some(collective.cost(size, bytes, speed)),
@@ -294,7 +295,7 @@ mod tests {
                 let all = all.filter(|it| it.root().is_none_or(|root| root == size / 3));
                 for (collective, speed) in all.flat_map(|c| SPEEDS.map(|s| (c, s))) {
                     let schedules = algorithm.schedules(collective, &Ring::natural(size));
-                    let volume = algorithm.volume(collective, size);
+                    let volume = algorithm.volume(collective, &Ring::natural(size));
                     assert!(volume.is_some() || schedules.is_none());
                     let Some(schedules) = schedules else { continue };
                     let chunks = schedules[0].input.max(schedules[0].output) as usize;

@@ -4,8 +4,9 @@
 use super::{Ring, Schedule, Volume, all_to_all, relay, ring, rooted, scan};
 use crate::sim::Speed;
 
-/// Ranks of the largest world in which every rank has a link to every other one.
-pub const ALL_PAIRS: u32 = 16;
+/// Ranks of the largest world in which every rank has a link to every other one, if nobody says
+/// otherwise: see [`Ring::with_all_pairs`].
+pub const ALL_PAIRS: u32 = 32;
 
 /// What ranks do together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -106,8 +107,7 @@ impl Collective {
     /// The schedule of rank `me` on a ring.
     #[must_use]
     pub fn schedule(self, order: &Ring, me: u32) -> Schedule {
-        let size = order.size();
-        let direct = size <= ALL_PAIRS;
+        let (size, direct) = (order.size(), order.all_pairs());
         match self {
             Self::AllReduce => ring::all_reduce(order, me),
             Self::ReduceScatter => ring::reduce_scatter(order, me),
@@ -128,8 +128,8 @@ impl Collective {
 
     /// What these schedules send.
     #[must_use]
-    pub fn volume(self, size: u32) -> Volume {
-        let direct = size <= ALL_PAIRS;
+    pub fn volume(self, order: &Ring) -> Volume {
+        let (size, direct) = (order.size(), order.all_pairs());
         match self {
             Self::AllReduce => ring::all_reduced(size),
             Self::ReduceScatter | Self::AllGather => ring::halved(size),
@@ -175,7 +175,7 @@ impl Collective {
     pub fn keeps_to(self, ring: &Ring) -> bool {
         match self {
             Self::Gather { .. } | Self::Scatter { .. } | Self::AllToAll => {
-                ring.size() <= 2 || ring.size() > ALL_PAIRS
+                ring.size() <= 2 || !ring.all_pairs()
             }
             Self::Scan | Self::Exscan => ring.is_natural(),
             _ => true,

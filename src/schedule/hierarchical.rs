@@ -134,12 +134,12 @@ impl Seat<'_> {
 }
 
 /// What these schedules send: what the ring's do.
-pub(super) fn volume(collective: Collective, size: u32) -> Option<Volume> {
+pub(super) fn volume(collective: Collective, order: &Ring) -> Option<Volume> {
     let ours = matches!(
         collective,
         Collective::AllReduce | Collective::ReduceScatter | Collective::AllGather
     );
-    ours.then(|| collective.volume(size))
+    ours.then(|| collective.volume(order))
 }
 
 /// Seconds that [`Algorithm::Hierarchical`](super::Algorithm::Hierarchical) takes over `hosts`

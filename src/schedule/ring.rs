@@ -6,10 +6,11 @@
 //! = o + mb, reduction g: all-reduce and barrier (2n-1)s + (n-1)(mg + 2a); reduce-scatter
 //! ns + (n-1)(mg + a); all-gather and broadcast ns + (n-1)a.
 
-use super::{Op, Place, Schedule, Step, Volume, fuse, halves};
+use super::{ALL_PAIRS, Op, Place, Schedule, Step, Volume, fuse, halves};
 use crate::sim::Speed;
 
-/// The order in which the ring visits the ranks: each sends to the next, the last to the first.
+/// The order in which the ring visits the ranks: each sends to the next, the last to the first; on
+/// which hosts they are; and whether they have other links beside.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ring {
     order: Vec<u32>,
@@ -17,6 +18,8 @@ pub struct Ring {
     position: Vec<u32>,
     /// How many ranks each host has, one after the other.
     hosts: Vec<u32>,
+    /// The largest world in which every rank has a link to every other one.
+    most: u32,
 }
 
 impl Ring {
@@ -32,7 +35,7 @@ impl Ring {
             *seat = at as u32;
         }
         let hosts = vec![order.len() as u32];
-        Some(Self { order, position, hosts })
+        Some(Self { order, position, hosts, most: ALL_PAIRS })
     }
 
     /// A ring through all ranks of a host, then those of the next; together they must be a
@@ -47,7 +50,26 @@ impl Ring {
     #[must_use]
     pub fn natural(size: u32) -> Self {
         let ranks = || (0..size).collect();
-        Self { order: ranks(), position: ranks(), hosts: vec![size] }
+        Self { order: ranks(), position: ranks(), hosts: vec![size], most: ALL_PAIRS }
+    }
+
+    /// The same, with links between all pairs if it has at most `most` ranks; [`ALL_PAIRS`] if
+    /// nobody says.
+    #[must_use]
+    pub fn with_all_pairs(self, most: u32) -> Self {
+        Self { most, ..self }
+    }
+
+    /// Has every rank a link to every other one?
+    #[must_use]
+    pub fn all_pairs(&self) -> bool {
+        self.size() <= self.most
+    }
+
+    /// Up to how many ranks would have links between all pairs.
+    #[must_use]
+    pub fn most_pairs(&self) -> u32 {
+        self.most
     }
 
     /// The ranks of each host, in the order of the ring.

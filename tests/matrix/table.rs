@@ -11,15 +11,17 @@ use crate::values::{Op, Value};
 use crate::verbs::{Calls, Given};
 
 /// What each algorithm makes at least in some world of up to nine; the ring, all there is.
-const MAKES: [(Algorithm, &[&str]); 8] = [
+const MAKES: [(Algorithm, &[&str]); 10] = [
     (Algorithm::AllPairs, &["all_reduce", "reduce_scatter", "all_gather", "broadcast", "barrier"]),
     (Algorithm::TwoShot, &["all_reduce"]),
     (Algorithm::RecursiveDoubling, &["all_reduce", "barrier"]),
     (Algorithm::HalvingDoubling, &["all_reduce", "reduce_scatter", "all_gather"]),
     (Algorithm::TwoRings, &["all_reduce", "reduce_scatter", "all_gather"]),
-    (Algorithm::Binomial, &["all_reduce", "broadcast", "barrier"]),
-    (Algorithm::DoubleTree, &["all_reduce", "broadcast", "barrier"]),
+    (Algorithm::Binomial, &["all_reduce", "broadcast", "reduce", "barrier"]),
+    (Algorithm::DoubleTree, &["all_reduce", "broadcast", "reduce"]),
     (Algorithm::Bruck, &["reduce_scatter", "all_gather"]),
+    (Algorithm::Dissemination, &["barrier"]),
+    (Algorithm::Direct, &["all_reduce", "reduce_scatter", "all_gather", "barrier"]),
 ];
 
 /// A size of several rounds and chunks.
@@ -47,8 +49,15 @@ fn ways(n: usize) -> impl Iterator<Item = (Way, bool)> {
     let ring = Ring::natural(n as u32);
     let all = Collective::all(n as u32).into_iter();
     let all = all.flat_map(|collective| Algorithm::ALL.map(|algorithm| (algorithm, collective)));
-    all.map(move |(algorithm, it)| ((algorithm, it), algorithm.makes(it, &ring)))
+    all.map(move |(algorithm, it)| {
+        // On registered memory it makes that too.
+        let direct = algorithm == Algorithm::Direct && matches!(it, Collective::Broadcast { .. });
+        ((algorithm, it), algorithm.makes(it, &ring) && !direct)
+    })
 }
+
+/// What fits a stage: so much each rank can lay open for all others.
+const STAGE: usize = 16 << 10;
 
 /// Lengths of buffers or blocks.
 pub(crate) fn counts(n: usize) -> Vec<usize> {
@@ -70,6 +79,10 @@ impl<'a> Walk<'a> {
     /// The calls of one cell.
     fn cell<T: Value>(&mut self, way: Way, given: &Given<T>, count: usize) -> u64 {
         let (algorithm, collective) = way;
+        let blocks = if collective.has_blocks() { self.n } else { 1 };
+        if algorithm == Algorithm::Direct && count * blocks * size_of::<T>() > STAGE {
+            return 0;
+        }
         let mut comm = self.comm.with(CallOptions::new().algorithm(algorithm));
         let (n, me, mut alike) = (self.n, self.me, DefaultHasher::new());
         let comm = &mut comm;

@@ -64,8 +64,13 @@ fn one_rank_twice() {
 #[test]
 fn ranks_that_disagree() {
     let _turn = turn();
-    let change: [fn(&mut Config); 4] =
-        [|c| c.size = 4, |c| c.size = 2, |c| c.transport = Transport::Tcp, |c| c.tcp_sockets = 2];
+    let change: [fn(&mut Config); 5] = [
+        |c| c.size = 4,
+        |c| c.size = 2,
+        |c| c.transport = Transport::Tcp,
+        |c| c.tcp_sockets = 2,
+        |c| c.all_pairs = 2,
+    ];
     for change in change {
         let mut configs = same_world(3, &unix_store(), |_| ());
         change(&mut configs[1]);

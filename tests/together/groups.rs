@@ -28,6 +28,56 @@ fn circles_and_random_patterns_end_in_any_order() {
 }
 
 #[test]
+fn circles_go_round_beside_collectives() {
+    for n in [1, 2, 3, 5] {
+        on_ranks(n, |comm| {
+            let me = comm.rank();
+            let (next, before) = ((me + 1) % n, (me + n - 1) % n);
+            // More than a link holds.
+            let (mine, mut theirs, mut all) = (vec![me as u32; 300_000], vec![9; 300_000], [1_u32]);
+            let (mut around, mut own) = (vec![9; 5], [0_u8; 3]);
+            comm.group(|g| {
+                g.all_reduce(&mut all, SUM)?;
+                g.send_recv(&mine, next, &mut theirs, before)?;
+                g.send_recv(&mine[..5], before, &mut around, next)?;
+                g.send_recv(&[7_u8; 3], me, &mut own, me)
+            })
+            .unwrap();
+            assert_eq!((all, own), ([n as u32], [7; 3]));
+            assert_eq!((theirs, around), (vec![before as u32; 300_000], vec![next as u32; 5]));
+        });
+    }
+    // What a rank sends itself may be received elsewhere in the group, and must be.
+    on_ranks(3, |comm| {
+        let (me, next) = (comm.rank(), (comm.rank() + 1) % 3);
+        let (mine, mut own, mut theirs) = ([me as u32; 2], [9; 2], [9_u32; 2]);
+        comm.group(|g| {
+            g.send_recv(&mine, me, &mut theirs, (me + 2) % 3)?;
+            g.recv(&mut own, me)?;
+            g.send(&mine, next)
+        })
+        .unwrap();
+        assert_eq!((own, theirs), (mine, [((me + 2) % 3) as u32; 2]));
+        let says = message(comm.group(|g| g.send_recv(&mine, me, &mut theirs, next)));
+        assert!(
+            says.starts_with("group: recv is missing, expected as its send: 8 bytes"),
+            "{says}"
+        );
+        let says = message(comm.group(|g| g.send_recv(&mine, me, &mut theirs[..1], me)));
+        assert!(says.starts_with("group: recv is 4 bytes of uint32, expected as its"), "{says}");
+        let says = message(comm.group(|g| {
+            // A refusal that is not passed on leaves no half behind.
+            let refused = g.send_recv(&mine, next, &mut theirs, 3);
+            assert!(message(refused).starts_with("send_recv: from is 3"));
+            g.send_recv(&mine, 3, &mut own, next)
+        }));
+        assert!(says.starts_with("send_recv: to is 3, expected a rank below"), "{says}");
+        comm.group(|g| g.send_recv(&mine, next, &mut theirs, 3).or(Ok(()))).unwrap();
+        comm.barrier().unwrap();
+    });
+}
+
+#[test]
 fn a_group_meets_messages_of_other_calls() {
     on_ranks(3, |comm| {
         let (mut long, mut short) = (vec![0_u32; 200_000], [0_f64; 3]);

@@ -4,13 +4,13 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod links;
 mod processes;
 mod rank;
 mod refused;
 
 use common::{Value, on_ranks};
 use rank::Rank;
-use refused::message;
 use ringreduce::{bf16, f16};
 
 fn every_verb<T: Value>() {
@@ -49,25 +49,4 @@ fn long_ones() {
             Rank { comm, n, me, count: 65_537 }.everything::<u64>();
         });
     }
-}
-
-/// Too many ranks for links between all pairs: what can be relayed is, what can't says so.
-#[test]
-fn large_worlds_relay() {
-    let n = 18;
-    on_ranks(n, |comm| {
-        let me = comm.rank();
-        for count in [0, 1, 1000] {
-            let mut rank = Rank { comm, n, me, count };
-            rank.reduce::<i32>();
-            rank.gather_and_scatter::<i32>();
-            rank.all_to_all::<i32>();
-            rank.prefixes::<i32>();
-        }
-        let says = message(comm.gather_v::<u8>(&[], &mut [], &[0; 18], 0));
-        assert!(says.starts_with("gather_v: size is 18, expected at most 16"), "{says}");
-        let says = message(comm.send(&[0_u8], (me + 7) % n));
-        assert!(says.contains("a distance of a power of two"), "{says}");
-        comm.send_recv(&[me as u8], (me + 8) % n, &mut [0_u8], (me + n - 8) % n).unwrap();
-    });
 }

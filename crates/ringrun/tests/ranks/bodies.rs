@@ -30,6 +30,7 @@ fn body() {
         "again" => again(number(1)),
         "explains" => explains(),
         "groups" => groups(number(1)),
+        "messages" => messages(number(1)),
         "alloc" | "register" => {
             let stops = words.get(3).map(|_| number(3));
             registered(words[0] == "register", number(1), number(2), stops)
@@ -192,6 +193,25 @@ fn again(times: usize) -> Result<()> {
         sum(&mut comm, &mut vec![0.0; 100_000])?;
         drop(comm);
         assert_eq!(descriptors(), before);
+    }
+    Ok(())
+}
+
+/// To the rank so many places on and from the one so many before, here and in a copy; and a
+/// collective that the algorithm asked for can't make.
+fn messages(hop: usize) -> Result<()> {
+    let mut comm = Communicator::from_env()?;
+    let (rank, size) = (comm.rank(), comm.size());
+    let (to, from) = ((rank + hop) % size, (rank + size - hop) % size);
+    sum(&mut comm, &mut [0.0; 8])?;
+    comm.scan(&mut [1.0_f32], ReduceOp::Sum)?;
+    let mut twin = comm.duplicate()?;
+    for comm in [&mut twin, &mut comm] {
+        let mut theirs = [0];
+        comm.send_recv(&[rank as u32], to, &mut theirs, from)?;
+        assert_eq!(theirs, [from as u32]);
+        let plan = comm.explain(Collective::AllReduce, 1 << 20, DataType::F32)?;
+        assert_eq!((plan.choice, plan.algorithm.name()), (Choice::Forced, "two_shot"));
     }
     Ok(())
 }

@@ -12,6 +12,7 @@ mod harness;
 mod hosts;
 mod killed;
 mod leftovers;
+mod links;
 mod refused;
 mod registered;
 mod report;

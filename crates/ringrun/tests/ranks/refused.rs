@@ -34,6 +34,8 @@ fn malformed_variables() {
         ("TRANSPORT=pigeon", ["RINGREDUCE_TRANSPORT", "auto, shm or tcp"]),
         ("LAUNCHER=nobody", ["RINGREDUCE_LAUNCHER", "torchrun"]),
         ("TCP_SOCKETS=0", ["RINGREDUCE_TCP_SOCKETS", "\"0\""]),
+        ("ALL_PAIRS=0", ["RINGREDUCE_ALL_PAIRS", "\"0\""]),
+        ("ALL_PAIRS=abc", ["RINGREDUCE_ALL_PAIRS", "\"abc\""]),
     ] {
         let job = Job::new();
         let mut command = job.rank(RINGBENCH, 0, 2, &job.unix());

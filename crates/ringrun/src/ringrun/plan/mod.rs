@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use clap::error::ErrorKind;
 use clap::{Args, Parser};
 use ringreduce::plan::{Explanation, Planner, Request, Rules, Slots, least_chunk};
-use ringreduce::schedule::{Collective, Ring};
+use ringreduce::schedule::{ALL_PAIRS, Collective, Ring};
 use ringreduce::{Algorithm, DataType, ReduceOp};
 
 use crate::cli::message;
@@ -37,6 +37,10 @@ struct Options {
     /// On how many hosts they are, as many on each
     #[arg(long, value_name = "N", default_value = "1")]
     hosts: NonZeroU32,
+    /// Up to how many ranks have links between all pairs, as RINGREDUCE_ALL_PAIRS says
+    #[arg(long, value_name = "N", default_value_t = ALL_PAIRS)]
+    #[arg(value_parser = clap::value_parser!(u32).range(2..))]
+    all_pairs: u32,
     /// What is called: all_reduce, reduce_scatter, all_gather, broadcast, reduce, gather, scatter,
     /// all_to_all, scan, exscan or barrier
     #[arg(long, value_name = "NAME", default_value = "all_reduce", value_parser = collective)]
@@ -122,15 +126,15 @@ impl Options {
         if self.root >= ranks {
             return Err(format!("--root {}: expected a rank below {ranks}", self.root));
         }
-        let steps = collective.volume(ranks).most;
+        let each = ranks / hosts;
+        let own = |host| (host * each..(host + 1) * each).collect();
+        let ring = Ring::through(&(0..hosts).map(own).collect::<Vec<_>>());
+        let ring = ring.ok_or("the hosts' ranks overlap")?.with_all_pairs(self.all_pairs);
+        let steps = collective.volume(&ring).most;
         if steps > MOST_STEPS {
             let name = collective.name();
             return Err(format!("{name} takes each of {ranks} ranks {steps} steps: too many"));
         }
-        let each = ranks / hosts;
-        let own = |host| (host * each..(host + 1) * each).collect();
-        let ring = Ring::through(&(0..hosts).map(own).collect::<Vec<_>>());
-        let ring = ring.ok_or("the hosts' ranks overlap")?;
         let slots = Slots::of(hosts > 1, ranks as usize);
         let least_chunk = least_chunk(hosts > 1, 1);
         let mut planner = Planner::new(ring.clone(), 0, slots, least_chunk);
