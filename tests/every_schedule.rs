@@ -12,7 +12,7 @@ use ringreduce::sim::{Random, Shape, check};
 
 /// Messages of the longest walk. Longer ones: the ring to 1,024 ranks in `schedules`, others in
 /// `algorithms`.
-const LONGEST: u64 = 150_000;
+const LONGEST: u64 = 300_000;
 
 /// Every collective; those with a root with these.
 fn collectives(size: u32, roots: &[u32]) -> Vec<Collective> {

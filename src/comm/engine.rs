@@ -243,7 +243,7 @@ impl Engine {
         let at = self.place(seat, settings, operation, step);
         if peer != seat.rank {
             self.registry.blame(peer);
-            // Who makes another call may be one that many wait for and who waits for nobody. Whoever
+            // Who makes another call may be one that many wait for and who waits for nobody. Who
             // is slow or dead leaves a trail: there the one who waits for the cause shall find out.
             let lost = matches!(stop, Stop::Timeout(_) | Stop::Fault(Fault::Lost(_)));
             if !lost {

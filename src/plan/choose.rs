@@ -16,8 +16,8 @@ pub struct Candidate {
 
 impl Algorithm {
     /// Are there links for all its messages? Worlds without links between all pairs have them on
-    /// the ring and between ranks whose numbers differ by a power of two, as trees and dissemination
-    /// want them, and hosts with as many ranks each have those of their own rings.
+    /// the ring and between ranks whose numbers differ by a power of two, as trees and
+    /// dissemination want them, and hosts with as many ranks each have those of their own rings.
     #[must_use]
     pub fn reaches(self, ring: &Ring) -> bool {
         let doubling = matches!(self, Self::RecursiveDoubling | Self::HalvingDoubling);

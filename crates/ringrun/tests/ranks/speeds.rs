@@ -53,8 +53,8 @@ fn lines(file: &Path) -> Vec<String> {
     fs::read_to_string(file).unwrap().lines().map(str::to_owned).collect()
 }
 
-/// The file as it is, with these figures: latency, step, byte and reduce. Every algorithm is as good
-/// as its closed form.
+/// The file as it is, with these figures: latency, step, byte and reduce. Every algorithm is as
+/// good as its closed form.
 fn saying(file: &Path, figures: &str) -> String {
     let all = lines(file);
     let tuning = all[4..].iter().map(|line| line.split(' ').map(|_| "1e0").collect::<Vec<_>>());
