@@ -252,9 +252,9 @@ pub(super) fn volume(trees: Trees, collective: Collective, size: u32) -> Option<
 ///
 /// The pair: of the first piece each of the levels costs 2s + a down, 2r + a up, and the root has
 /// two trees' to do. Every other piece adds what a rank does with one of each tree, 3s down and
-/// s + 2r up, or, if that is more, the waiting: for D levels (1 - 1/D)(a + 2s) down, of r up, both ways
-/// (1 - 1/2D)(a + 2r). Within -6 and +20 % of a walk. Of m bytes, m large, it takes 1.5mb down,
-/// 1.5mb + mg up and 3mb + mg both ways, whatever n is.
+/// s + 2r up, or, if that is more, the waiting: for D levels (1 - 1/D)(a + 2s) down, of r up, both
+/// ways (1 - 1/2D)(a + 2r). Within -6 and +20 % of a walk. Of m bytes, m large, it takes 1.5mb
+/// down, 1.5mb + mg up and 3mb + mg both ways, whatever n is.
 pub(super) fn cost(
     trees: Trees,
     collective: Collective,
