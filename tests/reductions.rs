@@ -226,8 +226,10 @@ fn a_panic_in_a_function_is_an_error_everywhere() {
             assert_eq!(first.is_err(), rank == 0);
             (comm.barrier().unwrap_err(), first.ok())
         });
-        let [(broken, _), (_, Some(Err(lost)))] = &errors[..] else { panic!("{errors:?}") };
+        let [(broken, _), (next, Some(first))] = &errors[..] else { panic!("{errors:?}") };
         assert!(matches!(broken, Error::Broken { .. }), "{broken}");
+        // Whether it had all that it needs before depends on the algorithm.
+        let lost = first.as_ref().err().unwrap_or(next);
         assert!(matches!(lost, Error::PeerLost { .. }), "{lost}");
     }
 }

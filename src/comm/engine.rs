@@ -14,7 +14,7 @@ use crate::kernel::Kernel;
 use crate::link::{Fault, Frame, Links};
 use crate::memory::{Buffer, Pieces};
 use crate::plan::{Message, Plan, Planner, Request, Rules, mix};
-use crate::schedule::{Algorithm, Space};
+use crate::schedule::{Algorithm, Ring, Space};
 use crate::sync::Patience;
 
 /// Links and what they are used with.
@@ -89,14 +89,19 @@ impl<'a> Head<'a> {
         settings.required.filter(|_| !self.usual)
     }
 
-    /// Refuses a call that `algorithm` would make, among `size` ranks of worlds that have links
-    /// between all pairs up to `most`, if that is not what was asked for.
+    /// What refusals say of the world.
+    pub(super) fn world(&self, settings: &Settings, ring: &Ring) -> World {
+        let reached = self.required(settings).is_none_or(|asked| asked.reaches(ring));
+        World { size: ring.size(), most: ring.most_pairs(), reached }
+    }
+
+    /// Refuses a call that `algorithm` would make, if that is not what was asked for.
     #[inline]
     pub(super) fn admit(
         &self,
         settings: &Settings,
         algorithm: Algorithm,
-        world: [u32; 2],
+        world: World,
     ) -> Result<()> {
         let folds_left = |it: &Request| algorithm.folds_left(it.collective);
         if self.in_order(settings) && !self.request.is_some_and(folds_left) {
@@ -110,11 +115,11 @@ impl<'a> Head<'a> {
 
     /// There is no schedule that folds such a call in the order of ranks.
     #[cold]
-    fn not_in_order(&self, world: [u32; 2]) -> Error {
+    fn not_in_order(&self, world: World) -> Error {
         let expected = format!(
             "off, or a call that is folded in the order of ranks: scan, exscan, and all_reduce \
              and reduce_scatter by the library's schedules over links between all pairs{}",
-            unlinked(world)
+            unlinked(world.size <= world.most, world.most)
         );
         let (call, argument) = (self.name, "deterministic");
         Error::Argument { call, argument, given: "on".into(), expected }
@@ -122,8 +127,9 @@ impl<'a> Head<'a> {
 
     /// The algorithm of the call's options can't make it.
     #[cold]
-    fn cannot(&self, asked: Algorithm, world: [u32; 2]) -> Error {
-        let ([size, _], more) = (world, unlinked(world));
+    fn cannot(&self, asked: Algorithm, world: World) -> Error {
+        let World { size, most, reached } = world;
+        let more = unlinked(reached, most);
         let expected =
             format!("one that can make this call among {size} ranks, such as ring{more}");
         let (call, argument) = (self.name, "algorithm");
@@ -131,9 +137,18 @@ impl<'a> Head<'a> {
     }
 }
 
-/// What helps where `size` ranks have not all links between them.
-fn unlinked([size, most]: [u32; 2]) -> String {
-    if size > most { format!("; {}", linked_up_to(most)) } else { String::new() }
+/// What a call's world is like: its size, the most that have links between all pairs, and whether
+/// it has those that the algorithm needs which has to make the call.
+#[derive(Clone, Copy)]
+pub(super) struct World {
+    size: u32,
+    most: u32,
+    reached: bool,
+}
+
+/// What helps where links are missing.
+fn unlinked(reached: bool, most: u32) -> String {
+    if reached { String::new() } else { format!("; {}", linked_up_to(most)) }
 }
 
 /// Which worlds have links between all pairs, for errors of calls that need them.
@@ -185,7 +200,7 @@ impl Engine {
         }
         let registered = request.is_some_and(|request| self.registry.knows(request, buffer));
         self.planner.go_by(head.rules(settings, registered));
-        let world = self.planner.world();
+        let world = head.world(settings, self.planner.ring());
         let mut plan = plan(&mut self.planner);
         if !alone {
             head.admit(settings, plan.algorithm, world)?;

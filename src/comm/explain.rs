@@ -50,7 +50,7 @@ impl Communicator {
         engine.planner.go_by(head.rules(settings, false));
         let transports = seat.transports.clone();
         let explained = Explanation { transports, ..engine.planner.explain(&request) };
-        head.admit(settings, explained.algorithm, engine.planner.world())?;
+        head.admit(settings, explained.algorithm, head.world(settings, engine.planner.ring()))?;
         Ok(explained)
     }
 }

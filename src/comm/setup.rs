@@ -272,7 +272,7 @@ impl Communicator {
             origin: Origin::Processes(Box::new(meeting)),
         };
         let engine = Engine::new(planner, links, patience, last_level_cache());
-        let lines = seat.shares && has_lines(seat.peers.len());
+        let lines = seat.shares && has_lines(&engine.planner);
         let mut comm = Self::new(seat, engine, timeout).going_by(algorithm, numbers);
         if lines {
             comm.share_lines("build")?;

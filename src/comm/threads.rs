@@ -118,7 +118,7 @@ impl Ready {
             links.add_tx(to as usize, tx);
             group.leave(|left| left.ends.insert((rank, to as usize), rx));
         }
-        if has_lines(peers.len()) {
+        if has_lines(&planner) {
             let len = Control::footprint();
             let region = Region::open(Region::create(len)?.as_fd(), len, "this process")?;
             group.leave(|left| left.lines.insert(rank, Arc::new(region)));
@@ -134,7 +134,7 @@ impl Ready {
             let end = |left: &mut Left| left.ends.remove(&(from, rank));
             links.add_rx(from, group.find(&peers[from], timeout, until, end)?);
         }
-        let lines = peers.iter().filter(|_| has_lines(peers.len())).map(|peer| {
+        let lines = peers.iter().filter(|_| has_lines(&planner)).map(|peer| {
             group.find(peer, timeout, until, |left| left.lines.get(&peer.rank).map(Arc::clone))
         });
         let lines = lines.collect::<Result<Vec<_>>>()?;

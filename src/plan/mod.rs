@@ -169,11 +169,6 @@ impl Planner {
         &self.ring
     }
 
-    /// How many ranks there are, and the most that have links between all pairs.
-    pub(crate) fn world(&self) -> [u32; 2] {
-        [self.ring.size(), self.ring.most_pairs()]
-    }
-
     /// From now on plans go by these rules.
     pub fn go_by(&mut self, rules: Rules) {
         self.rules = rules;

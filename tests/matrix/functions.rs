@@ -5,6 +5,8 @@ use bytemuck::{Pod, Zeroable};
 use ringreduce::schedule::{Algorithm, Collective, Ring};
 use ringreduce::{CallOptions, Communicator, FoldOrder};
 
+use crate::table::STAGE;
+
 /// 24 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
 #[repr(C)]
@@ -51,12 +53,14 @@ fn check<T: Pod + PartialEq + std::fmt::Debug>(
     let all = |i| (1..n).fold(of(0, i), |left, rank| by(&left, &of(rank, i)));
     let want: Vec<T> = (0..n * count).map(all).collect();
     let send: Vec<T> = (0..n * count).map(|i| of(me, i)).collect();
-    if algorithm.makes(Collective::AllReduce, &ring) {
+    let fits = |bytes: usize| algorithm != Algorithm::Direct || bytes <= STAGE;
+    if algorithm.makes(Collective::AllReduce, &ring) && fits(count * size_of::<T>()) {
         let mut buf = send[..count].to_vec();
         comm.all_reduce_by(&mut buf, order, by).unwrap();
         assert!(buf == want[..count], "all_reduce {way:?} n={n} me={me} {count}");
     }
-    if algorithm.makes(Collective::ReduceScatter, &ring) {
+    let whole = n * count * size_of::<T>();
+    if algorithm.makes(Collective::ReduceScatter, &ring) && fits(whole) {
         let mut part = vec![T::zeroed(); count];
         comm.reduce_scatter_by(&send, &mut part, order, by).unwrap();
         let mine = me * count..(me + 1) * count;

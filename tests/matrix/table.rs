@@ -57,7 +57,7 @@ fn ways(n: usize) -> impl Iterator<Item = (Way, bool)> {
 }
 
 /// What fits a stage: so much each rank can lay open for all others.
-const STAGE: usize = 16 << 10;
+pub(crate) const STAGE: usize = 16 << 10;
 
 /// Lengths of buffers or blocks.
 pub(crate) fn counts(n: usize) -> Vec<usize> {
