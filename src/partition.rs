@@ -216,6 +216,17 @@ impl<'a> Partition<'a> {
         from..to
     }
 
+    /// The slice of the chunk at `place` that begins `done` bytes after its start, counted from
+    /// there; empty at its end. Whatever the rounds, these are the slices of its pieces.
+    ///
+    /// # Panics
+    /// If a table has no such chunk.
+    #[inline]
+    #[must_use]
+    pub fn slice(&self, place: Place, done: usize) -> Range<usize> {
+        done..(done + self.slice_bytes()).min(self.bytes(place))
+    }
+
     /// The slices of a piece of `len` bytes, counted from its start, in order; none if it is empty.
     #[inline]
     pub fn slices(&self, len: usize) -> impl Iterator<Item = Range<usize>> + use<> {
@@ -270,6 +281,7 @@ mod tests {
         let like: Vec<Place> = (0..chunks).map(Place::output).collect();
         let p = p.with_scratch(&like);
         let mut seen = vec![0u8; total];
+        let mut at = vec![0; chunks as usize];
         for round in 0..p.rounds() {
             let mut end = 0;
             for chunk in 0..chunks {
@@ -282,6 +294,10 @@ mod tests {
                 let mut slices = 0;
                 for slice in p.slices(piece.len()) {
                     assert!(slice.len() <= slots.bytes && !slice.is_empty());
+                    let done = &mut at[chunk as usize];
+                    let next = p.slice(Place::input(chunk), *done);
+                    assert_eq!(next, *done..*done + slice.len());
+                    *done = next.end;
                     assert_eq!((piece.start + slice.start) % size, 0);
                     assert_eq!(slice.len() % size, 0);
                     let slice = piece.start + slice.start..piece.start + slice.end;
@@ -292,6 +308,7 @@ mod tests {
             }
         }
         assert!(seen.iter().all(|&times| times == 1));
+        assert!((0..).zip(at).all(|(chunk, end)| p.slice(Place::input(chunk), end).is_empty()));
     }
 
     /// Elements of the caller's making have any size; slots then hold whole ones.
