@@ -6,6 +6,7 @@
 //! piece of every chunk, at most `slices_per_round` slices long, and a slice fills one slot of a
 //! link. A chunk of the scratch is one piece long, and every round uses it again.
 
+use core::mem::take;
 use core::ops::Range;
 
 use crate::schedule::{Place, Space};
@@ -152,10 +153,10 @@ impl<'a> Partition<'a> {
         marks.and_then(|marks| marks.get(place.chunk as usize)).copied().unwrap_or(0)
     }
 
-    /// Rounds to walk; 0 for an empty buffer.
+    /// Rounds to walk; 0 for an empty buffer, unless its chunks are as long as the caller says.
     #[must_use]
     pub fn rounds(&self) -> usize {
-        self.rounds
+        self.rounds.max(usize::from(self.is_uneven()))
     }
 
     /// Bytes of scratch that are needed.
@@ -167,7 +168,7 @@ impl<'a> Partition<'a> {
     /// Slices of a piece, at most.
     #[must_use]
     pub fn slices_per_round(&self) -> usize {
-        self.piece.div_ceil(self.slice)
+        self.piece.div_ceil(self.slice).max(usize::from(self.is_uneven()))
     }
 
     /// Bytes of a slice, at most.
@@ -227,16 +228,19 @@ impl<'a> Partition<'a> {
         done..(done + self.slice_bytes()).min(self.bytes(place))
     }
 
-    /// The slices of a piece of `len` bytes, counted from its start, in order; none if it is empty.
+    /// The slices of a piece of `len` bytes of this round, counted from its start, in order; none
+    /// if it is empty. A chunk that is, where chunks are as long as callers say, has one empty
+    /// slice: the other end may have been told otherwise.
     #[inline]
-    pub fn slices(&self, len: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+    pub fn slices(&self, round: usize, len: usize) -> impl Iterator<Item = Range<usize>> + use<> {
         let slice = self.slice;
+        let mut says_nothing = len == 0 && round == 0 && self.is_uneven();
         let mut from = 0;
         // By hand: `step_by` divides, which shows on small messages.
         core::iter::from_fn(move || {
             let next = from..(from + slice).min(len);
             from = next.end;
-            (!next.is_empty()).then_some(next)
+            (!next.is_empty() || take(&mut says_nothing)).then_some(next)
         })
     }
 }
@@ -292,8 +296,11 @@ mod tests {
                 assert!(end <= scratch.start && scratch.end <= p.scratch_bytes());
                 end = scratch.end;
                 let mut slices = 0;
-                for slice in p.slices(piece.len()) {
-                    assert!(slice.len() <= slots.bytes && !slice.is_empty());
+                for slice in p.slices(round, piece.len()) {
+                    assert!(slice.len() <= slots.bytes);
+                    assert!(
+                        !slice.is_empty() || p.is_uneven() && p.bytes(Place::input(chunk)) == 0
+                    );
                     let done = &mut at[chunk as usize];
                     let next = p.slice(Place::input(chunk), *done);
                     assert_eq!(next, *done..*done + slice.len());

@@ -53,7 +53,7 @@ pub fn run(
             let src = call.partition.piece(round, step.src);
             let dst = if step.dst == step.src { src.start } else { start(call, round, step.dst) };
             let frame = if uneven { call.of_chunk(step) } else { call.frame };
-            for part in call.partition.slices(src.len()) {
+            for part in call.partition.slices(round, src.len()) {
                 let (src, dst, len) = (src.start + part.start, dst + part.start, part.len());
                 let mut slice =
                     Slice::new(call, Places { step, buffer, src, dst, len }, links, frame);
