@@ -177,8 +177,11 @@ impl Live {
 
 impl Drop for Live {
     fn drop(&mut self) {
+        let mine = self.mine();
+        // Gone first: taking pages back needs a mapping, of which there may be none left.
+        self.parts.clear();
         if self.own.is_none()
-            && let Some((at, len)) = self.mine()
+            && let Some((at, len)) = mine
         {
             // SAFETY: the pages that were exchanged; nobody uses the buffer while its guard goes.
             if let Err(error) = unsafe { make_private(at, len) } {
