@@ -150,4 +150,5 @@ pub(crate) const UNSAFE: &[(&str, &str)] = &[
     ("src/sync.rs", "futex and membarrier"),
     ("tests/allocations.rs", "an allocator that counts"),
     ("tests/links/walk.rs", "fills and reads views of slots"),
+    ("tests/system.rs", "forks, and sets limits"),
 ];
