@@ -6,6 +6,7 @@
 //! piece of every chunk, at most `slices_per_round` slices long, and a slice fills one slot of a
 //! link. A chunk of the scratch is one piece long, and every round uses it again.
 
+use core::mem::take;
 use core::ops::Range;
 
 use crate::schedule::{Place, Space};
@@ -152,10 +153,10 @@ impl<'a> Partition<'a> {
         marks.and_then(|marks| marks.get(place.chunk as usize)).copied().unwrap_or(0)
     }
 
-    /// Rounds to walk; 0 for an empty buffer.
+    /// Rounds to walk; 0 for an empty buffer, unless its chunks are as long as the caller says.
     #[must_use]
     pub fn rounds(&self) -> usize {
-        self.rounds
+        self.rounds.max(usize::from(self.is_uneven()))
     }
 
     /// Bytes of scratch that are needed.
@@ -167,7 +168,7 @@ impl<'a> Partition<'a> {
     /// Slices of a piece, at most.
     #[must_use]
     pub fn slices_per_round(&self) -> usize {
-        self.piece.div_ceil(self.slice)
+        self.piece.div_ceil(self.slice).max(usize::from(self.is_uneven()))
     }
 
     /// Bytes of a slice, at most.
@@ -216,16 +217,30 @@ impl<'a> Partition<'a> {
         from..to
     }
 
-    /// The slices of a piece of `len` bytes, counted from its start, in order; none if it is empty.
+    /// The slice of the chunk at `place` that begins `done` bytes after its start, counted from
+    /// there; empty at its end. Whatever the rounds, these are the slices of its pieces.
+    ///
+    /// # Panics
+    /// If a table has no such chunk.
     #[inline]
-    pub fn slices(&self, len: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+    #[must_use]
+    pub fn slice(&self, place: Place, done: usize) -> Range<usize> {
+        done..(done + self.slice_bytes()).min(self.bytes(place))
+    }
+
+    /// The slices of a piece of `len` bytes of this round, counted from its start, in order; none
+    /// if it is empty. A chunk that is, where chunks are as long as callers say, has one empty
+    /// slice: the other end may have been told otherwise.
+    #[inline]
+    pub fn slices(&self, round: usize, len: usize) -> impl Iterator<Item = Range<usize>> + use<> {
         let slice = self.slice;
+        let mut says_nothing = len == 0 && round == 0 && self.is_uneven();
         let mut from = 0;
         // By hand: `step_by` divides, which shows on small messages.
         core::iter::from_fn(move || {
             let next = from..(from + slice).min(len);
             from = next.end;
-            (!next.is_empty()).then_some(next)
+            (!next.is_empty() || take(&mut says_nothing)).then_some(next)
         })
     }
 }
@@ -270,6 +285,7 @@ mod tests {
         let like: Vec<Place> = (0..chunks).map(Place::output).collect();
         let p = p.with_scratch(&like);
         let mut seen = vec![0u8; total];
+        let mut at = vec![0; chunks as usize];
         for round in 0..p.rounds() {
             let mut end = 0;
             for chunk in 0..chunks {
@@ -280,8 +296,15 @@ mod tests {
                 assert!(end <= scratch.start && scratch.end <= p.scratch_bytes());
                 end = scratch.end;
                 let mut slices = 0;
-                for slice in p.slices(piece.len()) {
-                    assert!(slice.len() <= slots.bytes && !slice.is_empty());
+                for slice in p.slices(round, piece.len()) {
+                    assert!(slice.len() <= slots.bytes);
+                    assert!(
+                        !slice.is_empty() || p.is_uneven() && p.bytes(Place::input(chunk)) == 0
+                    );
+                    let done = &mut at[chunk as usize];
+                    let next = p.slice(Place::input(chunk), *done);
+                    assert_eq!(next, *done..*done + slice.len());
+                    *done = next.end;
                     assert_eq!((piece.start + slice.start) % size, 0);
                     assert_eq!(slice.len() % size, 0);
                     let slice = piece.start + slice.start..piece.start + slice.end;
@@ -292,6 +315,7 @@ mod tests {
             }
         }
         assert!(seen.iter().all(|&times| times == 1));
+        assert!((0..).zip(at).all(|(chunk, end)| p.slice(Place::input(chunk), end).is_empty()));
     }
 
     /// Elements of the caller's making have any size; slots then hold whole ones.

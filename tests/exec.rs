@@ -100,7 +100,8 @@ impl World<'_> {
     fn sends(&self, rank: usize) -> usize {
         let partition = self.partition.with_scratch(&self.schedules[rank].scratch);
         let steps = self.schedules[rank].steps.iter().filter(|step| step.op.sends());
-        let slices = |round, place| partition.slices(partition.piece(round, place).len()).count();
+        let slices =
+            |round, place| partition.slices(round, partition.piece(round, place).len()).count();
         let rounds = 0..partition.rounds();
         steps.map(|step| rounds.clone().map(|round| slices(round, step.src)).sum::<usize>()).sum()
     }

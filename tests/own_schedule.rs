@@ -51,6 +51,35 @@ fn it_does_what_was_proved() {
     }
 }
 
+/// As in the verbs, what only the root has to have may be empty elsewhere.
+#[test]
+fn what_a_rank_does_not_touch_may_be_empty() {
+    let (n, root) = (3, 1);
+    on_ranks(n, |comm| {
+        let me = comm.rank();
+        let here = me == root;
+        let of = |mine: bool, len: usize| vec![me as u32; if mine { len } else { 0 }];
+        let root = root as u32;
+        let mut run = |collective, input: Vec<u32>, mut output: Vec<u32>| {
+            let proven =
+                comm.prove(collective, |me| collective.schedule(&Ring::natural(n as u32), me));
+            let proven = proven.unwrap();
+            comm.run_schedule(&proven, &input, &mut output, ReduceOp::Sum).unwrap();
+            output
+        };
+        for count in [1, 5000] {
+            let all: Vec<u32> = (0..n as u32).flat_map(|rank| vec![rank; count]).collect();
+            let got = run(Collective::Gather { root }, of(true, count), of(here, n * count));
+            assert_eq!(got, if here { all } else { Vec::new() });
+            let got = run(Collective::Scatter { root }, of(here, n * count), of(true, count));
+            assert_eq!(got, vec![root; count]);
+            let got = run(Collective::Reduce { root }, of(true, count), of(here, count));
+            assert_eq!(got, vec![3; if here { count } else { 0 }]);
+        }
+        comm.barrier().unwrap();
+    });
+}
+
 #[test]
 fn what_is_not_proved_is_not_run() {
     on_ranks(3, |comm| {

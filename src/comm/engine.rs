@@ -9,7 +9,7 @@ use super::Seat;
 use super::options::Settings;
 use super::registry::{DirectCall, Registry};
 use crate::error::{Error, Peer, Place, Result};
-use crate::exec::{self, Call, Halt, Stop, Wait};
+use crate::exec::{self, Call, Halt, Lanes, Stop, Wait};
 use crate::kernel::Kernel;
 use crate::link::{Fault, Frame, Links};
 use crate::memory::{Buffer, Pieces};
@@ -30,6 +30,8 @@ pub(super) struct Engine {
     /// Room for the lists of calls on many buffers; empty between two calls.
     pub(super) pieces: Pieces<'static>,
     pub(super) messages: Vec<Message>,
+    /// How far the messages of a call are.
+    pub(super) lanes: Lanes,
     /// Bytes of the last cache; larger results are stored past it.
     pub(super) cache: usize,
     pub(super) abort: Arc<AtomicBool>,
@@ -164,7 +166,7 @@ impl Engine {
     pub(super) fn new(planner: Planner, links: Links, patience: Patience, cache: usize) -> Self {
         let abort = Arc::new(AtomicBool::new(false));
         let (scratch, travelling, registry) = (Vec::new(), Vec::new(), Registry::default());
-        let (pieces, messages) = (Pieces::default(), Vec::new());
+        let (pieces, messages, lanes) = (Pieces::default(), Vec::new(), Lanes::default());
         Self {
             planner,
             links,
@@ -174,6 +176,7 @@ impl Engine {
             travelling,
             pieces,
             messages,
+            lanes,
             cache,
             abort,
             sequence: 0,
@@ -234,6 +237,7 @@ impl Engine {
             registry: &mut self.registry,
             links: &mut self.links,
             scratch: &mut self.scratch,
+            lanes: &mut self.lanes,
         };
         let done = ways.make(&plan, head, sequence, buffer, &wait);
         done.map_err(|halt| self.fail(seat, settings, name, halt))
@@ -316,6 +320,7 @@ pub(super) struct Ways<'a> {
     pub(super) registry: &'a mut Registry,
     pub(super) links: &'a mut Links,
     pub(super) scratch: &'a mut Vec<u8>,
+    pub(super) lanes: &'a mut Lanes,
 }
 
 impl Ways<'_> {
@@ -329,30 +334,29 @@ impl Ways<'_> {
         wait: &Wait<'_>,
     ) -> Result<(), Halt> {
         let Plan { algorithm, schedule, partition, fingerprint } = *plan;
-        let Self { me, cache, registry, links, scratch } = self;
+        let Self { me, cache, registry, links, scratch, lanes } = self;
         let frame = Frame { len: 0, epoch: 0, sequence, fingerprint };
-        let kernel = head.kernel;
-        if let Some(request) = head.request {
-            let call = DirectCall { request, frame, kernel, me };
-            if algorithm == Algorithm::Direct
-                && let Some(done) = registry.run(&call, buffer, links, wait)
-            {
-                return done;
-            }
-            // Nobody can mistake a call of the probe.
-            if sequence & PROBE == 0 {
-                registry.passes_by(request, sequence);
-            }
+        let (kernel, streaming) = (head.kernel, buffer.len(Space::Output) >= cache);
+        let call = Call { schedule, partition, frame, kernel, streaming };
+        let Some(request) = head.request else {
+            return exec::exchange(&call, buffer, links, wait, lanes);
+        };
+        let direct = DirectCall { request, frame, kernel, me };
+        if algorithm == Algorithm::Direct
+            && let Some(done) = registry.run(&direct, buffer, links, wait)
+        {
+            return done;
+        }
+        // Nobody can mistake a call of the probe.
+        if sequence & PROBE == 0 {
+            registry.passes_by(request, sequence);
         }
         if scratch.len() < partition.scratch_bytes() {
             scratch.resize(partition.scratch_bytes(), 0);
         }
-        let streaming = buffer.len(Space::Output) >= cache;
-        let buffer = buffer.with_scratch(scratch);
-        let call = Call { schedule, partition, frame, kernel, streaming };
-        exec::run(&call, &buffer, links, wait).map_err(|halt| {
+        exec::run(&call, &buffer.with_scratch(scratch), links, wait).map_err(|halt| {
             // A rank that makes this call directly sends nothing: that is the cause.
-            let direct = head.request.and_then(|request| registry.direct(request, sequence, me));
+            let direct = registry.direct(request, sequence, me);
             direct.map_or(halt, |(peer, stop)| Halt { stop, step: 0, peer })
         })
     }

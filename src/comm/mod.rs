@@ -72,6 +72,11 @@ use worker::Worker;
 /// [`Self::split`] and [`Self::duplicate`] make more of one, which may be used at the same time.
 /// [`Self::scope`] and [`Self::nonblocking`] start operations and go on. Dropping a communicator
 /// waits for those that it started.
+///
+/// **fork**: a child may run another program or end (`exec`, `_exit`), and dropping its copy of a
+/// communicator does nothing there. It must not call anything on the copy, nor wait for what the
+/// parent has started; and as long as it lives without having run another program, the other ranks
+/// do not notice the parent's death, only its silence.
 pub struct Communicator {
     seat: Arc<Seat>,
     /// With the worker while operations are pending.
@@ -111,6 +116,16 @@ impl AbortHandle {
     /// [`Error::Aborted`](crate::Error::Aborted). Returns at once.
     pub fn abort(&self) {
         self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Communicator {
+    /// In a child that was forked nothing is closed and nobody is waited for: links, sockets and
+    /// shared memory are the parent's too, and no thread but one has come along.
+    fn drop(&mut self) {
+        if self.seat.peers[self.seat.rank].pid != std::process::id() {
+            std::mem::forget((self.engine.take(), self.worker.take()));
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use crate::element::{Element, Reduction};
 use crate::error::Result;
 use crate::memory::Buffer;
 use crate::plan::Request;
-use crate::schedule::{Collective, Schedule, Step};
+use crate::schedule::{Collective, Schedule, Space, Step};
 use crate::sim::{Proven, Violation, prove};
 
 const CALL: &str = "run_schedule";
@@ -46,7 +46,9 @@ impl Communicator {
     }
 
     /// Walks a proven schedule from `input` to `output`, which all ranks pass as their collective
-    /// demands: of one length, or one of them `size` times as long as the other.
+    /// demands: of one length, or one of them `size` times as long as the other. That of the two
+    /// which a rank's own steps do not touch, as a gather's output at all ranks but the root, is
+    /// not looked at and may be empty.
     ///
     /// # Errors
     /// If it was proved for other worlds or links, or the lengths do not fit; else as
@@ -66,16 +68,8 @@ impl Communicator {
             return refuse(CALL, "proven", given, expected);
         }
         let own = &proven.schedules()[self.rank()];
-        let blocks = proven.collective().has_blocks();
-        let [parts, wholes] = if blocks { [own.input, own.output] } else { [1, 1] };
-        let count = output.len() / wholes.max(1) as usize;
-        let lengths = [count.checked_mul(parts as usize), count.checked_mul(wholes as usize)];
-        if lengths != [Some(input.len()), Some(output.len())] {
-            let given = format!("{} and {} elements", input.len(), output.len());
-            let expected = format!("{parts} and {wholes} times as many as in a chunk");
-            return refuse(CALL, "input and output", given, expected);
-        }
         let collective = proven.collective();
+        let count = chunk(collective, own, [input.len(), output.len()])?;
         let request = Request { collective, count, dtype: T::DTYPE, op: Some(op.into()) };
         let buffer = Buffer::apart(cast_slice(input), cast_slice_mut(output));
         let kernel = self.kernel(&request)?;
@@ -83,4 +77,27 @@ impl Communicator {
         self.at_home(CALL)?.0.planner.adopt(own, proven.digest());
         self.walk(&head, &buffer, |planner| planner.own(&request, proven.digest()))
     }
+}
+
+/// Elements of a chunk of the one that has the smaller ones, of an input and an output of these
+/// lengths; what no step touches may have any.
+fn chunk(collective: Collective, own: &Schedule, lengths: [usize; 2]) -> Result<usize> {
+    let chunks = if collective.has_blocks() { [own.input, own.output] } else { [1, 1] };
+    let touched = [Space::Input, Space::Output].map(|space| {
+        let touches = |step: &Step| {
+            let reads = step.op.reads() && step.src.space == space;
+            reads || step.op.stores() && step.dst.space == space
+        };
+        own.steps.iter().any(touches)
+    });
+    let looked_at = |at: usize| touched[at] || touched == [false, false];
+    let first = usize::from(looked_at(1));
+    let count = lengths[first] / chunks[first].max(1) as usize;
+    let fits = |at: usize| count.checked_mul(chunks[at] as usize) == Some(lengths[at]);
+    if (0..2).all(|at| !looked_at(at) || fits(at)) {
+        return Ok(count);
+    }
+    let given = format!("{} and {} elements", lengths[0], lengths[1]);
+    let expected = format!("{} and {} times as many as in a chunk", chunks[0], chunks[1]);
+    refuse(CALL, "input and output", given, expected)
 }

@@ -65,7 +65,7 @@ impl Communicator {
         self.pass_on(NAME, &messages, &buffer)
     }
 
-    /// At most one message to each rank and one from each.
+    /// Messages to ranks and from ranks; those on one way between two ranks in this order.
     pub(super) fn pass_on(
         &mut self,
         name: &'static str,
@@ -106,5 +106,5 @@ impl Communicator {
 
 /// All of the input to a rank, or all of the output from one.
 fn message<T: Element>(outgoing: bool, peer: u32, bytes: usize) -> Message {
-    Message { outgoing, peer, turn: 0, range: (0, bytes), dtype: T::DTYPE }
+    Message { outgoing, peer, range: (0, bytes), dtype: T::DTYPE }
 }

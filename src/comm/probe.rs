@@ -234,6 +234,7 @@ impl Tool<'_> {
             registry: &mut engine.registry,
             links: &mut engine.links,
             scratch: &mut engine.scratch,
+            lanes: &mut engine.lanes,
         };
         let wait = Wait::new(&engine.patience, self.settings.timeout, &engine.abort);
         ways.make(&plan, &Head::of(request, kernel), PROBE | self.calls, buffer, &wait)

@@ -1,6 +1,7 @@
 //! Registered buffers: allocated by the communicator or adopted where they are.
-//! May touch: shared, as `comm`. Law: all ranks register together and agree before anything is
-//! exchanged, so that what one of them can't do is an error at all, and the communicator lives on.
+//! May touch: shared, as `comm`. Law: all ranks register together, and agree before anything is
+//! exchanged and again when all is mapped, so that what one of them can't do is an error at all, and
+//! the communicator lives on.
 
 use std::fs::File;
 use std::num::NonZeroUsize;
@@ -65,8 +66,13 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// If a rank can't have the memory, or passes another type or length: then all ranks have that
-    /// error and the communicator lives on. As [`Self::all_reduce`].
+    /// If a rank can't have the memory or map the others', or passes another type or length: then
+    /// all ranks have that error and the communicator lives on. It does not if a rank has no
+    /// descriptors left for the others' memory. As [`Self::all_reduce`].
+    ///
+    /// A limit on the size of files (`ulimit -f`) holds for shared memory too, and the system ends
+    /// a process that would pass it with `SIGXFSZ`, unless the program ignores that signal: then it
+    /// is such an error.
     pub fn alloc<T: Element>(&mut self, len: usize) -> Result<Registered<'static, T>> {
         const NAME: &str = "alloc";
         let bytes = len.checked_mul(size_of::<T>()).filter(|&bytes| bytes <= isize::MAX as usize);
@@ -82,19 +88,17 @@ impl Communicator {
             Record { call: NAME, dtype: T::DTYPE, count: len, pages: (0, bytes), errno: 0 };
         let (fd, records) = self.agree(record, fd)?;
         let parts = self.everybodys(NAME, &fd, &records)?;
-        let me = self.rank();
-        let own = match &self.seat.origin {
-            Origin::Processes(_) if !parts.is_empty() => Ok(Arc::clone(&parts[me].region)),
-            // Among threads the others' view must be another one: see `Live::withdraw`.
-            _ => Region::open(fd.as_fd(), at_least_a_page(bytes), "this process").map(Arc::new),
-        };
-        let id = self.number(NAME)?;
-        let live = own
-            .and_then(|own| Live::allocated(id, me, bytes, own, parts))
-            .map_err(|error| self.broken_by(NAME, error))?;
-        let registered = Registered::allocated(live, len);
-        self.enter(NAME, &registered)?;
-        Ok(registered)
+        let (id, me) = (self.number(NAME)?, self.rank());
+        let live = parts.and_then(|parts| {
+            let own = match &self.seat.origin {
+                Origin::Processes(_) if !parts.is_empty() => Arc::clone(&parts[me].region),
+                // Among threads the others' view must be another one: see `Live::withdraw`.
+                _ => Arc::new(Region::open(fd.as_fd(), at_least_a_page(bytes), "this process")?),
+            };
+            Live::allocated(id, me, bytes, own, parts)
+        });
+        let registered = live.map(|live| Registered::allocated(live, len));
+        self.enter(NAME, registered)
     }
 
     /// Makes memory that the user has as good as [`Self::alloc`]'s, where it is: its whole pages
@@ -131,10 +135,9 @@ impl Communicator {
         let (fd, records) = self.agree(record, fd)?;
         let parts = self.everybodys(NAME, &fd, &records)?;
         let id = self.number(NAME)?;
-        let registered = Registered::adopted(id, self.rank(), buf, fd.as_fd(), parts)
-            .map_err(|error| self.broken_by(NAME, error))?;
-        self.enter(NAME, &registered)?;
-        Ok(registered)
+        let me = self.rank();
+        let adopted = parts.and_then(|parts| Registered::adopted(id, me, buf, fd.as_fd(), parts));
+        self.enter(NAME, adopted)
     }
 
     /// What `buf` has in its `pages`, in memory that can be shared.
@@ -149,52 +152,63 @@ impl Communicator {
 
     /// Tells the others what this rank registers, and learns what they do. All can, or none does.
     fn agree(&mut self, mine: Record, fd: Result<OwnedFd>) -> Result<(OwnedFd, Vec<Record>)> {
-        let (me, size) = (self.rank(), self.size());
         let errno = fd.as_ref().err().map_or(0, errno);
-        let words = Record { errno, ..mine }.encode();
-        let mut all = vec![0_u64; WORDS * size];
-        all[WORDS * me..WORDS * (me + 1)].copy_from_slice(&words);
-        let (collective, dtype) = (Collective::AllGather, DataType::U64);
-        let request = Request { collective, count: WORDS, dtype, op: None };
-        let head =
-            Head { name: mine.call, usual: true, ..Head::of(&request, self.kernel(&request)?) };
-        let (whole, own) = self.parts::<u64>(WORDS);
-        let buffer = Buffer::within(bytemuck::cast_slice_mut(&mut all), own, whole);
-        // Told from everybody's all-gather by its salt.
-        self.walk(&head, &buffer, |planner| {
-            let plan = planner.plan(&request);
-            Plan { fingerprint: plan.fingerprint ^ SALT, ..plan }
-        })?;
+        let records = self.tell(&Record { errno, ..mine })?;
         let fd = fd?;
-        let records: Vec<_> = all.chunks_exact(WORDS).map(Record::decode).collect();
         for (peer, theirs) in records.iter().enumerate() {
-            let peer = || Box::new(self.peers()[peer].clone());
             for (field, ours, theirs) in mine.compare(theirs) {
                 if ours != theirs {
-                    let peer = peer();
+                    let peer = Box::new(self.peers()[peer].clone());
                     let (engine, seat, settings) = self.at_home(mine.call)?;
                     let at = engine.place(seat, settings, mine.call, 0);
                     return Err(Error::Mismatch { at, peer, field, ours, theirs });
                 }
             }
-            if theirs.errno != 0 {
-                let source = std::io::Error::from_raw_os_error(theirs.errno);
-                return Err(Error::io(format!("{}: memory of {}", mine.call, peer()), source));
-            }
         }
+        self.all_can(&records)?;
         self.registry(mine.call)?.count += 1;
         Ok((fd, records))
     }
 
-    /// All ranks' pages, mapped here; none if they don't share memory.
+    /// An error, if a rank has said that it can't.
+    fn all_can(&self, records: &[Record]) -> Result<()> {
+        match records.iter().position(|record| record.errno != 0) {
+            None => Ok(()),
+            Some(peer) => {
+                let Record { call, errno, .. } = records[peer];
+                let what = format!("{call}: memory of {}", self.peers()[peer]);
+                Err(Error::io(what, std::io::Error::from_raw_os_error(errno)))
+            }
+        }
+    }
+
+    /// What all ranks say, told from everybody's all-gather by its salt.
+    fn tell(&mut self, mine: &Record) -> Result<Vec<Record>> {
+        let (me, size) = (self.rank(), self.size());
+        let mut all = vec![0_u64; WORDS * size];
+        all[WORDS * me..WORDS * (me + 1)].copy_from_slice(&mine.encode());
+        let (collective, dtype) = (Collective::AllGather, DataType::U64);
+        let request = Request { collective, count: WORDS, dtype, op: None };
+        let kernel = self.kernel(&request)?;
+        let head = Head { name: mine.call, usual: true, ..Head::of(&request, kernel) };
+        let (whole, own) = self.parts::<u64>(WORDS);
+        let buffer = Buffer::within(bytemuck::cast_slice_mut(&mut all), own, whole);
+        self.walk(&head, &buffer, |planner| {
+            let plan = planner.plan(&request);
+            Plan { fingerprint: plan.fingerprint ^ SALT, ..plan }
+        })?;
+        Ok(all.chunks_exact(WORDS).map(Record::decode).collect())
+    }
+
+    /// All ranks' pages, mapped here, if that is possible; none if they don't share memory.
     fn everybodys(
         &mut self,
         name: &'static str,
         fd: &OwnedFd,
         records: &[Record],
-    ) -> Result<Vec<Part>> {
+    ) -> Result<Result<Vec<Part>>> {
         if !self.seat.shares {
-            return Ok(Vec::new());
+            return Ok(Ok(Vec::new()));
         }
         if !self.registry(name)?.is_open() {
             self.share_lines(name)?;
@@ -205,20 +219,31 @@ impl Communicator {
         let regions = self.share(name, fd, &records.iter().map(len).collect::<Vec<_>>())?;
         let part =
             |(region, record): (_, &Record)| Part { region, pages: record.pages.0..record.pages.1 };
-        Ok(regions.into_iter().zip(records).map(part).collect())
+        Ok(regions.map(|regions| regions.into_iter().zip(records).map(part).collect()))
     }
 
-    fn enter<T: Element>(
+    /// What this rank has registered, if all others have as well: who can't map so much may show
+    /// only now.
+    fn enter<'a, T: Element>(
         &mut self,
-        name: &'static str,
-        registered: &Registered<'_, T>,
-    ) -> Result<()> {
+        call: &'static str,
+        registered: Result<Registered<'a, T>>,
+    ) -> Result<Registered<'a, T>> {
+        if self.seat.shares {
+            let errno = registered.as_ref().err().map_or(0, errno);
+            let record = Record { call, dtype: T::DTYPE, count: 0, pages: (0, 0), errno };
+            let records = self.tell(&record)?;
+            if registered.is_ok() {
+                self.all_can(&records)?;
+            }
+        }
+        let registered = registered?;
         if self.seat.shares {
             let addresses = registered.as_ptr_range();
             let addresses = addresses.start.addr()..addresses.end.addr();
-            self.registry(name)?.enter(addresses, registered.live());
+            self.registry(call)?.enter(addresses, registered.live());
         }
-        Ok(())
+        Ok(registered)
     }
 
     fn registry(&mut self, name: &'static str) -> Result<&mut Registry> {

@@ -10,6 +10,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
+
 use super::engine::Engine;
 use super::{Communicator, Origin};
 use crate::error::{Error, Result};
@@ -23,6 +25,9 @@ use crate::shared::Control;
 
 /// How often a rank that waits for a descriptor looks for an abort.
 const GLANCE: Duration = Duration::from_millis(10);
+
+/// The memory of all ranks, unless this one can't map it.
+type Mapped = Result<Vec<Arc<Region>>>;
 
 /// Where ranks that are threads find each other's memory, by rank.
 #[derive(Debug, Default)]
@@ -57,19 +62,20 @@ impl Communicator {
         let len = Control::footprint();
         let mine = Region::create(len).map_err(|error| self.broken_by(name, error))?;
         let lines = self.share(name, &mine, &vec![len; self.size()])?;
+        let lines = lines.map_err(|error| self.broken_by(name, error))?;
         let me = self.rank();
         self.at_home(name)?.0.lay_open(me, lines);
         Ok(())
     }
 
-    /// Every rank's memory, mapped here: `mine` is this rank's, and all say how long theirs are.
-    /// Only where ranks share a host.
+    /// Every rank's memory, mapped here if that is possible: `mine` is this rank's, and all say how
+    /// long theirs are. Only where ranks share a host.
     pub(super) fn share(
         &mut self,
         name: &'static str,
         mine: &OwnedFd,
         lens: &[NonZeroUsize],
-    ) -> Result<Vec<Arc<Region>>> {
+    ) -> Result<Mapped> {
         let shared = match &self.seat.origin {
             Origin::Threads(group) => {
                 let group = Arc::clone(group);
@@ -87,17 +93,20 @@ impl Communicator {
         board: &Board,
         mine: &OwnedFd,
         lens: &[NonZeroUsize],
-    ) -> Result<Vec<Arc<Region>>> {
+    ) -> Result<Mapped> {
         let places = || board.0.lock().unwrap_or_else(PoisonError::into_inner);
         let me = self.rank();
-        let region = Region::open(mine.as_fd(), lens[me], "this process")?;
-        places().insert(me, Arc::new(region));
+        let region = Region::open(mine.as_fd(), lens[me], "this process");
+        let region = region.map(|region| places().insert(me, Arc::new(region)));
         self.meet_in(name)?;
         let found: Vec<_> = places().values().cloned().collect();
         // Nobody takes his down before all have looked.
         self.meet_in(name)?;
         places().remove(&me);
-        Ok(found)
+        Ok(region.and_then(|_| match found.len() == self.size() {
+            true => Ok(found),
+            false => Err(Error::io("mapping what another thread could not", Errno::ENOMEM)),
+        }))
     }
 
     fn hand_round(
@@ -105,12 +114,12 @@ impl Communicator {
         name: &'static str,
         mine: &OwnedFd,
         lens: &[NonZeroUsize],
-    ) -> Result<Vec<Arc<Region>>> {
+    ) -> Result<Mapped> {
         let (me, size) = (self.rank(), self.size());
         let (next, prev) = ((me + 1) % size, (me + size - 1) % size);
         let timeout = self.settings.timeout;
         let until = Instant::now() + timeout;
-        let mut found = vec![Arc::new(Region::open(mine.as_fd(), lens[me], "this process")?)];
+        let mut found = vec![Region::open(mine.as_fd(), lens[me], "this process").map(Arc::new)];
         let mut fd = mine.try_clone().map_err(|e| Error::io("sharing memory", e))?;
         for step in 1..size {
             let lost = |fault| Stop::Fault(fault);
@@ -128,12 +137,13 @@ impl Communicator {
             fd = taken.map_err(|stop| self.fail(name, Halt { stop, step, peer: prev }))?;
             let from = (me + size - step) % size;
             let whose = self.peers()[from].to_string();
-            found.push(Arc::new(Region::open(fd.as_fd(), lens[from], &whose)?));
+            // What can't be mapped here goes on to the others all the same.
+            found.push(Region::open(fd.as_fd(), lens[from], &whose).map(Arc::new));
         }
         // They came in the order me, me - 1, ...: put them in that of ranks.
         found.reverse();
         found.rotate_left(size - 1 - me);
-        Ok(found)
+        Ok(found.into_iter().collect())
     }
 }
 

@@ -1,8 +1,7 @@
 //! Several operations as one. May touch: as `comm`.
-//! Law: every argument is checked before a byte moves. The messages go before the collectives, in
-//! turns: the first on each link, then the second, and so on. In a turn what is sent leaves before
-//! anything is waited for, so whatever the order in which they were asked for, nobody waits for
-//! ever.
+//! Law: every argument is checked before a byte moves. The messages go before the collectives, all
+//! at once but for those on one link, which keep their order; so whatever the order in which the
+//! others were asked for, nobody waits for ever.
 
 use std::fmt;
 use std::mem::take;
@@ -70,11 +69,9 @@ impl Communicator {
         let done = work(&mut group);
         let Group { mut pieces, mut messages, calls, .. } = group;
         let done = done.and_then(|result| {
-            into_turns(&mut messages);
             met_by_itself(&messages, self.rank() as u32)?;
-            let buffer = pieces.buffer();
-            for turn in messages.chunk_by(|one, next| one.turn == next.turn) {
-                self.pass_on(NAME, turn, &buffer)?;
+            if !messages.is_empty() {
+                self.pass_on(NAME, &messages, &pieces.buffer())?;
             }
             Ok(result)
         });
@@ -87,16 +84,6 @@ impl Communicator {
         }
         Ok(result)
     }
-}
-
-/// Numbers the messages of each link and brings them into that order.
-fn into_turns(messages: &mut [Message]) {
-    let link = |message: &Message| (message.outgoing, message.peer);
-    messages.sort_unstable_by_key(|message| (link(message), message.range.0));
-    for same in messages.chunk_by_mut(|one, next| link(one) == link(next)) {
-        (0..).zip(same).for_each(|(turn, message)| message.turn = turn);
-    }
-    messages.sort_unstable_by_key(|message| (message.turn, link(message)));
 }
 
 /// Whatever a rank sends itself it has to receive, and nothing else.
@@ -177,7 +164,7 @@ impl<'env> Group<'_, 'env> {
         // What is empty is no message, as elsewhere.
         if start < end {
             let range = (start, end);
-            self.messages.push(Message { outgoing, peer, turn: 0, range, dtype: T::DTYPE });
+            self.messages.push(Message { outgoing, peer, range, dtype: T::DTYPE });
         }
     }
 

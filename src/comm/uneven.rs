@@ -123,7 +123,8 @@ impl Communicator {
     /// says how long its parts are: what one sends is what the other expects.
     ///
     /// # Errors
-    /// As [`Self::gather_v`]; and if two ranks differ over the length of what one sends the other.
+    /// As [`Self::gather_v`]; and if two ranks differ over the length of what one sends the other:
+    /// then the one that receives says so, and the others have lost it, in this call or the next.
     pub fn all_to_all_v<T: Element>(
         &mut self,
         send: &[T],

@@ -26,6 +26,15 @@ pub struct Call<'a> {
     pub streaming: bool,
 }
 
+impl Call<'_> {
+    /// What the slots of one chunk say. Both ends of a message must mean a chunk of the same length
+    /// and type, whatever their calls say of the other chunks.
+    pub(super) fn of_chunk(&self, step: &Step) -> Frame {
+        let chunk = self.partition.bytes(step.src) as u64 ^ self.partition.mark(step.src);
+        Frame { fingerprint: self.frame.fingerprint ^ chunk, ..self.frame }
+    }
+}
+
 /// Walks a call's steps over a buffer.
 ///
 /// # Errors
@@ -43,21 +52,12 @@ pub fn run(
         for (number, step) in call.schedule.steps.iter().enumerate() {
             let src = call.partition.piece(round, step.src);
             let dst = if step.dst == step.src { src.start } else { start(call, round, step.dst) };
-            // Both ends of a message must mean a chunk of the same length, whatever their calls say
-            // of the other chunks.
-            let chunk = if uneven {
-                call.partition.bytes(step.src) as u64 ^ call.partition.mark(step.src)
-            } else {
-                0
-            };
-            let frame = Frame { fingerprint: call.frame.fingerprint ^ chunk, ..call.frame };
-            for part in call.partition.slices(src.len()) {
+            let frame = if uneven { call.of_chunk(step) } else { call.frame };
+            for part in call.partition.slices(round, src.len()) {
                 let (src, dst, len) = (src.start + part.start, dst + part.start, part.len());
-                let places = Places { step, buffer, src, dst, len };
-                let frame = Frame { len: len as u32, ..frame };
-                let (lands, lifts) = (false, false);
-                let mut slice = Slice { call, places, links, wait, frame, lands, lifts };
-                slice.walk().map_err(|(stop, peer)| Halt { stop, step: number, peer })?;
+                let mut slice =
+                    Slice::new(call, Places { step, buffer, src, dst, len }, links, frame);
+                slice.walk(wait).map_err(|(stop, peer)| Halt { stop, step: number, peer })?;
             }
         }
     }
@@ -71,13 +71,13 @@ fn start(call: &Call<'_>, round: usize, place: Place) -> usize {
 
 /// Where one slice of one step reads and stores.
 #[derive(Clone, Copy)]
-struct Places<'a, 'b> {
-    step: &'a Step,
-    buffer: &'a Buffer<'b>,
+pub(super) struct Places<'a, 'b> {
+    pub(super) step: &'a Step,
+    pub(super) buffer: &'a Buffer<'b>,
     /// Where it begins in the step's two spaces.
-    src: usize,
-    dst: usize,
-    len: usize,
+    pub(super) src: usize,
+    pub(super) dst: usize,
+    pub(super) len: usize,
 }
 
 impl<'a> Places<'a, '_> {
@@ -127,11 +127,10 @@ impl<'a> Places<'a, '_> {
 }
 
 /// One slice of one step.
-struct Slice<'a, 'b> {
+pub(super) struct Slice<'a, 'b> {
     call: &'a Call<'a>,
     places: Places<'a, 'b>,
     links: &'a mut Links,
-    wait: &'a Wait<'a>,
     frame: Frame,
     /// What comes is put straight where it is stored.
     lands: bool,
@@ -139,24 +138,61 @@ struct Slice<'a, 'b> {
     lifts: bool,
 }
 
-impl Slice<'_, '_> {
+impl<'a, 'b> Slice<'a, 'b> {
+    /// `frame` is what all slices of its chunk say.
+    pub(super) fn new(
+        call: &'a Call<'a>,
+        places: Places<'a, 'b>,
+        links: &'a mut Links,
+        frame: Frame,
+    ) -> Self {
+        let frame = Frame { len: places.len as u32, ..frame };
+        Self { call, places, links, frame, lands: false, lifts: false }
+    }
+
     #[inline]
-    fn walk(&mut self) -> Result<(), (Stop, usize)> {
+    fn walk(&mut self, wait: &Wait<'_>) -> Result<(), (Stop, usize)> {
         let Step { op, from, to, .. } = *self.places.step;
         let (from, to) = (from as usize, to as usize);
-        let frame = self.frame;
         self.direct(op, from, to).map_err(|fault| (fault.into(), from))?;
         if self.lands {
             let place = (self.places.step.dst.space, self.places.dst);
-            let landed = self.wait.landed(self.links, from, &frame, self.places.buffer, place);
+            let landed = wait.landed(self.links, from, &self.frame, self.places.buffer, place);
             landed.map_err(|stop| (stop, from))?;
         } else if op.receives() {
-            self.wait.filled(self.links, from, &frame).map_err(|stop| (stop, from))?;
+            wait.filled(self.links, from, &self.frame).map_err(|stop| (stop, from))?;
         }
         if op.sends() {
-            self.wait.empty(self.links, to).map_err(|stop| (stop, to))?;
+            wait.empty(self.links, to).map_err(|stop| (stop, to))?;
         }
-        let done = match (op.receives(), op.sends()) {
+        self.work(op, from, to).map_err(|fault| (fault.into(), if op.sends() { to } else { from }))
+    }
+
+    /// The same, if nothing has to be waited for; was it so? Not for a step that receives and
+    /// sends.
+    pub(super) fn attempt(&mut self) -> Result<bool, Fault> {
+        let Step { op, from, to, dst, .. } = *self.places.step;
+        let (from, to) = (from as usize, to as usize);
+        self.direct(op, from, to)?;
+        let ready = if self.lands {
+            let Places { buffer, dst: at, len, .. } = self.places;
+            self.links.rx(from)?.land(&self.frame, buffer.dst(dst.space, at..at + len))?
+        } else if op.receives() {
+            self.links.rx(from)?.ready(&self.frame)?
+        } else {
+            !op.sends() || self.links.tx(to)?.ready()?
+        };
+        if ready {
+            self.work(op, from, to)?;
+        }
+        Ok(ready)
+    }
+
+    /// What the step does, once its slots are there.
+    #[inline]
+    fn work(&mut self, op: Op, from: usize, to: usize) -> Result<(), Fault> {
+        let frame = self.frame;
+        match (op.receives(), op.sends()) {
             (true, true) => self.pass(from, to, &frame),
             (true, false) => self.take(from),
             (false, true) => self.give(to, &frame),
@@ -164,8 +200,7 @@ impl Slice<'_, '_> {
                 self.local();
                 Ok(())
             }
-        };
-        done.map_err(|stop| (stop, if op.sends() { to } else { from }))
+        }
     }
 
     /// Which of the two links spare a copy when they are given the buffer itself?
@@ -183,7 +218,7 @@ impl Slice<'_, '_> {
     }
 
     /// What is at a place of mine goes out: where the step reads, or where it has just stored.
-    fn give(&mut self, to: usize, frame: &Frame) -> Result<(), Stop> {
+    fn give(&mut self, to: usize, frame: &Frame) -> Result<(), Fault> {
         let (kernel, places) = (&self.call.kernel, self.places);
         let send = places.step.op == Op::Send;
         let contributes = send && places.own() && kernel.changes();
@@ -191,7 +226,7 @@ impl Slice<'_, '_> {
         let tx = self.links.tx(to)?;
         if self.lifts && !contributes {
             let whole = what(&places, &(0..places.len));
-            return Ok(tx.give(frame, whole)?);
+            return tx.give(frame, whole);
         }
         let (mut slot, mut done) = (tx.reserve(places.len), 0);
         while let Some(part) = places.next(&mut done) {
@@ -202,11 +237,11 @@ impl Slice<'_, '_> {
                 copy(out, None, mine);
             }
         }
-        Ok(tx.commit(frame)?)
+        tx.commit(frame)
     }
 
     /// The incoming chunk stays here.
-    fn take(&mut self, from: usize) -> Result<(), Stop> {
+    fn take(&mut self, from: usize) -> Result<(), Fault> {
         let (places, streaming, mut done) = (self.places, self.streaming(), 0);
         let rx = self.links.rx(from)?;
         if !self.lands {
@@ -227,7 +262,7 @@ impl Slice<'_, '_> {
 
     /// The incoming chunk goes on: straight from one slot to the other, or out of my memory where
     /// that spares a copy.
-    fn pass(&mut self, from: usize, to: usize, frame: &Frame) -> Result<(), Stop> {
+    fn pass(&mut self, from: usize, to: usize, frame: &Frame) -> Result<(), Fault> {
         if self.places.step.op.stores() && (self.lands || self.lifts) {
             self.take(from)?;
             return self.give(to, frame);

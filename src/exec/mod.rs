@@ -4,8 +4,10 @@
 
 pub(crate) mod direct;
 mod host;
+mod messages;
 mod wait;
 
 pub use crate::sync::Patience;
 pub use host::{Call, run};
+pub use messages::{Lanes, exchange};
 pub use wait::{Halt, Stop, Wait};

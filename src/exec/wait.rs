@@ -1,9 +1,9 @@
 //! The one place where a rank waits: look, spin, give way, park; with a deadline, an abort flag
 //! and, now and then, a look whether the peer still lives. May touch: link, sync.
 //!
-//! The law "no select": a wait is for one named link. While it lasts, bytes already committed to
-//! other links are moved on, which changes no order, and who waits for long looks whether others
-//! make another call.
+//! The law "no select": a wait is for one named link, or for the first of several processes that
+//! can move (`messages`). While it lasts, bytes already committed to other links are moved on, which
+//! changes no order, and who waits for long looks whether others make another call.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -68,6 +68,22 @@ pub struct Wait<'a> {
 }
 
 /// What is waited for.
+pub(super) trait Awaited {
+    /// Never blocks.
+    fn happened(&mut self, links: &mut Links) -> Result<bool, Fault>;
+
+    /// Is a look a system call?
+    fn is_dear(&mut self, links: &mut Links) -> Result<bool, Fault>;
+
+    /// Can it still happen?
+    fn check_alive(&mut self, links: &mut Links) -> Result<(), Fault>;
+
+    /// Sleeps until it may have happened, or `limit` has passed, after so long a wait; may return
+    /// early.
+    fn park(&mut self, links: &mut Links, waited: Duration, limit: Duration) -> Result<(), Fault>;
+}
+
+/// What is waited for on one link.
 #[derive(Clone, Copy, Debug)]
 enum Event<'f> {
     /// A filled slot from this peer, with this frame.
@@ -78,6 +94,15 @@ enum Event<'f> {
     Empty(usize),
     /// Everything committed to this peer on its way.
     Flushed(usize),
+}
+
+impl Event<'_> {
+    fn end(&self) -> End {
+        match *self {
+            Self::Filled(peer, _) | Self::Landed(peer, ..) => End::From(peer),
+            Self::Empty(peer) | Self::Flushed(peer) => End::To(peer),
+        }
+    }
 }
 
 impl<'a> Wait<'a> {
@@ -116,15 +141,15 @@ impl<'a> Wait<'a> {
         Ok(())
     }
 
-    fn until(&self, links: &mut Links, event: Event<'_>) -> Result<(), Stop> {
-        if happened(links, event)? {
+    pub(super) fn until(&self, links: &mut Links, mut what: impl Awaited) -> Result<(), Stop> {
+        if what.happened(links)? {
             return Ok(());
         }
-        let dear = is_dear(links, event)?;
+        let dear = what.is_dear(links)?;
         let mut round = 0;
         let patience = self.patience.begin(dear);
         while patience.wait(round) {
-            if happened(links, event)? {
+            if what.happened(links)? {
                 return Ok(());
             }
             round += 1;
@@ -135,17 +160,22 @@ impl<'a> Wait<'a> {
                 }
             }
         }
-        self.parked(links, event, patience.began())
+        self.parked(links, &mut what, patience.began())
     }
 
-    fn parked(&self, links: &mut Links, event: Event<'_>, began: Instant) -> Result<(), Stop> {
+    fn parked(
+        &self,
+        links: &mut Links,
+        what: &mut impl Awaited,
+        began: Instant,
+    ) -> Result<(), Stop> {
         loop {
             if self.abort.load(Ordering::Relaxed) {
                 return Err(Stop::Aborted);
             }
-            check_alive(links, event)?;
+            what.check_alive(links)?;
             // A peer that closed may have sent what we wait for before it did.
-            if happened(links, event)? {
+            if what.happened(links)? {
                 return Ok(());
             }
             let waited = began.elapsed();
@@ -156,45 +186,68 @@ impl<'a> Wait<'a> {
                 return Err(Stop::Timeout(self.timeout));
             }
             links.flush();
-            park(links, event, GLANCE.min(self.timeout - waited))?;
-            if happened(links, event)? {
+            what.park(links, waited, GLANCE.min(self.timeout - waited))?;
+            if what.happened(links)? {
                 return Ok(());
             }
         }
     }
 }
 
-fn happened(links: &mut Links, event: Event<'_>) -> Result<bool, Fault> {
-    match event {
-        Event::Filled(peer, frame) => links.rx(peer)?.ready(frame),
-        Event::Landed(peer, frame, buffer, space, at) => {
-            links.rx(peer)?.land(frame, buffer.dst(space, at..at + frame.len as usize))
+impl Awaited for Event<'_> {
+    fn happened(&mut self, links: &mut Links) -> Result<bool, Fault> {
+        match *self {
+            Event::Filled(peer, frame) => links.rx(peer)?.ready(frame),
+            Event::Landed(peer, frame, buffer, space, at) => {
+                links.rx(peer)?.land(frame, buffer.dst(space, at..at + frame.len as usize))
+            }
+            Event::Empty(peer) => links.tx(peer)?.ready(),
+            Event::Flushed(peer) => links.tx(peer)?.flush(),
         }
-        Event::Empty(peer) => links.tx(peer)?.ready(),
-        Event::Flushed(peer) => links.tx(peer)?.flush(),
+    }
+
+    fn is_dear(&mut self, links: &mut Links) -> Result<bool, Fault> {
+        self.end().is_dear(links)
+    }
+
+    fn check_alive(&mut self, links: &mut Links) -> Result<(), Fault> {
+        self.end().check_alive(links)
+    }
+
+    fn park(&mut self, links: &mut Links, _: Duration, limit: Duration) -> Result<(), Fault> {
+        self.end().park(links, limit)
     }
 }
 
-fn is_dear(links: &mut Links, event: Event<'_>) -> Result<bool, Fault> {
-    Ok(match event {
-        Event::Filled(peer, _) | Event::Landed(peer, ..) => links.rx(peer)?.is_dear(),
-        Event::Empty(peer) | Event::Flushed(peer) => links.tx(peer)?.is_dear(),
-    })
+/// One end of a link.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum End {
+    From(usize),
+    To(usize),
 }
 
-fn check_alive(links: &mut Links, event: Event<'_>) -> Result<(), Fault> {
-    match event {
-        Event::Filled(peer, _) | Event::Landed(peer, ..) => links.rx(peer)?.check_alive(),
-        Event::Empty(peer) | Event::Flushed(peer) => links.tx(peer)?.check_alive(),
+impl End {
+    pub(super) fn is_dear(self, links: &mut Links) -> Result<bool, Fault> {
+        Ok(match self {
+            Self::From(peer) => links.rx(peer)?.is_dear(),
+            Self::To(peer) => links.tx(peer)?.is_dear(),
+        })
     }
-}
 
-fn park(links: &mut Links, event: Event<'_>, limit: Duration) -> Result<(), Fault> {
-    let outgoing = links.outgoing();
-    match event {
-        Event::Filled(peer, _) | Event::Landed(peer, ..) => links.rx(peer)?.park(limit, &outgoing),
-        Event::Empty(peer) | Event::Flushed(peer) => links.tx(peer)?.park(limit, &outgoing),
+    pub(super) fn check_alive(self, links: &mut Links) -> Result<(), Fault> {
+        match self {
+            Self::From(peer) => links.rx(peer)?.check_alive(),
+            Self::To(peer) => links.tx(peer)?.check_alive(),
+        }
     }
-    links.keep(outgoing);
-    Ok(())
+
+    pub(super) fn park(self, links: &mut Links, limit: Duration) -> Result<(), Fault> {
+        let outgoing = links.outgoing();
+        match self {
+            Self::From(peer) => links.rx(peer)?.park(limit, &outgoing),
+            Self::To(peer) => links.tx(peer)?.park(limit, &outgoing),
+        }
+        links.keep(outgoing);
+        Ok(())
+    }
 }

@@ -1,20 +1,25 @@
 //! Plans of messages between two ranks each. May touch: partition, schedule. Pure.
-//! Law: what is sent leaves before anything is waited for.
+//! Law: the messages of one lane, from one rank to another, keep their order. No lane waits for
+//! another one: a program of such plans ends wherever it would with sends that wait for their
+//! receivers, whatever the slots of links.
+
+use core::ops::Range;
 
 use super::{Message, Plan, Planner, mix};
 use crate::partition::Partition;
-use crate::schedule::{Algorithm, Collective, Op, Place, Space, Step};
+use crate::schedule::{Algorithm, Collective, Op, Place, Schedule, Space, Step};
 
 /// The kind of a message between two ranks, beside those of the collectives.
 const TRANSFER: u64 = 255;
 
 impl Planner {
-    /// The plan for messages between ranks that need not all take part: at most one to each rank
-    /// and one from each. What this rank sends itself it copies.
+    /// The plan for messages between ranks that need not all take part. What this rank sends
+    /// itself it copies.
     ///
-    /// It is an all-to-all of which some blocks are missing. So it may follow or precede others of
-    /// its kind on the same links without waiting in between: had everybody waited, all would
-    /// have come to their end, and in a network without choice no order of execution is different.
+    /// Its steps are those of [`lanes`], each of which is a process of its own: it reads one link
+    /// or writes one, and a rank with several is done when all are. So the network is determinate
+    /// as any other, and how a message is cut depends on nothing but itself, so that single calls
+    /// meet those of groups.
     pub fn messages(&mut self, messages: &[Message]) -> Plan<'_> {
         let (me, size) = (self.me, self.ring.size());
         self.tables.iter_mut().for_each(Vec::clear);
@@ -33,16 +38,14 @@ impl Planner {
             };
             self.transfer.steps.push(step);
         }
-        if let [Some(given), Some(got)] = [true, false].map(|outgoing| own(messages, outgoing, me))
-        {
-            let copy = Step::new(Op::Copy, me, Place::input(given)).into(Place::output(got));
-            self.transfer.steps.push(copy);
-        }
-        // What is sent leaves before anything is waited for; the next ranks' and the nearest first.
+        let [given, got] = [true, false].map(|outgoing| own(messages, outgoing, me));
+        let copy = |(given, got)| Step::new(Op::Copy, me, Place::input(given)).into(got);
+        self.transfer.steps.extend(given.zip(got.map(Place::output)).map(copy));
+        // What is sent leaves first; the next ranks' and the nearest before others.
         self.transfer.steps.sort_unstable_by_key(|step| match step.op {
-            Op::Send => (0, (size + step.to - me) % size),
-            Op::Copy => (1, 0),
-            _ => (2, (size + me - step.from) % size),
+            Op::Send => (0, (size + step.to - me) % size, step.src.chunk),
+            Op::Copy => (1, 0, step.src.chunk),
+            _ => (2, (size + me - step.from) % size, step.dst.chunk),
         });
         let slots = self.shape(Algorithm::AllPairs, Collective::AllToAll);
         let partition = Partition::table(&self.tables[0], &self.tables[1], slots);
@@ -52,8 +55,18 @@ impl Planner {
     }
 }
 
-/// Of the messages one way, the number of that between this rank and itself.
-fn own(messages: &[Message], outgoing: bool, me: u32) -> Option<u32> {
-    let mut way = messages.iter().filter(|message| message.outgoing == outgoing);
-    way.position(|message| message.peer == me).map(|at| at as u32)
+/// Of the messages one way, the numbers of those between this rank and itself.
+fn own(messages: &[Message], outgoing: bool, me: u32) -> impl Iterator<Item = u32> {
+    let way = messages.iter().filter(move |message| message.outgoing == outgoing);
+    (0..).zip(way).filter(move |(_, message)| message.peer == me).map(|(number, _)| number)
+}
+
+/// The steps of each lane of a plan of messages: those over one link, in their order.
+pub fn lanes(schedule: &Schedule) -> impl Iterator<Item = Range<usize>> + use<'_> {
+    let lane = |step: &Step| (step.op, step.from, step.to);
+    schedule.steps.chunk_by(move |one, next| lane(one) == lane(next)).scan(0, |end, steps| {
+        let start = *end;
+        *end += steps.len();
+        Some(start..*end)
+    })
 }

@@ -20,6 +20,7 @@ use crate::partition::{Partition, SlotShape};
 use crate::schedule::{Algorithm, Collective, Ring, Schedule};
 pub use choose::Candidate;
 pub use explain::{Choice, Explanation};
+pub use messages::lanes;
 pub use price::{Source, Speeds};
 #[cfg(feature = "host")]
 pub(crate) use request::digest;
@@ -359,7 +360,7 @@ mod tests {
         let wider = Slots { ring: SlotShape { capacity: 8, ..shape }, ..slots };
         let wider = Planner::new(Ring::natural(4), 1, wider, 64).plan(&base).fingerprint;
         let dtype = DataType::F32;
-        let message = Message { outgoing: true, peer: 2, turn: 0, range: (0, 10), dtype };
+        let message = Message { outgoing: true, peer: 2, range: (0, 10), dtype };
         prints.extend([wider, planner.messages(&[message]).fingerprint]);
         for counts in [[1, 2, 3, 4], [1, 2, 4, 3]] {
             let blocks = Blocks { input: &counts[1..2], output: &counts, agreed: &counts };

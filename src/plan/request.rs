@@ -85,8 +85,6 @@ pub struct Message {
     pub outgoing: bool,
     /// The other rank.
     pub peer: u32,
-    /// Its number among those of one group that go the same way between the same two ranks.
-    pub turn: u32,
     /// The bytes of the input, or of the output, from the first to before the second.
     pub range: (usize, usize),
     /// The type of its elements.

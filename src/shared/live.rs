@@ -185,8 +185,11 @@ impl Live {
 
 impl Drop for Live {
     fn drop(&mut self) {
+        let mine = self.mine();
+        // Gone first: taking pages back needs a mapping, of which there may be none left.
+        self.parts.clear();
         if self.own.is_none()
-            && let Some((at, len)) = self.mine()
+            && let Some((at, len)) = mine
         {
             // SAFETY: the pages that were exchanged, or were to be; the buffer is borrowed until
             // its guard has gone.

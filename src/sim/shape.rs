@@ -75,7 +75,7 @@ impl<'a> Shape<'a> {
     pub(super) fn slices(&self, rank: u32, round: usize, place: Place) -> usize {
         match (self.cut, self.of_rank(rank)) {
             (Cut::Uniform { slices, .. }, _) => slices,
-            (_, Some(own)) => own.slices(own.piece(round, place).len()).count(),
+            (_, Some(own)) => own.slices(round, own.piece(round, place).len()).count(),
             (_, None) => 0,
         }
     }
@@ -84,9 +84,10 @@ impl<'a> Shape<'a> {
     pub(super) fn bytes(&self, rank: u32, round: usize, place: Place, slice: usize) -> usize {
         match (self.cut, self.of_rank(rank)) {
             (Cut::Uniform { .. }, _) => 1,
-            (_, Some(own)) => {
-                own.slices(own.piece(round, place).len()).nth(slice).map_or(0, |part| part.len())
-            }
+            (_, Some(own)) => own
+                .slices(round, own.piece(round, place).len())
+                .nth(slice)
+                .map_or(0, |part| part.len()),
             (_, None) => 0,
         }
     }

@@ -1,7 +1,10 @@
 //! Ranks that do not register or call the same, or go: every rank hears of it, and nobody's data is
 //! overwritten.
 
-use ringreduce::{Communicator, Error, FoldOrder, ReduceOp};
+use std::sync::Barrier;
+use std::time::Duration;
+
+use ringreduce::{CallOptions, Communicator, Error, FoldOrder, ReduceOp};
 
 use crate::common::on_ranks;
 use crate::is_shared;
@@ -123,7 +126,7 @@ fn calls_that_do_not_match_touch_nothing() {
 fn a_rank_that_goes_is_named_and_the_buffer_stays_the_callers() {
     for count in [10, 100_000] {
         let ranks = Communicator::local(3).unwrap();
-        let all = std::sync::Barrier::new(3);
+        let all = Barrier::new(3);
         std::thread::scope(|scope| {
             for mut comm in ranks {
                 let all = &all;
@@ -177,4 +180,31 @@ fn a_function_that_panics_breaks_the_call_at_all_ranks() {
         assert!(matches!(call(), Err(Error::Broken { .. })));
         assert!(!is_shared(&buf), "others can still write to it");
     });
+}
+
+/// Only one rank learns that another one does not come; it leaves, and the others learn it by that.
+#[test]
+fn a_rank_that_another_one_gave_up_on_is_not_waited_for() {
+    let (before, after) = (Barrier::new(2), Barrier::new(3));
+    let errors = on_ranks(3, |comm| {
+        let mut buf = comm.alloc::<u32>(100_000).unwrap();
+        let error = match comm.rank() {
+            0 => {
+                before.wait();
+                let soon = CallOptions::new().timeout(Duration::from_secs(2));
+                comm.with(soon).all_reduce(&mut buf, ReduceOp::Sum).err()
+            }
+            1 => {
+                before.wait();
+                comm.all_reduce(&mut buf, ReduceOp::Sum).err()
+            }
+            _ => None,
+        };
+        after.wait();
+        error
+    });
+    assert!(matches!(&errors[0], Some(Error::Timeout { peer, .. }) if peer.rank == 2));
+    let says = errors[1].as_ref().unwrap().to_string();
+    assert!(matches!(&errors[1], Some(Error::PeerLost { peer, .. }) if peer.rank == 2), "{says}");
+    assert!(says.contains("rank 0 gave up on it"), "{says}");
 }

@@ -152,4 +152,5 @@ pub(crate) const UNSAFE: &[(&str, &str)] = &[
     ("tests/allocations.rs", "an allocator that counts"),
     ("tests/by_function.rs", "C functions work on raw memory"),
     ("tests/links/walk.rs", "fills and reads views of slots"),
+    ("tests/system.rs", "forks, and sets limits"),
 ];

@@ -8,6 +8,7 @@ mod groups;
 mod many;
 mod options;
 mod processes;
+mod programs;
 mod proof;
 mod started;
 

@@ -1,7 +1,7 @@
 //! The same, with ranks that are processes, over shared memory and over TCP.
 
 use crate::common::processes::{run, this_rank};
-use crate::{SUM, exchange, many};
+use crate::{SUM, exchange, many, programs};
 
 const BODY: &str = "processes::body";
 
@@ -17,6 +17,7 @@ fn body() {
         1 => vec![500_000, 3, 500_000],
         _ => vec![5, 20_000],
     });
+    programs::follow_all(&mut comm);
 }
 
 #[test]

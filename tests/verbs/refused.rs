@@ -95,6 +95,8 @@ fn a_message_of_another_length_or_type_is_a_mismatch() {
     });
     // Sent before the barrier and received after it, though the barrier does not use this link.
     on_ranks(4, |comm| {
+        // The first collective may measure the links, and would meet what lies there.
+        comm.barrier().unwrap();
         if comm.rank() == 0 {
             comm.send(&[1_u32; 8], 2).unwrap();
         }
@@ -113,4 +115,55 @@ fn a_message_of_another_length_or_type_is_a_mismatch() {
         assert!(matches!(error, Error::Mismatch { .. } | Error::PeerLost { .. }), "{error}");
         assert!(recv.iter().all(|&byte| byte == 7));
     });
+}
+
+/// Two ranks that differ over what one gives the other, were it nothing at all: the one that gets
+/// it says so in this very call, and the other has lost it in the next one at the latest.
+#[test]
+fn counts_that_disagree_are_a_mismatch_where_they_are_received() {
+    let pairs = [(5, 0), (0, 5), (0, 1), (5, 6), (90_000, 0), (0, 90_000)];
+    for (given, expected) in pairs {
+        for others in [0, 3] {
+            let errors = on_ranks(3, |comm| {
+                let (mut gives, mut gets) = ([others; 3], [others; 3]);
+                match comm.rank() {
+                    0 => gives[1] = given,
+                    1 => gets[0] = expected,
+                    _ => {}
+                }
+                let send = vec![1_u8; gives.iter().sum()];
+                let mut recv = vec![7_u8; gets.iter().sum()];
+                let error = comm.all_to_all_v(&send, &gives, &mut recv, &gets).err();
+                let from_0 = &recv[..if comm.rank() == 1 { expected } else { 0 }];
+                assert!(from_0.iter().all(|&byte| byte == 7));
+                error.or_else(|| comm.all_reduce(&mut [1_u8], SUM).err())
+            });
+            let differs = matches!(&errors[1], Some(Error::Mismatch { peer, at, .. })
+                if peer.rank == 0 && at.operation == "all_to_all");
+            assert!(differs, "{given} for {expected}: {:?}", errors[1]);
+            assert!(errors[0].is_some() && errors[2].is_some(), "{given} for {expected}");
+        }
+    }
+}
+
+/// What all ranks must say alike is compared even where the parts that differ go past a rank.
+#[test]
+fn other_counts_of_other_ranks_are_a_mismatch_too() {
+    let errors = on_ranks(3, |comm| {
+        let (me, counts) = (comm.rank(), [1, 2, 3 + usize::from(comm.rank() == 1)]);
+        let send = vec![1_u8; [1, 2, 3][me]];
+        let mut recv = vec![7_u8; if me == 0 { 6 } else { 0 }];
+        let error = comm.gather_v(&send, &mut recv, &counts, 0).err();
+        error.filter(|_| me == 0)
+    });
+    assert!(matches!(&errors[0], Some(Error::Mismatch { .. })), "{:?}", errors[0]);
+    // And where one rank has nothing to give but another one is told so much of it.
+    for (mine, told) in [(0, 5), (5, 0)] {
+        let errors = on_ranks(2, |comm| {
+            let counts = [1, if comm.rank() == 1 { mine } else { told }];
+            let mut recv = vec![7_u8; 1 + told];
+            comm.gather_v(&vec![1; counts[comm.rank()]], &mut recv, &counts, 0).err()
+        });
+        assert!(matches!(&errors[0], Some(Error::Mismatch { .. })), "{:?}", errors[0]);
+    }
 }
