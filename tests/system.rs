@@ -54,7 +54,7 @@ fn forks() {
 #[test]
 fn a_forked_child_may_drop_its_copies() {
     for transport in ["shm", "tcp"] {
-        run("forks", transport);
+        run("forks", 4, transport);
     }
 }
 
