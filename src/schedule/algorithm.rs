@@ -111,7 +111,7 @@ impl Algorithm {
     }
 
     /// Do its reductions read, from left to right, rank 0, 1, .., n-1? Operations that do not
-    /// commute need that.
+    /// commute need that. (A reduce reads from its root on, after rank n-1 rank 0.)
     #[must_use]
     pub const fn in_rank_order(self) -> bool {
         !matches!(

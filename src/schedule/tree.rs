@@ -8,7 +8,7 @@
 //! binary trees are numbered as NCCL's. What goes over one of the pair is cut into pieces, of which
 //! each edge carries one at a time: a rank's work is in the order of those times. Costs: `cost`.
 
-use super::{Collective, Op, Order, Place, Schedule, Step, Volume, fuse};
+use super::{Collective, Op, Order, Place, Schedule, Space, Step, Volume, fuse};
 use crate::sim::Speed;
 
 /// A rank's place in a tree; `None` above the root. Children stand in the order in which they are
@@ -139,7 +139,7 @@ impl Rank {
         let chunks = trees.chunks(size);
         let mut rank = Self { me, chunks, parts: Vec::new() };
         let root = match collective {
-            Collective::Broadcast { root } => root,
+            Collective::Broadcast { root } | Collective::Reduce { root } => root,
             Collective::AllReduce => 0,
             // A token is one piece.
             Collective::Barrier if trees == Trees::Binomial => 0,
@@ -151,15 +151,19 @@ impl Rank {
             let (level, node) = &nodes[(chunk % trees.count()) as usize];
             let inside = node.children.len() as i64;
             let (up, down) = ((piece - level, inside), (piece + level, i64::MAX - inside));
-            if collective.root().is_some() {
+            let result = Place::output(chunk);
+            if matches!(collective, Collective::Broadcast { .. }) {
                 rank.parts.push((down, rank.down(chunk, node, Place::input(chunk))));
+            } else if matches!(collective, Collective::Reduce { .. }) {
+                let sum = if node.parent.is_none() { result } else { Place::scratch(0) };
+                rank.parts.push((up, rank.up(chunk, node, sum)));
             } else if node.parent.is_none() {
-                let there = rank.up(chunk, node);
-                let back = rank.down(chunk, node, Place::output(chunk));
+                let there = rank.up(chunk, node, result);
+                let back = rank.down(chunk, node, result);
                 rank.parts.push((up, fuse(there, back)));
             } else {
-                rank.parts.push((up, rank.up(chunk, node)));
-                rank.parts.push((down, rank.down(chunk, node, Place::output(chunk))));
+                rank.parts.push((up, rank.up(chunk, node, result)));
+                rank.parts.push((down, rank.down(chunk, node, result)));
             }
         }
         rank.parts.sort_by_key(|&(when, _)| when);
@@ -167,28 +171,29 @@ impl Rank {
         Some(parts.fold(Schedule::new(chunks, chunks), fuse))
     }
 
-    /// From the children to the parent. Partial sums are kept where the result will be.
-    fn up(&self, chunk: u32, node: &Node) -> Schedule {
-        let me = self.me;
-        let (mine, result) = (Place::input(chunk), Place::output(chunk));
+    /// From the children to the parent; what they come to is kept at `sum`.
+    fn up(&self, chunk: u32, node: &Node, sum: Place) -> Schedule {
+        let (me, mine) = (self.me, Place::input(chunk));
         let mut steps = Vec::with_capacity(node.children.len() + 1);
         let mut src = mine;
         for (at, &(child, order)) in (1..).zip(&node.children) {
             let whole = at == node.children.len();
             let fold = match node.parent.filter(|_| whole) {
                 Some(parent) => Step::new(Op::RecvReduceSend, me, src).to(parent),
-                None => Step::new(Op::RecvReduceCopy, me, src).into(result).last(whole),
+                None => Step::new(Op::RecvReduceCopy, me, src).into(sum).last(whole),
             };
             steps.push(fold.from(child).order(order));
-            src = result;
+            src = sum;
         }
         if node.children.is_empty() {
             steps.push(match node.parent {
                 Some(parent) => Step::new(Op::Send, me, mine).to(parent),
-                None => Step::new(Op::Copy, me, mine).into(result),
+                None => Step::new(Op::Copy, me, mine).into(sum),
             });
         }
-        Schedule { steps, ..Schedule::new(self.chunks, self.chunks) }
+        let waits = sum.space == Space::Scratch && node.children.len() > 1;
+        let scratch = if waits { vec![mine] } else { Vec::new() };
+        Schedule { scratch, steps, ..Schedule::new(self.chunks, self.chunks) }
     }
 
     /// From the parent, or of the root from `mine`, to the children, those first that others wait
@@ -231,8 +236,11 @@ pub(super) fn volume(trees: Trees, collective: Collective, size: u32) -> Option<
     let deep = u64::from(size.next_power_of_two().ilog2());
     let [most, total] = match (trees, collective) {
         (Trees::Binomial, Collective::Broadcast { .. }) => [deep, edges],
+        (Trees::Binomial, Collective::Reduce { .. }) => [edges.min(1), edges],
         (Trees::Binomial, Collective::AllReduce | Collective::Barrier) => [deep, 2 * edges],
-        (Trees::Double, Collective::Broadcast { .. }) => [edges.min(1) * 2, 2 * edges],
+        (Trees::Double, Collective::Broadcast { .. } | Collective::Reduce { .. }) => {
+            [edges.min(1) * 2, 2 * edges]
+        }
         (Trees::Double, Collective::AllReduce) => [4.min(edges + 1).min(4 * edges), 4 * edges],
         _ => return None,
     };
@@ -244,9 +252,9 @@ pub(super) fn volume(trees: Trees, collective: Collective, size: u32) -> Option<
 ///
 /// The pair: of the first piece each of the levels costs 2s + a down, 2r + a up, and the root has two
 /// trees' to do. Every other piece adds what a rank does with one of each tree, 3s down and s + 2r
-/// up, or, if that is more, the waiting: for D levels (1 - 1/D)(a + 2s), both ways
-/// (1 - 1/2D)(a + 2r). Within -6 and +20 % of a walk. Of much the pair takes 3mb down and 3mb + mg
-/// both ways for m bytes, whatever n is.
+/// up, or, if that is more, the waiting: for D levels (1 - 1/D)(a + 2s) down, of r up, both ways
+/// (1 - 1/2D)(a + 2r). Within -6 and +20 % of a walk. Of much the pair takes 1.5mb down, 1.5mb + mg up and
+/// 3mb + mg both ways for m bytes, whatever n is.
 pub(super) fn cost(
     trees: Trees,
     collective: Collective,
@@ -265,12 +273,18 @@ pub(super) fn cost(
     let waits = |ways: f64, step: f64| (a + 2.0 * step) * (1.0 - 1.0 / (ways * levels));
     match (trees, collective) {
         (Trees::Binomial, Collective::Broadcast { .. }) => Some((deep + 1.0) * s + full * a),
+        (Trees::Binomial, Collective::Reduce { .. }) => Some(s + deep * r + full * a),
         (Trees::Binomial, Collective::AllReduce | Collective::Barrier) => {
             Some((deep + 1.0) * s + deep * r + 2.0 * full * a)
         }
         (Trees::Double, Collective::Broadcast { .. }) => {
             let first = (s + down(size, 1.0, s, a)).max(2.0 * s + down(size - 1, 2.0, s, a));
             Some(first + (pieces - 1.0) * ((1.0 + two) * s).max(waits(1.0, s)))
+        }
+        (Trees::Double, Collective::Reduce { .. }) => {
+            let first = s + down(size, 1.0, r, a);
+            let first = first.max(s + down(size - 1, 2.0, r, a) - r) + r;
+            Some(first + (pieces - 1.0) * (two * r + s).max(2.0 * r).max(waits(1.0, r)))
         }
         (Trees::Double, Collective::AllReduce) => {
             let first = s + down(size, 1.0, r, a);
@@ -332,7 +346,9 @@ mod tests {
         for size in (2..=33).chain([64, 100, 500]) {
             for latency in [0.0, 0.5, 2.0, 6.0, 20.0, 100.0] {
                 for speed in [speed(latency, 0.2, 0.8, 0.0), speed(latency, 0.0, 1.0, 0.7)] {
-                    for collective in [Collective::AllReduce, Collective::Broadcast { root: 1 }] {
+                    let (down, up) =
+                        (Collective::Broadcast { root: 1 }, Collective::Reduce { root: 0 });
+                    for collective in [Collective::AllReduce, down, up] {
                         let walk = walk(collective, size, 1, 200, speed);
                         let bytes = LEAST as f64 * f64::from(Trees::Double.chunks(size));
                         let form = super::cost(Trees::Double, collective, size, bytes, &speed);
