@@ -153,7 +153,10 @@ fn a_world_of_one_keeps_what_it_has() {
         // One copy; to an exscan nobody gave anything.
         let slices = if collective == Collective::Exscan { 0 } else { 8 };
         let report = laws(collective, &schedules, &Shape::uniform(2, 4, 1), 0).unwrap();
-        assert_eq!(report, Report { slices, sent: 0, stored: slices, rank_order: true });
+        assert_eq!(
+            report,
+            Report { slices, sent: 0, stored: slices, exact: true, rank_order: true }
+        );
     }
 }
 

@@ -18,7 +18,7 @@ use crate::exec::{Halt, Stop};
 use crate::link::region::Region;
 use crate::link::shm::{recv_fd, send_fd};
 use crate::link::{Fault, Links};
-use crate::schedule::ALL_PAIRS;
+use crate::plan::stage;
 use crate::shared::Control;
 
 /// How often a rank that waits for a descriptor looks for an abort.
@@ -36,14 +36,14 @@ pub(super) fn can_share(size: usize) -> bool {
 /// Do so many ranks have their lines and stages from the start, if they are on one host? Large
 /// worlds, which would spend too much on it, have them from the first registration on.
 pub(super) fn has_lines(size: usize) -> bool {
-    (2..=ALL_PAIRS as usize).contains(&size)
+    stage(size) > 0
 }
 
 impl Engine {
     /// From now on ranks see each other's lines, and calls may go without links.
     pub(super) fn lay_open(&mut self, rank: usize, lines: Vec<Arc<Region>>) {
         if has_lines(lines.len()) {
-            self.planner.set_stage(Control::stage_len());
+            self.planner.set_stage(stage(lines.len()).min(Control::stage_len()));
         }
         self.registry.open(Control::new(rank, lines, self.cache));
     }

@@ -45,12 +45,8 @@ pub fn run(
             let dst = if step.dst == step.src { src.start } else { start(call, round, step.dst) };
             // Both ends of a message must mean a chunk of the same length, whatever their calls say
             // of the other chunks.
-            let chunk = if uneven {
-                call.partition.bytes(step.src) as u64 ^ call.partition.mark(step.src)
-            } else {
-                0
-            };
-            let frame = Frame { fingerprint: call.frame.fingerprint ^ chunk, ..call.frame };
+            let meaning = call.partition.meaning(step.src);
+            let frame = Frame { fingerprint: call.frame.fingerprint ^ meaning, ..call.frame };
             for part in call.partition.slices(src.len()) {
                 let (src, dst, len) = (src.start + part.start, dst + part.start, part.len());
                 let places = Places { step, buffer, src, dst, len };

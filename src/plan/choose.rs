@@ -16,14 +16,13 @@ pub struct Candidate {
 
 impl Algorithm {
     /// Are there links for all its messages among so many ranks? Larger worlds have them on the
-    /// ring and between ranks whose numbers differ by a power of two, and hosts with as many ranks
-    /// each have those of their own rings.
+    /// ring and between ranks whose numbers differ by a power of two, as trees and dissemination
+    /// want them, and hosts with as many ranks each have those of their own rings.
     #[must_use]
     pub fn reaches(self, size: u32) -> bool {
         let doubling = matches!(self, Self::RecursiveDoubling | Self::HalvingDoubling);
-        matches!(self, Self::Ring | Self::TwoRings | Self::Hierarchical | Self::Direct)
-            || size <= ALL_PAIRS
-            || (doubling && size.is_power_of_two())
+        let direct = matches!(self, Self::AllPairs | Self::TwoShot);
+        !(direct || doubling) || size <= ALL_PAIRS || (doubling && size.is_power_of_two())
     }
 }
 
@@ -180,12 +179,15 @@ mod tests {
                 let forced = Algorithm::ALL.map(Some);
                 for (power, forced) in [3, 12, 20].map(|p| forced.map(|f| (p, f))).concat() {
                     planner.go_by(Rules { forced, ..Rules::default() });
-                    let request = all_reduce(1 << power);
                     let peers = planner.peers();
-                    let steps = planner.plan(&request).schedule.steps.clone();
-                    for step in steps {
-                        assert!(!step.op.sends() || peers.contains(&step.to), "{size} {me}");
-                        assert!(!step.op.receives() || peers.contains(&step.from), "{size} {me}");
+                    for collective in Collective::all(1) {
+                        let request = Request { collective, ..all_reduce(1 << power) };
+                        for step in &planner.plan(&request).schedule.steps {
+                            let linked = !step.op.sends() || peers.contains(&step.to);
+                            assert!(linked, "{size} {me} {collective:?}");
+                            let linked = !step.op.receives() || peers.contains(&step.from);
+                            assert!(linked, "{size} {me} {collective:?}");
+                        }
                     }
                 }
             }

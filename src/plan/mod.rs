@@ -6,6 +6,7 @@
 
 mod choose;
 mod explain;
+pub(crate) mod fingerprint;
 mod messages;
 mod own;
 mod price;
@@ -20,12 +21,13 @@ use crate::partition::{Partition, SlotShape};
 use crate::schedule::{ALL_PAIRS, Algorithm, Collective, Ring, Schedule};
 pub use choose::Candidate;
 pub use explain::{Choice, Explanation};
+use fingerprint::How;
 pub use price::{Source, Speeds};
 #[cfg(feature = "host")]
 pub(crate) use request::digest;
 pub(crate) use request::mix;
 pub use request::{Blocks, Message, Request};
-pub use slots::{Slots, least_chunk};
+pub use slots::{Slots, least_chunk, stage};
 pub use tuning::Tuning;
 
 /// What to walk for a call.
@@ -102,7 +104,7 @@ pub struct Planner {
     tables: [Vec<Range<usize>>; 2],
     marks: [Vec<u64>; 2],
     transfer: Schedule,
-    /// A digest of what all calls go by: the order of the ring and the least chunk.
+    /// A digest of what all calls go by: the order of the ring, the slots and the least chunk.
     way: u64,
 }
 
@@ -133,9 +135,7 @@ impl Planner {
             tables: [Vec::new(), Vec::new()],
             marks: [Vec::new(), Vec::new()],
             transfer: Schedule::new(1, 1),
-            way: (0..ring.size()).fold(mix(least_chunk as u64), |digest, at| {
-                mix(digest ^ u64::from(ring.after(0, i64::from(at))))
-            }),
+            way: way(&ring, slots, least_chunk),
             ring,
         }
     }
@@ -226,7 +226,7 @@ impl Planner {
     /// The smallest slots of the links that an algorithm uses at any rank.
     fn shape(&self, algorithm: Algorithm, collective: Collective) -> SlotShape {
         let ring = algorithm == Algorithm::Ring && collective.keeps_to(&self.ring);
-        let slots = if ring || self.ring.size() <= 2 { self.slots.ring } else { self.slots.other };
+        let slots = if ring { self.slots.ring } else { self.least_slots() };
         slots.shared(algorithm.window()).unwrap_or(slots)
     }
 
@@ -263,7 +263,7 @@ impl Planner {
             rules: self.rules,
             schedule,
             partition: self.cut(request, schedule),
-            fingerprint: self.fingerprint(request, algorithm, &[]),
+            fingerprint: self.fingerprint(request, algorithm),
         };
         if self.calls.len() < CALLS {
             self.calls.push(known);
@@ -290,19 +290,42 @@ impl Planner {
         let (collective, algorithm, schedule) = &self.schedules[schedule];
         let slots = self.shape(*algorithm, *collective);
         // A chunk less is a turn less on a ring; where all go straight it is only work not shared.
-        let least = if *algorithm == Algorithm::Ring { self.least_chunk } else { 0 };
+        let ring = *algorithm == Algorithm::Ring;
+        let least = if ring { self.least_chunk } else { algorithm.least_chunk() };
         pieces(request, schedule, least, slots)
     }
 
-    fn fingerprint(&self, request: &Request, algorithm: Algorithm, agreed: &[usize]) -> u64 {
-        let what = request.digest();
-        let slots = self.shape(algorithm, request.collective);
-        let shape = (slots.bytes as u64) << 16 | slots.capacity as u64;
-        let way = mix(self.way ^ algorithm as u64 ^ u64::from(self.rules.in_order) << 8);
-        let way = way ^ self.rules.stands_for;
-        let call = mix(mix(mix(what ^ request.count as u64) ^ shape) ^ way);
-        agreed.iter().fold(call, |digest, &count| mix(digest ^ count as u64))
+    /// That of a call by an algorithm.
+    fn fingerprint(&self, request: &Request, algorithm: Algorithm) -> u64 {
+        fingerprint::of(request, &self.how(Some(algorithm)), self.way ^ self.rules.stands_for)
     }
+
+    /// That of a call by a schedule of the user's.
+    fn own_fingerprint(&self, request: &Request, schedules: u64) -> u64 {
+        let rest = mix(self.way ^ schedules) ^ self.rules.stands_for;
+        fingerprint::of(request, &self.how(None), rest)
+    }
+
+    /// That of a call whose blocks differ; all ranks pass these counts alike.
+    fn uneven_fingerprint(&self, request: &Request, algorithm: Algorithm, agreed: &[usize]) -> u64 {
+        let how = How { uneven: true, ..self.how(Some(algorithm)) };
+        let rest = agreed.iter().fold(self.way, |digest, &count| mix(digest ^ count as u64));
+        fingerprint::of(request, &how, rest)
+    }
+
+    fn how(&self, algorithm: Option<Algorithm>) -> How {
+        let Rules { in_order, stands_for, .. } = self.rules;
+        How { algorithm, in_order, part: stands_for != 0, uneven: false }
+    }
+}
+
+/// A digest of what all calls go by.
+fn way(ring: &Ring, slots: Slots, least_chunk: usize) -> u64 {
+    let shape = |slots: SlotShape| [slots.bytes, slots.capacity];
+    let lengths = [shape(slots.ring), shape(slots.other)].concat().into_iter();
+    let order = (0..ring.size()).map(|at| u64::from(ring.after(0, i64::from(at))));
+    let words = lengths.map(|length| length as u64).chain(order);
+    words.fold(mix(least_chunk as u64), |digest, word| mix(digest ^ word))
 }
 
 /// A call's memory, cut for a schedule and for slots of this shape.

@@ -82,7 +82,7 @@ impl Speeds {
     ) -> Option<f64> {
         let (collective, size) = (request.collective, ring.size());
         let bytes = request.longest(size);
-        let chunks = if algorithm.is_whole(collective) { 1 } else { size as usize };
+        let chunks = algorithm.chunks(collective, size) as usize;
         let chunk = bytes.div_ceil(chunks);
         let piece = slots.bytes * slots.slices_per_round();
         let cost =
@@ -91,7 +91,7 @@ impl Speeds {
             let slices = bytes.div_ceil(slots.bytes).saturating_sub(1) as f64;
             let still = |step| Speed { step, latency: 0.0, byte: 0.0, reduce: 0.0 };
             let steps = self.without(|speed| still(speed.step));
-            Some(cost(speeds, bytes * chunks)? + cost(steps, 0)? * slices)
+            Some(cost(speeds, bytes * chunks)? + cost(steps, bytes * chunks)? * slices)
         };
         let first = part(chunk.min(piece), self)?;
         let later = self.without(|speed| Speed { latency: 0.0, ..speed });
@@ -109,13 +109,6 @@ impl Algorithm {
     pub fn hops(self, collective: Collective, ring: &Ring) -> Option<f64> {
         let hop = Speed { latency: 1.0, step: 0.0, byte: 0.0, reduce: 0.0 };
         Speeds::uniform(hop, Source::Stated).cost(self, collective, ring, 0.0)
-    }
-
-    /// Is the buffer one chunk, and not one for each rank?
-    fn is_whole(self, collective: Collective) -> bool {
-        let token = matches!(collective, Collective::Broadcast { .. } | Collective::Barrier);
-        let exchanged = matches!(self, Self::AllPairs | Self::RecursiveDoubling | Self::Direct);
-        token || (exchanged && collective == Collective::AllReduce)
     }
 }
 

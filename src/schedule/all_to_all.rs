@@ -1,12 +1,13 @@
 //! All-to-all, directly: every rank sends each block to where it belongs, the next rank's first,
-//! and then receives, the previous rank's first. May touch: nothing.
+//! and then receives, the previous rank's first. May touch: sim's Speed.
 //!
 //! As nobody waits before all of a round's pieces have left, latencies overlap; and in place each
 //! block has left before another takes its place. (MPICH's "scattered" algorithm, with links that
-//! hold a round in place of non-blocking calls.) Blocks of m bytes with latency a and seconds per
-//! byte b: 2(n-1)mb, or nmb + a if that is more.
+//! hold a round in place of non-blocking calls.) Cost, blocks of m bytes, latency a, a step's s =
+//! o + mb: 2(n-1)s, or ns + a if that is more.
 
 use super::{Op, Place, Schedule, Step, Volume};
+use crate::sim::Speed;
 
 /// Input: a chunk for every rank. Output: a chunk from every rank.
 #[must_use]
@@ -26,4 +27,11 @@ pub fn all_to_all(size: u32, me: u32) -> Schedule {
 pub(super) fn volume(size: u32) -> Volume {
     let (n, others) = (u64::from(size), u64::from(size - 1));
     Volume { most: others, total: n * others }
+}
+
+/// The closed form; `bytes` of all blocks of a rank. `size` is not 1.
+pub(super) fn cost(size: u32, bytes: f64, speed: &Speed) -> f64 {
+    let n = f64::from(size);
+    let s = speed.moved(bytes / n);
+    (2.0 * (n - 1.0) * s).max(n * s + speed.latency)
 }

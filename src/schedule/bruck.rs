@@ -10,17 +10,17 @@
 
 use core::ops::Range;
 
-use super::{Collective, Op, Order, Place, Ring, Schedule, Step, Volume};
+use super::{Collective, Op, Order, Place, Schedule, Step, Volume};
 use crate::sim::Speed;
 
 /// Chunks that a rank may send to another before that one takes the first.
 pub(super) const WINDOW: u32 = 8;
 
-/// The schedule of rank `me`.
-pub(super) fn schedule(collective: Collective, order: &Ring, me: u32) -> Option<Schedule> {
+/// The schedule of rank `me` of `size`.
+pub(super) fn schedule(collective: Collective, size: u32, me: u32) -> Option<Schedule> {
     match collective {
-        Collective::ReduceScatter => Some(reduce_scatter(order, me)),
-        Collective::AllGather => Some(all_gather(order, me)),
+        Collective::ReduceScatter => Some(reduce_scatter(size, me)),
+        Collective::AllGather => Some(all_gather(size, me)),
         _ => None,
     }
 }
@@ -54,12 +54,12 @@ fn exchange(
 }
 
 /// Input: one chunk. Output: everybody's.
-fn all_gather(order: &Ring, me: u32) -> Schedule {
-    let owner = |place: u32| order.after(me, -i64::from(place));
-    let mut steps = Vec::with_capacity(2 * order.size() as usize);
-    for hop in hops(order.size()).rev() {
+fn all_gather(size: u32, me: u32) -> Schedule {
+    let owner = |place: u32| (size + me - place) % size;
+    let mut steps = Vec::with_capacity(2 * size as usize);
+    for hop in hops(size).rev() {
         let far = 1 << hop;
-        let (from, to) = (owner(far), order.after(me, i64::from(far)));
+        let (from, to) = (owner(far), (me + far) % size);
         let send = |edge: u32| {
             let place = match 2 * far * edge {
                 0 => Place::input(0),
@@ -70,19 +70,18 @@ fn all_gather(order: &Ring, me: u32) -> Schedule {
         let recv = |edge: u32| {
             Step::new(Op::Recv, me, Place::output(owner(2 * far * edge + far))).from(from)
         };
-        exchange(&mut steps, edges(order.size(), hop), send, recv);
+        exchange(&mut steps, edges(size, hop), send, recv);
     }
     // While the first one travels.
     let copy = Step::new(Op::Copy, me, Place::input(0)).into(Place::output(me));
     steps.insert(steps.len().min(1), copy);
-    Schedule { steps, ..Schedule::new(1, order.size()) }
+    Schedule { steps, ..Schedule::new(1, size) }
 }
 
 /// Input: a chunk per rank. Output: one chunk, the own one reduced over all ranks. Sums of others'
 /// chunks wait in the scratch for their turn.
-fn reduce_scatter(order: &Ring, me: u32) -> Schedule {
-    let size = order.size();
-    let owner = |place: u32| order.after(me, -i64::from(place));
+fn reduce_scatter(size: u32, me: u32) -> Schedule {
+    let owner = |place: u32| (size + me - place) % size;
     let mine = |place: u32| Place::input(owner(place));
     // Where the sum of the chunk is in whose tree I have this place; odd ones are leaves.
     let sum = |place: u32| match place {
@@ -93,7 +92,7 @@ fn reduce_scatter(order: &Ring, me: u32) -> Schedule {
     let mut steps = Vec::with_capacity(2 * size as usize);
     for hop in hops(size) {
         let far = 1 << hop;
-        let (from, to) = (order.after(me, i64::from(far)), owner(far));
+        let (from, to) = ((me + far) % size, owner(far));
         let send = |edge: u32| {
             let place = 2 * far * edge + far;
             let leaf = hop == 0 || place + 1 == size;

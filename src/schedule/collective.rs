@@ -1,6 +1,8 @@
-//! The collectives by name, and the schedule of each. May touch: the algorithms.
+//! The collectives by name, and the schedule of each. May touch: the algorithms, sim's
+//! Speed.
 
 use super::{Ring, Schedule, Volume, all_to_all, relay, ring, rooted, scan};
+use crate::sim::Speed;
 
 /// Ranks of the largest world in which every rank has a link to every other one.
 pub const ALL_PAIRS: u32 = 16;
@@ -140,6 +142,31 @@ impl Collective {
             Self::AllToAll => relay::exchanged(size),
             Self::Scan | Self::Exscan => scan::volume(size),
             Self::Barrier => ring::passed(size),
+        }
+    }
+
+    /// Seconds that they take, in place, each chunk being one slice; `bytes` is the length of the
+    /// longer one of a rank's input and output.
+    #[must_use]
+    pub fn cost(self, size: u32, bytes: f64, speed: &Speed) -> f64 {
+        let direct = size <= ALL_PAIRS;
+        match self {
+            // Everything is where it has to be.
+            _ if size == 1 => 0.0,
+            Self::AllReduce => ring::reduced_cost(size, bytes / f64::from(size), speed),
+            Self::Barrier => ring::reduced_cost(size, bytes, speed),
+            Self::ReduceScatter => rooted::reduce_cost(size, bytes / f64::from(size), speed),
+            Self::AllGather => ring::passed_cost(size, bytes / f64::from(size), speed),
+            Self::Broadcast { .. } => ring::passed_cost(size, bytes, speed),
+            Self::Reduce { .. } => rooted::reduce_cost(size, bytes, speed),
+            Self::Gather { .. } | Self::Scatter { .. } if direct => {
+                rooted::cost(size, bytes, speed)
+            }
+            Self::Gather { .. } | Self::Scatter { .. } => relay::rooted_cost(size, bytes, speed),
+            Self::AllToAll if direct => all_to_all::cost(size, bytes, speed),
+            Self::AllToAll => relay::exchange_cost(size, bytes, speed),
+            Self::Scan => scan::cost(size, bytes, speed),
+            Self::Exscan => scan::exscan_cost(size, bytes, speed),
         }
     }
 

@@ -8,6 +8,7 @@ mod all_pairs;
 mod all_to_all;
 mod bruck;
 mod collective;
+mod dissemination;
 mod fuse;
 mod halving;
 mod hierarchical;

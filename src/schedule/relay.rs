@@ -1,10 +1,14 @@
 //! Gather, scatter and all-to-all along the ring, for worlds too large to link all pairs: each rank
-//! passes on what is not for it, by way of the scratch. May touch: ring.
+//! passes on what is not for it, by way of the scratch. May touch: ring, sim's Speed.
 //!
-//! Blocks of m bytes, latency a, seconds per byte b: gather and scatter take about (n-1)(a + mb) at
-//! the root's neighbour; all-to-all n(n-1)/2 of that, as every block goes all its way by hops.
+//! Source: the linear algorithms of Chan et al., "Collective communication: theory, practice, and
+//! experience", CCPE 19 (2007). Cost, blocks of m bytes, latency a, a step's s = o + mb: gather and
+//! scatter (n-1)(2s + a), as the root's neighbour takes and gives all others' blocks; all-to-all
+//! n(n-1)/2 (2s + a), as every block goes all its way by hops, and (n-1)/2 s, rounded down, for
+//! those that wait in the scratch.
 
 use super::{Op, Place, Ring, Schedule, Volume};
+use crate::sim::Speed;
 
 /// As [`super::gather`]; what is behind me follows what is mine.
 #[must_use]
@@ -91,4 +95,17 @@ pub(super) fn rooted(size: u32) -> Volume {
 pub(super) fn exchanged(size: u32) -> Volume {
     let (n, others) = (u64::from(size), u64::from(size - 1));
     Volume { most: n * others / 2, total: n * n * others / 2 }
+}
+
+/// The closed form of gather and scatter; `bytes` of all blocks. `size` is not 1.
+pub(super) fn rooted_cost(size: u32, bytes: f64, speed: &Speed) -> f64 {
+    let s = speed.moved(bytes / f64::from(size));
+    f64::from(size - 1) * (2.0 * s + speed.latency)
+}
+
+/// The closed form of all-to-all; `bytes` of all blocks of a rank. `size` is not 1.
+pub(super) fn exchange_cost(size: u32, bytes: f64, speed: &Speed) -> f64 {
+    let s = speed.moved(bytes / f64::from(size));
+    let hops = exchanged(size).most as f64;
+    hops * (2.0 * s + speed.latency) + f64::from((size - 1) / 2) * s
 }

@@ -6,7 +6,7 @@
 //! = o + mb, reduction g: all-reduce and barrier (2n-1)s + (n-1)(mg + 2a); reduce-scatter
 //! ns + (n-1)(mg + a); all-gather and broadcast ns + (n-1)a.
 
-use super::{Collective, Op, Place, Schedule, Step, Volume, fuse, halves};
+use super::{Op, Place, Schedule, Step, Volume, fuse, halves};
 use crate::sim::Speed;
 
 /// The order in which the ring visits the ranks: each sends to the next, the last to the first.
@@ -214,19 +214,15 @@ pub(super) fn passed(size: u32) -> Volume {
     Volume { most: 2, total: 2 * u64::from(size - 1) }
 }
 
-/// The closed form; see the top.
-pub(super) fn cost(collective: Collective, size: u32, bytes: f64, speed: &Speed) -> Option<f64> {
+/// The closed form of all-reduce and barrier, for chunks of so many bytes. `size` is not 1.
+pub(super) fn reduced_cost(size: u32, chunk: f64, speed: &Speed) -> f64 {
     let (n, hops) = (f64::from(size), f64::from(size - 1));
-    let (own, a) = (bytes / n, speed.latency);
-    let both = |m| n * speed.moved(m) + hops * (speed.folded(m) + 2.0 * a);
-    Some(match collective {
-        Collective::AllReduce => both(own),
-        Collective::Barrier => both(bytes),
-        Collective::ReduceScatter => speed.moved(own) + hops * (speed.folded(own) + a),
-        Collective::AllGather => n * speed.moved(own) + hops * a,
-        Collective::Broadcast { .. } => n * speed.moved(bytes) + hops * a,
-        _ => return None,
-    })
+    n * speed.moved(chunk) + hops * (speed.folded(chunk) + 2.0 * speed.latency)
+}
+
+/// The closed form of all-gather and broadcast. `size` is not 1.
+pub(super) fn passed_cost(size: u32, chunk: f64, speed: &Speed) -> f64 {
+    f64::from(size) * speed.moved(chunk) + f64::from(size - 1) * speed.latency
 }
 
 #[cfg(test)]

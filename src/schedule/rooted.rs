@@ -1,5 +1,5 @@
 //! One rank against all: reduce as a pipeline down the ring, gather and scatter directly between
-//! the root and every other rank. May touch: ring.
+//! the root and every other rank. May touch: ring, sim's Speed.
 //!
 //! With latency a, seconds per byte b and reduction g: reduce of m bytes in k slices takes
 //! m/k(b + (n+k-2)(b+g)) + (n-1)a; gather and scatter of n blocks of m bytes nmb + a, nearly all of
@@ -7,6 +7,7 @@
 //! practice, and experience", 2007).
 
 use super::{Op, Place, Ring, Schedule, Step, Volume};
+use crate::sim::Speed;
 
 /// Input and output: one chunk. The rank after the root begins, the root has the last word.
 #[must_use]
@@ -74,4 +75,15 @@ pub(super) fn gathered(size: u32) -> Volume {
 /// The root sends all blocks but its own.
 pub(super) fn scattered(size: u32) -> Volume {
     Volume { most: u64::from(size - 1), total: u64::from(size - 1) }
+}
+
+/// The closed form of a reduce whose chunk is one slice. `size` is not 1.
+pub(super) fn reduce_cost(size: u32, bytes: f64, speed: &Speed) -> f64 {
+    speed.moved(bytes) + f64::from(size - 1) * (speed.folded(bytes) + speed.latency)
+}
+
+/// The closed form of gather and scatter; `bytes` of all blocks. `size` is not 1.
+pub(super) fn cost(size: u32, bytes: f64, speed: &Speed) -> f64 {
+    let n = f64::from(size);
+    n * speed.moved(bytes / n) + speed.latency
 }

@@ -1,12 +1,13 @@
 //! Prefixes, as a chain in the order of ranks: each takes what the ranks before it come to, and
-//! passes on what it comes to with its own. May touch: nothing.
+//! passes on what it comes to with its own. May touch: rooted's cost, sim's Speed.
 //!
 //! With latency a, seconds per byte b and reduction g: a scan's slices follow each other down the
 //! chain, m bytes in k of them in m/k(b + (n+k-2)(b+g)) + (n-1)a. An exscan stores what came in and
 //! passes on another thing, hence by way of the scratch and a round at a time, which of one slice
 //! takes 2mb + a + (n-2)(3mb + mg + a).
 
-use super::{Op, Place, Schedule, Step, Volume};
+use super::{Op, Place, Schedule, Step, Volume, rooted};
+use crate::sim::Speed;
 
 /// Input and output: one chunk. Rank r gets the fold of ranks 0 to r.
 #[must_use]
@@ -56,4 +57,16 @@ pub fn exscan(size: u32, me: u32) -> Schedule {
 /// Every rank but the last sends once.
 pub(super) fn volume(size: u32) -> Volume {
     Volume { most: 1, total: u64::from(size - 1) }
+}
+
+/// The closed form of a scan whose chunk is one slice: a reduce's. `size` is not 1.
+pub(super) fn cost(size: u32, bytes: f64, speed: &Speed) -> f64 {
+    rooted::reduce_cost(size, bytes, speed)
+}
+
+/// The closed form of an exscan. `size` is not 1.
+pub(super) fn exscan_cost(size: u32, bytes: f64, speed: &Speed) -> f64 {
+    let (s, a) = (speed.moved(bytes), speed.latency);
+    let between = 2.0 * s + speed.folded(bytes) + a;
+    2.0 * s + a + f64::from(size - 2) * between
 }

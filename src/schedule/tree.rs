@@ -1,16 +1,14 @@
 //! Trees: a rank has everything from its parent and gives it to its children, or the other way
 //! round. Binomial ones, and pairs of binary ones, each over half of the buffer, in which a leaf of
-//! one is inside the other. May touch: sim's Speed.
+//! one is inside the other. All edges lead to ranks at a distance of a power of two. May touch:
+//! sim's Speed. Law: of the pair, links have slots for `WINDOW` chunks.
 //!
 //! Sources: Thakur, Rabenseifner and Gropp, IJHPCA 19 (2005); Sanders, Speck and Traeff, "Two-tree
 //! algorithms for full bandwidth broadcast, reduction and scan", Parallel Computing 35 (2009); the
-//! binary trees are numbered as NCCL's. A rank is sequential, and slices are inside steps: a piece
-//! goes on to one child while it comes in, to the other after that, and no round's piece overtakes
-//! another's. So there is no pipeline down the tree, and trees are for few slices. Costs: `cost`.
+//! binary trees are numbered as NCCL's. What goes over one of the pair is cut into pieces, of which
+//! each edge carries one at a time: a rank's work is in the order of those times. Costs: `cost`.
 
-use core::cmp::Reverse;
-
-use super::{Collective, Op, Order, Place, Ring, Schedule, Space, Step, Volume, fuse};
+use super::{Collective, Op, Order, Place, Schedule, Space, Step, Volume, fuse};
 use crate::sim::Speed;
 
 /// A rank's place in a tree; `None` above the root. Children stand in the order in which they are
@@ -62,107 +60,146 @@ fn shifted(size: u32, at: u32) -> Node {
     }
 }
 
-/// The trees that a schedule goes by, one per chunk.
-#[derive(Clone, Copy)]
+/// Pieces are not shorter than this: a message costs something too.
+pub(super) const LEAST: usize = 16 << 10;
+
+/// Chunks that a rank may send to another before that one takes the first: in each period one of
+/// each tree, while those of the period before are being taken.
+pub(super) const WINDOW: usize = 4;
+
+/// The trees that a schedule goes by.
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Trees {
     Binomial,
     Double,
 }
 
 impl Trees {
-    fn chunks(self) -> u32 {
+    fn count(self) -> u32 {
         match self {
             Self::Binomial => 1,
             Self::Double => 2,
         }
     }
 
-    /// Where `me` is in the tree of this chunk, in ranks.
-    fn node(self, order: &Ring, me: u32, root: u32, chunk: u32) -> Node {
-        let at = order.hops(root, me);
-        let Node { parent, children } = match (self, chunk) {
-            (Self::Binomial, _) => binomial(order.size(), at),
-            (Self::Double, 0) => binary(order.size(), at),
-            (Self::Double, _) => shifted(order.size(), at),
-        };
-        let rank = |at: u32| order.after(root, i64::from(at));
-        let children = children.into_iter().map(|(child, order)| (rank(child), order)).collect();
-        Node { parent: parent.map(rank), children }
-    }
-
-    /// Where `me` is in all trees.
-    fn nodes(self, order: &Ring, me: u32, root: u32) -> Vec<(u32, Node)> {
-        (0..self.chunks()).map(|chunk| (chunk, self.node(order, me, root, chunk))).collect()
-    }
-
-    fn join(self, parts: impl IntoIterator<Item = Schedule>) -> Schedule {
-        parts.into_iter().fold(Schedule::new(self.chunks(), self.chunks()), fuse)
-    }
-
-    /// Everybody's input, reduced, at the root. What a leaf gives makes nobody wait.
-    fn reduce(self, order: &Ring, me: u32, root: u32) -> Schedule {
-        let mut nodes = self.nodes(order, me, root);
-        nodes.sort_by_key(|(_, node)| node.children.len());
-        self.join(nodes.iter().map(|(chunk, node)| self.up(me, *chunk, node)))
-    }
-
-    /// The root's input at everybody. For what a leaf is given nobody waits.
-    fn broadcast(self, order: &Ring, me: u32, root: u32) -> Schedule {
-        let mut nodes = self.nodes(order, me, root);
-        nodes.sort_by_key(|(_, node)| Reverse(node.children.len()));
-        self.join(nodes.iter().map(|(chunk, node)| self.down(me, *chunk, node)))
-    }
-
-    /// To rank 0 and back, fused where it turns.
-    fn all_reduce(self, order: &Ring, me: u32) -> Schedule {
-        let back = |schedule: Schedule| {
-            schedule.moved(self.chunks(), self.chunks(), |place| match place.space {
-                Space::Input => Place::output(place.chunk),
-                Space::Output | Space::Scratch => place,
-            })
-        };
-        if me > 0 {
-            return fuse(self.reduce(order, me, 0), back(self.broadcast(order, me, 0)));
+    /// Into how many pieces that follow each other what goes over a tree is cut: many beside those
+    /// that fill it, one a level. A binomial tree's root sends all to log2 n others whatever the
+    /// pieces.
+    fn pieces(self, size: u32) -> u32 {
+        match self {
+            Self::Double if size > 2 => 4 * size.next_power_of_two().ilog2(),
+            Self::Binomial | Self::Double => 1,
         }
-        // The root turns one tree's at a time.
-        self.join(self.nodes(order, me, 0).iter().map(|(chunk, node)| {
-            fuse(self.up(me, *chunk, node), back(self.down(me, *chunk, node)))
-        }))
     }
 
-    /// From the children to the parent.
-    fn up(self, me: u32, chunk: u32, node: &Node) -> Schedule {
-        let (mine, result) = (Place::input(chunk), Place::output(chunk));
-        let mut parts = Schedule::new(self.chunks(), self.chunks());
-        let Some((last, others)) = node.children.split_last() else {
-            parts.steps.push(match node.parent {
-                Some(parent) => Step::new(Op::Send, me, mine).to(parent),
-                None => Step::new(Op::Copy, me, mine).into(result),
-            });
-            return parts;
-        };
-        let sum = if node.parent.is_none() { result } else { Place::scratch(0) };
-        if node.parent.is_some() && !others.is_empty() {
-            parts.scratch.push(mine);
+    /// Of the pair, one's chunk is followed by the other's.
+    pub(super) fn chunks(self, size: u32) -> u32 {
+        self.count() * self.pieces(size)
+    }
+
+    /// Places are counted from the root's on.
+    fn place(self, size: u32, at: u32, tree: u32) -> Node {
+        match (self, tree) {
+            (Self::Binomial, _) => binomial(size, at),
+            (Self::Double, 0) => binary(size, at),
+            (Self::Double, _) => shifted(size, at),
         }
+    }
+
+    /// A rank's place in each tree, in ranks, and how many are above it.
+    fn nodes(self, size: u32, me: u32, root: u32) -> Vec<(i64, Node)> {
+        let at = (size + me - root) % size;
+        let rank = |at: u32| (root + at) % size;
+        let node = |tree| {
+            let Node { parent, children } = self.place(size, at, tree);
+            let children = children.into_iter().map(|(child, order)| (rank(child), order));
+            let node = Node { parent: parent.map(rank), children: children.collect() };
+            let above = |&at: &u32| self.place(size, at, tree).parent;
+            let level = core::iter::successors(Some(at), above).skip(1).count();
+            (level as i64, node)
+        };
+        (0..self.count()).map(node).collect()
+    }
+}
+
+/// When a part of a schedule is walked: the period, and its turn in that.
+type When = (i64, i64);
+
+/// A rank's parts, and the number of chunks.
+struct Rank {
+    me: u32,
+    chunks: u32,
+    parts: Vec<(When, Schedule)>,
+}
+
+impl Rank {
+    /// In each period a piece goes over each edge. What a leaf gives makes nobody wait, and for what
+    /// it is given nobody waits: in a period they are first and last.
+    fn walks(trees: Trees, collective: Collective, size: u32, me: u32) -> Option<Schedule> {
+        let chunks = trees.chunks(size);
+        let mut rank = Self { me, chunks, parts: Vec::new() };
+        let root = match collective {
+            Collective::Broadcast { root } | Collective::Reduce { root } => root,
+            Collective::AllReduce => 0,
+            // A token is one piece.
+            Collective::Barrier if trees == Trees::Binomial => 0,
+            _ => return None,
+        };
+        let nodes = trees.nodes(size, me, root);
+        for chunk in 0..chunks {
+            let piece = i64::from(chunk / trees.count());
+            let (level, node) = &nodes[(chunk % trees.count()) as usize];
+            let inside = node.children.len() as i64;
+            let (up, down) = ((piece - level, inside), (piece + level, i64::MAX - inside));
+            let result = Place::output(chunk);
+            if matches!(collective, Collective::Broadcast { .. }) {
+                rank.parts.push((down, rank.down(chunk, node, Place::input(chunk))));
+            } else if matches!(collective, Collective::Reduce { .. }) {
+                let sum = if node.parent.is_none() { result } else { Place::scratch(0) };
+                rank.parts.push((up, rank.up(chunk, node, sum)));
+            } else if node.parent.is_none() {
+                let there = rank.up(chunk, node, result);
+                let back = rank.down(chunk, node, result);
+                rank.parts.push((up, fuse(there, back)));
+            } else {
+                rank.parts.push((up, rank.up(chunk, node, result)));
+                rank.parts.push((down, rank.down(chunk, node, result)));
+            }
+        }
+        rank.parts.sort_by_key(|&(when, _)| when);
+        let parts = rank.parts.into_iter().map(|(_, part)| part);
+        Some(parts.fold(Schedule::new(chunks, chunks), fuse))
+    }
+
+    /// From the children to the parent; what they come to is kept at `sum`.
+    fn up(&self, chunk: u32, node: &Node, sum: Place) -> Schedule {
+        let (me, mine) = (self.me, Place::input(chunk));
+        let mut steps = Vec::with_capacity(node.children.len() + 1);
         let mut src = mine;
-        for &(child, order) in others {
-            let fold = Step::new(Op::RecvReduceCopy, me, src).into(sum).from(child);
-            parts.steps.push(fold.order(order));
+        for (at, &(child, order)) in (1..).zip(&node.children) {
+            let whole = at == node.children.len();
+            let fold = match node.parent.filter(|_| whole) {
+                Some(parent) => Step::new(Op::RecvReduceSend, me, src).to(parent),
+                None => Step::new(Op::RecvReduceCopy, me, src).into(sum).last(whole),
+            };
+            steps.push(fold.from(child).order(order));
             src = sum;
         }
-        let &(child, order) = last;
-        let fold = match node.parent {
-            Some(parent) => Step::new(Op::RecvReduceSend, me, src).to(parent),
-            None => Step::new(Op::RecvReduceCopy, me, src).into(result).last(true),
-        };
-        parts.steps.push(fold.from(child).order(order));
-        parts
+        if node.children.is_empty() {
+            steps.push(match node.parent {
+                Some(parent) => Step::new(Op::Send, me, mine).to(parent),
+                None => Step::new(Op::Copy, me, mine).into(sum),
+            });
+        }
+        let waits = sum.space == Space::Scratch && node.children.len() > 1;
+        let scratch = if waits { vec![mine] } else { Vec::new() };
+        Schedule { scratch, steps, ..Schedule::new(self.chunks, self.chunks) }
     }
 
-    /// From the parent to the children, those first that others wait for.
-    fn down(self, me: u32, chunk: u32, node: &Node) -> Schedule {
-        let (mine, result) = (Place::input(chunk), Place::output(chunk));
+    /// From the parent, or of the root from `mine`, to the children, those first that others wait
+    /// for.
+    fn down(&self, chunk: u32, node: &Node, mine: Place) -> Schedule {
+        let (me, result) = (self.me, Place::output(chunk));
         let mut steps = Vec::with_capacity(node.children.len() + 1);
         let mut children = node.children.iter().rev().map(|&(child, _)| child);
         let first = children.next();
@@ -173,48 +210,51 @@ impl Trees {
             (Some(parent), None) => steps.push(Step::new(Op::Recv, me, result).from(parent)),
             (None, child) => {
                 steps.extend(child.map(|child| Step::new(Op::Send, me, mine).to(child)));
-                steps.push(Step::new(Op::Copy, me, mine).into(result));
+                let copy = Step::new(Op::Copy, me, mine).into(result);
+                steps.extend((mine != result).then_some(copy));
             }
         }
         let src = if node.parent.is_none() { mine } else { result };
         steps.extend(children.map(|child| Step::new(Op::Send, me, src).to(child)));
-        Schedule { steps, ..Schedule::new(self.chunks(), self.chunks()) }
+        Schedule { steps, ..Schedule::new(self.chunks, self.chunks) }
     }
 }
 
-/// The schedule of rank `me`.
+/// The schedule of rank `me` of `size`.
 pub(super) fn schedule(
     trees: Trees,
     collective: Collective,
-    order: &Ring,
+    size: u32,
     me: u32,
 ) -> Option<Schedule> {
-    match collective {
-        Collective::AllReduce | Collective::Barrier => Some(trees.all_reduce(order, me)),
-        Collective::Broadcast { root } => Some(trees.broadcast(order, me, root)),
-        _ => None,
-    }
+    Rank::walks(trees, collective, size, me)
 }
 
 /// What these schedules send: the buffer once over every edge of the trees, each way that it goes.
 pub(super) fn volume(trees: Trees, collective: Collective, size: u32) -> Option<Volume> {
-    let edges = u64::from(size - 1);
+    let (edges, pieces) = (u64::from(size - 1), u64::from(trees.pieces(size)));
     let deep = u64::from(size.next_power_of_two().ilog2());
     let [most, total] = match (trees, collective) {
         (Trees::Binomial, Collective::Broadcast { .. }) => [deep, edges],
+        (Trees::Binomial, Collective::Reduce { .. }) => [edges.min(1), edges],
         (Trees::Binomial, Collective::AllReduce | Collective::Barrier) => [deep, 2 * edges],
-        (Trees::Double, Collective::Broadcast { .. }) => [edges.min(1) * 2, 2 * edges],
-        (Trees::Double, Collective::AllReduce | Collective::Barrier) => {
-            [4.min(edges + 1).min(4 * edges), 4 * edges]
+        (Trees::Double, Collective::Broadcast { .. } | Collective::Reduce { .. }) => {
+            [edges.min(1) * 2, 2 * edges]
         }
+        (Trees::Double, Collective::AllReduce) => [4.min(edges + 1).min(4 * edges), 4 * edges],
         _ => return None,
     };
-    Some(Volume { most, total })
+    Some(Volume { most: most * pieces, total: total * pieces })
 }
 
 /// The closed form, with chunks of m bytes, a step's s = o + mb, a reducing one's r = s + mg,
 /// latency a, k = log2 n rounded down and K rounded up. Binomial: Ks + s + ka down, Kr + s + ka up.
-/// The pair: each of the levels costs 2s + a down, 2r + a up, and the root has two trees' to do.
+///
+/// The pair: of the first piece each of the levels costs 2s + a down, 2r + a up, and the root has two
+/// trees' to do. Every other piece adds what a rank does with one of each tree, 3s down and s + 2r
+/// up, or, if that is more, the waiting: for D levels (1 - 1/D)(a + 2s) down, of r up, both ways
+/// (1 - 1/2D)(a + 2r). Within -6 and +20 % of a walk. Of much the pair takes 1.5mb down, 1.5mb + mg up and
+/// 3mb + mg both ways for m bytes, whatever n is.
 pub(super) fn cost(
     trees: Trees,
     collective: Collective,
@@ -222,21 +262,35 @@ pub(super) fn cost(
     bytes: f64,
     speed: &Speed,
 ) -> Option<f64> {
-    let chunk = bytes / f64::from(trees.chunks());
+    let count = f64::from(trees.count());
+    let pieces = (bytes / count / LEAST as f64).ceil().clamp(1.0, f64::from(trees.pieces(size)));
+    let chunk = bytes / count / pieces;
     let (s, r, a) = (speed.moved(chunk), speed.folded(chunk), speed.latency);
     let (full, deep) = (f64::from(size.ilog2()), f64::from(size.next_power_of_two().ilog2()));
+    // Among three ranks nobody has two children.
+    let two = if size > 3 { 2.0 } else { 1.0 };
+    let levels = 2.0 + f64::from(size.saturating_sub(2).checked_ilog2().unwrap_or(0));
+    let waits = |ways: f64, step: f64| (a + 2.0 * step) * (1.0 - 1.0 / (ways * levels));
     match (trees, collective) {
         (Trees::Binomial, Collective::Broadcast { .. }) => Some((deep + 1.0) * s + full * a),
+        (Trees::Binomial, Collective::Reduce { .. }) => Some(s + deep * r + full * a),
         (Trees::Binomial, Collective::AllReduce | Collective::Barrier) => {
             Some((deep + 1.0) * s + deep * r + 2.0 * full * a)
         }
         (Trees::Double, Collective::Broadcast { .. }) => {
-            Some((s + down(size, 1.0, s, a)).max(2.0 * s + down(size - 1, 2.0, s, a)))
+            let first = (s + down(size, 1.0, s, a)).max(2.0 * s + down(size - 1, 2.0, s, a));
+            Some(first + (pieces - 1.0) * ((1.0 + two) * s).max(waits(1.0, s)))
         }
-        (Trees::Double, Collective::AllReduce | Collective::Barrier) => {
+        (Trees::Double, Collective::Reduce { .. }) => {
+            let first = s + down(size, 1.0, r, a);
+            let first = first.max(s + down(size - 1, 2.0, r, a) - r) + r;
+            Some(first + (pieces - 1.0) * (two * r + s).max(2.0 * r).max(waits(1.0, r)))
+        }
+        (Trees::Double, Collective::AllReduce) => {
             let first = s + down(size, 1.0, r, a);
             let second = first.max(s + down(size - 1, 2.0, r, a) - r) + r;
-            Some((first + down(size, 1.0, s, a)).max(second + down(size - 1, 2.0, s, a)))
+            let first = (first + down(size, 1.0, s, a)).max(second + down(size - 1, 2.0, s, a));
+            Some(first + (pieces - 1.0) * (two * r + (two + 2.0) * s).max(waits(2.0, r)))
         }
         _ => None,
     }
@@ -254,7 +308,10 @@ fn down(size: u32, above: f64, step: f64, a: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Node, binary, binomial, shifted};
+    use super::{LEAST, Node, Trees, WINDOW, binary, binomial, schedule, shifted};
+    use crate::partition::{Partition, SlotShape};
+    use crate::schedule::Collective;
+    use crate::sim::{Shape, Speed, cost};
 
     /// Who has whom as a child has that one as its parent, and everybody but the root has one.
     fn is_a_tree(size: u32, node: impl Fn(u32) -> Node) {
@@ -268,6 +325,53 @@ mod tests {
         children.sort_unstable();
         assert_eq!(children, (1..size).collect::<Vec<_>>());
         assert_eq!(node(0).parent, None);
+    }
+
+    /// Seconds of a walk of the pair, each chunk being so many slices of these bytes, over links of
+    /// so many slots.
+    fn walk(collective: Collective, size: u32, slices: usize, slots: usize, speed: Speed) -> f64 {
+        let schedules = (0..size).map(|me| schedule(Trees::Double, collective, size, me).unwrap());
+        let shape = SlotShape { bytes: LEAST, capacity: 2 * slices };
+        let partition = [Partition::exact(slices * LEAST, 1, shape)];
+        let shape = Shape::of(&partition, slots);
+        cost(collective, &schedules.collect::<Vec<_>>(), &shape, speed).unwrap()
+    }
+
+    #[test]
+    fn the_pairs_closed_form_is_close_to_a_walk() {
+        let speed = |latency, step, byte, reduce| {
+            let each = LEAST as f64;
+            Speed { latency, step, byte: byte / each, reduce: reduce / each }
+        };
+        for size in (2..=33).chain([64, 100, 500]) {
+            for latency in [0.0, 0.5, 2.0, 6.0, 20.0, 100.0] {
+                for speed in [speed(latency, 0.2, 0.8, 0.0), speed(latency, 0.0, 1.0, 0.7)] {
+                    let (down, up) =
+                        (Collective::Broadcast { root: 1 }, Collective::Reduce { root: 0 });
+                    for collective in [Collective::AllReduce, down, up] {
+                        let walk = walk(collective, size, 1, 200, speed);
+                        let bytes = LEAST as f64 * f64::from(Trees::Double.chunks(size));
+                        let form = super::cost(Trees::Double, collective, size, bytes, &speed);
+                        let ratio = form.unwrap() / walk;
+                        assert!((0.94..1.2).contains(&ratio), "{size} {speed:?}: {ratio}");
+                    }
+                }
+            }
+        }
+    }
+
+    /// Levels times the bytes would be 19 and more.
+    #[test]
+    fn pieces_follow_each_other_down_the_pair() {
+        let speed = Speed { latency: 0.0, step: 0.0, byte: 1.0, reduce: 0.0 };
+        for size in [16, 64, 500, 1000] {
+            for slices in [1, 2, 4] {
+                let bytes = (slices * LEAST) as f64 * f64::from(Trees::Double.chunks(size));
+                let times =
+                    walk(Collective::AllReduce, size, slices, WINDOW * slices, speed) / bytes;
+                assert!((3.0..3.6).contains(&times), "{size} ranks, {slices} slices: {times}");
+            }
+        }
     }
 
     #[test]

@@ -66,7 +66,7 @@ impl<'a> Contents<'a> {
             terms,
             starts: Vec::with_capacity(schedules.len()),
             cells: Vec::new(),
-            report: Report { rank_order: true, ..Report::default() },
+            report: Report { exact: true, rank_order: true, ..Report::default() },
         };
         for (rank, schedule) in (0..).zip(schedules) {
             let (rounds, slices) = (shape.rounds(rank), shape.most_slices(rank));
@@ -201,6 +201,7 @@ impl<'a> Contents<'a> {
                 }
                 match proven[slice] {
                     Some((_, known)) if known == value.term => return Ok(()),
+                    Some(_) if self.collective == Collective::Barrier => self.report.exact = false,
                     Some((other, _)) => {
                         self.prove(rank, chunk, value.term, step)?;
                         return Err(Violation::Differs { rank, other, chunk });
@@ -221,13 +222,23 @@ impl<'a> Contents<'a> {
         self.schedules.len() as u32
     }
 
-    fn prove(&self, rank: u32, chunk: u32, term: u32, step: Option<u32>) -> Result<(), Violation> {
-        if self.terms.weight(term) < self.size() {
-            Err(Violation::Incomplete { rank, chunk, step })
-        } else if !self.terms.full(term) || !self.terms.has_first(term, self.size()) {
-            Err(Violation::Twice { rank, chunk, step })
-        } else {
+    fn prove(
+        &mut self,
+        rank: u32,
+        chunk: u32,
+        term: u32,
+        step: Option<u32>,
+    ) -> Result<(), Violation> {
+        let barrier = self.collective == Collective::Barrier;
+        let enough = self.terms.weight(term) >= self.size();
+        self.report.exact &= self.terms.full(term);
+        let once = enough && (self.terms.full(term) || barrier);
+        if once && self.terms.has_first(term, self.size()) {
             Ok(())
+        } else if barrier || !enough {
+            Err(Violation::Incomplete { rank, chunk, step })
+        } else {
+            Err(Violation::Twice { rank, chunk, step })
         }
     }
 

@@ -73,16 +73,16 @@ impl Terms {
     /// Are the contributions of the first `ranks` in it, and no others? A term of that weight then
     /// has each once.
     pub(super) fn has_first(&self, term: u32, ranks: u32) -> bool {
-        let mut seen = vec![false; self.size as usize];
+        let mut seen = vec![false; self.all.len()];
         let mut todo = vec![term];
         while let Some(term) = todo.pop() {
-            if let Some(seen) = seen.get_mut(term as usize) {
-                *seen = true;
-            } else if let Some((left, right)) = self.all[term as usize].of {
+            let again = core::mem::replace(&mut seen[term as usize], true);
+            if let (false, Some((left, right))) = (again, self.all[term as usize].of) {
                 todo.extend([left, right]);
             }
         }
-        seen.iter().enumerate().all(|(rank, &seen)| seen == (rank < ranks as usize))
+        let mut own = seen.iter().take(self.size as usize).enumerate();
+        own.all(|(rank, &seen)| seen == (rank < ranks as usize))
     }
 }
 

@@ -101,8 +101,8 @@ pub(crate) struct Cli {
     #[arg(long, default_value = "plain", value_name = "KIND")]
     pub(crate) memory: Memory,
     /// How calls are made: ring, all_pairs, two_shot, recursive_doubling, halving_doubling,
-    /// two_rings, binomial, double_tree, bruck, hierarchical, or as RINGREDUCE_ALGO says or is
-    /// cheapest (auto)
+    /// two_rings, binomial, double_tree, bruck, hierarchical, dissemination, or as RINGREDUCE_ALGO
+    /// says or is cheapest (auto)
     #[arg(long, default_value = "auto", value_name = "NAME", value_parser = way)]
     pub(crate) algorithm: Way,
     /// Measures every algorithm that can make the call, in turns: how far from the best of them is

@@ -56,7 +56,8 @@ fn lines(file: &Path) -> Vec<String> {
 /// The file as it is, with these figures: latency, step, byte and reduce.
 fn saying(file: &Path, figures: &str) -> String {
     let head = lines(file);
-    format!("{}\n{}\n{figures}\n{figures}\n", head[0], head[1])
+    let tuning = head[4..].join("\n");
+    format!("{}\n{}\n{figures}\n{figures}\n{tuning}\n", head[0], head[1])
 }
 
 #[test]
@@ -91,14 +92,34 @@ fn what_is_not_this_machines_is_ignored_with_a_warning() {
     world.choices();
     let file = world.file();
     let good = lines(&file);
-    let foreign = format!("{}\nanother machine\n{}\n{}\n", good[0], good[2], good[3]);
+    let foreign = [&good[..1], &["another machine".into()], &good[2..], &[String::new()]].concat();
+    let foreign = foreign.join("\n");
     let old = format!("ringreduce speeds 1\n{}\n{}\n", good[1], good[2]);
     let wrong = [b"\xff\xfe".to_vec(), Vec::new(), foreign.into(), old.into()];
-    for contents in wrong.into_iter().chain([saying(&file, "nan 1 -1 0").into()]) {
+    let figures = ["nan 1 -1 0", "0 0 0 0"].map(|figures| saying(&file, figures).into());
+    for contents in wrong.into_iter().chain(figures) {
         fs::write(&file, &contents).unwrap();
         let (choices, said) = world.choices();
         assert!(said.contains("ignored") && said.contains(file.to_str().unwrap()), "{said}");
         assert!(choices.iter().all(|line| line.ends_with("Measured")), "{choices:?}");
         assert_eq!(lines(&file)[..2], good[..2], "it was not written anew");
     }
+}
+
+/// What has the file's name may be something that nobody writes to, or that no file replaces.
+#[test]
+fn a_pipe_or_folder_in_its_place_delays_nobody_and_leaves_nothing() {
+    let world = World::new();
+    world.choices();
+    let file = world.file();
+    fs::remove_file(&file).unwrap();
+    nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRUSR).unwrap();
+    let (choices, said) = world.choices();
+    assert!(said.contains("no regular file") && said.contains("ignored"), "{said}");
+    assert!(choices.iter().all(|line| line.ends_with("Measured")), "{choices:?}");
+    fs::remove_file(&file).unwrap();
+    fs::create_dir(&file).unwrap();
+    let (_, said) = world.choices();
+    assert!(said.contains("ignored") && said.contains("can't be kept"), "{said}");
+    assert_eq!(world.file(), file, "a draft was left");
 }

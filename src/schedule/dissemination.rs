@@ -1,0 +1,54 @@
+//! Dissemination: a barrier in log2 n hops, rounded up, among any number of ranks. Of those at
+//! distance 1, 2, 4, .. each hears what they have heard. May touch: sim's Speed. Law: where n is no
+//! power of two some are heard of twice, which a token may be: nobody looks at it.
+//!
+//! Source: Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization", International
+//! Journal of Parallel Programming 17 (1988). Cost, a token of m bytes, latency a, a step's s =
+//! o + mb, f = s + mg, k = log2 n rounded up: s + k(a + f).
+
+use super::{Collective, Op, Place, Schedule, Step, Volume};
+use crate::sim::Speed;
+
+/// How often the distance doubles before everybody is reached.
+const fn doublings(size: u32) -> u32 {
+    size.next_power_of_two().ilog2()
+}
+
+/// The schedule of rank `me` of `size`. What was heard goes on at once.
+pub(super) fn schedule(collective: Collective, size: u32, me: u32) -> Option<Schedule> {
+    if collective != Collective::Barrier {
+        return None;
+    }
+    let (mine, heard) = (Place::input(0), Place::output(0));
+    let after = |distance: u32| (me + distance) % size;
+    let mut steps = Vec::with_capacity(doublings(size) as usize + 1);
+    for hop in 0..doublings(size) {
+        let (distance, place) = (1 << hop, if hop == 0 { mine } else { heard });
+        if hop == 0 {
+            steps.push(Step::new(Op::Send, me, mine).to(after(1)));
+        }
+        let step = if 2 * distance < size {
+            Step::new(Op::RecvReduceCopySend, me, place).to(after(2 * distance))
+        } else {
+            Step::new(Op::RecvReduceCopy, me, place).last(2 * distance == size)
+        };
+        steps.push(step.into(heard).from(after(size - distance)));
+    }
+    if size == 1 {
+        steps.push(Step::new(Op::Copy, me, mine).into(heard));
+    }
+    Some(Schedule { steps, ..Schedule::new(1, 1) })
+}
+
+/// What these schedules send.
+pub(super) fn volume(collective: Collective, size: u32) -> Option<Volume> {
+    let most = u64::from(doublings(size));
+    (collective == Collective::Barrier).then_some(Volume { most, total: most * u64::from(size) })
+}
+
+/// The closed form; see the top. `size` is not 1.
+pub(super) fn cost(collective: Collective, size: u32, bytes: f64, speed: &Speed) -> Option<f64> {
+    let hop = speed.latency + speed.folded(bytes);
+    (collective == Collective::Barrier)
+        .then(|| speed.moved(bytes) + f64::from(doublings(size)) * hop)
+}
