@@ -12,8 +12,8 @@ impl Communicator {
     /// how the buffer is cut and what goes over which link. `count` is the number of elements of
     /// the buffer, or of one rank's block where there is one per rank. Prints readably.
     ///
-    /// Nothing is sent: before the first collective no speeds are known. It speaks of memory that is
-    /// not registered; what reduces is taken for a sum. Options count: elements that travel as
+    /// Nothing is sent: before the first collective no speeds are known. It speaks of memory that
+    /// is not registered; what reduces is taken for a sum. Options count: elements that travel as
     /// another type are priced as that, without what it takes to convert them.
     ///
     /// ```

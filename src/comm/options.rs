@@ -132,7 +132,8 @@ impl Communicator {
         self.settings.timeout
     }
 
-    /// From now on each wait lasts no longer than this, as [`CallOptions::timeout`]; operations that are pending keep theirs.
+    /// From now on each wait lasts no longer than this, as by [`CallOptions::timeout`]; operations
+    /// that are pending keep theirs.
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.settings.timeout = timeout.min(LONGEST_TIMEOUT);
     }

@@ -3,11 +3,11 @@
 //! May touch: element, partition, schedule. Pure. Law: calls that differ in a field never have the
 //! same fingerprint, nor do those that differ in a count below 2^33 alone.
 
-use super::Request;
 use super::request::mix;
+use super::{Planner, Request, Rules, Slots};
 use crate::element::{DataType, Kind, ReduceOp, Reduction};
-use crate::partition::LENGTH;
-use crate::schedule::{Algorithm, Collective};
+use crate::partition::{LENGTH, SlotShape};
+use crate::schedule::{Algorithm, Collective, Ring};
 
 /// Some bits in a row.
 #[derive(Clone, Copy)]
@@ -74,6 +74,45 @@ pub(super) struct How {
     pub(super) in_order: bool,
     pub(super) part: bool,
     pub(super) uneven: bool,
+}
+
+impl Planner {
+    /// That of a call by an algorithm.
+    pub(super) fn fingerprint(&self, request: &Request, algorithm: Algorithm) -> u64 {
+        of(request, &self.how(Some(algorithm)), self.way ^ self.rules.stands_for)
+    }
+
+    /// That of a call by a schedule of the user's.
+    pub(super) fn own_fingerprint(&self, request: &Request, schedules: u64) -> u64 {
+        let rest = mix(self.way ^ schedules) ^ self.rules.stands_for;
+        of(request, &self.how(None), rest)
+    }
+
+    /// That of a call whose blocks differ; all ranks pass these counts alike.
+    pub(super) fn uneven_fingerprint(
+        &self,
+        request: &Request,
+        algorithm: Algorithm,
+        agreed: &[usize],
+    ) -> u64 {
+        let how = How { uneven: true, ..self.how(Some(algorithm)) };
+        let rest = agreed.iter().fold(self.way, |digest, &count| mix(digest ^ count as u64));
+        of(request, &how, rest)
+    }
+
+    fn how(&self, algorithm: Option<Algorithm>) -> How {
+        let Rules { in_order, stands_for, .. } = self.rules;
+        How { algorithm, in_order, part: stands_for != 0, uneven: false }
+    }
+}
+
+/// A digest of what all calls go by.
+pub(super) fn way(ring: &Ring, slots: Slots, least_chunk: usize) -> u64 {
+    let shape = |slots: SlotShape| [slots.bytes, slots.capacity];
+    let lengths = [shape(slots.ring), shape(slots.other)].concat().into_iter();
+    let order = (0..ring.size()).map(|at| u64::from(ring.after(0, i64::from(at))));
+    let words = lengths.map(|length| length as u64).chain(order);
+    words.fold(mix(least_chunk as u64), |digest, word| mix(digest ^ word))
 }
 
 /// That of a call; `rest` is a digest of what has no field.

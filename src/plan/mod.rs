@@ -21,7 +21,6 @@ use crate::partition::{Partition, SlotShape};
 use crate::schedule::{ALL_PAIRS, Algorithm, Collective, Ring, Schedule};
 pub use choose::Candidate;
 pub use explain::{Choice, Explanation};
-use fingerprint::How;
 pub use price::{Source, Speeds};
 #[cfg(feature = "host")]
 pub(crate) use request::digest;
@@ -135,7 +134,7 @@ impl Planner {
             tables: [Vec::new(), Vec::new()],
             marks: [Vec::new(), Vec::new()],
             transfer: Schedule::new(1, 1),
-            way: way(&ring, slots, least_chunk),
+            way: fingerprint::way(&ring, slots, least_chunk),
             ring,
         }
     }
@@ -294,38 +293,6 @@ impl Planner {
         let least = if ring { self.least_chunk } else { algorithm.least_chunk() };
         pieces(request, schedule, least, slots)
     }
-
-    /// That of a call by an algorithm.
-    fn fingerprint(&self, request: &Request, algorithm: Algorithm) -> u64 {
-        fingerprint::of(request, &self.how(Some(algorithm)), self.way ^ self.rules.stands_for)
-    }
-
-    /// That of a call by a schedule of the user's.
-    fn own_fingerprint(&self, request: &Request, schedules: u64) -> u64 {
-        let rest = mix(self.way ^ schedules) ^ self.rules.stands_for;
-        fingerprint::of(request, &self.how(None), rest)
-    }
-
-    /// That of a call whose blocks differ; all ranks pass these counts alike.
-    fn uneven_fingerprint(&self, request: &Request, algorithm: Algorithm, agreed: &[usize]) -> u64 {
-        let how = How { uneven: true, ..self.how(Some(algorithm)) };
-        let rest = agreed.iter().fold(self.way, |digest, &count| mix(digest ^ count as u64));
-        fingerprint::of(request, &how, rest)
-    }
-
-    fn how(&self, algorithm: Option<Algorithm>) -> How {
-        let Rules { in_order, stands_for, .. } = self.rules;
-        How { algorithm, in_order, part: stands_for != 0, uneven: false }
-    }
-}
-
-/// A digest of what all calls go by.
-fn way(ring: &Ring, slots: Slots, least_chunk: usize) -> u64 {
-    let shape = |slots: SlotShape| [slots.bytes, slots.capacity];
-    let lengths = [shape(slots.ring), shape(slots.other)].concat().into_iter();
-    let order = (0..ring.size()).map(|at| u64::from(ring.after(0, i64::from(at))));
-    let words = lengths.map(|length| length as u64).chain(order);
-    words.fold(mix(least_chunk as u64), |digest, word| mix(digest ^ word))
 }
 
 /// A call's memory, cut for a schedule and for slots of this shape.

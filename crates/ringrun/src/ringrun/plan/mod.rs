@@ -146,7 +146,7 @@ impl Options {
             let fits = halves.take_while(|&ranks| ranks > 0).find(|&it| steps(it) <= MOST_STEPS);
             return Err(format!(
                 "{name} among {ranks} ranks is relayed, for there are not so many links: each rank \
-                 takes {steps_each} steps, a list that a plan does not hold (at most {MOST_STEPS}); \
+                 takes {steps_each} steps, more than the {MOST_STEPS} of the longest plan; \
                  it does with -n {}",
                 fits.unwrap_or(1)
             ));

@@ -58,8 +58,8 @@ pub(super) fn text(report: &Report) -> String {
         let [size, algorithm, over, seconds, sent, link, hops, why] = row;
         let _ = writeln!(
             out,
-            "{size:>10}  {algorithm:<18}  {over:<7}  {seconds:>9}  {sent:>12}  {link:>13}  {hops:>6}  \
-             {why}"
+            "{size:>10}  {algorithm:<18}  {over:<7}  {seconds:>9}  {sent:>12}  {link:>13}  \
+             {hops:>6}  {why}"
         );
     }
     out
