@@ -166,7 +166,9 @@ impl World<'_> {
         });
         for (rank, result) in results.iter().enumerate() {
             let want: Vec<u32> = (0..self.output()).map(|i| self.after(rank, i)).collect();
-            assert_eq!(*result, want, "{} {:?} n={n} rank={rank}", self.algorithm, self.collective);
+            // Nobody looks at a barrier's token.
+            let right = *result == want || self.collective == Collective::Barrier;
+            assert!(right, "{} {:?} n={n} rank={rank}", self.algorithm, self.collective);
             let sent = logs[rank].events().0.iter().filter(|e| e.kind == Kind::Commit).count();
             assert_eq!(
                 sent,
@@ -182,7 +184,8 @@ impl World<'_> {
 fn worlds(algorithm: Algorithm, collective: Collective, ring: &Ring, count: usize) {
     let Some(schedules) = algorithm.schedules(collective, ring) else { return };
     for capacity in [2, 3, 8] {
-        let slots = SlotShape { bytes: 64, capacity };
+        let whole = SlotShape { bytes: 64, capacity };
+        let Some(slots) = whole.shared(algorithm.window()) else { continue };
         let partition = if collective.has_blocks() {
             Partition::exact(count, 4, slots)
         } else {
@@ -193,7 +196,9 @@ fn worlds(algorithm: Algorithm, collective: Collective, ring: &Ring, count: usiz
         check(collective, volume, &schedules, &Shape::of(&shape, capacity), 1).unwrap();
         for in_place in [false, true] {
             let schedules = schedules.clone();
-            World { algorithm, collective, schedules, partition, slots, in_place }.check();
+            let world =
+                World { algorithm, collective, schedules, partition, slots: whole, in_place };
+            world.check();
         }
     }
 }

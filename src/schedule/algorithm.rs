@@ -197,8 +197,9 @@ impl Algorithm {
     }
 
     /// Seconds that it takes, in place, each chunk being one slice: [`cost`](crate::sim::cost) as
-    /// a formula, of double trees about. `bytes` is the length of the longer one of a rank's input and output. `None` also
-    /// where the size is not enough to tell: see [`hierarchical_cost`](super::hierarchical_cost).
+    /// a formula, of double trees about. `bytes` is the length of the longer one of a rank's input
+    /// and output. `None` also where the size is not enough to tell: see
+    /// [`hierarchical_cost`](super::hierarchical_cost).
     #[must_use]
     pub fn cost(self, collective: Collective, size: u32, bytes: f64, speed: &Speed) -> Option<f64> {
         if size == 1 {

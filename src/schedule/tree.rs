@@ -133,8 +133,8 @@ struct Rank {
 }
 
 impl Rank {
-    /// In each period a piece goes over each edge. What a leaf gives makes nobody wait, and for what
-    /// it is given nobody waits: in a period they are first and last.
+    /// In each period a piece goes over each edge. What a leaf gives makes nobody wait, and for
+    /// what it is given nobody waits: in a period they are first and last.
     fn walks(trees: Trees, collective: Collective, size: u32, me: u32) -> Option<Schedule> {
         let chunks = trees.chunks(size);
         let mut rank = Self { me, chunks, parts: Vec::new() };
@@ -250,11 +250,11 @@ pub(super) fn volume(trees: Trees, collective: Collective, size: u32) -> Option<
 /// The closed form, with chunks of m bytes, a step's s = o + mb, a reducing one's r = s + mg,
 /// latency a, k = log2 n rounded down and K rounded up. Binomial: Ks + s + ka down, Kr + s + ka up.
 ///
-/// The pair: of the first piece each of the levels costs 2s + a down, 2r + a up, and the root has two
-/// trees' to do. Every other piece adds what a rank does with one of each tree, 3s down and s + 2r
-/// up, or, if that is more, the waiting: for D levels (1 - 1/D)(a + 2s) down, of r up, both ways
-/// (1 - 1/2D)(a + 2r). Within -6 and +20 % of a walk. Of much the pair takes 1.5mb down, 1.5mb + mg up and
-/// 3mb + mg both ways for m bytes, whatever n is.
+/// The pair: of the first piece each of the levels costs 2s + a down, 2r + a up, and the root has
+/// two trees' to do. Every other piece adds what a rank does with one of each tree, 3s down and
+/// s + 2r up, or, if that is more, the waiting: for D levels (1 - 1/D)(a + 2s) down, of r up, both
+/// ways (1 - 1/2D)(a + 2r). Within -6 and +20 % of a walk. Of m bytes, m large, it takes 1.5mb
+/// down, 1.5mb + mg up and 3mb + mg both ways, whatever n is.
 pub(super) fn cost(
     trees: Trees,
     collective: Collective,

@@ -17,8 +17,8 @@ pub struct Report {
     pub sent: u64,
     /// How many of them were stored.
     pub stored: u64,
-    /// Is every reduced result one expression, with each contribution once? A barrier's need not be:
-    /// nobody looks at it.
+    /// Is every reduced result one expression, with each contribution once? A barrier's need not
+    /// be: nobody looks at it.
     pub exact: bool,
     /// Does every reduced result read, from left to right, rank 0, 1, .., n-1? Then the schedules
     /// suit operations that do not commute.
