@@ -141,9 +141,9 @@ pub enum Error {
     },
     /// A wait ran past the deadline.
     #[error(
-        "{at}: nothing from {peer} for {after:.1?}; it is stuck, makes other calls or waits for \
-         somebody else. \
-         RINGREDUCE_TIMEOUT sets how long to wait"
+        "{at}: nothing from {peer} {}; it is stuck, makes other calls or waits for somebody else. \
+         RINGREDUCE_TIMEOUT sets how long to wait",
+        waited(after)
     )]
     Timeout {
         /// Where we waited.
@@ -191,6 +191,14 @@ pub enum Error {
         /// The first failure.
         first: String,
     },
+}
+
+/// How long, in words.
+fn waited(after: &Duration) -> String {
+    if after.is_zero() {
+        return "yet, and the call does not wait: its timeout is zero".into();
+    }
+    format!("for {after:.1?}")
 }
 
 impl fmt::Debug for Error {

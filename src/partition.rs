@@ -80,6 +80,9 @@ impl Cut<'_> {
     }
 }
 
+/// The bits of a fingerprint where the length of an uneven call's chunk shows.
+pub const LENGTH: Range<u32> = 1..34;
+
 /// How one rank's memory is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Partition<'a> {
@@ -145,12 +148,19 @@ impl<'a> Partition<'a> {
         Self { marks: [input, output], ..self }
     }
 
-    /// The mark of a chunk; 0 if it has none.
+    /// What both ends of a message of a chunk must say alike where chunks are as long as their
+    /// callers say: how long it is, in the bits of [`LENGTH`], and its mark. 0 elsewhere.
     #[inline]
     #[must_use]
-    pub fn mark(&self, place: Place) -> u64 {
+    pub fn meaning(&self, place: Place) -> u64 {
+        if !self.is_uneven() {
+            return 0;
+        }
         let marks = self.marks.get(place.space as usize);
-        marks.and_then(|marks| marks.get(place.chunk as usize)).copied().unwrap_or(0)
+        let mark = marks.and_then(|marks| marks.get(place.chunk as usize)).copied().unwrap_or(0);
+        let (bytes, bits) = (self.bytes(place) as u64, LENGTH.end - LENGTH.start);
+        let length = (bytes ^ bytes >> bits) & ((1 << bits) - 1);
+        length << LENGTH.start ^ mark
     }
 
     /// Rounds to walk; 0 for an empty buffer, unless its chunks are as long as the caller says.

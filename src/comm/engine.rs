@@ -13,7 +13,7 @@ use crate::exec::{self, Call, Halt, Lanes, Stop, Wait};
 use crate::kernel::Kernel;
 use crate::link::{Fault, Frame, Links};
 use crate::memory::{Buffer, Pieces};
-use crate::plan::{Message, Plan, Planner, Request, Rules, mix};
+use crate::plan::{Message, Plan, Planner, Request, Rules, fingerprint, mix};
 use crate::schedule::{Algorithm, Ring, Space};
 use crate::sync::Patience;
 
@@ -49,8 +49,6 @@ pub(super) struct Engine {
 /// In the number of a message between two, which is that of the last call of all: no slot of a call
 /// that all ranks make has it.
 const MESSAGE: u64 = 1 << 63;
-/// The bits of a fingerprint that the calls before take part in.
-const HISTORY: u64 = (1 << 40) - 2;
 /// In the numbers of the probe's calls, which no others have.
 pub(super) const PROBE: u64 = 1 << 62;
 
@@ -213,7 +211,7 @@ impl Engine {
         }
         self.sequence += own;
         if own > 0 {
-            plan.fingerprint ^= self.history & HISTORY;
+            plan.fingerprint = fingerprint::on(plan.fingerprint, self.history);
             self.history = mix(self.history ^ plan.fingerprint);
         }
         let sequence = if request.is_some() { self.sequence } else { self.sequence | MESSAGE };
@@ -240,7 +238,8 @@ impl Engine {
             lanes: &mut self.lanes,
         };
         let done = ways.make(&plan, head, sequence, buffer, &wait);
-        done.map_err(|halt| self.fail(seat, settings, name, halt))
+        let count = request.map(|request| request.count);
+        done.map_err(|halt| self.fail_of(seat, settings, (name, count), halt))
     }
 
     /// An error, if a call failed before.
@@ -249,12 +248,23 @@ impl Engine {
         self.broken.as_ref().map(broken).map_or(Ok(()), Err)
     }
 
-    #[cold]
     pub(super) fn fail(
         &mut self,
         seat: &Seat,
         settings: &Settings,
         operation: &'static str,
+        halt: Halt,
+    ) -> Error {
+        self.fail_of(seat, settings, (operation, None), halt)
+    }
+
+    /// The same, for a call of so many elements.
+    #[cold]
+    fn fail_of(
+        &mut self,
+        seat: &Seat,
+        settings: &Settings,
+        (operation, count): (&'static str, Option<usize>),
         halt: Halt,
     ) -> Error {
         let Halt { stop, step, peer } = halt;
@@ -278,7 +288,7 @@ impl Engine {
                 let (ours, theirs) = (name(registered), name(!registered));
                 Error::Mismatch { at, peer, field: "the buffer", ours, theirs }
             }
-            Stop::Fault(fault) | Stop::Other { fault, .. } => of_fault(at, peer, fault),
+            Stop::Fault(fault) | Stop::Other { fault, .. } => of_fault(at, peer, fault, count),
         };
         self.broken_by(error)
     }
@@ -349,32 +359,45 @@ impl Ways<'_> {
         }
         // Nobody can mistake a call of the probe.
         if sequence & PROBE == 0 {
-            registry.passes_by(request, sequence);
+            registry.passes_by(sequence, fingerprint);
         }
         if scratch.len() < partition.scratch_bytes() {
             scratch.resize(partition.scratch_bytes(), 0);
         }
         exec::run(&call, &buffer.with_scratch(scratch), links, wait).map_err(|halt| {
             // A rank that makes this call directly sends nothing: that is the cause.
-            let direct = registry.direct(request, sequence, me);
+            let direct = registry.direct(sequence, fingerprint, me);
             direct.map_or(halt, |(peer, stop)| Halt { stop, step: 0, peer })
         })
     }
 }
 
 /// What a link failed of, and where.
-fn of_fault(at: Box<Place>, peer: Box<Peer>, fault: Fault) -> Error {
+fn of_fault(at: Box<Place>, peer: Box<Peer>, fault: Fault, count: Option<usize>) -> Error {
     match fault {
         Fault::Lost(evidence) => Error::PeerLost { at, peer, evidence },
         Fault::Mismatch { field: "fingerprint", ours, theirs } => {
-            let field = "the digest of collective, type, operation, count and root";
-            let (ours, theirs) = (format!("{ours:016x}"), format!("{theirs:016x}"));
+            let (field, ours, theirs) = fingerprint::difference(ours, theirs, count);
+            Error::Mismatch { at, peer, field, ours, theirs }
+        }
+        Fault::Mismatch { field: field @ "sequence", ours, theirs } => {
+            let (ours, theirs) = (number(ours), number(theirs));
             Error::Mismatch { at, peer, field, ours, theirs }
         }
         Fault::Mismatch { field, ours, theirs } => {
             let (ours, theirs) = (ours.to_string(), theirs.to_string());
             Error::Mismatch { at, peer, field, ours, theirs }
         }
+    }
+}
+
+/// The number of a call, in words.
+fn number(sequence: u64) -> String {
+    let call = sequence & !(MESSAGE | PROBE);
+    match (sequence & MESSAGE, sequence & PROBE) {
+        (0, 0) => format!("that of call #{call}"),
+        (0, _) => "that of a measurement before the first call".into(),
+        _ => format!("that of a message after call #{call}"),
     }
 }
 

@@ -13,8 +13,9 @@ impl Communicator {
     /// how the buffer is cut and what goes over which link. `count` is the number of elements of
     /// the buffer, or of one rank's block where there is one per rank. Prints readably.
     ///
-    /// Nothing is sent: before the first collective no speeds are known. What it says is of links;
-    /// memory that is registered at all ranks of a host needs none.
+    /// Nothing is sent: before the first collective no speeds are known. It speaks of memory that
+    /// is not registered; what reduces is taken for a sum. Options count: elements that travel as
+    /// another type are priced as that, without what it takes to convert them.
     ///
     /// ```
     /// use ringreduce::{Communicator, DataType, schedule::Collective};
@@ -42,14 +43,25 @@ impl Communicator {
         if count > most {
             return refuse(call, "count", count, format!("at most {most} x {dtype}"));
         }
-        let op = collective.reduces().then(|| ReduceOp::Max.into());
+        let ops = ReduceOp::ALL.into_iter().find(|op| op.is_defined_for(dtype));
+        let op = ops.filter(|_| collective.reduces()).map(Into::into);
         let request = Request { collective, count, dtype, op };
+        let travel = self.travel(call, &request, None)?;
         let head = Head { name: call, ..Head::of(&request, self.kernel(&request)?) };
         let (engine, seat, settings) = self.at_home(call)?;
         engine.works(call)?;
         engine.planner.go_by(head.rules(settings, false));
         let transports = seat.transports.clone();
-        let explained = Explanation { transports, ..engine.planner.explain(&request) };
+        let planner = &mut engine.planner;
+        let explained = match travel {
+            None => planner.explain(&request),
+            Some(travel) => {
+                let (piece, times, last) = travel.pieces(&request, size);
+                let last = last.map(|last| planner.explain(&last));
+                planner.explain(&piece).in_pieces(request, times, last)
+            }
+        };
+        let explained = Explanation { transports, ..explained };
         head.admit(settings, explained.algorithm, head.world(settings, engine.planner.ring()))?;
         Ok(explained)
     }

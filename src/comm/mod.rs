@@ -213,7 +213,7 @@ impl Communicator {
 
     /// The same, for what may have another name.
     fn run_head(&mut self, head: &Head<'_>, request: &Request, buffer: &Buffer<'_>) -> Result<()> {
-        match self.travel(head.name, request, buffer)? {
+        match self.travel(head.name, request, Some(buffer))? {
             Some(travel) if !self.settings.rehearses => self.run_as(&travel, head, request, buffer),
             _ => self.walk(head, buffer, |planner| planner.plan(request)),
         }

@@ -37,7 +37,8 @@ impl CallOptions {
         Self { algorithm: Some(algorithm), ..self }
     }
 
-    /// The longest that each wait of the call lasts.
+    /// The longest that each wait of the call lasts. Zero fails where a moment's look does not find
+    /// the others there.
     #[must_use]
     pub fn timeout(self, timeout: Duration) -> Self {
         Self { timeout: Some(timeout), ..self }
@@ -149,7 +150,8 @@ impl Communicator {
         self.settings.timeout
     }
 
-    /// From now on each wait lasts no longer than this; operations that are pending keep theirs.
+    /// From now on each wait lasts no longer than this, as by [`CallOptions::timeout`]; operations
+    /// that are pending keep theirs.
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.settings.timeout = timeout.min(LONGEST_TIMEOUT);
     }

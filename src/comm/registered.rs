@@ -19,6 +19,7 @@ use crate::error::{Error, Result};
 use crate::exec::Halt;
 use crate::link::region::Region;
 use crate::memory::Buffer;
+use crate::plan::fingerprint::AS_REGISTERING;
 use crate::plan::{Plan, Request};
 use crate::schedule::Collective;
 use crate::shared::{Live, Part, Registered, page, whole_pages};
@@ -37,7 +38,6 @@ struct Record {
 
 /// Words of a record on its way.
 const WORDS: usize = 6;
-const SALT: u64 = u32::from_le_bytes(*b"regi") as u64;
 
 impl Communicator {
     /// `len` elements, zero, in memory that the other ranks of this host map too: collectives on it
@@ -195,7 +195,7 @@ impl Communicator {
         let buffer = Buffer::within(bytemuck::cast_slice_mut(&mut all), own, whole);
         self.walk(&head, &buffer, |planner| {
             let plan = planner.plan(&request);
-            Plan { fingerprint: plan.fingerprint ^ SALT, ..plan }
+            Plan { fingerprint: plan.fingerprint ^ AS_REGISTERING, ..plan }
         })?;
         Ok(all.chunks_exact(WORDS).map(Record::decode).collect())
     }

@@ -11,7 +11,7 @@ use crate::exec::{Halt, Stop, Wait};
 use crate::kernel::Kernel;
 use crate::link::{Fault, Frame, Links};
 use crate::memory::Buffer;
-use crate::plan::{Request, mix};
+use crate::plan::{Request, fingerprint, mix};
 use crate::schedule::Space;
 use crate::shared::{Claim, Control, Live};
 
@@ -43,11 +43,6 @@ pub(super) struct DirectCall<'a> {
     pub(super) me: usize,
 }
 
-/// A digest of what is called, however it is made.
-fn digest(request: &Request) -> u64 {
-    mix(request.digest() ^ request.count as u64)
-}
-
 impl Registry {
     /// Makes a call; none if ranks don't have their lines.
     pub(super) fn run(
@@ -66,7 +61,7 @@ impl Registry {
             let span = |(live, at): &'_ Found| (live.id(), *at as u64);
             let places = std::iter::once(input).chain(output).map(span);
             let digest = |digest, (id, at)| mix(mix(digest ^ id) ^ at);
-            claim.registered(places.fold(fingerprint, digest))
+            claim.registered(fingerprint::on(fingerprint, places.fold(0, digest)))
         });
         let places = found.as_ref().map(|(input, output)| Places {
             input: Span { live: &input.0, at: input.1 },
@@ -88,7 +83,8 @@ impl Registry {
             kernel,
             is_read,
             places,
-            digest: digest(request),
+            fingerprint,
+            ways: fingerprint::WAY,
         };
         Some(direct::run(&call, buffer, control, links, wait))
     }
@@ -146,9 +142,9 @@ impl Registry {
     }
 
     /// Tells the others that a call goes over links.
-    pub(super) fn passes_by(&self, request: &Request, sequence: u64) {
+    pub(super) fn passes_by(&self, sequence: u64, fingerprint: u64) {
         if let Some(control) = &self.control {
-            control.goes_elsewhere(Claim { sequence, fingerprint: digest(request) });
+            control.goes_elsewhere(Claim { sequence, fingerprint });
         }
     }
 
@@ -156,8 +152,8 @@ impl Registry {
     /// wrong then.
     pub(super) fn direct(
         &self,
-        request: &Request,
         sequence: u64,
+        fingerprint: u64,
         me: usize,
     ) -> Option<(usize, Stop)> {
         let control = self.control.as_ref()?;
@@ -166,7 +162,7 @@ impl Registry {
         if theirs.is_registered() {
             return Some((rank, Stop::Memory { registered: false }));
         }
-        let (field, ours, theirs) = ("fingerprint", digest(request), theirs.fingerprint);
+        let (field, ours, theirs) = ("fingerprint", fingerprint, theirs.fingerprint);
         Some((rank, Stop::Fault(Fault::Mismatch { field, ours, theirs })))
     }
 

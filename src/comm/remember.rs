@@ -3,10 +3,14 @@
 //! ours, or not whole, is ignored with a warning.
 
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::ops::Range;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::{fs, io};
+
+use nix::libc::O_NONBLOCK;
 
 use super::{Origin, Seat};
 use crate::config::warn;
@@ -15,7 +19,10 @@ use crate::sim::Speed;
 use crate::sync::cpus;
 
 /// The first words of a remembered file; another layout gets another number.
-const VERSION: &str = "ringreduce speeds 3";
+const VERSION: &str = "ringreduce speeds 4";
+
+/// Bytes of the longest file that could be ours.
+const MOST: u64 = 64 << 10;
 
 /// What thread ranks of this process remember.
 static REMEMBERED: LazyLock<Mutex<BTreeMap<String, Figures>>> = LazyLock::new(Mutex::default);
@@ -67,7 +74,7 @@ impl Memory {
             return all.get(&self.machine).copied();
         }
         let file = self.file.as_deref()?;
-        let text = match fs::read_to_string(file) {
+        let text = match read(file) {
             Ok(text) => text,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return None,
             Err(e) => {
@@ -116,6 +123,10 @@ fn parse(text: &str, machine: &str) -> Option<Figures> {
     let mut figures = Figures::default();
     for speeds in &mut figures.speeds {
         *speeds = numbers(lines.next(), 0.0..1.0)?;
+        // Only reducing may have taken no time that shows.
+        if speeds[..3].contains(&0.0) {
+            return None;
+        }
     }
     for factors in &mut figures.tuning.0 {
         *factors = numbers(lines.next(), 1e-6..1e6)?;
@@ -123,13 +134,28 @@ fn parse(text: &str, machine: &str) -> Option<Figures> {
     (ours && lines.next().is_none() && text.ends_with('\n')).then_some(figures)
 }
 
+/// The text of a regular file; what else has its name shall not keep the call waiting.
+fn read(file: &Path) -> io::Result<String> {
+    let opened = fs::File::options().read(true).custom_flags(O_NONBLOCK).open(file)?;
+    if !opened.metadata()?.is_file() {
+        return Err(io::Error::other("it is no regular file"));
+    }
+    let mut text = String::new();
+    opened.take(MOST).read_to_string(&mut text)?;
+    Ok(text)
+}
+
 /// Whole or not at all, whoever else writes.
 fn write(file: &Path, text: &str) -> io::Result<()> {
     let folder = file.parent().unwrap_or(Path::new("."));
     fs::create_dir_all(folder)?;
     let draft = file.with_extension(std::process::id().to_string());
-    fs::write(&draft, text)?;
-    fs::rename(&draft, file)
+    let written = fs::write(&draft, text).and_then(|()| fs::rename(&draft, file));
+    if written.is_err() {
+        // There may be none.
+        let _ = fs::remove_file(&draft);
+    }
+    written
 }
 
 fn cpu_model() -> String {
@@ -152,11 +178,12 @@ mod tests {
         assert_eq!(parse(&kept, "5 ranks"), None);
         let cut = &kept[..kept.len() - 6];
         for wrong in
-            ["", "\n\n\n", cut, &kept.replace("speeds 3", "speeds 1"), &kept.replace('1', "x")]
+            ["", "\n\n\n", cut, &kept.replace("speeds 4", "speeds 1"), &kept.replace('1', "x")]
         {
             assert_eq!(parse(wrong, "4 ranks"), None, "{wrong}");
         }
-        let negative = kept.replace("2.5e-7", "-1");
-        assert_eq!(parse(&negative, "4 ranks"), None);
+        for wrong in ["-1", "0", "0e0", "-0", "nan", "inf", "1", ""] {
+            assert_eq!(parse(&kept.replace("2.5e-7", wrong), "4 ranks"), None, "{wrong}");
+        }
     }
 }

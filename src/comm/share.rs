@@ -20,7 +20,7 @@ use crate::exec::{Halt, Stop};
 use crate::link::region::Region;
 use crate::link::shm::{recv_fd, send_fd};
 use crate::link::{Fault, Links};
-use crate::plan::Planner;
+use crate::plan::{Planner, stage};
 use crate::shared::Control;
 
 /// How often a rank that waits for a descriptor looks for an abort.
@@ -42,15 +42,15 @@ pub(super) fn can_share(size: usize) -> bool {
 /// host? As they have links between all pairs; large worlds, which would spend too much on it, have
 /// them from the first registration on.
 pub(super) fn has_lines(planner: &Planner) -> bool {
-    let ring = planner.ring();
-    ring.size() > 1 && ring.all_pairs()
+    stage(planner.ring()) > 0
 }
 
 impl Engine {
     /// From now on ranks see each other's lines, and calls may go without links.
     pub(super) fn lay_open(&mut self, rank: usize, lines: Vec<Arc<Region>>) {
-        if has_lines(&self.planner) {
-            self.planner.set_stage(Control::stage_len());
+        let stage = stage(self.planner.ring());
+        if stage > 0 {
+            self.planner.set_stage(stage.min(Control::stage_len()));
         }
         self.registry.open(Control::new(rank, lines, self.cache));
     }

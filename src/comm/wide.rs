@@ -14,7 +14,7 @@ use crate::element::{DataType, Kind, ReduceOp, Reduction};
 use crate::error::Result;
 use crate::kernel::convert;
 use crate::memory::Buffer;
-use crate::plan::{Request, mix};
+use crate::plan::Request;
 use crate::schedule::{Algorithm, Collective, Space};
 
 /// Bytes that travel at once, about: few enough to stay in a core's cache.
@@ -59,13 +59,38 @@ pub fn wire_error(ranks: usize, wire: DataType, largest: f64) -> f64 {
     ranks * (largest * (grown - 1.0) + 2_f64.powi(least - 1) * grown)
 }
 
+impl Travel {
+    /// Elements of each of so many parts that travel at once.
+    fn most(&self, parts: usize) -> usize {
+        (PIECE / self.dtype.size() / parts).max(1)
+    }
+
+    /// The calls that `request` is made by, among `size` ranks: so many like the first, and what is
+    /// left.
+    pub(super) fn pieces(
+        &self,
+        request: &Request,
+        size: usize,
+    ) -> (Request, usize, Option<Request>) {
+        let parts = if request.collective.has_blocks() { size } else { 1 };
+        let most = self.most(parts);
+        let piece = |count| Request { count, dtype: self.dtype, op: Some(self.op), ..*request };
+        match (request.count / most, request.count % most) {
+            (0, count) => (piece(count), 1, None),
+            (full, 0) => (piece(most), full, None),
+            (full, rest) => (piece(most), full, Some(piece(rest))),
+        }
+    }
+}
+
 impl Communicator {
-    /// The other type that the call `name` travels as, if it does.
+    /// The other type that the call `name` travels as, if it does; over links, where nobody says
+    /// which buffer.
     pub(super) fn travel(
         &mut self,
         name: &'static str,
         request: &Request,
-        buffer: &Buffer<'_>,
+        buffer: Option<&Buffer<'_>>,
     ) -> Result<Option<Travel>> {
         use ReduceOp::{Avg, Max, Min, Prod, Sum};
         let Numbers { deterministic, wide, wire } = self.settings.numbers;
@@ -91,7 +116,8 @@ impl Communicator {
                 let (engine, _, settings) = self.at_home(name)?;
                 let asked = settings.required.or(settings.preferred);
                 let otherwise = asked.is_some_and(|it| it != Algorithm::Direct);
-                let links = otherwise || !engine.registry.knows(request, buffer);
+                let known = buffer.is_some_and(|buffer| engine.registry.knows(request, buffer));
+                let links = otherwise || !known;
                 (links && matches!(op, Sum | Avg | Prod)).then_some(DataType::F32)
             }
             _ => None,
@@ -112,7 +138,7 @@ impl Communicator {
     ) -> Result<()> {
         let name = head.name;
         let parts = if request.collective.has_blocks() { self.size() } else { 1 };
-        let most = (PIECE / travel.dtype.size() / parts).max(1);
+        let most = travel.most(parts);
         let mine = if parts > 1 { self.rank() } else { 0 };
         let mut memory = std::mem::take(&mut self.at_home(name)?.0.travelling);
         memory.resize(memory.len().max(PIECE.max(parts * 4) / 4), 0.0);
@@ -156,7 +182,7 @@ impl Communicator {
         }
         let places = Buffer::within(memory, 0..parts * len, mine * len..(mine + 1) * len);
         let inner = Request { count, dtype: travel.dtype, op: Some(travel.op), ..*request };
-        let stands_for = mix(request.digest() ^ request.count as u64) ^ whole.stands_for;
+        let stands_for = request.digest() ^ whole.stands_for;
         let kernel = self.kernel(&inner)?;
         let head = Head { name: whole.name, stands_for, ..Head::of(&inner, kernel) };
         self.walk(&head, &places, |planner| planner.plan(&inner))?;

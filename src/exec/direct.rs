@@ -106,8 +106,10 @@ pub(crate) struct Call<'a> {
     pub(crate) is_read: bool,
     /// The registered memory that the call is on; none if all goes over the stages.
     pub(crate) places: Option<Places<'a>>,
-    /// A digest of what is called, whatever the way.
-    pub(crate) digest: u64,
+    /// What is called, and how.
+    pub(crate) fingerprint: u64,
+    /// The bits of a fingerprint that only say by which way.
+    pub(crate) ways: u64,
 }
 
 /// What the ranks read, and what they write to each other, if they do.
@@ -215,12 +217,13 @@ impl Call<'_> {
     fn apart_from(&self, theirs: Claim) -> Stop {
         let differs = |field, ours, theirs| Stop::Fault(Fault::Mismatch { field, ours, theirs });
         let ours = self.claim.sequence;
-        if theirs.sequence == ours && theirs.fingerprint != self.digest {
-            differs("fingerprint", self.digest, theirs.fingerprint)
+        let another = (theirs.fingerprint ^ self.fingerprint) & !self.ways != 0;
+        if theirs.sequence == ours && another {
+            differs("fingerprint", self.fingerprint, theirs.fingerprint)
         } else if self.places.is_some() {
             Stop::Memory { registered: true }
         } else if theirs.sequence == ours {
-            differs("fingerprint", self.claim.fingerprint, theirs.fingerprint)
+            differs("fingerprint", self.fingerprint, theirs.fingerprint)
         } else {
             differs("sequence", ours, theirs.sequence)
         }

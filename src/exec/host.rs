@@ -30,8 +30,8 @@ impl Call<'_> {
     /// What the slots of one chunk say. Both ends of a message must mean a chunk of the same length
     /// and type, whatever their calls say of the other chunks.
     pub(super) fn of_chunk(&self, step: &Step) -> Frame {
-        let chunk = self.partition.bytes(step.src) as u64 ^ self.partition.mark(step.src);
-        Frame { fingerprint: self.frame.fingerprint ^ chunk, ..self.frame }
+        let meaning = self.partition.meaning(step.src);
+        Frame { fingerprint: self.frame.fingerprint ^ meaning, ..self.frame }
     }
 }
 

@@ -4,6 +4,7 @@
 use core::fmt;
 
 use super::{Candidate, Planner, Request, Source, Speeds};
+use crate::element::DataType;
 use crate::schedule::{Algorithm, Place};
 use crate::sim::Time;
 
@@ -33,12 +34,16 @@ pub struct Explanation {
     pub hosts: u32,
     /// The algorithm that makes it.
     pub algorithm: Algorithm,
-    /// Why that one.
+    /// The one that was asked for, if any.
+    pub asked: Option<Algorithm>,
+    /// Why it is that one.
     pub choice: Choice,
     /// All that could make it, the chosen one too.
     pub candidates: Vec<Candidate>,
     /// The speeds that they are priced by.
     pub speeds: Option<Speeds>,
+    /// What its elements travel as, if that is another type than theirs, and in how many pieces.
+    pub travels: Option<(DataType, usize)>,
     /// What the rank's links run over.
     pub transports: Vec<&'static str>,
     /// Into how many chunks the buffer is cut.
@@ -81,6 +86,12 @@ impl Explanation {
     /// Why this algorithm, in a few words.
     #[must_use]
     pub fn why(&self) -> String {
+        let other = self.asked.filter(|&asked| asked != self.algorithm);
+        let cannot = other.map(|asked| format!("{asked} can't make it; ")).unwrap_or_default();
+        cannot + &self.why_this()
+    }
+
+    fn why_this(&self) -> String {
         match (self.choice, self.next_best()) {
             (Choice::Forced, Some((other, seconds))) => {
                 format!("asked for; {other} {}", Time(seconds))
@@ -92,6 +103,39 @@ impl Explanation {
                 format!("cheapest; then {other} {}", Time(seconds))
             }
             (Choice::Cheapest, None) => "the others have no known cost".into(),
+        }
+    }
+}
+
+impl Explanation {
+    /// That of `request`, which travels as so many calls like this one, and one more like `last`.
+    #[cfg(feature = "host")]
+    pub(crate) fn in_pieces(self, request: Request, times: usize, last: Option<Self>) -> Self {
+        let dtype = self.request.dtype;
+        let whole = |seconds: Option<f64>, last: Option<Option<f64>>| {
+            Some(seconds? * times as f64 + last.unwrap_or(Some(0.0))?)
+        };
+        let of_last = |algorithm| {
+            let last = last.as_ref()?.candidates.iter().find(|one| one.algorithm == algorithm);
+            Some(last.and_then(|one| one.seconds))
+        };
+        let priced = self.candidates.iter().map(|&Candidate { algorithm, seconds }| Candidate {
+            algorithm,
+            seconds: whole(seconds, of_last(algorithm)),
+        });
+        let mut links: std::collections::BTreeMap<_, _> = self.links.iter().copied().collect();
+        links.values_mut().for_each(|bytes| *bytes *= times as u64);
+        for &(to, bytes) in last.iter().flat_map(|last| &last.links) {
+            *links.entry(to).or_insert(0) += bytes;
+        }
+        Self {
+            request,
+            candidates: priced.collect(),
+            links: links.into_iter().collect(),
+            seconds: whole(self.seconds, last.as_ref().map(|last| last.seconds)),
+            rounds: self.rounds * times + last.as_ref().map_or(0, |last| last.rounds),
+            travels: Some((dtype, times + usize::from(last.is_some()))),
+            ..self
         }
     }
 }
@@ -125,7 +169,9 @@ impl Planner {
             size,
             hosts,
             algorithm,
+            asked: forced,
             choice,
+            travels: None,
             seconds: made.and_then(|made| made.seconds),
             speeds,
             transports: Vec::new(),
@@ -156,6 +202,9 @@ impl fmt::Display for Explanation {
         let bytes = self.request.longest(self.size);
         let (name, ranks) = (collective.name(), self.size);
         writeln!(f, "{name} of {count} x {dtype} ({bytes} bytes) among {ranks} ranks")?;
+        if let Some((dtype, pieces)) = self.travels {
+            writeln!(f, "  travels     as {dtype}, in {pieces} pieces")?;
+        }
         writeln!(f, "  algorithm   {} ({})", self.algorithm, self.why())?;
         match self.seconds {
             Some(seconds) => writeln!(f, "  predicted   {}", Time(seconds))?,
@@ -185,6 +234,9 @@ impl fmt::Display for Explanation {
             f,
             "  cut         {chunks} chunks, {rounds} rounds of {slices} x {slice} bytes each"
         )?;
+        if self.algorithm == Algorithm::Direct {
+            return write!(f, "  nothing is sent: the ranks read each other's memory");
+        }
         write!(f, "  rank {} sends {} bytes", self.rank, self.sent())?;
         for (to, bytes) in self.links.iter().take(8) {
             write!(f, "\n    to rank {to:<8} {bytes} bytes")?;
@@ -232,6 +284,9 @@ mod tests {
         assert_eq!((forced.choice, forced.hops), (Choice::Forced, Some(6.0)));
         let scan = Request { collective: Collective::Scan, ..all_reduce(2) };
         assert_eq!(planner.explain(&scan).choice, Choice::Forced);
+        planner.go_by(Rules { forced: Some(Algorithm::Bruck), ..Rules::default() });
+        let why = planner.explain(&scan).why();
+        assert!(why.starts_with("bruck can't make it; "), "{why}");
         planner.go_by(Rules::default());
         assert_eq!(planner.explain(&scan).choice, Choice::Only);
         let text = after.to_string();

@@ -5,12 +5,9 @@
 
 use core::ops::Range;
 
-use super::{Message, Plan, Planner, mix};
+use super::{Message, Plan, Planner, fingerprint};
 use crate::partition::Partition;
 use crate::schedule::{Algorithm, Collective, Op, Place, Schedule, Space, Step};
-
-/// The kind of a message between two ranks, beside those of the collectives.
-const TRANSFER: u64 = 255;
 
 impl Planner {
     /// The plan for messages between ranks that need not all take part. What this rank sends
@@ -29,7 +26,7 @@ impl Planner {
             let space = if message.outgoing { Space::Input } else { Space::Output } as usize;
             let chunk = self.tables[space].len() as u32;
             self.tables[space].push(message.range.0..message.range.1);
-            self.marks[space].push(mix(message.dtype as u64));
+            self.marks[space].push(fingerprint::type_of(message.dtype));
             let peer = message.peer;
             let step = match message.outgoing {
                 _ if peer == me => continue,
@@ -50,7 +47,7 @@ impl Planner {
         let slots = self.shape(Algorithm::AllPairs, Collective::AllToAll);
         let partition = Partition::table(&self.tables[0], &self.tables[1], slots);
         let partition = partition.with_marks(&self.marks[0], &self.marks[1]);
-        let (algorithm, fingerprint) = (Algorithm::AllPairs, mix(TRANSFER) ^ self.way);
+        let (algorithm, fingerprint) = (Algorithm::AllPairs, fingerprint::OF_MESSAGES);
         Plan { algorithm, schedule: &self.transfer, partition, fingerprint }
     }
 }

@@ -6,6 +6,7 @@
 
 mod choose;
 mod explain;
+pub(crate) mod fingerprint;
 mod messages;
 mod own;
 mod price;
@@ -26,7 +27,7 @@ pub use price::{Source, Speeds};
 pub(crate) use request::digest;
 pub(crate) use request::mix;
 pub use request::{Blocks, Message, Request};
-pub use slots::{Slots, least_chunk};
+pub use slots::{Slots, least_chunk, stage};
 pub use tuning::Tuning;
 
 /// What to walk for a call.
@@ -134,7 +135,7 @@ impl Planner {
             tables: [Vec::new(), Vec::new()],
             marks: [Vec::new(), Vec::new()],
             transfer: Schedule::new(1, 1),
-            way: request::way(&ring, least_chunk),
+            way: fingerprint::way(&ring, slots, least_chunk),
             ring,
         }
     }
@@ -262,7 +263,7 @@ impl Planner {
             rules: self.rules,
             schedule,
             partition: self.cut(request, schedule),
-            fingerprint: self.fingerprint(request, algorithm, &[]),
+            fingerprint: self.fingerprint(request, algorithm),
         };
         if self.calls.len() < CALLS {
             self.calls.push(known);
@@ -292,16 +293,6 @@ impl Planner {
         let ring = *algorithm == Algorithm::Ring;
         let least = if ring { self.least_chunk } else { algorithm.least_chunk() };
         pieces(request, schedule, least, slots)
-    }
-
-    fn fingerprint(&self, request: &Request, algorithm: Algorithm, agreed: &[usize]) -> u64 {
-        let what = request.digest();
-        let slots = self.shape(algorithm, request.collective);
-        let shape = (slots.bytes as u64) << 16 | slots.capacity as u64;
-        let way = mix(self.way ^ algorithm as u64 ^ u64::from(self.rules.in_order) << 8);
-        let way = way ^ self.rules.stands_for;
-        let call = mix(mix(mix(what ^ request.count as u64) ^ shape) ^ way);
-        agreed.iter().fold(call, |digest, &count| mix(digest ^ count as u64))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Plans by schedules that the user made. May touch: schedule. Law: they are proved before they are
 //! adopted; see `sim::prove`.
 
-use super::{Plan, Planner, Request, mix, pieces};
+use super::{Plan, Planner, Request, pieces};
 use crate::schedule::{Algorithm, Schedule};
 
 impl Planner {
@@ -17,10 +17,10 @@ impl Planner {
         let Some(at) = self.adopted.iter().position(|(known, _)| *known == digest) else {
             return self.plan(request);
         };
-        let (algorithm, slots) = (Algorithm::Ring, self.least_slots());
+        let slots = self.least_slots();
         let schedule = &self.adopted[at].1;
         let partition = pieces(request, schedule, 0, slots).with_scratch(&schedule.scratch);
-        let fingerprint = mix(self.fingerprint(request, algorithm, &[]) ^ digest);
-        Plan { algorithm, schedule, partition, fingerprint }
+        let fingerprint = self.own_fingerprint(request, digest);
+        Plan { algorithm: Algorithm::Ring, schedule, partition, fingerprint }
     }
 }

@@ -1,8 +1,10 @@
 //! What a call asks for, and the digest by which ranks tell one from another. May touch: element,
 //! schedule.
 
+#[cfg(feature = "host")]
+use super::fingerprint::{self, How};
 use crate::element::{DataType, Kind, Reduction};
-use crate::schedule::{Collective, Ring};
+use crate::schedule::Collective;
 
 /// A call, as its arguments describe it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,29 +43,11 @@ impl Request {
         self.op.is_some() && !never
     }
 
-    /// Equal on two ranks only if all of this but the count is.
+    /// Equal on two ranks only if all of this is.
+    #[cfg(feature = "host")]
     pub(crate) fn digest(&self) -> u64 {
-        let (kind, root) = match self.collective {
-            Collective::AllReduce => (1, 0),
-            Collective::ReduceScatter => (2, 0),
-            Collective::AllGather => (3, 0),
-            Collective::Broadcast { root } => (4, root),
-            Collective::Barrier => (5, 0),
-            Collective::Reduce { root } => (6, root),
-            Collective::Gather { root } => (7, root),
-            Collective::Scatter { root } => (8, root),
-            Collective::AllToAll => (9, 0),
-            Collective::Scan => (10, 0),
-            Collective::Exscan => (11, 0),
-        };
-        let (op, of_it) = match self.op.map(Reduction::kind) {
-            None => (0, 0),
-            Some(Kind::Plain(op)) => (op as u64 + 1, 0),
-            Some(Kind::PreMulSum(_, scalar)) => (254, digest(&scalar)),
-            Some(Kind::User(function, size)) => (255, mix(function ^ size as u64)),
-        };
-        let what = kind | (self.dtype as u64) << 8 | op << 16 | u64::from(root) << 32;
-        mix(what) ^ of_it
+        let how = How { algorithm: None, in_order: false, part: false, uneven: false };
+        mix(fingerprint::of(self, &how, 0))
     }
 }
 
@@ -89,16 +73,6 @@ pub struct Message {
     pub range: (usize, usize),
     /// The type of its elements.
     pub dtype: DataType,
-}
-
-/// A digest of what all calls of a world go by: two ranks that differ in any of it would walk
-/// different schedules.
-pub(super) fn way(ring: &Ring, least_chunk: usize) -> u64 {
-    let start = mix(least_chunk as u64) ^ u64::from(ring.all_pairs());
-    ring.hosts().fold(mix(start), |digest, host| {
-        let ranks = [host.len() as u32].into_iter().chain(host.iter().copied());
-        ranks.fold(digest, |digest, rank| mix(digest ^ u64::from(rank)))
-    })
 }
 
 /// A digest of bytes: the same on every machine.

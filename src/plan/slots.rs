@@ -1,7 +1,9 @@
-//! What the slots of links are like, and what is worth a message. May touch: partition. Pure.
+//! What the slots of links are like, and what is worth a message. May touch: partition, schedule.
+//! Pure.
 //! Law: all ranks of a communicator compute the same.
 
 use crate::partition::SlotShape;
+use crate::schedule::Ring;
 
 /// What the slots of a communicator's links are like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +35,14 @@ impl Slots {
             other: SlotShape { bytes: share.clamp(8 << 10, 32 << 10), capacity: 8 },
         }
     }
+}
+
+/// Bytes that each of so many ranks lays open for all others from the start, if they are on one
+/// host: two pages, and an element of any size on each of them. Large worlds would spend too much
+/// on it.
+#[must_use]
+pub fn stage(ring: &Ring) -> usize {
+    if ring.size() > 1 && ring.all_pairs() { 16 << 10 } else { 0 }
 }
 
 /// The shortest chunk worth a message of its own, with so many ranks to a CPU. Where ranks have to

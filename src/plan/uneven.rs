@@ -9,7 +9,7 @@ impl Planner {
     pub fn uneven(&mut self, request: &Request, blocks: Blocks<'_>) -> Plan<'_> {
         let algorithm = Algorithm::Ring;
         let schedule = self.schedule(request.collective, algorithm);
-        let fingerprint = self.fingerprint(request, algorithm, blocks.agreed);
+        let fingerprint = self.uneven_fingerprint(request, algorithm, blocks.agreed);
         for (table, counts) in self.tables.iter_mut().zip([blocks.input, blocks.output]) {
             table.clear();
             table.extend(counts.iter().scan(0, |end, count| {

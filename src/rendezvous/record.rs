@@ -5,7 +5,7 @@ use std::fs;
 use std::process;
 
 use super::wire::{Broken, PROTOCOL, Reader, Writer};
-use crate::config::{Config, Transport};
+use crate::config::{Config, Numbers, Transport};
 use crate::error::{Error, Result};
 use crate::sync::cpus;
 
@@ -40,6 +40,8 @@ impl Record {
             Transport::Shm => "shm",
             Transport::Tcp => "tcp",
         };
+        let Numbers { deterministic, wide, wire } = config.numbers;
+        let text = |none: &str, some: Option<String>| some.unwrap_or_else(|| none.into());
         let setting = |name: &str, value: String| (name.to_string(), value);
         Self {
             job: getrandom::u64().unwrap_or_default(),
@@ -56,6 +58,10 @@ impl Record {
                 setting("RINGREDUCE_TRANSPORT", transport.into()),
                 setting("RINGREDUCE_TCP_SOCKETS", config.tcp_sockets.to_string()),
                 setting("RINGREDUCE_ALL_PAIRS", config.all_pairs.to_string()),
+                setting("RINGREDUCE_ALGO", text("auto", config.algorithm.map(|it| it.to_string()))),
+                setting("RINGREDUCE_DETERMINISTIC", u8::from(deterministic).to_string()),
+                setting("RINGREDUCE_WIDE", u8::from(wide).to_string()),
+                setting("RINGREDUCE_WIRE", text("off", wire.map(|it| it.to_string()))),
             ],
         }
     }

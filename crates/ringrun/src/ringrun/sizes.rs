@@ -48,8 +48,9 @@ pub enum Step {
 /// Every size from `min` to `max`.
 pub fn walk(min: usize, max: usize, step: Step) -> impl Iterator<Item = usize> {
     std::iter::successors(Some(min), move |&size| match step {
-        Step::Factor(factor) => size.checked_mul(factor),
-        Step::Bytes(bytes) => size.checked_add(bytes),
+        // What does not grow would never end.
+        Step::Factor(factor) => size.checked_mul(factor).filter(|&next| next > size),
+        Step::Bytes(bytes) => size.checked_add(bytes).filter(|&next| next > size),
     })
     .take_while(move |&size| size <= max)
 }
@@ -75,6 +76,9 @@ mod tests {
         assert_eq!(sizes(8, 64, Step::Factor(2)), [8, 16, 32, 64]);
         assert_eq!(sizes(8, 63, Step::Factor(2)), [8, 16, 32]);
         assert_eq!(sizes(0, 20, Step::Bytes(10)), [0, 10, 20]);
+        assert_eq!(sizes(0, 64, Step::Factor(2)), [0]);
+        assert_eq!(sizes(8, 64, Step::Factor(1)), [8]);
+        assert_eq!(sizes(8, 64, Step::Bytes(0)), [8]);
         assert_eq!(sizes(usize::MAX - 1, usize::MAX, Step::Factor(2)), [usize::MAX - 1]);
     }
 

@@ -69,14 +69,21 @@ fn what_makes_no_sense_is_refused_by_name() {
         ("-n 8 --hosts 0", "--hosts"),
         ("-n 4 --op sum", "all_reduce, reduce_scatter"),
         ("-n 4 -b 1M -e 1K", "-b 1048576"),
+        ("-n 4 -b 0 -e 0", "-b 0"),
+        ("-n 4 -b 0", "-b 0"),
+        ("-n 4 -f 0", "--stepfactor"),
+        ("-n 4 --latency 20us", "--host-latency"),
+        ("-n 4 --step 2us", "--hosts"),
+        ("-n 4 --hosts 4 --host-bandwidth 1GB/s", "--bandwidth"),
         ("-n 4 -f 1", "--stepfactor"),
         ("-n 4 -b x", "--minbytes"),
         ("-n 4 --dtype floaty", "floaty"),
         ("-n 4 --algo rings", "rings"),
-        ("-n 4 --latency 20", "--latency"),
-        ("-n 4 --bandwidth 0GB/s", "--bandwidth"),
+        ("-n 4 --hosts 2 --latency 20", "--latency"),
+        ("-n 4 --hosts 2 --bandwidth 0GB/s", "--bandwidth"),
         ("-n 4 --op broadcast --root 4", "--root 4"),
-        ("-n 9999 --op all_to_all", "all_to_all"),
+        ("-n 9999 --op all_to_all", "relayed"),
+        ("-n 65536 --op all_to_all", "it does with -n "),
         ("-n 4 --nonsense", "--nonsense"),
         ("-n 4 program", "program"),
     ] {
@@ -86,4 +93,43 @@ fn what_makes_no_sense_is_refused_by_name() {
     }
     let ran = plan("-n 4 -e 8 --html /nowhere/plan.html");
     assert!(ran.code == 1 && ran.err.contains("/nowhere/plan.html"), "{}", ran.err);
+}
+
+/// What is asked for and can't be is said, and so is what links run over.
+#[test]
+fn says_over_what_and_what_can_not_be() {
+    for (world, over) in [("-n 4", "shm"), ("-n 4 --hosts 4", "tcp"), ("-n 8 --hosts 2", "shm+tcp")]
+    {
+        let rows = rows(&plan(&format!("{world} -b 8 -e 64")));
+        assert!(rows.iter().all(|row| row.split_whitespace().nth(3) == Some(over)), "{rows:?}");
+    }
+    let rows = rows(&plan("-n 8 --hosts 2 -b 64 -e 64 --op scan --algo bruck"));
+    assert!(rows[0].contains("bruck can't make it; "), "{rows:?}");
+}
+
+/// Every collective has a price, on one host and on several, in small worlds and large ones; and
+/// the largest buffers there are end the table.
+#[test]
+fn prices_everything() {
+    for op in [
+        "all_reduce",
+        "reduce_scatter",
+        "all_gather",
+        "broadcast",
+        "reduce",
+        "gather",
+        "scatter",
+        "all_to_all",
+        "scan",
+        "exscan",
+        "barrier",
+    ] {
+        for world in ["-n 5", "-n 8 --hosts 2", "-n 96 --hosts 12"] {
+            for row in rows(&plan(&format!("{world} --op {op} -b 8 -e 64M -f 64"))) {
+                assert!(!row.contains('?'), "{op} {world}: {row}");
+            }
+        }
+    }
+    let rows = rows(&plan("-n 3 -b 1G -e 8589934591G -f 4294967295"));
+    assert_eq!(rows.len(), 2, "{rows:?}");
 }

@@ -1,7 +1,29 @@
 //! Ranks that do not make the same call: one of them sees it and says who differs in what, all end.
 
+use std::cell::Cell;
+
 use crate::harness::{Job, PATIENCE, PROMPT, all_end};
 use crate::report::{Report, all_lead_to};
+
+/// In what they differ, as the error has it.
+fn told(how: &str) -> &'static [&'static str] {
+    match how {
+        "count" => &["the count is 1001 there, 1000 here", "the count is 1000 there, 1001 here"],
+        "much" => &["the count is 1048576 there, 1 here", "the count is 1 there, 1048576 here"],
+        "nothing" => &[
+            "the count is 0 there, 1000 here",
+            "the count is 1000 there, 0 here",
+            // A call of nothing sends nothing: it is over, and the next one is there.
+            "the call is barrier there",
+            "sequence is that of call #2 there",
+        ],
+        "type" => &["the type is int32 there, float here", "the type is float there, int32 here"],
+        "op" => &["the operation is max there, sum here", "the operation is sum there, max here"],
+        "root" => &["the root is 1 there, 0 here", "the root is 0 there, 1 here"],
+        "verb" => &["all_gather of float, by "],
+        _ => &["barrier", "sequence is that of call #"],
+    }
+}
 
 fn differ(how: &str, size: usize, odd: usize, transport: &str) {
     let job = Job::new();
@@ -13,6 +35,7 @@ fn differ(how: &str, size: usize, odd: usize, transport: &str) {
         reports.iter().partition(|report| report.what.contains("does not make the same call"));
     assert!(!saw.is_empty(), "{how}: nobody saw it: {reports:#?}");
     for report in &saw {
+        assert!(told(how).iter().any(|told| report.what.contains(told)), "{how}: {report:?}");
         assert!([report.rank, report.peer].contains(&odd), "{how}: {report:?}");
         assert!(report.what.contains(" there, ") && report.what.contains(" here"), "{report:?}");
     }
@@ -40,4 +63,28 @@ fn over_shared_memory() {
 #[test]
 fn over_tcp() {
     all_ways("tcp");
+}
+
+/// Settings that must agree are compared when ranks meet, by name and value.
+#[test]
+fn settings_differ() {
+    for (name, ours, theirs) in [
+        ("RINGREDUCE_ALGO", "ring", "auto"),
+        ("RINGREDUCE_DETERMINISTIC", "1", "0"),
+        ("RINGREDUCE_WIDE", "1", "0"),
+        ("RINGREDUCE_WIRE", "bfloat16", "off"),
+    ] {
+        let (job, rank) = (Job::new(), Cell::new(0));
+        let ranks = job.world_with(2, "shm", "explains", |command| {
+            let odd = rank.replace(1) == 1;
+            command.env(name, if odd { ours } else { theirs });
+        });
+        for ended in all_end(ranks, PATIENCE) {
+            let says = |what: &str| ended.err.contains(what);
+            let values = says(&format!("has {ours}")) && says(&format!("has {theirs}"));
+            let ranks = says("rank 0 (") && says("rank 1 (");
+            assert!(ended.code != 0 && says(name) && values && ranks, "{ended:?}");
+        }
+        job.left_nothing();
+    }
 }

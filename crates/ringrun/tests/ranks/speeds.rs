@@ -97,11 +97,30 @@ fn what_is_not_this_machines_is_ignored_with_a_warning() {
     let foreign = format!("{}\nanother machine\n{}\n", good[0], good[2..].join("\n"));
     let old = format!("ringreduce speeds 1\n{}\n{}\n", good[1], good[2]);
     let wrong = [b"\xff\xfe".to_vec(), Vec::new(), foreign.into(), old.into()];
-    for contents in wrong.into_iter().chain([saying(&file, "nan 1 -1 0").into()]) {
+    let figures = ["nan 1 -1 0", "0 0 0 0"].map(|figures| saying(&file, figures).into());
+    for contents in wrong.into_iter().chain(figures) {
         fs::write(&file, &contents).unwrap();
         let (choices, said) = world.choices();
         assert!(said.contains("ignored") && said.contains(file.to_str().unwrap()), "{said}");
         assert!(choices.iter().all(|line| line.ends_with("Measured")), "{choices:?}");
         assert_eq!(lines(&file)[..2], good[..2], "it was not written anew");
     }
+}
+
+/// What has the file's name may be something that nobody writes to, or that no file replaces.
+#[test]
+fn a_pipe_or_folder_in_its_place_delays_nobody_and_leaves_nothing() {
+    let world = World::new();
+    world.choices();
+    let file = world.file();
+    fs::remove_file(&file).unwrap();
+    nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRUSR).unwrap();
+    let (choices, said) = world.choices();
+    assert!(said.contains("no regular file") && said.contains("ignored"), "{said}");
+    assert!(choices.iter().all(|line| line.ends_with("Measured")), "{choices:?}");
+    fs::remove_file(&file).unwrap();
+    fs::create_dir(&file).unwrap();
+    let (_, said) = world.choices();
+    assert!(said.contains("ignored") && said.contains("can't be kept"), "{said}");
+    assert_eq!(world.file(), file, "a draft was left");
 }

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use clap::error::ErrorKind;
 use clap::{Args, Parser};
-use ringreduce::plan::{Explanation, Planner, Request, Rules, Slots, least_chunk};
+use ringreduce::plan::{Explanation, Planner, Request, Rules, Slots, least_chunk, stage};
 use ringreduce::schedule::{ALL_PAIRS, Collective, Ring};
 use ringreduce::{Algorithm, DataType, ReduceOp};
 
@@ -88,6 +88,17 @@ struct Report {
     rows: Vec<Explanation>,
 }
 
+impl Report {
+    /// That of rank 0.
+    fn planner(ring: &Ring, slots: Slots, least_chunk: usize) -> Planner {
+        let mut planner = Planner::new(ring.clone(), 0, slots, least_chunk);
+        if ring.crossings() == 0 {
+            planner.set_stage(stage(ring));
+        }
+        planner
+    }
+}
+
 /// Does what `words` say, `plan` first. Help ends the process.
 ///
 /// # Errors
@@ -119,6 +130,12 @@ impl Options {
         if ranks % hosts != 0 {
             return Err(format!("--hosts {hosts}: {ranks} ranks are not as many on each"));
         }
+        if minbytes == 0 {
+            return Err(format!(
+                "-b 0 stays 0 however often it is multiplied by {}: start at 1 or more",
+                self.stepfactor
+            ));
+        }
         if minbytes > maxbytes {
             return Err(format!("-b {minbytes} is more than -e {maxbytes}"));
         }
@@ -130,27 +147,38 @@ impl Options {
         let own = |host| (host * each..(host + 1) * each).collect();
         let ring = Ring::through(&(0..hosts).map(own).collect::<Vec<_>>());
         let ring = ring.ok_or("the hosts' ranks overlap")?.with_all_pairs(self.all_pairs);
-        let steps = collective.volume(&ring).most;
-        if steps > MOST_STEPS {
-            let name = collective.name();
-            return Err(format!("{name} takes each of {ranks} ranks {steps} steps: too many"));
+        let small = |ranks| Ring::natural(ranks).with_all_pairs(self.all_pairs);
+        let steps = |ranks| collective.volume(&small(ranks)).most;
+        if steps(ranks) > MOST_STEPS {
+            let (name, steps_each) = (collective.name(), steps(ranks));
+            let halves = std::iter::successors(Some(ranks), |ranks| Some(ranks / 2));
+            let fits = halves.take_while(|&ranks| ranks > 0).find(|&it| steps(it) <= MOST_STEPS);
+            return Err(format!(
+                "{name} among {ranks} ranks is relayed, for there are not so many links: each rank \
+                 takes {steps_each} steps, more than the {MOST_STEPS} of the longest plan; \
+                 it does with -n {}",
+                fits.unwrap_or(1)
+            ));
         }
         let slots = Slots::of(hosts > 1, ranks as usize);
         let least_chunk = least_chunk(hosts > 1, 1);
-        let mut planner = Planner::new(ring.clone(), 0, slots, least_chunk);
-        planner.set_speeds(self.speeds.speeds(hosts > 1));
+        let mut planner = Report::planner(&ring, slots, least_chunk);
+        planner.set_speeds(self.speeds.speeds(hosts, each)?);
         planner.go_by(Rules { forced: self.algo, ..Rules::default() });
         let sizes = walk(minbytes, maxbytes, Step::Factor(self.stepfactor as usize));
         let sizes = sizes.take_while(|_| collective != Collective::Barrier).collect::<Vec<_>>();
         let sizes = if sizes.is_empty() { vec![1] } else { sizes };
         let op = collective.reduces().then(|| ReduceOp::Sum.into());
+        let within = if each > 1 { Some("shm") } else { None };
+        let between = if hosts > 1 { Some("tcp") } else { None };
         let mut rows = Vec::<Explanation>::new();
         for bytes in sizes {
             let blocks = if collective.has_blocks() { ranks as usize } else { 1 };
             let count = (bytes / self.dtype.size() / blocks).max(1);
             let request = Request { collective, count, dtype: self.dtype, op };
             if rows.last().is_none_or(|row| row.request != request) {
-                rows.push(planner.explain(&request));
+                let transports = within.into_iter().chain(between).collect();
+                rows.push(Explanation { transports, ..planner.explain(&request) });
             }
         }
         Ok(Report { ring, slots, least_chunk, rows })

@@ -8,42 +8,72 @@ use ringreduce::sim::Speed;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Speeds (ns, us, ms, s; MB/s, GB/s, Gbit/s)")]
 pub(super) struct Stated {
-    /// From a message's end to the peer's seeing it, between hosts
-    #[arg(long, value_name = "TIME", default_value = "20us", value_parser = time)]
-    latency: f64,
-    /// What a rank moves between hosts
-    #[arg(long, value_name = "RATE", default_value = "3GB/s", value_parser = rate)]
-    bandwidth: f64,
-    /// What a message costs its rank, between hosts
-    #[arg(long, value_name = "TIME", default_value = "2us", value_parser = time)]
-    step: f64,
-    /// The latency within a host
-    #[arg(long, value_name = "TIME", default_value = "300ns", value_parser = time)]
-    host_latency: f64,
-    /// What a rank moves within a host
-    #[arg(long, value_name = "RATE", default_value = "10GB/s", value_parser = rate)]
-    host_bandwidth: f64,
-    /// What a message costs its rank, within a host
-    #[arg(long, value_name = "TIME", default_value = "100ns", value_parser = time)]
-    host_step: f64,
+    /// From a message's end to the peer's seeing it, between hosts [default: 20us]
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    latency: Option<f64>,
+    /// What a rank moves between hosts [default: 3GB/s]
+    #[arg(long, value_name = "RATE", value_parser = rate)]
+    bandwidth: Option<f64>,
+    /// What a message costs its rank, between hosts [default: 2us]
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    step: Option<f64>,
+    /// The latency within a host [default: 300ns]
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    host_latency: Option<f64>,
+    /// What a rank moves within a host [default: 10GB/s]
+    #[arg(long, value_name = "RATE", value_parser = rate)]
+    host_bandwidth: Option<f64>,
+    /// What a message costs its rank, within a host [default: 100ns]
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    host_step: Option<f64>,
     /// What a rank reduces
     #[arg(long, value_name = "RATE", default_value = "20GB/s", value_parser = rate)]
     reduce: f64,
 }
 
 impl Stated {
-    /// For a world on several hosts, or on one.
-    pub(super) fn speeds(&self, several: bool) -> Speeds {
+    /// For a world of so many ranks on each of so many hosts.
+    ///
+    /// # Errors
+    /// If it has none of the links that a speed was given of.
+    pub(super) fn speeds(&self, hosts: u32, each: u32) -> Result<Speeds, String> {
         let reduce = self.reduce;
+        let given = |options: [(&'static str, Option<f64>); 3]| {
+            options.into_iter().find(|(_, value)| value.is_some()).map(|(option, _)| option)
+        };
+        let between =
+            [("latency", self.latency), ("bandwidth", self.bandwidth), ("step", self.step)];
+        if let Some(option) = given(between).filter(|_| hosts == 1) {
+            return Err(format!(
+                "--{option} is of links between hosts, and there is one host: say --host-{option}, \
+                 or how many --hosts"
+            ));
+        }
+        let within = [
+            ("host-latency", self.host_latency),
+            ("host-bandwidth", self.host_bandwidth),
+            ("host-step", self.host_step),
+        ];
+        if let Some(option) = given(within).filter(|_| hosts > 1 && each == 1) {
+            let other = option.trim_start_matches("host-");
+            return Err(format!(
+                "--{option} is of links within a host, and each host has one rank: say --{other}"
+            ));
+        }
         let near = Speed {
-            latency: self.host_latency,
-            step: self.host_step,
-            byte: self.host_bandwidth,
+            latency: self.host_latency.unwrap_or(300e-9),
+            step: self.host_step.unwrap_or(100e-9),
+            byte: self.host_bandwidth.unwrap_or(0.1e-9),
             reduce,
         };
-        let far = Speed { latency: self.latency, step: self.step, byte: self.bandwidth, reduce };
-        let far = if several { far } else { near };
-        Speeds { near, far, source: Source::Stated }
+        let far = Speed {
+            latency: self.latency.unwrap_or(20e-6),
+            step: self.step.unwrap_or(2e-6),
+            byte: self.bandwidth.unwrap_or(1.0 / 3e9),
+            reduce,
+        };
+        let far = if hosts > 1 { far } else { near };
+        Ok(Speeds { near, far, source: Source::Stated })
     }
 }
 

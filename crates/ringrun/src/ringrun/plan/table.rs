@@ -21,19 +21,20 @@ pub(super) fn heading(report: &Report) -> String {
 pub(super) fn speeds(report: &Report) -> Vec<String> {
     let row = &report.rows[0];
     let Some(speeds) = &row.speeds else { return Vec::new() };
-    let mut lines = vec![format!("within hosts: {}", speeds.near)];
+    let mut lines = vec![format!("within hosts (shm): {}", speeds.near)];
     if row.hosts > 1 {
-        lines.push(format!("between hosts: {}", speeds.far));
+        lines.push(format!("between hosts (tcp): {}", speeds.far));
     }
     lines
 }
 
 /// The columns of a row: see the header in [`text`].
-pub(super) fn cells(row: &Explanation) -> [String; 7] {
+pub(super) fn cells(row: &Explanation) -> [String; 8] {
     let bytes = |bytes: u64| usize::try_from(bytes).map_or_else(|_| bytes.to_string(), human);
     [
         human(row.request.longest(row.size)),
         row.algorithm.to_string(),
+        row.transports.join("+"),
         row.seconds.map_or_else(|| "?".into(), |seconds| Time(seconds).to_string()),
         bytes(row.sent()),
         bytes(row.busiest()),
@@ -43,8 +44,8 @@ pub(super) fn cells(row: &Explanation) -> [String; 7] {
 }
 
 /// Above the columns.
-pub(super) const TITLES: [&str; 7] =
-    ["size", "algorithm", "predicted", "rank 0 sends", "over one link", "hops", "why"];
+pub(super) const TITLES: [&str; 8] =
+    ["size", "algorithm", "over", "predicted", "rank 0 sends", "over one link", "hops", "why"];
 
 /// For people.
 pub(super) fn text(report: &Report) -> String {
@@ -54,10 +55,11 @@ pub(super) fn text(report: &Report) -> String {
     }
     let titles = TITLES.map(str::to_owned);
     for row in std::iter::once(titles).chain(report.rows.iter().map(cells)) {
-        let [size, algorithm, seconds, sent, link, hops, why] = row;
+        let [size, algorithm, over, seconds, sent, link, hops, why] = row;
         let _ = writeln!(
             out,
-            "{size:>10}  {algorithm:<18}  {seconds:>9}  {sent:>12}  {link:>13}  {hops:>6}  {why}"
+            "{size:>10}  {algorithm:<18}  {over:<7}  {seconds:>9}  {sent:>12}  {link:>13}  \
+             {hops:>6}  {why}"
         );
     }
     out
@@ -83,6 +85,7 @@ struct Plan {
     dtype: &'static str,
     ranks: u32,
     hosts: u32,
+    transports: Vec<&'static str>,
     rows: Vec<Row>,
 }
 
@@ -106,6 +109,7 @@ pub(super) fn json(report: &Report) -> serde_json::Result<String> {
         dtype: first.request.dtype.name(),
         ranks: first.size,
         hosts: first.hosts,
+        transports: first.transports.clone(),
         rows: report.rows.iter().map(row).collect(),
     })
 }

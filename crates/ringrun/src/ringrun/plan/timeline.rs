@@ -3,7 +3,8 @@
 
 use std::fmt::Write;
 
-use ringreduce::plan::{Explanation, Planner, Rules};
+use ringreduce::Algorithm;
+use ringreduce::plan::{Explanation, Rules};
 use ringreduce::schedule::{Op, Step};
 use ringreduce::sim::{Shape, Span, Time, timeline};
 
@@ -20,6 +21,9 @@ const LEFT: f64 = 50.0;
 pub(super) fn draw(report: &Report, row: &Explanation) -> Result<String, String> {
     if row.size > RANKS {
         return Err(format!("timelines are drawn for at most {RANKS} ranks"));
+    }
+    if row.algorithm == Algorithm::Direct {
+        return Err("ranks read each other's memory, and no messages are sent".into());
     }
     let spans = walk(report, row).ok_or("there is nothing to draw")?;
     if spans.len() > BARS {
@@ -64,7 +68,7 @@ pub(super) fn draw(report: &Report, row: &Explanation) -> Result<String, String>
 
 fn walk(report: &Report, row: &Explanation) -> Option<Vec<Span>> {
     let (ring, speeds) = (&report.ring, row.speeds?);
-    let mut planner = Planner::new(ring.clone(), 0, report.slots, report.least_chunk);
+    let mut planner = Report::planner(ring, report.slots, report.least_chunk);
     planner.set_speeds(speeds);
     planner.go_by(Rules { forced: Some(row.algorithm), ..Rules::default() });
     let slots = planner.least_slots();
