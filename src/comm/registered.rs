@@ -1,7 +1,7 @@
 //! Registered buffers: allocated by the communicator or adopted where they are.
 //! May touch: shared, as `comm`. Law: all ranks register together, and agree before anything is
-//! exchanged and again when all is mapped, so that what one of them can't do is an error at all, and
-//! the communicator lives on.
+//! exchanged and again when all is mapped, so that what one can't do is an error at all, and the
+//! communicator lives on.
 
 use std::fs::File;
 use std::num::NonZeroUsize;

@@ -2,8 +2,8 @@
 //! and, now and then, a look whether the peer still lives. May touch: link, sync.
 //!
 //! The law "no select": a wait is for one named link, or for the first of several processes that
-//! can move (`messages`). While it lasts, bytes already committed to other links are moved on, which
-//! changes no order, and who waits for long looks whether others make another call.
+//! can move (`messages`). While it lasts, bytes already committed to other links are moved on, for
+//! that changes no order, and who waits for long looks whether others make another call.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
