@@ -120,5 +120,5 @@ fn maps() {
 
 #[test]
 fn what_one_rank_cannot_map_none_registers() {
-    run("maps", "shm");
+    run("maps", 4, "shm");
 }
