@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::Seat;
 use super::options::Settings;
 use super::registry::{DirectCall, Registry};
-use crate::error::{Error, Peer, Place, Result};
+use crate::error::{Error, Result};
 use crate::exec::{self, Call, Halt, Lanes, Stop, Wait};
 use crate::kernel::Kernel;
-use crate::link::{Fault, Frame, Links};
+use crate::link::{Frame, Links};
 use crate::memory::{Buffer, Pieces};
 use crate::plan::{Message, Plan, Planner, Request, Rules, fingerprint, mix};
 use crate::schedule::{Algorithm, Ring, Space};
@@ -48,7 +48,7 @@ pub(super) struct Engine {
 ///
 /// In the number of a message between two, which is that of the last call of all: no slot of a call
 /// that all ranks make has it.
-const MESSAGE: u64 = 1 << 63;
+pub(super) const MESSAGE: u64 = 1 << 63;
 /// In the numbers of the probe's calls, which no others have.
 pub(super) const PROBE: u64 = 1 << 62;
 
@@ -241,85 +241,6 @@ impl Engine {
         let count = request.map(|request| request.count);
         done.map_err(|halt| self.fail_of(seat, settings, (name, count), halt))
     }
-
-    /// An error, if a call failed before.
-    pub(super) fn works(&self, call: &'static str) -> Result<()> {
-        let broken = |first: &String| Error::Broken { call, first: first.clone() };
-        self.broken.as_ref().map(broken).map_or(Ok(()), Err)
-    }
-
-    pub(super) fn fail(
-        &mut self,
-        seat: &Seat,
-        settings: &Settings,
-        operation: &'static str,
-        halt: Halt,
-    ) -> Error {
-        self.fail_of(seat, settings, (operation, None), halt)
-    }
-
-    /// The same, for a call of so many elements.
-    #[cold]
-    fn fail_of(
-        &mut self,
-        seat: &Seat,
-        settings: &Settings,
-        (operation, count): (&'static str, Option<usize>),
-        halt: Halt,
-    ) -> Error {
-        let Halt { stop, step, peer } = halt;
-        let peer = if let Stop::Other { peer, .. } = stop { peer } else { peer };
-        let at = self.place(seat, settings, operation, step);
-        if peer != seat.rank {
-            self.registry.blame(peer);
-            // Who makes another call may be one that many wait for and who waits for nobody. Who
-            // is slow or dead leaves a trail: there the one who waits for the cause shall find out.
-            let lost = matches!(stop, Stop::Timeout(_) | Stop::Fault(Fault::Lost(_)));
-            if !lost {
-                self.links.give_up(peer);
-            }
-        }
-        let peer = Box::new(seat.peers[peer].clone());
-        let error = match stop {
-            Stop::Aborted => Error::Aborted { at },
-            Stop::Timeout(after) => Error::Timeout { at, peer, after },
-            Stop::Memory { registered } => {
-                let name = |yes| if yes { "registered" } else { "not registered" }.to_string();
-                let (ours, theirs) = (name(registered), name(!registered));
-                Error::Mismatch { at, peer, field: "the buffer", ours, theirs }
-            }
-            Stop::Fault(fault) | Stop::Other { fault, .. } => of_fault(at, peer, fault, count),
-        };
-        self.broken_by(error)
-    }
-
-    /// Where this rank is, for an error.
-    pub(super) fn place(
-        &self,
-        seat: &Seat,
-        settings: &Settings,
-        operation: &'static str,
-        step: usize,
-    ) -> Box<Place> {
-        let (rank, host) = (seat.rank, seat.peers[seat.rank].host.clone());
-        let tag = settings.tag.as_deref().map(str::to_owned);
-        Box::new(Place { rank, host, operation, sequence: self.sequence, tag, step })
-    }
-
-    /// After `error` nothing works any more.
-    #[cold]
-    pub(super) fn broken_by(&mut self, error: Error) -> Error {
-        self.give_up(error.to_string());
-        error
-    }
-
-    /// After the first failure, `why`, nothing works any more. The others learn of it by the
-    /// closing of the links and of the lines of registered memory.
-    pub(super) fn give_up(&mut self, why: String) {
-        self.broken.get_or_insert(why);
-        self.links = Links::default();
-        self.registry.close();
-    }
 }
 
 /// What plans are walked with.
@@ -369,35 +290,6 @@ impl Ways<'_> {
             let direct = registry.direct(sequence, fingerprint, me);
             direct.map_or(halt, |(peer, stop)| Halt { stop, step: 0, peer })
         })
-    }
-}
-
-/// What a link failed of, and where.
-fn of_fault(at: Box<Place>, peer: Box<Peer>, fault: Fault, count: Option<usize>) -> Error {
-    match fault {
-        Fault::Lost(evidence) => Error::PeerLost { at, peer, evidence },
-        Fault::Mismatch { field: "fingerprint", ours, theirs } => {
-            let (field, ours, theirs) = fingerprint::difference(ours, theirs, count);
-            Error::Mismatch { at, peer, field, ours, theirs }
-        }
-        Fault::Mismatch { field: field @ "sequence", ours, theirs } => {
-            let (ours, theirs) = (number(ours), number(theirs));
-            Error::Mismatch { at, peer, field, ours, theirs }
-        }
-        Fault::Mismatch { field, ours, theirs } => {
-            let (ours, theirs) = (ours.to_string(), theirs.to_string());
-            Error::Mismatch { at, peer, field, ours, theirs }
-        }
-    }
-}
-
-/// The number of a call, in words.
-fn number(sequence: u64) -> String {
-    let call = sequence & !(MESSAGE | PROBE);
-    match (sequence & MESSAGE, sequence & PROBE) {
-        (0, 0) => format!("that of call #{call}"),
-        (0, _) => "that of a measurement before the first call".into(),
-        _ => format!("that of a message after call #{call}"),
     }
 }
 

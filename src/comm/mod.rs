@@ -6,6 +6,7 @@ mod by_function;
 mod engine;
 mod exchange;
 mod explain;
+mod failure;
 mod group;
 mod many;
 mod options;

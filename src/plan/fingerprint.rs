@@ -4,10 +4,10 @@
 //! same fingerprint, nor do those that differ in a count below 2^33 alone.
 
 use super::request::mix;
-use super::{Planner, Request, Rules, Slots};
+use super::{Planner, Request, Rules};
 use crate::element::{DataType, Kind, ReduceOp, Reduction};
 use crate::partition::LENGTH;
-use crate::schedule::{Algorithm, Collective, Ring};
+use crate::schedule::{Algorithm, Collective};
 
 /// Some bits in a row.
 #[derive(Clone, Copy)]
@@ -104,17 +104,6 @@ impl Planner {
         let Rules { in_order, stands_for, .. } = self.rules;
         How { algorithm, in_order, part: stands_for != 0, uneven: false }
     }
-}
-
-/// A digest of what all calls of a world go by: two ranks that differ in any of it would walk
-/// different schedules.
-pub(super) fn way(ring: &Ring, slots: Slots, least_chunk: usize) -> u64 {
-    let lengths = [slots.ring, slots.other].map(|slots| [slots.bytes, slots.capacity]);
-    let lengths = lengths.into_iter().flatten().chain([least_chunk, ring.all_pairs().into()]);
-    let hosts = ring.hosts().flat_map(|host| {
-        [host.len() as u32].into_iter().chain(host.iter().copied()).map(u64::from)
-    });
-    lengths.map(|length| length as u64).chain(hosts).fold(0, |digest, word| mix(digest ^ word))
 }
 
 /// That of a call; `rest` is a digest of what has no field.

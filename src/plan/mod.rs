@@ -14,6 +14,7 @@ mod request;
 mod slots;
 mod tuning;
 mod uneven;
+mod way;
 
 use core::ops::Range;
 
@@ -135,7 +136,7 @@ impl Planner {
             tables: [Vec::new(), Vec::new()],
             marks: [Vec::new(), Vec::new()],
             transfer: Schedule::new(1, 1),
-            way: fingerprint::way(&ring, slots, least_chunk),
+            way: way::way(&ring, slots, least_chunk),
             ring,
         }
     }

@@ -89,31 +89,3 @@ pub(crate) const fn mix(x: u64) -> u64 {
     let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     x ^ (x >> 31)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::way;
-    use crate::schedule::Ring;
-
-    #[test]
-    fn worlds_are_told_apart() {
-        let over = |hosts: &[&[u32]]| {
-            let hosts: Vec<_> = hosts.iter().map(|host| host.to_vec()).collect();
-            Ring::through(&hosts).unwrap()
-        };
-        let one = over(&[&[0, 1, 2, 3]]);
-        let worlds = [
-            way(&one, 256),
-            way(&one, 512),
-            way(&one.clone().with_all_pairs(2), 256),
-            way(&over(&[&[0, 2, 1, 3]]), 256),
-            way(&over(&[&[0, 1], &[2, 3]]), 256),
-            way(&over(&[&[0, 1, 2], &[3]]), 256),
-            way(&over(&[&[2, 3], &[0, 1]]), 256),
-        ];
-        assert!((1..worlds.len()).all(|at| !worlds[..at].contains(&worlds[at])), "{worlds:x?}");
-        // What makes no difference is none.
-        assert_eq!(way(&one.with_all_pairs(4), 256), worlds[0]);
-        assert_eq!(way(&Ring::natural(4), 256), worlds[0]);
-    }
-}
