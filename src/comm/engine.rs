@@ -37,9 +37,6 @@ pub(super) struct Engine {
     pub(super) abort: Arc<AtomicBool>,
     /// Calls made so far.
     pub(super) sequence: u64,
-    /// A digest of them. It is part of what slots and claims say, so that a difference which went
-    /// unnoticed (two roots that only sent, say) shows in the next call, whatever way that goes.
-    history: u64,
     /// The first failure, after which nothing works any more.
     pub(super) broken: Option<String>,
 }
@@ -178,7 +175,6 @@ impl Engine {
             cache,
             abort,
             sequence: 0,
-            history: 0,
             broken: None,
         }
     }
@@ -202,7 +198,7 @@ impl Engine {
         let registered = request.is_some_and(|request| self.registry.knows(request, buffer));
         self.planner.go_by(head.rules(settings, registered));
         let world = head.world(settings, self.planner.ring());
-        let mut plan = plan(&mut self.planner);
+        let plan = plan(&mut self.planner);
         if !alone {
             head.admit(settings, plan.algorithm, world)?;
         }
@@ -210,10 +206,6 @@ impl Engine {
             return Ok(());
         }
         self.sequence += own;
-        if own > 0 {
-            plan.fingerprint = fingerprint::on(plan.fingerprint, self.history);
-            self.history = mix(self.history ^ plan.fingerprint);
-        }
         let sequence = if request.is_some() { self.sequence } else { self.sequence | MESSAGE };
         let bytes = buffer.len(Space::Output);
         let _span = settings.tag.as_deref().map(|tag| {

@@ -106,7 +106,7 @@ fn a_message_of_another_length_or_type_is_a_mismatch() {
         if comm.rank() == 2 {
             let error = comm.recv(&mut [0_u32; 8], 0).unwrap_err();
             assert!(matches!(error, Error::Mismatch { field: "sequence", .. }), "{error}");
-            let want = "that of a message after call #0 there, that of a message after call #1";
+            let want = "that of a message after call #1 there, that of a message after call #2";
             assert!(error.to_string().contains(want), "{error}");
         }
     });

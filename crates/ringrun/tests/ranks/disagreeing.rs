@@ -15,7 +15,7 @@ fn told(how: &str) -> &'static [&'static str] {
             "the count is 1000 there, 0 here",
             // A call of nothing sends nothing: it is over, and the next one is there.
             "the call is barrier there",
-            "sequence is that of call #2 there",
+            "sequence is that of call #",
         ],
         "type" => &["the type is int32 there, float here", "the type is float there, int32 here"],
         "op" => &["the operation is max there, sum here", "the operation is sum there, max here"],
