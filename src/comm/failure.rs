@@ -94,7 +94,8 @@ impl Engine {
 fn of_fault(at: Box<Place>, peer: Box<Peer>, fault: Fault, count: Option<usize>) -> Error {
     match fault {
         Fault::Lost(evidence) => Error::PeerLost { at, peer, evidence },
-        Fault::Mismatch { field: "fingerprint", ours, theirs } => {
+        Fault::Mismatch { field: from @ ("fingerprint" | "earlier"), ours, theirs } => {
+            let count = count.filter(|_| from == "fingerprint");
             let (field, ours, theirs) = fingerprint::difference(ours, theirs, count);
             Error::Mismatch { at, peer, field, ours, theirs }
         }

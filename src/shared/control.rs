@@ -9,7 +9,7 @@
 use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
@@ -210,8 +210,28 @@ impl Control {
     /// This rank makes a call over links.
     pub(crate) fn goes_elsewhere(&self, claim: Claim) {
         let [sequence, fingerprint] = &self.head(self.me).line.elsewhere;
+        // Nobody shall see one's number with the other's fingerprint.
+        sequence.store(0, Ordering::Relaxed);
+        fence(Ordering::Release);
         fingerprint.store(claim.fingerprint, Ordering::Relaxed);
         sequence.store(claim.sequence, Ordering::Release);
+    }
+
+    /// The latest call over links that this rank made, and what `rank`, which is ready, made under
+    /// the same number, if that is another call. Of two ranks one at least is told: to make its next
+    /// call over links the other must have looked before.
+    #[inline]
+    pub(crate) fn differed(&self, rank: usize) -> Option<(Claim, Claim)> {
+        let latest = |rank: usize| {
+            let [number, fingerprint] = &self.head(rank).line.elsewhere;
+            let sequence = number.load(Ordering::Acquire);
+            let claim = Claim { sequence, fingerprint: fingerprint.load(Ordering::Relaxed) };
+            fence(Ordering::Acquire);
+            (number.load(Ordering::Relaxed) == sequence).then_some(claim)
+        };
+        let (ours, theirs) = (latest(self.me)?, latest(rank)?);
+        let other = ours.sequence == theirs.sequence && ours.fingerprint != theirs.fingerprint;
+        other.then_some((ours, theirs))
     }
 
     /// What `rank` calls over links, if it is not in the present direct call, the `sequence`-th of

@@ -23,6 +23,10 @@ impl Walk<'_> {
                     let stop = Stop::Fault(Fault::Mismatch { field, ours, theirs });
                     Err(Halt { stop, step, peer })
                 };
+                // A call before this one, that left messages which nobody has looked at yet.
+                if let Some((ours, theirs)) = self.control.differed(peer) {
+                    return differs("earlier", ours.fingerprint, theirs.fingerprint);
+                }
                 let [registered, other] = [ours, theirs].map(Claim::is_registered);
                 if ours.sequence != theirs.sequence {
                     return differs("sequence", ours.sequence, theirs.sequence);
