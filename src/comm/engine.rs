@@ -13,7 +13,7 @@ use crate::exec::{self, Call, Halt, Lanes, Stop, Wait};
 use crate::kernel::Kernel;
 use crate::link::{Frame, Links};
 use crate::memory::{Buffer, Pieces};
-use crate::plan::{Message, Plan, Planner, Request, Rules, fingerprint, mix};
+use crate::plan::{Message, Plan, Planner, Request, Rules};
 use crate::schedule::{Algorithm, Ring, Space};
 use crate::sync::Patience;
 

@@ -19,7 +19,12 @@ fn told(how: &str) -> &'static [&'static str] {
         ],
         "type" => &["the type is int32 there, float here", "the type is float there, int32 here"],
         "op" => &["the operation is max there, sum here", "the operation is sum there, max here"],
-        "root" => &["the root is 1 there, 0 here", "the root is 0 there, 1 here"],
+        "root" => &[
+            "the root is 1 there, 0 here",
+            "the root is 0 there, 1 here",
+            // A root that waits for nobody goes on.
+            "sequence is that of call #",
+        ],
         "verb" => &["all_gather of float, by "],
         _ => &["barrier", "sequence is that of call #"],
     }
