@@ -218,8 +218,8 @@ impl Control {
     }
 
     /// The latest call over links that this rank made, and what `rank`, which is ready, made under
-    /// the same number, if that is another call. Of two ranks one at least is told: to make its next
-    /// call over links the other must have looked before.
+    /// the same number, if that is another call. Of two ranks one at least is told: to make its
+    /// next call over links the other must have looked before.
     #[inline]
     pub(crate) fn differed(&self, rank: usize) -> Option<(Claim, Claim)> {
         let latest = |rank: usize| {
