@@ -1,181 +1,282 @@
-//! Communicators made of one: the ranks tell each other by an all-gather which group they join and
-//! where they listen, then connect as at the beginning. May touch: as `comm`.
-//! Law: all ranks come to the same all-gather whatever they want and whatever fails before it.
+//! Several operations as one. May touch: as `comm`.
+//! Law: every argument is checked before a byte moves. The messages go before the collectives, all
+//! at once but for those on one link, which keep their order; so whatever the order in which the
+//! others were asked for, nobody waits for ever.
 
-use std::sync::Arc;
+use std::fmt;
+use std::mem::take;
+use std::ops::Range;
 
-use super::options::Tag;
-use super::threads::Ready;
-use super::{CallOptions, Communicator, Origin, With};
-use crate::error::{Error, Peer, Result};
-use crate::rendezvous::Doors;
+use bytemuck::{cast_slice, cast_slice_mut};
 
-/// Bytes of a card: kind, length of the address, two of nothing, colour, key, address.
-const CARD: usize = 128;
-const HEAD: usize = 16;
-const NO_GROUP: u8 = 0;
-const GROUP: u8 = 1;
-const FAILED: u8 = 2;
+use super::Communicator;
+use super::verbs::refuse;
+use crate::element::{Element, Reduction};
+use crate::error::Result;
+use crate::memory::Pieces;
+use crate::plan::Message;
 
-/// What a rank tells all others.
-#[derive(Debug)]
-struct Card {
-    kind: u8,
-    color: u32,
-    key: i64,
-    address: String,
-}
+const NAME: &str = "group";
 
-impl Card {
-    fn encode(&self) -> [u8; CARD] {
-        let mut out = [0; CARD];
-        let head = [self.kind, self.address.len() as u8, 0, 0].into_iter();
-        let numbers = self.color.to_le_bytes().into_iter().chain(self.key.to_le_bytes());
-        let bytes = head.chain(numbers).chain(self.address.bytes());
-        out.iter_mut().zip(bytes).for_each(|(place, byte)| *place = byte);
-        out
-    }
+/// A collective that was asked for. Called twice: to check its arguments, and to be made.
+type Call<'env> = Box<dyn FnMut(&mut Communicator) -> Result<()> + 'env>;
 
-    fn decode(bytes: &[u8; CARD]) -> Self {
-        let length = usize::from(bytes[1]).min(CARD - HEAD);
-        Self {
-            kind: bytes[0],
-            color: u32::from_le_bytes(std::array::from_fn(|i| bytes[4 + i])),
-            key: i64::from_le_bytes(std::array::from_fn(|i| bytes[8 + i])),
-            address: String::from_utf8_lossy(&bytes[HEAD..HEAD + length]).into_owned(),
-        }
-    }
-}
-
-/// The number of a group: no two of one communicator have the same.
-fn number(job: u64, sequence: u64, color: u32) -> u64 {
-    let words = [sequence, u64::from(color)];
-    words.into_iter().fold(job, |digest, word| {
-        (digest ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29)
-    })
+/// Operations that will be carried out as one; see [`Communicator::group`]. What each method does
+/// is what the communicator's of that name does, only later.
+pub struct Group<'g, 'env> {
+    comm: &'g mut Communicator,
+    pieces: Pieces<'env>,
+    messages: Vec<Message>,
+    calls: Vec<Call<'env>>,
 }
 
 impl Communicator {
-    /// Makes groups: all ranks that say the same `color` get a communicator of their own, in the
-    /// order of their `key`s and, where these are equal, of their ranks here. A rank without a
-    /// colour gets none. All ranks call this together; this communicator stays as it is.
+    /// Carries out all operations that `work` asks for, once it returns: the messages between two
+    /// ranks at once, whatever their order, then the collectives in theirs. Messages on the same
+    /// way between the same two ranks keep their order.
     ///
-    /// The new communicator has links and a sequence of calls of its own, so that both may be used
-    /// at the same time from two threads, and the [`Self::timeout`] in force. While the group
-    /// connects, that is what bounds a wait, for an abort too.
+    /// Where [`Self::send`] in a circle may wait for ever, a group of them does not. It meets other
+    /// ranks' groups and, message by message, their [`Self::send`] and [`Self::recv`]. If `work`
+    /// fails nothing is carried out.
     ///
     /// ```
     /// use ringreduce::{Communicator, ReduceOp};
     ///
     /// let mut comm = Communicator::from_env()?;
-    /// // One communicator for each host, and one of the first ranks of all hosts.
-    /// let (rank, first) = (comm.rank() as i64, comm.rank() - comm.local_rank());
-    /// let host = comm.split(Some(first as u32), rank)?;
-    /// let leaders = comm.split((comm.local_rank() == 0).then_some(0), rank)?;
-    /// # assert!(host.is_some() && leaders.is_some());
+    /// let (rank, size) = (comm.rank(), comm.size());
+    /// let (mine, mut theirs, mut sum) = ([rank; 1000], [0; 1000], [1_u32]);
+    /// let mine = mine.map(|it| it as u64);
+    /// comm.group(|g| {
+    ///     g.recv(&mut theirs, (rank + size - 1) % size)?;
+    ///     g.send(&mine, (rank + 1) % size)?;
+    ///     g.all_reduce(&mut sum, ReduceOp::Sum)
+    /// })?;
+    /// assert_eq!(theirs, [((rank + size - 1) % size) as u64; 1000]);
+    /// assert_eq!(sum, [size as u32]);
     /// # Ok::<(), ringreduce::Error>(())
     /// ```
     ///
     /// # Errors
-    /// If a peer is lost, makes another call or does not come before the timeout, or a group can't
-    /// be connected; then the other groups may have been made.
-    pub fn split(&mut self, color: Option<u32>, key: i64) -> Result<Option<Self>> {
-        let mut comm = self.tagged("split");
-        let (cards, doors) = comm.exchange(color, key)?;
-        color.map(|color| comm.join(color, &cards, doors)).transpose()
-    }
-
-    /// A communicator of the same ranks in the same order, for another thread or another part of
-    /// the program. All ranks call this together.
-    ///
-    /// # Errors
-    /// As [`Self::split`].
-    pub fn duplicate(&mut self) -> Result<Self> {
-        let mut comm = self.tagged("duplicate");
-        let (cards, doors) = comm.exchange(Some(0), 0)?;
-        comm.join(0, &cards, doors)
-    }
-
-    /// For the calls that are part of `name`: tagged so, unless the caller tagged them otherwise,
-    /// and made the usual way.
-    fn tagged(&mut self, name: &'static str) -> With<'_> {
-        let tag = self.settings.tag.clone().or(Some(Tag::Static(name)));
-        let mut comm = self.with(CallOptions { tag, ..CallOptions::new() });
-        comm.settings.required = None;
-        comm
-    }
-
-    /// What everybody wants; and where this rank listens if it wants a group.
-    fn exchange(&mut self, color: Option<u32>, key: i64) -> Result<(Vec<Card>, Doors)> {
-        let doors = match (&self.seat.origin, color) {
-            (Origin::Processes(meeting), Some(_)) => meeting.open_doors(),
-            _ => Ok(Doors::default()),
-        };
-        let kind = match (&doors, color) {
-            (Err(_), _) => FAILED,
-            (Ok(_), Some(_)) => GROUP,
-            (Ok(_), None) => NO_GROUP,
-        };
-        let address = doors.as_ref().map(Doors::address).unwrap_or_default();
-        let mine = Card { kind, color: color.unwrap_or(0), key, address };
-        let mut cards = vec![0; CARD * self.size()];
-        self.all_gather(&mine.encode(), &mut cards)?;
-        let doors = doors?;
-        let cards: Vec<Card> = cards.as_chunks().0.iter().map(Card::decode).collect();
-        match cards.iter().position(|card| card.kind == FAILED) {
-            None => Ok((cards, doors)),
-            Some(rank) => Err(Error::Handshake {
-                peer: self.peers()[rank].to_string(),
-                reason: "it could not listen for the others; its own error says why".into(),
-            }),
+    /// What `work` says, of any argument that does not fit; if this rank sends itself something and
+    /// does not receive it in the same group, or the other way round; and as the operations.
+    pub fn group<'env, R>(
+        &mut self,
+        work: impl for<'g> FnOnce(&mut Group<'g, 'env>) -> Result<R>,
+    ) -> Result<R> {
+        let engine = self.at_home(NAME)?.0;
+        let (pieces, messages) = (take(&mut engine.pieces).emptied(), take(&mut engine.messages));
+        let mut group = Group { comm: self, pieces, messages, calls: Vec::new() };
+        let done = work(&mut group);
+        let Group { mut pieces, mut messages, calls, .. } = group;
+        let done = done.and_then(|result| {
+            met_by_itself(&messages, self.rank() as u32)?;
+            if !messages.is_empty() {
+                self.pass_on(NAME, &messages, &pieces.buffer())?;
+            }
+            Ok(result)
+        });
+        messages.clear();
+        let engine = self.at_home(NAME)?.0;
+        (engine.pieces, engine.messages) = (pieces.emptied(), messages);
+        let result = done?;
+        for mut call in calls {
+            call(self)?;
         }
-    }
-
-    /// The group of this colour, connected.
-    fn join(&self, color: u32, cards: &[Card], doors: Doors) -> Result<Self> {
-        let wants = |rank: &usize| cards[*rank].kind == GROUP && cards[*rank].color == color;
-        let mut members: Vec<usize> = (0..cards.len()).filter(wants).collect();
-        members.sort_by_key(|&rank| cards[rank].key);
-        let sequence = self.engine.as_ref().map_or(0, |engine| engine.sequence);
-        let timeout = self.settings.timeout;
-        let group = match &self.seat.origin {
-            Origin::Processes(meeting) => {
-                let address = |&rank: &usize| (rank, cards[rank].address.as_str());
-                let members: Vec<_> = members.iter().map(address).collect();
-                let job = number(meeting.job, sequence, color);
-                Self::open(meeting.branch(job, &members, doors, timeout))?
-            }
-            Origin::Threads(threads) => {
-                let peers: Arc<[Peer]> = (0..)
-                    .zip(&members)
-                    .map(|(rank, &before)| Peer { rank, ..self.peers()[before].clone() })
-                    .collect();
-                let me = members.iter().take_while(|&&rank| rank != self.rank()).count();
-                let job = number(threads.job, sequence, color);
-                Ready::new(threads.branch(job), me, peers)?.meet(timeout)?
-            }
-        };
-        let mut group = group.going_by(self.settings.preferred, self.settings.numbers);
-        // Every rank has connected, or none goes on.
-        let tag = self.settings.tag.clone();
-        group.with(CallOptions { tag, ..CallOptions::new() }).barrier()?;
-        Ok(group)
+        Ok(result)
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::{CARD, Card, GROUP, HEAD};
-
-    #[test]
-    fn cards_are_read_as_written() {
-        let address = "x".repeat(CARD - HEAD);
-        for (color, key) in [(0, 0), (u32::MAX, i64::MIN), (7, -1)] {
-            let card = Card { kind: GROUP, color, key, address: address.clone() };
-            let read = Card::decode(&card.encode());
-            assert_eq!(format!("{card:?}"), format!("{read:?}"));
+/// Whatever a rank sends itself it has to receive, and nothing else.
+fn met_by_itself(messages: &[Message], me: u32) -> Result<()> {
+    let what = |message: &Message| (message.range.1 - message.range.0, message.dtype);
+    let own = |outgoing| {
+        let way = move |message: &&Message| message.peer == me && message.outgoing == outgoing;
+        messages.iter().filter(way).map(what)
+    };
+    let (mut sent, mut received) = (own(true), own(false));
+    loop {
+        let (send, recv) = (sent.next(), received.next());
+        if send == recv && send.is_none() {
+            return Ok(());
         }
-        // Whatever a peer sends, it is only wrong.
-        assert_eq!(Card::decode(&[0xFF; CARD]).address.chars().count(), CARD - HEAD);
+        if send != recv {
+            let say = |found: Option<(usize, _)>| {
+                found.map_or("missing".into(), |(bytes, dtype)| format!("{bytes} bytes of {dtype}"))
+            };
+            let expected = format!("as its send: {}; this rank, {me}, is both ends", say(send));
+            return refuse(NAME, "recv", say(recv), expected);
+        }
+    }
+}
+
+impl<'env> Group<'_, 'env> {
+    /// See [`Communicator::send`]; to this rank itself too, if it receives that in the same group.
+    ///
+    /// # Errors
+    /// If there is no such rank or no link to it.
+    pub fn send<T: Element>(&mut self, buf: &'env [T], to: usize) -> Result<()> {
+        let peer = self.peer("send", "to", to)?;
+        let range = self.pieces.read(cast_slice(buf));
+        self.pass::<T>(true, peer, range);
+        Ok(())
+    }
+
+    /// See [`Communicator::recv`]; from this rank itself too.
+    ///
+    /// # Errors
+    /// If there is no such rank or no link from it.
+    pub fn recv<T: Element>(&mut self, buf: &'env mut [T], from: usize) -> Result<()> {
+        let peer = self.peer("recv", "from", from)?;
+        let range = self.pieces.write(cast_slice_mut(buf));
+        self.pass::<T>(false, peer, range);
+        Ok(())
+    }
+
+    /// See [`Communicator::send_recv`]. What goes to this rank itself it has to receive in the same
+    /// group, be it here or elsewhere.
+    ///
+    /// # Errors
+    /// If there is no such rank or no link to it, or from it.
+    pub fn send_recv<T: Element>(
+        &mut self,
+        send: &'env [T],
+        to: usize,
+        recv: &'env mut [T],
+        from: usize,
+    ) -> Result<()> {
+        const NAME: &str = "send_recv";
+        let (to, from) = (self.peer(NAME, "to", to)?, self.peer(NAME, "from", from)?);
+        let (given, got) =
+            (self.pieces.read(cast_slice(send)), self.pieces.write(cast_slice_mut(recv)));
+        self.pass::<T>(true, to, given);
+        self.pass::<T>(false, from, got);
+        Ok(())
+    }
+
+    fn peer(&mut self, call: &'static str, argument: &'static str, peer: usize) -> Result<u32> {
+        if peer == self.comm.rank() {
+            return Ok(peer as u32);
+        }
+        self.comm.peer(call, argument, peer)
+    }
+
+    fn pass<T: Element>(&mut self, outgoing: bool, peer: u32, Range { start, end }: Range<usize>) {
+        // What is empty is no message, as elsewhere.
+        if start < end {
+            let range = (start, end);
+            self.messages.push(Message { outgoing, peer, range, dtype: T::DTYPE });
+        }
+    }
+
+    /// See [`Communicator::all_reduce_many`].
+    ///
+    /// # Errors
+    /// If the arguments do not fit.
+    pub fn all_reduce_many<T: Element, B: AsMut<[T]>>(
+        &mut self,
+        bufs: &'env mut [B],
+        op: impl Into<Reduction>,
+    ) -> Result<()> {
+        let op = op.into();
+        self.add(move |comm| comm.all_reduce_many(bufs, op))
+    }
+
+    /// See [`Communicator::all_to_all_v`].
+    ///
+    /// # Errors
+    /// If the arguments do not fit.
+    pub fn all_to_all_v<T: Element>(
+        &mut self,
+        send: &'env [T],
+        send_counts: &'env [usize],
+        recv: &'env mut [T],
+        recv_counts: &'env [usize],
+    ) -> Result<()> {
+        self.add(move |comm| comm.all_to_all_v(send, send_counts, recv, recv_counts))
+    }
+
+    /// See [`Communicator::barrier`].
+    ///
+    /// # Errors
+    /// If the options in force rule it out.
+    pub fn barrier(&mut self) -> Result<()> {
+        self.add(Communicator::barrier)
+    }
+
+    /// Checks a call's arguments, and makes it later.
+    fn add(&mut self, mut call: impl FnMut(&mut Communicator) -> Result<()> + 'env) -> Result<()> {
+        call(Rehearsal::of(self.comm).0)?;
+        self.calls.push(Box::new(call));
+        Ok(())
+    }
+}
+
+/// While it lives, calls check their arguments and that is all.
+struct Rehearsal<'a>(&'a mut Communicator);
+
+impl<'a> Rehearsal<'a> {
+    fn of(comm: &'a mut Communicator) -> Self {
+        comm.settings.rehearses = true;
+        Self(comm)
+    }
+}
+
+impl Drop for Rehearsal<'_> {
+    fn drop(&mut self) {
+        self.0.settings.rehearses = false;
+    }
+}
+
+/// One line for each collective: its buffers, its operation if it has one, its other arguments.
+macro_rules! collectives {
+    ($($name:ident($($buf:ident: $kind:ty),*) $(by $op:ident)? $(with $arg:ident)?;)*) => {
+        impl<'env> Group<'_, 'env> {
+            $(
+                #[doc = concat!("See [`Communicator::", stringify!($name), "`].")]
+                ///
+                /// # Errors
+                /// If the arguments do not fit.
+                pub fn $name<T: Element>(
+                    &mut self,
+                    $($buf: $kind,)*
+                    $($op: impl Into<Reduction>,)?
+                    $($arg: usize)?
+                ) -> Result<()> {
+                    $(let $op = $op.into();)?
+                    self.add(move |comm| comm.$name($($buf,)* $($op,)? $($arg)?))
+                }
+            )*
+        }
+    };
+}
+
+collectives! {
+    all_reduce(buf: &'env mut [T]) by op;
+    all_reduce_into(send: &'env [T], recv: &'env mut [T]) by op;
+    reduce_scatter(send: &'env [T], recv: &'env mut [T]) by op;
+    reduce_scatter_in_place(buf: &'env mut [T]) by op;
+    all_gather(send: &'env [T], recv: &'env mut [T]);
+    all_gather_in_place(buf: &'env mut [T]);
+    broadcast(buf: &'env mut [T]) with root;
+    reduce(buf: &'env mut [T]) by op with root;
+    reduce_into(send: &'env [T], recv: &'env mut [T]) by op with root;
+    gather(send: &'env [T], recv: &'env mut [T]) with root;
+    scatter(send: &'env [T], recv: &'env mut [T]) with root;
+    all_to_all(send: &'env [T], recv: &'env mut [T]);
+    all_to_all_in_place(buf: &'env mut [T]);
+    scan(buf: &'env mut [T]) by op;
+    scan_into(send: &'env [T], recv: &'env mut [T]) by op;
+    exscan(buf: &'env mut [T]) by op;
+    exscan_into(send: &'env [T], recv: &'env mut [T]) by op;
+    all_gather_v(send: &'env [T], recv: &'env mut [T], counts: &'env [usize]);
+    reduce_scatter_v(send: &'env [T], recv: &'env mut [T], counts: &'env [usize]) by op;
+    gather_v(send: &'env [T], recv: &'env mut [T], counts: &'env [usize]) with root;
+    scatter_v(send: &'env [T], recv: &'env mut [T], counts: &'env [usize]) with root;
+}
+
+impl fmt::Debug for Group<'_, '_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (messages, calls) = (self.messages.len(), self.calls.len());
+        f.debug_struct("Group").field("messages", &messages).field("calls", &calls).finish()
     }
 }

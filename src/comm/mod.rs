@@ -1,16 +1,15 @@
 //! The communicator: the public verbs. Each checks its arguments, takes a plan and has it walked.
 //! May touch: everything below; the only room that applications see.
 
+mod all_to_all;
 mod by;
 mod by_function;
 mod engine;
-mod exchange;
 mod explain;
 mod failure;
 mod group;
 mod many;
 mod options;
-mod own;
 mod pending;
 mod point;
 mod prefix;
@@ -22,10 +21,11 @@ mod remember;
 mod rooted;
 mod setup;
 mod share;
+mod split;
 mod threads;
-mod together;
 mod tune;
 mod uneven;
+mod user_schedule;
 mod verbs;
 mod wide;
 mod worker;
@@ -36,11 +36,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 pub use by::FoldOrder;
+pub use group::Group;
 pub use options::{CallOptions, With};
 pub use pending::Pending;
 pub use queue::Queue;
 pub use setup::Builder;
-pub use together::Group;
 pub use wide::wire_error;
 
 use crate::config::Numbers;

@@ -3,7 +3,7 @@
 //! May touch: element, partition, schedule. Pure. Law: calls that differ in a field never have the
 //! same fingerprint, nor do those that differ in a count below 2^33 alone.
 
-use super::request::mix;
+use super::request::{digest, mix};
 use super::{Planner, Request, Rules};
 use crate::element::{DataType, Kind, ReduceOp, Reduction};
 use crate::partition::LENGTH;
@@ -112,7 +112,7 @@ pub(super) fn of(request: &Request, how: &How, rest: u64) -> u64 {
     let (op, of_it) = match request.op.map(Reduction::kind) {
         None => (0, 0),
         Some(Kind::Plain(op)) => (op as u64 + 1, 0),
-        Some(Kind::PreMulSum(_, scalar)) => (SCALED, super::digest(&scalar)),
+        Some(Kind::PreMulSum(_, scalar)) => (SCALED, digest(&scalar)),
         Some(Kind::User(function, size)) => (FUNCTION, mix(function ^ size as u64)),
     };
     let far = if root >= ROOT.most() { root } else { 0 };

@@ -8,12 +8,12 @@ mod choose;
 mod explain;
 pub(crate) mod fingerprint;
 mod messages;
-mod own;
 mod price;
 mod request;
 mod slots;
 mod tuning;
 mod uneven;
+mod user_schedule;
 mod way;
 
 use core::ops::Range;
@@ -24,10 +24,9 @@ pub use choose::Candidate;
 pub use explain::{Choice, Explanation};
 pub use messages::lanes;
 pub use price::{Source, Speeds};
-#[cfg(feature = "host")]
-pub(crate) use request::digest;
-pub(crate) use request::mix;
 pub use request::{Blocks, Message, Request};
+#[cfg(feature = "host")]
+pub(crate) use request::{digest, mix};
 pub use slots::{Slots, least_chunk, stage};
 pub use tuning::Tuning;
 
