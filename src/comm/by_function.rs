@@ -23,6 +23,7 @@ impl Communicator {
     ///
     /// unsafe extern "C" fn or(left: *const c_void, to: *mut c_void, n: usize, _: *mut c_void) {
     ///     for i in 0..n {
+    ///         // SAFETY: the caller lends `n` elements of each.
     ///         unsafe { *to.cast::<u64>().add(i) |= *left.cast::<u64>().add(i) };
     ///     }
     /// }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::Seat;
 use super::options::Settings;
-use super::registry::{DirectCall, Registry};
+use super::registry::{DirectCall, Known, Registry};
 use crate::error::{Error, Result};
 use crate::exec::{self, Call, Halt, Lanes, Stop, Wait};
 use crate::kernel::Kernel;
@@ -195,8 +195,8 @@ impl Engine {
         if unmeasured && !settings.rehearses {
             self.find_speed(seat, settings)?;
         }
-        let registered = request.is_some_and(|request| self.registry.knows(request, buffer));
-        self.planner.go_by(head.rules(settings, registered));
+        let known = request.and_then(|request| self.registry.known(request, buffer));
+        self.planner.go_by(head.rules(settings, known.is_some()));
         let world = head.world(settings, self.planner.ring());
         let plan = plan(&mut self.planner);
         if !alone {
@@ -223,6 +223,7 @@ impl Engine {
         let wait = Wait::new(&self.patience, settings.timeout, &self.abort);
         let ways = Ways {
             me: seat.rank,
+            known,
             residents: seat.local_size,
             cache: self.cache,
             registry: &mut self.registry,
@@ -239,6 +240,8 @@ impl Engine {
 /// What plans are walked with.
 pub(super) struct Ways<'a> {
     pub(super) me: usize,
+    /// The registered memory that the call is on.
+    pub(super) known: Option<Known>,
     /// Ranks on this host.
     pub(super) residents: usize,
     /// Bytes of the last cache.
@@ -260,7 +263,7 @@ impl Ways<'_> {
         wait: &Wait<'_>,
     ) -> Result<(), Halt> {
         let Plan { algorithm, schedule, partition, fingerprint } = *plan;
-        let Self { me, residents, cache, registry, links, scratch, lanes } = self;
+        let Self { me, known, residents, cache, registry, links, scratch, lanes } = self;
         let frame = Frame { len: 0, epoch: 0, sequence, fingerprint };
         let kernel = head.kernel;
         // Copies out of one memory into another find nothing of it in the caches, which all ranks
@@ -274,11 +277,11 @@ impl Ways<'_> {
         let Some(request) = head.request else {
             return exec::exchange(&call, buffer, links, wait, lanes);
         };
-        let direct = DirectCall { request, frame, kernel, me };
-        if algorithm == Algorithm::Direct
-            && let Some(done) = registry.run(&direct, buffer, links, wait)
-        {
-            return done;
+        if algorithm == Algorithm::Direct {
+            let direct = DirectCall { request, frame, kernel, me, known };
+            if let Some(done) = registry.run(direct, buffer, links, wait) {
+                return done;
+            }
         }
         // Nobody can mistake a call of the probe.
         if sequence & PROBE == 0 {

@@ -230,6 +230,7 @@ impl Tool<'_> {
         };
         let ways = Ways {
             me: self.seat.rank,
+            known: None,
             residents: self.seat.local_size,
             cache: engine.cache,
             registry: &mut engine.registry,

@@ -34,6 +34,8 @@ struct Entry {
 
 /// A registered buffer that a call works on, and from which offset on.
 type Found = (Arc<Live>, usize);
+/// Where a call's ranks read, and where they write to each other if they do.
+pub(super) type Known = (Found, Option<Found>);
 
 /// A call, as far as going without links is concerned.
 pub(super) struct DirectCall<'a> {
@@ -41,29 +43,30 @@ pub(super) struct DirectCall<'a> {
     pub(super) frame: Frame,
     pub(super) kernel: Kernel<'a>,
     pub(super) me: usize,
+    /// The registered memory that it is on.
+    pub(super) known: Option<Known>,
 }
 
 impl Registry {
     /// Makes a call; none if ranks don't have their lines.
     pub(super) fn run(
         &mut self,
-        call: &DirectCall<'_>,
+        call: DirectCall<'_>,
         buffer: &Buffer<'_>,
         links: &mut Links,
         wait: &Wait<'_>,
     ) -> Option<Result<(), Halt>> {
-        let DirectCall { request, frame, kernel, me } = *call;
-        let found = self.found(request, buffer);
+        let DirectCall { request, frame, kernel, me, known } = call;
         let (form, control) = (Form::of(request.collective)?, self.control.as_mut()?);
         let Frame { sequence, fingerprint, .. } = frame;
         let claim = Claim { sequence, fingerprint };
-        let claim = found.as_ref().map_or(claim.staged(), |(input, output)| {
+        let claim = known.as_ref().map_or(claim.staged(), |(input, output)| {
             let span = |(live, at): &'_ Found| (live.id(), *at as u64);
             let places = std::iter::once(input).chain(output).map(span);
             let digest = |digest, (id, at)| mix(mix(digest ^ id) ^ at);
             claim.registered(fingerprint::on(fingerprint, places.fold(0, digest)))
         });
-        let places = found.as_ref().map(|(input, output)| Places {
+        let places = known.as_ref().map(|(input, output)| Places {
             input: Span { live: &input.0, at: input.1 },
             output: output.as_ref().map(|(live, at)| Span { live, at: *at }),
         });
@@ -89,15 +92,9 @@ impl Registry {
         Some(direct::run(&call, buffer, control, links, wait))
     }
 
-    /// Is such a call on registered memory?
-    pub(super) fn knows(&self, request: &Request, buffer: &Buffer<'_>) -> bool {
-        self.control.is_some() && self.found(request, buffer).is_some()
-    }
-
-    /// The registered memory where a call's ranks read, and where they write to each other if they
-    /// do.
-    fn found(&self, request: &Request, buffer: &Buffer<'_>) -> Option<(Found, Option<Found>)> {
-        if self.live.is_empty() || request.count == 0 {
+    /// The registered memory that a call is on, if it is, and ranks can go there.
+    pub(super) fn known(&self, request: &Request, buffer: &Buffer<'_>) -> Option<Known> {
+        if self.live.is_empty() || request.count == 0 || self.control.is_none() {
             return None;
         }
         let form = Form::of(request.collective)?;

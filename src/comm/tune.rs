@@ -21,7 +21,7 @@ impl Tool<'_> {
     pub(super) fn tune(&mut self) -> Result<Tuning, Halt> {
         self.engine.planner.go_by(Rules::default());
         let mut tuning = Tuning::default();
-        let mut memory = vec![0; Tuning::POINTS.iter().fold(0, |most, &point| most.max(point))];
+        let mut memory = Vec::new();
         for (at, bytes) in Tuning::POINTS.into_iter().enumerate() {
             let all_reduce = self.request(Collective::AllReduce, bytes);
             let all_gather = self.request(Collective::AllGather, bytes);

@@ -116,7 +116,8 @@ impl Communicator {
                 let (engine, _, settings) = self.at_home(name)?;
                 let asked = settings.required.or(settings.preferred);
                 let otherwise = asked.is_some_and(|it| it != Algorithm::Direct);
-                let known = buffer.is_some_and(|buffer| engine.registry.knows(request, buffer));
+                let known =
+                    buffer.is_some_and(|buffer| engine.registry.known(request, buffer).is_some());
                 let links = otherwise || !known;
                 (links && matches!(op, Sum | Avg | Prod)).then_some(DataType::F32)
             }
