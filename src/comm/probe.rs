@@ -185,21 +185,29 @@ impl Tool<'_> {
     }
 
     /// Seconds of one call, of the best try.
-    pub(super) fn best(
+    fn best(
         &mut self,
         times: usize,
         mut call: impl FnMut(&mut Self) -> Result<(), Halt>,
     ) -> Result<f64, Halt> {
+        // This one fills caches.
+        self.seconds(times, &mut call)?;
         let mut best = f64::INFINITY;
-        // The first one fills caches.
-        for attempt in 0..=TRIES {
-            let start = Instant::now();
-            (0..times).try_for_each(|_| call(self))?;
-            if attempt > 0 {
-                best = best.min(start.elapsed().as_secs_f64() / times as f64);
-            }
+        for _ in 0..TRIES {
+            best = best.min(self.seconds(times, &mut call)?);
         }
         Ok(best)
+    }
+
+    /// Seconds of one call, of so many.
+    pub(super) fn seconds(
+        &mut self,
+        times: usize,
+        call: &mut impl FnMut(&mut Self) -> Result<(), Halt>,
+    ) -> Result<f64, Halt> {
+        let start = Instant::now();
+        (0..times).try_for_each(|_| call(self))?;
+        Ok(start.elapsed().as_secs_f64() / times as f64)
     }
 
     /// One call, among all ranks or those of a circle.

@@ -19,8 +19,13 @@ impl Tuning {
     pub fn factor(&self, algorithm: Algorithm, bytes: usize) -> f64 {
         let (points, factors) = (Self::POINTS, &self.0[algorithm as usize]);
         let after = points.partition_point(|&point| point < bytes);
-        if after == 0 || after == points.len() {
-            return factors[after.min(points.len() - 1)];
+        if after == 0 {
+            return factors[0];
+        }
+        if after == points.len() {
+            // Where nothing was measured nothing is better than its form by a measure alone.
+            let ring = self.0[Algorithm::Ring as usize][after - 1];
+            return factors[after - 1].max(ring);
         }
         let log = |bytes: usize| (bytes as f64).log2();
         let [low, high] = [points[after - 1], points[after]].map(log);
@@ -45,13 +50,18 @@ mod tests {
     fn factors_are_those_measured_and_between_them() {
         let mut tuning = Tuning::default();
         let algorithm = Algorithm::TwoShot;
-        tuning.0[algorithm as usize] = [2.0, 3.0, 3.0, 3.0, 5.0, 1.0, 1.0, 0.5];
+        tuning.0[algorithm as usize] = [2.0, 3.0, 3.0, 3.0, 5.0, 1.0, 1.0, 1.5];
         for (bytes, want) in
             [(0, 2.0), (8, 2.0), (64, 2.0), (512, 3.0), (1 << 10, 3.0), (16 << 10, 4.0)]
         {
             assert!((tuning.factor(algorithm, bytes) - want).abs() < 1e-9, "{bytes}");
         }
-        assert_eq!(tuning.factor(algorithm, 1 << 30), 0.5);
+        assert_eq!(tuning.factor(algorithm, 2 << 20), 1.5);
+        assert_eq!(tuning.factor(algorithm, 1 << 30), 1.5);
+        tuning.0[Algorithm::Ring as usize].fill(2.0);
+        assert_eq!(tuning.factor(algorithm, 2 << 20), 1.5);
+        assert_eq!(tuning.factor(algorithm, 1 << 30), 2.0);
+        tuning.0[Algorithm::Ring as usize].fill(1.0);
         assert_eq!(tuning.factor(Algorithm::Ring, 16 << 10), 1.0);
     }
 }
