@@ -10,7 +10,7 @@ use crate::plan::{Request, Rules, Tuning};
 use crate::schedule::{Algorithm, Collective};
 
 /// Seconds to spend on one try of a length.
-const BUDGET: f64 = 0.2e-3;
+const BUDGET: f64 = 0.4e-3;
 /// Calls in one try: several, for a rank may be done while others have yet to do their part.
 const CALLS: [f64; 2] = [3.0, 16.0];
 /// What should cost so many times the cheapest is not worth a try.

@@ -198,7 +198,6 @@ impl super::Tx for Tx {
 
     fn commit(&mut self, frame: &Frame) -> Result<(), Fault> {
         assert!(self.has_room(), "commit without ready");
-        self.way.filled(frame.len as usize);
         let header = self.fifo.header();
         header.len.store(frame.len, Ordering::Relaxed);
         header.epoch.store(frame.epoch, Ordering::Relaxed);
@@ -206,6 +205,8 @@ impl super::Tx for Tx {
         header.fingerprint.store(frame.fingerprint, Ordering::Relaxed);
         header.ready.store(self.fifo.number.wrapping_add(1), Ordering::Release);
         self.fifo.control().receiver.sleeper.wake(&header.ready);
+        // Stores count when they have left the CPU, as they have now.
+        self.way.filled(frame.len as usize);
         self.fifo.advance();
         Ok(())
     }

@@ -15,7 +15,8 @@ const LEAST: usize = 2048;
 const SAMPLE: u32 = 16;
 /// and one timed slot in so many goes the other way.
 const TRY: u32 = 32;
-/// The detour must save at least half: the receiver pays for it too, unseen from here.
+/// The detour must save that much: the receiver pays for it too, unseen from here. Near, where slots
+/// are best filled through the cache, it saves the sender up to four fifths; far nine tenths and more.
 const WORTH: f32 = 2.0;
 
 /// The way of one link's slots.
