@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::Seat;
+use super::group::NoCalls;
 use super::options::Settings;
 use super::registry::{DirectCall, Known, Registry};
 use crate::error::{Error, Result};
@@ -30,6 +31,7 @@ pub(super) struct Engine {
     /// Room for the lists of calls on many buffers; empty between two calls.
     pub(super) pieces: Pieces<'static>,
     pub(super) messages: Vec<Message>,
+    pub(super) calls: NoCalls,
     /// How far the messages of a call are.
     pub(super) lanes: Lanes,
     /// Bytes of the last cache; larger results are stored past it.
@@ -171,6 +173,7 @@ impl Engine {
             travelling,
             pieces,
             messages,
+            calls: Vec::new(),
             lanes,
             cache,
             abort,
