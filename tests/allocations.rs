@@ -179,9 +179,10 @@ fn no_group_allocates_but_the_first() {
         let (me, counts) = (comm.rank(), [COUNT; N]);
         let Buffers { part, whole, other_part, other_whole } = buffers;
         let (first, second) = part.split_at_mut(COUNT / 2);
+        let received = &mut other_part[..COUNT / 2];
         comm.group(|g| {
             g.all_reduce(first, SUM)?;
-            g.send_recv(second, (me + 1) % N, other_part, (me + 2) % N)?;
+            g.send_recv(second, (me + 1) % N, received, (me + 2) % N)?;
             g.all_to_all_v(whole, &counts, other_whole, &counts)?;
             g.barrier()
         })

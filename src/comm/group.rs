@@ -22,8 +22,14 @@ const NAME: &str = "group";
 /// A collective that was asked for. Called twice: to check its arguments, and to be made.
 type Call<'env> = InPlace<dyn FnMut(&mut Communicator) -> Result<()> + 'env>;
 
-/// Room for calls, wherever the engine goes.
-pub(super) type NoCalls = Vec<InPlace<dyn FnMut(&mut Communicator) -> Result<()> + Send>>;
+/// Room for the lists of a group, which are empty between two.
+#[derive(Default)]
+pub(super) struct Lists {
+    pieces: Pieces<'static>,
+    messages: Vec<Message>,
+    /// (They go where the engine goes.)
+    calls: Vec<InPlace<dyn FnMut(&mut Communicator) -> Result<()> + Send>>,
+}
 
 /// Operations that will be carried out as one; see [`Communicator::group`]. What each method does
 /// is what the communicator's of that name does, only later.
@@ -67,9 +73,8 @@ impl Communicator {
         &mut self,
         work: impl for<'g> FnOnce(&mut Group<'g, 'env>) -> Result<R>,
     ) -> Result<R> {
-        let engine = self.at_home(NAME)?.0;
-        let (pieces, messages) = (take(&mut engine.pieces).emptied(), take(&mut engine.messages));
-        let calls = emptied(take(&mut engine.calls));
+        let Lists { pieces, messages, calls } = take(&mut self.at_home(NAME)?.0.lists);
+        let (pieces, calls) = (pieces.emptied(), emptied(calls));
         let mut group = Group { comm: self, pieces, messages, calls };
         let done = work(&mut group);
         let Group { mut pieces, mut messages, mut calls, .. } = group;
@@ -82,9 +87,8 @@ impl Communicator {
             Ok(result)
         });
         messages.clear();
-        let engine = self.at_home(NAME)?.0;
-        (engine.pieces, engine.messages) = (pieces.emptied(), messages);
-        engine.calls = emptied(calls);
+        let (pieces, calls) = (pieces.emptied(), emptied(calls));
+        self.at_home(NAME)?.0.lists = Lists { pieces, messages, calls };
         done
     }
 }
