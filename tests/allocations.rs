@@ -226,6 +226,7 @@ fn no_started_operation_allocates_but_the_first() {
             drop(s.barrier());
             // Whatever is still pending, a blocking call comes after it.
             drop((sum.wait()?, other.wait()?, part));
+            s.start([0_u64; 25], |_, _| Ok(())).wait()?;
             s.start((), |comm, ()| comm.scope(|s| s.barrier().wait())).wait()
         })
         .unwrap();

@@ -93,7 +93,7 @@ impl Communicator {
     }
 }
 
-/// None, in the room of these: a list that is made of another, of items of one size, keeps its room.
+/// None, in the room of these: a list that is made of one with items of its size keeps the room.
 fn emptied<T, U>(list: Vec<T>) -> Vec<U> {
     list.into_iter().filter_map(|_| None).collect()
 }

@@ -23,7 +23,7 @@ use crate::error::{Error, Result};
 /// borrowed buffers, [`Communicator::nonblocking`] for owned ones.
 ///
 /// Starting an operation allocates nothing if as many were pending before and its arguments,
-/// [`Self::start`]'s closure among them, take up to 200 bytes: a `Vec` or slice takes 24. Larger
+/// [`Self::start`]'s closure among them, take up to 200 bytes: a slice takes 16, a `Vec` 24. Larger
 /// ones, such as arrays by value, go in a box.
 pub struct Queue<'q, 'env: 'q> {
     comm: &'q mut Communicator,
@@ -68,8 +68,8 @@ impl<'env> Queue<'_, 'env> {
                 answer.give(result.map(|()| buffers));
             }
         });
-        // SAFETY: the two differ in the lifetime alone, and the worker is done with it before that
-        // ends: either it is 'static, or a scope waits for it.
+        // SAFETY: the two differ in the lifetime alone, and the worker has dropped it before that
+        // ends: either 'env is 'static, or a `Scope` waits until the worker has no jobs any more.
         let work = unsafe { transmute::<Work<'env>, Work<'static>>(work) };
         worker.start(Job { settings, work });
         pending
