@@ -4,8 +4,9 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::task::{Context, Poll, Waker};
 
-use ringreduce::{CallOptions, Communicator, DataType, FoldOrder, ReduceOp, bf16};
+use ringreduce::{CallOptions, Communicator, DataType, FoldOrder, ReduceOp, Reduction, bf16};
 
 thread_local! {
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
@@ -55,6 +56,23 @@ struct Buffers {
     other_whole: Vec<f32>,
 }
 
+impl Buffers {
+    fn new() -> Self {
+        let [part, other_part] = [0, 1].map(|_| vec![1.0; COUNT]);
+        let [whole, other_whole] = [0, 1].map(|_| vec![1.0; N * COUNT]);
+        Self { part, whole, other_part, other_whole }
+    }
+}
+
+fn on_ranks(work: impl Fn(&mut Communicator) + Sync) {
+    std::thread::scope(|scope| {
+        for mut comm in Communicator::local(N).unwrap() {
+            let work = &work;
+            scope.spawn(move || work(&mut comm));
+        }
+    });
+}
+
 fn every_verb(comm: &mut Communicator, count: usize, buffers: &mut Buffers) {
     let me = comm.rank();
     let Buffers { part, whole, other_part, other_whole } = buffers;
@@ -90,24 +108,16 @@ fn every_verb(comm: &mut Communicator, count: usize, buffers: &mut Buffers) {
 
 #[test]
 fn no_call_allocates_but_the_first() {
-    let ranks = Communicator::local(N).unwrap();
-    std::thread::scope(|scope| {
-        for mut comm in ranks {
-            scope.spawn(move || {
-                let [part, other_part] = [0, 1].map(|_| vec![1.0_f32; COUNT]);
-                let [whole, other_whole] = [0, 1].map(|_| vec![1.0_f32; N * COUNT]);
-                let mut buffers = Buffers { part, whole, other_part, other_whole };
-                let counts = [COUNT, 1000, 1, 0];
-                for count in counts {
-                    every_verb(&mut comm, count, &mut buffers);
-                }
-                let before = ALLOCATIONS.get();
-                for count in counts.into_iter().rev() {
-                    every_verb(&mut comm, count, &mut buffers);
-                }
-                assert_eq!(ALLOCATIONS.get() - before, 0);
-            });
+    on_ranks(|comm| {
+        let (mut buffers, counts) = (Buffers::new(), [COUNT, 1000, 1, 0]);
+        for count in counts {
+            every_verb(comm, count, &mut buffers);
         }
+        let before = ALLOCATIONS.get();
+        for count in counts.into_iter().rev() {
+            every_verb(comm, count, &mut buffers);
+        }
+        assert_eq!(ALLOCATIONS.get() - before, 0);
     });
     assert!(ALLOCATIONS.get() > 0, "the counter counts");
 }
@@ -126,19 +136,15 @@ fn no_call_on_registered_memory_allocates_but_the_first() {
             comm.barrier().unwrap();
         }
     }
-    std::thread::scope(|scope| {
-        for mut comm in Communicator::local(N).unwrap() {
-            scope.spawn(move || {
-                let mut memory = comm.alloc(200_000).unwrap();
-                let mut other = vec![1.0; 200_000];
-                let mut guard = comm.register(&mut other).unwrap();
-                for buf in [&mut memory[..], &mut guard[..]] {
-                    calls(&mut comm, buf);
-                    let before = ALLOCATIONS.get();
-                    calls(&mut comm, buf);
-                    assert_eq!(ALLOCATIONS.get() - before, 0);
-                }
-            });
+    on_ranks(|comm| {
+        let mut memory = comm.alloc(200_000).unwrap();
+        let mut other = vec![1.0; 200_000];
+        let mut guard = comm.register(&mut other).unwrap();
+        for buf in [&mut memory[..], &mut guard[..]] {
+            calls(comm, buf);
+            let before = ALLOCATIONS.get();
+            calls(comm, buf);
+            assert_eq!(ALLOCATIONS.get() - before, 0);
         }
     });
 }
@@ -157,16 +163,96 @@ fn no_call_on_many_buffers_allocates_but_the_first() {
         })
         .unwrap();
     }
-    std::thread::scope(|scope| {
-        for mut comm in Communicator::local(N).unwrap() {
-            scope.spawn(move || {
-                let (mut bufs, out) = ([[1.0; 3000]; 5], [2.0; 3000]);
-                calls(&mut comm, &mut bufs, &out);
-                let before = ALLOCATIONS.get();
-                calls(&mut comm, &mut bufs, &out);
-                assert_eq!(ALLOCATIONS.get() - before, 0);
-            });
-        }
+    on_ranks(|comm| {
+        let (mut bufs, out) = ([[1.0; 3000]; 5], [2.0; 3000]);
+        calls(comm, &mut bufs, &out);
+        let before = ALLOCATIONS.get();
+        calls(comm, &mut bufs, &out);
+        assert_eq!(ALLOCATIONS.get() - before, 0);
+    });
+}
+
+/// Nor do groups, whatever is in them.
+#[test]
+fn no_group_allocates_but_the_first() {
+    fn group(comm: &mut Communicator, buffers: &mut Buffers) {
+        let (me, counts) = (comm.rank(), [COUNT; N]);
+        let Buffers { part, whole, other_part, other_whole } = buffers;
+        let (first, second) = part.split_at_mut(COUNT / 2);
+        let received = &mut other_part[..COUNT / 2];
+        comm.group(|g| {
+            g.all_reduce(first, SUM)?;
+            g.send_recv(second, (me + 1) % N, received, (me + 2) % N)?;
+            g.all_to_all_v(whole, &counts, other_whole, &counts)?;
+            g.barrier()
+        })
+        .unwrap();
+        let (first, second) = whole.split_at_mut(N * COUNT / 2);
+        comm.group(|g| {
+            g.all_reduce_many(std::slice::from_mut(part), SUM)?;
+            g.reduce_scatter_v(other_whole, other_part, &counts, SUM)?;
+            g.reduce_into(first, second, Reduction::premul_sum(0.5_f32), 0)
+        })
+        .unwrap();
+    }
+    on_ranks(|comm| {
+        let mut buffers = Buffers::new();
+        group(comm, &mut buffers);
+        let before = ALLOCATIONS.get();
+        (0..3).for_each(|_| group(comm, &mut buffers));
+        assert_eq!(ALLOCATIONS.get() - before, 0);
+    });
+}
+
+/// Nor does an operation that is started, here or on the thread that runs it.
+#[test]
+fn no_started_operation_allocates_but_the_first() {
+    /// What was allocated here and on the communicator's other thread.
+    fn allocations(comm: &mut Communicator) -> [usize; 2] {
+        let count = |_: &mut Communicator, count: &mut usize| {
+            *count = ALLOCATIONS.get();
+            Ok(())
+        };
+        let there = comm.nonblocking().start(0, count).wait().unwrap();
+        [ALLOCATIONS.get(), there]
+    }
+    fn calls(comm: &mut Communicator, mut buffers: Buffers) -> Buffers {
+        let counts = [COUNT; N];
+        let Buffers { part, whole, other_part, other_whole } = &mut buffers;
+        comm.scope(|s| {
+            let sum = s.all_reduce(&mut part[..], SUM);
+            let part = s.reduce_scatter_v(&whole[..], &mut other_part[..], counts, SUM);
+            let other = s.all_to_all_v(&whole[..], counts, &mut other_whole[..], counts);
+            drop(s.barrier());
+            // Whatever is still pending, a blocking call comes after it.
+            drop((sum.wait()?, other.wait()?, part));
+            s.start([0_u64; 25], |_, _| Ok(())).wait()?;
+            s.start((), |comm, ()| comm.scope(|s| s.barrier().wait())).wait()
+        })
+        .unwrap();
+        comm.barrier().unwrap();
+        let mut s = comm.nonblocking();
+        let Buffers { part, whole, other_part, other_whole } = buffers;
+        let sum = s.reduce(part, Reduction::premul_sum(0.5_f32), 1);
+        let gathered = s.all_gather(other_part, whole);
+        let exchanged = s.all_to_all_in_place(other_whole);
+        let ((other_part, whole), part) = (gathered.wait().unwrap(), sum.wait().unwrap());
+        let mut exchanged = std::pin::pin!(exchanged);
+        let mut context = Context::from_waker(Waker::noop());
+        let other_whole = loop {
+            if let Poll::Ready(result) = exchanged.as_mut().poll(&mut context) {
+                break result.unwrap();
+            }
+        };
+        Buffers { part, whole, other_part, other_whole }
+    }
+    on_ranks(|comm| {
+        let buffers = calls(comm, Buffers::new());
+        allocations(comm);
+        let before = allocations(comm);
+        let buffers = (0..3).fold(buffers, |buffers, _| calls(comm, buffers));
+        assert_eq!(allocations(comm), before);
+        assert_eq!(buffers.part.len(), COUNT);
     });
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::Seat;
+use super::group::Lists;
 use super::options::Settings;
 use super::registry::{DirectCall, Known, Registry};
 use crate::error::{Error, Result};
@@ -13,7 +14,7 @@ use crate::exec::{self, Call, Halt, Lanes, Stop, Wait};
 use crate::kernel::Kernel;
 use crate::link::{Frame, Links};
 use crate::memory::{Buffer, Pieces};
-use crate::plan::{Message, Plan, Planner, Request, Rules};
+use crate::plan::{Plan, Planner, Request, Rules};
 use crate::schedule::{Algorithm, Ring, Space};
 use crate::sync::Patience;
 
@@ -27,9 +28,9 @@ pub(super) struct Engine {
     pub(super) scratch: Vec<u8>,
     /// What travels as another type than it has in its buffer.
     pub(super) travelling: Vec<f32>,
-    /// Room for the lists of calls on many buffers; empty between two calls.
+    /// Room for the list of a call on many buffers; empty between two calls.
     pub(super) pieces: Pieces<'static>,
-    pub(super) messages: Vec<Message>,
+    pub(super) lists: Lists,
     /// How far the messages of a call are.
     pub(super) lanes: Lanes,
     /// Bytes of the last cache; larger results are stored past it.
@@ -161,7 +162,7 @@ impl Engine {
     pub(super) fn new(planner: Planner, links: Links, patience: Patience, cache: usize) -> Self {
         let abort = Arc::new(AtomicBool::new(false));
         let (scratch, travelling, registry) = (Vec::new(), Vec::new(), Registry::default());
-        let (pieces, messages, lanes) = (Pieces::default(), Vec::new(), Lanes::default());
+        let (pieces, lists, lanes) = (Pieces::default(), Lists::default(), Lanes::default());
         Self {
             planner,
             links,
@@ -170,7 +171,7 @@ impl Engine {
             scratch,
             travelling,
             pieces,
-            messages,
+            lists,
             lanes,
             cache,
             abort,

@@ -8,9 +8,10 @@ use std::mem::take;
 use std::ops::Range;
 
 use bytemuck::{cast_slice, cast_slice_mut};
+use smallbox::smallbox;
 
-use super::Communicator;
 use super::verbs::refuse;
+use super::{Communicator, InPlace};
 use crate::element::{Element, Reduction};
 use crate::error::Result;
 use crate::memory::Pieces;
@@ -19,7 +20,16 @@ use crate::plan::Message;
 const NAME: &str = "group";
 
 /// A collective that was asked for. Called twice: to check its arguments, and to be made.
-type Call<'env> = Box<dyn FnMut(&mut Communicator) -> Result<()> + 'env>;
+type Call<'env> = InPlace<dyn FnMut(&mut Communicator) -> Result<()> + 'env>;
+
+/// Room for the lists of a group, which are empty between two.
+#[derive(Default)]
+pub(super) struct Lists {
+    pieces: Pieces<'static>,
+    messages: Vec<Message>,
+    /// (They go where the engine goes.)
+    calls: Vec<InPlace<dyn FnMut(&mut Communicator) -> Result<()> + Send>>,
+}
 
 /// Operations that will be carried out as one; see [`Communicator::group`]. What each method does
 /// is what the communicator's of that name does, only later.
@@ -63,27 +73,29 @@ impl Communicator {
         &mut self,
         work: impl for<'g> FnOnce(&mut Group<'g, 'env>) -> Result<R>,
     ) -> Result<R> {
-        let engine = self.at_home(NAME)?.0;
-        let (pieces, messages) = (take(&mut engine.pieces).emptied(), take(&mut engine.messages));
-        let mut group = Group { comm: self, pieces, messages, calls: Vec::new() };
+        let Lists { pieces, messages, calls } = take(&mut self.at_home(NAME)?.0.lists);
+        let (pieces, calls) = (pieces.emptied(), emptied(calls));
+        let mut group = Group { comm: self, pieces, messages, calls };
         let done = work(&mut group);
-        let Group { mut pieces, mut messages, calls, .. } = group;
+        let Group { mut pieces, mut messages, mut calls, .. } = group;
         let done = done.and_then(|result| {
             met_by_itself(&messages, self.rank() as u32)?;
             if !messages.is_empty() {
                 self.pass_on(NAME, &messages, &pieces.buffer())?;
             }
+            calls.iter_mut().try_for_each(|call| call(self))?;
             Ok(result)
         });
         messages.clear();
-        let engine = self.at_home(NAME)?.0;
-        (engine.pieces, engine.messages) = (pieces.emptied(), messages);
-        let result = done?;
-        for mut call in calls {
-            call(self)?;
-        }
-        Ok(result)
+        let (pieces, calls) = (pieces.emptied(), emptied(calls));
+        self.at_home(NAME)?.0.lists = Lists { pieces, messages, calls };
+        done
     }
+}
+
+/// None, in the room of these: a list that is made of one with items of its size keeps the room.
+fn emptied<T, U>(list: Vec<T>) -> Vec<U> {
+    list.into_iter().filter_map(|_| None).collect()
 }
 
 /// Whatever a rank sends itself it has to receive, and nothing else.
@@ -206,7 +218,7 @@ impl<'env> Group<'_, 'env> {
     /// Checks a call's arguments, and makes it later.
     fn add(&mut self, mut call: impl FnMut(&mut Communicator) -> Result<()> + 'env) -> Result<()> {
         call(Rehearsal::of(self.comm).0)?;
-        self.calls.push(Box::new(call));
+        self.calls.push(smallbox!(call));
         Ok(())
     }
 }

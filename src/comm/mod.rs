@@ -19,6 +19,7 @@ mod registered;
 mod registry;
 mod remember;
 mod rooted;
+mod scope;
 mod setup;
 mod share;
 mod split;
@@ -39,7 +40,7 @@ pub use by::FoldOrder;
 pub use group::Group;
 pub use options::{CallOptions, With};
 pub use pending::Pending;
-pub use queue::Queue;
+pub use scope::Queue;
 pub use setup::Builder;
 pub use wide::wire_error;
 
@@ -53,7 +54,12 @@ use crate::rendezvous::Meeting;
 use crate::schedule::{Algorithm, Ring};
 use engine::{Engine, Head};
 use options::Settings;
+use smallbox::SmallBox;
+use smallbox::space::S32;
 use worker::Worker;
+
+/// A box that itself has room for 256 bytes.
+type InPlace<T> = SmallBox<T, S32>;
 
 /// A group of ranks that call the same collectives in the same order.
 ///

@@ -1,11 +1,20 @@
 //! What an operation that was started gives back: wait for it, look at it, or await it.
-//! May touch: error. Law: whoever drops the other end without an answer answers with an error.
+//! May touch: error. Law: whoever drops the other end without an answer answers with an error; no
+//! code of the user's runs under the lock.
+#![allow(unsafe_code)]
 
 use std::fmt;
+use std::marker::PhantomData;
+use std::mem::{replace, take, transmute};
 use std::pin::Pin;
+use std::ptr::from_mut;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
+use slab::Slab;
+use smallbox::smallbox;
+
+use super::InPlace;
 use crate::error::{Error, Result};
 
 /// An operation that was started; it has its buffers until it is done, and gives them back.
@@ -17,116 +26,183 @@ use crate::error::{Error, Result};
 /// It is a [`Future`] too and needs no particular runtime: whoever finishes the operation wakes
 /// the task.
 #[must_use = "the operation's error shows here; without looking it shows at the next call"]
-pub struct Pending<B>(Arc<Shared<B>>);
-
-/// The end that the operation's worker holds.
-pub(super) struct Answer<B>(Option<Arc<Shared<B>>>);
-
-struct Shared<B> {
-    state: Mutex<State<B>>,
-    done: Condvar,
+pub struct Pending<B> {
+    answers: Arc<Answers>,
+    /// None once it has given its result.
+    place: Option<usize>,
+    /// It is as movable between threads as what it stands for: a lock on a `B`.
+    gives: PhantomData<Arc<Mutex<B>>>,
 }
 
-enum State<B> {
-    Running(Option<Waker>),
-    Done(Result<B>),
-    Taken,
+/// The end that the operation's worker holds.
+pub(super) struct Answer<B: Send> {
+    answers: Arc<Answers>,
+    place: Option<usize>,
+    takes: PhantomData<fn(B)>,
+}
+
+/// What the operations of one communicator gave, until somebody fetches it. Places are used again,
+/// so that there are no more of them than operations were pending at once.
+#[derive(Default)]
+pub(super) struct Answers {
+    places: Mutex<Slab<Place>>,
+    given: Condvar,
+}
+
+/// It belongs to one [`Answer`] and one [`Pending`] of the same type.
+#[allow(clippy::large_enum_variant, reason = "in a box it would be allocated for each operation")]
+enum Place {
+    Awaited(Option<Waker>),
+    Given(Held),
+    /// The other end was dropped.
+    Unwanted,
 }
 
 /// Both ends.
-pub(super) fn pair<B>() -> (Answer<B>, Pending<B>) {
-    let (state, done) = (Mutex::new(State::Running(None)), Condvar::new());
-    let shared = Arc::new(Shared { state, done });
-    (Answer(Some(Arc::clone(&shared))), Pending(shared))
+pub(super) fn pair<B: Send>(answers: &Arc<Answers>) -> (Answer<B>, Pending<B>) {
+    let place = Some(answers.lock().insert(Place::Awaited(None)));
+    let answer = Answer { answers: Arc::clone(answers), place, takes: PhantomData };
+    (answer, Pending { answers: Arc::clone(answers), place, gives: PhantomData })
 }
 
-impl<B> Shared<B> {
-    fn lock(&self) -> MutexGuard<'_, State<B>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+impl Answers {
+    fn lock(&self) -> MutexGuard<'_, Slab<Place>> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<B: Send> Answer<B> {
+    /// Tells whoever waits.
+    pub(super) fn give(mut self, result: Result<B>) {
+        self.put(result);
     }
 
-    fn answer(&self, result: Result<B>) {
-        let before = std::mem::replace(&mut *self.lock(), State::Done(result));
-        self.done.notify_all();
-        if let State::Running(Some(waker)) = before {
+    fn put(&mut self, result: Result<B>) {
+        let Some(place) = take(&mut self.place) else { return };
+        // SAFETY: the other end, a `Pending<B>`, takes or drops it. If that was leaked, so is its
+        // share of the answers, and what they hold is never looked at again.
+        let held = unsafe { Held::new(result) };
+        let mut places = self.answers.lock();
+        let before = match &mut places[place] {
+            Place::Unwanted => {
+                places.remove(place);
+                drop(places);
+                return drop(held);
+            }
+            awaited => replace(awaited, Place::Given(held)),
+        };
+        drop(places);
+        self.answers.given.notify_all();
+        if let Place::Awaited(Some(waker)) = before {
             waker.wake();
         }
     }
 }
 
-impl<B> Answer<B> {
-    /// Tells whoever waits.
-    pub(super) fn give(mut self, result: Result<B>) {
-        if let Some(shared) = self.0.take() {
-            shared.answer(result);
-        }
-    }
-}
-
-impl<B> Drop for Answer<B> {
+impl<B: Send> Drop for Answer<B> {
     fn drop(&mut self) {
-        if let Some(shared) = self.0.take() {
+        if self.place.is_some() {
             let first = "the operation panicked before it was done".into();
-            shared.answer(Err(Error::Broken { call: "wait", first }));
-        }
-    }
-}
-
-/// The result, which is given once.
-fn take<B>(state: &mut State<B>) -> Option<Result<B>> {
-    match std::mem::replace(state, State::Taken) {
-        State::Done(result) => Some(result),
-        State::Taken => Some(Err(Error::Argument {
-            call: "poll",
-            argument: "self",
-            given: "a future that has given its result".into(),
-            expected: "one that has not".into(),
-        })),
-        running @ State::Running(_) => {
-            *state = running;
-            None
+            self.put(Err(Error::Broken { call: "wait", first }));
         }
     }
 }
 
 impl<B> Pending<B> {
+    /// The result, if it is there; it is given once.
+    fn fetch(&mut self, places: &mut Slab<Place>) -> Option<Result<B>> {
+        let Some(place) = self.place else {
+            return Some(Err(Error::Argument {
+                call: "poll",
+                argument: "self",
+                given: "a future that has given its result".into(),
+                expected: "one that has not".into(),
+            }));
+        };
+        if let Place::Awaited(_) = places[place] {
+            return None;
+        }
+        self.place = None;
+        let Place::Given(held) = places.remove(place) else { return None };
+        // SAFETY: it is what the other end put here, an `Answer<B>`.
+        unsafe { held.take() }
+    }
+
     /// Waits until the operation is done and gives its buffers back. How long that may take is
     /// bounded by the timeouts of this operation and of those before it.
     ///
     /// # Errors
     /// What the operation says; and [`Error::Broken`] if an earlier one failed.
-    pub fn wait(self) -> Result<B> {
-        let mut state = self.0.lock();
+    pub fn wait(mut self) -> Result<B> {
+        let answers = Arc::clone(&self.answers);
+        let mut places = answers.lock();
         loop {
-            if let Some(result) = take(&mut state) {
+            if let Some(result) = self.fetch(&mut places) {
                 return result;
             }
-            state = self.0.done.wait(state).unwrap_or_else(PoisonError::into_inner);
+            places = answers.given.wait(places).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
     /// Would [`Self::wait`] return at once?
     #[must_use]
     pub fn is_done(&self) -> bool {
-        !matches!(*self.0.lock(), State::Running(_))
+        let awaited = |place: usize| matches!(self.answers.lock()[place], Place::Awaited(_));
+        !self.place.is_some_and(awaited)
     }
 }
 
 impl<B> Future for Pending<B> {
     type Output = Result<B>;
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<B>> {
-        let mut state = self.0.lock();
-        if let Some(result) = take(&mut state) {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<B>> {
+        let awaited = Place::Awaited(Some(context.waker().clone()));
+        let answers = Arc::clone(&self.answers);
+        let mut places = answers.lock();
+        if let Some(result) = self.fetch(&mut places) {
             return Poll::Ready(result);
         }
-        *state = State::Running(Some(context.waker().clone()));
+        let before = self.place.map(|place| replace(&mut places[place], awaited));
+        drop((places, before));
         Poll::Pending
+    }
+}
+
+impl<B> Drop for Pending<B> {
+    fn drop(&mut self) {
+        let Some(place) = self.place else { return };
+        let mut places = self.answers.lock();
+        let before = match places[place] {
+            Place::Awaited(_) => replace(&mut places[place], Place::Unwanted),
+            _ => places.remove(place),
+        };
+        drop((places, before));
     }
 }
 
 impl<B> fmt::Debug for Pending<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pending").field("done", &self.is_done()).finish()
+    }
+}
+
+/// A value whose type and life only its owner knows.
+struct Held(InPlace<dyn Send>);
+
+impl Held {
+    /// # Safety
+    /// It is taken, dropped or leaked before the end of the life of `T`.
+    unsafe fn new<'a, T: Send + 'a>(value: T) -> Self {
+        let held: InPlace<dyn Send + 'a> = smallbox!(Some(value));
+        // SAFETY: the two differ in the lifetime alone, which the caller sees to.
+        Self(unsafe { transmute::<InPlace<dyn Send + 'a>, InPlace<dyn Send>>(held) })
+    }
+
+    /// # Safety
+    /// It was made of a `T`.
+    unsafe fn take<T>(mut self) -> Option<T> {
+        let value = from_mut(&mut *self.0).cast::<Option<T>>();
+        // SAFETY: it is of this type, as the caller says, and lent by `self`.
+        unsafe { &mut *value }.take()
     }
 }

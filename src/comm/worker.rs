@@ -1,60 +1,111 @@
-//! The thread that runs what was started: one for the time of a scope, which borrows the
-//! communicator, or one that stays and is given the engine while owned buffers are pending.
-//! May touch: as `comm`. Law: a worker ends with its jobs; nobody waits for a thread that could
-//! wait for him.
+//! The thread that runs what was started. It stays, and is given the engine while operations are
+//! pending.
+//! May touch: as `comm`. Law: nobody waits for a thread that could wait for him.
 
+use std::collections::VecDeque;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use super::{AbortHandle, Communicator, Queue};
+use super::options::Settings;
+use super::pending::Answers;
+use super::{AbortHandle, Communicator, InPlace};
 use crate::error::Error;
 
-/// One operation that was started.
-pub(super) type Job<'env> = Box<dyn FnOnce(&mut Communicator) + Send + 'env>;
+/// What an operation does.
+pub(super) type Work<'env> = InPlace<dyn FnMut(&mut Communicator) + Send + 'env>;
 
-/// Runs jobs in their order until there is nobody left to send one.
-fn serve(comm: &mut Communicator, jobs: Receiver<Job<'_>>) {
-    for job in jobs {
-        // Where in a call it stopped is not known: the ranks are no longer in step.
-        if catch_unwind(AssertUnwindSafe(|| job(comm))).is_err() {
+/// One operation that was started, and what its calls go by.
+pub(super) struct Job {
+    pub(super) settings: Settings,
+    pub(super) work: Work<'static>,
+}
+
+impl Job {
+    fn run(self, comm: &mut Communicator) {
+        let Self { settings, mut work } = self;
+        comm.settings = settings;
+        let run = AssertUnwindSafe(|| {
+            work(comm);
+            drop(work);
+        });
+        if let Err(panic) = catch_unwind(run) {
+            // Where in a call it stopped is not known: the ranks are no longer in step.
             comm.come_home();
             if let Some(engine) = &mut comm.engine {
                 engine.give_up("an operation panicked".into());
             }
+            // To drop it might panic again.
+            std::mem::forget(panic);
         }
     }
 }
 
-/// The thread that stays. It has the communicator's engine while `jobs` is there.
+/// What a communicator and its worker share.
+struct Desk {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    /// Jobs to do, in their order.
+    jobs: VecDeque<Job>,
+    /// What they are run with. It is away while one runs, and from the end on.
+    comm: Option<Communicator>,
+}
+
+impl Desk {
+    /// The state, once it is so.
+    fn once(&self, so: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = self.changed.wait_while(state, |state| !so(state));
+        state.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The state once all jobs are done.
+    fn idle(&self) -> MutexGuard<'_, State> {
+        self.once(|state| state.jobs.is_empty() && state.comm.is_some())
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.once(|_| true));
+        self.changed.notify_all();
+    }
+
+    /// Runs jobs in their order until the end.
+    fn serve(&self) {
+        loop {
+            let mut state = self.once(|state| !state.jobs.is_empty() || state.comm.is_none());
+            let (job, comm) = (state.jobs.pop_front(), state.comm.take());
+            drop(state);
+            let (Some(job), Some(mut comm)) = (job, comm) else { return };
+            job.run(&mut comm);
+            self.change(|state| state.comm = Some(comm));
+        }
+    }
+}
+
+/// The thread.
 pub(super) struct Worker {
-    away: Sender<(Communicator, Receiver<Job<'static>>)>,
-    back: Receiver<Communicator>,
-    jobs: Option<Sender<Job<'static>>>,
+    desk: Arc<Desk>,
+    pub(super) answers: Arc<Answers>,
     abort: AbortHandle,
 }
 
 impl Worker {
-    fn new(abort: AbortHandle) -> io::Result<Self> {
-        let (away, came) = channel::<(Communicator, Receiver<Job<'static>>)>();
-        let (done, back) = channel();
-        thread::Builder::new().name("ringreduce-worker".into()).spawn(move || {
-            for (mut comm, jobs) in came {
-                serve(&mut comm, jobs);
-                if done.send(comm).is_err() {
-                    return;
-                }
-            }
-        })?;
-        Ok(Self { away, back, jobs: None, abort })
+    /// One that runs jobs with `comm`, once that has an engine.
+    fn new(comm: Communicator) -> io::Result<Self> {
+        let abort = comm.abort_handle();
+        let state = Mutex::new(State { jobs: VecDeque::new(), comm: Some(comm) });
+        let desk = Arc::new(Desk { state, changed: Condvar::new() });
+        let its = Arc::clone(&desk);
+        thread::Builder::new().name("ringreduce-worker".into()).spawn(move || its.serve())?;
+        Ok(Self { desk, answers: Arc::default(), abort })
     }
 
-    /// What it was given, once all jobs are done.
-    fn recall(&mut self) -> Option<Communicator> {
-        self.jobs.take()?;
-        self.back.recv().ok()
+    pub(super) fn start(&self, job: Job) {
+        self.desk.change(|state| state.jobs.push_back(job));
     }
 }
 
@@ -63,18 +114,9 @@ impl Drop for Worker {
         if thread::panicking() {
             self.abort.abort();
         }
-        drop(self.recall());
-    }
-}
-
-/// Raises the abort flag unless the caller's work came to its end.
-struct Unfinished(Option<AbortHandle>);
-
-impl Drop for Unfinished {
-    fn drop(&mut self) {
-        if let Some(abort) = &self.0 {
-            abort.abort();
-        }
+        let comm = self.desk.idle().comm.take();
+        self.desk.changed.notify_all();
+        drop(comm);
     }
 }
 
@@ -84,121 +126,39 @@ pub(super) fn lost(call: &'static str) -> Error {
 }
 
 impl Communicator {
-    /// Runs `work`, which may start operations on borrowed buffers and do other things while they
-    /// run. Returns when all operations are done, waited for or not. With its first operation a
-    /// scope starts a thread, which costs tens of microseconds.
-    ///
-    /// ```
-    /// use ringreduce::{Communicator, ReduceOp};
-    ///
-    /// let mut comm = Communicator::from_env()?;
-    /// let (mut a, mut b) = (vec![1.0_f32; 1000], vec![2.0_f32; 1000]);
-    /// comm.scope(|s| {
-    ///     let first = s.all_reduce(&mut a, ReduceOp::Sum);
-    ///     let second = s.all_reduce(&mut b, ReduceOp::Sum);
-    ///     // ... compute something else ...
-    ///     let a = first.wait()?; // a is ours again, b not yet
-    ///     a[0] = 0.0;
-    ///     second.wait()?;
-    ///     Ok::<_, ringreduce::Error>(())
-    /// })?;
-    /// # Ok::<(), ringreduce::Error>(())
-    /// ```
-    ///
-    /// Until an operation is done nobody else can touch its buffer:
-    ///
-    /// ```compile_fail,E0499
-    /// # use ringreduce::{Communicator, ReduceOp};
-    /// # let mut comm = Communicator::from_env()?;
-    /// # let mut a = vec![1.0_f32; 1000];
-    /// comm.scope(|s| {
-    ///     let first = s.all_reduce(&mut a[..], ReduceOp::Sum);
-    ///     a[0] = 0.0;
-    ///     first.wait()?;
-    ///     Ok::<_, ringreduce::Error>(())
-    /// })?;
-    /// # Ok::<(), ringreduce::Error>(())
-    /// ```
-    ///
-    /// An operation that fails makes the later ones fail with [`Error::Broken`]. If `work` panics,
-    /// the operations are aborted and the communicator is of no more use.
-    pub fn scope<'env, R>(&mut self, work: impl for<'q> FnOnce(&mut Queue<'q, 'env>) -> R) -> R {
-        let (abort, settings) = (self.abort_handle(), self.settings.clone());
-        thread::scope(|threads| {
-            let mut jobs = None;
-            let mut queue = Queue::new(settings, || {
-                let (sender, receiver) = channel();
-                let thread = thread::Builder::new().name("ringreduce-scope".into());
-                thread.spawn_scoped(threads, || serve(self, receiver))?;
-                Ok(&*jobs.insert(sender))
-            });
-            // Inside, so that the flag is raised before the thread is waited for.
-            let mut unfinished = Unfinished(Some(abort));
-            let result = work(&mut queue);
-            unfinished.0 = None;
-            result
-        })
-    }
-
-    /// Where operations on owned buffers are started. They outlive this call, and the handle to
-    /// their result outlives the communicator; the next blocking call waits for them first.
-    ///
-    /// ```
-    /// use ringreduce::{Communicator, ReduceOp};
-    ///
-    /// let mut comm = Communicator::from_env()?;
-    /// let sum = comm.nonblocking().all_reduce(vec![1.0_f32; 1000], ReduceOp::Sum);
-    /// // ... compute something else ...
-    /// let sum = sum.wait()?; // or sum.await
-    /// # assert_eq!(sum, [1.0; 1000]);
-    /// # Ok::<(), ringreduce::Error>(())
-    /// ```
-    ///
-    /// Borrowed buffers won't do:
-    ///
-    /// ```compile_fail,E0597
-    /// # use ringreduce::{Communicator, ReduceOp};
-    /// # let mut comm = Communicator::from_env()?;
-    /// let mut a = vec![1.0_f32; 1000];
-    /// let sum = comm.nonblocking().all_reduce(&mut a, ReduceOp::Sum);
-    /// # Ok::<(), ringreduce::Error>(())
-    /// ```
-    pub fn nonblocking(&mut self) -> Queue<'_, 'static> {
-        Queue::new(self.settings.clone(), || self.go_away())
-    }
-
-    /// Gives the engine to the worker that stays; where its jobs go.
-    fn go_away(&mut self) -> io::Result<&Sender<Job<'static>>> {
-        let abort = self.abort_handle();
-        let worker = match &mut self.worker {
+    /// Gives the engine to the worker.
+    pub(super) fn go_away(&mut self) -> io::Result<&Worker> {
+        let worker = match self.worker.take() {
             Some(worker) => worker,
-            none => none.insert(Worker::new(abort)?),
-        };
-        let jobs = match worker.jobs.take() {
-            Some(jobs) => jobs,
             None => {
                 let (seat, abort) = (Arc::clone(&self.seat), Arc::clone(&self.abort));
                 let settings = self.settings.clone();
-                let engine = self.engine.take();
-                let comm = Self { seat, engine, worker: None, settings, abort };
-                let (sender, receiver) = channel();
-                let sent = worker.away.send((comm, receiver));
-                sent.map_err(|_| io::Error::other("it ended"))?;
-                sender
+                Worker::new(Self { seat, engine: None, worker: None, settings, abort })?
             }
         };
-        Ok(worker.jobs.insert(jobs))
+        if self.engine.is_some() {
+            worker.desk.change(|state| {
+                if let Some(comm) = &mut state.comm {
+                    comm.engine = self.engine.take();
+                }
+            });
+        }
+        Ok(self.worker.insert(worker))
     }
 
     /// Waits for what is pending and takes the engine back.
     #[cold]
     pub(super) fn come_home(&mut self) {
-        if let Some(mut back) = self.worker.as_mut().and_then(Worker::recall) {
+        if self.engine.is_some() {
+            return;
+        }
+        let Some(worker) = &self.worker else { return };
+        if let Some(comm) = &mut worker.desk.idle().comm {
             // It may have started operations of its own, or be another one by now.
-            back.come_home();
-            self.engine = back.engine.take();
-            self.seat = Arc::clone(&back.seat);
-            self.abort = Arc::clone(&back.abort);
+            comm.come_home();
+            self.engine = comm.engine.take();
+            self.seat = Arc::clone(&comm.seat);
+            self.abort = Arc::clone(&comm.abort);
         }
     }
 }

@@ -110,7 +110,7 @@ pub(crate) const ROOMS: &[Room] = &[
             "sim",
             "sync",
         ],
-        &["bytemuck", "nix", "tracing"],
+        &["bytemuck", "nix", "slab", "smallbox", "tracing"],
         ENVIRONMENT,
     ),
 ];
@@ -127,6 +127,8 @@ pub(crate) const UNSAFE: &[(&str, &str)] = &[
     ("crates/ringrun/src/ringrun/sys.rs", "runs code between fork and exec"),
     ("examples/wasm_laws.rs", "exports a function by its name"),
     ("src/comm/by_function.rs", "hands a C function to a kernel"),
+    ("src/comm/pending.rs", "results whose types only their handles know"),
+    ("src/comm/scope.rs", "operations that borrow, on a thread that stays"),
     ("src/kernel/aarch64/neon.rs", "vector instructions"),
     ("src/kernel/copy.rs", "copies between raw views"),
     ("src/kernel/mod.rs", "calls into the kernels with raw views"),
