@@ -63,7 +63,7 @@ impl Communicator {
 
     /// Reduces `send`, size x `recv.len()` long, over all ranks by `f`; part r of the result goes
     /// to rank r's `recv`. As [`Self::all_reduce_by`]; in [`FoldOrder::Ranks`] and worlds without
-    /// links between all pairs every rank receives every contribution to every part.
+    /// links between all pairs every rank receives every contribution to its part.
     ///
     /// # Errors
     /// As [`Self::all_reduce_by`]; and if the lengths do not fit.
