@@ -45,7 +45,7 @@ fn work(mut comm: Communicator) -> Result<()> {
         Ok(proven) => {
             let input: Vec<f32> = (0..8).map(|i| (comm.rank() * 8 + i) as f32).collect();
             let mut output = vec![0.0; input.len()];
-            comm.run_schedule(&proven, &input, &mut output, ReduceOp::Sum)?;
+            comm.run_reduction(&proven, &input, &mut output, ReduceOp::Sum)?;
             println!("rank {} (in rank order: {}): {output:?}", comm.rank(), proven.rank_order());
         }
         Err(violation) => println!("refused: {violation}"),

@@ -185,6 +185,23 @@ fn wide_calls_of_several_pieces_are_whole() {
         let mut within = send.clone();
         comm.reduce_scatter_in_place(&mut within, SUM).unwrap();
         assert!(within[me * count..(me + 1) * count] == part[..]);
+        // The first part is in more pieces than the last, and one is empty.
+        let counts = [2 * count + 1, 0, count - 1];
+        let at = counts[..me].iter().sum::<usize>();
+        part.resize(counts[me], bf16::ZERO);
+        comm.reduce_scatter_v(&send, &mut part, &counts, SUM).unwrap();
+        assert!(part == all[at..at + counts[me]]);
+        let prefix = |ranks: usize, i: usize| {
+            bf16::from_f32((0..ranks).map(|rank| value(rank, i).to_f32()).sum())
+        };
+        let mut before = send.clone();
+        comm.scan(&mut before, SUM).unwrap();
+        assert!(before.iter().enumerate().all(|(i, &got)| got == prefix(me + 1, i)));
+        before.fill(bf16::NAN);
+        comm.exscan_into(&send, &mut before, SUM).unwrap();
+        let untouched = |got: bf16| me == 0 && got.is_nan();
+        let fits = |(i, &got): (usize, &bf16)| untouched(got) || got == prefix(me, i);
+        assert!(before.iter().enumerate().all(fits));
         // At addresses of any alignment.
         let mut bytes = vec![0; 2 * count + 1];
         bytes[1..].copy_from_slice(bytemuck::cast_slice(&send[..count]));
@@ -239,6 +256,20 @@ fn a_wire_type_is_for_sums_of_f32() {
         let mut rooted = [2.1_f32; 10];
         comm.reduce(&mut rooted, SUM, 2).unwrap();
         assert_eq!(rooted, if comm.rank() == 2 { [6.0; 10] } else { [2.1; 10] });
+        let me = comm.rank();
+        let (mut upto, mut before) = ([2.1_f32; 10], [2.1_f32; 10]);
+        comm.scan(&mut upto, SUM).unwrap();
+        comm.exscan(&mut before, SUM).unwrap();
+        assert_eq!(
+            (upto, before),
+            ([[2.0; 10], [4.0; 10], [6.0; 10]][me], [[2.1; 10], [2.0; 10], [4.0; 10]][me])
+        );
+        let mut part = vec![0.0_f32; me];
+        comm.reduce_scatter_v(&[2.1; 3], &mut part, &[0, 1, 2], SUM).unwrap();
+        assert_eq!(part, vec![6.0; me]);
+        let mut many = [[2.1_f32; 3]; 2];
+        comm.all_reduce_many(&mut many, SUM).unwrap();
+        assert_eq!(many, [[6.0; 3]; 2]);
         // A group checks its calls before it makes them, and changes nothing by that.
         let mut grouped = [4.0_f32; 10];
         comm.group(|g| g.all_reduce(&mut grouped, Reduction::premul_sum(0.25_f32))).unwrap();

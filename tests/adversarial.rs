@@ -29,8 +29,8 @@ trait Float: Element {
     const OVERFLOWS: bool;
     fn of(x: f64) -> Self;
     fn wide(self) -> f64;
-    /// One step of a reduction; the last one of an average among `n` divides.
-    fn step(op: ReduceOp, a: Self, b: Self, n: Option<usize>) -> Self;
+    /// Folds these one by one, wide, and rounds once; an average among `n` divides.
+    fn fold(op: ReduceOp, all: &[Self], n: Option<usize>) -> Self;
 }
 
 /// A power of two.
@@ -57,16 +57,18 @@ macro_rules! floats {
                 ($up(self) as $mid).into()
             }
 
-            fn step(op: ReduceOp, a: Self, b: Self, n: Option<usize>) -> Self {
-                let (a, b): ($mid, $mid) = ($up(a), $up(b));
-                let least = if a.total_cmp(&b).is_le() { [a, b] } else { [b, a] };
-                let $x = match op {
-                    ReduceOp::Prod => a * b,
-                    ReduceOp::Min | ReduceOp::Max if a.is_nan() || b.is_nan() => <$mid>::NAN,
-                    ReduceOp::Min => least[0],
-                    ReduceOp::Max => least[1],
-                    _ => a + b,
+            fn fold(op: ReduceOp, all: &[Self], n: Option<usize>) -> Self {
+                let step = |a: $mid, b: $mid| {
+                    let least = if a.total_cmp(&b).is_le() { [a, b] } else { [b, a] };
+                    match op {
+                        ReduceOp::Prod => a * b,
+                        ReduceOp::Min | ReduceOp::Max if a.is_nan() || b.is_nan() => <$mid>::NAN,
+                        ReduceOp::Min => least[0],
+                        ReduceOp::Max => least[1],
+                        _ => a + b,
+                    }
                 };
+                let $x = all.iter().map(|&x| -> $mid { $up(x) }).reduce(step).unwrap();
                 let $x = if op == ReduceOp::Avg { $x / n.unwrap_or(1) as $mid } else { $x };
                 $down
             }
@@ -111,12 +113,24 @@ fn column<T: Float>(random: &mut SmallRng, n: usize) -> Vec<T> {
     (0..n).map(one).collect()
 }
 
+/// What numbers are asked to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Numbers {
+    Plain,
+    Deterministic,
+    Wide,
+}
+
 /// One call.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     op: ReduceOp,
-    algorithm: Algorithm,
+    /// None for the cheapest.
+    algorithm: Option<Algorithm>,
     collective: Collective,
+    /// Do the ranks' parts differ in length?
+    uneven: bool,
+    numbers: Numbers,
 }
 
 fn cases(n: usize) -> Vec<Case> {
@@ -124,20 +138,54 @@ fn cases(n: usize) -> Vec<Case> {
     let ways = [Collective::AllReduce, Collective::ReduceScatter].into_iter();
     let ways = ways.flat_map(|collective| Algorithm::ALL.map(|algorithm| (algorithm, collective)));
     let ways = ways.filter(|(algorithm, collective)| algorithm.makes(*collective, &ring));
-    ways.flat_map(|(algorithm, collective)| OPS.map(|op| Case { op, algorithm, collective }))
-        .collect()
+    let ways = ways.map(|(algorithm, collective)| (Some(algorithm), collective));
+    let mut all: Vec<Case> = Vec::new();
+    let mut add = |algorithm, collective, uneven, numbers| {
+        let prefix = is_prefix(collective);
+        let ops = OPS.into_iter().filter(|&op| !(prefix && op == ReduceOp::Avg));
+        all.extend(ops.map(|op| Case { op, algorithm, collective, uneven, numbers }));
+    };
+    ways.for_each(|(algorithm, collective)| add(algorithm, collective, false, Numbers::Plain));
+    for collective in [Collective::AllReduce, Collective::ReduceScatter] {
+        add(None, collective, false, Numbers::Deterministic);
+    }
+    add(None, Collective::ReduceScatter, true, Numbers::Deterministic);
+    for collective in [Collective::Scan, Collective::Exscan] {
+        for numbers in [Numbers::Plain, Numbers::Deterministic, Numbers::Wide] {
+            add(None, collective, false, numbers);
+        }
+    }
+    all
+}
+
+fn is_prefix(collective: Collective) -> bool {
+    matches!(collective, Collective::Scan | Collective::Exscan)
 }
 
 fn call<T: Float>(comm: &mut Communicator, case: Case, mine: &[T]) -> Vec<T> {
-    let mut comm = comm.with(CallOptions::new().algorithm(case.algorithm));
+    let (me, n) = (comm.rank(), comm.size());
+    let options = CallOptions::new();
+    let options = case.algorithm.map_or(options.clone(), |it| options.algorithm(it));
+    let options = options.deterministic(case.numbers == Numbers::Deterministic);
+    let mut comm = comm.with(options.wide(case.numbers == Numbers::Wide));
     let mut buf = mine.to_vec();
-    if case.collective == Collective::AllReduce {
-        comm.all_reduce(&mut buf, case.op).unwrap();
-        return buf;
+    match case.collective {
+        Collective::AllReduce => comm.all_reduce(&mut buf, case.op).unwrap(),
+        Collective::Scan => comm.scan(&mut buf, case.op).unwrap(),
+        Collective::Exscan => comm.exscan_into(mine, &mut buf, case.op).unwrap(),
+        _ if case.uneven => {
+            let mut counts = vec![BLOCK; n];
+            counts[0] -= 17;
+            counts[n - 1] += 17;
+            buf.truncate(counts[me]);
+            comm.reduce_scatter_v(mine, &mut buf, &counts, case.op).unwrap();
+        }
+        _ => {
+            buf.truncate(BLOCK);
+            comm.reduce_scatter(mine, &mut buf, case.op).unwrap();
+        }
     }
-    let mut part = vec![T::zeroed(); BLOCK];
-    comm.reduce_scatter(mine, &mut part, case.op).unwrap();
-    part
+    buf
 }
 
 impl Case {
@@ -145,10 +193,10 @@ impl Case {
     fn roundings(self, n: usize) -> usize {
         let up = n.next_power_of_two().ilog2() as usize;
         match self.algorithm {
-            Algorithm::TwoRings => (n / 2 + 1).min(n - 1),
-            Algorithm::RecursiveDoubling | Algorithm::HalvingDoubling => up,
-            Algorithm::Binomial | Algorithm::Bruck => up,
-            Algorithm::DoubleTree => 2 * up,
+            Some(Algorithm::TwoRings) => (n / 2 + 1).min(n - 1),
+            Some(Algorithm::RecursiveDoubling | Algorithm::HalvingDoubling) => up,
+            Some(Algorithm::Binomial | Algorithm::Bruck) => up,
+            Some(Algorithm::DoubleTree) => 2 * up,
             _ => n - 1,
         }
     }
@@ -156,7 +204,11 @@ impl Case {
     /// The result, where the order of the ranks does not depend on the place in the buffer.
     fn expression<T: Float>(self, all: &[T]) -> Option<T> {
         let n = all.len();
-        let step = |a, b, last: bool| T::step(self.op, a, b, last.then_some(n));
+        let exact = matches!(self.op, ReduceOp::Min | ReduceOp::Max);
+        if self.numbers != Numbers::Plain && !exact {
+            return Some(T::fold(self.op, all, Some(n)));
+        }
+        let step = |a, b, last: bool| T::fold(self.op, &[a, b], last.then_some(n));
         let tree = |mut level: Vec<T>| {
             while level.len() > 1 {
                 let last = level.len() == 2;
@@ -166,17 +218,17 @@ impl Case {
             level[0]
         };
         match self.algorithm {
-            Algorithm::AllPairs | Algorithm::TwoShot => {
+            None | Some(Algorithm::AllPairs | Algorithm::TwoShot) => {
                 let first = all[0];
                 let fold = |sum, (rank, &x): (usize, &T)| step(sum, x, rank + 1 == n);
                 Some(all.iter().enumerate().skip(1).fold(first, fold))
             }
-            Algorithm::RecursiveDoubling | Algorithm::HalvingDoubling => {
+            Some(Algorithm::RecursiveDoubling | Algorithm::HalvingDoubling) => {
                 let beyond = 2 * (n - (1 << n.ilog2()));
                 let pairs = all[..beyond].chunks(2).map(|of| step(of[0], of[1], false));
                 Some(tree(pairs.chain(all[beyond..].iter().copied()).collect()))
             }
-            Algorithm::Binomial => Some(tree(all.to_vec())),
+            Some(Algorithm::Binomial) => Some(tree(all.to_vec())),
             _ => None,
         }
     }
@@ -283,20 +335,28 @@ fn trial<T: Float>(seed: u64) {
     });
     for (at, case) in cases.iter().enumerate() {
         let context = format!("{} {case:?} n={n} seed={seed}", T::DTYPE);
-        let got = if case.collective == Collective::AllReduce {
-            let bits = |rank: usize| ranks[rank][at].iter().map(|it| it.wide().to_bits());
-            let nan = |bits: u64| f64::from_bits(bits).is_nan();
-            let same = |(a, b)| a == b || (nan(a) && nan(b));
-            let like = |rank| bits(rank).zip(bits(0)).all(same);
-            assert!((1..n).all(like), "ranks differ: {context}");
-            ranks[0][at].clone()
-        } else {
-            ranks.iter().flat_map(|of| of[at].clone()).collect()
+        let of = |rank: usize| ranks[rank][at].clone();
+        // What was got, and the contributions of how many ranks are in it.
+        let got: Vec<(Vec<T>, usize)> = match case.collective {
+            Collective::AllReduce => {
+                let bits = |rank: usize| ranks[rank][at].iter().map(|it| it.wide().to_bits());
+                let nan = |bits: u64| f64::from_bits(bits).is_nan();
+                let same = |(a, b)| a == b || (nan(a) && nan(b));
+                let like = |rank| bits(rank).zip(bits(0)).all(same);
+                assert!((1..n).all(like), "ranks differ: {context}");
+                vec![(of(0), n)]
+            }
+            Collective::Scan => (0..n).map(|rank| (of(rank), rank + 1)).collect(),
+            Collective::Exscan => (1..n).map(|rank| (of(rank), rank)).collect(),
+            _ => vec![((0..n).flat_map(of).collect(), n)],
         };
-        for (i, (got, all)) in got.into_iter().zip(&columns).enumerate() {
-            if let Some(fault) = case.fault(all, got) {
-                let all: Vec<f64> = all.iter().map(|x| x.wide()).collect();
-                panic!("{context}, element {i}: {fault}; of {all:?}");
+        for (got, upto) in got {
+            assert_eq!(got.len(), columns.len());
+            for (i, (got, all)) in got.into_iter().zip(&columns).enumerate() {
+                if let Some(fault) = case.fault(&all[..upto], got) {
+                    let all: Vec<f64> = all[..upto].iter().map(|x| x.wide()).collect();
+                    panic!("{context}, element {i}: {fault}; of {all:?}");
+                }
             }
         }
     }

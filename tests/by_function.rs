@@ -8,6 +8,7 @@ use core::ffi::c_void;
 use core::ptr::null_mut;
 
 use common::on_ranks;
+use common::ranks::on;
 use ringreduce::{CFunction, Communicator, Error, FoldOrder, Result};
 
 /// Adds u32s, and counts them in its context.
@@ -83,11 +84,14 @@ fn a_function_that_commutes_has_its_context() {
 
 #[test]
 fn a_function_that_does_not_commute_has_the_order_of_ranks() {
-    // More than 16 ranks gather, and fold for themselves.
-    for (n, count) in [2, 3, 5, 17].into_iter().flat_map(|n| [0, 1, 7, 30_000].map(|c| (n, c))) {
+    // Without links between all pairs ranks gather, and fold for themselves.
+    let worlds = [(2, 2), (3, 3), (5, 5), (3, 2), (5, 2), (17, 2)];
+    let worlds =
+        worlds.into_iter().flat_map(|(n, most)| [0, 1, 7, 30_000].map(|count| (n, most, count)));
+    for (n, most, count) in worlds {
         let element = |rank: usize, i: usize| [1, (rank + i) as u8, (rank ^ i) as u8];
         let want = |i| [n as u8, element(0, i)[1], element(n - 1, i)[2]];
-        on_ranks(n, |comm| {
+        on(Communicator::builder().all_pairs(most).local(n).unwrap(), |comm| {
             let rank = comm.rank();
             let mut buf: Vec<u8> = (0..count).flat_map(|i| element(rank, i)).collect();
             all_reduce(comm, &mut buf, FoldOrder::Ranks, JOIN).unwrap();

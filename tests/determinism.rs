@@ -7,13 +7,14 @@ mod common;
 use std::time::Duration;
 
 use common::on_ranks;
+use common::ranks::on;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use ringreduce::schedule::{Algorithm, Collective};
 use ringreduce::{
     CallOptions, Communicator, DataType, Element, Error, FoldOrder, ReduceOp, Reduction,
 };
-use ringreduce::{bf16, f16};
+use ringreduce::{F8E4M3, bf16, f16};
 
 const SUM: ReduceOp = ReduceOp::Sum;
 const COUNTS: [usize; 5] = [0, 1, 17, 1000, 70_001];
@@ -111,7 +112,57 @@ macro_rules! narrow {
 narrow! {
     f16_is_rounded_once: f16;
     bf16_is_rounded_once: bf16;
-    f8e4m3_is_rounded_once: ringreduce::F8E4M3;
+    f8e4m3_is_rounded_once: F8E4M3;
+}
+
+/// Prefixes, and parts that differ in length: element by element the same fold.
+fn check_more<T: Element>(n: usize, of: impl Fn(f32) -> T, back: fn(T) -> f32, scale: Option<T>) {
+    let by = scale.map_or(SUM.into(), Reduction::premul_sum);
+    let scale = scale.map_or(1.0, back);
+    let all: Vec<Vec<T>> = (0..n).map(|rank| values(rank, largest(), &of)).collect();
+    let fold = |ranks: usize, i: usize| {
+        let scaled = all[..ranks].iter().map(|of| back(of[i]) * scale);
+        of(scaled.reduce(|a, b| a + b).unwrap())
+    };
+    let folds = |ranks, places: std::ops::Range<usize>| -> Vec<T> {
+        if ranks == 0 { all[0][places].to_vec() } else { places.map(|i| fold(ranks, i)).collect() }
+    };
+    let want: Vec<Vec<T>> = (0..=n).map(|ranks| folds(ranks, 0..largest())).collect();
+    on_ranks(n, |comm| {
+        let me = comm.rank();
+        let mut comm = comm.with(deterministic());
+        for count in COUNTS {
+            let same = |got: &[T], want: &[T], what: &str| {
+                let bytes = |it: &[T]| bytemuck::cast_slice::<T, u8>(it).to_vec();
+                assert!(bytes(got) == bytes(want), "{what}: {} {by} n={n} {count}", T::DTYPE);
+            };
+            let send = &all[me][..count];
+            let mut buf = send.to_vec();
+            comm.scan(&mut buf, by).unwrap();
+            same(&buf, &want[me + 1][..count], "scan");
+            buf.copy_from_slice(send);
+            comm.exscan_into(send, &mut buf, by).unwrap();
+            same(&buf, &want[me][..count], "exscan");
+            let counts: Vec<usize> = (0..n).map(|rank| count * (rank % 3) / (2 * n)).collect();
+            let at = counts[..me].iter().sum::<usize>();
+            let mut part = vec![T::zeroed(); counts[me]];
+            let send = &send[..counts.iter().sum()];
+            comm.reduce_scatter_v(send, &mut part, &counts, by).unwrap();
+            same(&part, &want[n][at..at + counts[me]], "reduce_scatter_v");
+        }
+    });
+}
+
+#[test]
+fn prefixes_and_uneven_parts_are_folded_in_the_order_of_ranks() {
+    for n in [2, 3, 5] {
+        check_more(n, |x| x, |x| x, None);
+        check_more(n, |x| x, |x| x, Some(0.3));
+        check_more(n, f16::from_f32, f16::to_f32, None);
+        check_more(n, bf16::from_f32, bf16::to_f32, None);
+        check_more(n, bf16::from_f32, bf16::to_f32, Some(bf16::from_f32(0.3)));
+        check_more(n, F8E4M3::from_f32, F8E4M3::to_f32, None);
+    }
 }
 
 #[test]
@@ -123,10 +174,10 @@ fn what_can_not_be_folded_in_order_is_refused_and_the_communicator_lives_on() {
         let refused = comm.with(deterministic()).reduce(&mut [1.0_f32], SUM, 0);
         assert!(matches!(refused, Err(Error::Argument { .. })), "{refused:?}");
         let (send, mut part) = ([1.0_f32; 6], vec![0.0_f32; comm.rank() + 1]);
-        let mut strict = comm.with(deterministic());
-        let refused = strict.reduce_scatter_v(&send, &mut part, &[1, 2, 3], SUM);
-        assert!(matches!(refused, Err(Error::Argument { .. })), "{refused:?}");
-        drop(strict);
+        let ring = deterministic().algorithm(Algorithm::Ring);
+        let refused = comm.with(ring).reduce_scatter_v(&send, &mut part, &[1, 2, 3], SUM);
+        let told = refused.unwrap_err().to_string();
+        assert!(told.starts_with("reduce_scatter_v: ") && told.contains("all_pairs"), "{told}");
         let wire = CallOptions::new().wire(DataType::F64);
         let refused = comm.with(wire).all_reduce(&mut [1.0_f32], SUM);
         assert!(matches!(refused, Err(Error::Argument { argument: "wire", .. })), "{refused:?}");
@@ -185,8 +236,10 @@ fn wide_calls_of_other_lengths_are_told_at_once() {
 /// A function that is associative at most: the concatenation of who was there.
 #[test]
 fn functions_of_the_users_are_called_in_the_order_of_ranks() {
-    for n in [2, 3, 8, 16, 17] {
-        let got = on_ranks(n, |comm| {
+    for (n, most) in [(2, 2), (3, 3), (8, 8), (17, 17), (3, 2), (17, 2)] {
+        let got = on(Communicator::builder().all_pairs(most).local(n).unwrap(), |comm| {
+            let options = CallOptions::new().deterministic(most == 2);
+            let mut comm = comm.with(options);
             let me = comm.rank() as u8 + 1;
             let alone: [u8; 18] = std::array::from_fn(|i| if i == 0 { me } else { 0 });
             let join = |a: &[u8; 18], b: &[u8; 18]| {

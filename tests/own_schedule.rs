@@ -1,22 +1,13 @@
 //! A schedule of one's own is proved before it is run, and run as the library's are.
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod common;
+
+use common::on_ranks;
+use common::ranks::on;
 use ringreduce::schedule::{Algorithm, Collective, Op, Place, Ring, Schedule, Step};
 use ringreduce::sim::{Proven, Violation};
 use ringreduce::{CallOptions, Communicator, Error, ReduceOp};
-
-fn on_ranks<R: Send>(n: usize, work: impl Fn(&mut Communicator) -> R + Sync) -> Vec<R> {
-    on(Communicator::local(n).unwrap(), work)
-}
-
-fn on<R: Send>(ranks: Vec<Communicator>, work: impl Fn(&mut Communicator) -> R + Sync) -> Vec<R> {
-    std::thread::scope(|scope| {
-        let work = &work;
-        let start = |mut comm| scope.spawn(move || work(&mut comm));
-        let threads: Vec<_> = ranks.into_iter().map(start).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-    })
-}
 
 fn ring(comm: &mut Communicator, collective: Collective) -> Result<Proven, Violation> {
     let order = Ring::natural(comm.size() as u32);
@@ -32,19 +23,19 @@ fn it_does_what_was_proved() {
                 let proven = ring(comm, Collective::AllReduce).unwrap();
                 let input: Vec<u32> = (0..count).map(|i| (rank * 10 + i) as u32).collect();
                 let mut output = vec![0; count];
-                comm.run_schedule(&proven, &input, &mut output, ReduceOp::Sum).unwrap();
+                comm.run_reduction(&proven, &input, &mut output, ReduceOp::Sum).unwrap();
                 let sum = |i| (0..n).map(|rank| (rank * 10 + i) as u32).sum();
                 assert_eq!(output, (0..count).map(sum).collect::<Vec<u32>>());
 
                 let proven = ring(comm, Collective::AllGather).unwrap();
                 let mut output = vec![0; n * count];
-                comm.run_schedule(&proven, &input, &mut output, ReduceOp::Sum).unwrap();
+                comm.run_schedule(&proven, &input, &mut output).unwrap();
                 let given = |at: usize| (at / count * 10 + at % count) as u32;
                 assert_eq!(output, (0..n * count).map(given).collect::<Vec<u32>>());
 
                 let proven = ring(comm, Collective::ReduceScatter).unwrap();
                 let mut own = vec![0; count];
-                comm.run_schedule(&proven, &output, &mut own, ReduceOp::Max).unwrap();
+                comm.run_reduction(&proven, &output, &mut own, ReduceOp::Max).unwrap();
                 assert_eq!(own, output[rank * count..(rank + 1) * count]);
             }
         });
@@ -64,7 +55,11 @@ fn what_a_rank_does_not_touch_may_be_empty() {
             let proven =
                 comm.prove(collective, |me| collective.schedule(&Ring::natural(n as u32), me));
             let proven = proven.unwrap();
-            comm.run_schedule(&proven, &input, &mut output, ReduceOp::Sum).unwrap();
+            if collective.reduces() {
+                comm.run_reduction(&proven, &input, &mut output, ReduceOp::Sum).unwrap();
+            } else {
+                comm.run_schedule(&proven, &input, &mut output).unwrap();
+            }
             output
         };
         for count in [1, 5000] {
@@ -113,8 +108,16 @@ fn what_does_not_fit_is_refused_before_a_byte_moves() {
     on_ranks(4, |comm| {
         let mut refused = |proven: &Proven, input: usize, output: usize| {
             let (input, mut output) = (vec![1.0f32; input], vec![0.0; output]);
-            let error = comm.run_schedule(proven, &input, &mut output, ReduceOp::Sum).unwrap_err();
-            assert!(matches!(error, Error::Argument { call: "run_schedule", .. }), "{error}");
+            let error = if proven.collective().reduces() {
+                comm.run_reduction(proven, &input, &mut output, ReduceOp::Sum).unwrap_err()
+            } else {
+                comm.run_schedule(proven, &input, &mut output).unwrap_err()
+            };
+            let (first, second) = ("run_schedule", "run_reduction");
+            assert!(
+                matches!(error, Error::Argument { call, .. } if call == first || call == second),
+                "{error}"
+            );
         };
         refused(&two, 1, 2);
         let own = {
@@ -133,11 +136,39 @@ fn what_does_not_fit_is_refused_before_a_byte_moves() {
         refused(&own, 2, 4);
         // It is of use after that.
         let mut output = [0.0f32; 4];
-        comm.run_schedule(&own, &[2.0], &mut output, ReduceOp::Sum).unwrap();
+        comm.run_schedule(&own, &[2.0], &mut output).unwrap();
         assert_eq!(output, [2.0; 4]);
         // It has no other algorithm than itself.
         let mut comm = comm.with(CallOptions::new().algorithm(Algorithm::TwoShot));
-        comm.run_schedule(&own, &[3.0], &mut output, ReduceOp::Sum).unwrap();
+        comm.run_schedule(&own, &[3.0], &mut output).unwrap();
         assert_eq!(output, [3.0; 4]);
+    });
+}
+
+/// An operation is for what reduces, and for nothing else.
+#[test]
+fn an_operation_is_asked_for_where_there_is_something_to_reduce() {
+    on_ranks(3, |comm| {
+        let mut all = |collective| ring(comm, collective).unwrap();
+        let (gather, sum, prefix) =
+            (all(Collective::AllGather), all(Collective::AllReduce), all(Collective::Scan));
+        let mut three = [0_u32; 3];
+        let told = |done: Result<(), Error>, words: [&str; 3]| {
+            let told = done.unwrap_err().to_string();
+            assert!(words.iter().all(|word| told.contains(word)), "{told}");
+        };
+        let done = comm.run_schedule(&sum, &[1; 3], &mut three);
+        told(done, ["run_schedule: ", "all_reduce", "run_reduction"]);
+        let done = comm.run_reduction(&gather, &[1], &mut three, ReduceOp::Sum);
+        told(done, ["run_reduction: ", "all_gather", "run_schedule"]);
+        // What moves is as deterministic as can be; what folds has its own order.
+        let mut strict = comm.with(CallOptions::new().deterministic(true));
+        strict.run_schedule(&gather, &[7], &mut three).unwrap();
+        for folds in [&sum, &prefix] {
+            let done = strict.run_reduction(folds, &[1; 3], &mut three, ReduceOp::Sum);
+            told(done, ["run_reduction: ", "deterministic", "off"]);
+        }
+        assert_eq!(three, [7; 3]);
+        strict.barrier().unwrap();
     });
 }

@@ -2,19 +2,20 @@
 //! May touch: as `comm`.
 
 use core::any::type_name;
-use core::ops::Range;
 use core::panic::Location;
 
 use bytemuck::{Pod, cast_slice, cast_slice_mut};
 
+use super::engine::Head;
+use super::in_pieces::{Pieces, Whole};
 use super::verbs::{refuse, same_length};
 use super::{CallOptions, Communicator};
 use crate::element::{DataType, LARGEST, Reduction};
 use crate::error::Result;
-use crate::kernel::{Kernel, copy};
+use crate::kernel::Kernel;
 use crate::memory::Buffer;
 use crate::plan::{Request, digest, mix};
-use crate::schedule::{Collective, Space};
+use crate::schedule::Collective;
 
 /// In which order a caller's function is given what the ranks contribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,9 +25,6 @@ pub enum FoldOrder {
     /// ((rank 0, rank 1), rank 2), ...: for functions that are associative at most.
     Ranks,
 }
-
-/// Bytes of each rank's contribution that are gathered at once where the order is that of ranks.
-const GATHERED: usize = 64 << 10;
 
 impl Communicator {
     /// Reduces `buf` over all ranks by `f`, element by element, in place; the left argument comes
@@ -65,7 +63,7 @@ impl Communicator {
 
     /// Reduces `send`, size x `recv.len()` long, over all ranks by `f`; part r of the result goes
     /// to rank r's `recv`. As [`Self::all_reduce_by`]; in [`FoldOrder::Ranks`] and worlds without
-    /// links between all pairs every rank receives every contribution to every part.
+    /// links between all pairs every rank receives every contribution to its part.
     ///
     /// # Errors
     /// As [`Self::all_reduce_by`]; and if the lengths do not fit.
@@ -101,69 +99,22 @@ impl Communicator {
         let result = match order {
             FoldOrder::Any => comm.run_by(request, buffer, kernel),
             FoldOrder::Ranks if all_pairs => comm.with(in_order()).run_by(request, buffer, kernel),
-            FoldOrder::Ranks => comm.gathered(request, buffer, kernel),
+            FoldOrder::Ranks => {
+                let head = &Head::of(request, kernel);
+                let whole = Whole { head, request, blocks: None, buffer };
+                comm.in_pieces(&whole, &gathering(request), kernel)
+            }
         };
         call.finished = true;
         result
     }
+}
 
-    /// Gathers what all ranks contribute, a piece at a time, and folds it here.
-    fn gathered(
-        &mut self,
-        request: &Request,
-        buffer: &Buffer<'_>,
-        kernel: Kernel<'_>,
-    ) -> Result<()> {
-        let (element, whole) = (request.element_size(), buffer.len(Space::Input));
-        let most = GATHERED / element * element;
-        let mut memory = std::mem::take(&mut self.at_home(request.collective.name())?.0.travelling);
-        let needed = (most.min(whole) * self.size()).div_ceil(size_of::<f32>());
-        memory.resize(memory.len().max(needed), 0.0);
-        let mut done = Ok(());
-        // Once at least: an empty buffer too is a call that the others are told of.
-        for at in (0..whole.max(1)).step_by(most) {
-            let (piece, all) = (at..whole.min(at + most), cast_slice_mut(&mut memory));
-            done = self.gather_piece(request, buffer, kernel, piece, all);
-            if done.is_err() {
-                break;
-            }
-        }
-        if let Some(engine) = &mut self.engine {
-            engine.travelling = memory;
-        }
-        done
-    }
-
-    /// The bytes `piece` of all ranks' inputs, folded where they concern this one.
-    fn gather_piece(
-        &mut self,
-        request: &Request,
-        buffer: &Buffer<'_>,
-        kernel: Kernel<'_>,
-        piece: Range<usize>,
-        memory: &mut [u8],
-    ) -> Result<()> {
-        let len = piece.len();
-        let (whole, own) = self.parts::<u8>(len);
-        let all = Buffer::within(memory, own.clone(), whole);
-        copy(all.dst(Space::Output, own), None, buffer.src(Space::Input, piece.clone()));
-        let count = len / request.element_size();
-        let gather = Request { collective: Collective::AllGather, count, ..*request };
-        self.run_by(&gather, &all, kernel)?;
-        let part = buffer.len(Space::Output);
-        let first = if request.collective.has_blocks() { self.rank() * part } else { 0 };
-        let (from, to) = (piece.start.max(first), piece.end.min(first + part));
-        if from < to {
-            let of = |rank| rank * len + from - piece.start..rank * len + to - piece.start;
-            for rank in 1..self.size() {
-                let sources = [of(0), of(rank)].map(|bytes| all.src(Space::Output, bytes));
-                kernel.fold(true, &mut [all.dst(Space::Output, of(0))], &sources);
-            }
-            let out = buffer.dst(Space::Output, from - first..to - first);
-            copy(out, None, all.src(Space::Output, of(0)));
-        }
-        Ok(())
-    }
+/// The calls that bring a rank everybody's contributions to what it gets.
+fn gathering(request: &Request) -> Pieces {
+    let blocks = request.collective.has_blocks();
+    let collective = if blocks { Collective::AllToAll } else { Collective::AllGather };
+    Pieces { call: Request { collective, ..*request }, scale: None }
 }
 
 /// Breaks the communicator unless the call came to an end.

@@ -26,8 +26,8 @@ pub(super) struct Engine {
     pub(super) patience: Patience,
     /// What plans keep what is on its way in; as long as any plan so far has needed.
     pub(super) scratch: Vec<u8>,
-    /// What travels as another type than it has in its buffer.
-    pub(super) travelling: Vec<f32>,
+    /// What calls in pieces go through.
+    pub(super) own: Vec<f32>,
     /// Room for the list of a call on many buffers; empty between two calls.
     pub(super) pieces: Pieces<'static>,
     pub(super) lists: Lists,
@@ -106,7 +106,7 @@ impl<'a> Head<'a> {
             return Err(self.not_in_order(world));
         }
         match self.required(settings) {
-            Some(asked) if asked != algorithm => Err(self.cannot(asked, world)),
+            Some(asked) if asked != algorithm => Err(self.cannot(settings, asked, world)),
             _ => Ok(()),
         }
     }
@@ -115,8 +115,9 @@ impl<'a> Head<'a> {
     #[cold]
     fn not_in_order(&self, world: World) -> Error {
         let expected = format!(
-            "off, or a call that is folded in the order of ranks: scan, exscan, and all_reduce \
-             and reduce_scatter by the library's schedules over links between all pairs{}",
+            "off, or a call that is folded in the order of ranks: scan, exscan, and all_reduce, \
+             reduce_scatter and reduce_scatter_v by the library's schedules over links between all \
+             pairs{}",
             unlinked(world.size <= world.most, world.most)
         );
         let (call, argument) = (self.name, "deterministic");
@@ -125,11 +126,12 @@ impl<'a> Head<'a> {
 
     /// The algorithm of the call's options can't make it.
     #[cold]
-    fn cannot(&self, asked: Algorithm, world: World) -> Error {
+    fn cannot(&self, settings: &Settings, asked: Algorithm, world: World) -> Error {
         let World { size, most, reached } = world;
         let more = unlinked(reached, most);
+        let such = if self.in_order(settings) { "all_pairs" } else { "ring" };
         let expected =
-            format!("one that can make this call among {size} ranks, such as ring{more}");
+            format!("one that can make this call among {size} ranks, such as {such}{more}");
         let (call, argument) = (self.name, "algorithm");
         Error::Argument { call, argument, given: asked.to_string(), expected }
     }
@@ -161,7 +163,7 @@ impl Engine {
     /// Before the first call.
     pub(super) fn new(planner: Planner, links: Links, patience: Patience, cache: usize) -> Self {
         let abort = Arc::new(AtomicBool::new(false));
-        let (scratch, travelling, registry) = (Vec::new(), Vec::new(), Registry::default());
+        let (scratch, own, registry) = (Vec::new(), Vec::new(), Registry::default());
         let (pieces, lists, lanes) = (Pieces::default(), Lists::default(), Lanes::default());
         Self {
             planner,
@@ -169,7 +171,7 @@ impl Engine {
             registry,
             patience,
             scratch,
-            travelling,
+            own,
             pieces,
             lists,
             lanes,

@@ -55,8 +55,8 @@ impl Communicator {
         let planner = &mut engine.planner;
         let explained = match travel {
             None => planner.explain(&request),
-            Some(travel) => {
-                let (piece, times, last) = travel.pieces(&request, size);
+            Some(pieces) => {
+                let (piece, times, last) = pieces.of(&request, size);
                 let last = last.map(|last| planner.explain(&last));
                 planner.explain(&piece).in_pieces(request, times, last)
             }

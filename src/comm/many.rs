@@ -5,6 +5,7 @@ use bytemuck::cast_slice_mut;
 
 use super::Communicator;
 use super::engine::Head;
+use super::in_pieces::Whole;
 use super::verbs::count;
 use crate::element::{DataType, Element, Reduction};
 use crate::error::Result;
@@ -69,8 +70,9 @@ impl Communicator {
             Request { collective: Collective::AllReduce, count: all, dtype, op: Some(op) };
         // Told from one buffer by where the pieces end.
         let kernel = self.kernel(&request)?;
-        let head = Head { name: NAME, stands_for: lengths, ..Head::of(&request, kernel) };
-        let done = self.run_head(&head, &request, &pieces.buffer());
+        let head = &Head { name: NAME, stands_for: lengths, ..Head::of(&request, kernel) };
+        let (request, buffer) = (&request, &pieces.buffer());
+        let done = self.run_whole(&Whole { head, request, blocks: None, buffer });
         self.at_home(NAME)?.0.pieces = pieces.emptied();
         done
     }

@@ -8,6 +8,7 @@ mod engine;
 mod explain;
 mod failure;
 mod group;
+mod in_pieces;
 mod many;
 mod options;
 mod pending;
@@ -53,6 +54,7 @@ use crate::plan::{Blocks, Plan, Planner, Request};
 use crate::rendezvous::Meeting;
 use crate::schedule::{Algorithm, Ring};
 use engine::{Engine, Head};
+use in_pieces::{Whole, plan};
 use options::Settings;
 use smallbox::SmallBox;
 use smallbox::space::S32;
@@ -212,35 +214,39 @@ impl Communicator {
         })
     }
 
-    /// Walks the plan for `request` over `buffer`.
+    /// Makes the call of `request` over `buffer`.
     fn run(&mut self, request: &Request, buffer: &Buffer<'_>) -> Result<()> {
-        let head = Head::of(request, self.kernel(request)?);
-        self.run_head(&head, request, buffer)
+        let head = &Head::of(request, self.kernel(request)?);
+        self.run_whole(&Whole { head, request, blocks: None, buffer })
     }
 
-    /// The same, for what may have another name.
-    fn run_head(&mut self, head: &Head<'_>, request: &Request, buffer: &Buffer<'_>) -> Result<()> {
+    /// The same, for blocks that differ in length.
+    fn run_uneven(
+        &mut self,
+        name: &'static str,
+        request: &Request,
+        blocks: Blocks<'_>,
+        buffer: &Buffer<'_>,
+    ) -> Result<()> {
+        let head = &Head { name, ..Head::of(request, self.kernel(request)?) };
+        self.run_whole(&Whole { head, request, blocks: Some(blocks), buffer })
+    }
+
+    /// The same, for any call: as it is, or in pieces that travel as another type.
+    fn run_whole(&mut self, whole: &Whole<'_>) -> Result<()> {
+        let Whole { head, request, blocks, buffer } = *whole;
         match self.travel(head.name, request, Some(buffer))? {
-            Some(travel) if !self.settings.rehearses => self.run_as(&travel, head, request, buffer),
-            _ => self.walk(head, buffer, |planner| planner.plan(request)),
+            Some(pieces) if !self.settings.rehearses => {
+                let kernel = self.kernel(&pieces.call)?;
+                self.in_pieces(whole, &pieces, kernel)
+            }
+            _ => self.walk(head, buffer, |planner| plan(planner, request, blocks)),
         }
     }
 
     /// The same, with a kernel that may be the caller's.
     fn run_by(&mut self, request: &Request, buffer: &Buffer<'_>, by: Kernel<'_>) -> Result<()> {
         self.walk(&Head::of(request, by), buffer, |planner| planner.plan(request))
-    }
-
-    /// The same, for blocks that differ in length.
-    fn run_uneven(
-        &mut self,
-        request: &Request,
-        blocks: Blocks<'_>,
-        buffer: &Buffer<'_>,
-    ) -> Result<()> {
-        let kernel = self.kernel(request)?;
-        let head = Head::of(request, kernel);
-        self.walk(&head, buffer, |planner| planner.uneven(request, blocks))
     }
 
     /// Walks a plan over `buffer`, after all operations that are pending.

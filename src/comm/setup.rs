@@ -84,8 +84,8 @@ impl Builder {
     ///
     /// In larger worlds ranks have links to their neighbours on the ring and to those at a distance
     /// of a power of two: messages reach no others, the uneven forms but `all_gather_v` and
-    /// `reduce_scatter_v` can't be made, nor can deterministic reductions. A link takes memory and,
-    /// between processes, two descriptors at either rank, and time at the start.
+    /// `reduce_scatter_v` can't be made, nor can deterministic reductions but prefixes. A link
+    /// takes memory and, between processes, two descriptors at either rank, and time at the start.
     #[must_use]
     pub fn all_pairs(self, ranks: usize) -> Self {
         Self { all_pairs: Some(ranks), ..self }
@@ -101,16 +101,16 @@ impl Builder {
     }
 
     /// Whether sums, averages and products of 16- and 8-bit floats are made of f32 all the way and
-    /// rounded once at the end, by all-reduce, reduce-scatter and reduce. It costs two or four
-    /// times the bytes on links, and nothing on registered memory, where it is always so.
+    /// rounded once at the end. It costs two or four times the bytes on links, and nothing on
+    /// registered memory, where it is always so.
     #[must_use]
     pub fn wide(self, wide: bool) -> Self {
         Self { wide: Some(wide), ..self }
     }
 
-    /// What f32 travels as in sums, averages, minima and maxima by all-reduce, reduce-scatter and
-    /// reduce: one of the 16- and 8-bit floats, or f32 for as it is; nothing else is accepted.
-    /// [`wire_error`](crate::wire_error) says what it costs in accuracy.
+    /// What f32 travels as in sums, averages, minima and maxima: one of the 16- and 8-bit floats,
+    /// or f32 for as it is; nothing else is accepted. [`wire_error`](crate::wire_error) says what it
+    /// costs in accuracy.
     #[must_use]
     pub fn wire(self, dtype: DataType) -> Self {
         Self { wire: Some(dtype), ..self }

@@ -27,9 +27,9 @@ impl Communicator {
         let call = Call { call: Collective::AllGather, name: "all_gather_v" };
         let mine = call.own(counts, self.size(), self.rank(), "send", send.len())?;
         call.whole("counts", counts, "recv", recv.len())?;
-        let blocks = Blocks { input: mine, output: counts, agreed: counts };
+        let blocks = Blocks::new(mine, counts, counts);
         let buffer = Buffer::apart(cast_slice(send), cast_slice_mut(recv));
-        self.run_uneven(&call.request(T::DTYPE, None), blocks, &buffer)
+        self.run_uneven(call.name, &call.request(T::DTYPE, None), blocks, &buffer)
     }
 
     /// Reduces `send` over all ranks, element by element; part r of the result goes to rank r's
@@ -66,8 +66,13 @@ impl Communicator {
         let part = count(call.name, "recv", recv.len(), dtype)?;
         let mine = call.own(counts, self.size(), self.rank(), "recv", part)?;
         call.whole("counts", counts, "send", whole)?;
-        let blocks = Blocks { input: counts, output: mine, agreed: counts };
-        self.run_uneven(&call.request(dtype, Some(op.into())), blocks, &Buffer::apart(send, recv))
+        let blocks = Blocks::new(counts, mine, counts);
+        self.run_uneven(
+            call.name,
+            &call.request(dtype, Some(op.into())),
+            blocks,
+            &Buffer::apart(send, recv),
+        )
     }
 
     /// Every rank's `send`, in rank order, to the root's `recv`; the others' `recv` is not looked
@@ -90,9 +95,9 @@ impl Communicator {
         if self.rank() == root {
             call.whole("counts", counts, "recv", recv.len())?;
         }
-        let blocks = Blocks { input: mine, output: counts, agreed: counts };
+        let blocks = Blocks::new(mine, counts, counts);
         let buffer = Buffer::apart(cast_slice(send), cast_slice_mut(recv));
-        self.run_uneven(&call.request(T::DTYPE, None), blocks, &buffer)
+        self.run_uneven(call.name, &call.request(T::DTYPE, None), blocks, &buffer)
     }
 
     /// Part r of the root's `send` to rank r's `recv`; the others' `send` is not looked at and may
@@ -114,9 +119,9 @@ impl Communicator {
         if self.rank() == root {
             call.whole("counts", counts, "send", send.len())?;
         }
-        let blocks = Blocks { input: counts, output: mine, agreed: counts };
+        let blocks = Blocks::new(counts, mine, counts);
         let buffer = Buffer::apart(cast_slice(send), cast_slice_mut(recv));
-        self.run_uneven(&call.request(T::DTYPE, None), blocks, &buffer)
+        self.run_uneven(call.name, &call.request(T::DTYPE, None), blocks, &buffer)
     }
 
     /// Part r of `send` to rank r, whose own part for this rank becomes part r of `recv`. Each rank
@@ -143,9 +148,9 @@ impl Communicator {
             let given = format!("{gets} for this rank itself");
             return refuse(call.name, "recv_counts", given, format!("{gives}, as send_counts"));
         }
-        let blocks = Blocks { input: send_counts, output: recv_counts, agreed: &[] };
+        let blocks = Blocks::new(send_counts, recv_counts, &[]);
         let buffer = Buffer::apart(cast_slice(send), cast_slice_mut(recv));
-        self.run_uneven(&call.request(T::DTYPE, None), blocks, &buffer)
+        self.run_uneven(call.name, &call.request(T::DTYPE, None), blocks, &buffer)
     }
 }
 

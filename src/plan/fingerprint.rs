@@ -4,7 +4,7 @@
 //! same fingerprint, nor do those that differ in a count below 2^33 alone.
 
 use super::request::{digest, mix};
-use super::{Planner, Request, Rules};
+use super::{Blocks, Planner, Request, Rules};
 use crate::element::{DataType, Kind, ReduceOp, Reduction};
 use crate::partition::LENGTH;
 use crate::schedule::{Algorithm, Collective};
@@ -88,16 +88,17 @@ impl Planner {
         of(request, &self.how(None), rest)
     }
 
-    /// That of a call whose blocks differ; all ranks pass these counts alike.
+    /// That of a call whose blocks differ.
     pub(super) fn uneven_fingerprint(
         &self,
         request: &Request,
         algorithm: Algorithm,
-        agreed: &[usize],
+        blocks: Blocks<'_>,
     ) -> u64 {
         let how = How { uneven: true, ..self.how(Some(algorithm)) };
-        let rest = agreed.iter().fold(self.way, |digest, &count| mix(digest ^ count as u64));
-        of(request, &how, rest)
+        let agreed = blocks.agreed.iter().chain([&blocks.window.0]);
+        let rest = agreed.fold(self.way, |digest, &count| mix(digest ^ count as u64));
+        of(request, &how, rest ^ self.rules.stands_for)
     }
 
     fn how(&self, algorithm: Option<Algorithm>) -> How {

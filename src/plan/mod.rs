@@ -354,7 +354,7 @@ mod tests {
         let message = Message { outgoing: true, peer: 2, range: (0, 10), dtype };
         prints.extend([wider, planner.messages(&[message]).fingerprint]);
         for counts in [[1, 2, 3, 4], [1, 2, 4, 3]] {
-            let blocks = Blocks { input: &counts[1..2], output: &counts, agreed: &counts };
+            let blocks = Blocks::new(&counts[1..2], &counts, &counts);
             let request = Request { collective: Collective::AllGather, count: 0, ..base };
             prints.push(planner.uneven(&request, blocks).fingerprint);
         }

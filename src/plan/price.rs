@@ -48,7 +48,7 @@ impl Speeds {
     ) -> Option<f64> {
         let (size, crossings) = (ring.size(), ring.crossings());
         if crossings == 0 {
-            return algorithm.cost(collective, size, bytes, &self.near);
+            return algorithm.cost(collective, ring, bytes, &self.near);
         }
         match algorithm {
             Algorithm::Hierarchical => {
@@ -57,9 +57,9 @@ impl Speeds {
             Algorithm::Ring | Algorithm::TwoRings => {
                 let part = f64::from(crossings) / f64::from(size);
                 let latency = part * self.far.latency + (1.0 - part) * self.near.latency;
-                algorithm.cost(collective, size, bytes, &Speed { latency, ..self.far })
+                algorithm.cost(collective, ring, bytes, &Speed { latency, ..self.far })
             }
-            _ => algorithm.cost(collective, size, bytes, &self.far),
+            _ => algorithm.cost(collective, ring, bytes, &self.far),
         }
     }
 

@@ -40,7 +40,7 @@ impl Request {
     #[must_use]
     pub fn folds(&self) -> bool {
         let never = matches!(self.collective, Collective::Exscan | Collective::Barrier);
-        self.op.is_some() && !never
+        self.op.is_some() && self.collective.reduces() && !never
     }
 
     /// Equal on two ranks only if all of this is.
@@ -60,6 +60,16 @@ pub struct Blocks<'a> {
     pub output: &'a [usize],
     /// The counts that all ranks must pass alike.
     pub agreed: &'a [usize],
+    /// Of each block, the elements from the first to before the second are called for.
+    pub window: (usize, usize),
+}
+
+impl<'a> Blocks<'a> {
+    /// All of the blocks.
+    #[must_use]
+    pub fn new(input: &'a [usize], output: &'a [usize], agreed: &'a [usize]) -> Self {
+        Self { input, output, agreed, window: (0, usize::MAX) }
+    }
 }
 
 /// A message to a rank or from one.

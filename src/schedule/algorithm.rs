@@ -199,16 +199,23 @@ impl Algorithm {
 
     /// Seconds that it takes, in place, each chunk being one slice: [`cost`](crate::sim::cost) as
     /// a formula, of double trees about. `bytes` is the length of the longer one of a rank's input
-    /// and output. `None` also where the size is not enough to tell: see
+    /// and output. `None` also where one speed is not enough to tell: see
     /// [`hierarchical_cost`](super::hierarchical_cost).
     #[must_use]
-    pub fn cost(self, collective: Collective, size: u32, bytes: f64, speed: &Speed) -> Option<f64> {
+    pub fn cost(
+        self,
+        collective: Collective,
+        order: &Ring,
+        bytes: f64,
+        speed: &Speed,
+    ) -> Option<f64> {
+        let size = order.size();
         if size == 1 {
             // Everything is where it has to be.
             return self.volume(collective, &Ring::natural(1)).map(|_| 0.0);
         }
         match (self, collective) {
-            (Self::Ring, _) => Some(collective.cost(size, bytes, speed)),
+            (Self::Ring, _) => Some(collective.cost(order, bytes, speed)),
             (Self::AllPairs, _) => all_pairs::cost(collective, size, bytes, speed),
             (Self::TwoShot, Collective::AllReduce) => all_pairs::two_shot_cost(size, bytes, speed),
             (Self::RecursiveDoubling, Collective::AllReduce | Collective::Barrier) => {
@@ -291,12 +298,14 @@ mod tests {
         let chunk = 64 * 1024;
         let slots = SlotShape { bytes: chunk, capacity: 2 };
         for algorithm in Algorithm::ALL {
-            for size in 1..=33 {
+            let worlds = (1..=33).map(Ring::natural);
+            for ring in worlds.chain([2, 7, 12].map(|n| Ring::natural(n).with_all_pairs(2))) {
+                let size = ring.size();
                 let all = Collective::all(size).into_iter();
                 let all = all.filter(|it| it.root().is_none_or(|root| root == size / 3));
                 for (collective, speed) in all.flat_map(|c| SPEEDS.map(|s| (c, s))) {
-                    let schedules = algorithm.schedules(collective, &Ring::natural(size));
-                    let volume = algorithm.volume(collective, &Ring::natural(size));
+                    let schedules = algorithm.schedules(collective, &ring);
+                    let volume = algorithm.volume(collective, &ring);
                     assert!(volume.is_some() || schedules.is_none());
                     let Some(schedules) = schedules else { continue };
                     let chunks = schedules[0].input.max(schedules[0].output) as usize;
@@ -304,7 +313,7 @@ mod tests {
                     let shape = Shape::of(&partition, 2 * chunks);
                     let walk = cost(collective, &schedules, &shape, speed).unwrap();
                     let bytes = (chunks * chunk) as f64;
-                    let form = algorithm.cost(collective, size, bytes, &speed).unwrap();
+                    let form = algorithm.cost(collective, &ring, bytes, &speed).unwrap();
                     // Of many pieces the pair's is not exact: see there.
                     let about = if algorithm == Algorithm::DoubleTree { 0.2 } else { 1e-9 };
                     assert_eq!(algorithm.chunks(collective, size) as usize, chunks);

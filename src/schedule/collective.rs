@@ -148,8 +148,8 @@ impl Collective {
     /// Seconds that they take, in place, each chunk being one slice; `bytes` is the length of the
     /// longer one of a rank's input and output.
     #[must_use]
-    pub fn cost(self, size: u32, bytes: f64, speed: &Speed) -> f64 {
-        let direct = size <= ALL_PAIRS;
+    pub fn cost(self, order: &Ring, bytes: f64, speed: &Speed) -> f64 {
+        let (size, direct) = (order.size(), order.all_pairs());
         match self {
             // Everything is where it has to be.
             _ if size == 1 => 0.0,

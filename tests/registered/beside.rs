@@ -87,8 +87,8 @@ fn what_is_asked_for_is_done_on_registered_memory_too() {
         }
         let proven = comm.prove(Collective::AllReduce, line).unwrap();
         let mine: Vec<f32> = (0..COUNT).map(|i| number(rank, i)).collect();
-        comm.run_schedule(&proven, &mine, &mut plain, ReduceOp::Sum).unwrap();
-        comm.run_schedule(&proven, &mine, &mut registered, ReduceOp::Sum).unwrap();
+        comm.run_reduction(&proven, &mine, &mut plain, ReduceOp::Sum).unwrap();
+        comm.run_reduction(&proven, &mine, &mut registered, ReduceOp::Sum).unwrap();
         assert!(registered[..] == plain[..]);
     });
 }
