@@ -19,7 +19,7 @@ mod way;
 use core::ops::Range;
 
 use crate::partition::{Partition, SlotShape};
-use crate::schedule::{Algorithm, Collective, Ring, Schedule};
+use crate::schedule::{Algorithm, Collective, Hosts, Ring, Schedule};
 pub use choose::Candidate;
 pub use explain::{Choice, Explanation};
 pub use messages::lanes;
@@ -80,8 +80,8 @@ pub struct Rules {
 #[derive(Debug)]
 pub struct Planner {
     ring: Ring,
-    /// Its hosts and the ranks of each, where all have as many.
-    grid: Option<[u32; 2]>,
+    /// Its hosts, where there are rings within them and between.
+    hosts: Option<Hosts>,
     me: u32,
     slots: Slots,
     least_chunk: usize,
@@ -120,7 +120,7 @@ impl Planner {
             assert!(shape.capacity > shape.slices_per_round(), "links of {} slots", shape.capacity);
         }
         Self {
-            grid: ring.grid(),
+            hosts: Hosts::of(&ring),
             me,
             slots,
             least_chunk,
@@ -178,7 +178,7 @@ impl Planner {
 
     /// The ranks that this one has links to and from, ascending: all, or without links between all
     /// pairs the neighbours on the ring, those whose number differs by a power of two and, where
-    /// all hosts have as many ranks, the neighbours on the own host's ring and that between hosts.
+    /// there are several hosts, the neighbours on the own host's ring and on those between hosts.
     #[must_use]
     pub fn peers(&self) -> Vec<u32> {
         (0..self.ring.size()).filter(|&peer| self.is_linked(peer)).collect()
@@ -204,17 +204,10 @@ impl Planner {
                 || self.are_on_a_host_ring(one, other))
     }
 
-    /// Are they neighbours within their host, or have they the same seat on neighbouring hosts?
+    /// Are they neighbours within their host, or on a ring between hosts?
     fn are_on_a_host_ring(&self, one: u32, other: u32) -> bool {
-        let Some([hosts, each]) = self.grid else { return false };
         let [one, other] = [one, other].map(|rank| self.ring.position(rank));
-        let next = |a: u32, b: u32, count| a.abs_diff(b) == 1 || a.abs_diff(b) == count - 1;
-        let [(host, seat), (its_host, its_seat)] = [one, other].map(|at| (at / each, at % each));
-        if host == its_host {
-            next(seat, its_seat, each)
-        } else {
-            seat == its_seat && next(host, its_host, hosts)
-        }
+        self.hosts.as_ref().is_some_and(|hosts| hosts.links(one, other))
     }
 
     /// The slots of the link from one rank to another.
