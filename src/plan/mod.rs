@@ -311,7 +311,7 @@ mod tests {
     use super::{Blocks, Message, Planner, Request, Slots};
     use crate::element::{DataType, ReduceOp, Reduction};
     use crate::partition::SlotShape;
-    use crate::schedule::{Collective, Ring};
+    use crate::schedule::{Algorithm, Collective, Ring};
 
     #[test]
     fn the_fingerprint_tells_every_argument() {
@@ -370,6 +370,40 @@ mod tests {
         assert_eq!(peers(20, 0), [1, 2, 4, 8, 12, 16, 18, 19]);
         for (size, me) in (1..40).flat_map(|size| (0..size).map(move |me| (size, me))) {
             assert!(peers(size, me).iter().all(|&peer| peers(size, peer).contains(&me)));
+        }
+    }
+
+    /// And whatever the hosts, what their rings need, but not all pairs.
+    #[test]
+    fn rings_over_hosts_have_their_links() {
+        let shape = SlotShape { bytes: 64, capacity: 4 };
+        let slots = Slots { ring: shape, other: shape };
+        for hosts in [&[8, 8, 4][..], &[5, 3], &[1, 1, 9], &[7, 1, 6, 1], &[2; 9], &[40, 30]] {
+            let mut next = 0..;
+            // Dealt out, not in order.
+            let size: u32 = hosts.iter().sum();
+            let rank = |at: u32| at * 7 % size;
+            let own = hosts.iter().map(|&own| next.by_ref().take(own as usize).map(rank).collect());
+            let ring = Ring::through(&own.collect::<Vec<_>>()).unwrap().with_all_pairs(2);
+            let all = Collective::all(size).into_iter();
+            let made = all.filter_map(|it| Algorithm::Hierarchical.schedules(it, &ring));
+            let schedules: Vec<_> = made.flatten().collect();
+            let (mut used, mut linked) = (vec![false; (size * size) as usize], 0);
+            for (number, schedule) in schedules.iter().enumerate() {
+                let me = number as u32 % size;
+                let sends = schedule.steps.iter().filter(|step| step.op.sends());
+                sends.for_each(|step| used[(me * size + step.to) as usize] = true);
+            }
+            for me in 0..size {
+                let peers = Planner::new(ring.clone(), me, slots, 64).peers();
+                let back = |&peer: &u32| Planner::new(ring.clone(), peer, slots, 64).is_linked(me);
+                assert!(peers.iter().all(back), "{hosts:?} {me}");
+                let to = (0..size).filter(|to| used[(me * size + to) as usize]);
+                assert!(to.clone().all(|to| peers.contains(&to)), "{hosts:?} {me}");
+                linked += peers.len();
+            }
+            let all = size as usize * (size as usize - 1);
+            assert!(size < 16 || linked < all * 7 / 8, "{hosts:?}: {linked} of {all}");
         }
     }
 }
