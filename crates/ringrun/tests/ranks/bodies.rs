@@ -66,8 +66,8 @@ fn explains() -> Result<()> {
     Ok(())
 }
 
-/// All that is made over rings within hosts and between them, of up to so many elements; another
-/// algorithm would be an error.
+/// All that is made over rings within hosts and between them, of up to so many elements, and what
+/// Bruck's window of messages makes over sockets; another algorithm would be an error.
 fn over_hosts(most: usize) -> Result<()> {
     let mut comm = Communicator::from_env()?;
     let (size, me) = (comm.size(), comm.rank());
@@ -80,12 +80,15 @@ fn over_hosts(most: usize) -> Result<()> {
         let mut buf = own(me, count);
         comm.with(by()).all_reduce(&mut buf, ReduceOp::Sum)?;
         assert_eq!(buf, sums(0));
-        let mut part = vec![0; count];
-        comm.with(by()).reduce_scatter(&own(me, count * size), &mut part, ReduceOp::Sum)?;
-        assert_eq!(part, sums(me * count));
-        let mut all = vec![0; count * size];
-        comm.with(by()).all_gather(&own(me, count), &mut all)?;
-        assert_eq!(all, (0..size).flat_map(|rank| own(rank, count)).collect::<Vec<_>>());
+        for algorithm in [Algorithm::Hierarchical, Algorithm::Bruck] {
+            let by = || CallOptions::new().algorithm(algorithm);
+            let mut part = vec![0; count];
+            comm.with(by()).reduce_scatter(&own(me, count * size), &mut part, ReduceOp::Sum)?;
+            assert_eq!(part, sums(me * count));
+            let mut all = vec![0; count * size];
+            comm.with(by()).all_gather(&own(me, count), &mut all)?;
+            assert_eq!(all, (0..size).flat_map(|rank| own(rank, count)).collect::<Vec<_>>());
+        }
         for root in 0..size {
             let mut buf = own(me, count);
             comm.with(by()).broadcast(&mut buf, root)?;
