@@ -78,6 +78,9 @@ fn in_all_worlds_of_up_to_64() {
         let each = divisor(size);
         let walked = walk(&hosts(size, each), &[size / 3], &[(1, 1)]);
         assert_eq!(walked.contains(&(Algorithm::Hierarchical, "all_reduce")), each > 1, "{size}");
+        let uneven = hosts(size, size - size / 3);
+        let walked = walk(&uneven, &[size / 3], &[(1, 1)]);
+        assert_eq!(walked.contains(&(Algorithm::Hierarchical, "all_reduce")), size > 2, "{size}");
     }
 }
 

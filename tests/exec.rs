@@ -222,9 +222,13 @@ fn walks_what_the_simulator_proved() {
         all_worlds(Algorithm::Ring, &reversed);
     }
     all_worlds(Algorithm::HalvingDoubling, &Ring::natural(8));
-    for (hosts, each) in [(2_u32, 2_u32), (2, 3), (3, 2), (2, 4), (4, 2), (3, 3)] {
-        let ranks = |host| (host * each..(host + 1) * each).collect();
-        let ring = Ring::through(&(0..hosts).map(ranks).collect::<Vec<_>>()).unwrap();
+    let equal: [&[u32]; 6] = [&[2; 2], &[3; 2], &[2; 3], &[4; 2], &[2; 4], &[3; 3]];
+    let others: [&[u32]; 6] =
+        [&[2, 1], &[1, 3, 1], &[4, 2], &[3, 1, 2], &[1, 2, 1, 2], &[1, 1, 3, 1, 1]];
+    for hosts in equal.into_iter().chain(others) {
+        let mut next = 0..;
+        let ranks = hosts.iter().map(|&ranks| next.by_ref().take(ranks as usize).collect());
+        let ring = Ring::through(&ranks.collect::<Vec<_>>()).unwrap();
         assert!(Algorithm::Hierarchical.makes(Collective::AllReduce, &ring));
         all_worlds(Algorithm::Hierarchical, &ring);
     }

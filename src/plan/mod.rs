@@ -7,6 +7,7 @@
 mod choose;
 mod explain;
 pub(crate) mod fingerprint;
+mod links;
 mod messages;
 mod price;
 mod request;
@@ -19,7 +20,7 @@ mod way;
 use core::ops::Range;
 
 use crate::partition::{Partition, SlotShape};
-use crate::schedule::{Algorithm, Collective, Ring, Schedule};
+use crate::schedule::{Algorithm, Collective, Hosts, Ring, Schedule};
 pub use choose::Candidate;
 pub use explain::{Choice, Explanation};
 pub use messages::lanes;
@@ -80,8 +81,8 @@ pub struct Rules {
 #[derive(Debug)]
 pub struct Planner {
     ring: Ring,
-    /// Its hosts and the ranks of each, where all have as many.
-    grid: Option<[u32; 2]>,
+    /// Its hosts, where there are rings within them and between.
+    hosts: Option<Hosts>,
     me: u32,
     slots: Slots,
     least_chunk: usize,
@@ -120,7 +121,7 @@ impl Planner {
             assert!(shape.capacity > shape.slices_per_round(), "links of {} slots", shape.capacity);
         }
         Self {
-            grid: ring.grid(),
+            hosts: Hosts::of(&ring),
             me,
             slots,
             least_chunk,
@@ -174,47 +175,6 @@ impl Planner {
     /// From now on plans go by these rules.
     pub fn go_by(&mut self, rules: Rules) {
         self.rules = rules;
-    }
-
-    /// The ranks that this one has links to and from, ascending: all, or without links between all
-    /// pairs the neighbours on the ring, those whose number differs by a power of two and, where
-    /// all hosts have as many ranks, the neighbours on the own host's ring and that between hosts.
-    #[must_use]
-    pub fn peers(&self) -> Vec<u32> {
-        (0..self.ring.size()).filter(|&peer| self.is_linked(peer)).collect()
-    }
-
-    /// Has this rank a link to and from that one?
-    #[must_use]
-    pub fn is_linked(&self, peer: u32) -> bool {
-        self.are_linked(self.me, peer)
-    }
-
-    /// Have two ranks links to and from each other?
-    #[must_use]
-    pub fn are_linked(&self, one: u32, other: u32) -> bool {
-        let (size, ring) = (self.ring.size(), &self.ring);
-        let apart = (size + other - one) % size;
-        one != other
-            && (ring.all_pairs()
-                || apart.is_power_of_two()
-                || (size - apart).is_power_of_two()
-                || ring.after(other, 1) == one
-                || ring.after(one, 1) == other
-                || self.are_on_a_host_ring(one, other))
-    }
-
-    /// Are they neighbours within their host, or have they the same seat on neighbouring hosts?
-    fn are_on_a_host_ring(&self, one: u32, other: u32) -> bool {
-        let Some([hosts, each]) = self.grid else { return false };
-        let [one, other] = [one, other].map(|rank| self.ring.position(rank));
-        let next = |a: u32, b: u32, count| a.abs_diff(b) == 1 || a.abs_diff(b) == count - 1;
-        let [(host, seat), (its_host, its_seat)] = [one, other].map(|at| (at / each, at % each));
-        if host == its_host {
-            next(seat, its_seat, each)
-        } else {
-            seat == its_seat && next(host, its_host, hosts)
-        }
     }
 
     /// The slots of the link from one rank to another.
@@ -362,21 +322,5 @@ mod tests {
         assert_eq!(distinct.len(), prints.len());
         let elsewhere = Planner::new(Ring::natural(4), 3, slots, 64).plan(&base).fingerprint;
         assert_eq!(elsewhere, prints[0]);
-    }
-
-    #[test]
-    fn worlds_link_all_pairs_or_powers_of_two() {
-        let shape = SlotShape { bytes: 64, capacity: 4 };
-        let peers = |size, me| {
-            let slots = Slots { ring: shape, other: shape };
-            Planner::new(Ring::natural(size).with_all_pairs(16), me, slots, 64).peers()
-        };
-        assert_eq!(peers(1, 0), []);
-        assert_eq!(peers(3, 1), [0, 2]);
-        assert_eq!(peers(16, 3).len(), 15);
-        assert_eq!(peers(20, 0), [1, 2, 4, 8, 12, 16, 18, 19]);
-        for (size, me) in (1..40).flat_map(|size| (0..size).map(move |me| (size, me))) {
-            assert!(peers(size, me).iter().all(|&peer| peers(size, peer).contains(&me)));
-        }
     }
 }

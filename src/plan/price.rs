@@ -52,7 +52,7 @@ impl Speeds {
         }
         match algorithm {
             Algorithm::Hierarchical => {
-                hierarchical_cost(collective, ring.grid()?, bytes, [&self.near, &self.far])
+                hierarchical_cost(collective, ring, bytes, [&self.near, &self.far])
             }
             Algorithm::Ring | Algorithm::TwoRings => {
                 let part = f64::from(crossings) / f64::from(size);

@@ -54,3 +54,27 @@ pub fn least_chunk(tcp: bool, crowding: usize) -> usize {
     let (alone, crowded) = if tcp { (4 << 10, 4 << 10) } else { (256, 1 << 10) };
     if crowding == 1 { alone } else { (crowded * crowding * crowding).min(64 << 10) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Slots;
+    use crate::schedule::Algorithm;
+
+    /// Over sockets as over memory: no algorithm asks for more slots than links have.
+    #[test]
+    fn all_links_have_slots_for_every_window() {
+        for (tcp, size) in [false, true].into_iter().flat_map(|tcp| (1..40).map(move |n| (tcp, n)))
+        {
+            let Slots { ring, other } = Slots::of(tcp, size);
+            for algorithm in Algorithm::ALL {
+                for slots in [ring, other] {
+                    let shared = slots.shared(algorithm.window());
+                    let fits = shared.is_some_and(|it| {
+                        it.slices_per_round() * algorithm.window() <= slots.capacity
+                    });
+                    assert!(fits, "{algorithm} {slots:?}");
+                }
+            }
+        }
+    }
+}

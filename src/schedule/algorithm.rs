@@ -37,7 +37,7 @@ pub enum Algorithm {
     DoubleTree,
     /// All-gather and reduce-scatter in as few hops as trees, with as few bytes as the ring.
     Bruck,
-    /// Rings within the hosts and between them, where all have as many ranks.
+    /// Rings within the hosts and between them, where there are several, one of several ranks.
     Hierarchical,
     /// A barrier in which each hears from ranks at distance 1, 2, 4, ..., whatever their number.
     Dissemination,
@@ -90,6 +90,7 @@ impl Algorithm {
         match self {
             Self::Bruck => bruck::WINDOW as usize,
             Self::DoubleTree => tree::WINDOW,
+            Self::Hierarchical => hierarchical::WINDOW,
             _ => 1,
         }
     }
@@ -164,8 +165,7 @@ impl Algorithm {
     /// Is there a schedule? As [`Self::schedule`] would say, without making one.
     #[must_use]
     pub fn makes(self, collective: Collective, order: &Ring) -> bool {
-        let hosts = self != Self::Hierarchical || order.grid().is_some();
-        hosts && self.volume(collective, order).is_some()
+        self.volume(collective, order).is_some()
     }
 
     /// The schedules of all ranks.
@@ -269,7 +269,7 @@ mod tests {
             let ranks = hosts.iter().map(|&ranks| next.by_ref().take(ranks as usize).collect());
             Ring::through(&ranks.collect::<Vec<_>>()).unwrap()
         };
-        let grids = [&[2, 2][..], &[3, 3, 3], &[1, 1, 1], &[2, 3]].map(hosts);
+        let grids = [&[2, 2][..], &[3, 3, 3], &[1, 1, 1], &[2, 3], &[1, 1, 2], &[4]].map(hosts);
         for ring in (1..=33).map(Ring::natural).chain(grids) {
             for collective in Collective::all(ring.size().min(2)) {
                 for algorithm in Algorithm::ALL {

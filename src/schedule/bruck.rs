@@ -13,8 +13,9 @@ use core::ops::Range;
 use super::{Collective, Op, Order, Place, Schedule, Step, Volume};
 use crate::sim::Speed;
 
-/// Chunks that a rank may send to another before that one takes the first.
-pub(super) const WINDOW: u32 = 8;
+/// Chunks that a rank may send to another before that one takes the first: as many as the links
+/// with fewest slots have, those over sockets.
+pub(super) const WINDOW: u32 = 4;
 
 /// The schedule of rank `me` of `size`.
 pub(super) fn schedule(collective: Collective, size: u32, me: u32) -> Option<Schedule> {

@@ -26,6 +26,7 @@ pub use all_to_all::all_to_all;
 pub use collective::{ALL_PAIRS, Collective};
 pub use fuse::fuse;
 use fuse::halves;
+pub(crate) use hierarchical::Hosts;
 pub use hierarchical::hierarchical_cost;
 pub use ring::{Ring, all_gather, all_reduce, barrier, broadcast, reduce_scatter};
 pub use rooted::{gather, reduce, scatter};

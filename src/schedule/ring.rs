@@ -104,6 +104,11 @@ impl Ring {
         self.position[rank as usize]
     }
 
+    /// The rank at a place, from 0.
+    pub(super) fn at(&self, place: u32) -> u32 {
+        self.order[place as usize]
+    }
+
     /// How many ranks.
     #[must_use]
     pub fn size(&self) -> u32 {

@@ -67,6 +67,8 @@ fn what_makes_no_sense_is_refused_by_name() {
         ("-n 0", "-n"),
         ("-n 8 --hosts 3", "--hosts 3"),
         ("-n 8 --hosts 0", "--hosts"),
+        ("-n 8 --hosts 4,3", "--hosts"),
+        ("-n 8 --hosts 4,,4", "--hosts"),
         ("-n 4 --op sum", "all_reduce, reduce_scatter"),
         ("-n 4 -b 1M -e 1K", "-b 1048576"),
         ("-n 4 -b 0 -e 0", "-b 0"),
@@ -124,7 +126,7 @@ fn prices_everything() {
         "exscan",
         "barrier",
     ] {
-        for world in ["-n 5", "-n 8 --hosts 2", "-n 96 --hosts 12"] {
+        for world in ["-n 5", "-n 8 --hosts 2", "-n 20 --hosts 8,8,4", "-n 96 --hosts 12"] {
             for row in rows(&plan(&format!("{world} --op {op} -b 8 -e 64M -f 64"))) {
                 assert!(!row.contains('?'), "{op} {world}: {row}");
             }

@@ -5,7 +5,7 @@
 use nix::sys::signal::{Signal, raise};
 use ringreduce::plan::Choice;
 use ringreduce::schedule::Collective;
-use ringreduce::{Communicator, DataType, ReduceOp, Result};
+use ringreduce::{Algorithm, CallOptions, Communicator, DataType, ReduceOp, Result};
 
 use crate::harness::BODY;
 use crate::system::descriptors;
@@ -29,6 +29,7 @@ fn body() {
         "differs" => differs(words[1], number(2)),
         "again" => again(number(1)),
         "explains" => explains(),
+        "over_hosts" => over_hosts(number(1)),
         "groups" => groups(number(1)),
         "messages" => messages(number(1)),
         "alloc" | "register" => {
@@ -62,6 +63,42 @@ fn explains() -> Result<()> {
     println!("{}", comm.explain(Collective::AllReduce, 1 << 16, DataType::F32)?);
     let plan = comm.explain(Collective::Scan, 1, DataType::F32)?;
     println!("{line} {:?}", plan.speeds.unwrap().source);
+    Ok(())
+}
+
+/// All that is made over rings within hosts and between them, of up to so many elements, and what
+/// Bruck's window of messages makes over sockets; another algorithm would be an error.
+fn over_hosts(most: usize) -> Result<()> {
+    let mut comm = Communicator::from_env()?;
+    let (size, me) = (comm.size(), comm.rank());
+    let by = || CallOptions::new().algorithm(Algorithm::Hierarchical);
+    let value = |rank: usize, i: usize| (rank * 10_000 + i) as i64;
+    let sum = |i| (0..size).map(|rank| value(rank, i)).sum::<i64>();
+    let own = |rank, count| (0..count).map(|i| value(rank, i)).collect::<Vec<_>>();
+    for count in [1, size, most] {
+        let sums = |from| (from..from + count).map(sum).collect::<Vec<_>>();
+        let mut buf = own(me, count);
+        comm.with(by()).all_reduce(&mut buf, ReduceOp::Sum)?;
+        assert_eq!(buf, sums(0));
+        for algorithm in [Algorithm::Hierarchical, Algorithm::Bruck] {
+            let by = || CallOptions::new().algorithm(algorithm);
+            let mut part = vec![0; count];
+            comm.with(by()).reduce_scatter(&own(me, count * size), &mut part, ReduceOp::Sum)?;
+            assert_eq!(part, sums(me * count));
+            let mut all = vec![0; count * size];
+            comm.with(by()).all_gather(&own(me, count), &mut all)?;
+            assert_eq!(all, (0..size).flat_map(|rank| own(rank, count)).collect::<Vec<_>>());
+        }
+        for root in 0..size {
+            let mut buf = own(me, count);
+            comm.with(by()).broadcast(&mut buf, root)?;
+            assert_eq!(buf, own(root, count));
+            let mut buf = own(me, count);
+            comm.with(by()).reduce(&mut buf, ReduceOp::Sum, root)?;
+            assert!(me != root || buf == sums(0));
+        }
+        comm.with(by()).barrier()?;
+    }
     Ok(())
 }
 

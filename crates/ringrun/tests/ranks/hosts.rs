@@ -80,6 +80,24 @@ fn pair() -> Result<[Host; 2], String> {
     Ok(hosts)
 }
 
+/// So many hosts whose cables meet in the first one.
+fn star(count: usize) -> Result<Vec<Host>, String> {
+    let hosts: Vec<_> =
+        (0..count).map(|number| Host::new(&format!("h{number}"))).collect::<Result<_, _>>()?;
+    hosts[0].ip("link add eth0 type bridge")?;
+    for (number, host) in hosts.iter().enumerate() {
+        if number > 0 {
+            let other = host.0.id();
+            hosts[0].ip(&format!("link add p{number} type veth peer name eth0 netns {other}"))?;
+            hosts[0].ip(&format!("link set p{number} master eth0 up"))?;
+        }
+        host.ip("link set lo up")?;
+        host.ip(&format!("address add 10.77.0.{}/24 dev eth0", number + 1))?;
+        host.ip("link set eth0 up")?;
+    }
+    Ok(hosts)
+}
+
 /// Two ranks on each host; rank 0, on the left one, listens at its address.
 fn start(job: &Job, hosts: &[Host; 2], change: impl Fn(&mut Command)) -> Vec<Process> {
     start_each(job, hosts, 2, change)
@@ -92,13 +110,25 @@ fn start_each(
     each: usize,
     change: impl Fn(&mut Command),
 ) -> Vec<Process> {
-    let rank = |rank: usize| {
-        let mut command = job.rank(&myself(), rank, 2 * each, "10.77.0.1:4000");
+    start_on(job, hosts, &[each; 2], change)
+}
+
+/// So many ranks on this host, so many on that one.
+fn start_on(
+    job: &Job,
+    hosts: &[Host],
+    ranks: &[usize],
+    change: impl Fn(&mut Command),
+) -> Vec<Process> {
+    let size = ranks.iter().sum();
+    let seats = hosts.iter().zip(ranks).flat_map(|(host, &ranks)| (0..ranks).map(move |_| host));
+    let rank = |(rank, host): (usize, &Host)| {
+        let mut command = job.rank(&myself(), rank, size, "10.77.0.1:4000");
         command.args(AS_RANK);
         change(&mut command);
-        Process::start(hosts[rank / each].on(command))
+        Process::start(host.on(command))
     };
-    (0..2 * each).map(rank).collect()
+    seats.enumerate().map(rank).collect()
 }
 
 /// In full swing, with these interfaces if any are given.
@@ -218,12 +248,32 @@ fn rings_within_hosts_and_between_them_have_their_links() {
     with_hosts("rings_within_hosts_and_between_them_have_their_links", |job, hosts| {
         let ranks = start_each(job, hosts, 9, |command| {
             command.env(BODY, "calls 1000 3").env("RINGREDUCE_ALGO", "hierarchical");
-            command.env("RINGREDUCE_CACHE", "off");
+            command.env("RINGREDUCE_CACHE", "off").env("RINGREDUCE_ALL_PAIRS", "2");
         });
         for rank in all_end(ranks, PATIENCE) {
             assert!(rank.code == 0 && rank.out.contains("right"), "{rank:?}");
         }
     });
+}
+
+/// Three hosts, of which no two have as many ranks; with links between all pairs and without.
+#[test]
+fn hosts_may_have_any_number_of_ranks() {
+    let hosts = match star(3) {
+        Ok(hosts) => hosts,
+        Err(why) => return skip("hosts_may_have_any_number_of_ranks", &why),
+    };
+    let job = Job::new();
+    for (on, most) in [([3, 1, 2], "2"), ([1, 4, 2], "2"), ([1, 2, 4], "32")] {
+        let ranks = start_on(&job, &hosts, &on, |command| {
+            command.env(BODY, "over_hosts 3000").env("RINGREDUCE_ALL_PAIRS", most);
+            command.env("RINGREDUCE_CACHE", "off");
+        });
+        for rank in all_end(ranks, PATIENCE) {
+            assert!(rank.code == 0 && rank.out.contains("right"), "{on:?}: {rank:?}");
+        }
+    }
+    job.left_nothing();
 }
 
 #[test]

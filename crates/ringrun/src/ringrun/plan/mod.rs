@@ -1,6 +1,7 @@
 //! `ringrun plan`: how a collective would be made in a world that need not exist. Starts nothing
 //! and waits for nobody: the planner of one rank, for stated speeds.
 
+mod hosts;
 mod page;
 mod picture;
 mod speeds;
@@ -34,9 +35,9 @@ struct Options {
     /// How many ranks
     #[arg(short = 'n', long = "np", value_name = "N")]
     ranks: NonZeroU32,
-    /// On how many hosts they are, as many on each
-    #[arg(long, value_name = "N", default_value = "1")]
-    hosts: NonZeroU32,
+    /// On how many hosts they are, as many on each; or how many on each, as 8,8,4
+    #[arg(long, value_name = "N|N,N,..", default_value = "1")]
+    hosts: hosts::Hosts,
     /// Up to how many ranks have links between all pairs, as RINGREDUCE_ALL_PAIRS says
     #[arg(long, value_name = "N", default_value_t = ALL_PAIRS)]
     #[arg(value_parser = clap::value_parser!(u32).range(2..))]
@@ -125,11 +126,9 @@ pub(crate) fn run(words: Vec<OsString>) -> Result<u8, Failure> {
 
 impl Options {
     fn report(&self) -> Result<Report, String> {
-        let (ranks, hosts) = (self.ranks.get(), self.hosts.get());
+        let ranks = self.ranks.get();
         let Self { minbytes, maxbytes, .. } = *self;
-        if ranks % hosts != 0 {
-            return Err(format!("--hosts {hosts}: {ranks} ranks are not as many on each"));
-        }
+        let ring = self.hosts.ring(ranks)?.with_all_pairs(self.all_pairs);
         if minbytes == 0 {
             return Err(format!(
                 "-b 0 stays 0 however often it is multiplied by {}: start at 1 or more",
@@ -143,10 +142,6 @@ impl Options {
         if self.root >= ranks {
             return Err(format!("--root {}: expected a rank below {ranks}", self.root));
         }
-        let each = ranks / hosts;
-        let own = |host| (host * each..(host + 1) * each).collect();
-        let ring = Ring::through(&(0..hosts).map(own).collect::<Vec<_>>());
-        let ring = ring.ok_or("the hosts' ranks overlap")?.with_all_pairs(self.all_pairs);
         let small = |ranks| Ring::natural(ranks).with_all_pairs(self.all_pairs);
         let steps = |ranks| collective.volume(&small(ranks)).most;
         if steps(ranks) > MOST_STEPS {
@@ -160,17 +155,18 @@ impl Options {
                 fits.unwrap_or(1)
             ));
         }
-        let slots = Slots::of(hosts > 1, ranks as usize);
-        let least_chunk = least_chunk(hosts > 1, 1);
+        let (near, far) = (ring.hosts().any(|host| host.len() > 1), ring.crossings() > 0);
+        let slots = Slots::of(far, ranks as usize);
+        let least_chunk = least_chunk(far, 1);
         let mut planner = Report::planner(&ring, slots, least_chunk);
-        planner.set_speeds(self.speeds.speeds(hosts, each)?);
+        planner.set_speeds(self.speeds.speeds(near, far)?);
         planner.go_by(Rules { forced: self.algo, ..Rules::default() });
         let sizes = walk(minbytes, maxbytes, Step::Factor(self.stepfactor as usize));
         let sizes = sizes.take_while(|_| collective != Collective::Barrier).collect::<Vec<_>>();
         let sizes = if sizes.is_empty() { vec![1] } else { sizes };
         let op = collective.reduces().then(|| ReduceOp::Sum.into());
-        let within = if each > 1 { Some("shm") } else { None };
-        let between = if hosts > 1 { Some("tcp") } else { None };
+        let within = if near { Some("shm") } else { None };
+        let between = if far { Some("tcp") } else { None };
         let mut rows = Vec::<Explanation>::new();
         for bytes in sizes {
             let blocks = if collective.has_blocks() { ranks as usize } else { 1 };

@@ -44,7 +44,11 @@ pub(super) fn ring(ring: &Ring) -> String {
             Dot { label, host: at, leaves: true }
         };
         let dots: Vec<_> = hosts.chunks(each).enumerate().map(dot).collect();
-        let ranks = hosts[0].len();
+        let ranks = || hosts.iter().map(|host| host.len());
+        let ranks = match (ranks().min().unwrap_or(0), ranks().max().unwrap_or(0)) {
+            (least, most) if least == most => least.to_string(),
+            (least, most) => format!("{least} to {most}"),
+        };
         let many = if each == 1 { "a host".into() } else { format!("up to {each} hosts") };
         (dots, format!("a dot is {many}, of {ranks} ranks each"))
     };

@@ -32,18 +32,18 @@ pub(super) struct Stated {
 }
 
 impl Stated {
-    /// For a world of so many ranks on each of so many hosts.
+    /// For a world that has links within hosts, or between them, or both.
     ///
     /// # Errors
     /// If it has none of the links that a speed was given of.
-    pub(super) fn speeds(&self, hosts: u32, each: u32) -> Result<Speeds, String> {
+    pub(super) fn speeds(&self, inside: bool, across: bool) -> Result<Speeds, String> {
         let reduce = self.reduce;
         let given = |options: [(&'static str, Option<f64>); 3]| {
             options.into_iter().find(|(_, value)| value.is_some()).map(|(option, _)| option)
         };
         let between =
             [("latency", self.latency), ("bandwidth", self.bandwidth), ("step", self.step)];
-        if let Some(option) = given(between).filter(|_| hosts == 1) {
+        if let Some(option) = given(between).filter(|_| !across) {
             return Err(format!(
                 "--{option} is of links between hosts, and there is one host: say --host-{option}, \
                  or how many --hosts"
@@ -54,7 +54,7 @@ impl Stated {
             ("host-bandwidth", self.host_bandwidth),
             ("host-step", self.host_step),
         ];
-        if let Some(option) = given(within).filter(|_| hosts > 1 && each == 1) {
+        if let Some(option) = given(within).filter(|_| across && !inside) {
             let other = option.trim_start_matches("host-");
             return Err(format!(
                 "--{option} is of links within a host, and each host has one rank: say --{other}"
@@ -72,7 +72,7 @@ impl Stated {
             byte: self.bandwidth.unwrap_or(1.0 / 3e9),
             reduce,
         };
-        let far = if hosts > 1 { far } else { near };
+        let far = if across { far } else { near };
         Ok(Speeds { near, far, source: Source::Stated })
     }
 }

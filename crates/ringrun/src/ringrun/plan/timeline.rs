@@ -76,8 +76,7 @@ fn walk(report: &Report, row: &Explanation) -> Option<Vec<Span>> {
     let collective = row.request.collective;
     let schedules = row.algorithm.schedules(collective, ring)?;
     let partition = [plan.partition];
-    let each = row.size / row.hosts;
-    let host = |rank| ring.position(rank) / each;
+    let host = |rank| ring.hosts().position(|host| host.contains(&rank));
     let speed = |from, to| if host(from) == host(to) { speeds.near } else { speeds.far };
     timeline(collective, &schedules, &Shape::of(&partition, slots.capacity), speed).ok()
 }

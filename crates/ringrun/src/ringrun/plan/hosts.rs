@@ -1,0 +1,87 @@
+//! On how many hosts ranks are, or how many on each. Pure.
+
+use std::num::NonZeroU32;
+use std::str::FromStr;
+
+use ringreduce::schedule::Ring;
+
+/// Where ranks are, in their order.
+#[derive(Clone, Debug)]
+pub(super) enum Hosts {
+    /// On so many hosts, as many on each.
+    Equal(NonZeroU32),
+    /// So many on each.
+    Ranks(Vec<NonZeroU32>),
+}
+
+impl FromStr for Hosts {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = |word: &str| word.trim().parse().map_err(|why| format!("{word:?}: {why}"));
+        let ranks = text.split(',').map(number).collect::<Result<Vec<NonZeroU32>, _>>()?;
+        Ok(if let [hosts] = ranks[..] { Self::Equal(hosts) } else { Self::Ranks(ranks) })
+    }
+}
+
+impl Hosts {
+    /// The ring over them.
+    ///
+    /// # Errors
+    /// If they are not the hosts of so many ranks.
+    pub(super) fn ring(&self, ranks: u32) -> Result<Ring, String> {
+        let own = match self {
+            Self::Equal(hosts) if ranks.is_multiple_of(hosts.get()) => {
+                vec![ranks / hosts.get(); hosts.get() as usize]
+            }
+            Self::Equal(hosts) => {
+                return Err(format!(
+                    "--hosts {hosts}: {ranks} ranks are not as many on each; say how many are, \
+                     as in --hosts 8,8,4"
+                ));
+            }
+            Self::Ranks(own) => own.iter().map(|ranks| ranks.get()).collect(),
+        };
+        let on_them = own.iter().copied().map(u64::from).sum::<u64>();
+        if on_them != u64::from(ranks) {
+            return Err(format!("--hosts has {on_them} ranks in all, and -n {ranks}"));
+        }
+        let mut next = 0..ranks;
+        let own = own.iter().map(|&own| next.by_ref().take(own as usize).collect());
+        Ring::through(&own.collect::<Vec<_>>()).ok_or_else(|| "the hosts' ranks overlap".into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ringreduce::Algorithm;
+
+    use super::super::tests::report;
+
+    #[test]
+    fn hosts_are_as_many_or_have_as_many_as_is_said() {
+        let hosts = |line: &str| {
+            report(line).map(|it| it.ring.hosts().map(<[u32]>::len).collect::<Vec<_>>())
+        };
+        assert_eq!(hosts("-n 8 -e 8"), Ok(vec![8]));
+        assert_eq!(hosts("-n 8 -e 8 --hosts 4"), Ok(vec![2; 4]));
+        assert_eq!(hosts("-n 20 -e 8 --hosts 8,8,4"), Ok(vec![8, 8, 4]));
+        assert_eq!(hosts("-n 3 -e 8 --hosts 1,1,1"), Ok(vec![1; 3]));
+        for (wrong, why) in [
+            ("-n 20 --hosts 3", "20 ranks are not as many on each; say how many are"),
+            ("-n 20 --hosts 8,8,8", "--hosts has 24 ranks in all, and -n 20"),
+            ("-n 20 --hosts 4294967295,21", "4294967316 ranks in all"),
+            ("-n 20 --hosts 8,8,", "\"\": cannot parse integer"),
+            ("-n 20 --hosts 20,0", "\"0\": number would be zero"),
+            ("-n 20 --hosts 0", "\"0\": number would be zero"),
+            ("-n 8 --hosts 1,1,1,1,1,1,1,1 --host-step 1us", "each host has one rank"),
+        ] {
+            let error = hosts(wrong).unwrap_err();
+            assert!(error.contains(why), "{wrong}: {error}");
+        }
+        let rows = report("-n 20 --hosts 8,8,4 -b 1M -e 1M").unwrap().rows;
+        let candidate =
+            rows[0].candidates.iter().find(|it| it.algorithm == Algorithm::Hierarchical);
+        assert!(candidate.is_some_and(|it| it.seconds.is_some()), "{rows:?}");
+    }
+}

@@ -1,0 +1,97 @@
+//! Which ranks have links to each other. May touch: schedule. Pure. Law: all ranks say the same, and
+//! every step of every schedule that may be chosen has its link.
+
+use super::Planner;
+
+impl Planner {
+    /// The ranks that this one has links to and from, ascending: all, or without links between all
+    /// pairs the neighbours on the ring, those whose number differs by a power of two and, where
+    /// there are several hosts, the neighbours on the own host's ring and on those between hosts.
+    #[must_use]
+    pub fn peers(&self) -> Vec<u32> {
+        (0..self.ring.size()).filter(|&peer| self.is_linked(peer)).collect()
+    }
+
+    /// Has this rank a link to and from that one?
+    #[must_use]
+    pub fn is_linked(&self, peer: u32) -> bool {
+        self.are_linked(self.me, peer)
+    }
+
+    /// Have two ranks links to and from each other?
+    #[must_use]
+    pub fn are_linked(&self, one: u32, other: u32) -> bool {
+        let (size, ring) = (self.ring.size(), &self.ring);
+        let apart = (size + other - one) % size;
+        one != other
+            && (ring.all_pairs()
+                || apart.is_power_of_two()
+                || (size - apart).is_power_of_two()
+                || ring.after(other, 1) == one
+                || ring.after(one, 1) == other
+                || self.are_on_a_host_ring(one, other))
+    }
+
+    /// Are they neighbours within their host, or on a ring between hosts?
+    fn are_on_a_host_ring(&self, one: u32, other: u32) -> bool {
+        let [one, other] = [one, other].map(|rank| self.ring.position(rank));
+        self.hosts.as_ref().is_some_and(|hosts| hosts.links(one, other))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Planner, Slots};
+    use crate::partition::SlotShape;
+    use crate::schedule::{Algorithm, Collective, Ring};
+
+    #[test]
+    fn worlds_link_all_pairs_or_powers_of_two() {
+        let shape = SlotShape { bytes: 64, capacity: 4 };
+        let peers = |size, me| {
+            let slots = Slots { ring: shape, other: shape };
+            Planner::new(Ring::natural(size).with_all_pairs(16), me, slots, 64).peers()
+        };
+        assert_eq!(peers(1, 0), []);
+        assert_eq!(peers(3, 1), [0, 2]);
+        assert_eq!(peers(16, 3).len(), 15);
+        assert_eq!(peers(20, 0), [1, 2, 4, 8, 12, 16, 18, 19]);
+        for (size, me) in (1..40).flat_map(|size| (0..size).map(move |me| (size, me))) {
+            assert!(peers(size, me).iter().all(|&peer| peers(size, peer).contains(&me)));
+        }
+    }
+
+    /// And whatever the hosts, what their rings need, but not all pairs.
+    #[test]
+    fn rings_over_hosts_have_their_links() {
+        let shape = SlotShape { bytes: 64, capacity: 4 };
+        let slots = Slots { ring: shape, other: shape };
+        for hosts in [&[8, 8, 4][..], &[5, 3], &[1, 1, 9], &[7, 1, 6, 1], &[2; 9], &[40, 30]] {
+            let mut next = 0..;
+            // Dealt out, not in order.
+            let size: u32 = hosts.iter().sum();
+            let rank = |at: u32| at * 13 % size;
+            let own = hosts.iter().map(|&own| next.by_ref().take(own as usize).map(rank).collect());
+            let ring = Ring::through(&own.collect::<Vec<_>>()).unwrap().with_all_pairs(2);
+            let all = Collective::all(size).into_iter();
+            let made = all.filter_map(|it| Algorithm::Hierarchical.schedules(it, &ring));
+            let schedules: Vec<_> = made.flatten().collect();
+            let (mut used, mut linked) = (vec![false; (size * size) as usize], 0);
+            for (number, schedule) in schedules.iter().enumerate() {
+                let me = number as u32 % size;
+                let sends = schedule.steps.iter().filter(|step| step.op.sends());
+                sends.for_each(|step| used[(me * size + step.to) as usize] = true);
+            }
+            for me in 0..size {
+                let peers = Planner::new(ring.clone(), me, slots, 64).peers();
+                let back = |&peer: &u32| Planner::new(ring.clone(), peer, slots, 64).is_linked(me);
+                assert!(peers.iter().all(back), "{hosts:?} {me}");
+                let to = (0..size).filter(|to| used[(me * size + to) as usize]);
+                assert!(to.clone().all(|to| peers.contains(&to)), "{hosts:?} {me}");
+                linked += peers.len();
+            }
+            let all = size as usize * (size as usize - 1);
+            assert!(size < 16 || linked < all * 7 / 8, "{hosts:?}: {linked} of {all}");
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! Rings within hosts and between them, for hosts of any number of ranks: each chunk is reduced
+//! within every host to the rank that stands there for its owner, then along the ring of hosts, and
+//! spread the other way. As many bytes as the ring's, and only H-1 hops between H hosts each way.
+//! May touch: ring, fuse, sim's Speed. Law: a rank works a host's worth of chunks at a time, in the
+//! order in which the hosts' ring wants them, so that links need no more slots than the ring's.
+//!
+//! Source: Jia et al., "Highly scalable deep learning training system with mixed-precision",
+//! arXiv 1807.11205 (2018), with rings for both levels. Cost: see `hierarchical_cost`.
+
+use core::ops::Range;
+
+use super::{Collective, Op, Place, Ring, Schedule, Space, Step, Volume, fuse, ring};
+
+mod cost;
+mod hosts;
+
+pub use cost::hierarchical_cost;
+pub(crate) use hosts::Hosts;
+
+/// Chunks that a rank may send to another before that one takes the first: ranks that stand for
+/// several of a host's have one more under way than they are waited for.
+pub(super) const WINDOW: usize = 2;
+
+/// A rank among hosts.
+struct Seat<'a> {
+    order: &'a Ring,
+    hosts: Hosts,
+    /// Its place on the ring, and its host.
+    me: u32,
+    host: u32,
+    /// The places of the chunks' owners: of all ranks, or of one.
+    owners: Range<u32>,
+}
+
+/// The places of the chunks' owners; `None` of what is not made here.
+fn owners(collective: Collective, order: &Ring) -> Option<Range<u32>> {
+    let one = |rank| order.position(rank)..order.position(rank) + 1;
+    match collective {
+        Collective::AllReduce | Collective::ReduceScatter | Collective::AllGather => {
+            Some(0..order.size())
+        }
+        Collective::Broadcast { root } | Collective::Reduce { root } => Some(one(root)),
+        Collective::Barrier => Some(one(0)),
+        _ => None,
+    }
+}
+
+/// The schedule of rank `me`; `None` unless there are several hosts, one at least of several ranks.
+pub(super) fn schedule(collective: Collective, order: &Ring, me: u32) -> Option<Schedule> {
+    let (hosts, owners) = (Hosts::of(order)?, owners(collective, order)?);
+    let me = order.position(me);
+    let seat = Seat { order, host: hosts.host(me), hosts, me, owners };
+    Some(match collective {
+        Collective::ReduceScatter | Collective::Reduce { .. } => seat.reduce_scatter(),
+        Collective::AllGather | Collective::Broadcast { .. } => seat.all_gather(),
+        _ => seat.all_reduce(),
+    })
+}
+
+impl Seat<'_> {
+    /// The chunk of an owner.
+    fn chunk(&self, owner: u32) -> u32 {
+        if self.owners.len() == 1 { 0 } else { self.order.at(owner) }
+    }
+
+    /// A host's owners, so many at a time that no rank of mine stands for two.
+    fn waves(&self, host: u32) -> impl Iterator<Item = Range<u32>> + use<> {
+        let Range { start, end } = self.hosts.places(host);
+        let (start, end) = (start.max(self.owners.start), end.min(self.owners.end));
+        let ranks = self.hosts.ranks(self.host);
+        (start..end).step_by(ranks as usize).map(move |at| at..end.min(at + ranks))
+    }
+
+    /// For which of them the rank at a place of my host stands.
+    fn owner(&self, wave: &Range<u32>, delegate: u32) -> Option<u32> {
+        let owner = self.hosts.stands_for(delegate, wave.start);
+        wave.contains(&owner).then_some(owner)
+    }
+
+    /// My steps of a ring within my host, with what is nowhere left out.
+    fn within(
+        &self,
+        ring: fn(&Ring, u32) -> Schedule,
+        to: impl Fn(Place) -> Option<Place>,
+    ) -> Vec<Step> {
+        let own = self.hosts.places(self.host);
+        let schedule = ring(&Ring::natural(own.len() as u32), self.me - own.start);
+        let steps = schedule.steps.into_iter().filter_map(|step| {
+            let [from, other] = [step.from, step.to].map(|seat| self.order.at(own.start + seat));
+            let (src, dst) = (to(step.src)?, to(step.dst)?);
+            let nothing = step.op == Op::Copy && src == dst;
+            // A sum has the contributions of this host alone.
+            (!nothing).then_some(Step { from, to: other, src, dst, last: false, ..step })
+        });
+        steps.collect()
+    }
+
+    /// My steps of a ring between the hosts; peers and places are still numbered by host.
+    fn between(&self, ring: fn(&Ring, u32) -> Schedule) -> Vec<Step> {
+        ring(&Ring::natural(self.hosts.count()), self.host).steps
+    }
+
+    /// One of these for an owner's chunk.
+    fn across(&self, step: Step, owner: u32, [src, dst]: [Place; 2]) -> Step {
+        let peer = |host| self.order.at(self.hosts.delegate(host, owner));
+        Step { from: peer(step.from), to: peer(step.to), src, dst, ..step }
+    }
+
+    /// For each step between the hosts, that host's chunks are first reduced within mine. The first
+    /// of my share go out as they are made, others wait in the scratch for what comes in.
+    fn reduce_scatter(&self) -> Schedule {
+        let mut all = Schedule::new(self.owners.len() as u32, 1);
+        let alone = self.hosts.ranks(self.host) == 1;
+        let given = |owner| Place::input(self.chunk(owner));
+        for step in self.between(ring::reduce_scatter) {
+            for wave in self.waves(step.src.chunk) {
+                let mine = self.owner(&wave, self.me);
+                let sum = match mine {
+                    Some(owner) if alone => given(owner),
+                    _ => Place::scratch(all.scratch.len() as u32),
+                };
+                let first = self.hosts.places(self.host).start;
+                all.steps.extend(self.within(ring::reduce_scatter, |place| match place.space {
+                    Space::Input => self.owner(&wave, first + place.chunk).map(given),
+                    Space::Output | Space::Scratch => Some(sum),
+                }));
+                let Some(owner) = mine else { continue };
+                let dst = if step.op.stores() { Place::output(0) } else { sum };
+                let across = self.across(step, owner, [sum, dst]);
+                match all.steps.last_mut() {
+                    Some(fold) if step.op == Op::Send && !alone => {
+                        (fold.op, fold.dst, fold.to) = (Op::RecvReduceSend, fold.src, across.to);
+                    }
+                    _ => {
+                        all.scratch.extend((!alone).then(|| given(owner)));
+                        all.steps.push(across);
+                    }
+                }
+            }
+        }
+        all
+    }
+
+    /// What comes from another host goes on within mine.
+    fn all_gather(&self) -> Schedule {
+        let all = |steps| Schedule { steps, ..Schedule::new(1, self.owners.len() as u32) };
+        let gathered = |owner| Place::output(self.chunk(owner));
+        let place = |owner| if owner == self.me { Place::input(0) } else { gathered(owner) };
+        let first = self.hosts.places(self.host).start;
+        let mut schedule = all(Vec::new());
+        for step in self.between(ring::all_gather) {
+            let host = match step.op {
+                Op::Send | Op::Copy => self.host,
+                _ => step.dst.chunk,
+            };
+            for wave in self.waves(host) {
+                let mine = self.owner(&wave, self.me);
+                if let Some(owner) = mine.filter(|_| step.op != Op::Copy) {
+                    let across = self.across(step, owner, [place(owner); 2]);
+                    schedule = fuse(schedule, all(vec![across]));
+                }
+                if step.op != Op::Send {
+                    let part = self.within(ring::all_gather, |to| match to.space {
+                        Space::Output => self.owner(&wave, first + to.chunk).map(gathered),
+                        Space::Input | Space::Scratch => mine.map(place),
+                    });
+                    schedule = fuse(schedule, all(part));
+                }
+            }
+        }
+        schedule
+    }
+
+    /// Both, fused; the output is what was the scratch.
+    fn all_reduce(&self) -> Schedule {
+        let n = self.owners.len() as u32;
+        let mine = Place::output(self.chunk(self.me));
+        let scatter = self.reduce_scatter();
+        let like = scatter.scratch.clone();
+        let mut scatter = scatter.moved(n, n, |place| match place.space {
+            Space::Input => place,
+            Space::Output => mine,
+            Space::Scratch => Place::output(like[place.chunk as usize].chunk),
+        });
+        scatter.scratch.clear();
+        let gather = self.all_gather().moved(n, n, |place| match place.space {
+            Space::Input => mine,
+            Space::Output | Space::Scratch => place,
+        });
+        fuse(scatter, gather)
+    }
+}
+
+/// What these schedules send: every chunk, on its way to its owner and from there, once by every
+/// other rank together. On the way there each rank sends each other's once.
+pub(super) fn volume(collective: Collective, order: &Ring) -> Option<Volume> {
+    let owners = owners(collective, order)?;
+    let hosts = Hosts::of(order)?;
+    let others = u64::from(order.size() - 1);
+    let chunks = owners.len() as u64;
+    let (to, from) = match collective {
+        Collective::ReduceScatter | Collective::Reduce { .. } => (others, 0),
+        Collective::AllGather | Collective::Broadcast { .. } => (0, others),
+        _ => (others, others),
+    };
+    let most = match collective {
+        Collective::AllReduce => others + most_gathered(&hosts),
+        Collective::ReduceScatter => others,
+        Collective::AllGather => most_gathered(&hosts),
+        Collective::Reduce { .. } => 1,
+        _ => most_spread(&hosts, owners.start, collective == Collective::Barrier),
+    };
+    Some(Volume { most, total: chunks * (to + from) })
+}
+
+/// Chunks that the busiest rank sends of an all-gather: it gives to the next one within its host
+/// all but those for which that one stands, and to the next host its share but for that host's own.
+fn most_gathered(hosts: &Hosts) -> u64 {
+    let share = |ranks: u32, seat: u32, of: u32| (of + ranks - 1 - seat) / ranks;
+    let most = (0..hosts.count()).map(|host| {
+        let ranks = hosts.ranks(host);
+        let own = hosts.places(host);
+        let next = hosts.places((host + 1) % hosts.count());
+        // Chunks before, from the next host's first one on, and in it.
+        let shares = |at: u32| {
+            let first = hosts.stands_for(at, 0);
+            let theirs = hosts.stands_for(at, next.start) - next.start;
+            [share(ranks, first, hosts.size()), share(ranks, theirs, next.len() as u32)]
+        };
+        let sent = own.clone().map(|at| {
+            let [mine, theirs] = shares(at);
+            let [next, _] = shares(own.start + (at + 1 - own.start) % ranks);
+            hosts.size() - next + mine - theirs
+        });
+        sent.max().unwrap_or(0)
+    });
+    most.max().unwrap_or(0).into()
+}
+
+/// Chunks, of one alone, that the busiest rank sends: the owner's, or those that stand for it, to
+/// the next host and within their own; of a barrier they also gave to the host before.
+fn most_spread(hosts: &Hosts, owner: u32, barrier: bool) -> u64 {
+    let (count, first) = (hosts.count(), hosts.host(owner));
+    let sent = (0..count).map(|hops| {
+        let several = hosts.ranks((first + hops) % count) > 1;
+        u64::from(hops + 1 < count) + u64::from(several) + u64::from(barrier && hops > 0)
+    });
+    sent.max().unwrap_or(0)
+}
