@@ -1,12 +1,21 @@
-//! The collectives by name, and the schedule of each. May touch: the algorithms, sim's
-//! Speed.
+//! The collectives by name, and the schedule of each on a ring. May touch: ring, rooted, scan,
+//! all_to_all, relay, sim's Speed.
 
-use super::{Ring, Schedule, Volume, all_to_all, relay, ring, rooted, scan};
+use super::{Definition, Ring, Schedule, Volume, all_to_all, relay, ring, rooted, scan};
 use crate::sim::Speed;
 
 /// Ranks of the largest world in which every rank has a link to every other one, if nobody says
 /// otherwise: see [`Ring::with_all_pairs`].
 pub const ALL_PAIRS: u32 = 32;
+
+/// What a ring makes of them: everything.
+pub(super) const RING: Definition = Definition {
+    name: "ring",
+    schedule: |collective, order, me| Some(collective.schedule(order, me)),
+    volume: |collective, order| Some(collective.volume(order)),
+    cost: |collective, size, bytes, speed| Some(collective.cost(size, bytes, speed)),
+    ..Definition::USUAL
+};
 
 /// What ranks do together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

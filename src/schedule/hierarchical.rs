@@ -7,8 +7,16 @@
 //! Source: Jia et al., "Highly scalable deep learning training system with mixed-precision",
 //! arXiv 1807.11205 (2018), with rings for both levels. Cost: see `hierarchical_cost`.
 
-use super::{Collective, Op, Place, Ring, Schedule, Space, Step, Volume, fuse, ring};
+use super::{Collective, Definition, Op, Place, Ring, Schedule, Space, Step, Volume, fuse, ring};
 use crate::sim::Speed;
+
+/// Its cost is not the size's alone: see [`hierarchical_cost`].
+pub(super) const DEFINITION: Definition = Definition {
+    name: "hierarchical",
+    schedule,
+    volume: |collective, order| order.grid().and_then(|_| volume(collective, order)),
+    ..Definition::USUAL
+};
 
 /// A rank among hosts with as many ranks each.
 struct Seat<'a> {
@@ -20,7 +28,7 @@ struct Seat<'a> {
 
 /// The schedule of rank `me`; `None` unless there are several hosts, of several ranks each, and of
 /// as many.
-pub(super) fn schedule(collective: Collective, order: &Ring, me: u32) -> Option<Schedule> {
+fn schedule(collective: Collective, order: &Ring, me: u32) -> Option<Schedule> {
     let [_, each] = order.grid()?;
     let (hosts, at) = (order.hosts().collect(), order.position(me));
     let seat = Seat { hosts, me, host: (at / each) as usize, local: (at % each) as usize };
@@ -134,7 +142,7 @@ impl Seat<'_> {
 }
 
 /// What these schedules send: what the ring's do.
-pub(super) fn volume(collective: Collective, order: &Ring) -> Option<Volume> {
+fn volume(collective: Collective, order: &Ring) -> Option<Volume> {
     let ours = matches!(
         collective,
         Collective::AllReduce | Collective::ReduceScatter | Collective::AllGather
