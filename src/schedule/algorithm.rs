@@ -46,17 +46,12 @@ impl Definition {
         reads: Reads::Somehow,
         chunks: |collective, size| match collective {
             Collective::AllReduce => size,
-            _ => blocks(collective, size),
+            _ => collective.blocks(size),
         },
         schedule: |_, _, _| None,
         volume: |_, _| None,
         cost: |_, _, _, _| None,
     };
-}
-
-/// One chunk for each block; where there are none, one.
-pub(super) fn blocks(collective: Collective, size: u32) -> u32 {
-    if collective.has_blocks() { size } else { 1 }
 }
 
 macro_rules! algorithms {

@@ -8,15 +8,14 @@
 //! ns + a; two-shot its two halves, of two ranks s less.
 
 use super::{
-    Collective, Definition, Op, Order, Place, Reads, Ring, Schedule, Step, Volume, blocks, fuse,
-    halves,
+    Collective, Definition, Op, Order, Place, Reads, Ring, Schedule, Step, Volume, fuse, halves,
 };
 use crate::sim::Speed;
 
 pub(super) const ALL_PAIRS: Definition = Definition {
     name: "all_pairs",
     reads: Reads::OneByOne,
-    chunks: blocks,
+    chunks: Collective::blocks,
     schedule,
     volume,
     cost,

@@ -9,7 +9,7 @@
 //! n that is no power of two p/2 (3s + 3f + max(a, f) + max(a, s)) - f + 2a (n = p + 1: `beside`).
 
 use super::recursive::{Pairing, Role, fold};
-use super::{Collective, Definition, Op, Place, Reads, Ring, Schedule, Step, Volume, blocks, fuse};
+use super::{Collective, Definition, Op, Place, Reads, Ring, Schedule, Step, Volume, fuse};
 use crate::sim::Speed;
 
 pub(super) const DEFINITION: Definition = Definition {
@@ -17,7 +17,7 @@ pub(super) const DEFINITION: Definition = Definition {
     reads: Reads::InRankOrder,
     chunks: |collective, size| match collective {
         Collective::AllReduce => Pairing::of(size).chunks(),
-        _ => blocks(collective, size),
+        _ => collective.blocks(size),
     },
     schedule,
     volume,

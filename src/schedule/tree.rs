@@ -9,15 +9,14 @@
 //! each edge carries one at a time: a rank's work is in the order of those times. Costs: `cost`.
 
 use super::{
-    Collective, Definition, Op, Order, Place, Reads, Ring, Schedule, Space, Step, Volume, blocks,
-    fuse,
+    Collective, Definition, Op, Order, Place, Reads, Ring, Schedule, Space, Step, Volume, fuse,
 };
 use crate::sim::Speed;
 
 pub(super) const BINOMIAL: Definition = Definition {
     name: "binomial",
     reads: Reads::InRankOrder,
-    chunks: blocks,
+    chunks: Collective::blocks,
     schedule: |collective, order, me| Rank::walks(Trees::Binomial, collective, order.size(), me),
     volume: |collective, order| volume(Trees::Binomial, collective, order),
     cost: |collective, size, bytes, speed| cost(Trees::Binomial, collective, size, bytes, speed),
