@@ -2,30 +2,40 @@
 //! sum. Start with [`Communicator`]; `ringrun -n 4 PROGRAM` gives a program four ranks.
 //!
 //! A collective is a pure list of steps ([`schedule`]), a simulator proves it ([`sim`]), and an
-//! executor walks it ([`exec`]) over [`link`]s that lend memory to [`kernel`]s. One call goes from
-//! the communicator to its [`plan`], to the executor and, slice by slice, from the neighbour's slot
-//! through the kernel into the next neighbour's. ARCHITECTURE.md says which room may touch what;
-//! without the feature `host` only the pure rooms are built.
+//! executor walks it over links that lend memory to kernels. One call goes from the communicator to
+//! its [`plan`], to the executor and, slice by slice, from the neighbour's slot through the kernel
+//! into the next neighbour's. ARCHITECTURE.md says which room may touch what; without the feature
+//! `host` only the pure rooms are built.
 #![deny(unsafe_code)]
+
+// What is hidden from the documentation is no promise: it is public for the benches, tests and
+// tools of this tree alone, and changes with them.
 
 #[cfg(feature = "host")]
 mod comm;
 #[cfg(feature = "host")]
+#[doc(hidden)]
 pub mod config;
 pub mod element;
 #[cfg(feature = "host")]
 pub mod error;
 #[cfg(feature = "host")]
+#[doc(hidden)]
 pub mod exec;
 #[cfg(feature = "host")]
+#[doc(hidden)]
 pub mod kernel;
 #[cfg(feature = "host")]
+#[doc(hidden)]
 pub mod link;
 #[cfg(feature = "host")]
+#[doc(hidden)]
 pub mod memory;
+#[doc(hidden)]
 pub mod partition;
 pub mod plan;
 #[cfg(feature = "host")]
+#[doc(hidden)]
 pub mod rendezvous;
 pub mod schedule;
 #[cfg(feature = "host")]

@@ -5,7 +5,7 @@
 #![allow(clippy::panic, clippy::unwrap_used)]
 
 use ringreduce::partition::{Partition, SlotShape};
-use ringreduce::schedule::{Algorithm, Collective, Ring, Schedule};
+use ringreduce::schedule::{Algorithm, Collective, Ring, Schedule, Volume};
 use ringreduce::sim::{Random, Report, Shape, Violation, check};
 
 const ALGORITHMS: [Algorithm; 5] = [
@@ -20,6 +20,7 @@ const ALGORITHMS: [Algorithm; 5] = [
 struct Work {
     algorithm: Algorithm,
     collective: Collective,
+    volume: Volume,
     schedules: Vec<Schedule>,
 }
 
@@ -38,7 +39,8 @@ fn works(order: &Ring) -> Vec<Work> {
     let all = ALGORITHMS.into_iter().flat_map(|a| collectives.iter().map(move |&c| (a, c)));
     all.filter_map(|(algorithm, collective)| {
         let schedules = algorithm.schedules(collective, order)?;
-        Some(Work { algorithm, collective, schedules })
+        let volume = algorithm.volume(collective, order).unwrap();
+        Some(Work { algorithm, collective, volume, schedules })
     })
     .collect()
 }
@@ -51,9 +53,8 @@ fn shuffled(size: u32) -> Ring {
 
 impl Work {
     fn holds(&self, shape: &Shape<'_>, seed: u64) -> Report {
-        let Self { algorithm, collective, ref schedules } = *self;
-        let size = schedules.len() as u32;
-        let volume = algorithm.volume(collective, &Ring::natural(size)).unwrap();
+        let Self { algorithm, collective, volume, ref schedules } = *self;
+        let size = schedules.len();
         check(collective, volume, schedules, shape, seed)
             .unwrap_or_else(|why| panic!("{algorithm} {collective:?} n={size} {shape:?}: {why}"))
     }
@@ -67,10 +68,7 @@ impl Work {
     /// No rank sends more than the formula says, and one sends as much.
     fn most(&self) -> bool {
         let sends = |s: &Schedule| s.steps.iter().filter(|step| step.op.sends()).count() as u64;
-        let most = self.schedules.iter().map(sends).max();
-        let size = self.schedules.len() as u32;
-        let volume = self.algorithm.volume(self.collective, &Ring::natural(size));
-        most == volume.map(|volume| volume.most)
+        self.schedules.iter().map(sends).max() == Some(self.volume.most)
     }
 }
 
@@ -135,7 +133,7 @@ fn the_laws_hold_for_real_partitions() {
 
 #[test]
 fn a_world_of_one_copies_what_it_has() {
-    for Work { algorithm, collective, schedules } in works(&Ring::natural(1)) {
+    for Work { algorithm, collective, schedules, .. } in works(&Ring::natural(1)) {
         let copies = schedules[0].output as usize;
         assert_eq!(schedules[0].steps.len(), copies, "{algorithm} {collective:?}");
     }
@@ -146,9 +144,7 @@ fn a_world_of_one_copies_what_it_has() {
 fn a_window_needs_its_slots() {
     let window = Algorithm::Bruck.window();
     for work in works(&Ring::natural(2 * window as u32)) {
-        let Work { algorithm, collective, ref schedules } = work;
-        let size = schedules.len() as u32;
-        let volume = algorithm.volume(collective, &Ring::natural(size)).unwrap();
+        let Work { algorithm, collective, volume, ref schedules } = work;
         for slices in [1, 3] {
             let shape = Shape::uniform(1, slices, slices * window - 1);
             let verdict = check(collective, volume, schedules, &shape, 1);

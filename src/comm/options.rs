@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Communicator;
+use super::{Builder, Communicator};
 use crate::config::{LONGEST_TIMEOUT, Numbers};
 use crate::element::DataType;
 use crate::schedule::Algorithm;
@@ -15,11 +15,8 @@ use crate::schedule::Algorithm;
 #[derive(Clone, Debug, Default)]
 pub struct CallOptions {
     pub(super) algorithm: Option<Algorithm>,
-    pub(super) timeout: Option<Duration>,
     pub(super) tag: Option<Tag>,
-    pub(super) deterministic: Option<bool>,
-    pub(super) wide: Option<bool>,
-    pub(super) wire: Option<DataType>,
+    pub(super) told: Told,
 }
 
 impl CallOptions {
@@ -37,13 +34,6 @@ impl CallOptions {
         Self { algorithm: Some(algorithm), ..self }
     }
 
-    /// The longest that each wait of the call lasts. Zero fails where a moment's look does not find
-    /// the others there.
-    #[must_use]
-    pub fn timeout(self, timeout: Duration) -> Self {
-        Self { timeout: Some(timeout), ..self }
-    }
-
     /// What the call is for: shown in its errors, and as a `tracing` span around it.
     #[must_use]
     pub fn tag(self, tag: impl Into<Cow<'static, str>>) -> Self {
@@ -53,25 +43,61 @@ impl CallOptions {
         };
         Self { tag: Some(tag), ..self }
     }
+}
 
-    /// Whether bits must depend on nothing but what the ranks contribute: see
-    /// [`Builder::deterministic`](crate::Builder::deterministic).
-    #[must_use]
-    pub fn deterministic(self, deterministic: bool) -> Self {
-        Self { deterministic: Some(deterministic), ..self }
-    }
+macro_rules! told {
+    ($($(#[$doc:meta])* $name:ident: $type:ty;)*) => {
+        /// What a communicator can be told, and its single calls too.
+        #[derive(Clone, Debug, Default)]
+        pub(super) struct Told {
+            $(pub(super) $name: Option<$type>,)*
+        }
 
-    /// Whether partial sums of 16- and 8-bit floats travel as f32: see
-    /// [`Builder::wide`](crate::Builder::wide).
-    #[must_use]
-    pub fn wide(self, wide: bool) -> Self {
-        Self { wide: Some(wide), ..self }
-    }
+        told!(Builder: $($(#[$doc])* $name: $type;)*);
+        told!(CallOptions: $($(#[$doc])* $name: $type;)*);
+    };
+    ($options:ty: $($(#[$doc:meta])* $name:ident: $type:ty;)*) => {
+        impl $options {
+            $(
+                $(#[$doc])*
+                #[must_use]
+                pub fn $name(mut self, $name: $type) -> Self {
+                    self.told.$name = Some($name);
+                    self
+                }
+            )*
+        }
+    };
+}
 
-    /// What f32 travels as; f32 for as it is. See [`Builder::wire`](crate::Builder::wire).
-    #[must_use]
-    pub fn wire(self, dtype: DataType) -> Self {
-        Self { wire: Some(dtype), ..self }
+told! {
+    /// The longest that each wait lasts: of a communicator's, while ranks meet and in every call,
+    /// 300 s if nobody says; of single calls, theirs, and zero fails where a moment's look does not
+    /// find the others there.
+    timeout: Duration;
+    /// Whether the bits of reductions depend on nothing but what the ranks contribute, in the order
+    /// of ranks: not on algorithm, transport, length, registration or on where ranks are. Such
+    /// calls need links between all pairs of ranks ([`Builder::all_pairs`]); 16- and 8-bit floats
+    /// travel as with `wide`.
+    deterministic: bool;
+    /// Whether sums, averages and products of 16- and 8-bit floats are made of f32 all the way and
+    /// rounded once at the end. It costs two or four times the bytes on links, and nothing on
+    /// registered memory, where it is always so.
+    wide: bool;
+    /// What f32 travels as in sums, averages, minima and maxima: one of the 16- and 8-bit floats,
+    /// or f32 for as it is; nothing else is accepted. [`wire_error`](crate::wire_error) says what it
+    /// costs in accuracy.
+    wire: DataType;
+}
+
+impl Told {
+    /// `numbers`, but for what is set here.
+    pub(super) fn over(&self, numbers: &mut Numbers) {
+        numbers.deterministic = self.deterministic.unwrap_or(numbers.deterministic);
+        numbers.wide = self.wide.unwrap_or(numbers.wide);
+        if let Some(wire) = self.wire {
+            numbers.wire = (wire != DataType::F32).then_some(wire);
+        }
     }
 }
 
@@ -128,19 +154,14 @@ impl Communicator {
     /// ```
     pub fn with(&mut self, options: CallOptions) -> With<'_> {
         let before = self.settings.clone();
-        if let Some(timeout) = options.timeout {
+        if let Some(timeout) = options.told.timeout {
             self.set_timeout(timeout);
         }
         if options.tag.is_some() {
             self.settings.tag = options.tag;
         }
         self.settings.required = options.algorithm.or(self.settings.required);
-        let numbers = &mut self.settings.numbers;
-        numbers.deterministic = options.deterministic.unwrap_or(numbers.deterministic);
-        numbers.wide = options.wide.unwrap_or(numbers.wide);
-        if let Some(wire) = options.wire {
-            numbers.wire = (wire != DataType::F32).then_some(wire);
-        }
+        options.told.over(&mut self.settings.numbers);
         With { comm: self, before }
     }
 

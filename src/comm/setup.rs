@@ -2,14 +2,14 @@
 //! May touch: config, rendezvous, link, plan.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::engine::Engine;
+use super::options::Told;
 use super::share::{can_share, has_lines};
 use super::threads::{Group, Ready};
 use super::{Communicator, Origin, Seat};
 use crate::config::{Config, Transport};
-use crate::element::DataType;
 use crate::error::{Error, Peer, Result};
 use crate::link::tcp::{self, Settings, tune};
 use crate::link::{Links, shm};
@@ -32,13 +32,10 @@ pub struct Builder {
     rank: Option<usize>,
     size: Option<usize>,
     store: Option<String>,
-    timeout: Option<Duration>,
     transport: Option<Transport>,
     interface: Option<String>,
     all_pairs: Option<usize>,
-    deterministic: Option<bool>,
-    wide: Option<bool>,
-    wire: Option<DataType>,
+    pub(super) told: Told,
 }
 
 impl Builder {
@@ -58,12 +55,6 @@ impl Builder {
     #[must_use]
     pub fn store(self, address: &str) -> Self {
         Self { store: Some(address.into()), ..self }
-    }
-
-    /// The longest that any wait lasts, while meeting and in every call; 300 s if nobody says.
-    #[must_use]
-    pub fn timeout(self, timeout: Duration) -> Self {
-        Self { timeout: Some(timeout), ..self }
     }
 
     /// Forces a transport.
@@ -89,31 +80,6 @@ impl Builder {
     #[must_use]
     pub fn all_pairs(self, ranks: usize) -> Self {
         Self { all_pairs: Some(ranks), ..self }
-    }
-
-    /// Whether the bits of reductions depend on nothing but what the ranks contribute, in the order
-    /// of ranks: not on algorithm, transport, length, registration or on where ranks are. Such
-    /// calls need links between all pairs of ranks ([`Self::all_pairs`]); 16- and 8-bit floats
-    /// travel as with [`Self::wide`].
-    #[must_use]
-    pub fn deterministic(self, deterministic: bool) -> Self {
-        Self { deterministic: Some(deterministic), ..self }
-    }
-
-    /// Whether sums, averages and products of 16- and 8-bit floats are made of f32 all the way and
-    /// rounded once at the end. It costs two or four times the bytes on links, and nothing on
-    /// registered memory, where it is always so.
-    #[must_use]
-    pub fn wide(self, wide: bool) -> Self {
-        Self { wide: Some(wide), ..self }
-    }
-
-    /// What f32 travels as in sums, averages, minima and maxima: one of the 16- and 8-bit floats,
-    /// or f32 for as it is; nothing else is accepted. [`wire_error`](crate::wire_error) says what it
-    /// costs in accuracy.
-    #[must_use]
-    pub fn wire(self, dtype: DataType) -> Self {
-        Self { wire: Some(dtype), ..self }
     }
 
     /// Meets the other ranks and opens the links to them.
@@ -188,16 +154,11 @@ impl Builder {
 
     /// `config`, but for what is set here.
     fn over(self, mut config: Config) -> Config {
-        config.timeout = self.timeout.unwrap_or(config.timeout);
+        config.timeout = self.told.timeout.unwrap_or(config.timeout);
         config.transport = self.transport.unwrap_or(config.transport);
         config.interface = self.interface.or(config.interface);
         config.all_pairs = self.all_pairs.unwrap_or(config.all_pairs);
-        let numbers = &mut config.numbers;
-        numbers.deterministic = self.deterministic.unwrap_or(numbers.deterministic);
-        numbers.wide = self.wide.unwrap_or(numbers.wide);
-        if let Some(wire) = self.wire {
-            numbers.wire = (wire != DataType::F32).then_some(wire);
-        }
+        self.told.over(&mut config.numbers);
         config
     }
 }

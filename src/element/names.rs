@@ -5,7 +5,8 @@ use core::str::FromStr;
 
 use super::{DataType, ReduceOp};
 
-/// A name that is no [`DataType`], [`ReduceOp`] or [`Algorithm`](crate::schedule::Algorithm).
+/// A name that is no [`DataType`], [`ReduceOp`], [`Algorithm`](crate::schedule::Algorithm) or
+/// [`Collective`](crate::schedule::Collective).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown {kind} `{name}`: one of {known}")]
 pub struct UnknownName {

@@ -23,15 +23,22 @@ use crate::partition::{Partition, SlotShape};
 use crate::schedule::{Algorithm, Collective, Hosts, Ring, Schedule};
 pub use choose::Candidate;
 pub use explain::{Choice, Explanation};
+// What is hidden is no promise: see lib.rs.
+#[doc(hidden)]
 pub use messages::lanes;
 pub use price::{Source, Speeds};
-pub use request::{Blocks, Message, Request};
+pub use request::Request;
+#[doc(hidden)]
+pub use request::{Blocks, Message};
 #[cfg(feature = "host")]
 pub(crate) use request::{digest, mix};
+#[doc(hidden)]
 pub use slots::{Slots, least_chunk, stage};
+#[doc(hidden)]
 pub use tuning::Tuning;
 
 /// What to walk for a call.
+#[doc(hidden)]
 #[derive(Debug)]
 pub struct Plan<'a> {
     /// How.
@@ -65,6 +72,7 @@ impl Known {
 }
 
 /// What plans go by beside the call. All ranks must be told the same.
+#[doc(hidden)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
     /// The algorithm to take wherever it can make the call; `None` for the cheapest.
@@ -78,6 +86,7 @@ pub struct Rules {
 }
 
 /// One rank's plans.
+#[doc(hidden)]
 #[derive(Debug)]
 pub struct Planner {
     ring: Ring,

@@ -32,8 +32,7 @@ impl Request {
     /// Bytes of the longer one of a rank's input and output, among so many ranks.
     #[must_use]
     pub fn longest(&self, size: u32) -> usize {
-        let blocks = if self.collective.has_blocks() { size as usize } else { 1 };
-        self.count * self.element_size() * blocks
+        self.count * self.element_size() * self.collective.blocks(size) as usize
     }
 
     /// Does every rank that gets a result get its own contribution folded into it?

@@ -1,133 +1,143 @@
-//! The algorithms by name: which schedule each makes of a collective, what that sends and what it
-//! costs. May touch: the files of the algorithms, element's names, sim's Speed. Law: the three
-//! answers are of one schedule, and `None` is the same for all of them and for all ranks.
+//! The algorithms by name, and what each says of itself: the schedules that it makes of a collective,
+//! what those send and what they cost. May touch: the files of the algorithms, element's names,
+//! sim's Speed. Law: what a definition says is of one schedule, and `None` is the same for all of
+//! it and for all ranks.
 
 use core::fmt;
 use core::str::FromStr;
 
-use super::recursive::Pairing;
-use super::tree::{self, Trees};
 use super::{
-    Collective, Ring, Schedule, Volume, all_pairs, bruck, dissemination, halving, hierarchical,
-    recursive, two_rings,
+    Collective, Ring, Schedule, Volume, all_pairs, bruck, collective, dissemination, halving,
+    hierarchical, recursive, tree, two_rings,
 };
 use crate::element::{UnknownName, by_name};
 use crate::sim::Speed;
 
-/// A way of doing a collective.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum Algorithm {
+/// All that there is to know of an algorithm; each file in this room that holds one says it there.
+/// The methods of [`Algorithm`] tell what the fields mean.
+pub(super) struct Definition {
+    pub(super) name: &'static str,
+    pub(super) window: usize,
+    pub(super) least_chunk: usize,
+    pub(super) reads: Reads,
+    pub(super) chunks: fn(Collective, u32) -> u32,
+    pub(super) schedule: fn(Collective, &Ring, u32) -> Option<Schedule>,
+    pub(super) volume: fn(Collective, &Ring) -> Option<Volume>,
+    pub(super) cost: fn(Collective, &Ring, f64, &Speed) -> Option<f64>,
+}
+
+/// How the reductions of an algorithm read the ranks, from left to right.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reads {
+    /// In some order.
+    Somehow,
+    /// Rank 0, 1, .., n-1, in brackets of any kind.
+    InRankOrder,
+    /// ((rank 0, rank 1), rank 2), .., one by one.
+    OneByOne,
+}
+
+impl Definition {
+    /// What most have in common; it makes nothing.
+    pub(super) const USUAL: Self = Self {
+        name: "",
+        window: 1,
+        least_chunk: 0,
+        reads: Reads::Somehow,
+        chunks: |collective, size| match collective {
+            Collective::AllReduce => size,
+            _ => collective.blocks(size),
+        },
+        schedule: |_, _, _| None,
+        volume: |_, _| None,
+        cost: |_, _, _, _| None,
+    };
+}
+
+macro_rules! algorithms {
+    ($($(#[$doc:meta])* $algorithm:ident: $definition:path;)*) => {
+        /// A way of doing a collective.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u8)]
+        pub enum Algorithm {
+            $($(#[$doc])* $algorithm,)*
+        }
+
+        impl Algorithm {
+            /// Every algorithm, in the order of its discriminant.
+            pub const ALL: [Self; [$(stringify!($algorithm)),*].len()] = [$(Self::$algorithm),*];
+
+            const fn definition(self) -> &'static Definition {
+                match self {
+                    $(Self::$algorithm => &$definition,)*
+                }
+            }
+        }
+    };
+}
+
+// Fingerprints hold the numbers, from 0 on: a new one goes to the end.
+algorithms! {
     /// Each rank sends to the next one alone: fewest bytes, most hops.
-    Ring = 0,
+    Ring: collective::RING;
     /// Everybody sends all that others need straight to them: one hop.
-    AllPairs,
+    AllPairs: all_pairs::ALL_PAIRS;
     /// An all-reduce of two hops: each rank reduces one chunk and sends it to all.
-    TwoShot,
+    TwoShot: all_pairs::TWO_SHOT;
     /// Ranks exchange all they have with those at distance 1, 2, 4, ...
-    RecursiveDoubling,
+    RecursiveDoubling: recursive::DEFINITION;
     /// They exchange half of it, then half of that, and go back the same way.
-    HalvingDoubling,
+    HalvingDoubling: halving::DEFINITION;
     /// Like the ring, half of it the other way round: half as many hops, twice as many links.
-    TwoRings,
+    TwoRings: two_rings::DEFINITION;
     /// Up and down a binomial tree: few hops, and only its root sends much.
-    Binomial,
+    Binomial: tree::BINOMIAL;
     /// Up and down two binary trees, every other chunk each: nobody sends much, and pieces follow
     /// each other.
-    DoubleTree,
+    DoubleTree: tree::DOUBLE;
     /// All-gather and reduce-scatter in as few hops as trees, with as few bytes as the ring.
-    Bruck,
+    Bruck: bruck::DEFINITION;
     /// Rings within the hosts and between them, where there are several, one of several ranks.
-    Hierarchical,
+    Hierarchical: hierarchical::DEFINITION;
     /// A barrier in which each hears from ranks at distance 1, 2, 4, ..., whatever their number.
-    Dissemination,
+    Dissemination: dissemination::DEFINITION;
     /// For ranks of one host, on registered memory or with little data: everybody lays its own open
     /// and reads that of all. Its steps are those of all pairs, whose messages are laid down once
     /// for all readers.
-    Direct,
+    Direct: all_pairs::DIRECT;
 }
 
 impl Algorithm {
-    /// Every algorithm.
-    pub const ALL: [Self; 12] = [
-        Self::Ring,
-        Self::AllPairs,
-        Self::TwoShot,
-        Self::RecursiveDoubling,
-        Self::HalvingDoubling,
-        Self::TwoRings,
-        Self::Binomial,
-        Self::DoubleTree,
-        Self::Bruck,
-        Self::Hierarchical,
-        Self::Dissemination,
-        Self::Direct,
-    ];
-
     /// The name that the environment and options take.
     #[must_use]
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::Ring => "ring",
-            Self::AllPairs => "all_pairs",
-            Self::TwoShot => "two_shot",
-            Self::RecursiveDoubling => "recursive_doubling",
-            Self::HalvingDoubling => "halving_doubling",
-            Self::TwoRings => "two_rings",
-            Self::Binomial => "binomial",
-            Self::DoubleTree => "double_tree",
-            Self::Bruck => "bruck",
-            Self::Hierarchical => "hierarchical",
-            Self::Dissemination => "dissemination",
-            Self::Direct => "direct",
-        }
+        self.definition().name
     }
 
     /// How many chunks a rank may send to another before that one takes the first: links need slots
     /// for so many rounds' pieces. See [`SlotShape::shared`](crate::partition::SlotShape::shared).
     #[must_use]
     pub const fn window(self) -> usize {
-        match self {
-            Self::Bruck => bruck::WINDOW as usize,
-            Self::DoubleTree => tree::WINDOW,
-            Self::Hierarchical => hierarchical::WINDOW,
-            _ => 1,
-        }
+        self.definition().window
     }
 
     /// Bytes of the shortest chunk that it takes while a later one has any.
     #[must_use]
     pub const fn least_chunk(self) -> usize {
-        match self {
-            Self::DoubleTree => tree::LEAST,
-            _ => 0,
-        }
+        self.definition().least_chunk
     }
 
     /// Into how many chunks its schedules cut the longer one of input and output.
     #[must_use]
     pub fn chunks(self, collective: Collective, size: u32) -> u32 {
-        match (self, collective) {
-            (Self::DoubleTree, _) => Trees::Double.chunks(size),
-            (Self::HalvingDoubling, Collective::AllReduce) => Pairing::of(size).chunks(),
-            (
-                Self::AllPairs | Self::RecursiveDoubling | Self::Binomial | Self::Direct,
-                Collective::AllReduce,
-            ) => 1,
-            (_, Collective::AllReduce) => size,
-            _ if collective.has_blocks() => size,
-            _ => 1,
-        }
+        (self.definition().chunks)(collective, size)
     }
 
     /// Do its reductions read, from left to right, rank 0, 1, .., n-1? Operations that do not
     /// commute need that. (A reduce reads from its root on, after rank n-1 rank 0.)
     #[must_use]
     pub const fn in_rank_order(self) -> bool {
-        !matches!(
-            self,
-            Self::Ring | Self::TwoRings | Self::Bruck | Self::Hierarchical | Self::Dissemination
-        )
+        !matches!(self.definition().reads, Reads::Somehow)
     }
 
     /// Do they read ((rank 0, rank 1), rank 2), .., one by one, whatever the number of ranks?
@@ -135,31 +145,14 @@ impl Algorithm {
     #[must_use]
     pub const fn folds_left(self, collective: Collective) -> bool {
         let prefix = matches!(collective, Collective::Scan | Collective::Exscan);
-        matches!(self, Self::AllPairs | Self::TwoShot | Self::Direct) || prefix
+        matches!(self.definition().reads, Reads::OneByOne) || prefix
     }
 
     /// The schedule of rank `me`; `None` if the algorithm does not do this collective among so
     /// many ranks.
     #[must_use]
     pub fn schedule(self, collective: Collective, order: &Ring, me: u32) -> Option<Schedule> {
-        let size = order.size();
-        match (self, collective) {
-            (Self::Ring, _) => Some(collective.schedule(order, me)),
-            (Self::AllPairs, _) => all_pairs::schedule(collective, size, me),
-            (Self::TwoShot, Collective::AllReduce) => Some(all_pairs::two_shot(size, me)),
-            (Self::RecursiveDoubling, Collective::AllReduce | Collective::Barrier) => {
-                Some(recursive::all_reduce(size, me))
-            }
-            (Self::HalvingDoubling, _) => halving::schedule(collective, size, me),
-            (Self::TwoRings, _) => two_rings::schedule(collective, order, me),
-            (Self::Binomial, _) => tree::schedule(Trees::Binomial, collective, size, me),
-            (Self::DoubleTree, _) => tree::schedule(Trees::Double, collective, size, me),
-            (Self::Bruck, _) => bruck::schedule(collective, size, me),
-            (Self::Hierarchical, _) => hierarchical::schedule(collective, order, me),
-            (Self::Dissemination, _) => dissemination::schedule(collective, size, me),
-            (Self::Direct, _) => all_pairs::schedule(collective, size, me),
-            _ => None,
-        }
+        (self.definition().schedule)(collective, order, me)
     }
 
     /// Is there a schedule? As [`Self::schedule`] would say, without making one.
@@ -177,24 +170,7 @@ impl Algorithm {
     /// What these schedules send.
     #[must_use]
     pub fn volume(self, collective: Collective, order: &Ring) -> Option<Volume> {
-        let size = order.size();
-        match (self, collective) {
-            (Self::Ring, _) => Some(collective.volume(order)),
-            (Self::AllPairs, _) => all_pairs::volume(collective, size),
-            (Self::TwoShot, Collective::AllReduce) => Some(all_pairs::two_shot_volume(size)),
-            (Self::RecursiveDoubling, Collective::AllReduce | Collective::Barrier) => {
-                Some(recursive::volume(size))
-            }
-            (Self::HalvingDoubling, _) => halving::volume(collective, size),
-            (Self::TwoRings, _) => two_rings::volume(collective, size),
-            (Self::Binomial, _) => tree::volume(Trees::Binomial, collective, size),
-            (Self::DoubleTree, _) => tree::volume(Trees::Double, collective, size),
-            (Self::Bruck, _) => bruck::volume(collective, size),
-            (Self::Hierarchical, _) => hierarchical::volume(collective, order),
-            (Self::Dissemination, _) => dissemination::volume(collective, size),
-            (Self::Direct, _) => all_pairs::volume(collective, size),
-            _ => None,
-        }
+        (self.definition().volume)(collective, order)
     }
 
     /// Seconds that it takes, in place, each chunk being one slice: [`cost`](crate::sim::cost) as
@@ -209,27 +185,11 @@ impl Algorithm {
         bytes: f64,
         speed: &Speed,
     ) -> Option<f64> {
-        let size = order.size();
-        if size == 1 {
+        if order.size() == 1 {
             // Everything is where it has to be.
             return self.volume(collective, &Ring::natural(1)).map(|_| 0.0);
         }
-        match (self, collective) {
-            (Self::Ring, _) => Some(collective.cost(order, bytes, speed)),
-            (Self::AllPairs, _) => all_pairs::cost(collective, size, bytes, speed),
-            (Self::TwoShot, Collective::AllReduce) => all_pairs::two_shot_cost(size, bytes, speed),
-            (Self::RecursiveDoubling, Collective::AllReduce | Collective::Barrier) => {
-                Some(recursive::cost(size, bytes, speed))
-            }
-            (Self::HalvingDoubling, _) => halving::cost(collective, size, bytes, speed),
-            (Self::TwoRings, _) => two_rings::cost(collective, size, bytes, speed),
-            (Self::Binomial, _) => tree::cost(Trees::Binomial, collective, size, bytes, speed),
-            (Self::DoubleTree, _) => tree::cost(Trees::Double, collective, size, bytes, speed),
-            (Self::Bruck, _) => bruck::cost(collective, size, bytes, speed),
-            (Self::Dissemination, _) => dissemination::cost(collective, size, bytes, speed),
-            (Self::Direct, _) => all_pairs::cost(collective, size, bytes, speed),
-            _ => None,
-        }
+        (self.definition().cost)(collective, order, bytes, speed)
     }
 }
 

@@ -7,11 +7,36 @@
 //! reduce-scatter ns + a + (n-1)f, of two ranks s less; all-gather ns + max(a, (n-2)s); broadcast
 //! ns + a; two-shot its two halves, of two ranks s less.
 
-use super::{Collective, Op, Order, Place, Schedule, Step, Volume, fuse, halves};
+use super::{
+    Collective, Definition, Op, Order, Place, Reads, Ring, Schedule, Step, Volume, fuse, halves,
+};
 use crate::sim::Speed;
 
-/// The schedule of rank `me` of `size`.
-pub(super) fn schedule(collective: Collective, size: u32, me: u32) -> Option<Schedule> {
+pub(super) const ALL_PAIRS: Definition = Definition {
+    name: "all_pairs",
+    reads: Reads::OneByOne,
+    chunks: Collective::blocks,
+    schedule,
+    volume,
+    cost,
+    ..Definition::USUAL
+};
+
+pub(super) const DIRECT: Definition = Definition { name: "direct", ..ALL_PAIRS };
+
+pub(super) const TWO_SHOT: Definition = Definition {
+    name: "two_shot",
+    reads: Reads::OneByOne,
+    schedule: |it, order, me| (it == Collective::AllReduce).then(|| two_shot(order.size(), me)),
+    // As much as the ring.
+    volume: |it, order| (it == Collective::AllReduce).then(|| it.volume(order)),
+    cost: two_shot_cost,
+    ..Definition::USUAL
+};
+
+/// The schedule of rank `me`.
+fn schedule(collective: Collective, order: &Ring, me: u32) -> Option<Schedule> {
+    let size = order.size();
     Some(match collective {
         Collective::AllReduce | Collective::Barrier => all_reduce(size, me),
         Collective::ReduceScatter => reduce_scatter(size, me),
@@ -104,14 +129,15 @@ fn broadcast(size: u32, me: u32, root: u32) -> Schedule {
 }
 
 /// An all-reduce of two hops, a chunk per rank.
-pub(super) fn two_shot(size: u32, me: u32) -> Schedule {
+fn two_shot(size: u32, me: u32) -> Schedule {
     let [scatter, gather] = halves([reduce_scatter(size, me), all_gather(size, me)], size, me);
     fuse(scatter, gather)
 }
 
 /// What these schedules send: a chunk to every other rank, but for broadcast by everybody.
-pub(super) fn volume(collective: Collective, size: u32) -> Option<Volume> {
-    let (n, hops) = (u64::from(size), u64::from(size - 1));
+fn volume(collective: Collective, order: &Ring) -> Option<Volume> {
+    let n = u64::from(order.size());
+    let hops = n - 1;
     match collective {
         Collective::Broadcast { .. } => Some(Volume { most: hops, total: hops }),
         Collective::AllReduce
@@ -122,14 +148,9 @@ pub(super) fn volume(collective: Collective, size: u32) -> Option<Volume> {
     }
 }
 
-/// What two-shot sends: as much as the ring.
-pub(super) fn two_shot_volume(size: u32) -> Volume {
-    let (n, hops) = (u64::from(size), u64::from(size - 1));
-    Volume { most: 2 * hops, total: 2 * n * hops }
-}
-
 /// The closed form; see the top. `size` is not 1.
-pub(super) fn cost(collective: Collective, size: u32, bytes: f64, speed: &Speed) -> Option<f64> {
+fn cost(collective: Collective, order: &Ring, bytes: f64, speed: &Speed) -> Option<f64> {
+    let size = order.size();
     let n = f64::from(size);
     Some(match collective {
         Collective::AllReduce | Collective::Barrier => folds(size, bytes, speed),
@@ -152,10 +173,11 @@ fn folds(size: u32, message: f64, speed: &Speed) -> f64 {
 }
 
 /// The closed form of two-shot.
-pub(super) fn two_shot_cost(size: u32, bytes: f64, speed: &Speed) -> Option<f64> {
+fn two_shot_cost(collective: Collective, order: &Ring, bytes: f64, speed: &Speed) -> Option<f64> {
+    let size = order.size();
     let halves = [Collective::ReduceScatter, Collective::AllGather];
-    let [scatter, gather] = halves.map(|half| cost(half, size, bytes, speed));
+    let [scatter, gather] = halves.map(|half| cost(half, order, bytes, speed));
     // Of two ranks both send what they fold last, as one step.
     let seam = if size == 2 { speed.moved(bytes / 2.0) } else { 0.0 };
-    Some(scatter? + gather? - seam)
+    (collective == Collective::AllReduce).then_some(scatter? + gather? - seam)
 }

@@ -10,15 +10,25 @@
 
 use core::ops::Range;
 
-use super::{Collective, Op, Order, Place, Schedule, Step, Volume};
+use super::{Collective, Definition, Op, Order, Place, Ring, Schedule, Step, Volume};
 use crate::sim::Speed;
 
 /// Chunks that a rank may send to another before that one takes the first: as many as the links
 /// with fewest slots have, those over sockets.
-pub(super) const WINDOW: u32 = 4;
+const WINDOW: u32 = 4;
 
-/// The schedule of rank `me` of `size`.
-pub(super) fn schedule(collective: Collective, size: u32, me: u32) -> Option<Schedule> {
+pub(super) const DEFINITION: Definition = Definition {
+    name: "bruck",
+    window: WINDOW as usize,
+    schedule,
+    volume,
+    cost,
+    ..Definition::USUAL
+};
+
+/// The schedule of rank `me`.
+fn schedule(collective: Collective, order: &Ring, me: u32) -> Option<Schedule> {
+    let size = order.size();
     match collective {
         Collective::ReduceScatter => Some(reduce_scatter(size, me)),
         Collective::AllGather => Some(all_gather(size, me)),
@@ -114,15 +124,14 @@ fn reduce_scatter(size: u32, me: u32) -> Schedule {
 }
 
 /// What these schedules send: what the ring's do.
-pub(super) fn volume(collective: Collective, size: u32) -> Option<Volume> {
-    let most = u64::from(size - 1);
-    let total = most * u64::from(size);
-    matches!(collective, Collective::ReduceScatter | Collective::AllGather)
-        .then_some(Volume { most, total })
+fn volume(collective: Collective, order: &Ring) -> Option<Volume> {
+    let halves = matches!(collective, Collective::ReduceScatter | Collective::AllGather);
+    halves.then(|| collective.volume(order))
 }
 
 /// The closed form, with the window: a hop's messages one by one, all ranks being in step.
-pub(super) fn cost(collective: Collective, size: u32, bytes: f64, speed: &Speed) -> Option<f64> {
+fn cost(collective: Collective, order: &Ring, bytes: f64, speed: &Speed) -> Option<f64> {
+    let size = order.size();
     let own = bytes / f64::from(size);
     let (s, a) = (speed.moved(own), speed.latency);
     let taken = match collective {

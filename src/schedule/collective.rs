@@ -1,12 +1,24 @@
-//! The collectives by name, and the schedule of each. May touch: the algorithms, sim's
-//! Speed.
+//! The collectives by name, and the schedule of each on a ring. May touch: ring, rooted, scan,
+//! all_to_all, relay, element's names, sim's Speed.
 
-use super::{Ring, Schedule, Volume, all_to_all, relay, ring, rooted, scan};
+use core::str::FromStr;
+
+use super::{Definition, Ring, Schedule, Volume, all_to_all, relay, ring, rooted, scan};
+use crate::element::{UnknownName, by_name};
 use crate::sim::Speed;
 
 /// Ranks of the largest world in which every rank has a link to every other one, if nobody says
 /// otherwise: see [`Ring::with_all_pairs`].
 pub const ALL_PAIRS: u32 = 32;
+
+/// What a ring makes of them: everything.
+pub(super) const RING: Definition = Definition {
+    name: "ring",
+    schedule: |collective, order, me| Some(collective.schedule(order, me)),
+    volume: |collective, order| Some(collective.volume(order)),
+    cost: |collective, order, bytes, speed| Some(collective.cost(order, bytes, speed)),
+    ..Definition::USUAL
+};
 
 /// What ranks do together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -82,6 +94,18 @@ impl Collective {
             Self::Scan => "scan",
             Self::Exscan => "exscan",
             Self::Barrier => "barrier",
+        }
+    }
+
+    /// The same with this root, if it has one.
+    #[must_use]
+    pub const fn with_root(self, root: u32) -> Self {
+        match self {
+            Self::Broadcast { .. } => Self::Broadcast { root },
+            Self::Reduce { .. } => Self::Reduce { root },
+            Self::Gather { .. } => Self::Gather { root },
+            Self::Scatter { .. } => Self::Scatter { root },
+            other => other,
         }
     }
 
@@ -186,19 +210,38 @@ impl Collective {
     /// are cut as is best.
     #[must_use]
     pub const fn has_blocks(self) -> bool {
-        matches!(
-            self,
-            Self::ReduceScatter
-                | Self::AllGather
-                | Self::Gather { .. }
-                | Self::Scatter { .. }
-                | Self::AllToAll
-        )
+        self.blocks(2) > 1
+    }
+
+    /// How many of them the longer one of a rank's input and output is; 1 for what has none.
+    #[must_use]
+    pub const fn blocks(self, size: u32) -> u32 {
+        let [input, output] = self.shape(size);
+        if input > output { input } else { output }
+    }
+
+    /// How many the input is, and how many the output.
+    #[must_use]
+    pub const fn shape(self, size: u32) -> [u32; 2] {
+        match self {
+            Self::ReduceScatter | Self::Scatter { .. } => [size, 1],
+            Self::AllGather | Self::Gather { .. } => [1, size],
+            Self::AllToAll => [size, size],
+            _ => [1, 1],
+        }
     }
 
     /// The schedules of all ranks of a ring.
     #[must_use]
     pub fn schedules(self, order: &Ring) -> Vec<Schedule> {
         (0..order.size()).map(|me| self.schedule(order, me)).collect()
+    }
+}
+
+/// By its name; the root, where there is one, is rank 0.
+impl FromStr for Collective {
+    type Err = UnknownName;
+    fn from_str(name: &str) -> Result<Self, UnknownName> {
+        by_name("collective", &Self::all(1), Self::name, name)
     }
 }

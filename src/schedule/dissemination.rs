@@ -6,19 +6,23 @@
 //! Journal of Parallel Programming 17 (1988). Cost, a token of m bytes, latency a, a step's s =
 //! o + mb, f = s + mg, k = log2 n rounded up: s + k(a + f).
 
-use super::{Collective, Op, Place, Schedule, Step, Volume};
+use super::{Collective, Definition, Op, Place, Ring, Schedule, Step, Volume};
 use crate::sim::Speed;
+
+pub(super) const DEFINITION: Definition =
+    Definition { name: "dissemination", schedule, volume, cost, ..Definition::USUAL };
 
 /// How often the distance doubles before everybody is reached.
 const fn doublings(size: u32) -> u32 {
     size.next_power_of_two().ilog2()
 }
 
-/// The schedule of rank `me` of `size`. What was heard goes on at once.
-pub(super) fn schedule(collective: Collective, size: u32, me: u32) -> Option<Schedule> {
+/// The schedule of rank `me`. What was heard goes on at once.
+fn schedule(collective: Collective, order: &Ring, me: u32) -> Option<Schedule> {
     if collective != Collective::Barrier {
         return None;
     }
+    let size = order.size();
     let (mine, heard) = (Place::input(0), Place::output(0));
     let after = |distance: u32| (me + distance) % size;
     let mut steps = Vec::with_capacity(doublings(size) as usize + 1);
@@ -41,13 +45,14 @@ pub(super) fn schedule(collective: Collective, size: u32, me: u32) -> Option<Sch
 }
 
 /// What these schedules send.
-pub(super) fn volume(collective: Collective, size: u32) -> Option<Volume> {
-    let most = u64::from(doublings(size));
-    (collective == Collective::Barrier).then_some(Volume { most, total: most * u64::from(size) })
+fn volume(collective: Collective, order: &Ring) -> Option<Volume> {
+    let [size, most] = [order.size(), doublings(order.size())].map(u64::from);
+    (collective == Collective::Barrier).then_some(Volume { most, total: most * size })
 }
 
 /// The closed form; see the top. `size` is not 1.
-pub(super) fn cost(collective: Collective, size: u32, bytes: f64, speed: &Speed) -> Option<f64> {
+fn cost(collective: Collective, order: &Ring, bytes: f64, speed: &Speed) -> Option<f64> {
+    let size = order.size();
     let hop = speed.latency + speed.folded(bytes);
     (collective == Collective::Barrier)
         .then(|| speed.moved(bytes) + f64::from(doublings(size)) * hop)

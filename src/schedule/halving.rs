@@ -9,12 +9,25 @@
 //! n that is no power of two p/2 (3s + 3f + max(a, f) + max(a, s)) - f + 2a (n = p + 1: `beside`).
 
 use super::recursive::{Pairing, Role, fold};
-use super::{Collective, Op, Place, Schedule, Step, Volume, fuse};
+use super::{Collective, Definition, Op, Place, Reads, Ring, Schedule, Step, Volume, fuse};
 use crate::sim::Speed;
 
-/// The schedule of rank `me` of `size`. The halves alone are for powers of two.
-pub(super) fn schedule(collective: Collective, size: u32, me: u32) -> Option<Schedule> {
-    let pairing = Pairing::of(size);
+pub(super) const DEFINITION: Definition = Definition {
+    name: "halving_doubling",
+    reads: Reads::InRankOrder,
+    chunks: |collective, size| match collective {
+        Collective::AllReduce => Pairing::of(size).chunks(),
+        _ => collective.blocks(size),
+    },
+    schedule,
+    volume,
+    cost,
+    ..Definition::USUAL
+};
+
+/// The schedule of rank `me`. The halves alone are for powers of two.
+fn schedule(collective: Collective, order: &Ring, me: u32) -> Option<Schedule> {
+    let pairing = Pairing::of(order.size());
     let (number, partner) = match pairing.role(me) {
         Role::Inside { number, partner } => (number, partner),
         Role::Outside { partner } if collective == Collective::AllReduce => {
@@ -142,8 +155,8 @@ impl Inside {
 }
 
 /// What these schedules send.
-pub(super) fn volume(collective: Collective, size: u32) -> Option<Volume> {
-    let pairing = Pairing::of(size);
+fn volume(collective: Collective, order: &Ring) -> Option<Volume> {
+    let pairing = Pairing::of(order.size());
     let [p, r] = [pairing.chunks(), pairing.left_out].map(u64::from);
     match collective {
         Collective::AllReduce => {
@@ -157,7 +170,8 @@ pub(super) fn volume(collective: Collective, size: u32) -> Option<Volume> {
 }
 
 /// The closed form; see the top. `size` is not 1.
-pub(super) fn cost(collective: Collective, size: u32, bytes: f64, speed: &Speed) -> Option<f64> {
+fn cost(collective: Collective, order: &Ring, bytes: f64, speed: &Speed) -> Option<f64> {
+    let size = order.size();
     let pairing = Pairing::of(size);
     let (p, a) = (f64::from(pairing.chunks()), speed.latency);
     let (s, f) = (speed.moved(bytes / p), speed.folded(bytes / p));

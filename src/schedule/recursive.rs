@@ -7,8 +7,24 @@
 //! Cost, m bytes, a step's s = o + mb, f = s + mg: s + l(a + f); of n that is no power of two
 //! s + l f + (l+1)a + s + max(f - (l-1-h)a, mg), 2^h being the least power of two not below r.
 
-use super::{Op, Order, Place, Schedule, Step, Volume};
+use super::{Collective, Definition, Op, Order, Place, Reads, Schedule, Step, Volume};
 use crate::sim::Speed;
+
+pub(super) const DEFINITION: Definition = Definition {
+    name: "recursive_doubling",
+    reads: Reads::InRankOrder,
+    chunks: Collective::blocks,
+    schedule: |collective, order, me| makes(collective).then(|| all_reduce(order.size(), me)),
+    volume: |collective, order| makes(collective).then(|| volume(order.size())),
+    cost: |collective, order, bytes, speed| {
+        makes(collective).then(|| cost(order.size(), bytes, speed))
+    },
+    ..Definition::USUAL
+};
+
+const fn makes(collective: Collective) -> bool {
+    matches!(collective, Collective::AllReduce | Collective::Barrier)
+}
 
 /// The ranks that exchange, and those that are left out of it.
 #[derive(Clone, Copy)]
@@ -61,7 +77,7 @@ pub(super) fn fold(op: Op, me: u32, from: u32, src: Place) -> Step {
 }
 
 /// All-reduce of one chunk. What is folded goes on to the next rank at once.
-pub(super) fn all_reduce(size: u32, me: u32) -> Schedule {
+fn all_reduce(size: u32, me: u32) -> Schedule {
     let (mine, result) = (Place::input(0), Place::output(0));
     let pairing = Pairing::of(size);
     let steps = match pairing.role(me) {
@@ -97,14 +113,14 @@ pub(super) fn all_reduce(size: u32, me: u32) -> Schedule {
 }
 
 /// What these schedules send.
-pub(super) fn volume(size: u32) -> Volume {
+fn volume(size: u32) -> Volume {
     let Pairing { doublings, left_out } = Pairing::of(size);
     let [l, r] = [doublings, left_out].map(u64::from);
     Volume { most: l + r.min(1), total: (l << doublings) + 2 * r }
 }
 
 /// The closed form; see the top. `size` is not 1.
-pub(super) fn cost(size: u32, bytes: f64, speed: &Speed) -> f64 {
+fn cost(size: u32, bytes: f64, speed: &Speed) -> f64 {
     let Pairing { doublings, left_out } = Pairing::of(size);
     let (l, a) = (f64::from(doublings), speed.latency);
     let (s, f) = (speed.moved(bytes), speed.folded(bytes));

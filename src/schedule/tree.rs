@@ -8,8 +8,35 @@
 //! binary trees are numbered as NCCL's. What goes over one of the pair is cut into pieces, of which
 //! each edge carries one at a time: a rank's work is in the order of those times. Costs: `cost`.
 
-use super::{Collective, Op, Order, Place, Schedule, Space, Step, Volume, fuse};
+use super::{
+    Collective, Definition, Op, Order, Place, Reads, Ring, Schedule, Space, Step, Volume, fuse,
+};
 use crate::sim::Speed;
+
+pub(super) const BINOMIAL: Definition = Definition {
+    name: "binomial",
+    reads: Reads::InRankOrder,
+    chunks: Collective::blocks,
+    schedule: |collective, order, me| Rank::walks(Trees::Binomial, collective, order.size(), me),
+    volume: |collective, order| volume(Trees::Binomial, collective, order),
+    cost: |collective, order, bytes, speed| {
+        cost(Trees::Binomial, collective, order.size(), bytes, speed)
+    },
+    ..Definition::USUAL
+};
+
+pub(super) const DOUBLE: Definition = Definition {
+    name: "double_tree",
+    window: WINDOW,
+    least_chunk: LEAST,
+    reads: Reads::InRankOrder,
+    chunks: |_, size| Trees::Double.chunks(size),
+    schedule: |collective, order, me| Rank::walks(Trees::Double, collective, order.size(), me),
+    volume: |collective, order| volume(Trees::Double, collective, order),
+    cost: |collective, order, bytes, speed| {
+        cost(Trees::Double, collective, order.size(), bytes, speed)
+    },
+};
 
 /// A rank's place in a tree; `None` above the root. Children stand in the order in which they are
 /// folded, with the order of the operands: what is before me in the ring's order from the root on
@@ -61,15 +88,15 @@ fn shifted(size: u32, at: u32) -> Node {
 }
 
 /// Pieces are not shorter than this: a message costs something too.
-pub(super) const LEAST: usize = 16 << 10;
+const LEAST: usize = 16 << 10;
 
 /// Chunks that a rank may send to another before that one takes the first: in each period one of
 /// each tree, while those of the period before are being taken.
-pub(super) const WINDOW: usize = 4;
+const WINDOW: usize = 4;
 
 /// The trees that a schedule goes by.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Trees {
+enum Trees {
     Binomial,
     Double,
 }
@@ -93,7 +120,7 @@ impl Trees {
     }
 
     /// Of the pair, one's chunk is followed by the other's.
-    pub(super) fn chunks(self, size: u32) -> u32 {
+    fn chunks(self, size: u32) -> u32 {
         self.count() * self.pieces(size)
     }
 
@@ -220,18 +247,9 @@ impl Rank {
     }
 }
 
-/// The schedule of rank `me` of `size`.
-pub(super) fn schedule(
-    trees: Trees,
-    collective: Collective,
-    size: u32,
-    me: u32,
-) -> Option<Schedule> {
-    Rank::walks(trees, collective, size, me)
-}
-
 /// What these schedules send: the buffer once over every edge of the trees, each way that it goes.
-pub(super) fn volume(trees: Trees, collective: Collective, size: u32) -> Option<Volume> {
+fn volume(trees: Trees, collective: Collective, order: &Ring) -> Option<Volume> {
+    let size = order.size();
     let (edges, pieces) = (u64::from(size - 1), u64::from(trees.pieces(size)));
     let deep = u64::from(size.next_power_of_two().ilog2());
     let [most, total] = match (trees, collective) {
@@ -255,13 +273,7 @@ pub(super) fn volume(trees: Trees, collective: Collective, size: u32) -> Option<
 /// s + 2r up, or, if that is more, the waiting: for D levels (1 - 1/D)(a + 2s) down, of r up, both
 /// ways (1 - 1/2D)(a + 2r). Within -6 and +20 % of a walk. Of m bytes, m large, it takes 1.5mb
 /// down, 1.5mb + mg up and 3mb + mg both ways, whatever n is.
-pub(super) fn cost(
-    trees: Trees,
-    collective: Collective,
-    size: u32,
-    bytes: f64,
-    speed: &Speed,
-) -> Option<f64> {
+fn cost(trees: Trees, collective: Collective, size: u32, bytes: f64, speed: &Speed) -> Option<f64> {
     let count = f64::from(trees.count());
     let pieces = (bytes / count / LEAST as f64).ceil().clamp(1.0, f64::from(trees.pieces(size)));
     let chunk = bytes / count / pieces;
@@ -308,7 +320,7 @@ fn down(size: u32, above: f64, step: f64, a: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{LEAST, Node, Trees, WINDOW, binary, binomial, schedule, shifted};
+    use super::{LEAST, Node, Rank, Trees, WINDOW, binary, binomial, shifted};
     use crate::partition::{Partition, SlotShape};
     use crate::schedule::Collective;
     use crate::sim::{Shape, Speed, cost};
@@ -330,7 +342,8 @@ mod tests {
     /// Seconds of a walk of the pair, each chunk being so many slices of these bytes, over links of
     /// so many slots.
     fn walk(collective: Collective, size: u32, slices: usize, slots: usize, speed: Speed) -> f64 {
-        let schedules = (0..size).map(|me| schedule(Trees::Double, collective, size, me).unwrap());
+        let schedules =
+            (0..size).map(|me| Rank::walks(Trees::Double, collective, size, me).unwrap());
         let shape = SlotShape { bytes: LEAST, capacity: 2 * slices };
         let partition = [Partition::exact(slices * LEAST, 1, shape)];
         let shape = Shape::of(&partition, slots);

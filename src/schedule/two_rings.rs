@@ -9,8 +9,11 @@
 //! reduce-scatter c(r), all-gather c(s), all-reduce c(r) + c(s) - s, of which
 //! c(d) = s + max(s, a) + 2d + (g-1)(d + max(d, a)) and, if n is even, a + d.
 
-use super::{Collective, Op, Order, Place, Ring, Schedule, Space, Step, Volume, fuse};
+use super::{Collective, Definition, Op, Order, Place, Ring, Schedule, Space, Step, Volume, fuse};
 use crate::sim::Speed;
+
+pub(super) const DEFINITION: Definition =
+    Definition { name: "two_rings", schedule, volume, cost, ..Definition::USUAL };
 
 /// A way round the ring: how far a hop goes, and how many hops chunks go that way.
 struct Way {
@@ -89,7 +92,7 @@ fn all_reduce(order: &Ring, me: u32) -> Schedule {
 }
 
 /// The schedule of rank `me`.
-pub(super) fn schedule(collective: Collective, order: &Ring, me: u32) -> Option<Schedule> {
+fn schedule(collective: Collective, order: &Ring, me: u32) -> Option<Schedule> {
     match collective {
         Collective::AllReduce => Some(all_reduce(order, me)),
         Collective::ReduceScatter => Some(reduce_scatter(order, me)),
@@ -99,18 +102,14 @@ pub(super) fn schedule(collective: Collective, order: &Ring, me: u32) -> Option<
 }
 
 /// The ring's.
-pub(super) fn volume(collective: Collective, size: u32) -> Option<Volume> {
-    let hops = u64::from(size - 1);
-    let most = match collective {
-        Collective::AllReduce => 2 * hops,
-        Collective::ReduceScatter | Collective::AllGather => hops,
-        _ => return None,
-    };
-    Some(Volume { most, total: most * u64::from(size) })
+fn volume(collective: Collective, order: &Ring) -> Option<Volume> {
+    use Collective::{AllGather, AllReduce, ReduceScatter};
+    matches!(collective, AllReduce | ReduceScatter | AllGather).then(|| collective.volume(order))
 }
 
 /// The closed form; see the top.
-pub(super) fn cost(collective: Collective, size: u32, bytes: f64, speed: &Speed) -> Option<f64> {
+fn cost(collective: Collective, order: &Ring, bytes: f64, speed: &Speed) -> Option<f64> {
+    let size = order.size();
     let own = bytes / f64::from(size);
     let (s, r, a) = (speed.moved(own), speed.folded(own), speed.latency);
     let [back, forth] = ways(size).map(|way| way.hops as f64);

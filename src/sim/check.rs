@@ -64,8 +64,11 @@ fn well_formed(
     let size = schedules.len() as u32;
     for (rank, schedule) in (0..size).zip(schedules) {
         let fail = |step, what| Err(Violation::Malformed { rank, step, what });
-        let chunks = (schedule.input, schedule.output);
-        let needed = collective.chunks(size).unwrap_or((schedules[0].output, schedules[0].output));
+        let chunks = [schedule.input, schedule.output];
+        let needed = match collective.has_blocks() {
+            true => collective.shape(size),
+            false => [schedules[0].output; 2],
+        };
         if chunks != needed {
             return fail(None, "not the chunks of the collective, or not those of rank 0");
         }

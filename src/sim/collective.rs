@@ -27,17 +27,6 @@ pub(super) enum Expected {
 }
 
 impl Collective {
-    /// How many chunks of input and output there are among `size` ranks; `None` if any number, and
-    /// as many of the one as of the other.
-    pub(super) fn chunks(self, size: u32) -> Option<(u32, u32)> {
-        match self {
-            Self::ReduceScatter | Self::Scatter { .. } => Some((size, 1)),
-            Self::AllGather | Self::Gather { .. } => Some((1, size)),
-            Self::AllToAll => Some((size, size)),
-            _ => None,
-        }
-    }
-
     /// Has `rank` something to give?
     pub(super) fn gives(self, rank: u32) -> bool {
         match self {

@@ -9,7 +9,7 @@
 
 use core::ops::Range;
 
-use super::{Collective, Op, Place, Ring, Schedule, Space, Step, Volume, fuse, ring};
+use super::{Collective, Definition, Op, Place, Ring, Schedule, Space, Step, Volume, fuse, ring};
 
 mod cost;
 mod hosts;
@@ -19,7 +19,11 @@ pub(crate) use hosts::Hosts;
 
 /// Chunks that a rank may send to another before that one takes the first: ranks that stand for
 /// several of a host's have one more under way than they are waited for.
-pub(super) const WINDOW: usize = 2;
+const WINDOW: usize = 2;
+
+/// Its cost is not one speed's alone: see [`hierarchical_cost`].
+pub(super) const DEFINITION: Definition =
+    Definition { name: "hierarchical", window: WINDOW, schedule, volume, ..Definition::USUAL };
 
 /// A rank among hosts.
 struct Seat<'a> {
@@ -46,7 +50,7 @@ fn owners(collective: Collective, order: &Ring) -> Option<Range<u32>> {
 }
 
 /// The schedule of rank `me`; `None` unless there are several hosts, one at least of several ranks.
-pub(super) fn schedule(collective: Collective, order: &Ring, me: u32) -> Option<Schedule> {
+fn schedule(collective: Collective, order: &Ring, me: u32) -> Option<Schedule> {
     let (hosts, owners) = (Hosts::of(order)?, owners(collective, order)?);
     let me = order.position(me);
     let seat = Seat { order, host: hosts.host(me), hosts, me, owners };
@@ -193,7 +197,7 @@ impl Seat<'_> {
 
 /// What these schedules send: every chunk, on its way to its owner and from there, once by every
 /// other rank together. On the way there each rank sends each other's once.
-pub(super) fn volume(collective: Collective, order: &Ring) -> Option<Volume> {
+fn volume(collective: Collective, order: &Ring) -> Option<Volume> {
     let owners = owners(collective, order)?;
     let hosts = Hosts::of(order)?;
     let others = u64::from(order.size() - 1);

@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
+use ringreduce::schedule::Collective;
 use ringreduce::{Algorithm, DataType, ReduceOp, Reduction, Transport};
 
-use crate::collective::Collective;
+use crate::collective::Verb;
 use crate::nccl::{self, Accepted};
 use crate::sizes::{Step, parse_size, walk};
 
@@ -47,7 +48,7 @@ Exit status: 0 all results right, 1 a wrong element or a failure, 2 a wrong comm
 pub(crate) struct Cli {
     /// all_reduce, reduce_scatter, all_gather, broadcast, reduce, gather, scatter, all_to_all,
     /// scan, exscan, send_recv or barrier (or all_reduce_perf, ..., sendrecv_perf)
-    pub(crate) collective: Collective,
+    pub(crate) collective: Verb,
     /// Smallest size in bytes; K, M, G are binary
     #[arg(short = 'b', long, default_value = "8", value_name = "SIZE", value_parser = parse_size)]
     pub(crate) minbytes: usize,
@@ -232,7 +233,7 @@ impl Cli {
             return Err(format!("-o/--op {op}: not defined for {dtype}, which has {defined}"));
         }
         let crooked = |t: &&DataType| !self.unalign.is_multiple_of(t.size());
-        if self.collective == Collective::ReduceScatter
+        if self.collective == Verb::Of(Collective::ReduceScatter)
             && let Some(dtype) = self.datatype.0.iter().find(crooked)
         {
             return Err(format!(
@@ -260,7 +261,7 @@ impl Cli {
             (Some(_), false) => "--algorithm",
             (None, true) => "--regret",
         };
-        if self.collective == Collective::SendRecv {
+        if self.collective == Verb::SendRecv {
             return Err(format!("{flag}: messages between two ranks go one way only"));
         }
         if self.memory != Memory::Plain {
@@ -288,17 +289,17 @@ impl Cli {
 
     /// Every size to measure; a barrier has none.
     pub(crate) fn sizes(&self) -> Vec<usize> {
-        match self.collective {
-            Collective::Barrier => vec![0],
-            _ => walk(self.minbytes, self.maxbytes, self.step()).collect(),
+        if self.collective.is_barrier() {
+            return vec![0];
         }
+        walk(self.minbytes, self.maxbytes, self.step()).collect()
     }
 
     /// Every type and reduction to measure, as far as the collective knows them.
     pub(crate) fn kinds(&self) -> Vec<(DataType, ReduceOp)> {
         let ops = if self.collective.reduces() { &self.op.0[..] } else { &[ReduceOp::Sum] };
         let types = &self.datatype.0[..];
-        let types = if self.collective == Collective::Barrier { &types[..1] } else { types };
+        let types = if self.collective.is_barrier() { &types[..1] } else { types };
         let kinds = types.iter().flat_map(|&t| ops.iter().map(move |&op| (t, op)));
         let reduces = self.collective.reduces();
         let takes = |op: ReduceOp| self.collective.takes(op);

@@ -8,70 +8,49 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result, bail};
 use ringreduce::plan::Request;
-use ringreduce::schedule::Collective as Known;
+use ringreduce::schedule::Collective;
 use ringreduce::{
     Communicator, Complex, DataType, Element, F8E4M3, F8E5M2, LocF32, LocF64, LocI32, LocI64,
     ReduceOp, bf16, f16,
 };
 
-/// A collective, by name.
+/// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Collective {
-    AllReduce,
-    ReduceScatter,
-    AllGather,
-    Broadcast,
-    Reduce,
-    Gather,
-    Scatter,
-    AllToAll,
-    Scan,
-    Exscan,
+pub(crate) enum Verb {
+    Of(Collective),
+    /// Messages in a circle, as nccl-tests sends them.
     SendRecv,
-    Barrier,
 }
 
-impl Collective {
-    pub(crate) const ALL: [Self; 12] = [
-        Self::AllReduce,
-        Self::ReduceScatter,
-        Self::AllGather,
-        Self::Broadcast,
-        Self::Reduce,
-        Self::Gather,
-        Self::Scatter,
-        Self::AllToAll,
-        Self::Scan,
-        Self::Exscan,
-        Self::SendRecv,
-        Self::Barrier,
-    ];
+impl Verb {
+    /// Every one, with rank 0 as the root.
+    pub(crate) fn all() -> Vec<Self> {
+        Collective::all(1).into_iter().map(Self::Of).chain([Self::SendRecv]).collect()
+    }
 
-    pub(crate) const fn name(self) -> &'static str {
+    pub(crate) fn with_root(self, root: usize) -> Self {
+        self.collective().map_or(self, |it| Self::Of(it.with_root(root as u32)))
+    }
+
+    /// None for messages between two ranks.
+    pub(crate) const fn collective(self) -> Option<Collective> {
         match self {
-            Self::AllReduce => "all_reduce",
-            Self::ReduceScatter => "reduce_scatter",
-            Self::AllGather => "all_gather",
-            Self::Broadcast => "broadcast",
-            Self::Reduce => "reduce",
-            Self::Gather => "gather",
-            Self::Scatter => "scatter",
-            Self::AllToAll => "all_to_all",
-            Self::Scan => "scan",
-            Self::Exscan => "exscan",
-            Self::SendRecv => "send_recv",
-            Self::Barrier => "barrier",
+            Self::Of(collective) => Some(collective),
+            Self::SendRecv => None,
         }
     }
 
-    /// Does it combine elements, so that the reduction matters?
-    pub(crate) const fn reduces(self) -> bool {
-        matches!(self, Self::AllReduce | Self::ReduceScatter | Self::Reduce) || self.is_prefix()
+    pub(crate) fn name(self) -> &'static str {
+        self.collective().map_or("send_recv", Collective::name)
     }
 
-    /// Is each rank's result over another number of ranks?
-    const fn is_prefix(self) -> bool {
-        matches!(self, Self::Scan | Self::Exscan)
+    pub(crate) fn is_barrier(self) -> bool {
+        self == Self::Of(Collective::Barrier)
+    }
+
+    /// Does it combine elements, so that the reduction matters?
+    pub(crate) fn reduces(self) -> bool {
+        self.collective().is_some_and(Collective::reduces) && !self.is_barrier()
     }
 
     /// Can it reduce by this? Averages of prefixes there are none.
@@ -79,29 +58,29 @@ impl Collective {
         !(self.is_prefix() && op == ReduceOp::Avg)
     }
 
-    /// Is one rank unlike the others?
-    pub(crate) const fn has_root(self) -> bool {
-        matches!(self, Self::Broadcast | Self::Reduce | Self::Gather | Self::Scatter)
+    /// Is each rank's result over another number of ranks?
+    pub(crate) const fn is_prefix(self) -> bool {
+        matches!(self, Self::Of(Collective::Scan | Collective::Exscan))
     }
 
-    /// Has a buffer a part for each rank?
-    const fn has_parts(self) -> bool {
-        use Collective::{AllGather, AllToAll, Gather, ReduceScatter, Scatter};
-        matches!(self, ReduceScatter | AllGather | Gather | Scatter | AllToAll)
+    /// Parts of a rank's input and of its output.
+    fn shape(self, ranks: usize) -> [usize; 2] {
+        let shape = self.collective().map_or([1; 2], |it| it.shape(ranks as u32));
+        shape.map(|parts| parts as usize)
     }
 
     /// Busbw over algbw: what a rank's link carries per byte of the buffer.
     pub(crate) fn bus_factor(self, ranks: usize) -> f64 {
         let others = (ranks - 1) as f64 / ranks as f64;
         match self {
-            Self::AllReduce => 2.0 * others,
-            _ if self.has_parts() => others,
+            Self::Of(Collective::AllReduce) => 2.0 * others,
+            Self::Of(collective) if collective.has_blocks() => others,
             _ => 1.0,
         }
     }
 }
 
-impl FromStr for Collective {
+impl FromStr for Verb {
     type Err = String;
     fn from_str(name: &str) -> Result<Self, String> {
         let short = match name.strip_suffix("_perf").unwrap_or(name) {
@@ -109,14 +88,15 @@ impl FromStr for Collective {
             "sendrecv" => "send_recv",
             other => other,
         };
-        Self::ALL.into_iter().find(|c| c.name() == short).ok_or_else(|| {
-            let known = Self::ALL.map(Self::name).join(", ");
-            format!("unknown collective `{name}`: one of {known}")
+        let all = Self::all();
+        all.iter().copied().find(|verb| verb.name() == short).ok_or_else(|| {
+            let known: Vec<_> = all.iter().map(|verb| verb.name()).collect();
+            format!("unknown collective `{name}`: one of {}", known.join(", "))
         })
     }
 }
 
-impl fmt::Display for Collective {
+impl fmt::Display for Verb {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
@@ -132,10 +112,9 @@ pub(crate) enum Form {
 /// One line of the table before it is measured, as one rank sees it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Case {
-    pub(crate) collective: Collective,
+    pub(crate) verb: Verb,
     pub(crate) dtype: DataType,
     pub(crate) op: ReduceOp,
-    pub(crate) root: usize,
     /// Elements: of the buffer, or of one rank's part where it has one for each.
     pub(crate) count: usize,
     pub(crate) rank: usize,
@@ -147,12 +126,14 @@ impl Case {
     /// as fit in `bytes`.
     pub(crate) fn of_size(self, bytes: usize) -> Self {
         let elements = bytes / self.dtype.size();
-        let count = match self.collective {
-            Collective::Barrier => 0,
-            parted if parted.has_parts() => elements / self.ranks,
-            _ => elements,
-        };
+        let count = if self.verb.is_barrier() { 0 } else { elements / self.parts() };
         Self { count, ..self }
+    }
+
+    /// Parts of the whole buffer.
+    fn parts(&self) -> usize {
+        let [input, output] = self.verb.shape(self.ranks);
+        input.max(output)
     }
 
     /// Bytes of `count` elements.
@@ -162,28 +143,29 @@ impl Case {
 
     /// Bytes of the whole buffer: what the size column says.
     pub(crate) fn bytes(&self) -> usize {
-        if self.collective.has_parts() { self.part() * self.ranks } else { self.part() }
+        self.part() * self.parts()
     }
 
-    fn at_root(&self, bytes: usize) -> usize {
-        if self.rank == self.root { bytes } else { 0 }
+    fn is_root(&self) -> bool {
+        self.root().is_none_or(|root| root == self.rank)
+    }
+
+    fn root(&self) -> Option<usize> {
+        self.verb.collective().and_then(Collective::root).map(|root| root as usize)
     }
 
     /// Out of place: bytes of the buffers that are read and written.
     pub(crate) fn send_bytes(&self) -> usize {
-        match self.collective {
-            Collective::AllGather | Collective::Gather => self.part(),
-            Collective::Scatter => self.at_root(self.bytes()),
-            _ => self.bytes(),
-        }
+        let scatters = matches!(self.verb, Verb::Of(Collective::Scatter { .. }));
+        let [input, _] = self.verb.shape(self.ranks);
+        if scatters && !self.is_root() { 0 } else { input * self.part() }
     }
 
     pub(crate) fn recv_bytes(&self) -> usize {
-        match self.collective {
-            Collective::ReduceScatter | Collective::Scatter => self.part(),
-            Collective::Reduce | Collective::Gather => self.at_root(self.bytes()),
-            _ => self.bytes(),
-        }
+        let gathers =
+            matches!(self.verb, Verb::Of(Collective::Gather { .. } | Collective::Reduce { .. }));
+        let [_, output] = self.verb.shape(self.ranks);
+        if gathers && !self.is_root() { 0 } else { output * self.part() }
     }
 
     fn my_part(&self) -> Range<usize> {
@@ -192,47 +174,35 @@ impl Case {
 
     /// In place: where in the buffer this rank's input lies.
     pub(crate) fn input(&self) -> Range<usize> {
-        if self.collective == Collective::AllGather { self.my_part() } else { 0..self.bytes() }
+        let gathers = self.verb == Verb::Of(Collective::AllGather);
+        if gathers { self.my_part() } else { 0..self.bytes() }
     }
 
     /// In place: where in the buffer this rank finds its result.
     pub(crate) fn output(&self) -> Range<usize> {
-        if self.collective == Collective::ReduceScatter { self.my_part() } else { 0..self.bytes() }
+        let scatters = self.verb == Verb::Of(Collective::ReduceScatter);
+        if scatters { self.my_part() } else { 0..self.bytes() }
     }
 
     /// The type, "none" where there are no elements.
     pub(crate) fn type_name(&self) -> &'static str {
-        if self.collective == Collective::Barrier { "none" } else { self.dtype.name() }
+        if self.verb.is_barrier() { "none" } else { self.dtype.name() }
     }
 
     /// The reduction, "none" where nothing is reduced.
     pub(crate) fn op_name(&self) -> &'static str {
-        if self.collective.reduces() { self.op.name() } else { "none" }
+        if self.verb.reduces() { self.op.name() } else { "none" }
     }
 
     /// The root, -1 where there is none.
     pub(crate) fn root_column(&self) -> i64 {
-        if self.collective.has_root() { self.root as i64 } else { -1 }
+        self.root().map_or(-1, |root| root as i64)
     }
 
     /// The call as the library's plans know it; none for messages between two ranks.
     pub(crate) fn request(&self) -> Option<Request> {
-        let root = self.root as u32;
-        let collective = match self.collective {
-            Collective::AllReduce => Known::AllReduce,
-            Collective::ReduceScatter => Known::ReduceScatter,
-            Collective::AllGather => Known::AllGather,
-            Collective::Broadcast => Known::Broadcast { root },
-            Collective::Reduce => Known::Reduce { root },
-            Collective::Gather => Known::Gather { root },
-            Collective::Scatter => Known::Scatter { root },
-            Collective::AllToAll => Known::AllToAll,
-            Collective::Scan => Known::Scan,
-            Collective::Exscan => Known::Exscan,
-            Collective::Barrier => Known::Barrier,
-            Collective::SendRecv => return None,
-        };
-        let (count, dtype, op) = match self.collective {
+        let collective = self.verb.collective()?;
+        let (count, dtype, op) = match collective {
             Collective::Barrier => (1, DataType::U8, Some(ReduceOp::Max.into())),
             reduces if reduces.reduces() => (self.count, self.dtype, Some(self.op.into())),
             _ => (self.part(), DataType::U8, None),
@@ -242,15 +212,16 @@ impl Case {
 
     /// Out of place: does the result stay as it is?
     pub(crate) fn gets_nothing(&self) -> bool {
-        self.collective == Collective::Exscan && self.rank == 0
+        self.verb == Verb::Of(Collective::Exscan) && self.rank == 0
     }
 
     /// Is there such a call? A barrier, which has no buffers, is measured as if in place.
     pub(crate) fn has(&self, form: Form) -> bool {
-        use Collective::{Barrier, Gather, Scatter, SendRecv};
+        use Collective::{Gather, Scatter};
+        let rooted = matches!(self.verb, Verb::Of(Gather { .. } | Scatter { .. }));
         match form {
-            Form::OutOfPlace => self.collective != Barrier,
-            Form::InPlace => !matches!(self.collective, Gather | Scatter | SendRecv),
+            Form::OutOfPlace => !self.verb.is_barrier(),
+            Form::InPlace => !rooted && self.verb != Verb::SendRecv,
         }
     }
 
@@ -261,27 +232,28 @@ impl Case {
         send: &[u8],
         recv: &mut [u8],
     ) -> ringreduce::Result<()> {
-        let Self { dtype, op, root, rank, ranks, .. } = *self;
-        match self.collective {
+        let Self { verb, dtype, op, rank, ranks, .. } = *self;
+        let Verb::Of(collective) = verb else {
+            return comm.send_recv(send, (rank + 1) % ranks, recv, (rank + ranks - 1) % ranks);
+        };
+        match collective {
             Collective::AllReduce => comm.all_reduce_into_bytes(send, recv, dtype, op),
             Collective::ReduceScatter => comm.reduce_scatter_bytes(send, recv, dtype, op),
-            Collective::Reduce => comm.reduce_into_bytes(send, recv, dtype, op, root),
+            Collective::Reduce { root } => {
+                comm.reduce_into_bytes(send, recv, dtype, op, root as usize)
+            }
             Collective::Scan => comm.scan_into_bytes(send, recv, dtype, op),
             Collective::Exscan => comm.exscan_into_bytes(send, recv, dtype, op),
-            Collective::Gather => comm.gather(send, recv, root),
-            Collective::Scatter => comm.scatter(send, recv, root),
+            Collective::Gather { root } => comm.gather(send, recv, root as usize),
+            Collective::Scatter { root } => comm.scatter(send, recv, root as usize),
             Collective::AllToAll => comm.all_to_all(send, recv),
-            // In a circle, as nccl-tests does it.
-            Collective::SendRecv => {
-                comm.send_recv(send, (rank + 1) % ranks, recv, (rank + ranks - 1) % ranks)
-            }
             Collective::AllGather => comm.all_gather(send, recv),
             // As NCCL's, whose root copies its input to its output: our broadcast has one buffer.
-            Collective::Broadcast => {
-                if rank == root {
+            Collective::Broadcast { root } => {
+                if self.is_root() {
                     recv.copy_from_slice(send);
                 }
-                comm.broadcast(recv, root)
+                comm.broadcast(recv, root as usize)
             }
             Collective::Barrier => comm.barrier(),
         }
@@ -289,18 +261,21 @@ impl Case {
 
     /// Calls the collective once with one buffer.
     pub(crate) fn call_in_place(&self, comm: &mut Communicator, buf: &mut [u8]) -> Result<()> {
-        match self.collective {
-            Collective::AllReduce => comm.all_reduce_bytes(buf, self.dtype, self.op)?,
-            Collective::ReduceScatter => self.scatter_in_place(comm, buf)?,
-            Collective::AllGather => comm.all_gather_in_place(buf)?,
-            Collective::Broadcast => comm.broadcast(buf, self.root)?,
-            Collective::Reduce => comm.reduce_bytes(buf, self.dtype, self.op, self.root)?,
-            Collective::AllToAll => comm.all_to_all_in_place(buf)?,
-            Collective::Scan => comm.scan_bytes(buf, self.dtype, self.op)?,
-            Collective::Exscan => comm.exscan_bytes(buf, self.dtype, self.op)?,
-            Collective::Barrier => comm.barrier()?,
-            Collective::Gather | Collective::Scatter | Collective::SendRecv => {
-                bail!("{} has no form in place", self.collective)
+        let Self { verb, dtype, op, .. } = *self;
+        match verb.collective() {
+            Some(Collective::AllReduce) => comm.all_reduce_bytes(buf, dtype, op)?,
+            Some(Collective::ReduceScatter) => self.scatter_in_place(comm, buf)?,
+            Some(Collective::AllGather) => comm.all_gather_in_place(buf)?,
+            Some(Collective::Broadcast { root }) => comm.broadcast(buf, root as usize)?,
+            Some(Collective::Reduce { root }) => {
+                comm.reduce_bytes(buf, dtype, op, root as usize)?;
+            }
+            Some(Collective::AllToAll) => comm.all_to_all_in_place(buf)?,
+            Some(Collective::Scan) => comm.scan_bytes(buf, dtype, op)?,
+            Some(Collective::Exscan) => comm.exscan_bytes(buf, dtype, op)?,
+            Some(Collective::Barrier) => comm.barrier()?,
+            Some(Collective::Gather { .. } | Collective::Scatter { .. }) | None => {
+                bail!("{verb} has no form in place")
             }
         }
         Ok(())
@@ -347,21 +322,20 @@ mod tests {
 
     #[test]
     fn names_of_both_kinds() {
-        assert_eq!("all_reduce".parse(), Ok(Collective::AllReduce));
-        assert_eq!("reduce_scatter_perf".parse(), Ok(Collective::ReduceScatter));
-        let error = "allreduce".parse::<Collective>().unwrap_err();
-        assert!(error.contains("`allreduce`") && error.contains("send_recv, barrier"), "{error}");
-        assert_eq!("alltoall_perf".parse(), Ok(Collective::AllToAll));
-        assert_eq!("sendrecv_perf".parse(), Ok(Collective::SendRecv));
+        assert_eq!("all_reduce".parse(), Ok(Verb::Of(Collective::AllReduce)));
+        assert_eq!("reduce_scatter_perf".parse(), Ok(Verb::Of(Collective::ReduceScatter)));
+        let error = "allreduce".parse::<Verb>().unwrap_err();
+        assert!(error.contains("`allreduce`") && error.contains("scatter, send_recv"), "{error}");
+        assert_eq!("alltoall_perf".parse(), Ok(Verb::Of(Collective::AllToAll)));
+        assert_eq!("sendrecv_perf".parse(), Ok(Verb::SendRecv));
     }
 
     #[test]
     fn sizes_hold_whole_elements_of_every_rank() {
         let case = Case {
-            collective: Collective::AllGather,
+            verb: Verb::Of(Collective::AllGather),
             dtype: DataType::F32,
             op: ReduceOp::Sum,
-            root: 0,
             count: 0,
             rank: 1,
             ranks: 3,
@@ -370,30 +344,30 @@ mod tests {
         assert_eq!((gather.count, gather.bytes()), (8, 96));
         assert_eq!((gather.send_bytes(), gather.recv_bytes()), (32, 96));
         assert_eq!((gather.input(), gather.output()), (32..64, 0..96));
-        let scatter = Case { collective: Collective::ReduceScatter, ..case }.of_size(100);
+        let of = |collective| Case { verb: Verb::Of(collective), ..case }.of_size(100);
+        let scatter = of(Collective::ReduceScatter);
         assert_eq!((scatter.send_bytes(), scatter.recv_bytes()), (96, 32));
         assert_eq!((scatter.input(), scatter.output()), (0..96, 32..64));
-        let root = Case { collective: Collective::Gather, root: 1, ..case }.of_size(100);
-        let other = Case { root: 0, ..root };
+        let [root, other] = [1, 0].map(|root| of(Collective::Gather { root }));
         assert_eq!((root.send_bytes(), root.recv_bytes()), (32, 96));
         assert_eq!((other.send_bytes(), other.recv_bytes()), (32, 0));
-        let [root, other] = [root, other].map(|c| Case { collective: Collective::Scatter, ..c });
+        let [root, other] = [1, 0].map(|root| of(Collective::Scatter { root }));
         assert_eq!((root.send_bytes(), root.recv_bytes()), (96, 32));
         assert_eq!((other.send_bytes(), other.recv_bytes()), (0, 32));
-        let reduce = Case { collective: Collective::AllReduce, ..case }.of_size(103);
+        let reduce = Case { verb: Verb::Of(Collective::AllReduce), ..case }.of_size(103);
         assert_eq!((reduce.count, reduce.bytes()), (25, 100));
     }
 
     #[test]
     fn bus_factors() {
-        assert_eq!(Collective::AllReduce.bus_factor(4), 1.5);
-        assert_eq!(Collective::AllGather.bus_factor(4), 0.75);
-        for whole in [Collective::Broadcast, Collective::Reduce, Collective::SendRecv] {
-            assert_eq!(whole.bus_factor(4), 1.0);
+        for verb in Verb::all() {
+            let expected = match verb.name() {
+                "all_reduce" => 1.5,
+                "reduce_scatter" | "all_gather" | "gather" | "scatter" | "all_to_all" => 0.75,
+                _ => 1.0,
+            };
+            assert_eq!(verb.bus_factor(4), expected, "{verb}");
         }
-        for parted in [Collective::Gather, Collective::Scatter, Collective::AllToAll] {
-            assert_eq!(parted.bus_factor(4), 0.75);
-        }
-        assert_eq!(Collective::AllReduce.bus_factor(1), 0.0);
+        assert_eq!(Verb::Of(Collective::AllReduce).bus_factor(1), 0.0);
     }
 }

@@ -4,9 +4,10 @@
 //! chunk that lands in the wrong place looks right. Floats are small integers whose every partial
 //! result is representable, in whatever order they are folded; integers use all their bits.
 
+use ringreduce::schedule::Collective;
 use ringreduce::{DataType, F8E4M3, F8E5M2, ReduceOp, bf16, f16};
 
-use crate::collective::{Case, Collective};
+use crate::collective::{Case, Verb};
 
 /// Elements after which the values repeat. Prime: no chunk size is a multiple of it.
 const PERIOD: usize = 4093;
@@ -70,25 +71,25 @@ pub(crate) struct Oracle {
 impl Oracle {
     pub(crate) fn new(case: &Case) -> Self {
         let Case { dtype, op, rank, ranks, .. } = *case;
-        if !case.collective.reduces() {
+        if !case.verb.reduces() {
             // Elements are only moved: any bits will do, and must arrive as they are.
             let raw = [DataType::U8, DataType::U16, DataType::U32, DataType::U64];
             let bits = raw.into_iter().find(|t| t.size() == dtype.size()).unwrap_or(dtype);
             let tile = |rank| Tile::new(bits, |k| i128::from(hash(rank, k)));
-            let sources = match case.collective {
-                Collective::AllGather | Collective::Gather | Collective::AllToAll => {
-                    (0..ranks).map(tile).collect()
-                }
-                Collective::SendRecv => vec![tile((rank + ranks - 1) % ranks)],
-                _ => vec![tile(case.root)],
+            let sources = match case.verb {
+                Verb::Of(
+                    Collective::AllGather | Collective::Gather { .. } | Collective::AllToAll,
+                ) => (0..ranks).map(tile).collect(),
+                Verb::Of(collective) => vec![tile(collective.root().unwrap_or(0) as usize)],
+                Verb::SendRecv => vec![tile((rank + ranks - 1) % ranks)],
             };
             return Self { input: tile(rank), results: sources };
         }
         let value = |rank, k| contribution(case, rank, k);
-        let heard = match case.collective {
-            Collective::Reduce if rank != case.root => 0,
-            Collective::Scan => rank + 1,
-            Collective::Exscan => rank,
+        let heard = match case.verb {
+            Verb::Of(Collective::Reduce { root }) if rank != root as usize => 0,
+            Verb::Of(Collective::Scan) => rank + 1,
+            Verb::Of(Collective::Exscan) => rank,
             _ => ranks,
         };
         let result = Tile::new(dtype, |k| match heard {
@@ -111,10 +112,10 @@ impl Oracle {
 
     /// Elements of this rank's result that are wrong.
     pub(crate) fn wrong(&self, case: &Case, result: &[u8], shift: usize) -> u64 {
-        let first = match case.collective {
-            Collective::ReduceScatter | Collective::Scatter | Collective::AllToAll => {
-                case.rank * case.count
-            }
+        let first = match case.verb {
+            Verb::Of(
+                Collective::ReduceScatter | Collective::Scatter { .. } | Collective::AllToAll,
+            ) => case.rank * case.count,
             _ => 0,
         };
         let part = (result.len() / self.results.len()).max(1);
@@ -154,9 +155,8 @@ fn exact_bound(dtype: DataType) -> Option<usize> {
 /// operation is about them: some results are one contribution, as it is.
 fn contribution(case: &Case, rank: usize, k: usize) -> i128 {
     let value = input(case.dtype, case.op, case.ranks, rank, k);
-    let prefix = matches!(case.collective, Collective::Scan | Collective::Exscan);
     match case.op {
-        ReduceOp::LogicalXor if prefix => i128::from(value != 0),
+        ReduceOp::LogicalXor if case.verb.is_prefix() => i128::from(value != 0),
         _ => value,
     }
 }

@@ -140,16 +140,16 @@ pub(crate) fn row(regret: &Regret) -> String {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::collective::Collective;
+    use crate::collective::Verb;
+    use ringreduce::schedule::Collective;
     use ringreduce::{DataType, ReduceOp};
 
     /// Two sizes; the first choice is right, the second takes half as long again.
     pub(crate) fn sample() -> Regrets {
         let case = |count| Case {
-            collective: Collective::AllReduce,
+            verb: Verb::Of(Collective::AllReduce),
             dtype: DataType::F32,
             op: ReduceOp::Sum,
-            root: 0,
             count,
             rank: 0,
             ranks: 4,

@@ -39,7 +39,7 @@ impl Half {
         spread: Option<Spread>,
     ) -> Self {
         let algbw = if case.bytes() == 0 { 0.0 } else { case.bytes() as f64 / 1e3 / time_us };
-        let busbw = algbw * case.collective.bus_factor(case.ranks);
+        let busbw = algbw * case.verb.bus_factor(case.ranks);
         Self { time_us, algbw, busbw, wrong, spread }
     }
 }
@@ -220,9 +220,10 @@ fn command_line(args: impl Iterator<Item = String>) -> String {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::collective::Collective;
+    use crate::collective::Verb;
     use crate::probe::Distance;
     use clap::Parser;
+    use ringreduce::schedule::Collective;
     use ringreduce::{DataType, ReduceOp};
 
     /// What four ranks might report, sizes 8 B to 64 MiB, of the given types.
@@ -235,9 +236,9 @@ pub(crate) mod tests {
         let mut report =
             Report::new(&cli, "<here>", (0..4).map(seat).collect(), "shm".into(), Some(probe));
         for &dtype in types {
-            let (op, root, rank, ranks) = (ReduceOp::Sum, 0, 0, 4);
-            let collective = Collective::AllReduce;
-            let case = Case { collective, dtype, op, root, count: 0, rank, ranks };
+            let (op, rank, ranks) = (ReduceOp::Sum, 0, 4);
+            let verb = Verb::Of(Collective::AllReduce);
+            let case = Case { verb, dtype, op, count: 0, rank, ranks };
             for power in 3..=26 {
                 let case = case.of_size(1 << power);
                 let time = 3.7 + f64::powf(2.0, f64::from(power)) / 7000.0;

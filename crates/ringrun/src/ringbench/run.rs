@@ -62,9 +62,9 @@ impl<'a> Bench<'a> {
     }
 
     fn case(&self, dtype: DataType, op: ReduceOp) -> Case {
-        let &Cli { collective, root, .. } = self.cli;
+        let verb = self.cli.collective.with_root(self.cli.root);
         let (rank, ranks) = (self.comm.rank(), self.comm.size());
-        Case { collective, dtype, op, root, count: 0, rank, ranks }
+        Case { verb, dtype, op, count: 0, rank, ranks }
     }
 
     fn row(&mut self, case: &Case, oracle: &Oracle) -> Result<Row> {

@@ -101,13 +101,14 @@ fn lengths(case: &Case, form: Form) -> (usize, usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::collective::Collective::{self, AllReduce, Barrier, Exscan};
+    use crate::collective::Verb;
+    use ringreduce::schedule::Collective::{AllReduce, Exscan};
     use ringreduce::{DataType, ReduceOp};
 
     /// One rank: its result is its input, so that a call is a copy.
-    fn setup(collective: Collective) -> (Case, Oracle, Buffers) {
+    fn setup(verb: Verb) -> (Case, Oracle, Buffers) {
         let (dtype, op) = (DataType::I32, ReduceOp::Sum);
-        let case = Case { collective, dtype, op, root: 0, count: 50, rank: 0, ranks: 1 };
+        let case = Case { verb, dtype, op, count: 50, rank: 0, ranks: 1 };
         let mut comm = Communicator::local(1).unwrap().remove(0);
         let buffers = Buffers::new(&mut comm, Memory::Plain, 400, 0).unwrap();
         (case, Oracle::new(&case), buffers)
@@ -122,9 +123,10 @@ mod tests {
     #[test]
     fn a_right_call_passes_and_each_damage_shows() {
         // The first rank's exscan copies nothing.
-        for collective in Collective::ALL.into_iter().filter(|&c| c != Barrier && c != Exscan) {
+        let copies = |&verb: &Verb| !verb.is_barrier() && verb != Verb::Of(Exscan);
+        for verb in Verb::all().into_iter().filter(copies) {
             for form in [Form::OutOfPlace, Form::InPlace] {
-                let (case, oracle, mut buffers) = setup(collective);
+                let (case, oracle, mut buffers) = setup(verb);
                 if !case.has(form) {
                     continue;
                 }
@@ -148,7 +150,7 @@ mod tests {
 
     #[test]
     fn what_nothing_is_put_into_stays_as_it_is() {
-        let (case, oracle, mut buffers) = setup(Exscan);
+        let (case, oracle, mut buffers) = setup(Verb::Of(Exscan));
         buffers.prepare(&case, &oracle, Form::OutOfPlace, 0);
         assert_eq!(buffers.judge(&case, &oracle, Form::OutOfPlace, 0), Verdict::default());
         call(&mut buffers, Form::OutOfPlace);
@@ -157,7 +159,7 @@ mod tests {
 
     #[test]
     fn a_call_that_does_nothing_or_spoils_its_input_shows() {
-        let (case, oracle, mut buffers) = setup(AllReduce);
+        let (case, oracle, mut buffers) = setup(Verb::Of(AllReduce));
         buffers.prepare(&case, &oracle, Form::OutOfPlace, 0);
         assert_eq!(buffers.judge(&case, &oracle, Form::OutOfPlace, 0).wrong, 50);
         call(&mut buffers, Form::OutOfPlace);

@@ -1,8 +1,8 @@
 //! The oracle itself on trial: floats stay exact in any order, and every kind of damage is seen.
 
 use super::*;
-use crate::collective::Collective::{
-    AllGather, AllReduce, AllToAll, Exscan, Gather, Reduce, ReduceScatter, Scan, Scatter, SendRecv,
+use ringreduce::schedule::Collective::{
+    AllGather, AllReduce, AllToAll, Barrier, Exscan, Gather, Reduce, ReduceScatter, Scan, Scatter,
 };
 use std::ops::Range;
 
@@ -24,8 +24,9 @@ fn is_coarse(dtype: DataType) -> bool {
     matches!(dtype, DataType::F8E4M3 | DataType::F8E5M2)
 }
 
-fn case(collective: Collective, dtype: DataType, op: ReduceOp, rank: usize, ranks: usize) -> Case {
-    Case { collective, dtype, op, root: ranks - 1, count: 10_000, rank, ranks }
+/// The last rank is the root.
+fn case(verb: Verb, dtype: DataType, op: ReduceOp, rank: usize, ranks: usize) -> Case {
+    Case { verb: verb.with_root(ranks - 1), dtype, op, count: 10_000, rank, ranks }
 }
 
 /// Rounded to the type, as a float.
@@ -131,18 +132,19 @@ fn deliver(case: &Case, shift: usize) -> Vec<u8> {
             encode(case.dtype, folded, &mut out);
         }
     };
-    match case.collective {
-        AllReduce | Reduce => reduced(case.ranks, 0..case.count),
-        ReduceScatter => reduced(case.ranks, mine),
-        Scan => reduced(case.rank + 1, 0..case.count),
-        Exscan => reduced(case.rank, 0..case.count),
-        _ => {
-            let (ranks, of) = match case.collective {
-                AllGather | Gather => (0..case.ranks, 0..case.count),
-                AllToAll => (0..case.ranks, mine),
-                Scatter => (case.root..case.root + 1, mine),
-                SendRecv => (case.rank - 1..case.rank, 0..case.count),
-                _ => (case.root..case.root + 1, 0..case.count),
+    match case.verb {
+        Verb::Of(AllReduce | Reduce { .. }) => reduced(case.ranks, 0..case.count),
+        Verb::Of(ReduceScatter) => reduced(case.ranks, mine),
+        Verb::Of(Scan) => reduced(case.rank + 1, 0..case.count),
+        Verb::Of(Exscan) => reduced(case.rank, 0..case.count),
+        verb => {
+            let root = case.ranks - 1..case.ranks;
+            let (ranks, of) = match verb {
+                Verb::Of(AllGather | Gather { .. }) => (0..case.ranks, 0..case.count),
+                Verb::Of(AllToAll) => (0..case.ranks, mine),
+                Verb::Of(Scatter { .. }) => (root, mine),
+                Verb::SendRecv => (case.rank - 1..case.rank, 0..case.count),
+                Verb::Of(_) => (root, 0..case.count),
             };
             for rank in ranks {
                 let mut input = vec![0; case.ranks * case.count * case.dtype.size()];
@@ -156,12 +158,12 @@ fn deliver(case: &Case, shift: usize) -> Vec<u8> {
 
 #[test]
 fn right_results_pass_and_damaged_ones_do_not() {
-    for collective in Collective::ALL.into_iter().filter(|&c| c != Collective::Barrier) {
+    for verb in Verb::all().into_iter().filter(|verb| !verb.is_barrier()) {
         for dtype in DataType::ALL {
             for op in ops_of(dtype) {
                 // The last of three is the root.
-                let rank = if collective == Reduce { 2 } else { 1 };
-                let case = case(collective, dtype, op, rank, 3);
+                let rank = if matches!(verb, Verb::Of(Reduce { .. })) { 2 } else { 1 };
+                let case = case(verb, dtype, op, rank, 3);
                 let oracle = Oracle::new(&case);
                 let mut got = deliver(&case, 977);
                 assert_eq!(oracle.wrong(&case, &got, 977), 0, "{case:?}");
@@ -179,13 +181,13 @@ fn right_results_pass_and_damaged_ones_do_not() {
 
 #[test]
 fn chunks_in_the_wrong_place_are_seen() {
-    let case = case(AllGather, DataType::F32, ReduceOp::Sum, 0, 4);
+    let case = case(Verb::Of(AllGather), DataType::F32, ReduceOp::Sum, 0, 4);
     let oracle = Oracle::new(&case);
     let mut got = deliver(&case, 0);
     let part = got.len() / 4;
     got.rotate_left(part);
     assert!(oracle.wrong(&case, &got, 0) > 39_000);
-    let case = Case { collective: AllReduce, ..case };
+    let case = Case { verb: Verb::Of(AllReduce), ..case };
     let mut got = deliver(&case, 0);
     got.rotate_left(4096);
     assert!(Oracle::new(&case).wrong(&case, &got, 0) > 9_000);
@@ -193,15 +195,15 @@ fn chunks_in_the_wrong_place_are_seen() {
 
 #[test]
 fn empty_buffers_are_right() {
-    for collective in [AllReduce, AllGather, Collective::Barrier] {
-        let case = Case { count: 0, ..case(collective, DataType::U8, ReduceOp::Sum, 0, 2) };
+    for verb in [AllReduce, AllGather, Barrier].map(Verb::Of) {
+        let case = Case { count: 0, ..case(verb, DataType::U8, ReduceOp::Sum, 0, 2) };
         assert_eq!(Oracle::new(&case).wrong(&case, &[], 5), 0);
     }
 }
 
 #[test]
 fn touched_inputs_are_seen() {
-    let case = case(AllReduce, DataType::F16, ReduceOp::Sum, 0, 2);
+    let case = case(Verb::Of(AllReduce), DataType::F16, ReduceOp::Sum, 0, 2);
     let oracle = Oracle::new(&case);
     let mut input = vec![0; 20_000];
     oracle.fill(&mut input, 3);

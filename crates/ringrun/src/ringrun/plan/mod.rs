@@ -44,7 +44,7 @@ struct Options {
     all_pairs: u32,
     /// What is called: all_reduce, reduce_scatter, all_gather, broadcast, reduce, gather, scatter,
     /// all_to_all, scan, exscan or barrier
-    #[arg(long, value_name = "NAME", default_value = "all_reduce", value_parser = collective)]
+    #[arg(long, value_name = "NAME", default_value = "all_reduce")]
     op: Collective,
     /// The root, of a collective that has one
     #[arg(long, value_name = "RANK", default_value = "0")]
@@ -138,7 +138,7 @@ impl Options {
         if minbytes > maxbytes {
             return Err(format!("-b {minbytes} is more than -e {maxbytes}"));
         }
-        let collective = with_root(self.op, self.root);
+        let collective = self.op.with_root(self.root);
         if self.root >= ranks {
             return Err(format!("--root {}: expected a rank below {ranks}", self.root));
         }
@@ -169,7 +169,7 @@ impl Options {
         let between = if far { Some("tcp") } else { None };
         let mut rows = Vec::<Explanation>::new();
         for bytes in sizes {
-            let blocks = if collective.has_blocks() { ranks as usize } else { 1 };
+            let blocks = collective.blocks(ranks) as usize;
             let count = (bytes / self.dtype.size() / blocks).max(1);
             let request = Request { collective, count, dtype: self.dtype, op };
             if rows.last().is_none_or(|row| row.request != request) {
@@ -178,23 +178,6 @@ impl Options {
             }
         }
         Ok(Report { ring, slots, least_chunk, rows })
-    }
-}
-
-fn collective(name: &str) -> Result<Collective, String> {
-    let all = Collective::all(1);
-    let names = || all.iter().map(|one| one.name()).collect::<Vec<_>>().join(", ");
-    let found = all.iter().find(|one| one.name() == name);
-    found.copied().ok_or_else(|| format!("expected one of {}", names()))
-}
-
-fn with_root(collective: Collective, root: u32) -> Collective {
-    match collective {
-        Collective::Broadcast { .. } => Collective::Broadcast { root },
-        Collective::Reduce { .. } => Collective::Reduce { root },
-        Collective::Gather { .. } => Collective::Gather { root },
-        Collective::Scatter { .. } => Collective::Scatter { root },
-        other => other,
     }
 }
 
