@@ -22,13 +22,15 @@ const NAME: &str = "group";
 /// A collective that was asked for. Called twice: to check its arguments, and to be made.
 type Call<'env> = InPlace<dyn FnMut(&mut Communicator) -> Result<()> + 'env>;
 
+/// One of which there is none: its list goes where the engine goes.
+type Kept = InPlace<dyn FnMut(&mut Communicator) -> Result<()> + Send>;
+
 /// Room for the lists of a group, which are empty between two.
 #[derive(Default)]
 pub(super) struct Lists {
     pieces: Pieces<'static>,
     messages: Vec<Message>,
-    /// (They go where the engine goes.)
-    calls: Vec<InPlace<dyn FnMut(&mut Communicator) -> Result<()> + Send>>,
+    calls: Vec<Kept>,
 }
 
 /// Operations that will be carried out as one; see [`Communicator::group`]. What each method does
