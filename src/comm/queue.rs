@@ -14,7 +14,9 @@ macro_rules! verbs {
         }
     };
     (@ in_place $name:ident($($arg:ident: $type:ty),*)) => {
-        #[doc = concat!("Starts a [`Communicator::", stringify!($name), "`].")]
+        #[doc = concat!(
+            "Starts a [`", stringify!($name), "`](crate::Communicator::", stringify!($name), ")."
+        )]
         pub fn $name<T, B>(&mut self, buf: B, $($arg: $type),*) -> Pending<B>
         where
             T: Element,
@@ -24,7 +26,9 @@ macro_rules! verbs {
         }
     };
     (@ uneven $name:ident($($arg:ident: $type:ty),*)) => {
-        #[doc = concat!("Starts a [`Communicator::", stringify!($name), "`].")]
+        #[doc = concat!(
+            "Starts a [`", stringify!($name), "`](crate::Communicator::", stringify!($name), ")."
+        )]
         pub fn $name<T, S, R, C>(
             &mut self,
             send: S,
@@ -44,7 +48,9 @@ macro_rules! verbs {
         }
     };
     (@ apart $name:ident($($arg:ident: $type:ty),*)) => {
-        #[doc = concat!("Starts a [`Communicator::", stringify!($name), "`].")]
+        #[doc = concat!(
+            "Starts a [`", stringify!($name), "`](crate::Communicator::", stringify!($name), ")."
+        )]
         pub fn $name<T, S, R>(&mut self, send: S, recv: R, $($arg: $type),*) -> Pending<(S, R)>
         where
             T: Element,
@@ -85,12 +91,12 @@ verbs! {
 
 /// Those whose arguments are like no other's.
 impl<'env> Queue<'_, 'env> {
-    /// Starts a [`Communicator::barrier`].
+    /// Starts a [`barrier`](crate::Communicator::barrier).
     pub fn barrier(&mut self) -> Pending<()> {
         self.start((), |comm, ()| comm.barrier())
     }
 
-    /// Starts a [`Communicator::all_reduce_many`].
+    /// Starts a [`all_reduce_many`](crate::Communicator::all_reduce_many).
     pub fn all_reduce_many<T, B, L>(
         &mut self,
         bufs: L,
@@ -104,7 +110,7 @@ impl<'env> Queue<'_, 'env> {
         self.start(bufs, move |comm, bufs| comm.all_reduce_many(bufs.as_mut(), op))
     }
 
-    /// Starts a [`Communicator::send`].
+    /// Starts a [`send`](crate::Communicator::send).
     pub fn send<T, S>(&mut self, buf: S, to: usize) -> Pending<S>
     where
         T: Element,
@@ -113,7 +119,7 @@ impl<'env> Queue<'_, 'env> {
         self.start(buf, move |comm, buf| comm.send(buf.as_ref(), to))
     }
 
-    /// Starts a [`Communicator::send_recv`].
+    /// Starts a [`send_recv`](crate::Communicator::send_recv).
     pub fn send_recv<T, S, R>(
         &mut self,
         send: S,
@@ -131,7 +137,7 @@ impl<'env> Queue<'_, 'env> {
         })
     }
 
-    /// Starts a [`Communicator::all_to_all_v`].
+    /// Starts a [`all_to_all_v`](crate::Communicator::all_to_all_v).
     pub fn all_to_all_v<T, S, C, R, D>(
         &mut self,
         send: S,
