@@ -143,7 +143,7 @@ fn counts_that_disagree_are_a_mismatch_where_they_are_received() {
                 error.or_else(|| comm.all_reduce(&mut [1_u8], SUM).err())
             });
             let differs = matches!(&errors[1], Some(Error::Mismatch { peer, at, .. })
-                if peer.rank == 0 && at.operation == "all_to_all");
+                if peer.rank == 0 && at.operation == "all_to_all_v");
             assert!(differs, "{given} for {expected}: {:?}", errors[1]);
             assert!(errors[0].is_some() && errors[2].is_some(), "{given} for {expected}");
         }
