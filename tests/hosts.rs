@@ -111,13 +111,24 @@ fn the_laws_hold_over_all_small_sets_of_hosts() {
 
 #[test]
 fn the_laws_hold_over_samples_of_large_ones() {
-    let typical =
-        [&[8, 8, 4][..], &[16, 16, 8], &[8, 7], &[7, 8], &[64, 1], &[1, 40, 1, 1], &[8; 16]];
+    // Typical ones, and some where many chunks go over few links.
+    let typical: [&[u32]; 10] = [
+        &[8, 8, 4],
+        &[16, 16, 8],
+        &[8, 7],
+        &[7, 8],
+        &[64, 1],
+        &[1, 40, 1, 1],
+        &[8; 16],
+        &[27, 9, 3, 1],
+        &[1, 3, 7, 15],
+        &[5, 2, 1, 1, 5, 2, 1, 1],
+    ];
     for hosts in samples(60).chain(typical.map(<[u32]>::to_vec)) {
         let ring = through(&hosts);
         for work in works(&ring, &[0, ring.size() / 2]) {
             work.uniform(1, 1, 0);
-            work.uniform(2, 2, 0);
+            work.uniform(3, 2, 0);
             work.sends_what_is_said();
         }
     }
