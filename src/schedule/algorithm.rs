@@ -1,7 +1,7 @@
-//! The algorithms by name, and what each says of itself: the schedules that it makes of a collective,
-//! what those send and what they cost. May touch: the files of the algorithms, element's names,
-//! sim's Speed. Law: what a definition says is of one schedule, and `None` is the same for all of
-//! it and for all ranks.
+//! The algorithms by name, and what each says of itself: the schedules that it makes of a
+//! collective, what those send and what they cost. May touch: the files of the algorithms,
+//! element's names, sim's Speed. Law: what a definition says is of one schedule, and `None` is the
+//! same for all of it and for all ranks.
 
 use core::fmt;
 use core::str::FromStr;

@@ -8,9 +8,7 @@
 //! binary trees are numbered as NCCL's. What goes over one of the pair is cut into pieces, of which
 //! each edge carries one at a time: a rank's work is in the order of those times. Costs: `cost`.
 
-use super::{
-    Collective, Definition, Op, Order, Place, Reads, Ring, Schedule, Space, Step, Volume, fuse,
-};
+use super::{Collective, Definition, Op, Order, Place, Reads, Schedule, Space, Step, Volume, fuse};
 use crate::sim::Speed;
 
 pub(super) const BINOMIAL: Definition = Definition {
@@ -18,10 +16,8 @@ pub(super) const BINOMIAL: Definition = Definition {
     reads: Reads::InRankOrder,
     chunks: Collective::blocks,
     schedule: |collective, order, me| Rank::walks(Trees::Binomial, collective, order.size(), me),
-    volume: |collective, order| volume(Trees::Binomial, collective, order),
-    cost: |collective, order, bytes, speed| {
-        cost(Trees::Binomial, collective, order.size(), bytes, speed)
-    },
+    volume: |collective, order| volume(Trees::Binomial, collective, order.size()),
+    cost: |call, order, bytes, speed| cost(Trees::Binomial, call, order.size(), bytes, speed),
     ..Definition::USUAL
 };
 
@@ -32,10 +28,8 @@ pub(super) const DOUBLE: Definition = Definition {
     reads: Reads::InRankOrder,
     chunks: |_, size| Trees::Double.chunks(size),
     schedule: |collective, order, me| Rank::walks(Trees::Double, collective, order.size(), me),
-    volume: |collective, order| volume(Trees::Double, collective, order),
-    cost: |collective, order, bytes, speed| {
-        cost(Trees::Double, collective, order.size(), bytes, speed)
-    },
+    volume: |collective, order| volume(Trees::Double, collective, order.size()),
+    cost: |call, order, bytes, speed| cost(Trees::Double, call, order.size(), bytes, speed),
 };
 
 /// A rank's place in a tree; `None` above the root. Children stand in the order in which they are
@@ -73,17 +67,14 @@ fn binary(size: u32, at: u32) -> Node {
 /// The other of the pair: the same over all places but 0, which is on top of it. Here the even ones
 /// are leaves.
 fn shifted(size: u32, at: u32) -> Node {
-    let next = |it: u32| it + 1;
+    let (next, top) = (|it: u32| it + 1, (size > 1).then_some((1, Order::LocalFirst)));
     match at.checked_sub(1) {
         Some(at) => {
             let Node { parent, children } = binary(size - 1, at);
             let children = children.into_iter().map(|(child, order)| (next(child), order));
             Node { parent: Some(parent.map_or(0, next)), children: children.collect() }
         }
-        None => Node {
-            parent: None,
-            children: (size > 1).then_some((1, Order::LocalFirst)).into_iter().collect(),
-        },
+        None => Node { parent: None, children: Vec::from_iter(top) },
     }
 }
 
@@ -248,8 +239,7 @@ impl Rank {
 }
 
 /// What these schedules send: the buffer once over every edge of the trees, each way that it goes.
-fn volume(trees: Trees, collective: Collective, order: &Ring) -> Option<Volume> {
-    let size = order.size();
+fn volume(trees: Trees, collective: Collective, size: u32) -> Option<Volume> {
     let (edges, pieces) = (u64::from(size - 1), u64::from(trees.pieces(size)));
     let deep = u64::from(size.next_power_of_two().ilog2());
     let [most, total] = match (trees, collective) {
@@ -342,12 +332,11 @@ mod tests {
     /// Seconds of a walk of the pair, each chunk being so many slices of these bytes, over links of
     /// so many slots.
     fn walk(collective: Collective, size: u32, slices: usize, slots: usize, speed: Speed) -> f64 {
-        let schedules =
-            (0..size).map(|me| Rank::walks(Trees::Double, collective, size, me).unwrap());
+        let all = (0..size).map(|me| Rank::walks(Trees::Double, collective, size, me).unwrap());
         let shape = SlotShape { bytes: LEAST, capacity: 2 * slices };
         let partition = [Partition::exact(slices * LEAST, 1, shape)];
         let shape = Shape::of(&partition, slots);
-        cost(collective, &schedules.collect::<Vec<_>>(), &shape, speed).unwrap()
+        cost(collective, &all.collect::<Vec<_>>(), &shape, speed).unwrap()
     }
 
     #[test]
