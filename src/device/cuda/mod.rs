@@ -1,0 +1,10 @@
+//! CUDA, by its driver alone: found at run time, never needed to build.
+//! May touch: error. Unsafe: calls of the driver.
+
+mod context;
+mod driver;
+mod stage;
+
+pub(crate) use context::Current;
+pub(crate) use driver::{Driver, check, driver};
+pub(crate) use stage::{Copy, Stages, Turn};

@@ -1,0 +1,264 @@
+//! Pinned host memory that a stream and the host use by turns: the stream copies in and says so, the
+//! host works, says so, and the stream copies out. May touch: error.
+//! Law: whatever happens to the host's turn it ends, so that no stream waits for ever.
+//!
+//! The flags are words of the same memory, which the stream writes and waits for by stream memory
+//! operations: no kernel spins, and the host makes no call of the driver to look at them.
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+use std::ptr::{NonNull, null_mut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use cudarc::driver::CudaContext;
+use cudarc::driver::sys::{self, CUdeviceptr, CUstream};
+
+use super::context::Current;
+use super::driver::{Driver, check};
+use crate::error::{Error, Result};
+
+/// Bytes of a slot, and how many of them a long call goes through: enough that copies both ways and
+/// the host's work overlap.
+pub(crate) const SLOT: usize = 1 << 20;
+pub(crate) const SLOTS: usize = 8;
+/// The flags come first, each on a line of its own.
+const LINE: usize = 64;
+const FLAGS: usize = 3 * LINE;
+/// Shared by all contexts, and mapped for devices.
+const HOST_ALLOC: u32 = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
+/// How long a block that is no longer needed is waited for before it is left to the system.
+const LINGER: Duration = Duration::from_secs(10);
+
+/// Which word of a block.
+#[derive(Clone, Copy)]
+enum Flag {
+    /// The stream has copied in.
+    Ready = 0,
+    /// The host has done its part.
+    Done = 1,
+    /// The stream has copied out.
+    Over = 2,
+}
+
+/// One piece of pinned memory.
+#[derive(Debug)]
+struct Block {
+    driver: Driver,
+    context: Arc<CudaContext>,
+    start: NonNull<u8>,
+    /// Where devices see it.
+    device: CUdeviceptr,
+    capacity: usize,
+    /// The number of its last turn.
+    turns: AtomicU32,
+}
+
+// SAFETY: the flags are atomics, and its bytes are handed from stream to host and back by them.
+unsafe impl Send for Block {}
+// SAFETY: as above.
+unsafe impl Sync for Block {}
+
+impl Block {
+    fn new(driver: Driver, context: &Arc<CudaContext>, capacity: usize) -> Result<Self> {
+        let mut start = null_mut();
+        // SAFETY: asks for memory, and says where to put its address.
+        let made = unsafe { sys::cuMemHostAlloc(&raw mut start, FLAGS + capacity, HOST_ALLOC) };
+        check("allocating pinned memory", made)?;
+        let Some(start) = NonNull::new(start.cast::<u8>()) else {
+            let reason = "the driver gave none".into();
+            return Err(Error::Device { doing: "allocating pinned memory".into(), reason });
+        };
+        let (context, turns) = (Arc::clone(context), AtomicU32::new(0));
+        let mut block = Self { driver, context, start, device: 0, capacity, turns };
+        // SAFETY: the memory is ours alone, and long enough.
+        unsafe { start.as_ptr().write_bytes(0, FLAGS) };
+        let start = start.as_ptr().cast::<c_void>();
+        // SAFETY: it was just allocated as mapped.
+        let seen =
+            unsafe { sys::cuMemHostGetDevicePointer_v2(&raw mut block.device, start, 0) };
+        check("finding pinned memory's address", seen)?;
+        Ok(block)
+    }
+
+    fn flag(&self, flag: Flag) -> &AtomicU32 {
+        let word = self.start.as_ptr().wrapping_add(flag as usize * LINE).cast::<AtomicU32>();
+        // SAFETY: it lies in the memory, which is aligned to pages, and is written as words alone.
+        unsafe { &*word }
+    }
+
+    /// Has this turn got so far? Numbers wrap.
+    fn has_reached(&self, flag: Flag, turn: u32) -> bool {
+        self.flag(flag).load(Ordering::Acquire).wrapping_sub(turn).cast_signed() >= 0
+    }
+
+    fn address(&self, flag: Flag) -> CUdeviceptr {
+        self.device + (flag as usize * LINE) as CUdeviceptr
+    }
+
+    fn bytes(&self) -> *mut u8 {
+        self.start.as_ptr().wrapping_add(FLAGS)
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        let (turn, began) = (*self.turns.get_mut(), Instant::now());
+        while !self.has_reached(Flag::Over, turn) {
+            if began.elapsed() > LINGER {
+                tracing::warn!("a stream still uses pinned memory; it is left to the system");
+                return;
+            }
+            thread::yield_now();
+        }
+        if let Ok(_current) = Current::new(self.driver, self.context.cu_ctx()) {
+            // SAFETY: it is ours, and no stream uses it any more.
+            let _ = unsafe { sys::cuMemFreeHost(self.start.as_ptr().cast()) };
+        }
+    }
+}
+
+/// The blocks of one stream, whose order keeps their turns apart.
+#[derive(Debug)]
+pub(crate) struct Stages {
+    driver: Driver,
+    context: Arc<CudaContext>,
+    stream: CUstream,
+    blocks: Vec<Arc<Block>>,
+    next: usize,
+}
+
+// SAFETY: a stream may be used from any thread, one at a time.
+unsafe impl Send for Stages {}
+
+/// What is copied, of which device memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Copy {
+    pub(crate) device: CUdeviceptr,
+    /// Where in the block.
+    pub(crate) at: usize,
+    pub(crate) len: usize,
+}
+
+impl Stages {
+    pub(crate) fn new(driver: Driver, context: &Arc<CudaContext>, stream: CUstream) -> Self {
+        Self { driver, context: Arc::clone(context), stream, blocks: Vec::new(), next: 0 }
+    }
+
+    pub(crate) fn is_of(&self, stream: CUstream) -> bool {
+        self.stream == stream
+    }
+
+    /// A turn with room for `len` bytes, with what is to be copied in under way. The context is
+    /// current.
+    pub(crate) fn begin(&mut self, len: usize, copies: &[Copy]) -> Result<Turn> {
+        // Long ones that can't be cut use one block again and again.
+        let at = if len > SLOT { SLOTS } else { self.next };
+        while self.blocks.len() <= at {
+            let room = if self.blocks.len() < SLOTS { SLOT } else { len };
+            self.blocks.push(Arc::new(Block::new(self.driver, &self.context, room)?));
+        }
+        if self.blocks[at].capacity < len {
+            self.blocks[at] = Arc::new(Block::new(self.driver, &self.context, len)?);
+        }
+        if at < SLOTS {
+            self.next = (self.next + 1) % SLOTS;
+        }
+        let block = Arc::clone(&self.blocks[at]);
+        for &Copy { device, at, len } in copies {
+            let to = block.bytes().wrapping_add(at).cast();
+            // SAFETY: the caller vouches for the device memory; the block is long enough, and this
+            // stream is done with its turn before it copies.
+            let begun = unsafe { sys::cuMemcpyDtoHAsync_v2(to, device, len, self.stream) };
+            check("copying from the device", begun)?;
+        }
+        let number = block.turns.load(Ordering::Relaxed).wrapping_add(1);
+        let (ready, stream) = (block.address(Flag::Ready), self.stream);
+        // SAFETY: the word is mapped for the device.
+        let said = unsafe { sys::cuStreamWriteValue32_v2(stream, ready, number, 0) };
+        check("writing a flag on the stream", said)?;
+        block.turns.store(number, Ordering::Relaxed);
+        Ok(Turn { block, number, len })
+    }
+
+    /// The stream waits for the host's part of the turn and copies out.
+    pub(crate) fn end(&self, block: &Ticket, copies: &[Copy]) -> Result<()> {
+        let Ticket { block, number } = block;
+        let (done, over, stream) =
+            (block.address(Flag::Done), block.address(Flag::Over), self.stream);
+        let at_least = sys::CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_GEQ as u32;
+        // SAFETY: the word is mapped for the device.
+        let waits = unsafe { sys::cuStreamWaitValue32_v2(stream, done, *number, at_least) };
+        check("waiting for a flag on the stream", waits)?;
+        for &Copy { device, at, len } in copies {
+            let from = block.bytes().wrapping_add(at).cast();
+            // SAFETY: as in `begin`.
+            let begun = unsafe { sys::cuMemcpyHtoDAsync_v2(device, from, len, self.stream) };
+            check("copying to the device", begun)?;
+        }
+        // SAFETY: the word is mapped for the device.
+        let said = unsafe { sys::cuStreamWriteValue32_v2(stream, over, *number, 0) };
+        check("writing a flag on the stream", said)
+    }
+}
+
+/// What the stream still has to do of a turn.
+#[derive(Debug)]
+pub(crate) struct Ticket {
+    block: Arc<Block>,
+    number: u32,
+}
+
+/// The host's part of a turn. Dropping it ends it.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    block: Arc<Block>,
+    number: u32,
+    len: usize,
+}
+
+impl Turn {
+    pub(crate) fn ticket(&self) -> Ticket {
+        Ticket { block: Arc::clone(&self.block), number: self.number }
+    }
+
+    /// The bytes, once the stream has copied in.
+    ///
+    /// # Errors
+    /// If it does not get there in time, or `stop` says so.
+    pub(crate) fn bytes(
+        &mut self,
+        timeout: Duration,
+        stop: impl Fn() -> bool,
+    ) -> Result<&mut [u8]> {
+        let (began, mut round) = (Instant::now(), 0_u32);
+        while !self.block.has_reached(Flag::Ready, self.number) {
+            let failed = |reason: String| {
+                Err(Error::Device { doing: "waiting for the stream".into(), reason })
+            };
+            if stop() {
+                return failed("aborted".into());
+            }
+            if began.elapsed() >= timeout {
+                return failed(format!("it did not get to this call for {timeout:.1?}"));
+            }
+            round = round.saturating_add(1);
+            match round {
+                0..200 => std::hint::spin_loop(),
+                200..2000 => thread::yield_now(),
+                // Nobody wakes the host when a device writes a word.
+                _ => thread::sleep(Duration::from_micros(20)),
+            }
+        }
+        // SAFETY: they are the host's until this turn ends, and nobody else has this turn.
+        Ok(unsafe { std::slice::from_raw_parts_mut(self.block.bytes(), self.len) })
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.block.flag(Flag::Done).store(self.number, Ordering::Release);
+    }
+}
