@@ -85,8 +85,8 @@ told! {
     /// registered memory, where it is always so.
     wide: bool;
     /// What f32 travels as in sums, averages, minima and maxima: one of the 16- and 8-bit floats,
-    /// or f32 for as it is; nothing else is accepted. [`wire_error`](crate::wire_error) says what it
-    /// costs in accuracy.
+    /// or f32 for as it is; nothing else is accepted. [`wire_error`](crate::wire_error) says what
+    /// it costs in accuracy.
     wire: DataType;
 }
 

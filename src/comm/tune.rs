@@ -18,8 +18,8 @@ const HOPELESS: f64 = 6.0;
 /// Nor are lengths at which a call should take longer than this many seconds.
 const LONGEST: f64 = 5e-3;
 /// The whole list is tried so many times, and the median counts: what else the machine does for a
-/// moment meets one try of each, and so does luck, as that of ranks which happen to share a CPU with
-/// the one they wait for.
+/// moment meets one try of each, and so does luck, as that of ranks which happen to share a CPU
+/// with the one they wait for.
 const PASSES: usize = 5;
 
 /// An algorithm at a length.

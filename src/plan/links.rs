@@ -1,5 +1,5 @@
-//! Which ranks have links to each other. May touch: schedule. Pure. Law: all ranks say the same, and
-//! every step of every schedule that may be chosen has its link.
+//! Which ranks have links to each other. May touch: schedule. Pure. Law: all ranks say the same,
+//! and every step of every schedule that may be chosen has its link.
 
 use super::Planner;
 
@@ -35,7 +35,7 @@ impl Planner {
     /// Are they neighbours within their host, or on a ring between hosts?
     fn are_on_a_host_ring(&self, one: u32, other: u32) -> bool {
         let [one, other] = [one, other].map(|rank| self.ring.position(rank));
-        self.hosts.as_ref().is_some_and(|hosts| hosts.links(one, other))
+        self.ring.host_rings().is_some_and(|hosts| hosts.links(one, other))
     }
 }
 

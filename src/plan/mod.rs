@@ -20,7 +20,7 @@ mod way;
 use core::ops::Range;
 
 use crate::partition::{Partition, SlotShape};
-use crate::schedule::{Algorithm, Collective, Hosts, Ring, Schedule};
+use crate::schedule::{Algorithm, Collective, Ring, Schedule};
 pub use choose::Candidate;
 pub use explain::{Choice, Explanation};
 // What is hidden is no promise: see lib.rs.
@@ -90,8 +90,6 @@ pub struct Rules {
 #[derive(Debug)]
 pub struct Planner {
     ring: Ring,
-    /// Its hosts, where there are rings within them and between.
-    hosts: Option<Hosts>,
     me: u32,
     slots: Slots,
     least_chunk: usize,
@@ -130,7 +128,6 @@ impl Planner {
             assert!(shape.capacity > shape.slices_per_round(), "links of {} slots", shape.capacity);
         }
         Self {
-            hosts: Hosts::of(&ring),
             me,
             slots,
             least_chunk,

@@ -6,7 +6,9 @@
 //! = o + mb, reduction g: all-reduce and barrier (2n-1)s + (n-1)(mg + 2a); reduce-scatter
 //! ns + (n-1)(mg + a); all-gather and broadcast ns + (n-1)a.
 
-use super::{ALL_PAIRS, Op, Place, Schedule, Step, Volume, fuse, halves};
+use core::ops::Range;
+
+use super::{ALL_PAIRS, Hosts, Op, Place, Schedule, Step, Volume, fuse, halves};
 use crate::sim::Speed;
 
 /// The order in which the ring visits the ranks: each sends to the next, the last to the first; on
@@ -16,8 +18,7 @@ pub struct Ring {
     order: Vec<u32>,
     /// Where each rank stands in `order`.
     position: Vec<u32>,
-    /// How many ranks each host has, one after the other.
-    hosts: Vec<u32>,
+    hosts: Hosts,
     /// The largest world in which every rank has a link to every other one.
     most: u32,
 }
@@ -34,7 +35,7 @@ impl Ring {
             }
             *seat = at as u32;
         }
-        let hosts = vec![order.len() as u32];
+        let hosts = Hosts::new(vec![order.len() as u32]);
         Some(Self { order, position, hosts, most: ALL_PAIRS })
     }
 
@@ -43,14 +44,16 @@ impl Ring {
     #[must_use]
     pub fn through(hosts: &[Vec<u32>]) -> Option<Self> {
         let ring = Self::new(hosts.concat())?;
-        Some(Self { hosts: hosts.iter().map(|host| host.len() as u32).collect(), ..ring })
+        let hosts = Hosts::new(hosts.iter().map(|host| host.len() as u32).collect());
+        Some(Self { hosts, ..ring })
     }
 
     /// The ring 0, 1, .., n-1, on one host.
     #[must_use]
     pub fn natural(size: u32) -> Self {
         let ranks = || (0..size).collect();
-        Self { order: ranks(), position: ranks(), hosts: vec![size], most: ALL_PAIRS }
+        let hosts = Hosts::new(vec![size]);
+        Self { order: ranks(), position: ranks(), hosts, most: ALL_PAIRS }
     }
 
     /// The same, with links between all pairs if it has at most `most` ranks; [`ALL_PAIRS`] if
@@ -74,28 +77,38 @@ impl Ring {
 
     /// The ranks of each host, in the order of the ring.
     pub fn hosts(&self) -> impl Iterator<Item = &[u32]> {
-        let mut rest = &self.order[..];
-        self.hosts.iter().map(move |&count| {
-            let (host, others) = rest.split_at(count as usize);
-            rest = others;
-            host
-        })
+        let places = |host| {
+            let Range { start, end } = self.hosts.places(host);
+            &self.order[start as usize..end as usize]
+        };
+        (0..self.hosts.count()).map(places)
+    }
+
+    /// Where its hosts are, if there are rings within them and between: several, one of several
+    /// ranks, none of none.
+    pub(crate) fn host_rings(&self) -> Option<&Hosts> {
+        let (Some((least, _)), Some((most, _))) =
+            (self.hosts.sizes().first(), self.hosts.sizes().last())
+        else {
+            return None;
+        };
+        (self.hosts.count() > 1 && *least > 0 && *most > 1).then_some(&self.hosts)
     }
 
     /// How many hosts, and how many ranks each has; `None` unless there are several hosts, of
     /// several ranks each, and of as many.
     #[must_use]
     pub fn grid(&self) -> Option<[u32; 2]> {
-        let each = *self.hosts.first()?;
-        let several = self.hosts.len() > 1 && each > 1;
-        let equal = self.hosts.iter().all(|&ranks| ranks == each);
-        (several && equal).then_some([self.hosts.len() as u32, each])
+        match *self.hosts.sizes() {
+            [(each, hosts)] if hosts > 1 && each > 1 => Some([hosts, each]),
+            _ => None,
+        }
     }
 
     /// How many of its links lead from one host to another.
     #[must_use]
     pub fn crossings(&self) -> u32 {
-        if self.hosts.len() == 1 { 0 } else { self.hosts.len() as u32 }
+        if self.hosts.count() == 1 { 0 } else { self.hosts.count() }
     }
 
     /// Where a rank stands on it, from 0.

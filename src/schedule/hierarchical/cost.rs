@@ -1,7 +1,7 @@
 //! What rings within hosts and between them cost. May touch: ring, sim's Speed.
 
-use super::super::{Collective, Ring};
-use super::{Hosts, owners};
+use super::super::{Collective, Hosts, Ring};
+use super::owners;
 use crate::sim::Speed;
 
 /// Seconds that [`Algorithm::Hierarchical`](crate::schedule::Algorithm::Hierarchical) takes, by
@@ -24,7 +24,7 @@ pub fn hierarchical_cost(
     bytes: f64,
     [near, far]: [&Speed; 2],
 ) -> Option<f64> {
-    let (hosts, owners) = (Hosts::of(order)?, owners(collective, order)?);
+    let (hosts, owners) = (order.host_rings()?, owners(collective, order)?);
     let form = Form { hosts, chunk: bytes / owners.len() as f64, near, far };
     match collective {
         Collective::AllReduce => Some(form.scatter() + form.gather() - far.moved(form.chunk)),
@@ -41,7 +41,7 @@ pub fn hierarchical_cost(
 }
 
 struct Form<'a> {
-    hosts: Hosts,
+    hosts: &'a Hosts,
     /// Bytes of a chunk.
     chunk: f64,
     near: &'a Speed,

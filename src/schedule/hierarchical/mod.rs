@@ -9,13 +9,13 @@
 
 use core::ops::Range;
 
-use super::{Collective, Definition, Op, Place, Ring, Schedule, Space, Step, Volume, fuse, ring};
+use super::{
+    Collective, Definition, Hosts, Op, Place, Ring, Schedule, Space, Step, Volume, fuse, ring,
+};
 
 mod cost;
-mod hosts;
 
 pub use cost::hierarchical_cost;
-pub(crate) use hosts::Hosts;
 
 /// Chunks that a rank may send to another before that one takes the first: ranks that stand for
 /// several of a host's have one more under way than they are waited for.
@@ -28,7 +28,7 @@ pub(super) const DEFINITION: Definition =
 /// A rank among hosts.
 struct Seat<'a> {
     order: &'a Ring,
-    hosts: Hosts,
+    hosts: &'a Hosts,
     /// Its place on the ring, and its host.
     me: u32,
     host: u32,
@@ -51,7 +51,7 @@ fn owners(collective: Collective, order: &Ring) -> Option<Range<u32>> {
 
 /// The schedule of rank `me`; `None` unless there are several hosts, one at least of several ranks.
 fn schedule(collective: Collective, order: &Ring, me: u32) -> Option<Schedule> {
-    let (hosts, owners) = (Hosts::of(order)?, owners(collective, order)?);
+    let (hosts, owners) = (order.host_rings()?, owners(collective, order)?);
     let me = order.position(me);
     let seat = Seat { order, host: hosts.host(me), hosts, me, owners };
     Some(match collective {
@@ -199,7 +199,7 @@ impl Seat<'_> {
 /// other rank together. On the way there each rank sends each other's once.
 fn volume(collective: Collective, order: &Ring) -> Option<Volume> {
     let owners = owners(collective, order)?;
-    let hosts = Hosts::of(order)?;
+    let hosts = order.host_rings()?;
     let others = u64::from(order.size() - 1);
     let chunks = owners.len() as u64;
     let (to, from) = match collective {
@@ -208,11 +208,11 @@ fn volume(collective: Collective, order: &Ring) -> Option<Volume> {
         _ => (others, others),
     };
     let most = match collective {
-        Collective::AllReduce => others + most_gathered(&hosts),
+        Collective::AllReduce => others + most_gathered(hosts),
         Collective::ReduceScatter => others,
-        Collective::AllGather => most_gathered(&hosts),
+        Collective::AllGather => most_gathered(hosts),
         Collective::Reduce { .. } => 1,
-        _ => most_spread(&hosts, owners.start, collective == Collective::Barrier),
+        _ => most_spread(hosts, owners.start, collective == Collective::Barrier),
     };
     Some(Volume { most, total: chunks * (to + from) })
 }

@@ -1,28 +1,30 @@
 //! Which rank of a host stands there for which chunk, whatever the numbers of ranks.
-//! May touch: ring. Law: where all hosts have as many ranks, those with the same seat stand for
+//! May touch: nothing. Law: where all hosts have as many ranks, those with the same seat stand for
 //! each other; elsewhere the ranks of a host have as many chunks each to bring in, or one more.
 
 use core::ops::Range;
 
-use super::Ring;
-
 /// Hosts as ranges of places on the ring.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hosts {
     /// Where each begins, and the end of the last one.
     starts: Vec<u32>,
+    /// How many ranks hosts have, ascending, and how many hosts have so many.
+    sizes: Vec<(u32, u32)>,
 }
 
 impl Hosts {
-    /// `None` unless there are several, one at least of several ranks.
-    pub(crate) fn of(order: &Ring) -> Option<Self> {
-        let (mut starts, mut end, mut least, mut most) = (vec![0], 0, u32::MAX, 0);
-        for host in order.hosts() {
-            let ranks = host.len() as u32;
-            (end, least, most) = (end + ranks, least.min(ranks), most.max(ranks));
-            starts.push(end);
-        }
-        (starts.len() > 2 && least > 0 && most > 1).then_some(Self { starts })
+    /// Hosts of so many ranks each, one after the other.
+    pub(super) fn new(mut ranks: Vec<u32>) -> Self {
+        let mut end = 0;
+        let ends = ranks.iter().map(|ranks| {
+            end += ranks;
+            end
+        });
+        let starts = [0].into_iter().chain(ends).collect();
+        ranks.sort_unstable();
+        let sizes = ranks.chunk_by(u32::eq).map(|alike| (alike[0], alike.len() as u32)).collect();
+        Self { starts, sizes }
     }
 
     /// How many ranks.
@@ -46,10 +48,8 @@ impl Hosts {
     }
 
     /// How many ranks hosts have, ascending, and how many hosts have so many.
-    pub(super) fn sizes(&self) -> Vec<(u32, u32)> {
-        let mut ranks: Vec<u32> = (0..self.count()).map(|host| self.ranks(host)).collect();
-        ranks.sort_unstable();
-        ranks.chunk_by(u32::eq).map(|alike| (alike[0], alike.len() as u32)).collect()
+    pub(super) fn sizes(&self) -> &[(u32, u32)] {
+        &self.sizes
     }
 
     /// The host of the rank at a place.
