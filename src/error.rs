@@ -139,6 +139,14 @@ pub enum Error {
         /// The system's answer.
         source: io::Error,
     },
+    /// A CUDA driver is missing or too old, or a device refuses or lacks something.
+    #[error("{doing}: {reason}")]
+    Device {
+        /// What was attempted.
+        doing: String,
+        /// The driver's answer, and what to do.
+        reason: String,
+    },
     /// A wait ran past the deadline.
     #[error(
         "{at}: nothing from {peer} {}; it is stuck, makes other calls or waits for somebody else. \

@@ -16,6 +16,8 @@ mod comm;
 #[cfg(feature = "host")]
 #[doc(hidden)]
 pub mod config;
+#[cfg(feature = "cuda")]
+mod device;
 pub mod element;
 #[cfg(feature = "host")]
 pub mod error;
@@ -44,6 +46,8 @@ pub mod sim;
 #[cfg(feature = "host")]
 mod sync;
 
+#[cfg(feature = "cuda")]
+pub use comm::OnStream;
 #[cfg(feature = "host")]
 pub use comm::{
     AbortHandle, Builder, CallOptions, Communicator, FoldOrder, Group, Pending, Queue, With,

@@ -24,6 +24,8 @@ mod scope;
 mod setup;
 mod share;
 mod split;
+#[cfg(feature = "cuda")]
+mod stream;
 mod threads;
 mod tune;
 mod uneven;
@@ -43,6 +45,8 @@ pub use options::{CallOptions, With};
 pub use pending::Pending;
 pub use scope::Queue;
 pub use setup::Builder;
+#[cfg(feature = "cuda")]
+pub use stream::OnStream;
 pub use wide::wire_error;
 
 use crate::config::Numbers;
@@ -94,6 +98,8 @@ pub struct Communicator {
     worker: Option<Worker>,
     settings: Settings,
     abort: Arc<AtomicBool>,
+    #[cfg(feature = "cuda")]
+    streams: stream::Streams,
 }
 
 /// Which rank this is, and who the others are.
@@ -134,6 +140,8 @@ impl Drop for Communicator {
     fn drop(&mut self) {
         if self.seat.peers[self.seat.rank].pid != std::process::id() {
             std::mem::forget((self.engine.take(), self.worker.take()));
+            #[cfg(feature = "cuda")]
+            std::mem::forget(std::mem::take(&mut self.streams));
         }
     }
 }
@@ -144,7 +152,24 @@ impl Communicator {
         let (preferred, required, rehearses) = (None, None, false);
         let settings = Settings { timeout, tag: None, preferred, required, numbers, rehearses };
         let abort = Arc::clone(&engine.abort);
-        Self { seat: Arc::new(seat), engine: Some(engine), worker: None, settings, abort }
+        Self::of(Arc::new(seat), Some(engine), settings, abort)
+    }
+
+    fn of(
+        seat: Arc<Seat>,
+        engine: Option<Engine>,
+        settings: Settings,
+        abort: Arc<AtomicBool>,
+    ) -> Self {
+        Self {
+            seat,
+            engine,
+            worker: None,
+            settings,
+            abort,
+            #[cfg(feature = "cuda")]
+            streams: stream::Streams::default(),
+        }
     }
 
     /// As the environment says.

@@ -133,7 +133,7 @@ impl Communicator {
             None => {
                 let (seat, abort) = (Arc::clone(&self.seat), Arc::clone(&self.abort));
                 let settings = self.settings.clone();
-                Worker::new(Self { seat, engine: None, worker: None, settings, abort })?
+                Worker::new(Self::of(seat, None, settings, abort))?
             }
         };
         if self.engine.is_some() {

@@ -4,10 +4,10 @@
 
 use std::ptr::null_mut;
 
-use cudarc::driver::sys::{self, CUcontext};
+use cudarc::driver::sys::{self, CUcontext, CUstream, CUstreamCaptureStatus};
 
 use super::driver::{Driver, check};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// A context is this thread's current one while it lives.
 #[derive(Debug)]
@@ -27,4 +27,17 @@ impl Drop for Current {
         // SAFETY: takes from the top what `new` put there.
         let _ = unsafe { sys::cuCtxPopCurrent_v2(&raw mut ours) };
     }
+}
+
+/// Calls that the host takes part in can't be part of a graph.
+pub(crate) fn refuse_capture(call: &'static str, stream: CUstream) -> Result<()> {
+    let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+    // SAFETY: it stores a word where it is told.
+    let asked = unsafe { sys::cuStreamIsCapturing(stream, &raw mut status) };
+    check("asking whether the stream is being captured", asked)?;
+    if status == CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE {
+        return Ok(());
+    }
+    let (given, expected) = ("being captured into a graph".into(), "one that is not".into());
+    Err(Error::Argument { call, argument: "stream", given, expected })
 }

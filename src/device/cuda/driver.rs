@@ -43,7 +43,9 @@ pub(crate) fn driver() -> Result<Driver> {
 fn find() -> std::result::Result<Driver, String> {
     // SAFETY: loads the library of the system's driver and runs what that runs when it is loaded.
     if !unsafe { sys::is_culib_present() } {
-        return Err("there is no driver, libcuda.so.1; install NVIDIA's, or use host buffers".into());
+        return Err(
+            "there is no driver, libcuda.so.1; install NVIDIA's, or use host buffers".into()
+        );
     }
     // SAFETY: it is there; from here on it stays.
     let library = unsafe { sys::culib() };

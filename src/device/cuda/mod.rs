@@ -6,5 +6,6 @@ mod driver;
 mod stage;
 
 pub(crate) use context::Current;
-pub(crate) use driver::{Driver, check, driver};
-pub(crate) use stage::{Copy, Stages, Turn};
+pub(crate) use context::refuse_capture;
+pub(crate) use driver::driver;
+pub(crate) use stage::{Area, SLOT, SLOTS, Stages, Turn};

@@ -77,8 +77,7 @@ impl Block {
         unsafe { start.as_ptr().write_bytes(0, FLAGS) };
         let start = start.as_ptr().cast::<c_void>();
         // SAFETY: it was just allocated as mapped.
-        let seen =
-            unsafe { sys::cuMemHostGetDevicePointer_v2(&raw mut block.device, start, 0) };
+        let seen = unsafe { sys::cuMemHostGetDevicePointer_v2(&raw mut block.device, start, 0) };
         check("finding pinned memory's address", seen)?;
         Ok(block)
     }
@@ -133,13 +132,16 @@ pub(crate) struct Stages {
 // SAFETY: a stream may be used from any thread, one at a time.
 unsafe impl Send for Stages {}
 
-/// What is copied, of which device memory.
+/// A buffer of a call.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Copy {
+pub(crate) struct Area {
     pub(crate) device: CUdeviceptr,
     /// Where in the block.
     pub(crate) at: usize,
     pub(crate) len: usize,
+    /// Is it copied in, and is it copied out?
+    pub(crate) reads: bool,
+    pub(crate) writes: bool,
 }
 
 impl Stages {
@@ -151,9 +153,10 @@ impl Stages {
         self.stream == stream
     }
 
-    /// A turn with room for `len` bytes, with what is to be copied in under way. The context is
+    /// A turn with room for these areas, with what is to be copied in under way. The context is
     /// current.
-    pub(crate) fn begin(&mut self, len: usize, copies: &[Copy]) -> Result<Turn> {
+    pub(crate) fn begin(&mut self, areas: &[Area]) -> Result<Turn> {
+        let len = areas.iter().map(|area| area.at + area.len).max().unwrap_or(0);
         // Long ones that can't be cut use one block again and again.
         let at = if len > SLOT { SLOTS } else { self.next };
         while self.blocks.len() <= at {
@@ -167,7 +170,8 @@ impl Stages {
             self.next = (self.next + 1) % SLOTS;
         }
         let block = Arc::clone(&self.blocks[at]);
-        for &Copy { device, at, len } in copies {
+        let coming = areas.iter().filter(|area| area.reads && area.len > 0);
+        for &Area { device, at, len, .. } in coming {
             let to = block.bytes().wrapping_add(at).cast();
             // SAFETY: the caller vouches for the device memory; the block is long enough, and this
             // stream is done with its turn before it copies.
@@ -184,15 +188,16 @@ impl Stages {
     }
 
     /// The stream waits for the host's part of the turn and copies out.
-    pub(crate) fn end(&self, block: &Ticket, copies: &[Copy]) -> Result<()> {
-        let Ticket { block, number } = block;
+    pub(crate) fn end(&self, ticket: &Ticket, areas: &[Area]) -> Result<()> {
+        let Ticket { block, number } = ticket;
         let (done, over, stream) =
             (block.address(Flag::Done), block.address(Flag::Over), self.stream);
         let at_least = sys::CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_GEQ as u32;
         // SAFETY: the word is mapped for the device.
         let waits = unsafe { sys::cuStreamWaitValue32_v2(stream, done, *number, at_least) };
         check("waiting for a flag on the stream", waits)?;
-        for &Copy { device, at, len } in copies {
+        let going = areas.iter().filter(|area| area.writes && area.len > 0);
+        for &Area { device, at, len, .. } in going {
             let from = block.bytes().wrapping_add(at).cast();
             // SAFETY: as in `begin`.
             let begun = unsafe { sys::cuMemcpyHtoDAsync_v2(device, from, len, self.stream) };

@@ -1,0 +1,206 @@
+//! Collectives on device buffers, on a stand-in for the driver: what comes out is what the host
+//! makes of the same, in the order of the stream; and what fails has a name and leaves no stream
+//! waiting. Each test is this program again, with the stand-in where the loader looks first.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![cfg(feature = "cuda")]
+
+#[path = "common/mod.rs"]
+mod common;
+#[path = "device/standin.rs"]
+mod standin;
+
+use std::sync::Arc;
+
+use common::processes::{run, this_rank};
+use common::{Value, input, on_ranks};
+use cudarc::driver::{CudaContext, CudaStream, DeviceRepr};
+use ringreduce::{Communicator, ReduceOp, Reduction};
+use standin::on_standin;
+
+/// Longer than two pieces of 1 MiB, and not whole ones.
+const LONG: usize = 600_001;
+
+fn stream() -> Arc<CudaStream> {
+    CudaContext::new(0).unwrap().new_stream().unwrap()
+}
+
+/// One rank's calls, each on the host and on the device.
+struct Both<'a> {
+    comm: &'a mut Communicator,
+    stream: Arc<CudaStream>,
+}
+
+macro_rules! both {
+    ($self:ident, $input:expr, $name:ident($($arg:expr),*)) => {{
+        let mut host = $input;
+        let mut device = $self.stream.clone_htod(&host).unwrap();
+        $self.comm.$name(&mut host, $($arg),*).unwrap();
+        $self.comm.on_stream(&$self.stream).$name(&mut device, $($arg),*).unwrap();
+        let found = $self.stream.clone_dtoh(&device).unwrap();
+        assert!(found == host, "{} of {} elements", stringify!($name), host.len());
+    }};
+    ($self:ident, $input:expr, $len:expr, $name:ident($($arg:expr),*)) => {{
+        let (from, mut host) = ($input, $self.before($len));
+        let send = $self.stream.clone_htod(&from).unwrap();
+        let mut device = $self.stream.clone_htod(&host).unwrap();
+        $self.comm.$name(&from, &mut host, $($arg),*).unwrap();
+        $self.comm.on_stream(&$self.stream).$name(&send, &mut device, $($arg),*).unwrap();
+        let found = $self.stream.clone_dtoh(&device).unwrap();
+        assert!(found == host, "{} of {} elements", stringify!($name), host.len());
+    }};
+}
+
+impl Both<'_> {
+    fn input<T: Value>(&self, len: usize) -> Vec<T> {
+        let (n, rank) = (self.comm.size(), self.comm.rank());
+        (0..len).map(|i| input(ReduceOp::Sum, n, rank, i)).collect()
+    }
+
+    /// What is there before a call.
+    fn before<T: Value>(&self, len: usize) -> Vec<T> {
+        vec![T::whole(77); len]
+    }
+
+    fn every<T: Value + DeviceRepr>(&mut self, count: usize) {
+        let (n, whole) = (self.comm.size(), self.comm.size() * count);
+        for op in [ReduceOp::Sum, ReduceOp::Max].map(Reduction::from) {
+            both!(self, self.input::<T>(count), all_reduce(op));
+            both!(self, self.input::<T>(count), scan(op));
+            both!(self, self.input::<T>(count), exscan(op));
+            both!(self, self.input::<T>(count), count, all_reduce_into(op));
+            both!(self, self.input::<T>(count), count, scan_into(op));
+            both!(self, self.input::<T>(count), count, exscan_into(op));
+            both!(self, self.input::<T>(whole), count, reduce_scatter(op));
+        }
+        both!(self, self.input::<T>(count), whole, all_gather());
+        both!(self, self.input::<T>(whole), whole, all_to_all());
+        let sum = Reduction::from(ReduceOp::Sum);
+        for root in [0, n - 1] {
+            both!(self, self.input::<T>(count), broadcast(root));
+            both!(self, self.input::<T>(count), reduce(sum, root));
+            both!(self, self.input::<T>(count), count, reduce_into(sum, root));
+            both!(self, self.input::<T>(count), whole, gather(root));
+            both!(self, self.input::<T>(whole), count, scatter(root));
+        }
+        self.comm.on_stream(&self.stream).check().unwrap();
+    }
+}
+
+fn every_verb(comm: &mut Communicator) {
+    let mut both = Both { comm, stream: stream() };
+    for count in [0, 1, 1000] {
+        both.every::<f32>(count);
+        both.every::<i64>(count);
+        both.every::<u8>(count);
+    }
+    both.every::<f32>(LONG);
+}
+
+/// Calls one after the other, none waited for; the last one says what all did.
+fn in_order(comm: &mut Communicator) {
+    let (n, streams) = (comm.size() as i64, [stream(), stream()]);
+    let mut bufs = streams.each_ref().map(|stream| stream.clone_htod(&[1_i64; 1000]).unwrap());
+    for _ in 0..20 {
+        for (stream, buf) in streams.iter().zip(&mut bufs) {
+            comm.on_stream(stream).all_reduce(buf, ReduceOp::Sum).unwrap();
+            comm.on_stream(stream).all_reduce(buf, ReduceOp::Avg).unwrap();
+        }
+    }
+    for (stream, buf) in streams.iter().zip(&mut bufs) {
+        comm.on_stream(stream).all_reduce(buf, ReduceOp::Sum).unwrap();
+        let expected = n.pow(21);
+        assert!(stream.clone_dtoh(buf).unwrap().iter().all(|&found| found == expected));
+    }
+}
+
+/// A rank that makes another call: both are told, and no stream waits for ever.
+fn mismatch(comm: &mut Communicator) {
+    let stream = stream();
+    let count = if comm.rank() == 0 { 1000 } else { 1001 };
+    let mut buf = stream.clone_htod(&vec![1_i32; count]).unwrap();
+    comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Sum).unwrap();
+    stream.synchronize().unwrap();
+    let error = comm.on_stream(&stream).check().unwrap_err().to_string();
+    assert!(error.contains("does not make the same call"), "{error}");
+    let error = comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Sum);
+    let error = error.and_then(|()| comm.on_stream(&stream).check()).unwrap_err().to_string();
+    assert!(error.contains("failed before"), "{error}");
+    stream.synchronize().unwrap();
+}
+
+/// A call in a graph is refused, and the stream and the communicator go on.
+fn captured(comm: &mut Communicator) {
+    use cudarc::driver::sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+    let stream = stream();
+    let mut buf = stream.clone_htod(&[1_i32; 10]).unwrap();
+    stream.begin_capture(CU_STREAM_CAPTURE_MODE_RELAXED).unwrap();
+    let error = comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Sum).unwrap_err();
+    assert!(error.to_string().contains("stream is being captured"), "{error}");
+    let flags = cudarc::driver::sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
+    drop(stream.end_capture(flags));
+    comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Sum).unwrap();
+    assert_eq!(stream.clone_dtoh(&buf).unwrap(), [comm.size() as i32; 10]);
+}
+
+/// No pinned memory: the call says so, and the communicator goes on.
+fn no_memory(comm: &mut Communicator) {
+    let stream = stream();
+    let mut buf = stream.clone_htod(&[1_i32; 10]).unwrap();
+    let error = comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Sum).unwrap_err();
+    assert!(error.to_string().contains("CUDA_ERROR_OUT_OF_MEMORY"), "{error}");
+    comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Sum).unwrap();
+    assert_eq!(stream.clone_dtoh(&buf).unwrap(), [comm.size() as i32; 10]);
+}
+
+/// Not tests of their own: what they do on the stand-in.
+mod body {
+    use super::*;
+
+    #[test]
+    #[ignore = "what other tests do"]
+    fn threads() {
+        for n in 1..=4 {
+            on_ranks(n, every_verb);
+            on_ranks(n, in_order);
+        }
+        on_ranks(2, mismatch);
+        on_ranks(2, captured);
+    }
+
+    #[test]
+    #[ignore = "what other tests do"]
+    fn processes() {
+        match this_rank() {
+            Some(mut comm) => every_verb(&mut comm),
+            None => ["shm", "tcp"].into_iter().for_each(|by| run("body::processes", 2, by)),
+        }
+    }
+
+    #[test]
+    #[ignore = "what other tests do"]
+    fn without_memory() {
+        on_ranks(1, no_memory);
+    }
+}
+
+#[test]
+fn every_verb_is_the_hosts() {
+    on_standin("body::threads", &[]);
+}
+
+/// Streams that share a queue wait for each other in the order in which calls were made.
+#[test]
+fn streams_may_share_a_queue() {
+    on_standin("body::threads", &[("STANDIN_CUDA_QUEUES", "1")]);
+    on_standin("body::threads", &[("STANDIN_CUDA_QUEUES", "2")]);
+}
+
+#[test]
+fn ranks_may_be_processes() {
+    on_standin("body::processes", &[]);
+}
+
+#[test]
+fn memory_that_is_not_to_be_had_is_an_error_of_the_call() {
+    on_standin("body::without_memory", &[("STANDIN_CUDA_FAIL_ALLOC", "2")]);
+}
