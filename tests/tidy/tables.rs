@@ -92,10 +92,12 @@ pub(crate) const ROOMS: &[Room] = &[
         &["getrandom", "nix", "socket2", "tracing"],
         ENVIRONMENT,
     ),
+    room("device", &["error"], &["cudarc", "tracing"], &["env", "fs", "net", "os", "process"]),
     room(
         "comm",
         &[
             "config",
+            "device",
             "element",
             "error",
             "exec",
@@ -110,7 +112,7 @@ pub(crate) const ROOMS: &[Room] = &[
             "sim",
             "sync",
         ],
-        &["bytemuck", "nix", "slab", "smallbox", "tracing"],
+        &["bytemuck", "cudarc", "nix", "slab", "smallbox", "tracing"],
         ENVIRONMENT,
     ),
 ];
@@ -129,6 +131,9 @@ pub(crate) const UNSAFE: &[(&str, &str)] = &[
     ("src/comm/by_function.rs", "hands a C function to a kernel"),
     ("src/comm/pending.rs", "results whose types only their handles know"),
     ("src/comm/scope.rs", "operations that borrow, on a thread that stays"),
+    ("src/device/cuda/context.rs", "calls of the CUDA driver"),
+    ("src/device/cuda/driver.rs", "calls of the CUDA driver"),
+    ("src/device/cuda/stage.rs", "calls of the CUDA driver, and memory that it shares"),
     ("src/kernel/aarch64/neon.rs", "vector instructions"),
     ("src/kernel/copy.rs", "copies between raw views"),
     ("src/kernel/mod.rs", "calls into the kernels with raw views"),
