@@ -1,6 +1,6 @@
 //! Two rings, trees, Bruck's and dissemination's schedules obey the laws for every collective that
-//! they do, with the capacities that they ask for, and in any order of the ranks. (Those over hosts:
-//! `hosts`.)
+//! they do, with the capacities that they ask for, and in any order of the ranks. (Those over
+//! hosts: `hosts`.)
 
 #![allow(clippy::panic, clippy::unwrap_used)]
 

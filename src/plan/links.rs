@@ -1,5 +1,5 @@
-//! Which ranks have links to each other. May touch: schedule. Pure. Law: all ranks say the same, and
-//! every step of every schedule that may be chosen has its link.
+//! Which ranks have links to each other. May touch: schedule. Pure. Law: all ranks say the same,
+//! and every step of every schedule that may be chosen has its link.
 
 use super::Planner;
 
