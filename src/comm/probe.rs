@@ -102,15 +102,14 @@ impl Tool<'_> {
         Ok(known.then_some(shared))
     }
 
-    /// Where hosts have as many ranks each, those of each host first make calls among themselves.
+    /// Where all hosts have several ranks, those of each host first make calls among themselves.
     fn measure(&mut self) -> Result<Figures, Halt> {
         let ring = self.engine.planner.ring();
         let (size, crossings) = (ring.size(), ring.crossings());
         let all_pairs = Algorithm::AllPairs.reaches(ring);
-        let host = ring.grid().and_then(|_| {
-            let own = ring.hosts().find(|host| host.contains(&(self.seat.rank as u32)));
-            own.map(<[u32]>::to_vec)
-        });
+        let several = crossings > 0 && ring.hosts().all(|host| host.len() > 1);
+        let own = ring.hosts().find(|host| host.contains(&(self.seat.rank as u32)));
+        let host = own.filter(|_| several).map(<[u32]>::to_vec);
         let everybody = (0..size).collect();
         let circle = |ranks: Vec<u32>, whole| {
             let (of_the_kind, other_latency) = (ranks.len() as f64, 0.0);

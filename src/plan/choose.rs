@@ -17,7 +17,7 @@ pub struct Candidate {
 impl Algorithm {
     /// Are there links for all its messages? Worlds without links between all pairs have them on
     /// the ring and between ranks whose numbers differ by a power of two, as trees and
-    /// dissemination want them, and hosts with as many ranks each have those of their own rings.
+    /// dissemination want them, and several hosts have those of the rings within and between them.
     #[must_use]
     pub fn reaches(self, ring: &Ring) -> bool {
         let doubling = matches!(self, Self::RecursiveDoubling | Self::HalvingDoubling);
