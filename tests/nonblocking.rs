@@ -177,6 +177,18 @@ fn blocking_calls_wait_for_owned_buffers() {
 }
 
 #[test]
+fn an_operation_may_drop_its_own_communicator() {
+    let (give, take) = channel::<Communicator>();
+    let mut comm = Communicator::local(1).unwrap().remove(0);
+    let done = comm.nonblocking().start((), move |_, ()| {
+        drop(take.recv());
+        Ok(())
+    });
+    give.send(comm).unwrap();
+    done.wait().unwrap();
+}
+
+#[test]
 fn handles_outlive_their_communicator() {
     let PerRank(comms) = PerRank::new(3);
     let pending: Vec<_> = comms

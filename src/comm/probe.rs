@@ -21,6 +21,8 @@ use crate::schedule::{Algorithm, Collective, Ring, Schedule};
 const PART: usize = 64 << 10;
 /// Of so many tries the best counts: what else the machine does is not ours.
 const TRIES: usize = 4;
+/// The number of the first call that all ranks make after those of single hosts, which are fewer.
+const ALL_TOGETHER: u64 = 1 << 16;
 /// Calls in one try: small ones, and large ones.
 const SMALL: usize = 16;
 const LARGE: usize = 3;
@@ -37,20 +39,19 @@ impl Engine {
         let mut tool = Tool { engine: self, seat, settings, calls: 0 };
         let place = (seat.rank == 0).then(|| Memory::of(seat));
         let known = place.as_ref().and_then(Memory::recall);
-        if let Some(figures) = tool.share(known)? {
+        if let Some(figures) = tool.share(known, 0)? {
             self.planner.set_speeds(figures.speeds(Source::Remembered));
             self.planner.set_tuning(figures.tuning);
             return Ok(());
         }
         // Not everybody's clock says the same.
         let measured = tool.measure()?;
-        let measured = tool.share(Some(measured))?.unwrap_or(measured);
+        let measured = tool.share(Some(measured), 0)?.unwrap_or(measured);
         tool.engine.planner.set_speeds(measured.speeds(Source::Measured));
         let measured = Figures { tuning: tool.tune()?, ..measured };
         if let Some(memory) = place {
             memory.keep(measured);
         }
-        let measured = tool.share(Some(measured))?.unwrap_or(measured);
         self.planner.set_tuning(measured.tuning);
         Ok(())
     }
@@ -80,13 +81,13 @@ pub(super) struct Tool<'a> {
 }
 
 impl Tool<'_> {
-    /// What rank 0 knows, to all.
-    fn share(&mut self, known: Option<Figures>) -> Result<Option<Figures>, Halt> {
+    /// What the rank `root` knows, to all.
+    fn share(&mut self, known: Option<Figures>, root: u32) -> Result<Option<Figures>, Halt> {
         let Figures { speeds, tuning } = known.unwrap_or_default();
         let flag = [f64::from(u8::from(known.is_some()))];
         let words = flag.iter().chain(speeds.iter().flatten()).chain(tuning.0.iter().flatten());
         let mut bytes: Vec<u8> = words.flat_map(|word| word.to_le_bytes()).collect();
-        let collective = Collective::Broadcast { root: 0 };
+        let collective = Collective::Broadcast { root };
         let request = Request { collective, count: bytes.len(), dtype: DataType::U8, op: None };
         self.call(None, Algorithm::Ring, &request, &Buffer::in_place(&mut bytes))?;
         let mut words = bytes.chunks_exact(8).map(|word| word.try_into().map(f64::from_le_bytes));
@@ -102,22 +103,27 @@ impl Tool<'_> {
         Ok(known.then_some(shared))
     }
 
-    /// Where hosts have as many ranks each, those of each host first make calls among themselves.
+    /// Where there are several hosts, the ranks of each that has several first make calls among
+    /// themselves; the figures of the first such host are everybody's.
     fn measure(&mut self) -> Result<Figures, Halt> {
         let ring = self.engine.planner.ring();
-        let (size, crossings) = (ring.size(), ring.crossings());
+        let (size, crossings, me) = (ring.size(), ring.crossings(), self.seat.rank as u32);
         let all_pairs = Algorithm::AllPairs.reaches(ring);
-        let host = ring.grid().and_then(|_| {
-            let own = ring.hosts().find(|host| host.contains(&(self.seat.rank as u32)));
-            own.map(<[u32]>::to_vec)
-        });
-        let everybody = (0..size).collect();
+        let several = |host: &&[u32]| crossings > 0 && host.len() > 1;
+        let first = ring.hosts().find(several).map(|host| host[0]);
+        let own = ring.hosts().find(|host| host.contains(&me)).filter(several).map(<[u32]>::to_vec);
         let circle = |ranks: Vec<u32>, whole| {
             let (of_the_kind, other_latency) = (ranks.len() as f64, 0.0);
             Circle { ranks, of_the_kind, other_latency, all_pairs, whole }
         };
-        let near = host.map(|host| self.figures(&circle(host, false))).transpose()?;
-        let mut world = circle(everybody, true);
+        let mut world = circle((0..size).collect(), true);
+        let mut near = own.map(|host| self.figures(&circle(host, false))).transpose()?;
+        if let Some(first) = first {
+            // Who made no calls has to number the next ones as the others do.
+            self.calls = ALL_TOGETHER;
+            let ours = near.map(|near| Figures { speeds: [near; 2], ..Figures::default() });
+            near = self.share(ours, first)?.map(|figures| figures.speeds[0]);
+        }
         if let Some([latency, ..]) = near {
             (world.of_the_kind, world.other_latency) = (f64::from(crossings), latency);
         }

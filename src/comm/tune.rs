@@ -1,6 +1,8 @@
-//! How long each algorithm takes beside what its closed form says: a few calls of each, some
-//! milliseconds in all. May touch: as `comm`.
-//! Law: which calls are made follows from what all ranks know.
+//! How long each algorithm takes beside what its closed form says: a few calls of each, up to some
+//! tenths of a second in all. May touch: as `comm`.
+//! Law: which calls are made, and what follows of them, comes from what all ranks know.
+
+use bytemuck::cast_slice_mut;
 
 use super::probe::Tool;
 use crate::element::{DataType, ReduceOp};
@@ -10,13 +12,13 @@ use crate::plan::{Request, Rules, Tuning};
 use crate::schedule::{Algorithm, Collective};
 
 /// Seconds to spend on one try of a length.
-const BUDGET: f64 = 0.4e-3;
-/// Calls in one try: several, for a rank may be done while others have yet to do their part.
+const BUDGET: f64 = 0.25e-3;
+/// Calls in one try: several, for one may leave work to the next.
 const CALLS: [f64; 2] = [3.0, 16.0];
 /// What should cost so many times the cheapest is not worth a try.
 const HOPELESS: f64 = 6.0;
 /// Nor are lengths at which a call should take longer than this many seconds.
-const LONGEST: f64 = 5e-3;
+const LONGEST: f64 = 2e-3;
 /// The whole list is tried so many times, and the median counts: what else the machine does for a
 /// moment meets one try of each, and so does luck, as that of ranks which happen to share a CPU
 /// with the one they wait for.
@@ -34,6 +36,30 @@ struct Trial {
     tries: [f64; PASSES],
 }
 
+/// What prices are to be multiplied by. What was not tried at a length is no better than the worst
+/// there; beyond its last measure an algorithm stays as good as it was there.
+fn factors(trials: Vec<Trial>) -> Tuning {
+    let mut known = [[None; Tuning::POINTS.len()]; Algorithm::ALL.len()];
+    for Trial { algorithm, point, price, mut tries, .. } in trials {
+        tries.sort_by(f64::total_cmp);
+        known[algorithm as usize][point] = Some(tries[PASSES / 2] / price);
+    }
+    let mut tuning = Tuning::default();
+    for point in 0..Tuning::POINTS.len() {
+        let worst = known.iter().filter_map(|factors| factors[point]).reduce(f64::max);
+        for (factors, known) in tuning.0.iter_mut().zip(&known) {
+            let before = if point > 0 { factors[point - 1] } else { 1.0 };
+            let tried_before = known[..point].iter().any(Option::is_some);
+            let guess = worst.filter(|_| !tried_before).unwrap_or(before);
+            factors[point] = known[point].unwrap_or(guess);
+        }
+    }
+    // It makes barriers alone, as the other one does.
+    let [barrier, like] = [Algorithm::Dissemination, Algorithm::RecursiveDoubling];
+    tuning.0[barrier as usize] = tuning.0[like as usize];
+    tuning
+}
+
 impl Tool<'_> {
     /// Measures all algorithms that could be the best at some length. The speeds are known.
     pub(super) fn tune(&mut self) -> Result<Tuning, Halt> {
@@ -47,13 +73,17 @@ impl Tool<'_> {
                 trial.tries[pass] = self.time(trial, &mut memory)?;
             }
         }
-        let mut tuning = Tuning::default();
-        for Trial { algorithm, point, price, mut tries, .. } in trials {
-            tries.sort_by(f64::total_cmp);
-            // Beyond its last measure an algorithm stays as good as it was there.
-            tuning.0[algorithm as usize][point..].fill(tries[PASSES / 2] / price);
+        // Who is done early has left work to others: the slowest rank's time is the call's.
+        let mut tries: Vec<f64> = trials.iter().flat_map(|trial| trial.tries).collect();
+        let (collective, dtype) = (Collective::AllReduce, DataType::F64);
+        let op = Some(ReduceOp::Max.into());
+        let slowest = Request { collective, count: tries.len(), dtype, op };
+        let buffer = Buffer::in_place(cast_slice_mut(&mut tries));
+        self.call(None, Algorithm::Ring, &slowest, &buffer)?;
+        for (trial, slowest) in trials.iter_mut().zip(tries.chunks_exact(PASSES)) {
+            trial.tries.copy_from_slice(slowest);
         }
-        Ok(tuning)
+        Ok(factors(trials))
     }
 
     /// What is worth a try, by length.
@@ -119,5 +149,34 @@ impl Tool<'_> {
         // The one before was another algorithm's.
         call(self)?;
         self.seconds(calls, &mut call)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Algorithm, Collective, PASSES, Request, Trial, factors};
+    use crate::element::DataType;
+
+    fn trial(algorithm: Algorithm, point: usize, factor: f64) -> Trial {
+        let (collective, dtype) = (Collective::AllGather, DataType::U8);
+        let request = Request { collective, count: 1, dtype, op: None };
+        let mut tries = [factor * 1e-6; PASSES];
+        // A moment of luck, and one of trouble.
+        (tries[0], tries[1]) = (1e-9, 1.0);
+        Trial { algorithm, request, point, price: 1e-6, tries }
+    }
+
+    #[test]
+    fn what_was_not_tried_is_no_better_than_what_was() {
+        use Algorithm::{Bruck, Dissemination, RecursiveDoubling, Ring, TwoShot};
+        let tried = [(Ring, 1, 2.0), (RecursiveDoubling, 0, 5.0), (TwoShot, 0, 3.0)];
+        let trials = tried.map(|(algorithm, point, factor)| trial(algorithm, point, factor));
+        let tuning = factors(trials.into());
+        let of = |algorithm: Algorithm| tuning.0[algorithm as usize].map(|it| (it * 1e3).round());
+        assert_eq!(of(Ring)[..3], [5e3, 2e3, 2e3]);
+        assert_eq!(of(TwoShot)[..3], [3e3; 3]);
+        assert_eq!(of(RecursiveDoubling)[..3], [5e3; 3]);
+        assert_eq!(of(Dissemination), of(RecursiveDoubling));
+        assert_eq!(of(Bruck)[..3], [5e3, 2e3, 2e3]);
     }
 }

@@ -4,9 +4,10 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::mem::take;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::thread::{self, ThreadId};
 
 use super::options::Settings;
 use super::pending::Answers;
@@ -53,6 +54,8 @@ struct State {
     jobs: VecDeque<Job>,
     /// What they are run with. It is away while one runs, and from the end on.
     comm: Option<Communicator>,
+    /// The last job is the one that runs: it dropped its own worker.
+    ended: bool,
 }
 
 impl Desk {
@@ -81,7 +84,15 @@ impl Desk {
             drop(state);
             let (Some(job), Some(mut comm)) = (job, comm) else { return };
             job.run(&mut comm);
-            self.change(|state| state.comm = Some(comm));
+            let mut state = self.once(|_| true);
+            if state.ended {
+                let jobs = take(&mut state.jobs);
+                drop(state);
+                return drop((jobs, comm));
+            }
+            state.comm = Some(comm);
+            drop(state);
+            self.changed.notify_all();
         }
     }
 }
@@ -91,17 +102,20 @@ pub(super) struct Worker {
     desk: Arc<Desk>,
     pub(super) answers: Arc<Answers>,
     abort: AbortHandle,
+    thread: ThreadId,
 }
 
 impl Worker {
     /// One that runs jobs with `comm`, once that has an engine.
     fn new(comm: Communicator) -> io::Result<Self> {
         let abort = comm.abort_handle();
-        let state = Mutex::new(State { jobs: VecDeque::new(), comm: Some(comm) });
+        let state = State { jobs: VecDeque::new(), comm: Some(comm), ended: false };
+        let state = Mutex::new(state);
         let desk = Arc::new(Desk { state, changed: Condvar::new() });
         let its = Arc::clone(&desk);
-        thread::Builder::new().name("ringreduce-worker".into()).spawn(move || its.serve())?;
-        Ok(Self { desk, answers: Arc::default(), abort })
+        let builder = thread::Builder::new().name("ringreduce-worker".into());
+        let thread = builder.spawn(move || its.serve())?.thread().id();
+        Ok(Self { desk, answers: Arc::default(), abort, thread })
     }
 
     pub(super) fn start(&self, job: Job) {
@@ -111,6 +125,10 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
+        if thread::current().id() == self.thread {
+            // An operation has its own communicator and drops it: it can't wait for itself.
+            return self.desk.change(|state| state.ended = true);
+        }
         if thread::panicking() {
             self.abort.abort();
         }

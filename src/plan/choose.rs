@@ -17,7 +17,7 @@ pub struct Candidate {
 impl Algorithm {
     /// Are there links for all its messages? Worlds without links between all pairs have them on
     /// the ring and between ranks whose numbers differ by a power of two, as trees and
-    /// dissemination want them, and hosts with as many ranks each have those of their own rings.
+    /// dissemination want them, and several hosts have those of the rings within and between them.
     #[must_use]
     pub fn reaches(self, ring: &Ring) -> bool {
         let doubling = matches!(self, Self::RecursiveDoubling | Self::HalvingDoubling);
@@ -170,7 +170,14 @@ mod tests {
     #[test]
     fn every_step_of_a_choice_has_its_link() {
         let grids = [[2, 2], [2, 9], [9, 2], [5, 4], [8, 8]].map(|[hosts, each]| over(hosts, each));
-        let worlds = [3, 16, 17, 24, 32, 64].map(Ring::natural).into_iter().chain(grids);
+        let odd = [&[8, 8, 4][..], &[5, 3], &[1, 1, 9], &[7, 1, 6, 1], &[20, 13], &[1, 31]];
+        let odd = odd.map(|hosts: &[u32]| {
+            let (size, mut next) = (hosts.iter().sum::<u32>(), 0..);
+            let rank = |at: u32| at * 37 % size;
+            let host = |&ranks: &u32| next.by_ref().take(ranks as usize).map(rank).collect();
+            Ring::through(&hosts.iter().map(host).collect::<Vec<_>>()).unwrap()
+        });
+        let worlds = [3, 16, 17, 24, 32, 64].map(Ring::natural).into_iter().chain(grids).chain(odd);
         for ring in
             worlds.flat_map(|ring| [2, 16, 32].map(|most| ring.clone().with_all_pairs(most)))
         {

@@ -158,7 +158,7 @@ fn reports_hold_all_figures() {
 #[test]
 fn nonsense_is_status_2_and_says_why() {
     for (line, named) in [
-        ("all_sum", "scan, exscan, send_recv, barrier"),
+        ("all_sum", "gather, scatter, send_recv"),
         ("all_reduce -b 12Q", "12Q"),
         ("all_reduce -b 2M -e 1M", "-e/--maxbytes (1048576)"),
         ("all_reduce -f 1", "--stepfactor"),
