@@ -7,7 +7,8 @@
 #include "load.cuh"
 #include "step.cuh"
 
-// Memory by its table of pointers, which the device reads, and an offset for all of them.
+// Memory by its table of pointers, which the device reads, and an offset for all of them. One or
+// more.
 struct Memories {
     const void *const *table;
     u32 n;
@@ -17,16 +18,23 @@ struct Memories {
 
     // The bits in which addresses differ from `other`.
     RR_INLINE u32 differ(u32 other) const {
-        u32 bits = 0;
+        u32 bits = 0, i = 0;
         RR_ROLLED
-        for (u32 i = 0; i < n; i++) {
+        do {
             bits |= (u32)address(i) ^ other;
-        }
+        } while (++i < n);
         return bits;
     }
 };
 
-// One vector of each source of `U` that lie `stride` bytes apart, from `from` on.
+template <int U> RR_INLINE void load_vectors(Vector (&v)[U], u64 address, u32 stride) {
+    RR_UNROLL
+    for (int j = 0; j < U; j++) {
+        v[j] = load_vector(address + j * stride);
+    }
+}
+
+// `U` vectors of each source which lie `stride` bytes apart, from `from` on.
 template <class F, class Op, int U>
 RR_INLINE void fold_vectors(
     const Memories &sources, const Memories &outs, u64 from, u32 stride, const Given<F> &given
@@ -35,11 +43,7 @@ RR_INLINE void fold_vectors(
     using Lane = typename F::Lane;
     Wide all[U][LANES<F>];
     Vector v[U];
-    u64 address = sources.address(0) + from;
-    RR_UNROLL
-    for (int j = 0; j < U; j++) {
-        v[j] = load_vector(address + j * stride);
-    }
+    load_vectors<U>(v, sources.address(0) + from, stride);
     RR_UNROLL
     for (int j = 0; j < U; j++) {
         RR_UNROLL
@@ -49,11 +53,7 @@ RR_INLINE void fold_vectors(
     }
     RR_ROLLED
     for (u32 s = 1; s < sources.n; s++) {
-        address = sources.address(s) + from;
-        RR_UNROLL
-        for (int j = 0; j < U; j++) {
-            v[j] = load_vector(address + j * stride);
-        }
+        load_vectors<U>(v, sources.address(s) + from, stride);
         RR_UNROLL
         for (int j = 0; j < U; j++) {
             RR_UNROLL
@@ -80,14 +80,15 @@ RR_INLINE void fold_vectors(
             put_lane(v[j], i, F::narrow(all[j][i]));
         }
     }
+    u32 o = 0;
     RR_ROLLED
-    for (u32 o = 0; o < outs.n; o++) {
-        address = outs.address(o) + from;
+    do {
+        const u64 address = outs.address(o) + from;
         RR_UNROLL
         for (int j = 0; j < U; j++) {
             store_vector(address + j * stride, v[j]);
         }
-    }
+    } while (++o < outs.n);
 }
 
 // One element, `from` bytes on.
@@ -97,22 +98,22 @@ RR_INLINE void fold_element(
 ) {
     using Bits = typename F::Bits;
     Bits *const kind = 0;
-    auto all = Op::template first<F>(
-        F::widen(load_element(sources.address(0) + from, aligned, kind)), given
-    );
+    const Bits bits = load_element(sources.address(0) + from, aligned, kind);
+    auto all = Op::template first<F>(F::widen(bits), given);
     RR_ROLLED
     for (u32 s = 1; s < sources.n; s++) {
-        const Bits bits = load_element(sources.address(s) + from, aligned, kind);
-        all = Op::combine(all, Op::template other<F>(F::widen(bits), given));
+        const Bits more = load_element(sources.address(s) + from, aligned, kind);
+        all = Op::combine(all, Op::template other<F>(F::widen(more), given));
     }
     if (Op::finishes(given)) {
         all = Op::template finish<F>(all, given);
     }
     const Bits result = (Bits)F::narrow(all);
+    u32 o = 0;
     RR_ROLLED
-    for (u32 o = 0; o < outs.n; o++) {
+    do {
         store_element(outs.address(o) + from, aligned, result);
-    }
+    } while (++o < outs.n);
 }
 
 template <class F, class Op, int U>

@@ -41,7 +41,7 @@ template <class B> RR_INLINE B load_element(u64 address, bool aligned, B *) {
         return load_one<B>(address);
     }
     B bits = 0;
-    RR_UNROLL
+    RR_ROLLED
     for (u32 i = 0; i < sizeof(B); i++) {
         bits = (B)(bits | (B)load_one<u8>(address + i) << (8 * i));
     }
@@ -56,7 +56,7 @@ template <class B> RR_INLINE void store_element(u64 address, bool aligned, B bit
     if (sizeof(B) == 1 || aligned) {
         return store_one<B>(address, bits);
     }
-    RR_UNROLL
+    RR_ROLLED
     for (u32 i = 0; i < sizeof(B); i++) {
         store_one<u8>(address + i, (u8)(bits >> (8 * i)));
     }
