@@ -1,0 +1,100 @@
+// What differs between a GPU and the host, and nothing else does: how a function is marked, which
+// thread this is, how memory is read and written. On the host every thread of a grid is run after
+// the other, by the very same loops.
+// Loads and stores are plain ones: peers write what is read here, so nothing may come from the
+// read-only cache. Pointers are global ones, which is told to the compiler by the address space.
+#pragma once
+
+using u8 = unsigned char;
+using u16 = unsigned short;
+using u32 = unsigned int;
+using u64 = unsigned long long;
+using i8 = signed char;
+using i16 = short;
+using i32 = int;
+using i64 = long long;
+
+// Threads of a block, and blocks that fit on a multiprocessor: 64 registers for each thread.
+constexpr u32 BLOCK = 512;
+
+// Where a thread stands in its grid.
+struct Place {
+    u32 thread, threads, block, blocks;
+    // The second dimension of the grid.
+    u32 row, rows;
+};
+
+// 16 bytes: what one thread reads or writes at once.
+struct Vector {
+    u32 words[4];
+};
+
+#ifdef __CUDA__
+
+#define RR_KERNEL extern "C" __attribute__((global)) __attribute__((launch_bounds(BLOCK, 2))) void
+#define RR_INLINE __attribute__((device)) __attribute__((always_inline)) inline
+#define RR_UNROLL _Pragma("unroll")
+#define RR_ROLLED _Pragma("nounroll")
+#define RR_GLOBAL __attribute__((address_space(1)))
+
+RR_INLINE Place place() {
+    return {
+        (u32)__nvvm_read_ptx_sreg_tid_x(),   (u32)__nvvm_read_ptx_sreg_ntid_x(),
+        (u32)__nvvm_read_ptx_sreg_ctaid_x(), (u32)__nvvm_read_ptx_sreg_nctaid_x(),
+        (u32)__nvvm_read_ptx_sreg_ctaid_y(), (u32)__nvvm_read_ptx_sreg_nctaid_y(),
+    };
+}
+
+// In assembly, for the compiler splits a vector into its elements where they are smaller.
+RR_INLINE Vector load_vector(u64 address) {
+    Vector v;
+    asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.words[0]), "=r"(v.words[1]), "=r"(v.words[2]), "=r"(v.words[3])
+                 : "l"(address)
+                 : "memory");
+    return v;
+}
+
+RR_INLINE void store_vector(u64 address, const Vector &v) {
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};"
+                 :
+                 : "l"(address), "r"(v.words[0]), "r"(v.words[1]), "r"(v.words[2]),
+                   "r"(v.words[3])
+                 : "memory");
+}
+
+#else
+
+#define RR_KERNEL extern "C" void
+#define RR_INLINE inline
+#define RR_UNROLL
+#define RR_ROLLED
+#define RR_GLOBAL
+
+// Which thread the host is at: see host.cpp.
+extern Place host_place;
+
+RR_INLINE Place place() { return host_place; }
+
+RR_INLINE Vector load_vector(u64 address) { return *(const Vector *)address; }
+
+RR_INLINE void store_vector(u64 address, const Vector &v) { *(Vector *)address = v; }
+
+#endif
+
+// A global address as a number. The cast to the address space is what makes it a global one.
+RR_INLINE u64 address_of(const void *pointer) { return (u64)(const RR_GLOBAL void *)pointer; }
+
+template <class T> RR_INLINE T load_one(u64 address) { return *(const RR_GLOBAL T *)address; }
+
+template <class T> RR_INLINE void store_one(u64 address, T value) {
+    *(RR_GLOBAL T *)address = value;
+}
+
+// The same bits as another type.
+template <class To, class From> RR_INLINE To bits_as(From from) {
+    static_assert(sizeof(To) == sizeof(From), "as many bits");
+    To to;
+    __builtin_memcpy(&to, &from, sizeof(To));
+    return to;
+}

@@ -1,0 +1,72 @@
+// Copies by descriptor: all that gathers, scatters and broadcasts are made of. A row of the grid
+// takes one descriptor after the other. What a descriptor reads none may write, but for one that
+// moves memory onto itself.
+#pragma once
+
+#include "load.cuh"
+
+struct Move {
+    const void *from;
+    void *to;
+    u64 bytes;
+};
+
+// Whole words of what lies `lead` bytes on; returns how many bytes that was.
+template <class Word> RR_INLINE u64 move_words(u64 from, u64 to, u64 bytes, const Place &me) {
+    const u64 words = bytes / sizeof(Word);
+    RR_ROLLED
+    for (u64 i = (u64)me.block * me.threads + me.thread; i < words;
+         i += (u64)me.blocks * me.threads) {
+        store_one<Word>(to + i * sizeof(Word), load_one<Word>(from + i * sizeof(Word)));
+    }
+    return words * sizeof(Word);
+}
+
+// Whole tiles of four vectors for each thread; returns how many bytes that was.
+RR_INLINE u64 move_tiles(u64 from, u64 to, u64 bytes, const Place &me) {
+    constexpr int U = 4;
+    const u32 stride = me.threads * 16, tile = stride * U;
+    const u64 tiles = bytes / tile;
+    RR_ROLLED
+    for (u64 t = me.block; t < tiles; t += me.blocks) {
+        const u64 at = t * tile + me.thread * 16;
+        Vector v[U];
+        RR_UNROLL
+        for (int j = 0; j < U; j++) {
+            v[j] = load_vector(from + at + j * stride);
+        }
+        RR_UNROLL
+        for (int j = 0; j < U; j++) {
+            store_vector(to + at + j * stride, v[j]);
+        }
+    }
+    return tiles * tile;
+}
+
+RR_INLINE void move_one(u64 from, u64 to, u64 bytes, const Place &me) {
+    const u32 differ = (u32)from ^ (u32)to;
+    u64 done = 0;
+    if ((differ & 3) == 0) {
+        // Up to where both are aligned as well as they can be.
+        const u32 best = (differ & 15) == 0 ? 16 : 4;
+        const u64 lead = (0 - (u32)from) & (best - 1);
+        done = move_words<u8>(from, to, lead < bytes ? lead : bytes, me);
+        if (best == 16) {
+            done += move_tiles(from + done, to + done, bytes - done, me);
+        }
+        done += move_words<u32>(from + done, to + done, bytes - done, me);
+    }
+    move_words<u8>(from + done, to + done, bytes - done, me);
+}
+
+RR_INLINE void move_all(const Move *list, u32 n) {
+    const Place me = place();
+    RR_ROLLED
+    for (u32 i = me.row; i < n; i += me.rows) {
+        const u64 item = address_of(list + i);
+        const u64 from = load_one<u64>(item), to = load_one<u64>(item + 8);
+        if (from != to) {
+            move_one(from, to, load_one<u64>(item + 16), me);
+        }
+    }
+}
