@@ -24,7 +24,8 @@ use crate::error::{Error, Result};
 ///
 /// Starting an operation allocates nothing if as many were pending before and its arguments,
 /// [`Self::start`]'s closure among them, take up to 200 bytes: a slice takes 16, a `Vec` 24. Larger
-/// ones, such as arrays by value, go in a box.
+/// ones, such as arrays by value, go in a box. A handle that is forgotten instead of dropped keeps
+/// its place. An operation must not wait for one that was started after it.
 pub struct Queue<'q, 'env: 'q> {
     comm: &'q mut Communicator,
     /// Neither a longer life nor a shorter one.

@@ -35,7 +35,7 @@ struct Options {
     /// How many ranks
     #[arg(short = 'n', long = "np", value_name = "N")]
     ranks: NonZeroU32,
-    /// On how many hosts they are, as many on each; or how many on each, as 8,8,4
+    /// On how many hosts they are, as many on each; or how many on each, as 8,8,4 or 2x8,4
     #[arg(long, value_name = "N|N,N,..", default_value = "1")]
     hosts: hosts::Hosts,
     /// Up to how many ranks have links between all pairs, as RINGREDUCE_ALL_PAIRS says
