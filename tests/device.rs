@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use common::processes::{run, this_rank};
 use common::{Value, input, on_ranks};
-use cudarc::driver::{CudaContext, CudaStream, DeviceRepr};
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DeviceRepr};
 use ringreduce::{Communicator, ReduceOp, Reduction};
 use standin::on_standin;
 
@@ -33,20 +33,19 @@ struct Both<'a> {
 macro_rules! both {
     ($self:ident, $input:expr, $name:ident($($arg:expr),*)) => {{
         let mut host = $input;
-        let mut device = $self.stream.clone_htod(&host).unwrap();
+        let mut device = $self.up(&host);
         $self.comm.$name(&mut host, $($arg),*).unwrap();
-        $self.comm.on_stream(&$self.stream).$name(&mut device, $($arg),*).unwrap();
-        let found = $self.stream.clone_dtoh(&device).unwrap();
-        assert!(found == host, "{} of {} elements", stringify!($name), host.len());
+        let mut view = device.slice_mut(..host.len());
+        $self.comm.on_stream(&$self.stream).$name(&mut view, $($arg),*).unwrap();
+        assert!($self.down(&device) == host, "{} of {}", stringify!($name), host.len());
     }};
     ($self:ident, $input:expr, $len:expr, $name:ident($($arg:expr),*)) => {{
         let (from, mut host) = ($input, $self.before($len));
-        let send = $self.stream.clone_htod(&from).unwrap();
-        let mut device = $self.stream.clone_htod(&host).unwrap();
+        let (send, mut device) = ($self.up(&from), $self.up(&host));
         $self.comm.$name(&from, &mut host, $($arg),*).unwrap();
-        $self.comm.on_stream(&$self.stream).$name(&send, &mut device, $($arg),*).unwrap();
-        let found = $self.stream.clone_dtoh(&device).unwrap();
-        assert!(found == host, "{} of {} elements", stringify!($name), host.len());
+        let (send, mut view) = (send.slice(..from.len()), device.slice_mut(..host.len()));
+        $self.comm.on_stream(&$self.stream).$name(&send, &mut view, $($arg),*).unwrap();
+        assert!($self.down(&device) == host, "{} of {}", stringify!($name), host.len());
     }};
 }
 
@@ -54,6 +53,18 @@ impl Both<'_> {
     fn input<T: Value>(&self, len: usize) -> Vec<T> {
         let (n, rank) = (self.comm.size(), self.comm.rank());
         (0..len).map(|i| input(ReduceOp::Sum, n, rank, i)).collect()
+    }
+
+    /// On the device, with one element more: there is no memory without any.
+    fn up<T: Value + DeviceRepr>(&self, host: &[T]) -> CudaSlice<T> {
+        self.stream.clone_htod(&[host, &[T::whole(99)]].concat()).unwrap()
+    }
+
+    /// Back, without that element, which is as it was.
+    fn down<T: Value + DeviceRepr>(&self, device: &CudaSlice<T>) -> Vec<T> {
+        let mut host = self.stream.clone_dtoh(device).unwrap();
+        assert!(host.pop() == Some(T::whole(99)), "more than the buffer was written");
+        host
     }
 
     /// What is there before a call.

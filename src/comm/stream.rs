@@ -3,18 +3,20 @@
 //! told, so that no stream waits for ever.
 
 use std::array::from_fn;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bytemuck::{cast_slice, cast_slice_mut};
+use bytemuck::cast_slice_mut;
 use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut};
 
 use super::Communicator;
+use super::verbs::refuse;
 use crate::device::cuda::{Area, Current, SLOT, SLOTS, Stages, Turn, driver, refuse_capture};
 use crate::element::{Element, Reduction};
 use crate::error::{Error, Result};
 
-/// Where the second buffer of a call begins behind the first: a line, at which any element may.
+/// Where the second buffer of a piece begins behind the first: a line, at which any element may.
 const LINE: usize = 64;
 
 /// What calls on streams need.
@@ -39,11 +41,15 @@ pub struct OnStream<'a> {
 
 impl Communicator {
     /// For collectives on buffers of a CUDA device, in the order of `stream`. They match other
-    /// ranks' calls of the same name, those on host buffers too if these are at most 1 MiB long.
+    /// ranks' calls of the same name, those on host buffers too if all is at most 1 MiB long.
     ///
     /// Data goes through pinned host memory, and it is the host that reduces it: what is promised
-    /// of numbers holds here as it does there. Calls that work element by element are cut in pieces
-    /// of 1 MiB, so that copies both ways and the collective overlap.
+    /// of numbers holds here as it does there. Calls are cut in pieces of 1 MiB in all, so that
+    /// copies both ways and the collective overlap.
+    ///
+    /// The first call on a device allocates that memory, 8 MiB, and nothing does later. (To
+    /// allocate and to free may wait for all streams of a context, among them those of thread ranks
+    /// that wait for this one.)
     ///
     /// What fails after a method returned, the next one says, or [`OnStream::check`]; the buffers of
     /// such a call hold anything.
@@ -62,13 +68,14 @@ impl OnStream<'_> {
         failure(&self.comm.streams.failed).take().map_or(Ok(()), Err)
     }
 
-    /// Puts a call of some pieces on the stream: `work` has the areas of each one after the other.
-    fn put<const N: usize>(
+    /// Puts a call on the stream, whose buffers have blocks of `block` bytes: for each piece of
+    /// these `work` has the blocks of the one buffer, then those of the other.
+    fn put<T: Element>(
         &mut self,
         call: &'static str,
-        pieces: usize,
-        areas: impl Fn(usize) -> [Area; N],
-        work: impl Fn(&mut Communicator, &mut [u8]) -> Result<()> + Clone + Send + 'static,
+        sides: [Side; 2],
+        block: usize,
+        work: impl Fn(&mut Communicator, &mut [T], &mut [T]) -> Result<()> + Clone + Send + 'static,
     ) -> Result<()> {
         if let Some(error) = failure(&self.comm.streams.failed).take() {
             return Err(error);
@@ -77,28 +84,37 @@ impl OnStream<'_> {
         let _current = Current::new(driver, context.cu_ctx())?;
         refuse_capture(call, stream)?;
         let all = &mut self.comm.streams.all;
-        let mut stages = match all.iter().position(|stages| stages.is_of(stream)) {
+        let mut stages = match all.iter().position(|stages| stages.is_of(context)) {
             Some(at) => all.swap_remove(at),
-            None => Stages::new(driver, context, stream),
+            None => Stages::new(driver, context)?,
         };
-        let mut begin = |stages: &mut Stages, piece| {
-            let turn = stages.begin(&areas(piece))?;
-            let ticket = turn.ticket();
-            self.start(turn, work.clone());
-            Ok(ticket)
+        let blocks = sides.iter().map(|side| side.blocks).sum::<usize>().max(1);
+        let step = ((SLOT - LINE) / blocks / size_of::<T>()).max(1) * size_of::<T>();
+        let pieces = block.div_ceil(step).max(1);
+        let areas = |piece: usize| {
+            let range = piece * step..block.min((piece + 1) * step);
+            let second = (sides[0].blocks * range.len()).next_multiple_of(LINE);
+            let [one, other] = sides;
+            one.areas(0, block, range.clone()).chain(other.areas(second, block, range))
+        };
+        let lens = |piece: usize| {
+            let len = step.min(block - piece * step);
+            sides.map(|side| side.blocks * len)
         };
         // All that fits is copied in before the first is waited for.
         let mut tickets = from_fn::<_, SLOTS, _>(|_| None);
         let mut result = Ok(());
-        for step in 0..pieces + SLOTS {
-            let ticket = &mut tickets[step % SLOTS];
+        for at in 0..pieces + SLOTS {
+            let ticket = &mut tickets[at % SLOTS];
             if let Some(ticket) = ticket.take() {
-                let ended = stages.end(&ticket, &areas(step - SLOTS));
-                result = result.and(ended);
+                result = result.and(stages.end(stream, &ticket, areas(at - SLOTS)));
             }
-            if step < pieces && result.is_ok() {
-                match begin(&mut stages, step) {
-                    Ok(begun) => *ticket = Some(begun),
+            if at < pieces && result.is_ok() {
+                match stages.begin(stream, areas(at)) {
+                    Ok(turn) => {
+                        *ticket = Some(turn.ticket());
+                        self.start(turn, lens(at), work.clone());
+                    }
                     Err(error) => result = Err(error),
                 }
             }
@@ -108,14 +124,19 @@ impl OnStream<'_> {
     }
 
     /// Starts the host's part of a piece.
-    fn start(
+    fn start<T: Element>(
         &mut self,
         mut turn: Turn,
-        work: impl Fn(&mut Communicator, &mut [u8]) -> Result<()> + Send + 'static,
+        lens: [usize; 2],
+        work: impl Fn(&mut Communicator, &mut [T], &mut [T]) -> Result<()> + Send + 'static,
     ) {
         let failed = Arc::clone(&self.comm.streams.failed);
         let pending = self.comm.nonblocking().start((), move |comm, ()| {
-            let done = comm.work_on(&mut turn, &work);
+            let done = comm.work_on(&mut turn, |comm, bytes| {
+                let (one, other) = bytes.split_at_mut(lens[0].next_multiple_of(LINE));
+                let one = cast_slice_mut(&mut one[..lens[0]]);
+                work(comm, one, cast_slice_mut(&mut other[..lens[1]]))
+            });
             if let Err(error) = done {
                 failure(&failed).get_or_insert(error);
             }
@@ -125,48 +146,69 @@ impl OnStream<'_> {
         drop(pending);
     }
 
-    /// One call of one piece, from `send` to `recv`, of which all is written if it `fills` it.
+    /// A call from `send` to `recv`, which have so many blocks.
     fn apart<T: Element>(
         &mut self,
         call: &'static str,
-        send: &impl DevicePtr<T>,
-        recv: &mut impl DevicePtrMut<T>,
+        (send, recv): (&impl DevicePtr<T>, &mut impl DevicePtrMut<T>),
+        blocks: [usize; 2],
         fills: bool,
         work: impl Fn(&mut Communicator, &[T], &mut [T]) -> Result<()> + Clone + Send + 'static,
     ) -> Result<()> {
         let stream = Arc::clone(self.stream);
         let lens = [send.num_bytes(), recv.num_bytes()];
+        let block = |side: usize| lens[side].checked_div(blocks[side]);
+        let block = block(0).into_iter().chain(block(1)).min().unwrap_or(0);
+        for (side, argument) in ["send", "recv"].into_iter().enumerate() {
+            let expected = blocks[side] * block;
+            if blocks[side] > 0 && lens[side] != expected {
+                let given = format!("{} bytes long", lens[side]);
+                return refuse(call, argument, given, format!("{expected} bytes"));
+            }
+        }
         let (from, _read) = send.device_ptr(&stream);
         let (to, _written) = recv.device_ptr_mut(&stream);
-        let second = lens[0].next_multiple_of(LINE);
-        let areas = |_| {
-            let send = Area { device: from, at: 0, len: lens[0], reads: true, writes: false };
-            let recv = Area { device: to, at: second, len: lens[1], reads: !fills, writes: true };
-            [send, recv]
-        };
-        self.put(call, 1, areas, move |comm, bytes| {
-            let (send, recv) = bytes.split_at_mut(second);
-            work(comm, cast_slice(&send[..lens[0]]), cast_slice_mut(recv))
+        let send = Side { device: from, blocks: blocks[0], reads: true, writes: false };
+        let recv = Side { device: to, blocks: blocks[1], reads: !fills, writes: true };
+        self.put(call, [send, recv], block, move |comm, send: &mut [T], recv| {
+            work(comm, send, recv)
         })
     }
 
-    /// A call that works element by element, in place.
+    /// A call in place, which works element by element.
     fn in_place<T: Element>(
         &mut self,
         call: &'static str,
         buf: &mut impl DevicePtrMut<T>,
         work: impl Fn(&mut Communicator, &mut [T]) -> Result<()> + Clone + Send + 'static,
     ) -> Result<()> {
-        let (stream, whole) = (Arc::clone(self.stream), buf.num_bytes());
+        let (stream, len) = (Arc::clone(self.stream), buf.num_bytes());
         let (device, _written) = buf.device_ptr_mut(&stream);
-        let step = SLOT / size_of::<T>() * size_of::<T>();
-        let areas = |piece| {
-            let from = piece * step;
-            let len = step.min(whole - from);
-            [Area { device: device + from as u64, at: 0, len, reads: true, writes: true }]
-        };
-        let pieces = whole.div_ceil(step).max(1);
-        self.put(call, pieces, areas, move |comm, bytes| work(comm, cast_slice_mut(bytes)))
+        let whole = Side { device, blocks: 1, reads: true, writes: true };
+        let none = Side { blocks: 0, ..whole };
+        self.put(call, [whole, none], len, move |comm, buf: &mut [T], _| work(comm, buf))
+    }
+}
+
+/// A buffer of a call on the device, of so many blocks of the same length.
+#[derive(Clone, Copy, Debug)]
+struct Side {
+    device: u64,
+    blocks: usize,
+    /// Is it copied in, and is it copied out?
+    reads: bool,
+    writes: bool,
+}
+
+impl Side {
+    /// Where the bytes `range` of each block are, and where in a turn from `at` on.
+    fn areas(self, at: usize, block: usize, range: Range<usize>) -> impl Iterator<Item = Area> {
+        let Self { device, blocks, reads, writes } = self;
+        let len = range.len();
+        (0..blocks).map(move |number| {
+            let device = device + (number * block + range.start) as u64;
+            Area { device, at: at + number * len, len, reads, writes }
+        })
     }
 }
 
@@ -190,8 +232,8 @@ impl Communicator {
     }
 }
 
-/// One line for each verb: its name, its operation and root if it has them, and of two buffers
-/// whether all of the second one is written, or only the root's.
+/// One line for each verb: its form, its name, its operation and root if it has them. Of two buffers
+/// the form says how many blocks each has, and whether all of the second is written.
 macro_rules! verbs {
     ($($form:ident $name:ident $(by $op:ident)? $(with $root:ident)?;)*) => {
         impl OnStream<'_> {
@@ -215,17 +257,12 @@ macro_rules! verbs {
             })
         }
     };
-    (@ fills $name:ident $(by $op:ident)? $(with $root:ident)?) => {
-        verbs!(@ apart true, $name $(by $op)? $(with $root)?);
-    };
-    (@ may_fill $name:ident $(by $op:ident)? $(with $root:ident)?) => {
-        verbs!(@ apart false, $name $(by $op)? $(with $root)?);
-    };
-    (@ apart $fills:literal, $name:ident $(by $op:ident)? $(with $root:ident)?) => {
+    (@ $form:ident $name:ident $(by $op:ident)? $(with $root:ident)?) => {
         #[doc = concat!("[`Communicator::", stringify!($name), "`] of device buffers.")]
         ///
         /// # Errors
-        /// What failed before on a stream; and if the device refuses something.
+        /// If the lengths do not fit, what failed before on a stream, and if the device refuses
+        /// something.
         pub fn $name<T: Element>(
             &mut self,
             send: &impl DevicePtr<T>,
@@ -234,26 +271,55 @@ macro_rules! verbs {
             $($root: usize)?
         ) -> Result<()> {
             $(let $op = $op.into();)?
-            self.apart(stringify!($name), send, recv, $fills, move |comm, send: &[T], recv| {
+            let is_root = true $(&& $root == self.comm.rank())?;
+            let (blocks, fills) = Form::$form.blocks(self.comm.size(), is_root);
+            let buffers = (send, recv);
+            self.apart(stringify!($name), buffers, blocks, fills, move |comm, send: &[T], recv| {
                 comm.$name(send, recv, $($op,)? $($root)?)
             })
         }
     };
 }
 
+/// What buffers consist of.
+#[allow(non_camel_case_types, reason = "as the macro's lines say them")]
+enum Form {
+    alike,
+    alike_but_first,
+    alike_at_root,
+    scatters,
+    gathers,
+    exchanges,
+}
+
+impl Form {
+    /// The blocks of send and recv, none of which is not looked at; is all of recv written?
+    fn blocks(self, size: usize, is_root: bool) -> ([usize; 2], bool) {
+        let root = usize::from(is_root);
+        match self {
+            Self::alike => ([1, 1], true),
+            Self::alike_but_first => ([1, 1], false),
+            Self::alike_at_root => ([1, root], true),
+            Self::scatters => ([size * root, 1], true),
+            Self::gathers => ([1, size * root], true),
+            Self::exchanges => ([size, size], true),
+        }
+    }
+}
+
 verbs! {
     in_place all_reduce by op;
-    fills all_reduce_into by op;
-    fills reduce_scatter by op;
-    fills all_gather;
+    alike all_reduce_into by op;
+    scatters reduce_scatter by op;
+    gathers all_gather;
     in_place broadcast with root;
     in_place reduce by op with root;
-    may_fill reduce_into by op with root;
-    may_fill gather with root;
-    fills scatter with root;
-    fills all_to_all;
+    alike_at_root reduce_into by op with root;
+    gathers gather with root;
+    scatters scatter with root;
+    exchanges all_to_all;
     in_place scan by op;
-    fills scan_into by op;
+    alike scan_into by op;
     in_place exscan by op;
-    may_fill exscan_into by op;
+    alike_but_first exscan_into by op;
 }

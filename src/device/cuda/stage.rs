@@ -20,8 +20,8 @@ use super::context::Current;
 use super::driver::{Driver, check};
 use crate::error::{Error, Result};
 
-/// Bytes of a slot, and how many of them a long call goes through: enough that copies both ways and
-/// the host's work overlap.
+/// Bytes of a block, and how many of them calls go through: enough that copies both ways and the
+/// host's work overlap.
 pub(crate) const SLOT: usize = 1 << 20;
 pub(crate) const SLOTS: usize = 8;
 /// The flags come first, each on a line of its own.
@@ -51,7 +51,6 @@ struct Block {
     start: NonNull<u8>,
     /// Where devices see it.
     device: CUdeviceptr,
-    capacity: usize,
     /// The number of its last turn.
     turns: AtomicU32,
 }
@@ -62,17 +61,17 @@ unsafe impl Send for Block {}
 unsafe impl Sync for Block {}
 
 impl Block {
-    fn new(driver: Driver, context: &Arc<CudaContext>, capacity: usize) -> Result<Self> {
+    fn new(driver: Driver, context: &Arc<CudaContext>) -> Result<Self> {
         let mut start = null_mut();
         // SAFETY: asks for memory, and says where to put its address.
-        let made = unsafe { sys::cuMemHostAlloc(&raw mut start, FLAGS + capacity, HOST_ALLOC) };
+        let made = unsafe { sys::cuMemHostAlloc(&raw mut start, FLAGS + SLOT, HOST_ALLOC) };
         check("allocating pinned memory", made)?;
         let Some(start) = NonNull::new(start.cast::<u8>()) else {
             let reason = "the driver gave none".into();
             return Err(Error::Device { doing: "allocating pinned memory".into(), reason });
         };
         let (context, turns) = (Arc::clone(context), AtomicU32::new(0));
-        let mut block = Self { driver, context, start, device: 0, capacity, turns };
+        let mut block = Self { driver, context, start, device: 0, turns };
         // SAFETY: the memory is ours alone, and long enough.
         unsafe { start.as_ptr().write_bytes(0, FLAGS) };
         let start = start.as_ptr().cast::<c_void>();
@@ -97,6 +96,22 @@ impl Block {
         self.device + (flag as usize * LINE) as CUdeviceptr
     }
 
+    /// The stream says that this turn has got so far.
+    fn say(&self, flag: Flag, turn: u32, stream: CUstream) -> Result<()> {
+        // SAFETY: the word is mapped for the device.
+        let said = unsafe { sys::cuStreamWriteValue32_v2(stream, self.address(flag), turn, 0) };
+        check("writing a flag on the stream", said)
+    }
+
+    /// The stream waits for that.
+    fn wait_for(&self, flag: Flag, turn: u32, stream: CUstream) -> Result<()> {
+        let at_least = sys::CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_GEQ as u32;
+        let address = self.address(flag);
+        // SAFETY: the word is mapped for the device.
+        let waits = unsafe { sys::cuStreamWaitValue32_v2(stream, address, turn, at_least) };
+        check("waiting for a flag on the stream", waits)
+    }
+
     fn bytes(&self) -> *mut u8 {
         self.start.as_ptr().wrapping_add(FLAGS)
     }
@@ -119,20 +134,20 @@ impl Drop for Block {
     }
 }
 
-/// The blocks of one stream, whose order keeps their turns apart.
+/// The blocks of one context. Each has one turn at a time: what comes next on the same stream is
+/// behind it anyway, and another stream waits for its end.
 #[derive(Debug)]
 pub(crate) struct Stages {
-    driver: Driver,
     context: Arc<CudaContext>,
-    stream: CUstream,
-    blocks: Vec<Arc<Block>>,
+    /// With the stream of its last turn.
+    blocks: Vec<(Arc<Block>, CUstream)>,
     next: usize,
 }
 
 // SAFETY: a stream may be used from any thread, one at a time.
 unsafe impl Send for Stages {}
 
-/// A buffer of a call.
+/// A piece of a buffer, which is copied.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Area {
     pub(crate) device: CUdeviceptr,
@@ -145,67 +160,66 @@ pub(crate) struct Area {
 }
 
 impl Stages {
-    pub(crate) fn new(driver: Driver, context: &Arc<CudaContext>, stream: CUstream) -> Self {
-        Self { driver, context: Arc::clone(context), stream, blocks: Vec::new(), next: 0 }
+    /// Blocks of [`SLOT`] bytes each. The context is current.
+    pub(crate) fn new(driver: Driver, context: &Arc<CudaContext>) -> Result<Self> {
+        let block = |_| Ok((Arc::new(Block::new(driver, context)?), null_mut()));
+        let blocks = (0..SLOTS).map(block).collect::<Result<_>>()?;
+        Ok(Self { context: Arc::clone(context), blocks, next: 0 })
     }
 
-    pub(crate) fn is_of(&self, stream: CUstream) -> bool {
-        self.stream == stream
+    pub(crate) fn is_of(&self, context: &CudaContext) -> bool {
+        self.context.cu_ctx() == context.cu_ctx()
     }
 
-    /// A turn with room for these areas, with what is to be copied in under way. The context is
-    /// current.
-    pub(crate) fn begin(&mut self, areas: &[Area]) -> Result<Turn> {
-        let len = areas.iter().map(|area| area.at + area.len).max().unwrap_or(0);
-        // Long ones that can't be cut use one block again and again.
-        let at = if len > SLOT { SLOTS } else { self.next };
-        while self.blocks.len() <= at {
-            let room = if self.blocks.len() < SLOTS { SLOT } else { len };
-            self.blocks.push(Arc::new(Block::new(self.driver, &self.context, room)?));
+    /// A turn on a stream of the context, which is current, with what is to be copied in under way.
+    /// The areas have room in a block.
+    pub(crate) fn begin(
+        &mut self,
+        stream: CUstream,
+        areas: impl Iterator<Item = Area>,
+    ) -> Result<Turn> {
+        let (block, last) = &mut self.blocks[self.next];
+        let block = Arc::clone(block);
+        if *last != stream {
+            block.wait_for(Flag::Over, block.turns.load(Ordering::Relaxed), stream)?;
+            *last = stream;
         }
-        if self.blocks[at].capacity < len {
-            self.blocks[at] = Arc::new(Block::new(self.driver, &self.context, len)?);
-        }
-        if at < SLOTS {
-            self.next = (self.next + 1) % SLOTS;
-        }
-        let block = Arc::clone(&self.blocks[at]);
-        let coming = areas.iter().filter(|area| area.reads && area.len > 0);
-        for &Area { device, at, len, .. } in coming {
+        self.next = (self.next + 1) % SLOTS;
+        let mut len = 0;
+        for Area { device, at, len: bytes, reads, .. } in areas {
+            len = len.max(at + bytes);
+            assert!(len <= SLOT, "{len} bytes in a block of {SLOT}");
+            if !reads || bytes == 0 {
+                continue;
+            }
             let to = block.bytes().wrapping_add(at).cast();
             // SAFETY: the caller vouches for the device memory; the block is long enough, and this
             // stream is done with its turn before it copies.
-            let begun = unsafe { sys::cuMemcpyDtoHAsync_v2(to, device, len, self.stream) };
+            let begun = unsafe { sys::cuMemcpyDtoHAsync_v2(to, device, bytes, stream) };
             check("copying from the device", begun)?;
         }
         let number = block.turns.load(Ordering::Relaxed).wrapping_add(1);
-        let (ready, stream) = (block.address(Flag::Ready), self.stream);
-        // SAFETY: the word is mapped for the device.
-        let said = unsafe { sys::cuStreamWriteValue32_v2(stream, ready, number, 0) };
-        check("writing a flag on the stream", said)?;
+        block.say(Flag::Ready, number, stream)?;
         block.turns.store(number, Ordering::Relaxed);
         Ok(Turn { block, number, len })
     }
 
     /// The stream waits for the host's part of the turn and copies out.
-    pub(crate) fn end(&self, ticket: &Ticket, areas: &[Area]) -> Result<()> {
+    pub(crate) fn end(
+        &self,
+        stream: CUstream,
+        ticket: &Ticket,
+        areas: impl Iterator<Item = Area>,
+    ) -> Result<()> {
         let Ticket { block, number } = ticket;
-        let (done, over, stream) =
-            (block.address(Flag::Done), block.address(Flag::Over), self.stream);
-        let at_least = sys::CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_GEQ as u32;
-        // SAFETY: the word is mapped for the device.
-        let waits = unsafe { sys::cuStreamWaitValue32_v2(stream, done, *number, at_least) };
-        check("waiting for a flag on the stream", waits)?;
-        let going = areas.iter().filter(|area| area.writes && area.len > 0);
-        for &Area { device, at, len, .. } in going {
+        block.wait_for(Flag::Done, *number, stream)?;
+        for Area { device, at, len, .. } in areas.filter(|area| area.writes && area.len > 0) {
             let from = block.bytes().wrapping_add(at).cast();
             // SAFETY: as in `begin`.
-            let begun = unsafe { sys::cuMemcpyHtoDAsync_v2(device, from, len, self.stream) };
+            let begun = unsafe { sys::cuMemcpyHtoDAsync_v2(device, from, len, stream) };
             check("copying to the device", begun)?;
         }
-        // SAFETY: the word is mapped for the device.
-        let said = unsafe { sys::cuStreamWriteValue32_v2(stream, over, *number, 0) };
-        check("writing a flag on the stream", said)
+        block.say(Flag::Over, *number, stream)
     }
 }
 
