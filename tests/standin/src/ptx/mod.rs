@@ -13,6 +13,8 @@ mod lex;
 pub(crate) mod parse;
 pub(crate) mod run;
 mod space;
+#[cfg(test)]
+mod tests;
 mod thread;
 
 pub(crate) use kernel::Kernel;

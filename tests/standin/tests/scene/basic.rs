@@ -3,7 +3,7 @@
 use cudarc::driver::sys::{self, CUpointer_attribute_enum as Attribute};
 use cudarc::driver::{CudaContext, result};
 
-use super::{R, SAMPLE, add, address, allocate, context, function, streams};
+use super::{R, SAMPLE, add, adder, address, allocate, context, function, streams};
 
 pub(super) fn launch() {
     let context = context();
@@ -11,7 +11,7 @@ pub(super) fn launch() {
         let host: Vec<f32> = (0..1000).map(|n| n as f32 * 0.5).collect();
         let (a, b) = (stream.clone_htod(&host).unwrap(), stream.clone_htod(&host).unwrap());
         let sum = stream.alloc_zeros::<f32>(host.len()).unwrap();
-        add(&stream, [address(&sum), address(&a), address(&b)], 1000);
+        add(adder(), &stream, [address(&sum), address(&a), address(&b)], 1000);
         let found = stream.clone_dtoh(&sum).unwrap();
         assert!(found.iter().zip(&host).all(|(found, host)| *found == host + host));
     }
@@ -90,7 +90,7 @@ pub(super) fn pointers() {
 pub(super) fn poison() {
     let context = context();
     let stream = context.new_stream().unwrap();
-    add(&stream, [0x1000; 3], 4);
+    add(adder(), &stream, [0x1000; 3], 4);
     assert_eq!(stream.synchronize().unwrap_err().0, R::CUDA_ERROR_ILLEGAL_ADDRESS);
     assert_eq!(context.synchronize().unwrap_err().0, R::CUDA_ERROR_ILLEGAL_ADDRESS);
     std::process::exit(0);

@@ -3,7 +3,7 @@
 use cudarc::driver::CudaGraph;
 use cudarc::driver::sys::{self, CUstreamCaptureMode as Mode};
 
-use super::{R, add, address, allocate, context, streams};
+use super::{R, add, adder, address, allocate, context, streams};
 
 fn ended(graph: Result<Option<CudaGraph>, cudarc::driver::DriverError>) -> CudaGraph {
     graph.unwrap().unwrap()
@@ -19,7 +19,7 @@ pub(super) fn replay() {
     let [main, side] = streams(&context);
     let one = main.clone_htod(&vec![1_f32; 64]).unwrap();
     let sum = main.alloc_zeros::<f32>(64).unwrap();
-    let flag = allocate(4);
+    let (flag, adder) = (allocate(4), adder());
     main.synchronize().unwrap();
     main.begin_capture(Mode::CU_STREAM_CAPTURE_MODE_GLOBAL).unwrap();
     let fork = main.record_event(None).unwrap();
@@ -30,7 +30,7 @@ pub(super) fn replay() {
         assert_eq!(sys::cuStreamWriteValue32_v2(b, flag, 1, 0), R::CUDA_SUCCESS);
         assert_eq!(sys::cuStreamWaitValue32_v2(a, flag, 1, 1), R::CUDA_SUCCESS);
     }
-    add(&main, [address(&sum), address(&sum), address(&one)], 64);
+    add(adder, &main, [address(&sum), address(&sum), address(&one)], 64);
     let join = side.record_event(None).unwrap();
     main.wait(&join).unwrap();
     // SAFETY: as above.

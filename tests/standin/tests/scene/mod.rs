@@ -62,16 +62,20 @@ fn function(text: &str, name: &str) -> Result<CUfunction, DriverError> {
     }
 }
 
+/// The kernel that `add` launches; loading it is not allowed in a capture.
+fn adder() -> CUfunction {
+    function(SAMPLE, "add_f32").unwrap()
+}
+
 /// `add_f32` of three addresses and a count, over a grid that is larger than a block.
-fn add(stream: &CudaStream, [to, a, b]: [CUdeviceptr; 3], count: u64) {
-    let function = function(SAMPLE, "add_f32").unwrap();
-    let words = [to, a, b, count];
-    let mut params =
-        words.each_ref().map(|word| std::ptr::from_ref(word).cast_mut().cast::<c_void>());
+fn add(adder: CUfunction, stream: &CudaStream, at: [CUdeviceptr; 3], count: u64) {
+    let words = [at[0], at[1], at[2], count];
+    let address = |word| std::ptr::from_ref::<u64>(word).cast_mut().cast::<c_void>();
+    let mut params = words.each_ref().map(address);
     // SAFETY: the kernel's parameters are these words.
     unsafe {
         let stream = stream.cu_stream();
-        result::launch_kernel(function, (3, 1, 1), (100, 1, 1), 0, stream, &mut params).unwrap();
+        result::launch_kernel(adder, (3, 1, 1), (100, 1, 1), 0, stream, &mut params).unwrap();
     }
 }
 
