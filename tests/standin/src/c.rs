@@ -14,7 +14,7 @@ macro_rules! driver {
     ($(fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $body:block)*) => {$(
         // SAFETY: the name is the driver's, and this library takes the driver's place.
         #[unsafe(no_mangle)]
-        #[allow(non_snake_case)]
+        #[allow(non_snake_case, unsafe_code)]
         extern "C" fn $name($($arg: $ty),*) -> u32 {
             $crate::c::answer(stringify!($name), move || -> $crate::code::Done { $body })
         }

@@ -88,10 +88,10 @@ pub(crate) fn retain_primary(ordinal: i32) -> Done<Handle> {
 pub(crate) fn release_primary(ordinal: i32) -> Done {
     primary(ordinal, |primary| {
         primary.retained = primary.retained.checked_sub(1).ok_or(Code::INVALID_CONTEXT)?;
-        if primary.retained == 0 {
-            if let Some(context) = primary.living.take() {
-                context.destroy();
-            }
+        if primary.retained == 0
+            && let Some(context) = primary.living.take()
+        {
+            context.destroy();
         }
         Ok(())
     })

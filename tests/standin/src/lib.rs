@@ -3,6 +3,8 @@
 //! touch the operating system. Law: what is not known is an error by its name, and misuse is
 //! noted in a log.
 
+#![deny(unsafe_code)]
+
 mod api;
 mod c;
 mod code;

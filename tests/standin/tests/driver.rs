@@ -1,5 +1,8 @@
 //! The stand-in as `cudarc` sees it. Each scene runs as a child process, under a deadline, with the
 //! library on its path; the scenes are in `scene/`.
+// Scenes are parts of tests, and each is a list of calls of the driver.
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
+#![allow(clippy::multiple_unsafe_ops_per_block)]
 
 mod scene;
 

@@ -1,5 +1,4 @@
 //! Entry points: contexts.
-#![allow(unsafe_code)]
 
 use crate::c::{Out, driver};
 use crate::code::Code;

@@ -1,6 +1,5 @@
 //! Entry points: copies and fills. Law: bytes of pageable memory are taken at the call, those of
 //! pinned memory when the copy runs; what ends in pageable memory is waited for.
-#![allow(unsafe_code)]
 
 use std::sync::Arc;
 

@@ -1,5 +1,4 @@
 //! Entry points: the driver itself, and its devices.
-#![allow(unsafe_code)]
 
 use std::ffi::c_char;
 
@@ -130,7 +129,7 @@ fn attribute_of(attribute: i32, ordinal: i32) -> Option<i32> {
         106 => 32,
         // Operations on values, 64-bit ones and NOR.
         122 | 123 => 1,
-        1..145 => 0,
+        _ if (1..145).contains(&attribute) => 0,
         _ => return None,
     })
 }

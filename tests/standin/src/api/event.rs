@@ -1,5 +1,4 @@
 //! Entry points: events.
-#![allow(unsafe_code)]
 
 use std::sync::{Arc, Mutex};
 

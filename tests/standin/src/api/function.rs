@@ -1,5 +1,4 @@
 //! Entry points: modules, functions, launches.
-#![allow(unsafe_code)]
 
 use std::ffi::c_char;
 use std::sync::Arc;

@@ -1,5 +1,4 @@
 //! Entry points: capture and graphs.
-#![allow(unsafe_code)]
 
 use std::sync::Arc;
 

@@ -1,5 +1,4 @@
 //! Entry points: allocation, registration, memory of other processes.
-#![allow(unsafe_code)]
 
 use crate::c::{Out, driver};
 use crate::code::{Code, Done};

@@ -1,5 +1,4 @@
 //! Entry points: what a pointer is.
-#![allow(unsafe_code)]
 
 use crate::c::{In, Out, driver};
 use crate::code::{Code, Done};

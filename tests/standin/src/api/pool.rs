@@ -1,5 +1,4 @@
 //! Entry points: memory in stream order. Law: memory of a pool is another process's never.
-#![allow(unsafe_code)]
 
 use crate::c::{Out, driver};
 use crate::code::{Code, Done};

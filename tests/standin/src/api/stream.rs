@@ -1,5 +1,4 @@
 //! Entry points: streams, values in memory, host functions.
-#![allow(unsafe_code)]
 
 use crate::c::{HostFunction, In, Out, driver};
 use crate::code::{Code, Done};

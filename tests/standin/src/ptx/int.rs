@@ -43,9 +43,9 @@ macro_rules! integers {
                     _ => 0,
                 }),
                 "shr" => Two(|a, b| {
-                    let b = (b as u32).min($u::BITS);
-                    let half = b / 2;
-                    ((a as $t >> half.min($u::BITS - 1)) >> (b - half).min($u::BITS - 1)) as $u as u64
+                    let (b, top) = ((b as u32).min($u::BITS), $u::BITS - 1);
+                    let half = (b / 2).min(top);
+                    ((a as $t >> half) >> (b - half).min(top)) as $u as u64
                 }),
                 "mad.lo" => Three(|a, b, c| {
                     (a as $t).wrapping_mul(b as $t).wrapping_add(c as $t) as $u as u64

@@ -70,7 +70,7 @@ pub(crate) enum Operand {
     /// `[base+offset]`; the base may be absent.
     Address(Option<String>, i64),
     /// `{a, b}`.
-    Vector(Vec<Operand>),
+    Vector(Vec<Self>),
     /// `p|q`.
     Pair(String, String),
 }

@@ -133,7 +133,8 @@ fn vectors_and_faults() {
 #[test]
 fn what_is_unknown_has_a_name() {
     let of = |line: &str| {
-        let head = ".version 7.0\n.target sm_70\n.visible .entry x() {\n.reg .b32 %r<4>;\n.reg .f32 %f<4>;\n";
+        let head = ".version 7.0\n.target sm_70\n.visible .entry x() {\n\
+                    .reg .b32 %r<4>;\n.reg .f32 %f<4>;\n";
         let module = parse::parse(&format!("{head}{line}\nret;\n}}")).unwrap();
         compile(&module.entries[0], &HashMap::new(), &[]).map(drop)
     };

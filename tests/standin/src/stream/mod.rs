@@ -205,7 +205,7 @@ impl Stream {
             Kind::NonBlocking | Kind::Inner => Ok(Vec::new()),
             Kind::Blocking => Ok(streams.tails(|stream| stream.kind == Kind::Legacy)),
             Kind::Legacy => {
-                let blocks = |stream: &Stream| stream.kind == Kind::Blocking;
+                let blocks = |stream: &Self| stream.kind == Kind::Blocking;
                 let capturing =
                     streams.find(|stream| blocks(stream) && lock(&stream.joined).is_some());
                 if let Some(stream) = capturing {

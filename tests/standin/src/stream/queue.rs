@@ -68,10 +68,10 @@ impl Queue {
             for mark in &op.deps {
                 mark.wait();
             }
-            if !op.context.is_lost() {
-                if let Err(code) = op.work.run(&op.context) {
-                    op.context.failed(code);
-                }
+            if !op.context.is_lost()
+                && let Err(code) = op.work.run(&op.context)
+            {
+                op.context.failed(code);
             }
             op.work.count_waits(&op.context, false);
             op.mark.pass();
