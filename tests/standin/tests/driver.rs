@@ -88,6 +88,26 @@ fn a_wild_address_poisons_the_context() {
     passes("poison", &[]);
 }
 
+#[test]
+fn pageable_memory_is_read_at_the_call() {
+    passes("staging", &[]);
+}
+
+#[test]
+fn the_host_cannot_read_device_memory() {
+    let child = start(&Library::built().unwrap(), "touch", &[]);
+    assert_eq!(ends(child, DEADLINE), Some(false));
+}
+
+#[test]
+fn a_leak_is_noted() {
+    let log = std::env::temp_dir().join(format!("standin-leak-{}.log", std::process::id()));
+    passes("leak", &[("STANDIN_CUDA_LOG", log.to_str().unwrap())]);
+    let noted = std::fs::read_to_string(&log).unwrap();
+    std::fs::remove_file(log).unwrap();
+    assert!(noted.contains("1 allocations of 100 bytes"), "{noted}");
+}
+
 /// The wait is enqueued before the write, in two streams: only one queue hangs.
 #[test]
 fn a_wrong_order_hangs_in_one_queue() {

@@ -96,6 +96,41 @@ pub(super) fn poison() {
     std::process::exit(0);
 }
 
+/// What is changed after the call: seen in pinned memory, not in pageable memory.
+pub(super) fn staging() {
+    let context = context();
+    let [stream, other] = streams(&context).map(|stream| (stream.cu_stream(), stream));
+    let (flag, to) = (allocate(4), allocate(8));
+    let (mut pageable, mut pinned) = ([1_u32; 1], std::ptr::null_mut());
+    let mut found = [0_u32; 2];
+    // SAFETY: memory and streams live; nobody copies until the flag is written.
+    unsafe {
+        assert_eq!(sys::cuMemAllocHost_v2(&raw mut pinned, 4), R::CUDA_SUCCESS);
+        let pinned = pinned.cast::<u32>();
+        pinned.write(1);
+        assert_eq!(sys::cuStreamWaitValue32_v2(stream.0, flag, 1, 0), R::CUDA_SUCCESS);
+        let copy = |to, from: *const u32| sys::cuMemcpyHtoDAsync_v2(to, from.cast(), 4, stream.0);
+        assert_eq!(copy(to, pageable.as_ptr()), R::CUDA_SUCCESS);
+        assert_eq!(copy(to + 4, pinned), R::CUDA_SUCCESS);
+        pageable[0] = 2;
+        pinned.write(2);
+        assert_eq!(sys::cuStreamWriteValue32_v2(other.0, flag, 1, 0), R::CUDA_SUCCESS);
+        assert_eq!(sys::cuStreamSynchronize(stream.0), R::CUDA_SUCCESS);
+        let back = sys::cuMemcpyDtoH_v2(found.as_mut_ptr().cast(), to, 8);
+        assert_eq!(back, R::CUDA_SUCCESS);
+        assert_eq!(sys::cuMemFreeHost(pinned.cast()), R::CUDA_SUCCESS);
+    }
+    assert_eq!((found, pageable), ([1, 2], [2]));
+}
+
+/// Reads device memory as if it were the host's.
+pub(super) fn touch() {
+    let _context = context();
+    let at = allocate(4) as *const u32;
+    // SAFETY: none: the process ends here.
+    println!("{}", unsafe { at.read_volatile() });
+}
+
 pub(super) fn order() {
     let context = context();
     let [waits, writes] = streams(&context);
