@@ -159,5 +159,13 @@ pub(crate) const UNSAFE: &[(&str, &str)] = &[
     ("tests/allocations.rs", "an allocator that counts"),
     ("tests/by_function.rs", "C functions work on raw memory"),
     ("tests/links/walk.rs", "fills and reads views of slots"),
+    ("tests/standin/src/c.rs", "entry points for C, and what comes through their pointers"),
+    ("tests/standin/src/memory/map.rs", "mapping, locking and copying memory by address"),
+    ("tests/standin/src/ptx/run.rs", "memory of the device, by address"),
+    ("tests/standin/src/settings.rs", "a function that the loader calls"),
+    ("tests/standin/tests/scene/basic.rs", "calls the driver"),
+    ("tests/standin/tests/scene/graph.rs", "calls the driver"),
+    ("tests/standin/tests/scene/mod.rs", "calls the driver"),
+    ("tests/standin/tests/scene/share.rs", "calls the driver"),
     ("tests/system.rs", "forks, and sets limits"),
 ];

@@ -1,0 +1,101 @@
+//! What an arithmetic instruction does, as a function of bits: found once by its name, when a
+//! module is loaded. Registers hold bits, the lowest first; each function cuts to its type.
+
+use super::{bits, convert, float, int};
+
+pub(crate) type F1 = fn(u64) -> u64;
+pub(crate) type F2 = fn(u64, u64) -> u64;
+pub(crate) type F3 = fn(u64, u64, u64) -> u64;
+pub(crate) type F4 = fn(u64, u64, u64, u64) -> u64;
+
+/// A function by the number of its operands.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Function {
+    One(F1),
+    Two(F2),
+    Three(F3),
+    Four(F4),
+}
+
+/// The types of PTX that are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Type {
+    U8,
+    U16,
+    U32,
+    U64,
+    S8,
+    S16,
+    S32,
+    S64,
+    F16,
+    F32,
+    F64,
+    Pred,
+}
+
+impl Type {
+    pub(crate) fn by_name(name: &str) -> Option<Self> {
+        Some(match name {
+            "u8" | "b8" => Self::U8,
+            "u16" | "b16" => Self::U16,
+            "u32" | "b32" => Self::U32,
+            "u64" | "b64" => Self::U64,
+            "s8" => Self::S8,
+            "s16" => Self::S16,
+            "s32" => Self::S32,
+            "s64" => Self::S64,
+            "f16" => Self::F16,
+            "f32" => Self::F32,
+            "f64" => Self::F64,
+            "pred" => Self::Pred,
+            _ => return None,
+        })
+    }
+
+    pub(crate) fn bytes(self) -> usize {
+        match self {
+            Self::U8 | Self::S8 | Self::Pred => 1,
+            Self::U16 | Self::S16 | Self::F16 => 2,
+            Self::U32 | Self::S32 | Self::F32 => 4,
+            Self::U64 | Self::S64 | Self::F64 => 8,
+        }
+    }
+
+    /// Fills up a loaded value to 64 bits.
+    pub(crate) fn extend(self) -> F1 {
+        match self {
+            Self::S8 => |a| a as i8 as u64,
+            Self::S16 => |a| a as i16 as u64,
+            Self::S32 => |a| a as i32 as u64,
+            _ => |a| a,
+        }
+    }
+}
+
+/// The function of the instruction `name`, whose types are its last words.
+pub(crate) fn function(name: &str) -> Option<Function> {
+    if let Some(words) = name.strip_prefix("cvt.") {
+        return convert::function(words).map(Function::One);
+    }
+    let (rest, last) = name.rsplit_once('.')?;
+    let ty = Type::by_name(last)?;
+    // `shf.l.wrap.b32` and such are written for one type alone.
+    bits::function(name).or_else(|| match ty {
+        Type::F16 => None,
+        Type::F32 => float::f32(rest),
+        Type::F64 => float::f64(rest),
+        Type::Pred => bits::predicate(rest),
+        _ => int::function(rest, ty),
+    })
+}
+
+/// A comparison `setp.<op>.<type>`.
+pub(crate) fn comparison(op: &str, ty: Type) -> Option<F2> {
+    match ty {
+        Type::F16 | Type::Pred => None,
+        Type::F32 => float::compare_f32(op),
+        Type::F64 => float::compare_f64(op),
+        _ => int::compare(op, ty),
+    }
+}

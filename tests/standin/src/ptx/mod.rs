@@ -1,0 +1,40 @@
+//! PTX: from text to kernels that run here. Law: what is not known is an error by its name and
+//! line when the module is loaded; what is known is exact to the bit.
+
+pub(crate) mod arith;
+mod bits;
+mod compile;
+mod convert;
+mod decode;
+mod float;
+mod int;
+mod kernel;
+mod lex;
+pub(crate) mod parse;
+pub(crate) mod run;
+mod space;
+#[cfg(test)]
+mod tests;
+mod thread;
+
+pub(crate) use kernel::Kernel;
+pub(crate) use parse::Module;
+
+/// Why a text is not a module for us.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub(crate) enum PtxError {
+    #[error("line {line}: {what}")]
+    Text { line: usize, what: String },
+    #[error("PTX {0} is newer than this driver")]
+    Version(String),
+    #[error("no `.version`: not PTX")]
+    NotPtx,
+}
+
+pub(crate) type Parsed<T> = Result<T, PtxError>;
+
+pub(crate) fn at<T>(line: usize, what: impl Into<String>) -> Parsed<T> {
+    Err(PtxError::Text { line, what: what.into() })
+}
+
+pub(crate) use compile::compile;

@@ -1,0 +1,222 @@
+//! A launch: blocks and their threads, one after the other, in turns where they wait for each
+//! other. Law: no thread starves another, so what ends on a GPU that holds all blocks ends here.
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+
+use super::kernel::{Kernel, SPECIAL};
+use super::thread::{Around, Stop, Thread};
+use crate::code::Code;
+
+/// What a kernel did that it may not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fault {
+    pub(crate) code: Code,
+    pub(crate) address: u64,
+    pub(crate) line: u32,
+}
+
+impl Fault {
+    pub(crate) fn new(code: Code, address: u64) -> Self {
+        Self { code, address, line: 0 }
+    }
+
+    pub(super) fn at(self, line: u32) -> Self {
+        Self { line, ..self }
+    }
+}
+
+/// Memory that is there: device addresses `start..end`, the first byte at `host`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Range {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) host: usize,
+}
+
+/// The memory that a kernel sees. `find` also keeps what it found alive until the kernel ends.
+pub(crate) struct View<'a> {
+    find: &'a mut dyn FnMut(u64) -> Option<Range>,
+    known: Vec<Range>,
+    last: usize,
+}
+
+impl<'a> View<'a> {
+    pub(crate) fn new(find: &'a mut dyn FnMut(u64) -> Option<Range>) -> Self {
+        Self { find, known: Vec::new(), last: 0 }
+    }
+
+    /// The host address of `bytes` at a device address.
+    pub(super) fn host(&mut self, address: u64, bytes: usize) -> Result<usize, Fault> {
+        let holds = |range: &Range| {
+            range.start <= address
+                && address.checked_add(bytes as u64).is_some_and(|end| end <= range.end)
+        };
+        if !self.known.get(self.last).is_some_and(holds) {
+            self.last = match self.known.iter().position(holds) {
+                Some(at) => at,
+                None => {
+                    let range = (self.find)(address).filter(holds);
+                    self.known.push(range.ok_or(Fault::new(Code::ILLEGAL_ADDRESS, address))?);
+                    self.known.len() - 1
+                }
+            };
+        }
+        let range = &self.known[self.last];
+        Ok(range.host + (address - range.start) as usize)
+    }
+
+    // The addresses below come from `host` and are aligned.
+    pub(crate) fn load(host: usize, bytes: usize) -> u64 {
+        const ORDER: Ordering = Ordering::Acquire;
+        match bytes {
+            // SAFETY: mapped, aligned memory that is only used atomically while a kernel runs.
+            1 => u64::from(unsafe { AtomicU8::from_ptr(host as *mut u8) }.load(ORDER)),
+            // SAFETY: as above.
+            2 => u64::from(unsafe { AtomicU16::from_ptr(host as *mut u16) }.load(ORDER)),
+            // SAFETY: as above.
+            4 => u64::from(unsafe { AtomicU32::from_ptr(host as *mut u32) }.load(ORDER)),
+            // SAFETY: as above.
+            _ => unsafe { AtomicU64::from_ptr(host as *mut u64) }.load(ORDER),
+        }
+    }
+
+    pub(crate) fn store(host: usize, bytes: usize, value: u64) {
+        const ORDER: Ordering = Ordering::Release;
+        match bytes {
+            // SAFETY: mapped, aligned memory that is only used atomically while a kernel runs.
+            1 => unsafe { AtomicU8::from_ptr(host as *mut u8) }.store(value as u8, ORDER),
+            // SAFETY: as above.
+            2 => unsafe { AtomicU16::from_ptr(host as *mut u16) }.store(value as u16, ORDER),
+            // SAFETY: as above.
+            4 => unsafe { AtomicU32::from_ptr(host as *mut u32) }.store(value as u32, ORDER),
+            // SAFETY: as above.
+            _ => unsafe { AtomicU64::from_ptr(host as *mut u64) }.store(value, ORDER),
+        }
+    }
+
+    /// Stores `new` of the old value, which it answers.
+    pub(super) fn update(host: usize, bytes: usize, new: impl Fn(u64) -> u64) -> u64 {
+        const ORDER: Ordering = Ordering::SeqCst;
+        if bytes == 4 {
+            // SAFETY: mapped, aligned memory that is only used atomically while a kernel runs.
+            let word = unsafe { AtomicU32::from_ptr(host as *mut u32) };
+            let new = |old| Some(new(u64::from(old)) as u32);
+            return u64::from(word.fetch_update(ORDER, ORDER, new).unwrap_or_else(|old| old));
+        }
+        // SAFETY: as above.
+        let word = unsafe { AtomicU64::from_ptr(host as *mut u64) };
+        word.fetch_update(ORDER, ORDER, |old| Some(new(old))).unwrap_or_else(|old| old)
+    }
+}
+
+/// A kernel with everything that a launch says.
+#[derive(Clone, Debug)]
+pub(crate) struct Launch {
+    pub(crate) kernel: Arc<Kernel>,
+    pub(crate) grid: [u32; 3],
+    pub(crate) block: [u32; 3],
+    /// What is added to the kernel's own.
+    pub(crate) shared_bytes: usize,
+    pub(crate) params: Vec<u8>,
+}
+
+/// A block that waits: its number, its shared memory, its threads with why they stopped.
+struct Waiting {
+    number: u64,
+    shared: Vec<u8>,
+    threads: Vec<(Thread, Stop)>,
+}
+
+impl Launch {
+    /// Runs all blocks; ends early without a fault if `abandoned`.
+    pub(crate) fn run(
+        &self,
+        view: &mut View<'_>,
+        abandoned: &dyn Fn() -> bool,
+    ) -> Result<(), Fault> {
+        let blocks: u64 = self.grid.iter().map(|&n| u64::from(n)).product();
+        let mut waiting = Vec::new();
+        let mut spare = Thread::new(&self.kernel);
+        for number in 0..blocks {
+            let mut block = self.begin(number, view, &mut spare)?;
+            self.go_on(&mut block, view)?;
+            if !block.threads.is_empty() {
+                waiting.push(block);
+            }
+            if number % 64 == 0 && abandoned() {
+                return Ok(());
+            }
+        }
+        while !waiting.is_empty() && !abandoned() {
+            for block in &mut waiting {
+                self.go_on(block, view)?;
+            }
+            waiting.retain(|block| !block.threads.is_empty());
+            // What all wait for comes from elsewhere.
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+
+    /// Every thread of a block for the first time; those that end are forgotten.
+    fn begin(
+        &self,
+        number: u64,
+        view: &mut View<'_>,
+        spare: &mut Thread,
+    ) -> Result<Waiting, Fault> {
+        let shared = vec![0; self.kernel.shared_bytes + self.shared_bytes];
+        let mut block = Waiting { number, shared, threads: Vec::new() };
+        let count = self.block.iter().product();
+        for thread in 0..count {
+            spare.restart(&self.kernel, &self.special(block.number, thread));
+            let stop = spare.run(&mut Around {
+                kernel: &self.kernel,
+                params: &self.params,
+                shared: &mut block.shared,
+                view,
+            })?;
+            if stop != Stop::Exit {
+                let parked = std::mem::replace(spare, Thread::new(&self.kernel));
+                block.threads.push((parked, stop));
+            }
+        }
+        Ok(block)
+    }
+
+    /// Goes on with a block until all its threads ended or the others wait for something that is
+    /// not in the block.
+    fn go_on(&self, block: &mut Waiting, view: &mut View<'_>) -> Result<(), Fault> {
+        loop {
+            // A barrier opens when all that have not ended stand there.
+            let open = block.threads.iter().all(|(_, stop)| *stop == Stop::Barrier);
+            let mut moved = false;
+            for (thread, stop) in &mut block.threads {
+                if *stop == Stop::Barrier && !open {
+                    continue;
+                }
+                *stop = thread.run(&mut Around {
+                    kernel: &self.kernel,
+                    params: &self.params,
+                    shared: &mut block.shared,
+                    view,
+                })?;
+                moved |= *stop != Stop::Tired;
+            }
+            block.threads.retain(|(_, stop)| *stop != Stop::Exit);
+            if block.threads.is_empty() || !moved {
+                return Ok(());
+            }
+        }
+    }
+
+    fn special(&self, block: u64, thread: u32) -> [u32; SPECIAL.len()] {
+        let ([gx, gy, gz], [bx, by, bz]) = (self.grid, self.block);
+        let (plane, rest) = (u64::from(gx) * u64::from(gy), u64::from(gx));
+        let at = [(block % rest) as u32, (block % plane / rest) as u32, (block / plane) as u32];
+        let t = [thread % bx, thread / bx % by, thread / bx / by];
+        [t[0], t[1], t[2], bx, by, bz, at[0], at[1], at[2], gx, gy, gz, thread % 32, thread / 32]
+    }
+}

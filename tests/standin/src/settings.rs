@@ -1,0 +1,136 @@
+//! `STANDIN_CUDA_*` of the environment: how many devices, which queues, what fails. May touch the
+//! environment, and the error output at load. Law: an unknown name or value is never passed over.
+#![allow(unsafe_code)]
+
+use std::fmt::Display;
+use std::str::FromStr;
+use std::sync::OnceLock;
+
+const PREFIX: &str = "STANDIN_CUDA_";
+
+/// How streams share hardware queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Queues {
+    /// Each stream has its own.
+    Unlimited,
+    /// Streams take turns over so many.
+    Shared(usize),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) devices: i32,
+    pub(crate) queues: Queues,
+    /// The allocation, counted from 1, that fails.
+    pub(crate) fail_alloc: Option<u64>,
+    /// Bytes of each device.
+    pub(crate) memory: usize,
+    /// As cuDriverGetVersion answers: 1000 major + 10 minor.
+    pub(crate) version: i32,
+    pub(crate) log: Option<String>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            devices: 1,
+            queues: Queues::Unlimited,
+            fail_alloc: None,
+            memory: 16 << 30,
+            version: 12_080,
+            log: None,
+        }
+    }
+}
+
+impl Settings {
+    fn read(all: impl Iterator<Item = (String, String)>) -> Result<Self, String> {
+        let mut settings = Self::default();
+        for (name, value) in all {
+            let Some(what) = name.strip_prefix(PREFIX) else { continue };
+            match what {
+                "DEVICES" => settings.devices = number(&name, &value, 64)?,
+                "QUEUES" if value == "unlimited" => settings.queues = Queues::Unlimited,
+                "QUEUES" => match number(&name, &value, 1024)? {
+                    0 => return Err(format!("{name}={value}: want 1, 2, ... or unlimited")),
+                    count => settings.queues = Queues::Shared(count),
+                },
+                "FAIL_ALLOC" => settings.fail_alloc = Some(number(&name, &value, u64::MAX)?),
+                "MEMORY" => settings.memory = number(&name, &value, 1 << 42)?,
+                "VERSION" => settings.version = number(&name, &value, 99_990)?,
+                "LOG" => settings.log = Some(value),
+                // Symbols are missing in a copy of the library; see `harness`.
+                "MISSING" => return Err(format!("{name}: ask `harness::Library` for such a copy")),
+                _ => return Err(format!("{name} is not a setting of the stand-in driver")),
+            }
+        }
+        Ok(settings)
+    }
+}
+
+fn number<T: FromStr + PartialOrd + Display>(
+    name: &str,
+    value: &str,
+    most: T,
+) -> Result<T, String> {
+    match value.parse::<T>() {
+        Ok(n) if n <= most => Ok(n),
+        _ => Err(format!("{name}={value}: want a number up to {most}")),
+    }
+}
+
+/// The settings; those of the process's start.
+pub(crate) fn get() -> &'static Settings {
+    static SETTINGS: OnceLock<Settings> = OnceLock::new();
+    SETTINGS.get_or_init(|| {
+        let all = std::env::vars_os().filter_map(|(name, value)| {
+            Some((name.into_string().ok()?, value.into_string().ok()?))
+        });
+        Settings::read(all).unwrap_or_else(|why| {
+            eprintln!("stand-in CUDA driver: {why}");
+            std::process::exit(97);
+        })
+    })
+}
+
+extern "C" fn at_load() {
+    get();
+}
+
+// SAFETY: a function of the type that the loader expects there; it only reads the environment.
+#[unsafe(link_section = ".init_array")]
+#[used]
+static AT_LOAD: extern "C" fn() = at_load;
+
+#[cfg(test)]
+mod tests {
+    use super::{Queues, Settings};
+
+    fn read(name: &str, value: &str) -> Result<Settings, String> {
+        Settings::read([(name.to_owned(), value.to_owned())].into_iter())
+    }
+
+    #[test]
+    fn every_setting_is_read() {
+        assert_eq!(read("STANDIN_CUDA_DEVICES", "0").unwrap().devices, 0);
+        assert_eq!(read("STANDIN_CUDA_QUEUES", "1").unwrap().queues, Queues::Shared(1));
+        assert_eq!(read("STANDIN_CUDA_QUEUES", "unlimited").unwrap().queues, Queues::Unlimited);
+        assert_eq!(read("STANDIN_CUDA_FAIL_ALLOC", "3").unwrap().fail_alloc, Some(3));
+        assert_eq!(read("STANDIN_CUDA_MEMORY", "4096").unwrap().memory, 4096);
+        assert_eq!(read("STANDIN_CUDA_VERSION", "11000").unwrap().version, 11_000);
+        assert_eq!(read("HOME", "x").unwrap().devices, 1);
+    }
+
+    #[test]
+    fn unknown_names_and_values_are_errors() {
+        for (name, value) in [
+            ("STANDIN_CUDA_DEVICE", "1"),
+            ("STANDIN_CUDA_DEVICES", "many"),
+            ("STANDIN_CUDA_DEVICES", "65"),
+            ("STANDIN_CUDA_QUEUES", "0"),
+            ("STANDIN_CUDA_MISSING", "cuInit"),
+        ] {
+            assert!(read(name, value).is_err(), "{name}={value}");
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Waits for and writes of values in memory. Law: the value is looked at where all processes see
+//! it, again and again, and a lost context waits for nothing.
+
+use std::time::{Duration, Instant};
+
+use super::work::host;
+use crate::code::{Code, Done};
+use crate::context::Context;
+use crate::log;
+use crate::memory::{self, Kind};
+use crate::ptx::run::View;
+
+/// How the value there is compared with the one given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Compare {
+    /// By signed difference: sequences wrap.
+    NotLess,
+    Equal,
+    And,
+    Nor,
+}
+
+impl Compare {
+    /// By the flags of a wait.
+    pub(crate) fn by_flags(flags: u32) -> Done<Self> {
+        // The flush of remote writes has nothing to do here.
+        match flags & !(1 << 30) {
+            0 => Ok(Self::NotLess),
+            1 => Ok(Self::Equal),
+            2 => Ok(Self::And),
+            3 => Ok(Self::Nor),
+            _ => Err(Code::INVALID_VALUE),
+        }
+    }
+
+    fn holds(self, found: u64, wanted: u64, bytes: usize) -> bool {
+        let mask = u64::MAX >> (64 - 8 * bytes);
+        match self {
+            Self::NotLess if bytes == 4 => (found as u32).wrapping_sub(wanted as u32) as i32 >= 0,
+            Self::NotLess => found.wrapping_sub(wanted) as i64 >= 0,
+            Self::Equal => found & mask == wanted & mask,
+            Self::And => found & wanted & mask != 0,
+            Self::Nor => !(found | wanted) & mask != 0,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ValueOp {
+    pub(crate) address: u64,
+    pub(crate) value: u64,
+    /// 4 or 8.
+    pub(crate) bytes: usize,
+    /// Waits like this; writes, if there is nothing to wait for.
+    pub(crate) wait: Option<Compare>,
+}
+
+/// When a wait is noted as a suspect.
+const LONG: Duration = Duration::from_secs(5);
+
+impl ValueOp {
+    /// Errors of the call: an address that no such operation may have.
+    pub(crate) fn check(&self) -> Done {
+        let block = memory::range(self.address, self.bytes).ok_or(Code::INVALID_VALUE)?;
+        if !self.address.is_multiple_of(self.bytes as u64) || block.kind == Kind::Managed {
+            return Err(Code::INVALID_VALUE);
+        }
+        Ok(())
+    }
+
+    pub(super) fn run(&self, context: &Context) -> Done {
+        // The block stays while it is waited for.
+        let (at, _block) = host(self.address, self.bytes)?;
+        let Some(compare) = self.wait else {
+            View::store(at, self.bytes, self.value);
+            return Ok(());
+        };
+        let (start, mut rounds, mut noted) = (Instant::now(), 0_u32, false);
+        while !compare.holds(View::load(at, self.bytes), self.value, self.bytes) {
+            if context.is_lost() {
+                return Ok(());
+            }
+            rounds = rounds.saturating_add(1);
+            match rounds {
+                0..50 => std::hint::spin_loop(),
+                50..100 => std::thread::yield_now(),
+                _ => std::thread::sleep(Duration::from_micros(u64::from(rounds).min(500))),
+            }
+            if !noted && start.elapsed() > LONG {
+                noted = true;
+                log::misuse(&format!(
+                    "deadlock? a stream waits at {:#x} for {}, and {} is there",
+                    self.address,
+                    self.value,
+                    View::load(at, self.bytes),
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Compare;
+
+    #[test]
+    fn values_are_compared() {
+        let holds =
+            |flags, found, wanted| Compare::by_flags(flags).unwrap().holds(found, wanted, 4);
+        assert!(holds(0, 1, 1) && holds(0, 2, 1) && !holds(0, 1, 2));
+        assert!(holds(0, 1, 0xffff_ffff), "sequences wrap");
+        assert!(holds(1, 5, 5) && !holds(1, 6, 5));
+        assert!(holds(2, 6, 2) && !holds(2, 4, 2));
+        assert!(holds(3, 0, 0) && !holds(3, 0xffff_ffff, 0));
+        assert!(Compare::by_flags(4).is_err());
+    }
+}
