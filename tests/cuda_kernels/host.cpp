@@ -67,7 +67,8 @@ template <class Body> static void grid(const Call &call, Body body) {
 
 static bool make(const Call &call, void **sources, void **outs) {
     if (strcmp(call.name, "rr_move") == 0) {
-        // Every output begins a list: its bytes are the offset that follows.
+        // The only output is the list, which says how many bytes; where from and where to are
+        // sources by turns.
         Move *list = (Move *)outs[0];
         for (u64 i = 0; i < call.sources / 2; i++) {
             list[i].from = sources[2 * i];
