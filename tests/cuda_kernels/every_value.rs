@@ -80,13 +80,13 @@ fn floats() -> Vec<f32> {
 
 /// Both ways: every value that is narrow, and the floats above.
 fn check_conversions<T: Element + PartialEq>(
+    host: &mut Host,
     name: &str,
     values: &[T],
     widen: fn(T) -> f32,
     narrow: fn(f32) -> T,
     is_nan: fn(T) -> bool,
 ) {
-    let Some(mut host) = Host::start(&format!("cuda_kernels::every_value::{name}")) else { return };
     let mut convert = |kernel: &str, from: &[u8], count: usize, size: usize| {
         let mut memory = from.to_vec();
         memory.resize(from.len() + count * size, 0);
@@ -121,12 +121,14 @@ fn check_conversions<T: Element + PartialEq>(
 
 #[test]
 fn conversions() {
+    let Some(mut host) = Host::start("cuda_kernels::every_value::conversions") else { return };
+    let host = &mut host;
     let bytes: Vec<u8> = (0..=u8::MAX).collect();
     let words: Vec<u16> = (0..=u16::MAX).collect();
     let (e4m3, e5m2) = (bytemuck::cast_slice(&bytes), bytemuck::cast_slice(&bytes));
     let (f16s, bf16s) = (bytemuck::cast_slice(&words), bytemuck::cast_slice(&words));
-    check_conversions("e4m3", e4m3, F8E4M3::to_f32, F8E4M3::from_f32, F8E4M3::is_nan);
-    check_conversions("e5m2", e5m2, F8E5M2::to_f32, F8E5M2::from_f32, F8E5M2::is_nan);
-    check_conversions("f16", f16s, f16::to_f32, f16::from_f32, f16::is_nan);
-    check_conversions("bf16", bf16s, bf16::to_f32, bf16::from_f32, bf16::is_nan);
+    check_conversions(host, "e4m3", e4m3, F8E4M3::to_f32, F8E4M3::from_f32, F8E4M3::is_nan);
+    check_conversions(host, "e5m2", e5m2, F8E5M2::to_f32, F8E5M2::from_f32, F8E5M2::is_nan);
+    check_conversions(host, "f16", f16s, f16::to_f32, f16::from_f32, f16::is_nan);
+    check_conversions(host, "bf16", bf16s, bf16::to_f32, bf16::from_f32, bf16::is_nan);
 }
