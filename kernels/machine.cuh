@@ -45,6 +45,8 @@ RR_INLINE Place place() {
     };
 }
 
+RR_INLINE void must_be_aligned(u64, u32) {}
+
 // In assembly, for the compiler splits a vector into its elements where they are smaller.
 RR_INLINE Vector load_vector(u64 address) {
     Vector v;
@@ -76,18 +78,35 @@ extern Place host_place;
 
 RR_INLINE Place place() { return host_place; }
 
-RR_INLINE Vector load_vector(u64 address) { return *(const Vector *)address; }
+// A GPU faults where an address is not a multiple of what is read there. So does the host.
+RR_INLINE void must_be_aligned(u64 address, u32 to) {
+    if (address % to != 0) {
+        __builtin_trap();
+    }
+}
 
-RR_INLINE void store_vector(u64 address, const Vector &v) { *(Vector *)address = v; }
+RR_INLINE Vector load_vector(u64 address) {
+    must_be_aligned(address, 16);
+    return *(const Vector *)address;
+}
+
+RR_INLINE void store_vector(u64 address, const Vector &v) {
+    must_be_aligned(address, 16);
+    *(Vector *)address = v;
+}
 
 #endif
 
 // A global address as a number. The cast to the address space is what makes it a global one.
 RR_INLINE u64 address_of(const void *pointer) { return (u64)(const RR_GLOBAL void *)pointer; }
 
-template <class T> RR_INLINE T load_one(u64 address) { return *(const RR_GLOBAL T *)address; }
+template <class T> RR_INLINE T load_one(u64 address) {
+    must_be_aligned(address, sizeof(T));
+    return *(const RR_GLOBAL T *)address;
+}
 
 template <class T> RR_INLINE void store_one(u64 address, T value) {
+    must_be_aligned(address, sizeof(T));
     *(RR_GLOBAL T *)address = value;
 }
 

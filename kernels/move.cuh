@@ -11,52 +11,52 @@ struct Move {
     u64 bytes;
 };
 
-// Whole words of what lies `lead` bytes on; returns how many bytes that was.
-template <class Word> RR_INLINE u64 move_words(u64 from, u64 to, u64 bytes, const Place &me) {
-    const u64 words = bytes / sizeof(Word);
+// Whole words of `bytes` from `from` on, to `apart` bytes beyond; returns how many bytes that was.
+template <class Word> RR_INLINE u64 move_words(u64 from, u64 apart, u64 bytes, const Place &me) {
+    const u64 all = bytes / sizeof(Word) * sizeof(Word), end = from + all;
     RR_ROLLED
-    for (u64 i = (u64)me.block * me.threads + me.thread; i < words;
-         i += (u64)me.blocks * me.threads) {
-        store_one<Word>(to + i * sizeof(Word), load_one<Word>(from + i * sizeof(Word)));
+    for (u64 at = from + ((u64)me.block * me.threads + me.thread) * sizeof(Word); at < end;
+         at += (u64)me.blocks * me.threads * sizeof(Word)) {
+        store_one<Word>(at + apart, load_one<Word>(at));
     }
-    return words * sizeof(Word);
+    return all;
 }
 
-// Whole tiles of four vectors for each thread; returns how many bytes that was.
-RR_INLINE u64 move_tiles(u64 from, u64 to, u64 bytes, const Place &me) {
+// Likewise whole tiles of four vectors for each thread.
+RR_INLINE u64 move_tiles(u64 from, u64 apart, u64 bytes, const Place &me) {
     constexpr int U = 4;
     const u32 stride = me.threads * 16, tile = stride * U;
-    const u64 tiles = bytes / tile;
+    const u64 all = bytes / tile * tile, end = from + all;
     RR_ROLLED
-    for (u64 t = me.block; t < tiles; t += me.blocks) {
-        const u64 at = t * tile + me.thread * 16;
+    for (u64 at = from + (u64)me.block * tile + me.thread * 16; at < end;
+         at += (u64)me.blocks * tile) {
         Vector v[U];
         RR_UNROLL
         for (int j = 0; j < U; j++) {
-            v[j] = load_vector(from + at + j * stride);
+            v[j] = load_vector(at + j * stride);
         }
         RR_UNROLL
         for (int j = 0; j < U; j++) {
-            store_vector(to + at + j * stride, v[j]);
+            store_vector(at + apart + j * stride, v[j]);
         }
     }
-    return tiles * tile;
+    return all;
 }
 
 RR_INLINE void move_one(u64 from, u64 to, u64 bytes, const Place &me) {
-    const u32 differ = (u32)from ^ (u32)to;
+    const u64 apart = to - from;
     u64 done = 0;
-    if ((differ & 3) == 0) {
+    if ((apart & 3) == 0) {
         // Up to where both are aligned as well as they can be.
-        const u32 best = (differ & 15) == 0 ? 16 : 4;
+        const u32 best = (apart & 15) == 0 ? 16 : 4;
         const u64 lead = (0 - (u32)from) & (best - 1);
-        done = move_words<u8>(from, to, lead < bytes ? lead : bytes, me);
+        done = move_words<u8>(from, apart, lead < bytes ? lead : bytes, me);
         if (best == 16) {
-            done += move_tiles(from + done, to + done, bytes - done, me);
+            done += move_tiles(from + done, apart, bytes - done, me);
         }
-        done += move_words<u32>(from + done, to + done, bytes - done, me);
+        done += move_words<u32>(from + done, apart, bytes - done, me);
     }
-    move_words<u8>(from + done, to + done, bytes - done, me);
+    move_words<u8>(from + done, apart, bytes - done, me);
 }
 
 RR_INLINE void move_all(const Move *list, u32 n) {

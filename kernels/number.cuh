@@ -110,7 +110,7 @@ struct F16 {
         const u32 rounded = magnitude + 0xfff + ((magnitude >> 13) & 1);
         const u32 normal = (rounded >> 13) - (112 << 10);
         const u32 finite = magnitude < 113u << 23 ? small : normal;
-        return (u16)((magnitude >= 0x477ff000 ? 0x7c00 : finite) | sign);
+        return (u16)((magnitude >= 143u << 23 ? 0x7c00 : finite) | sign);
     }
 #endif
 };

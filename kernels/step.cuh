@@ -71,8 +71,9 @@ RR_INLINE bool first_of(Located<V, I> a, Located<V, I> b, bool less, bool more) 
     const bool a_nan = not_a_number(a.value), b_nan = not_a_number(b.value);
     const bool lower = a.index < b.index ||
                        (a.index == b.index && bits_as<I>(a.value) <= bits_as<I>(b.value));
+    // Two NaN are neither less nor more.
     const bool by_value = less != more ? less : lower;
-    return a_nan == b_nan ? (a_nan ? lower : by_value) : a_nan;
+    return a_nan == b_nan ? by_value : a_nan;
 }
 
 // What a kernel is given besides its memory.

@@ -1,0 +1,105 @@
+//! Which kernel serves which type and reduction: the names in `kernels/list.cuh`, as a rule.
+//! Operations that do the same to the same bits share a kernel.
+
+use ringreduce::{DataType, ReduceOp};
+
+/// What is asked of the arithmetic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    Plain(ReduceOp),
+    /// Every contribution times the scalar, then their sum.
+    PreMulSum,
+    /// The sum so far, and one contribution that is multiplied and rounded first.
+    PreMulStep,
+}
+
+/// What a kernel wants to be given as its scalar.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scalar {
+    Nothing,
+    /// What contributions are multiplied by, of the buffer's type.
+    Factor,
+    /// These bits, little-endian: the type's own 1.
+    One(u64),
+}
+
+/// A kernel, and how many elements it sees in each one of the type.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Serves {
+    pub(crate) kernel: String,
+    pub(crate) elements: usize,
+    pub(crate) scalar: Scalar,
+}
+
+/// The kernel for a type; `None` where the reduction is not defined for it.
+pub(crate) fn serves(dtype: DataType, wanted: Wanted) -> Option<Serves> {
+    use ReduceOp::{Avg, BitAnd, BitOr, BitXor, LogicalAnd, LogicalOr, LogicalXor, Max, Min, Sum};
+    let (op, defined) = match wanted {
+        Wanted::Plain(op) => (op.name(), op.is_defined_for(dtype)),
+        Wanted::PreMulSum => ("premul_sum", Sum.is_defined_for(dtype)),
+        Wanted::PreMulStep => ("premul_step", Sum.is_defined_for(dtype)),
+    };
+    let (kind, elements) = match (wanted, dtype) {
+        (Wanted::Plain(BitAnd | BitOr | BitXor), _) => ("u8", dtype.size()),
+        (Wanted::Plain(LogicalAnd | LogicalOr | LogicalXor), _) => (unsigned(dtype), 1),
+        (Wanted::Plain(Sum | Avg), DataType::C64) => ("f32", 2),
+        (Wanted::Plain(Sum | Avg), DataType::C128) => ("f64", 2),
+        (Wanted::Plain(Avg | Min | Max), _) => (name(dtype), 1),
+        (_, DataType::I8 | DataType::I16 | DataType::I32 | DataType::I64) => (unsigned(dtype), 1),
+        _ => (name(dtype), 1),
+    };
+    let scalar = match wanted {
+        Wanted::Plain(LogicalAnd | LogicalOr | LogicalXor) => Scalar::One(one(dtype)),
+        Wanted::Plain(_) => Scalar::Nothing,
+        Wanted::PreMulSum | Wanted::PreMulStep => Scalar::Factor,
+    };
+    defined.then(|| Serves { kernel: format!("rr_fold_{kind}_{op}"), elements, scalar })
+}
+
+/// The integer without a sign that is as large.
+fn unsigned(dtype: DataType) -> &'static str {
+    match dtype.size() {
+        1 => "u8",
+        2 => "u16",
+        4 => "u32",
+        _ => "u64",
+    }
+}
+
+/// What is true, in a type that has truth values.
+fn one(dtype: DataType) -> u64 {
+    match dtype {
+        DataType::F16 => 0x3c00,
+        DataType::BF16 => 0x3f80,
+        DataType::F32 => 0x3f80_0000,
+        DataType::F64 => 0x3ff0_0000_0000_0000,
+        DataType::F8E4M3 => 0x38,
+        DataType::F8E5M2 => 0x3c,
+        _ => 1,
+    }
+}
+
+fn name(dtype: DataType) -> &'static str {
+    match dtype {
+        DataType::I8 => "i8",
+        DataType::U8 => "u8",
+        DataType::I16 => "i16",
+        DataType::U16 => "u16",
+        DataType::I32 => "i32",
+        DataType::U32 => "u32",
+        DataType::I64 => "i64",
+        DataType::U64 => "u64",
+        DataType::F16 => "f16",
+        DataType::BF16 => "bf16",
+        DataType::F32 => "f32",
+        DataType::F64 => "f64",
+        DataType::F8E4M3 => "e4m3",
+        DataType::F8E5M2 => "e5m2",
+        DataType::C64 => "c64",
+        DataType::C128 => "c128",
+        DataType::LocF32 => "loc_f32",
+        DataType::LocF64 => "loc_f64",
+        DataType::LocI32 => "loc_i32",
+        DataType::LocI64 => "loc_i64",
+    }
+}
