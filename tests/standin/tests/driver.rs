@@ -100,6 +100,11 @@ fn the_host_cannot_read_device_memory() {
 }
 
 #[test]
+fn the_legacy_stream_waits() {
+    passes("legacy", &[]);
+}
+
+#[test]
 fn a_leak_is_noted() {
     let log = std::env::temp_dir().join(format!("standin-leak-{}.log", std::process::id()));
     passes("leak", &[("STANDIN_CUDA_LOG", log.to_str().unwrap())]);

@@ -13,7 +13,11 @@ const SAMPLE: &str = include_str!("../../tests/samples/sample.ptx");
 
 /// Runs the sample's kernel over a grid, on memory whose device addresses are the host's.
 fn run(name: &str, grid: u32, block: u32, params: &[u8]) -> Result<(), Fault> {
-    let module = parse::parse(SAMPLE).unwrap();
+    run_of(SAMPLE, name, grid, block, params)
+}
+
+fn run_of(text: &str, name: &str, grid: u32, block: u32, params: &[u8]) -> Result<(), Fault> {
+    let module = parse::parse(text).unwrap();
     let entry = module.entries.iter().find(|entry| entry.name == name).unwrap();
     let kernel = Arc::new(compile(entry, &HashMap::new(), &[]).unwrap());
     assert_eq!(kernel.param_bytes, params.len());
@@ -146,4 +150,62 @@ fn what_is_unknown_has_a_name() {
     assert!(of("add.s32 %r1, %r9, 5;").is_err());
     assert!(of("bra $nowhere;").is_err());
     assert_eq!(parse::parse("x").unwrap_err().to_string(), "line 1: unknown directive `x`");
+}
+
+/// What `lines` leave in `%rd1`, of one thread.
+fn written(lines: &str) -> u64 {
+    let mut out = [0_u64];
+    let text = format!(
+        ".version 7.0\n.target sm_70\n.visible .entry x(.param .u64 out) {{\n\
+         .reg .pred %p<4>; .reg .b16 %rs<4>; .reg .b32 %r<4>; .reg .b64 %rd<4>;\n\
+         {lines}\nld.param.u64 %rd3, [out];\nst.global.u64 [%rd3], %rd1;\nret; }}"
+    );
+    run_of(&text, "x", 1, 1, &words(&[at_mut(&mut out)])).unwrap();
+    out[0]
+}
+
+#[test]
+fn single_instructions() {
+    let cases = [
+        ("bfe.u64 %rd1, 0xabcd, 4, 8;", 0xbc),
+        ("bfe.s64 %rd1, 0xabcd, 4, 8;", 0xffff_ffff_ffff_ffbc),
+        ("mov.u32 %r1, 0xabcd; bfe.s32 %r2, %r1, 12, 40; cvt.s64.s32 %rd1, %r2;", 10),
+        ("bfe.u64 %rd1, 0xabcd, 4, 0;", 0),
+        ("mov.b64 {%r1, %r2}, 0x1122334455667788; cvt.u64.u32 %rd1, %r2;", 0x1122_3344),
+        ("mov.b64 %rd1, {1, 2};", 0x2_0000_0001),
+        ("setp.lt.s64 %p1|%p2, 1, 2; selp.b64 %rd1, 5, 6, %p2;", 6),
+        ("setp.lt.s64 %p1, 1, 2; setp.gt.and.s64 %p2, 1, 2, %p1; selp.b64 %rd1, 5, 6, %p2;", 6),
+        ("setp.eq.s64 %p1, 1, 2; mov.u64 %rd1, 3; @%p1 mov.u64 %rd1, 4;", 3),
+        ("setp.eq.s64 %p1, 1, 2; mov.u64 %rd1, 3; @!%p1 mov.u64 %rd1, 4;", 4),
+        ("shr.s64 %rd1, -8, 70;", u64::MAX),
+        ("shr.u64 %rd1, -8, 64;", 0),
+        ("shl.b64 %rd1, 1, 64;", 0),
+        ("mul.hi.u64 %rd1, -1, -1;", u64::MAX - 1),
+        ("mul.wide.s32 %rd1, -1, 7;", -7_i64 as u64),
+        ("cvt.u16.u32 %rs1, 0x12345; cvt.u64.u16 %rd1, %rs1;", 0x2345),
+        ("cvt.s16.s8 %rs1, 0xff; cvt.s64.s16 %rd1, %rs1;", u64::MAX),
+    ];
+    for (lines, wanted) in cases {
+        assert_eq!(written(lines), wanted, "{lines}");
+    }
+}
+
+/// Thread 0 of block 0 waits for block 1; the others of its block must not pass it meanwhile.
+#[test]
+fn a_barrier_waits_for_a_thread_that_waits() {
+    let text = ".version 7.0\n.target sm_70\n\
+        .visible .entry x(.param .u64 out, .param .u64 flag) {\n\
+        .reg .pred %p<4>; .reg .b32 %r<9>; .reg .b64 %rd<9>;\n.shared .align 4 .b8 s[4];\n\
+        ld.param.u64 %rd1, [out]; ld.param.u64 %rd2, [flag];\n\
+        mov.u32 %r1, %tid.x; mov.u32 %r2, %ctaid.x; mov.u32 %r3, 7;\n\
+        setp.eq.u32 %p1, %r2, 1; @%p1 bra $last;\n\
+        setp.ne.u32 %p2, %r1, 0; @%p2 bra $meet;\n\
+        $spin: ld.volatile.global.u32 %r4, [%rd2]; setp.eq.u32 %p3, %r4, 0; @%p3 bra $spin;\n\
+        st.shared.u32 [s], %r3;\n\
+        $meet: bar.sync 0; ld.shared.u32 %r5, [s];\n\
+        mul.wide.u32 %rd3, %r1, 4; add.s64 %rd4, %rd1, %rd3; st.global.u32 [%rd4], %r5; ret;\n\
+        $last: st.volatile.global.u32 [%rd2], %r3; ret; }";
+    let (mut out, mut flag) = ([0_u32; 4], [0_u32]);
+    run_of(text, "x", 2, 4, &words(&[at_mut(&mut out), at_mut(&mut flag)])).unwrap();
+    assert_eq!(out, [7; 4]);
 }

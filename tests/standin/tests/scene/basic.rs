@@ -123,6 +123,31 @@ pub(super) fn staging() {
     assert_eq!((found, pageable), ([1, 2], [2]));
 }
 
+/// The legacy stream comes after blocking streams, and not after others.
+pub(super) fn legacy() {
+    let context = context();
+    let [free, _] = streams(&context);
+    let (flag, data) = (allocate(4), allocate(8));
+    let mut blocking = std::ptr::null_mut();
+    // SAFETY: memory and streams live.
+    unsafe {
+        assert_eq!(sys::cuStreamCreate(&raw mut blocking, 0), R::CUDA_SUCCESS);
+        let null = std::ptr::null_mut();
+        assert_eq!(sys::cuStreamWaitValue32_v2(blocking, flag, 1, 0), R::CUDA_SUCCESS);
+        assert_eq!(sys::cuMemsetD32Async(data, 1, 1, null), R::CUDA_SUCCESS);
+        // Time enough for the fill, if nothing held it.
+        std::thread::sleep(std::time::Duration::from_millis(30));
+        assert_eq!(sys::cuMemsetD32Async(data + 4, 1, 1, free.cu_stream()), R::CUDA_SUCCESS);
+        assert_eq!(sys::cuStreamSynchronize(free.cu_stream()), R::CUDA_SUCCESS);
+        assert_eq!(sys::cuStreamQuery(null), R::CUDA_ERROR_NOT_READY);
+        let open = sys::cuStreamWriteValue32_v2(free.cu_stream(), flag, 1, 0);
+        assert_eq!(open, R::CUDA_SUCCESS);
+        assert_eq!(sys::cuCtxSynchronize(), R::CUDA_SUCCESS);
+        assert_eq!(sys::cuStreamQuery(null), R::CUDA_SUCCESS);
+        assert_eq!(sys::cuStreamDestroy_v2(blocking), R::CUDA_SUCCESS);
+    }
+}
+
 /// Reads device memory as if it were the host's.
 pub(super) fn touch() {
     let _context = context();

@@ -20,6 +20,7 @@ pub(crate) fn run(scene: &str) {
         "pointers" => basic::pointers(),
         "poison" => basic::poison(),
         "staging" => basic::staging(),
+        "legacy" => basic::legacy(),
         "touch" => basic::touch(),
         "leak" => drop((context(), allocate(100))),
         "order" => basic::order(),
