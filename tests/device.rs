@@ -89,7 +89,8 @@ impl Both<'_> {
         for root in [0, n - 1] {
             both!(self, self.input::<T>(count), broadcast(root));
             both!(self, self.input::<T>(count), reduce(sum, root));
-            both!(self, self.input::<T>(count), count, reduce_into(sum, root));
+            let len = if self.comm.rank() == root { count } else { 0 };
+            both!(self, self.input::<T>(count), len, reduce_into(sum, root));
             both!(self, self.input::<T>(count), whole, gather(root));
             both!(self, self.input::<T>(whole), count, scatter(root));
         }
@@ -111,6 +112,7 @@ fn every_verb(comm: &mut Communicator) {
 fn in_order(comm: &mut Communicator) {
     let (n, streams) = (comm.size() as i64, [stream(), stream()]);
     let mut bufs = streams.each_ref().map(|stream| stream.clone_htod(&[1_i64; 1000]).unwrap());
+    comm.barrier().unwrap();
     for _ in 0..20 {
         for (stream, buf) in streams.iter().zip(&mut bufs) {
             comm.on_stream(stream).all_reduce(buf, ReduceOp::Sum).unwrap();
@@ -129,6 +131,7 @@ fn mismatch(comm: &mut Communicator) {
     let stream = stream();
     let count = if comm.rank() == 0 { 1000 } else { 1001 };
     let mut buf = stream.clone_htod(&vec![1_i32; count]).unwrap();
+    comm.barrier().unwrap();
     comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Sum).unwrap();
     stream.synchronize().unwrap();
     let error = comm.on_stream(&stream).check().unwrap_err().to_string();
@@ -144,11 +147,12 @@ fn captured(comm: &mut Communicator) {
     use cudarc::driver::sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
     let stream = stream();
     let mut buf = stream.clone_htod(&[1_i32; 10]).unwrap();
+    comm.barrier().unwrap();
     stream.begin_capture(CU_STREAM_CAPTURE_MODE_RELAXED).unwrap();
     let error = comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Sum).unwrap_err();
     assert!(error.to_string().contains("stream is being captured"), "{error}");
     let flags = cudarc::driver::sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
-    drop(stream.end_capture(flags));
+    drop(stream.end_capture(flags).unwrap());
     comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Sum).unwrap();
     assert_eq!(stream.clone_dtoh(&buf).unwrap(), [comm.size() as i32; 10]);
 }

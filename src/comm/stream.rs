@@ -12,7 +12,9 @@ use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut};
 
 use super::Communicator;
 use super::verbs::refuse;
-use crate::device::cuda::{Area, Current, SLOT, SLOTS, Stages, Turn, driver, refuse_capture};
+use crate::device::cuda::{
+    Area, Current, Driver, SLOT, SLOTS, Stages, Turn, driver, refuse_capture,
+};
 use crate::element::{Element, Reduction};
 use crate::error::{Error, Result};
 
@@ -49,7 +51,8 @@ impl Communicator {
     ///
     /// The first call on a device allocates that memory, 8 MiB, and nothing does later. (To
     /// allocate and to free may wait for all streams of a context, among them those of thread ranks
-    /// that wait for this one.)
+    /// that wait for this one: thread ranks that share a device make their streams and buffers
+    /// before any of them calls.)
     ///
     /// What fails after a method returned, the next one says, or [`OnStream::check`]; the buffers of
     /// such a call hold anything.
@@ -68,28 +71,34 @@ impl OnStream<'_> {
         failure(&self.comm.streams.failed).take().map_or(Ok(()), Err)
     }
 
-    /// Puts a call on the stream, whose buffers have blocks of `block` bytes: for each piece of
-    /// these `work` has the blocks of the one buffer, then those of the other.
+    /// Before anything touches the stream: its context is current until the guard is dropped.
+    fn enter(&self, call: &'static str) -> Result<(Driver, Current)> {
+        let driver = driver()?;
+        let current = Current::new(driver, self.stream.context().cu_ctx())?;
+        refuse_capture(call, self.stream.cu_stream())?;
+        Ok((driver, current))
+    }
+
+    /// Puts a call on the stream, whose buffers have blocks of `block` bytes, `most` of them at any
+    /// rank: for each piece of these `work` has the blocks of the one buffer, then those of the
+    /// other.
     fn put<T: Element>(
         &mut self,
-        call: &'static str,
+        driver: Driver,
         sides: [Side; 2],
-        block: usize,
+        (block, most): (usize, usize),
         work: impl Fn(&mut Communicator, &mut [T], &mut [T]) -> Result<()> + Clone + Send + 'static,
     ) -> Result<()> {
         if let Some(error) = failure(&self.comm.streams.failed).take() {
             return Err(error);
         }
-        let (driver, context, stream) = (driver()?, self.stream.context(), self.stream.cu_stream());
-        let _current = Current::new(driver, context.cu_ctx())?;
-        refuse_capture(call, stream)?;
+        let (context, stream) = (self.stream.context(), self.stream.cu_stream());
         let all = &mut self.comm.streams.all;
         let mut stages = match all.iter().position(|stages| stages.is_of(context)) {
             Some(at) => all.swap_remove(at),
             None => Stages::new(driver, context)?,
         };
-        let blocks = sides.iter().map(|side| side.blocks).sum::<usize>().max(1);
-        let step = ((SLOT - LINE) / blocks / size_of::<T>()).max(1) * size_of::<T>();
+        let step = ((SLOT - LINE) / most / size_of::<T>()).max(1) * size_of::<T>();
         let pieces = block.div_ceil(step).max(1);
         let areas = |piece: usize| {
             let range = piece * step..block.min((piece + 1) * step);
@@ -133,7 +142,8 @@ impl OnStream<'_> {
         let failed = Arc::clone(&self.comm.streams.failed);
         let pending = self.comm.nonblocking().start((), move |comm, ()| {
             let done = comm.work_on(&mut turn, |comm, bytes| {
-                let (one, other) = bytes.split_at_mut(lens[0].next_multiple_of(LINE));
+                let second = lens[0].next_multiple_of(LINE).min(bytes.len());
+                let (one, other) = bytes.split_at_mut(second);
                 let one = cast_slice_mut(&mut one[..lens[0]]);
                 work(comm, one, cast_slice_mut(&mut other[..lens[1]]))
             });
@@ -146,13 +156,13 @@ impl OnStream<'_> {
         drop(pending);
     }
 
-    /// A call from `send` to `recv`, which have so many blocks.
+    /// A call from `send` to `recv`, which have so many blocks; all of recv is written if it `fills`
+    /// it.
     fn apart<T: Element>(
         &mut self,
         call: &'static str,
         (send, recv): (&impl DevicePtr<T>, &mut impl DevicePtrMut<T>),
-        blocks: [usize; 2],
-        fills: bool,
+        (blocks, most, fills): ([usize; 2], usize, bool),
         work: impl Fn(&mut Communicator, &[T], &mut [T]) -> Result<()> + Clone + Send + 'static,
     ) -> Result<()> {
         let stream = Arc::clone(self.stream);
@@ -166,11 +176,12 @@ impl OnStream<'_> {
                 return refuse(call, argument, given, format!("{expected} bytes"));
             }
         }
+        let (driver, _current) = self.enter(call)?;
         let (from, _read) = send.device_ptr(&stream);
         let (to, _written) = recv.device_ptr_mut(&stream);
         let send = Side { device: from, blocks: blocks[0], reads: true, writes: false };
         let recv = Side { device: to, blocks: blocks[1], reads: !fills, writes: true };
-        self.put(call, [send, recv], block, move |comm, send: &mut [T], recv| {
+        self.put(driver, [send, recv], (block, most), move |comm, send: &mut [T], recv| {
             work(comm, send, recv)
         })
     }
@@ -183,10 +194,11 @@ impl OnStream<'_> {
         work: impl Fn(&mut Communicator, &mut [T]) -> Result<()> + Clone + Send + 'static,
     ) -> Result<()> {
         let (stream, len) = (Arc::clone(self.stream), buf.num_bytes());
+        let (driver, _current) = self.enter(call)?;
         let (device, _written) = buf.device_ptr_mut(&stream);
         let whole = Side { device, blocks: 1, reads: true, writes: true };
         let none = Side { blocks: 0, ..whole };
-        self.put(call, [whole, none], len, move |comm, buf: &mut [T], _| work(comm, buf))
+        self.put(driver, [whole, none], (len, 1), move |comm, buf: &mut [T], _| work(comm, buf))
     }
 }
 
@@ -272,9 +284,8 @@ macro_rules! verbs {
         ) -> Result<()> {
             $(let $op = $op.into();)?
             let is_root = true $(&& $root == self.comm.rank())?;
-            let (blocks, fills) = Form::$form.blocks(self.comm.size(), is_root);
-            let buffers = (send, recv);
-            self.apart(stringify!($name), buffers, blocks, fills, move |comm, send: &[T], recv| {
+            let form = Form::$form.of(self.comm.size(), is_root);
+            self.apart(stringify!($name), (send, recv), form, move |comm, send: &[T], recv| {
                 comm.$name(send, recv, $($op,)? $($root)?)
             })
         }
@@ -293,16 +304,17 @@ enum Form {
 }
 
 impl Form {
-    /// The blocks of send and recv, none of which is not looked at; is all of recv written?
-    fn blocks(self, size: usize, is_root: bool) -> ([usize; 2], bool) {
+    /// The blocks of send and recv, none of which is not looked at; how many any rank has; and is
+    /// all of recv written?
+    fn of(self, size: usize, is_root: bool) -> ([usize; 2], usize, bool) {
         let root = usize::from(is_root);
         match self {
-            Self::alike => ([1, 1], true),
-            Self::alike_but_first => ([1, 1], false),
-            Self::alike_at_root => ([1, root], true),
-            Self::scatters => ([size * root, 1], true),
-            Self::gathers => ([1, size * root], true),
-            Self::exchanges => ([size, size], true),
+            Self::alike => ([1, 1], 2, true),
+            Self::alike_but_first => ([1, 1], 2, false),
+            Self::alike_at_root => ([1, root], 2, true),
+            Self::scatters => ([size * root, 1], size + 1, true),
+            Self::gathers => ([1, size * root], size + 1, true),
+            Self::exchanges => ([size, size], 2 * size, true),
         }
     }
 }

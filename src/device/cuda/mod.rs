@@ -7,5 +7,5 @@ mod stage;
 
 pub(crate) use context::Current;
 pub(crate) use context::refuse_capture;
-pub(crate) use driver::driver;
+pub(crate) use driver::{Driver, driver};
 pub(crate) use stage::{Area, SLOT, SLOTS, Stages, Turn};
