@@ -52,7 +52,8 @@ impl Communicator {
     /// The first call on a device allocates that memory, 8 MiB, and nothing does later. (To
     /// allocate and to free may wait for all streams of a context, among them those of thread ranks
     /// that wait for this one: thread ranks that share a device make their streams and buffers
-    /// before any of them calls.)
+    /// before any of them calls, and need a hardware queue for each stream, as
+    /// `CUDA_DEVICE_MAX_CONNECTIONS=32` gives them.)
     ///
     /// What fails after a method returned, the next one says, or [`OnStream::check`]; the buffers of
     /// such a call hold anything.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 /// Seconds that such a program may take; streams that wait for ever take longer.
-const LIMIT: &str = "300";
+const LIMIT: &str = "120";
 
 /// Where cargo has put the stand-in.
 fn folder() -> PathBuf {
