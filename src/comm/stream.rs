@@ -55,8 +55,8 @@ impl Communicator {
     /// before any of them calls, and need a hardware queue for each stream, as
     /// `CUDA_DEVICE_MAX_CONNECTIONS=32` gives them.)
     ///
-    /// What fails after a method returned, the next one says, or [`OnStream::check`]; the buffers of
-    /// such a call hold anything.
+    /// What fails after a method returned, the next one says, or [`OnStream::check`]; the buffers
+    /// of such a call hold anything.
     pub fn on_stream<'a>(&'a mut self, stream: &'a Arc<CudaStream>) -> OnStream<'a> {
         OnStream { comm: self, stream }
     }
@@ -157,8 +157,8 @@ impl OnStream<'_> {
         drop(pending);
     }
 
-    /// A call from `send` to `recv`, which have so many blocks; all of recv is written if it `fills`
-    /// it.
+    /// A call from `send` to `recv`, which have so many blocks; all of recv is written if it
+    /// `fills` it.
     fn apart<T: Element>(
         &mut self,
         call: &'static str,
@@ -245,8 +245,8 @@ impl Communicator {
     }
 }
 
-/// One line for each verb: its form, its name, its operation and root if it has them. Of two buffers
-/// the form says how many blocks each has, and whether all of the second is written.
+/// One line for each verb: its form, its name, its operation and root if it has them. Of two
+/// buffers the form says how many blocks each has, and whether all of the second is written.
 macro_rules! verbs {
     ($($form:ident $name:ident $(by $op:ident)? $(with $root:ident)?;)*) => {
         impl OnStream<'_> {

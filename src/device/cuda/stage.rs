@@ -1,5 +1,5 @@
-//! Pinned host memory that a stream and the host use by turns: the stream copies in and says so, the
-//! host works, says so, and the stream copies out. May touch: error.
+//! Pinned host memory that a stream and the host use by turns: the stream copies in and says so,
+//! the host works, says so, and the stream copies out. May touch: error.
 //! Law: whatever happens to the host's turn it ends, so that no stream waits for ever.
 //!
 //! The flags are words of the same memory, which the stream writes and waits for by stream memory

@@ -4,9 +4,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 #![cfg(feature = "cuda")]
 
-#[path = "common/mod.rs"]
+#[path = "../common/mod.rs"]
 mod common;
-#[path = "device/standin.rs"]
 mod standin;
 
 use std::sync::Arc;
@@ -144,6 +143,7 @@ fn mismatch(comm: &mut Communicator) {
 
 /// A call in a graph is refused, and the stream and the communicator go on.
 fn captured(comm: &mut Communicator) {
+    use cudarc::driver::sys::CUgraphInstantiate_flags;
     use cudarc::driver::sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
     let stream = stream();
     let mut buf = stream.clone_htod(&[1_i32; 10]).unwrap();
@@ -151,7 +151,7 @@ fn captured(comm: &mut Communicator) {
     stream.begin_capture(CU_STREAM_CAPTURE_MODE_RELAXED).unwrap();
     let error = comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Sum).unwrap_err();
     assert!(error.to_string().contains("stream is being captured"), "{error}");
-    let flags = cudarc::driver::sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
+    let flags = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
     drop(stream.end_capture(flags).unwrap());
     comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Sum).unwrap();
     assert_eq!(stream.clone_dtoh(&buf).unwrap(), [comm.size() as i32; 10]);
