@@ -29,6 +29,14 @@ pub(super) struct Streams {
     failed: Arc<Mutex<Option<Error>>>,
 }
 
+impl Drop for Streams {
+    fn drop(&mut self) {
+        if let Some(error) = failure(&self.failed).take() {
+            tracing::warn!("a call on a stream failed and nobody asked: {error}");
+        }
+    }
+}
+
 fn failure(failed: &Mutex<Option<Error>>) -> MutexGuard<'_, Option<Error>> {
     failed.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -93,13 +101,17 @@ impl OnStream<'_> {
         if let Some(error) = failure(&self.comm.streams.failed).take() {
             return Err(error);
         }
+        let step = (SLOT - LINE) / most / size_of::<T>() * size_of::<T>();
+        if step == 0 {
+            let (doing, reason) = ("cutting a call", "there are too many ranks for one piece");
+            return Err(Error::Device { doing: doing.into(), reason: reason.into() });
+        }
         let (context, stream) = (self.stream.context(), self.stream.cu_stream());
         let all = &mut self.comm.streams.all;
         let mut stages = match all.iter().position(|stages| stages.is_of(context)) {
             Some(at) => all.swap_remove(at),
             None => Stages::new(driver, context)?,
         };
-        let step = ((SLOT - LINE) / most / size_of::<T>()).max(1) * size_of::<T>();
         let pieces = block.div_ceil(step).max(1);
         let areas = |piece: usize| {
             let range = piece * step..block.min((piece + 1) * step);
@@ -130,7 +142,21 @@ impl OnStream<'_> {
             }
         }
         self.comm.streams.all.push(stages);
+        if let Err(error) = &result {
+            self.give_up(error.to_string());
+        }
         result
+    }
+
+    /// After a call that was put on the stream in part, or not at all, this rank is out of step
+    /// with those who make it.
+    fn give_up(&mut self, why: String) {
+        drop(self.comm.nonblocking().start((), move |comm, ()| {
+            if let Some(engine) = &mut comm.engine {
+                engine.give_up(why);
+            }
+            Ok(())
+        }));
     }
 
     /// Starts the host's part of a piece.

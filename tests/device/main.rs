@@ -12,7 +12,9 @@ use std::sync::Arc;
 
 use common::processes::{run, this_rank};
 use common::{Value, input, on_ranks};
-use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DeviceRepr};
+use cudarc::driver::{
+    CudaContext, CudaSlice, CudaStream, DevicePtrMut, DeviceRepr, DeviceSlice, SyncOnDrop,
+};
 use ringreduce::{Communicator, ReduceOp, Reduction};
 use standin::on_standin;
 
@@ -141,6 +143,41 @@ fn mismatch(comm: &mut Communicator) {
     stream.synchronize().unwrap();
 }
 
+/// A buffer that is nowhere.
+struct Nowhere(Arc<CudaStream>);
+
+impl DeviceSlice<i32> for Nowhere {
+    fn len(&self) -> usize {
+        10
+    }
+    fn stream(&self) -> &Arc<CudaStream> {
+        &self.0
+    }
+}
+
+impl DevicePtrMut<i32> for Nowhere {
+    fn device_ptr_mut<'a>(&'a mut self, _: &'a CudaStream) -> (u64, SyncOnDrop<'a>) {
+        (16, SyncOnDrop::Record(None))
+    }
+}
+
+/// What the device refuses is said at once, and the other rank does not wait for it.
+fn foreign(comm: &mut Communicator) {
+    let stream = stream();
+    let mut buf = stream.clone_htod(&[1_i32; 10]).unwrap();
+    comm.barrier().unwrap();
+    if comm.rank() == 0 {
+        let mut nowhere = Nowhere(Arc::clone(&stream));
+        let error = comm.on_stream(&stream).all_reduce(&mut nowhere, ReduceOp::Sum).unwrap_err();
+        assert!(error.to_string().contains("CUDA_ERROR_INVALID_VALUE"), "{error}");
+    } else {
+        comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Sum).unwrap();
+        let error = comm.on_stream(&stream).check().unwrap_err().to_string();
+        assert!(error.contains("lost rank 0"), "{error}");
+    }
+    stream.synchronize().unwrap();
+}
+
 /// A call in a graph is refused, and the stream and the communicator go on.
 fn captured(comm: &mut Communicator) {
     use cudarc::driver::sys::CUgraphInstantiate_flags;
@@ -180,6 +217,7 @@ mod body {
         }
         on_ranks(2, mismatch);
         on_ranks(2, captured);
+        on_ranks(2, foreign);
     }
 
     #[test]

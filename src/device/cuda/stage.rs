@@ -134,18 +134,14 @@ impl Drop for Block {
     }
 }
 
-/// The blocks of one context. Each has one turn at a time: what comes next on the same stream is
-/// behind it anyway, and another stream waits for its end.
+/// The blocks of one context. Each has one turn at a time: the stream of the next one waits for its
+/// end.
 #[derive(Debug)]
 pub(crate) struct Stages {
     context: Arc<CudaContext>,
-    /// With the stream of its last turn.
-    blocks: Vec<(Arc<Block>, CUstream)>,
+    blocks: Vec<Arc<Block>>,
     next: usize,
 }
-
-// SAFETY: a stream may be used from any thread, one at a time.
-unsafe impl Send for Stages {}
 
 /// A piece of a buffer, which is copied.
 #[derive(Clone, Copy, Debug)]
@@ -162,7 +158,7 @@ pub(crate) struct Area {
 impl Stages {
     /// Blocks of [`SLOT`] bytes each. The context is current.
     pub(crate) fn new(driver: Driver, context: &Arc<CudaContext>) -> Result<Self> {
-        let block = |_| Ok((Arc::new(Block::new(driver, context)?), null_mut()));
+        let block = |_| Ok(Arc::new(Block::new(driver, context)?));
         let blocks = (0..SLOTS).map(block).collect::<Result<_>>()?;
         Ok(Self { context: Arc::clone(context), blocks, next: 0 })
     }
@@ -178,11 +174,10 @@ impl Stages {
         stream: CUstream,
         areas: impl Iterator<Item = Area>,
     ) -> Result<Turn> {
-        let (block, last) = &mut self.blocks[self.next];
-        let block = Arc::clone(block);
-        if *last != stream {
-            block.wait_for(Flag::Over, block.turns.load(Ordering::Relaxed), stream)?;
-            *last = stream;
+        let block = Arc::clone(&self.blocks[self.next]);
+        let last = block.turns.load(Ordering::Relaxed);
+        if !block.has_reached(Flag::Over, last) {
+            block.wait_for(Flag::Over, last, stream)?;
         }
         self.next = (self.next + 1) % SLOTS;
         let mut len = 0;
@@ -198,7 +193,7 @@ impl Stages {
             let begun = unsafe { sys::cuMemcpyDtoHAsync_v2(to, device, bytes, stream) };
             check("copying from the device", begun)?;
         }
-        let number = block.turns.load(Ordering::Relaxed).wrapping_add(1);
+        let number = last.wrapping_add(1);
         block.say(Flag::Ready, number, stream)?;
         block.turns.store(number, Ordering::Relaxed);
         Ok(Turn { block, number, len })
