@@ -5,7 +5,7 @@ use rand::{RngExt, SeedableRng};
 use ringreduce::{Element, F8E4M3, F8E5M2, bf16, f16};
 
 use crate::fold::{Case, Launch};
-use crate::host::{Call, Grid, Host};
+use crate::host::{Call, Grid, Host, Machine};
 
 const GRID: Grid = Grid { threads: 32, blocks: 2, rows: 1 };
 

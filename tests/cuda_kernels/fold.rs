@@ -13,7 +13,7 @@ use ringreduce::{
 };
 
 use crate::guarded::{Guarded, parts, random_bytes};
-use crate::host::{Call, Grid, Host};
+use crate::host::{Call, Grid, Host, Machine};
 use crate::names::{Scalar, Serves, Wanted, serves};
 
 /// What a kernel is asked for, by which reduction of the host.
@@ -65,7 +65,7 @@ impl Case {
     }
 
     /// Makes the call, and compares all of the memory.
-    pub(crate) fn check(&self, host: &mut Host, launch: &Launch<'_>, memory: &[u8]) {
+    pub(crate) fn check(&self, by: &mut impl Machine, launch: &Launch<'_>, memory: &[u8]) {
         let size = self.dtype.size();
         let Launch { sources, outs, at, count, last, stop, grid } = *launch;
         let range = |place: usize| -> Range<usize> { place..place + count * size };
@@ -84,7 +84,7 @@ impl Case {
             grid,
         };
         let mut made = memory.to_vec();
-        host.call(&call, &mut made);
+        by.call(&call, &mut made);
         let context = format!("{:?} of {} by {call:?}", self.wanted, self.dtype);
         let mut all = memory.to_vec();
         let written = if stop == Some(1) { &[][..] } else { outs };
@@ -113,7 +113,7 @@ pub(crate) struct Launch<'a> {
 
 /// How far from a multiple of 16 the places are.
 #[derive(Clone, Copy, Debug)]
-enum Aligned {
+pub(crate) enum Aligned {
     All,
     /// Alike, by whole numbers.
     Alike,
@@ -125,11 +125,11 @@ enum Aligned {
     ButOne,
 }
 
-const ALIGNED: [Aligned; 5] =
+pub(crate) const ALIGNED: [Aligned; 5] =
     [Aligned::All, Aligned::Alike, Aligned::Numbers, Aligned::Bytes, Aligned::ButOne];
 
 /// Places of `n` buffers of `len` bytes, with room between.
-fn places(
+pub(crate) fn places(
     n: usize,
     len: usize,
     aligned: Aligned,
@@ -156,7 +156,7 @@ fn places(
 }
 
 /// Outputs apart, and sources that are outputs too.
-fn outs_of(sources: &[usize], apart: &[usize], random: &mut SmallRng) -> Vec<usize> {
+pub(crate) fn outs_of(sources: &[usize], apart: &[usize], random: &mut SmallRng) -> Vec<usize> {
     match random.random_range(0..5) {
         0 => apart[..1].to_vec(),
         1 => apart.to_vec(),

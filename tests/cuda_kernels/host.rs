@@ -31,6 +31,12 @@ pub(crate) struct Grid {
     pub(crate) rows: usize,
 }
 
+/// What makes calls.
+pub(crate) trait Machine {
+    /// On memory that begins at a cache line.
+    fn call(&mut self, call: &Call<'_>, memory: &mut [u8]);
+}
+
 pub(crate) struct Host {
     child: Child,
     input: Option<ChildStdin>,
@@ -53,9 +59,10 @@ impl Host {
         let (input, output) = (child.stdin.take(), child.stdout.take().unwrap());
         Some(Self { child, input, output })
     }
+}
 
-    /// Makes the call on memory that begins at a cache line.
-    pub(crate) fn call(&mut self, call: &Call<'_>, memory: &mut [u8]) {
+impl Machine for Host {
+    fn call(&mut self, call: &Call<'_>, memory: &mut [u8]) {
         let Call { kernel, sources, outs, at, count, last, scalar, stop, grid } = call;
         let has_scalar = usize::from(scalar.is_some());
         let stop = stop.map_or(0, |word| 1 + usize::from(word));
