@@ -145,6 +145,14 @@ pub(crate) fn on_devices(request: &Request, in_order: bool, known: bool) -> u64 
     of(request, &how, 0) & !REGISTERED.put(1) | REGISTERED.put(u64::from(known))
 }
 
+/// Those of calls on devices, without what memory they are on if they do not differ in that: what
+/// is left is the count.
+#[cfg(feature = "cuda")]
+pub(crate) fn alike_in_memory(two: [u64; 2]) -> [u64; 2] {
+    let alike = REGISTERED.of(two[0]) == REGISTERED.of(two[1]);
+    two.map(|one| if alike { one & !REGISTERED.put(1) } else { one })
+}
+
 /// That of the same call, on memory of this digest.
 #[cfg(feature = "host")]
 pub(crate) const fn on(fingerprint: u64, memory: u64) -> u64 {

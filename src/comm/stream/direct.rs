@@ -183,6 +183,7 @@ impl Communicator {
             Trouble::Lost { peer, evidence } => (peer, Stop::Fault(Fault::Lost(evidence))),
             Trouble::Late { peer, after } => (peer, Stop::Timeout(after)),
             Trouble::Differs { peer, ours, theirs } => {
+                let [ours, theirs] = fingerprint::alike_in_memory([ours, theirs]);
                 (peer, Stop::Fault(Fault::Mismatch { field: "fingerprint", ours, theirs }))
             }
             Trouble::Captured { peer, ours } => {
@@ -234,7 +235,8 @@ impl OnStream<'_> {
         let print = |registered| fingerprint::on_devices(request, deterministic, registered);
         let done = match direct.places(&sides) {
             Some(places) => {
-                let call = Call { fingerprint: print(true), ..call };
+                let known = !direct.is_one_process();
+                let call = Call { fingerprint: print(known), ..call };
                 let begun = direct.together.begin(captures, call, |worker| places[worker]);
                 begun.and_then(|begun| direct.together.end(stream, begun))
             }

@@ -149,6 +149,13 @@ impl Watch {
                 }
             }
         }
+        let captured = |&place: &usize| self.own(place).sequence & IN_GRAPH != 0;
+        if let Some((place, trouble)) = (0..EAGER)
+            .filter(captured)
+            .find_map(|place| Some((place, self.disagreement(place)?)))
+        {
+            self.fail(self.own(place), trouble);
+        }
         for (since, seen) in since.iter_mut().zip(seen) {
             *since = since.filter(|_| seen);
         }

@@ -40,6 +40,9 @@ pub(crate) struct Fold {
     pub(crate) scalar: Scalar,
 }
 
+// SAFETY: the function is the driver's name for what is no thread's own.
+unsafe impl Send for Fold {}
+
 /// A module with one kernel. The context is current wherever it is made or dropped.
 #[derive(Debug)]
 struct Module {
