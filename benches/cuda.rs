@@ -1,7 +1,7 @@
 //! How fast the CUDA kernels are on this machine's first device: folds of several types by the
 //! number of sources, outputs and blocks, beside the driver's own copy and `rr_move`.
-//! `cargo bench --bench cuda [-- --bytes N] [--quick] [--json FILE]`: N bytes of each source (64 MiB);
-//! `--quick` is for a device that is slow, and is no measurement.
+//! `cargo bench --bench cuda [-- --bytes N] [--quick] [--json FILE]`: N bytes of each source, or
+//! 64 MiB; `--quick` is for a device that is stood in for, and is no measurement.
 //! GB/s count every byte that is read and every byte that is written.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a bench fails by panicking")]
 #![allow(unsafe_code)]
@@ -118,10 +118,10 @@ impl Device {
         self.stream.synchronize().unwrap();
         // SAFETY: a page is long enough, and the stream does nothing.
         unsafe { self.pinned.copy_from_nonoverlapping(words.as_ptr(), words.len()) };
-        // SAFETY: likewise.
-        let copied = unsafe {
-            sys::cuMemcpyHtoD_v2(self.tables[0], words.as_ptr().cast(), size_of_val(words))
-        };
+        let (from, bytes) = (words.as_ptr().cast(), size_of_val(words));
+        let (to, stream) = (self.tables[0], self.stream.cu_stream());
+        // SAFETY: likewise; pageable memory has been read at the return.
+        let copied = unsafe { sys::cuMemcpyHtoDAsync_v2(to, from, bytes, stream) };
         done(copied, "writing tables");
     }
 
@@ -288,9 +288,8 @@ impl Bench {
         println!("{:<18} sources outs blocks        us     GB/s  of copy", "kernel");
         for Line { what, sources, outs, blocks, seconds, rate, of_copy } in &self.lines {
             let (us, rate, of_copy) = (seconds * 1e6, rate / 1e9, of_copy * 100.0);
-            println!(
-                "{what:<18} {sources:>7} {outs:>4} {blocks:>6} {us:>9.1} {rate:>8.1} {of_copy:>7.1}%"
-            );
+            print!("{what:<18} {sources:>7} {outs:>4} {blocks:>6} ");
+            println!("{us:>9.1} {rate:>8.1} {of_copy:>7.1}%");
         }
     }
 
@@ -330,6 +329,7 @@ fn main() {
     let name = context.name().unwrap();
     println!("{name}, {} bytes of each source, {THREADS} threads", options.bytes);
     let mut bench = Bench { options, device, copies: Vec::new(), lines: Vec::new() };
+    context.synchronize().unwrap();
     bench.small();
     bench.copies();
     bench.moves();

@@ -104,9 +104,11 @@ impl Device {
         }
     }
 
+    /// In the order of the stream: another one's copies may still be under way when they return.
     fn upload(&self, to: CUdeviceptr, from: &[u8]) {
-        // SAFETY: there is room for them.
-        let copied = unsafe { sys::cuMemcpyHtoD_v2(to, from.as_ptr().cast(), from.len()) };
+        let (bytes, stream) = (from.as_ptr().cast(), self.stream.cu_stream());
+        // SAFETY: there is room for them, and pageable memory has been read at the return.
+        let copied = unsafe { sys::cuMemcpyHtoDAsync_v2(to, bytes, from.len(), stream) };
         done(copied, "copying to the device");
     }
 
@@ -204,18 +206,21 @@ impl Drop for Device {
     }
 }
 
+/// The most threads of a block.
+const BLOCK: usize = 512;
+
 /// How long calls are, by what the driver is.
 #[derive(Clone, Copy)]
 struct Scale {
     threads: usize,
     blocks: usize,
-    /// Bytes of the longest ones, from so many sources.
+    /// Bytes of the longest ones, from so many sources, by blocks as large as they may be.
     long: &'static [(usize, usize)],
 }
 
 /// Where every instruction takes its time.
-const STANDIN: Scale = Scale { threads: 32, blocks: 2, long: &[] };
-const REAL: Scale = Scale { threads: 512, blocks: 264, long: &[(3 << 20, 2), (1 << 20, 5)] };
+const STANDIN: Scale = Scale { threads: 32, blocks: 2, long: &[(33 << 10, 2)] };
+const REAL: Scale = Scale { threads: BLOCK, blocks: 264, long: &[(3 << 20, 2), (1 << 20, 5)] };
 
 /// Everything that is defined for a type.
 fn check_type<T: Element>(device: &mut Device, scale: Scale) {
@@ -227,10 +232,10 @@ fn check_type<T: Element>(device: &mut Device, scale: Scale) {
     let tile = scale.threads * 64 / size;
     let short = [0, 1, 7, tile - 1, tile, tile + 1, 5 * tile + 3];
     for case in Case::all::<T>(&mut random) {
-        let few = (1..=4).flat_map(|n| short.map(|count| (count, n)));
-        let many = [(7, 9), (tile + 1, 9), (7, 66)];
-        let long = scale.long.iter().map(|&(bytes, n)| (bytes / size + 5, n));
-        for (count, n) in few.chain(many).chain(long) {
+        let few = (1..=4).flat_map(|n| short.map(|count| (count, n, scale.threads)));
+        let many = [(7, 9), (tile + 1, 9), (7, 66)].map(|(count, n)| (count, n, scale.threads));
+        let long = scale.long.iter().map(|&(bytes, n)| (bytes / size + 5, n, BLOCK));
+        for (count, n, threads) in few.chain(many).chain(long) {
             let n = if case.wanted == Wanted::PreMulStep { 2 } else { n };
             let aligned = ALIGNED[random.random_range(0..ALIGNED.len())];
             let all = places(n + 2, count * size, aligned, number, &mut random);
@@ -249,7 +254,7 @@ fn check_type<T: Element>(device: &mut Device, scale: Scale) {
             let last = [0, n, n + 1000, (1 << 31) - 1][random.random_range(0..4)];
             let stop = [None, Some(0), Some(0), Some(1)][random.random_range(0..4)];
             let blocks = random.random_range(1..=scale.blocks);
-            let grid = Grid { threads: scale.threads, blocks, rows: 1 };
+            let grid = Grid { threads, blocks, rows: 1 };
             let launch = Launch { sources, outs: &outs, at, count, last, stop, grid };
             case.check(device, &launch, &memory);
         }
