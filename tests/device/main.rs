@@ -102,6 +102,8 @@ impl Both<'_> {
 
 fn every_verb(comm: &mut Communicator) {
     let mut both = Both { comm, stream: stream() };
+    // To make a stream waits for others: no rank's shall wait for this one before.
+    both.comm.barrier().unwrap();
     for count in [0, 1, 1000] {
         both.every::<f32>(count);
         both.every::<i64>(count);
@@ -113,6 +115,8 @@ fn every_verb(comm: &mut Communicator) {
 /// The same with fewer, for what runs on an interpreter.
 fn every_verb_shortly(comm: &mut Communicator) {
     let mut both = Both { comm, stream: stream() };
+    // To make a stream waits for others: no rank's shall wait for this one before.
+    both.comm.barrier().unwrap();
     for count in [0, 1, 1000, 10_001] {
         both.every::<f32>(count);
     }
