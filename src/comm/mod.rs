@@ -143,6 +143,9 @@ impl Drop for Communicator {
             #[cfg(feature = "cuda")]
             std::mem::forget(std::mem::take(&mut self.streams));
         }
+        // Streams' calls end while the links are there, by which others see that this rank lives.
+        #[cfg(feature = "cuda")]
+        drop(std::mem::take(&mut self.streams));
     }
 }
 
