@@ -7,25 +7,66 @@
 #include "load.cuh"
 #include "step.cuh"
 
+// How many addresses of sources, and of outputs, a block keeps.
+constexpr u32 HELD = 64;
+
+// What a block reads of the call, once: it may lie in the host's memory, and every trip there takes
+// longer than a tile. Each part is other warps', so that all trips are made at once.
+struct Held {
+    // Of sources, then of outputs.
+    u64 addresses[2 * HELD];
+    alignas(16) u8 scalar[16];
+    u32 stop;
+};
+
 // Memory by its table of pointers, which the device reads, and an offset for all of them. One or
 // more.
 struct Memories {
     const void *const *table;
     u32 n;
     u64 at;
+    const u64 *held;
 
-    RR_INLINE u64 address(u32 i) const { return load_one<u64>(address_of(table + i)) + at; }
-
-    // The bits in which addresses differ from `other`.
-    RR_INLINE u32 differ(u32 other) const {
-        u32 bits = 0, i = 0;
-        RR_ROLLED
-        do {
-            bits |= (u32)address(i) ^ other;
-        } while (++i < n);
-        return bits;
+    RR_INLINE u64 address(u32 i) const {
+        return i < HELD ? held[i] : load_one<u64>(address_of(table + i)) + at;
     }
 };
+
+// The bits in which any address differs from `start`.
+RR_INLINE u32 differ(const Memories &sources, const Memories &outs, u32 start) {
+    u32 bits = 0;
+    RR_ROLLED
+    for (u32 i = 0; i < sources.n + outs.n; i++) {
+        const bool source = i < sources.n;
+        const Memories &all = source ? sources : outs;
+        bits |= (u32)all.address(source ? i : i - sources.n) ^ start;
+    }
+    return bits;
+}
+
+// Fills what the block keeps. `size`: of the scalar, 0 if none is wanted.
+RR_INLINE void hold(
+    Held &held, const Memories &sources, const Memories &outs, const void *scalar, u32 size,
+    const u32 *stop, const Place &me
+) {
+    constexpr u32 SCALAR = 2 * HELD, STOP = SCALAR + 32;
+    const Share mine = share(me);
+    RR_ROLLED
+    for (u32 i = mine.first; i <= STOP; i += mine.step) {
+        if (i < SCALAR) {
+            const Memories &all = i < HELD ? sources : outs;
+            const u32 k = i % HELD;
+            if (k < all.n) {
+                held.addresses[i] = load_one<u64>(address_of(all.table + k)) + all.at;
+            }
+        } else if (i == STOP) {
+            held.stop = stop ? load_flag(address_of(stop)) : 0;
+        } else if (size > 0 && i - SCALAR < size && scalar) {
+            held.scalar[i - SCALAR] = load_one<u8>(address_of(scalar) + (i - SCALAR));
+        }
+    }
+    barrier();
+}
 
 template <int U> RR_INLINE void load_vectors(Vector (&v)[U], u64 address, u32 stride) {
     RR_UNROLL
@@ -98,13 +139,17 @@ RR_INLINE void fold_element(
 ) {
     using Bits = typename F::Bits;
     Bits *const kind = 0;
-    const Bits bits = load_element(sources.address(0) + from, aligned, kind);
-    auto all = Op::template first<F>(F::widen(bits), given);
+    typename F::Wide all{};
+    u32 s = 0;
     RR_ROLLED
-    for (u32 s = 1; s < sources.n; s++) {
-        const Bits more = load_element(sources.address(s) + from, aligned, kind);
-        all = Op::combine(all, Op::template other<F>(F::widen(more), given));
-    }
+    do {
+        const auto one = F::widen(load_element(sources.address(s) + from, aligned, kind));
+        if (s == 0) {
+            all = Op::template first<F>(one, given);
+        } else {
+            all = Op::combine(all, Op::template other<F>(one, given));
+        }
+    } while (++s < sources.n);
     if (Op::finishes(given)) {
         all = Op::template finish<F>(all, given);
     }
@@ -118,24 +163,29 @@ RR_INLINE void fold_element(
 
 template <class F, class Op, int U>
 RR_INLINE void fold(
-    const Memories &sources, const Memories &outs, u64 count, u32 last, const void *scalar
+    Held &held, const Memories &sources, const Memories &outs, u64 count, u32 last,
+    const void *scalar, const u32 *stop
 ) {
     using Bits = typename F::Bits;
     constexpr u64 SIZE = sizeof(Bits);
-    Given<F> given{{}, last};
-    if (scalar) {
-        given.scalar = F::widen(load_element(address_of(scalar), false, (Bits *)0));
-    }
     const Place me = place();
+    hold(held, sources, outs, scalar, Op::SCALED ? SIZE : 0, stop, me);
+    if (held.stop) {
+        return;
+    }
+    Given<F> given{{}, last};
+    if (Op::SCALED && scalar) {
+        given.scalar = F::widen(*(const Bits *)held.scalar);
+    }
     const u32 start = (u32)sources.address(0);
-    const u32 differ = sources.differ(start) | outs.differ(start);
-    const bool aligned = ((start | differ) & (Alignment<Bits>::BYTES - 1)) == 0;
+    const u32 bits = differ(sources, outs, start);
+    const bool aligned = ((start | bits) & (Alignment<Bits>::BYTES - 1)) == 0;
 
     // Vectors need addresses that all become multiples of 16 after as many whole elements.
     const u32 before = (0 - start) & 15;
     u64 head = before / SIZE, tiles = 0;
     const u32 tile = me.threads * U * 16;
-    if ((differ & 15) == 0 && before % SIZE == 0 && head < count) {
+    if ((bits & 15) == 0 && before % SIZE == 0 && head < count) {
         tiles = (count - head) * SIZE / tile;
     }
     RR_ROLLED

@@ -24,6 +24,11 @@ struct Place {
     u32 row, rows;
 };
 
+// Of a block's common work a thread takes the `first` and every `step` after.
+struct Share {
+    u32 first, step;
+};
+
 // 16 bytes: what one thread reads or writes at once.
 struct Vector {
     u32 words[4];
@@ -36,6 +41,7 @@ struct Vector {
 #define RR_UNROLL _Pragma("unroll")
 #define RR_ROLLED _Pragma("nounroll")
 #define RR_GLOBAL __attribute__((address_space(1)))
+#define RR_SHARED __attribute__((shared))
 
 RR_INLINE Place place() {
     return {
@@ -45,7 +51,19 @@ RR_INLINE Place place() {
     };
 }
 
+// What the threads of a block do together, each takes every so manieth of.
+RR_INLINE Share share(const Place &me) { return {me.thread, me.threads}; }
+
+RR_INLINE void barrier() { __syncthreads(); }
+
 RR_INLINE void must_be_aligned(u64, u32) {}
+
+// What others write at any time.
+RR_INLINE u32 load_flag(u64 address) {
+    u32 flag;
+    asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(flag) : "l"(address) : "memory");
+    return flag;
+}
 
 // In assembly, for the compiler splits a vector into its elements where they are smaller.
 RR_INLINE Vector load_vector(u64 address) {
@@ -72,17 +90,28 @@ RR_INLINE void store_vector(u64 address, const Vector &v) {
 #define RR_UNROLL
 #define RR_ROLLED
 #define RR_GLOBAL
+#define RR_SHARED static
 
 // Which thread the host is at: see host.cpp.
 extern Place host_place;
 
 RR_INLINE Place place() { return host_place; }
 
+// Threads run one after the other: each does it all, for itself.
+RR_INLINE Share share(const Place &) { return {0, 1}; }
+
+RR_INLINE void barrier() {}
+
 // A GPU faults where an address is not a multiple of what is read there. So does the host.
 RR_INLINE void must_be_aligned(u64 address, u32 to) {
     if (address % to != 0) {
         __builtin_trap();
     }
+}
+
+RR_INLINE u32 load_flag(u64 address) {
+    must_be_aligned(address, 4);
+    return *(const volatile u32 *)address;
 }
 
 RR_INLINE Vector load_vector(u64 address) {

@@ -59,14 +59,40 @@ RR_INLINE void move_one(u64 from, u64 to, u64 bytes, const Place &me) {
     move_words<u8>(from + done, apart, bytes - done, me);
 }
 
-RR_INLINE void move_all(const Move *list, u32 n) {
+// What a block has read of the list, as numbers, and of the word that stops it.
+struct Moves {
+    u64 words[32 * 3];
+    u32 stop;
+};
+
+// Each row of blocks takes every so manieth of the list, read for 32 of them at once.
+RR_INLINE void move_all(Moves &moves, const Move *list, u32 n, const u32 *stop) {
+    constexpr u32 STOP = sizeof(moves.words) / 8;
     const Place me = place();
+    const Share mine = share(me);
+    u32 i = me.row;
     RR_ROLLED
-    for (u32 i = me.row; i < n; i += me.rows) {
-        const u64 item = address_of(list + i);
-        const u64 from = load_one<u64>(item), to = load_one<u64>(item + 8);
-        if (from != to) {
-            move_one(from, to, load_one<u64>(item + 16), me);
+    for (u32 had = 0; i < n; had++) {
+        RR_ROLLED
+        for (u32 k = mine.first; k <= STOP; k += mine.step) {
+            const u64 item = i + (u64)(k / 3) * me.rows;
+            if (k < STOP && item < n) {
+                moves.words[k] = load_one<u64>(address_of(list + item) + k % 3 * 8);
+            } else if (k == STOP && had == 0) {
+                moves.stop = stop ? load_flag(address_of(stop)) : 0;
+            }
         }
+        barrier();
+        if (moves.stop) {
+            return;
+        }
+        RR_ROLLED
+        for (u32 k = 0; k < STOP && i < n; k += 3, i += me.rows) {
+            if (moves.words[k] != moves.words[k + 1]) {
+                move_one(moves.words[k], moves.words[k + 1], moves.words[k + 2], me);
+            }
+        }
+        // Before others write over it.
+        barrier();
     }
 }

@@ -86,6 +86,7 @@ template <class F> struct Given {
 // An operation. `first` and `other` are what becomes of contributions before they are combined,
 // `finish` of the result, where `finishes` says that something does.
 struct Plain {
+    static constexpr bool SCALED = false;
     template <class F>
     static RR_INLINE typename F::Wide first(typename F::Wide a, const Given<F> &) {
         return a;
@@ -135,6 +136,7 @@ struct Avg : Sum {
 
 // Every contribution is multiplied.
 struct PreMulSum : Sum {
+    static constexpr bool SCALED = true;
     template <class F>
     static RR_INLINE typename F::Wide first(typename F::Wide a, const Given<F> &given) {
         return prod(a, given.scalar);
@@ -148,6 +150,7 @@ struct PreMulSum : Sum {
 // A step of a ring: the first is the sum so far, the other is multiplied and rounded, as that of
 // the rank that began was.
 struct PreMulStep : Sum {
+    static constexpr bool SCALED = true;
     template <class F>
     static RR_INLINE typename F::Wide other(typename F::Wide a, const Given<F> &given) {
         return F::widen(F::narrow(prod(a, given.scalar)));
@@ -157,6 +160,7 @@ struct PreMulStep : Sum {
 // Truth values of any type of these bits: the scalar is the type's 1. Its own bits tell integers
 // from floats, whose sign does not count.
 struct Logical : Plain {
+    static constexpr bool SCALED = true;
     template <class F>
     static RR_INLINE typename F::Wide first(typename F::Wide a, const Given<F> &given) {
         using W = typename F::Wide;

@@ -47,7 +47,7 @@ pub mod sim;
 mod sync;
 
 #[cfg(feature = "cuda")]
-pub use comm::OnStream;
+pub use comm::{DeviceMemory, DeviceRef, OnStream};
 #[cfg(feature = "host")]
 pub use comm::{
     AbortHandle, Builder, CallOptions, Communicator, FoldOrder, Group, Pending, Queue, With,

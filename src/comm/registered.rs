@@ -182,22 +182,28 @@ impl Communicator {
         }
     }
 
-    /// What all ranks say, told from everybody's all-gather by its salt.
+    /// What all ranks say.
     fn tell(&mut self, mine: &Record) -> Result<Vec<Record>> {
-        let (me, size) = (self.rank(), self.size());
-        let mut all = vec![0_u64; WORDS * size];
-        all[WORDS * me..WORDS * (me + 1)].copy_from_slice(&mine.encode());
+        let all = self.tell_words(mine.call, &mine.encode())?;
+        Ok(all.chunks_exact(WORDS).map(Record::decode).collect())
+    }
+
+    /// As many words of each rank, told from everybody's all-gather by its salt.
+    pub(super) fn tell_words(&mut self, name: &'static str, mine: &[u64]) -> Result<Vec<u64>> {
+        let (me, size, count) = (self.rank(), self.size(), mine.len());
+        let mut all = vec![0_u64; count * size];
+        all[count * me..count * (me + 1)].copy_from_slice(mine);
         let (collective, dtype) = (Collective::AllGather, DataType::U64);
-        let request = Request { collective, count: WORDS, dtype, op: None };
+        let request = Request { collective, count, dtype, op: None };
         let kernel = self.kernel(&request)?;
-        let head = Head { name: mine.call, usual: true, ..Head::of(&request, kernel) };
-        let (whole, own) = self.parts::<u64>(WORDS);
+        let head = Head { name, usual: true, ..Head::of(&request, kernel) };
+        let (whole, own) = self.parts::<u64>(count);
         let buffer = Buffer::within(bytemuck::cast_slice_mut(&mut all), own, whole);
         self.walk(&head, &buffer, |planner| {
             let plan = planner.plan(&request);
             Plan { fingerprint: plan.fingerprint ^ AS_REGISTERING, ..plan }
         })?;
-        Ok(all.chunks_exact(WORDS).map(Record::decode).collect())
+        Ok(all)
     }
 
     /// All ranks' pages, mapped here, if that is possible; none if they don't share memory.

@@ -1,4 +1,5 @@
-//! Buffers that are not the host's own. May touch: error.
+//! Buffers that are not the host's own. May touch: element, error, link, schedule.
 //! Law: nothing here is needed to start: what a machine lacks is an error of the call that wants
 //! it.
 pub(crate) mod cuda;
+pub(crate) mod form;

@@ -227,7 +227,7 @@ pub trait Tx: Send {
 }
 
 /// Has the other end of `stream` been closed, by its owner or by its death?
-fn hung_up(stream: &UnixStream) -> bool {
+pub(crate) fn hung_up(stream: &UnixStream) -> bool {
     let gone = PollFlags::POLLHUP | PollFlags::POLLERR;
     let mut fds = [PollFd::new(stream.as_fd(), PollFlags::empty())];
     nix::poll::poll(&mut fds, PollTimeout::ZERO)

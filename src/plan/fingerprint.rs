@@ -137,6 +137,22 @@ pub(super) const fn type_of(dtype: DataType) -> u64 {
     DTYPE.put(dtype as u64 + 1)
 }
 
+/// That of a call on devices' buffers, on memory that all ranks know or through pieces of such.
+#[cfg(feature = "cuda")]
+pub(crate) fn on_devices(request: &Request, in_order: bool, known: bool) -> u64 {
+    let algorithm = Some(Algorithm::Direct);
+    let how = How { algorithm, in_order, part: false, uneven: false };
+    of(request, &how, 0) & !REGISTERED.put(1) | REGISTERED.put(u64::from(known))
+}
+
+/// Those of calls on devices, without what memory they are on if they do not differ in that: what
+/// is left is the count.
+#[cfg(feature = "cuda")]
+pub(crate) fn alike_in_memory(two: [u64; 2]) -> [u64; 2] {
+    let alike = REGISTERED.of(two[0]) == REGISTERED.of(two[1]);
+    two.map(|one| if alike { one & !REGISTERED.put(1) } else { one })
+}
+
 /// That of the same call, on memory of this digest.
 #[cfg(feature = "host")]
 pub(crate) const fn on(fingerprint: u64, memory: u64) -> u64 {

@@ -5,7 +5,7 @@ use rand::{RngExt, SeedableRng};
 use ringreduce::{Element, F8E4M3, F8E5M2, bf16, f16};
 
 use crate::fold::{Case, Launch};
-use crate::host::{Call, Grid, Host};
+use crate::host::{Call, Grid, Host, Machine};
 
 const GRID: Grid = Grid { threads: 32, blocks: 2, rows: 1 };
 
@@ -20,7 +20,7 @@ fn check_pairs<T: Element>(test: &str, a: &[T], b: &[T]) {
         for case in Case::all::<T>(&mut SmallRng::seed_from_u64(seed)) {
             let (sources, outs, count) = (&[0, len], &[2 * len], a.len());
             let last = [0, 2, 3, 1000][seed as usize];
-            let launch = Launch { sources, outs, at: 0, count, last, grid: GRID };
+            let launch = Launch { sources, outs, at: [0; 2], count, last, stop: None, grid: GRID };
             case.check(&mut host, &launch, &memory);
         }
     }
@@ -92,7 +92,8 @@ fn check_conversions<T: Element + PartialEq>(
         memory.resize(from.len() + count * size, 0);
         let (sources, outs) = (&[0], &[from.len()]);
         let grid = Grid { threads: 1, blocks: 1, rows: 1 };
-        let call = Call { kernel, sources, outs, at: 0, count, last: 0, scalar: None, grid };
+        let (at, last, scalar, stop) = ([0; 2], 0, None, None);
+        let call = Call { kernel, sources, outs, at, count, last, scalar, stop, grid };
         host.call(&call, &mut memory);
         memory.split_off(from.len())
     };

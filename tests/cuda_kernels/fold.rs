@@ -13,7 +13,7 @@ use ringreduce::{
 };
 
 use crate::guarded::{Guarded, parts, random_bytes};
-use crate::host::{Call, Grid, Host};
+use crate::host::{Call, Grid, Host, Machine};
 use crate::names::{Scalar, Serves, Wanted, serves};
 
 /// What a kernel is asked for, by which reduction of the host.
@@ -65,11 +65,12 @@ impl Case {
     }
 
     /// Makes the call, and compares all of the memory.
-    pub(crate) fn check(&self, host: &mut Host, launch: &Launch<'_>, memory: &[u8]) {
+    pub(crate) fn check(&self, by: &mut impl Machine, launch: &Launch<'_>, memory: &[u8]) {
         let size = self.dtype.size();
-        let Launch { sources, outs, at, count, last, grid } = *launch;
-        let range = |place: usize| -> Range<usize> { place + at..place + at + count * size };
-        let given: Vec<&[u8]> = sources.iter().map(|&place| &memory[range(place)]).collect();
+        let Launch { sources, outs, at, count, last, stop, grid } = *launch;
+        let range = |place: usize| -> Range<usize> { place..place + count * size };
+        let given: Vec<&[u8]> =
+            sources.iter().map(|&place| &memory[range(place + at[0])]).collect();
         let expected = self.expected(last, &given);
         let call = Call {
             kernel: &self.serves.kernel,
@@ -79,16 +80,19 @@ impl Case {
             count: count * self.serves.elements,
             last,
             scalar: self.scalar,
+            stop,
             grid,
         };
         let mut made = memory.to_vec();
-        host.call(&call, &mut made);
+        by.call(&call, &mut made);
         let context = format!("{:?} of {} by {call:?}", self.wanted, self.dtype);
         let mut all = memory.to_vec();
-        for &place in outs {
-            Guarded::new(&made[range(place)], 0).assert_is(&expected, self.dtype, &context);
+        let written = if stop == Some(1) { &[][..] } else { outs };
+        for place in written.iter().map(|place| range(place + at[1])) {
+            let out = &made[place.clone()];
+            Guarded::new(out, 0).assert_is(&expected, self.dtype, &context);
             // Which NaN a NaN is, is not said.
-            all[range(place)].copy_from_slice(&made[range(place)]);
+            all[place].copy_from_slice(out);
         }
         let stray = made.iter().zip(&all).position(|(made, all)| made != all);
         assert_eq!(stray, None, "{context}: written outside the outputs");
@@ -100,15 +104,16 @@ impl Case {
 pub(crate) struct Launch<'a> {
     pub(crate) sources: &'a [usize],
     pub(crate) outs: &'a [usize],
-    pub(crate) at: usize,
+    pub(crate) at: [usize; 2],
     pub(crate) count: usize,
     pub(crate) last: usize,
+    pub(crate) stop: Option<u8>,
     pub(crate) grid: Grid,
 }
 
 /// How far from a multiple of 16 the places are.
 #[derive(Clone, Copy, Debug)]
-enum Aligned {
+pub(crate) enum Aligned {
     All,
     /// Alike, by whole numbers.
     Alike,
@@ -120,11 +125,11 @@ enum Aligned {
     ButOne,
 }
 
-const ALIGNED: [Aligned; 5] =
+pub(crate) const ALIGNED: [Aligned; 5] =
     [Aligned::All, Aligned::Alike, Aligned::Numbers, Aligned::Bytes, Aligned::ButOne];
 
 /// Places of `n` buffers of `len` bytes, with room between.
-fn places(
+pub(crate) fn places(
     n: usize,
     len: usize,
     aligned: Aligned,
@@ -151,7 +156,7 @@ fn places(
 }
 
 /// Outputs apart, and sources that are outputs too.
-fn outs_of(sources: &[usize], apart: &[usize], random: &mut SmallRng) -> Vec<usize> {
+pub(crate) fn outs_of(sources: &[usize], apart: &[usize], random: &mut SmallRng) -> Vec<usize> {
     match random.random_range(0..5) {
         0 => apart[..1].to_vec(),
         1 => apart.to_vec(),
@@ -167,19 +172,24 @@ fn check_type<T: Element>() {
     let mut random = SmallRng::seed_from_u64(300 + dtype as u64);
     let number = parts(dtype)[0].size();
     for case in Case::all::<T>(&mut random) {
-        for (n, count) in (1..=9).flat_map(|n| COUNTS.map(|count| (n, count))) {
+        // More than a block keeps, if few are long.
+        let many = [0, 7, 33].map(|count| (66, count));
+        for (n, count) in (1..=9).flat_map(|n| COUNTS.map(|count| (n, count))).chain(many) {
             let n = if case.wanted == Wanted::PreMulStep { 2 } else { n };
             let aligned = ALIGNED[random.random_range(0..ALIGNED.len())];
             let all = places(n + 2, count * size, aligned, number, &mut random);
             let (sources, apart) = all.split_at(n);
             let outs = outs_of(sources, apart, &mut random);
             let at = if random.random() { 0 } else { 16 * random.random_range(0..3) };
-            let len = all.last().unwrap() + at + count * size + 64;
+            let elsewhere = outs.iter().all(|out| apart.contains(out)) && random.random();
+            let at = [at, if elsewhere { random.random_range(0..=32) } else { at }];
+            let len = all.last().unwrap() + 32 + count * size + 64;
             let memory = random_bytes(len.div_ceil(size), dtype, &mut random);
             let last = [0, n, n + 1000, 65_537, (1 << 31) - 1, 1 << 31][random.random_range(0..6)];
             let threads = [1, 2, 8, 32][random.random_range(0..4)];
             let grid = Grid { threads, blocks: random.random_range(1..4), rows: 1 };
-            let launch = Launch { sources, outs: &outs, at, count, last, grid };
+            let stop = [None, Some(0), Some(0), Some(1)][random.random_range(0..4)];
+            let launch = Launch { sources, outs: &outs, at, count, last, stop, grid };
             case.check(&mut host, &launch, &memory);
         }
     }

@@ -1,6 +1,6 @@
 // The kernels on the host, for the tests: reads calls from its input, makes every thread of the
-// grid in turn, and writes the memory back. A call is ten 64-bit numbers (see `Call`), the kernel's
-// name in 32 bytes, the scalar in 16, where sources and outputs begin, and the memory.
+// grid in turn, and writes the memory back. A call is twelve 64-bit numbers (see `Call`), the
+// kernel's name in 32 bytes, the scalar in 16, where sources and outputs begin, and the memory.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -10,17 +10,21 @@
 Place host_place;
 
 struct Call {
-    u64 sources, outs, at, count, last, has_scalar, threads, blocks, rows, bytes;
+    u64 sources, outs, at_sources, at_outs, count, last, has_scalar, stop;
+    u64 threads, blocks, rows, bytes;
     char name[32];
     unsigned char scalar[16];
 };
 
-using Fold = void (*)(const void *const *, u32, void *const *, u32, u64, u64, u32, const void *);
+using Fold = void (*)(
+    const void *const *, u32, void *const *, u32, u64, u64, u64, u32, const void *, const u32 *
+);
 
 // What no kernel shows: a number as it is reduced, and back.
 template <class F>
 static void widen(
-    const void *const *from, u32, void *const *to, u32, u64, u64 count, u32, const void *
+    const void *const *from, u32, void *const *to, u32, u64, u64, u64 count, u32, const void *,
+    const u32 *
 ) {
     for (u64 i = 0; i < count; i++) {
         ((float *)to[0])[i] = F::widen(((const typename F::Bits *)from[0])[i]);
@@ -29,7 +33,8 @@ static void widen(
 
 template <class F>
 static void narrow(
-    const void *const *from, u32, void *const *to, u32, u64, u64 count, u32, const void *
+    const void *const *from, u32, void *const *to, u32, u64, u64, u64 count, u32, const void *,
+    const u32 *
 ) {
     for (u64 i = 0; i < count; i++) {
         ((typename F::Bits *)to[0])[i] = F::narrow(((const float *)from[0])[i]);
@@ -66,6 +71,8 @@ template <class Body> static void grid(const Call &call, Body body) {
 }
 
 static bool make(const Call &call, void **sources, void **outs) {
+    const u32 word = (u32)call.stop - 1;
+    const u32 *const stop = call.stop ? &word : nullptr;
     if (strcmp(call.name, "rr_move") == 0) {
         // The only output is the list, which says how many bytes; where from and where to are
         // sources by turns.
@@ -74,15 +81,16 @@ static bool make(const Call &call, void **sources, void **outs) {
             list[i].from = sources[2 * i];
             list[i].to = sources[2 * i + 1];
         }
-        grid(call, [&] { rr_move(list, (u32)(call.sources / 2)); });
+        grid(call, [&] { rr_move(list, (u32)(call.sources / 2), stop); });
         return true;
     }
     for (const auto &kernel : KERNELS) {
         if (strcmp(call.name, kernel.name) == 0) {
             grid(call, [&] {
                 kernel.fold(
-                    sources, (u32)call.sources, outs, (u32)call.outs, call.at, call.count,
-                    (u32)call.last, call.has_scalar ? call.scalar : nullptr
+                    sources, (u32)call.sources, outs, (u32)call.outs, call.at_sources,
+                    call.at_outs, call.count, (u32)call.last,
+                    call.has_scalar ? call.scalar : nullptr, stop
                 );
             });
             return true;

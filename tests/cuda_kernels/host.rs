@@ -12,12 +12,14 @@ pub(crate) struct Call<'a> {
     pub(crate) kernel: &'a str,
     pub(crate) sources: &'a [usize],
     pub(crate) outs: &'a [usize],
-    /// Bytes that are added to every place.
-    pub(crate) at: usize,
+    /// Bytes that are added to the places of sources, and of outputs.
+    pub(crate) at: [usize; 2],
     /// Elements.
     pub(crate) count: usize,
     pub(crate) last: usize,
     pub(crate) scalar: Option<[u8; 16]>,
+    /// What the word is that stops it, if there is one.
+    pub(crate) stop: Option<u8>,
     pub(crate) grid: Grid,
 }
 
@@ -27,6 +29,12 @@ pub(crate) struct Grid {
     pub(crate) threads: usize,
     pub(crate) blocks: usize,
     pub(crate) rows: usize,
+}
+
+/// What makes calls.
+pub(crate) trait Machine {
+    /// On memory that begins at a cache line.
+    fn call(&mut self, call: &Call<'_>, memory: &mut [u8]);
 }
 
 pub(crate) struct Host {
@@ -51,14 +59,16 @@ impl Host {
         let (input, output) = (child.stdin.take(), child.stdout.take().unwrap());
         Some(Self { child, input, output })
     }
+}
 
-    /// Makes the call on memory that begins at a cache line.
-    pub(crate) fn call(&mut self, call: &Call<'_>, memory: &mut [u8]) {
-        let Call { kernel, sources, outs, at, count, last, scalar, grid } = call;
+impl Machine for Host {
+    fn call(&mut self, call: &Call<'_>, memory: &mut [u8]) {
+        let Call { kernel, sources, outs, at, count, last, scalar, stop, grid } = call;
         let has_scalar = usize::from(scalar.is_some());
+        let stop = stop.map_or(0, |word| 1 + usize::from(word));
         let Grid { threads, blocks, rows } = *grid;
-        let head = [sources.len(), outs.len(), *at, *count, *last, has_scalar, threads, blocks];
-        let numbers = head.into_iter().chain([rows, memory.len()]);
+        let head = [sources.len(), outs.len(), at[0], at[1], *count, *last, has_scalar, stop];
+        let numbers = head.into_iter().chain([threads, blocks, rows, memory.len()]);
         let mut bytes: Vec<u8> = numbers.flat_map(|number| number.to_ne_bytes()).collect();
         let mut name = [0; 32];
         name[..kernel.len()].copy_from_slice(kernel.as_bytes());

@@ -3,17 +3,23 @@
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-use crate::host::{Call, Grid, Host};
+use crate::host::{Call, Grid, Host, Machine};
 
 /// Bytes of one descriptor: from, to, how many bytes.
-const DESCRIPTOR: usize = 24;
+pub(crate) const DESCRIPTOR: usize = 24;
 
 #[test]
 fn moves_what_the_list_says() {
     let Some(mut host) = Host::start("cuda_kernels::moves") else { return };
+    check(&mut host, 400, &[1, 2, 32]);
+}
+
+/// So many rounds, by blocks of so many threads.
+pub(crate) fn check(by: &mut impl Machine, rounds: usize, threads: &[usize]) {
     let mut random = SmallRng::seed_from_u64(6);
-    for round in 0..400 {
-        let n = round % 6;
+    for round in 0..rounds {
+        // The last ones are more than are read at once.
+        let n = if round + 10 < rounds { round % 6 } else { 31 + round % 5 * 20 };
         let lengths: Vec<usize> = (0..n)
             .map(|_| match random.random_range(0..4) {
                 0 => random.random_range(0..40),
@@ -41,23 +47,26 @@ fn moves_what_the_list_says() {
             memory[at..at + 8].copy_from_slice(&len.to_ne_bytes());
         }
         let mut expected = memory.clone();
-        for (&(from, to), &len) in pairs.iter().zip(&lengths) {
+        let stop = [None, Some(0), Some(1)][random.random_range(0..3)];
+        let made = if stop == Some(1) { &[][..] } else { &pairs[..] };
+        for (&(from, to), &len) in made.iter().zip(&lengths) {
             expected.copy_within(from..from + len, to);
         }
-        let threads = [1, 2, 32][random.random_range(0..3)];
+        let threads = threads[random.random_range(0..threads.len())];
         let grid =
             Grid { threads, blocks: random.random_range(1..4), rows: random.random_range(1..4) };
         let call = Call {
             kernel: "rr_move",
             sources: &places,
             outs: &[0],
-            at: 0,
+            at: [0; 2],
             count: 0,
             last: 0,
             scalar: None,
+            stop,
             grid,
         };
-        host.call(&call, &mut memory);
+        by.call(&call, &mut memory);
         let list = n * DESCRIPTOR;
         let stray = memory[list..].iter().zip(&expected[list..]).position(|(a, b)| a != b);
         assert_eq!(stray, None, "{lengths:?} by {call:?}");

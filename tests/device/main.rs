@@ -6,6 +6,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod direct;
 mod standin;
 
 use std::sync::Arc;
@@ -107,6 +108,16 @@ fn every_verb(comm: &mut Communicator) {
         both.every::<u8>(count);
     }
     both.every::<f32>(LONG);
+}
+
+/// The same with fewer, for what runs on an interpreter.
+fn every_verb_shortly(comm: &mut Communicator) {
+    let mut both = Both { comm, stream: stream() };
+    for count in [0, 1, 1000, 10_001] {
+        both.every::<f32>(count);
+    }
+    both.every::<i64>(1001);
+    both.every::<u8>(1001);
 }
 
 /// Calls one after the other, none waited for; the last one says what all did.

@@ -92,7 +92,12 @@ pub(crate) const ROOMS: &[Room] = &[
         &["getrandom", "nix", "socket2", "tracing"],
         ENVIRONMENT,
     ),
-    room("device", &["error"], &["cudarc", "tracing"], &["env", "fs", "net", "os", "process"]),
+    room(
+        "device",
+        &["element", "error"],
+        &["cudarc", "tracing"],
+        &["env", "fs", "net", "os", "process"],
+    ),
     room(
         "comm",
         &[
@@ -123,6 +128,7 @@ pub(crate) const WARNS: &str = "config";
 
 /// Files that say `unsafe`, and why they must. Sorted.
 pub(crate) const UNSAFE: &[(&str, &str)] = &[
+    ("benches/cuda.rs", "calls the CUDA driver"),
     ("benches/kernels.rs", "compiles the plain loop it compares with for one instruction set"),
     ("benches/ring.rs", "writes a view of the memory it reads, as the library does"),
     ("benches/tcp_link.rs", "fills and reads views of slots"),
@@ -134,6 +140,7 @@ pub(crate) const UNSAFE: &[(&str, &str)] = &[
     ("src/comm/scope.rs", "operations that borrow, on a thread that stays"),
     ("src/device/cuda/context.rs", "calls of the CUDA driver"),
     ("src/device/cuda/driver.rs", "calls of the CUDA driver"),
+    ("src/device/cuda/module.rs", "calls of the CUDA driver"),
     ("src/device/cuda/stage.rs", "calls of the CUDA driver, and memory that it shares"),
     ("src/kernel/aarch64/neon.rs", "vector instructions"),
     ("src/kernel/copy.rs", "copies between raw views"),
@@ -159,6 +166,7 @@ pub(crate) const UNSAFE: &[(&str, &str)] = &[
     ("src/sync.rs", "futex and membarrier"),
     ("tests/allocations.rs", "an allocator that counts"),
     ("tests/by_function.rs", "C functions work on raw memory"),
+    ("tests/cuda_kernels/device.rs", "calls the CUDA driver"),
     ("tests/links/walk.rs", "fills and reads views of slots"),
     ("tests/standin/src/c.rs", "entry points for C, and what comes through their pointers"),
     ("tests/standin/src/memory/map.rs", "mapping, locking and copying memory by address"),

@@ -29,13 +29,18 @@ impl Drop for Current {
     }
 }
 
-/// Calls that the host takes part in can't be part of a graph.
-pub(crate) fn refuse_capture(call: &'static str, stream: CUstream) -> Result<()> {
+/// Is the stream being captured into a graph?
+pub(crate) fn is_capturing(stream: CUstream) -> Result<bool> {
     let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
     // SAFETY: it stores a word where it is told.
     let asked = unsafe { sys::cuStreamIsCapturing(stream, &raw mut status) };
     check("asking whether the stream is being captured", asked)?;
-    if status == CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE {
+    Ok(status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
+}
+
+/// Calls that the host takes part in can't be part of a graph.
+pub(crate) fn refuse_capture(call: &'static str, stream: CUstream) -> Result<()> {
+    if !is_capturing(stream)? {
         return Ok(());
     }
     let (given, expected) = ("being captured into a graph".into(), "one that is not".into());

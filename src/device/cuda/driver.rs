@@ -11,8 +11,14 @@ use cudarc::driver::sys::{self, CUresult};
 use crate::error::{Error, Result};
 
 /// What is called here and may be missing in an old driver.
-const NEEDED: [&str; 12] = [
+const NEEDED: [&str; 18] = [
     "cuInit",
+    "cuDriverGetVersion",
+    "cuModuleLoadDataEx",
+    "cuModuleGetFunction",
+    "cuModuleUnload",
+    "cuFuncGetAttribute",
+    "cuDeviceGetAttribute",
     "cuCtxPushCurrent_v2",
     "cuCtxPopCurrent_v2",
     "cuMemHostAlloc",

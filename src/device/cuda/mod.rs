@@ -1,11 +1,31 @@
 //! CUDA, by its driver alone: found at run time, never needed to build.
-//! May touch: error. Unsafe: calls of the driver.
+//! May touch: element, error, link, form. Unsafe: calls of the driver.
 
+mod board;
 mod context;
+mod device;
 mod driver;
+mod guard;
+mod ipc;
+mod launch;
+mod module;
+mod names;
+mod ops;
+mod order;
+mod pinned;
 mod stage;
+mod together;
 
+pub(crate) use board::{Boards, Claim, MOST_RANKS};
 pub(crate) use context::Current;
-pub(crate) use context::refuse_capture;
+pub(crate) use context::{is_capturing, refuse_capture};
+pub(crate) use device::{device_of, reach, reachable};
 pub(crate) use driver::{Driver, driver};
+pub(crate) use guard::{Guard, Trouble, Watch};
+pub(crate) use ipc::{Memory, Opened, WORDS as HANDLE};
+pub(crate) use module::Kernels;
+pub(crate) use names::Wanted;
+pub(crate) use order::{after, copy, event, remember};
+pub(crate) use pinned::Pinned;
 pub(crate) use stage::{Area, SLOT, SLOTS, Stages, Turn};
+pub(crate) use together::{Begun, Call, Failure, Together};

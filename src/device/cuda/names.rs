@@ -1,7 +1,7 @@
 //! Which kernel serves which type and reduction: the names in `kernels/list.cuh`, as a rule.
-//! Operations that do the same to the same bits share a kernel.
+//! Operations that do the same to the same bits share a kernel. May touch: element.
 
-use ringreduce::{DataType, ReduceOp};
+use crate::element::{DataType, ReduceOp};
 
 /// What is asked of the arithmetic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,0 +1,250 @@
+//! Calls on a stream that go straight to all ranks' buffers: what they are, where the workers see
+//! the buffers, and what their failures are called.
+//! May touch: as `comm`. Law: all ranks go this way, or none; what they agreed on when they said
+//! which devices they use decides it, and their arguments.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex, Weak};
+
+use cudarc::driver::CudaStream;
+use cudarc::driver::sys::CUdeviceptr;
+
+use super::memory::Held;
+use super::scratch::Scratch;
+use super::{OnStream, Side, Sides};
+use crate::comm::Communicator;
+use crate::device::cuda::{
+    Call, Claim, MOST_RANKS, Opened, Together, Trouble, Wanted, Watch, is_capturing, reachable,
+};
+use crate::device::form::Form;
+use crate::element::{DataType, Kind, Reduction};
+use crate::error::{Error, Result};
+use crate::exec::{Halt, Stop};
+use crate::link::Fault;
+use crate::plan::{Request, fingerprint};
+
+/// What a communicator has whose ranks reach each other's device memory.
+#[derive(Debug)]
+pub(super) struct Direct {
+    pub(super) together: Together,
+    /// Which ranks are threads of this process.
+    pub(super) beside: Vec<bool>,
+    /// Memory that all ranks have allocated together.
+    pub(super) entries: Vec<Entry>,
+    /// What this rank has opened: of which allocation and rank.
+    pub(super) opened: Vec<(u64, usize, Opened)>,
+    /// What its users have dropped, and others may still have opened.
+    pub(super) retired: Arc<Mutex<Vec<Held>>>,
+    /// Allocations so far.
+    pub(super) allocations: u64,
+    /// What other buffers go through where ranks are several processes.
+    pub(super) scratch: Option<Scratch>,
+    /// The failure that was told.
+    told: Option<String>,
+}
+
+/// Memory that all ranks have allocated together.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) range: Range<u64>,
+    /// Where each worker sees it; 0 where nobody works.
+    pub(super) seen: Arc<[u64]>,
+    /// Gone when its user has dropped it.
+    pub(super) life: Weak<()>,
+}
+
+impl Direct {
+    pub(super) fn new(together: Together, beside: Vec<bool>) -> Self {
+        Self {
+            together,
+            beside,
+            entries: Vec::new(),
+            opened: Vec::new(),
+            retired: Arc::default(),
+            allocations: 0,
+            scratch: None,
+            told: None,
+        }
+    }
+
+    pub(super) fn watch(&self) -> &Arc<Watch> {
+        &self.together.guard.watch
+    }
+
+    /// Are all ranks threads of this process?
+    pub(super) fn is_one_process(&self) -> bool {
+        self.beside.iter().all(|&beside| beside)
+    }
+
+    /// Where the workers see these bytes.
+    fn place(&self, at: CUdeviceptr, bytes: usize) -> Option<(&Entry, u64)> {
+        let inside = |entry: &&Entry| {
+            let end = at + bytes as u64;
+            entry.range.start <= at && end <= entry.range.end && entry.life.strong_count() > 0
+        };
+        self.entries.iter().find(inside).map(|entry| (entry, at - entry.range.start))
+    }
+
+    /// Where each worker sees both buffers; none if one is not memory that all ranks know.
+    fn places(&self, sides: &Sides) -> Option<[[CUdeviceptr; 2]; MOST_RANKS]> {
+        let mut all = [[0; 2]; MOST_RANKS];
+        for (number, raw) in buffers(sides).into_iter().enumerate() {
+            let of = if sides.is_in_place() { 0 } else { number };
+            let bytes = sides.sides[of].blocks * sides.block;
+            let known = if self.is_one_process() { None } else { self.place(raw, bytes) };
+            if known.is_none() && !self.is_one_process() && bytes > 0 {
+                return None;
+            }
+            for (worker, &beside) in self.beside.iter().enumerate() {
+                all[worker][number] = match known {
+                    Some((entry, at)) if !beside => entry.seen[worker] + at,
+                    _ => raw,
+                };
+            }
+        }
+        Some(all)
+    }
+}
+
+/// The addresses that the user gave: of what is read, and of what is written.
+fn buffers(sides: &Sides) -> [CUdeviceptr; 2] {
+    let [one, other] = sides.sides;
+    [one.device, if sides.is_in_place() { one.device } else { other.device }]
+}
+
+impl Sides {
+    /// Is one buffer read and written?
+    pub(super) fn is_in_place(&self) -> bool {
+        self.sides[0].writes
+    }
+}
+
+impl Drop for Direct {
+    /// When all calls are over this rank gives back what it has opened and says so; then others
+    /// may free it.
+    fn drop(&mut self) {
+        self.together.guard.finish();
+        self.opened.clear();
+        self.watch().boards.close(1);
+    }
+}
+
+/// How kernels reduce so, and by which factor, if they can.
+fn wanted(op: Reduction) -> Option<(Wanted, [u8; 16])> {
+    match op.kind() {
+        Kind::Plain(op) => Some((Wanted::Plain(op), [0; 16])),
+        Kind::PreMulSum(_, factor) => Some((Wanted::PreMulSum, factor)),
+        Kind::User(..) => None,
+    }
+}
+
+impl Communicator {
+    /// Does a call go straight to the buffers?
+    pub(super) fn goes_direct(&self, stream: &CudaStream, request: &Request) -> bool {
+        let Some(direct) = &self.streams.direct else { return false };
+        let as_wire = self.settings.numbers.wire.is_some() && request.dtype == DataType::F32;
+        let folds = request.op.is_none_or(|op| wanted(op).is_some());
+        direct.together.is_of(stream.context()) && folds && !as_wire
+    }
+
+    /// The failure, if any, of the calls so far.
+    pub(super) fn direct_failure(&mut self, call: &'static str) -> Result<()> {
+        let Some(direct) = &self.streams.direct else { return Ok(()) };
+        match direct.watch().trouble() {
+            Some(trouble) => Err(self.direct_failed(call, trouble)),
+            None => Ok(()),
+        }
+    }
+
+    /// The first failure as an error; after that it is the communicator that failed.
+    #[cold]
+    fn direct_failed(&mut self, call: &'static str, (claim, trouble): (Claim, Trouble)) -> Error {
+        let Some(direct) = &mut self.streams.direct else { return super::super::worker::lost(call) };
+        if let Some(first) = &direct.told {
+            return Error::Broken { call, first: first.clone() };
+        }
+        let known = direct.together.count(claim);
+        let error = match trouble {
+            Trouble::Refused(reason) => {
+                let error = Error::Device { doing: call.into(), reason };
+                self.broken_by(call, error)
+            }
+            trouble => self.stopped(call, known, trouble),
+        };
+        if let Some(direct) = &mut self.streams.direct {
+            direct.told = Some(error.to_string());
+        }
+        error
+    }
+
+    fn stopped(&mut self, call: &'static str, count: usize, trouble: Trouble) -> Error {
+        let rank = self.rank();
+        let (peer, stop) = match trouble {
+            Trouble::Lost { peer, evidence } => (peer, Stop::Fault(Fault::Lost(evidence))),
+            Trouble::Late { peer, after } => (peer, Stop::Timeout(after)),
+            Trouble::Differs { peer, ours, theirs } => {
+                let [ours, theirs] = fingerprint::alike_in_memory([ours, theirs]);
+                (peer, Stop::Fault(Fault::Mismatch { field: "fingerprint", ours, theirs }))
+            }
+            Trouble::Captured { peer, ours } => {
+                let field = "captured into a graph";
+                let (ours, theirs) = (u64::from(ours), u64::from(!ours));
+                (peer, Stop::Fault(Fault::Mismatch { field, ours, theirs }))
+            }
+            Trouble::Aborted | Trouble::Refused(_) => (rank, Stop::Aborted),
+        };
+        let halt = Halt { stop, step: 0, peer };
+        match self.at_home(call) {
+            Ok((engine, seat, settings)) => {
+                engine.fail_of(seat, settings, (call, Some(count)), halt)
+            }
+            Err(error) => error,
+        }
+    }
+}
+
+impl OnStream<'_> {
+    /// Puts a call on the stream that goes straight to the buffers. The context is current.
+    pub(super) fn put_direct(
+        &mut self,
+        name: &'static str,
+        request: &Request,
+        sides: Sides,
+    ) -> Result<()> {
+        self.comm.direct_failure(name)?;
+        let (stream, deterministic) =
+            (self.stream.cu_stream(), self.comm.settings.numbers.deterministic);
+        let captures = is_capturing(stream)?;
+        let size = self.comm.size();
+        let Some(direct) = &mut self.comm.streams.direct else { return Ok(()) };
+        for Side { device, blocks, .. } in sides.sides {
+            reachable(name, device, blocks * sides.block)?;
+        }
+        let call = Call {
+            form: Form {
+                collective: request.collective,
+                size,
+                block: sides.block,
+                element: request.dtype.size(),
+                workers: direct.together.workers(Form::is_in_turn(request.collective)),
+            },
+            count: request.count,
+            fingerprint: 0,
+            reduction: request.op.and_then(wanted).map(|(op, by)| (request.dtype, op, by)),
+        };
+        let print = |registered| fingerprint::on_devices(request, deterministic, registered);
+        let done = match direct.places(&sides) {
+            Some(places) => {
+                let known = !direct.is_one_process();
+                let call = Call { fingerprint: print(known), ..call };
+                let begun = direct.together.begin(captures, call, |worker| places[worker]);
+                begun.and_then(|begun| direct.together.end(stream, begun))
+            }
+            None => {
+                let call = Call { fingerprint: print(false), ..call };
+                Scratch::put(direct, (stream, captures), call, sides)
+            }
+        };
+        done.map_err(|failure| self.comm.direct_failed(name, failure))
+    }
+}

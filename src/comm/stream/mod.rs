@@ -1,0 +1,117 @@
+//! Collectives on device buffers, in the order of a CUDA stream: straight to the other ranks'
+//! buffers where devices reach them (`direct`), else by way of the host (`staged`).
+//! May touch: as `comm`. Law: whatever happens the host's part of a call ends, and the stream is
+//! told, so that no stream waits for ever.
+
+mod attach;
+mod direct;
+mod memory;
+mod raw;
+mod scratch;
+mod staged;
+mod verbs;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use cudarc::driver::CudaStream;
+
+use super::Communicator;
+use crate::device::cuda::{Current, Driver, Stages, driver};
+use crate::error::{Error, Result};
+use direct::Direct;
+
+pub use memory::DeviceMemory;
+pub use raw::DeviceRef;
+
+/// What calls on streams need.
+#[derive(Debug, Default)]
+pub(super) struct Streams {
+    stages: Vec<Stages>,
+    direct: Option<Direct>,
+    /// The first failure that nobody has been told of.
+    failed: Arc<Mutex<Option<Error>>>,
+}
+
+impl Drop for Streams {
+    fn drop(&mut self) {
+        if let Some(error) = failure(&self.failed).take() {
+            tracing::warn!("a call on a stream failed and nobody asked: {error}");
+        }
+    }
+}
+
+fn failure(failed: &Mutex<Option<Error>>) -> MutexGuard<'_, Option<Error>> {
+    failed.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Where collectives are put on a stream: each method returns once its work is enqueued, and the
+/// result is in the buffer when the stream has got so far. See [`Communicator::on_stream`].
+#[derive(Debug)]
+pub struct OnStream<'a> {
+    comm: &'a mut Communicator,
+    stream: &'a Arc<CudaStream>,
+}
+
+impl Communicator {
+    /// For collectives on buffers of a CUDA device, in the order of `stream`. They match other
+    /// ranks' calls of the same name.
+    ///
+    /// After [`Self::use_device`], where the ranks' devices reach each other's memory, kernels read
+    /// and write the ranks' buffers where they are. Numbers are then those of `direct`: folded in
+    /// the order of ranks, narrow floats rounded once.
+    ///
+    /// Otherwise data goes through pinned host memory, and it is the host that reduces it: what is
+    /// promised of numbers holds here as it does there. Calls are cut in pieces of 1 MiB in all, so
+    /// that copies both ways and the collective overlap; they match calls on host buffers too if
+    /// all is at most 1 MiB long. The first such call on a device allocates that memory, 8 MiB,
+    /// and nothing does later.
+    ///
+    /// To allocate and to free may wait for all streams of a context, among them those of thread
+    /// ranks that wait for this one: thread ranks that share a device make their streams and
+    /// buffers before any of them calls, and need a hardware queue for each stream, as
+    /// `CUDA_DEVICE_MAX_CONNECTIONS=32` gives them.
+    ///
+    /// What fails after a method returned, the next one says, or [`OnStream::check`]; the buffers
+    /// of such a call hold anything.
+    pub fn on_stream<'a>(&'a mut self, stream: &'a Arc<CudaStream>) -> OnStream<'a> {
+        OnStream { comm: self, stream }
+    }
+}
+
+impl OnStream<'_> {
+    /// Waits for the host's part of all calls so far; the stream may still have to copy out.
+    ///
+    /// # Errors
+    /// The first failure that nobody was told of.
+    pub fn check(&mut self) -> Result<()> {
+        self.comm.come_home();
+        self.comm.direct_failure("check")?;
+        failure(&self.comm.streams.failed).take().map_or(Ok(()), Err)
+    }
+
+    /// Before anything touches the stream: its context is current until the guard is dropped.
+    fn enter(&self) -> Result<(Driver, Current)> {
+        let driver = driver()?;
+        let current = Current::new(driver, self.stream.context().cu_ctx())?;
+        Ok((driver, current))
+    }
+}
+
+/// A buffer of a call on the device, of so many blocks of the same length.
+#[derive(Clone, Copy, Debug)]
+struct Side {
+    device: u64,
+    blocks: usize,
+    /// Is it copied in, and is it copied out?
+    reads: bool,
+    writes: bool,
+}
+
+/// A call's buffers: those read and written, bytes of a block, and the most blocks that any rank
+/// has in both.
+#[derive(Clone, Copy, Debug)]
+struct Sides {
+    sides: [Side; 2],
+    block: usize,
+    most: usize,
+}

@@ -1,0 +1,125 @@
+//! Which device a rank has, what it can do, and what its pointers point to. May touch: error.
+//! Unsafe: calls of the driver.
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+use std::ptr::{from_mut, null_mut};
+use std::sync::Arc;
+
+use cudarc::driver::CudaContext;
+use cudarc::driver::sys::{
+    self, CUdevice, CUdevice_attribute, CUdeviceptr, CUpointer_attribute, CUresult, CUuuid,
+};
+
+use super::driver::{Driver, check};
+use crate::error::{Error, Result};
+
+/// A device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Device {
+    /// Its name in the world.
+    pub(crate) uuid: [u64; 2],
+    pub(crate) multiprocessors: u32,
+}
+
+/// What `device` is.
+pub(crate) fn device_of(device: CUdevice) -> Result<Device> {
+    use CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT as COUNT;
+    let multiprocessors = u32::try_from(attribute(device, COUNT)?).unwrap_or(1).max(1);
+    Ok(Device { uuid: uuid(device)?, multiprocessors })
+}
+
+fn attribute(device: CUdevice, attribute: CUdevice_attribute) -> Result<i32> {
+    let mut value = 0;
+    // SAFETY: it stores a number where it is told.
+    let asked = unsafe { sys::cuDeviceGetAttribute(&raw mut value, attribute, device) };
+    check("asking what the device can do", asked)?;
+    Ok(value)
+}
+
+fn uuid(device: CUdevice) -> Result<[u64; 2]> {
+    let mut uuid = CUuuid { bytes: [0; 16] };
+    // SAFETY: it stores 16 bytes where it is told.
+    let asked = unsafe { sys::cuDeviceGetUuid_v2(&raw mut uuid, device) };
+    check("asking for the device's UUID", asked)?;
+    let half = |half: &[std::ffi::c_char]| {
+        half.iter().fold(0, |word, &byte| word << 8 | u64::from(byte as u8))
+    };
+    Ok([half(&uuid.bytes[..8]), half(&uuid.bytes[8..])])
+}
+
+/// Can kernels on the device of `context`, which is current, reach memory of all these devices?
+/// Makes it so for memory of this process.
+pub(crate) fn reach(_: Driver, context: &Arc<CudaContext>, uuids: &[[u64; 2]]) -> Result<bool> {
+    let (mine, mut count) = (context.cu_device(), 0);
+    // SAFETY: it stores a number where it is told.
+    check("counting devices", unsafe { sys::cuDeviceGetCount(&raw mut count) })?;
+    let known = (0..count).map(|at| {
+        let mut device = 0;
+        // SAFETY: as above.
+        check("finding a device", unsafe { sys::cuDeviceGet(&raw mut device, at) })?;
+        Ok((uuid(device)?, device))
+    });
+    let known = known.collect::<Result<Vec<_>>>()?;
+    for wanted in uuids {
+        match known.iter().find(|(uuid, _)| uuid == wanted) {
+            Some(&(_, device)) if device == mine => {}
+            Some(&(_, device)) if reaches(mine, device)? => open(device)?,
+            _ => return Ok(false),
+        }
+    }
+    Ok(true)
+}
+
+fn reaches(from: CUdevice, to: CUdevice) -> Result<bool> {
+    let mut can = 0;
+    // SAFETY: it stores a number where it is told.
+    let asked = unsafe { sys::cuDeviceCanAccessPeer(&raw mut can, from, to) };
+    check("asking whether a device reaches another one", asked)?;
+    Ok(can != 0)
+}
+
+/// The current context may touch what `device` has in this process.
+fn open(device: CUdevice) -> Result<()> {
+    let mut theirs = null_mut();
+    // SAFETY: it stores the primary context, which is kept from here on.
+    let kept = unsafe { sys::cuDevicePrimaryCtxRetain(&raw mut theirs, device) };
+    check("entering another device", kept)?;
+    // SAFETY: both are contexts.
+    match unsafe { sys::cuCtxEnablePeerAccess(theirs, 0) } {
+        CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => Ok(()),
+        answer => check("opening another device's memory", answer),
+    }
+}
+
+/// Checks that devices can touch `bytes` at `start`: of a device, pinned or managed.
+pub(crate) fn reachable(call: &'static str, start: CUdeviceptr, bytes: usize) -> Result<()> {
+    use CUpointer_attribute::{
+        CU_POINTER_ATTRIBUTE_RANGE_SIZE as SIZE, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR as START,
+    };
+    if bytes == 0 {
+        return Ok(());
+    }
+    let (mut from, mut size): (CUdeviceptr, usize) = (0, 0);
+    let mut attributes = [START, SIZE];
+    let mut data: [*mut c_void; 2] = [from_mut(&mut from).cast(), from_mut(&mut size).cast()];
+    let (attributes, data) = (attributes.as_mut_ptr(), data.as_mut_ptr());
+    // SAFETY: two attributes, an address and a number, and where to store them.
+    let asked = unsafe { sys::cuPointerGetAttributes(2, attributes, data, start) };
+    let doing = format!("{call}: finding out what memory a buffer is");
+    check(&doing, asked)?;
+    let end = from.checked_add(size as u64);
+    let inside = start.checked_add(bytes as u64).is_some_and(|last| {
+        from <= start && end.is_some_and(|end| last <= end)
+    });
+    if size == 0 {
+        let reason = "devices can't touch it: it is freed, or neither of a device nor pinned nor \
+                      managed";
+        return Err(Error::Device { doing, reason: reason.into() });
+    }
+    if !inside {
+        let reason = format!("it has {bytes} bytes, and {size} are all that were allocated there");
+        return Err(Error::Device { doing, reason });
+    }
+    Ok(())
+}

@@ -1,0 +1,108 @@
+//! Device memory that other processes can open. May touch: error. Unsafe: calls of the driver.
+//! Law: what was opened is closed before its owner frees it; who can't be sure leaves it.
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+
+use cudarc::driver::CudaContext;
+use cudarc::driver::sys::{self, CUdeviceptr, CUipcMemHandle};
+
+use super::context::Current;
+use super::driver::{Driver, check};
+use crate::error::Result;
+
+/// Words of a handle on its way to another process.
+pub(crate) const WORDS: usize = 8;
+
+/// Memory of a device, of this process.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    driver: Driver,
+    context: Arc<CudaContext>,
+    start: CUdeviceptr,
+}
+
+impl Memory {
+    /// So many bytes, zero; at least one. The context is current.
+    pub(crate) fn new(driver: Driver, context: &Arc<CudaContext>, bytes: usize) -> Result<Self> {
+        let mut start = 0;
+        // SAFETY: asks for memory, and says where to put its address.
+        let made = unsafe { sys::cuMemAlloc_v2(&raw mut start, bytes.max(1)) };
+        check(&format!("allocating {bytes} bytes on the device"), made)?;
+        let memory = Self { driver, context: Arc::clone(context), start };
+        // SAFETY: it was just allocated, and is as long.
+        let zeroed = unsafe { sys::cuMemsetD8_v2(start, 0, bytes.max(1)) };
+        check("clearing device memory", zeroed)?;
+        Ok(memory)
+    }
+
+    /// Where it begins.
+    pub(crate) fn start(&self) -> CUdeviceptr {
+        self.start
+    }
+
+    /// What another process opens it by.
+    pub(crate) fn handle(&self) -> Result<[u64; WORDS]> {
+        let mut handle = CUipcMemHandle { reserved: [0; 64] };
+        // SAFETY: the memory is ours, and the driver stores the handle where it is told.
+        let told = unsafe { sys::cuIpcGetMemHandle(&raw mut handle, self.start) };
+        check("exporting device memory to other processes", told)?;
+        let word = |at: usize| {
+            let bytes = handle.reserved[at * 8..at * 8 + 8].iter().rev();
+            bytes.fold(0, |word, &byte| word << 8 | u64::from(byte.cast_unsigned()))
+        };
+        Ok(std::array::from_fn(word))
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if let Ok(_current) = Current::new(self.driver, self.context.cu_ctx()) {
+            // SAFETY: it is ours and freed once; the driver waits for work that uses it.
+            let _ = unsafe { sys::cuMemFree_v2(self.start) };
+        }
+    }
+}
+
+/// Another process's memory, opened here.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    driver: Driver,
+    context: Arc<CudaContext>,
+    start: CUdeviceptr,
+}
+
+impl Opened {
+    /// The context is current.
+    pub(crate) fn new(
+        driver: Driver,
+        context: &Arc<CudaContext>,
+        handle: [u64; WORDS],
+    ) -> Result<Self> {
+        let mut of = CUipcMemHandle { reserved: [0; 64] };
+        let bytes = handle.iter().flat_map(|word| word.to_le_bytes());
+        for (to, byte) in of.reserved.iter_mut().zip(bytes) {
+            *to = byte.cast_signed();
+        }
+        let mut start = 0;
+        let flags = sys::CUipcMem_flags::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as u32;
+        // SAFETY: what is no handle is an error of the call.
+        let opened = unsafe { sys::cuIpcOpenMemHandle_v2(&raw mut start, of, flags) };
+        check("opening another process's device memory", opened)?;
+        Ok(Self { driver, context: Arc::clone(context), start })
+    }
+
+    /// Where it begins here.
+    pub(crate) fn start(&self) -> CUdeviceptr {
+        self.start
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        if let Ok(_current) = Current::new(self.driver, self.context.cu_ctx()) {
+            // SAFETY: it was opened here, and is closed once.
+            let _ = unsafe { sys::cuIpcCloseMemHandle(self.start) };
+        }
+    }
+}

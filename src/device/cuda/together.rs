@@ -1,0 +1,292 @@
+//! A call of ranks whose devices reach each other's buffers: each says on its stream that it has
+//! come, the workers wait for all, run their kernels and say so, and each waits for all workers.
+//! May touch: form, board, guard, launch, module. Law: calls are put on streams in the same order
+//! at every rank, so that one queue for all streams is as good as many.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
+
+use cudarc::driver::CudaContext;
+use cudarc::driver::sys::{CUdeviceptr, CUstream};
+
+use super::board::{At, CAPTURED, Claim, EAGER, ENTERED, IN_GRAPH, OVER, PUT};
+use super::guard::{Guard, Trouble};
+use super::launch::{self, Folded, Table};
+use super::module::{Fold, Kernels};
+use super::names::{Scalar, Wanted};
+use super::ops::Ops;
+use crate::device::form::{Form, Job};
+use crate::element::DataType;
+use crate::error::Error;
+
+/// Calls whose lengths are remembered, for errors.
+const REMEMBERED: usize = 2 * EAGER;
+
+/// Why a call was not put on its stream, and which.
+pub(crate) type Failure = (Claim, Trouble);
+
+/// What a call does.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Call {
+    pub(crate) form: Form,
+    /// Elements, as the caller counts them.
+    pub(crate) count: usize,
+    pub(crate) fingerprint: u64,
+    /// How it reduces, if it does, and the factor of a scaled sum.
+    pub(crate) reduction: Option<(DataType, Wanted, [u8; 16])>,
+}
+
+/// A call whose stream has said that it has come.
+#[derive(Debug)]
+#[must_use = "its stream still has to wait for the others"]
+pub(crate) struct Begun {
+    call: Call,
+    claim: Claim,
+    place: usize,
+}
+
+/// The calls of one rank.
+#[derive(Debug)]
+pub(crate) struct Together {
+    context: Arc<CudaContext>,
+    pub(crate) guard: Guard,
+    kernels: Kernels,
+    folds: Vec<((DataType, Wanted), Fold)>,
+    ops: Ops,
+    /// Calls so far.
+    calls: u64,
+    /// Of the latest ones, their lengths.
+    counts: [usize; REMEMBERED],
+    /// The most blocks of a kernel.
+    most_blocks: u32,
+}
+
+impl Together {
+    pub(crate) fn new(
+        context: &Arc<CudaContext>,
+        guard: Guard,
+        kernels: Kernels,
+        most_blocks: u32,
+    ) -> Self {
+        let context = Arc::clone(context);
+        let (folds, ops) = (Vec::new(), Ops::default());
+        let counts = [0; REMEMBERED];
+        Self { context, guard, kernels, folds, ops, calls: 0, counts, most_blocks }
+    }
+
+    pub(crate) fn is_of(&self, context: &CudaContext) -> bool {
+        self.context.cu_ctx() == context.cu_ctx()
+    }
+
+    /// How many elements a call has, if it is one of the latest.
+    pub(crate) fn count(&self, claim: Claim) -> usize {
+        self.counts[claim.number() as usize % REMEMBERED]
+    }
+
+    /// How many ranks work on each call of this collective.
+    pub(crate) fn workers(&self, is_in_turn: bool) -> usize {
+        if self.guard.watch.alone || is_in_turn { 1 } else { self.guard.watch.boards.size() }
+    }
+
+    /// The ranks that run kernels of a call.
+    fn workers_of(&self, call: &Call) -> std::ops::Range<usize> {
+        0..call.form.workers
+    }
+
+    /// Puts the beginning of a call on the stream: this rank's buffers, which the worker sees as
+    /// `buffers` says, may be used. It goes there with what follows, or with [`Self::flush`].
+    pub(crate) fn begin(
+        &mut self,
+        captures: bool,
+        call: Call,
+        buffers: impl Fn(usize) -> [CUdeviceptr; 2],
+    ) -> Result<Begun, Failure> {
+        let place = self.place(captures)?;
+        if call.form.workers > self.guard.watch.boards.me {
+            // To load a kernel may wait for streams: before any waits for this rank.
+            let loaded = match call.reduction {
+                Some((dtype, wanted, _)) => self.fold(dtype, wanted).map(drop),
+                None => self.kernels.mover().map(drop),
+            };
+            loaded.map_err(|error| self.refused(error.to_string()))?;
+        }
+        self.calls += 1;
+        self.counts[self.calls as usize % REMEMBERED] = call.count;
+        let sequence = self.calls | if captures { IN_GRAPH } else { 0 };
+        let claim = Claim { sequence, fingerprint: call.fingerprint };
+        if captures {
+            // Where the others look that do not capture it.
+            let meeting = ((self.calls - 1) % EAGER as u64) as usize;
+            self.announce(meeting, claim, OVER)?;
+        }
+        self.announce(place, claim, PUT)?;
+        let watch = Arc::clone(&self.guard.watch);
+        let boards = &watch.boards;
+        if captures {
+            watch.captured.fetch_add(1, Ordering::Release);
+        }
+        self.ops.set(boards.state(At { rank: boards.me, place }), ENTERED);
+        for worker in self.workers_of(&call) {
+            let at = At { rank: worker, place };
+            let [send, recv] = buffers(worker);
+            boards.put_buffers(at, [send, recv]);
+            if !call.form.folds() {
+                for peer in 0..boards.size() {
+                    let (maker, index) = call.form.mover(boards.me, peer);
+                    if maker == worker {
+                        boards.put_source(at, index, send, call.form.moved(boards.me, peer));
+                    }
+                    let (maker, index) = call.form.mover(peer, boards.me);
+                    if maker == worker {
+                        boards.put_target(at, index, recv, call.form.moved(peer, boards.me));
+                    }
+                }
+            }
+            if worker != boards.me {
+                self.ops.set(boards.ready(at, boards.me), 1);
+            }
+        }
+        self.guard.wake();
+        Ok(Begun { call, claim, place })
+    }
+
+    /// Where the next call is made, once that is free.
+    fn place(&self, captures: bool) -> Result<usize, Failure> {
+        let watch = &self.guard.watch;
+        let none = Claim { sequence: self.calls + 1, fingerprint: 0 };
+        let eager = (self.calls % EAGER as u64) as usize;
+        let mut round = 0_u32;
+        loop {
+            if let Some(failure) = watch.trouble() {
+                return Err(failure);
+            }
+            let at = At { rank: watch.boards.me, place: eager };
+            if watch.boards.claimed(at).sequence == 0 || watch.boards.reached(eager) == OVER {
+                break;
+            }
+            round = round.saturating_add(1);
+            match round {
+                0..100 => std::hint::spin_loop(),
+                100..200 => thread::yield_now(),
+                _ => thread::sleep(Duration::from_micros(20)),
+            }
+        }
+        if !captures {
+            return Ok(eager);
+        }
+        let captured = watch.captured.load(Ordering::Relaxed) as usize;
+        if captured == CAPTURED {
+            let why = format!("a communicator's graphs may have {CAPTURED} calls in all, no more");
+            return Err(self.refuse(none, why));
+        }
+        Ok(EAGER + captured)
+    }
+
+    /// Says what this rank calls, and looks whether others call the same.
+    fn announce(&self, place: usize, claim: Claim, state: u32) -> Result<(), Failure> {
+        let watch = &self.guard.watch;
+        watch.boards.claim(place, claim, state);
+        match watch.disagreement(place) {
+            None => Ok(()),
+            Some(trouble) => {
+                // Nothing of it is on the stream.
+                watch.boards.claim(place, claim, OVER);
+                watch.fail(claim, trouble.clone());
+                Err((claim, trouble))
+            }
+        }
+    }
+
+    /// This rank can't go on with the call that it is in.
+    pub(crate) fn refused(&self, why: String) -> Failure {
+        self.refuse(Claim { sequence: self.calls, fingerprint: 0 }, why)
+    }
+
+    fn refuse(&self, claim: Claim, why: String) -> Failure {
+        let trouble = Trouble::Refused(why);
+        self.guard.watch.fail(claim, trouble.clone());
+        (claim, trouble)
+    }
+
+    /// Puts what is to be done so far on the stream.
+    pub(crate) fn flush(&mut self, stream: CUstream, begun: &Begun) -> Result<(), Failure> {
+        self.ops.run(stream).map_err(|error| self.refuse(begun.claim, error.to_string()))
+    }
+
+    /// Puts the end of a call on the stream: this rank's part, and that it waits for the others'.
+    pub(crate) fn end(&mut self, stream: CUstream, begun: Begun) -> Result<(), Failure> {
+        let done = self.put_end(stream, &begun);
+        done.map_err(|error| self.refuse(begun.claim, error.to_string()))
+    }
+
+    fn put_end(&mut self, stream: CUstream, begun: &Begun) -> Result<(), Error> {
+        let &Begun { call, place, .. } = begun;
+        let watch = Arc::clone(&self.guard.watch);
+        let (boards, me) = (&watch.boards, watch.boards.me);
+        let others = || (0..boards.size()).filter(move |&rank| rank != me);
+        let mine = At { rank: me, place };
+        if self.workers_of(&call).contains(&me) {
+            others().for_each(|rank| self.ops.wait(boards.ready(mine, rank), 1));
+            self.ops.run(stream)?;
+            call.form.jobs(me).try_for_each(|job| self.work(stream, &call, mine, &job))?;
+            for rank in others() {
+                self.ops.set(boards.ready(mine, rank), 0);
+                self.ops.set(boards.done(mine, rank), 1);
+            }
+        }
+        for worker in self.workers_of(&call).filter(|&worker| worker != me) {
+            let at = At { rank: worker, place };
+            self.ops.wait(boards.done(at, me), 1);
+            self.ops.set(boards.done(at, me), 0);
+        }
+        self.ops.set(boards.state(mine), OVER);
+        self.ops.run(stream)
+    }
+
+    /// Puts one job on the stream.
+    fn work(&mut self, stream: CUstream, call: &Call, at: At, job: &Job) -> Result<(), Error> {
+        let watch = Arc::clone(&self.guard.watch);
+        let (boards, most) = (&watch.boards, self.most_blocks);
+        let stop = boards.stop();
+        let Job::Fold { sources, outs, from, to, bytes } = job else {
+            let list = (boards.moves(at), call.form.moves() as u32);
+            let mover = self.kernels.mover()?;
+            return launch::moves(stream, mover, list, call.form.block, stop, most);
+        };
+        let Some((dtype, wanted, factor)) = call.reduction else { return Ok(()) };
+        let Fold { function, elements, scalar } = self.fold(dtype, wanted)?;
+        let given = match scalar {
+            Scalar::Nothing => 0,
+            Scalar::Factor | Scalar::One(_) => boards.scalar(at),
+        };
+        match scalar {
+            Scalar::Nothing => {}
+            Scalar::Factor => boards.put_scalar(at.place, factor),
+            Scalar::One(one) => boards.put_scalar(at.place, u128::from(one).to_le_bytes()),
+        }
+        let table = |at, ranks: &std::ops::Range<usize>, offset: &usize| {
+            Table { at, len: ranks.len() as u32, offset: *offset as u64 }
+        };
+        let folded = Folded {
+            sources: table(boards.sends(at, sources.start), sources, from),
+            outs: table(boards.recvs(at, outs.start), outs, to),
+            count: (bytes / dtype.size() * elements) as u64,
+            bytes: *bytes,
+            last: boards.size() as u32,
+            scalar: given,
+            stop,
+        };
+        launch::fold(stream, function, &folded, most)
+    }
+
+    fn fold(&mut self, dtype: DataType, wanted: Wanted) -> Result<Fold, Error> {
+        if let Some((_, fold)) = self.folds.iter().find(|(of, _)| *of == (dtype, wanted)) {
+            return Ok(*fold);
+        }
+        let fold = self.kernels.fold(dtype, wanted)?;
+        self.folds.push(((dtype, wanted), fold));
+        Ok(fold)
+    }
+}
