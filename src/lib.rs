@@ -46,13 +46,13 @@ pub mod sim;
 #[cfg(feature = "host")]
 mod sync;
 
-#[cfg(feature = "cuda")]
-pub use comm::{DeviceMemory, DeviceRef, OnStream};
 #[cfg(feature = "host")]
 pub use comm::{
     AbortHandle, Builder, CallOptions, Communicator, FoldOrder, Group, Pending, Queue, With,
     wire_error,
 };
+#[cfg(feature = "cuda")]
+pub use comm::{DeviceMemory, DeviceRef, OnStream};
 #[cfg(feature = "host")]
 pub use config::Transport;
 pub use element::{

@@ -68,8 +68,12 @@ impl Form {
             let (from, bytes) = (part.start, part.len());
             Job::Fold { sources: 0..size, outs, from, to: from, bytes }
         };
-        let own = |sources: usize, from| {
-            Job::Fold { sources: 0..sources, outs: at..at + 1, from, to: 0, bytes: block }
+        let own = |sources: usize, from| Job::Fold {
+            sources: 0..sources,
+            outs: at..at + 1,
+            from,
+            to: 0,
+            bytes: block,
         };
         let mine = workers == 1 || worker == at;
         let job = match collective {
@@ -99,7 +103,9 @@ impl Form {
         let at = |rank: usize| rank * self.block;
         match self.collective {
             Collective::AllGather => Move { from: 0, to: at(from), bytes },
-            Collective::Broadcast { root } if root as usize == from => Move { from: 0, to: 0, bytes },
+            Collective::Broadcast { root } if root as usize == from => {
+                Move { from: 0, to: 0, bytes }
+            }
             Collective::Gather { root } if root as usize == to => {
                 Move { from: 0, to: at(from), bytes }
             }

@@ -60,7 +60,8 @@ fn result<'a>(summary: &[(&str, &'a str)], part: &str) -> &'a str {
 /// A test program with these bodies, each of which does what the script says.
 const BODIES: &str = "
     case $1 in
-    --list) printf 'body::%s: test\\n' threads graph_replay killed_rank skipped without_memory ;;
+    --list) printf '%s: test\\n' a::b body::threads graphs::body::replay body::killed_rank \
+        body::skipped body::without_memory ;;
     --exact)
         [ $CUDA_DEVICE_MAX_CONNECTIONS = 32 ] || exit 7
         [ $2 != body::skipped ] || echo 'SKIP body::skipped: needs two devices'
@@ -74,21 +75,19 @@ fn all_parts_run_on_the_stand_in() {
     let (code, said) = run(&folder(), &dir, &["--quick", "--only", "facts|device|band|ncu"]);
     assert_eq!(code, Some(0), "{said}");
     let all = summary(&said);
-    let how = ["threads", "processes"];
-    let tables = how.iter().flat_map(|how| {
-        let of = move |n| ["float", "bfloat16"].map(|d| format!("bandwidth {how} n={n} {d} short"));
-        [1, 2].into_iter().flat_map(of)
-    });
-    let named = ["threads", "graph_replay", "killed_rank"];
-    let bodies = named.iter().map(|body| format!("device body::{body}"));
-    for part in tables.chain(bodies).chain(["facts".into()]) {
+    let tables = ["threads n=1", "threads n=2", "alloc n=2", "processes n=2", "staged n=2"];
+    let tables = tables.map(|kind| format!("bandwidth {kind} float short"));
+    let named = ["body::threads", "graphs::body::replay", "body::killed_rank"];
+    let bodies = named.map(|body| format!("device {body}"));
+    let others = ["facts".into(), "bandwidth alloc n=2 bfloat16 short".into()];
+    for part in tables.into_iter().chain(bodies).chain(others) {
         assert_eq!(result(&all, &part), "ok", "{said}");
     }
-    assert!(all.iter().all(|(name, _)| *name != "graph replay"), "{said}");
     assert!(result(&all, "device body::skipped").ends_with("needs two devices"), "{said}");
     let trouble = result(&all, "device body::without_memory");
     assert_eq!(trouble, "SKIP: asks the stand-in for trouble");
     assert_eq!(result(&all, "kernels"), "SKIP: not asked for");
+    assert!(all.iter().all(|(name, _)| *name != "device a::b"), "{said}");
     let rows = said.lines().filter(|line| line.starts_with("processes n=2 float "));
     let figures: Vec<_> = rows.flat_map(|row| row.split_whitespace().skip(3)).collect();
     assert_eq!(figures.len(), 6, "{said}");
@@ -122,7 +121,6 @@ fn a_part_that_fails_is_told_with_its_log() {
     assert!(said.contains("\n    it is wrong\n"), "{said}");
     let all = summary(&said);
     assert_eq!(result(&all, "device body::a"), "FAILED: status 3");
-    assert_eq!(result(&all, "killed rank"), "SKIP: no body is about it");
     assert_eq!(result(&all, "cuda_kernels"), "SKIP: not built");
 }
 

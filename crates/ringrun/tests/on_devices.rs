@@ -64,6 +64,9 @@ fn every_collective_is_right_on_devices() {
         (2, "all_to_all", "N/A"),
         (2, "scan -d uint16", "0"),
         (2, "exscan -u 8", "0"),
+        (3, "all_reduce -d uint8 -o max --staged", "0"),
+        (3, "all_gather --staged", "N/A"),
+        (2, "all_reduce -d half --memory alloc -u 2", "0"),
     ] {
         let line = format!("{line} -b 4 -e 4K -f 32 -n 2 -w 1 --threads --ranks {ranks}");
         let rows = rows(&[], &format!("{line} --device cuda"));
@@ -79,7 +82,7 @@ fn ranks_may_be_processes_and_share_devices_in_groups() {
     let dir = tempfile::tempdir().unwrap();
     let [json, html] = ["out.json", "out.html"].map(|name| dir.path().join(name));
     let files = format!("--json {} --html {}", json.display(), html.display());
-    let line = format!("all_reduce -b 4K -e 2M -f 512 -n 2 -w 1 --ranks 4 {files}");
+    let line = format!("all_reduce -b 4K -e 256K -f 64 -n 2 -w 1 --ranks 4 {files}");
     let devices = [("STANDIN_CUDA_DEVICES", "3")];
     let rows = rows(&devices, &format!("{line} --device cuda:1 --ranks-per-gpu 2"));
     assert_eq!(rows.len(), 2);
@@ -101,6 +104,23 @@ fn ranks_may_be_processes_and_share_devices_in_groups() {
 }
 
 #[test]
+fn processes_measure_memory_of_all_and_the_way_over_the_host() {
+    for (flags, direct, memory) in [
+        ("--memory alloc", true, "alloc"),
+        ("--memory plain", true, "plain"),
+        ("--staged --memory alloc", false, "alloc"),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let json = dir.path().join("out.json");
+        let line = format!("all_reduce -b 4K -e 64K -f 16 -n 2 -w 1 --ranks 2 {flags}");
+        rows(&[], &format!("{line} --device cuda --json {}", json.display()));
+        let report: Value = serde_json::from_str(&fs::read_to_string(json).unwrap()).unwrap();
+        assert_eq!(report["device"]["direct"], direct, "{flags}");
+        assert_eq!(report["memory"], memory, "{flags}");
+    }
+}
+
+#[test]
 fn the_table_names_the_devices() {
     let devices = [("STANDIN_CUDA_DEVICES", "2")];
     let line = "all_reduce -e 8 -n 1 --threads --ranks 3 --device cuda";
@@ -111,7 +131,7 @@ fn the_table_names_the_devices() {
     for (seat, device) in seats.iter().zip([0, 1, 0]) {
         assert!(seat.ends_with(&format!(" device  {device} [Stand-in H200]")), "{seat}");
     }
-    assert!(out.contains("\n# device: driver ") && out.contains(", CUDA 12.8, the last call"));
+    assert!(out.contains("\n# device: driver ") && out.contains(", CUDA 12.8, calls go "));
     assert_eq!(err, "");
 }
 
@@ -132,7 +152,7 @@ fn what_is_no_device_has_a_name() {
         (&[][..], "--device cuda:1", "--device cuda:1: there is 1 device here"),
         (&[], "--device cuda --ranks-per-gpu 1", "cuda:1 too, and there is 1 device here"),
         (&[("STANDIN_CUDA_DEVICES", "0")], "--device cuda", "a CUDA driver, but no device"),
-        (&[("STANDIN_CUDA_MEMORY", "100000")], "--device cuda -e 64K", "64 KiB: lower -e"),
+        (&[("STANDIN_CUDA_MEMORY", "20000000")], "--device cuda -e 16M", "16 MiB: lower -e"),
     ] {
         for how in ["--threads", ""] {
             let line = format!("all_reduce -e 8K -n 1 --ranks 2 {how} {flags}");

@@ -211,11 +211,7 @@ impl Communicator {
     }
 
     /// An error, if a rank has said 0.
-    fn all_are_fine(
-        &self,
-        name: &'static str,
-        said: impl Iterator<Item = u64>,
-    ) -> Result<()> {
+    fn all_are_fine(&self, name: &'static str, said: impl Iterator<Item = u64>) -> Result<()> {
         match said.into_iter().position(|word| word == 0) {
             None => Ok(()),
             Some(peer) => {

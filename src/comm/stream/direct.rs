@@ -159,7 +159,9 @@ impl Communicator {
     /// The first failure as an error; after that it is the communicator that failed.
     #[cold]
     fn direct_failed(&mut self, call: &'static str, (claim, trouble): (Claim, Trouble)) -> Error {
-        let Some(direct) = &mut self.streams.direct else { return super::super::worker::lost(call) };
+        let Some(direct) = &mut self.streams.direct else {
+            return super::super::worker::lost(call);
+        };
         if let Some(first) = &direct.told {
             return Error::Broken { call, first: first.clone() };
         }

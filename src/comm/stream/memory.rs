@@ -29,7 +29,11 @@ pub(super) struct Held {
 }
 
 impl Held {
-    pub(super) fn new(id: u64, memory: Memory, opened_by: Option<(Arc<Watch>, Vec<usize>)>) -> Self {
+    pub(super) fn new(
+        id: u64,
+        memory: Memory,
+        opened_by: Option<(Arc<Watch>, Vec<usize>)>,
+    ) -> Self {
         Self { id, memory: Some(memory), opened_by }
     }
 

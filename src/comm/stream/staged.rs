@@ -115,7 +115,12 @@ impl OnStream<'_> {
 
 impl Side {
     /// Where the bytes `range` of each block are, and where in a turn from `at` on.
-    pub(super) fn areas(self, at: usize, block: usize, range: Range<usize>) -> impl Iterator<Item = Area> {
+    pub(super) fn areas(
+        self,
+        at: usize,
+        block: usize,
+        range: Range<usize>,
+    ) -> impl Iterator<Item = Area> {
         let Self { device, blocks, reads, writes } = self;
         let len = range.len();
         (0..blocks).map(move |number| {

@@ -109,9 +109,9 @@ pub(crate) fn reachable(call: &'static str, start: CUdeviceptr, bytes: usize) ->
     let doing = format!("{call}: finding out what memory a buffer is");
     check(&doing, asked)?;
     let end = from.checked_add(size as u64);
-    let inside = start.checked_add(bytes as u64).is_some_and(|last| {
-        from <= start && end.is_some_and(|end| last <= end)
-    });
+    let inside = start
+        .checked_add(bytes as u64)
+        .is_some_and(|last| from <= start && end.is_some_and(|end| last <= end));
     if size == 0 {
         let reason = "devices can't touch it: it is freed, or neither of a device nor pinned nor \
                       managed";

@@ -104,10 +104,7 @@ impl Watch {
             | Trouble::Differs { peer, .. } => *peer,
             Trouble::Aborted | Trouble::Refused(_) => self.boards.me,
         };
-        self.trouble
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get_or_insert((claim, trouble));
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert((claim, trouble));
         self.failed.store(true, Ordering::Release);
         self.boards.close(culprit as u32 + 2);
     }
@@ -150,9 +147,8 @@ impl Watch {
             }
         }
         let captured = |&place: &usize| self.own(place).sequence & IN_GRAPH != 0;
-        if let Some((place, trouble)) = (0..EAGER)
-            .filter(captured)
-            .find_map(|place| Some((place, self.disagreement(place)?)))
+        if let Some((place, trouble)) =
+            (0..EAGER).filter(captured).find_map(|place| Some((place, self.disagreement(place)?)))
         {
             self.fail(self.own(place), trouble);
         }
@@ -174,9 +170,8 @@ impl Watch {
     /// What is wrong with the call that was claimed at a place, as far as others have made theirs.
     pub(crate) fn disagreement(&self, place: usize) -> Option<Trouble> {
         let ours = self.own(place);
-        self.others().find_map(|peer| {
-            differ(peer, ours, self.boards.claimed(At { rank: peer, place }))
-        })
+        self.others()
+            .find_map(|peer| differ(peer, ours, self.boards.claimed(At { rank: peer, place })))
     }
 
     /// What another rank does or has done that keeps a call from its end.
@@ -212,7 +207,8 @@ impl Watch {
     /// Whom a call waits for.
     fn missing(&self, place: usize) -> usize {
         let ours = self.own(place).sequence;
-        let uncalled = |&peer: &usize| self.boards.claimed(At { rank: peer, place }).sequence != ours;
+        let uncalled =
+            |&peer: &usize| self.boards.claimed(At { rank: peer, place }).sequence != ours;
         let worker = if self.alone { 0 } else { self.boards.me };
         let not_come = |&peer: &usize| !self.boards.has_come(At { rank: worker, place }, peer);
         let first = self.others().find(uncalled).or_else(|| self.others().find(not_come));

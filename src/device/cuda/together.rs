@@ -266,8 +266,10 @@ impl Together {
             Scalar::Factor => boards.put_scalar(at.place, factor),
             Scalar::One(one) => boards.put_scalar(at.place, u128::from(one).to_le_bytes()),
         }
-        let table = |at, ranks: &std::ops::Range<usize>, offset: &usize| {
-            Table { at, len: ranks.len() as u32, offset: *offset as u64 }
+        let table = |at, ranks: &std::ops::Range<usize>, offset: &usize| Table {
+            at,
+            len: ranks.len() as u32,
+            offset: *offset as u64,
         };
         let folded = Folded {
             sources: table(boards.sends(at, sources.start), sources, from),

@@ -35,7 +35,7 @@ Ranks that share a device are told so by --ranks-per-gpu, or there are more of t
 
 JSON: {version, command, unix_time, collective, ranks, launched, transport, algorithm, memory,
 refill, check, warmup, blocking, machine: {host, cpu, cpus, kernel},
-device: null or {cuda, driver}, the versions,
+device: null or {cuda, driver: versions, direct: do calls go straight to buffers?},
 seats: [{rank, pid, cpu, host, device: null or {index, name}}],
 probe: {before, after}: null or {cpus, hand_over_ns, distance: near, far or disturbed,
 add_gb_per_s},

@@ -96,7 +96,7 @@ fn fail(error: &anyhow::Error) -> ExitCode {
 fn rank(mut comm: Communicator, cli: &Cli, files: &Mutex<Option<Files>>) -> Result<u64> {
     let me = comm.rank();
     let files = if me == 0 { files.lock().ok().and_then(|mut files| files.take()) } else { None };
-    let found = Gpu::open(&comm, &cli.gpu).and_then(|gpu| match files {
+    let found = Gpu::open(&mut comm, &cli.gpu).and_then(|gpu| match files {
         Some(files) => lead(&mut comm, cli, gpu.as_ref(), files),
         None => follow(&mut comm, cli, gpu.as_ref()),
     });

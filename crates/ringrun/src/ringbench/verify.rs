@@ -39,10 +39,13 @@ impl Buffers {
         unalign: usize,
         gpu: Option<&Gpu>,
     ) -> Result<Self> {
-        let mut new = || Guarded::new(comm, memory, most, unalign);
-        let (send, recv) = (new()?, new()?);
-        let device = gpu.map(|gpu| device::Pair::new(gpu, most, unalign)).transpose()?;
-        Ok(Self { send, recv, device })
+        let Some(gpu) = gpu else {
+            let mut new = || Guarded::new(comm, memory, most, unalign);
+            return Ok(Self { send: new()?, recv: new()?, device: None });
+        };
+        let device = device::Pair::new(comm, gpu, memory, most, unalign)?;
+        let mut new = || Guarded::new(comm, Memory::Plain, most, unalign);
+        Ok(Self { send: new()?, recv: new()?, device: Some(device) })
     }
 
     /// Is there such a call on these buffers?

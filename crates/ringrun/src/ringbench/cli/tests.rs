@@ -76,6 +76,7 @@ fn nonsense_names_the_flag() {
         ("all_reduce --device cuda --algorithm ring", "--algorithm"),
         ("all_reduce --device cuda --regret --ranks 2", "--regret"),
         ("all_reduce --device cuda --memory register", "--memory register"),
+        ("all_reduce --staged", "--device"),
         ("all_reduce --device cuda -u 2", "--unalign 2"),
         ("all_reduce -z 1", "-z/--blocking 1: only 0 works without --device"),
         ("all_reduce --device cuda -z 2", "--blocking"),

@@ -33,21 +33,19 @@ impl<T> DeviceSlice<T> for Elements<'_, T> {
         self.bytes / size_of::<T>()
     }
     fn stream(&self) -> &Arc<CudaStream> {
-        self.image.memory.stream()
+        self.image.stream()
     }
 }
 
 impl<T> DevicePtr<T> for Elements<'_, T> {
     fn device_ptr<'a>(&'a self, stream: &'a CudaStream) -> (CUdeviceptr, SyncOnDrop<'a>) {
-        let (start, kept) = self.image.memory.device_ptr(stream);
-        (start + self.image.at as u64, kept)
+        self.image.start(stream)
     }
 }
 
 impl<T> DevicePtrMut<T> for Elements<'_, T> {
     fn device_ptr_mut<'a>(&'a mut self, stream: &'a CudaStream) -> (CUdeviceptr, SyncOnDrop<'a>) {
-        let (start, kept) = self.image.memory.device_ptr_mut(stream);
-        (start + self.image.at as u64, kept)
+        self.image.start_mut(stream)
     }
 }
 

@@ -41,8 +41,8 @@ pub(crate) struct Gpu {
 }
 
 impl Gpu {
-    /// The device that this rank uses, if buffers are on devices.
-    pub(crate) fn open(comm: &Communicator, flags: &Flags) -> Result<Option<Self>> {
+    /// The device that this rank uses, if buffers are on devices; all ranks together.
+    pub(crate) fn open(comm: &mut Communicator, flags: &Flags) -> Result<Option<Self>> {
         if flags.device.is_none() {
             return Ok(None);
         }
@@ -62,11 +62,15 @@ impl Gpu {
         let context = CudaContext::new(index).with_context(|| format!("device cuda:{index}"))?;
         let stream = context.new_stream().with_context(|| format!("a stream on cuda:{index}"))?;
         let name = context.name()?;
-        Ok(Some(Self { stream, seated: Seated { index, name }, software: software() }))
+        if !flags.staged {
+            comm.use_device(&context)?;
+        }
+        let software = software(comm.reaches_devices());
+        Ok(Some(Self { stream, seated: Seated { index, name }, software }))
     }
 }
 
-fn software() -> Software {
+fn software(direct: bool) -> Software {
     let mut version = 0;
     // SAFETY: the driver was found, and stores a number.
     let known = unsafe { sys::cuDriverGetVersion(&raw mut version) };
@@ -75,7 +79,7 @@ fn software() -> Software {
         _ => "unknown".to_owned(),
     };
     let module = fs::read_to_string("/proc/driver/nvidia/version").unwrap_or_default();
-    Software { cuda, driver: module_version(&module) }
+    Software { cuda, driver: module_version(&module), direct }
 }
 
 /// The first word that looks like a version: the line has been worded in several ways.

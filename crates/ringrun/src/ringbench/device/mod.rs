@@ -39,6 +39,9 @@ pub(crate) struct Flags {
     /// take the devices in turns]
     #[arg(long, value_name = "K", requires = "device")]
     ranks_per_gpu: Option<usize>,
+    /// Data goes by way of the host, as between devices that do not reach each other
+    #[arg(long, requires = "device")]
+    staged: bool,
     /// With --device: 1 waits for each call before the next is made; else for the last
     #[arg(short = 'z', long, value_name = "0|1", default_value_t = 0,
         value_parser = clap::value_parser!(u8).range(0..=1))]
@@ -91,9 +94,8 @@ impl Flags {
                 "--device: calls on streams take no {flag}; leave one of them out"
             ));
         }
-        if cli.memory != Memory::Plain {
-            let name = cli.memory.name();
-            return Err(format!("--device: there is no --memory {name} on devices"));
+        if cli.memory == Memory::Register {
+            return Err("--device: there is no --memory register on devices, but alloc".into());
         }
         let crooked = cli.datatype.0.iter().find(|t| !cli.unalign.is_multiple_of(t.size()));
         if let Some(dtype) = crooked {
@@ -157,13 +159,16 @@ pub(crate) struct Software {
     pub(crate) cuda: String,
     /// The version of the driver in the kernel, if it says one.
     pub(crate) driver: Option<String>,
+    /// Do calls go straight to the ranks' buffers? Else by way of the host.
+    pub(crate) direct: bool,
 }
 
 impl Software {
-    /// As in "driver 580.95.05, CUDA 13.0".
+    /// As in "driver 580.95.05, CUDA 13.0, calls go straight to the buffers".
     pub(crate) fn text(&self) -> String {
         let driver = self.driver.as_deref().unwrap_or("unknown");
-        format!("driver {driver}, CUDA {}", self.cuda)
+        let way = if self.direct { "straight to the buffers" } else { "by way of the host" };
+        format!("driver {driver}, CUDA {}, calls go {way}", self.cuda)
     }
 }
 

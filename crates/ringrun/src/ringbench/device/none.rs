@@ -5,6 +5,7 @@ use ringreduce::Communicator;
 
 use super::{Flags, Seated, Software};
 use crate::buffer::Guarded;
+use crate::cli::Memory;
 use crate::collective::{Case, Form};
 
 /// There is none.
@@ -28,13 +29,19 @@ pub(crate) const fn make_queues(_: usize) {}
 impl Gpu {
     /// None.
     #[allow(clippy::unnecessary_wraps, reason = "as with devices")]
-    pub(crate) const fn open(_: &Communicator, _: &Flags) -> Result<Option<Self>> {
+    pub(crate) const fn open(_: &mut Communicator, _: &Flags) -> Result<Option<Self>> {
         Ok(None)
     }
 }
 
 impl Pair {
-    pub(crate) const fn new(gpu: &Gpu, _: usize, _: usize) -> Result<Self> {
+    pub(crate) const fn new(
+        _: &mut Communicator,
+        gpu: &Gpu,
+        _: Memory,
+        _: usize,
+        _: usize,
+    ) -> Result<Self> {
         match gpu.never {}
     }
 
