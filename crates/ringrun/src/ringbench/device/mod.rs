@@ -188,8 +188,12 @@ mod tests {
     #[cfg(feature = "cuda")]
     #[test]
     fn ranks_take_devices_in_turns_or_in_groups() {
-        let flags =
-            |first, ranks_per_gpu| Flags { device: Some(First(first)), ranks_per_gpu, blocking: 0 };
+        let flags = |first, ranks_per_gpu| Flags {
+            device: Some(First(first)),
+            ranks_per_gpu,
+            staged: false,
+            blocking: 0,
+        };
         let all = |flags: Flags, ranks, devices| -> Result<Vec<usize>, String> {
             (0..ranks).map(|local| flags.pick(local, ranks, devices)).collect()
         };
