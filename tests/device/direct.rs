@@ -179,7 +179,7 @@ fn aborted(comm: &mut Communicator) {
 }
 
 fn until_told_by_calling(comm: &mut Communicator, stream: &Arc<CudaStream>) -> String {
-    while !comm.on_stream(stream).check().is_err() {
+    while comm.on_stream(stream).check().is_ok() {
         let mut buf = stream.clone_htod(&[1_i32; 50]).unwrap();
         std::thread::sleep(std::time::Duration::from_millis(20));
         if let Err(error) = comm.on_stream(stream).all_reduce(&mut buf, ReduceOp::Max) {

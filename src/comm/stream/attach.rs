@@ -1,5 +1,4 @@
-//! Which devices ranks use, and memory there that all know: what ranks agree on before calls go
-//! straight to their buffers.
+//! Which devices ranks use: what they agree on before calls go straight to their buffers.
 //! May touch: as `comm`. Law: all ranks do this together; what one can't do, all are told, and the
 //! communicator lives on.
 
@@ -7,27 +6,23 @@ use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, LazyLock, PoisonError};
+use std::sync::{Arc, LazyLock};
 
-use cudarc::driver::{CudaContext, CudaStream};
+use cudarc::driver::CudaContext;
 
-use super::direct::{Direct, Entry};
-use super::memory::{DeviceMemory, Held};
+use super::direct::Direct;
 use super::scratch::Scratch;
 use crate::comm::Communicator;
 use crate::comm::verbs::refuse;
 use crate::device::cuda::{
-    Boards, Current, Driver, Guard, HANDLE, Kernels, MOST_RANKS, Memory, Opened, Pinned, Together,
-    Watch, device_of, driver, reach,
+    Boards, Current, Driver, Guard, Kernels, MOST_RANKS, Pinned, Together, Watch, device_of,
+    driver, locked, reach,
 };
-use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::link::region::Region;
 
 /// Threads of this process know each other by it.
 static PROCESS: LazyLock<u64> = LazyLock::new(|| RandomState::new().build_hasher().finish() | 1);
-/// Memory that is given back at a time.
-const RETURNS: usize = 8;
 
 impl Communicator {
     /// Says on which device this rank's buffers will be. All ranks call this together, before
@@ -71,7 +66,11 @@ impl Communicator {
             let (abort, timeout) = (Arc::clone(&self.abort), self.settings.timeout);
             let watch = Watch::new(boards, alone, lives, abort, timeout);
             let guard = Guard::new(watch)?;
-            let kernels = Kernels::load(driver, context)?;
+            let kernels = Kernels::of(driver, context)?;
+            if beside.iter().filter(|&&beside| beside).count() > 1 {
+                // To load waits for streams, and those of other threads may wait for this rank.
+                locked(&kernels).load_all()?;
+            }
             Ok(Together::new(context, guard, kernels, 2 * device.multiprocessors))
         });
         let fine = self.tell_words(NAME, &[u64::from(made.is_ok())])?;
@@ -94,124 +93,12 @@ impl Communicator {
         self.streams.direct.is_some()
     }
 
-    /// `len` elements, zero, on the device of `stream`, in memory that the other ranks' devices
-    /// see. All ranks call this together, with the same length, while none of their calls on
-    /// streams is under way.
-    ///
-    /// Without [`Self::use_device`], or where devices do not reach each other, it is memory like
-    /// any other.
-    ///
-    /// # Errors
-    /// If a rank has no memory left, can't open the others' or passes another length: then all
-    /// ranks have an error and the communicator lives on.
-    pub fn alloc_device<T: Element>(
-        &mut self,
-        stream: &Arc<CudaStream>,
-        len: usize,
-    ) -> Result<DeviceMemory<T>> {
-        const NAME: &str = "alloc_device";
-        let (driver, context) = (driver()?, stream.context());
-        let _current = Current::new(driver, context.cu_ctx())?;
-        let bytes = len.checked_mul(size_of::<T>()).filter(|&bytes| bytes <= isize::MAX as usize);
-        let Some(bytes) = bytes else {
-            return refuse(NAME, "len", len, "less than the address space");
-        };
-        let Some(direct) = &self.streams.direct else {
-            let held = Held::new(0, Memory::new(driver, context, bytes)?, None);
-            return Ok(DeviceMemory::new(held, len, stream, std::sync::Weak::new()));
-        };
-        if !direct.together.is_of(context) {
-            let given = "of another context than use_device was given";
-            return refuse(NAME, "stream", given, "one of the same");
-        }
-        let retired = Arc::downgrade(&direct.retired);
-        let (held, entry) = self.allocate(NAME, driver, context, bytes)?;
-        let memory = DeviceMemory::new(held, len, stream, retired);
-        if let Some(direct) = &mut self.streams.direct {
-            direct.entries.retain(|entry| entry.life.strong_count() > 0);
-            direct.entries.push(Entry { life: memory.life(), ..entry });
-        }
-        Ok(memory)
-    }
-
-    /// Memory of all ranks, and where the workers see this one's.
-    fn allocate(
-        &mut self,
-        name: &'static str,
-        driver: Driver,
-        context: &Arc<CudaContext>,
-        bytes: usize,
-    ) -> Result<(Held, Entry)> {
-        let (me, size) = (self.rank(), self.size());
-        let lost = || super::super::worker::lost(name);
-        let direct = self.streams.direct.as_mut().ok_or_else(lost)?;
-        let (one_process, beside) = (direct.is_one_process(), direct.beside.clone());
-        direct.allocations += 1;
-        let (id, watch, retired) =
-            (direct.allocations, Arc::clone(direct.watch()), Arc::clone(&direct.retired));
-        let returned: Vec<_> = {
-            let mut retired = retired.lock().unwrap_or_else(PoisonError::into_inner);
-            let count = retired.len().min(RETURNS);
-            retired.drain(..count).collect()
-        };
-        let mine = Memory::new(driver, context, bytes).and_then(|memory| {
-            let handle = if one_process { [0; HANDLE] } else { memory.handle()? };
-            Ok((memory, handle))
-        });
-        let mut words = vec![0; 2 + HANDLE + RETURNS];
-        (words[0], words[1]) = (u64::from(mine.is_ok()), bytes as u64);
-        words[2..2 + HANDLE].copy_from_slice(&mine.as_ref().map_or([0; HANDLE], |it| it.1));
-        for (word, held) in words[2 + HANDLE..].iter_mut().zip(&returned) {
-            *word = held.id;
-        }
-        let all = self.tell_words(name, &words)?;
-        let all: Vec<_> = all.chunks_exact(words.len()).collect();
-        let (memory, _) = mine?;
-        self.all_are_fine(name, all.iter().map(|words| words[0]))?;
-        if let Some(peer) = all.iter().position(|words| words[1] != bytes as u64) {
-            let [ours, theirs] = [bytes as u64, all[peer][1]].map(|it| format!("{it} bytes"));
-            let peer = Box::new(self.peers()[peer].clone());
-            let (engine, seat, settings) = self.at_home(name)?;
-            let at = engine.place(seat, settings, name, 0);
-            return Err(Error::Mismatch { at, peer, field: "the length", ours, theirs });
-        }
-        // What is returned is closed here before its owner hears of it below.
-        let direct = self.streams.direct.as_mut().ok_or_else(lost)?;
-        let is_back = |id: u64, rank: usize| all[rank][2 + HANDLE..].contains(&id);
-        direct.opened.retain(|&(id, rank, _)| !is_back(id, rank));
-        let open = |rank: usize| -> Result<Option<Opened>> {
-            if beside[rank] || !watch.is_worker(me) {
-                return Ok(None);
-            }
-            let mut handle = [0; HANDLE];
-            handle.copy_from_slice(&all[rank][2..2 + HANDLE]);
-            Opened::new(driver, context, handle).map(Some)
-        };
-        let opened = (0..size).map(open).collect::<Result<Vec<_>>>();
-        let mut words = vec![u64::from(opened.is_ok())];
-        words.extend((0..size).map(|rank| {
-            let opened = opened.as_ref().ok().and_then(|all| all[rank].as_ref());
-            opened.map_or(0, Opened::start)
-        }));
-        let all = self.tell_words(name, &words)?;
-        let opened = opened?;
-        self.all_are_fine(name, all.chunks_exact(words.len()).map(|words| words[0]))?;
-        for mut held in returned {
-            held.is_closed();
-        }
-        let direct = self.streams.direct.as_mut().ok_or_else(lost)?;
-        let opened = opened.into_iter().enumerate();
-        direct.opened.extend(opened.filter_map(|(rank, it)| Some((id, rank, it?))));
-        let seen = all.chunks_exact(words.len()).map(|words| words[1 + me]).collect();
-        let start = memory.start();
-        let others = (0..size).filter(|&rank| !beside[rank] && watch.is_worker(rank));
-        let opened_by = (!one_process).then(|| (Arc::clone(&watch), others.collect()));
-        let entry = Entry { range: start..start + bytes as u64, seen, life: Default::default() };
-        Ok((Held::new(id, memory, opened_by), entry))
-    }
-
     /// An error, if a rank has said 0.
-    fn all_are_fine(&self, name: &'static str, said: impl Iterator<Item = u64>) -> Result<()> {
+    pub(super) fn all_are_fine(
+        &self,
+        name: &'static str,
+        said: impl Iterator<Item = u64>,
+    ) -> Result<()> {
         match said.into_iter().position(|word| word == 0) {
             None => Ok(()),
             Some(peer) => {

@@ -14,7 +14,8 @@ use super::scratch::Scratch;
 use super::{OnStream, Side, Sides};
 use crate::comm::Communicator;
 use crate::device::cuda::{
-    Call, Claim, MOST_RANKS, Opened, Together, Trouble, Wanted, Watch, is_capturing, reachable,
+    Call, Claim, MOST_RANKS, Opened, Together, Trouble, Wanted, Watch, is_capturing, locked,
+    reachable,
 };
 use crate::device::form::Form;
 use crate::element::{DataType, Kind, Reduction};
@@ -69,6 +70,13 @@ impl Direct {
 
     pub(super) fn watch(&self) -> &Arc<Watch> {
         &self.together.guard.watch
+    }
+
+    /// Some of what users have dropped.
+    pub(super) fn take_back(&mut self, most: usize) -> Vec<Held> {
+        let mut retired = locked(&self.retired);
+        let count = retired.len().min(most);
+        retired.drain(..count).collect()
     }
 
     /// Are all ranks threads of this process?

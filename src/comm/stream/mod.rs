@@ -3,6 +3,7 @@
 //! May touch: as `comm`. Law: whatever happens the host's part of a call ends, and the stream is
 //! told, so that no stream waits for ever.
 
+mod alloc;
 mod attach;
 mod direct;
 mod memory;

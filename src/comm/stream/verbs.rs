@@ -106,8 +106,9 @@ impl OnStream<'_> {
     }
 }
 
-/// One line for each verb: its form, its name, its collective, its operation and root if it has them. Of two
-/// buffers the form says how many blocks each has, and whether all of the second is written.
+/// One line for each verb: its form, its name, its collective, its operation and root if it has
+/// them. Of two buffers the form says how many blocks each has, and whether all of the second is
+/// written.
 macro_rules! verbs {
     ($($form:ident $name:ident: $of:ident $(by $op:ident)? $(with $root:ident)?;)*) => {
         impl OnStream<'_> {

@@ -1,16 +1,8 @@
 //! Boards: memory of each rank that all ranks and all devices see, with the words by which the
 //! streams of a call wait for each other, and the addresses that its kernels go by.
 //! May touch: error, pinned. Unsafe: addresses inside mappings.
-//!
-//! A board has places, one for each call that may be under way. A call's words go from 0 to 1 and
-//! back, set by streams alone, so that a call in a graph can be made again and again:
-//! - `ready` of rank r, on a worker's board: r's buffer may be used. The worker takes it back when
-//!   it has done its part.
-//! - `done` of rank r, on a worker's board: the worker has done its part. Rank r takes it back.
-//! - `state`, on the rank's own: how far its stream is.
-//!
-//! A place is used again once its rank has seen all workers done. Whoever finds it so may write
-//! what the worker's kernels read: the worker is past them.
+//! Law: a call's words go from 0 to 1 and back, set by streams alone, so that a call in a graph can
+//! be made again and again; who has seen all workers done may write what their kernels read.
 #![allow(unsafe_code)]
 
 use std::num::NonZeroUsize;
@@ -41,7 +33,10 @@ const LINE: usize = 64;
 const CLOSED: usize = 0;
 const STOP: usize = LINE;
 const HEAD: usize = 2 * LINE;
-/// In a place.
+/// In a place: what its rank calls there, how far its stream is, its kernels' scalar. Then, where
+/// the rank is a worker: each rank's `ready`, that its buffers may be used, which the worker takes
+/// back when it has done its part; each rank's `done`, that the worker has, which that rank takes
+/// back; the tables of addresses; the list of moves.
 const SEQUENCE: usize = 0;
 const FINGERPRINT: usize = 8;
 const STATE: usize = 16;

@@ -23,7 +23,7 @@ pub(crate) use device::{device_of, reach, reachable};
 pub(crate) use driver::{Driver, driver};
 pub(crate) use guard::{Guard, Trouble, Watch};
 pub(crate) use ipc::{Memory, Opened, WORDS as HANDLE};
-pub(crate) use module::Kernels;
+pub(crate) use module::{Kernels, locked};
 pub(crate) use names::Wanted;
 pub(crate) use order::{after, copy, event, remember};
 pub(crate) use pinned::Pinned;

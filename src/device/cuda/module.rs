@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_void};
 use std::ptr::{null_mut, without_provenance_mut};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use cudarc::driver::CudaContext;
 use cudarc::driver::sys::{self, CUfunction, CUjit_option, CUmodule};
@@ -139,12 +139,42 @@ pub(crate) struct Kernels {
     loaded: HashMap<String, Module>,
 }
 
+/// Those of contexts in use: ranks that are threads share them.
+static ALL: Mutex<Vec<(usize, Weak<Mutex<Kernels>>)>> = Mutex::new(Vec::new());
+
 impl Kernels {
+    /// Those of the context, which is current, here and in all below.
+    ///
+    /// # Errors
+    /// If the driver or the device is too old for them.
+    pub(crate) fn of(driver: Driver, context: &Arc<CudaContext>) -> Result<Arc<Mutex<Self>>> {
+        let (mut all, own) = (locked(&ALL), context.cu_ctx().addr());
+        all.retain(|(_, kernels)| kernels.strong_count() > 0);
+        let known = all.iter().find(|(of, _)| *of == own).and_then(|(_, known)| known.upgrade());
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let kernels = Arc::new(Mutex::new(Self::load(driver, context)?));
+        all.push((own, Arc::downgrade(&kernels)));
+        Ok(kernels)
+    }
+
+    /// Loads all there are, so that nothing is left to be loaded while streams wait.
+    ///
+    /// # Errors
+    /// If the driver doesn't load one.
+    pub(crate) fn load_all(&mut self) -> Result<()> {
+        for part in PTX.split(ENTRY).skip(1) {
+            self.function(part.split('(').next().unwrap_or_default())?;
+        }
+        Ok(())
+    }
+
     /// None yet. The context is current, here and in all below.
     ///
     /// # Errors
     /// If the driver or the device is too old for them.
-    pub(crate) fn load(driver: Driver, context: &Arc<CudaContext>) -> Result<Self> {
+    fn load(driver: Driver, context: &Arc<CudaContext>) -> Result<Self> {
         use sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR as MAJOR;
         let too_old = |reason: String| Error::Device { doing: "loading kernels".into(), reason };
         let (mut version, mut major) = (0, 0);
@@ -200,6 +230,11 @@ impl Kernels {
         self.loaded.insert(kernel.to_owned(), loaded);
         Ok(function)
     }
+}
+
+/// What a thread that panicked has left is as good as before: it loaded a kernel or did not.
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Drop for Kernels {

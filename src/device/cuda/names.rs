@@ -9,7 +9,9 @@ pub(crate) enum Wanted {
     Plain(ReduceOp),
     /// Every contribution times the scalar, then their sum.
     PreMulSum,
-    /// The sum so far, and one contribution that is multiplied and rounded first.
+    /// The sum so far, and one contribution that is multiplied and rounded first: a step of a ring
+    /// over slots, which devices that reach each other have no need of.
+    #[cfg(test)]
     PreMulStep,
 }
 
@@ -37,6 +39,7 @@ pub(crate) fn serves(dtype: DataType, wanted: Wanted) -> Option<Serves> {
     let (op, defined) = match wanted {
         Wanted::Plain(op) => (op.name(), op.is_defined_for(dtype)),
         Wanted::PreMulSum => ("premul_sum", Sum.is_defined_for(dtype)),
+        #[cfg(test)]
         Wanted::PreMulStep => ("premul_step", Sum.is_defined_for(dtype)),
     };
     let (kind, elements) = match (wanted, dtype) {
@@ -51,7 +54,7 @@ pub(crate) fn serves(dtype: DataType, wanted: Wanted) -> Option<Serves> {
     let scalar = match wanted {
         Wanted::Plain(LogicalAnd | LogicalOr | LogicalXor) => Scalar::One(one(dtype)),
         Wanted::Plain(_) => Scalar::Nothing,
-        Wanted::PreMulSum | Wanted::PreMulStep => Scalar::Factor,
+        _ => Scalar::Factor,
     };
     defined.then(|| Serves { kernel: format!("rr_fold_{kind}_{op}"), elements, scalar })
 }

@@ -3,8 +3,8 @@
 //! May touch: form, board, guard, launch, module. Law: calls are put on streams in the same order
 //! at every rank, so that one queue for all streams is as good as many.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use cudarc::driver::sys::{CUdeviceptr, CUstream};
 use super::board::{At, CAPTURED, Claim, EAGER, ENTERED, IN_GRAPH, OVER, PUT};
 use super::guard::{Guard, Trouble};
 use super::launch::{self, Folded, Table};
-use super::module::{Fold, Kernels};
+use super::module::{Fold, Kernels, locked};
 use super::names::{Scalar, Wanted};
 use super::ops::Ops;
 use crate::device::form::{Form, Job};
@@ -52,7 +52,7 @@ pub(crate) struct Begun {
 pub(crate) struct Together {
     context: Arc<CudaContext>,
     pub(crate) guard: Guard,
-    kernels: Kernels,
+    kernels: Arc<Mutex<Kernels>>,
     folds: Vec<((DataType, Wanted), Fold)>,
     ops: Ops,
     /// Calls so far.
@@ -67,7 +67,7 @@ impl Together {
     pub(crate) fn new(
         context: &Arc<CudaContext>,
         guard: Guard,
-        kernels: Kernels,
+        kernels: Arc<Mutex<Kernels>>,
         most_blocks: u32,
     ) -> Self {
         let context = Arc::clone(context);
@@ -108,7 +108,7 @@ impl Together {
             // To load a kernel may wait for streams: before any waits for this rank.
             let loaded = match call.reduction {
                 Some((dtype, wanted, _)) => self.fold(dtype, wanted).map(drop),
-                None => self.kernels.mover().map(drop),
+                None => locked(&self.kernels).mover().map(drop),
             };
             loaded.map_err(|error| self.refused(error.to_string()))?;
         }
@@ -252,7 +252,7 @@ impl Together {
         let stop = boards.stop();
         let Job::Fold { sources, outs, from, to, bytes } = job else {
             let list = (boards.moves(at), call.form.moves() as u32);
-            let mover = self.kernels.mover()?;
+            let mover = locked(&self.kernels).mover()?;
             return launch::moves(stream, mover, list, call.form.block, stop, most);
         };
         let Some((dtype, wanted, factor)) = call.reduction else { return Ok(()) };
@@ -287,7 +287,7 @@ impl Together {
         if let Some((_, fold)) = self.folds.iter().find(|(of, _)| *of == (dtype, wanted)) {
             return Ok(*fold);
         }
-        let fold = self.kernels.fold(dtype, wanted)?;
+        let fold = locked(&self.kernels).fold(dtype, wanted)?;
         self.folds.push(((dtype, wanted), fold));
         Ok(fold)
     }
