@@ -129,6 +129,8 @@ pub(crate) const WARNS: &str = "config";
 /// Files that say `unsafe`, and why they must. Sorted.
 pub(crate) const UNSAFE: &[(&str, &str)] = &[
     ("benches/cuda.rs", "calls the CUDA driver"),
+    ("benches/cuda_facts/driver.rs", "calls the CUDA driver"),
+    ("benches/cuda_facts/memory.rs", "calls the CUDA driver, and maps memory"),
     ("benches/kernels.rs", "compiles the plain loop it compares with for one instruction set"),
     ("benches/ring.rs", "writes a view of the memory it reads, as the library does"),
     ("benches/tcp_link.rs", "fills and reads views of slots"),
