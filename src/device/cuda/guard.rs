@@ -197,7 +197,9 @@ impl Watch {
                 let evidence = "it closed its communicator".into();
                 return Some(Trouble::Lost { peer, evidence });
             }
-            if self.lives[peer].as_ref().is_some_and(hung_up) {
+            // It may have left since, done with all, and then ended.
+            let ended = self.lives[peer].as_ref().is_some_and(hung_up);
+            if ended && self.boards.closed(peer) == 0 {
                 return Some(Trouble::Lost { peer, evidence: "its process ended".into() });
             }
         }
