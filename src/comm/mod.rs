@@ -143,6 +143,9 @@ impl Drop for Communicator {
             #[cfg(feature = "cuda")]
             std::mem::forget(std::mem::take(&mut self.streams));
         }
+        // Streams' calls end while the links are there, by which others see that this rank lives.
+        #[cfg(feature = "cuda")]
+        drop(std::mem::take(&mut self.streams));
     }
 }
 
@@ -150,7 +153,17 @@ impl Communicator {
     fn new(seat: Seat, engine: Engine, timeout: Duration) -> Self {
         let numbers = Numbers::default();
         let (preferred, required, rehearses) = (None, None, false);
-        let settings = Settings { timeout, tag: None, preferred, required, numbers, rehearses };
+        let (multiprocessors, averages) = (None, None);
+        let settings = Settings {
+            timeout,
+            tag: None,
+            preferred,
+            required,
+            numbers,
+            rehearses,
+            multiprocessors,
+            averages,
+        };
         let abort = Arc::clone(&engine.abort);
         Self::of(Arc::new(seat), Some(engine), settings, abort)
     }
@@ -173,8 +186,14 @@ impl Communicator {
     }
 
     /// As the environment says.
-    fn going_by(mut self, preferred: Option<Algorithm>, numbers: Numbers) -> Self {
+    fn going_by(
+        mut self,
+        preferred: Option<Algorithm>,
+        numbers: Numbers,
+        multiprocessors: Option<u32>,
+    ) -> Self {
         (self.settings.preferred, self.settings.numbers) = (preferred, numbers);
+        self.settings.multiprocessors = multiprocessors;
         self
     }
 
@@ -232,7 +251,8 @@ impl Communicator {
     fn kernel(&self, request: &Request) -> Result<Kernel<'static>> {
         let (dtype, op) =
             request.op.map_or((DataType::U8, ReduceOp::Max.into()), |op| (request.dtype, op));
-        Kernel::select(dtype, op, self.size()).ok_or_else(|| {
+        let ranks = self.settings.averages.unwrap_or(self.size());
+        Kernel::select(dtype, op, ranks).ok_or_else(|| {
             let (given, defined) = (format!("{op} of {dtype}"), Reduction::defined_for(dtype));
             let (call, expected) = (request.collective.name(), format!("one of {defined}"));
             Error::Argument { call, argument: "op", given, expected }

@@ -129,6 +129,10 @@ pub(super) struct Settings {
     /// The one that has to make it.
     pub(super) required: Option<Algorithm>,
     pub(super) numbers: Numbers,
+    /// How many multiprocessors kernels may take.
+    pub(super) multiprocessors: Option<u32>,
+    /// What an average is divided by, where these ranks stand for more than there are of them.
+    pub(super) averages: Option<usize>,
     /// Calls check their arguments, and that is all.
     pub(super) rehearses: bool,
 }

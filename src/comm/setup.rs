@@ -35,6 +35,7 @@ pub struct Builder {
     transport: Option<Transport>,
     interface: Option<String>,
     all_pairs: Option<usize>,
+    multiprocessors: Option<u32>,
     pub(super) told: Told,
 }
 
@@ -82,6 +83,13 @@ impl Builder {
         Self { all_pairs: Some(ranks), ..self }
     }
 
+    /// How many multiprocessors of this rank's device the kernels of a collective may take, so that
+    /// others run beside them; all, if nobody says. It may differ from rank to rank.
+    #[must_use]
+    pub fn multiprocessors(self, most: u32) -> Self {
+        Self { multiprocessors: Some(most), ..self }
+    }
+
     /// Meets the other ranks and opens the links to them.
     ///
     /// # Errors
@@ -116,7 +124,7 @@ impl Builder {
         }
         let config = self.over(Config::settings()?);
         config.validate()?;
-        let Config { timeout, algorithm, numbers, all_pairs, .. } = config;
+        let Config { timeout, algorithm, numbers, all_pairs, multiprocessors, .. } = config;
         let host = crate::rendezvous::host_name();
         let pid = std::process::id();
         let peers: Arc<[Peer]> =
@@ -124,7 +132,8 @@ impl Builder {
         let group = Group::new(n, all_pairs as u32);
         let ready = |rank| Ready::new(Arc::clone(&group), rank, Arc::clone(&peers));
         let ready: Vec<_> = (0..n).map(ready).collect::<Result<_>>()?;
-        let meet = |rank: Ready| Ok(rank.meet(timeout)?.going_by(algorithm, numbers));
+        let meet =
+            |rank: Ready| Ok(rank.meet(timeout)?.going_by(algorithm, numbers, multiprocessors));
         ready.into_iter().map(meet).collect()
     }
 
@@ -158,6 +167,7 @@ impl Builder {
         config.transport = self.transport.unwrap_or(config.transport);
         config.interface = self.interface.or(config.interface);
         config.all_pairs = self.all_pairs.unwrap_or(config.all_pairs);
+        config.multiprocessors = self.multiprocessors.or(config.multiprocessors);
         self.told.over(&mut config.numbers);
         config
     }
@@ -210,7 +220,8 @@ impl Communicator {
 
     /// The communicator of those who met, once its links are open.
     pub(super) fn open(mut meeting: Meeting) -> Result<Self> {
-        let &Config { timeout, algorithm, numbers, all_pairs, .. } = meeting.config();
+        let &Config { timeout, algorithm, numbers, all_pairs, multiprocessors, .. } =
+            meeting.config();
         let deadline = Instant::now() + timeout;
         let ring = Ring::through(&meeting.ring_order()).ok_or_else(|| {
             Error::io("ordering the ring", std::io::Error::other("the hosts' ranks overlap"))
@@ -234,7 +245,8 @@ impl Communicator {
         };
         let engine = Engine::new(planner, links, patience, last_level_cache());
         let lines = seat.shares && has_lines(&engine.planner);
-        let mut comm = Self::new(seat, engine, timeout).going_by(algorithm, numbers);
+        let mut comm =
+            Self::new(seat, engine, timeout).going_by(algorithm, numbers, multiprocessors);
         if lines {
             comm.share_lines("build")?;
         }

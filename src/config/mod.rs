@@ -141,6 +141,8 @@ pub struct Config {
     pub algorithm: Option<Algorithm>,
     /// The largest world with links between all pairs of ranks.
     pub all_pairs: usize,
+    /// How many multiprocessors of a device the kernels of a call may take; all, if nobody says.
+    pub multiprocessors: Option<u32>,
     /// What the numbers of reductions go by.
     pub numbers: Numbers,
     /// The folder that measured speeds are kept in.
@@ -164,6 +166,7 @@ impl Default for Config {
             interface: None,
             algorithm: None,
             all_pairs: ALL_PAIRS as usize,
+            multiprocessors: None,
             numbers: Numbers::default(),
             cache: None,
             tcp_sockets: 1,
@@ -306,6 +309,9 @@ impl Config {
         if !(2..=MAX_SIZE).contains(&self.all_pairs) {
             let expected = format!("it must be 2 to {MAX_SIZE}");
             return refuse(own::ALL_PAIRS, &self.all_pairs, expected);
+        }
+        if self.multiprocessors == Some(0) {
+            return refuse(own::MULTIPROCESSORS, &0, "it must be at least 1".into());
         }
         if self.store.is_none() && size > 1 {
             let expected = format!(

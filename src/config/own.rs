@@ -25,11 +25,13 @@ pub(super) const ALL_PAIRS: &str = "RINGREDUCE_ALL_PAIRS";
 pub(super) const ALGO: &str = "RINGREDUCE_ALGO";
 pub(super) const CACHE: &str = "RINGREDUCE_CACHE";
 
+pub(super) const MULTIPROCESSORS: &str = "RINGREDUCE_MULTIPROCESSORS";
+
 pub(super) const DETERMINISTIC: &str = "RINGREDUCE_DETERMINISTIC";
 pub(super) const WIDE: &str = "RINGREDUCE_WIDE";
 pub(super) const WIRE: &str = "RINGREDUCE_WIRE";
 
-const KNOWN: [&str; 17] = [
+const KNOWN: [&str; 18] = [
     RANK,
     SIZE,
     LOCAL_RANK,
@@ -44,6 +46,7 @@ const KNOWN: [&str; 17] = [
     ALL_PAIRS,
     ALGO,
     CACHE,
+    MULTIPROCESSORS,
     DETERMINISTIC,
     WIDE,
     WIRE,
@@ -88,6 +91,10 @@ pub(super) fn settings(vars: Vars<'_>, config: &mut Config) -> Result<Option<Sto
     }
     if let Some(most) = vars.number(ALL_PAIRS)? {
         config.all_pairs = most;
+    }
+    if let Some(most) = vars.number(MULTIPROCESSORS)? {
+        let most = u32::try_from(most).unwrap_or(u32::MAX);
+        config.multiprocessors = Some(most);
     }
     if let Some(text) = vars.text(ALGO)?.filter(|&text| text != "auto") {
         let known = |e: UnknownName| malformed(ALGO, text, format!("{e}, or auto"));

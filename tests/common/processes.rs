@@ -26,11 +26,15 @@ pub(crate) fn this_rank() -> Option<Communicator> {
 
 /// Starts `n` ranks, each of which runs the ignored test `body`; all must end well.
 pub(crate) fn run(body: &str, n: usize, transport: &str) {
-    for (rank, child) in World::start(body, n, transport, |_| Vec::new()).0.into_iter().enumerate()
-    {
+    let mut failed = String::new();
+    let world = World::start(body, n, transport, |_| Vec::new());
+    for (rank, child) in world.0.into_iter().enumerate() {
         let (ended, says) = child.end();
-        assert!(ended, "rank {rank} of {n} by {transport}: {says}");
+        if !ended {
+            failed += &format!("rank {rank} of {n} by {transport}: {says}\n");
+        }
     }
+    assert!(failed.is_empty(), "{failed}");
 }
 
 /// Ranks, in order.

@@ -129,9 +129,12 @@ pub(crate) const WARNS: &str = "config";
 /// Files that say `unsafe`, and why they must. Sorted.
 pub(crate) const UNSAFE: &[(&str, &str)] = &[
     ("benches/cuda.rs", "calls the CUDA driver"),
+    ("benches/cuda_facts/driver.rs", "calls the CUDA driver"),
+    ("benches/cuda_facts/memory.rs", "calls the CUDA driver, and maps memory"),
     ("benches/kernels.rs", "compiles the plain loop it compares with for one instruction set"),
     ("benches/ring.rs", "writes a view of the memory it reads, as the library does"),
     ("benches/tcp_link.rs", "fills and reads views of slots"),
+    ("crates/ringrun/src/ringbench/device/driver.rs", "calls the CUDA driver, sets a variable"),
     ("crates/ringrun/src/ringrun/sys.rs", "runs code between fork and exec"),
     ("examples/wasm_laws.rs", "exports a function by its name"),
     ("src/comm/by_function.rs", "hands a C function to a kernel"),

@@ -65,6 +65,9 @@ impl Communicator {
         let Some(bytes) = bytes else {
             return refuse(NAME, "len", len, "less than the address space");
         };
+        if let Some(islands) = &mut self.streams.islands {
+            return islands.island.alloc_device(stream, len);
+        }
         let Some(direct) = &self.streams.direct else {
             let held = Held::new(0, Memory::new(driver, context, bytes)?, None);
             return Ok(DeviceMemory::new(held, len, stream, Weak::new()));

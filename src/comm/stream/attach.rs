@@ -10,13 +10,14 @@ use std::sync::{Arc, LazyLock};
 
 use cudarc::driver::CudaContext;
 
+use super::Streams;
 use super::direct::Direct;
 use super::scratch::Scratch;
 use crate::comm::Communicator;
 use crate::comm::verbs::refuse;
 use crate::device::cuda::{
-    Boards, Current, Driver, Guard, Kernels, MOST_RANKS, Pinned, Together, Watch, device_of,
-    driver, locked, reach,
+    Boards, Current, Device, Driver, Guard, Kernels, MOST_RANKS, Pinned, Together, Watch,
+    device_of, driver, event, locked, reach,
 };
 use crate::error::{Error, Result};
 use crate::link::region::Region;
@@ -24,11 +25,31 @@ use crate::link::region::Region;
 /// Threads of this process know each other by it.
 static PROCESS: LazyLock<u64> = LazyLock::new(|| RandomState::new().build_hasher().finish() | 1);
 
+/// The call, for errors.
+const NAME: &str = "use_device";
+
+/// What a rank says of its device.
+#[derive(Clone, Copy, Debug)]
+struct Said {
+    has: u64,
+    process: u64,
+    uuid: [u64; 2],
+}
+
+/// It has one; or can't use it; or has none.
+const TROUBLE: u64 = 0;
+const DEVICE: u64 = 1;
+const NONE: u64 = 2;
+
 impl Communicator {
-    /// Says on which device this rank's buffers will be. All ranks call this together, before
-    /// their first call on a stream; then collectives go straight to the buffers where the ranks'
-    /// devices reach each other: where ranks share a device, and among devices of a host that read
-    /// each other's memory. Elsewhere it changes nothing.
+    /// Says on which device this rank's buffers will be. All ranks call this together, or
+    /// [`Self::use_no_device`], before their first call on a stream, and after they have made their
+    /// streams.
+    ///
+    /// Then collectives go straight to the buffers where the ranks' devices reach each other: where
+    /// ranks share a device, and among devices of a host that read each other's memory. Where only
+    /// some do, as on several hosts, `all_reduce` and `broadcast` go straight among those, and one
+    /// rank of each such island takes part for all. Elsewhere it changes nothing.
     ///
     /// Between processes buffers are best from [`Self::alloc_device`]; others are copied in pieces.
     ///
@@ -36,52 +57,124 @@ impl Communicator {
     /// If a rank has no driver or can't use its device: all ranks are told then, and go on as
     /// before.
     pub fn use_device(&mut self, context: &Arc<CudaContext>) -> Result<()> {
-        const NAME: &str = "use_device";
-        if self.streams.direct.is_some() {
-            return refuse(NAME, "context", "said before", "once, for all calls");
-        }
+        self.may_attach()?;
         let mine = driver().and_then(|driver| {
             let current = Current::new(driver, context.cu_ctx())?;
             Ok((driver, current, device_of(context.cu_device())?))
         });
-        let [one, other] = mine.as_ref().map_or([0, 0], |(.., device)| device.uuid);
-        let words = [u64::from(mine.is_ok()), *PROCESS, one, other];
-        let all = self.tell_words(NAME, &words)?;
+        let uuid = mine.as_ref().map_or([0, 0], |(.., device)| device.uuid);
+        let said =
+            Said { has: if mine.is_ok() { DEVICE } else { TROUBLE }, process: *PROCESS, uuid };
+        let all = self.say(said)?;
         let (driver, _current, device) = mine?;
-        let all: Vec<_> = all.chunks_exact(words.len()).collect();
-        self.all_are_fine(NAME, all.iter().map(|words| words[0]))?;
-        let beside: Vec<_> = all.iter().map(|words| words[1] == *PROCESS).collect();
-        let uuids: Vec<_> = all.iter().map(|words| [words[2], words[3]]).collect();
-        let alone = uuids.iter().all(|uuid| *uuid == device.uuid);
-        let few = self.size() <= MOST_RANKS && (self.seat.shares || self.size() == 1);
-        let reached = few && reach(driver, context, &uuids)?;
-        let reached = self.tell_words(NAME, &[u64::from(reached)])?;
-        if reached.contains(&0) {
+        self.all_are_fine(NAME, all.iter().map(|said| said.has))?;
+        if all.iter().any(|said| said.has == NONE) {
+            self.streams.mixed = true;
             return Ok(());
         }
-        let pinned = self.boards(NAME, driver, context)?;
+        let reached = |ranks: &[usize]| {
+            let uuids: Vec<_> = ranks.iter().map(|&rank| all[rank].uuid).collect();
+            reach(driver, context, &uuids).unwrap_or_else(|error| {
+                tracing::warn!("{error}; calls on streams go by way of the host");
+                false
+            })
+        };
+        let here: Vec<_> = (0..all.len()).filter(|&rank| self.is_on_my_host(rank)).collect();
+        // Whom all of this host reach; and all of them, who at least share their device.
+        let on_host = self.tell_words(NAME, &[u64::from(reached(&here))])?;
+        let beside_me = |rank: usize| match here.iter().all(|&rank| on_host[rank] == 1) {
+            true => self.is_on_my_host(rank),
+            false => all[rank].uuid == device.uuid,
+        };
+        let island: Vec<_> = (0..all.len()).filter(|&rank| beside_me(rank)).collect();
+        let whole = island.len() == self.size() && self.size() <= MOST_RANKS;
+        let whole = whole && (self.seat.shares || self.size() == 1);
+        let islands = (2..self.size()).contains(&island.len());
+        let said = [u64::from(whole), u64::from(islands)];
+        let said = self.tell_words(NAME, &said)?;
+        if said.chunks_exact(2).all(|said| said[0] == 1) {
+            self.attach(driver, context, device, &all)
+        } else if said.chunks_exact(2).any(|said| said[1] == 1) {
+            self.make_islands(context, island[0])
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Says that this rank's buffers are the host's, where others call [`Self::use_device`]. It
+    /// makes its calls on host buffers, others on streams, and they match.
+    ///
+    /// # Errors
+    /// As [`Self::use_device`].
+    pub fn use_no_device(&mut self) -> Result<()> {
+        self.may_attach()?;
+        let all = self.say(Said { has: NONE, process: *PROCESS, uuid: [0; 2] })?;
+        self.all_are_fine(NAME, all.iter().map(|said| said.has))
+    }
+
+    /// Once for all calls.
+    fn may_attach(&mut self) -> Result<()> {
+        let Streams { direct, islands, mixed, .. } = &self.streams;
+        if direct.is_some() || islands.is_some() || *mixed {
+            return refuse(NAME, "context", "said before", "once, for all calls");
+        }
+        Ok(())
+    }
+
+    fn say(&mut self, mine: Said) -> Result<Vec<Said>> {
+        let [one, other] = mine.uuid;
+        let words = self.tell_words(NAME, &[mine.has, mine.process, one, other])?;
+        let said =
+            |words: &[u64]| Said { has: words[0], process: words[1], uuid: [words[2], words[3]] };
+        Ok(words.chunks_exact(4).map(said).collect())
+    }
+
+    fn is_on_my_host(&self, rank: usize) -> bool {
+        self.seat.peers[rank].host == self.host()
+    }
+
+    /// From here on calls go straight to the buffers, if all ranks can have it so.
+    fn attach(
+        &mut self,
+        driver: Driver,
+        context: &Arc<CudaContext>,
+        device: Device,
+        all: &[Said],
+    ) -> Result<()> {
+        let beside: Vec<_> = all.iter().map(|said| said.process == *PROCESS).collect();
+        let pinned = self.boards(driver, context)?;
         let made = pinned.and_then(|boards| {
-            let lives = self.lives(NAME, &beside)?;
+            let lives = self.lives(&beside)?;
             let boards = Boards::new(self.rank(), boards);
+            let alone = all.iter().all(|said| said.uuid == device.uuid);
             let (abort, timeout) = (Arc::clone(&self.abort), self.settings.timeout);
-            let watch = Watch::new(boards, alone, lives, abort, timeout);
-            let guard = Guard::new(watch)?;
+            let guard = Guard::new(Watch::new(boards, alone, lives, abort, timeout))?;
             let kernels = Kernels::of(driver, context)?;
             if beside.iter().filter(|&&beside| beside).count() > 1 {
                 // To load waits for streams, and those of other threads may wait for this rank.
                 locked(&kernels).load_all()?;
             }
-            Ok(Together::new(context, guard, kernels, 2 * device.multiprocessors))
+            let most = self.settings.multiprocessors.unwrap_or(u32::MAX);
+            let blocks = 2 * device.multiprocessors.min(most);
+            Ok((Together::new(context, guard, kernels, blocks), event(context)?))
         });
         let fine = self.tell_words(NAME, &[u64::from(made.is_ok())])?;
-        let direct = Direct::new(made?, beside);
+        let (together, last) = made?;
+        let direct = Direct::new(together, beside);
         self.all_are_fine(NAME, fine.into_iter())?;
         let processes = !direct.is_one_process();
         self.streams.direct = Some(direct);
         if processes {
-            let (held, entry) = self.allocate(NAME, driver, context, Scratch::BYTES)?;
-            if let Some(direct) = &mut self.streams.direct {
-                direct.scratch = Some(Scratch::new(context, held, entry)?);
+            // All have it, or none.
+            let allocated = self.allocate(NAME, driver, context, Scratch::BYTES);
+            match (allocated, &mut self.streams.direct) {
+                (Ok((held, entry)), Some(direct)) => {
+                    direct.scratch = Some(Scratch::new(held, entry, last));
+                }
+                (allocated, _) => {
+                    self.streams.direct = None;
+                    return allocated.map(drop);
+                }
             }
         }
         Ok(())
@@ -111,16 +204,15 @@ impl Communicator {
     /// All ranks' boards, as this rank and its device see them.
     fn boards(
         &mut self,
-        name: &'static str,
         driver: Driver,
         context: &Arc<CudaContext>,
     ) -> Result<Result<Vec<Arc<Pinned>>>> {
         let len = Boards::footprint(self.size());
-        let mine = Region::create(len).map_err(|error| self.broken_by(name, error))?;
+        let mine = Region::create(len).map_err(|error| self.broken_by(NAME, error))?;
         let regions = if self.size() == 1 {
             Region::open(mine.as_fd(), len, "this process").map(|region| vec![Arc::new(region)])
         } else {
-            self.share(name, &mine, &vec![len; self.size()])?
+            self.share(NAME, &mine, &vec![len; self.size()])?
         };
         Ok(regions.and_then(|regions| {
             regions.iter().map(|region| Pinned::of(driver, context, region)).collect()
@@ -128,8 +220,8 @@ impl Communicator {
     }
 
     /// Signs of life of the ranks that are other processes.
-    fn lives(&mut self, name: &'static str, beside: &[bool]) -> Result<Vec<Option<UnixStream>>> {
-        let links = &mut self.at_home(name)?.0.links;
+    fn lives(&mut self, beside: &[bool]) -> Result<Vec<Option<UnixStream>>> {
+        let links = &mut self.at_home(NAME)?.0.links;
         let life = |(peer, &beside): (usize, &bool)| {
             let link = if beside { None } else { links.tx(peer).ok() };
             let life = link.and_then(|link| link.life()).map(UnixStream::try_clone);

@@ -6,6 +6,7 @@
 mod alloc;
 mod attach;
 mod direct;
+mod islands;
 mod memory;
 mod raw;
 mod scratch;
@@ -20,6 +21,7 @@ use super::Communicator;
 use crate::device::cuda::{Current, Driver, Stages, driver};
 use crate::error::{Error, Result};
 use direct::Direct;
+use islands::Islands;
 
 pub use memory::DeviceMemory;
 pub use raw::DeviceRef;
@@ -29,6 +31,9 @@ pub use raw::DeviceRef;
 pub(super) struct Streams {
     stages: Vec<Stages>,
     direct: Option<Direct>,
+    islands: Option<Box<Islands>>,
+    /// Have some ranks no device? Then calls are made whole, as those ranks make them.
+    mixed: bool,
     /// The first failure that nobody has been told of.
     failed: Arc<Mutex<Option<Error>>>,
 }
@@ -87,6 +92,9 @@ impl OnStream<'_> {
     pub fn check(&mut self) -> Result<()> {
         self.comm.come_home();
         self.comm.direct_failure("check")?;
+        if let Some(islands) = &mut self.comm.streams.islands {
+            islands.check(self.stream)?;
+        }
         failure(&self.comm.streams.failed).take().map_or(Ok(()), Err)
     }
 

@@ -4,13 +4,13 @@
 
 use std::sync::Arc;
 
+use cudarc::driver::CudaEvent;
 use cudarc::driver::sys::CUstream;
-use cudarc::driver::{CudaContext, CudaEvent};
 
 use super::direct::{Direct, Entry};
 use super::memory::Held;
 use super::{Side, Sides};
-use crate::device::cuda::{Begun, Call, Failure, after, copy, event, remember};
+use crate::device::cuda::{Begun, Call, Failure, after, copy, remember};
 use crate::device::form::Form;
 use crate::error::Result;
 
@@ -36,10 +36,9 @@ pub(super) struct Scratch {
 impl Scratch {
     pub(super) const BYTES: usize = SLOT * SLOTS;
 
-    pub(super) fn new(context: &Arc<CudaContext>, held: Held, entry: Entry) -> Result<Self> {
-        let last = event(context)?;
+    pub(super) fn new(held: Held, entry: Entry, last: CudaEvent) -> Self {
         let (seen, start) = (entry.seen, entry.range.start);
-        Ok(Self { _held: held, seen, start, last, used: false })
+        Self { _held: held, seen, start, last, used: false }
     }
 
     /// Puts a call on the stream, in pieces.
@@ -50,12 +49,12 @@ impl Scratch {
         sides: Sides,
     ) -> Result<(), Failure> {
         let Direct { together, scratch, beside, .. } = direct;
-        let Some(scratch) = scratch else { return Ok(()) };
+        let Some(scratch) = scratch else {
+            return Err(together.refused("there is no memory for pieces".into()));
+        };
         let element = call.form.element;
         let step = (SLOT - LINE) / sides.most / element * element;
         let pieces = sides.block.div_ceil(step).max(1);
-        let me = beside.len();
-        debug_assert!(me > 0 && step > 0);
         let refused = |error: crate::error::Error| together.refused(error.to_string());
         if scratch.used {
             after(stream, &scratch.last).map_err(refused)?;

@@ -26,6 +26,7 @@ struct Asked {
 #[derive(Clone, Copy, Debug)]
 enum Way {
     Direct(Request),
+    Islands(Request),
     Staged(Driver),
 }
 
@@ -43,6 +44,9 @@ impl OnStream<'_> {
             return Ok((Way::Direct(request), current));
         }
         refuse_capture(name, self.stream.cu_stream())?;
+        if self.comm.goes_by_islands(&request) {
+            return Ok((Way::Islands(request), current));
+        }
         Ok((Way::Staged(driver), current))
     }
 
@@ -54,6 +58,7 @@ impl OnStream<'_> {
     ) -> Result<()> {
         match way {
             Way::Direct(request) => self.put_direct(name, &request, sides),
+            Way::Islands(request) => self.put_by_islands::<T>(&request, sides),
             Way::Staged(driver) => self.put::<T>(driver, sides, work),
         }
     }

@@ -9,7 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::board::{At, Boards, CAPTURED, Claim, EAGER, ENTERED, IN_GRAPH, OVER, PLACES};
+use super::board::{
+    At, Boards, CAPTURED, Claim, EAGER, ENTERED, IN_GRAPH, MOST_RANKS, OVER, PLACES,
+};
 use crate::error::{Error, Result};
 use crate::link::hung_up;
 
@@ -21,6 +23,17 @@ const RELEASE: Duration = Duration::from_micros(100);
 const QUIET: Duration = Duration::from_millis(100);
 /// How much longer than for other ranks it waits, at the end, for this rank's own streams.
 const LINGER: Duration = Duration::from_secs(5);
+
+/// How long what a rank did last may take to show, after its process has ended.
+const LAST_WORDS: Duration = Duration::from_millis(20);
+
+/// When the guard has first seen something.
+struct Seen {
+    /// That this rank's stream has come to a call, by place.
+    since: [Option<Instant>; PLACES],
+    /// That a rank's process has ended.
+    ended: [Option<Instant>; MOST_RANKS],
+}
 
 /// What kept a call from its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -128,15 +141,15 @@ impl Watch {
         })
     }
 
-    /// Looks once. `since`: when each call's stream was first seen to have come.
-    fn look(&self, since: &mut [Option<Instant>; PLACES]) -> bool {
+    /// Looks once.
+    fn look(&self, Seen { since, ended }: &mut Seen) -> bool {
         let mut busy = false;
         let mut seen = [false; PLACES];
         for (place, entered) in self.open() {
             (busy, seen[place]) = (true, entered);
             if self.abort.load(Ordering::Relaxed) {
                 self.fail(self.own(place), Trouble::Aborted);
-            } else if let Some(trouble) = self.trouble_with(place, entered) {
+            } else if let Some(trouble) = self.trouble_with(place, entered, ended) {
                 self.fail(self.own(place), trouble);
             } else if entered {
                 let began = *since[place].get_or_insert_with(Instant::now);
@@ -175,7 +188,12 @@ impl Watch {
     }
 
     /// What another rank does or has done that keeps a call from its end.
-    fn trouble_with(&self, place: usize, entered: bool) -> Option<Trouble> {
+    fn trouble_with(
+        &self,
+        place: usize,
+        entered: bool,
+        ended: &mut [Option<Instant>; MOST_RANKS],
+    ) -> Option<Trouble> {
         let ours = self.own(place);
         for peer in self.others() {
             let theirs = self.boards.claimed(At { rank: peer, place });
@@ -197,10 +215,12 @@ impl Watch {
                 let evidence = "it closed its communicator".into();
                 return Some(Trouble::Lost { peer, evidence });
             }
-            // It may have left since, done with all, and then ended.
-            let ended = self.lives[peer].as_ref().is_some_and(hung_up);
-            if ended && self.boards.closed(peer) == 0 {
-                return Some(Trouble::Lost { peer, evidence: "its process ended".into() });
+            let left = closed == 1 && same;
+            if !left && self.lives[peer].as_ref().is_some_and(hung_up) {
+                // It may have been done with this call: then that is over at once here too.
+                if ended[peer].get_or_insert_with(Instant::now).elapsed() > LAST_WORDS {
+                    return Some(Trouble::Lost { peer, evidence: "its process ended".into() });
+                }
             }
         }
         None
@@ -229,10 +249,11 @@ impl Watch {
 
     /// Until the end; true if nothing on a stream may touch the boards any more.
     fn serve(&self) -> bool {
-        let (mut since, mut idle, mut ended) = ([None; PLACES], Instant::now(), None);
+        let mut seen = Seen { since: [None; PLACES], ended: [None; MOST_RANKS] };
+        let (mut idle, mut ended) = (Instant::now(), None);
         loop {
             let failed = self.failed.load(Ordering::Acquire);
-            let busy = if failed { self.release() } else { self.look(&mut since) };
+            let busy = if failed { self.release() } else { self.look(&mut seen) };
             let captured = self.captured.load(Ordering::Acquire) > 0;
             if busy {
                 idle = Instant::now();

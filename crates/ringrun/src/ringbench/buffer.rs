@@ -13,7 +13,7 @@ const LINE: usize = 64;
 /// Registered buffers begin a page, as large ones of programs nearly do.
 const PAGE: usize = 4096;
 /// Bytes watched on either side.
-const GUARD: usize = 128;
+pub(crate) const GUARD: usize = 128;
 const CANARY: u8 = 0xa5;
 
 enum Memory {
@@ -90,15 +90,24 @@ impl Guarded {
         &mut self.memory[self.at..self.at + len]
     }
 
+    /// The first `len` bytes and the guards around them.
+    pub(crate) fn guarded(&self, len: usize) -> &[u8] {
+        &self.memory[self.at - GUARD..self.at + len + GUARD]
+    }
+
+    pub(crate) fn guarded_mut(&mut self, len: usize) -> &mut [u8] {
+        &mut self.memory[self.at - GUARD..self.at + len + GUARD]
+    }
+
     /// Sets the guards around the first `len` bytes, and those to what no result looks like.
     pub(crate) fn arm(&mut self, len: usize) {
-        self.memory[self.at - GUARD..self.at + len + GUARD].fill(CANARY);
+        self.guarded_mut(len).fill(CANARY);
     }
 
     /// Bytes beside the first `len` that were written since [`Self::arm`].
     pub(crate) fn breached(&self, len: usize) -> u64 {
-        let end = self.at + len;
-        let guards = [&self.memory[self.at - GUARD..self.at], &self.memory[end..end + GUARD]];
+        let all = self.guarded(len);
+        let guards = [&all[..GUARD], &all[GUARD + len..]];
         guards.into_iter().flatten().filter(|&&byte| byte != CANARY).count() as u64
     }
 }

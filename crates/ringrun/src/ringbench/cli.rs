@@ -9,6 +9,7 @@ use ringreduce::schedule::Collective;
 use ringreduce::{Algorithm, DataType, ReduceOp, Reduction, Transport};
 
 use crate::collective::Verb;
+use crate::device;
 use crate::nccl::{self, Accepted};
 use crate::sizes::{Step, parse_size, walk};
 
@@ -26,8 +27,16 @@ Under ringrun, or any launcher that ringreduce knows, ringbench is one rank and 
 Alone, --ranks N launches N of them:
   ringbench all_reduce --ranks 4 --json result.json --html result.html
 
+With --device buffers are on CUDA devices: time is of calls made one after the other, of which only
+the last is waited for (all are, with -z 1); min, p50 and p99 are of calls waited for one by one.
+Ranks that share a device are told so by --ranks-per-gpu, or there are more of them than devices:
+  ringbench all_reduce --ranks 4 --device cuda -e 512M
+  ringbench all_reduce --ranks 4 --threads --device cuda:0 --ranks-per-gpu 4
+
 JSON: {version, command, unix_time, collective, ranks, launched, transport, algorithm, memory,
-refill, check, warmup, machine: {host, cpu, cpus, kernel}, seats: [{rank, pid, cpu, host}],
+refill, check, warmup, blocking, machine: {host, cpu, cpus, kernel},
+device: null or {cuda, driver: versions, direct: do calls go straight to buffers?},
+seats: [{rank, pid, cpu, host, device: null or {index, name}}],
 probe: {before, after}: null or {cpus, hand_over_ns, distance: near, far or disturbed,
 add_gb_per_s},
 rows: [{size, count, type, redop, root, iterations, out_of_place, in_place}], each half null or
@@ -119,6 +128,8 @@ pub(crate) struct Cli {
     /// Writes a page with charts to this file
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) gpu: device::Flags,
     #[command(flatten)]
     _accepted: Accepted,
 }
@@ -243,6 +254,7 @@ impl Cli {
             ));
         }
         self.validate_algorithm()?;
+        self.gpu.validate(self)?;
         if self.threads && self.transport == Some(Kind::Tcp) {
             return Err("--transport tcp: ranks that are threads share memory; \
                         leave out --threads"
@@ -254,13 +266,17 @@ impl Cli {
         self.ranks.map_or(Ok(()), |ranks| self.validate_for(ranks))
     }
 
+    /// The flag that asks for algorithms, if one does.
+    pub(crate) fn algorithm_flag(&self) -> Option<&'static str> {
+        let named = self.algorithm.0.map(|_| "--algorithm");
+        named.or_else(|| self.regret.then_some("--regret"))
+    }
+
     fn validate_algorithm(&self) -> Result<(), String> {
-        let flag = match (self.algorithm.0, self.regret) {
-            (None, false) => return Ok(()),
-            (Some(_), true) => return Err("--regret measures all: leave out --algorithm".into()),
-            (Some(_), false) => "--algorithm",
-            (None, true) => "--regret",
-        };
+        let Some(flag) = self.algorithm_flag() else { return Ok(()) };
+        if self.regret && self.algorithm.0.is_some() {
+            return Err("--regret measures all: leave out --algorithm".into());
+        }
         if self.collective == Verb::SendRecv {
             return Err(format!("{flag}: messages between two ranks go one way only"));
         }
@@ -308,77 +324,4 @@ impl Cli {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn parse(line: &str) -> Result<Cli, String> {
-        let words = ["ringbench"].into_iter().chain(line.split_whitespace());
-        let cli = Cli::try_parse_from(words).map_err(|e| e.to_string())?;
-        cli.validate().map(|()| cli)
-    }
-
-    #[test]
-    fn the_usual_line() {
-        let line = "all_reduce -b 8 -e 64M -f 2 -n 20 -w 5 -c 1 -d float -o sum -r 0 --ranks 4";
-        let cli = parse(line).unwrap();
-        assert_eq!(cli.sizes().len(), 24);
-        assert_eq!(cli.kinds(), [(DataType::F32, ReduceOp::Sum)]);
-        assert_eq!((cli.iters, cli.warmup_iters, cli.ranks), (Some(20), 5, Some(4)));
-    }
-
-    #[test]
-    fn all_types_and_ops_where_they_matter() {
-        assert_eq!(parse("all_reduce -d all -o all").unwrap().kinds().len(), 150);
-        assert_eq!(parse("reduce -d all -o all").unwrap().kinds().len(), 150);
-        let prefixes = parse("exscan -d all -o all").unwrap().kinds();
-        assert!(prefixes.len() < 150 && prefixes.iter().all(|&(_, op)| op != ReduceOp::Avg));
-        assert_eq!(parse("all_gather -d all -o all").unwrap().kinds().len(), 20);
-        assert_eq!(parse("barrier -d all -o all").unwrap().kinds().len(), 1);
-    }
-
-    #[test]
-    fn nonsense_names_the_flag() {
-        for (line, named) in [
-            ("", "COLLECTIVE"),
-            ("all_two_all", "all_two_all"),
-            ("all_reduce --algorithm rings", "halving_doubling"),
-            ("send_recv --algorithm ring", "--algorithm"),
-            ("all_reduce --algorithm ring --memory alloc", "--memory"),
-            ("all_reduce --algorithm ring --regret --ranks 2", "leave out --algorithm"),
-            ("send_recv --regret --ranks 2", "--regret"),
-            ("all_reduce --regret --ranks 1", "--regret"),
-            ("all_reduce --regret --ranks 2 --memory register", "--memory"),
-            ("scan -o avg", "scan has none"),
-            ("gather -r 4 --ranks 4", "--root"),
-            ("all_reduce -b 1X", "--minbytes"),
-            ("all_reduce -b 1M -e 1K", "--maxbytes"),
-            ("all_reduce -f 1", "--stepfactor"),
-            ("all_reduce -i 0", "--stepbytes"),
-            ("all_reduce -i 8 -f 2", "--stepfactor"),
-            ("all_reduce -b 0", "-b 0"),
-            ("all_reduce -d quad", "quad"),
-            ("all_reduce -o xor", "xor"),
-            ("all_reduce -d float -o bxor", "sum, prod, min"),
-            ("all_reduce -d int8_loc", "int8_loc"),
-            ("all_reduce -d int32_loc", "minloc, maxloc"),
-            ("all_reduce -n 0", "--iters"),
-            ("all_reduce -n -3", "-3"),
-            ("all_reduce -T 0", "--timeout"),
-            ("all_reduce -T nan", "--timeout"),
-            ("all_reduce -g 2", "-g"),
-            ("all_reduce -Y 1", "-Y"),
-            ("all_reduce --cudagraph 1", "--cudagraph"),
-            ("reduce_scatter -u 2", "--unalign"),
-            ("all_reduce --ranks 0", "--ranks"),
-            ("all_reduce --threads", "--ranks"),
-            ("all_reduce --threads --ranks 2 --transport tcp", "--transport"),
-            ("all_reduce --threads --ranks 2 -T 5", "--timeout"),
-            ("all_reduce --transport rdma", "rdma"),
-            ("all_reduce --memory mmap", "mmap"),
-            ("broadcast -r 4 --ranks 4", "--root"),
-        ] {
-            let error = parse(line).unwrap_err();
-            assert!(error.contains(named), "`{line}` says: {error}");
-        }
-    }
-}
+mod tests;

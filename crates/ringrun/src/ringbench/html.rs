@@ -6,6 +6,7 @@ use std::fmt::Write;
 use std::time::{Duration, UNIX_EPOCH};
 
 use crate::chart::{Band, Point, Scale, Series, svg};
+use crate::device::Seated;
 use crate::probe::Probe;
 use crate::report::{Half, Report, Row};
 use crate::sizes::human;
@@ -202,18 +203,33 @@ fn machine(out: &mut String, report: &Report) {
     let probe = |p: Option<_>| p.map_or("not probed: one CPU".to_owned(), |p| describe(&p));
     let mut hosts: Vec<&str> = report.seats.iter().map(|seat| seat.host.as_str()).collect();
     hosts.dedup();
-    let facts = [
+    let mut facts = vec![
         ("Host", hosts.join(", ")),
         ("Processor", format!("{}, {} CPUs for this process", machine.cpu, machine.cpus)),
         ("Kernel", machine.kernel.clone()),
         ("Before", probe(report.probe.before)),
         ("After", probe(report.probe.after)),
     ];
+    if let Some(software) = &report.device {
+        facts.insert(2, ("Devices", format!("{}; {}", devices(report), software.text())));
+    }
     *out += "<h2>Machine</h2>\n<div class=\"card\"><dl>\n";
     for (term, text) in facts {
         let _ = writeln!(out, "<dt>{term}</dt><dd>{}</dd>", escape(&text));
     }
     *out += "</dl></div>\n";
+}
+
+/// The devices' names, and how many ranks each has.
+fn devices(report: &Report) -> String {
+    let seats = report.seats.iter();
+    let mut all: Vec<_> = seats.filter_map(|s| Some((&s.host, s.device.as_ref()?))).collect();
+    all.sort_by_key(|(host, device)| (*host, device.index));
+    let names = all.chunk_by(|a, b| a == b).map(|ranks| {
+        let (_, Seated { index, name }) = ranks[0];
+        format!("{name} (cuda:{index}), {} of the ranks", ranks.len())
+    });
+    names.collect::<Vec<_>>().join("; ")
 }
 
 fn time(us: f64) -> String {

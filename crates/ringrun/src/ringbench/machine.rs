@@ -8,6 +8,8 @@ use nix::unistd::Pid;
 use ringreduce::{Communicator, ReduceOp};
 use serde::Serialize;
 
+use crate::device::Seated;
+
 /// The machine that rank 0 runs on.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Machine {
@@ -33,6 +35,9 @@ impl Machine {
     }
 }
 
+/// Bytes of a device's name that ranks tell each other.
+const NAME: usize = 96;
+
 /// Where one rank sits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Seat {
@@ -41,19 +46,35 @@ pub(crate) struct Seat {
     /// The CPU it was on when asked.
     pub(crate) cpu: usize,
     pub(crate) host: String,
+    /// Where its buffers are, if not on the host.
+    pub(crate) device: Option<Seated>,
 }
 
 impl Seat {
-    /// Every rank's, known to every rank.
-    pub(crate) fn gather(comm: &mut Communicator) -> ringreduce::Result<Vec<Self>> {
-        let mine = sched_getcpu().unwrap_or(0) as u64;
-        let mut cpus = vec![0; comm.size()];
-        comm.all_gather(&[mine], &mut cpus)?;
-        let seats = comm.peers().iter().zip(cpus).map(|(peer, cpu)| Self {
+    /// Every rank's, known to every rank. All have a device, or none.
+    pub(crate) fn gather(
+        comm: &mut Communicator,
+        device: Option<&Seated>,
+    ) -> ringreduce::Result<Vec<Self>> {
+        let mine = [sched_getcpu().unwrap_or(0), device.map_or(0, |device| device.index)];
+        let mut all = vec![0; 2 * comm.size()];
+        comm.all_gather(&mine.map(|number| number as u64), &mut all)?;
+        let mut names = vec![0; NAME * comm.size()];
+        if let Some(device) = device {
+            let mut mine = [0; NAME];
+            mine.iter_mut().zip(device.name.bytes()).for_each(|(to, from)| *to = from);
+            comm.all_gather(&mine, &mut names)?;
+        }
+        let told = all.chunks_exact(2).zip(names.chunks_exact(NAME));
+        let seats = comm.peers().iter().zip(told).map(|(peer, (numbers, name))| Self {
             rank: peer.rank,
             pid: peer.pid,
-            cpu: cpu as usize,
+            cpu: numbers[0] as usize,
             host: peer.host.clone(),
+            device: device.map(|_| Seated {
+                index: numbers[1] as usize,
+                name: String::from_utf8_lossy(name).trim_end_matches('\0').to_owned(),
+            }),
         });
         Ok(seats.collect())
     }
@@ -100,14 +121,16 @@ mod tests {
     use super::*;
 
     fn seat(cpu: usize, host: &str) -> Seat {
-        Seat { rank: 0, pid: 1, cpu, host: host.into() }
+        Seat { rank: 0, pid: 1, cpu, host: host.into(), device: None }
     }
 
     #[test]
     fn a_seat_survives_the_journey() {
         let mut comm = Communicator::local(1).unwrap();
-        let seats = Seat::gather(&mut comm[0]).unwrap();
+        let device = Seated { index: 3, name: "a GPU".into() };
+        let seats = Seat::gather(&mut comm[0], Some(&device)).unwrap();
         assert_eq!(seats[0].pid, std::process::id());
+        assert_eq!(seats[0].device, Some(device));
         assert_eq!(seats[0].host, comm[0].host());
         assert!(cpus().contains(&seats[0].cpu), "{seats:?}");
     }

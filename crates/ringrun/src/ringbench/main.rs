@@ -1,12 +1,13 @@
 //! ringbench: nccl-tests for ringreduce. Every rank measures and checks; rank 0 reports.
-//! cli > launch > run (collective, expect, verify, buffer, stats) > report (regret) > table, html
-//! (chart).
-#![forbid(unsafe_code)]
+//! cli > launch > run (collective, expect, verify, buffer, device, stats) > report (regret) >
+//! table, html (chart).
+#![deny(unsafe_code)]
 
 mod buffer;
 mod chart;
 mod cli;
 mod collective;
+mod device;
 mod expect;
 mod html;
 mod launch;
@@ -31,6 +32,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use ringreduce::Communicator;
 
 use cli::Cli;
+use device::Gpu;
 use launch::Launch;
 use machine::Seat;
 use output::{Files, Unread};
@@ -48,6 +50,9 @@ fn main() -> ExitCode {
     }
     let cli = Cli::parse();
     cli.validate().unwrap_or_else(|error| usage(error));
+    if cli.threads && cli.gpu.device.is_some() {
+        device::make_queues(cli.ranks.unwrap_or(1));
+    }
     let comms = match launch::plan(&cli) {
         Ok(Launch::Here(comms)) => comms,
         Ok(Launch::Ringrun(ranks)) => {
@@ -91,19 +96,19 @@ fn fail(error: &anyhow::Error) -> ExitCode {
 fn rank(mut comm: Communicator, cli: &Cli, files: &Mutex<Option<Files>>) -> Result<u64> {
     let me = comm.rank();
     let files = if me == 0 { files.lock().ok().and_then(|mut files| files.take()) } else { None };
-    let found = match files {
-        Some(files) => lead(&mut comm, cli, files),
-        None => follow(&mut comm, cli),
-    };
+    let found = Gpu::open(&mut comm, &cli.gpu).and_then(|gpu| match files {
+        Some(files) => lead(&mut comm, cli, gpu.as_ref(), files),
+        None => follow(&mut comm, cli, gpu.as_ref()),
+    });
     found.with_context(|| format!("rank {me}"))
 }
 
 /// Every rank but 0: the same collectives, no report.
-fn follow(comm: &mut Communicator, cli: &Cli) -> Result<u64> {
-    Seat::gather(comm)?;
+fn follow(comm: &mut Communicator, cli: &Cli, gpu: Option<&Gpu>) -> Result<u64> {
+    Seat::gather(comm, gpu.map(|gpu| &gpu.seated))?;
     machine::transports(comm)?;
     comm.barrier()?;
-    let mut bench = Bench::new(comm, cli)?;
+    let mut bench = Bench::new(comm, cli, gpu)?;
     let mut wrong = 0;
     bench.run(|line| wrong += line.wrong())?;
     let stray = bench.out_of_bounds;
@@ -113,16 +118,17 @@ fn follow(comm: &mut Communicator, cli: &Cli) -> Result<u64> {
 
 /// Rank 0. While it probes the machine the others sleep in a barrier, and nobody leaves before
 /// the report is written: a launcher may end the job as soon as one rank finds something wrong.
-fn lead(comm: &mut Communicator, cli: &Cli, files: Files) -> Result<u64> {
-    let seats = Seat::gather(comm)?;
+fn lead(comm: &mut Communicator, cli: &Cli, gpu: Option<&Gpu>, files: Files) -> Result<u64> {
+    let seats = Seat::gather(comm, gpu.map(|gpu| &gpu.seated))?;
     let transport = machine::transports(comm)?;
     let cpus = machine::pair(&seats);
     let before = cpus.and_then(Probe::of);
     let mut report = Report::new(cli, comm.host(), seats, transport, before);
+    report.device = gpu.map(|gpu| gpu.software.clone());
     comm.barrier()?;
     let progress = progress(cli);
     say(&progress, &table::head(cli, &report))?;
-    let mut bench = Bench::new(comm, cli)?;
+    let mut bench = Bench::new(comm, cli, gpu)?;
     let mut said = Ok(());
     bench.run(|line| {
         progress.inc(1);

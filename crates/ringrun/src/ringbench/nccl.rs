@@ -8,8 +8,6 @@ use ringreduce::DataType;
 /// Short, long, the values that hold here, why no other does.
 type Flag = (char, &'static str, &'static str, &'static str);
 
-const NO_CUDA: &str = "buffers are the host's, no device takes part";
-
 const FLAGS: &[Flag] = &[
     ('g', "ngpus", "1", "a rank has one buffer; --ranks N launches more ranks"),
     ('t', "nthreads", "1", "a process is one rank; --ranks N --threads makes each a thread"),
@@ -17,11 +15,10 @@ const FLAGS: &[Flag] = &[
     ('m', "agg_iters", "1", "calls are not grouped"),
     ('N', "run_cycles", "1", "every size is run once; say it again in the shell"),
     ('p', "parallel_init", "0|1", "ranks always start in parallel"),
-    ('z', "blocking", "0", "every call returns when it is done: there is no stream"),
-    ('G', "cudagraph", "0", NO_CUDA),
-    ('C', "report_cputime", "0", "a call is done when it returns: its time is the table's"),
-    ('R', "local_register", "0", "host buffers are not registered"),
-    ('D', "device_implementation", "0", NO_CUDA),
+    ('G', "cudagraph", "0", "calls are made one by one, not by a graph"),
+    ('C', "report_cputime", "0", "the table's time is until results are there"),
+    ('R', "local_register", "0", "--memory says whether buffers are registered"),
+    ('D', "device_implementation", "0", "calls are made by the host"),
 ];
 
 /// The flags, checked; nothing of them is kept, since none changes anything.

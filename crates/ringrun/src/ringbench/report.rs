@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use crate::cli::Cli;
 use crate::collective::Case;
+use crate::device::Software;
 use crate::machine::{Machine, Seat};
 use crate::probe::Probe;
 use crate::regret::{Regret, Regrets};
@@ -133,7 +134,11 @@ pub(crate) struct Report {
     pub(crate) refill: bool,
     pub(crate) check: usize,
     pub(crate) warmup: usize,
+    /// Is each call waited for before the next?
+    pub(crate) blocking: bool,
     pub(crate) machine: Machine,
+    /// Of rank 0, if buffers are on devices.
+    pub(crate) device: Option<Software>,
     pub(crate) seats: Vec<Seat>,
     pub(crate) probe: Probes,
     pub(crate) rows: Vec<Row>,
@@ -170,7 +175,9 @@ impl Report {
             refill: cli.refill,
             check: cli.check,
             warmup: cli.warmup_iters,
+            blocking: cli.gpu.device.is_none() || cli.gpu.blocking(),
             machine: Machine::look(host),
+            device: None,
             seats,
             probe: Probes { before, after: None },
             rows: Vec::new(),
@@ -229,7 +236,8 @@ pub(crate) mod tests {
     /// What four ranks might report, sizes 8 B to 64 MiB, of the given types.
     pub(crate) fn sample(types: &[DataType]) -> Report {
         let cli = Cli::parse_from(["ringbench", "all_reduce", "--ranks", "4"]);
-        let seat = |rank| Seat { rank, pid: 100, cpu: rank % 2, host: "<here>".into() };
+        let host = || String::from("<here>");
+        let seat = |rank| Seat { rank, pid: 100, cpu: rank % 2, host: host(), device: None };
         let add_gb_per_s = 24.0;
         let probe =
             Probe { cpus: [0, 1], hand_over_ns: 62.0, distance: Distance::Near, add_gb_per_s };

@@ -11,6 +11,7 @@ use ringreduce::{Algorithm, CallOptions, Communicator, DataType, ReduceOp, With}
 
 use crate::cli::{Cli, Way};
 use crate::collective::{Case, Form};
+use crate::device::Gpu;
 use crate::expect::Oracle;
 use crate::report::{Half, Line, Row, Spread};
 use crate::stats::{iterations, mean, percentile};
@@ -37,10 +38,10 @@ pub(crate) struct Bench<'a> {
 }
 
 impl<'a> Bench<'a> {
-    /// Allocates for the largest size.
-    pub(crate) fn new(comm: &'a mut Communicator, cli: &'a Cli) -> Result<Self> {
+    /// Allocates for the largest size, on the device if there is one.
+    pub(crate) fn new(comm: &'a mut Communicator, cli: &'a Cli, gpu: Option<&Gpu>) -> Result<Self> {
         let most = cli.sizes().last().copied().unwrap_or(0);
-        let buffers = Buffers::new(comm, cli.memory, most, cli.unalign)?;
+        let buffers = Buffers::new(comm, cli.memory, most, cli.unalign, gpu)?;
         let Way(algorithm) = cli.algorithm;
         Ok(Self { comm, cli, buffers, shift: 0, algorithm, out_of_bounds: 0 })
     }
@@ -69,7 +70,7 @@ impl<'a> Bench<'a> {
 
     fn row(&mut self, case: &Case, oracle: &Oracle) -> Result<Row> {
         let mut iterations = 0;
-        let mut half = |form| match case.has(form) {
+        let mut half = |form| match self.buffers.has(case, form) {
             true => self.half(case, oracle, form).map(|(half, iters)| {
                 iterations = iters;
                 Some(half)
@@ -83,13 +84,8 @@ impl<'a> Bench<'a> {
     fn half(&mut self, case: &Case, oracle: &Oracle, form: Form) -> Result<(Half, usize)> {
         let mut wrong = None;
         self.checked(case, oracle, form, &mut wrong)?;
-        self.fill(case, oracle, form);
-        let warmup = self.cli.warmup_iters;
-        let (mut comm, buffers) = self.way();
-        for _ in 0..warmup {
-            buffers.call(&mut comm, case, form)?;
-        }
-        drop(comm);
+        self.fill(case, oracle, form)?;
+        self.batch(case, form, self.cli.warmup_iters)?;
         let iters = match self.cli.iters {
             Some(iters) => iters,
             None => self.agree(case, oracle, form)?,
@@ -101,7 +97,7 @@ impl<'a> Bench<'a> {
             time_us = self.time(case, oracle, form, iters)?;
         }
         let mut spread = None;
-        let spreads = form == Form::InPlace || !case.has(Form::InPlace);
+        let spreads = form == Form::InPlace || !self.buffers.has(case, Form::InPlace);
         if self.cli.refill || spreads {
             let samples = match self.cli.refill {
                 true => self.refilled(case, oracle, form, iters)?,
@@ -116,8 +112,9 @@ impl<'a> Bench<'a> {
         Ok((Half::new(case, time_us, wrong, spread), iters))
     }
 
-    fn fill(&mut self, case: &Case, oracle: &Oracle, form: Form) {
+    fn fill(&mut self, case: &Case, oracle: &Oracle, form: Form) -> Result<()> {
         self.buffers.fill(case, oracle, form, self.shift);
+        self.buffers.settle(self.comm, case, form)
     }
 
     /// The communicator for calls by the algorithm that is measured, and their buffers.
@@ -156,9 +153,12 @@ impl<'a> Bench<'a> {
     fn check(&mut self, case: &Case, oracle: &Oracle, form: Form) -> Result<u64> {
         self.shift += SHIFT;
         self.buffers.prepare(case, oracle, form, self.shift);
+        self.buffers.settle(self.comm, case, form)?;
         let (mut comm, buffers) = self.way();
         buffers.call(&mut comm, case, form)?;
         drop(comm);
+        self.done()?;
+        self.buffers.fetch(case, form)?;
         let mine = self.buffers.judge(case, oracle, form, self.shift);
         let mut all = [mine.wrong, mine.stray];
         self.comm.all_reduce(&mut all, ReduceOp::Sum)?;
@@ -192,12 +192,26 @@ impl<'a> Bench<'a> {
     /// kind of float that is slow to add, never come of them.
     fn batch(&mut self, case: &Case, form: Form, calls: usize) -> Result<f64> {
         self.comm.barrier()?;
+        let blocking = self.cli.gpu.blocking();
         let (mut comm, buffers) = self.way();
         let start = Instant::now();
         for _ in 0..calls {
             buffers.call(&mut comm, case, form)?;
+            if blocking {
+                buffers.wait()?;
+            }
         }
-        Ok(start.elapsed().as_secs_f64())
+        buffers.wait()?;
+        let seconds = start.elapsed().as_secs_f64();
+        drop(comm);
+        self.done()?;
+        Ok(seconds)
+    }
+
+    /// Until the calls so far are done. Did they all do well?
+    fn done(&mut self) -> Result<()> {
+        self.buffers.wait()?;
+        self.buffers.checked(self.comm)
     }
 
     /// The same, each call timed by itself (us).
@@ -208,10 +222,13 @@ impl<'a> Bench<'a> {
         let mut last = Instant::now();
         for _ in 0..calls {
             buffers.call(&mut comm, case, form)?;
+            buffers.wait()?;
             let now = Instant::now();
             samples.push((now - last).as_secs_f64() * 1e6);
             last = now;
         }
+        drop(comm);
+        self.done()?;
         Ok(samples)
     }
 
@@ -225,13 +242,15 @@ impl<'a> Bench<'a> {
     ) -> Result<Vec<f64>> {
         let mut samples = Vec::with_capacity(calls);
         for _ in 0..calls {
-            self.fill(case, oracle, form);
+            self.fill(case, oracle, form)?;
             self.comm.barrier()?;
             let (mut comm, buffers) = self.way();
             let start = Instant::now();
             buffers.call(&mut comm, case, form)?;
+            buffers.wait()?;
             samples.push(start.elapsed().as_secs_f64() * 1e6);
         }
+        self.done()?;
         Ok(samples)
     }
 
@@ -265,7 +284,7 @@ mod tests {
         thread::scope(|scope| {
             for mut comm in Communicator::local(2).unwrap() {
                 scope.spawn(move || {
-                    let mut bench = Bench::new(&mut comm, cli).unwrap();
+                    let mut bench = Bench::new(&mut comm, cli, None).unwrap();
                     let case = bench.case(DataType::F32, ReduceOp::Sum).of_size(256);
                     body(&mut bench, &case, &Oracle::new(&case));
                 });

@@ -28,7 +28,14 @@ pub(crate) fn head(cli: &Cli, report: &Report) -> String {
     );
     for seat in &report.seats {
         let (rank, pid, host, cpu) = (seat.rank, seat.pid, &seat.host, seat.cpu);
-        text += &format!("#  Rank {rank:2} Pid {pid:6} on {host:>10} cpu {cpu:3}\n");
+        let device = seat.device.as_ref().map_or(String::new(), |device| {
+            format!(" device {:2} [{}]", device.index, device.name)
+        });
+        text += &format!("#  Rank {rank:2} Pid {pid:6} on {host:>10} cpu {cpu:3}{device}\n");
+    }
+    if let Some(software) = &report.device {
+        let how = if report.blocking { "each call" } else { "the last call" };
+        text += &format!("# device: {}, {how} is waited for\n", software.text());
     }
     text += &format!("#\n{}#\n", machine(report.probe.before));
     if report.regret.is_some() {

@@ -7,15 +7,18 @@ use ringreduce::Communicator;
 use crate::buffer::Guarded;
 use crate::cli::Memory;
 use crate::collective::{Case, Form};
+use crate::device::{self, Gpu};
 use crate::expect::Oracle;
 
 /// Fills a result before a checked call; an element that stays so was not written.
 const POISON: u8 = 0x5c;
 
-/// What one rank sends from and receives into; in place is in the latter.
+/// What one rank sends from and receives into; in place is in the latter. With a device, these are
+/// where data is made and judged, and calls are made on the device's.
 pub(crate) struct Buffers {
     pub(crate) send: Guarded,
     pub(crate) recv: Guarded,
+    device: Option<device::Pair>,
 }
 
 /// What a rank found wrong.
@@ -34,9 +37,53 @@ impl Buffers {
         memory: Memory,
         most: usize,
         unalign: usize,
+        gpu: Option<&Gpu>,
     ) -> Result<Self> {
-        let mut new = || Guarded::new(comm, memory, most, unalign);
-        Ok(Self { send: new()?, recv: new()? })
+        let Some(gpu) = gpu else {
+            let mut new = || Guarded::new(comm, memory, most, unalign);
+            return Ok(Self { send: new()?, recv: new()?, device: None });
+        };
+        let device = device::Pair::new(comm, gpu, memory, most, unalign)?;
+        let mut new = || Guarded::new(comm, Memory::Plain, most, unalign);
+        Ok(Self { send: new()?, recv: new()?, device: Some(device) })
+    }
+
+    /// Is there such a call on these buffers?
+    pub(crate) fn has(&self, case: &Case, form: Form) -> bool {
+        case.has(form) && (self.device.is_none() || device::has(case.verb, form))
+    }
+
+    /// What was filled or prepared is where calls find it, at all ranks: while a device copies, no
+    /// other rank's call may be under way on it.
+    pub(crate) fn settle(
+        &mut self,
+        comm: &mut Communicator,
+        case: &Case,
+        form: Form,
+    ) -> Result<()> {
+        if let Some(device) = &mut self.device {
+            device.upload([&self.send, &self.recv], lengths(case, form))?;
+            comm.barrier()?;
+        }
+        Ok(())
+    }
+
+    /// The results are where they are judged.
+    pub(crate) fn fetch(&mut self, case: &Case, form: Form) -> Result<()> {
+        match &self.device {
+            Some(device) => device.download([&mut self.send, &mut self.recv], lengths(case, form)),
+            None => Ok(()),
+        }
+    }
+
+    /// Until all calls so far are done; those on the host are.
+    pub(crate) fn wait(&self) -> Result<()> {
+        self.device.as_ref().map_or(Ok(()), device::Pair::wait)
+    }
+
+    /// What failed of the calls so far, if they did not say so at once?
+    pub(crate) fn checked(&self, comm: &mut Communicator) -> Result<()> {
+        self.device.as_ref().map_or(Ok(()), |device| device.check(comm))
     }
 
     /// Writes this rank's input, and nothing else.
@@ -51,7 +98,10 @@ impl Buffers {
 
     /// Makes the call.
     pub(crate) fn call(&mut self, comm: &mut Communicator, case: &Case, form: Form) -> Result<()> {
-        let Self { send, recv } = self;
+        let Self { send, recv, device } = self;
+        if let Some(device) = device {
+            return device.call(comm, case, form);
+        }
         match form {
             Form::OutOfPlace => {
                 let recv = recv.get_mut(case.recv_bytes());
@@ -110,7 +160,7 @@ mod tests {
         let (dtype, op) = (DataType::I32, ReduceOp::Sum);
         let case = Case { verb, dtype, op, count: 50, rank: 0, ranks: 1 };
         let mut comm = Communicator::local(1).unwrap().remove(0);
-        let buffers = Buffers::new(&mut comm, Memory::Plain, 400, 0).unwrap();
+        let buffers = Buffers::new(&mut comm, Memory::Plain, 400, 0, None).unwrap();
         (case, Oracle::new(&case), buffers)
     }
 

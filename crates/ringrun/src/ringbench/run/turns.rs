@@ -18,7 +18,7 @@ impl Bench<'_> {
     /// One size: what each algorithm takes, and which one is chosen.
     pub(super) fn regret(&mut self, case: &Case, oracle: &Oracle) -> Result<Regret> {
         let form = if case.has(Form::InPlace) { Form::InPlace } else { Form::OutOfPlace };
-        self.fill(case, oracle, form);
+        self.fill(case, oracle, form)?;
         let mut wrong = None;
         let mut ways = Vec::new();
         // The library's own choice first, and once more at the end, where it is left.
@@ -32,7 +32,7 @@ impl Bench<'_> {
             ways.push((way, Vec::new()));
         }
         self.algorithm = None;
-        self.fill(case, oracle, form);
+        self.fill(case, oracle, form)?;
         let iters = match self.cli.iters {
             Some(iters) => iters,
             None => self.agree(case, oracle, form)?.div_ceil(TURNS),

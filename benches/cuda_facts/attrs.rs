@@ -1,0 +1,74 @@
+//! What the driver says of itself and of the device.
+
+use cudarc::driver::sys::CUdevice_attribute as Attribute;
+
+use super::driver::{self, Answer};
+use super::memory;
+use super::process::{fact, figure, tried};
+
+/// By the ends of their names.
+const ATTRIBUTES: [(&str, Attribute); 29] = {
+    use Attribute::*;
+    [
+        ("CAN_USE_STREAM_MEM_OPS_V1", CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1),
+        ("CAN_USE_64_BIT_STREAM_MEM_OPS_V1", CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS_V1),
+        ("CAN_USE_STREAM_WAIT_VALUE_NOR_V1", CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR_V1),
+        ("CAN_USE_64_BIT_STREAM_MEM_OPS", CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS),
+        ("CAN_USE_STREAM_WAIT_VALUE_NOR", CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR),
+        ("CAN_FLUSH_REMOTE_WRITES", CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES),
+        ("HOST_REGISTER_SUPPORTED", CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED),
+        (
+            "CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM",
+            CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM,
+        ),
+        ("UNIFIED_ADDRESSING", CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING),
+        ("PAGEABLE_MEMORY_ACCESS", CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS),
+        ("COMPUTE_MODE", CU_DEVICE_ATTRIBUTE_COMPUTE_MODE),
+        ("ASYNC_ENGINE_COUNT", CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT),
+        ("IPC_EVENT_SUPPORTED", CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED),
+        (
+            "HANDLE_TYPE_POSIX_FILE_DESCRIPTOR",
+            CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
+        ),
+        ("HANDLE_TYPE_FABRIC", CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED),
+        ("MEMPOOL_HANDLE_TYPES", CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES),
+        ("VIRTUAL_MEMORY_MANAGEMENT", CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED),
+        ("MULTICAST_SUPPORTED", CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED),
+        ("GPU_DIRECT_RDMA_SUPPORTED", CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED),
+        ("GPU_DIRECT_RDMA_FLUSH_WRITES", CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS),
+        ("COMPUTE_PREEMPTION_SUPPORTED", CU_DEVICE_ATTRIBUTE_COMPUTE_PREEMPTION_SUPPORTED),
+        ("MULTIPROCESSOR_COUNT", CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT),
+        ("L2_CACHE_SIZE", CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE),
+        ("COMPUTE_CAPABILITY_MAJOR", CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
+        ("COMPUTE_CAPABILITY_MINOR", CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR),
+        ("CONCURRENT_KERNELS", CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS),
+        ("COOPERATIVE_LAUNCH", CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH),
+        ("STREAM_PRIORITIES_SUPPORTED", CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED),
+        ("MPS_ENABLED", CU_DEVICE_ATTRIBUTE_MPS_ENABLED),
+    ]
+};
+
+pub(crate) fn names() -> Vec<&'static str> {
+    vec!["device"]
+}
+
+pub(crate) fn run(_: &str, _: bool) -> Answer {
+    let device = driver::open()?;
+    tried("name", driver::name(device));
+    tried("uuid", driver::uuid(device));
+    tried("driver", driver::version().map(|version| version.to_string()));
+    tried("memory", memory::left().map(|[free, all]| format!("{free} of {all} bytes free")));
+    for (name, which) in ATTRIBUTES {
+        match driver::attribute(device, which) {
+            Ok(value) => figure(name, f64::from(value), "", ""),
+            Err(why) => fact(name, &format!("failed: {why}")),
+        }
+    }
+    for name in ["CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_VISIBLE_DEVICES", "CUDA_MPS_PIPE_DIRECTORY"] {
+        fact(name, &std::env::var(name).unwrap_or("not set".into()));
+    }
+    let priorities = driver::priorities();
+    tried("priorities", priorities.map(|[least, greatest]| format!("{least} to {greatest}")));
+    tried("context flags", driver::context_flags().map(|flags| format!("{flags:#x}")));
+    Ok(())
+}

@@ -1,0 +1,87 @@
+//! Command lines that make sense and such that make none.
+
+use super::*;
+
+fn parse(line: &str) -> Result<Cli, String> {
+    let words = ["ringbench"].into_iter().chain(line.split_whitespace());
+    let cli = Cli::try_parse_from(words).map_err(|e| e.to_string())?;
+    cli.validate().map(|()| cli)
+}
+
+#[test]
+fn the_usual_line() {
+    let line = "all_reduce -b 8 -e 64M -f 2 -n 20 -w 5 -c 1 -d float -o sum -r 0 --ranks 4";
+    let cli = parse(line).unwrap();
+    assert_eq!(cli.sizes().len(), 24);
+    assert_eq!(cli.kinds(), [(DataType::F32, ReduceOp::Sum)]);
+    assert_eq!((cli.iters, cli.warmup_iters, cli.ranks), (Some(20), 5, Some(4)));
+}
+
+#[test]
+fn all_types_and_ops_where_they_matter() {
+    assert_eq!(parse("all_reduce -d all -o all").unwrap().kinds().len(), 150);
+    assert_eq!(parse("reduce -d all -o all").unwrap().kinds().len(), 150);
+    let prefixes = parse("exscan -d all -o all").unwrap().kinds();
+    assert!(prefixes.len() < 150 && prefixes.iter().all(|&(_, op)| op != ReduceOp::Avg));
+    assert_eq!(parse("all_gather -d all -o all").unwrap().kinds().len(), 20);
+    assert_eq!(parse("barrier -d all -o all").unwrap().kinds().len(), 1);
+}
+
+#[test]
+fn nonsense_names_the_flag() {
+    for (line, named) in [
+        ("", "COLLECTIVE"),
+        ("all_two_all", "all_two_all"),
+        ("all_reduce --algorithm rings", "halving_doubling"),
+        ("send_recv --algorithm ring", "--algorithm"),
+        ("all_reduce --algorithm ring --memory alloc", "--memory"),
+        ("all_reduce --algorithm ring --regret --ranks 2", "leave out --algorithm"),
+        ("send_recv --regret --ranks 2", "--regret"),
+        ("all_reduce --regret --ranks 1", "--regret"),
+        ("all_reduce --regret --ranks 2 --memory register", "--memory"),
+        ("scan -o avg", "scan has none"),
+        ("gather -r 4 --ranks 4", "--root"),
+        ("all_reduce -b 1X", "--minbytes"),
+        ("all_reduce -b 1M -e 1K", "--maxbytes"),
+        ("all_reduce -f 1", "--stepfactor"),
+        ("all_reduce -i 0", "--stepbytes"),
+        ("all_reduce -i 8 -f 2", "--stepfactor"),
+        ("all_reduce -b 0", "-b 0"),
+        ("all_reduce -d quad", "quad"),
+        ("all_reduce -o xor", "xor"),
+        ("all_reduce -d float -o bxor", "sum, prod, min"),
+        ("all_reduce -d int8_loc", "int8_loc"),
+        ("all_reduce -d int32_loc", "minloc, maxloc"),
+        ("all_reduce -n 0", "--iters"),
+        ("all_reduce -n -3", "-3"),
+        ("all_reduce -T 0", "--timeout"),
+        ("all_reduce -T nan", "--timeout"),
+        ("all_reduce -g 2", "-g"),
+        ("all_reduce -Y 1", "-Y"),
+        ("all_reduce --cudagraph 1", "--cudagraph"),
+        ("reduce_scatter -u 2", "--unalign"),
+        ("all_reduce --ranks 0", "--ranks"),
+        ("all_reduce --threads", "--ranks"),
+        ("all_reduce --threads --ranks 2 --transport tcp", "--transport"),
+        ("all_reduce --threads --ranks 2 -T 5", "--timeout"),
+        ("all_reduce --transport rdma", "rdma"),
+        ("all_reduce --memory mmap", "mmap"),
+        ("broadcast -r 4 --ranks 4", "--root"),
+        ("all_reduce --device gpu", "cuda:I"),
+        ("all_reduce --device cuda:x", "cuda:I"),
+        ("all_reduce --ranks-per-gpu 2", "--device"),
+        ("all_reduce --device cuda --ranks-per-gpu 0", "--ranks-per-gpu"),
+        ("barrier --device cuda", "barrier has no form on devices"),
+        ("send_recv --device cuda", "send_recv has no form on devices"),
+        ("all_reduce --device cuda --algorithm ring", "--algorithm"),
+        ("all_reduce --device cuda --regret --ranks 2", "--regret"),
+        ("all_reduce --device cuda --memory register", "--memory register"),
+        ("all_reduce --staged", "--device"),
+        ("all_reduce --device cuda -u 2", "--unalign 2"),
+        ("all_reduce -z 1", "-z/--blocking 1: only 0 works without --device"),
+        ("all_reduce --device cuda -z 2", "--blocking"),
+    ] {
+        let error = parse(line).unwrap_err();
+        assert!(error.contains(named), "`{line}` says: {error}");
+    }
+}

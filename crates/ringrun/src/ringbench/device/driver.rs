@@ -1,0 +1,105 @@
+//! The CUDA driver, and one of its devices. May touch: cudarc, /proc, the environment.
+//! Unsafe: looks for the driver's library, asks for its version, and writes to the environment.
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+use std::{env, fs};
+
+use anyhow::{Context, Result, bail};
+use cudarc::driver::{CudaContext, CudaStream, DriverError, sys};
+use ringreduce::Communicator;
+
+use super::{Flags, QUEUES, Seated, Software};
+use crate::output;
+
+/// How many queues of the hardware the driver uses.
+const CONNECTIONS: &str = "CUDA_DEVICE_MAX_CONNECTIONS";
+
+/// Before any thread starts: so many thread ranks that share a device need a hardware queue each,
+/// or one's wait holds up the others.
+pub(crate) fn make_queues(ranks: usize) {
+    let set = env::var(CONNECTIONS).ok();
+    if set.is_none() {
+        // SAFETY: no other thread of this process runs yet.
+        unsafe { env::set_var(CONNECTIONS, QUEUES.to_string()) };
+    }
+    let queues = set.map_or(Some(QUEUES), |set| set.parse().ok());
+    if let Some(queues) = queues.filter(|&queues| queues < ranks) {
+        output::complain(&format!(
+            "{CONNECTIONS} is {queues}: if more thread ranks than that share a device they may \
+             wait for ever; leave out --threads"
+        ));
+    }
+}
+
+/// A rank's device and stream.
+#[derive(Debug)]
+pub(crate) struct Gpu {
+    pub(super) stream: Arc<CudaStream>,
+    pub(crate) seated: Seated,
+    pub(crate) software: Software,
+}
+
+impl Gpu {
+    /// The device that this rank uses, if buffers are on devices; all ranks together.
+    pub(crate) fn open(comm: &mut Communicator, flags: &Flags) -> Result<Option<Self>> {
+        if flags.device.is_none() {
+            return Ok(None);
+        }
+        // SAFETY: loads the library of the system's driver and runs what that runs when it is
+        // loaded.
+        if !unsafe { sys::is_culib_present() } {
+            bail!("--device: there is no CUDA driver, libcuda.so.1; install NVIDIA's");
+        }
+        let devices = match CudaContext::device_count() {
+            Ok(0) | Err(DriverError(sys::CUresult::CUDA_ERROR_NO_DEVICE)) => {
+                bail!("--device: there is a CUDA driver, but no device that it may use")
+            }
+            found => found.context("--device: the CUDA driver")? as usize,
+        };
+        let picked = flags.pick(comm.local_rank(), comm.local_size(), devices);
+        let index = picked.map_err(anyhow::Error::msg)?;
+        let context = CudaContext::new(index).with_context(|| format!("device cuda:{index}"))?;
+        let stream = context.new_stream().with_context(|| format!("a stream on cuda:{index}"))?;
+        let name = context.name()?;
+        if !flags.staged {
+            comm.use_device(&context)?;
+        }
+        let software = software(comm.reaches_devices());
+        Ok(Some(Self { stream, seated: Seated { index, name }, software }))
+    }
+}
+
+fn software(direct: bool) -> Software {
+    let mut version = 0;
+    // SAFETY: the driver was found, and stores a number.
+    let known = unsafe { sys::cuDriverGetVersion(&raw mut version) };
+    let cuda = match known {
+        sys::CUresult::CUDA_SUCCESS => format!("{}.{}", version / 1000, version % 1000 / 10),
+        _ => "unknown".to_owned(),
+    };
+    let module = fs::read_to_string("/proc/driver/nvidia/version").unwrap_or_default();
+    Software { cuda, driver: module_version(&module), direct }
+}
+
+/// The first word that looks like a version: the line has been worded in several ways.
+fn module_version(text: &str) -> Option<String> {
+    let looks = |word: &&str| word.starts_with(|c: char| c.is_ascii_digit()) && word.contains('.');
+    text.lines().next()?.split_whitespace().find(looks).map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_version_of_the_module_is_found_in_both_wordings() {
+        for text in [
+            "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  Tue Sep 23 10:11 UTC 2025",
+            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build",
+        ] {
+            assert_eq!(module_version(text).as_deref(), Some("580.95.05"));
+        }
+        assert_eq!(module_version(""), None);
+    }
+}

@@ -1,0 +1,135 @@
+//! tests/gpu/run as it is run on a machine with a GPU, here on the stand-in for its driver; on
+//! no driver; and with a test that fails.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test's helpers fail as the test does")]
+#![cfg(feature = "cuda")]
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tempfile::TempDir;
+
+/// Where cargo has put the stand-in, and the test programs.
+fn folder() -> PathBuf {
+    let program = std::env::current_exe().unwrap();
+    let mut folders = program.ancestors().skip(1);
+    let found = folders.find(|folder| folder.join("libcuda.so").is_file());
+    found.unwrap_or_else(|| panic!("no libcuda.so beside {}", program.display())).to_owned()
+}
+
+/// The programs that are always there, and a test program that says `script`'s.
+fn programs(script: &str) -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    symlink(env!("CARGO_BIN_EXE_ringbench"), dir.path().join("ringbench")).unwrap();
+    symlink(env!("CARGO_BIN_EXE_ringrun"), dir.path().join("ringrun")).unwrap();
+    let device = dir.path().join("device");
+    fs::write(&device, format!("#!/bin/sh\n{script}\n")).unwrap();
+    fs::set_permissions(&device, fs::Permissions::from_mode(0o755)).unwrap();
+    dir
+}
+
+/// What it printed, and its exit status.
+fn run(libraries: &Path, dir: &TempDir, flags: &[&str]) -> (Option<i32>, String) {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/gpu/run");
+    let mut command = Command::new("bash");
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("RINGREDUCE_")) {
+        command.env_remove(name);
+    }
+    command.arg(script).args(flags).arg(dir.path()).arg(dir.path().join("out"));
+    let output = command.env("LD_LIBRARY_PATH", libraries).output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), "", "{said}");
+    (output.status.code(), said)
+}
+
+/// The table at the end: each part with its result.
+fn summary(said: &str) -> Vec<(&str, &str)> {
+    let (_, table) = said.split_once("\n== summary: ").unwrap();
+    let lines = table.lines().skip(1);
+    lines
+        .map(|line| (line[..44].trim_end(), line[45..].rsplit_once(' ').unwrap().0.trim()))
+        .collect()
+}
+
+fn result<'a>(summary: &[(&str, &'a str)], part: &str) -> &'a str {
+    let found = summary.iter().find(|(name, _)| *name == part);
+    found.unwrap_or_else(|| panic!("no {part}: {summary:?}")).1
+}
+
+/// A test program with these bodies, each of which does what the script says.
+const BODIES: &str = "
+    case $1 in
+    --list) printf '%s: test\\n' a::b body::threads graphs::body::replay body::killed_rank \
+        body::skipped body::without_memory ;;
+    --exact)
+        [ $CUDA_DEVICE_MAX_CONNECTIONS = 32 ] || exit 7
+        [ $2 != body::skipped ] || echo 'SKIP body::skipped: needs two devices'
+        [ $2 != body::without_memory ]
+        ;;
+    esac";
+
+#[test]
+fn all_parts_run_on_the_stand_in() {
+    let dir = programs(BODIES);
+    let (code, said) = run(&folder(), &dir, &["--quick", "--only", "facts|device|band|ncu"]);
+    assert_eq!(code, Some(0), "{said}");
+    let all = summary(&said);
+    let tables = ["threads n=1", "threads n=2", "alloc n=2", "processes n=2", "staged n=2"];
+    let tables = tables.map(|kind| format!("bandwidth {kind} float short"));
+    let named = ["body::threads", "graphs::body::replay", "body::killed_rank"];
+    let bodies = named.map(|body| format!("device {body}"));
+    let others = ["facts".into(), "bandwidth alloc n=2 bfloat16 short".into()];
+    for part in tables.into_iter().chain(bodies).chain(others) {
+        assert_eq!(result(&all, &part), "ok", "{said}");
+    }
+    assert!(result(&all, "device body::skipped").ends_with("needs two devices"), "{said}");
+    let trouble = result(&all, "device body::without_memory");
+    assert_eq!(trouble, "SKIP: asks the stand-in for trouble");
+    assert_eq!(result(&all, "kernels"), "SKIP: not asked for");
+    assert!(all.iter().all(|(name, _)| *name != "device a::b"), "{said}");
+    let rows = said.lines().filter(|line| line.starts_with("processes n=2 float "));
+    let figures: Vec<_> = rows.flat_map(|row| row.split_whitespace().skip(3)).collect();
+    assert_eq!(figures.len(), 6, "{said}");
+    for figure in figures {
+        assert!(figure.parse::<f64>().is_ok_and(|figure| figure >= 0.0), "{figure}: {said}");
+    }
+    for file in ["bandwidth-threads-2-float-short.json", "facts.log"] {
+        assert!(dir.path().join("out").join(file).is_file(), "{file}");
+    }
+}
+
+#[test]
+fn without_a_driver_everything_is_skipped() {
+    let libraries = tempfile::tempdir().unwrap();
+    for name in ["libcuda.so", "libcuda.so.1"] {
+        fs::write(libraries.path().join(name), "not a library").unwrap();
+    }
+    let (code, said) = run(libraries.path(), &programs(BODIES), &[]);
+    assert_eq!(code, Some(0), "{said}");
+    let all = summary(&said);
+    assert!(all.len() > 30 && all.iter().all(|(_, result)| result.starts_with("SKIP: ")), "{said}");
+    assert!(result(&all, "facts").starts_with("SKIP: there is no CUDA driver"), "{said}");
+    assert_eq!(result(&all, "ncu"), "SKIP: no device");
+}
+
+#[test]
+fn a_part_that_fails_is_told_with_its_log() {
+    let script = "[ $1 = --list ] && echo body::a: test || { echo it is wrong; exit 3; }";
+    let (code, said) = run(&folder(), &programs(script), &["--only", "facts|body"]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("\n    it is wrong\n"), "{said}");
+    let all = summary(&said);
+    assert_eq!(result(&all, "device body::a"), "FAILED: status 3");
+    assert_eq!(result(&all, "cuda_kernels"), "SKIP: not built");
+}
+
+#[test]
+fn a_wrong_command_line_is_status_2() {
+    for flags in [&["--fast"][..], &["a", "b", "c"]] {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/gpu/run");
+        let output = Command::new("bash").arg(script).args(flags).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{flags:?}");
+        assert!(String::from_utf8(output.stderr).unwrap().starts_with("usage: "), "{flags:?}");
+    }
+}

@@ -1,0 +1,178 @@
+//! ringbench on buffers of devices, on the stand-in for the CUDA driver: threads and processes,
+//! all forms of output, and what is no device.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test's helpers fail as the test does")]
+#![cfg(feature = "cuda")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+/// Where cargo has put the stand-in.
+fn folder() -> PathBuf {
+    let program = std::env::current_exe().unwrap();
+    let mut folders = program.ancestors().skip(1);
+    let found = folders.find(|folder| folder.join("libcuda.so").is_file());
+    found.unwrap_or_else(|| panic!("no libcuda.so beside {}", program.display())).to_owned()
+}
+
+struct Seen {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+/// Runs ringbench with its driver in `libraries`; a wait of a minute is an error.
+fn run(libraries: &Path, settings: &[(&str, &str)], line: &str) -> Seen {
+    let mut command = Command::new("timeout");
+    command.args(["--signal=KILL", "120", env!("CARGO_BIN_EXE_ringbench")]);
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("RINGREDUCE_")) {
+        command.env_remove(name);
+    }
+    command.env_remove("CUDA_DEVICE_MAX_CONNECTIONS").env("RINGREDUCE_TIMEOUT", "60");
+    command.env("LD_LIBRARY_PATH", libraries).envs(settings.iter().copied());
+    let output = command.args(line.split_whitespace()).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    Seen { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
+}
+
+fn on_standin(settings: &[(&str, &str)], line: &str) -> Seen {
+    run(&folder(), settings, line)
+}
+
+/// The cells of every row; all is right with the run.
+fn rows(settings: &[(&str, &str)], line: &str) -> Vec<Vec<String>> {
+    let Seen { code, out, err } = on_standin(settings, line);
+    assert_eq!(code, Some(0), "{line}\n{out}{err}");
+    assert!(out.contains("# Out of bounds values : 0 OK\n"), "{line}\n{out}");
+    let rows = out.lines().filter(|line| !line.starts_with('#'));
+    rows.map(|line| line.split_whitespace().map(str::to_owned).collect()).collect()
+}
+
+#[test]
+fn every_collective_is_right_on_devices() {
+    for (ranks, line, in_place) in [
+        (3, "all_reduce -d all -o all", "0"),
+        (2, "all_reduce -z 1 --refill", "0"),
+        (2, "reduce_scatter -d bfloat16 -o all", "N/A"),
+        (2, "all_gather -d half", "N/A"),
+        (3, "broadcast -d double -r 2", "0"),
+        (3, "reduce -d f8e4m3 -o all -r 1", "0"),
+        (3, "gather -r 2", "N/A"),
+        (3, "scatter -r 1", "N/A"),
+        (2, "all_to_all", "N/A"),
+        (2, "scan -d uint16", "0"),
+        (2, "exscan -u 8", "0"),
+        (3, "all_reduce -d uint8 -o max --staged", "0"),
+        (3, "all_gather --staged", "N/A"),
+        (2, "all_reduce -d half --memory alloc -u 2", "0"),
+    ] {
+        let line = format!("{line} -b 4 -e 4K -f 32 -n 2 -w 1 --threads --ranks {ranks}");
+        let rows = rows(&[], &format!("{line} --device cuda"));
+        assert!(!rows.is_empty(), "{line}");
+        for row in rows {
+            assert_eq!([&row[8], &row[12]], ["0", in_place], "{line}");
+        }
+    }
+}
+
+#[test]
+fn ranks_may_be_processes_and_share_devices_in_groups() {
+    let dir = tempfile::tempdir().unwrap();
+    let [json, html] = ["out.json", "out.html"].map(|name| dir.path().join(name));
+    let files = format!("--json {} --html {}", json.display(), html.display());
+    let line = format!("all_reduce -b 4K -e 256K -f 64 -n 2 -w 1 --ranks 4 {files}");
+    let devices = [("STANDIN_CUDA_DEVICES", "3")];
+    let rows = rows(&devices, &format!("{line} --device cuda:1 --ranks-per-gpu 2"));
+    assert_eq!(rows.len(), 2);
+    let report: Value = serde_json::from_str(&fs::read_to_string(json).unwrap()).unwrap();
+    assert_eq!(report["device"]["cuda"], "12.8");
+    assert_eq!((&report["blocking"], &report["launched"]), (&false.into(), &"processes".into()));
+    let seats = report["seats"].as_array().unwrap();
+    let used: Vec<_> = seats.iter().map(|seat| seat["device"]["index"].as_u64().unwrap()).collect();
+    assert_eq!(used, [1, 1, 2, 2]);
+    assert_eq!(seats[0]["device"]["name"], "Stand-in H200");
+    for row in report["rows"].as_array().unwrap() {
+        for half in ["out_of_place", "in_place"] {
+            assert!(row[half]["time_us"].as_f64().unwrap() > 0.0 && row[half]["wrong"] == 0);
+        }
+        assert!(row["in_place"]["min_us"].as_f64().unwrap() > 0.0);
+    }
+    let page = fs::read_to_string(html).unwrap();
+    assert!(page.contains("Stand-in H200 (cuda:2), 2 of the ranks; driver "), "{page}");
+}
+
+#[test]
+fn processes_measure_memory_of_all_and_the_way_over_the_host() {
+    for (flags, direct, memory) in [
+        ("--memory alloc", true, "alloc"),
+        ("--memory plain", true, "plain"),
+        ("--staged --memory alloc", false, "alloc"),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let json = dir.path().join("out.json");
+        let line = format!("all_reduce -b 4K -e 64K -f 16 -n 2 -w 1 --ranks 2 {flags}");
+        rows(&[], &format!("{line} --device cuda --json {}", json.display()));
+        let report: Value = serde_json::from_str(&fs::read_to_string(json).unwrap()).unwrap();
+        assert_eq!(report["device"]["direct"], direct, "{flags}");
+        assert_eq!(report["memory"], memory, "{flags}");
+    }
+}
+
+#[test]
+fn the_table_names_the_devices() {
+    let devices = [("STANDIN_CUDA_DEVICES", "2")];
+    let line = "all_reduce -e 8 -n 1 --threads --ranks 3 --device cuda";
+    let Seen { code, out, err } = on_standin(&devices, line);
+    assert_eq!(code, Some(0), "{out}{err}");
+    let seats: Vec<_> = out.lines().filter(|line| line.starts_with("#  Rank")).collect();
+    assert_eq!(seats.len(), 3);
+    for (seat, device) in seats.iter().zip([0, 1, 0]) {
+        assert!(seat.ends_with(&format!(" device  {device} [Stand-in H200]")), "{seat}");
+    }
+    assert!(out.contains("\n# device: driver ") && out.contains(", CUDA 12.8, calls go "));
+    assert_eq!(err, "");
+}
+
+#[test]
+fn too_few_queues_for_thread_ranks_are_told_of() {
+    for (queues, told) in [("1", true), ("2", false)] {
+        let settings = [("CUDA_DEVICE_MAX_CONNECTIONS", queues), ("STANDIN_CUDA_DEVICES", "2")];
+        let line = "all_reduce -e 8 -n 1 --threads --ranks 2 --device cuda";
+        let seen = on_standin(&settings, line);
+        assert_eq!(seen.code, Some(0), "{}", seen.err);
+        assert_eq!(seen.err.contains("CUDA_DEVICE_MAX_CONNECTIONS is 1"), told, "{}", seen.err);
+    }
+}
+
+#[test]
+fn what_is_no_device_has_a_name() {
+    for (settings, flags, said) in [
+        (&[][..], "--device cuda:1", "--device cuda:1: there is 1 device here"),
+        (&[], "--device cuda --ranks-per-gpu 1", "cuda:1 too, and there is 1 device here"),
+        (&[("STANDIN_CUDA_DEVICES", "0")], "--device cuda", "a CUDA driver, but no device"),
+        (&[("STANDIN_CUDA_MEMORY", "20000000")], "--device cuda -e 16M", "16 MiB: lower -e"),
+    ] {
+        for how in ["--threads", ""] {
+            let line = format!("all_reduce -e 8K -n 1 --ranks 2 {how} {flags}");
+            let seen = on_standin(settings, &line);
+            assert_eq!(seen.code, Some(1), "{line}: {}{}", seen.out, seen.err);
+            assert!(seen.err.contains(said), "{line}: {}", seen.err);
+        }
+    }
+}
+
+#[test]
+fn no_driver_has_a_name() {
+    // Whatever driver the system has, these are found first, and are none.
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["libcuda.so", "libcuda.so.1"] {
+        fs::write(dir.path().join(name), "not a library").unwrap();
+    }
+    for line in ["--ranks 2", "--ranks 2 --threads", ""] {
+        let seen = run(dir.path(), &[], &format!("all_reduce -e 8 -n 1 --device cuda {line}"));
+        assert_eq!(seen.code, Some(1), "{line}: {}{}", seen.out, seen.err);
+        assert!(seen.err.contains("there is no CUDA driver, libcuda.so.1"), "{}", seen.err);
+    }
+}

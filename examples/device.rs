@@ -1,0 +1,21 @@
+//! A sum over all ranks on a CUDA device: straight from buffer to buffer where ranks share it.
+use std::error::Error;
+
+use cudarc::driver::CudaContext;
+use ringreduce::{Communicator, ReduceOp};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut comm = Communicator::from_env()?;
+    let devices = CudaContext::device_count()?.max(1) as usize;
+    let context = CudaContext::new(comm.local_rank() % devices)?;
+    let stream = context.new_stream()?;
+    comm.use_device(&context)?;
+    let mut gradients = comm.alloc_device::<f32>(&stream, 1 << 20)?;
+    stream.memcpy_htod(&vec![1.0; 1 << 20], &mut gradients.view_mut())?;
+    // Returns at once; what the stream does next has the sum.
+    comm.on_stream(&stream).all_reduce(&mut gradients, ReduceOp::Sum)?;
+    let sum = stream.clone_dtoh(&gradients.slice(..1))?;
+    comm.on_stream(&stream).check()?;
+    println!("rank {} of {}: {}", comm.rank(), comm.size(), sum[0]);
+    Ok(())
+}
