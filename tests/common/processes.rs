@@ -1,11 +1,14 @@
 //! Worlds of ranks that are processes: the test's own program again.
 
-use std::process::{Child, Command, Stdio};
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, ChildStderr, Command, Stdio};
 
 use ringreduce::{Communicator, Transport};
 
 /// What tells a process which rank it is: rank, size, store and transport.
 const SEAT: &str = "TEST_RANKS_SEAT";
+/// What a rank says when it does what it was started for.
+const AT_WORK: &str = "at work";
 
 /// The rank that this process was started as, if [`run`] did.
 pub(crate) fn this_rank() -> Option<Communicator> {
@@ -23,21 +26,82 @@ pub(crate) fn this_rank() -> Option<Communicator> {
 
 /// Starts `n` ranks, each of which runs the ignored test `body`; all must end well.
 pub(crate) fn run(body: &str, n: usize, transport: &str) {
-    let store = format!("unix:@{body}-{n}-{transport}-{}", std::process::id());
-    let start = |rank| {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", body, "--ignored", "--nocapture"]);
-        command.env(SEAT, format!("{rank} {n} {store} {transport}"));
-        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
-    };
-    let ranks: Vec<Child> = (0..n).map(start).collect();
     let mut failed = String::new();
-    for (rank, child) in ranks.into_iter().enumerate() {
-        let ended = child.wait_with_output().unwrap();
-        if !ended.status.success() {
-            let says = [ended.stdout, ended.stderr].map(|text| String::from_utf8(text).unwrap());
-            failed += &format!("rank {rank}: {}\n{}", says[0], says[1]);
+    let world = World::start(body, n, transport, |_| Vec::new());
+    for (rank, child) in world.0.into_iter().enumerate() {
+        let (ended, says) = child.end();
+        if !ended {
+            failed += &format!("rank {rank} of {n} by {transport}: {says}\n");
         }
     }
     assert!(failed.is_empty(), "{failed}");
+}
+
+/// Ranks, in order.
+pub(crate) struct World(pub(crate) Vec<Rank>);
+
+impl World {
+    /// Starts `n` ranks of the ignored test `body`, each with these settings.
+    pub(crate) fn start(
+        body: &str,
+        n: usize,
+        transport: &str,
+        settings: impl Fn(usize) -> Vec<(&'static str, String)>,
+    ) -> Self {
+        // Worlds may be started side by side.
+        static WORLDS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let (pid, world) =
+            (std::process::id(), WORLDS.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
+        let store = format!("unix:@{body}-{n}-{transport}-{pid}-{world}");
+        let start = |rank| {
+            let mut command = Command::new(std::env::current_exe().unwrap());
+            command.args(["--exact", body, "--ignored", "--nocapture"]).envs(settings(rank));
+            command.env(SEAT, format!("{rank} {n} {store} {transport}"));
+            command.stdout(Stdio::piped()).stderr(Stdio::piped());
+            let mut child = command.spawn().unwrap();
+            let stderr = BufReader::new(child.stderr.take().unwrap());
+            Rank { child, stderr, said: String::new() }
+        };
+        Self((0..n).map(start).collect())
+    }
+}
+
+/// A process that is a rank.
+pub(crate) struct Rank {
+    pub(crate) child: Child,
+    stderr: BufReader<ChildStderr>,
+    said: String,
+}
+
+impl Rank {
+    /// Says so to whoever waits with [`Self::is_at_work`].
+    pub(crate) fn works() {
+        eprintln!("{AT_WORK}");
+    }
+
+    /// Waits until it says so; it may have ended instead.
+    pub(crate) fn is_at_work(&mut self) {
+        self.says(AT_WORK);
+    }
+
+    /// Waits until it says what begins so; it may have ended instead.
+    pub(crate) fn says(&mut self, wanted: &str) {
+        let mut line = String::new();
+        while !line.starts_with(wanted) {
+            line.clear();
+            if self.stderr.read_line(&mut line).unwrap() == 0 {
+                return;
+            }
+            self.said.push_str(&line);
+        }
+    }
+
+    /// Waits for its end: did it end well, and what has it said?
+    pub(crate) fn end(mut self) -> (bool, String) {
+        // What it prints besides is the harness's, and little.
+        self.stderr.read_to_string(&mut self.said).unwrap();
+        let ended = self.child.wait_with_output().unwrap();
+        let out = String::from_utf8_lossy(&ended.stdout).into_owned();
+        (ended.status.success(), format!("{}\n{out}\n{}", ended.status, self.said))
+    }
 }

@@ -16,8 +16,8 @@ const AUTO_FREE: CUgraphInstantiate_flags =
     CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
 
 /// A stream, and the device is this rank's.
-fn attached(comm: &mut Communicator) -> Arc<CudaStream> {
-    let stream = stream();
+pub(super) fn attached(comm: &mut Communicator) -> Arc<CudaStream> {
+    let stream = stream(comm);
     comm.use_device(stream.context()).unwrap();
     assert!(comm.reaches_devices());
     stream
@@ -51,7 +51,7 @@ fn given<T: Value>(comm: &Communicator, len: usize) -> Vec<T> {
 }
 
 /// Verbs on memory that all ranks know, at whole buffers and at parts of them.
-fn known_memory(comm: &mut Communicator) {
+pub(super) fn known_memory(comm: &mut Communicator) {
     let stream = attached(comm);
     let n = comm.size();
     for count in [1, 1000, 20_011] {
@@ -215,7 +215,7 @@ fn foreign(comm: &mut Communicator) {
 }
 
 /// Pinned memory of the host is as good as a device's.
-fn pinned(comm: &mut Communicator) {
+pub(super) fn pinned(comm: &mut Communicator) {
     let stream = attached(comm);
     // SAFETY: it is written before it is read.
     let mut host = unsafe { stream.context().alloc_pinned::<i32>(100) }.unwrap();
@@ -231,7 +231,7 @@ fn pinned(comm: &mut Communicator) {
 
 /// As [`attached`], for graphs: cudarc's own events can't be waited for in one and outside.
 fn attached_for_graphs(comm: &mut Communicator) -> Arc<CudaStream> {
-    let stream = stream();
+    let stream = stream(comm);
     // SAFETY: one stream uses all that is allocated from here on.
     unsafe { stream.context().disable_event_tracking() };
     comm.use_device(stream.context()).unwrap();
@@ -239,7 +239,7 @@ fn attached_for_graphs(comm: &mut Communicator) -> Arc<CudaStream> {
 }
 
 /// A graph with calls, launched again and again, with other calls in between.
-fn graph(comm: &mut Communicator) {
+pub(super) fn graph(comm: &mut Communicator) {
     let stream = attached_for_graphs(comm);
     let (n, count) = (comm.size() as i64, 500);
     let mut a = Known::<i64>::new(comm, &stream, count);
@@ -318,7 +318,7 @@ fn registered(comm: &mut Communicator) {
 
 /// Lengths that differ are an error at all ranks, and they go on; memory that was dropped comes
 /// again.
-fn allocations(comm: &mut Communicator) {
+pub(super) fn allocations(comm: &mut Communicator) {
     let stream = attached(comm);
     if comm.size() > 1 {
         let error = comm.alloc_device::<u8>(&stream, 100 + comm.rank()).unwrap_err();

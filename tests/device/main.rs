@@ -6,8 +6,12 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod devices;
 mod direct;
+mod faults;
+mod order;
 mod standin;
+mod trouble;
 
 use std::sync::Arc;
 
@@ -22,8 +26,10 @@ use standin::on_standin;
 /// Longer than two pieces of 1 MiB, and not whole ones.
 const LONG: usize = 600_001;
 
-fn stream() -> Arc<CudaStream> {
-    CudaContext::new(0).unwrap().new_stream().unwrap()
+/// A stream of the rank's device: ranks take devices in turns.
+fn stream(comm: &Communicator) -> Arc<CudaStream> {
+    let device = comm.rank() % CudaContext::device_count().unwrap() as usize;
+    CudaContext::new(device).unwrap().new_stream().unwrap()
 }
 
 /// One rank's calls, each on the host and on the device.
@@ -101,7 +107,8 @@ impl Both<'_> {
 }
 
 fn every_verb(comm: &mut Communicator) {
-    let mut both = Both { comm, stream: stream() };
+    let stream = stream(comm);
+    let mut both = Both { comm, stream };
     // To make a stream waits for others: no rank's shall wait for this one before.
     both.comm.barrier().unwrap();
     for count in [0, 1, 1000] {
@@ -114,7 +121,8 @@ fn every_verb(comm: &mut Communicator) {
 
 /// The same with fewer, for what runs on an interpreter.
 fn every_verb_shortly(comm: &mut Communicator) {
-    let mut both = Both { comm, stream: stream() };
+    let stream = stream(comm);
+    let mut both = Both { comm, stream };
     // To make a stream waits for others: no rank's shall wait for this one before.
     both.comm.barrier().unwrap();
     for count in [0, 1, 1000, 10_001] {
@@ -126,7 +134,7 @@ fn every_verb_shortly(comm: &mut Communicator) {
 
 /// Calls one after the other, none waited for; the last one says what all did.
 fn in_order(comm: &mut Communicator) {
-    let (n, streams) = (comm.size() as i64, [stream(), stream()]);
+    let (n, streams) = (comm.size() as i64, [stream(comm), stream(comm)]);
     let mut bufs = streams.each_ref().map(|stream| stream.clone_htod(&[1_i64; 1000]).unwrap());
     comm.barrier().unwrap();
     for _ in 0..12 {
@@ -144,7 +152,7 @@ fn in_order(comm: &mut Communicator) {
 
 /// A rank that makes another call: both are told, and no stream waits for ever.
 fn mismatch(comm: &mut Communicator) {
-    let stream = stream();
+    let stream = stream(comm);
     let count = if comm.rank() == 0 { 1000 } else { 1001 };
     let mut buf = stream.clone_htod(&vec![1_i32; count]).unwrap();
     comm.barrier().unwrap();
@@ -178,7 +186,7 @@ impl DevicePtrMut<i32> for Nowhere {
 
 /// What the device refuses is said at once, and the other rank does not wait for it.
 fn foreign(comm: &mut Communicator) {
-    let stream = stream();
+    let stream = stream(comm);
     let mut buf = stream.clone_htod(&[1_i32; 10]).unwrap();
     comm.barrier().unwrap();
     if comm.rank() == 0 {
@@ -197,7 +205,7 @@ fn foreign(comm: &mut Communicator) {
 fn captured(comm: &mut Communicator) {
     use cudarc::driver::sys::CUgraphInstantiate_flags;
     use cudarc::driver::sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-    let stream = stream();
+    let stream = stream(comm);
     let mut buf = stream.clone_htod(&[1_i32; 10]).unwrap();
     comm.barrier().unwrap();
     stream.begin_capture(CU_STREAM_CAPTURE_MODE_RELAXED).unwrap();
@@ -211,7 +219,7 @@ fn captured(comm: &mut Communicator) {
 
 /// No pinned memory: the call says so, and the communicator goes on.
 fn no_memory(comm: &mut Communicator) {
-    let stream = stream();
+    let stream = stream(comm);
     let mut buf = stream.clone_htod(&[1_i32; 10]).unwrap();
     let error = comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Sum).unwrap_err();
     assert!(error.to_string().contains("CUDA_ERROR_OUT_OF_MEMORY"), "{error}");

@@ -38,6 +38,8 @@ codes! {
     INVALID_PTX = 218, c"CUDA_ERROR_INVALID_PTX", c"a PTX JIT compilation failed";
     UNSUPPORTED_PTX_VERSION = 222, c"CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
         c"the provided PTX was compiled with an unsupported toolchain.";
+    PEER_ACCESS_UNSUPPORTED = 217, c"CUDA_ERROR_PEER_ACCESS_UNSUPPORTED",
+        c"peer access is not supported between these two devices";
     OPERATING_SYSTEM = 304, c"CUDA_ERROR_OPERATING_SYSTEM", c"OS call failed";
     ILLEGAL_STATE = 401, c"CUDA_ERROR_ILLEGAL_STATE",
         c"the operation cannot be performed in the present state";

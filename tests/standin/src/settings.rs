@@ -21,6 +21,8 @@ pub(crate) enum Queues {
 pub(crate) struct Settings {
     pub(crate) devices: i32,
     pub(crate) queues: Queues,
+    /// Do devices reach each other's memory?
+    pub(crate) peers: bool,
     /// The allocation, counted from 1, that fails.
     pub(crate) fail_alloc: Option<u64>,
     /// Bytes of each device.
@@ -35,6 +37,7 @@ impl Default for Settings {
         Self {
             devices: 1,
             queues: Queues::Unlimited,
+            peers: true,
             fail_alloc: None,
             memory: 16 << 30,
             version: 12_080,
@@ -55,6 +58,9 @@ impl Settings {
                     0 => return Err(format!("{name}={value}: want 1, 2, ... or unlimited")),
                     count => settings.queues = Queues::Shared(count),
                 },
+                "PEERS" if value == "none" => settings.peers = false,
+                "PEERS" if value == "all" => settings.peers = true,
+                "PEERS" => return Err(format!("{name}={value}: want all or none")),
                 "FAIL_ALLOC" => settings.fail_alloc = Some(number(&name, &value, u64::MAX)?),
                 "MEMORY" => settings.memory = number(&name, &value, 1 << 42)?,
                 "VERSION" => settings.version = number(&name, &value, 99_990)?,
@@ -115,6 +121,8 @@ mod tests {
         assert_eq!(read("STANDIN_CUDA_DEVICES", "0").unwrap().devices, 0);
         assert_eq!(read("STANDIN_CUDA_QUEUES", "1").unwrap().queues, Queues::Shared(1));
         assert_eq!(read("STANDIN_CUDA_QUEUES", "unlimited").unwrap().queues, Queues::Unlimited);
+        assert!(read("STANDIN_CUDA_PEERS", "all").unwrap().peers);
+        assert!(!read("STANDIN_CUDA_PEERS", "none").unwrap().peers);
         assert_eq!(read("STANDIN_CUDA_FAIL_ALLOC", "3").unwrap().fail_alloc, Some(3));
         assert_eq!(read("STANDIN_CUDA_MEMORY", "4096").unwrap().memory, 4096);
         assert_eq!(read("STANDIN_CUDA_VERSION", "11000").unwrap().version, 11_000);
@@ -128,6 +136,7 @@ mod tests {
             ("STANDIN_CUDA_DEVICES", "many"),
             ("STANDIN_CUDA_DEVICES", "65"),
             ("STANDIN_CUDA_QUEUES", "0"),
+            ("STANDIN_CUDA_PEERS", "some"),
             ("STANDIN_CUDA_MISSING", "cuInit"),
         ] {
             assert!(read(name, value).is_err(), "{name}={value}");

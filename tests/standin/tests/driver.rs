@@ -137,6 +137,7 @@ fn memory_ends() {
 #[test]
 fn several_devices() {
     passes("devices", &[("STANDIN_CUDA_DEVICES", "3")]);
+    passes("apart", &[("STANDIN_CUDA_DEVICES", "2"), ("STANDIN_CUDA_PEERS", "none")]);
 }
 
 #[test]

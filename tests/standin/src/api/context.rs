@@ -4,7 +4,7 @@ use crate::c::{Out, driver};
 use crate::code::Code;
 use crate::context::{self, CONTEXTS, Context, current, current_at_all, device, initialized};
 use crate::registry::{Handle, lock};
-use crate::stream;
+use crate::{settings, stream};
 
 driver! {
     fn cuDevicePrimaryCtxRetain(context: Out<Handle>, ordinal: i32) {
@@ -111,6 +111,9 @@ driver! {
             return Err(Code::INVALID_VALUE);
         } else if peer.device == context.device {
             return Err(Code::INVALID_CONTEXT);
+        }
+        if !settings::get().peers {
+            return Err(Code::PEER_ACCESS_UNSUPPORTED);
         }
         let new = lock(&context.peers).insert(peer.device);
         if new { Ok(()) } else { Err(Code::PEER_ACCESS_ALREADY_ENABLED) }

@@ -75,15 +75,18 @@ driver! {
     }
 
     fn cuDeviceCanAccessPeer(can: Out<i32>, ordinal: i32, peer: i32) {
-        can.put(i32::from(device(ordinal)? != device(peer)?))
+        let other = device(ordinal)? != device(peer)?;
+        can.put(i32::from(other && settings::get().peers))
     }
 
     fn cuDeviceGetP2PAttribute(value: Out<i32>, attribute: i32, ordinal: i32, peer: i32) {
         if device(ordinal)? == device(peer)? {
             return Err(Code::INVALID_DEVICE);
         }
+        let reaches = i32::from(settings::get().peers);
         // Rank, access, native atomics, arrays.
-        value.put(*[0, 1, 1, 1].get(attribute.wrapping_sub(1) as usize).ok_or(Code::INVALID_VALUE)?)
+        let known = [0, reaches, reaches, reaches];
+        value.put(*known.get(attribute.wrapping_sub(1) as usize).ok_or(Code::INVALID_VALUE)?)
     }
 }
 

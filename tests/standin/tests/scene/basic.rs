@@ -201,6 +201,23 @@ pub(super) fn devices() {
     assert_eq!(all[1].default_stream().clone_dtoh(&copy).unwrap(), [1, 2]);
 }
 
+/// Copies go where kernels may not.
+pub(super) fn apart() {
+    let all: Vec<_> = (0..2).map(|n| CudaContext::new(n).unwrap()).collect();
+    let mut can = 1;
+    // SAFETY: a place for a number; contexts that live.
+    unsafe {
+        let asked = sys::cuDeviceCanAccessPeer(&raw mut can, 0, 1);
+        assert_eq!((asked, can), (R::CUDA_SUCCESS, 0));
+        all[0].bind_to_thread().unwrap();
+        let opened = sys::cuCtxEnablePeerAccess(all[1].cu_ctx(), 0);
+        assert_eq!(opened, R::CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
+    }
+    let data = all[0].default_stream().clone_htod(&[1_u8, 2]).unwrap();
+    let copy = all[1].default_stream().clone_dtod(&data).unwrap();
+    assert_eq!(all[1].default_stream().clone_dtoh(&copy).unwrap(), [1, 2]);
+}
+
 pub(super) fn missing() {
     result::init().unwrap();
     type Any = unsafe extern "C" fn();

@@ -28,6 +28,7 @@ pub(crate) fn run(scene: &str) {
         "memory" => basic::memory(),
         "second" => basic::second(),
         "devices" => basic::devices(),
+        "apart" => basic::apart(),
         "missing" => basic::missing(),
         "graph" => graph::replay(),
         "capture" => graph::forbidden(),

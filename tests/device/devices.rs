@@ -1,0 +1,144 @@
+//! Several devices, and the queues that streams of a device share: calls are the same wherever
+//! ranks have their buffers.
+
+use std::sync::Arc;
+
+use cudarc::driver::CudaStream;
+use ringreduce::{Communicator, ReduceOp};
+
+use super::common::on_ranks;
+use super::common::processes::{run, this_rank};
+use super::direct::{allocations, attached, graph, known_memory, pinned};
+use super::standin::on_standin;
+use super::{every_verb_shortly, in_order, stream};
+
+const QUEUES: &str = "STANDIN_CUDA_QUEUES";
+const DEVICES: &str = "STANDIN_CUDA_DEVICES";
+const PEERS: &str = "STANDIN_CUDA_PEERS";
+
+/// What devices that reach each other do.
+fn all(comm: &mut Communicator) {
+    attached(comm);
+    every_verb_shortly(comm);
+    in_order(comm);
+}
+
+/// Long enough that each rank works on a part of it, over many pieces where it is copied; in the
+/// order of streams that take turns.
+fn long(comm: &mut Communicator) {
+    let streams: [Arc<CudaStream>; 2] = [stream(comm), stream(comm)];
+    comm.use_device(streams[0].context()).unwrap();
+    let (n, len) = (comm.size() as i64, 1 << 15);
+    let mut known = comm.alloc_device::<i64>(&streams[0], len).unwrap();
+    let mut other = streams[1].clone_htod(&vec![1_i64; len]).unwrap();
+    streams[0].memcpy_htod(&vec![1_i64; len], &mut known.view_mut()).unwrap();
+    streams.iter().for_each(|stream| stream.synchronize().unwrap());
+    comm.barrier().unwrap();
+    for _ in 0..3 {
+        comm.on_stream(&streams[0]).all_reduce(&mut known, ReduceOp::Sum).unwrap();
+        comm.on_stream(&streams[1]).all_reduce(&mut other, ReduceOp::Sum).unwrap();
+    }
+    for (stream, found) in [
+        (&streams[0], streams[0].clone_dtoh(&*known).unwrap()),
+        (&streams[1], streams[1].clone_dtoh(&other).unwrap()),
+    ] {
+        assert!(found.into_iter().all(|it| it == n.pow(3)));
+        comm.on_stream(stream).check().unwrap();
+    }
+}
+
+/// Devices that do not reach each other: calls are as before.
+fn apart(comm: &mut Communicator) {
+    let stream = stream(comm);
+    comm.use_device(stream.context()).unwrap();
+    assert!(!comm.reaches_devices());
+    every_verb_shortly(comm);
+    let mut memory = comm.alloc_device::<i32>(&stream, 100).unwrap();
+    stream.memcpy_htod(&[1; 100], &mut memory.view_mut()).unwrap();
+    comm.barrier().unwrap();
+    for _ in 0..5 {
+        comm.on_stream(&stream).all_reduce(&mut memory, ReduceOp::Sum).unwrap();
+    }
+    let found = stream.clone_dtoh(&*memory).unwrap();
+    assert_eq!(found, [(comm.size() as i32).pow(5); 100]);
+    comm.on_stream(&stream).check().unwrap();
+}
+
+/// Not tests of their own: what they do on the stand-in.
+mod body {
+    use super::*;
+
+    #[test]
+    #[ignore = "what other tests do"]
+    fn threads() {
+        for n in [2, 4] {
+            on_ranks(n, all);
+            for body in [known_memory, pinned, graph, allocations, long] {
+                on_ranks(n, body);
+            }
+        }
+    }
+
+    #[test]
+    #[ignore = "what other tests do"]
+    fn processes() {
+        match this_rank() {
+            Some(mut comm) => {
+                all(&mut comm);
+                for body in [known_memory, pinned, graph, allocations, long] {
+                    body(&mut comm.duplicate().unwrap());
+                }
+            }
+            None => [2, 4].into_iter().for_each(|n| run("devices::body::processes", n, "shm")),
+        }
+    }
+
+    #[test]
+    #[ignore = "what other tests do"]
+    fn many() {
+        match this_rank() {
+            Some(mut comm) => {
+                long(&mut comm);
+                in_order(&mut comm);
+                known_memory(&mut comm.duplicate().unwrap());
+            }
+            None => run("devices::body::many", 8, "shm"),
+        }
+    }
+
+    #[test]
+    #[ignore = "what other tests do"]
+    fn apart() {
+        match this_rank() {
+            Some(mut comm) => super::apart(&mut comm),
+            None => {
+                [2, 3, 4].into_iter().for_each(|n| drop(on_ranks(n, super::apart)));
+                [2, 3, 4].into_iter().for_each(|n| run("devices::body::apart", n, "shm"));
+            }
+        }
+    }
+}
+
+#[test]
+fn threads_on_several_devices() {
+    on_standin("devices::body::threads", &[(DEVICES, "2")]);
+    on_standin("devices::body::threads", &[(DEVICES, "4")]);
+}
+
+#[test]
+fn processes_on_several_devices() {
+    on_standin("devices::body::processes", &[(DEVICES, "2"), (QUEUES, "1")]);
+    on_standin("devices::body::processes", &[(DEVICES, "4")]);
+}
+
+#[test]
+fn devices_that_do_not_reach_each_other_go_by_way_of_the_host() {
+    on_standin("devices::body::apart", &[(DEVICES, "2"), (PEERS, "none")]);
+}
+
+#[test]
+fn eight_processes_share_a_device() {
+    ["1", "2", "unlimited"].into_iter().for_each(|queues| {
+        on_standin("devices::body::many", &[(QUEUES, queues)]);
+    });
+}
