@@ -9,9 +9,12 @@ mod common;
 mod devices;
 mod direct;
 mod faults;
+mod meet;
 mod order;
+mod refused;
 mod standin;
 mod trouble;
+mod verbs;
 
 use std::sync::Arc;
 
