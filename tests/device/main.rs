@@ -10,9 +10,12 @@ mod devices;
 mod direct;
 mod faults;
 mod graphs;
+mod meet;
 mod order;
+mod refused;
 mod standin;
 mod trouble;
+mod verbs;
 
 use std::sync::Arc;
 
