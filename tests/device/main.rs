@@ -11,6 +11,7 @@ mod direct;
 mod faults;
 mod graphs;
 mod meet;
+mod mixed;
 mod order;
 mod refused;
 mod standin;

@@ -7,7 +7,7 @@ use std::iter::successors;
 use std::ops::Range;
 
 use super::{Side, Sides};
-use crate::device::cuda::{Area, SLOT};
+use crate::device::cuda::Area;
 use crate::error::{Error, Result};
 
 /// Where the second buffer of a piece begins behind the first: a line, at which any element may.
@@ -26,9 +26,9 @@ pub(super) trait Cut {
     fn side(&self, side: usize, piece: &Range<usize>) -> impl Iterator<Item = Area>;
 }
 
-/// Elements in a piece of each of so many parts.
-pub(super) fn share<T>(parts: usize) -> Result<usize> {
-    let share = (SLOT - LINE) / size_of::<T>() / parts;
+/// Elements in a piece of each of so many parts, if all have so much room.
+pub(super) fn share<T>(room: usize, parts: usize) -> Result<usize> {
+    let share = (room - LINE) / size_of::<T>() / parts;
     if share > 0 {
         return Ok(share);
     }
@@ -69,8 +69,8 @@ pub(super) struct Even {
 }
 
 impl Even {
-    pub(super) fn new<T>(sides: Sides) -> Result<Self> {
-        Ok(Self { sides, step: share::<T>(sides.most)? * size_of::<T>() })
+    pub(super) fn new<T>(room: usize, sides: Sides) -> Result<Self> {
+        Ok(Self { sides, step: share::<T>(room, sides.most)? * size_of::<T>() })
     }
 }
 

@@ -34,7 +34,7 @@ impl OnStream<'_> {
         let request = Request { collective, count, dtype: T::DTYPE, op };
         self.comm.kernel(&request)?;
         let (driver, _current) = self.enter()?;
-        let direct = self.comm.goes_direct(self.stream, &request);
+        let direct = self.comm.goes_direct(NAME, self.stream, &request)?;
         if !direct {
             refuse_capture(NAME, self.stream.cu_stream())?;
         }
@@ -45,7 +45,7 @@ impl OnStream<'_> {
             return self.put_each::<T>(&request, devices);
         }
         let Some(op) = op else { return Ok(()) };
-        let (devices, step) = (devices.collect(), share::<T>(1)?);
+        let (devices, step) = (devices.collect(), share::<T>(self.comm.room(), 1)?);
         let cut = Many { bufs: devices, count, step, element: size_of::<T>() };
         self.put(driver, &cut, move |comm, piece, all: &mut [T], _| {
             let mut rest = cast_slice_mut(all);

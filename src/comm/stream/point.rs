@@ -78,7 +78,7 @@ impl OnStream<'_> {
         longest: usize,
         work: impl Fn(&mut Communicator, &mut [T], &mut [T]) -> Result<()> + Clone + Send + 'static,
     ) -> Result<()> {
-        let step = share::<T>(2)?;
+        let step = share::<T>(self.comm.room(), 2)?;
         let end = |from| from + step;
         let cut = Uneven { sides, element: size_of::<T>(), longest, end };
         self.put(driver, &cut, move |comm, _, one: &mut [T], other: &mut [T]| {

@@ -13,7 +13,7 @@ use bytemuck::cast_slice_mut;
 use super::cut::{Cut, LINE, areas, lens, pieces};
 use super::{OnStream, failure};
 use crate::comm::Communicator;
-use crate::device::cuda::{Current, Driver, SLOTS, Stages, Turn, refuse_capture};
+use crate::device::cuda::{Current, Driver, SLOT, SLOTS, Stages, Turn, refuse_capture};
 use crate::element::Element;
 use crate::error::Result;
 
@@ -41,9 +41,12 @@ impl OnStream<'_> {
         }
         let (context, stream) = (self.stream.context(), self.stream.cu_stream());
         let all = &mut self.comm.streams.stages;
-        let mut stages = match all.iter().position(|stages| stages.is_of(context)) {
+        // What fits no block of the usual length is a call that is made whole.
+        let first = pieces(cut).next().map_or([0; 2], |piece| lens(cut, &piece));
+        let needed = (first[0].next_multiple_of(LINE) + first[1]).max(SLOT);
+        let mut stages = match all.iter().position(|stages| stages.serves(context, needed)) {
             Some(at) => all.swap_remove(at),
-            None => Stages::new(driver, context)?,
+            None => Stages::new(driver, context, needed)?,
         };
         // All that fits is copied in before the first is waited for.
         let mut under_way = from_fn::<_, SLOTS, _>(|_| None);
@@ -110,6 +113,12 @@ impl OnStream<'_> {
 }
 
 impl Communicator {
+    /// Bytes of the pieces that calls are cut into: those of a block; whole calls, where ranks that
+    /// have no device make them so.
+    pub(super) fn room(&self) -> usize {
+        if self.streams.mixed { isize::MAX as usize } else { SLOT }
+    }
+
     /// The host's part. If the stream does not come, the others must not wait for this rank.
     fn work_on(
         &mut self,

@@ -138,7 +138,7 @@ impl OnStream<'_> {
         call.whole("recv_counts", recv_counts, "recv", recv.len())?;
         call.same_for_itself(send_counts[rank], recv_counts[rank])?;
         // Only two ranks know of what is between them, so nothing else may decide how it is cut.
-        let step = share::<T>(2 * size)?;
+        let step = share::<T>(self.comm.room(), 2 * size)?;
         let counts: [Arc<[usize]>; 2] = [send_counts.into(), recv_counts.into()];
         let work =
             move |comm: &mut Communicator, piece: Range<usize>, send: &[T], recv: &mut [T]| {
@@ -164,8 +164,8 @@ impl OnStream<'_> {
         + Send
         + 'static,
     ) -> Result<()> {
-        share::<T>(counts.len() + 1)?;
-        let room = share::<T>(1)?;
+        share::<T>(self.comm.room(), counts.len() + 1)?;
+        let room = share::<T>(self.comm.room(), 1)?;
         let longest = counts.iter().copied().max().unwrap_or(0);
         let all: Arc<[usize]> = counts.into();
         let work = move |comm: &mut Communicator, piece, send: &[T], recv: &mut [T]| {

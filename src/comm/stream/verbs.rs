@@ -64,7 +64,7 @@ impl OnStream<'_> {
                 let work = move |comm: &mut Communicator, _, one: &mut [T], other: &mut [T]| {
                     work(comm, one, other)
                 };
-                self.put(driver, &Even::new::<T>(sides)?, work)
+                self.put(driver, &Even::new::<T>(self.comm.room(), sides)?, work)
             }
         }
     }
@@ -199,7 +199,7 @@ impl OnStream<'_> {
         let nothing = Side { device: 0, blocks: 0, reads: false, writes: false };
         let sides = Sides { sides: [nothing; 2], block: 0, most: 1 };
         let work = |comm: &mut Communicator, _, _: &mut [u8], _: &mut [u8]| comm.barrier();
-        self.put(driver, &Even::new::<u8>(sides)?, work)
+        self.put(driver, &Even::new::<u8>(self.comm.room(), sides)?, work)
     }
 }
 
