@@ -289,6 +289,33 @@ fn one_captures(comm: &mut Communicator) {
     stream.synchronize().unwrap();
 }
 
+/// Memory that the user has allocated, two buffers in one piece, registered.
+fn registered(comm: &mut Communicator) {
+    let stream = attached(comm);
+    let (n, mut whole) = (comm.size() as i32, 0);
+    // SAFETY: asks for memory, which is freed below.
+    unsafe { cudarc::driver::sys::cuMemAlloc_v2(&raw mut whole, 4000).result() }.unwrap();
+    let [one, other] = [whole, whole + 2000].map(|start| {
+        // SAFETY: it is as long, and lives until all calls are over.
+        unsafe { DeviceRef::<i32>::from_raw_parts(start, 500, &stream) }
+    });
+    let all: Vec<i32> = (0..1000).collect();
+    // SAFETY: as above.
+    let mut both = unsafe { DeviceRef::<i32>::from_raw_parts(whole, 1000, &stream) };
+    stream.memcpy_htod(&all, &mut both).unwrap();
+    // SAFETY: the communicator is dropped before the memory is freed, which it is not.
+    let held = unsafe { [comm.register_device(&one), comm.register_device(&other)] };
+    let [mut one, mut other] = [one, other];
+    comm.on_stream(&stream).all_reduce(&mut one, ReduceOp::Sum).unwrap();
+    comm.on_stream(&stream).all_reduce(&mut other, ReduceOp::Max).unwrap();
+    let found = stream.clone_dtoh(&both).unwrap();
+    assert!((0..500).all(|i| found[i] == i as i32 * n && found[i + 500] == i as i32 + 500));
+    drop(held);
+    // Not known any more, but of use all the same.
+    comm.on_stream(&stream).all_reduce(&mut other, ReduceOp::Sum).unwrap();
+    assert!(stream.clone_dtoh(&both).unwrap()[500] == 500 * n);
+}
+
 /// Lengths that differ are an error at all ranks, and they go on; memory that was dropped comes
 /// again.
 pub(super) fn allocations(comm: &mut Communicator) {
@@ -318,7 +345,7 @@ mod body {
                 every_verb_shortly(comm);
                 in_order(comm);
             });
-            for body in [known_memory, pinned, graph, allocations] {
+            for body in [known_memory, registered, pinned, graph, allocations] {
                 on_ranks(n.min(4), body);
             }
         }
@@ -342,7 +369,7 @@ mod body {
                 attached(&mut comm);
                 every_verb_shortly(&mut comm);
                 in_order(&mut comm);
-                for body in [known_memory, pinned, graph, allocations] {
+                for body in [known_memory, registered, pinned, graph, allocations] {
                     body(&mut comm.duplicate().unwrap());
                 }
             }

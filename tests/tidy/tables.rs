@@ -140,6 +140,7 @@ pub(crate) const UNSAFE: &[(&str, &str)] = &[
     ("src/comm/by_function.rs", "hands a C function to a kernel"),
     ("src/comm/pending.rs", "results whose types only their handles know"),
     ("src/comm/scope.rs", "operations that borrow, on a thread that stays"),
+    ("src/comm/stream/alloc.rs", "memory that the user vouches for"),
     ("src/comm/stream/memory.rs", "memory that cudarc is lent"),
     ("src/comm/stream/raw.rs", "memory known by its address"),
     ("src/device/cuda/board.rs", "addresses inside mappings"),

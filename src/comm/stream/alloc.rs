@@ -1,16 +1,19 @@
 //! Memory on devices that all ranks know.
 //! May touch: as `comm`. Law: all ranks allocate together; what one can't do, all are told, and the
 //! communicator lives on. What was opened is closed before its owner frees it.
+#![allow(unsafe_code)]
 
 use std::sync::{Arc, Weak};
 
-use cudarc::driver::{CudaContext, CudaStream};
+use cudarc::driver::sys::CUdeviceptr;
+use cudarc::driver::{CudaContext, CudaStream, DeviceSlice};
 
 use super::direct::Entry;
-use super::memory::{DeviceMemory, Held};
+use super::memory::{DeviceMemory, DeviceRegistration, Held};
+use super::raw::DeviceRef;
 use crate::comm::verbs::refuse;
 use crate::comm::{Communicator, worker};
-use crate::device::cuda::{Current, Driver, HANDLE, Memory, Opened, driver};
+use crate::device::cuda::{Current, Driver, HANDLE, Memory, Opened, driver, handle, reachable};
 use crate::element::Element;
 use crate::error::{Error, Result};
 
@@ -20,25 +23,27 @@ const RETURNS: usize = 8;
 /// What a rank says of its memory.
 struct Told {
     bytes: u64,
+    /// Where it begins in what the handle is of.
+    offset: u64,
     handle: [u64; HANDLE],
     /// What its users have dropped, and its owner will free; 0 is nothing.
     returned: [u64; RETURNS],
 }
 
 /// Words of it on its way, the first of which says whether there is any.
-const WORDS: usize = 2 + HANDLE + RETURNS;
+const WORDS: usize = 3 + HANDLE + RETURNS;
 
 impl Told {
     fn encode(&self, is_fine: bool) -> [u64; WORDS] {
-        let words = [u64::from(is_fine), self.bytes].into_iter();
+        let words = [u64::from(is_fine), self.bytes, self.offset].into_iter();
         let mut words = words.chain(self.handle).chain(self.returned);
         std::array::from_fn(|_| words.next().unwrap_or(0))
     }
 
     fn decode(words: &[u64]) -> Self {
-        let handle = std::array::from_fn(|at| words[2 + at]);
-        let returned = std::array::from_fn(|at| words[2 + HANDLE + at]);
-        Self { bytes: words[1], handle, returned }
+        let handle = std::array::from_fn(|at| words[3 + at]);
+        let returned = std::array::from_fn(|at| words[3 + HANDLE + at]);
+        Self { bytes: words[1], offset: words[2], handle, returned }
     }
 }
 
@@ -69,7 +74,7 @@ impl Communicator {
             return islands.island.alloc_device(stream, len);
         }
         let Some(direct) = &self.streams.direct else {
-            let held = Held::new(0, Memory::new(driver, context, bytes)?, None);
+            let held = Held::new(0, Some(Memory::new(driver, context, bytes)?), None);
             return Ok(DeviceMemory::new(held, len, stream, Weak::new()));
         };
         if !direct.together.is_of(context) {
@@ -77,22 +82,64 @@ impl Communicator {
             return refuse(NAME, "stream", given, "one of the same");
         }
         let retired = Arc::downgrade(&direct.retired);
-        let (held, entry) = self.allocate(NAME, driver, context, bytes)?;
+        let (held, entry) = self.allocate(NAME, (driver, context), bytes, None)?;
         let memory = DeviceMemory::new(held, len, stream, retired);
+        self.know(Entry { life: memory.life(), ..entry });
+        Ok(memory)
+    }
+
+    /// Makes memory that the user has as good as [`Self::alloc_device`]'s, until what is returned is
+    /// dropped. All ranks call this together, with the same length; it must be memory that other
+    /// processes can open (`cuMemAlloc`, `cudaMalloc`; not of a pool, as [`CudaStream::alloc`]'s
+    /// is), unless all ranks are threads of this one.
+    ///
+    /// # Safety
+    /// The memory is not freed before what is returned was dropped at all ranks and this
+    /// communicator has allocated or registered again, or was dropped at all ranks.
+    ///
+    /// # Errors
+    /// As [`Self::alloc_device`].
+    pub unsafe fn register_device<T: Element>(
+        &mut self,
+        buf: &DeviceRef<T>,
+    ) -> Result<DeviceRegistration> {
+        const NAME: &str = "register_device";
+        if let Some(islands) = &mut self.streams.islands {
+            // SAFETY: the caller's promise.
+            return unsafe { islands.island.register_device(buf) };
+        }
+        let (driver, context) = (driver()?, buf.stream().context());
+        let _current = Current::new(driver, context.cu_ctx())?;
+        let Some(direct) = &self.streams.direct else {
+            return Ok(DeviceRegistration::new(None, Weak::new()));
+        };
+        if !direct.together.is_of(context) {
+            let given = "of another context than use_device was given";
+            return refuse(NAME, "buf", given, "one of the same");
+        }
+        let retired = Arc::downgrade(&direct.retired);
+        let (start, bytes) = (buf.start(), buf.num_bytes());
+        let (held, entry) = self.allocate(NAME, (driver, context), bytes, Some(start))?;
+        let registration = DeviceRegistration::new(Some(held), retired);
+        self.know(Entry { life: registration.life(), ..entry });
+        Ok(registration)
+    }
+
+    /// From here on calls on this memory go straight there.
+    fn know(&mut self, entry: Entry) {
         if let Some(direct) = &mut self.streams.direct {
             direct.entries.retain(|entry| entry.life.strong_count() > 0);
-            direct.entries.push(Entry { life: memory.life(), ..entry });
+            direct.entries.push(entry);
         }
-        Ok(memory)
     }
 
     /// Memory of all ranks, and where the workers see this one's.
     pub(super) fn allocate(
         &mut self,
         name: &'static str,
-        driver: Driver,
-        context: &Arc<CudaContext>,
+        (driver, context): (Driver, &Arc<CudaContext>),
         bytes: usize,
+        users: Option<CUdeviceptr>,
     ) -> Result<(Held, Entry)> {
         let (me, size) = (self.rank(), self.size());
         let direct = self.streams.direct.as_mut().ok_or_else(|| worker::lost(name))?;
@@ -100,32 +147,46 @@ impl Communicator {
         direct.allocations += 1;
         let (id, watch, returned) =
             (direct.allocations, Arc::clone(direct.watch()), direct.take_back(RETURNS));
-        let mine = Memory::new(driver, context, bytes).and_then(|memory| {
-            let handle = if one_process { [0; HANDLE] } else { memory.handle()? };
-            Ok((memory, handle))
+        let memory = match users {
+            None => Memory::new(driver, context, bytes).map(Some),
+            Some(start) => reachable(name, start, bytes).map(|()| None),
+        };
+        let mine = memory.and_then(|memory| {
+            let start = users.or(memory.as_ref().map(Memory::start)).unwrap_or(0);
+            let known = if one_process { ([0; HANDLE], 0) } else { handle(start)? };
+            Ok((memory, start, known))
         });
+        let (of, offset) = mine.as_ref().map_or(([0; HANDLE], 0), |(.., known)| *known);
         let told = Told {
             bytes: bytes as u64,
-            handle: mine.as_ref().map_or([0; HANDLE], |it| it.1),
+            offset,
+            handle: of,
             returned: std::array::from_fn(|at| returned.get(at).map_or(0, |held| held.id)),
         };
         let words = self.tell_words(name, &told.encode(mine.is_ok()))?;
         let all: Vec<_> = words.chunks_exact(WORDS).map(Told::decode).collect();
-        let (memory, _) = mine?;
+        let (memory, start, _) = mine?;
         self.all_are_fine(name, words.iter().step_by(WORDS).copied())?;
         self.are_as_long(name, told.bytes, &all)?;
         let direct = self.streams.direct.as_mut().ok_or_else(|| worker::lost(name))?;
         // Closed here before its owner hears of it below.
         direct.opened.retain(|&(id, rank, _)| !all[rank].returned.contains(&id));
-        let open = |rank: usize| -> Result<Option<Opened>> {
-            let needless = beside[rank] || !watch.is_worker(me);
-            (!needless).then(|| Opened::new(driver, context, all[rank].handle)).transpose()
+        let known = &direct.opened;
+        let open = |rank: usize| -> Result<Option<Arc<Opened>>> {
+            if beside[rank] || !watch.is_worker(me) {
+                return Ok(None);
+            }
+            let handle = all[rank].handle;
+            // What is open is not opened again: several buffers may lie in one allocation.
+            let known = known.iter().find(|(_, of, known)| *of == rank && known.is_of(handle));
+            let opened = known.map(|(.., known)| Arc::clone(known));
+            opened.map_or_else(|| Opened::new(driver, context, handle).map(Arc::new), Ok).map(Some)
         };
         let opened = (0..size).map(open).collect::<Result<Vec<_>>>();
         let mut words = vec![u64::from(opened.is_ok())];
         words.extend((0..size).map(|rank| {
-            let opened = opened.as_ref().ok().and_then(|all| all[rank].as_ref());
-            opened.map_or(0, Opened::start)
+            let opened = opened.as_ref().ok().and_then(|all| all[rank].as_deref());
+            opened.map_or(0, |opened| opened.start() + all[rank].offset)
         }));
         let places = self.tell_words(name, &words)?;
         let opened = opened?;
@@ -139,7 +200,6 @@ impl Communicator {
         let opened = opened.into_iter().enumerate();
         direct.opened.extend(opened.filter_map(|(rank, it)| Some((id, rank, it?))));
         let seen = places.chunks_exact(words.len()).map(|words| words[1 + me]).collect();
-        let start = memory.start();
         let others = (0..size).filter(|&rank| !beside[rank] && watch.is_worker(rank));
         let opened_by = (!one_process).then(|| (Arc::clone(&watch), others.collect()));
         let entry = Entry { range: start..start + bytes as u64, seen, life: Weak::new() };

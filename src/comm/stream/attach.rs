@@ -166,7 +166,7 @@ impl Communicator {
         self.streams.direct = Some(direct);
         if processes {
             // All have it, or none.
-            let allocated = self.allocate(NAME, driver, context, Scratch::BYTES);
+            let allocated = self.allocate(NAME, (driver, context), Scratch::BYTES, None);
             match (allocated, &mut self.streams.direct) {
                 (Ok((held, entry)), Some(direct)) => {
                     direct.scratch = Some(Scratch::new(held, entry, last));

@@ -33,7 +33,7 @@ pub(super) struct Direct {
     /// Memory that all ranks have allocated together.
     pub(super) entries: Vec<Entry>,
     /// What this rank has opened: of which allocation and rank.
-    pub(super) opened: Vec<(u64, usize, Opened)>,
+    pub(super) opened: Vec<(u64, usize, Arc<Opened>)>,
     /// What its users have dropped, and others may still have opened.
     pub(super) retired: Arc<Mutex<Vec<Held>>>,
     /// Allocations so far.

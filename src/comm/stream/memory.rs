@@ -23,6 +23,7 @@ const LINGER: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) id: u64,
+    /// None where it is the user's.
     memory: Option<Memory>,
     /// Where workers of other processes say that they have left, if they may have opened it.
     opened_by: Option<(Arc<Watch>, Vec<usize>)>,
@@ -31,10 +32,10 @@ pub(super) struct Held {
 impl Held {
     pub(super) fn new(
         id: u64,
-        memory: Memory,
+        memory: Option<Memory>,
         opened_by: Option<(Arc<Watch>, Vec<usize>)>,
     ) -> Self {
-        Self { id, memory: Some(memory), opened_by }
+        Self { id, memory, opened_by }
     }
 
     pub(super) fn start(&self) -> CUdeviceptr {
@@ -58,6 +59,38 @@ impl Drop for Held {
             }
             thread::sleep(Duration::from_millis(1));
         }
+    }
+}
+
+/// Memory of a device that the other ranks' devices see where it is, while this lives: from
+/// [`Communicator::register_device`](crate::Communicator::register_device).
+#[derive(Debug)]
+pub struct DeviceRegistration {
+    held: Option<Held>,
+    life: Arc<()>,
+    retired: Weak<Mutex<Vec<Held>>>,
+}
+
+impl DeviceRegistration {
+    pub(super) fn new(held: Option<Held>, retired: Weak<Mutex<Vec<Held>>>) -> Self {
+        Self { held, life: Arc::default(), retired }
+    }
+
+    pub(super) fn life(&self) -> Weak<()> {
+        Arc::downgrade(&self.life)
+    }
+}
+
+impl Drop for DeviceRegistration {
+    fn drop(&mut self) {
+        retire(self.held.take(), &self.retired);
+    }
+}
+
+/// What its user has dropped goes back to the communicator, if there still is one.
+fn retire(held: Option<Held>, retired: &Weak<Mutex<Vec<Held>>>) {
+    if let (Some(held), Some(retired)) = (held, retired.upgrade()) {
+        retired.lock().unwrap_or_else(PoisonError::into_inner).push(held);
     }
 }
 
@@ -136,10 +169,7 @@ impl<T> Drop for DeviceMemory<T> {
         let slice = unsafe { ManuallyDrop::take(&mut self.slice) };
         // What it points to is not cudarc's to free.
         let _ = slice.leak();
-        let Some(held) = self.held.take() else { return };
-        if let Some(retired) = self.retired.upgrade() {
-            retired.lock().unwrap_or_else(PoisonError::into_inner).push(held);
-        }
+        retire(self.held.take(), &self.retired);
     }
 }
 

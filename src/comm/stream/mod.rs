@@ -23,7 +23,7 @@ use crate::error::{Error, Result};
 use direct::Direct;
 use islands::Islands;
 
-pub use memory::DeviceMemory;
+pub use memory::{DeviceMemory, DeviceRegistration};
 pub use raw::DeviceRef;
 
 /// What calls on streams need.

@@ -29,6 +29,11 @@ impl<T> DeviceRef<T> {
         Self::of_call(start, len, stream)
     }
 
+    /// Where it begins.
+    pub(super) fn start(&self) -> CUdeviceptr {
+        self.start
+    }
+
     /// The buffer of a call that is being made: whoever makes it vouches for it.
     pub(super) fn of_call(start: CUdeviceptr, len: usize, stream: &Arc<CudaStream>) -> Self {
         Self { start, len, stream: Arc::clone(stream), of: PhantomData }

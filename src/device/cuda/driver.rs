@@ -11,7 +11,8 @@ use cudarc::driver::sys::{self, CUresult};
 use crate::error::{Error, Result};
 
 /// What is called here and may be missing in an old driver.
-const NEEDED: [&str; 18] = [
+const NEEDED: [&str; 19] = [
+    "cuMemGetAddressRange_v2",
     "cuInit",
     "cuDriverGetVersion",
     "cuModuleLoadDataEx",

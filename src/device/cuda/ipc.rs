@@ -40,19 +40,24 @@ impl Memory {
     pub(crate) fn start(&self) -> CUdeviceptr {
         self.start
     }
+}
 
-    /// What another process opens it by.
-    pub(crate) fn handle(&self) -> Result<[u64; WORDS]> {
-        let mut handle = CUipcMemHandle { reserved: [0; 64] };
-        // SAFETY: the memory is ours, and the driver stores the handle where it is told.
-        let told = unsafe { sys::cuIpcGetMemHandle(&raw mut handle, self.start) };
-        check("exporting device memory to other processes", told)?;
-        let word = |at: usize| {
-            let bytes = handle.reserved[at * 8..at * 8 + 8].iter().rev();
-            bytes.fold(0, |word, &byte| word << 8 | u64::from(byte.cast_unsigned()))
-        };
-        Ok(std::array::from_fn(word))
-    }
+/// What another process opens memory by that this one has allocated: a handle of the whole
+/// allocation, and how far into it `start` is. The context is current.
+pub(crate) fn handle(start: CUdeviceptr) -> Result<([u64; WORDS], u64)> {
+    let (mut base, mut size) = (0, 0);
+    // SAFETY: it stores two numbers where it is told; what is no memory is an error of the call.
+    let found = unsafe { sys::cuMemGetAddressRange_v2(&raw mut base, &raw mut size, start) };
+    check("finding out what device memory a buffer is in", found)?;
+    let mut handle = CUipcMemHandle { reserved: [0; 64] };
+    // SAFETY: the driver stores the handle where it is told.
+    let told = unsafe { sys::cuIpcGetMemHandle(&raw mut handle, base) };
+    check("exporting device memory to other processes (memory of a pool can't be)", told)?;
+    let word = |at: usize| {
+        let bytes = handle.reserved[at * 8..at * 8 + 8].iter().rev();
+        bytes.fold(0, |word, &byte| word << 8 | u64::from(byte.cast_unsigned()))
+    };
+    Ok((std::array::from_fn(word), start - base))
 }
 
 impl Drop for Memory {
@@ -69,6 +74,7 @@ impl Drop for Memory {
 pub(crate) struct Opened {
     driver: Driver,
     context: Arc<CudaContext>,
+    handle: [u64; WORDS],
     start: CUdeviceptr,
 }
 
@@ -89,7 +95,12 @@ impl Opened {
         // SAFETY: what is no handle is an error of the call.
         let opened = unsafe { sys::cuIpcOpenMemHandle_v2(&raw mut start, of, flags) };
         check("opening another process's device memory", opened)?;
-        Ok(Self { driver, context: Arc::clone(context), start })
+        Ok(Self { driver, context: Arc::clone(context), handle, start })
+    }
+
+    /// Is it what this handle is of?
+    pub(crate) fn is_of(&self, handle: [u64; WORDS]) -> bool {
+        self.handle == handle
     }
 
     /// Where it begins here.

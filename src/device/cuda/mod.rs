@@ -22,7 +22,7 @@ pub(crate) use context::{is_capturing, refuse_capture};
 pub(crate) use device::{Device, device_of, reach, reachable};
 pub(crate) use driver::{Driver, driver};
 pub(crate) use guard::{Guard, Trouble, Watch};
-pub(crate) use ipc::{Memory, Opened, WORDS as HANDLE};
+pub(crate) use ipc::{Memory, Opened, WORDS as HANDLE, handle};
 pub(crate) use module::{Kernels, locked};
 pub(crate) use names::Wanted;
 pub(crate) use order::{after, copy, event, remember};
