@@ -3,7 +3,6 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,7 +32,7 @@ fn tries(comm: &mut Communicator, stream: &Arc<CudaStream>) -> Result<()> {
     comm.barrier()?;
     // cudarc allocates: what fails there is no matter of the library's.
     let other = stream.clone_htod(&[1_i32; 1000]);
-    let all_have = comm_all(comm, other.is_ok())?;
+    let all_have = are_all(comm, other.is_ok())?;
     let Some(mut other) = other.ok().filter(|_| all_have) else { return Ok(()) };
     stream.memcpy_htod(&[1; 1000], &mut known.view_mut()).unwrap();
     comm.barrier()?;
@@ -50,7 +49,7 @@ fn tries(comm: &mut Communicator, stream: &Arc<CudaStream>) -> Result<()> {
 }
 
 /// Is it so at all ranks?
-fn comm_all(comm: &mut Communicator, mine: bool) -> Result<bool> {
+fn are_all(comm: &mut Communicator, mine: bool) -> Result<bool> {
     let mut all = [u8::from(mine)];
     comm.all_reduce(&mut all, ReduceOp::Min)?;
     Ok(all[0] == 1)
@@ -63,27 +62,26 @@ fn full(comm: &mut Communicator) {
     let stream = context.new_stream().unwrap();
     comm.barrier().unwrap();
     let used = comm.use_device(&context);
-    if !comm_all(comm, used.is_ok()).unwrap() {
+    if !are_all(comm, used.is_ok()).unwrap() {
         let error = used.expect_err("all are told").to_string();
         assert!(error.contains("OUT_OF_MEMORY") || error.contains("could not"), "{error}");
         assert!(!comm.reaches_devices());
         comm.use_device(&context).unwrap();
     }
-    if let Err(error) = tries(comm, &stream) {
+    // One allocation fails, of one call at most; or the communicator has failed with it.
+    let mut failures = 0;
+    for _ in 0..3 {
+        let Err(error) = tries(comm, &stream) else { continue };
         let error = error.to_string();
-        let told = ["OUT_OF_MEMORY", "could not", "lost rank", "failed before"];
-        assert!(told.iter().any(|told| error.contains(told)), "{error}");
-        if error.contains("lost rank") || error.contains("failed before") {
+        let is_broken = ["lost rank", "failed before"].iter().any(|it| error.contains(it));
+        let is_full = error.contains("OUT_OF_MEMORY") || error.contains("could not");
+        assert!(is_broken || is_full && failures == 0, "{error}");
+        if is_broken {
             return stream.synchronize().unwrap();
         }
+        failures += 1;
     }
-    match tries(comm, &stream) {
-        Ok(()) => host_goes_on(comm),
-        Err(error) => {
-            let error = error.to_string();
-            assert!(error.contains("failed before") || error.contains("lost rank"), "{error}");
-        }
-    }
+    host_goes_on(comm);
     stream.synchronize().unwrap();
 }
 
@@ -179,7 +177,10 @@ fn called() -> BTreeSet<String> {
     let is_name = |c: char| c.is_alphanumeric() || c == '_';
     let calls = texts.iter().flat_map(|text| text.split("sys::cu").skip(1));
     let names = calls.map(|rest| rest.split(|c| !is_name(c)).next().unwrap());
-    names.filter(|name| name.starts_with(char::is_uppercase)).map(|name| format!("cu{name}")).collect()
+    names
+        .filter(|name| name.starts_with(char::is_uppercase))
+        .map(|name| format!("cu{name}"))
+        .collect()
 }
 
 /// Not tests of their own: what they do on the stand-in.
@@ -255,10 +256,16 @@ mod body {
 #[test]
 fn what_a_driver_lacks_is_said_by_name() {
     let folder = std::env::temp_dir().join(format!("trouble-{}", std::process::id()));
-    // Without the others cudarc has no context or stream to begin with.
-    let needless = ["cuInit", "cuDeviceGet", "cuGetErrorName", "cuMemAlloc_v2"];
-    for missing in ["cuStreamBatchMemOp_v2", "cuIpcOpenMemHandle_v2", "cuMemHostRegister_v2"] {
-        assert!(!needless.contains(&missing));
+    // cudarc needs others itself, to have a context.
+    let needless = [
+        "cuStreamBatchMemOp_v2",
+        "cuIpcOpenMemHandle_v2",
+        "cuMemHostRegister_v2",
+        "cuModuleLoadDataEx",
+        "cuPointerGetAttributes",
+        "cuLaunchKernel",
+    ];
+    for missing in needless {
         let library = Library::without(&[missing], &folder).unwrap();
         with_driver("trouble::body::lacks", library.folder(), &[(MISSING, missing)]);
     }
@@ -268,10 +275,11 @@ fn what_a_driver_lacks_is_said_by_name() {
 #[test]
 fn all_that_is_called_is_looked_for_first() {
     let text = include_str!("../../src/device/cuda/driver.rs");
-    let needed: BTreeSet<String> =
-        text.lines().filter_map(|line| line.trim().strip_prefix("\"cu")).map(|rest| {
-            format!("cu{}", rest.split('"').next().unwrap())
-        }).collect();
+    let needed: BTreeSet<String> = text
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("\"cu"))
+        .map(|rest| format!("cu{}", rest.split('"').next().unwrap()))
+        .collect();
     let lacking: Vec<_> = called().into_iter().filter(|name| !needed.contains(name)).collect();
     assert!(lacking.is_empty(), "not in NEEDED: {lacking:?}");
 }

@@ -231,8 +231,7 @@ impl Watch {
     fn missing(&self, place: usize) -> usize {
         let ours = self.own(place);
         let at = |rank| At { rank, place };
-        let uncalled =
-            |&peer: &usize| self.boards.claimed(at(peer)).number() < ours.number();
+        let uncalled = |&peer: &usize| self.boards.claimed(at(peer)).number() < ours.number();
         let not_come = |&peer: &usize| {
             let same = self.boards.claimed(at(peer)).sequence == ours.sequence;
             let reached = self.boards.reached_at(at(peer));
