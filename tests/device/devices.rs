@@ -3,12 +3,13 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::CudaStream;
-use ringreduce::{Communicator, ReduceOp};
+use cudarc::driver::{CudaContext, CudaStream};
+use ringreduce::{Communicator, DevicePath, ReduceOp, Reduction};
 
 use super::common::on_ranks;
 use super::common::processes::{run, this_rank};
-use super::direct::{allocations, attached, graph, known_memory, pinned};
+use super::direct::{allocations, attached, known_memory, pinned};
+use super::graphs::graph;
 use super::standin::on_standin;
 use super::{every_verb_shortly, in_order, stream};
 
@@ -47,12 +48,38 @@ fn long(comm: &mut Communicator) {
     }
 }
 
+/// What islands have to put together: an average is divided once, a factor multiplies once, and any
+/// rank may be the root.
+fn averages_and_roots(comm: &mut Communicator, stream: &Arc<CudaStream>) {
+    let (n, rank) = (comm.size(), comm.rank());
+    let given = |i: usize| (n * (i % 5 + rank)) as f32;
+    let mut buf = stream.clone_htod(&(0..1000).map(given).collect::<Vec<_>>()).unwrap();
+    comm.barrier().unwrap();
+    let all: usize = (0..n).sum();
+    comm.on_stream(stream).all_reduce(&mut buf, ReduceOp::Avg).unwrap();
+    let want = |i: usize| (n * (i % 5) + all) as f32;
+    assert!(stream.clone_dtoh(&buf).unwrap().iter().enumerate().all(|(i, &it)| it == want(i)));
+    comm.on_stream(stream).all_reduce(&mut buf, Reduction::premul_sum(2.0_f32)).unwrap();
+    let want = |i: usize| 2.0 * n as f32 * want(i);
+    assert!(stream.clone_dtoh(&buf).unwrap().iter().enumerate().all(|(i, &it)| it == want(i)));
+    for root in 0..n {
+        let mut buf = stream.clone_htod(&[rank as i64; 100]).unwrap();
+        comm.barrier().unwrap();
+        comm.on_stream(stream).broadcast(&mut buf, root).unwrap();
+        assert_eq!(stream.clone_dtoh(&buf).unwrap(), [root as i64; 100]);
+    }
+}
+
 /// Devices that do not reach each other: calls are as before.
 fn apart(comm: &mut Communicator) {
     let stream = stream(comm);
     comm.use_device(stream.context()).unwrap();
-    assert!(!comm.reaches_devices());
+    // Ranks that share a device still reach each other.
+    let shared = comm.size() > CudaContext::device_count().unwrap() as usize;
+    let path = if shared { DevicePath::Islands } else { DevicePath::Host };
+    assert_eq!(comm.device_path(), path);
     every_verb_shortly(comm);
+    averages_and_roots(comm, &stream);
     let mut memory = comm.alloc_device::<i32>(&stream, 100).unwrap();
     stream.memcpy_htod(&[1; 100], &mut memory.view_mut()).unwrap();
     comm.barrier().unwrap();

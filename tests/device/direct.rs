@@ -4,43 +4,38 @@ use std::sync::Arc;
 
 use super::common::processes::{run, this_rank};
 use super::common::{Value, input, on_ranks};
+use super::graphs::{graph, one_captures};
 use super::standin::on_standin;
 use super::{every_verb_shortly, in_order, stream};
-use cudarc::driver::sys::CUgraphInstantiate_flags;
-use cudarc::driver::sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as RELAXED;
-use cudarc::driver::{CudaGraph, CudaStream, DeviceRepr};
-use ringreduce::{Communicator, DeviceMemory, DeviceRef, ReduceOp, Reduction};
-
-/// How graphs are made.
-const AUTO_FREE: CUgraphInstantiate_flags =
-    CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
+use cudarc::driver::{CudaStream, DeviceRepr};
+use ringreduce::{Communicator, DeviceMemory, DevicePath, DeviceRef, ReduceOp, Reduction};
 
 /// A stream, and the device is this rank's.
 pub(super) fn attached(comm: &mut Communicator) -> Arc<CudaStream> {
     let stream = stream(comm);
     comm.use_device(stream.context()).unwrap();
-    assert!(comm.reaches_devices());
+    assert_eq!(comm.device_path(), DevicePath::Direct);
     stream
 }
 
 /// Memory that all ranks know, and what is in it.
-struct Known<T> {
-    memory: DeviceMemory<T>,
+pub(super) struct Known<T> {
+    pub(super) memory: DeviceMemory<T>,
     stream: Arc<CudaStream>,
 }
 
 impl<T: Value + DeviceRepr> Known<T> {
-    fn new(comm: &mut Communicator, stream: &Arc<CudaStream>, len: usize) -> Self {
+    pub(super) fn new(comm: &mut Communicator, stream: &Arc<CudaStream>, len: usize) -> Self {
         let memory = comm.alloc_device(stream, len).unwrap();
         Self { memory, stream: Arc::clone(stream) }
     }
 
-    fn put(&mut self, values: &[T]) {
+    pub(super) fn put(&mut self, values: &[T]) {
         let mut view = self.memory.view_mut();
         self.stream.memcpy_htod(values, &mut view.slice_mut(..values.len())).unwrap();
     }
 
-    fn get(&self, len: usize) -> Vec<T> {
+    pub(super) fn get(&self, len: usize) -> Vec<T> {
         self.stream.clone_dtoh(&self.memory.slice(..len)).unwrap()
     }
 }
@@ -138,7 +133,10 @@ fn mismatch(comm: &mut Communicator) {
 }
 
 /// The error of the calls so far, which comes when it is found.
-fn until_told(comm: &mut Communicator, stream: &Arc<CudaStream>) -> ringreduce::Result<()> {
+pub(super) fn until_told(
+    comm: &mut Communicator,
+    stream: &Arc<CudaStream>,
+) -> ringreduce::Result<()> {
     for _ in 0..1000 {
         comm.on_stream(stream).check()?;
         std::thread::sleep(std::time::Duration::from_millis(5));
@@ -229,66 +227,6 @@ pub(super) fn pinned(comm: &mut Communicator) {
     assert!(host.as_slice().unwrap().iter().all(|&it| it == comm.size() as i32));
 }
 
-/// As [`attached`], for graphs: cudarc's own events can't be waited for in one and outside.
-fn attached_for_graphs(comm: &mut Communicator) -> Arc<CudaStream> {
-    let stream = stream(comm);
-    // SAFETY: one stream uses all that is allocated from here on.
-    unsafe { stream.context().disable_event_tracking() };
-    comm.use_device(stream.context()).unwrap();
-    stream
-}
-
-/// A graph with calls, launched again and again, with other calls in between.
-pub(super) fn graph(comm: &mut Communicator) {
-    let stream = attached_for_graphs(comm);
-    let (n, count) = (comm.size() as i64, 500);
-    let mut a = Known::<i64>::new(comm, &stream, count);
-    let mut b = Known::<i64>::new(comm, &stream, count);
-    comm.barrier().unwrap();
-    let graph = capture(&stream, || {
-        comm.on_stream(&stream).all_reduce(&mut a.memory, ReduceOp::Sum).unwrap();
-        comm.on_stream(&stream).all_reduce(&mut a.memory, ReduceOp::Max).unwrap();
-        let send = a.memory.slice(..);
-        let mut view = b.memory.view_mut();
-        comm.on_stream(&stream).all_reduce_into(&send, &mut view, ReduceOp::Sum).unwrap();
-    });
-    for round in 0..20 {
-        a.put(&vec![round + 1; count]);
-        graph.launch().unwrap();
-        graph.launch().unwrap();
-        assert!(b.get(count).iter().all(|&it| it == (round + 1) * n * n * n), "{round}");
-        comm.on_stream(&stream).all_reduce(&mut b.memory, ReduceOp::Min).unwrap();
-    }
-    comm.on_stream(&stream).check().unwrap();
-    // Nobody launches it after this.
-    drop(graph);
-    comm.barrier().unwrap();
-}
-
-fn capture(stream: &Arc<CudaStream>, calls: impl FnOnce()) -> CudaGraph {
-    stream.begin_capture(RELAXED).unwrap();
-    calls();
-    stream.end_capture(AUTO_FREE).unwrap().unwrap()
-}
-
-/// Captured by one rank alone: both are told.
-fn one_captures(comm: &mut Communicator) {
-    let stream = attached_for_graphs(comm);
-    let mut buf = Known::<i64>::new(comm, &stream, 10);
-    comm.barrier().unwrap();
-    let first = if comm.rank() == 0 {
-        stream.begin_capture(RELAXED).unwrap();
-        let done = comm.on_stream(&stream).all_reduce(&mut buf.memory, ReduceOp::Sum);
-        drop(stream.end_capture(AUTO_FREE));
-        done
-    } else {
-        comm.on_stream(&stream).all_reduce(&mut buf.memory, ReduceOp::Sum)
-    };
-    let error = first.and_then(|()| until_told(comm, &stream)).unwrap_err().to_string();
-    assert!(error.contains("captured into a graph"), "{error}");
-    stream.synchronize().unwrap();
-}
-
 /// Memory that the user has allocated, two buffers in one piece, registered.
 fn registered(comm: &mut Communicator) {
     let stream = attached(comm);
@@ -303,8 +241,10 @@ fn registered(comm: &mut Communicator) {
     // SAFETY: as above.
     let mut both = unsafe { DeviceRef::<i32>::from_raw_parts(whole, 1000, &stream) };
     stream.memcpy_htod(&all, &mut both).unwrap();
-    // SAFETY: the communicator is dropped before the memory is freed, which it is not.
-    let held = unsafe { [comm.register_device(&one), comm.register_device(&other)] };
+    let held = [&one, &other].map(|buf| {
+        // SAFETY: the memory is never freed.
+        unsafe { comm.register_device(buf) }.unwrap()
+    });
     let [mut one, mut other] = [one, other];
     comm.on_stream(&stream).all_reduce(&mut one, ReduceOp::Sum).unwrap();
     comm.on_stream(&stream).all_reduce(&mut other, ReduceOp::Max).unwrap();

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use cudarc::driver::CudaStream;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use ringreduce::{Communicator, ReduceOp, Result};
+use ringreduce::{Communicator, DevicePath, ReduceOp, Result};
 
 use super::common::processes::{Rank, World, this_rank};
 use super::standin::on_standin;
@@ -74,7 +74,7 @@ fn until_told(mut comm: Communicator) {
     let stream = stream(&comm);
     if said(DIRECT) == "true" {
         comm.use_device(stream.context()).unwrap();
-        assert!(comm.reaches_devices());
+        assert_eq!(comm.device_path(), DevicePath::Direct);
     }
     let error = work(&mut comm, &stream, usize::MAX).unwrap_err();
     eprintln!("{TOLD}{} {error}", now().as_micros());

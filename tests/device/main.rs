@@ -9,6 +9,7 @@ mod common;
 mod devices;
 mod direct;
 mod faults;
+mod graphs;
 mod order;
 mod standin;
 mod trouble;

@@ -105,17 +105,18 @@ fn ranks_may_be_processes_and_share_devices_in_groups() {
 
 #[test]
 fn processes_measure_memory_of_all_and_the_way_over_the_host() {
-    for (flags, direct, memory) in [
-        ("--memory alloc", true, "alloc"),
-        ("--memory plain", true, "plain"),
-        ("--staged --memory alloc", false, "alloc"),
+    let (straight, host) = ("straight to the buffers", "by way of the host");
+    for (flags, path, memory) in [
+        ("--memory alloc", straight, "alloc"),
+        ("--memory plain", straight, "plain"),
+        ("--staged --memory alloc", host, "alloc"),
     ] {
         let dir = tempfile::tempdir().unwrap();
         let json = dir.path().join("out.json");
         let line = format!("all_reduce -b 4K -e 64K -f 16 -n 2 -w 1 --ranks 2 {flags}");
         rows(&[], &format!("{line} --device cuda --json {}", json.display()));
         let report: Value = serde_json::from_str(&fs::read_to_string(json).unwrap()).unwrap();
-        assert_eq!(report["device"]["direct"], direct, "{flags}");
+        assert_eq!(report["device"]["path"], path, "{flags}");
         assert_eq!(report["memory"], memory, "{flags}");
     }
 }

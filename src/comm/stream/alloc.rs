@@ -13,7 +13,7 @@ use super::memory::{DeviceMemory, DeviceRegistration, Held};
 use super::raw::DeviceRef;
 use crate::comm::verbs::refuse;
 use crate::comm::{Communicator, worker};
-use crate::device::cuda::{Current, Driver, HANDLE, Memory, Opened, driver, handle, reachable};
+use crate::device::cuda::{Current, Driver, HANDLE, Memory, driver, handle, locked, reachable};
 use crate::element::Element;
 use crate::error::{Error, Result};
 
@@ -88,10 +88,10 @@ impl Communicator {
         Ok(memory)
     }
 
-    /// Makes memory that the user has as good as [`Self::alloc_device`]'s, until what is returned is
-    /// dropped. All ranks call this together, with the same length; it must be memory that other
-    /// processes can open (`cuMemAlloc`, `cudaMalloc`; not of a pool, as [`CudaStream::alloc`]'s
-    /// is), unless all ranks are threads of this one.
+    /// Makes memory that the user has as good as [`Self::alloc_device`]'s, until what it returns is
+    /// dropped. All ranks call this together, with the same length. Unless all ranks are threads of
+    /// this process it must be memory that other processes can open: `cuMemAlloc`'s or
+    /// `cudaMalloc`'s, not that of a pool, as [`CudaStream::alloc`]'s is.
     ///
     /// # Safety
     /// The memory is not freed before what is returned was dropped at all ranks and this
@@ -133,20 +133,44 @@ impl Communicator {
         }
     }
 
-    /// Memory of all ranks, and where the workers see this one's.
+    /// Memory of all ranks, or of their users, and where the workers see this one's.
     pub(super) fn allocate(
+        &mut self,
+        name: &'static str,
+        here: (Driver, &Arc<CudaContext>),
+        bytes: usize,
+        users: Option<CUdeviceptr>,
+    ) -> Result<(Held, Entry)> {
+        let direct = self.streams.direct.as_mut().ok_or_else(|| worker::lost(name))?;
+        direct.allocations += 1;
+        let (back, retired) = (direct.take_back(RETURNS), Arc::clone(&direct.retired));
+        let returned = std::array::from_fn(|at| back.get(at).map_or(0, |held| held.id));
+        let allocated = self.allocate_and_close(name, here, bytes, users, returned);
+        let Ok((held, entry, is_any_returned)) = allocated else {
+            locked(&retired).extend(back);
+            return allocated.map(|(held, entry, _)| (held, entry));
+        };
+        if is_any_returned {
+            back.into_iter().for_each(|mut held| held.is_closed());
+            // To free waits for streams: nobody's shall wait for this rank before.
+            self.tell_words(name, &[1])?;
+        }
+        Ok((held, entry))
+    }
+
+    /// The same; what ranks say that they return is closed here. Does any say so?
+    fn allocate_and_close(
         &mut self,
         name: &'static str,
         (driver, context): (Driver, &Arc<CudaContext>),
         bytes: usize,
         users: Option<CUdeviceptr>,
-    ) -> Result<(Held, Entry)> {
+        returned: [u64; RETURNS],
+    ) -> Result<(Held, Entry, bool)> {
         let (me, size) = (self.rank(), self.size());
         let direct = self.streams.direct.as_mut().ok_or_else(|| worker::lost(name))?;
         let (one_process, beside) = (direct.is_one_process(), direct.beside.clone());
-        direct.allocations += 1;
-        let (id, watch, returned) =
-            (direct.allocations, Arc::clone(direct.watch()), direct.take_back(RETURNS));
+        let (id, watch) = (direct.allocations, Arc::clone(direct.watch()));
         let memory = match users {
             None => Memory::new(driver, context, bytes).map(Some),
             Some(start) => reachable(name, start, bytes).map(|()| None),
@@ -156,13 +180,8 @@ impl Communicator {
             let known = if one_process { ([0; HANDLE], 0) } else { handle(start)? };
             Ok((memory, start, known))
         });
-        let (of, offset) = mine.as_ref().map_or(([0; HANDLE], 0), |(.., known)| *known);
-        let told = Told {
-            bytes: bytes as u64,
-            offset,
-            handle: of,
-            returned: std::array::from_fn(|at| returned.get(at).map_or(0, |held| held.id)),
-        };
+        let (handle, offset) = mine.as_ref().map_or(([0; HANDLE], 0), |(.., known)| *known);
+        let told = Told { bytes: bytes as u64, offset, handle, returned };
         let words = self.tell_words(name, &told.encode(mine.is_ok()))?;
         let all: Vec<_> = words.chunks_exact(WORDS).map(Told::decode).collect();
         let (memory, start, _) = mine?;
@@ -171,18 +190,12 @@ impl Communicator {
         let direct = self.streams.direct.as_mut().ok_or_else(|| worker::lost(name))?;
         // Closed here before its owner hears of it below.
         direct.opened.retain(|&(id, rank, _)| !all[rank].returned.contains(&id));
-        let known = &direct.opened;
-        let open = |rank: usize| -> Result<Option<Arc<Opened>>> {
-            if beside[rank] || !watch.is_worker(me) {
-                return Ok(None);
-            }
-            let handle = all[rank].handle;
-            // What is open is not opened again: several buffers may lie in one allocation.
-            let known = known.iter().find(|(_, of, known)| *of == rank && known.is_of(handle));
-            let opened = known.map(|(.., known)| Arc::clone(known));
-            opened.map_or_else(|| Opened::new(driver, context, handle).map(Arc::new), Ok).map(Some)
+        let open = |(rank, told)| {
+            let needless = beside[rank] || !watch.is_worker(me);
+            (!needless).then(|| direct.open((driver, context), rank, told)).transpose()
         };
-        let opened = (0..size).map(open).collect::<Result<Vec<_>>>();
+        let handles = all.iter().map(|told| told.handle).enumerate();
+        let opened = handles.map(open).collect::<Result<Vec<_>>>();
         let mut words = vec![u64::from(opened.is_ok())];
         words.extend((0..size).map(|rank| {
             let opened = opened.as_ref().ok().and_then(|all| all[rank].as_deref());
@@ -191,11 +204,6 @@ impl Communicator {
         let places = self.tell_words(name, &words)?;
         let opened = opened?;
         self.all_are_fine(name, places.iter().step_by(words.len()).copied())?;
-        if all.iter().any(|told| told.returned != [0; RETURNS]) {
-            returned.into_iter().for_each(|mut held| held.is_closed());
-            // To free waits for streams: nobody's shall wait for this rank before.
-            self.tell_words(name, &[1])?;
-        }
         let direct = self.streams.direct.as_mut().ok_or_else(|| worker::lost(name))?;
         let opened = opened.into_iter().enumerate();
         direct.opened.extend(opened.filter_map(|(rank, it)| Some((id, rank, it?))));
@@ -203,7 +211,8 @@ impl Communicator {
         let others = (0..size).filter(|&rank| !beside[rank] && watch.is_worker(rank));
         let opened_by = (!one_process).then(|| (Arc::clone(&watch), others.collect()));
         let entry = Entry { range: start..start + bytes as u64, seen, life: Weak::new() };
-        Ok((Held::new(id, memory, opened_by), entry))
+        let is_any_returned = all.iter().any(|told| told.returned != [0; RETURNS]);
+        Ok((Held::new(id, memory, opened_by), entry, is_any_returned))
     }
 
     /// An error, if a rank wants another length.

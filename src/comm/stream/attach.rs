@@ -25,6 +25,19 @@ use crate::link::region::Region;
 /// Threads of this process know each other by it.
 static PROCESS: LazyLock<u64> = LazyLock::new(|| RandomState::new().build_hasher().finish() | 1);
 
+/// By which way collectives on device buffers go, as far as their kind allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DevicePath {
+    /// Straight from buffer to buffer, by kernels.
+    Direct,
+    /// So among ranks whose devices reach each other, one of which takes part for them in what
+    /// goes by way of the host.
+    Islands,
+    /// By way of pinned memory of the host, which reduces.
+    Host,
+}
+
 /// The call, for errors.
 const NAME: &str = "use_device";
 
@@ -180,10 +193,14 @@ impl Communicator {
         Ok(())
     }
 
-    /// Do calls on streams go straight to the ranks' buffers?
+    /// By which way calls on streams go.
     #[must_use]
-    pub fn reaches_devices(&self) -> bool {
-        self.streams.direct.is_some()
+    pub fn device_path(&self) -> DevicePath {
+        match &self.streams {
+            Streams { direct: Some(_), .. } => DevicePath::Direct,
+            Streams { islands: Some(_), .. } => DevicePath::Islands,
+            _ => DevicePath::Host,
+        }
     }
 
     /// An error, if a rank has said 0.

@@ -6,16 +6,17 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex, Weak};
 
-use cudarc::driver::CudaStream;
 use cudarc::driver::sys::CUdeviceptr;
+use cudarc::driver::{CudaContext, CudaStream};
 
 use super::memory::Held;
 use super::scratch::Scratch;
 use super::{OnStream, Side, Sides};
 use crate::comm::Communicator;
+use crate::comm::verbs::refuse;
 use crate::device::cuda::{
-    Call, Claim, MOST_RANKS, Opened, Together, Trouble, Wanted, Watch, is_capturing, locked,
-    reachable,
+    Call, Claim, Driver, HANDLE, MOST_RANKS, Opened, Together, Trouble, Wanted, Watch,
+    is_capturing, locked, reachable,
 };
 use crate::device::form::Form;
 use crate::element::{DataType, Kind, Reduction};
@@ -70,6 +71,21 @@ impl Direct {
 
     pub(super) fn watch(&self) -> &Arc<Watch> {
         &self.together.guard.watch
+    }
+
+    /// Another rank's memory; what is open is not opened again, since several buffers may lie in
+    /// one allocation.
+    pub(super) fn open(
+        &self,
+        (driver, context): (Driver, &Arc<CudaContext>),
+        rank: usize,
+        handle: [u64; HANDLE],
+    ) -> Result<Arc<Opened>> {
+        let known = self.opened.iter().find(|(_, of, known)| *of == rank && known.is_of(handle));
+        match known {
+            Some((.., known)) => Ok(Arc::clone(known)),
+            None => Opened::new(driver, context, handle).map(Arc::new),
+        }
     }
 
     /// Some of what users have dropped.
@@ -148,11 +164,23 @@ fn wanted(op: Reduction) -> Option<(Wanted, [u8; 16])> {
 
 impl Communicator {
     /// Does a call go straight to the buffers?
-    pub(super) fn goes_direct(&self, stream: &CudaStream, request: &Request) -> bool {
-        let Some(direct) = &self.streams.direct else { return false };
+    ///
+    /// # Errors
+    /// If the others might think so, and this rank can't.
+    pub(super) fn goes_direct(
+        &self,
+        name: &'static str,
+        stream: &CudaStream,
+        request: &Request,
+    ) -> Result<bool> {
+        let Some(direct) = &self.streams.direct else { return Ok(false) };
+        if !direct.together.is_of(stream.context()) {
+            let given = "of another context than use_device was given";
+            return refuse(name, "stream", given, "one of the same");
+        }
         let as_wire = self.settings.numbers.wire.is_some() && request.dtype == DataType::F32;
         let folds = request.op.is_none_or(|op| wanted(op).is_some());
-        direct.together.is_of(stream.context()) && folds && !as_wire
+        Ok(folds && !as_wire)
     }
 
     /// The failure, if any, of the calls so far.
@@ -243,7 +271,12 @@ impl OnStream<'_> {
             reduction: request.op.and_then(wanted).map(|(op, by)| (request.dtype, op, by)),
         };
         let print = |registered| fingerprint::on_devices(request, deterministic, registered);
-        let done = match direct.places(&sides) {
+        let places = direct.places(&sides);
+        if captures && places.is_none() {
+            let expected = "memory from alloc_device or register_device: the stream is captured";
+            return refuse(name, "buf", "memory that other processes can't open", expected);
+        }
+        let done = match places {
             Some(places) => {
                 let known = !direct.is_one_process();
                 let call = Call { fingerprint: print(known), ..call };

@@ -23,6 +23,7 @@ use crate::error::{Error, Result};
 use direct::Direct;
 use islands::Islands;
 
+pub use attach::DevicePath;
 pub use memory::{DeviceMemory, DeviceRegistration};
 pub use raw::DeviceRef;
 
@@ -76,6 +77,11 @@ impl Communicator {
     /// ranks that wait for this one: thread ranks that share a device make their streams and
     /// buffers before any of them calls, and need a hardware queue for each stream, as
     /// `CUDA_DEVICE_MAX_CONNECTIONS=32` gives them.
+    ///
+    /// Calls that go straight return when they are enqueued, but no more than 32 of them may be
+    /// under way: the next one waits for the first. Between processes a call on memory that is not
+    /// from [`Self::alloc_device`] or [`Self::register_device`] is made in pieces of 4 MiB, each of
+    /// which counts.
     ///
     /// What fails after a method returned, the next one says, or [`OnStream::check`]; the buffers
     /// of such a call hold anything.

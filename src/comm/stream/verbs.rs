@@ -40,7 +40,7 @@ impl OnStream<'_> {
             self.comm.kernel(&request)?;
         }
         let (driver, current) = self.enter()?;
-        if self.comm.goes_direct(self.stream, &request) {
+        if self.comm.goes_direct(name, self.stream, &request)? {
             return Ok((Way::Direct(request), current));
         }
         refuse_capture(name, self.stream.cu_stream())?;

@@ -7,7 +7,7 @@ use std::{env, fs};
 
 use anyhow::{Context, Result, bail};
 use cudarc::driver::{CudaContext, CudaStream, DriverError, sys};
-use ringreduce::Communicator;
+use ringreduce::{Communicator, DevicePath};
 
 use super::{Flags, QUEUES, Seated, Software};
 use crate::output;
@@ -65,12 +65,12 @@ impl Gpu {
         if !flags.staged {
             comm.use_device(&context)?;
         }
-        let software = software(comm.reaches_devices());
+        let software = software(comm.device_path());
         Ok(Some(Self { stream, seated: Seated { index, name }, software }))
     }
 }
 
-fn software(direct: bool) -> Software {
+fn software(path: DevicePath) -> Software {
     let mut version = 0;
     // SAFETY: the driver was found, and stores a number.
     let known = unsafe { sys::cuDriverGetVersion(&raw mut version) };
@@ -79,7 +79,12 @@ fn software(direct: bool) -> Software {
         _ => "unknown".to_owned(),
     };
     let module = fs::read_to_string("/proc/driver/nvidia/version").unwrap_or_default();
-    Software { cuda, driver: module_version(&module), direct }
+    let path = match path {
+        DevicePath::Direct => "straight to the buffers",
+        DevicePath::Islands => "by islands",
+        _ => "by way of the host",
+    };
+    Software { cuda, driver: module_version(&module), path }
 }
 
 /// The first word that looks like a version: the line has been worded in several ways.

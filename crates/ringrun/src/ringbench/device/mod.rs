@@ -159,16 +159,15 @@ pub(crate) struct Software {
     pub(crate) cuda: String,
     /// The version of the driver in the kernel, if it says one.
     pub(crate) driver: Option<String>,
-    /// Do calls go straight to the ranks' buffers? Else by way of the host.
-    pub(crate) direct: bool,
+    /// By which way calls go, in words.
+    pub(crate) path: &'static str,
 }
 
 impl Software {
     /// As in "driver 580.95.05, CUDA 13.0, calls go straight to the buffers".
     pub(crate) fn text(&self) -> String {
         let driver = self.driver.as_deref().unwrap_or("unknown");
-        let way = if self.direct { "straight to the buffers" } else { "by way of the host" };
-        format!("driver {driver}, CUDA {}, calls go {way}", self.cuda)
+        format!("driver {driver}, CUDA {}, calls go {}", self.cuda, self.path)
     }
 }
 

@@ -1,0 +1,74 @@
+//! Calls that are captured into graphs.
+
+use std::sync::Arc;
+
+use super::direct::{Known, until_told};
+use super::stream;
+use cudarc::driver::sys::CUgraphInstantiate_flags;
+use cudarc::driver::sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as RELAXED;
+use cudarc::driver::{CudaGraph, CudaStream};
+use ringreduce::{Communicator, ReduceOp};
+
+/// How graphs are made.
+const AUTO_FREE: CUgraphInstantiate_flags =
+    CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
+
+/// As [`attached`], for graphs: cudarc's own events can't be waited for in one and outside.
+fn attached_for_graphs(comm: &mut Communicator) -> Arc<CudaStream> {
+    let stream = stream(comm);
+    // SAFETY: one stream uses all that is allocated from here on.
+    unsafe { stream.context().disable_event_tracking() };
+    comm.use_device(stream.context()).unwrap();
+    stream
+}
+
+/// A graph with calls, launched again and again, with other calls in between.
+pub(super) fn graph(comm: &mut Communicator) {
+    let stream = attached_for_graphs(comm);
+    let (n, count) = (comm.size() as i64, 500);
+    let mut a = Known::<i64>::new(comm, &stream, count);
+    let mut b = Known::<i64>::new(comm, &stream, count);
+    comm.barrier().unwrap();
+    let graph = capture(&stream, || {
+        comm.on_stream(&stream).all_reduce(&mut a.memory, ReduceOp::Sum).unwrap();
+        comm.on_stream(&stream).all_reduce(&mut a.memory, ReduceOp::Max).unwrap();
+        let send = a.memory.slice(..);
+        let mut view = b.memory.view_mut();
+        comm.on_stream(&stream).all_reduce_into(&send, &mut view, ReduceOp::Sum).unwrap();
+    });
+    for round in 0..20 {
+        a.put(&vec![round + 1; count]);
+        graph.launch().unwrap();
+        graph.launch().unwrap();
+        assert!(b.get(count).iter().all(|&it| it == (round + 1) * n * n * n), "{round}");
+        comm.on_stream(&stream).all_reduce(&mut b.memory, ReduceOp::Min).unwrap();
+    }
+    comm.on_stream(&stream).check().unwrap();
+    // Nobody launches it after this.
+    drop(graph);
+    comm.barrier().unwrap();
+}
+
+fn capture(stream: &Arc<CudaStream>, calls: impl FnOnce()) -> CudaGraph {
+    stream.begin_capture(RELAXED).unwrap();
+    calls();
+    stream.end_capture(AUTO_FREE).unwrap().unwrap()
+}
+
+/// Captured by one rank alone: both are told.
+pub(super) fn one_captures(comm: &mut Communicator) {
+    let stream = attached_for_graphs(comm);
+    let mut buf = Known::<i64>::new(comm, &stream, 10);
+    comm.barrier().unwrap();
+    let first = if comm.rank() == 0 {
+        stream.begin_capture(RELAXED).unwrap();
+        let done = comm.on_stream(&stream).all_reduce(&mut buf.memory, ReduceOp::Sum);
+        drop(stream.end_capture(AUTO_FREE));
+        done
+    } else {
+        comm.on_stream(&stream).all_reduce(&mut buf.memory, ReduceOp::Sum)
+    };
+    let error = first.and_then(|()| until_told(comm, &stream)).unwrap_err().to_string();
+    assert!(error.contains("captured into a graph"), "{error}");
+    stream.synchronize().unwrap();
+}
