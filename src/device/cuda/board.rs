@@ -235,13 +235,18 @@ impl Boards {
 
     /// How far this rank's stream is.
     pub(crate) fn reached(&self, place: usize) -> u32 {
-        self.state_word(At { rank: self.me, place }).load(Ordering::Acquire)
+        self.reached_at(At { rank: self.me, place })
     }
 
-    /// Has the stream of `rank` come to the call that the worker at `at` waits with?
-    pub(crate) fn has_come(&self, at: At, rank: usize) -> bool {
-        let field = self.at(at, READY) + rank * size_of::<u32>();
-        self.word(at.rank, field).load(Ordering::Acquire) != 0
+    /// How far a rank's stream is.
+    pub(crate) fn reached_at(&self, at: At) -> u32 {
+        self.state_word(at).load(Ordering::Acquire)
+    }
+
+    /// Have streams come to the call that the worker at `at` has not done its part of?
+    pub(crate) fn is_awaited(&self, at: At) -> bool {
+        let ready = |rank: usize| self.at(at, READY) + rank * size_of::<u32>();
+        (0..self.size()).any(|rank| self.word(at.rank, ready(rank)).load(Ordering::Acquire) != 0)
     }
 
     /// Lets this rank's stream pass, whoever has not come. To be done again until it has: streams

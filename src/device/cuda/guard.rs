@@ -10,7 +10,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::board::{
-    At, Boards, CAPTURED, Claim, EAGER, ENTERED, IN_GRAPH, MOST_RANKS, OVER, PLACES,
+    At, Boards, CAPTURED, Claim, EAGER, ENTERED, IN_GRAPH, MOST_RANKS, OVER, PLACES, PUT,
 };
 use crate::error::{Error, Result};
 use crate::link::hung_up;
@@ -229,15 +229,22 @@ impl Watch {
         None
     }
 
-    /// Whom a call waits for.
+    /// Whom a call waits for: who has not made it, whose stream has not come to it, or the worker
+    /// that has not done its part.
     fn missing(&self, place: usize) -> usize {
-        let ours = self.own(place).sequence;
-        let uncalled =
-            |&peer: &usize| self.boards.claimed(At { rank: peer, place }).sequence != ours;
-        let worker = if self.alone { 0 } else { self.boards.me };
-        let not_come = |&peer: &usize| !self.boards.has_come(At { rank: worker, place }, peer);
+        let ours = self.own(place);
+        let at = |rank| At { rank, place };
+        let uncalled = |&peer: &usize| self.boards.claimed(at(peer)).number() < ours.number();
+        let not_come = |&peer: &usize| {
+            let same = self.boards.claimed(at(peer)).sequence == ours.sequence;
+            let reached = self.boards.reached_at(at(peer));
+            // Once more with a graph, what it says is of the time before.
+            same && (reached == PUT || place >= EAGER && reached == OVER)
+        };
+        let undone = |&peer: &usize| self.boards.is_awaited(at(peer));
         let first = self.others().find(uncalled).or_else(|| self.others().find(not_come));
-        first.unwrap_or(worker)
+        let first = first.or_else(|| self.others().find(undone)).or_else(|| self.others().next());
+        first.unwrap_or(self.boards.me)
     }
 
     /// Lets this rank's streams pass, once; false if none waits.
