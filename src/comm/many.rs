@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::plan::{Request, mix};
 use crate::schedule::Collective;
 
-const NAME: &str = "all_reduce_many";
+pub(super) const NAME: &str = "all_reduce_many";
 
 impl Communicator {
     /// Reduces each of `bufs` over all ranks, in place, as one [`Self::all_reduce`] of all of them
@@ -52,7 +52,8 @@ impl Communicator {
         self.many(bufs.iter_mut().map(B::as_mut), dtype, op.into())
     }
 
-    fn many<'a>(
+    /// The same, of buffers that need no list.
+    pub(super) fn many<'a>(
         &mut self,
         bufs: impl Iterator<Item = &'a mut [u8]>,
         dtype: DataType,

@@ -12,6 +12,8 @@ use crate::kernel::Kernel;
 use crate::memory::Buffer;
 use crate::plan::Message;
 
+const SEND_RECV: &str = "send_recv";
+
 impl Communicator {
     /// `buf` to rank `to`, which calls [`Self::recv`]; between the same collectives, for both make
     /// their calls in one order. Returns when `buf` is on its way: what fits the link's slots waits
@@ -49,20 +51,29 @@ impl Communicator {
         recv: &mut [T],
         from: usize,
     ) -> Result<()> {
-        const NAME: &str = "send_recv";
         let (given, got) = (size_of_val(send), size_of_val(recv));
-        let (to, from) = if to == self.rank() && from == to {
-            if given != got {
-                let expected = format!("{given} bytes, as send: this rank sends to itself");
-                return refuse(NAME, "recv", format!("{got} bytes long"), expected);
-            }
+        let (to, from) = if self.is_to_itself((given, to), (got, from))? {
             (to as u32, from as u32)
         } else {
-            (self.peer(NAME, "to", to)?, self.peer(NAME, "from", from)?)
+            (self.peer(SEND_RECV, "to", to)?, self.peer(SEND_RECV, "from", from)?)
         };
         let messages = [message::<T>(true, to, given), message::<T>(false, from, got)];
         let buffer = Buffer::apart(cast_slice(send), cast_slice_mut(recv));
-        self.pass_on(NAME, &messages, &buffer)
+        self.pass_on(SEND_RECV, &messages, &buffer)
+    }
+
+    /// Does a rank send to itself what it receives, so many bytes each way?
+    pub(super) fn is_to_itself(
+        &self,
+        (given, to): (usize, usize),
+        (got, from): (usize, usize),
+    ) -> Result<bool> {
+        let itself = to == self.rank() && from == to;
+        if itself && given != got {
+            let expected = format!("{given} bytes, as send: this rank sends to itself");
+            return refuse(SEND_RECV, "recv", format!("{got} bytes long"), expected);
+        }
+        Ok(itself)
     }
 
     /// Messages to ranks and from ranks; those on one way between two ranks in this order.
@@ -80,6 +91,21 @@ impl Communicator {
         self.walk(&head, buffer, |planner| planner.messages(messages))
     }
 
+    /// Is that a rank, and not this one?
+    pub(super) fn is_another(
+        &self,
+        call: &'static str,
+        argument: &'static str,
+        peer: usize,
+    ) -> Result<()> {
+        let (rank, size) = (self.rank(), self.size());
+        if peer < size && peer != rank {
+            return Ok(());
+        }
+        let expected = format!("a rank below the size, {size}, and not this one, {rank}");
+        refuse(call, argument, peer, expected)
+    }
+
     /// A rank that there is a link to.
     pub(super) fn peer(
         &mut self,
@@ -87,11 +113,7 @@ impl Communicator {
         argument: &'static str,
         peer: usize,
     ) -> Result<u32> {
-        let (rank, size) = (self.rank(), self.size());
-        if peer >= size || peer == rank {
-            let expected = format!("a rank below the size, {size}, and not this one, {rank}");
-            return refuse(call, argument, peer, expected);
-        }
+        self.is_another(call, argument, peer)?;
         let planner = &self.at_home(call)?.0.planner;
         if planner.is_linked(peer as u32) {
             return Ok(peer as u32);

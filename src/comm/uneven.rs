@@ -143,11 +143,7 @@ impl Communicator {
         call.one_each("recv_counts", recv_counts, self.size())?;
         call.whole("send_counts", send_counts, "send", send.len())?;
         call.whole("recv_counts", recv_counts, "recv", recv.len())?;
-        let (gives, gets) = (send_counts[self.rank()], recv_counts[self.rank()]);
-        if gives != gets {
-            let given = format!("{gets} for this rank itself");
-            return refuse(call.name, "recv_counts", given, format!("{gives}, as send_counts"));
-        }
+        call.same_for_itself(send_counts[self.rank()], recv_counts[self.rank()])?;
         let blocks = Blocks::new(send_counts, recv_counts, &[]);
         let buffer = Buffer::apart(cast_slice(send), cast_slice_mut(recv));
         self.run_uneven(call.name, &call.request(T::DTYPE, None), blocks, &buffer)
@@ -155,13 +151,13 @@ impl Communicator {
 }
 
 /// An uneven call: what is walked, and as which method.
-struct Call {
-    call: Collective,
-    name: &'static str,
+pub(super) struct Call {
+    pub(super) call: Collective,
+    pub(super) name: &'static str,
 }
 
 impl Call {
-    fn request(&self, dtype: DataType, op: Option<Reduction>) -> Request {
+    pub(super) fn request(&self, dtype: DataType, op: Option<Reduction>) -> Request {
         Request { collective: self.call, count: 0, dtype, op }
     }
 
@@ -174,7 +170,21 @@ impl Call {
         refuse(self.name, "size", ring.size(), expected)
     }
 
-    fn one_each(&self, argument: &'static str, counts: &[usize], size: usize) -> Result<()> {
+    /// Does a rank get what it gives itself?
+    pub(super) fn same_for_itself(&self, gives: usize, gets: usize) -> Result<()> {
+        if gives == gets {
+            return Ok(());
+        }
+        let given = format!("{gets} for this rank itself");
+        refuse(self.name, "recv_counts", given, format!("{gives}, as send_counts"))
+    }
+
+    pub(super) fn one_each(
+        &self,
+        argument: &'static str,
+        counts: &[usize],
+        size: usize,
+    ) -> Result<()> {
         if counts.len() == size {
             return Ok(());
         }
@@ -183,7 +193,7 @@ impl Call {
     }
 
     /// This rank's entry of `counts`, which must be the length of its buffer.
-    fn own<'a>(
+    pub(super) fn own<'a>(
         &self,
         counts: &'a [usize],
         size: usize,
@@ -201,7 +211,7 @@ impl Call {
     }
 
     /// Do `counts` add up to the length of a buffer?
-    fn whole(
+    pub(super) fn whole(
         &self,
         argument: &'static str,
         counts: &[usize],

@@ -10,9 +10,13 @@ mod devices;
 mod direct;
 mod faults;
 mod graphs;
+mod meet;
+mod mixed;
 mod order;
+mod refused;
 mod standin;
 mod trouble;
+mod verbs;
 
 use std::sync::Arc;
 

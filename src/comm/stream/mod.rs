@@ -5,12 +5,16 @@
 
 mod alloc;
 mod attach;
+mod cut;
 mod direct;
 mod islands;
+mod many;
 mod memory;
+mod point;
 mod raw;
 mod scratch;
 mod staged;
+mod uneven;
 mod verbs;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -3,71 +3,70 @@
 //! May touch: as `comm`. Law: the host's part of a call ends whatever happens.
 
 use std::array::from_fn;
+use std::iter::repeat_n;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytemuck::cast_slice_mut;
 
-use super::{OnStream, Side, Sides, failure};
+use super::cut::{Cut, LINE, areas, lens, pieces};
+use super::{OnStream, failure};
 use crate::comm::Communicator;
-use crate::device::cuda::{Area, Driver, SLOT, SLOTS, Stages, Turn};
+use crate::device::cuda::{Current, Driver, SLOT, SLOTS, Stages, Turn, refuse_capture};
 use crate::element::Element;
-use crate::error::{Error, Result};
-
-/// Where the second buffer of a piece begins behind the first: a line, at which any element may.
-const LINE: usize = 64;
+use crate::error::Result;
 
 impl OnStream<'_> {
-    /// Puts a call on the stream: for each piece of the blocks `work` has those of the one buffer,
-    /// then those of the other.
+    /// Before a call that goes by way of the host whatever devices reach.
+    pub(super) fn enter_for_host(&self, name: &'static str) -> Result<(Driver, Current)> {
+        let entered = self.enter()?;
+        refuse_capture(name, self.stream.cu_stream())?;
+        Ok(entered)
+    }
+
+    /// Puts a call on the stream: for each piece `work` is the host's call on what it has of both
+    /// buffers.
     pub(super) fn put<T: Element>(
         &mut self,
         driver: Driver,
-        Sides { sides, block, most }: Sides,
-        work: impl Fn(&mut Communicator, &mut [T], &mut [T]) -> Result<()> + Clone + Send + 'static,
+        cut: &impl Cut,
+        work: impl Fn(&mut Communicator, Range<usize>, &mut [T], &mut [T]) -> Result<()>
+        + Clone
+        + Send
+        + 'static,
     ) -> Result<()> {
         if let Some(error) = failure(&self.comm.streams.failed).take() {
             return Err(error);
         }
-        let step = (SLOT - LINE) / most / size_of::<T>() * size_of::<T>();
-        if step == 0 {
-            let (doing, reason) = ("cutting a call", "there are too many ranks for one piece");
-            return Err(Error::Device { doing: doing.into(), reason: reason.into() });
-        }
         let (context, stream) = (self.stream.context(), self.stream.cu_stream());
         let all = &mut self.comm.streams.stages;
-        let mut stages = match all.iter().position(|stages| stages.is_of(context)) {
+        // What fits no block of the usual length is a call that is made whole.
+        let first = pieces(cut).next().map_or([0; 2], |piece| lens(cut, &piece));
+        let needed = (first[0].next_multiple_of(LINE) + first[1]).max(SLOT);
+        let mut stages = match all.iter().position(|stages| stages.serves(context, needed)) {
             Some(at) => all.swap_remove(at),
-            None => Stages::new(driver, context)?,
-        };
-        let pieces = block.div_ceil(step).max(1);
-        let areas = |piece: usize| {
-            let range = piece * step..block.min((piece + 1) * step);
-            let second = (sides[0].blocks * range.len()).next_multiple_of(LINE);
-            let [one, other] = sides;
-            one.areas(0, block, range.clone()).chain(other.areas(second, block, range))
-        };
-        let lens = |piece: usize| {
-            let len = step.min(block - piece * step);
-            sides.map(|side| side.blocks * len)
+            None => Stages::new(driver, context, needed)?,
         };
         // All that fits is copied in before the first is waited for.
-        let mut tickets = from_fn::<_, SLOTS, _>(|_| None);
+        let mut under_way = from_fn::<_, SLOTS, _>(|_| None);
         let mut result = Ok(());
-        for at in 0..pieces + SLOTS {
-            let ticket = &mut tickets[at % SLOTS];
-            if let Some(ticket) = ticket.take() {
-                result = result.and(stages.end(stream, &ticket, areas(at - SLOTS)));
+        let none_more = repeat_n(None, SLOTS);
+        for (at, piece) in pieces(cut).map(Some).chain(none_more).enumerate() {
+            let place = &mut under_way[at % SLOTS];
+            if let Some((ticket, piece)) = place.take() {
+                result = result.and(stages.end(stream, &ticket, areas(cut, &piece)));
             }
-            if at < pieces && result.is_ok() {
-                match stages.begin(stream, areas(at)) {
-                    Ok(turn) => {
-                        *ticket = Some(turn.ticket());
-                        self.start(turn, lens(at), work.clone());
-                    }
-                    Err(error) => result = Err(error),
+            let Some(piece) = piece.filter(|_| result.is_ok()) else { continue };
+            match stages.begin(stream, areas(cut, &piece)) {
+                Ok(turn) => {
+                    *place = Some((turn.ticket(), piece.clone()));
+                    let work = work.clone();
+                    self.start(turn, lens(cut, &piece), move |comm, one, other| {
+                        work(comm, piece.clone(), one, other)
+                    });
                 }
+                Err(error) => result = Err(error),
             }
         }
         self.comm.streams.stages.push(stages);
@@ -113,24 +112,13 @@ impl OnStream<'_> {
     }
 }
 
-impl Side {
-    /// Where the bytes `range` of each block are, and where in a turn from `at` on.
-    pub(super) fn areas(
-        self,
-        at: usize,
-        block: usize,
-        range: Range<usize>,
-    ) -> impl Iterator<Item = Area> {
-        let Self { device, blocks, reads, writes } = self;
-        let len = range.len();
-        (0..blocks).map(move |number| {
-            let device = device + (number * block + range.start) as u64;
-            Area { device, at: at + number * len, len, reads, writes }
-        })
-    }
-}
-
 impl Communicator {
+    /// Bytes of the pieces that calls are cut into: those of a block; whole calls, where ranks that
+    /// have no device make them so.
+    pub(super) fn room(&self) -> usize {
+        if self.streams.mixed { isize::MAX as usize } else { SLOT }
+    }
+
     /// The host's part. If the stream does not come, the others must not wait for this rank.
     fn work_on(
         &mut self,

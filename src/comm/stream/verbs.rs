@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use cudarc::driver::{DevicePtr, DevicePtrMut};
 
+use super::cut::Even;
 use super::{OnStream, Side, Sides};
 use crate::comm::Communicator;
 use crate::comm::verbs::refuse;
@@ -59,7 +60,12 @@ impl OnStream<'_> {
         match way {
             Way::Direct(request) => self.put_direct(name, &request, sides),
             Way::Islands(request) => self.put_by_islands::<T>(&request, sides),
-            Way::Staged(driver) => self.put::<T>(driver, sides, work),
+            Way::Staged(driver) => {
+                let work = move |comm: &mut Communicator, _, one: &mut [T], other: &mut [T]| {
+                    work(comm, one, other)
+                };
+                self.put(driver, &Even::new::<T>(self.comm.room(), sides)?, work)
+            }
         }
     }
 
@@ -108,6 +114,92 @@ impl OnStream<'_> {
         let none = Side { blocks: 0, ..whole };
         let sides = Sides { sides: [whole, none], block: len, most: 1 };
         self.put_by((asked.name, way), sides, move |comm, buf: &mut [T], _| work(comm, buf))
+    }
+}
+
+/// In place, between a buffer of as many blocks as there are ranks and this rank's own one of them.
+impl OnStream<'_> {
+    /// [`Communicator::reduce_scatter_in_place`] of a device buffer.
+    ///
+    /// # Errors
+    /// If `buf` can't be cut into size parts, what failed before on a stream, and if the device
+    /// refuses something.
+    pub fn reduce_scatter_in_place<T: Element>(
+        &mut self,
+        buf: &mut impl DevicePtrMut<T>,
+        op: impl Into<Reduction>,
+    ) -> Result<()> {
+        let (name, collective) = ("reduce_scatter_in_place", Collective::ReduceScatter);
+        let asked = Asked { name, collective, op: Some(op.into()) };
+        self.within(asked, buf)
+    }
+
+    /// [`Communicator::all_gather_in_place`] of a device buffer.
+    ///
+    /// # Errors
+    /// As [`Self::reduce_scatter_in_place`].
+    pub fn all_gather_in_place<T: Element>(
+        &mut self,
+        buf: &mut impl DevicePtrMut<T>,
+    ) -> Result<()> {
+        let (name, collective) = ("all_gather_in_place", Collective::AllGather);
+        self.within(Asked { name, collective, op: None }, buf)
+    }
+
+    /// [`Communicator::all_to_all_in_place`] of a device buffer; by way of the host whatever
+    /// devices reach, so either all ranks exchange in place or none does.
+    ///
+    /// # Errors
+    /// As [`Self::reduce_scatter_in_place`].
+    pub fn all_to_all_in_place<T: Element>(
+        &mut self,
+        buf: &mut impl DevicePtrMut<T>,
+    ) -> Result<()> {
+        let (name, collective) = ("all_to_all_in_place", Collective::AllToAll);
+        self.within(Asked { name, collective, op: None }, buf)
+    }
+
+    /// Such a call: that of two buffers, of which one is the other or a block of it.
+    fn within<T: Element>(&mut self, asked: Asked, buf: &mut impl DevicePtrMut<T>) -> Result<()> {
+        let Asked { name, collective, op } = asked;
+        let (stream, rank, size) = (Arc::clone(self.stream), self.comm.rank(), self.comm.size());
+        let block = self.comm.part(collective, "buf", buf.len())? * size_of::<T>();
+        let (way, _current) = match collective {
+            // Straight, ranks would read what others write.
+            Collective::AllToAll => {
+                let (driver, current) = self.enter_for_host(name)?;
+                (Way::Staged(driver), current)
+            }
+            _ => self.way::<T>(asked, block)?,
+        };
+        let (device, _written) = buf.device_ptr_mut(&stream);
+        let whole = Side { device, blocks: size, reads: false, writes: false };
+        let mine = Side { device: device + (rank * block) as u64, blocks: 1, ..whole };
+        let (send, recv, most) = match collective {
+            Collective::ReduceScatter => (whole, mine, size + 1),
+            Collective::AllGather => (mine, whole, size + 1),
+            _ => (whole, whole, 2 * size),
+        };
+        let sides = [Side { reads: true, ..send }, Side { writes: true, ..recv }];
+        let sides = Sides { sides, block, most };
+        self.put_by((name, way), sides, move |comm, send: &mut [T], recv| match (collective, op) {
+            (Collective::ReduceScatter, Some(op)) => comm.reduce_scatter(send, recv, op),
+            (Collective::AllGather, _) => comm.all_gather(send, recv),
+            _ => comm.all_to_all(send, recv),
+        })
+    }
+
+    /// [`Communicator::barrier`] of streams: what is put on this one later starts when those of all
+    /// ranks have come here.
+    ///
+    /// # Errors
+    /// What failed before on a stream; and if the device refuses something.
+    pub fn barrier(&mut self) -> Result<()> {
+        let (driver, _current) = self.enter_for_host("barrier")?;
+        let nothing = Side { device: 0, blocks: 0, reads: false, writes: false };
+        let sides = Sides { sides: [nothing; 2], block: 0, most: 1 };
+        let work = |comm: &mut Communicator, _, _: &mut [u8], _: &mut [u8]| comm.barrier();
+        self.put(driver, &Even::new::<u8>(self.comm.room(), sides)?, work)
     }
 }
 

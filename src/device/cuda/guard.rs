@@ -145,6 +145,9 @@ impl Watch {
     fn look(&self, Seen { since, ended }: &mut Seen) -> bool {
         let mut busy = false;
         let mut seen = [false; PLACES];
+        // Who does not come is seen at the first call: those behind it the others may not have made.
+        let entered = self.open().filter(|&(_, entered)| entered);
+        let first = entered.map(|(place, _)| place).min_by_key(|&it| self.own(it).number());
         for (place, entered) in self.open() {
             (busy, seen[place]) = (true, entered);
             if self.abort.load(Ordering::Relaxed) {
@@ -153,7 +156,7 @@ impl Watch {
                 self.fail(self.own(place), trouble);
             } else if entered {
                 let began = *since[place].get_or_insert_with(Instant::now);
-                if began.elapsed() > self.timeout {
+                if first == Some(place) && began.elapsed() > self.timeout {
                     let (peer, after) = (self.missing(place), self.timeout);
                     self.fail(self.own(place), Trouble::Late { peer, after });
                 }

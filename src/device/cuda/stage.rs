@@ -61,10 +61,10 @@ unsafe impl Send for Block {}
 unsafe impl Sync for Block {}
 
 impl Block {
-    fn new(driver: Driver, context: &Arc<CudaContext>) -> Result<Self> {
+    fn new(driver: Driver, context: &Arc<CudaContext>, room: usize) -> Result<Self> {
         let mut start = null_mut();
         // SAFETY: asks for memory, and says where to put its address.
-        let made = unsafe { sys::cuMemHostAlloc(&raw mut start, FLAGS + SLOT, HOST_ALLOC) };
+        let made = unsafe { sys::cuMemHostAlloc(&raw mut start, FLAGS + room, HOST_ALLOC) };
         check("allocating pinned memory", made)?;
         let Some(start) = NonNull::new(start.cast::<u8>()) else {
             let reason = "the driver gave none".into();
@@ -140,6 +140,8 @@ impl Drop for Block {
 pub(crate) struct Stages {
     context: Arc<CudaContext>,
     blocks: Vec<Arc<Block>>,
+    /// Bytes of each.
+    room: usize,
     next: usize,
 }
 
@@ -156,15 +158,17 @@ pub(crate) struct Area {
 }
 
 impl Stages {
-    /// Blocks of [`SLOT`] bytes each. The context is current.
-    pub(crate) fn new(driver: Driver, context: &Arc<CudaContext>) -> Result<Self> {
-        let block = |_| Ok(Arc::new(Block::new(driver, context)?));
-        let blocks = (0..SLOTS).map(block).collect::<Result<_>>()?;
-        Ok(Self { context: Arc::clone(context), blocks, next: 0 })
+    /// Blocks of so many bytes each, fewer if they are large. The context is current.
+    pub(crate) fn new(driver: Driver, context: &Arc<CudaContext>, room: usize) -> Result<Self> {
+        let block = |_| Ok(Arc::new(Block::new(driver, context, room)?));
+        let count = if room > SLOT { 2 } else { SLOTS };
+        let blocks = (0..count).map(block).collect::<Result<_>>()?;
+        Ok(Self { context: Arc::clone(context), blocks, room, next: 0 })
     }
 
-    pub(crate) fn is_of(&self, context: &CudaContext) -> bool {
-        self.context.cu_ctx() == context.cu_ctx()
+    /// Are they of this context, and as large?
+    pub(crate) fn serves(&self, context: &CudaContext, room: usize) -> bool {
+        self.context.cu_ctx() == context.cu_ctx() && self.room >= room
     }
 
     /// A turn on a stream of the context, which is current, with what is to be copied in under way.
@@ -179,11 +183,11 @@ impl Stages {
         if !block.has_reached(Flag::Over, last) {
             block.wait_for(Flag::Over, last, stream)?;
         }
-        self.next = (self.next + 1) % SLOTS;
+        self.next = (self.next + 1) % self.blocks.len();
         let mut len = 0;
         for Area { device, at, len: bytes, reads, .. } in areas {
             len = len.max(at + bytes);
-            assert!(len <= SLOT, "{len} bytes in a block of {SLOT}");
+            assert!(len <= self.room, "{len} bytes in a block of {}", self.room);
             if !reads || bytes == 0 {
                 continue;
             }
