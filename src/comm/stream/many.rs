@@ -18,7 +18,7 @@ use crate::plan::Request;
 use crate::schedule::Collective;
 
 impl OnStream<'_> {
-    /// [`Communicator::all_reduce_many`] of device buffers. By way of the host it is as few calls
+    /// [`Communicator::all_reduce_many`](crate::Communicator::all_reduce_many) of device buffers. By way of the host it is as few calls
     /// as one of all of them would be.
     ///
     /// # Errors
