@@ -216,6 +216,18 @@ impl fmt::Debug for Error {
 }
 
 impl Error {
+    /// Where it says that it happened.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn place_mut(&mut self) -> Option<&mut Place> {
+        match self {
+            Self::Timeout { at, .. }
+            | Self::PeerLost { at, .. }
+            | Self::Mismatch { at, .. }
+            | Self::Aborted { at } => Some(at),
+            _ => None,
+        }
+    }
+
     /// An [`Error::Io`] from the system's last word on `doing`.
     pub(crate) fn io(doing: impl Into<String>, source: impl Into<io::Error>) -> Self {
         Self::Io { doing: doing.into(), source: source.into() }

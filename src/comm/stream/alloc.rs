@@ -17,6 +17,8 @@ use crate::device::cuda::{Current, Driver, HANDLE, Memory, driver, handle, locke
 use crate::element::Element;
 use crate::error::{Error, Result};
 
+/// Bytes of what the driver makes handles of.
+const HANDLED: usize = 2 << 20;
 /// Memory that is given back at a time.
 const RETURNS: usize = 8;
 
@@ -75,6 +77,7 @@ impl Communicator {
         }
         let Some(direct) = &self.streams.direct else {
             let held = Held::new(0, Some(Memory::new(driver, context, bytes)?), None);
+            held.clear(bytes, stream)?;
             return Ok(DeviceMemory::new(held, len, stream, Weak::new()));
         };
         if !direct.together.is_of(context) {
@@ -83,6 +86,7 @@ impl Communicator {
         }
         let retired = Arc::downgrade(&direct.retired);
         let (held, entry) = self.allocate(NAME, (driver, context), bytes, None)?;
+        held.clear(bytes, stream)?;
         let memory = DeviceMemory::new(held, len, stream, retired);
         self.know(Entry { life: memory.life(), ..entry });
         Ok(memory)
@@ -172,6 +176,10 @@ impl Communicator {
         let (one_process, beside) = (direct.is_one_process(), direct.beside.clone());
         let (id, watch) = (direct.allocations, Arc::clone(direct.watch()));
         let memory = match users {
+            // Small allocations share what a handle is of, which other processes then see whole.
+            None if !one_process => {
+                Memory::new(driver, context, bytes.max(1).next_multiple_of(HANDLED)).map(Some)
+            }
             None => Memory::new(driver, context, bytes).map(Some),
             Some(start) => reachable(name, start, bytes).map(|()| None),
         };

@@ -86,8 +86,8 @@ impl Communicator {
             return Ok(());
         }
         let reached = |ranks: &[usize]| {
-            let uuids: Vec<_> = ranks.iter().map(|&rank| all[rank].uuid).collect();
-            reach(driver, context, &uuids).unwrap_or_else(|error| {
+            let far = |&rank: &usize| (all[rank].uuid, all[rank].process == *PROCESS);
+            reach(driver, context, ranks.iter().map(far)).unwrap_or_else(|error| {
                 tracing::warn!("{error}; calls on streams go by way of the host");
                 false
             })
@@ -105,7 +105,9 @@ impl Communicator {
         let islands = (2..self.size()).contains(&island.len());
         let said = [u64::from(whole), u64::from(islands)];
         let said = self.tell_words(NAME, &said)?;
-        if said.chunks_exact(2).all(|said| said[0] == 1) {
+        let straight = said.chunks_exact(2).all(|said| said[0] == 1);
+        tracing::info!(straight, island = island.len(), "device {:x?}", device.uuid);
+        if straight {
             self.attach(driver, context, device, &all)
         } else if said.chunks_exact(2).any(|said| said[1] == 1) {
             self.make_islands(context, island[0])
@@ -160,8 +162,7 @@ impl Communicator {
             let lives = self.lives(&beside)?;
             let boards = Boards::new(self.rank(), boards);
             let alone = all.iter().all(|said| said.uuid == device.uuid);
-            let (abort, timeout) = (Arc::clone(&self.abort), self.settings.timeout);
-            let guard = Guard::new(Watch::new(boards, alone, lives, abort, timeout))?;
+            let guard = Guard::new(Watch::new(boards, alone, lives, Arc::clone(&self.abort)))?;
             let kernels = Kernels::of(driver, context)?;
             if beside.iter().filter(|&&beside| beside).count() > 1 {
                 // To load waits for streams, and those of other threads may wait for this rank.

@@ -3,19 +3,21 @@
 //! May touch: as `comm`. Law: all ranks go this way, or none; what they agreed on when they said
 //! which devices they use decides it, and their arguments.
 
+use std::mem::{forget, take};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, Weak};
 
-use cudarc::driver::sys::CUdeviceptr;
+use cudarc::driver::sys::{CUdeviceptr, CUstream};
 use cudarc::driver::{CudaContext, CudaStream};
 
 use super::memory::Held;
 use super::scratch::Scratch;
 use super::{OnStream, Side, Sides};
-use crate::comm::Communicator;
+use crate::comm::options::Settings;
+use crate::comm::{Communicator, worker};
 use crate::comm::verbs::refuse;
 use crate::device::cuda::{
-    Call, Claim, Driver, HANDLE, MOST_RANKS, Opened, Together, Trouble, Wanted, Watch,
+    CAPTURED, Call, Claim, Driver, HANDLE, MOST_RANKS, Opened, Together, Trouble, Wanted, Watch,
     is_capturing, locked, reachable,
 };
 use crate::device::form::Form;
@@ -95,6 +97,20 @@ impl Direct {
         retired.drain(..count).collect()
     }
 
+    /// Can calls be put on this stream?
+    fn may_be_put(&self, name: &'static str, stream: CUstream, captures: bool) -> Result<()> {
+        let threads = self.beside.iter().filter(|&&beside| beside).count();
+        if stream.is_null() && threads > 1 {
+            let given = "the default one, which all threads of a device share";
+            return refuse(name, "stream", given, "one of this rank alone");
+        }
+        if captures && self.together.is_graph_full() {
+            let expected = format!("{CAPTURED} calls in all graphs of a communicator, no more");
+            return refuse(name, "stream", "captured once more", expected);
+        }
+        Ok(())
+    }
+
     /// Are all ranks threads of this process?
     pub(super) fn is_one_process(&self) -> bool {
         self.beside.iter().all(|&beside| beside)
@@ -147,9 +163,13 @@ impl Drop for Direct {
     /// When all calls are over this rank gives back what it has opened and says so; then others
     /// may free it.
     fn drop(&mut self) {
-        self.together.guard.finish();
-        self.opened.clear();
-        self.watch().boards.close(1);
+        if self.together.finish() {
+            self.opened.clear();
+            self.watch().boards.close(1);
+        } else {
+            // Graphs, or calls whose streams come to them later, may still use it.
+            forget(take(&mut self.opened));
+        }
     }
 }
 
@@ -186,7 +206,7 @@ impl Communicator {
     /// The failure, if any, of the calls so far.
     pub(super) fn direct_failure(&mut self, call: &'static str) -> Result<()> {
         let Some(direct) = &self.streams.direct else { return Ok(()) };
-        match direct.watch().trouble() {
+        match direct.watch().trouble(direct.together.latest()) {
             Some(trouble) => Err(self.direct_failed(call, trouble)),
             None => Ok(()),
         }
@@ -196,19 +216,23 @@ impl Communicator {
     #[cold]
     fn direct_failed(&mut self, call: &'static str, (claim, trouble): (Claim, Trouble)) -> Error {
         let Some(direct) = &mut self.streams.direct else {
-            return super::super::worker::lost(call);
+            return worker::lost(call);
         };
         if let Some(first) = &direct.told {
             return Error::Broken { call, first: first.clone() };
         }
-        let known = direct.together.count(claim);
-        let error = match trouble {
+        let (name, count) = direct.together.what(claim).unwrap_or((call, 0));
+        let mut error = match trouble {
             Trouble::Refused(reason) => {
-                let error = Error::Device { doing: call.into(), reason };
+                let error = Error::Device { doing: name.into(), reason };
                 self.broken_by(call, error)
             }
-            trouble => self.stopped(call, known, trouble),
+            trouble => self.stopped(name, count, trouble),
         };
+        if let Some(place) = error.place_mut() {
+            // Calls on devices have numbers of their own.
+            place.sequence = claim.number();
+        }
         if let Some(direct) = &mut self.streams.direct {
             direct.told = Some(error.to_string());
         }
@@ -250,11 +274,13 @@ impl OnStream<'_> {
         sides: Sides,
     ) -> Result<()> {
         self.comm.direct_failure(name)?;
-        let (stream, deterministic) =
-            (self.stream.cu_stream(), self.comm.settings.numbers.deterministic);
+        let Settings { numbers, timeout, .. } = self.comm.settings;
+        let (stream, deterministic) = (self.stream.cu_stream(), numbers.deterministic);
         let captures = is_capturing(stream)?;
         let size = self.comm.size();
-        let Some(direct) = &mut self.comm.streams.direct else { return Ok(()) };
+        let Some(direct) = &mut self.comm.streams.direct else { return Err(worker::lost(name)) };
+        direct.may_be_put(name, stream, captures)?;
+        direct.watch().set_timeout(timeout);
         for Side { device, blocks, .. } in sides.sides {
             reachable(name, device, blocks * sides.block)?;
         }
@@ -266,6 +292,7 @@ impl OnStream<'_> {
                 element: request.dtype.size(),
                 workers: direct.together.workers(Form::is_in_turn(request.collective)),
             },
+            name,
             count: request.count,
             fingerprint: 0,
             reduction: request.op.and_then(wanted).map(|(op, by)| (request.dtype, op, by)),

@@ -4,11 +4,13 @@
 //! same stream.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use cudarc::driver::{CudaContext, CudaStream};
 
 use super::{DeviceRef, OnStream, Side, Sides};
-use crate::comm::Communicator;
+use crate::comm::options::Settings;
+use crate::comm::{Communicator, worker};
 use crate::device::cuda::copy;
 use crate::element::{Element, Kind, ReduceOp, Reduction};
 use crate::error::Result;
@@ -49,13 +51,26 @@ impl Communicator {
         let of = of.into_iter().map(|first| first as usize).collect();
         let island = self.split(Some(first as u32), me as i64)?;
         let mut leaders = self.split((first == me).then_some(0), me as i64)?;
+        let Some(mut island) = island else { return Err(worker::lost("use_device")) };
+        island.heed(&self.abort);
         if let Some(leaders) = &mut leaders {
             leaders.settings.averages = Some(size);
+            leaders.heed(&self.abort);
         }
-        let Some(mut island) = island else { return Ok(()) };
-        island.use_device(context)?;
+        let used = island.use_device(context);
+        let fine = self.tell_words("use_device", &[u64::from(used.is_ok())])?;
+        used?;
+        self.all_are_fine("use_device", fine.into_iter())?;
         self.streams.islands = Some(Box::new(Islands { island, leaders, of }));
         Ok(())
+    }
+
+    /// An abort of the whole is one of its parts.
+    fn heed(&mut self, abort: &Arc<AtomicBool>) {
+        self.abort = Arc::clone(abort);
+        if let Some(engine) = &mut self.engine {
+            engine.abort = Arc::clone(abort);
+        }
     }
 
     /// Does a call go by islands? Where the order of ranks is promised it can't.
@@ -76,27 +91,33 @@ impl OnStream<'_> {
         request: &Request,
         Sides { sides, block, .. }: Sides,
     ) -> Result<()> {
-        let (stream, numbers) = (self.stream, self.comm.settings.numbers);
+        let stream = self.stream;
         let [Side { device: from, writes: in_place, .. }, other] = sides;
         let to = if in_place { from } else { other.device };
         if !in_place {
             copy(stream.cu_stream(), to, from, block)?;
         }
         let mut buf = DeviceRef::<T>::of_call(to, request.count, stream);
-        let Some(islands) = &mut self.comm.streams.islands else { return Ok(()) };
+        let Some(islands) = &mut self.comm.streams.islands else {
+            return Err(worker::lost(request.collective.name()));
+        };
         let root = match request.collective {
             Collective::Broadcast { root } => Some(islands.place(root as usize)),
             _ => None,
         };
         let (_, here) = islands.place(self.comm.seat.rank);
         let Islands { island, leaders, .. } = &mut **islands;
-        island.settings.numbers = numbers;
+        let Settings { timeout, tag, numbers, .. } = self.comm.settings.clone();
+        let heeded = |own: &Settings| Settings { timeout, tag: tag.clone(), numbers, ..own.clone() };
+        island.settings = heeded(&island.settings);
+        if let Some(leaders) = leaders {
+            leaders.settings = heeded(&leaders.settings);
+        }
         match (root, request.op) {
             (None, Some(op)) => {
                 let (within, between) = parts(op);
                 island.on_stream(stream).reduce(&mut buf, within, 0)?;
                 if let Some(leaders) = leaders {
-                    leaders.settings.numbers = numbers;
                     leaders.on_stream(stream).all_reduce(&mut buf, between)?;
                 }
             }

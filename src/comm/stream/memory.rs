@@ -15,6 +15,7 @@ use cudarc::driver::{
 };
 
 use crate::device::cuda::{Memory, Watch};
+use crate::error::Result;
 
 /// How long memory that is no longer needed waits for those who have it open.
 const LINGER: Duration = Duration::from_secs(2);
@@ -40,6 +41,12 @@ impl Held {
 
     pub(super) fn start(&self) -> CUdeviceptr {
         self.memory.as_ref().map_or(0, Memory::start)
+    }
+
+    /// Clears so many bytes.
+    pub(super) fn clear(&self, bytes: usize, stream: &CudaStream) -> Result<()> {
+        let cleared = self.memory.as_ref().map(|memory| memory.clear(bytes, stream.cu_stream()));
+        cleared.unwrap_or(Ok(()))
     }
 
     /// Nobody has it open any more.

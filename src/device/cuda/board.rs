@@ -216,17 +216,24 @@ impl Boards {
     /// is to come. Of two ranks that differ one at least finds out by looking then.
     pub(crate) fn claim(&self, place: usize, claim: Claim, state: u32) {
         let at = At { rank: self.me, place };
+        let sequence = self.long(self.me, self.at(at, SEQUENCE));
+        // Nobody shall see one's number with the other's fingerprint.
+        sequence.store(0, Ordering::Relaxed);
+        fence(Ordering::Release);
         self.state_word(at).store(state, Ordering::Relaxed);
         self.long(self.me, self.at(at, FINGERPRINT)).store(claim.fingerprint, Ordering::Relaxed);
-        self.long(self.me, self.at(at, SEQUENCE)).store(claim.sequence, Ordering::Release);
+        sequence.store(claim.sequence, Ordering::Release);
         fence(Ordering::SeqCst);
     }
 
-    /// What a rank says that it calls there.
+    /// What a rank says that it calls there; number 0 is nothing, or nothing yet.
     pub(crate) fn claimed(&self, at: At) -> Claim {
-        let sequence = self.long(at.rank, self.at(at, SEQUENCE)).load(Ordering::Acquire);
+        let number = self.long(at.rank, self.at(at, SEQUENCE));
+        let sequence = number.load(Ordering::Acquire);
         let fingerprint = self.long(at.rank, self.at(at, FINGERPRINT)).load(Ordering::Relaxed);
-        Claim { sequence, fingerprint }
+        fence(Ordering::Acquire);
+        let whole = number.load(Ordering::Relaxed) == sequence;
+        Claim { sequence: if whole { sequence } else { 0 }, fingerprint }
     }
 
     fn state_word(&self, at: At) -> &AtomicU32 {
@@ -266,9 +273,16 @@ impl Boards {
         }
     }
 
-    /// From now on this rank's kernels do nothing.
+    /// From now on kernels of calls do nothing, whoever has them.
     pub(crate) fn stop_kernels(&self) {
-        self.word(self.me, STOP).store(1, Ordering::SeqCst);
+        for rank in 0..self.size() {
+            self.word(rank, STOP).store(1, Ordering::SeqCst);
+        }
+    }
+
+    /// What is said of a call that was put on the stream in part: no more of it comes.
+    pub(crate) fn abandon(&self, place: usize) {
+        self.state_word(At { rank: self.me, place }).store(OVER, Ordering::Release);
     }
 
     /// 0, or 1 once a rank has left, or 2 more than the rank that it has failed for want of.

@@ -4,7 +4,9 @@
 
 use std::ptr::null_mut;
 
-use cudarc::driver::sys::{self, CUcontext, CUstream, CUstreamCaptureStatus};
+use cudarc::driver::sys::{
+    self, CUcontext, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus,
+};
 
 use super::driver::{Driver, check};
 use crate::error::{Error, Result};
@@ -26,6 +28,28 @@ impl Drop for Current {
         let mut ours = null_mut();
         // SAFETY: takes from the top what `new` put there.
         let _ = unsafe { sys::cuCtxPopCurrent_v2(&raw mut ours) };
+    }
+}
+
+/// While it lives this thread may make calls that a capture elsewhere forbids it: loading a kernel
+/// is no part of a graph.
+#[derive(Debug)]
+pub(crate) struct Beside(CUstreamCaptureMode);
+
+impl Beside {
+    pub(crate) fn new() -> Result<Self> {
+        let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        // SAFETY: it exchanges a word of this thread with the one that it is given.
+        let exchanged = unsafe { sys::cuThreadExchangeStreamCaptureMode(&raw mut mode) };
+        check("loading a kernel beside a capture", exchanged)?;
+        Ok(Self(mode))
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        // SAFETY: as above; this is what it was.
+        let _ = unsafe { sys::cuThreadExchangeStreamCaptureMode(&raw mut self.0) };
     }
 }
 

@@ -49,8 +49,13 @@ fn uuid(device: CUdevice) -> Result<[u64; 2]> {
 }
 
 /// Can kernels on the device of `context`, which is current, reach memory of all these devices?
-/// Makes it so for memory of this process.
-pub(crate) fn reach(_: Driver, context: &Arc<CudaContext>, uuids: &[[u64; 2]]) -> Result<bool> {
+/// Makes it so where ranks of this process use them; what other processes have is opened when it is
+/// allocated.
+pub(crate) fn reach(
+    _: Driver,
+    context: &Arc<CudaContext>,
+    devices: impl Iterator<Item = ([u64; 2], bool)>,
+) -> Result<bool> {
     let (mine, mut count) = (context.cu_device(), 0);
     // SAFETY: it stores a number where it is told.
     check("counting devices", unsafe { sys::cuDeviceGetCount(&raw mut count) })?;
@@ -61,11 +66,16 @@ pub(crate) fn reach(_: Driver, context: &Arc<CudaContext>, uuids: &[[u64; 2]]) -
         Ok((uuid(device)?, device))
     });
     let known = known.collect::<Result<Vec<_>>>()?;
-    for wanted in uuids {
-        match known.iter().find(|(uuid, _)| uuid == wanted) {
+    if attribute(mine, CUdevice_attribute::CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED)? == 0 {
+        return Ok(false);
+    }
+    for (wanted, beside) in devices {
+        match known.iter().find(|(uuid, _)| *uuid == wanted) {
             Some(&(_, device)) if device == mine => {}
-            Some(&(_, device)) if reaches(mine, device)? => open(device)?,
-            _ => return Ok(false),
+            Some(&(_, device)) if !reaches(mine, device)? => return Ok(false),
+            Some(&(_, device)) if beside => open(mine, device)?,
+            Some(_) => {}
+            None => return Ok(false),
         }
     }
     Ok(true)
@@ -79,17 +89,33 @@ fn reaches(from: CUdevice, to: CUdevice) -> Result<bool> {
     Ok(can != 0)
 }
 
-/// The current context may touch what `device` has in this process.
-fn open(device: CUdevice) -> Result<()> {
+/// The current context, of `mine`, may touch what `device` has in this process: also what is of its
+/// default pool, as cudarc's buffers are.
+fn open(mine: CUdevice, device: CUdevice) -> Result<()> {
     let mut theirs = null_mut();
     // SAFETY: it stores the primary context, which is kept from here on.
     let kept = unsafe { sys::cuDevicePrimaryCtxRetain(&raw mut theirs, device) };
     check("entering another device", kept)?;
     // SAFETY: both are contexts.
     match unsafe { sys::cuCtxEnablePeerAccess(theirs, 0) } {
-        CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => Ok(()),
-        answer => check("opening another device's memory", answer),
+        CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => {}
+        answer => check("opening another device's memory", answer)?,
     }
+    let mut pool = null_mut();
+    // SAFETY: it stores a handle where it is told.
+    let found = unsafe { sys::cuDeviceGetDefaultMemPool(&raw mut pool, device) };
+    check("finding another device's memory pool", found)?;
+    let access = sys::CUmemAccessDesc {
+        location: sys::CUmemLocation {
+            type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
+            id: mine,
+        },
+        flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+    };
+    // SAFETY: one description, which is only read.
+    check("opening another device's memory pool", unsafe {
+        sys::cuMemPoolSetAccess(pool, &raw const access, 1)
+    })
 }
 
 /// Checks that devices can touch `bytes` at `start`: of a device, pinned or managed.
@@ -106,20 +132,18 @@ pub(crate) fn reachable(call: &'static str, start: CUdeviceptr, bytes: usize) ->
     let (attributes, data) = (attributes.as_mut_ptr(), data.as_mut_ptr());
     // SAFETY: two attributes, an address and a number, and where to store them.
     let asked = unsafe { sys::cuPointerGetAttributes(2, attributes, data, start) };
+    let end = from.checked_add(size as u64);
+    let inside = from <= start
+        && start.checked_add(bytes as u64).is_some_and(|last| end.is_some_and(|end| last <= end));
+    if asked == CUresult::CUDA_SUCCESS && size > 0 && inside {
+        return Ok(());
+    }
     let doing = format!("{call}: finding out what memory a buffer is");
     check(&doing, asked)?;
-    let end = from.checked_add(size as u64);
-    let inside = start
-        .checked_add(bytes as u64)
-        .is_some_and(|last| from <= start && end.is_some_and(|end| last <= end));
-    if size == 0 {
-        let reason = "devices can't touch it: it is freed, or neither of a device nor pinned nor \
-                      managed";
-        return Err(Error::Device { doing, reason: reason.into() });
-    }
-    if !inside {
-        let reason = format!("it has {bytes} bytes, and {size} are all that were allocated there");
-        return Err(Error::Device { doing, reason });
-    }
-    Ok(())
+    let reason = match size {
+        0 => "devices can't touch it: it is freed, or neither of a device nor pinned nor managed"
+            .into(),
+        _ => format!("it has {bytes} bytes, and {size} are all that were allocated there"),
+    };
+    Err(Error::Device { doing, reason })
 }

@@ -4,7 +4,7 @@
 //! a failure that they have not begun to touch before.
 
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -21,6 +21,8 @@ const GLANCE: Duration = Duration::from_millis(2);
 const RELEASE: Duration = Duration::from_micros(100);
 /// Without a call for so long it sleeps until it is woken.
 const QUIET: Duration = Duration::from_millis(100);
+/// How long a kernel that has begun may take.
+const KERNEL: Duration = Duration::from_secs(1);
 /// How much longer than for other ranks it waits, at the end, for this rank's own streams.
 const LINGER: Duration = Duration::from_secs(5);
 
@@ -61,7 +63,8 @@ pub(crate) struct Watch {
     /// A sign of life of each rank that is another process.
     lives: Vec<Option<UnixStream>>,
     abort: Arc<AtomicBool>,
-    timeout: Duration,
+    /// Nanoseconds that a call may last once its stream has come to it.
+    timeout: AtomicU64,
     /// Calls in graphs so far.
     pub(crate) captured: AtomicU32,
     /// The call, if any, that failed, and of what.
@@ -69,6 +72,8 @@ pub(crate) struct Watch {
     failed: AtomicBool,
     /// Nothing is called any more.
     ends: AtomicBool,
+    /// Nobody waits for the guard.
+    left_behind: AtomicBool,
     asleep: AtomicBool,
 }
 
@@ -78,18 +83,18 @@ impl Watch {
         alone: bool,
         lives: Vec<Option<UnixStream>>,
         abort: Arc<AtomicBool>,
-        timeout: Duration,
     ) -> Self {
         Self {
             boards,
             alone,
             lives,
             abort,
-            timeout,
+            timeout: AtomicU64::new(u64::MAX),
             captured: AtomicU32::new(0),
             trouble: Mutex::new(None),
             failed: AtomicBool::new(false),
             ends: AtomicBool::new(false),
+            left_behind: AtomicBool::new(false),
             asleep: AtomicBool::new(false),
         }
     }
@@ -99,17 +104,34 @@ impl Watch {
         !self.alone || rank == 0
     }
 
-    /// The first trouble there was, and the call that it was met in.
-    pub(crate) fn trouble(&self) -> Option<(Claim, Trouble)> {
+    /// From here on calls may last so long.
+    pub(crate) fn set_timeout(&self, timeout: Duration) {
+        let nanos = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+        self.timeout.store(nanos, Ordering::Relaxed);
+    }
+
+    pub(crate) fn timeout(&self) -> Duration {
+        Duration::from_nanos(self.timeout.load(Ordering::Relaxed))
+    }
+
+    /// The first trouble there was, and the call that it was met in: also if another rank has
+    /// failed in a call that is over here, for what came out of it may be wrong.
+    pub(crate) fn trouble(&self, latest: Claim) -> Option<(Claim, Trouble)> {
         if !self.failed.load(Ordering::Acquire) {
-            return None;
+            let peer = self.others().find(|&peer| self.boards.closed(peer) > 1)?;
+            let places = (0..EAGER).filter(|&place| self.own(place).sequence > 0);
+            let differing = places.filter_map(|place| Some((place, self.disagreement(place)?)));
+            let (claim, trouble) = match differing.last() {
+                Some((place, trouble)) => (self.own(place), trouble),
+                None => (latest, self.gave_up(peer)?),
+            };
+            self.fail(claim, trouble);
         }
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// From here on nothing works any more, here and for the others.
     pub(crate) fn fail(&self, claim: Claim, trouble: Trouble) {
-        self.boards.stop_kernels();
         let culprit = match &trouble {
             Trouble::Lost { peer, .. }
             | Trouble::Late { peer, .. }
@@ -118,8 +140,21 @@ impl Watch {
             Trouble::Aborted | Trouble::Refused(_) => self.boards.me,
         };
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert((claim, trouble));
-        self.failed.store(true, Ordering::Release);
+        // Whoever meets what a stopped kernel has left undone finds this out.
         self.boards.close(culprit as u32 + 2);
+        self.boards.stop_kernels();
+        self.failed.store(true, Ordering::Release);
+    }
+
+    /// Why a rank has failed, if it has.
+    fn gave_up(&self, peer: usize) -> Option<Trouble> {
+        let culprit = self.boards.closed(peer).checked_sub(2)? as usize;
+        let evidence = if culprit == peer {
+            "it failed, or was aborted".into()
+        } else {
+            format!("rank {peer} gave up on it")
+        };
+        Some(Trouble::Lost { peer: culprit, evidence })
     }
 
     /// The places in use: those of calls, and those of calls in graphs.
@@ -155,9 +190,14 @@ impl Watch {
             } else if let Some(trouble) = self.trouble_with(place, entered, ended) {
                 self.fail(self.own(place), trouble);
             } else if entered {
+                // In a graph the same call is made again: while all are in it, it gets on.
+                if place >= EAGER && self.all_are_in(place) {
+                    since[place] = None;
+                }
                 let began = *since[place].get_or_insert_with(Instant::now);
-                if first == Some(place) && began.elapsed() > self.timeout {
-                    let (peer, after) = (self.missing(place), self.timeout);
+                let after = self.timeout();
+                if first == Some(place) && began.elapsed() > after {
+                    let peer = self.missing(place);
                     self.fail(self.own(place), Trouble::Late { peer, after });
                 }
             }
@@ -205,13 +245,8 @@ impl Watch {
             if let Some(trouble) = differ(peer, ours, theirs) {
                 return Some(trouble);
             }
-            if let Some(culprit) = closed.checked_sub(2).map(|rank| rank as usize) {
-                let evidence = if culprit == peer {
-                    "it failed, or was aborted".into()
-                } else {
-                    format!("rank {peer} gave up on it")
-                };
-                return Some(Trouble::Lost { peer: culprit, evidence });
+            if let Some(trouble) = self.gave_up(peer) {
+                return Some(trouble);
             }
             // Who has left was done with all that it called.
             if closed == 1 && (!same || place >= EAGER && entered) {
@@ -247,32 +282,68 @@ impl Watch {
         first.unwrap_or(self.boards.me)
     }
 
-    /// Lets this rank's streams pass, once; false if none waits.
-    fn release(&self) -> bool {
+    /// Are all ranks' streams in a call?
+    fn all_are_in(&self, place: usize) -> bool {
+        let reached = |rank| self.boards.reached_at(At { rank, place });
+        (0..self.boards.size()).all(|rank| reached(rank) == ENTERED)
+    }
+
+    /// May kernels of others be at work on this rank's buffers in a call?
+    fn is_touched(&self, place: usize) -> bool {
+        let ours = self.own(place).sequence;
+        self.others().filter(|&rank| self.is_worker(rank)).any(|rank| {
+            let at = At { rank, place };
+            let same = self.boards.claimed(at).sequence == ours;
+            let gone = || self.lives[rank].as_ref().is_some_and(hung_up);
+            same && self.boards.reached_at(at) == ENTERED && !gone()
+        })
+    }
+
+    /// Lets this rank's streams pass, once; false if none waits. For a while they wait for kernels
+    /// that have begun, so that none touches what its user takes for free.
+    fn release(&self, since: Instant) -> bool {
         let mut busy = false;
         for (place, _) in self.open() {
             busy = true;
-            self.boards.release(place, |rank| self.is_worker(rank));
+            if since.elapsed() > KERNEL || !self.is_touched(place) {
+                self.let_pass(place);
+            }
         }
         busy
+    }
+
+    /// Sets what this rank's stream waits for.
+    pub(crate) fn let_pass(&self, place: usize) {
+        self.boards.release(place, |rank| self.is_worker(rank));
     }
 
     /// Until the end; true if nothing on a stream may touch the boards any more.
     fn serve(&self) -> bool {
         let mut seen = Seen { since: [None; PLACES], ended: [None; MOST_RANKS] };
-        let (mut idle, mut ended) = (Instant::now(), None);
+        let (mut idle, mut ended, mut broken) = (Instant::now(), None, None);
         loop {
             let failed = self.failed.load(Ordering::Acquire);
-            let busy = if failed { self.release() } else { self.look(&mut seen) };
+            let busy = if failed {
+                self.release(*broken.get_or_insert_with(Instant::now))
+            } else {
+                self.look(&mut seen)
+            };
             let captured = self.captured.load(Ordering::Acquire) > 0;
             if busy {
                 idle = Instant::now();
             }
             if self.ends.load(Ordering::Acquire) {
                 let ended: &mut Instant = ended.get_or_insert_with(Instant::now);
-                if !busy || ended.elapsed() > self.timeout + LINGER {
-                    // A graph may still be launched.
-                    return !busy && !captured;
+                let entered = self.open().any(|(_, entered)| entered);
+                let most = if entered { self.timeout().saturating_add(LINGER) } else { LINGER };
+                if !busy && !captured {
+                    return true;
+                }
+                if ended.elapsed() > most || !busy {
+                    // Its streams may come to calls later, and graphs may be launched.
+                    let dropped = "the communicator was dropped".into();
+                    self.fail(Claim { sequence: 0, fingerprint: 0 }, Trouble::Refused(dropped));
+                    self.left_behind.store(true, Ordering::Release);
                 }
             }
             // A graph may start at any time, and nobody says so.
@@ -287,6 +358,7 @@ impl Watch {
     /// Until it is woken. Whoever calls something looks whether it sleeps after having said so.
     fn sleep(&self) {
         self.asleep.store(true, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
         if self.open().next().is_none() && !self.ends.load(Ordering::SeqCst) {
             thread::park();
         }
@@ -333,15 +405,20 @@ impl Guard {
         }
     }
 
-    /// Waits until all calls are over; the guard sees to it that they end. Whose stream does not
-    /// come to them in time has its boards left to the system, which it may still write to.
-    pub(crate) fn finish(&mut self) {
+    /// Waits until all calls are over; the guard sees to it that they end. If a stream does not
+    /// come to them in time, or there are graphs that may still be launched, it is false: then the
+    /// guard goes on, and nothing that those use may be given back.
+    pub(crate) fn finish(&mut self) -> bool {
         self.watch.ends.store(true, Ordering::SeqCst);
-        let Some(thread) = self.thread.take() else { return };
+        let Some(thread) = self.thread.take() else { return true };
         thread.thread().unpark();
-        if !thread.join().unwrap_or(false) {
-            std::mem::forget(Arc::clone(&self.watch));
+        while !thread.is_finished() {
+            if self.watch.left_behind.load(Ordering::Acquire) {
+                return false;
+            }
+            thread::sleep(RELEASE);
         }
+        true
     }
 }
 

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use cudarc::driver::CudaContext;
-use cudarc::driver::sys::{self, CUdeviceptr, CUipcMemHandle};
+use cudarc::driver::sys::{self, CUdeviceptr, CUipcMemHandle, CUstream};
 
 use super::context::Current;
 use super::driver::{Driver, check};
@@ -23,17 +23,22 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// So many bytes, zero; at least one. The context is current.
+    /// So many bytes, at least one. The context is current.
     pub(crate) fn new(driver: Driver, context: &Arc<CudaContext>, bytes: usize) -> Result<Self> {
         let mut start = 0;
         // SAFETY: asks for memory, and says where to put its address.
         let made = unsafe { sys::cuMemAlloc_v2(&raw mut start, bytes.max(1)) };
         check(&format!("allocating {bytes} bytes on the device"), made)?;
-        let memory = Self { driver, context: Arc::clone(context), start };
-        // SAFETY: it was just allocated, and is as long.
-        let zeroed = unsafe { sys::cuMemsetD8_v2(start, 0, bytes.max(1)) };
-        check("clearing device memory", zeroed)?;
-        Ok(memory)
+        Ok(Self { driver, context: Arc::clone(context), start })
+    }
+
+    /// Clears so many bytes of it, in the order of the stream, and waits for that.
+    pub(crate) fn clear(&self, bytes: usize, stream: CUstream) -> Result<()> {
+        // SAFETY: the memory is as long, as its owner knows.
+        let begun = unsafe { sys::cuMemsetD8Async(self.start, 0, bytes, stream) };
+        check("clearing device memory", begun)?;
+        // SAFETY: the stream is of the current context.
+        check("clearing device memory", unsafe { sys::cuStreamSynchronize(stream) })
     }
 
     /// Where it begins.

@@ -16,7 +16,7 @@ mod pinned;
 mod stage;
 mod together;
 
-pub(crate) use board::{Boards, Claim, MOST_RANKS};
+pub(crate) use board::{Boards, CAPTURED, Claim, MOST_RANKS};
 pub(crate) use context::Current;
 pub(crate) use context::{is_capturing, refuse_capture};
 pub(crate) use device::{Device, device_of, reach, reachable};

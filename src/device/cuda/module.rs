@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use cudarc::driver::CudaContext;
 use cudarc::driver::sys::{self, CUfunction, CUjit_option, CUmodule};
 
-use super::context::Current;
+use super::context::{Beside, Current};
 use super::driver::{Driver, check};
 use super::names::{Scalar, Serves, Wanted, serves};
 use crate::element::DataType;
@@ -225,6 +225,7 @@ impl Kernels {
         if let Some(loaded) = self.loaded.get(kernel) {
             return Ok(loaded.function);
         }
+        let _beside = Beside::new()?;
         let loaded = Module::load(kernel)?;
         let function = loaded.function;
         self.loaded.insert(kernel.to_owned(), loaded);

@@ -6,7 +6,7 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cudarc::driver::CudaContext;
 use cudarc::driver::sys::{CUdeviceptr, CUstream};
@@ -31,7 +31,8 @@ pub(crate) type Failure = (Claim, Trouble);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Call {
     pub(crate) form: Form,
-    /// Elements, as the caller counts them.
+    /// What it is called, and elements as the caller counts them: for errors.
+    pub(crate) name: &'static str,
     pub(crate) count: usize,
     pub(crate) fingerprint: u64,
     /// How it reduces, if it does, and the factor of a scaled sum.
@@ -57,8 +58,8 @@ pub(crate) struct Together {
     ops: Ops,
     /// Calls so far.
     calls: u64,
-    /// Of the latest ones, their lengths.
-    counts: [usize; REMEMBERED],
+    /// What the latest ones were called, and their lengths.
+    known: [(&'static str, usize); REMEMBERED],
     /// The most blocks of a kernel.
     most_blocks: u32,
 }
@@ -72,17 +73,31 @@ impl Together {
     ) -> Self {
         let context = Arc::clone(context);
         let (folds, ops) = (Vec::new(), Ops::default());
-        let counts = [0; REMEMBERED];
-        Self { context, guard, kernels, folds, ops, calls: 0, counts, most_blocks }
+        let known = [("", 0); REMEMBERED];
+        Self { context, guard, kernels, folds, ops, calls: 0, known, most_blocks }
     }
 
     pub(crate) fn is_of(&self, context: &CudaContext) -> bool {
         self.context.cu_ctx() == context.cu_ctx()
     }
 
-    /// How many elements a call has, if it is one of the latest.
-    pub(crate) fn count(&self, claim: Claim) -> usize {
-        self.counts[claim.number() as usize % REMEMBERED]
+    /// What a call is called, and how many elements it has, if it is one of the latest.
+    pub(crate) fn what(&self, claim: Claim) -> Option<(&'static str, usize)> {
+        Some(self.known[claim.number() as usize % REMEMBERED]).filter(|(name, _)| !name.is_empty())
+    }
+
+    /// Can graphs have no more calls?
+    pub(crate) fn is_graph_full(&self) -> bool {
+        self.guard.watch.captured.load(Ordering::Relaxed) as usize >= CAPTURED
+    }
+
+    /// When all calls are over, or else false: then what they use must stay, and kernels do.
+    pub(crate) fn finish(&mut self) -> bool {
+        let finished = self.guard.finish();
+        if !finished {
+            std::mem::forget(Arc::clone(&self.kernels));
+        }
+        finished
     }
 
     /// How many ranks work on each call of this collective.
@@ -113,7 +128,7 @@ impl Together {
             loaded.map_err(|error| self.refused(error.to_string()))?;
         }
         self.calls += 1;
-        self.counts[self.calls as usize % REMEMBERED] = call.count;
+        self.known[self.calls as usize % REMEMBERED] = (call.name, call.count);
         let sequence = self.calls | if captures { IN_GRAPH } else { 0 };
         let claim = Claim { sequence, fingerprint: call.fingerprint };
         if captures {
@@ -157,10 +172,14 @@ impl Together {
         let watch = &self.guard.watch;
         let none = Claim { sequence: self.calls + 1, fingerprint: 0 };
         let eager = (self.calls % EAGER as u64) as usize;
-        let mut round = 0_u32;
+        let (mut round, began) = (0_u32, Instant::now());
         loop {
-            if let Some(failure) = watch.trouble() {
+            if let Some(failure) = watch.trouble(none) {
                 return Err(failure);
+            }
+            if began.elapsed() > watch.timeout() {
+                let why = format!("{EAGER} calls are under way, and none of them ends");
+                return Err(self.refuse(none, why));
             }
             let at = At { rank: watch.boards.me, place: eager };
             if watch.boards.claimed(at).sequence == 0 || watch.boards.reached(eager) == OVER {
@@ -177,10 +196,6 @@ impl Together {
             return Ok(eager);
         }
         let captured = watch.captured.load(Ordering::Relaxed) as usize;
-        if captured == CAPTURED {
-            let why = format!("a communicator's graphs may have {CAPTURED} calls in all, no more");
-            return Err(self.refuse(none, why));
-        }
         Ok(EAGER + captured)
     }
 
@@ -218,7 +233,18 @@ impl Together {
     /// Puts the end of a call on the stream: this rank's part, and that it waits for the others'.
     pub(crate) fn end(&mut self, stream: CUstream, begun: Begun) -> Result<(), Failure> {
         let done = self.put_end(stream, &begun);
-        done.map_err(|error| self.refuse(begun.claim, error.to_string()))
+        done.map_err(|error| {
+            let failure = self.refuse(begun.claim, error.to_string());
+            // What of it is on the stream waits for each word once, and takes none back.
+            self.guard.watch.let_pass(begun.place);
+            self.guard.watch.boards.abandon(begun.place);
+            failure
+        })
+    }
+
+    /// The latest call, for what is found out between two.
+    pub(crate) fn latest(&self) -> Claim {
+        Claim { sequence: self.calls, fingerprint: 0 }
     }
 
     fn put_end(&mut self, stream: CUstream, begun: &Begun) -> Result<(), Error> {
