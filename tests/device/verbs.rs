@@ -112,6 +112,19 @@ impl Both<'_> {
             if rank > 0 { on.send(send, next) } else { Ok(()) }
         });
         assert!(found == theirs, "send and recv of {count}");
+        // A message is cut alike whatever call it is of.
+        let found = match rank {
+            0 => self.apart(&mine, 0, |on, send, recv| on.send_recv(send, 1, recv, 1)),
+            1 => self.apart(&[], count, |on, send, recv| on.send_recv(send, 0, recv, 0)),
+            _ => Vec::new(),
+        };
+        assert!(found == if rank == 1 { of(0) } else { Vec::new() });
+        let found = match rank {
+            0 => self.in_place(&mine, |on, buf| on.send(buf, 1)),
+            1 => self.apart(&[], count, |on, send, recv| on.send_recv(send, 0, recv, 0)),
+            _ => of(0),
+        };
+        assert!(found == of(0), "send to send_recv of {count}");
         // One way only is longer.
         let [short, long] = [count / 3, count];
         let (given, got) = if rank % 2 == 0 { (long, short) } else { (short, long) };
@@ -157,9 +170,9 @@ fn every_other_verb(comm: &mut Communicator) {
     let mut both = start(comm);
     for count in [0, 1, 1001] {
         both.others::<f32>(count);
-        both.others::<i64>(count);
-        both.others::<u8>(count);
     }
+    both.others::<i64>(1001);
+    both.others::<u8>(1001);
     both.others::<f32>(LONG);
     both.many::<i64>(&[]);
     // The longer the list the more pieces begin within a buffer, and with one.

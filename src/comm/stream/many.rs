@@ -18,8 +18,8 @@ use crate::plan::Request;
 use crate::schedule::Collective;
 
 impl OnStream<'_> {
-    /// [`Communicator::all_reduce_many`] of device buffers. By way of the host it is as few calls
-    /// as one of all of them would be.
+    /// [`all_reduce_many`](crate::Communicator::all_reduce_many) of device buffers. By way of the
+    /// host it is as few calls as one of all of them would be.
     ///
     /// # Errors
     /// What failed before on a stream; and if the device refuses something.

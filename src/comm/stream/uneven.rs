@@ -236,3 +236,29 @@ fn pass_on<T: Element>(
     let buffer = Buffer::apart(cast_slice(send), cast_slice_mut(recv));
     comm.pass_on("all_to_all_v", &messages, &buffer)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Pieces fit at the rank that has most, are not empty, and together are all of it.
+    #[test]
+    fn pieces_fit_and_are_all() {
+        let room = 100;
+        for counts in [&[0, 0][..], &[50], &[51, 0], &[1000, 1, 0, 333], &[7; 40], &[33, 33, 34]] {
+            let (mut from, mut seen) = (0, vec![0; counts.len()]);
+            let longest = counts.iter().copied().max().unwrap_or(0);
+            while from < longest {
+                let piece = from..level(counts, room, from);
+                let parts = parts(counts, &piece);
+                let most = parts.iter().sum::<usize>() + parts.iter().max().unwrap_or(&0);
+                assert!(!piece.is_empty() && most <= room, "{counts:?}: {piece:?}");
+                seen.iter_mut().zip(parts).for_each(|(seen, part)| *seen += part);
+                from = piece.end;
+            }
+            assert_eq!(seen, counts);
+        }
+        assert_eq!(level(&[30, 20, 10], room, 0), 30, "what fits is one piece");
+        assert_eq!(level(&[usize::MAX, usize::MAX], room, 0), 33, "sums do not overflow");
+    }
+}

@@ -145,7 +145,7 @@ impl Watch {
     fn look(&self, Seen { since, ended }: &mut Seen) -> bool {
         let mut busy = false;
         let mut seen = [false; PLACES];
-        // Who does not come is seen at the first call: those behind it the others may not have made.
+        // Who does not come is seen at the first call: those behind it others may not have made.
         let entered = self.open().filter(|&(_, entered)| entered);
         let first = entered.map(|(place, _)| place).min_by_key(|&it| self.own(it).number());
         for (place, entered) in self.open() {
