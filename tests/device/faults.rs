@@ -210,7 +210,7 @@ mod body {
                 }
                 kill(id, Signal::SIGCONT).unwrap();
                 world.0.insert(victim, stopped);
-                trial.survives(world, victim, since, timeout + SOON);
+                trial.survives(world, victim, since, timeout + 2 * SOON);
             }
         }
     }

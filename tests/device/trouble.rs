@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use cuda::harness::Library;
@@ -12,6 +12,7 @@ use ringreduce::{Communicator, DeviceRef, ReduceOp, Result};
 
 use super::common::on_ranks;
 use super::common::processes::{World, this_rank};
+use super::direct::until_told;
 use super::standin::{on_standin, with_driver};
 use super::stream;
 
@@ -159,6 +160,25 @@ fn silent(comm: &mut Communicator) {
     assert_eq!(stream.clone_dtoh(&buf).unwrap(), [1; 10]);
 }
 
+/// Rank 0 gives up while all keep their communicators, and rank 2 has not come: rank 1 is told.
+fn given_up(comm: &mut Communicator, told: &Barrier) {
+    let stream = stream(comm);
+    comm.use_device(stream.context()).unwrap();
+    let mut buf = stream.clone_htod(&[1_i32; 10]).unwrap();
+    comm.barrier().unwrap();
+    if comm.rank() < 2 {
+        let first = comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Sum);
+        if comm.rank() == 0 {
+            comm.abort_handle().abort();
+        }
+        let error = first.and_then(|()| until_told(comm, &stream)).unwrap_err().to_string();
+        let want = if comm.rank() == 0 { "aborted" } else { "lost rank 0" };
+        assert!(error.contains(want), "{error}");
+        stream.synchronize().unwrap();
+    }
+    told.wait();
+}
+
 /// Every call of the driver in the sources, but for what is in a `mod tests`.
 fn called() -> BTreeSet<String> {
     fn files(folder: &Path, found: &mut Vec<String>) {
@@ -209,6 +229,8 @@ mod body {
     fn silent() {
         on_ranks(2, super::silent);
         on_ranks(3, super::silent);
+        let told = Barrier::new(3);
+        on_ranks(3, |comm| given_up(comm, &told));
     }
 
     #[test]
