@@ -2,12 +2,11 @@
 use std::error::Error;
 
 use cudarc::driver::CudaContext;
-use ringreduce::{Communicator, ReduceOp};
+use ringreduce::{Communicator, ReduceOp, device_count};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut comm = Communicator::from_env()?;
-    let devices = CudaContext::device_count()?.max(1) as usize;
-    let context = CudaContext::new(comm.local_rank() % devices)?;
+    let context = CudaContext::new(comm.local_rank() % device_count()?)?;
     let stream = context.new_stream()?;
     comm.use_device(&context)?;
     let mut gradients = comm.alloc_device::<f32>(&stream, 1 << 20)?;

@@ -52,7 +52,7 @@ pub use comm::{
     wire_error,
 };
 #[cfg(feature = "cuda")]
-pub use comm::{DeviceMemory, DevicePath, DeviceRef, DeviceRegistration, OnStream};
+pub use comm::{DeviceMemory, DevicePath, DeviceRef, DeviceRegistration, OnStream, device_count};
 #[cfg(feature = "host")]
 pub use config::Transport;
 pub use element::{

@@ -46,7 +46,7 @@ pub use pending::Pending;
 pub use scope::Queue;
 pub use setup::Builder;
 #[cfg(feature = "cuda")]
-pub use stream::{DeviceMemory, DevicePath, DeviceRef, DeviceRegistration, OnStream};
+pub use stream::{DeviceMemory, DevicePath, DeviceRef, DeviceRegistration, OnStream, device_count};
 pub use wide::wire_error;
 
 use crate::config::Numbers;

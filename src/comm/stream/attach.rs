@@ -17,7 +17,7 @@ use crate::comm::Communicator;
 use crate::comm::verbs::refuse;
 use crate::device::cuda::{
     Boards, Current, Device, Driver, Guard, Kernels, MOST_RANKS, Pinned, Together, Watch,
-    device_of, driver, event, locked, reach,
+    device_of, devices, driver, event, locked, reach,
 };
 use crate::error::{Error, Result};
 use crate::link::region::Region;
@@ -36,6 +36,15 @@ pub enum DevicePath {
     Islands,
     /// By way of pinned memory of the host, which reduces.
     Host,
+}
+
+/// How many CUDA devices this process may use. Ask this first: cudarc's own functions panic where
+/// there is no driver.
+///
+/// # Errors
+/// If there is no driver, it is too old, or it finds no device.
+pub fn device_count() -> Result<usize> {
+    driver().and_then(devices)
 }
 
 /// The call, for errors.

@@ -14,8 +14,8 @@ use super::memory::Held;
 use super::scratch::Scratch;
 use super::{OnStream, Side, Sides};
 use crate::comm::options::Settings;
-use crate::comm::{Communicator, worker};
 use crate::comm::verbs::refuse;
+use crate::comm::{Communicator, worker};
 use crate::device::cuda::{
     CAPTURED, Call, Claim, Driver, HANDLE, MOST_RANKS, Opened, Together, Trouble, Wanted, Watch,
     is_capturing, locked, reachable,

@@ -108,7 +108,8 @@ impl OnStream<'_> {
         let (_, here) = islands.place(self.comm.seat.rank);
         let Islands { island, leaders, .. } = &mut **islands;
         let Settings { timeout, tag, numbers, .. } = self.comm.settings.clone();
-        let heeded = |own: &Settings| Settings { timeout, tag: tag.clone(), numbers, ..own.clone() };
+        let heeded =
+            |own: &Settings| Settings { timeout, tag: tag.clone(), numbers, ..own.clone() };
         island.settings = heeded(&island.settings);
         if let Some(leaders) = leaders {
             leaders.settings = heeded(&leaders.settings);

@@ -4,9 +4,7 @@
 
 use std::ptr::null_mut;
 
-use cudarc::driver::sys::{
-    self, CUcontext, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus,
-};
+use cudarc::driver::sys::{self, CUcontext, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus};
 
 use super::driver::{Driver, check};
 use crate::error::{Error, Result};

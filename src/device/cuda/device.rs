@@ -22,6 +22,14 @@ pub(crate) struct Device {
     pub(crate) multiprocessors: u32,
 }
 
+/// How many there are for this process.
+pub(crate) fn devices(_: Driver) -> Result<usize> {
+    let mut count = 0;
+    // SAFETY: it stores a number where it is told.
+    check("counting devices", unsafe { sys::cuDeviceGetCount(&raw mut count) })?;
+    Ok(usize::try_from(count).unwrap_or(0))
+}
+
 /// What `device` is.
 pub(crate) fn device_of(device: CUdevice) -> Result<Device> {
     use CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT as COUNT;

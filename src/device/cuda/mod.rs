@@ -19,7 +19,7 @@ mod together;
 pub(crate) use board::{Boards, CAPTURED, Claim, MOST_RANKS};
 pub(crate) use context::Current;
 pub(crate) use context::{is_capturing, refuse_capture};
-pub(crate) use device::{Device, device_of, reach, reachable};
+pub(crate) use device::{Device, device_of, devices, reach, reachable};
 pub(crate) use driver::{Driver, driver};
 pub(crate) use guard::{Guard, Trouble, Watch};
 pub(crate) use ipc::{Memory, Opened, WORDS as HANDLE, handle};

@@ -29,8 +29,10 @@ const LINE: usize = 64;
 const FLAGS: usize = 3 * LINE;
 /// Shared by all contexts, and mapped for devices.
 const HOST_ALLOC: u32 = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
-/// How long a block that is no longer needed is waited for before it is left to the system.
+/// How long blocks that are no longer needed are waited for before they are left to the system.
 const LINGER: Duration = Duration::from_secs(10);
+/// How often it is looked at.
+const GLANCE: Duration = Duration::from_millis(1);
 
 /// Which word of a block.
 #[derive(Clone, Copy)]
@@ -115,17 +117,18 @@ impl Block {
     fn bytes(&self) -> *mut u8 {
         self.start.as_ptr().wrapping_add(FLAGS)
     }
+
+    /// Is its last turn over?
+    fn is_over(&self) -> bool {
+        self.has_reached(Flag::Over, self.turns.load(Ordering::Relaxed))
+    }
 }
 
 impl Drop for Block {
     fn drop(&mut self) {
-        let (turn, began) = (*self.turns.get_mut(), Instant::now());
-        while !self.has_reached(Flag::Over, turn) {
-            if began.elapsed() > LINGER {
-                tracing::warn!("a stream still uses pinned memory; it is left to the system");
-                return;
-            }
-            thread::yield_now();
+        if !self.is_over() {
+            tracing::warn!("a stream still uses pinned memory; it is left to the system");
+            return;
         }
         if let Ok(_current) = Current::new(self.driver, self.context.cu_ctx()) {
             // SAFETY: it is ours, and no stream uses it any more.
@@ -143,6 +146,16 @@ pub(crate) struct Stages {
     /// Bytes of each.
     room: usize,
     next: usize,
+}
+
+impl Drop for Stages {
+    /// Waits for streams that still use blocks, for a while.
+    fn drop(&mut self) {
+        let began = Instant::now();
+        while began.elapsed() < LINGER && !self.blocks.iter().all(|block| block.is_over()) {
+            thread::sleep(GLANCE);
+        }
+    }
 }
 
 /// A piece of a buffer, which is copied.

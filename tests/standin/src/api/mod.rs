@@ -10,3 +10,5 @@ mod memory;
 mod pointer;
 mod pool;
 mod stream;
+
+pub(crate) use pool::may_touch;

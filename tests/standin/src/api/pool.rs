@@ -1,11 +1,32 @@
 //! Entry points: memory in stream order. Law: memory of a pool is another process's never.
 
-use crate::c::{Out, driver};
+use std::sync::Mutex;
+
+use crate::c::{In, Out, driver};
 use crate::code::{Code, Done};
 use crate::context::device;
 use crate::memory::{self, Kind};
-use crate::registry::Handle;
+use crate::registry::{Handle, lock};
 use crate::stream::{self, Work};
+
+/// Which device may touch the pool of which: enabling peer access does not concern pools.
+static ACCESS: Mutex<Vec<(i32, i32)>> = Mutex::new(Vec::new());
+
+/// May kernels on `device` touch what is of the pool of `owner`?
+pub(crate) fn may_touch(device: i32, owner: i32) -> bool {
+    device == owner || lock(&ACCESS).contains(&(device, owner))
+}
+
+/// What `cuMemPoolSetAccess` is given.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Access {
+    /// Of a location: 1 is a device.
+    kind: i32,
+    device: i32,
+    /// 3 is reading and writing.
+    flags: i32,
+}
 
 /// Each device has one pool, whose handle is this and the ordinal.
 const POOL: Handle = 0xf6 << 56;
@@ -50,6 +71,17 @@ driver! {
 
     fn cuDeviceSetMemPool(ordinal: i32, handle: Handle) {
         if pool(handle)? == device(ordinal)? { Ok(()) } else { Err(Code::INVALID_VALUE) }
+    }
+
+    fn cuMemPoolSetAccess(handle: Handle, list: In<Access>, count: usize) {
+        let owner = pool(handle)?;
+        let Access { kind, device: who, flags } = list.get()?;
+        if count != 1 || kind != 1 || flags != 3 {
+            return Err(Code::INVALID_VALUE);
+        }
+        let who = device(who)?;
+        lock(&ACCESS).push((who, owner));
+        Ok(())
     }
 
     fn cuMemPoolTrimTo(handle: Handle, _keep: usize) {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::ValueOp;
+use crate::api::may_touch;
 use crate::c::{HostFunction, host_function};
 use crate::code::{Code, Done, describe};
 use crate::context::Context;
@@ -104,7 +105,10 @@ fn run_kernel(launch: &Launch, context: &Context) -> Done {
     let peers = lock(&context.peers).clone();
     let mut find = |address: u64| {
         let block = memory::find(address)?;
-        let reachable = block.device == context.device || peers.contains(&block.device);
+        let reachable = match block.kind {
+            memory::Kind::Pool => may_touch(context.device, block.device),
+            _ => block.device == context.device || peers.contains(&block.device),
+        };
         if block.is_on_device() && !reachable {
             return None;
         }
