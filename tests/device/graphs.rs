@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::direct::{Known, until_told};
 use super::stream;
 use cudarc::driver::sys::CUgraphInstantiate_flags;
+use cudarc::driver::sys::CUstreamCaptureMode;
 use cudarc::driver::sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as RELAXED;
 use cudarc::driver::{CudaGraph, CudaStream};
 use ringreduce::{Communicator, ReduceOp};
@@ -14,7 +15,7 @@ const AUTO_FREE: CUgraphInstantiate_flags =
     CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
 
 /// As [`attached`], for graphs: cudarc's own events can't be waited for in one and outside.
-fn attached_for_graphs(comm: &mut Communicator) -> Arc<CudaStream> {
+pub(super) fn attached_for_graphs(comm: &mut Communicator) -> Arc<CudaStream> {
     let stream = stream(comm);
     // SAFETY: one stream uses all that is allocated from here on.
     unsafe { stream.context().disable_event_tracking() };
@@ -50,7 +51,15 @@ pub(super) fn graph(comm: &mut Communicator) {
 }
 
 fn capture(stream: &Arc<CudaStream>, calls: impl FnOnce()) -> CudaGraph {
-    stream.begin_capture(RELAXED).unwrap();
+    captured_by(stream, RELAXED, calls)
+}
+
+pub(super) fn captured_by(
+    stream: &Arc<CudaStream>,
+    mode: CUstreamCaptureMode,
+    calls: impl FnOnce(),
+) -> CudaGraph {
+    stream.begin_capture(mode).unwrap();
     calls();
     stream.end_capture(AUTO_FREE).unwrap().unwrap()
 }

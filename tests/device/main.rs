@@ -10,6 +10,7 @@ mod devices;
 mod direct;
 mod faults;
 mod graphs;
+mod late;
 mod meet;
 mod mixed;
 mod order;

@@ -180,6 +180,7 @@ pub(crate) const UNSAFE: &[(&str, &str)] = &[
     ("tests/by_function.rs", "C functions work on raw memory"),
     ("tests/cuda_kernels/device.rs", "calls the CUDA driver"),
     ("tests/device/direct.rs", "buffers known by their addresses"),
+    ("tests/device/late.rs", "streams that are held, and parts of buffers"),
     ("tests/device/trouble.rs", "buffers known by their addresses"),
     ("tests/device/graphs.rs", "cudarc's events are done without"),
     ("tests/device/trouble.rs", "memory that is no more"),

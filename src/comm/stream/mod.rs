@@ -87,10 +87,10 @@ impl Communicator {
     /// from [`Self::alloc_device`] or [`Self::register_device`] is made in pieces of 4 MiB, each of
     /// which counts.
     ///
-    /// Calls that go straight may be captured into a graph, all ranks the same in the same order, up
-    /// to 224 in all; between processes on memory from [`Self::alloc_device`] or
-    /// [`Self::register_device`] only, and without cudarc's event tracking. A graph is launched once
-    /// at a time, by all ranks alike, and dropped before the communicator.
+    /// Calls that go straight may be captured into graphs, all ranks the same in the same order, up
+    /// to 224 in all; between processes on memory from [`Self::alloc_device`] or from
+    /// [`Self::register_device`] only, and without cudarc's event tracking. A graph is launched
+    /// once at a time, by all ranks alike, and dropped before the communicator.
     ///
     /// What fails after a method returned, the next one says, or [`OnStream::check`]; the buffers
     /// of such a call hold anything.
@@ -102,9 +102,9 @@ impl Communicator {
 }
 
 impl OnStream<'_> {
-    /// What became of the calls so far: of those by way of the host when their host's part is over,
-    /// which it waits for; of those that go straight as far as the stream has come. After the stream
-    /// was synchronized, no error means that all of them are good.
+    /// What became of the calls so far: of those by way of the host when their host's part is
+    /// over, which it waits for; of those that go straight as far as the stream has come. After the
+    /// stream was synchronized, no error means that all of them are good.
     ///
     /// # Errors
     /// The first failure that nobody was told of.

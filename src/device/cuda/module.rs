@@ -43,6 +43,13 @@ pub(crate) struct Fold {
 // SAFETY: the function is the driver's name for what is no thread's own.
 unsafe impl Send for Fold {}
 
+/// The kernel that copies by a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mover(pub(crate) CUfunction);
+
+// SAFETY: as above.
+unsafe impl Send for Mover {}
+
 /// A module with one kernel. The context is current wherever it is made or dropped.
 #[derive(Debug)]
 struct Module {
@@ -217,8 +224,8 @@ impl Kernels {
     ///
     /// # Errors
     /// If the driver doesn't load it.
-    pub(crate) fn mover(&mut self) -> Result<CUfunction> {
-        self.function("rr_move")
+    pub(crate) fn mover(&mut self) -> Result<Mover> {
+        self.function("rr_move").map(Mover)
     }
 
     fn function(&mut self, kernel: &str) -> Result<CUfunction> {

@@ -12,11 +12,12 @@ use cudarc::driver::CudaContext;
 use cudarc::driver::sys::{CUdeviceptr, CUstream};
 
 use super::board::{At, CAPTURED, Claim, EAGER, ENTERED, IN_GRAPH, OVER, PUT};
-use super::guard::{Guard, Trouble};
+use super::guard::Guard;
 use super::launch::{self, Folded, Table};
-use super::module::{Fold, Kernels, locked};
+use super::module::{Fold, Kernels, Mover, locked};
 use super::names::{Scalar, Wanted};
 use super::ops::Ops;
+use super::trouble::Trouble;
 use crate::device::form::{Form, Job};
 use crate::element::DataType;
 use crate::error::Error;
@@ -55,6 +56,7 @@ pub(crate) struct Together {
     pub(crate) guard: Guard,
     kernels: Arc<Mutex<Kernels>>,
     folds: Vec<((DataType, Wanted), Fold)>,
+    mover: Option<Mover>,
     ops: Ops,
     /// Calls so far.
     calls: u64,
@@ -72,9 +74,9 @@ impl Together {
         most_blocks: u32,
     ) -> Self {
         let context = Arc::clone(context);
-        let (folds, ops) = (Vec::new(), Ops::default());
+        let (folds, mover, ops) = (Vec::new(), None, Ops::default());
         let known = [("", 0); REMEMBERED];
-        Self { context, guard, kernels, folds, ops, calls: 0, known, most_blocks }
+        Self { context, guard, kernels, folds, mover, ops, calls: 0, known, most_blocks }
     }
 
     pub(crate) fn is_of(&self, context: &CudaContext) -> bool {
@@ -123,7 +125,7 @@ impl Together {
             // To load a kernel may wait for streams: before any waits for this rank.
             let loaded = match call.reduction {
                 Some((dtype, wanted, _)) => self.fold(dtype, wanted).map(drop),
-                None => locked(&self.kernels).mover().map(drop),
+                None => self.mover().map(drop),
             };
             loaded.map_err(|error| self.refused(error.to_string()))?;
         }
@@ -177,8 +179,9 @@ impl Together {
             if let Some(failure) = watch.trouble(none) {
                 return Err(failure);
             }
-            if began.elapsed() > watch.timeout() {
-                let why = format!("{EAGER} calls are under way, and none of them ends");
+            // If it has come to one the guard knows better.
+            if began.elapsed() > watch.timeout() && !watch.is_in_call() {
+                let why = format!("{EAGER} calls are under way, and the stream comes to none");
                 return Err(self.refuse(none, why));
             }
             let at = At { rank: watch.boards.me, place: eager };
@@ -278,8 +281,8 @@ impl Together {
         let stop = boards.stop();
         let Job::Fold { sources, outs, from, to, bytes } = job else {
             let list = (boards.moves(at), call.form.moves() as u32);
-            let mover = locked(&self.kernels).mover()?;
-            return launch::moves(stream, mover, list, call.form.block, stop, most);
+            let mover = self.mover()?;
+            return launch::moves(stream, mover.0, list, call.form.block, stop, most);
         };
         let Some((dtype, wanted, factor)) = call.reduction else { return Ok(()) };
         let Fold { function, elements, scalar } = self.fold(dtype, wanted)?;
@@ -307,6 +310,12 @@ impl Together {
             stop,
         };
         launch::fold(stream, function, &folded, most)
+    }
+
+    fn mover(&mut self) -> Result<Mover, Error> {
+        let found = self.mover.map_or_else(|| locked(&self.kernels).mover(), Ok)?;
+        self.mover = Some(found);
+        Ok(found)
     }
 
     fn fold(&mut self, dtype: DataType, wanted: Wanted) -> Result<Fold, Error> {

@@ -1,0 +1,365 @@
+//! What looks after calls whose streams wait for other ranks: it finds out who does not come, and
+//! lets this rank's stream pass then. May touch: board, error, link.
+//! Law: whatever happens elsewhere, this rank's streams go on, and its kernels touch nothing after
+//! a failure that they have not begun to touch before.
+
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::board::{
+    At, Boards, CAPTURED, Claim, EAGER, ENTERED, IN_GRAPH, MOST_RANKS, OVER, PLACES, PUT,
+};
+use super::trouble::{Trouble, differ};
+use crate::link::hung_up;
+
+/// How often it looks while a call is under way.
+const GLANCE: Duration = Duration::from_millis(2);
+/// How often it lets streams pass, after a failure.
+pub(super) const RELEASE: Duration = Duration::from_micros(100);
+/// Without a call for so long it sleeps until it is woken.
+const QUIET: Duration = Duration::from_millis(100);
+/// How long a kernel that has begun may take.
+const KERNEL: Duration = Duration::from_secs(1);
+/// How much longer than for other ranks it waits, at the end, for this rank's own streams.
+const LINGER: Duration = Duration::from_secs(5);
+
+/// How often it asks whether processes live, which takes a system call each.
+const LIVES: Duration = Duration::from_millis(10);
+/// How long what a rank did last may take to show, after its process has ended.
+const LAST_WORDS: Duration = Duration::from_millis(20);
+
+/// When the guard has first seen something.
+struct Seen {
+    /// That this rank's stream has come to a call, by place.
+    since: [Option<Instant>; PLACES],
+    /// That a rank's process has ended.
+    ended: [Option<Instant>; MOST_RANKS],
+    /// When it looked for that.
+    looked: Instant,
+}
+
+/// What the guard and the calls share.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    pub(crate) boards: Boards,
+    /// Is only rank 0 a worker, or everybody?
+    pub(crate) alone: bool,
+    /// A sign of life of each rank that is another process.
+    lives: Vec<Option<UnixStream>>,
+    abort: Arc<AtomicBool>,
+    /// Nanoseconds that a call may last once its stream has come to it.
+    timeout: AtomicU64,
+    /// Calls in graphs so far.
+    pub(crate) captured: AtomicU32,
+    /// The call, if any, that failed, and of what.
+    trouble: Mutex<Option<(Claim, Trouble)>>,
+    failed: AtomicBool,
+    /// Nothing is called any more.
+    pub(super) ends: AtomicBool,
+    /// Nobody waits for the guard.
+    pub(super) left_behind: AtomicBool,
+    pub(super) asleep: AtomicBool,
+}
+
+impl Watch {
+    pub(crate) fn new(
+        boards: Boards,
+        alone: bool,
+        lives: Vec<Option<UnixStream>>,
+        abort: Arc<AtomicBool>,
+    ) -> Self {
+        Self {
+            boards,
+            alone,
+            lives,
+            abort,
+            timeout: AtomicU64::new(u64::MAX),
+            captured: AtomicU32::new(0),
+            trouble: Mutex::new(None),
+            failed: AtomicBool::new(false),
+            ends: AtomicBool::new(false),
+            left_behind: AtomicBool::new(false),
+            asleep: AtomicBool::new(false),
+        }
+    }
+
+    /// Is a rank one that launches kernels?
+    pub(crate) fn is_worker(&self, rank: usize) -> bool {
+        !self.alone || rank == 0
+    }
+
+    /// From here on calls may last so long.
+    pub(crate) fn set_timeout(&self, timeout: Duration) {
+        let nanos = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+        self.timeout.store(nanos, Ordering::Relaxed);
+    }
+
+    pub(crate) fn timeout(&self) -> Duration {
+        Duration::from_nanos(self.timeout.load(Ordering::Relaxed))
+    }
+
+    /// The first trouble there was, and the call that it was met in: also if another rank has
+    /// failed in a call that is over here, for what came out of it may be wrong.
+    pub(crate) fn trouble(&self, latest: Claim) -> Option<(Claim, Trouble)> {
+        if !self.failed.load(Ordering::Acquire) {
+            let peer = self.others().find(|&peer| self.boards.closed(peer) > 1)?;
+            let places = (0..EAGER).filter(|&place| self.own(place).sequence > 0);
+            let differing = places.filter_map(|place| Some((place, self.disagreement(place)?)));
+            let (claim, trouble) = match differing.last() {
+                Some((place, trouble)) => (self.own(place), trouble),
+                None => (latest, self.gave_up(peer)?),
+            };
+            self.fail(claim, trouble);
+        }
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// From here on nothing works any more, here and for the others.
+    pub(crate) fn fail(&self, claim: Claim, trouble: Trouble) {
+        let culprit = match &trouble {
+            Trouble::Lost { peer, .. }
+            | Trouble::Late { peer, .. }
+            | Trouble::Captured { peer, .. }
+            | Trouble::Differs { peer, .. } => *peer,
+            Trouble::Aborted | Trouble::Refused(_) => self.boards.me,
+        };
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert((claim, trouble));
+        // Whoever meets what a stopped kernel has left undone finds this out.
+        self.boards.close(culprit as u32 + 2);
+        self.boards.stop_kernels();
+        self.failed.store(true, Ordering::Release);
+    }
+
+    /// Why a rank has failed, if it has.
+    fn gave_up(&self, peer: usize) -> Option<Trouble> {
+        let culprit = self.boards.closed(peer).checked_sub(2)? as usize;
+        let evidence = if culprit == peer {
+            "it failed, or was aborted".into()
+        } else {
+            format!("rank {peer} gave up on it")
+        };
+        Some(Trouble::Lost { peer: culprit, evidence })
+    }
+
+    /// The places in use: those of calls, and those of calls in graphs.
+    fn places(&self) -> impl Iterator<Item = usize> {
+        let captured = self.captured.load(Ordering::Acquire) as usize;
+        (0..EAGER).chain(EAGER..EAGER + captured.min(CAPTURED))
+    }
+
+    fn own(&self, place: usize) -> Claim {
+        self.boards.claimed(At { rank: self.boards.me, place })
+    }
+
+    /// Calls of this rank that are not over: where, and whether its stream has come to them.
+    fn open(&self) -> impl Iterator<Item = (usize, bool)> {
+        self.places().filter_map(|place| {
+            let reached = self.boards.reached(place);
+            let is_open = if place < EAGER { reached != OVER } else { reached == ENTERED };
+            (self.own(place).sequence > 0 && is_open).then_some((place, reached == ENTERED))
+        })
+    }
+
+    /// Has this rank's stream come to a call that is not over?
+    pub(crate) fn is_in_call(&self) -> bool {
+        self.open().any(|(_, entered)| entered)
+    }
+
+    /// Looks once.
+    fn look(&self, Seen { since, ended, looked }: &mut Seen) -> bool {
+        if looked.elapsed() > LIVES && self.open().next().is_some() {
+            for (life, ended) in self.lives.iter().zip(&mut *ended) {
+                let gone = life.as_ref().is_some_and(hung_up);
+                *ended = if gone { ended.or_else(|| Some(Instant::now())) } else { None };
+            }
+            *looked = Instant::now();
+        }
+        let mut busy = false;
+        let mut seen = [false; PLACES];
+        // Who does not come is seen at the first call: those behind it others may not have made.
+        let entered = self.open().filter(|&(_, entered)| entered);
+        let first = entered.map(|(place, _)| place).min_by_key(|&it| self.own(it).number());
+        for (place, entered) in self.open() {
+            (busy, seen[place]) = (true, entered);
+            if self.abort.load(Ordering::Relaxed) {
+                self.fail(self.own(place), Trouble::Aborted);
+            } else if let Some(trouble) = self.trouble_with(place, entered, ended) {
+                self.fail(self.own(place), trouble);
+            } else if entered {
+                // In a graph the same call is made again: while all are in it, it gets on.
+                if place >= EAGER && self.all_are_in(place) {
+                    since[place] = None;
+                }
+                let began = *since[place].get_or_insert_with(Instant::now);
+                let after = self.timeout();
+                if first == Some(place) && began.elapsed() > after {
+                    let peer = self.missing(place);
+                    self.fail(self.own(place), Trouble::Late { peer, after });
+                }
+            }
+        }
+        let captured = |&place: &usize| self.own(place).sequence & IN_GRAPH != 0;
+        if let Some((place, trouble)) =
+            (0..EAGER).filter(captured).find_map(|place| Some((place, self.disagreement(place)?)))
+        {
+            self.fail(self.own(place), trouble);
+        }
+        for (since, seen) in since.iter_mut().zip(seen) {
+            *since = since.filter(|_| seen);
+        }
+        busy
+    }
+
+    fn others(&self) -> impl Iterator<Item = usize> {
+        (0..self.boards.size()).filter(|&rank| rank != self.boards.me)
+    }
+
+    /// Has a rank given back what it had open of others, or ended?
+    pub(crate) fn has_left(&self, rank: usize) -> bool {
+        self.boards.closed(rank) == 1 || self.lives[rank].as_ref().is_some_and(hung_up)
+    }
+
+    /// What is wrong with the call that was claimed at a place, as far as others have made theirs.
+    pub(crate) fn disagreement(&self, place: usize) -> Option<Trouble> {
+        let ours = self.own(place);
+        self.others()
+            .find_map(|peer| differ(peer, ours, self.boards.claimed(At { rank: peer, place })))
+    }
+
+    /// What another rank does or has done that keeps a call from its end.
+    fn trouble_with(
+        &self,
+        place: usize,
+        entered: bool,
+        ended: &[Option<Instant>; MOST_RANKS],
+    ) -> Option<Trouble> {
+        let ours = self.own(place);
+        for peer in self.others() {
+            let theirs = self.boards.claimed(At { rank: peer, place });
+            let closed = self.boards.closed(peer);
+            let same = theirs.sequence == ours.sequence;
+            if let Some(trouble) = differ(peer, ours, theirs) {
+                return Some(trouble);
+            }
+            if let Some(trouble) = self.gave_up(peer) {
+                return Some(trouble);
+            }
+            // Who has left was done with all that it called.
+            if closed == 1 && (!same || place >= EAGER && entered) {
+                let evidence = "it closed its communicator".into();
+                return Some(Trouble::Lost { peer, evidence });
+            }
+            let left = closed == 1 && same;
+            // It may have been done with this call: then that is over at once here too.
+            if !left && ended[peer].is_some_and(|at| at.elapsed() > LAST_WORDS) {
+                return Some(Trouble::Lost { peer, evidence: "its process ended".into() });
+            }
+        }
+        None
+    }
+
+    /// Whom a call waits for: who has not made it, whose stream has not come to it, or the worker
+    /// that has not done its part.
+    fn missing(&self, place: usize) -> usize {
+        let ours = self.own(place);
+        let at = |rank| At { rank, place };
+        let uncalled = |&peer: &usize| self.boards.claimed(at(peer)).number() < ours.number();
+        let not_come = |&peer: &usize| {
+            let same = self.boards.claimed(at(peer)).sequence == ours.sequence;
+            let reached = self.boards.reached_at(at(peer));
+            // Once more with a graph, what it says is of the time before.
+            same && (reached == PUT || place >= EAGER && reached == OVER)
+        };
+        let undone = |&peer: &usize| self.boards.is_awaited(at(peer));
+        let first = self.others().find(uncalled).or_else(|| self.others().find(not_come));
+        let first = first.or_else(|| self.others().find(undone)).or_else(|| self.others().next());
+        first.unwrap_or(self.boards.me)
+    }
+
+    /// Are all ranks' streams in a call?
+    fn all_are_in(&self, place: usize) -> bool {
+        let reached = |rank| self.boards.reached_at(At { rank, place });
+        (0..self.boards.size()).all(|rank| reached(rank) == ENTERED)
+    }
+
+    /// May kernels of others be at work on this rank's buffers in a call?
+    fn is_touched(&self, place: usize) -> bool {
+        let ours = self.own(place).sequence;
+        self.others().filter(|&rank| self.is_worker(rank)).any(|rank| {
+            let at = At { rank, place };
+            let same = self.boards.claimed(at).sequence == ours;
+            let gone = || self.lives[rank].as_ref().is_some_and(hung_up);
+            same && self.boards.reached_at(at) == ENTERED && !gone()
+        })
+    }
+
+    /// Lets this rank's streams pass, once; false if none waits. For a while they wait for kernels
+    /// that have begun, so that none touches what its user takes for free.
+    fn release(&self, since: Instant) -> bool {
+        let mut busy = false;
+        for (place, _) in self.open() {
+            busy = true;
+            if since.elapsed() > KERNEL || !self.is_touched(place) {
+                self.let_pass(place);
+            }
+        }
+        busy
+    }
+
+    /// Sets what this rank's stream waits for.
+    pub(crate) fn let_pass(&self, place: usize) {
+        self.boards.release(place, |rank| self.is_worker(rank));
+    }
+
+    /// Until the end; true if nothing on a stream may touch the boards any more.
+    pub(super) fn serve(&self) -> bool {
+        let (since, ended, looked) = ([None; PLACES], [None; MOST_RANKS], Instant::now());
+        let mut seen = Seen { since, ended, looked };
+        let (mut idle, mut ended, mut broken) = (Instant::now(), None, None);
+        loop {
+            let failed = self.failed.load(Ordering::Acquire);
+            let busy = if failed {
+                self.release(*broken.get_or_insert_with(Instant::now))
+            } else {
+                self.look(&mut seen)
+            };
+            let captured = self.captured.load(Ordering::Acquire) > 0;
+            if busy {
+                idle = Instant::now();
+            }
+            if self.ends.load(Ordering::Acquire) {
+                let ended: &mut Instant = ended.get_or_insert_with(Instant::now);
+                let most =
+                    if self.is_in_call() { self.timeout().saturating_add(LINGER) } else { LINGER };
+                if !busy && !captured {
+                    return true;
+                }
+                if ended.elapsed() > most || !busy {
+                    // Its streams may come to calls later, and graphs may be launched.
+                    let dropped = "the communicator was dropped".into();
+                    self.fail(Claim { sequence: 0, fingerprint: 0 }, Trouble::Refused(dropped));
+                    self.left_behind.store(true, Ordering::Release);
+                }
+            }
+            // A graph may start at any time, and nobody says so.
+            match (busy, failed) {
+                (true, true) => thread::sleep(RELEASE),
+                (false, _) if !captured && idle.elapsed() > QUIET => self.sleep(),
+                _ => thread::sleep(GLANCE),
+            }
+        }
+    }
+
+    /// Until it is woken. Whoever calls something looks whether it sleeps after having said so.
+    fn sleep(&self) {
+        self.asleep.store(true, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        if self.open().next().is_none() && !self.ends.load(Ordering::SeqCst) {
+            thread::park();
+        }
+        self.asleep.store(false, Ordering::SeqCst);
+    }
+}
