@@ -193,6 +193,34 @@ fn every_result_is_right() {
     });
 }
 
+/// Ranks of a host share its device, and one of them goes to the other host for both.
+#[test]
+fn ranks_that_share_devices_are_islands() {
+    with_hosts("ranks_that_share_devices_are_islands", |job, hosts| {
+        for line in ["all_reduce -o avg", "broadcast -r 3"] {
+            let seats = [0, 0, 1, 1].into_iter().enumerate();
+            let rank = |(rank, host): (usize, usize)| {
+                let mut command = job.rank(RINGBENCH, rank, 4, "10.77.0.1:4000");
+                command.args(line.split(' ')).args(["--device", "cuda", "-e", "256K", "-f", "32"]);
+                command.args(["-n", "2", "-w", "1"]).env("LD_LIBRARY_PATH", standin());
+                Process::start(hosts[host].on(command))
+            };
+            let ended = all_end(seats.map(rank).collect(), PATIENCE);
+            assert!(ended.iter().all(|ended| ended.code == 0), "{ended:#?}");
+            let out = &ended[0].out;
+            assert!(out.contains("# Out of bounds values : 0 OK"), "{out}");
+            assert!(out.contains("calls go by islands"), "{out}");
+        }
+    });
+}
+
+/// Where cargo has put the stand-in for the driver.
+fn standin() -> std::path::PathBuf {
+    let program = std::env::current_exe().unwrap();
+    let mut folders = program.ancestors().skip(1);
+    folders.find(|folder| folder.join("libcuda.so").is_file()).unwrap().to_owned()
+}
+
 #[test]
 fn an_interface_that_is_not_there_is_an_error_that_lists_those_that_are() {
     let test = "an_interface_that_is_not_there_is_an_error_that_lists_those_that_are";
