@@ -11,7 +11,7 @@ use cudarc::driver::sys::{self, CUresult};
 use crate::error::{Error, Result};
 
 /// What is called here, and some of it may be missing in an old driver.
-const NEEDED: [&str; 40] = [
+const NEEDED: [&str; 44] = [
     "cuCtxEnablePeerAccess",
     "cuCtxPopCurrent_v2",
     "cuCtxPushCurrent_v2",
@@ -19,6 +19,7 @@ const NEEDED: [&str; 40] = [
     "cuDeviceGet",
     "cuDeviceGetAttribute",
     "cuDeviceGetCount",
+    "cuDeviceGetDefaultMemPool",
     "cuDeviceGetUuid_v2",
     "cuDevicePrimaryCtxRetain",
     "cuDriverGetVersion",
@@ -39,19 +40,22 @@ const NEEDED: [&str; 40] = [
     "cuMemHostGetDevicePointer_v2",
     "cuMemHostRegister_v2",
     "cuMemHostUnregister",
+    "cuMemPoolSetAccess",
     "cuMemcpyDtoDAsync_v2",
     "cuMemcpyDtoHAsync_v2",
     "cuMemcpyHtoDAsync_v2",
-    "cuMemsetD8_v2",
+    "cuMemsetD8Async",
     "cuModuleGetFunction",
     "cuModuleLoadDataEx",
     "cuModuleUnload",
     "cuPointerGetAttributes",
     "cuStreamBatchMemOp_v2",
     "cuStreamIsCapturing",
+    "cuStreamSynchronize",
     "cuStreamWaitEvent",
     "cuStreamWaitValue32_v2",
     "cuStreamWriteValue32_v2",
+    "cuThreadExchangeStreamCaptureMode",
 ];
 
 /// Proof that the driver is there, and whole.
