@@ -91,6 +91,25 @@ fn apart(comm: &mut Communicator) {
     comm.on_stream(&stream).check().unwrap();
 }
 
+/// A rank that leaves, of another island than two others: all of them are told, also who does not
+/// go to other islands.
+fn one_island_leaves() {
+    on_ranks(3, |comm| {
+        let stream = stream(comm);
+        comm.use_device(stream.context()).unwrap();
+        assert_eq!(comm.device_path(), DevicePath::Islands);
+        let mut buf = stream.clone_htod(&[1_i32; 100]).unwrap();
+        comm.barrier().unwrap();
+        if comm.rank() == 1 {
+            return;
+        }
+        let done = comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Sum);
+        stream.synchronize().unwrap();
+        let error = done.and_then(|()| comm.on_stream(&stream).check()).unwrap_err().to_string();
+        assert!(error.contains("lost rank") || error.contains("closed"), "{error}");
+    });
+}
+
 /// Not tests of their own: what they do on the stand-in.
 mod body {
     use super::*;
@@ -140,6 +159,7 @@ mod body {
             Some(mut comm) => super::apart(&mut comm),
             None => {
                 [2, 3, 4].into_iter().for_each(|n| drop(on_ranks(n, super::apart)));
+                one_island_leaves();
                 [2, 3, 4].into_iter().for_each(|n| run("devices::body::apart", n, "shm"));
             }
         }

@@ -4,6 +4,7 @@
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
+use super::common::processes::{run, this_rank};
 use super::common::{on_ranks, ranks};
 use super::direct::attached;
 use super::graphs::{attached_for_graphs, captured_by};
@@ -144,19 +145,73 @@ fn launched_alone() {
     });
 }
 
-/// Calls of changing lengths, far ahead of a stream that is held, then of one that is not.
-fn changing(comm: &mut Communicator) {
-    let stream = attached(comm);
-    let buf = stream.clone_htod(&[1_i32; 200]).unwrap();
-    let start = buf.device_ptr(&stream).0;
-    comm.barrier().unwrap();
-    for k in 0..3000 {
-        // SAFETY: it is a part of the buffer.
-        let mut part = unsafe { DeviceRef::<i32>::from_raw_parts(start, 1 + k % 47, &stream) };
-        comm.on_stream(&stream).all_reduce(&mut part, ReduceOp::Max).unwrap();
+/// Far more calls than may be under way, of which each has buffers of its own, while the stream of
+/// the rank that works is held.
+fn far_ahead() {
+    let gate = Barrier::new(3);
+    on_ranks(3, |comm| {
+        let (stream, rank) = (attached(comm), comm.rank() as i64);
+        let own: Vec<i64> = (0..300).map(|i| i * (rank + 1)).collect();
+        let (send, recv) = (stream.clone_htod(&own).unwrap(), stream.clone_htod(&own).unwrap());
+        let word = stream.clone_htod(&[0_u32; 1]).unwrap();
+        let [from, to] = [&send, &recv].map(|buf| buf.device_ptr(&stream).0);
+        let (at, other) = (word.device_ptr(&stream).0, stream.context().new_stream().unwrap());
+        stream.synchronize().unwrap();
+        comm.barrier().unwrap();
+        if rank == 0 {
+            // SAFETY: the word lives until it was written.
+            unsafe { sys::cuStreamWaitValue32_v2(stream.cu_stream(), at, 1, 1).result() }.unwrap();
+        }
+        std::thread::scope(|scope| {
+            if rank == 0 {
+                scope.spawn(|| {
+                    gate.wait();
+                    other.context().bind_to_thread().unwrap();
+                    let stream = other.cu_stream();
+                    // SAFETY: as above.
+                    unsafe { sys::cuStreamWriteValue32_v2(stream, at, 1, 0).result() }.unwrap();
+                });
+            }
+            for k in 0..300 {
+                if k == 32 && rank > 0 {
+                    gate.wait();
+                }
+                // SAFETY: these are parts of the buffers.
+                let part = |start| unsafe { DeviceRef::from_raw_parts(start + 8 * k, 1, &stream) };
+                let (one, mut other) = (part(from), part(to));
+                let mut comm = comm.on_stream(&stream);
+                comm.all_reduce_into::<i64>(&one, &mut other, ReduceOp::Sum).unwrap();
+            }
+        });
+        let found = stream.clone_dtoh(&recv).unwrap();
+        assert!(found.into_iter().zip(0..).all(|(it, i)| it == 6 * i));
+        comm.on_stream(&stream).check().unwrap();
+    });
+}
+
+/// One rank is slower than the other, which launches far ahead: each launch is in time.
+fn uneven_pace(comm: &mut Communicator) {
+    let stream = attached_for_graphs(comm);
+    let mut buf = ones(comm, &stream);
+    let graph = captured_by(&stream, Mode::CU_STREAM_CAPTURE_MODE_RELAXED, || {
+        comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Max).unwrap();
+    });
+    for _ in 0..8 {
+        if comm.rank() == 1 {
+            std::thread::sleep(comm.timeout() / 3);
+        }
+        graph.launch().unwrap();
     }
     stream.synchronize().unwrap();
     comm.on_stream(&stream).check().unwrap();
+    drop(graph);
+    if comm.rank() == 1 {
+        // The other one leaves meanwhile: what was called is good all the same.
+        for _ in 0..100 {
+            std::thread::sleep(Duration::from_millis(1));
+            comm.on_stream(&stream).check().unwrap();
+        }
+    }
 }
 
 /// More calls in graphs than there is room for: that is refused, and the rest goes on.
@@ -199,15 +254,29 @@ mod body {
         [0, 1].into_iter().for_each(straggler);
         ranks::on(local(2, Duration::from_millis(500)), replayed_long);
         ranks::on(local(2, Duration::from_secs(60)), told_in_time);
-        on_ranks(3, changing);
+        far_ahead();
+        ranks::on(local(2, Duration::from_millis(600)), uneven_pace);
         on_ranks(2, captured_too_often);
         on_ranks(2, default_stream);
         launched_alone();
         ranks::on(local(2, Duration::from_secs(1)), dropped_early);
+    }
+
+    #[test]
+    #[ignore = "what other tests do"]
+    fn processes() {
+        match this_rank() {
+            Some(mut comm) => {
+                comm.set_timeout(Duration::from_secs(1));
+                dropped_early(&mut comm);
+            }
+            None => run("late::body::processes", 2, "shm"),
+        }
     }
 }
 
 #[test]
 fn what_comes_late_is_told_and_harms_nobody() {
     on_standin("late::body::threads", &[]);
+    on_standin("late::body::processes", &[]);
 }

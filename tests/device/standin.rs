@@ -19,6 +19,11 @@ pub(crate) fn with_driver(body: &str, folder: &Path, settings: &[(&str, &str)]) 
     command.args(["--signal=KILL", LIMIT]).arg(std::env::current_exe().unwrap());
     command.args(["--exact", body, "--ignored", "--nocapture"]);
     command.env("LD_LIBRARY_PATH", folder).envs(settings.iter().copied());
+    let log = tempfile::NamedTempFile::new().unwrap();
+    command.env("STANDIN_CUDA_LOG", log.path());
     let status = command.stdout(Stdio::null()).status().unwrap();
+    let said = std::fs::read_to_string(log.path()).unwrap();
+    let freed: Vec<_> = said.lines().filter(|line| line.contains("has it mapped")).collect();
+    assert!(freed.is_empty(), "{body} {settings:?}: {freed:#?}");
     assert!(status.success(), "{body} {settings:?}: {status}");
 }

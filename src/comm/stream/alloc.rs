@@ -210,8 +210,14 @@ impl Communicator {
             opened.map_or(0, |opened| opened.start() + all[rank].offset)
         }));
         let places = self.tell_words(name, &words)?;
+        if places.iter().step_by(words.len()).any(|&fine| fine == 0) {
+            // What is open here is closed before anybody frees his own.
+            let own = opened.err();
+            self.tell_words(name, &[0])?;
+            let others = self.all_are_fine(name, places.iter().step_by(words.len()).copied());
+            return Err(own.or(others.err()).unwrap_or_else(|| worker::lost(name)));
+        }
         let opened = opened?;
-        self.all_are_fine(name, places.iter().step_by(words.len()).copied())?;
         let direct = self.streams.direct.as_mut().ok_or_else(|| worker::lost(name))?;
         let opened = opened.into_iter().enumerate();
         direct.opened.extend(opened.filter_map(|(rank, it)| Some((id, rank, it?))));

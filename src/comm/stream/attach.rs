@@ -246,14 +246,20 @@ impl Communicator {
         }))
     }
 
-    /// Signs of life of the ranks that are other processes.
-    fn lives(&mut self, beside: &[bool]) -> Result<Vec<Option<UnixStream>>> {
+    /// Signs of life of the ranks that are other processes, and what this rank's are seen by: both
+    /// ends of the links' streams, kept whatever becomes of the links.
+    fn lives(&mut self, beside: &[bool]) -> Result<(Vec<Option<UnixStream>>, Vec<UnixStream>)> {
         let links = &mut self.at_home(NAME)?.0.links;
-        let life = |(peer, &beside): (usize, &bool)| {
-            let link = if beside { None } else { links.tx(peer).ok() };
-            let life = link.and_then(|link| link.life()).map(UnixStream::try_clone);
-            life.transpose().map_err(|error| Error::io("copying a sign of life", error))
-        };
-        beside.iter().enumerate().map(life).collect()
+        let (mut theirs, mut ours) = (Vec::new(), Vec::new());
+        for (peer, &beside) in beside.iter().enumerate() {
+            let lost = |error| Error::io("copying a sign of life", error);
+            let to = if beside { None } else { links.tx(peer).ok() };
+            let life = to.and_then(|link| link.life()).map(UnixStream::try_clone);
+            theirs.push(life.transpose().map_err(lost)?);
+            let from = if beside { None } else { links.rx(peer).ok() };
+            let life = from.and_then(|link| link.life()).map(UnixStream::try_clone);
+            ours.extend(life.transpose().map_err(lost)?);
+        }
+        Ok((theirs, ours))
     }
 }

@@ -166,9 +166,12 @@ impl Drop for Direct {
         if self.together.finish() {
             self.opened.clear();
             self.watch().boards.close(1);
+            self.watch().boards.leave();
         } else {
-            // Graphs, or calls whose streams come to them later, may still use it.
-            forget(take(&mut self.opened));
+            // Graphs, or calls whose streams come to them later, may still use it, and to free
+            // waits for them.
+            forget((take(&mut self.opened), self.scratch.take()));
+            forget(take(&mut *locked(&self.retired)));
         }
     }
 }
@@ -312,7 +315,7 @@ impl OnStream<'_> {
             }
             None => {
                 let call = Call { fingerprint: print(false), ..call };
-                Scratch::put(direct, (stream, captures), call, sides)
+                Scratch::put(direct, stream, call, sides)
             }
         };
         done.map_err(|failure| self.comm.direct_failed(name, failure))

@@ -13,7 +13,7 @@ use crate::comm::options::Settings;
 use crate::comm::{Communicator, worker};
 use crate::device::cuda::copy;
 use crate::element::{Element, Kind, ReduceOp, Reduction};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::plan::Request;
 use crate::schedule::Collective;
 
@@ -61,6 +61,9 @@ impl Communicator {
         let fine = self.tell_words("use_device", &[u64::from(used.is_ok())])?;
         used?;
         self.all_are_fine("use_device", fine.into_iter())?;
+        if let (Some(leaders), Some(direct)) = (&mut leaders, &island.streams.direct) {
+            leaders.streams.stands_for = Some(Arc::clone(direct.watch()));
+        }
         self.streams.islands = Some(Box::new(Islands { island, leaders, of }));
         Ok(())
     }
@@ -70,6 +73,13 @@ impl Communicator {
         self.abort = Arc::clone(abort);
         if let Some(engine) = &mut self.engine {
             engine.abort = Arc::clone(abort);
+        }
+    }
+
+    /// The others of the island do not get what this rank was to bring.
+    fn fail_streams(&self, error: &Error) {
+        if let Some(direct) = &self.streams.direct {
+            direct.watch().refuse(error.to_string());
         }
     }
 
@@ -119,7 +129,8 @@ impl OnStream<'_> {
                 let (within, between) = parts(op);
                 island.on_stream(stream).reduce(&mut buf, within, 0)?;
                 if let Some(leaders) = leaders {
-                    leaders.on_stream(stream).all_reduce(&mut buf, between)?;
+                    let done = leaders.on_stream(stream).all_reduce(&mut buf, between);
+                    done.inspect_err(|error| island.fail_streams(error))?;
                 }
             }
             (Some((rank, its)), _) => {
@@ -127,7 +138,8 @@ impl OnStream<'_> {
                     island.on_stream(stream).broadcast(&mut buf, rank)?;
                 }
                 if let Some(leaders) = leaders {
-                    leaders.on_stream(stream).broadcast(&mut buf, its)?;
+                    let done = leaders.on_stream(stream).broadcast(&mut buf, its);
+                    done.inspect_err(|error| island.fail_streams(error))?;
                 }
                 if its == here {
                     return Ok(());

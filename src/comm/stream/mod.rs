@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use cudarc::driver::CudaStream;
 
 use super::Communicator;
-use crate::device::cuda::{Current, Driver, Stages, driver};
+use crate::device::cuda::{Current, Driver, Stages, Watch, driver};
 use crate::error::{Error, Result};
 use direct::Direct;
 use islands::Islands;
@@ -39,6 +39,9 @@ pub(super) struct Streams {
     islands: Option<Box<Islands>>,
     /// Have some ranks no device? Then calls are made whole, as those ranks make them.
     mixed: bool,
+    /// Whose calls come to nothing if one fails here: those of the island that this rank goes to
+    /// others for.
+    stands_for: Option<Arc<Watch>>,
     /// The first failure that nobody has been told of.
     failed: Arc<Mutex<Option<Error>>>,
 }

@@ -12,7 +12,7 @@ use super::memory::Held;
 use super::{Side, Sides};
 use crate::device::cuda::{Begun, Call, Failure, after, copy, remember};
 use crate::device::form::Form;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Bytes of a piece, and how many are under way: few enough to stay in a device's cache, so that
 /// its memory sees each byte once on its way in and once on its way out.
@@ -44,9 +44,23 @@ impl Scratch {
     /// Puts a call on the stream, in pieces.
     pub(super) fn put(
         direct: &mut Direct,
-        (stream, captures): (CUstream, bool),
+        stream: CUstream,
         call: Call,
         sides: Sides,
+    ) -> Result<(), Failure> {
+        let mut begun: [Option<Begun>; SLOTS] = Default::default();
+        let done = Self::put_pieces(direct, stream, call, sides, &mut begun);
+        // After a failure nobody ends what was begun.
+        begun.into_iter().flatten().for_each(|begun| direct.together.abandon(begun));
+        done
+    }
+
+    fn put_pieces(
+        direct: &mut Direct,
+        stream: CUstream,
+        call: Call,
+        sides: Sides,
+        begun: &mut [Option<Begun>; SLOTS],
     ) -> Result<(), Failure> {
         let Direct { together, scratch, beside, .. } = direct;
         let Some(scratch) = scratch else {
@@ -55,11 +69,10 @@ impl Scratch {
         let element = call.form.element;
         let step = (SLOT - LINE) / sides.most / element * element;
         let pieces = sides.block.div_ceil(step).max(1);
-        let refused = |error: crate::error::Error| together.refused(error.to_string());
+        let refused = |error: Error| together.refused(error.to_string());
         if scratch.used {
             after(stream, &scratch.last).map_err(refused)?;
         }
-        let mut begun: [Option<Begun>; SLOTS] = Default::default();
         for at in 0..pieces + SLOTS {
             let slot = at % SLOTS;
             let piece = |piece: usize| Piece::new(scratch.start, slot, piece, step, &sides);
@@ -79,9 +92,10 @@ impl Scratch {
                 let [send, recv] = piece.at.map(|at| base + at as u64);
                 [send, if sides.is_in_place() { send } else { recv }]
             };
-            let started = together.begin(captures, Call { form, ..call }, seen)?;
-            together.flush(stream, &started)?;
+            let started = together.begin(false, Call { form, ..call }, seen)?;
+            let flushed = together.flush(stream, &started);
             begun[slot] = Some(started);
+            flushed?;
         }
         scratch.used = true;
         remember(stream, &scratch.last).map_err(|error| together.refused(error.to_string()))

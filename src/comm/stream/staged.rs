@@ -95,6 +95,7 @@ impl OnStream<'_> {
         work: impl Fn(&mut Communicator, &mut [T], &mut [T]) -> Result<()> + Send + 'static,
     ) {
         let failed = Arc::clone(&self.comm.streams.failed);
+        let stands_for = self.comm.streams.stands_for.clone();
         let pending = self.comm.nonblocking().start((), move |comm, ()| {
             let done = comm.work_on(&mut turn, |comm, bytes| {
                 let second = lens[0].next_multiple_of(LINE).min(bytes.len());
@@ -103,8 +104,13 @@ impl OnStream<'_> {
                 work(comm, one, cast_slice_mut(&mut other[..lens[1]]))
             });
             if let Err(error) = done {
+                // Before the turn ends, and the stream goes on with what is in the block.
+                if let Some(watch) = stands_for {
+                    watch.refuse(error.to_string());
+                }
                 failure(&failed).get_or_insert(error);
             }
+            drop(turn);
             Ok(())
         });
         // Its errors are kept elsewhere.

@@ -27,12 +27,15 @@ pub(crate) const PUT: u32 = 0;
 pub(crate) const OVER: u32 = 1;
 /// It has come to it.
 pub(crate) const ENTERED: u32 = 2;
+/// So it has, and the host has seen it: if it says the former again, it has come once more.
+const SEEN: u32 = 3;
 
 const LINE: usize = 64;
 /// Words at the beginning of a board.
 const CLOSED: usize = 0;
 const STOP: usize = LINE;
-const HEAD: usize = 2 * LINE;
+const LEFT: usize = 2 * LINE;
+const HEAD: usize = 3 * LINE;
 /// In a place: what its rank calls there, how far its stream is, its kernels' scalar. Then, where
 /// the rank is a worker: each rank's `ready`, that its buffers may be used, which the worker takes
 /// back when it has done its part; each rank's `done`, that the worker has, which that rank takes
@@ -247,7 +250,16 @@ impl Boards {
 
     /// How far a rank's stream is.
     pub(crate) fn reached_at(&self, at: At) -> u32 {
-        self.state_word(at).load(Ordering::Acquire)
+        match self.state_word(at).load(Ordering::Acquire) {
+            SEEN => ENTERED,
+            state => state,
+        }
+    }
+
+    /// Has this rank's stream come to a call since this was asked last?
+    pub(crate) fn has_entered_anew(&self, place: usize) -> bool {
+        let word = self.state_word(At { rank: self.me, place });
+        word.compare_exchange(ENTERED, SEEN, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
     /// Have streams come to the call that the worker at `at` has not done its part of?
@@ -275,9 +287,22 @@ impl Boards {
 
     /// From now on kernels of calls do nothing, whoever has them.
     pub(crate) fn stop_kernels(&self) {
-        for rank in 0..self.size() {
-            self.word(rank, STOP).store(1, Ordering::SeqCst);
-        }
+        (0..self.size()).for_each(|rank| self.stop_kernels_of(rank));
+    }
+
+    /// The same of one rank's.
+    pub(crate) fn stop_kernels_of(&self, rank: usize) {
+        self.word(rank, STOP).store(1, Ordering::SeqCst);
+    }
+
+    /// This rank has nothing open of others any more.
+    pub(crate) fn leave(&self) {
+        self.word(self.me, LEFT).store(1, Ordering::Release);
+    }
+
+    /// Has a rank said so?
+    pub(crate) fn has_left(&self, rank: usize) -> bool {
+        self.word(rank, LEFT).load(Ordering::Acquire) == 1
     }
 
     /// What is said of a call that was put on the stream in part: no more of it comes.

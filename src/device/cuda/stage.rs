@@ -224,14 +224,16 @@ impl Stages {
         areas: impl Iterator<Item = Area>,
     ) -> Result<()> {
         let Ticket { block, number } = ticket;
-        block.wait_for(Flag::Done, *number, stream)?;
+        let mut done = block.wait_for(Flag::Done, *number, stream);
         for Area { device, at, len, .. } in areas.filter(|area| area.writes && area.len > 0) {
             let from = block.bytes().wrapping_add(at).cast();
             // SAFETY: as in `begin`.
             let begun = unsafe { sys::cuMemcpyHtoDAsync_v2(device, from, len, stream) };
-            check("copying to the device", begun)?;
+            done = done.and(check("copying to the device", begun));
         }
-        block.say(Flag::Over, *number, stream)
+        // Whatever failed, the next turn waits for this.
+        let said = block.say(Flag::Over, *number, stream);
+        done.and(said)
     }
 }
 

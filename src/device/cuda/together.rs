@@ -235,14 +235,18 @@ impl Together {
 
     /// Puts the end of a call on the stream: this rank's part, and that it waits for the others'.
     pub(crate) fn end(&mut self, stream: CUstream, begun: Begun) -> Result<(), Failure> {
-        let done = self.put_end(stream, &begun);
-        done.map_err(|error| {
+        self.put_end(stream, &begun).map_err(|error| {
             let failure = self.refuse(begun.claim, error.to_string());
-            // What of it is on the stream waits for each word once, and takes none back.
-            self.guard.watch.let_pass(begun.place);
-            self.guard.watch.boards.abandon(begun.place);
+            self.abandon(begun);
             failure
         })
+    }
+
+    /// No more of a call comes. What of it is on the stream waits for each word once, and takes
+    /// none back.
+    pub(crate) fn abandon(&self, Begun { place, .. }: Begun) {
+        self.guard.watch.let_pass(place);
+        self.guard.watch.boards.abandon(place);
     }
 
     /// The latest call, for what is found out between two.

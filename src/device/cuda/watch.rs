@@ -49,6 +49,8 @@ pub(crate) struct Watch {
     pub(crate) alone: bool,
     /// A sign of life of each rank that is another process.
     lives: Vec<Option<UnixStream>>,
+    /// What other processes see of this one: open as long as this is.
+    _own: Vec<UnixStream>,
     abort: Arc<AtomicBool>,
     /// Nanoseconds that a call may last once its stream has come to it.
     timeout: AtomicU64,
@@ -56,6 +58,8 @@ pub(crate) struct Watch {
     pub(crate) captured: AtomicU32,
     /// The call, if any, that failed, and of what.
     trouble: Mutex<Option<(Claim, Trouble)>>,
+    /// There is some; and streams are let pass.
+    said: AtomicBool,
     failed: AtomicBool,
     /// Nothing is called any more.
     pub(super) ends: AtomicBool,
@@ -68,17 +72,19 @@ impl Watch {
     pub(crate) fn new(
         boards: Boards,
         alone: bool,
-        lives: Vec<Option<UnixStream>>,
+        (lives, own): (Vec<Option<UnixStream>>, Vec<UnixStream>),
         abort: Arc<AtomicBool>,
     ) -> Self {
         Self {
             boards,
             alone,
             lives,
+            _own: own,
             abort,
             timeout: AtomicU64::new(u64::MAX),
             captured: AtomicU32::new(0),
             trouble: Mutex::new(None),
+            said: AtomicBool::new(false),
             failed: AtomicBool::new(false),
             ends: AtomicBool::new(false),
             left_behind: AtomicBool::new(false),
@@ -104,7 +110,7 @@ impl Watch {
     /// The first trouble there was, and the call that it was met in: also if another rank has
     /// failed in a call that is over here, for what came out of it may be wrong.
     pub(crate) fn trouble(&self, latest: Claim) -> Option<(Claim, Trouble)> {
-        if !self.failed.load(Ordering::Acquire) {
+        if !self.said.load(Ordering::Acquire) {
             let peer = self.others().find(|&peer| self.boards.closed(peer) > 1)?;
             let places = (0..EAGER).filter(|&place| self.own(place).sequence > 0);
             let differing = places.filter_map(|place| Some((place, self.disagreement(place)?)));
@@ -127,10 +133,16 @@ impl Watch {
             Trouble::Aborted | Trouble::Refused(_) => self.boards.me,
         };
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert((claim, trouble));
-        // Whoever meets what a stopped kernel has left undone finds this out.
+        // Whoever meets what a stopped kernel has left undone finds this out, here and elsewhere.
+        self.said.store(true, Ordering::Release);
         self.boards.close(culprit as u32 + 2);
         self.boards.stop_kernels();
         self.failed.store(true, Ordering::Release);
+    }
+
+    /// What this rank's calls depend on has failed.
+    pub(crate) fn refuse(&self, why: String) {
+        self.fail(Claim { sequence: 0, fingerprint: 0 }, Trouble::Refused(why));
     }
 
     /// Why a rank has failed, if it has.
@@ -189,8 +201,8 @@ impl Watch {
             } else if let Some(trouble) = self.trouble_with(place, entered, ended) {
                 self.fail(self.own(place), trouble);
             } else if entered {
-                // In a graph the same call is made again: while all are in it, it gets on.
-                if place >= EAGER && self.all_are_in(place) {
+                // In a graph the same call is made again.
+                if self.boards.has_entered_anew(place) {
                     since[place] = None;
                 }
                 let began = *since[place].get_or_insert_with(Instant::now);
@@ -219,7 +231,7 @@ impl Watch {
 
     /// Has a rank given back what it had open of others, or ended?
     pub(crate) fn has_left(&self, rank: usize) -> bool {
-        self.boards.closed(rank) == 1 || self.lives[rank].as_ref().is_some_and(hung_up)
+        self.boards.has_left(rank) || self.lives[rank].as_ref().is_some_and(hung_up)
     }
 
     /// What is wrong with the call that was claimed at a place, as far as others have made theirs.
@@ -279,12 +291,6 @@ impl Watch {
         first.unwrap_or(self.boards.me)
     }
 
-    /// Are all ranks' streams in a call?
-    fn all_are_in(&self, place: usize) -> bool {
-        let reached = |rank| self.boards.reached_at(At { rank, place });
-        (0..self.boards.size()).all(|rank| reached(rank) == ENTERED)
-    }
-
     /// May kernels of others be at work on this rank's buffers in a call?
     fn is_touched(&self, place: usize) -> bool {
         let ours = self.own(place).sequence;
@@ -337,20 +343,32 @@ impl Watch {
                 if !busy && !captured {
                     return true;
                 }
-                if ended.elapsed() > most || !busy {
-                    // Its streams may come to calls later, and graphs may be launched.
-                    let dropped = "the communicator was dropped".into();
-                    self.fail(Claim { sequence: 0, fingerprint: 0 }, Trouble::Refused(dropped));
-                    self.left_behind.store(true, Ordering::Release);
+                let behind = self.left_behind.load(Ordering::Acquire);
+                if !behind && (ended.elapsed() > most || !busy) {
+                    self.leave_behind(busy);
                 }
             }
             // A graph may start at any time, and nobody says so.
             match (busy, failed) {
                 (true, true) => thread::sleep(RELEASE),
                 (false, _) if !captured && idle.elapsed() > QUIET => self.sleep(),
+                (false, true) => thread::sleep(10 * GLANCE),
                 _ => thread::sleep(GLANCE),
             }
         }
+    }
+
+    /// Streams may come to calls later, or graphs be launched, when nobody waits for that any more.
+    fn leave_behind(&self, busy: bool) {
+        if busy {
+            self.refuse("the communicator was dropped".into());
+        } else {
+            // What was called is over and good: only what is launched now comes to nothing.
+            self.boards.close(1);
+            self.boards.stop_kernels_of(self.boards.me);
+            self.failed.store(true, Ordering::Release);
+        }
+        self.left_behind.store(true, Ordering::Release);
     }
 
     /// Until it is woken. Whoever calls something looks whether it sleeps after having said so.
