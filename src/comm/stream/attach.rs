@@ -126,7 +126,8 @@ impl Communicator {
     }
 
     /// Says that this rank's buffers are the host's, where others call [`Self::use_device`]. It
-    /// makes its calls on host buffers, others on streams, and they match.
+    /// makes its calls on host buffers, others on streams, and they match: those others make each
+    /// call whole, through two blocks of pinned memory as long as the longest.
     ///
     /// # Errors
     /// As [`Self::use_device`].

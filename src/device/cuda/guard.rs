@@ -54,6 +54,5 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         self.finish();
-        self.watch.boards.close(1);
     }
 }

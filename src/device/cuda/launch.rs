@@ -8,10 +8,9 @@ use std::ptr::{from_mut, null_mut};
 use cudarc::driver::sys::{self, CUdeviceptr, CUfunction, CUstream};
 
 use super::driver::check;
+use super::module::BLOCK;
 use crate::error::Result;
 
-/// Threads of a block, for which kernels are made.
-const THREADS: u32 = 512;
 /// Bytes that are worth a block.
 const WORTH: usize = 8 << 10;
 
@@ -88,7 +87,7 @@ fn launch(
     // SAFETY: the parameters are those of the kernel, as its callers here know, and are copied; the
     // memory behind them is vouched for by whoever has put it into the tables.
     let put = unsafe {
-        sys::cuLaunchKernel(function, x, y, 1, THREADS, 1, 1, 0, stream, params, null_mut())
+        sys::cuLaunchKernel(function, x, y, 1, BLOCK, 1, 1, 0, stream, params, null_mut())
     };
     check("launching a kernel", put)
 }

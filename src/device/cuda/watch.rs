@@ -324,11 +324,11 @@ impl Watch {
     pub(super) fn serve(&self) -> bool {
         let (since, ended, looked) = ([None; PLACES], [None; MOST_RANKS], Instant::now());
         let mut seen = Seen { since, ended, looked };
-        let (mut idle, mut ended, mut broken) = (Instant::now(), None, None);
+        let (mut idle, mut dropped, mut failed_at) = (Instant::now(), None, None);
         loop {
             let failed = self.failed.load(Ordering::Acquire);
             let busy = if failed {
-                self.release(*broken.get_or_insert_with(Instant::now))
+                self.release(*failed_at.get_or_insert_with(Instant::now))
             } else {
                 self.look(&mut seen)
             };
@@ -337,14 +337,14 @@ impl Watch {
                 idle = Instant::now();
             }
             if self.ends.load(Ordering::Acquire) {
-                let ended: &mut Instant = ended.get_or_insert_with(Instant::now);
+                let dropped: &mut Instant = dropped.get_or_insert_with(Instant::now);
                 let most =
                     if self.is_in_call() { self.timeout().saturating_add(LINGER) } else { LINGER };
                 if !busy && !captured {
                     return true;
                 }
                 let behind = self.left_behind.load(Ordering::Acquire);
-                if !behind && (ended.elapsed() > most || !busy) {
+                if !behind && (dropped.elapsed() > most || !busy) {
                     self.leave_behind(busy);
                 }
             }
