@@ -1,10 +1,11 @@
 //! Who does what in a call that goes straight to the ranks' buffers on devices: pure arithmetic.
-//! May touch: schedule.
+//! May touch: schedule, plan's names of forms.
 //! Law: the workers' jobs together are the whole call, and no job reads what another one writes;
 //! of one worker's jobs a later one may, where it says so (prefixes, in place).
 
 use std::ops::Range;
 
+use crate::plan::DeviceForm;
 use crate::schedule::Collective;
 
 /// Parts begin at multiples of this many bytes: a device's line.
@@ -38,8 +39,8 @@ pub(crate) struct Form {
     pub(crate) block: usize,
     /// Bytes of an element.
     pub(crate) element: usize,
-    /// How many ranks work: all, or rank 0 alone.
-    pub(crate) workers: usize,
+    /// Who works: rank 0 alone, or all, in one of these ways.
+    pub(crate) by: DeviceForm,
 }
 
 impl Form {
@@ -48,9 +49,9 @@ impl Form {
         self.collective.reduces()
     }
 
-    /// Are its jobs one after the other, each by the same worker? Then one is all there is.
-    pub(crate) fn is_in_turn(collective: Collective) -> bool {
-        matches!(collective, Collective::Scan | Collective::Exscan)
+    /// How many ranks work.
+    pub(crate) fn workers(&self) -> usize {
+        if self.by == DeviceForm::Leader { 1 } else { self.size }
     }
 
     /// What `worker` does, in this order.
@@ -62,7 +63,7 @@ impl Form {
 
     /// The job that belongs to rank `at`; to rank 0 if it is all ranks'.
     fn job(&self, worker: usize, at: usize) -> Option<Job> {
-        let &Self { collective, size, block, workers, .. } = self;
+        let &Self { collective, size, block, by, .. } = self;
         let part = self.part(worker);
         let all = |outs| {
             let (from, bytes) = (part.start, part.len());
@@ -75,8 +76,11 @@ impl Form {
             to: 0,
             bytes: block,
         };
-        let mine = workers == 1 || worker == at;
+        let mine = self.workers() == 1 || worker == at;
         let job = match collective {
+            Collective::AllReduce if by == DeviceForm::OneShot => {
+                return (worker == at && block > 0).then(|| own(size, 0));
+            }
             Collective::AllReduce if at == 0 => all(0..size),
             Collective::Reduce { root } if at == 0 => all(root as usize..root as usize + 1),
             Collective::ReduceScatter if mine => own(size, at * block),
@@ -91,9 +95,14 @@ impl Form {
 
     /// The bytes of the whole that `worker` sees to.
     fn part(&self, worker: usize) -> Range<usize> {
+        self.cut(self.workers(), worker)
+    }
+
+    /// Part `number` of so many that a block is cut into.
+    pub(crate) fn cut(&self, parts: usize, number: usize) -> Range<usize> {
         let whole = LINE.next_multiple_of(self.element.max(1));
-        let share = self.block.div_ceil(self.workers).next_multiple_of(whole);
-        let start = (share * worker).min(self.block);
+        let share = self.block.div_ceil(parts).next_multiple_of(whole);
+        let start = (share * number).min(self.block);
         start..(start + share).min(self.block)
     }
 
@@ -119,11 +128,11 @@ impl Form {
 
     /// Moves in the list of a worker: all, or those to its own rank.
     pub(crate) fn moves(&self) -> usize {
-        if self.workers == 1 { self.size * self.size } else { self.size }
+        if self.workers() == 1 { self.size * self.size } else { self.size }
     }
 
     /// Which worker makes a move, and where in its list that is.
     pub(crate) fn mover(&self, from: usize, to: usize) -> (usize, usize) {
-        if self.workers == 1 { (0, from * self.size + to) } else { (to, from) }
+        if self.workers() == 1 { (0, from * self.size + to) } else { (to, from) }
     }
 }

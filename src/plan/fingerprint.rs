@@ -3,6 +3,8 @@
 //! May touch: element, partition, schedule. Pure. Law: calls that differ in a field never have the
 //! same fingerprint, nor do those that differ in a count below 2^33 alone.
 
+#[cfg(feature = "cuda")]
+use super::DeviceForm;
 use super::request::{digest, mix};
 use super::{Blocks, Planner, Request, Rules};
 use crate::element::{DataType, Kind, ReduceOp, Reduction};
@@ -137,20 +139,30 @@ pub(super) const fn type_of(dtype: DataType) -> u64 {
     DTYPE.put(dtype as u64 + 1)
 }
 
-/// That of a call on devices' buffers, on memory that all ranks know or through pieces of such.
+/// That of a call on devices' buffers, on memory that all ranks know or through pieces of such, made
+/// in this form.
 #[cfg(feature = "cuda")]
-pub(crate) fn on_devices(request: &Request, in_order: bool, known: bool) -> u64 {
-    let algorithm = Some(Algorithm::Direct);
+pub(crate) fn on_devices(
+    request: &Request,
+    in_order: bool,
+    (known, form): (bool, DeviceForm),
+) -> u64 {
+    let algorithm = Some(match form {
+        DeviceForm::Ring => Algorithm::Ring,
+        DeviceForm::OneShot => Algorithm::AllPairs,
+        _ => Algorithm::Direct,
+    });
     let how = How { algorithm, in_order, part: false, uneven: false };
     of(request, &how, 0) & !REGISTERED.put(1) | REGISTERED.put(u64::from(known))
 }
 
 /// Those of calls on devices, without what memory they are on if they do not differ in that: what
-/// is left is the count.
+/// is left is the count. If they do, forms may differ for it.
 #[cfg(feature = "cuda")]
 pub(crate) fn alike_in_memory(two: [u64; 2]) -> [u64; 2] {
     let alike = REGISTERED.of(two[0]) == REGISTERED.of(two[1]);
-    two.map(|one| if alike { one & !REGISTERED.put(1) } else { one })
+    let form = |one: u64| one & !ALGORITHM.put(ALGORITHM.most());
+    two.map(|one| if alike { one & !REGISTERED.put(1) } else { form(one) })
 }
 
 /// That of the same call, on memory of this digest.

@@ -5,6 +5,7 @@
 //! is arithmetic, remembered for one call: training repeats a few, and small ones show it.
 
 mod choose;
+mod device;
 mod explain;
 pub(crate) mod fingerprint;
 mod links;
@@ -22,6 +23,9 @@ use core::ops::Range;
 use crate::partition::{Partition, SlotShape};
 use crate::schedule::{Algorithm, Collective, Ring, Schedule};
 pub use choose::Candidate;
+#[cfg(feature = "cuda")]
+pub(crate) use device::{DeviceCall, DeviceSeat, Reach};
+pub use device::{DeviceCandidate, DeviceExplanation, DeviceForm};
 pub use explain::{Choice, Explanation};
 // What is hidden is no promise: see lib.rs.
 #[doc(hidden)]

@@ -26,7 +26,7 @@ fn all(comm: &mut Communicator) {
 
 /// Long enough that each rank works on a part of it, over many pieces where it is copied; in the
 /// order of streams that take turns.
-fn long(comm: &mut Communicator) {
+pub(super) fn long(comm: &mut Communicator) {
     let streams: [Arc<CudaStream>; 2] = [stream(comm), stream(comm)];
     comm.use_device(streams[0].context()).unwrap();
     let (n, len) = (comm.size() as i64, 1 << 15);

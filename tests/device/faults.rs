@@ -74,7 +74,7 @@ fn until_told(mut comm: Communicator) {
     let stream = stream(&comm);
     if said(DIRECT) == "true" {
         comm.use_device(stream.context()).unwrap();
-        assert_eq!(comm.device_path(), DevicePath::Direct);
+        assert!(matches!(comm.device_path(), DevicePath::Direct | DevicePath::Ring));
     }
     let error = work(&mut comm, &stream, usize::MAX).unwrap_err();
     eprintln!("{TOLD}{} {error}", now().as_micros());
@@ -182,6 +182,13 @@ mod body {
         killed("faults::body::killed_direct", true, &[(2, "shm"), (3, "shm"), (4, "shm")]);
     }
 
+    /// Where the devices of four ranks are on a ring: some calls go round, some by the host.
+    #[test]
+    #[ignore = "what other tests do"]
+    fn killed_on_a_ring() {
+        killed("faults::body::killed_on_a_ring", true, &[(4, "shm"); 3]);
+    }
+
     #[test]
     #[ignore = "what other tests do"]
     fn killed_staged() {
@@ -244,6 +251,12 @@ mod body {
 #[test]
 fn who_is_killed_is_named_at_once_to_streams_that_wait_for_its_buffers() {
     on_standin("faults::body::killed_direct", &[]);
+}
+
+#[test]
+fn who_is_killed_on_a_ring_of_devices_is_named_at_once() {
+    let settings = [("STANDIN_CUDA_DEVICES", "4"), ("STANDIN_CUDA_PEERS", "ring")];
+    on_standin("faults::body::killed_on_a_ring", &settings);
 }
 
 #[test]

@@ -50,7 +50,7 @@ pub(super) fn graph(comm: &mut Communicator) {
     comm.barrier().unwrap();
 }
 
-fn capture(stream: &Arc<CudaStream>, calls: impl FnOnce()) -> CudaGraph {
+pub(super) fn capture(stream: &Arc<CudaStream>, calls: impl FnOnce()) -> CudaGraph {
     captured_by(stream, RELAXED, calls)
 }
 

@@ -9,6 +9,7 @@ mod common;
 mod devices;
 mod direct;
 mod faults;
+mod forms;
 mod graphs;
 mod late;
 mod meet;

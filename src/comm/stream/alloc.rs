@@ -199,7 +199,7 @@ impl Communicator {
         // Closed here before its owner hears of it below.
         direct.opened.retain(|&(id, rank, _)| !all[rank].returned.contains(&id));
         let open = |(rank, told)| {
-            let needless = beside[rank] || !watch.is_worker(me);
+            let needless = beside[rank] || !direct.reach.reads(me, rank);
             (!needless).then(|| direct.open((driver, context), rank, told)).transpose()
         };
         let handles = all.iter().map(|told| told.handle).enumerate();
@@ -222,7 +222,7 @@ impl Communicator {
         let opened = opened.into_iter().enumerate();
         direct.opened.extend(opened.filter_map(|(rank, it)| Some((id, rank, it?))));
         let seen = places.chunks_exact(words.len()).map(|words| words[1 + me]).collect();
-        let others = (0..size).filter(|&rank| !beside[rank] && watch.is_worker(rank));
+        let others = (0..size).filter(|&rank| !beside[rank] && direct.reach.reads(rank, me));
         let opened_by = (!one_process).then(|| (Arc::clone(&watch), others.collect()));
         let entry = Entry { range: start..start + bytes as u64, seen, life: Weak::new() };
         let is_any_returned = all.iter().any(|told| told.returned != [0; RETURNS]);

@@ -16,11 +16,12 @@ use super::scratch::Scratch;
 use crate::comm::Communicator;
 use crate::comm::verbs::refuse;
 use crate::device::cuda::{
-    Boards, Current, Device, Driver, Guard, Kernels, MOST_RANKS, Pinned, Together, Watch,
+    Around, Boards, Current, Device, Driver, Guard, Kernels, MOST_RANKS, Pinned, Together, Watch,
     device_of, devices, driver, event, locked, reach,
 };
 use crate::error::{Error, Result};
 use crate::link::region::Region;
+use crate::plan::{DeviceSeat, Reach};
 
 /// Threads of this process know each other by it.
 static PROCESS: LazyLock<u64> = LazyLock::new(|| RandomState::new().build_hasher().finish() | 1);
@@ -31,6 +32,9 @@ static PROCESS: LazyLock<u64> = LazyLock::new(|| RandomState::new().build_hasher
 pub enum DevicePath {
     /// Straight from buffer to buffer, by kernels.
     Direct,
+    /// So, from each rank to the next one on a ring of devices that reach no others: `all_reduce`,
+    /// `all_gather` and `broadcast`. All else goes by way of the host.
+    Ring,
     /// So among ranks whose devices reach each other, one of which takes part for them in what
     /// goes by way of the host.
     Islands,
@@ -94,35 +98,44 @@ impl Communicator {
             self.streams.mixed = true;
             return Ok(());
         }
-        let reached = |ranks: &[usize]| {
-            let far = |&rank: &usize| (all[rank].uuid, all[rank].process == *PROCESS);
-            reach(driver, context, ranks.iter().map(far)).unwrap_or_else(|error| {
-                tracing::warn!("{error}; calls on streams go by way of the host");
-                false
-            })
+        let far = |(rank, said): (usize, &Said)| {
+            let far = (said.uuid, said.process == *PROCESS);
+            self.is_on_my_host(rank).then_some(far)
         };
-        let here: Vec<_> = (0..all.len()).filter(|&rank| self.is_on_my_host(rank)).collect();
-        // Whom all of this host reach; and all of them, who at least share their device.
-        let on_host = self.tell_words(NAME, &[u64::from(reached(&here))])?;
-        let beside_me = |rank: usize| match here.iter().all(|&rank| on_host[rank] == 1) {
-            true => self.is_on_my_host(rank),
-            false => all[rank].uuid == device.uuid,
-        };
-        let island: Vec<_> = (0..all.len()).filter(|&rank| beside_me(rank)).collect();
-        let whole = island.len() == self.size() && self.size() <= MOST_RANKS;
-        let whole = whole && (self.seat.shares || self.size() == 1);
-        let islands = (2..self.size()).contains(&island.len());
-        let said = [u64::from(whole), u64::from(islands)];
-        let said = self.tell_words(NAME, &said)?;
-        let straight = said.chunks_exact(2).all(|said| said[0] == 1);
-        tracing::info!(straight, island = island.len(), "device {:x?}", device.uuid);
-        if straight {
-            self.attach(driver, context, device, &all)
-        } else if said.chunks_exact(2).any(|said| said[1] == 1) {
-            self.make_islands(context, island[0])
-        } else {
-            Ok(())
+        let reached = reach(driver, context, all.iter().enumerate().map(far));
+        let reached = reached.unwrap_or_else(|error| {
+            tracing::warn!("{error}; calls on streams go by way of the host");
+            vec![false; all.len()]
+        });
+        let reach = self.tell_reach(&all, &reached)?;
+        tracing::info!(?reach, "device {:x?}", device.uuid);
+        match &reach {
+            Reach::Nobody => Ok(()),
+            Reach::Islands(of) => self.make_islands(context, of[self.rank()]),
+            _ => self.attach(driver, context, device, &all, reach),
         }
+    }
+
+    /// Whom all ranks' devices reach.
+    fn tell_reach(&mut self, all: &[Said], reached: &[bool]) -> Result<Reach> {
+        let bits =
+            |ranks: &[bool]| ranks.iter().rev().fold(0, |bits, &it| bits << 1 | u64::from(it));
+        let shares = self.seat.shares || self.size() == 1;
+        let mut words = vec![u64::from(shares)];
+        words.extend(reached.chunks(64).map(bits));
+        let told = self.tell_words(NAME, &words)?;
+        let host = |rank: usize| {
+            let same = |other: &usize| self.seat.peers[*other].host == self.seat.peers[rank].host;
+            (0..all.len()).find(same).unwrap_or(rank)
+        };
+        let seat = |(rank, words): (usize, &[u64])| DeviceSeat {
+            host: host(rank),
+            device: all[rank].uuid,
+            reaches: (0..all.len()).map(|at| words[1 + at / 64] >> (at % 64) & 1 == 1).collect(),
+        };
+        let seats: Vec<_> = told.chunks_exact(words.len()).enumerate().map(seat).collect();
+        let all_share = told.iter().step_by(words.len()).all(|&shares| shares == 1);
+        Ok(Reach::of(&seats, if all_share { MOST_RANKS } else { 0 }))
     }
 
     /// Says that this rank's buffers are the host's, where others call [`Self::use_device`]. It
@@ -165,14 +178,19 @@ impl Communicator {
         context: &Arc<CudaContext>,
         device: Device,
         all: &[Said],
+        reach: Reach,
     ) -> Result<()> {
         let beside: Vec<_> = all.iter().map(|said| said.process == *PROCESS).collect();
         let pinned = self.boards(driver, context)?;
         let made = pinned.and_then(|boards| {
             let lives = self.lives(&beside)?;
             let boards = Boards::new(self.rank(), boards);
-            let alone = all.iter().all(|said| said.uuid == device.uuid);
+            let alone = reach == Reach::Shared;
             let guard = Guard::new(Watch::new(boards, alone, lives, Arc::clone(&self.abort)))?;
+            let around = match &reach {
+                Reach::Ring(ring) => Some(Around::new(ring.clone(), self.rank())),
+                _ => None,
+            };
             let kernels = Kernels::of(driver, context)?;
             if beside.iter().filter(|&&beside| beside).count() > 1 {
                 // To load waits for streams, and those of other threads may wait for this rank.
@@ -180,11 +198,11 @@ impl Communicator {
             }
             let most = self.settings.multiprocessors.unwrap_or(u32::MAX);
             let blocks = 2 * device.multiprocessors.min(most);
-            Ok((Together::new(context, guard, kernels, blocks), event(context)?))
+            Ok((Together::new(context, guard, kernels, around, blocks), event(context)?))
         });
         let fine = self.tell_words(NAME, &[u64::from(made.is_ok())])?;
         let (together, last) = made?;
-        let direct = Direct::new(together, beside);
+        let direct = Direct::new(together, beside, reach);
         self.all_are_fine(NAME, fine.into_iter())?;
         let processes = !direct.is_one_process();
         self.streams.direct = Some(direct);
@@ -208,7 +226,10 @@ impl Communicator {
     #[must_use]
     pub fn device_path(&self) -> DevicePath {
         match &self.streams {
-            Streams { direct: Some(_), .. } => DevicePath::Direct,
+            Streams { direct: Some(direct), .. } => match direct.reach {
+                Reach::Ring(_) => DevicePath::Ring,
+                _ => DevicePath::Direct,
+            },
             Streams { islands: Some(_), .. } => DevicePath::Islands,
             _ => DevicePath::Host,
         }

@@ -25,7 +25,7 @@ use crate::element::{DataType, Kind, Reduction};
 use crate::error::{Error, Result};
 use crate::exec::{Halt, Stop};
 use crate::link::Fault;
-use crate::plan::{Request, fingerprint};
+use crate::plan::{DeviceCall, DeviceForm, Reach, Request, fingerprint};
 
 /// What a communicator has whose ranks reach each other's device memory.
 #[derive(Debug)]
@@ -33,6 +33,7 @@ pub(super) struct Direct {
     pub(super) together: Together,
     /// Which ranks are threads of this process.
     pub(super) beside: Vec<bool>,
+    pub(super) reach: Reach,
     /// Memory that all ranks have allocated together.
     pub(super) entries: Vec<Entry>,
     /// What this rank has opened: of which allocation and rank.
@@ -58,10 +59,11 @@ pub(super) struct Entry {
 }
 
 impl Direct {
-    pub(super) fn new(together: Together, beside: Vec<bool>) -> Self {
+    pub(super) fn new(together: Together, beside: Vec<bool>, reach: Reach) -> Self {
         Self {
             together,
             beside,
+            reach,
             entries: Vec::new(),
             opened: Vec::new(),
             retired: Arc::default(),
@@ -147,7 +149,7 @@ impl Direct {
 }
 
 /// The addresses that the user gave: of what is read, and of what is written.
-fn buffers(sides: &Sides) -> [CUdeviceptr; 2] {
+pub(super) fn buffers(sides: &Sides) -> [CUdeviceptr; 2] {
     let [one, other] = sides.sides;
     [one.device, if sides.is_in_place() { one.device } else { other.device }]
 }
@@ -201,9 +203,28 @@ impl Communicator {
             let given = "of another context than use_device was given";
             return refuse(name, "stream", given, "one of the same");
         }
-        let as_wire = self.settings.numbers.wire.is_some() && request.dtype == DataType::F32;
-        let folds = request.op.is_none_or(|op| wanted(op).is_some());
-        Ok(folds && !as_wire)
+        let call = self.device_call(request, (0, false, false));
+        let form = direct.reach.choose(self.size(), &call, None);
+        Ok(!matches!(form, DeviceForm::Islands | DeviceForm::Host))
+    }
+
+    /// What a call asks of its form: `known` and `in_pieces` as in [`DeviceCall`].
+    pub(super) fn device_call(
+        &self,
+        request: &Request,
+        (bytes, known, in_pieces): (usize, bool, bool),
+    ) -> DeviceCall {
+        let numbers = self.settings.numbers;
+        let as_wire = numbers.wire.is_some() && request.dtype == DataType::F32;
+        DeviceCall {
+            collective: request.collective,
+            bytes,
+            known,
+            in_pieces,
+            in_order: numbers.deterministic && request.folds(),
+            kernels: !as_wire && request.op.is_none_or(|op| wanted(op).is_some()),
+            islands: self.goes_by_islands(request),
+        }
     }
 
     /// The failure, if any, of the calls so far.
@@ -277,7 +298,8 @@ impl OnStream<'_> {
         sides: Sides,
     ) -> Result<()> {
         self.comm.direct_failure(name)?;
-        let Settings { numbers, timeout, .. } = self.comm.settings;
+        let Settings { numbers, timeout, preferred, required, .. } = self.comm.settings;
+        let forced = required.or(preferred);
         let (stream, deterministic) = (self.stream.cu_stream(), numbers.deterministic);
         let captures = is_capturing(stream)?;
         let size = self.comm.size();
@@ -287,36 +309,30 @@ impl OnStream<'_> {
         for Side { device, blocks, .. } in sides.sides {
             reachable(name, device, blocks * sides.block)?;
         }
-        let call = Call {
-            form: Form {
-                collective: request.collective,
-                size,
-                block: sides.block,
-                element: request.dtype.size(),
-                workers: direct.together.workers(Form::is_in_turn(request.collective)),
-            },
-            name,
-            count: request.count,
-            fingerprint: 0,
-            reduction: request.op.and_then(wanted).map(|(op, by)| (request.dtype, op, by)),
-        };
-        let print = |registered| fingerprint::on_devices(request, deterministic, registered);
         let places = direct.places(&sides);
         if captures && places.is_none() {
             let expected = "memory from alloc_device or register_device: the stream is captured";
             return refuse(name, "buf", "memory that other processes can't open", expected);
         }
-        let done = match places {
+        let in_pieces = direct.scratch.is_some() && !captures;
+        let asked = self.comm.device_call(request, (sides.block, places.is_some(), in_pieces));
+        let Some(direct) = &mut self.comm.streams.direct else { return Err(worker::lost(name)) };
+        let by = direct.reach.choose(size, &asked, forced);
+        let element = request.dtype.size();
+        let known = !direct.is_one_process() && places.is_some();
+        let call = Call {
+            form: Form { collective: request.collective, size, block: sides.block, element, by },
+            name,
+            count: request.count,
+            fingerprint: fingerprint::on_devices(request, deterministic, (known, by)),
+            reduction: request.op.and_then(wanted).map(|(op, by)| (request.dtype, op, by)),
+        };
+        let done = match places.filter(|_| by != DeviceForm::OneShot) {
             Some(places) => {
-                let known = !direct.is_one_process();
-                let call = Call { fingerprint: print(known), ..call };
                 let begun = direct.together.begin(captures, call, |worker| places[worker]);
                 begun.and_then(|begun| direct.together.end(stream, begun))
             }
-            None => {
-                let call = Call { fingerprint: print(false), ..call };
-                Scratch::put(direct, stream, call, sides)
-            }
+            None => Scratch::put(direct, stream, call, sides),
         };
         done.map_err(|failure| self.comm.direct_failed(name, failure))
     }

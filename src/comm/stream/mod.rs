@@ -7,6 +7,7 @@ mod alloc;
 mod attach;
 mod cut;
 mod direct;
+mod explain;
 mod islands;
 mod many;
 mod memory;

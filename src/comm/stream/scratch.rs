@@ -7,12 +7,13 @@ use std::sync::Arc;
 use cudarc::driver::CudaEvent;
 use cudarc::driver::sys::CUstream;
 
-use super::direct::{Direct, Entry};
+use super::direct::{Direct, Entry, buffers};
 use super::memory::Held;
 use super::{Side, Sides};
 use crate::device::cuda::{Begun, Call, Failure, after, copy, remember};
 use crate::device::form::Form;
 use crate::error::{Error, Result};
+use crate::plan::DeviceForm;
 
 /// Bytes of a piece, and how many are under way: few enough to stay in a device's cache, so that
 /// its memory sees each byte once on its way in and once on its way out.
@@ -67,7 +68,9 @@ impl Scratch {
             return Err(together.refused("there is no memory for pieces".into()));
         };
         let element = call.form.element;
-        let step = (SLOT - LINE) / sides.most / element * element;
+        let alone = call.form.by == DeviceForm::OneShot;
+        // As many for who gives another buffer than it gets as for who has one.
+        let step = (SLOT - LINE) / sides.most.max(2) / element * element;
         let pieces = sides.block.div_ceil(step).max(1);
         let refused = |error: Error| together.refused(error.to_string());
         if scratch.used {
@@ -78,7 +81,7 @@ impl Scratch {
             let piece = |piece: usize| Piece::new(scratch.start, slot, piece, step, &sides);
             if let Some(begun) = begun[slot].take() {
                 together.end(stream, begun)?;
-                let done = piece(at - SLOTS).copy(stream, false);
+                let done = if alone { Ok(()) } else { piece(at - SLOTS).copy(stream, false) };
                 done.map_err(|error| together.refused(error.to_string()))?;
             }
             if at >= pieces {
@@ -87,10 +90,15 @@ impl Scratch {
             let piece = piece(at);
             piece.copy(stream, true).map_err(|error| together.refused(error.to_string()))?;
             let form = Form { block: piece.len, ..call.form };
+            let own = buffers(&sides)[1] + piece.from as u64;
             let seen = |worker: usize| {
                 let base = if beside[worker] { scratch.start } else { scratch.seen[worker] };
                 let [send, recv] = piece.at.map(|at| base + at as u64);
-                [send, if sides.is_in_place() { send } else { recv }]
+                match (alone, sides.is_in_place()) {
+                    // Only its own rank writes it.
+                    (true, _) => [send, own],
+                    (_, in_place) => [send, if in_place { send } else { recv }],
+                }
             };
             let started = together.begin(false, Call { form, ..call }, seen)?;
             let flushed = together.flush(stream, &started);

@@ -39,7 +39,8 @@ const HEAD: usize = 3 * LINE;
 /// In a place: what its rank calls there, how far its stream is, its kernels' scalar. Then, where
 /// the rank is a worker: each rank's `ready`, that its buffers may be used, which the worker takes
 /// back when it has done its part; each rank's `done`, that the worker has, which that rank takes
-/// back; the tables of addresses; the list of moves.
+/// back; the tables of addresses; the list of moves; and for a call around a ring, words for what
+/// lies ready for this rank, and a table of what it and the rank before have.
 const SEQUENCE: usize = 0;
 const FINGERPRINT: usize = 8;
 const STATE: usize = 16;
@@ -143,6 +144,43 @@ impl Boards {
         self.recvs_field() + self.size() * size_of::<u64>()
     }
 
+    fn steps_field(&self) -> usize {
+        self.moves_field() + self.size() * self.size() * MOVE
+    }
+
+    fn pairs_field(&self) -> usize {
+        self.steps_field() + (2 * self.size() * size_of::<u32>()).next_multiple_of(LINE)
+    }
+
+    /// A word on a rank's board, of twice as many as there are ranks, that something lies ready
+    /// for it.
+    pub(crate) fn step(&self, at: At, number: usize) -> CUdeviceptr {
+        assert!(number < 2 * self.size());
+        self.device(at, self.steps_field()) + (number * size_of::<u32>()) as CUdeviceptr
+    }
+
+    /// A table of two: a buffer of the rank before, its `recv` or else its `send`, and then the
+    /// rank's own `send`.
+    pub(crate) fn pair(&self, at: At, of_recv: bool) -> CUdeviceptr {
+        let at_pair = usize::from(of_recv) * 2 * size_of::<u64>();
+        self.device(at, self.pairs_field()) + at_pair as CUdeviceptr
+    }
+
+    /// Where this rank's buffers are, as the rank at `at` sees them, which is itself or the one
+    /// after it.
+    pub(crate) fn put_pairs(&self, at: At, [send, recv]: [CUdeviceptr; 2]) {
+        let put = |index: usize, address: u64| {
+            let field = self.at(at, self.pairs_field()) + index * size_of::<u64>();
+            self.long(at.rank, field).store(address, Ordering::Relaxed);
+        };
+        if at.rank == self.me {
+            [1, 3].into_iter().for_each(|index| put(index, send));
+        } else {
+            put(0, send);
+            put(2, recv);
+        }
+    }
+
     /// The word of `rank` on a worker's board, as streams see it: its buffers may be used.
     pub(crate) fn ready(&self, at: At, rank: usize) -> CUdeviceptr {
         self.device(at, READY) + (rank * size_of::<u32>()) as CUdeviceptr
@@ -168,9 +206,9 @@ impl Boards {
         self.device(at, self.recvs_field()) + (first * size_of::<u64>()) as CUdeviceptr
     }
 
-    /// The list of moves, as kernels see it.
-    pub(crate) fn moves(&self, at: At) -> CUdeviceptr {
-        self.device(at, self.moves_field())
+    /// The list of moves from number `first` on, as kernels see it.
+    pub(crate) fn moves(&self, at: At, first: usize) -> CUdeviceptr {
+        self.device(at, self.moves_field()) + (first * MOVE) as CUdeviceptr
     }
 
     /// The scalar, as kernels see it.
@@ -264,8 +302,15 @@ impl Boards {
 
     /// Have streams come to the call that the worker at `at` has not done its part of?
     pub(crate) fn is_awaited(&self, at: At) -> bool {
+        let is_set = |field: usize| self.word(at.rank, field).load(Ordering::Acquire) != 0;
         let ready = |rank: usize| self.at(at, READY) + rank * size_of::<u32>();
-        (0..self.size()).any(|rank| self.word(at.rank, ready(rank)).load(Ordering::Acquire) != 0)
+        (0..self.size()).map(ready).chain(self.steps(at)).any(is_set)
+    }
+
+    /// The words of [`Self::step`], as the host sees them.
+    fn steps(&self, at: At) -> impl Iterator<Item = usize> {
+        let first = self.at(at, self.steps_field());
+        (0..2 * self.size()).map(move |number| first + number * size_of::<u32>())
     }
 
     /// Lets this rank's stream pass, whoever has not come. To be done again until it has: streams
@@ -276,8 +321,9 @@ impl Boards {
             let at = At { rank: worker, place };
             self.word(worker, self.at(at, self.done_field()) + me).store(1, Ordering::Release);
         }
+        let at = At { rank: self.me, place };
+        self.steps(at).for_each(|field| self.word(self.me, field).store(1, Ordering::Release));
         if is_worker(self.me) {
-            let at = At { rank: self.me, place };
             for rank in 0..self.size() {
                 let field = self.at(at, READY) + rank * size_of::<u32>();
                 self.word(self.me, field).store(1, Ordering::Release);
@@ -326,5 +372,6 @@ impl Boards {
 fn stride(size: usize) -> usize {
     let words = 2 * (size * size_of::<u32>()).next_multiple_of(LINE);
     let tables = 2 * size * size_of::<u64>() + size * size * MOVE;
-    (READY + words + tables).next_multiple_of(LINE)
+    let ring = (2 * size * size_of::<u32>()).next_multiple_of(LINE) + 4 * size_of::<u64>();
+    (READY + words + tables + ring).next_multiple_of(LINE)
 }

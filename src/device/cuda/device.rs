@@ -56,14 +56,14 @@ fn uuid(device: CUdevice) -> Result<[u64; 2]> {
     Ok([half(&uuid.bytes[..8]), half(&uuid.bytes[8..])])
 }
 
-/// Can kernels on the device of `context`, which is current, reach memory of all these devices?
+/// Which of these devices' memory can kernels on the device of `context`, which is current, reach?
 /// Makes it so where ranks of this process use them; what other processes have is opened when it is
 /// allocated.
 pub(crate) fn reach(
     _: Driver,
     context: &Arc<CudaContext>,
-    devices: impl Iterator<Item = ([u64; 2], bool)>,
-) -> Result<bool> {
+    devices: impl Iterator<Item = Option<([u64; 2], bool)>>,
+) -> Result<Vec<bool>> {
     let (mine, mut count) = (context.cu_device(), 0);
     // SAFETY: it stores a number where it is told.
     check("counting devices", unsafe { sys::cuDeviceGetCount(&raw mut count) })?;
@@ -74,19 +74,19 @@ pub(crate) fn reach(
         Ok((uuid(device)?, device))
     });
     let known = known.collect::<Result<Vec<_>>>()?;
-    if attribute(mine, CUdevice_attribute::CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED)? == 0 {
-        return Ok(false);
-    }
-    for (wanted, beside) in devices {
+    // Words that streams wait for are the host's.
+    let words = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED;
+    let can = attribute(mine, words)? != 0;
+    let reached = |wanted: Option<([u64; 2], bool)>| {
+        let Some((wanted, beside)) = wanted.filter(|_| can) else { return Ok(false) };
         match known.iter().find(|(uuid, _)| *uuid == wanted) {
-            Some(&(_, device)) if device == mine => {}
-            Some(&(_, device)) if !reaches(mine, device)? => return Ok(false),
-            Some(&(_, device)) if beside => open(mine, device)?,
-            Some(_) => {}
-            None => return Ok(false),
+            Some(&(_, device)) if device == mine => Ok(true),
+            Some(&(_, device)) if !reaches(mine, device)? => Ok(false),
+            Some(&(_, device)) if beside => open(mine, device).map(|()| true),
+            found => Ok(found.is_some()),
         }
-    }
-    Ok(true)
+    };
+    devices.map(reached).collect()
 }
 
 fn reaches(from: CUdevice, to: CUdevice) -> Result<bool> {

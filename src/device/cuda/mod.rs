@@ -1,5 +1,5 @@
 //! CUDA, by its driver alone: found at run time, never needed to build.
-//! May touch: element, error, link, form. Unsafe: calls of the driver.
+//! May touch: element, error, link, form, hop, plan's names, schedule. Unsafe: calls of the driver.
 
 mod board;
 mod context;
@@ -13,6 +13,7 @@ mod names;
 mod ops;
 mod order;
 mod pinned;
+mod ring;
 mod stage;
 mod together;
 mod trouble;
@@ -29,6 +30,7 @@ pub(crate) use module::{Kernels, locked};
 pub(crate) use names::Wanted;
 pub(crate) use order::{after, copy, event, remember};
 pub(crate) use pinned::Pinned;
+pub(crate) use ring::Around;
 pub(crate) use stage::{Area, SLOT, SLOTS, Stages, Turn};
 pub(crate) use together::{Begun, Call, Failure, Together};
 pub(crate) use trouble::Trouble;

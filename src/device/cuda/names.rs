@@ -9,9 +9,7 @@ pub(crate) enum Wanted {
     Plain(ReduceOp),
     /// Every contribution times the scalar, then their sum.
     PreMulSum,
-    /// The sum so far, and one contribution that is multiplied and rounded first: a step of a ring
-    /// over slots, which devices that reach each other have no need of.
-    #[cfg(test)]
+    /// The sum so far, and one contribution that is multiplied and rounded first: a step of a ring.
     PreMulStep,
 }
 
@@ -39,7 +37,6 @@ pub(crate) fn serves(dtype: DataType, wanted: Wanted) -> Option<Serves> {
     let (op, defined) = match wanted {
         Wanted::Plain(op) => (op.name(), op.is_defined_for(dtype)),
         Wanted::PreMulSum => ("premul_sum", Sum.is_defined_for(dtype)),
-        #[cfg(test)]
         Wanted::PreMulStep => ("premul_step", Sum.is_defined_for(dtype)),
     };
     let (kind, elements) = match (wanted, dtype) {

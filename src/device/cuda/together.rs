@@ -1,6 +1,6 @@
 //! A call of ranks whose devices reach each other's buffers: each says on its stream that it has
 //! come, the workers wait for all, run their kernels and say so, and each waits for all workers.
-//! May touch: form, board, guard, launch, module. Law: calls are put on streams in the same order
+//! May touch: form, board, guard, launch, module, ring, plan's names of forms. Law: calls are put on streams in the same order
 //! at every rank, so that one queue for all streams is as good as many.
 
 use std::sync::atomic::Ordering;
@@ -17,10 +17,12 @@ use super::launch::{self, Folded, Table};
 use super::module::{Fold, Kernels, Mover, locked};
 use super::names::{Scalar, Wanted};
 use super::ops::Ops;
+use super::ring::Around;
 use super::trouble::Trouble;
 use crate::device::form::{Form, Job};
 use crate::element::DataType;
 use crate::error::Error;
+use crate::plan::DeviceForm;
 
 /// Calls whose lengths are remembered, for errors.
 const REMEMBERED: usize = 2 * EAGER;
@@ -44,9 +46,11 @@ pub(crate) struct Call {
 #[derive(Debug)]
 #[must_use = "its stream still has to wait for the others"]
 pub(crate) struct Begun {
-    call: Call,
+    pub(super) call: Call,
     claim: Claim,
-    place: usize,
+    pub(super) place: usize,
+    /// Does what this rank gives lie where it wants it already?
+    pub(super) lies: bool,
 }
 
 /// The calls of one rank.
@@ -57,7 +61,9 @@ pub(crate) struct Together {
     kernels: Arc<Mutex<Kernels>>,
     folds: Vec<((DataType, Wanted), Fold)>,
     mover: Option<Mover>,
-    ops: Ops,
+    pub(super) ops: Ops,
+    /// The ring, where calls go around one.
+    pub(super) around: Option<Around>,
     /// Calls so far.
     calls: u64,
     /// What the latest ones were called, and their lengths.
@@ -71,12 +77,21 @@ impl Together {
         context: &Arc<CudaContext>,
         guard: Guard,
         kernels: Arc<Mutex<Kernels>>,
+        around: Option<Around>,
         most_blocks: u32,
     ) -> Self {
-        let context = Arc::clone(context);
-        let (folds, mover, ops) = (Vec::new(), None, Ops::default());
-        let known = [("", 0); REMEMBERED];
-        Self { context, guard, kernels, folds, mover, ops, calls: 0, known, most_blocks }
+        Self {
+            context: Arc::clone(context),
+            guard,
+            kernels,
+            folds: Vec::new(),
+            mover: None,
+            ops: Ops::default(),
+            around,
+            calls: 0,
+            known: [("", 0); REMEMBERED],
+            most_blocks,
+        }
     }
 
     pub(crate) fn is_of(&self, context: &CudaContext) -> bool {
@@ -102,14 +117,9 @@ impl Together {
         finished
     }
 
-    /// How many ranks work on each call of this collective.
-    pub(crate) fn workers(&self, is_in_turn: bool) -> usize {
-        if self.guard.watch.alone || is_in_turn { 1 } else { self.guard.watch.boards.size() }
-    }
-
     /// The ranks that run kernels of a call.
     fn workers_of(&self, call: &Call) -> std::ops::Range<usize> {
-        0..call.form.workers
+        0..call.form.workers()
     }
 
     /// Puts the beginning of a call on the stream: this rank's buffers, which the worker sees as
@@ -121,13 +131,9 @@ impl Together {
         buffers: impl Fn(usize) -> [CUdeviceptr; 2],
     ) -> Result<Begun, Failure> {
         let place = self.place(captures)?;
-        if call.form.workers > self.guard.watch.boards.me {
+        if call.form.workers() > self.guard.watch.boards.me {
             // To load a kernel may wait for streams: before any waits for this rank.
-            let loaded = match call.reduction {
-                Some((dtype, wanted, _)) => self.fold(dtype, wanted).map(drop),
-                None => self.mover().map(drop),
-            };
-            loaded.map_err(|error| self.refused(error.to_string()))?;
+            self.load(&call).map_err(|error| self.refused(error.to_string()))?;
         }
         self.calls += 1;
         self.known[self.calls as usize % REMEMBERED] = (call.name, call.count);
@@ -145,7 +151,26 @@ impl Together {
             watch.captured.fetch_add(1, Ordering::Release);
         }
         self.ops.set(boards.state(At { rank: boards.me, place }), ENTERED);
-        for worker in self.workers_of(&call) {
+        let lies = if call.form.by == DeviceForm::Ring {
+            self.begin_around(&call, place, &buffers)
+        } else {
+            self.give_to_workers(&call, place, &buffers);
+            false
+        };
+        self.guard.wake();
+        Ok(Begun { call, claim, place, lies })
+    }
+
+    /// Tells the workers where this rank's buffers are, and that they may be used.
+    fn give_to_workers(
+        &mut self,
+        call: &Call,
+        place: usize,
+        buffers: &impl Fn(usize) -> [CUdeviceptr; 2],
+    ) {
+        let watch = Arc::clone(&self.guard.watch);
+        let boards = &watch.boards;
+        for worker in self.workers_of(call) {
             let at = At { rank: worker, place };
             let [send, recv] = buffers(worker);
             boards.put_buffers(at, [send, recv]);
@@ -165,8 +190,6 @@ impl Together {
                 self.ops.set(boards.ready(at, boards.me), 1);
             }
         }
-        self.guard.wake();
-        Ok(Begun { call, claim, place })
     }
 
     /// Where the next call is made, once that is free.
@@ -260,6 +283,9 @@ impl Together {
         let (boards, me) = (&watch.boards, watch.boards.me);
         let others = || (0..boards.size()).filter(move |&rank| rank != me);
         let mine = At { rank: me, place };
+        if call.form.by == DeviceForm::Ring {
+            return self.put_around(stream, begun);
+        }
         if self.workers_of(&call).contains(&me) {
             others().for_each(|rank| self.ops.wait(boards.ready(mine, rank), 1));
             self.ops.run(stream)?;
@@ -281,39 +307,75 @@ impl Together {
     /// Puts one job on the stream.
     fn work(&mut self, stream: CUstream, call: &Call, at: At, job: &Job) -> Result<(), Error> {
         let watch = Arc::clone(&self.guard.watch);
-        let (boards, most) = (&watch.boards, self.most_blocks);
-        let stop = boards.stop();
+        let boards = &watch.boards;
         let Job::Fold { sources, outs, from, to, bytes } = job else {
-            let list = (boards.moves(at), call.form.moves() as u32);
-            let mover = self.mover()?;
-            return launch::moves(stream, mover.0, list, call.form.block, stop, most);
+            return self.put_moves(stream, at, [0, call.form.moves()], call.form.block);
         };
-        let Some((dtype, wanted, factor)) = call.reduction else { return Ok(()) };
-        let Fold { function, elements, scalar } = self.fold(dtype, wanted)?;
-        let given = match scalar {
-            Scalar::Nothing => 0,
-            Scalar::Factor | Scalar::One(_) => boards.scalar(at),
-        };
-        match scalar {
-            Scalar::Nothing => {}
-            Scalar::Factor => boards.put_scalar(at.place, factor),
-            Scalar::One(one) => boards.put_scalar(at.place, u128::from(one).to_le_bytes()),
-        }
+        let Some((_, wanted, _)) = call.reduction else { return Ok(()) };
         let table = |at, ranks: &std::ops::Range<usize>, offset: &usize| Table {
             at,
             len: ranks.len() as u32,
             offset: *offset as u64,
         };
-        let folded = Folded {
-            sources: table(boards.sends(at, sources.start), sources, from),
-            outs: table(boards.recvs(at, outs.start), outs, to),
-            count: (bytes / dtype.size() * elements) as u64,
-            bytes: *bytes,
-            last: boards.size() as u32,
-            scalar: given,
-            stop,
+        let tables = [
+            table(boards.sends(at, sources.start), sources, from),
+            table(boards.recvs(at, outs.start), outs, to),
+        ];
+        self.put_fold(stream, call, at, (wanted, tables, *bytes))
+    }
+
+    /// Puts a fold on the stream, from one table to the other.
+    pub(super) fn put_fold(
+        &mut self,
+        stream: CUstream,
+        call: &Call,
+        at: At,
+        (wanted, [sources, outs], bytes): (Wanted, [Table; 2], usize),
+    ) -> Result<(), Error> {
+        let Some((dtype, _, factor)) = call.reduction else { return Ok(()) };
+        let Fold { function, elements, scalar } = self.fold(dtype, wanted)?;
+        let boards = &self.guard.watch.boards;
+        let value = match scalar {
+            Scalar::Nothing => None,
+            Scalar::Factor => Some(factor),
+            Scalar::One(one) => Some(u128::from(one).to_le_bytes()),
         };
-        launch::fold(stream, function, &folded, most)
+        value.iter().for_each(|&value| boards.put_scalar(at.place, value));
+        let folded = Folded {
+            sources,
+            outs,
+            count: (bytes / dtype.size() * elements) as u64,
+            bytes,
+            last: boards.size() as u32,
+            scalar: value.map_or(0, |_| boards.scalar(at)),
+            stop: boards.stop(),
+        };
+        launch::fold(stream, function, &folded, self.most_blocks)
+    }
+
+    /// Puts so many moves on the stream, of this rank's list from number `first` on.
+    pub(super) fn put_moves(
+        &mut self,
+        stream: CUstream,
+        at: At,
+        [first, count]: [usize; 2],
+        longest: usize,
+    ) -> Result<(), Error> {
+        let mover = self.mover()?;
+        let boards = &self.guard.watch.boards;
+        let list = (boards.moves(at, first), count as u32);
+        launch::moves(stream, mover.0, list, longest, boards.stop(), self.most_blocks)
+    }
+
+    /// Loads what a call's kernels are.
+    fn load(&mut self, call: &Call) -> Result<(), Error> {
+        match call.reduction {
+            Some((dtype, wanted, _)) if call.form.by == DeviceForm::Ring => {
+                Around::wanted(wanted).try_for_each(|wanted| self.fold(dtype, wanted).map(drop))
+            }
+            Some((dtype, wanted, _)) => self.fold(dtype, wanted).map(drop),
+            None => self.mover().map(drop),
+        }
     }
 
     fn mover(&mut self) -> Result<Mover, Error> {

@@ -17,12 +17,20 @@ pub(crate) enum Queues {
     Shared(usize),
 }
 
+/// Which devices reach which other ones' memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Peers {
+    All,
+    /// The one before and the one after, and the last and the first each other.
+    Ring,
+    None,
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) devices: i32,
     pub(crate) queues: Queues,
-    /// Do devices reach each other's memory?
-    pub(crate) peers: bool,
+    pub(crate) peers: Peers,
     /// The allocation, counted from 1, that fails.
     pub(crate) fail_alloc: Option<u64>,
     /// Bytes of each device.
@@ -37,7 +45,7 @@ impl Default for Settings {
         Self {
             devices: 1,
             queues: Queues::Unlimited,
-            peers: true,
+            peers: Peers::All,
             fail_alloc: None,
             memory: 16 << 30,
             version: 12_080,
@@ -47,6 +55,15 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// Does a device reach another one's memory?
+    pub(crate) fn reach(&self, one: i32, other: i32) -> bool {
+        match self.peers {
+            Peers::All => true,
+            Peers::Ring => [1, self.devices - 1].contains(&(one - other).abs()),
+            Peers::None => false,
+        }
+    }
+
     fn read(all: impl Iterator<Item = (String, String)>) -> Result<Self, String> {
         let mut settings = Self::default();
         for (name, value) in all {
@@ -58,9 +75,10 @@ impl Settings {
                     0 => return Err(format!("{name}={value}: want 1, 2, ... or unlimited")),
                     count => settings.queues = Queues::Shared(count),
                 },
-                "PEERS" if value == "none" => settings.peers = false,
-                "PEERS" if value == "all" => settings.peers = true,
-                "PEERS" => return Err(format!("{name}={value}: want all or none")),
+                "PEERS" if value == "none" => settings.peers = Peers::None,
+                "PEERS" if value == "ring" => settings.peers = Peers::Ring,
+                "PEERS" if value == "all" => settings.peers = Peers::All,
+                "PEERS" => return Err(format!("{name}={value}: want all, ring or none")),
                 "FAIL_ALLOC" => settings.fail_alloc = Some(number(&name, &value, u64::MAX)?),
                 "MEMORY" => settings.memory = number(&name, &value, 1 << 42)?,
                 "VERSION" => settings.version = number(&name, &value, 99_990)?,
@@ -121,8 +139,11 @@ mod tests {
         assert_eq!(read("STANDIN_CUDA_DEVICES", "0").unwrap().devices, 0);
         assert_eq!(read("STANDIN_CUDA_QUEUES", "1").unwrap().queues, Queues::Shared(1));
         assert_eq!(read("STANDIN_CUDA_QUEUES", "unlimited").unwrap().queues, Queues::Unlimited);
-        assert!(read("STANDIN_CUDA_PEERS", "all").unwrap().peers);
-        assert!(!read("STANDIN_CUDA_PEERS", "none").unwrap().peers);
+        for (value, reached) in [("all", [true; 2]), ("ring", [true, false]), ("none", [false; 2])]
+        {
+            let settings = Settings { devices: 4, ..read("STANDIN_CUDA_PEERS", value).unwrap() };
+            assert_eq!([settings.reach(3, 0), settings.reach(3, 1)], reached, "{value}");
+        }
         assert_eq!(read("STANDIN_CUDA_FAIL_ALLOC", "3").unwrap().fail_alloc, Some(3));
         assert_eq!(read("STANDIN_CUDA_MEMORY", "4096").unwrap().memory, 4096);
         assert_eq!(read("STANDIN_CUDA_VERSION", "11000").unwrap().version, 11_000);

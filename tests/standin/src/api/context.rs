@@ -112,7 +112,7 @@ driver! {
         } else if peer.device == context.device {
             return Err(Code::INVALID_CONTEXT);
         }
-        if !settings::get().peers {
+        if !settings::get().reach(context.device, peer.device) {
             return Err(Code::PEER_ACCESS_UNSUPPORTED);
         }
         let new = lock(&context.peers).insert(peer.device);

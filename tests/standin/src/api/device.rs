@@ -76,14 +76,14 @@ driver! {
 
     fn cuDeviceCanAccessPeer(can: Out<i32>, ordinal: i32, peer: i32) {
         let other = device(ordinal)? != device(peer)?;
-        can.put(i32::from(other && settings::get().peers))
+        can.put(i32::from(other && settings::get().reach(ordinal, peer)))
     }
 
     fn cuDeviceGetP2PAttribute(value: Out<i32>, attribute: i32, ordinal: i32, peer: i32) {
         if device(ordinal)? == device(peer)? {
             return Err(Code::INVALID_DEVICE);
         }
-        let reaches = i32::from(settings::get().peers);
+        let reaches = i32::from(settings::get().reach(ordinal, peer));
         // Rank, access, native atomics, arrays.
         let known = [0, reaches, reaches, reaches];
         value.put(*known.get(attribute.wrapping_sub(1) as usize).ok_or(Code::INVALID_VALUE)?)

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::map::{FileName, Mapping};
 use super::{Kind, Owner, table};
 use crate::code::{Code, Done};
-use crate::log;
+use crate::{log, settings};
 
 pub(crate) const HANDLE_BYTES: usize = 64;
 
@@ -14,6 +14,9 @@ pub(crate) const HANDLE_BYTES: usize = 64;
 pub(crate) type Handle = [u8; HANDLE_BYTES];
 
 const MAGIC: u64 = u64::from_le_bytes(*b"standin1");
+
+/// The bit where a device's number begins, before that of its allocation.
+const DEVICE: u32 = 56;
 
 /// Words of a handle, in order.
 fn write(words: [u64; 6]) -> Handle {
@@ -42,14 +45,23 @@ pub(crate) fn export(address: u64) -> Done<Handle> {
     }
     let name = block.pages.as_ref().and_then(Mapping::name).ok_or(Code::OPERATING_SYSTEM)?;
     let who = (u64::from(name.process) << 32) | u64::from(name.fd as u32);
-    Ok(write([MAGIC, who, name.inode, name.device, block.bytes as u64, block.id]))
+    let id = (block.device as u64) << DEVICE | block.id;
+    Ok(write([MAGIC, who, name.inode, name.device, block.bytes as u64, id]))
 }
 
 /// The address, here, of another process's allocation.
 pub(crate) fn open(owner: Owner, handle: &Handle) -> Done<u64> {
-    let [magic, who, inode, device, bytes, _] = read(handle);
+    let [magic, who, inode, device, bytes, id] = read(handle);
     if magic != MAGIC {
         return Err(Code::INVALID_VALUE);
+    }
+    let of = (id >> DEVICE) as i32;
+    if of != owner.device && !settings::get().reach(owner.device, of) {
+        log::misuse(&format!(
+            "device {} opened memory of {of}, which it can't reach",
+            owner.device
+        ));
+        return Err(Code::PEER_ACCESS_UNSUPPORTED);
     }
     let name = FileName { process: (who >> 32) as u32, fd: who as u32 as i32, inode, device };
     if name.process == std::process::id() {
