@@ -36,7 +36,8 @@ const CLOSED: usize = 0;
 const STOP: usize = LINE;
 const LEFT: usize = 2 * LINE;
 const HEAD: usize = 3 * LINE;
-/// In a place: what its rank calls there, how far its stream is, its kernels' scalar. Then, where
+/// In a place: what its rank calls there, how far its stream is and whether its kernels are at work,
+/// their scalar. Then, where
 /// the rank is a worker: each rank's `ready`, that its buffers may be used, which the worker takes
 /// back when it has done its part; each rank's `done`, that the worker has, which that rank takes
 /// back; the tables of addresses; the list of moves; and for a call around a ring, words for what
@@ -44,6 +45,7 @@ const HEAD: usize = 3 * LINE;
 const SEQUENCE: usize = 0;
 const FINGERPRINT: usize = 8;
 const STATE: usize = 16;
+const WORKS: usize = 20;
 const SCALAR: usize = 32;
 const READY: usize = LINE;
 /// Bytes of a [`Move`] as kernels see it.
@@ -194,6 +196,16 @@ impl Boards {
     /// Likewise: how far the rank's stream is.
     pub(crate) fn state(&self, at: At) -> CUdeviceptr {
         self.device(at, STATE)
+    }
+
+    /// Likewise: 1 while its kernels are at work.
+    pub(crate) fn works(&self, at: At) -> CUdeviceptr {
+        self.device(at, WORKS)
+    }
+
+    /// Are they?
+    pub(crate) fn is_at_work(&self, at: At) -> bool {
+        self.word(at.rank, self.at(at, WORKS)).load(Ordering::Acquire) == 1
     }
 
     /// The table of `send` from rank `first` on, as kernels see it.

@@ -260,6 +260,9 @@ impl Together {
     pub(crate) fn end(&mut self, stream: CUstream, begun: Begun) -> Result<(), Failure> {
         self.put_end(stream, &begun).map_err(|error| {
             let failure = self.refuse(begun.claim, error.to_string());
+            let boards = &self.guard.watch.boards;
+            self.ops.set(boards.works(At { rank: boards.me, place: begun.place }), 0);
+            let _ = self.ops.run(stream);
             self.abandon(begun);
             failure
         })
@@ -288,8 +291,10 @@ impl Together {
         }
         if self.workers_of(&call).contains(&me) {
             others().for_each(|rank| self.ops.wait(boards.ready(mine, rank), 1));
+            self.ops.set(boards.works(mine), 1);
             self.ops.run(stream)?;
             call.form.jobs(me).try_for_each(|job| self.work(stream, &call, mine, &job))?;
+            self.ops.set(boards.works(mine), 0);
             for rank in others() {
                 self.ops.set(boards.ready(mine, rank), 0);
                 self.ops.set(boards.done(mine, rank), 1);

@@ -291,14 +291,15 @@ impl Watch {
         first.unwrap_or(self.boards.me)
     }
 
-    /// May kernels of others be at work on this rank's buffers in a call?
+    /// Are kernels of others at work on this rank's buffers in a call? Those that begin later find
+    /// that they are stopped.
     fn is_touched(&self, place: usize) -> bool {
         let ours = self.own(place).sequence;
-        self.others().filter(|&rank| self.is_worker(rank)).any(|rank| {
+        self.others().any(|rank| {
             let at = At { rank, place };
             let same = self.boards.claimed(at).sequence == ours;
             let gone = || self.lives[rank].as_ref().is_some_and(hung_up);
-            same && self.boards.reached_at(at) == ENTERED && !gone()
+            same && self.boards.is_at_work(at) && !gone()
         })
     }
 
