@@ -139,21 +139,13 @@ pub(super) const fn type_of(dtype: DataType) -> u64 {
     DTYPE.put(dtype as u64 + 1)
 }
 
-/// That of a call on devices' buffers, on memory that all ranks know or through pieces of such, made
-/// in this form.
+/// That of a call on devices' buffers, known to all ranks or in pieces, made in this form.
 #[cfg(feature = "cuda")]
-pub(crate) fn on_devices(
-    request: &Request,
-    in_order: bool,
-    (known, form): (bool, DeviceForm),
-) -> u64 {
-    let algorithm = Some(match form {
-        DeviceForm::Ring => Algorithm::Ring,
-        DeviceForm::OneShot => Algorithm::AllPairs,
-        _ => Algorithm::Direct,
-    });
+pub(crate) fn on_devices(request: &Request, in_order: bool, of: (bool, DeviceForm)) -> u64 {
+    let (known, form) = of;
+    let algorithm = Some(form.algorithm());
     let how = How { algorithm, in_order, part: false, uneven: false };
-    of(request, &how, 0) & !REGISTERED.put(1) | REGISTERED.put(u64::from(known))
+    self::of(request, &how, 0) & !REGISTERED.put(1) | REGISTERED.put(u64::from(known))
 }
 
 /// Those of calls on devices, without what memory they are on if they do not differ in that: what

@@ -5,12 +5,15 @@
 //! is arithmetic, remembered for one call: training repeats a few, and small ones show it.
 
 mod choose;
+#[cfg(feature = "cuda")]
 mod device;
 mod explain;
 pub(crate) mod fingerprint;
 mod links;
 mod messages;
 mod price;
+#[cfg(feature = "cuda")]
+mod reach;
 mod request;
 mod slots;
 mod tuning;
@@ -24,13 +27,16 @@ use crate::partition::{Partition, SlotShape};
 use crate::schedule::{Algorithm, Collective, Ring, Schedule};
 pub use choose::Candidate;
 #[cfg(feature = "cuda")]
-pub(crate) use device::{DeviceCall, DeviceSeat, Reach};
+pub(crate) use device::DeviceCall;
+#[cfg(feature = "cuda")]
 pub use device::{DeviceCandidate, DeviceExplanation, DeviceForm};
 pub use explain::{Choice, Explanation};
 // What is hidden is no promise: see lib.rs.
 #[doc(hidden)]
 pub use messages::lanes;
 pub use price::{Source, Speeds};
+#[cfg(feature = "cuda")]
+pub(crate) use reach::{DeviceSeat, Reach};
 pub use request::Request;
 #[doc(hidden)]
 pub use request::{Blocks, Message};

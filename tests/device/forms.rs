@@ -164,7 +164,7 @@ fn in_place_and_apart(comm: &mut Communicator) {
     let mut into = stream.clone_htod(&vec![0_i64; count]).unwrap();
     comm.barrier().unwrap();
     for round in 0..4 {
-        if (comm.rank() + round) % 2 == 0 {
+        if (comm.rank() + round).is_multiple_of(2) {
             comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Sum).unwrap();
         } else {
             comm.on_stream(&stream).all_reduce_into(&buf, &mut into, ReduceOp::Sum).unwrap();

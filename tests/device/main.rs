@@ -60,7 +60,16 @@ macro_rules! both {
         $self.comm.$name(&from, &mut host, $($arg),*).unwrap();
         let (send, mut view) = (send.slice(..from.len()), device.slice_mut(..host.len()));
         $self.comm.on_stream(&$self.stream).$name(&send, &mut view, $($arg),*).unwrap();
-        assert!($self.down(&device) == host, "{} of {}", stringify!($name), host.len());
+        let found = $self.down(&device);
+        let at = found.iter().zip(&host).position(|(found, host)| found != host);
+        assert!(
+            found == host,
+            "{} of {} at {}: {:?}",
+            stringify!($name),
+            host.len(),
+            $self.comm.rank(),
+            at.map(|at| (at, found[at], host[at]))
+        );
     }};
 }
 

@@ -94,7 +94,7 @@ pub(crate) const ROOMS: &[Room] = &[
     ),
     room(
         "device",
-        &["element", "error", "link", "schedule"],
+        &["element", "error", "link", "plan", "schedule"],
         &["cudarc", "tracing"],
         &["env", "fs", "net", "process"],
     ),

@@ -75,7 +75,9 @@ impl Communicator {
     /// Then collectives go straight to the buffers where the ranks' devices reach each other: where
     /// ranks share a device, and among devices of a host that read each other's memory. Where only
     /// some do, as on several hosts, `all_reduce` and `broadcast` go straight among those, and one
-    /// rank of each such island takes part for all. Elsewhere it changes nothing.
+    /// rank of each such island takes part for all. Where each rank has a device of its own, which
+    /// reaches the one before it on some ring of all, `all_reduce`, `all_gather` and `broadcast` go
+    /// around that, unless the order of ranks is promised. Elsewhere it changes nothing.
     ///
     /// Between processes buffers are best from [`Self::alloc_device`]; others are copied in pieces.
     ///

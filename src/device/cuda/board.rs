@@ -36,8 +36,8 @@ const CLOSED: usize = 0;
 const STOP: usize = LINE;
 const LEFT: usize = 2 * LINE;
 const HEAD: usize = 3 * LINE;
-/// In a place: what its rank calls there, how far its stream is and whether its kernels are at work,
-/// their scalar. Then, where
+/// In a place: what its rank calls there, how far its stream is, whether its kernels are at work,
+/// and their scalar. Then, where
 /// the rank is a worker: each rank's `ready`, that its buffers may be used, which the worker takes
 /// back when it has done its part; each rank's `done`, that the worker has, which that rank takes
 /// back; the tables of addresses; the list of moves; and for a call around a ring, words for what

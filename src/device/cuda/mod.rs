@@ -18,6 +18,7 @@ mod stage;
 mod together;
 mod trouble;
 mod watch;
+mod work;
 
 pub(crate) use board::{Boards, CAPTURED, Claim, MOST_RANKS};
 pub(crate) use context::Current;

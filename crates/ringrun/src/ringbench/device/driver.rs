@@ -81,6 +81,7 @@ fn software(path: DevicePath) -> Software {
     let module = fs::read_to_string("/proc/driver/nvidia/version").unwrap_or_default();
     let path = match path {
         DevicePath::Direct => "straight to the buffers",
+        DevicePath::Ring => "around a ring of devices",
         DevicePath::Islands => "by islands",
         _ => "by way of the host",
     };

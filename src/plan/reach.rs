@@ -1,0 +1,166 @@
+//! Whom the ranks' devices reach. May touch: schedule. Pure. Law: it follows from what all ranks
+//! were told alike.
+
+use crate::schedule::Ring;
+
+/// Where a rank's buffers are, and whose it reaches.
+
+#[derive(Clone, Debug)]
+pub(crate) struct DeviceSeat {
+    pub(crate) host: usize,
+    /// The same for ranks that share a device.
+    pub(crate) device: [u64; 2],
+    /// Of each rank: do kernels here read its memory?
+    pub(crate) reaches: Vec<bool>,
+}
+
+/// Whom the ranks' devices reach.
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// All share one.
+    Shared,
+    /// Each reaches all.
+    All,
+    /// Each, which is no other rank's, reaches the one before it on this ring.
+    Ring(Ring),
+    /// All of an island reach each other: the first rank of each rank's one.
+    Islands(Vec<usize>),
+    /// There is nothing to be had from it.
+    Nobody,
+}
+
+/// Who looks for a ring gives up after so many tries.
+const TRIES: usize = 100_000;
+
+impl Reach {
+    /// Among ranks that may share memory of the host, at most `most` of them.
+    #[must_use]
+    pub(crate) fn of(seats: &[DeviceSeat], most: usize) -> Self {
+        let size = seats.len();
+        let all = |ranks: &[usize]| {
+            ranks.iter().all(|&one| ranks.iter().all(|&other| seats[one].reaches[other]))
+        };
+        let ranks: Vec<_> = (0..size).collect();
+        if seats.iter().all(|seat| seat.host == seats[0].host) && size <= most {
+            if all(&ranks) {
+                let shared = seats.iter().all(|seat| seat.device == seats[0].device);
+                return if shared { Self::Shared } else { Self::All };
+            }
+            if let Some(ring) = ring(seats) {
+                return Self::Ring(ring);
+            }
+        }
+        let island = |me: usize| {
+            let host = |rank: &usize| seats[*rank].host == seats[me].host;
+            let here: Vec<_> = ranks.iter().copied().filter(host).collect();
+            let whole = all(&here);
+            let beside = |rank: &usize| {
+                let same = seats[*rank].device == seats[me].device && seats[*rank].reaches[me];
+                whole || same || *rank == me
+            };
+            here.into_iter().filter(beside).collect::<Vec<_>>()
+        };
+        let islands: Vec<_> = ranks.iter().map(|&me| island(me)).collect();
+        if islands.iter().any(|island| (2..size).contains(&island.len())) {
+            return Self::Islands(islands.iter().map(|island| island[0]).collect());
+        }
+        Self::Nobody
+    }
+
+    /// Does a rank read another one's memory?
+    #[must_use]
+    pub(crate) fn reads(&self, one: usize, other: usize) -> bool {
+        match self {
+            Self::Shared => one == 0,
+            Self::All => true,
+            Self::Ring(ring) => ring.after(one as u32, -1) as usize == other,
+            Self::Islands(_) | Self::Nobody => false,
+        }
+    }
+}
+
+/// A ring on which each rank reaches the one before it, if each has a device of its own.
+fn ring(seats: &[DeviceSeat]) -> Option<Ring> {
+    let same = |one: usize, other: usize| seats[one].device == seats[other].device;
+    let size = seats.len();
+    if size < 3 || (0..size).any(|one| (0..one).any(|other| same(one, other))) {
+        return None;
+    }
+    let (mut order, mut next, mut tries) = (vec![0], 1, 0);
+    loop {
+        tries += 1;
+        let last = *order.last()?;
+        let fits = |&rank: &usize| seats[rank].reaches[last] && !order.contains(&rank);
+        match (next..size).find(fits).filter(|_| tries < TRIES) {
+            Some(rank) => {
+                order.push(rank);
+                next = 1;
+            }
+            None if order.len() == size && seats[0].reaches[last] => {
+                return Ring::new(order.into_iter().map(|rank| rank as u32).collect());
+            }
+            None if tries >= TRIES => return None,
+            None => next = order.pop()? + 1,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{DeviceSeat, Reach};
+    use crate::schedule::Ring;
+
+    /// Ranks on hosts with devices, of which those reach each other that `reaches` says.
+    fn seats(of: &[(usize, u64)], reaches: impl Fn(usize, usize) -> bool) -> Vec<DeviceSeat> {
+        let seat = |(rank, &(host, device)): (usize, &(usize, u64))| DeviceSeat {
+            host,
+            device: [device, 0],
+            reaches: (0..of.len())
+                .map(|other| {
+                    let near = device == of[other].1 || reaches(rank, other);
+                    near && host == of[other].0
+                })
+                .collect(),
+        };
+        of.iter().enumerate().map(seat).collect()
+    }
+
+    fn reach(of: &[(usize, u64)], reaches: impl Fn(usize, usize) -> bool) -> Reach {
+        Reach::of(&seats(of, reaches), 32)
+    }
+
+    #[test]
+    fn whom_devices_reach() {
+        assert_eq!(reach(&[(0, 1); 3], |_, _| false), Reach::Shared);
+        let own = [(0, 1), (0, 2), (0, 3), (0, 4)];
+        assert_eq!(reach(&own, |_, _| true), Reach::All);
+        assert_eq!(reach(&own, |_, _| false), Reach::Nobody);
+        assert_eq!(reach(&[(0, 1), (0, 1), (0, 2)], |_, _| true), Reach::All);
+        let two = [(0, 1), (0, 1), (0, 2)];
+        assert_eq!(reach(&two, |_, _| false), Reach::Islands(vec![0, 0, 2]));
+        let hosts = [(0, 1), (1, 2), (0, 3), (1, 4)];
+        assert_eq!(reach(&hosts, |_, _| true), Reach::Islands(vec![0, 1, 0, 1]));
+        assert_eq!(Reach::of(&seats(&own, |_, _| true), 3), Reach::Nobody);
+    }
+
+    #[test]
+    fn rings_are_found_where_there_is_one() {
+        let own: Vec<_> = (0..6).map(|device| (0, device)).collect();
+        let near = |one: usize, other: usize| one.abs_diff(other) % 4 == 1;
+        assert_eq!(reach(&own, near), Reach::Ring(Ring::natural(6)));
+        // Each reaches the one before it in this order, and nobody else.
+        let order = [0, 3, 1, 5, 2, 4];
+        let before = |one: usize, other: usize| {
+            let at = |rank| order.iter().position(|&it| it == rank).unwrap();
+            (at(other) + 1) % 6 == at(one)
+        };
+        let found = Ring::new(order.iter().map(|&rank| rank as u32).collect()).unwrap();
+        assert_eq!(reach(&own, before), Reach::Ring(found));
+        let line = |one: usize, other: usize| one.abs_diff(other) == 1;
+        assert_eq!(reach(&own, line), Reach::Nobody);
+        let shared = [(0, 1), (0, 2), (0, 3), (0, 1)];
+        let round = |one: usize, other: usize| one.abs_diff(other) % 2 == 1;
+        assert_eq!(reach(&shared, round), Reach::Islands(vec![0, 1, 2, 0]));
+    }
+}
