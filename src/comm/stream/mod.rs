@@ -75,8 +75,8 @@ impl Communicator {
     /// and write the ranks' buffers where they are. Numbers are then those of `direct`: folded in
     /// the order of ranks, narrow floats rounded once; around a ring they are the ring's. Of the
     /// forms that a call may have [`OnStream::explain`] tells the one that is taken; `TwoShot`,
-    /// `AllPairs` (for one-shot) and `Ring` of [`Algorithm`](crate::Algorithm) ask for one, where it
-    /// is possible.
+    /// `AllPairs` (for one-shot) and `Ring` of [`Algorithm`](crate::Algorithm) ask for one, where
+    /// it is possible.
     ///
     /// Otherwise data goes through pinned host memory, and it is the host that reduces it: what is
     /// promised of numbers holds here as it does there. Calls are cut in pieces of 1 MiB in all, so
