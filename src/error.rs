@@ -228,6 +228,26 @@ impl Error {
         }
     }
 
+    /// Of whom it says that the call failed.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn peer_mut(&mut self) -> Option<&mut Peer> {
+        match self {
+            Self::Timeout { peer, .. }
+            | Self::PeerLost { peer, .. }
+            | Self::Mismatch { peer, .. } => Some(peer),
+            _ => None,
+        }
+    }
+
+    /// The same, of another call of which the one that failed was a part.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn in_call(mut self, name: &'static str) -> Self {
+        if let Self::Argument { call, .. } | Self::Broken { call, .. } = &mut self {
+            *call = name;
+        }
+        self
+    }
+
     /// An [`Error::Io`] from the system's last word on `doing`.
     pub(crate) fn io(doing: impl Into<String>, source: impl Into<io::Error>) -> Self {
         Self::Io { doing: doing.into(), source: source.into() }

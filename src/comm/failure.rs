@@ -69,9 +69,10 @@ impl Engine {
         operation: &'static str,
         step: usize,
     ) -> Box<Place> {
-        let (rank, host) = (seat.rank, seat.peers[seat.rank].host.clone());
+        let Peer { rank, host, .. } = seat.peers[seat.rank].clone();
         let tag = settings.tag.as_deref().map(str::to_owned);
-        Box::new(Place { rank, host, operation, sequence: self.sequence, tag, step })
+        let (operation, sequence) = settings.part_of.unwrap_or((operation, self.sequence));
+        Box::new(Place { rank, host, operation, sequence, tag, step })
     }
 
     /// After `error` nothing works any more.

@@ -107,6 +107,8 @@ struct Seat {
     rank: usize,
     local_rank: usize,
     local_size: usize,
+    /// In the order of ranks; what they are called is another communicator's where calls are parts
+    /// of its calls.
     peers: Arc<[Peer]>,
     transports: Vec<&'static str>,
     /// Can every rank map every other one's memory?
@@ -153,7 +155,7 @@ impl Communicator {
     fn new(seat: Seat, engine: Engine, timeout: Duration) -> Self {
         let numbers = Numbers::default();
         let (preferred, required, rehearses) = (None, None, false);
-        let (multiprocessors, averages) = (None, None);
+        let (multiprocessors, averages, part_of) = (None, None, None);
         let settings = Settings {
             timeout,
             tag: None,
@@ -163,6 +165,7 @@ impl Communicator {
             rehearses,
             multiprocessors,
             averages,
+            part_of,
         };
         let abort = Arc::clone(&engine.abort);
         Self::of(Arc::new(seat), Some(engine), settings, abort)

@@ -133,6 +133,8 @@ pub(super) struct Settings {
     pub(super) multiprocessors: Option<u32>,
     /// What an average is divided by, where these ranks stand for more than there are of them.
     pub(super) averages: Option<usize>,
+    /// The call of another communicator that these are parts of: its name and number, for errors.
+    pub(super) part_of: Option<(&'static str, u64)>,
     /// Calls check their arguments, and that is all.
     pub(super) rehearses: bool,
 }

@@ -4,3 +4,4 @@
 pub(crate) mod cuda;
 pub(crate) mod form;
 pub(crate) mod hop;
+pub(crate) mod island;

@@ -11,6 +11,7 @@ mod direct;
 mod faults;
 mod forms;
 mod graphs;
+mod islands;
 mod late;
 mod meet;
 mod mixed;

@@ -29,6 +29,8 @@ macro_rules! same {
     }};
 }
 
+pub(super) use same;
+
 impl Both<'_> {
     /// What a call in place makes of that.
     pub(super) fn in_place<T: Value + DeviceRepr>(

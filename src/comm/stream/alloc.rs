@@ -129,6 +129,29 @@ impl Communicator {
         Ok(registration)
     }
 
+    /// Where memory begins that the communicator has for itself, as good as
+    /// [`Self::alloc_device`]'s as long as the second lives. The context is current.
+    pub(super) fn alloc_own(
+        &mut self,
+        name: &'static str,
+        here: (Driver, &Arc<CudaContext>),
+        bytes: usize,
+    ) -> Result<(Option<Held>, CUdeviceptr, Arc<()>)> {
+        let life = Arc::new(());
+        if self.streams.direct.is_none() {
+            let held = Held::new(0, Some(Memory::new(here.0, here.1, bytes)?), None);
+            let start = held.start();
+            return Ok((Some(held), start, life));
+        }
+        let (held, entry) = self.allocate(name, here, bytes, None)?;
+        let start = held.start();
+        self.know(Entry { life: Arc::downgrade(&life), ..entry });
+        if let Some(direct) = &mut self.streams.direct {
+            direct.kept.push(held);
+        }
+        Ok((None, start, life))
+    }
+
     /// From here on calls on this memory go straight there.
     fn know(&mut self, entry: Entry) {
         if let Some(direct) = &mut self.streams.direct {

@@ -44,6 +44,8 @@ pub(super) struct Direct {
     pub(super) allocations: u64,
     /// What other buffers go through where ranks are several processes.
     pub(super) scratch: Option<Scratch>,
+    /// Other memory of the communicator itself, which others may have opened.
+    pub(super) kept: Vec<Held>,
     /// The failure that was told.
     told: Option<String>,
 }
@@ -69,6 +71,7 @@ impl Direct {
             retired: Arc::default(),
             allocations: 0,
             scratch: None,
+            kept: Vec::new(),
             told: None,
         }
     }
@@ -172,7 +175,7 @@ impl Drop for Direct {
         } else {
             // Graphs, or calls whose streams come to them later, may still use it, and to free
             // waits for them.
-            forget((take(&mut self.opened), self.scratch.take()));
+            forget((take(&mut self.opened), self.scratch.take(), take(&mut self.kept)));
             forget(take(&mut *locked(&self.retired)));
         }
     }
@@ -245,17 +248,26 @@ impl Communicator {
         if let Some(first) = &direct.told {
             return Error::Broken { call, first: first.clone() };
         }
-        let (name, count) = direct.together.what(claim).unwrap_or((call, 0));
+        let (name, count, number) = direct.together.what(claim).unwrap_or((call, 0, None));
         let mut error = match trouble {
-            Trouble::Refused(reason) => {
+            Trouble::Refused { reason, .. } => {
                 let error = Error::Device { doing: name.into(), reason };
                 self.broken_by(call, error)
             }
-            trouble => self.stopped(name, count, trouble),
+            trouble => {
+                let mut error = self.stopped(name, count, &trouble);
+                if let Trouble::GaveUp { beyond: Some(rank), .. } = trouble
+                    && let (Some(peer), Some(world)) = (error.peer_mut(), &self.streams.world)
+                    && let Some(culprit) = world.get(rank)
+                {
+                    peer.clone_from(culprit);
+                }
+                error
+            }
         };
         if let Some(place) = error.place_mut() {
             // Calls on devices have numbers of their own.
-            place.sequence = claim.number();
+            (place.operation, place.sequence) = (name, number.unwrap_or(claim.number()));
         }
         if let Some(direct) = &mut self.streams.direct {
             direct.told = Some(error.to_string());
@@ -263,10 +275,19 @@ impl Communicator {
         error
     }
 
-    fn stopped(&mut self, call: &'static str, count: usize, trouble: Trouble) -> Error {
+    fn stopped(&mut self, call: &'static str, count: usize, trouble: &Trouble) -> Error {
         let rank = self.rank();
-        let (peer, stop) = match trouble {
-            Trouble::Lost { peer, evidence } => (peer, Stop::Fault(Fault::Lost(evidence))),
+        let (peer, stop) = match *trouble {
+            Trouble::Lost { peer, ref evidence } => {
+                (peer, Stop::Fault(Fault::Lost(evidence.clone())))
+            }
+            Trouble::GaveUp { peer, by, beyond } => {
+                let evidence = match beyond {
+                    None if peer == by => "it failed, or was aborted".into(),
+                    _ => format!("rank {} gave up on it", self.peers()[by].rank),
+                };
+                (peer, Stop::Fault(Fault::Lost(evidence)))
+            }
             Trouble::Late { peer, after } => (peer, Stop::Timeout(after)),
             Trouble::Differs { peer, ours, theirs } => {
                 let [ours, theirs] = fingerprint::alike_in_memory([ours, theirs]);
@@ -277,7 +298,7 @@ impl Communicator {
                 let (ours, theirs) = (u64::from(ours), u64::from(!ours));
                 (peer, Stop::Fault(Fault::Mismatch { field, ours, theirs }))
             }
-            Trouble::Aborted | Trouble::Refused(_) => (rank, Stop::Aborted),
+            Trouble::Aborted | Trouble::Refused { .. } => (rank, Stop::Aborted),
         };
         let halt = Halt { stop, step: 0, peer };
         match self.at_home(call) {
@@ -298,8 +319,11 @@ impl OnStream<'_> {
         sides: Sides,
     ) -> Result<()> {
         self.comm.direct_failure(name)?;
-        let Settings { numbers, timeout, preferred, required, .. } = self.comm.settings;
+        let Settings { numbers, timeout, preferred, required, part_of, .. } = self.comm.settings;
         let forced = required.or(preferred);
+        let (name, number) = part_of.map_or((name, None), |(name, number)| (name, Some(number)));
+        // Parts differ if the calls do, and it is in these that ranks are told where they differ.
+        let whole = self.comm.streams.whole.unwrap_or(*request);
         let (stream, deterministic) = (self.stream.cu_stream(), numbers.deterministic);
         let captures = is_capturing(stream)?;
         let size = self.comm.size();
@@ -323,8 +347,9 @@ impl OnStream<'_> {
         let call = Call {
             form: Form { collective: request.collective, size, block: sides.block, element, by },
             name,
-            count: request.count,
-            fingerprint: fingerprint::on_devices(request, deterministic, (known, by)),
+            count: whole.count,
+            number,
+            fingerprint: fingerprint::on_devices(&whole, deterministic, (known, by)),
             reduction: request.op.and_then(wanted).map(|(op, by)| (request.dtype, op, by)),
         };
         let done = match places.filter(|_| by != DeviceForm::OneShot) {

@@ -1,45 +1,82 @@
-//! Ranks some of whose devices reach each other: such islands reduce among themselves, one rank of
-//! each goes by way of the host for all, and gives the others the result.
+//! Ranks some of whose devices reach each other: calls go straight within such islands, and one
+//! rank of each, its leader, goes by way of the host for all.
 //! May touch: as `comm`. Law: each part is a call of a communicator of its own, in the order of the
-//! same stream.
+//! same stream; if one can't be made, nobody waits for it.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
-use cudarc::driver::{CudaContext, CudaStream};
+use cudarc::driver::sys::CUdeviceptr;
+use cudarc::driver::{CudaContext, CudaEvent};
 
-use super::{DeviceRef, OnStream, Side, Sides};
+use super::memory::Held;
+use super::{OnStream, Side, Sides, failure};
 use crate::comm::options::Settings;
+use crate::comm::verbs::refuse;
 use crate::comm::{Communicator, worker};
-use crate::device::cuda::copy;
-use crate::element::{Element, Kind, ReduceOp, Reduction};
-use crate::error::{Error, Result};
+use crate::config::Numbers;
+use crate::device::cuda::{Current, driver, event, reachable};
+use crate::device::island::Map;
+use crate::element::{Element, Kind, Reduction};
+use crate::error::{Error, Peer, Result};
 use crate::plan::Request;
 use crate::schedule::Collective;
 
-/// The communicators of the parts.
+/// The communicators of the parts, and what these need.
 #[derive(Debug)]
 pub(super) struct Islands {
-    /// Of those whose devices reach each other.
+    /// Of those whose devices reach each other. It goes first: what it has opened is closed.
     pub(super) island: Communicator,
     /// Of the first ranks of all islands, if this is one.
-    leaders: Option<Communicator>,
-    /// Which island each rank is in, as its first rank has it.
-    of: Vec<usize>,
+    pub(super) leaders: Option<Communicator>,
+    pub(super) map: Map,
+    pub(super) own: Own,
+    /// Calls so far.
+    calls: u64,
+}
+
+/// Memory for the pieces of calls that need some, in two halves.
+#[derive(Debug)]
+pub(super) struct Own {
+    pub(super) start: CUdeviceptr,
+    _life: Arc<()>,
+    /// Unless the island keeps it.
+    _held: Option<Held>,
+    /// Where the stream of the last call that used it was at its end, if there was one.
+    pub(super) last: CudaEvent,
+    pub(super) used: bool,
+}
+
+impl Own {
+    /// Bytes of a half: enough to hide what it takes to begin and to end a piece.
+    pub(super) const HALF: usize = 16 << 20;
+
+    fn new(island: &mut Communicator, context: &Arc<CudaContext>) -> Result<Self> {
+        let driver = driver()?;
+        let _current = Current::new(driver, context.cu_ctx())?;
+        // Before the memory, which all of the island allocate, or none.
+        let last = event(context);
+        let (held, start, life) =
+            island.alloc_own("use_device", (driver, context), 2 * Self::HALF)?;
+        Ok(Self { start, _life: life, _held: held, last: last?, used: false })
+    }
 }
 
 impl Islands {
-    /// The first failure that nobody was told of.
-    pub(super) fn check(&mut self, stream: &Arc<CudaStream>) -> Result<()> {
-        self.island.on_stream(stream).check()?;
-        self.leaders.as_mut().map_or(Ok(()), |leaders| leaders.on_stream(stream).check())
-    }
-
-    /// A rank's number among those of its island, and the number of the island.
-    fn place(&self, rank: usize) -> (usize, usize) {
-        let first = self.of[rank];
-        let among = (first..rank).filter(|&other| self.of[other] == first).count();
-        (among, (0..first).filter(|&other| self.of[other] == other).count())
+    /// From here on calls are parts of this one, and go by these settings.
+    fn heed(&mut self, all: &Settings, name: &'static str, request: &Request) {
+        self.calls += 1;
+        let Settings { timeout, tag, numbers, .. } = all;
+        let part_of = Some((name, self.calls));
+        let heeded = |own: &mut Communicator, numbers: Numbers| {
+            let (timeout, tag) = (*timeout, tag.clone());
+            own.settings = Settings { timeout, tag, numbers, part_of, ..own.settings.clone() };
+            own.streams.whole = Some(*request);
+        };
+        // Only what leaves the island has a wire to go by.
+        heeded(&mut self.island, Numbers { wire: None, ..*numbers });
+        if let Some(leaders) = &mut self.leaders {
+            heeded(leaders, *numbers);
+        }
     }
 }
 
@@ -48,49 +85,69 @@ impl Communicator {
     pub(super) fn make_islands(&mut self, context: &Arc<CudaContext>, first: usize) -> Result<()> {
         let (me, size) = (self.rank(), self.size());
         let of = self.tell_words("use_device", &[first as u64])?;
-        let of = of.into_iter().map(|first| first as usize).collect();
-        let island = self.split(Some(first as u32), me as i64)?;
-        let mut leaders = self.split((first == me).then_some(0), me as i64)?;
-        let Some(mut island) = island else { return Err(worker::lost("use_device")) };
-        island.heed(&self.abort);
+        let of: Vec<_> = of.into_iter().map(|first| first as usize).collect();
+        let mut island = self.part_of_it(Some(first), |rank| of[rank] == first)?;
+        let mut leaders = self.part_of_it((first == me).then_some(0), |rank| of[rank] == rank)?;
         if let Some(leaders) = &mut leaders {
             leaders.settings.averages = Some(size);
-            leaders.heed(&self.abort);
         }
-        let used = island.use_device(context);
-        let fine = self.tell_words("use_device", &[u64::from(used.is_ok())])?;
-        used?;
+        let own = match &mut island {
+            Some(island) => island.use_device(context).and_then(|()| Own::new(island, context)),
+            None => Err(worker::lost("use_device")),
+        };
+        let fine = self.tell_words("use_device", &[u64::from(own.is_ok())])?;
+        let own = own?;
         self.all_are_fine("use_device", fine.into_iter())?;
-        if let (Some(leaders), Some(direct)) = (&mut leaders, &island.streams.direct) {
-            leaders.streams.stands_for = Some(Arc::clone(direct.watch()));
+        let Some(island) = island else { return Ok(()) };
+        let watch = island.streams.direct.as_ref().map(|direct| Arc::clone(direct.watch()));
+        if let Some(leaders) = &mut leaders {
+            leaders.streams.stands_for.clone_from(&watch);
         }
-        self.streams.islands = Some(Box::new(Islands { island, leaders, of }));
+        self.streams.stands_for = watch;
+        let islands = Islands { island, leaders, map: Map::new(of), own, calls: 0 };
+        self.streams.islands = Some(Box::new(islands));
         Ok(())
     }
 
-    /// An abort of the whole is one of its parts.
-    fn heed(&mut self, abort: &Arc<AtomicBool>) {
-        self.abort = Arc::clone(abort);
-        if let Some(engine) = &mut self.engine {
-            engine.abort = Arc::clone(abort);
+    /// A communicator of these ranks, whose errors are this one's.
+    fn part_of_it(
+        &mut self,
+        color: Option<usize>,
+        is_member: impl Fn(usize) -> bool,
+    ) -> Result<Option<Self>> {
+        let me = self.rank();
+        let Some(mut part) = self.split(color.map(|color| color as u32), me as i64)? else {
+            return Ok(None);
+        };
+        // An abort of the whole is one of its parts.
+        part.abort = Arc::clone(&self.abort);
+        if let Some(engine) = &mut part.engine {
+            engine.abort = Arc::clone(&self.abort);
         }
-    }
-
-    /// The others of the island do not get what this rank was to bring.
-    fn fail_streams(&self, error: &Error) {
-        if let Some(direct) = &self.streams.direct {
-            direct.watch().refuse(error.to_string());
+        let names: Arc<[Peer]> =
+            self.peers().iter().filter(|peer| is_member(peer.rank)).cloned().collect();
+        if let Some(seat) = Arc::get_mut(&mut part.seat) {
+            seat.peers = names;
         }
+        part.streams.world = Some(Arc::clone(&self.seat.peers));
+        Ok(Some(part))
     }
 
     /// Does a call go by islands? Where the order of ranks is promised it can't.
     pub(super) fn goes_by_islands(&self, request: &Request) -> bool {
-        let possible = matches!(
-            (request.collective, request.op.map(Reduction::kind)),
-            (Collective::AllReduce, Some(Kind::Plain(_) | Kind::PreMulSum(..)))
-                | (Collective::Broadcast { .. }, None)
-        );
-        possible && self.streams.islands.is_some() && !self.settings.numbers.deterministic
+        let folds =
+            matches!(request.op.map(Reduction::kind), Some(Kind::Plain(_) | Kind::PreMulSum(..)));
+        let possible = match request.collective {
+            Collective::AllReduce | Collective::Reduce { .. } | Collective::ReduceScatter => folds,
+            Collective::Broadcast { .. }
+            | Collective::AllGather
+            | Collective::Gather { .. }
+            | Collective::Scatter { .. } => request.op.is_none(),
+            _ => false,
+        };
+        let fits = Own::HALF / self.size() >= request.dtype.size();
+        let promised = self.settings.numbers.deterministic;
+        possible && fits && !promised && self.streams.islands.is_some()
     }
 }
 
@@ -98,64 +155,96 @@ impl OnStream<'_> {
     /// Puts a call on the stream that goes by islands. The context is current.
     pub(super) fn put_by_islands<T: Element>(
         &mut self,
-        request: &Request,
-        Sides { sides, block, .. }: Sides,
+        (name, request): (&'static str, &Request),
+        sides: Sides,
     ) -> Result<()> {
-        let stream = self.stream;
-        let [Side { device: from, writes: in_place, .. }, other] = sides;
-        let to = if in_place { from } else { other.device };
-        if !in_place {
-            copy(stream.cu_stream(), to, from, block)?;
-        }
-        let mut buf = DeviceRef::<T>::of_call(to, request.count, stream);
-        let Some(islands) = &mut self.comm.streams.islands else {
-            return Err(worker::lost(request.collective.name()));
+        let Some(mut islands) = self.comm.streams.islands.take() else {
+            return Err(worker::lost(name));
         };
-        let root = match request.collective {
-            Collective::Broadcast { root } => Some(islands.place(root as usize)),
-            _ => None,
-        };
-        let (_, here) = islands.place(self.comm.seat.rank);
-        let Islands { island, leaders, .. } = &mut **islands;
-        let Settings { timeout, tag, numbers, .. } = self.comm.settings.clone();
-        let heeded =
-            |own: &Settings| Settings { timeout, tag: tag.clone(), numbers, ..own.clone() };
-        island.settings = heeded(&island.settings);
-        if let Some(leaders) = leaders {
-            leaders.settings = heeded(&leaders.settings);
-        }
-        match (root, request.op) {
-            (None, Some(op)) => {
-                let (within, between) = parts(op);
-                island.on_stream(stream).reduce(&mut buf, within, 0)?;
-                if let Some(leaders) = leaders {
-                    let done = leaders.on_stream(stream).all_reduce(&mut buf, between);
-                    done.inspect_err(|error| island.fail_streams(error))?;
-                }
+        let mut begun = false;
+        let may = self.fits(&islands, name, &sides).and_then(|()| self.failure(&islands));
+        let done = may.and_then(|()| {
+            islands.heed(&self.comm.settings, name, request);
+            self.comm.settings.part_of = Some((name, islands.calls));
+            let mut done = self.put_legs::<T>(&mut islands, request, &sides, &mut begun);
+            self.comm.settings.part_of = None;
+            if let Err(error) = &mut done
+                && (begun || !matches!(error, Error::Argument { .. }))
+            {
+                self.give_up_all(&mut islands, error);
             }
-            (Some((rank, its)), _) => {
-                if its == here {
-                    island.on_stream(stream).broadcast(&mut buf, rank)?;
-                }
-                if let Some(leaders) = leaders {
-                    let done = leaders.on_stream(stream).broadcast(&mut buf, its);
-                    done.inspect_err(|error| island.fail_streams(error))?;
-                }
-                if its == here {
-                    return Ok(());
-                }
-            }
-            (None, None) => return Ok(()),
-        }
-        island.on_stream(stream).broadcast(&mut buf, 0)
+            done.map_err(|error| self.cause(&mut islands, error))
+        });
+        self.comm.streams.islands = Some(islands);
+        done.map_err(|error| error.in_call(name))
     }
-}
 
-/// What a reduction is within islands, and between them, where an average is divided by all ranks.
-fn parts(op: Reduction) -> (Reduction, Reduction) {
-    match op.kind() {
-        Kind::Plain(ReduceOp::Avg) => (ReduceOp::Sum.into(), op),
-        Kind::PreMulSum(..) => (op, ReduceOp::Sum.into()),
-        _ => (op, op),
+    /// Before anything is begun that would have to be ended.
+    fn fits(&self, islands: &Islands, name: &'static str, sides: &Sides) -> Result<()> {
+        if let Some(direct) = &islands.island.streams.direct
+            && !direct.together.is_of(self.stream.context())
+        {
+            let given = "of another context than use_device was given";
+            return refuse(name, "stream", given, "one of the same");
+        }
+        let fits = |side: &Side| reachable(name, side.device, side.blocks * sides.block);
+        sides.sides.iter().try_for_each(fits)
+    }
+
+    /// The first failure of the parts so far that nobody was told of. Where the island itself has
+    /// failed it waits for nobody.
+    pub(super) fn check_islands(&mut self) -> Result<()> {
+        let Some(mut islands) = self.comm.streams.islands.take() else { return Ok(()) };
+        let first = self.failure(&islands).and_then(|()| {
+            islands.island.on_stream(self.stream).check().map_err(|it| self.cause(&mut islands, it))
+        });
+        let done = first.and_then(|()| {
+            self.come_home(&mut islands);
+            self.failure(&islands)?;
+            islands.island.on_stream(self.stream).check()
+        });
+        self.comm.streams.islands = Some(islands);
+        done
+    }
+
+    /// Of what the part of this rank has failed, if an error says no more than that it has.
+    fn cause(&mut self, islands: &mut Islands, mut error: Error) -> Error {
+        let me = self.comm.rank();
+        let is_said = match error.peer_mut() {
+            Some(peer) => peer.rank != me,
+            None => !matches!(error, Error::Device { .. }),
+        };
+        if is_said {
+            return error;
+        }
+        self.come_home(islands);
+        self.failure(islands).err().unwrap_or(error)
+    }
+
+    /// When the host's parts are over.
+    fn come_home(&mut self, islands: &mut Islands) {
+        self.comm.come_home();
+        if let Some(leaders) = &mut islands.leaders {
+            leaders.come_home();
+        }
+    }
+
+    /// What the host's parts have failed of.
+    fn failure(&self, islands: &Islands) -> Result<()> {
+        let of = |comm: &Communicator| failure(&comm.streams.failed).take();
+        let first = islands.leaders.as_ref().and_then(of).or_else(|| of(self.comm));
+        first.map_or(Ok(()), Err)
+    }
+
+    /// Nobody waits for what this rank was to bring.
+    fn give_up_all(&mut self, islands: &mut Islands, error: &mut Error) {
+        let (why, culprit) = (error.to_string(), error.peer_mut().map(|peer| peer.rank));
+        if let Some(direct) = &islands.island.streams.direct {
+            direct.watch().refuse(why.clone(), culprit);
+        }
+        if let Some(leaders) = &mut islands.leaders {
+            leaders.on_stream(self.stream).give_up(why.clone());
+        }
+        self.give_up(why);
     }
 }

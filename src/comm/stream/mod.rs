@@ -9,6 +9,7 @@ mod cut;
 mod direct;
 mod explain;
 mod islands;
+mod legs;
 mod many;
 mod memory;
 mod point;
@@ -24,7 +25,8 @@ use cudarc::driver::CudaStream;
 
 use super::Communicator;
 use crate::device::cuda::{Current, Driver, Stages, Watch, driver};
-use crate::error::{Error, Result};
+use crate::error::{Error, Peer, Result};
+use crate::plan::Request;
 use direct::Direct;
 use islands::Islands;
 
@@ -43,6 +45,9 @@ pub(super) struct Streams {
     /// Whose calls come to nothing if one fails here: those of the island that this rank goes to
     /// others for.
     stands_for: Option<Arc<Watch>>,
+    /// The call of another communicator that the calls are parts of, and that one's ranks.
+    whole: Option<Request>,
+    world: Option<Arc<[Peer]>>,
     /// The first failure that nobody has been told of.
     failed: Arc<Mutex<Option<Error>>>,
 }
@@ -116,11 +121,9 @@ impl OnStream<'_> {
     /// # Errors
     /// The first failure that nobody was told of.
     pub fn check(&mut self) -> Result<()> {
+        self.check_islands()?;
         self.comm.come_home();
         self.comm.direct_failure("check")?;
-        if let Some(islands) = &mut self.comm.streams.islands {
-            islands.check(self.stream)?;
-        }
         failure(&self.comm.streams.failed).take().map_or(Ok(()), Err)
     }
 

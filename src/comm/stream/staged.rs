@@ -78,7 +78,7 @@ impl OnStream<'_> {
 
     /// After a call that was put on the stream in part, or not at all, this rank is out of step
     /// with those who make it.
-    fn give_up(&mut self, why: String) {
+    pub(super) fn give_up(&mut self, why: String) {
         drop(self.comm.nonblocking().start((), move |comm, ()| {
             if let Some(engine) = &mut comm.engine {
                 engine.give_up(why);
@@ -98,15 +98,23 @@ impl OnStream<'_> {
         let stands_for = self.comm.streams.stands_for.clone();
         let pending = self.comm.nonblocking().start((), move |comm, ()| {
             let done = comm.work_on(&mut turn, |comm, bytes| {
+                if stands_for.as_ref().is_some_and(|watch| watch.has_failed()) {
+                    // The stream was let pass, and brings anything: others must not have it. Who
+                    // has failed is said elsewhere.
+                    let why = "the ranks that this one stands for have failed";
+                    comm.engine.iter_mut().for_each(|engine| engine.give_up(why.into()));
+                    return Ok(());
+                }
                 let second = lens[0].next_multiple_of(LINE).min(bytes.len());
                 let (one, other) = bytes.split_at_mut(second);
                 let one = cast_slice_mut(&mut one[..lens[0]]);
                 work(comm, one, cast_slice_mut(&mut other[..lens[1]]))
             });
-            if let Err(error) = done {
+            if let Err(mut error) = done {
                 // Before the turn ends, and the stream goes on with what is in the block.
                 if let Some(watch) = stands_for {
-                    watch.refuse(error.to_string());
+                    let culprit = error.peer_mut().map(|peer| peer.rank);
+                    watch.refuse(error.to_string(), culprit);
                 }
                 failure(&failed).get_or_insert(error);
             }

@@ -59,7 +59,7 @@ impl OnStream<'_> {
     ) -> Result<()> {
         match way {
             Way::Direct(request) => self.put_direct(name, &request, sides),
-            Way::Islands(request) => self.put_by_islands::<T>(&request, sides),
+            Way::Islands(request) => self.put_by_islands::<T>((name, &request), sides),
             Way::Staged(driver) => {
                 let work = move |comm: &mut Communicator, _, one: &mut [T], other: &mut [T]| {
                     work(comm, one, other)

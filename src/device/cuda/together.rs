@@ -30,6 +30,9 @@ const REMEMBERED: usize = 2 * EAGER;
 /// Why a call was not put on its stream, and which.
 pub(crate) type Failure = (Claim, Trouble);
 
+/// A call's name, its length and its number, for errors.
+pub(crate) type Known = (&'static str, usize, Option<u64>);
+
 /// What a call does.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Call {
@@ -37,6 +40,8 @@ pub(crate) struct Call {
     /// What it is called, and elements as the caller counts them: for errors.
     pub(crate) name: &'static str,
     pub(crate) count: usize,
+    /// Its number, where it is a part of a call that has another one.
+    pub(crate) number: Option<u64>,
     pub(crate) fingerprint: u64,
     /// How it reduces, if it does, and the factor of a scaled sum.
     pub(crate) reduction: Option<(DataType, Wanted, [u8; 16])>,
@@ -66,8 +71,8 @@ pub(crate) struct Together {
     pub(super) around: Option<Around>,
     /// Calls so far.
     calls: u64,
-    /// What the latest ones were called, and their lengths.
-    known: [(&'static str, usize); REMEMBERED],
+    /// What the latest ones were called, their lengths, and the numbers that they have elsewhere.
+    known: [Known; REMEMBERED],
     /// The most blocks of a kernel.
     pub(super) most_blocks: u32,
 }
@@ -89,7 +94,7 @@ impl Together {
             ops: Ops::default(),
             around,
             calls: 0,
-            known: [("", 0); REMEMBERED],
+            known: [("", 0, None); REMEMBERED],
             most_blocks,
         }
     }
@@ -99,8 +104,8 @@ impl Together {
     }
 
     /// What a call is called, and how many elements it has, if it is one of the latest.
-    pub(crate) fn what(&self, claim: Claim) -> Option<(&'static str, usize)> {
-        Some(self.known[claim.number() as usize % REMEMBERED]).filter(|(name, _)| !name.is_empty())
+    pub(crate) fn what(&self, claim: Claim) -> Option<Known> {
+        Some(self.known[claim.number() as usize % REMEMBERED]).filter(|(name, ..)| !name.is_empty())
     }
 
     /// Can graphs have no more calls?
@@ -136,7 +141,7 @@ impl Together {
             self.load(&call).map_err(|error| self.refused(error.to_string()))?;
         }
         self.calls += 1;
-        self.known[self.calls as usize % REMEMBERED] = (call.name, call.count);
+        self.known[self.calls as usize % REMEMBERED] = (call.name, call.count, call.number);
         let sequence = self.calls | if captures { IN_GRAPH } else { 0 };
         let claim = Claim { sequence, fingerprint: call.fingerprint };
         if captures {
@@ -246,7 +251,7 @@ impl Together {
     }
 
     fn refuse(&self, claim: Claim, why: String) -> Failure {
-        let trouble = Trouble::Refused(why);
+        let trouble = Trouble::Refused { reason: why, beyond: None };
         self.guard.watch.fail(claim, trouble.clone());
         (claim, trouble)
     }

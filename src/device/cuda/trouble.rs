@@ -9,6 +9,8 @@ use super::board::{Claim, IN_GRAPH};
 pub(crate) enum Trouble {
     /// A rank is gone.
     Lost { peer: usize, evidence: String },
+    /// A rank failed of another one or of itself; or of one that has no part in this.
+    GaveUp { peer: usize, by: usize, beyond: Option<usize> },
     /// A rank did not come in time.
     Late { peer: usize, after: Duration },
     /// A rank makes another call: fingerprints, ours first.
@@ -17,8 +19,9 @@ pub(crate) enum Trouble {
     Captured { peer: usize, ours: bool },
     /// Somebody asked for it.
     Aborted,
-    /// This rank's device refused something.
-    Refused(String),
+    /// This rank's device refused something, or what its calls depend on failed, of a rank that has
+    /// no part in this.
+    Refused { reason: String, beyond: Option<usize> },
 }
 
 /// What is wrong if `peer` says that it makes this call.
@@ -30,5 +33,36 @@ pub(super) fn differ(peer: usize, ours: Claim, theirs: Claim) -> Option<Trouble>
             Some(Trouble::Differs { peer, ours, theirs })
         }
         _ => None,
+    }
+}
+
+/// How a board says of which rank a call failed: of one that has a board, or of one beyond.
+pub(super) fn closing(culprit: usize, beyond: Option<usize>) -> u32 {
+    let beyond = beyond.and_then(|rank| u16::try_from(rank + 1).ok());
+    u32::from(beyond.unwrap_or(0)) << 16 | (culprit as u32 + 2)
+}
+
+/// The other way, if it says so.
+pub(super) fn why_closed(word: u32) -> Option<(usize, Option<usize>)> {
+    let culprit = (word & 0xFFFF).checked_sub(2)?;
+    Some((culprit as usize, (word >> 16).checked_sub(1).map(|rank| rank as usize)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{closing, why_closed};
+
+    #[test]
+    fn a_board_says_who_it_was() {
+        for culprit in [0, 1, 7, 31] {
+            for beyond in [None, Some(0), Some(1), Some(1000), Some(65_534)] {
+                let word = closing(culprit, beyond);
+                assert!(word > 1, "open, or closed in peace");
+                assert_eq!(why_closed(word), Some((culprit, beyond)));
+            }
+            // Who has a number that does not fit is not said.
+            assert_eq!(why_closed(closing(culprit, Some(65_535))), Some((culprit, None)));
+        }
+        assert_eq!([0, 1].map(why_closed), [None, None]);
     }
 }

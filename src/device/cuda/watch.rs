@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use super::board::{
     At, Boards, CAPTURED, Claim, EAGER, ENTERED, IN_GRAPH, MOST_RANKS, OVER, PLACES, PUT,
 };
-use super::trouble::{Trouble, differ};
+use super::trouble::{Trouble, closing, differ, why_closed};
 use crate::link::hung_up;
 
 /// How often it looks while a call is under way.
@@ -125,35 +125,39 @@ impl Watch {
 
     /// From here on nothing works any more, here and for the others.
     pub(crate) fn fail(&self, claim: Claim, trouble: Trouble) {
-        let culprit = match &trouble {
+        let (culprit, beyond) = match &trouble {
             Trouble::Lost { peer, .. }
             | Trouble::Late { peer, .. }
             | Trouble::Captured { peer, .. }
-            | Trouble::Differs { peer, .. } => *peer,
-            Trouble::Aborted | Trouble::Refused(_) => self.boards.me,
+            | Trouble::Differs { peer, .. } => (*peer, None),
+            Trouble::GaveUp { peer, beyond, .. } => (*peer, *beyond),
+            Trouble::Refused { beyond, .. } => (self.boards.me, *beyond),
+            Trouble::Aborted => (self.boards.me, None),
         };
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert((claim, trouble));
         // Whoever meets what a stopped kernel has left undone finds this out, here and elsewhere.
         self.said.store(true, Ordering::Release);
-        self.boards.close(culprit as u32 + 2);
+        self.boards.close(closing(culprit, beyond));
         self.boards.stop_kernels();
         self.failed.store(true, Ordering::Release);
     }
 
-    /// What this rank's calls depend on has failed.
-    pub(crate) fn refuse(&self, why: String) {
-        self.fail(Claim { sequence: 0, fingerprint: 0 }, Trouble::Refused(why));
+    /// What this rank's calls depend on has failed; of a rank that has no board here, if one is
+    /// said.
+    pub(crate) fn refuse(&self, reason: String, beyond: Option<usize>) {
+        self.fail(Claim { sequence: 0, fingerprint: 0 }, Trouble::Refused { reason, beyond });
     }
 
     /// Why a rank has failed, if it has.
-    fn gave_up(&self, peer: usize) -> Option<Trouble> {
-        let culprit = self.boards.closed(peer).checked_sub(2)? as usize;
-        let evidence = if culprit == peer {
-            "it failed, or was aborted".into()
-        } else {
-            format!("rank {peer} gave up on it")
-        };
-        Some(Trouble::Lost { peer: culprit, evidence })
+    fn gave_up(&self, by: usize) -> Option<Trouble> {
+        let (peer, beyond) = why_closed(self.boards.closed(by))?;
+        Some(Trouble::GaveUp { peer, by, beyond })
+    }
+
+    /// Has any call come to nothing, here or elsewhere?
+    pub(crate) fn has_failed(&self) -> bool {
+        let said = self.said.load(Ordering::Acquire);
+        said || self.others().any(|peer| self.boards.closed(peer) > 1)
     }
 
     /// The places in use: those of calls, and those of calls in graphs.
@@ -362,7 +366,7 @@ impl Watch {
     /// Streams may come to calls later, or graphs be launched, when nobody waits for that any more.
     fn leave_behind(&self, busy: bool) {
         if busy {
-            self.refuse("the communicator was dropped".into());
+            self.refuse("the communicator was dropped".into(), None);
         } else {
             // What was called is over and good: only what is launched now comes to nothing.
             self.boards.close(1);
