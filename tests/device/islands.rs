@@ -13,11 +13,11 @@ use super::standin::on_standin;
 use super::verbs::same;
 
 /// The device of each rank.
-const LAYOUTS: [&[usize]; 5] =
+pub(super) const LAYOUTS: [&[usize]; 5] =
     [&[0, 0, 1], &[0, 1, 1], &[0, 0, 1, 1], &[0, 1, 1, 2], &[0, 1, 0, 1]];
 
 /// A stream of the rank's device, and all is said of that.
-fn attached(comm: &mut Communicator, layout: &[usize]) -> Arc<CudaStream> {
+pub(super) fn attached(comm: &mut Communicator, layout: &[usize]) -> Arc<CudaStream> {
     let stream = CudaContext::new(layout[comm.rank()]).unwrap().new_stream().unwrap();
     comm.use_device(stream.context()).unwrap();
     assert_eq!(comm.device_path(), DevicePath::Islands);
@@ -168,7 +168,8 @@ mod body {
     }
 }
 
-const SEPARATE: [(&str, &str); 2] = [("STANDIN_CUDA_DEVICES", "3"), ("STANDIN_CUDA_PEERS", "none")];
+pub(super) const SEPARATE: [(&str, &str); 2] =
+    [("STANDIN_CUDA_DEVICES", "3"), ("STANDIN_CUDA_PEERS", "none")];
 
 #[test]
 fn every_verb_by_islands_is_the_hosts() {

@@ -12,6 +12,7 @@ mod faults;
 mod forms;
 mod graphs;
 mod islands;
+mod islands_faults;
 mod late;
 mod meet;
 mod mixed;

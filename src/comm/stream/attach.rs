@@ -36,7 +36,7 @@ pub enum DevicePath {
     /// `all_gather` and `broadcast`. All else goes by way of the host.
     Ring,
     /// So among ranks whose devices reach each other, one of which takes part for them in what
-    /// goes by way of the host.
+    /// goes by way of the host: see [`Communicator::use_device`].
     Islands,
     /// By way of pinned memory of the host, which reduces.
     Host,
@@ -73,11 +73,18 @@ impl Communicator {
     /// streams.
     ///
     /// Then collectives go straight to the buffers where the ranks' devices reach each other: where
-    /// ranks share a device, and among devices of a host that read each other's memory. Where only
-    /// some do, as on several hosts, `all_reduce` and `broadcast` go straight among those, and one
-    /// rank of each such island takes part for all. Where each rank has a device of its own, which
-    /// reaches the one before it on some ring of all, `all_reduce`, `all_gather` and `broadcast` go
-    /// around that, unless the order of ranks is promised. Elsewhere it changes nothing.
+    /// ranks share a device, and among devices of a host that read each other's memory. Where each
+    /// rank has a device of its own, which reaches the one before it on some ring of all,
+    /// `all_reduce`, `all_gather` and `broadcast` go around that, unless the order of ranks is
+    /// promised. Elsewhere it changes nothing.
+    ///
+    /// Where only some do, as on several hosts, calls go straight among those, and one rank of each
+    /// such island goes by way of the host for all: `all_reduce`, `all_reduce_into`, `broadcast`,
+    /// `reduce`, `reduce_into`, `reduce_scatter`, `all_gather`, both of these in place, `gather`
+    /// and `scatter`. For all but the first three each rank allocates 32 MiB here, and longer calls
+    /// are made in pieces; later calls allocate nothing. Still all ranks go by way of the host in
+    /// deterministic calls, functions of the user's, `all_to_all`, `scan`, `exscan`, `barrier`,
+    /// `all_reduce_many`, messages, and verbs of parts that differ in length.
     ///
     /// Between processes buffers are best from [`Self::alloc_device`]; others are copied in pieces.
     ///

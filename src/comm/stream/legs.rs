@@ -17,6 +17,9 @@ use crate::error::Result;
 use crate::plan::Request;
 use crate::schedule::Collective;
 
+/// Elements of which no fewer fill whole lines of a device, whatever their type.
+const LINE: usize = 128;
+
 impl Islands {
     /// A part among the ranks of the island.
     fn within<T: Element>(
@@ -100,6 +103,8 @@ impl OnStream<'_> {
             copy(stream, to, from, sides.block)?;
         }
         let most = Own::HALF / size_of::<T>() / self.comm.size();
+        // Blocks of pieces begin where a device's lines do, if they are as long.
+        let most = if most > LINE { most / LINE * LINE } else { most };
         let most = if whole { count.max(1) } else { most };
         if !whole && islands.own.used {
             after(stream, &islands.own.last)?;

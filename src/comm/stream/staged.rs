@@ -7,6 +7,7 @@ use std::iter::repeat_n;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use bytemuck::cast_slice_mut;
 
@@ -16,6 +17,9 @@ use crate::comm::Communicator;
 use crate::device::cuda::{Current, Driver, SLOT, SLOTS, Stages, Turn, refuse_capture};
 use crate::element::Element;
 use crate::error::Result;
+
+/// How long it takes at most until a stream goes on that waited for others in vain.
+const TOLD: Duration = Duration::from_secs(2);
 
 impl OnStream<'_> {
     /// Before a call that goes by way of the host whatever devices reach.
@@ -97,7 +101,10 @@ impl OnStream<'_> {
         let failed = Arc::clone(&self.comm.streams.failed);
         let stands_for = self.comm.streams.stands_for.clone();
         let pending = self.comm.nonblocking().start((), move |comm, ()| {
-            let done = comm.work_on(&mut turn, |comm, bytes| {
+            let timeout = comm.settings.timeout;
+            // Whom the stream waits for, who stands for others knows better: it is told first.
+            let most = if stands_for.is_some() { 2 * timeout + TOLD } else { timeout };
+            let done = comm.work_on((&mut turn, most), |comm, bytes| {
                 if stands_for.as_ref().is_some_and(|watch| watch.has_failed()) {
                     // The stream was let pass, and brings anything: others must not have it. Who
                     // has failed is said elsewhere.
@@ -136,11 +143,11 @@ impl Communicator {
     /// The host's part. If the stream does not come, the others must not wait for this rank.
     fn work_on(
         &mut self,
-        turn: &mut Turn,
+        (turn, most): (&mut Turn, Duration),
         work: impl Fn(&mut Self, &mut [u8]) -> Result<()>,
     ) -> Result<()> {
-        let (timeout, abort) = (self.settings.timeout, Arc::clone(&self.abort));
-        match turn.bytes(timeout, || abort.load(Ordering::Relaxed)) {
+        let abort = Arc::clone(&self.abort);
+        match turn.bytes(most, || abort.load(Ordering::Relaxed)) {
             Ok(bytes) => work(self, bytes),
             Err(error) => {
                 if let Some(engine) = &mut self.engine {

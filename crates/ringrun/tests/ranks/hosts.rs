@@ -197,7 +197,16 @@ fn every_result_is_right() {
 #[test]
 fn ranks_that_share_devices_are_islands() {
     with_hosts("ranks_that_share_devices_are_islands", |job, hosts| {
-        for line in ["all_reduce -o avg", "broadcast -r 3"] {
+        let lines = [
+            "all_reduce -o avg",
+            "broadcast -r 3",
+            "reduce -o avg -r 3",
+            "reduce_scatter -o max",
+            "all_gather",
+            "gather -r 3",
+            "scatter -r 1",
+        ];
+        for line in lines {
             let seats = [0, 0, 1, 1].into_iter().enumerate();
             let rank = |(rank, host): (usize, usize)| {
                 let mut command = job.rank(RINGBENCH, rank, 4, "10.77.0.1:4000");
