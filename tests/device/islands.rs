@@ -6,11 +6,11 @@ use std::sync::Arc;
 use cudarc::driver::{CudaContext, CudaStream, CudaView, CudaViewMut, DeviceRepr};
 use ringreduce::{Communicator, DevicePath, OnStream, ReduceOp, Reduction};
 
-use super::Both;
 use super::common::processes::{run, this_rank};
 use super::common::{Value, on_ranks};
 use super::standin::on_standin;
 use super::verbs::same;
+use super::{Both, Nowhere};
 
 /// The device of each rank.
 pub(super) const LAYOUTS: [&[usize]; 5] =
@@ -130,6 +130,45 @@ fn in_pieces(comm: &mut Communicator, layout: &[usize]) {
     }
 }
 
+/// What is refused at once changes nothing, at any rank.
+fn refused(comm: &mut Communicator, layout: &[usize]) {
+    let stream = attached(comm, layout);
+    let (n, rank) = (comm.size(), comm.rank());
+    let mut buf = stream.clone_htod(&vec![rank as i32; n]).unwrap();
+    comm.barrier().unwrap();
+    let mut nowhere = Nowhere(Arc::clone(&stream));
+    let error = comm.on_stream(&stream).reduce(&mut nowhere, ReduceOp::Sum, 0).unwrap_err();
+    let said = "reduce: finding out what memory a buffer is";
+    assert!(error.to_string().contains(said), "{error}");
+    let error = comm.on_stream(&stream).reduce(&mut buf, ReduceOp::Sum, n).unwrap_err();
+    assert!(error.to_string().starts_with("reduce: root is"), "{error}");
+    comm.on_stream(&stream).all_gather_in_place(&mut buf).unwrap();
+    assert!(stream.clone_dtoh(&buf).unwrap().into_iter().eq(0..n as i32));
+    comm.on_stream(&stream).check().unwrap();
+}
+
+/// The last rank makes another call: who meets it is told which, not which part of it.
+fn mismatch(comm: &mut Communicator, layout: &[usize]) {
+    let stream = attached(comm, layout);
+    let (rank, last) = (comm.rank(), comm.size() - 1);
+    let mut buf = stream.clone_htod(&[1_i32; 12]).unwrap();
+    comm.barrier().unwrap();
+    let mut on = comm.on_stream(&stream);
+    let done = match rank == last {
+        true => on.all_gather_in_place(&mut buf),
+        false => on.reduce_scatter_in_place(&mut buf, ReduceOp::Sum),
+    };
+    stream.synchronize().unwrap();
+    let error = done.and_then(|()| on.check()).unwrap_err().to_string();
+    if layout[rank] == layout[last] {
+        let theirs = if rank == last { "reduce_scatter" } else { "all_gather" };
+        let said = format!("does not make the same call: the call is {theirs} of int32");
+        assert!(error.contains(&said), "{rank} of {layout:?}: {error}");
+    } else {
+        assert!(error.contains(": lost rank "), "{rank} of {layout:?}: {error}");
+    }
+}
+
 /// Not tests of their own: what they do on the stand-in.
 mod body {
     use super::*;
@@ -146,6 +185,15 @@ mod body {
     fn threads() {
         for layout in LAYOUTS {
             on_ranks(layout.len(), |comm| all(comm, layout));
+        }
+    }
+
+    #[test]
+    #[ignore = "what other tests do"]
+    fn wrong() {
+        on_ranks(3, |comm| refused(comm, LAYOUTS[0]));
+        for layout in [LAYOUTS[1], LAYOUTS[2], LAYOUTS[4]] {
+            on_ranks(layout.len(), |comm| mismatch(comm, layout));
         }
     }
 
@@ -188,4 +236,9 @@ fn islands_of_processes() {
 #[test]
 fn long_calls_by_islands_are_made_in_pieces() {
     on_standin("islands::body::long", &SEPARATE);
+}
+
+#[test]
+fn what_is_wrong_is_told_as_of_the_whole() {
+    on_standin("islands::body::wrong", &SEPARATE);
 }
