@@ -13,6 +13,7 @@ pub mod harness;
 mod log;
 mod memory;
 mod module;
+mod planted;
 mod ptx;
 mod registry;
 mod settings;

@@ -6,6 +6,8 @@ use std::fmt::Display;
 use std::str::FromStr;
 use std::sync::OnceLock;
 
+use crate::planted::Planted;
+
 const PREFIX: &str = "STANDIN_CUDA_";
 
 /// How streams share hardware queues.
@@ -26,13 +28,15 @@ pub(crate) enum Peers {
     None,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Settings {
     pub(crate) devices: i32,
     pub(crate) queues: Queues,
     pub(crate) peers: Peers,
     /// The allocation, counted from 1, that fails.
     pub(crate) fail_alloc: Option<u64>,
+    /// Calls that fail.
+    pub(crate) fail_call: Vec<Planted>,
     /// Bytes of each device.
     pub(crate) memory: usize,
     /// As cuDriverGetVersion answers: 1000 major + 10 minor.
@@ -47,6 +51,7 @@ impl Default for Settings {
             queues: Queues::Unlimited,
             peers: Peers::All,
             fail_alloc: None,
+            fail_call: Vec::new(),
             memory: 16 << 30,
             version: 12_080,
             log: None,
@@ -80,6 +85,10 @@ impl Settings {
                 "PEERS" if value == "all" => settings.peers = Peers::All,
                 "PEERS" => return Err(format!("{name}={value}: want all, ring or none")),
                 "FAIL_ALLOC" => settings.fail_alloc = Some(number(&name, &value, u64::MAX)?),
+                "FAIL_CALL" => {
+                    let all = value.split(',').map(Planted::read).collect::<Result<_, _>>();
+                    settings.fail_call = all.map_err(|why| format!("{name}={value}: {why}"))?;
+                }
                 "MEMORY" => settings.memory = number(&name, &value, 1 << 42)?,
                 "VERSION" => settings.version = number(&name, &value, 99_990)?,
                 "LOG" => settings.log = Some(value),
@@ -145,6 +154,10 @@ mod tests {
             assert_eq!([settings.reach(3, 0), settings.reach(3, 1)], reached, "{value}");
         }
         assert_eq!(read("STANDIN_CUDA_FAIL_ALLOC", "3").unwrap().fail_alloc, Some(3));
+        assert_eq!(
+            read("STANDIN_CUDA_FAIL_CALL", "cuInit:1,cuCtxGetCurrent:2").unwrap().fail_call.len(),
+            2
+        );
         assert_eq!(read("STANDIN_CUDA_MEMORY", "4096").unwrap().memory, 4096);
         assert_eq!(read("STANDIN_CUDA_VERSION", "11000").unwrap().version, 11_000);
         assert_eq!(read("HOME", "x").unwrap().devices, 1);
@@ -158,6 +171,10 @@ mod tests {
             ("STANDIN_CUDA_DEVICES", "65"),
             ("STANDIN_CUDA_QUEUES", "0"),
             ("STANDIN_CUDA_PEERS", "some"),
+            ("STANDIN_CUDA_FAIL_CALL", "cuInit"),
+            ("STANDIN_CUDA_FAIL_CALL", "cuInit:0"),
+            ("STANDIN_CUDA_FAIL_CALL", "cuInit:1,"),
+            ("STANDIN_CUDA_FAIL_CALL", "cuNothing:1"),
             ("STANDIN_CUDA_MISSING", "cuInit"),
         ] {
             assert!(read(name, value).is_err(), "{name}={value}");

@@ -135,6 +135,11 @@ fn memory_ends() {
 }
 
 #[test]
+fn a_call_fails() {
+    passes("planted", &[("STANDIN_CUDA_FAIL_CALL", "cuLaunchKernel:2,cuStreamWriteValue32_v2:1")]);
+}
+
+#[test]
 fn several_devices() {
     passes("devices", &[("STANDIN_CUDA_DEVICES", "3")]);
     passes("apart", &[("STANDIN_CUDA_DEVICES", "2"), ("STANDIN_CUDA_PEERS", "none")]);
@@ -142,9 +147,10 @@ fn several_devices() {
 
 #[test]
 fn an_unknown_setting_ends_the_process() {
-    let wrong = [("STANDIN_CUDA_QUEUE", "1")];
-    let child = start(&Library::built().unwrap(), "no_device", &wrong);
-    assert_eq!(ends(child, DEADLINE), Some(false));
+    for wrong in [("STANDIN_CUDA_QUEUE", "1"), ("STANDIN_CUDA_FAIL_CALL", "cuNothing:1")] {
+        let child = start(&Library::built().unwrap(), "launch", &[wrong]);
+        assert_eq!(ends(child, DEADLINE), Some(false));
+    }
 }
 
 #[test]

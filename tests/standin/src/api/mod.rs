@@ -12,3 +12,20 @@ mod pool;
 mod stream;
 
 pub(crate) use pool::may_touch;
+
+/// All of them.
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+    let all = [
+        context::NAMES,
+        copy::NAMES,
+        device::NAMES,
+        event::NAMES,
+        function::NAMES,
+        graph::NAMES,
+        memory::NAMES,
+        pointer::NAMES,
+        pool::NAMES,
+        stream::NAMES,
+    ];
+    all.into_iter().flatten().copied()
+}

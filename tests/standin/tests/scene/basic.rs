@@ -3,7 +3,7 @@
 use cudarc::driver::sys::{self, CUpointer_attribute_enum as Attribute};
 use cudarc::driver::{CudaContext, result};
 
-use super::{R, SAMPLE, add, adder, address, allocate, context, function, streams};
+use super::{R, SAMPLE, add, adder, address, allocate, context, function, streams, try_add};
 
 pub(super) fn launch() {
     let context = context();
@@ -189,6 +189,25 @@ pub(super) fn second() {
     stream.alloc_zeros::<u8>(10).unwrap();
     assert!(stream.alloc_zeros::<u8>(10).is_err());
     stream.alloc_zeros::<u8>(10).unwrap();
+}
+
+/// The second launch and the first write of a flag do nothing; those after them do.
+pub(super) fn planted() {
+    let context = context();
+    let [stream, _] = streams(&context);
+    let (ones, sum) = (stream.clone_htod(&[1_f32; 10]).unwrap(), stream.alloc_zeros(10).unwrap());
+    let (flag, adder) = (allocate(4), adder());
+    let [ones, at] = [&ones, &sum].map(address);
+    let add = || try_add(adder, &stream, [at, at, ones], 10);
+    add().unwrap();
+    assert_eq!(add().unwrap_err().0, R::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES);
+    add().unwrap();
+    assert_eq!(stream.clone_dtoh(&sum).unwrap(), [2.0; 10]);
+    // SAFETY: a flag of four bytes.
+    let write = || unsafe { sys::cuStreamWriteValue32_v2(stream.cu_stream(), flag, 5, 0) };
+    assert_eq!(write(), R::CUDA_ERROR_OPERATING_SYSTEM);
+    assert_eq!(write(), R::CUDA_SUCCESS);
+    stream.synchronize().unwrap();
 }
 
 pub(super) fn devices() {

@@ -27,6 +27,7 @@ pub(crate) fn run(scene: &str) {
         "no_device" => basic::no_device(),
         "memory" => basic::memory(),
         "second" => basic::second(),
+        "planted" => basic::planted(),
         "devices" => basic::devices(),
         "apart" => basic::apart(),
         "missing" => basic::missing(),
@@ -74,14 +75,21 @@ fn adder() -> CUfunction {
 
 /// `add_f32` of three addresses and a count, over a grid that is larger than a block.
 fn add(adder: CUfunction, stream: &CudaStream, at: [CUdeviceptr; 3], count: u64) {
+    try_add(adder, stream, at, count).unwrap();
+}
+
+fn try_add(
+    adder: CUfunction,
+    stream: &CudaStream,
+    at: [CUdeviceptr; 3],
+    count: u64,
+) -> Result<(), DriverError> {
     let words = [at[0], at[1], at[2], count];
     let address = |word| std::ptr::from_ref::<u64>(word).cast_mut().cast::<c_void>();
     let mut params = words.each_ref().map(address);
+    let stream = stream.cu_stream();
     // SAFETY: the kernel's parameters are these words.
-    unsafe {
-        let stream = stream.cu_stream();
-        result::launch_kernel(adder, (3, 1, 1), (100, 1, 1), 0, stream, &mut params).unwrap();
-    }
+    unsafe { result::launch_kernel(adder, (3, 1, 1), (100, 1, 1), 0, stream, &mut params) }
 }
 
 /// Where a slice is, for calls that cudarc does not see.
