@@ -217,6 +217,8 @@ pub(super) fn devices() {
     assert!(CudaContext::new(3).is_err());
     let data = all[0].default_stream().clone_htod(&[1_u8, 2]).unwrap();
     let copy = all[1].default_stream().clone_dtod(&data).unwrap();
+    // cudarc makes the first context current, whose default stream the copy is on.
+    all[0].default_stream().synchronize().unwrap();
     assert_eq!(all[1].default_stream().clone_dtoh(&copy).unwrap(), [1, 2]);
 }
 
@@ -234,6 +236,8 @@ pub(super) fn apart() {
     }
     let data = all[0].default_stream().clone_htod(&[1_u8, 2]).unwrap();
     let copy = all[1].default_stream().clone_dtod(&data).unwrap();
+    // cudarc makes the first context current, whose default stream the copy is on.
+    all[0].default_stream().synchronize().unwrap();
     assert_eq!(all[1].default_stream().clone_dtoh(&copy).unwrap(), [1, 2]);
 }
 
