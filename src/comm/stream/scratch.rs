@@ -52,7 +52,7 @@ impl Scratch {
         let mut begun: [Option<Begun>; SLOTS] = Default::default();
         let done = Self::put_pieces(direct, stream, call, sides, &mut begun);
         // After a failure nobody ends what was begun.
-        begun.into_iter().flatten().for_each(|begun| direct.together.abandon(begun));
+        begun.into_iter().flatten().for_each(|begun| direct.together.abandon(stream, begun));
         done
     }
 

@@ -161,6 +161,11 @@ impl Boards {
         self.device(at, self.steps_field()) + (number * size_of::<u32>()) as CUdeviceptr
     }
 
+    /// The last of them: the rank after has fetched all.
+    pub(crate) fn fetched(&self, at: At) -> CUdeviceptr {
+        self.step(at, 2 * self.size() - 1)
+    }
+
     /// A table of two: a buffer of the rank before, its `recv` or else its `send`, and then the
     /// rank's own `send`.
     pub(crate) fn pair(&self, at: At, of_recv: bool) -> CUdeviceptr {
@@ -361,11 +366,6 @@ impl Boards {
     /// Has a rank said so?
     pub(crate) fn has_left(&self, rank: usize) -> bool {
         self.word(rank, LEFT).load(Ordering::Acquire) == 1
-    }
-
-    /// What is said of a call that was put on the stream in part: no more of it comes.
-    pub(crate) fn abandon(&self, place: usize) {
-        self.state_word(At { rank: self.me, place }).store(OVER, Ordering::Release);
     }
 
     /// 0, or 1 once a rank has left, or 2 more than the rank that it has failed for want of.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::{CUdeviceptr, CUstream};
 
-use super::board::{At, OVER};
+use super::board::At;
 use super::launch::Table;
 use super::names::Wanted;
 use super::together::{Begun, Call, Together};
@@ -173,13 +173,8 @@ impl Together {
                 }
             }
         }
-        let last = 2 * boards.size() - 1;
-        self.ops.set(boards.step(at(before), last), 1);
-        let fetched = boards.step(mine, last);
-        self.ops.wait(fetched, 1);
-        self.ops.set(fetched, 0);
-        self.ops.set(boards.state(mine), OVER);
-        self.ops.run(stream)
+        self.ops.set(boards.fetched(at(before)), 1);
+        self.put_wait(stream, &call, place)
     }
 
     fn put_hop(

@@ -105,7 +105,9 @@ impl Together {
 
     /// What a call is called, and how many elements it has, if it is one of the latest.
     pub(crate) fn what(&self, claim: Claim) -> Option<Known> {
-        Some(self.known[claim.number() as usize % REMEMBERED]).filter(|(name, ..)| !name.is_empty())
+        let is_known = (1..=self.calls).contains(&claim.number())
+            && self.calls - claim.number() < REMEMBERED as u64;
+        is_known.then(|| self.known[claim.number() as usize % REMEMBERED])
     }
 
     /// Can graphs have no more calls?
@@ -265,19 +267,19 @@ impl Together {
     pub(crate) fn end(&mut self, stream: CUstream, begun: Begun) -> Result<(), Failure> {
         self.put_end(stream, &begun).map_err(|error| {
             let failure = self.refuse(begun.claim, error.to_string());
-            let boards = &self.guard.watch.boards;
-            self.ops.set(boards.works(At { rank: boards.me, place: begun.place }), 0);
-            let _ = self.ops.run(stream);
-            self.abandon(begun);
+            self.abandon(stream, begun);
             failure
         })
     }
 
-    /// No more of a call comes. What of it is on the stream waits for each word once, and takes
-    /// none back.
-    pub(crate) fn abandon(&self, Begun { place, .. }: Begun) {
-        self.guard.watch.let_pass(place);
-        self.guard.watch.boards.abandon(place);
+    /// This rank does not do its part of a call that failed. Others may be at work on its buffers,
+    /// so its stream waits for them, or for the guard.
+    pub(crate) fn abandon(&mut self, stream: CUstream, Begun { call, place, .. }: Begun) {
+        let boards = &self.guard.watch.boards;
+        self.ops.set(boards.works(At { rank: boards.me, place }), 0);
+        if self.put_wait(stream, &call, place).is_err() {
+            self.guard.watch.abandon(place);
+        }
     }
 
     /// The latest call, for what is found out between two.
@@ -305,10 +307,28 @@ impl Together {
                 self.ops.set(boards.done(mine, rank), 1);
             }
         }
-        for worker in self.workers_of(&call).filter(|&worker| worker != me) {
-            let at = At { rank: worker, place };
-            self.ops.wait(boards.done(at, me), 1);
-            self.ops.set(boards.done(at, me), 0);
+        self.put_wait(stream, &call, place)
+    }
+
+    /// Puts on the stream that this rank waits for the others' parts.
+    pub(super) fn put_wait(
+        &mut self,
+        stream: CUstream,
+        call: &Call,
+        place: usize,
+    ) -> Result<(), Error> {
+        let watch = Arc::clone(&self.guard.watch);
+        let (boards, me) = (&watch.boards, watch.boards.me);
+        let (mine, workers) = (At { rank: me, place }, self.workers_of(call));
+        let mut wait = |word| {
+            self.ops.wait(word, 1);
+            self.ops.set(word, 0);
+        };
+        if call.form.by == DeviceForm::Ring {
+            wait(boards.fetched(mine));
+        } else {
+            let others = workers.filter(|&worker| worker != me);
+            others.for_each(|rank| wait(boards.done(At { rank, place }, me)));
         }
         self.ops.set(boards.state(mine), OVER);
         self.ops.run(stream)

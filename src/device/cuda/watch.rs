@@ -25,7 +25,6 @@ const QUIET: Duration = Duration::from_millis(100);
 const KERNEL: Duration = Duration::from_secs(1);
 /// How much longer than for other ranks it waits, at the end, for this rank's own streams.
 const LINGER: Duration = Duration::from_secs(5);
-
 /// How often it asks whether processes live, which takes a system call each.
 const LIVES: Duration = Duration::from_millis(10);
 /// How long what a rank did last may take to show, after its process has ended.
@@ -56,9 +55,11 @@ pub(crate) struct Watch {
     timeout: AtomicU64,
     /// Calls in graphs so far.
     pub(crate) captured: AtomicU32,
+    /// Calls whose stream does not say when it is over.
+    abandoned: [AtomicBool; PLACES],
     /// The call, if any, that failed, and of what.
     trouble: Mutex<Option<(Claim, Trouble)>>,
-    /// There is some; and streams are let pass.
+    /// Is there some? And are streams let pass because of it?
     said: AtomicBool,
     failed: AtomicBool,
     /// Nothing is called any more.
@@ -83,6 +84,7 @@ impl Watch {
             abort,
             timeout: AtomicU64::new(u64::MAX),
             captured: AtomicU32::new(0),
+            abandoned: [const { AtomicBool::new(false) }; PLACES],
             trouble: Mutex::new(None),
             said: AtomicBool::new(false),
             failed: AtomicBool::new(false),
@@ -175,6 +177,7 @@ impl Watch {
         self.places().filter_map(|place| {
             let reached = self.boards.reached(place);
             let is_open = if place < EAGER { reached != OVER } else { reached == ENTERED };
+            let is_open = is_open && !self.abandoned[place].load(Ordering::Acquire);
             (self.own(place).sequence > 0 && is_open).then_some((place, reached == ENTERED))
         })
     }
@@ -314,15 +317,20 @@ impl Watch {
         for (place, _) in self.open() {
             busy = true;
             if since.elapsed() > KERNEL || !self.is_touched(place) {
-                self.let_pass(place);
+                self.boards.release(place, |rank| self.is_worker(rank));
             }
         }
         busy
     }
 
-    /// Sets what this rank's stream waits for.
-    pub(crate) fn let_pass(&self, place: usize) {
+    /// Ends a failed call for a stream that takes nothing more; what is there takes no word back.
+    pub(crate) fn abandon(&self, place: usize) {
+        let began = Instant::now();
+        while began.elapsed() < KERNEL && self.is_touched(place) {
+            thread::sleep(RELEASE);
+        }
         self.boards.release(place, |rank| self.is_worker(rank));
+        self.abandoned[place].store(true, Ordering::Release);
     }
 
     /// Until the end; true if nothing on a stream may touch the boards any more.
