@@ -9,7 +9,7 @@
 use std::ffi::c_void;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -55,6 +55,8 @@ struct Block {
     device: CUdeviceptr,
     /// The number of its last turn.
     turns: AtomicU32,
+    /// No stream says that this is over.
+    lost: AtomicBool,
 }
 
 // SAFETY: the flags are atomics, and its bytes are handed from stream to host and back by them.
@@ -72,8 +74,9 @@ impl Block {
             let reason = "the driver gave none".into();
             return Err(Error::Device { doing: "allocating pinned memory".into(), reason });
         };
-        let (context, turns) = (Arc::clone(context), AtomicU32::new(0));
-        let mut block = Self { driver, context, start, device: 0, turns };
+        let context = Arc::clone(context);
+        let (turns, lost) = (AtomicU32::new(0), AtomicBool::new(false));
+        let mut block = Self { driver, context, start, device: 0, turns, lost };
         // SAFETY: the memory is ours alone, and long enough.
         unsafe { start.as_ptr().write_bytes(0, FLAGS) };
         let start = start.as_ptr().cast::<c_void>();
@@ -122,6 +125,10 @@ impl Block {
     fn is_over(&self) -> bool {
         self.has_reached(Flag::Over, self.turns.load(Ordering::Relaxed))
     }
+
+    fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Relaxed)
+    }
 }
 
 impl Drop for Block {
@@ -152,7 +159,8 @@ impl Drop for Stages {
     /// Waits for streams that still use blocks, for a while.
     fn drop(&mut self) {
         let began = Instant::now();
-        while began.elapsed() < LINGER && !self.blocks.iter().all(|block| block.is_over()) {
+        let done = |block: &Arc<Block>| block.is_over() || block.is_lost();
+        while began.elapsed() < LINGER && !self.blocks.iter().all(done) {
             thread::sleep(GLANCE);
         }
     }
@@ -179,9 +187,10 @@ impl Stages {
         Ok(Self { context: Arc::clone(context), blocks, room, next: 0 })
     }
 
-    /// Are they of this context, and as large?
+    /// Are they of this context, as large, and sound?
     pub(crate) fn serves(&self, context: &CudaContext, room: usize) -> bool {
-        self.context.cu_ctx() == context.cu_ctx() && self.room >= room
+        let lost = self.blocks.iter().any(|block| block.is_lost());
+        self.context.cu_ctx() == context.cu_ctx() && self.room >= room && !lost
     }
 
     /// A turn on a stream of the context, which is current, with what is to be copied in under way.
@@ -224,15 +233,20 @@ impl Stages {
         areas: impl Iterator<Item = Area>,
     ) -> Result<()> {
         let Ticket { block, number } = ticket;
-        let mut done = block.wait_for(Flag::Done, *number, stream);
+        block.wait_for(Flag::Done, *number, stream).inspect_err(|_| {
+            // The host may be at work there when the stream gets here.
+            block.lost.store(true, Ordering::Relaxed);
+        })?;
+        let mut done = Ok(());
         for Area { device, at, len, .. } in areas.filter(|area| area.writes && area.len > 0) {
             let from = block.bytes().wrapping_add(at).cast();
             // SAFETY: as in `begin`.
             let begun = unsafe { sys::cuMemcpyHtoDAsync_v2(device, from, len, stream) };
             done = done.and(check("copying to the device", begun));
         }
-        // Whatever failed, the next turn waits for this.
+        // Whatever failed, the next turn would wait for this.
         let said = block.say(Flag::Over, *number, stream);
+        block.lost.fetch_or(said.is_err(), Ordering::Relaxed);
         done.and(said)
     }
 }
