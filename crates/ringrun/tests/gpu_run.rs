@@ -8,14 +8,12 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use cuda::harness::Library;
 use tempfile::TempDir;
 
 /// Where cargo has put the stand-in, and the test programs.
 fn folder() -> PathBuf {
-    let program = std::env::current_exe().unwrap();
-    let mut folders = program.ancestors().skip(1);
-    let found = folders.find(|folder| folder.join("libcuda.so").is_file());
-    found.unwrap_or_else(|| panic!("no libcuda.so beside {}", program.display())).to_owned()
+    Library::built().unwrap().folder().to_owned()
 }
 
 /// The programs that are always there, and a test program that says `script`'s.

@@ -7,14 +7,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use cuda::harness::Library;
 use serde_json::Value;
 
 /// Where cargo has put the stand-in.
 fn folder() -> PathBuf {
-    let program = std::env::current_exe().unwrap();
-    let mut folders = program.ancestors().skip(1);
-    let found = folders.find(|folder| folder.join("libcuda.so").is_file());
-    found.unwrap_or_else(|| panic!("no libcuda.so beside {}", program.display())).to_owned()
+    Library::built().unwrap().folder().to_owned()
 }
 
 struct Seen {

@@ -156,7 +156,9 @@ impl Communicator {
     pub fn use_no_device(&mut self) -> Result<()> {
         self.may_attach()?;
         let all = self.say(Said { has: NONE, process: *PROCESS, uuid: [0; 2] })?;
-        self.all_are_fine(NAME, all.iter().map(|said| said.has))
+        self.all_are_fine(NAME, all.iter().map(|said| said.has))?;
+        self.streams.mixed = true;
+        Ok(())
     }
 
     /// Once for all calls.

@@ -101,11 +101,15 @@ fn reaches(from: CUdevice, to: CUdevice) -> Result<bool> {
 /// default pool, as cudarc's buffers are.
 fn open(mine: CUdevice, device: CUdevice) -> Result<()> {
     let mut theirs = null_mut();
-    // SAFETY: it stores the primary context, which is kept from here on.
+    // SAFETY: it stores the primary context, which is given back below.
     let kept = unsafe { sys::cuDevicePrimaryCtxRetain(&raw mut theirs, device) };
     check("entering another device", kept)?;
     // SAFETY: both are contexts.
-    match unsafe { sys::cuCtxEnablePeerAccess(theirs, 0) } {
+    let opened = unsafe { sys::cuCtxEnablePeerAccess(theirs, 0) };
+    // SAFETY: it was kept; the rank that has it keeps it as long as its communicator.
+    let left = unsafe { sys::cuDevicePrimaryCtxRelease_v2(device) };
+    check("leaving another device", left)?;
+    match opened {
         CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => {}
         answer => check("opening another device's memory", answer)?,
     }

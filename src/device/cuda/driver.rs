@@ -11,7 +11,7 @@ use cudarc::driver::sys::{self, CUresult};
 use crate::error::{Error, Result};
 
 /// What is called here, and some of it may be missing in an old driver.
-const NEEDED: [&str; 44] = [
+const NEEDED: [&str; 45] = [
     "cuCtxEnablePeerAccess",
     "cuCtxPopCurrent_v2",
     "cuCtxPushCurrent_v2",
@@ -21,6 +21,7 @@ const NEEDED: [&str; 44] = [
     "cuDeviceGetCount",
     "cuDeviceGetDefaultMemPool",
     "cuDeviceGetUuid_v2",
+    "cuDevicePrimaryCtxRelease_v2",
     "cuDevicePrimaryCtxRetain",
     "cuDriverGetVersion",
     "cuEventCreate",

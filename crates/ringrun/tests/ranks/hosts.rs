@@ -225,9 +225,7 @@ fn ranks_that_share_devices_are_islands() {
 
 /// Where cargo has put the stand-in for the driver.
 fn standin() -> std::path::PathBuf {
-    let program = std::env::current_exe().unwrap();
-    let mut folders = program.ancestors().skip(1);
-    folders.find(|folder| folder.join("libcuda.so").is_file()).unwrap().to_owned()
+    cuda::harness::Library::built().unwrap().folder().to_owned()
 }
 
 #[test]
