@@ -11,7 +11,7 @@ use cudarc::driver::{CudaGraph, CudaStream};
 use ringreduce::{Communicator, ReduceOp};
 
 /// How graphs are made.
-const AUTO_FREE: CUgraphInstantiate_flags =
+pub(super) const AUTO_FREE: CUgraphInstantiate_flags =
     CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
 
 /// As [`attached`], for graphs: cudarc's own events can't be waited for in one and outside.

@@ -17,9 +17,11 @@ mod late;
 mod meet;
 mod mixed;
 mod order;
+mod planted;
 mod refused;
 mod standin;
 mod trouble;
+mod types;
 mod verbs;
 
 use std::sync::Arc;

@@ -20,6 +20,11 @@ fn calls(comm: &mut Communicator) {
         None => comm.use_no_device().unwrap(),
     }
     assert_eq!(comm.device_path(), DevicePath::Host);
+    let again = match &stream {
+        Some(stream) => comm.use_device(stream.context()),
+        None => comm.use_no_device(),
+    };
+    assert!(again.unwrap_err().to_string().contains("said before"));
     for count in [0, 1, 1000, LONG] {
         let given: Vec<i64> = (0..count as i64).map(|i| i + rank as i64).collect();
         let found = match &stream {
