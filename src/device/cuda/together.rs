@@ -276,7 +276,10 @@ impl Together {
     /// so its stream waits for them, or for the guard.
     pub(crate) fn abandon(&mut self, stream: CUstream, Begun { call, place, .. }: Begun) {
         let boards = &self.guard.watch.boards;
-        self.ops.set(boards.works(At { rank: boards.me, place }), 0);
+        let mine = At { rank: boards.me, place };
+        // A graph may be launched of which this is all: only so does the guard see it.
+        self.ops.set(boards.state(mine), ENTERED);
+        self.ops.set(boards.works(mine), 0);
         if self.put_wait(stream, &call, place).is_err() {
             self.guard.watch.abandon(place);
         }
