@@ -1,5 +1,5 @@
-//! 8-bit floats, and values with where they were found: what is reduced on devices is the host's, bit
-//! for bit, straight and by way of the host.
+//! 8-bit floats, and values with where they were found: what is reduced on devices is the host's,
+//! bit for bit, straight and by way of the host.
 
 use std::sync::Arc;
 

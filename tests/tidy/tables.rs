@@ -184,6 +184,8 @@ pub(crate) const UNSAFE: &[(&str, &str)] = &[
     ("tests/device/trouble.rs", "buffers known by their addresses"),
     ("tests/device/graphs.rs", "cudarc's events are done without"),
     ("tests/device/trouble.rs", "memory that is no more"),
+    ("tests/device/planted/rank.rs", "buffers that are copied by hand, without events of cudarc"),
+    ("tests/device/types.rs", "buffers known by their addresses"),
     ("tests/links/walk.rs", "fills and reads views of slots"),
     ("tests/standin/src/c.rs", "entry points for C, and what comes through their pointers"),
     ("tests/standin/src/memory/map.rs", "mapping, locking and copying memory by address"),

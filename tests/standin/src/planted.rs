@@ -1,5 +1,5 @@
-//! Calls of the driver that fail because a test wants it. Law: such a call does nothing, and loses no
-//! context.
+//! Calls of the driver that fail because a test wants it. Law: such a call does nothing, and loses
+//! no context.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
