@@ -9,7 +9,7 @@ use super::options::Told;
 use super::share::{can_share, has_lines};
 use super::threads::{Group, Ready};
 use super::{Communicator, Origin, Seat};
-use crate::config::{Config, Transport};
+use crate::config::{Config, SECRET, Secret, SecretSource, Transport};
 use crate::error::{Error, Peer, Result};
 use crate::link::tcp::{self, Settings, tune};
 use crate::link::{Links, shm};
@@ -32,6 +32,7 @@ pub struct Builder {
     rank: Option<usize>,
     size: Option<usize>,
     store: Option<String>,
+    secret: Option<Secret>,
     transport: Option<Transport>,
     interface: Option<String>,
     all_pairs: Option<usize>,
@@ -56,6 +57,14 @@ impl Builder {
     #[must_use]
     pub fn store(self, address: &str) -> Self {
         Self { store: Some(address.into()), ..self }
+    }
+
+    /// What the ranks of this job know and nobody else does; the same for all, and random. Ranks
+    /// prove to each other that they have it whenever they connect. Under `ringrun` there is no
+    /// need for one.
+    #[must_use]
+    pub fn secret(self, secret: &[u8; SECRET]) -> Self {
+        Self { secret: Some(secret.into()), ..self }
     }
 
     /// Forces a transport.
@@ -99,8 +108,8 @@ impl Builder {
     }
 
     /// `n` ranks that are threads of this process, with these settings: as
-    /// [`Communicator::local`]. They need no rank, size, store, transport or interface, and must
-    /// not be told any.
+    /// [`Communicator::local`]. They need no rank, size, store, secret, transport or interface, and
+    /// must not be told any.
     ///
     /// # Errors
     /// As [`Communicator::local`].
@@ -115,6 +124,7 @@ impl Builder {
             ("rank", self.rank.is_some()),
             ("size", self.size.is_some()),
             ("store", self.store.is_some()),
+            ("secret", self.secret.is_some()),
             ("transport", self.transport.is_some()),
             ("interface", self.interface.is_some()),
         ];
@@ -164,6 +174,7 @@ impl Builder {
     /// `config`, but for what is set here.
     fn over(self, mut config: Config) -> Config {
         config.timeout = self.told.timeout.unwrap_or(config.timeout);
+        config.secret = self.secret.map(SecretSource::Given).or(config.secret);
         config.transport = self.transport.unwrap_or(config.transport);
         config.interface = self.interface.or(config.interface);
         config.all_pairs = self.all_pairs.unwrap_or(config.all_pairs);

@@ -4,6 +4,7 @@
 
 mod launcher;
 mod own;
+mod secret;
 mod slurm;
 
 use std::collections::BTreeMap;
@@ -15,9 +16,12 @@ use std::str::FromStr;
 use std::sync::Once;
 use std::time::Duration;
 
+pub use secret::{SECRET, Secret, SecretSource};
+
 use crate::element::DataType;
 use crate::error::{Error, Result};
 use crate::schedule::{ALL_PAIRS, Algorithm};
+pub(crate) use own::{SECRET_FD, SECRET_FILE};
 
 /// How long any wait lasts when nobody said otherwise.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
@@ -127,6 +131,8 @@ pub struct Config {
     pub job: Option<String>,
     /// Where ranks meet; a world of one needs no such place.
     pub store: Option<StoreAddr>,
+    /// Where the secret is by which they know each other; without one they believe what they hear.
+    pub secret: Option<SecretSource>,
     /// The longest that any wait lasts.
     pub timeout: Duration,
     /// Which transport pairs of ranks use.
@@ -161,6 +167,7 @@ impl Default for Config {
             local_size: None,
             job: None,
             store: None,
+            secret: None,
             timeout: DEFAULT_TIMEOUT,
             transport: Transport::Auto,
             interface: None,

@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::{Config, Numbers, Place, StoreAddr, Transport, Vars, malformed, number};
+use super::{Config, Numbers, Place, SecretSource, StoreAddr, Transport, Vars, malformed, number};
 use crate::element::{DataType, UnknownName};
 use crate::error::{Error, Result};
 
@@ -14,6 +14,8 @@ pub(super) const SIZE: &str = "RINGREDUCE_SIZE";
 pub(super) const LOCAL_RANK: &str = "RINGREDUCE_LOCAL_RANK";
 pub(super) const LOCAL_SIZE: &str = "RINGREDUCE_LOCAL_SIZE";
 pub(super) const STORE: &str = "RINGREDUCE_STORE";
+pub(crate) const SECRET_FD: &str = "RINGREDUCE_SECRET_FD";
+pub(crate) const SECRET_FILE: &str = "RINGREDUCE_SECRET_FILE";
 pub(super) const TIMEOUT: &str = "RINGREDUCE_TIMEOUT";
 pub(super) const TRANSPORT: &str = "RINGREDUCE_TRANSPORT";
 pub(super) const IFNAME: &str = "RINGREDUCE_IFNAME";
@@ -31,12 +33,14 @@ pub(super) const DETERMINISTIC: &str = "RINGREDUCE_DETERMINISTIC";
 pub(super) const WIDE: &str = "RINGREDUCE_WIDE";
 pub(super) const WIRE: &str = "RINGREDUCE_WIRE";
 
-const KNOWN: [&str; 18] = [
+const KNOWN: [&str; 20] = [
     RANK,
     SIZE,
     LOCAL_RANK,
     LOCAL_SIZE,
     STORE,
+    SECRET_FD,
+    SECRET_FILE,
     TIMEOUT,
     TRANSPORT,
     IFNAME,
@@ -102,6 +106,7 @@ pub(super) fn settings(vars: Vars<'_>, config: &mut Config) -> Result<Option<Sto
     }
     config.numbers = numbers(vars)?;
     config.cache = cache(vars)?;
+    config.secret = secret(vars)?;
     config.interface = vars.text(IFNAME)?.map(Into::into);
     config.tcp_congestion = vars.text(TCP_CONGESTION)?.map(Into::into);
     let Some(text) = vars.text(STORE)? else { return Ok(None) };
@@ -138,6 +143,30 @@ fn cache(vars: Vars<'_>) -> Result<Option<PathBuf>> {
             let home = || folder("HOME").map(|home| home.join(".cache"));
             let users = folder("XDG_CACHE_HOME").filter(|path| path.is_absolute()).or_else(home);
             Ok(users.filter(|path| path.is_absolute()).map(|path| path.join("ringreduce")))
+        }
+    }
+}
+
+/// Where the job's secret is, if it has one. The environment never has the secret itself.
+fn secret(vars: Vars<'_>) -> Result<Option<SecretSource>> {
+    match (vars.text(SECRET_FD)?, vars.text(SECRET_FILE)?) {
+        (None, None) => Ok(None),
+        (Some(text), None) => match text.parse() {
+            Ok(fd) if fd >= 0 => Ok(Some(SecretSource::Fd(fd))),
+            _ => {
+                let expected = "it must be the number of an open descriptor".into();
+                Err(malformed(SECRET_FD, text, expected))
+            }
+        },
+        (None, Some(text)) if Path::new(text).is_absolute() => {
+            Ok(Some(SecretSource::File(text.into())))
+        }
+        (None, Some(text)) => {
+            Err(malformed(SECRET_FILE, text, "it must be an absolute path".into()))
+        }
+        (Some(_), Some(text)) => {
+            let expected = format!("{SECRET_FD} is set too, and a job has one secret; unset one");
+            Err(malformed(SECRET_FILE, text, expected))
         }
     }
 }

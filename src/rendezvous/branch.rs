@@ -68,6 +68,7 @@ impl Meeting {
             peers,
             job,
             epoch: self.epoch,
+            secret: self.secret.clone(),
             config,
             crowding: self.crowding,
             residents: self.residents,

@@ -14,10 +14,11 @@ use socket2::Socket;
 
 use super::Meeting;
 use super::door::Door;
-use super::handshake::{HELLO, Identity, Stage};
+use super::entry::offer;
+use super::handshake::{Identity, Role};
+use super::keys::Keys;
 use super::peers::{LinkKind, PeerInfo};
-use super::socket::{connect_tcp, connect_unix, recv_exact, send_all};
-use super::wire::Broken;
+use super::socket::{connect_tcp, connect_unix};
 use crate::error::{Error, Result};
 
 /// Between two attempts to dial.
@@ -64,18 +65,19 @@ impl Meeting {
         let (cancel, cancelled) = UnixStream::pair().map_err(io)?;
         let expected = meeting.streams_of(accept)?;
         let wanted = meeting.streams_of(dial)?;
+        let keys = &Keys::new(self.secret.as_ref(), self.job);
         let failed = &AtomicBool::new(false);
         let (dialled, accepted) = thread::scope(|scope| {
             let thread = thread::Builder::new().name("ringreduce-accept".into());
             let accepting = || {
-                let accepted = meeting.accept_all(&expected, &cancelled, until);
+                let accepted = meeting.accept_all(&expected, keys, &cancelled, until);
                 failed.store(accepted.is_err(), Ordering::Relaxed);
                 accepted
             };
             let acceptor = thread.spawn_scoped(scope, accepting).map_err(io)?;
             let gave_up = || failed.load(Ordering::Relaxed);
             let dialled: Result<Vec<_>> =
-                wanted.iter().map(|stream| meeting.dial(stream, until, gave_up)).collect();
+                wanted.iter().map(|stream| meeting.dial(stream, keys, until, gave_up)).collect();
             let dialled = dialled.inspect_err(|_| drop(cancel.shutdown(std::net::Shutdown::Both)));
             let accepted = acceptor.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             match (dialled, accepted) {
@@ -104,7 +106,8 @@ impl Meeting {
             let kind = self.link_kind(from, to);
             let count = self.streams_per_link(kind) as u16;
             let (job, epoch, from, to) = (self.job, self.epoch, from as u32, to as u32);
-            let stream = |index| Identity { job, epoch, from, to, kind, index, count };
+            let role = kind.into();
+            let stream = |index| Identity { job, epoch, from, to, role, index, count };
             streams.extend((0..count).map(stream));
         }
         Ok(streams)
@@ -138,18 +141,19 @@ impl Meeting {
     fn dial(
         &self,
         stream: &Identity,
+        keys: &Keys,
         until: Instant,
         cancelled: impl Fn() -> bool,
     ) -> Result<Socket> {
         let peer = &self.peers[stream.to as usize];
         let fail = |reason: String| Err(Error::Handshake { peer: peer.peer().to_string(), reason });
         loop {
-            let error = match open(peer, stream.kind, until) {
+            let error = match open(peer, stream.role, until) {
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
                     return fail("it refuses connections; has it ended?".into());
                 }
                 Err(error) => error,
-                Ok(socket) => match offer(&socket, stream, until) {
+                Ok(socket) => match offer(&socket, keys, *stream, until) {
                     Ok(()) => return Ok(socket),
                     Err(error) if error.kind() == ErrorKind::InvalidData => {
                         return fail(error.to_string());
@@ -175,12 +179,13 @@ impl Meeting {
     fn accept_all(
         &self,
         expected: &[Identity],
+        keys: &Keys,
         cancelled: &UnixStream,
         until: Instant,
     ) -> Result<Vec<Socket>> {
-        let mut door = Door::new(expected);
-        let unix = self.unix.as_ref().map(|listener| (listener, LinkKind::Shm));
-        let tcp = self.tcp.as_ref().map(|listener| (listener, LinkKind::Tcp));
+        let mut door = Door::new(expected, keys);
+        let unix = self.unix.as_ref().map(|listener| (listener, Role::Shm));
+        let tcp = self.tcp.as_ref().map(|listener| (listener, Role::Tcp));
         let listeners: Vec<_> = unix.into_iter().chain(tcp).collect();
         while let Some(missing) = door.taken.iter().position(Option::is_none) {
             let turn = door.turn(&listeners, cancelled, until);
@@ -190,7 +195,8 @@ impl Meeting {
             let peer = self.peers[expected[missing].from as usize].peer().to_string();
             let reason = format!(
                 "it did not connect within {:.1?}; {} strangers were turned away",
-                self.config.timeout, door.strangers
+                self.config.timeout,
+                door.strangers.total()
             );
             return Err(Error::Handshake { peer, reason });
         }
@@ -205,27 +211,10 @@ fn is_ours(error: &io::Error) -> bool {
         || ours.iter().any(|&errno| error.raw_os_error() == Some(errno as i32))
 }
 
-fn open(peer: &PeerInfo, kind: LinkKind, until: Instant) -> io::Result<Socket> {
-    match (kind, peer.tcp) {
-        (LinkKind::Shm, _) => connect_unix(&peer.unix),
-        (LinkKind::Tcp, Some(address)) => connect_tcp(address, until),
-        (LinkKind::Tcp, None) => Err(ErrorKind::AddrNotAvailable.into()),
+fn open(peer: &PeerInfo, role: Role, until: Instant) -> io::Result<Socket> {
+    match (role, peer.tcp) {
+        (Role::Shm, _) => connect_unix(&peer.unix),
+        (Role::Tcp, Some(address)) => connect_tcp(address, until),
+        (Role::Tcp, None) | (Role::Store, _) => Err(ErrorKind::AddrNotAvailable.into()),
     }
-}
-
-/// The dialler's part of the handshake; [`ErrorKind::InvalidData`] if the other end is wrong.
-fn offer(socket: &Socket, stream: &Identity, until: Instant) -> io::Result<()> {
-    for (say, hear) in [(Stage::Offer, Stage::Answer), (Stage::Confirm, Stage::Welcome)] {
-        send_all(socket, &stream.encode(say), until)?;
-        let mut bytes = [0; HELLO];
-        recv_exact(socket, &mut bytes, until)?;
-        let invalid = |text: String| io::Error::new(ErrorKind::InvalidData, text);
-        match Identity::decode(&bytes, hear) {
-            Ok(answer) if answer == *stream => {}
-            Ok(answer) => return Err(invalid(format!("wanted {stream:?}, found {answer:?}"))),
-            Err(Broken::Closed) => return Err(ErrorKind::UnexpectedEof.into()),
-            Err(Broken::Garbage(text)) => return Err(invalid(text)),
-        }
-    }
-    Ok(())
 }

@@ -1,53 +1,54 @@
 //! Who may come in: the receivers' part of the handshake, with every caller at once.
-//! May touch: handshake, socket.
+//! May touch: entry, handshake, socket, strangers.
 //! Law: a stranger takes a place in a bounded list for two seconds at most, and nothing else.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use nix::poll::{PollFd, PollFlags};
 use socket2::Socket;
 
-use super::handshake::{HELLO, Identity, Stage};
-use super::peers::LinkKind;
-use super::socket::{recv_now, same_user, send_now, wait};
+use super::entry::Entry;
+use super::handshake::{Identity, Role};
+use super::keys::Keys;
+use super::socket::{lacks_descriptors, same_user, wait};
+use super::strangers::{Refusal, Strangers};
 
-/// How long a caller may take for its part of the handshake.
-const PATIENCE: Duration = Duration::from_secs(2);
 /// How many callers may be in their handshake beside those that are expected.
 const MAX_CALLERS: usize = 64;
+/// How many are taken from a listener before those that are here are heard again.
+const AT_ONCE: usize = 32;
 
 /// Who knocks, and who was let in.
 pub(super) struct Door<'a> {
     expected: &'a [Identity],
+    keys: &'a Keys,
     pub(super) taken: Vec<Option<Socket>>,
     callers: Vec<Caller>,
-    pub(super) strangers: usize,
+    pub(super) strangers: Strangers,
 }
 
 /// A connection in its handshake.
 struct Caller {
     socket: Socket,
-    kind: LinkKind,
-    stage: Stage,
-    bytes: [u8; HELLO],
-    filled: usize,
-    until: Instant,
+    role: Role,
+    entry: Entry,
 }
 
 impl<'a> Door<'a> {
     /// For these streams, and nobody else.
-    pub(super) fn new(expected: &'a [Identity]) -> Self {
+    pub(super) fn new(expected: &'a [Identity], keys: &'a Keys) -> Self {
         let taken = expected.iter().map(|_| None).collect();
-        Self { expected, taken, callers: Vec::new(), strangers: 0 }
+        let strangers = Strangers::at("a rank that waits for its peers");
+        Self { expected, keys, taken, callers: Vec::new(), strangers }
     }
 
     /// Waits for news and deals with it; false when time is over or the dialling failed.
     pub(super) fn turn(
         &mut self,
-        listeners: &[(&Socket, LinkKind)],
+        listeners: &[(&Socket, Role)],
         cancelled: &UnixStream,
         until: Instant,
     ) -> io::Result<bool> {
@@ -55,10 +56,11 @@ impl<'a> Door<'a> {
         let mut fds = vec![reading(cancelled.as_fd())];
         fds.extend(self.callers.iter().map(|caller| reading(caller.socket.as_fd())));
         fds.extend(listeners.iter().map(|(listener, _)| reading(listener.as_fd())));
-        let soonest = self.callers.iter().map(|caller| caller.until).min();
+        let soonest = self.callers.iter().map(|caller| caller.entry.until).min();
         wait(&mut fds, Some(soonest.map_or(until, |soonest| soonest.min(until))))?;
         let news: Vec<bool> = fds.iter().map(|fd| fd.any() != Some(false)).collect();
-        if news[0] || Instant::now() >= until {
+        let now = Instant::now();
+        if news[0] || now >= until {
             return Ok(false);
         }
         let mut spoke = news[1..].iter().copied();
@@ -67,77 +69,74 @@ impl<'a> Door<'a> {
             let spoke = spoke.next().unwrap_or(false);
             match spoke {
                 true => self.hear(caller),
-                false if caller.until <= Instant::now() => self.strangers += 1,
+                false if caller.entry.until <= now => {
+                    self.strangers.turn_away(Refusal::Late, now);
+                }
                 false => self.callers.push(caller),
             }
         }
-        for (&(listener, kind), knocks) in listeners.iter().zip(spoke) {
-            if knocks {
-                self.welcome(listener, kind)?;
+        for (&(listener, role), knocks) in listeners.iter().zip(spoke) {
+            for _ in 0..if knocks { AT_ONCE } else { 0 } {
+                if !self.welcome(listener, role)? {
+                    break;
+                }
             }
         }
         Ok(true)
     }
 
-    fn welcome(&mut self, listener: &Socket, kind: LinkKind) -> io::Result<()> {
+    /// Takes one caller from a listener; false if nobody is there.
+    fn welcome(&mut self, listener: &Socket, role: Role) -> io::Result<bool> {
         let socket = match listener.accept() {
             Ok((socket, _)) => socket,
+            // Another one's descriptor may be had; if nobody is here, it is we who have too few.
+            Err(error) if lacks_descriptors(&error) && self.evict(Refusal::NoRoom) => {
+                return Ok(true);
+            }
             Err(error) => match error.kind() {
                 // The caller has gone again.
-                ErrorKind::WouldBlock | ErrorKind::ConnectionAborted | ErrorKind::Interrupted => {
-                    return Ok(());
-                }
+                ErrorKind::ConnectionAborted | ErrorKind::Interrupted => return Ok(true),
+                ErrorKind::WouldBlock => return Ok(false),
                 _ => return Err(error),
             },
         };
-        if kind == LinkKind::Shm && same_user(&socket).is_err() {
-            self.strangers += 1;
-            return Ok(());
+        let now = Instant::now();
+        if role == Role::Shm && same_user(&socket).is_err() {
+            self.strangers.turn_away(Refusal::User, now);
+            return Ok(true);
         }
-        if self.callers.len() >= MAX_CALLERS + 2 * self.expected.len() {
-            self.callers.remove(0);
-            self.strangers += 1;
+        if self.callers.len() >= MAX_CALLERS.max(2 * self.expected.len()) {
+            self.evict(Refusal::Crowded);
         }
-        let until = Instant::now() + PATIENCE;
-        let (stage, bytes, filled) = (Stage::Offer, [0; HELLO], 0);
-        self.callers.push(Caller { socket, kind, stage, bytes, filled, until });
-        Ok(())
+        self.callers.push(Caller { socket, role, entry: Entry::new(now)? });
+        Ok(true)
+    }
+
+    /// Sends one caller away, if there is one.
+    fn evict(&mut self, why: Refusal) -> bool {
+        let entries = self.callers.iter().map(|caller| &caller.entry).enumerate();
+        let Some(index) = Entry::to_evict(entries) else { return false };
+        self.callers.swap_remove(index);
+        self.strangers.turn_away(why, Instant::now());
+        true
     }
 
     /// Goes on with a caller that has spoken; one that does not belong here is dropped.
     fn hear(&mut self, mut caller: Caller) {
-        match recv_now(&caller.socket, &mut caller.bytes[caller.filled..]) {
-            Ok(Some(count)) if count > 0 => caller.filled += count,
-            Ok(None) => return self.callers.push(caller),
-            _ => return self.strangers += 1,
-        }
-        if caller.filled < HELLO {
-            return self.callers.push(caller);
-        }
-        caller.filled = 0;
-        let place = match Identity::decode(&caller.bytes, caller.stage) {
-            Ok(stream) if stream.kind == caller.kind => self.place_of(&stream),
-            _ => None,
+        let expects = |stream: &Identity| {
+            let place = self.place_of(stream).filter(|_| stream.role == caller.role);
+            place.map(|_| *stream)
         };
-        let answer = match caller.stage {
-            Stage::Offer => Stage::Answer,
-            _ => Stage::Welcome,
-        };
-        let said = place.is_some_and(|place| {
-            let bytes = self.expected[place].encode(answer);
-            matches!(send_now(&caller.socket, &bytes), Ok(Some(HELLO)))
-        });
-        match (place, answer) {
-            (Some(place), Stage::Welcome) if said => {
-                let Caller { socket, kind, .. } = caller;
-                let nodelay = kind == LinkKind::Tcp && socket.set_tcp_nodelay(true).is_err();
-                self.taken[place] = (!nodelay).then_some(socket);
+        match caller.entry.hear(&caller.socket, self.keys, expects) {
+            Ok(None) => self.callers.push(caller),
+            Ok(Some(stream)) => {
+                let Caller { socket, role, .. } = caller;
+                let nodelay = role == Role::Tcp && socket.set_tcp_nodelay(true).is_err();
+                if let Some(place) = self.place_of(&stream).filter(|_| !nodelay) {
+                    self.taken[place] = Some(socket);
+                }
             }
-            (Some(_), _) if said => {
-                caller.stage = Stage::Confirm;
-                self.callers.push(caller);
-            }
-            _ => self.strangers += 1,
+            Err(why) => self.strangers.turn_away(why, Instant::now()),
         }
     }
 
@@ -151,34 +150,40 @@ impl<'a> Door<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Secret;
+    use crate::rendezvous::handshake::{Dialling, HELLO};
+    use crate::rendezvous::socket::{recv_now, send_now};
 
-    /// What the door says to `words`, one after the other.
-    fn call(door: &mut Door<'_>, words: &[[u8; HELLO]]) -> Vec<Option<Identity>> {
+    /// Does the door let in who knocks as `stream`?
+    fn call(door: &mut Door<'_>, keys: &Keys, stream: Identity) -> bool {
         let (dialler, socket) =
             Socket::pair(socket2::Domain::UNIX, socket2::Type::STREAM, None).unwrap();
-        let (stage, bytes, filled) = (Stage::Offer, [0; HELLO], 0);
-        let until = Instant::now() + PATIENCE;
-        door.callers.push(Caller { socket, kind: LinkKind::Shm, stage, bytes, filled, until });
-        let mut answers = Vec::new();
-        for (word, stage) in words.iter().zip([Stage::Answer, Stage::Welcome]) {
-            let _gone = send_now(&dialler, word);
-            if let Some(caller) = door.callers.pop() {
-                door.hear(caller);
-            }
+        let entry = Entry::new(Instant::now()).unwrap();
+        door.callers.push(Caller { socket, role: Role::Shm, entry });
+        let (mut dialling, mut word) = Dialling::new(keys, stream, [5; 32]);
+        loop {
+            send_now(&dialler, &word).unwrap();
+            let caller = door.callers.pop().unwrap();
+            door.hear(caller);
             let mut bytes = [0; HELLO];
-            let heard = matches!(recv_now(&dialler, &mut bytes), Ok(Some(HELLO)));
-            answers.push(Identity::decode(&bytes, stage).ok().filter(|_| heard));
+            if !matches!(recv_now(&dialler, &mut bytes), Ok(Some(HELLO))) {
+                return false;
+            }
+            match dialling.hear(keys, &bytes) {
+                Ok(Some(next)) => word = next,
+                Ok(None) => return true,
+                Err(_) => return false,
+            }
         }
-        answers
     }
 
     #[test]
     fn only_the_expected_come_in_and_only_once() {
-        let kind = LinkKind::Shm;
-        let right = Identity { job: 7, epoch: 0, from: 1, to: 0, kind, index: 0, count: 1 };
-        let expected = [right];
-        let mut door =
-            Door { expected: &expected, taken: vec![None], callers: Vec::new(), strangers: 0 };
+        let role = Role::Shm;
+        let right = Identity { job: 7, epoch: 0, from: 1, to: 0, role, index: 0, count: 1 };
+        let (expected, secret) = ([right], Secret::from(&[3; 32]));
+        let keys = Keys::new(Some(&secret), right.job);
+        let mut door = Door::new(&expected, &keys);
         let wrong = [
             Identity { job: 8, ..right },
             Identity { epoch: 1, ..right },
@@ -186,20 +191,22 @@ mod tests {
             Identity { to: 1, ..right },
             Identity { index: 1, ..right },
             Identity { count: 2, ..right },
-            Identity { kind: LinkKind::Tcp, ..right },
+            Identity { role: Role::Tcp, ..right },
+            Identity { role: Role::Store, ..right },
         ];
         for wrong in wrong {
-            assert_eq!(call(&mut door, &[wrong.encode(Stage::Offer)]), [None]);
-            // Nor may it change its mind.
-            let words = [right.encode(Stage::Offer), wrong.encode(Stage::Confirm)];
-            assert_eq!(call(&mut door, &words), [Some(right), None]);
+            assert!(!call(&mut door, &keys, wrong), "{wrong:?}");
         }
-        assert_eq!(call(&mut door, &[right.encode(Stage::Confirm)]), [None]);
-        assert_eq!(door.strangers, 15);
+        assert_eq!(door.strangers.total(), wrong.len() as u64);
+        for other in [Keys::new(Some(&Secret::from(&[4; 32])), right.job), Keys::new(None, 7)] {
+            assert!(!call(&mut door, &other, right));
+            // Who has gone is noticed when it is looked at.
+            let caller = door.callers.pop().unwrap();
+            door.hear(caller);
+        }
         assert!(door.taken[0].is_none() && door.callers.is_empty());
-        let words = [right.encode(Stage::Offer), right.encode(Stage::Confirm)];
-        assert_eq!(call(&mut door, &words), [Some(right), Some(right)]);
+        assert!(call(&mut door, &keys, right));
         assert!(door.taken[0].is_some());
-        assert_eq!(call(&mut door, &words), [None, None], "a second one is refused");
+        assert!(!call(&mut door, &keys, right), "a second one is refused");
     }
 }

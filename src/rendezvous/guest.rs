@@ -1,15 +1,16 @@
-//! One connection of a store's server: what it said, waits for and is still owed. May touch: wire,
-//! socket. Law: one request at a time; what is kept for it is bounded.
+//! One connection of a store's server: what it said, waits for and is still owed. May touch:
+//! entry, wire, socket. Law: one request at a time; what is kept for it is bounded.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use socket2::Socket;
 
+use super::entry::Entry;
 use super::socket::send_now;
 use super::wire::{Frame, Inbox, Kind};
 
-/// How long a connection may be silent before its first message, or pause inside one.
+/// How long a client may be silent before its first message, or pause inside one.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A connection.
@@ -17,7 +18,8 @@ pub(super) struct Guest {
     pub(super) socket: Socket,
     pub(super) inbox: Inbox,
     pub(super) outbox: Vec<u8>,
-    /// Did this process bring it?
+    /// Its handshake, until it has proved who it is. Who was brought by this process need not.
+    pub(super) entry: Option<Entry>,
     adopted: bool,
     /// The number of its present meeting, from 1; 0 before its first message.
     pub(super) meeting: u64,
@@ -35,12 +37,14 @@ pub(super) struct Waiting {
 }
 
 impl Guest {
-    pub(super) fn new(socket: Socket, adopted: bool) -> Self {
+    /// One that this process brings, or else one that has to pass `entry`.
+    pub(super) fn new(socket: Socket, entry: Option<Entry>) -> Self {
         Self {
             socket,
+            adopted: entry.is_none(),
+            entry,
             inbox: Inbox::default(),
             outbox: Vec::new(),
-            adopted,
             meeting: 0,
             waiting: None,
             since: Instant::now(),
@@ -48,19 +52,19 @@ impl Guest {
         }
     }
 
-    /// Did it come by itself and say nothing yet?
-    pub(super) fn is_stranger(&self) -> bool {
-        !self.adopted && self.meeting == 0
+    /// It has proved that it belongs here.
+    pub(super) fn let_in(&mut self) {
+        (self.entry, self.since) = (None, Instant::now());
     }
 
-    /// Must it go on speaking? A stranger owes its first message, everybody the rest of one.
-    fn is_unfinished(&self) -> bool {
-        self.is_stranger() || self.inbox.is_partial()
-    }
-
-    /// When it is dropped unless it goes on speaking before.
+    /// When it is dropped unless it goes on speaking before. Who came by itself owes its first
+    /// message, everybody the rest of one.
     pub(super) fn patience_ends(&self) -> Option<Instant> {
-        self.is_unfinished().then_some(self.since + PATIENCE)
+        if let Some(entry) = &self.entry {
+            return Some(entry.until);
+        }
+        let owes = !self.adopted && self.meeting == 0 || self.inbox.is_partial();
+        owes.then_some(self.since + PATIENCE)
     }
 
     pub(super) fn say(&mut self, kind: Kind, id: u32, key: &str, value: &[u8]) {

@@ -6,20 +6,24 @@
 mod branch;
 mod connect;
 mod door;
+mod entry;
 mod fd;
 mod gather;
 mod guest;
 mod handshake;
+mod keys;
 mod listen;
 mod peers;
 mod record;
+mod secret;
 mod server;
 mod socket;
 mod store;
+mod strangers;
 mod wire;
 
 use std::io::ErrorKind;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
 
 use socket2::Socket;
@@ -27,15 +31,16 @@ use socket2::Socket;
 pub use branch::Doors;
 pub use connect::{Connection, PairKey, Streams};
 pub use peers::{LinkKind, PeerInfo};
+pub use secret::draw_secret;
 pub use server::Server;
 pub use store::Store;
 
-use crate::config::{Config, StoreAddr};
+use crate::config::{Config, Secret, StoreAddr, warn};
 use crate::error::{Error, Result};
 use gather::{Gather, broken_store};
 use record::Record;
 pub(crate) use record::host_name;
-use store::{refuse, resolve};
+use store::{Pass, refuse, resolve};
 
 /// How long rank 0 serves others after it failed, so that they learn why.
 const AFTERCARE: Duration = Duration::from_secs(2);
@@ -51,6 +56,7 @@ pub struct Meeting {
     pub job: u64,
     /// The number of the membership.
     pub epoch: u32,
+    secret: Option<Secret>,
     config: Config,
     hosts: Vec<Vec<usize>>,
     crowding: usize,
@@ -67,10 +73,12 @@ pub struct Meeting {
 pub fn meet(config: &Config) -> Result<Meeting> {
     config.validate()?;
     let (unix, name) = listen::for_shared_memory(config)?;
-    let record = Record::of(config, &name);
     let Some(address) = config.store.as_ref().filter(|_| config.size > 1) else {
-        return Meeting::new(config, vec![record], unix);
+        return Meeting::new(config, None, vec![Record::of(config, None, &name)], unix);
     };
+    let secret = secret::of(config)?;
+    let record = Record::of(config, secret.as_ref(), &name);
+    let pass = Pass::of(config, secret.as_ref());
     // An inherited socket is one stream for all communicators of this process.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let shared = matches!(address, StoreAddr::Fd(_));
@@ -80,18 +88,18 @@ pub fn meet(config: &Config) -> Result<Meeting> {
     let server = match address {
         StoreAddr::Fd(_) => None,
         _ if config.rank > 0 => None,
-        _ => Some(open_server(address, &record, until)?),
+        _ => Some(open_server(address, &pass, config.size, &record, until)?),
     };
     let result = match &server {
         Some(server) => server.connect(),
-        None => Store::connect(address, until),
+        None => Store::enter(address, &pass, until),
     }
     .and_then(|mut store| {
         let (rank, size) = (config.rank, config.size);
         let (store, server) = (&mut store, server.as_ref());
         let topic = "record";
         let mut gather = Gather { store, server, rank, size, began, until, topic };
-        exchange(&mut gather, config, &record, unix)
+        exchange(&mut gather, config, secret, &record, unix)
     });
     if let Some(server) = server {
         // All have passed when they have left; after a failure, who comes late shall learn of it.
@@ -108,6 +116,7 @@ pub fn meet(config: &Config) -> Result<Meeting> {
 fn exchange(
     gather: &mut Gather<'_>,
     config: &Config,
+    secret: Option<Secret>,
     record: &Record,
     unix: Option<Socket>,
 ) -> Result<Meeting> {
@@ -122,7 +131,8 @@ fn exchange(
     record.agree(&leader).map_err(|error| gather.call_off(error))?;
     let records = gather.all(|bytes| decode(bytes)?.agree(&leader))?;
     let records = records.iter().map(|bytes| decode(bytes)).collect::<Result<_>>()?;
-    let mut meeting = Meeting::new(config, records, unix)?;
+    let mut meeting = Meeting::new(config, secret, records, unix)?;
+    meeting.say_if_open();
     gather.topic = "tcp";
     if meeting.needs_tcp() {
         let (socket, address) = match listen::for_tcp(config, meeting.hosts.len() == 1) {
@@ -138,9 +148,30 @@ fn exchange(
     Ok(meeting)
 }
 
+impl Meeting {
+    /// Warns, once and at rank 0, if whoever reaches these hosts may speak for a rank.
+    fn say_if_open(&self) {
+        static ONCE: Once = Once::new();
+        if self.rank == 0 && self.hosts.len() > 1 && self.secret.is_none() {
+            ONCE.call_once(|| {
+                warn(
+                    "connections between hosts are unauthenticated: this job has no secret. \
+                     RINGREDUCE_SECRET_FILE names a file with one, readable by its owner alone",
+                );
+            });
+        }
+    }
+}
+
 /// Rank 0's store, listening where the others look for it.
-fn open_server(address: &StoreAddr, record: &Record, until: Instant) -> Result<Server> {
-    let server = Server::new()?;
+fn open_server(
+    address: &StoreAddr,
+    pass: &Pass,
+    size: usize,
+    record: &Record,
+    until: Instant,
+) -> Result<Server> {
+    let server = Server::of_job(pass, size)?;
     let listening = match address {
         StoreAddr::Fd(_) => Ok(()),
         StoreAddr::Unix(name) => server.listen_unix(name),
@@ -159,7 +190,7 @@ fn open_server(address: &StoreAddr, record: &Record, until: Instant) -> Result<S
     };
     let Err(error) = listening else { return Ok(server) };
     let reason = match error.kind() {
-        ErrorKind::AddrInUse => match other_rank_0(address, until) {
+        ErrorKind::AddrInUse => match other_rank_0(address, pass, until) {
             Some(first) => return Err(duplicate(&first, record)),
             None => "rank 0 can't listen there, another program does; choose another port".into(),
         },
@@ -173,9 +204,9 @@ fn open_server(address: &StoreAddr, record: &Record, until: Instant) -> Result<S
 }
 
 /// Who else is rank 0, if the listener at `address` is such a one.
-fn other_rank_0(address: &StoreAddr, until: Instant) -> Option<Record> {
+fn other_rank_0(address: &StoreAddr, pass: &Pass, until: Instant) -> Option<Record> {
     let until = until.min(Instant::now() + AFTERCARE);
-    let mut store = Store::connect(address, until).ok()?;
+    let mut store = Store::enter(address, pass, until).ok()?;
     Record::decode(&store.get("record/0", until).ok()??).ok()
 }
 

@@ -7,7 +7,7 @@ use socket2::Socket;
 
 use super::Meeting;
 use super::record::Record;
-use crate::config::{Config, Transport};
+use crate::config::{Config, Secret, Transport};
 use crate::error::{Error, Peer, Result};
 
 /// What a link between two ranks runs over.
@@ -57,7 +57,12 @@ impl PeerInfo {
 }
 
 impl Meeting {
-    pub(super) fn new(config: &Config, records: Vec<Record>, unix: Option<Socket>) -> Result<Self> {
+    pub(super) fn new(
+        config: &Config,
+        secret: Option<Secret>,
+        records: Vec<Record>,
+        unix: Option<Socket>,
+    ) -> Result<Self> {
         let job = records.first().map_or(0, |leader| leader.job);
         let peers: Vec<_> = records.into_iter().enumerate().map(PeerInfo::from).collect();
         let hosts = hosts(&peers);
@@ -80,9 +85,9 @@ impl Meeting {
         };
         let crowding = hosts.iter().map(crowding).max().unwrap_or(1);
         let (rank, config) = (config.rank, config.clone());
-        let (residents, tcp) = (0, None);
+        let (epoch, residents, tcp) = (0, 0, None);
         let mut meeting =
-            Self { rank, peers, job, epoch: 0, config, hosts, crowding, residents, unix, tcp };
+            Self { rank, peers, job, epoch, config, secret, hosts, crowding, residents, unix, tcp };
         meeting.residents = meeting.local_size();
         Ok(meeting)
     }

@@ -4,8 +4,9 @@
 use std::fs;
 use std::process;
 
+use super::keys::name_of;
 use super::wire::{Broken, PROTOCOL, Reader, Writer};
-use crate::config::{Config, Numbers, Transport};
+use crate::config::{Config, Numbers, Secret, Transport};
 use crate::error::{Error, Result};
 use crate::sync::cpus;
 
@@ -34,7 +35,7 @@ pub(crate) fn host_name() -> String {
 
 impl Record {
     /// That of this process.
-    pub(super) fn of(config: &Config, unix: &str) -> Self {
+    pub(super) fn of(config: &Config, secret: Option<&Secret>, unix: &str) -> Self {
         let transport = match config.transport {
             Transport::Auto => "auto",
             Transport::Shm => "shm",
@@ -54,6 +55,7 @@ impl Record {
             settings: vec![
                 setting("ringreduce version", env!("CARGO_PKG_VERSION").into()),
                 setting("world size", config.size.to_string()),
+                setting("job secret", text("none", secret.map(name_of))),
                 setting("job", config.job.clone().unwrap_or_default()),
                 setting("RINGREDUCE_TRANSPORT", transport.into()),
                 setting("RINGREDUCE_TCP_SOCKETS", config.tcp_sockets.to_string()),

@@ -1,8 +1,9 @@
-//! The store's server: one thread that serves every connection. May touch: guest, wire, socket.
-//! Law: nobody can make it wait, allocate without bound or end; who speaks something else, or stops
-//! in the middle of a message, is dropped.
+//! The store's server: one thread that serves every connection. May touch: entry, guest, wire,
+//! socket. Law: nobody can make it wait, allocate without bound or end; who can't prove that it
+//! belongs here, speaks something else, or stops in the middle of a message, is dropped.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
@@ -14,17 +15,23 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags};
 use socket2::{Domain, Socket, Type};
 
+use super::entry::Entry;
 use super::guest::{Guest, Waiting};
-use super::socket::{listen_tcp, listen_unix, recv_now, same_user, send_now, wait};
-use super::store::Store;
+use super::socket::{
+    lacks_descriptors, listen_tcp, listen_unix, recv_now, same_user, send_now, wait,
+};
+use super::store::{Pass, Store};
+use super::strangers::{Refusal, Strangers};
 use super::wire::{Broken, Frame, Kind};
 use crate::error::{Error, Result};
 
 /// How long this process waits for its own store.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How many connections may wait for their first message to be complete.
-const MAX_STRANGERS: usize = 64;
-/// How long to leave a listener alone that has no descriptor left for us.
+/// How many connections may be in their handshake, in small worlds and in the largest.
+const MAX_STRANGERS: (usize, usize) = (64, 4096);
+/// How many are taken from a listener before those that are here are heard again.
+const AT_ONCE: usize = 64;
+/// How long to leave listeners alone when not even the spare descriptor is left.
 const OUT_OF_FDS: Duration = Duration::from_millis(50);
 /// The most that all values together may take.
 const MAX_BYTES: usize = 256 << 20;
@@ -46,11 +53,16 @@ enum Command {
 }
 
 impl Server {
-    /// A store that nobody can reach yet.
+    /// A store that nobody can reach yet, of a job without a secret.
     ///
     /// # Errors
     /// If the system has no thread or descriptor left.
     pub fn new() -> Result<Self> {
+        Self::of_job(&Pass::default(), 1)
+    }
+
+    /// The same for a job of `size` ranks, who have a pass like this one.
+    pub(super) fn of_job(pass: &Pass, size: usize) -> Result<Self> {
         let io = |error| Error::io("starting a store", error);
         let (wake, woken) = Socket::pair(Domain::UNIX, Type::STREAM, None).map_err(io)?;
         let (commands, orders) = channel();
@@ -58,6 +70,10 @@ impl Server {
             orders,
             woken,
             listeners: Vec::new(),
+            pass: pass.clone(),
+            most_strangers: (2 * size).clamp(MAX_STRANGERS.0, MAX_STRANGERS.1),
+            strangers: Strangers::at("the store"),
+            spare: File::open("/dev/null").ok(),
             deaf_until: None,
             guests: Vec::new(),
             values: BTreeMap::new(),
@@ -147,6 +163,12 @@ struct Hall {
     orders: Receiver<Command>,
     woken: Socket,
     listeners: Vec<Socket>,
+    /// What clients have to prove that they have too.
+    pass: Pass,
+    most_strangers: usize,
+    strangers: Strangers,
+    /// Let go of when there is no other descriptor, to take who knocks and send it away.
+    spare: Option<File>,
     deaf_until: Option<Instant>,
     guests: Vec<Guest>,
     /// By meeting and key.
@@ -218,7 +240,7 @@ impl Hall {
         }
         for order in self.orders.try_iter().collect::<Vec<_>>() {
             match order {
-                Command::Adopt(socket) => self.guests.push(Guest::new(socket, true)),
+                Command::Adopt(socket) => self.guests.push(Guest::new(socket, None)),
                 Command::Listen(listener) => self.listeners.push(listener),
                 Command::Deafen => self.listeners.clear(),
                 Command::Finish { until, expected } => self.finish = Some((until, expected)),
@@ -227,39 +249,68 @@ impl Hall {
         true
     }
 
-    /// Accepts who knocks. When there are too many strangers the oldest goes.
+    /// Accepts who knocks.
     fn welcome(&mut self) {
-        let mut news = Vec::new();
-        for listener in &self.listeners {
-            loop {
+        for listener in std::mem::take(&mut self.listeners) {
+            for _ in 0..AT_ONCE {
                 match listener.accept() {
-                    Ok((socket, _)) => news.push(socket),
+                    Ok((socket, _)) => self.admit(socket),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                    Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    Err(_) => {
-                        self.deaf_until = Some(Instant::now() + OUT_OF_FDS);
-                        break;
+                    Err(error) if lacks_descriptors(&error) => {
+                        if !self.evict(Refusal::NoRoom) && !self.turn_away(&listener) {
+                            self.deaf_until = Some(Instant::now() + OUT_OF_FDS);
+                            break;
+                        }
                     }
+                    // Of this connection alone.
+                    Err(_) => {}
                 }
-                if news.len() == MAX_STRANGERS {
-                    break;
-                }
             }
+            self.listeners.push(listener);
         }
-        for socket in news {
-            let unix = socket.local_addr().is_ok_and(|address| address.domain() == Domain::UNIX);
-            if unix && same_user(&socket).is_err() {
-                continue;
-            }
-            let mut strangers = self.guests.iter_mut().filter(|g| g.is_stranger() && !g.gone);
-            if let Some(oldest) = strangers.next()
-                && strangers.count() + 1 >= MAX_STRANGERS
-            {
-                oldest.gone = true;
-            }
-            self.guests.push(Guest::new(socket, false));
+    }
+
+    /// Begins with a new caller. When there are too many of them one has to go.
+    fn admit(&mut self, socket: Socket) {
+        let now = Instant::now();
+        let unix = socket.local_addr().is_ok_and(|address| address.domain() == Domain::UNIX);
+        if unix && same_user(&socket).is_err() {
+            return self.strangers.turn_away(Refusal::User, now);
         }
+        if self.callers().count() >= self.most_strangers {
+            self.evict(Refusal::Crowded);
+        }
+        if let Ok(entry) = Entry::new(now) {
+            self.guests.push(Guest::new(socket, Some(entry)));
+        }
+    }
+
+    /// Those in their handshake.
+    fn callers(&self) -> impl Iterator<Item = (usize, &Entry)> {
+        let guests = self.guests.iter().enumerate().filter(|(_, guest)| !guest.gone);
+        guests.filter_map(|(index, guest)| Some((index, guest.entry.as_ref()?)))
+    }
+
+    /// Sends one caller away, if there is one.
+    fn evict(&mut self, why: Refusal) -> bool {
+        let Some(index) = Entry::to_evict(self.callers()) else { return false };
+        self.guests.swap_remove(index);
+        self.strangers.turn_away(why, Instant::now());
+        true
+    }
+
+    /// Takes one caller with the spare descriptor and sends it away; it may try again.
+    fn turn_away(&mut self, listener: &Socket) -> bool {
+        if self.spare.take().is_none() {
+            self.spare = File::open("/dev/null").ok();
+            return self.spare.is_some();
+        }
+        let taken = listener.accept().is_ok();
+        self.spare = File::open("/dev/null").ok();
+        if taken {
+            self.strangers.turn_away(Refusal::NoRoom, Instant::now());
+        }
+        taken
     }
 
     /// Serves what guest `index` has sent, and sends it what waits to go.
@@ -268,6 +319,17 @@ impl Hall {
             guest.flush();
             if guest.gone || !guest.outbox.is_empty() {
                 return;
+            }
+            if let Some(entry) = &mut guest.entry {
+                match entry.hear(&guest.socket, &self.pass.keys, |said| self.pass.expects(said)) {
+                    Ok(Some(_rank)) => guest.let_in(),
+                    Ok(None) => return,
+                    Err(why) => {
+                        guest.gone = true;
+                        self.strangers.turn_away(why, Instant::now());
+                    }
+                }
+                continue;
             }
             let was_partial = guest.inbox.is_partial();
             match guest.inbox.pull(&guest.socket) {
@@ -343,7 +405,10 @@ impl Hall {
             if let Some(over) = guest.waiting.take_if(|waiting| waiting.until <= now) {
                 guest.say(Kind::Absent, over.id, "", &[]);
             }
-            guest.gone |= guest.patience_ends().is_some_and(|end| end <= now);
+            if guest.patience_ends().is_some_and(|end| end <= now) && !guest.gone {
+                guest.gone = true;
+                self.strangers.turn_away(Refusal::Late, now);
+            }
         }
     }
 }

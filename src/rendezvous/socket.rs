@@ -64,18 +64,6 @@ pub(super) fn send_now(socket: &Socket, buf: &[u8]) -> io::Result<Option<usize>>
     }
 }
 
-/// Receives exactly `buf`.
-pub(super) fn recv_exact(socket: &Socket, mut buf: &mut [u8], until: Instant) -> io::Result<()> {
-    while !buf.is_empty() {
-        match recv_now(socket, buf)? {
-            Some(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Some(count) => buf = &mut buf[count..],
-            None => wait_one(socket.as_fd(), PollFlags::POLLIN, until)?,
-        }
-    }
-    Ok(())
-}
-
 /// Sends all of `buf`.
 pub(super) fn send_all(socket: &Socket, mut buf: &[u8], until: Instant) -> io::Result<()> {
     while !buf.is_empty() {
@@ -85,6 +73,12 @@ pub(super) fn send_all(socket: &Socket, mut buf: &[u8], until: Instant) -> io::R
         }
     }
     Ok(())
+}
+
+/// Is no descriptor left for a new connection, here or in the whole system?
+pub(super) fn lacks_descriptors(error: &io::Error) -> bool {
+    let lacking = [Errno::EMFILE, Errno::ENFILE, Errno::ENOBUFS, Errno::ENOMEM];
+    lacking.iter().any(|&errno| error.raw_os_error() == Some(errno as i32))
 }
 
 /// An address in the abstract namespace: nothing in the file system, gone with its socket.

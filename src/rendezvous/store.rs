@@ -1,5 +1,5 @@
-//! The client of a store: a key-value service that a world of ranks meets at. May touch: wire,
-//! socket, fd, server. Law: every request has a deadline, and the error names the store.
+//! The client of a store: a key-value service that a world of ranks meets at. May touch: entry,
+//! wire, socket, fd. Law: every request has a deadline, and the error names the store.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -11,16 +11,48 @@ use std::time::{Duration, Instant};
 use nix::poll::PollFlags;
 use socket2::Socket;
 
+use super::entry::offer;
 use super::fd::inherited;
+use super::handshake::Identity;
+use super::keys::{Keys, number_of};
 use super::socket::{connect_tcp, connect_unix, send_all, wait_one};
 use super::wire::{Broken, Frame, Inbox, Kind, MAX_VALUE};
-use crate::config::StoreAddr;
+use crate::config::{Config, Secret, StoreAddr};
 use crate::error::{Error, Result};
 
 /// How much later than the deadline of a request its answer may come.
 const GRACE: Duration = Duration::from_secs(2);
 /// The longest pause between two attempts to connect.
 const MAX_PAUSE: Duration = Duration::from_millis(200);
+
+/// What a client proves to a store, and the store to it.
+#[derive(Clone, Debug)]
+pub(super) struct Pass {
+    pub(super) keys: Keys,
+    job: u64,
+    rank: u32,
+}
+
+impl Default for Pass {
+    /// Nothing.
+    fn default() -> Self {
+        Self { keys: Keys::new(None, 0), job: 0, rank: 0 }
+    }
+}
+
+impl Pass {
+    /// That of a rank. Before the ranks have met, a job's number is what its launcher calls it.
+    pub(super) fn of(config: &Config, secret: Option<&Secret>) -> Self {
+        let job = number_of(config.job.as_deref());
+        Self { keys: Keys::new(secret, job), job, rank: config.rank as u32 }
+    }
+
+    /// The stream of this job that a client should say it is.
+    pub(super) fn expects(&self, said: &Identity) -> Option<Identity> {
+        let here = Identity::of_store(self.job, said.from);
+        (said.role == here.role).then_some(here)
+    }
+}
 
 /// A connection to a store.
 #[derive(Debug)]
@@ -32,15 +64,21 @@ pub struct Store {
 }
 
 impl Store {
-    /// Connects to the store at `address`; while nobody listens there, tries again until `until`.
+    /// Connects to the store at `address`, of a job without a secret; while nobody listens there,
+    /// tries again until `until`.
     ///
     /// # Errors
     /// [`Error::Store`] if the store can't be reached in time, is silent, or is something else.
     pub fn connect(address: &StoreAddr, until: Instant) -> Result<Self> {
+        Self::enter(address, &Pass::default(), until)
+    }
+
+    /// The same with a pass.
+    pub(super) fn enter(address: &StoreAddr, pass: &Pass, until: Instant) -> Result<Self> {
         let began = Instant::now();
         let mut pause = Duration::from_millis(5);
         loop {
-            let reason = match Self::attempt(address, until) {
+            let reason = match Self::attempt(address, pass, until) {
                 Ok(store) => return Ok(store),
                 Err(Attempt::Final(error)) => return Err(error),
                 Err(Attempt::Again(reason)) => reason,
@@ -68,7 +106,7 @@ impl Store {
         Self::begin(stream.into(), address, until).map_err(|(_, error)| error)
     }
 
-    fn attempt(address: &StoreAddr, until: Instant) -> Result<Self, Attempt> {
+    fn attempt(address: &StoreAddr, pass: &Pass, until: Instant) -> Result<Self, Attempt> {
         let name = address.to_string();
         let again = |error: std::io::Error| Attempt::Again(error.to_string());
         let socket = match address {
@@ -100,6 +138,12 @@ impl Store {
                 }
             }
         };
+        greet(&socket, pass, until).map_err(|error| match error.kind() {
+            ErrorKind::InvalidData | ErrorKind::TimedOut => {
+                Attempt::Final(refuse(&name, error.to_string()))
+            }
+            _ => again(error),
+        })?;
         Self::begin(socket, &name, until).map_err(|(broken, error)| match broken {
             // A listener on its way out closes what it has not accepted.
             Some(Broken::Closed) => Attempt::Again("it closed the connection".into()),
@@ -201,19 +245,16 @@ impl Store {
         self.next_id = id.wrapping_add(1);
         let wait_ms = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX);
         let frame = Frame { kind, id, wait_ms, key: key.into(), value: value.to_vec() };
-        let silent = |error: std::io::Error| match error.kind() {
-            ErrorKind::TimedOut => Broken::Garbage(format!(
-                "it is silent for {:.1?}; is it the store of this job?",
-                began.elapsed()
-            )),
+        let failed = |error: std::io::Error| match error.kind() {
+            ErrorKind::TimedOut => Broken::Garbage(silent(began)),
             _ => Broken::Closed,
         };
-        send_all(&self.socket, &frame.encode(), until).map_err(silent)?;
+        send_all(&self.socket, &frame.encode(), until).map_err(failed)?;
         loop {
             match self.inbox.pull(&self.socket)? {
                 Some(answer) if answer.id == id => return Ok(answer),
                 Some(_) => {}
-                None => wait_one(self.socket.as_fd(), PollFlags::POLLIN, until).map_err(silent)?,
+                None => wait_one(self.socket.as_fd(), PollFlags::POLLIN, until).map_err(failed)?,
             }
         }
     }
@@ -229,6 +270,23 @@ impl Store {
     fn unexpected(&self, kind: Kind) -> Error {
         refuse(&self.address, format!("it gave an answer that does not fit ({kind:?})"))
     }
+}
+
+/// The handshake with a store.
+fn greet(socket: &Socket, pass: &Pass, until: Instant) -> std::io::Result<()> {
+    let began = Instant::now();
+    let until = until.max(began) + GRACE;
+    offer(socket, &pass.keys, Identity::of_store(pass.job, pass.rank), until).map_err(|error| {
+        match error.kind() {
+            ErrorKind::TimedOut => std::io::Error::new(ErrorKind::TimedOut, silent(began)),
+            _ => error,
+        }
+    })
+}
+
+/// What is wrong with one that says nothing.
+fn silent(began: Instant) -> String {
+    format!("it is silent for {:.1?}; is it the store of this job?", began.elapsed())
 }
 
 /// How an attempt to connect failed.

@@ -83,13 +83,13 @@ pub(crate) const ROOMS: &[Room] = &[
     room(
         "config",
         &["element", "error", "schedule"],
-        &["nix", "strsim", "tracing"],
+        &["nix", "strsim", "tracing", "zeroize"],
         &["net", "process", "thread"],
     ),
     room(
         "rendezvous",
         &["config", "error", "link", "sync"],
-        &["getrandom", "nix", "socket2", "tracing"],
+        &["getrandom", "hmac", "nix", "sha2", "socket2", "tracing", "zeroize"],
         ENVIRONMENT,
     ),
     room(

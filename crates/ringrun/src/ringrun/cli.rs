@@ -107,6 +107,10 @@ struct Options {
     #[arg(long, value_name = "SECONDS", value_parser = seconds, help_heading = "End of the job")]
     timeout: Option<Duration>,
 
+    /// Let ranks that crash write core files; these hold the job's secret
+    #[arg(long, help_heading = "End of the job")]
+    core_dumps: bool,
+
     /// The program and its arguments
     #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true)]
     program: Vec<OsString>,
@@ -156,6 +160,8 @@ pub(crate) struct Request {
     pub(crate) files: Option<PathBuf>,
     /// How long the job may take.
     pub(crate) timeout: Option<Duration>,
+    /// Whether ranks that crash may write core files.
+    pub(crate) core_dumps: bool,
     /// Whether to keep warnings back.
     quiet: bool,
 }
@@ -234,6 +240,7 @@ impl Options {
             },
             files: self.output_filename.map(|folder| here.join(folder)),
             timeout: self.timeout,
+            core_dumps: self.core_dumps,
             quiet: self.quiet,
         })
     }

@@ -4,13 +4,18 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
 /// The variables that ringrun sets itself, per rank.
-pub(crate) const OWN: [&str; 5] = [
+pub(crate) const OWN: [&str; 6] = [
     "RINGREDUCE_RANK",
     "RINGREDUCE_SIZE",
     "RINGREDUCE_LOCAL_RANK",
     "RINGREDUCE_LOCAL_SIZE",
     "RINGREDUCE_STORE",
+    SECRET_FD,
 ];
+/// The descriptor of the job's secret, which itself is in no environment.
+pub(crate) const SECRET_FD: &str = "RINGREDUCE_SECRET_FD";
+/// The user's own secret, instead of one that ringrun draws.
+pub(crate) const SECRET_FILE: &str = "RINGREDUCE_SECRET_FILE";
 
 /// Variables to set in every rank, in order; a later one wins.
 pub(crate) type Variables = Vec<(OsString, OsString)>;

@@ -19,7 +19,7 @@ use crate::report::{Epilogue, say};
 use crate::signals::{ENDING, Signals};
 use crate::spawn::{Rank, Spawner, allowed_cpus, raise_descriptor_limit};
 use crate::watch::Watcher;
-use crate::{hosts, input, proc, program, signals, sys};
+use crate::{hosts, input, proc, program, signals, spawn, sys};
 use ringreduce::rendezvous::Server;
 
 /// Tokens of the epoll set; ranks have their number.
@@ -70,6 +70,7 @@ fn launch(
         job,
         watcher,
         store: &store,
+        secret: spawn::secret(request).map_err(Failure::system("draw the job's secret"))?,
         mask: signals.inherited,
         descriptors: raise_descriptor_limit().map_err(Failure::system("raise a limit"))?,
         cpus: allowed_cpus().map_err(Failure::system("ask for the allowed CPUs"))?,

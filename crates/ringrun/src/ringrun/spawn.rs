@@ -18,14 +18,14 @@ use nix::sys::signal::{SigSet, Signal, killpg};
 use nix::unistd::{Pid, getpid, getppid};
 
 use crate::cli::{Binding, Request};
-use crate::environment::OWN;
+use crate::environment::{OWN, SECRET_FD, SECRET_FILE};
 use crate::failure::Failure;
 use crate::hosts::Place;
 use crate::job::End;
 use crate::output::{Source, Stream};
 use crate::watch::{self, Watcher};
 use crate::{input, proc, sys};
-use ringreduce::rendezvous::Server;
+use ringreduce::rendezvous::{Server, draw_secret};
 
 /// A started rank.
 pub(crate) struct Rank {
@@ -108,6 +108,8 @@ pub(crate) struct Spawner<'a> {
     pub(crate) watcher: &'a Watcher,
     /// Serves the ranks.
     pub(crate) store: &'a Server,
+    /// What the ranks know each other by, unless the user has a file with it.
+    pub(crate) secret: Option<OwnedFd>,
     /// The signal mask that ringrun was started with.
     pub(crate) mask: SigSet,
     /// The descriptor limit that ringrun was started with.
@@ -130,7 +132,12 @@ impl Spawner<'_> {
         let cpu = self.cpu(&place);
         let mut command = self.command(&place, &theirs);
         command.stdout(out_end).stderr(err_end);
-        self.arrange(&mut command, theirs, cpu).map_err(failed)?;
+        // For this rank alone: what is ringrun's own stays close-on-exec.
+        let secret = self.secret.as_ref().map(OwnedFd::try_clone).transpose().map_err(failed)?;
+        if let Some(secret) = &secret {
+            command.env(SECRET_FD, secret.as_raw_fd().to_string());
+        }
+        self.arrange(&mut command, (theirs, secret), cpu).map_err(failed)?;
         let mut child = command.spawn().map_err(|cause| self.refused(rank, cause))?;
         let stdin = child.stdin.take();
         let ending = match sys::pidfd_open(child.id()) {
@@ -157,6 +164,8 @@ impl Spawner<'_> {
         command.env(proc::JOB, self.job);
         let own = [place.rank, self.request.ranks, place.local_rank, place.local_size];
         let own = own.map(|number| number.to_string()).into_iter();
+        // Of a job around this one.
+        command.env_remove(SECRET_FD);
         command.envs(OWN.into_iter().zip(own.chain([format!("fd:{}", store.as_raw_fd())])));
         command.stdin(match place.rank {
             0 if !self.request.stdin => Stdio::null(),
@@ -171,11 +180,12 @@ impl Spawner<'_> {
     fn arrange(
         &self,
         command: &mut Command,
-        store: UnixStream,
+        (store, secret): (UnixStream, Option<OwnedFd>),
         cpu: Option<usize>,
     ) -> io::Result<()> {
         let (parent, line) = (getpid(), self.watcher.line());
         let (mask, (soft, hard)) = (self.mask, self.descriptors);
+        let core_dumps = self.request.core_dumps;
         let mut cpus = CpuSet::new();
         if let Some(cpu) = cpu {
             cpus.set(cpu)?;
@@ -192,7 +202,16 @@ impl Spawner<'_> {
                 sched_setaffinity(Pid::from_raw(0), &cpus)?;
             }
             setrlimit(Resource::RLIMIT_NOFILE, soft, hard)?;
+            if !core_dumps {
+                // Less than any core needs; and 1 is the limit that keeps the kernel from piping
+                // one to a program too, where 0 does not.
+                let (_, hard) = getrlimit(Resource::RLIMIT_CORE)?;
+                setrlimit(Resource::RLIMIT_CORE, hard.min(1), hard)?;
+            }
             fcntl(&store, FcntlArg::F_SETFD(FdFlag::empty()))?;
+            if let Some(secret) = &secret {
+                fcntl(secret, FcntlArg::F_SETFD(FdFlag::empty()))?;
+            }
             Ok(mask.thread_set_mask()?)
         });
         Ok(())
@@ -230,6 +249,15 @@ impl Spawner<'_> {
             _ => Failure::system(format!("start rank {rank} ({program})"))(cause),
         }
     }
+}
+
+/// The secret of a new job, unless the user gives the ranks a file with one.
+pub(crate) fn secret(request: &Request) -> io::Result<Option<OwnedFd>> {
+    let given = request.variables.iter().any(|(name, _)| name == SECRET_FILE);
+    if given || std::env::var_os(SECRET_FILE).is_some() {
+        return Ok(None);
+    }
+    draw_secret().map(Some).map_err(io::Error::other)
 }
 
 /// Makes room for the descriptors of many ranks. Gives the limits as they were, for the ranks.

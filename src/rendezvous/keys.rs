@@ -1,0 +1,152 @@
+//! Keys that the ends of a stream prove their knowledge of the job's secret with: HKDF and HMAC
+//! over SHA-256. Pure. Law: a key for each job and direction, so that nothing said in one can be
+//! said in the other; tags are compared in constant time.
+
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+use zeroize::Zeroizing;
+
+use super::handshake::Side;
+use crate::config::{SECRET, Secret};
+
+/// The bytes of a tag, and of a key.
+pub(super) const TAG: usize = 32;
+/// What these keys are for.
+const PURPOSE: &[u8] = b"ringreduce handshake 1";
+/// The bytes that HMAC pads a key to.
+const BLOCK: usize = 64;
+
+type Key = Zeroizing<[u8; TAG]>;
+
+/// The keys of a job.
+#[derive(Clone)]
+pub(super) struct Keys {
+    dialler: Key,
+    acceptor: Key,
+    secret: bool,
+}
+
+impl Keys {
+    /// Those of the job `job`; without a secret they are known to everybody.
+    pub(super) fn new(secret: Option<&Secret>, job: u64) -> Self {
+        let root = extract(PURPOSE, secret.map_or(&[0; SECRET], |secret| secret.bytes()));
+        let key = |side: &[u8]| expand(&root, &[side, &job.to_le_bytes()]);
+        let (dialler, acceptor) = (key(b"dialler"), key(b"acceptor"));
+        Self { dialler, acceptor, secret: secret.is_some() }
+    }
+
+    /// Do they prove anything?
+    pub(super) fn are_secret(&self) -> bool {
+        self.secret
+    }
+
+    /// What `side` proves with that it has seen all that `transcript` is the digest of.
+    pub(super) fn tag(&self, side: Side, transcript: &[u8; TAG]) -> [u8; TAG] {
+        self.mac(side, transcript).finalize().into_bytes().into()
+    }
+
+    /// Is `tag` what `side` says?
+    pub(super) fn verify(&self, side: Side, transcript: &[u8; TAG], tag: &[u8; TAG]) -> bool {
+        self.mac(side, transcript).verify(tag.into()).is_ok()
+    }
+
+    fn mac(&self, side: Side, transcript: &[u8; TAG]) -> Hmac<Sha256> {
+        let key = match side {
+            Side::Dialler => &self.dialler,
+            Side::Acceptor => &self.acceptor,
+        };
+        hmac(&key[..], &[transcript])
+    }
+}
+
+impl std::fmt::Debug for Keys {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Keys").field("secret", &self.secret).finish_non_exhaustive()
+    }
+}
+
+/// What names a secret where its ranks compare what they were told; it says nothing of it.
+pub(super) fn name_of(secret: &Secret) -> String {
+    let name = expand(&extract(b"ringreduce name 1", secret.bytes()), &[b"name"]);
+    name[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The number of a job that its launcher calls `name`.
+pub(super) fn number_of(name: Option<&str>) -> u64 {
+    let Some(name) = name else { return 0 };
+    let digest = extract(b"ringreduce job 1", name.as_bytes());
+    digest.first_chunk().map_or(0, |head| u64::from_le_bytes(*head))
+}
+
+/// HMAC of a key of at most a block.
+fn hmac(key: &[u8], parts: &[&[u8]]) -> Hmac<Sha256> {
+    let mut block = Zeroizing::new([0; BLOCK]);
+    block.iter_mut().zip(key).for_each(|(place, byte)| *place = *byte);
+    let mut mac = Hmac::new((&*block).into());
+    parts.iter().for_each(|part| mac.update(part));
+    mac
+}
+
+fn digest(mac: Hmac<Sha256>) -> Key {
+    Zeroizing::new(mac.finalize().into_bytes().into())
+}
+
+/// HKDF's first half (RFC 5869).
+fn extract(salt: &[u8], secret: &[u8]) -> Key {
+    digest(hmac(salt, &[secret]))
+}
+
+/// Its second half, for one block of output.
+fn expand(key: &Key, info: &[&[u8]]) -> Key {
+    digest(hmac(&key[..], &[info, &[&[1]]].concat()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hex(text: &str) -> Vec<u8> {
+        let digit = |at| u8::from_str_radix(&text[at..at + 2], 16).unwrap();
+        (0..text.len()).step_by(2).map(digit).collect()
+    }
+
+    #[test]
+    fn as_the_standard_says() {
+        // RFC 5869, A.1 and A.3; of the output its first block.
+        let (salt, info) = (hex("000102030405060708090a0b0c"), hex("f0f1f2f3f4f5f6f7f8f9"));
+        let root = extract(&salt, &[0x0b; 22]);
+        assert_eq!(
+            root.to_vec(),
+            hex("077709362c2e32df0ddc3f0dc47bba6390b6c73bb50f9c3122ec844ad7c2b3e5")
+        );
+        assert_eq!(
+            expand(&root, &[&info]).to_vec(),
+            hex("3cb25f25faacd57a90434f64d0362f2a2d2d0a90cf1a5a4c5db02d56ecc4c5bf")
+        );
+        assert_eq!(
+            expand(&extract(&[], &[0x0b; 22]), &[]).to_vec(),
+            hex("8da4e775a563c18f715f802a063c5a31b8a11f5c5ee1879ec3454e5f3c738d2d")
+        );
+    }
+
+    #[test]
+    fn every_job_and_direction_has_its_own() {
+        let secrets = [Some(Secret::from(&[1; TAG])), Some(Secret::from(&[2; TAG])), None];
+        let mut tags = Vec::new();
+        for (secret, job) in secrets.iter().flat_map(|secret| [(secret, 1), (secret, 2)]) {
+            let keys = Keys::new(secret.as_ref(), job);
+            for side in [Side::Dialler, Side::Acceptor] {
+                let tag = keys.tag(side, &[3; TAG]);
+                assert!(keys.verify(side, &[3; TAG], &tag));
+                assert!(!keys.verify(side, &[4; TAG], &tag));
+                tags.push(tag);
+            }
+            assert!(!format!("{keys:?}").contains("1, 1"));
+        }
+        tags.sort();
+        tags.dedup();
+        assert_eq!(tags.len(), 12);
+        assert_ne!(number_of(Some("a")), number_of(Some("b")));
+        assert_eq!(name_of(&Secret::from(&[1; TAG])).len(), 16);
+    }
+}
