@@ -66,11 +66,12 @@ impl Meeting {
         let expected = meeting.streams_of(accept)?;
         let wanted = meeting.streams_of(dial)?;
         let keys = &Keys::new(self.secret.as_ref(), self.job);
+        let door = Door::new(&expected, keys, wanted.len());
         let failed = &AtomicBool::new(false);
         let (dialled, accepted) = thread::scope(|scope| {
             let thread = thread::Builder::new().name("ringreduce-accept".into());
             let accepting = || {
-                let accepted = meeting.accept_all(&expected, keys, &cancelled, until);
+                let accepted = meeting.accept_all(door, &cancelled, until);
                 failed.store(accepted.is_err(), Ordering::Relaxed);
                 accepted
             };
@@ -175,15 +176,13 @@ impl Meeting {
         }
     }
 
-    /// The streams `expected`, from whoever dials them.
+    /// The streams that are expected, from whoever dials them.
     fn accept_all(
         &self,
-        expected: &[Identity],
-        keys: &Keys,
+        mut door: Door<'_>,
         cancelled: &UnixStream,
         until: Instant,
     ) -> Result<Vec<Socket>> {
-        let mut door = Door::new(expected, keys);
         let unix = self.unix.as_ref().map(|listener| (listener, Role::Shm));
         let tcp = self.tcp.as_ref().map(|listener| (listener, Role::Tcp));
         let listeners: Vec<_> = unix.into_iter().chain(tcp).collect();
@@ -192,7 +191,7 @@ impl Meeting {
             if turn.map_err(|e| Error::io("accepting ranks", e))? {
                 continue;
             }
-            let peer = self.peers[expected[missing].from as usize].peer().to_string();
+            let peer = self.peers[door.expected[missing].from as usize].peer().to_string();
             let reason = format!(
                 "it did not connect within {:.1?}; {} strangers were turned away",
                 self.config.timeout,

@@ -13,20 +13,21 @@ use socket2::Socket;
 use super::entry::Entry;
 use super::handshake::{Identity, Role};
 use super::keys::Keys;
-use super::socket::{lacks_descriptors, same_user, wait};
+use super::socket::{lacks_descriptors, room_for, same_user, wait};
 use super::strangers::{Refusal, Strangers};
 
-/// How many callers may be in their handshake beside those that are expected.
+/// How many callers may be in their handshake in a small world; twice what is expected in others.
 const MAX_CALLERS: usize = 64;
 /// How many are taken from a listener before those that are here are heard again.
 const AT_ONCE: usize = 32;
 
 /// Who knocks, and who was let in.
 pub(super) struct Door<'a> {
-    expected: &'a [Identity],
+    pub(super) expected: &'a [Identity],
     keys: &'a Keys,
     pub(super) taken: Vec<Option<Socket>>,
     callers: Vec<Caller>,
+    most_callers: usize,
     pub(super) strangers: Strangers,
 }
 
@@ -38,11 +39,13 @@ struct Caller {
 }
 
 impl<'a> Door<'a> {
-    /// For these streams, and nobody else.
-    pub(super) fn new(expected: &'a [Identity], keys: &'a Keys) -> Self {
+    /// For these streams, and nobody else; meanwhile so many others are dialled.
+    pub(super) fn new(expected: &'a [Identity], keys: &'a Keys, dialled: usize) -> Self {
         let taken = expected.iter().map(|_| None).collect();
+        let most = MAX_CALLERS.max(2 * expected.len());
+        let most_callers = room_for(most, expected.len() + dialled);
         let strangers = Strangers::at("a rank that waits for its peers");
-        Self { expected, keys, taken, callers: Vec::new(), strangers }
+        Self { expected, keys, taken, callers: Vec::new(), most_callers, strangers }
     }
 
     /// Waits for news and deals with it; false when time is over or the dialling failed.
@@ -105,7 +108,7 @@ impl<'a> Door<'a> {
             self.strangers.turn_away(Refusal::User, now);
             return Ok(true);
         }
-        if self.callers.len() >= MAX_CALLERS.max(2 * self.expected.len()) {
+        if self.callers.len() >= self.most_callers {
             self.evict(Refusal::Crowded);
         }
         self.callers.push(Caller { socket, role, entry: Entry::new(now)? });
@@ -183,7 +186,7 @@ mod tests {
         let right = Identity { job: 7, epoch: 0, from: 1, to: 0, role, index: 0, count: 1 };
         let (expected, secret) = ([right], Secret::from(&[3; 32]));
         let keys = Keys::new(Some(&secret), right.job);
-        let mut door = Door::new(&expected, &keys);
+        let mut door = Door::new(&expected, &keys, 0);
         let wrong = [
             Identity { job: 8, ..right },
             Identity { epoch: 1, ..right },

@@ -146,3 +146,21 @@ pub(super) fn random_name() -> String {
     let part = || getrandom::u64().unwrap_or_default();
     format!("{:016x}{:016x}", part(), part())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_that_differ_are_told_and_not_shown() {
+        let config = Config::default();
+        let secrets = [Some(Secret::from(&[0x5e; 32])), Some(Secret::from(&[1; 32])), None];
+        let records = secrets.map(|secret| Record::of(&config, secret.as_ref(), ""));
+        for (one, other) in [(0, 1), (0, 2), (2, 1)] {
+            let error = records[one].agree(&records[other]).unwrap_err().to_string();
+            assert!(error.contains("job secret=") && error.contains("rank 0 "), "{error}");
+            assert!(!error.contains("5e5e") && !error.contains("0101"), "{error}");
+        }
+        assert!(records[0].agree(&records[0]).is_ok());
+    }
+}

@@ -18,7 +18,7 @@ use socket2::{Domain, Socket, Type};
 use super::entry::Entry;
 use super::guest::{Guest, Waiting};
 use super::socket::{
-    lacks_descriptors, listen_tcp, listen_unix, recv_now, same_user, send_now, wait,
+    lacks_descriptors, listen_tcp, listen_unix, recv_now, room_for, same_user, send_now, wait,
 };
 use super::store::{Pass, Store};
 use super::strangers::{Refusal, Strangers};
@@ -71,7 +71,7 @@ impl Server {
             woken,
             listeners: Vec::new(),
             pass: pass.clone(),
-            most_strangers: (2 * size).clamp(MAX_STRANGERS.0, MAX_STRANGERS.1),
+            most_strangers: room_for((2 * size).clamp(MAX_STRANGERS.0, MAX_STRANGERS.1), size),
             strangers: Strangers::at("the store"),
             spare: File::open("/dev/null").ok(),
             deaf_until: None,

@@ -1,6 +1,7 @@
 //! Sockets as the meeting uses them: every wait has a deadline, every descriptor is close-on-exec,
 //! Unix sockets are abstract and their peer is the same user. May touch: nix, socket2.
 
+use std::fs;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -8,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::socket::sockopt::PeerCredentials;
 use nix::sys::socket::{MsgFlags, getsockopt, recv, send};
 use nix::unistd::geteuid;
@@ -79,6 +81,17 @@ pub(super) fn send_all(socket: &Socket, mut buf: &[u8], until: Instant) -> io::R
 pub(super) fn lacks_descriptors(error: &io::Error) -> bool {
     let lacking = [Errno::EMFILE, Errno::ENFILE, Errno::ENOBUFS, Errno::ENOMEM];
     lacking.iter().any(|&errno| error.raw_os_error() == Some(errno as i32))
+}
+
+/// How many strangers may hold a descriptor at a time, of `most`: half of what is left when `needed`
+/// are taken, so that they can't keep this process from its own work.
+pub(super) fn room_for(most: usize, needed: usize) -> usize {
+    let open = fs::read_dir("/proc/self/fd").map(Iterator::count);
+    let limit = getrlimit(Resource::RLIMIT_NOFILE).map(|(soft, _)| soft as usize);
+    match (open, limit) {
+        (Ok(open), Ok(limit)) => most.min(limit.saturating_sub(open + needed) / 2).max(4),
+        _ => most,
+    }
 }
 
 /// An address in the abstract namespace: nothing in the file system, gone with its socket.

@@ -1,0 +1,172 @@
+//! Ten thousand strangers at once, and strangers where descriptors are few.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use super::world::Rank;
+use super::*;
+
+const RANKS: usize = 8;
+const STRANGERS: usize = 10_000;
+/// How many connections a stranger keeps open without a word.
+const HELD: usize = 300;
+
+/// What strangers do, in turn.
+#[derive(Clone, Copy)]
+enum Trick {
+    Close,
+    Silence,
+    Noise,
+    /// One byte, and never a second one.
+    Trickle,
+    /// The right first message, then a wrong tag.
+    Forge,
+}
+
+const TRICKS: [Trick; 5] =
+    [Trick::Close, Trick::Silence, Trick::Noise, Trick::Trickle, Trick::Forge];
+
+/// Strangers that knock at all `doors`, one after the other and without a pause.
+#[derive(Default)]
+struct Strangers {
+    doors: Mutex<Vec<SocketAddr>>,
+    came: AtomicUsize,
+    stop: AtomicBool,
+}
+
+impl Strangers {
+    fn knock(&self) {
+        let mut held = VecDeque::new();
+        for turn in 0.. {
+            if self.stop.load(Ordering::Relaxed) {
+                return;
+            }
+            let doors = self.doors.lock().unwrap().clone();
+            let Some(door) = doors.get(turn % doors.len().max(1)) else {
+                thread::yield_now();
+                continue;
+            };
+            let limit = Duration::from_millis(100);
+            let Ok(stream) = TcpStream::connect_timeout(door, limit) else { continue };
+            self.came.fetch_add(1, Ordering::Relaxed);
+            if let Some(kept) = trick(TRICKS[turn % TRICKS.len()], stream) {
+                held.push_back(kept);
+            }
+            if held.len() > HELD {
+                held.pop_front();
+            }
+        }
+    }
+
+    /// Waits until so many more came.
+    fn have_come(&self, count: usize) {
+        let until = Instant::now() + LONG;
+        let before = self.came.load(Ordering::Relaxed);
+        loop {
+            let came = self.came.load(Ordering::Relaxed) - before;
+            if came >= count {
+                return;
+            }
+            assert!(Instant::now() < until, "{came} came");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// Plays a trick; gives the connection if it stays open.
+fn trick(trick: Trick, mut stream: TcpStream) -> Option<TcpStream> {
+    // The other end may have hung up, which is all right.
+    let words: &[u8] = match trick {
+        Trick::Close => return None,
+        Trick::Silence => return Some(stream),
+        Trick::Noise => &[0xa5; 200],
+        Trick::Trickle => b"R",
+        Trick::Forge => &OFFER.encode(),
+    };
+    stream.write_all(words).ok()?;
+    if let Trick::Forge = trick {
+        let forged = Words { stage: 3, filling: 0x77, ..OFFER }.encode();
+        stream.write_all(&forged).ok()?;
+    }
+    Some(stream)
+}
+
+/// How long the ranks need to meet, from the start of the last one, and to open their links; with
+/// strangers at every door, many before and more meanwhile. Gives the most descriptors of rank 0
+/// too.
+fn bootstrap(strangers: Option<&Strangers>) -> (Duration, Duration, usize) {
+    let store = free_port();
+    let crowd = |doors: Vec<SocketAddr>, count| {
+        let Some(strangers) = strangers else { return };
+        *strangers.doors.lock().unwrap() = doors;
+        strangers.have_come(count);
+    };
+    let mut ranks: Vec<_> = (0..RANKS - 1).map(|me| Rank::start(me, RANKS, store, "")).collect();
+    crowd(vec![store], STRANGERS);
+    let mut most = ranks[0].descriptors();
+    let began = Instant::now();
+    ranks.push(Rank::start(RANKS - 1, RANKS, store, ""));
+    let doors = ranks.iter_mut().map(Rank::door).collect();
+    let met = began.elapsed();
+    // As many as the system keeps for those who have not begun to accept.
+    crowd(doors, RANKS * 900);
+    most = most.max(ranks[0].descriptors());
+    let began = Instant::now();
+    ranks.iter_mut().for_each(Rank::go_on);
+    ranks.iter_mut().for_each(Rank::ends_well);
+    (met, began.elapsed(), most)
+}
+
+#[test]
+fn ten_thousand_strangers_stop_nobody() {
+    let _turn = turn();
+    let before = descriptors();
+    // The first time the program has to be read.
+    bootstrap(None);
+    let (met_alone, linked_alone, _) = bootstrap(None);
+    let strangers = Strangers::default();
+    let (met, linked, most) = thread::scope(|scope| {
+        scope.spawn(|| strangers.knock());
+        let flooded = bootstrap(Some(&strangers));
+        strangers.stop.store(true, Ordering::Relaxed);
+        flooded
+    });
+    let said = format!(
+        "{RANKS} ranks with strangers: met in {met:.0?} (alone {met_alone:.0?}), linked in \
+         {linked:.0?} (alone {linked_alone:.0?}), at most {most} descriptors at rank 0"
+    );
+    let _ = writeln!(std::io::stderr(), "{said}");
+    assert!(most < 150, "{said}");
+    assert_eq!(descriptors(), before);
+}
+
+#[test]
+fn strangers_do_not_take_the_last_descriptors() {
+    let _turn = turn();
+    let store = free_port();
+    // Fewer than the callers that rank 0 would hear at a time.
+    let few = |me| Rank::start(me, 3, store, "ulimit -n 40;");
+    let mut ranks = vec![few(0), few(1)];
+    let mut held = Vec::new();
+    crowd(&mut held, store);
+    ranks.push(few(2));
+    for door in ranks.iter_mut().map(Rank::door).collect::<Vec<_>>() {
+        crowd(&mut held, door);
+    }
+    ranks.iter_mut().for_each(Rank::go_on);
+    ranks.iter_mut().for_each(Rank::ends_well);
+}
+
+/// Two hundred more who say nothing.
+fn crowd(held: &mut Vec<TcpStream>, door: SocketAddr) {
+    let until = Instant::now() + LONG;
+    for _ in 0..200 {
+        loop {
+            assert!(Instant::now() < until, "{} strangers", held.len());
+            if let Ok(stream) = TcpStream::connect(door) {
+                held.push(stream);
+                break;
+            }
+        }
+    }
+}
