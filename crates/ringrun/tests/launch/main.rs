@@ -9,5 +9,6 @@ mod harness;
 mod output;
 mod plan;
 mod ranks;
+mod secret;
 mod signals;
 mod words;

@@ -36,6 +36,7 @@ fn body() {
             let stops = words.get(3).map(|_| number(3));
             registered(words[0] == "register", number(1), number(2), stops)
         }
+        "starts" => starts(),
         "half" => half_registered(number(1), number(2)),
         other => panic!("{other}?"),
     };
@@ -185,6 +186,27 @@ fn half_registered(count: usize, odd: usize) -> Result<()> {
     let result = comm.all_reduce(mine, ReduceOp::Sum);
     assert!(buf.iter().all(|&it| it == 1.0 || comm.rank() == odd), "the input was overwritten");
     result
+}
+
+/// Another program, before and after all communicators that use the job's secret were made.
+fn starts() -> Result<()> {
+    let number = std::env::var("RINGREDUCE_SECRET_FD").unwrap();
+    let secret = |who: &str| {
+        let link = format!("/proc/{who}/fd/{number}");
+        let out = std::process::Command::new("readlink").arg(link).output().unwrap();
+        String::from_utf8(out.stdout).unwrap().contains("ringreduce-secret")
+    };
+    assert!(secret("self"), "the launcher gave none");
+    let mut comm = Communicator::from_env()?;
+    let mut other = comm.duplicate()?;
+    sum(&mut other, &mut [0.0; 8])?;
+    let mut again = Communicator::from_env()?;
+    sum(&mut again, &mut [0.0; 8])?;
+    assert!(secret(&std::process::id().to_string()), "the next communicator needs it");
+    if !secret("self") {
+        println!("child has none");
+    }
+    Ok(())
 }
 
 /// The rank `odd` makes another call than the others; then all meet in a barrier.

@@ -18,4 +18,5 @@ mod registered;
 mod report;
 mod speeds;
 mod stopped;
+mod strangers;
 mod system;

@@ -35,9 +35,31 @@ pub(crate) struct Sockets {
 }
 
 pub(crate) fn sockets(pid: u32) -> Sockets {
-    let open = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
-    let open: Vec<_> = open.flat_map(|entry| fs::read_link(entry.path())).collect();
+    assert!(state(pid).is_some(), "process {pid} has ended");
     let mut found = Sockets::default();
+    for kind in kinds_of_sockets(pid) {
+        match kind {
+            Kind::UnixListener | Kind::TcpListener => found.listening += 1,
+            Kind::Tcp => found.tcp += 1,
+        }
+    }
+    found
+}
+
+/// A socket of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    UnixListener,
+    TcpListener,
+    /// A TCP connection.
+    Tcp,
+}
+
+/// The sockets of a process, or none if it has ended.
+pub(crate) fn kinds_of_sockets(pid: u32) -> Vec<Kind> {
+    let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let open: Vec<_> = open.flat_map(|entry| fs::read_link(entry.path())).collect();
+    let mut found = Vec::new();
     for (file, state, inode) in [("tcp", 3, 9), ("tcp6", 3, 9), ("unix", 3, 6)] {
         // As the process's network namespace has it.
         let text = fs::read_to_string(format!("/proc/{pid}/net/{file}")).unwrap_or_default();
@@ -47,9 +69,10 @@ pub(crate) fn sockets(pid: u32) -> Sockets {
                 continue;
             }
             match (file, fields[state]) {
-                ("unix", flags) => found.listening += usize::from(flags == "00010000"),
-                (_, "0A") => found.listening += 1,
-                (_, "01") => found.tcp += 1,
+                ("unix", "00010000") => found.push(Kind::UnixListener),
+                ("unix", _) => {}
+                (_, "0A") => found.push(Kind::TcpListener),
+                (_, "01") => found.push(Kind::Tcp),
                 _ => {}
             }
         }
