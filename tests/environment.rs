@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::time::Duration;
 
-use ringreduce::config::{Config, Numbers, StoreAddr, Surroundings};
+use ringreduce::config::{Config, Numbers, SecretSource, StoreAddr, Surroundings};
 use ringreduce::schedule::ALL_PAIRS;
 use ringreduce::{DataType, Error, Transport};
 
@@ -212,6 +212,13 @@ fn malformed_values_are_named() {
         ("RINGREDUCE_STORE=a:65536".into(), ["RINGREDUCE_STORE", "port"]),
         ("RINGREDUCE_STORE=:80".into(), ["RINGREDUCE_STORE", "host"]),
         ("RINGREDUCE_STORE=unix:/tmp/x".into(), ["RINGREDUCE_STORE", "@"]),
+        ("RINGREDUCE_SECRET_FD=x".into(), ["RINGREDUCE_SECRET_FD", "descriptor"]),
+        ("RINGREDUCE_SECRET_FD=-1".into(), ["RINGREDUCE_SECRET_FD", "descriptor"]),
+        ("RINGREDUCE_SECRET_FILE=key".into(), ["RINGREDUCE_SECRET_FILE", "absolute"]),
+        (
+            "RINGREDUCE_SECRET_FILE=/k RINGREDUCE_SECRET_FD=5".into(),
+            ["RINGREDUCE_SECRET_FILE", "RINGREDUCE_SECRET_FD"],
+        ),
         (TORCHRUN.replace("WORLD_SIZE=8", "WORLD_SIZE=eight"), ["WORLD_SIZE", "eight"]),
         (TORCHRUN.replace("29400", "99999"), ["MASTER_PORT", "99999"]),
         (TORCHRUN.replace("RANK=5", "RANK=8"), ["rank", "torchrun"]),
@@ -230,6 +237,22 @@ fn malformed_values_are_named() {
     bytes.vars.insert("RINGREDUCE_RANK".into(), OsString::from_vec(vec![0xff]));
     let text = Config::detect(&bytes).unwrap_err().to_string();
     assert!(text.contains("RINGREDUCE_RANK") && text.contains("UTF-8"), "{text}");
+}
+
+#[test]
+fn where_the_secret_is() {
+    let of = |vars: &str| found(&format!("{TORCHRUN} {vars}")).secret;
+    assert_eq!(of(""), None);
+    assert_eq!(of("RINGREDUCE_SECRET_FD=7"), Some(SecretSource::Fd(7)));
+    let file = Some(SecretSource::File("/run/key".into()));
+    assert_eq!(of("RINGREDUCE_SECRET_FILE=/run/key"), file);
+    // Nobody finds out by looking at a configuration or a builder.
+    let secret = SecretSource::Given((&[42; 32]).into());
+    let config = Config { secret: Some(secret), ..Config::default() };
+    let builder = ringreduce::Communicator::builder().secret(&[42; 32]);
+    for text in [format!("{config:?}"), format!("{builder:?}")] {
+        assert!(text.contains("Secret(..)") && !text.contains("42"), "{text}");
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! May touch: entry, handshake, socket, strangers.
 //! Law: a stranger takes a place in a bounded list for two seconds at most, and nothing else.
 
-use std::io::{self, ErrorKind};
+use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
@@ -13,7 +13,7 @@ use socket2::Socket;
 use super::entry::Entry;
 use super::handshake::{Identity, Role};
 use super::keys::Keys;
-use super::socket::{lacks_descriptors, room_for, same_user, wait};
+use super::socket::{Knock, accept, room_for, same_user, wait};
 use super::strangers::{Refusal, Strangers};
 
 /// How many callers may be in their handshake in a small world; twice what is expected in others.
@@ -90,18 +90,12 @@ impl<'a> Door<'a> {
 
     /// Takes one caller from a listener; false if nobody is there.
     fn welcome(&mut self, listener: &Socket, role: Role) -> io::Result<bool> {
-        let socket = match listener.accept() {
-            Ok((socket, _)) => socket,
+        let socket = match accept(listener)? {
+            Knock::Caller(socket) => socket,
+            Knock::Nobody => return Ok(false),
             // Another one's descriptor may be had; if nobody is here, it is we who have too few.
-            Err(error) if lacks_descriptors(&error) && self.evict(Refusal::NoRoom) => {
-                return Ok(true);
-            }
-            Err(error) => match error.kind() {
-                // The caller has gone again.
-                ErrorKind::ConnectionAborted | ErrorKind::Interrupted => return Ok(true),
-                ErrorKind::WouldBlock => return Ok(false),
-                _ => return Err(error),
-            },
+            Knock::NoRoom(_) if self.evict(Refusal::NoRoom) => return Ok(true),
+            Knock::NoRoom(error) => return Err(error),
         };
         let now = Instant::now();
         if role == Role::Shm && same_user(&socket).is_err() {

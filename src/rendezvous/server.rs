@@ -2,6 +2,8 @@
 //! socket. Law: nobody can make it wait, allocate without bound or end; who can't prove that it
 //! belongs here, speaks something else, or stops in the middle of a message, is dropped.
 
+mod welcome;
+
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
@@ -15,11 +17,8 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags};
 use socket2::{Domain, Socket, Type};
 
-use super::entry::Entry;
 use super::guest::{Guest, Waiting};
-use super::socket::{
-    lacks_descriptors, listen_tcp, listen_unix, recv_now, room_for, same_user, send_now, wait,
-};
+use super::socket::{listen_tcp, listen_unix, recv_now, room_for, send_now, wait};
 use super::store::{Pass, Store};
 use super::strangers::{Refusal, Strangers};
 use super::wire::{Broken, Frame, Kind};
@@ -29,10 +28,6 @@ use crate::error::{Error, Result};
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How many connections may be in their handshake, in small worlds and in the largest.
 const MAX_STRANGERS: (usize, usize) = (64, 4096);
-/// How many are taken from a listener before those that are here are heard again.
-const AT_ONCE: usize = 64;
-/// How long to leave listeners alone when not even the spare descriptor is left.
-const OUT_OF_FDS: Duration = Duration::from_millis(50);
 /// The most that all values together may take.
 const MAX_BYTES: usize = 256 << 20;
 
@@ -190,11 +185,12 @@ impl Hall {
             for index in readable {
                 self.hear(index);
             }
+            self.expire(Instant::now());
+            // Before others come: they may need the descriptors.
+            self.guests.retain(|guest| !guest.gone);
             if knocks {
                 self.welcome();
             }
-            self.expire(Instant::now());
-            self.guests.retain(|guest| !guest.gone);
             let empty = self.guests.iter().all(|guest| guest.meeting == 0);
             if let Some((until, expected)) = self.finish
                 && (until <= Instant::now() || empty && self.begun >= expected)
@@ -247,70 +243,6 @@ impl Hall {
             }
         }
         true
-    }
-
-    /// Accepts who knocks.
-    fn welcome(&mut self) {
-        for listener in std::mem::take(&mut self.listeners) {
-            for _ in 0..AT_ONCE {
-                match listener.accept() {
-                    Ok((socket, _)) => self.admit(socket),
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                    Err(error) if lacks_descriptors(&error) => {
-                        if !self.evict(Refusal::NoRoom) && !self.turn_away(&listener) {
-                            self.deaf_until = Some(Instant::now() + OUT_OF_FDS);
-                            break;
-                        }
-                    }
-                    // Of this connection alone.
-                    Err(_) => {}
-                }
-            }
-            self.listeners.push(listener);
-        }
-    }
-
-    /// Begins with a new caller. When there are too many of them one has to go.
-    fn admit(&mut self, socket: Socket) {
-        let now = Instant::now();
-        let unix = socket.local_addr().is_ok_and(|address| address.domain() == Domain::UNIX);
-        if unix && same_user(&socket).is_err() {
-            return self.strangers.turn_away(Refusal::User, now);
-        }
-        if self.callers().count() >= self.most_strangers {
-            self.evict(Refusal::Crowded);
-        }
-        if let Ok(entry) = Entry::new(now) {
-            self.guests.push(Guest::new(socket, Some(entry)));
-        }
-    }
-
-    /// Those in their handshake.
-    fn callers(&self) -> impl Iterator<Item = (usize, &Entry)> {
-        let guests = self.guests.iter().enumerate().filter(|(_, guest)| !guest.gone);
-        guests.filter_map(|(index, guest)| Some((index, guest.entry.as_ref()?)))
-    }
-
-    /// Sends one caller away, if there is one.
-    fn evict(&mut self, why: Refusal) -> bool {
-        let Some(index) = Entry::to_evict(self.callers()) else { return false };
-        self.guests.swap_remove(index);
-        self.strangers.turn_away(why, Instant::now());
-        true
-    }
-
-    /// Takes one caller with the spare descriptor and sends it away; it may try again.
-    fn turn_away(&mut self, listener: &Socket) -> bool {
-        if self.spare.take().is_none() {
-            self.spare = File::open("/dev/null").ok();
-            return self.spare.is_some();
-        }
-        let taken = listener.accept().is_ok();
-        self.spare = File::open("/dev/null").ok();
-        if taken {
-            self.strangers.turn_away(Refusal::NoRoom, Instant::now());
-        }
-        taken
     }
 
     /// Serves what guest `index` has sent, and sends it what waits to go.

@@ -77,14 +77,43 @@ pub(super) fn send_all(socket: &Socket, mut buf: &[u8], until: Instant) -> io::R
     Ok(())
 }
 
-/// Is no descriptor left for a new connection, here or in the whole system?
-pub(super) fn lacks_descriptors(error: &io::Error) -> bool {
-    let lacking = [Errno::EMFILE, Errno::ENFILE, Errno::ENOBUFS, Errno::ENOMEM];
-    lacking.iter().any(|&errno| error.raw_os_error() == Some(errno as i32))
+/// What a listener has.
+pub(super) enum Knock {
+    /// One that connected.
+    Caller(Socket),
+    /// Nobody.
+    Nobody,
+    /// Somebody, but no descriptor is left here or in the whole system.
+    NoRoom(io::Error),
 }
 
-/// How many strangers may hold a descriptor at a time, of `most`: half of what is left when `needed`
-/// are taken, so that they can't keep this process from its own work.
+/// Takes one caller from a listener.
+pub(super) fn accept(listener: &Socket) -> io::Result<Knock> {
+    let lacking = [Errno::EMFILE, Errno::ENFILE, Errno::ENOBUFS, Errno::ENOMEM];
+    loop {
+        let error = match listener.accept() {
+            Ok((socket, _)) => return Ok(Knock::Caller(socket)),
+            Err(error) => error,
+        };
+        match error.kind() {
+            io::ErrorKind::WouldBlock => return Ok(Knock::Nobody),
+            // The caller has gone again.
+            io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted => {}
+            _ if lacking.iter().any(|&errno| error.raw_os_error() == Some(errno as i32)) => {
+                // The kernel looks for a descriptor first, and only then for a caller.
+                let mut listener = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
+                return Ok(match wait(&mut listener, Some(Instant::now()))? {
+                    true => Knock::NoRoom(error),
+                    false => Knock::Nobody,
+                });
+            }
+            _ => return Err(error),
+        }
+    }
+}
+
+/// How many strangers may hold a descriptor at a time, of `most`: half of what is left when
+/// `needed` are taken, so that they can't keep this process from its own work.
 pub(super) fn room_for(most: usize, needed: usize) -> usize {
     let open = fs::read_dir("/proc/self/fd").map(Iterator::count);
     let limit = getrlimit(Resource::RLIMIT_NOFILE).map(|(soft, _)| soft as usize);

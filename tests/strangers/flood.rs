@@ -3,7 +3,9 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use super::world::Rank;
+use super::world::{Rank, SEAT};
+use ringreduce::rendezvous::Server;
+
 use super::*;
 
 const RANKS: usize = 8;
@@ -155,6 +157,48 @@ fn strangers_do_not_take_the_last_descriptors() {
     }
     ranks.iter_mut().for_each(Rank::go_on);
     ranks.iter_mut().for_each(Rank::ends_well);
+}
+
+/// Not a test of its own: a store in a process that has no descriptor left, and then has.
+#[test]
+#[ignore = "what the process of the next test does"]
+fn a_full_process() {
+    if std::env::var(SEAT).is_err() {
+        return;
+    }
+    let server = Server::new().unwrap();
+    println!("door {}", server.listen_tcp((Ipv4Addr::LOCALHOST, 0).into()).unwrap());
+    let word = || std::io::stdin().read_line(&mut String::new()).unwrap();
+    word();
+    let all: Vec<_> = std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect();
+    println!("full {}", all.len());
+    word();
+    drop(all);
+    println!("right");
+    word();
+}
+
+#[test]
+fn a_store_without_descriptors_goes_on() {
+    let mut process = Rank::body("flood::a_full_process", "", "ulimit -n 64;");
+    let door = process.door();
+    let ask = || {
+        let mut stream = TcpStream::connect(door).unwrap();
+        stream.set_read_timeout(Some(LONG)).unwrap();
+        stream.write_all(&Words { secret: 0, ..OFFER }.encode()).unwrap();
+        let answered = stream.read_exact(&mut [0; 128]);
+        (stream, answered.is_ok())
+    };
+    let (waiting, answered) = ask();
+    assert!(answered);
+    process.go_on();
+    process.says("full ");
+    // The first one takes the place of who is there, the next one that of the first.
+    assert!(ask().1 && ask().1);
+    assert!(!matches!((&waiting).read(&mut [0]), Ok(1..)));
+    process.go_on();
+    process.says("right");
+    assert!(ask().1);
 }
 
 /// Two hundred more who say nothing.

@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use super::*;
 
 /// What tells a process which rank it is: rank, size and store.
-const SEAT: &str = "TEST_STRANGERS_SEAT";
+pub(crate) const SEAT: &str = "TEST_STRANGERS_SEAT";
 
 /// Not a test of its own: what ranks do. They meet, wait for a word before they open their links,
 /// and their descriptors are in the end what they were.
@@ -36,11 +36,15 @@ pub(crate) struct Rank {
 impl Rank {
     /// Starts one, with `limits` set by the shell before.
     pub(crate) fn start(rank: usize, size: usize, store: SocketAddr, limits: &str) -> Self {
+        Self::body("world::a_rank", &format!("{rank} {size} {store}"), limits)
+    }
+
+    /// Starts another program, a test that is ignored.
+    pub(crate) fn body(test: &str, seat: &str, limits: &str) -> Self {
         let mut command = Command::new("sh");
         command.args(["-c", &format!("{limits} exec \"$0\" \"$@\"")]);
         command.arg(std::env::current_exe().unwrap());
-        command.args(["--exact", "world::a_rank", "--ignored", "--nocapture"]);
-        command.env(SEAT, format!("{rank} {size} {store}"));
+        command.args(["--exact", test, "--ignored", "--nocapture"]).env(SEAT, seat);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let word = child.stdin.take().unwrap();
@@ -69,7 +73,7 @@ impl Rank {
         std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().count()
     }
 
-    fn says(&mut self, start: &str) -> String {
+    pub(crate) fn says(&mut self, start: &str) -> String {
         let mut lines = self.out.by_ref().lines().map_while(Result::ok);
         lines.find_map(|line| Some(line.strip_prefix(start)?.to_owned())).unwrap()
     }

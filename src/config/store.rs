@@ -1,0 +1,65 @@
+//! Where ranks meet, as settings and messages say it. May touch: nothing.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Where ranks meet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreAddr {
+    /// `fd:N`: an inherited, connected Unix stream socket to the launcher's store.
+    Fd(i32),
+    /// `host:port`: rank 0 listens there.
+    Tcp {
+        /// A name or an address, without brackets.
+        host: String,
+        /// The port.
+        port: u16,
+    },
+    /// `unix:@name`: an abstract Unix socket where rank 0 listens; for ranks of one host.
+    Unix(String),
+}
+
+impl FromStr for StoreAddr {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(number) = text.strip_prefix("fd:") {
+            return match number.parse() {
+                Ok(fd) if fd >= 0 => Ok(Self::Fd(fd)),
+                _ => Err("after fd: comes the number of an open descriptor".into()),
+            };
+        }
+        if let Some(name) = text.strip_prefix("unix:") {
+            return match name.strip_prefix('@') {
+                Some(name) if (1..=100).contains(&name.len()) && !name.contains('\0') => {
+                    Ok(Self::Unix(name.into()))
+                }
+                _ => Err("after unix: comes @ and a name of 1 to 100 bytes".into()),
+            };
+        }
+        let Some((host, port)) = text.rsplit_once(':') else {
+            return Err("it must be host:port, [address]:port, unix:@name or fd:N".into());
+        };
+        let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
+        if bare.is_none() && host.contains(':') {
+            return Err("write an IPv6 address in brackets: [address]:port".into());
+        }
+        let host = bare.unwrap_or(host);
+        match port.parse() {
+            _ if host.is_empty() => Err("the host is missing before the colon".into()),
+            Ok(port) if port > 0 => Ok(Self::Tcp { host: host.into(), port }),
+            _ => Err("the port must be a number from 1 to 65535".into()),
+        }
+    }
+}
+
+impl fmt::Display for StoreAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fd(fd) => write!(f, "fd:{fd}"),
+            Self::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Self::Tcp { host, port } => write!(f, "{host}:{port}"),
+            Self::Unix(name) => write!(f, "unix:@{name}"),
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! How the store's server takes callers from its listeners, and whom it sends away again.
+//! May touch: entry, guest, socket, strangers.
+//! Law: whatever the number of callers and of descriptors, it goes on.
+
+use std::fs::File;
+use std::time::{Duration, Instant};
+
+use socket2::{Domain, Socket};
+
+use super::Hall;
+use crate::rendezvous::entry::Entry;
+use crate::rendezvous::guest::Guest;
+use crate::rendezvous::socket::{Knock, accept, same_user};
+use crate::rendezvous::strangers::Refusal;
+
+/// How many are taken from a listener before those that are here are heard again.
+const AT_ONCE: usize = 64;
+/// How long to leave listeners alone when not even the spare descriptor is left.
+const OUT_OF_FDS: Duration = Duration::from_millis(50);
+
+impl Hall {
+    /// Accepts who knocks.
+    pub(super) fn welcome(&mut self) {
+        for listener in std::mem::take(&mut self.listeners) {
+            for _ in 0..AT_ONCE {
+                match accept(&listener) {
+                    Ok(Knock::Caller(socket)) => self.admit(socket),
+                    Ok(Knock::Nobody) => break,
+                    Ok(Knock::NoRoom(_))
+                        if self.evict(Refusal::NoRoom) || self.turn_away(&listener) => {}
+                    Ok(Knock::NoRoom(_)) | Err(_) => {
+                        self.deaf_until = Some(Instant::now() + OUT_OF_FDS);
+                        break;
+                    }
+                }
+            }
+            self.listeners.push(listener);
+        }
+    }
+
+    /// Begins with a new caller. When there are too many of them one has to go.
+    fn admit(&mut self, socket: Socket) {
+        let now = Instant::now();
+        let unix = socket.local_addr().is_ok_and(|address| address.domain() == Domain::UNIX);
+        if unix && same_user(&socket).is_err() {
+            return self.strangers.turn_away(Refusal::User, now);
+        }
+        if self.callers().count() >= self.most_strangers {
+            self.evict(Refusal::Crowded);
+        }
+        if let Ok(entry) = Entry::new(now) {
+            self.guests.push(Guest::new(socket, Some(entry)));
+        }
+    }
+
+    /// Those in their handshake.
+    fn callers(&self) -> impl Iterator<Item = (usize, &Entry)> {
+        let guests = self.guests.iter().enumerate().filter(|(_, guest)| !guest.gone);
+        guests.filter_map(|(index, guest)| Some((index, guest.entry.as_ref()?)))
+    }
+
+    /// Sends one caller away, if there is one.
+    fn evict(&mut self, why: Refusal) -> bool {
+        let Some(index) = Entry::to_evict(self.callers()) else { return false };
+        self.guests.swap_remove(index);
+        self.strangers.turn_away(why, Instant::now());
+        true
+    }
+
+    /// Takes one caller with the spare descriptor and sends it away; it may try again.
+    fn turn_away(&mut self, listener: &Socket) -> bool {
+        if self.spare.take().is_none() {
+            self.spare = File::open("/dev/null").ok();
+            return self.spare.is_some();
+        }
+        let taken = matches!(accept(listener), Ok(Knock::Caller(_)));
+        self.spare = File::open("/dev/null").ok();
+        if taken {
+            self.strangers.turn_away(Refusal::NoRoom, Instant::now());
+        }
+        taken
+    }
+}
