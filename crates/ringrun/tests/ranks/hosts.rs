@@ -18,7 +18,7 @@ use crate::report::{Report, all_lead_to};
 use crate::system::{self, Sockets};
 
 /// A network of its own, and a name.
-struct Host(Child);
+pub(crate) struct Host(Child);
 
 impl Host {
     fn new(name: &str) -> Result<Self, String> {
@@ -99,7 +99,7 @@ fn star(count: usize) -> Result<Vec<Host>, String> {
 }
 
 /// Two ranks on each host; rank 0, on the left one, listens at its address.
-fn start(job: &Job, hosts: &[Host; 2], change: impl Fn(&mut Command)) -> Vec<Process> {
+pub(crate) fn start(job: &Job, hosts: &[Host; 2], change: impl Fn(&mut Command)) -> Vec<Process> {
     start_each(job, hosts, 2, change)
 }
 
@@ -145,7 +145,7 @@ fn swing(job: &Job, hosts: &[Host; 2], interface: Option<&str>, timeout: u64) ->
 }
 
 /// Runs a test where there can be two hosts.
-fn with_hosts(test: &str, run: impl Fn(&Job, &[Host; 2])) {
+pub(crate) fn with_hosts(test: &str, run: impl Fn(&Job, &[Host; 2])) {
     let hosts = match pair() {
         Ok(hosts) => hosts,
         Err(why) => return skip(test, &why),

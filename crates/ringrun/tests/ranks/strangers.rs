@@ -3,10 +3,16 @@
 
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nix::sys::stat::Mode;
 
-use crate::harness::{AS_RANK, BODY, Job, Process, RINGRUN, kill_all, myself, until};
+use crate::harness::{
+    AS_RANK, BODY, Job, PATIENCE, PROMPT, Process, RINGRUN, all_end, kill_all, myself, until,
+};
+use crate::hosts::{start, with_hosts};
 use crate::system::{self, Kind};
 
 /// A rank waits in the middle of the meeting until somebody opens the pipe.
@@ -46,8 +52,59 @@ fn what_a_rank_starts_does_not_inherit_the_secret() {
     let job = Job::new();
     let mut command = job.command(RINGRUN);
     command.args(["-n", "2", &myself()]).args(AS_RANK).env(BODY, "starts");
-    let ended = Process::start(command).end(std::time::Instant::now() + crate::harness::PATIENCE);
+    let ended = Process::start(command).end(std::time::Instant::now() + PATIENCE);
     assert_eq!(ended.code, 0, "{ended:?}");
     assert_eq!(ended.out.lines().filter(|line| *line == "child has none").count(), 2, "{ended:?}");
     job.left_nothing();
+}
+
+/// A file that has the secret of a job.
+fn secret(folder: &Path, name: &str, byte: u8) -> PathBuf {
+    let path = folder.join(name);
+    let mut file = fs::OpenOptions::new();
+    let mut file = file.write(true).create_new(true).mode(0o600).open(&path).unwrap();
+    file.write_all(&[byte; 32]).unwrap();
+    path
+}
+
+#[test]
+fn hosts_know_each_other_by_the_secret_or_say_that_they_do_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let key = secret(folder.path(), "key", 1);
+    with_hosts("hosts_know_each_other_by_the_secret_or_say_that_they_do_not", |job, hosts| {
+        for key in [None, Some(&key)] {
+            let ranks = start(job, hosts, |command| {
+                command.env(BODY, "groups 2");
+                key.map(|key| command.env("RINGREDUCE_SECRET_FILE", key));
+            });
+            let ended = all_end(ranks, PATIENCE);
+            let warned = ended.iter().filter(|it| it.err.contains("unauthenticated")).count();
+            assert!(ended.iter().all(|it| it.code == 0 && it.out.contains("right")), "{ended:?}");
+            assert_eq!(warned, usize::from(key.is_none()), "{ended:?}");
+        }
+    });
+}
+
+#[test]
+fn a_host_with_another_secret_is_told_and_not_let_in() {
+    let folder = tempfile::tempdir().unwrap();
+    let keys = [secret(folder.path(), "ours", 1), secret(folder.path(), "theirs", 2)];
+    with_hosts("a_host_with_another_secret_is_told_and_not_let_in", |job, hosts| {
+        let rank = AtomicUsize::new(0);
+        let ranks = start(job, hosts, |command| {
+            let key = &keys[rank.fetch_add(1, Ordering::Relaxed) / 2];
+            command.env(BODY, "groups 2").env("RINGREDUCE_SECRET_FILE", key);
+            command.env("RINGREDUCE_TIMEOUT", "3");
+        });
+        let ended = all_end(ranks, PROMPT);
+        assert!(ended.iter().all(|it| it.code == 1), "{ended:?}");
+        for missing in &ended[..2] {
+            assert!(missing.err.contains("had not started: [2, 3]"), "{ended:?}");
+        }
+        for stranger in &ended[2..] {
+            assert!(stranger.err.contains("does not have this job's secret"), "{ended:?}");
+        }
+        let counted = ended[0].err.lines().filter(|line| line.contains("turned away")).count();
+        assert!((1..=2).contains(&counted), "{ended:?}");
+    });
 }
