@@ -93,10 +93,20 @@ fn trick(trick: Trick, mut stream: TcpStream) -> Option<TcpStream> {
     Some(stream)
 }
 
-/// How long the ranks need to meet, from the start of the last one, and to open their links; with
-/// strangers at every door, many before and more meanwhile. Gives the most descriptors of rank 0
-/// too.
-fn bootstrap(strangers: Option<&Strangers>) -> (Duration, Duration, usize) {
+/// What a bootstrap took.
+struct Took {
+    /// From the start of the last rank until all have met.
+    met: Duration,
+    /// To open all links then.
+    linked: Duration,
+    /// Descriptors that rank 0 had at most.
+    descriptors: usize,
+    /// KiB that it had, before links were opened.
+    resident: usize,
+}
+
+/// A bootstrap with strangers at every door, many before and more meanwhile.
+fn bootstrap(strangers: Option<&Strangers>) -> Took {
     let store = free_port();
     let crowd = |doors: Vec<SocketAddr>, count| {
         let Some(strangers) = strangers else { return };
@@ -113,10 +123,11 @@ fn bootstrap(strangers: Option<&Strangers>) -> (Duration, Duration, usize) {
     // As many as the system keeps for those who have not begun to accept.
     crowd(doors, RANKS * 900);
     most = most.max(ranks[0].descriptors());
+    let resident = ranks[0].resident();
     let began = Instant::now();
     ranks.iter_mut().for_each(Rank::go_on);
     ranks.iter_mut().for_each(Rank::ends_well);
-    (met, began.elapsed(), most)
+    Took { met, linked: began.elapsed(), descriptors: most, resident }
 }
 
 #[test]
@@ -125,20 +136,27 @@ fn ten_thousand_strangers_stop_nobody() {
     let before = descriptors();
     // The first time the program has to be read.
     bootstrap(None);
-    let (met_alone, linked_alone, _) = bootstrap(None);
+    let alone = bootstrap(None);
     let strangers = Strangers::default();
-    let (met, linked, most) = thread::scope(|scope| {
+    let took = thread::scope(|scope| {
         scope.spawn(|| strangers.knock());
         let flooded = bootstrap(Some(&strangers));
         strangers.stop.store(true, Ordering::Relaxed);
         flooded
     });
     let said = format!(
-        "{RANKS} ranks with strangers: met in {met:.0?} (alone {met_alone:.0?}), linked in \
-         {linked:.0?} (alone {linked_alone:.0?}), at most {most} descriptors at rank 0"
+        "{RANKS} ranks with strangers: met in {:.0?} (alone {:.0?}), linked in {:.0?} (alone \
+         {:.0?}); rank 0 had {} descriptors at most and {} KiB (alone {})",
+        took.met,
+        alone.met,
+        took.linked,
+        alone.linked,
+        took.descriptors,
+        took.resident,
+        alone.resident
     );
     let _ = writeln!(std::io::stderr(), "{said}");
-    assert!(most < 150, "{said}");
+    assert!(took.descriptors < 150 && took.resident < alone.resident + (16 << 10), "{said}");
     assert_eq!(descriptors(), before);
 }
 

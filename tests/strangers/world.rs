@@ -73,6 +73,13 @@ impl Rank {
         std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().count()
     }
 
+    /// KiB of memory that it has.
+    pub(crate) fn resident(&self) -> usize {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.split_whitespace().next().unwrap().parse().unwrap()
+    }
+
     pub(crate) fn says(&mut self, start: &str) -> String {
         let mut lines = self.out.by_ref().lines().map_while(Result::ok);
         lines.find_map(|line| Some(line.strip_prefix(start)?.to_owned())).unwrap()
