@@ -1,7 +1,17 @@
 //! Strangers one by one: each is refused, and the ranks meet all the same.
 
+use std::fs::Permissions;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::sync::mpsc::channel;
 
+use ringreduce::config::StoreAddr;
+use ringreduce::rendezvous::{Server, Store};
+
+use super::world::SEAT;
 use super::*;
 
 /// Runs a world of three with a secret; `strangers` has the address of its store, and of its doors
@@ -183,4 +193,46 @@ fn what_a_rank_said_once_opens_nothing() {
         first.join().unwrap();
         second.join().unwrap();
     });
+}
+
+/// Not a test of its own: another user at a store whose name it knows.
+#[test]
+#[ignore = "what the process of the next test does"]
+fn another_user() {
+    let Ok(name) = std::env::var(SEAT) else { return };
+    // It does not take the store for one of its own.
+    let address = StoreAddr::Unix(name.clone());
+    let error = Store::connect(&address, Instant::now() + LONG).unwrap_err().to_string();
+    assert!(error.contains("it belongs to user 0, not to 12345"), "{error}");
+    // If it did not care, the store would.
+    let address = std::os::unix::net::SocketAddr::from_abstract_name(name).unwrap();
+    let mut stream = UnixStream::connect_addr(&address).unwrap();
+    stream.set_read_timeout(Some(LONG)).unwrap();
+    let _gone = stream.write_all(&Words { secret: 0, ..OFFER }.encode());
+    assert!(!matches!(stream.read(&mut [0; 128]), Ok(1..)));
+    println!("right");
+}
+
+#[test]
+fn another_user_is_hung_up_on() {
+    if !nix::unistd::geteuid().is_root() {
+        let _ = writeln!(std::io::stderr(), "SKIP another user: only root can be one");
+        return;
+    }
+    let name = format!("ringreduce-test-user-{}", std::process::id());
+    let server = Server::new().unwrap();
+    server.listen_unix(&name).unwrap();
+    // A copy that everybody may run.
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("program");
+    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    std::fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
+    let mut command = Command::new(program);
+    command.args(["--exact", "refused::another_user", "--ignored", "--nocapture"]);
+    command.env(SEAT, &name).uid(12345).gid(12345).current_dir("/");
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.lines().any(|line| line == "right"), "{output:?}");
+    // Its own user comes in.
+    Store::connect(&StoreAddr::Unix(name), Instant::now() + LONG).unwrap();
 }
