@@ -44,7 +44,8 @@ impl<'a> Door<'a> {
         let taken = expected.iter().map(|_| None).collect();
         let most = MAX_CALLERS.max(2 * expected.len());
         let most_callers = room_for(most, expected.len() + dialled);
-        let strangers = Strangers::at("a rank that waits for its peers");
+        let me = expected.first().map_or(0, |stream| stream.to);
+        let strangers = Strangers::at(format!("rank {me}"));
         Self { expected, keys, taken, callers: Vec::new(), most_callers, strangers }
     }
 

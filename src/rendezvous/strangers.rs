@@ -88,7 +88,7 @@ impl fmt::Display for Refusal {
 /// Those that were turned away at one place.
 #[derive(Debug)]
 pub(super) struct Strangers {
-    place: &'static str,
+    place: String,
     kinds: [Count; KINDS],
 }
 
@@ -102,8 +102,8 @@ struct Count {
 
 impl Strangers {
     /// Nobody yet, at `place`.
-    pub(super) fn at(place: &'static str) -> Self {
-        Self { place, kinds: [Count::default(); KINDS] }
+    pub(super) fn at(place: impl Into<String>) -> Self {
+        Self { place: place.into(), kinds: [Count::default(); KINDS] }
     }
 
     /// One more.
@@ -125,7 +125,7 @@ impl Strangers {
         let last = count.last.map(|(said, _)| said);
         let due = last.is_none_or(|said| now.saturating_duration_since(said) >= PAUSE);
         count.last = Some((last.filter(|_| !due).unwrap_or(now), why));
-        due.then(|| count.tell(self.place)).flatten()
+        due.then(|| count.tell(&self.place)).flatten()
     }
 }
 
@@ -144,7 +144,7 @@ impl Drop for Strangers {
     /// Says what was not said yet.
     fn drop(&mut self) {
         for count in &mut self.kinds {
-            if let (Some(line), Some((_, why))) = (count.tell(self.place), count.last) {
+            if let (Some(line), Some((_, why))) = (count.tell(&self.place), count.last) {
                 say(why, &line);
             }
         }
