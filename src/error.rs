@@ -53,6 +53,38 @@ impl fmt::Display for Place {
     }
 }
 
+/// What a rank does that others wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Stall {
+    /// Its process is stopped: by a signal, or a debugger.
+    Paused {
+        /// The number of the latest call that it entered.
+        entered: u64,
+    },
+    /// It runs, but has not made the call yet.
+    NeverEntered {
+        /// Likewise.
+        entered: u64,
+    },
+}
+
+impl fmt::Display for Stall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Paused { entered } => {
+                write!(f, "is paused: its process is stopped, {}", last(*entered))
+            }
+            Self::NeverEntered { entered } => write!(f, "never entered it, {}", last(*entered)),
+        }
+    }
+}
+
+/// The latest call that a rank entered.
+fn last(entered: u64) -> String {
+    if entered == 0 { "nor any call before".into() } else { format!("its last call is #{entered}") }
+}
+
 /// What went wrong. `{:?}` prints the same as `{}`: what `main` returns is shown that way.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
@@ -161,6 +193,21 @@ pub enum Error {
         /// How long.
         after: Duration,
     },
+    /// A rank keeps all others waiting, and it is known which.
+    #[error(
+        "{at}: nothing from {peer} for {after:.1?}: it {state}. RINGREDUCE_TIMEOUT sets how long to \
+         wait"
+    )]
+    Stalled {
+        /// Where we waited.
+        at: Box<Place>,
+        /// For whom.
+        peer: Box<Peer>,
+        /// What it does instead.
+        state: Stall,
+        /// How long.
+        after: Duration,
+    },
     /// The peer is gone.
     #[error("{at}: lost {peer}: {evidence}")]
     PeerLost {
@@ -221,6 +268,7 @@ impl Error {
     pub(crate) fn place_mut(&mut self) -> Option<&mut Place> {
         match self {
             Self::Timeout { at, .. }
+            | Self::Stalled { at, .. }
             | Self::PeerLost { at, .. }
             | Self::Mismatch { at, .. }
             | Self::Aborted { at } => Some(at),

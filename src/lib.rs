@@ -60,7 +60,7 @@ pub use element::{
     Reduction, bf16, f16,
 };
 #[cfg(feature = "host")]
-pub use error::{Error, Result};
+pub use error::{Error, Result, Stall};
 #[cfg(feature = "host")]
 pub use kernel::CFunction;
 pub use schedule::Algorithm;

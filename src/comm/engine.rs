@@ -194,6 +194,10 @@ impl Engine {
         let Head { name, kernel, request, .. } = *head;
         let (alone, own) = (seat.peers.len() == 1, u64::from(request.is_some()));
         self.works(name)?;
+        let marks = request.is_some() && !alone && !settings.rehearses;
+        if marks {
+            self.links.lives().enter(self.sequence + 1);
+        }
         let unmeasured = request.is_some() && !alone && self.planner.speeds().is_none();
         if unmeasured && !settings.rehearses {
             self.find_speed(seat, settings)?;
@@ -235,6 +239,9 @@ impl Engine {
             lanes: &mut self.lanes,
         };
         let done = ways.make(&plan, head, sequence, buffer, &wait);
+        if marks && done.is_ok() {
+            self.links.lives().leave(sequence);
+        }
         let count = request.map(|request| request.count);
         done.map_err(|halt| self.fail_of(seat, settings, (name, count), halt))
     }

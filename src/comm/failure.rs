@@ -37,9 +37,15 @@ impl Engine {
     ) -> Error {
         let Halt { stop, step, peer } = halt;
         let peer = if let Stop::Other { peer, .. } = stop { peer } else { peer };
+        let (peer, stop) = first_cause(peer, stop, seat.peers.len());
+        // A message between two waits for that one alone.
+        let waited = matches!(stop, Stop::Timeout(after) if !after.is_zero());
+        let stalled = if waited { self.links.lives().stalled() } else { None };
+        let peer = stalled.map_or(peer, |(culprit, _)| culprit);
         let at = self.place(seat, settings, operation, step);
         if peer != seat.rank {
             self.registry.blame(peer);
+            self.links.lives().fail(Some(peer));
             // Who makes another call may be one that many wait for and who waits for nobody. Who
             // is slow or dead leaves a trail: there the one who waits for the cause shall find out.
             let lost = matches!(stop, Stop::Timeout(_) | Stop::Fault(Fault::Lost(_)));
@@ -50,7 +56,10 @@ impl Engine {
         let peer = Box::new(seat.peers[peer].clone());
         let error = match stop {
             Stop::Aborted => Error::Aborted { at },
-            Stop::Timeout(after) => Error::Timeout { at, peer, after },
+            Stop::Timeout(after) => match stalled {
+                Some((_, state)) => Error::Stalled { at, peer, state, after },
+                None => Error::Timeout { at, peer, after },
+            },
             Stop::Memory { registered } => {
                 let name = |yes| if yes { "registered" } else { "not registered" }.to_string();
                 let (ours, theirs) = (name(registered), name(!registered));
@@ -86,8 +95,25 @@ impl Engine {
     /// closing of the links and of the lines of registered memory.
     pub(super) fn give_up(&mut self, why: String) {
         self.broken.get_or_insert(why);
+        self.links.lives().fail(None);
         self.links = Links::default();
         self.registry.close();
+    }
+}
+
+/// Who gave up has a cause, which is not itself.
+fn first_cause(peer: usize, stop: Stop, size: usize) -> (usize, Stop) {
+    match stop {
+        Stop::Fault(Fault::GaveUp(culprit)) | Stop::Other { fault: Fault::GaveUp(culprit), .. } => {
+            let evidence = format!("rank {peer} gave up on it");
+            let (peer, evidence) = if culprit < size {
+                (culprit, evidence)
+            } else {
+                (peer, "it gave up on a rank that there is not".into())
+            };
+            (peer, Stop::Other { peer, fault: Fault::Lost(evidence) })
+        }
+        stop => (peer, stop),
     }
 }
 
@@ -95,6 +121,9 @@ impl Engine {
 fn of_fault(at: Box<Place>, peer: Box<Peer>, fault: Fault, count: Option<usize>) -> Error {
     match fault {
         Fault::Lost(evidence) => Error::PeerLost { at, peer, evidence },
+        Fault::GaveUp(rank) => {
+            Error::PeerLost { at, peer, evidence: format!("it gave up on rank {rank}") }
+        }
         Fault::Mismatch { field: from @ ("fingerprint" | "earlier"), ours, theirs } => {
             let count = count.filter(|_| from == "fingerprint");
             let (field, ours, theirs) = fingerprint::difference(ours, theirs, count);

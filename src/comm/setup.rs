@@ -11,6 +11,7 @@ use super::threads::{Group, Ready};
 use super::{Communicator, Origin, Seat};
 use crate::config::{Config, SECRET, Secret, SecretSource, Transport};
 use crate::error::{Error, Peer, Result};
+use crate::link::life::Lives;
 use crate::link::tcp::{self, Settings, tune};
 use crate::link::{Links, shm};
 use crate::plan::{Planner, Slots, least_chunk};
@@ -277,13 +278,18 @@ fn connect(meeting: &mut Meeting, planner: &Planner, deadline: Instant) -> Resul
     let accept: Vec<_> = peers.iter().map(|&from| PairKey { from, to: me }).collect();
     let congestion = meeting.config().tcp_congestion.clone();
     let settings = Settings { congestion, ..Settings::default() };
+    let (mut lives, page) = Lives::new(me, size, meeting.job)?;
     for connection in meeting.connect(&dial, &accept)? {
         let PairKey { from, to } = connection.pair;
         let slots = planner.slots(from as u32, to as u32);
         match connection.streams {
-            Streams::Shm(life) if from == me => links.add_tx(to, shm::sender(slots, life)?),
+            Streams::Shm(life) if from == me => {
+                shm::tell_life(&life, &page)?;
+                links.add_tx(to, shm::sender(slots, life)?);
+            }
             Streams::Shm(life) => {
                 let peer = meeting.peers[from].peer().to_string();
+                lives.add(from, &shm::life(&life, &peer, deadline)?, &peer)?;
                 links.add_rx(from, shm::receiver(slots, life, &peer, deadline)?);
             }
             Streams::Tcp(streams) => {
@@ -296,5 +302,6 @@ fn connect(meeting: &mut Meeting, planner: &Planner, deadline: Instant) -> Resul
             }
         }
     }
+    links.set_lives(lives);
     Ok(links)
 }

@@ -16,6 +16,19 @@ use crate::sync::Patience;
 /// How often a parked rank looks for an abort and for the peer's death.
 pub(super) const GLANCE: Duration = Duration::from_millis(10);
 
+/// After so long a rank says for whom it waits.
+const SOON: Duration = Duration::from_secs(5);
+
+/// Says, once, who keeps this rank waiting.
+pub(super) fn remind(links: &Links, waited: Duration, said: &mut bool) {
+    if waited < SOON || std::mem::replace(said, true) {
+        return;
+    }
+    if let Some((rank, state)) = links.lives().stalled() {
+        tracing::warn!(rank, "waiting for {waited:.0?}: rank {rank} {state}");
+    }
+}
+
 /// Why a wait ended without what it waited for.
 #[derive(Debug)]
 pub enum Stop {
@@ -169,9 +182,14 @@ impl<'a> Wait<'a> {
         what: &mut impl Awaited,
         began: Instant,
     ) -> Result<(), Stop> {
+        let mut said = false;
         loop {
             if self.abort.load(Ordering::Relaxed) {
                 return Err(Stop::Aborted);
+            }
+            // Before its links tell of what follows from it.
+            if let Some((peer, evidence)) = links.lives().lost() {
+                return Err(Stop::Other { peer, fault: Fault::Lost(evidence) });
             }
             what.check_alive(links)?;
             // A peer that closed may have sent what we wait for before it did.
@@ -185,6 +203,7 @@ impl<'a> Wait<'a> {
             if waited >= self.timeout {
                 return Err(Stop::Timeout(self.timeout));
             }
+            remind(links, waited, &mut said);
             links.flush();
             what.park(links, waited, GLANCE.min(self.timeout - waited))?;
             if what.happened(links)? {

@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 use std::fmt;
 use std::os::fd::RawFd;
 
+use super::life::Lives;
 use super::{Fault, Frame, Rx, Tx, given_up};
 
 /// The bits of a number from here on tell calls of different kinds, which are numbered apart.
@@ -18,6 +19,8 @@ pub struct Links {
     lazy: Vec<usize>,
     /// Room for the descriptors of these, so that waiting allocates nothing.
     outgoing: Vec<RawFd>,
+    /// Who of the host's ranks lives.
+    lives: Lives,
 }
 
 /// A plan never names a link that was not made for it; if one did, the call fails, not the process.
@@ -31,7 +34,7 @@ impl Links {
     pub fn new(size: usize) -> Self {
         let rx = (0..size).map(|_| None).collect();
         let tx = (0..size).map(|_| None).collect();
-        Self { rx, tx, lazy: Vec::new(), outgoing: Vec::new() }
+        Self { rx, tx, lazy: Vec::new(), outgoing: Vec::new(), lives: Lives::default() }
     }
 
     /// Adds the link that chunks come from `peer` by.
@@ -46,6 +49,16 @@ impl Links {
             self.outgoing.reserve(self.lazy.len());
         }
         self.tx[peer] = Some(link);
+    }
+
+    /// What is known of the lives of this host's ranks, and of the calls that they are in.
+    pub(crate) fn set_lives(&mut self, lives: Lives) {
+        self.lives = lives;
+    }
+
+    /// That.
+    pub(crate) fn lives(&self) -> &Lives {
+        &self.lives
     }
 
     /// The link from `peer`.

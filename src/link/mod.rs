@@ -10,10 +10,12 @@
 pub mod fault;
 mod fifo;
 mod handover;
+pub(crate) mod life;
 mod links;
 pub mod loopback;
 mod poll;
 pub(crate) mod region;
+mod robust;
 pub mod shm;
 pub mod tcp;
 pub mod trace;
@@ -79,7 +81,8 @@ impl Frame {
 /// Does a slot with these say that its sender has given up?
 fn given_up(sequence: u64, fingerprint: u64) -> Result<(), Fault> {
     if sequence == GIVEN_UP {
-        return Err(Fault::Lost(format!("it gave up on rank {fingerprint}")));
+        let culprit = usize::try_from(fingerprint).unwrap_or(usize::MAX);
+        return Err(Fault::GaveUp(culprit));
     }
     Ok(())
 }
@@ -89,6 +92,8 @@ fn given_up(sequence: u64, fingerprint: u64) -> Result<(), Fault> {
 pub enum Fault {
     /// The peer closed, died or became unreachable; how we know.
     Lost(String),
+    /// The peer gave up on this rank.
+    GaveUp(usize),
     /// The peer sent something else than what was expected.
     Mismatch {
         /// Which field of the frame.

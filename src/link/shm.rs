@@ -2,7 +2,7 @@
 //! to the receiver over a Unix socket, which then stays open as a sign of life.
 //! May touch: fifo, region, handover.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,6 +11,26 @@ pub use super::handover::{recv_fd, send_fd};
 use super::{Rx, Tx, fifo, region::Region};
 use crate::error::{Error, Result};
 use crate::partition::SlotShape;
+
+/// Hands this process's page over, before the memory of a link.
+///
+/// # Errors
+/// If it can't be passed on.
+pub(crate) fn tell_life(stream: &UnixStream, page: &OwnedFd) -> Result<()> {
+    let page = page.try_clone().map_err(|e| Error::io("handing over a page", e))?;
+    send_fd(stream, page).map_err(|e| Error::io("handing over a page", e))
+}
+
+/// The page of the process at the other end.
+///
+/// # Errors
+/// If nothing comes before the deadline.
+pub(crate) fn life(stream: &UnixStream, peer: &str, deadline: Instant) -> Result<OwnedFd> {
+    recv_fd(stream, deadline).map_err(|e| Error::Handshake {
+        peer: peer.into(),
+        reason: format!("no page came by which to see that it lives: {e}"),
+    })
+}
 
 /// The sending end, over the connection to its receiver.
 ///

@@ -202,7 +202,7 @@ pub(super) fn what_is_not_expected_is_refused(make: Make) {
             Fault::Mismatch { field, ours: a, theirs: b } => {
                 assert_eq!((field, a, b), (name, ours, theirs));
             }
-            Fault::Lost(why) => panic!("{name}: {why}"),
+            other => panic!("{name}: {other:?}"),
         }
     }
 }

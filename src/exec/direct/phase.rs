@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::{Call, DONE, READY, Walk};
-use crate::exec::wait::{GLANCE, Halt, Stop};
+use crate::exec::wait::{GLANCE, Halt, Stop, remind};
 use crate::link::Fault;
 use crate::shared::{Claim, Control};
 
@@ -63,9 +63,13 @@ impl Walk<'_> {
     }
 
     fn parked(&mut self, peer: usize, step: usize, began: Instant) -> Result<(), (Stop, usize)> {
+        let mut said = false;
         loop {
             if self.wait.abort.load(Ordering::Relaxed) {
                 return Err((Stop::Aborted, peer));
+            }
+            if let Some((peer, evidence)) = self.links.lives().lost() {
+                return Err((Stop::Fault(Fault::Lost(evidence)), peer));
             }
             self.all_come(step)?;
             if self.control.reached(peer, step == DONE) {
@@ -75,6 +79,7 @@ impl Walk<'_> {
             if waited >= self.wait.timeout {
                 return Err((Stop::Timeout(self.wait.timeout), peer));
             }
+            remind(self.links, waited, &mut said);
             let limit = GLANCE.min(self.wait.timeout - waited);
             self.control.sleep(peer, step == DONE, limit);
         }

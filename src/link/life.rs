@@ -1,0 +1,271 @@
+//! Who of a host's ranks lives, and which call each is in: a page of each process, which the others
+//! map. May touch: region, robust. Unsafe: addresses inside regions.
+//! Law: the kernel marks the page of a process that ends before it gives back any memory, so all
+//! others see it at once, however large it was; who ended after its last call was done with it.
+#![allow(unsafe_code)]
+
+use std::num::NonZeroUsize;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::region::Region;
+use super::robust;
+use crate::error::{Error, Result, Stall};
+
+/// Communicators of a process that have marks; those beyond have none, and are found out about by
+/// what their links tell.
+const MARKS: usize = 63;
+const LINE: usize = 64;
+
+/// How far a rank is with the calls of one communicator.
+#[repr(C, align(64))]
+struct Mark {
+    /// Which communicator; 0 for none.
+    key: AtomicU64,
+    /// The number of the latest call that it has entered, and of the latest that it is done with.
+    entered: AtomicU64,
+    done: AtomicU64,
+    /// 0, or one more than the rank that it has failed because of.
+    cause: AtomicU64,
+    /// 1 while a communicator has it: what one that failed says stays until another one comes.
+    taken: AtomicU64,
+}
+
+/// The page of a process.
+#[derive(Clone, Debug)]
+struct Page(Arc<Region>);
+
+impl Page {
+    fn bytes() -> NonZeroUsize {
+        NonZeroUsize::MIN.saturating_add((MARKS + 1) * LINE - 1)
+    }
+
+    /// The word that the kernel marks.
+    fn word(&self) -> &AtomicU32 {
+        // SAFETY: the region is page-aligned, longer than that (checked where it is mapped), starts
+        // zeroed and lives as long as this.
+        unsafe { self.0.start().cast().as_ref() }
+    }
+
+    /// The process's number, beside it.
+    fn pid(&self) -> &AtomicU32 {
+        // SAFETY: as above; the second word.
+        unsafe { self.0.start().cast::<AtomicU32>().add(1).as_ref() }
+    }
+
+    fn mark(&self, at: usize) -> &Mark {
+        assert!(at < MARKS);
+        let start = self.0.start().as_ptr().wrapping_add((1 + at) * LINE);
+        // SAFETY: inside the region (checked), at a multiple of a line; a mark is atomics only, for
+        // which any bytes are valid.
+        unsafe { &*start.cast::<Mark>() }
+    }
+
+    /// Where a communicator's mark is.
+    fn find(&self, key: u64) -> Option<usize> {
+        (0..MARKS).find(|&at| self.mark(at).key.load(Ordering::Acquire) == key)
+    }
+}
+
+/// That of this process, made when it is first asked for.
+#[derive(Debug)]
+struct Own {
+    /// A child that was forked needs its own.
+    pid: u32,
+    page: Page,
+    fd: Arc<OwnedFd>,
+}
+
+static OWN: Mutex<Option<Own>> = Mutex::new(None);
+
+fn own() -> Result<(Page, Arc<OwnedFd>)> {
+    let mut own = OWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let pid = std::process::id();
+    if let Some(own) = own.as_ref().filter(|own| own.pid == pid) {
+        return Ok((own.page.clone(), Arc::clone(&own.fd)));
+    }
+    let (region, fd) = Region::shared(Page::bytes())?;
+    let (page, fd) = (Page(Arc::new(region)), Arc::new(fd));
+    robust::hold(Arc::clone(&page.0)).map_err(|error| {
+        Error::io("starting the thread by which others see this process", error)
+    })?;
+    page.pid().store(pid, Ordering::Relaxed);
+    *own = Some(Own { pid, page: page.clone(), fd: Arc::clone(&fd) });
+    Ok((page, fd))
+}
+
+/// What a communicator knows of its ranks' lives.
+#[derive(Debug, Default)]
+pub(crate) struct Lives {
+    /// This rank's page, and its mark there.
+    mine: Option<(Page, usize)>,
+    me: usize,
+    key: u64,
+    /// The other processes', by rank, as far as they are on this host.
+    peers: Vec<Option<Page>>,
+}
+
+impl Lives {
+    /// Those of rank `me` of a communicator of so many, which all know by this number, and the
+    /// descriptor that the others map this one's page by.
+    ///
+    /// # Errors
+    /// If there is no memory, or no thread, for the page.
+    pub(crate) fn new(me: usize, size: usize, key: u64) -> Result<(Self, Arc<OwnedFd>)> {
+        let (page, fd) = own()?;
+        let peers = (0..size).map(|_| None).collect();
+        // 0 is no number.
+        let key = key.max(1);
+        let free = |at: &usize| {
+            let mark = page.mark(*at);
+            let taken = mark.taken.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed);
+            if taken.is_ok() {
+                // Whoever reads meanwhile takes it for none.
+                mark.key.store(0, Ordering::Release);
+                mark.cause.store(0, Ordering::Relaxed);
+                mark.entered.store(0, Ordering::Relaxed);
+                mark.done.store(0, Ordering::Relaxed);
+                mark.key.store(key, Ordering::Release);
+            }
+            taken.is_ok()
+        };
+        let mine = (0..MARKS).find(free);
+        Ok((Self { mine: mine.map(|at| (page, at)), me, key, peers }, fd))
+    }
+
+    /// Another rank of this host, by what it handed over.
+    ///
+    /// # Errors
+    /// If that is no such page.
+    pub(crate) fn add(&mut self, peer: usize, fd: &OwnedFd, name: &str) -> Result<()> {
+        let page = Page(Arc::new(Region::open(fd.as_fd(), Page::bytes(), name)?));
+        self.peers[peer] = Some(page);
+        Ok(())
+    }
+
+    /// This rank enters the call with this number.
+    pub(crate) fn enter(&self, sequence: u64) {
+        if let Some((page, at)) = &self.mine {
+            page.mark(*at).entered.store(sequence, Ordering::Release);
+        }
+    }
+
+    /// It is done with it.
+    pub(crate) fn leave(&self, sequence: u64) {
+        if let Some((page, at)) = &self.mine {
+            page.mark(*at).done.store(sequence, Ordering::Release);
+        }
+    }
+
+    /// It has failed because of `culprit`, or of itself, and comes to no call any more. What is said
+    /// first counts.
+    pub(crate) fn fail(&self, culprit: Option<usize>) {
+        if let Some((page, at)) = &self.mine {
+            let word = &page.mark(*at).cause;
+            let cause = culprit.unwrap_or(self.me) as u64 + 1;
+            let _ = word.compare_exchange(0, cause, Ordering::AcqRel, Ordering::Relaxed);
+        }
+    }
+
+    /// The call that this rank is in.
+    fn current(&self) -> Option<u64> {
+        let (page, at) = self.mine.as_ref()?;
+        let mark = page.mark(*at);
+        let [entered, done] = [&mark.entered, &mark.done].map(|it| it.load(Ordering::Relaxed));
+        (entered > done).then_some(entered)
+    }
+
+    /// The latest call that a rank of this host entered, and that it is done with; none if it has
+    /// left, or nothing is known of it.
+    fn calls(&self, peer: usize) -> Option<[u64; 2]> {
+        let page = self.peers.get(peer)?.as_ref()?;
+        let mark = page.mark(page.find(self.key)?);
+        Some([&mark.entered, &mark.done].map(|word| word.load(Ordering::Acquire)))
+    }
+
+    /// The rank of this host, if any, that keeps the others from the end of this rank's call: a
+    /// process that is stopped, or else who has not called so much yet.
+    pub(crate) fn stalled(&self) -> Option<(usize, Stall)> {
+        let current = self.current()?;
+        let behind = |peer: &usize| {
+            let calls = self.calls(*peer)?;
+            (calls[1] < current).then_some(calls)
+        };
+        let stopped = |peer: usize| {
+            let calls = behind(&peer)?;
+            let pid = self.peers[peer].as_ref()?.pid().load(Ordering::Relaxed);
+            is_stopped(pid).then_some((peer, Stall::Paused { entered: calls[0] }))
+        };
+        let absent = |peer: usize| {
+            let [entered, _] = behind(&peer)?;
+            (entered < current).then_some((peer, Stall::NeverEntered { entered }))
+        };
+        let ranks = 0..self.peers.len();
+        ranks.clone().find_map(stopped).or_else(|| ranks.clone().find_map(absent))
+    }
+
+    /// The rank, if any, without which this rank's call can't end, since it has ended itself or
+    /// another one has failed because of it; and how that is known.
+    pub(crate) fn lost(&self) -> Option<(usize, String)> {
+        let current = self.current()?;
+        self.dead(current).or_else(|| self.blamed(current))
+    }
+
+    fn blamed(&self, current: u64) -> Option<(usize, String)> {
+        (0..self.peers.len()).find_map(|peer| {
+            let page = self.peers[peer].as_ref()?;
+            let mark = page.mark(page.find(self.key)?);
+            let cause = mark.cause.load(Ordering::Acquire);
+            let culprit = usize::try_from(cause).ok()?.checked_sub(1)?;
+            // Who is meant finds out what of by itself.
+            let counts = culprit != self.me && mark.done.load(Ordering::Acquire) < current;
+            let evidence = match culprit == peer {
+                true => "it failed, or was aborted".into(),
+                false => format!("rank {peer} gave up on it"),
+            };
+            (counts && culprit < self.peers.len()).then_some((culprit, evidence))
+        })
+    }
+
+    fn dead(&self, current: u64) -> Option<(usize, String)> {
+        (0..self.peers.len()).find_map(|peer| {
+            let page = self.peers[peer].as_ref()?;
+            if !robust::is_dead(page.word()) {
+                return None;
+            }
+            let [entered, done] = self.calls(peer)?;
+            // Who ended after a failure is not its cause.
+            if page.mark(page.find(self.key)?).cause.load(Ordering::Acquire) != 0 {
+                return None;
+            }
+            let evidence = match entered.cmp(&current) {
+                _ if done >= current => return None,
+                std::cmp::Ordering::Less => format!("its process ended before call #{current}"),
+                _ => format!("its process ended in call #{entered}"),
+            };
+            Some((peer, evidence))
+        })
+    }
+}
+
+/// Is a process of this host stopped, by a signal or a debugger?
+fn is_stopped(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name before it may hold anything, brackets too.
+    let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+    matches!(state, Some('T' | 't'))
+}
+
+impl Drop for Lives {
+    /// Who has left is missed by nobody; what it failed because of others may still ask.
+    fn drop(&mut self) {
+        if let Some((page, at)) = self.mine.take() {
+            let mark = page.mark(at);
+            if mark.cause.load(Ordering::Relaxed) == 0 {
+                mark.key.store(0, Ordering::Release);
+            }
+            mark.taken.store(0, Ordering::Release);
+        }
+    }
+}
