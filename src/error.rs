@@ -195,8 +195,8 @@ pub enum Error {
     },
     /// A rank keeps all others waiting, and it is known which.
     #[error(
-        "{at}: nothing from {peer} for {after:.1?}: it {state}. RINGREDUCE_TIMEOUT sets how long to \
-         wait"
+        "{at}: nothing from {peer} for {after:.1?}: it {state}. \
+         RINGREDUCE_TIMEOUT sets how long to wait"
     )]
     Stalled {
         /// Where we waited.

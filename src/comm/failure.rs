@@ -44,14 +44,7 @@ impl Engine {
         let peer = stalled.map_or(peer, |(culprit, _)| culprit);
         let at = self.place(seat, settings, operation, step);
         if peer != seat.rank {
-            self.registry.blame(peer);
-            self.links.lives().fail(Some(peer));
-            // Who makes another call may be one that many wait for and who waits for nobody. Who
-            // is slow or dead leaves a trail: there the one who waits for the cause shall find out.
-            let lost = matches!(stop, Stop::Timeout(_) | Stop::Fault(Fault::Lost(_)));
-            if !lost {
-                self.links.give_up(peer);
-            }
+            self.tell_others(seat.rank, peer, &stop);
         }
         let peer = Box::new(seat.peers[peer].clone());
         let error = match stop {
@@ -68,6 +61,25 @@ impl Engine {
             Stop::Fault(fault) | Stop::Other { fault, .. } => of_fault(at, peer, fault, count),
         };
         self.broken_by(error)
+    }
+
+    /// Tells the others of the first cause, as far as this rank knows it.
+    fn tell_others(&mut self, me: usize, peer: usize, stop: &Stop) {
+        self.registry.blame(peer);
+        // Of two ranks that differ it is the one who found out that knows in what.
+        let lost = |fault: &Fault| matches!(fault, Fault::Lost(_) | Fault::GaveUp(_));
+        let (is_lost, is_known) = match stop {
+            Stop::Timeout(_) => (true, false),
+            Stop::Fault(fault) => (lost(fault), false),
+            Stop::Other { fault, .. } => (lost(fault), true),
+            Stop::Memory { .. } | Stop::Aborted => (false, true),
+        };
+        let cause = if is_lost { peer } else { me };
+        self.links.lives().fail(Some(cause));
+        // Who is slow leaves a trail: there the one who waits for the cause shall find out.
+        if !is_lost || is_known {
+            self.links.give_up(cause);
+        }
     }
 
     /// Where this rank is, for an error.
@@ -105,9 +117,10 @@ impl Engine {
 fn first_cause(peer: usize, stop: Stop, size: usize) -> (usize, Stop) {
     match stop {
         Stop::Fault(Fault::GaveUp(culprit)) | Stop::Other { fault: Fault::GaveUp(culprit), .. } => {
-            let evidence = format!("rank {peer} gave up on it");
-            let (peer, evidence) = if culprit < size {
-                (culprit, evidence)
+            let (peer, evidence) = if culprit == peer {
+                (peer, "it failed, or was aborted".into())
+            } else if culprit < size {
+                (culprit, format!("rank {peer} gave up on it"))
             } else {
                 (peer, "it gave up on a rank that there is not".into())
             };

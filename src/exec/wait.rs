@@ -176,6 +176,14 @@ impl<'a> Wait<'a> {
         self.parked(links, &mut what, patience.began())
     }
 
+    /// Who is the cause that this call can't end: who is dead, makes another call, or was given up.
+    fn cause(&self, links: &mut Links) -> Option<(usize, Fault)> {
+        let lost = |(peer, evidence)| (peer, Fault::Lost(evidence));
+        let dead = links.lives().dead().map(lost);
+        let other = dead.or_else(|| links.other_call(self.call.as_ref()));
+        other.or_else(|| links.lives().blamed().map(lost))
+    }
+
     fn parked(
         &self,
         links: &mut Links,
@@ -187,9 +195,9 @@ impl<'a> Wait<'a> {
             if self.abort.load(Ordering::Relaxed) {
                 return Err(Stop::Aborted);
             }
-            // Before its links tell of what follows from it.
-            if let Some((peer, evidence)) = links.lives().lost() {
-                return Err(Stop::Other { peer, fault: Fault::Lost(evidence) });
+            // The first cause, before links tell of what follows from it.
+            if let Some((peer, fault)) = self.cause(links) {
+                return Err(Stop::Other { peer, fault });
             }
             what.check_alive(links)?;
             // A peer that closed may have sent what we wait for before it did.
@@ -197,9 +205,6 @@ impl<'a> Wait<'a> {
                 return Ok(());
             }
             let waited = began.elapsed();
-            if let Some((peer, fault)) = links.other_call(self.call.as_ref()) {
-                return Err(Stop::Other { peer, fault });
-            }
             if waited >= self.timeout {
                 return Err(Stop::Timeout(self.timeout));
             }

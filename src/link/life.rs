@@ -5,9 +5,9 @@
 #![allow(unsafe_code)]
 
 use std::num::NonZeroUsize;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::region::Region;
 use super::robust;
@@ -68,38 +68,51 @@ impl Page {
     }
 }
 
-/// That of this process, made when it is first asked for.
+/// That of this process, for as long as it has communicators.
 #[derive(Debug)]
 struct Own {
-    /// A child that was forked needs its own.
-    pid: u32,
     page: Page,
-    fd: Arc<OwnedFd>,
+    /// What others map it by.
+    fd: OwnedFd,
+    _held: robust::Holder,
 }
 
-static OWN: Mutex<Option<Own>> = Mutex::new(None);
+/// With the process that it is of: a child that was forked needs its own.
+static OWN: Mutex<(u32, Weak<Own>)> = Mutex::new((0, Weak::new()));
 
-fn own() -> Result<(Page, Arc<OwnedFd>)> {
-    let mut own = OWN.lock().unwrap_or_else(PoisonError::into_inner);
+fn own() -> Result<Arc<Own>> {
+    let mut known = OWN.lock().unwrap_or_else(PoisonError::into_inner);
     let pid = std::process::id();
-    if let Some(own) = own.as_ref().filter(|own| own.pid == pid) {
-        return Ok((own.page.clone(), Arc::clone(&own.fd)));
+    if let Some(own) = known.1.upgrade().filter(|_| known.0 == pid) {
+        return Ok(own);
     }
     let (region, fd) = Region::shared(Page::bytes())?;
-    let (page, fd) = (Page(Arc::new(region)), Arc::new(fd));
-    robust::hold(Arc::clone(&page.0)).map_err(|error| {
-        Error::io("starting the thread by which others see this process", error)
-    })?;
+    let page = Page(Arc::new(region));
     page.pid().store(pid, Ordering::Relaxed);
-    *own = Some(Own { pid, page: page.clone(), fd: Arc::clone(&fd) });
-    Ok((page, fd))
+    let held = robust::hold(Arc::clone(&page.0));
+    let _held = held.map_err(|error| {
+        Error::io("starting the thread by which others see that this process lives", error)
+    })?;
+    let own = Arc::new(Own { page, fd, _held });
+    *known = (pid, Arc::downgrade(&own));
+    Ok(own)
+}
+
+/// The descriptor of this process's page, while there are communicators.
+#[derive(Clone, Debug)]
+pub(crate) struct Told(Arc<Own>);
+
+impl AsFd for Told {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.fd.as_fd()
+    }
 }
 
 /// What a communicator knows of its ranks' lives.
 #[derive(Debug, Default)]
 pub(crate) struct Lives {
     /// This rank's page, and its mark there.
-    mine: Option<(Page, usize)>,
+    mine: Option<(Arc<Own>, usize)>,
     me: usize,
     key: u64,
     /// The other processes', by rank, as far as they are on this host.
@@ -112,13 +125,13 @@ impl Lives {
     ///
     /// # Errors
     /// If there is no memory, or no thread, for the page.
-    pub(crate) fn new(me: usize, size: usize, key: u64) -> Result<(Self, Arc<OwnedFd>)> {
-        let (page, fd) = own()?;
+    pub(crate) fn new(me: usize, size: usize, key: u64) -> Result<(Self, Told)> {
+        let own = own()?;
         let peers = (0..size).map(|_| None).collect();
         // 0 is no number.
         let key = key.max(1);
         let free = |at: &usize| {
-            let mark = page.mark(*at);
+            let mark = own.page.mark(*at);
             let taken = mark.taken.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed);
             if taken.is_ok() {
                 // Whoever reads meanwhile takes it for none.
@@ -131,7 +144,8 @@ impl Lives {
             taken.is_ok()
         };
         let mine = (0..MARKS).find(free);
-        Ok((Self { mine: mine.map(|at| (page, at)), me, key, peers }, fd))
+        let mine = mine.map(|at| (Arc::clone(&own), at));
+        Ok((Self { mine, me, key, peers }, Told(own)))
     }
 
     /// Another rank of this host, by what it handed over.
@@ -146,23 +160,23 @@ impl Lives {
 
     /// This rank enters the call with this number.
     pub(crate) fn enter(&self, sequence: u64) {
-        if let Some((page, at)) = &self.mine {
-            page.mark(*at).entered.store(sequence, Ordering::Release);
+        if let Some((own, at)) = &self.mine {
+            own.page.mark(*at).entered.store(sequence, Ordering::Release);
         }
     }
 
     /// It is done with it.
     pub(crate) fn leave(&self, sequence: u64) {
-        if let Some((page, at)) = &self.mine {
-            page.mark(*at).done.store(sequence, Ordering::Release);
+        if let Some((own, at)) = &self.mine {
+            own.page.mark(*at).done.store(sequence, Ordering::Release);
         }
     }
 
-    /// It has failed because of `culprit`, or of itself, and comes to no call any more. What is said
-    /// first counts.
+    /// It has failed because of `culprit`, or of itself, and comes to no call any more. What is
+    /// said first counts.
     pub(crate) fn fail(&self, culprit: Option<usize>) {
-        if let Some((page, at)) = &self.mine {
-            let word = &page.mark(*at).cause;
+        if let Some((own, at)) = &self.mine {
+            let word = &own.page.mark(*at).cause;
             let cause = culprit.unwrap_or(self.me) as u64 + 1;
             let _ = word.compare_exchange(0, cause, Ordering::AcqRel, Ordering::Relaxed);
         }
@@ -170,8 +184,8 @@ impl Lives {
 
     /// The call that this rank is in.
     fn current(&self) -> Option<u64> {
-        let (page, at) = self.mine.as_ref()?;
-        let mark = page.mark(*at);
+        let (own, at) = self.mine.as_ref()?;
+        let mark = own.page.mark(*at);
         let [entered, done] = [&mark.entered, &mark.done].map(|it| it.load(Ordering::Relaxed));
         (entered > done).then_some(entered)
     }
@@ -205,14 +219,9 @@ impl Lives {
         ranks.clone().find_map(stopped).or_else(|| ranks.clone().find_map(absent))
     }
 
-    /// The rank, if any, without which this rank's call can't end, since it has ended itself or
-    /// another one has failed because of it; and how that is known.
-    pub(crate) fn lost(&self) -> Option<(usize, String)> {
+    /// The rank, if any, that another one has failed because of; and how that is known.
+    pub(crate) fn blamed(&self) -> Option<(usize, String)> {
         let current = self.current()?;
-        self.dead(current).or_else(|| self.blamed(current))
-    }
-
-    fn blamed(&self, current: u64) -> Option<(usize, String)> {
         (0..self.peers.len()).find_map(|peer| {
             let page = self.peers[peer].as_ref()?;
             let mark = page.mark(page.find(self.key)?);
@@ -228,7 +237,9 @@ impl Lives {
         })
     }
 
-    fn dead(&self, current: u64) -> Option<(usize, String)> {
+    /// The rank, if any, that has ended and without which this rank's call can't; and where it was.
+    pub(crate) fn dead(&self) -> Option<(usize, String)> {
+        let current = self.current()?;
         (0..self.peers.len()).find_map(|peer| {
             let page = self.peers[peer].as_ref()?;
             if !robust::is_dead(page.word()) {
@@ -260,8 +271,8 @@ fn is_stopped(pid: u32) -> bool {
 impl Drop for Lives {
     /// Who has left is missed by nobody; what it failed because of others may still ask.
     fn drop(&mut self) {
-        if let Some((page, at)) = self.mine.take() {
-            let mark = page.mark(at);
+        if let Some((own, at)) = self.mine.take() {
+            let mark = own.page.mark(at);
             if mark.cause.load(Ordering::Relaxed) == 0 {
                 mark.key.store(0, Ordering::Release);
             }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 pub use super::handover::{recv_fd, send_fd};
+use super::life::Told;
 use super::{Rx, Tx, fifo, region::Region};
 use crate::error::{Error, Result};
 use crate::partition::SlotShape;
@@ -16,8 +17,9 @@ use crate::partition::SlotShape;
 ///
 /// # Errors
 /// If it can't be passed on.
-pub(crate) fn tell_life(stream: &UnixStream, page: &OwnedFd) -> Result<()> {
-    let page = page.try_clone().map_err(|e| Error::io("handing over a page", e))?;
+pub(crate) fn tell_life(stream: &UnixStream, page: &Told) -> Result<()> {
+    let page =
+        page.as_fd().try_clone_to_owned().map_err(|e| Error::io("handing over a page", e))?;
     send_fd(stream, page).map_err(|e| Error::io("handing over a page", e))
 }
 

@@ -68,9 +68,6 @@ impl Walk<'_> {
             if self.wait.abort.load(Ordering::Relaxed) {
                 return Err((Stop::Aborted, peer));
             }
-            if let Some((peer, evidence)) = self.links.lives().lost() {
-                return Err((Stop::Fault(Fault::Lost(evidence)), peer));
-            }
             self.all_come(step)?;
             if self.control.reached(peer, step == DONE) {
                 return Ok(());
@@ -89,13 +86,17 @@ impl Walk<'_> {
     fn all_come(&mut self, step: usize) -> Result<(), (Stop, usize)> {
         let Call { me, size, .. } = *self.call;
         let control = &*self.control;
-        for peer in (me + 1..size).chain(0..me) {
-            if control.reached(peer, step == DONE) {
-                continue;
-            }
+        let others = || (me + 1..size).chain(0..me);
+        let lost = |(peer, evidence)| Err((Stop::Fault(Fault::Lost(evidence)), peer));
+        self.links.lives().dead().map_or(Ok(()), lost)?;
+        let absent = |peer: &usize| !control.reached(*peer, step == DONE);
+        for peer in others().filter(absent) {
             if let Some(theirs) = control.elsewhere(peer, self.call.claim.sequence) {
                 return Err((self.call.apart_from(theirs), peer));
             }
+        }
+        self.links.lives().blamed().map_or(Ok(()), lost)?;
+        for peer in others().filter(absent) {
             let lost = match (control.is_closed(peer), control.given_up_by(peer)) {
                 (true, _) => Err(Fault::Lost("it closed its communicator".into())),
                 // Only neighbours see a rank die; they tell the others.

@@ -48,8 +48,9 @@ fn differ(how: &str, size: usize, odd: usize, transport: &str) {
         assert_eq!(report.peer_pid, pids[report.peer], "{how}: {report:?}");
     }
     assert!(lost.iter().all(|report| report.what.starts_with("lost rank ")), "{lost:#?}");
-    let saw: Vec<_> = saw.iter().map(|report| report.rank).collect();
-    all_lead_to(&reports, &saw);
+    // Who saw it tells the others which rank it was.
+    let saw = saw.iter().map(|report| report.rank).chain([odd]);
+    all_lead_to(&reports, &saw.collect::<Vec<_>>());
     job.left_nothing();
 }
 

@@ -35,9 +35,9 @@ fn each_rank_maps_every_buffer() {
     let mut ranks = job.world(3, "shm", "alloc 1000 1000000000");
     ranks.iter_mut().for_each(|rank| drop(rank.line("up")));
     for rank in &ranks {
-        // Two links to each of the two others, and of each rank its line with the stages and its
-        // buffer.
-        assert_eq!(system::shared_pieces(rank.pid()), 4 + 3 + 3);
+        // Two links to each of the two others, and of each rank its line with the stages, its page
+        // and its buffer.
+        assert_eq!(system::shared_pieces(rank.pid()), 4 + 3 + 3 + 3);
         assert_eq!(system::sockets(rank.pid()), system::Sockets::default());
     }
     crate::harness::kill_all(ranks);

@@ -46,7 +46,7 @@ impl Case<'_> {
         let (patient, others): (Vec<_>, Vec<_>) = reports.iter().partition(waited);
         assert!(patient.iter().any(|report| report.peer == self.who), "{reports:#?}");
         for report in patient {
-            assert!(report.what.contains(" for 1.0s;"), "{report:?}");
+            assert!(report.what.contains(" for 1.0s"), "{report:?}");
             assert!(report.what.contains("RINGREDUCE_TIMEOUT"), "{report:?}");
         }
         for report in others {
