@@ -62,6 +62,12 @@ pub enum Stall {
         /// The number of the latest call that it entered.
         entered: u64,
     },
+    /// On another host: it has not said that it waits in the call, as the others have. It is
+    /// stopped, busy with something else, or has not come to it.
+    Silent {
+        /// The number of the latest call in which it has said so.
+        waited: u64,
+    },
     /// It runs, but has not made the call yet.
     NeverEntered {
         /// Likewise.
@@ -74,6 +80,12 @@ impl fmt::Display for Stall {
         match self {
             Self::Paused { entered } => {
                 write!(f, "is paused: its process is stopped, {}", last(*entered))
+            }
+            Self::Silent { waited: 0 } => {
+                f.write_str("is silent: it is stopped, busy, or has not come to it")
+            }
+            Self::Silent { waited } => {
+                write!(f, "is silent since it waited in call #{waited}: it is stopped, or busy")
             }
             Self::NeverEntered { entered } => write!(f, "never entered it, {}", last(*entered)),
         }

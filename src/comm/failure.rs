@@ -37,14 +37,21 @@ impl Engine {
     ) -> Error {
         let Halt { stop, step, peer } = halt;
         let peer = if let Stop::Other { peer, .. } = stop { peer } else { peer };
+        let (peer, stop) = match stop {
+            Stop::Fault(Fault::Lost(evidence)) => match self.links.first_cause(peer) {
+                Some((peer, fault)) => (peer, Stop::Other { peer, fault }),
+                None => (peer, Stop::Fault(Fault::Lost(evidence))),
+            },
+            stop => (peer, stop),
+        };
         let (peer, stop) = first_cause(peer, stop, seat.peers.len());
         // A message between two waits for that one alone.
         let waited = matches!(stop, Stop::Timeout(after) if !after.is_zero());
-        let stalled = if waited { self.links.lives().stalled() } else { None };
+        let stalled = if waited { self.links.stalled() } else { None };
         let peer = stalled.map_or(peer, |(culprit, _)| culprit);
         let at = self.place(seat, settings, operation, step);
         if peer != seat.rank {
-            self.tell_others(seat.rank, peer, &stop);
+            self.tell_others(seat.rank, peer, &stop, stalled.is_some());
         }
         let peer = Box::new(seat.peers[peer].clone());
         let error = match stop {
@@ -64,19 +71,23 @@ impl Engine {
     }
 
     /// Tells the others of the first cause, as far as this rank knows it.
-    fn tell_others(&mut self, me: usize, peer: usize, stop: &Stop) {
+    fn tell_others(&mut self, me: usize, peer: usize, stop: &Stop, is_seen: bool) {
         self.registry.blame(peer);
         // Of two ranks that differ it is the one who found out that knows in what.
         let lost = |fault: &Fault| matches!(fault, Fault::Lost(_) | Fault::GaveUp(_));
         let (is_lost, is_known) = match stop {
-            Stop::Timeout(_) => (true, false),
+            Stop::Timeout(_) => (true, is_seen),
             Stop::Fault(fault) => (lost(fault), false),
             Stop::Other { fault, .. } => (lost(fault), true),
             Stop::Memory { .. } | Stop::Aborted => (false, true),
         };
         let cause = if is_lost { peer } else { me };
-        self.links.lives().fail(Some(cause));
         // Who is slow leaves a trail: there the one who waits for the cause shall find out.
+        let is_trail = matches!(stop, Stop::Timeout(_)) && !is_seen;
+        if !is_trail {
+            self.links.lives().fail(Some(cause));
+            self.links.controls().give_up(cause);
+        }
         if !is_lost || is_known {
             self.links.give_up(cause);
         }
@@ -108,6 +119,7 @@ impl Engine {
     pub(super) fn give_up(&mut self, why: String) {
         self.broken.get_or_insert(why);
         self.links.lives().fail(None);
+        self.links.controls().fail();
         self.links = Links::default();
         self.registry.close();
     }

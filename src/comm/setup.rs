@@ -11,6 +11,7 @@ use super::threads::{Group, Ready};
 use super::{Communicator, Origin, Seat};
 use crate::config::{Config, SECRET, Secret, SecretSource, Transport};
 use crate::error::{Error, Peer, Result};
+use crate::link::control::Controls;
 use crate::link::life::Lives;
 use crate::link::tcp::{self, Settings, tune};
 use crate::link::{Links, shm};
@@ -278,10 +279,14 @@ fn connect(meeting: &mut Meeting, planner: &Planner, deadline: Instant) -> Resul
     let accept: Vec<_> = peers.iter().map(|&from| PairKey { from, to: me }).collect();
     let congestion = meeting.config().tcp_congestion.clone();
     let settings = Settings { congestion, ..Settings::default() };
+    let mut controls = Controls::new(me, size);
     let (mut lives, page) = Lives::new(me, size, meeting.job)?;
     for connection in meeting.connect(&dial, &accept)? {
         let PairKey { from, to } = connection.pair;
         let slots = planner.slots(from as u32, to as u32);
+        if let Some(control) = connection.control {
+            controls.add(if from == me { to } else { from }, control)?;
+        }
         match connection.streams {
             Streams::Shm(life) if from == me => {
                 shm::tell_life(&life, &page)?;
@@ -302,6 +307,7 @@ fn connect(meeting: &mut Meeting, planner: &Planner, deadline: Instant) -> Resul
             }
         }
     }
+    links.set_controls(controls);
     links.set_lives(lives);
     Ok(links)
 }

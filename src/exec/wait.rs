@@ -20,11 +20,11 @@ pub(super) const GLANCE: Duration = Duration::from_millis(10);
 const SOON: Duration = Duration::from_secs(5);
 
 /// Says, once, who keeps this rank waiting.
-pub(super) fn remind(links: &Links, waited: Duration, said: &mut bool) {
+pub(super) fn remind(links: &mut Links, waited: Duration, said: &mut bool) {
     if waited < SOON || std::mem::replace(said, true) {
         return;
     }
-    if let Some((rank, state)) = links.lives().stalled() {
+    if let Some((rank, state)) = links.stalled() {
         tracing::warn!(rank, "waiting for {waited:.0?}: rank {rank} {state}");
     }
 }
@@ -181,7 +181,9 @@ impl<'a> Wait<'a> {
         let lost = |(peer, evidence)| (peer, Fault::Lost(evidence));
         let dead = links.lives().dead().map(lost);
         let other = dead.or_else(|| links.other_call(self.call.as_ref()));
-        other.or_else(|| links.lives().blamed().map(lost))
+        let blamed = other.or_else(|| links.lives().blamed().map(lost));
+        let in_call = links.lives().current().is_some();
+        blamed.or_else(|| if in_call { links.controls().lost() } else { None })
     }
 
     fn parked(
@@ -208,6 +210,7 @@ impl<'a> Wait<'a> {
             if waited >= self.timeout {
                 return Err(Stop::Timeout(self.timeout));
             }
+            links.wait_on(waited, self.timeout);
             remind(links, waited, &mut said);
             links.flush();
             what.park(links, waited, GLANCE.min(self.timeout - waited))?;

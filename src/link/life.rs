@@ -183,11 +183,16 @@ impl Lives {
     }
 
     /// The call that this rank is in.
-    fn current(&self) -> Option<u64> {
+    pub(crate) fn current(&self) -> Option<u64> {
         let (own, at) = self.mine.as_ref()?;
         let mark = own.page.mark(*at);
         let [entered, done] = [&mark.entered, &mark.done].map(|it| it.load(Ordering::Relaxed));
         (entered > done).then_some(entered)
+    }
+
+    /// Is there something to be known of a rank by its page?
+    pub(crate) fn knows(&self, peer: usize) -> bool {
+        self.peers.get(peer).is_some_and(Option::is_some)
     }
 
     /// The latest call that a rank of this host entered, and that it is done with; none if it has

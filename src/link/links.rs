@@ -3,12 +3,20 @@
 use std::cmp::Ordering;
 use std::fmt;
 use std::os::fd::RawFd;
+use std::time::{Duration, Instant};
 
+use super::control::Controls;
 use super::life::Lives;
 use super::{Fault, Frame, Rx, Tx, given_up};
+use crate::error::Stall;
 
 /// The bits of a number from here on tell calls of different kinds, which are numbered apart.
 const KIND: u32 = 62;
+
+/// How often a rank tells others that it waits.
+const WAITS: Duration = Duration::from_secs(1);
+/// What ended a rank is told by it before its links end: how long that may take to come.
+const SHORTLY: Duration = Duration::from_millis(20);
 
 /// The links that a rank's plans walk over.
 #[derive(Default)]
@@ -21,6 +29,8 @@ pub struct Links {
     outgoing: Vec<RawFd>,
     /// Who of the host's ranks lives.
     lives: Lives,
+    /// The connections beside TCP links.
+    controls: Controls,
 }
 
 /// A plan never names a link that was not made for it; if one did, the call fails, not the process.
@@ -34,7 +44,14 @@ impl Links {
     pub fn new(size: usize) -> Self {
         let rx = (0..size).map(|_| None).collect();
         let tx = (0..size).map(|_| None).collect();
-        Self { rx, tx, lazy: Vec::new(), outgoing: Vec::new(), lives: Lives::default() }
+        Self {
+            rx,
+            tx,
+            lazy: Vec::new(),
+            outgoing: Vec::new(),
+            lives: Lives::default(),
+            controls: Controls::default(),
+        }
     }
 
     /// Adds the link that chunks come from `peer` by.
@@ -54,6 +71,50 @@ impl Links {
     /// What is known of the lives of this host's ranks, and of the calls that they are in.
     pub(crate) fn set_lives(&mut self, lives: Lives) {
         self.lives = lives;
+    }
+
+    /// The connections beside TCP links.
+    pub(crate) fn set_controls(&mut self, controls: Controls) {
+        self.controls = controls;
+    }
+
+    /// Those.
+    pub(crate) fn controls(&mut self) -> &mut Controls {
+        &mut self.controls
+    }
+
+    /// Who, if that is known, keeps all from the end of this rank's call, in which it has waited
+    /// for long.
+    pub(crate) fn stalled(&mut self) -> Option<(usize, Stall)> {
+        let call = self.lives.current()?;
+        let unheard = |(rank, waited)| (rank, Stall::Silent { waited });
+        self.lives.stalled().or_else(|| self.controls.silent(call).map(unheard))
+    }
+
+    /// This rank has waited in its call for so long, of so long at most.
+    pub(crate) fn wait_on(&mut self, waited: Duration, most: Duration) {
+        let every = (most / 4).min(WAITS);
+        if let Some(call) = self.lives.current().filter(|_| waited > every) {
+            self.controls.wait_in(call, every);
+        }
+    }
+
+    /// A link to or from `peer` has ended: the first cause of it, once it is known, or after a
+    /// short while what is.
+    pub(crate) fn first_cause(&mut self, peer: usize) -> Option<(usize, Fault)> {
+        let began = Instant::now();
+        let lost = |(peer, evidence)| (peer, Fault::Lost(evidence));
+        while self.lives.knows(peer) || self.controls.has(peer) {
+            let known = self.lives.dead().or_else(|| self.lives.blamed()).map(lost);
+            if let Some(cause) = known.or_else(|| self.controls.why(peer)) {
+                return Some(cause);
+            }
+            if began.elapsed() > SHORTLY {
+                break;
+            }
+            std::thread::sleep(SHORTLY / 20);
+        }
+        None
     }
 
     /// That.

@@ -7,6 +7,7 @@
 //! true while fewer than `capacity` slots are committed and not yet released (shared memory) or
 //! handed to the network (TCP).
 
+pub(crate) mod control;
 pub mod fault;
 mod fifo;
 mod handover;

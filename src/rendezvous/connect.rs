@@ -49,6 +49,8 @@ pub struct Connection {
     pub pair: PairKey,
     /// Its streams.
     pub streams: Streams,
+    /// One more where they are TCP, once for each two ranks: for what shall not wait behind data.
+    pub control: Option<TcpStream>,
 }
 
 impl Meeting {
@@ -105,7 +107,7 @@ impl Meeting {
                 });
             }
             let kind = self.link_kind(from, to);
-            let count = self.streams_per_link(kind) as u16;
+            let count = self.streams_per_link(from, to) as u16;
             let (job, epoch, from, to) = (self.job, self.epoch, from as u32, to as u32);
             let role = kind.into();
             let stream = |index| Identity { job, epoch, from, to, role, index, count };
@@ -114,10 +116,10 @@ impl Meeting {
         Ok(streams)
     }
 
-    fn streams_per_link(&self, kind: LinkKind) -> usize {
-        match kind {
+    fn streams_per_link(&self, from: usize, to: usize) -> usize {
+        match self.link_kind(from, to) {
             LinkKind::Shm => 1,
-            LinkKind::Tcp => self.config.tcp_sockets,
+            LinkKind::Tcp => self.config.tcp_sockets + usize::from(has_control(from, to)),
         }
     }
 
@@ -127,15 +129,18 @@ impl Meeting {
         sockets: &mut impl Iterator<Item = Socket>,
     ) -> Result<Connection> {
         let kind = self.link_kind(pair.from, pair.to);
-        let mut mine: Vec<Socket> = sockets.take(self.streams_per_link(kind)).collect();
+        let PairKey { from, to } = pair;
+        let mut mine: Vec<Socket> = sockets.take(self.streams_per_link(from, to)).collect();
         for socket in &mine {
             socket.set_nonblocking(false).map_err(|e| Error::io("preparing a link", e))?;
         }
+        let control =
+            if kind == LinkKind::Tcp && has_control(from, to) { mine.pop() } else { None };
         let streams = match (kind, mine.pop()) {
             (LinkKind::Shm, Some(socket)) => Streams::Shm(socket.into()),
             (_, last) => Streams::Tcp(mine.into_iter().chain(last).map(TcpStream::from).collect()),
         };
-        Ok(Connection { pair, streams })
+        Ok(Connection { pair, streams, control: control.map(TcpStream::from) })
     }
 
     /// One stream to the receiver of a link.
@@ -201,6 +206,11 @@ impl Meeting {
         }
         Ok(door.taken.into_iter().flatten().collect())
     }
+}
+
+/// Of the two links between two ranks, is it the one whose streams are one more?
+fn has_control(from: usize, to: usize) -> bool {
+    from < to
 }
 
 /// Is this a failure of our own, which no other attempt will mend?

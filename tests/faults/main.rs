@@ -53,6 +53,7 @@ fn says(error: &Error) -> String {
         Error::PeerLost { peer, .. } => ("lost", peer.rank),
         Error::Stalled { peer, state: Stall::Paused { .. }, .. } => ("paused", peer.rank),
         Error::Stalled { peer, state: Stall::NeverEntered { .. }, .. } => ("absent", peer.rank),
+        Error::Stalled { peer, state: Stall::Silent { .. }, .. } => ("silent", peer.rank),
         Error::Timeout { peer, .. } => ("late", peer.rank),
         _ => ("other", usize::MAX),
     };
@@ -141,7 +142,7 @@ const LONG: Duration = Duration::from_secs(60);
 #[test]
 fn who_is_killed_is_named_by_all() {
     for n in [2, 3, 4, 8] {
-        for transport in ["shm"] {
+        for transport in ["shm", "tcp"] {
             for who in [0, n - 1] {
                 let trial = Trial { n, transport, who, resident: 0, timeout: LONG };
                 let latest = trial.kill();
@@ -163,7 +164,7 @@ fn who_is_killed_with_much_memory_is_named_soon() {
 
 #[test]
 fn who_is_stopped_is_named_by_all() {
-    for (n, transport) in [(2, "shm"), (4, "shm")] {
+    for (n, transport) in [(2, "shm"), (4, "shm"), (2, "tcp"), (4, "tcp")] {
         let timeout = Duration::from_secs(1);
         let trial = Trial { n, transport, who: 1, resident: 0, timeout };
         let mut world = trial.start("works");
@@ -171,7 +172,7 @@ fn who_is_stopped_is_named_by_all() {
         kill(pid, Signal::SIGSTOP).unwrap();
         let mut stopped = world.0.remove(trial.who);
         // Who waits for one that has given up already hears it from there.
-        trial.all_say(world.0, &["paused", "lost"], now());
+        trial.all_say(world.0, &["paused", "silent", "lost"], now());
         kill(pid, Signal::SIGKILL).unwrap();
         stopped.child.wait().unwrap();
     }
@@ -179,12 +180,12 @@ fn who_is_stopped_is_named_by_all() {
 
 #[test]
 fn who_never_comes_is_named_by_all() {
-    for (n, transport) in [(2, "shm"), (4, "shm")] {
+    for (n, transport) in [(2, "shm"), (4, "shm"), (2, "tcp"), (4, "tcp")] {
         let timeout = Duration::from_secs(1);
         let trial = Trial { n, transport, who: 1, resident: 0, timeout };
         let mut world = trial.start("absent");
         let mut absent = world.0.remove(trial.who);
-        trial.all_say(world.0, &["absent", "lost"], now());
+        trial.all_say(world.0, &["absent", "silent", "lost"], now());
         absent.child.kill().unwrap();
         absent.child.wait().unwrap();
     }

@@ -93,7 +93,7 @@ fn ring_both_ways(mut meeting: Meeting) -> Vec<(PairKey, LinkKind)> {
     assert_eq!(pairs, [&dial[..both], &accept[..both]].concat());
     let word = |pair: PairKey, index: usize| [pair.from as u8, pair.to as u8, index as u8];
     for sending in [true, false] {
-        for Connection { pair, streams } in &links {
+        for Connection { pair, streams, .. } in &links {
             if (pair.from == rank) != sending {
                 continue;
             }

@@ -31,8 +31,8 @@ fn a_communicator_that_is_dropped_gives_every_descriptor_back() {
 #[test]
 fn once_the_ring_runs_nobody_listens() {
     // Each pair has a link both ways, and on shared memory each rank lines and a page that all see;
-    // over TCP it has but its own.
-    for (transport, tcp, memory) in [("shm", 0, 4 + 3 + 3), ("tcp", 4, 1)] {
+    // over TCP it has but its own, and to each other rank a connection beside.
+    for (transport, tcp, memory) in [("shm", 0, 4 + 3 + 3), ("tcp", 4 + 2, 1)] {
         let job = Job::new();
         let mut ranks = job.world(3, transport, "calls 1000 1000000000");
         for rank in &mut ranks {

@@ -1,0 +1,308 @@
+//! A connection beside the links between two ranks that have TCP links: what a rank failed because
+//! of goes over it, past all that waits in those, and so does the end of its process.
+//! May touch: error, OS crates.
+//! Law: frames of one size, none of which waits; who sends nothing before its end has died.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::time::{Duration, Instant};
+
+use socket2::{SockRef, TcpKeepalive};
+
+use super::Fault;
+use crate::error::{Error, Result};
+
+/// Bytes of a frame: its mark, what it says, a rank; the rest is zero.
+const FRAME: usize = 64;
+const MAGIC: [u8; 8] = *b"RRCTRL\x01\0";
+
+/// Without a sign of the other host for so long it is unreachable.
+const UNREACHABLE: Duration = Duration::from_secs(5);
+/// How often it is asked for one, and how often in vain.
+const ASK: Duration = Duration::from_secs(1);
+const IN_VAIN: u32 = 4;
+/// A process may have ended after its last call: how long what it did last may take to show.
+const LAST_WORDS: Duration = Duration::from_millis(300);
+
+/// What a frame says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Notice {
+    /// The sender has failed because of this rank.
+    GaveUp(u64),
+    /// It leaves, and has not failed.
+    Goodbye,
+    /// It waits for others in the call with this number.
+    Waits(u64),
+}
+
+impl Notice {
+    fn encode(self) -> [u8; FRAME] {
+        let (kind, rank) = match self {
+            Self::GaveUp(rank) => (1_u64, rank),
+            Self::Goodbye => (2, 0),
+            Self::Waits(call) => (3, call),
+        };
+        let mut frame = [0; FRAME];
+        frame[..8].copy_from_slice(&MAGIC);
+        frame[8..16].copy_from_slice(&kind.to_le_bytes());
+        frame[16..24].copy_from_slice(&rank.to_le_bytes());
+        frame
+    }
+
+    fn decode(frame: &[u8; FRAME]) -> Option<Self> {
+        let word = |at: usize| {
+            let bytes = frame[8 * at..].first_chunk().copied();
+            bytes.map_or(u64::MAX, u64::from_le_bytes)
+        };
+        let rest = frame[24..].iter().any(|&byte| byte != 0);
+        if frame[..8] != MAGIC || rest {
+            return None;
+        }
+        match (word(1), word(2)) {
+            (1, rank) => Some(Self::GaveUp(rank)),
+            (2, 0) => Some(Self::Goodbye),
+            (3, call) => Some(Self::Waits(call)),
+            _ => None,
+        }
+    }
+}
+
+/// The connection to one rank.
+#[derive(Debug)]
+struct Control {
+    stream: TcpStream,
+    /// What of a frame has come.
+    frame: [u8; FRAME],
+    filled: usize,
+    said: Option<Notice>,
+    /// The latest call that it waits in, for so long that it says so.
+    waits: u64,
+    /// When it ended, and how.
+    ended: Option<(Instant, String)>,
+}
+
+impl Control {
+    /// Takes what has come, without waiting.
+    fn hear(&mut self) {
+        while self.ended.is_none() {
+            let end = match self.stream.read(&mut self.frame[self.filled..]) {
+                Ok(0) => "its process ended".into(),
+                Ok(bytes) => {
+                    self.filled = (self.filled + bytes) % FRAME;
+                    if self.filled > 0 {
+                        continue;
+                    }
+                    match Notice::decode(&self.frame) {
+                        None => "it sent what nobody understands".into(),
+                        Some(Notice::Waits(call)) => {
+                            self.waits = call;
+                            continue;
+                        }
+                        notice => {
+                            // What it said first counts.
+                            self.said = self.said.or(notice);
+                            continue;
+                        }
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == ErrorKind::TimedOut => {
+                    format!("its host is unreachable: no sign of it for {UNREACHABLE:.0?}")
+                }
+                Err(error) => format!("its process or host ended: {error}"),
+            };
+            self.ended = Some((Instant::now(), end));
+        }
+    }
+}
+
+/// Those to all ranks that there are TCP links to.
+#[derive(Debug, Default)]
+pub(crate) struct Controls {
+    me: usize,
+    peers: Vec<Option<Control>>,
+    /// Has this rank failed?
+    failed: bool,
+    /// The call that it last said it waits in, and when.
+    waits: Option<(u64, Instant)>,
+}
+
+impl Controls {
+    pub(crate) fn new(me: usize, size: usize) -> Self {
+        Self { me, peers: (0..size).map(|_| None).collect(), failed: false, waits: None }
+    }
+
+    /// That to `peer`.
+    ///
+    /// # Errors
+    /// If the system refuses a setting.
+    pub(crate) fn add(&mut self, peer: usize, stream: TcpStream) -> Result<()> {
+        prepare(&stream).map_err(|error| Error::io("preparing a control connection", error))?;
+        let (frame, filled, said, waits, ended) = ([0; FRAME], 0, None, 0, None);
+        self.peers[peer] = Some(Control { stream, frame, filled, said, waits, ended });
+        Ok(())
+    }
+
+    /// Tells all that this rank has failed because of `culprit`. What is said first counts.
+    pub(crate) fn give_up(&mut self, culprit: usize) {
+        if !std::mem::replace(&mut self.failed, true) {
+            self.tell(Notice::GaveUp(culprit as u64));
+        }
+    }
+
+    /// The same, because of itself.
+    pub(crate) fn fail(&mut self) {
+        self.give_up(self.me);
+    }
+
+    /// Tells all, every now and then, that this rank waits in a call. So who does not come is known
+    /// by its silence.
+    pub(crate) fn wait_in(&mut self, call: u64, every: Duration) {
+        let told = self.waits.is_some_and(|(it, since)| it == call && since.elapsed() < every);
+        if !told && !self.failed {
+            self.waits = Some((call, Instant::now()));
+            self.tell(Notice::Waits(call));
+        }
+    }
+
+    /// The rank, if any, that has not said so, of a call in which this one has waited for long; and
+    /// the latest in which it has.
+    pub(crate) fn silent(&mut self, call: u64) -> Option<(usize, u64)> {
+        self.peers.iter_mut().flatten().for_each(Control::hear);
+        self.peers.iter().enumerate().find_map(|(rank, control)| {
+            let waits = control.as_ref()?.waits;
+            (waits < call).then_some((rank, waits))
+        })
+    }
+
+    /// A frame finds room, unless its receiver takes none for hours. Who does not get it is gone.
+    fn tell(&mut self, notice: Notice) {
+        let frame = notice.encode();
+        for control in self.peers.iter_mut().flatten() {
+            let _ = control.stream.write_all(&frame);
+        }
+    }
+
+    /// The rank, if any, without which calls can't end: one that another has failed because of, or
+    /// whose process or host has ended; and how that is known.
+    pub(crate) fn lost(&mut self) -> Option<(usize, Fault)> {
+        self.peers.iter_mut().flatten().for_each(Control::hear);
+        let ended = |rank| self.ended(rank).filter(|(since, _)| since.elapsed() > LAST_WORDS);
+        let mut ranks = 0..self.peers.len();
+        self.told().or_else(|| ranks.find_map(|rank| Some((rank, Fault::Lost(ended(rank)?.1)))))
+    }
+
+    /// The same, of one whose links have ended, as far as it is known by now.
+    pub(crate) fn why(&mut self, rank: usize) -> Option<(usize, Fault)> {
+        self.peers.iter_mut().flatten().for_each(Control::hear);
+        self.told().or_else(|| Some((rank, Fault::Lost(self.ended(rank)?.1))))
+    }
+
+    /// Is there one to this rank?
+    pub(crate) fn has(&self, rank: usize) -> bool {
+        self.peers.get(rank).is_some_and(Option::is_some)
+    }
+
+    fn told(&self) -> Option<(usize, Fault)> {
+        self.peers.iter().enumerate().find_map(|(rank, control)| {
+            let Some(Notice::GaveUp(culprit)) = control.as_ref()?.said else { return None };
+            let culprit = usize::try_from(culprit).unwrap_or(usize::MAX);
+            // Who is meant finds out what of by itself.
+            (culprit != self.me).then_some((rank, Fault::GaveUp(culprit)))
+        })
+    }
+
+    /// When and how a rank has ended that had nothing to say.
+    fn ended(&self, rank: usize) -> Option<(Instant, String)> {
+        let control = self.peers.get(rank)?.as_ref()?;
+        control.ended.clone().filter(|_| control.said.is_none())
+    }
+}
+
+impl Drop for Controls {
+    fn drop(&mut self) {
+        if !self.failed {
+            self.tell(Notice::Goodbye);
+        }
+        for control in self.peers.iter_mut().flatten() {
+            // What is left unread would make the system cut off what was just said.
+            control.hear();
+            let _ = control.stream.shutdown(Shutdown::Write);
+        }
+    }
+}
+
+fn prepare(stream: &TcpStream) -> io::Result<()> {
+    let keepalive = TcpKeepalive::new().with_time(ASK).with_interval(ASK).with_retries(IN_VAIN);
+    let socket = SockRef::from(stream);
+    socket.set_tcp_keepalive(&keepalive)?;
+    // Keepalives are not sent while bytes are under way: those have this long.
+    socket.set_tcp_user_timeout(Some(UNREACHABLE))?;
+    stream.set_nodelay(true)?;
+    stream.set_nonblocking(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    fn pair() -> [Controls; 2] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (other, _) = listener.accept().unwrap();
+        let mut both = [Controls::new(0, 3), Controls::new(1, 3)];
+        both[0].add(1, one).unwrap();
+        both[1].add(0, other).unwrap();
+        both
+    }
+
+    fn soon(controls: &mut Controls) -> (usize, String) {
+        let until = Instant::now() + Duration::from_secs(10);
+        loop {
+            if let Some((rank, fault)) = controls.lost() {
+                return (rank, format!("{fault:?}"));
+            }
+            assert!(Instant::now() < until, "nothing is heard");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn the_first_cause_is_told_though_its_teller_leaves() {
+        let [mut one, mut other] = pair();
+        one.give_up(2);
+        one.give_up(1);
+        drop(one);
+        assert_eq!(soon(&mut other), (0, "GaveUp(2)".into()));
+    }
+
+    #[test]
+    fn who_ends_without_a_word_has_died_and_who_takes_leave_has_not() {
+        let [one, mut other] = pair();
+        // As the kernel does it.
+        one.peers[1].as_ref().unwrap().stream.shutdown(Shutdown::Both).unwrap();
+        assert!(soon(&mut other).1.contains("process"), "{other:?}");
+        let [one, mut other] = pair();
+        drop(one);
+        while other.peers[0].as_ref().unwrap().ended.is_none() {
+            assert!(other.lost().is_none());
+        }
+        std::thread::sleep(LAST_WORDS * 2);
+        assert!(other.lost().is_none());
+    }
+
+    #[test]
+    fn every_byte_of_a_frame_is_looked_at() {
+        for notice in [Notice::GaveUp(7), Notice::Goodbye] {
+            let frame = notice.encode();
+            assert_eq!(Notice::decode(&frame), Some(notice));
+            for at in 0..FRAME {
+                let mut other = frame;
+                other[at] ^= 0x40;
+                assert_ne!(Notice::decode(&other), Some(notice), "byte {at}");
+            }
+        }
+    }
+}
