@@ -244,6 +244,23 @@ pub enum Error {
         /// Their value.
         theirs: String,
     },
+    /// What a peer sent over the network came as something else.
+    #[error(
+        "{at}: what {peer} sent was corrupted on its way: slot {slot} of the link has the CRC-32C \
+         {found:08x} here, {sent:08x} there. Look at the network's hardware"
+    )]
+    Corrupt {
+        /// Where we are.
+        at: Box<Place>,
+        /// Who sent it.
+        peer: Box<Peer>,
+        /// The number of the slot on the link from there, from 0.
+        slot: u64,
+        /// Its checksum when it was sent.
+        sent: u32,
+        /// Its checksum here.
+        found: u32,
+    },
     /// Somebody called abort.
     #[error("{at}: aborted")]
     Aborted {
@@ -283,6 +300,7 @@ impl Error {
             | Self::Stalled { at, .. }
             | Self::PeerLost { at, .. }
             | Self::Mismatch { at, .. }
+            | Self::Corrupt { at, .. }
             | Self::Aborted { at } => Some(at),
             _ => None,
         }

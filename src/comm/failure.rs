@@ -146,6 +146,7 @@ fn first_cause(peer: usize, stop: Stop, size: usize) -> (usize, Stop) {
 fn of_fault(at: Box<Place>, peer: Box<Peer>, fault: Fault, count: Option<usize>) -> Error {
     match fault {
         Fault::Lost(evidence) => Error::PeerLost { at, peer, evidence },
+        Fault::Corrupt { slot, sent, found } => Error::Corrupt { at, peer, slot, sent, found },
         Fault::GaveUp(rank) => {
             Error::PeerLost { at, peer, evidence: format!("it gave up on rank {rank}") }
         }

@@ -277,6 +277,7 @@ fn connect(meeting: &mut Meeting, planner: &Planner, deadline: Instant) -> Resul
     let peers: Vec<_> = planner.peers().into_iter().map(|peer| peer as usize).collect();
     let dial: Vec<_> = peers.iter().map(|&to| PairKey { from: me, to }).collect();
     let accept: Vec<_> = peers.iter().map(|&from| PairKey { from, to: me }).collect();
+    let checks = meeting.config().tcp_checksum;
     let congestion = meeting.config().tcp_congestion.clone();
     let settings = Settings { congestion, ..Settings::default() };
     let mut controls = Controls::new(me, size);
@@ -300,9 +301,9 @@ fn connect(meeting: &mut Meeting, planner: &Planner, deadline: Instant) -> Resul
             Streams::Tcp(streams) => {
                 streams.iter().try_for_each(|stream| tune(stream, &settings))?;
                 if from == me {
-                    links.add_tx(to, Box::new(tcp::Tx::new(streams, slots, 0)?));
+                    links.add_tx(to, Box::new(tcp::Tx::new(streams, slots, 0)?.checked(checks)));
                 } else {
-                    links.add_rx(from, Box::new(tcp::Rx::new(streams, slots, 0)?));
+                    links.add_rx(from, Box::new(tcp::Rx::new(streams, slots, 0)?.checked(checks)));
                 }
             }
         }

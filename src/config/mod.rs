@@ -81,6 +81,8 @@ pub struct Config {
     pub interface: Option<String>,
     /// Connections per TCP link.
     pub tcp_sockets: usize,
+    /// Has what goes over TCP a checksum (CRC-32C), beside TCP's own 16 bits?
+    pub tcp_checksum: bool,
     /// The kernel's congestion control for TCP links, if not its default.
     pub tcp_congestion: Option<String>,
     /// The algorithm to take wherever it can make a call.
@@ -117,6 +119,7 @@ impl Default for Config {
             numbers: Numbers::default(),
             cache: None,
             tcp_sockets: 1,
+            tcp_checksum: true,
             tcp_congestion: None,
             source: "no launcher".into(),
         }

@@ -21,6 +21,7 @@ pub(super) const TRANSPORT: &str = "RINGREDUCE_TRANSPORT";
 pub(super) const IFNAME: &str = "RINGREDUCE_IFNAME";
 pub(super) const LAUNCHER: &str = "RINGREDUCE_LAUNCHER";
 pub(super) const TCP_SOCKETS: &str = "RINGREDUCE_TCP_SOCKETS";
+pub(super) const TCP_CHECKSUM: &str = "RINGREDUCE_TCP_CHECKSUM";
 pub(super) const TCP_CONGESTION: &str = "RINGREDUCE_TCP_CONGESTION";
 
 pub(super) const ALL_PAIRS: &str = "RINGREDUCE_ALL_PAIRS";
@@ -33,7 +34,7 @@ pub(super) const DETERMINISTIC: &str = "RINGREDUCE_DETERMINISTIC";
 pub(super) const WIDE: &str = "RINGREDUCE_WIDE";
 pub(super) const WIRE: &str = "RINGREDUCE_WIRE";
 
-const KNOWN: [&str; 20] = [
+const KNOWN: [&str; 21] = [
     RANK,
     SIZE,
     LOCAL_RANK,
@@ -46,6 +47,7 @@ const KNOWN: [&str; 20] = [
     IFNAME,
     LAUNCHER,
     TCP_SOCKETS,
+    TCP_CHECKSUM,
     TCP_CONGESTION,
     ALL_PAIRS,
     ALGO,
@@ -92,6 +94,9 @@ pub(super) fn settings(vars: Vars<'_>, config: &mut Config) -> Result<Option<Sto
     }
     if let Some(sockets) = vars.number(TCP_SOCKETS)? {
         config.tcp_sockets = sockets;
+    }
+    if vars.text(TCP_CHECKSUM)?.is_some() {
+        config.tcp_checksum = vars.switch(TCP_CHECKSUM)?;
     }
     if let Some(most) = vars.number(ALL_PAIRS)? {
         config.all_pairs = most;

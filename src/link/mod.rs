@@ -93,6 +93,15 @@ fn given_up(sequence: u64, fingerprint: u64) -> Result<(), Fault> {
 pub enum Fault {
     /// The peer closed, died or became unreachable; how we know.
     Lost(String),
+    /// What came is not what was sent.
+    Corrupt {
+        /// The number of the slot on its link, from 0.
+        slot: u64,
+        /// Its checksum, as the sender has it.
+        sent: u32,
+        /// That of what came.
+        found: u32,
+    },
     /// The peer gave up on this rank.
     GaveUp(usize),
     /// The peer sent something else than what was expected.

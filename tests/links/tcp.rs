@@ -4,7 +4,8 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, TcpStream};
 use std::thread;
 
-use ringreduce::link::{Fault, tcp};
+use ringreduce::link::{Fault, Rx, Tx, tcp};
+use ringreduce::memory::Dst;
 use ringreduce::partition::SlotShape;
 
 use crate::Ends;
@@ -99,4 +100,51 @@ fn ends_of_different_links_do_not_talk() {
     assert!(tcp::Tx::new(Vec::new(), SMALL, 7).is_err(), "a link without a socket");
     let odd = SlotShape { bytes: 100, capacity: 4 };
     assert!(tcp::Rx::new(streams(Ipv4Addr::LOCALHOST.into(), 1).1, odd, 7).is_err());
+}
+
+/// A network that flips one bit of a payload, whatever TCP's own sum says of it.
+#[test]
+fn a_flipped_bit_is_found() {
+    const HEADER: usize = 64;
+    let shape = SlotShape { bytes: 64 << 10, capacity: 3 };
+    // Both ways in which a payload is read: by way of the slot, and straight to its place.
+    for (len, lands) in [(1, false), (100, false), (4096, true), (40_000, true), (40_000, false)] {
+        for checks in [true, false] {
+            let (to, mut relay_in) = streams(Ipv4Addr::LOCALHOST.into(), 1);
+            let (mut relay_out, from) = streams(Ipv4Addr::LOCALHOST.into(), 1);
+            let mut tx = tcp::Tx::new(to, shape, 7).unwrap().checked(checks);
+            let mut rx = tcp::Rx::new(from, shape, 7).unwrap().checked(checks);
+            give(&mut tx, &frame(len, 0), &payload(len, 0)).unwrap();
+            let mut bytes = vec![0; HEADER + len];
+            let whole = thread::scope(|scope| {
+                let read = scope.spawn(|| relay_in[0].read_exact(&mut bytes));
+                while let Ok(false) = tx.flush() {
+                    thread::yield_now();
+                }
+                read.join().unwrap()
+            });
+            whole.unwrap();
+            let bit = rand::random_range(0..8 * len);
+            bytes[HEADER + bit / 8] ^= 1 << (bit % 8);
+            relay_out[0].write_all(&bytes).unwrap();
+            let mut out = vec![0; len];
+            let fault = loop {
+                let here = if lands {
+                    rx.land(&frame(len, 0), Dst::from(&mut out[..]))
+                } else {
+                    rx.ready(&frame(len, 0))
+                };
+                match here {
+                    Ok(false) => thread::yield_now(),
+                    Ok(true) => break None,
+                    Err(fault) => break Some(fault),
+                }
+            };
+            match (checks, fault) {
+                (true, Some(Fault::Corrupt { slot: 0, sent, found })) => assert_ne!(sent, found),
+                (false, None) => {}
+                (_, fault) => panic!("bit {bit} of {len}: {fault:?}"),
+            }
+        }
+    }
 }

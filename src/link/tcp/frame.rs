@@ -3,7 +3,7 @@
 //! reserved ones included; there is one encoding, little-endian, 64 bytes.
 //!
 //! magic u32, version u8, kind u8, flags u16, comm u32, epoch u32, sequence u64, fingerprint u64,
-//! slot u64, len u32, crc u32 (0: none), 16 bytes of zero.
+//! slot u64, len u32, crc u32 (CRC-32C of the payload; 0 where links have none), 16 bytes of zero.
 
 use crate::link::{Fault, Frame, given_up};
 
@@ -54,6 +54,17 @@ pub(super) fn encode(comm: u32, slot: u64, frame: &Frame) -> [u8; HEADER] {
         header[at..at + size].copy_from_slice(&value.to_le_bytes()[..size]);
     }
     header
+}
+
+/// The header with the checksum of its payload.
+pub(super) fn with_crc(mut header: [u8; HEADER], crc: u32) -> [u8; HEADER] {
+    header[44..48].copy_from_slice(&crc.to_le_bytes());
+    header
+}
+
+/// The checksum that a header has.
+pub(super) fn crc(header: &[u8; HEADER]) -> u32 {
+    value(header, 44, 4) as u32
 }
 
 /// Is `theirs` the header that `ours` is? Otherwise names the first field that differs.

@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
-use super::frame::{HEADER, call, check, encode};
+use super::frame::{HEADER, call, check, crc, encode, with_crc};
 use super::{look, moved, prepare, raw, slots};
 use crate::error::Result;
 use crate::link::{self, Fault, Frame, poll};
@@ -31,6 +31,10 @@ pub struct Rx {
     /// Its number, from 0.
     slot: u64,
     comm: u32,
+    /// Has each slot a checksum? That of this one; and was its payload found to have it?
+    checks: bool,
+    crc: u32,
+    whole: bool,
 }
 
 impl Rx {
@@ -42,7 +46,25 @@ impl Rx {
     pub fn new(streams: Vec<TcpStream>, shape: SlotShape, comm: u32) -> Result<Self> {
         prepare("tcp::Rx::new", &streams, shape)?;
         let (memory, start) = slots(shape, 1);
-        Ok(Self { streams, memory, start, have: 0, checked: false, slot: 0, comm })
+        Ok(Self {
+            streams,
+            memory,
+            start,
+            have: 0,
+            checked: false,
+            slot: 0,
+            comm,
+            checks: true,
+            crc: 0,
+            whole: false,
+        })
+    }
+
+    /// As at the other end: see [`Tx::checked`](super::Tx::checked).
+    #[must_use]
+    pub fn checked(mut self, checks: bool) -> Self {
+        self.checks = checks;
+        self
     }
 
     /// The socket that carries the next slot.
@@ -73,11 +95,23 @@ impl Rx {
     }
 
     /// Compares the header that is here with what it must be.
-    fn check(&self, expect: &Frame) -> Result<(), Fault> {
-        match self.memory[self.start..].first_chunk() {
-            Some(theirs) => check(&encode(self.comm, self.slot, expect), theirs),
-            None => Ok(()),
+    fn check(&mut self, expect: &Frame) -> Result<(), Fault> {
+        let Some(theirs) = self.memory[self.start..].first_chunk() else { return Ok(()) };
+        self.crc = if self.checks { crc(theirs) } else { 0 };
+        check(&with_crc(encode(self.comm, self.slot, expect), self.crc), theirs)
+    }
+
+    /// Has the payload, of this checksum, come as it was sent?
+    fn compare(&mut self, found: impl FnOnce(&Self) -> u32) -> Result<(), Fault> {
+        if self.checks && !self.whole {
+            let found = found(self);
+            if found != self.crc {
+                let (slot, sent) = (self.slot, self.crc);
+                return Err(Fault::Corrupt { slot, sent, found });
+            }
+            self.whole = true;
         }
+        Ok(())
     }
 }
 
@@ -96,7 +130,12 @@ impl link::Rx for Rx {
     }
 
     fn ready(&mut self, expect: &Frame) -> Result<bool, Fault> {
-        self.fetch(expect, HEADER + expect.len as usize)
+        let len = expect.len as usize;
+        let here = self.fetch(expect, HEADER + len)?;
+        if here {
+            self.compare(|link| raw::checksum(link::Rx::peek(link, len)))?;
+        }
+        Ok(here)
     }
 
     /// The header is read by itself, so that a wrong frame's payload never gets to `out`.
@@ -121,6 +160,7 @@ impl link::Rx for Rx {
                 },
             }
         }
+        self.compare(|_| raw::landed(&mut out))?;
         Ok(true)
     }
 
@@ -139,7 +179,7 @@ impl link::Rx for Rx {
 
     fn release(&mut self) {
         self.have = 0;
-        self.checked = false;
+        (self.checked, self.whole) = (false, false);
         self.slot += 1;
     }
 

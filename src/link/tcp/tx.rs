@@ -8,7 +8,7 @@ use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::{Duration, Instant};
 
-use super::frame::{HEADER, encode};
+use super::frame::{HEADER, encode, with_crc};
 use super::{look, moved, prepare, raw, slots, stride};
 use crate::error::Result;
 use crate::link::{self, Fault, Frame, poll};
@@ -31,6 +31,8 @@ pub struct Tx {
     /// Slots committed so far.
     committed: u64,
     comm: u32,
+    /// Does each slot have a checksum?
+    checks: bool,
 }
 
 /// One socket, and how far it is.
@@ -60,7 +62,15 @@ impl Tx {
             stride: stride(shape),
             committed: 0,
             comm,
+            checks: true,
         })
+    }
+
+    /// Slots have checksums, or not; as at the other end. They have, if nobody says.
+    #[must_use]
+    pub fn checked(mut self, checks: bool) -> Self {
+        self.checks = checks;
+        self
     }
 
     /// The oldest slot that is not wholly with the system, and its lane.
@@ -79,10 +89,12 @@ impl Tx {
         (self.start + index * self.stride, index)
     }
 
-    /// Writes the next slot's header; where it begins.
-    fn describe(&mut self, frame: &Frame) -> usize {
+    /// Writes the next slot's header, of this payload or of that which is in it; where it begins.
+    fn describe(&mut self, frame: &Frame, payload: Option<Src<'_>>) -> usize {
         let (at, index) = self.place(self.committed);
-        let header = encode(self.comm, self.committed, frame);
+        let own = Src::from(&self.memory[at + HEADER..at + HEADER + frame.len as usize]);
+        let crc = if self.checks { raw::checksum(payload.unwrap_or(own)) } else { 0 };
+        let header = with_crc(encode(self.comm, self.committed, frame), crc);
         self.memory[at..at + HEADER].copy_from_slice(&header);
         self.lens[index] = frame.len;
         at
@@ -122,7 +134,7 @@ impl link::Tx for Tx {
     }
 
     fn commit(&mut self, frame: &Frame) -> Result<(), Fault> {
-        self.describe(frame);
+        self.describe(frame, None);
         let lane = (self.committed % self.lanes.len() as u64) as usize;
         self.committed += 1;
         self.push(lane)
@@ -130,7 +142,7 @@ impl link::Tx for Tx {
 
     /// What the system takes at once goes straight from the payload; only the rest is copied.
     fn give(&mut self, frame: &Frame, payload: Src<'_>) -> Result<(), Fault> {
-        let at = self.describe(frame);
+        let at = self.describe(frame, Some(payload));
         let count = self.lanes.len() as u64;
         let lane = &mut self.lanes[(self.committed % count) as usize];
         self.committed += 1;
