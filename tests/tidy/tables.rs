@@ -54,7 +54,7 @@ pub(crate) const ROOMS: &[Room] = &[
     room(
         "link",
         &["error", "memory", "partition", "sync"],
-        &["crossbeam_utils", "nix", "socket2", "tracing"],
+        &["crc_fast", "crossbeam_utils", "nix", "socket2", "tracing"],
         ENVIRONMENT,
     ),
     room(
