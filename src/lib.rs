@@ -30,6 +30,8 @@ pub mod kernel;
 #[cfg(feature = "host")]
 #[doc(hidden)]
 pub mod link;
+#[doc(hidden)]
+pub mod membership;
 #[cfg(feature = "host")]
 #[doc(hidden)]
 pub mod memory;

@@ -16,7 +16,7 @@ pub(crate) struct Room {
 }
 
 /// Rooms that are arithmetic alone.
-const PURE: &[&str] = &["element", "partition", "schedule", "sim", "plan"];
+const PURE: &[&str] = &["element", "membership", "partition", "schedule", "sim", "plan"];
 
 /// What a room without any input, output, clock or thread has no use for.
 const OUTSIDE: &[&str] = &["env", "fs", "io", "net", "os", "process", "sync", "thread", "time"];
@@ -43,6 +43,7 @@ const fn room(
 /// Every room. See ARCHITECTURE.md for what each is for.
 pub(crate) const ROOMS: &[Room] = &[
     pure("element", &["bytemuck", "half", "num_complex", "thiserror"]),
+    pure("membership", &[]),
     pure("partition", &[]),
     pure("schedule", &[]),
     pure("sim", &["thiserror"]),
