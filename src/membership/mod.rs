@@ -17,6 +17,7 @@ mod message;
 mod quorum;
 mod ranks;
 mod receive;
+pub mod sim;
 mod slot;
 mod wire;
 
