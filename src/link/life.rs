@@ -50,8 +50,9 @@ impl Page {
 
     /// The process's number, beside it.
     fn pid(&self) -> &AtomicU32 {
+        let second = self.0.start().as_ptr().wrapping_add(size_of::<AtomicU32>());
         // SAFETY: as above; the second word.
-        unsafe { self.0.start().cast::<AtomicU32>().add(1).as_ref() }
+        unsafe { &*second.cast::<AtomicU32>() }
     }
 
     fn mark(&self, at: usize) -> &Mark {

@@ -25,7 +25,7 @@ const OWNER_DIED: u32 = 0x4000_0000;
 #[derive(Default)]
 #[repr(C)]
 struct Node {
-    next: AtomicPtr<Node>,
+    next: AtomicPtr<Self>,
 }
 
 /// The kernel's `struct robust_list_head`.
