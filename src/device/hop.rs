@@ -65,6 +65,11 @@ impl Hops {
         }
         Some(hops)
     }
+
+    /// Does it fetch anything? The root of a broadcast does not.
+    pub(crate) fn fetch(&self) -> bool {
+        self.hops.iter().any(|hop| hop.fetches.is_some())
+    }
 }
 
 /// Where what a step sends lies afterwards.

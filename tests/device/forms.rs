@@ -130,6 +130,74 @@ fn ring_in_graphs(comm: &mut Communicator) {
     comm.barrier().unwrap();
 }
 
+/// A graph of a broadcast alone: the root, which fetches nothing, is ahead of the rank before it.
+fn broadcast_in_a_graph(comm: &mut Communicator) {
+    let stream = attached_for_graphs(comm);
+    let (n, rank, count) = (comm.size(), comm.rank(), 1000);
+    let mut buf = Known::<i64>::new(comm, &stream, count);
+    comm.barrier().unwrap();
+    for root in 0..n {
+        let graph = capture(&stream, || {
+            comm.on_stream(&stream).broadcast(&mut buf.memory, root).unwrap();
+        });
+        for round in 0..10 {
+            let late = (rank + 1) % n == root;
+            buf.put(&vec![if rank == root { round } else { -1 }; count]);
+            comm.barrier().unwrap();
+            if late {
+                comm.barrier().unwrap();
+            }
+            graph.launch().unwrap();
+            if rank == root {
+                stream.synchronize().unwrap();
+            }
+            graph.launch().unwrap();
+            if !late {
+                comm.barrier().unwrap();
+            }
+            assert!(buf.get(count).iter().all(|&it| it == round), "{round}");
+        }
+        comm.on_stream(&stream).check().unwrap();
+        drop(graph);
+        comm.barrier().unwrap();
+    }
+}
+
+/// Parts of a ring, and the ring twice, at once.
+fn several(comm: &mut Communicator) {
+    let stream = stream(comm);
+    let other = stream.context().new_stream().unwrap();
+    comm.use_device(stream.context()).unwrap();
+    let (n, rank) = (comm.size(), comm.rank());
+    let mut twice = comm.duplicate().unwrap();
+    // Some that lie side by side, and some that do not.
+    let mut part = comm.split(Some((rank / 2) as u32), 0).unwrap().unwrap();
+    let mut far = comm.split(Some((rank % 2) as u32), 0).unwrap().unwrap();
+    let mut paths = Vec::new();
+    for one in [&mut twice, &mut part, &mut far] {
+        one.use_device(stream.context()).unwrap();
+        paths.push(one.device_path());
+    }
+    assert_eq!(paths[..2], [DevicePath::Ring, DevicePath::Direct]);
+    let mut a = stream.clone_htod(&[1_i64]).unwrap();
+    let mut b = stream.clone_htod(&vec![1_i64; 1000]).unwrap();
+    stream.synchronize().unwrap();
+    comm.barrier().unwrap();
+    for round in 0..8 {
+        comm.on_stream(&stream).all_reduce(&mut a, ReduceOp::Sum).unwrap();
+        twice.on_stream(&other).all_reduce(&mut b, ReduceOp::Max).unwrap();
+        part.on_stream(&stream).all_reduce(&mut a, ReduceOp::Avg).unwrap();
+        far.on_stream(&stream).all_reduce(&mut a, ReduceOp::Max).unwrap();
+        twice.on_stream(&other).broadcast(&mut b, round % n).unwrap();
+    }
+    assert_eq!(stream.clone_dtoh(&a).unwrap(), [(n as i64).pow(8)]);
+    assert_eq!(other.clone_dtoh(&b).unwrap(), [1; 1000]);
+    for one in [&mut *comm, &mut twice, &mut part, &mut far] {
+        one.on_stream(&stream).check().unwrap();
+    }
+    comm.barrier().unwrap();
+}
+
 /// Buffers that others can't see are copied to where they can: small ones only in.
 fn shots(comm: &mut Communicator) {
     let stream = stream(comm);
@@ -179,8 +247,18 @@ fn in_place_and_apart(comm: &mut Communicator) {
 mod body {
     use super::*;
 
-    const ON_RING: [fn(&mut Communicator); 8] =
-        [ring, ring_in_graphs, known_memory, pinned, graph, allocations, long, in_order];
+    const ON_RING: [fn(&mut Communicator); 10] = [
+        ring,
+        ring_in_graphs,
+        broadcast_in_a_graph,
+        several,
+        known_memory,
+        pinned,
+        graph,
+        allocations,
+        long,
+        in_order,
+    ];
 
     #[test]
     #[ignore = "what other tests do"]

@@ -173,8 +173,18 @@ impl Together {
                 }
             }
         }
-        self.ops.set(boards.fetched(at(before)), 1);
+        // Nobody takes back what is said of nothing, and who fetches nothing waits for nobody: in a
+        // graph that is launched again it would say it twice, and be heard once.
+        if hops[0].fetch() {
+            self.ops.set(boards.fetched(at(before)), 1);
+        }
         self.put_wait(stream, &call, place)
+    }
+
+    /// Does the rank after this one fetch anything?
+    pub(super) fn is_fetched(&mut self, call: &Call) -> bool {
+        let hops = self.around.as_mut().map(|around| around.hops(call.form.collective));
+        hops.is_some_and(|hops| hops[1].fetch())
     }
 
     fn put_hop(

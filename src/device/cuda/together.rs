@@ -323,13 +323,16 @@ impl Together {
         let watch = Arc::clone(&self.guard.watch);
         let (boards, me) = (&watch.boards, watch.boards.me);
         let (mine, workers) = (At { rank: me, place }, self.workers_of(call));
+        let around = call.form.by == DeviceForm::Ring;
+        let is_fetched = around && self.is_fetched(call);
         let mut wait = |word| {
             self.ops.wait(word, 1);
             self.ops.set(word, 0);
         };
-        if call.form.by == DeviceForm::Ring {
+        if is_fetched {
             wait(boards.fetched(mine));
-        } else {
+        }
+        if !around {
             let others = workers.filter(|&worker| worker != me);
             others.for_each(|rank| wait(boards.done(At { rank, place }, me)));
         }
