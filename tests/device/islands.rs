@@ -142,6 +142,13 @@ fn refused(comm: &mut Communicator, layout: &[usize]) {
     assert!(error.to_string().contains(said), "{error}");
     let error = comm.on_stream(&stream).reduce(&mut buf, ReduceOp::Sum, n).unwrap_err();
     assert!(error.to_string().starts_with("reduce: root is"), "{error}");
+    if layout.iter().filter(|&&device| device == layout[rank]).count() > 1 {
+        let shared = stream.context().default_stream();
+        let mut on = comm.on_stream(&shared);
+        let sum = on.all_reduce(&mut buf, ReduceOp::Sum).unwrap_err().to_string();
+        let parts = on.reduce_scatter_in_place(&mut buf, ReduceOp::Sum).unwrap_err().to_string();
+        assert!([sum, parts].iter().all(|it| it.contains("stream is the default one")));
+    }
     comm.on_stream(&stream).all_gather_in_place(&mut buf).unwrap();
     assert!(stream.clone_dtoh(&buf).unwrap().into_iter().eq(0..n as i32));
     comm.on_stream(&stream).check().unwrap();
@@ -191,7 +198,9 @@ mod body {
     #[test]
     #[ignore = "what other tests do"]
     fn wrong() {
-        on_ranks(3, |comm| refused(comm, LAYOUTS[0]));
+        for layout in [LAYOUTS[0], LAYOUTS[4]] {
+            on_ranks(layout.len(), |comm| refused(comm, layout));
+        }
         for layout in [LAYOUTS[1], LAYOUTS[2], LAYOUTS[4]] {
             on_ranks(layout.len(), |comm| mismatch(comm, layout));
         }

@@ -70,7 +70,8 @@ impl Trial {
         for rank in (0..n).filter(|&rank| rank != culprit) {
             // By way of the host each names whom it waited for, up to the one who failed.
             let mut named = rank;
-            for _ in 0..if way == "staged" { n } else { 1 } {
+            let by_host = matches!(way, "staged" | "islands");
+            for _ in 0..if by_host { n } else { 1 } {
                 named = match all[named].strip_prefix("lost ") {
                     Some(peer) => peer.parse().unwrap(),
                     None => named,
@@ -135,7 +136,8 @@ mod body {
     #[test]
     #[ignore = "what other tests do"]
     fn ring() {
-        for (name, nth) in [(LAUNCH, 1), (LAUNCH, 10), (FLAGS, 1), (FLAGS, 12)] {
+        let by_host = "cuMemcpyHtoDAsync_v2";
+        for (name, nth) in [(LAUNCH, 1), (LAUNCH, 10), (FLAGS, 1), (FLAGS, 12), (by_host, 2)] {
             assert!(of_threads(4, "ring").fails(&format!("{name}:{nth}")), "{name}:{nth}");
         }
     }
@@ -196,6 +198,23 @@ mod body {
 
     #[test]
     #[ignore = "what other tests do"]
+    fn islands() {
+        let trial = |at| Trial { threads: false, at, ..of_threads(4, "islands") };
+        // A leader, and who is none.
+        for (at, name, least) in [
+            (0, LAUNCH, 4),
+            (0, FLAGS, 8),
+            (3, FLAGS, 4),
+            (0, "cuMemcpyDtoHAsync_v2", 4),
+            (0, "cuMemcpyHtoDAsync_v2", 4),
+            (3, "cuMemcpyHtoDAsync_v2", 1),
+        ] {
+            trial(at).sweep(name, least, false);
+        }
+    }
+
+    #[test]
+    #[ignore = "what other tests do"]
     fn at_work() {
         if let Some(mut comm) = this_rank() {
             return touched(&mut comm);
@@ -223,6 +242,11 @@ fn what_fails_at_a_thread_is_told_to_all() {
 #[test]
 fn what_fails_around_a_ring_is_told_to_all() {
     on_standin("planted::body::ring", &[(DEVICES, "4"), ("STANDIN_CUDA_PEERS", "ring")]);
+}
+
+#[test]
+fn what_fails_by_islands_is_told_to_all() {
+    on_standin("planted::body::islands", &[(DEVICES, "2"), ("STANDIN_CUDA_PEERS", "none")]);
 }
 
 #[test]

@@ -103,7 +103,12 @@ impl Direct {
     }
 
     /// Can calls be put on this stream?
-    fn may_be_put(&self, name: &'static str, stream: CUstream, captures: bool) -> Result<()> {
+    pub(super) fn may_be_put(
+        &self,
+        name: &'static str,
+        stream: CUstream,
+        captures: bool,
+    ) -> Result<()> {
         let threads = self.beside.iter().filter(|&&beside| beside).count();
         if stream.is_null() && threads > 1 {
             let given = "the default one, which all threads of a device share";

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use cudarc::driver::sys::CUdeviceptr;
-use cudarc::driver::{CudaContext, CudaEvent};
+use cudarc::driver::{CudaContext, CudaEvent, CudaStream};
 
 use super::memory::Held;
 use super::{OnStream, Side, Sides, failure};
@@ -76,6 +76,18 @@ impl Islands {
         heeded(&mut self.island, Numbers { wire: None, ..*numbers });
         if let Some(leaders) = &mut self.leaders {
             heeded(leaders, *numbers);
+        }
+    }
+}
+
+impl Islands {
+    /// This rank does no more of its parts.
+    pub(super) fn give_up(&mut self, stream: &Arc<CudaStream>, why: &str, culprit: Option<usize>) {
+        if let Some(direct) = &self.island.streams.direct {
+            direct.watch().refuse(why.into(), culprit);
+        }
+        if let Some(leaders) = &mut self.leaders {
+            leaders.on_stream(stream).give_up(why.into());
         }
     }
 }
@@ -181,11 +193,12 @@ impl OnStream<'_> {
 
     /// Before anything is begun that would have to be ended.
     fn fits(&self, islands: &Islands, name: &'static str, sides: &Sides) -> Result<()> {
-        if let Some(direct) = &islands.island.streams.direct
-            && !direct.together.is_of(self.stream.context())
-        {
-            let given = "of another context than use_device was given";
-            return refuse(name, "stream", given, "one of the same");
+        if let Some(direct) = &islands.island.streams.direct {
+            if !direct.together.is_of(self.stream.context()) {
+                let given = "of another context than use_device was given";
+                return refuse(name, "stream", given, "one of the same");
+            }
+            direct.may_be_put(name, self.stream.cu_stream(), false)?;
         }
         let fits = |side: &Side| reachable(name, side.device, side.blocks * sides.block);
         sides.sides.iter().try_for_each(fits)
@@ -239,12 +252,7 @@ impl OnStream<'_> {
     /// Nobody waits for what this rank was to bring.
     fn give_up_all(&mut self, islands: &mut Islands, error: &mut Error) {
         let (why, culprit) = (error.to_string(), error.peer_mut().map(|peer| peer.rank));
-        if let Some(direct) = &islands.island.streams.direct {
-            direct.watch().refuse(why.clone(), culprit);
-        }
-        if let Some(leaders) = &mut islands.leaders {
-            leaders.on_stream(self.stream).give_up(why.clone());
-        }
+        islands.give_up(self.stream, &why, culprit);
         self.give_up(why);
     }
 }

@@ -81,8 +81,15 @@ impl OnStream<'_> {
     }
 
     /// After a call that was put on the stream in part, or not at all, this rank is out of step
-    /// with those who make it.
+    /// with those who make it. Streams may wait for it in calls that go straight, too.
     pub(super) fn give_up(&mut self, why: String) {
+        let streams = &mut self.comm.streams;
+        if let Some(direct) = &streams.direct {
+            direct.watch().refuse(why.clone(), None);
+        }
+        if let Some(islands) = &mut streams.islands {
+            islands.give_up(self.stream, &why, None);
+        }
         drop(self.comm.nonblocking().start((), move |comm, ()| {
             if let Some(engine) = &mut comm.engine {
                 engine.give_up(why);
