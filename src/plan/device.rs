@@ -69,7 +69,6 @@ impl fmt::Display for DeviceForm {
 }
 
 /// What is asked of a form.
-
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DeviceCall {
     pub(crate) collective: Collective,
@@ -140,7 +139,7 @@ impl Reach {
     #[must_use]
     pub(crate) fn candidates(&self, size: usize, call: &DeviceCall) -> Vec<DeviceCandidate> {
         let straight: &[DeviceForm] = match self {
-            _ if !call.kernels => &[],
+            _ if !call.kernels || call.collective == Collective::Barrier => &[],
             Self::Shared => &[DeviceForm::Leader],
             Self::All if is_in_turn(call.collective) => &[DeviceForm::Leader],
             Self::All => &[DeviceForm::TwoShot, DeviceForm::OneShot],
@@ -253,6 +252,9 @@ mod tests {
         assert_eq!(of(&ring, ordered, None), DeviceForm::Host);
         assert_eq!(of(&ring, call(Collective::AllToAll, 1, true), None), DeviceForm::Host);
         assert_eq!(of(&Reach::All, call(Collective::Scan, 1, true), None), DeviceForm::Leader);
+        for reach in [&Reach::Shared, &Reach::All, &ring] {
+            assert_eq!(of(reach, call(Collective::Barrier, 0, true), None), DeviceForm::Host);
+        }
         assert_eq!(of(&Reach::Nobody, call(sum, 1, true), None), DeviceForm::Host);
         let islands = Reach::Islands(vec![0, 0, 2, 2]);
         assert_eq!(of(&islands, call(sum, 1, true), None), DeviceForm::Islands);

@@ -4,7 +4,6 @@
 use crate::schedule::Ring;
 
 /// Where a rank's buffers are, and whose it reaches.
-
 #[derive(Clone, Debug)]
 pub(crate) struct DeviceSeat {
     pub(crate) host: usize,
@@ -15,7 +14,6 @@ pub(crate) struct DeviceSeat {
 }
 
 /// Whom the ranks' devices reach.
-
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
     /// All share one.
