@@ -261,6 +261,37 @@ pub enum Error {
         /// Its checksum here.
         found: u32,
     },
+    /// Not all survivors called in time.
+    #[error("{call}: after {after:.1?} ranks {missing:?} had neither called it nor ended")]
+    NotAll {
+        /// The method.
+        call: &'static str,
+        /// Who has not.
+        missing: Vec<usize>,
+        /// How long this rank waited.
+        after: Duration,
+    },
+    /// Too few are left to go on: the others may be alive, and do so.
+    #[error(
+        "{call}: ranks {live:?} of {size} are left, and the others may go on without them; start \
+         the job anew"
+    )]
+    QuorumLost {
+        /// The method.
+        call: &'static str,
+        /// Who is left, as far as this rank knows.
+        live: Vec<usize>,
+        /// How many there were.
+        size: usize,
+    },
+    /// The others went on without this rank.
+    #[error("{call}: the others went on without this rank, which they took for lost")]
+    Evicted {
+        /// The method.
+        call: &'static str,
+        /// The number of the membership that it does not belong to.
+        epoch: u32,
+    },
     /// Somebody called abort.
     #[error("{at}: aborted")]
     Aborted {

@@ -6,7 +6,7 @@ use super::engine::{Engine, MESSAGE, PROBE};
 use super::options::Settings;
 use crate::error::{Error, Peer, Place, Result};
 use crate::exec::{Halt, Stop};
-use crate::link::{Fault, Links};
+use crate::link::Fault;
 use crate::plan::fingerprint;
 
 impl Engine {
@@ -120,7 +120,7 @@ impl Engine {
         self.broken.get_or_insert(why);
         self.links.lives().fail(None);
         self.links.controls().fail();
-        self.links = Links::default();
+        self.links.close();
         self.registry.close();
     }
 }

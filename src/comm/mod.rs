@@ -23,6 +23,7 @@ mod rooted;
 mod scope;
 mod setup;
 mod share;
+mod shrink;
 mod split;
 #[cfg(feature = "cuda")]
 mod stream;
@@ -98,6 +99,8 @@ pub struct Communicator {
     worker: Option<Worker>,
     settings: Settings,
     abort: Arc<AtomicBool>,
+    /// What survivors have agreed on so far; none before they do.
+    council: Option<Box<shrink::Council>>,
     #[cfg(feature = "cuda")]
     streams: stream::Streams,
 }
@@ -183,6 +186,7 @@ impl Communicator {
             worker: None,
             settings,
             abort,
+            council: None,
             #[cfg(feature = "cuda")]
             streams: stream::Streams::default(),
         }

@@ -86,7 +86,7 @@ impl Communicator {
         let fd = fd.and_then(|_| Region::create(at_least_a_page(bytes)));
         let record =
             Record { call: NAME, dtype: T::DTYPE, count: len, pages: (0, bytes), errno: 0 };
-        let (fd, records) = self.agree(record, fd)?;
+        let (fd, records) = self.agree_on(record, fd)?;
         let parts = self.everybodys(NAME, &fd, &records)?;
         let (id, me) = (self.number(NAME)?, self.rank());
         let live = parts.and_then(|parts| {
@@ -132,7 +132,7 @@ impl Communicator {
         let fd = Live::is_free(buf).and_then(|()| self.copy_pages(buf, pages.clone()));
         let pages = (pages.start, pages.end);
         let record = Record { call: NAME, dtype: T::DTYPE, count: buf.len(), pages, errno: 0 };
-        let (fd, records) = self.agree(record, fd)?;
+        let (fd, records) = self.agree_on(record, fd)?;
         let parts = self.everybodys(NAME, &fd, &records)?;
         let id = self.number(NAME)?;
         let me = self.rank();
@@ -151,7 +151,7 @@ impl Communicator {
     }
 
     /// Tells the others what this rank registers, and learns what they do. All can, or none does.
-    fn agree(&mut self, mine: Record, fd: Result<OwnedFd>) -> Result<(OwnedFd, Vec<Record>)> {
+    fn agree_on(&mut self, mine: Record, fd: Result<OwnedFd>) -> Result<(OwnedFd, Vec<Record>)> {
         let errno = fd.as_ref().err().map_or(0, errno);
         let records = self.tell(&Record { errno, ..mine })?;
         let fd = fd?;

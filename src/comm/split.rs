@@ -48,7 +48,7 @@ impl Card {
 }
 
 /// The number of a group: no two of one communicator have the same.
-fn number(job: u64, sequence: u64, color: u32) -> u64 {
+pub(super) fn number(job: u64, sequence: u64, color: u32) -> u64 {
     let words = [sequence, u64::from(color)];
     words.into_iter().fold(job, |digest, word| {
         (digest ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29)

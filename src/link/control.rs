@@ -1,19 +1,28 @@
-//! A connection beside the links between two ranks that have TCP links: what a rank failed because
-//! of goes over it, past all that waits in those, and so does the end of its process.
+//! A connection beside the links between two ranks: what a rank failed because of goes over it,
+//! past all that waits in those, and what survivors say to each other; and so does the end of a
+//! process.
 //! May touch: error, OS crates.
 //! Law: frames of one size, none of which waits; who sends nothing before its end has died.
 
+use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::Shutdown;
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use socket2::{SockRef, TcpKeepalive};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use socket2::{Domain, Socket, TcpKeepalive};
 
 use super::Fault;
 use crate::error::{Error, Result};
 
-/// Bytes of a frame: its mark, what it says, a rank; the rest is zero.
-const FRAME: usize = 64;
+/// Bytes of a frame: its mark, what it says, a rank or a number; then what survivors say, or zero.
+const FRAME: usize = HEAD + WORDS;
+const HEAD: usize = 24;
+/// The most that survivors say at once.
+pub(crate) const WORDS: usize = 296;
+/// Frames of a rank that nobody has read yet: who sends more has lost its mind.
+const MOST: usize = 4096;
 const MAGIC: [u8; 8] = *b"RRCTRL\x01\0";
 
 /// Without a sign of the other host for so long it is unreachable.
@@ -24,8 +33,11 @@ const IN_VAIN: u32 = 4;
 /// A process may have ended after its last call: how long what it did last may take to show.
 const LAST_WORDS: Duration = Duration::from_millis(300);
 
+/// What survivors say to each other, of one of some kinds.
+pub(crate) type Words = (u32, Box<[u8; WORDS]>);
+
 /// What a frame says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Notice {
     /// The sender has failed because of this rank.
     GaveUp(u64),
@@ -33,19 +45,25 @@ enum Notice {
     Goodbye,
     /// It waits for others in the call with this number.
     Waits(u64),
+    /// What it has to say, of this kind, to another survivor.
+    Says(Words),
 }
 
 impl Notice {
-    fn encode(self) -> [u8; FRAME] {
-        let (kind, rank) = match self {
-            Self::GaveUp(rank) => (1_u64, rank),
+    fn encode(&self) -> [u8; FRAME] {
+        let (kind, number) = match self {
+            Self::GaveUp(rank) => (1_u64, *rank),
             Self::Goodbye => (2, 0),
-            Self::Waits(call) => (3, call),
+            Self::Waits(call) => (3, *call),
+            Self::Says((kind, _)) => (4, u64::from(*kind)),
         };
         let mut frame = [0; FRAME];
         frame[..8].copy_from_slice(&MAGIC);
         frame[8..16].copy_from_slice(&kind.to_le_bytes());
-        frame[16..24].copy_from_slice(&rank.to_le_bytes());
+        frame[16..HEAD].copy_from_slice(&number.to_le_bytes());
+        if let Self::Says((_, words)) = self {
+            frame[HEAD..].copy_from_slice(&**words);
+        }
         frame
     }
 
@@ -54,14 +72,16 @@ impl Notice {
             let bytes = frame[8 * at..].first_chunk().copied();
             bytes.map_or(u64::MAX, u64::from_le_bytes)
         };
-        let rest = frame[24..].iter().any(|&byte| byte != 0);
-        if frame[..8] != MAGIC || rest {
+        let words: &[u8; WORDS] = frame[HEAD..].first_chunk()?;
+        let says = word(1) == 4;
+        if frame[..8] != MAGIC || !says && words.iter().any(|&byte| byte != 0) {
             return None;
         }
         match (word(1), word(2)) {
             (1, rank) => Some(Self::GaveUp(rank)),
             (2, 0) => Some(Self::Goodbye),
             (3, call) => Some(Self::Waits(call)),
+            (4, kind) => Some(Self::Says((u32::try_from(kind).ok()?, Box::new(*words)))),
             _ => None,
         }
     }
@@ -70,13 +90,15 @@ impl Notice {
 /// The connection to one rank.
 #[derive(Debug)]
 struct Control {
-    stream: TcpStream,
+    stream: Socket,
     /// What of a frame has come.
     frame: [u8; FRAME],
     filled: usize,
     said: Option<Notice>,
     /// The latest call that it waits in, for so long that it says so.
     waits: u64,
+    /// What it said to this survivor, that nobody has read.
+    heard: VecDeque<Words>,
     /// When it ended, and how.
     ended: Option<(Instant, String)>,
 }
@@ -94,13 +116,20 @@ impl Control {
                     }
                     match Notice::decode(&self.frame) {
                         None => "it sent what nobody understands".into(),
+                        Some(Notice::Says(_)) if self.heard.len() >= MOST => {
+                            "it says too much".into()
+                        }
+                        Some(Notice::Says(words)) => {
+                            self.heard.push_back(words);
+                            continue;
+                        }
                         Some(Notice::Waits(call)) => {
                             self.waits = call;
                             continue;
                         }
                         notice => {
                             // What it said first counts.
-                            self.said = self.said.or(notice);
+                            self.said = self.said.take().or(notice);
                             continue;
                         }
                     }
@@ -137,17 +166,18 @@ impl Controls {
     ///
     /// # Errors
     /// If the system refuses a setting.
-    pub(crate) fn add(&mut self, peer: usize, stream: TcpStream) -> Result<()> {
+    pub(crate) fn add(&mut self, peer: usize, stream: Socket) -> Result<()> {
         prepare(&stream).map_err(|error| Error::io("preparing a control connection", error))?;
         let (frame, filled, said, waits, ended) = ([0; FRAME], 0, None, 0, None);
-        self.peers[peer] = Some(Control { stream, frame, filled, said, waits, ended });
+        let heard = VecDeque::new();
+        self.peers[peer] = Some(Control { stream, frame, filled, said, waits, heard, ended });
         Ok(())
     }
 
     /// Tells all that this rank has failed because of `culprit`. What is said first counts.
     pub(crate) fn give_up(&mut self, culprit: usize) {
         if !std::mem::replace(&mut self.failed, true) {
-            self.tell(Notice::GaveUp(culprit as u64));
+            self.tell(&Notice::GaveUp(culprit as u64));
         }
     }
 
@@ -162,7 +192,7 @@ impl Controls {
         let told = self.waits.is_some_and(|(it, since)| it == call && since.elapsed() < every);
         if !told && !self.failed {
             self.waits = Some((call, Instant::now()));
-            self.tell(Notice::Waits(call));
+            self.tell(&Notice::Waits(call));
         }
     }
 
@@ -177,11 +207,46 @@ impl Controls {
     }
 
     /// A frame finds room, unless its receiver takes none for hours. Who does not get it is gone.
-    fn tell(&mut self, notice: Notice) {
+    fn tell(&mut self, notice: &Notice) {
         let frame = notice.encode();
         for control in self.peers.iter_mut().flatten() {
             let _ = control.stream.write_all(&frame);
         }
+    }
+
+    /// Says this to another survivor. Who does not get it is gone.
+    pub(crate) fn say(&mut self, to: usize, words: Words) {
+        if let Some(Some(control)) = self.peers.get_mut(to) {
+            let _ = control.stream.write_all(&Notice::Says(words).encode());
+        }
+    }
+
+    /// What other survivors have said, each in order.
+    pub(crate) fn hear(&mut self) -> Vec<(usize, Words)> {
+        let mut heard = Vec::new();
+        for (rank, control) in self.peers.iter_mut().enumerate() {
+            let Some(control) = control else { continue };
+            control.hear();
+            heard.extend(control.heard.drain(..).map(|words| (rank, words)));
+        }
+        heard
+    }
+
+    /// Sleeps until something comes, or `limit` has passed.
+    pub(crate) fn sleep(&self, limit: Duration) {
+        let open = self.peers.iter().flatten().filter(|control| control.ended.is_none());
+        let mut fds: Vec<_> =
+            open.map(|control| PollFd::new(control.stream.as_fd(), PollFlags::POLLIN)).collect();
+        let limit = PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX);
+        // Whatever it was, the caller looks.
+        let _ = poll(&mut fds, limit);
+    }
+
+    /// Has the connection to a rank ended, and has the rank taken leave?
+    pub(crate) fn end_of(&self, rank: usize) -> (bool, bool) {
+        let control = self.peers.get(rank).and_then(Option::as_ref);
+        let ended = control.is_some_and(|control| control.ended.is_some());
+        (ended, control.is_some_and(|control| control.said == Some(Notice::Goodbye)))
     }
 
     /// The rank, if any, without which calls can't end: one that another has failed because of, or
@@ -206,8 +271,8 @@ impl Controls {
 
     fn told(&self) -> Option<(usize, Fault)> {
         self.peers.iter().enumerate().find_map(|(rank, control)| {
-            let Some(Notice::GaveUp(culprit)) = control.as_ref()?.said else { return None };
-            let culprit = usize::try_from(culprit).unwrap_or(usize::MAX);
+            let Some(Notice::GaveUp(culprit)) = &control.as_ref()?.said else { return None };
+            let culprit = usize::try_from(*culprit).unwrap_or(usize::MAX);
             // Who is meant finds out what of by itself.
             (culprit != self.me).then_some((rank, Fault::GaveUp(culprit)))
         })
@@ -223,7 +288,7 @@ impl Controls {
 impl Drop for Controls {
     fn drop(&mut self) {
         if !self.failed {
-            self.tell(Notice::Goodbye);
+            self.tell(&Notice::Goodbye);
         }
         for control in self.peers.iter_mut().flatten() {
             // What is left unread would make the system cut off what was just said.
@@ -233,28 +298,30 @@ impl Drop for Controls {
     }
 }
 
-fn prepare(stream: &TcpStream) -> io::Result<()> {
+fn prepare(stream: &Socket) -> io::Result<()> {
+    stream.set_nonblocking(true)?;
+    if stream.domain()? == Domain::UNIX {
+        return Ok(());
+    }
     let keepalive = TcpKeepalive::new().with_time(ASK).with_interval(ASK).with_retries(IN_VAIN);
-    let socket = SockRef::from(stream);
-    socket.set_tcp_keepalive(&keepalive)?;
+    stream.set_tcp_keepalive(&keepalive)?;
     // Keepalives are not sent while bytes are under way: those have this long.
-    socket.set_tcp_user_timeout(Some(UNREACHABLE))?;
-    stream.set_nodelay(true)?;
-    stream.set_nonblocking(true)
+    stream.set_tcp_user_timeout(Some(UNREACHABLE))?;
+    stream.set_tcp_nodelay(true)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::TcpListener;
+    use std::net::{TcpListener, TcpStream};
 
     fn pair() -> [Controls; 2] {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (other, _) = listener.accept().unwrap();
         let mut both = [Controls::new(0, 3), Controls::new(1, 3)];
-        both[0].add(1, one).unwrap();
-        both[1].add(0, other).unwrap();
+        both[0].add(1, one.into()).unwrap();
+        both[1].add(0, other.into()).unwrap();
         both
     }
 
@@ -295,13 +362,14 @@ mod tests {
 
     #[test]
     fn every_byte_of_a_frame_is_looked_at() {
-        for notice in [Notice::GaveUp(7), Notice::Goodbye] {
+        let words = (3, Box::new(std::array::from_fn(|at| at as u8)));
+        for notice in [Notice::GaveUp(7), Notice::Goodbye, Notice::Waits(9), Notice::Says(words)] {
             let frame = notice.encode();
-            assert_eq!(Notice::decode(&frame), Some(notice));
+            assert_eq!(Notice::decode(&frame), Some(notice.clone()));
             for at in 0..FRAME {
                 let mut other = frame;
                 other[at] ^= 0x40;
-                assert_ne!(Notice::decode(&other), Some(notice), "byte {at}");
+                assert_ne!(Notice::decode(&other), Some(notice.clone()), "byte {at}");
             }
         }
     }

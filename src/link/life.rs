@@ -15,8 +15,12 @@ use crate::error::{Error, Result, Stall};
 
 /// Communicators of a process that have marks; those beyond have none, and are found out about by
 /// what their links tell.
-const MARKS: usize = 63;
+const MARKS: usize = 31;
 const LINE: usize = 64;
+/// Bytes of what a rank leaves to those who come after it.
+pub(crate) const WILL: usize = 272;
+/// Two copies, one of which counts, and which one it is.
+const WILLS: usize = 2 * WILL + LINE;
 
 /// How far a rank is with the calls of one communicator.
 #[repr(C, align(64))]
@@ -38,7 +42,16 @@ struct Page(Arc<Region>);
 
 impl Page {
     fn bytes() -> NonZeroUsize {
-        NonZeroUsize::MIN.saturating_add((MARKS + 1) * LINE - 1)
+        NonZeroUsize::MIN.saturating_add((MARKS + 1) * LINE + MARKS * WILLS - 1)
+    }
+
+    /// A word of what the rank with this mark leaves: the first says which copy counts, from 1.
+    fn will(&self, at: usize, word: usize) -> &AtomicU64 {
+        assert!(at < MARKS && word < WILLS / size_of::<u64>());
+        let from = (1 + MARKS) * LINE + at * WILLS + word * size_of::<u64>();
+        let start = self.0.start().as_ptr().wrapping_add(from);
+        // SAFETY: inside the region (checked), at a multiple of its size, and of words only.
+        unsafe { &*start.cast::<AtomicU64>() }
     }
 
     /// The word that the kernel marks.
@@ -138,6 +151,7 @@ impl Lives {
                 // Whoever reads meanwhile takes it for none.
                 mark.key.store(0, Ordering::Release);
                 mark.cause.store(0, Ordering::Relaxed);
+                own.page.will(*at, 0).store(0, Ordering::Relaxed);
                 mark.entered.store(0, Ordering::Relaxed);
                 mark.done.store(0, Ordering::Relaxed);
                 mark.key.store(key, Ordering::Release);
@@ -194,6 +208,33 @@ impl Lives {
     /// Is there something to be known of a rank by its page?
     pub(crate) fn knows(&self, peer: usize) -> bool {
         self.peers.get(peer).is_some_and(Option::is_some)
+    }
+
+    /// Leaves this to those who come after this rank, whenever it ends.
+    pub(crate) fn leave_will(&self, will: &[u8; WILL]) {
+        let Some((own, at)) = &self.mine else { return };
+        let counts = own.page.will(*at, 0);
+        let next = if counts.load(Ordering::Relaxed) == 1 { 2 } else { 1 };
+        for (word, bytes) in will.as_chunks().0.iter().enumerate() {
+            own.page
+                .will(*at, copy(next) + word)
+                .store(u64::from_le_bytes(*bytes), Ordering::Relaxed);
+        }
+        counts.store(next, Ordering::Release);
+    }
+
+    /// Has a rank of this host ended? Then what it left; none if that can't be known.
+    pub(crate) fn will_of(&self, peer: usize) -> Option<Option<[u8; WILL]>> {
+        let page = self.peers.get(peer)?.as_ref().filter(|page| robust::is_dead(page.word()))?;
+        let Some(at) = page.find(self.key) else { return Some(None) };
+        let counts = page.will(at, 0).load(Ordering::Acquire).min(2);
+        let mut will = [0; WILL];
+        if counts > 0 {
+            for (word, bytes) in will.as_chunks_mut().0.iter_mut().enumerate() {
+                *bytes = page.will(at, copy(counts) + word).load(Ordering::Relaxed).to_le_bytes();
+            }
+        }
+        Some(Some(will))
     }
 
     /// The latest call that a rank of this host entered, and that it is done with; none if it has
@@ -264,6 +305,11 @@ impl Lives {
             Some((peer, evidence))
         })
     }
+}
+
+/// Where a copy of a will begins.
+fn copy(number: u64) -> usize {
+    1 + if number == 2 { WILL / size_of::<u64>() } else { 0 }
 }
 
 /// Is a process of this host stopped, by a signal or a debugger?

@@ -68,6 +68,13 @@ impl Links {
         self.tx[peer] = Some(link);
     }
 
+    /// From here on there are no links; what is known of lives stays, and what connects survivors.
+    pub(crate) fn close(&mut self) {
+        self.rx.iter_mut().for_each(|link| *link = None);
+        self.tx.iter_mut().for_each(|link| *link = None);
+        self.lazy.clear();
+    }
+
     /// What is known of the lives of this host's ranks, and of the calls that they are in.
     pub(crate) fn set_lives(&mut self, lives: Lives) {
         self.lives = lives;

@@ -49,8 +49,8 @@ pub struct Connection {
     pub pair: PairKey,
     /// Its streams.
     pub streams: Streams,
-    /// One more where they are TCP, once for each two ranks: for what shall not wait behind data.
-    pub control: Option<TcpStream>,
+    /// One more, once for each two ranks: for what shall not wait behind data.
+    pub control: Option<Socket>,
 }
 
 impl Meeting {
@@ -117,10 +117,11 @@ impl Meeting {
     }
 
     fn streams_per_link(&self, from: usize, to: usize) -> usize {
-        match self.link_kind(from, to) {
+        let links = match self.link_kind(from, to) {
             LinkKind::Shm => 1,
-            LinkKind::Tcp => self.config.tcp_sockets + usize::from(has_control(from, to)),
-        }
+            LinkKind::Tcp => self.config.tcp_sockets,
+        };
+        links + usize::from(has_control(from, to))
     }
 
     fn bundle(
@@ -134,13 +135,12 @@ impl Meeting {
         for socket in &mine {
             socket.set_nonblocking(false).map_err(|e| Error::io("preparing a link", e))?;
         }
-        let control =
-            if kind == LinkKind::Tcp && has_control(from, to) { mine.pop() } else { None };
+        let control = if has_control(from, to) { mine.pop() } else { None };
         let streams = match (kind, mine.pop()) {
             (LinkKind::Shm, Some(socket)) => Streams::Shm(socket.into()),
             (_, last) => Streams::Tcp(mine.into_iter().chain(last).map(TcpStream::from).collect()),
         };
-        Ok(Connection { pair, streams, control: control.map(TcpStream::from) })
+        Ok(Connection { pair, streams, control })
     }
 
     /// One stream to the receiver of a link.

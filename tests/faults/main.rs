@@ -5,6 +5,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod shrink;
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

@@ -109,6 +109,7 @@ pub(crate) const ROOMS: &[Room] = &[
             "exec",
             "kernel",
             "link",
+            "membership",
             "memory",
             "partition",
             "plan",

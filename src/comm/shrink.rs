@@ -1,0 +1,373 @@
+//! What survivors do together after a failure: they agree, and go on without the dead in a new
+//! communicator. May touch: as `comm`, and membership. Law: what decides is the pure machine of
+//! `membership`, told of messages, of deaths and of the time; nothing waits past its deadline.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use super::split::number;
+use super::verbs::refuse;
+use super::{Communicator, Origin};
+use crate::error::{Error, Result};
+use crate::link::Links;
+use crate::link::control::WORDS;
+use crate::membership::{
+    Body, Evidence, Input, MESSAGE_BYTES, Member, Message, Outputs, Ranks, Settings, Testament,
+    Time, Verdict, decode, encode,
+};
+use crate::rendezvous::Doors;
+
+/// What words between survivors are: messages of the machine, or where a rank listens.
+const MACHINE: u32 = 1;
+const DOORS: u32 = 2;
+/// What is in the way of an address: the number of the membership, and its length.
+const HEAD: usize = 6;
+/// The group of survivors has a number of its own; no colour is as large.
+const SURVIVORS: u32 = u32::MAX;
+
+/// How long to wait for a better explanation, and for an answer; milliseconds.
+const SETTINGS: Settings = Settings { grace: 20, patience: 2_000, uniform: false };
+/// How often it looks for deaths.
+const GLANCE: Duration = Duration::from_millis(5);
+/// How long survivors may take to connect, at most.
+const CONNECTING: Duration = Duration::from_secs(10);
+
+/// The machine of one communicator, and what drives it.
+#[derive(Debug)]
+pub(super) struct Council {
+    member: Member,
+    began: Instant,
+    /// Of whom evidence was told, and which.
+    told: Vec<Option<Evidence>>,
+    timer: Option<Time>,
+    verdicts: VecDeque<Verdict>,
+    /// Where ranks listen, and for which membership.
+    doors: Vec<(usize, u32, String)>,
+}
+
+impl Council {
+    fn new(me: usize, size: usize) -> Option<Self> {
+        let all = Ranks::first(u32::try_from(size).ok()?)?;
+        let member = Member::new(me as u32, all, SETTINGS)?;
+        let (told, verdicts, doors) = (vec![None; size], VecDeque::new(), Vec::new());
+        Some(Self { member, began: Instant::now(), told, timer: None, verdicts, doors })
+    }
+
+    fn now(&self) -> Time {
+        Time::try_from(self.began.elapsed().as_millis()).unwrap_or(Time::MAX)
+    }
+
+    fn time(&self, until: Instant) -> Time {
+        Time::try_from(until.saturating_duration_since(self.began).as_millis()).unwrap_or(Time::MAX)
+    }
+
+    fn step(&mut self, links: &mut Links, from: Option<usize>, input: Input<'_>) {
+        let before = self.member.testament();
+        let Outputs { replies, sends, verdicts, timer } = self.member.step(self.now(), input);
+        let testament = self.member.testament();
+        if testament != before {
+            // Before anybody can go by what it says.
+            let (epoch, slot) = (self.member.membership().0, 0);
+            links.lives().leave_will(&encode(&Message {
+                epoch,
+                slot,
+                body: Body::Goodbye(testament),
+            }));
+        }
+        let replies = replies.into_iter().filter_map(|message| Some((from?, message)));
+        let sends = sends.into_iter().map(|(to, message)| (to as usize, message));
+        for (to, message) in replies.chain(sends) {
+            let mut words = Box::new([0; WORDS]);
+            words[..MESSAGE_BYTES].copy_from_slice(&encode(&message));
+            links.controls().say(to, (MACHINE, words));
+        }
+        self.verdicts.extend(verdicts);
+        self.timer = timer.or(self.timer.filter(|&due| due > self.now()));
+    }
+
+    /// Takes what has come, looks who has died and what time it is, or waits a little.
+    fn turn(&mut self, links: &mut Links) {
+        let heard = links.controls().hear();
+        let idle = heard.is_empty();
+        for (from, (kind, words)) in heard {
+            match kind {
+                MACHINE => {
+                    let message = words.first_chunk().and_then(decode);
+                    if let Some(message) = message {
+                        self.step(links, Some(from), Input::Message(from as u32, &message));
+                    }
+                }
+                DOORS => self.doors.extend(read_doors(from, &words)),
+                // Of a later version: nobody here speaks it.
+                _ => {}
+            }
+        }
+        for rank in 0..self.told.len() {
+            self.look_at(links, rank);
+        }
+        if self.timer.is_some_and(|due| due <= self.now()) {
+            self.timer = None;
+            self.step(links, None, Input::Tick);
+        } else if idle && self.verdicts.is_empty() {
+            links.controls().sleep(GLANCE);
+        }
+    }
+
+    /// Tells the machine of a rank's death, once for each new certainty.
+    fn look_at(&mut self, links: &mut Links, rank: usize) {
+        let (ended, left) = links.controls().end_of(rank);
+        let will = links.lives().will_of(rank);
+        let (evidence, testament) = match will {
+            Some(will) => (Evidence::Certain, will.map(|will| left_by(&will))),
+            None if left => (Evidence::Left, None),
+            None if ended => (Evidence::Strong, None),
+            None => return,
+        };
+        if self.told[rank] < Some(evidence) {
+            self.told[rank] = Some(evidence);
+            self.step(links, None, Input::Evidence(rank as u32, evidence, testament));
+        }
+    }
+
+    /// Is one of these known to have ended?
+    fn has_lost(&self, members: Ranks) -> bool {
+        members.iter().any(|rank| self.told[rank as usize].is_some())
+    }
+
+    /// The verdict that `wanted` takes, or the error that another one is.
+    fn verdict<T>(
+        &mut self,
+        call: &'static str,
+        links: &mut Links,
+        until: Instant,
+        wanted: impl Fn(&Verdict) -> Option<T>,
+    ) -> Result<T> {
+        let began = Instant::now();
+        let ranks = |ranks: Ranks| ranks.iter().map(|rank| rank as usize).collect();
+        // The machine's own deadline comes first.
+        let late = until + CONNECTING;
+        loop {
+            while let Some(verdict) = self.verdicts.pop_front() {
+                if let Some(wanted) = wanted(&verdict) {
+                    return Ok(wanted);
+                }
+                let size = self.told.len();
+                return Err(match verdict {
+                    Verdict::TimedOut { missing } => {
+                        Error::NotAll { call, missing: ranks(missing), after: began.elapsed() }
+                    }
+                    Verdict::QuorumLost { live } => {
+                        Error::QuorumLost { call, live: ranks(live), size }
+                    }
+                    Verdict::Evicted { epoch } => Error::Evicted { call, epoch },
+                    _ => continue,
+                });
+            }
+            if Instant::now() > late {
+                let missing = Vec::new();
+                return Err(Error::NotAll { call, missing, after: began.elapsed() });
+            }
+            self.turn(links);
+        }
+    }
+}
+
+/// What a rank that has ended left; a page of nothing is of one that had nothing to leave.
+fn left_by(will: &[u8; MESSAGE_BYTES]) -> Testament {
+    match decode(will).map(|message| message.body) {
+        Some(Body::Goodbye(testament)) => testament,
+        _ => Testament::default(),
+    }
+}
+
+fn write_doors(epoch: u32, address: &str) -> Box<[u8; WORDS]> {
+    let mut words = Box::new([0; WORDS]);
+    let len = address.len().min(WORDS - HEAD);
+    words[..4].copy_from_slice(&epoch.to_le_bytes());
+    words[4..HEAD].copy_from_slice(&(len as u16).to_le_bytes());
+    words[HEAD..HEAD + len].copy_from_slice(&address.as_bytes()[..len]);
+    words
+}
+
+fn read_doors(from: usize, words: &[u8; WORDS]) -> Option<(usize, u32, String)> {
+    let epoch = u32::from_le_bytes(*words.first_chunk()?);
+    let len = usize::from(u16::from_le_bytes([words[4], words[5]]));
+    let address = words.get(HEAD..HEAD + len)?;
+    Some((from, epoch, String::from_utf8_lossy(address).into_owned()))
+}
+
+impl Communicator {
+    /// A communicator of those who are left, in the order of their ranks here, after a rank was
+    /// lost. All survivors call this, each once its own calls have ended, as they do after a
+    /// failure; it also ends well if more of them die meanwhile, without those. This communicator
+    /// can do no more then but be dropped.
+    ///
+    /// A rank whose death is certain (a process of the same host) is left out whatever else there
+    /// is. Of ranks that only went silent, such as those of a host that is cut off, more than half
+    /// must be left, or half with the lowest rank of all: never do two parts go on. After MPI's
+    /// `MPIX_Comm_shrink`.
+    ///
+    /// # Errors
+    /// [`Error::NotAll`] with those who neither called nor ended within `deadline`: call it again,
+    /// or [`Self::evict`]; [`Error::QuorumLost`]; [`Error::Evicted`] if the others went on without
+    /// this rank; and for ranks that are threads, or that have no links between all pairs.
+    pub fn shrink(&mut self, deadline: Duration) -> Result<Self> {
+        self.change("shrink", deadline, false)
+    }
+
+    /// As [`Self::shrink`], but who has not called by the deadline is left behind, and is told so
+    /// when it does.
+    ///
+    /// # Errors
+    /// As [`Self::shrink`], but for [`Error::NotAll`].
+    pub fn evict(&mut self, deadline: Duration) -> Result<Self> {
+        self.change("evict", deadline, true)
+    }
+
+    /// The bitwise and of what all survivors say: the same at all that return it, whoever dies
+    /// meanwhile. All survivors call it, also after a failure. After MPI's `MPIX_Comm_agree`.
+    ///
+    /// # Errors
+    /// As [`Self::shrink`].
+    pub fn agree(&mut self, flags: u64, deadline: Duration) -> Result<u64> {
+        const CALL: &str = "agree";
+        let until = Instant::now() + deadline;
+        self.in_council(CALL, |council, links| {
+            let deadline = Some(council.time(until));
+            council.step(links, None, Input::Agree { flags, deadline });
+            council.verdict(CALL, links, until, |verdict| match verdict {
+                Verdict::Agreed { flags, .. } => Some(*flags),
+                _ => None,
+            })
+        })
+    }
+
+    /// Ends all calls of this communicator, here and at all ranks: they fail, and the ranks may
+    /// [`Self::shrink`]. After MPI's `MPIX_Comm_revoke`.
+    ///
+    /// # Errors
+    /// If the engine is lost to an operation that panicked.
+    pub fn revoke(&mut self) -> Result<()> {
+        let (engine, ..) = self.at_home("revoke")?;
+        engine.give_up("revoked by this rank".into());
+        Ok(())
+    }
+
+    /// With the machine, and what it hears and speaks by.
+    fn in_council<T>(
+        &mut self,
+        call: &'static str,
+        work: impl FnOnce(&mut Council, &mut Links) -> Result<T>,
+    ) -> Result<T> {
+        let (me, size) = (self.rank(), self.size());
+        if matches!(self.seat.origin, Origin::Threads(_)) {
+            return refuse(call, "self", "of ranks that are threads", "of processes");
+        }
+        let (engine, ..) = self.at_home(call)?;
+        let linked = (0..size).all(|rank| rank == me || engine.links.controls().has(rank));
+        let council = self.council.take().or_else(|| Council::new(me, size).map(Box::new));
+        let Some(mut council) = council.filter(|_| linked) else {
+            return refuse(call, "self", "without links between some ranks", "with all of them");
+        };
+        let (engine, ..) = self.at_home(call)?;
+        let done = work(&mut council, &mut engine.links);
+        self.council = Some(council);
+        done
+    }
+
+    fn change(&mut self, call: &'static str, deadline: Duration, evict: bool) -> Result<Self> {
+        let until = Instant::now() + deadline;
+        // What is under way can't be part of what comes.
+        self.revoke()?;
+        loop {
+            let (epoch, members) = self.in_council(call, |council, links| {
+                let deadline = Some(council.time(until));
+                let joiners = Ranks::NONE;
+                let change = Input::Change { joiners, deadline, evict_missing: evict };
+                council.step(links, None, change);
+                council.verdict(call, links, until, |verdict| match *verdict {
+                    Verdict::Membership { epoch, members, .. } => Some((epoch, members)),
+                    _ => None,
+                })
+            })?;
+            let joined = self.join_survivors(call, epoch, members, until);
+            if members.len() == 1 {
+                return joined;
+            }
+            let flags = u64::from(joined.is_ok());
+            let left = until.saturating_duration_since(Instant::now());
+            // All go on, or none does.
+            let all = self.agree(flags, left.max(CONNECTING))?;
+            match joined {
+                Ok(comm) if all & 1 == 1 => return Ok(comm),
+                joined if Instant::now() >= until => {
+                    joined?;
+                    let (missing, after) = (Vec::new(), deadline);
+                    return Err(Error::NotAll { call, missing, after });
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// The communicator of a membership, connected.
+    fn join_survivors(
+        &mut self,
+        call: &'static str,
+        epoch: u32,
+        members: Ranks,
+        until: Instant,
+    ) -> Result<Self> {
+        let me = self.rank();
+        let Origin::Processes(meeting) = &self.seat.origin else {
+            return refuse(call, "self", "of ranks that are threads", "of processes");
+        };
+        let opened = meeting.open_doors();
+        let mine = opened.as_ref().map(Doors::address).unwrap_or_default();
+        let until = until.min(Instant::now() + CONNECTING);
+        let addresses = self.in_council(call, |council, links| {
+            let others = members.without(me as u32);
+            for rank in others.iter() {
+                links.controls().say(rank as usize, (DOORS, write_doors(epoch, &mine)));
+            }
+            loop {
+                let of = |rank: u32| {
+                    let said = |&&(from, of, _): &&(usize, u32, String)| {
+                        (from, of) == (rank as usize, epoch)
+                    };
+                    council.doors.iter().find(said).map(|(_, _, address)| address.clone())
+                };
+                let known: Option<Vec<_>> =
+                    others.iter().map(|rank| Some((rank as usize, of(rank)?))).collect();
+                match known {
+                    Some(known) => return Ok(known),
+                    None if council.has_lost(others) || Instant::now() > until => {
+                        return Err(Error::NotAll {
+                            call,
+                            missing: others.iter().map(|rank| rank as usize).collect(),
+                            after: CONNECTING,
+                        });
+                    }
+                    None => council.turn(links),
+                }
+            }
+        })?;
+        let doors = opened?;
+        let mut all: Vec<_> = addresses.into_iter().chain([(me, mine)]).collect();
+        all.sort_by_key(|&(rank, _)| rank);
+        let all: Vec<_> = all.iter().map(|(rank, address)| (*rank, address.as_str())).collect();
+        let Origin::Processes(meeting) = &self.seat.origin else {
+            return refuse(call, "self", "of ranks that are threads", "of processes");
+        };
+        let job = number(meeting.job, u64::from(epoch), SURVIVORS);
+        let timeout = until.saturating_duration_since(Instant::now());
+        let comm = Self::open(meeting.branch(job, &all, doors, timeout))?;
+        let mut comm = comm.going_by(
+            self.settings.preferred,
+            self.settings.numbers,
+            self.settings.multiprocessors,
+        );
+        comm.set_timeout(self.settings.timeout);
+        Ok(comm)
+    }
+}
