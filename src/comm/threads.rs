@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -12,6 +13,7 @@ use super::setup::last_level_cache;
 use super::share::{Board, can_share, has_lines};
 use super::{Communicator, Origin, Seat};
 use crate::error::{Error, Peer, Result};
+use crate::link::life::Lives;
 use crate::link::region::Region;
 use crate::link::{Links, Rx, loopback};
 use crate::plan::{Planner, Slots, least_chunk};
@@ -25,6 +27,8 @@ type Groups = Arc<Mutex<HashMap<u64, Weak<Group>>>>;
 /// What the ranks of one communicator share.
 pub(super) struct Group {
     pub(super) job: u64,
+    /// No other group of this process has it.
+    number: u64,
     /// How many ranks share this host's CPUs, in this group or not.
     residents: usize,
     /// The largest of them that has links between all pairs.
@@ -52,8 +56,10 @@ impl Group {
     }
 
     fn of(job: u64, residents: usize, all_pairs: u32, groups: Groups) -> Self {
+        static GROUPS: AtomicU64 = AtomicU64::new(1);
+        let number = GROUPS.fetch_add(1, Ordering::Relaxed);
         let (left, came, board) = (Mutex::default(), Condvar::new(), Board::default());
-        Self { job, residents, all_pairs, groups, left, came, board }
+        Self { job, number, residents, all_pairs, groups, left, came, board }
     }
 
     /// One of some of these ranks: the same for all that name this number.
@@ -133,6 +139,11 @@ impl Ready {
         for from in planner.peers().into_iter().map(|from| from as usize) {
             let end = |left: &mut Left| left.ends.remove(&(from, rank));
             links.add_rx(from, group.find(&peers[from], timeout, until, end)?);
+        }
+        if peers.len() > 1 {
+            let (mut lives, _) = Lives::new(rank, peers.len(), group.number)?;
+            (0..peers.len()).filter(|&peer| peer != rank).for_each(|peer| lives.add_beside(peer));
+            links.set_lives(lives);
         }
         let lines = peers.iter().filter(|_| has_lines(&planner)).map(|peer| {
             group.find(peer, timeout, until, |left| left.lines.get(&peer.rank).map(Arc::clone))

@@ -142,8 +142,7 @@ impl Lives {
     pub(crate) fn new(me: usize, size: usize, key: u64) -> Result<(Self, Told)> {
         let own = own()?;
         let peers = (0..size).map(|_| None).collect();
-        // 0 is no number.
-        let key = key.max(1);
+        let own_key = key_of(key, me);
         let free = |at: &usize| {
             let mark = own.page.mark(*at);
             let taken = mark.taken.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed);
@@ -154,7 +153,7 @@ impl Lives {
                 own.page.will(*at, 0).store(0, Ordering::Relaxed);
                 mark.entered.store(0, Ordering::Relaxed);
                 mark.done.store(0, Ordering::Relaxed);
-                mark.key.store(key, Ordering::Release);
+                mark.key.store(own_key, Ordering::Release);
             }
             taken.is_ok()
         };
@@ -171,6 +170,11 @@ impl Lives {
         let page = Page(Arc::new(Region::open(fd.as_fd(), Page::bytes(), name)?));
         self.peers[peer] = Some(page);
         Ok(())
+    }
+
+    /// Another rank that is a thread of this process.
+    pub(crate) fn add_beside(&mut self, peer: usize) {
+        self.peers[peer] = self.mine.as_ref().map(|(own, _)| own.page.clone());
     }
 
     /// This rank enters the call with this number.
@@ -226,7 +230,7 @@ impl Lives {
     /// Has a rank of this host ended? Then what it left; none if that can't be known.
     pub(crate) fn will_of(&self, peer: usize) -> Option<Option<[u8; WILL]>> {
         let page = self.peers.get(peer)?.as_ref().filter(|page| robust::is_dead(page.word()))?;
-        let Some(at) = page.find(self.key) else { return Some(None) };
+        let Some(at) = page.find(key_of(self.key, peer)) else { return Some(None) };
         let counts = page.will(at, 0).load(Ordering::Acquire).min(2);
         let mut will = [0; WILL];
         if counts > 0 {
@@ -241,7 +245,7 @@ impl Lives {
     /// left, or nothing is known of it.
     fn calls(&self, peer: usize) -> Option<[u64; 2]> {
         let page = self.peers.get(peer)?.as_ref()?;
-        let mark = page.mark(page.find(self.key)?);
+        let mark = page.mark(page.find(key_of(self.key, peer))?);
         Some([&mark.entered, &mark.done].map(|word| word.load(Ordering::Acquire)))
     }
 
@@ -271,7 +275,7 @@ impl Lives {
         let current = self.current()?;
         (0..self.peers.len()).find_map(|peer| {
             let page = self.peers[peer].as_ref()?;
-            let mark = page.mark(page.find(self.key)?);
+            let mark = page.mark(page.find(key_of(self.key, peer))?);
             let cause = mark.cause.load(Ordering::Acquire);
             let culprit = usize::try_from(cause).ok()?.checked_sub(1)?;
             // Who is meant finds out what of by itself.
@@ -294,7 +298,7 @@ impl Lives {
             }
             let [entered, done] = self.calls(peer)?;
             // Who ended after a failure is not its cause.
-            if page.mark(page.find(self.key)?).cause.load(Ordering::Acquire) != 0 {
+            if page.mark(page.find(key_of(self.key, peer))?).cause.load(Ordering::Acquire) != 0 {
                 return None;
             }
             let evidence = match entered.cmp(&current) {
@@ -305,6 +309,12 @@ impl Lives {
             Some((peer, evidence))
         })
     }
+}
+
+/// What the mark of a rank of a communicator is found by; 0 is none.
+fn key_of(key: u64, rank: usize) -> u64 {
+    let mixed = (key ^ (rank as u64).rotate_right(16)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    (mixed ^ mixed >> 32).max(1)
 }
 
 /// Where a copy of a will begins.

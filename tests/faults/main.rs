@@ -191,3 +191,23 @@ fn who_never_comes_is_named_by_all() {
         absent.child.wait().unwrap();
     }
 }
+
+/// Threads of one process: who never comes is named by all, whomever they wait for; so is who left.
+#[test]
+fn threads_name_the_cause() {
+    let told = common::on_ranks(4, |comm| {
+        comm.set_timeout(Duration::from_millis(300));
+        comm.barrier().unwrap();
+        if comm.rank() == 2 {
+            // Longer than the others wait; what it calls then finds them gone.
+            std::thread::sleep(Duration::from_millis(900));
+            return None;
+        }
+        let error = work(comm).unwrap_err();
+        Some(says(&error).split(' ').skip(3).take(2).map(str::to_owned).collect::<Vec<_>>())
+    });
+    for (rank, told) in told.into_iter().enumerate() {
+        let Some(told) = told else { continue };
+        assert!(["absent", "lost"].contains(&&*told[0]) && told[1] == "2", "rank {rank}: {told:?}");
+    }
+}
