@@ -78,11 +78,12 @@ impl Communicator {
     /// `all_reduce`, `all_gather` and `broadcast` go around that, unless the order of ranks is
     /// promised. Elsewhere it changes nothing.
     ///
-    /// Where only some do, as on several hosts, calls go straight among those, and one rank of each
-    /// such island goes by way of the host for all: `all_reduce`, `all_reduce_into`, `broadcast`,
-    /// `reduce`, `reduce_into`, `reduce_scatter`, `all_gather`, both of these in place, `gather`
-    /// and `scatter`. For all but the first three each rank allocates 32 MiB here, and longer calls
-    /// are made in pieces; later calls allocate nothing. Still all ranks go by way of the host in
+    /// On several hosts, calls go straight among the ranks of a host where all of those reach each
+    /// other, and where not, among those that share a device; and one rank of each such island
+    /// goes by way of the host for all: `all_reduce`, `all_reduce_into`, `broadcast`, `reduce`,
+    /// `reduce_into`, `reduce_scatter`, `all_gather`, both of these in place, `gather` and
+    /// `scatter`. For all but the first three each rank allocates 32 MiB here, and longer calls are
+    /// made in pieces; later calls allocate nothing. Still all ranks go by way of the host in
     /// deterministic calls, functions of the user's, `all_to_all`, `scan`, `exscan`, `barrier`,
     /// `all_reduce_many`, messages, and verbs of parts that differ in length.
     ///

@@ -12,7 +12,7 @@ use cudarc::driver::{CudaContext, CudaStream};
 
 use super::memory::Held;
 use super::scratch::Scratch;
-use super::{OnStream, Side, Sides};
+use super::{OnStream, Side, Sides, failure};
 use crate::comm::options::Settings;
 use crate::comm::verbs::refuse;
 use crate::comm::{Communicator, worker};
@@ -324,6 +324,8 @@ impl OnStream<'_> {
         sides: Sides,
     ) -> Result<()> {
         self.comm.direct_failure(name)?;
+        // Of a call that went by way of the host, too.
+        failure(&self.comm.streams.failed).take().map_or(Ok(()), Err)?;
         let Settings { numbers, timeout, preferred, required, part_of, .. } = self.comm.settings;
         let forced = required.or(preferred);
         let (name, number) = part_of.map_or((name, None), |(name, number)| (name, Some(number)));
