@@ -26,6 +26,9 @@ pub mod error;
 pub mod exec;
 #[cfg(feature = "host")]
 #[doc(hidden)]
+pub mod flight;
+#[cfg(feature = "host")]
+#[doc(hidden)]
 pub mod kernel;
 #[cfg(feature = "host")]
 #[doc(hidden)]

@@ -191,9 +191,27 @@ impl Engine {
         buffer: &Buffer<'_>,
         plan: impl FnOnce(&mut Planner) -> Plan<'_>,
     ) -> Result<()> {
+        self.works(head.name)?;
+        if settings.rehearses {
+            return self.walk(seat, settings, head, buffer, plan);
+        }
+        let (number, bytes) = (number(head, self.sequence), buffer.len(Space::Output));
+        seat.flight.enter(head.name, head.request, number, bytes);
+        let done = self.walk(seat, settings, head, buffer, plan);
+        seat.flight.leave(&done);
+        done
+    }
+
+    fn walk(
+        &mut self,
+        seat: &Seat,
+        settings: &Settings,
+        head: &Head<'_>,
+        buffer: &Buffer<'_>,
+        plan: impl FnOnce(&mut Planner) -> Plan<'_>,
+    ) -> Result<()> {
         let Head { name, kernel, request, .. } = *head;
         let (alone, own) = (seat.peers.len() == 1, u64::from(request.is_some()));
-        self.works(name)?;
         let marks = request.is_some() && !alone && !settings.rehearses;
         if marks {
             self.links.lives().enter(self.sequence + 1);
@@ -212,8 +230,9 @@ impl Engine {
         if settings.rehearses {
             return Ok(());
         }
+        seat.flight.by(plan.algorithm);
+        let sequence = number(head, self.sequence);
         self.sequence += own;
-        let sequence = if request.is_some() { self.sequence } else { self.sequence | MESSAGE };
         let bytes = buffer.len(Space::Output);
         let _span = settings.tag.as_deref().map(|tag| {
             tracing::debug_span!("call", name, tag, rank = seat.rank, sequence, bytes).entered()
@@ -228,6 +247,7 @@ impl Engine {
             return Ok(());
         }
         let wait = Wait::new(&self.patience, settings.timeout, &self.abort);
+        let wait = wait.recorded(&seat.flight);
         let ways = Ways {
             me: seat.rank,
             known,
@@ -245,6 +265,11 @@ impl Engine {
         let count = request.map(|request| request.count);
         done.map_err(|halt| self.fail_of(seat, settings, (name, count), halt))
     }
+}
+
+/// The number of a call after so many, or of a message after the last.
+fn number(head: &Head<'_>, calls: u64) -> u64 {
+    if head.request.is_some() { calls + 1 } else { calls | MESSAGE }
 }
 
 /// What plans are walked with.

@@ -53,6 +53,7 @@ pub use wide::wire_error;
 use crate::config::Numbers;
 use crate::element::{DataType, ReduceOp, Reduction};
 use crate::error::{Error, Peer, Result};
+use crate::flight::Flight;
 use crate::kernel::Kernel;
 use crate::memory::Buffer;
 use crate::plan::{Blocks, Plan, Planner, Request};
@@ -117,6 +118,8 @@ struct Seat {
     /// Can every rank map every other one's memory?
     shares: bool,
     origin: Origin,
+    /// Where its calls are written down.
+    flight: Flight,
 }
 
 /// How its ranks met; some of them meet again in the same way.
@@ -251,6 +254,23 @@ impl Communicator {
     #[must_use]
     pub fn abort_handle(&self) -> AbortHandle {
         AbortHandle(Arc::clone(&self.abort))
+    }
+
+    /// What this communicator has done so far, as text that Prometheus reads: calls, bytes of
+    /// results, seconds asleep for other ranks, and errors by kind; of each collective that was
+    /// called. Any thread may ask, for example one that serves it over HTTP, through an `Arc`.
+    ///
+    /// ```
+    /// use ringreduce::{Communicator, ReduceOp};
+    /// let mut comm = Communicator::local(1)?.remove(0);
+    /// comm.all_reduce(&mut [1.0_f32, 2.0], ReduceOp::Sum)?;
+    /// let line = "ringreduce_bytes_total{collective=\"all_reduce\",rank=\"0\"} 8";
+    /// assert!(comm.metrics().lines().any(|it| it == line));
+    /// # Ok::<(), ringreduce::Error>(())
+    /// ```
+    #[must_use]
+    pub fn metrics(&self) -> String {
+        self.seat.flight.metrics()
     }
 
     /// The kernel of this library for `request`. What does not reduce needs none, and gets the

@@ -253,6 +253,7 @@ impl Tool<'_> {
             lanes: &mut engine.lanes,
         };
         let wait = Wait::new(&engine.patience, self.settings.timeout, &engine.abort);
+        let wait = wait.recorded(&self.seat.flight);
         ways.make(&plan, &Head::of(request, kernel), PROBE | self.calls, buffer, &wait)
     }
 }

@@ -1,6 +1,7 @@
 //! Making communicators: from the environment, by hand, or as threads of this process.
 //! May touch: config, rendezvous, link, plan.
 
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -9,14 +10,16 @@ use super::options::Told;
 use super::share::{can_share, has_lines};
 use super::threads::{Group, Ready};
 use super::{Communicator, Origin, Seat};
-use crate::config::{Config, SECRET, Secret, SecretSource, Transport};
+use crate::config::{Config, RECORD_FD, SECRET, Secret, SecretSource, Transport, warn};
 use crate::error::{Error, Peer, Result};
+use crate::flight::Recorder;
 use crate::link::control::Controls;
 use crate::link::life::Lives;
+use crate::link::region::Region;
 use crate::link::tcp::{self, Settings, tune};
 use crate::link::{Links, shm};
 use crate::plan::{Planner, Slots, least_chunk};
-use crate::rendezvous::{Meeting, PairKey, Streams, meet};
+use crate::rendezvous::{Meeting, PairKey, Streams, inherited_file, meet};
 use crate::schedule::Ring;
 use crate::sync::Patience;
 
@@ -137,6 +140,7 @@ impl Builder {
         let config = self.over(Config::settings()?);
         config.validate()?;
         let Config { timeout, algorithm, numbers, all_pairs, multiprocessors, .. } = config;
+        let Config { record_dir, trace, .. } = config;
         let host = crate::rendezvous::host_name();
         let pid = std::process::id();
         let peers: Arc<[Peer]> =
@@ -144,9 +148,11 @@ impl Builder {
         let group = Group::new(n, all_pairs as u32);
         let ready = |rank| Ready::new(Arc::clone(&group), rank, Arc::clone(&peers));
         let ready: Vec<_> = (0..n).map(ready).collect::<Result<_>>()?;
-        let meet =
-            |rank: Ready| Ok(rank.meet(timeout)?.going_by(algorithm, numbers, multiprocessors));
-        ready.into_iter().map(meet).collect()
+        let meet = |(rank, ready): (usize, Ready)| {
+            let recorder = Recorder::new(None, (rank, n), record_dir.clone(), trace.clone())?;
+            Ok(ready.meet(timeout, &recorder)?.going_by(algorithm, numbers, multiprocessors))
+        };
+        ready.into_iter().enumerate().map(meet).collect()
     }
 
     fn config(mut self) -> Result<Config> {
@@ -228,11 +234,12 @@ impl Communicator {
     }
 
     fn meet(config: &Config) -> Result<Self> {
-        Self::open(meet(config)?)
+        let recorder = recorder(config)?;
+        Self::open(meet(config)?, &recorder)
     }
 
     /// The communicator of those who met, once its links are open.
-    pub(super) fn open(mut meeting: Meeting) -> Result<Self> {
+    pub(super) fn open(mut meeting: Meeting, recorder: &Arc<Recorder>) -> Result<Self> {
         let &Config { timeout, algorithm, numbers, all_pairs, multiprocessors, .. } =
             meeting.config();
         let deadline = Instant::now() + timeout;
@@ -254,6 +261,7 @@ impl Communicator {
             peers: meeting.peers.iter().map(|info| info.peer()).collect(),
             transports: links.transports(),
             shares: !meeting.needs_tcp() && can_share(meeting.size()),
+            flight: recorder.communicator(meeting.job, rank, meeting.size()),
             origin: Origin::Processes(Box::new(meeting)),
         };
         let engine = Engine::new(planner, links, patience, last_level_cache());
@@ -265,6 +273,24 @@ impl Communicator {
         }
         Ok(comm)
     }
+}
+
+/// The record of this rank: in the launcher's memory, if it handed any over.
+fn recorder(config: &Config) -> Result<Arc<Recorder>> {
+    let shared = config.record.map(record_memory).transpose()?.flatten();
+    let place = (config.rank, config.size);
+    Recorder::new(shared, place, config.record_dir.clone(), config.trace.clone())
+}
+
+/// The launcher's memory, if it is of this version.
+fn record_memory(fd: i32) -> Result<Option<Region>> {
+    let memory = inherited_file(fd).map_err(|error| Error::Config {
+        name: RECORD_FD.into(),
+        given: fd.to_string(),
+        expected: format!("{error}: it is not the launcher's memory; unset it"),
+    })?;
+    let shared = Recorder::shared(memory.as_fd());
+    Ok(shared.inspect_err(|error| warn(&format!("calls are not recorded: {error}"))).ok())
 }
 
 /// The links that a planner's plans walk over.

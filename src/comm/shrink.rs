@@ -361,7 +361,8 @@ impl Communicator {
         };
         let job = number(meeting.job, u64::from(epoch), SURVIVORS);
         let timeout = until.saturating_duration_since(Instant::now());
-        let comm = Self::open(meeting.branch(job, &all, doors, timeout))?;
+        let recorder = self.seat.flight.recorder();
+        let comm = Self::open(meeting.branch(job, &all, doors, timeout), recorder)?;
         let mut comm = comm.going_by(
             self.settings.preferred,
             self.settings.numbers,

@@ -137,13 +137,13 @@ impl Communicator {
         let mut members: Vec<usize> = (0..cards.len()).filter(wants).collect();
         members.sort_by_key(|&rank| cards[rank].key);
         let sequence = self.engine.as_ref().map_or(0, |engine| engine.sequence);
-        let timeout = self.settings.timeout;
+        let (timeout, recorder) = (self.settings.timeout, self.seat.flight.recorder());
         let group = match &self.seat.origin {
             Origin::Processes(meeting) => {
                 let address = |&rank: &usize| (rank, cards[rank].address.as_str());
                 let members: Vec<_> = members.iter().map(address).collect();
                 let job = number(meeting.job, sequence, color);
-                Self::open(meeting.branch(job, &members, doors, timeout))?
+                Self::open(meeting.branch(job, &members, doors, timeout), recorder)?
             }
             Origin::Threads(threads) => {
                 let peers: Arc<[Peer]> = (0..)
@@ -152,7 +152,7 @@ impl Communicator {
                     .collect();
                 let me = members.iter().take_while(|&&rank| rank != self.rank()).count();
                 let job = number(threads.job, sequence, color);
-                Ready::new(threads.branch(job), me, peers)?.meet(timeout)?
+                Ready::new(threads.branch(job), me, peers)?.meet(timeout, recorder)?
             }
         };
         let Settings { preferred, numbers, multiprocessors, .. } = self.settings;

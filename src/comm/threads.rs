@@ -13,6 +13,7 @@ use super::setup::last_level_cache;
 use super::share::{Board, can_share, has_lines};
 use super::{Communicator, Origin, Seat};
 use crate::error::{Error, Peer, Result};
+use crate::flight::Recorder;
 use crate::link::life::Lives;
 use crate::link::region::Region;
 use crate::link::{Links, Rx, loopback};
@@ -133,7 +134,7 @@ impl Ready {
     }
 
     /// Finds those that it receives from.
-    pub(super) fn meet(self, timeout: Duration) -> Result<Communicator> {
+    pub(super) fn meet(self, timeout: Duration, recorder: &Arc<Recorder>) -> Result<Communicator> {
         let Self { group, rank, peers, planner, mut links } = self;
         let until = Instant::now() + timeout;
         for from in planner.peers().into_iter().map(|from| from as usize) {
@@ -149,7 +150,7 @@ impl Ready {
             group.find(peer, timeout, until, |left| left.lines.get(&peer.rank).map(Arc::clone))
         });
         let lines = lines.collect::<Result<Vec<_>>>()?;
-        let shares = can_share(peers.len());
+        let (size, shares) = (peers.len(), can_share(peers.len()));
         let seat = Seat {
             rank,
             local_rank: rank,
@@ -157,6 +158,7 @@ impl Ready {
             peers,
             transports: links.transports(),
             shares,
+            flight: recorder.communicator(group.job, rank, size),
             origin: Origin::Threads(Arc::clone(&group)),
         };
         let patience = Patience::for_ranks(group.residents);

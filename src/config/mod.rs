@@ -22,7 +22,7 @@ pub use store::StoreAddr;
 use crate::element::DataType;
 use crate::error::{Error, Result};
 use crate::schedule::{ALL_PAIRS, Algorithm};
-pub(crate) use own::{SECRET_FD, SECRET_FILE};
+pub(crate) use own::{RECORD_FD, SECRET_FD, SECRET_FILE};
 
 /// How long any wait lasts when nobody said otherwise.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
@@ -95,6 +95,12 @@ pub struct Config {
     pub numbers: Numbers,
     /// The folder that measured speeds are kept in.
     pub cache: Option<PathBuf>,
+    /// The launcher's memory for this rank's record, which this process inherited as this.
+    pub record: Option<i32>,
+    /// The folder for a rank's last operations when a call fails.
+    pub record_dir: Option<PathBuf>,
+    /// The folder for every call and step, if they are wanted.
+    pub trace: Option<PathBuf>,
     /// Who said all this, for messages.
     pub source: String,
 }
@@ -118,6 +124,9 @@ impl Default for Config {
             multiprocessors: None,
             numbers: Numbers::default(),
             cache: None,
+            record: None,
+            record_dir: None,
+            trace: None,
             tcp_sockets: 1,
             tcp_checksum: true,
             tcp_congestion: None,

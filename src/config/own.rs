@@ -34,7 +34,13 @@ pub(super) const DETERMINISTIC: &str = "RINGREDUCE_DETERMINISTIC";
 pub(super) const WIDE: &str = "RINGREDUCE_WIDE";
 pub(super) const WIRE: &str = "RINGREDUCE_WIRE";
 
-const KNOWN: [&str; 21] = [
+/// A rank's record: the launcher's memory, and the folders for what is told of failures and of all
+/// calls.
+pub(crate) const RECORD_FD: &str = "RINGREDUCE_RECORD_FD";
+pub(super) const RECORD_DIR: &str = "RINGREDUCE_RECORD_DIR";
+pub(super) const TRACE: &str = "RINGREDUCE_TRACE";
+
+const KNOWN: [&str; 24] = [
     RANK,
     SIZE,
     LOCAL_RANK,
@@ -56,6 +62,9 @@ const KNOWN: [&str; 21] = [
     DETERMINISTIC,
     WIDE,
     WIRE,
+    RECORD_FD,
+    RECORD_DIR,
+    TRACE,
 ];
 
 /// A warning for each variable that starts like ours but is unknown.
@@ -112,6 +121,9 @@ pub(super) fn settings(vars: Vars<'_>, config: &mut Config) -> Result<Option<Sto
     config.numbers = numbers(vars)?;
     config.cache = cache(vars)?;
     config.secret = secret(vars)?;
+    config.record = vars.text(RECORD_FD)?.map(|text| descriptor(RECORD_FD, text)).transpose()?;
+    config.record_dir = vars.text(RECORD_DIR)?.map(Into::into);
+    config.trace = vars.text(TRACE)?.map(Into::into);
     config.interface = vars.text(IFNAME)?.map(Into::into);
     config.tcp_congestion = vars.text(TCP_CONGESTION)?.map(Into::into);
     let Some(text) = vars.text(STORE)? else { return Ok(None) };
@@ -156,13 +168,7 @@ fn cache(vars: Vars<'_>) -> Result<Option<PathBuf>> {
 fn secret(vars: Vars<'_>) -> Result<Option<SecretSource>> {
     match (vars.text(SECRET_FD)?, vars.text(SECRET_FILE)?) {
         (None, None) => Ok(None),
-        (Some(text), None) => match text.parse() {
-            Ok(fd) if fd >= 0 => Ok(Some(SecretSource::Fd(fd))),
-            _ => {
-                let expected = "it must be the number of an open descriptor".into();
-                Err(malformed(SECRET_FD, text, expected))
-            }
-        },
+        (Some(text), None) => Ok(Some(SecretSource::Fd(descriptor(SECRET_FD, text)?))),
         (None, Some(text)) if Path::new(text).is_absolute() => {
             Ok(Some(SecretSource::File(text.into())))
         }
@@ -174,6 +180,12 @@ fn secret(vars: Vars<'_>) -> Result<Option<SecretSource>> {
             Err(malformed(SECRET_FILE, text, expected))
         }
     }
+}
+
+/// The number of a descriptor.
+fn descriptor(name: &str, text: &str) -> Result<i32> {
+    let fd = text.parse().ok().filter(|&fd: &i32| fd >= 0);
+    fd.ok_or_else(|| malformed(name, text, "it must be the number of an open descriptor".into()))
 }
 
 /// This rank as ringrun or the user numbered it, if they did.

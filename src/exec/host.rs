@@ -5,6 +5,7 @@
 use core::ops::Range;
 
 use super::wait::{Halt, Stop, Wait};
+use crate::flight::Where;
 use crate::kernel::{Kernel, Turn, copy};
 use crate::link::{Fault, Frame, Links};
 use crate::memory::{Buffer, Dst, Src};
@@ -50,6 +51,7 @@ pub fn run(
     let wait = &Wait { call: (!uneven).then_some(call.frame), ..*wait };
     for round in 0..call.partition.rounds() {
         for (number, step) in call.schedule.steps.iter().enumerate() {
+            wait.at(Where::of(number, step));
             let src = call.partition.piece(round, step.src);
             let dst = if step.dst == step.src { src.start } else { start(call, round, step.dst) };
             let frame = if uneven { call.of_chunk(step) } else { call.frame };

@@ -98,7 +98,7 @@ impl Messages<'_, '_> {
     }
 
     /// The end of a link that a lane waits for; none if it only copies.
-    fn end(&self, lane: usize) -> Option<End> {
+    fn lane_end(&self, lane: usize) -> Option<End> {
         let Step { op, from, to, .. } = self.call.schedule.steps[self.lanes[lane].step];
         match op {
             Op::Send => Some(End::To(to as usize)),
@@ -110,7 +110,7 @@ impl Messages<'_, '_> {
     /// Why it ended, and where: a fault at the lane that met it, everything else at the first.
     fn halt(&self, stop: Stop) -> Halt {
         let lane = if matches!(stop, Stop::Fault(_)) { self.at } else { 0 };
-        let peer = match self.end(lane) {
+        let peer = match self.lane_end(lane) {
             Some(End::From(peer) | End::To(peer)) => peer,
             None => 0,
         };
@@ -135,7 +135,7 @@ impl Awaited for &mut Messages<'_, '_> {
     fn is_dear(&mut self, links: &mut Links) -> Result<bool, Fault> {
         for lane in 0..self.lanes.len() {
             self.at = lane;
-            if let Some(end) = self.end(lane)
+            if let Some(end) = self.lane_end(lane)
                 && end.is_dear(links)?
             {
                 return Ok(true);
@@ -144,10 +144,14 @@ impl Awaited for &mut Messages<'_, '_> {
         Ok(false)
     }
 
+    fn end(&self) -> Option<End> {
+        self.lane_end(self.at.min(self.lanes.len().checked_sub(1)?))
+    }
+
     fn check_alive(&mut self, links: &mut Links) -> Result<(), Fault> {
         (0..self.lanes.len()).try_for_each(|lane| {
             self.at = lane;
-            self.end(lane).map_or(Ok(()), |end| end.check_alive(links))
+            self.lane_end(lane).map_or(Ok(()), |end| end.check_alive(links))
         })
     }
 
@@ -156,6 +160,6 @@ impl Awaited for &mut Messages<'_, '_> {
         self.sleeps += 1;
         self.at = self.sleeps % self.lanes.len();
         let short = if self.lanes.len() == 1 { limit } else { SHORT.max(waited / PART) };
-        self.end(self.at).map_or(Ok(()), |end| end.park(links, limit.min(short)))
+        self.lane_end(self.at).map_or(Ok(()), |end| end.park(links, limit.min(short)))
     }
 }

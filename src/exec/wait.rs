@@ -8,6 +8,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::flight::{Flight, Toward, Where};
 use crate::link::{Fault, Frame, Links};
 use crate::memory::Buffer;
 use crate::schedule::Space;
@@ -78,6 +79,8 @@ pub struct Wait<'a> {
     pub(crate) abort: &'a AtomicBool,
     /// What all slots of the call say of it, if they all say the same.
     pub(super) call: Option<Frame>,
+    /// Where it is written down how far the call is.
+    pub(super) flight: Option<&'a Flight>,
 }
 
 /// What is waited for.
@@ -87,6 +90,9 @@ pub(super) trait Awaited {
 
     /// Is a look a system call?
     fn is_dear(&mut self, links: &mut Links) -> Result<bool, Fault>;
+
+    /// Where it is waited for, if at one end.
+    fn end(&self) -> Option<End>;
 
     /// Can it still happen?
     fn check_alive(&mut self, links: &mut Links) -> Result<(), Fault>;
@@ -110,7 +116,7 @@ enum Event<'f> {
 }
 
 impl Event<'_> {
-    fn end(&self) -> End {
+    fn place(&self) -> End {
         match *self {
             Self::Filled(peer, _) | Self::Landed(peer, ..) => End::From(peer),
             Self::Empty(peer) | Self::Flushed(peer) => End::To(peer),
@@ -122,7 +128,34 @@ impl<'a> Wait<'a> {
     /// Up to `timeout` for each wait, or until `abort` is raised.
     #[must_use]
     pub fn new(patience: &'a Patience, timeout: Duration, abort: &'a AtomicBool) -> Self {
-        Self { patience, timeout, abort, call: None }
+        Self { patience, timeout, abort, call: None, flight: None }
+    }
+
+    /// The same, written down by `flight`.
+    pub(crate) fn recorded(self, flight: &'a Flight) -> Self {
+        Self { flight: Some(flight), ..self }
+    }
+
+    /// The call is there now.
+    #[inline]
+    pub(super) fn at(&self, place: Where) {
+        if let Some(flight) = self.flight {
+            flight.at(place);
+        }
+    }
+
+    /// It sleeps from now on.
+    pub(super) fn sleeps(&self, toward: Toward, peer: usize) {
+        if let Some(flight) = self.flight {
+            flight.turn(toward, peer);
+        }
+    }
+
+    /// It has slept for so long.
+    pub(super) fn slept(&self, time: Duration) {
+        if let Some(flight) = self.flight {
+            flight.waited(time);
+        }
     }
 
     pub(super) fn filled(&self, links: &mut Links, peer: usize, frame: &Frame) -> Result<(), Stop> {
@@ -173,7 +206,14 @@ impl<'a> Wait<'a> {
                 }
             }
         }
-        self.parked(links, &mut what, patience.began())
+        match what.end() {
+            Some(End::From(peer)) => self.sleeps(Toward::From, peer),
+            Some(End::To(peer)) => self.sleeps(Toward::To, peer),
+            None => {}
+        }
+        let done = self.parked(links, &mut what, patience.began());
+        self.slept(patience.began().elapsed());
+        done
     }
 
     /// Who is the cause that this call can't end: who is dead, makes another call, or was given up.
@@ -234,15 +274,19 @@ impl Awaited for Event<'_> {
     }
 
     fn is_dear(&mut self, links: &mut Links) -> Result<bool, Fault> {
-        self.end().is_dear(links)
+        self.place().is_dear(links)
+    }
+
+    fn end(&self) -> Option<End> {
+        Some(self.place())
     }
 
     fn check_alive(&mut self, links: &mut Links) -> Result<(), Fault> {
-        self.end().check_alive(links)
+        self.place().check_alive(links)
     }
 
     fn park(&mut self, links: &mut Links, _: Duration, limit: Duration) -> Result<(), Fault> {
-        self.end().park(links, limit)
+        self.place().park(links, limit)
     }
 }
 

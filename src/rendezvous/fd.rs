@@ -25,7 +25,7 @@ pub(super) fn inherited(fd: RawFd) -> io::Result<OwnedFd> {
 }
 
 /// The same of the sealed memory that this process inherited as `fd`.
-pub(super) fn inherited_file(fd: RawFd) -> io::Result<OwnedFd> {
+pub(crate) fn inherited_file(fd: RawFd) -> io::Result<OwnedFd> {
     of_launcher(fd, |original| {
         // Nothing but such memory has seals.
         fcntl(original, FcntlArg::F_GET_SEALS)?;

@@ -37,6 +37,7 @@ pub use store::Store;
 
 use crate::config::{Config, Secret, StoreAddr, warn};
 use crate::error::{Error, Result};
+pub(crate) use fd::inherited_file;
 use gather::{Gather, broken_store};
 use record::Record;
 pub(crate) use record::host_name;

@@ -59,6 +59,12 @@ pub(crate) const ROOMS: &[Room] = &[
         ENVIRONMENT,
     ),
     room(
+        "flight",
+        &["element", "error", "link", "plan", "schedule"],
+        &["nix", "tracing"],
+        &["env", "net", "thread"],
+    ),
+    room(
         "shared",
         &["element", "error", "link", "memory", "sync"],
         &["crossbeam_utils", "nix", "tracing"],
@@ -69,6 +75,7 @@ pub(crate) const ROOMS: &[Room] = &[
         &[
             "element",
             "error",
+            "flight",
             "kernel",
             "link",
             "memory",
@@ -107,6 +114,7 @@ pub(crate) const ROOMS: &[Room] = &[
             "element",
             "error",
             "exec",
+            "flight",
             "kernel",
             "link",
             "membership",
@@ -156,6 +164,7 @@ pub(crate) const UNSAFE: &[(&str, &str)] = &[
     ("src/device/cuda/order.rs", "calls of the CUDA driver"),
     ("src/device/cuda/pinned.rs", "calls of the CUDA driver"),
     ("src/device/cuda/stage.rs", "calls of the CUDA driver, and memory that it shares"),
+    ("src/flight/layout.rs", "addresses inside a mapping"),
     ("src/kernel/aarch64/neon.rs", "vector instructions"),
     ("src/kernel/copy.rs", "copies between raw views"),
     ("src/kernel/mod.rs", "calls into the kernels with raw views"),

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use super::{Call, DONE, READY, Walk};
 use crate::exec::wait::{GLANCE, Halt, Stop, remind};
+use crate::flight::{Toward, Where};
 use crate::link::Fault;
 use crate::shared::{Claim, Control};
 
@@ -14,6 +15,7 @@ impl Walk<'_> {
     /// Waits for all others to be ready with the same claim, or to be done.
     pub(super) fn all_reach(&mut self, step: usize) -> Result<(), Halt> {
         let Call { me, size, .. } = *self.call;
+        self.wait.at(Where::at(step, Toward::Both, if me == 0 { size - 1 } else { 0 }));
         for peer in (me + 1..size).chain(0..me) {
             let reached = self.reach(peer, step);
             reached.map_err(|(stop, peer)| Halt { stop, step, peer })?;
@@ -59,7 +61,10 @@ impl Walk<'_> {
                 return Err((Stop::Aborted, peer));
             }
         }
-        self.parked(peer, step, patience.began())
+        self.wait.sleeps(Toward::Both, peer);
+        let done = self.parked(peer, step, patience.began());
+        self.wait.slept(patience.began().elapsed());
+        done
     }
 
     fn parked(&mut self, peer: usize, step: usize, began: Instant) -> Result<(), (Stop, usize)> {

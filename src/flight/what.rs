@@ -1,0 +1,191 @@
+//! What an operation is, in one word. May touch: element, schedule, plan's requests.
+//! Law: every word can be read; what it does not know it calls `?`.
+
+use crate::element::{DataType, Kind, ReduceOp, Reduction};
+use crate::plan::Request;
+use crate::schedule::{Algorithm, Collective};
+
+/// By their numbers; those that have no schedule of their own are messages between two.
+const NAMES: [&str; 16] = [
+    "?",
+    "all_reduce",
+    "reduce_scatter",
+    "all_gather",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "all_to_all",
+    "scan",
+    "exscan",
+    "barrier",
+    "send",
+    "recv",
+    "send_recv",
+    "group",
+];
+/// How many there are.
+pub(super) const KINDS: usize = NAMES.len();
+/// In place of an operation: a sum with a scalar, and a function of the user's.
+const SCALED: u8 = 254;
+const FUNCTION: u8 = 255;
+/// Where the algorithm is.
+const ALGORITHM: u32 = 32;
+const ROOT: u32 = 40;
+const UNEVEN: u64 = 1 << 60;
+
+/// What an operation is, as far as one word can say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct What(u64);
+
+impl What {
+    /// The operation `name` on the communicator in place `at`; `request` if all ranks make it.
+    #[inline]
+    pub(super) fn of(at: usize, name: &str, request: Option<&Request>) -> Self {
+        let Some(request) = request else {
+            let kind = NAMES.iter().position(|known| *known == name).unwrap_or(0);
+            return Self(at as u64 & 0xff | (kind as u64) << 8);
+        };
+        let op = match request.op.map(Reduction::kind) {
+            None => 0,
+            Some(Kind::Plain(op)) => op as u8 + 1,
+            Some(Kind::PreMulSum(..)) => SCALED,
+            Some(Kind::User(..)) => FUNCTION,
+        };
+        let root = u64::from(request.collective.root().unwrap_or(0));
+        // Only the uneven forms are called otherwise than what they are made by.
+        let uneven = name.len() != NAMES[kind(request.collective) as usize].len();
+        let word = at as u64 & 0xff
+            | u64::from(kind(request.collective)) << 8
+            | (request.dtype as u64 + 1) << 16
+            | u64::from(op) << 24
+            | (root & 0xf_ffff) << ROOT;
+        Self(if uneven { word | UNEVEN } else { word })
+    }
+
+    pub(super) const fn from_word(word: u64) -> Self {
+        Self(word)
+    }
+
+    pub(super) const fn word(self) -> u64 {
+        self.0
+    }
+
+    /// The same, made by this algorithm.
+    #[inline]
+    pub(super) const fn by(self, algorithm: Algorithm) -> Self {
+        Self(self.0 | (algorithm as u64 + 1) << ALGORITHM)
+    }
+
+    /// The place of its communicator.
+    pub(super) const fn at(self) -> usize {
+        (self.0 & 0xff) as usize
+    }
+
+    /// Its number among the names.
+    #[inline]
+    pub(super) const fn kind(self) -> usize {
+        (self.0 >> 8) as usize % KINDS
+    }
+
+    /// The method's name, but for that of the uneven forms.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        name(self.kind())
+    }
+
+    /// The name of the element type, if it has one.
+    #[must_use]
+    pub fn dtype(self) -> Option<&'static str> {
+        let known = DataType::ALL.get(usize::from(self.byte(16)).checked_sub(1)?);
+        Some(known.map_or("?", |dtype| dtype.name()))
+    }
+
+    /// The name of the reduction, if it reduces.
+    #[must_use]
+    pub fn op(self) -> Option<&'static str> {
+        match self.byte(24) {
+            0 => None,
+            SCALED => Some("premul_sum"),
+            FUNCTION => Some("a function"),
+            op => Some(ReduceOp::ALL.get(usize::from(op) - 1).map_or("?", |op| op.name())),
+        }
+    }
+
+    /// The name of the algorithm, once it is chosen.
+    #[must_use]
+    pub fn algorithm(self) -> Option<&'static str> {
+        let known = Algorithm::ALL.get(usize::from(self.byte(ALGORITHM)).checked_sub(1)?);
+        Some(known.map_or("?", |algorithm| algorithm.name()))
+    }
+
+    /// The root, if it has one.
+    #[must_use]
+    pub fn root(self) -> Option<u64> {
+        let rooted = matches!(self.name(), "broadcast" | "reduce" | "gather" | "scatter");
+        rooted.then_some(self.0 >> ROOT & 0xf_ffff)
+    }
+
+    /// Do its blocks differ in length?
+    #[must_use]
+    pub fn is_uneven(self) -> bool {
+        self.0 & UNEVEN != 0
+    }
+
+    const fn byte(self, at: u32) -> u8 {
+        (self.0 >> at) as u8
+    }
+}
+
+/// The name with this number.
+pub(super) fn name(kind: usize) -> &'static str {
+    NAMES[kind % KINDS]
+}
+
+const fn kind(collective: Collective) -> u8 {
+    match collective {
+        Collective::AllReduce => 1,
+        Collective::ReduceScatter => 2,
+        Collective::AllGather => 3,
+        Collective::Broadcast { .. } => 4,
+        Collective::Reduce { .. } => 5,
+        Collective::Gather { .. } => 6,
+        Collective::Scatter { .. } => 7,
+        Collective::AllToAll => 8,
+        Collective::Scan => 9,
+        Collective::Exscan => 10,
+        Collective::Barrier => 11,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_written_is_read_and_anything_can_be() {
+        let of = |collective, op: Option<ReduceOp>, dtype| Request {
+            collective,
+            count: 1,
+            dtype,
+            op: op.map(Into::into),
+        };
+        for dtype in DataType::ALL {
+            let request = of(Collective::AllReduce, Some(ReduceOp::Max), dtype);
+            let what = What::of(62, "all_reduce", Some(&request)).by(Algorithm::Direct);
+            assert_eq!((what.name(), what.dtype()), ("all_reduce", Some(dtype.name())));
+            assert_eq!((what.op(), what.algorithm()), (Some("max"), Some("direct")));
+            assert_eq!((what.at(), what.root(), what.is_uneven()), (62, None, false));
+        }
+        let request = of(Collective::Gather { root: 0xf_fffe }, None, DataType::U8);
+        let what = What::of(0, "gather_v", Some(&request));
+        assert_eq!((what.root(), what.is_uneven(), what.op()), (Some(0xf_fffe), true, None));
+        assert_eq!(What::of(3, "recv", None).name(), "recv");
+        for bit in 0..64 {
+            for word in [1 << bit, !(1 << bit), u64::MAX] {
+                let what = What::from_word(word);
+                let _ = (what.name(), what.dtype(), what.op(), what.algorithm(), what.root());
+            }
+        }
+    }
+}
