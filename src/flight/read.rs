@@ -46,7 +46,7 @@ pub struct Op {
     pub bytes: u64,
     /// When it began: [`super::now`], to a few milliseconds.
     pub start: u64,
-    /// When it was over or failed.
+    /// When it was over or failed; its beginning, if it is not known or not so yet.
     pub end: u64,
     /// How far it is.
     pub state: State,
@@ -148,7 +148,7 @@ fn op(board: &Board, at: u64, members: &[Option<Member>]) -> Option<Op> {
     let member = Some(what.at()).filter(|&at| members.get(at).is_some_and(Option::is_some));
     let (call, is_message) = (sequence & !(3 << 62), sequence >> 63 != 0);
     let (state, step, toward) = (place.state()?, place.step(), place.toward());
-    let sequence = call;
+    let (sequence, end) = (call, end.max(start));
     let op = Op {
         number,
         member,

@@ -63,7 +63,9 @@ impl What {
         Self(if uneven { word | UNEVEN } else { word })
     }
 
-    pub(super) const fn from_word(word: u64) -> Self {
+    /// That of a record's word.
+    #[must_use]
+    pub const fn from_word(word: u64) -> Self {
         Self(word)
     }
 

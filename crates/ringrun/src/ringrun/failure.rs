@@ -15,6 +15,9 @@ pub(crate) enum Failure {
     /// There is one, but it can't be run.
     #[error("{0}")]
     NotExecutable(String),
+    /// There is no such job.
+    #[error("{0}")]
+    NotRunning(String),
     /// The operating system refused something.
     #[error("cannot {what}: {cause}")]
     System {
@@ -32,7 +35,7 @@ impl Failure {
             Self::Usage(_) => 2,
             Self::NotFound(_) => 127,
             Self::NotExecutable(_) => 126,
-            Self::System { .. } => 1,
+            Self::NotRunning(_) | Self::System { .. } => 1,
         }
     }
 

@@ -34,7 +34,9 @@ How a job ends:
   All is well when every rank exits with 0. The first rank that does not ends the job: the others
   get SIGTERM, and SIGKILL 5 s later. One message names that rank, its process and what happened.
   Ctrl-C (or SIGTERM, SIGHUP, SIGQUIT) ends the job the same way; a second one kills at once.
-  SIGUSR1, SIGUSR2, SIGALRM, SIGABRT, SIGTSTP and SIGCONT are passed on to the ranks.
+  SIGUSR1 makes ringrun say which call each rank is in, as `ringrun status JOB` does, and goes on
+  to ranks that have a handler for it.
+  SIGUSR2, SIGALRM, SIGABRT, SIGTSTP and SIGCONT are passed on to the ranks.
   Processes that a rank leaves behind get 1 s to finish after the last rank has ended.
   Nothing survives ringrun, even if it is killed by SIGKILL: a second process, ring-watch, sees to
   that. Only if both are killed at once can processes that the ranks started stay behind.

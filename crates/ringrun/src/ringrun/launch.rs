@@ -13,6 +13,7 @@ use nix::unistd::{Pid, dup2_stdin};
 
 use crate::cli::{Binding, Request};
 use crate::failure::Failure;
+use crate::flight::{Desk, Flights};
 use crate::job::{Action, Event, GRACE, Job, Verdict};
 use crate::output::{Leave, Pump};
 use crate::report::{Epilogue, say};
@@ -91,9 +92,13 @@ fn launch(
     if request.report_bindings {
         report_bindings(request, &ranks, spawner.cpus.len());
     }
+    let flights = Flights::new(&mut ranks);
+    if let Err(cause) = Desk::open(flights.clone()) {
+        request.warn(&format!("`ringrun status` can't ask this job: {cause}"));
+    }
     let pump = Pump::start(sources, request.style).map_err(Failure::system("carry output"))?;
     let job = Job::new(request.ranks, limit);
-    let mut running = Running::new(request, ranks, job, signals, watcher)
+    let mut running = Running::new(request, (ranks, flights), job, signals, watcher)
         .map_err(Failure::system("wait for the ranks"))?;
     running.until_over().map_err(Failure::system("wait for the ranks"))?;
     let leave = running.drain(pump).map_err(Failure::system("finish the output"))?;
@@ -122,13 +127,16 @@ struct Running<'a> {
     signals: &'a Signals,
     watcher: &'a Watcher,
     watched: bool,
+    flights: Flights,
+    /// What the records said when the job was to end.
+    story: Option<String>,
     epoll: Epoll,
 }
 
 impl<'a> Running<'a> {
     fn new(
         request: &'a Request,
-        ranks: Vec<Rank>,
+        (ranks, flights): (Vec<Rank>, Flights),
         job: Job,
         signals: &'a Signals,
         watcher: &'a Watcher,
@@ -138,7 +146,8 @@ impl<'a> Running<'a> {
         for (token, rank) in (0..).zip(&ranks) {
             epoll.add(&rank.ending, EpollEvent::new(EpollFlags::EPOLLIN, token))?;
         }
-        Ok(Self { request, ranks, job, signals, watcher, watched: true, epoll })
+        let (watched, story) = (true, None);
+        Ok(Self { request, ranks, job, signals, watcher, watched, flights, story, epoll })
     }
 
     fn until_over(&mut self) -> io::Result<()> {
@@ -153,6 +162,7 @@ impl<'a> Running<'a> {
                 {
                     let end = ended.reap(self.watcher)?;
                     self.epoll.delete(&ended.ending)?;
+                    self.flights.ended(rank, end);
                     self.handle(Event::Ended { rank, end });
                 }
             }
@@ -178,8 +188,22 @@ impl<'a> Running<'a> {
     }
 
     fn handle(&mut self, event: Event) {
-        for action in self.job.handle(Instant::now(), event) {
+        let before = self.job.verdict().cloned();
+        let actions = self.job.handle(Instant::now(), event);
+        if let Some(why) = self.job.verdict().filter(|now| Some(*now) != before.as_ref()) {
+            // Before the ranks are ended, for then all have failed.
+            self.story = self.flights.story(why);
+        }
+        if matches!(event, Event::Signal(Signal::SIGUSR1)) {
+            say(&self.flights.report().join("\nringrun: "));
+        }
+        for action in actions {
             match action {
+                // It would end those who do not know it, and is asked of ringrun first.
+                Action::Send(Signal::SIGUSR1) => {
+                    let knows = |rank: &&Rank| proc::catches(rank.pid(), Signal::SIGUSR1 as i32);
+                    self.ranks.iter().filter(knows).for_each(|rank| rank.signal(Signal::SIGUSR1));
+                }
                 Action::Send(signal) => self.ranks.iter().for_each(|rank| rank.signal(signal)),
                 Action::Suspend => signals::suspend(),
                 Action::KillLeftovers => {
@@ -267,6 +291,7 @@ impl<'a> Running<'a> {
             undead: &self.job.running(),
             limit: self.request.timeout,
             files: self.request.files.as_deref(),
+            story: self.story.as_deref(),
             leave,
         };
         if leave.mid_line {

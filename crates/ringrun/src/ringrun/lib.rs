@@ -5,6 +5,7 @@
 //! the ranks, `job` (a pure state machine) decides what each event means, `launch` is the loop
 //! that feeds it, `output` prints whole lines, and `watch` is the process that cleans up if this
 //! one is killed. The law: when ringrun is gone, so is everything it started.
+//! `flight` reads what the ranks write down of their calls, for the last message and for `status`.
 //! `plan` starts nothing: it says how calls would be made. A library, so that ringbench launches
 //! itself with nothing beside it.
 #![deny(unsafe_code)]
@@ -12,6 +13,7 @@
 mod cli;
 mod environment;
 mod failure;
+mod flight;
 mod help;
 mod hosts;
 mod input;
@@ -41,6 +43,7 @@ pub fn main(words: Vec<OsString>) -> ExitCode {
     }
     let done = match words.first() {
         Some(first) if first == "plan" => plan::run(words),
+        Some(first) if first == "status" => flight::status::run(&words[1..]),
         _ => cli::read(words).and_then(|request| launch::run(&request)),
     };
     match done {

@@ -41,6 +41,14 @@ fn parse(pid: u32, stat: &[u8]) -> Option<Process> {
     Some(Process { pid, parent, group, state })
 }
 
+/// Whether a process has a handler for this signal.
+pub(crate) fn catches(pid: u32, signal: i32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    u32::try_from(signal - 1).is_ok_and(|bit| mask.checked_shr(bit).unwrap_or(0) & 1 != 0)
+}
+
 /// Whether the process was started with this job (or one that it was nested in) around it.
 pub(crate) fn belongs(pid: u32, job: &str) -> bool {
     let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();

@@ -29,6 +29,8 @@ pub(crate) struct Epilogue<'a> {
     pub(crate) undead: &'a [usize],
     /// The time limit.
     pub(crate) limit: Option<Duration>,
+    /// What the ranks' records say.
+    pub(crate) story: Option<&'a str>,
     /// Where the ranks' output is kept.
     pub(crate) files: Option<&'a Path>,
     /// How the output ended.
@@ -49,6 +51,9 @@ impl Epilogue<'_> {
                 format!("the time limit of {seconds} s was reached; still running: {running}")
             }
         };
+        if let Some(story) = self.story {
+            text += &format!("\n  verdict: {story}");
+        }
         if self.killed > 0 {
             let many = ranks(self.killed);
             text += &format!("\n  {many} did not end after SIGTERM and had to be killed");
@@ -96,7 +101,7 @@ fn ranks(many: usize) -> String {
 }
 
 /// "0-2,5".
-fn ranges(ranks: &[usize]) -> String {
+pub(crate) fn ranges(ranks: &[usize]) -> String {
     let mut spans: Vec<(usize, usize)> = vec![];
     for &rank in ranks {
         match spans.last_mut() {
@@ -133,12 +138,14 @@ mod tests {
             killed: 1,
             undead: &[],
             limit: None,
+            story: Some("rank 2 was killed"),
             files: Some(Path::new("logs")),
             leave: Leave::default(),
         };
         let expected = "rank 2 (pid 7, host a) failed first: ./train was killed by SIGSEGV \
              (signal 11), core dumped; 3 ranks still ran and had to end\n  \
              its output: logs/rank.2\n  \
+             verdict: rank 2 was killed\n  \
              1 rank did not end after SIGTERM and had to be killed";
         assert_eq!(epilogue.text(), expected);
     }

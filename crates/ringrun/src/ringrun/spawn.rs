@@ -18,13 +18,15 @@ use nix::sys::signal::{SigSet, Signal, killpg};
 use nix::unistd::{Pid, getpid, getppid};
 
 use crate::cli::{Binding, Request};
-use crate::environment::{OWN, SECRET_FD, SECRET_FILE};
+use crate::environment::{OWN, RECORD_FD, SECRET_FD, SECRET_FILE};
 use crate::failure::Failure;
+use crate::flight::Memory;
 use crate::hosts::Place;
 use crate::job::End;
 use crate::output::{Source, Stream};
 use crate::watch::{self, Watcher};
 use crate::{input, proc, sys};
+use ringreduce::flight::Reader;
 use ringreduce::rendezvous::{Server, draw_secret};
 
 /// A started rank.
@@ -35,6 +37,8 @@ pub(crate) struct Rank {
     pub(crate) ending: OwnedFd,
     /// The CPU that it is bound to.
     pub(crate) cpu: Option<usize>,
+    /// What it writes down.
+    pub(crate) record: Option<Reader>,
     child: Child,
     ended: bool,
 }
@@ -137,7 +141,14 @@ impl Spawner<'_> {
         if let Some(secret) = &secret {
             command.env(SECRET_FD, secret.as_raw_fd().to_string());
         }
-        self.arrange(&mut command, (theirs, secret), cpu).map_err(failed)?;
+        let record = Memory::new();
+        let memory = record.as_ref().map(|record| record.fd.try_clone()).transpose();
+        let memory = memory.map_err(failed)?;
+        if let Some(memory) = &memory {
+            command.env(RECORD_FD, memory.as_raw_fd().to_string());
+        }
+        let inherited = [Some(theirs.into()), secret, memory];
+        self.arrange(&mut command, inherited, cpu).map_err(failed)?;
         let mut child = command.spawn().map_err(|cause| self.refused(rank, cause))?;
         let stdin = child.stdin.take();
         let ending = match sys::pidfd_open(child.id()) {
@@ -148,7 +159,8 @@ impl Spawner<'_> {
                 return Err(failed(cause));
             }
         };
-        let started = Rank { place, ending, cpu, child, ended: false };
+        let record = record.map(Memory::reader);
+        let started = Rank { place, ending, cpu, record, child, ended: false };
         if let Some(stdin) = stdin {
             input::carry(stdin).map_err(failed)?;
         }
@@ -165,7 +177,7 @@ impl Spawner<'_> {
         let own = [place.rank, self.request.ranks, place.local_rank, place.local_size];
         let own = own.map(|number| number.to_string()).into_iter();
         // Of a job around this one.
-        command.env_remove(SECRET_FD);
+        command.env_remove(SECRET_FD).env_remove(RECORD_FD);
         command.envs(OWN.into_iter().zip(own.chain([format!("fd:{}", store.as_raw_fd())])));
         command.stdin(match place.rank {
             0 if !self.request.stdin => Stdio::null(),
@@ -180,7 +192,7 @@ impl Spawner<'_> {
     fn arrange(
         &self,
         command: &mut Command,
-        (store, secret): (UnixStream, Option<OwnedFd>),
+        inherited: [Option<OwnedFd>; 3],
         cpu: Option<usize>,
     ) -> io::Result<()> {
         let (parent, line) = (getpid(), self.watcher.line());
@@ -208,9 +220,8 @@ impl Spawner<'_> {
                 let (_, hard) = getrlimit(Resource::RLIMIT_CORE)?;
                 setrlimit(Resource::RLIMIT_CORE, hard.min(1), hard)?;
             }
-            fcntl(&store, FcntlArg::F_SETFD(FdFlag::empty()))?;
-            if let Some(secret) = &secret {
-                fcntl(secret, FcntlArg::F_SETFD(FdFlag::empty()))?;
+            for descriptor in inherited.iter().flatten() {
+                fcntl(descriptor, FcntlArg::F_SETFD(FdFlag::empty()))?;
             }
             Ok(mask.thread_set_mask()?)
         });

@@ -11,7 +11,7 @@ use crate::harness::BODY;
 use crate::system::descriptors;
 
 /// Calls after which the ring is surely in full swing.
-const SWING: usize = 20;
+pub(crate) const SWING: usize = 20;
 
 /// Not a test of its own.
 #[test]
@@ -24,6 +24,7 @@ fn body() {
     let result = match words[0] {
         "calls" => calls(number(1), number(2), None),
         "stops" => calls(number(1), 2 * SWING, Some(number(2))),
+        "late" => late(number(1)),
         "stays" => calls(number(1), number(2), None),
         "listens" => listens(number(1), number(2)),
         "differs" => differs(words[1], number(2)),
@@ -131,6 +132,20 @@ fn calls(count: usize, times: usize, stops: Option<usize>) -> Result<()> {
         sum(&mut comm, &mut buf)?;
     }
     Ok(())
+}
+
+/// Calls, before one of which a rank, if it is there, waits for a signal.
+fn late(who: usize) -> Result<()> {
+    let mut comm = Communicator::from_env()?;
+    let mut buf = [0.0; 2];
+    (0..SWING).try_for_each(|_| sum(&mut comm, &mut buf))?;
+    println!("up {} {}", comm.rank(), std::process::id());
+    if who == comm.rank() {
+        nix::unistd::pause();
+    }
+    loop {
+        sum(&mut comm, &mut buf)?;
+    }
 }
 
 /// Rank 0 tells everybody much; the rank `stops` stops before it listens.

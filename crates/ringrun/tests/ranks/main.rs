@@ -7,6 +7,7 @@
 
 mod bodies;
 mod disagreeing;
+mod flight;
 mod groups;
 mod harness;
 mod hosts;
