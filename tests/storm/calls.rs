@@ -1,0 +1,227 @@
+//! Random calls that all ranks make alike, on whole numbers; every answer is compared with plain
+//! arithmetic.
+
+use rand::RngExt;
+use rand::rngs::SmallRng;
+use ringreduce::{Communicator, Element, ReduceOp, Result};
+
+/// After so many positions values come again: a prime, so that no shift goes unseen.
+const PERIOD: usize = 251;
+
+const OPS: [ReduceOp; 6] = [
+    ReduceOp::Sum,
+    ReduceOp::Min,
+    ReduceOp::Max,
+    ReduceOp::BitAnd,
+    ReduceOp::BitOr,
+    ReduceOp::BitXor,
+];
+
+fn value(rank: usize, at: usize) -> i64 {
+    ((rank * 5 + at % PERIOD * 7) % 13) as i64
+}
+
+fn folded(op: ReduceOp, ranks: usize, at: usize) -> i64 {
+    let all = (0..ranks).map(|rank| value(rank, at));
+    let fold = |f: fn(i64, i64) -> i64| all.clone().reduce(f).unwrap();
+    match op {
+        ReduceOp::Sum => all.sum(),
+        ReduceOp::Min => fold(i64::min),
+        ReduceOp::Max => fold(i64::max),
+        ReduceOp::BitAnd => fold(|a, b| a & b),
+        ReduceOp::BitOr => fold(|a, b| a | b),
+        _ => fold(|a, b| a ^ b),
+    }
+}
+
+/// A type of whole numbers.
+trait Whole: Element + Eq + std::fmt::Debug + Send + 'static {
+    fn of(number: i64) -> Self;
+}
+
+macro_rules! whole {
+    ($($type:ty),*) => {$(
+        impl Whole for $type {
+            fn of(number: i64) -> Self {
+                number as Self
+            }
+        }
+    )*};
+}
+
+whole!(i8, u8, i16, i32, u32, i64, u64);
+
+/// The same at all ranks: which call, of how much, with which root.
+struct Call<'a> {
+    comm: &'a mut Communicator,
+    what: u32,
+    op: ReduceOp,
+    len: usize,
+    /// Where in the values a buffer begins.
+    shift: usize,
+    root: usize,
+    name: String,
+}
+
+/// Makes the next call.
+pub(crate) fn one(comm: &mut Communicator, random: &mut SmallRng, most: u32) -> Result<()> {
+    let what = random.random_range(0..100);
+    let op = OPS[random.random_range(0..OPS.len())];
+    let bits = random.random_range(0..=most);
+    let len = if bits == 0 { 0 } else { random.random_range(0..=1_usize << bits) };
+    let shift = random.random_range(0..PERIOD);
+    let root = random.random_range(0..comm.size());
+    let kind = random.random_range(0..7);
+    let name = format!("call {what} of {len} of kind {kind}, {op:?}, root {root}");
+    let mut call = Call { comm, what, op, len, shift, root, name };
+    match kind {
+        0 => call.make::<i8>(),
+        1 => call.make::<u8>(),
+        2 => call.make::<i16>(),
+        3 => call.make::<i32>(),
+        4 => call.make::<u32>(),
+        5 => call.make::<i64>(),
+        _ => call.make::<u64>(),
+    }
+}
+
+impl Call<'_> {
+    /// What a rank gives, from this position on.
+    fn given<T: Whole>(&self, rank: usize, at: usize, len: usize) -> Vec<T> {
+        (0..len).map(|i| T::of(value(rank, self.shift + at + i))).collect()
+    }
+
+    /// What so many ranks give, reduced.
+    fn reduced<T: Whole>(&self, ranks: usize, at: usize, len: usize) -> Vec<T> {
+        let all: Vec<T> =
+            (0..PERIOD).map(|i| T::of(folded(self.op, ranks, self.shift + at + i))).collect();
+        (0..len).map(|i| all[i % PERIOD]).collect()
+    }
+
+    /// All ranks' blocks, one after the other.
+    fn gathered<T: Whole>(&self, at: usize, len: usize) -> Vec<T> {
+        (0..self.comm.size()).flat_map(|rank| self.given::<T>(rank, at, len)).collect()
+    }
+
+    fn is<T: Whole>(&self, got: &[T], wanted: &[T]) {
+        let wrong = got.iter().zip(wanted).position(|(a, b)| a != b);
+        assert!(got.len() == wanted.len() && wrong.is_none(), "wrong: {} at {wrong:?}", self.name);
+    }
+
+    fn make<T: Whole>(&mut self) -> Result<()> {
+        match self.what {
+            0..60 => self.reductions::<T>(),
+            60..95 => self.moves::<T>(),
+            _ => self.group::<T>(),
+        }
+    }
+
+    fn reductions<T: Whole>(&mut self) -> Result<()> {
+        let (n, me, op, len, root) =
+            (self.comm.size(), self.comm.rank(), self.op, self.len, self.root);
+        let (mine, part) = (self.given::<T>(me, 0, len), len / n);
+        let (mut buf, mut other) = (mine.clone(), vec![T::of(99); len]);
+        match self.what {
+            0..10 => {
+                self.comm.all_reduce(&mut buf, op)?;
+                self.is(&buf, &self.reduced(n, 0, len));
+            }
+            10..20 => {
+                self.comm.all_reduce_into(&mine, &mut other, op)?;
+                self.is(&other, &self.reduced(n, 0, len));
+            }
+            20..25 => {
+                let sent = self.comm.nonblocking().all_reduce(buf, op);
+                self.is(&sent.wait()?, &self.reduced(n, 0, len));
+            }
+            25..30 => {
+                let mut shared = self.comm.alloc::<T>(len.max(1))?;
+                shared.copy_from_slice(&self.given::<T>(me, 0, len.max(1)));
+                self.comm.all_reduce(&mut shared, op)?;
+                self.is(&shared, &self.reduced(n, 0, len.max(1)));
+            }
+            30..38 => {
+                self.comm.reduce_scatter(&buf[..part * n], &mut other[..part], op)?;
+                self.is(&other[..part], &self.reduced(n, me * part, part));
+            }
+            38..46 => {
+                self.comm.reduce(&mut buf, op, root)?;
+                if me == root {
+                    self.is(&buf, &self.reduced(n, 0, len));
+                }
+            }
+            46..53 => {
+                self.comm.scan(&mut buf, op)?;
+                self.is(&buf, &self.reduced(me + 1, 0, len));
+            }
+            _ => {
+                self.comm.exscan_into(&mine, &mut other, op)?;
+                if me > 0 {
+                    self.is(&other, &self.reduced(me, 0, len));
+                }
+            }
+        }
+        self.is(&mine, &self.given(me, 0, len));
+        Ok(())
+    }
+
+    fn moves<T: Whole>(&mut self) -> Result<()> {
+        let (n, me, root) = (self.comm.size(), self.comm.rank(), self.root);
+        let len = self.len / n;
+        let mine = self.given::<T>(me, 0, len);
+        let mut all = vec![T::of(99); len * n];
+        match self.what {
+            60..65 => {
+                self.comm.all_gather(&mine, &mut all)?;
+                self.is(&all, &self.gathered(0, len));
+            }
+            65..70 => {
+                all[me * len..][..len].copy_from_slice(&mine);
+                self.comm.all_gather_in_place(&mut all)?;
+                self.is(&all, &self.gathered(0, len));
+            }
+            70..75 => {
+                let mut buf = self.given::<T>(me, 0, self.len);
+                self.comm.broadcast(&mut buf, root)?;
+                self.is(&buf, &self.given(root, 0, self.len));
+            }
+            75..79 => {
+                self.comm.gather(&mine, &mut all, root)?;
+                if me == root {
+                    self.is(&all, &self.gathered(0, len));
+                }
+            }
+            79..83 => {
+                let sent = self.given::<T>(root, 0, len * n);
+                let mut got = vec![T::of(99); len];
+                self.comm.scatter(&sent, &mut got, root)?;
+                self.is(&got, &self.given(root, me * len, len));
+            }
+            83..88 => {
+                self.comm.all_to_all(&self.given::<T>(me, 0, len * n), &mut all)?;
+                let wanted = (0..n).flat_map(|rank| self.given::<T>(rank, me * len, len));
+                self.is(&all, &wanted.collect::<Vec<_>>());
+            }
+            88..92 => {
+                let (to, from) = ((me + 1) % n, (me + n - 1) % n);
+                let mut got = vec![T::of(99); len];
+                self.comm.send_recv(&mine, to, &mut got, from)?;
+                self.is(&got, &self.given(from, 0, len));
+            }
+            _ => self.comm.barrier()?,
+        }
+        Ok(())
+    }
+
+    /// A call in a group of every other rank.
+    fn group<T: Whole>(&mut self) -> Result<()> {
+        let (n, me, len) = (self.comm.size(), self.comm.rank(), self.len);
+        let mut group = self.comm.split(Some((me % 2) as u32), 0)?.unwrap();
+        let ranks = (me % 2..n).step_by(2);
+        let mut all = vec![T::of(99); len / n * ranks.len()];
+        group.all_gather(&self.given::<T>(me, 0, len / n), &mut all)?;
+        let wanted = ranks.flat_map(|rank| self.given::<T>(rank, 0, len / n));
+        self.is(&all, &wanted.collect::<Vec<_>>());
+        Ok(())
+    }
+}

@@ -1,0 +1,60 @@
+//! Two hosts on one machine: network namespaces with a cable between them. They go when the
+//! processes do that hold them.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+
+struct Host(Child);
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Host {
+    fn new(name: &str) -> Option<Self> {
+        let script = "echo \"$0\" > /proc/sys/kernel/hostname && echo up && exec cat";
+        let mut command = Command::new("unshare");
+        command.args(["--net", "--uts", "sh", "-c", script, name]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut host = Self(command.spawn().ok()?);
+        let mut line = String::new();
+        BufReader::new(host.0.stdout.as_mut()?).read_line(&mut line).ok()?;
+        (line == "up\n").then_some(host)
+    }
+
+    fn on(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut inside = Command::new("nsenter");
+        inside.args(["--target", &self.0.id().to_string(), "--net", "--uts"]).arg(program);
+        inside
+    }
+
+    fn ip(&self, line: &str) -> Option<()> {
+        let done = self.on("ip").args(line.split(' ')).stderr(Stdio::null()).status().ok()?;
+        done.success().then_some(())
+    }
+}
+
+pub(crate) struct Hosts([Host; 2]);
+
+impl Hosts {
+    /// None where namespaces are not permitted.
+    pub(crate) fn new() -> Option<Self> {
+        let hosts = [Host::new("left")?, Host::new("right")?];
+        let other = hosts[1].0.id();
+        hosts[0].ip(&format!("link add eth0 type veth peer name eth0 netns {other}"))?;
+        for (host, number) in hosts.iter().zip(1..) {
+            host.ip("link set lo up")?;
+            host.ip(&format!("address add 10.77.0.{number}/24 dev eth0"))?;
+            host.ip("link set eth0 up")?;
+        }
+        Some(Self(hosts))
+    }
+
+    /// This program, on one of them.
+    pub(crate) fn myself(&self, host: usize) -> Command {
+        self.0[host].on(std::env::current_exe().unwrap())
+    }
+}

@@ -1,0 +1,205 @@
+//! A storm: real processes make random calls, and to one of them something happens. Nobody hangs,
+//! no answer is wrong, every survivor's error names the cause, and nothing is left behind.
+//!
+//! `RINGREDUCE_STORM=1000` sets how many trials there are, `RINGREDUCE_STORM_SEED` the first one's
+//! seed; so one that failed is made again with `RINGREDUCE_STORM=1 RINGREDUCE_STORM_SEED=its`.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![cfg(feature = "host")]
+
+mod calls;
+mod hosts;
+mod left;
+mod rank;
+mod table;
+mod trial;
+mod world;
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use hosts::Hosts;
+use nix::sys::signal::Signal;
+use rank::{ALL_RIGHT, CLEAN, FAULT_AT, TOLD, now};
+use table::Table;
+use trial::{Fault, Trial};
+use world::Process;
+
+/// So many of a change's; worlds at a time.
+const FEW: u64 = 300;
+const SIDE_BY_SIDE: usize = 3;
+/// For all to be at work, where there is one CPU for many.
+const START: Duration = Duration::from_secs(40);
+/// How much later than the timeout everybody has ended.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// Does it to the victims; when?
+fn strike(trial: &Trial, ranks: &[Process]) -> u64 {
+    let all = |signal| trial.victims.iter().for_each(|&rank| ranks[rank].signal(signal));
+    std::thread::sleep(trial.after);
+    let since = now();
+    match trial.fault {
+        Fault::Kill | Fault::TwoKills => all(Signal::SIGKILL),
+        Fault::Stop => all(Signal::SIGSTOP),
+        Fault::Pause => {
+            all(Signal::SIGSTOP);
+            std::thread::sleep(trial.pause);
+            all(Signal::SIGCONT);
+        }
+        _ => (),
+    }
+    since
+}
+
+/// Runs one; the time until the last survivor was told, if anything was to tell.
+fn run(trial: &Trial, hosts: Option<&Hosts>) -> Result<Option<Duration>, String> {
+    let mut ranks = world::start(trial, hosts, Instant::now() + START);
+    let mut since = strike(trial, &ranks);
+    let until = Instant::now() + trial.timeout + GRACE;
+    let lives = |rank: &usize| {
+        let dies = matches!(trial.fault, Fault::Kill | Fault::TwoKills | Fault::Stop | Fault::Exit);
+        !(dies && trial.victims.contains(rank))
+    };
+    if trial.fault == Fault::Pause {
+        ranks[0].is_over();
+    }
+    if trial.fault == Fault::Close {
+        // A connection may have had nothing to carry: then all is right to the end.
+        let victim = trial.victims[0];
+        ranks[victim].says(FAULT_AT, until);
+        ranks[victim].says(TOLD, Instant::now() + GRACE);
+        ranks[0].is_over();
+    }
+    for rank in (0..trial.n).filter(lives) {
+        if !ranks[rank].ends(until) {
+            return Err(format!("rank {rank} hangs: {}", state(&ranks)));
+        }
+    }
+    if !lives(&trial.victims[0]) {
+        trial.victims.iter().for_each(|&rank| {
+            if trial.fault != Fault::Exit {
+                ranks[rank].signal(Signal::SIGKILL);
+            }
+            ranks[rank].ends(until);
+        });
+    }
+    if let Some(at) = ranks[trial.victims[0]].said(FAULT_AT) {
+        since = at.parse().unwrap();
+    }
+    let survivors: Vec<usize> = (0..trial.n).filter(lives).collect();
+    let judged = judge(trial, &ranks, &survivors);
+    let latest = judged.map_err(|what| format!("{what}: {}", state(&ranks)))?;
+    Ok(latest.map(|at| Duration::from_micros(at.saturating_sub(since))))
+}
+
+/// What each has said, and what those do that still live.
+fn state(ranks: &[Process]) -> String {
+    let one = |(number, rank): (usize, &Process)| {
+        let pid = rank.pid();
+        let read = |file| std::fs::read_to_string(format!("/proc/{pid}/{file}"));
+        let at = [read("wchan"), read("syscall")].map(Result::unwrap_or_default);
+        format!("\n  {number} (pid {pid}, {at:?}): {}", rank.said.join("\n    "))
+    };
+    ranks.iter().enumerate().map(one).collect()
+}
+
+/// Has everybody been told the right thing? The latest, when?
+fn judge(trial: &Trial, ranks: &[Process], survivors: &[usize]) -> Result<Option<u64>, String> {
+    let pids: Vec<u32> = ranks.iter().map(Process::pid).collect();
+    let rank_of = |pid: u32| pids.iter().position(|&it| it == pid);
+    // When, the kind, and whom it names.
+    let told = |rank: usize| {
+        let mut words = ranks[rank].said(TOLD)?.splitn(4, ' ');
+        let at: u64 = words.next()?.parse().ok()?;
+        let kind = words.next()?.to_owned();
+        Some((at, kind, words.next().and_then(|pid| rank_of(pid.parse().ok()?))))
+    };
+    let victim = trial.victims[0];
+    let mut causes = trial.victims.clone();
+    match trial.fault {
+        // Both ends see it.
+        Fault::Close => causes.extend(told(victim).and_then(|it| it.2)),
+        Fault::Mismatch => causes.extend(
+            survivors.iter().filter(|&&rank| told(rank).is_some_and(|it| it.1 == "mismatch")),
+        ),
+        _ => (),
+    }
+    let may_be_right = matches!(trial.fault, Fault::Pause | Fault::Close);
+    let right = survivors.iter().filter(|&&rank| ranks[rank].said(ALL_RIGHT).is_some()).count();
+    for &rank in survivors {
+        if ranks[rank].said(CLEAN).is_none() {
+            return Err(format!("rank {rank} leaves something"));
+        }
+        let Some((_, kind, culprit)) = told(rank) else {
+            if may_be_right && right == survivors.len() {
+                continue;
+            }
+            return Err(format!("rank {rank} was told nothing"));
+        };
+        let kinds: &[&str] = match trial.fault {
+            Fault::Stop => &["paused", "lost", "late", "absent"],
+            Fault::Mismatch => &["mismatch", "lost"],
+            Fault::Abort if rank == victim => &["aborted"],
+            Fault::Pause => &[],
+            _ => &["lost"],
+        };
+        if !kinds.contains(&kind.as_str()) {
+            return Err(format!("rank {rank} was told {kind}"));
+        }
+        // The victim of what both ends see names the other one.
+        let other = rank == victim && matches!(trial.fault, Fault::Close | Fault::Mismatch);
+        if !other && !culprit.is_some_and(|culprit| causes.contains(&culprit)) {
+            return Err(format!("rank {rank} names {culprit:?}, not one of {causes:?}"));
+        }
+    }
+    Ok(survivors.iter().filter_map(|&rank| told(rank)).map(|it| it.0).max())
+}
+
+/// Named things of ours that outlive processes.
+fn names() -> Vec<String> {
+    let files = ["/dev/shm", "/tmp"].iter().filter_map(|it| std::fs::read_dir(it).ok()).flatten();
+    let names = files.filter_map(|it| Some(it.ok()?.file_name().to_string_lossy().into_owned()));
+    let mut ours: Vec<_> = names.filter(|name| name.contains("ringreduce")).collect();
+    let sockets = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    let store = format!("@storm-{}-", std::process::id());
+    ours.extend(sockets.lines().filter(|line| line.contains(&store)).map(str::to_owned));
+    ours.sort();
+    ours
+}
+
+#[test]
+fn storm() {
+    let told = |name: &str| std::env::var(name).ok().map(|it| it.parse().unwrap());
+    let count = told("RINGREDUCE_STORM").unwrap_or(FEW);
+    let first = told("RINGREDUCE_STORM_SEED").unwrap_or_else(|| u64::from(rand::random::<u32>()));
+    let hosts = Hosts::new();
+    if hosts.is_none() {
+        eprintln!("SKIP storm: no two hosts, network namespaces are not permitted here");
+    }
+    eprintln!("storm: {count} trials from seed {first}");
+    let before = names();
+    let (next, table, failed) = (AtomicU64::new(0), Mutex::new(Table::default()), Mutex::default());
+    let work = || {
+        loop {
+            let seed = first + next.fetch_add(1, Ordering::Relaxed);
+            if seed >= first + count {
+                return;
+            }
+            let trial = Trial::new(seed, hosts.is_some());
+            match run(&trial, hosts.as_ref()) {
+                Ok(latest) => table.lock().unwrap().add(&trial, latest),
+                Err(what) => {
+                    let what = format!("{trial:?}: {what}");
+                    eprintln!("FAILED {what}");
+                    let failed: &Mutex<Vec<u64>> = &failed;
+                    failed.lock().unwrap().push(seed);
+                }
+            }
+        }
+    };
+    std::thread::scope(|scope| (0..SIDE_BY_SIDE).for_each(|_| drop(scope.spawn(work))));
+    eprintln!("{}", table.into_inner().unwrap());
+    let failed = failed.into_inner().unwrap();
+    assert!(failed.is_empty(), "{} of {count} failed, seeds {failed:?}", failed.len());
+    assert_eq!(names(), before, "left behind");
+}
