@@ -129,12 +129,12 @@ impl Communicator {
                         .map_err(|e| Stop::Fault(Fault::Lost(format!("no way to it: {e}"))))
                 },
             );
-            sent.map_err(|stop| self.fail(name, Halt { stop, step, peer: next }))?;
+            sent.map_err(|stop| self.missed(name, Halt { stop, step, peer: next }))?;
             let abort = Arc::clone(&self.abort);
             let taken = stream(&mut self.at_home(name)?.0.links, prev, false)
                 .map_err(lost)
                 .and_then(|stream| take(stream, until, timeout, &abort));
-            fd = taken.map_err(|stop| self.fail(name, Halt { stop, step, peer: prev }))?;
+            fd = taken.map_err(|stop| self.missed(name, Halt { stop, step, peer: prev }))?;
             let from = (me + size - step) % size;
             let whose = self.peers()[from].to_string();
             // What can't be mapped here goes on to the others all the same.
@@ -144,6 +144,16 @@ impl Communicator {
         found.reverse();
         found.rotate_left(size - 1 - me);
         Ok(found.into_iter().collect())
+    }
+
+    /// A neighbour that left may have done so because of another rank: that one is named.
+    fn missed(&mut self, name: &'static str, Halt { stop, step, peer }: Halt) -> Error {
+        let lost = matches!(stop, Stop::Fault(Fault::Lost(_)));
+        let engine = self.at_home(name).map(|it| it.0);
+        let cause = engine.ok().filter(|_| lost).and_then(|it| it.links.lives().missed());
+        let stop = cause
+            .map_or(stop, |(peer, evidence)| Stop::Other { peer, fault: Fault::Lost(evidence) });
+        self.fail(name, Halt { stop, step, peer })
     }
 }
 

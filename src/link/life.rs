@@ -309,6 +309,28 @@ impl Lives {
             Some((peer, evidence))
         })
     }
+
+    /// The rank, if any, that has ended or was given up, for a meeting outside calls that all ranks
+    /// of a host come to.
+    pub(crate) fn missed(&self) -> Option<(usize, String)> {
+        let cause = |peer: usize| {
+            let page = self.peers[peer].as_ref()?;
+            let cause = page.mark(page.find(self.key)?).cause.load(Ordering::Acquire);
+            Some((page, usize::try_from(cause).ok()?))
+        };
+        let dead = |peer: usize| {
+            let (page, cause) = cause(peer)?;
+            let is_first = cause == 0 && robust::is_dead(page.word());
+            is_first.then(|| (peer, "its process ended".to_owned()))
+        };
+        let blamed = |peer: usize| {
+            let culprit = cause(peer)?.1.checked_sub(1)?;
+            let counts = culprit != self.me && culprit != peer && culprit < self.peers.len();
+            counts.then(|| (culprit, format!("rank {peer} gave up on it")))
+        };
+        let ranks = 0..self.peers.len();
+        ranks.clone().find_map(dead).or_else(|| ranks.clone().find_map(blamed))
+    }
 }
 
 /// What the mark of a rank of a communicator is found by; 0 is none.
