@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use hosts::Hosts;
 use nix::sys::signal::Signal;
-use rank::{ALL_RIGHT, CLEAN, FAULT_AT, TOLD, now};
+use rank::{ALL_RIGHT, CLEAN, FAULT_AT, IN_GROUP, TOLD, now};
 use table::Table;
 use trial::{Fault, Trial};
 use world::Process;
@@ -124,6 +124,9 @@ fn judge(trial: &Trial, ranks: &[Process], survivors: &[usize]) -> Result<Option
         ),
         _ => (),
     }
+    // Who failed in a group has left the others, who were in no call of that group.
+    let in_group = |rank: usize| ranks[rank].said(IN_GROUP).is_some();
+    causes.extend(survivors.iter().filter(|&&rank| in_group(rank)));
     let may_be_right = matches!(trial.fault, Fault::Pause | Fault::Close);
     let right = survivors.iter().filter(|&&rank| ranks[rank].said(ALL_RIGHT).is_some()).count();
     for &rank in survivors {
@@ -131,11 +134,17 @@ fn judge(trial: &Trial, ranks: &[Process], survivors: &[usize]) -> Result<Option
             return Err(format!("rank {rank} leaves something"));
         }
         let Some((_, kind, culprit)) = told(rank) else {
-            if may_be_right && right == survivors.len() {
+            // Who needed nothing more of the others has gone on to the end.
+            let all = trial.fault == Fault::Pause && right < survivors.len();
+            if may_be_right && !all && ranks[rank].said(ALL_RIGHT).is_some() {
                 continue;
             }
             return Err(format!("rank {rank} was told nothing"));
         };
+        // What it waits for to connect it names in words.
+        if in_group(rank) && ["handshake", "late", "absent", "lost"].contains(&kind.as_str()) {
+            continue;
+        }
         let kinds: &[&str] = match trial.fault {
             Fault::Stop => &["paused", "lost", "late", "absent"],
             Fault::Mismatch => &["mismatch", "lost"],
@@ -146,8 +155,9 @@ fn judge(trial: &Trial, ranks: &[Process], survivors: &[usize]) -> Result<Option
         if !kinds.contains(&kind.as_str()) {
             return Err(format!("rank {rank} was told {kind}"));
         }
-        // The victim of what both ends see names the other one.
-        let other = rank == victim && matches!(trial.fault, Fault::Close | Fault::Mismatch);
+        // Of what both ends see, either names the other one, or whoever left it first.
+        let end = causes.contains(&rank) && !in_group(rank);
+        let other = end && matches!(trial.fault, Fault::Close | Fault::Mismatch);
         if !other && !culprit.is_some_and(|culprit| causes.contains(&culprit)) {
             return Err(format!("rank {rank} names {culprit:?}, not one of {causes:?}"));
         }
