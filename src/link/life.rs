@@ -315,7 +315,7 @@ impl Lives {
     pub(crate) fn missed(&self) -> Option<(usize, String)> {
         let cause = |peer: usize| {
             let page = self.peers[peer].as_ref()?;
-            let cause = page.mark(page.find(self.key)?).cause.load(Ordering::Acquire);
+            let cause = page.mark(page.find(key_of(self.key, peer))?).cause.load(Ordering::Acquire);
             Some((page, usize::try_from(cause).ok()?))
         };
         let dead = |peer: usize| {
