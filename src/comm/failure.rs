@@ -44,7 +44,7 @@ impl Engine {
             },
             stop => (peer, stop),
         };
-        let (peer, stop) = first_cause(peer, stop, seat.peers.len());
+        let (peer, stop) = first_cause(seat.rank, peer, stop, seat.peers.len());
         // A message between two waits for that one alone.
         let waited = matches!(stop, Stop::Timeout(after) if !after.is_zero());
         let stalled = if waited { self.links.stalled() } else { None };
@@ -126,10 +126,12 @@ impl Engine {
 }
 
 /// Who gave up has a cause, which is not itself.
-fn first_cause(peer: usize, stop: Stop, size: usize) -> (usize, Stop) {
+fn first_cause(me: usize, peer: usize, stop: Stop, size: usize) -> (usize, Stop) {
     match stop {
         Stop::Fault(Fault::GaveUp(culprit)) | Stop::Other { fault: Fault::GaveUp(culprit), .. } => {
-            let (peer, evidence) = if culprit == peer {
+            let (peer, evidence) = if culprit == me {
+                (peer, "it gave up on this rank".into())
+            } else if culprit == peer {
                 (peer, "it failed, or was aborted".into())
             } else if culprit < size {
                 (culprit, format!("rank {peer} gave up on it"))
