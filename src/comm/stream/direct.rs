@@ -283,15 +283,16 @@ impl Communicator {
     fn stopped(&mut self, call: &'static str, count: usize, trouble: &Trouble) -> Error {
         let rank = self.rank();
         let (peer, stop) = match *trouble {
+            // The guard knows the first cause: no other is looked for.
             Trouble::Lost { peer, ref evidence } => {
-                (peer, Stop::Fault(Fault::Lost(evidence.clone())))
+                (peer, Stop::Other { peer, fault: Fault::Lost(evidence.clone()) })
             }
             Trouble::GaveUp { peer, by, beyond } => {
                 let evidence = match beyond {
                     None if peer == by => "it failed, or was aborted".into(),
                     _ => format!("rank {} gave up on it", self.peers()[by].rank),
                 };
-                (peer, Stop::Fault(Fault::Lost(evidence)))
+                (peer, Stop::Other { peer, fault: Fault::Lost(evidence) })
             }
             Trouble::Late { peer, after } => (peer, Stop::Timeout(after)),
             Trouble::Differs { peer, ours, theirs } => {
