@@ -216,7 +216,7 @@ fn options_hold_for_their_call() {
     let short = Duration::from_millis(20);
     let options = CallOptions::new().timeout(short).tag("gradients");
     let error = comm.with(options.clone()).barrier().unwrap_err();
-    assert!(matches!(error, Error::Timeout { after, .. } if after == short), "{error}");
+    assert!(matches!(error, Error::Stalled { after, .. } if after == short), "{error}");
     assert!(error.to_string().contains("in barrier #2 \"gradients\", step "), "{error}");
     assert_eq!(comm.timeout(), usual);
     // The nearest option counts; what was started keeps what it was started with.

@@ -203,7 +203,7 @@ fn a_rank_that_another_one_gave_up_on_is_not_waited_for() {
         after.wait();
         error
     });
-    assert!(matches!(&errors[0], Some(Error::Timeout { peer, .. }) if peer.rank == 2));
+    assert!(matches!(&errors[0], Some(Error::Stalled { peer, .. }) if peer.rank == 2));
     let says = errors[1].as_ref().unwrap().to_string();
     assert!(matches!(&errors[1], Some(Error::PeerLost { peer, .. }) if peer.rank == 2), "{says}");
     assert!(says.contains("rank 0 gave up on it"), "{says}");

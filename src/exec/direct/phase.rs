@@ -19,30 +19,34 @@ impl Walk<'_> {
         for peer in (me + 1..size).chain(0..me) {
             let reached = self.reach(peer, step);
             reached.map_err(|(stop, peer)| Halt { stop, step, peer })?;
-            if step == READY {
-                let (ours, theirs) = (self.call.claim, self.control.claim(peer));
-                let differs = |field, ours, theirs| {
-                    let stop = Stop::Fault(Fault::Mismatch { field, ours, theirs });
-                    Err(Halt { stop, step, peer })
-                };
-                // A call before this one, that left messages which nobody has looked at yet.
-                if let Some((ours, theirs)) = self.control.differed(peer) {
-                    return differs("earlier", ours.fingerprint, theirs.fingerprint);
-                }
-                let [registered, other] = [ours, theirs].map(Claim::is_registered);
-                if ours.sequence != theirs.sequence {
-                    return differs("sequence", ours.sequence, theirs.sequence);
-                }
-                if registered != other {
-                    let stop = Stop::Memory { registered };
-                    return Err(Halt { stop, step, peer });
-                }
-                if ours.fingerprint != theirs.fingerprint {
-                    return differs("fingerprint", ours.fingerprint, theirs.fingerprint);
-                }
+            if step == READY
+                && let Some(stop) = self.difference(peer)
+            {
+                return Err(Halt { stop, step, peer });
             }
         }
         Ok(())
+    }
+
+    /// In what the call of a rank that is ready differs from this one's.
+    fn difference(&self, peer: usize) -> Option<Stop> {
+        let (ours, theirs) = (self.call.claim, self.control.claim(peer));
+        let differs =
+            |field, ours, theirs| Some(Stop::Fault(Fault::Mismatch { field, ours, theirs }));
+        // A call before this one, that left messages which nobody has looked at yet.
+        if let Some((ours, theirs)) = self.control.differed(peer) {
+            return differs("earlier", ours.fingerprint, theirs.fingerprint);
+        }
+        let [registered, other] = [ours, theirs].map(Claim::is_registered);
+        if ours.sequence != theirs.sequence {
+            return differs("sequence", ours.sequence, theirs.sequence);
+        }
+        if registered != other {
+            return Some(Stop::Memory { registered });
+        }
+        (ours.fingerprint != theirs.fingerprint)
+            .then(|| differs("fingerprint", ours.fingerprint, theirs.fingerprint))
+            .flatten()
     }
 
     fn reach(&mut self, peer: usize, step: usize) -> Result<(), (Stop, usize)> {
@@ -100,7 +104,12 @@ impl Walk<'_> {
                 return Err((self.call.apart_from(theirs), peer));
             }
         }
-        self.links.lives().blamed().map_or(Ok(()), lost)?;
+        if let Some((culprit, evidence)) = self.links.lives().blamed() {
+            // Who failed because of this rank's call says in what they differ.
+            let ready = step == READY && control.reached(culprit, false);
+            let stop = if ready { self.difference(culprit) } else { None };
+            return Err((stop.unwrap_or(Stop::Fault(Fault::Lost(evidence))), culprit));
+        }
         for peer in others().filter(absent) {
             let lost = match (control.is_closed(peer), control.given_up_by(peer)) {
                 (true, _) => Err(Fault::Lost("it closed its communicator".into())),
