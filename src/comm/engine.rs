@@ -50,6 +50,10 @@ pub(super) const MESSAGE: u64 = 1 << 63;
 /// In the numbers of the probe's calls, which no others have.
 pub(super) const PROBE: u64 = 1 << 62;
 
+/// How often, in calls, a rank reads what others have told it: one that never waits would not, and
+/// there is room for some hundreds of frames.
+const READS: u64 = 128;
+
 /// What a call is, whatever it walks.
 pub(super) struct Head<'a> {
     pub(super) name: &'static str,
@@ -215,6 +219,9 @@ impl Engine {
         let marks = request.is_some() && !alone && !settings.rehearses;
         if marks {
             self.links.lives().enter(self.sequence + 1);
+            if self.sequence.is_multiple_of(READS) {
+                self.links.controls().read();
+            }
         }
         let unmeasured = request.is_some() && !alone && self.planner.speeds().is_none();
         if unmeasured && !settings.rehearses {
@@ -225,7 +232,10 @@ impl Engine {
         let world = head.world(settings, self.planner.ring());
         let plan = plan(&mut self.planner);
         if !alone {
-            head.admit(settings, plan.algorithm, world)?;
+            head.admit(settings, plan.algorithm, world).inspect_err(|_| {
+                // It is in no call then.
+                self.links.lives().enter(self.sequence);
+            })?;
         }
         if settings.rehearses {
             return Ok(());

@@ -38,7 +38,7 @@ impl Engine {
         let Halt { stop, step, peer } = halt;
         let peer = if let Stop::Other { peer, .. } = stop { peer } else { peer };
         let (peer, stop) = match stop {
-            Stop::Fault(Fault::Lost(evidence)) => match self.links.first_cause(peer) {
+            Stop::Fault(Fault::Lost(evidence)) => match self.links.why_ended(peer) {
                 Some((peer, fault)) => (peer, Stop::Other { peer, fault }),
                 None => (peer, Stop::Fault(Fault::Lost(evidence))),
             },

@@ -90,8 +90,8 @@ type InPlace<T> = SmallBox<T, S32>;
 ///
 /// **fork**: a child may run another program or end (`exec`, `_exit`), and dropping its copy of a
 /// communicator does nothing there. It must not call anything on the copy, nor wait for what the
-/// parent has started; and as long as it lives without having run another program, the other ranks
-/// do not notice the parent's death, only its silence.
+/// parent has started. Ranks of the parent's host notice its death all the same; those of other
+/// hosts only once the child has ended or run another program.
 pub struct Communicator {
     seat: Arc<Seat>,
     /// With the worker while operations are pending.

@@ -10,7 +10,7 @@ use super::verbs::refuse;
 use super::{Communicator, Origin};
 use crate::error::{Error, Result};
 use crate::link::Links;
-use crate::link::control::WORDS;
+use crate::link::notice::WORDS;
 use crate::membership::{
     Body, Evidence, Input, MESSAGE_BYTES, Member, Message, Outputs, Ranks, Settings, Testament,
     Time, Verdict, decode, encode,

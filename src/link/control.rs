@@ -14,16 +14,11 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use socket2::{Domain, Socket, TcpKeepalive};
 
 use super::Fault;
+use super::notice::{FRAME, Notice, Words};
 use crate::error::{Error, Result};
 
-/// Bytes of a frame: its mark, what it says, a rank or a number; then what survivors say, or zero.
-const FRAME: usize = HEAD + WORDS;
-const HEAD: usize = 24;
-/// The most that survivors say at once.
-pub(crate) const WORDS: usize = 296;
 /// Frames of a rank that nobody has read yet: who sends more has lost its mind.
 const MOST: usize = 4096;
-const MAGIC: [u8; 8] = *b"RRCTRL\x01\0";
 
 /// Without a sign of the other host for so long it is unreachable.
 const UNREACHABLE: Duration = Duration::from_secs(5);
@@ -33,64 +28,12 @@ const IN_VAIN: u32 = 4;
 /// A process may have ended after its last call: how long what it did last may take to show.
 const LAST_WORDS: Duration = Duration::from_millis(300);
 
-/// What survivors say to each other, of one of some kinds.
-pub(crate) type Words = (u32, Box<[u8; WORDS]>);
-
-/// What a frame says.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Notice {
-    /// The sender has failed because of this rank.
-    GaveUp(u64),
-    /// It leaves, and has not failed.
-    Goodbye,
-    /// It waits for others in the call with this number.
-    Waits(u64),
-    /// What it has to say, of this kind, to another survivor.
-    Says(Words),
-}
-
-impl Notice {
-    fn encode(&self) -> [u8; FRAME] {
-        let (kind, number) = match self {
-            Self::GaveUp(rank) => (1_u64, *rank),
-            Self::Goodbye => (2, 0),
-            Self::Waits(call) => (3, *call),
-            Self::Says((kind, _)) => (4, u64::from(*kind)),
-        };
-        let mut frame = [0; FRAME];
-        frame[..8].copy_from_slice(&MAGIC);
-        frame[8..16].copy_from_slice(&kind.to_le_bytes());
-        frame[16..HEAD].copy_from_slice(&number.to_le_bytes());
-        if let Self::Says((_, words)) = self {
-            frame[HEAD..].copy_from_slice(&**words);
-        }
-        frame
-    }
-
-    fn decode(frame: &[u8; FRAME]) -> Option<Self> {
-        let word = |at: usize| {
-            let bytes = frame[8 * at..].first_chunk().copied();
-            bytes.map_or(u64::MAX, u64::from_le_bytes)
-        };
-        let words: &[u8; WORDS] = frame[HEAD..].first_chunk()?;
-        let says = word(1) == 4;
-        if frame[..8] != MAGIC || !says && words.iter().any(|&byte| byte != 0) {
-            return None;
-        }
-        match (word(1), word(2)) {
-            (1, rank) => Some(Self::GaveUp(rank)),
-            (2, 0) => Some(Self::Goodbye),
-            (3, call) => Some(Self::Waits(call)),
-            (4, kind) => Some(Self::Says((u32::try_from(kind).ok()?, Box::new(*words)))),
-            _ => None,
-        }
-    }
-}
-
 /// The connection to one rank.
 #[derive(Debug)]
 struct Control {
     stream: Socket,
+    /// What the system had no room for: who is at the other end has read nothing for long.
+    unsent: Vec<u8>,
     /// What of a frame has come.
     frame: [u8; FRAME],
     filled: usize,
@@ -104,8 +47,27 @@ struct Control {
 }
 
 impl Control {
+    /// Sends a frame, without waiting: what finds no room goes before the next one, or when this
+    /// rank looks for what has come. Who does not get it is gone.
+    fn say(&mut self, frame: &[u8; FRAME]) {
+        self.unsent.extend(frame);
+        self.send();
+    }
+
+    fn send(&mut self) {
+        while !self.unsent.is_empty() {
+            match self.stream.write(&self.unsent) {
+                Ok(bytes) => drop(self.unsent.drain(..bytes)),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(_) => self.unsent.clear(),
+            }
+        }
+    }
+
     /// Takes what has come, without waiting.
     fn hear(&mut self) {
+        self.send();
         while self.ended.is_none() {
             let end = match self.stream.read(&mut self.frame[self.filled..]) {
                 Ok(0) => "its process ended".into(),
@@ -153,13 +115,13 @@ pub(crate) struct Controls {
     peers: Vec<Option<Control>>,
     /// Has this rank failed?
     failed: bool,
-    /// The call that it last said it waits in, and when.
-    waits: Option<(u64, Instant)>,
+    /// The call that it last said it waits in.
+    waits: u64,
 }
 
 impl Controls {
     pub(crate) fn new(me: usize, size: usize) -> Self {
-        Self { me, peers: (0..size).map(|_| None).collect(), failed: false, waits: None }
+        Self { me, peers: (0..size).map(|_| None).collect(), failed: false, waits: 0 }
     }
 
     /// That to `peer`.
@@ -169,8 +131,9 @@ impl Controls {
     pub(crate) fn add(&mut self, peer: usize, stream: Socket) -> Result<()> {
         prepare(&stream).map_err(|error| Error::io("preparing a control connection", error))?;
         let (frame, filled, said, waits, ended) = ([0; FRAME], 0, None, 0, None);
-        let heard = VecDeque::new();
-        self.peers[peer] = Some(Control { stream, frame, filled, said, waits, heard, ended });
+        let (unsent, heard) = (Vec::new(), VecDeque::new());
+        self.peers[peer] =
+            Some(Control { stream, unsent, frame, filled, said, waits, heard, ended });
         Ok(())
     }
 
@@ -186,12 +149,11 @@ impl Controls {
         self.give_up(self.me);
     }
 
-    /// Tells all, every now and then, that this rank waits in a call. So who does not come is known
-    /// by its silence.
-    pub(crate) fn wait_in(&mut self, call: u64, every: Duration) {
-        let told = self.waits.is_some_and(|(it, since)| it == call && since.elapsed() < every);
-        if !told && !self.failed {
-            self.waits = Some((call, Instant::now()));
+    /// Tells all, once, that this rank waits in a call. So who does not come is known by its
+    /// silence.
+    pub(crate) fn wait_in(&mut self, call: u64) {
+        if self.waits != call && !self.failed {
+            self.waits = call;
             self.tell(&Notice::Waits(call));
         }
     }
@@ -199,26 +161,28 @@ impl Controls {
     /// The rank, if any, that has not said so, of a call in which this one has waited for long; and
     /// the latest in which it has.
     pub(crate) fn silent(&mut self, call: u64) -> Option<(usize, u64)> {
-        self.peers.iter_mut().flatten().for_each(Control::hear);
+        self.read();
         self.peers.iter().enumerate().find_map(|(rank, control)| {
             let waits = control.as_ref()?.waits;
             (waits < call).then_some((rank, waits))
         })
     }
 
-    /// A frame finds room, unless its receiver takes none for hours. Who does not get it is gone.
     fn tell(&mut self, notice: &Notice) {
         let frame = notice.encode();
-        for control in self.peers.iter_mut().flatten() {
-            let _ = control.stream.write_all(&frame);
+        self.peers.iter_mut().flatten().for_each(|control| control.say(&frame));
+    }
+
+    /// Says this to another survivor.
+    pub(crate) fn say(&mut self, to: usize, words: Words) {
+        if let Some(Some(control)) = self.peers.get_mut(to) {
+            control.say(&Notice::Says(words).encode());
         }
     }
 
-    /// Says this to another survivor. Who does not get it is gone.
-    pub(crate) fn say(&mut self, to: usize, words: Words) {
-        if let Some(Some(control)) = self.peers.get_mut(to) {
-            let _ = control.stream.write_all(&Notice::Says(words).encode());
-        }
+    /// Takes what has come, so that there is room for more, also for a rank that never waits.
+    pub(crate) fn read(&mut self) {
+        self.peers.iter_mut().flatten().for_each(Control::hear);
     }
 
     /// What other survivors have said, each in order.
@@ -252,7 +216,7 @@ impl Controls {
     /// The rank, if any, without which calls can't end: one that another has failed because of, or
     /// whose process or host has ended; and how that is known.
     pub(crate) fn lost(&mut self) -> Option<(usize, Fault)> {
-        self.peers.iter_mut().flatten().for_each(Control::hear);
+        self.read();
         let ended = |rank| self.ended(rank).filter(|(since, _)| since.elapsed() > LAST_WORDS);
         let mut ranks = 0..self.peers.len();
         self.told().or_else(|| ranks.find_map(|rank| Some((rank, Fault::Lost(ended(rank)?.1)))))
@@ -260,7 +224,7 @@ impl Controls {
 
     /// The same, of one whose links have ended, as far as it is known by now.
     pub(crate) fn why(&mut self, rank: usize) -> Option<(usize, Fault)> {
-        self.peers.iter_mut().flatten().for_each(Control::hear);
+        self.read();
         self.told().or_else(|| Some((rank, Fault::Lost(self.ended(rank)?.1))))
     }
 
@@ -342,6 +306,23 @@ mod tests {
         one.give_up(2);
         one.give_up(1);
         drop(one);
+        assert_eq!(soon(&mut other), (0, "GaveUp(2)".into()));
+    }
+
+    #[test]
+    fn nothing_is_lost_on_who_does_not_listen() {
+        let [mut one, mut other] = pair();
+        for call in 1..=50_000 {
+            one.wait_in(call);
+        }
+        one.give_up(2);
+        // It goes on its way whenever this rank looks.
+        let until = Instant::now() + Duration::from_secs(20);
+        while other.told().is_none() {
+            assert!(one.lost().is_none() && Instant::now() < until);
+            other.read();
+        }
+        assert_eq!(other.peers[0].as_ref().unwrap().waits, 50_000);
         assert_eq!(soon(&mut other), (0, "GaveUp(2)".into()));
     }
 

@@ -13,7 +13,7 @@ use crate::error::Stall;
 /// The bits of a number from here on tell calls of different kinds, which are numbered apart.
 const KIND: u32 = 62;
 
-/// How often a rank tells others that it waits.
+/// After how long a rank tells others that it waits.
 const WAITS: Duration = Duration::from_secs(1);
 /// What ended a rank is told by it before its links end: how long that may take to come.
 const SHORTLY: Duration = Duration::from_millis(20);
@@ -100,15 +100,14 @@ impl Links {
 
     /// This rank has waited in its call for so long, of so long at most.
     pub(crate) fn wait_on(&mut self, waited: Duration, most: Duration) {
-        let every = (most / 4).min(WAITS);
-        if let Some(call) = self.lives.current().filter(|_| waited > every) {
-            self.controls.wait_in(call, every);
+        if let Some(call) = self.lives.current().filter(|_| waited > WAITS.min(most / 4)) {
+            self.controls.wait_in(call);
         }
     }
 
     /// A link to or from `peer` has ended: the first cause of it, once it is known, or after a
     /// short while what is.
-    pub(crate) fn first_cause(&mut self, peer: usize) -> Option<(usize, Fault)> {
+    pub(crate) fn why_ended(&mut self, peer: usize) -> Option<(usize, Fault)> {
         let began = Instant::now();
         let lost = |(peer, evidence)| (peer, Fault::Lost(evidence));
         while self.lives.knows(peer) || self.controls.has(peer) {

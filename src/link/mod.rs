@@ -14,6 +14,7 @@ mod handover;
 pub(crate) mod life;
 mod links;
 pub mod loopback;
+pub(crate) mod notice;
 mod poll;
 pub(crate) mod region;
 mod robust;

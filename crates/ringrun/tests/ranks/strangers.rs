@@ -28,13 +28,20 @@ fn one_host_has_no_way_in_over_tcp() {
     command.args(["-n", "3", "sh", "-c", HELD_BACK]).arg(&pipe).arg(myself()).args(AS_RANK);
     command.env(BODY, "calls 1000 1000000000").env_remove("RINGREDUCE_TRANSPORT");
     let mut running = Process::start(command);
-    let have = |kind| -> usize {
-        let sockets = job.processes().into_iter().flat_map(system::kinds_of_sockets);
+    let count = |of: Vec<u32>, kind| -> usize {
+        let sockets = of.into_iter().flat_map(system::kinds_of_sockets);
         sockets.filter(|&found| found == kind).count()
     };
-    let ways_in = || have(Kind::TcpListener) + have(Kind::Tcp);
+    let launcher = running.pid();
+    let have =
+        |kind| count(job.processes().into_iter().filter(|&it| it != launcher).collect(), kind);
+    let launcher_has = |kind| count(vec![launcher], kind);
+    let tcp = [Kind::TcpListener, Kind::Tcp];
+    let ways_in = || tcp.iter().map(|&kind| have(kind) + launcher_has(kind)).sum::<usize>();
     // Two ranks are in their meeting: each listens at a socket that has no address.
     until("ranks 0 and 2 meet", || have(Kind::UnixListener) == 2);
+    // The launcher answers who asks for the job's status.
+    assert_eq!(launcher_has(Kind::UnixListener), 1);
     assert_eq!(ways_in(), 0);
     fs::OpenOptions::new().write(true).open(&pipe).unwrap().write_all(b"go\n").unwrap();
     for _ in 0..3 {
