@@ -211,6 +211,13 @@ impl<'a> Buffer<'a> {
         start.addr()..start.addr() + len
     }
 
+    /// Does the output share no memory with the input? One in pieces may, for all that is known.
+    pub(crate) fn is_apart(&self) -> bool {
+        let [read, written] = [Space::Input, Space::Output].map(|space| self.addresses(space));
+        let known = self.pieces.iter().all(|list| list.is_empty());
+        known && (read.end <= written.start || written.end <= read.start)
+    }
+
     /// Bytes of a space.
     #[must_use]
     pub fn len(&self, space: Space) -> usize {

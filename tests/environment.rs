@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::time::Duration;
 
-use ringreduce::config::{Config, Numbers, SecretSource, StoreAddr, Surroundings};
+use ringreduce::config::{Config, Failures, Numbers, SecretSource, StoreAddr, Surroundings};
 use ringreduce::schedule::ALL_PAIRS;
 use ringreduce::{DataType, Error, Transport};
 
@@ -106,6 +106,16 @@ fn settings() {
     assert_eq!(config.tcp_congestion.as_deref(), Some("bbr"));
     let moved = found(&format!("{OPEN_MPI} RINGREDUCE_STORE=[::1]:5000"));
     assert_eq!(moved.store, store("[::1]:5000"), "the user's store goes before the launcher's");
+}
+
+#[test]
+fn what_holds_of_calls_that_fail() {
+    let failures = |vars: &str| found(vars).failures;
+    assert_eq!(failures(""), Failures::default());
+    let both = Failures { uniform: true, retry_safe: true };
+    assert_eq!(failures("RINGREDUCE_UNIFORM=1 RINGREDUCE_RETRY_SAFE=1"), both);
+    let text = refused("RINGREDUCE_RETRY_SAFE=on");
+    assert!(text.contains("RINGREDUCE_RETRY_SAFE") && text.contains("on"), "{text}");
 }
 
 #[test]

@@ -9,6 +9,7 @@ use super::Seat;
 use super::group::Lists;
 use super::options::Settings;
 use super::registry::{DirectCall, Known, Registry};
+use super::uniform::Alike;
 use crate::error::{Error, Result};
 use crate::exec::{self, Call, Halt, Lanes, Stop, Wait};
 use crate::kernel::Kernel;
@@ -28,6 +29,8 @@ pub(super) struct Engine {
     pub(super) scratch: Vec<u8>,
     /// What calls in pieces go through.
     pub(super) own: Vec<f32>,
+    /// What a call is about to overwrite, if it is to be put back; as long as any so far.
+    pub(super) backup: Vec<u8>,
     /// Room for the list of a call on many buffers; empty between two calls.
     pub(super) pieces: Pieces<'static>,
     pub(super) lists: Lists,
@@ -40,6 +43,8 @@ pub(super) struct Engine {
     pub(super) sequence: u64,
     /// The first failure, after which nothing works any more.
     pub(super) broken: Option<String>,
+    /// What the ranks agree on when a call fails.
+    pub(super) alike: Alike,
 }
 
 /// (The two highest bits tell kinds of calls apart, for links too.)
@@ -176,6 +181,7 @@ impl Engine {
             patience,
             scratch,
             own,
+            backup: Vec::new(),
             pieces,
             lists,
             lanes,
@@ -183,6 +189,7 @@ impl Engine {
             abort,
             sequence: 0,
             broken: None,
+            alike: Alike::default(),
         }
     }
 
@@ -195,18 +202,29 @@ impl Engine {
         buffer: &Buffer<'_>,
         plan: impl FnOnce(&mut Planner) -> Plan<'_>,
     ) -> Result<()> {
-        self.works(head.name)?;
-        if settings.rehearses {
-            return self.walk(seat, settings, head, buffer, plan);
+        let uniform = settings.failures.uniform && head.request.is_some() && seat.peers.len() > 1;
+        let works = self.works(head.name);
+        if settings.rehearses || works.is_err() && !uniform {
+            return works.and_then(|()| self.walk(seat, settings, head, buffer, plan));
         }
         let (number, bytes) = (number(head, self.sequence), buffer.len(Space::Output));
         seat.flight.enter(head.name, head.request, number, bytes);
-        let done = self.walk(seat, settings, head, buffer, plan);
+        let mut done = works.and_then(|()| self.walk(seat, settings, head, buffer, plan));
+        if uniform {
+            done = self.alike(seat, settings, head, (number, done));
+        }
         seat.flight.leave(&done);
         done
     }
 
-    fn walk(
+    /// The registered memory that a call may go by.
+    fn known(&self, settings: &Settings, request: &Request, buffer: &Buffer<'_>) -> Option<Known> {
+        // Others write to it until they know that this rank failed.
+        let goes = !settings.failures.retry_safe;
+        goes.then(|| self.registry.known(request, buffer)).flatten()
+    }
+
+    pub(super) fn walk(
         &mut self,
         seat: &Seat,
         settings: &Settings,
@@ -227,7 +245,7 @@ impl Engine {
         if unmeasured && !settings.rehearses {
             self.find_speed(seat, settings)?;
         }
-        let known = request.and_then(|request| self.registry.known(request, buffer));
+        let known = request.and_then(|request| self.known(settings, request, buffer));
         self.planner.go_by(head.rules(settings, known.is_some()));
         let world = head.world(settings, self.planner.ring());
         let plan = plan(&mut self.planner);

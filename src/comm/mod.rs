@@ -9,6 +9,7 @@ mod explain;
 mod failure;
 mod group;
 mod in_pieces;
+mod kept;
 mod many;
 mod options;
 mod pending;
@@ -30,6 +31,7 @@ mod stream;
 mod threads;
 mod tune;
 mod uneven;
+mod uniform;
 mod user_schedule;
 mod verbs;
 mod wide;
@@ -50,7 +52,6 @@ pub use setup::Builder;
 pub use stream::{DeviceMemory, DevicePath, DeviceRef, DeviceRegistration, OnStream, device_count};
 pub use wide::wire_error;
 
-use crate::config::Numbers;
 use crate::element::{DataType, ReduceOp, Reduction};
 use crate::error::{Error, Peer, Result};
 use crate::flight::Flight;
@@ -58,10 +59,10 @@ use crate::kernel::Kernel;
 use crate::memory::Buffer;
 use crate::plan::{Blocks, Plan, Planner, Request};
 use crate::rendezvous::Meeting;
-use crate::schedule::{Algorithm, Ring};
+use crate::schedule::Ring;
 use engine::{Engine, Head};
 use in_pieces::{Whole, plan};
-use options::Settings;
+use options::{Preferences, Settings};
 use smallbox::SmallBox;
 use smallbox::space::S32;
 use worker::Worker;
@@ -100,8 +101,6 @@ pub struct Communicator {
     worker: Option<Worker>,
     settings: Settings,
     abort: Arc<AtomicBool>,
-    /// What survivors have agreed on so far; none before they do.
-    council: Option<Box<shrink::Council>>,
     #[cfg(feature = "cuda")]
     streams: stream::Streams,
 }
@@ -159,20 +158,7 @@ impl Drop for Communicator {
 
 impl Communicator {
     fn new(seat: Seat, engine: Engine, timeout: Duration) -> Self {
-        let numbers = Numbers::default();
-        let (preferred, required, rehearses) = (None, None, false);
-        let (multiprocessors, averages, part_of) = (None, None, None);
-        let settings = Settings {
-            timeout,
-            tag: None,
-            preferred,
-            required,
-            numbers,
-            rehearses,
-            multiprocessors,
-            averages,
-            part_of,
-        };
+        let settings = Settings::new(timeout, Preferences::default());
         let abort = Arc::clone(&engine.abort);
         Self::of(Arc::new(seat), Some(engine), settings, abort)
     }
@@ -189,21 +175,14 @@ impl Communicator {
             worker: None,
             settings,
             abort,
-            council: None,
             #[cfg(feature = "cuda")]
             streams: stream::Streams::default(),
         }
     }
 
-    /// As the environment says.
-    fn going_by(
-        mut self,
-        preferred: Option<Algorithm>,
-        numbers: Numbers,
-        multiprocessors: Option<u32>,
-    ) -> Self {
-        (self.settings.preferred, self.settings.numbers) = (preferred, numbers);
-        self.settings.multiprocessors = multiprocessors;
+    /// The same, whose calls go by these.
+    fn going_by(mut self, preferences: Preferences) -> Self {
+        self.settings = Settings::new(self.settings.timeout, preferences);
         self
     }
 
@@ -310,15 +289,20 @@ impl Communicator {
         match self.travel(head.name, request, Some(buffer))? {
             Some(pieces) if !self.settings.rehearses => {
                 let kernel = self.kernel(&pieces.call)?;
-                self.in_pieces(whole, &pieces, kernel)
+                self.kept(head.name, buffer, |comm| comm.in_pieces(whole, &pieces, kernel))
             }
-            _ => self.walk(head, buffer, |planner| plan(planner, request, blocks)),
+            _ => self.kept(head.name, buffer, |comm| {
+                comm.walk(head, buffer, |planner| plan(planner, request, blocks))
+            }),
         }
     }
 
     /// The same, with a kernel that may be the caller's.
     fn run_by(&mut self, request: &Request, buffer: &Buffer<'_>, by: Kernel<'_>) -> Result<()> {
-        self.walk(&Head::of(request, by), buffer, |planner| planner.plan(request))
+        let head = Head::of(request, by);
+        self.kept(head.name, buffer, |comm| {
+            comm.walk(&head, buffer, |planner| planner.plan(request))
+        })
     }
 
     /// Walks a plan over `buffer`, after all operations that are pending.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Builder, Communicator};
-use crate::config::{LONGEST_TIMEOUT, Numbers};
+use crate::config::{Config, Failures, LONGEST_TIMEOUT, Numbers};
 use crate::element::DataType;
 use crate::schedule::Algorithm;
 
@@ -88,11 +88,16 @@ told! {
     /// or f32 for as it is; nothing else is accepted. [`wire_error`](crate::wire_error) says what
     /// it costs in accuracy.
     wire: DataType;
+    /// Whether a collective that fails leaves what it was to reduce or move as it was, also where
+    /// the result was to take its place: then survivors can make the call again. It costs a copy of
+    /// the buffer before each such call, and registered memory is treated as any other.
+    retry_safe: bool;
 }
 
 impl Told {
-    /// `numbers`, but for what is set here.
-    pub(super) fn over(&self, numbers: &mut Numbers) {
+    /// As `numbers` and `failures` have it, but for what is set here.
+    pub(super) fn over(&self, numbers: &mut Numbers, failures: &mut Failures) {
+        failures.retry_safe = self.retry_safe.unwrap_or(failures.retry_safe);
         numbers.deterministic = self.deterministic.unwrap_or(numbers.deterministic);
         numbers.wide = self.wide.unwrap_or(numbers.wide);
         if let Some(wire) = self.wire {
@@ -119,6 +124,24 @@ impl Deref for Tag {
     }
 }
 
+/// What a communicator is told once, and those that are made of it go by too.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Preferences {
+    /// The algorithm to take wherever it can make a call.
+    pub(super) algorithm: Option<Algorithm>,
+    pub(super) numbers: Numbers,
+    pub(super) failures: Failures,
+    /// How many multiprocessors kernels may take.
+    pub(super) multiprocessors: Option<u32>,
+}
+
+impl From<&Config> for Preferences {
+    fn from(config: &Config) -> Self {
+        let &Config { algorithm, numbers, failures, multiprocessors, .. } = config;
+        Self { algorithm, numbers, failures, multiprocessors }
+    }
+}
+
 /// What calls go by.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
@@ -129,6 +152,8 @@ pub(super) struct Settings {
     /// The one that has to make it.
     pub(super) required: Option<Algorithm>,
     pub(super) numbers: Numbers,
+    /// What holds of calls that fail.
+    pub(super) failures: Failures,
     /// How many multiprocessors kernels may take.
     pub(super) multiprocessors: Option<u32>,
     /// What an average is divided by, where these ranks stand for more than there are of them.
@@ -137,6 +162,31 @@ pub(super) struct Settings {
     pub(super) part_of: Option<(&'static str, u64)>,
     /// Calls check their arguments, and that is all.
     pub(super) rehearses: bool,
+}
+
+impl Settings {
+    /// Those of a communicator's calls.
+    pub(super) fn new(timeout: Duration, preferences: Preferences) -> Self {
+        let Preferences { algorithm: preferred, numbers, failures, multiprocessors } = preferences;
+        Self {
+            timeout,
+            tag: None,
+            preferred,
+            required: None,
+            numbers,
+            failures,
+            multiprocessors,
+            averages: None,
+            part_of: None,
+            rehearses: false,
+        }
+    }
+
+    /// What those that are made of it go by.
+    pub(super) fn preferences(&self) -> Preferences {
+        let &Self { preferred: algorithm, numbers, failures, multiprocessors, .. } = self;
+        Preferences { algorithm, numbers, failures, multiprocessors }
+    }
 }
 
 /// A communicator whose calls go by other options as long as this lives.
@@ -167,7 +217,7 @@ impl Communicator {
             self.settings.tag = options.tag;
         }
         self.settings.required = options.algorithm.or(self.settings.required);
-        options.told.over(&mut self.settings.numbers);
+        options.told.over(&mut self.settings.numbers, &mut self.settings.failures);
         With { comm: self, before }
     }
 

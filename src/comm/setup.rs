@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::engine::Engine;
-use super::options::Told;
+use super::options::{Preferences, Told};
 use super::share::{can_share, has_lines};
 use super::threads::{Group, Ready};
 use super::{Communicator, Origin, Seat};
@@ -42,6 +42,7 @@ pub struct Builder {
     interface: Option<String>,
     all_pairs: Option<usize>,
     multiprocessors: Option<u32>,
+    uniform: Option<bool>,
     pub(super) told: Told,
 }
 
@@ -104,6 +105,18 @@ impl Builder {
         Self { multiprocessors: Some(most), ..self }
     }
 
+    /// Whether each collective call ends well at all ranks that are left, or at none: without it
+    /// some may have the result when others learn that a rank is lost. It costs a barrier after
+    /// each call, links between all pairs of ranks, and after a failure the time until all that are
+    /// left have made the call or have been waited for in vain. All ranks say the same. Calls on
+    /// streams and messages are not meant, nor is a rank whose call is aborted.
+    ///
+    /// A rank that had not heard of the failure then learns of it by its next call.
+    #[must_use]
+    pub fn uniform(self, uniform: bool) -> Self {
+        Self { uniform: Some(uniform), ..self }
+    }
+
     /// Meets the other ranks and opens the links to them.
     ///
     /// # Errors
@@ -139,8 +152,12 @@ impl Builder {
         }
         let config = self.over(Config::settings()?);
         config.validate()?;
-        let Config { timeout, algorithm, numbers, all_pairs, multiprocessors, .. } = config;
-        let Config { record_dir, trace, .. } = config;
+        if config.failures.uniform {
+            let expected = "off: ranks that are threads end together".into();
+            return refuse("uniform", "on".into(), expected);
+        }
+        let preferences = Preferences::from(&config);
+        let Config { timeout, all_pairs, record_dir, trace, .. } = config;
         let host = crate::rendezvous::host_name();
         let pid = std::process::id();
         let peers: Arc<[Peer]> =
@@ -150,7 +167,7 @@ impl Builder {
         let ready: Vec<_> = (0..n).map(ready).collect::<Result<_>>()?;
         let meet = |(rank, ready): (usize, Ready)| {
             let recorder = Recorder::new(None, (rank, n), record_dir.clone(), trace.clone())?;
-            Ok(ready.meet(timeout, &recorder)?.going_by(algorithm, numbers, multiprocessors))
+            Ok(ready.meet(timeout, &recorder)?.going_by(preferences))
         };
         ready.into_iter().enumerate().map(meet).collect()
     }
@@ -187,7 +204,8 @@ impl Builder {
         config.interface = self.interface.or(config.interface);
         config.all_pairs = self.all_pairs.unwrap_or(config.all_pairs);
         config.multiprocessors = self.multiprocessors.or(config.multiprocessors);
-        self.told.over(&mut config.numbers);
+        config.failures.uniform = self.uniform.unwrap_or(config.failures.uniform);
+        self.told.over(&mut config.numbers, &mut config.failures);
         config
     }
 }
@@ -240,8 +258,8 @@ impl Communicator {
 
     /// The communicator of those who met, once its links are open.
     pub(super) fn open(mut meeting: Meeting, recorder: &Arc<Recorder>) -> Result<Self> {
-        let &Config { timeout, algorithm, numbers, all_pairs, multiprocessors, .. } =
-            meeting.config();
+        let &Config { timeout, all_pairs, .. } = meeting.config();
+        let preferences = Preferences::from(meeting.config());
         let deadline = Instant::now() + timeout;
         let ring = Ring::through(&meeting.ring_order()).ok_or_else(|| {
             Error::io("ordering the ring", std::io::Error::other("the hosts' ranks overlap"))
@@ -264,10 +282,18 @@ impl Communicator {
             flight: recorder.communicator(meeting.job, rank, meeting.size()),
             origin: Origin::Processes(Box::new(meeting)),
         };
-        let engine = Engine::new(planner, links, patience, last_level_cache());
+        let mut engine = Engine::new(planner, links, patience, last_level_cache());
+        if preferences.failures.uniform && !engine.can_meet(&seat) {
+            let expected = format!(
+                "off in a world of {} ranks, unless RINGREDUCE_ALL_PAIRS or Builder::all_pairs \
+                 gives all of them links to each other",
+                seat.peers.len()
+            );
+            let (call, argument, given) = ("build", "uniform", "on".into());
+            return Err(Error::Argument { call, argument, given, expected });
+        }
         let lines = seat.shares && has_lines(&engine.planner);
-        let mut comm =
-            Self::new(seat, engine, timeout).going_by(algorithm, numbers, multiprocessors);
+        let mut comm = Self::new(seat, engine, timeout).going_by(preferences);
         if lines {
             comm.share_lines("build")?;
         }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::split::number;
 use super::verbs::refuse;
-use super::{Communicator, Origin};
+use super::{Communicator, Origin, Seat};
 use crate::error::{Error, Result};
 use crate::link::Links;
 use crate::link::notice::WORDS;
@@ -46,9 +46,18 @@ pub(super) struct Council {
 }
 
 impl Council {
-    fn new(me: usize, size: usize) -> Option<Self> {
+    /// That of a communicator whose calls up to `passed` have ended well; if they do so alike,
+    /// with the patience that its ranks have with each other.
+    pub(super) fn new(seat: &Seat, patience: Option<Duration>, passed: u64) -> Option<Self> {
+        let (me, size) = (seat.rank, seat.peers.len());
         let all = Ranks::first(u32::try_from(size).ok()?)?;
-        let member = Member::new(me as u32, all, SETTINGS)?;
+        let own = |patience: Duration| Settings {
+            patience: Time::try_from(patience.as_millis()).unwrap_or(Time::MAX),
+            uniform: true,
+            ..SETTINGS
+        };
+        let mut member = Member::new(me as u32, all, patience.map_or(SETTINGS, own))?;
+        member.step(0, Input::Passed(passed));
         let (told, verdicts, doors) = (vec![None; size], VecDeque::new(), Vec::new());
         Some(Self { member, began: Instant::now(), told, timer: None, verdicts, doors })
     }
@@ -61,7 +70,7 @@ impl Council {
         Time::try_from(until.saturating_duration_since(self.began).as_millis()).unwrap_or(Time::MAX)
     }
 
-    fn step(&mut self, links: &mut Links, from: Option<usize>, input: Input<'_>) {
+    pub(super) fn step(&mut self, links: &mut Links, from: Option<usize>, input: Input<'_>) {
         let before = self.member.testament();
         let Outputs { replies, sends, verdicts, timer } = self.member.step(self.now(), input);
         let testament = self.member.testament();
@@ -135,7 +144,7 @@ impl Council {
     }
 
     /// The verdict that `wanted` takes, or the error that another one is.
-    fn verdict<T>(
+    pub(super) fn verdict<T>(
         &mut self,
         call: &'static str,
         links: &mut Links,
@@ -259,20 +268,8 @@ impl Communicator {
         call: &'static str,
         work: impl FnOnce(&mut Council, &mut Links) -> Result<T>,
     ) -> Result<T> {
-        let (me, size) = (self.rank(), self.size());
-        if matches!(self.seat.origin, Origin::Threads(_)) {
-            return refuse(call, "self", "of ranks that are threads", "of processes");
-        }
-        let (engine, ..) = self.at_home(call)?;
-        let linked = (0..size).all(|rank| rank == me || engine.links.controls().has(rank));
-        let council = self.council.take().or_else(|| Council::new(me, size).map(Box::new));
-        let Some(mut council) = council.filter(|_| linked) else {
-            return refuse(call, "self", "without links between some ranks", "with all of them");
-        };
-        let (engine, ..) = self.at_home(call)?;
-        let done = work(&mut council, &mut engine.links);
-        self.council = Some(council);
-        done
+        let (engine, seat, settings) = self.at_home(call)?;
+        engine.in_council(seat, settings, call, work)
     }
 
     fn change(&mut self, call: &'static str, deadline: Duration, evict: bool) -> Result<Self> {
@@ -363,11 +360,7 @@ impl Communicator {
         let timeout = until.saturating_duration_since(Instant::now());
         let recorder = self.seat.flight.recorder();
         let comm = Self::open(meeting.branch(job, &all, doors, timeout), recorder)?;
-        let mut comm = comm.going_by(
-            self.settings.preferred,
-            self.settings.numbers,
-            self.settings.multiprocessors,
-        );
+        let mut comm = comm.going_by(self.settings.preferences());
         comm.set_timeout(self.settings.timeout);
         Ok(comm)
     }

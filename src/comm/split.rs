@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::options::{Settings, Tag};
+use super::options::Tag;
 use super::threads::Ready;
 use super::{CallOptions, Communicator, Origin, With};
 use crate::error::{Error, Peer, Result};
@@ -155,8 +155,7 @@ impl Communicator {
                 Ready::new(threads.branch(job), me, peers)?.meet(timeout, recorder)?
             }
         };
-        let Settings { preferred, numbers, multiprocessors, .. } = self.settings;
-        let mut group = group.going_by(preferred, numbers, multiprocessors);
+        let mut group = group.going_by(self.settings.preferences());
         // Every rank has connected, or none goes on.
         let tag = self.settings.tag.clone();
         group.with(CallOptions { tag, ..CallOptions::new() }).barrier()?;

@@ -56,6 +56,15 @@ pub struct Numbers {
     pub wire: Option<DataType>,
 }
 
+/// What holds of calls that fail. All ranks agree on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Failures {
+    /// A collective call ends well at all ranks that are left, or at none.
+    pub uniform: bool,
+    /// One that fails leaves the buffer of an in-place call as it was.
+    pub retry_safe: bool,
+}
+
 /// Everything that a rank is told before it meets the others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -93,6 +102,8 @@ pub struct Config {
     pub multiprocessors: Option<u32>,
     /// What the numbers of reductions go by.
     pub numbers: Numbers,
+    /// What holds of calls that fail.
+    pub failures: Failures,
     /// The folder that measured speeds are kept in.
     pub cache: Option<PathBuf>,
     /// The launcher's memory for this rank's record, which this process inherited as this.
@@ -123,6 +134,7 @@ impl Default for Config {
             all_pairs: ALL_PAIRS as usize,
             multiprocessors: None,
             numbers: Numbers::default(),
+            failures: Failures::default(),
             cache: None,
             record: None,
             record_dir: None,

@@ -5,7 +5,9 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::{Config, Numbers, Place, SecretSource, StoreAddr, Transport, Vars, malformed, number};
+use super::{
+    Config, Failures, Numbers, Place, SecretSource, StoreAddr, Transport, Vars, malformed, number,
+};
 use crate::element::{DataType, UnknownName};
 use crate::error::{Error, Result};
 
@@ -34,13 +36,16 @@ pub(super) const DETERMINISTIC: &str = "RINGREDUCE_DETERMINISTIC";
 pub(super) const WIDE: &str = "RINGREDUCE_WIDE";
 pub(super) const WIRE: &str = "RINGREDUCE_WIRE";
 
+pub(super) const UNIFORM: &str = "RINGREDUCE_UNIFORM";
+pub(super) const RETRY_SAFE: &str = "RINGREDUCE_RETRY_SAFE";
+
 /// A rank's record: the launcher's memory, and the folders for what is told of failures and of all
 /// calls.
 pub(crate) const RECORD_FD: &str = "RINGREDUCE_RECORD_FD";
 pub(super) const RECORD_DIR: &str = "RINGREDUCE_RECORD_DIR";
 pub(super) const TRACE: &str = "RINGREDUCE_TRACE";
 
-const KNOWN: [&str; 24] = [
+const KNOWN: [&str; 26] = [
     RANK,
     SIZE,
     LOCAL_RANK,
@@ -62,6 +67,8 @@ const KNOWN: [&str; 24] = [
     DETERMINISTIC,
     WIDE,
     WIRE,
+    UNIFORM,
+    RETRY_SAFE,
     RECORD_FD,
     RECORD_DIR,
     TRACE,
@@ -119,6 +126,8 @@ pub(super) fn settings(vars: Vars<'_>, config: &mut Config) -> Result<Option<Sto
         config.algorithm = Some(text.parse().map_err(known)?);
     }
     config.numbers = numbers(vars)?;
+    let (uniform, retry_safe) = (vars.switch(UNIFORM)?, vars.switch(RETRY_SAFE)?);
+    config.failures = Failures { uniform, retry_safe };
     config.cache = cache(vars)?;
     config.secret = secret(vars)?;
     config.record = vars.text(RECORD_FD)?.map(|text| descriptor(RECORD_FD, text)).transpose()?;

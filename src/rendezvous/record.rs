@@ -6,7 +6,7 @@ use std::process;
 
 use super::keys::name_of;
 use super::wire::{Broken, PROTOCOL, Reader, Writer};
-use crate::config::{Config, Numbers, Secret, Transport};
+use crate::config::{Config, Failures, Numbers, Secret, Transport};
 use crate::error::{Error, Result};
 use crate::sync::cpus;
 
@@ -42,6 +42,7 @@ impl Record {
             Transport::Tcp => "tcp",
         };
         let Numbers { deterministic, wide, wire } = config.numbers;
+        let Failures { uniform, retry_safe } = config.failures;
         let text = |none: &str, some: Option<String>| some.unwrap_or_else(|| none.into());
         let setting = |name: &str, value: String| (name.to_string(), value);
         Self {
@@ -65,6 +66,8 @@ impl Record {
                 setting("RINGREDUCE_DETERMINISTIC", u8::from(deterministic).to_string()),
                 setting("RINGREDUCE_WIDE", u8::from(wide).to_string()),
                 setting("RINGREDUCE_WIRE", text("off", wire.map(|it| it.to_string()))),
+                setting("RINGREDUCE_UNIFORM", u8::from(uniform).to_string()),
+                setting("RINGREDUCE_RETRY_SAFE", u8::from(retry_safe).to_string()),
             ],
         }
     }

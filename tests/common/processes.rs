@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStderr, Command, Stdio};
 
-use ringreduce::{Communicator, Transport};
+use ringreduce::{Builder, Communicator, Transport};
 
 /// What tells a process which rank it is: rank, size, store and transport.
 const SEAT: &str = "TEST_RANKS_SEAT";
@@ -12,6 +12,14 @@ const AT_WORK: &str = "at work";
 
 /// The rank that this process was started as, if [`run`] did.
 pub(crate) fn this_rank() -> Option<Communicator> {
+    let (builder, size, transport) = this_seat()?;
+    let comm = builder.build().unwrap();
+    assert!(size == 1 || comm.transports() == [transport]);
+    Some(comm)
+}
+
+/// The same before it meets the others; how many there are, and over what.
+pub(crate) fn this_seat() -> Option<(Builder, usize, String)> {
     let seat = std::env::var(SEAT).ok()?;
     let [rank, size, store, transport] = seat.split(' ').collect::<Vec<_>>()[..] else {
         unreachable!("{seat}");
@@ -19,9 +27,7 @@ pub(crate) fn this_rank() -> Option<Communicator> {
     let (rank, size) = (rank.parse().unwrap(), size.parse().unwrap());
     let forced = if transport == "tcp" { Transport::Tcp } else { Transport::Shm };
     let builder = Communicator::builder().rank(rank).size(size).store(store);
-    let comm = builder.transport(forced).build().unwrap();
-    assert!(size == 1 || comm.transports() == [transport]);
-    Some(comm)
+    Some((builder.transport(forced), size, transport.to_owned()))
 }
 
 /// Starts `n` ranks, each of which runs the ignored test `body`; all must end well.

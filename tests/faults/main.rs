@@ -6,6 +6,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod shrink;
+mod uniform;
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

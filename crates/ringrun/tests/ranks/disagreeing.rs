@@ -79,6 +79,8 @@ fn settings_differ() {
         ("RINGREDUCE_DETERMINISTIC", "1", "0"),
         ("RINGREDUCE_WIDE", "1", "0"),
         ("RINGREDUCE_WIRE", "bfloat16", "off"),
+        ("RINGREDUCE_UNIFORM", "1", "0"),
+        ("RINGREDUCE_RETRY_SAFE", "1", "0"),
     ] {
         let (job, rank) = (Job::new(), Cell::new(0));
         let ranks = job.world_with(2, "shm", "explains", |command| {

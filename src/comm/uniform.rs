@@ -1,0 +1,139 @@
+//! Calls that end alike at all ranks. May touch: as `comm`, and membership.
+//! Law: a rank says `Ok` once it knows that all have the result, or once those that are left have
+//! agreed that they do. What decides is the machine of `membership`.
+
+use std::time::Instant;
+
+use super::Seat;
+use super::engine::{Engine, Head};
+use super::options::Settings;
+use super::shrink::Council;
+use crate::element::{DataType, ReduceOp};
+use crate::error::{Error, Result};
+use crate::kernel::Kernel;
+use crate::link::Links;
+use crate::membership::{Input, Ranks, Verdict};
+use crate::memory::Buffer;
+use crate::plan::Request;
+use crate::schedule::Collective;
+
+/// How far a rank is with calls that end alike.
+#[derive(Debug, Default)]
+pub(super) struct Alike {
+    /// What survivors have agreed on so far; none before they do.
+    pub(super) council: Option<Box<Council>>,
+    /// The last call that all ranks are known to have the result of.
+    pub(super) passed: u64,
+    /// The failure was agreed on.
+    settled: bool,
+    /// What failed after all had the result: the next call's error.
+    owed: Option<Error>,
+}
+
+impl Engine {
+    /// How the call that `walked` ended here ends at all ranks.
+    pub(super) fn alike(
+        &mut self,
+        seat: &Seat,
+        settings: &Settings,
+        head: &Head<'_>,
+        (call, walked): (u64, Result<()>),
+    ) -> Result<()> {
+        if let Some(owed) = self.alike.owed.take() {
+            return Err(owed);
+        }
+        if walked.is_err() && (self.broken.is_none() || self.alike.settled) {
+            // It was refused, or failed before.
+            return walked;
+        }
+        let full = walked.is_ok();
+        let done = walked.and_then(|()| self.all_have_it(seat, settings, head, call));
+        let Err(error) = done else {
+            self.alike.passed = self.sequence;
+            return Ok(());
+        };
+        self.alike.settled = true;
+        let is_aborted = matches!(error, Error::Aborted { .. });
+        if self.settle(seat, settings, head.name, (call, full, is_aborted))? {
+            self.alike.owed = Some(error);
+            return Ok(());
+        }
+        Err(error)
+    }
+
+    /// Returns once all ranks have come to here.
+    fn all_have_it(
+        &mut self,
+        seat: &Seat,
+        settings: &Settings,
+        head: &Head<'_>,
+        call: u64,
+    ) -> Result<()> {
+        let (collective, dtype) = (Collective::Barrier, DataType::U8);
+        let request = Request { collective, count: 1, dtype, op: None };
+        let Some(kernel) = Kernel::select(dtype, ReduceOp::Max, seat.peers.len()) else {
+            return Ok(());
+        };
+        let part_of = settings.part_of.or(Some((head.name, call)));
+        let settings = Settings { part_of, ..settings.clone() };
+        let head = Head { name: head.name, usual: true, ..Head::of(&request, kernel) };
+        self.walk(seat, &settings, &head, &Buffer::in_place(&mut [0]), |it| it.plan(&request))
+    }
+
+    /// Agrees with all that are left on whether they have the result of `call`.
+    fn settle(
+        &mut self,
+        seat: &Seat,
+        settings: &Settings,
+        name: &'static str,
+        (call, full, is_aborted): (u64, bool, bool),
+    ) -> Result<bool> {
+        let until = Instant::now() + settings.timeout;
+        self.in_council(seat, settings, name, |council, links| {
+            council.step(links, None, Input::Begin(call));
+            if full {
+                council.step(links, None, Input::Full(call));
+            }
+            council.step(links, None, Input::Revoke);
+            if is_aborted {
+                // Who is told to end at once waits for nobody.
+                return Ok(false);
+            }
+            council.verdict(name, links, until, |verdict| match *verdict {
+                Verdict::Ok(it) if it == call => Some(true),
+                Verdict::Failed(it) if it == call => Some(false),
+                _ => None,
+            })
+        })
+    }
+
+    /// With the machine of survivors, and what it hears and speaks by.
+    pub(super) fn in_council<T>(
+        &mut self,
+        seat: &Seat,
+        settings: &Settings,
+        call: &'static str,
+        work: impl FnOnce(&mut Council, &mut Links) -> Result<T>,
+    ) -> Result<T> {
+        let patience = settings.failures.uniform.then_some(settings.timeout);
+        let passed = self.alike.passed;
+        if self.alike.council.is_none() && self.can_meet(seat) {
+            self.alike.council = Council::new(seat, patience, passed).map(Box::new);
+        }
+        let Some(mut council) = self.alike.council.take() else {
+            let (argument, given) = ("self", "of threads, or without links between some".into());
+            let expected = "of processes, with links between all of them".into();
+            return Err(Error::Argument { call, argument, given, expected });
+        };
+        let done = work(&mut council, &mut self.links);
+        self.alike.council = Some(council);
+        done
+    }
+
+    /// Can each rank talk to each other one?
+    pub(super) fn can_meet(&mut self, seat: &Seat) -> bool {
+        let size = seat.peers.len();
+        let knows = (0..size).all(|rank| rank == seat.rank || self.links.controls().has(rank));
+        knows && u32::try_from(size).ok().and_then(Ranks::first).is_some()
+    }
+}
