@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use ringreduce::{CallOptions, Communicator, DataType, Error, ReduceOp};
+use ringreduce::{CallOptions, Communicator, DataType, Error, FoldOrder, ReduceOp};
 
 use super::common::processes::{Rank, World, this_seat};
 
@@ -92,37 +92,74 @@ fn survivors_over_tcp_end_alike() {
     all_alike(4, "tcp", 4);
 }
 
-/// Not a test of its own: rank 2 has the result and says so to nobody, for it dies at once; the
-/// others have it too, and so all of them say.
+/// What kind of calls ranks make.
+const KIND: &str = "TEST_UNIFORM_KIND";
+
+/// Makes calls of a kind on what is always the same, until one fails.
+fn until_it_fails(mut call: impl FnMut() -> Result<(), Error>) {
+    for round in 0.. {
+        if call().is_err() {
+            return;
+        }
+        if round == 3 {
+            Rank::works();
+        }
+    }
+}
+
+/// Not a test of its own: a rank that makes calls of a kind until one is killed.
 #[test]
 #[ignore = "what other tests do"]
-fn other_kinds() {
+fn keeps_its_input() {
     let Some(mut comm) = member() else { return };
-    let me = comm.rank();
-    let mut floats = vec![me as f32; 5_000];
-    let mut pair = [vec![me as u64; 10], vec![me as u64; 2_000]];
-    comm.all_reduce(&mut floats, ReduceOp::Sum).unwrap();
-    assert!(floats.iter().all(|&it| it == 3.0));
-    comm.barrier().unwrap();
-    if me == 2 {
-        return;
-    }
-    // The first fails of who is gone, and all others of the first.
-    let (floats_before, pair_before) = (floats.clone(), pair.clone());
-    let wire = CallOptions::new().wire(DataType::BF16);
-    comm.with(wire).all_reduce(&mut floats, ReduceOp::Sum).unwrap_err();
-    assert_eq!(floats, floats_before);
-    comm.all_reduce_many(&mut pair, ReduceOp::Sum).unwrap_err();
-    assert_eq!(pair, pair_before);
-    comm.all_reduce_by(&mut pair[0], ringreduce::FoldOrder::Ranks, |a, b| a + b).unwrap_err();
-    assert_eq!(pair, pair_before);
-    comm.shrink(LONG).unwrap().barrier().unwrap();
+    let (n, me) = (comm.size() as u64, comm.rank());
+    // Sums that are all alike can be summed again.
+    const LEN: usize = 300_000;
+    // These go in several pieces.
+    let mut floats = vec![0.0_f32; 5 * LEN];
+    let mut whole = vec![me as u64; LEN];
+    let mut registered = comm.alloc::<u64>(LEN).unwrap();
+    let kind = std::env::var(KIND).unwrap();
+    until_it_fails(|| {
+        floats.fill(me as f32);
+        whole.fill(me as u64);
+        registered.fill(me as u64);
+        match &*kind {
+            "wire" => {
+                let wire = CallOptions::new().wire(DataType::BF16);
+                comm.with(wire).all_reduce(&mut floats, ReduceOp::Sum)
+            }
+            "many" => {
+                let (one, other) = whole.split_at_mut(LEN / 3);
+                comm.all_reduce_many(&mut [one, other], ReduceOp::Sum)
+            }
+            "by" => comm.all_reduce_by(&mut whole, FoldOrder::Ranks, |a, b| a + b),
+            "scatter" => comm.all_to_all_in_place(&mut whole[..LEN / n as usize * n as usize]),
+            _ => comm.all_reduce(&mut registered, ReduceOp::Sum),
+        }
+    });
+    let mut rest = comm.shrink(LONG).unwrap();
+    rest.barrier().unwrap();
+    assert!(floats.iter().all(|&it| it == me as f32), "{kind}");
+    assert!(whole.iter().chain(&*registered).all(|&it| it == me as u64), "{kind}");
 }
 
 #[test]
 fn what_fails_is_as_it_was_however_it_travels() {
-    for transport in ["shm", "tcp"] {
-        super::common::processes::run("uniform::other_kinds", 3, transport);
+    for kind in ["wire", "many", "by", "scatter", "registered"] {
+        for transport in ["shm", "tcp", "shm"] {
+            let settings = |_| vec![(KIND, kind.to_owned())];
+            let mut world = World::start("uniform::keeps_its_input", 3, transport, settings);
+            world.0.iter_mut().for_each(Rank::is_at_work);
+            std::thread::sleep(Duration::from_micros(rand::random_range(0..20_000)));
+            let mut victim = world.0.remove(1);
+            victim.child.kill().unwrap();
+            for rank in world.0 {
+                let (well, said) = rank.end();
+                assert!(well, "{kind} by {transport}: {said}");
+            }
+            victim.child.wait().unwrap();
+        }
     }
 }
 
