@@ -4,7 +4,7 @@
 use super::Communicator;
 use crate::error::Result;
 use crate::kernel::copy;
-use crate::memory::{Buffer, Src};
+use crate::memory::{Buffer, Dst, Src};
 use crate::schedule::Space;
 
 impl Communicator {
@@ -20,8 +20,9 @@ impl Communicator {
         if !wanted || buffer.is_apart() {
             return make(self);
         }
-        let mut backup = std::mem::take(&mut self.at_home(name)?.0.backup);
-        save(buffer, &mut backup);
+        let (engine, ..) = self.at_home(name)?;
+        let (mut backup, cache) = (std::mem::take(&mut engine.backup), engine.cache);
+        save(buffer, &mut backup, cache);
         let done = make(self);
         if done.is_err() {
             restore(buffer, &backup);
@@ -36,12 +37,13 @@ impl Communicator {
 /// Calls only ever write to the output.
 const WRITTEN: Space = Space::Output;
 
-fn save(buffer: &Buffer<'_>, backup: &mut Vec<u8>) {
+/// What is larger than the cache goes past it: nobody reads the copy soon, if ever.
+fn save(buffer: &Buffer<'_>, backup: &mut Vec<u8>, cache: usize) {
     let len = buffer.len(WRITTEN);
     backup.resize(backup.len().max(len), 0);
     for part in buffer.pieces([WRITTEN], 0..len) {
-        let saved = &mut backup[part.clone()];
-        copy(saved.into(), None, buffer.src(WRITTEN, part));
+        let saved = Dst::from(&mut backup[part.clone()]).streaming(len >= cache);
+        copy(saved, None, buffer.src(WRITTEN, part));
     }
 }
 
