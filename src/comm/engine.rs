@@ -13,7 +13,7 @@ use super::uniform::Alike;
 use crate::error::{Error, Result};
 use crate::exec::{self, Call, Halt, Lanes, Stop, Wait};
 use crate::kernel::Kernel;
-use crate::link::{Frame, Links};
+use crate::link::{Frame, Links, MESSAGE};
 use crate::memory::{Buffer, Pieces};
 use crate::plan::{Plan, Planner, Request, Rules};
 use crate::schedule::{Algorithm, Ring, Space};
@@ -47,12 +47,8 @@ pub(super) struct Engine {
     pub(super) alike: Alike,
 }
 
-/// (The two highest bits tell kinds of calls apart, for links too.)
-///
-/// In the number of a message between two, which is that of the last call of all: no slot of a call
-/// that all ranks make has it.
-pub(super) const MESSAGE: u64 = 1 << 63;
-/// In the numbers of the probe's calls, which no others have.
+/// In the numbers of the probe's calls, which no others have. (The two highest bits tell kinds of
+/// calls apart, for links too.)
 pub(super) const PROBE: u64 = 1 << 62;
 
 /// How often, in calls, a rank reads what others have told it: one that never waits would not, and
@@ -235,14 +231,12 @@ impl Engine {
         let Head { name, kernel, request, .. } = *head;
         let (alone, own) = (seat.peers.len() == 1, u64::from(request.is_some()));
         let marks = request.is_some() && !alone && !settings.rehearses;
-        if marks {
-            self.links.lives().enter(self.sequence + 1);
-            if self.sequence.is_multiple_of(READS) {
-                self.links.controls().read();
-            }
+        if marks && self.sequence.is_multiple_of(READS) {
+            self.links.controls().read();
         }
         let unmeasured = request.is_some() && !alone && self.planner.speeds().is_none();
         if unmeasured && !settings.rehearses {
+            self.links.lives().enter(self.sequence + 1, 0);
             self.find_speed(seat, settings)?;
         }
         let known = request.and_then(|request| self.known(settings, request, buffer));
@@ -252,8 +246,11 @@ impl Engine {
         if !alone {
             head.admit(settings, plan.algorithm, world).inspect_err(|_| {
                 // It is in no call then.
-                self.links.lives().enter(self.sequence);
+                self.links.lives().enter(self.sequence, 0);
             })?;
+        }
+        if marks {
+            self.links.lives().enter(self.sequence + 1, plan.fingerprint);
         }
         if settings.rehearses {
             return Ok(());

@@ -2,11 +2,12 @@
 //! May touch: as `comm`. Law: after the first failure nothing works any more, and says so.
 
 use super::Seat;
-use super::engine::{Engine, MESSAGE, PROBE};
+use super::engine::{Engine, PROBE};
 use super::options::Settings;
 use crate::error::{Error, Peer, Place, Result};
 use crate::exec::{Halt, Stop};
-use crate::link::Fault;
+use crate::link::notice::Difference;
+use crate::link::{Fault, MESSAGE};
 use crate::plan::fingerprint;
 
 impl Engine {
@@ -44,14 +45,21 @@ impl Engine {
             },
             stop => (peer, stop),
         };
+        let is_hearsay = match &stop {
+            Stop::Fault(fault) | Stop::Other { fault, .. } => fault.is_hearsay(),
+            _ => false,
+        };
         let (peer, stop) = first_cause(seat.rank, peer, stop, seat.peers.len());
-        // A message between two waits for that one alone.
-        let waited = matches!(stop, Stop::Timeout(after) if !after.is_zero());
-        let stalled = if waited { self.links.stalled() } else { None };
+        let stalled = match stop {
+            Stop::Timeout(after) if !after.is_zero() => {
+                self.links.stalled((peer, self.sequence | MESSAGE), after)
+            }
+            _ => None,
+        };
         let peer = stalled.map_or(peer, |(culprit, _)| culprit);
         let at = self.place(seat, settings, operation, step);
         if peer != seat.rank {
-            self.tell_others(seat.rank, peer, &stop, stalled.is_some());
+            self.tell_others(seat.rank, peer, &stop, (!is_hearsay, stalled.is_some()));
         }
         let peer = Box::new(seat.peers[peer].clone());
         let error = match stop {
@@ -60,18 +68,19 @@ impl Engine {
                 Some((_, state)) => Error::Stalled { at, peer, state, after },
                 None => Error::Timeout { at, peer, after },
             },
-            Stop::Memory { registered } => {
-                let name = |yes| if yes { "registered" } else { "not registered" }.to_string();
-                let (ours, theirs) = (name(registered), name(!registered));
-                Error::Mismatch { at, peer, field: "the buffer", ours, theirs }
-            }
             Stop::Fault(fault) | Stop::Other { fault, .. } => of_fault(at, peer, fault, count),
         };
         self.broken_by(error)
     }
 
     /// Tells the others of the first cause, as far as this rank knows it.
-    fn tell_others(&mut self, me: usize, peer: usize, stop: &Stop, is_seen: bool) {
+    fn tell_others(
+        &mut self,
+        me: usize,
+        peer: usize,
+        stop: &Stop,
+        (first_hand, is_seen): (bool, bool),
+    ) {
         self.registry.blame(peer);
         // Of two ranks that differ it is the one who found out that knows in what.
         let lost = |fault: &Fault| matches!(fault, Fault::Lost(_) | Fault::GaveUp(_));
@@ -79,14 +88,20 @@ impl Engine {
             Stop::Timeout(_) => (true, is_seen),
             Stop::Fault(fault) => (lost(fault), false),
             Stop::Other { fault, .. } => (lost(fault), true),
-            Stop::Memory { .. } | Stop::Aborted => (false, true),
+            Stop::Aborted => (false, true),
         };
         let cause = if is_lost { peer } else { me };
+        let difference = match *stop {
+            Stop::Fault(Fault::Mismatch { field, ours, theirs })
+            | Stop::Other { fault: Fault::Mismatch { field, ours, theirs }, .. } => {
+                Some(Difference { with: peer, field, ours, theirs })
+            }
+            _ => None,
+        };
         // Who is slow leaves a trail: there the one who waits for the cause shall find out.
         let is_trail = matches!(stop, Stop::Timeout(_)) && !is_seen;
         if !is_trail {
-            self.links.lives().fail(Some(cause));
-            self.links.controls().give_up(cause);
+            self.links.blame(cause, first_hand, difference);
         }
         if !is_lost || is_known {
             self.links.give_up(cause);
@@ -118,7 +133,7 @@ impl Engine {
     /// closing of the links and of the lines of registered memory.
     pub(super) fn give_up(&mut self, why: String) {
         self.broken.get_or_insert(why);
-        self.links.lives().fail(None);
+        self.links.lives().fail(None, true);
         self.links.controls().fail();
         self.links.close();
         self.registry.close();
@@ -156,6 +171,11 @@ fn of_fault(at: Box<Place>, peer: Box<Peer>, fault: Fault, count: Option<usize>)
             let count = count.filter(|_| from == "fingerprint");
             let (field, ours, theirs) = fingerprint::difference(ours, theirs, count);
             Error::Mismatch { at, peer, field, ours, theirs }
+        }
+        Fault::Mismatch { field: "memory", ours, theirs } => {
+            let name = |yes| if yes == 1 { "registered" } else { "not registered" }.to_string();
+            let (ours, theirs) = (name(ours), name(theirs));
+            Error::Mismatch { at, peer, field: "the buffer", ours, theirs }
         }
         Fault::Mismatch { field: field @ "sequence", ours, theirs } => {
             let (ours, theirs) = (number(ours), number(theirs));

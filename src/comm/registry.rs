@@ -157,7 +157,7 @@ impl Registry {
         let claim = |rank| Some((rank, control.direct(rank, sequence)?));
         let (rank, theirs) = (0..control.size()).filter(|&rank| rank != me).find_map(claim)?;
         if theirs.is_registered() {
-            return Some((rank, Stop::Memory { registered: false }));
+            return Some((rank, Stop::Fault(Fault::memory(false))));
         }
         let (field, ours, theirs) = ("fingerprint", fingerprint, theirs.fingerprint);
         Some((rank, Stop::Fault(Fault::Mismatch { field, ours, theirs })))

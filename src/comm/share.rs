@@ -81,7 +81,13 @@ impl Communicator {
                 let group = Arc::clone(group);
                 self.post(name, &group.board, mine, lens)
             }
-            Origin::Processes(_) => self.hand_round(name, mine, lens),
+            Origin::Processes(_) => {
+                // It is a part of the next call: who ends meanwhile, or does not come, is missed.
+                self.in_call(name, 1)?;
+                let shared = self.hand_round(name, mine, lens);
+                self.in_call(name, 0)?;
+                shared
+            }
         };
         // The others wait for what can't come any more: let them know.
         shared.map_err(|error| self.broken_by(name, error))
@@ -129,12 +135,10 @@ impl Communicator {
                         .map_err(|e| Stop::Fault(Fault::Lost(format!("no way to it: {e}"))))
                 },
             );
-            sent.map_err(|stop| self.missed(name, Halt { stop, step, peer: next }))?;
+            sent.map_err(|stop| self.fail(name, Halt { stop, step, peer: next }))?;
             let abort = Arc::clone(&self.abort);
-            let taken = stream(&mut self.at_home(name)?.0.links, prev, false)
-                .map_err(lost)
-                .and_then(|stream| take(stream, until, timeout, &abort));
-            fd = taken.map_err(|stop| self.missed(name, Halt { stop, step, peer: prev }))?;
+            let taken = take(&mut self.at_home(name)?.0.links, prev, (until, timeout), &abort);
+            fd = taken.map_err(|stop| self.fail(name, Halt { stop, step, peer: prev }))?;
             let from = (me + size - step) % size;
             let whose = self.peers()[from].to_string();
             // What can't be mapped here goes on to the others all the same.
@@ -146,14 +150,11 @@ impl Communicator {
         Ok(found.into_iter().collect())
     }
 
-    /// A neighbour that left may have done so because of another rank: that one is named.
-    fn missed(&mut self, name: &'static str, Halt { stop, step, peer }: Halt) -> Error {
-        let lost = matches!(stop, Stop::Fault(Fault::Lost(_)));
-        let engine = self.at_home(name).map(|it| it.0);
-        let cause = engine.ok().filter(|_| lost).and_then(|it| it.links.lives().missed());
-        let stop = cause
-            .map_or(stop, |(peer, evidence)| Stop::Other { peer, fault: Fault::Lost(evidence) });
-        self.fail(name, Halt { stop, step, peer })
+    /// This rank is in the call after so many more, if there is one.
+    fn in_call(&mut self, name: &'static str, more: u64) -> Result<()> {
+        let engine = self.at_home(name)?.0;
+        engine.links.lives().enter(engine.sequence + more, 0);
+        Ok(())
     }
 }
 
@@ -163,16 +164,17 @@ fn stream(links: &mut Links, peer: usize, to: bool) -> Result<&UnixStream, Fault
     life.ok_or_else(|| Fault::Lost("there is no stream to hand memory over".into()))
 }
 
-/// The descriptor that comes over `stream`.
+/// The descriptor that comes from a neighbour.
 fn take(
-    stream: &UnixStream,
-    until: Instant,
-    timeout: Duration,
+    links: &mut Links,
+    from: usize,
+    (until, timeout): (Instant, Duration),
     abort: &std::sync::atomic::AtomicBool,
 ) -> Result<OwnedFd, Stop> {
+    let began = Instant::now();
     loop {
         let now = Instant::now();
-        match recv_fd(stream, until.min(now + GLANCE)) {
+        match recv_fd(stream(links, from, false)?, until.min(now + GLANCE)) {
             Ok(fd) => return Ok(fd),
             Err(_) if abort.load(Ordering::Relaxed) => return Err(Stop::Aborted),
             Err(error) if error.kind() != std::io::ErrorKind::TimedOut => {
@@ -181,5 +183,9 @@ fn take(
             Err(_) if now >= until => return Err(Stop::Timeout(timeout)),
             Err(_) => {}
         }
+        if let Some((peer, fault)) = links.cause(None, |_, _| false) {
+            return Err(Stop::Other { peer, fault });
+        }
+        links.wait_on((began.elapsed(), timeout), None);
     }
 }

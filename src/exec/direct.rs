@@ -221,7 +221,7 @@ impl Call<'_> {
         if theirs.sequence == ours && another {
             differs("fingerprint", self.fingerprint, theirs.fingerprint)
         } else if self.places.is_some() {
-            Stop::Memory { registered: true }
+            Stop::Fault(Fault::memory(true))
         } else if theirs.sequence == ours {
             differs("fingerprint", self.fingerprint, theirs.fingerprint)
         } else {

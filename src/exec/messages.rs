@@ -42,6 +42,7 @@ pub fn exchange(
     wait: &Wait<'_>,
     Lanes(room): &mut Lanes,
 ) -> Result<(), Halt> {
+    let wait = &Wait { message: Some(call.frame.sequence), ..*wait };
     room.clear();
     let begun =
         lanes(call.schedule).map(|steps| Lane { step: steps.start, end: steps.end, done: 0 });
@@ -151,7 +152,9 @@ impl Awaited for &mut Messages<'_, '_> {
     fn check_alive(&mut self, links: &mut Links) -> Result<(), Fault> {
         (0..self.lanes.len()).try_for_each(|lane| {
             self.at = lane;
-            self.lane_end(lane).map_or(Ok(()), |end| end.check_alive(links))
+            let Some(end) = self.lane_end(lane) else { return Ok(()) };
+            links.is_due(self.call.frame.sequence, end.peer(), matches!(end, End::From(_)))?;
+            end.check_alive(links)
         })
     }
 

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use crate::flight::{Flight, Toward, Where};
 use crate::link::{Fault, Frame, Links};
 use crate::memory::Buffer;
+use crate::plan::fingerprint;
 use crate::schedule::Space;
 use crate::sync::Patience;
 
@@ -20,12 +21,17 @@ pub(super) const GLANCE: Duration = Duration::from_millis(10);
 /// After so long a rank says for whom it waits.
 const SOON: Duration = Duration::from_secs(5);
 
-/// Says, once, who keeps this rank waiting.
-pub(super) fn remind(links: &mut Links, waited: Duration, said: &mut bool) {
+/// Says, once, who keeps this rank waiting; in a message of this number, for that rank.
+pub(crate) fn remind(
+    links: &mut Links,
+    (waited, most): (Duration, Duration),
+    of: (usize, u64),
+    said: &mut bool,
+) {
     if waited < SOON || std::mem::replace(said, true) {
         return;
     }
-    if let Some((rank, state)) = links.stalled() {
+    if let Some((rank, state)) = links.stalled(of, most) {
         tracing::warn!(rank, "waiting for {waited:.0?}: rank {rank} {state}");
     }
 }
@@ -35,12 +41,6 @@ pub(super) fn remind(links: &mut Links, waited: Duration, said: &mut bool) {
 pub enum Stop {
     /// The link failed.
     Fault(Fault),
-    /// The peer makes the same call on memory of the other kind: ours is registered (and theirs is
-    /// not), or theirs is.
-    Memory {
-        /// Ours is.
-        registered: bool,
-    },
     /// Another rank than the one that is waited for makes another call.
     Other {
         /// That rank.
@@ -79,6 +79,8 @@ pub struct Wait<'a> {
     pub(crate) abort: &'a AtomicBool,
     /// What all slots of the call say of it, if they all say the same.
     pub(super) call: Option<Frame>,
+    /// The number of the message that it is, if it is one.
+    pub(super) message: Option<u64>,
     /// Where it is written down how far the call is.
     pub(super) flight: Option<&'a Flight>,
 }
@@ -128,7 +130,7 @@ impl<'a> Wait<'a> {
     /// Up to `timeout` for each wait, or until `abort` is raised.
     #[must_use]
     pub fn new(patience: &'a Patience, timeout: Duration, abort: &'a AtomicBool) -> Self {
-        Self { patience, timeout, abort, call: None, flight: None }
+        Self { patience, timeout, abort, call: None, message: None, flight: None }
     }
 
     /// The same, written down by `flight`.
@@ -216,16 +218,6 @@ impl<'a> Wait<'a> {
         done
     }
 
-    /// Who is the cause that this call can't end: who is dead, makes another call, or was given up.
-    fn cause(&self, links: &mut Links) -> Option<(usize, Fault)> {
-        let lost = |(peer, evidence)| (peer, Fault::Lost(evidence));
-        let dead = links.lives().dead().map(lost);
-        let other = dead.or_else(|| links.other_call(self.call.as_ref()));
-        let blamed = other.or_else(|| links.lives().blamed().map(lost));
-        let in_call = links.lives().current().is_some();
-        blamed.or_else(|| if in_call { links.controls().lost() } else { None })
-    }
-
     fn parked(
         &self,
         links: &mut Links,
@@ -238,7 +230,8 @@ impl<'a> Wait<'a> {
                 return Err(Stop::Aborted);
             }
             // The first cause, before links tell of what follows from it.
-            if let Some((peer, fault)) = self.cause(links) {
+            let cause = links.cause(self.call.as_ref(), fingerprint::differ_by_lines);
+            if let Some((peer, fault)) = cause {
                 return Err(Stop::Other { peer, fault });
             }
             what.check_alive(links)?;
@@ -250,8 +243,10 @@ impl<'a> Wait<'a> {
             if waited >= self.timeout {
                 return Err(Stop::Timeout(self.timeout));
             }
-            links.wait_on(waited, self.timeout);
-            remind(links, waited, &mut said);
+            let peer = what.end().map_or(0, End::peer);
+            links.wait_on((waited, self.timeout), self.message.map(|call| (call, peer)));
+            let times = (waited, self.timeout);
+            remind(links, times, (peer, self.message.unwrap_or(0)), &mut said);
             links.flush();
             what.park(links, waited, GLANCE.min(self.timeout - waited))?;
             if what.happened(links)? {
@@ -298,6 +293,11 @@ pub(super) enum End {
 }
 
 impl End {
+    pub(super) fn peer(self) -> usize {
+        let (Self::From(peer) | Self::To(peer)) = self;
+        peer
+    }
+
     pub(super) fn is_dear(self, links: &mut Links) -> Result<bool, Fault> {
         Ok(match self {
             Self::From(peer) => links.rx(peer)?.is_dear(),

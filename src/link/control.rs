@@ -13,9 +13,14 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use socket2::{Domain, Socket, TcpKeepalive};
 
-use super::Fault;
-use super::notice::{FRAME, Notice, Words};
+use super::notice::{Difference, FRAME, Failure, Notice, Waits, Words};
+use super::{Fault, MESSAGE};
 use crate::error::{Error, Result};
+
+/// How often who waits says so, and without that for how long it is silent; rather a part of the
+/// time that a call may take.
+const AGAIN: Duration = Duration::from_secs(1);
+const SILENCE: Duration = Duration::from_secs(4);
 
 /// Frames of a rank that nobody has read yet: who sends more has lost its mind.
 const MOST: usize = 4096;
@@ -38,8 +43,10 @@ struct Control {
     frame: [u8; FRAME],
     filled: usize,
     said: Option<Notice>,
-    /// The latest call that it waits in, for so long that it says so.
-    waits: u64,
+    /// What it waits in, or has waited in last, for so long that it said so.
+    waits: Waits,
+    /// When that was heard.
+    since: Instant,
     /// What it said to this survivor, that nobody has read.
     heard: VecDeque<Words>,
     /// When it ended, and how.
@@ -47,6 +54,15 @@ struct Control {
 }
 
 impl Control {
+    fn is_in_message(&self) -> bool {
+        self.waits.call & MESSAGE != 0
+    }
+
+    /// Has it said lately that it waits?
+    fn is_heard(&self, most: Duration) -> bool {
+        self.waits != Waits::default() && self.since.elapsed() < SILENCE.min(most / 2)
+    }
+
     /// Sends a frame, without waiting: what finds no room goes before the next one, or when this
     /// rank looks for what has come. Who does not get it is gone.
     fn say(&mut self, frame: &[u8; FRAME]) {
@@ -85,8 +101,8 @@ impl Control {
                             self.heard.push_back(words);
                             continue;
                         }
-                        Some(Notice::Waits(call)) => {
-                            self.waits = call;
+                        Some(Notice::Waits(waits)) => {
+                            (self.waits, self.since) = (waits, Instant::now());
                             continue;
                         }
                         notice => {
@@ -115,13 +131,16 @@ pub(crate) struct Controls {
     peers: Vec<Option<Control>>,
     /// Has this rank failed?
     failed: bool,
-    /// The call that it last said it waits in.
-    waits: u64,
+    /// Because of whom another communicator of it has.
+    because: Option<usize>,
+    /// The call that it last said it waits in, for whom alone, and when.
+    waits: Option<(u64, u64, Instant)>,
 }
 
 impl Controls {
     pub(crate) fn new(me: usize, size: usize) -> Self {
-        Self { me, peers: (0..size).map(|_| None).collect(), failed: false, waits: 0 }
+        let peers = (0..size).map(|_| None).collect();
+        Self { me, peers, failed: false, because: None, waits: None }
     }
 
     /// That to `peer`.
@@ -130,42 +149,138 @@ impl Controls {
     /// If the system refuses a setting.
     pub(crate) fn add(&mut self, peer: usize, stream: Socket) -> Result<()> {
         prepare(&stream).map_err(|error| Error::io("preparing a control connection", error))?;
-        let (frame, filled, said, waits, ended) = ([0; FRAME], 0, None, 0, None);
+        let (frame, filled, said, waits, ended) =
+            ([0; FRAME], 0, None, Waits::default(), None);
         let (unsent, heard) = (Vec::new(), VecDeque::new());
+        let since = Instant::now();
         self.peers[peer] =
-            Some(Control { stream, unsent, frame, filled, said, waits, heard, ended });
+            Some(Control { stream, unsent, frame, filled, said, waits, since, heard, ended });
         Ok(())
     }
 
-    /// Tells all that this rank has failed because of `culprit`. What is said first counts.
-    pub(crate) fn give_up(&mut self, culprit: usize) {
+    /// Tells all that this rank has failed in this call because of `culprit`: has it found that
+    /// out by itself, and in what do they differ? What is said first counts.
+    pub(crate) fn give_up(
+        &mut self,
+        culprit: usize,
+        (call, first_hand): (u64, bool),
+        difference: Option<Difference>,
+    ) {
         if !std::mem::replace(&mut self.failed, true) {
-            self.tell(&Notice::GaveUp(culprit as u64));
+            let culprit = culprit as u64;
+            self.tell(&Notice::GaveUp(Failure { culprit, first_hand, call, difference }));
         }
     }
 
     /// The same, because of itself.
     pub(crate) fn fail(&mut self) {
-        self.give_up(self.me);
+        self.give_up(self.me, (0, true), None);
     }
 
-    /// Tells all, once, that this rank waits in a call. So who does not come is known by its
-    /// silence.
-    pub(crate) fn wait_in(&mut self, call: u64) {
-        if self.waits != call && !self.failed {
-            self.waits = call;
-            self.tell(&Notice::Waits(call));
+    /// When this rank leaves, it does so because of `culprit`.
+    pub(crate) fn leaves_for(&mut self, culprit: usize) {
+        self.because = Some(culprit);
+    }
+
+    /// Tells all, now and then, that this rank waits in a call that may take so long, and for whom
+    /// if for one alone. So who does not come is known by its silence. `print` says what it calls,
+    /// and `sent` how many slots have gone to a rank.
+    pub(crate) fn wait_in(
+        &mut self,
+        (call, most): (u64, Duration),
+        print: u64,
+        toward: Option<usize>,
+        sent: impl Fn(usize) -> u64,
+    ) {
+        let toward = toward.map_or(0, |rank| rank as u64 + 1);
+        let again = AGAIN.min(most / 8);
+        let is_said = self.waits.is_some_and(|(said, of, at)| {
+            (said, of) == (call, toward) && at.elapsed() < again
+        });
+        if self.failed || is_said {
+            return;
+        }
+        self.waits = Some((call, toward, Instant::now()));
+        for (rank, control) in self.peers.iter_mut().enumerate() {
+            let Some(control) = control else { continue };
+            let waits = Waits { call, print, sent: sent(rank), toward };
+            control.say(&Notice::Waits(waits).encode());
         }
     }
 
-    /// The rank, if any, that has not said so, of a call in which this one has waited for long; and
-    /// the latest in which it has.
-    pub(crate) fn silent(&mut self, call: u64) -> Option<(usize, u64)> {
+    /// The rank, if any, that has not said so lately, of a call in which this one has waited for so
+    /// long; and the latest in which it has.
+    pub(crate) fn silent(&mut self, (call, most): (u64, Duration)) -> Option<(usize, u64)> {
         self.read();
         self.peers.iter().enumerate().find_map(|(rank, control)| {
-            let waits = control.as_ref()?.waits;
-            (waits < call).then_some((rank, waits))
+            let control = control.as_ref()?;
+            let (number, is_message) = (control.waits.call & !MESSAGE, control.is_in_message());
+            // Who waits for a message before the call has said for whom: that one is looked at too.
+            let comes = number >= call || is_message && number + 1 == call;
+            (!comes || !control.is_heard(most)).then_some((rank, number))
         })
+    }
+
+    /// The rank, if any, that is silent where this one has waited for a message to or from `peer`,
+    /// who may wait for another one in turn.
+    pub(crate) fn silent_before(
+        &mut self,
+        peer: usize,
+        (call, most): (u64, Duration),
+    ) -> Option<(usize, u64)> {
+        self.read();
+        let mut at = peer;
+        for _ in 0..self.peers.len() {
+            let control = self.peers.get(at)?.as_ref()?;
+            let Waits { call: number, toward, .. } = control.waits;
+            match usize::try_from(toward).ok()?.checked_sub(1) {
+                _ if !control.is_heard(most) => return Some((at, number & !MESSAGE)),
+                Some(next) if number == call => at = next,
+                // It is in the call before.
+                None if number == call & !MESSAGE => return self.silent((number, most)),
+                _ => return Some((at, number & !MESSAGE)),
+            }
+        }
+        None
+    }
+
+    /// The call of all ranks in which `peer` has said that it waits, past the one of this number,
+    /// and how many slots it had sent here by then.
+    pub(crate) fn is_past(&self, peer: usize, call: u64) -> Option<(u64, u64)> {
+        let waits = self.peers.get(peer)?.as_ref()?.waits;
+        (waits.call & MESSAGE == 0 && waits.call > call).then_some((waits.call, waits.sent))
+    }
+
+    /// The rank, if any, that calls something else than this one by the same number, or has found
+    /// out that this one differs; and in what. `call` is that of this rank, and `ours` says what
+    /// it calls by a number.
+    pub(crate) fn differs(
+        &mut self,
+        call: Option<u64>,
+        ours: impl Fn(u64) -> Option<u64>,
+    ) -> Option<(usize, Fault)> {
+        self.read();
+        self.peers.iter().enumerate().find_map(|(rank, control)| {
+            let control = control.as_ref()?;
+            if let Some(Notice::GaveUp(Failure { call: theirs, difference, .. })) = control.said
+                && let Some(told) = difference.filter(|it| it.with == self.me)
+            {
+                return Some((rank, told.seen_there(call == Some(theirs))));
+            }
+            let Waits { call: number, print: theirs, .. } = control.waits;
+            let ours = ours(number).filter(|&ours| theirs != 0 && ours != theirs)?;
+            let field = if call == Some(number) { "fingerprint" } else { "earlier" };
+            call.map(|_| (rank, Fault::Mismatch { field, ours, theirs }))
+        })
+    }
+
+    /// Who has failed because of this rank; rather one that has found that out by itself.
+    pub(crate) fn blamed_by(&self) -> Option<(bool, usize)> {
+        let all = self.peers.iter().enumerate().filter_map(|(rank, control)| {
+            let Some(Notice::GaveUp(failure)) = control.as_ref()?.said else { return None };
+            (failure.culprit == self.me as u64).then_some((!failure.first_hand, rank))
+        });
+        all.min()
     }
 
     fn tell(&mut self, notice: &Notice) {
@@ -210,7 +325,8 @@ impl Controls {
     pub(crate) fn end_of(&self, rank: usize) -> (bool, bool) {
         let control = self.peers.get(rank).and_then(Option::as_ref);
         let ended = control.is_some_and(|control| control.ended.is_some());
-        (ended, control.is_some_and(|control| control.said == Some(Notice::Goodbye)))
+        let left = control.is_some_and(|it| matches!(it.said, Some(Notice::Goodbye(_))));
+        (ended, left)
     }
 
     /// The rank, if any, without which calls can't end: one that another has failed because of, or
@@ -225,7 +341,15 @@ impl Controls {
     /// The same, of one whose links have ended, as far as it is known by now.
     pub(crate) fn why(&mut self, rank: usize) -> Option<(usize, Fault)> {
         self.read();
-        self.told().or_else(|| Some((rank, Fault::Lost(self.ended(rank)?.1))))
+        let left = || match &self.peers.get(rank)?.as_ref()?.said {
+            Some(Notice::Goodbye(Some(culprit))) => {
+                let culprit = usize::try_from(*culprit).unwrap_or(usize::MAX);
+                (culprit != self.me).then_some((rank, Fault::GaveUp(culprit)))
+            }
+            _ => None,
+        };
+        let ended = || Some((rank, Fault::Lost(self.ended(rank)?.1)));
+        self.told().or_else(left).or_else(ended)
     }
 
     /// Is there one to this rank?
@@ -235,8 +359,8 @@ impl Controls {
 
     fn told(&self) -> Option<(usize, Fault)> {
         self.peers.iter().enumerate().find_map(|(rank, control)| {
-            let Some(Notice::GaveUp(culprit)) = &control.as_ref()?.said else { return None };
-            let culprit = usize::try_from(*culprit).unwrap_or(usize::MAX);
+            let Some(Notice::GaveUp(failure)) = &control.as_ref()?.said else { return None };
+            let culprit = usize::try_from(failure.culprit).unwrap_or(usize::MAX);
             // Who is meant finds out what of by itself.
             (culprit != self.me).then_some((rank, Fault::GaveUp(culprit)))
         })
@@ -252,7 +376,7 @@ impl Controls {
 impl Drop for Controls {
     fn drop(&mut self) {
         if !self.failed {
-            self.tell(&Notice::Goodbye);
+            self.tell(&Notice::Goodbye(self.because.map(|rank| rank as u64)));
         }
         for control in self.peers.iter_mut().flatten() {
             // What is left unread would make the system cut off what was just said.
@@ -275,83 +399,4 @@ fn prepare(stream: &Socket) -> io::Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::net::{TcpListener, TcpStream};
-
-    fn pair() -> [Controls; 2] {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (other, _) = listener.accept().unwrap();
-        let mut both = [Controls::new(0, 3), Controls::new(1, 3)];
-        both[0].add(1, one.into()).unwrap();
-        both[1].add(0, other.into()).unwrap();
-        both
-    }
-
-    fn soon(controls: &mut Controls) -> (usize, String) {
-        let until = Instant::now() + Duration::from_secs(10);
-        loop {
-            if let Some((rank, fault)) = controls.lost() {
-                return (rank, format!("{fault:?}"));
-            }
-            assert!(Instant::now() < until, "nothing is heard");
-            std::thread::yield_now();
-        }
-    }
-
-    #[test]
-    fn the_first_cause_is_told_though_its_teller_leaves() {
-        let [mut one, mut other] = pair();
-        one.give_up(2);
-        one.give_up(1);
-        drop(one);
-        assert_eq!(soon(&mut other), (0, "GaveUp(2)".into()));
-    }
-
-    #[test]
-    fn nothing_is_lost_on_who_does_not_listen() {
-        let [mut one, mut other] = pair();
-        for call in 1..=50_000 {
-            one.wait_in(call);
-        }
-        one.give_up(2);
-        // It goes on its way whenever this rank looks.
-        let until = Instant::now() + Duration::from_secs(20);
-        while other.told().is_none() {
-            assert!(one.lost().is_none() && Instant::now() < until);
-            other.read();
-        }
-        assert_eq!(other.peers[0].as_ref().unwrap().waits, 50_000);
-        assert_eq!(soon(&mut other), (0, "GaveUp(2)".into()));
-    }
-
-    #[test]
-    fn who_ends_without_a_word_has_died_and_who_takes_leave_has_not() {
-        let [one, mut other] = pair();
-        // As the kernel does it.
-        one.peers[1].as_ref().unwrap().stream.shutdown(Shutdown::Both).unwrap();
-        assert!(soon(&mut other).1.contains("process"), "{other:?}");
-        let [one, mut other] = pair();
-        drop(one);
-        while other.peers[0].as_ref().unwrap().ended.is_none() {
-            assert!(other.lost().is_none());
-        }
-        std::thread::sleep(LAST_WORDS * 2);
-        assert!(other.lost().is_none());
-    }
-
-    #[test]
-    fn every_byte_of_a_frame_is_looked_at() {
-        let words = (3, Box::new(std::array::from_fn(|at| at as u8)));
-        for notice in [Notice::GaveUp(7), Notice::Goodbye, Notice::Waits(9), Notice::Says(words)] {
-            let frame = notice.encode();
-            assert_eq!(Notice::decode(&frame), Some(notice.clone()));
-            for at in 0..FRAME {
-                let mut other = frame;
-                other[at] ^= 0x40;
-                assert_ne!(Notice::decode(&other), Some(notice.clone()), "byte {at}");
-            }
-        }
-    }
-}
+mod tests;

@@ -79,6 +79,9 @@ impl Rx for Faulty<Box<dyn Rx>> {
     fn life(&self) -> Option<&UnixStream> {
         self.inner.life()
     }
+    fn taken(&self) -> Option<u64> {
+        self.inner.taken()
+    }
     fn is_dear(&self) -> bool {
         self.inner.is_dear()
     }
@@ -114,6 +117,12 @@ impl Tx for Faulty<Box<dyn Tx>> {
     }
     fn life(&self) -> Option<&UnixStream> {
         self.inner.life()
+    }
+    fn sent(&self) -> u64 {
+        self.inner.sent()
+    }
+    fn forsake(&mut self) {
+        self.inner.forsake();
     }
     fn is_dear(&self) -> bool {
         self.inner.is_dear()

@@ -1,126 +1,20 @@
 //! Who of a host's ranks lives, and which call each is in: a page of each process, which the others
-//! map. May touch: region, robust. Unsafe: addresses inside regions.
+//! map. May touch: page, region, robust.
 //! Law: the kernel marks the page of a process that ends before it gives back any memory, so all
 //! others see it at once, however large it was; who ended after its last call was done with it.
-#![allow(unsafe_code)]
 
-use std::num::NonZeroUsize;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+mod page;
 
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::notice::Difference;
 use super::region::Region;
-use super::robust;
-use crate::error::{Error, Result, Stall};
-
-/// Communicators of a process that have marks; those beyond have none, and are found out about by
-/// what their links tell.
-const MARKS: usize = 31;
-const LINE: usize = 64;
-/// Bytes of what a rank leaves to those who come after it.
-pub(crate) const WILL: usize = 272;
-/// Two copies, one of which counts, and which one it is.
-const WILLS: usize = 2 * WILL + LINE;
-
-/// How far a rank is with the calls of one communicator.
-#[repr(C, align(64))]
-struct Mark {
-    /// Which communicator; 0 for none.
-    key: AtomicU64,
-    /// The number of the latest call that it has entered, and of the latest that it is done with.
-    entered: AtomicU64,
-    done: AtomicU64,
-    /// 0, or one more than the rank that it has failed because of.
-    cause: AtomicU64,
-    /// 1 while a communicator has it: what one that failed says stays until another one comes.
-    taken: AtomicU64,
-}
-
-/// The page of a process.
-#[derive(Clone, Debug)]
-struct Page(Arc<Region>);
-
-impl Page {
-    fn bytes() -> NonZeroUsize {
-        NonZeroUsize::MIN.saturating_add((MARKS + 1) * LINE + MARKS * WILLS - 1)
-    }
-
-    /// A word of what the rank with this mark leaves: the first says which copy counts, from 1.
-    fn will(&self, at: usize, word: usize) -> &AtomicU64 {
-        assert!(at < MARKS && word < WILLS / size_of::<u64>());
-        let from = (1 + MARKS) * LINE + at * WILLS + word * size_of::<u64>();
-        let start = self.0.start().as_ptr().wrapping_add(from);
-        // SAFETY: inside the region (checked), at a multiple of its size, and of words only.
-        unsafe { &*start.cast::<AtomicU64>() }
-    }
-
-    /// The word that the kernel marks.
-    fn word(&self) -> &AtomicU32 {
-        // SAFETY: the region is page-aligned, longer than that (checked where it is mapped), starts
-        // zeroed and lives as long as this.
-        unsafe { self.0.start().cast().as_ref() }
-    }
-
-    /// The process's number, beside it.
-    fn pid(&self) -> &AtomicU32 {
-        let second = self.0.start().as_ptr().wrapping_add(size_of::<AtomicU32>());
-        // SAFETY: as above; the second word.
-        unsafe { &*second.cast::<AtomicU32>() }
-    }
-
-    fn mark(&self, at: usize) -> &Mark {
-        assert!(at < MARKS);
-        let start = self.0.start().as_ptr().wrapping_add((1 + at) * LINE);
-        // SAFETY: inside the region (checked), at a multiple of a line; a mark is atomics only, for
-        // which any bytes are valid.
-        unsafe { &*start.cast::<Mark>() }
-    }
-
-    /// Where a communicator's mark is.
-    fn find(&self, key: u64) -> Option<usize> {
-        (0..MARKS).find(|&at| self.mark(at).key.load(Ordering::Acquire) == key)
-    }
-}
-
-/// That of this process, for as long as it has communicators.
-#[derive(Debug)]
-struct Own {
-    page: Page,
-    /// What others map it by.
-    fd: OwnedFd,
-    _held: robust::Holder,
-}
-
-/// With the process that it is of: a child that was forked needs its own.
-static OWN: Mutex<(u32, Weak<Own>)> = Mutex::new((0, Weak::new()));
-
-fn own() -> Result<Arc<Own>> {
-    let mut known = OWN.lock().unwrap_or_else(PoisonError::into_inner);
-    let pid = std::process::id();
-    if let Some(own) = known.1.upgrade().filter(|_| known.0 == pid) {
-        return Ok(own);
-    }
-    let (region, fd) = Region::shared(Page::bytes())?;
-    let page = Page(Arc::new(region));
-    page.pid().store(pid, Ordering::Relaxed);
-    let held = robust::hold(Arc::clone(&page.0));
-    let _held = held.map_err(|error| {
-        Error::io("starting the thread by which others see that this process lives", error)
-    })?;
-    let own = Arc::new(Own { page, fd, _held });
-    *known = (pid, Arc::downgrade(&own));
-    Ok(own)
-}
-
-/// The descriptor of this process's page, while there are communicators.
-#[derive(Clone, Debug)]
-pub(crate) struct Told(Arc<Own>);
-
-impl AsFd for Told {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.fd.as_fd()
-    }
-}
+use super::{Fault, robust};
+use crate::error::{Result, Stall};
+use page::{FIRST_HAND, MARKS, Own, Page, copy, key_of, own};
+pub(crate) use page::{Told, WILL};
 
 /// What a communicator knows of its ranks' lives.
 #[derive(Debug, Default)]
@@ -143,21 +37,7 @@ impl Lives {
         let own = own()?;
         let peers = (0..size).map(|_| None).collect();
         let own_key = key_of(key, me);
-        let free = |at: &usize| {
-            let mark = own.page.mark(*at);
-            let taken = mark.taken.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed);
-            if taken.is_ok() {
-                // Whoever reads meanwhile takes it for none.
-                mark.key.store(0, Ordering::Release);
-                mark.cause.store(0, Ordering::Relaxed);
-                own.page.will(*at, 0).store(0, Ordering::Relaxed);
-                mark.entered.store(0, Ordering::Relaxed);
-                mark.done.store(0, Ordering::Relaxed);
-                mark.key.store(own_key, Ordering::Release);
-            }
-            taken.is_ok()
-        };
-        let mine = (0..MARKS).find(free);
+        let mine = (0..MARKS).find(|&at| own.page.take(at, own_key));
         let mine = mine.map(|at| (Arc::clone(&own), at));
         Ok((Self { mine, me, key, peers }, Told(own)))
     }
@@ -177,10 +57,11 @@ impl Lives {
         self.peers[peer] = self.mine.as_ref().map(|(own, _)| own.page.clone());
     }
 
-    /// This rank enters the call with this number.
-    pub(crate) fn enter(&self, sequence: u64) {
+    /// This rank enters the call with this number, of which `print` says what it is; 0 if that is
+    /// not known.
+    pub(crate) fn enter(&self, sequence: u64, print: u64) {
         if let Some((own, at)) = &self.mine {
-            own.page.mark(*at).entered.store(sequence, Ordering::Release);
+            own.page.enter(*at, sequence, print);
         }
     }
 
@@ -192,12 +73,24 @@ impl Lives {
     }
 
     /// It has failed because of `culprit`, or of itself, and comes to no call any more. What is
-    /// said first counts.
-    pub(crate) fn fail(&self, culprit: Option<usize>) {
+    /// said first counts. Has it found that out by itself?
+    pub(crate) fn fail(&self, culprit: Option<usize>, first_hand: bool) {
         if let Some((own, at)) = &self.mine {
             let word = &own.page.mark(*at).cause;
             let cause = culprit.unwrap_or(self.me) as u64 + 1;
+            let cause = if first_hand { cause | FIRST_HAND } else { cause };
             let _ = word.compare_exchange(0, cause, Ordering::AcqRel, Ordering::Relaxed);
+        }
+    }
+
+    /// It is about to fail, since it differs from another rank so.
+    pub(crate) fn differ(&self, difference: Difference) {
+        if let Some((own, at)) = &self.mine {
+            let [what, ours, theirs] = &own.page.mark(*at).differs;
+            let words = difference.words();
+            ours.store(words[1], Ordering::Relaxed);
+            theirs.store(words[2], Ordering::Relaxed);
+            what.store(words[0], Ordering::Release);
         }
     }
 
@@ -270,22 +163,64 @@ impl Lives {
         ranks.clone().find_map(stopped).or_else(|| ranks.clone().find_map(absent))
     }
 
-    /// The rank, if any, that another one has failed because of; and how that is known.
-    pub(crate) fn blamed(&self) -> Option<(usize, String)> {
-        let current = self.current()?;
+    /// What this rank calls, or has called, by this number; none if it does not know any more.
+    pub(crate) fn print(&self, call: u64) -> Option<u64> {
+        self.mine.as_ref().and_then(|(own, at)| own.page.print(*at, call))
+    }
+
+    /// The rank, if any, that calls something else by the number of this rank's call, or that has
+    /// found out that this rank differs from it; and in what.
+    pub(crate) fn differs(&self) -> Option<(usize, Fault)> {
+        let current = self.current();
+        let ours = current.and_then(|call| self.print(call));
         (0..self.peers.len()).find_map(|peer| {
             let page = self.peers[peer].as_ref()?;
-            let mark = page.mark(page.find(key_of(self.key, peer))?);
-            let cause = mark.cause.load(Ordering::Acquire);
-            let culprit = usize::try_from(cause).ok()?.checked_sub(1)?;
-            // Who is meant finds out what of by itself.
-            let counts = culprit != self.me && mark.done.load(Ordering::Acquire) < current;
-            let evidence = match culprit == peer {
-                true => "it failed, or was aborted".into(),
-                false => format!("rank {peer} gave up on it"),
-            };
-            (counts && culprit < self.peers.len()).then_some((culprit, evidence))
+            let at = page.find(key_of(self.key, peer))?;
+            let mark = page.mark(at);
+            if let Some(told) = mark.difference().filter(|it| it.with == self.me) {
+                let same = current == Some(mark.entered.load(Ordering::Relaxed));
+                return Some((peer, told.seen_there(same)));
+            }
+            let (ours, theirs) = (ours?, page.print(at, current?)?);
+            let fault = Fault::Mismatch { field: "fingerprint", ours, theirs };
+            (ours != theirs).then_some((peer, fault))
         })
+    }
+
+    /// The latest call that a rank of this host has entered, if it has not left.
+    pub(crate) fn entered(&self, peer: usize) -> Option<u64> {
+        self.calls(peer).map(|[entered, _]| entered)
+    }
+
+    /// What a rank has failed because of, and whether it has found that out by itself.
+    fn cause(&self, peer: usize) -> Option<(usize, bool)> {
+        let page = self.peers.get(peer)?.as_ref()?;
+        let mark = page.mark(page.find(key_of(self.key, peer))?);
+        let cause = mark.cause.load(Ordering::Acquire);
+        let culprit = usize::try_from(cause & (FIRST_HAND - 1)).ok()?.checked_sub(1)?;
+        (culprit < self.peers.len()).then_some((culprit, cause & FIRST_HAND != 0))
+    }
+
+    /// A rank, if any, that has failed and without which this rank's call can't end; and because
+    /// of whom it has.
+    pub(crate) fn blamed(&self) -> Option<(usize, usize)> {
+        let current = self.current()?;
+        (0..self.peers.len()).find_map(|peer| {
+            let (culprit, _) = self.cause(peer)?;
+            // Who is meant finds out what of by itself.
+            let counts = culprit != self.me && self.calls(peer)?[1] < current;
+            counts.then_some((peer, culprit))
+        })
+    }
+
+    /// Who has failed because of this rank, rather one that has found that out by itself; and which
+    /// this one is.
+    pub(crate) fn blamed_by(&self) -> (Option<(bool, usize)>, usize) {
+        let by = (0..self.peers.len()).filter_map(|peer| {
+            let (culprit, first_hand) = self.cause(peer)?;
+            (culprit == self.me).then_some((!first_hand, peer))
+        });
+        (by.min(), self.me)
     }
 
     /// The rank, if any, that has ended and without which this rank's call can't; and where it was.
@@ -310,38 +245,34 @@ impl Lives {
         })
     }
 
-    /// The rank, if any, that has ended or was given up, for a meeting outside calls that all ranks
-    /// of a host come to.
-    pub(crate) fn missed(&self) -> Option<(usize, String)> {
-        let cause = |peer: usize| {
-            let page = self.peers[peer].as_ref()?;
-            let cause = page.mark(page.find(key_of(self.key, peer))?).cause.load(Ordering::Acquire);
-            Some((page, usize::try_from(cause).ok()?))
+    /// Why a rank that is missed outside calls is: because of whom it has failed, or that it or
+    /// else another one has ended, or has failed.
+    pub(crate) fn missed(&self, peer: usize) -> Option<(usize, Fault)> {
+        let gave_up = |peer: usize| {
+            let (culprit, _) = self.cause(peer)?;
+            (culprit != self.me).then_some((peer, Fault::GaveUp(culprit)))
         };
         let dead = |peer: usize| {
-            let (page, cause) = cause(peer)?;
-            let is_first = cause == 0 && robust::is_dead(page.word());
-            is_first.then(|| (peer, "its process ended".to_owned()))
+            let page = self.peers.get(peer)?.as_ref()?;
+            let is_first = self.cause(peer).is_none() && robust::is_dead(page.word());
+            // Who has left before is nobody's cause.
+            page.find(key_of(self.key, peer)).filter(|_| is_first)?;
+            Some((peer, Fault::Lost("its process ended".into())))
         };
-        let blamed = |peer: usize| {
-            let culprit = cause(peer)?.1.checked_sub(1)?;
-            let counts = culprit != self.me && culprit != peer && culprit < self.peers.len();
-            counts.then(|| (culprit, format!("rank {peer} gave up on it")))
-        };
-        let ranks = 0..self.peers.len();
-        ranks.clone().find_map(dead).or_else(|| ranks.clone().find_map(blamed))
+        let mut ranks = 0..self.peers.len();
+        let own = gave_up(peer).or_else(|| dead(peer));
+        own.or_else(|| ranks.clone().find_map(dead)).or_else(|| ranks.find_map(gave_up))
     }
-}
 
-/// What the mark of a rank of a communicator is found by; 0 is none.
-fn key_of(key: u64, rank: usize) -> u64 {
-    let mixed = (key ^ (rank as u64).rotate_right(16)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    (mixed ^ mixed >> 32).max(1)
-}
-
-/// Where a copy of a will begins.
-fn copy(number: u64) -> usize {
-    1 + if number == 2 { WILL / size_of::<u64>() } else { 0 }
+    /// A rank of this host whose process is stopped: rather this one.
+    pub(crate) fn paused(&self, peer: usize) -> Option<(usize, Stall)> {
+        let all = std::iter::once(peer).chain(0..self.peers.len());
+        all.into_iter().find_map(|peer| {
+            let pid = self.peers.get(peer)?.as_ref()?.pid().load(Ordering::Relaxed);
+            let entered = self.entered(peer)?;
+            is_stopped(pid).then_some((peer, Stall::Paused { entered }))
+        })
+    }
 }
 
 /// Is a process of this host stopped, by a signal or a debugger?

@@ -7,14 +7,16 @@ use std::time::{Duration, Instant};
 
 use super::control::Controls;
 use super::life::Lives;
-use super::{Fault, Frame, Rx, Tx, given_up};
+use super::notice::Difference;
+use super::{Fault, Frame, MESSAGE, Rx, Tx, given_up};
 use crate::error::Stall;
 
 /// The bits of a number from here on tell calls of different kinds, which are numbered apart.
 const KIND: u32 = 62;
 
-/// After how long a rank tells others that it waits.
-const WAITS: Duration = Duration::from_secs(1);
+/// After how long a rank tells others that it waits, and in what call: those that differ find out
+/// by it.
+const WAITS: Duration = Duration::from_millis(20);
 /// What ended a rank is told by it before its links end: how long that may take to come.
 const SHORTLY: Duration = Duration::from_millis(20);
 
@@ -31,6 +33,11 @@ pub struct Links {
     lives: Lives,
     /// The connections beside TCP links.
     controls: Controls,
+}
+
+/// Do two calls differ by what nobody but they can tell?
+fn like(fault: &Fault, is_alike: impl Fn(u64, u64) -> bool) -> bool {
+    matches!(*fault, Fault::Mismatch { field: "fingerprint", ours, theirs } if is_alike(ours, theirs))
 }
 
 /// A plan never names a link that was not made for it; if one did, the call fails, not the process.
@@ -68,8 +75,10 @@ impl Links {
         self.tx[peer] = Some(link);
     }
 
-    /// From here on there are no links; what is known of lives stays, and what connects survivors.
+    /// From here on there are no links, and nobody waits until what was committed has gone; what is
+    /// known of lives stays, and what connects survivors.
     pub(crate) fn close(&mut self) {
+        self.tx.iter_mut().flatten().for_each(|link| link.forsake());
         self.rx.iter_mut().for_each(|link| *link = None);
         self.tx.iter_mut().for_each(|link| *link = None);
         self.lazy.clear();
@@ -90,19 +99,104 @@ impl Links {
         &mut self.controls
     }
 
-    /// Who, if that is known, keeps all from the end of this rank's call, in which it has waited
-    /// for long.
-    pub(crate) fn stalled(&mut self) -> Option<(usize, Stall)> {
-        let call = self.lives.current()?;
+    /// Who, if that is known, keeps this rank from the end of its call, in which it has waited for
+    /// long, of so long at most; in that of a message with this number for `peer`.
+    pub(crate) fn stalled(
+        &mut self,
+        (peer, message): (usize, u64),
+        most: Duration,
+    ) -> Option<(usize, Stall)> {
         let unheard = |(rank, waited)| (rank, Stall::Silent { waited });
-        self.lives.stalled().or_else(|| self.controls.silent(call).map(unheard))
+        let Some(call) = self.lives.current() else {
+            let paused = self.lives.paused(peer);
+            let mut silent = || self.controls.silent_before(peer, (message, most));
+            return paused.or_else(|| silent().map(unheard));
+        };
+        self.lives.stalled().or_else(|| self.controls.silent((call, most)).map(unheard))
     }
 
-    /// This rank has waited in its call for so long, of so long at most.
-    pub(crate) fn wait_on(&mut self, waited: Duration, most: Duration) {
-        if let Some(call) = self.lives.current().filter(|_| waited > WAITS.min(most / 4)) {
-            self.controls.wait_in(call);
+    /// This rank has waited in its call for so long, of so long at most; if that is none of all
+    /// ranks, in a message with this number for that rank.
+    pub(crate) fn wait_on(
+        &mut self,
+        (waited, most): (Duration, Duration),
+        message: Option<(u64, usize)>,
+    ) {
+        if waited <= WAITS.min(most / 4) {
+            return;
         }
+        let Self { lives, controls, tx, .. } = self;
+        let sent = |rank: usize| tx[rank].as_ref().map_or(0, |link| link.sent());
+        match (lives.current(), message) {
+            (Some(call), _) => {
+                let print = lives.print(call).unwrap_or(0);
+                controls.wait_in((call, most), print, None, sent);
+            }
+            (None, Some((call, peer))) => controls.wait_in((call, most), 0, Some(peer), sent),
+            (None, None) => {}
+        }
+    }
+
+    /// Who is the cause that this rank's call can't end: who is dead, makes another call, or has
+    /// failed because of whom. `call` is what all its slots say, if they are alike.
+    pub(crate) fn cause(
+        &mut self,
+        call: Option<&Frame>,
+        is_alike: impl Fn(u64, u64) -> bool,
+    ) -> Option<(usize, Fault)> {
+        let lost = |(peer, evidence)| (peer, Fault::Lost(evidence));
+        let gave_up = |(peer, culprit)| (peer, Fault::GaveUp(culprit));
+        let dead = self.lives.dead().map(lost);
+        let other = dead.or_else(|| self.differs().filter(|(_, fault)| !like(fault, &is_alike)));
+        let other = other.or_else(|| self.other_call(call));
+        let blamed = other.or_else(|| self.lives.blamed().map(gave_up));
+        let in_call = self.lives.current().is_some();
+        blamed.or_else(|| if in_call { self.controls.lost() } else { None })
+    }
+
+    /// The rank, if any, that makes another call than this one, as far as marks and connections
+    /// tell; and in what they differ.
+    fn differs(&mut self) -> Option<(usize, Fault)> {
+        let Self { lives, controls, .. } = self;
+        let call = lives.current();
+        lives.differs().or_else(|| controls.differs(call, |number| lives.print(number)))
+    }
+
+    /// Can the message of this number from `peer`, or to it, still come or be taken? Not if that one
+    /// is in a call of all ranks past it, and all that it sent before was taken.
+    ///
+    /// # Errors
+    /// If it can't: the two differ.
+    pub(crate) fn is_due(&mut self, message: u64, peer: usize, from: bool) -> Result<(), Fault> {
+        let call = message & !MESSAGE;
+        let seen = self.lives.entered(peer).filter(|&entered| entered > call).map(|it| (it, 0));
+        let Some((theirs, sent)) = seen.or_else(|| self.controls.is_past(peer, call)) else {
+            return Ok(());
+        };
+        // Looked at now, after that.
+        let comes = match (from, self.rx.get_mut(peer), self.tx.get_mut(peer)) {
+            (true, Some(Some(rx)), _) => {
+                rx.taken().is_some_and(|taken| taken < sent) || rx.glimpse().is_some()
+            }
+            (false, _, Some(Some(tx))) => tx.ready()?,
+            _ => true,
+        };
+        let field = "sequence";
+        if comes { Ok(()) } else { Err(Fault::Mismatch { field, ours: message, theirs }) }
+    }
+
+    /// Says, once, that this rank has failed because of `culprit`: has it found that out by itself,
+    /// and in what do they differ?
+    pub(crate) fn blame(
+        &mut self,
+        culprit: usize,
+        first_hand: bool,
+        difference: Option<Difference>,
+    ) {
+        let call = self.lives.current().unwrap_or(0);
+        difference.into_iter().for_each(|it| self.lives.differ(it));
+        self.lives.fail(Some(culprit), first_hand);
+        self.controls.give_up(culprit, (call, first_hand), difference);
     }
 
     /// A link to or from `peer` has ended: the first cause of it, once it is known, or after a
@@ -110,8 +204,15 @@ impl Links {
     pub(crate) fn why_ended(&mut self, peer: usize) -> Option<(usize, Fault)> {
         let began = Instant::now();
         let lost = |(peer, evidence)| (peer, Fault::Lost(evidence));
+        let gave_up = |(peer, culprit)| (peer, Fault::GaveUp(culprit));
         while self.lives.knows(peer) || self.controls.has(peer) {
-            let known = self.lives.dead().or_else(|| self.lives.blamed()).map(lost);
+            let known = match self.lives.current() {
+                Some(_) => {
+                    let dead = self.lives.dead().map(lost).or_else(|| self.differs());
+                    dead.or_else(|| self.lives.blamed().map(gave_up))
+                }
+                None => self.differs().or_else(|| self.lives.missed(peer)),
+            };
             if let Some(cause) = known.or_else(|| self.controls.why(peer)) {
                 return Some(cause);
             }
@@ -120,7 +221,10 @@ impl Links {
             }
             std::thread::sleep(SHORTLY / 20);
         }
-        None
+        // It may be this one that others have lost, by a connection that ended.
+        let (by, me) = self.lives.blamed_by();
+        let by = by.into_iter().chain(self.controls.blamed_by()).min()?;
+        Some((by.1, Fault::GaveUp(me)))
     }
 
     /// That.

@@ -48,6 +48,10 @@ pub struct Frame {
     pub fingerprint: u64,
 }
 
+/// In the number of a message between two, which is that of the last call of all: no slot of a call
+/// that all ranks make has it.
+pub(crate) const MESSAGE: u64 = 1 << 63;
+
 /// The number that no call has: a slot with it says that its sender has given up.
 const GIVEN_UP: u64 = u64::MAX;
 
@@ -116,6 +120,20 @@ pub enum Fault {
     },
 }
 
+impl Fault {
+    /// The peer makes the same call on memory of the other kind: ours is registered (and theirs is
+    /// not), or theirs is.
+    pub(crate) fn memory(registered: bool) -> Self {
+        let (ours, theirs) = (u64::from(registered), u64::from(!registered));
+        Self::Mismatch { field: "memory", ours, theirs }
+    }
+
+    /// Has another rank told it?
+    pub(crate) fn is_hearsay(&self) -> bool {
+        matches!(self, Self::GaveUp(_))
+    }
+}
+
 /// The receiving end.
 pub trait Rx: Send {
     /// Is the next slot here? It must be as `expect` says. Never blocks.
@@ -134,6 +152,11 @@ pub trait Rx: Send {
 
     /// The stream that ends with the peer's process, if there is one; descriptors can go over it.
     fn life(&self) -> Option<&UnixStream> {
+        None
+    }
+
+    /// How many slots have come and were taken, where one that was sent may be on its way.
+    fn taken(&self) -> Option<u64> {
         None
     }
 
@@ -181,6 +204,14 @@ pub trait Tx: Send {
     fn life(&self) -> Option<&UnixStream> {
         None
     }
+
+    /// How many slots were committed, where they may be on their way.
+    fn sent(&self) -> u64 {
+        0
+    }
+
+    /// What was committed and has not gone need not go any more.
+    fn forsake(&mut self) {}
 
     /// Is there an empty slot? Never blocks.
     ///

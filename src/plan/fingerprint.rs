@@ -164,6 +164,14 @@ pub(crate) const fn on(fingerprint: u64, memory: u64) -> u64 {
     fingerprint & !REST.put(REST.most()) | REST.put(rest)
 }
 
+/// Do two calls differ in nothing but that one of them goes without links? Whether they do so, and
+/// why, is said by the lines of those that share memory.
+#[cfg(feature = "host")]
+pub(crate) fn differ_by_lines(ours: u64, theirs: u64) -> bool {
+    let direct = |one: u64| ALGORITHM.of(one) == Algorithm::Direct as u64;
+    (ours ^ theirs) & !WAY == 0 && direct(ours) != direct(theirs)
+}
+
 const fn kind(collective: Collective) -> u64 {
     match collective {
         Collective::AllReduce => 1,

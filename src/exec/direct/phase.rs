@@ -9,6 +9,7 @@ use super::{Call, DONE, READY, Walk};
 use crate::exec::wait::{GLANCE, Halt, Stop, remind};
 use crate::flight::{Toward, Where};
 use crate::link::Fault;
+use crate::plan::fingerprint;
 use crate::shared::{Claim, Control};
 
 impl Walk<'_> {
@@ -42,7 +43,7 @@ impl Walk<'_> {
             return differs("sequence", ours.sequence, theirs.sequence);
         }
         if registered != other {
-            return Some(Stop::Memory { registered });
+            return Some(Stop::Fault(Fault::memory(registered)));
         }
         (ours.fingerprint != theirs.fingerprint)
             .then(|| differs("fingerprint", ours.fingerprint, theirs.fingerprint))
@@ -85,7 +86,7 @@ impl Walk<'_> {
             if waited >= self.wait.timeout {
                 return Err((Stop::Timeout(self.wait.timeout), peer));
             }
-            remind(self.links, waited, &mut said);
+            remind(self.links, (waited, self.wait.timeout), (peer, 0), &mut said);
             let limit = GLANCE.min(self.wait.timeout - waited);
             self.control.sleep(peer, step == DONE, limit);
         }
@@ -96,19 +97,20 @@ impl Walk<'_> {
         let Call { me, size, .. } = *self.call;
         let control = &*self.control;
         let others = || (me + 1..size).chain(0..me);
-        let lost = |(peer, evidence)| Err((Stop::Fault(Fault::Lost(evidence)), peer));
-        self.links.lives().dead().map_or(Ok(()), lost)?;
+        if let Some((peer, evidence)) = self.links.lives().dead() {
+            return Err((Stop::Fault(Fault::Lost(evidence)), peer));
+        }
         let absent = |peer: &usize| !control.reached(*peer, step == DONE);
         for peer in others().filter(absent) {
             if let Some(theirs) = control.elsewhere(peer, self.call.claim.sequence) {
                 return Err((self.call.apart_from(theirs), peer));
             }
         }
-        if let Some((culprit, evidence)) = self.links.lives().blamed() {
+        if let Some((peer, fault)) = self.links.cause(None, fingerprint::differ_by_lines) {
             // Who failed because of this rank's call says in what they differ.
-            let ready = step == READY && control.reached(culprit, false);
-            let stop = if ready { self.difference(culprit) } else { None };
-            return Err((stop.unwrap_or(Stop::Fault(Fault::Lost(evidence))), culprit));
+            let ready = step == READY && fault.is_hearsay() && control.reached(peer, false);
+            let stop = if ready { self.difference(peer) } else { None };
+            return Err((stop.unwrap_or(Stop::Other { peer, fault }), peer));
         }
         for peer in others().filter(absent) {
             let lost = match (control.is_closed(peer), control.given_up_by(peer)) {

@@ -172,6 +172,10 @@ impl link::Rx for Rx {
         true
     }
 
+    fn taken(&self) -> Option<u64> {
+        Some(self.slot)
+    }
+
     fn peek(&self, len: usize) -> Src<'_> {
         let payload = self.start + HEADER;
         Src::from(&self.memory[payload..payload + len])

@@ -177,6 +177,14 @@ impl link::Tx for Tx {
         true
     }
 
+    fn sent(&self) -> u64 {
+        self.committed
+    }
+
+    fn forsake(&mut self) {
+        self.lanes.iter_mut().for_each(|lane| lane.slot = self.committed.max(lane.slot));
+    }
+
     fn flush(&mut self) -> Result<bool, Fault> {
         for lane in 0..self.lanes.len() {
             self.push(lane)?;

@@ -1,0 +1,91 @@
+//! Connections between two ranks of one process. May touch: control, notice, std.
+
+use super::*;
+use std::net::{TcpListener, TcpStream};
+
+fn pair() -> [Controls; 2] {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (other, _) = listener.accept().unwrap();
+    let mut both = [Controls::new(0, 3), Controls::new(1, 3)];
+    both[0].add(1, one.into()).unwrap();
+    both[1].add(0, other.into()).unwrap();
+    both
+}
+
+fn soon(controls: &mut Controls) -> (usize, String) {
+    let until = Instant::now() + Duration::from_secs(10);
+    loop {
+        if let Some((rank, fault)) = controls.lost() {
+            return (rank, format!("{fault:?}"));
+        }
+        assert!(Instant::now() < until, "nothing is heard");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn the_first_cause_is_told_though_its_teller_leaves() {
+    let [mut one, mut other] = pair();
+    one.give_up(2, (7, true), None);
+    one.give_up(1, (7, true), None);
+    drop(one);
+    assert_eq!(soon(&mut other), (0, "GaveUp(2)".into()));
+}
+
+#[test]
+fn nothing_is_lost_on_who_does_not_listen() {
+    let [mut one, mut other] = pair();
+    for call in 1..=50_000 {
+        one.wait_in((call, Duration::MAX), 0, None, |_| 0);
+    }
+    one.give_up(2, (7, true), None);
+    // It goes on its way whenever this rank looks.
+    let until = Instant::now() + Duration::from_secs(20);
+    while other.told().is_none() {
+        assert!(one.lost().is_none() && Instant::now() < until);
+        other.read();
+    }
+    assert_eq!(other.peers[0].as_ref().unwrap().waits.call, 50_000);
+    assert_eq!(soon(&mut other), (0, "GaveUp(2)".into()));
+}
+
+#[test]
+fn who_ends_without_a_word_has_died_and_who_takes_leave_has_not() {
+    let [one, mut other] = pair();
+    // As the kernel does it.
+    one.peers[1].as_ref().unwrap().stream.shutdown(Shutdown::Both).unwrap();
+    assert!(soon(&mut other).1.contains("process"), "{other:?}");
+    let [one, mut other] = pair();
+    drop(one);
+    while other.peers[0].as_ref().unwrap().ended.is_none() {
+        assert!(other.lost().is_none());
+    }
+    std::thread::sleep(LAST_WORDS * 2);
+    assert!(other.lost().is_none());
+}
+
+#[test]
+fn every_byte_of_a_frame_is_looked_at() {
+    let words = (3, Box::new(std::array::from_fn(|at| at as u8)));
+    let difference = Difference { with: 3, field: "fingerprint", ours: 5, theirs: 6 };
+    let failure = Failure { culprit: 7, first_hand: true, call: 9, difference: None };
+    let differs = Failure { first_hand: false, difference: Some(difference), ..failure };
+    let waits = Waits { call: 9, print: 8, sent: 7, toward: 6 };
+    for notice in [
+        Notice::GaveUp(failure),
+        Notice::GaveUp(differs),
+        Notice::Goodbye(None),
+        Notice::Goodbye(Some(4)),
+        Notice::Waits(waits),
+        Notice::Says(words),
+    ] {
+        let frame = notice.encode();
+        assert_eq!(Notice::decode(&frame), Some(notice.clone()));
+        for at in 0..FRAME {
+            let mut other = frame;
+            other[at] ^= 0x40;
+            assert_ne!(Notice::decode(&other), Some(notice.clone()), "byte {at}");
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! The page of a process, which the others of its host map: that it lives, and where each of its
+//! communicators is. May touch: region, robust. Unsafe: addresses inside regions.
+//! Law: of what is read of it any bytes are valid, and nobody pairs a number with another call.
+#![allow(unsafe_code)]
+
+use std::num::NonZeroUsize;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use crate::error::{Error, Result};
+use crate::link::notice::Difference;
+use crate::link::region::Region;
+use crate::link::robust;
+
+/// Communicators of a process that have marks; those beyond have none, and are found out about by
+/// what their links tell.
+pub(super) const MARKS: usize = 31;
+const LINE: usize = 64;
+/// Of so many calls a rank's mark says what they are.
+const PRINTS: usize = LINE / size_of::<u64>();
+/// Bytes of what a rank leaves to those who come after it.
+pub(crate) const WILL: usize = 272;
+/// Two copies, one of which counts, and which one it is.
+const WILLS: usize = 2 * WILL + LINE;
+
+/// How far a rank is with the calls of one communicator.
+#[repr(C, align(64))]
+pub(super) struct Mark {
+    /// Which communicator; 0 for none.
+    pub(super) key: AtomicU64,
+    /// The number of the latest call that it has entered, and of the latest that it is done with.
+    pub(super) entered: AtomicU64,
+    pub(super) done: AtomicU64,
+    /// 0, or one more than the rank that it has failed because of; and [`FIRST_HAND`].
+    pub(super) cause: AtomicU64,
+    /// 1 while a communicator has it: what one that failed says stays until another one comes.
+    pub(super) taken: AtomicU64,
+    /// 0, or in what it found out to differ from whom, and both values.
+    pub(super) differs: [AtomicU64; 3],
+}
+
+impl Mark {
+    /// In what it found out to differ, if it did.
+    pub(super) fn difference(&self) -> Option<Difference> {
+        let [what, ours, theirs] = &self.differs;
+        let what = what.load(Ordering::Acquire);
+        Difference::of([what, ours.load(Ordering::Relaxed), theirs.load(Ordering::Relaxed)])
+    }
+}
+
+/// Nobody else has told it.
+pub(super) const FIRST_HAND: u64 = 1 << 32;
+
+/// What the latest calls are, each in the place of its number. 0 is not known, or none of them.
+type Prints = [AtomicU64; PRINTS];
+
+/// The page of a process.
+#[derive(Clone, Debug)]
+pub(super) struct Page(pub(super) Arc<Region>);
+
+impl Page {
+    pub(super) fn bytes() -> NonZeroUsize {
+        NonZeroUsize::MIN.saturating_add((2 * MARKS + 1) * LINE + MARKS * WILLS - 1)
+    }
+
+    /// A word of what the rank with this mark leaves: the first says which copy counts, from 1.
+    pub(super) fn will(&self, at: usize, word: usize) -> &AtomicU64 {
+        assert!(at < MARKS && word < WILLS / size_of::<u64>());
+        let from = (1 + 2 * MARKS) * LINE + at * WILLS + word * size_of::<u64>();
+        let start = self.0.start().as_ptr().wrapping_add(from);
+        // SAFETY: inside the region (checked), at a multiple of its size, and of words only.
+        unsafe { &*start.cast::<AtomicU64>() }
+    }
+
+    /// The word that the kernel marks.
+    pub(super) fn word(&self) -> &AtomicU32 {
+        // SAFETY: the region is page-aligned, longer than that (checked where it is mapped), starts
+        // zeroed and lives as long as this.
+        unsafe { self.0.start().cast().as_ref() }
+    }
+
+    /// The process's number, beside it.
+    pub(super) fn pid(&self) -> &AtomicU32 {
+        let second = self.0.start().as_ptr().wrapping_add(size_of::<AtomicU32>());
+        // SAFETY: as above; the second word.
+        unsafe { &*second.cast::<AtomicU32>() }
+    }
+
+    pub(super) fn mark(&self, at: usize) -> &Mark {
+        assert!(at < MARKS);
+        let start = self.0.start().as_ptr().wrapping_add((1 + at) * LINE);
+        // SAFETY: inside the region (checked), at a multiple of a line; a mark is atomics only, for
+        // which any bytes are valid.
+        unsafe { &*start.cast::<Mark>() }
+    }
+
+    fn prints(&self, at: usize) -> &Prints {
+        assert!(at < MARKS);
+        let start = self.0.start().as_ptr().wrapping_add((1 + MARKS + at) * LINE);
+        // SAFETY: as above; a line of words.
+        unsafe { &*start.cast::<Prints>() }
+    }
+
+    /// The rank with this mark enters a call, of which `print` says what it is.
+    pub(super) fn enter(&self, at: usize, call: u64, print: u64) {
+        // Whoever finds the print of a later call finds that the one before has begun.
+        self.prints(at)[call as usize % PRINTS].store(print, Ordering::Release);
+        self.mark(at).entered.store(call, Ordering::Release);
+    }
+
+    /// What the rank with this mark calls, or has called, by this number, if it still says so.
+    pub(super) fn print(&self, at: usize, call: u64) -> Option<u64> {
+        let is_said = |entered: u64| entered >= call && entered - call < PRINTS as u64 - 1;
+        let entered = &self.mark(at).entered;
+        if !is_said(entered.load(Ordering::Acquire)) {
+            return None;
+        }
+        let print = self.prints(at)[call as usize % PRINTS].load(Ordering::Acquire);
+        fence(Ordering::Acquire);
+        (print != 0 && is_said(entered.load(Ordering::Relaxed))).then_some(print)
+    }
+
+    /// A new communicator has this mark, if it is free.
+    pub(super) fn take(&self, at: usize, key: u64) -> bool {
+        let mark = self.mark(at);
+        let taken = mark.taken.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed);
+        if taken.is_ok() {
+            // Whoever reads meanwhile takes it for none.
+            mark.key.store(0, Ordering::Release);
+            self.will(at, 0).store(0, Ordering::Relaxed);
+            let words = [&mark.cause, &mark.entered, &mark.done].into_iter();
+            let words = words.chain(&mark.differs).chain(self.prints(at));
+            words.for_each(|word| word.store(0, Ordering::Relaxed));
+            mark.key.store(key, Ordering::Release);
+        }
+        taken.is_ok()
+    }
+
+    /// Where a communicator's mark is.
+    pub(super) fn find(&self, key: u64) -> Option<usize> {
+        (0..MARKS).find(|&at| self.mark(at).key.load(Ordering::Acquire) == key)
+    }
+}
+
+/// That of this process, for as long as it has communicators.
+#[derive(Debug)]
+pub(super) struct Own {
+    pub(super) page: Page,
+    /// What others map it by.
+    fd: OwnedFd,
+    _held: robust::Holder,
+}
+
+/// With the process that it is of: a child that was forked needs its own.
+static OWN: Mutex<(u32, Weak<Own>)> = Mutex::new((0, Weak::new()));
+
+pub(super) fn own() -> Result<Arc<Own>> {
+    let mut known = OWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let pid = std::process::id();
+    if let Some(own) = known.1.upgrade().filter(|_| known.0 == pid) {
+        return Ok(own);
+    }
+    let (region, fd) = Region::shared(Page::bytes())?;
+    let page = Page(Arc::new(region));
+    page.pid().store(pid, Ordering::Relaxed);
+    let held = robust::hold(Arc::clone(&page.0));
+    let _held = held.map_err(|error| {
+        Error::io("starting the thread by which others see that this process lives", error)
+    })?;
+    let own = Arc::new(Own { page, fd, _held });
+    *known = (pid, Arc::downgrade(&own));
+    Ok(own)
+}
+
+/// The descriptor of this process's page, while there are communicators.
+#[derive(Clone, Debug)]
+pub(crate) struct Told(pub(super) Arc<Own>);
+
+impl AsFd for Told {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.fd.as_fd()
+    }
+}
+
+/// What the mark of a rank of a communicator is found by; 0 is none.
+pub(super) fn key_of(key: u64, rank: usize) -> u64 {
+    let mixed = (key ^ (rank as u64).rotate_right(16)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    (mixed ^ mixed >> 32).max(1)
+}
+
+/// Where a copy of a will begins.
+pub(super) fn copy(number: u64) -> usize {
+    1 + if number == 2 { WILL / size_of::<u64>() } else { 0 }
+}
+
