@@ -253,6 +253,9 @@ impl Communicator {
 
     fn meet(config: &Config) -> Result<Self> {
         let recorder = recorder(config)?;
+        if config.joins {
+            return Self::come_later(config, &recorder);
+        }
         Self::open(meet(config)?, &recorder)
     }
 

@@ -5,9 +5,8 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use super::split::number;
-use super::verbs::refuse;
-use super::{Communicator, Origin, Seat};
+use super::reconnect::Door;
+use super::{Communicator, Seat};
 use crate::error::{Error, Result};
 use crate::link::Links;
 use crate::link::notice::WORDS;
@@ -15,22 +14,20 @@ use crate::membership::{
     Body, Evidence, Input, MESSAGE_BYTES, Member, Message, Outputs, Ranks, Settings, Testament,
     Time, Verdict, decode, encode,
 };
-use crate::rendezvous::Doors;
+use crate::rendezvous::Newcomer;
 
 /// What words between survivors are: messages of the machine, or where a rank listens.
 const MACHINE: u32 = 1;
-const DOORS: u32 = 2;
-/// What is in the way of an address: the number of the membership, and its length.
-const HEAD: usize = 6;
-/// The group of survivors has a number of its own; no colour is as large.
-const SURVIVORS: u32 = u32::MAX;
+pub(super) const DOORS: u32 = 2;
+/// A member to a newcomer: all have connected.
+pub(super) const WELCOME: u32 = 3;
 
 /// How long to wait for a better explanation, and for an answer; milliseconds.
 const SETTINGS: Settings = Settings { grace: 20, patience: 2_000, uniform: false };
 /// How often it looks for deaths.
 const GLANCE: Duration = Duration::from_millis(5);
 /// How long survivors may take to connect, at most.
-const CONNECTING: Duration = Duration::from_secs(10);
+pub(super) const CONNECTING: Duration = Duration::from_secs(10);
 
 /// The machine of one communicator, and what drives it.
 #[derive(Debug)]
@@ -42,7 +39,9 @@ pub(super) struct Council {
     timer: Option<Time>,
     verdicts: VecDeque<Verdict>,
     /// Where ranks listen, and for which membership.
-    doors: Vec<(usize, u32, String)>,
+    pub(super) doors: Vec<Door>,
+    /// Has a member said that this newcomer is one now?
+    pub(super) welcome: bool,
 }
 
 impl Council {
@@ -59,7 +58,8 @@ impl Council {
         let mut member = Member::new(me as u32, all, patience.map_or(SETTINGS, own))?;
         member.step(0, Input::Passed(passed));
         let (told, verdicts, doors) = (vec![None; size], VecDeque::new(), Vec::new());
-        Some(Self { member, began: Instant::now(), told, timer: None, verdicts, doors })
+        let (began, timer, welcome) = (Instant::now(), None, false);
+        Some(Self { member, began, told, timer, verdicts, doors, welcome })
     }
 
     fn now(&self) -> Time {
@@ -95,7 +95,7 @@ impl Council {
     }
 
     /// Takes what has come, looks who has died and what time it is, or waits a little.
-    fn turn(&mut self, links: &mut Links) {
+    pub(super) fn turn(&mut self, links: &mut Links) {
         let heard = links.controls().hear();
         let idle = heard.is_empty();
         for (from, (kind, words)) in heard {
@@ -106,7 +106,8 @@ impl Council {
                         self.step(links, Some(from), Input::Message(from as u32, &message));
                     }
                 }
-                DOORS => self.doors.extend(read_doors(from, &words)),
+                DOORS => self.doors.extend(Door::read(from, &words)),
+                WELCOME => self.welcome = true,
                 // Of a later version: nobody here speaks it.
                 _ => {}
             }
@@ -138,8 +139,13 @@ impl Council {
         }
     }
 
+    /// Nobody here has called: what there is to tell a caller is old then.
+    pub(super) fn hush(&mut self) {
+        self.verdicts.clear();
+    }
+
     /// Is one of these known to have ended?
-    fn has_lost(&self, members: Ranks) -> bool {
+    pub(super) fn has_lost(&self, members: Ranks) -> bool {
         members.iter().any(|rank| self.told[rank as usize].is_some())
     }
 
@@ -189,22 +195,6 @@ fn left_by(will: &[u8; MESSAGE_BYTES]) -> Testament {
     }
 }
 
-fn write_doors(epoch: u32, address: &str) -> Box<[u8; WORDS]> {
-    let mut words = Box::new([0; WORDS]);
-    let len = address.len().min(WORDS - HEAD);
-    words[..4].copy_from_slice(&epoch.to_le_bytes());
-    words[4..HEAD].copy_from_slice(&(len as u16).to_le_bytes());
-    words[HEAD..HEAD + len].copy_from_slice(&address.as_bytes()[..len]);
-    words
-}
-
-fn read_doors(from: usize, words: &[u8; WORDS]) -> Option<(usize, u32, String)> {
-    let epoch = u32::from_le_bytes(*words.first_chunk()?);
-    let len = usize::from(u16::from_le_bytes([words[4], words[5]]));
-    let address = words.get(HEAD..HEAD + len)?;
-    Some((from, epoch, String::from_utf8_lossy(address).into_owned()))
-}
-
 impl Communicator {
     /// A communicator of those who are left, in the order of their ranks here, after a rank was
     /// lost. All survivors call this, each once its own calls have ended, as they do after a
@@ -221,7 +211,7 @@ impl Communicator {
     /// or [`Self::evict`]; [`Error::QuorumLost`]; [`Error::Evicted`] if the others went on without
     /// this rank; and for ranks that are threads, or that have no links between all pairs.
     pub fn shrink(&mut self, deadline: Duration) -> Result<Self> {
-        self.change("shrink", deadline, false)
+        self.change("shrink", deadline, false, Vec::new())
     }
 
     /// As [`Self::shrink`], but who has not called by the deadline is left behind, and is told so
@@ -230,7 +220,7 @@ impl Communicator {
     /// # Errors
     /// As [`Self::shrink`], but for [`Error::NotAll`].
     pub fn evict(&mut self, deadline: Duration) -> Result<Self> {
-        self.change("evict", deadline, true)
+        self.change("evict", deadline, true, Vec::new())
     }
 
     /// The bitwise and of what all survivors say: the same at all that return it, whoever dies
@@ -263,7 +253,7 @@ impl Communicator {
     }
 
     /// With the machine, and what it hears and speaks by.
-    fn in_council<T>(
+    pub(super) fn in_council<T>(
         &mut self,
         call: &'static str,
         work: impl FnOnce(&mut Council, &mut Links) -> Result<T>,
@@ -272,10 +262,19 @@ impl Communicator {
         engine.in_council(seat, settings, call, work)
     }
 
-    fn change(&mut self, call: &'static str, deadline: Duration, evict: bool) -> Result<Self> {
+    /// A communicator of the survivors, and of these newcomers if all survivors name them.
+    pub(super) fn change(
+        &mut self,
+        call: &'static str,
+        deadline: Duration,
+        evict: bool,
+        mut newcomers: Vec<Newcomer>,
+    ) -> Result<Self> {
         let until = Instant::now() + deadline;
-        // What is under way can't be part of what comes.
-        self.revoke()?;
+        if newcomers.is_empty() {
+            // What is under way can't be part of what comes. Who lets others in has ended it.
+            self.revoke()?;
+        }
         loop {
             let (epoch, members) = self.in_council(call, |council, links| {
                 let deadline = Some(council.time(until));
@@ -287,81 +286,25 @@ impl Communicator {
                     _ => None,
                 })
             })?;
-            let joined = self.join_survivors(call, epoch, members, until);
-            if members.len() == 1 {
-                return joined;
+            self.revoke()?;
+            let joined = self.join_survivors(call, epoch, members, &newcomers, until);
+            if members.len() == 1 && (joined.is_ok() || newcomers.is_empty()) {
+                return joined?.welcome(members.len());
             }
             let flags = u64::from(joined.is_ok());
             let left = until.saturating_duration_since(Instant::now());
             // All go on, or none does.
             let all = self.agree(flags, left.max(CONNECTING))?;
             match joined {
-                Ok(comm) if all & 1 == 1 => return Ok(comm),
+                Ok(comm) if all & 1 == 1 => return comm.welcome(members.len()),
                 joined if Instant::now() >= until => {
                     joined?;
                     let (missing, after) = (Vec::new(), deadline);
                     return Err(Error::NotAll { call, missing, after });
                 }
-                _ => {}
+                // They wait outside again, unless they are the cause.
+                _ => newcomers.clear(),
             }
         }
-    }
-
-    /// The communicator of a membership, connected.
-    fn join_survivors(
-        &mut self,
-        call: &'static str,
-        epoch: u32,
-        members: Ranks,
-        until: Instant,
-    ) -> Result<Self> {
-        let me = self.rank();
-        let Origin::Processes(meeting) = &self.seat.origin else {
-            return refuse(call, "self", "of ranks that are threads", "of processes");
-        };
-        let opened = meeting.open_doors();
-        let mine = opened.as_ref().map(Doors::address).unwrap_or_default();
-        let until = until.min(Instant::now() + CONNECTING);
-        let addresses = self.in_council(call, |council, links| {
-            let others = members.without(me as u32);
-            for rank in others.iter() {
-                links.controls().say(rank as usize, (DOORS, write_doors(epoch, &mine)));
-            }
-            loop {
-                let of = |rank: u32| {
-                    let said = |&&(from, of, _): &&(usize, u32, String)| {
-                        (from, of) == (rank as usize, epoch)
-                    };
-                    council.doors.iter().find(said).map(|(_, _, address)| address.clone())
-                };
-                let known: Option<Vec<_>> =
-                    others.iter().map(|rank| Some((rank as usize, of(rank)?))).collect();
-                match known {
-                    Some(known) => return Ok(known),
-                    None if council.has_lost(others) || Instant::now() > until => {
-                        return Err(Error::NotAll {
-                            call,
-                            missing: others.iter().map(|rank| rank as usize).collect(),
-                            after: CONNECTING,
-                        });
-                    }
-                    None => council.turn(links),
-                }
-            }
-        })?;
-        let doors = opened?;
-        let mut all: Vec<_> = addresses.into_iter().chain([(me, mine)]).collect();
-        all.sort_by_key(|&(rank, _)| rank);
-        let all: Vec<_> = all.iter().map(|(rank, address)| (*rank, address.as_str())).collect();
-        let Origin::Processes(meeting) = &self.seat.origin else {
-            return refuse(call, "self", "of ranks that are threads", "of processes");
-        };
-        let job = number(meeting.job, u64::from(epoch), SURVIVORS);
-        let timeout = until.saturating_duration_since(Instant::now());
-        let recorder = self.seat.flight.recorder();
-        let comm = Self::open(meeting.branch(job, &all, doors, timeout), recorder)?;
-        let mut comm = comm.going_by(self.settings.preferences());
-        comm.set_timeout(self.settings.timeout);
-        Ok(comm)
     }
 }

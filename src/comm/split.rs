@@ -108,7 +108,7 @@ impl Communicator {
     /// What everybody wants; and where this rank listens if it wants a group.
     fn exchange(&mut self, color: Option<u32>, key: i64) -> Result<(Vec<Card>, Doors)> {
         let doors = match (&self.seat.origin, color) {
-            (Origin::Processes(meeting), Some(_)) => meeting.open_doors(),
+            (Origin::Processes(meeting), Some(_)) => meeting.open_doors(self.size()),
             _ => Ok(Doors::default()),
         };
         let kind = match (&doors, color) {
@@ -143,7 +143,7 @@ impl Communicator {
                 let address = |&rank: &usize| (rank, cards[rank].address.as_str());
                 let members: Vec<_> = members.iter().map(address).collect();
                 let job = number(meeting.job, sequence, color);
-                Self::open(meeting.branch(job, &members, doors, timeout), recorder)?
+                Self::open(meeting.branch((job, 0), &members, doors, timeout), recorder)?
             }
             Origin::Threads(threads) => {
                 let peers: Arc<[Peer]> = (0..)

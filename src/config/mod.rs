@@ -112,6 +112,8 @@ pub struct Config {
     pub record_dir: Option<PathBuf>,
     /// The folder for every call and step, if they are wanted.
     pub trace: Option<PathBuf>,
+    /// Does this rank come to a job that runs, whose members have to let it in?
+    pub joins: bool,
     /// Who said all this, for messages.
     pub source: String,
 }
@@ -142,6 +144,7 @@ impl Default for Config {
             tcp_sockets: 1,
             tcp_checksum: true,
             tcp_congestion: None,
+            joins: false,
             source: "no launcher".into(),
         }
     }
@@ -235,6 +238,11 @@ impl Config {
             }
         }
         config.store = given_store.or(config.store).filter(|_| config.size != 1);
+        config.joins = vars.switch(own::JOIN)?;
+        if config.joins && !matches!(config.store, Some(StoreAddr::Fd(_))) {
+            let expected = "it is for ranks that ringrun --elastic starts again; unset it".into();
+            return Err(malformed(own::JOIN, "1", expected));
+        }
         config.validate()?;
         Ok((config, warnings))
     }

@@ -45,7 +45,10 @@ pub(crate) const RECORD_FD: &str = "RINGREDUCE_RECORD_FD";
 pub(super) const RECORD_DIR: &str = "RINGREDUCE_RECORD_DIR";
 pub(super) const TRACE: &str = "RINGREDUCE_TRACE";
 
-const KNOWN: [&str; 26] = [
+/// This rank comes to a job that runs.
+pub(super) const JOIN: &str = "RINGREDUCE_JOIN";
+
+const KNOWN: [&str; 27] = [
     RANK,
     SIZE,
     LOCAL_RANK,
@@ -72,6 +75,7 @@ const KNOWN: [&str; 26] = [
     RECORD_FD,
     RECORD_DIR,
     TRACE,
+    JOIN,
 ];
 
 /// A warning for each variable that starts like ours but is unknown.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use socket2::Socket;
 
 use super::{Meeting, listen, peers};
+use crate::config::Config;
 use crate::error::Result;
 
 /// Where a rank listens for the other ranks of a new group; by default nowhere.
@@ -29,12 +30,13 @@ impl Doors {
 }
 
 impl Meeting {
-    /// Opens doors for a new group of some of these ranks.
+    /// Opens doors for a new group of `size` ranks, these or some of them or with newcomers.
     ///
     /// # Errors
     /// If the system refuses.
-    pub fn open_doors(&self) -> Result<Doors> {
-        let (unix, name) = listen::for_shared_memory(&self.config)?;
+    pub fn open_doors(&self, size: usize) -> Result<Doors> {
+        let config = Config { size, ..self.config.clone() };
+        let (unix, name) = listen::for_shared_memory(&config)?;
         let one_host = self.hosts.len() == 1;
         let tcp = self.needs_tcp().then(|| listen::for_tcp(&self.config, one_host)).transpose()?;
         Ok(Doors { unix, name, tcp })
@@ -42,10 +44,11 @@ impl Meeting {
 
     /// The meeting of the group of `members`: for each new rank its rank here, and the address of
     /// its doors. This rank is one of them, with the doors given; all waits last up to `timeout`.
+    /// `later`: how many memberships after this one it is.
     #[must_use]
     pub fn branch(
         &self,
-        job: u64,
+        (job, later): (u64, u32),
         members: &[(usize, &str)],
         doors: Doors,
         timeout: Duration,
@@ -67,7 +70,7 @@ impl Meeting {
             hosts: peers::hosts(&peers),
             peers,
             job,
-            epoch: self.epoch,
+            epoch: self.epoch.saturating_add(later),
             secret: self.secret.clone(),
             config,
             crowding: self.crowding,

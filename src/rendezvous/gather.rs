@@ -10,7 +10,7 @@ use super::store::{Store, refuse};
 use super::wire::{Broken, MAX_VALUE, Reader, Writer};
 use crate::error::{Error, Result};
 
-const TABLE: u8 = 0;
+pub(super) const TABLE: u8 = 0;
 const MISSING: u8 = 1;
 const DUPLICATE: u8 = 2;
 const SETTING: u8 = 3;
@@ -170,7 +170,7 @@ fn unpack(mut blob: &[u8]) -> Result<Vec<Vec<u8>>, Broken> {
     Ok(values)
 }
 
-fn encode(error: &Error, rank: usize) -> Vec<u8> {
+pub(super) fn encode(error: &Error, rank: usize) -> Vec<u8> {
     let out = Writer::default();
     match error {
         Error::MissingRanks { missing, after, .. } => {
@@ -192,7 +192,12 @@ fn encode(error: &Error, rank: usize) -> Vec<u8> {
     }
 }
 
-fn decode(bytes: &[u8], rank: usize, size: usize, address: &str) -> Result<Error, Broken> {
+pub(super) fn decode(
+    bytes: &[u8],
+    rank: usize,
+    size: usize,
+    address: &str,
+) -> Result<Error, Broken> {
     let mut fields = Reader(bytes);
     Ok(match fields.u8()? {
         MISSING => {

@@ -2,6 +2,8 @@
 //! entry, wire, socket. Law: one request at a time; what is kept for it is bounded.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use socket2::Socket;
@@ -25,6 +27,10 @@ pub(super) struct Guest {
     pub(super) meeting: u64,
     /// What it waits for.
     pub(super) waiting: Option<Waiting>,
+    /// Its ticket while it waits outside, and what it says of itself.
+    pub(super) outside: Option<(u64, Vec<u8>)>,
+    /// Set when it has been let in, if somebody wants to know.
+    pub(super) joined: Option<Arc<AtomicBool>>,
     /// When it connected, or when its present message began to come.
     pub(super) since: Instant,
     pub(super) gone: bool,
@@ -47,6 +53,8 @@ impl Guest {
             outbox: Vec::new(),
             meeting: 0,
             waiting: None,
+            outside: None,
+            joined: None,
             since: Instant::now(),
             gone: false,
         }

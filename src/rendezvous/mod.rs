@@ -13,6 +13,7 @@ mod guest;
 mod handshake;
 mod keys;
 mod listen;
+mod lobby;
 mod peers;
 mod record;
 mod secret;
@@ -23,7 +24,7 @@ mod strangers;
 mod wire;
 
 use std::io::ErrorKind;
-use std::sync::{Mutex, Once, PoisonError};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
 
 use socket2::Socket;
@@ -32,13 +33,14 @@ pub use branch::Doors;
 pub use connect::{Connection, PairKey, Streams};
 pub use peers::{LinkKind, PeerInfo};
 pub use secret::draw_secret;
-pub use server::Server;
+pub use server::{Joining, Server};
 pub use store::Store;
 
 use crate::config::{Config, Secret, StoreAddr, warn};
 use crate::error::{Error, Result};
 pub(crate) use fd::inherited_file;
 use gather::{Gather, broken_store};
+pub(crate) use lobby::{Newcomer, enter, newcomers};
 use record::Record;
 pub(crate) use record::host_name;
 use store::{Pass, refuse, resolve};
@@ -80,10 +82,7 @@ pub fn meet(config: &Config) -> Result<Meeting> {
     let secret = secret::of(config)?;
     let record = Record::of(config, secret.as_ref(), &name);
     let pass = Pass::of(config, secret.as_ref());
-    // An inherited socket is one stream for all communicators of this process.
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    let shared = matches!(address, StoreAddr::Fd(_));
-    let _turn = shared.then(|| ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner));
+    let _turn = matches!(address, StoreAddr::Fd(_)).then(turn);
     let began = Instant::now();
     let until = began + config.timeout;
     let server = match address {
@@ -111,6 +110,12 @@ pub fn meet(config: &Config) -> Result<Meeting> {
         }
     }
     result
+}
+
+/// An inherited socket is one stream for all communicators of this process.
+fn turn() -> MutexGuard<'static, ()> {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Tells who we are and learns who the others are; then where they accept TCP, if a pair needs it.

@@ -2,6 +2,7 @@
 //! socket. Law: nobody can make it wait, allocate without bound or end; who can't prove that it
 //! belongs here, speaks something else, or stops in the middle of a message, is dropped.
 
+mod lobby;
 mod welcome;
 
 use std::collections::BTreeMap;
@@ -10,6 +11,8 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -39,9 +42,21 @@ pub struct Server {
     thread: Option<JoinHandle<()>>,
 }
 
+/// Whether one that came later has been let in.
+#[derive(Clone, Debug)]
+pub struct Joining(Arc<AtomicBool>);
+
+impl Joining {
+    /// Is it a member now? It says so before its program can make a call.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
 #[derive(Debug)]
 enum Command {
-    Adopt(Socket),
+    Adopt(Socket, Option<Arc<AtomicBool>>),
     Listen(Socket),
     Deafen,
     Finish { until: Instant, expected: usize },
@@ -74,6 +89,7 @@ impl Server {
             values: BTreeMap::new(),
             bytes: 0,
             begun: 0,
+            tickets: 0,
             finish: None,
         };
         let thread = thread::Builder::new().name("ringreduce-store".into());
@@ -86,7 +102,17 @@ impl Server {
     /// # Errors
     /// If the server has ended.
     pub fn adopt(&self, stream: UnixStream) -> Result<()> {
-        self.order(Command::Adopt(stream.into()))
+        self.order(Command::Adopt(stream.into(), None))
+    }
+
+    /// The same of one that comes to a job that runs; tells whether it has been let in.
+    ///
+    /// # Errors
+    /// As [`Self::adopt`].
+    pub fn adopt_newcomer(&self, stream: UnixStream) -> Result<Joining> {
+        let joined = Arc::new(AtomicBool::new(false));
+        self.order(Command::Adopt(stream.into(), Some(Arc::clone(&joined))))?;
+        Ok(Joining(joined))
     }
 
     /// A client in this process.
@@ -171,6 +197,8 @@ struct Hall {
     bytes: usize,
     /// How many connections began a meeting.
     begun: usize,
+    /// How many have come to wait outside.
+    tickets: u64,
     /// When to end at the latest, and how many must have begun to end before.
     finish: Option<(Instant, usize)>,
 }
@@ -236,7 +264,11 @@ impl Hall {
         }
         for order in self.orders.try_iter().collect::<Vec<_>>() {
             match order {
-                Command::Adopt(socket) => self.guests.push(Guest::new(socket, None)),
+                Command::Adopt(socket, joined) => {
+                    let mut guest = Guest::new(socket, None);
+                    guest.joined = joined;
+                    self.guests.push(guest);
+                }
                 Command::Listen(listener) => self.listeners.push(listener),
                 Command::Deafen => self.listeners.clear(),
                 Command::Finish { until, expected } => self.finish = Some((until, expected)),
@@ -285,7 +317,7 @@ impl Hall {
 
     fn answer(&mut self, index: usize, frame: Frame) {
         let guest = &mut self.guests[index];
-        guest.waiting = None;
+        (guest.waiting, guest.outside) = (None, None);
         let Frame { kind, id, wait_ms, key, value } = frame;
         match kind {
             Kind::Begin => {
@@ -301,6 +333,10 @@ impl Hall {
                 guest.waiting = Some(Waiting { id, keys: key, until });
                 guest.look(&self.values);
             }
+            Kind::Enter => self.enter(index, id, wait_ms, value),
+            Kind::Outside => self.tell_outside(index, id),
+            Kind::Invite => self.invite(index, id, &key, &value),
+            Kind::Joined => self.let_in(index, id),
             Kind::Done | Kind::Value | Kind::Absent | Kind::Refused => guest.gone = true,
         }
     }
@@ -335,6 +371,7 @@ impl Hall {
         self.deaf_until = self.deaf_until.filter(|&until| until > now);
         for guest in &mut self.guests {
             if let Some(over) = guest.waiting.take_if(|waiting| waiting.until <= now) {
+                guest.outside = None;
                 guest.say(Kind::Absent, over.id, "", &[]);
             }
             if guest.patience_ends().is_some_and(|end| end <= now) && !guest.gone {

@@ -3,7 +3,7 @@
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -106,6 +106,19 @@ impl Store {
         Self::begin(stream.into(), address, until).map_err(|(_, error)| error)
     }
 
+    /// The launcher's store, by the socket that this process inherited from it: no new meeting.
+    pub(super) fn of_launcher(fd: RawFd) -> Result<Self> {
+        let address = StoreAddr::Fd(fd).to_string();
+        let copy = inherited(fd).map_err(|error| refuse(&address, error.to_string()))?;
+        Ok(Self::new(copy.into(), &address))
+    }
+
+    fn new(socket: Socket, address: &str) -> Self {
+        // An inherited socket may still hold an answer to a process that died: start at random.
+        let next_id = getrandom::u32().unwrap_or_default();
+        Self { socket, inbox: Inbox::default(), address: address.into(), next_id }
+    }
+
     fn attempt(address: &StoreAddr, pass: &Pass, until: Instant) -> Result<Self, Attempt> {
         let name = address.to_string();
         let again = |error: std::io::Error| Attempt::Again(error.to_string());
@@ -156,9 +169,7 @@ impl Store {
         address: &str,
         until: Instant,
     ) -> Result<Self, (Option<Broken>, Error)> {
-        // An inherited socket may still hold an answer to a process that died: start at random.
-        let next_id = getrandom::u32().unwrap_or_default();
-        let mut store = Self { socket, inbox: Inbox::default(), address: address.into(), next_id };
+        let mut store = Self::new(socket, address);
         let answer = store.exchange(Kind::Begin, "", &[], Duration::ZERO, until);
         match answer.map_err(|broken| (Some(broken.clone()), store.trouble(broken)))?.kind {
             Kind::Done => Ok(store),
@@ -211,7 +222,7 @@ impl Store {
         &self.address
     }
 
-    fn ask(
+    pub(super) fn ask(
         &mut self,
         kind: Kind,
         key: &str,
@@ -267,7 +278,7 @@ impl Store {
         refuse(&self.address, reason)
     }
 
-    fn unexpected(&self, kind: Kind) -> Error {
+    pub(super) fn unexpected(&self, kind: Kind) -> Error {
         refuse(&self.address, format!("it gave an answer that does not fit ({kind:?})"))
     }
 }

@@ -25,9 +25,17 @@ pub(super) enum Kind {
     SetNew = 2,
     /// Wait for the first of several keys (one a line) to have a value.
     Get = 3,
-    /// Answer to `Begin` and to a `SetNew` that stored.
+    /// Wait outside a job that runs until a member invites; the value says who waits.
+    Enter = 4,
+    /// Who waits outside?
+    Outside = 5,
+    /// Answer the one with this ticket (the key) with the value.
+    Invite = 6,
+    /// The one who waited has been let in.
+    Joined = 7,
+    /// Answer to what was done: `Begin`, `Invite`, `Joined`, and a `SetNew` that stored.
     Done = 0x81,
-    /// The value that the key has (already).
+    /// The value that the key has (already), or what was asked for.
     Value = 0x82,
     /// No value came in time.
     Absent = 0x83,
@@ -37,8 +45,12 @@ pub(super) enum Kind {
 
 impl Kind {
     fn from_byte(byte: u8) -> Option<Self> {
-        use Kind::{Absent, Begin, Done, Get, Refused, SetNew, Value};
-        [Begin, SetNew, Get, Done, Value, Absent, Refused].into_iter().find(|&k| k as u8 == byte)
+        use Kind::{
+            Absent, Begin, Done, Enter, Get, Invite, Joined, Outside, Refused, SetNew, Value,
+        };
+        let all =
+            [Begin, SetNew, Get, Enter, Outside, Invite, Joined, Done, Value, Absent, Refused];
+        all.into_iter().find(|&kind| kind as u8 == byte)
     }
 }
 
@@ -168,6 +180,12 @@ impl Writer {
     pub(super) fn u64(mut self, value: u64) -> Self {
         self.0.extend(value.to_le_bytes());
         self
+    }
+    /// Bytes, and before them how many.
+    pub(super) fn bytes(self, bytes: &[u8]) -> Self {
+        let mut out = self.u32(bytes.len() as u32);
+        out.0.extend(bytes);
+        out
     }
     /// Text; cut where it is absurdly long.
     pub(super) fn text(self, text: &str) -> Self {

@@ -1,0 +1,124 @@
+//! How the members of the next membership connect: they tell each other where they listen, over the
+//! connections that a failure leaves open. May touch: as `comm`.
+
+use std::time::Instant;
+
+use super::shrink::{CONNECTING, DOORS};
+use super::split::number;
+use super::verbs::refuse;
+use super::{Communicator, Origin};
+use crate::error::{Error, Result};
+use crate::link::notice::WORDS;
+use crate::membership::Ranks;
+use crate::rendezvous::{Doors, Newcomer};
+
+/// What is in the way of an address: the number of the membership, whom to let in, its length.
+const HEAD: usize = 14;
+/// The group of survivors has a number of its own; no colour is as large.
+const SURVIVORS: u32 = u32::MAX;
+
+/// Where a member listens, and for which membership; and whom it would let in.
+#[derive(Clone, Debug)]
+pub(super) struct Door {
+    from: usize,
+    epoch: u32,
+    newcomers: u64,
+    address: String,
+}
+
+impl Door {
+    fn write(&self) -> Box<[u8; WORDS]> {
+        let mut words = Box::new([0; WORDS]);
+        let address = self.address.as_bytes();
+        let len = address.len().min(WORDS - HEAD);
+        words[..4].copy_from_slice(&self.epoch.to_le_bytes());
+        words[4..12].copy_from_slice(&self.newcomers.to_le_bytes());
+        words[12..HEAD].copy_from_slice(&(len as u16).to_le_bytes());
+        words[HEAD..HEAD + len].copy_from_slice(&address[..len]);
+        words
+    }
+
+    pub(super) fn read(from: usize, words: &[u8; WORDS]) -> Option<Self> {
+        let (head, rest) = words.split_at(HEAD);
+        let epoch = u32::from_le_bytes(*head.first_chunk()?);
+        let newcomers = u64::from_le_bytes(*head[4..].first_chunk()?);
+        let len = usize::from(u16::from_le_bytes(*head[12..].first_chunk()?));
+        let address = String::from_utf8_lossy(rest.get(..len)?).into_owned();
+        Some(Self { from, epoch, newcomers, address })
+    }
+}
+
+/// What those who would let in the same ones say alike; 0 for nobody.
+fn digest(newcomers: &[Newcomer]) -> u64 {
+    newcomers.iter().fold(0, |digest, newcomer| number(digest, newcomer.ticket(), 1))
+}
+
+impl Communicator {
+    /// The communicator of a membership, connected.
+    pub(super) fn join_survivors(
+        &mut self,
+        call: &'static str,
+        epoch: u32,
+        members: Ranks,
+        newcomers: &[Newcomer],
+        until: Instant,
+    ) -> Result<Self> {
+        let me = self.rank();
+        let Origin::Processes(meeting) = &self.seat.origin else {
+            return refuse(call, "self", "of ranks that are threads", "of processes");
+        };
+        let opened = meeting.open_doors(members.len() as usize + newcomers.len());
+        let mine = Door {
+            from: me,
+            epoch,
+            newcomers: digest(newcomers),
+            address: opened.as_ref().map(Doors::address).unwrap_or_default(),
+        };
+        let until = until.min(Instant::now() + CONNECTING);
+        let mut all = self.in_council(call, |council, links| {
+            let others = members.without(me as u32);
+            for rank in others.iter() {
+                links.controls().say(rank as usize, (DOORS, mine.write()));
+            }
+            loop {
+                let of = |rank: u32| {
+                    let said = |door: &&Door| (door.from, door.epoch) == (rank as usize, epoch);
+                    council.doors.iter().find(said).cloned()
+                };
+                let known: Option<Vec<_>> = others.iter().map(of).collect();
+                match known {
+                    Some(known) => return Ok(known),
+                    None if council.has_lost(others) || Instant::now() > until => {
+                        return Err(Error::NotAll {
+                            call,
+                            missing: others.iter().map(|rank| rank as usize).collect(),
+                            after: CONNECTING,
+                        });
+                    }
+                    None => council.turn(links),
+                }
+            }
+        })?;
+        let doors = opened?;
+        // All have heard the same: so all let the newcomers in, or nobody does.
+        let alike = all.iter().all(|door| door.newcomers == mine.newcomers);
+        let newcomers = if alike { newcomers } else { &[] };
+        all.push(mine);
+        all.sort_by_key(|door| door.from);
+        let all: Vec<_> = all.iter().map(|door| (door.from, door.address.as_str())).collect();
+        let Origin::Processes(meeting) = &self.seat.origin else {
+            return refuse(call, "self", "of ranks that are threads", "of processes");
+        };
+        let job = number(meeting.job, u64::from(epoch), SURVIVORS);
+        let timeout = until.saturating_duration_since(Instant::now());
+        let recorder = self.seat.flight.recorder();
+        let meeting = meeting.branch((job, epoch), &all, doors, timeout).with_newcomers(newcomers);
+        if meeting.rank == 0 {
+            meeting.invite(newcomers)?;
+        }
+        let comm = Self::open(meeting, recorder)?;
+        let mut comm = comm.going_by(self.settings.preferences());
+        comm.set_timeout(self.settings.timeout);
+        Ok(comm)
+    }
+}

@@ -1,0 +1,61 @@
+//! Those who wait outside a job that runs, and how a member lets them in. May touch: guest, wire.
+//! Law: who has ended waits no more; a ticket is one wait of one client, and is answered once.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::Hall;
+use crate::rendezvous::guest::Waiting;
+use crate::rendezvous::wire::{Kind, MAX_VALUE, Writer};
+
+impl Hall {
+    /// Guest `index` waits outside; it says `card` of itself.
+    pub(super) fn enter(&mut self, index: usize, id: u32, wait_ms: u32, card: Vec<u8>) {
+        self.tickets += 1;
+        let until = Instant::now() + Duration::from_millis(wait_ms.into());
+        let guest = &mut self.guests[index];
+        guest.outside = Some((self.tickets, card));
+        guest.waiting = Some(Waiting { id, keys: String::new(), until });
+    }
+
+    /// Tells who waits: ticket and card of each, as many as one answer holds, the first ones first.
+    pub(super) fn tell_outside(&mut self, index: usize, id: u32) {
+        let here = self.guests.iter().filter(|guest| !guest.gone);
+        let mut all: Vec<_> = here.filter_map(|guest| guest.outside.as_ref()).collect();
+        all.sort_by_key(|(ticket, _)| *ticket);
+        let mut list = Writer::default();
+        for (ticket, card) in all {
+            let next = Writer::default().u64(*ticket).bytes(card);
+            if list.0.len() + next.0.len() > MAX_VALUE {
+                break;
+            }
+            list.0.extend(next.0);
+        }
+        self.guests[index].say(Kind::Value, id, "", &list.0);
+    }
+
+    /// Answers the one with this ticket, if it still waits.
+    pub(super) fn invite(&mut self, index: usize, id: u32, ticket: &str, answer: &[u8]) {
+        let ticket = ticket.parse().ok();
+        let is_it = |at: &Option<(u64, Vec<u8>)>| at.as_ref().map(|(it, _)| *it) == ticket;
+        let mut guests = self.guests.iter_mut().filter(|guest| !guest.gone);
+        let waits = guests.find(|guest| ticket.is_some() && is_it(&guest.outside));
+        let answered = waits.and_then(|guest| {
+            guest.outside = None;
+            let waiting = guest.waiting.take()?;
+            guest.say(Kind::Value, waiting.id, "", answer);
+            Some(())
+        });
+        let kind = if answered.is_some() { Kind::Done } else { Kind::Absent };
+        self.guests[index].say(kind, id, "", &[]);
+    }
+
+    /// Guest `index` is a member from now on.
+    pub(super) fn let_in(&mut self, index: usize, id: u32) {
+        let guest = &mut self.guests[index];
+        if let Some(joined) = &guest.joined {
+            joined.store(true, Ordering::Release);
+        }
+        guest.say(Kind::Done, id, "", &[]);
+    }
+}
