@@ -261,6 +261,19 @@ pub enum Error {
         /// Its checksum here.
         found: u32,
     },
+    /// Something came over an encrypted link that the peer did not send, or not as what comes next.
+    #[error(
+        "{at}: slot {slot} of the link from {peer} was changed, left out or sent by somebody else on \
+         its way: it is not sealed with the connection's key. Look at who is between the hosts"
+    )]
+    Forged {
+        /// Where we are.
+        at: Box<Place>,
+        /// Who should have sent it.
+        peer: Box<Peer>,
+        /// The number of the slot on the link from there, from 0.
+        slot: u64,
+    },
     /// Not all survivors called in time.
     #[error("{call}: after {after:.1?} ranks {missing:?} had neither called it nor ended")]
     NotAll {
@@ -332,6 +345,7 @@ impl Error {
             | Self::PeerLost { at, .. }
             | Self::Mismatch { at, .. }
             | Self::Corrupt { at, .. }
+            | Self::Forged { at, .. }
             | Self::Aborted { at } => Some(at),
             _ => None,
         }

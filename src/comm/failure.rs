@@ -164,6 +164,7 @@ fn of_fault(at: Box<Place>, peer: Box<Peer>, fault: Fault, count: Option<usize>)
     match fault {
         Fault::Lost(evidence) => Error::PeerLost { at, peer, evidence },
         Fault::Corrupt { slot, sent, found } => Error::Corrupt { at, peer, slot, sent, found },
+        Fault::Forged { slot } => Error::Forged { at, peer, slot },
         Fault::GaveUp(rank) => {
             Error::PeerLost { at, peer, evidence: format!("it gave up on rank {rank}") }
         }

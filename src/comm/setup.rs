@@ -39,6 +39,7 @@ pub struct Builder {
     store: Option<String>,
     secret: Option<Secret>,
     transport: Option<Transport>,
+    encrypt: Option<bool>,
     interface: Option<String>,
     all_pairs: Option<usize>,
     multiprocessors: Option<u32>,
@@ -77,6 +78,13 @@ impl Builder {
     #[must_use]
     pub fn transport(self, transport: Transport) -> Self {
         Self { transport: Some(transport), ..self }
+    }
+
+    /// Encrypts and authenticates all that goes over TCP, at the cost of some of each CPU; all ranks
+    /// say the same. It needs the job's secret. Shared memory stays as it is.
+    #[must_use]
+    pub fn encrypt(self, encrypt: bool) -> Self {
+        Self { encrypt: Some(encrypt), ..self }
     }
 
     /// Which network interfaces may be used: prefixes, `^` excludes, `=` is exact, or a subnet.
@@ -126,8 +134,8 @@ impl Builder {
     }
 
     /// `n` ranks that are threads of this process, with these settings: as
-    /// [`Communicator::local`]. They need no rank, size, store, secret, transport or interface, and
-    /// must not be told any.
+    /// [`Communicator::local`]. They need no rank, size, store, secret, transport, encryption or
+    /// interface, and must not be told any.
     ///
     /// # Errors
     /// As [`Communicator::local`].
@@ -144,6 +152,7 @@ impl Builder {
             ("store", self.store.is_some()),
             ("secret", self.secret.is_some()),
             ("transport", self.transport.is_some()),
+            ("encrypt", self.encrypt.is_some()),
             ("interface", self.interface.is_some()),
         ];
         if let Some((argument, _)) = told.into_iter().find(|(_, told)| *told) {
@@ -201,6 +210,7 @@ impl Builder {
         config.timeout = self.told.timeout.unwrap_or(config.timeout);
         config.secret = self.secret.map(SecretSource::Given).or(config.secret);
         config.transport = self.transport.unwrap_or(config.transport);
+        config.encrypt = self.encrypt.unwrap_or(config.encrypt);
         config.interface = self.interface.or(config.interface);
         config.all_pairs = self.all_pairs.unwrap_or(config.all_pairs);
         config.multiprocessors = self.multiprocessors.or(config.multiprocessors);
@@ -355,10 +365,14 @@ fn connect(meeting: &mut Meeting, planner: &Planner, deadline: Instant) -> Resul
             }
             Streams::Tcp(streams) => {
                 streams.iter().try_for_each(|stream| tune(stream, &settings))?;
+                let (sealers, openers) =
+                    connection.seals.into_iter().map(|seals| (seals.sealer, seals.opener)).unzip();
                 if from == me {
-                    links.add_tx(to, Box::new(tcp::Tx::new(streams, slots, 0)?.checked(checks)));
+                    let link = tcp::Tx::sealed(streams, sealers, slots, 0)?;
+                    links.add_tx(to, Box::new(link.checked(checks)));
                 } else {
-                    links.add_rx(from, Box::new(tcp::Rx::new(streams, slots, 0)?.checked(checks)));
+                    let link = tcp::Rx::sealed(streams, openers, slots, 0)?;
+                    links.add_rx(from, Box::new(link.checked(checks)));
                 }
             }
         }

@@ -22,7 +22,7 @@ pub use store::StoreAddr;
 use crate::element::DataType;
 use crate::error::{Error, Result};
 use crate::schedule::{ALL_PAIRS, Algorithm};
-pub(crate) use own::{RECORD_FD, SECRET_FD, SECRET_FILE};
+pub(crate) use own::{ENCRYPT, RECORD_FD, SECRET_FD, SECRET_FILE};
 
 /// How long any wait lasts when nobody said otherwise.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
@@ -92,6 +92,8 @@ pub struct Config {
     pub tcp_sockets: usize,
     /// Has what goes over TCP a checksum (CRC-32C), beside TCP's own 16 bits?
     pub tcp_checksum: bool,
+    /// Is all that goes over TCP encrypted?
+    pub encrypt: bool,
     /// The kernel's congestion control for TCP links, if not its default.
     pub tcp_congestion: Option<String>,
     /// The algorithm to take wherever it can make a call.
@@ -143,6 +145,7 @@ impl Default for Config {
             trace: None,
             tcp_sockets: 1,
             tcp_checksum: true,
+            encrypt: false,
             tcp_congestion: None,
             joins: false,
             source: "no launcher".into(),

@@ -18,6 +18,7 @@ pub(super) const LOCAL_SIZE: &str = "RINGREDUCE_LOCAL_SIZE";
 pub(super) const STORE: &str = "RINGREDUCE_STORE";
 pub(crate) const SECRET_FD: &str = "RINGREDUCE_SECRET_FD";
 pub(crate) const SECRET_FILE: &str = "RINGREDUCE_SECRET_FILE";
+pub(crate) const ENCRYPT: &str = "RINGREDUCE_ENCRYPT";
 pub(super) const TIMEOUT: &str = "RINGREDUCE_TIMEOUT";
 pub(super) const TRANSPORT: &str = "RINGREDUCE_TRANSPORT";
 pub(super) const IFNAME: &str = "RINGREDUCE_IFNAME";
@@ -48,7 +49,7 @@ pub(super) const TRACE: &str = "RINGREDUCE_TRACE";
 /// This rank comes to a job that runs.
 pub(super) const JOIN: &str = "RINGREDUCE_JOIN";
 
-const KNOWN: [&str; 27] = [
+const KNOWN: [&str; 28] = [
     RANK,
     SIZE,
     LOCAL_RANK,
@@ -56,6 +57,7 @@ const KNOWN: [&str; 27] = [
     STORE,
     SECRET_FD,
     SECRET_FILE,
+    ENCRYPT,
     TIMEOUT,
     TRANSPORT,
     IFNAME,
@@ -118,6 +120,7 @@ pub(super) fn settings(vars: Vars<'_>, config: &mut Config) -> Result<Option<Sto
     if vars.text(TCP_CHECKSUM)?.is_some() {
         config.tcp_checksum = vars.switch(TCP_CHECKSUM)?;
     }
+    config.encrypt = vars.switch(ENCRYPT)?;
     if let Some(most) = vars.number(ALL_PAIRS)? {
         config.all_pairs = most;
     }

@@ -14,6 +14,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use socket2::{Domain, Socket, TcpKeepalive};
 
 use super::notice::{Difference, FRAME, Failure, Notice, Waits, Words};
+use super::seal::{Seals, TAG};
 use super::{Fault, MESSAGE};
 use crate::error::{Error, Result};
 
@@ -39,8 +40,10 @@ struct Control {
     stream: Socket,
     /// What the system had no room for: who is at the other end has read nothing for long.
     unsent: Vec<u8>,
-    /// What of a frame has come.
-    frame: [u8; FRAME],
+    /// What all frames are sealed by, where it leaves the host.
+    seals: Option<Seals>,
+    /// What of a frame has come, and of its tag.
+    frame: [u8; FRAME + TAG],
     filled: usize,
     said: Option<Notice>,
     /// What it waits in, or has waited in last, for so long that it said so.
@@ -66,7 +69,14 @@ impl Control {
     /// Sends a frame, without waiting: what finds no room goes before the next one, or when this
     /// rank looks for what has come. Who does not get it is gone.
     fn say(&mut self, frame: &[u8; FRAME]) {
+        let begin = self.unsent.len();
         self.unsent.extend(frame);
+        if let Some(seals) = &mut self.seals {
+            self.unsent.extend([0; TAG]);
+            if seals.sealer.seal(&mut self.unsent[begin..]).is_err() {
+                self.unsent.truncate(begin);
+            }
+        }
         self.send();
     }
 
@@ -81,18 +91,30 @@ impl Control {
         }
     }
 
+    /// What the frame says that has come; none if it is not one, or not the one that was sent.
+    fn decode(&mut self) -> Option<Notice> {
+        if let Some(seals) = &mut self.seals {
+            seals.opener.open(&mut self.frame).ok()?;
+        }
+        Notice::decode(self.frame.first_chunk()?)
+    }
+
     /// Takes what has come, without waiting.
     fn hear(&mut self) {
         self.send();
+        let whole = if self.seals.is_some() { FRAME + TAG } else { FRAME };
         while self.ended.is_none() {
-            let end = match self.stream.read(&mut self.frame[self.filled..]) {
+            let end = match self.stream.read(&mut self.frame[self.filled..whole]) {
                 Ok(0) => "its process ended".into(),
                 Ok(bytes) => {
-                    self.filled = (self.filled + bytes) % FRAME;
+                    self.filled = (self.filled + bytes) % whole;
                     if self.filled > 0 {
                         continue;
                     }
-                    match Notice::decode(&self.frame) {
+                    match self.decode() {
+                        None if self.seals.is_some() => {
+                            "what it said was changed on its way".into()
+                        }
                         None => "it sent what nobody understands".into(),
                         Some(Notice::Says(_)) if self.heard.len() >= MOST => {
                             "it says too much".into()
@@ -147,14 +169,28 @@ impl Controls {
     ///
     /// # Errors
     /// If the system refuses a setting.
-    pub(crate) fn add(&mut self, peer: usize, stream: Socket) -> Result<()> {
+    pub(crate) fn add(
+        &mut self,
+        peer: usize,
+        (stream, seals): (Socket, Option<Seals>),
+    ) -> Result<()> {
         prepare(&stream).map_err(|error| Error::io("preparing a control connection", error))?;
         let (frame, filled, said, waits, ended) =
-            ([0; FRAME], 0, None, Waits::default(), None);
+            ([0; FRAME + TAG], 0, None, Waits::default(), None);
         let (unsent, heard) = (Vec::new(), VecDeque::new());
         let since = Instant::now();
-        self.peers[peer] =
-            Some(Control { stream, unsent, frame, filled, said, waits, since, heard, ended });
+        self.peers[peer] = Some(Control {
+            stream,
+            unsent,
+            seals,
+            frame,
+            filled,
+            said,
+            waits,
+            since,
+            heard,
+            ended,
+        });
         Ok(())
     }
 
@@ -194,9 +230,9 @@ impl Controls {
     ) {
         let toward = toward.map_or(0, |rank| rank as u64 + 1);
         let again = AGAIN.min(most / 8);
-        let is_said = self.waits.is_some_and(|(said, of, at)| {
-            (said, of) == (call, toward) && at.elapsed() < again
-        });
+        let is_said = self
+            .waits
+            .is_some_and(|(said, of, at)| (said, of) == (call, toward) && at.elapsed() < again);
         if self.failed || is_said {
             return;
         }

@@ -18,6 +18,7 @@ pub(crate) mod notice;
 mod poll;
 pub(crate) mod region;
 mod robust;
+pub mod seal;
 pub mod shm;
 pub mod tcp;
 pub mod trace;
@@ -106,6 +107,11 @@ pub enum Fault {
         sent: u32,
         /// That of what came.
         found: u32,
+    },
+    /// What came was not sealed by the peer as what comes next.
+    Forged {
+        /// The number of the slot on its link, from 0.
+        slot: u64,
     },
     /// The peer gave up on this rank.
     GaveUp(usize),

@@ -14,12 +14,13 @@ use socket2::Socket;
 
 use super::Meeting;
 use super::door::Door;
-use super::entry::offer;
+use super::entry::{Sealing, offer};
 use super::handshake::{Identity, Role};
 use super::keys::Keys;
 use super::peers::{LinkKind, PeerInfo};
 use super::socket::{connect_tcp, connect_unix};
 use crate::error::{Error, Result};
+use crate::link::seal::Seals;
 
 /// Between two attempts to dial.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -49,8 +50,11 @@ pub struct Connection {
     pub pair: PairKey,
     /// Its streams.
     pub streams: Streams,
-    /// One more, once for each two ranks: for what shall not wait behind data.
-    pub control: Option<Socket>,
+    /// What each of them is sealed by, in the same order; none if they are not.
+    pub seals: Vec<Seals>,
+    /// One more, once for each two ranks: for what shall not wait behind data. Over TCP it is
+    /// sealed.
+    pub control: Option<(Socket, Option<Seals>)>,
 }
 
 impl Meeting {
@@ -110,7 +114,12 @@ impl Meeting {
             let count = self.streams_per_link(from, to) as u16;
             let (job, epoch, from, to) = (self.job, self.epoch, from as u32, to as u32);
             let role = kind.into();
-            let stream = |index| Identity { job, epoch, from, to, role, index, count };
+            let (tcp, encrypt) = (kind == LinkKind::Tcp, self.config.encrypt);
+            let controls = u16::from(has_control(from as usize, to as usize));
+            let stream = |index| {
+                let sealed = tcp && (encrypt || index + controls == count);
+                Identity { job, epoch, from, to, role, index, count, sealed }
+            };
             streams.extend((0..count).map(stream));
         }
         Ok(streams)
@@ -127,20 +136,22 @@ impl Meeting {
     fn bundle(
         &self,
         pair: PairKey,
-        sockets: &mut impl Iterator<Item = Socket>,
+        sockets: &mut impl Iterator<Item = (Socket, Sealing)>,
     ) -> Result<Connection> {
         let kind = self.link_kind(pair.from, pair.to);
         let PairKey { from, to } = pair;
-        let mut mine: Vec<Socket> = sockets.take(self.streams_per_link(from, to)).collect();
-        for socket in &mine {
+        let mut mine: Vec<_> = sockets.take(self.streams_per_link(from, to)).collect();
+        for (socket, _) in &mine {
             socket.set_nonblocking(false).map_err(|e| Error::io("preparing a link", e))?;
         }
         let control = if has_control(from, to) { mine.pop() } else { None };
+        let (mine, seals): (Vec<_>, Vec<_>) = mine.into_iter().unzip();
+        let (mut mine, seals) = (mine, seals.into_iter().flatten().collect());
         let streams = match (kind, mine.pop()) {
             (LinkKind::Shm, Some(socket)) => Streams::Shm(socket.into()),
             (_, last) => Streams::Tcp(mine.into_iter().chain(last).map(TcpStream::from).collect()),
         };
-        Ok(Connection { pair, streams, control })
+        Ok(Connection { pair, streams, seals, control })
     }
 
     /// One stream to the receiver of a link.
@@ -150,7 +161,7 @@ impl Meeting {
         keys: &Keys,
         until: Instant,
         cancelled: impl Fn() -> bool,
-    ) -> Result<Socket> {
+    ) -> Result<(Socket, Sealing)> {
         let peer = &self.peers[stream.to as usize];
         let fail = |reason: String| Err(Error::Handshake { peer: peer.peer().to_string(), reason });
         loop {
@@ -160,7 +171,7 @@ impl Meeting {
                 }
                 Err(error) => error,
                 Ok(socket) => match offer(&socket, keys, *stream, until) {
-                    Ok(()) => return Ok(socket),
+                    Ok(sealing) => return Ok((socket, sealing)),
                     Err(error) if error.kind() == ErrorKind::InvalidData => {
                         return fail(error.to_string());
                     }
@@ -187,7 +198,7 @@ impl Meeting {
         mut door: Door<'_>,
         cancelled: &UnixStream,
         until: Instant,
-    ) -> Result<Vec<Socket>> {
+    ) -> Result<Vec<(Socket, Sealing)>> {
         let unix = self.unix.as_ref().map(|listener| (listener, Role::Shm));
         let tcp = self.tcp.as_ref().map(|listener| (listener, Role::Tcp));
         let listeners: Vec<_> = unix.into_iter().chain(tcp).collect();

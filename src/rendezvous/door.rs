@@ -10,7 +10,7 @@ use std::time::Instant;
 use nix::poll::{PollFd, PollFlags};
 use socket2::Socket;
 
-use super::entry::Entry;
+use super::entry::{Entry, Sealing};
 use super::handshake::{Identity, Role};
 use super::keys::Keys;
 use super::socket::{Knock, accept, room_for, same_user, wait};
@@ -25,7 +25,7 @@ const AT_ONCE: usize = 32;
 pub(super) struct Door<'a> {
     pub(super) expected: &'a [Identity],
     keys: &'a Keys,
-    pub(super) taken: Vec<Option<Socket>>,
+    pub(super) taken: Vec<Option<(Socket, Sealing)>>,
     callers: Vec<Caller>,
     most_callers: usize,
     pub(super) strangers: Strangers,
@@ -106,7 +106,8 @@ impl<'a> Door<'a> {
         if self.callers.len() >= self.most_callers {
             self.evict(Refusal::Crowded);
         }
-        self.callers.push(Caller { socket, role, entry: Entry::new(now)? });
+        let entry = Entry::new(&socket, now);
+        self.callers.push(Caller { socket, role, entry });
         Ok(true)
     }
 
@@ -122,16 +123,18 @@ impl<'a> Door<'a> {
     /// Goes on with a caller that has spoken; one that does not belong here is dropped.
     fn hear(&mut self, mut caller: Caller) {
         let expects = |stream: &Identity| {
-            let place = self.place_of(stream).filter(|_| stream.role == caller.role);
-            place.map(|_| *stream)
+            // One that is to be sealed, or not to be, where this end would not, hears of it.
+            let mine = [stream.sealed, !stream.sealed].map(|sealed| Identity { sealed, ..*stream });
+            let mine = mine.into_iter().find(|mine| self.place_of(mine).is_some());
+            mine.filter(|_| stream.role == caller.role)
         };
         match caller.entry.hear(&caller.socket, self.keys, expects) {
             Ok(None) => self.callers.push(caller),
-            Ok(Some(stream)) => {
+            Ok(Some((stream, sealing))) => {
                 let Caller { socket, role, .. } = caller;
                 let nodelay = role == Role::Tcp && socket.set_tcp_nodelay(true).is_err();
                 if let Some(place) = self.place_of(&stream).filter(|_| !nodelay) {
-                    self.taken[place] = Some(socket);
+                    self.taken[place] = Some((socket, sealing));
                 }
             }
             Err(why) => self.strangers.turn_away(why, Instant::now()),
@@ -156,7 +159,7 @@ mod tests {
     fn call(door: &mut Door<'_>, keys: &Keys, stream: Identity) -> bool {
         let (dialler, socket) =
             Socket::pair(socket2::Domain::UNIX, socket2::Type::STREAM, None).unwrap();
-        let entry = Entry::new(Instant::now()).unwrap();
+        let entry = Entry::new(&socket, Instant::now());
         door.callers.push(Caller { socket, role: Role::Shm, entry });
         let (mut dialling, mut word) = Dialling::new(keys, stream, [5; 32]);
         loop {
@@ -178,7 +181,8 @@ mod tests {
     #[test]
     fn only_the_expected_come_in_and_only_once() {
         let role = Role::Shm;
-        let right = Identity { job: 7, epoch: 0, from: 1, to: 0, role, index: 0, count: 1 };
+        let (job, sealed) = (7, false);
+        let right = Identity { job, epoch: 0, from: 1, to: 0, role, index: 0, count: 1, sealed };
         let (expected, secret) = ([right], Secret::from(&[3; 32]));
         let keys = Keys::new(Some(&secret), right.job);
         let mut door = Door::new(&expected, &keys, 0);
@@ -196,8 +200,10 @@ mod tests {
             assert!(!call(&mut door, &keys, wrong), "{wrong:?}");
         }
         assert_eq!(door.strangers.total(), wrong.len() as u64);
-        for other in [Keys::new(Some(&Secret::from(&[4; 32])), right.job), Keys::new(None, 7)] {
-            assert!(!call(&mut door, &other, right));
+        let stranger = Keys::new(Some(&Secret::from(&[4; 32])), right.job);
+        let sealed = Identity { sealed: true, ..right };
+        for (keys, stream) in [(&stranger, right), (&Keys::new(None, 7), right), (&keys, sealed)] {
+            assert!(!call(&mut door, keys, stream));
             // Who has gone is noticed when it is looked at.
             let caller = door.callers.pop().unwrap();
             door.hear(caller);

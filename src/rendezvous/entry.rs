@@ -1,26 +1,40 @@
 //! Handshakes over sockets: the dialler's, which waits, and the acceptor's, which never does.
 //! May touch: handshake, socket. Law: a caller costs a fixed piece of memory and two seconds.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use nix::poll::PollFlags;
 use socket2::Socket;
 
-use super::handshake::{Accepting, Dialling, HELLO, Hello, Identity, MAGIC, NONCE, Reply};
-use super::keys::Keys;
+use super::handshake::{Accepting, Agreed, Dialling, HELLO, Hello, Identity, MAGIC, Reply, Side};
+use super::keys::{Ephemeral, Keys};
 use super::socket::{recv_now, send_all, send_now, wait_one};
 use super::strangers::Refusal;
+use crate::link::seal::Seals;
 
 /// How long a caller may take for its part of the handshake.
 pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 
-/// A number that nobody has seen.
-fn nonce() -> io::Result<[u8; NONCE]> {
-    let mut bytes = [0; NONCE];
-    getrandom::fill(&mut bytes).map_err(io::Error::other)?;
-    Ok(bytes)
+/// What a stream that is open is sealed by, if it is.
+pub(super) type Sealing = Option<Seals>;
+
+/// That of one end.
+fn sealing(
+    keys: &Keys,
+    side: Side,
+    mine: Ephemeral,
+    agreed: &Agreed,
+    stream: &Identity,
+) -> Result<Sealing, Refusal> {
+    if !stream.sealed {
+        return Ok(None);
+    }
+    keys.seals(side, mine, agreed).map(Some).ok_or(Refusal::Unproved)
 }
 
 /// A message on its way in.
@@ -57,14 +71,19 @@ fn refused(why: Refusal) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, format!("it {why}"))
 }
 
+fn no_chance() -> io::Error {
+    io::Error::other("the system has no random numbers")
+}
+
 /// The dialler's part of the handshake; [`ErrorKind::InvalidData`] if the other end is wrong.
 pub(super) fn offer(
     socket: &Socket,
     keys: &Keys,
     identity: Identity,
     until: Instant,
-) -> io::Result<()> {
-    let (mut dialling, offer) = Dialling::new(keys, identity, nonce()?);
+) -> io::Result<Sealing> {
+    let mine = Ephemeral::draw().ok_or_else(no_chance)?;
+    let (mut dialling, offer) = Dialling::new(keys, identity, mine.nonce);
     send_all(socket, &offer, until)?;
     let mut mailbox = Mailbox::EMPTY;
     loop {
@@ -72,7 +91,10 @@ pub(super) fn offer(
             None => wait_one(socket.as_fd(), PollFlags::POLLIN, until)?,
             Some(said) => match dialling.hear(keys, &said).map_err(refused)? {
                 Some(next) => send_all(socket, &next, until)?,
-                None => return Ok(()),
+                None => {
+                    let (side, agreed) = (Side::Dialler, dialling.agreed());
+                    return sealing(keys, side, mine, &agreed, &identity).map_err(refused);
+                }
             },
         }
     }
@@ -80,48 +102,79 @@ pub(super) fn offer(
 
 /// A caller that is not let in yet.
 pub(super) struct Entry {
-    accepting: Accepting,
+    /// Once it has said something.
+    accepting: Option<(Accepting, Ephemeral)>,
     mailbox: Mailbox,
+    /// Its host, if it comes over TCP.
+    from: Option<IpAddr>,
     /// When it has taken too long.
     pub(super) until: Instant,
 }
 
 impl Entry {
-    pub(super) fn new(now: Instant) -> io::Result<Self> {
-        let accepting = Accepting::new(nonce()?);
-        Ok(Self { accepting, mailbox: Mailbox::EMPTY, until: now + PATIENCE })
+    pub(super) fn new(socket: &Socket, now: Instant) -> Self {
+        let from = socket.peer_addr().ok().and_then(|peer| Some(peer.as_socket()?.ip()));
+        Self { accepting: None, mailbox: Mailbox::EMPTY, from, until: now + PATIENCE }
     }
 
-    /// Deals with what it has said: gives who it is once that is proved, or why it must go.
+    /// Deals with what it has said: gives who it is once that is proved, and what the stream is
+    /// sealed by; or why it must go.
     pub(super) fn hear(
         &mut self,
         socket: &Socket,
         keys: &Keys,
         expects: impl Fn(&Identity) -> Option<Identity>,
-    ) -> Result<Option<Identity>, Refusal> {
+    ) -> Result<Option<(Identity, Sealing)>, Refusal> {
         loop {
             let said = match self.mailbox.pull(socket) {
                 Ok(Some(said)) => said,
                 Ok(None) => return Ok(None),
                 Err(error) if error.kind() == ErrorKind::InvalidData => return Err(Refusal::Noise),
-                Err(_) => return Err(self.accepting.left(keys)),
+                Err(_) => return Err(self.left(keys)),
             };
-            let reply = self.accepting.hear(keys, &said, &expects)?;
+            let (mut accepting, mine) = match self.accepting.take() {
+                Some(begun) => begun,
+                None => {
+                    let mine = Ephemeral::draw().ok_or(Refusal::NoRoom)?;
+                    (Accepting::new(mine.nonce), mine)
+                }
+            };
+            let reply = accepting.hear(keys, &said, &expects)?;
             let (Reply::Answer(bytes) | Reply::Welcome(bytes, _)) = &reply;
             // The first bytes of a connection always fit.
             if !matches!(send_now(socket, bytes), Ok(Some(HELLO))) {
                 return Err(Refusal::Closed);
             }
             if let Reply::Welcome(_, identity) = reply {
-                return Ok(Some(identity));
+                let agreed = accepting.agreed().ok_or(Refusal::Order)?;
+                let sealing = sealing(keys, Side::Acceptor, mine, &agreed, &identity)?;
+                return Ok(Some((identity, sealing)));
             }
+            self.accepting = Some((accepting, mine));
         }
     }
 
-    /// The one of `entries` to send away when there are too many: the oldest of those who have said
-    /// nothing, for ranks speak at once; or else the oldest.
-    pub(super) fn to_evict<'a>(entries: impl Iterator<Item = (usize, &'a Self)>) -> Option<usize> {
-        let key = |entry: &Self| (entry.accepting.has_offered(), entry.until);
+    /// Why it has gone.
+    fn left(&self, keys: &Keys) -> Refusal {
+        self.accepting.as_ref().map_or(Refusal::Closed, |(accepting, _)| accepting.left(keys))
+    }
+
+    /// Has it said anything that makes sense?
+    fn has_offered(&self) -> bool {
+        self.accepting.as_ref().is_some_and(|(accepting, _)| accepting.has_offered())
+    }
+
+    /// The one of `entries` to send away when there are too many: of those who have said nothing,
+    /// for ranks speak at once, or else of all; of the host that most of them come from, so that no
+    /// host can crowd out another; the oldest.
+    pub(super) fn to_evict<'a>(
+        entries: impl Iterator<Item = (usize, &'a Self)> + Clone,
+    ) -> Option<usize> {
+        let mut hosts = BTreeMap::new();
+        entries.clone().for_each(|(_, entry)| *hosts.entry(entry.from).or_insert(0_usize) += 1);
+        let key = |entry: &Self| {
+            (entry.has_offered(), Reverse(hosts.get(&entry.from).copied()), entry.until)
+        };
         entries.min_by_key(|(_, entry)| key(entry)).map(|(index, _)| index)
     }
 }

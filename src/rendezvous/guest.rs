@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 
 use socket2::Socket;
 
-use super::entry::Entry;
+use super::entry::{Entry, Sealing};
 use super::socket::send_now;
 use super::wire::{Frame, Inbox, Kind};
+use crate::link::seal::{Sealer, Seals};
 
 /// How long a client may be silent before its first message, or pause inside one.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -20,6 +21,8 @@ pub(super) struct Guest {
     pub(super) socket: Socket,
     pub(super) inbox: Inbox,
     pub(super) outbox: Vec<u8>,
+    /// What it is told is sealed by this, if it had to prove who it is.
+    sealer: Option<Sealer>,
     /// Its handshake, until it has proved who it is. Who was brought by this process need not.
     pub(super) entry: Option<Entry>,
     adopted: bool,
@@ -51,6 +54,7 @@ impl Guest {
             entry,
             inbox: Inbox::default(),
             outbox: Vec::new(),
+            sealer: None,
             meeting: 0,
             waiting: None,
             outside: None,
@@ -61,8 +65,11 @@ impl Guest {
     }
 
     /// It has proved that it belongs here.
-    pub(super) fn let_in(&mut self) {
+    pub(super) fn let_in(&mut self, sealing: Sealing) {
         (self.entry, self.since) = (None, Instant::now());
+        if let Some(Seals { sealer, opener }) = sealing {
+            (self.sealer, self.inbox) = (Some(sealer), Inbox::sealed(opener));
+        }
     }
 
     /// When it is dropped unless it goes on speaking before. Who came by itself owes its first
@@ -77,7 +84,10 @@ impl Guest {
 
     pub(super) fn say(&mut self, kind: Kind, id: u32, key: &str, value: &[u8]) {
         let frame = Frame { kind, id, wait_ms: 0, key: key.into(), value: value.to_vec() };
-        self.outbox.extend(frame.encode());
+        match frame.travelling(self.sealer.as_mut()) {
+            Some(bytes) => self.outbox.extend(bytes),
+            None => self.gone = true,
+        }
         self.flush();
     }
 

@@ -1,11 +1,12 @@
 //! The handshake of every stream, to a store or for a link, Unix or TCP: each end proves that it
 //! knows the job's secret. Four messages of one shape: the dialler's offer, the acceptor's answer,
 //! the dialler's confirmation, the acceptor's welcome; a stream is taken at the third, so one that
-//! was given up on meanwhile never is. Pure. May touch: keys, strangers, wire.
+//! was given up on meanwhile never is. A nonce is the public half of a key drawn for this stream
+//! (X25519), so that both ends can agree on keys for the rest. Pure. May touch: keys, strangers, wire.
 //! Law: fixed size, no allocation; every byte of every message is looked at and is under the tag
 //! of the next; nonces make each handshake another one, keys each direction.
 
-use sha2::{Digest, Sha256};
+use ring::digest::{Context, SHA256};
 
 use super::keys::{Keys, TAG};
 use super::peers::LinkKind;
@@ -73,12 +74,31 @@ pub(super) struct Identity {
     pub(super) index: u16,
     /// How many streams the link has.
     pub(super) count: u16,
+    /// Is all that follows sealed?
+    pub(super) sealed: bool,
 }
 
 impl Identity {
+    /// Why two that should be the same are not.
+    fn difference(&self, other: &Self) -> Refusal {
+        match (Self { sealed: other.sealed, ..*self }) == *other {
+            true => Refusal::Sealing,
+            false => Refusal::Elsewhere,
+        }
+    }
+
     /// The stream of `rank` to the store of a job.
     pub(super) fn of_store(job: u64, rank: u32) -> Self {
-        Self { job, epoch: 0, from: rank, to: 0, role: Role::Store, index: 0, count: 1 }
+        Self {
+            job,
+            epoch: 0,
+            from: rank,
+            to: 0,
+            role: Role::Store,
+            index: 0,
+            count: 1,
+            sealed: true,
+        }
     }
 }
 
@@ -102,7 +122,7 @@ impl Message {
 
     fn encode(&self) -> Hello {
         let mut out = [0; HELLO];
-        let Identity { job, epoch, from, to, role, index, count } = self.identity;
+        let Identity { job, epoch, from, to, role, index, count, sealed } = self.identity;
         let fields = MAGIC
             .into_iter()
             .chain(self.versions.0.to_le_bytes())
@@ -110,7 +130,7 @@ impl Message {
             .chain([self.stage as u8, role as u8])
             .chain(index.to_le_bytes())
             .chain(count.to_le_bytes())
-            .chain([u8::from(self.secret), 0])
+            .chain([u8::from(self.secret), u8::from(sealed)])
             .chain(epoch.to_le_bytes())
             .chain(job.to_le_bytes())
             .chain(from.to_le_bytes())
@@ -147,25 +167,30 @@ impl Message {
             _ => return None,
         };
         let (index, count) = (fields.u16().ok()?, fields.u16().ok()?);
-        let (secret, zero) = (fields.u8().ok()?, fields.u8().ok()?);
+        let (secret, sealed) = (fields.u8().ok()?, fields.u8().ok()?);
         let (epoch, job) = (fields.u32().ok()?, fields.u64().ok()?);
         let (from, to) = (fields.u32().ok()?, fields.u32().ok()?);
         let reserved = fields.bytes(SPARE).ok()?;
-        if secret > 1 || zero != 0 || reserved.iter().any(|&byte| byte != 0) {
+        if secret > 1 || sealed > 1 || reserved.iter().any(|&byte| byte != 0) {
             return None;
         }
         let nonce = *fields.bytes(NONCE).ok()?.first_chunk()?;
         let tag = *fields.bytes(TAG).ok()?.first_chunk()?;
-        let identity = Identity { job, epoch, from, to, role, index, count };
+        let sealed = sealed == 1;
+        let identity = Identity { job, epoch, from, to, role, index, count, sealed };
         Some(Ok(Self { stage, versions, identity, secret: secret == 1, nonce, tag }))
     }
 }
 
 /// All that was said so far.
 #[derive(Clone)]
-struct Transcript(Sha256);
+struct Transcript(Context);
 
 impl Transcript {
+    fn new() -> Self {
+        Self(Context::new(&SHA256))
+    }
+
     fn add(&mut self, bytes: &Hello) {
         self.0.update(bytes);
     }
@@ -174,8 +199,8 @@ impl Transcript {
     fn with(&self, bytes: &Hello) -> [u8; TAG] {
         let mut next = self.0.clone();
         next.update(&bytes[..TAG_AT]);
-        next.update([0; TAG]);
-        next.finalize().into()
+        next.update(&[0; TAG]);
+        digest(next)
     }
 
     /// Adds what `side` says next, with its tag.
@@ -197,10 +222,26 @@ impl Transcript {
     }
 }
 
+fn digest(said: Context) -> [u8; TAG] {
+    let mut out = [0; TAG];
+    out.copy_from_slice(said.finish().as_ref());
+    out
+}
+
+/// What both ends know when a stream is open, each of the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Agreed {
+    /// The other's nonce.
+    pub(super) theirs: [u8; NONCE],
+    /// The digest of all that was said.
+    pub(super) transcript: [u8; TAG],
+}
+
 /// The dialler's side.
 pub(super) struct Dialling {
     identity: Identity,
     transcript: Transcript,
+    theirs: [u8; NONCE],
     awaited: Stage,
 }
 
@@ -208,9 +249,10 @@ impl Dialling {
     /// It, and the message to begin with. The nonce is never used again.
     pub(super) fn new(keys: &Keys, identity: Identity, nonce: [u8; NONCE]) -> (Self, Hello) {
         let offer = Message::new(Stage::Offer, identity, keys, nonce).encode();
-        let mut transcript = Transcript(Sha256::new());
+        let mut transcript = Transcript::new();
         transcript.add(&offer);
-        (Self { identity, transcript, awaited: Stage::Answer }, offer)
+        let theirs = [0; NONCE];
+        (Self { identity, transcript, theirs, awaited: Stage::Answer }, offer)
     }
 
     /// Takes a message; gives the next one to say, or nothing when the stream is open.
@@ -224,15 +266,20 @@ impl Dialling {
             return Err(Refusal::Mode);
         }
         if said.identity != self.identity {
-            return Err(Refusal::Elsewhere);
+            return Err(self.identity.difference(&said.identity));
         }
         self.transcript.hear(keys, Side::Acceptor, bytes)?;
         if self.awaited == Stage::Welcome {
             return Ok(None);
         }
-        self.awaited = Stage::Welcome;
+        (self.awaited, self.theirs) = (Stage::Welcome, said.nonce);
         let confirm = Message::new(Stage::Confirm, self.identity, keys, [0; NONCE]);
         Ok(Some(self.transcript.say(keys, Side::Dialler, confirm)))
+    }
+
+    /// Once the stream is open.
+    pub(super) fn agreed(&self) -> Agreed {
+        Agreed { theirs: self.theirs, transcript: digest(self.transcript.0.clone()) }
     }
 }
 
@@ -241,8 +288,8 @@ pub(super) struct Accepting {
     nonce: [u8; NONCE],
     transcript: Transcript,
     offered: Option<Message>,
-    /// Was another stream offered than the one that is expected?
-    elsewhere: bool,
+    /// Why the stream that was offered is another one than expected, if it is.
+    other: Option<Refusal>,
 }
 
 /// What the acceptor says.
@@ -257,7 +304,7 @@ pub(super) enum Reply {
 impl Accepting {
     /// The nonce is never used again.
     pub(super) fn new(nonce: [u8; NONCE]) -> Self {
-        Self { nonce, transcript: Transcript(Sha256::new()), offered: None, elsewhere: false }
+        Self { nonce, transcript: Transcript::new(), offered: None, other: None }
     }
 
     /// Takes a message. `expects` gives the stream that is expected, if any is, when one is
@@ -275,7 +322,8 @@ impl Accepting {
             }
             let mine = expects(&offer.identity).ok_or(Refusal::Elsewhere)?;
             self.transcript.add(bytes);
-            (self.offered, self.elsewhere) = (Some(offer), mine != offer.identity);
+            self.offered = Some(offer);
+            self.other = (mine != offer.identity).then(|| mine.difference(&offer.identity));
             let mut answer = Message::new(Stage::Answer, mine, keys, self.nonce);
             answer.versions = chosen(offer.versions);
             let answer = self.transcript.say(keys, Side::Acceptor, answer);
@@ -303,9 +351,14 @@ impl Accepting {
         match self.offered {
             None => Refusal::Closed,
             Some(offer) if offer.secret != keys.are_secret() => Refusal::Mode,
-            Some(_) if self.elsewhere => Refusal::Elsewhere,
-            Some(_) => Refusal::Left,
+            Some(_) => self.other.unwrap_or(Refusal::Left),
         }
+    }
+
+    /// Once the stream is open.
+    pub(super) fn agreed(&self) -> Option<Agreed> {
+        let theirs = self.offered?.nonce;
+        Some(Agreed { theirs, transcript: digest(self.transcript.0.clone()) })
     }
 
     /// Has it said anything that makes sense?

@@ -1,20 +1,21 @@
-//! Keys that the ends of a stream prove their knowledge of the job's secret with: HKDF and HMAC
-//! over SHA-256. Pure. Law: a key for each job and direction, so that nothing said in one can be
-//! said in the other; tags are compared in constant time.
+//! Keys that the ends of a stream prove their knowledge of the job's secret with, and seal what
+//! they say afterwards: HKDF, HMAC and X25519. May touch: ring. Law: a key for each job and
+//! direction, so that nothing said in one can be said in the other; tags are compared in constant
+//! time; what a stream is sealed by nobody can find out later, not even with the secret.
 
-use hmac::{Hmac, KeyInit, Mac};
-use sha2::Sha256;
+use ring::agreement::{EphemeralPrivateKey, UnparsedPublicKey, X25519, agree_ephemeral};
+use ring::hmac::{self, HMAC_SHA256};
+use ring::rand::SystemRandom;
 use zeroize::Zeroizing;
 
-use super::handshake::Side;
+use super::handshake::{Agreed, NONCE, Side};
 use crate::config::{SECRET, Secret};
+use crate::link::seal::Seals;
 
 /// The bytes of a tag, and of a key.
 pub(super) const TAG: usize = 32;
 /// What these keys are for.
 const PURPOSE: &[u8] = b"ringreduce handshake 1";
-/// The bytes that HMAC pads a key to.
-const BLOCK: usize = 64;
 
 type Key = Zeroizing<[u8; TAG]>;
 
@@ -23,6 +24,8 @@ type Key = Zeroizing<[u8; TAG]>;
 pub(super) struct Keys {
     dialler: Key,
     acceptor: Key,
+    /// What the keys of its streams are made with.
+    streams: Key,
     secret: bool,
 }
 
@@ -32,7 +35,7 @@ impl Keys {
         let root = extract(PURPOSE, secret.map_or(&[0; SECRET], |secret| secret.bytes()));
         let key = |side: &[u8]| expand(&root, &[side, &job.to_le_bytes()]);
         let (dialler, acceptor) = (key(b"dialler"), key(b"acceptor"));
-        Self { dialler, acceptor, secret: secret.is_some() }
+        Self { dialler, acceptor, streams: key(b"streams"), secret: secret.is_some() }
     }
 
     /// Do they prove anything?
@@ -42,26 +45,57 @@ impl Keys {
 
     /// What `side` proves with that it has seen all that `transcript` is the digest of.
     pub(super) fn tag(&self, side: Side, transcript: &[u8; TAG]) -> [u8; TAG] {
-        self.mac(side, transcript).finalize().into_bytes().into()
+        *hmac(self.of(side), &[transcript])
     }
 
     /// Is `tag` what `side` says?
     pub(super) fn verify(&self, side: Side, transcript: &[u8; TAG], tag: &[u8; TAG]) -> bool {
-        self.mac(side, transcript).verify(tag.into()).is_ok()
+        hmac::verify(&hmac::Key::new(HMAC_SHA256, self.of(side)), transcript, tag).is_ok()
     }
 
-    fn mac(&self, side: Side, transcript: &[u8; TAG]) -> Hmac<Sha256> {
-        let key = match side {
-            Side::Dialler => &self.dialler,
-            Side::Acceptor => &self.acceptor,
+    fn of(&self, side: Side) -> &[u8] {
+        match side {
+            Side::Dialler => &self.dialler[..],
+            Side::Acceptor => &self.acceptor[..],
+        }
+    }
+
+    /// What `side` seals and opens a stream by, if the other's number is one to agree with.
+    pub(super) fn seals(&self, side: Side, mine: Ephemeral, agreed: &Agreed) -> Option<Seals> {
+        let theirs = UnparsedPublicKey::new(&X25519, agreed.theirs);
+        let keys = |shared: &[u8]| {
+            let root = extract(&self.streams[..], shared);
+            let key = |side: &[u8]| expand(&root, &[b"seal", side, &agreed.transcript]);
+            (key(b"dialler"), key(b"acceptor"))
         };
-        hmac(&key[..], &[transcript])
+        let (dialler, acceptor) = agree_ephemeral(mine.private, &theirs, keys).ok()?;
+        match side {
+            Side::Dialler => Seals::new(&dialler, &acceptor),
+            Side::Acceptor => Seals::new(&acceptor, &dialler),
+        }
     }
 }
 
 impl std::fmt::Debug for Keys {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Keys").field("secret", &self.secret).finish_non_exhaustive()
+    }
+}
+
+/// A number that nobody has seen, and what only its owner can do with it: come to the same secret
+/// as the owner of the other end's.
+pub(super) struct Ephemeral {
+    private: EphemeralPrivateKey,
+    /// The number.
+    pub(super) nonce: [u8; NONCE],
+}
+
+impl Ephemeral {
+    /// A new one; none if the system has no random bytes.
+    pub(super) fn draw() -> Option<Self> {
+        let private = EphemeralPrivateKey::generate(&X25519, &SystemRandom::new()).ok()?;
+        let nonce = *private.compute_public_key().ok()?.as_ref().first_chunk()?;
+        Some(Self { private, nonce })
     }
 }
 
@@ -78,27 +112,23 @@ pub(super) fn number_of(name: Option<&str>) -> u64 {
     digest.first_chunk().map_or(0, |head| u64::from_le_bytes(*head))
 }
 
-/// HMAC of a key of at most a block.
-fn hmac(key: &[u8], parts: &[&[u8]]) -> Hmac<Sha256> {
-    let mut block = Zeroizing::new([0; BLOCK]);
-    block.iter_mut().zip(key).for_each(|(place, byte)| *place = *byte);
-    let mut mac = Hmac::new((&*block).into());
-    parts.iter().for_each(|part| mac.update(part));
-    mac
-}
-
-fn digest(mac: Hmac<Sha256>) -> Key {
-    Zeroizing::new(mac.finalize().into_bytes().into())
+/// HMAC over these, one after the other.
+fn hmac(key: &[u8], parts: &[&[u8]]) -> Key {
+    let mut context = hmac::Context::with_key(&hmac::Key::new(HMAC_SHA256, key));
+    parts.iter().for_each(|part| context.update(part));
+    let mut out = Key::default();
+    out.copy_from_slice(context.sign().as_ref());
+    out
 }
 
 /// HKDF's first half (RFC 5869).
 fn extract(salt: &[u8], secret: &[u8]) -> Key {
-    digest(hmac(salt, &[secret]))
+    hmac(salt, &[secret])
 }
 
 /// Its second half, for one block of output.
 fn expand(key: &Key, info: &[&[u8]]) -> Key {
-    digest(hmac(&key[..], &[info, &[&[1]]].concat()))
+    hmac(&key[..], &[info, &[&[1]]].concat())
 }
 
 #[cfg(test)]

@@ -36,7 +36,7 @@ pub use secret::draw_secret;
 pub use server::{Joining, Server};
 pub use store::Store;
 
-use crate::config::{Config, Secret, StoreAddr, warn};
+use crate::config::{Config, ENCRYPT, Secret, StoreAddr, warn};
 use crate::error::{Error, Result};
 pub(crate) use fd::inherited_file;
 use gather::{Gather, broken_store};
@@ -80,6 +80,15 @@ pub fn meet(config: &Config) -> Result<Meeting> {
         return Meeting::new(config, None, vec![Record::of(config, None, &name)], unix);
     };
     let secret = secret::of(config)?;
+    if config.encrypt && secret.is_none() {
+        return Err(Error::Config {
+            name: ENCRYPT.into(),
+            given: "1".into(),
+            expected: "there is no secret to make keys with: start this with ringrun, name a file \
+                       with one in RINGREDUCE_SECRET_FILE, or call Builder::secret"
+                .into(),
+        });
+    }
     let record = Record::of(config, secret.as_ref(), &name);
     let pass = Pass::of(config, secret.as_ref());
     let _turn = matches!(address, StoreAddr::Fd(_)).then(turn);

@@ -286,7 +286,7 @@ impl Hall {
             }
             if let Some(entry) = &mut guest.entry {
                 match entry.hear(&guest.socket, &self.pass.keys, |said| self.pass.expects(said)) {
-                    Ok(Some(_rank)) => guest.let_in(),
+                    Ok(Some((_rank, sealing))) => guest.let_in(sealing),
                     Ok(None) => return,
                     Err(why) => {
                         guest.gone = true;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use nix::poll::PollFlags;
 use socket2::Socket;
 
-use super::entry::offer;
+use super::entry::{Sealing, offer};
 use super::fd::inherited;
 use super::handshake::Identity;
 use super::keys::{Keys, number_of};
@@ -19,6 +19,7 @@ use super::socket::{connect_tcp, connect_unix, send_all, wait_one};
 use super::wire::{Broken, Frame, Inbox, Kind, MAX_VALUE};
 use crate::config::{Config, Secret, StoreAddr};
 use crate::error::{Error, Result};
+use crate::link::seal::{Sealer, Seals};
 
 /// How much later than the deadline of a request its answer may come.
 const GRACE: Duration = Duration::from_secs(2);
@@ -59,6 +60,8 @@ impl Pass {
 pub struct Store {
     socket: Socket,
     inbox: Inbox,
+    /// What it says is sealed by this, if it had to prove who it is.
+    sealer: Option<Sealer>,
     address: String,
     next_id: u32,
 }
@@ -103,20 +106,24 @@ impl Store {
     /// # Errors
     /// [`Error::Store`] if it is silent until `until`, or something else.
     pub fn over(stream: UnixStream, address: &str, until: Instant) -> Result<Self> {
-        Self::begin(stream.into(), address, until).map_err(|(_, error)| error)
+        Self::begin(stream.into(), None, address, until).map_err(|(_, error)| error)
     }
 
     /// The launcher's store, by the socket that this process inherited from it: no new meeting.
     pub(super) fn of_launcher(fd: RawFd) -> Result<Self> {
         let address = StoreAddr::Fd(fd).to_string();
         let copy = inherited(fd).map_err(|error| refuse(&address, error.to_string()))?;
-        Ok(Self::new(copy.into(), &address))
+        Ok(Self::new(copy.into(), None, &address))
     }
 
-    fn new(socket: Socket, address: &str) -> Self {
+    fn new(socket: Socket, sealing: Option<Seals>, address: &str) -> Self {
         // An inherited socket may still hold an answer to a process that died: start at random.
         let next_id = getrandom::u32().unwrap_or_default();
-        Self { socket, inbox: Inbox::default(), address: address.into(), next_id }
+        let (sealer, inbox) = match sealing {
+            Some(Seals { sealer, opener }) => (Some(sealer), Inbox::sealed(opener)),
+            None => (None, Inbox::default()),
+        };
+        Self { socket, inbox, sealer, address: address.into(), next_id }
     }
 
     fn attempt(address: &StoreAddr, pass: &Pass, until: Instant) -> Result<Self, Attempt> {
@@ -129,7 +136,8 @@ impl Store {
                                 unset RINGREDUCE_STORE";
                     Attempt::Final(refuse(&name, format!("{error}: {hint}")))
                 })?;
-                return Self::begin(copy.into(), &name, until).map_err(|(_, e)| Attempt::Final(e));
+                return Self::begin(copy.into(), None, &name, until)
+                    .map_err(|(_, e)| Attempt::Final(e));
             }
             StoreAddr::Unix(path) => connect_unix(path).map_err(|error| match error.kind() {
                 ErrorKind::ConnectionRefused | ErrorKind::WouldBlock => again(error),
@@ -151,13 +159,13 @@ impl Store {
                 }
             }
         };
-        greet(&socket, pass, until).map_err(|error| match error.kind() {
+        let sealing = greet(&socket, pass, until).map_err(|error| match error.kind() {
             ErrorKind::InvalidData | ErrorKind::TimedOut => {
                 Attempt::Final(refuse(&name, error.to_string()))
             }
             _ => again(error),
         })?;
-        Self::begin(socket, &name, until).map_err(|(broken, error)| match broken {
+        Self::begin(socket, sealing, &name, until).map_err(|(broken, error)| match broken {
             // A listener on its way out closes what it has not accepted.
             Some(Broken::Closed) => Attempt::Again("it closed the connection".into()),
             _ => Attempt::Final(error),
@@ -166,10 +174,11 @@ impl Store {
 
     fn begin(
         socket: Socket,
+        sealing: Sealing,
         address: &str,
         until: Instant,
     ) -> Result<Self, (Option<Broken>, Error)> {
-        let mut store = Self::new(socket, address);
+        let mut store = Self::new(socket, sealing, address);
         let answer = store.exchange(Kind::Begin, "", &[], Duration::ZERO, until);
         match answer.map_err(|broken| (Some(broken.clone()), store.trouble(broken)))?.kind {
             Kind::Done => Ok(store),
@@ -260,7 +269,8 @@ impl Store {
             ErrorKind::TimedOut => Broken::Garbage(silent(began)),
             _ => Broken::Closed,
         };
-        send_all(&self.socket, &frame.encode(), until).map_err(failed)?;
+        let bytes = frame.travelling(self.sealer.as_mut()).ok_or(Broken::Closed)?;
+        send_all(&self.socket, &bytes, until).map_err(failed)?;
         loop {
             match self.inbox.pull(&self.socket)? {
                 Some(answer) if answer.id == id => return Ok(answer),
@@ -284,7 +294,7 @@ impl Store {
 }
 
 /// The handshake with a store.
-fn greet(socket: &Socket, pass: &Pass, until: Instant) -> std::io::Result<()> {
+fn greet(socket: &Socket, pass: &Pass, until: Instant) -> std::io::Result<Sealing> {
     let began = Instant::now();
     let until = until.max(began) + GRACE;
     offer(socket, &pass.keys, Identity::of_store(pass.job, pass.rank), until).map_err(|error| {

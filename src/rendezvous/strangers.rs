@@ -22,6 +22,8 @@ pub(super) enum Refusal {
     Mode,
     /// Well made, but nobody expects it here, or not any more.
     Elsewhere,
+    /// One of us seals what it sends and the other does not.
+    Sealing,
     /// The tag is not that of this job's secret.
     Unproved,
     /// It closed before it was answered.
@@ -38,7 +40,7 @@ pub(super) enum Refusal {
     User,
 }
 
-const KINDS: usize = 12;
+const KINDS: usize = 13;
 
 impl Refusal {
     fn kind(self) -> usize {
@@ -55,12 +57,14 @@ impl Refusal {
             Self::Crowded => 9,
             Self::NoRoom => 10,
             Self::User => 11,
+            Self::Sealing => 12,
         }
     }
 
     /// Does somebody who sees no events have to know? Mistakes in a job's settings look like this.
     fn is_grave(self) -> bool {
-        matches!(self, Self::Mode | Self::Unproved | Self::Left | Self::User | Self::Version(..))
+        use Refusal::{Left, Mode, Sealing, Unproved, User, Version};
+        matches!(self, Mode | Sealing | Unproved | Left | User | Version(..))
     }
 }
 
@@ -74,6 +78,10 @@ impl fmt::Display for Refusal {
             Self::Order => "sends its messages in the wrong order",
             Self::Mode => "has a job secret where the other end has none, or none where it has one",
             Self::Elsewhere => "belongs to another job, rank or link, or came twice",
+            Self::Sealing => {
+                "encrypts what it sends and the other end does not, or the other way round; \
+                 RINGREDUCE_ENCRYPT must be the same for all ranks"
+            }
             Self::Unproved => "does not have this job's secret",
             Self::Closed => "closed the connection before it was answered",
             Self::Left => "went when it was answered, as one with another secret does",

@@ -1,4 +1,5 @@
-//! What travels between a store and its clients, and how records are packed. May touch: socket.
+//! What travels between a store and its clients, sealed wherever a handshake came before; and how
+//! records are packed. May touch: socket, link's seals.
 //! Law: lengths are checked before anything is allocated, an unknown kind or version is an error,
 //! and no byte beyond the present frame is read.
 
@@ -7,6 +8,7 @@ use std::io;
 use socket2::Socket;
 
 use super::socket::recv_now;
+use crate::link::seal::{self, Opener, Sealer};
 
 /// The version of the store's frames and of the records in them.
 pub(super) const PROTOCOL: u16 = 1;
@@ -15,6 +17,10 @@ const HEADER: usize = 24;
 /// The most that a key, and that a value, may take.
 const MAX_KEY: usize = 1024;
 pub(super) const MAX_VALUE: usize = 64 << 10;
+/// Before a sealed message, sealed by itself: how long it is without its tag.
+const LENGTH: usize = 4;
+const PREFIX: usize = LENGTH + seal::TAG;
+const MAX_FRAME: usize = HEADER + MAX_KEY + MAX_VALUE;
 
 /// What a frame asks or answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +88,22 @@ impl Frame {
     }
 }
 
+impl Frame {
+    /// As it goes over a stream, sealed if that is; none if the key is used up.
+    pub(super) fn travelling(&self, sealer: Option<&mut Sealer>) -> Option<Vec<u8>> {
+        let clear = self.encode();
+        let Some(sealer) = sealer else { return Some(clear) };
+        let mut out = Vec::with_capacity(PREFIX + clear.len() + seal::TAG);
+        out.extend((clear.len() as u32).to_le_bytes());
+        out.extend([0; seal::TAG]);
+        sealer.seal(&mut out).ok()?;
+        out.extend(clear);
+        out.extend([0; seal::TAG]);
+        sealer.seal(&mut out[PREFIX..]).ok()?;
+        Some(out)
+    }
+}
+
 /// Why nothing more will come from a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Broken {
@@ -99,16 +121,29 @@ impl From<io::Error> for Broken {
 
 /// The bytes of a frame that is on its way.
 #[derive(Debug, Default)]
-pub(super) struct Inbox(Vec<u8>);
+pub(super) struct Inbox(Vec<u8>, Option<Sealed>);
+
+/// What it is opened by, if it is sealed, and how long it is, once that was opened.
+#[derive(Debug)]
+struct Sealed {
+    opener: Opener,
+    length: Option<usize>,
+}
 
 impl Inbox {
+    /// For what is sealed.
+    pub(super) fn sealed(opener: Opener) -> Self {
+        Self(Vec::new(), Some(Sealed { opener, length: None }))
+    }
+
     /// Takes what has arrived; a frame if it is complete.
     pub(super) fn pull(&mut self, socket: &Socket) -> Result<Option<Frame>, Broken> {
         let mut piece = [0; 4096];
         loop {
-            let header = self.header()?;
-            let whole = header.map_or(HEADER, |(_, key, value)| HEADER + key + value);
-            if let Some((kind, key, _)) = header.filter(|_| self.0.len() == whole) {
+            let whole = self.whole()?;
+            if self.0.len() == whole {
+                self.open()?;
+                let (kind, key, _) = self.header()?.ok_or_else(cut)?;
                 return self.take(kind, key).map(Some);
             }
             let missing = (whole - self.0.len()).min(piece.len());
@@ -123,6 +158,33 @@ impl Inbox {
     /// Has part of a frame arrived?
     pub(super) fn is_partial(&self) -> bool {
         !self.0.is_empty()
+    }
+
+    /// How long the present message is, as far as is known.
+    fn whole(&mut self) -> Result<usize, Broken> {
+        let Some(sealed) = &mut self.1 else {
+            return Ok(self.header()?.map_or(HEADER, |(_, key, value)| HEADER + key + value));
+        };
+        if sealed.length.is_none() && self.0.len() == PREFIX {
+            sealed.opener.open(&mut self.0).map_err(|_| forged())?;
+            let length = self.0.first_chunk().map_or(0, |length| u32::from_le_bytes(*length));
+            sealed.length = Some(length as usize).filter(|length| *length <= MAX_FRAME);
+            sealed.length.ok_or_else(cut)?;
+        }
+        Ok(sealed.length.map_or(PREFIX, |length| PREFIX + length + seal::TAG))
+    }
+
+    /// Leaves of a sealed message the one frame that was sealed.
+    fn open(&mut self) -> Result<(), Broken> {
+        let Some(sealed) = &mut self.1 else { return Ok(()) };
+        sealed.length = None;
+        sealed.opener.open(&mut self.0[PREFIX..]).map_err(|_| forged())?;
+        self.0.drain(..PREFIX);
+        self.0.truncate(self.0.len() - seal::TAG);
+        match self.header()? {
+            Some((_, key, value)) if HEADER + key + value == self.0.len() => Ok(()),
+            _ => Err(cut()),
+        }
     }
 
     /// Kind, length of the key and of the value, once the header is here.
@@ -158,6 +220,15 @@ impl Inbox {
             .map_err(|_| Broken::Garbage("a key that is no text".into()))?;
         Ok(Frame { kind, id, wait_ms, key, value: value.to_vec() })
     }
+}
+
+/// What is wrong with a message that the other end has not sent so.
+fn forged() -> Broken {
+    Broken::Garbage("what it sends was changed on its way".into())
+}
+
+fn cut() -> Broken {
+    Broken::Garbage("a message is cut short".into())
 }
 
 /// Packs fields, little endian.
@@ -202,13 +273,11 @@ pub(super) struct Reader<'a>(pub(super) &'a [u8]);
 
 impl<'a> Reader<'a> {
     pub(super) fn bytes(&mut self, count: usize) -> Result<&'a [u8], Broken> {
-        let cut = || Broken::Garbage("a message is cut short".into());
         let (head, tail) = self.0.split_at_checked(count).ok_or_else(cut)?;
         self.0 = tail;
         Ok(head)
     }
     fn array<const N: usize>(&mut self) -> Result<[u8; N], Broken> {
-        let cut = || Broken::Garbage("a message is cut short".into());
         self.bytes(N)?.first_chunk().copied().ok_or_else(cut)
     }
     pub(super) fn u8(&mut self) -> Result<u8, Broken> {

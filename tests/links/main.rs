@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod laws;
+mod sealed;
 mod shm;
 mod tcp;
 mod walk;
@@ -38,6 +39,8 @@ every_link! {
     between_threads: |shape| ringreduce::link::loopback::pair(shape).unwrap();
     tcp_over_one_socket: |shape| crate::tcp::link(shape, 1);
     tcp_over_three_sockets: |shape| crate::tcp::link(shape, 3);
+    tcp_sealed_over_one_socket: |shape| crate::sealed::link(shape, 1);
+    tcp_sealed_over_three_sockets: |shape| crate::sealed::link(shape, 3);
 }
 
 #[test]

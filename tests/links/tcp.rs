@@ -11,7 +11,7 @@ use ringreduce::partition::SlotShape;
 use crate::Ends;
 use crate::walk::{SMALL, frame, give, is_lost, payload, take, wait_rx, wait_tx};
 
-fn streams(address: IpAddr, count: usize) -> (Vec<TcpStream>, Vec<TcpStream>) {
+pub(super) fn streams(address: IpAddr, count: usize) -> (Vec<TcpStream>, Vec<TcpStream>) {
     let listener = TcpListener::bind((address, 0)).unwrap();
     let pair = |_| {
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();

@@ -219,6 +219,40 @@ fn a_store_without_descriptors_goes_on() {
     assert!(ask().1);
 }
 
+/// A connection to `door` from a host with this address.
+fn from(host: [u8; 4], door: SocketAddr) -> TcpStream {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::from((host, 0)).into()).unwrap();
+    socket.connect(&door.into()).unwrap();
+    let stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(LONG)).unwrap();
+    stream
+}
+
+#[test]
+fn one_host_does_not_crowd_out_another() {
+    let _turn = turn();
+    let server = Server::new().unwrap();
+    let door = server.listen_tcp((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+    let offer = Words { secret: 0, ..OFFER }.encode();
+    let until = Instant::now() + LONG;
+    // On a machine that is busy with other things it may be too late by itself: then once more.
+    loop {
+        assert!(Instant::now() < until, "the other host had all the room");
+        // One that is slow to speak, and then three times as many as there is room for.
+        let mut slow = from([127, 0, 0, 1], door);
+        let mut others: Vec<_> = (0..200).map(|_| from([127, 0, 0, 2], door)).collect();
+        // The last ones come in when the first have gone.
+        let came = others.last_mut().unwrap();
+        came.write_all(&offer).unwrap();
+        came.read_exact(&mut [0; 128]).unwrap();
+        assert!(!matches!(others[0].read(&mut [0]), Ok(1..)));
+        if slow.write_all(&offer).is_ok() && slow.read_exact(&mut [0; 128]).is_ok() {
+            break;
+        }
+    }
+}
+
 /// Two hundred more who say nothing.
 fn crowd(held: &mut Vec<TcpStream>, door: SocketAddr) {
     let until = Instant::now() + LONG;

@@ -4,6 +4,7 @@
 
 mod flood;
 mod refused;
+mod sealed;
 mod secret;
 mod world;
 
@@ -88,6 +89,8 @@ impl Words {
         out[8..10].copy_from_slice(&self.version.to_le_bytes());
         out[10..12].copy_from_slice(&self.version.to_le_bytes());
         (out[12], out[13], out[18]) = (self.stage, self.role, self.secret);
+        // What follows is sealed at a store.
+        out[19] = u8::from(self.role == 3);
         out[16..18].copy_from_slice(&self.count.to_le_bytes());
         out[24..32].copy_from_slice(&self.job.to_le_bytes());
         out[32..36].copy_from_slice(&self.from.to_le_bytes());

@@ -219,6 +219,7 @@ fn another_user_is_hung_up_on() {
         let _ = writeln!(std::io::stderr(), "SKIP another user: only root can be one");
         return;
     }
+    let _turn = turn();
     let name = format!("ringreduce-test-user-{}", std::process::id());
     let server = Server::new().unwrap();
     server.listen_unix(&name).unwrap();

@@ -55,7 +55,7 @@ pub(crate) const ROOMS: &[Room] = &[
     room(
         "link",
         &["error", "memory", "partition", "sync"],
-        &["crc_fast", "crossbeam_utils", "nix", "socket2", "tracing"],
+        &["crc_fast", "crossbeam_utils", "nix", "ring", "socket2", "tracing"],
         ENVIRONMENT,
     ),
     room(
@@ -97,7 +97,7 @@ pub(crate) const ROOMS: &[Room] = &[
     room(
         "rendezvous",
         &["config", "error", "link", "sync"],
-        &["getrandom", "hmac", "nix", "sha2", "socket2", "tracing", "zeroize"],
+        &["getrandom", "nix", "ring", "socket2", "tracing", "zeroize"],
         ENVIRONMENT,
     ),
     room(

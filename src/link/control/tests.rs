@@ -8,8 +8,11 @@ fn pair() -> [Controls; 2] {
     let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (other, _) = listener.accept().unwrap();
     let mut both = [Controls::new(0, 3), Controls::new(1, 3)];
-    both[0].add(1, one.into()).unwrap();
-    both[1].add(0, other.into()).unwrap();
+    let key = |byte| [byte; 32];
+    let seals = [Seals::new(&key(1), &key(2)), Seals::new(&key(2), &key(1))];
+    let [ones, others] = seals;
+    both[0].add(1, (one.into(), ones)).unwrap();
+    both[1].add(0, (other.into(), others)).unwrap();
     both
 }
 

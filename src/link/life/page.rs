@@ -193,4 +193,3 @@ pub(super) fn key_of(key: u64, rank: usize) -> u64 {
 pub(super) fn copy(number: u64) -> usize {
     1 + if number == 2 { WILL / size_of::<u64>() } else { 0 }
 }
-

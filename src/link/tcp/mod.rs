@@ -1,6 +1,6 @@
 //! Links over TCP: k connected sockets carry one link, slot i on socket i % k, each slot behind a
-//! 64-byte header (`frame`). Sockets never block; what the network does not take at once stays in
-//! the sender's slots. May touch: memory, partition, error, OS crates.
+//! 64-byte header (`frame`), both sealed if the link is. Sockets never block; what the network does
+//! not take at once stays in the sender's slots. May touch: memory, partition, error, OS crates.
 //! Laws: those of the link contract; nothing that a peer sends makes this side panic, read past
 //! its slot or allocate.
 
@@ -15,6 +15,7 @@ use std::io;
 use std::net::TcpStream;
 
 use super::Fault;
+use super::seal::TAG;
 use crate::error::{Error, Result};
 use crate::partition::SlotShape;
 
@@ -25,20 +26,52 @@ pub use tx::Tx;
 /// Bytes that payloads are aligned to in memory: a cache line, and a vector register.
 const ALIGN: usize = 64;
 
-/// Bytes from one slot's header to the next one's.
-const fn stride(shape: SlotShape) -> usize {
-    frame::HEADER + shape.bytes
+/// Where the parts of a frame lie, on the wire and in the memory of its slot: header, payload, and
+/// behind each its tag, if the link is sealed.
+#[derive(Clone, Copy, Debug)]
+struct Layout {
+    tag: usize,
 }
 
-/// Memory for `slots` slots, and where in it the first header begins.
-fn slots(shape: SlotShape, slots: usize) -> (Box<[u8]>, usize) {
-    let memory = vec![0; slots * stride(shape) + ALIGN].into_boxed_slice();
-    let start = memory.as_ptr().align_offset(ALIGN);
-    (memory, start)
+impl Layout {
+    fn of(sealed: bool) -> Self {
+        Self { tag: if sealed { TAG } else { 0 } }
+    }
+
+    fn is_sealed(self) -> bool {
+        self.tag > 0
+    }
+
+    /// Bytes before the payload.
+    fn head(self) -> usize {
+        frame::HEADER + self.tag
+    }
+
+    /// Bytes of a frame with so many of payload.
+    fn whole(self, len: usize) -> usize {
+        self.head() + len + self.tag
+    }
+
+    /// Where in a slot's memory the frame begins, so that the payload is aligned.
+    fn begin(self) -> usize {
+        self.head().next_multiple_of(ALIGN) - self.head()
+    }
+
+    /// Bytes from one slot's memory to the next one's.
+    fn stride(self, shape: SlotShape) -> usize {
+        (self.begin() + self.whole(shape.bytes)).next_multiple_of(ALIGN)
+    }
+
+    /// Memory for `slots` slots, and where in it the first one's frame begins.
+    fn slots(self, shape: SlotShape, slots: usize) -> (Box<[u8]>, usize) {
+        let memory = vec![0; slots * self.stride(shape) + ALIGN].into_boxed_slice();
+        let start = memory.as_ptr().align_offset(ALIGN) + self.begin();
+        (memory, start)
+    }
 }
 
 /// Refuses what no link can be made of, and makes the sockets non-blocking.
-fn prepare(call: &'static str, streams: &[TcpStream], shape: SlotShape) -> Result<()> {
+fn prepare(call: &'static str, streams: &[TcpStream], keys: usize, shape: SlotShape) -> Result<()> {
     let wrong = |argument, given, expected: &str| Error::Argument {
         call,
         argument,
@@ -47,6 +80,9 @@ fn prepare(call: &'static str, streams: &[TcpStream], shape: SlotShape) -> Resul
     };
     if streams.is_empty() {
         return Err(wrong("streams", "none".into(), "at least one connected socket"));
+    }
+    if keys > 0 && keys != streams.len() {
+        return Err(wrong("keys", keys.to_string(), "one for each socket, or none"));
     }
     if shape.capacity == 0
         || !shape.bytes.is_multiple_of(ALIGN)

@@ -1,6 +1,7 @@
 //! The receiving end of a TCP link: one slot of memory, filled by non-blocking reads of exactly the
 //! frame that is expected next. May touch: the link contract, memory.
-//! Law: bytes of a frame are lent only when its header was as expected and its payload is complete.
+//! Law: bytes of a frame are lent only when its header was as expected and its payload is complete,
+//! and both are what the sender has sealed, if the link is.
 
 use std::io::{self, Read};
 use std::net::TcpStream;
@@ -8,8 +9,9 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
 use super::frame::{HEADER, call, check, crc, encode, with_crc};
-use super::{look, moved, prepare, raw, slots};
+use super::{Layout, look, moved, prepare, raw};
 use crate::error::Result;
+use crate::link::seal::Opener;
 use crate::link::{self, Fault, Frame, poll};
 use crate::memory::{Dst, Src};
 use crate::partition::SlotShape;
@@ -20,18 +22,22 @@ const WORTHWHILE: usize = 16 << 10;
 /// The receiving end of a TCP link. After a fault it is of no more use.
 pub struct Rx {
     streams: Vec<TcpStream>,
-    /// One frame: header, payload.
+    /// What each of them is opened by, if they are sealed.
+    openers: Vec<Opener>,
+    /// One frame: header, payload, and their tags.
     memory: Box<[u8]>,
     /// Where in `memory` the header begins.
     start: usize,
+    layout: Layout,
     /// Bytes of the frame that are here.
     have: usize,
-    /// Was its header as expected?
+    /// Was its header opened, and as expected?
+    opened: bool,
     checked: bool,
     /// Its number, from 0.
     slot: u64,
     comm: u32,
-    /// Has each slot a checksum? That of this one; and was its payload found to have it?
+    /// Has each slot a checksum? That of this one; and was its payload found to have it, or opened?
     checks: bool,
     crc: u32,
     whole: bool,
@@ -44,17 +50,34 @@ impl Rx {
     /// # Errors
     /// Without sockets, or with slots that no link can have.
     pub fn new(streams: Vec<TcpStream>, shape: SlotShape, comm: u32) -> Result<Self> {
-        prepare("tcp::Rx::new", &streams, shape)?;
-        let (memory, start) = slots(shape, 1);
+        Self::sealed(streams, Vec::new(), shape, comm)
+    }
+
+    /// The same, with a key for each stream by which all of it is opened; or none at all.
+    ///
+    /// # Errors
+    /// As [`Self::new`]; or if there is another number of keys.
+    pub fn sealed(
+        streams: Vec<TcpStream>,
+        openers: Vec<Opener>,
+        shape: SlotShape,
+        comm: u32,
+    ) -> Result<Self> {
+        prepare("tcp::Rx::new", &streams, openers.len(), shape)?;
+        let layout = Layout::of(!openers.is_empty());
+        let (memory, start) = layout.slots(shape, 1);
         Ok(Self {
             streams,
+            openers,
             memory,
             start,
+            layout,
             have: 0,
+            opened: false,
             checked: false,
             slot: 0,
             comm,
-            checks: true,
+            checks: !layout.is_sealed(),
             crc: 0,
             whole: false,
         })
@@ -63,7 +86,7 @@ impl Rx {
     /// As at the other end: see [`Tx::checked`](super::Tx::checked).
     #[must_use]
     pub fn checked(mut self, checks: bool) -> Self {
-        self.checks = checks;
+        self.checks = checks && !self.layout.is_sealed();
         self
     }
 
@@ -75,7 +98,8 @@ impl Rx {
     /// Reads the frame up to `want` bytes, the header first of all; true when they are here.
     fn fetch(&mut self, expect: &Frame, want: usize) -> Result<bool, Fault> {
         loop {
-            if self.have >= HEADER && !self.checked {
+            if self.have >= self.layout.head() && !self.checked {
+                self.open_header()?;
                 self.check(expect)?;
                 self.checked = true;
             }
@@ -92,6 +116,23 @@ impl Rx {
                 },
             }
         }
+    }
+
+    /// Opens the header, which is here, once.
+    fn open_header(&mut self) -> Result<(), Fault> {
+        if !self.opened {
+            self.open(0, self.layout.head())?;
+            self.opened = true;
+        }
+        Ok(())
+    }
+
+    /// Opens the part of the frame from `begin` to `end`, if it is sealed.
+    fn open(&mut self, begin: usize, end: usize) -> Result<(), Fault> {
+        let (lane, slot) = ((self.slot % self.streams.len() as u64) as usize, self.slot);
+        let Some(opener) = self.openers.get_mut(lane) else { return Ok(()) };
+        let part = &mut self.memory[self.start + begin..self.start + end];
+        opener.open(part).map_err(|_| Fault::Forged { slot })
     }
 
     /// Compares the header that is here with what it must be.
@@ -117,31 +158,37 @@ impl Rx {
 
 impl link::Rx for Rx {
     fn glimpse(&mut self) -> Option<(u64, u64)> {
-        while self.have < HEADER {
+        let head = self.layout.head();
+        while self.have < head {
             let stream = &self.streams[(self.slot % self.streams.len() as u64) as usize];
-            let rest = &mut self.memory[self.start + self.have..self.start + HEADER];
+            let rest = &mut self.memory[self.start + self.have..self.start + head];
             match (&*stream).read(rest) {
                 Ok(bytes @ 1..) => self.have += bytes,
                 // What is wrong shows when the slot is waited for.
                 _ => return None,
             }
         }
+        self.open_header().ok()?;
         self.memory[self.start..].first_chunk().map(call)
     }
 
     fn ready(&mut self, expect: &Frame) -> Result<bool, Fault> {
         let len = expect.len as usize;
-        let here = self.fetch(expect, HEADER + len)?;
-        if here {
+        let here = self.fetch(expect, self.layout.whole(len))?;
+        if here && !self.layout.is_sealed() {
             self.compare(|link| raw::checksum(link::Rx::peek(link, len)))?;
+        } else if here && !self.whole {
+            self.open(self.layout.head(), self.layout.whole(len))?;
+            self.whole = true;
         }
         Ok(here)
     }
 
-    /// The header is read by itself, so that a wrong frame's payload never gets to `out`.
+    /// The header is read by itself, so that a wrong frame's payload never gets to `out`; nor does
+    /// one that is still sealed.
     fn land(&mut self, expect: &Frame, mut out: Dst<'_>) -> Result<bool, Fault> {
         let len = expect.len as usize;
-        if len < WORTHWHILE {
+        if len < WORTHWHILE || self.layout.is_sealed() {
             let here = self.ready(expect)?;
             if here {
                 out.fill(self.peek(len));
@@ -177,13 +224,13 @@ impl link::Rx for Rx {
     }
 
     fn peek(&self, len: usize) -> Src<'_> {
-        let payload = self.start + HEADER;
+        let payload = self.start + self.layout.head();
         Src::from(&self.memory[payload..payload + len])
     }
 
     fn release(&mut self) {
         self.have = 0;
-        (self.checked, self.whole) = (false, false);
+        (self.opened, self.checked, self.whole) = (false, false, false);
         self.slot += 1;
     }
 

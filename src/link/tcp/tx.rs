@@ -9,8 +9,9 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::time::{Duration, Instant};
 
 use super::frame::{HEADER, encode, with_crc};
-use super::{look, moved, prepare, raw, slots, stride};
+use super::{Layout, look, moved, prepare, raw};
 use crate::error::Result;
+use crate::link::seal::Sealer;
 use crate::link::{self, Fault, Frame, poll};
 use crate::memory::{Dst, Src};
 use crate::partition::SlotShape;
@@ -21,13 +22,14 @@ const LINGER: Duration = Duration::from_secs(2);
 /// The sending end of a TCP link. After a fault it is of no more use.
 pub struct Tx {
     lanes: Vec<Lane>,
-    /// `capacity` frames: header, payload.
+    /// `capacity` frames: header, payload, and their tags.
     memory: Box<[u8]>,
-    /// Where in `memory` the first header begins.
+    /// Where in `memory` the first frame begins.
     start: usize,
     /// Bytes of the payload in each slot.
     lens: Box<[u32]>,
     stride: usize,
+    layout: Layout,
     /// Slots committed so far.
     committed: u64,
     comm: u32,
@@ -38,6 +40,8 @@ pub struct Tx {
 /// One socket, and how far it is.
 struct Lane {
     stream: TcpStream,
+    /// What it is sealed by, if it is.
+    sealer: Option<Sealer>,
     /// The number of the slot that it sends now, or next.
     slot: u64,
     /// Bytes of it that the system has taken.
@@ -51,25 +55,42 @@ impl Tx {
     /// # Errors
     /// Without sockets, or with slots that no link can have.
     pub fn new(streams: Vec<TcpStream>, shape: SlotShape, comm: u32) -> Result<Self> {
-        prepare("tcp::Tx::new", &streams, shape)?;
-        let (memory, start) = slots(shape, shape.capacity);
-        let lane = |(i, stream)| Lane { stream, slot: i as u64, sent: 0 };
+        Self::sealed(streams, Vec::new(), shape, comm)
+    }
+
+    /// The same, with a key for each stream by which all of it is sealed; or none at all.
+    ///
+    /// # Errors
+    /// As [`Self::new`]; or if there is another number of keys.
+    pub fn sealed(
+        streams: Vec<TcpStream>,
+        keys: Vec<Sealer>,
+        shape: SlotShape,
+        comm: u32,
+    ) -> Result<Self> {
+        prepare("tcp::Tx::new", &streams, keys.len(), shape)?;
+        let layout = Layout::of(!keys.is_empty());
+        let (memory, start) = layout.slots(shape, shape.capacity);
+        let keys = keys.into_iter().map(Some).chain(std::iter::repeat_with(|| None));
+        let lane = |(i, (stream, sealer))| Lane { stream, sealer, slot: i as u64, sent: 0 };
         Ok(Self {
-            lanes: streams.into_iter().enumerate().map(lane).collect(),
+            lanes: streams.into_iter().zip(keys).enumerate().map(lane).collect(),
             memory,
             start,
             lens: vec![0; shape.capacity].into_boxed_slice(),
-            stride: stride(shape),
+            stride: layout.stride(shape),
+            layout,
             committed: 0,
             comm,
-            checks: true,
+            checks: !layout.is_sealed(),
         })
     }
 
-    /// Slots have checksums, or not; as at the other end. They have, if nobody says.
+    /// Slots have checksums, or not; as at the other end. They have, if nobody says; but if they are
+    /// sealed, which says more.
     #[must_use]
     pub fn checked(mut self, checks: bool) -> Self {
-        self.checks = checks;
+        self.checks = checks && !self.layout.is_sealed();
         self
     }
 
@@ -83,7 +104,7 @@ impl Tx {
         self.oldest().is_none_or(|lane| self.committed - lane.slot < capacity)
     }
 
-    /// Where slot number `slot` begins in memory, and its index.
+    /// Where the frame of slot number `slot` begins in memory, and its index.
     fn place(&self, slot: u64) -> (usize, usize) {
         let index = (slot % self.lens.len() as u64) as usize;
         (self.start + index * self.stride, index)
@@ -100,11 +121,22 @@ impl Tx {
         at
     }
 
+    /// Seals the frame that begins here and is described: its header by itself, for the receiver
+    /// looks at that first.
+    fn seal(&mut self, at: usize, len: usize) -> Result<(), Fault> {
+        let lane = (self.committed % self.lanes.len() as u64) as usize;
+        let Some(sealer) = &mut self.lanes[lane].sealer else { return Ok(()) };
+        let frame = &mut self.memory[at..at + self.layout.whole(len)];
+        let (header, payload) = frame.split_at_mut(self.layout.head());
+        sealer.seal(header)?;
+        sealer.seal(payload)
+    }
+
     /// Moves what lane `i` has to send, until there is nothing left or the system takes no more.
     fn push(&mut self, i: usize) -> Result<(), Fault> {
         while self.lanes[i].slot < self.committed {
             let (at, index) = self.place(self.lanes[i].slot);
-            let whole = HEADER + self.lens[index] as usize;
+            let whole = self.layout.whole(self.lens[index] as usize);
             let lanes = self.lanes.len() as u64;
             let lane = &mut self.lanes[i];
             match (&lane.stream).write(&self.memory[at + lane.sent..at + whole]) {
@@ -129,19 +161,25 @@ impl link::Tx for Tx {
     }
 
     fn reserve(&mut self, len: usize) -> Dst<'_> {
-        let payload = self.place(self.committed).0 + HEADER;
+        let payload = self.place(self.committed).0 + self.layout.head();
         Dst::from(&mut self.memory[payload..payload + len])
     }
 
     fn commit(&mut self, frame: &Frame) -> Result<(), Fault> {
-        self.describe(frame, None);
+        let at = self.describe(frame, None);
+        self.seal(at, frame.len as usize)?;
         let lane = (self.committed % self.lanes.len() as u64) as usize;
         self.committed += 1;
         self.push(lane)
     }
 
-    /// What the system takes at once goes straight from the payload; only the rest is copied.
+    /// What the system takes at once goes straight from the payload; only the rest is copied. It is
+    /// sealed in its slot, for the payload is not ours to change.
     fn give(&mut self, frame: &Frame, payload: Src<'_>) -> Result<(), Fault> {
+        if self.layout.is_sealed() {
+            link::Tx::reserve(self, payload.len()).fill(payload);
+            return link::Tx::commit(self, frame);
+        }
         let at = self.describe(frame, Some(payload));
         let count = self.lanes.len() as u64;
         let lane = &mut self.lanes[(self.committed % count) as usize];

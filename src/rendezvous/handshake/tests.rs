@@ -2,10 +2,12 @@
 
 use super::*;
 use crate::config::Secret;
+use crate::link::seal::{self, Seals};
+use crate::rendezvous::keys::Ephemeral;
 
 const ROLE: Role = Role::Tcp;
 const HERE: Identity =
-    Identity { job: 7, epoch: 2, from: 3, to: 4, role: ROLE, index: 1, count: 2 };
+    Identity { job: 7, epoch: 2, from: 3, to: 4, role: ROLE, index: 1, count: 2, sealed: false };
 
 fn keys(secret: u8) -> Keys {
     Keys::new(Some(&Secret::from(&[secret; 32])), HERE.job)
@@ -141,7 +143,7 @@ fn other_secrets_jobs_and_streams() {
         let (mut accepting, answer) = answered(&ours, &offer, 6);
         assert_eq!(dialling.hear(&theirs, &answer), unproved());
         assert_eq!(accepting.left(&ours), Refusal::Left);
-        let mut transcript = Transcript(Sha256::new());
+        let mut transcript = Transcript::new();
         transcript.add(&offer);
         transcript.add(&answer);
         let forged = Message::new(Stage::Confirm, HERE, &theirs, [0; NONCE]);
@@ -181,6 +183,18 @@ fn other_secrets_jobs_and_streams() {
         let (mut accepting, _) = answered(&ours, &offer, 6);
         let changed = Message::new(Stage::Confirm, other, &ours, [0; NONCE]).encode();
         assert_eq!(accepting.hear(&ours, &changed, |_| Some(other)), Err(Refusal::Elsewhere));
+    }
+    // The same stream, but sealed at one end alone: both know why it comes to nothing.
+    for sealed in [false, true] {
+        let [mine, theirs] = [sealed, !sealed].map(|sealed| Identity { sealed, ..HERE });
+        let (mut dialling, offer) = offer_of(&ours, theirs);
+        let mut accepting = Accepting::new([6; NONCE]);
+        let reply = accepting.hear(&ours, &offer, |_| Some(mine));
+        let Ok(Reply::Answer(answer)) = reply else { panic!() };
+        assert_eq!(dialling.hear(&ours, &answer), Err(Refusal::Sealing));
+        assert_eq!(accepting.left(&ours), Refusal::Sealing);
+        let forged = Message::new(Stage::Confirm, theirs, &ours, [0; NONCE]).encode();
+        assert_eq!(accepting.hear(&ours, &forged, |_| Some(mine)), Err(Refusal::Elsewhere));
     }
     // Who was taken while this handshake went on is not taken again.
     let [offer, _, confirm, _] = told(&ours, 5, 6);
@@ -246,4 +260,60 @@ fn random_bytes_open_nothing() {
         let (mut dialling, _) = Dialling::new(&keys, HERE, [8; NONCE]);
         assert!(dialling.hear(&keys, &bytes).is_err(), "round {round}");
     }
+}
+
+/// What both ends seal the stream by that these numbers open.
+fn agree(keys: &Keys, client: Ephemeral, server: Ephemeral) -> [Seals; 2] {
+    let (mut dialling, offer) = Dialling::new(keys, HERE, client.nonce);
+    let mut accepting = Accepting::new(server.nonce);
+    let Ok(Reply::Answer(answer)) = accepting.hear(keys, &offer, only(HERE)) else { panic!() };
+    let confirm = dialling.hear(keys, &answer).unwrap().unwrap();
+    let Ok(Reply::Welcome(welcome, _)) = accepting.hear(keys, &confirm, only(HERE)) else {
+        panic!()
+    };
+    assert_eq!(dialling.hear(keys, &welcome), Ok(None));
+    let dialler = keys.seals(Side::Dialler, client, &dialling.agreed());
+    let acceptor = keys.seals(Side::Acceptor, server, &accepting.agreed().unwrap());
+    [dialler.unwrap(), acceptor.unwrap()]
+}
+
+#[test]
+fn both_ends_agree_on_keys_that_no_other_stream_has() {
+    let keys = keys(1);
+    let draw = || Ephemeral::draw().unwrap();
+    let word = |seals: &mut Seals| {
+        let mut piece = [0x5a; 9 + seal::TAG];
+        seals.sealer.seal(&mut piece).unwrap();
+        piece
+    };
+    let [mut one, mut other] = agree(&keys, draw(), draw());
+    let [mut to, mut fro] = [word(&mut one), word(&mut other)];
+    assert_ne!(to, fro, "a key for each direction");
+    let back = agree(&keys, draw(), draw()).map(|mut seals| seals.opener.open(&mut to.clone()));
+    assert!(back.iter().all(Result::is_err), "and for each stream");
+    assert!(other.opener.open(&mut to).is_ok() && to.starts_with(&[0x5a; 9]));
+    assert!(one.opener.open(&mut fro).is_ok() && fro.starts_with(&[0x5a; 9]));
+    // What comes back to its sender is not taken for the other's.
+    let mut mine = word(&mut one);
+    assert!(one.opener.open(&mut mine).is_err());
+    // Who knows the secret and has heard all, but has other numbers, has other keys.
+    let (client, server, overheard) = (draw(), draw(), draw());
+    let agreed = Agreed { theirs: server.nonce, transcript: [7; TAG] };
+    let heard = Agreed { theirs: client.nonce, ..agreed };
+    let mut client = keys.seals(Side::Dialler, client, &agreed).unwrap();
+    let mut piece = word(&mut client);
+    let mut listener = keys.seals(Side::Acceptor, overheard, &heard).unwrap();
+    assert!(listener.opener.open(&mut piece.clone()).is_err());
+    let mut right = keys.seals(Side::Acceptor, server, &heard).unwrap();
+    assert!(right.opener.open(&mut piece).is_ok());
+    // And who has the numbers, but another secret.
+    let (client, server) = (draw(), draw());
+    let (theirs, transcript) = (client.nonce, [7; TAG]);
+    let agreed = Agreed { theirs: server.nonce, transcript };
+    let mut client = keys.seals(Side::Dialler, client, &agreed).unwrap();
+    let stranger = self::keys(2).seals(Side::Acceptor, server, &Agreed { theirs, transcript });
+    assert!(stranger.unwrap().opener.open(&mut word(&mut client)).is_err());
+    // Numbers that all others come to the same secret with.
+    let nothing = Agreed { theirs: [0; NONCE], transcript: [7; TAG] };
+    assert!(keys.seals(Side::Dialler, draw(), &nothing).is_none());
 }

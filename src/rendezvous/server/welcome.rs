@@ -48,13 +48,12 @@ impl Hall {
         if self.callers().count() >= self.most_strangers {
             self.evict(Refusal::Crowded);
         }
-        if let Ok(entry) = Entry::new(now) {
-            self.guests.push(Guest::new(socket, Some(entry)));
-        }
+        let entry = Entry::new(&socket, now);
+        self.guests.push(Guest::new(socket, Some(entry)));
     }
 
     /// Those in their handshake.
-    fn callers(&self) -> impl Iterator<Item = (usize, &Entry)> {
+    fn callers(&self) -> impl Iterator<Item = (usize, &Entry)> + Clone {
         let guests = self.guests.iter().enumerate().filter(|(_, guest)| !guest.gone);
         guests.filter_map(|(index, guest)| Some((index, guest.entry.as_ref()?)))
     }

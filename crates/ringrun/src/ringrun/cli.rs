@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum};
 
-use crate::environment::{self, Variables};
+use crate::environment::{self, ENCRYPT, Variables};
 use crate::failure::Failure;
 use crate::output::Style;
 use crate::spawn::allowed_cpus;
@@ -69,6 +69,11 @@ struct Options {
     /// Start the ranks in this directory
     #[arg(long, value_name = "DIR", aliases = ["wd"], help_heading = "Environment")]
     wdir: Option<PathBuf>,
+
+    /// Encrypt and authenticate what ranks send over TCP; what stays on a host in shared memory is
+    /// not touched. The same as -x RINGREDUCE_ENCRYPT=1
+    #[arg(long, help_heading = "Environment")]
+    encrypt: bool,
 
     /// Who reads the standard input: rank 0, or none
     #[arg(long, value_name = "WHO", default_value = "0", help_heading = "Input and output")]
@@ -207,7 +212,10 @@ impl Options {
         self.open_mpi_5()?;
         self.torchrun()?;
         let ranks = self.count()?;
-        let variables = self.variables(warnings)?;
+        let mut variables = self.variables(warnings)?;
+        if self.encrypt {
+            variables.push((ENCRYPT.into(), "1".into()));
+        }
         let mut program = self.program.into_iter();
         let name = program.next().filter(|name| !name.is_empty());
         let name = name.ok_or_else(|| Failure::Usage("PROGRAM is empty".into()))?;

@@ -20,6 +20,9 @@ pub(crate) const RECORD_FD: &str = "RINGREDUCE_RECORD_FD";
 /// The user's own secret, instead of one that ringrun draws.
 pub(crate) const SECRET_FILE: &str = "RINGREDUCE_SECRET_FILE";
 
+/// Whether ranks encrypt what they send over TCP.
+pub(crate) const ENCRYPT: &str = "RINGREDUCE_ENCRYPT";
+
 /// Variables to set in every rank, in order; a later one wins.
 pub(crate) type Variables = Vec<(OsString, OsString)>;
 
