@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::Seat;
 use super::group::Lists;
+use super::making::Because;
 use super::options::Settings;
 use super::registry::{DirectCall, Known, Registry};
 use super::uniform::Alike;
@@ -45,6 +46,8 @@ pub(super) struct Engine {
     pub(super) broken: Option<String>,
     /// What the ranks agree on when a call fails.
     pub(super) alike: Alike,
+    /// Because of whom this rank leaves, if a group of it has failed.
+    pub(super) because: Arc<Because>,
 }
 
 /// In the numbers of the probe's calls, which no others have. (The two highest bits tell kinds of
@@ -186,6 +189,7 @@ impl Engine {
             sequence: 0,
             broken: None,
             alike: Alike::default(),
+            because: Arc::default(),
         }
     }
 

@@ -39,7 +39,7 @@ impl Engine {
         let Halt { stop, step, peer } = halt;
         let peer = if let Stop::Other { peer, .. } = stop { peer } else { peer };
         let (peer, stop) = match stop {
-            Stop::Fault(Fault::Lost(evidence)) => match self.links.why_ended(peer) {
+            Stop::Fault(Fault::Lost(evidence)) => match self.links.why_ended(&[peer]) {
                 Some((peer, fault)) => (peer, Stop::Other { peer, fault }),
                 None => (peer, Stop::Fault(Fault::Lost(evidence))),
             },
@@ -81,14 +81,12 @@ impl Engine {
         stop: &Stop,
         (first_hand, is_seen): (bool, bool),
     ) {
-        self.registry.blame(peer);
         // Of two ranks that differ it is the one who found out that knows in what.
         let lost = |fault: &Fault| matches!(fault, Fault::Lost(_) | Fault::GaveUp(_));
-        let (is_lost, is_known) = match stop {
-            Stop::Timeout(_) => (true, is_seen),
-            Stop::Fault(fault) => (lost(fault), false),
-            Stop::Other { fault, .. } => (lost(fault), true),
-            Stop::Aborted => (false, true),
+        let is_lost = match stop {
+            Stop::Timeout(_) => true,
+            Stop::Fault(fault) | Stop::Other { fault, .. } => lost(fault),
+            Stop::Aborted => false,
         };
         let cause = if is_lost { peer } else { me };
         let difference = match *stop {
@@ -103,8 +101,8 @@ impl Engine {
         if !is_trail {
             self.links.blame(cause, first_hand, difference);
         }
-        if !is_lost || is_known {
-            self.links.give_up(cause);
+        if cause != me {
+            self.because.say(cause);
         }
     }
 

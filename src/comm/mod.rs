@@ -11,6 +11,7 @@ mod group;
 mod grow;
 mod in_pieces;
 mod kept;
+mod making;
 mod many;
 mod options;
 mod pending;
@@ -151,6 +152,9 @@ impl Drop for Communicator {
             std::mem::forget((self.engine.take(), self.worker.take()));
             #[cfg(feature = "cuda")]
             std::mem::forget(std::mem::take(&mut self.streams));
+        }
+        if let Some(engine) = &mut self.engine {
+            engine.take_leave();
         }
         // Streams' calls end while the links are there, by which others see that this rank lives.
         #[cfg(feature = "cuda")]

@@ -163,13 +163,6 @@ impl Registry {
         Some((rank, Stop::Fault(Fault::Mismatch { field, ours, theirs })))
     }
 
-    /// Tells the others on whom this rank gives up.
-    pub(super) fn blame(&self, culprit: usize) {
-        if let Some(control) = &self.control {
-            control.give_up(culprit);
-        }
-    }
-
     /// Nothing works any more: the others shall know.
     pub(super) fn close(&mut self) {
         self.control = None;

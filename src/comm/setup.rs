@@ -176,7 +176,7 @@ impl Builder {
         let ready: Vec<_> = (0..n).map(ready).collect::<Result<_>>()?;
         let meet = |(rank, ready): (usize, Ready)| {
             let recorder = Recorder::new(None, (rank, n), record_dir.clone(), trace.clone())?;
-            Ok(ready.meet(timeout, &recorder)?.going_by(preferences))
+            Ok(ready.meet(timeout, &Arc::default(), &recorder)?.going_by(preferences))
         };
         ready.into_iter().enumerate().map(meet).collect()
     }
@@ -285,6 +285,7 @@ impl Communicator {
         let links = connect(&mut meeting, &planner, deadline)?;
         meeting.close_doors();
         let patience = Patience::for_ranks(meeting.residents());
+        let abort = Arc::clone(meeting.abort());
         let seat = Seat {
             rank,
             local_rank: meeting.local_rank(),
@@ -296,6 +297,7 @@ impl Communicator {
             origin: Origin::Processes(Box::new(meeting)),
         };
         let mut engine = Engine::new(planner, links, patience, last_level_cache());
+        engine.abort = abort;
         if preferences.failures.uniform && !engine.can_meet(&seat) {
             let expected = format!(
                 "off in a world of {} ranks, unless RINGREDUCE_ALL_PAIRS or Builder::all_pairs \
@@ -360,7 +362,9 @@ fn connect(meeting: &mut Meeting, planner: &Planner, deadline: Instant) -> Resul
             }
             Streams::Shm(life) => {
                 let peer = meeting.peers[from].peer().to_string();
+                let deadline = shm::comes(&life, deadline, meeting.abort());
                 lives.add(from, &shm::life(&life, &peer, deadline)?, &peer)?;
+                let deadline = shm::comes(&life, deadline, meeting.abort());
                 links.add_rx(from, shm::receiver(slots, life, &peer, deadline)?);
             }
             Streams::Tcp(streams) => {

@@ -61,8 +61,7 @@ impl Communicator {
     /// colour gets none. All ranks call this together; this communicator stays as it is.
     ///
     /// The new communicator has links and a sequence of calls of its own, so that both may be used
-    /// at the same time from two threads, and the [`Self::timeout`] in force. While the group
-    /// connects, that is what bounds a wait, for an abort too.
+    /// at the same time from two threads, and the [`Self::timeout`] in force.
     ///
     /// ```
     /// use ringreduce::{Communicator, ReduceOp};
@@ -78,11 +77,11 @@ impl Communicator {
     ///
     /// # Errors
     /// If a peer is lost, makes another call or does not come before the timeout, or a group can't
-    /// be connected; then the other groups may have been made.
+    /// be connected; then the other groups may have been made, and this communicator can do no more.
     pub fn split(&mut self, color: Option<u32>, key: i64) -> Result<Option<Self>> {
         let mut comm = self.tagged("split");
         let (cards, doors) = comm.exchange(color, key)?;
-        color.map(|color| comm.join(color, &cards, doors)).transpose()
+        color.map(|color| comm.join("split", color, &cards, doors)).transpose()
     }
 
     /// A communicator of the same ranks in the same order, for another thread or another part of
@@ -93,7 +92,7 @@ impl Communicator {
     pub fn duplicate(&mut self) -> Result<Self> {
         let mut comm = self.tagged("duplicate");
         let (cards, doors) = comm.exchange(Some(0), 0)?;
-        comm.join(0, &cards, doors)
+        comm.join("duplicate", 0, &cards, doors)
     }
 
     /// For the calls that are part of `name`: tagged so, unless the caller tagged them otherwise,
@@ -132,34 +131,39 @@ impl Communicator {
     }
 
     /// The group of this colour, connected.
-    fn join(&self, color: u32, cards: &[Card], doors: Doors) -> Result<Self> {
+    fn join(
+        &mut self,
+        name: &'static str,
+        color: u32,
+        cards: &[Card],
+        doors: Doors,
+    ) -> Result<Self> {
         let wants = |rank: &usize| cards[*rank].kind == GROUP && cards[*rank].color == color;
         let mut members: Vec<usize> = (0..cards.len()).filter(wants).collect();
         members.sort_by_key(|&rank| cards[rank].key);
         let sequence = self.engine.as_ref().map_or(0, |engine| engine.sequence);
-        let (timeout, recorder) = (self.settings.timeout, self.seat.flight.recorder());
-        let group = match &self.seat.origin {
-            Origin::Processes(meeting) => {
-                let address = |&rank: &usize| (rank, cards[rank].address.as_str());
-                let members: Vec<_> = members.iter().map(address).collect();
-                let job = number(meeting.job, sequence, color);
-                Self::open(meeting.branch((job, 0), &members, doors, timeout), recorder)?
-            }
-            Origin::Threads(threads) => {
-                let peers: Arc<[Peer]> = (0..)
-                    .zip(&members)
-                    .map(|(rank, &before)| Peer { rank, ..self.peers()[before].clone() })
-                    .collect();
-                let me = members.iter().take_while(|&&rank| rank != self.rank()).count();
-                let job = number(threads.job, sequence, color);
-                Ready::new(threads.branch(job), me, peers)?.meet(timeout, recorder)?
-            }
-        };
-        let mut group = group.going_by(self.settings.preferences());
-        // Every rank has connected, or none goes on.
-        let tag = self.settings.tag.clone();
-        group.with(CallOptions { tag, ..CallOptions::new() }).barrier()?;
-        Ok(group)
+        self.make(name, &members, |seat, settings, abort| {
+            let (timeout, recorder) = (settings.timeout, seat.flight.recorder());
+            let group = match &seat.origin {
+                Origin::Processes(meeting) => {
+                    let address = |&rank: &usize| (rank, cards[rank].address.as_str());
+                    let members: Vec<_> = members.iter().map(address).collect();
+                    let job = number(meeting.job, sequence, color);
+                    let meeting = meeting.branch((job, 0), &members, doors, timeout);
+                    Self::open(meeting.heeding(abort), recorder)
+                }
+                Origin::Threads(threads) => {
+                    let peers: Arc<[Peer]> = (0..)
+                        .zip(&members)
+                        .map(|(rank, &before)| Peer { rank, ..seat.peers[before].clone() })
+                        .collect();
+                    let me = members.iter().take_while(|&&rank| rank != seat.rank).count();
+                    let job = number(threads.job, sequence, color);
+                    Ready::new(threads.branch(job), me, peers)?.meet(timeout, abort, recorder)
+                }
+            }?;
+            Ok(group.going_by(settings.preferences()))
+        })
     }
 }
 

@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -21,6 +21,9 @@ use crate::plan::{Planner, Slots, least_chunk};
 use crate::schedule::Ring;
 use crate::shared::Control;
 use crate::sync::{Patience, cpus};
+
+/// How often a rank that waits for others looks for an abort.
+const GLANCE: Duration = Duration::from_millis(10);
 
 /// All groups that were made of one world of threads, by number.
 type Groups = Arc<Mutex<HashMap<u64, Weak<Group>>>>;
@@ -86,7 +89,7 @@ impl Group {
         &self,
         from: &Peer,
         timeout: Duration,
-        until: Instant,
+        (until, abort): (Instant, &AtomicBool),
         thing: impl Fn(&mut Left) -> Option<T>,
     ) -> Result<T> {
         let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
@@ -94,11 +97,12 @@ impl Group {
             if let Some(found) = thing(&mut left) {
                 return Ok(found);
             }
-            let Some(time) = until.checked_duration_since(Instant::now()) else {
+            let time = until.checked_duration_since(Instant::now());
+            let Some(time) = time.filter(|_| !abort.load(Ordering::Relaxed)) else {
                 let reason = format!("it did not come within {timeout:.1?}");
                 return Err(Error::Handshake { peer: from.to_string(), reason });
             };
-            let woken = self.came.wait_timeout(left, time);
+            let woken = self.came.wait_timeout(left, time.min(GLANCE));
             left = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
@@ -133,10 +137,15 @@ impl Ready {
         Ok(Self { group, rank, peers, planner, links })
     }
 
-    /// Finds those that it receives from.
-    pub(super) fn meet(self, timeout: Duration, recorder: &Arc<Recorder>) -> Result<Communicator> {
+    /// Finds those that it receives from, unless the flag is raised, which then is its own.
+    pub(super) fn meet(
+        self,
+        timeout: Duration,
+        abort: &Arc<AtomicBool>,
+        recorder: &Arc<Recorder>,
+    ) -> Result<Communicator> {
         let Self { group, rank, peers, planner, mut links } = self;
-        let until = Instant::now() + timeout;
+        let until = (Instant::now() + timeout, &**abort);
         for from in planner.peers().into_iter().map(|from| from as usize) {
             let end = |left: &mut Left| left.ends.remove(&(from, rank));
             links.add_rx(from, group.find(&peers[from], timeout, until, end)?);
@@ -163,6 +172,7 @@ impl Ready {
         };
         let patience = Patience::for_ranks(group.residents);
         let mut engine = Engine::new(planner, links, patience, last_level_cache());
+        engine.abort = Arc::clone(abort);
         if !lines.is_empty() {
             engine.lay_open(rank, lines);
         }

@@ -10,4 +10,5 @@ mod wait;
 pub use crate::sync::Patience;
 pub use host::{Call, run};
 pub use messages::{Lanes, exchange};
+pub(crate) use wait::remind;
 pub use wait::{Halt, Stop, Wait};

@@ -4,19 +4,22 @@
 //! May touch: error, OS crates.
 //! Law: frames of one size, none of which waits; who sends nothing before its end has died.
 
+mod keepalive;
+
 use std::collections::VecDeque;
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use socket2::{Domain, Socket, TcpKeepalive};
+use socket2::Socket;
 
 use super::notice::{Difference, FRAME, Failure, Notice, Waits, Words};
 use super::seal::{Seals, TAG};
 use super::{Fault, MESSAGE};
 use crate::error::{Error, Result};
+use keepalive::{UNREACHABLE, prepare};
 
 /// How often who waits says so, and without that for how long it is silent; rather a part of the
 /// time that a call may take.
@@ -26,11 +29,6 @@ const SILENCE: Duration = Duration::from_secs(4);
 /// Frames of a rank that nobody has read yet: who sends more has lost its mind.
 const MOST: usize = 4096;
 
-/// Without a sign of the other host for so long it is unreachable.
-const UNREACHABLE: Duration = Duration::from_secs(5);
-/// How often it is asked for one, and how often in vain.
-const ASK: Duration = Duration::from_secs(1);
-const IN_VAIN: u32 = 4;
 /// A process may have ended after its last call: how long what it did last may take to show.
 const LAST_WORDS: Duration = Duration::from_millis(300);
 
@@ -57,10 +55,6 @@ struct Control {
 }
 
 impl Control {
-    fn is_in_message(&self) -> bool {
-        self.waits.call & MESSAGE != 0
-    }
-
     /// Has it said lately that it waits?
     fn is_heard(&self, most: Duration) -> bool {
         self.waits != Waits::default() && self.since.elapsed() < SILENCE.min(most / 2)
@@ -244,16 +238,21 @@ impl Controls {
         }
     }
 
-    /// The rank, if any, that has not said so lately, of a call in which this one has waited for so
+    /// The one of these ranks, if any, that has not said so lately, of a call in which this one has waited for so
     /// long; and the latest in which it has.
-    pub(crate) fn silent(&mut self, (call, most): (u64, Duration)) -> Option<(usize, u64)> {
+    pub(crate) fn silent(
+        &mut self,
+        (call, most): (u64, Duration),
+        among: impl Fn(usize) -> bool,
+    ) -> Option<(usize, u64)> {
         self.read();
         self.peers.iter().enumerate().find_map(|(rank, control)| {
             let control = control.as_ref()?;
-            let (number, is_message) = (control.waits.call & !MESSAGE, control.is_in_message());
+            let waits = control.waits.call;
+            let (number, is_message) = (waits & !MESSAGE, waits & MESSAGE != 0);
             // Who waits for a message before the call has said for whom: that one is looked at too.
             let comes = number >= call || is_message && number + 1 == call;
-            (!comes || !control.is_heard(most)).then_some((rank, number))
+            (among(rank) && !(comes && control.is_heard(most))).then_some((rank, number))
         })
     }
 
@@ -273,7 +272,7 @@ impl Controls {
                 _ if !control.is_heard(most) => return Some((at, number & !MESSAGE)),
                 Some(next) if number == call => at = next,
                 // It is in the call before.
-                None if number == call & !MESSAGE => return self.silent((number, most)),
+                None if number == call & !MESSAGE => return self.silent((number, most), |_| true),
                 _ => return Some((at, number & !MESSAGE)),
             }
         }
@@ -402,6 +401,12 @@ impl Controls {
         })
     }
 
+    /// A rank, if any, whose connection has ended without a word.
+    pub(crate) fn broken(&self) -> Option<(usize, Fault)> {
+        let ended = |rank| Some((rank, Fault::Lost(self.ended(rank)?.1)));
+        (0..self.peers.len()).find_map(ended)
+    }
+
     /// When and how a rank has ended that had nothing to say.
     fn ended(&self, rank: usize) -> Option<(Instant, String)> {
         let control = self.peers.get(rank)?.as_ref()?;
@@ -420,18 +425,6 @@ impl Drop for Controls {
             let _ = control.stream.shutdown(Shutdown::Write);
         }
     }
-}
-
-fn prepare(stream: &Socket) -> io::Result<()> {
-    stream.set_nonblocking(true)?;
-    if stream.domain()? == Domain::UNIX {
-        return Ok(());
-    }
-    let keepalive = TcpKeepalive::new().with_time(ASK).with_interval(ASK).with_retries(IN_VAIN);
-    stream.set_tcp_keepalive(&keepalive)?;
-    // Keepalives are not sent while bytes are under way: those have this long.
-    stream.set_tcp_user_timeout(Some(UNREACHABLE))?;
-    stream.set_tcp_nodelay(true)
 }
 
 #[cfg(test)]

@@ -65,6 +65,11 @@ impl Lives {
         }
     }
 
+    /// It is in it still, or again.
+    pub(crate) fn stay(&self, sequence: u64) {
+        self.leave(sequence.saturating_sub(1));
+    }
+
     /// It is done with it.
     pub(crate) fn leave(&self, sequence: u64) {
         if let Some((own, at)) = &self.mine {

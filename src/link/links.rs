@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::control::Controls;
 use super::life::Lives;
 use super::notice::Difference;
-use super::{Fault, Frame, MESSAGE, Rx, Tx, given_up};
+use super::{Fault, Frame, MESSAGE, Rx, Tx};
 use crate::error::Stall;
 
 /// The bits of a number from here on tell calls of different kinds, which are numbered apart.
@@ -18,7 +18,7 @@ const KIND: u32 = 62;
 /// by it.
 const WAITS: Duration = Duration::from_millis(20);
 /// What ended a rank is told by it before its links end: how long that may take to come.
-const SHORTLY: Duration = Duration::from_millis(20);
+const SHORTLY: Duration = Duration::from_millis(50);
 
 /// The links that a rank's plans walk over.
 #[derive(Default)]
@@ -112,7 +112,17 @@ impl Links {
             let mut silent = || self.controls.silent_before(peer, (message, most));
             return paused.or_else(|| silent().map(unheard));
         };
-        self.lives.stalled().or_else(|| self.controls.silent((call, most)).map(unheard))
+        let stalled = self.lives.stalled();
+        stalled.or_else(|| self.controls.silent((call, most), |_| true).map(unheard))
+    }
+
+    /// The same, of a call in which it waits for these ranks alone.
+    pub(crate) fn stalled_of(&mut self, ranks: &[usize], most: Duration) -> Option<(usize, Stall)> {
+        let call = self.lives.current()?;
+        let among = |rank: usize| ranks.contains(&rank);
+        let unheard = |(rank, waited)| (rank, Stall::Silent { waited });
+        let stalled = self.lives.stalled().filter(|it| among(it.0));
+        stalled.or_else(|| self.controls.silent((call, most), among).map(unheard))
     }
 
     /// This rank has waited in its call for so long, of so long at most; if that is none of all
@@ -199,21 +209,25 @@ impl Links {
         self.controls.give_up(culprit, (call, first_hand), difference);
     }
 
-    /// A link to or from `peer` has ended: the first cause of it, once it is known, or after a
-    /// short while what is.
-    pub(crate) fn why_ended(&mut self, peer: usize) -> Option<(usize, Fault)> {
+    /// A link to or from one of `peers` has ended: the first cause of it, once it is known, or after
+    /// a short while what is.
+    pub(crate) fn why_ended(&mut self, peers: &[usize]) -> Option<(usize, Fault)> {
         let began = Instant::now();
         let lost = |(peer, evidence)| (peer, Fault::Lost(evidence));
         let gave_up = |(peer, culprit)| (peer, Fault::GaveUp(culprit));
-        while self.lives.knows(peer) || self.controls.has(peer) {
+        while peers.iter().any(|&peer| self.lives.knows(peer) || self.controls.has(peer)) {
             let known = match self.lives.current() {
                 Some(_) => {
                     let dead = self.lives.dead().map(lost).or_else(|| self.differs());
                     dead.or_else(|| self.lives.blamed().map(gave_up))
                 }
-                None => self.differs().or_else(|| self.lives.missed(peer)),
+                None => {
+                    let missed = || peers.iter().find_map(|&peer| self.lives.missed(peer));
+                    missed().or_else(|| self.differs())
+                }
             };
-            if let Some(cause) = known.or_else(|| self.controls.why(peer)) {
+            let mut why = || peers.iter().find_map(|&peer| self.controls.why(peer));
+            if let Some(cause) = known.or_else(&mut why) {
                 return Some(cause);
             }
             if began.elapsed() > SHORTLY {
@@ -223,7 +237,13 @@ impl Links {
         }
         // It may be this one that others have lost, by a connection that ended.
         let (by, me) = self.lives.blamed_by();
-        let by = by.into_iter().chain(self.controls.blamed_by()).min()?;
+        let by = by.into_iter().chain(self.controls.blamed_by()).min();
+        // Who lost it at first hand may have had no other way to say so.
+        let broken = || self.controls.broken();
+        if let Some(broken) = broken().filter(|_| by.is_none_or(|(hearsay, _)| hearsay)) {
+            return Some(broken);
+        }
+        let by = by?;
         Some((by.1, Fault::GaveUp(me)))
     }
 
@@ -280,27 +300,12 @@ impl Links {
         }
     }
 
-    /// Tells all who can hear it that this rank gives up on `culprit`: they need not wait for this
-    /// rank, whomever they wait for.
-    pub(crate) fn give_up(&mut self, culprit: usize) {
-        for link in self.tx.iter_mut().flatten() {
-            if let Ok(true) = link.ready() {
-                link.reserve(0);
-                // Fails if the peer is gone: then there is nobody to tell.
-                let _ = link.commit(&Frame::giving_up(culprit));
-            }
-        }
-    }
-
-    /// The rank, if any, that has given up, or from which a slot of another call with this call's
-    /// number, or of one before, has come, if all slots of this one are alike.
-    pub(crate) fn other_call(&mut self, call: Option<&Frame>) -> Option<(usize, Fault)> {
+    /// The rank, if any, from which a slot of another call with this call's number, or of one
+    /// before, has come, if all slots of this one are alike.
+    fn other_call(&mut self, call: Option<&Frame>) -> Option<(usize, Fault)> {
+        let call = call?;
         self.rx.iter_mut().enumerate().find_map(|(peer, link)| {
             let (sequence, theirs) = link.as_mut()?.glimpse()?;
-            if let Err(fault) = given_up(sequence, theirs) {
-                return Some((peer, fault));
-            }
-            let call = call?;
             if (sequence ^ call.sequence) >> KIND != 0 {
                 return None;
             }
@@ -322,6 +327,12 @@ impl Links {
         let links = self.lazy.iter().filter_map(|&peer| self.tx[peer].as_ref());
         outgoing.extend(links.filter_map(|link| link.outgoing()));
         outgoing
+    }
+
+    /// When this rank leaves, it does so because of `culprit`.
+    pub(crate) fn leaves_for(&mut self, culprit: usize) {
+        self.lives.fail(Some(culprit), false);
+        self.controls.leaves_for(culprit);
     }
 
     /// Takes back what [`Self::outgoing`] lent.

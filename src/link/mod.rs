@@ -53,25 +53,15 @@ pub struct Frame {
 /// that all ranks make has it.
 pub(crate) const MESSAGE: u64 = 1 << 63;
 
-/// The number that no call has: a slot with it says that its sender has given up.
-const GIVEN_UP: u64 = u64::MAX;
-
 impl Frame {
-    /// The last one of a rank that gives up on `culprit`.
-    #[must_use]
-    pub fn giving_up(culprit: usize) -> Self {
-        Self { len: 0, epoch: 0, sequence: GIVEN_UP, fingerprint: culprit as u64 }
-    }
-
     /// Is `found` the frame that `self` expects?
     ///
     /// # Errors
-    /// Names the first field that differs; or that the sender has given up.
+    /// Names the first field that differs.
     pub fn check(&self, found: &Self) -> Result<(), Fault> {
         if self == found {
             return Ok(());
         }
-        given_up(found.sequence, found.fingerprint)?;
         let fields = [
             ("epoch", u64::from(self.epoch), u64::from(found.epoch)),
             ("sequence", self.sequence, found.sequence),
@@ -83,15 +73,6 @@ impl Frame {
             None => Ok(()),
         }
     }
-}
-
-/// Does a slot with these say that its sender has given up?
-fn given_up(sequence: u64, fingerprint: u64) -> Result<(), Fault> {
-    if sequence == GIVEN_UP {
-        let culprit = usize::try_from(fingerprint).unwrap_or(usize::MAX);
-        return Err(Fault::GaveUp(culprit));
-    }
-    Ok(())
 }
 
 /// What a link can fail of; the executor adds who and where.

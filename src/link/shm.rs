@@ -5,13 +5,19 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 pub use super::handover::{recv_fd, send_fd};
 use super::life::Told;
 use super::{Rx, Tx, fifo, region::Region};
 use crate::error::{Error, Result};
 use crate::partition::SlotShape;
+
+/// How often who waits for what is handed over looks for an abort; milliseconds.
+const GLANCE: u8 = 10;
 
 /// Hands this process's page over, before the memory of a link.
 ///
@@ -21,6 +27,21 @@ pub(crate) fn tell_life(stream: &UnixStream, page: &Told) -> Result<()> {
     let page =
         page.as_fd().try_clone_to_owned().map_err(|e| Error::io("handing over a page", e))?;
     send_fd(stream, page).map_err(|e| Error::io("handing over a page", e))
+}
+
+/// Waits until something comes over a stream, or the deadline, or an abort: then that is now.
+pub(crate) fn comes(stream: &UnixStream, deadline: Instant, abort: &AtomicBool) -> Instant {
+    loop {
+        let now = Instant::now();
+        if abort.load(Ordering::Relaxed) || now >= deadline {
+            return now.min(deadline);
+        }
+        let mut fds = [PollFd::new(stream.as_fd(), PollFlags::POLLIN)];
+        // An error is met where it is read.
+        if !matches!(poll(&mut fds, PollTimeout::from(GLANCE)), Ok(0)) {
+            return deadline;
+        }
+    }
 }
 
 /// The page of the process at the other end.

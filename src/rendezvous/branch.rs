@@ -4,6 +4,8 @@
 //! time, even by threads of one process, can't take each other's callers.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use socket2::Socket;
@@ -77,7 +79,18 @@ impl Meeting {
             residents: self.residents,
             unix: doors.unix,
             tcp: doors.tcp.map(|(socket, _)| socket),
+            abort: Arc::default(),
         }
+    }
+
+    /// The same, which waits no more when this flag is raised.
+    pub(crate) fn heeding(self, abort: &Arc<AtomicBool>) -> Self {
+        Self { abort: Arc::clone(abort), ..self }
+    }
+
+    /// That flag.
+    pub(crate) fn abort(&self) -> &Arc<AtomicBool> {
+        &self.abort
     }
 
     /// Every rank that belongs here has come.

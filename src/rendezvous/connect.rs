@@ -73,19 +73,28 @@ impl Meeting {
         let wanted = meeting.streams_of(dial)?;
         let keys = &Keys::new(self.secret.as_ref(), self.job);
         let door = Door::new(&expected, keys, wanted.len());
-        let failed = &AtomicBool::new(false);
+        let (failed, ended) = (&AtomicBool::new(false), &AtomicBool::new(false));
+        let dialler = thread::current();
         let (dialled, accepted) = thread::scope(|scope| {
             let thread = thread::Builder::new().name("ringreduce-accept".into());
             let accepting = || {
                 let accepted = meeting.accept_all(door, &cancelled, until);
                 failed.store(accepted.is_err(), Ordering::Relaxed);
+                ended.store(true, Ordering::Release);
+                dialler.unpark();
                 accepted
             };
             let acceptor = thread.spawn_scoped(scope, accepting).map_err(io)?;
-            let gave_up = || failed.load(Ordering::Relaxed);
+            let aborted = || meeting.abort.load(Ordering::Relaxed);
+            let gave_up = || failed.load(Ordering::Relaxed) || aborted();
             let dialled: Result<Vec<_>> =
-                wanted.iter().map(|stream| meeting.dial(stream, keys, until, gave_up)).collect();
-            let dialled = dialled.inspect_err(|_| drop(cancel.shutdown(std::net::Shutdown::Both)));
+                wanted.iter().map(|stream| meeting.dial(stream, keys, until, &gave_up)).collect();
+            while dialled.is_ok() && !aborted() && !ended.load(Ordering::Acquire) {
+                thread::park_timeout(PAUSE);
+            }
+            if dialled.is_err() || aborted() {
+                drop(cancel.shutdown(std::net::Shutdown::Both));
+            }
             let accepted = acceptor.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             match (dialled, accepted) {
                 // The acceptor's failure, not its echo in the dialler.
@@ -160,7 +169,7 @@ impl Meeting {
         stream: &Identity,
         keys: &Keys,
         until: Instant,
-        cancelled: impl Fn() -> bool,
+        cancelled: &dyn Fn() -> bool,
     ) -> Result<(Socket, Sealing)> {
         let peer = &self.peers[stream.to as usize];
         let fail = |reason: String| Err(Error::Handshake { peer: peer.peer().to_string(), reason });
@@ -170,7 +179,7 @@ impl Meeting {
                     return fail("it refuses connections; has it ended?".into());
                 }
                 Err(error) => error,
-                Ok(socket) => match offer(&socket, keys, *stream, until) {
+                Ok(socket) => match offer(&socket, keys, *stream, until, cancelled) {
                     Ok(sealing) => return Ok((socket, sealing)),
                     Err(error) if error.kind() == ErrorKind::InvalidData => {
                         return fail(error.to_string());

@@ -3,6 +3,7 @@
 //! peers, record, secret, store, wire. Law: who can't fit in is told why, and disturbs nobody.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::gather::{TABLE, broken_store, decode, encode};
@@ -207,9 +208,21 @@ pub(crate) fn enter(config: &Config, until: Instant) -> Result<(Meeting, usize)>
         invited.map_err(|broken| broken_store(store.address(), broken))?;
     let config = Config { rank, size: peers.len(), timeout, ..config.clone() };
     let (hosts, tcp) = (hosts(&peers), tcp.map(|(socket, _)| socket));
-    let residents = 0;
-    let mut meeting =
-        Meeting { rank, peers, job, epoch, secret, config, hosts, crowding, residents, unix, tcp };
+    let (residents, abort) = (0, Arc::default());
+    let mut meeting = Meeting {
+        rank,
+        peers,
+        job,
+        epoch,
+        secret,
+        config,
+        hosts,
+        crowding,
+        residents,
+        unix,
+        tcp,
+        abort,
+    };
     meeting.residents = meeting.local_size();
     Ok((meeting, first))
 }

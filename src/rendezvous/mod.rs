@@ -24,7 +24,8 @@ mod strangers;
 mod wire;
 
 use std::io::ErrorKind;
-use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
 
 use socket2::Socket;
@@ -66,6 +67,8 @@ pub struct Meeting {
     residents: usize,
     unix: Option<Socket>,
     tcp: Option<Socket>,
+    /// Raised when this rank is to wait for the others no more.
+    abort: Arc<AtomicBool>,
 }
 
 /// Meets the other ranks of `config`'s world.

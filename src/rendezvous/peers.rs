@@ -2,6 +2,7 @@
 //! May touch: record, config. Pure.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use socket2::Socket;
 
@@ -86,8 +87,20 @@ impl Meeting {
         let crowding = hosts.iter().map(crowding).max().unwrap_or(1);
         let (rank, config) = (config.rank, config.clone());
         let (epoch, residents, tcp) = (0, 0, None);
-        let mut meeting =
-            Self { rank, peers, job, epoch, config, secret, hosts, crowding, residents, unix, tcp };
+        let mut meeting = Self {
+            rank,
+            peers,
+            job,
+            epoch,
+            config,
+            secret,
+            hosts,
+            crowding,
+            residents,
+            unix,
+            tcp,
+            abort: Arc::default(),
+        };
         meeting.residents = meeting.local_size();
         Ok(meeting)
     }

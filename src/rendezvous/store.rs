@@ -297,12 +297,12 @@ impl Store {
 fn greet(socket: &Socket, pass: &Pass, until: Instant) -> std::io::Result<Sealing> {
     let began = Instant::now();
     let until = until.max(began) + GRACE;
-    offer(socket, &pass.keys, Identity::of_store(pass.job, pass.rank), until).map_err(|error| {
-        match error.kind() {
+    offer(socket, &pass.keys, Identity::of_store(pass.job, pass.rank), until, &|| false).map_err(
+        |error| match error.kind() {
             ErrorKind::TimedOut => std::io::Error::new(ErrorKind::TimedOut, silent(began)),
             _ => error,
-        }
-    })
+        },
+    )
 }
 
 /// What is wrong with one that says nothing.

@@ -66,7 +66,7 @@ struct Line {
 #[repr(C)]
 struct Quiet {
     sleeper: Sleeper,
-    /// 0, or 1 once it has left, or 2 more than the rank that it gave up on.
+    /// 1 once it has left.
     closed: AtomicU32,
     /// Bytes of the last cache, as that rank knows it.
     cache: AtomicU64,
@@ -261,27 +261,12 @@ impl Control {
     pub(crate) fn is_closed(&self, rank: usize) -> bool {
         self.head(rank).quiet.closed.load(Ordering::Acquire) != 0
     }
-
-    /// Who, if anybody, has failed for want of `rank`?
-    pub(crate) fn given_up_by(&self, rank: usize) -> Option<usize> {
-        let given_up = |by: &usize| {
-            let closed = self.head(*by).quiet.closed.load(Ordering::Acquire) as usize;
-            closed.checked_sub(2) == Some(rank)
-        };
-        (0..self.size()).find(given_up)
-    }
-
-    /// This rank leaves, because of `culprit`.
-    pub(crate) fn give_up(&self, culprit: usize) {
-        self.head(self.me).quiet.closed.store(culprit as u32 + 2, Ordering::Release);
-    }
 }
 
 impl Drop for Control {
     fn drop(&mut self) {
         let head = self.head(self.me);
-        let closed = &head.quiet.closed;
-        closed.store(closed.load(Ordering::Relaxed).max(1), Ordering::Release);
+        head.quiet.closed.store(1, Ordering::Release);
         // Whoever sleeps on this rank's phase looks at `closed` when it wakes.
         self.wake_all(&head.line.phase);
     }

@@ -63,23 +63,8 @@ struct Call<'a> {
     name: String,
 }
 
-/// Calls from this number on are made in groups; those of these numbers are messages.
+/// Calls from this number on are made in groups.
 const GROUPS: u32 = 95;
-const MESSAGES: std::ops::Range<u32> = 88..92;
-
-fn what(random: &SmallRng) -> u32 {
-    random.clone().random_range(0..100)
-}
-
-/// Will the next call be made in a group?
-pub(crate) fn is_in_group(random: &SmallRng) -> bool {
-    what(random) >= GROUPS
-}
-
-/// Will it be a message? Of those it shows late that a rank calls something else instead.
-pub(crate) fn is_message(random: &SmallRng) -> bool {
-    MESSAGES.contains(&what(random))
-}
 
 /// Makes the next call.
 pub(crate) fn one(comm: &mut Communicator, random: &mut SmallRng, most: u32) -> Result<()> {

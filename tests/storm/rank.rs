@@ -21,8 +21,6 @@ pub(crate) const AT_WORK: &str = "at work";
 pub(crate) const FAULT_AT: &str = "fault at ";
 /// When it had its error, the error's kind and the process that it names.
 pub(crate) const TOLD: &str = "told at ";
-/// Said before, of an error while a group was made or called.
-pub(crate) const IN_GROUP: &str = "in a group";
 pub(crate) const ALL_RIGHT: &str = "all right";
 pub(crate) const CLEAN: &str = "left nothing";
 /// Calls between two looks whether the trial is over.
@@ -60,16 +58,11 @@ fn work(comm: &mut Communicator, trial: &Trial, differs: &AtomicBool) -> Result<
     let mut call = 0;
     loop {
         call += 1;
-        if differs.load(Ordering::Relaxed) && !calls::is_message(&random) {
+        if differs.load(Ordering::Relaxed) {
             eprintln!("{FAULT_AT}{}", now());
             comm.all_reduce(&mut [1_u16; 7], ReduceOp::Prod)?;
         }
-        let in_group = calls::is_in_group(&random);
-        calls::one(comm, &mut random, trial.most).inspect_err(|_| {
-            if in_group {
-                eprintln!("{IN_GROUP}");
-            }
-        })?;
+        calls::one(comm, &mut random, trial.most)?;
         if call % LOOKS == 0 {
             let mut over = [u8::from(comm.rank() == 0 && is_over())];
             comm.broadcast(&mut over, 0)?;

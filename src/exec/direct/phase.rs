@@ -113,11 +113,9 @@ impl Walk<'_> {
             return Err((stop.unwrap_or(Stop::Other { peer, fault }), peer));
         }
         for peer in others().filter(absent) {
-            let lost = match (control.is_closed(peer), control.given_up_by(peer)) {
-                (true, _) => Err(Fault::Lost("it closed its communicator".into())),
-                // Only neighbours see a rank die; they tell the others.
-                (false, Some(by)) => Err(Fault::Lost(format!("rank {by} gave up on it"))),
-                (false, None) => self.links.check_alive(peer),
+            let lost = match control.is_closed(peer) {
+                true => Err(Fault::Lost("it closed its communicator".into())),
+                false => self.links.check_alive(peer),
             };
             // It may have got there just before it left.
             if let Err(fault) = lost

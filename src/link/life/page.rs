@@ -15,7 +15,7 @@ use crate::link::robust;
 
 /// Communicators of a process that have marks; those beyond have none, and are found out about by
 /// what their links tell.
-pub(super) const MARKS: usize = 31;
+pub(super) const MARKS: usize = 63;
 const LINE: usize = 64;
 /// Of so many calls a rank's mark says what they are.
 const PRINTS: usize = LINE / size_of::<u64>();

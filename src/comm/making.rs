@@ -1,0 +1,218 @@
+//! A group in the making: while its ranks connect, each looks at what the communicator that they
+//! come from knows of them. May touch: as `comm`.
+//! Law: until all have made it the group is a part of that communicator's latest call, whose errors
+//! are its errors; who fails tells the others there.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::engine::Engine;
+use super::options::Settings;
+use super::{CallOptions, Communicator, Seat};
+use crate::error::{Error, Result, Stall};
+use crate::exec::{Halt, Stop, remind};
+use crate::link::{Fault, Links};
+
+/// How often a rank looks.
+const GLANCE: Duration = Duration::from_millis(10);
+
+/// Because of whom a rank will leave a communicator: a group of its ranks has failed.
+#[derive(Debug, Default)]
+pub(super) struct Because {
+    /// 0, or one more than the rank.
+    culprit: AtomicUsize,
+    /// The communicator that this one is a group of, and its ranks there.
+    elder: Option<(Arc<Self>, Vec<usize>)>,
+}
+
+impl Because {
+    /// That of a group of these ranks.
+    fn of(elder: &Arc<Self>, members: &[usize]) -> Arc<Self> {
+        let elder = Some((Arc::clone(elder), members.to_vec()));
+        Arc::new(Self { elder, ..Self::default() })
+    }
+
+    /// The communicator has failed because of `culprit`. What is said first counts.
+    pub(super) fn say(&self, culprit: usize) {
+        if let Some((elder, members)) = &self.elder
+            && let Some(&rank) = members.get(culprit)
+        {
+            let word = &elder.culprit;
+            let _ = word.compare_exchange(0, rank + 1, Ordering::AcqRel, Ordering::Relaxed);
+            elder.say(rank);
+        }
+    }
+}
+
+/// What a rank that waits while it connects looks at, and what ends it.
+struct Watch<'a> {
+    /// Of those that become the group's.
+    members: &'a [usize],
+    most: Duration,
+    /// That of the communicator, and that of the group.
+    aborts: [&'a AtomicBool; 2],
+    over: &'a AtomicBool,
+}
+
+impl Watch<'_> {
+    /// Looks until it is over; the cause, if there is one, that the group can't be made.
+    fn look(&self, links: &mut Links, me: usize) -> Option<(usize, Fault)> {
+        let (began, mut said) = (Instant::now(), false);
+        while !self.over.load(Ordering::Acquire) {
+            let cause = links.cause(None, |_, _| false);
+            let cause = cause.or_else(|| self.left(links, me));
+            if cause.is_some() || self.aborts[0].load(Ordering::Relaxed) {
+                self.aborts[1].store(true, Ordering::Release);
+                return cause;
+            }
+            let times = (began.elapsed(), self.most);
+            links.wait_on(times, None);
+            remind(links, times, (me, 0), &mut said);
+            thread::park_timeout(GLANCE);
+        }
+        None
+    }
+
+    /// One of the group that has left meanwhile: nobody has made it without this rank.
+    fn left(&self, links: &mut Links, me: usize) -> Option<(usize, Fault)> {
+        let others = self.members.iter().filter(|&&rank| rank != me);
+        let mut left = others.filter_map(|&rank| Some((rank, links.check_alive(rank).err()?)));
+        let (rank, fault) = left.next()?;
+        Some(links.why_ended(&[rank]).unwrap_or((rank, fault)))
+    }
+}
+
+impl Communicator {
+    /// Makes the group of these ranks by `work`, which gives up when the flag is raised.
+    pub(super) fn make(
+        &mut self,
+        name: &'static str,
+        members: &[usize],
+        work: impl FnOnce(&Seat, &Settings, &Arc<AtomicBool>) -> Result<Self>,
+    ) -> Result<Self> {
+        let (engine, seat, settings) = self.at_home(name)?;
+        let abort = Arc::new(AtomicBool::new(false));
+        let again = engine.sequence;
+        engine.links.lives().stay(again);
+        let (made, cause) = if members.len() == 1 {
+            (work(seat, settings, &abort), None)
+        } else {
+            watched(engine, members, (seat.rank, settings), &abort, || work(seat, settings, &abort))
+        };
+        // Every rank has connected, or none goes on.
+        let made = made.and_then(|mut group| {
+            let tag = settings.tag.clone();
+            group.with(CallOptions { tag, ..CallOptions::new() }).barrier()?;
+            Ok(group)
+        });
+        match made {
+            Ok(mut group) => {
+                engine.links.lives().leave(again);
+                if let Some(its) = &mut group.engine {
+                    its.because = Because::of(&engine.because, members);
+                }
+                Ok(group)
+            }
+            Err(error) => Err(engine.unmade(seat, settings, name, (members, cause), error)),
+        }
+    }
+}
+
+/// Does the work, and looks meanwhile; what comes of both.
+fn watched<T>(
+    engine: &mut Engine,
+    members: &[usize],
+    (me, settings): (usize, &Settings),
+    abort: &AtomicBool,
+    work: impl FnOnce() -> Result<T>,
+) -> (Result<T>, Option<(usize, Fault)>) {
+    let over = &AtomicBool::new(false);
+    let Engine { links, abort: own, .. } = engine;
+    let watch = Watch { members, most: settings.timeout, aborts: [own, abort], over };
+    thread::scope(|scope| {
+        let look = || {
+            let cause = watch.look(links, me);
+            // The others learn of it before they see this rank's doors close.
+            if let Some((peer, Fault::Lost(_))) = &cause {
+                links.blame(*peer, true, None);
+            }
+            cause
+        };
+        let thread = thread::Builder::new().name("ringreduce-watch".into());
+        let watcher = match thread.spawn_scoped(scope, look) {
+            Ok(watcher) => watcher,
+            Err(error) => return (Err(Error::io("starting a thread that looks", error)), None),
+        };
+        let made = work();
+        over.store(true, Ordering::Release);
+        watcher.thread().unpark();
+        let cause = watcher.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        (made, cause)
+    })
+}
+
+impl Engine {
+    /// Who leaves because a group has failed says so: others may wait for it here.
+    pub(super) fn take_leave(&mut self) {
+        if let Some(culprit) = self.because.culprit.load(Ordering::Acquire).checked_sub(1) {
+            self.links.leaves_for(culprit);
+        }
+    }
+
+    /// The error of a group that could not be made: the first cause, as this communicator has it.
+    fn unmade(
+        &mut self,
+        seat: &Seat,
+        settings: &Settings,
+        name: &'static str,
+        (members, cause): (&[usize], Option<(usize, Fault)>),
+        error: Error,
+    ) -> Error {
+        let here = |rank: usize| members.get(rank).copied().unwrap_or(seat.rank);
+        let (stop, peer) = match (cause, error) {
+            (Some((peer, fault)), _) => (Stop::Other { peer, fault }, peer),
+            (None, Error::Aborted { .. }) => (Stop::Aborted, seat.rank),
+            (None, _) if self.abort.load(Ordering::Relaxed) => (Stop::Aborted, seat.rank),
+            (None, Error::PeerLost { peer, evidence, .. }) => {
+                (Stop::Fault(Fault::Lost(evidence)), here(peer.rank))
+            }
+            (None, Error::Stalled { peer, state, after, .. }) => {
+                let stalled = (here(peer.rank), state);
+                return self.unmade_for(seat, settings, name, stalled, after);
+            }
+            // Whom it waited for may be said in words alone; perhaps more is known here.
+            (None, error @ (Error::Handshake { .. } | Error::Timeout { .. })) => {
+                let most = settings.timeout;
+                if let Some((peer, fault)) = self.links.why_ended(members) {
+                    (Stop::Other { peer, fault }, peer)
+                } else if let Some(stalled) = self.links.stalled_of(members, most) {
+                    return self.unmade_for(seat, settings, name, stalled, most);
+                } else if let Error::Timeout { peer, after, .. } = error {
+                    (Stop::Timeout(after), here(peer.rank))
+                } else {
+                    return self.broken_by(error);
+                }
+            }
+            (None, error) => return self.broken_by(error),
+        };
+        self.fail(seat, settings, name, Halt { stop, step: 0, peer })
+    }
+
+    /// The same, for want of a rank that keeps the others waiting.
+    fn unmade_for(
+        &mut self,
+        seat: &Seat,
+        settings: &Settings,
+        name: &'static str,
+        (rank, state): (usize, Stall),
+        after: Duration,
+    ) -> Error {
+        let at = self.place(seat, settings, name, 0);
+        self.links.blame(rank, true, None);
+        self.because.say(rank);
+        let peer = Box::new(seat.peers[rank].clone());
+        self.broken_by(Error::Stalled { at, peer, state, after })
+    }
+}
