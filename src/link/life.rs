@@ -300,3 +300,54 @@ impl Drop for Lives {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Ranks of one communicator, in this process.
+    fn both(key: u64) -> [Lives; 2] {
+        [0, 1].map(|me| {
+            let (mut lives, _) = Lives::new(me, 2, key).unwrap();
+            lives.add_beside(1 - me);
+            lives
+        })
+    }
+
+    #[test]
+    fn who_calls_something_else_is_known_as_long_as_it_says_so() {
+        let [one, other] = both(0x1234_5678);
+        for call in 1..=20 {
+            one.enter(call, 100 + call);
+            assert!(one.differs().is_none());
+            one.leave(call);
+        }
+        other.enter(14, 114);
+        assert!(other.differs().is_none(), "the same call");
+        other.enter(14, 7);
+        let Some((0, Fault::Mismatch { field: "fingerprint", ours, theirs })) = other.differs()
+        else {
+            panic!("not known")
+        };
+        assert_eq!((ours, theirs), (7, 114));
+        // Of the call that is as far back as there are places nothing is said any more.
+        other.enter(13, 7);
+        assert!(other.differs().is_none());
+        other.enter(14, 0);
+        assert!(other.differs().is_none(), "what it calls is not known yet");
+    }
+
+    #[test]
+    fn who_found_out_tells_the_other_in_what() {
+        let [one, other] = both(0x8765_4321);
+        one.enter(3, 5);
+        other.enter(3, 5);
+        one.differ(Difference { with: 1, field: "memory", ours: 1, theirs: 0 });
+        one.fail(None, true);
+        let Some((0, Fault::Mismatch { field: "memory", ours: 0, theirs: 1 })) = other.differs()
+        else {
+            panic!("not told")
+        };
+        assert!(one.differs().is_none() && other.blamed() == Some((0, 0)));
+    }
+}

@@ -1,0 +1,65 @@
+//! Ranks that make different calls, of which nothing flows from one to the other: both say in what
+//! they differ, long before the time is over.
+
+use std::time::{Duration, Instant};
+
+use ringreduce::{Communicator, Error, ReduceOp, Result};
+
+use super::common::processes::{World, this_rank};
+
+const WHAT: &str = "TEST_DIFFER_WHAT";
+const LONG: Duration = Duration::from_secs(60);
+/// Many times what it may take.
+const SOON: Duration = Duration::from_secs(10);
+/// Who calls something else.
+const ONE: usize = 1;
+
+/// What the one calls, and the others.
+fn call(comm: &mut Communicator, what: &str, is_one: bool) -> Result<()> {
+    let mut buf = [1_u32; 3];
+    match (what, is_one) {
+        ("a message", true) => comm.all_reduce(&mut buf, ReduceOp::Sum),
+        ("a message", false) => comm.recv(&mut buf, ONE),
+        ("another root", true) => comm.broadcast(&mut buf, 0),
+        ("another root", false) => comm.broadcast(&mut buf, ONE),
+        ("another root of a reduce", true) => comm.reduce(&mut buf, ReduceOp::Sum, ONE),
+        ("another root of a reduce", false) => comm.reduce(&mut buf, ReduceOp::Sum, 0),
+        _ => unreachable!("{what}"),
+    }
+}
+
+/// Not a test of its own: a rank.
+#[test]
+#[ignore = "what other tests do"]
+fn rank() {
+    let Some(mut comm) = this_rank() else { return };
+    comm.set_timeout(LONG);
+    comm.barrier().unwrap();
+    let (what, is_one) = (std::env::var(WHAT).unwrap(), comm.rank() == ONE);
+    let began = Instant::now();
+    let mut result = Ok(());
+    // Who needs nothing of the others finds out in the call after.
+    while result.is_ok() {
+        result = call(&mut comm, &what, is_one);
+    }
+    let error = result.unwrap_err();
+    assert!(began.elapsed() < SOON, "after {:.1?}: {error}", began.elapsed());
+    match &error {
+        Error::Mismatch { peer, .. } if is_one || peer.rank == ONE => eprintln!("differs: {error}"),
+        Error::PeerLost { .. } if !is_one => eprintln!("lost: {error}"),
+        _ => panic!("{error}"),
+    }
+}
+
+#[test]
+fn both_that_differ_say_in_what_though_nothing_flows_between_them() {
+    for what in ["a message", "another root", "another root of a reduce"] {
+        for transport in ["shm", "tcp"] {
+            let world = World::start("differ::rank", 3, transport, |_| vec![(WHAT, what.into())]);
+            let said: Vec<_> = world.0.into_iter().map(super::Rank::end).collect();
+            let differ = said.iter().filter(|(_, said)| said.contains("differs: ")).count();
+            let well = said.iter().all(|(well, _)| *well) && differ >= 2;
+            assert!(well, "{what} by {transport}: {said:#?}");
+        }
+    }
+}
