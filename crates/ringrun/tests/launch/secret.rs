@@ -109,3 +109,11 @@ fn no_core_file_has_it_unless_asked_for() {
     assert_eq!(of("-n 1"), "1\n");
     assert_ne!(of("-n 1 --core-dumps"), "1\n");
 }
+
+#[test]
+fn ranks_are_told_to_encrypt() {
+    let body = "echo \"<$RINGREDUCE_ENCRYPT>\"";
+    assert_eq!(script("-n 1 --encrypt", body).text(), "<1>\n");
+    assert_eq!(script("-n 1 --encrypt -x RINGREDUCE_ENCRYPT=0", body).text(), "<1>\n");
+    assert_eq!(script("-n 1", body).text(), "<>\n");
+}

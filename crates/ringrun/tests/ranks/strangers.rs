@@ -93,6 +93,41 @@ fn hosts_know_each_other_by_the_secret_or_say_that_they_do_not() {
 }
 
 #[test]
+fn hosts_encrypt_what_they_send_if_all_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let key = secret(folder.path(), "key", 1);
+    with_hosts("hosts_encrypt_what_they_send_if_all_do", |job, hosts| {
+        for all in [true, false] {
+            let rank = AtomicUsize::new(0);
+            let ranks = start(job, hosts, |command| {
+                let encrypts = all || rank.fetch_add(1, Ordering::Relaxed) < 2;
+                command.env(BODY, "groups 2").env("RINGREDUCE_SECRET_FILE", &key);
+                command.env("RINGREDUCE_ENCRYPT", if encrypts { "1" } else { "0" });
+            });
+            let ended = all_end(ranks, PATIENCE);
+            for it in &ended {
+                match all {
+                    true => assert!(it.code == 0 && it.out.contains("right"), "{ended:?}"),
+                    false => assert!(it.err.contains("RINGREDUCE_ENCRYPT"), "{ended:?}"),
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn the_launcher_has_its_ranks_encrypt() {
+    let job = Job::new();
+    let mut command = job.command(RINGRUN);
+    command.args(["-n", "3", "--encrypt", &myself()]).args(AS_RANK).env(BODY, "groups 2");
+    command.env("RINGREDUCE_TRANSPORT", "tcp");
+    let ended = Process::start(command).end(std::time::Instant::now() + PATIENCE);
+    assert_eq!(ended.code, 0, "{ended:?}");
+    assert_eq!(ended.out.lines().filter(|line| *line == "right").count(), 3, "{ended:?}");
+    job.left_nothing();
+}
+
+#[test]
 fn a_host_with_another_secret_is_told_and_not_let_in() {
     let folder = tempfile::tempdir().unwrap();
     let keys = [secret(folder.path(), "ours", 1), secret(folder.path(), "theirs", 2)];
