@@ -1,93 +1,17 @@
 //! Waiting and waking across threads and processes: futexes, fences that cost only the one who
-//! goes to sleep, and how long to spin before that. May touch: libc. Unsafe: system calls.
-//!
-//! Law (Dekker's): whoever publishes a word and then finds nobody asleep, and whoever announces
-//! sleep and then finds nothing published, cannot both be right. The publisher is on the hot path
-//! and pays a compiler fence only; the sleeper pays for both with `membarrier`.
-#![allow(unsafe_code)]
+//! goes to sleep, and how long to spin before that. May touch: OS crates.
+
+mod sleeper;
+mod system;
 
 use std::cell::Cell;
-use std::sync::LazyLock;
-use std::sync::atomic::{AtomicU32, Ordering, compiler_fence, fence};
 use std::time::{Duration, Instant};
 
-use nix::libc;
+pub(crate) use sleeper::Sleeper;
 
-/// Not asleep, and its sleep is announced by an ordinary fence: the publisher must fence too.
-const AWAKE: u32 = 0;
-const ASLEEP: u32 = 1;
-/// This sleeper runs `membarrier` after announcing, so that publishers need no fence.
-const HEAVY: u32 = 2;
-
-/// Can this process make all others run a memory barrier? Registers it as a target on the way.
-static MEMBARRIER: LazyLock<bool> = LazyLock::new(|| {
-    // SAFETY: membarrier takes two integers and touches no memory of ours.
-    let done = unsafe {
-        libc::syscall(libc::SYS_membarrier, libc::MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0)
-    };
-    done == 0
-});
-
-fn heavy_fence() {
-    fence(Ordering::SeqCst);
-    if *MEMBARRIER {
-        // SAFETY: membarrier takes two integers and touches no memory of ours.
-        unsafe { libc::syscall(libc::SYS_membarrier, libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0) };
-    }
-}
-
-/// A flag beside a published word, in memory that both sides share: is the reader asleep?
-#[derive(Debug)]
-#[repr(transparent)]
-pub(crate) struct Sleeper(AtomicU32);
-
-impl Sleeper {
-    /// To be called once by the side that will sleep, before the other side publishes anything it
-    /// would have to be woken for, or at any time after.
-    pub(crate) fn attach(&self) {
-        self.0.store(if *MEMBARRIER { HEAVY } else { AWAKE }, Ordering::SeqCst);
-    }
-
-    /// Sleeps until `word` is no longer `seen`, or `limit` has passed; may return early.
-    pub(crate) fn sleep(&self, word: &AtomicU32, seen: u32, limit: Duration) {
-        let mode = if *MEMBARRIER { HEAVY } else { AWAKE };
-        self.0.store(mode | ASLEEP, Ordering::SeqCst);
-        heavy_fence();
-        if word.load(Ordering::Acquire) == seen {
-            futex_wait(word, seen, limit);
-        }
-        self.0.store(mode, Ordering::Relaxed);
-    }
-
-    /// After `word` was stored (Release): wakes the other side if it sleeps on it.
-    pub(crate) fn wake(&self, word: &AtomicU32) {
-        compiler_fence(Ordering::SeqCst);
-        let mut state = self.0.load(Ordering::Relaxed);
-        if state & HEAVY == 0 || !*MEMBARRIER {
-            fence(Ordering::SeqCst);
-            state = self.0.load(Ordering::Relaxed);
-        }
-        if state & ASLEEP != 0 {
-            futex_wake(word);
-        }
-    }
-}
-
-fn futex_wait(word: &AtomicU32, seen: u32, limit: Duration) {
-    let limit = libc::timespec {
-        tv_sec: limit.as_secs() as libc::time_t,
-        tv_nsec: libc::c_long::from(limit.subsec_nanos()),
-    };
-    // SAFETY: the kernel reads the word and the timespec, which both outlive the call. Every
-    // outcome (woken, changed, interrupted, timed out) makes the caller look again.
-    unsafe {
-        libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, seen, &raw const limit)
-    };
-}
-
-fn futex_wake(word: &AtomicU32) {
-    // SAFETY: waking reads nothing but the address.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
+/// Where `sleeper` and the words of a FIFO take theirs from: `tests/loom` has others there.
+pub(crate) mod atomic {
+    pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence, fence};
 }
 
 /// The CPUs that the ranks of this host share, as far as this process can tell.

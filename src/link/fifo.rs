@@ -7,21 +7,20 @@
 //! of no empty slot. The law of `link` holds: commit is stores alone.
 #![allow(unsafe_code)]
 
+mod turns;
+
 use std::num::NonZeroUsize;
 use std::os::fd::RawFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
-
-use crossbeam_utils::CachePadded;
 
 use super::region::Region;
 use super::way::Way;
 use super::{Fault, Frame, hung_up, poll};
 use crate::memory::{Dst, Src};
 use crate::partition::SlotShape;
-use crate::sync::Sleeper;
+use turns::{Control, End, Header};
 
 const HEADER: usize = 64;
 /// Payloads up to this length travel in the header's line, behind the header itself.
@@ -30,33 +29,6 @@ const INLINE: usize = 32;
 /// A poll can't watch a futex: while other links have bytes to move on, this one is looked at as
 /// often as that.
 const GLANCE: Duration = Duration::from_micros(100);
-
-#[repr(C)]
-struct Control {
-    /// Slots that the receiver gave back, modulo 2^32.
-    released: CachePadded<AtomicU32>,
-    receiver: CachePadded<End>,
-    sender: CachePadded<End>,
-}
-
-/// What one end tells the other, rarely written.
-#[repr(C)]
-struct End {
-    sleeper: Sleeper,
-    closed: AtomicU32,
-}
-
-#[repr(C, align(64))]
-struct Header {
-    /// The slot's number on this link plus one, modulo 2^32, once it is filled.
-    ready: AtomicU32,
-    len: AtomicU32,
-    epoch: AtomicU32,
-    /// Zero; for what a later version may need.
-    reserved: AtomicU32,
-    sequence: AtomicU64,
-    fingerprint: AtomicU64,
-}
 
 /// Both ends' common part: where the slots are and which is next.
 #[derive(Debug)]
@@ -130,8 +102,8 @@ impl Fifo {
         if self.life.is_some() { "shm" } else { "threads" }
     }
 
-    fn check_peer(&self, closed: &AtomicU32) -> Result<(), Fault> {
-        if closed.load(Ordering::Acquire) != 0 {
+    fn check_peer(&self, peer: &End) -> Result<(), Fault> {
+        if peer.is_closed() {
             return Err(Fault::Lost("it closed its communicator".into()));
         }
         if self.life.as_ref().is_some_and(hung_up) {
@@ -162,7 +134,7 @@ pub(crate) struct Rx {
 impl Tx {
     pub(crate) fn new(region: Arc<Region>, shape: SlotShape, life: Option<UnixStream>) -> Self {
         let fifo = Fifo::new(region, shape, life);
-        fifo.control().sender.sleeper.attach();
+        fifo.control().sender.attach();
         Self { fifo, way: Way::default(), released: 0 }
     }
 
@@ -176,7 +148,7 @@ impl super::Tx for Tx {
         if self.has_room() {
             return Ok(true);
         }
-        self.released = self.fifo.control().released.load(Ordering::Acquire);
+        self.released = self.fifo.control().released();
         Ok(self.has_room())
     }
 
@@ -198,13 +170,7 @@ impl super::Tx for Tx {
 
     fn commit(&mut self, frame: &Frame) -> Result<(), Fault> {
         assert!(self.has_room(), "commit without ready");
-        let header = self.fifo.header();
-        header.len.store(frame.len, Ordering::Relaxed);
-        header.epoch.store(frame.epoch, Ordering::Relaxed);
-        header.sequence.store(frame.sequence, Ordering::Relaxed);
-        header.fingerprint.store(frame.fingerprint, Ordering::Relaxed);
-        header.ready.store(self.fifo.number.wrapping_add(1), Ordering::Release);
-        self.fifo.control().receiver.sleeper.wake(&header.ready);
+        self.fifo.header().fill(self.fifo.number, frame, self.fifo.control());
         // Stores count when they have left the CPU, as they have now.
         self.way.filled(frame.len as usize);
         self.fifo.advance();
@@ -215,46 +181,37 @@ impl super::Tx for Tx {
         if !outgoing.is_empty() {
             return poll::sleep(limit.min(GLANCE), None, outgoing);
         }
-        let control = self.fifo.control();
-        control.sender.sleeper.sleep(&control.released, self.released, limit);
+        self.fifo.control().sleep_on_release(self.released, limit);
     }
 
     fn check_alive(&mut self) -> Result<(), Fault> {
-        self.fifo.check_peer(&self.fifo.control().receiver.closed)
+        self.fifo.check_peer(&self.fifo.control().receiver)
     }
 }
 
 impl Rx {
     pub(crate) fn new(region: Arc<Region>, shape: SlotShape, life: Option<UnixStream>) -> Self {
         let fifo = Fifo::new(region, shape, life);
-        fifo.control().receiver.sleeper.attach();
+        fifo.control().receiver.attach();
         Self { fifo }
     }
 
     fn filled(&self) -> bool {
-        self.fifo.header().ready.load(Ordering::Acquire) == self.fifo.number.wrapping_add(1)
+        self.fifo.header().is_filled(self.fifo.number)
     }
 }
 
 impl super::Rx for Rx {
     fn glimpse(&mut self) -> Option<(u64, u64)> {
-        let header = self.filled().then(|| self.fifo.header())?;
-        let sequence = header.sequence.load(Ordering::Relaxed);
-        Some((sequence, header.fingerprint.load(Ordering::Relaxed)))
+        let frame = self.filled().then(|| self.fifo.header().frame())?;
+        Some((frame.sequence, frame.fingerprint))
     }
 
     fn ready(&mut self, expect: &Frame) -> Result<bool, Fault> {
         if !self.filled() {
             return Ok(false);
         }
-        let header = self.fifo.header();
-        let found = Frame {
-            len: header.len.load(Ordering::Relaxed),
-            epoch: header.epoch.load(Ordering::Relaxed),
-            sequence: header.sequence.load(Ordering::Relaxed),
-            fingerprint: header.fingerprint.load(Ordering::Relaxed),
-        };
-        expect.check(&found)?;
+        expect.check(&self.fifo.header().frame())?;
         Ok(true)
     }
 
@@ -276,24 +233,19 @@ impl super::Rx for Rx {
     fn release(&mut self) {
         assert!(self.filled(), "release without ready");
         self.fifo.advance();
-        let control = self.fifo.control();
-        control.released.store(self.fifo.number, Ordering::Release);
-        control.sender.sleeper.wake(&control.released);
+        self.fifo.control().release(self.fifo.number);
     }
 
     fn park(&mut self, limit: Duration, outgoing: &[RawFd]) {
         if !outgoing.is_empty() {
             return poll::sleep(limit.min(GLANCE), None, outgoing);
         }
-        let ready = &self.fifo.header().ready;
-        let seen = ready.load(Ordering::Acquire);
-        if seen != self.fifo.number.wrapping_add(1) {
-            self.fifo.control().receiver.sleeper.sleep(ready, seen, limit);
-        }
+        let Fifo { number, .. } = self.fifo;
+        self.fifo.header().sleep_until_filled(number, self.fifo.control(), limit);
     }
 
     fn check_alive(&mut self) -> Result<(), Fault> {
-        let lost = self.fifo.check_peer(&self.fifo.control().sender.closed);
+        let lost = self.fifo.check_peer(&self.fifo.control().sender);
         // What it sent before it went is still good.
         if lost.is_err() && self.filled() { Ok(()) } else { lost }
     }
@@ -301,17 +253,12 @@ impl super::Rx for Rx {
 
 impl Drop for Tx {
     fn drop(&mut self) {
-        let control = self.fifo.control();
-        control.sender.closed.store(1, Ordering::Release);
-        // Whoever sleeps on the next slot looks at `closed` when it wakes.
-        control.receiver.sleeper.wake(&self.fifo.header().ready);
+        self.fifo.control().close_sender(self.fifo.header());
     }
 }
 
 impl Drop for Rx {
     fn drop(&mut self) {
-        let control = self.fifo.control();
-        control.receiver.closed.store(1, Ordering::Release);
-        control.sender.sleeper.wake(&control.released);
+        self.fifo.control().close_receiver();
     }
 }

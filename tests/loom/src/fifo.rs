@@ -1,0 +1,89 @@
+//! Two ends and the slots between them.
+
+#[path = "../../../src/link/fifo/turns.rs"]
+mod turns;
+
+use std::time::Duration;
+
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::thread;
+
+use crate::link::Frame;
+use turns::{Control, Header};
+
+const LIMIT: Duration = Duration::from_millis(10);
+
+/// What both ends map: the payload of a slot is one number.
+struct Memory {
+    control: Control,
+    slots: Vec<(Header, UnsafeCell<u32>)>,
+}
+
+impl Memory {
+    fn new(capacity: usize) -> Self {
+        let slot = |_| (Header::default(), UnsafeCell::new(0));
+        Self { control: Control::default(), slots: (0..capacity).map(slot).collect() }
+    }
+
+    fn slot(&self, number: u32) -> &(Header, UnsafeCell<u32>) {
+        &self.slots[number as usize % self.slots.len()]
+    }
+}
+
+fn frame(number: u32) -> Frame {
+    let sequence = u64::from(number) + 7;
+    Frame { len: number, epoch: number + 1, sequence, fingerprint: !sequence }
+}
+
+fn send(memory: &Memory, count: u32) {
+    memory.control.sender.attach();
+    let mut released = 0;
+    for number in 0..count {
+        while number.wrapping_sub(released) as usize >= memory.slots.len() {
+            let now = memory.control.released();
+            if now == released {
+                memory.control.sleep_on_release(released, LIMIT);
+            }
+            released = now;
+        }
+        let (header, payload) = memory.slot(number);
+        // SAFETY: loom looks whether nobody else is at it.
+        payload.with_mut(|payload| unsafe { *payload = number + 100 });
+        header.fill(number, &frame(number), &memory.control);
+    }
+}
+
+fn receive(memory: &Memory, count: u32) {
+    memory.control.receiver.attach();
+    for number in 0..count {
+        let (header, payload) = memory.slot(number);
+        while !header.is_filled(number) {
+            header.sleep_until_filled(number, &memory.control, LIMIT);
+        }
+        assert_eq!(header.frame(), frame(number));
+        // SAFETY: loom looks whether nobody else is at it.
+        assert_eq!(payload.with(|payload| unsafe { *payload }), number + 100);
+        memory.control.release(number.wrapping_add(1));
+    }
+}
+
+fn walk(capacity: usize, count: u32) {
+    loom::model(move || {
+        let memory = Arc::new(Memory::new(capacity));
+        let its = Arc::clone(&memory);
+        let sender = thread::spawn(move || send(&its, count));
+        receive(&memory, count);
+        sender.join().unwrap();
+    });
+}
+
+#[test]
+fn one_slot() {
+    walk(1, 2);
+}
+
+#[test]
+fn two_slots() {
+    walk(2, 3);
+}
