@@ -18,7 +18,7 @@ const FAILED_ONCE: &[u64] = &[
     96_648, 130_630, 188_661, 262_017, 498_856, 750_795,
 ];
 
-const SETTINGS: Settings = Settings { grace: 20, patience: 1000, uniform: false };
+const SETTINGS: Settings = Settings { grace: 20, patience: 1000, settling: 1000, uniform: false };
 
 fn tell(seeds: impl Iterator<Item = u64>) -> Tally {
     let mut tally = Tally::default();

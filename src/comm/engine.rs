@@ -296,6 +296,15 @@ impl Engine {
     }
 }
 
+impl Drop for Engine {
+    /// Survivors that this rank has spoken with need not wait for it.
+    fn drop(&mut self) {
+        if let Some(mut council) = self.alike.council.take() {
+            council.leave(&mut self.links);
+        }
+    }
+}
+
 /// The number of a call after so many, or of a message after the last.
 fn number(head: &Head<'_>, calls: u64) -> u64 {
     if head.request.is_some() { calls + 1 } else { calls | MESSAGE }

@@ -95,7 +95,10 @@ impl Communicator {
                             after: CONNECTING,
                         });
                     }
-                    None => council.turn(links),
+                    None => {
+                        council.goes_on()?;
+                        council.turn(links);
+                    }
                 }
             }
         })?;

@@ -3,11 +3,13 @@
 //! `membership`, told of messages, of deaths and of the time; nothing waits past its deadline.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::reconnect::Door;
 use super::{Communicator, Seat};
-use crate::error::{Error, Result};
+use crate::error::{Error, Place, Result};
 use crate::link::Links;
 use crate::link::notice::WORDS;
 use crate::membership::{
@@ -23,7 +25,7 @@ pub(super) const DOORS: u32 = 2;
 pub(super) const WELCOME: u32 = 3;
 
 /// How long to wait for a better explanation, and for an answer; milliseconds.
-const SETTINGS: Settings = Settings { grace: 20, patience: 2_000, uniform: false };
+const SETTINGS: Settings = Settings { grace: 20, patience: 2_000, settling: 2_000, uniform: false };
 /// How often it looks for deaths.
 const GLANCE: Duration = Duration::from_millis(5);
 /// How long survivors may take to connect, at most.
@@ -38,6 +40,11 @@ pub(super) struct Council {
     told: Vec<Option<Evidence>>,
     timer: Option<Time>,
     verdicts: VecDeque<Verdict>,
+    /// The machine's last one: it does nothing any more.
+    ended: Option<Verdict>,
+    /// The caller waits no more, and where it is then.
+    abort: Arc<AtomicBool>,
+    at: Box<Place>,
     /// Where ranks listen, and for which membership.
     pub(super) doors: Vec<Door>,
     /// Has a member said that this newcomer is one now?
@@ -45,21 +52,38 @@ pub(super) struct Council {
 }
 
 impl Council {
-    /// That of a communicator whose calls up to `passed` have ended well; if they do so alike,
-    /// with the patience that its ranks have with each other.
-    pub(super) fn new(seat: &Seat, patience: Option<Duration>, passed: u64) -> Option<Self> {
+    /// That of a communicator; if its calls end alike, with the time that a rank may take to tell
+    /// how far it is.
+    pub(super) fn new(
+        seat: &Seat,
+        settling: Option<Duration>,
+        abort: Arc<AtomicBool>,
+        at: Box<Place>,
+    ) -> Option<Self> {
         let (me, size) = (seat.rank, seat.peers.len());
         let all = Ranks::first(u32::try_from(size).ok()?)?;
-        let own = |patience: Duration| Settings {
-            patience: Time::try_from(patience.as_millis()).unwrap_or(Time::MAX),
+        let own = |time: Duration| Settings {
+            settling: Time::try_from(time.as_millis()).unwrap_or(Time::MAX).max(SETTINGS.settling),
             uniform: true,
             ..SETTINGS
         };
-        let mut member = Member::new(me as u32, all, patience.map_or(SETTINGS, own))?;
-        member.step(0, Input::Passed(passed));
+        let member = Member::new(me as u32, all, settling.map_or(SETTINGS, own))?;
         let (told, verdicts, doors) = (vec![None; size], VecDeque::new(), Vec::new());
-        let (began, timer, welcome) = (Instant::now(), None, false);
-        Some(Self { member, began, told, timer, verdicts, doors, welcome })
+        let (began, timer, ended, welcome) = (Instant::now(), None, None, false);
+        Some(Self { member, began, told, timer, verdicts, ended, abort, at, doors, welcome })
+    }
+
+    /// The caller of `at` is about to wait.
+    pub(super) fn is_at(&mut self, at: Box<Place>) {
+        self.at = at;
+    }
+
+    /// An error, if the caller waits no more.
+    pub(super) fn goes_on(&self) -> Result<()> {
+        if self.abort.load(Ordering::Relaxed) {
+            return Err(Error::Aborted { at: self.at.clone() });
+        }
+        Ok(())
     }
 
     fn now(&self) -> Time {
@@ -90,8 +114,11 @@ impl Council {
             words[..MESSAGE_BYTES].copy_from_slice(&encode(&message));
             links.controls().say(to, (MACHINE, words));
         }
+        let lasts =
+            |it: &&Verdict| matches!(it, Verdict::QuorumLost { .. } | Verdict::Evicted { .. });
+        self.ended = self.ended.or(verdicts.iter().find(lasts).copied());
         self.verdicts.extend(verdicts);
-        self.timer = timer.or(self.timer.filter(|&due| due > self.now()));
+        self.timer = timer.or(self.timer);
     }
 
     /// Takes what has come, looks who has died and what time it is, or waits a little.
@@ -129,7 +156,9 @@ impl Council {
         let will = links.lives().will_of(rank);
         let (evidence, testament) = match will {
             Some(will) => (Evidence::Certain, will.map(|will| left_by(&will))),
-            None if left => (Evidence::Left, None),
+            // Who never spoke has voted for nothing.
+            None if left == Some(false) => (Evidence::Left, Some(Testament::default())),
+            None if left.is_some() => (Evidence::Left, None),
             None if ended => (Evidence::Strong, None),
             None => return,
         };
@@ -137,6 +166,11 @@ impl Council {
             self.told[rank] = Some(evidence);
             self.step(links, None, Input::Evidence(rank as u32, evidence, testament));
         }
+    }
+
+    /// This rank says goodbye, and what others must know of it.
+    pub(super) fn leave(&mut self, links: &mut Links) {
+        self.step(links, None, Input::Leave);
     }
 
     /// Nobody here has called: what there is to tell a caller is old then.
@@ -158,7 +192,6 @@ impl Council {
         wanted: impl Fn(&Verdict) -> Option<T>,
     ) -> Result<T> {
         let began = Instant::now();
-        let ranks = |ranks: Ranks| ranks.iter().map(|rank| rank as usize).collect();
         // The machine's own deadline comes first.
         let late = until + CONNECTING;
         loop {
@@ -166,23 +199,35 @@ impl Council {
                 if let Some(wanted) = wanted(&verdict) {
                     return Ok(wanted);
                 }
-                let size = self.told.len();
-                return Err(match verdict {
-                    Verdict::TimedOut { missing } => {
-                        Error::NotAll { call, missing: ranks(missing), after: began.elapsed() }
-                    }
-                    Verdict::QuorumLost { live } => {
-                        Error::QuorumLost { call, live: ranks(live), size }
-                    }
-                    Verdict::Evicted { epoch } => Error::Evicted { call, epoch },
-                    _ => continue,
-                });
+                if let Some(error) = self.error_of(call, &verdict, began) {
+                    return Err(error);
+                }
+            }
+            if let Some(error) = self.ended.and_then(|it| self.error_of(call, &it, began)) {
+                return Err(error);
             }
             if Instant::now() > late {
                 let missing = Vec::new();
                 return Err(Error::NotAll { call, missing, after: began.elapsed() });
             }
+            self.goes_on()?;
             self.turn(links);
+        }
+    }
+
+    /// What a verdict is to a caller that has waited for another one.
+    fn error_of(&self, call: &'static str, verdict: &Verdict, began: Instant) -> Option<Error> {
+        let ranks = |ranks: Ranks| ranks.iter().map(|rank| rank as usize).collect();
+        let size = self.told.len();
+        match *verdict {
+            Verdict::TimedOut { missing } => {
+                Some(Error::NotAll { call, missing: ranks(missing), after: began.elapsed() })
+            }
+            Verdict::QuorumLost { live } => {
+                Some(Error::QuorumLost { call, live: ranks(live), size })
+            }
+            Verdict::Evicted { epoch } => Some(Error::Evicted { call, epoch }),
+            _ => None,
         }
     }
 }
@@ -229,6 +274,20 @@ impl Communicator {
     /// # Errors
     /// As [`Self::shrink`].
     pub fn agree(&mut self, flags: u64, deadline: Duration) -> Result<u64> {
+        self.answer_aborts("agree")?;
+        self.all_agree(flags, deadline)
+    }
+
+    /// What was aborted has been told: from now on it is this call that may be.
+    fn answer_aborts(&mut self, call: &'static str) -> Result<()> {
+        let (engine, ..) = self.at_home(call)?;
+        if engine.broken.is_some() {
+            engine.abort.store(false, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn all_agree(&mut self, flags: u64, deadline: Duration) -> Result<u64> {
         const CALL: &str = "agree";
         let until = Instant::now() + deadline;
         self.in_council(CALL, |council, links| {
@@ -271,6 +330,7 @@ impl Communicator {
         mut newcomers: Vec<Newcomer>,
     ) -> Result<Self> {
         let until = Instant::now() + deadline;
+        self.answer_aborts(call)?;
         if newcomers.is_empty() {
             // What is under way can't be part of what comes. Who lets others in has ended it.
             self.revoke()?;
@@ -294,7 +354,7 @@ impl Communicator {
             let flags = u64::from(joined.is_ok());
             let left = until.saturating_duration_since(Instant::now());
             // All go on, or none does.
-            let all = self.agree(flags, left.max(CONNECTING))?;
+            let all = self.all_agree(flags, left.max(CONNECTING))?;
             match joined {
                 Ok(comm) if all & 1 == 1 => return comm.welcome(members.len()),
                 joined if Instant::now() >= until => {

@@ -2,6 +2,7 @@
 //! Law: a rank says `Ok` once it knows that all have the result, or once those that are left have
 //! agreed that they do. What decides is the machine of `membership`.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::Seat;
@@ -12,7 +13,7 @@ use crate::element::{DataType, ReduceOp};
 use crate::error::{Error, Result};
 use crate::kernel::Kernel;
 use crate::link::Links;
-use crate::membership::{Input, Ranks, Verdict};
+use crate::membership::{Evidence, Input, Ranks, Verdict};
 use crate::memory::Buffer;
 use crate::plan::Request;
 use crate::schedule::Collective;
@@ -53,8 +54,7 @@ impl Engine {
             return Ok(());
         };
         self.alike.settled = true;
-        let is_aborted = matches!(error, Error::Aborted { .. });
-        if self.settle(seat, settings, head.name, (call, full, is_aborted))? {
+        if self.settle(seat, settings, head.name, (call, full), &error)? {
             self.alike.owed = Some(error);
             return Ok(());
         }
@@ -86,7 +86,8 @@ impl Engine {
         seat: &Seat,
         settings: &Settings,
         name: &'static str,
-        (call, full, is_aborted): (u64, bool, bool),
+        (call, full): (u64, bool),
+        error: &Error,
     ) -> Result<bool> {
         let until = Instant::now() + settings.timeout;
         self.in_council(seat, settings, name, |council, links| {
@@ -94,8 +95,13 @@ impl Engine {
             if full {
                 council.step(links, None, Input::Full(call));
             }
+            if let Error::Stalled { peer, .. } = error {
+                // It has been waited for already.
+                let evidence = Evidence::Suspected;
+                council.step(links, None, Input::Evidence(peer.rank as u32, evidence, None));
+            }
             council.step(links, None, Input::Revoke);
-            if is_aborted {
+            if matches!(error, Error::Aborted { .. }) {
                 // Who is told to end at once waits for nobody.
                 return Ok(false);
             }
@@ -115,16 +121,21 @@ impl Engine {
         call: &'static str,
         work: impl FnOnce(&mut Council, &mut Links) -> Result<T>,
     ) -> Result<T> {
-        let patience = settings.failures.uniform.then_some(settings.timeout);
-        let passed = self.alike.passed;
+        let at = self.place(seat, settings, call, 0);
         if self.alike.council.is_none() && self.can_meet(seat) {
-            self.alike.council = Council::new(seat, patience, passed).map(Box::new);
+            let settling = settings.failures.uniform.then_some(settings.timeout);
+            let abort = Arc::clone(&self.abort);
+            let council = Council::new(seat, settling, abort, at.clone());
+            self.alike.council = council.map(Box::new);
         }
         let Some(mut council) = self.alike.council.take() else {
             let (argument, given) = ("self", "of threads, or without links between some".into());
             let expected = "of processes, with links between all of them".into();
             return Err(Error::Argument { call, argument, given, expected });
         };
+        council.is_at(at);
+        // It learns of calls only here.
+        council.step(&mut self.links, None, Input::Passed(self.alike.passed));
         let done = work(&mut council, &mut self.links);
         self.alike.council = Some(council);
         done

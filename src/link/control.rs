@@ -44,6 +44,8 @@ struct Control {
     frame: [u8; FRAME + TAG],
     filled: usize,
     said: Option<Notice>,
+    /// It has taken leave, having spoken with survivors or not.
+    left: Option<bool>,
     /// What it waits in, or has waited in last, for so long that it said so.
     waits: Waits,
     /// When that was heard.
@@ -122,6 +124,9 @@ impl Control {
                             continue;
                         }
                         notice => {
+                            if let Some(Notice::Goodbye { has_spoken, .. }) = notice {
+                                self.left = Some(has_spoken);
+                            }
                             // What it said first counts.
                             self.said = self.said.take().or(notice);
                             continue;
@@ -151,12 +156,15 @@ pub(crate) struct Controls {
     because: Option<usize>,
     /// The call that it last said it waits in, for whom alone, and when.
     waits: Option<(u64, u64, Instant)>,
+    /// Has this rank said anything to survivors?
+    has_spoken: bool,
 }
 
 impl Controls {
     pub(crate) fn new(me: usize, size: usize) -> Self {
         let peers = (0..size).map(|_| None).collect();
-        Self { me, peers, failed: false, because: None, waits: None }
+        let (failed, because, waits, has_spoken) = (false, None, None, false);
+        Self { me, peers, failed, because, waits, has_spoken }
     }
 
     /// That to `peer`.
@@ -171,7 +179,7 @@ impl Controls {
         prepare(&stream).map_err(|error| Error::io("preparing a control connection", error))?;
         let (frame, filled, said, waits, ended) =
             ([0; FRAME + TAG], 0, None, Waits::default(), None);
-        let (unsent, heard) = (Vec::new(), VecDeque::new());
+        let (unsent, heard, left) = (Vec::new(), VecDeque::new(), None);
         let since = Instant::now();
         self.peers[peer] = Some(Control {
             stream,
@@ -180,6 +188,7 @@ impl Controls {
             frame,
             filled,
             said,
+            left,
             waits,
             since,
             heard,
@@ -327,6 +336,7 @@ impl Controls {
     pub(crate) fn say(&mut self, to: usize, words: Words) {
         if let Some(Some(control)) = self.peers.get_mut(to) {
             control.say(&Notice::Says(words).encode());
+            self.has_spoken = true;
         }
     }
 
@@ -356,12 +366,11 @@ impl Controls {
         let _ = poll(&mut fds, limit);
     }
 
-    /// Has the connection to a rank ended, and has the rank taken leave?
-    pub(crate) fn end_of(&self, rank: usize) -> (bool, bool) {
+    /// Has the connection to a rank ended; and if it has taken leave, had it spoken with survivors?
+    pub(crate) fn end_of(&self, rank: usize) -> (bool, Option<bool>) {
         let control = self.peers.get(rank).and_then(Option::as_ref);
         let ended = control.is_some_and(|control| control.ended.is_some());
-        let left = control.is_some_and(|it| matches!(it.said, Some(Notice::Goodbye(_))));
-        (ended, left)
+        (ended, control.and_then(|control| control.left))
     }
 
     /// The rank, if any, without which calls can't end: one that another has failed because of, or
@@ -377,7 +386,7 @@ impl Controls {
     pub(crate) fn why(&mut self, rank: usize) -> Option<(usize, Fault)> {
         self.read();
         let left = || match &self.peers.get(rank)?.as_ref()?.said {
-            Some(Notice::Goodbye(Some(culprit))) => {
+            Some(Notice::Goodbye { because: Some(culprit), .. }) => {
                 let culprit = usize::try_from(*culprit).unwrap_or(usize::MAX);
                 (culprit != self.me).then_some((rank, Fault::GaveUp(culprit)))
             }
@@ -416,9 +425,8 @@ impl Controls {
 
 impl Drop for Controls {
     fn drop(&mut self) {
-        if !self.failed {
-            self.tell(&Notice::Goodbye(self.because.map(|rank| rank as u64)));
-        }
+        let because = self.because.map(|rank| rank as u64);
+        self.tell(&Notice::Goodbye { because, has_spoken: self.has_spoken });
         for control in self.peers.iter_mut().flatten() {
             // What is left unread would make the system cut off what was just said.
             control.hear();

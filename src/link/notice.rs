@@ -78,8 +78,9 @@ pub(super) struct Failure {
 pub(super) enum Notice {
     /// The sender has failed.
     GaveUp(Failure),
-    /// It leaves, and has not failed; another communicator of its has, because of this rank.
-    Goodbye(Option<u64>),
+    /// It leaves. If it has not failed, another communicator of its may have, because of a rank;
+    /// and it may have spoken with survivors.
+    Goodbye { because: Option<u64>, has_spoken: bool },
     /// It waits for others.
     Waits(Waits),
     /// What it has to say, of this kind, to another survivor.
@@ -95,7 +96,10 @@ impl Notice {
                 more = [u64::from(*first_hand), *call, what, ours, theirs];
                 (1_u64, *culprit)
             }
-            Self::Goodbye(because) => (2, because.map_or(0, |rank| rank + 1)),
+            Self::Goodbye { because, has_spoken } => {
+                more[0] = u64::from(*has_spoken);
+                (2, because.map_or(0, |rank| rank + 1))
+            }
             Self::Waits(Waits { call, print, sent, toward }) => {
                 more = [*print, *sent, *toward, 0, 0];
                 (3, *call)
@@ -136,7 +140,10 @@ impl Notice {
                 let failure = Failure { culprit, first_hand, call, difference };
                 is_whole.then_some(Self::GaveUp(failure))
             }
-            (2, because) if is_zero(0) => Some(Self::Goodbye(because.checked_sub(1))),
+            (2, because) if more[0] < 2 && is_zero(8) => {
+                let (because, has_spoken) = (because.checked_sub(1), more[0] == 1);
+                Some(Self::Goodbye { because, has_spoken })
+            }
             (3, call) if is_zero(24) => {
                 let [print, sent, toward, ..] = more;
                 Some(Self::Waits(Waits { call, print, sent, toward }))

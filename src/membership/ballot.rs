@@ -32,7 +32,7 @@ impl Member {
             return;
         }
         let may = self.may_decide();
-        let (me, later) = (self.me, self.after(self.settings.patience));
+        let (me, later) = (self.me, self.later(at));
         let Some(slot) = self.slots.get_mut(&at) else { return };
         if !may {
             slot.lead = None;
@@ -56,7 +56,7 @@ impl Member {
     /// Begins a ballot above all this rank knows of.
     fn start(&mut self, at: u32) {
         let (me, asked) = (self.me, self.live().without(self.me));
-        let later = self.after(self.settings.patience);
+        let later = self.later(at);
         let Some(slot) = self.slots.get_mut(&at) else { return };
         let ballot = Ballot { round: slot.promised.round.saturating_add(1), leader: me };
         slot.promised = ballot;
@@ -75,7 +75,7 @@ impl Member {
 
     /// Goes on to the second phase, if the first is over.
     fn propose(&mut self, at: u32) {
-        let (me, members, later) = (self.me, self.members, self.after(self.settings.patience));
+        let (me, members, later) = (self.me, self.members, self.later(at));
         let Some(slot) = self.slots.get_mut(&at) else { return };
         let (Some(lead), Some(call)) = (&mut slot.lead, slot.call) else { return };
         if lead.answered != lead.asked || lead.value.is_some() {
@@ -214,7 +214,7 @@ impl Member {
 
     /// Another leader's ballot: a sign of life, and the end of a lower one of this rank's own.
     fn promise(&mut self, at: u32, ballot: Ballot) {
-        let later = self.after(self.settings.patience);
+        let later = self.later(at);
         let Some(slot) = self.slots.get_mut(&at) else { return };
         slot.promised = ballot;
         if slot.lead.is_some() {
@@ -251,7 +251,7 @@ impl Member {
 
     /// It took too long.
     pub(super) fn alarm(&mut self, at: u32) {
-        let (live, later) = (self.live(), self.after(self.settings.patience));
+        let (live, later) = (self.live(), self.later(at));
         let Some(slot) = self.slots.get_mut(&at) else { return };
         slot.alarm = None;
         if let Some(lead) = &mut slot.lead {

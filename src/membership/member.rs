@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::message::{Body, Cause, Evidence, Message, Recovery, Testament, Value};
 use super::ranks::Ranks;
-use super::slot::Slot;
+use super::slot::{SETTLE, Slot};
 
 /// A time, in any unit and from any beginning; all of one machine's are of one clock.
 pub type Time = u64;
@@ -17,6 +17,8 @@ pub struct Settings {
     pub grace: Time,
     /// How long a rank that must answer at once may take; then it is suspected.
     pub patience: Time,
+    /// How long one may take that has to say how far its operations are, when an epoch is revoked.
+    pub settling: Time,
     /// Does every operation end alike at all ranks? Then `Ok` waits until all have the result.
     pub uniform: bool,
 }
@@ -290,6 +292,12 @@ impl Member {
     #[must_use]
     pub fn left(&self) -> Ranks {
         self.left & self.members
+    }
+
+    /// Until when to wait for an answer about this slot.
+    pub(super) const fn later(&self, slot: u32) -> Time {
+        let Settings { patience, settling, .. } = self.settings;
+        self.after(if slot == SETTLE { settling } else { patience })
     }
 
     /// This long from now.

@@ -5,6 +5,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod council;
 mod differ;
 mod shrink;
 mod uniform;

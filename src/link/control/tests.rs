@@ -78,8 +78,8 @@ fn every_byte_of_a_frame_is_looked_at() {
     for notice in [
         Notice::GaveUp(failure),
         Notice::GaveUp(differs),
-        Notice::Goodbye(None),
-        Notice::Goodbye(Some(4)),
+        Notice::Goodbye { because: None, has_spoken: false },
+        Notice::Goodbye { because: Some(4), has_spoken: true },
         Notice::Waits(waits),
         Notice::Says(words),
     ] {

@@ -120,7 +120,12 @@ impl Scenario {
             weather,
             // Seldom up to 8: larger worlds take longer, and most mistakes need few.
             size: 2 + random.below(4) as u32 + if seed % 16 == 15 { 3 } else { 0 },
-            settings: Settings { grace: 20, patience: 150, uniform: !sometimes(random, 4) },
+            settings: Settings {
+                grace: 20,
+                patience: 150,
+                settling: 150,
+                uniform: !sometimes(random, 4),
+            },
             operations,
             agree: sometimes(random, 3),
             grow: sometimes(random, 3).then(|| 1 + random.below(operations as usize) as u64),
