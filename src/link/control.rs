@@ -179,7 +179,9 @@ impl Controls {
         prepare(&stream).map_err(|error| Error::io("preparing a control connection", error))?;
         let (frame, filled, said, waits, ended) =
             ([0; FRAME + TAG], 0, None, Waits::default(), None);
-        let (unsent, heard, left) = (Vec::new(), VecDeque::new(), None);
+        // To say that it waits shall not allocate.
+        let unsent = Vec::with_capacity(4 * (FRAME + TAG));
+        let (heard, left) = (VecDeque::new(), None);
         let since = Instant::now();
         self.peers[peer] = Some(Control {
             stream,

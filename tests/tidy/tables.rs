@@ -177,7 +177,7 @@ pub(crate) const UNSAFE: &[(&str, &str)] = &[
     ("src/kernel/x86_64/stream.rs", "stores that go past the cache"),
     ("src/link/fifo.rs", "addresses inside a mapping"),
     ("src/link/handover.rs", "descriptors that the kernel made for us"),
-    ("src/link/life.rs", "addresses inside shared pages"),
+    ("src/link/life/page.rs", "addresses inside shared pages"),
     ("src/link/poll.rs", "a system call"),
     ("src/link/region.rs", "mapping and unmapping"),
     ("src/link/robust.rs", "what the kernel looks at when a thread ends"),
