@@ -77,7 +77,8 @@ impl Communicator {
     ///
     /// # Errors
     /// If a peer is lost, makes another call or does not come before the timeout, or a group can't
-    /// be connected; then the other groups may have been made, and this communicator can do no more.
+    /// be connected; then the other groups may have been made, and this communicator can do no
+    /// more.
     pub fn split(&mut self, color: Option<u32>, key: i64) -> Result<Option<Self>> {
         let mut comm = self.tagged("split");
         let (cards, doors) = comm.exchange(color, key)?;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::flight::{Flight, Toward, Where};
 use crate::link::{Fault, Frame, Links};
 use crate::memory::Buffer;
-use crate::plan::fingerprint;
+use crate::plan::fingerprint::{DIRECT, WAY};
 use crate::schedule::Space;
 use crate::sync::Patience;
 
@@ -34,6 +34,13 @@ pub(crate) fn remind(
     if let Some((rank, state)) = links.stalled(of, most) {
         tracing::warn!(rank, "waiting for {waited:.0?}: rank {rank} {state}");
     }
+}
+
+/// Do two calls differ in nothing but that one of them goes without links? Whether they do so, and
+/// why, is said by the lines of those that share memory.
+pub(super) fn differ_by_lines(ours: u64, theirs: u64) -> bool {
+    let goes_direct = |print: u64| print & WAY == DIRECT;
+    (ours ^ theirs) & !WAY == 0 && goes_direct(ours) != goes_direct(theirs)
 }
 
 /// Why a wait ended without what it waited for.
@@ -230,7 +237,7 @@ impl<'a> Wait<'a> {
                 return Err(Stop::Aborted);
             }
             // The first cause, before links tell of what follows from it.
-            let cause = links.cause(self.call.as_ref(), fingerprint::differ_by_lines);
+            let cause = links.cause(self.call.as_ref(), differ_by_lines);
             if let Some((peer, fault)) = cause {
                 return Err(Stop::Other { peer, fault });
             }

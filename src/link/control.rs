@@ -249,8 +249,8 @@ impl Controls {
         }
     }
 
-    /// The one of these ranks, if any, that has not said so lately, of a call in which this one has waited for so
-    /// long; and the latest in which it has.
+    /// The one of these ranks, if any, that has not said so lately, of a call in which this one has
+    /// waited for so long; and the latest in which it has.
     pub(crate) fn silent(
         &mut self,
         (call, most): (u64, Duration),

@@ -37,7 +37,10 @@ pub struct Links {
 
 /// Do two calls differ by what nobody but they can tell?
 fn like(fault: &Fault, is_alike: impl Fn(u64, u64) -> bool) -> bool {
-    matches!(*fault, Fault::Mismatch { field: "fingerprint", ours, theirs } if is_alike(ours, theirs))
+    match *fault {
+        Fault::Mismatch { field: "fingerprint", ours, theirs } => is_alike(ours, theirs),
+        _ => false,
+    }
 }
 
 /// A plan never names a link that was not made for it; if one did, the call fails, not the process.
@@ -172,8 +175,8 @@ impl Links {
         lives.differs().or_else(|| controls.differs(call, |number| lives.print(number)))
     }
 
-    /// Can the message of this number from `peer`, or to it, still come or be taken? Not if that one
-    /// is in a call of all ranks past it, and all that it sent before was taken.
+    /// Can the message of this number from `peer`, or to it, still come or be taken? Not if that
+    /// one is in a call of all ranks past it, and all that it sent before was taken.
     ///
     /// # Errors
     /// If it can't: the two differ.
@@ -209,8 +212,8 @@ impl Links {
         self.controls.give_up(culprit, (call, first_hand), difference);
     }
 
-    /// A link to or from one of `peers` has ended: the first cause of it, once it is known, or after
-    /// a short while what is.
+    /// A link to or from one of `peers` has ended: the first cause of it, once it is known, or
+    /// after a short while what is.
     pub(crate) fn why_ended(&mut self, peers: &[usize]) -> Option<(usize, Fault)> {
         let began = Instant::now();
         let lost = |(peer, evidence)| (peer, Fault::Lost(evidence));

@@ -64,6 +64,8 @@ const REGISTERING: u64 = KIND.most() - 1;
 
 /// The bits that say by which way a call goes, and not what it is.
 pub(crate) const WAY: u64 = ALGORITHM.put(ALGORITHM.most());
+/// Those of calls that go without links.
+pub(crate) const DIRECT: u64 = ALGORITHM.put(Algorithm::Direct as u64);
 /// The fingerprint of any message but its type and length.
 pub(super) const OF_MESSAGES: u64 = KIND.put(MESSAGE);
 /// What makes an all-gather's fingerprint that of registering memory.
@@ -162,14 +164,6 @@ pub(crate) fn alike_in_memory(two: [u64; 2]) -> [u64; 2] {
 pub(crate) const fn on(fingerprint: u64, memory: u64) -> u64 {
     let rest = REST.of(fingerprint).wrapping_add(mix(memory));
     fingerprint & !REST.put(REST.most()) | REST.put(rest)
-}
-
-/// Do two calls differ in nothing but that one of them goes without links? Whether they do so, and
-/// why, is said by the lines of those that share memory.
-#[cfg(feature = "host")]
-pub(crate) fn differ_by_lines(ours: u64, theirs: u64) -> bool {
-    let direct = |one: u64| ALGORITHM.of(one) == Algorithm::Direct as u64;
-    (ours ^ theirs) & !WAY == 0 && direct(ours) != direct(theirs)
 }
 
 const fn kind(collective: Collective) -> u64 {

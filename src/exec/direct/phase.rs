@@ -6,10 +6,9 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::{Call, DONE, READY, Walk};
-use crate::exec::wait::{GLANCE, Halt, Stop, remind};
+use crate::exec::wait::{GLANCE, Halt, Stop, differ_by_lines, remind};
 use crate::flight::{Toward, Where};
 use crate::link::Fault;
-use crate::plan::fingerprint;
 use crate::shared::{Claim, Control};
 
 impl Walk<'_> {
@@ -106,7 +105,7 @@ impl Walk<'_> {
                 return Err((self.call.apart_from(theirs), peer));
             }
         }
-        if let Some((peer, fault)) = self.links.cause(None, fingerprint::differ_by_lines) {
+        if let Some((peer, fault)) = self.links.cause(None, differ_by_lines) {
             // Who failed because of this rank's call says in what they differ.
             let ready = step == READY && fault.is_hearsay() && control.reached(peer, false);
             let stop = if ready { self.difference(peer) } else { None };
