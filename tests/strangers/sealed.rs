@@ -16,7 +16,7 @@ use super::*;
 const SAID: usize = 2 * 128;
 
 /// What a relay does to bytes from here on; the direction is true to the store.
-type Meddle = fn(to_store: bool, begin: usize, &mut Vec<u8>);
+type Meddle = fn(to_store: bool, begin: usize, Vec<u8>) -> Vec<u8>;
 
 /// Between ranks and their store, until it is dropped.
 struct Relay {
@@ -62,9 +62,9 @@ fn serve(
             let other = |stream: &TcpStream| stream.try_clone().unwrap();
             let ways = [(other(&caller), other(&called), true), (called, caller, false)];
             for (from, to, to_store) in ways {
-                let look = move |begin, bytes: &mut Vec<u8>| {
+                let look = move |begin, bytes: Vec<u8>| {
                     seen.lock().unwrap().extend(&bytes[..]);
-                    meddle(to_store, begin, bytes);
+                    meddle(to_store, begin, bytes)
                 };
                 scope.spawn(move || pass(&from, &to, look));
             }
@@ -73,11 +73,14 @@ fn serve(
 }
 
 /// Passes on all that comes, until the end of either.
-fn pass(mut from: &TcpStream, mut to: &TcpStream, mut meddle: impl FnMut(usize, &mut Vec<u8>)) {
+fn pass(
+    mut from: &TcpStream,
+    mut to: &TcpStream,
+    mut meddle: impl FnMut(usize, Vec<u8>) -> Vec<u8>,
+) {
     let (mut bytes, mut begin) = ([0; 4096], 0);
     while let Ok(count @ 1..) = from.read(&mut bytes) {
-        let mut piece = bytes[..count].to_vec();
-        meddle(begin, &mut piece);
+        let piece = meddle(begin, bytes[..count].to_vec());
         begin += count;
         if to.write_all(&piece).is_err() {
             break;
@@ -88,31 +91,33 @@ fn pass(mut from: &TcpStream, mut to: &TcpStream, mut meddle: impl FnMut(usize, 
 }
 
 /// Flips a bit of this byte of those from the store.
-fn flip<const AT: usize>(to_store: bool, begin: usize, bytes: &mut Vec<u8>) {
+fn flip<const AT: usize>(to_store: bool, begin: usize, mut bytes: Vec<u8>) -> Vec<u8> {
     if let Some(byte) = (SAID + AT).checked_sub(begin).and_then(|at| bytes.get_mut(at))
         && !to_store
     {
         *byte ^= 4;
     }
+    bytes
 }
 
 /// The same of those to it.
-fn flip_there<const AT: usize>(to_store: bool, begin: usize, bytes: &mut Vec<u8>) {
-    flip::<AT>(!to_store, begin, bytes);
+fn flip_there<const AT: usize>(to_store: bool, begin: usize, bytes: Vec<u8>) -> Vec<u8> {
+    flip::<AT>(!to_store, begin, bytes)
 }
 
 /// Puts in a byte after the handshake.
-fn put_in(to_store: bool, begin: usize, bytes: &mut Vec<u8>) {
+fn put_in(to_store: bool, begin: usize, mut bytes: Vec<u8>) -> Vec<u8> {
     if let Some(at) = SAID.checked_sub(begin).filter(|&at| at < bytes.len() && !to_store) {
         bytes.insert(at, 0);
     }
+    bytes
 }
 
 #[test]
 fn who_is_between_reads_nothing() {
     let _turn = turn();
     let store = free_port();
-    let relay = Relay::to(store, |_, _, _| {});
+    let relay = Relay::to(store, |_, _, bytes| bytes);
     let between = relay.address;
     let meetings: Vec<_> = thread::scope(|scope| {
         let place = |me| if me == 0 { store } else { between };
