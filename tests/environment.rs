@@ -223,6 +223,8 @@ fn malformed_values_are_named() {
         ("RINGREDUCE_STORE=:80".into(), ["RINGREDUCE_STORE", "host"]),
         ("RINGREDUCE_STORE=unix:/tmp/x".into(), ["RINGREDUCE_STORE", "@"]),
         ("RINGREDUCE_SECRET_FD=x".into(), ["RINGREDUCE_SECRET_FD", "descriptor"]),
+        ("RINGREDUCE_JOIN=yes".into(), ["RINGREDUCE_JOIN", "0 or 1"]),
+        ("RINGREDUCE_JOIN=1".into(), ["RINGREDUCE_JOIN", "ringrun --elastic"]),
         ("RINGREDUCE_SECRET_FD=-1".into(), ["RINGREDUCE_SECRET_FD", "descriptor"]),
         ("RINGREDUCE_SECRET_FILE=key".into(), ["RINGREDUCE_SECRET_FILE", "absolute"]),
         (

@@ -1,6 +1,7 @@
-//! How ranks that come later are let in: members ask who waits outside, agree on the next membership
-//! as in `shrink`, and connect with them. May touch: as `comm`. Law: all members go on with the newcomers
-//! or all without; whoever dies meanwhile, nobody waits past its deadline.
+//! How ranks that come later are let in: members ask who waits outside, agree on the next
+//! membership as in `shrink`, and connect with them. May touch: as `comm`.
+//! Law: all members go on with the newcomers or all without; whoever dies meanwhile, nobody waits
+//! past its deadline.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -30,16 +31,16 @@ impl Communicator {
     }
 
     /// Lets in those who wait outside: a communicator with them, or `None` if there is nobody, and
-    /// then this one stays as it is. Under `ringrun --elastic` a rank that was lost is started again
-    /// and waits in [`Self::from_env`] until it is let in. All ranks call this together, as often as
-    /// they wish: where nobody waits it costs a question to the launcher and a broadcast.
+    /// then this one stays as it is. Under `ringrun --elastic` a rank that was lost is started
+    /// again and waits in [`Self::from_env`] until it is let in. All ranks call this together, as
+    /// often as they wish: where nobody waits it costs a question to the launcher and a broadcast.
     ///
     /// The members come first, in their order, and then the newcomers: as with NCCL's
     /// `ncclCommGrow`, and so that rank 0 is always one who knows what there is to know. This
     /// communicator can do no more then but be dropped. Whoever dies meanwhile is left out, of the
     /// members as in [`Self::shrink`]; if a newcomer does, the new communicator has the members
     /// alone. Of a job that another launcher started nobody ever waits, nor of ranks that are
-    /// threads.
+    /// threads. Of several communicators of a job one lets others in, that of all ranks.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -72,8 +73,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// If a member is lost before all know who waits: [`Self::shrink`] then. [`Error::Store`] if the
-    /// launcher does not answer; this communicator still works then. Else as [`Self::shrink`].
+    /// If a member is lost before all know who waits: [`Self::shrink`] then. [`Error::Store`] if
+    /// the launcher does not answer; this communicator still works then. Else as [`Self::shrink`].
     pub fn grow(&mut self, deadline: Duration) -> Result<Option<Self>> {
         if matches!(self.seat.origin, Origin::Threads(_)) {
             return Ok(None);

@@ -3,11 +3,12 @@
 
 use std::time::Instant;
 
-use super::shrink::{CONNECTING, DOORS};
+use super::shrink::{CONNECTING, Council, DOORS};
 use super::split::number;
 use super::verbs::refuse;
 use super::{Communicator, Origin};
 use crate::error::{Error, Result};
+use crate::link::Links;
 use crate::link::notice::WORDS;
 use crate::membership::Ranks;
 use crate::rendezvous::{Doors, Newcomer};
@@ -53,6 +54,39 @@ fn digest(newcomers: &[Newcomer]) -> u64 {
     newcomers.iter().fold(0, |digest, newcomer| number(digest, newcomer.ticket(), 1))
 }
 
+/// Tells the other members this one's door, and gives theirs.
+fn tell_doors(
+    council: &mut Council,
+    links: &mut Links,
+    call: &'static str,
+    mine: &Door,
+    members: Ranks,
+    until: Instant,
+) -> Result<Vec<Door>> {
+    let others = members.without(mine.from as u32);
+    for rank in others.iter() {
+        links.controls().say(rank as usize, (DOORS, mine.write()));
+    }
+    loop {
+        let of = |rank: u32| {
+            let said = |door: &&Door| (door.from, door.epoch) == (rank as usize, mine.epoch);
+            council.doors.iter().find(said).cloned()
+        };
+        let known: Option<Vec<_>> = others.iter().map(of).collect();
+        match known {
+            Some(known) => return Ok(known),
+            None if council.has_lost(others) || Instant::now() > until => {
+                let missing = others.iter().map(|rank| rank as usize).collect();
+                return Err(Error::NotAll { call, missing, after: CONNECTING });
+            }
+            None => {
+                council.goes_on()?;
+                council.turn(links);
+            }
+        }
+    }
+}
+
 impl Communicator {
     /// The communicator of a membership, connected.
     pub(super) fn join_survivors(
@@ -76,31 +110,7 @@ impl Communicator {
         };
         let until = until.min(Instant::now() + CONNECTING);
         let mut all = self.in_council(call, |council, links| {
-            let others = members.without(me as u32);
-            for rank in others.iter() {
-                links.controls().say(rank as usize, (DOORS, mine.write()));
-            }
-            loop {
-                let of = |rank: u32| {
-                    let said = |door: &&Door| (door.from, door.epoch) == (rank as usize, epoch);
-                    council.doors.iter().find(said).cloned()
-                };
-                let known: Option<Vec<_>> = others.iter().map(of).collect();
-                match known {
-                    Some(known) => return Ok(known),
-                    None if council.has_lost(others) || Instant::now() > until => {
-                        return Err(Error::NotAll {
-                            call,
-                            missing: others.iter().map(|rank| rank as usize).collect(),
-                            after: CONNECTING,
-                        });
-                    }
-                    None => {
-                        council.goes_on()?;
-                        council.turn(links);
-                    }
-                }
-            }
+            tell_doors(council, links, call, &mine, members, until)
         })?;
         let doors = opened?;
         // All have heard the same: so all let the newcomers in, or nobody does.

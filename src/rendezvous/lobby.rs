@@ -1,6 +1,7 @@
 //! A rank that comes to a job that runs: it waits outside, where the launcher keeps its store, and
-//! says where it listens; members ask who waits and tell it who they are. May touch: gather, listen,
-//! peers, record, secret, store, wire. Law: who can't fit in is told why, and disturbs nobody.
+//! says where it listens; members ask who waits and tell it who they are. May touch: gather,
+//! listen, peers, record, secret, store, wire. Law: who can't fit in is told why, and disturbs
+//! nobody.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -63,8 +64,8 @@ pub(crate) fn newcomers(list: &[u8]) -> Result<Vec<Newcomer>> {
 }
 
 impl Meeting {
-    /// Who waits outside, as a list for all members: those who fit in. Nobody can where the launcher
-    /// keeps no store.
+    /// Who waits outside, as a list for all members: those who fit in. Nobody can where the
+    /// launcher keeps no store.
     ///
     /// # Errors
     /// If it does not answer.

@@ -65,7 +65,6 @@ fn work(comm: &mut Communicator, seat: usize, over: &std::path::Path) -> Result<
                 Some(state) => state,
                 none => none.insert(State::of(comm, seat, rounds)?),
             };
-            if said != Some(comm.epoch()) {}
             let over = state.round(comm, seat, over.exists())?;
             rounds = state.rounds;
             if said.replace(comm.epoch()) != Some(comm.epoch()) {

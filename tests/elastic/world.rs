@@ -76,7 +76,7 @@ impl World {
 
     pub(crate) fn start(n: usize, transport: &'static str) -> Self {
         let mut world = Self::empty(n, transport);
-        (0..n).for_each(|seat| world.launch(seat, false, ("RINGREDUCE_CACHE", "off")));
+        (0..n).for_each(|seat| world.launch(seat, false, ("RUST_BACKTRACE", "0")));
         world
     }
 
@@ -88,11 +88,13 @@ impl World {
         command.env(SEAT, format!("{seat} {}", self.over().display()));
         command.env("RINGREDUCE_RANK", seat.to_string()).env("RINGREDUCE_STORE", "fd:0");
         command.env("RINGREDUCE_SIZE", self.ranks.len().to_string());
-        command.env("RINGREDUCE_TRANSPORT", self.transport).env("RINGREDUCE_CACHE", "off");
+        command
+            .env("RINGREDUCE_TRANSPORT", self.transport)
+            .env("RINGREDUCE_CACHE", self.folder.path());
         if is_new {
             command.env("RINGREDUCE_JOIN", "1");
         }
-        command.env(more.0, more.1).env("RUST_BACKTRACE", "0");
+        command.env("RUST_BACKTRACE", "0").env(more.0, more.1);
         // The store is what it reads.
         command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
@@ -148,7 +150,7 @@ impl World {
     }
 
     pub(crate) fn comes_back(&mut self, seat: usize) {
-        self.launch(seat, true, ("RINGREDUCE_CACHE", "off"));
+        self.launch(seat, true, ("RUST_BACKTRACE", "0"));
     }
 
     pub(crate) fn comes_back_with(&mut self, seat: usize, setting: (&str, &str)) {

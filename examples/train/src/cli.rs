@@ -17,6 +17,9 @@ pub struct Args {
     /// Write settings and results to this file as JSON
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// Lose the last rank in this step, to see that the others go on: for ringrun --elastic
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub lose: Option<usize>,
     /// How to train.
     #[command(flatten)]
     pub settings: Settings,

@@ -35,6 +35,9 @@ pub enum Error {
         /// Infinite or not a number.
         loss: f32,
     },
+    /// Another rank's account of how far it is makes no sense.
+    #[error("what another rank said of its progress: {0}; do all run the same program?")]
+    Progress(serde_json::Error),
     /// A result that can't be written.
     #[error("{what}: {source}")]
     Output {

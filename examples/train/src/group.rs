@@ -3,9 +3,12 @@
 
 use std::time::{Duration, Instant};
 
-use ringreduce::{Communicator, ReduceOp};
+use ringreduce::{Communicator, Element, ReduceOp};
 
 use crate::error::Result;
+
+/// How long ranks wait for each other when some came or went.
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A communicator that counts the time spent in it, waiting for slower ranks included.
 #[derive(Debug)]
@@ -32,6 +35,35 @@ impl Group {
         self.spent
     }
 
+    /// The number of the membership: not 0 after ranks came or went.
+    pub(crate) fn epoch(&self) -> u32 {
+        self.comm.epoch()
+    }
+
+    /// Lets in who was started again; whether somebody was.
+    pub(crate) fn grow(&mut self) -> Result<bool> {
+        let start = Instant::now();
+        let larger = self.comm.grow(DEADLINE);
+        self.spent += start.elapsed();
+        Ok(larger?.map(|larger| self.comm = larger).is_some())
+    }
+
+    /// Goes on without those that were lost.
+    pub(crate) fn shrink(&mut self) -> Result<()> {
+        let start = Instant::now();
+        let smaller = self.comm.shrink(DEADLINE);
+        self.spent += start.elapsed();
+        self.comm = smaller?;
+        Ok(())
+    }
+
+    /// The largest of all ranks' numbers.
+    pub(crate) fn most(&mut self, number: u64) -> Result<u64> {
+        let mut numbers = [number];
+        self.timed(|comm| comm.all_reduce(&mut numbers, ReduceOp::Max))?;
+        Ok(numbers[0])
+    }
+
     /// The average over all ranks, in place.
     pub(crate) fn average(&mut self, values: &mut [f32]) -> Result<()> {
         self.timed(|comm| comm.all_reduce(values, ReduceOp::Avg))
@@ -42,9 +74,9 @@ impl Group {
         self.timed(|comm| comm.all_reduce(counts, ReduceOp::Sum))
     }
 
-    /// Rank 0's values to everybody.
-    pub(crate) fn broadcast(&mut self, values: &mut [f32]) -> Result<()> {
-        self.timed(|comm| comm.broadcast(values, 0))
+    /// The values of `root` to everybody.
+    pub(crate) fn broadcast(&mut self, values: &mut [impl Element], root: usize) -> Result<()> {
+        self.timed(|comm| comm.broadcast(values, root))
     }
 
     fn timed(

@@ -1,7 +1,8 @@
 //! Data-parallel training with ringreduce. Every rank holds the whole network and a slice of each
 //! batch; after each backward pass the gradients are averaged over the ranks, bucket by bucket.
 //! `cli` what to do · `idx`, `data` the images · `model` the network · `bucket` its variables as
-//! one vector · `group` the ranks, timed · `trainer` steps and epochs · `report` what is shown.
+//! one vector · `group` the ranks, timed · `trainer` steps and epochs · `progress` how far all are,
+//! after ranks came or went · `report` what is shown.
 //! Law: n ranks with batch B/n walk the loss curve of one rank with batch B, to rounding.
 #![deny(unsafe_code)]
 
@@ -12,6 +13,7 @@ mod error;
 mod group;
 mod idx;
 mod model;
+mod progress;
 mod report;
 mod trainer;
 
@@ -49,14 +51,19 @@ fn train(args: &Args, comm: Communicator) -> Result<()> {
     };
     data.limit(args.limit);
     let (rank, size) = (comm.rank(), comm.size());
-    let mut report = Report::new(rank, args.json.as_deref())?;
+    let mut report = Report::new(rank, args.json.clone())?;
     let mut trainer = Trainer::new(comm, &data, args.settings.clone())?;
+    trainer.lose_at(args.lose);
     report.begin(&data, &args.settings, size, trainer.parameters().len())?;
-    for number in 1..=args.settings.epochs {
+    while trainer.epochs().len() < args.settings.epochs {
+        let number = trainer.epochs().len() + 1;
         let bar = report.bar(number, &args.settings, trainer.steps_per_epoch());
-        let epoch = trainer.epoch(&data, number, || bar.inc(1))?;
+        let epoch = trainer.epoch(&data, || bar.inc(1))?;
         bar.finish_and_clear();
-        report.epoch(epoch)?;
+        report.lead(trainer.rank())?;
+        report.epoch(&epoch)?;
     }
-    report.end(&args.settings, size)
+    let weights = format!("{:016x}", trainer.digest()?);
+    report.lead(trainer.rank())?;
+    report.end(&args.settings, trainer.size(), trainer.epochs(), &weights)
 }

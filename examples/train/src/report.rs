@@ -3,17 +3,17 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::PathBuf;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::cli::Settings;
 use crate::data::Dataset;
 use crate::error::{Error, Result};
 
 /// One epoch.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct EpochReport {
     /// Its number, from 1.
     pub epoch: usize,
@@ -36,32 +36,41 @@ struct Document<'a> {
     data: &'a str,
     settings: &'a Settings,
     epochs: &'a [EpochReport],
+    /// A digest of them, the same at all ranks.
+    weights: &'a str,
 }
 
 /// What rank 0 shows.
 #[derive(Debug)]
 pub(crate) struct Report {
     shown: bool,
+    path: Option<PathBuf>,
     json: Option<(String, File)>,
     origin: String,
-    epochs: Vec<EpochReport>,
 }
 
 impl Report {
     /// Opens the JSON file at once: better to fail now than after the training.
-    pub(crate) fn new(rank: usize, json: Option<&Path>) -> Result<Self> {
-        let shown = rank == 0;
-        let json = match json.filter(|_| shown) {
-            Some(path) => {
-                let what = path.display().to_string();
-                match File::create(path) {
-                    Ok(file) => Some((what, file)),
-                    Err(source) => return Err(Error::Output { what, source }),
-                }
+    pub(crate) fn new(rank: usize, json: Option<PathBuf>) -> Result<Self> {
+        let mut report = Self { shown: false, path: json, json: None, origin: String::new() };
+        report.lead(rank)?;
+        Ok(report)
+    }
+
+    /// This rank is `rank` now: when rank 0 is lost the next one shows what there is to see.
+    pub(crate) fn lead(&mut self, rank: usize) -> Result<()> {
+        if self.shown || rank > 0 {
+            return Ok(());
+        }
+        self.shown = true;
+        if let Some(path) = &self.path {
+            let what = path.display().to_string();
+            match File::create(path) {
+                Ok(file) => self.json = Some((what, file)),
+                Err(source) => return Err(Error::Output { what, source }),
             }
-            None => None,
-        };
-        Ok(Self { shown, json, origin: String::new(), epochs: Vec::new() })
+        }
+        Ok(())
     }
 
     /// What is about to be trained, and the head of the table.
@@ -100,7 +109,7 @@ impl Report {
     }
 
     /// One epoch is over.
-    pub(crate) fn epoch(&mut self, epoch: EpochReport) -> Result<()> {
+    pub(crate) fn epoch(&self, epoch: &EpochReport) -> Result<()> {
         let loss = epoch.losses.iter().sum::<f32>() / epoch.losses.len() as f32;
         let line = format!(
             "{:>5}  {loss:>6.4}  {:>6.2} %  {:>8.0}  {:>11.1} %",
@@ -109,26 +118,31 @@ impl Report {
             epoch.images as f64 / epoch.seconds,
             epoch.communicating / epoch.seconds * 100.0,
         );
-        self.epochs.push(epoch);
         self.line(&line)
     }
 
     /// All epochs are over.
-    pub(crate) fn end(mut self, settings: &Settings, size: usize) -> Result<()> {
-        let images: usize = self.epochs.iter().map(|epoch| epoch.images).sum();
-        let seconds: f64 = self.epochs.iter().map(|epoch| epoch.seconds).sum();
-        let communicating: f64 = self.epochs.iter().map(|epoch| epoch.communicating).sum();
-        let accuracy = self.epochs.last().map_or(0.0, |epoch| epoch.accuracy);
+    pub(crate) fn end(
+        mut self,
+        settings: &Settings,
+        size: usize,
+        epochs: &[EpochReport],
+        weights: &str,
+    ) -> Result<()> {
+        let images: usize = epochs.iter().map(|epoch| epoch.images).sum();
+        let seconds: f64 = epochs.iter().map(|epoch| epoch.seconds).sum();
+        let communicating: f64 = epochs.iter().map(|epoch| epoch.communicating).sum();
+        let accuracy = epochs.last().map_or(0.0, |epoch| epoch.accuracy);
         self.line(&format!(
             "total: {} epochs, {images} images in {seconds:.1} s, {:.0} images/s, \
              {:.1} % communicating, accuracy {:.2} %",
-            self.epochs.len(),
+            epochs.len(),
             images as f64 / seconds,
             communicating / seconds * 100.0,
             accuracy * 100.0,
         ))?;
         let Some((what, mut file)) = self.json.take() else { return Ok(()) };
-        let document = Document { ranks: size, data: &self.origin, settings, epochs: &self.epochs };
+        let document = Document { ranks: size, data: &self.origin, settings, epochs, weights };
         serde_json::to_writer_pretty(&mut file, &document)
             .map_err(io::Error::from)
             .and_then(|()| file.write_all(b"\n"))

@@ -1,6 +1,7 @@
-//! Steps and epochs of data-parallel training with momentum. May touch the group, the model and
-//! the data; prints nothing. Law: parameters and momentum are bitwise the same on every rank,
-//! because all start from rank 0's and every update uses only averaged gradients.
+//! Steps and epochs of data-parallel training with momentum, whoever is lost or comes back. May
+//! touch the group, the model, the data and the progress; prints nothing. Law: parameters and
+//! momentum are bitwise the same on every rank, because all start from one rank's and every update
+//! uses only averaged gradients.
 
 use std::time::Instant;
 
@@ -17,6 +18,7 @@ use crate::data::{Dataset, Split};
 use crate::error::{Error, Result};
 use crate::group::Group;
 use crate::model::LeNet;
+use crate::progress::Progress;
 use crate::report::EpochReport;
 
 /// Images that are tested at once; bounds the memory.
@@ -25,27 +27,32 @@ const TEST_BATCH: usize = 250;
 /// One rank's part of the training.
 #[derive(Debug)]
 pub struct Trainer {
-    group: Group,
+    pub(crate) group: Group,
     model: LeNet,
-    flat: Flat,
-    parameters: Vec<f32>,
+    pub(crate) flat: Flat,
+    pub(crate) parameters: Vec<f32>,
     gradients: Vec<f32>,
-    velocity: Vec<f32>,
+    pub(crate) velocity: Vec<f32>,
     settings: Settings,
-    /// Shuffled anew for each epoch, from the same seed on every rank.
-    order: Vec<usize>,
-    rng: StdRng,
+    /// How far this rank is; none if it came later and was not told yet.
+    pub(crate) progress: Option<Progress>,
+    /// Are all ranks as far as this one?
+    pub(crate) is_level: bool,
+    images: usize,
+    lose_at: Option<usize>,
 }
 
 impl Trainer {
-    /// Makes the network for `data` and gives every rank the first weights of rank 0.
+    /// Makes the network for `data` and gives every rank the first weights of rank 0; a rank that
+    /// came later gets the present ones, and all else that there is to know.
     ///
     /// # Errors
     /// If the settings fit neither the data nor the world size, or a collective fails.
     pub fn new(comm: Communicator, data: &Dataset, settings: Settings) -> Result<Self> {
-        let mut group = Group::new(comm);
+        let group = Group::new(comm);
         let (batch, size, count) = (settings.batch, group.size(), data.train.len());
-        if !batch.is_multiple_of(size) {
+        let is_new = group.epoch() > 0;
+        if !is_new && !batch.is_multiple_of(size) {
             return Err(Error::Unfit(format!(
                 "--batch {batch} does not divide among {size} ranks: make it a multiple of {size}"
             )));
@@ -56,25 +63,33 @@ impl Trainer {
             )));
         }
         let images = &data.train.images;
-        // Each rank draws its own: it is the broadcast that makes them equal.
+        // Each rank draws its own: it is what they are told that makes them equal.
         let seed = settings.seed.wrapping_add(group.rank() as u64);
         let model = LeNet::new(images.rows, images.columns, seed)?;
         let flat = Flat::new(model.vars());
         let mut parameters = Vec::new();
         flat.gather(&mut parameters, |var| Ok(var.as_tensor()))?;
-        group.broadcast(&mut parameters)?;
-        flat.scatter(&parameters)?;
-        Ok(Self {
+        let mut trainer = Self {
             group,
             model,
             flat,
-            gradients: Vec::with_capacity(parameters.len()),
+            gradients: Vec::with_capacity(parameters.len() + 1),
             velocity: vec![0.0; parameters.len()],
             parameters,
-            order: (0..count).collect(),
-            rng: StdRng::seed_from_u64(settings.seed),
             settings,
-        })
+            progress: (!is_new).then(Progress::default),
+            is_level: false,
+            images: count,
+            lose_at: None,
+        };
+        trainer.persist(Self::level)?;
+        Ok(trainer)
+    }
+
+    /// The last of the ranks that began ends itself in this step, from 1.
+    pub fn lose_at(&mut self, step: Option<usize>) {
+        let is_last = self.group.epoch() == 0 && self.group.rank() + 1 == self.group.size();
+        self.lose_at = step.filter(|_| is_last);
     }
 
     /// The network's parameters as one vector.
@@ -86,45 +101,120 @@ impl Trainer {
     /// Whole batches in the training images.
     #[must_use]
     pub fn steps_per_epoch(&self) -> usize {
-        self.order.len() / self.settings.batch
+        self.images / self.settings.batch
+    }
+
+    /// The epochs that are over.
+    #[must_use]
+    pub fn epochs(&self) -> &[EpochReport] {
+        self.progress.as_ref().map_or(&[], |progress| &progress.epochs)
+    }
+
+    /// This rank, as it is now.
+    #[must_use]
+    pub fn rank(&self) -> usize {
+        self.group.rank()
+    }
+
+    /// How many ranks there are now.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.group.size()
     }
 
     /// Goes once through the training images, then tests; `tick` is called after each step.
     ///
     /// # Errors
     /// If a collective or the framework fails, or the loss leaves the numbers.
-    pub fn epoch(
-        &mut self,
-        data: &Dataset,
-        number: usize,
-        mut tick: impl FnMut(),
-    ) -> Result<EpochReport> {
-        let (start, spent) = (Instant::now(), self.group.spent());
-        self.order.shuffle(&mut self.rng);
-        let (batch, share) = (self.settings.batch, self.settings.batch / self.group.size());
-        let mut losses = Vec::with_capacity(self.steps_per_epoch());
+    pub fn epoch(&mut self, data: &Dataset, mut tick: impl FnMut()) -> Result<EpochReport> {
+        let (start, spent, done) = (Instant::now(), self.group.spent(), self.epochs().len());
+        let mut order: Vec<usize> = (0..self.images).collect();
+        let mut rng = StdRng::seed_from_u64(self.settings.seed);
+        // Each epoch's order is the last one's, shuffled: so a rank that comes later knows it too.
+        (0..=done).for_each(|_| order.shuffle(&mut rng));
         let steps = self.steps_per_epoch();
-        for step in 0..steps {
-            let mine = step * batch + self.group.rank() * share;
-            let indices = self.order[mine..mine + share].to_vec();
-            let done = ((number - 1) * steps + step) as f32;
-            let rate = self.settings.lr * (1.0 - done / (self.settings.epochs * steps) as f32);
-            losses.push(self.step(&data.train, &indices, rate)?);
-            tick();
+        loop {
+            self.persist(Self::level)?;
+            // The others may have been through with it.
+            if let Some(epoch) = self.epochs().get(done) {
+                return Ok(epoch.clone());
+            }
+            let losses = self.progress.as_ref().map_or(&[][..], |progress| &progress.losses);
+            let at = losses.len();
+            if at < steps {
+                let loss = self.persist_once(|trainer| trainer.step_of(data, &order, done, at))?;
+                if let (Some(loss), Some(progress)) = (loss, &mut self.progress) {
+                    progress.losses.push(loss);
+                    tick();
+                    // Here alone: whoever comes, all level next, and then make the next step.
+                    self.persist_once(Self::let_in)?;
+                }
+                continue;
+            }
+            let losses = losses.to_vec();
+            let seconds = start.elapsed().as_secs_f64();
+            let communicating = (self.group.spent() - spent).as_secs_f64();
+            let Some(accuracy) = self.persist_once(|trainer| trainer.accuracy(&data.test))? else {
+                continue;
+            };
+            let (epoch, images) = (done + 1, steps * self.settings.batch);
+            let report = EpochReport { epoch, losses, accuracy, images, seconds, communicating };
+            if let Some(progress) = &mut self.progress {
+                progress.losses.clear();
+                progress.epochs.push(report.clone());
+            }
+            return Ok(report);
         }
-        self.group.average(&mut losses)?;
-        let seconds = start.elapsed().as_secs_f64();
-        let communicating = (self.group.spent() - spent).as_secs_f64();
-        if let Some(step) = losses.iter().position(|loss| !loss.is_finite()) {
-            return Err(Error::Diverged { epoch: number, step: step + 1, loss: losses[step] });
-        }
-        let images = losses.len() * batch;
-        let accuracy = self.accuracy(&data.test)?;
-        Ok(EpochReport { epoch: number, losses, accuracy, images, seconds, communicating })
     }
 
-    /// One update from this rank's share of a batch; its loss before the update.
-    fn step(&mut self, train: &Split, indices: &[usize], rate: f32) -> Result<f32> {
+    /// A digest of the weights, which are the same on all ranks.
+    ///
+    /// # Errors
+    /// If they are not, or a collective fails.
+    pub fn digest(&mut self) -> Result<u64> {
+        loop {
+            let bits = self.parameters.iter().map(|parameter| u64::from(parameter.to_bits()));
+            let digest = bits.fold(0, |digest: u64, bits| {
+                (digest ^ bits).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29)
+            });
+            let ends = self.persist_once(|trainer| {
+                trainer.level()?;
+                Ok((trainer.group.most(digest)?, !trainer.group.most(!digest)?))
+            })?;
+            match ends {
+                Some((most, least)) if most == least => return Ok(digest),
+                Some(_) => return Err(Error::Unfit("the ranks' weights differ".into())),
+                None => {}
+            }
+        }
+    }
+
+    /// One step of an epoch, from this rank's part of a batch; the loss of all before it.
+    fn step_of(&mut self, data: &Dataset, order: &[usize], done: usize, at: usize) -> Result<f32> {
+        let (steps, batch, size) = (self.steps_per_epoch(), self.settings.batch, self.group.size());
+        let part = |rank: usize| at * batch + rank * batch / size;
+        let mine = part(self.group.rank())..part(self.group.rank() + 1);
+        // Where parts differ in length so does what they weigh in the average.
+        let weight = (mine.len() * size) as f32 / batch as f32;
+        let number = done * steps + at;
+        let rate = 1.0 - number as f32 / (self.settings.epochs * steps) as f32;
+        let loss =
+            self.step(&data.train, &order[mine], self.settings.lr * rate, weight, number + 1)?;
+        if !loss.is_finite() {
+            return Err(Error::Diverged { epoch: done + 1, step: at + 1, loss });
+        }
+        Ok(loss)
+    }
+
+    /// One update; nothing has changed if it fails.
+    fn step(
+        &mut self,
+        train: &Split,
+        indices: &[usize],
+        rate: f32,
+        weight: f32,
+        number: usize,
+    ) -> Result<f32> {
         let (images, classes) = train.batch(indices)?;
         let loss = cross_entropy(&self.model.forward(&images)?, &classes)?;
         let grads = loss.backward()?;
@@ -132,7 +222,13 @@ impl Trainer {
             let missing = || ModelError::Msg("a variable has no gradient".into());
             Ok(grads.get(var).ok_or_else(missing)?)
         })?;
+        if self.lose_at == Some(number) {
+            std::process::abort();
+        }
+        self.gradients.push(loss.to_scalar()?);
+        self.gradients.iter_mut().for_each(|gradient| *gradient *= weight);
         average(&mut self.group, &mut self.gradients, self.settings.bucket_bytes)?;
+        let loss = self.gradients.pop().unwrap_or(f32::NAN);
         let momentum = self.settings.momentum;
         let state = self.parameters.iter_mut().zip(&mut self.velocity).zip(&self.gradients);
         for ((parameter, velocity), gradient) in state {
@@ -140,7 +236,7 @@ impl Trainer {
             *parameter -= rate * *velocity;
         }
         self.flat.scatter(&self.parameters)?;
-        Ok(loss.to_scalar()?)
+        Ok(loss)
     }
 
     /// The share of test images that the network knows; each rank looks at its part of them.

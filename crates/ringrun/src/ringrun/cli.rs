@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum};
 
+use crate::elastic::{self, Bounds, RESTARTS};
 use crate::environment::{self, ENCRYPT, Variables};
 use crate::failure::Failure;
 use crate::output::Style;
@@ -112,6 +113,18 @@ struct Options {
     #[arg(long, value_name = "SECONDS", value_parser = seconds, help_heading = "End of the job")]
     timeout: Option<Duration>,
 
+    /// Start ranks that are lost again, and go on with the others while MIN are left
+    ///
+    /// The job begins with MAX ranks, so -n may be left out. A rank that exits with another status
+    /// than 0, or is killed, is started again and waits until the others let it in: their program
+    /// goes on by Communicator::shrink and lets it in by Communicator::grow.
+    #[arg(long, value_name = "MIN:MAX", help_heading = "End of the job")]
+    elastic: Option<Bounds>,
+
+    /// With --elastic, start each rank again so many times at most (else 3)
+    #[arg(long, value_name = "N", help_heading = "End of the job")]
+    max_restarts: Option<usize>,
+
     /// Let ranks that crash write core files; these hold the job's secret
     #[arg(long, help_heading = "End of the job")]
     core_dumps: bool,
@@ -167,6 +180,8 @@ pub(crate) struct Request {
     pub(crate) timeout: Option<Duration>,
     /// Whether ranks that crash may write core files.
     pub(crate) core_dumps: bool,
+    /// With how few ranks the job goes on, and how often one is started again.
+    pub(crate) elastic: Option<(Bounds, usize)>,
     /// Whether to keep warnings back.
     quiet: bool,
 }
@@ -249,6 +264,7 @@ impl Options {
             files: self.output_filename.map(|folder| here.join(folder)),
             timeout: self.timeout,
             core_dumps: self.core_dumps,
+            elastic: self.elastic.map(|it| (it, self.max_restarts.unwrap_or(RESTARTS))),
             quiet: self.quiet,
         })
     }
@@ -286,6 +302,13 @@ impl Options {
     }
 
     fn count(&self) -> Result<usize, Failure> {
+        let ranks = self.given(self.elastic.map(|bounds| bounds.most))?;
+        elastic::check(self.elastic, ranks, self.max_restarts)?;
+        Ok(ranks)
+    }
+
+    /// How many ranks were asked for, or else `or`.
+    fn given(&self, or: Option<usize>) -> Result<usize, Failure> {
         let mut slots = None;
         for list in &self.host {
             slots = hosts::slots_of_list(list)?.map(|more| more + slots.unwrap_or(0)).or(slots);
@@ -300,9 +323,9 @@ impl Options {
             ))),
             (Some(ranks), _) => Ok(ranks),
             (None, Some(per_host)) => Ok(per_host),
-            (None, None) => {
-                slots.ok_or_else(|| Failure::Usage("how many ranks? Say so with -n N".into()))
-            }
+            (None, None) => slots
+                .or(or)
+                .ok_or_else(|| Failure::Usage("how many ranks? Say so with -n N".into())),
         }
     }
 

@@ -27,12 +27,17 @@ Examples:
       who said what, on the terminal and in logs/rank.0/stdout and so on
   ringrun -n 4 --timeout 60 -x RINGREDUCE_TRANSPORT=tcp ./test
       over TCP, and ended after a minute if it hangs
+  ringrun --elastic 2:4 ./train
+      four ranks; who is lost is started again, and the others go on while two are left
   ringrun -n 2 sh -c 'echo rank $RINGREDUCE_RANK of $RINGREDUCE_SIZE'
       any program will do
 
 How a job ends:
   All is well when every rank exits with 0. The first rank that does not ends the job: the others
   get SIGTERM, and SIGKILL 5 s later. One message names that rank, its process and what happened.
+  With --elastic MIN:MAX such a rank is started again instead, at once if the others had let it in
+  and after 1, 2, 4, .. 32 s if not, --max-restarts times (3) at most; its output is appended. The
+  job goes on while MIN ranks are left, and ends well if all those do. With fewer it ends as above.
   Ctrl-C (or SIGTERM, SIGHUP, SIGQUIT) ends the job the same way; a second one kills at once.
   SIGUSR1 makes ringrun say which call each rank is in, as `ringrun status JOB` does, and goes on
   to ranks that have a handler for it.

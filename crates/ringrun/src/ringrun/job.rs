@@ -228,6 +228,11 @@ impl Job {
         matches!(self.phase, Phase::LeftoversKilled(_))
     }
 
+    /// This is the first cause, though others were noticed before.
+    pub(crate) fn blame(&mut self, rank: usize, end: End) {
+        self.verdict = Some(Verdict::Failed { rank, end });
+    }
+
     /// Whether nothing more will happen.
     pub(crate) fn is_over(&self) -> bool {
         self.phase == Phase::Over

@@ -21,6 +21,7 @@ use crate::signals::{ENDING, Signals};
 use crate::spawn::{Rank, Spawner, allowed_cpus, raise_descriptor_limit};
 use crate::watch::Watcher;
 use crate::{hosts, input, proc, program, signals, spawn, sys};
+use revival::Revival;
 use ringreduce::rendezvous::Server;
 
 /// Tokens of the epoll set; ranks have their number.
@@ -80,7 +81,7 @@ fn launch(
     let limit = request.timeout.map(|limit| Instant::now() + limit);
     let (mut ranks, mut sources) = (vec![], vec![]);
     for place in hosts::place(request.ranks) {
-        let (rank, streams) = spawner.spawn(place)?;
+        let (rank, streams) = spawner.spawn(place, false)?;
         ranks.push(rank);
         sources.extend(streams);
     }
@@ -98,10 +99,12 @@ fn launch(
     }
     let pump = Pump::start(sources, request.style).map_err(Failure::system("carry output"))?;
     let job = Job::new(request.ranks, limit);
+    let revival = request.elastic.map(|elastic| Revival::new(elastic, &spawner));
     let mut running = Running::new(request, (ranks, flights), job, signals, watcher)
         .map_err(Failure::system("wait for the ranks"))?;
+    (running.pump, running.revival) = (Some(pump), revival);
     running.until_over().map_err(Failure::system("wait for the ranks"))?;
-    let leave = running.drain(pump).map_err(Failure::system("finish the output"))?;
+    let leave = running.drain().map_err(Failure::system("finish the output"))?;
     Ok(running.verdict(leave))
 }
 
@@ -120,6 +123,8 @@ fn report_bindings(request: &Request, ranks: &[Rank], cpus: usize) {
     say(&lines.join("\nringrun: "));
 }
 
+mod revival;
+
 struct Running<'a> {
     request: &'a Request,
     ranks: Vec<Rank>,
@@ -131,6 +136,9 @@ struct Running<'a> {
     /// What the records said when the job was to end.
     story: Option<String>,
     epoll: Epoll,
+    pump: Option<Pump>,
+    /// Who starts ranks again.
+    revival: Option<Revival<'a>>,
 }
 
 impl<'a> Running<'a> {
@@ -147,12 +155,24 @@ impl<'a> Running<'a> {
             epoll.add(&rank.ending, EpollEvent::new(EpollFlags::EPOLLIN, token))?;
         }
         let (watched, story) = (true, None);
-        Ok(Self { request, ranks, job, signals, watcher, watched, flights, story, epoll })
+        Ok(Self {
+            request,
+            ranks,
+            job,
+            signals,
+            watcher,
+            watched,
+            flights,
+            story,
+            epoll,
+            pump: None,
+            revival: None,
+        })
     }
 
     fn until_over(&mut self) -> io::Result<()> {
         while !self.job.is_over() {
-            for token in self.wait(self.job.deadline())? {
+            for token in self.wait(self.deadline())? {
                 if token == SIGNALS {
                     while let Some(signal) = self.signals.next() {
                         self.handle(Event::Signal(signal));
@@ -163,10 +183,11 @@ impl<'a> Running<'a> {
                     let end = ended.reap(self.watcher)?;
                     self.epoll.delete(&ended.ending)?;
                     self.flights.ended(rank, end);
-                    self.handle(Event::Ended { rank, end });
+                    self.ended(rank, end);
                 }
             }
             self.sweep();
+            self.revive()?;
             self.handle(Event::Tick);
         }
         Ok(())
@@ -260,7 +281,8 @@ impl<'a> Running<'a> {
     }
 
     /// Lets the output out. Who ended the job does not want to wait for a reader for long.
-    fn drain(&mut self, mut pump: Pump) -> io::Result<Leave> {
+    fn drain(&mut self) -> io::Result<Leave> {
+        let Some(mut pump) = self.pump.take() else { return Ok(Leave::default()) };
         pump.close();
         self.epoll.add(pump.done(), EpollEvent::new(EpollFlags::EPOLLIN, OUTPUT))?;
         let hurried =
@@ -280,11 +302,18 @@ impl<'a> Running<'a> {
     }
 
     /// Says what was wrong, if anything was, and gives the exit code.
+    /// What the first cause, or another rank, is called.
+    fn first(&self, rank: usize) -> Option<String> {
+        let first = self.revival.as_ref().and_then(|it| it.first.as_ref());
+        let before = first.filter(|first| first.rank == rank).map(|first| first.who.clone());
+        before.or_else(|| self.ranks.get(rank).map(Rank::describe))
+    }
+
     fn verdict(&self, leave: Leave) -> u8 {
         let Some(verdict) = self.job.verdict() else { return u8::from(leave.lost) };
         let epilogue = Epilogue {
             verdict,
-            who: &|rank| self.ranks.get(rank).map_or_else(String::new, Rank::describe),
+            who: &|rank| self.first(rank).unwrap_or_default(),
             program: &self.request.name.to_string_lossy(),
             ended: self.job.ended_by_us(),
             killed: self.job.killed(),

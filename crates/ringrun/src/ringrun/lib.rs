@@ -2,15 +2,16 @@
 //! ends them together, and says who failed first.
 //!
 //! The walk: `spellings` turns every launcher's words into ours, `cli` reads them, `spawn` starts
-//! the ranks, `job` (a pure state machine) decides what each event means, `launch` is the loop
-//! that feeds it, `output` prints whole lines, and `watch` is the process that cleans up if this
-//! one is killed. The law: when ringrun is gone, so is everything it started.
-//! `flight` reads what the ranks write down of their calls, for the last message and for `status`.
-//! `plan` starts nothing: it says how calls would be made. A library, so that ringbench launches
-//! itself with nothing beside it.
+//! the ranks, `job` (a pure state machine) decides what each event means and `elastic` who is
+//! started again, `launch` is the loop that feeds them, `output` prints whole lines, and `watch` is
+//! the process that cleans up if this one is killed. The law: when ringrun is gone, so is
+//! everything it started. `flight` reads what the ranks write down of their calls, for the last
+//! message and for `status`. `plan` starts nothing: it says how calls would be made. A library, so
+//! that ringbench launches itself with nothing beside it.
 #![deny(unsafe_code)]
 
 mod cli;
+mod elastic;
 mod environment;
 mod failure;
 mod flight;

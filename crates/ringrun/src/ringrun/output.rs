@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::SystemTime;
 
@@ -64,6 +65,7 @@ pub(crate) struct Source {
 /// The running thread.
 pub(crate) struct Pump {
     close: Option<PipeWriter>,
+    more: Sender<Source>,
     done: PipeReader,
     thread: JoinHandle<Leave>,
 }
@@ -85,17 +87,23 @@ impl Pump {
         let (closing, close) = io::pipe()?;
         let (done, alive) = io::pipe()?;
         let sinks = [Sink::new(Stream::Stdout)?, Sink::new(Stream::Stderr)?];
-        for source in &sources {
-            fcntl(&source.pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-        }
-        let inputs = sources.into_iter().map(|source| Input::new(source, style)).collect();
-        let pumping = Pumping { inputs, sinks, closing };
+        let (more, added) = channel();
+        fcntl(&closing, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+        let mut pumping = Pumping { inputs: vec![], sinks, closing, added, style };
+        sources.into_iter().try_for_each(|source| pumping.add(source))?;
         let thread = std::thread::Builder::new().name("output".into()).spawn(move || {
             let leave = pumping.run();
             drop(alive);
             leave
         })?;
-        Ok(Self { close: Some(close), done, thread })
+        Ok(Self { close: Some(close), more, done, thread })
+    }
+
+    /// Begins to read one more.
+    pub(crate) fn add(&mut self, source: Source) -> io::Result<()> {
+        let Some(close) = &mut self.close else { return Ok(()) };
+        self.more.send(source).map_err(io::Error::other)?;
+        close.write_all(&[1])
     }
 
     /// Tells the thread to take what is there and to end.
@@ -117,14 +125,39 @@ impl Pump {
 struct Pumping {
     inputs: Vec<Input>,
     sinks: [Sink; 2],
+    /// Has a byte for each of `added`, and ends when all is to end.
     closing: PipeReader,
+    added: Receiver<Source>,
+    style: Style,
 }
 
 impl Pumping {
+    fn add(&mut self, source: Source) -> io::Result<()> {
+        fcntl(&source.pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+        self.inputs.push(Input::new(source, self.style));
+        Ok(())
+    }
+
+    /// Is it time to end? Takes on what was added.
+    fn called(&mut self) -> bool {
+        let mut calls = [0; 64];
+        let over = match self.closing.read(&mut calls) {
+            Ok(count) => count == 0,
+            Err(cause) => cause.kind() != io::ErrorKind::WouldBlock,
+        };
+        while let Ok(source) = self.added.try_recv() {
+            let rank = source.rank;
+            if let Err(cause) = self.add(source) {
+                report::say(&format!("cannot read what rank {rank} writes: {cause}"));
+            }
+        }
+        over
+    }
+
     fn run(mut self) -> Leave {
         let mut buffer = vec![0; PIECE];
         let mut closing = false;
-        while !closing && !self.inputs.is_empty() {
+        while !closing {
             let mut polled = vec![PollFd::new(self.closing.as_fd(), PollFlags::POLLIN)];
             let pipes = self.inputs.iter().map(|input| input.source.pipe.as_fd());
             polled.extend(pipes.map(|pipe| PollFd::new(pipe, PollFlags::POLLIN)));
@@ -132,8 +165,11 @@ impl Pumping {
                 continue;
             }
             let mut ready = polled.iter().map(|one| one.any().unwrap_or(true));
-            closing = ready.next().unwrap_or(true);
+            let called = ready.next().unwrap_or(true);
             let ready: Vec<bool> = ready.collect();
+            // Behind those that were polled.
+            closing = called && self.called();
+            let ready = ready.into_iter().chain(std::iter::repeat(false));
             let reads = if closing { LAST_READS } else { 1 };
             for (input, ready) in self.inputs.iter_mut().zip(ready) {
                 let sink = &mut self.sinks[usize::from(input.source.stream == Stream::Stderr)];

@@ -13,6 +13,17 @@ pub(crate) fn say(what: &str) {
     let _ = std::io::stderr().write_all(format!("ringrun: {what}\n").as_bytes());
 }
 
+/// How a rank ended that should not have.
+pub(crate) fn how(end: End) -> String {
+    match end {
+        End::Exited(status) => format!("exited with status {status}"),
+        End::Killed { signal, core } => {
+            let core = if core { ", core dumped" } else { "" };
+            format!("was killed by {} (signal {signal}){core}", signals::name(signal))
+        }
+    }
+}
+
 /// What the last message needs to know.
 pub(crate) struct Epilogue<'a> {
     /// Why the job ended.
@@ -65,13 +76,7 @@ impl Epilogue<'_> {
     }
 
     fn failed(&self, rank: usize, end: End) -> String {
-        let how = match end {
-            End::Exited(status) => format!("exited with status {status}"),
-            End::Killed { signal, core } => {
-                let core = if core { ", core dumped" } else { "" };
-                format!("was killed by {} (signal {signal}){core}", signals::name(signal))
-            }
-        };
+        let how = how(end);
         let mut text = format!("{} failed first: {} {how}", (self.who)(rank), self.program);
         if self.ended > 0 {
             text += &format!("; {} still ran and had to end", ranks(self.ended));

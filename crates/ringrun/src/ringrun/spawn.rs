@@ -18,7 +18,7 @@ use nix::sys::signal::{SigSet, Signal, killpg};
 use nix::unistd::{Pid, getpid, getppid};
 
 use crate::cli::{Binding, Request};
-use crate::environment::{OWN, RECORD_FD, SECRET_FD, SECRET_FILE};
+use crate::environment::{JOIN, OWN, RECORD_FD, SECRET_FD, SECRET_FILE};
 use crate::failure::Failure;
 use crate::flight::Memory;
 use crate::hosts::Place;
@@ -27,7 +27,7 @@ use crate::output::{Source, Stream};
 use crate::watch::{self, Watcher};
 use crate::{input, proc, sys};
 use ringreduce::flight::Reader;
-use ringreduce::rendezvous::{Server, draw_secret};
+use ringreduce::rendezvous::{Joining, Server, draw_secret};
 
 /// A started rank.
 pub(crate) struct Rank {
@@ -39,6 +39,8 @@ pub(crate) struct Rank {
     pub(crate) cpu: Option<usize>,
     /// What it writes down.
     pub(crate) record: Option<Reader>,
+    /// Of one that was started again: has it been let in?
+    pub(crate) joining: Option<Joining>,
     child: Child,
     ended: bool,
 }
@@ -123,19 +125,22 @@ pub(crate) struct Spawner<'a> {
 }
 
 impl Spawner<'_> {
-    /// Starts one rank. Must run on the main thread: the kernel's "parent died" is about the
-    /// thread that forked.
-    pub(crate) fn spawn(&self, place: Place) -> Result<(Rank, [Source; 2]), Failure> {
+    /// Starts one rank, `again` if there was one before it. Must run on the main thread: the
+    /// kernel's "parent died" is about the thread that forked.
+    pub(crate) fn spawn(&self, place: Place, again: bool) -> Result<(Rank, [Source; 2]), Failure> {
         let rank = place.rank;
         let failed = |cause| Failure::system(format!("start rank {rank}"))(cause);
         let (store, theirs) = UnixStream::pair().map_err(failed)?;
         let (out, out_end) = io::pipe().map_err(failed)?;
         let (err, err_end) = io::pipe().map_err(failed)?;
-        let out = self.source(rank, Stream::Stdout, out)?;
-        let err = self.source(rank, Stream::Stderr, err)?;
+        let out = self.source(rank, Stream::Stdout, out, again)?;
+        let err = self.source(rank, Stream::Stderr, err, again)?;
         let cpu = self.cpu(&place);
         let mut command = self.command(&place, &theirs);
         command.stdout(out_end).stderr(err_end);
+        if again {
+            command.env(JOIN, "1").stdin(Stdio::null());
+        }
         // For this rank alone: what is ringrun's own stays close-on-exec.
         let secret = self.secret.as_ref().map(OwnedFd::try_clone).transpose().map_err(failed)?;
         if let Some(secret) = &secret {
@@ -160,11 +165,15 @@ impl Spawner<'_> {
             }
         };
         let record = record.map(Memory::reader);
-        let started = Rank { place, ending, cpu, record, child, ended: false };
+        let mut started = Rank { place, ending, cpu, record, joining: None, child, ended: false };
         if let Some(stdin) = stdin {
             input::carry(stdin).map_err(failed)?;
         }
-        self.store.adopt(store).map_err(io::Error::other).map_err(failed)?;
+        let adopted = match again {
+            false => self.store.adopt(store).map(|()| None),
+            true => self.store.adopt_newcomer(store).map(Some),
+        };
+        started.joining = adopted.map_err(io::Error::other).map_err(failed)?;
         Ok((started, [out, err]))
     }
 
@@ -177,7 +186,7 @@ impl Spawner<'_> {
         let own = [place.rank, self.request.ranks, place.local_rank, place.local_size];
         let own = own.map(|number| number.to_string()).into_iter();
         // Of a job around this one.
-        command.env_remove(SECRET_FD).env_remove(RECORD_FD);
+        command.env_remove(SECRET_FD).env_remove(RECORD_FD).env_remove(JOIN);
         command.envs(OWN.into_iter().zip(own.chain([format!("fd:{}", store.as_raw_fd())])));
         command.stdin(match place.rank {
             0 if !self.request.stdin => Stdio::null(),
@@ -235,12 +244,21 @@ impl Spawner<'_> {
         }
     }
 
-    fn source(&self, rank: usize, stream: Stream, pipe: PipeReader) -> Result<Source, Failure> {
+    fn source(
+        &self,
+        rank: usize,
+        stream: Stream,
+        pipe: PipeReader,
+        again: bool,
+    ) -> Result<Source, Failure> {
         let file = self.request.files.as_ref().map(|folder| {
             let folder = folder.join(format!("rank.{rank}"));
             let path = folder.join(stream.name());
             let what = format!("create {}", path.display());
-            let file = std::fs::create_dir_all(&folder).and_then(|()| File::create(&path));
+            let file = std::fs::create_dir_all(&folder).and_then(|()| match again {
+                false => File::create(&path),
+                true => File::options().append(true).create(true).open(&path),
+            });
             file.map(|file| (path, file)).map_err(Failure::system(what))
         });
         Ok(Source { rank, stream, pipe, file: file.transpose()? })

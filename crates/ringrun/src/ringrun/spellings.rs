@@ -28,7 +28,7 @@ use Fate::{Fails, Holds, Maps, Only, Warns};
 const ONE_HOST: &str = "a job has one host so far";
 const NO_MCA: &str = "this is not Open MPI; ringreduce has RINGREDUCE_* variables";
 const NO_MEETING: &str = "the ranks of one host meet through ringrun itself";
-const NO_RESTART: &str = "ringrun does not restart ranks";
+const ELASTIC: &str = "say --elastic MIN:MAX";
 const NO_PATTERN: &str = "use --output-filename, --tag-output or -l";
 const NO_REDIRECT: &str = "say --tee 3 --log-dir DIR, and > /dev/null in the shell";
 const SLOTS: &[&str] = &["slot", "core", "hwthread", "node", "host"];
@@ -64,8 +64,8 @@ const FOREIGN: &[(&str, usize, Fate)] = &[
     ("cpu-list", 1, Fails("run ringrun itself under taskset: it uses the CPUs that it may")),
     ("merge-stderr-to-stdout", 0, Fails("say 2>&1 in the shell")),
     ("get-stack-traces", 0, Fails("use gdb -p PID or py-spy")),
-    ("enable-recovery", 0, Fails("the first failure ends the job")),
-    ("continuous", 0, Fails("the first failure ends the job")),
+    ("enable-recovery", 0, Fails(ELASTIC)),
+    ("continuous", 0, Fails(ELASTIC)),
     ("forward-signals", 1, Fails("the help page lists what is passed on")),
     ("xml", 0, Fails(NO_PATTERN)),
     // MPICH and Intel MPI (Hydra)
@@ -92,7 +92,6 @@ const FOREIGN: &[(&str, usize, Fate)] = &[
     ("no-python", 0, Holds),
     ("nnodes", 1, Only(&["1", "1:1"])),
     ("node-rank", 1, Only(&["0"])),
-    ("max-restarts", 1, Only(&["0"])),
     ("start-method", 1, Warns("ringrun starts programs, not Python functions")),
     ("role", 1, Warns("ranks have no roles")),
     ("monitor-interval", 1, Warns("ringrun sees at once when a rank ends")),
@@ -113,8 +112,8 @@ const FOREIGN: &[(&str, usize, Fate)] = &[
     ("numa-binding", 1, Fails("use --bind-to core")),
     ("signals-to-handle", 1, Fails("the help page lists the signals that end a job")),
     // Horovod
-    ("min-np", 1, Fails(NO_RESTART)),
-    ("max-np", 1, Fails(NO_RESTART)),
+    ("min-np", 1, Fails(ELASTIC)),
+    ("max-np", 1, Fails(ELASTIC)),
     ("host-discovery-script", 1, Fails(ONE_HOST)),
     ("gloo", 0, Warns("ringreduce is the transport")),
     ("mpi", 0, Warns("ringreduce is the transport")),

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod cleanup;
+mod elastic;
 mod endings;
 mod harness;
 mod output;

@@ -8,7 +8,7 @@ mod verdict;
 mod words;
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ringreduce::flight::{self, Reader, Record};
 
@@ -59,9 +59,20 @@ struct Seen {
 struct Seat {
     rank: usize,
     host: String,
+    now: Mutex<Process>,
+}
+
+/// The process of a rank, or the last one that it had.
+struct Process {
     pid: u32,
     reader: Option<Reader>,
-    end: Mutex<Option<End>>,
+    end: Option<End>,
+}
+
+impl Process {
+    fn of(rank: &mut Rank) -> Self {
+        Self { pid: rank.pid(), reader: rank.record.take(), end: None }
+    }
 }
 
 /// The records of a job's ranks.
@@ -74,9 +85,7 @@ impl Flights {
         let seat = |rank: &mut Rank| Seat {
             rank: rank.place.rank,
             host: rank.place.host.clone(),
-            pid: rank.pid(),
-            reader: rank.record.take(),
-            end: Mutex::new(None),
+            now: Mutex::new(Process::of(rank)),
         };
         Self(ranks.iter_mut().map(seat).collect())
     }
@@ -84,7 +93,14 @@ impl Flights {
     /// A rank has ended.
     pub(crate) fn ended(&self, rank: usize, end: End) {
         if let Some(seat) = self.0.get(rank) {
-            *seat.end.lock().unwrap_or_else(PoisonError::into_inner) = Some(end);
+            seat.now().end = Some(end);
+        }
+    }
+
+    /// A rank was started again.
+    pub(crate) fn returned(&self, rank: &mut Rank) {
+        if let Some(seat) = self.0.get(rank.place.rank) {
+            *seat.now() = Process::of(rank);
         }
     }
 
@@ -111,14 +127,19 @@ impl Flights {
 }
 
 impl Seat {
+    fn now(&self) -> MutexGuard<'_, Process> {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn look(&self) -> Seen {
         // What it says is read before it is asked how the process is: who ends has written all.
-        let end = *self.end.lock().unwrap_or_else(PoisonError::into_inner);
-        let record = self.reader.as_ref().and_then(Reader::read);
+        let now = self.now();
+        let end = now.end;
+        let record = now.reader.as_ref().and_then(Reader::read);
         // Of a script it is the program that the script runs.
-        let pid = record.as_ref().map_or(u64::from(self.pid), |record| record.pid);
+        let pid = record.as_ref().map_or(u64::from(now.pid), |record| record.pid);
         let stopped = |pid| proc::one(pid).is_some_and(|it| matches!(it.state, 'T' | 't'));
-        let pids = [Some(self.pid), u32::try_from(pid).ok()];
+        let pids = [Some(now.pid), u32::try_from(pid).ok()];
         let life = match end {
             Some(end) => Life::Ended(end),
             None if pids.into_iter().flatten().any(stopped) => Life::Stopped,

@@ -1,0 +1,269 @@
+//! `--elastic`: which lost ranks are started again, when, and what that means for the job.
+//! A pure state machine; touches nothing outside. The law: the job goes on while so many ranks are
+//! left as it was told, one that can let others in among them; nobody is started again for ever.
+
+use std::time::{Duration, Instant};
+
+use crate::failure::Failure;
+use crate::job::End;
+
+/// How often a rank is started again if nobody says how often.
+pub(crate) const RESTARTS: usize = 3;
+/// The longest pause before a rank that never was let in is started again.
+const LONGEST: Duration = Duration::from_secs(32);
+
+/// What was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Bounds {
+    /// The job goes on with so many ranks, and no fewer.
+    pub(crate) least: usize,
+    /// So many it begins with.
+    pub(crate) most: usize,
+}
+
+impl std::str::FromStr for Bounds {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        let bounds = word.split_once(':').and_then(|(least, most)| {
+            Some(Self { least: least.parse().ok()?, most: most.parse().ok()? })
+        });
+        bounds.filter(|it| 1 <= it.least && it.least <= it.most).ok_or_else(|| {
+            "expected MIN:MAX, such as 2:4: numbers of ranks, at least 1, MIN at most MAX".into()
+        })
+    }
+}
+
+/// Do the options fit together?
+///
+/// # Errors
+/// If not.
+pub(crate) fn check(
+    bounds: Option<Bounds>,
+    ranks: usize,
+    restarts: Option<usize>,
+) -> Result<(), Failure> {
+    match bounds {
+        None if restarts.is_some_and(|most| most > 0) => {
+            Err(Failure::Usage("--max-restarts is for jobs with --elastic MIN:MAX".into()))
+        }
+        Some(Bounds { least, most }) if ranks != most => Err(Failure::Usage(format!(
+            "--elastic {least}:{most} with {ranks} ranks: the job begins with MAX of them, and \
+             none are added later"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// It runs, and knows what the others know.
+    Member,
+    /// It runs, and was not let in yet.
+    Outside,
+    /// It is to be started.
+    Due(Instant),
+    /// It ended as it should.
+    Done,
+    /// It ended too often.
+    GivenUp,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Seat {
+    state: State,
+    restarts: usize,
+    /// How often in a row it ended before it was let in.
+    fruitless: u32,
+}
+
+/// What follows from the end of a rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// Nothing but that it has ended.
+    Ends,
+    /// It will be started again.
+    Returns,
+    /// It will not, and the others go on.
+    GivenUp,
+    /// Too few are left: this is the first rank that was lost and did not come back, and how.
+    TooFew(Lost),
+}
+
+/// A rank that was lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Lost {
+    pub(crate) rank: usize,
+    pub(crate) end: End,
+    /// "rank 2 (pid 4711, host a)".
+    pub(crate) who: String,
+}
+
+/// The state of a job's seats.
+#[derive(Debug)]
+pub(crate) struct Elastic {
+    least: usize,
+    most_restarts: usize,
+    seats: Vec<Seat>,
+    /// Who was lost and is not back, in order.
+    lost: Vec<Lost>,
+}
+
+impl Elastic {
+    /// All run.
+    pub(crate) fn new(bounds: Bounds, most_restarts: usize) -> Self {
+        let seat = Seat { state: State::Member, restarts: 0, fruitless: 0 };
+        let (least, seats) = (bounds.least, vec![seat; bounds.most]);
+        Self { least, most_restarts, seats, lost: vec![] }
+    }
+
+    /// Those that run and were not let in yet.
+    pub(crate) fn outside(&self) -> Vec<usize> {
+        self.all(|state| state == State::Outside)
+    }
+
+    /// It was let in.
+    pub(crate) fn joined(&mut self, rank: usize) {
+        let seat = &mut self.seats[rank];
+        (seat.state, seat.fruitless) = (State::Member, 0);
+        self.lost.retain(|lost| lost.rank != rank);
+    }
+
+    /// A rank ended.
+    pub(crate) fn ended(&mut self, now: Instant, lost: Lost) -> Fate {
+        let (rank, end) = (lost.rank, lost.end);
+        let was = self.seats[rank].state;
+        if end == End::Exited(0) || was == State::Outside && self.nobody_lets_in() {
+            self.seats[rank].state = State::Done;
+            return Fate::Ends;
+        }
+        self.seats[rank].state = State::GivenUp;
+        self.lost.push(lost);
+        let left = self.all(|state| matches!(state, State::Member | State::Done));
+        if left.len() < self.least || self.nobody_lets_in() {
+            let killed = |lost: &&Lost| matches!(lost.end, End::Killed { .. });
+            let first = self.lost.iter().find(killed).or(self.lost.first());
+            return first.cloned().map_or(Fate::Ends, Fate::TooFew);
+        }
+        let seat = &mut self.seats[rank];
+        if seat.restarts == self.most_restarts {
+            return Fate::GivenUp;
+        }
+        seat.restarts += 1;
+        // Who was let in had come far enough: at once.
+        seat.fruitless = if was == State::Member { 0 } else { seat.fruitless + 1 };
+        let pause = match seat.fruitless {
+            0 => Duration::ZERO,
+            often => LONGEST.min(Duration::from_secs(1 << (often - 1).min(5))),
+        };
+        seat.state = State::Due(now + pause);
+        Fate::Returns
+    }
+
+    /// How often a rank was started again, and how often it may be.
+    pub(crate) fn restarts(&self, rank: usize) -> (usize, usize) {
+        (self.seats[rank].restarts, self.most_restarts)
+    }
+
+    /// The next rank to start.
+    pub(crate) fn next(&mut self, now: Instant) -> Option<usize> {
+        let is_due = |seat: &Seat| matches!(seat.state, State::Due(at) if at <= now);
+        let rank = self.seats.iter().position(is_due)?;
+        self.seats[rank].state = State::Outside;
+        Some(rank)
+    }
+
+    /// When there will be one.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        let due = |seat: &Seat| match seat.state {
+            State::Due(at) => Some(at),
+            _ => None,
+        };
+        self.seats.iter().filter_map(due).min()
+    }
+
+    /// Has every rank ended that could let others in?
+    pub(crate) fn nobody_lets_in(&self) -> bool {
+        self.all(|state| state == State::Member).is_empty()
+    }
+
+    /// Nobody is to be started any more; who would have been.
+    pub(crate) fn cancel(&mut self) -> Vec<usize> {
+        let due = self.all(|state| matches!(state, State::Due(_)));
+        due.iter().for_each(|&rank| self.seats[rank].state = State::Done);
+        due
+    }
+
+    fn all(&self, is: impl Fn(State) -> bool) -> Vec<usize> {
+        (0..self.seats.len()).filter(|&rank| is(self.seats[rank].state)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KILLED: End = End::Killed { signal: 9, core: false };
+
+    fn lost(rank: usize, end: End) -> Lost {
+        Lost { rank, end, who: format!("rank {rank}") }
+    }
+
+    fn elastic(least: usize, most: usize) -> (Instant, Elastic) {
+        (Instant::now(), Elastic::new(Bounds { least, most }, 2))
+    }
+
+    #[test]
+    fn bounds_are_checked() {
+        assert_eq!("2:4".parse(), Ok(Bounds { least: 2, most: 4 }));
+        assert_eq!("1:1".parse(), Ok(Bounds { least: 1, most: 1 }));
+        for wrong in ["", "2", "0:4", "5:4", "a:b", "2:", ":2", "-1:2", "1:2:3"] {
+            assert!(wrong.parse::<Bounds>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn who_was_let_in_returns_at_once_and_others_wait_longer() {
+        let (now, mut seats) = elastic(1, 2);
+        assert_eq!(seats.ended(now, lost(1, KILLED)), Fate::Returns);
+        assert_eq!((seats.next(now), seats.next(now)), (Some(1), None));
+        assert_eq!(seats.outside(), [1]);
+        // Before it was let in.
+        assert_eq!(seats.ended(now, lost(1, End::Exited(1))), Fate::Returns);
+        assert_eq!(seats.next(now), None);
+        assert_eq!(seats.deadline(), Some(now + Duration::from_secs(1)));
+        assert_eq!(seats.next(now + Duration::from_secs(1)), Some(1));
+        assert_eq!(seats.ended(now, lost(1, KILLED)), Fate::GivenUp);
+        assert_eq!(seats.ended(now, lost(0, End::Exited(0))), Fate::Ends);
+    }
+
+    #[test]
+    fn with_too_few_left_the_first_that_is_not_back_is_blamed() {
+        let (now, mut seats) = elastic(3, 4);
+        assert_eq!(seats.ended(now, lost(2, End::Exited(3))), Fate::Returns);
+        assert_eq!(seats.next(now), Some(2));
+        seats.joined(2);
+        assert_eq!(seats.ended(now, lost(1, End::Exited(4))), Fate::Returns);
+        let first = Fate::TooFew(lost(1, End::Exited(4)));
+        assert_eq!(seats.ended(now, lost(0, End::Exited(1))), first);
+        // Who was killed is the cause, though others complained of it first.
+        assert_eq!(seats.ended(now, lost(3, KILLED)), Fate::TooFew(lost(3, KILLED)));
+    }
+
+    #[test]
+    fn where_nobody_is_left_to_let_them_in_newcomers_just_end() {
+        let (now, mut seats) = elastic(1, 3);
+        for rank in [1, 2] {
+            assert_eq!(seats.ended(now, lost(rank, KILLED)), Fate::Returns);
+        }
+        assert_eq!(seats.next(now), Some(1));
+        assert_eq!(seats.ended(now, lost(0, End::Exited(0))), Fate::Ends);
+        assert!(seats.nobody_lets_in());
+        assert_eq!(seats.cancel(), [2]);
+        assert_eq!(seats.ended(now, lost(1, KILLED)), Fate::Ends);
+        // But not if the last one was lost.
+        let (now, mut seats) = elastic(1, 2);
+        seats.ended(now, lost(1, KILLED));
+        assert!(matches!(seats.ended(now, lost(0, End::Exited(7))), Fate::TooFew(_)));
+    }
+}

@@ -1,0 +1,82 @@
+//! How far the ranks are, and what they do when some of them were lost or came back: go on without
+//! those, let these in, and all take over the state of one that is furthest. Prints who was lost.
+//! Law: an update that some ranks made is made by all; one that nobody has made is made again.
+
+use ringreduce::Error as Lost;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::report::EpochReport;
+use crate::trainer::Trainer;
+
+/// How far a rank is.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Progress {
+    /// The epochs that are over.
+    pub(crate) epochs: Vec<EpochReport>,
+    /// Of each step of the one under way.
+    pub(crate) losses: Vec<f32>,
+}
+
+impl Trainer {
+    /// Does `work` until nobody is lost in it.
+    pub(crate) fn persist(&mut self, mut work: impl FnMut(&mut Self) -> Result<()>) -> Result<()> {
+        while self.persist_once(&mut work)?.is_none() {}
+        Ok(())
+    }
+
+    /// Does `work`; nothing came of it if a rank was lost, without which the others are now.
+    pub(crate) fn persist_once<T>(
+        &mut self,
+        mut work: impl FnMut(&mut Self) -> Result<T>,
+    ) -> Result<Option<T>> {
+        match work(self) {
+            Err(Error::Collective(lost @ Lost::PeerLost { .. })) => {
+                self.is_level = false;
+                self.group.shrink()?;
+                if self.group.rank() == 0 {
+                    eprintln!("train: {lost}; {} ranks go on", self.group.size());
+                }
+                Ok(None)
+            }
+            done => done.map(Some),
+        }
+    }
+
+    /// Lets in who was started again.
+    pub(crate) fn let_in(&mut self) -> Result<()> {
+        if self.group.grow()? {
+            self.is_level = false;
+        }
+        Ok(())
+    }
+
+    /// Gives all ranks the state of the lowest of those that are furthest.
+    pub(crate) fn level(&mut self) -> Result<()> {
+        if self.is_level {
+            return Ok(());
+        }
+        let done = self.progress.as_ref().map_or(0, |progress| {
+            let epochs = progress.epochs.len() * (self.steps_per_epoch() + 1);
+            (epochs + progress.losses.len() + 1) as u64
+        });
+        let is_furthest = self.group.most(done)? == done;
+        let mine = (self.group.size() - self.group.rank()) as u64;
+        let from = self.group.most(if is_furthest { mine } else { 0 })?;
+        let root = self.group.size() - from as usize;
+        let mut account = serde_json::to_vec(&self.progress).map_err(Error::Progress)?;
+        let mut length = [account.len() as u64];
+        self.group.broadcast(&mut length, root)?;
+        account.resize(length[0] as usize, 0);
+        self.group.broadcast(&mut account, root)?;
+        // Taken over when all of it is here: what is half of one step must not look like a whole.
+        let (mut parameters, mut velocity) = (self.parameters.clone(), self.velocity.clone());
+        self.group.broadcast(&mut parameters, root)?;
+        self.group.broadcast(&mut velocity, root)?;
+        self.flat.scatter(&parameters)?;
+        (self.parameters, self.velocity) = (parameters, velocity);
+        self.progress = serde_json::from_slice(&account).map_err(Error::Progress)?;
+        self.is_level = true;
+        Ok(())
+    }
+}
