@@ -1,9 +1,13 @@
 //! Every way a call can fail, typed: what happened, to whom, at which step, and what to do next.
 //! May touch: nothing else of the library.
 
+mod limit;
+
 use std::fmt;
 use std::io;
 use std::time::Duration;
+
+pub use limit::Limit;
 
 /// The library's result.
 pub type Result<T, E = Error> = core::result::Result<T, E>;
@@ -180,6 +184,16 @@ pub enum Error {
     Io {
         /// What was attempted, on what.
         doing: String,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The operating system refused something because a limit is reached.
+    #[error("{doing}: {source}: {limit}")]
+    Exhausted {
+        /// What was attempted, on what.
+        doing: String,
+        /// What there is too little of.
+        limit: Limit,
         /// The system's answer.
         source: io::Error,
     },
@@ -371,8 +385,22 @@ impl Error {
         self
     }
 
-    /// An [`Error::Io`] from the system's last word on `doing`.
+    /// An [`Error::Io`], or [`Error::Exhausted`], from the system's last word on `doing`.
     pub(crate) fn io(doing: impl Into<String>, source: impl Into<io::Error>) -> Self {
-        Self::Io { doing: doing.into(), source: source.into() }
+        let (doing, source) = (doing.into(), source.into());
+        match Limit::of(&source) {
+            Some(limit) => Self::Exhausted { doing, limit, source },
+            None => Self::Io { doing, source },
+        }
+    }
+
+    /// The same where that was to start a thread.
+    pub(crate) fn no_thread(doing: impl Into<String>, source: io::Error) -> Self {
+        match source.kind() {
+            io::ErrorKind::WouldBlock => {
+                Self::Exhausted { doing: doing.into(), limit: Limit::Threads, source }
+            }
+            _ => Self::io(doing, source),
+        }
     }
 }

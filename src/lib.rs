@@ -51,6 +51,9 @@ pub mod sim;
 #[cfg(feature = "host")]
 mod sync;
 
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub use comm::fuzz;
 #[cfg(feature = "host")]
 pub use comm::{
     AbortHandle, Builder, CallOptions, Communicator, FoldOrder, Group, Pending, Queue, With,
@@ -65,7 +68,7 @@ pub use element::{
     Reduction, bf16, f16,
 };
 #[cfg(feature = "host")]
-pub use error::{Error, Result, Stall};
+pub use error::{Error, Limit, Result, Stall};
 #[cfg(feature = "host")]
 pub use kernel::CFunction;
 pub use schedule::Algorithm;

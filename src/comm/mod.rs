@@ -7,6 +7,8 @@ mod by_function;
 mod engine;
 mod explain;
 mod failure;
+#[cfg(fuzzing)]
+pub mod fuzz;
 mod group;
 mod grow;
 mod in_pieces;

@@ -25,8 +25,8 @@ use crate::schedule::Collective;
 use crate::shared::{Live, Part, Registered, page, whole_pages};
 
 /// What each rank says of its registration.
-#[derive(Clone, Copy, Debug)]
-struct Record {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Record {
     call: &'static str,
     dtype: DataType,
     count: usize,
@@ -37,7 +37,7 @@ struct Record {
 }
 
 /// Words of a record on its way.
-const WORDS: usize = 6;
+pub(super) const WORDS: usize = 6;
 
 impl Communicator {
     /// `len` elements, zero, in memory that the other ranks of this host map too: collectives on it
@@ -293,7 +293,7 @@ fn at_least_a_page(bytes: usize) -> NonZeroUsize {
 /// The system's number for an error, or that of a wrong argument.
 fn errno(error: &Error) -> i32 {
     let system = match error {
-        Error::Io { source, .. } => source.raw_os_error(),
+        Error::Io { source, .. } | Error::Exhausted { source, .. } => source.raw_os_error(),
         _ => None,
     };
     system.unwrap_or(nix::libc::EINVAL)
@@ -303,21 +303,21 @@ fn errno(error: &Error) -> i32 {
 const CALLS: [&str; 2] = ["alloc", "register"];
 
 impl Record {
-    fn encode(&self) -> [u64; WORDS] {
+    pub(super) fn encode(&self) -> [u64; WORDS] {
         let call = CALLS.iter().position(|&call| call == self.call).unwrap_or(0);
         let (from, to) = self.pages;
         let errno = self.errno.unsigned_abs().into();
         [call as u64, self.dtype as u64, self.count as u64, from as u64, to as u64, errno]
     }
 
-    fn decode(words: &[u64]) -> Self {
+    pub(super) fn decode(words: &[u64]) -> Self {
         let number = |index: usize| words[index] as usize;
         Self {
             call: CALLS[number(0) % CALLS.len()],
             dtype: DataType::ALL[number(1) % DataType::ALL.len()],
             count: number(2),
             pages: (number(3), number(4).max(number(3))),
-            errno: words[5] as i32,
+            errno: i32::try_from(words[5]).unwrap_or(nix::libc::EINVAL),
         }
     }
 

@@ -102,7 +102,7 @@ impl Memory {
     }
 }
 
-fn text(figures: Figures, machine: &str) -> String {
+pub(super) fn text(figures: Figures, machine: &str) -> String {
     fn line(numbers: &[f64]) -> String {
         let numbers: Vec<_> = numbers.iter().map(|number| format!("{number:e}")).collect();
         numbers.join(" ") + "\n"
@@ -112,7 +112,7 @@ fn text(figures: Figures, machine: &str) -> String {
     format!("{VERSION}\n{machine}\n{speeds}{tuning}")
 }
 
-fn parse(text: &str, machine: &str) -> Option<Figures> {
+pub(super) fn parse(text: &str, machine: &str) -> Option<Figures> {
     fn numbers<const N: usize>(line: Option<&str>, sane: Range<f64>) -> Option<[f64; N]> {
         let numbers = line?.split(' ').map(str::parse).collect::<Result<Vec<f64>, _>>().ok()?;
         let sane = numbers.iter().all(|number| sane.contains(number));

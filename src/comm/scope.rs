@@ -57,7 +57,7 @@ impl<'env> Queue<'_, 'env> {
             Ok(worker) => worker,
             Err(error) => {
                 let (answer, pending) = pair(&Arc::new(Answers::default()));
-                answer.give(Err(Error::io("starting a thread for operations", error)));
+                answer.give(Err(Error::no_thread("starting a thread for operations", error)));
                 return pending;
             }
         };

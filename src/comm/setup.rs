@@ -19,7 +19,7 @@ use crate::link::region::Region;
 use crate::link::tcp::{self, Settings, tune};
 use crate::link::{Links, shm};
 use crate::plan::{Planner, Slots, least_chunk};
-use crate::rendezvous::{Meeting, PairKey, Streams, inherited_file, meet};
+use crate::rendezvous::{Meeting, PairKey, Streams, gather, inherited_file};
 use crate::schedule::Ring;
 use crate::sync::Patience;
 
@@ -266,7 +266,7 @@ impl Communicator {
         if config.joins {
             return Self::come_later(config, &recorder);
         }
-        Self::open(meet(config)?, &recorder)
+        Self::open(gather(config)?, &recorder)
     }
 
     /// The communicator of those who met, once its links are open.
@@ -282,7 +282,8 @@ impl Communicator {
         let least = least_chunk(meeting.needs_tcp(), meeting.crowding());
         let rank = meeting.rank;
         let planner = Planner::new(ring, rank as u32, slots, least);
-        let links = connect(&mut meeting, &planner, deadline)?;
+        let links = connect(&mut meeting, &planner, deadline);
+        let links = links.map_err(|error| meeting.failed(error))?;
         meeting.close_doors();
         let patience = Patience::for_ranks(meeting.residents());
         let abort = Arc::clone(meeting.abort());
@@ -357,8 +358,9 @@ fn connect(meeting: &mut Meeting, planner: &Planner, deadline: Instant) -> Resul
         }
         match connection.streams {
             Streams::Shm(life) if from == me => {
-                shm::tell_life(&life, &page)?;
-                links.add_tx(to, shm::sender(slots, life)?);
+                let peer = meeting.peers[to].peer().to_string();
+                shm::tell_life(&life, &page, &peer)?;
+                links.add_tx(to, shm::sender(slots, life, &peer)?);
             }
             Streams::Shm(life) => {
                 let peer = meeting.peers[from].peer().to_string();

@@ -19,7 +19,7 @@ const FAILED: u8 = 2;
 
 /// What a rank tells all others.
 #[derive(Debug)]
-struct Card {
+pub(super) struct Card {
     kind: u8,
     color: u32,
     key: i64,
@@ -27,7 +27,7 @@ struct Card {
 }
 
 impl Card {
-    fn encode(&self) -> [u8; CARD] {
+    pub(super) fn encode(&self) -> [u8; CARD] {
         let mut out = [0; CARD];
         let head = [self.kind, self.address.len() as u8, 0, 0].into_iter();
         let numbers = self.color.to_le_bytes().into_iter().chain(self.key.to_le_bytes());
@@ -36,7 +36,7 @@ impl Card {
         out
     }
 
-    fn decode(bytes: &[u8; CARD]) -> Self {
+    pub(super) fn decode(bytes: &[u8; CARD]) -> Self {
         let length = usize::from(bytes[1]).min(CARD - HEAD);
         Self {
             kind: bytes[0],

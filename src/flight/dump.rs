@@ -6,6 +6,7 @@ use std::{fs, io};
 
 use super::read::{Member, Op, State, record};
 use super::recorder::Recorder;
+use crate::link::room::in_a_file;
 
 /// Writes the last operations of a rank to a file of its own, over those of an earlier failure.
 pub(super) fn dump(recorder: &Recorder, folder: &Path) -> io::Result<()> {
@@ -15,6 +16,7 @@ pub(super) fn dump(recorder: &Recorder, folder: &Path) -> io::Result<()> {
         let member = op.member.and_then(|at| record.members.get(at).copied().flatten());
         line(&mut text, recorder.rank, record.pid, op, member);
     }
+    in_a_file(text.len() as u64)?;
     fs::create_dir_all(folder)?;
     fs::write(folder.join(format!("rank.{}.jsonl", recorder.rank)), text)
 }

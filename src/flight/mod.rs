@@ -5,6 +5,8 @@
 
 mod clock;
 mod dump;
+#[cfg(fuzzing)]
+pub mod fuzz;
 mod layout;
 mod metrics;
 mod read;

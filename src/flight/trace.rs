@@ -15,6 +15,7 @@ use super::layout::Entry;
 use super::recorder::Where;
 use super::what::What;
 use crate::error::{Error, Result};
+use crate::link::room::in_a_file;
 
 /// Events are written when there are so many bytes of them, or after so long.
 const FULL: usize = 64 << 10;
@@ -58,6 +59,7 @@ impl Trace {
         let failed = |cause: io::Error| Error::io(format!("writing {}", path.display()), cause);
         std::fs::create_dir_all(folder).map_err(failed)?;
         let file = File::create(&path).map_err(failed)?;
+        in_a_file(1 << 10).map_err(|errno| failed(errno.into()))?;
         let head = format!(
             "[\n{{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":{rank},\"tid\":0,\"args\":\
              {{\"name\":\"rank {rank}\"}}}}"
@@ -137,15 +139,24 @@ impl Pages {
     fn write(&mut self) {
         let more = self.text.len() as u64;
         self.text += "\n]\n";
-        let written = self.file.write_all_at(self.text.as_bytes(), self.end);
+        let end = self.end + self.text.len() as u64;
+        let written = in_a_file(end).map_err(io::Error::from);
+        let written = written.and_then(|()| self.file.write_all_at(self.text.as_bytes(), self.end));
         self.written = precise();
         self.text.clear();
-        match written {
-            Ok(()) => self.end += more,
-            Err(cause) if !std::mem::replace(&mut self.failed, true) => {
-                tracing::warn!("writing {}: {cause}", self.path.display());
+        let Err(cause) = written else {
+            self.end += more;
+            return;
+        };
+        // Without these events, and closed where it was.
+        let closed = self.file.set_len(self.end + 3);
+        let closed = closed.and_then(|()| self.file.write_all_at(b"\n]\n", self.end));
+        if !std::mem::replace(&mut self.failed, true) {
+            let path = self.path.display();
+            tracing::warn!("writing {path}: {cause}; it lacks events from here on");
+            if let Err(cause) = closed {
+                tracing::warn!("writing {path}: {cause}; it is not whole");
             }
-            Err(_) => {}
         }
     }
 }

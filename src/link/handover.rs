@@ -38,7 +38,8 @@ pub fn send_fd(stream: &UnixStream, fd: OwnedFd) -> io::Result<()> {
 ///
 /// # Errors
 /// [`io::ErrorKind::TimedOut`] when `until` has come, [`io::ErrorKind::UnexpectedEof`] if the peer
-/// is gone, [`io::ErrorKind::InvalidData`] if it sent none or several, which are closed.
+/// is gone, [`io::ErrorKind::InvalidData`] if it sent none or several, which are closed; what the
+/// system says if this process may not have one more.
 pub fn recv_fd(stream: &UnixStream, until: Instant) -> io::Result<OwnedFd> {
     let mut byte = [0];
     let mut control = nix::cmsg_space!([RawFd; MOST_FDS]);
@@ -67,6 +68,10 @@ pub fn recv_fd(stream: &UnixStream, until: Instant) -> io::Result<OwnedFd> {
         }
         if message.bytes == 0 && fds.is_empty() {
             return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        // There was room for as many as there can be: this process may not have one more.
+        if message.flags.contains(MsgFlags::MSG_CTRUNC) {
+            return Err(Errno::EMFILE.into());
         }
         break;
     }

@@ -10,6 +10,8 @@
 pub(crate) mod control;
 pub mod fault;
 mod fifo;
+#[cfg(fuzzing)]
+pub mod fuzz;
 mod handover;
 pub(crate) mod life;
 mod links;
@@ -18,6 +20,7 @@ pub(crate) mod notice;
 mod poll;
 pub(crate) mod region;
 mod robust;
+pub(crate) mod room;
 pub mod seal;
 pub mod shm;
 pub mod tcp;

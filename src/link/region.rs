@@ -14,8 +14,8 @@ use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use nix::sys::stat::fstat;
-use nix::unistd::{SysconfVar, sysconf};
 
+use super::room;
 use crate::error::{Error, Result};
 
 /// Mapped memory, zero at first, unmapped on drop.
@@ -37,9 +37,10 @@ impl Region {
     /// Memory for the threads of this process.
     pub(crate) fn anonymous(len: NonZeroUsize) -> Result<Self> {
         let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_POPULATE;
+        let failed = |e| Error::io(format!("mapping {len} bytes for a link"), e);
+        room::in_memory(len.get()).map_err(failed)?;
         // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing.
-        let start = unsafe { mmap_anonymous(None, len, RW, flags) }
-            .map_err(|e| Error::io(format!("mapping {len} bytes for a link"), e))?;
+        let start = unsafe { mmap_anonymous(None, len, RW, flags) }.map_err(failed)?;
         Ok(Self { start, len })
     }
 
@@ -54,13 +55,11 @@ impl Region {
     pub(crate) fn create(len: NonZeroUsize) -> Result<OwnedFd> {
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
         let fd = memfd_create(c"ringreduce", flags).map_err(|e| Error::io("memfd_create", e))?;
-        // The kernel would try, and kill somebody when nothing is left.
-        let possible = |size: &i64| memory().is_none_or(|most| *size <= most);
-        let size = i64::try_from(len.get()).ok().filter(possible).ok_or_else(|| {
-            Error::io(format!("allocating {len} bytes of shared memory"), Errno::ENOMEM)
-        })?;
-        fallocate(fd.as_fd(), FallocateFlags::empty(), 0, size)
-            .map_err(|e| Error::io(format!("allocating {len} bytes of shared memory"), e))?;
+        let failed = |e| Error::io(format!("allocating {len} bytes of shared memory"), e);
+        let size = i64::try_from(len.get()).map_err(|_| failed(Errno::ENOMEM))?;
+        room::in_a_file(len.get() as u64).map_err(failed)?;
+        room::in_memory(len.get()).map_err(failed)?;
+        fallocate(fd.as_fd(), FallocateFlags::empty(), 0, size).map_err(failed)?;
         let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
         fcntl(fd.as_fd(), FcntlArg::F_ADD_SEALS(seals))
             .map_err(|e| Error::io("sealing shared memory", e))?;
@@ -110,12 +109,6 @@ impl Drop for Region {
             tracing::warn!("unmapping a link: {e}");
         }
     }
-}
-
-/// Bytes of memory that this machine has.
-fn memory() -> Option<i64> {
-    let pages = sysconf(SysconfVar::_PHYS_PAGES).ok()??;
-    pages.checked_mul(sysconf(SysconfVar::PAGE_SIZE).ok()??)
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //! to the receiver over a Unix socket, which then stays open as a sign of life.
 //! May touch: fifo, region, handover.
 
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 pub use super::handover::{recv_fd, send_fd};
 use super::life::Told;
 use super::{Rx, Tx, fifo, region::Region};
-use crate::error::{Error, Result};
+use crate::error::{Error, Limit, Result};
 use crate::partition::SlotShape;
 
 /// How often who waits for what is handed over looks for an abort; milliseconds.
@@ -23,10 +24,15 @@ const GLANCE: u8 = 10;
 ///
 /// # Errors
 /// If it can't be passed on.
-pub(crate) fn tell_life(stream: &UnixStream, page: &Told) -> Result<()> {
+pub(crate) fn tell_life(stream: &UnixStream, page: &Told, peer: &str) -> Result<()> {
     let page =
         page.as_fd().try_clone_to_owned().map_err(|e| Error::io("handing over a page", e))?;
-    send_fd(stream, page).map_err(|e| Error::io("handing over a page", e))
+    send_fd(stream, page).map_err(|error| lost(peer, &error))
+}
+
+/// To `peer` nothing can be handed over.
+fn lost(peer: &str, error: &io::Error) -> Error {
+    Error::Handshake { peer: peer.into(), reason: format!("it takes no memory: {error}") }
 }
 
 /// Waits until something comes over a stream, or the deadline, or an abort: then that is now.
@@ -49,19 +55,28 @@ pub(crate) fn comes(stream: &UnixStream, deadline: Instant, abort: &AtomicBool) 
 /// # Errors
 /// If nothing comes before the deadline.
 pub(crate) fn life(stream: &UnixStream, peer: &str, deadline: Instant) -> Result<OwnedFd> {
-    recv_fd(stream, deadline).map_err(|e| Error::Handshake {
-        peer: peer.into(),
-        reason: format!("no page came by which to see that it lives: {e}"),
-    })
+    let what = "page by which to see that it lives";
+    recv_fd(stream, deadline).map_err(|error| nothing(what, peer, error))
 }
 
-/// The sending end, over the connection to its receiver.
+/// Of `peer` nothing has come, or nothing could be taken.
+fn nothing(what: &str, peer: &str, error: io::Error) -> Error {
+    match Limit::of(&error) {
+        Some(_) => Error::io(format!("taking a {what} from {peer}"), error),
+        None => {
+            let reason = format!("no {what} came: {error}");
+            Error::Handshake { peer: peer.into(), reason }
+        }
+    }
+}
+
+/// The sending end, over the connection to its receiver; `peer` names that one in errors.
 ///
 /// # Errors
 /// If the memory can't be had or not be passed on.
-pub fn sender(shape: SlotShape, life: UnixStream) -> Result<Box<dyn Tx>> {
+pub fn sender(shape: SlotShape, life: UnixStream, peer: &str) -> Result<Box<dyn Tx>> {
     let (region, fd) = Region::shared(fifo::footprint(shape))?;
-    send_fd(&life, fd).map_err(|e| Error::io("handing over a link's memory", e))?;
+    send_fd(&life, fd).map_err(|error| lost(peer, &error))?;
     Ok(Box::new(fifo::Tx::new(Arc::new(region), shape, Some(life))))
 }
 
@@ -75,10 +90,7 @@ pub fn receiver(
     peer: &str,
     deadline: Instant,
 ) -> Result<Box<dyn Rx>> {
-    let fd = recv_fd(&life, deadline).map_err(|e| Error::Handshake {
-        peer: peer.into(),
-        reason: format!("no memory for the link came: {e}"),
-    })?;
+    let fd = recv_fd(&life, deadline).map_err(|error| nothing("link's memory", peer, error))?;
     let region = Region::open(fd.as_fd(), fifo::footprint(shape), peer)?;
     Ok(Box::new(fifo::Rx::new(Arc::new(region), shape, Some(life))))
 }

@@ -80,6 +80,7 @@ impl Meeting {
             unix: doors.unix,
             tcp: doors.tcp.map(|(socket, _)| socket),
             abort: Arc::default(),
+            entrance: None,
         }
     }
 
@@ -96,5 +97,6 @@ impl Meeting {
     /// Every rank that belongs here has come.
     pub(crate) fn close_doors(&mut self) {
         (self.unix, self.tcp) = (None, None);
+        self.is_complete();
     }
 }

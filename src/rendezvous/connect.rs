@@ -14,6 +14,7 @@ use socket2::Socket;
 
 use super::Meeting;
 use super::door::Door;
+use super::entrance::{Entrance, Watch};
 use super::entry::{Sealing, offer};
 use super::handshake::{Identity, Role};
 use super::keys::Keys;
@@ -66,7 +67,20 @@ impl Meeting {
     /// [`Error::Handshake`] naming the peer that can't be reached or does not come in time.
     pub fn connect(&mut self, dial: &[PairKey], accept: &[PairKey]) -> Result<Vec<Connection>> {
         let until = Instant::now() + self.config.timeout;
-        let meeting = &*self;
+        let mut entrance = self.entrance.take();
+        let opened = self.open(dial, accept, entrance.as_mut(), until);
+        self.entrance = entrance;
+        opened
+    }
+
+    fn open(
+        &self,
+        dial: &[PairKey],
+        accept: &[PairKey],
+        entrance: Option<&mut Entrance>,
+        until: Instant,
+    ) -> Result<Vec<Connection>> {
+        let meeting = self;
         let io = |error: io::Error| Error::io("connecting ranks", error);
         let (cancel, cancelled) = UnixStream::pair().map_err(io)?;
         let expected = meeting.streams_of(accept)?;
@@ -77,20 +91,29 @@ impl Meeting {
         let dialler = thread::current();
         let (dialled, accepted) = thread::scope(|scope| {
             let thread = thread::Builder::new().name("ringreduce-accept".into());
-            let accepting = || {
+            let accepting = move || {
                 let accepted = meeting.accept_all(door, &cancelled, until);
                 failed.store(accepted.is_err(), Ordering::Relaxed);
                 ended.store(true, Ordering::Release);
                 dialler.unpark();
                 accepted
             };
-            let acceptor = thread.spawn_scoped(scope, accepting).map_err(io)?;
+            let acceptor = thread.spawn_scoped(scope, accepting);
+            let acceptor =
+                acceptor.map_err(|e| Error::no_thread("starting a thread to accept ranks", e))?;
             let aborted = || meeting.abort.load(Ordering::Relaxed);
             let gave_up = || failed.load(Ordering::Relaxed) || aborted();
-            let dialled: Result<Vec<_>> =
+            let mut dialled: Result<Vec<_>> =
                 wanted.iter().map(|stream| meeting.dial(stream, keys, until, &gave_up)).collect();
-            while dialled.is_ok() && !aborted() && !ended.load(Ordering::Acquire) {
+            let mut watch = Watch::new(entrance);
+            while let Ok(sockets) = &dialled
+                && !aborted()
+                && !ended.load(Ordering::Acquire)
+            {
                 thread::park_timeout(PAUSE);
+                if let Some(error) = watch.look(meeting, sockets.iter().map(|(it, _)| it)) {
+                    dialled = Err(error);
+                }
             }
             if dialled.is_err() || aborted() {
                 drop(cancel.shutdown(std::net::Shutdown::Both));
@@ -98,7 +121,7 @@ impl Meeting {
             let accepted = acceptor.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             match (dialled, accepted) {
                 // The acceptor's failure, not its echo in the dialler.
-                (Err(_), Err(cause @ Error::Io { .. })) => Err(cause),
+                (Err(_), Err(cause @ (Error::Io { .. } | Error::Exhausted { .. }))) => Err(cause),
                 (dialled, accepted) => Ok((dialled?, accepted?)),
             }
         })?;

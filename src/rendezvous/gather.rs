@@ -159,7 +159,7 @@ pub(super) fn broken_store(address: &str, broken: Broken) -> Error {
     }
 }
 
-fn unpack(mut blob: &[u8]) -> Result<Vec<Vec<u8>>, Broken> {
+pub(super) fn unpack(mut blob: &[u8]) -> Result<Vec<Vec<u8>>, Broken> {
     let mut values = Vec::new();
     while !blob.is_empty() {
         let mut fields = Reader(blob);

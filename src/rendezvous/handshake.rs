@@ -38,7 +38,7 @@ pub(super) enum Side {
 
 /// Which of the four messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+pub(super) enum Stage {
     Offer = 1,
     Answer = 2,
     Confirm = 3,
@@ -104,7 +104,7 @@ impl Identity {
 
 /// What a message says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Message {
+pub(super) struct Message {
     stage: Stage,
     versions: (u16, u16),
     identity: Identity,
@@ -120,7 +120,7 @@ impl Message {
         Self { stage, versions, identity, secret, nonce, tag: [0; TAG] }
     }
 
-    fn encode(&self) -> Hello {
+    pub(super) fn encode(&self) -> Hello {
         let mut out = [0; HELLO];
         let Identity { job, epoch, from, to, role, index, count, sealed } = self.identity;
         let fields = MAGIC
@@ -143,7 +143,7 @@ impl Message {
     }
 
     /// What a peer says at `stage`, or why that can't be.
-    fn decode(bytes: &Hello, stage: Stage) -> Result<Self, Refusal> {
+    pub(super) fn decode(bytes: &Hello, stage: Stage) -> Result<Self, Refusal> {
         Self::parse(bytes, stage).unwrap_or(Err(Refusal::Noise))
     }
 

@@ -222,6 +222,7 @@ pub(crate) fn enter(config: &Config, until: Instant) -> Result<(Meeting, usize)>
         residents,
         unix,
         tcp,
+        entrance: None,
         abort,
     };
     meeting.residents = meeting.local_size();

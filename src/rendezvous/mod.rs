@@ -6,8 +6,11 @@
 mod branch;
 mod connect;
 mod door;
+mod entrance;
 mod entry;
 mod fd;
+#[cfg(fuzzing)]
+pub mod fuzz;
 mod gather;
 mod guest;
 mod handshake;
@@ -28,6 +31,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use socket2::Socket;
 
 pub use branch::Doors;
@@ -39,6 +43,7 @@ pub use store::Store;
 
 use crate::config::{Config, ENCRYPT, Secret, StoreAddr, warn};
 use crate::error::{Error, Result};
+use entrance::Entrance;
 pub(crate) use fd::inherited_file;
 use gather::{Gather, broken_store};
 pub(crate) use lobby::{Newcomer, enter, newcomers};
@@ -69,6 +74,8 @@ pub struct Meeting {
     tcp: Option<Socket>,
     /// Raised when this rank is to wait for the others no more.
     abort: Arc<AtomicBool>,
+    /// Until all links are open.
+    entrance: Option<Entrance>,
 }
 
 /// Meets the other ranks of `config`'s world.
@@ -77,6 +84,13 @@ pub struct Meeting {
 /// [`Error::Config`] if settings make no sense or differ between ranks, [`Error::Store`] if the
 /// store can't be used, [`Error::MissingRanks`] at the timeout, [`Error::DuplicateRank`].
 pub fn meet(config: &Config) -> Result<Meeting> {
+    let mut meeting = gather(config)?;
+    meeting.is_complete();
+    Ok(meeting)
+}
+
+/// The same, and the store stays until [`Meeting::is_complete`] or [`Meeting::failed`] is called.
+pub(crate) fn gather(config: &Config) -> Result<Meeting> {
     config.validate()?;
     let (unix, name) = listen::for_shared_memory(config)?;
     let Some(address) = config.store.as_ref().filter(|_| config.size > 1) else {
@@ -94,7 +108,8 @@ pub fn meet(config: &Config) -> Result<Meeting> {
     }
     let record = Record::of(config, secret.as_ref(), &name);
     let pass = Pass::of(config, secret.as_ref());
-    let _turn = matches!(address, StoreAddr::Fd(_)).then(turn);
+    let shared = matches!(address, StoreAddr::Fd(_));
+    let _turn = shared.then(turn);
     let began = Instant::now();
     let until = began + config.timeout;
     let server = match address {
@@ -108,25 +123,36 @@ pub fn meet(config: &Config) -> Result<Meeting> {
     }
     .and_then(|mut store| {
         let (rank, size) = (config.rank, config.size);
-        let (store, server) = (&mut store, server.as_ref());
+        let server = server.as_ref();
         let topic = "record";
-        let mut gather = Gather { store, server, rank, size, began, until, topic };
-        exchange(&mut gather, config, secret, &record, unix)
+        let mut gather = Gather { store: &mut store, server, rank, size, began, until, topic };
+        Ok((exchange(&mut gather, config, secret, &record, unix)?, store))
     });
-    if let Some(server) = server {
-        // All have passed when they have left; after a failure, who comes late shall learn of it.
-        let soon = Instant::now() + AFTERCARE;
-        match result {
-            Ok(_) => server.finish(0, until.max(soon)),
-            Err(_) => server.finish(config.size, soon),
+    match result {
+        Ok((mut meeting, store)) => {
+            meeting.entrance = Some(Entrance { store, server, until, shared, job: meeting.job });
+            Ok(meeting)
+        }
+        Err(error) => {
+            let Some(server) = server else { return Err(error) };
+            let short = server.is_short();
+            // Who comes late shall learn of it.
+            server.finish(config.size, Instant::now() + AFTERCARE);
+            Err(match error {
+                Error::MissingRanks { missing, .. } if short => {
+                    Error::io(format!("accepting ranks {missing:?} at the store"), Errno::EMFILE)
+                }
+                error => error,
+            })
         }
     }
-    result
 }
 
 /// An inherited socket is one stream for all communicators of this process.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// The turn at it.
 fn turn() -> MutexGuard<'static, ()> {
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

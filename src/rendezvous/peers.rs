@@ -86,7 +86,7 @@ impl Meeting {
         };
         let crowding = hosts.iter().map(crowding).max().unwrap_or(1);
         let (rank, config) = (config.rank, config.clone());
-        let (epoch, residents, tcp) = (0, 0, None);
+        let (epoch, residents, tcp, entrance) = (0, 0, None, None);
         let mut meeting = Self {
             rank,
             peers,
@@ -100,6 +100,7 @@ impl Meeting {
             unix,
             tcp,
             abort: Arc::default(),
+            entrance,
         };
         meeting.residents = meeting.local_size();
         Ok(meeting)

@@ -104,6 +104,9 @@ impl Record {
         for _ in 0..fields.u16()? {
             record.settings.push((fields.text()?, fields.text()?));
         }
+        if !fields.0.is_empty() {
+            return Err(Broken::Garbage("a rank says more than it should".into()));
+        }
         Ok(record)
     }
 

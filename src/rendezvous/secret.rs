@@ -105,7 +105,7 @@ fn from_file(path: &Path) -> io::Result<Secret> {
 }
 
 /// A secret as a file has it: its bytes, or their hexadecimal digits and the end of the line.
-fn decode(text: &[u8]) -> io::Result<Secret> {
+pub(super) fn decode(text: &[u8]) -> io::Result<Secret> {
     let wrong = || io::Error::other("it must hold 32 bytes, or 64 hexadecimal digits");
     Secret::filled(|bytes| {
         if text.len() == SECRET {

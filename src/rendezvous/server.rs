@@ -40,6 +40,8 @@ pub struct Server {
     commands: Sender<Command>,
     wake: Socket,
     thread: Option<JoinHandle<()>>,
+    /// Was the last caller sent away because there was no descriptor for it?
+    is_short: Arc<AtomicBool>,
 }
 
 /// Whether one that came later has been let in.
@@ -76,7 +78,9 @@ impl Server {
         let io = |error| Error::io("starting a store", error);
         let (wake, woken) = Socket::pair(Domain::UNIX, Type::STREAM, None).map_err(io)?;
         let (commands, orders) = channel();
+        let is_short = Arc::new(AtomicBool::new(false));
         let hall = Hall {
+            is_short: Arc::clone(&is_short),
             orders,
             woken,
             listeners: Vec::new(),
@@ -93,8 +97,9 @@ impl Server {
             finish: None,
         };
         let thread = thread::Builder::new().name("ringreduce-store".into());
-        let thread = thread.spawn(move || hall.serve()).map_err(io)?;
-        Ok(Self { commands, wake, thread: Some(thread) })
+        let thread = thread.spawn(move || hall.serve());
+        let thread = thread.map_err(|e| Error::no_thread("starting a store's thread", e))?;
+        Ok(Self { commands, wake, thread: Some(thread), is_short })
     }
 
     /// Serves one more client: the peer at the other end of `stream`.
@@ -146,6 +151,11 @@ impl Server {
         self.order(Command::Listen(listen_unix(name)?)).map_err(io::Error::other)
     }
 
+    /// Are there callers, and no descriptors for them?
+    pub(super) fn is_short(&self) -> bool {
+        self.is_short.load(Ordering::Relaxed)
+    }
+
     /// Closes the listeners; connections stay.
     pub(super) fn close_listeners(&self) -> Result<()> {
         self.order(Command::Deafen)
@@ -188,6 +198,7 @@ struct Hall {
     pass: Pass,
     most_strangers: usize,
     strangers: Strangers,
+    is_short: Arc<AtomicBool>,
     /// Let go of when there is no other descriptor, to take who knocks and send it away.
     spare: Option<File>,
     deaf_until: Option<Instant>,

@@ -18,7 +18,7 @@ use super::keys::{Keys, number_of};
 use super::socket::{connect_tcp, connect_unix, send_all, wait_one};
 use super::wire::{Broken, Frame, Inbox, Kind, MAX_VALUE};
 use crate::config::{Config, Secret, StoreAddr};
-use crate::error::{Error, Result};
+use crate::error::{Error, Limit, Result};
 use crate::link::seal::{Sealer, Seals};
 
 /// How much later than the deadline of a request its answer may come.
@@ -84,6 +84,9 @@ impl Store {
             let reason = match Self::attempt(address, pass, until) {
                 Ok(store) => return Ok(store),
                 Err(Attempt::Final(error)) => return Err(error),
+                Err(Attempt::Own(error)) => {
+                    return Err(Error::io(format!("connecting to the store at {address}"), error));
+                }
                 Err(Attempt::Again(reason)) => reason,
             };
             if Instant::now() + pause >= until {
@@ -128,10 +131,16 @@ impl Store {
 
     fn attempt(address: &StoreAddr, pass: &Pass, until: Instant) -> Result<Self, Attempt> {
         let name = address.to_string();
-        let again = |error: std::io::Error| Attempt::Again(error.to_string());
+        let again = |error: std::io::Error| match Limit::of(&error) {
+            Some(_) => Attempt::Own(error),
+            None => Attempt::Again(error.to_string()),
+        };
         let socket = match address {
             StoreAddr::Fd(fd) => {
                 let copy = inherited(*fd).map_err(|error| {
+                    if Limit::of(&error).is_some() {
+                        return Attempt::Own(error);
+                    }
                     let hint = "the launcher's socket is not usable; start this with ringrun, or \
                                 unset RINGREDUCE_STORE";
                     Attempt::Final(refuse(&name, format!("{error}: {hint}")))
@@ -141,6 +150,7 @@ impl Store {
             }
             StoreAddr::Unix(path) => connect_unix(path).map_err(|error| match error.kind() {
                 ErrorKind::ConnectionRefused | ErrorKind::WouldBlock => again(error),
+                _ if Limit::of(&error).is_some() => Attempt::Own(error),
                 _ => Attempt::Final(refuse(&name, error.to_string())),
             })?,
             StoreAddr::Tcp { host, port } => {
@@ -316,6 +326,8 @@ enum Attempt {
     Again(String),
     /// Waiting does not help.
     Final(Error),
+    /// Nor here: it is a limit of this process.
+    Own(std::io::Error),
 }
 
 /// The addresses of a host.

@@ -21,6 +21,8 @@ pub(super) const MAX_VALUE: usize = 64 << 10;
 const LENGTH: usize = 4;
 const PREFIX: usize = LENGTH + seal::TAG;
 const MAX_FRAME: usize = HEADER + MAX_KEY + MAX_VALUE;
+/// The most characters of a text in a record.
+const MAX_TEXT: usize = 4096;
 
 /// What a frame asks or answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -188,7 +190,7 @@ impl Inbox {
     }
 
     /// Kind, length of the key and of the value, once the header is here.
-    fn header(&self) -> Result<Option<(Kind, usize, usize)>, Broken> {
+    pub(super) fn header(&self) -> Result<Option<(Kind, usize, usize)>, Broken> {
         let garbage = |text: String| Err(Broken::Garbage(text));
         let seen = self.0.len().min(MAGIC.len());
         if self.0[..seen] != MAGIC[..seen] {
@@ -211,7 +213,7 @@ impl Inbox {
         Ok(Some((kind, key, value)))
     }
 
-    fn take(&mut self, kind: Kind, key: usize) -> Result<Frame, Broken> {
+    pub(super) fn take(&mut self, kind: Kind, key: usize) -> Result<Frame, Broken> {
         let bytes = std::mem::take(&mut self.0);
         let mut fields = Reader(&bytes[8..]);
         let (id, wait_ms) = (fields.u32()?, fields.u32()?);
@@ -260,7 +262,7 @@ impl Writer {
     }
     /// Text; cut where it is absurdly long.
     pub(super) fn text(self, text: &str) -> Self {
-        let text: String = text.chars().take(4096).collect();
+        let text: String = text.chars().take(MAX_TEXT).collect();
         let mut out = self.u16(text.len() as u16);
         out.0.extend(text.as_bytes());
         out
@@ -294,7 +296,11 @@ impl<'a> Reader<'a> {
     }
     pub(super) fn text(&mut self) -> Result<String, Broken> {
         let length = self.u16()? as usize;
-        String::from_utf8(self.bytes(length)?.to_vec())
-            .map_err(|_| Broken::Garbage("text that is not UTF-8".into()))
+        let text = String::from_utf8(self.bytes(length)?.to_vec())
+            .map_err(|_| Broken::Garbage("text that is not UTF-8".into()))?;
+        match text.chars().nth(MAX_TEXT) {
+            None => Ok(text),
+            Some(_) => Err(Broken::Garbage("text that is absurdly long".into())),
+        }
     }
 }

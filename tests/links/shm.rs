@@ -10,7 +10,7 @@ use crate::Ends;
 
 pub(super) fn link(shape: SlotShape) -> Ends {
     let (here, there) = UnixStream::pair().unwrap();
-    let tx = shm::sender(shape, here).unwrap();
+    let tx = shm::sender(shape, here, "a peer").unwrap();
     let deadline = Instant::now() + Duration::from_secs(10);
     (tx, shm::receiver(shape, there, "itself", deadline).unwrap())
 }

@@ -55,7 +55,7 @@ pub(crate) const ROOMS: &[Room] = &[
     room(
         "link",
         &["error", "memory", "partition", "sync"],
-        &["crc_fast", "crossbeam_utils", "nix", "ring", "socket2", "tracing"],
+        &["bytemuck", "crc_fast", "crossbeam_utils", "nix", "ring", "socket2", "tracing"],
         ENVIRONMENT,
     ),
     room(
@@ -147,6 +147,7 @@ pub(crate) const UNSAFE: &[(&str, &str)] = &[
     ("crates/ringrun/src/ringbench/device/driver.rs", "calls the CUDA driver, sets a variable"),
     ("crates/ringrun/src/ringrun/sys.rs", "runs code between fork and exec"),
     ("examples/wasm_laws.rs", "exports a function by its name"),
+    ("fuzz/src/memory.rs", "an allocator that counts"),
     ("src/comm/by_function.rs", "hands a C function to a kernel"),
     ("src/comm/pending.rs", "results whose types only their handles know"),
     ("src/comm/scope.rs", "operations that borrow, on a thread that stays"),
@@ -188,7 +189,7 @@ pub(crate) const UNSAFE: &[(&str, &str)] = &[
     ("src/shared/live.rs", "addresses inside mappings"),
     ("src/shared/pages.rs", "mapping over the user's memory"),
     ("src/shared/registered.rs", "slices of mapped memory"),
-    ("src/sync.rs", "futex and membarrier"),
+    ("src/sync/system.rs", "futex and membarrier"),
     ("tests/allocations.rs", "an allocator that counts"),
     ("tests/by_function.rs", "C functions work on raw memory"),
     ("tests/cuda_kernels/device.rs", "calls the CUDA driver"),
@@ -200,6 +201,7 @@ pub(crate) const UNSAFE: &[(&str, &str)] = &[
     ("tests/device/planted/rank.rs", "buffers that are copied by hand, without events of cudarc"),
     ("tests/device/types.rs", "buffers known by their addresses"),
     ("tests/links/walk.rs", "fills and reads views of slots"),
+    ("tests/loom/src/fifo.rs", "slots that loom looks after"),
     ("tests/standin/src/c.rs", "entry points for C, and what comes through their pointers"),
     ("tests/standin/src/memory/map.rs", "mapping, locking and copying memory by address"),
     ("tests/standin/src/ptx/run.rs", "memory of the device, by address"),

@@ -9,7 +9,7 @@ use std::{fs, io};
 pub(crate) type Tree = BTreeMap<String, String>;
 
 const FOLDERS: &[&str] =
-    &[".ci", ".cargo", "benches", "crates", "docs", "examples", "kernels", "src", "tests"];
+    &[".ci", ".cargo", "benches", "crates", "docs", "examples", "fuzz", "kernels", "src", "tests"];
 
 /// Everything under the root that belongs to the project and is text.
 pub(crate) fn read(root: &Path) -> io::Result<Tree> {

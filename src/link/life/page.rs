@@ -166,7 +166,8 @@ pub(super) fn own() -> Result<Arc<Own>> {
     page.pid().store(pid, Ordering::Relaxed);
     let held = robust::hold(Arc::clone(&page.0));
     let _held = held.map_err(|error| {
-        Error::io("starting the thread by which others see that this process lives", error)
+        let doing = "starting the thread by which others see that this process lives";
+        Error::no_thread(doing, error)
     })?;
     let own = Arc::new(Own { page, fd, _held });
     *known = (pid, Arc::downgrade(&own));

@@ -11,7 +11,7 @@ mod rx;
 mod socket;
 mod tx;
 
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::TcpStream;
 
 use super::Fault;
@@ -63,10 +63,13 @@ impl Layout {
     }
 
     /// Memory for `slots` slots, and where in it the first one's frame begins.
-    fn slots(self, shape: SlotShape, slots: usize) -> (Box<[u8]>, usize) {
-        let memory = vec![0; slots * self.stride(shape) + ALIGN].into_boxed_slice();
+    fn slots(self, shape: SlotShape, slots: usize) -> Result<(Box<[u8]>, usize)> {
+        let len = slots * self.stride(shape) + ALIGN;
+        let failed =
+            |()| Error::io(format!("allocating {len} bytes for a link"), ErrorKind::OutOfMemory);
+        let memory: Box<[u8]> = bytemuck::try_zeroed_slice_box(len).map_err(failed)?;
         let start = memory.as_ptr().align_offset(ALIGN) + self.begin();
-        (memory, start)
+        Ok((memory, start))
     }
 }
 
@@ -102,7 +105,7 @@ fn moved(answer: io::Result<usize>) -> Result<Option<usize>, Fault> {
     match answer {
         Ok(0) => Err(Fault::Lost("it closed the connection".into())),
         Ok(bytes) => Ok(Some(bytes)),
-        Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
+        Err(e) if e.kind() == ErrorKind::WouldBlock => Ok(None),
         Err(e) => Err(Fault::Lost(e.to_string())),
     }
 }
@@ -111,8 +114,19 @@ fn moved(answer: io::Result<usize>) -> Result<Option<usize>, Fault> {
 fn look(stream: &TcpStream) -> Result<(), Fault> {
     loop {
         match stream.peek(&mut [0]) {
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
             answer => return moved(answer).map(|_| ()),
         }
     }
+}
+
+/// A header whatever its bytes are, beside the one that is expected.
+#[cfg(fuzzing)]
+pub fn fuzz_header(data: &[u8]) {
+    let Some((theirs, len)) = data.split_first_chunk().zip(Some(data.len())) else { return };
+    let frame = super::Frame { len: len as u32, epoch: 0, sequence: 7, fingerprint: 9 };
+    let ours = frame::encode(1, 3, &frame);
+    let (theirs, _) = theirs;
+    assert_eq!(frame::check(&ours, theirs).is_ok(), &ours == theirs);
+    let _ = (frame::crc(theirs), frame::call(theirs));
 }

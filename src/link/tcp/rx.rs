@@ -48,7 +48,7 @@ impl Rx {
     /// link owns them: nothing else may use them, also not for the other direction.
     ///
     /// # Errors
-    /// Without sockets, or with slots that no link can have.
+    /// Without sockets, or with slots that no link can have or there is no memory for.
     pub fn new(streams: Vec<TcpStream>, shape: SlotShape, comm: u32) -> Result<Self> {
         Self::sealed(streams, Vec::new(), shape, comm)
     }
@@ -65,7 +65,7 @@ impl Rx {
     ) -> Result<Self> {
         prepare("tcp::Rx::new", &streams, openers.len(), shape)?;
         let layout = Layout::of(!openers.is_empty());
-        let (memory, start) = layout.slots(shape, 1);
+        let (memory, start) = layout.slots(shape, 1)?;
         Ok(Self {
             streams,
             openers,

@@ -53,7 +53,7 @@ impl Tx {
     /// link owns them: nothing else may use them, also not for the other direction.
     ///
     /// # Errors
-    /// Without sockets, or with slots that no link can have.
+    /// Without sockets, or with slots that no link can have or there is no memory for.
     pub fn new(streams: Vec<TcpStream>, shape: SlotShape, comm: u32) -> Result<Self> {
         Self::sealed(streams, Vec::new(), shape, comm)
     }
@@ -70,7 +70,7 @@ impl Tx {
     ) -> Result<Self> {
         prepare("tcp::Tx::new", &streams, keys.len(), shape)?;
         let layout = Layout::of(!keys.is_empty());
-        let (memory, start) = layout.slots(shape, shape.capacity);
+        let (memory, start) = layout.slots(shape, shape.capacity)?;
         let keys = keys.into_iter().map(Some).chain(std::iter::repeat_with(|| None));
         let lane = |(i, (stream, sealer))| Lane { stream, sealer, slot: i as u64, sent: 0 };
         Ok(Self {

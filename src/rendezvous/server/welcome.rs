@@ -3,6 +3,7 @@
 //! Law: whatever the number of callers and of descriptors, it goes on.
 
 use std::fs::File;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use socket2::{Domain, Socket};
@@ -24,7 +25,10 @@ impl Hall {
         for listener in std::mem::take(&mut self.listeners) {
             for _ in 0..AT_ONCE {
                 match accept(&listener) {
-                    Ok(Knock::Caller(socket)) => self.admit(socket),
+                    Ok(Knock::Caller(socket)) => {
+                        self.is_short.store(false, Ordering::Relaxed);
+                        self.admit(socket);
+                    }
                     Ok(Knock::Nobody) => break,
                     Ok(Knock::NoRoom(_))
                         if self.evict(Refusal::NoRoom) || self.turn_away(&listener) => {}
@@ -75,6 +79,7 @@ impl Hall {
         let taken = matches!(accept(listener), Ok(Knock::Caller(_)));
         self.spare = File::open("/dev/null").ok();
         if taken {
+            self.is_short.store(true, Ordering::Relaxed);
             self.strangers.turn_away(Refusal::NoRoom, Instant::now());
         }
         taken
