@@ -1,0 +1,23 @@
+//! All decoders of bytes from outside, for libFuzzer: FUZZ_TARGET says which. See .ci/fuzz.
+//! Law: no panic, no more than 1 MiB at a time; what is understood is written as the same bytes.
+#![no_main]
+
+#[path = "../../crates/ringrun/src/ringrun/flight/frame.rs"]
+#[allow(dead_code)]
+mod frame;
+mod memory;
+mod targets;
+
+use std::sync::OnceLock;
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    static TARGET: OnceLock<fn(&[u8])> = OnceLock::new();
+    let target = TARGET.get_or_init(|| {
+        let name = std::env::var("FUZZ_TARGET").unwrap_or_default();
+        let found = targets::ALL.iter().find(|(it, _)| *it == name);
+        found.unwrap_or_else(|| panic!("FUZZ_TARGET={name:?}: there are {:?}", targets::names())).1
+    });
+    memory::watched(|| target(data));
+});

@@ -1,0 +1,73 @@
+//! The decoders. What belongs to the library has its function there (`fuzz.rs` of each room); what
+//! is public is called here. Law: a decoder that is not here is not looked at.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+
+use ringreduce::config::{Config, StoreAddr, Surroundings};
+use ringreduce::{flight, fuzz as comm, link, membership, rendezvous};
+
+use crate::frame;
+
+type Target = (&'static str, fn(&[u8]));
+
+pub(crate) const ALL: &[Target] = &[
+    ("store_frame", rendezvous::fuzz::store_frame),
+    ("record", rendezvous::fuzz::record),
+    ("table", rendezvous::fuzz::table),
+    ("verdict", rendezvous::fuzz::verdict),
+    ("secret_file", rendezvous::fuzz::secret_file),
+    ("handshake", rendezvous::fuzz::handshake),
+    ("notice", link::fuzz::notice),
+    ("tcp_header", link::fuzz::header),
+    ("interfaces", link::fuzz::interfaces),
+    ("membership", of_survivors),
+    ("flight_record", flight::fuzz::record),
+    ("card", comm::card),
+    ("doors", comm::doors),
+    ("registration", comm::registration),
+    ("speeds", comm::speeds),
+    ("environment", environment),
+    ("store_address", store_address),
+    ("status_frame", status_frame),
+];
+
+pub(crate) fn names() -> Vec<&'static str> {
+    ALL.iter().map(|(name, _)| *name).collect()
+}
+
+fn of_survivors(data: &[u8]) {
+    if let Some(bytes) = data.first_chunk()
+        && let Some(message) = membership::decode(bytes)
+    {
+        assert_eq!(&membership::encode(&message), bytes);
+    }
+}
+
+/// Lines of names and values; the name may be a number of those that mean something.
+fn environment(data: &[u8]) {
+    let mut vars = BTreeMap::new();
+    for line in data.split(|&byte| byte == b'\n') {
+        let (name, value) = line.split_at(line.iter().position(|&it| it == b'=').unwrap_or(0));
+        let value = value.get(1..).unwrap_or_default();
+        vars.insert(OsString::from_vec(name.into()), OsString::from_vec(value.into()));
+    }
+    let _ = Config::detect(&Surroundings { vars, uid: 1, ancestor_without: |_| 1 });
+}
+
+fn store_address(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    if let Ok(address) = text.parse::<StoreAddr>() {
+        assert_eq!(address.to_string().parse(), Ok(address));
+    }
+}
+
+fn status_frame(data: &[u8]) {
+    if let Some(bytes) = data.first_chunk()
+        && let Some(frame) = frame::Frame::decode(bytes)
+    {
+        let again = frame.encode();
+        assert_eq!(frame::Frame::decode(&again), Some(frame));
+    }
+}
