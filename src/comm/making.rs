@@ -54,6 +54,8 @@ struct Watch<'a> {
     /// That of the communicator, and that of the group.
     aborts: [&'a AtomicBool; 2],
     over: &'a AtomicBool,
+    /// All have connected: from then on others may be done with it before this rank.
+    connected: &'a AtomicBool,
 }
 
 impl Watch<'_> {
@@ -62,7 +64,8 @@ impl Watch<'_> {
         let (began, mut said) = (Instant::now(), false);
         while !self.over.load(Ordering::Acquire) {
             let cause = links.cause(None, |_, _| false);
-            let cause = cause.or_else(|| self.left(links, me));
+            let connects = !self.connected.load(Ordering::Acquire);
+            let cause = cause.or_else(|| if connects { self.left(links, me) } else { None });
             if cause.is_some() || self.aborts[0].load(Ordering::Relaxed) {
                 self.aborts[1].store(true, Ordering::Release);
                 return cause;
@@ -96,17 +99,20 @@ impl Communicator {
         let abort = Arc::new(AtomicBool::new(false));
         let again = engine.sequence;
         engine.links.lives().stay(again);
-        let (made, cause) = if members.len() == 1 {
-            (work(seat, settings, &abort), None)
-        } else {
-            watched(engine, members, (seat.rank, settings), &abort, || work(seat, settings, &abort))
-        };
-        // Every rank has connected, or none goes on.
-        let made = made.and_then(|mut group| {
+        let connected = AtomicBool::new(false);
+        let work = || {
+            let mut group = work(seat, settings, &abort)?;
+            connected.store(true, Ordering::Release);
+            // Every rank has connected, or none goes on.
             let tag = settings.tag.clone();
             group.with(CallOptions { tag, ..CallOptions::new() }).barrier()?;
             Ok(group)
-        });
+        };
+        let (made, cause) = if members.len() == 1 {
+            (work(), None)
+        } else {
+            watched(engine, members, (seat.rank, settings), [&abort, &connected], work)
+        };
         match made {
             Ok(mut group) => {
                 engine.links.lives().leave(again);
@@ -125,12 +131,12 @@ fn watched<T>(
     engine: &mut Engine,
     members: &[usize],
     (me, settings): (usize, &Settings),
-    abort: &AtomicBool,
+    [abort, connected]: [&AtomicBool; 2],
     work: impl FnOnce() -> Result<T>,
 ) -> (Result<T>, Option<(usize, Fault)>) {
     let over = &AtomicBool::new(false);
     let Engine { links, abort: own, .. } = engine;
-    let watch = Watch { members, most: settings.timeout, aborts: [own, abort], over };
+    let watch = Watch { members, most: settings.timeout, aborts: [own, abort], over, connected };
     thread::scope(|scope| {
         let look = || {
             let cause = watch.look(links, me);
@@ -176,17 +182,29 @@ impl Engine {
             (None, Error::Aborted { .. }) => (Stop::Aborted, seat.rank),
             (None, _) if self.abort.load(Ordering::Relaxed) => (Stop::Aborted, seat.rank),
             (None, Error::PeerLost { peer, evidence, .. }) => {
-                (Stop::Fault(Fault::Lost(evidence)), here(peer.rank))
+                let peer = here(peer.rank);
+                let known = self.links.why_ended(&[peer]);
+                // That others have lost this one says less than what it saw by itself.
+                let is_me = |fault: &Fault| matches!(*fault, Fault::GaveUp(it) if it == seat.rank);
+                let known = known.filter(|(_, fault)| !is_me(fault));
+                let (peer, fault) = known.unwrap_or((peer, Fault::Lost(evidence)));
+                (Stop::Other { peer, fault }, peer)
             }
             (None, Error::Stalled { peer, state, after, .. }) => {
                 let stalled = (here(peer.rank), state);
                 return self.unmade_for(seat, settings, name, stalled, after);
             }
             // Whom it waited for may be said in words alone; perhaps more is known here.
-            (None, error @ (Error::Handshake { .. } | Error::Timeout { .. })) => {
+            (
+                None,
+                error @ (Error::Handshake { .. } | Error::Timeout { .. } | Error::Io { .. }),
+            ) => {
                 let most = settings.timeout;
                 if let Some((peer, fault)) = self.links.why_ended(members) {
                     (Stop::Other { peer, fault }, peer)
+                } else if let Error::Io { .. } = error {
+                    // It is this rank that can't.
+                    return self.broken_by(error);
                 } else if let Some(stalled) = self.links.stalled_of(members, most) {
                     return self.unmade_for(seat, settings, name, stalled, most);
                 } else if let Error::Timeout { peer, after, .. } = error {

@@ -249,21 +249,19 @@ impl Controls {
         }
     }
 
-    /// The one of these ranks, if any, that has not said so lately, of a call in which this one has
-    /// waited for so long; and the latest in which it has.
+    /// The one of these ranks, if any, that has not said lately that it waits, where this one has
+    /// for so long; and the latest call in which it has. Who waits in another call does so for
+    /// somebody else.
     pub(crate) fn silent(
         &mut self,
-        (call, most): (u64, Duration),
+        most: Duration,
         among: impl Fn(usize) -> bool,
     ) -> Option<(usize, u64)> {
         self.read();
         self.peers.iter().enumerate().find_map(|(rank, control)| {
             let control = control.as_ref()?;
-            let waits = control.waits.call;
-            let (number, is_message) = (waits & !MESSAGE, waits & MESSAGE != 0);
-            // Who waits for a message before the call has said for whom: that one is looked at too.
-            let comes = number >= call || is_message && number + 1 == call;
-            (among(rank) && !(comes && control.is_heard(most))).then_some((rank, number))
+            let is_silent = among(rank) && !control.is_heard(most);
+            is_silent.then_some((rank, control.waits.call & !MESSAGE))
         })
     }
 
@@ -283,7 +281,7 @@ impl Controls {
                 _ if !control.is_heard(most) => return Some((at, number & !MESSAGE)),
                 Some(next) if number == call => at = next,
                 // It is in the call before.
-                None if number == call & !MESSAGE => return self.silent((number, most), |_| true),
+                None if number == call & !MESSAGE => return self.silent(most, |_| true),
                 _ => return Some((at, number & !MESSAGE)),
             }
         }

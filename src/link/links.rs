@@ -110,22 +110,22 @@ impl Links {
         most: Duration,
     ) -> Option<(usize, Stall)> {
         let unheard = |(rank, waited)| (rank, Stall::Silent { waited });
-        let Some(call) = self.lives.current() else {
+        if self.lives.current().is_none() {
             let paused = self.lives.paused(peer);
             let mut silent = || self.controls.silent_before(peer, (message, most));
             return paused.or_else(|| silent().map(unheard));
-        };
+        }
         let stalled = self.lives.stalled();
-        stalled.or_else(|| self.controls.silent((call, most), |_| true).map(unheard))
+        stalled.or_else(|| self.controls.silent(most, |_| true).map(unheard))
     }
 
     /// The same, of a call in which it waits for these ranks alone.
     pub(crate) fn stalled_of(&mut self, ranks: &[usize], most: Duration) -> Option<(usize, Stall)> {
-        let call = self.lives.current()?;
+        self.lives.current()?;
         let among = |rank: usize| ranks.contains(&rank);
         let unheard = |(rank, waited)| (rank, Stall::Silent { waited });
         let stalled = self.lives.stalled().filter(|it| among(it.0));
-        stalled.or_else(|| self.controls.silent((call, most), among).map(unheard))
+        stalled.or_else(|| self.controls.silent(most, among).map(unheard))
     }
 
     /// This rank has waited in its call for so long, of so long at most; if that is none of all
