@@ -80,7 +80,7 @@ impl Builder {
         Self { transport: Some(transport), ..self }
     }
 
-    /// Encrypts and authenticates all that goes over TCP, at the cost of some of each CPU; all ranks
+    /// Encrypts and authenticates what goes over TCP, at the cost of some of each CPU; all ranks
     /// say the same. It needs the job's secret. Shared memory stays as it is.
     #[must_use]
     pub fn encrypt(self, encrypt: bool) -> Self {

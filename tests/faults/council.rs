@@ -1,5 +1,5 @@
-//! What survivors are told who can't go on as they wish: of those who left, who do not come, who are
-//! too few, and who were left behind.
+//! What survivors are told who can't go on as they wish: of those who left, who do not come, who
+//! are too few, and who were left behind.
 
 use std::time::{Duration, Instant};
 
@@ -32,7 +32,7 @@ fn stop(mut rank: Rank) {
     rank.child.wait().unwrap();
 }
 
-/// Not a test of its own: all but the last rank leave, one of them after it has agreed on something.
+/// Not a test of its own: all but the last rank leave, after they have agreed on something.
 #[test]
 #[ignore = "what other tests do"]
 fn last_of_all() {

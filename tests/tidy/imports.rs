@@ -48,7 +48,8 @@ pub(crate) fn check(source: &Source, rooms: &[Room], crates: &[String]) -> Vec<V
                     name,
                     &format!("{root}::{first}"),
                 )?,
-                root if crates.iter().any(|known| known == root) => {
+                // A module may be called as a crate is.
+                root if crates.iter().any(|known| known == root) && !source.is_module(root) => {
                     allowed(room.crates.contains(&root), name, root)?
                 }
                 _ => return None,
@@ -184,6 +185,12 @@ mod tests {
                     use self::link::D;\nuse super::E;\nhalf::libc::f();\n";
         assert_eq!(rules("src/plan/x.rs", text), [""; 0]);
         assert_eq!(rules("src/lib.rs", "use crate::anything;"), [""; 0]);
+    }
+
+    #[test]
+    fn a_module_may_be_called_as_a_crate_is() {
+        assert_eq!(rules("src/plan/x.rs", "use super::{a, libc};\nlibc::f();"), [""; 0]);
+        assert_eq!(rules("src/plan/x.rs", "mod libc;\npub use libc::F;"), [""; 0]);
     }
 
     #[test]

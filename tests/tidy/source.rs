@@ -39,6 +39,18 @@ impl Source {
         Self { path: path.into(), raw: lines(text), code, test }
     }
 
+    /// Is this the name of a module here: declared, or imported from the room?
+    pub(crate) fn is_module(&self, name: &str) -> bool {
+        let code = self.code.join("\n");
+        let is_named = |text: &str| {
+            text.split(|it: char| !it.is_alphanumeric() && it != '_').any(|word| word == name)
+        };
+        let imports = |root| code.split(root).skip(1);
+        let own = imports("use super::").chain(imports("use self::"));
+        code.contains(&format!("mod {name};"))
+            || own.filter_map(|it| it.split(';').next()).any(is_named)
+    }
+
     /// The source of a tree's entry if that is Rust.
     pub(crate) fn of_rust((path, text): (&String, &String)) -> Option<Self> {
         let rust = Path::new(path).extension().is_some_and(|e| e == "rs");

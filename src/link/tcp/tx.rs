@@ -86,8 +86,8 @@ impl Tx {
         })
     }
 
-    /// Slots have checksums, or not; as at the other end. They have, if nobody says; but if they are
-    /// sealed, which says more.
+    /// Slots have checksums, or not; as at the other end. They have, if nobody says, unless they
+    /// are sealed, which says more.
     #[must_use]
     pub fn checked(mut self, checks: bool) -> Self {
         self.checks = checks && !self.layout.is_sealed();
