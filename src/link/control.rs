@@ -4,10 +4,10 @@
 //! May touch: error, OS crates.
 //! Law: frames of one size, none of which waits; who sends nothing before its end has died.
 
+mod connection;
 mod keepalive;
 
 use std::collections::VecDeque;
-use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -19,131 +19,14 @@ use super::notice::{Difference, FRAME, Failure, Notice, Waits, Words};
 use super::seal::{Seals, TAG};
 use super::{Fault, MESSAGE};
 use crate::error::{Error, Result};
-use keepalive::{UNREACHABLE, prepare};
+use connection::Control;
+use keepalive::prepare;
 
-/// How often who waits says so, and without that for how long it is silent; rather a part of the
-/// time that a call may take.
+/// How often who waits says so; rather a part of the time that a call may take.
 const AGAIN: Duration = Duration::from_secs(1);
-const SILENCE: Duration = Duration::from_secs(4);
-
-/// Frames of a rank that nobody has read yet: who sends more has lost its mind.
-const MOST: usize = 4096;
 
 /// A process may have ended after its last call: how long what it did last may take to show.
 const LAST_WORDS: Duration = Duration::from_millis(300);
-
-/// The connection to one rank.
-#[derive(Debug)]
-struct Control {
-    stream: Socket,
-    /// What the system had no room for: who is at the other end has read nothing for long.
-    unsent: Vec<u8>,
-    /// What all frames are sealed by, where it leaves the host.
-    seals: Option<Seals>,
-    /// What of a frame has come, and of its tag.
-    frame: [u8; FRAME + TAG],
-    filled: usize,
-    said: Option<Notice>,
-    /// It has taken leave, having spoken with survivors or not.
-    left: Option<bool>,
-    /// What it waits in, or has waited in last, for so long that it said so.
-    waits: Waits,
-    /// When that was heard.
-    since: Instant,
-    /// What it said to this survivor, that nobody has read.
-    heard: VecDeque<Words>,
-    /// When it ended, and how.
-    ended: Option<(Instant, String)>,
-}
-
-impl Control {
-    /// Has it said lately that it waits?
-    fn is_heard(&self, most: Duration) -> bool {
-        self.waits != Waits::default() && self.since.elapsed() < SILENCE.min(most / 2)
-    }
-
-    /// Sends a frame, without waiting: what finds no room goes before the next one, or when this
-    /// rank looks for what has come. Who does not get it is gone.
-    fn say(&mut self, frame: &[u8; FRAME]) {
-        let begin = self.unsent.len();
-        self.unsent.extend(frame);
-        if let Some(seals) = &mut self.seals {
-            self.unsent.extend([0; TAG]);
-            if seals.sealer.seal(&mut self.unsent[begin..]).is_err() {
-                self.unsent.truncate(begin);
-            }
-        }
-        self.send();
-    }
-
-    fn send(&mut self) {
-        while !self.unsent.is_empty() {
-            match self.stream.write(&self.unsent) {
-                Ok(bytes) => drop(self.unsent.drain(..bytes)),
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                Err(_) => self.unsent.clear(),
-            }
-        }
-    }
-
-    /// What the frame says that has come; none if it is not one, or not the one that was sent.
-    fn decode(&mut self) -> Option<Notice> {
-        if let Some(seals) = &mut self.seals {
-            seals.opener.open(&mut self.frame).ok()?;
-        }
-        Notice::decode(self.frame.first_chunk()?)
-    }
-
-    /// Takes what has come, without waiting.
-    fn hear(&mut self) {
-        self.send();
-        let whole = if self.seals.is_some() { FRAME + TAG } else { FRAME };
-        while self.ended.is_none() {
-            let end = match self.stream.read(&mut self.frame[self.filled..whole]) {
-                Ok(0) => "its process ended".into(),
-                Ok(bytes) => {
-                    self.filled = (self.filled + bytes) % whole;
-                    if self.filled > 0 {
-                        continue;
-                    }
-                    match self.decode() {
-                        None if self.seals.is_some() => {
-                            "what it said was changed on its way".into()
-                        }
-                        None => "it sent what nobody understands".into(),
-                        Some(Notice::Says(_)) if self.heard.len() >= MOST => {
-                            "it says too much".into()
-                        }
-                        Some(Notice::Says(words)) => {
-                            self.heard.push_back(words);
-                            continue;
-                        }
-                        Some(Notice::Waits(waits)) => {
-                            (self.waits, self.since) = (waits, Instant::now());
-                            continue;
-                        }
-                        notice => {
-                            if let Some(Notice::Goodbye { has_spoken, .. }) = notice {
-                                self.left = Some(has_spoken);
-                            }
-                            // What it said first counts.
-                            self.said = self.said.take().or(notice);
-                            continue;
-                        }
-                    }
-                }
-                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                Err(error) if error.kind() == ErrorKind::TimedOut => {
-                    format!("its host is unreachable: no sign of it for {UNREACHABLE:.0?}")
-                }
-                Err(error) => format!("its process or host ended: {error}"),
-            };
-            self.ended = Some((Instant::now(), end));
-        }
-    }
-}
 
 /// Those to all ranks that there are TCP links to.
 #[derive(Debug, Default)]

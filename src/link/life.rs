@@ -161,8 +161,10 @@ impl Lives {
             is_stopped(pid).then_some((peer, Stall::Paused { entered: calls[0] }))
         };
         let absent = |peer: usize| {
-            let [entered, _] = behind(&peer)?;
-            (entered < current).then_some((peer, Stall::NeverEntered { entered }))
+            let [entered, done] = behind(&peer)?;
+            // Who is in a call before waits there for somebody else.
+            let is_free = entered < current && entered <= done;
+            is_free.then_some((peer, Stall::NeverEntered { entered }))
         };
         let ranks = 0..self.peers.len();
         ranks.clone().find_map(stopped).or_else(|| ranks.clone().find_map(absent))

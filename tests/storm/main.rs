@@ -34,7 +34,8 @@ const START: Duration = Duration::from_secs(40);
 /// as long as it can, as when it makes a group, and that takes its time where CPUs are few.
 const GRACE: Duration = Duration::from_secs(6);
 
-/// Many times what all but a stop may take; the table says what it does.
+/// Many times what may take no whole timeout; the table says what it does take. Who has nothing to
+/// say on a connection may be long in finding out that it has ended.
 const FAR: Duration = Duration::from_secs(5);
 
 /// What took so long is said by itself.
@@ -99,7 +100,7 @@ fn run(trial: &Trial, hosts: Option<&Hosts>) -> Result<Option<Duration>, String>
     let time = latest.map(|at| Duration::from_micros(at.saturating_sub(since)));
     match time {
         // What ends at the timeout alone was not found out.
-        Some(time) if trial.fault != Fault::Stop && time > FAR => {
+        Some(time) if !matches!(trial.fault, Fault::Stop | Fault::Close) && time > FAR => {
             Err(format!("told after {time:.1?}: {}", state(&ranks)))
         }
         time => Ok(time),
