@@ -3,7 +3,7 @@
 //! the dialler's confirmation, the acceptor's welcome; a stream is taken at the third, so one that
 //! was given up on meanwhile never is. A nonce is the public half of a key drawn for this stream
 //! (X25519): both ends agree on keys for the rest. May touch: keys, strangers, wire.
-//! Law: pure, fixed size, no allocation; every byte of every message is looked at and is under the tag
+//! Law: pure, fixed size, no allocation; every byte of every message is looked at, under the tag
 //! of the next; nonces make each handshake another one, keys each direction.
 
 use ring::digest::{Context, SHA256};

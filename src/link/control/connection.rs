@@ -31,7 +31,7 @@ pub(super) struct Control {
     pub(super) filled: usize,
     pub(super) said: Option<Notice>,
     /// It has taken leave, having spoken with survivors or not.
-    left: Option<bool>,
+    pub(super) left: Option<bool>,
     /// What it waits in, or has waited in last, for so long that it said so.
     pub(super) waits: Waits,
     /// When that was heard.
