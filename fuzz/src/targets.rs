@@ -18,6 +18,7 @@ pub(crate) const ALL: &[Target] = &[
     ("table", rendezvous::fuzz::table),
     ("verdict", rendezvous::fuzz::verdict),
     ("secret_file", rendezvous::fuzz::secret_file),
+    ("lobby", rendezvous::fuzz::lobby),
     ("handshake", rendezvous::fuzz::handshake),
     ("notice", link::fuzz::notice),
     ("tcp_header", link::fuzz::header),

@@ -4,7 +4,7 @@
 #![allow(missing_docs, reason = "the names say it, and nobody else calls them")]
 
 use super::registered::{Record, WORDS};
-use super::{remember, shrink, split};
+use super::{reconnect, remember, split};
 
 pub fn card(data: &[u8]) {
     if let Some(bytes) = data.first_chunk() {
@@ -14,7 +14,7 @@ pub fn card(data: &[u8]) {
 
 pub fn doors(data: &[u8]) {
     if let Some(words) = data.first_chunk() {
-        let _ = shrink::read_doors(0, words);
+        let _ = reconnect::Door::read(0, words);
     }
 }
 

@@ -7,15 +7,15 @@ use super::handshake::{Accepting, Dialling, HELLO, Identity, Message, NONCE, Rep
 use super::keys::Keys;
 use super::record::Record;
 use super::wire::{Inbox, Writer};
-use super::{entrance, gather, secret};
+use super::{entrance, gather, newcomers, secret};
 use crate::config::Secret;
 
 pub fn store_frame(data: &[u8]) {
-    let mut inbox = Inbox(data.to_vec());
+    let (inbox, header) = Inbox::of(data);
     let Ok(Some((kind, key, value))) = inbox.header() else { return };
-    let whole = Inbox::HEADER + key + value;
+    let whole = header + key + value;
     if data.len() >= whole {
-        inbox.0.truncate(whole);
+        let (mut inbox, _) = Inbox::of(&data[..whole]);
         if let Ok(frame) = inbox.take(kind, key) {
             assert_eq!(frame.encode(), data[..whole]);
         }
@@ -49,6 +49,10 @@ pub fn verdict(data: &[u8]) {
 
 pub fn secret_file(data: &[u8]) {
     let _ = secret::decode(data);
+}
+
+pub fn lobby(data: &[u8]) {
+    let _ = newcomers(data);
 }
 
 /// Each of the four messages, and both ends of a handshake with somebody who has no secret.

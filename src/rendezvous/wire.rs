@@ -133,6 +133,12 @@ struct Sealed {
 }
 
 impl Inbox {
+    /// What has come already, and the bytes of a header.
+    #[cfg(fuzzing)]
+    pub(super) fn of(bytes: &[u8]) -> (Self, usize) {
+        (Self(bytes.to_vec(), None), HEADER)
+    }
+
     /// For what is sealed.
     pub(super) fn sealed(opener: Opener) -> Self {
         Self(Vec::new(), Some(Sealed { opener, length: None }))
