@@ -288,3 +288,21 @@ fn nonsense_is_borne() {
         one.step(0, Input::Message(1, &Message { epoch: 7, slot: 0, body: goodbye }));
     }
 }
+
+/// What is done after a revocation comes too late to count: others may have agreed that it is not.
+#[test]
+fn what_a_revoked_member_has_is_not_counted() {
+    let settings = Settings { uniform: true, ..SETTINGS };
+    for (full_first, end) in [(false, Verdict::Failed(1)), (true, Verdict::Ok(1))] {
+        let mut member = Member::new(0, Ranks::first(2).unwrap(), settings).unwrap();
+        member.step(0, Input::Begin(1));
+        if full_first {
+            member.step(1, Input::Full(1));
+        }
+        member.step(2, Input::Revoke);
+        member.step(3, Input::Full(1));
+        let evidence = Input::Evidence(1, Evidence::Certain, Some(Testament::default()));
+        let told = member.step(4, evidence).verdicts;
+        assert!(told.contains(&end), "{told:?}");
+    }
+}
