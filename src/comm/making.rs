@@ -149,7 +149,9 @@ fn watched<T>(
         let thread = thread::Builder::new().name("ringreduce-watch".into());
         let watcher = match thread.spawn_scoped(scope, look) {
             Ok(watcher) => watcher,
-            Err(error) => return (Err(Error::io("starting a thread that looks", error)), None),
+            Err(error) => {
+                return (Err(Error::no_thread("starting a thread that looks", error)), None);
+            }
         };
         let made = work();
         over.store(true, Ordering::Release);
