@@ -138,6 +138,9 @@ impl Engine {
     }
 }
 
+/// What is known of a rank that says no more.
+pub(super) const FAILED: &str = "it failed, or was aborted";
+
 /// Who gave up has a cause, which is not itself.
 fn first_cause(me: usize, peer: usize, stop: Stop, size: usize) -> (usize, Stop) {
     match stop {
@@ -145,7 +148,7 @@ fn first_cause(me: usize, peer: usize, stop: Stop, size: usize) -> (usize, Stop)
             let (peer, evidence) = if culprit == me {
                 (peer, "it gave up on this rank".into())
             } else if culprit == peer {
-                (peer, "it failed, or was aborted".into())
+                (peer, FAILED.into())
             } else if culprit < size {
                 (culprit, format!("rank {peer} gave up on it"))
             } else {

@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::engine::Engine;
+use super::failure::FAILED;
 use super::options::Settings;
 use super::{CallOptions, Communicator, Seat};
 use crate::error::{Error, Result, Stall};
@@ -186,9 +187,10 @@ impl Engine {
             (None, Error::PeerLost { peer, evidence, .. }) => {
                 let peer = here(peer.rank);
                 let known = self.links.why_ended(&[peer]);
-                // That others have lost this one says less than what it saw by itself.
+                // That others have lost this one says less than what it saw by itself, but more
+                // than that one of them has failed.
                 let is_me = |fault: &Fault| matches!(*fault, Fault::GaveUp(it) if it == seat.rank);
-                let known = known.filter(|(_, fault)| !is_me(fault));
+                let known = known.filter(|(_, fault)| evidence == FAILED || !is_me(fault));
                 let (peer, fault) = known.unwrap_or((peer, Fault::Lost(evidence)));
                 (Stop::Other { peer, fault }, peer)
             }

@@ -11,8 +11,8 @@ use crate::element::DataType;
 use crate::schedule::Algorithm;
 
 /// Options of single calls, for [`Communicator::with`]. What is not set is as the communicator
-/// has it. Ranks must agree on the algorithm, on what concerns numbers and on whether calls are safe
-/// to make again, and on nothing else.
+/// has it. Ranks must agree on the algorithm, on what concerns numbers and on whether calls are
+/// safe to make again, and on nothing else.
 #[derive(Clone, Debug, Default)]
 pub struct CallOptions {
     pub(super) algorithm: Option<Algorithm>,

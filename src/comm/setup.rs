@@ -119,8 +119,8 @@ impl Builder {
     /// left have made the call or have been waited for in vain. All ranks say the same. Calls on
     /// streams and messages are not meant, nor is a rank whose call is aborted.
     ///
-    /// A rank that had not heard of the failure then learns of it by its next call, whose error is of
-    /// the call that ended well. The barriers are numbered too: calls are 1, 3, 5, ... here.
+    /// A rank that had not heard of the failure then learns of it by its next call, whose error is
+    /// of the call that ended well. The barriers are numbered too: calls are 1, 3, 5, ... here.
     #[must_use]
     pub fn uniform(self, uniform: bool) -> Self {
         Self { uniform: Some(uniform), ..self }
