@@ -100,12 +100,16 @@ impl Walk<'_> {
             return Err((Stop::Fault(Fault::Lost(evidence)), peer));
         }
         let absent = |peer: &usize| !control.reached(*peer, step == DONE);
-        for peer in others().filter(absent) {
-            if let Some(theirs) = control.elsewhere(peer, self.call.claim.sequence) {
-                return Err((self.call.apart_from(theirs), peer));
-            }
+        let apart = |peer| Some((peer, control.elsewhere(peer, self.call.claim.sequence)?));
+        let elsewhere = || others().filter(absent).find_map(apart);
+        if let Some((peer, theirs)) = elsewhere() {
+            return Err((self.call.apart_from(theirs), peer));
         }
         if let Some((peer, fault)) = self.links.cause(None, differ_by_lines) {
+            // What that one has failed of may have come about since the look before.
+            if let Some((peer, theirs)) = elsewhere().filter(|_| fault.is_hearsay()) {
+                return Err((self.call.apart_from(theirs), peer));
+            }
             // Who failed because of this rank's call says in what they differ.
             let ready = step == READY && fault.is_hearsay() && control.reached(peer, false);
             let stop = if ready { self.difference(peer) } else { None };
