@@ -280,4 +280,8 @@ fn addresses_read_as_they_are_written() {
     for text in ["fd:3", "host:80", "[::1]:80", "10.0.0.1:65535", "unix:@a-b"] {
         assert_eq!(text.parse::<StoreAddr>().unwrap().to_string(), text);
     }
+    // Brackets say that what is in them is an address, whatever it looks like without them.
+    for text in ["[fd]:80", "[unix]:80", "[host]:80"] {
+        assert!(text.parse::<StoreAddr>().unwrap_err().contains("IPv6"), "{text}");
+    }
 }

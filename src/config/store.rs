@@ -44,6 +44,9 @@ impl FromStr for StoreAddr {
         if bare.is_none() && host.contains(':') {
             return Err("write an IPv6 address in brackets: [address]:port".into());
         }
+        if bare.is_some_and(|it| !it.is_empty() && !it.contains(':')) {
+            return Err("brackets are for IPv6 addresses: write host:port".into());
+        }
         let host = bare.unwrap_or(host);
         match port.parse() {
             _ if host.is_empty() => Err("the host is missing before the colon".into()),
