@@ -42,7 +42,7 @@ pub use server::{Joining, Server};
 pub use store::Store;
 
 use crate::config::{Config, ENCRYPT, Secret, StoreAddr, warn};
-use crate::error::{Error, Result};
+use crate::error::{Error, Limit, Result};
 use entrance::Entrance;
 pub(crate) use fd::inherited_file;
 use gather::{Gather, broken_store};
@@ -242,6 +242,9 @@ fn open_server(
             "rank 0 runs on host {} and can't listen there, it is no address of this host",
             record.host
         ),
+        _ if Limit::of(&error).is_some() => {
+            return Err(Error::io(format!("listening at {address}"), error));
+        }
         _ => format!("rank 0 can't listen there: {error}"),
     };
     Err(refuse(&address.to_string(), reason))
