@@ -36,8 +36,8 @@ pub(super) const CONNECTING: Duration = Duration::from_secs(10);
 pub(super) struct Council {
     member: Member,
     began: Instant,
-    /// Of whom evidence was told, and which.
-    told: Vec<Option<Evidence>>,
+    /// Of whom evidence was told, and which; with what the rank left?
+    told: Vec<Option<(Evidence, bool)>>,
     timer: Option<Time>,
     verdicts: VecDeque<Verdict>,
     /// The machine's last one: it does nothing any more.
@@ -154,16 +154,17 @@ impl Council {
     fn look_at(&mut self, links: &mut Links, rank: usize) {
         let (ended, left) = links.controls().end_of(rank);
         let will = links.lives().will_of(rank);
+        // Who took leave without having spoken has voted for nothing.
+        let nothing = (left == Some(false)).then(Testament::default);
         let (evidence, testament) = match will {
-            Some(will) => (Evidence::Certain, will.map(|will| left_by(&will))),
-            // Who never spoke has voted for nothing.
-            None if left == Some(false) => (Evidence::Left, Some(Testament::default())),
-            None if left.is_some() => (Evidence::Left, None),
+            Some(will) => (Evidence::Certain, will.map(|will| left_by(&will)).or(nothing)),
+            None if left.is_some() => (Evidence::Left, nothing),
             None if ended => (Evidence::Strong, None),
             None => return,
         };
-        if self.told[rank] < Some(evidence) {
-            self.told[rank] = Some(evidence);
+        let told = Some((evidence, testament.is_some()));
+        if self.told[rank] < told {
+            self.told[rank] = told;
             self.step(links, None, Input::Evidence(rank as u32, evidence, testament));
         }
     }

@@ -71,9 +71,13 @@ impl Engine {
     ) -> Result<()> {
         let (collective, dtype) = (Collective::Barrier, DataType::U8);
         let request = Request { collective, count: 1, dtype, op: None };
-        let Some(kernel) = Kernel::select(dtype, ReduceOp::Max, seat.peers.len()) else {
-            return Ok(());
-        };
+        let kernel = Kernel::select(dtype, ReduceOp::Max, seat.peers.len());
+        let kernel = kernel.ok_or_else(|| Error::Argument {
+            call: head.name,
+            argument: "uniform",
+            given: "on".into(),
+            expected: "off: its barrier has no kernel here".into(),
+        })?;
         let part_of = settings.part_of.or(Some((head.name, call)));
         let settings = Settings { part_of, ..settings.clone() };
         let head = Head { name: head.name, usual: true, ..Head::of(&request, kernel) };

@@ -21,7 +21,7 @@ impl Guard {
         let builder = thread::Builder::new().name("ringreduce-guard".into());
         let thread = builder
             .spawn(move || its.serve())
-            .map_err(|error| Error::io("starting the thread that guards streams", error))?;
+            .map_err(|error| Error::no_thread("starting the thread that guards streams", error))?;
         Ok(Self { watch, thread: Some(thread) })
     }
 
