@@ -157,19 +157,17 @@ pub enum Error {
         /// How we know.
         evidence: String,
     },
-    /// The peer is in another call than we are.
-    #[error("{at}: {peer} does not make the same call: {field} is {theirs} there, {ours} here")]
+    /// Two ranks are in calls that differ: this one and another, or two others.
+    #[error("{}", differ(at, ranks, field, values))]
     Mismatch {
         /// Where we are.
         at: Box<Place>,
-        /// Who differs.
-        peer: Box<Peer>,
+        /// Who differ; this rank is the second, if it is one of them.
+        ranks: Box<[Peer; 2]>,
         /// In what.
         field: &'static str,
-        /// Our value.
-        ours: String,
-        /// Their value.
-        theirs: String,
+        /// The value of each.
+        values: [String; 2],
     },
     /// What a peer sent over the network came as something else.
     #[error(
@@ -232,11 +230,14 @@ pub enum Error {
         /// The number of the membership that it does not belong to.
         epoch: u32,
     },
-    /// Somebody called abort.
-    #[error("{at}: aborted")]
+    /// Somebody ended all calls: by an [`AbortHandle`](crate::AbortHandle), or by
+    /// [`revoke`](crate::Communicator::revoke).
+    #[error("{at}: aborted{}", by_whom(at, by))]
     Aborted {
         /// Where we were.
         at: Box<Place>,
+        /// The rank that did so, which may be this one.
+        by: Box<Peer>,
     },
     /// An earlier failure left the communicator unusable.
     #[error("{call}: this communicator failed before ({first}); make a new one")]
@@ -256,6 +257,26 @@ fn waited(after: &Duration) -> String {
     format!("for {after:.1?}")
 }
 
+/// Who differ, in what.
+fn differ(at: &Place, ranks: &[Peer; 2], field: &str, values: &[String; 2]) -> String {
+    let ([one, other], [there, here]) = (ranks, values);
+    if other.rank == at.rank {
+        return format!(
+            "{at}: {one} does not make the same call: {field} is {there} there, {here} here"
+        );
+    }
+    let rank = other.rank;
+    format!(
+        "{at}: {one} does not make the same call as {other}: {field} is {there} there, {here} at \
+         rank {rank}"
+    )
+}
+
+/// By which other rank.
+fn by_whom(at: &Place, by: &Peer) -> String {
+    if by.rank == at.rank { String::new() } else { format!(" by {by}") }
+}
+
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -273,18 +294,18 @@ impl Error {
             | Self::Mismatch { at, .. }
             | Self::Corrupt { at, .. }
             | Self::Forged { at, .. }
-            | Self::Aborted { at } => Some(at),
+            | Self::Aborted { at, .. } => Some(at),
             _ => None,
         }
     }
 
-    /// Of whom it says that the call failed.
+    /// The other rank of which it says that the call failed.
     #[cfg(feature = "cuda")]
     pub(crate) fn peer_mut(&mut self) -> Option<&mut Peer> {
         match self {
-            Self::Timeout { peer, .. }
-            | Self::PeerLost { peer, .. }
-            | Self::Mismatch { peer, .. } => Some(peer),
+            Self::Timeout { peer, .. } | Self::PeerLost { peer, .. } => Some(peer),
+            Self::Mismatch { ranks, .. } => Some(&mut ranks[0]),
+            Self::Aborted { at, by } => Some(&mut **by).filter(|by| by.rank != at.rank),
             _ => None,
         }
     }

@@ -317,7 +317,7 @@ fn a_panic_in_a_scope_aborts_what_nobody_would_end() {
     assert!(matches!(comm.barrier().unwrap_err(), Error::Broken { .. }));
     // What came before the end was another call.
     let error = other.barrier().unwrap_err();
-    assert!(matches!(error, Error::PeerLost { .. } | Error::Mismatch { .. }), "{error}");
+    assert!(matches!(error, Error::Aborted { .. } | Error::Mismatch { .. }), "{error}");
 }
 
 #[test]

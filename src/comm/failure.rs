@@ -6,8 +6,7 @@ use super::engine::{Engine, PROBE};
 use super::options::Settings;
 use crate::error::{Error, Peer, Place, Result};
 use crate::exec::{Halt, Stop};
-use crate::link::notice::Difference;
-use crate::link::{Fault, MESSAGE};
+use crate::link::{Blame, Fault, MESSAGE, Why};
 use crate::plan::fingerprint;
 
 impl Engine {
@@ -58,51 +57,84 @@ impl Engine {
         };
         let peer = stalled.map_or(peer, |(culprit, _)| culprit);
         let at = self.place(seat, settings, operation, step);
-        if peer != seat.rank {
-            self.tell_others(seat.rank, peer, &stop, (!is_hearsay, stalled.is_some()));
-        }
-        let peer = Box::new(seat.peers[peer].clone());
+        // Who is slow leaves a trail: there the one who waits for the cause shall find out.
+        let is_trail = matches!(stop, Stop::Timeout(_)) && stalled.is_none();
+        let blame = match &stop {
+            Stop::Aborted => Blame::aborted(seat.rank),
+            Stop::Timeout(_) => Blame::lost(peer),
+            Stop::Fault(fault) | Stop::Other { fault, .. } => {
+                Blame::of_fault(seat.rank, peer, fault)
+            }
+        };
+        self.tell_others(seat.rank, blame, !is_hearsay, is_trail);
         let error = match stop {
-            Stop::Aborted => Error::Aborted { at },
-            Stop::Timeout(after) => match stalled {
-                Some((_, state)) => Error::Stalled { at, peer, state, after },
-                None => Error::Timeout { at, peer, after },
-            },
-            Stop::Fault(fault) | Stop::Other { fault, .. } => of_fault(at, peer, fault, count),
+            Stop::Aborted => Error::Aborted { at, by: Box::new(seat.peers[seat.rank].clone()) },
+            Stop::Timeout(after) => {
+                let peer = Box::new(seat.peers[peer].clone());
+                match stalled {
+                    Some((_, state)) => Error::Stalled { at, peer, state, after },
+                    None => Error::Timeout { at, peer, after },
+                }
+            }
+            Stop::Fault(fault) | Stop::Other { fault, .. } => {
+                self.of_fault(seat, at, (peer, fault), count)
+            }
         };
         self.broken_by(error)
     }
 
     /// Tells the others of the first cause, as far as this rank knows it.
-    fn tell_others(
+    pub(super) fn tell_others(
         &mut self,
         me: usize,
-        peer: usize,
-        stop: &Stop,
-        (first_hand, is_seen): (bool, bool),
+        blame: Blame,
+        first_hand: bool,
+        is_trail: bool,
     ) {
-        // Of two ranks that differ it is the one who found out that knows in what.
-        let lost = |fault: &Fault| matches!(fault, Fault::Lost(_) | Fault::GaveUp(_));
-        let is_lost = match stop {
-            Stop::Timeout(_) => true,
-            Stop::Fault(fault) | Stop::Other { fault, .. } => lost(fault),
-            Stop::Aborted => false,
-        };
-        let cause = if is_lost { peer } else { me };
-        let difference = match *stop {
-            Stop::Fault(Fault::Mismatch { field, ours, theirs })
-            | Stop::Other { fault: Fault::Mismatch { field, ours, theirs }, .. } => {
-                Some(Difference { with: peer, field, ours, theirs })
-            }
-            _ => None,
-        };
-        // Who is slow leaves a trail: there the one who waits for the cause shall find out.
-        let is_trail = matches!(stop, Stop::Timeout(_)) && !is_seen;
         if !is_trail {
-            self.links.blame(cause, first_hand, difference);
+            self.links.blame(blame, first_hand);
         }
-        if cause != me {
-            self.because.say(cause);
+        if blame.culprit != me {
+            self.because.say(blame);
+        }
+    }
+
+    /// What a link failed of, and where.
+    fn of_fault(
+        &self,
+        seat: &Seat,
+        at: Box<Place>,
+        (rank, fault): (usize, Fault),
+        count: Option<usize>,
+    ) -> Error {
+        let peer = Box::new(seat.peers[rank].clone());
+        let differ = |ranks: [usize; 2], values: [u64; 2], field, count| {
+            let [theirs, ours] = values;
+            let (field, ours, theirs) = difference(field, ours, theirs, count);
+            let ranks = Box::new(ranks.map(|rank| seat.peers[rank].clone()));
+            Error::Mismatch { at: at.clone(), ranks, field, values: [theirs, ours] }
+        };
+        match fault {
+            Fault::Lost(evidence) => Error::PeerLost { at, peer, evidence },
+            Fault::Corrupt { slot, sent, found } => Error::Corrupt { at, peer, slot, sent, found },
+            Fault::Forged { slot } => Error::Forged { at, peer, slot },
+            Fault::Mismatch { field, ours, theirs } => {
+                differ([rank, seat.rank], [theirs, ours], field, count)
+            }
+            Fault::GaveUp(blame) => match blame.why {
+                Why::Lost => Error::PeerLost { at, peer, evidence: FAILED.into() },
+                Why::Aborted => Error::Aborted { at, by: peer },
+                Why::Differs(it) => {
+                    // It is told in the words of the call that this rank makes too, if one does.
+                    let print = self.links.lives().print(self.sequence);
+                    let count = count.filter(|_| [it.ours, it.theirs].map(Some).contains(&print));
+                    if print == Some(it.ours) {
+                        differ([it.with, rank], [it.theirs, it.ours], it.field, count)
+                    } else {
+                        differ([rank, it.with], [it.ours, it.theirs], it.field, count)
+                    }
+                }
+            },
         }
     }
 
@@ -128,65 +160,57 @@ impl Engine {
     }
 
     /// After the first failure, `why`, nothing works any more. The others learn of it by the
-    /// closing of the links and of the lines of registered memory.
+    /// closing of the links and of the lines of registered memory, unless they have been told.
     pub(super) fn give_up(&mut self, why: String) {
         self.broken.get_or_insert(why);
-        self.links.lives().fail(None, true);
-        self.links.controls().fail();
+        self.links.fail(Why::Lost);
         self.links.close();
         self.registry.close();
     }
 }
 
 /// What is known of a rank that says no more.
-pub(super) const FAILED: &str = "it failed, or was aborted";
+pub(super) const FAILED: &str = "it failed";
 
 /// Who gave up has a cause, which is not itself.
 fn first_cause(me: usize, peer: usize, stop: Stop, size: usize) -> (usize, Stop) {
-    match stop {
-        Stop::Fault(Fault::GaveUp(culprit)) | Stop::Other { fault: Fault::GaveUp(culprit), .. } => {
-            let (peer, evidence) = if culprit == me {
-                (peer, "it gave up on this rank".into())
-            } else if culprit == peer {
-                (peer, FAILED.into())
-            } else if culprit < size {
-                (culprit, format!("rank {peer} gave up on it"))
-            } else {
-                (peer, "it gave up on a rank that there is not".into())
-            };
-            (peer, Stop::Other { peer, fault: Fault::Lost(evidence) })
-        }
-        stop => (peer, stop),
-    }
+    let (Stop::Fault(Fault::GaveUp(blame)) | Stop::Other { fault: Fault::GaveUp(blame), .. }) =
+        stop
+    else {
+        return (peer, stop);
+    };
+    let Blame { culprit, why } = *blame;
+    let lost = |peer, evidence: String| (peer, Fault::Lost(evidence));
+    let (peer, fault) = match why {
+        _ if !blame.is_within(size) => lost(peer, "it gave up on a rank that there is not".into()),
+        Why::Lost if culprit == me => lost(peer, "it gave up on this rank".into()),
+        Why::Lost if culprit == peer => lost(peer, FAILED.into()),
+        Why::Lost => lost(culprit, format!("rank {peer} gave up on it")),
+        Why::Aborted | Why::Differs(_) => match blame.seen_by(me, None) {
+            Some(fault) => (culprit, fault),
+            None => (culprit, Fault::GaveUp(blame)),
+        },
+    };
+    (peer, Stop::Other { peer, fault })
 }
 
-/// What a link failed of, and where.
-fn of_fault(at: Box<Place>, peer: Box<Peer>, fault: Fault, count: Option<usize>) -> Error {
-    match fault {
-        Fault::Lost(evidence) => Error::PeerLost { at, peer, evidence },
-        Fault::Corrupt { slot, sent, found } => Error::Corrupt { at, peer, slot, sent, found },
-        Fault::Forged { slot } => Error::Forged { at, peer, slot },
-        Fault::GaveUp(rank) => {
-            Error::PeerLost { at, peer, evidence: format!("it gave up on rank {rank}") }
-        }
-        Fault::Mismatch { field: from @ ("fingerprint" | "earlier"), ours, theirs } => {
-            let count = count.filter(|_| from == "fingerprint");
-            let (field, ours, theirs) = fingerprint::difference(ours, theirs, count);
-            Error::Mismatch { at, peer, field, ours, theirs }
-        }
-        Fault::Mismatch { field: "memory", ours, theirs } => {
+/// In what two calls differ, and both values, in words. `count` is that of this rank's call, which
+/// is ours.
+fn difference(
+    field: &'static str,
+    ours: u64,
+    theirs: u64,
+    count: Option<usize>,
+) -> (&'static str, String, String) {
+    match field {
+        "fingerprint" => fingerprint::difference(ours, theirs, count),
+        "earlier" => fingerprint::difference(ours, theirs, None),
+        "memory" => {
             let name = |yes| if yes == 1 { "registered" } else { "not registered" }.to_string();
-            let (ours, theirs) = (name(ours), name(theirs));
-            Error::Mismatch { at, peer, field: "the buffer", ours, theirs }
+            ("the buffer", name(ours), name(theirs))
         }
-        Fault::Mismatch { field: field @ "sequence", ours, theirs } => {
-            let (ours, theirs) = (number(ours), number(theirs));
-            Error::Mismatch { at, peer, field, ours, theirs }
-        }
-        Fault::Mismatch { field, ours, theirs } => {
-            let (ours, theirs) = (ours.to_string(), theirs.to_string());
-            Error::Mismatch { at, peer, field, ours, theirs }
-        }
+        "sequence" => (field, number(ours), number(theirs)),
+        field => (field, ours.to_string(), theirs.to_string()),
     }
 }
 

@@ -3,8 +3,8 @@
 //! Law: until all have made it the group is a part of that communicator's latest call, whose errors
 //! are its errors; who fails tells the others there.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use super::options::Settings;
 use super::{CallOptions, Communicator, Seat};
 use crate::error::{Error, Result, Stall};
 use crate::exec::{Halt, Stop, remind};
-use crate::link::{Fault, Links};
+use crate::link::{Blame, Fault, Links};
 
 /// How often a rank looks.
 const GLANCE: Duration = Duration::from_millis(10);
@@ -22,8 +22,7 @@ const GLANCE: Duration = Duration::from_millis(10);
 /// Because of whom a rank will leave a communicator: a group of its ranks has failed.
 #[derive(Debug, Default)]
 pub(super) struct Because {
-    /// 0, or one more than the rank.
-    culprit: AtomicUsize,
+    first: OnceLock<Blame>,
     /// The communicator that this one is a group of, and its ranks there.
     elder: Option<(Arc<Self>, Vec<usize>)>,
 }
@@ -35,14 +34,13 @@ impl Because {
         Arc::new(Self { elder, ..Self::default() })
     }
 
-    /// The communicator has failed because of `culprit`. What is said first counts.
-    pub(super) fn say(&self, culprit: usize) {
+    /// The communicator has failed. What is said first counts.
+    pub(super) fn say(&self, blame: Blame) {
         if let Some((elder, members)) = &self.elder
-            && let Some(&rank) = members.get(culprit)
+            && let Some(there) = blame.renumbered(|rank| members.get(rank).copied())
         {
-            let word = &elder.culprit;
-            let _ = word.compare_exchange(0, rank + 1, Ordering::AcqRel, Ordering::Relaxed);
-            elder.say(rank);
+            let there = *elder.first.get_or_init(|| there);
+            elder.say(there);
         }
     }
 }
@@ -52,8 +50,8 @@ struct Watch<'a> {
     /// Of those that become the group's.
     members: &'a [usize],
     most: Duration,
-    /// That of the communicator, and that of the group.
-    aborts: [&'a AtomicBool; 2],
+    /// That of the communicator.
+    abort: &'a AtomicBool,
     over: &'a AtomicBool,
     /// All have connected: from then on others may be done with it before this rank.
     connected: &'a AtomicBool,
@@ -67,8 +65,7 @@ impl Watch<'_> {
             let cause = links.cause(None, |_, _| false);
             let connects = !self.connected.load(Ordering::Acquire);
             let cause = cause.or_else(|| if connects { self.left(links, me) } else { None });
-            if cause.is_some() || self.aborts[0].load(Ordering::Relaxed) {
-                self.aborts[1].store(true, Ordering::Release);
+            if cause.is_some() || self.abort.load(Ordering::Relaxed) {
                 return cause;
             }
             let times = (began.elapsed(), self.most);
@@ -115,14 +112,15 @@ impl Communicator {
             watched(engine, members, (seat.rank, settings), [&abort, &connected], work)
         };
         match made {
-            Ok(mut group) => {
+            // What was found out in the last moment counts: the group has been told to end.
+            Ok(mut group) if cause.is_none() && !abort.load(Ordering::Acquire) => {
                 engine.links.lives().leave(again);
                 if let Some(its) = &mut group.engine {
                     its.because = Because::of(&engine.because, members);
                 }
                 Ok(group)
             }
-            Err(error) => Err(engine.unmade(seat, settings, name, (members, cause), error)),
+            made => Err(engine.unmade(seat, settings, name, (members, cause), made.err())),
         }
     }
 }
@@ -137,13 +135,16 @@ fn watched<T>(
 ) -> (Result<T>, Option<(usize, Fault)>) {
     let over = &AtomicBool::new(false);
     let Engine { links, abort: own, .. } = engine;
-    let watch = Watch { members, most: settings.timeout, aborts: [own, abort], over, connected };
+    let watch = Watch { members, most: settings.timeout, abort: own, over, connected };
     thread::scope(|scope| {
         let look = || {
             let cause = watch.look(links, me);
             // The others learn of it before they see this rank's doors close.
-            if let Some((peer, Fault::Lost(_))) = &cause {
-                links.blame(*peer, true, None);
+            if let Some((peer, fault)) = &cause {
+                links.blame(Blame::of_fault(me, *peer, fault), !fault.is_hearsay());
+            }
+            if !watch.over.load(Ordering::Acquire) {
+                abort.store(true, Ordering::Release);
             }
             cause
         };
@@ -165,8 +166,8 @@ fn watched<T>(
 impl Engine {
     /// Who leaves because a group has failed says so: others may wait for it here.
     pub(super) fn take_leave(&mut self) {
-        if let Some(culprit) = self.because.culprit.load(Ordering::Acquire).checked_sub(1) {
-            self.links.leaves_for(culprit);
+        if let Some(because) = self.because.first.get() {
+            self.links.leaves_for(*because);
         }
     }
 
@@ -177,31 +178,40 @@ impl Engine {
         settings: &Settings,
         name: &'static str,
         (members, cause): (&[usize], Option<(usize, Fault)>),
-        error: Error,
+        error: Option<Error>,
     ) -> Error {
         let here = |rank: usize| members.get(rank).copied().unwrap_or(seat.rank);
         let (stop, peer) = match (cause, error) {
             (Some((peer, fault)), _) => (Stop::Other { peer, fault }, peer),
-            (None, Error::Aborted { .. }) => (Stop::Aborted, seat.rank),
+            (None, Some(Error::Aborted { at, by })) if by.rank != at.rank => {
+                let peer = here(by.rank);
+                // Perhaps because of what is known here.
+                let known = self.links.why_ended(&[peer]);
+                let aborted = || (peer, Fault::GaveUp(Box::new(Blame::aborted(peer))));
+                let (peer, fault) = known.unwrap_or_else(aborted);
+                (Stop::Other { peer, fault }, peer)
+            }
+            (None, Some(Error::Aborted { .. }) | None) => (Stop::Aborted, seat.rank),
             (None, _) if self.abort.load(Ordering::Relaxed) => (Stop::Aborted, seat.rank),
-            (None, Error::PeerLost { peer, evidence, .. }) => {
+            (None, Some(Error::PeerLost { peer, evidence, .. })) => {
                 let peer = here(peer.rank);
                 let known = self.links.why_ended(&[peer]);
                 // That others have lost this one says less than what it saw by itself, but more
                 // than that one of them has failed.
-                let is_me = |fault: &Fault| matches!(*fault, Fault::GaveUp(it) if it == seat.rank);
+                let is_me =
+                    |fault: &Fault| matches!(fault, Fault::GaveUp(it) if it.culprit == seat.rank);
                 let known = known.filter(|(_, fault)| evidence == FAILED || !is_me(fault));
                 let (peer, fault) = known.unwrap_or((peer, Fault::Lost(evidence)));
                 (Stop::Other { peer, fault }, peer)
             }
-            (None, Error::Stalled { peer, state, after, .. }) => {
+            (None, Some(Error::Stalled { peer, state, after, .. })) => {
                 let stalled = (here(peer.rank), state);
                 return self.unmade_for(seat, settings, name, stalled, after);
             }
             // Whom it waited for may be said in words alone; perhaps more is known here.
             (
                 None,
-                error @ (Error::Handshake { .. } | Error::Timeout { .. } | Error::Io { .. }),
+                Some(error @ (Error::Handshake { .. } | Error::Timeout { .. } | Error::Io { .. })),
             ) => {
                 let most = settings.timeout;
                 if let Some((peer, fault)) = self.links.why_ended(members) {
@@ -217,7 +227,7 @@ impl Engine {
                     return self.broken_by(error);
                 }
             }
-            (None, error) => return self.broken_by(error),
+            (None, Some(error)) => return self.broken_by(error),
         };
         self.fail(seat, settings, name, Halt { stop, step: 0, peer })
     }
@@ -232,8 +242,7 @@ impl Engine {
         after: Duration,
     ) -> Error {
         let at = self.place(seat, settings, name, 0);
-        self.links.blame(rank, true, None);
-        self.because.say(rank);
+        self.tell_others(seat.rank, Blame::lost(rank), true, false);
         let peer = Box::new(seat.peers[rank].clone());
         self.broken_by(Error::Stalled { at, peer, state, after })
     }

@@ -158,10 +158,11 @@ impl Communicator {
         for (peer, theirs) in records.iter().enumerate() {
             for (field, ours, theirs) in mine.compare(theirs) {
                 if ours != theirs {
-                    let peer = Box::new(self.peers()[peer].clone());
                     let (engine, seat, settings) = self.at_home(mine.call)?;
                     let at = engine.place(seat, settings, mine.call, 0);
-                    return Err(Error::Mismatch { at, peer, field, ours, theirs });
+                    let ranks = [peer, seat.rank].map(|rank| seat.peers[rank].clone());
+                    let (ranks, values) = (Box::new(ranks), [theirs, ours]);
+                    return Err(Error::Mismatch { at, ranks, field, values });
                 }
             }
         }

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use super::reconnect::Door;
 use super::{Communicator, Seat};
-use crate::error::{Error, Place, Result};
-use crate::link::Links;
+use crate::error::{Error, Peer, Place, Result};
 use crate::link::notice::WORDS;
+use crate::link::{Links, Why};
 use crate::membership::{
     Body, Evidence, Input, MESSAGE_BYTES, Member, Message, Outputs, Ranks, Settings, Testament,
     Time, Verdict, decode, encode,
@@ -45,6 +45,7 @@ pub(super) struct Council {
     /// The caller waits no more, and where it is then.
     abort: Arc<AtomicBool>,
     at: Box<Place>,
+    me: Box<Peer>,
     /// Where ranks listen, and for which membership.
     pub(super) doors: Vec<Door>,
     /// Has a member said that this newcomer is one now?
@@ -70,7 +71,8 @@ impl Council {
         let member = Member::new(me as u32, all, settling.map_or(SETTINGS, own))?;
         let (told, verdicts, doors) = (vec![None; size], VecDeque::new(), Vec::new());
         let (began, timer, ended, welcome) = (Instant::now(), None, None, false);
-        Some(Self { member, began, told, timer, verdicts, ended, abort, at, doors, welcome })
+        let me = Box::new(seat.peers[me].clone());
+        Some(Self { member, began, told, timer, verdicts, ended, abort, at, me, doors, welcome })
     }
 
     /// The caller of `at` is about to wait.
@@ -81,7 +83,7 @@ impl Council {
     /// An error, if the caller waits no more.
     pub(super) fn goes_on(&self) -> Result<()> {
         if self.abort.load(Ordering::Relaxed) {
-            return Err(Error::Aborted { at: self.at.clone() });
+            return Err(Error::Aborted { at: self.at.clone(), by: self.me.clone() });
         }
         Ok(())
     }
@@ -301,13 +303,16 @@ impl Communicator {
         })
     }
 
-    /// Ends all calls of this communicator, here and at all ranks: they fail, and the ranks may
-    /// [`Self::shrink`]. After MPI's `MPIX_Comm_revoke`.
+    /// Ends all calls of this communicator, here and at all ranks: they fail with
+    /// [`Error::Aborted`] by this rank, and the ranks may [`Self::shrink`]. After MPI's
+    /// `MPIX_Comm_revoke`.
     ///
     /// # Errors
     /// If the engine is lost to an operation that panicked.
     pub fn revoke(&mut self) -> Result<()> {
         let (engine, ..) = self.at_home("revoke")?;
+        // What is said first counts.
+        engine.links.fail(Why::Aborted);
         engine.give_up("revoked by this rank".into());
         Ok(())
     }

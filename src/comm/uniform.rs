@@ -105,7 +105,7 @@ impl Engine {
                 council.step(links, None, Input::Evidence(peer.rank as u32, evidence, None));
             }
             council.step(links, None, Input::Revoke);
-            if matches!(error, Error::Aborted { .. }) {
+            if matches!(error, Error::Aborted { at, by } if by.rank == at.rank) {
                 // Who is told to end at once waits for nobody.
                 return Ok(false);
             }

@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use socket2::Socket;
 
-use super::notice::{Difference, FRAME, Failure, Notice, Waits, Words};
+use super::blame::{Blame, Why};
+use super::notice::{FRAME, Failure, Notice, Waits, Words};
 use super::seal::{Seals, TAG};
 use super::{Fault, MESSAGE};
 use crate::error::{Error, Result};
@@ -36,7 +37,7 @@ pub(crate) struct Controls {
     /// Has this rank failed?
     failed: bool,
     /// Because of whom another communicator of it has.
-    because: Option<usize>,
+    because: Option<Blame>,
     /// The call that it last said it waits in, for whom alone, and when.
     waits: Option<(u64, u64, Instant)>,
     /// Has this rank said anything to survivors?
@@ -82,28 +83,22 @@ impl Controls {
         Ok(())
     }
 
-    /// Tells all that this rank has failed in this call because of `culprit`: has it found that
-    /// out by itself, and in what do they differ? What is said first counts.
-    pub(crate) fn give_up(
-        &mut self,
-        culprit: usize,
-        (call, first_hand): (u64, bool),
-        difference: Option<Difference>,
-    ) {
+    /// Tells all that this rank has failed, and because of whom: has it found that out by itself?
+    /// What is said first counts.
+    pub(crate) fn give_up(&mut self, blame: Blame, first_hand: bool) {
         if !std::mem::replace(&mut self.failed, true) {
-            let culprit = culprit as u64;
-            self.tell(&Notice::GaveUp(Failure { culprit, first_hand, call, difference }));
+            self.tell(&Notice::GaveUp(Failure { blame, first_hand }));
         }
     }
 
     /// The same, because of itself.
-    pub(crate) fn fail(&mut self) {
-        self.give_up(self.me, (0, true), None);
+    pub(crate) fn fail_by_itself(&mut self, why: Why) {
+        self.give_up(Blame { culprit: self.me, why }, true);
     }
 
-    /// When this rank leaves, it does so because of `culprit`.
-    pub(crate) fn leaves_for(&mut self, culprit: usize) {
-        self.because = Some(culprit);
+    /// When this rank leaves, it does so because of another communicator of its.
+    pub(crate) fn leaves_for(&mut self, because: Blame) {
+        self.because = Some(because);
     }
 
     /// Tells all, now and then, that this rank waits in a call that may take so long, and for whom
@@ -189,10 +184,10 @@ impl Controls {
         self.read();
         self.peers.iter().enumerate().find_map(|(rank, control)| {
             let control = control.as_ref()?;
-            if let Some(Notice::GaveUp(Failure { call: theirs, difference, .. })) = control.said
-                && let Some(told) = difference.filter(|it| it.with == self.me)
+            if let Some(Notice::GaveUp(Failure { blame, .. })) = control.said
+                && let Some(fault) = blame.seen_by(self.me, call.and_then(&ours))
             {
-                return Some((rank, told.seen_there(call == Some(theirs))));
+                return Some((blame.culprit, fault));
             }
             let Waits { call: number, print: theirs, .. } = control.waits;
             let ours = ours(number).filter(|&ours| theirs != 0 && ours != theirs)?;
@@ -205,7 +200,7 @@ impl Controls {
     pub(crate) fn blamed_by(&self) -> Option<(bool, usize)> {
         let all = self.peers.iter().enumerate().filter_map(|(rank, control)| {
             let Some(Notice::GaveUp(failure)) = control.as_ref()?.said else { return None };
-            (failure.culprit == self.me as u64).then_some((!failure.first_hand, rank))
+            (failure.blame.culprit == self.me).then_some((!failure.first_hand, rank))
         });
         all.min()
     }
@@ -269,9 +264,8 @@ impl Controls {
     pub(crate) fn why(&mut self, rank: usize) -> Option<(usize, Fault)> {
         self.read();
         let left = || match &self.peers.get(rank)?.as_ref()?.said {
-            Some(Notice::Goodbye { because: Some(culprit), .. }) => {
-                let culprit = usize::try_from(*culprit).unwrap_or(usize::MAX);
-                (culprit != self.me).then_some((rank, Fault::GaveUp(culprit)))
+            Some(Notice::Goodbye { because: Some(blame), .. }) => {
+                (blame.culprit != self.me).then(|| (rank, Fault::GaveUp(Box::new(*blame))))
             }
             _ => None,
         };
@@ -287,9 +281,9 @@ impl Controls {
     fn told(&self) -> Option<(usize, Fault)> {
         self.peers.iter().enumerate().find_map(|(rank, control)| {
             let Some(Notice::GaveUp(failure)) = &control.as_ref()?.said else { return None };
-            let culprit = usize::try_from(failure.culprit).unwrap_or(usize::MAX);
+            let blame = failure.blame;
             // Who is meant finds out what of by itself.
-            (culprit != self.me).then_some((rank, Fault::GaveUp(culprit)))
+            (blame.culprit != self.me).then(|| (rank, Fault::GaveUp(Box::new(blame))))
         })
     }
 
@@ -308,8 +302,7 @@ impl Controls {
 
 impl Drop for Controls {
     fn drop(&mut self) {
-        let because = self.because.map(|rank| rank as u64);
-        self.tell(&Notice::Goodbye { because, has_spoken: self.has_spoken });
+        self.tell(&Notice::Goodbye { because: self.because, has_spoken: self.has_spoken });
         for control in self.peers.iter_mut().flatten() {
             // What is left unread would make the system cut off what was just said.
             control.hear();

@@ -9,11 +9,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::notice::Difference;
+use super::blame::{Blame, Why};
 use super::region::Region;
 use super::{Fault, robust};
 use crate::error::{Result, Stall};
-use page::{FIRST_HAND, MARKS, Own, Page, copy, key_of, own};
+use page::{MARKS, Own, Page, copy, key_of, own};
 pub(crate) use page::{Told, WILL};
 
 /// What a communicator knows of its ranks' lives.
@@ -77,26 +77,17 @@ impl Lives {
         }
     }
 
-    /// It has failed because of `culprit`, or of itself, and comes to no call any more. What is
-    /// said first counts. Has it found that out by itself?
-    pub(crate) fn fail(&self, culprit: Option<usize>, first_hand: bool) {
+    /// It has failed and comes to no call any more. What is said first counts. Has it found that
+    /// out by itself?
+    pub(crate) fn fail(&self, blame: &Blame, first_hand: bool) {
         if let Some((own, at)) = &self.mine {
-            let word = &own.page.mark(*at).cause;
-            let cause = culprit.unwrap_or(self.me) as u64 + 1;
-            let cause = if first_hand { cause | FIRST_HAND } else { cause };
-            let _ = word.compare_exchange(0, cause, Ordering::AcqRel, Ordering::Relaxed);
+            own.page.mark(*at).fail(blame, first_hand);
         }
     }
 
-    /// It is about to fail, since it differs from another rank so.
-    pub(crate) fn differ(&self, difference: Difference) {
-        if let Some((own, at)) = &self.mine {
-            let [what, ours, theirs] = &own.page.mark(*at).differs;
-            let words = difference.words();
-            ours.store(words[1], Ordering::Relaxed);
-            theirs.store(words[2], Ordering::Relaxed);
-            what.store(words[0], Ordering::Release);
-        }
+    /// The same, because of itself.
+    pub(crate) fn fail_by_itself(&self, why: Why) {
+        self.fail(&Blame { culprit: self.me, why }, true);
     }
 
     /// The call that this rank is in.
@@ -183,10 +174,11 @@ impl Lives {
         (0..self.peers.len()).find_map(|peer| {
             let page = self.peers[peer].as_ref()?;
             let at = page.find(key_of(self.key, peer))?;
-            let mark = page.mark(at);
-            if let Some(told) = mark.difference().filter(|it| it.with == self.me) {
-                let same = current == Some(mark.entered.load(Ordering::Relaxed));
-                return Some((peer, told.seen_there(same)));
+            let told = self.cause(peer).map(|(blame, _)| blame);
+            if let Some(told) = told
+                && let Some(fault) = told.seen_by(self.me, ours)
+            {
+                return Some((told.culprit, fault));
             }
             let (ours, theirs) = (ours?, page.print(at, current?)?);
             let fault = Fault::Mismatch { field: "fingerprint", ours, theirs };
@@ -200,23 +192,21 @@ impl Lives {
     }
 
     /// What a rank has failed because of, and whether it has found that out by itself.
-    fn cause(&self, peer: usize) -> Option<(usize, bool)> {
+    fn cause(&self, peer: usize) -> Option<(Blame, bool)> {
         let page = self.peers.get(peer)?.as_ref()?;
-        let mark = page.mark(page.find(key_of(self.key, peer))?);
-        let cause = mark.cause.load(Ordering::Acquire);
-        let culprit = usize::try_from(cause & (FIRST_HAND - 1)).ok()?.checked_sub(1)?;
-        (culprit < self.peers.len()).then_some((culprit, cause & FIRST_HAND != 0))
+        let cause = page.mark(page.find(key_of(self.key, peer))?).cause()?;
+        cause.0.is_within(self.peers.len()).then_some(cause)
     }
 
     /// A rank, if any, that has failed and without which this rank's call can't end; and because
     /// of whom it has.
-    pub(crate) fn blamed(&self) -> Option<(usize, usize)> {
+    pub(crate) fn blamed(&self) -> Option<(usize, Fault)> {
         let current = self.current()?;
         (0..self.peers.len()).find_map(|peer| {
-            let (culprit, _) = self.cause(peer)?;
+            let (blame, _) = self.cause(peer)?;
             // Who is meant finds out what of by itself.
-            let counts = culprit != self.me && self.calls(peer)?[1] < current;
-            counts.then_some((peer, culprit))
+            let counts = blame.culprit != self.me && self.calls(peer)?[1] < current;
+            counts.then(|| (peer, Fault::GaveUp(Box::new(blame))))
         })
     }
 
@@ -224,8 +214,8 @@ impl Lives {
     /// this one is.
     pub(crate) fn blamed_by(&self) -> (Option<(bool, usize)>, usize) {
         let by = (0..self.peers.len()).filter_map(|peer| {
-            let (culprit, first_hand) = self.cause(peer)?;
-            (culprit == self.me).then_some((!first_hand, peer))
+            let (blame, first_hand) = self.cause(peer)?;
+            (blame.culprit == self.me).then_some((!first_hand, peer))
         });
         (by.min(), self.me)
     }
@@ -240,7 +230,7 @@ impl Lives {
             }
             let [entered, done] = self.calls(peer)?;
             // Who ended after a failure is not its cause.
-            if page.mark(page.find(key_of(self.key, peer))?).cause.load(Ordering::Acquire) != 0 {
+            if page.mark(page.find(key_of(self.key, peer))?).has_failed() {
                 return None;
             }
             let evidence = match entered.cmp(&current) {
@@ -256,8 +246,8 @@ impl Lives {
     /// else another one has ended, or has failed.
     pub(crate) fn missed(&self, peer: usize) -> Option<(usize, Fault)> {
         let gave_up = |peer: usize| {
-            let (culprit, _) = self.cause(peer)?;
-            (culprit != self.me).then_some((peer, Fault::GaveUp(culprit)))
+            let (blame, _) = self.cause(peer)?;
+            (blame.culprit != self.me).then(|| (peer, Fault::GaveUp(Box::new(blame))))
         };
         let dead = |peer: usize| {
             let page = self.peers.get(peer)?.as_ref()?;
@@ -295,7 +285,7 @@ impl Drop for Lives {
     fn drop(&mut self) {
         if let Some((own, at)) = self.mine.take() {
             let mark = own.page.mark(at);
-            if mark.cause.load(Ordering::Relaxed) == 0 {
+            if !mark.has_failed() {
                 mark.key.store(0, Ordering::Release);
             }
             mark.taken.store(0, Ordering::Release);
@@ -306,6 +296,7 @@ impl Drop for Lives {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::link::blame::Difference;
 
     /// Ranks of one communicator, in this process.
     fn both(key: u64) -> [Lives; 2] {
@@ -344,12 +335,20 @@ mod tests {
         let [one, other] = both(0x8765_4321);
         one.enter(3, 5);
         other.enter(3, 5);
-        one.differ(Difference { with: 1, field: "memory", ours: 1, theirs: 0 });
-        one.fail(None, true);
+        let difference = Difference { with: 1, field: "memory", ours: 1, theirs: 0 };
+        let blame = Blame { culprit: 0, why: Why::Differs(difference) };
+        one.fail(&blame, true);
+        // What is said first counts.
+        one.fail(&Blame::lost(1), true);
         let Some((0, Fault::Mismatch { field: "memory", ours: 0, theirs: 1 })) = other.differs()
         else {
             panic!("not told")
         };
-        assert!(one.differs().is_none() && other.blamed() == Some((0, 0)));
+        let blamed = |(by, fault): (usize, Fault)| (by, format!("{fault:?}"));
+        assert!(one.differs().is_none());
+        assert_eq!(
+            other.blamed().map(blamed),
+            Some((0, format!("{:?}", Fault::GaveUp(Box::new(blame)))))
+        );
     }
 }

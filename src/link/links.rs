@@ -5,9 +5,9 @@ use std::fmt;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
+use super::blame::{Blame, Why};
 use super::control::Controls;
 use super::life::Lives;
-use super::notice::Difference;
 use super::{Fault, Frame, MESSAGE, Rx, Tx};
 use crate::error::Stall;
 
@@ -158,11 +158,10 @@ impl Links {
         is_alike: impl Fn(u64, u64) -> bool,
     ) -> Option<(usize, Fault)> {
         let lost = |(peer, evidence)| (peer, Fault::Lost(evidence));
-        let gave_up = |(peer, culprit)| (peer, Fault::GaveUp(culprit));
         let dead = self.lives.dead().map(lost);
         let other = dead.or_else(|| self.differs().filter(|(_, fault)| !like(fault, &is_alike)));
         let other = other.or_else(|| self.other_call(call));
-        let blamed = other.or_else(|| self.lives.blamed().map(gave_up));
+        let blamed = other.or_else(|| self.lives.blamed());
         let in_call = self.lives.current().is_some();
         blamed.or_else(|| if in_call { self.controls.lost() } else { None })
     }
@@ -198,18 +197,16 @@ impl Links {
         if comes { Ok(()) } else { Err(Fault::Mismatch { field, ours: message, theirs }) }
     }
 
-    /// Says, once, that this rank has failed because of `culprit`: has it found that out by itself,
-    /// and in what do they differ?
-    pub(crate) fn blame(
-        &mut self,
-        culprit: usize,
-        first_hand: bool,
-        difference: Option<Difference>,
-    ) {
-        let call = self.lives.current().unwrap_or(0);
-        difference.into_iter().for_each(|it| self.lives.differ(it));
-        self.lives.fail(Some(culprit), first_hand);
-        self.controls.give_up(culprit, (call, first_hand), difference);
+    /// Says, once, that this rank has failed, and because of whom: has it found that out by itself?
+    pub(crate) fn blame(&mut self, blame: Blame, first_hand: bool) {
+        self.lives.fail(&blame, first_hand);
+        self.controls.give_up(blame, first_hand);
+    }
+
+    /// The same, because of itself.
+    pub(crate) fn fail(&mut self, why: Why) {
+        self.lives.fail_by_itself(why);
+        self.controls.fail_by_itself(why);
     }
 
     /// A link to or from one of `peers` has ended: the first cause of it, once it is known, or
@@ -217,12 +214,11 @@ impl Links {
     pub(crate) fn why_ended(&mut self, peers: &[usize]) -> Option<(usize, Fault)> {
         let began = Instant::now();
         let lost = |(peer, evidence)| (peer, Fault::Lost(evidence));
-        let gave_up = |(peer, culprit)| (peer, Fault::GaveUp(culprit));
         while peers.iter().any(|&peer| self.lives.knows(peer) || self.controls.has(peer)) {
             let known = match self.lives.current() {
                 Some(_) => {
                     let dead = self.lives.dead().map(lost).or_else(|| self.differs());
-                    dead.or_else(|| self.lives.blamed().map(gave_up))
+                    dead.or_else(|| self.lives.blamed())
                 }
                 None => {
                     let missed = || peers.iter().find_map(|&peer| self.lives.missed(peer));
@@ -247,7 +243,7 @@ impl Links {
             return Some(broken);
         }
         let by = by?;
-        Some((by.1, Fault::GaveUp(me)))
+        Some((by.1, Fault::GaveUp(Box::new(Blame::lost(me)))))
     }
 
     /// That.
@@ -332,10 +328,10 @@ impl Links {
         outgoing
     }
 
-    /// When this rank leaves, it does so because of `culprit`.
-    pub(crate) fn leaves_for(&mut self, culprit: usize) {
-        self.lives.fail(Some(culprit), false);
-        self.controls.leaves_for(culprit);
+    /// When this rank leaves, it does so because of another communicator of its.
+    pub(crate) fn leaves_for(&mut self, because: Blame) {
+        self.lives.fail(&because, false);
+        self.controls.leaves_for(because);
     }
 
     /// Takes back what [`Self::outgoing`] lent.

@@ -7,6 +7,7 @@
 //! true while fewer than `capacity` slots are committed and not yet released (shared memory) or
 //! handed to the network (TCP).
 
+mod blame;
 pub(crate) mod control;
 pub mod fault;
 mod fifo;
@@ -27,6 +28,8 @@ pub mod tcp;
 pub mod trace;
 mod way;
 
+pub use blame::Blame;
+pub(crate) use blame::Why;
 pub use links::Links;
 
 use std::os::fd::{AsFd, RawFd};
@@ -97,8 +100,8 @@ pub enum Fault {
         /// The number of the slot on its link, from 0.
         slot: u64,
     },
-    /// The peer gave up on this rank.
-    GaveUp(usize),
+    /// The peer has failed because of a rank.
+    GaveUp(Box<Blame>),
     /// The peer sent something else than what was expected.
     Mismatch {
         /// Which field of the frame.

@@ -1,7 +1,7 @@
 //! What ranks say to each other beside their links, as frames of one size.
 //! May touch: the faults of links. Law: what is no frame of ours is nothing; only words allocate.
 
-use super::Fault;
+use super::blame::{self, Blame};
 
 /// Bytes of a frame: its mark, what it says, a rank or a number; then more of it, what survivors
 /// say, or zero.
@@ -9,43 +9,10 @@ pub(super) const FRAME: usize = HEAD + WORDS;
 const HEAD: usize = 24;
 /// The most that survivors say at once.
 pub(crate) const WORDS: usize = 296;
-const MAGIC: [u8; 8] = *b"RRCTRL\x02\0";
+const MAGIC: [u8; 8] = *b"RRCTRL\x03\0";
 
 /// What survivors say to each other, of one of some kinds.
 pub(crate) type Words = (u32, Box<[u8; WORDS]>);
-
-/// In what two ranks may differ, as [`Fault::Mismatch`] has it; their numbers begin with 1.
-const FIELDS: [&str; 6] = ["epoch", "sequence", "fingerprint", "len", "earlier", "memory"];
-
-/// In what a rank found out to differ from another one, and both values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Difference {
-    pub(crate) with: usize,
-    pub(crate) field: &'static str,
-    pub(crate) ours: u64,
-    pub(crate) theirs: u64,
-}
-
-impl Difference {
-    /// As words; the first is never 0.
-    pub(super) fn words(self) -> [u64; 3] {
-        let field = FIELDS.iter().position(|&field| field == self.field).unwrap_or(0) as u64 + 1;
-        [field << 32 | self.with as u64, self.ours, self.theirs]
-    }
-
-    pub(super) fn of([what, ours, theirs]: [u64; 3]) -> Option<Self> {
-        let field = usize::try_from(what >> 32).ok()?.checked_sub(1)?;
-        let with = (what & u64::from(u32::MAX)) as usize;
-        Some(Self { with, field: FIELDS.get(field)?, ours, theirs })
-    }
-
-    /// The same for the other one, who makes the same call or another one by now.
-    pub(super) fn seen_there(self, same: bool) -> Fault {
-        let Self { field, ours, theirs, .. } = self;
-        let field = if field == "fingerprint" && !same { "earlier" } else { field };
-        Fault::Mismatch { field, ours: theirs, theirs: ours }
-    }
-}
 
 /// That a rank waits, for what and for whom.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,14 +30,9 @@ pub(super) struct Waits {
 /// That a rank has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Failure {
-    /// Because of this one.
-    pub(super) culprit: u64,
+    pub(super) blame: Blame,
     /// Nobody else has told it so.
     pub(super) first_hand: bool,
-    /// In the call with this number.
-    pub(super) call: u64,
-    /// It differs from another one.
-    pub(super) difference: Option<Difference>,
 }
 
 /// What a frame says.
@@ -78,9 +40,9 @@ pub(super) struct Failure {
 pub(super) enum Notice {
     /// The sender has failed.
     GaveUp(Failure),
-    /// It leaves. If it has not failed, another communicator of its may have, because of a rank;
+    /// It leaves. If it has not failed, another communicator of its may have;
     /// and it may have spoken with survivors.
-    Goodbye { because: Option<u64>, has_spoken: bool },
+    Goodbye { because: Option<Blame>, has_spoken: bool },
     /// It waits for others.
     Waits(Waits),
     /// What it has to say, of this kind, to another survivor.
@@ -89,22 +51,24 @@ pub(super) enum Notice {
 
 impl Notice {
     pub(super) fn encode(&self) -> [u8; FRAME] {
-        let mut more = [0; 5];
-        let (kind, number) = match self {
-            Self::GaveUp(Failure { culprit, first_hand, call, difference }) => {
-                let [what, ours, theirs] = difference.map_or([0; 3], Difference::words);
-                more = [u64::from(*first_hand), *call, what, ours, theirs];
-                (1_u64, *culprit)
+        let blamed = |blame: Blame, flag: bool| {
+            let [first, what, ours, theirs] = blame.words();
+            (first, [u64::from(flag), what, ours, theirs])
+        };
+        let (kind, number, more) = match self {
+            Self::GaveUp(Failure { blame, first_hand }) => {
+                let (first, more) = blamed(*blame, *first_hand);
+                (1_u64, first, more)
             }
             Self::Goodbye { because, has_spoken } => {
-                more[0] = u64::from(*has_spoken);
-                (2, because.map_or(0, |rank| rank + 1))
+                let nobody = (0, [u64::from(*has_spoken), 0, 0, 0]);
+                let (first, more) = because.map_or(nobody, |blame| blamed(blame, *has_spoken));
+                (2, first, more)
             }
             Self::Waits(Waits { call, print, sent, toward }) => {
-                more = [*print, *sent, *toward, 0, 0];
-                (3, *call)
+                (3, *call, [*print, *sent, *toward, 0])
             }
-            Self::Says((kind, _)) => (4, u64::from(*kind)),
+            Self::Says((kind, _)) => (4, u64::from(*kind), [0; blame::WORDS]),
         };
         let mut frame = [0; FRAME];
         frame[..8].copy_from_slice(&MAGIC);
@@ -126,22 +90,20 @@ impl Notice {
             bytes.map_or(u64::MAX, u64::from_le_bytes)
         };
         let words: &[u8; WORDS] = frame[HEAD..].first_chunk()?;
-        let more = [3, 4, 5, 6, 7].map(word);
+        let more = [3, 4, 5, 6].map(word);
         let is_zero = |from: usize| words[from..].iter().all(|&byte| byte == 0);
         if frame[..8] != MAGIC {
             return None;
         }
+        let blame = |first: u64| Blame::of([first, more[1], more[2], more[3]]);
         match (word(1), word(2)) {
-            (1, culprit) if more[0] < 2 && is_zero(40) => {
-                let [first_hand, call, what, ours, theirs] = more;
-                let difference = Difference::of([what, ours, theirs]);
-                let first_hand = first_hand == 1;
-                let is_whole = difference.is_some() || is_zero(16);
-                let failure = Failure { culprit, first_hand, call, difference };
-                is_whole.then_some(Self::GaveUp(failure))
+            (1, first) if more[0] < 2 && is_zero(32) => {
+                let failure = Failure { blame: blame(first)?, first_hand: more[0] == 1 };
+                Some(Self::GaveUp(failure))
             }
-            (2, because) if more[0] < 2 && is_zero(8) => {
-                let (because, has_spoken) = (because.checked_sub(1), more[0] == 1);
+            (2, first) if more[0] < 2 && is_zero(32) => {
+                let has_spoken = more[0] == 1;
+                let because = if first == 0 && is_zero(8) { None } else { Some(blame(first)?) };
                 Some(Self::Goodbye { because, has_spoken })
             }
             (3, call) if is_zero(24) => {

@@ -30,19 +30,19 @@ pub(crate) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros() as u64
 }
 
-/// Its kind, and the process that it names.
-fn kind(error: &Error) -> (&'static str, u32) {
+/// Its kind, and the processes that it names.
+fn kind(error: &Error) -> (&'static str, Vec<u32>) {
     match error {
-        Error::PeerLost { peer, .. } => ("lost", peer.pid),
-        Error::Stalled { peer, state: Stall::Paused { .. }, .. } => ("paused", peer.pid),
-        Error::Stalled { peer, .. } => ("absent", peer.pid),
-        Error::Timeout { peer, .. } => ("late", peer.pid),
-        Error::Mismatch { peer, .. } => ("mismatch", peer.pid),
-        Error::Aborted { .. } => ("aborted", std::process::id()),
-        Error::MissingRanks { .. } => ("missing", 0),
-        Error::Handshake { .. } => ("handshake", 0),
-        Error::Broken { .. } => ("broken", 0),
-        _ => ("other", 0),
+        Error::PeerLost { peer, .. } => ("lost", vec![peer.pid]),
+        Error::Stalled { peer, state: Stall::Paused { .. }, .. } => ("paused", vec![peer.pid]),
+        Error::Stalled { peer, .. } => ("absent", vec![peer.pid]),
+        Error::Timeout { peer, .. } => ("late", vec![peer.pid]),
+        Error::Mismatch { ranks, .. } => ("mismatch", ranks.iter().map(|it| it.pid).collect()),
+        Error::Aborted { by, .. } => ("aborted", vec![by.pid]),
+        Error::MissingRanks { .. } => ("missing", vec![]),
+        Error::Handshake { .. } => ("handshake", vec![]),
+        Error::Broken { .. } => ("broken", vec![]),
+        _ => ("other", vec![]),
     }
 }
 
@@ -135,8 +135,9 @@ fn body() {
     match result {
         Ok(()) => eprintln!("{ALL_RIGHT}"),
         Err(error) => {
-            let (kind, pid) = kind(&error);
-            eprintln!("{TOLD}{} {kind} {pid} {error}", now());
+            let (kind, pids) = kind(&error);
+            let pids: Vec<_> = pids.iter().map(u32::to_string).collect();
+            eprintln!("{TOLD}{} {kind} {} {error}", now(), pids.join(","));
         }
     }
     drop(comm);

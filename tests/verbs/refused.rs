@@ -142,8 +142,8 @@ fn counts_that_disagree_are_a_mismatch_where_they_are_received() {
                 assert!(from_0.iter().all(|&byte| byte == 7));
                 error.or_else(|| comm.all_reduce(&mut [1_u8], SUM).err())
             });
-            let differs = matches!(&errors[1], Some(Error::Mismatch { peer, at, .. })
-                if peer.rank == 0 && at.operation == "all_to_all_v");
+            let differs = matches!(&errors[1], Some(Error::Mismatch { ranks, at, .. })
+                if ranks[0].rank == 0 && at.operation == "all_to_all_v");
             assert!(differs, "{given} for {expected}: {:?}", errors[1]);
             assert!(errors[0].is_some() && errors[2].is_some(), "{given} for {expected}");
         }

@@ -255,10 +255,10 @@ impl Communicator {
     /// An error, if a rank wants another length.
     fn are_as_long(&mut self, name: &'static str, bytes: u64, all: &[Told]) -> Result<()> {
         let Some(peer) = all.iter().position(|told| told.bytes != bytes) else { return Ok(()) };
-        let [ours, theirs] = [bytes, all[peer].bytes].map(|it| format!("{it} bytes"));
-        let peer = Box::new(self.peers()[peer].clone());
+        let values = [all[peer].bytes, bytes].map(|it| format!("{it} bytes"));
         let (engine, seat, settings) = self.at_home(name)?;
         let at = engine.place(seat, settings, name, 0);
-        Err(Error::Mismatch { at, peer, field: "the length", ours, theirs })
+        let ranks = Box::new([peer, seat.rank].map(|rank| seat.peers[rank].clone()));
+        Err(Error::Mismatch { at, ranks, field: "the length", values })
     }
 }

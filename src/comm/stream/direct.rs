@@ -13,6 +13,7 @@ use cudarc::driver::{CudaContext, CudaStream};
 use super::memory::Held;
 use super::scratch::Scratch;
 use super::{OnStream, Side, Sides, failure};
+use crate::comm::failure::FAILED;
 use crate::comm::options::Settings;
 use crate::comm::verbs::refuse;
 use crate::comm::{Communicator, worker};
@@ -24,7 +25,7 @@ use crate::device::form::Form;
 use crate::element::{DataType, Kind, Reduction};
 use crate::error::{Error, Result};
 use crate::exec::{Halt, Stop};
-use crate::link::Fault;
+use crate::link::{Blame, Fault};
 use crate::plan::{DeviceCall, DeviceForm, Reach, Request, fingerprint};
 
 /// What a communicator has whose ranks reach each other's device memory.
@@ -287,9 +288,12 @@ impl Communicator {
             Trouble::Lost { peer, ref evidence } => {
                 (peer, Stop::Other { peer, fault: Fault::Lost(evidence.clone()) })
             }
-            Trouble::GaveUp { peer, by, beyond } => {
+            Trouble::GaveUp { peer, aborted: true, .. } => {
+                (peer, Stop::Other { peer, fault: Fault::GaveUp(Box::new(Blame::aborted(peer))) })
+            }
+            Trouble::GaveUp { peer, by, beyond, .. } => {
                 let evidence = match beyond {
-                    None if peer == by => "it failed, or was aborted".into(),
+                    None if peer == by => FAILED.into(),
                     _ => format!("rank {} gave up on it", self.peers()[by].rank),
                 };
                 (peer, Stop::Other { peer, fault: Fault::Lost(evidence) })

@@ -9,8 +9,9 @@ use super::board::{Claim, IN_GRAPH};
 pub(crate) enum Trouble {
     /// A rank is gone.
     Lost { peer: usize, evidence: String },
-    /// A rank failed of another one or of itself; or of one that has no part in this.
-    GaveUp { peer: usize, by: usize, beyond: Option<usize> },
+    /// A rank failed of another one or of itself, which may have been aborted; or of one that has
+    /// no part in this.
+    GaveUp { peer: usize, by: usize, aborted: bool, beyond: Option<usize> },
     /// A rank did not come in time.
     Late { peer: usize, after: Duration },
     /// A rank makes another call: fingerprints, ours first.
@@ -36,16 +37,22 @@ pub(super) fn differ(peer: usize, ours: Claim, theirs: Claim) -> Option<Trouble>
     }
 }
 
-/// How a board says of which rank a call failed: of one that has a board, or of one beyond.
-pub(super) fn closing(culprit: usize, beyond: Option<usize>) -> u32 {
+/// In what a board says: the rank was aborted.
+const ABORTED: u32 = 1 << 15;
+
+/// How a board says of which rank a call failed, and whether that one was aborted: of one that has
+/// a board, or of one beyond.
+pub(super) fn closing(culprit: usize, aborted: bool, beyond: Option<usize>) -> u32 {
     let beyond = beyond.and_then(|rank| u16::try_from(rank + 1).ok());
-    u32::from(beyond.unwrap_or(0)) << 16 | (culprit as u32 + 2)
+    let why = if aborted { ABORTED } else { 0 };
+    u32::from(beyond.unwrap_or(0)) << 16 | why | (culprit as u32 + 2)
 }
 
 /// The other way, if it says so.
-pub(super) fn why_closed(word: u32) -> Option<(usize, Option<usize>)> {
-    let culprit = (word & 0xFFFF).checked_sub(2)?;
-    Some((culprit as usize, (word >> 16).checked_sub(1).map(|rank| rank as usize)))
+pub(super) fn why_closed(word: u32) -> Option<(usize, bool, Option<usize>)> {
+    let culprit = (word & (ABORTED - 1)).checked_sub(2)?;
+    let beyond = (word >> 16).checked_sub(1).map(|rank| rank as usize);
+    Some((culprit as usize, word & ABORTED != 0, beyond))
 }
 
 #[cfg(test)]
@@ -56,12 +63,15 @@ mod tests {
     fn a_board_says_who_it_was() {
         for culprit in [0, 1, 7, 31] {
             for beyond in [None, Some(0), Some(1), Some(1000), Some(65_534)] {
-                let word = closing(culprit, beyond);
-                assert!(word > 1, "open, or closed in peace");
-                assert_eq!(why_closed(word), Some((culprit, beyond)));
+                for aborted in [false, true] {
+                    let word = closing(culprit, aborted, beyond);
+                    assert!(word > 1, "open, or closed in peace");
+                    assert_eq!(why_closed(word), Some((culprit, aborted, beyond)));
+                }
             }
             // Who has a number that does not fit is not said.
-            assert_eq!(why_closed(closing(culprit, Some(65_535))), Some((culprit, None)));
+            let word = closing(culprit, false, Some(65_535));
+            assert_eq!(why_closed(word), Some((culprit, false, None)));
         }
         assert_eq!([0, 1].map(why_closed), [None, None]);
     }

@@ -127,19 +127,19 @@ impl Watch {
 
     /// From here on nothing works any more, here and for the others.
     pub(crate) fn fail(&self, claim: Claim, trouble: Trouble) {
-        let (culprit, beyond) = match &trouble {
+        let (culprit, aborted, beyond) = match &trouble {
             Trouble::Lost { peer, .. }
             | Trouble::Late { peer, .. }
             | Trouble::Captured { peer, .. }
-            | Trouble::Differs { peer, .. } => (*peer, None),
-            Trouble::GaveUp { peer, beyond, .. } => (*peer, *beyond),
-            Trouble::Refused { beyond, .. } => (self.boards.me, *beyond),
-            Trouble::Aborted => (self.boards.me, None),
+            | Trouble::Differs { peer, .. } => (*peer, false, None),
+            Trouble::GaveUp { peer, aborted, beyond, .. } => (*peer, *aborted, *beyond),
+            Trouble::Refused { beyond, .. } => (self.boards.me, false, *beyond),
+            Trouble::Aborted => (self.boards.me, true, None),
         };
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert((claim, trouble));
         // Whoever meets what a stopped kernel has left undone finds this out, here and elsewhere.
         self.said.store(true, Ordering::Release);
-        self.boards.close(closing(culprit, beyond));
+        self.boards.close(closing(culprit, aborted, beyond));
         self.boards.stop_kernels();
         self.failed.store(true, Ordering::Release);
     }
@@ -152,8 +152,8 @@ impl Watch {
 
     /// Why a rank has failed, if it has.
     fn gave_up(&self, by: usize) -> Option<Trouble> {
-        let (peer, beyond) = why_closed(self.boards.closed(by))?;
-        Some(Trouble::GaveUp { peer, by, beyond })
+        let (peer, aborted, beyond) = why_closed(self.boards.closed(by))?;
+        Some(Trouble::GaveUp { peer, by, aborted, beyond })
     }
 
     /// Has any call come to nothing, here or elsewhere?

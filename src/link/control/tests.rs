@@ -1,6 +1,7 @@
 //! Connections between two ranks of one process. May touch: control, notice, std.
 
 use super::*;
+use crate::link::blame::Difference;
 use std::net::{TcpListener, TcpStream};
 
 fn pair() -> [Controls; 2] {
@@ -14,6 +15,10 @@ fn pair() -> [Controls; 2] {
     both[0].add(1, (one.into(), ones)).unwrap();
     both[1].add(0, (other.into(), others)).unwrap();
     both
+}
+
+fn lost(rank: usize) -> String {
+    format!("{:?}", Fault::GaveUp(Box::new(Blame::lost(rank))))
 }
 
 fn soon(controls: &mut Controls) -> (usize, String) {
@@ -30,10 +35,10 @@ fn soon(controls: &mut Controls) -> (usize, String) {
 #[test]
 fn the_first_cause_is_told_though_its_teller_leaves() {
     let [mut one, mut other] = pair();
-    one.give_up(2, (7, true), None);
-    one.give_up(1, (7, true), None);
+    one.give_up(Blame::lost(2), true);
+    one.give_up(Blame::lost(1), true);
     drop(one);
-    assert_eq!(soon(&mut other), (0, "GaveUp(2)".into()));
+    assert_eq!(soon(&mut other), (0, lost(2)));
 }
 
 #[test]
@@ -42,7 +47,7 @@ fn nothing_is_lost_on_who_does_not_listen() {
     for call in 1..=50_000 {
         one.wait_in((call, Duration::MAX), 0, None, |_| 0);
     }
-    one.give_up(2, (7, true), None);
+    one.give_up(Blame::lost(2), true);
     // It goes on its way whenever this rank looks.
     let until = Instant::now() + Duration::from_secs(20);
     while other.told().is_none() {
@@ -50,7 +55,7 @@ fn nothing_is_lost_on_who_does_not_listen() {
         other.read();
     }
     assert_eq!(other.peers[0].as_ref().unwrap().waits.call, 50_000);
-    assert_eq!(soon(&mut other), (0, "GaveUp(2)".into()));
+    assert_eq!(soon(&mut other), (0, lost(2)));
 }
 
 #[test]
@@ -72,14 +77,15 @@ fn who_ends_without_a_word_has_died_and_who_takes_leave_has_not() {
 fn every_byte_of_a_frame_is_looked_at() {
     let words = (3, Box::new(std::array::from_fn(|at| at as u8)));
     let difference = Difference { with: 3, field: "fingerprint", ours: 5, theirs: 6 };
-    let failure = Failure { culprit: 7, first_hand: true, call: 9, difference: None };
-    let differs = Failure { first_hand: false, difference: Some(difference), ..failure };
+    let differs = Blame { culprit: 2, why: Why::Differs(difference) };
+    let gave_up = |blame, first_hand| Notice::GaveUp(Failure { blame, first_hand });
     let waits = Waits { call: 9, print: 8, sent: 7, toward: 6 };
     for notice in [
-        Notice::GaveUp(failure),
-        Notice::GaveUp(differs),
+        gave_up(Blame::lost(7), true),
+        gave_up(Blame::aborted(0), true),
+        gave_up(differs, false),
         Notice::Goodbye { because: None, has_spoken: false },
-        Notice::Goodbye { because: Some(4), has_spoken: true },
+        Notice::Goodbye { because: Some(differs), has_spoken: true },
         Notice::Waits(waits),
         Notice::Says(words),
     ] {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use crate::error::{Error, Result};
-use crate::link::notice::Difference;
+use crate::link::blame::{Blame, WORDS};
 use crate::link::region::Region;
 use crate::link::robust;
 
@@ -32,25 +32,41 @@ pub(super) struct Mark {
     /// The number of the latest call that it has entered, and of the latest that it is done with.
     pub(super) entered: AtomicU64,
     pub(super) done: AtomicU64,
-    /// 0, or one more than the rank that it has failed because of; and [`FIRST_HAND`].
-    pub(super) cause: AtomicU64,
     /// 1 while a communicator has it: what one that failed says stays until another one comes.
     pub(super) taken: AtomicU64,
-    /// 0, or in what it found out to differ from whom, and both values.
-    pub(super) differs: [AtomicU64; 3],
+    /// 0, or because of whom it has failed; with [`FIRST_HAND`] in the first.
+    cause: [AtomicU64; WORDS],
 }
 
 impl Mark {
-    /// In what it found out to differ, if it did.
-    pub(super) fn difference(&self) -> Option<Difference> {
-        let [what, ours, theirs] = &self.differs;
-        let what = what.load(Ordering::Acquire);
-        Difference::of([what, ours.load(Ordering::Relaxed), theirs.load(Ordering::Relaxed)])
+    /// Has it failed?
+    pub(super) fn has_failed(&self) -> bool {
+        self.cause[0].load(Ordering::Acquire) != 0
+    }
+
+    /// Because of whom it has, and whether it found that out by itself.
+    pub(super) fn cause(&self) -> Option<(Blame, bool)> {
+        let first = self.cause[0].load(Ordering::Acquire);
+        let [_, a, b, c] = self.cause.each_ref().map(|word| word.load(Ordering::Relaxed));
+        Some((Blame::of([first & !FIRST_HAND, a, b, c])?, first & FIRST_HAND != 0))
+    }
+
+    /// It has failed. What is said first counts.
+    pub(super) fn fail(&self, blame: &Blame, first_hand: bool) {
+        if self.has_failed() {
+            return;
+        }
+        let words = blame.words();
+        for (place, word) in self.cause.iter().zip(words).skip(1) {
+            place.store(word, Ordering::Relaxed);
+        }
+        let first = if first_hand { words[0] | FIRST_HAND } else { words[0] };
+        self.cause[0].store(first, Ordering::Release);
     }
 }
 
 /// Nobody else has told it.
-pub(super) const FIRST_HAND: u64 = 1 << 32;
+const FIRST_HAND: u64 = 1 << 63;
 
 /// What the latest calls are, each in the place of its number. 0 is not known, or none of them.
 type Prints = [AtomicU64; PRINTS];
@@ -129,8 +145,8 @@ impl Page {
             // Whoever reads meanwhile takes it for none.
             mark.key.store(0, Ordering::Release);
             self.will(at, 0).store(0, Ordering::Relaxed);
-            let words = [&mark.cause, &mark.entered, &mark.done].into_iter();
-            let words = words.chain(&mark.differs).chain(self.prints(at));
+            let words = [&mark.entered, &mark.done].into_iter();
+            let words = words.chain(&mark.cause).chain(self.prints(at));
             words.for_each(|word| word.store(0, Ordering::Relaxed));
             mark.key.store(key, Ordering::Release);
         }
