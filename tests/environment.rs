@@ -95,10 +95,12 @@ fn every_launcher() {
 #[test]
 fn settings() {
     let config = found(
-        "RINGREDUCE_TIMEOUT=2.5 RINGREDUCE_TRANSPORT=tcp RINGREDUCE_IFNAME=eth \
+        "RINGREDUCE_TIMEOUT=2.5 RINGREDUCE_PEER_TIMEOUT=60 \
+         RINGREDUCE_TRANSPORT=tcp RINGREDUCE_IFNAME=eth \
          RINGREDUCE_TCP_SOCKETS=4 RINGREDUCE_TCP_CONGESTION=bbr RINGREDUCE_ALL_PAIRS=64",
     );
     assert_eq!(config.timeout, Duration::from_millis(2500));
+    assert_eq!(config.peer_timeout, Duration::from_mins(1));
     assert_eq!(config.transport, Transport::Tcp);
     assert_eq!(config.interface.as_deref(), Some("eth"));
     assert_eq!((config.tcp_sockets, config.all_pairs), (4, 64));
@@ -206,6 +208,9 @@ fn malformed_values_are_named() {
         ("RINGREDUCE_TIMEOUT=0".into(), ["timeout", "0"]),
         ("RINGREDUCE_TIMEOUT=1e300".into(), ["RINGREDUCE_TIMEOUT", "1e300"]),
         ("RINGREDUCE_TIMEOUT=inf".into(), ["RINGREDUCE_TIMEOUT", "inf"]),
+        ("RINGREDUCE_PEER_TIMEOUT=long".into(), ["RINGREDUCE_PEER_TIMEOUT", "long"]),
+        ("RINGREDUCE_PEER_TIMEOUT=1.9".into(), ["peer timeout", "1.9"]),
+        ("RINGREDUCE_PEER_TIMEOUT=3601".into(), ["peer timeout", "3601"]),
         ("RINGREDUCE_TRANSPORT=rdma".into(), ["RINGREDUCE_TRANSPORT", "auto, shm or tcp"]),
         ("RINGREDUCE_TCP_SOCKETS=0".into(), ["RINGREDUCE_TCP_SOCKETS", "\"0\""]),
         ("RINGREDUCE_TCP_SOCKETS=many".into(), ["RINGREDUCE_TCP_SOCKETS", "many"]),

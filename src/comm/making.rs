@@ -205,7 +205,12 @@ impl Engine {
                 (Stop::Other { peer, fault }, peer)
             }
             (None, Some(Error::Stalled { peer, state, after, .. })) => {
-                let stalled = (here(peer.rank), state);
+                // Who does not come to the group's first call may wait for another one to connect.
+                let known = match state {
+                    Stall::Paused { .. } => None,
+                    _ => self.links.stalled_of(members, settings.timeout),
+                };
+                let stalled = known.unwrap_or((here(peer.rank), state));
                 return self.unmade_for(seat, settings, name, stalled, after);
             }
             // Whom it waited for may be said in words alone; perhaps more is known here.

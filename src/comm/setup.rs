@@ -3,7 +3,7 @@
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::engine::Engine;
 use super::options::{Preferences, Told};
@@ -44,6 +44,7 @@ pub struct Builder {
     all_pairs: Option<usize>,
     multiprocessors: Option<u32>,
     uniform: Option<bool>,
+    peer_timeout: Option<Duration>,
     pub(super) told: Told,
 }
 
@@ -126,6 +127,13 @@ impl Builder {
         Self { uniform: Some(uniform), ..self }
     }
 
+    /// After how long without a sign of it another host is taken for unreachable: 2 s to an hour,
+    /// in whole seconds; 5 s if nobody says.
+    #[must_use]
+    pub fn peer_timeout(self, timeout: Duration) -> Self {
+        Self { peer_timeout: Some(timeout), ..self }
+    }
+
     /// Meets the other ranks and opens the links to them.
     ///
     /// # Errors
@@ -135,8 +143,8 @@ impl Builder {
     }
 
     /// `n` ranks that are threads of this process, with these settings: as
-    /// [`Communicator::local`]. They need no rank, size, store, secret, transport, encryption or
-    /// interface, and must not be told any.
+    /// [`Communicator::local`]. They need no rank, size, store, secret, transport, encryption,
+    /// interface or timeout of peers, and must not be told any.
     ///
     /// # Errors
     /// As [`Communicator::local`].
@@ -154,6 +162,7 @@ impl Builder {
             ("secret", self.secret.is_some()),
             ("transport", self.transport.is_some()),
             ("encrypt", self.encrypt.is_some()),
+            ("peer_timeout", self.peer_timeout.is_some()),
             ("interface", self.interface.is_some()),
         ];
         if let Some((argument, _)) = told.into_iter().find(|(_, told)| *told) {
@@ -209,6 +218,7 @@ impl Builder {
     /// `config`, but for what is set here.
     fn over(self, mut config: Config) -> Config {
         config.timeout = self.told.timeout.unwrap_or(config.timeout);
+        config.peer_timeout = self.peer_timeout.unwrap_or(config.peer_timeout);
         config.secret = self.secret.map(SecretSource::Given).or(config.secret);
         config.transport = self.transport.unwrap_or(config.transport);
         config.encrypt = self.encrypt.unwrap_or(config.encrypt);
@@ -349,7 +359,7 @@ fn connect(meeting: &mut Meeting, planner: &Planner, deadline: Instant) -> Resul
     let checks = meeting.config().tcp_checksum;
     let congestion = meeting.config().tcp_congestion.clone();
     let settings = Settings { congestion, ..Settings::default() };
-    let mut controls = Controls::new(me, size);
+    let mut controls = Controls::new(me, size, meeting.config().peer_timeout);
     let (mut lives, page) = Lives::new(me, size, meeting.job)?;
     for connection in meeting.connect(&dial, &accept)? {
         let PairKey { from, to } = connection.pair;

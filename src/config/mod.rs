@@ -28,6 +28,10 @@ pub(crate) use own::{ENCRYPT, RECORD_FD, SECRET_FD, SECRET_FILE};
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 /// The longest timeout that makes sense; beyond it clocks overflow.
 pub(crate) const LONGEST_TIMEOUT: Duration = Duration::from_secs(1_000_000_000);
+/// After how long without a sign of it another host is unreachable, and the shortest and longest
+/// that may be asked for: the system counts in whole seconds.
+const DEFAULT_PEER_TIMEOUT: Duration = Duration::from_secs(5);
+const PEER_TIMEOUTS: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(3600)];
 /// Ranks are sent as 32-bit numbers.
 const MAX_SIZE: usize = 1 << 20;
 /// More connections per link than this only waste memory.
@@ -84,6 +88,8 @@ pub struct Config {
     pub secret: Option<SecretSource>,
     /// The longest that any wait lasts.
     pub timeout: Duration,
+    /// After how long without a sign of it another host is taken for unreachable.
+    pub peer_timeout: Duration,
     /// Which transport pairs of ranks use.
     pub transport: Transport,
     /// Which network interfaces may be used.
@@ -132,6 +138,7 @@ impl Default for Config {
             store: None,
             secret: None,
             timeout: DEFAULT_TIMEOUT,
+            peer_timeout: DEFAULT_PEER_TIMEOUT,
             transport: Transport::Auto,
             interface: None,
             algorithm: None,
@@ -275,6 +282,11 @@ impl Config {
                 &local,
                 format!("it must be below the local size, {most}"),
             );
+        }
+        let [least, most] = PEER_TIMEOUTS;
+        if !(least..=most).contains(&self.peer_timeout) {
+            let given = self.peer_timeout.as_secs_f64();
+            return refuse("peer timeout", &given, "it must be 2 to 3600 seconds".into());
         }
         if self.timeout.is_zero() || self.timeout > LONGEST_TIMEOUT {
             let given = self.timeout.as_secs_f64();

@@ -20,6 +20,7 @@ pub(crate) const SECRET_FD: &str = "RINGREDUCE_SECRET_FD";
 pub(crate) const SECRET_FILE: &str = "RINGREDUCE_SECRET_FILE";
 pub(crate) const ENCRYPT: &str = "RINGREDUCE_ENCRYPT";
 pub(super) const TIMEOUT: &str = "RINGREDUCE_TIMEOUT";
+pub(super) const PEER_TIMEOUT: &str = "RINGREDUCE_PEER_TIMEOUT";
 pub(super) const TRANSPORT: &str = "RINGREDUCE_TRANSPORT";
 pub(super) const IFNAME: &str = "RINGREDUCE_IFNAME";
 pub(super) const LAUNCHER: &str = "RINGREDUCE_LAUNCHER";
@@ -49,7 +50,7 @@ pub(super) const TRACE: &str = "RINGREDUCE_TRACE";
 /// This rank comes to a job that runs.
 pub(super) const JOIN: &str = "RINGREDUCE_JOIN";
 
-const KNOWN: [&str; 28] = [
+const KNOWN: [&str; 29] = [
     RANK,
     SIZE,
     LOCAL_RANK,
@@ -59,6 +60,7 @@ const KNOWN: [&str; 28] = [
     SECRET_FILE,
     ENCRYPT,
     TIMEOUT,
+    PEER_TIMEOUT,
     TRANSPORT,
     IFNAME,
     LAUNCHER,
@@ -100,10 +102,13 @@ pub(super) fn unknown_names(vars: Vars<'_>) -> Vec<String> {
 
 /// Fills the settings that any launcher's ranks may have; gives the store, which only overrides.
 pub(super) fn settings(vars: Vars<'_>, config: &mut Config) -> Result<Option<StoreAddr>> {
-    if let Some(text) = vars.text(TIMEOUT)? {
+    for (name, timeout) in
+        [(TIMEOUT, &mut config.timeout), (PEER_TIMEOUT, &mut config.peer_timeout)]
+    {
+        let Some(text) = vars.text(name)? else { continue };
         let seconds = text.parse().ok().and_then(|s| Duration::try_from_secs_f64(s).ok());
-        config.timeout = seconds.ok_or_else(|| {
-            malformed(TIMEOUT, text, "it must be a number of seconds, for example 2.5".into())
+        *timeout = seconds.ok_or_else(|| {
+            malformed(name, text, "it must be a number of seconds, for example 2.5".into())
         })?;
     }
     if let Some(text) = vars.text(TRANSPORT)? {

@@ -33,6 +33,8 @@ const LAST_WORDS: Duration = Duration::from_millis(300);
 #[derive(Debug, Default)]
 pub(crate) struct Controls {
     me: usize,
+    /// Without a sign of a host for so long it is unreachable.
+    unreachable: Duration,
     peers: Vec<Option<Control>>,
     /// Has this rank failed?
     failed: bool,
@@ -45,10 +47,10 @@ pub(crate) struct Controls {
 }
 
 impl Controls {
-    pub(crate) fn new(me: usize, size: usize) -> Self {
+    pub(crate) fn new(me: usize, size: usize, unreachable: Duration) -> Self {
         let peers = (0..size).map(|_| None).collect();
         let (failed, because, waits, has_spoken) = (false, None, None, false);
-        Self { me, peers, failed, because, waits, has_spoken }
+        Self { me, unreachable, peers, failed, because, waits, has_spoken }
     }
 
     /// That to `peer`.
@@ -60,7 +62,9 @@ impl Controls {
         peer: usize,
         (stream, seals): (Socket, Option<Seals>),
     ) -> Result<()> {
-        prepare(&stream).map_err(|error| Error::io("preparing a control connection", error))?;
+        let unreachable = self.unreachable;
+        prepare(&stream, unreachable)
+            .map_err(|error| Error::io("preparing a control connection", error))?;
         let (frame, filled, said, waits, ended) =
             ([0; FRAME + TAG], 0, None, Waits::default(), None);
         // To say that it waits shall not allocate.
@@ -69,6 +73,8 @@ impl Controls {
         let since = Instant::now();
         self.peers[peer] = Some(Control {
             stream,
+            unreachable,
+            looked: since,
             unsent,
             seals,
             frame,

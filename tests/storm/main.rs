@@ -189,7 +189,6 @@ fn names() -> Vec<String> {
 }
 
 #[test]
-#[ignore = "about one trial of 300 still names a rank that failed because of the cause; by command"]
 fn storm() {
     let told = |name: &str| std::env::var(name).ok().map(|it| it.parse().unwrap());
     let count = told("RINGREDUCE_STORM").unwrap_or(FEW);

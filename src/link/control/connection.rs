@@ -7,9 +7,12 @@ use std::time::{Duration, Instant};
 
 use socket2::Socket;
 
-use super::keepalive::UNREACHABLE;
+use super::keepalive::is_silent;
 use crate::link::notice::{FRAME, Notice, Waits, Words};
 use crate::link::seal::{Seals, TAG};
+
+/// How often to look whether the other host gives a sign.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// Frames of a rank that nobody has read yet: who sends more has lost its mind.
 const MOST: usize = 4096;
@@ -22,6 +25,10 @@ const SILENCE: Duration = Duration::from_secs(4);
 #[derive(Debug)]
 pub(super) struct Control {
     pub(super) stream: Socket,
+    /// Without a sign of its host for so long that is unreachable.
+    pub(super) unreachable: Duration,
+    /// When that was looked for last.
+    pub(super) looked: Instant,
     /// What the system had no room for: who is at the other end has read nothing for long.
     pub(super) unsent: Vec<u8>,
     /// What all frames are sealed by, where it leaves the host.
@@ -81,6 +88,10 @@ impl Control {
         Notice::decode(self.frame.first_chunk()?)
     }
 
+    fn out_of_reach(&self) -> String {
+        format!("its host is unreachable: no sign of it for {:.0?}", self.unreachable)
+    }
+
     /// Takes what has come, without waiting.
     pub(super) fn hear(&mut self) {
         self.send();
@@ -120,10 +131,17 @@ impl Control {
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                Err(error) if error.kind() == ErrorKind::TimedOut => {
-                    format!("its host is unreachable: no sign of it for {UNREACHABLE:.0?}")
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    if self.looked.elapsed() < LOOK {
+                        return;
+                    }
+                    self.looked = Instant::now();
+                    if !is_silent(&self.stream, self.unreachable) {
+                        return;
+                    }
+                    self.out_of_reach()
                 }
+                Err(error) if error.kind() == ErrorKind::TimedOut => self.out_of_reach(),
                 Err(error) => format!("its process or host ended: {error}"),
             };
             self.ended = Some((Instant::now(), end));

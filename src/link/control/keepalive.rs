@@ -4,22 +4,41 @@
 use std::io;
 use std::time::Duration;
 
+use nix::libc::{self, IPPROTO_TCP, TCP_INFO, tcp_info};
+use nix::sys::socket::getsockopt;
+use nix::{getsockopt_impl, sockopt_impl};
 use socket2::{Domain, Socket, TcpKeepalive};
 
-/// Without a sign of the other host for so long it is unreachable.
-pub(super) const UNREACHABLE: Duration = Duration::from_secs(5);
-/// How often it is asked for one, and how often in vain.
-const ASK: Duration = Duration::from_secs(1);
-const IN_VAIN: u32 = 4;
+/// How often the other host is asked for a sign within the time; the system counts in seconds.
+const ASKS: u32 = 5;
 
-pub(super) fn prepare(stream: &Socket) -> io::Result<()> {
+sockopt_impl!(
+    /// What the system knows of a connection.
+    TcpInfo,
+    GetOnly,
+    IPPROTO_TCP,
+    TCP_INFO,
+    tcp_info
+);
+
+/// Has there been no sign of the other host for so long? The system's own limit begins with what
+/// was sent last.
+pub(super) fn is_silent(stream: &Socket, unreachable: Duration) -> bool {
+    let heard = |info: tcp_info| Duration::from_millis(info.tcpi_last_ack_recv.into());
+    // It is none of TCP otherwise.
+    getsockopt(stream, TcpInfo).is_ok_and(|info| heard(info) >= unreachable)
+}
+
+/// Without a sign of the other host for so long it is unreachable.
+pub(super) fn prepare(stream: &Socket, unreachable: Duration) -> io::Result<()> {
     stream.set_nonblocking(true)?;
     if stream.domain()? == Domain::UNIX {
         return Ok(());
     }
-    let keepalive = TcpKeepalive::new().with_time(ASK).with_interval(ASK).with_retries(IN_VAIN);
+    let ask = (unreachable / ASKS).max(Duration::from_secs(1));
+    let keepalive = TcpKeepalive::new().with_time(ask).with_interval(ask).with_retries(ASKS - 1);
     stream.set_tcp_keepalive(&keepalive)?;
     // Keepalives are not sent while bytes are under way: those have this long.
-    stream.set_tcp_user_timeout(Some(UNREACHABLE))?;
+    stream.set_tcp_user_timeout(Some(unreachable))?;
     stream.set_tcp_nodelay(true)
 }

@@ -8,7 +8,7 @@ fn pair() -> [Controls; 2] {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (other, _) = listener.accept().unwrap();
-    let mut both = [Controls::new(0, 3), Controls::new(1, 3)];
+    let mut both = [0, 1].map(|me| Controls::new(me, 3, Duration::from_secs(5)));
     let key = |byte| [byte; 32];
     let seals = [Seals::new(&key(1), &key(2)), Seals::new(&key(2), &key(1))];
     let [ones, others] = seals;

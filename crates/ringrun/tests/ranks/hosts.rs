@@ -6,7 +6,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
@@ -343,6 +343,34 @@ fn a_rank_killed_on_one_host_is_an_error_on_both() {
         }
         all_lead_to(&reports, &[1]);
     });
+}
+
+/// Long before the call's own timeout, also where nothing was on its way.
+#[test]
+fn a_host_without_a_sign_of_it_is_an_error_after_the_timeout_of_peers() {
+    let test = "a_host_without_a_sign_of_it_is_an_error_after_the_timeout_of_peers";
+    for (seconds, idle) in [(5, false), (2, true)] {
+        with_hosts(test, |job, hosts| {
+            let mut ranks = start(job, hosts, |command| {
+                // Rank 3 comes to no other call: the others wait for it, and send nothing.
+                command.env(BODY, if idle { "late 3" } else { "calls 100000 1000000000" });
+                command.env("RINGREDUCE_PEER_TIMEOUT", seconds.to_string());
+            });
+            ranks.iter_mut().for_each(|rank| drop(rank.line("up")));
+            let late = idle.then(|| ranks.remove(3));
+            hosts[0].ip("link set eth0 down").unwrap();
+            let began = Instant::now();
+            let reports: Vec<_> = all_end(ranks, PATIENCE / 2).iter().map(Report::of).collect();
+            let took = began.elapsed();
+            eprintln!("{seconds} s, idle {idle}: told after {took:.2?}");
+            // The promise is half a second; the rest is for where CPUs are few.
+            assert!(took < Duration::from_secs(seconds + 2), "{took:.2?}");
+            late.into_iter().for_each(|rank| kill_all(vec![rank]));
+            let across = |report: &&Report| report.host != report.peer_host;
+            let unreachable = |report: &&Report| report.what.contains("unreachable");
+            assert!(reports.iter().filter(across).any(|it| unreachable(&it)), "{reports:#?}");
+        });
+    }
 }
 
 #[test]
