@@ -82,10 +82,11 @@ impl Communicator {
                 self.post(name, &group.board, mine, lens)
             }
             Origin::Processes(_) => {
-                // It is a part of the next call: who ends meanwhile, or does not come, is missed.
-                self.in_call(name, 1)?;
+                // It prepares the next call: who ends meanwhile, or does not come, is missed.
+                let next = self.at_home(name)?.0.sequence + 1;
+                self.at_home(name)?.0.links.lives().prepare(next);
                 let shared = self.hand_round(name, mine, lens);
-                self.in_call(name, 0)?;
+                self.at_home(name)?.0.links.lives().enter(next - 1, 0);
                 shared
             }
         };
@@ -148,13 +149,6 @@ impl Communicator {
         found.reverse();
         found.rotate_left(size - 1 - me);
         Ok(found.into_iter().collect())
-    }
-
-    /// This rank is in the call after so many more, if there is one.
-    fn in_call(&mut self, name: &'static str, more: u64) -> Result<()> {
-        let engine = self.at_home(name)?.0;
-        engine.links.lives().enter(engine.sequence + more, 0);
-        Ok(())
     }
 }
 

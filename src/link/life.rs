@@ -13,7 +13,7 @@ use super::blame::{Blame, Why};
 use super::region::Region;
 use super::{Fault, robust};
 use crate::error::{Result, Stall};
-use page::{MARKS, Own, Page, copy, key_of, own};
+use page::{MARKS, Own, PREPARED, Page, copy, key_of, own};
 pub(crate) use page::{Told, WILL};
 
 /// What a communicator knows of its ranks' lives.
@@ -63,6 +63,17 @@ impl Lives {
         if let Some((own, at)) = &self.mine {
             own.page.enter(*at, sequence, print);
         }
+    }
+
+    /// It prepares the call with this number: who does not come to that is missed, but messages may
+    /// come before the call.
+    pub(crate) fn prepare(&self, sequence: u64) {
+        self.enter(sequence, PREPARED);
+    }
+
+    /// Is it the call with this number that it prepares?
+    pub(crate) fn prepares(&self, sequence: u64) -> bool {
+        self.mine.as_ref().is_some_and(|(own, at)| own.page.prepares(*at, sequence))
     }
 
     /// It is in it still, or again.
@@ -186,9 +197,14 @@ impl Lives {
         })
     }
 
-    /// The latest call that a rank of this host has entered, if it has not left.
-    pub(crate) fn entered(&self, peer: usize) -> Option<u64> {
-        self.calls(peer).map(|[entered, _]| entered)
+    /// The call past the one of this number that a rank of this host has entered, if it has.
+    pub(crate) fn is_past(&self, peer: usize, call: u64) -> Option<u64> {
+        let page = self.peers.get(peer)?.as_ref()?;
+        let at = page.find(key_of(self.key, peer))?;
+        // Looked at first: it may have left that again.
+        let entered = page.mark(at).entered.load(Ordering::Acquire);
+        let is_next = entered == call + 1 && page.prepares(at, entered);
+        (entered > call && !is_next).then_some(entered)
     }
 
     /// What a rank has failed because of, and whether it has found that out by itself.
@@ -266,7 +282,7 @@ impl Lives {
         let all = std::iter::once(peer).chain(0..self.peers.len());
         all.into_iter().find_map(|peer| {
             let pid = self.peers.get(peer)?.as_ref()?.pid().load(Ordering::Relaxed);
-            let entered = self.entered(peer)?;
+            let [entered, _] = self.calls(peer)?;
             is_stopped(pid).then_some((peer, Stall::Paused { entered }))
         })
     }
@@ -328,6 +344,23 @@ mod tests {
         assert!(other.differs().is_none());
         other.enter(14, 0);
         assert!(other.differs().is_none(), "what it calls is not known yet");
+    }
+
+    #[test]
+    fn who_prepares_a_call_is_not_past_the_messages_before_it() {
+        let [one, other] = both(0x3456_789A);
+        other.enter(3, 7);
+        one.prepare(4);
+        assert!(one.prepares(4) && one.current() == Some(4));
+        assert_eq!((other.is_past(0, 3), other.is_past(0, 2)), (None, Some(4)));
+        one.enter(3, 0);
+        assert_eq!(other.is_past(0, 3), None, "the messages themselves");
+        one.prepare(4);
+        other.enter(4, 7);
+        assert!(other.differs().is_none(), "it has not said yet what it calls");
+        one.enter(4, 7);
+        assert!(!one.prepares(4));
+        assert_eq!((other.is_past(0, 3), other.is_past(0, 4)), (Some(4), None));
     }
 
     #[test]

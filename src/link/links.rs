@@ -141,6 +141,10 @@ impl Links {
         let Self { lives, controls, tx, .. } = self;
         let sent = |rank: usize| tx[rank].as_ref().map_or(0, |link| link.sent());
         match (lives.current(), message) {
+            // Messages may come before that.
+            (Some(call), _) if lives.prepares(call) => {
+                controls.wait_in(((call - 1) | MESSAGE, most), 0, None, sent);
+            }
             (Some(call), _) => {
                 let print = lives.print(call).unwrap_or(0);
                 controls.wait_in((call, most), print, None, sent);
@@ -181,7 +185,7 @@ impl Links {
     /// If it can't: the two differ.
     pub(crate) fn is_due(&mut self, message: u64, peer: usize, from: bool) -> Result<(), Fault> {
         let call = message & !MESSAGE;
-        let seen = self.lives.entered(peer).filter(|&entered| entered > call).map(|it| (it, 0));
+        let seen = self.lives.is_past(peer, call).map(|entered| (entered, 0));
         let Some((theirs, sent)) = seen.or_else(|| self.controls.is_past(peer, call)) else {
             return Ok(());
         };

@@ -68,6 +68,9 @@ impl Mark {
 /// Nobody else has told it.
 const FIRST_HAND: u64 = 1 << 63;
 
+/// In place of what a call is: it is being prepared, and messages that come before it may follow.
+pub(super) const PREPARED: u64 = 1;
+
 /// What the latest calls are, each in the place of its number. 0 is not known, or none of them.
 type Prints = [AtomicU64; PRINTS];
 
@@ -134,7 +137,12 @@ impl Page {
         }
         let print = self.prints(at)[call as usize % PRINTS].load(Ordering::Acquire);
         fence(Ordering::Acquire);
-        (print != 0 && is_said(entered.load(Ordering::Relaxed))).then_some(print)
+        (print > PREPARED && is_said(entered.load(Ordering::Relaxed))).then_some(print)
+    }
+
+    /// Has the rank with this mark prepared the call with this number, and not entered it yet?
+    pub(super) fn prepares(&self, at: usize, call: u64) -> bool {
+        self.prints(at)[call as usize % PRINTS].load(Ordering::Acquire) == PREPARED
     }
 
     /// A new communicator has this mark, if it is free.
