@@ -2,10 +2,19 @@
 //! Law: no panic, no more than 1 MiB at a time; what is understood is written as the same bytes.
 #![no_main]
 
+#[path = "../../crates/ringrun/src/ringrun/failure.rs"]
+#[allow(dead_code)]
+mod failure;
 #[path = "../../crates/ringrun/src/ringrun/flight/frame.rs"]
 #[allow(dead_code)]
 mod frame;
+#[path = "../../crates/ringrun/src/ringrun/hosts.rs"]
+#[allow(dead_code)]
+mod hosts;
 mod memory;
+#[path = "../../crates/ringrun/src/ringrun/proc.rs"]
+#[allow(dead_code)]
+mod proc;
 mod targets;
 
 use std::sync::OnceLock;

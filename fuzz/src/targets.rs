@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStringExt;
 use ringreduce::config::{Config, StoreAddr, Surroundings};
 use ringreduce::{flight, fuzz as comm, link, membership, rendezvous};
 
-use crate::frame;
+use crate::{frame, hosts, proc};
 
 type Target = (&'static str, fn(&[u8]));
 
@@ -23,15 +23,21 @@ pub(crate) const ALL: &[Target] = &[
     ("notice", link::fuzz::notice),
     ("tcp_header", link::fuzz::header),
     ("interfaces", link::fuzz::interfaces),
+    ("life_page", link::fuzz::life_page),
+    ("shm_slots", link::fuzz::shm_slots),
+    ("control_groups", link::fuzz::control_groups),
     ("membership", of_survivors),
     ("flight_record", flight::fuzz::record),
     ("card", comm::card),
     ("doors", comm::doors),
     ("registration", comm::registration),
+    ("testament", comm::testament),
     ("speeds", comm::speeds),
     ("environment", environment),
     ("store_address", store_address),
     ("status_frame", status_frame),
+    ("host_list", host_list),
+    ("process_stat", process_stat),
 ];
 
 pub(crate) fn names() -> Vec<&'static str> {
@@ -71,4 +77,15 @@ fn status_frame(data: &[u8]) {
         let again = frame.encode();
         assert_eq!(frame::Frame::decode(&again), Some(frame));
     }
+}
+
+fn host_list(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    for slots in [hosts::slots_of_list(text), hosts::slots_of_text(text, "a file".as_ref())] {
+        assert!(!matches!(slots, Ok(Some(0))), "no slots at all");
+    }
+}
+
+fn process_stat(data: &[u8]) {
+    let _ = proc::parse(1, data);
 }

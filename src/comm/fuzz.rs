@@ -4,7 +4,7 @@
 #![allow(missing_docs, reason = "the names say it, and nobody else calls them")]
 
 use super::registered::{Record, WORDS};
-use super::{reconnect, remember, split};
+use super::{reconnect, remember, shrink, split};
 
 pub fn card(data: &[u8]) {
     if let Some(bytes) = data.first_chunk() {
@@ -30,5 +30,11 @@ pub fn speeds(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     if let Some(figures) = remember::parse(text, "4 ranks") {
         assert_eq!(remember::parse(&remember::text(figures, "4 ranks"), "4 ranks"), Some(figures));
+    }
+}
+
+pub fn testament(data: &[u8]) {
+    if let Some(will) = data.first_chunk() {
+        let _ = shrink::left_by(will);
     }
 }

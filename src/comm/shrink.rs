@@ -236,7 +236,7 @@ impl Council {
 }
 
 /// What a rank that has ended left; a page of nothing is of one that had nothing to leave.
-fn left_by(will: &[u8; MESSAGE_BYTES]) -> Testament {
+pub(super) fn left_by(will: &[u8; MESSAGE_BYTES]) -> Testament {
     match decode(will).map(|message| message.body) {
         Some(Body::Goodbye(testament)) => testament,
         _ => Testament::default(),

@@ -129,6 +129,8 @@ pub(crate) struct Tx {
 #[repr(align(128))]
 pub(crate) struct Rx {
     fifo: Fifo,
+    /// The next slot was found filled. It is not read again: the peer could still change that word.
+    lent: bool,
 }
 
 impl Tx {
@@ -193,7 +195,7 @@ impl Rx {
     pub(crate) fn new(region: Arc<Region>, shape: SlotShape, life: Option<UnixStream>) -> Self {
         let fifo = Fifo::new(region, shape, life);
         fifo.control().receiver.attach();
-        Self { fifo }
+        Self { fifo, lent: false }
     }
 
     fn filled(&self) -> bool {
@@ -212,6 +214,7 @@ impl super::Rx for Rx {
             return Ok(false);
         }
         expect.check(&self.fifo.header().frame())?;
+        self.lent = true;
         Ok(true)
     }
 
@@ -224,14 +227,15 @@ impl super::Rx for Rx {
     }
 
     fn peek(&self, len: usize) -> Src<'_> {
-        assert!(self.filled(), "peek without ready");
+        assert!(self.lent, "peek without ready");
         // SAFETY: the slot is filled: the sender does not touch it until it is
         // released, and the region lives as long as this borrow.
         unsafe { Src::new(self.fifo.payload(len), len) }
     }
 
     fn release(&mut self) {
-        assert!(self.filled(), "release without ready");
+        assert!(self.lent, "release without ready");
+        self.lent = false;
         self.fifo.advance();
         self.fifo.control().release(self.fifo.number);
     }

@@ -3,6 +3,8 @@
 //! Law: the kernel marks the page of a process that ends before it gives back any memory, so all
 //! others see it at once, however large it was; who ended after its last call was done with it.
 
+#[cfg(fuzzing)]
+pub(crate) mod fuzz;
 mod page;
 
 use std::os::fd::{AsFd, OwnedFd};

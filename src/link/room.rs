@@ -80,15 +80,36 @@ fn groups(root: &Path, said: &str) -> Vec<(usize, PathBuf)> {
 
 /// Bytes that may still be taken in a group that has a limit.
 fn left(names: &Names, group: &Path) -> Option<u64> {
-    let number = |name| read_to_string(group.join(name)).ok()?.trim().parse::<u64>().ok();
-    let (most, now) = (number(names.most)?, number(names.now)?);
-    let stat = read_to_string(group.join("memory.stat")).ok()?;
-    let cached = |name| {
-        let mut lines = stat.lines().filter_map(|line| line.split_once(' '));
-        lines.find(|(key, _)| *key == name).and_then(|(_, value)| value.parse::<u64>().ok())
-    };
-    let cached = names.cached.into_iter().filter_map(cached).sum();
-    Some(most.saturating_sub(now.saturating_sub(cached)))
+    let text = |name| read_to_string(group.join(name)).ok();
+    names.room(&text(names.most)?, &text(names.now)?, &text("memory.stat")?)
+}
+
+impl Names {
+    /// Bytes that may still be taken, by what is in the three files.
+    fn room(&self, most: &str, now: &str, stat: &str) -> Option<u64> {
+        let number = |text: &str| text.trim().parse::<u64>().ok();
+        let (most, now) = (number(most)?, number(now)?);
+        let cached = |name| {
+            let mut lines = stat.lines().filter_map(|line| line.split_once(' '));
+            lines.find(|(key, _)| *key == name).and_then(|(_, value)| number(value))
+        };
+        let cached = self.cached.into_iter().filter_map(cached).fold(0, u64::saturating_add);
+        Some(most.saturating_sub(now.saturating_sub(cached)))
+    }
+}
+
+/// What the kernel says of groups, as it may be: which they are, and the files of one.
+#[cfg(fuzzing)]
+pub(super) fn fuzz(data: &str) {
+    let mut texts = data.splitn(4, '\0');
+    let mut next = || texts.next().unwrap_or_default();
+    let (said, most, now, stat) = (next(), next(), next(), next());
+    let found = groups(Path::new(ROOT), said);
+    assert!(found.iter().all(|(version, group)| *version < 2 && group.starts_with(ROOT)));
+    for names in &NAMES {
+        let room = names.room(most, now, stat);
+        assert!(room.is_none_or(|room| most.trim().parse().is_ok_and(|most: u64| room <= most)));
+    }
 }
 
 #[cfg(test)]

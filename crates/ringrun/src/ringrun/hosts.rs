@@ -7,6 +7,9 @@ use nix::unistd::gethostname;
 
 use crate::failure::Failure;
 
+/// More slots than any host has, and so few that they can be added up.
+const MOST: usize = 1 << 24;
+
 /// Where one rank runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
@@ -48,6 +51,11 @@ pub(crate) fn slots_of_list(list: &str) -> Result<Option<usize>, Failure> {
 pub(crate) fn slots_of_file(file: &Path) -> Result<Option<usize>, Failure> {
     let what = format!("read the host file {}", file.display());
     let text = std::fs::read_to_string(file).map_err(Failure::system(what))?;
+    slots_of_text(&text, file)
+}
+
+/// The slots that the text of such a file gives.
+pub(crate) fn slots_of_text(text: &str, file: &Path) -> Result<Option<usize>, Failure> {
     let mut counts = vec![];
     for line in text.lines() {
         let line = line.split('#').next().unwrap_or_default();
@@ -99,8 +107,8 @@ fn entry(host: &str, settings: &[&str]) -> Result<Option<usize>, Failure> {
 }
 
 fn number(count: &str, from: &str) -> Result<usize, Failure> {
-    let expected = || Failure::Usage(format!("{from:?}: expected a number of slots, at least 1"));
-    count.parse().ok().filter(|&count| count > 0).ok_or_else(expected)
+    let refused = || Failure::Usage(format!("{from:?}: expected a number of slots, 1 to {MOST}"));
+    count.parse().ok().filter(|count| (1..=MOST).contains(count)).ok_or_else(refused)
 }
 
 fn is_here(name: &str) -> bool {
@@ -121,7 +129,14 @@ mod tests {
         assert_eq!(of("localhost"), None);
         assert_eq!(of("::1"), None);
         assert_eq!(of(&here()), None);
-        for wrong in ["elsewhere", "localhost:0", "localhost:x", "", "localhost,"] {
+        for wrong in [
+            "elsewhere",
+            "localhost:0",
+            "localhost:18446744073709551615",
+            "localhost:x",
+            "",
+            "localhost,",
+        ] {
             assert!(matches!(slots_of_list(wrong), Err(Failure::Usage(_))), "{wrong}");
         }
     }

@@ -31,7 +31,7 @@ pub(crate) fn one(pid: u32) -> Option<Process> {
 }
 
 /// The name in the second field may hold spaces and brackets, so count from the last bracket.
-fn parse(pid: u32, stat: &[u8]) -> Option<Process> {
+pub(crate) fn parse(pid: u32, stat: &[u8]) -> Option<Process> {
     let after = stat.iter().rposition(|&byte| byte == b')')? + 1;
     let rest = std::str::from_utf8(stat.get(after..)?).ok()?;
     let mut fields = rest.split_ascii_whitespace();
