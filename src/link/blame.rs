@@ -97,7 +97,7 @@ impl Blame {
             return None;
         };
         let field = if field == "fingerprint" && print != Some(ours) { "earlier" } else { field };
-        (with == me).then_some(Fault::Mismatch { field, ours, theirs })
+        (with == me && self.culprit != me).then_some(Fault::Mismatch { field, ours, theirs })
     }
 
     pub(super) fn words(self) -> [u64; WORDS] {

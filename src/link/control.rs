@@ -191,6 +191,7 @@ impl Controls {
         self.peers.iter().enumerate().find_map(|(rank, control)| {
             let control = control.as_ref()?;
             if let Some(Notice::GaveUp(Failure { blame, .. })) = control.said
+                && blame.is_within(self.peers.len())
                 && let Some(fault) = blame.seen_by(self.me, call.and_then(&ours))
             {
                 return Some((blame.culprit, fault));

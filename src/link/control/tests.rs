@@ -74,6 +74,21 @@ fn who_ends_without_a_word_has_died_and_who_takes_leave_has_not() {
 }
 
 #[test]
+fn who_is_told_to_differ_is_so_only_from_a_rank_that_there_is() {
+    for (culprit, is_known) in [(0, true), (2, true), (1, false), (3, false), (1 << 20, false)] {
+        let [mut one, mut other] = pair();
+        let difference = Difference { with: 1, field: "memory", ours: 1, theirs: 0 };
+        one.give_up(Blame { culprit, why: Why::Differs(difference) }, true);
+        drop(one);
+        while other.peers[0].as_ref().unwrap().ended.is_none() {
+            other.read();
+        }
+        let found = other.differs(Some(3), |_| None).map(|(rank, _)| rank);
+        assert_eq!(found, is_known.then_some(culprit));
+    }
+}
+
+#[test]
 fn every_byte_of_a_frame_is_looked_at() {
     let words = (3, Box::new(std::array::from_fn(|at| at as u8)));
     let difference = Difference { with: 3, field: "fingerprint", ours: 5, theirs: 6 };

@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::page::{Page, key_of};
 use super::{Lives, Region};
+use crate::link::Fault;
 
 const SIZE: usize = 3;
 const KEY: u64 = 77;
@@ -51,14 +52,16 @@ fn looked_at(lives: &Lives) {
         lives.stalled().map(|it| it.0),
         lives.differs().map(|it| it.0),
         lives.blamed().map(|it| it.0),
-        lives.blamed().map(|it| it.1),
         lives.blamed_by().0.map(|it| it.1),
         lives.dead().map(|it| it.0),
     ];
     assert!(named.iter().flatten().all(|rank| (1..SIZE).contains(rank)), "{named:?}");
+    if let Some((_, Fault::GaveUp(blame))) = lives.blamed() {
+        assert!(blame.is_within(SIZE), "{blame:?}");
+    }
     for peer in 0..=SIZE {
         let named = [lives.missed(peer).map(|it| it.0), lives.paused(peer).map(|it| it.0)];
         assert!(named.iter().flatten().all(|rank| (1..SIZE).contains(rank)), "{named:?}");
-        let _ = (lives.will_of(peer), lives.entered(peer), lives.knows(peer));
+        let _ = (lives.will_of(peer), lives.is_past(peer, CALL), lives.knows(peer));
     }
 }
