@@ -2,6 +2,7 @@
 //! that reads the environment. May touch: error, `std::env`.
 //! Law: what the user said is obeyed or refused with its name and value, never ignored.
 
+mod hidden;
 mod launcher;
 mod own;
 mod secret;
@@ -22,6 +23,7 @@ pub use store::StoreAddr;
 use crate::element::DataType;
 use crate::error::{Error, Result};
 use crate::schedule::{ALL_PAIRS, Algorithm};
+pub(crate) use hidden::Hidden;
 pub(crate) use own::{ENCRYPT, RECORD_FD, SECRET_FD, SECRET_FILE};
 
 /// How long any wait lasts when nobody said otherwise.

@@ -1,19 +1,19 @@
-//! The job's secret, by which its ranks know each other, and where it is found. May touch: nothing.
-//! Law: it is shown nowhere, and wiped when its last holder lets go.
+//! The job's secret, by which its ranks know each other, and where it is found. May touch: hidden.
+//! Law: it is shown nowhere, in no core file, and wiped when its last holder lets go.
 
 use std::convert::Infallible;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use zeroize::Zeroizing;
+use super::Hidden;
 
 /// The bytes of a secret.
 pub const SECRET: usize = 32;
 
 /// What the ranks of one job know and nobody else does.
 #[derive(Clone)]
-pub struct Secret(Arc<Zeroizing<[u8; SECRET]>>);
+pub struct Secret(Arc<Hidden<[u8; SECRET]>>);
 
 impl Secret {
     /// One whose bytes `fill` writes, straight to where they stay.
@@ -23,10 +23,7 @@ impl Secret {
     pub(crate) fn filled<E>(
         fill: impl FnOnce(&mut [u8; SECRET]) -> Result<(), E>,
     ) -> Result<Self, E> {
-        let mut bytes = Arc::new(Zeroizing::new([0; SECRET]));
-        // It is new, so nobody else holds it.
-        Arc::get_mut(&mut bytes).map_or(Ok(()), |bytes| fill(bytes))?;
-        Ok(Self(bytes))
+        Hidden::filled(fill).map(|bytes| Self(Arc::new(bytes)))
     }
 
     pub(crate) fn bytes(&self) -> &[u8; SECRET] {

@@ -1,14 +1,12 @@
 //! Keys by which pieces of a stream are sealed at one end and opened at the other: AES-256-GCM, so
-//! that nobody between the two can read them, change one, or leave one out. May touch: ring.
+//! that nobody between the two can read them, change one, or leave one out. May touch: aws-lc-rs.
 //! Law: a key is for one stream and direction; both ends count the pieces, and the count makes each
 //! nonce; after one wrong tag nothing is opened any more.
 
 use std::fmt;
 
-use ring::aead::{
-    AES_256_GCM, Aad, BoundKey, NONCE_LEN, Nonce, NonceSequence, OpeningKey, SealingKey, UnboundKey,
-};
-use ring::error::Unspecified;
+use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use aws_lc_rs::error::Unspecified;
 
 use super::Fault;
 
@@ -17,24 +15,28 @@ pub const TAG: usize = 16;
 /// The bytes of a key.
 pub const KEY: usize = 32;
 
-/// How many pieces there were.
-struct Count(u64);
+/// A key, and how many pieces there were.
+struct Counted {
+    key: LessSafeKey,
+    count: u64,
+}
 
-impl NonceSequence for Count {
-    fn advance(&mut self) -> Result<Nonce, Unspecified> {
+impl Counted {
+    fn new(key: &[u8; KEY]) -> Result<Self, Unspecified> {
+        Ok(Self { key: LessSafeKey::new(UnboundKey::new(&AES_256_GCM, key)?), count: 0 })
+    }
+
+    /// The next piece's, and nobody else's.
+    fn nonce(&mut self) -> Result<Nonce, Unspecified> {
         let mut nonce = [0; NONCE_LEN];
-        nonce[NONCE_LEN - 8..].copy_from_slice(&self.0.to_be_bytes());
-        self.0 = self.0.checked_add(1).ok_or(Unspecified)?;
+        nonce[NONCE_LEN - 8..].copy_from_slice(&self.count.to_be_bytes());
+        self.count = self.count.checked_add(1).ok_or(Unspecified)?;
         Ok(Nonce::assume_unique_for_key(nonce))
     }
 }
 
-fn bind<K: BoundKey<Count>>(key: &[u8; KEY]) -> Result<K, Unspecified> {
-    UnboundKey::new(&AES_256_GCM, key).map(|key| K::new(key, Count(0)))
-}
-
 /// The sending end's.
-pub struct Sealer(SealingKey<Count>);
+pub struct Sealer(Counted);
 
 impl Sealer {
     /// Seals a piece where it lies; its last [`TAG`] bytes are room for the tag.
@@ -42,16 +44,32 @@ impl Sealer {
     /// # Errors
     /// When no number is left, which takes centuries.
     pub fn seal(&mut self, piece: &mut [u8]) -> Result<(), Fault> {
-        let used_up = || Fault::Lost("the key of the connection to it is used up".into());
         let (text, room) = piece.split_last_chunk_mut::<TAG>().ok_or_else(used_up)?;
-        let tag = self.0.seal_in_place_separate_tag(Aad::empty(), text).map_err(|_| used_up())?;
-        room.copy_from_slice(tag.as_ref());
+        let nonce = self.0.nonce().map_err(|_| used_up())?;
+        let tag = self.0.key.seal_in_place_separate_tag(nonce, Aad::empty(), text);
+        room.copy_from_slice(tag.map_err(|_| used_up())?.as_ref());
         Ok(())
+    }
+
+    /// Seals `text` on its way to `piece`, which is longer by [`TAG`] bytes.
+    ///
+    /// # Errors
+    /// As [`Self::seal`]; or if it is not so long.
+    pub fn seal_from(&mut self, text: &[u8], piece: &mut [u8]) -> Result<(), Fault> {
+        let (out, room) = piece.split_last_chunk_mut::<TAG>().ok_or_else(used_up)?;
+        let nonce = self.0.nonce().map_err(|_| used_up())?;
+        let key = &self.0.key;
+        let sealed = key.seal_out_of_place_scatter(nonce, Aad::empty(), text, out, &[], room);
+        sealed.map_err(|_| used_up())
     }
 }
 
+fn used_up() -> Fault {
+    Fault::Lost("the key of the connection to it is used up".into())
+}
+
 /// The receiving end's.
-pub struct Opener(Option<OpeningKey<Count>>);
+pub struct Opener(Option<Counted>);
 
 /// A piece is not what was sealed as the next one; or an earlier one was not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,13 +81,35 @@ impl Opener {
     /// # Errors
     /// If it is another one; nothing is left of it then.
     pub fn open(&mut self, piece: &mut [u8]) -> Result<(), Forged> {
-        let key = self.0.as_mut().ok_or(Forged)?;
-        if key.open_in_place(Aad::empty(), piece).is_ok() {
-            return Ok(());
-        }
-        piece.fill(0);
-        self.0 = None;
-        Err(Forged)
+        let opened = self.next(|key, nonce| {
+            let (text, tag) = piece.split_last_chunk_mut::<TAG>().ok_or(Unspecified)?;
+            key.open_in_place_separate_tag(nonce, Aad::empty(), tag, text).map(drop)
+        });
+        opened.inspect_err(|_| piece.fill(0))
+    }
+
+    /// Opens the next piece on its way to `out`, which is shorter by [`TAG`] bytes.
+    ///
+    /// # Errors
+    /// If it is another one; `out` is zero then.
+    pub fn open_to(&mut self, piece: &[u8], out: &mut [u8]) -> Result<(), Forged> {
+        let opened = self.next(|key, nonce| {
+            let (text, tag) = piece.split_last_chunk::<TAG>().ok_or(Unspecified)?;
+            key.open_separate_gather(nonce, Aad::empty(), text, tag, out)
+        });
+        opened.inspect_err(|_| out.fill(0))
+    }
+
+    /// Opens a piece, unless one before was not opened.
+    fn next(
+        &mut self,
+        open: impl FnOnce(&LessSafeKey, Nonce) -> Result<(), Unspecified>,
+    ) -> Result<(), Forged> {
+        let mut counted = self.0.take().ok_or(Forged)?;
+        let nonce = counted.nonce().map_err(|_| Forged)?;
+        open(&counted.key, nonce).map_err(|_| Forged)?;
+        self.0 = Some(counted);
+        Ok(())
     }
 }
 
@@ -86,8 +126,7 @@ impl Seals {
     /// Of keys that were never used before: for what goes out, and for what comes in.
     #[must_use]
     pub fn new(outward: &[u8; KEY], inward: &[u8; KEY]) -> Option<Self> {
-        let bound = bind(outward).and_then(|outward| Ok((outward, bind(inward)?)));
-        let (outward, inward) = bound.ok()?;
+        let (outward, inward) = (Counted::new(outward).ok()?, Counted::new(inward).ok()?);
         Some(Self { sealer: Sealer(outward), opener: Opener(Some(inward)) })
     }
 }
@@ -113,10 +152,31 @@ mod tests {
         [Seals::new(&keys[0], &keys[1]).unwrap(), Seals::new(&keys[1], &keys[0]).unwrap()]
     }
 
+    /// Both ways to seal give the same.
     fn sealed(seals: &mut Seals, text: &[u8]) -> Vec<u8> {
         let mut piece = [text, &[0; TAG]].concat();
+        let counted = seals.sealer.0.count;
         seals.sealer.seal(&mut piece).unwrap();
+        seals.sealer.0.count = counted;
+        let mut other = vec![7; piece.len()];
+        seals.sealer.seal_from(text, &mut other).unwrap();
+        assert!(piece == other);
         piece
+    }
+
+    /// Opens it where it lies, or on its way elsewhere; nothing is left of what is forged.
+    fn opened(seals: &mut Seals, piece: &[u8], in_place: bool) -> Result<Vec<u8>, Forged> {
+        let mut out = piece.to_vec();
+        let len = piece.len().saturating_sub(TAG);
+        let answer = match in_place {
+            true => seals.opener.open(&mut out),
+            false => seals.opener.open_to(piece, &mut out[..len]),
+        };
+        if answer.is_err() {
+            out.truncate(if in_place { piece.len() } else { len });
+            assert!(out.iter().all(|&byte| byte == 0));
+        }
+        answer.map(|()| out[..len].to_vec())
     }
 
     #[test]
@@ -133,14 +193,18 @@ mod tests {
 
     #[test]
     fn pieces_open_in_their_order_and_only_there() {
+        for way in [false, true] {
+            in_their_order(way);
+        }
+    }
+
+    fn in_their_order(way: bool) {
         let [mut one, mut other] = pair();
         let texts: [&[u8]; 4] = [b"abc", b"abc", b"", &[7; 70_000]];
         let pieces = texts.map(|text| sealed(&mut one, text));
         assert_ne!(pieces[0], pieces[1], "no two are sealed alike");
         for (piece, text) in pieces.iter().zip(texts) {
-            let mut piece = piece.clone();
-            assert!(other.opener.open(&mut piece).is_ok());
-            assert_eq!(piece[..text.len()], *text);
+            assert!(opened(&mut other, piece, way).unwrap() == text);
         }
         // Left out, again, from the wrong end, cut short, longer, nothing.
         let long = [&pieces[0][..], &[0]].concat();
@@ -148,13 +212,26 @@ mod tests {
             [&pieces[1], &pieces[3], &sealed(&mut other, b"abc"), &pieces[0][..18], &long, &[]];
         for wrong in wrong {
             let [_, mut other] = pair();
-            assert_eq!(other.opener.open(&mut wrong.to_vec()), Err(Forged));
-            // After that the right one does not help.
-            assert_eq!(other.opener.open(&mut pieces[0].clone()), Err(Forged));
+            assert_eq!(opened(&mut other, wrong, way), Err(Forged));
+            // After that neither this one nor the next one opens, either way.
+            for (piece, way) in [(1, way), (2, !way), (0, way)] {
+                assert_eq!(opened(&mut other, &pieces[piece], way), Err(Forged));
+            }
         }
         let [_, mut other] = pair();
-        assert!(other.opener.open(&mut pieces[0].clone()).is_ok());
-        assert_eq!(other.opener.open(&mut pieces[0].clone()), Err(Forged), "said twice");
+        assert!(opened(&mut other, &pieces[0], way).is_ok());
+        assert_eq!(opened(&mut other, &pieces[0], way), Err(Forged), "said twice");
+    }
+
+    #[test]
+    fn what_goes_elsewhere_must_fit_there() {
+        let [mut one, mut other] = pair();
+        let piece = sealed(&mut one, b"abc");
+        for len in [2, 4] {
+            assert_eq!(pair()[1].opener.open_to(&piece, &mut vec![1; len]), Err(Forged));
+            assert!(pair()[0].sealer.seal_from(&[1; 3], &mut vec![0; len + TAG]).is_err());
+        }
+        assert!(other.opener.open_to(&piece, &mut [1; 3]).is_ok());
     }
 
     #[test]
@@ -163,8 +240,9 @@ mod tests {
         for bit in 0..8 * piece.len() {
             let mut piece = piece.clone();
             piece[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(pair()[1].opener.open(&mut piece), Err(Forged), "bit {bit}");
-            assert!(piece.iter().all(|&byte| byte == 0));
+            for way in [false, true] {
+                assert_eq!(opened(&mut pair()[1], &piece, way), Err(Forged), "bit {bit}");
+            }
         }
     }
 

@@ -6,7 +6,7 @@
 //! Law: pure, fixed size, no allocation; every byte of every message is looked at, under the tag
 //! of the next; nonces make each handshake another one, keys each direction.
 
-use ring::digest::{Context, SHA256};
+use aws_lc_rs::digest::{Context, SHA256};
 
 use super::keys::{Keys, TAG};
 use super::peers::LinkKind;

@@ -1,15 +1,19 @@
 //! Keys that the ends of a stream prove their knowledge of the job's secret with, and seal what
-//! they say afterwards: HKDF, HMAC and X25519. May touch: ring. Law: a key for each job and
+//! they say afterwards: HKDF, HMAC and X25519. May touch: aws-lc-rs. Law: a key for each job and
 //! direction, so that nothing said in one can be said in the other; tags are compared in constant
-//! time; what a stream is sealed by nobody can find out later, not even with the secret.
+//! time; what a stream is sealed by nobody can find out later, not even with the secret; nothing
+//! that the secret could be told from stays where a core file has it.
 
-use ring::agreement::{EphemeralPrivateKey, UnparsedPublicKey, X25519, agree_ephemeral};
-use ring::hmac::{self, HMAC_SHA256};
-use ring::rand::SystemRandom;
-use zeroize::Zeroizing;
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use aws_lc_rs::agreement::{EphemeralPrivateKey, UnparsedPublicKey, X25519, agree_ephemeral};
+use aws_lc_rs::hmac::{self, HMAC_SHA256};
+use aws_lc_rs::rand::SystemRandom;
+use zeroize::{Zeroizing, zeroize_stack};
 
 use super::handshake::{Agreed, NONCE, Side};
-use crate::config::{SECRET, Secret};
+use crate::config::{Hidden, SECRET, Secret};
 use crate::link::seal::Seals;
 
 /// The bytes of a tag, and of a key.
@@ -19,23 +23,30 @@ const PURPOSE: &[u8] = b"ringreduce handshake 1";
 
 type Key = Zeroizing<[u8; TAG]>;
 
+/// The stack that making keys takes: that of HMAC is a few KiB deep.
+const DEPTH: usize = 16 << 10;
+
 /// The keys of a job.
 #[derive(Clone)]
 pub(super) struct Keys {
-    dialler: Key,
-    acceptor: Key,
-    /// What the keys of its streams are made with.
-    streams: Key,
+    /// The dialler's, the acceptor's, and what the keys of its streams are made with.
+    all: Arc<Hidden<[[u8; TAG]; 3]>>,
     secret: bool,
 }
 
 impl Keys {
     /// Those of the job `job`; without a secret they are known to everybody.
     pub(super) fn new(secret: Option<&Secret>, job: u64) -> Self {
-        let root = extract(PURPOSE, secret.map_or(&[0; SECRET], |secret| secret.bytes()));
-        let key = |side: &[u8]| expand(&root, &[side, &job.to_le_bytes()]);
-        let (dialler, acceptor) = (key(b"dialler"), key(b"acceptor"));
-        Self { dialler, acceptor, streams: key(b"streams"), secret: secret.is_some() }
+        let known = secret.map_or(&[0; SECRET], |secret| secret.bytes());
+        let derive = |keys: &mut [[u8; TAG]; 3]| {
+            let root = extract(PURPOSE, known);
+            for (key, purpose) in keys.iter_mut().zip([&b"dialler"[..], b"acceptor", b"streams"]) {
+                key.copy_from_slice(&*expand(&root, &[purpose, &job.to_le_bytes()]));
+            }
+        };
+        let all = Hidden::filled(|keys| Ok::<_, Infallible>(swept(|| derive(keys))));
+        let all = Arc::new(all.unwrap_or_else(|never| match never {}));
+        Self { all, secret: secret.is_some() }
     }
 
     /// Do they prove anything?
@@ -45,18 +56,19 @@ impl Keys {
 
     /// What `side` proves with that it has seen all that `transcript` is the digest of.
     pub(super) fn tag(&self, side: Side, transcript: &[u8; TAG]) -> [u8; TAG] {
-        *hmac(self.of(side), &[transcript])
+        swept(|| *hmac(self.of(side), &[transcript]))
     }
 
     /// Is `tag` what `side` says?
     pub(super) fn verify(&self, side: Side, transcript: &[u8; TAG], tag: &[u8; TAG]) -> bool {
-        hmac::verify(&hmac::Key::new(HMAC_SHA256, self.of(side)), transcript, tag).is_ok()
+        let key = || hmac::Key::new(HMAC_SHA256, self.of(side));
+        swept(|| hmac::verify(&key(), transcript, tag).is_ok())
     }
 
     fn of(&self, side: Side) -> &[u8] {
         match side {
-            Side::Dialler => &self.dialler[..],
-            Side::Acceptor => &self.acceptor[..],
+            Side::Dialler => &self.all[0],
+            Side::Acceptor => &self.all[1],
         }
     }
 
@@ -64,15 +76,17 @@ impl Keys {
     pub(super) fn seals(&self, side: Side, mine: Ephemeral, agreed: &Agreed) -> Option<Seals> {
         let theirs = UnparsedPublicKey::new(&X25519, agreed.theirs);
         let keys = |shared: &[u8]| {
-            let root = extract(&self.streams[..], shared);
+            let root = extract(&self.all[2], shared);
             let key = |side: &[u8]| expand(&root, &[b"seal", side, &agreed.transcript]);
-            (key(b"dialler"), key(b"acceptor"))
+            Ok((key(b"dialler"), key(b"acceptor")))
         };
-        let (dialler, acceptor) = agree_ephemeral(mine.private, &theirs, keys).ok()?;
-        match side {
-            Side::Dialler => Seals::new(&dialler, &acceptor),
-            Side::Acceptor => Seals::new(&acceptor, &dialler),
-        }
+        swept(|| {
+            let (dialler, acceptor) = agree_ephemeral(mine.private, theirs, (), keys).ok()?;
+            match side {
+                Side::Dialler => Seals::new(&dialler, &acceptor),
+                Side::Acceptor => Seals::new(&acceptor, &dialler),
+            }
+        })
     }
 }
 
@@ -101,7 +115,7 @@ impl Ephemeral {
 
 /// What names a secret where its ranks compare what they were told; it says nothing of it.
 pub(super) fn name_of(secret: &Secret) -> String {
-    let name = expand(&extract(b"ringreduce name 1", secret.bytes()), &[b"name"]);
+    let name = swept(|| *expand(&extract(b"ringreduce name 1", secret.bytes()), &[b"name"]));
     name[..8].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
@@ -110,6 +124,17 @@ pub(super) fn number_of(name: Option<&str>) -> u64 {
     let Some(name) = name else { return 0 };
     let digest = extract(b"ringreduce job 1", name.as_bytes());
     digest.first_chunk().map_or(0, |head| u64::from_le_bytes(*head))
+}
+
+/// Does what may leave copies of keys on the stack, and wipes these.
+fn swept<T>(work: impl FnOnce() -> T) -> T {
+    #[inline(never)]
+    fn apart<T>(work: impl FnOnce() -> T) -> T {
+        work()
+    }
+    let done = apart(work);
+    zeroize_stack::<DEPTH>();
+    done
 }
 
 /// HMAC over these, one after the other.

@@ -75,6 +75,8 @@ fn receive(rx: &mut tcp::Rx, len: usize, slot: u64, way: usize) -> Result<(), Fa
     };
     match &landed {
         Ok(()) => assert_eq!(out, payload(len, slot), "a wrong result"),
+        // What is opened on its way there leaves nothing of it, if it was forged.
+        Err(Fault::Forged { .. }) if out.iter().all(|&byte| byte == 0) => {}
         Err(_) => assert!(out.iter().all(|&byte| byte == 0x11), "something got there"),
     }
     rx.release();

@@ -2,6 +2,9 @@
 //! doors of ranks, one by one and ten thousand at a time.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+#[path = "../common/mod.rs"]
+mod common;
+mod core;
 mod flood;
 mod refused;
 mod sealed;

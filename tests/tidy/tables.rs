@@ -55,7 +55,7 @@ pub(crate) const ROOMS: &[Room] = &[
     room(
         "link",
         &["error", "memory", "partition", "sync"],
-        &["bytemuck", "crc_fast", "crossbeam_utils", "nix", "ring", "socket2", "tracing"],
+        &["aws_lc_rs", "bytemuck", "crc_fast", "crossbeam_utils", "nix", "socket2", "tracing"],
         ENVIRONMENT,
     ),
     room(
@@ -91,13 +91,13 @@ pub(crate) const ROOMS: &[Room] = &[
     room(
         "config",
         &["element", "error", "schedule"],
-        &["nix", "strsim", "tracing", "zeroize"],
+        &["bytemuck", "nix", "strsim", "tracing", "zeroize"],
         &["net", "process", "thread"],
     ),
     room(
         "rendezvous",
         &["config", "error", "link", "sync"],
-        &["getrandom", "nix", "ring", "socket2", "tracing", "zeroize"],
+        &["aws_lc_rs", "getrandom", "nix", "socket2", "tracing", "zeroize"],
         ENVIRONMENT,
     ),
     room(
@@ -154,6 +154,7 @@ pub(crate) const UNSAFE: &[(&str, &str)] = &[
     ("src/comm/stream/alloc.rs", "memory that the user vouches for"),
     ("src/comm/stream/memory.rs", "memory that cudarc is lent"),
     ("src/comm/stream/raw.rs", "memory known by its address"),
+    ("src/config/hidden.rs", "advice to the system about memory of its own"),
     ("src/device/cuda/board.rs", "addresses inside mappings"),
     ("src/device/cuda/context.rs", "calls of the CUDA driver"),
     ("src/device/cuda/device.rs", "calls of the CUDA driver"),

@@ -1,5 +1,6 @@
-//! Sending from and receiving into memory that is known by address only: a user's buffer; and its
-//! checksum. May touch: libc, memory. Unsafe: the system calls.
+//! Sending from and receiving into memory that is known by address only, a user's buffer: by the
+//! system, and for its checksum and seal. May touch: libc, memory. Unsafe: the system calls, and
+//! views taken as slices.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -34,23 +35,27 @@ pub(super) fn receive(stream: &TcpStream, out: &mut Dst<'_>, have: usize) -> io:
 }
 
 /// CRC-32C of these bytes (RFC 3720, 12.1), by the CPU's own instructions where it has them.
-pub(super) fn checksum(bytes: Src<'_>) -> u32 {
-    checksum_at(bytes.ptr(), bytes.len())
+pub(super) fn checksum(bytes: &[u8]) -> u32 {
+    crc_fast::crc32_iscsi(bytes)
 }
 
-/// That of what has come to `out`, all of it.
-pub(super) fn landed(out: &mut Dst<'_>) -> u32 {
-    let len = out.len();
-    checksum_at(out.ptr(), len)
-}
-
-fn checksum_at(start: *const u8, len: usize) -> u32 {
-    if len == 0 {
-        return 0;
+/// What a view of memory shows that nobody writes meanwhile.
+pub(super) fn bytes<'a>(view: &Src<'a>) -> &'a [u8] {
+    if view.is_empty() {
+        return &[];
     }
-    // SAFETY: the view that the callers have vouches for so many bytes, which nobody writes
-    // meanwhile.
-    crc_fast::crc32_iscsi(unsafe { std::slice::from_raw_parts(start, len) })
+    // SAFETY: the view vouches for so many bytes.
+    unsafe { std::slice::from_raw_parts(view.ptr(), view.len()) }
+}
+
+/// What a view of memory shows that nobody else touches meanwhile.
+pub(super) fn room<'a>(view: &'a mut Dst<'_>) -> &'a mut [u8] {
+    let (start, len) = (view.ptr(), view.len());
+    if len == 0 {
+        return &mut [];
+    }
+    // SAFETY: the view vouches for so many bytes.
+    unsafe { std::slice::from_raw_parts_mut(start, len) }
 }
 
 fn answer(bytes: isize) -> io::Result<usize> {

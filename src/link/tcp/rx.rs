@@ -90,9 +90,14 @@ impl Rx {
         self
     }
 
-    /// The socket that carries the next slot.
+    /// Which socket carries the next slot.
+    fn lane(&self) -> usize {
+        (self.slot % self.streams.len() as u64) as usize
+    }
+
+    /// That socket.
     fn stream(&self) -> &TcpStream {
-        &self.streams[(self.slot % self.streams.len() as u64) as usize]
+        &self.streams[self.lane()]
     }
 
     /// Reads the frame up to `want` bytes, the header first of all; true when they are here.
@@ -106,7 +111,7 @@ impl Rx {
             if self.have >= want {
                 return Ok(true);
             }
-            let stream = &self.streams[(self.slot % self.streams.len() as u64) as usize];
+            let stream = &self.streams[self.lane()];
             let rest = &mut self.memory[self.start + self.have..self.start + want];
             match (&*stream).read(rest) {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
@@ -129,10 +134,19 @@ impl Rx {
 
     /// Opens the part of the frame from `begin` to `end`, if it is sealed.
     fn open(&mut self, begin: usize, end: usize) -> Result<(), Fault> {
-        let (lane, slot) = ((self.slot % self.streams.len() as u64) as usize, self.slot);
+        let (lane, slot) = (self.lane(), self.slot);
         let Some(opener) = self.openers.get_mut(lane) else { return Ok(()) };
         let part = &mut self.memory[self.start + begin..self.start + end];
         opener.open(part).map_err(|_| Fault::Forged { slot })
+    }
+
+    /// Opens the payload, which is here, on its way to `out`.
+    fn open_to(&mut self, out: &mut [u8]) -> Result<(), Fault> {
+        let (lane, slot) = (self.lane(), self.slot);
+        let Some(opener) = self.openers.get_mut(lane) else { return Ok(()) };
+        let (begin, end) = (self.layout.head(), self.layout.whole(out.len()));
+        let piece = &self.memory[self.start + begin..self.start + end];
+        opener.open_to(piece, out).map_err(|_| Fault::Forged { slot })
     }
 
     /// Compares the header that is here with what it must be.
@@ -160,7 +174,7 @@ impl link::Rx for Rx {
     fn glimpse(&mut self) -> Option<(u64, u64)> {
         let head = self.layout.head();
         while self.have < head {
-            let stream = &self.streams[(self.slot % self.streams.len() as u64) as usize];
+            let stream = &self.streams[self.lane()];
             let rest = &mut self.memory[self.start + self.have..self.start + head];
             match (&*stream).read(rest) {
                 Ok(bytes @ 1..) => self.have += bytes,
@@ -176,7 +190,7 @@ impl link::Rx for Rx {
         let len = expect.len as usize;
         let here = self.fetch(expect, self.layout.whole(len))?;
         if here && !self.layout.is_sealed() {
-            self.compare(|link| raw::checksum(link::Rx::peek(link, len)))?;
+            self.compare(|link| raw::checksum(raw::bytes(&link::Rx::peek(link, len))))?;
         } else if here && !self.whole {
             self.open(self.layout.head(), self.layout.whole(len))?;
             self.whole = true;
@@ -184,11 +198,18 @@ impl link::Rx for Rx {
         Ok(here)
     }
 
-    /// The header is read by itself, so that a wrong frame's payload never gets to `out`; nor does
-    /// one that is still sealed.
+    /// The header is read by itself, so that a wrong frame's payload never gets to `out`. What is
+    /// sealed is opened on its way there from the link's memory.
     fn land(&mut self, expect: &Frame, mut out: Dst<'_>) -> Result<bool, Fault> {
         let len = expect.len as usize;
-        if len < WORTHWHILE || self.layout.is_sealed() {
+        if self.layout.is_sealed() {
+            let here = self.fetch(expect, self.layout.whole(len))?;
+            if here {
+                self.open_to(raw::room(&mut out))?;
+            }
+            return Ok(here);
+        }
+        if len < WORTHWHILE {
             let here = self.ready(expect)?;
             if here {
                 out.fill(self.peek(len));
@@ -207,7 +228,7 @@ impl link::Rx for Rx {
                 },
             }
         }
-        self.compare(|_| raw::landed(&mut out))?;
+        self.compare(|_| raw::checksum(raw::room(&mut out)))?;
         Ok(true)
     }
 

@@ -113,23 +113,36 @@ impl Tx {
     /// Writes the next slot's header, of this payload or of that which is in it; where it begins.
     fn describe(&mut self, frame: &Frame, payload: Option<Src<'_>>) -> usize {
         let (at, index) = self.place(self.committed);
-        let own = Src::from(&self.memory[at + HEADER..at + HEADER + frame.len as usize]);
-        let crc = if self.checks { raw::checksum(payload.unwrap_or(own)) } else { 0 };
+        let crc = match payload {
+            _ if !self.checks => 0,
+            Some(payload) => raw::checksum(raw::bytes(&payload)),
+            None => raw::checksum(&self.memory[at + HEADER..at + HEADER + frame.len as usize]),
+        };
         let header = with_crc(encode(self.comm, self.committed, frame), crc);
         self.memory[at..at + HEADER].copy_from_slice(&header);
         self.lens[index] = frame.len;
         at
     }
 
-    /// Seals the frame that begins here and is described: its header by itself, for the receiver
-    /// looks at that first.
-    fn seal(&mut self, at: usize, len: usize) -> Result<(), Fault> {
+    /// Seals the frame that begins here and is described, with this payload or that which is in
+    /// it: its header by itself, for the receiver looks at that first.
+    fn seal(&mut self, at: usize, len: usize, payload: Option<Src<'_>>) -> Result<(), Fault> {
         let lane = (self.committed % self.lanes.len() as u64) as usize;
         let Some(sealer) = &mut self.lanes[lane].sealer else { return Ok(()) };
         let frame = &mut self.memory[at..at + self.layout.whole(len)];
-        let (header, payload) = frame.split_at_mut(self.layout.head());
+        let (header, piece) = frame.split_at_mut(self.layout.head());
         sealer.seal(header)?;
-        sealer.seal(payload)
+        match payload {
+            Some(payload) => sealer.seal_from(raw::bytes(&payload), piece),
+            None => sealer.seal(piece),
+        }
+    }
+
+    /// Hands over what was described and sealed.
+    fn hand_over(&mut self) -> Result<(), Fault> {
+        let lane = (self.committed % self.lanes.len() as u64) as usize;
+        self.committed += 1;
+        self.push(lane)
     }
 
     /// Moves what lane `i` has to send, until there is nothing left or the system takes no more.
@@ -167,20 +180,18 @@ impl link::Tx for Tx {
 
     fn commit(&mut self, frame: &Frame) -> Result<(), Fault> {
         let at = self.describe(frame, None);
-        self.seal(at, frame.len as usize)?;
-        let lane = (self.committed % self.lanes.len() as u64) as usize;
-        self.committed += 1;
-        self.push(lane)
+        self.seal(at, frame.len as usize, None)?;
+        self.hand_over()
     }
 
-    /// What the system takes at once goes straight from the payload; only the rest is copied. It is
-    /// sealed in its slot, for the payload is not ours to change.
+    /// What the system takes at once goes straight from the payload; only the rest is copied. If it
+    /// is to be sealed, that is done on its way to the slot.
     fn give(&mut self, frame: &Frame, payload: Src<'_>) -> Result<(), Fault> {
-        if self.layout.is_sealed() {
-            link::Tx::reserve(self, payload.len()).fill(payload);
-            return link::Tx::commit(self, frame);
-        }
         let at = self.describe(frame, Some(payload));
+        if self.layout.is_sealed() {
+            self.seal(at, payload.len(), Some(payload))?;
+            return self.hand_over();
+        }
         let count = self.lanes.len() as u64;
         let lane = &mut self.lanes[(self.committed % count) as usize];
         self.committed += 1;

@@ -313,6 +313,14 @@ fn both_ends_agree_on_keys_that_no_other_stream_has() {
     let mut client = keys.seals(Side::Dialler, client, &agreed).unwrap();
     let stranger = self::keys(2).seals(Side::Acceptor, server, &Agreed { theirs, transcript });
     assert!(stranger.unwrap().opener.open(&mut word(&mut client)).is_err());
+    // Who has all of that, but heard something else said.
+    let (client, server) = (draw(), draw());
+    let theirs = client.nonce;
+    let mut client =
+        keys.seals(Side::Dialler, client, &Agreed { theirs: server.nonce, transcript });
+    let elsewhere = Agreed { theirs, transcript: [8; TAG] };
+    let mut server = keys.seals(Side::Acceptor, server, &elsewhere).unwrap();
+    assert!(server.opener.open(&mut word(client.as_mut().unwrap())).is_err());
     // Numbers that all others come to the same secret with.
     let nothing = Agreed { theirs: [0; NONCE], transcript: [7; TAG] };
     assert!(keys.seals(Side::Dialler, draw(), &nothing).is_none());

@@ -125,7 +125,7 @@ struct Options {
     #[arg(long, value_name = "N", help_heading = "End of the job")]
     max_restarts: Option<usize>,
 
-    /// Let ranks that crash write core files; these hold the job's secret
+    /// Let ranks that crash write core files; these hold data and the keys of open connections
     #[arg(long, help_heading = "End of the job")]
     core_dumps: bool,
 
