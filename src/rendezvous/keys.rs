@@ -44,7 +44,10 @@ impl Keys {
                 key.copy_from_slice(&*expand(&root, &[purpose, &job.to_le_bytes()]));
             }
         };
-        let all = Hidden::filled(|keys| Ok::<_, Infallible>(swept(|| derive(keys))));
+        let all = Hidden::filled(|keys| {
+            swept(|| derive(keys));
+            Ok::<_, Infallible>(())
+        });
         let all = Arc::new(all.unwrap_or_else(|never| match never {}));
         Self { all, secret: secret.is_some() }
     }
