@@ -396,5 +396,6 @@ fn connect(meeting: &mut Meeting, planner: &Planner, deadline: Instant) -> Resul
     }
     links.set_controls(controls);
     links.set_lives(lives);
+    links.set_launched(meeting.launched());
     Ok(links)
 }

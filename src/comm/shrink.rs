@@ -103,11 +103,7 @@ impl Council {
         if testament != before {
             // Before anybody can go by what it says.
             let (epoch, slot) = (self.member.membership().0, 0);
-            links.lives().leave_will(&encode(&Message {
-                epoch,
-                slot,
-                body: Body::Goodbye(testament),
-            }));
+            links.leave_will(&encode(&Message { epoch, slot, body: Body::Goodbye(testament) }));
         }
         let replies = replies.into_iter().filter_map(|message| Some((from?, message)));
         let sends = sends.into_iter().map(|(to, message)| (to as usize, message));
@@ -155,7 +151,7 @@ impl Council {
     /// Tells the machine of a rank's death, once for each new certainty.
     fn look_at(&mut self, links: &mut Links, rank: usize) {
         let (ended, left) = links.controls().end_of(rank);
-        let will = links.lives().will_of(rank);
+        let will = links.will_of(rank);
         // Who took leave without having spoken has voted for nothing.
         let nothing = (left == Some(false)).then(Testament::default);
         let (evidence, testament) = match will {

@@ -77,6 +77,7 @@ impl Meeting {
             config,
             crowding: self.crowding,
             residents: self.residents,
+            roll: self.roll.clone(),
             unix: doors.unix,
             tcp: doors.tcp.map(|(socket, _)| socket),
             abort: Arc::default(),
