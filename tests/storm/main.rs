@@ -9,6 +9,8 @@
 mod calls;
 mod hosts;
 mod left;
+#[path = "../common/lines.rs"]
+mod lines;
 mod rank;
 mod table;
 mod trial;
