@@ -1,6 +1,9 @@
 //! How the members of the next membership connect: they tell each other where they listen, over the
 //! connections that a failure leaves open. May touch: as `comm`.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Instant;
 
 use super::shrink::{CONNECTING, Council, DOORS};
@@ -11,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::link::Links;
 use crate::link::notice::WORDS;
 use crate::membership::Ranks;
-use crate::rendezvous::{Doors, Newcomer};
+use crate::rendezvous::{Doors, Meeting, Newcomer};
 
 /// What is in the way of an address: the number of the membership, whom to let in, its length.
 const HEAD: usize = 14;
@@ -92,8 +95,7 @@ impl Communicator {
     pub(super) fn join_survivors(
         &mut self,
         call: &'static str,
-        epoch: u32,
-        members: Ranks,
+        (epoch, members): (u32, Ranks),
         newcomers: &[Newcomer],
         until: Instant,
     ) -> Result<Self> {
@@ -124,14 +126,45 @@ impl Communicator {
         };
         let job = number(meeting.job, u64::from(epoch), SURVIVORS);
         let timeout = until.saturating_duration_since(Instant::now());
-        let recorder = self.seat.flight.recorder();
         let meeting = meeting.branch((job, epoch), &all, doors, timeout).with_newcomers(newcomers);
         if meeting.rank == 0 {
             meeting.invite(newcomers)?;
         }
-        let comm = Self::open(meeting, recorder)?;
+        let comm = self.open_with(call, meeting, members)?;
         let mut comm = comm.going_by(self.settings.preferences());
         comm.set_timeout(self.settings.timeout);
         Ok(comm)
+    }
+
+    /// Connects, and meanwhile looks at these members: nobody waits for one that is lost.
+    fn open_with(&mut self, call: &'static str, meeting: Meeting, members: Ranks) -> Result<Self> {
+        let (abort, over) = (Arc::new(AtomicBool::new(false)), AtomicBool::new(false));
+        let (meeting, seat) = (meeting.heeding(&abort), Arc::clone(&self.seat));
+        let opened = self.in_council(call, |council, links| {
+            thread::scope(|scope| {
+                let open = || {
+                    let opened = Self::open(meeting, seat.flight.recorder());
+                    over.store(true, Ordering::Release);
+                    opened
+                };
+                let thread = thread::Builder::new().name("ringreduce-connect".into());
+                let opener = thread.spawn_scoped(scope, open);
+                let opener =
+                    opener.map_err(|e| Error::no_thread("starting a thread that connects", e))?;
+                while !over.load(Ordering::Acquire) {
+                    if council.has_lost(members) || council.goes_on().is_err() {
+                        abort.store(true, Ordering::Release);
+                    }
+                    council.turn(links);
+                }
+                opener.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            })
+        })?;
+        if abort.load(Ordering::Acquire) {
+            // What has come of it all the same would give up at once.
+            let missing = members.iter().map(|rank| rank as usize).collect();
+            return Err(Error::NotAll { call, missing, after: CONNECTING });
+        }
+        Ok(opened)
     }
 }
