@@ -28,7 +28,7 @@ pub(crate) fn goes(way: &str) -> Result<()> {
     }
     let process = format!("/proc/{}", pid[0]);
     until("ringrun reaps it", || !std::fs::exists(&process).unwrap());
-    let error = comm.all_reduce(&mut [1], ReduceOp::Sum).unwrap_err();
+    let error = comm.all_reduce(&mut [1_u32], ReduceOp::Sum).unwrap_err();
     let Error::PeerLost { peer, .. } = &error else { panic!("{error}") };
     assert_eq!(peer.rank, VICTIM);
     println!("{error}");
@@ -47,9 +47,9 @@ pub(crate) fn dwindles(after: usize) -> Result<()> {
         });
     }
     while comm.size() > 1 {
-        let mut ones = [1];
+        let mut ones = [1_u64];
         match comm.all_reduce(&mut ones, ReduceOp::Sum) {
-            Ok(()) => assert_eq!(ones, [comm.size()]),
+            Ok(()) => assert_eq!(ones, [comm.size() as u64]),
             Err(_) => comm = comm.shrink(DEADLINE)?,
         }
     }
