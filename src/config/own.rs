@@ -52,7 +52,7 @@ pub(super) const TRACE: &str = "RINGREDUCE_TRACE";
 /// This rank comes to a job that runs.
 pub(super) const JOIN: &str = "RINGREDUCE_JOIN";
 
-const KNOWN: [&str; 29] = [
+const KNOWN: [&str; 30] = [
     RANK,
     SIZE,
     LOCAL_RANK,

@@ -93,8 +93,8 @@ impl Links {
     }
 
     /// What is known of the lives of this host's ranks, and of the calls that they are in.
-    pub(crate) fn set_lives(&mut self, lives: Lives) {
-        self.lives = lives;
+    pub(crate) fn set_lives(&mut self, lives: Lives, launched: Launched) {
+        (self.lives, self.launched) = (lives, launched);
     }
 
     /// The connections beside TCP links.
@@ -103,11 +103,6 @@ impl Links {
     }
 
     /// What the launcher has seen of the ranks.
-    pub(crate) fn set_launched(&mut self, launched: Launched) {
-        self.launched = launched;
-    }
-
-    /// That.
     pub(crate) fn launched(&self) -> &Launched {
         &self.launched
     }
