@@ -9,24 +9,26 @@ use std::time::Instant;
 use super::shrink::{CONNECTING, Council, DOORS};
 use super::split::number;
 use super::verbs::refuse;
-use super::{Communicator, Origin};
+use super::{Communicator, Origin, Recovery};
 use crate::error::{Error, Result};
 use crate::link::Links;
 use crate::link::notice::WORDS;
 use crate::membership::Ranks;
 use crate::rendezvous::{Doors, Meeting, Newcomer};
 
-/// What is in the way of an address: the number of the membership, whom to let in, its length.
-const HEAD: usize = 14;
+/// What is in the way of an address: the number of the membership, whom to let in, the last call
+/// that ended well, its length.
+const HEAD: usize = 22;
 /// The group of survivors has a number of its own; no colour is as large.
 const SURVIVORS: u32 = u32::MAX;
 
-/// Where a member listens, and for which membership; and whom it would let in.
+/// Where a member listens, and for which membership; whom it would let in, and how far it has come.
 #[derive(Clone, Debug)]
 pub(super) struct Door {
     from: usize,
     epoch: u32,
     newcomers: u64,
+    calls: u64,
     address: String,
 }
 
@@ -37,7 +39,8 @@ impl Door {
         let len = address.len().min(WORDS - HEAD);
         words[..4].copy_from_slice(&self.epoch.to_le_bytes());
         words[4..12].copy_from_slice(&self.newcomers.to_le_bytes());
-        words[12..HEAD].copy_from_slice(&(len as u16).to_le_bytes());
+        words[12..20].copy_from_slice(&self.calls.to_le_bytes());
+        words[20..HEAD].copy_from_slice(&(len as u16).to_le_bytes());
         words[HEAD..HEAD + len].copy_from_slice(&address[..len]);
         words
     }
@@ -46,9 +49,10 @@ impl Door {
         let (head, rest) = words.split_at(HEAD);
         let epoch = u32::from_le_bytes(*head.first_chunk()?);
         let newcomers = u64::from_le_bytes(*head[4..].first_chunk()?);
-        let len = usize::from(u16::from_le_bytes(*head[12..].first_chunk()?));
+        let calls = u64::from_le_bytes(*head[12..].first_chunk()?);
+        let len = usize::from(u16::from_le_bytes(*head[20..].first_chunk()?));
         let address = String::from_utf8_lossy(rest.get(..len)?).into_owned();
-        Some(Self { from, epoch, newcomers, address })
+        Some(Self { from, epoch, newcomers, calls, address })
     }
 }
 
@@ -108,6 +112,7 @@ impl Communicator {
             from: me,
             epoch,
             newcomers: digest(newcomers),
+            calls: self.engine.as_ref().map_or(0, |engine| engine.alike.passed),
             address: opened.as_ref().map(Doors::address).unwrap_or_default(),
         };
         let until = until.min(Instant::now() + CONNECTING);
@@ -120,6 +125,7 @@ impl Communicator {
         let newcomers = if alike { newcomers } else { &[] };
         all.push(mine);
         all.sort_by_key(|door| door.from);
+        let (from, calls) = all.iter().map(|door| (door.from, door.calls)).unzip();
         let all: Vec<_> = all.iter().map(|door| (door.from, door.address.as_str())).collect();
         let Origin::Processes(meeting) = &self.seat.origin else {
             return refuse(call, "self", "of ranks that are threads", "of processes");
@@ -133,6 +139,8 @@ impl Communicator {
         let comm = self.open_with(call, meeting, members)?;
         let mut comm = comm.going_by(self.settings.preferences());
         comm.set_timeout(self.settings.timeout);
+        let epoch = comm.epoch();
+        comm.recovery = Some(Box::new(Recovery { epoch, members: from, calls }));
         Ok(comm)
     }
 

@@ -13,8 +13,8 @@ use crate::error::{Error, Peer, Place, Result};
 use crate::link::notice::WORDS;
 use crate::link::{Links, Why};
 use crate::membership::{
-    Body, Evidence, Input, MESSAGE_BYTES, Member, Message, Outputs, Ranks, Recovery as Calls,
-    Settings, Testament, Time, Verdict, decode, encode,
+    Body, Evidence, Input, MESSAGE_BYTES, Member, Message, Outputs, Ranks, Settings, Testament,
+    Time, Verdict, decode, encode,
 };
 use crate::rendezvous::Newcomer;
 
@@ -46,8 +46,6 @@ pub(super) struct Council {
     abort: Arc<AtomicBool>,
     at: Box<Place>,
     me: Box<Peer>,
-    /// Up to this call all ended well at all members of every membership so far.
-    low: u64,
     /// Where ranks listen, and for which membership.
     pub(super) doors: Vec<Door>,
     /// Has a member said that this newcomer is one now?
@@ -73,21 +71,8 @@ impl Council {
         let member = Member::new(me as u32, all, settling.map_or(SETTINGS, own))?;
         let (told, verdicts, doors) = (vec![None; size], VecDeque::new(), Vec::new());
         let (began, timer, ended, welcome) = (Instant::now(), None, None, false);
-        let (me, low) = (Box::new(seat.peers[me].clone()), u64::MAX);
-        Some(Self {
-            member,
-            began,
-            told,
-            timer,
-            verdicts,
-            ended,
-            abort,
-            at,
-            me,
-            low,
-            doors,
-            welcome,
-        })
+        let me = Box::new(seat.peers[me].clone());
+        Some(Self { member, began, told, timer, verdicts, ended, abort, at, me, doors, welcome })
     }
 
     /// The caller of `at` is about to wait.
@@ -261,9 +246,9 @@ impl Communicator {
     /// can do no more then but be dropped.
     ///
     /// A rank whose death is certain (a process that shares memory with this one, or that `ringrun`
-    /// started and has seen end) is left out whatever else there is. Of ranks that only went silent, such as those of a host that is cut off, more than half
-    /// must be left, or half with the lowest rank of all: never do two parts go on. After MPI's
-    /// `MPIX_Comm_shrink`.
+    /// started and has seen end) is left out whatever else there is. Of ranks that only went
+    /// silent, such as those of a host that is cut off, more than half must be left, or half with
+    /// the lowest rank of all: never do two parts go on. After MPI's `MPIX_Comm_shrink`.
     ///
     /// # Errors
     /// [`Error::NotAll`] with those who neither called nor ended within `deadline`: call it again,
@@ -353,25 +338,18 @@ impl Communicator {
             self.revoke()?;
         }
         loop {
-            let (epoch, members, calls) = self.in_council(call, |council, links| {
+            let (epoch, members) = self.in_council(call, |council, links| {
                 let deadline = Some(council.time(until));
                 let joiners = Ranks::NONE;
                 let change = Input::Change { joiners, deadline, evict_missing: evict };
                 council.step(links, None, change);
-                let (epoch, members, calls) =
-                    council.verdict(call, links, until, |verdict| match *verdict {
-                        Verdict::Membership { epoch, members, recovery, .. } => {
-                            Some((epoch, members, recovery))
-                        }
-                        _ => None,
-                    })?;
-                // A membership that came to nothing counts all as done that one of it had done.
-                council.low = council.low.min(calls.low);
-                Ok((epoch, members, Calls { low: council.low, ..calls }))
+                council.verdict(call, links, until, |verdict| match *verdict {
+                    Verdict::Membership { epoch, members, .. } => Some((epoch, members)),
+                    _ => None,
+                })
             })?;
             self.revoke()?;
             let joined = self.join_survivors(call, (epoch, members), &newcomers, until);
-            let joined = self.with_recovery(joined, members, calls);
             if members.len() == 1 && (joined.is_ok() || newcomers.is_empty()) {
                 return joined?.welcome(members.len());
             }

@@ -1,5 +1,5 @@
 //! The launcher's roll: which processes it has started, how each ended, and what each leaves to
-//! those who come after it. May touch: page's keys, region, will. Unsafe: addresses inside the roll.
+//! those who come after it. May touch: page's keys, region, will. Unsafe: addresses in the roll.
 //! Law: only memory that the launcher made and its ranks inherited; of what is read of it any bytes
 //! are valid; a process is known by a number that no other one of any job has.
 #![allow(unsafe_code)]

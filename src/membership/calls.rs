@@ -25,9 +25,6 @@ impl Member {
     pub(super) fn passed(&mut self, sequence: u64) {
         if self.state == State::Healthy {
             self.succeed(sequence);
-        } else if !self.settings.uniform {
-            // It had returned before this rank was told.
-            self.work.done = self.work.done.max(sequence);
         }
     }
 

@@ -5,7 +5,7 @@
 
 #[path = "../storm/left.rs"]
 mod left;
-#[path = "../common/lines.rs"]
+#[path = "../storm/lines.rs"]
 mod lines;
 mod rank;
 mod world;

@@ -9,7 +9,6 @@
 mod calls;
 mod hosts;
 mod left;
-#[path = "../common/lines.rs"]
 mod lines;
 mod rank;
 mod table;

@@ -308,8 +308,8 @@ pub(crate) fn secret(request: &Request) -> io::Result<Option<OwnedFd>> {
     draw_secret().map(Some).map_err(io::Error::other)
 }
 
-/// The roll of a new job, in which ranks that are started again have a place for each time; it helps
-/// where there is one.
+/// The roll of a new job, in which ranks that are started again have a place for each time. It only
+/// helps: a job goes on without one.
 pub(crate) fn roll(request: &Request) -> Option<(Arc<Roll>, OwnedFd)> {
     let restarts = request.elastic.map_or(0, |(_, restarts)| restarts);
     let processes = restarts.saturating_add(1).saturating_mul(request.ranks);

@@ -4,8 +4,8 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 
-/// Starts this command as a rank of the ignored test `rank::body`; and its lines, which end with the
-/// last process that holds its error output.
+/// Starts this command as a rank of the ignored test `rank::body`; and its lines, which end with
+/// the last process that holds its error output.
 pub(crate) fn start(mut command: Command) -> (Child, Receiver<String>) {
     command.args(["--exact", "rank::body", "--ignored", "--nocapture"]);
     command.stdout(Stdio::null()).stderr(Stdio::piped());
