@@ -79,6 +79,9 @@ fn ahead() {
     let Some(mut comm) = this_rank() else { return };
     let (me, victim) = (comm.rank(), std::env::var(VICTIM).unwrap().parse().unwrap());
     comm.barrier().unwrap();
+    if me > 0 {
+        Rank::works();
+    }
     if me == victim {
         // A park may end by itself.
         loop {
@@ -110,7 +113,7 @@ fn who_has_the_result_of_a_call_that_failed_elsewhere_is_ahead() {
             let mut world = World::start("recovery::ahead", 3, transport, |_| {
                 vec![("RINGREDUCE_ALGO", "ring".into()), (VICTIM, victim.to_string())]
             });
-            world.0[0].is_at_work();
+            world.0.iter_mut().for_each(Rank::is_at_work);
             world.0[victim].child.kill().unwrap();
             let ends: Vec<_> = world.0.into_iter().map(Rank::end).collect();
             for (rank, (well, said)) in ends.iter().enumerate() {
