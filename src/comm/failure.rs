@@ -86,7 +86,7 @@ impl Engine {
     /// What the launcher has seen of the end of who is lost, if it has by now.
     fn as_launcher_saw(&self, mut error: Error) -> Error {
         if let Error::PeerLost { peer, evidence, .. } = &mut error
-            && let Some(how) = self.links.launched().ended(peer.rank)
+            && let Some(how) = self.links.launched.ended(peer.rank)
         {
             evidence.push_str(&format!("; its launcher saw it {how}"));
         }

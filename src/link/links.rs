@@ -36,7 +36,7 @@ pub struct Links {
     /// The connections beside TCP links.
     controls: Controls,
     /// What their launcher has seen.
-    launched: Launched,
+    pub(crate) launched: Launched,
 }
 
 /// Do two calls differ by what nobody but they can tell?
@@ -100,11 +100,6 @@ impl Links {
     /// The connections beside TCP links.
     pub(crate) fn set_controls(&mut self, controls: Controls) {
         self.controls = controls;
-    }
-
-    /// What the launcher has seen of the ranks.
-    pub(crate) fn launched(&self) -> &Launched {
-        &self.launched
     }
 
     /// Leaves this to those who come after this rank, whenever it ends.

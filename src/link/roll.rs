@@ -102,9 +102,7 @@ impl Roll {
         if at >= self.places() {
             return None;
         }
-        let mut number = [0; 8];
-        ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut number).ok()?;
-        self.entry(at, NUMBER).store(u64::from_le_bytes(number).max(1), Ordering::Relaxed);
+        self.entry(at, NUMBER).store(getrandom::u64().ok()?.max(1), Ordering::Relaxed);
         self.word(STARTED).store(at as u64 + 1, Ordering::Release);
         Some(at)
     }

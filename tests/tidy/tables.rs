@@ -55,7 +55,16 @@ pub(crate) const ROOMS: &[Room] = &[
     room(
         "link",
         &["error", "memory", "partition", "sync"],
-        &["aws_lc_rs", "bytemuck", "crc_fast", "crossbeam_utils", "nix", "socket2", "tracing"],
+        &[
+            "aws_lc_rs",
+            "bytemuck",
+            "crc_fast",
+            "crossbeam_utils",
+            "getrandom",
+            "nix",
+            "socket2",
+            "tracing",
+        ],
         ENVIRONMENT,
     ),
     room(
