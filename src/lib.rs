@@ -56,8 +56,8 @@ mod sync;
 pub use comm::fuzz;
 #[cfg(feature = "host")]
 pub use comm::{
-    AbortHandle, Builder, CallOptions, Communicator, FoldOrder, Group, Pending, Queue, With,
-    wire_error,
+    AbortHandle, Builder, CallOptions, Communicator, FoldOrder, Group, Pending, Queue, Recovery,
+    With, wire_error,
 };
 #[cfg(feature = "cuda")]
 pub use comm::{DeviceMemory, DevicePath, DeviceRef, DeviceRegistration, OnStream, device_count};

@@ -212,6 +212,8 @@ impl Engine {
         let mut done = works.and_then(|()| self.walk(seat, settings, head, buffer, plan));
         if uniform {
             done = self.alike(seat, settings, head, (number, done));
+        } else if done.is_ok() && head.request.is_some() {
+            self.alike.passed = number;
         }
         seat.flight.leave(&done);
         done

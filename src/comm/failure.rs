@@ -80,7 +80,17 @@ impl Engine {
                 self.of_fault(seat, at, (peer, fault), count)
             }
         };
-        self.broken_by(error)
+        self.broken_by(self.as_launcher_saw(error))
+    }
+
+    /// What the launcher has seen of the end of who is lost, if it has by now.
+    fn as_launcher_saw(&self, mut error: Error) -> Error {
+        if let Error::PeerLost { peer, evidence, .. } = &mut error
+            && let Some(how) = self.links.launched.ended(peer.rank)
+        {
+            evidence.push_str(&format!("; its launcher saw it {how}"));
+        }
+        error
     }
 
     /// Tells the others of the first cause, as far as this rank knows it.

@@ -22,6 +22,7 @@ mod prefix;
 mod probe;
 mod queue;
 mod reconnect;
+mod recovery;
 mod registered;
 mod registry;
 mod remember;
@@ -51,6 +52,7 @@ pub use by::FoldOrder;
 pub use group::Group;
 pub use options::{CallOptions, With};
 pub use pending::Pending;
+pub use recovery::Recovery;
 pub use scope::Queue;
 pub use setup::Builder;
 #[cfg(feature = "cuda")]
@@ -106,6 +108,8 @@ pub struct Communicator {
     worker: Option<Worker>,
     settings: Settings,
     abort: Arc<AtomicBool>,
+    /// What it went on from.
+    recovery: Option<Box<Recovery>>,
     #[cfg(feature = "cuda")]
     streams: stream::Streams,
 }
@@ -183,6 +187,7 @@ impl Communicator {
             worker: None,
             settings,
             abort,
+            recovery: None,
             #[cfg(feature = "cuda")]
             streams: stream::Streams::default(),
         }

@@ -1,29 +1,34 @@
 //! How the members of the next membership connect: they tell each other where they listen, over the
 //! connections that a failure leaves open. May touch: as `comm`.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Instant;
 
 use super::shrink::{CONNECTING, Council, DOORS};
 use super::split::number;
 use super::verbs::refuse;
-use super::{Communicator, Origin};
+use super::{Communicator, Origin, Recovery};
 use crate::error::{Error, Result};
 use crate::link::Links;
 use crate::link::notice::WORDS;
 use crate::membership::Ranks;
-use crate::rendezvous::{Doors, Newcomer};
+use crate::rendezvous::{Doors, Meeting, Newcomer};
 
-/// What is in the way of an address: the number of the membership, whom to let in, its length.
-const HEAD: usize = 14;
+/// What is in the way of an address: the number of the membership, whom to let in, the last call
+/// that ended well, its length.
+const HEAD: usize = 22;
 /// The group of survivors has a number of its own; no colour is as large.
 const SURVIVORS: u32 = u32::MAX;
 
-/// Where a member listens, and for which membership; and whom it would let in.
+/// Where a member listens, and for which membership; whom it would let in, and how far it has come.
 #[derive(Clone, Debug)]
 pub(super) struct Door {
     from: usize,
     epoch: u32,
     newcomers: u64,
+    calls: u64,
     address: String,
 }
 
@@ -34,7 +39,8 @@ impl Door {
         let len = address.len().min(WORDS - HEAD);
         words[..4].copy_from_slice(&self.epoch.to_le_bytes());
         words[4..12].copy_from_slice(&self.newcomers.to_le_bytes());
-        words[12..HEAD].copy_from_slice(&(len as u16).to_le_bytes());
+        words[12..20].copy_from_slice(&self.calls.to_le_bytes());
+        words[20..HEAD].copy_from_slice(&(len as u16).to_le_bytes());
         words[HEAD..HEAD + len].copy_from_slice(&address[..len]);
         words
     }
@@ -43,9 +49,10 @@ impl Door {
         let (head, rest) = words.split_at(HEAD);
         let epoch = u32::from_le_bytes(*head.first_chunk()?);
         let newcomers = u64::from_le_bytes(*head[4..].first_chunk()?);
-        let len = usize::from(u16::from_le_bytes(*head[12..].first_chunk()?));
+        let calls = u64::from_le_bytes(*head[12..].first_chunk()?);
+        let len = usize::from(u16::from_le_bytes(*head[20..].first_chunk()?));
         let address = String::from_utf8_lossy(rest.get(..len)?).into_owned();
-        Some(Self { from, epoch, newcomers, address })
+        Some(Self { from, epoch, newcomers, calls, address })
     }
 }
 
@@ -92,8 +99,7 @@ impl Communicator {
     pub(super) fn join_survivors(
         &mut self,
         call: &'static str,
-        epoch: u32,
-        members: Ranks,
+        (epoch, members): (u32, Ranks),
         newcomers: &[Newcomer],
         until: Instant,
     ) -> Result<Self> {
@@ -106,6 +112,7 @@ impl Communicator {
             from: me,
             epoch,
             newcomers: digest(newcomers),
+            calls: self.engine.as_ref().map_or(0, |engine| engine.alike.passed),
             address: opened.as_ref().map(Doors::address).unwrap_or_default(),
         };
         let until = until.min(Instant::now() + CONNECTING);
@@ -118,20 +125,54 @@ impl Communicator {
         let newcomers = if alike { newcomers } else { &[] };
         all.push(mine);
         all.sort_by_key(|door| door.from);
+        let (from, calls) = all.iter().map(|door| (door.from, door.calls)).unzip();
         let all: Vec<_> = all.iter().map(|door| (door.from, door.address.as_str())).collect();
         let Origin::Processes(meeting) = &self.seat.origin else {
             return refuse(call, "self", "of ranks that are threads", "of processes");
         };
         let job = number(meeting.job, u64::from(epoch), SURVIVORS);
         let timeout = until.saturating_duration_since(Instant::now());
-        let recorder = self.seat.flight.recorder();
         let meeting = meeting.branch((job, epoch), &all, doors, timeout).with_newcomers(newcomers);
         if meeting.rank == 0 {
             meeting.invite(newcomers)?;
         }
-        let comm = Self::open(meeting, recorder)?;
+        let comm = self.open_with(call, meeting, members)?;
         let mut comm = comm.going_by(self.settings.preferences());
         comm.set_timeout(self.settings.timeout);
+        let epoch = comm.epoch();
+        comm.recovery = Some(Box::new(Recovery { epoch, members: from, calls }));
         Ok(comm)
+    }
+
+    /// Connects, and meanwhile looks at these members: nobody waits for one that is lost.
+    fn open_with(&mut self, call: &'static str, meeting: Meeting, members: Ranks) -> Result<Self> {
+        let (abort, over) = (Arc::new(AtomicBool::new(false)), AtomicBool::new(false));
+        let (meeting, seat) = (meeting.heeding(&abort), Arc::clone(&self.seat));
+        let opened = self.in_council(call, |council, links| {
+            thread::scope(|scope| {
+                let open = || {
+                    let opened = Self::open(meeting, seat.flight.recorder());
+                    over.store(true, Ordering::Release);
+                    opened
+                };
+                let thread = thread::Builder::new().name("ringreduce-connect".into());
+                let opener = thread.spawn_scoped(scope, open);
+                let opener =
+                    opener.map_err(|e| Error::no_thread("starting a thread that connects", e))?;
+                while !over.load(Ordering::Acquire) {
+                    if council.has_lost(members) || council.goes_on().is_err() {
+                        abort.store(true, Ordering::Release);
+                    }
+                    council.turn(links);
+                }
+                opener.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            })
+        })?;
+        if abort.load(Ordering::Acquire) {
+            // What has come of it all the same would give up at once.
+            let missing = members.iter().map(|rank| rank as usize).collect();
+            return Err(Error::NotAll { call, missing, after: CONNECTING });
+        }
+        Ok(opened)
     }
 }

@@ -395,6 +395,6 @@ fn connect(meeting: &mut Meeting, planner: &Planner, deadline: Instant) -> Resul
         }
     }
     links.set_controls(controls);
-    links.set_lives(lives);
+    links.set_lives(lives, meeting.launched());
     Ok(links)
 }

@@ -103,11 +103,7 @@ impl Council {
         if testament != before {
             // Before anybody can go by what it says.
             let (epoch, slot) = (self.member.membership().0, 0);
-            links.lives().leave_will(&encode(&Message {
-                epoch,
-                slot,
-                body: Body::Goodbye(testament),
-            }));
+            links.leave_will(&encode(&Message { epoch, slot, body: Body::Goodbye(testament) }));
         }
         let replies = replies.into_iter().filter_map(|message| Some((from?, message)));
         let sends = sends.into_iter().map(|(to, message)| (to as usize, message));
@@ -155,7 +151,7 @@ impl Council {
     /// Tells the machine of a rank's death, once for each new certainty.
     fn look_at(&mut self, links: &mut Links, rank: usize) {
         let (ended, left) = links.controls().end_of(rank);
-        let will = links.lives().will_of(rank);
+        let will = links.will_of(rank);
         // Who took leave without having spoken has voted for nothing.
         let nothing = (left == Some(false)).then(Testament::default);
         let (evidence, testament) = match will {
@@ -249,10 +245,10 @@ impl Communicator {
     /// failure; it also ends well if more of them die meanwhile, without those. This communicator
     /// can do no more then but be dropped.
     ///
-    /// A rank whose death is certain (a process of the same host) is left out whatever else there
-    /// is. Of ranks that only went silent, such as those of a host that is cut off, more than half
-    /// must be left, or half with the lowest rank of all: never do two parts go on. After MPI's
-    /// `MPIX_Comm_shrink`.
+    /// A rank whose death is certain (a process that shares memory with this one, or that `ringrun`
+    /// started and has seen end) is left out whatever else there is. Of ranks that only went
+    /// silent, such as those of a host that is cut off, more than half must be left, or half with
+    /// the lowest rank of all: never do two parts go on. After MPI's `MPIX_Comm_shrink`.
     ///
     /// # Errors
     /// [`Error::NotAll`] with those who neither called nor ended within `deadline`: call it again,
@@ -353,7 +349,7 @@ impl Communicator {
                 })
             })?;
             self.revoke()?;
-            let joined = self.join_survivors(call, epoch, members, &newcomers, until);
+            let joined = self.join_survivors(call, (epoch, members), &newcomers, until);
             if members.len() == 1 && (joined.is_ok() || newcomers.is_empty()) {
                 return joined?.welcome(members.len());
             }

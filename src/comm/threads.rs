@@ -16,6 +16,7 @@ use crate::error::{Error, Peer, Result};
 use crate::flight::Recorder;
 use crate::link::life::Lives;
 use crate::link::region::Region;
+use crate::link::roll::Launched;
 use crate::link::{Links, Rx, loopback};
 use crate::plan::{Planner, Slots, least_chunk};
 use crate::schedule::Ring;
@@ -153,7 +154,7 @@ impl Ready {
         if peers.len() > 1 {
             let (mut lives, _) = Lives::new(rank, peers.len(), group.number)?;
             (0..peers.len()).filter(|&peer| peer != rank).for_each(|peer| lives.add_beside(peer));
-            links.set_lives(lives);
+            links.set_lives(lives, Launched::default());
         }
         let lines = peers.iter().filter(|_| has_lines(&planner)).map(|peer| {
             group.find(peer, timeout, until, |left| left.lines.get(&peer.rank).map(Arc::clone))

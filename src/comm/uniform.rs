@@ -23,7 +23,7 @@ use crate::schedule::Collective;
 pub(super) struct Alike {
     /// What survivors have agreed on so far; none before they do.
     pub(super) council: Option<Box<Council>>,
-    /// The last call that all ranks are known to have the result of.
+    /// The last call that returned `Ok`; where calls end alike, that all ranks have the result of.
     pub(super) passed: u64,
     /// The failure was agreed on.
     settled: bool,
@@ -50,12 +50,12 @@ impl Engine {
         let full = walked.is_ok();
         let done = walked.and_then(|()| self.all_have_it(seat, settings, head, call));
         let Err(error) = done else {
-            self.alike.passed = self.sequence;
+            self.alike.passed = call;
             return Ok(());
         };
         self.alike.settled = true;
         if self.settle(seat, settings, head.name, (call, full), &error)? {
-            self.alike.owed = Some(error);
+            (self.alike.owed, self.alike.passed) = (Some(error), call);
             return Ok(());
         }
         Err(error)

@@ -24,7 +24,7 @@ use crate::element::DataType;
 use crate::error::{Error, Result};
 use crate::schedule::{ALL_PAIRS, Algorithm};
 pub(crate) use hidden::Hidden;
-pub(crate) use own::{ENCRYPT, RECORD_FD, SECRET_FD, SECRET_FILE};
+pub(crate) use own::{ENCRYPT, RECORD_FD, ROLL_FD, SECRET_FD, SECRET_FILE};
 
 /// How long any wait lasts when nobody said otherwise.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
@@ -118,6 +118,8 @@ pub struct Config {
     pub cache: Option<PathBuf>,
     /// The launcher's memory for this rank's record, which this process inherited as this.
     pub record: Option<i32>,
+    /// The roll that the launcher keeps of its ranks, inherited likewise.
+    pub roll: Option<i32>,
     /// The folder for a rank's last operations when a call fails.
     pub record_dir: Option<PathBuf>,
     /// The folder for every call and step, if they are wanted.
@@ -150,6 +152,7 @@ impl Default for Config {
             failures: Failures::default(),
             cache: None,
             record: None,
+            roll: None,
             record_dir: None,
             trace: None,
             tcp_sockets: 1,

@@ -44,13 +44,15 @@ pub(super) const RETRY_SAFE: &str = "RINGREDUCE_RETRY_SAFE";
 /// A rank's record: the launcher's memory, and the folders for what is told of failures and of all
 /// calls.
 pub(crate) const RECORD_FD: &str = "RINGREDUCE_RECORD_FD";
+/// The roll that a launcher keeps of its ranks.
+pub(crate) const ROLL_FD: &str = "RINGREDUCE_ROLL_FD";
 pub(super) const RECORD_DIR: &str = "RINGREDUCE_RECORD_DIR";
 pub(super) const TRACE: &str = "RINGREDUCE_TRACE";
 
 /// This rank comes to a job that runs.
 pub(super) const JOIN: &str = "RINGREDUCE_JOIN";
 
-const KNOWN: [&str; 29] = [
+const KNOWN: [&str; 30] = [
     RANK,
     SIZE,
     LOCAL_RANK,
@@ -77,6 +79,7 @@ const KNOWN: [&str; 29] = [
     UNIFORM,
     RETRY_SAFE,
     RECORD_FD,
+    ROLL_FD,
     RECORD_DIR,
     TRACE,
     JOIN,
@@ -143,6 +146,7 @@ pub(super) fn settings(vars: Vars<'_>, config: &mut Config) -> Result<Option<Sto
     config.cache = cache(vars)?;
     config.secret = secret(vars)?;
     config.record = vars.text(RECORD_FD)?.map(|text| descriptor(RECORD_FD, text)).transpose()?;
+    config.roll = vars.text(ROLL_FD)?.map(|text| descriptor(ROLL_FD, text)).transpose()?;
     config.record_dir = vars.text(RECORD_DIR)?.map(Into::into);
     config.trace = vars.text(TRACE)?.map(Into::into);
     config.interface = vars.text(IFNAME)?.map(Into::into);

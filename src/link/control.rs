@@ -85,6 +85,7 @@ impl Controls {
             since,
             heard,
             ended,
+            gone: None,
         });
         Ok(())
     }
@@ -259,9 +260,15 @@ impl Controls {
     }
 
     /// The rank, if any, without which calls can't end: one that another has failed because of, or
-    /// whose process or host has ended; and how that is known.
-    pub(crate) fn lost(&mut self) -> Option<(usize, Fault)> {
+    /// whose process or host has ended; and how that is known. `seen` tells of a process's end
+    /// also where no connection does.
+    pub(crate) fn lost(&mut self, seen: impl Fn(usize) -> bool) -> Option<(usize, Fault)> {
         self.read();
+        for (rank, control) in self.peers.iter_mut().enumerate() {
+            if let Some(control) = control.as_mut().filter(|it| it.gone.is_none() && seen(rank)) {
+                control.gone = Some(Instant::now());
+            }
+        }
         let ended = |rank| self.ended(rank).filter(|(since, _)| since.elapsed() > LAST_WORDS);
         let mut ranks = 0..self.peers.len();
         self.told().or_else(|| ranks.find_map(|rank| Some((rank, Fault::Lost(ended(rank)?.1)))))
@@ -303,7 +310,8 @@ impl Controls {
     /// When and how a rank has ended that had nothing to say.
     fn ended(&self, rank: usize) -> Option<(Instant, String)> {
         let control = self.peers.get(rank)?.as_ref()?;
-        control.ended.clone().filter(|_| control.said.is_none())
+        let gone = control.gone.map(|since| (since, "its process ended".to_string()));
+        control.ended.clone().or(gone).filter(|_| control.said.is_none())
     }
 }
 

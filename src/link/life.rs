@@ -13,10 +13,12 @@ use std::sync::atomic::Ordering;
 
 use super::blame::{Blame, Why};
 use super::region::Region;
+use super::will::{self, WILL};
 use super::{Fault, robust};
 use crate::error::{Result, Stall};
-use page::{MARKS, Own, PREPARED, Page, copy, key_of, own};
-pub(crate) use page::{Told, WILL};
+pub(crate) use page::Told;
+pub(super) use page::key_of;
+use page::{MARKS, Own, PREPARED, Page, own};
 
 /// What a communicator knows of its ranks' lives.
 #[derive(Debug, Default)]
@@ -117,30 +119,16 @@ impl Lives {
     }
 
     /// Leaves this to those who come after this rank, whenever it ends.
-    pub(crate) fn leave_will(&self, will: &[u8; WILL]) {
+    pub(crate) fn leave_will(&self, bytes: &[u8; WILL]) {
         let Some((own, at)) = &self.mine else { return };
-        let counts = own.page.will(*at, 0);
-        let next = if counts.load(Ordering::Relaxed) == 1 { 2 } else { 1 };
-        for (word, bytes) in will.as_chunks().0.iter().enumerate() {
-            own.page
-                .will(*at, copy(next) + word)
-                .store(u64::from_le_bytes(*bytes), Ordering::Relaxed);
-        }
-        counts.store(next, Ordering::Release);
+        will::leave(|word| own.page.will(*at, word), bytes);
     }
 
     /// Has a rank of this host ended? Then what it left; none if that can't be known.
     pub(crate) fn will_of(&self, peer: usize) -> Option<Option<[u8; WILL]>> {
         let page = self.peers.get(peer)?.as_ref().filter(|page| robust::is_dead(page.word()))?;
         let Some(at) = page.find(key_of(self.key, peer)) else { return Some(None) };
-        let counts = page.will(at, 0).load(Ordering::Acquire).min(2);
-        let mut will = [0; WILL];
-        if counts > 0 {
-            for (word, bytes) in will.as_chunks_mut().0.iter_mut().enumerate() {
-                *bytes = page.will(at, copy(counts) + word).load(Ordering::Relaxed).to_le_bytes();
-            }
-        }
-        Some(Some(will))
+        Some(Some(will::read(|word| page.will(at, word))))
     }
 
     /// The latest call that a rank of this host entered, and that it is done with; none if it has

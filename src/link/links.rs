@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 use super::blame::{Blame, Why};
 use super::control::Controls;
 use super::life::Lives;
+use super::roll::Launched;
+use super::will::WILL;
 use super::{Fault, Frame, MESSAGE, Rx, Tx};
 use crate::error::Stall;
 
@@ -33,6 +35,8 @@ pub struct Links {
     lives: Lives,
     /// The connections beside TCP links.
     controls: Controls,
+    /// What their launcher has seen.
+    pub(crate) launched: Launched,
 }
 
 /// Do two calls differ by what nobody but they can tell?
@@ -61,6 +65,7 @@ impl Links {
             outgoing: Vec::new(),
             lives: Lives::default(),
             controls: Controls::default(),
+            launched: Launched::default(),
         }
     }
 
@@ -88,13 +93,25 @@ impl Links {
     }
 
     /// What is known of the lives of this host's ranks, and of the calls that they are in.
-    pub(crate) fn set_lives(&mut self, lives: Lives) {
-        self.lives = lives;
+    pub(crate) fn set_lives(&mut self, lives: Lives, launched: Launched) {
+        (self.lives, self.launched) = (lives, launched);
     }
 
     /// The connections beside TCP links.
     pub(crate) fn set_controls(&mut self, controls: Controls) {
         self.controls = controls;
+    }
+
+    /// Leaves this to those who come after this rank, whenever it ends.
+    pub(crate) fn leave_will(&self, will: &[u8; WILL]) {
+        self.lives.leave_will(will);
+        self.launched.leave_will(will);
+    }
+
+    /// Is it certain that a rank has ended? Then what it left; none if that can't be known.
+    pub(crate) fn will_of(&self, rank: usize) -> Option<Option<[u8; WILL]>> {
+        let seen = self.lives.will_of(rank);
+        if let Some(Some(_)) = seen { seen } else { self.launched.will_of(rank).or(seen) }
     }
 
     /// Those.
@@ -167,7 +184,9 @@ impl Links {
         let other = other.or_else(|| self.other_call(call));
         let blamed = other.or_else(|| self.lives.blamed());
         let in_call = self.lives.current().is_some();
-        blamed.or_else(|| if in_call { self.controls.lost() } else { None })
+        let Self { controls, launched, .. } = self;
+        let seen = |rank| launched.ended(rank).is_some();
+        blamed.or_else(|| if in_call { controls.lost(seen) } else { None })
     }
 
     /// The rank, if any, that makes another call than this one, as far as marks and connections

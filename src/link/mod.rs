@@ -21,12 +21,14 @@ pub(crate) mod notice;
 mod poll;
 pub(crate) mod region;
 mod robust;
+pub mod roll;
 pub(crate) mod room;
 pub mod seal;
 pub mod shm;
 pub mod tcp;
 pub mod trace;
 mod way;
+pub(crate) mod will;
 
 pub use blame::Blame;
 pub(crate) use blame::Why;

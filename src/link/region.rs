@@ -69,6 +69,16 @@ impl Region {
     /// Maps what was made by [`Self::create`], here or by the peer, after checking that it is what
     /// was agreed.
     pub(crate) fn open(fd: BorrowedFd<'_>, len: NonZeroUsize, peer: &str) -> Result<Self> {
+        Self::open_if(fd, &format!("{len}"), peer, |bytes| bytes == len)
+    }
+
+    /// The same of memory whose length `fits`: what is `agreed` is not one number.
+    pub(crate) fn open_if(
+        fd: BorrowedFd<'_>,
+        agreed: &str,
+        peer: &str,
+        fits: impl Fn(NonZeroUsize) -> bool,
+    ) -> Result<Self> {
         let refuse = |reason: String| Error::Handshake { peer: peer.into(), reason };
         let seals = fcntl(fd, FcntlArg::F_GET_SEALS)
             .map_err(|e| refuse(format!("sent a descriptor that is no memfd ({e})")))?;
@@ -76,10 +86,9 @@ impl Region {
             return Err(refuse("sent shared memory that it could still shrink".into()));
         }
         let size = fstat(fd).map_err(|e| Error::io("looking at a link's memory", e))?.st_size;
-        if usize::try_from(size) != Ok(len.get()) {
-            return Err(refuse(format!("sent {size} bytes of shared memory instead of {len}")));
-        }
-        Self::map(fd, len)
+        let len = usize::try_from(size).ok().and_then(NonZeroUsize::new).filter(|&len| fits(len));
+        let unfit = || refuse(format!("sent {size} bytes of shared memory instead of {agreed}"));
+        Self::map(fd, len.ok_or_else(unfit)?)
     }
 
     fn map(fd: BorrowedFd<'_>, len: NonZeroUsize) -> Result<Self> {

@@ -56,7 +56,7 @@ impl Meeting {
         timeout: Duration,
     ) -> Self {
         let mut config = self.config.clone();
-        (config.size, config.timeout) = (members.len(), timeout);
+        (config.size, config.timeout, config.joins) = (members.len(), timeout, false);
         let peer = |(rank, &(before, address)): (usize, &(usize, &str))| {
             let (unix, tcp) = address.split_once(' ').unwrap_or_default();
             let mut peer = self.peers[before].clone();
@@ -77,6 +77,7 @@ impl Meeting {
             config,
             crowding: self.crowding,
             residents: self.residents,
+            roll: self.roll.clone(),
             unix: doors.unix,
             tcp: doors.tcp.map(|(socket, _)| socket),
             abort: Arc::default(),

@@ -104,11 +104,17 @@ impl<'a> Watch<'a> {
         meeting: &Meeting,
         streams: impl Iterator<Item = &'s Socket>,
     ) -> Option<Error> {
-        let entrance = self.entrance.as_mut()?;
+        if self.entrance.is_none() && !meeting.config.joins {
+            return None;
+        }
         let flags = PollFlags::from_bits_retain(POLLRDHUP);
         let mut fds: Vec<_> = streams.map(|it| PollFd::new(it.as_fd(), flags)).collect();
         wait(&mut fds, Some(Instant::now())).ok()?;
         let closed = fds.iter().filter(|fd| fd.any() != Some(false)).count();
+        let Some(entrance) = self.entrance.as_mut() else {
+            let reason = "it let this rank in no more, for another one was lost".to_string();
+            return (closed > 0).then(|| Error::Handshake { peer: "a member".into(), reason });
+        };
         // Who may have failed without a word to the store may be called so by another one.
         let again = closed > 0 && self.looked.elapsed() > SELDOM;
         if closed == self.closed && !again {

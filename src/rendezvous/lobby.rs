@@ -12,9 +12,10 @@ use super::peers::{PeerInfo, hosts};
 use super::record::Record;
 use super::store::{Store, refuse};
 use super::wire::{Broken, Kind, Reader, Writer};
-use super::{Meeting, listen, secret, turn};
+use super::{Meeting, listen, roll, secret, turn};
 use crate::config::{Config, Secret, StoreAddr, Transport};
 use crate::error::{Error, Result};
+use crate::link::roll::Roll;
 
 /// How long the launcher may take to answer a member.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -28,8 +29,8 @@ pub(crate) struct Newcomer {
 }
 
 /// What a rank says of itself there: the world's size is another one for each who asks.
-fn record_of(config: &Config, secret: Option<&Secret>, unix: &str) -> Record {
-    Record::of(&Config { size: 0, ..config.clone() }, secret, unix)
+fn record_of(config: &Config, secret: Option<&Secret>, unix: &str, roll: Option<&Roll>) -> Record {
+    Record::of(&Config { size: 0, ..config.clone() }, secret, unix, roll)
 }
 
 impl Newcomer {
@@ -92,7 +93,7 @@ impl Meeting {
     }
 
     fn fits(&self, record: &Record) -> Result<()> {
-        let mine = record_of(&self.config, self.secret.as_ref(), "");
+        let mine = record_of(&self.config, self.secret.as_ref(), "", None);
         let apart = |peer: &PeerInfo| peer.identity != record.identity;
         if let Some(peer) = self.peers.iter().find(|peer| apart(peer)) {
             return Err(Error::Config {
@@ -133,9 +134,9 @@ impl Meeting {
             let mut table = Writer::default().u8(TABLE).u64(self.job).u32(self.epoch);
             table = table.u32(rank as u32).u32(first as u32).u32(self.crowding as u32);
             table = table.u32(self.config.timeout.as_millis() as u32);
-            for PeerInfo { host, identity, pid, cpus, unix, tcp, .. } in &self.peers {
+            for PeerInfo { host, identity, pid, launched, cpus, unix, tcp, .. } in &self.peers {
                 table = table.text(host).text(identity).u32(*pid).u32(*cpus);
-                table = table.text(unix).text(&write_tcp(*tcp));
+                table = table.text(unix).text(&write_tcp(*tcp)).u64(*launched);
             }
             let ticket = newcomer.ticket.to_string();
             store.asked(Kind::Invite, &ticket, &table.0, Duration::ZERO)?;
@@ -186,9 +187,9 @@ pub(crate) fn enter(config: &Config, until: Instant) -> Result<(Meeting, usize)>
     let (unix, name) = listen::for_shared_memory(config)?;
     let tcp = config.transport == Transport::Tcp;
     let tcp = tcp.then(|| listen::for_tcp(config, true)).transpose()?;
-    let secret = secret::of(config)?;
+    let (secret, roll) = (secret::of(config)?, roll(config));
     let mut card = Writer::default().text(&write_tcp(tcp.as_ref().map(|(_, address)| *address)));
-    card.0.extend(record_of(config, secret.as_ref(), &name).encode());
+    card.0.extend(record_of(config, secret.as_ref(), &name, roll.as_deref()).encode());
     let _turn = turn();
     let mut store = Store::of_launcher(fd)?;
     let wait = until.saturating_duration_since(Instant::now());
@@ -222,6 +223,7 @@ pub(crate) fn enter(config: &Config, until: Instant) -> Result<(Meeting, usize)>
         residents,
         unix,
         tcp,
+        roll,
         entrance: None,
         abort,
     };
@@ -257,6 +259,7 @@ impl Invitation {
                 cpus: fields.u32()?,
                 unix: fields.text()?,
                 tcp: fields.text()?.parse().ok(),
+                launched: fields.u64()?,
             });
         }
         if first == 0 || first > rank || rank >= peers.len() {

@@ -41,8 +41,9 @@ pub use secret::draw_secret;
 pub use server::{Joining, Server};
 pub use store::Store;
 
-use crate::config::{Config, ENCRYPT, Secret, StoreAddr, warn};
+use crate::config::{Config, ENCRYPT, ROLL_FD, Secret, StoreAddr, warn};
 use crate::error::{Error, Limit, Result};
+use crate::link::roll::Roll;
 use entrance::Entrance;
 pub(crate) use fd::inherited_file;
 use gather::{Gather, broken_store};
@@ -72,6 +73,8 @@ pub struct Meeting {
     residents: usize,
     unix: Option<Socket>,
     tcp: Option<Socket>,
+    /// What this rank's launcher has seen of its ranks.
+    roll: Option<Arc<Roll>>,
     /// Raised when this rank is to wait for the others no more.
     abort: Arc<AtomicBool>,
     /// Until all links are open.
@@ -93,8 +96,10 @@ pub fn meet(config: &Config) -> Result<Meeting> {
 pub(crate) fn gather(config: &Config) -> Result<Meeting> {
     config.validate()?;
     let (unix, name) = listen::for_shared_memory(config)?;
+    let roll = roll(config);
     let Some(address) = config.store.as_ref().filter(|_| config.size > 1) else {
-        return Meeting::new(config, None, vec![Record::of(config, None, &name)], unix);
+        let record = Record::of(config, None, &name, roll.as_deref());
+        return Meeting::new(config, None, vec![record], unix, roll);
     };
     let secret = secret::of(config)?;
     if config.encrypt && secret.is_none() {
@@ -106,7 +111,7 @@ pub(crate) fn gather(config: &Config) -> Result<Meeting> {
                 .into(),
         });
     }
-    let record = Record::of(config, secret.as_ref(), &name);
+    let record = Record::of(config, secret.as_ref(), &name, roll.as_deref());
     let pass = Pass::of(config, secret.as_ref());
     let shared = matches!(address, StoreAddr::Fd(_));
     let _turn = shared.then(turn);
@@ -126,7 +131,7 @@ pub(crate) fn gather(config: &Config) -> Result<Meeting> {
         let server = server.as_ref();
         let topic = "record";
         let mut gather = Gather { store: &mut store, server, rank, size, began, until, topic };
-        Ok((exchange(&mut gather, config, secret, &record, unix)?, store))
+        Ok((exchange(&mut gather, config, secret, &record, (unix, roll))?, store))
     });
     match result {
         Ok((mut meeting, store)) => {
@@ -148,6 +153,14 @@ pub(crate) fn gather(config: &Config) -> Result<Meeting> {
     }
 }
 
+/// The roll that this rank's launcher keeps, if it keeps one of this version.
+fn roll(config: &Config) -> Option<Arc<Roll>> {
+    let opened = inherited_file(config.roll?).map_err(|error| error.to_string());
+    let opened = opened.and_then(|fd| Roll::open(&fd).map_err(|error| error.to_string()));
+    let say = |error: &String| warn(&format!("the launcher's roll in {ROLL_FD}: {error}"));
+    opened.inspect_err(say).ok().map(Arc::new)
+}
+
 /// An inherited socket is one stream for all communicators of this process.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
@@ -162,7 +175,7 @@ fn exchange(
     config: &Config,
     secret: Option<Secret>,
     record: &Record,
-    unix: Option<Socket>,
+    (unix, roll): (Option<Socket>, Option<Arc<Roll>>),
 ) -> Result<Meeting> {
     let address = gather.store.address().to_string();
     let decode = |bytes: &[u8]| Record::decode(bytes).map_err(|e| broken_store(&address, e));
@@ -175,7 +188,7 @@ fn exchange(
     record.agree(&leader).map_err(|error| gather.call_off(error))?;
     let records = gather.all(|bytes| decode(bytes)?.agree(&leader))?;
     let records = records.iter().map(|bytes| decode(bytes)).collect::<Result<_>>()?;
-    let mut meeting = Meeting::new(config, secret, records, unix)?;
+    let mut meeting = Meeting::new(config, secret, records, unix, roll)?;
     meeting.say_if_open();
     gather.topic = "tcp";
     if meeting.needs_tcp() {

@@ -10,6 +10,7 @@ use super::Meeting;
 use super::record::Record;
 use crate::config::{Config, Secret, Transport};
 use crate::error::{Error, Peer, Result};
+use crate::link::roll::{Launched, Roll};
 
 /// What a link between two ranks runs over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +32,8 @@ pub struct PeerInfo {
     pub identity: String,
     /// Its process.
     pub pid: u32,
+    /// What its launcher's roll has it by; 0 if it is in none.
+    pub launched: u64,
     /// The CPUs that it shares with the other ranks of its host.
     pub cpus: u32,
     /// Where it accepts TCP links, if any pair of ranks needs TCP.
@@ -63,6 +66,7 @@ impl Meeting {
         secret: Option<Secret>,
         records: Vec<Record>,
         unix: Option<Socket>,
+        roll: Option<Arc<Roll>>,
     ) -> Result<Self> {
         let job = records.first().map_or(0, |leader| leader.job);
         let peers: Vec<_> = records.into_iter().enumerate().map(PeerInfo::from).collect();
@@ -99,6 +103,7 @@ impl Meeting {
             residents,
             unix,
             tcp,
+            roll,
             abort: Arc::default(),
             entrance,
         };
@@ -109,6 +114,12 @@ impl Meeting {
     /// What this rank was told.
     pub(crate) fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// What the launcher has seen of those who met, and sees of them from now on.
+    pub(crate) fn launched(&self) -> Launched {
+        let numbers: Vec<_> = self.peers.iter().map(|peer| peer.launched).collect();
+        Launched::new(self.roll.as_ref(), self.rank, self.job, &numbers)
     }
 
     /// The world size.
@@ -192,7 +203,7 @@ pub(super) fn hosts(peers: &[PeerInfo]) -> Vec<Vec<usize>> {
 
 impl From<(usize, Record)> for PeerInfo {
     fn from((rank, record): (usize, Record)) -> Self {
-        let Record { host, identity, pid, cpus, unix, .. } = record;
-        Self { rank, host, identity, pid, cpus, tcp: None, unix }
+        let Record { host, identity, pid, launched, cpus, unix, .. } = record;
+        Self { rank, host, identity, pid, launched, cpus, tcp: None, unix }
     }
 }

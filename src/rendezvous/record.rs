@@ -8,6 +8,7 @@ use super::keys::name_of;
 use super::wire::{Broken, PROTOCOL, Reader, Writer};
 use crate::config::{Config, Failures, Numbers, Secret, Transport};
 use crate::error::{Error, Result};
+use crate::link::roll::Roll;
 use crate::sync::cpus;
 
 /// Two ranks are on one host if they can share memory and abstract sockets as the same user.
@@ -19,6 +20,8 @@ pub(super) struct Record {
     pub(super) host: String,
     pub(super) identity: String,
     pub(super) pid: u32,
+    /// What its launcher's roll has it by; 0 if it is in none.
+    pub(super) launched: u64,
     /// The CPUs that it shares with the other ranks of its host.
     pub(super) cpus: u32,
     /// The abstract Unix socket where this rank accepts links, if it may have any there.
@@ -35,7 +38,12 @@ pub(crate) fn host_name() -> String {
 
 impl Record {
     /// That of this process.
-    pub(super) fn of(config: &Config, secret: Option<&Secret>, unix: &str) -> Self {
+    pub(super) fn of(
+        config: &Config,
+        secret: Option<&Secret>,
+        unix: &str,
+        roll: Option<&Roll>,
+    ) -> Self {
         let transport = match config.transport {
             Transport::Auto => "auto",
             Transport::Shm => "shm",
@@ -51,6 +59,7 @@ impl Record {
             host: host_name(),
             identity: identity(),
             pid: process::id(),
+            launched: roll.map_or(0, Roll::own_number),
             cpus: cpus() as u32,
             unix: unix.into(),
             settings: vec![
@@ -77,6 +86,7 @@ impl Record {
         let mut out = Writer::default().u16(PROTOCOL).u64(self.job).u32(self.rank);
         out =
             out.text(&self.host).text(&self.identity).u32(self.pid).u32(self.cpus).text(&self.unix);
+        out = out.u64(self.launched);
         out = out.u16(self.settings.len() as u16);
         for (name, value) in &self.settings {
             out = out.text(name).text(value);
@@ -99,6 +109,7 @@ impl Record {
             pid: fields.u32()?,
             cpus: fields.u32()?,
             unix: fields.text()?,
+            launched: fields.u64()?,
             settings: Vec::new(),
         };
         for _ in 0..fields.u16()? {
@@ -163,7 +174,7 @@ mod tests {
     fn secrets_that_differ_are_told_and_not_shown() {
         let config = Config::default();
         let secrets = [Some(Secret::from(&[0x5e; 32])), Some(Secret::from(&[1; 32])), None];
-        let records = secrets.map(|secret| Record::of(&config, secret.as_ref(), ""));
+        let records = secrets.map(|secret| Record::of(&config, secret.as_ref(), "", None));
         for (one, other) in [(0, 1), (0, 2), (2, 1)] {
             let error = records[one].agree(&records[other]).unwrap_err().to_string();
             assert!(error.contains("job secret=") && error.contains("rank 0 "), "{error}");

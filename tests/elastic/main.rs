@@ -5,6 +5,8 @@
 
 #[path = "../storm/left.rs"]
 mod left;
+#[path = "../storm/lines.rs"]
+mod lines;
 mod rank;
 mod world;
 

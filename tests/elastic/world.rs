@@ -1,11 +1,10 @@
 //! The processes of a world with their store, as a launcher keeps it; who of them lives.
 
-use std::io::{BufRead, BufReader};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::process::{Child, Command};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
@@ -13,6 +12,7 @@ use nix::unistd::Pid;
 use ringreduce::rendezvous::{Joining, Server};
 use tempfile::TempDir;
 
+use crate::lines;
 use crate::rank::{CLEAN, OUTSIDE, SEAT, WORKS};
 
 /// How long anything may take before a test fails instead of hanging.
@@ -84,7 +84,6 @@ impl World {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let joining = self.store.adopt_newcomer(ours).unwrap();
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "rank::body", "--ignored", "--nocapture"]);
         command.env(SEAT, format!("{seat} {}", self.over().display()));
         command.env("RINGREDUCE_RANK", seat.to_string()).env("RINGREDUCE_STORE", "fd:0");
         command.env("RINGREDUCE_SIZE", self.ranks.len().to_string());
@@ -96,16 +95,8 @@ impl World {
         }
         command.env("RUST_BACKTRACE", "0").env(more.0, more.1);
         // The store is what it reads.
-        command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let stderr = BufReader::new(child.stderr.take().unwrap());
-        let (tx, lines) = channel();
-        // Ends with the last process that holds the other end.
-        std::thread::spawn(move || {
-            for line in stderr.lines().map_while(Result::ok) {
-                let _ = tx.send(line);
-            }
-        });
+        command.stdin(OwnedFd::from(theirs));
+        let (child, lines) = lines::start(command);
         let said = Vec::new();
         assert!(self.ranks[seat].is_none());
         self.ranks[seat] = Some(Rank { child, lines, said, joining, is_new });

@@ -7,6 +7,7 @@
 mod common;
 mod council;
 mod differ;
+mod recovery;
 mod shrink;
 mod uniform;
 

@@ -9,6 +9,7 @@
 mod calls;
 mod hosts;
 mod left;
+mod lines;
 mod rank;
 mod table;
 mod trial;

@@ -1,15 +1,15 @@
 //! The processes of a trial: what they say, line by line, and when they end.
 
-use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Instant;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::hosts::Hosts;
+use crate::lines;
 use crate::rank::{AT_WORK, SEAT};
 use crate::trial::{Trial, Way};
 
@@ -21,17 +21,8 @@ pub(crate) struct Process {
 
 impl Process {
     fn start(mut command: Command) -> Self {
-        command.args(["--exact", "rank::body", "--ignored", "--nocapture"]);
-        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let stderr = BufReader::new(child.stderr.take().unwrap());
-        let (tx, lines) = channel();
-        // Ends with the last process that holds the other end.
-        std::thread::spawn(move || {
-            for line in stderr.lines().map_while(Result::ok) {
-                let _ = tx.send(line);
-            }
-        });
+        command.stdin(Stdio::piped());
+        let (child, lines) = lines::start(command);
         Self { child, lines, said: Vec::new() }
     }
 

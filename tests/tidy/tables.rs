@@ -55,7 +55,16 @@ pub(crate) const ROOMS: &[Room] = &[
     room(
         "link",
         &["error", "memory", "partition", "sync"],
-        &["aws_lc_rs", "bytemuck", "crc_fast", "crossbeam_utils", "nix", "socket2", "tracing"],
+        &[
+            "aws_lc_rs",
+            "bytemuck",
+            "crc_fast",
+            "crossbeam_utils",
+            "getrandom",
+            "nix",
+            "socket2",
+            "tracing",
+        ],
         ENVIRONMENT,
     ),
     room(
@@ -183,6 +192,7 @@ pub(crate) const UNSAFE: &[(&str, &str)] = &[
     ("src/link/poll.rs", "a system call"),
     ("src/link/region.rs", "mapping and unmapping"),
     ("src/link/robust.rs", "what the kernel looks at when a thread ends"),
+    ("src/link/roll.rs", "addresses inside the launcher's roll"),
     ("src/link/tcp/raw.rs", "system calls on memory known by its address"),
     ("src/memory.rs", "raw views of memory that others hold too"),
     ("src/rendezvous/fd.rs", "a descriptor known by its number"),

@@ -47,6 +47,8 @@ pub(super) struct Control {
     pub(super) heard: VecDeque<Words>,
     /// When it ended, and how.
     pub(super) ended: Option<(Instant, String)>,
+    /// Since when it is known otherwise that its process has. What it said last may still come.
+    pub(super) gone: Option<Instant>,
 }
 
 impl Control {

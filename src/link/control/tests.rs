@@ -24,7 +24,7 @@ fn lost(rank: usize) -> String {
 fn soon(controls: &mut Controls) -> (usize, String) {
     let until = Instant::now() + Duration::from_secs(10);
     loop {
-        if let Some((rank, fault)) = controls.lost() {
+        if let Some((rank, fault)) = controls.lost(|_| false) {
             return (rank, format!("{fault:?}"));
         }
         assert!(Instant::now() < until, "nothing is heard");
@@ -51,7 +51,7 @@ fn nothing_is_lost_on_who_does_not_listen() {
     // It goes on its way whenever this rank looks.
     let until = Instant::now() + Duration::from_secs(20);
     while other.told().is_none() {
-        assert!(one.lost().is_none() && Instant::now() < until);
+        assert!(one.lost(|_| false).is_none() && Instant::now() < until);
         other.read();
     }
     assert_eq!(other.peers[0].as_ref().unwrap().waits.call, 50_000);
@@ -67,10 +67,10 @@ fn who_ends_without_a_word_has_died_and_who_takes_leave_has_not() {
     let [one, mut other] = pair();
     drop(one);
     while other.peers[0].as_ref().unwrap().ended.is_none() {
-        assert!(other.lost().is_none());
+        assert!(other.lost(|_| false).is_none());
     }
     std::thread::sleep(LAST_WORDS * 2);
-    assert!(other.lost().is_none());
+    assert!(other.lost(|_| false).is_none());
 }
 
 #[test]
@@ -112,4 +112,20 @@ fn every_byte_of_a_frame_is_looked_at() {
             assert_ne!(Notice::decode(&other), Some(notice.clone()), "byte {at}");
         }
     }
+}
+
+#[test]
+fn who_is_seen_to_end_is_lost_though_its_connection_stands_but_not_if_it_took_leave() {
+    let [one, mut other] = pair();
+    let until = Instant::now() + Duration::from_secs(10);
+    assert!(other.lost(|rank| rank == 0).is_none(), "what it said last may still come");
+    while other.lost(|_| false).is_none() {
+        assert!(Instant::now() < until, "it is not lost");
+    }
+    drop(one);
+    let [one, mut other] = pair();
+    drop(one);
+    assert!(other.lost(|rank| rank == 0).is_none());
+    std::thread::sleep(LAST_WORDS * 2);
+    assert!(other.lost(|_| false).is_none(), "it took leave");
 }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use crate::error::{Error, Result};
 use crate::link::blame::{Blame, WORDS};
 use crate::link::region::Region;
-use crate::link::robust;
+use crate::link::{robust, will};
 
 /// Communicators of a process that have marks; those beyond have none, and are found out about by
 /// what their links tell.
@@ -19,10 +19,8 @@ pub(super) const MARKS: usize = 63;
 const LINE: usize = 64;
 /// Of so many calls a rank's mark says what they are.
 const PRINTS: usize = LINE / size_of::<u64>();
-/// Bytes of what a rank leaves to those who come after it.
-pub(crate) const WILL: usize = 272;
 /// Two copies, one of which counts, and which one it is.
-const WILLS: usize = 2 * WILL + LINE;
+const WILLS: usize = (will::WORDS * size_of::<u64>()).next_multiple_of(LINE);
 
 /// How far a rank is with the calls of one communicator.
 #[repr(C, align(64))]
@@ -209,12 +207,7 @@ impl AsFd for Told {
 }
 
 /// What the mark of a rank of a communicator is found by; 0 is none.
-pub(super) fn key_of(key: u64, rank: usize) -> u64 {
+pub(in crate::link) fn key_of(key: u64, rank: usize) -> u64 {
     let mixed = (key ^ (rank as u64).rotate_right(16)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     (mixed ^ mixed >> 32).max(1)
-}
-
-/// Where a copy of a will begins.
-pub(super) fn copy(number: u64) -> usize {
-    1 + if number == 2 { WILL / size_of::<u64>() } else { 0 }
 }

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
 /// The variables that ringrun sets itself, per rank.
-pub(crate) const OWN: [&str; 8] = [
+pub(crate) const OWN: [&str; 9] = [
     "RINGREDUCE_RANK",
     "RINGREDUCE_SIZE",
     "RINGREDUCE_LOCAL_RANK",
@@ -12,12 +12,15 @@ pub(crate) const OWN: [&str; 8] = [
     "RINGREDUCE_STORE",
     SECRET_FD,
     RECORD_FD,
+    ROLL_FD,
     JOIN,
 ];
 /// The descriptor of the job's secret, which itself is in no environment.
 pub(crate) const SECRET_FD: &str = "RINGREDUCE_SECRET_FD";
 /// The descriptor of the memory that the rank writes its record to.
 pub(crate) const RECORD_FD: &str = "RINGREDUCE_RECORD_FD";
+/// The descriptor of the roll in which the ranks see how others have ended.
+pub(crate) const ROLL_FD: &str = "RINGREDUCE_ROLL_FD";
 /// Set for a rank that comes to a job that runs.
 pub(crate) const JOIN: &str = "RINGREDUCE_JOIN";
 /// The user's own secret, instead of one that ringrun draws.

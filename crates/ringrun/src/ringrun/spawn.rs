@@ -9,6 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -18,7 +19,7 @@ use nix::sys::signal::{SigSet, Signal, killpg};
 use nix::unistd::{Pid, getpid, getppid};
 
 use crate::cli::{Binding, Request};
-use crate::environment::{JOIN, OWN, RECORD_FD, SECRET_FD, SECRET_FILE};
+use crate::environment::{JOIN, OWN, RECORD_FD, ROLL_FD, SECRET_FD, SECRET_FILE};
 use crate::failure::Failure;
 use crate::flight::Memory;
 use crate::hosts::Place;
@@ -27,6 +28,7 @@ use crate::output::{Source, Stream};
 use crate::watch::{self, Watcher};
 use crate::{input, proc, sys};
 use ringreduce::flight::Reader;
+use ringreduce::link::roll::Roll;
 use ringreduce::rendezvous::{Joining, Server, draw_secret};
 
 /// A started rank.
@@ -41,6 +43,8 @@ pub(crate) struct Rank {
     pub(crate) record: Option<Reader>,
     /// Of one that was started again: has it been let in?
     pub(crate) joining: Option<Joining>,
+    /// Where the others see how it ended.
+    enrolled: Option<(Arc<Roll>, usize)>,
     child: Child,
     ended: bool,
 }
@@ -71,6 +75,9 @@ impl Rank {
     /// How it ended, once `ending` is readable. Its number is free for others after that, so the
     /// watcher forgets it, unless processes of its group still hold it.
     pub(crate) fn reap(&mut self, watcher: &Watcher) -> io::Result<End> {
+        if let (Some((roll, at)), Some(how)) = (&self.enrolled, sys::end_of(self.pid())) {
+            roll.has_ended(*at, how);
+        }
         let status = self.child.wait()?;
         self.ended = true;
         if killpg(self.group(), None).is_err() {
@@ -116,6 +123,8 @@ pub(crate) struct Spawner<'a> {
     pub(crate) store: &'a Server,
     /// What the ranks know each other by, unless the user has a file with it.
     pub(crate) secret: Option<OwnedFd>,
+    /// In which the ranks see how others have ended, unless there is no memory for it.
+    pub(crate) roll: Option<(Arc<Roll>, OwnedFd)>,
     /// The signal mask that ringrun was started with.
     pub(crate) mask: SigSet,
     /// The descriptor limit that ringrun was started with.
@@ -152,8 +161,14 @@ impl Spawner<'_> {
         if let Some(memory) = &memory {
             command.env(RECORD_FD, memory.as_raw_fd().to_string());
         }
-        let inherited = [Some(theirs.into()), secret, memory];
-        self.arrange(&mut command, inherited, cpu).map_err(failed)?;
+        let enrolled =
+            self.roll.as_ref().and_then(|(roll, _)| Some((Arc::clone(roll), roll.place()?)));
+        let roll = self.roll.as_ref().map(|(_, fd)| fd.try_clone()).transpose().map_err(failed)?;
+        if let Some(roll) = &roll {
+            command.env(ROLL_FD, roll.as_raw_fd().to_string());
+        }
+        let inherited = [Some(theirs.into()), secret, memory, roll];
+        self.arrange(&mut command, inherited, (cpu, enrolled.clone())).map_err(failed)?;
         let mut child = command.spawn().map_err(|cause| self.refused(rank, cause))?;
         let stdin = child.stdin.take();
         let ending = match sys::pidfd_open(child.id()) {
@@ -165,7 +180,8 @@ impl Spawner<'_> {
             }
         };
         let record = record.map(Memory::reader);
-        let mut started = Rank { place, ending, cpu, record, joining: None, child, ended: false };
+        let (joining, ended) = (None, false);
+        let mut started = Rank { place, ending, cpu, record, joining, enrolled, child, ended };
         if let Some(stdin) = stdin {
             input::carry(stdin).map_err(failed)?;
         }
@@ -186,7 +202,7 @@ impl Spawner<'_> {
         let own = [place.rank, self.request.ranks, place.local_rank, place.local_size];
         let own = own.map(|number| number.to_string()).into_iter();
         // Of a job around this one.
-        command.env_remove(SECRET_FD).env_remove(RECORD_FD).env_remove(JOIN);
+        command.env_remove(SECRET_FD).env_remove(RECORD_FD).env_remove(ROLL_FD).env_remove(JOIN);
         command.envs(OWN.into_iter().zip(own.chain([format!("fd:{}", store.as_raw_fd())])));
         command.stdin(match place.rank {
             0 if !self.request.stdin => Stdio::null(),
@@ -197,12 +213,12 @@ impl Spawner<'_> {
         command
     }
 
-    /// What the child does to itself between fork and exec: system calls only.
+    /// What the child does to itself between fork and exec: system calls only, and a store.
     fn arrange(
         &self,
         command: &mut Command,
-        inherited: [Option<OwnedFd>; 3],
-        cpu: Option<usize>,
+        inherited: [Option<OwnedFd>; 4],
+        (cpu, enrolled): (Option<usize>, Option<(Arc<Roll>, usize)>),
     ) -> io::Result<()> {
         let (parent, line) = (getpid(), self.watcher.line());
         let (mask, (soft, hard)) = (self.mask, self.descriptors);
@@ -219,6 +235,9 @@ impl Spawner<'_> {
             }
             // Fails if the watcher is gone; the rank itself still dies with its parent.
             let _ = watch::report(line, getpid().as_raw());
+            if let Some((roll, at)) = &enrolled {
+                roll.begins(*at, getpid().as_raw());
+            }
             if cpu.is_some() {
                 sched_setaffinity(Pid::from_raw(0), &cpus)?;
             }
@@ -287,6 +306,14 @@ pub(crate) fn secret(request: &Request) -> io::Result<Option<OwnedFd>> {
         return Ok(None);
     }
     draw_secret().map(Some).map_err(io::Error::other)
+}
+
+/// The roll of a new job, in which ranks that are started again have a place for each time. It only
+/// helps: a job goes on without one.
+pub(crate) fn roll(request: &Request) -> Option<(Arc<Roll>, OwnedFd)> {
+    let restarts = request.elastic.map_or(0, |(_, restarts)| restarts);
+    let processes = restarts.saturating_add(1).saturating_mul(request.ranks);
+    Roll::create(processes).ok().map(|(roll, fd)| (Arc::new(roll), fd))
 }
 
 /// Makes room for the descriptors of many ranks. Gives the limits as they were, for the ranks.

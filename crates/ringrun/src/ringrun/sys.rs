@@ -6,6 +6,8 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use ringreduce::link::roll::Ended;
+
 /// A descriptor that becomes readable when the process ends.
 ///
 /// # Errors
@@ -49,6 +51,24 @@ pub(crate) fn ended_child() -> Option<u32> {
     // SAFETY: waitid fills (or leaves zero) the fields of a SIGCHLD, `si_pid` among them.
     let pid = unsafe { info.si_pid() };
     if asked == 0 { u32::try_from(pid).ok().filter(|&pid| pid > 0) } else { None }
+}
+
+/// How this child ended, if it has; it still waits to be reaped.
+pub(crate) fn end_of(pid: u32) -> Option<Ended> {
+    let mut info = std::mem::MaybeUninit::<libc::siginfo_t>::zeroed();
+    let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+    // SAFETY: `info` is writable and of the right type; WNOWAIT leaves the child as it is.
+    let asked = unsafe { libc::waitid(libc::P_PID, pid, info.as_mut_ptr(), flags) };
+    // SAFETY: all-zero bytes are a valid `siginfo_t`, so it is initialised even after an error.
+    let info = unsafe { info.assume_init() };
+    // SAFETY: waitid fills (or leaves zero) the fields of a SIGCHLD, `si_status` among them.
+    let status = unsafe { info.si_status() };
+    match info.si_code {
+        _ if asked != 0 => None,
+        libc::CLD_EXITED => Some(Ended::Exited((status & 0xff) as u8)),
+        libc::CLD_KILLED | libc::CLD_DUMPED => Some(Ended::Killed(status)),
+        _ => None,
+    }
 }
 
 /// Reaps one child that has ended and whose status interests nobody.

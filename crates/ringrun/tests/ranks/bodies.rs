@@ -38,6 +38,8 @@ fn body() {
             registered(words[0] == "register", number(1), number(2), stops)
         }
         "starts" => starts(),
+        "goes" => crate::seen::goes(words[1]),
+        "dwindles" => crate::seen::dwindles(number(1)),
         "half" => half_registered(number(1), number(2)),
         other => panic!("{other}?"),
     };

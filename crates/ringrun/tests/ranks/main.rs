@@ -17,6 +17,7 @@ mod links;
 mod refused;
 mod registered;
 mod report;
+mod seen;
 mod speeds;
 mod stopped;
 mod strangers;
