@@ -28,11 +28,14 @@ fn main() -> Result<(), Error> {
         match comm.all_reduce(&mut sum, ReduceOp::Sum) {
             Ok(()) if comm.size() == 1 => break,
             Ok(()) => round += 1,
-            Err(lost @ Error::PeerLost { .. }) => {
+            Err(
+                lost @ (Error::PeerLost { .. } | Error::Stalled { .. } | Error::Aborted { .. }),
+            ) => {
                 if comm.rank() == 0 {
                     println!("{lost}");
                 }
-                comm = comm.shrink(DEADLINE)?;
+                // Who is stopped is left behind.
+                comm = comm.evict(DEADLINE)?;
                 round = 0;
             }
             Err(other) => return Err(other),

@@ -1,6 +1,8 @@
 //! How a call fails: the error that names who and where, and who else is told.
 //! May touch: as `comm`. Law: after the first failure nothing works any more, and says so.
 
+use std::time::Duration;
+
 use super::Seat;
 use super::engine::{Engine, PROBE};
 use super::options::Settings;
@@ -61,7 +63,10 @@ impl Engine {
         let is_trail = matches!(stop, Stop::Timeout(_)) && stalled.is_none();
         let blame = match &stop {
             Stop::Aborted => Blame::aborted(seat.rank),
-            Stop::Timeout(_) => Blame::lost(peer),
+            Stop::Timeout(after) => match stalled {
+                Some((_, state)) => Blame::stalled(peer, state, *after),
+                None => Blame::lost(peer),
+            },
             Stop::Fault(fault) | Stop::Other { fault, .. } => {
                 Blame::of_fault(seat.rank, peer, fault)
             }
@@ -134,6 +139,9 @@ impl Engine {
             Fault::GaveUp(blame) => match blame.why {
                 Why::Lost => Error::PeerLost { at, peer, evidence: FAILED.into() },
                 Why::Aborted => Error::Aborted { at, by: peer },
+                Why::Stalled(state, millis) => {
+                    Error::Stalled { at, peer, state, after: Duration::from_millis(millis) }
+                }
                 Why::Differs(it) => {
                     // It is told in the words of the call that this rank makes too, if one does.
                     let print = self.links.lives().print(self.sequence);
@@ -193,10 +201,12 @@ fn first_cause(me: usize, peer: usize, stop: Stop, size: usize) -> (usize, Stop)
     let lost = |peer, evidence: String| (peer, Fault::Lost(evidence));
     let (peer, fault) = match why {
         _ if !blame.is_within(size) => lost(peer, "it gave up on a rank that there is not".into()),
-        Why::Lost if culprit == me => lost(peer, "it gave up on this rank".into()),
+        Why::Lost | Why::Stalled(..) if culprit == me => {
+            lost(peer, "it gave up on this rank".into())
+        }
         Why::Lost if culprit == peer => lost(peer, FAILED.into()),
         Why::Lost => lost(culprit, format!("rank {peer} gave up on it")),
-        Why::Aborted | Why::Differs(_) => match blame.seen_by(me, None) {
+        Why::Aborted | Why::Stalled(..) | Why::Differs(_) => match blame.seen_by(me, None) {
             Some(fault) => (culprit, fault),
             None => (culprit, Fault::GaveUp(blame)),
         },

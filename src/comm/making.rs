@@ -247,7 +247,7 @@ impl Engine {
         after: Duration,
     ) -> Error {
         let at = self.place(seat, settings, name, 0);
-        self.tell_others(seat.rank, Blame::lost(rank), true, false);
+        self.tell_others(seat.rank, Blame::stalled(rank, state, after), true, false);
         let peer = Box::new(seat.peers[rank].clone());
         self.broken_by(Error::Stalled { at, peer, state, after })
     }

@@ -127,7 +127,7 @@ impl Builder {
         Self { uniform: Some(uniform), ..self }
     }
 
-    /// After how long without a sign of it another host is taken for unreachable: 2 s to an hour,
+    /// After how long without a sign of it another host is taken for unreachable: 4 s to an hour,
     /// in whole seconds; 5 s if nobody says.
     #[must_use]
     pub fn peer_timeout(self, timeout: Duration) -> Self {

@@ -31,9 +31,9 @@ pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 /// The longest timeout that makes sense; beyond it clocks overflow.
 pub(crate) const LONGEST_TIMEOUT: Duration = Duration::from_secs(1_000_000_000);
 /// After how long without a sign of it another host is unreachable, and the shortest and longest
-/// that may be asked for: the system counts in whole seconds.
+/// that may be asked for: it is asked for one each second, of which one may be lost.
 const DEFAULT_PEER_TIMEOUT: Duration = Duration::from_secs(5);
-const PEER_TIMEOUTS: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(3600)];
+const PEER_TIMEOUTS: [Duration; 2] = [Duration::from_secs(4), Duration::from_secs(3600)];
 /// Ranks are sent as 32-bit numbers.
 const MAX_SIZE: usize = 1 << 20;
 /// More connections per link than this only waste memory.
@@ -291,7 +291,7 @@ impl Config {
         let [least, most] = PEER_TIMEOUTS;
         if !(least..=most).contains(&self.peer_timeout) {
             let given = self.peer_timeout.as_secs_f64();
-            return refuse("peer timeout", &given, "it must be 2 to 3600 seconds".into());
+            return refuse(own::PEER_TIMEOUT, &given, "it must be 4 to 3600 seconds".into());
         }
         if self.timeout.is_zero() || self.timeout > LONGEST_TIMEOUT {
             let given = self.timeout.as_secs_f64();

@@ -8,6 +8,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::config::warn;
 use crate::flight::{Flight, Toward, Where};
 use crate::link::{Fault, Frame, Links};
 use crate::memory::Buffer;
@@ -32,7 +33,7 @@ pub(crate) fn remind(
         return;
     }
     if let Some((rank, state)) = links.stalled(of, most) {
-        tracing::warn!(rank, "waiting for {waited:.0?}: rank {rank} {state}");
+        warn(&format!("waiting for {waited:.0?}: rank {rank} {state}"));
     }
 }
 

@@ -2,7 +2,10 @@
 //! May touch: the faults of links. Law: four words, of which the first is never 0; four words of
 //! anything are a blame or none.
 
+use std::time::Duration;
+
 use super::Fault;
+use crate::error::Stall;
 
 /// In what two ranks may differ, as [`Fault::Mismatch`] has it.
 const FIELDS: [&str; 7] =
@@ -40,6 +43,8 @@ pub(crate) enum Why {
     Lost,
     /// Its caller ended all calls.
     Aborted,
+    /// It kept somebody waiting for so many milliseconds.
+    Stalled(Stall, u64),
     /// It makes another call than somebody else.
     Differs(Difference),
 }
@@ -60,6 +65,12 @@ impl Blame {
     /// It was aborted.
     pub(crate) const fn aborted(culprit: usize) -> Self {
         Self { culprit, why: Why::Aborted }
+    }
+
+    /// It kept others waiting for so long.
+    pub(crate) fn stalled(culprit: usize, state: Stall, after: Duration) -> Self {
+        let millis = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
+        Self { culprit, why: Why::Stalled(state, millis) }
     }
 
     /// Of `me`, who saw `fault` at `peer`: who is the cause of what follows. Of two that differ it
@@ -105,6 +116,9 @@ impl Blame {
             Why::Lost => (0, [0; WORDS - 1]),
             Why::Aborted => (1, [0; WORDS - 1]),
             Why::Differs(difference) => (2, difference.words()),
+            Why::Stalled(Stall::Paused { entered }, after) => (3, [0, entered, after]),
+            Why::Stalled(Stall::Silent { waited }, after) => (3, [1, waited, after]),
+            Why::Stalled(Stall::NeverEntered { entered }, after) => (3, [2, entered, after]),
         };
         [why << 32 | (self.culprit as u64 + 1), what, ours, theirs]
     }
@@ -116,6 +130,16 @@ impl Blame {
             0 if is_plain => Why::Lost,
             1 if is_plain => Why::Aborted,
             2 => Why::Differs(Difference::of(rest)?),
+            3 => {
+                let [kind, call, after] = rest;
+                let state = match kind {
+                    0 => Stall::Paused { entered: call },
+                    1 => Stall::Silent { waited: call },
+                    2 => Stall::NeverEntered { entered: call },
+                    _ => return None,
+                };
+                Why::Stalled(state, after)
+            }
             _ => return None,
         };
         Some(Self { culprit, why })

@@ -75,7 +75,7 @@ fn work(comm: &mut Communicator, seat: usize, over: &std::path::Path) -> Result<
         match step() {
             Ok(true) => return Ok(()),
             Ok(false) => {}
-            Err(Error::PeerLost { .. }) => {
+            Err(Error::PeerLost { .. } | Error::Aborted { .. }) => {
                 *comm = comm.shrink(LONG)?;
                 state = None;
             }

@@ -163,7 +163,8 @@ fn a_call_that_is_aborted_ends_at_all_ranks() {
         comm.all_reduce(&mut buf, ReduceOp::Sum).unwrap_err()
     });
     assert!(matches!(errors[0], Error::Aborted { .. }));
-    assert!(errors[1..].iter().all(|error| matches!(error, Error::PeerLost { .. })), "{errors:?}");
+    let all = errors.iter().all(|error| matches!(error, Error::Aborted { by, .. } if by.rank == 0));
+    assert!(all, "{errors:?}");
 }
 
 #[test]
@@ -208,6 +209,5 @@ fn a_rank_that_another_one_gave_up_on_is_not_waited_for() {
     });
     assert!(matches!(&errors[0], Some(Error::Stalled { peer, .. }) if peer.rank == 2));
     let says = errors[1].as_ref().unwrap().to_string();
-    assert!(matches!(&errors[1], Some(Error::PeerLost { peer, .. }) if peer.rank == 2), "{says}");
-    assert!(says.contains("rank 0 gave up on it"), "{says}");
+    assert!(matches!(&errors[1], Some(Error::Stalled { peer, .. }) if peer.rank == 2), "{says}");
 }

@@ -159,7 +159,7 @@ fn judge(trial: &Trial, ranks: &[Process], survivors: &[usize]) -> Result<Option
             return Err(format!("rank {rank} was told nothing"));
         };
         let kinds: &[&str] = match trial.fault {
-            Fault::Stop => &["paused", "lost", "late", "absent"],
+            Fault::Stop => &["paused", "absent"],
             Fault::Mismatch => &["mismatch"],
             Fault::Abort => &["aborted"],
             Fault::Pause => &[],

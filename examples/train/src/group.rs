@@ -7,8 +7,9 @@ use ringreduce::{Communicator, Element, ReduceOp};
 
 use crate::error::Result;
 
-/// How long ranks wait for each other when some came or went.
+/// How long ranks wait for each other when some came, and when some went.
 const DEADLINE: Duration = Duration::from_secs(60);
+const SOON: Duration = Duration::from_secs(10);
 
 /// A communicator that counts the time spent in it, waiting for slower ranks included.
 #[derive(Debug)]
@@ -48,10 +49,10 @@ impl Group {
         Ok(larger?.map(|larger| self.comm = larger).is_some())
     }
 
-    /// Goes on without those that were lost.
+    /// Goes on without those that were lost, or do not come.
     pub(crate) fn shrink(&mut self) -> Result<()> {
         let start = Instant::now();
-        let smaller = self.comm.shrink(DEADLINE);
+        let smaller = self.comm.evict(SOON);
         self.spent += start.elapsed();
         self.comm = smaller?;
         Ok(())

@@ -31,7 +31,9 @@ impl Trainer {
         mut work: impl FnMut(&mut Self) -> Result<T>,
     ) -> Result<Option<T>> {
         match work(self) {
-            Err(Error::Collective(lost @ Lost::PeerLost { .. })) => {
+            Err(Error::Collective(
+                lost @ (Lost::PeerLost { .. } | Lost::Stalled { .. } | Lost::Aborted { .. }),
+            )) => {
                 self.is_level = false;
                 self.group.shrink()?;
                 if self.group.rank() == 0 {

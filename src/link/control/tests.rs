@@ -1,6 +1,7 @@
 //! Connections between two ranks of one process. May touch: control, notice, std.
 
 use super::*;
+use crate::error::Stall;
 use crate::link::blame::Difference;
 use std::net::{TcpListener, TcpStream};
 
@@ -98,6 +99,9 @@ fn every_byte_of_a_frame_is_looked_at() {
     for notice in [
         gave_up(Blame::lost(7), true),
         gave_up(Blame::aborted(0), true),
+        gave_up(Blame::stalled(4, Stall::Paused { entered: 8 }, AGAIN), true),
+        gave_up(Blame::stalled(4, Stall::Silent { waited: 8 }, AGAIN), false),
+        gave_up(Blame::stalled(4, Stall::NeverEntered { entered: 8 }, AGAIN), false),
         gave_up(differs, false),
         Notice::Goodbye { because: None, has_spoken: false },
         Notice::Goodbye { because: Some(differs), has_spoken: true },

@@ -349,7 +349,7 @@ fn a_rank_killed_on_one_host_is_an_error_on_both() {
 #[test]
 fn a_host_without_a_sign_of_it_is_an_error_after_the_timeout_of_peers() {
     let test = "a_host_without_a_sign_of_it_is_an_error_after_the_timeout_of_peers";
-    for (seconds, idle) in [(5, false), (2, true)] {
+    for (seconds, idle) in [(5, false), (4, true)] {
         with_hosts(test, |job, hosts| {
             let mut ranks = start(job, hosts, |command| {
                 // Rank 3 comes to no other call: the others wait for it, and send nothing.
