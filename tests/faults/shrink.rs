@@ -22,6 +22,8 @@ fn survivor() {
     let me = comm.rank();
     comm.set_timeout(LONG);
     comm.barrier().unwrap();
+    // Nobody is still in it then.
+    Rank::works();
     let mut members: Vec<usize> = (0..comm.size()).collect();
     for &victim in &killed {
         if me == victim {
@@ -59,16 +61,17 @@ fn kill_in_turn(n: usize, transport: &'static str, victims: &[usize]) {
     let list = victims.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
     let settings = |_| vec![(KILLED, list.clone())];
     let mut world = World::start("shrink::survivor", n, transport, settings);
+    world.0.iter_mut().for_each(Rank::is_at_work);
     for &victim in victims {
         world.0[victim].is_at_work();
         world.0[victim].child.kill().unwrap();
     }
     let left: u64 = (0..n).filter(|rank| !victims.contains(rank)).map(|rank| 1 << rank).sum();
-    for (rank, one) in world.0.into_iter().enumerate() {
-        let (well, said) = one.end();
+    let ends: Vec<_> = world.0.into_iter().map(Rank::end).collect();
+    for (rank, (well, said)) in ends.iter().enumerate() {
         if !victims.contains(&rank) {
-            let name = format!("rank {rank} of {n} by {transport}, without {victims:?}: {said}");
-            assert!(well && said.contains(&format!("{SAID}{left:b}\n")), "{name}");
+            let name = format!("rank {rank} of {n} by {transport}, without {victims:?}: {ends:#?}");
+            assert!(*well && said.contains(&format!("{SAID}{left:b}\n")), "{name}");
         }
     }
 }
