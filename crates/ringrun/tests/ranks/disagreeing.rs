@@ -41,8 +41,11 @@ fn differ(how: &str, size: usize, odd: usize, transport: &str) {
     assert!(!saw.is_empty(), "{how}: nobody saw it: {reports:#?}");
     for report in &saw {
         assert!(told(how).iter().any(|told| report.what.contains(told)), "{how}: {report:?}");
-        assert!([report.rank, report.peer].contains(&odd), "{how}: {report:?}");
-        assert!(report.what.contains(" there, ") && report.what.contains(" here"), "{report:?}");
+        let is_named = report.what.contains(&format!("rank {odd} (host "));
+        assert!(report.rank == odd || is_named, "{how}: {report:?}");
+        // One of the two is this rank, or both are others.
+        let values = [" here", " at rank "].iter().any(|value| report.what.contains(value));
+        assert!(report.what.contains(" there, ") && values, "{report:?}");
     }
     for report in &reports {
         assert_eq!(report.peer_pid, pids[report.peer], "{how}: {report:?}");
