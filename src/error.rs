@@ -2,6 +2,7 @@
 //! May touch: nothing else of the library.
 
 mod limit;
+mod warn;
 mod who;
 
 use std::fmt;
@@ -9,6 +10,7 @@ use std::io;
 use std::time::Duration;
 
 pub use limit::Limit;
+pub(crate) use warn::{tell, warn};
 pub use who::{Peer, Place, Stall};
 
 /// The library's result.

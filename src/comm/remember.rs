@@ -13,7 +13,7 @@ use std::{fs, io};
 use nix::libc::O_NONBLOCK;
 
 use super::{Origin, Seat};
-use crate::config::warn;
+use crate::error::warn;
 use crate::plan::{Source, Speeds, Tuning, digest};
 use crate::sim::Speed;
 use crate::sync::cpus;

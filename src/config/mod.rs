@@ -12,7 +12,6 @@ mod store;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
-use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Once;
 use std::time::Duration;
@@ -21,7 +20,7 @@ pub use secret::{SECRET, Secret, SecretSource};
 pub use store::StoreAddr;
 
 use crate::element::DataType;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, tell};
 use crate::schedule::{ALL_PAIRS, Algorithm};
 pub(crate) use hidden::Hidden;
 pub(crate) use own::{ENCRYPT, RECORD_FD, ROLL_FD, SECRET_FD, SECRET_FILE};
@@ -381,14 +380,4 @@ struct Place {
     job: Option<String>,
     store: Option<StoreAddr>,
     source: String,
-}
-/// Warns where a user without a `tracing` subscriber sees it too.
-pub(crate) fn warn(warning: &str) {
-    tracing::warn!("{warning}");
-    tell(warning);
-}
-
-fn tell(warning: &str) {
-    // Nobody may be reading.
-    let _ = writeln!(std::io::stderr(), "ringreduce: warning: {warning}");
 }

@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::config::warn;
+use crate::error::warn;
 use crate::flight::{Flight, Toward, Where};
 use crate::link::{Fault, Frame, Links};
 use crate::memory::Buffer;

@@ -41,8 +41,8 @@ pub use secret::draw_secret;
 pub use server::{Joining, Server};
 pub use store::Store;
 
-use crate::config::{Config, ENCRYPT, ROLL_FD, Secret, StoreAddr, warn};
-use crate::error::{Error, Limit, Result};
+use crate::config::{Config, ENCRYPT, ROLL_FD, Secret, StoreAddr};
+use crate::error::{Error, Limit, Result, warn};
 use crate::link::roll::Roll;
 use entrance::Entrance;
 pub(crate) use fd::inherited_file;

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use crate::config::warn;
+use crate::error::warn;
 
 /// Between two lines of one kind.
 const PAUSE: Duration = Duration::from_secs(1);
