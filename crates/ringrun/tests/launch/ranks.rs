@@ -60,14 +60,14 @@ fn the_directory_is_the_ranks_own() {
 }
 
 #[test]
-fn a_rank_has_a_store_a_secret_and_a_record_more_than_without_ringrun() {
+fn a_rank_has_a_store_a_secret_a_record_and_a_roll_more_than_without_ringrun() {
     let count = |command: &mut Command| {
         let listed = command.args(["ls", "/proc/self/fd"]).output().unwrap();
         String::from_utf8(listed.stdout).unwrap().lines().count()
     };
     let without = count(Command::new("env").stdin(Stdio::null()));
     let with = count(Command::new(RINGRUN).args(["-n", "1"]).stdin(Stdio::null()));
-    assert_eq!(with, without + 3);
+    assert_eq!(with, without + 4);
 }
 
 #[test]
