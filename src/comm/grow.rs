@@ -133,14 +133,19 @@ impl Communicator {
             match joined {
                 Ok(mut comm) => {
                     comm.set_timeout(config.timeout);
-                    if let Origin::Processes(meeting) = &comm.seat.origin {
-                        meeting.has_joined()?;
-                    }
-                    return Ok(comm);
+                    return comm.enrolled();
                 }
                 Err(error) if Instant::now() >= until => return Err(error),
                 Err(error) => tracing::warn!("was not let in, and waits again: {error}"),
             }
+        }
+    }
+
+    /// This rank belongs to the job, for its launcher too.
+    pub(super) fn enrolled(self) -> Result<Self> {
+        match &self.seat.origin {
+            Origin::Processes(meeting) => meeting.has_joined().map(|()| self),
+            Origin::Threads(_) => Ok(self),
         }
     }
 

@@ -277,7 +277,7 @@ impl Communicator {
         if config.joins {
             return Self::come_later(config, &recorder);
         }
-        Self::open(gather(config)?, &recorder)
+        Self::open(gather(config)?, &recorder)?.enrolled()
     }
 
     /// The communicator of those who met, once its links are open.

@@ -2,13 +2,12 @@
 //! entry, wire, socket. Law: one request at a time; what is kept for it is bounded.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use socket2::Socket;
 
 use super::entry::{Entry, Sealing};
+use super::server::Progress;
 use super::socket::send_now;
 use super::wire::{Frame, Inbox, Kind};
 use crate::link::seal::{Sealer, Seals};
@@ -32,8 +31,9 @@ pub(super) struct Guest {
     pub(super) waiting: Option<Waiting>,
     /// Its ticket while it waits outside, and what it says of itself.
     pub(super) outside: Option<(u64, Vec<u8>)>,
-    /// Set when it has been let in, if somebody wants to know.
-    pub(super) joined: Option<Arc<AtomicBool>>,
+    /// Did it come to a job that runs?
+    pub(super) came_later: bool,
+    pub(super) progress: Progress,
     /// When it connected, or when its present message began to come.
     pub(super) since: Instant,
     pub(super) gone: bool,
@@ -58,7 +58,8 @@ impl Guest {
             meeting: 0,
             waiting: None,
             outside: None,
-            joined: None,
+            came_later: false,
+            progress: Progress::default(),
             since: Instant::now(),
             gone: false,
         }

@@ -144,7 +144,7 @@ impl Meeting {
         Ok(())
     }
 
-    /// Tells the launcher that this rank has been let in.
+    /// Tells the launcher that this rank has links to the others.
     ///
     /// # Errors
     /// If it does not answer.

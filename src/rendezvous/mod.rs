@@ -38,7 +38,7 @@ pub use branch::Doors;
 pub use connect::{Connection, PairKey, Streams};
 pub use peers::{LinkKind, PeerInfo};
 pub use secret::draw_secret;
-pub use server::{Joining, Server};
+pub use server::{Progress, Server, Stage};
 pub use store::Store;
 
 use crate::config::{Config, ENCRYPT, ROLL_FD, Secret, StoreAddr};

@@ -12,7 +12,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -44,21 +44,42 @@ pub struct Server {
     is_short: Arc<AtomicBool>,
 }
 
-/// Whether one that came later has been let in.
-#[derive(Clone, Debug)]
-pub struct Joining(Arc<AtomicBool>);
+/// How far a rank is, by what it has said to the store.
+#[derive(Clone, Debug, Default)]
+pub struct Progress(Arc<AtomicU8>);
 
-impl Joining {
-    /// Is it a member now? It says so before its program can make a call.
+/// How far a rank can be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Stage {
+    /// It has said nothing: nobody knows of it.
+    Silent,
+    /// It meets the others, or waits to be let in.
+    Meets,
+    /// It has links to the others. It says so before its program can make a call.
+    Member,
+}
+
+impl Progress {
+    /// How far is it?
     #[must_use]
-    pub fn is_over(&self) -> bool {
-        self.0.load(Ordering::Acquire)
+    pub fn stage(&self) -> Stage {
+        match self.0.load(Ordering::Acquire) {
+            0 => Stage::Silent,
+            1 => Stage::Meets,
+            _ => Stage::Member,
+        }
+    }
+
+    /// It is so far at least.
+    pub(super) fn reach(&self, stage: Stage) {
+        self.0.fetch_max(stage as u8, Ordering::AcqRel);
     }
 }
 
 #[derive(Debug)]
 enum Command {
-    Adopt(Socket, Option<Arc<AtomicBool>>),
+    Adopt(Socket, Progress),
     Listen(Socket),
     Deafen,
     Finish { until: Instant, expected: usize },
@@ -107,17 +128,17 @@ impl Server {
     /// # Errors
     /// If the server has ended.
     pub fn adopt(&self, stream: UnixStream) -> Result<()> {
-        self.order(Command::Adopt(stream.into(), None))
+        self.adopt_rank(stream).map(|_| ())
     }
 
-    /// The same of one that comes to a job that runs; tells whether it has been let in.
+    /// The same of a rank; tells how far it is.
     ///
     /// # Errors
     /// As [`Self::adopt`].
-    pub fn adopt_newcomer(&self, stream: UnixStream) -> Result<Joining> {
-        let joined = Arc::new(AtomicBool::new(false));
-        self.order(Command::Adopt(stream.into(), Some(Arc::clone(&joined))))?;
-        Ok(Joining(joined))
+    pub fn adopt_rank(&self, stream: UnixStream) -> Result<Progress> {
+        let progress = Progress::default();
+        self.order(Command::Adopt(stream.into(), progress.clone()))?;
+        Ok(progress)
     }
 
     /// A client in this process.
@@ -275,9 +296,9 @@ impl Hall {
         }
         for order in self.orders.try_iter().collect::<Vec<_>>() {
             match order {
-                Command::Adopt(socket, joined) => {
+                Command::Adopt(socket, progress) => {
                     let mut guest = Guest::new(socket, None);
-                    guest.joined = joined;
+                    guest.progress = progress;
                     self.guests.push(guest);
                 }
                 Command::Listen(listener) => self.listeners.push(listener),
@@ -334,6 +355,7 @@ impl Hall {
             Kind::Begin => {
                 self.begun += usize::from(guest.meeting == 0);
                 guest.meeting += 1;
+                guest.progress.reach(Stage::Meets);
                 guest.say(Kind::Done, id, "", &[]);
                 self.forget();
             }
@@ -369,9 +391,10 @@ impl Hall {
         }
     }
 
-    /// Drops the values of meetings that everybody has left behind.
+    /// Drops the values of meetings that everybody has left behind who goes to any.
     fn forget(&mut self) {
-        let oldest = self.guests.iter().filter(|g| !g.gone).map(|g| g.meeting).min().unwrap_or(0);
+        let meet = self.guests.iter().filter(|guest| !guest.gone && !guest.came_later);
+        let oldest = meet.map(|guest| guest.meeting).min().unwrap_or(0);
         let kept = self.values.split_off(&(oldest, String::new()));
         self.values = kept;
         self.bytes = self.values.iter().map(|((_, key), value)| key.len() + value.len()).sum();

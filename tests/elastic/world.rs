@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use ringreduce::rendezvous::{Joining, Server};
+use ringreduce::rendezvous::{Progress, Server, Stage};
 use tempfile::TempDir;
 
 use crate::lines;
@@ -29,8 +29,7 @@ struct Rank {
     child: Child,
     lines: Receiver<String>,
     said: Vec<String>,
-    joining: Joining,
-    is_new: bool,
+    progress: Progress,
 }
 
 impl Rank {
@@ -82,7 +81,7 @@ impl World {
 
     fn launch(&mut self, seat: usize, is_new: bool, more: (&str, &str)) {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let joining = self.store.adopt_newcomer(ours).unwrap();
+        let progress = self.store.adopt_rank(ours).unwrap();
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.env(SEAT, format!("{seat} {}", self.over().display()));
         command.env("RINGREDUCE_RANK", seat.to_string()).env("RINGREDUCE_STORE", "fd:0");
@@ -99,7 +98,7 @@ impl World {
         let (child, lines) = lines::start(command);
         let said = Vec::new();
         assert!(self.ranks[seat].is_none());
-        self.ranks[seat] = Some(Rank { child, lines, said, joining, is_new });
+        self.ranks[seat] = Some(Rank { child, lines, said, progress });
     }
 
     fn over(&self) -> PathBuf {
@@ -124,7 +123,7 @@ impl World {
                 };
                 panic!("{seat} {why}: {:#?}", all.map(said).collect::<Vec<_>>());
             }
-            assert_eq!(rank.joining.is_over(), rank.is_new);
+            assert_eq!(rank.progress.stage(), Stage::Member);
         }
     }
 

@@ -9,6 +9,7 @@ mod common;
 mod descriptors;
 mod disks;
 mod memory;
+mod memory_group;
 mod rank;
 mod threads;
 

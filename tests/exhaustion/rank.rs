@@ -17,7 +17,7 @@ pub(super) const SETTING: &str = "TEST_EXHAUSTION_SETTING";
 /// What a rank says in the end: this, and "well" or its error.
 pub(super) const ENDED: &str = "ended: ";
 /// Who hangs is ended by a signal after so many seconds.
-const LONG: u32 = 100;
+pub(super) const LONG: u32 = 100;
 /// Nobody.
 const NOBODY: u32 = 65_534;
 

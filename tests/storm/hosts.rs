@@ -31,8 +31,10 @@ impl Host {
         inside
     }
 
-    fn ip(&self, line: &str) -> Option<()> {
-        let done = self.on("ip").args(line.split(' ')).stderr(Stdio::null()).status().ok()?;
+    fn does(&self, line: &str) -> Option<()> {
+        let mut words = line.split(' ');
+        let mut command = self.on(words.next()?);
+        let done = command.args(words).stderr(Stdio::null()).status().ok()?;
         done.success().then_some(())
     }
 }
@@ -44,13 +46,27 @@ impl Hosts {
     pub(crate) fn new() -> Option<Self> {
         let hosts = [Host::new("left")?, Host::new("right")?];
         let other = hosts[1].0.id();
-        hosts[0].ip(&format!("link add eth0 type veth peer name eth0 netns {other}"))?;
+        hosts[0].does(&format!("ip link add eth0 type veth peer name eth0 netns {other}"))?;
         for (host, number) in hosts.iter().zip(1..) {
-            host.ip("link set lo up")?;
-            host.ip(&format!("address add 10.77.0.{number}/24 dev eth0"))?;
-            host.ip("link set eth0 up")?;
+            host.does("ip link set lo up")?;
+            host.does(&format!("ip address add 10.77.0.{number}/24 dev eth0"))?;
+            host.does("ip link set eth0 up")?;
         }
-        Some(Self(hosts))
+        let hosts = Self(hosts);
+        hosts.drop_longer(1)?;
+        hosts.drop_none()?;
+        Some(hosts)
+    }
+
+    /// From here on longer packets get lost on the way, in both directions.
+    pub(crate) fn drop_longer(&self, bytes: u32) -> Option<()> {
+        // They pass through a queue that has no room for them.
+        let line = format!("tc qdisc replace dev eth0 root bfifo limit {bytes}");
+        self.0.iter().try_for_each(|host| host.does(&line))
+    }
+
+    pub(crate) fn drop_none(&self) -> Option<()> {
+        self.0.iter().try_for_each(|host| host.does("tc qdisc del dev eth0 root"))
     }
 
     /// This program, on one of them.

@@ -42,8 +42,13 @@ const FAR: Duration = Duration::from_secs(5);
 /// What took so long is said by itself.
 const SLOW: Duration = Duration::from_secs(1);
 
+/// Are the others told of it only after they have waited for a sign?
+fn waits(fault: Fault) -> bool {
+    matches!(fault, Fault::Stop | Fault::Cut)
+}
+
 /// Does it to the victims; when?
-fn strike(trial: &Trial, ranks: &[Process]) -> u64 {
+fn strike(trial: &Trial, ranks: &[Process], hosts: Option<&Hosts>) -> u64 {
     let all = |signal| trial.victims.iter().for_each(|&rank| ranks[rank].signal(signal));
     std::thread::sleep(trial.after);
     let since = now();
@@ -55,6 +60,12 @@ fn strike(trial: &Trial, ranks: &[Process]) -> u64 {
             std::thread::sleep(trial.pause);
             all(Signal::SIGCONT);
         }
+        Fault::Drops => {
+            hosts.and_then(|hosts| hosts.drop_longer(trial.passes)).unwrap();
+            std::thread::sleep(trial.pause);
+            hosts.and_then(Hosts::drop_none).unwrap();
+        }
+        Fault::Cut => hosts.and_then(|hosts| hosts.drop_longer(trial.passes)).unwrap(),
         _ => (),
     }
     since
@@ -62,14 +73,22 @@ fn strike(trial: &Trial, ranks: &[Process]) -> u64 {
 
 /// Runs one; the time until the last survivor was told, if anything was to tell.
 fn run(trial: &Trial, hosts: Option<&Hosts>) -> Result<Option<Duration>, String> {
+    let told = run_on(trial, hosts);
+    if trial.fault == Fault::Cut {
+        hosts.and_then(Hosts::drop_none).unwrap();
+    }
+    told
+}
+
+fn run_on(trial: &Trial, hosts: Option<&Hosts>) -> Result<Option<Duration>, String> {
     let mut ranks = world::start(trial, hosts, Instant::now() + START);
-    let mut since = strike(trial, &ranks);
+    let mut since = strike(trial, &ranks, hosts);
     let until = Instant::now() + trial.timeout + GRACE;
     let lives = |rank: &usize| {
         let dies = matches!(trial.fault, Fault::Kill | Fault::TwoKills | Fault::Stop | Fault::Exit);
         !(dies && trial.victims.contains(rank))
     };
-    if trial.fault == Fault::Pause {
+    if matches!(trial.fault, Fault::Pause | Fault::Drops) {
         ranks[0].is_over();
     }
     if trial.fault == Fault::Close {
@@ -101,7 +120,7 @@ fn run(trial: &Trial, hosts: Option<&Hosts>) -> Result<Option<Duration>, String>
     let time = latest.map(|at| Duration::from_micros(at.saturating_sub(since)));
     match time {
         // What ends at the timeout alone was not found out.
-        Some(time) if !matches!(trial.fault, Fault::Stop | Fault::Close) && time > FAR => {
+        Some(time) if trial.fault != Fault::Close && !waits(trial.fault) && time > FAR => {
             Err(format!("told after {time:.1?}: {}", state(&ranks)))
         }
         time => Ok(time),
@@ -147,12 +166,16 @@ fn judge(trial: &Trial, ranks: &[Process], survivors: &[usize]) -> Result<Option
         causes.extend(told(ranks, victim).into_iter().flat_map(|it| it.names));
     }
     for &rank in survivors {
+        if trial.fault == Fault::Cut {
+            let is_far = |&other: &usize| trial.host(other) != trial.host(rank);
+            causes = (0..trial.n).filter(is_far).collect();
+        }
         if ranks[rank].said(CLEAN).is_none() {
             return Err(format!("rank {rank} leaves something"));
         }
         let Some(Told { kind, names, .. }) = told(ranks, rank) else {
             // Who needed nothing more of the others has gone on to the end.
-            let may_be_right = matches!(trial.fault, Fault::Pause | Fault::Close);
+            let may_be_right = matches!(trial.fault, Fault::Pause | Fault::Drops | Fault::Close);
             if may_be_right && ranks[rank].said(ALL_RIGHT).is_some() {
                 continue;
             }
@@ -160,9 +183,10 @@ fn judge(trial: &Trial, ranks: &[Process], survivors: &[usize]) -> Result<Option
         };
         let kinds: &[&str] = match trial.fault {
             Fault::Stop => &["paused", "absent"],
+            Fault::Cut => &["lost", "absent"],
             Fault::Mismatch => &["mismatch"],
             Fault::Abort => &["aborted"],
-            Fault::Pause => &[],
+            Fault::Pause | Fault::Drops => &[],
             _ => &["lost"],
         };
         if !kinds.contains(&kind.as_str()) {
@@ -194,25 +218,23 @@ fn storm() {
     let told = |name: &str| std::env::var(name).ok().map(|it| it.parse().unwrap());
     let count = told("RINGREDUCE_STORM").unwrap_or(FEW);
     let first = told("RINGREDUCE_STORM_SEED").unwrap_or_else(|| u64::from(rand::random::<u32>()));
-    let hosts = Hosts::new();
+    let hosts: Option<Vec<_>> = (0..SIDE_BY_SIDE).map(|_| Hosts::new()).collect();
     if hosts.is_none() {
         eprintln!("SKIP storm: no two hosts, network namespaces are not permitted here");
     }
     eprintln!("storm: {count} trials from seed {first}");
     let before = names();
     let (next, table, failed) = (AtomicU64::new(0), Mutex::new(Table::default()), Mutex::default());
-    let work = || {
+    let work = |hosts: Option<&Hosts>| {
         loop {
             let seed = first + next.fetch_add(1, Ordering::Relaxed);
             if seed >= first + count {
                 return;
             }
             let trial = Trial::new(seed, hosts.is_some());
-            match run(&trial, hosts.as_ref()) {
+            match run(&trial, hosts) {
                 Ok(latest) => {
-                    if let Some(time) =
-                        latest.filter(|&time| trial.fault != Fault::Stop && time > SLOW)
-                    {
+                    if let Some(time) = latest.filter(|&time| !waits(trial.fault) && time > SLOW) {
                         eprintln!("slow, {time:.1?}: {trial:?}");
                     }
                     table.lock().unwrap().add(&trial, latest);
@@ -226,7 +248,12 @@ fn storm() {
             }
         }
     };
-    std::thread::scope(|scope| (0..SIDE_BY_SIDE).for_each(|_| drop(scope.spawn(work))));
+    std::thread::scope(|scope| {
+        for number in 0..SIDE_BY_SIDE {
+            let (work, hosts) = (&work, hosts.as_ref().map(|hosts| &hosts[number]));
+            scope.spawn(move || work(hosts));
+        }
+    });
     eprintln!("{}", table.into_inner().unwrap());
     let failed = failed.into_inner().unwrap();
     assert!(failed.is_empty(), "{} of {count} failed, seeds {failed:?}", failed.len());

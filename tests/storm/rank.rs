@@ -119,7 +119,9 @@ fn body() {
         Way::Mixed => Transport::Auto,
     };
     let builder = Communicator::builder().rank(me).size(trial.n).store(store);
-    let mut comm = builder.transport(transport).build().unwrap();
+    let builder = if trial.secret { builder.secret(&[7; 32]) } else { builder };
+    let builder = builder.encrypt(trial.encrypt).transport(transport);
+    let mut comm = builder.build().unwrap();
     comm.barrier().unwrap();
     comm.set_timeout(trial.timeout);
     eprintln!("{AT_WORK}");

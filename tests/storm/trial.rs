@@ -24,11 +24,15 @@ pub(crate) enum Fault {
     Exit,
     /// One of its TCP connections ends.
     Close,
+    /// Packets between two hosts are dropped for a while.
+    Drops,
+    /// From here on all are.
+    Cut,
 }
 
-use Fault::{Abort, Close, Exit, Kill, Mismatch, Pause, Stop, TwoKills};
+use Fault::{Abort, Close, Cut, Drops, Exit, Kill, Mismatch, Pause, Stop, TwoKills};
 
-const FAULTS: [Fault; 8] = [Kill, TwoKills, Stop, Pause, Abort, Mismatch, Exit, Close];
+const FAULTS: [Fault; 10] = [Kill, TwoKills, Stop, Pause, Abort, Mismatch, Exit, Close, Drops, Cut];
 
 /// How the ranks of a trial reach each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,20 +52,29 @@ pub(crate) struct Trial {
     pub(crate) victims: Vec<usize>,
     /// When, after all are at work.
     pub(crate) after: Duration,
-    /// How long a pause is.
+    /// How long a pause is, or packets are dropped; those of more bytes than this.
     pub(crate) pause: Duration,
+    pub(crate) passes: u32,
     pub(crate) timeout: Duration,
     /// The most elements of a call, as a power of two.
     pub(crate) most: u32,
+    /// Do the ranks have a secret? And is what they send encrypted?
+    pub(crate) secret: bool,
+    pub(crate) encrypt: bool,
 }
 
 impl Trial {
     pub(crate) fn new(seed: u64, has_hosts: bool) -> Self {
-        let fault = FAULTS[(seed % 8) as usize];
+        let fault = match FAULTS[(seed % FAULTS.len() as u64) as usize] {
+            Drops if !has_hosts => Pause,
+            Cut if !has_hosts => Close,
+            fault => fault,
+        };
         let mut random = SmallRng::seed_from_u64(seed);
         let few = if fault == TwoKills { 1 } else { 0 };
         let n = [2, 3, 4, 8][random.random_range(few..4)];
         let way = match random.random_range(0..3) {
+            _ if matches!(fault, Drops | Cut) => Way::Mixed,
             0 if fault != Close => Way::Shm,
             1 if has_hosts => Way::Mixed,
             _ => Way::Tcp,
@@ -74,7 +87,10 @@ impl Trial {
         // Who waits for the end of a long stop is not to be held up by much data.
         let (timeout, most) = if fault == Stop { (1500, 16) } else { (15_000, 20) };
         let timeout = Duration::from_millis(timeout);
-        Self { seed, n, way, fault, victims, after, pause, timeout, most }
+        let passes = if fault == Drops { [1, 3_000][random.random_range(0..2)] } else { 1 };
+        let (secret, encrypt) =
+            [(false, false), (true, false), (true, true)][random.random_range(0..3)];
+        Self { seed, n, way, fault, victims, after, pause, passes, timeout, most, secret, encrypt }
     }
 
     /// Which of two hosts a rank is on, if there are two.

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use ringreduce::{Communicator, Element, ReduceOp};
+use ringreduce::{Communicator, Element, Error as Silent, ReduceOp};
 
 use crate::error::Result;
 
@@ -46,7 +46,17 @@ impl Group {
         let start = Instant::now();
         let larger = self.comm.grow(DEADLINE);
         self.spent += start.elapsed();
-        Ok(larger?.map(|larger| self.comm = larger).is_some())
+        let larger = match larger {
+            // The launcher does not answer: nobody comes, and all know that.
+            Err(silent @ Silent::Store { .. }) => {
+                if self.rank() == 0 {
+                    eprintln!("train: {silent}; {} ranks go on", self.size());
+                }
+                None
+            }
+            larger => larger?,
+        };
+        Ok(larger.map(|larger| self.comm = larger).is_some())
     }
 
     /// Goes on without those that were lost, or do not come.

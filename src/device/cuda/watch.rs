@@ -36,6 +36,8 @@ struct Seen {
     since: [Option<Instant>; PLACES],
     /// That a rank's process has ended.
     ended: [Option<Instant>; MOST_RANKS],
+    /// That a rank has left.
+    left: [Option<Instant>; MOST_RANKS],
     /// When it looked for that.
     looked: Instant,
 }
@@ -188,13 +190,13 @@ impl Watch {
     }
 
     /// Looks once.
-    fn look(&self, Seen { since, ended, looked }: &mut Seen) -> bool {
-        if looked.elapsed() > LIVES && self.open().next().is_some() {
-            for (life, ended) in self.lives.iter().zip(&mut *ended) {
+    fn look(&self, it: &mut Seen) -> bool {
+        if it.looked.elapsed() > LIVES && self.open().next().is_some() {
+            for (life, ended) in self.lives.iter().zip(&mut it.ended) {
                 let gone = life.as_ref().is_some_and(hung_up);
                 *ended = if gone { ended.or_else(|| Some(Instant::now())) } else { None };
             }
-            *looked = Instant::now();
+            it.looked = Instant::now();
         }
         let mut busy = false;
         let mut seen = [false; PLACES];
@@ -203,16 +205,16 @@ impl Watch {
         let first = entered.map(|(place, _)| place).min_by_key(|&it| self.own(it).number());
         for (place, entered) in self.open() {
             (busy, seen[place]) = (true, entered);
+            // In a graph the same call is made again.
+            if entered && self.boards.has_entered_anew(place) {
+                it.since[place] = None;
+            }
             if self.abort.load(Ordering::Relaxed) {
                 self.fail(self.own(place), Trouble::Aborted);
-            } else if let Some(trouble) = self.trouble_with(place, entered, ended) {
+            } else if let Some(trouble) = self.trouble_with(place, it) {
                 self.fail(self.own(place), trouble);
             } else if entered {
-                // In a graph the same call is made again.
-                if self.boards.has_entered_anew(place) {
-                    since[place] = None;
-                }
-                let began = *since[place].get_or_insert_with(Instant::now);
+                let began = *it.since[place].get_or_insert_with(Instant::now);
                 let after = self.timeout();
                 if first == Some(place) && began.elapsed() > after {
                     let peer = self.missing(place);
@@ -226,7 +228,7 @@ impl Watch {
         {
             self.fail(self.own(place), trouble);
         }
-        for (since, seen) in since.iter_mut().zip(seen) {
+        for (since, seen) in it.since.iter_mut().zip(seen) {
             *since = since.filter(|_| seen);
         }
         busy
@@ -249,16 +251,12 @@ impl Watch {
     }
 
     /// What another rank does or has done that keeps a call from its end.
-    fn trouble_with(
-        &self,
-        place: usize,
-        entered: bool,
-        ended: &[Option<Instant>; MOST_RANKS],
-    ) -> Option<Trouble> {
-        let ours = self.own(place);
+    fn trouble_with(&self, place: usize, it: &mut Seen) -> Option<Trouble> {
+        let (ours, long) = (self.own(place), |at: Instant| at.elapsed() > KERNEL);
         for peer in self.others() {
-            let theirs = self.boards.claimed(At { rank: peer, place });
+            // First this: after it, what it has called is the last that it has.
             let closed = self.boards.closed(peer);
+            let theirs = self.boards.claimed(At { rank: peer, place });
             let same = theirs.sequence == ours.sequence;
             if let Some(trouble) = differ(peer, ours, theirs) {
                 return Some(trouble);
@@ -266,14 +264,17 @@ impl Watch {
             if let Some(trouble) = self.gave_up(peer) {
                 return Some(trouble);
             }
-            // Who has left was done with all that it called.
-            if closed == 1 && (!same || place >= EAGER && entered) {
+            // Who has left was done with all that it called: a graph that it has launched with the
+            // others is about to be over here too, and one that it has not never will be.
+            let left = (closed == 1).then(|| *it.left[peer].get_or_insert_with(Instant::now));
+            let stays = || it.since[place].is_some_and(long) && left.is_some_and(long);
+            let alone = || place >= EAGER && stays() && self.boards.reached(place) == ENTERED;
+            if left.is_some() && (!same || alone()) {
                 let evidence = "it closed its communicator".into();
                 return Some(Trouble::Lost { peer, evidence });
             }
-            let left = closed == 1 && same;
             // It may have been done with this call: then that is over at once here too.
-            if !left && ended[peer].is_some_and(|at| at.elapsed() > LAST_WORDS) {
+            if left.is_none() && it.ended[peer].is_some_and(|at| at.elapsed() > LAST_WORDS) {
                 return Some(Trouble::Lost { peer, evidence: "its process ended".into() });
             }
         }
@@ -335,8 +336,8 @@ impl Watch {
 
     /// Until the end; true if nothing on a stream may touch the boards any more.
     pub(super) fn serve(&self) -> bool {
-        let (since, ended, looked) = ([None; PLACES], [None; MOST_RANKS], Instant::now());
-        let mut seen = Seen { since, ended, looked };
+        let (since, nobody, looked) = ([None; PLACES], [None; MOST_RANKS], Instant::now());
+        let mut seen = Seen { since, ended: nobody, left: nobody, looked };
         let (mut idle, mut dropped, mut failed_at) = (Instant::now(), None, None);
         loop {
             let failed = self.failed.load(Ordering::Acquire);

@@ -1,10 +1,9 @@
 //! Those who wait outside a job that runs, and how a member lets them in. May touch: guest, wire.
 //! Law: who has ended waits no more; a ticket is one wait of one client, and is answered once.
 
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::Hall;
+use super::{Hall, Stage};
 use crate::rendezvous::guest::Waiting;
 use crate::rendezvous::wire::{Kind, MAX_VALUE, Writer};
 
@@ -14,6 +13,8 @@ impl Hall {
         self.tickets += 1;
         let until = Instant::now() + Duration::from_millis(wait_ms.into());
         let guest = &mut self.guests[index];
+        guest.came_later = true;
+        guest.progress.reach(Stage::Meets);
         guest.outside = Some((self.tickets, card));
         guest.waiting = Some(Waiting { id, keys: String::new(), until });
     }
@@ -53,9 +54,7 @@ impl Hall {
     /// Guest `index` is a member from now on.
     pub(super) fn let_in(&mut self, index: usize, id: u32) {
         let guest = &mut self.guests[index];
-        if let Some(joined) = &guest.joined {
-            joined.store(true, Ordering::Release);
-        }
+        guest.progress.reach(Stage::Member);
         guest.say(Kind::Done, id, "", &[]);
     }
 }

@@ -1,11 +1,14 @@
 //! `--elastic`: which lost ranks are started again, when, and what that means for the job.
 //! A pure state machine; touches nothing outside. The law: the job goes on while so many ranks are
-//! left as it was told, one that can let others in among them; nobody is started again for ever.
+//! left as it was told, one that can let others in among them; nobody is started again for ever,
+//! nor waited for who can't come.
 
 use std::time::{Duration, Instant};
 
 use crate::failure::Failure;
 use crate::job::End;
+use crate::spawn::Start;
+use ringreduce::rendezvous::Stage;
 
 /// How often a rank is started again if nobody says how often.
 pub(crate) const RESTARTS: usize = 3;
@@ -57,12 +60,12 @@ pub(crate) fn check(
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// It runs, and knows what the others know.
+    /// It runs, and belongs to the job or to those that begin it.
     Member,
     /// It runs, and was not let in yet.
     Outside,
     /// It is to be started.
-    Due(Instant),
+    Due(Instant, Start),
     /// It ended as it should.
     Done,
     /// It ended too often.
@@ -86,6 +89,8 @@ pub(crate) enum Fate {
     Returns,
     /// It will not, and the others go on.
     GivenUp,
+    /// It will not, and the others would wait for it where they meet.
+    CantBegin,
     /// Too few are left: this is the first rank that was lost and did not come back, and how.
     TooFew(Lost),
 }
@@ -130,15 +135,20 @@ impl Elastic {
     }
 
     /// A rank ended.
-    pub(crate) fn ended(&mut self, now: Instant, lost: Lost) -> Fate {
+    pub(crate) fn ended(&mut self, now: Instant, stage: Stage, lost: Lost) -> Fate {
         let (rank, end) = (lost.rank, lost.end);
         let was = self.seats[rank].state;
+        // Those that began together know each other only when all have met.
+        let met = was == State::Outside || stage == Stage::Member;
         if end == End::Exited(0) || was == State::Outside && self.nobody_lets_in() {
             self.seats[rank].state = State::Done;
             return Fate::Ends;
         }
         self.seats[rank].state = State::GivenUp;
         self.lost.push(lost);
+        if !met && stage == Stage::Meets {
+            return Fate::CantBegin;
+        }
         let left = self.all(|state| matches!(state, State::Member | State::Done));
         if left.len() < self.least || self.nobody_lets_in() {
             let killed = |lost: &&Lost| matches!(lost.end, End::Killed { .. });
@@ -147,16 +157,17 @@ impl Elastic {
         }
         let seat = &mut self.seats[rank];
         if seat.restarts == self.most_restarts {
-            return Fate::GivenUp;
+            return if met { Fate::GivenUp } else { Fate::CantBegin };
         }
         seat.restarts += 1;
         // Who was let in had come far enough: at once.
-        seat.fruitless = if was == State::Member { 0 } else { seat.fruitless + 1 };
+        seat.fruitless = if stage == Stage::Member { 0 } else { seat.fruitless + 1 };
         let pause = match seat.fruitless {
             0 => Duration::ZERO,
             often => LONGEST.min(Duration::from_secs(1 << (often - 1).min(5))),
         };
-        seat.state = State::Due(now + pause);
+        let start = if met { Start::Later } else { Start::Again };
+        seat.state = State::Due(now + pause, start);
         Fate::Returns
     }
 
@@ -165,18 +176,25 @@ impl Elastic {
         (self.seats[rank].restarts, self.most_restarts)
     }
 
-    /// The next rank to start.
-    pub(crate) fn next(&mut self, now: Instant) -> Option<usize> {
-        let is_due = |seat: &Seat| matches!(seat.state, State::Due(at) if at <= now);
-        let rank = self.seats.iter().position(is_due)?;
-        self.seats[rank].state = State::Outside;
-        Some(rank)
+    /// The next rank to start, and for what.
+    pub(crate) fn next(&mut self, now: Instant) -> Option<(usize, Start)> {
+        let due = |(rank, seat): (usize, &Seat)| match seat.state {
+            State::Due(at, start) if at <= now => Some((rank, start)),
+            _ => None,
+        };
+        let (rank, start) = self.seats.iter().enumerate().find_map(due)?;
+        let seat = &mut self.seats[rank];
+        seat.state = if start == Start::Later { State::Outside } else { State::Member };
+        if start == Start::Again {
+            self.lost.retain(|lost| lost.rank != rank);
+        }
+        Some((rank, start))
     }
 
     /// When there will be one.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let due = |seat: &Seat| match seat.state {
-            State::Due(at) => Some(at),
+            State::Due(at, _) => Some(at),
             _ => None,
         };
         self.seats.iter().filter_map(due).min()
@@ -189,7 +207,7 @@ impl Elastic {
 
     /// Nobody is to be started any more; who would have been.
     pub(crate) fn cancel(&mut self) -> Vec<usize> {
-        let due = self.all(|state| matches!(state, State::Due(_)));
+        let due = self.all(|state| matches!(state, State::Due(..)));
         due.iter().for_each(|&rank| self.seats[rank].state = State::Done);
         due
     }
@@ -209,6 +227,13 @@ mod tests {
         Lost { rank, end, who: format!("rank {rank}") }
     }
 
+    /// A member, or one that meets the others.
+    fn ended(seats: &mut Elastic, now: Instant, lost: Lost) -> Fate {
+        let outside = seats.outside().contains(&lost.rank);
+        let stage = if outside { Stage::Meets } else { Stage::Member };
+        seats.ended(now, stage, lost)
+    }
+
     fn elastic(least: usize, most: usize) -> (Instant, Elastic) {
         (Instant::now(), Elastic::new(Bounds { least, most }, 2))
     }
@@ -225,45 +250,60 @@ mod tests {
     #[test]
     fn who_was_let_in_returns_at_once_and_others_wait_longer() {
         let (now, mut seats) = elastic(1, 2);
-        assert_eq!(seats.ended(now, lost(1, KILLED)), Fate::Returns);
-        assert_eq!((seats.next(now), seats.next(now)), (Some(1), None));
+        assert_eq!(ended(&mut seats, now, lost(1, KILLED)), Fate::Returns);
+        assert_eq!((seats.next(now), seats.next(now)), (Some((1, Start::Later)), None));
         assert_eq!(seats.outside(), [1]);
         // Before it was let in.
-        assert_eq!(seats.ended(now, lost(1, End::Exited(1))), Fate::Returns);
+        assert_eq!(ended(&mut seats, now, lost(1, End::Exited(1))), Fate::Returns);
         assert_eq!(seats.next(now), None);
         assert_eq!(seats.deadline(), Some(now + Duration::from_secs(1)));
-        assert_eq!(seats.next(now + Duration::from_secs(1)), Some(1));
-        assert_eq!(seats.ended(now, lost(1, KILLED)), Fate::GivenUp);
-        assert_eq!(seats.ended(now, lost(0, End::Exited(0))), Fate::Ends);
+        assert_eq!(seats.next(now + Duration::from_secs(1)), Some((1, Start::Later)));
+        assert_eq!(ended(&mut seats, now, lost(1, KILLED)), Fate::GivenUp);
+        assert_eq!(ended(&mut seats, now, lost(0, End::Exited(0))), Fate::Ends);
     }
 
     #[test]
     fn with_too_few_left_the_first_that_is_not_back_is_blamed() {
         let (now, mut seats) = elastic(3, 4);
-        assert_eq!(seats.ended(now, lost(2, End::Exited(3))), Fate::Returns);
-        assert_eq!(seats.next(now), Some(2));
+        assert_eq!(ended(&mut seats, now, lost(2, End::Exited(3))), Fate::Returns);
+        assert_eq!(seats.next(now), Some((2, Start::Later)));
         seats.joined(2);
-        assert_eq!(seats.ended(now, lost(1, End::Exited(4))), Fate::Returns);
+        assert_eq!(ended(&mut seats, now, lost(1, End::Exited(4))), Fate::Returns);
         let first = Fate::TooFew(lost(1, End::Exited(4)));
-        assert_eq!(seats.ended(now, lost(0, End::Exited(1))), first);
+        assert_eq!(ended(&mut seats, now, lost(0, End::Exited(1))), first);
         // Who was killed is the cause, though others complained of it first.
-        assert_eq!(seats.ended(now, lost(3, KILLED)), Fate::TooFew(lost(3, KILLED)));
+        assert_eq!(ended(&mut seats, now, lost(3, KILLED)), Fate::TooFew(lost(3, KILLED)));
     }
 
     #[test]
     fn where_nobody_is_left_to_let_them_in_newcomers_just_end() {
         let (now, mut seats) = elastic(1, 3);
         for rank in [1, 2] {
-            assert_eq!(seats.ended(now, lost(rank, KILLED)), Fate::Returns);
+            assert_eq!(ended(&mut seats, now, lost(rank, KILLED)), Fate::Returns);
         }
-        assert_eq!(seats.next(now), Some(1));
-        assert_eq!(seats.ended(now, lost(0, End::Exited(0))), Fate::Ends);
+        assert_eq!(seats.next(now), Some((1, Start::Later)));
+        assert_eq!(ended(&mut seats, now, lost(0, End::Exited(0))), Fate::Ends);
         assert!(seats.nobody_lets_in());
         assert_eq!(seats.cancel(), [2]);
-        assert_eq!(seats.ended(now, lost(1, KILLED)), Fate::Ends);
+        assert_eq!(ended(&mut seats, now, lost(1, KILLED)), Fate::Ends);
         // But not if the last one was lost.
         let (now, mut seats) = elastic(1, 2);
-        seats.ended(now, lost(1, KILLED));
-        assert!(matches!(seats.ended(now, lost(0, End::Exited(7))), Fate::TooFew(_)));
+        ended(&mut seats, now, lost(1, KILLED));
+        assert!(matches!(ended(&mut seats, now, lost(0, End::Exited(7))), Fate::TooFew(_)));
+    }
+
+    #[test]
+    fn before_all_have_met_who_was_silent_begins_again() {
+        let (now, mut seats) = elastic(1, 3);
+        assert_eq!(seats.ended(now, Stage::Silent, lost(1, KILLED)), Fate::Returns);
+        let later = now + Duration::from_secs(1);
+        assert_eq!((seats.next(now), seats.next(later)), (None, Some((1, Start::Again))));
+        assert_eq!((seats.outside(), seats.nobody_lets_in()), (vec![], false));
+        assert_eq!(seats.ended(now, Stage::Meets, lost(2, KILLED)), Fate::CantBegin);
+        assert_eq!(seats.ended(now, Stage::Silent, lost(1, KILLED)), Fate::Returns);
+        assert_eq!(seats.next(later), None);
+        assert!(seats.next(later + Duration::from_secs(2)).is_some());
+        assert_eq!(seats.ended(now, Stage::Silent, lost(1, KILLED)), Fate::CantBegin);
+        assert_eq!(seats.ended(now, Stage::Meets, lost(1, End::Exited(0))), Fate::Ends);
     }
 }

@@ -37,7 +37,8 @@ How a job ends:
   get SIGTERM, and SIGKILL 5 s later. One message names that rank, its process and what happened.
   With --elastic MIN:MAX such a rank is started again instead, at once if the others had let it in
   and after 1, 2, 4, .. 32 s if not, --max-restarts times (3) at most; its output is appended. The
-  job goes on while MIN ranks are left, and ends well if all those do. With fewer it ends as above.
+  job goes on while MIN ranks are left, and ends well if all those do. With fewer it ends as above,
+  and so it does if one is lost while they meet for the first time.
   Ctrl-C (or SIGTERM, SIGHUP, SIGQUIT) ends the job the same way; a second one kills at once.
   SIGUSR1 makes ringrun say which call each rank is in, as `ringrun status JOB` does, and goes on
   to ranks that have a handler for it.

@@ -18,7 +18,7 @@ use crate::job::{Action, Event, GRACE, Job, Verdict};
 use crate::output::{Leave, Pump};
 use crate::report::{Epilogue, say};
 use crate::signals::{ENDING, Signals};
-use crate::spawn::{Rank, Spawner, allowed_cpus, raise_descriptor_limit};
+use crate::spawn::{Rank, Spawner, Start, allowed_cpus, raise_descriptor_limit};
 use crate::watch::Watcher;
 use crate::{hosts, input, proc, program, signals, spawn, sys};
 use revival::Revival;
@@ -82,7 +82,7 @@ fn launch(
     let limit = request.timeout.map(|limit| Instant::now() + limit);
     let (mut ranks, mut sources) = (vec![], vec![]);
     for place in hosts::place(request.ranks) {
-        let (rank, streams) = spawner.spawn(place, false)?;
+        let (rank, streams) = spawner.spawn(place, Start::First)?;
         ranks.push(rank);
         sources.extend(streams);
     }

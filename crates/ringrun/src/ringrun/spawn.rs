@@ -29,7 +29,7 @@ use crate::watch::{self, Watcher};
 use crate::{input, proc, sys};
 use ringreduce::flight::Reader;
 use ringreduce::link::roll::Roll;
-use ringreduce::rendezvous::{Joining, Server, draw_secret};
+use ringreduce::rendezvous::{Progress, Server, draw_secret};
 
 /// A started rank.
 pub(crate) struct Rank {
@@ -41,8 +41,8 @@ pub(crate) struct Rank {
     pub(crate) cpu: Option<usize>,
     /// What it writes down.
     pub(crate) record: Option<Reader>,
-    /// Of one that was started again: has it been let in?
-    pub(crate) joining: Option<Joining>,
+    /// How far it is.
+    pub(crate) progress: Progress,
     /// Where the others see how it ended.
     enrolled: Option<(Arc<Roll>, usize)>,
     child: Child,
@@ -109,6 +109,17 @@ impl Drop for Rank {
     }
 }
 
+/// Which start of a rank it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Start {
+    /// The first.
+    First,
+    /// Another one, for the job's beginning all the same.
+    Again,
+    /// Another one: the job runs.
+    Later,
+}
+
 /// What all ranks of a job share.
 pub(crate) struct Spawner<'a> {
     /// What was asked for.
@@ -134,10 +145,10 @@ pub(crate) struct Spawner<'a> {
 }
 
 impl Spawner<'_> {
-    /// Starts one rank, `again` if there was one before it. Must run on the main thread: the
-    /// kernel's "parent died" is about the thread that forked.
-    pub(crate) fn spawn(&self, place: Place, again: bool) -> Result<(Rank, [Source; 2]), Failure> {
-        let rank = place.rank;
+    /// Starts one rank. Must run on the main thread: the kernel's "parent died" is about the thread
+    /// that forked.
+    pub(crate) fn spawn(&self, place: Place, start: Start) -> Result<(Rank, [Source; 2]), Failure> {
+        let (rank, again) = (place.rank, start != Start::First);
         let failed = |cause| Failure::system(format!("start rank {rank}"))(cause);
         let (store, theirs) = UnixStream::pair().map_err(failed)?;
         let (out, out_end) = io::pipe().map_err(failed)?;
@@ -148,7 +159,10 @@ impl Spawner<'_> {
         let mut command = self.command(&place, &theirs);
         command.stdout(out_end).stderr(err_end);
         if again {
-            command.env(JOIN, "1").stdin(Stdio::null());
+            command.stdin(Stdio::null());
+        }
+        if start == Start::Later {
+            command.env(JOIN, "1");
         }
         // For this rank alone: what is ringrun's own stays close-on-exec.
         let secret = self.secret.as_ref().map(OwnedFd::try_clone).transpose().map_err(failed)?;
@@ -180,16 +194,13 @@ impl Spawner<'_> {
             }
         };
         let record = record.map(Memory::reader);
-        let (joining, ended) = (None, false);
-        let mut started = Rank { place, ending, cpu, record, joining, enrolled, child, ended };
+        let (progress, ended) = (Progress::default(), false);
+        let mut started = Rank { place, ending, cpu, record, progress, enrolled, child, ended };
         if let Some(stdin) = stdin {
             input::carry(stdin).map_err(failed)?;
         }
-        let adopted = match again {
-            false => self.store.adopt(store).map(|()| None),
-            true => self.store.adopt_newcomer(store).map(Some),
-        };
-        started.joining = adopted.map_err(io::Error::other).map_err(failed)?;
+        started.progress =
+            self.store.adopt_rank(store).map_err(io::Error::other).map_err(failed)?;
         Ok((started, [out, err]))
     }
 

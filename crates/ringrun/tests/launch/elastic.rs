@@ -1,9 +1,10 @@
 //! `--elastic`: who is started again, how often, and how such a job ends. Scripts stand for
-//! programs here; examples/train has real ones, which let each other in.
+//! programs here, or ranks that only meet; those of examples/train let each other in.
 
 use std::process::Stdio;
 
 use nix::sys::signal::Signal;
+use ringreduce::Communicator;
 
 use crate::harness::{Ran, script, send, start_script, start_under};
 
@@ -28,37 +29,77 @@ fn where_too_few_are_left_the_job_ends_as_ever() {
 
 #[test]
 fn who_always_crashes_is_given_up() {
-    // The first rank waits until the other one was started for the third time.
-    let body = "if [ $RINGREDUCE_RANK = 1 ]; then echo >> $TMP/starts; exit 4; fi; \
-                until [ $(wc -l < $TMP/starts) = 3 ] 2> /dev/null; do sleep 0.05; done";
-    let folder = tempfile::tempdir().unwrap();
-    let set = format!("--elastic 1:2 --max-restarts 2 -x TMP={}", folder.path().display());
-    let ran = elastic(&set, body);
-    assert_eq!((ran.code, began(&ran, "1-0"), began(&ran, "1-1")), (0, 1, 2), "{}", ran.err);
+    let body = "[ $RINGREDUCE_RANK = 1 ] && exit 4; exec sleep 1000";
+    let ran = elastic("--elastic 1:2 --max-restarts 2", body);
+    assert_eq!((ran.code, began(&ran, "1-0"), began(&ran, "1-1")), (4, 3, 0), "{}", ran.err);
     assert!(ran.err.contains("is started again (2 of 2 times)"), "{}", ran.err);
+    assert!(ran.err.contains("before all ranks had met"), "{}", ran.err);
+}
+
+/// Not a test of its own: a rank that meets the others, says so, and waits for what it reads.
+#[test]
+#[ignore = "what other tests do"]
+fn rank() {
+    if std::env::var_os("RINGREDUCE_RANK").is_none() {
+        return;
+    }
+    let comm = Communicator::from_env().unwrap_or_else(|error| {
+        eprintln!("{error}");
+        std::process::exit(5);
+    });
+    println!("\nmet {} {}", comm.rank(), std::process::id());
+    std::io::stdin().read_line(&mut String::new()).unwrap();
+}
+
+/// How a script goes on as [`rank`].
+fn as_rank() -> String {
+    let me = std::env::current_exe().unwrap();
+    format!("exec {} --exact elastic::rank --ignored --nocapture", me.display())
 }
 
 #[test]
 fn newcomers_end_when_nobody_is_left_to_let_them_in() {
-    let body = format!(
-        "{SAYS} [ -n \"$RINGREDUCE_JOIN\" ] && exec sleep 1000; \
-         case $RINGREDUCE_RANK in 0) read line;; *) exec sleep 1000;; esac; true"
-    );
-    let words = ["--elastic", "1:3", "sh", "-c", &body];
+    let others = "[ $RINGREDUCE_RANK = 0 ] || exec < $TMP/never; ";
+    let late = "[ -n \"$RINGREDUCE_JOIN\" ] && echo late $RINGREDUCE_RANK; ";
+    let folder = tempfile::tempdir().unwrap();
+    let never = folder.path().join("never");
+    nix::unistd::mkfifo(&never, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let _writes = std::fs::File::options().read(true).write(true).open(&never).unwrap();
+    let tmp = format!("TMP={}", folder.path().display());
+    let body = [late, others, &as_rank()].concat();
+    let words = ["--elastic", "1:3", "-x", &tmp, "sh", "-c", &body];
     let mut running = start_under("exec \"$@\" 9>&1", &words, Stdio::piped());
     let mut pids = [0; 3];
     for _ in 0..3 {
-        let line = running.line();
-        let (who, pid) = line.split_once(' ').unwrap();
-        pids[usize::from(who.as_bytes()[0] - b'0')] = pid.parse().unwrap();
+        let [rank, pid] = running.line_with("met ");
+        pids[rank as usize] = pid;
     }
     for rank in [1, 2] {
         send(pids[rank], Signal::SIGKILL);
-        assert!(running.line().starts_with(&format!("{rank}-1 ")));
+        assert_eq!(running.line_with("late "), [rank as u32]);
     }
     // The only one that is left reads the end of the input.
     let ran = running.finish();
     assert_eq!(ran.code, 0, "{}", ran.err);
+}
+
+#[test]
+fn who_ends_before_the_others_know_of_it_begins_again_with_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let set = format!("--elastic 1:3 -x TMP={}", folder.path().display());
+    let dies = "[ $RINGREDUCE_RANK = 1 ] && mkdir $TMP/once && kill -9 $$; ";
+    let ran = elastic(&set, &[dies, &as_rank()].concat());
+    assert_eq!((ran.code, began(&ran, "1-0"), began(&ran, "met ")), (0, 2, 3), "{}", ran.err);
+}
+
+#[test]
+fn who_ends_while_they_meet_is_waited_for_by_nobody() {
+    let body = "[ $RINGREDUCE_RANK = 2 ] && exec sleep 1000; \
+                [ $RINGREDUCE_RANK = 1 ] && export RINGREDUCE_TIMEOUT=0.3; ";
+    let ran = elastic("--elastic 1:3", &[body, &as_rank()].concat());
+    assert_eq!((ran.code, began(&ran, "1-")), (5, 1), "{}", ran.err);
+    assert!(ran.err.contains("before all ranks had met"), "{}", ran.err);
+    assert!(ran.err.contains("rank 1 ") && ran.err.contains("failed first"), "{}", ran.err);
 }
 
 #[test]

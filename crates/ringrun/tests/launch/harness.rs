@@ -124,6 +124,16 @@ impl Running {
         String::from_utf8(line).unwrap().trim_end().to_owned()
     }
 
+    /// The numbers of the next line that begins with this.
+    pub(crate) fn line_with<const N: usize>(&mut self, words: &str) -> [u32; N] {
+        loop {
+            if let Some(rest) = self.line().strip_prefix(words) {
+                let numbers: Vec<_> = rest.split(' ').map(|it| it.parse().unwrap()).collect();
+                return numbers.try_into().unwrap();
+            }
+        }
+    }
+
     /// Waits until this line has come so many times.
     pub(crate) fn await_lines(&mut self, wanted: &str, mut times: usize) {
         while times > 0 {

@@ -13,7 +13,8 @@ use crate::elastic::{Bounds, Elastic, Fate, Lost};
 use crate::job::{End, Event, GRACE};
 use crate::proc;
 use crate::report::how;
-use crate::spawn::Spawner;
+use crate::spawn::{Spawner, Start};
+use ringreduce::rendezvous::Stage;
 
 /// Starts ranks again.
 pub(super) struct Revival<'a> {
@@ -49,12 +50,14 @@ impl Running<'_> {
             return self.handle(Event::Ended { rank, end });
         };
         for outside in revival.seats.outside() {
-            if self.ranks[outside].joining.as_ref().is_some_and(|it| it.is_over()) {
+            if self.ranks[outside].progress.stage() == Stage::Member {
                 revival.seats.joined(outside);
             }
         }
         let who = self.ranks[rank].describe();
-        let fate = revival.seats.ended(Instant::now(), Lost { rank, end, who: who.clone() });
+        let stage = self.ranks[rank].progress.stage();
+        let lost = Lost { rank, end, who: who.clone() };
+        let fate = revival.seats.ended(Instant::now(), stage, lost);
         let (restarts, most) = revival.seats.restarts(rank);
         let well = Event::Ended { rank, end: End::Exited(0) };
         match fate {
@@ -73,6 +76,13 @@ impl Running<'_> {
                      go on without it"
                 ));
                 self.handle(well);
+            }
+            Fate::CantBegin => {
+                let how = how(end);
+                self.request.warn(&format!(
+                    "{who} {how} before all ranks had met: the others can't begin without it"
+                ));
+                self.handle(Event::Ended { rank, end });
             }
             Fate::TooFew(first) => {
                 self.handle(Event::Ended { rank, end });
@@ -112,16 +122,16 @@ impl Running<'_> {
             }
             return Ok(());
         }
-        while let Some(rank) = self.revival.as_mut().and_then(|it| it.seats.next(now)) {
-            self.start_again(rank)?;
+        while let Some((rank, start)) = self.revival.as_mut().and_then(|it| it.seats.next(now)) {
+            self.start_again(rank, start)?;
         }
         Ok(())
     }
 
-    fn start_again(&mut self, rank: usize) -> io::Result<()> {
+    fn start_again(&mut self, rank: usize, start: Start) -> io::Result<()> {
         let Some(revival) = &self.revival else { return Ok(()) };
-        let (mut again, sources) = match revival.spawner.spawn(self.ranks[rank].place.clone(), true)
-        {
+        let place = self.ranks[rank].place.clone();
+        let (mut again, sources) = match revival.spawner.spawn(place, start) {
             Ok(started) => started,
             Err(failure) => {
                 self.request.warn(&failure.to_string());
