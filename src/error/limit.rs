@@ -25,7 +25,8 @@ const EMFILE: i32 = 24;
 
 impl Limit {
     /// The one that this answer of the system is about.
-    pub(crate) fn of(answer: &io::Error) -> Option<Self> {
+    #[must_use]
+    pub fn of(answer: &io::Error) -> Option<Self> {
         match (answer.raw_os_error(), answer.kind()) {
             (Some(EMFILE), _) => Some(Self::Descriptors),
             (Some(ENFILE), _) => Some(Self::SystemDescriptors),

@@ -314,6 +314,7 @@ impl End {
     }
 
     pub(super) fn check_alive(self, links: &mut Links) -> Result<(), Fault> {
+        links.controls().is_cut(self.peer()).map_or(Ok(()), Err)?;
         match self {
             Self::From(peer) => links.rx(peer)?.check_alive(),
             Self::To(peer) => links.tx(peer)?.check_alive(),

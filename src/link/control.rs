@@ -75,6 +75,7 @@ impl Controls {
             stream,
             unreachable,
             looked: since,
+            is_cut: false,
             unsent,
             seals,
             frame,
@@ -285,6 +286,13 @@ impl Controls {
         };
         let ended = || Some((rank, Fault::Lost(self.ended(rank)?.1)));
         self.told().or_else(left).or_else(ended)
+    }
+
+    /// Is a rank's host out of reach? A link finds that out only if something is to go there.
+    pub(crate) fn is_cut(&mut self, rank: usize) -> Option<Fault> {
+        let control = self.peers.get_mut(rank)?.as_mut()?;
+        control.hear();
+        if control.is_cut { Some(Fault::Lost(self.ended(rank)?.1)) } else { None }
     }
 
     /// Is there one to this rank?

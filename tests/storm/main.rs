@@ -38,6 +38,9 @@ const GRACE: Duration = Duration::from_secs(6);
 /// Many times what may take no whole timeout; the table says what it does take. Who has nothing to
 /// say on a connection may be long in finding out that it has ended.
 const FAR: Duration = Duration::from_secs(5);
+/// Without a sign of it for so long a host counts as lost, if nobody says.
+const UNREACHABLE: Duration = Duration::from_secs(5);
+const LATER: Duration = Duration::from_secs(2);
 
 /// What took so long is said by itself.
 const SLOW: Duration = Duration::from_secs(1);
@@ -118,11 +121,14 @@ fn run_on(trial: &Trial, hosts: Option<&Hosts>) -> Result<Option<Duration>, Stri
     let judged = judge(trial, &ranks, &survivors);
     let latest = judged.map_err(|what| format!("{what}: {}", state(&ranks)))?;
     let time = latest.map(|at| Duration::from_micros(at.saturating_sub(since)));
-    match time {
+    let most = match trial.fault {
+        Fault::Stop | Fault::Close => Duration::MAX,
+        Fault::Cut => UNREACHABLE + LATER,
         // What ends at the timeout alone was not found out.
-        Some(time) if trial.fault != Fault::Close && !waits(trial.fault) && time > FAR => {
-            Err(format!("told after {time:.1?}: {}", state(&ranks)))
-        }
+        _ => FAR,
+    };
+    match time {
+        Some(time) if time > most => Err(format!("told after {time:.1?}: {}", state(&ranks))),
         time => Ok(time),
     }
 }

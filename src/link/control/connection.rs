@@ -27,8 +27,9 @@ pub(super) struct Control {
     pub(super) stream: Socket,
     /// Without a sign of its host for so long that is unreachable.
     pub(super) unreachable: Duration,
-    /// When that was looked for last.
+    /// When that was looked for last; and it was so.
     pub(super) looked: Instant,
+    pub(super) is_cut: bool,
     /// What the system had no room for: who is at the other end has read nothing for long.
     pub(super) unsent: Vec<u8>,
     /// What all frames are sealed by, where it leaves the host.
@@ -90,7 +91,8 @@ impl Control {
         Notice::decode(self.frame.first_chunk()?)
     }
 
-    fn out_of_reach(&self) -> String {
+    fn out_of_reach(&mut self) -> String {
+        self.is_cut = true;
         format!("its host is unreachable: no sign of it for {:.0?}", self.unreachable)
     }
 

@@ -3,6 +3,8 @@
 
 use std::io;
 
+use ringreduce::Limit;
+
 /// Nothing runs (any more) when one of these comes back.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
@@ -19,12 +21,14 @@ pub(crate) enum Failure {
     #[error("{0}")]
     NotRunning(String),
     /// The operating system refused something.
-    #[error("cannot {what}: {cause}")]
+    #[error("cannot {what}: {cause}{}", limit.map(|limit| format!(": {limit}")).unwrap_or_default())]
     System {
         /// What ringrun was doing.
         what: String,
         /// What the system said.
         cause: io::Error,
+        /// What there was too little of.
+        limit: Option<Limit>,
     },
 }
 
@@ -42,6 +46,16 @@ impl Failure {
     /// Names what was being done when the system refused.
     pub(crate) fn system<E: Into<io::Error>>(what: impl Into<String>) -> impl FnOnce(E) -> Self {
         let what = what.into();
-        move |cause| Self::System { what, cause: cause.into() }
+        move |cause| {
+            let cause = cause.into();
+            Self::System { what, limit: Limit::of(&cause), cause }
+        }
+    }
+
+    /// The same where a process can't be started.
+    pub(crate) fn no_process(what: String, cause: io::Error) -> Self {
+        let refused = cause.kind() == io::ErrorKind::WouldBlock;
+        let limit = if refused { Some(Limit::Threads) } else { Limit::of(&cause) };
+        Self::System { what, cause, limit }
     }
 }

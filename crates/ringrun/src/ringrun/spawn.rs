@@ -305,7 +305,7 @@ impl Spawner<'_> {
             io::ErrorKind::PermissionDenied => {
                 Failure::NotExecutable(format!("cannot run {program}: {cause}"))
             }
-            _ => Failure::system(format!("start rank {rank} ({program})"))(cause),
+            _ => Failure::no_process(format!("start rank {rank} ({program})"), cause),
         }
     }
 }

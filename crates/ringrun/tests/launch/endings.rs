@@ -147,6 +147,7 @@ fn a_launch_that_fails_half_way_leaves_nothing() {
     let ran = crate::harness::start_under(limited, &words, std::process::Stdio::null()).finish();
     assert_eq!(ran.code, 1);
     assert!(ran.err.contains("ringrun: cannot start rank "), "{}", ran.err);
+    assert!(ran.err.contains("`ulimit -n`"), "{}", ran.err);
     let ran = run(&["-n", "99999999999", "true"]);
     assert_eq!(ran.code, 2);
     assert!(ran.err.contains("-n 99999999999: at most "), "{}", ran.err);
