@@ -1,5 +1,5 @@
 //! One connection of a store's server: what it said, waits for and is still owed. May touch:
-//! entry, wire, socket. Law: one request at a time; what is kept for it is bounded.
+//! entry, progress, wire, socket. Law: one request at a time; what is kept for it is bounded.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use socket2::Socket;
 
 use super::entry::{Entry, Sealing};
-use super::server::Progress;
+use super::progress::Progress;
 use super::socket::send_now;
 use super::wire::{Frame, Inbox, Kind};
 use crate::link::seal::{Sealer, Seals};

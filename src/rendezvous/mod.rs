@@ -18,6 +18,7 @@ mod keys;
 mod listen;
 mod lobby;
 mod peers;
+mod progress;
 mod record;
 mod secret;
 mod server;
@@ -37,8 +38,9 @@ use socket2::Socket;
 pub use branch::Doors;
 pub use connect::{Connection, PairKey, Streams};
 pub use peers::{LinkKind, PeerInfo};
+pub use progress::{Progress, Stage};
 pub use secret::draw_secret;
-pub use server::{Progress, Server, Stage};
+pub use server::Server;
 pub use store::Store;
 
 use crate::config::{Config, ENCRYPT, ROLL_FD, Secret, StoreAddr};

@@ -1,6 +1,6 @@
-//! The store's server: one thread that serves every connection. May touch: entry, guest, wire,
-//! socket. Law: nobody can make it wait, allocate without bound or end; who can't prove that it
-//! belongs here, speaks something else, or stops in the middle of a message, is dropped.
+//! The store's server: one thread that serves every connection. May touch: entry, guest, progress,
+//! wire, socket. Law: nobody can make it wait, allocate without bound or end; who can't prove that
+//! it belongs here, speaks something else, or stops in the middle of a message, is dropped.
 
 mod lobby;
 mod welcome;
@@ -12,7 +12,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -21,6 +21,7 @@ use nix::poll::{PollFd, PollFlags};
 use socket2::{Domain, Socket, Type};
 
 use super::guest::{Guest, Waiting};
+use super::progress::{Progress, Stage};
 use super::socket::{listen_tcp, listen_unix, recv_now, room_for, send_now, wait};
 use super::store::{Pass, Store};
 use super::strangers::{Refusal, Strangers};
@@ -42,39 +43,6 @@ pub struct Server {
     thread: Option<JoinHandle<()>>,
     /// Was the last caller sent away because there was no descriptor for it?
     is_short: Arc<AtomicBool>,
-}
-
-/// How far a rank is, by what it has said to the store.
-#[derive(Clone, Debug, Default)]
-pub struct Progress(Arc<AtomicU8>);
-
-/// How far a rank can be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum Stage {
-    /// It has said nothing: nobody knows of it.
-    Silent,
-    /// It meets the others, or waits to be let in.
-    Meets,
-    /// It has links to the others. It says so before its program can make a call.
-    Member,
-}
-
-impl Progress {
-    /// How far is it?
-    #[must_use]
-    pub fn stage(&self) -> Stage {
-        match self.0.load(Ordering::Acquire) {
-            0 => Stage::Silent,
-            1 => Stage::Meets,
-            _ => Stage::Member,
-        }
-    }
-
-    /// It is so far at least.
-    pub(super) fn reach(&self, stage: Stage) {
-        self.0.fetch_max(stage as u8, Ordering::AcqRel);
-    }
 }
 
 #[derive(Debug)]

@@ -3,8 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Hall, Stage};
+use super::Hall;
 use crate::rendezvous::guest::Waiting;
+use crate::rendezvous::progress::Stage;
 use crate::rendezvous::wire::{Kind, MAX_VALUE, Writer};
 
 impl Hall {

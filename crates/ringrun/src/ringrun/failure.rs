@@ -21,7 +21,7 @@ pub(crate) enum Failure {
     #[error("{0}")]
     NotRunning(String),
     /// The operating system refused something.
-    #[error("cannot {what}: {cause}{}", limit.map(|limit| format!(": {limit}")).unwrap_or_default())]
+    #[error("cannot {what}: {cause}{}", limit.map(|it| format!(": {it}")).unwrap_or_default())]
     System {
         /// What ringrun was doing.
         what: String,
