@@ -13,7 +13,7 @@ use super::metrics::Metrics;
 use super::read::State;
 use super::trace::Trace;
 use super::what::What;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, warn};
 use crate::link::region::Region;
 use crate::plan::Request;
 use crate::schedule::{Algorithm, Step};
@@ -268,7 +268,7 @@ impl Flight {
             && let Err(cause) = dump(&self.recorder, folder)
         {
             let folder = folder.display();
-            tracing::warn!("writing the last operations to {folder}: {cause}");
+            warn(&format!("writing the last operations to {folder}: {cause}"));
         }
     }
 

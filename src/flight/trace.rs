@@ -14,7 +14,7 @@ use super::clock::precise;
 use super::layout::Entry;
 use super::recorder::Where;
 use super::what::What;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, warn};
 use crate::link::room::in_a_file;
 
 /// Events are written when there are so many bytes of them, or after so long.
@@ -153,9 +153,9 @@ impl Pages {
         let closed = closed.and_then(|()| self.file.write_all_at(b"\n]\n", self.end));
         if !std::mem::replace(&mut self.failed, true) {
             let path = self.path.display();
-            tracing::warn!("writing {path}: {cause}; it lacks events from here on");
+            warn(&format!("writing {path}: {cause}; it lacks events from here on"));
             if let Err(cause) = closed {
-                tracing::warn!("writing {path}: {cause}; it is not whole");
+                warn(&format!("writing {path}: {cause}; it is not whole"));
             }
         }
     }

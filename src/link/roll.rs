@@ -95,6 +95,11 @@ impl Roll {
         Region::open_if(fd.as_fd(), "a roll's", "the launcher", is_roll).map(Self)
     }
 
+    /// Has the rank of this number, as it was started first, ended well?
+    pub(crate) fn is_done(&self, rank: usize) -> bool {
+        rank < self.places() && self.ended(rank) == Some(Ended::Exited(0))
+    }
+
     /// A place for a process that is about to be started; none if all are taken, or the system has
     /// no random numbers.
     pub fn place(&self) -> Option<usize> {

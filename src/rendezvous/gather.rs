@@ -1,14 +1,21 @@
 //! All ranks tell all ranks something through the store: each publishes, rank 0 collects and
-//! publishes the table. May touch: store, server, wire.
+//! publishes the table. May touch: link's roll, store, server, wire.
 //! Law: whoever finds the meeting impossible says so where the table would be, so that every rank
 //! that waits reports the same cause at once.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::server::Server;
 use super::store::{Store, refuse};
 use super::wire::{Broken, MAX_VALUE, Reader, Writer};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, warn};
+use crate::link::roll::Roll;
+
+/// How often who waits for a rank looks whether that has ended.
+const LOOK: Duration = Duration::from_millis(200);
+/// After so long it says for whom it waits.
+const SOON: Duration = Duration::from_secs(5);
 
 pub(super) const TABLE: u8 = 0;
 const MISSING: u8 = 1;
@@ -27,6 +34,10 @@ pub(super) struct Gather<'a> {
     pub(super) until: Instant,
     /// What is told in this round.
     pub(super) topic: &'static str,
+    /// What the launcher of all ranks has seen, if it has one.
+    pub(super) roll: Option<Arc<Roll>>,
+    /// Has the user been told for whom this rank waits?
+    pub(super) said: bool,
 }
 
 impl Gather<'_> {
@@ -36,13 +47,31 @@ impl Gather<'_> {
         self.store.set_new(&key, value, self.until)
     }
 
-    /// The value of `rank`.
+    /// The value of `rank`; who has ended instead is not waited for.
     pub(super) fn read(&mut self, rank: usize) -> Result<Vec<u8>> {
         let (key, table) = (self.key(rank), self.table());
-        match self.store.get_any(&[&key, &table], self.until)? {
-            Some((found, value)) if found == key => Ok(value),
-            Some((_, verdict)) => Err(self.verdict(&verdict)),
-            None => Err(self.missing()),
+        loop {
+            let look = self.until.min(Instant::now() + LOOK);
+            match self.store.get_any(&[&key, &table], look)? {
+                Some((found, value)) if found == key => return Ok(value),
+                Some((_, verdict)) => return Err(self.verdict(&verdict)),
+                None if look == self.until => return Err(self.missing()),
+                // Who failed instead may be started again.
+                None if self.roll.as_ref().is_some_and(|roll| roll.is_done(rank)) => {
+                    return Err(self.missing());
+                }
+                None => self.remind(rank),
+            }
+        }
+    }
+
+    /// Says, once, that a rank keeps this one waiting.
+    fn remind(&mut self, rank: usize) {
+        let waited = self.began.elapsed();
+        if waited > SOON && !std::mem::replace(&mut self.said, true) {
+            warn(&format!(
+                "waiting for {waited:.0?}: rank {rank} has not come to where ranks meet"
+            ));
         }
     }
 

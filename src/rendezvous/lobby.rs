@@ -147,11 +147,12 @@ impl Meeting {
     /// Tells the launcher that this rank has links to the others.
     ///
     /// # Errors
-    /// If it does not answer.
+    /// If its socket is no longer usable.
     pub(crate) fn has_joined(&self) -> Result<()> {
         let Some(StoreAddr::Fd(fd)) = self.config.store else { return Ok(()) };
         let _turn = turn();
-        Store::of_launcher(fd)?.asked(Kind::Joined, "", &[], Duration::ZERO).map(|_| ())
+        Store::of_launcher(fd)?.tell(Kind::Joined);
+        Ok(())
     }
 }
 

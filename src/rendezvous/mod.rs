@@ -132,7 +132,9 @@ pub(crate) fn gather(config: &Config) -> Result<Meeting> {
         let (rank, size) = (config.rank, config.size);
         let server = server.as_ref();
         let topic = "record";
-        let mut gather = Gather { store: &mut store, server, rank, size, began, until, topic };
+        let (said, seen) = (false, roll.clone().filter(|_| shared));
+        let mut gather =
+            Gather { store: &mut store, server, rank, size, began, until, topic, roll: seen, said };
         Ok((exchange(&mut gather, config, secret, &record, (unix, roll))?, store))
     });
     match result {

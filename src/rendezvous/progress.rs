@@ -15,7 +15,10 @@ pub enum Stage {
     Silent,
     /// It meets the others, or waits to be let in.
     Meets,
-    /// It has links to the others. It says so before its program can make a call.
+    /// It has links to the others. It says so before its program can make a call; [`Server::hear`]
+    /// waits until that is known.
+    ///
+    /// [`Server::hear`]: super::Server::hear
     Member,
 }
 
@@ -30,8 +33,8 @@ impl Progress {
         }
     }
 
-    /// It is so far at least.
-    pub(super) fn reach(&self, stage: Stage) {
-        self.0.fetch_max(stage as u8, Ordering::AcqRel);
+    /// It is so far: each time that it meets others anew.
+    pub(super) fn is(&self, stage: Stage) {
+        self.0.store(stage as u8, Ordering::Release);
     }
 }

@@ -3,6 +3,7 @@
 //! it belongs here, speaks something else, or stops in the middle of a message, is dropped.
 
 mod lobby;
+mod values;
 mod welcome;
 
 use std::collections::BTreeMap;
@@ -32,8 +33,6 @@ use crate::error::{Error, Result};
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How many connections may be in their handshake, in small worlds and in the largest.
 const MAX_STRANGERS: (usize, usize) = (64, 4096);
-/// The most that all values together may take.
-const MAX_BYTES: usize = 256 << 20;
 
 /// A store; it ends, with all its connections, when dropped.
 #[derive(Debug)]
@@ -50,7 +49,12 @@ enum Command {
     Adopt(Socket, Progress),
     Listen(Socket),
     Deafen,
-    Finish { until: Instant, expected: usize },
+    Finish {
+        until: Instant,
+        expected: usize,
+    },
+    /// To be answered once all is heard that was said before.
+    Hear(Sender<()>),
 }
 
 impl Server {
@@ -84,6 +88,7 @@ impl Server {
             begun: 0,
             tickets: 0,
             finish: None,
+            asked: Vec::new(),
         };
         let thread = thread::Builder::new().name("ringreduce-store".into());
         let thread = thread.spawn(move || hall.serve());
@@ -150,6 +155,15 @@ impl Server {
         self.order(Command::Deafen)
     }
 
+    /// Waits until all is heard that ranks have said so far, as one that has ended since.
+    pub fn hear(&self) {
+        let (heard, hears) = channel();
+        if self.order(Command::Hear(heard)).is_ok() {
+            // It has ended, if that fails.
+            let _ = hears.recv();
+        }
+    }
+
     /// Ends when `expected` clients have come and all have left, or at `until`.
     pub(super) fn finish(mut self, expected: usize, until: Instant) {
         if self.order(Command::Finish { until, expected }).is_ok() {
@@ -201,6 +215,8 @@ struct Hall {
     tickets: u64,
     /// When to end at the latest, and how many must have begun to end before.
     finish: Option<(Instant, usize)>,
+    /// Who waits until all is heard.
+    asked: Vec<Sender<()>>,
 }
 
 impl Hall {
@@ -212,6 +228,10 @@ impl Hall {
             }
             for index in readable {
                 self.hear(index);
+            }
+            for heard in self.asked.drain(..) {
+                // Who asked waits for it.
+                let _ = heard.send(());
             }
             self.expire(Instant::now());
             // Before others come: they may need the descriptors.
@@ -272,6 +292,7 @@ impl Hall {
                 Command::Listen(listener) => self.listeners.push(listener),
                 Command::Deafen => self.listeners.clear(),
                 Command::Finish { until, expected } => self.finish = Some((until, expected)),
+                Command::Hear(heard) => self.asked.push(heard),
             }
         }
         true
@@ -323,7 +344,7 @@ impl Hall {
             Kind::Begin => {
                 self.begun += usize::from(guest.meeting == 0);
                 guest.meeting += 1;
-                guest.progress.reach(Stage::Meets);
+                guest.progress.is(Stage::Meets);
                 guest.say(Kind::Done, id, "", &[]);
                 self.forget();
             }
@@ -340,32 +361,6 @@ impl Hall {
             Kind::Joined => self.let_in(index, id),
             Kind::Done | Kind::Value | Kind::Absent | Kind::Refused => guest.gone = true,
         }
-    }
-
-    fn store(&mut self, index: usize, id: u32, key: String, value: Vec<u8>) {
-        let guest = &mut self.guests[index];
-        let meeting = guest.meeting;
-        if let Some(present) = self.values.get(&(meeting, key.clone())) {
-            return guest.say(Kind::Value, id, &key, present);
-        }
-        if self.bytes + key.len() + value.len() > MAX_BYTES {
-            return guest.say(Kind::Refused, id, &key, b"the store is full");
-        }
-        self.bytes += key.len() + value.len();
-        guest.say(Kind::Done, id, &key, &[]);
-        self.values.insert((meeting, key), value);
-        for guest in self.guests.iter_mut().filter(|guest| guest.meeting == meeting) {
-            guest.look(&self.values);
-        }
-    }
-
-    /// Drops the values of meetings that everybody has left behind who goes to any.
-    fn forget(&mut self) {
-        let meet = self.guests.iter().filter(|guest| !guest.gone && !guest.came_later);
-        let oldest = meet.map(|guest| guest.meeting).min().unwrap_or(0);
-        let kept = self.values.split_off(&(oldest, String::new()));
-        self.values = kept;
-        self.bytes = self.values.iter().map(|((_, key), value)| key.len() + value.len()).sum();
     }
 
     /// Ends waits that are over and drops who was silent for too long.

@@ -15,7 +15,7 @@ use super::entry::{Sealing, offer};
 use super::fd::inherited;
 use super::handshake::Identity;
 use super::keys::{Keys, number_of};
-use super::socket::{connect_tcp, connect_unix, send_all, wait_one};
+use super::socket::{connect_tcp, connect_unix, send_all, send_now, wait_one};
 use super::wire::{Broken, Frame, Inbox, Kind, MAX_VALUE};
 use crate::config::{Config, Secret, StoreAddr};
 use crate::error::{Error, Limit, Result};
@@ -257,6 +257,17 @@ impl Store {
                 Err(refuse(&self.address, reason))
             }
             _ => Ok(answer),
+        }
+    }
+
+    /// Says something, and does not wait for the answer: a store that is silent stops nobody.
+    pub(super) fn tell(&mut self, kind: Kind) {
+        let id = self.next_id;
+        self.next_id = id.wrapping_add(1);
+        let frame = Frame { kind, id, wait_ms: 0, key: String::new(), value: Vec::new() };
+        if let Some(bytes) = frame.travelling(self.sealer.as_mut()) {
+            // There is room for so few bytes, or nobody to hear them.
+            let _ = send_now(&self.socket, &bytes);
         }
     }
 

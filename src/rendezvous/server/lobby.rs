@@ -15,7 +15,7 @@ impl Hall {
         let until = Instant::now() + Duration::from_millis(wait_ms.into());
         let guest = &mut self.guests[index];
         guest.came_later = true;
-        guest.progress.reach(Stage::Meets);
+        guest.progress.is(Stage::Meets);
         guest.outside = Some((self.tickets, card));
         guest.waiting = Some(Waiting { id, keys: String::new(), until });
     }
@@ -55,7 +55,7 @@ impl Hall {
     /// Guest `index` is a member from now on.
     pub(super) fn let_in(&mut self, index: usize, id: u32) {
         let guest = &mut self.guests[index];
-        guest.progress.reach(Stage::Member);
+        guest.progress.is(Stage::Member);
         guest.say(Kind::Done, id, "", &[]);
     }
 }

@@ -37,7 +37,8 @@ pub(crate) fn run(request: &Request) -> Result<u8, Failure> {
     let signals = Signals::catch().map_err(Failure::system("catch signals"))?;
     set_child_subreaper(true).map_err(Failure::system("adopt orphans"))?;
     let id = identity();
-    let watcher = Watcher::start(&id).map_err(Failure::system("start the watcher process"))?;
+    let watcher = Watcher::start(&id)
+        .map_err(|cause| Failure::no_process("start the watcher process".into(), cause))?;
     let job = match std::env::var_os(proc::JOB) {
         Some(mut around) => {
             around.push("/");

@@ -102,6 +102,18 @@ fn who_ends_while_they_meet_is_waited_for_by_nobody() {
     assert!(ran.err.contains("rank 1 ") && ran.err.contains("failed first"), "{}", ran.err);
 }
 
+/// It needs no start: it has ended well, as far as its launcher can tell.
+#[test]
+fn who_ends_well_before_they_meet_is_missed_at_once() {
+    for (options, missing) in [("-n 3", 1), ("-n 3", 0), ("--elastic 1:3", 1)] {
+        let ends = format!("[ $RINGREDUCE_RANK = {missing} ] && exit 0; ");
+        let ran = script(options, &[&ends, &as_rank()[..]].concat());
+        assert_eq!(ran.code, 5, "{}", ran.err);
+        let said = format!("1 of 3 ranks had not started: [{missing}]");
+        assert!(ran.err.contains(&said), "{}", ran.err);
+    }
+}
+
 #[test]
 fn ctrl_c_starts_nobody_again() {
     let mut running = start_script("--elastic 1:2", &format!("{SAYS} exec sleep 1000"));

@@ -49,6 +49,7 @@ impl Running<'_> {
         let Some(revival) = self.revival.as_mut().filter(|_| self.job.verdict().is_none()) else {
             return self.handle(Event::Ended { rank, end });
         };
+        revival.spawner.store.hear();
         for outside in revival.seats.outside() {
             if self.ranks[outside].progress.stage() == Stage::Member {
                 revival.seats.joined(outside);
