@@ -1,5 +1,5 @@
-//! What a store keeps, by meeting and key. May touch: guest, wire. Law: it is bounded, and goes with
-//! the meetings that it belongs to.
+//! What a store keeps, by meeting and key. May touch: guest, wire. Law: it is bounded, and goes
+//! with the meetings that it belongs to.
 
 use super::Hall;
 use crate::rendezvous::wire::Kind;
