@@ -229,6 +229,10 @@ impl Hall {
             for index in readable {
                 self.hear(index);
             }
+            if !self.asked.is_empty() {
+                // What came since this was woken was said before they asked, too.
+                (0..self.guests.len()).for_each(|index| self.hear(index));
+            }
             for heard in self.asked.drain(..) {
                 // Who asked waits for it.
                 let _ = heard.send(());
