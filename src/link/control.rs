@@ -22,6 +22,7 @@ use super::{Fault, MESSAGE};
 use crate::error::{Error, Result};
 use connection::Control;
 use keepalive::prepare;
+pub(crate) use keepalive::watch;
 
 /// How often who waits says so; rather a part of the time that a call may take.
 const AGAIN: Duration = Duration::from_secs(1);

@@ -7,15 +7,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::server::Server;
-use super::store::{Store, refuse};
+use super::store::{Store, broken_store, refuse};
 use super::wire::{Broken, MAX_VALUE, Reader, Writer};
 use crate::error::{Error, Result, warn};
 use crate::link::roll::Roll;
 
 /// How often who waits for a rank looks whether that has ended.
 const LOOK: Duration = Duration::from_millis(200);
-/// After so long it says for whom it waits.
-const SOON: Duration = Duration::from_secs(5);
+/// After so long who waits says for whom.
+pub(super) const SOON: Duration = Duration::from_secs(5);
 
 pub(super) const TABLE: u8 = 0;
 const MISSING: u8 = 1;
@@ -52,7 +52,7 @@ impl Gather<'_> {
         let (key, table) = (self.key(rank), self.table());
         loop {
             let look = self.until.min(Instant::now() + LOOK);
-            match self.store.get_any(&[&key, &table], look)? {
+            match self.store.get_any(&[&key, &table], look, self.until)? {
                 Some((found, value)) if found == key => return Ok(value),
                 Some((_, verdict)) => return Err(self.verdict(&verdict)),
                 None if look == self.until => return Err(self.missing()),
@@ -177,14 +177,6 @@ impl Gather<'_> {
 
     fn broken(&self, broken: Broken) -> Error {
         broken_store(self.store.address(), broken)
-    }
-}
-
-/// The error of a store whose values make no sense.
-pub(super) fn broken_store(address: &str, broken: Broken) -> Error {
-    match broken {
-        Broken::Closed => refuse(address, "it closed the connection"),
-        Broken::Garbage(text) => refuse(address, text),
     }
 }
 

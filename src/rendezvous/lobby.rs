@@ -7,10 +7,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::gather::{TABLE, broken_store, decode, encode};
+use super::gather::{TABLE, decode, encode};
 use super::peers::{PeerInfo, hosts};
 use super::record::Record;
-use super::store::{Store, refuse};
+use super::store::{Store, broken_store, refuse};
 use super::wire::{Broken, Kind, Reader, Writer};
 use super::{Meeting, listen, roll, secret, turn};
 use crate::config::{Config, Secret, StoreAddr, Transport};

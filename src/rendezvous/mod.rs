@@ -48,11 +48,11 @@ use crate::error::{Error, Limit, Result, warn};
 use crate::link::roll::Roll;
 use entrance::Entrance;
 pub(crate) use fd::inherited_file;
-use gather::{Gather, broken_store};
+use gather::Gather;
 pub(crate) use lobby::{Newcomer, enter, newcomers};
 use record::Record;
 pub(crate) use record::host_name;
-use store::{Pass, refuse, resolve};
+use store::{Pass, broken_store, refuse, resolve};
 
 /// How long rank 0 serves others after it failed, so that they learn why.
 const AFTERCARE: Duration = Duration::from_secs(2);

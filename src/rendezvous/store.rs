@@ -13,12 +13,14 @@ use socket2::Socket;
 
 use super::entry::{Sealing, offer};
 use super::fd::inherited;
+use super::gather::SOON;
 use super::handshake::Identity;
 use super::keys::{Keys, number_of};
 use super::socket::{connect_tcp, connect_unix, send_all, send_now, wait_one};
 use super::wire::{Broken, Frame, Inbox, Kind, MAX_VALUE};
 use crate::config::{Config, Secret, StoreAddr};
-use crate::error::{Error, Limit, Result};
+use crate::error::{Error, Limit, Result, warn};
+use crate::link::control::watch;
 use crate::link::seal::{Sealer, Seals};
 
 /// How much later than the deadline of a request its answer may come.
@@ -32,12 +34,15 @@ pub(super) struct Pass {
     pub(super) keys: Keys,
     job: u64,
     rank: u32,
+    /// After how long without a sign of it another host is taken for unreachable.
+    unreachable: Duration,
 }
 
 impl Default for Pass {
     /// Nothing.
     fn default() -> Self {
-        Self { keys: Keys::new(None, 0), job: 0, rank: 0 }
+        let unreachable = Config::default().peer_timeout;
+        Self { keys: Keys::new(None, 0), job: 0, rank: 0, unreachable }
     }
 }
 
@@ -45,7 +50,8 @@ impl Pass {
     /// That of a rank. Before the ranks have met, a job's number is what its launcher calls it.
     pub(super) fn of(config: &Config, secret: Option<&Secret>) -> Self {
         let job = number_of(config.job.as_deref());
-        Self { keys: Keys::new(secret, job), job, rank: config.rank as u32 }
+        let (keys, rank) = (Keys::new(secret, job), config.rank as u32);
+        Self { keys, job, rank, unreachable: config.peer_timeout }
     }
 
     /// The stream of this job that a client should say it is.
@@ -156,7 +162,9 @@ impl Store {
             StoreAddr::Tcp { host, port } => {
                 let mut last = Attempt::Again("the name has no address".into());
                 let found = resolve(host, *port).map_err(again)?;
-                let connect = |&address| match connect_tcp(address, until) {
+                let connect = |&address| match connect_tcp(address, until)
+                    .and_then(|socket| watch(&socket, pass.unreachable).map(|()| socket))
+                {
                     Ok(socket) => Some(socket),
                     Err(error) => {
                         last = again(error);
@@ -218,16 +226,18 @@ impl Store {
     /// # Errors
     /// As [`Self::set_new`].
     pub fn get(&mut self, key: &str, until: Instant) -> Result<Option<Vec<u8>>> {
-        Ok(self.get_any(&[key], until)?.map(|(_, value)| value))
+        Ok(self.get_any(&[key], until, until)?.map(|(_, value)| value))
     }
 
-    /// The first of `keys` that has a value, and the value, waiting for one until `until`.
+    /// The first of `keys` that has a value, and the value, waiting for one until `look`; a store
+    /// that is paused may answer until `until`.
     pub(super) fn get_any(
         &mut self,
         keys: &[&str],
+        look: Instant,
         until: Instant,
     ) -> Result<Option<(String, Vec<u8>)>> {
-        let wait = until.saturating_duration_since(Instant::now());
+        let wait = look.saturating_duration_since(Instant::now());
         let answer = self.ask(Kind::Get, &keys.join("\n"), &[], wait, until)?;
         match answer.kind {
             Kind::Value => Ok(Some((answer.key, answer.value))),
@@ -288,7 +298,7 @@ impl Store {
         let frame = Frame { kind, id, wait_ms, key: key.into(), value: value.to_vec() };
         let failed = |error: std::io::Error| match error.kind() {
             ErrorKind::TimedOut => Broken::Garbage(silent(began)),
-            _ => Broken::Closed,
+            _ => Broken::from(error),
         };
         let bytes = frame.travelling(self.sealer.as_mut()).ok_or(Broken::Closed)?;
         send_all(&self.socket, &bytes, until).map_err(failed)?;
@@ -296,17 +306,27 @@ impl Store {
             match self.inbox.pull(&self.socket)? {
                 Some(answer) if answer.id == id => return Ok(answer),
                 Some(_) => {}
-                None => wait_one(self.socket.as_fd(), PollFlags::POLLIN, until).map_err(failed)?,
+                None => self.wait(began + wait, until).map_err(failed)?,
             }
         }
     }
 
+    /// Waits for an answer that is due at `due`, and says so if none comes for long.
+    fn wait(&self, due: Instant, until: Instant) -> std::io::Result<()> {
+        let soon = due + SOON;
+        let comes = |until| wait_one(self.socket.as_fd(), PollFlags::POLLIN, until);
+        if soon < until && Instant::now() < soon {
+            match comes(soon) {
+                Err(error) if error.kind() == ErrorKind::TimedOut => {}
+                done => return done,
+            }
+            warn(&format!("no answer from the store at {} for {SOON:.0?}", self.address));
+        }
+        comes(until)
+    }
+
     fn trouble(&self, broken: Broken) -> Error {
-        let reason = match broken {
-            Broken::Closed => "it closed the connection; did rank 0 or the launcher end?".into(),
-            Broken::Garbage(what) => what,
-        };
-        refuse(&self.address, reason)
+        broken_store(&self.address, broken)
     }
 
     pub(super) fn unexpected(&self, kind: Kind) -> Error {
@@ -344,6 +364,18 @@ enum Attempt {
 /// The addresses of a host.
 pub(super) fn resolve(host: &str, port: u16) -> std::io::Result<Vec<SocketAddr>> {
     Ok((host, port).to_socket_addrs()?.collect())
+}
+
+/// The error of a store that says no more, or what makes no sense.
+pub(super) fn broken_store(address: &str, broken: Broken) -> Error {
+    let reason = match broken {
+        Broken::Closed => "it closed the connection; did rank 0 or the launcher end?".into(),
+        Broken::Unreachable => {
+            "its host is unreachable; RINGREDUCE_PEER_TIMEOUT sets how long it may be".into()
+        }
+        Broken::Garbage(what) => what,
+    };
+    refuse(address, reason)
 }
 
 /// An [`Error::Store`].

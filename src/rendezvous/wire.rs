@@ -111,13 +111,18 @@ impl Frame {
 pub(super) enum Broken {
     /// It was closed or reset.
     Closed,
+    /// There is no sign of its host any more.
+    Unreachable,
     /// It speaks something else.
     Garbage(String),
 }
 
 impl From<io::Error> for Broken {
-    fn from(_: io::Error) -> Self {
-        Self::Closed
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::TimedOut | io::ErrorKind::HostUnreachable => Self::Unreachable,
+            _ => Self::Closed,
+        }
     }
 }
 

@@ -4,10 +4,10 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 
-/// Starts this command as a rank of the ignored test `rank::body`; and its lines, which end with
-/// the last process that holds its error output.
-pub(crate) fn start(mut command: Command) -> (Child, Receiver<String>) {
-    command.args(["--exact", "rank::body", "--ignored", "--nocapture"]);
+/// Starts this command with the ignored test `body`; and its lines, which end with the last process
+/// that holds its error output.
+pub(crate) fn start(mut command: Command, body: &str) -> (Child, Receiver<String>) {
+    command.args(["--exact", body, "--ignored", "--nocapture"]);
     command.stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let stderr = BufReader::new(child.stderr.take().unwrap());

@@ -10,6 +10,7 @@ mod calls;
 mod hosts;
 mod left;
 mod lines;
+mod meeting;
 mod rank;
 mod table;
 mod trial;

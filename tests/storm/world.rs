@@ -20,9 +20,10 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    fn start(mut command: Command) -> Self {
+    /// This command, of which the ignored test `body` is what it does.
+    pub(crate) fn start(mut command: Command, body: &str) -> Self {
         command.stdin(Stdio::piped());
-        let (child, lines) = lines::start(command);
+        let (child, lines) = lines::start(command, body);
         Self { child, lines, said: Vec::new() }
     }
 
@@ -91,7 +92,7 @@ pub(crate) fn start(trial: &Trial, hosts: Option<&Hosts>, until: Instant) -> Vec
         };
         let seat = format!("{} {} {rank} {store}", trial.seed, hosts.is_some());
         command.env(SEAT, seat).env("RINGREDUCE_CACHE", "off");
-        Process::start(command)
+        Process::start(command, "rank::body")
     };
     let mut ranks: Vec<_> = (0..trial.n).map(start).collect();
     for rank in 0..trial.n {

@@ -35,10 +35,15 @@ pub(super) fn prepare(stream: &Socket, unreachable: Duration) -> io::Result<()> 
     if stream.domain()? == Domain::UNIX {
         return Ok(());
     }
+    watch(stream, unreachable)?;
+    stream.set_tcp_nodelay(true)
+}
+
+/// The system ends a connection over TCP when there was no sign of the other host for so long.
+pub(crate) fn watch(stream: &Socket, unreachable: Duration) -> io::Result<()> {
     let ask = (unreachable / ASKS).max(Duration::from_secs(1));
     let keepalive = TcpKeepalive::new().with_time(ask).with_interval(ask).with_retries(ASKS - 1);
     stream.set_tcp_keepalive(&keepalive)?;
     // Keepalives are not sent while bytes are under way: those have this long.
-    stream.set_tcp_user_timeout(Some(unreachable))?;
-    stream.set_tcp_nodelay(true)
+    stream.set_tcp_user_timeout(Some(unreachable))
 }

@@ -23,6 +23,35 @@ fn these_four_end_the_job() {
     }
 }
 
+/// Who waits for another rank at the launcher's store waits for a launcher that pauses, too.
+#[test]
+fn a_launcher_that_pauses_while_ranks_meet_is_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let gate = folder.path().join("gate");
+    nix::unistd::mkfifo(&gate, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let bench = env!("CARGO_BIN_EXE_ringbench");
+    let body = format!(
+        "echo $RINGREDUCE_RANK $$; [ $RINGREDUCE_RANK = 1 ] && read go < {}
+         exec {bench} all_reduce -b 8 -e 8 -n 1",
+        gate.display()
+    );
+    let mut running = start_script("-n 2", &body);
+    let lines = [running.line(), running.line()];
+    let first = lines.iter().find_map(|line| line.strip_prefix("0 ")).unwrap().parse().unwrap();
+    let is_bench = |pid: u32| {
+        let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
+        name.is_ok_and(|name| name == "ringbench\n") && state(pid) == Some('S')
+    };
+    until("rank 0 waits", || is_bench(first));
+    running.signal(Signal::SIGSTOP);
+    // So long does the pause last: an answer that takes longer was an error once.
+    std::thread::sleep(Duration::from_secs(3));
+    running.signal(Signal::SIGCONT);
+    std::fs::write(&gate, "go\n").unwrap();
+    let ran = running.finish();
+    assert_eq!(ran.code, 0, "{}", ran.err);
+}
+
 #[test]
 fn the_ranks_get_term_and_time_to_finish() {
     let body = "trap 'echo saved; exit 0' TERM; echo up; while :; do sleep 1000 & wait; done";
