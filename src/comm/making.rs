@@ -59,8 +59,8 @@ struct Watch<'a> {
 
 impl Watch<'_> {
     /// Looks until it is over; the cause, if there is one, that the group can't be made.
-    fn look(&self, links: &mut Links, me: usize) -> Option<(usize, Fault)> {
-        let (began, mut said) = (Instant::now(), false);
+    fn look(&self, links: &mut Links, seat: &Seat) -> Option<(usize, Fault)> {
+        let (began, me, mut said) = (Instant::now(), seat.rank, false);
         while !self.over.load(Ordering::Acquire) {
             let cause = links.cause(None, |_, _| false);
             let connects = !self.connected.load(Ordering::Acquire);
@@ -70,7 +70,7 @@ impl Watch<'_> {
             }
             let times = (began.elapsed(), self.most);
             links.wait_on(times, None);
-            remind(links, times, (me, 0), &mut said);
+            remind(links, Some(&seat.flight), times, (me, 0), &mut said);
             thread::park_timeout(GLANCE);
         }
         None
@@ -109,7 +109,7 @@ impl Communicator {
         let (made, cause) = if members.len() == 1 {
             (work(), None)
         } else {
-            watched(engine, members, (seat.rank, settings), [&abort, &connected], work)
+            watched(engine, members, (seat, settings), [&abort, &connected], work)
         };
         match made {
             // What was found out in the last moment counts: the group has been told to end.
@@ -129,7 +129,7 @@ impl Communicator {
 fn watched<T>(
     engine: &mut Engine,
     members: &[usize],
-    (me, settings): (usize, &Settings),
+    (seat, settings): (&Seat, &Settings),
     [abort, connected]: [&AtomicBool; 2],
     work: impl FnOnce() -> Result<T>,
 ) -> (Result<T>, Option<(usize, Fault)>) {
@@ -138,10 +138,10 @@ fn watched<T>(
     let watch = Watch { members, most: settings.timeout, abort: own, over, connected };
     thread::scope(|scope| {
         let look = || {
-            let cause = watch.look(links, me);
+            let cause = watch.look(links, seat);
             // The others learn of it before they see this rank's doors close.
             if let Some((peer, fault)) = &cause {
-                links.blame(Blame::of_fault(me, *peer, fault), !fault.is_hearsay());
+                links.blame(Blame::of_fault(seat.rank, *peer, fault), !fault.is_hearsay());
             }
             if !watch.over.load(Ordering::Acquire) {
                 abort.store(true, Ordering::Release);

@@ -22,6 +22,7 @@ mod prefix;
 mod probe;
 mod queue;
 mod reconnect;
+mod recorder;
 mod recovery;
 mod registered;
 mod registry;

@@ -1,7 +1,6 @@
 //! Making communicators: from the environment, by hand, or as threads of this process.
 //! May touch: config, rendezvous, link, plan.
 
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,17 +8,16 @@ use super::engine::Engine;
 use super::options::{Preferences, Told};
 use super::share::{can_share, has_lines};
 use super::threads::{Group, Ready};
-use super::{Communicator, Origin, Seat};
-use crate::config::{Config, RECORD_FD, SECRET, Secret, SecretSource, Transport};
-use crate::error::{Error, Peer, Result, warn};
+use super::{Communicator, Origin, Seat, recorder};
+use crate::config::{Config, SECRET, Secret, SecretSource, Transport};
+use crate::error::{Error, Peer, Result};
 use crate::flight::Recorder;
 use crate::link::control::Controls;
 use crate::link::life::Lives;
-use crate::link::region::Region;
 use crate::link::tcp::{self, Settings, tune};
 use crate::link::{Links, shm};
 use crate::plan::{Planner, Slots, least_chunk};
-use crate::rendezvous::{Meeting, PairKey, Streams, gather, inherited_file};
+use crate::rendezvous::{Meeting, PairKey, Streams, gather};
 use crate::schedule::Ring;
 use crate::sync::Patience;
 
@@ -185,7 +183,8 @@ impl Builder {
         let ready = |rank| Ready::new(Arc::clone(&group), rank, Arc::clone(&peers));
         let ready: Vec<_> = (0..n).map(ready).collect::<Result<_>>()?;
         let meet = |(rank, ready): (usize, Ready)| {
-            let recorder = Recorder::new(None, (rank, n), record_dir.clone(), trace.clone())?;
+            let recorder =
+                Recorder::new(None, (rank, n), record_dir.clone(), trace.clone(), false)?;
             Ok(ready.meet(timeout, &Arc::default(), &recorder)?.going_by(preferences))
         };
         ready.into_iter().enumerate().map(meet).collect()
@@ -273,7 +272,7 @@ impl Communicator {
     }
 
     fn meet(config: &Config) -> Result<Self> {
-        let recorder = recorder(config)?;
+        let recorder = recorder::of(config)?;
         if config.joins {
             return Self::come_later(config, &recorder);
         }
@@ -298,14 +297,15 @@ impl Communicator {
         meeting.close_doors();
         let patience = Patience::for_ranks(meeting.residents());
         let abort = Arc::clone(meeting.abort());
+        let peers: Arc<[Peer]> = meeting.peers.iter().map(|info| info.peer()).collect();
         let seat = Seat {
             rank,
             local_rank: meeting.local_rank(),
             local_size: meeting.local_size(),
-            peers: meeting.peers.iter().map(|info| info.peer()).collect(),
+            peers: Arc::clone(&peers),
             transports: links.transports(),
             shares: !meeting.needs_tcp() && can_share(meeting.size()),
-            flight: recorder.communicator(meeting.job, rank, meeting.size()),
+            flight: recorder.communicator(meeting.job, rank, peers),
             origin: Origin::Processes(Box::new(meeting)),
         };
         let mut engine = Engine::new(planner, links, patience, last_level_cache());
@@ -326,24 +326,6 @@ impl Communicator {
         }
         Ok(comm)
     }
-}
-
-/// The record of this rank: in the launcher's memory, if it handed any over.
-fn recorder(config: &Config) -> Result<Arc<Recorder>> {
-    let shared = config.record.map(record_memory).transpose()?.flatten();
-    let place = (config.rank, config.size);
-    Recorder::new(shared, place, config.record_dir.clone(), config.trace.clone())
-}
-
-/// The launcher's memory, if it is of this version.
-fn record_memory(fd: i32) -> Result<Option<Region>> {
-    let memory = inherited_file(fd).map_err(|error| Error::Config {
-        name: RECORD_FD.into(),
-        given: fd.to_string(),
-        expected: format!("{error}: it is not the launcher's memory; unset it"),
-    })?;
-    let shared = Recorder::shared(memory.as_fd());
-    Ok(shared.inspect_err(|error| warn(&format!("calls are not recorded: {error}"))).ok())
 }
 
 /// The links that a planner's plans walk over.

@@ -160,15 +160,15 @@ impl Ready {
             group.find(peer, timeout, until, |left| left.lines.get(&peer.rank).map(Arc::clone))
         });
         let lines = lines.collect::<Result<Vec<_>>>()?;
-        let (size, shares) = (peers.len(), can_share(peers.len()));
+        let shares = can_share(peers.len());
         let seat = Seat {
             rank,
             local_rank: rank,
             local_size: peers.len(),
-            peers,
+            peers: Arc::clone(&peers),
             transports: links.transports(),
             shares,
-            flight: recorder.communicator(group.job, rank, size),
+            flight: recorder.communicator(group.job, rank, peers),
             origin: Origin::Threads(Arc::clone(&group)),
         };
         let patience = Patience::for_ranks(group.residents);

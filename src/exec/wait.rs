@@ -8,7 +8,6 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::error::warn;
 use crate::flight::{Flight, Toward, Where};
 use crate::link::{Fault, Frame, Links};
 use crate::memory::Buffer;
@@ -25,6 +24,7 @@ const SOON: Duration = Duration::from_secs(5);
 /// Says, once, who keeps this rank waiting; in a message of this number, for that rank.
 pub(crate) fn remind(
     links: &mut Links,
+    flight: Option<&Flight>,
     (waited, most): (Duration, Duration),
     of: (usize, u64),
     said: &mut bool,
@@ -32,8 +32,8 @@ pub(crate) fn remind(
     if waited < SOON || std::mem::replace(said, true) {
         return;
     }
-    if let Some((rank, state)) = links.stalled(of, most) {
-        warn(&format!("waiting for {waited:.0?}: rank {rank} {state}"));
+    if let Some((flight, (rank, state))) = flight.zip(links.stalled(of, most)) {
+        flight.remind(waited, rank, &state);
     }
 }
 
@@ -254,7 +254,7 @@ impl<'a> Wait<'a> {
             let peer = what.end().map_or(0, End::peer);
             links.wait_on((waited, self.timeout), self.message.map(|call| (call, peer)));
             let times = (waited, self.timeout);
-            remind(links, times, (peer, self.message.unwrap_or(0)), &mut said);
+            remind(links, self.flight, times, (peer, self.message.unwrap_or(0)), &mut said);
             links.flush();
             what.park(links, waited, GLANCE.min(self.timeout - waited))?;
             if what.happened(links)? {

@@ -14,6 +14,8 @@ pub(super) const MAGIC: u64 = u64::from_be_bytes(*b"RINGREC\x01");
 pub(super) const KEPT: u64 = 1024;
 /// Communicators that have a name in the record.
 pub(super) const MEMBERS: usize = 63;
+/// In an operation's sequence number, the number of the call; above it is of which kind that is.
+pub(super) const CALL: u64 = !(3 << 62);
 const LINE: usize = 64;
 
 /// What a record begins with.

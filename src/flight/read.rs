@@ -4,7 +4,7 @@
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{Ordering, fence};
 
-use super::layout::{Board, KEPT, MAGIC, MEMBERS, bytes};
+use super::layout::{Board, CALL, KEPT, MAGIC, MEMBERS, bytes};
 use super::recorder::Where;
 use super::what::What;
 use crate::error::Result;
@@ -146,7 +146,7 @@ fn op(board: &Board, at: u64, members: &[Option<Member>]) -> Option<Op> {
     let what = What::from_word(what);
     let place = Where::from_word(place);
     let member = Some(what.at()).filter(|&at| members.get(at).is_some_and(Option::is_some));
-    let (call, is_message) = (sequence & !(3 << 62), sequence >> 63 != 0);
+    let (call, is_message) = (sequence & CALL, sequence >> 63 != 0);
     let (state, step, toward) = (place.state()?, place.step(), place.toward());
     let (sequence, end) = (call, end.max(start));
     let op = Op {

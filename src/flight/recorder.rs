@@ -5,15 +5,16 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::time::Duration;
 
 use super::clock::{coarse, precise};
 use super::dump::dump;
-use super::layout::{Board, MEMBERS, bytes};
+use super::layout::{Board, CALL, MEMBERS, bytes};
 use super::metrics::Metrics;
 use super::read::State;
 use super::trace::Trace;
 use super::what::What;
-use crate::error::{Error, Result, warn};
+use crate::error::{Error, Peer, Result, Stall, warn};
 use crate::link::region::Region;
 use crate::plan::Request;
 use crate::schedule::{Algorithm, Step};
@@ -107,7 +108,8 @@ pub(crate) struct Recorder {
 
 impl Recorder {
     /// That of `rank`: in the launcher's memory, if it gave any, else in memory of its own; and the
-    /// folders for what is told of failures and of all calls.
+    /// folders for what is told of failures and of all calls. Does it live `again`, beside what an
+    /// earlier life of it in this job has told?
     ///
     /// # Errors
     /// If there is no memory for it, or no file for the trace.
@@ -116,13 +118,14 @@ impl Recorder {
         (rank, size): (usize, usize),
         folder: Option<PathBuf>,
         traces: Option<PathBuf>,
+        again: bool,
     ) -> Result<Arc<Self>> {
         let board = Board::new(match shared {
             Some(region) => region,
             None => Region::anonymous(bytes())?,
         });
         board.claim(rank, size);
-        let trace = traces.map(|traces| Trace::create(&traces, rank)).transpose()?;
+        let trace = traces.map(|traces| Trace::create(&traces, rank, again)).transpose()?;
         Ok(Arc::new(Self { board, rank, folder, trace }))
     }
 
@@ -131,8 +134,13 @@ impl Recorder {
         Region::open(fd, bytes(), "the launcher")
     }
 
-    /// A communicator of this rank, which all its ranks know by this number.
-    pub(crate) fn communicator(self: &Arc<Self>, key: u64, rank: usize, size: usize) -> Flight {
+    /// A communicator of this rank with these, which all of them know by this number.
+    pub(crate) fn communicator(
+        self: &Arc<Self>,
+        key: u64,
+        rank: usize,
+        peers: Arc<[Peer]>,
+    ) -> Flight {
         let made = self.board.head().made.fetch_add(1, Ordering::Relaxed);
         // In turns, so that calls of one that is gone keep its name for long.
         let places = (0..MEMBERS).map(|more| (made as usize).wrapping_add(more) % MEMBERS);
@@ -146,13 +154,13 @@ impl Recorder {
             group.key.store(0, Ordering::Relaxed);
             fence(Ordering::Release);
             group.rank.store(rank as u64, Ordering::Relaxed);
-            group.size.store(size as u64, Ordering::Relaxed);
+            group.size.store(peers.len() as u64, Ordering::Relaxed);
             group.made.store(made, Ordering::Relaxed);
             // 0 is no number.
             group.key.store(key.max(1), Ordering::Release);
         }
         let (metrics, current) = (Metrics::default(), AtomicU64::new(0));
-        Flight { recorder: Arc::clone(self), at, rank, current, metrics }
+        Flight { recorder: Arc::clone(self), at, rank, peers, current, metrics }
     }
 }
 
@@ -164,6 +172,8 @@ pub(crate) struct Flight {
     at: Option<usize>,
     /// Its rank there.
     rank: usize,
+    /// All ranks there.
+    peers: Arc<[Peer]>,
     /// The number of the operation that it is in, or was.
     current: AtomicU64,
     metrics: Metrics,
@@ -230,10 +240,27 @@ impl Flight {
 
     /// It has waited for so long.
     #[cold]
-    pub(crate) fn waited(&self, time: std::time::Duration) {
+    pub(crate) fn waited(&self, time: Duration) {
         let entry = self.recorder.board.entry(self.current.load(Ordering::Relaxed));
         let what = What::from_word(entry.what.load(Ordering::Relaxed));
         self.metrics.waited(what.kind(), time);
+    }
+
+    /// Who keeps this rank waiting is said to the user.
+    #[cold]
+    pub(crate) fn remind(&self, waited: Duration, peer: usize, state: &Stall) {
+        let entry = self.recorder.board.entry(self.current.load(Ordering::Relaxed));
+        let what = What::from_word(entry.what.load(Ordering::Relaxed)).name();
+        let call = entry.sequence.load(Ordering::Relaxed) & CALL;
+        let place = match Where(entry.place.load(Ordering::Relaxed)).state() {
+            Some(State::Entered | State::AtStep) => format!(" in {what} #{call}"),
+            // It makes a group.
+            _ => String::new(),
+        };
+        // A plan names no others.
+        let Some(peer) = self.peers.get(peer) else { return };
+        let own = self.rank;
+        warn(&format!("rank {own}{place} has waited for {waited:.0?}: {peer} {state}"));
     }
 
     /// It is over.

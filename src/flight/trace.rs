@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::clock::precise;
-use super::layout::Entry;
+use super::layout::{CALL, Entry};
 use super::recorder::Where;
 use super::what::What;
 use crate::error::{Error, Result, warn};
@@ -43,22 +43,32 @@ struct Pages {
 }
 
 impl Trace {
-    /// `rank.N.json` in `folder`; of a second world of a process `rank.N.2.json`.
+    /// `rank.N.json` in `folder`; of a second world of a process `rank.N.2.json`, as of a rank that
+    /// lives `again`.
     ///
     /// # Errors
     /// If it can't be written.
-    pub(super) fn create(folder: &Path, rank: usize) -> Result<Self> {
+    pub(super) fn create(folder: &Path, rank: usize, again: bool) -> Result<Self> {
         static MADE: Mutex<BTreeMap<PathBuf, u32>> = Mutex::new(BTreeMap::new());
-        let mut path = folder.join(format!("rank.{rank}.json"));
         let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
-        let times = made.entry(path.clone()).or_default();
-        *times += 1;
-        if *times > 1 {
-            path = folder.join(format!("rank.{rank}.{times}.json"));
-        }
+        let times = made.entry(folder.join(format!("rank.{rank}.json"))).or_default();
+        let (file, path) = loop {
+            *times += 1;
+            let name = match *times {
+                1 => format!("rank.{rank}.json"),
+                times => format!("rank.{rank}.{times}.json"),
+            };
+            let path = folder.join(name);
+            let failed = |cause| Error::io(format!("writing {}", path.display()), cause);
+            std::fs::create_dir_all(folder).map_err(failed)?;
+            let mut way = File::options();
+            way.write(true).truncate(!again).create(true).create_new(again);
+            match way.open(&path) {
+                Err(taken) if again && taken.kind() == io::ErrorKind::AlreadyExists => {}
+                file => break (file.map_err(failed)?, path),
+            }
+        };
         let failed = |cause: io::Error| Error::io(format!("writing {}", path.display()), cause);
-        std::fs::create_dir_all(folder).map_err(failed)?;
-        let file = File::create(&path).map_err(failed)?;
         in_a_file(1 << 10).map_err(|errno| failed(errno.into()))?;
         let head = format!(
             "[\n{{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":{rank},\"tid\":0,\"args\":\
@@ -97,7 +107,7 @@ impl Trace {
         }
         let name = what.name();
         pages.begin(self.rank, at, name, "call", (start, end));
-        let call = sequence & !(3 << 62);
+        let call = sequence & CALL;
         let _ = write!(
             pages.text,
             "\"communicator\":\"{key:016x}\",\"call\":{call},\"count\":{count},\"bytes\":{bytes},\
@@ -166,5 +176,28 @@ impl Drop for Pages {
         if !self.text.is_empty() {
             self.write();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn who_lives_again_keeps_what_it_told_before() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        for name in ["rank.1.json", "rank.1.2.json", "rank.2.json"] {
+            std::fs::write(path(name), "before").unwrap();
+        }
+        let told = |name: &str| std::fs::read_to_string(path(name)).unwrap();
+        Trace::create(folder.path(), 1, true).unwrap();
+        assert_eq!((&*told("rank.1.json"), &*told("rank.1.2.json")), ("before", "before"));
+        assert!(told("rank.1.3.json").starts_with("[\n"));
+        // What is of an earlier job goes.
+        Trace::create(folder.path(), 2, false).unwrap();
+        assert!(told("rank.2.json").starts_with("[\n"));
     }
 }

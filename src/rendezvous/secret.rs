@@ -16,6 +16,7 @@ use zeroize::Zeroizing;
 use super::fd::inherited_file;
 use crate::config::{Config, SECRET, SECRET_FD, SECRET_FILE, Secret, SecretSource};
 use crate::error::{Error, Result};
+use crate::link::room::in_a_file;
 
 /// What keeps the bytes as they were drawn.
 const SEALS: SealFlag = SealFlag::F_SEAL_SEAL
@@ -32,6 +33,7 @@ pub fn draw_secret() -> Result<OwnedFd> {
         let mut bytes = Zeroizing::new([0; SECRET]);
         getrandom::fill(&mut *bytes).map_err(io::Error::other)?;
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+        in_a_file(SECRET as u64)?;
         let file = File::from(memfd_create(c"ringreduce-secret", flags)?);
         file.write_all_at(&*bytes, 0)?;
         fcntl(&file, FcntlArg::F_ADD_SEALS(SEALS))?;

@@ -95,7 +95,7 @@ impl World {
         command.env("RUST_BACKTRACE", "0").env(more.0, more.1);
         // The store is what it reads.
         command.stdin(OwnedFd::from(theirs));
-        let (child, lines) = lines::start(command);
+        let (child, lines) = lines::start(command, "rank::body");
         let said = Vec::new();
         assert!(self.ranks[seat].is_none());
         self.ranks[seat] = Some(Rank { child, lines, said, progress });

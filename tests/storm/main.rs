@@ -29,7 +29,7 @@ use world::Process;
 
 /// So many if nobody says; worlds at a time.
 const FEW: u64 = 300;
-const SIDE_BY_SIDE: usize = 2;
+const SIDE_BY_SIDE: usize = 3;
 /// For all to be at work, where there is one CPU for many.
 const START: Duration = Duration::from_secs(40);
 /// How much later than the timeout everybody has ended: who can do without the victim goes on for

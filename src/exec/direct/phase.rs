@@ -85,7 +85,8 @@ impl Walk<'_> {
             if waited >= self.wait.timeout {
                 return Err((Stop::Timeout(self.wait.timeout), peer));
             }
-            remind(self.links, (waited, self.wait.timeout), (peer, 0), &mut said);
+            let times = (waited, self.wait.timeout);
+            remind(self.links, self.wait.flight, times, (peer, 0), &mut said);
             let limit = GLANCE.min(self.wait.timeout - waited);
             self.control.sleep(peer, step == DONE, limit);
         }

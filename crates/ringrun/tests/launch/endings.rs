@@ -148,6 +148,11 @@ fn a_launch_that_fails_half_way_leaves_nothing() {
     assert_eq!(ran.code, 1);
     assert!(ran.err.contains("ringrun: cannot start rank "), "{}", ran.err);
     assert!(ran.err.contains("`ulimit -n`"), "{}", ran.err);
+    let limited = "ulimit -f 0; exec \"$@\" 9>&1";
+    let words = ["-n", "2", "sleep", "1000"];
+    let ran = crate::harness::start_under(limited, &words, std::process::Stdio::null()).finish();
+    assert_eq!(ran.code, 1);
+    assert!(ran.err.contains("`ulimit -f`"), "{}", ran.err);
     let ran = run(&["-n", "99999999999", "true"]);
     assert_eq!(ran.code, 2);
     assert!(ran.err.contains("-n 99999999999: at most "), "{}", ran.err);

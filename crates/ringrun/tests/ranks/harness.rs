@@ -182,6 +182,11 @@ impl Process {
         }
     }
 
+    /// Waits for the next line of its errors.
+    pub(crate) fn error_line(&mut self) -> String {
+        self.errors.recv_timeout(PATIENCE).unwrap()
+    }
+
     /// Waits until it is stopped.
     pub(crate) fn stopped(&self) {
         let pid = Pid::from_raw(self.pid().cast_signed());

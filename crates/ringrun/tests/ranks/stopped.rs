@@ -76,6 +76,34 @@ fn for_too_long_over_tcp() {
     }
 }
 
+/// Long before the timeout the others say whom they wait for, and nothing else comes of it.
+#[test]
+fn and_is_named_meanwhile() {
+    let job = Job::new();
+    let jobs = [(2, "shm"), (3, "tcp")].map(|(size, transport)| {
+        let case = Case { size, who: 1, transport, body: "stops 100000" };
+        (case.start(&job, PATIENCE), size)
+    });
+    for (mut ranks, size) in jobs {
+        let victim = ranks.remove(1);
+        for (rank, number) in ranks.iter_mut().zip((0..size).filter(|&rank| rank != 1)) {
+            let line = rank.error_line();
+            let start = format!("ringreduce: warning: rank {number} in all_reduce #");
+            assert!(line.starts_with(&start), "{line}");
+            let who = format!(", pid {})", victim.pid());
+            let said = line.split_once(" has waited for ").map(|(_, said)| said);
+            let named = said.is_some_and(|it| it.contains("s: rank 1 (host ") && it.contains(&who));
+            assert!(named, "{line}");
+        }
+        victim.signal(Signal::SIGCONT);
+        ranks.push(victim);
+        for ended in all_end(ranks, PATIENCE) {
+            assert_eq!(ended.code, 0, "{ended:?}");
+        }
+    }
+    job.left_nothing();
+}
+
 #[test]
 fn and_does_not_listen() {
     for transport in ["shm", "tcp"] {
