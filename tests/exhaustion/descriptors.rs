@@ -13,7 +13,7 @@ fn sweep(transport: &'static str, who: Option<usize>, timeout: u32) {
 
 #[test]
 fn who_may_have_few_descriptors_says_so() {
-    for transport in ["shm", "tcp"] {
+    for transport in ["shm", "tcp", "encrypted"] {
         sweep(transport, Some(1), 6);
     }
 }
@@ -29,6 +29,7 @@ fn who_may_have_no_more_descriptors_says_so() {
     for (transport, what) in [
         ("shm", "group:more-descriptors"),
         ("tcp", "group:more-descriptors"),
+        ("encrypted", "group:more-descriptors"),
         ("shm", "shared:more-descriptors"),
     ] {
         let trial = |value| Trial { transport, what, value, who: Some(2), timeout: 20 };

@@ -8,6 +8,7 @@ fn who_may_have_little_memory_says_so() {
     for (transport, what) in [
         ("shm", "start:memory"),
         ("tcp", "start:memory"),
+        ("encrypted", "start:memory"),
         ("shm", "group:memory"),
         ("shm", "shared:memory"),
     ] {

@@ -14,6 +14,8 @@ use super::common::processes::this_seat;
 
 /// What is limited, and to what.
 pub(super) const SETTING: &str = "TEST_EXHAUSTION_SETTING";
+/// 1: what goes between ranks is encrypted.
+pub(super) const ENCRYPTS: &str = "TEST_EXHAUSTION_ENCRYPTS";
 /// What a rank says in the end: this, and "well" or its error.
 pub(super) const ENDED: &str = "ended: ";
 /// Who hangs is ended by a signal after so many seconds.
@@ -121,6 +123,8 @@ fn later(
 
 fn lives(what: &str, value: u64) -> Result<()> {
     let Some((builder, _, _)) = this_seat() else { panic!("no seat") };
+    let encrypts = std::env::var(ENCRYPTS).is_ok_and(|it| it == "1");
+    let builder = if encrypts { builder.secret(&[7; 32]).encrypt(true) } else { builder };
     let (stage, name) = what.split_once(':').unwrap_or(("start", what));
     let limited = !stage.starts_with("not-");
     if name == "threads" && geteuid().is_root() {
