@@ -25,6 +25,7 @@ fn body() {
         "calls" => calls(number(1), number(2), None),
         "stops" => calls(number(1), 2 * SWING, Some(number(2))),
         "late" => late(number(1)),
+        "mail" => mail(),
         "stays" => calls(number(1), number(2), None),
         "listens" => listens(number(1), number(2)),
         "differs" => differs(words[1], number(2)),
@@ -148,6 +149,17 @@ fn late(who: usize) -> Result<()> {
     loop {
         sum(&mut comm, &mut buf)?;
     }
+}
+
+/// Ranks 0 and 1 wait for a message that rank 3 never sends; the others, for a signal.
+fn mail() -> Result<()> {
+    let mut comm = Communicator::from_env()?;
+    (0..SWING).try_for_each(|_| sum(&mut comm, &mut [0.0; 2]))?;
+    println!("up {} {}", comm.rank(), std::process::id());
+    if comm.rank() > 1 {
+        nix::unistd::pause();
+    }
+    comm.recv(&mut [0_u8], 3)
 }
 
 /// Rank 0 tells everybody much; the rank `stops` stops before it listens.
