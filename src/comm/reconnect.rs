@@ -144,6 +144,20 @@ impl Communicator {
         Ok(comm)
     }
 
+    /// Those who go on are these: the launcher hears of others that have not ended.
+    pub(super) fn leaves_behind(&mut self, call: &'static str, members: Ranks) -> Result<()> {
+        let size = self.size() as u32;
+        let live = self.in_council(call, |council, _| {
+            let others = (0..size).filter(|&rank| !members.contains(rank));
+            let live = others.filter(|&rank| !council.has_lost(Ranks::from_iter([rank])));
+            Ok(live.map(|rank| rank as usize).collect::<Vec<_>>())
+        })?;
+        if let Origin::Processes(meeting) = &self.seat.origin {
+            meeting.leaves_behind(live.into_iter());
+        }
+        Ok(())
+    }
+
     /// Connects, and meanwhile looks at these members: nobody waits for one that is lost.
     fn open_with(&mut self, call: &'static str, meeting: Meeting, members: Ranks) -> Result<Self> {
         let (abort, over) = (Arc::new(AtomicBool::new(false)), AtomicBool::new(false));

@@ -259,7 +259,7 @@ impl Communicator {
     }
 
     /// As [`Self::shrink`], but who has not called by the deadline is left behind, and is told so
-    /// when it does.
+    /// when it does; the others connect then, for up to ten seconds more.
     ///
     /// # Errors
     /// As [`Self::shrink`], but for [`Error::NotAll`].
@@ -332,6 +332,8 @@ impl Communicator {
         mut newcomers: Vec<Newcomer>,
     ) -> Result<Self> {
         let until = Instant::now() + deadline;
+        // Who is left behind is so at the deadline: the others connect after it.
+        let last = if evict { until + CONNECTING } else { until };
         self.answer_aborts(call)?;
         if newcomers.is_empty() {
             // What is under way can't be part of what comes. Who lets others in has ended it.
@@ -349,17 +351,21 @@ impl Communicator {
                 })
             })?;
             self.revoke()?;
-            let joined = self.join_survivors(call, (epoch, members), &newcomers, until);
+            let joined = self.join_survivors(call, (epoch, members), &newcomers, last);
             if members.len() == 1 && (joined.is_ok() || newcomers.is_empty()) {
+                self.leaves_behind(call, members)?;
                 return joined?.welcome(members.len());
             }
             let flags = u64::from(joined.is_ok());
-            let left = until.saturating_duration_since(Instant::now());
+            let left = last.saturating_duration_since(Instant::now());
             // All go on, or none does.
             let all = self.all_agree(flags, left.max(CONNECTING))?;
             match joined {
-                Ok(comm) if all & 1 == 1 => return comm.welcome(members.len()),
-                joined if Instant::now() >= until => {
+                Ok(comm) if all & 1 == 1 => {
+                    self.leaves_behind(call, members)?;
+                    return comm.welcome(members.len());
+                }
+                joined if Instant::now() >= last => {
                     joined?;
                     let (missing, after) = (Vec::new(), deadline);
                     return Err(Error::NotAll { call, missing, after });

@@ -151,8 +151,25 @@ impl Meeting {
     pub(crate) fn has_joined(&self) -> Result<()> {
         let Some(StoreAddr::Fd(fd)) = self.config.store else { return Ok(()) };
         let _turn = turn();
-        Store::of_launcher(fd)?.tell(Kind::Joined);
+        Store::of_launcher(fd)?.tell(Kind::Joined, &[]);
         Ok(())
+    }
+
+    /// Tells the launcher that the others have gone on without these ranks, which may live: nobody
+    /// waits for them any more.
+    pub(crate) fn leaves_behind(&self, ranks: impl Iterator<Item = usize>) {
+        let own = &self.peers[self.rank].identity;
+        let peers = ranks.filter_map(|rank| self.peers.get(rank));
+        // A process of another host has its number there.
+        let pids = peers.filter(|peer| peer.identity == *own).flat_map(|it| it.pid.to_le_bytes());
+        let pids: Vec<u8> = pids.collect();
+        let (Some(StoreAddr::Fd(fd)), false) = (&self.config.store, pids.is_empty()) else {
+            return;
+        };
+        let _turn = turn();
+        if let Ok(mut store) = Store::of_launcher(*fd) {
+            store.tell(Kind::Behind, &pids);
+        }
     }
 }
 

@@ -42,6 +42,8 @@ pub struct Server {
     thread: Option<JoinHandle<()>>,
     /// Was the last caller sent away because there was no descriptor for it?
     is_short: Arc<AtomicBool>,
+    /// Whom members have left behind.
+    behind: Socket,
 }
 
 #[derive(Debug)]
@@ -70,12 +72,14 @@ impl Server {
     pub(super) fn of_job(pass: &Pass, size: usize) -> Result<Self> {
         let io = |error| Error::io("starting a store", error);
         let (wake, woken) = Socket::pair(Domain::UNIX, Type::STREAM, None).map_err(io)?;
+        let (behind, behinds) = Socket::pair(Domain::UNIX, Type::SEQPACKET, None).map_err(io)?;
         let (commands, orders) = channel();
         let is_short = Arc::new(AtomicBool::new(false));
         let hall = Hall {
             is_short: Arc::clone(&is_short),
             orders,
             woken,
+            behind: behinds,
             listeners: Vec::new(),
             pass: pass.clone(),
             most_strangers: room_for((2 * size).clamp(MAX_STRANGERS.0, MAX_STRANGERS.1), size),
@@ -93,7 +97,7 @@ impl Server {
         let thread = thread::Builder::new().name("ringreduce-store".into());
         let thread = thread.spawn(move || hall.serve());
         let thread = thread.map_err(|e| Error::no_thread("starting a store's thread", e))?;
-        Ok(Self { commands, wake, thread: Some(thread), is_short })
+        Ok(Self { commands, wake, thread: Some(thread), is_short, behind })
     }
 
     /// Serves one more client: the peer at the other end of `stream`.
@@ -196,6 +200,8 @@ impl Drop for Server {
 struct Hall {
     orders: Receiver<Command>,
     woken: Socket,
+    /// Where the launcher hears whom members have left behind.
+    behind: Socket,
     listeners: Vec<Socket>,
     /// What clients have to prove that they have too.
     pass: Pass,
@@ -363,6 +369,7 @@ impl Hall {
             Kind::Outside => self.tell_outside(index, id),
             Kind::Invite => self.invite(index, id, &key, &value),
             Kind::Joined => self.let_in(index, id),
+            Kind::Behind => self.leave_behind(index, id, &value),
             Kind::Done | Kind::Value | Kind::Absent | Kind::Refused => guest.gone = true,
         }
     }

@@ -271,10 +271,10 @@ impl Store {
     }
 
     /// Says something, and does not wait for the answer: a store that is silent stops nobody.
-    pub(super) fn tell(&mut self, kind: Kind) {
+    pub(super) fn tell(&mut self, kind: Kind, value: &[u8]) {
         let id = self.next_id;
         self.next_id = id.wrapping_add(1);
-        let frame = Frame { kind, id, wait_ms: 0, key: String::new(), value: Vec::new() };
+        let frame = Frame { kind, id, wait_ms: 0, key: String::new(), value: value.to_vec() };
         if let Some(bytes) = frame.travelling(self.sealer.as_mut()) {
             // There is room for so few bytes, or nobody to hear them.
             let _ = send_now(&self.socket, &bytes);

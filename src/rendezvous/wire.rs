@@ -41,7 +41,9 @@ pub(super) enum Kind {
     Invite = 6,
     /// The one who waited has been let in.
     Joined = 7,
-    /// Answer to what was done: `Begin`, `Invite`, `Joined`, and a `SetNew` that stored.
+    /// The members went on without these processes (the value), which may live.
+    Behind = 8,
+    /// Answer to what was done: `Begin`, `Invite`, `Joined`, `Behind`, and a `SetNew` that stored.
     Done = 0x81,
     /// The value that the key has (already), or what was asked for.
     Value = 0x82,
@@ -54,11 +56,12 @@ pub(super) enum Kind {
 impl Kind {
     fn from_byte(byte: u8) -> Option<Self> {
         use Kind::{
-            Absent, Begin, Done, Enter, Get, Invite, Joined, Outside, Refused, SetNew, Value,
+            Absent, Begin, Behind, Done, Enter, Get, Invite, Joined, Outside, Refused, SetNew,
+            Value,
         };
-        let all =
-            [Begin, SetNew, Get, Enter, Outside, Invite, Joined, Done, Value, Absent, Refused];
-        all.into_iter().find(|&kind| kind as u8 == byte)
+        let asks = [Begin, SetNew, Get, Enter, Outside, Invite, Joined, Behind];
+        let mut all = asks.into_iter().chain([Done, Value, Absent, Refused]);
+        all.find(|&kind| kind as u8 == byte)
     }
 }
 

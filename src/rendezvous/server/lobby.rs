@@ -1,12 +1,30 @@
-//! Those who wait outside a job that runs, and how a member lets them in. May touch: guest, wire.
+//! Those who wait outside a job that runs, how a member lets them in, and whom members left behind.
+//! May touch: guest, socket, wire.
 //! Law: who has ended waits no more; a ticket is one wait of one client, and is answered once.
 
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use super::Hall;
+use super::{Hall, Server};
 use crate::rendezvous::guest::Waiting;
 use crate::rendezvous::progress::Stage;
+use crate::rendezvous::socket::{recv_now, send_now};
 use crate::rendezvous::wire::{Kind, MAX_VALUE, Writer};
+
+impl Server {
+    /// Readable when members have left somebody behind.
+    #[must_use]
+    pub fn behind(&self) -> BorrowedFd<'_> {
+        self.behind.as_fd()
+    }
+
+    /// The next process that members have left behind, by its number.
+    pub fn next_behind(&self) -> Option<u32> {
+        let mut pid = [0; 4];
+        let read = recv_now(&self.behind, &mut pid);
+        matches!(read, Ok(Some(4))).then(|| u32::from_le_bytes(pid))
+    }
+}
 
 impl Hall {
     /// Guest `index` waits outside; it says `card` of itself.
@@ -50,6 +68,20 @@ impl Hall {
         });
         let kind = if answered.is_some() { Kind::Done } else { Kind::Absent };
         self.guests[index].say(kind, id, "", &[]);
+    }
+
+    /// Guest `index`, a member, and others have left these processes behind.
+    pub(super) fn leave_behind(&mut self, index: usize, id: u32, pids: &[u8]) {
+        let guest = &mut self.guests[index];
+        if guest.progress.stage() != Stage::Member {
+            guest.gone = true;
+            return;
+        }
+        for pid in pids.chunks_exact(size_of::<u32>()) {
+            // All members say it, and where there is no launcher to hear it there is no room soon.
+            let _ = send_now(&self.behind, pid);
+        }
+        guest.say(Kind::Done, id, "", &[]);
     }
 
     /// Guest `index` is a member from now on.

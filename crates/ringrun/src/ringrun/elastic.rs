@@ -64,6 +64,8 @@ enum State {
     Member,
     /// It runs, and was not let in yet.
     Outside,
+    /// It runs, but the others have gone on without it.
+    Behind,
     /// It is to be started.
     Due(Instant, Start),
     /// It ended as it should.
@@ -134,13 +136,23 @@ impl Elastic {
         self.lost.retain(|lost| lost.rank != rank);
     }
 
+    /// The others have gone on without it; whether that is new.
+    pub(crate) fn left_behind(&mut self, rank: usize) -> bool {
+        let seat = &mut self.seats[rank];
+        seat.state == State::Member && {
+            seat.state = State::Behind;
+            true
+        }
+    }
+
     /// A rank ended.
     pub(crate) fn ended(&mut self, now: Instant, stage: Stage, lost: Lost) -> Fate {
         let (rank, end) = (lost.rank, lost.end);
         let was = self.seats[rank].state;
+        let apart = matches!(was, State::Outside | State::Behind);
         // Those that began together know each other only when all have met.
-        let met = was == State::Outside || stage == Stage::Member;
-        if end == End::Exited(0) || was == State::Outside && self.nobody_lets_in() {
+        let met = apart || stage == Stage::Member;
+        if end == End::Exited(0) || apart && self.nobody_lets_in() {
             self.seats[rank].state = State::Done;
             return Fate::Ends;
         }
@@ -290,6 +302,26 @@ mod tests {
         let (now, mut seats) = elastic(1, 2);
         ended(&mut seats, now, lost(1, KILLED));
         assert!(matches!(ended(&mut seats, now, lost(0, End::Exited(7))), Fate::TooFew(_)));
+    }
+
+    #[test]
+    fn who_was_left_behind_returns_unless_the_others_are_done() {
+        let (now, mut seats) = elastic(2, 3);
+        assert!(seats.left_behind(1) && !seats.left_behind(1));
+        assert_eq!(ended(&mut seats, now, lost(1, KILLED)), Fate::Returns);
+        assert_eq!(seats.next(now), Some((1, Start::Later)));
+        // Who waits outside was never among them.
+        assert!(!seats.left_behind(1));
+        seats.joined(1);
+        assert!(seats.left_behind(2));
+        for rank in [0, 1] {
+            assert_eq!(ended(&mut seats, now, lost(rank, End::Exited(0))), Fate::Ends);
+        }
+        assert_eq!(ended(&mut seats, now, lost(2, KILLED)), Fate::Ends);
+        // Too few are left without it.
+        let (now, mut seats) = elastic(3, 3);
+        assert!(seats.left_behind(1));
+        assert_eq!(ended(&mut seats, now, lost(1, KILLED)), Fate::TooFew(lost(1, KILLED)));
     }
 
     #[test]

@@ -27,6 +27,7 @@ use ringreduce::rendezvous::Server;
 /// Tokens of the epoll set; ranks have their number.
 const SIGNALS: u64 = u64::MAX;
 const OUTPUT: u64 = u64::MAX - 1;
+const BEHIND: u64 = u64::MAX - 2;
 
 /// Runs the job to its end and gives ringrun's exit code.
 ///
@@ -105,6 +106,14 @@ fn launch(
     let mut running = Running::new(request, (ranks, flights), job, signals, watcher)
         .map_err(Failure::system("wait for the ranks"))?;
     (running.pump, running.revival) = (Some(pump), revival);
+    if running.revival.is_some() {
+        let news = EpollEvent::new(EpollFlags::EPOLLIN, BEHIND);
+        running
+            .epoll
+            .add(store.behind(), news)
+            .map_err(io::Error::from)
+            .map_err(Failure::system("listen to the members"))?;
+    }
     running.until_over().map_err(Failure::system("wait for the ranks"))?;
     let leave = running.drain().map_err(Failure::system("finish the output"))?;
     Ok(running.verdict(leave))

@@ -2,8 +2,10 @@
 //! programs here, or ranks that only meet; those of examples/train let each other in.
 
 use std::process::Stdio;
+use std::time::Duration;
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, raise};
+use nix::unistd::pause;
 use ringreduce::Communicator;
 
 use crate::harness::{Ran, script, send, start_script, start_under};
@@ -111,6 +113,52 @@ fn who_ends_well_before_they_meet_is_missed_at_once() {
         assert_eq!(ran.code, 5, "{}", ran.err);
         let said = format!("1 of 3 ranks had not started: [{missing}]");
         assert!(ran.err.contains(&said), "{}", ran.err);
+    }
+}
+
+/// Not a test of its own: rank 1 stops, and the others go on without it; until it is back, if they
+/// wait for it.
+#[test]
+#[ignore = "what other tests do"]
+fn stops() {
+    if std::env::var_os("RINGREDUCE_RANK").is_none() {
+        return;
+    }
+    let mut comm = Communicator::from_env().unwrap();
+    let waits = std::env::var_os("WAITS").is_some();
+    if comm.epoch() == 0 {
+        comm.barrier().unwrap();
+        if comm.rank() == 1 {
+            raise(Signal::SIGSTOP).unwrap();
+            pause();
+        }
+        comm.set_timeout(Duration::from_secs(1));
+        comm.barrier().unwrap_err();
+        comm = comm.evict(Duration::from_secs(4)).unwrap();
+        comm.set_timeout(Duration::from_secs(60));
+        while waits && comm.size() < 3 {
+            let larger = comm.grow(Duration::from_secs(60)).unwrap();
+            comm = larger.unwrap_or(comm);
+        }
+    }
+    comm.barrier().unwrap();
+    println!("\nended {} of {}", comm.rank(), comm.size());
+}
+
+/// Else it would be waited for in the end, or never come back.
+#[test]
+fn who_is_left_behind_is_ended() {
+    let me = std::env::current_exe().unwrap();
+    let stops = format!("exec {} --exact elastic::stops --ignored --nocapture", me.display());
+    for (waits, ended) in [("", 2), ("export WAITS=1; ", 3)] {
+        let ran = elastic("--elastic 2:3", &[waits, &stops].concat());
+        let text = ran.text();
+        let right = text
+            .lines()
+            .filter(|it| it.starts_with("ended "))
+            .all(|it| it.ends_with(&format!(" of {ended}")));
+        assert!(ran.code == 0 && right && began(&ran, "ended ") == ended, "{text} {}", ran.err);
+        assert!(ran.err.contains("rank 1 (pid ") && ran.err.contains(" was left behind by the"));
     }
 }
 

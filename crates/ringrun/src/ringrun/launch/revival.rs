@@ -6,14 +6,14 @@ use std::time::Instant;
 
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, getpgid};
 
 use super::Running;
 use crate::elastic::{Bounds, Elastic, Fate, Lost};
 use crate::job::{End, Event, GRACE};
 use crate::proc;
 use crate::report::how;
-use crate::spawn::{Spawner, Start};
+use crate::spawn::{Rank, Spawner, Start};
 use ringreduce::rendezvous::Stage;
 
 /// Starts ranks again.
@@ -23,6 +23,8 @@ pub(super) struct Revival<'a> {
     /// When those outside are killed, who were told to end.
     closing: Option<Instant>,
     killed: bool,
+    /// When those that were left behind are killed, who were told to end.
+    behind: Vec<(Instant, usize)>,
     /// Who ended the job, as it was called then.
     pub(super) first: Option<Lost>,
 }
@@ -30,7 +32,8 @@ pub(super) struct Revival<'a> {
 impl<'a> Revival<'a> {
     pub(super) fn new((bounds, restarts): (Bounds, usize), spawner: &'a Spawner<'a>) -> Self {
         let seats = Elastic::new(bounds, restarts);
-        Self { seats, spawner, closing: None, killed: false, first: None }
+        let behind = Vec::new();
+        Self { seats, spawner, closing: None, killed: false, behind, first: None }
     }
 }
 
@@ -39,17 +42,21 @@ impl Running<'_> {
     pub(super) fn deadline(&self) -> Option<Instant> {
         let mine = self.revival.as_ref().map(|it| {
             let closing = it.closing.filter(|_| !it.killed);
-            [it.seats.deadline(), closing]
+            let behind = it.behind.iter().map(|(at, _)| *at).min();
+            [it.seats.deadline(), closing, behind]
         });
         mine.into_iter().flatten().flatten().chain(self.job.deadline()).min()
     }
 
     /// A rank has ended: tells the job, unless that goes on without it.
     pub(super) fn ended(&mut self, rank: usize, end: End) {
+        if let Some(revival) = &self.revival {
+            revival.spawner.store.hear();
+            self.hear_of_behind();
+        }
         let Some(revival) = self.revival.as_mut().filter(|_| self.job.verdict().is_none()) else {
             return self.handle(Event::Ended { rank, end });
         };
-        revival.spawner.store.hear();
         for outside in revival.seats.outside() {
             if self.ranks[outside].progress.stage() == Stage::Member {
                 revival.seats.joined(outside);
@@ -59,6 +66,7 @@ impl Running<'_> {
         let stage = self.ranks[rank].progress.stage();
         let lost = Lost { rank, end, who: who.clone() };
         let fate = revival.seats.ended(Instant::now(), stage, lost);
+        revival.behind.retain(|(_, behind)| *behind != rank);
         let (restarts, most) = revival.seats.restarts(rank);
         let well = Event::Ended { rank, end: End::Exited(0) };
         match fate {
@@ -98,10 +106,34 @@ impl Running<'_> {
         }
     }
 
+    /// Ends those whom the members say that they have left behind: they are of no use as they are,
+    /// and may be stopped for ever.
+    pub(super) fn hear_of_behind(&mut self) {
+        let Some(revival) = &mut self.revival else { return };
+        while let Some(pid) = revival.spawner.store.next_behind() {
+            let pid = Pid::from_raw(pid.cast_signed());
+            let Ok(group) = getpgid(Some(pid)) else { continue };
+            let is_it =
+                |rank: &Rank| !rank.has_ended() && rank.pid() == group.as_raw().cast_unsigned();
+            let Some(at) = self.ranks.iter().position(is_it) else { continue };
+            if revival.seats.left_behind(at) {
+                let who = self.ranks[at].describe();
+                self.request.warn(&format!("{who} was left behind by the others and is ended"));
+                self.ranks[at].signal(Signal::SIGTERM);
+                self.ranks[at].signal(Signal::SIGCONT);
+                revival.behind.push((Instant::now() + GRACE, at));
+            }
+        }
+    }
+
     /// Starts who is due, or nobody any more.
     pub(super) fn revive(&mut self) -> io::Result<()> {
+        self.hear_of_behind();
         let Some(revival) = &mut self.revival else { return Ok(()) };
         let now = Instant::now();
+        for (_, rank) in revival.behind.extract_if(.., |(at, _)| *at <= now) {
+            self.ranks[rank].signal(Signal::SIGKILL);
+        }
         let closes = revival.seats.nobody_lets_in();
         if closes || self.job.verdict().is_some() {
             let cancelled = revival.seats.cancel();
