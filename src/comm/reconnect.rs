@@ -70,7 +70,7 @@ fn tell_doors(
     members: Ranks,
     until: Instant,
 ) -> Result<Vec<Door>> {
-    let others = members.without(mine.from as u32);
+    let (began, others) = (Instant::now(), members.without(mine.from as u32));
     for rank in others.iter() {
         links.controls().say(rank as usize, (DOORS, mine.write()));
     }
@@ -84,7 +84,7 @@ fn tell_doors(
             Some(known) => return Ok(known),
             None if council.has_lost(others) || Instant::now() > until => {
                 let missing = others.iter().map(|rank| rank as usize).collect();
-                return Err(Error::NotAll { call, missing, after: CONNECTING });
+                return Err(Error::NotAll { call, missing, after: began.elapsed() });
             }
             None => {
                 council.goes_on()?;
@@ -161,6 +161,7 @@ impl Communicator {
     /// Connects, and meanwhile looks at these members: nobody waits for one that is lost.
     fn open_with(&mut self, call: &'static str, meeting: Meeting, members: Ranks) -> Result<Self> {
         let (abort, over) = (Arc::new(AtomicBool::new(false)), AtomicBool::new(false));
+        let began = Instant::now();
         let (meeting, seat) = (meeting.heeding(&abort), Arc::clone(&self.seat));
         let opened = self.in_council(call, |council, links| {
             thread::scope(|scope| {
@@ -185,7 +186,7 @@ impl Communicator {
         if abort.load(Ordering::Acquire) {
             // What has come of it all the same would give up at once.
             let missing = members.iter().map(|rank| rank as usize).collect();
-            return Err(Error::NotAll { call, missing, after: CONNECTING });
+            return Err(Error::NotAll { call, missing, after: began.elapsed() });
         }
         Ok(opened)
     }
