@@ -163,9 +163,7 @@ impl Elastic {
         }
         let left = self.all(|state| matches!(state, State::Member | State::Done));
         if left.len() < self.least || self.nobody_lets_in() {
-            let killed = |lost: &&Lost| matches!(lost.end, End::Killed { .. });
-            let first = self.lost.iter().find(killed).or(self.lost.first());
-            return first.cloned().map_or(Fate::Ends, Fate::TooFew);
+            return self.too_few();
         }
         let seat = &mut self.seats[rank];
         if seat.restarts == self.most_restarts {
@@ -181,6 +179,18 @@ impl Elastic {
         let start = if met { Start::Later } else { Start::Again };
         seat.state = State::Due(now + pause, start);
         Fate::Returns
+    }
+
+    /// Nobody can go on; because of whom?
+    pub(crate) fn too_few(&self) -> Fate {
+        let killed = |lost: &&Lost| matches!(lost.end, End::Killed { .. });
+        let first = self.lost.iter().find(killed).or(self.lost.first());
+        first.cloned().map_or(Fate::Ends, Fate::TooFew)
+    }
+
+    /// Those that belong to the job and run.
+    pub(crate) fn members(&self) -> Vec<usize> {
+        self.all(|state| state == State::Member)
     }
 
     /// How often a rank was started again, and how often it may be.
@@ -214,7 +224,7 @@ impl Elastic {
 
     /// Has every rank ended that could let others in?
     pub(crate) fn nobody_lets_in(&self) -> bool {
-        self.all(|state| state == State::Member).is_empty()
+        self.members().is_empty()
     }
 
     /// Nobody is to be started any more; who would have been.

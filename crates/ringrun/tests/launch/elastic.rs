@@ -8,7 +8,7 @@ use nix::sys::signal::{Signal, raise};
 use nix::unistd::pause;
 use ringreduce::Communicator;
 
-use crate::harness::{Ran, script, send, start_script, start_under};
+use crate::harness::{Ran, script, send, start_script, start_under, state, until};
 
 /// A rank says so, and whether it comes later.
 const SAYS: &str = "echo $RINGREDUCE_RANK-${RINGREDUCE_JOIN:-0} $$; ";
@@ -160,6 +160,28 @@ fn who_is_left_behind_is_ended() {
         assert!(ran.code == 0 && right && began(&ran, "ended ") == ended, "{text} {}", ran.err);
         assert!(ran.err.contains("rank 1 (pid ") && ran.err.contains(" was left behind by the"));
     }
+}
+
+/// It would be waited for by nobody but ringrun, for ever.
+#[test]
+fn where_only_one_that_is_stopped_is_left_the_job_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let never = folder.path().join("never");
+    nix::unistd::mkfifo(&never, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let _writes = std::fs::File::options().read(true).write(true).open(&never).unwrap();
+    let body = format!("exec < {}; {}", never.display(), as_rank());
+    let mut running = start_script("--elastic 1:2 --max-restarts 0", &body);
+    let mut pids = [0; 2];
+    for _ in 0..2 {
+        let [rank, pid] = running.line_with("met ");
+        pids[rank as usize] = pid;
+    }
+    send(pids[0], Signal::SIGSTOP);
+    until("rank 0 stops", || state(pids[0]) == Some('T'));
+    send(pids[1], Signal::SIGKILL);
+    let ran = running.finish();
+    assert_eq!(ran.code, 137, "{}", ran.err);
+    assert!(ran.err.contains("rank 1 (pid ") && ran.err.contains("failed first"), "{}", ran.err);
 }
 
 #[test]

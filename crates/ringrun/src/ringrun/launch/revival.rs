@@ -67,6 +67,20 @@ impl Running<'_> {
         let lost = Lost { rank, end, who: who.clone() };
         let fate = revival.seats.ended(Instant::now(), stage, lost);
         revival.behind.retain(|(_, behind)| *behind != rank);
+        let stopped = |&rank: &usize| {
+            proc::one(self.ranks[rank].pid()).is_some_and(|process| process.state == 'T')
+        };
+        let fate = match fate {
+            // Nobody is left who could wake them.
+            Fate::GivenUp
+                if revival.seats.outside().is_empty()
+                    && revival.seats.deadline().is_none()
+                    && revival.seats.members().iter().all(stopped) =>
+            {
+                revival.seats.too_few()
+            }
+            fate => fate,
+        };
         let (restarts, most) = revival.seats.restarts(rank);
         let well = Event::Ended { rank, end: End::Exited(0) };
         match fate {
