@@ -30,6 +30,8 @@ const SETTINGS: Settings = Settings { grace: 20, patience: 2_000, settling: 2_00
 const GLANCE: Duration = Duration::from_millis(5);
 /// How long survivors may take to connect, at most.
 pub(super) const CONNECTING: Duration = Duration::from_secs(10);
+/// How long they wait for each other where not all could.
+const AGAIN: Duration = Duration::from_secs(2);
 
 /// The machine of one communicator, and what drives it.
 #[derive(Debug)]
@@ -331,7 +333,8 @@ impl Communicator {
         evict: bool,
         mut newcomers: Vec<Newcomer>,
     ) -> Result<Self> {
-        let until = Instant::now() + deadline;
+        let began = Instant::now();
+        let mut until = began + deadline;
         // Who is left behind is so at the deadline: the others connect after it.
         let last = if evict { until + CONNECTING } else { until };
         self.answer_aborts(call)?;
@@ -353,8 +356,11 @@ impl Communicator {
             self.revoke()?;
             let joined = self.join_survivors(call, (epoch, members), &newcomers, last);
             if members.len() == 1 && (joined.is_ok() || newcomers.is_empty()) {
-                self.leaves_behind(call, members)?;
-                return joined?.welcome(members.len());
+                let comm = joined?;
+                if evict {
+                    self.leaves_behind(call, members)?;
+                }
+                return comm.welcome(members.len());
             }
             let flags = u64::from(joined.is_ok());
             let left = last.saturating_duration_since(Instant::now());
@@ -362,16 +368,22 @@ impl Communicator {
             let all = self.all_agree(flags, left.max(CONNECTING))?;
             match joined {
                 Ok(comm) if all & 1 == 1 => {
-                    self.leaves_behind(call, members)?;
+                    if evict {
+                        self.leaves_behind(call, members)?;
+                    }
                     return comm.welcome(members.len());
                 }
                 joined if Instant::now() >= last => {
                     joined?;
-                    let (missing, after) = (Vec::new(), deadline);
+                    let (missing, after) = (Vec::new(), began.elapsed());
                     return Err(Error::NotAll { call, missing, after });
                 }
                 // They wait outside again, unless they are the cause.
                 _ => newcomers.clear(),
+            }
+            if evict {
+                // All who are left have just spoken, and come again.
+                until = until.max(Instant::now() + AGAIN);
             }
         }
     }

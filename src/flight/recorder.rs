@@ -249,12 +249,14 @@ impl Flight {
     /// Who keeps this rank waiting is said to the user.
     #[cold]
     pub(crate) fn remind(&self, waited: Duration, peer: usize, state: &Stall) {
-        let entry = self.recorder.board.entry(self.current.load(Ordering::Relaxed));
+        let current = self.current.load(Ordering::Relaxed);
+        let entry = self.recorder.board.entry(current);
+        let is_own = entry.number.load(Ordering::Relaxed) == current;
         let what = What::from_word(entry.what.load(Ordering::Relaxed)).name();
         let call = entry.sequence.load(Ordering::Relaxed) & CALL;
         let place = match Where(entry.place.load(Ordering::Relaxed)).state() {
-            Some(State::Entered | State::AtStep) => format!(" in {what} #{call}"),
-            // It makes a group.
+            Some(State::Entered | State::AtStep) if is_own => format!(" in {what} #{call}"),
+            // It makes a group, or others of its process have made very many calls meanwhile.
             _ => String::new(),
         };
         // A plan names no others.

@@ -77,6 +77,7 @@ impl Meeting {
             config,
             crowding: self.crowding,
             residents: self.residents,
+            is_whole: self.is_whole && (later > 0 || members.len() == self.peers.len()),
             roll: self.roll.clone(),
             unix: doors.unix,
             tcp: doors.tcp.map(|(socket, _)| socket),

@@ -156,16 +156,15 @@ impl Meeting {
     }
 
     /// Tells the launcher that the others have gone on without these ranks, which may live: nobody
-    /// waits for them any more.
+    /// waits for them any more. Who is left behind by a group is a good member of the job.
     pub(crate) fn leaves_behind(&self, ranks: impl Iterator<Item = usize>) {
         let own = &self.peers[self.rank].identity;
         let peers = ranks.filter_map(|rank| self.peers.get(rank));
         // A process of another host has its number there.
         let pids = peers.filter(|peer| peer.identity == *own).flat_map(|it| it.pid.to_le_bytes());
         let pids: Vec<u8> = pids.collect();
-        let (Some(StoreAddr::Fd(fd)), false) = (&self.config.store, pids.is_empty()) else {
-            return;
-        };
+        let tells = self.is_whole && !pids.is_empty();
+        let (Some(StoreAddr::Fd(fd)), true) = (&self.config.store, tells) else { return };
         let _turn = turn();
         if let Ok(mut store) = Store::of_launcher(*fd) {
             store.tell(Kind::Behind, &pids);
@@ -239,6 +238,7 @@ pub(crate) fn enter(config: &Config, until: Instant) -> Result<(Meeting, usize)>
         hosts,
         crowding,
         residents,
+        is_whole: true,
         unix,
         tcp,
         roll,

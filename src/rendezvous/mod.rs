@@ -73,6 +73,8 @@ pub struct Meeting {
     hosts: Vec<Vec<usize>>,
     crowding: usize,
     residents: usize,
+    /// Are all ranks of the job that are left among these?
+    is_whole: bool,
     unix: Option<Socket>,
     tcp: Option<Socket>,
     /// What this rank's launcher has seen of its ranks.

@@ -101,6 +101,7 @@ impl Meeting {
             hosts,
             crowding,
             residents,
+            is_whole: true,
             unix,
             tcp,
             roll,

@@ -297,7 +297,8 @@ impl Store {
         let wait_ms = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX);
         let frame = Frame { kind, id, wait_ms, key: key.into(), value: value.to_vec() };
         let failed = |error: std::io::Error| match error.kind() {
-            ErrorKind::TimedOut => Broken::Garbage(silent(began)),
+            // Not the system's: it was waited long enough.
+            ErrorKind::TimedOut if error.raw_os_error().is_none() => Broken::Garbage(silent(began)),
             _ => Broken::from(error),
         };
         let bytes = frame.travelling(self.sealer.as_mut()).ok_or(Broken::Closed)?;

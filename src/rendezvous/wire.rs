@@ -123,7 +123,9 @@ pub(super) enum Broken {
 impl From<io::Error> for Broken {
     fn from(error: io::Error) -> Self {
         match error.kind() {
-            io::ErrorKind::TimedOut | io::ErrorKind::HostUnreachable => Self::Unreachable,
+            io::ErrorKind::TimedOut
+            | io::ErrorKind::HostUnreachable
+            | io::ErrorKind::NetworkUnreachable => Self::Unreachable,
             _ => Self::Closed,
         }
     }

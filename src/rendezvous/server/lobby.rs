@@ -72,16 +72,11 @@ impl Hall {
 
     /// Guest `index`, a member, and others have left these processes behind.
     pub(super) fn leave_behind(&mut self, index: usize, id: u32, pids: &[u8]) {
-        let guest = &mut self.guests[index];
-        if guest.progress.stage() != Stage::Member {
-            guest.gone = true;
-            return;
-        }
         for pid in pids.chunks_exact(size_of::<u32>()) {
             // All members say it, and where there is no launcher to hear it there is no room soon.
             let _ = send_now(&self.behind, pid);
         }
-        guest.say(Kind::Done, id, "", &[]);
+        self.guests[index].say(Kind::Done, id, "", &[]);
     }
 
     /// Guest `index` is a member from now on.

@@ -139,10 +139,12 @@ impl Elastic {
     /// The others have gone on without it; whether that is new.
     pub(crate) fn left_behind(&mut self, rank: usize) -> bool {
         let seat = &mut self.seats[rank];
-        seat.state == State::Member && {
+        // It was one of them, though ringrun may not know yet that it was let in.
+        let runs = matches!(seat.state, State::Member | State::Outside);
+        if runs {
             seat.state = State::Behind;
-            true
         }
+        runs
     }
 
     /// A rank ended.
@@ -152,7 +154,8 @@ impl Elastic {
         let apart = matches!(was, State::Outside | State::Behind);
         // Those that began together know each other only when all have met.
         let met = apart || stage == Stage::Member;
-        if end == End::Exited(0) || apart && self.nobody_lets_in() {
+        let well = end == End::Exited(0) && was != State::Behind;
+        if well || apart && self.nobody_lets_in() {
             self.seats[rank].state = State::Done;
             return Fate::Ends;
         }
@@ -320,9 +323,13 @@ mod tests {
         assert!(seats.left_behind(1) && !seats.left_behind(1));
         assert_eq!(ended(&mut seats, now, lost(1, KILLED)), Fate::Returns);
         assert_eq!(seats.next(now), Some((1, Start::Later)));
-        // Who waits outside was never among them.
-        assert!(!seats.left_behind(1));
         seats.joined(1);
+        // However it ends; and again, let in and left behind before ringrun knows of either.
+        for end in [End::Exited(0), KILLED] {
+            assert!(seats.left_behind(2));
+            assert_eq!(ended(&mut seats, now, lost(2, end)), Fate::Returns);
+            assert_eq!(seats.next(now), Some((2, Start::Later)));
+        }
         assert!(seats.left_behind(2));
         for rank in [0, 1] {
             assert_eq!(ended(&mut seats, now, lost(rank, End::Exited(0))), Fate::Ends);

@@ -107,7 +107,7 @@ fn launch(
         .map_err(Failure::system("wait for the ranks"))?;
     (running.pump, running.revival) = (Some(pump), revival);
     if running.revival.is_some() {
-        let news = EpollEvent::new(EpollFlags::EPOLLIN, BEHIND);
+        let news = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, BEHIND);
         running
             .epoll
             .add(store.behind(), news)

@@ -182,9 +182,10 @@ impl Process {
         }
     }
 
-    /// Waits for the next line of its errors.
-    pub(crate) fn error_line(&mut self) -> String {
-        self.errors.recv_timeout(PATIENCE).unwrap()
+    /// Waits for the next line of its errors that has these words.
+    pub(crate) fn error_line(&mut self, words: &str) -> String {
+        let lines = || self.errors.recv_timeout(PATIENCE).unwrap();
+        std::iter::repeat_with(lines).find(|line| line.contains(words)).unwrap()
     }
 
     /// Waits until it is stopped.

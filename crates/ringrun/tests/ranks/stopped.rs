@@ -87,7 +87,7 @@ fn and_is_named_meanwhile() {
     for (mut ranks, size) in jobs {
         let victim = ranks.remove(1);
         for (rank, number) in ranks.iter_mut().zip((0..size).filter(|&rank| rank != 1)) {
-            let line = rank.error_line();
+            let line = rank.error_line(" has waited for ");
             let start = format!("ringreduce: warning: rank {number} in all_reduce #");
             assert!(line.starts_with(&start), "{line}");
             let who = format!(", pid {})", victim.pid());

@@ -52,16 +52,11 @@ impl Running<'_> {
     pub(super) fn ended(&mut self, rank: usize, end: End) {
         if let Some(revival) = &self.revival {
             revival.spawner.store.hear();
-            self.hear_of_behind();
+            self.hear_members();
         }
         let Some(revival) = self.revival.as_mut().filter(|_| self.job.verdict().is_none()) else {
             return self.handle(Event::Ended { rank, end });
         };
-        for outside in revival.seats.outside() {
-            if self.ranks[outside].progress.stage() == Stage::Member {
-                revival.seats.joined(outside);
-            }
-        }
         let who = self.ranks[rank].describe();
         let stage = self.ranks[rank].progress.stage();
         let lost = Lost { rank, end, who: who.clone() };
@@ -72,8 +67,9 @@ impl Running<'_> {
         };
         let fate = match fate {
             // Nobody is left who could wake them.
-            Fate::GivenUp
-                if revival.seats.outside().is_empty()
+            Fate::GivenUp | Fate::Ends
+                if !revival.seats.nobody_lets_in()
+                    && revival.seats.outside().is_empty()
                     && revival.seats.deadline().is_none()
                     && revival.seats.members().iter().all(stopped) =>
             {
@@ -120,10 +116,15 @@ impl Running<'_> {
         }
     }
 
-    /// Ends those whom the members say that they have left behind: they are of no use as they are,
-    /// and may be stopped for ever.
-    pub(super) fn hear_of_behind(&mut self) {
+    /// Who has been let in is a member. Those whom the members say that they have left behind are
+    /// ended: they are of no use as they are, and may be stopped for ever.
+    pub(super) fn hear_members(&mut self) {
         let Some(revival) = &mut self.revival else { return };
+        for outside in revival.seats.outside() {
+            if self.ranks[outside].progress.stage() == Stage::Member {
+                revival.seats.joined(outside);
+            }
+        }
         while let Some(pid) = revival.spawner.store.next_behind() {
             let pid = Pid::from_raw(pid.cast_signed());
             let Ok(group) = getpgid(Some(pid)) else { continue };
@@ -142,7 +143,7 @@ impl Running<'_> {
 
     /// Starts who is due, or nobody any more.
     pub(super) fn revive(&mut self) -> io::Result<()> {
-        self.hear_of_behind();
+        self.hear_members();
         let Some(revival) = &mut self.revival else { return Ok(()) };
         let now = Instant::now();
         for (_, rank) in revival.behind.extract_if(.., |(at, _)| *at <= now) {
