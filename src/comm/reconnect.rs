@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Instant;
 
 use super::shrink::{CONNECTING, Council, DOORS};
-use super::split::number;
+use super::split::{no_doors, number};
 use super::verbs::refuse;
 use super::{Communicator, Origin, Recovery};
 use crate::error::{Error, Result};
@@ -120,6 +120,9 @@ impl Communicator {
             tell_doors(council, links, call, &mine, members, until)
         })?;
         let doors = opened?;
+        if let Some(door) = all.iter().find(|door| door.address.is_empty()) {
+            return Err(no_doors(&self.peers()[door.from]));
+        }
         // All have heard the same: so all let the newcomers in, or nobody does.
         let alike = all.iter().all(|door| door.newcomers == mine.newcomers);
         let newcomers = if alike { newcomers } else { &[] };

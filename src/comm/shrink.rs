@@ -261,7 +261,7 @@ impl Communicator {
     }
 
     /// As [`Self::shrink`], but who has not called by the deadline is left behind, and is told so
-    /// when it does; the others connect then, for up to ten seconds more.
+    /// when it does; the others connect then, for up to twenty seconds more.
     ///
     /// # Errors
     /// As [`Self::shrink`], but for [`Error::NotAll`].
@@ -335,8 +335,9 @@ impl Communicator {
     ) -> Result<Self> {
         let began = Instant::now();
         let mut until = began + deadline;
-        // Who is left behind is so at the deadline: the others connect after it.
-        let last = if evict { until + CONNECTING } else { until };
+        // Who is left behind is so at the deadline: the others connect after it, and once more if
+        // one of them can't at first.
+        let last = if evict { until + 2 * CONNECTING } else { until };
         self.answer_aborts(call)?;
         if newcomers.is_empty() {
             // What is under way can't be part of what comes. Who lets others in has ended it.

@@ -55,6 +55,12 @@ pub(super) fn number(job: u64, sequence: u64, color: u32) -> u64 {
     })
 }
 
+/// What the others are told of one that can't listen for them.
+pub(super) fn no_doors(peer: &Peer) -> Error {
+    let reason = "it could not listen for the others; its own error says why".into();
+    Error::Handshake { peer: peer.to_string(), reason }
+}
+
 impl Communicator {
     /// Makes groups: all ranks that say the same `color` get a communicator of their own, in the
     /// order of their `key`s and, where these are equal, of their ranks here. A rank without a
@@ -124,10 +130,7 @@ impl Communicator {
         let cards: Vec<Card> = cards.as_chunks().0.iter().map(Card::decode).collect();
         match cards.iter().position(|card| card.kind == FAILED) {
             None => Ok((cards, doors)),
-            Some(rank) => Err(Error::Handshake {
-                peer: self.peers()[rank].to_string(),
-                reason: "it could not listen for the others; its own error says why".into(),
-            }),
+            Some(rank) => Err(no_doors(&self.peers()[rank])),
         }
     }
 
