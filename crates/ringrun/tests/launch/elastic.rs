@@ -116,8 +116,8 @@ fn who_ends_well_before_they_meet_is_missed_at_once() {
     }
 }
 
-/// Not a test of its own: rank 1 stops so many times, in as many lives, and the others go on without
-/// it; until it is back, if they wait for it.
+/// Not a test of its own: rank 1 stops so many times, in as many lives, and the others go on
+/// without it; until it is back, if they wait for it.
 #[test]
 #[ignore = "what other tests do"]
 fn stops() {
