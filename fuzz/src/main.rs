@@ -2,17 +2,17 @@
 //! Law: no panic, no more than 1 MiB at a time; what is understood is written as the same bytes.
 #![no_main]
 
-#[path = "../../crates/ringrun/src/ringrun/failure.rs"]
+#[path = "../../crates/ringrun/src/failure.rs"]
 #[allow(dead_code)]
 mod failure;
-#[path = "../../crates/ringrun/src/ringrun/flight/frame.rs"]
+#[path = "../../crates/ringrun/src/flight/frame.rs"]
 #[allow(dead_code)]
 mod frame;
-#[path = "../../crates/ringrun/src/ringrun/hosts.rs"]
+#[path = "../../crates/ringrun/src/hosts.rs"]
 #[allow(dead_code)]
 mod hosts;
 mod memory;
-#[path = "../../crates/ringrun/src/ringrun/proc.rs"]
+#[path = "../../crates/ringrun/src/proc.rs"]
 #[allow(dead_code)]
 mod proc;
 mod targets;

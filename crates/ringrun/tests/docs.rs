@@ -53,6 +53,9 @@ fn skip_unbuilt(program: &Path) -> Result<(), String> {
         let _ = io::stderr().write_all(line.as_bytes());
         return Ok(());
     }
+    if root().join("crates").join(&*name).is_dir() {
+        return Err(format!("{name} is not built: cargo build -p {name}"));
+    }
     Err(format!("there is no program {name}"))
 }
 

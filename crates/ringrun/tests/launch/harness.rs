@@ -6,6 +6,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
@@ -21,6 +22,13 @@ const MARKER: &str = "RINGRUN_TEST";
 
 /// The program under test.
 pub(crate) const RINGRUN: &str = env!("CARGO_BIN_EXE_ringrun");
+
+/// The benchmark, of another package: cargo builds it beside ringrun only if it is told to.
+pub(crate) fn ringbench() -> String {
+    let path = Path::new(RINGRUN).with_file_name("ringbench");
+    assert!(path.exists(), "{} is not built: cargo build -p ringbench", path.display());
+    path.into_os_string().into_string().unwrap()
+}
 
 /// A started ringrun.
 pub(crate) struct Running {

@@ -9,7 +9,7 @@ use nix::fcntl::OFlag;
 use nix::pty::{grantpt, posix_openpt, ptsname_r, unlockpt};
 use nix::sys::signal::Signal;
 
-use crate::harness::{send, start_script, start_under, state, until};
+use crate::harness::{ringbench, send, start_script, start_under, state, until};
 
 #[test]
 fn these_four_end_the_job() {
@@ -29,7 +29,7 @@ fn a_launcher_that_pauses_while_ranks_meet_is_waited_for() {
     let folder = tempfile::tempdir().unwrap();
     let gate = folder.path().join("gate");
     nix::unistd::mkfifo(&gate, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    let bench = env!("CARGO_BIN_EXE_ringbench");
+    let bench = ringbench();
     let body = format!(
         "echo $RINGREDUCE_RANK $$; [ $RINGREDUCE_RANK = 1 ] && read go < {}
          exec {bench} all_reduce -b 8 -e 8 -n 1",

@@ -6,6 +6,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc::RecvTimeoutError::{Disconnected, Timeout};
@@ -30,7 +31,6 @@ const MARKER: &str = "RANKS_TEST";
 /// What a rank does.
 pub(crate) const BODY: &str = "RANKS_BODY";
 
-pub(crate) const RINGBENCH: &str = env!("CARGO_BIN_EXE_ringbench");
 pub(crate) const RINGRUN: &str = env!("CARGO_BIN_EXE_ringrun");
 /// The arguments that make this program a rank.
 pub(crate) const AS_RANK: [&str; 5] =
@@ -39,6 +39,13 @@ pub(crate) const AS_RANK: [&str; 5] =
 /// What is said aloud where the machine lacks something: past the harness's capture.
 pub(crate) fn skip(test: &str, why: &str) {
     let _ = writeln!(std::io::stderr(), "SKIP {test}: {}", why.trim());
+}
+
+/// The benchmark, of another package: cargo builds it beside ringrun only if it is told to.
+pub(crate) fn ringbench() -> String {
+    let path = Path::new(RINGRUN).with_file_name("ringbench");
+    assert!(path.exists(), "{} is not built: cargo build -p ringbench", path.display());
+    path.into_os_string().into_string().unwrap()
 }
 
 /// This program.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 
 use crate::harness::{
-    AS_RANK, BODY, Ended, Job, PATIENCE, PROMPT, Process, RINGBENCH, all_end, kill_all, myself,
+    AS_RANK, BODY, Ended, Job, PATIENCE, PROMPT, Process, all_end, kill_all, myself, ringbench,
     skip,
 };
 use crate::report::{Report, all_lead_to};
@@ -178,7 +178,7 @@ fn every_result_is_right() {
     with_hosts("every_result_is_right", |job, hosts| {
         for interface in [None, Some("eth0")] {
             let rank = |rank: usize| {
-                let mut command = job.rank(RINGBENCH, rank, 4, "10.77.0.1:4000");
+                let mut command = job.rank(&ringbench(), rank, 4, "10.77.0.1:4000");
                 command.args(["all_reduce", "-b", "1", "-e", "1M", "-f", "32", "-n", "2"]);
                 command.args(["-c", "2", "-d", "all"]);
                 interface.map(|interface| command.env("RINGREDUCE_IFNAME", interface));
@@ -211,7 +211,7 @@ fn ranks_that_share_devices_are_islands() {
         for line in lines {
             let seats = [0, 0, 1, 1].into_iter().enumerate();
             let rank = |(rank, host): (usize, usize)| {
-                let mut command = job.rank(RINGBENCH, rank, 4, "10.77.0.1:4000");
+                let mut command = job.rank(&ringbench(), rank, 4, "10.77.0.1:4000");
                 command.args(line.split(' ')).args(["--device", "cuda", "-e", "256K", "-f", "32"]);
                 command.args(["-n", "2", "-w", "1"]).env("LD_LIBRARY_PATH", standin());
                 Process::start(hosts[host].on(command))

@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::harness::{Ended, Job, PATIENCE, PROMPT, Process, RINGBENCH, all_end};
+use crate::harness::{Ended, Job, PATIENCE, PROMPT, Process, all_end, ringbench};
 
 fn bench(mut command: Command) -> Process {
     command.args(["all_reduce", "-b", "8", "-e", "8", "-n", "1"]);
@@ -38,7 +38,7 @@ fn malformed_variables() {
         ("ALL_PAIRS=abc", ["RINGREDUCE_ALL_PAIRS", "\"abc\""]),
     ] {
         let job = Job::new();
-        let mut command = job.rank(RINGBENCH, 0, 2, &job.unix());
+        let mut command = job.rank(&ringbench(), 0, 2, &job.unix());
         for name in ["RANK", "SIZE"] {
             command.env_remove(format!("RINGREDUCE_{name}"));
         }
@@ -53,7 +53,7 @@ fn malformed_variables() {
 #[test]
 fn unknown_variables_only_warn() {
     let job = Job::new();
-    let mut command = job.command(RINGBENCH);
+    let mut command = job.command(&ringbench());
     command.env("RINGREDUCE_TRANSPROT", "tcp");
     let ended = all_end(vec![bench(command)], PATIENCE).remove(0);
     assert_eq!(ended.code, 0, "{ended:?}");
@@ -66,7 +66,7 @@ fn unknown_variables_only_warn() {
 
 /// A rank alone at this store, with a second to wait.
 fn alone(job: &Job, rank: usize, store: &str) -> Ended {
-    let mut command = job.rank(RINGBENCH, rank, 2, store);
+    let mut command = job.rank(&ringbench(), rank, 2, store);
     command.env("RINGREDUCE_TIMEOUT", "1");
     all_end(vec![bench(command)], Duration::from_secs(1) + PROMPT).remove(0)
 }
@@ -93,7 +93,7 @@ fn who_never_came_is_listed_by_all_who_did() {
     let job = Job::new();
     for store in [job.unix(), job.tcp()] {
         let start = |rank| {
-            let mut command = job.rank(RINGBENCH, rank, 5, &store);
+            let mut command = job.rank(&ringbench(), rank, 5, &store);
             // Long enough for all three to start, on any machine.
             command.env("RINGREDUCE_TIMEOUT", "3");
             bench(command)
@@ -110,7 +110,7 @@ fn who_never_came_is_listed_by_all_who_did() {
 fn two_processes_with_one_rank_are_both_named() {
     let job = Job::new();
     for store in [job.unix(), job.tcp()] {
-        let all = [0, 1, 1].map(|rank| bench(job.rank(RINGBENCH, rank, 3, &store)));
+        let all = [0, 1, 1].map(|rank| bench(job.rank(&ringbench(), rank, 3, &store)));
         let pids = [1, 2].map(|index: usize| format!("pid {}", all[index].pid()));
         for ended in all_end(all.into(), PROMPT) {
             says(&ended, &["rank 1 was claimed twice", &pids[0], &pids[1]]);

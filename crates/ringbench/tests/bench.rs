@@ -10,8 +10,11 @@ fn ringbench(line: &str) -> Command {
     clean(Command::new(env!("CARGO_BIN_EXE_ringbench")), line)
 }
 
+/// The launcher. It is of another package, so cargo builds it beside ours only if it is told to.
 fn ringrun(line: &str) -> Command {
-    clean(Command::new(env!("CARGO_BIN_EXE_ringrun")), line)
+    let path = Path::new(env!("CARGO_BIN_EXE_ringbench")).with_file_name("ringrun");
+    assert!(path.exists(), "{} is not built: cargo build -p ringrun", path.display());
+    clean(Command::new(path), line)
 }
 
 /// Nothing of the launcher that may run these tests, and no wait that outlasts them.

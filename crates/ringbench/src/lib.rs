@@ -22,7 +22,6 @@ mod stats;
 mod table;
 mod verify;
 
-use ringrun::sizes;
 use std::process::ExitCode;
 use std::sync::Mutex;
 
@@ -30,6 +29,7 @@ use anyhow::{Context, Result};
 use clap::{CommandFactory, Parser, error::ErrorKind};
 use indicatif::{ProgressBar, ProgressStyle};
 use ringreduce::Communicator;
+use ringrun::sizes;
 
 use cli::Cli;
 use device::Gpu;
@@ -43,7 +43,9 @@ use run::Bench;
 /// The status of a program that the system ends for writing to nobody: 128 + SIGPIPE.
 const UNREAD: u8 = 128 + 13;
 
-fn main() -> ExitCode {
+/// Does what the program does, by this process's arguments and environment.
+#[must_use]
+pub fn main() -> ExitCode {
     let words: Vec<_> = std::env::args_os().skip(1).collect();
     if ringrun::is_watcher(&words) {
         return ringrun::main(words);
