@@ -1,37 +1,46 @@
 //! Keys by which pieces of a stream are sealed at one end and opened at the other: AES-256-GCM, so
-//! that nobody between the two can read them, change one, or leave one out. May touch: aws-lc-rs.
+//! that nobody between the two can read them, change one, or leave one out. The cipher is the crate
+//! `aes-gcm`, or AWS-LC with the feature `aws-lc`; both ends of a stream may differ in that.
 //! Law: a key is for one stream and direction; both ends count the pieces, and the count makes each
 //! nonce; after one wrong tag nothing is opened any more.
 
+#[cfg(feature = "aws-lc")]
+mod aws_lc;
+#[cfg(any(not(feature = "aws-lc"), test))]
+mod portable;
+
 use std::fmt;
 
-use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
-use aws_lc_rs::error::Unspecified;
-
 use super::Fault;
+#[cfg(feature = "aws-lc")]
+use aws_lc::Cipher;
+#[cfg(not(feature = "aws-lc"))]
+use portable::Cipher;
 
 /// Bytes that a piece is longer by than what it seals.
 pub const TAG: usize = 16;
 /// The bytes of a key.
 pub const KEY: usize = 32;
+/// The bytes of a nonce.
+const NONCE: usize = 12;
 
 /// A key, and how many pieces there were.
 struct Counted {
-    key: LessSafeKey,
+    key: Cipher,
     count: u64,
 }
 
 impl Counted {
-    fn new(key: &[u8; KEY]) -> Result<Self, Unspecified> {
-        Ok(Self { key: LessSafeKey::new(UnboundKey::new(&AES_256_GCM, key)?), count: 0 })
+    fn new(key: &[u8; KEY]) -> Option<Self> {
+        Some(Self { key: Cipher::new(key)?, count: 0 })
     }
 
     /// The next piece's, and nobody else's.
-    fn nonce(&mut self) -> Result<Nonce, Unspecified> {
-        let mut nonce = [0; NONCE_LEN];
-        nonce[NONCE_LEN - 8..].copy_from_slice(&self.count.to_be_bytes());
-        self.count = self.count.checked_add(1).ok_or(Unspecified)?;
-        Ok(Nonce::assume_unique_for_key(nonce))
+    fn nonce(&mut self) -> Option<[u8; NONCE]> {
+        let mut nonce = [0; NONCE];
+        nonce[NONCE - 8..].copy_from_slice(&self.count.to_be_bytes());
+        self.count = self.count.checked_add(1)?;
+        Some(nonce)
     }
 }
 
@@ -45,9 +54,8 @@ impl Sealer {
     /// When no number is left, which takes centuries.
     pub fn seal(&mut self, piece: &mut [u8]) -> Result<(), Fault> {
         let (text, room) = piece.split_last_chunk_mut::<TAG>().ok_or_else(used_up)?;
-        let nonce = self.0.nonce().map_err(|_| used_up())?;
-        let tag = self.0.key.seal_in_place_separate_tag(nonce, Aad::empty(), text);
-        room.copy_from_slice(tag.map_err(|_| used_up())?.as_ref());
+        let nonce = self.0.nonce().ok_or_else(used_up)?;
+        *room = self.0.key.seal(nonce, text).ok_or_else(used_up)?;
         Ok(())
     }
 
@@ -57,10 +65,9 @@ impl Sealer {
     /// As [`Self::seal`]; or if it is not so long.
     pub fn seal_from(&mut self, text: &[u8], piece: &mut [u8]) -> Result<(), Fault> {
         let (out, room) = piece.split_last_chunk_mut::<TAG>().ok_or_else(used_up)?;
-        let nonce = self.0.nonce().map_err(|_| used_up())?;
-        let key = &self.0.key;
-        let sealed = key.seal_out_of_place_scatter(nonce, Aad::empty(), text, out, &[], room);
-        sealed.map_err(|_| used_up())
+        let nonce = self.0.nonce().ok_or_else(used_up)?;
+        *room = self.0.key.seal_from(nonce, text, out).ok_or_else(used_up)?;
+        Ok(())
     }
 }
 
@@ -82,8 +89,8 @@ impl Opener {
     /// If it is another one; nothing is left of it then.
     pub fn open(&mut self, piece: &mut [u8]) -> Result<(), Forged> {
         let opened = self.next(|key, nonce| {
-            let (text, tag) = piece.split_last_chunk_mut::<TAG>().ok_or(Unspecified)?;
-            key.open_in_place_separate_tag(nonce, Aad::empty(), tag, text).map(drop)
+            let (text, tag) = piece.split_last_chunk_mut::<TAG>()?;
+            key.open(nonce, text, tag)
         });
         opened.inspect_err(|_| piece.fill(0))
     }
@@ -94,8 +101,8 @@ impl Opener {
     /// If it is another one; `out` is zero then.
     pub fn open_to(&mut self, piece: &[u8], out: &mut [u8]) -> Result<(), Forged> {
         let opened = self.next(|key, nonce| {
-            let (text, tag) = piece.split_last_chunk::<TAG>().ok_or(Unspecified)?;
-            key.open_separate_gather(nonce, Aad::empty(), text, tag, out)
+            let (text, tag) = piece.split_last_chunk::<TAG>()?;
+            key.open_to(nonce, text, tag, out)
         });
         opened.inspect_err(|_| out.fill(0))
     }
@@ -103,11 +110,11 @@ impl Opener {
     /// Opens a piece, unless one before was not opened.
     fn next(
         &mut self,
-        open: impl FnOnce(&LessSafeKey, Nonce) -> Result<(), Unspecified>,
+        open: impl FnOnce(&Cipher, [u8; NONCE]) -> Option<()>,
     ) -> Result<(), Forged> {
         let mut counted = self.0.take().ok_or(Forged)?;
-        let nonce = counted.nonce().map_err(|_| Forged)?;
-        open(&counted.key, nonce).map_err(|_| Forged)?;
+        let nonce = counted.nonce().ok_or(Forged)?;
+        open(&counted.key, nonce).ok_or(Forged)?;
         self.0 = Some(counted);
         Ok(())
     }
@@ -126,7 +133,7 @@ impl Seals {
     /// Of keys that were never used before: for what goes out, and for what comes in.
     #[must_use]
     pub fn new(outward: &[u8; KEY], inward: &[u8; KEY]) -> Option<Self> {
-        let (outward, inward) = (Counted::new(outward).ok()?, Counted::new(inward).ok()?);
+        let (outward, inward) = (Counted::new(outward)?, Counted::new(inward)?);
         Some(Self { sealer: Sealer(outward), opener: Opener(Some(inward)) })
     }
 }
@@ -189,6 +196,20 @@ mod tests {
             hex(sealed(&mut pair()[0], &[0; 16])),
             "cea7403d4d606b6e074ec5d3baf39d18d0d1c8a799996bf0265b98b5d48ab919"
         );
+    }
+
+    /// Ends that were built with different ciphers understand each other.
+    #[cfg(feature = "aws-lc")]
+    #[test]
+    fn both_ciphers_make_the_same_bytes() {
+        let (key, nonce, text) = ([3; KEY], [5; NONCE], [7; 70_000]);
+        let aws_lc = aws_lc::Cipher::new(&key).unwrap();
+        let portable = portable::Cipher::new(&key).unwrap();
+        let (mut one, mut other) = (text, text);
+        let tag = aws_lc.seal(nonce, &mut one).unwrap();
+        assert_eq!(portable.seal(nonce, &mut other), Some(tag));
+        assert!(one == other);
+        assert!(portable.open(nonce, &mut one, &tag).is_some() && one == text);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! Law: pure, fixed size, no allocation; every byte of every message is looked at, under the tag
 //! of the next; nonces make each handshake another one, keys each direction.
 
-use aws_lc_rs::digest::{Context, SHA256};
+use sha2::{Digest, Sha256};
 
 use super::keys::{Keys, TAG};
 use super::peers::LinkKind;
@@ -184,11 +184,11 @@ impl Message {
 
 /// All that was said so far.
 #[derive(Clone)]
-struct Transcript(Context);
+struct Transcript(Sha256);
 
 impl Transcript {
     fn new() -> Self {
-        Self(Context::new(&SHA256))
+        Self(Sha256::new())
     }
 
     fn add(&mut self, bytes: &Hello) {
@@ -222,10 +222,8 @@ impl Transcript {
     }
 }
 
-fn digest(said: Context) -> [u8; TAG] {
-    let mut out = [0; TAG];
-    out.copy_from_slice(said.finish().as_ref());
-    out
+fn digest(said: Sha256) -> [u8; TAG] {
+    said.finalize().into()
 }
 
 /// What both ends know when a stream is open, each of the other.

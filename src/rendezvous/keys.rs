@@ -1,5 +1,5 @@
 //! Keys that the ends of a stream prove their knowledge of the job's secret with, and seal what
-//! they say afterwards: HKDF, HMAC and X25519. May touch: aws-lc-rs. Law: a key for each job and
+//! they say afterwards: HKDF, HMAC and X25519. May touch: hmac, sha2, x25519-dalek, getrandom. Law: a key for each job and
 //! direction, so that nothing said in one can be said in the other; tags are compared in constant
 //! time; what a stream is sealed by nobody can find out later, not even with the secret; nothing
 //! that the secret could be told from stays where a core file has it.
@@ -7,10 +7,10 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use aws_lc_rs::agreement::{EphemeralPrivateKey, UnparsedPublicKey, X25519, agree_ephemeral};
-use aws_lc_rs::hmac::{self, HMAC_SHA256};
-use aws_lc_rs::rand::SystemRandom;
-use zeroize::{Zeroizing, zeroize_stack};
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+use x25519_dalek::{X25519_BASEPOINT_BYTES, x25519};
+use zeroize::{Zeroize, Zeroizing, zeroize_stack};
 
 use super::handshake::{Agreed, NONCE, Side};
 use crate::config::{Hidden, SECRET, Secret};
@@ -64,8 +64,7 @@ impl Keys {
 
     /// Is `tag` what `side` says?
     pub(super) fn verify(&self, side: Side, transcript: &[u8; TAG], tag: &[u8; TAG]) -> bool {
-        let key = || hmac::Key::new(HMAC_SHA256, self.of(side));
-        swept(|| hmac::verify(&key(), transcript, tag).is_ok())
+        swept(|| mac(self.of(side), &[transcript]).verify(&(*tag).into()).is_ok())
     }
 
     fn of(&self, side: Side) -> &[u8] {
@@ -77,14 +76,15 @@ impl Keys {
 
     /// What `side` seals and opens a stream by, if the other's number is one to agree with.
     pub(super) fn seals(&self, side: Side, mine: Ephemeral, agreed: &Agreed) -> Option<Seals> {
-        let theirs = UnparsedPublicKey::new(&X25519, agreed.theirs);
-        let keys = |shared: &[u8]| {
-            let root = extract(&self.all[2], shared);
-            let key = |side: &[u8]| expand(&root, &[b"seal", side, &agreed.transcript]);
-            Ok((key(b"dialler"), key(b"acceptor")))
-        };
         swept(|| {
-            let (dialler, acceptor) = agree_ephemeral(mine.private, theirs, (), keys).ok()?;
+            let shared = Zeroizing::new(x25519(*mine.private, agreed.theirs));
+            // A number of small order would make a secret that everybody knows (RFC 7748, 6.1).
+            if *shared == [0; NONCE] {
+                return None;
+            }
+            let root = extract(&self.all[2], &shared[..]);
+            let key = |side: &[u8]| expand(&root, &[b"seal", side, &agreed.transcript]);
+            let (dialler, acceptor) = (key(b"dialler"), key(b"acceptor"));
             match side {
                 Side::Dialler => Seals::new(&dialler, &acceptor),
                 Side::Acceptor => Seals::new(&acceptor, &dialler),
@@ -102,7 +102,7 @@ impl std::fmt::Debug for Keys {
 /// A number that nobody has seen, and what only its owner can do with it: come to the same secret
 /// as the owner of the other end's.
 pub(super) struct Ephemeral {
-    private: EphemeralPrivateKey,
+    private: Zeroizing<[u8; NONCE]>,
     /// The number.
     pub(super) nonce: [u8; NONCE],
 }
@@ -110,8 +110,9 @@ pub(super) struct Ephemeral {
 impl Ephemeral {
     /// A new one; none if the system has no random bytes.
     pub(super) fn draw() -> Option<Self> {
-        let private = EphemeralPrivateKey::generate(&X25519, &SystemRandom::new()).ok()?;
-        let nonce = *private.compute_public_key().ok()?.as_ref().first_chunk()?;
+        let mut private = Zeroizing::new([0; NONCE]);
+        getrandom::fill(&mut private[..]).ok()?;
+        let nonce = swept(|| x25519(*private, X25519_BASEPOINT_BYTES));
         Some(Self { private, nonce })
     }
 }
@@ -140,13 +141,18 @@ fn swept<T>(work: impl FnOnce() -> T) -> T {
     done
 }
 
-/// HMAC over these, one after the other.
+/// HMAC over these, one after the other, under a key of at most a block of SHA-256, 64 bytes.
+fn mac(key: &[u8], parts: &[&[u8]]) -> Hmac<Sha256> {
+    let mut block = hmac::digest::Key::<Hmac<Sha256>>::default();
+    block[..key.len()].copy_from_slice(key);
+    let mut mac = Hmac::new(&block);
+    block.zeroize();
+    parts.iter().for_each(|part| mac.update(part));
+    mac
+}
+
 fn hmac(key: &[u8], parts: &[&[u8]]) -> Key {
-    let mut context = hmac::Context::with_key(&hmac::Key::new(HMAC_SHA256, key));
-    parts.iter().for_each(|part| context.update(part));
-    let mut out = Key::default();
-    out.copy_from_slice(context.sign().as_ref());
-    out
+    Zeroizing::new(mac(key, parts).finalize().into_bytes().into())
 }
 
 /// HKDF's first half (RFC 5869).

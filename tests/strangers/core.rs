@@ -5,12 +5,13 @@ use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 
-use aws_lc_rs::hmac::{HMAC_SHA256, Key, sign};
+use hmac::{Hmac, KeyInit, Mac};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use ringreduce::ReduceOp;
+use sha2::Sha256;
 
 use super::LONG;
 use crate::common::processes::{Rank, World, this_seat};
@@ -61,7 +62,8 @@ fn body() {
 /// The first bytes of all that must not be there, by name.
 fn hidden(secret: &[u8], digits: &str) -> Vec<(&'static str, Part)> {
     let hmac = |key: &[u8], parts: &[&[u8]]| {
-        sign(&Key::new(HMAC_SHA256, key), &parts.concat()).as_ref().to_vec()
+        let mac = Hmac::<Sha256>::new_from_slice(key).unwrap();
+        mac.chain_update(parts.concat()).finalize().into_bytes().to_vec()
     };
     let root = hmac(b"ringreduce handshake 1", &[secret]);
     let key = |purpose: &[u8]| hmac(&root, &[purpose, &0_u64.to_le_bytes(), &[1]]);

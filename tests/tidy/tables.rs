@@ -56,6 +56,7 @@ pub(crate) const ROOMS: &[Room] = &[
         "link",
         &["error", "memory", "partition", "sync"],
         &[
+            "aes_gcm",
             "aws_lc_rs",
             "bytemuck",
             "crc_fast",
@@ -106,7 +107,7 @@ pub(crate) const ROOMS: &[Room] = &[
     room(
         "rendezvous",
         &["config", "error", "link", "sync"],
-        &["aws_lc_rs", "getrandom", "nix", "socket2", "tracing", "zeroize"],
+        &["getrandom", "hmac", "nix", "sha2", "socket2", "tracing", "x25519_dalek", "zeroize"],
         ENVIRONMENT,
     ),
     room(
