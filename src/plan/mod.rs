@@ -40,7 +40,6 @@ pub(crate) use reach::{DeviceSeat, Reach};
 pub use request::Request;
 #[doc(hidden)]
 pub use request::{Blocks, Message};
-#[cfg(feature = "host")]
 pub(crate) use request::{digest, mix};
 #[doc(hidden)]
 pub use slots::{Slots, least_chunk, stage};
