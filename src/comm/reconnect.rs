@@ -19,8 +19,9 @@ use crate::rendezvous::{Doors, Meeting, Newcomer};
 /// What is in the way of an address: the number of the membership, whom to let in, the last call
 /// that ended well, its length.
 const HEAD: usize = 22;
-/// The group of survivors has a number of its own; no colour is as large.
-const SURVIVORS: u32 = u32::MAX;
+/// Takes the place of a colour in the number of a group of survivors. A colour has 32 bits and is
+/// never as large, so no group that `split` makes has the same number.
+const SURVIVORS: u64 = 1 << 32;
 
 /// Where a member listens, and for which membership; whom it would let in, and how far it has come.
 #[derive(Clone, Debug)]
@@ -192,5 +193,20 @@ impl Communicator {
             return Err(Error::NotAll { call, missing, after: began.elapsed() });
         }
         Ok(opened)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{SURVIVORS, number};
+
+    #[test]
+    fn survivors_have_a_number_that_no_group_has() {
+        let (job, first) = (7, 1);
+        let survivors = number(job, first, SURVIVORS);
+        // The first call of a job may be a split, of any colour.
+        for color in [0, 1, u32::MAX - 1, u32::MAX] {
+            assert_ne!(number(job, first, color.into()), survivors, "{color}");
+        }
     }
 }

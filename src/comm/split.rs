@@ -48,8 +48,8 @@ impl Card {
 }
 
 /// The number of a group: no two of one communicator have the same.
-pub(super) fn number(job: u64, sequence: u64, color: u32) -> u64 {
-    let words = [sequence, u64::from(color)];
+pub(super) fn number(job: u64, sequence: u64, color: u64) -> u64 {
+    let words = [sequence, color];
     words.into_iter().fold(job, |digest, word| {
         (digest ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29)
     })
@@ -152,7 +152,7 @@ impl Communicator {
                 Origin::Processes(meeting) => {
                     let address = |&rank: &usize| (rank, cards[rank].address.as_str());
                     let members: Vec<_> = members.iter().map(address).collect();
-                    let job = number(meeting.job, sequence, color);
+                    let job = number(meeting.job, sequence, color.into());
                     let meeting = meeting.branch((job, 0), &members, doors, timeout);
                     Self::open(meeting.heeding(abort), recorder)
                 }
@@ -162,7 +162,7 @@ impl Communicator {
                         .map(|(rank, &before)| Peer { rank, ..seat.peers[before].clone() })
                         .collect();
                     let me = members.iter().take_while(|&&rank| rank != seat.rank).count();
-                    let job = number(threads.job, sequence, color);
+                    let job = number(threads.job, sequence, color.into());
                     Ready::new(threads.branch(job), me, peers)?.meet(timeout, abort, recorder)
                 }
             }?;
