@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::options::Tag;
 use super::shrink::WELCOME;
 use super::{CallOptions, Communicator, Origin};
-use crate::config::Config;
+use crate::config::{Config, deadline_after};
 use crate::error::{Error, Result};
 use crate::flight::Recorder;
 use crate::link::notice::WORDS;
@@ -125,7 +125,7 @@ impl Communicator {
     /// The communicator that the members of a job let this rank into. Who is let down by them, for
     /// one of them died or did not connect, waits for the next time.
     pub(super) fn come_later(config: &Config, recorder: &Arc<Recorder>) -> Result<Self> {
-        let until = Instant::now() + config.timeout;
+        let until = deadline_after(config.timeout);
         loop {
             let (meeting, members) = enter(config, until)?;
             let joined = Self::open(meeting, recorder)

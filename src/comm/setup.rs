@@ -9,7 +9,7 @@ use super::options::{Preferences, Told};
 use super::share::{can_share, has_lines};
 use super::threads::{Group, Ready};
 use super::{Communicator, Origin, Seat, recorder};
-use crate::config::{Config, SECRET, Secret, SecretSource, Transport};
+use crate::config::{Config, SECRET, Secret, SecretSource, Transport, deadline_after};
 use crate::error::{Error, Peer, Result};
 use crate::flight::Recorder;
 use crate::link::control::Controls;
@@ -283,7 +283,7 @@ impl Communicator {
     pub(super) fn open(mut meeting: Meeting, recorder: &Arc<Recorder>) -> Result<Self> {
         let &Config { timeout, all_pairs, .. } = meeting.config();
         let preferences = Preferences::from(meeting.config());
-        let deadline = Instant::now() + timeout;
+        let deadline = deadline_after(timeout);
         let ring = Ring::through(&meeting.ring_order()).ok_or_else(|| {
             Error::io("ordering the ring", std::io::Error::other("the hosts' ranks overlap"))
         })?;

@@ -14,6 +14,7 @@ use nix::errno::Errno;
 
 use super::engine::Engine;
 use super::{Communicator, Origin};
+use crate::config::deadline_after;
 use crate::error::{Error, Result};
 use crate::exec::direct::MOST_RANKS;
 use crate::exec::{Halt, Stop};
@@ -125,7 +126,7 @@ impl Communicator {
         let (me, size) = (self.rank(), self.size());
         let (next, prev) = ((me + 1) % size, (me + size - 1) % size);
         let timeout = self.settings.timeout;
-        let until = Instant::now() + timeout;
+        let until = deadline_after(timeout);
         let mut found = vec![Region::open(mine.as_fd(), lens[me], "this process").map(Arc::new)];
         let mut fd = mine.try_clone().map_err(|e| Error::io("sharing memory", e))?;
         for step in 1..size {

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::reconnect::Door;
 use super::{Communicator, Seat};
+use crate::config::deadline_after;
 use crate::error::{Error, Peer, Place, Result};
 use crate::link::notice::WORDS;
 use crate::link::{Links, Why};
@@ -290,7 +291,7 @@ impl Communicator {
 
     fn all_agree(&mut self, flags: u64, deadline: Duration) -> Result<u64> {
         const CALL: &str = "agree";
-        let until = Instant::now() + deadline;
+        let until = deadline_after(deadline);
         self.in_council(CALL, |council, links| {
             let deadline = Some(council.time(until));
             council.step(links, None, Input::Agree { flags, deadline });
@@ -333,8 +334,7 @@ impl Communicator {
         evict: bool,
         mut newcomers: Vec<Newcomer>,
     ) -> Result<Self> {
-        let began = Instant::now();
-        let mut until = began + deadline;
+        let (began, mut until) = (Instant::now(), deadline_after(deadline));
         // Who is left behind is so at the deadline: the others connect after it, and once more if
         // one of them can't at first.
         let last = if evict { until + 2 * CONNECTING } else { until };

@@ -12,6 +12,7 @@ use super::engine::Engine;
 use super::setup::last_level_cache;
 use super::share::{Board, can_share, has_lines};
 use super::{Communicator, Origin, Seat};
+use crate::config::deadline_after;
 use crate::error::{Error, Peer, Result};
 use crate::flight::Recorder;
 use crate::link::life::Lives;
@@ -146,7 +147,7 @@ impl Ready {
         recorder: &Arc<Recorder>,
     ) -> Result<Communicator> {
         let Self { group, rank, peers, planner, mut links } = self;
-        let until = (Instant::now() + timeout, &**abort);
+        let until = (deadline_after(timeout), &**abort);
         for from in planner.peers().into_iter().map(|from| from as usize) {
             let end = |left: &mut Left| left.ends.remove(&(from, rank));
             links.add_rx(from, group.find(&peers[from], timeout, until, end)?);

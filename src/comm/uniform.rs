@@ -3,12 +3,12 @@
 //! agreed that they do. What decides is the machine of `membership`.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use super::Seat;
 use super::engine::{Engine, Head};
 use super::options::Settings;
 use super::shrink::Council;
+use crate::config::deadline_after;
 use crate::element::{DataType, ReduceOp};
 use crate::error::{Error, Result};
 use crate::kernel::Kernel;
@@ -93,7 +93,7 @@ impl Engine {
         (call, full): (u64, bool),
         error: &Error,
     ) -> Result<bool> {
-        let until = Instant::now() + settings.timeout;
+        let until = deadline_after(settings.timeout);
         self.in_council(seat, settings, name, |council, links| {
             council.step(links, None, Input::Begin(call));
             if full {

@@ -14,7 +14,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Once;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub use secret::{SECRET, Secret, SecretSource};
 pub use store::StoreAddr;
@@ -37,6 +37,12 @@ const PEER_TIMEOUTS: [Duration; 2] = [Duration::from_secs(4), Duration::from_sec
 const MAX_SIZE: usize = 1 << 20;
 /// More connections per link than this only waste memory.
 const MAX_TCP_SOCKETS: usize = 64;
+
+/// When a wait that begins now and may last so long is over. A user may give any duration, also one
+/// that no clock can reach: every deadline that follows from such a duration is made here.
+pub(crate) fn deadline_after(wait: Duration) -> Instant {
+    Instant::now() + wait.min(LONGEST_TIMEOUT)
+}
 
 /// How ranks of one pair reach each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

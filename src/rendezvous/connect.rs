@@ -20,6 +20,7 @@ use super::handshake::{Identity, Role};
 use super::keys::Keys;
 use super::peers::{LinkKind, PeerInfo};
 use super::socket::{connect_tcp, connect_unix};
+use crate::config::deadline_after;
 use crate::error::{Error, Result};
 use crate::link::seal::Seals;
 
@@ -66,7 +67,7 @@ impl Meeting {
     /// # Errors
     /// [`Error::Handshake`] naming the peer that can't be reached or does not come in time.
     pub fn connect(&mut self, dial: &[PairKey], accept: &[PairKey]) -> Result<Vec<Connection>> {
-        let until = Instant::now() + self.config.timeout;
+        let until = deadline_after(self.config.timeout);
         let mut entrance = self.entrance.take();
         let opened = self.open(dial, accept, entrance.as_mut(), until);
         self.entrance = entrance;

@@ -13,7 +13,7 @@ use super::record::Record;
 use super::store::{Store, broken_store, refuse};
 use super::wire::{Broken, Kind, Reader, Writer};
 use super::{Meeting, listen, roll, secret, turn};
-use crate::config::{Config, Secret, StoreAddr, Transport};
+use crate::config::{Config, Secret, StoreAddr, Transport, deadline_after};
 use crate::error::{Error, Result};
 use crate::link::roll::Roll;
 
@@ -181,7 +181,7 @@ impl Store {
         value: &[u8],
         wait: Duration,
     ) -> Result<Option<Vec<u8>>> {
-        let until = Instant::now() + wait + PATIENCE;
+        let until = deadline_after(wait) + PATIENCE;
         let answer = self.ask(kind, key, value, wait, until)?;
         match answer.kind {
             Kind::Done | Kind::Value => Ok(Some(answer.value)),

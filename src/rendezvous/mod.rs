@@ -43,7 +43,7 @@ pub use secret::draw_secret;
 pub use server::Server;
 pub use store::Store;
 
-use crate::config::{Config, ENCRYPT, ROLL_FD, Secret, StoreAddr};
+use crate::config::{Config, ENCRYPT, ROLL_FD, Secret, StoreAddr, deadline_after};
 use crate::error::{Error, Limit, Result, warn};
 use crate::link::roll::Roll;
 use entrance::Entrance;
@@ -120,7 +120,7 @@ pub(crate) fn gather(config: &Config) -> Result<Meeting> {
     let shared = matches!(address, StoreAddr::Fd(_));
     let _turn = shared.then(turn);
     let began = Instant::now();
-    let until = began + config.timeout;
+    let until = deadline_after(config.timeout);
     let server = match address {
         StoreAddr::Fd(_) => None,
         _ if config.rank > 0 => None,

@@ -107,8 +107,15 @@ fn agrees() {
             std::thread::park();
         }
     }
-    let flags = comm.agree(!(1 << comm.rank()), LONG).unwrap();
+    // For as long as it takes.
+    let flags = comm.agree(!(1 << comm.rank()), Duration::MAX).unwrap();
     eprintln!("{SAID}{flags:b}");
+    let mut comm = comm.shrink(Duration::MAX).unwrap();
+    let mut comm = comm.evict(Duration::MAX).unwrap();
+    assert_eq!(comm.size(), 3);
+    assert!(comm.grow(Duration::MAX).unwrap().is_none());
+    // Nobody leaves before all have it.
+    comm.barrier().unwrap();
 }
 
 #[test]

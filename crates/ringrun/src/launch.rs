@@ -81,7 +81,7 @@ fn launch(
         cpus: allowed_cpus().map_err(Failure::system("ask for the allowed CPUs"))?,
     };
     within_descriptors(request.ranks, spawner.descriptors.1)?;
-    let limit = request.timeout.map(|limit| Instant::now() + limit);
+    let limit = request.timeout.and_then(|limit| Instant::now().checked_add(limit));
     let (mut ranks, mut sources) = (vec![], vec![]);
     for place in hosts::place(request.ranks) {
         let (rank, streams) = spawner.spawn(place, Start::First)?;
