@@ -70,6 +70,8 @@ pub use element::{
 #[cfg(feature = "host")]
 pub use error::{Error, Limit, Result, Stall};
 #[cfg(feature = "host")]
+pub use flight::MetricsHandle;
+#[cfg(feature = "host")]
 pub use kernel::CFunction;
 pub use schedule::Algorithm;
 #[cfg(feature = "host")]

@@ -9,7 +9,9 @@ use std::os::unix::fs::FileExt;
 use rand::rngs::SmallRng;
 use rand::{Rng, RngExt, SeedableRng};
 use ringreduce::flight::{Reader, create};
-use ringreduce::{Communicator, ReduceOp};
+use ringreduce::{Communicator, MetricsHandle, ReduceOp};
+
+const CALLS: &str = "ringreduce_calls_total{collective=\"all_reduce\",rank=\"0\"} ";
 
 /// A record's memory, with all of these bytes in it.
 fn memory(fill: impl FnOnce(&mut [u8])) -> OwnedFd {
@@ -57,18 +59,23 @@ fn anything_can_be_in_it() {
 #[test]
 fn calls_are_counted() {
     let ranks = Communicator::local(2).unwrap();
+    let handles: Vec<MetricsHandle> = ranks.iter().map(Communicator::metrics_handle).collect();
     std::thread::scope(|scope| {
         let calls = ranks.into_iter().map(|mut comm| {
             scope.spawn(move || {
                 for _ in 0..1000 {
                     comm.all_reduce(&mut [1.0_f64; 3], ReduceOp::Sum).unwrap();
                 }
-                comm
+                comm.metrics()
             })
         });
-        for (rank, call) in calls.collect::<Vec<_>>().into_iter().enumerate() {
-            let comm = call.join().unwrap();
-            let text = comm.metrics();
+        let calls: Vec<_> = calls.collect();
+        // Whoever asks meanwhile finds no more than there is.
+        let line = |text: &str| text.lines().find_map(|it| it.strip_prefix(CALLS)?.parse().ok());
+        assert!(line(&handles[0].clone().metrics()).unwrap_or(0) <= 1000);
+        for (rank, call) in calls.into_iter().enumerate() {
+            let text = call.join().unwrap();
+            assert_eq!(handles[rank].metrics(), text, "the communicator is gone");
             for (metric, value) in [("calls", 1000), ("bytes", 24_000)] {
                 let line = format!(
                     "ringreduce_{metric}_total{{collective=\"all_reduce\",rank=\"{rank}\"}} {value}"

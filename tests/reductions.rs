@@ -4,8 +4,11 @@
 
 mod common;
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use bytemuck::Pod;
 use common::on_ranks;
+use common::ranks::on;
 use ringreduce::{
     Communicator, DataType, Element, Error, F8E4M3, F8E5M2, FoldOrder, LocF32, LocF64, LocI32,
     LocI64, ReduceOp, Reduction, f16,
@@ -353,4 +356,26 @@ fn a_contribution_alone_counts_as_any_other() {
         (scan, exscan, scaled)
     });
     assert_eq!(results, [([1], [7], [6.0]), ([0], [1], [12.0]), ([1], [0], [18.0])]);
+}
+
+/// A call in the order of ranks is made in pieces where ranks have not all links, and fails here
+/// after the first of them.
+#[test]
+fn a_call_in_pieces_that_fails_leaves_its_buffer_as_it_was() {
+    let ranks = Communicator::builder().all_pairs(2).retry_safe(true).local(4).unwrap();
+    let count = 3 << 20;
+    on(ranks, |comm| {
+        let (rank, abort) = (comm.rank(), comm.abort_handle());
+        let mut buf = vec![rank as u8 + 1; count];
+        let folded = AtomicUsize::new(0);
+        let error = comm.all_reduce_by(&mut buf, FoldOrder::Ranks, |a: &u8, b: &u8| {
+            // Three folds for each element of the result.
+            if rank == 3 && folded.fetch_add(1, Ordering::Relaxed) == count {
+                abort.abort();
+            }
+            a + b
+        });
+        assert!(matches!(error, Err(Error::Aborted { by, .. }) if by.rank == 3), "{rank}");
+        assert!(buf.iter().all(|&it| it == rank as u8 + 1), "{rank}");
+    });
 }

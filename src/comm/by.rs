@@ -96,14 +96,12 @@ impl Communicator {
         let all_pairs = self.ring(request.collective.name())?.all_pairs();
         let mut call = Unfinished { comm: self, finished: false };
         let comm = &mut *call.comm;
+        let head = &Head::of(request, kernel);
+        let whole = &Whole { head, request, blocks: None, buffer };
         let result = match order {
-            FoldOrder::Any => comm.run_by(request, buffer, kernel),
-            FoldOrder::Ranks if all_pairs => comm.with(in_order()).run_by(request, buffer, kernel),
-            FoldOrder::Ranks => {
-                let head = &Head::of(request, kernel);
-                let whole = Whole { head, request, blocks: None, buffer };
-                comm.in_pieces(&whole, &gathering(request), kernel)
-            }
+            FoldOrder::Any => comm.make_call(whole, None),
+            FoldOrder::Ranks if all_pairs => comm.with(in_order()).make_call(whole, None),
+            FoldOrder::Ranks => comm.make_call(whole, Some(&gathering(request, kernel))),
         };
         call.finished = true;
         result
@@ -111,10 +109,10 @@ impl Communicator {
 }
 
 /// The calls that bring a rank everybody's contributions to what it gets.
-fn gathering(request: &Request) -> Pieces {
+fn gathering<'a>(request: &Request, kernel: Kernel<'a>) -> Pieces<'a> {
     let blocks = request.collective.has_blocks();
     let collective = if blocks { Collective::AllToAll } else { Collective::AllGather };
-    Pieces { call: Request { collective, ..*request }, scale: None }
+    Pieces { call: Request { collective, ..*request }, kernel, scale: None }
 }
 
 /// Breaks the communicator unless the call came to an end.

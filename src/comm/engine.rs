@@ -70,13 +70,15 @@ pub(super) struct Head<'a> {
     /// No collective that the user asked for: it goes as always, whatever algorithm calls have to
     /// be made by.
     pub(super) usual: bool,
+    /// Its parts differ in length, so that the ranks may pass different counts.
+    pub(super) uneven: bool,
 }
 
 impl<'a> Head<'a> {
     /// A call that all ranks make.
     pub(super) fn of(request: &'a Request, kernel: Kernel<'a>) -> Self {
         let name = request.collective.name();
-        Self { name, kernel, request: Some(request), stands_for: 0, usual: false }
+        Self { name, kernel, request: Some(request), stands_for: 0, usual: false, uneven: false }
     }
 
     /// What its plan goes by. `registered`: is it on registered memory?
@@ -208,7 +210,7 @@ impl Engine {
             return works.and_then(|()| self.walk(seat, settings, head, buffer, plan));
         }
         let (number, bytes) = (number(head, self.sequence), buffer.len(Space::Output));
-        seat.flight.enter(head.name, head.request, number, bytes);
+        seat.flight.enter((head.name, head.uneven), head.request, number, bytes);
         let mut done = works.and_then(|()| self.walk(seat, settings, head, buffer, plan));
         if uniform {
             done = self.alike(seat, settings, head, (number, done));
@@ -220,7 +222,12 @@ impl Engine {
     }
 
     /// The registered memory that a call may go by.
-    fn known(&self, settings: &Settings, request: &Request, buffer: &Buffer<'_>) -> Option<Known> {
+    pub(super) fn known(
+        &self,
+        settings: &Settings,
+        request: &Request,
+        buffer: &Buffer<'_>,
+    ) -> Option<Known> {
         // Others write to it until they know that this rank failed.
         let goes = !settings.failures.retry_safe;
         goes.then(|| self.registry.known(request, buffer)).flatten()

@@ -37,15 +37,17 @@ impl Whole<'_> {
 }
 
 /// The calls that it is made by.
-pub(super) struct Pieces {
+pub(super) struct Pieces<'a> {
     /// Each of them, but for its length. One that does not reduce brings what all ranks
     /// contribute, to be folded here in their order.
     pub(super) call: Request,
+    /// What folds, in the calls or here.
+    pub(super) kernel: Kernel<'a>,
     /// What contributions are multiplied by as they set off.
     pub(super) scale: Option<f32>,
 }
 
-impl Pieces {
+impl Pieces<'_> {
     /// What is in that memory for each element of a part of a call of so many, among `size` ranks.
     fn blocks(&self, parts: usize, size: usize) -> usize {
         if self.folds_here() { size } else { parts }
@@ -139,13 +141,8 @@ pub(super) fn plan<'p>(
 }
 
 impl Communicator {
-    /// Makes a call in pieces, by this kernel.
-    pub(super) fn in_pieces(
-        &mut self,
-        whole: &Whole<'_>,
-        pieces: &Pieces,
-        kernel: Kernel<'_>,
-    ) -> Result<()> {
+    /// Makes a call in pieces. What a failure leaves of the buffer is up to the caller.
+    pub(super) fn in_pieces(&mut self, whole: &Whole<'_>, pieces: &Pieces<'_>) -> Result<()> {
         let (size, parts) = (self.size(), parts(whole.request, self.size()));
         let longest = (0..parts).map(|part| whole.count(part)).max().unwrap_or(0);
         let (blocks, most) = (pieces.blocks(parts, size), pieces.most(parts, size));
@@ -155,7 +152,7 @@ impl Communicator {
         // Once at least: an empty buffer too is a call that the others are told of.
         let done = (0..longest.max(1)).step_by(most).try_for_each(|at| {
             let piece = at..longest.min(at + most);
-            self.piece(whole, (pieces, kernel), piece, cast_slice_mut(&mut memory))
+            self.piece(whole, pieces, piece, cast_slice_mut(&mut memory))
         });
         if let Some(engine) = &mut self.engine {
             engine.own = memory;
@@ -167,7 +164,7 @@ impl Communicator {
     fn piece(
         &mut self,
         whole: &Whole<'_>,
-        (pieces, kernel): (&Pieces, Kernel<'_>),
+        pieces: &Pieces<'_>,
         piece: Range<usize>,
         memory: &mut [u8],
     ) -> Result<()> {
@@ -196,14 +193,15 @@ impl Communicator {
         let bytes = |of: Range<usize>| of.start * call.element_size()..of.end * call.element_size();
         let places = Buffer::within(memory, bytes(first..to), bytes(result));
         let stands_for = request.digest() ^ head.stands_for;
-        let part = Head { name: head.name, stands_for, ..Head::of(&call, kernel) };
+        let Head { name, uneven, .. } = *head;
+        let part = Head { name, stands_for, uneven, ..Head::of(&call, pieces.kernel) };
         let blocks = blocks.map(|blocks| Blocks { window: (piece.start, piece.end), ..blocks });
         self.walk(&part, &places, |planner| plan(planner, &call, blocks))?;
         if pieces.folds_here() {
             let of = |rank| bytes(rank * count..(rank + 1) * count);
             for rank in 1..size {
                 let sources = [of(0), of(rank)].map(|bytes| places.src(Space::Output, bytes));
-                kernel.fold(true, &mut [places.dst(Space::Output, of(0))], &sources);
+                pieces.kernel.fold(true, &mut [places.dst(Space::Output, of(0))], &sources);
             }
         }
         let gets = match request.collective {

@@ -62,14 +62,14 @@ pub use wide::wire_error;
 
 use crate::element::{DataType, ReduceOp, Reduction};
 use crate::error::{Error, Peer, Result};
-use crate::flight::Flight;
+use crate::flight::{Flight, MetricsHandle};
 use crate::kernel::Kernel;
 use crate::memory::Buffer;
 use crate::plan::{Blocks, Plan, Planner, Request};
 use crate::rendezvous::Meeting;
 use crate::schedule::Ring;
 use engine::{Engine, Head};
-use in_pieces::{Whole, plan};
+use in_pieces::{Pieces, Whole, plan};
 use options::{Preferences, Settings};
 use smallbox::SmallBox;
 use smallbox::space::S32;
@@ -251,7 +251,7 @@ impl Communicator {
 
     /// What this communicator has done so far, as text that Prometheus reads: calls, bytes of
     /// results, seconds asleep for other ranks, and errors by kind; of each collective that was
-    /// called. Any thread may ask, for example one that serves it over HTTP, through an `Arc`.
+    /// called. [`Self::metrics_handle`] lets other threads ask, such as one that serves HTTP.
     ///
     /// ```
     /// use ringreduce::{Communicator, ReduceOp};
@@ -263,6 +263,23 @@ impl Communicator {
     /// ```
     #[must_use]
     pub fn metrics(&self) -> String {
+        self.metrics_handle().metrics()
+    }
+
+    /// A handle by which any thread reads what [`Self::metrics`] gives, while this communicator is
+    /// in a call or elsewhere.
+    ///
+    /// ```
+    /// use ringreduce::{Communicator, ReduceOp};
+    /// let mut comm = Communicator::local(1)?.remove(0);
+    /// let handle = comm.metrics_handle();
+    /// let reader = std::thread::spawn(move || handle.metrics());
+    /// comm.barrier()?;
+    /// assert!(reader.join().is_ok_and(|text| text.contains("ringreduce_calls_total")));
+    /// # Ok::<(), ringreduce::Error>(())
+    /// ```
+    #[must_use]
+    pub fn metrics_handle(&self) -> MetricsHandle {
         self.seat.flight.metrics()
     }
 
@@ -293,29 +310,23 @@ impl Communicator {
         blocks: Blocks<'_>,
         buffer: &Buffer<'_>,
     ) -> Result<()> {
-        let head = &Head { name, ..Head::of(request, self.kernel(request)?) };
+        let head = &Head { name, uneven: true, ..Head::of(request, self.kernel(request)?) };
         self.run_whole(&Whole { head, request, blocks: Some(blocks), buffer })
     }
 
-    /// The same, for any call: as it is, or in pieces that travel as another type.
+    /// The same, for any call by a kernel of this library: it may travel as another type.
     fn run_whole(&mut self, whole: &Whole<'_>) -> Result<()> {
-        let Whole { head, request, blocks, buffer } = *whole;
-        match self.travel(head.name, request, Some(buffer))? {
-            Some(pieces) if !self.settings.rehearses => {
-                let kernel = self.kernel(&pieces.call)?;
-                self.kept(head.name, buffer, |comm| comm.in_pieces(whole, &pieces, kernel))
-            }
-            _ => self.kept(head.name, buffer, |comm| {
-                comm.walk(head, buffer, |planner| plan(planner, request, blocks))
-            }),
-        }
+        let pieces = self.travel(whole.head.name, whole.request, Some(whole.buffer))?;
+        self.make_call(whole, pieces.as_ref())
     }
 
-    /// The same, with a kernel that may be the caller's.
-    fn run_by(&mut self, request: &Request, buffer: &Buffer<'_>, by: Kernel<'_>) -> Result<()> {
-        let head = Head::of(request, by);
-        self.kept(head.name, buffer, |comm| {
-            comm.walk(&head, buffer, |planner| planner.plan(request))
+    /// Makes a collective call over the user's buffer: as it is, or in these pieces. All of them
+    /// are made here, so that what a failure leaves of the buffer is the same for all.
+    fn make_call(&mut self, whole: &Whole<'_>, pieces: Option<&Pieces<'_>>) -> Result<()> {
+        let Whole { head, request, blocks, buffer } = *whole;
+        self.kept(head.name, buffer, |comm| match pieces {
+            Some(pieces) if !comm.settings.rehearses => comm.in_pieces(whole, pieces),
+            _ => comm.walk(head, buffer, |planner| plan(planner, request, blocks)),
         })
     }
 

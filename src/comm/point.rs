@@ -87,7 +87,8 @@ impl Communicator {
         let Some(kernel) = Kernel::select(DataType::U8, ReduceOp::Max, self.size()) else {
             return refuse(name, "size", self.size(), "a world that there are kernels for");
         };
-        let head = Head { name, kernel, request: None, stands_for: 0, usual: true };
+        let (request, stands_for, usual, uneven) = (None, 0, true, false);
+        let head = Head { name, kernel, request, stands_for, usual, uneven };
         self.walk(&head, buffer, |planner| planner.messages(messages))
     }
 

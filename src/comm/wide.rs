@@ -51,7 +51,7 @@ impl Communicator {
         name: &'static str,
         request: &Request,
         buffer: Option<&Buffer<'_>>,
-    ) -> Result<Option<Pieces>> {
+    ) -> Result<Option<Pieces<'static>>> {
         use ReduceOp::{Avg, Max, Min, Prod, Sum};
         let Numbers { deterministic, wide, wire } = self.settings.numbers;
         let Request { dtype, op: Some(op), .. } = *request else { return Ok(None) };
@@ -75,16 +75,16 @@ impl Communicator {
                 let asked = settings.required.or(settings.preferred);
                 let otherwise = asked.is_some_and(|it| it != Algorithm::Direct);
                 let known =
-                    buffer.is_some_and(|buffer| engine.registry.known(request, buffer).is_some());
+                    buffer.and_then(|buffer| engine.known(settings, request, buffer)).is_some();
                 let links = otherwise || !known;
                 (links && matches!(op, Sum | Avg | Prod)).then_some(DataType::F32)
             }
             _ => None,
         };
-        Ok(other.map(|other| {
-            let call = Request { dtype: other, op: Some(op.into()), ..*request };
-            Pieces { call, scale: scale.map(|bytes| scalar(dtype, bytes)) }
-        }))
+        let Some(other) = other else { return Ok(None) };
+        let call = Request { dtype: other, op: Some(op.into()), ..*request };
+        let (kernel, scale) = (self.kernel(&call)?, scale.map(|bytes| scalar(dtype, bytes)));
+        Ok(Some(Pieces { call, kernel, scale }))
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::array::from_fn;
 use std::fmt::Write;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -31,6 +32,22 @@ pub(super) struct Metrics([Counts; KINDS]);
 impl Default for Metrics {
     fn default() -> Self {
         Self(from_fn(|_| Counts::default()))
+    }
+}
+
+/// Reads the counters of one communicator, from any thread and for as long as it likes: also while
+/// a call is under way, and after the communicator is gone.
+#[derive(Clone, Debug)]
+pub struct MetricsHandle {
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) rank: usize,
+}
+
+impl MetricsHandle {
+    /// The counters so far, as [`Communicator::metrics`](crate::Communicator::metrics) gives them.
+    #[must_use]
+    pub fn metrics(&self) -> String {
+        self.metrics.text(self.rank)
     }
 }
 

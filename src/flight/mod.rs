@@ -14,6 +14,7 @@ mod recorder;
 mod trace;
 mod what;
 
+pub use metrics::MetricsHandle;
 pub use read::{Member, Op, Reader, Record, State};
 pub use what::What;
 

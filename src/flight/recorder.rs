@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::clock::{coarse, precise};
 use super::dump::dump;
 use super::layout::{Board, CALL, MEMBERS, bytes};
-use super::metrics::Metrics;
+use super::metrics::{Metrics, MetricsHandle};
 use super::read::State;
 use super::trace::Trace;
 use super::what::What;
@@ -134,6 +134,12 @@ impl Recorder {
         Region::open(fd, bytes(), "the launcher")
     }
 
+    /// What it says now.
+    #[cfg(test)]
+    pub(crate) fn record(&self) -> Option<super::Record> {
+        super::read::record(&self.board)
+    }
+
     /// A communicator of this rank with these, which all of them know by this number.
     pub(crate) fn communicator(
         self: &Arc<Self>,
@@ -159,7 +165,7 @@ impl Recorder {
             // 0 is no number.
             group.key.store(key.max(1), Ordering::Release);
         }
-        let (metrics, current) = (Metrics::default(), AtomicU64::new(0));
+        let (metrics, current) = (Arc::new(Metrics::default()), AtomicU64::new(0));
         Flight { recorder: Arc::clone(self), at, rank, peers, current, metrics }
     }
 }
@@ -176,7 +182,7 @@ pub(crate) struct Flight {
     peers: Arc<[Peer]>,
     /// The number of the operation that it is in, or was.
     current: AtomicU64,
-    metrics: Metrics,
+    metrics: Arc<Metrics>,
 }
 
 impl Flight {
@@ -185,13 +191,20 @@ impl Flight {
         &self.recorder
     }
 
-    /// The rank enters an operation: what it is, its number on the communicator, and its bytes.
+    /// The rank enters an operation: its name, whether its parts differ in length, what it is, its
+    /// number on the communicator, and its bytes.
     #[inline]
-    pub(crate) fn enter(&self, name: &str, request: Option<&Request>, sequence: u64, bytes: usize) {
+    pub(crate) fn enter(
+        &self,
+        (name, uneven): (&str, bool),
+        request: Option<&Request>,
+        sequence: u64,
+        bytes: usize,
+    ) {
         let board = &self.recorder.board;
         let number = board.head().begun.fetch_add(1, Ordering::Relaxed) + 1;
         self.current.store(number, Ordering::Relaxed);
-        let what = What::of(self.at.unwrap_or(MEMBERS), name, request);
+        let what = What::of(self.at.unwrap_or(MEMBERS), (name, uneven), request);
         let entry = board.entry(number);
         entry.number.store(0, Ordering::Relaxed);
         fence(Ordering::Release);
@@ -301,9 +314,9 @@ impl Flight {
         }
     }
 
-    /// The counters, as Prometheus reads them.
-    pub(crate) fn metrics(&self) -> String {
-        self.metrics.text(self.rank)
+    /// What reads the counters, from any thread.
+    pub(crate) fn metrics(&self) -> MetricsHandle {
+        MetricsHandle { metrics: Arc::clone(&self.metrics), rank: self.rank }
     }
 }
 

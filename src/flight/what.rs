@@ -39,9 +39,10 @@ const UNEVEN: u64 = 1 << 60;
 pub struct What(u64);
 
 impl What {
-    /// The operation `name` on the communicator in place `at`; `request` if all ranks make it.
+    /// The operation `name` on the communicator in place `at`, whose parts differ in length if it
+    /// is `uneven`; `request` if all ranks make it.
     #[inline]
-    pub(super) fn of(at: usize, name: &str, request: Option<&Request>) -> Self {
+    pub(super) fn of(at: usize, (name, uneven): (&str, bool), request: Option<&Request>) -> Self {
         let Some(request) = request else {
             let kind = NAMES.iter().position(|known| *known == name).unwrap_or(0);
             return Self(at as u64 & 0xff | (kind as u64) << 8);
@@ -53,8 +54,6 @@ impl What {
             Some(Kind::User(..)) => FUNCTION,
         };
         let root = u64::from(request.collective.root().unwrap_or(0));
-        // Only the uneven forms are called otherwise than what they are made by.
-        let uneven = name.len() != NAMES[kind(request.collective) as usize].len();
         let word = at as u64 & 0xff
             | u64::from(kind(request.collective)) << 8
             | (request.dtype as u64 + 1) << 16
@@ -174,15 +173,15 @@ mod tests {
         };
         for dtype in DataType::ALL {
             let request = of(Collective::AllReduce, Some(ReduceOp::Max), dtype);
-            let what = What::of(62, "all_reduce", Some(&request)).by(Algorithm::Direct);
+            let what = What::of(62, ("all_reduce", false), Some(&request)).by(Algorithm::Direct);
             assert_eq!((what.name(), what.dtype()), ("all_reduce", Some(dtype.name())));
             assert_eq!((what.op(), what.algorithm()), (Some("max"), Some("direct")));
             assert_eq!((what.at(), what.root(), what.is_uneven()), (62, None, false));
         }
         let request = of(Collective::Gather { root: 0xf_fffe }, None, DataType::U8);
-        let what = What::of(0, "gather_v", Some(&request));
+        let what = What::of(0, ("gather_v", true), Some(&request));
         assert_eq!((what.root(), what.is_uneven(), what.op()), (Some(0xf_fffe), true, None));
-        assert_eq!(What::of(3, "recv", None).name(), "recv");
+        assert_eq!(What::of(3, ("recv", false), None).name(), "recv");
         for bit in 0..64 {
             for word in [1 << bit, !(1 << bit), u64::MAX] {
                 let what = What::from_word(word);
