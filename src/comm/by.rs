@@ -8,7 +8,7 @@ use bytemuck::{Pod, cast_slice, cast_slice_mut};
 
 use super::engine::Head;
 use super::in_pieces::{Pieces, Whole};
-use super::verbs::{refuse, same_length};
+use super::verb::{refuse, same_length};
 use super::{CallOptions, Communicator};
 use crate::element::{DataType, LARGEST, Reduction};
 use crate::error::Result;

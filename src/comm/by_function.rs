@@ -4,7 +4,7 @@
 
 use super::Communicator;
 use super::by::{FoldOrder, fits, request};
-use super::verbs::{refuse, same_length};
+use super::verb::{refuse, same_length};
 use crate::element::Reduction;
 use crate::error::Result;
 use crate::kernel::{CFunction, Kernel};

@@ -2,7 +2,7 @@
 
 use super::Communicator;
 use super::engine::Head;
-use super::verbs::refuse;
+use super::verb::refuse;
 use crate::element::{DataType, ReduceOp};
 use crate::error::Result;
 use crate::plan::{Explanation, Request};

@@ -10,12 +10,14 @@ use std::ops::Range;
 use bytemuck::{cast_slice, cast_slice_mut};
 use smallbox::smallbox;
 
-use super::verbs::refuse;
+use super::verb::{Verb, refuse, root_rank};
+use super::verbs::verb;
 use super::{Communicator, InPlace};
 use crate::element::{Element, Reduction};
 use crate::error::Result;
 use crate::memory::Pieces;
 use crate::plan::Message;
+use crate::schedule::Collective;
 
 const NAME: &str = "group";
 
@@ -241,51 +243,109 @@ impl Drop for Rehearsal<'_> {
     }
 }
 
-/// One line for each collective: its buffers, its operation if it has one, its other arguments.
+/// The forms that collectives have, whatever the type of their elements.
+impl<'env> Group<'_, 'env> {
+    fn in_place(&mut self, verb: Verb, buf: &'env mut [u8]) -> Result<()> {
+        self.add(move |comm| comm.in_place(verb, buf))
+    }
+
+    fn in_own_part(&mut self, verb: Verb, buf: &'env mut [u8]) -> Result<()> {
+        self.add(move |comm| comm.in_own_part(verb, buf))
+    }
+
+    fn out_of_place(&mut self, verb: Verb, send: &'env [u8], recv: &'env mut [u8]) -> Result<()> {
+        self.add(move |comm| comm.out_of_place(verb, send, recv))
+    }
+
+    fn out_of_place_v(
+        &mut self,
+        verb: Verb,
+        (send, recv, counts): (&'env [u8], &'env mut [u8], &'env [usize]),
+    ) -> Result<()> {
+        self.add(move |comm| comm.out_of_place_v(verb, send, recv, counts))
+    }
+}
+
+/// One line for each collective: which buffers it has, its name, its operation and root if it has
+/// them.
 macro_rules! collectives {
-    ($($name:ident($($buf:ident: $kind:ty),*) $(by $op:ident)? $(with $arg:ident)?;)*) => {
+    ($($form:ident $name:ident: $of:ident $(by $op:ident)? $(with $root:ident)?;)*) => {
         impl<'env> Group<'_, 'env> {
-            $(
-                #[doc = concat!("See [`Communicator::", stringify!($name), "`].")]
-                ///
-                /// # Errors
-                /// If the arguments do not fit.
-                pub fn $name<T: Element>(
-                    &mut self,
-                    $($buf: $kind,)*
-                    $($op: impl Into<Reduction>,)?
-                    $($arg: usize)?
-                ) -> Result<()> {
-                    $(let $op = $op.into();)?
-                    self.add(move |comm| comm.$name($($buf,)* $($op,)? $($arg)?))
-                }
-            )*
+            $(collectives!(@ $form $name [$($op)?] [$($root)?]
+                [$of $(by $op)? $(with $root)?]);)*
+        }
+    };
+    (@ out_of_place $name:ident [$($op:ident)?] [$($root:ident)?] [$($verb:tt)*]) => {
+        #[doc = concat!("See [`Communicator::", stringify!($name), "`].")]
+        ///
+        /// # Errors
+        /// If the arguments do not fit.
+        pub fn $name<T: Element>(
+            &mut self,
+            send: &'env [T],
+            recv: &'env mut [T],
+            $($op: impl Into<Reduction>,)?
+            $($root: usize,)?
+        ) -> Result<()> {
+            let verb = verb!(T::DTYPE, $($verb)*);
+            self.out_of_place(verb, cast_slice(send), cast_slice_mut(recv))
+        }
+    };
+    (@ out_of_place_v $name:ident [$($op:ident)?] [$($root:ident)?] [$($verb:tt)*]) => {
+        #[doc = concat!("See [`Communicator::", stringify!($name), "`].")]
+        ///
+        /// # Errors
+        /// If the arguments do not fit.
+        pub fn $name<T: Element>(
+            &mut self,
+            send: &'env [T],
+            recv: &'env mut [T],
+            counts: &'env [usize],
+            $($op: impl Into<Reduction>,)?
+            $($root: usize,)?
+        ) -> Result<()> {
+            let verb = verb!(T::DTYPE, $($verb)*);
+            self.out_of_place_v(verb, (cast_slice(send), cast_slice_mut(recv), counts))
+        }
+    };
+    (@ $form:ident $name:ident [$($op:ident)?] [$($root:ident)?] [$($verb:tt)*]) => {
+        #[doc = concat!("See [`Communicator::", stringify!($name), "`].")]
+        ///
+        /// # Errors
+        /// If the arguments do not fit.
+        pub fn $name<T: Element>(
+            &mut self,
+            buf: &'env mut [T],
+            $($op: impl Into<Reduction>,)?
+            $($root: usize,)?
+        ) -> Result<()> {
+            self.$form(verb!(T::DTYPE, $($verb)*), cast_slice_mut(buf))
         }
     };
 }
 
 collectives! {
-    all_reduce(buf: &'env mut [T]) by op;
-    all_reduce_into(send: &'env [T], recv: &'env mut [T]) by op;
-    reduce_scatter(send: &'env [T], recv: &'env mut [T]) by op;
-    reduce_scatter_in_place(buf: &'env mut [T]) by op;
-    all_gather(send: &'env [T], recv: &'env mut [T]);
-    all_gather_in_place(buf: &'env mut [T]);
-    broadcast(buf: &'env mut [T]) with root;
-    reduce(buf: &'env mut [T]) by op with root;
-    reduce_into(send: &'env [T], recv: &'env mut [T]) by op with root;
-    gather(send: &'env [T], recv: &'env mut [T]) with root;
-    scatter(send: &'env [T], recv: &'env mut [T]) with root;
-    all_to_all(send: &'env [T], recv: &'env mut [T]);
-    all_to_all_in_place(buf: &'env mut [T]);
-    scan(buf: &'env mut [T]) by op;
-    scan_into(send: &'env [T], recv: &'env mut [T]) by op;
-    exscan(buf: &'env mut [T]) by op;
-    exscan_into(send: &'env [T], recv: &'env mut [T]) by op;
-    all_gather_v(send: &'env [T], recv: &'env mut [T], counts: &'env [usize]);
-    reduce_scatter_v(send: &'env [T], recv: &'env mut [T], counts: &'env [usize]) by op;
-    gather_v(send: &'env [T], recv: &'env mut [T], counts: &'env [usize]) with root;
-    scatter_v(send: &'env [T], recv: &'env mut [T], counts: &'env [usize]) with root;
+    in_place all_reduce: AllReduce by op;
+    out_of_place all_reduce_into: AllReduce by op;
+    out_of_place reduce_scatter: ReduceScatter by op;
+    in_own_part reduce_scatter_in_place: ReduceScatter by op;
+    out_of_place all_gather: AllGather;
+    in_own_part all_gather_in_place: AllGather;
+    in_place broadcast: Broadcast with root;
+    in_place reduce: Reduce by op with root;
+    out_of_place reduce_into: Reduce by op with root;
+    out_of_place gather: Gather with root;
+    out_of_place scatter: Scatter with root;
+    out_of_place all_to_all: AllToAll;
+    in_place all_to_all_in_place: AllToAll;
+    in_place scan: Scan by op;
+    out_of_place scan_into: Scan by op;
+    in_place exscan: Exscan by op;
+    out_of_place exscan_into: Exscan by op;
+    out_of_place_v all_gather_v: AllGather;
+    out_of_place_v reduce_scatter_v: ReduceScatter by op;
+    out_of_place_v gather_v: Gather with root;
+    out_of_place_v scatter_v: Scatter with root;
 }
 
 impl fmt::Debug for Group<'_, '_> {

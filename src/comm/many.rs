@@ -6,7 +6,7 @@ use bytemuck::cast_slice_mut;
 use super::Communicator;
 use super::engine::Head;
 use super::in_pieces::Whole;
-use super::verbs::count;
+use super::verb::count;
 use crate::element::{DataType, Element, Reduction};
 use crate::error::Result;
 use crate::plan::{Request, mix};

@@ -1,7 +1,6 @@
 //! The communicator: the public verbs. Each checks its arguments, takes a plan and has it walked.
 //! May touch: everything below; the only room that applications see.
 
-mod all_to_all;
 mod by;
 mod by_function;
 mod engine;
@@ -18,7 +17,6 @@ mod many;
 mod options;
 mod pending;
 mod point;
-mod prefix;
 mod probe;
 mod queue;
 mod reconnect;
@@ -27,7 +25,6 @@ mod recovery;
 mod registered;
 mod registry;
 mod remember;
-mod rooted;
 mod scope;
 mod setup;
 mod share;
@@ -40,6 +37,7 @@ mod tune;
 mod uneven;
 mod uniform;
 mod user_schedule;
+mod verb;
 mod verbs;
 mod wide;
 mod worker;

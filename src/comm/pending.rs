@@ -65,9 +65,74 @@ pub(super) fn pair<B: Send>(answers: &Arc<Answers>) -> (Answer<B>, Pending<B>) {
     (answer, Pending { answers: Arc::clone(answers), place, gives: PhantomData })
 }
 
+/// What both ends do, whatever the type of the result.
 impl Answers {
     fn lock(&self) -> MutexGuard<'_, Slab<Place>> {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts a result at its place and tells whoever waits for it.
+    fn give(&self, place: usize, held: Held) {
+        let mut places = self.lock();
+        let before = match &mut places[place] {
+            Place::Unwanted => {
+                places.remove(place);
+                drop(places);
+                return drop(held);
+            }
+            awaited => replace(awaited, Place::Given(held)),
+        };
+        drop(places);
+        self.given.notify_all();
+        if let Place::Awaited(Some(waker)) = before {
+            waker.wake();
+        }
+    }
+
+    /// The result at that place, if it is there; it is given once.
+    fn fetch(places: &mut Slab<Place>, place: usize) -> Option<Held> {
+        if let Place::Awaited(_) = places[place] {
+            return None;
+        }
+        let Place::Given(held) = places.remove(place) else { return None };
+        Some(held)
+    }
+
+    /// The result at that place, once it is there.
+    fn wait(&self, place: usize) -> Held {
+        let mut places = self.lock();
+        loop {
+            if let Some(held) = Self::fetch(&mut places, place) {
+                return held;
+            }
+            places = self.given.wait(places).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// The result at that place, or else `waker` is woken once it is there.
+    fn poll(&self, place: usize, waker: &Waker) -> Option<Held> {
+        let awaited = Place::Awaited(Some(waker.clone()));
+        let mut places = self.lock();
+        if let Some(held) = Self::fetch(&mut places, place) {
+            return Some(held);
+        }
+        let before = replace(&mut places[place], awaited);
+        drop((places, before));
+        None
+    }
+
+    /// Nobody wants the result at that place any more.
+    fn forgo(&self, place: usize) {
+        let mut places = self.lock();
+        let before = match places[place] {
+            Place::Awaited(_) => replace(&mut places[place], Place::Unwanted),
+            _ => places.remove(place),
+        };
+        drop((places, before));
+    }
+
+    fn is_awaited(&self, place: usize) -> bool {
+        matches!(self.lock()[place], Place::Awaited(_))
     }
 }
 
@@ -82,73 +147,54 @@ impl<B: Send> Answer<B> {
         // SAFETY: the other end, a `Pending<B>`, takes or drops it. If that was leaked, so is its
         // share of the answers, and what they hold is never looked at again.
         let held = unsafe { Held::new(result) };
-        let mut places = self.answers.lock();
-        let before = match &mut places[place] {
-            Place::Unwanted => {
-                places.remove(place);
-                drop(places);
-                return drop(held);
-            }
-            awaited => replace(awaited, Place::Given(held)),
-        };
-        drop(places);
-        self.answers.given.notify_all();
-        if let Place::Awaited(Some(waker)) = before {
-            waker.wake();
-        }
+        self.answers.give(place, held);
     }
 }
 
 impl<B: Send> Drop for Answer<B> {
     fn drop(&mut self) {
         if self.place.is_some() {
-            let first = "the operation panicked before it was done".into();
-            self.put(Err(Error::Broken { call: "wait", first }));
+            self.put(Err(panicked()));
         }
     }
 }
 
-impl<B> Pending<B> {
-    /// The result, if it is there; it is given once.
-    fn fetch(&mut self, places: &mut Slab<Place>) -> Option<Result<B>> {
-        let Some(place) = self.place else {
-            return Some(Err(Error::Argument {
-                call: "poll",
-                argument: "self",
-                given: "a future that has given its result".into(),
-                expected: "one that has not".into(),
-            }));
-        };
-        if let Place::Awaited(_) = places[place] {
-            return None;
-        }
-        self.place = None;
-        let Place::Given(held) = places.remove(place) else { return None };
-        // SAFETY: it is what the other end put here, an `Answer<B>`.
-        unsafe { held.take() }
-    }
+#[cold]
+fn panicked() -> Error {
+    Error::Broken { call: "wait", first: "the operation panicked before it was done".into() }
+}
 
+#[cold]
+fn given_before() -> Error {
+    Error::Argument {
+        call: "poll",
+        argument: "self",
+        given: "a future that has given its result".into(),
+        expected: "one that has not".into(),
+    }
+}
+
+impl<B> Pending<B> {
     /// Waits until the operation is done and gives its buffers back. How long that may take is
     /// bounded by the timeouts of this operation and of those before it.
     ///
     /// # Errors
     /// What the operation says; and [`Error::Broken`] if an earlier one failed.
     pub fn wait(mut self) -> Result<B> {
-        let answers = Arc::clone(&self.answers);
-        let mut places = answers.lock();
-        loop {
-            if let Some(result) = self.fetch(&mut places) {
-                return result;
-            }
-            places = answers.given.wait(places).unwrap_or_else(PoisonError::into_inner);
-        }
+        let held = self.place.take().map(|place| self.answers.wait(place));
+        Self::open(held)
     }
 
     /// Would [`Self::wait`] return at once?
     #[must_use]
     pub fn is_done(&self) -> bool {
-        let awaited = |place: usize| matches!(self.answers.lock()[place], Place::Awaited(_));
-        !self.place.is_some_and(awaited)
+        !self.place.is_some_and(|place| self.answers.is_awaited(place))
+    }
+
+    fn open(held: Option<Held>) -> Result<B> {
+        // SAFETY: it is what the other end put there, an `Answer<B>`.
+        let result = held.and_then(|held| unsafe { held.take() });
+        result.unwrap_or_else(|| Err(given_before()))
     }
 }
 
@@ -156,27 +202,22 @@ impl<B> Future for Pending<B> {
     type Output = Result<B>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<B>> {
-        let awaited = Place::Awaited(Some(context.waker().clone()));
-        let answers = Arc::clone(&self.answers);
-        let mut places = answers.lock();
-        if let Some(result) = self.fetch(&mut places) {
-            return Poll::Ready(result);
+        if let Some(place) = self.place {
+            let Some(held) = self.answers.poll(place, context.waker()) else {
+                return Poll::Pending;
+            };
+            self.place = None;
+            return Poll::Ready(Self::open(Some(held)));
         }
-        let before = self.place.map(|place| replace(&mut places[place], awaited));
-        drop((places, before));
-        Poll::Pending
+        Poll::Ready(Self::open(None))
     }
 }
 
 impl<B> Drop for Pending<B> {
     fn drop(&mut self) {
-        let Some(place) = self.place else { return };
-        let mut places = self.answers.lock();
-        let before = match places[place] {
-            Place::Awaited(_) => replace(&mut places[place], Place::Unwanted),
-            _ => places.remove(place),
-        };
-        drop((places, before));
+        if let Some(place) = self.place {
+            self.answers.forgo(place);
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use bytemuck::{cast_slice, cast_slice_mut};
 
 use super::Communicator;
 use super::engine::{Head, linked_up_to};
-use super::verbs::refuse;
+use super::verb::{count, refuse};
 use crate::element::{DataType, Element, ReduceOp};
 use crate::error::Result;
 use crate::kernel::Kernel;
@@ -24,9 +24,17 @@ impl Communicator {
     /// no other rank, or in worlds without links between all pairs
     /// ([`Builder::all_pairs`](crate::Builder::all_pairs)) one that there is no link to.
     pub fn send<T: Element>(&mut self, buf: &[T], to: usize) -> Result<()> {
+        self.send_bytes(cast_slice(buf), T::DTYPE, to)
+    }
+
+    /// As [`Self::send`], with the type known at run time; `buf` may have any alignment.
+    ///
+    /// # Errors
+    /// As [`Self::send`]; and if `buf` is not whole elements.
+    pub fn send_bytes(&mut self, buf: &[u8], dtype: DataType, to: usize) -> Result<()> {
         let to = self.peer("send", "to", to)?;
-        let message = message::<T>(true, to, size_of_val(buf));
-        self.pass_on("send", &[message], &Buffer::apart(cast_slice(buf), &mut []))
+        let message = message(true, to, ("buf", buf.len()), dtype)?;
+        self.pass_on("send", &[message], &Buffer::apart(buf, &mut []))
     }
 
     /// What rank `from` gives to [`Self::send`], which must be as long as `buf`.
@@ -34,9 +42,17 @@ impl Communicator {
     /// # Errors
     /// As [`Self::send`]; and if the length or the type is another one.
     pub fn recv<T: Element>(&mut self, buf: &mut [T], from: usize) -> Result<()> {
+        self.recv_bytes(cast_slice_mut(buf), T::DTYPE, from)
+    }
+
+    /// As [`Self::recv`], with the type known at run time; `buf` may have any alignment.
+    ///
+    /// # Errors
+    /// As [`Self::recv`]; and if `buf` is not whole elements.
+    pub fn recv_bytes(&mut self, buf: &mut [u8], dtype: DataType, from: usize) -> Result<()> {
         let from = self.peer("recv", "from", from)?;
-        let message = message::<T>(false, from, size_of_val(buf));
-        self.pass_on("recv", &[message], &Buffer::apart(&[], cast_slice_mut(buf)))
+        let message = message(false, from, ("buf", buf.len()), dtype)?;
+        self.pass_on("recv", &[message], &Buffer::apart(&[], buf))
     }
 
     /// Sends and receives at once, so that ranks can do so in a circle; `to` and `from` may be one
@@ -51,15 +67,30 @@ impl Communicator {
         recv: &mut [T],
         from: usize,
     ) -> Result<()> {
-        let (given, got) = (size_of_val(send), size_of_val(recv));
+        self.send_recv_bytes(cast_slice(send), to, cast_slice_mut(recv), from, T::DTYPE)
+    }
+
+    /// As [`Self::send_recv`], with the type known at run time; the buffers may have any alignment.
+    ///
+    /// # Errors
+    /// As [`Self::send_recv`]; and if a buffer is not whole elements.
+    pub fn send_recv_bytes(
+        &mut self,
+        send: &[u8],
+        to: usize,
+        recv: &mut [u8],
+        from: usize,
+        dtype: DataType,
+    ) -> Result<()> {
+        let (given, got) = (send.len(), recv.len());
         let (to, from) = if self.is_to_itself((given, to), (got, from))? {
             (to as u32, from as u32)
         } else {
             (self.peer(SEND_RECV, "to", to)?, self.peer(SEND_RECV, "from", from)?)
         };
-        let messages = [message::<T>(true, to, given), message::<T>(false, from, got)];
-        let buffer = Buffer::apart(cast_slice(send), cast_slice_mut(recv));
-        self.pass_on(SEND_RECV, &messages, &buffer)
+        let outgoing = message(true, to, ("send", given), dtype)?;
+        let incoming = message(false, from, ("recv", got), dtype)?;
+        self.pass_on(SEND_RECV, &[outgoing, incoming], &Buffer::apart(send, recv))
     }
 
     /// Does a rank send to itself what it receives, so many bytes each way?
@@ -128,6 +159,12 @@ impl Communicator {
 }
 
 /// All of the input to a rank, or all of the output from one.
-fn message<T: Element>(outgoing: bool, peer: u32, bytes: usize) -> Message {
-    Message { outgoing, peer, range: (0, bytes), dtype: T::DTYPE }
+fn message(
+    outgoing: bool,
+    peer: u32,
+    (argument, bytes): (&'static str, usize),
+    dtype: DataType,
+) -> Result<Message> {
+    count(if outgoing { "send" } else { "recv" }, argument, bytes, dtype)?;
+    Ok(Message { outgoing, peer, range: (0, bytes), dtype })
 }

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use super::shrink::{CONNECTING, Council, DOORS};
 use super::split::{no_doors, number};
-use super::verbs::refuse;
+use super::verb::refuse;
 use super::{Communicator, Origin, Recovery};
 use crate::error::{Error, Result};
 use crate::link::Links;

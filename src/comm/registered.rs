@@ -198,7 +198,7 @@ impl Communicator {
         let request = Request { collective, count, dtype, op: None };
         let kernel = self.kernel(&request)?;
         let head = Head { name, usual: true, ..Head::of(&request, kernel) };
-        let (whole, own) = self.parts::<u64>(count);
+        let (whole, own) = self.whole_and_own_part(count * size_of::<u64>());
         let buffer = Buffer::within(bytemuck::cast_slice_mut(&mut all), own, whole);
         self.walk(&head, &buffer, |planner| {
             let plan = planner.plan(&request);

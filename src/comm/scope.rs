@@ -6,14 +6,13 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::mem::transmute;
-use std::sync::Arc;
 
 use smallbox::smallbox;
 
 use super::Communicator;
-use super::pending::{Answers, Pending, pair};
-use super::worker::{Job, Work};
-use crate::error::{Error, Result};
+use super::pending::{Pending, pair};
+use super::worker::Work;
+use crate::error::Result;
 
 /// Where operations are started: each method returns at once with a [`Pending`], and the
 /// operations run one after the other in the order of these calls, on a thread of the communicator.
@@ -27,7 +26,7 @@ use crate::error::{Error, Result};
 /// ones, such as arrays by value, go in a box. A handle that is forgotten instead of dropped keeps
 /// its place. An operation must not wait for one that was started after it.
 pub struct Queue<'q, 'env: 'q> {
-    comm: &'q mut Communicator,
+    pub(super) comm: &'q mut Communicator,
     /// Neither a longer life nor a shorter one.
     life: PhantomData<&'env mut &'env ()>,
 }
@@ -52,16 +51,12 @@ impl<'env> Queue<'_, 'env> {
         B: Send + 'env,
         F: FnOnce(&mut Communicator, &mut B) -> Result<()> + Send + 'env,
     {
-        let settings = self.comm.settings.clone();
-        let worker = match self.comm.go_away() {
-            Ok(worker) => worker,
-            Err(error) => {
-                let (answer, pending) = pair(&Arc::new(Answers::default()));
-                answer.give(Err(Error::no_thread("starting a thread for operations", error)));
-                return pending;
-            }
-        };
-        let (answer, pending) = pair(&worker.answers);
+        let (answers, unstarted) = self.comm.answers();
+        let (answer, pending) = pair(&answers);
+        if let Some(error) = unstarted {
+            answer.give(Err(error));
+            return pending;
+        }
         let mut operation = Some((work, buffers, answer));
         let work: Work<'env> = smallbox!(move |comm: &mut Communicator| {
             if let Some((work, mut buffers, answer)) = operation.take() {
@@ -72,7 +67,7 @@ impl<'env> Queue<'_, 'env> {
         // SAFETY: the two differ in the lifetime alone, and the worker has dropped it before that
         // ends: either 'env is 'static, or a `Scope` waits until the worker has no jobs any more.
         let work = unsafe { transmute::<Work<'env>, Work<'static>>(work) };
-        worker.start(Job { settings, work });
+        self.comm.enqueue(work);
         pending
     }
 }
@@ -129,8 +124,9 @@ impl Communicator {
     /// # Ok::<(), ringreduce::Error>(())
     /// ```
     ///
-    /// An operation that fails makes the later ones fail with [`Error::Broken`]. If `work` panics,
-    /// the operations are aborted and the communicator is of no more use.
+    /// An operation that fails makes the later ones fail with
+    /// [`Error::Broken`](crate::Error::Broken). If `work` panics, the operations are aborted and
+    /// the communicator is of no more use.
     pub fn scope<'env, R>(&mut self, work: impl for<'q> FnOnce(&mut Queue<'q, 'env>) -> R) -> R {
         let mut scope = Scope { comm: self, ended: false };
         let result = work(&mut Queue { comm: &mut *scope.comm, life: PhantomData });

@@ -5,75 +5,70 @@ use bytemuck::{cast_slice, cast_slice_mut};
 
 use super::Communicator;
 use super::engine::linked_up_to;
-use super::verbs::{count, refuse};
+use super::verb::{Verb, count, refuse, root_rank};
+use super::verbs::verb;
 use crate::element::{DataType, Element, Reduction};
 use crate::error::Result;
 use crate::memory::Buffer;
 use crate::plan::{Blocks, Request};
 use crate::schedule::{Collective, Ring};
 
-impl Communicator {
+/// A line for each verb, as in the table of the others.
+macro_rules! verbs {
+    ($(
+        $(#[$doc:meta])*
+        $name:ident, $bytes:ident: $of:ident $(by $op:ident)? $(with $root:ident)?;
+    )*) => {
+        impl Communicator {$(
+            $(#[$doc])*
+            pub fn $name<T: Element>(
+                &mut self,
+                send: &[T],
+                recv: &mut [T],
+                counts: &[usize],
+                $($op: impl Into<Reduction>,)?
+                $($root: usize,)?
+            ) -> Result<()> {
+                let verb = verb!(T::DTYPE, $of $(by $op)? $(with $root)?);
+                self.out_of_place_v(verb, cast_slice(send), cast_slice_mut(recv), counts)
+            }
+
+            #[doc = concat!("As [`Self::", stringify!($name), "`], with the type known at run \
+                time; the buffers may have any alignment. `counts` are elements.")]
+            ///
+            /// # Errors
+            #[doc = concat!("As [`Self::", stringify!($name), "`]; and if a buffer is not whole \
+                elements.")]
+            pub fn $bytes(
+                &mut self,
+                send: &[u8],
+                recv: &mut [u8],
+                counts: &[usize],
+                dtype: DataType,
+                $($op: impl Into<Reduction>,)?
+                $($root: usize,)?
+            ) -> Result<()> {
+                let verb = verb!(dtype, $of $(by $op)? $(with $root)?);
+                self.out_of_place_v(verb, send, recv, counts)
+            }
+        )*}
+    };
+}
+
+verbs! {
     /// Every rank's `send`, in rank order, to everybody's `recv`. All ranks pass the same `counts`:
     /// the length of each rank's `send`.
     ///
     /// # Errors
     /// As [`Self::all_reduce`]; and if the lengths are not those that `counts` says.
-    pub fn all_gather_v<T: Element>(
-        &mut self,
-        send: &[T],
-        recv: &mut [T],
-        counts: &[usize],
-    ) -> Result<()> {
-        let call = Call { call: Collective::AllGather, name: "all_gather_v" };
-        let mine = call.own(counts, self.size(), self.rank(), "send", send.len())?;
-        call.whole("counts", counts, "recv", recv.len())?;
-        let blocks = Blocks::new(mine, counts, counts);
-        let buffer = Buffer::apart(cast_slice(send), cast_slice_mut(recv));
-        self.run_uneven(call.name, &call.request(T::DTYPE, None), blocks, &buffer)
-    }
+    all_gather_v, all_gather_v_bytes: AllGather;
 
     /// Reduces `send` over all ranks, element by element; part r of the result goes to rank r's
     /// `recv`. All ranks pass the same `counts`: the length of each rank's `recv`.
     ///
     /// # Errors
     /// As [`Self::all_gather_v`].
-    pub fn reduce_scatter_v<T: Element>(
-        &mut self,
-        send: &[T],
-        recv: &mut [T],
-        counts: &[usize],
-        op: impl Into<Reduction>,
-    ) -> Result<()> {
-        let (send, recv) = (cast_slice(send), cast_slice_mut(recv));
-        self.reduce_scatter_v_bytes(send, recv, counts, T::DTYPE, op)
-    }
-
-    /// As [`Self::reduce_scatter_v`], with the type known at run time; any alignment. `counts` are
-    /// elements.
-    ///
-    /// # Errors
-    /// As [`Self::reduce_scatter_v`]; and if `send` or `recv` are not whole elements.
-    pub fn reduce_scatter_v_bytes(
-        &mut self,
-        send: &[u8],
-        recv: &mut [u8],
-        counts: &[usize],
-        dtype: DataType,
-        op: impl Into<Reduction>,
-    ) -> Result<()> {
-        let call = Call { call: Collective::ReduceScatter, name: "reduce_scatter_v" };
-        let whole = count(call.name, "send", send.len(), dtype)?;
-        let part = count(call.name, "recv", recv.len(), dtype)?;
-        let mine = call.own(counts, self.size(), self.rank(), "recv", part)?;
-        call.whole("counts", counts, "send", whole)?;
-        let blocks = Blocks::new(counts, mine, counts);
-        self.run_uneven(
-            call.name,
-            &call.request(dtype, Some(op.into())),
-            blocks,
-            &Buffer::apart(send, recv),
-        )
-    }
+    reduce_scatter_v, reduce_scatter_v_bytes: ReduceScatter by op;
 
     /// Every rank's `send`, in rank order, to the root's `recv`; the others' `recv` is not looked
     /// at and may be empty. All ranks pass the same `counts`: the length of each rank's `send`.
@@ -81,49 +76,17 @@ impl Communicator {
     /// # Errors
     /// As [`Self::all_gather_v`]; if there is no such root; and in worlds without links
     /// between all pairs: see [`Builder::all_pairs`](crate::Builder::all_pairs).
-    pub fn gather_v<T: Element>(
-        &mut self,
-        send: &[T],
-        recv: &mut [T],
-        counts: &[usize],
-        root: usize,
-    ) -> Result<()> {
-        let collective = self.rooted(|root| Collective::Gather { root }, root)?;
-        let call = Call { call: collective, name: "gather_v" };
-        call.all_pairs(self.ring(call.name)?)?;
-        let mine = call.own(counts, self.size(), self.rank(), "send", send.len())?;
-        if self.rank() == root {
-            call.whole("counts", counts, "recv", recv.len())?;
-        }
-        let blocks = Blocks::new(mine, counts, counts);
-        let buffer = Buffer::apart(cast_slice(send), cast_slice_mut(recv));
-        self.run_uneven(call.name, &call.request(T::DTYPE, None), blocks, &buffer)
-    }
+    gather_v, gather_v_bytes: Gather with root;
 
     /// Part r of the root's `send` to rank r's `recv`; the others' `send` is not looked at and may
     /// be empty. All ranks pass the same `counts`: the length of each rank's `recv`.
     ///
     /// # Errors
     /// As [`Self::gather_v`].
-    pub fn scatter_v<T: Element>(
-        &mut self,
-        send: &[T],
-        recv: &mut [T],
-        counts: &[usize],
-        root: usize,
-    ) -> Result<()> {
-        let collective = self.rooted(|root| Collective::Scatter { root }, root)?;
-        let call = Call { call: collective, name: "scatter_v" };
-        call.all_pairs(self.ring(call.name)?)?;
-        let mine = call.own(counts, self.size(), self.rank(), "recv", recv.len())?;
-        if self.rank() == root {
-            call.whole("counts", counts, "send", send.len())?;
-        }
-        let blocks = Blocks::new(counts, mine, counts);
-        let buffer = Buffer::apart(cast_slice(send), cast_slice_mut(recv));
-        self.run_uneven(call.name, &call.request(T::DTYPE, None), blocks, &buffer)
-    }
+    scatter_v, scatter_v_bytes: Scatter with root;
+}
 
+impl Communicator {
     /// Part r of `send` to rank r, whose own part for this rank becomes part r of `recv`. Each rank
     /// says how long its parts are: what one sends is what the other expects.
     ///
@@ -137,31 +100,79 @@ impl Communicator {
         recv: &mut [T],
         recv_counts: &[usize],
     ) -> Result<()> {
-        let call = Call { call: Collective::AllToAll, name: "all_to_all_v" };
+        let (send, recv) = (cast_slice(send), cast_slice_mut(recv));
+        self.all_to_all_v_bytes(send, send_counts, recv, recv_counts, T::DTYPE)
+    }
+
+    /// As [`Self::all_to_all_v`], with the type known at run time; the buffers may have any
+    /// alignment. Counts are elements.
+    ///
+    /// # Errors
+    /// As [`Self::all_to_all_v`]; and if a buffer is not whole elements.
+    pub fn all_to_all_v_bytes(
+        &mut self,
+        send: &[u8],
+        send_counts: &[usize],
+        recv: &mut [u8],
+        recv_counts: &[usize],
+        dtype: DataType,
+    ) -> Result<()> {
+        let call = Uneven::of(Collective::AllToAll);
         call.all_pairs(self.ring(call.name)?)?;
-        call.one_each("send_counts", send_counts, self.size())?;
-        call.one_each("recv_counts", recv_counts, self.size())?;
-        call.whole("send_counts", send_counts, "send", send.len())?;
-        call.whole("recv_counts", recv_counts, "recv", recv.len())?;
-        call.same_for_itself(send_counts[self.rank()], recv_counts[self.rank()])?;
+        let lens = [
+            count(call.name, "send", send.len(), dtype)?,
+            count(call.name, "recv", recv.len(), dtype)?,
+        ];
+        call.each_to_each(self, [send_counts, recv_counts], lens)?;
         let blocks = Blocks::new(send_counts, recv_counts, &[]);
-        let buffer = Buffer::apart(cast_slice(send), cast_slice_mut(recv));
-        self.run_uneven(call.name, &call.request(T::DTYPE, None), blocks, &buffer)
+        let buffer = Buffer::apart(send, recv);
+        self.run_uneven(call.name, &call.request(dtype, None), blocks, &buffer)
     }
 }
 
-/// An uneven call: what is walked, and as which method.
-pub(super) struct Call {
-    pub(super) call: Collective,
+/// A collective whose parts differ in length, and its method's name.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Uneven {
+    pub(super) collective: Collective,
     pub(super) name: &'static str,
 }
 
-impl Call {
-    pub(super) fn request(&self, dtype: DataType, op: Option<Reduction>) -> Request {
-        Request { collective: self.call, count: 0, dtype, op }
+impl Uneven {
+    pub(super) fn of(collective: Collective) -> Self {
+        let name = match collective {
+            Collective::AllGather => "all_gather_v",
+            Collective::ReduceScatter => "reduce_scatter_v",
+            Collective::Gather { .. } => "gather_v",
+            Collective::Scatter { .. } => "scatter_v",
+            _ => "all_to_all_v",
+        };
+        Self { collective, name }
     }
 
-    fn all_pairs(&self, ring: &Ring) -> Result<()> {
+    /// Do the counts of an all-to-all, one for each rank, fit buffers of so many elements?
+    pub(super) fn each_to_each(
+        &self,
+        comm: &Communicator,
+        [send, recv]: [&[usize]; 2],
+        [send_len, recv_len]: [usize; 2],
+    ) -> Result<()> {
+        let (rank, size) = (comm.rank(), comm.size());
+        self.one_each("send_counts", send, size)?;
+        self.one_each("recv_counts", recv, size)?;
+        self.whole("send_counts", send, "send", send_len)?;
+        self.whole("recv_counts", recv, "recv", recv_len)?;
+        if send[rank] == recv[rank] {
+            return Ok(());
+        }
+        let given = format!("{} for this rank itself", recv[rank]);
+        refuse(self.name, "recv_counts", given, format!("{}, as send_counts", send[rank]))
+    }
+
+    pub(super) fn request(&self, dtype: DataType, op: Option<Reduction>) -> Request {
+        Request { collective: self.collective, count: 0, dtype, op }
+    }
+
+    pub(super) fn all_pairs(&self, ring: &Ring) -> Result<()> {
         if ring.all_pairs() {
             return Ok(());
         }
@@ -170,21 +181,7 @@ impl Call {
         refuse(self.name, "size", ring.size(), expected)
     }
 
-    /// Does a rank get what it gives itself?
-    pub(super) fn same_for_itself(&self, gives: usize, gets: usize) -> Result<()> {
-        if gives == gets {
-            return Ok(());
-        }
-        let given = format!("{gets} for this rank itself");
-        refuse(self.name, "recv_counts", given, format!("{gives}, as send_counts"))
-    }
-
-    pub(super) fn one_each(
-        &self,
-        argument: &'static str,
-        counts: &[usize],
-        size: usize,
-    ) -> Result<()> {
+    fn one_each(&self, argument: &'static str, counts: &[usize], size: usize) -> Result<()> {
         if counts.len() == size {
             return Ok(());
         }

@@ -5,7 +5,7 @@ use bytemuck::{cast_slice, cast_slice_mut};
 
 use super::Communicator;
 use super::engine::{Engine, Head};
-use super::verbs::refuse;
+use super::verb::refuse;
 use crate::element::{Element, Reduction};
 use crate::error::Result;
 use crate::memory::Buffer;

@@ -3,7 +3,7 @@
 
 use super::Communicator;
 use super::in_pieces::Pieces;
-use super::verbs::refuse;
+use super::verb::refuse;
 use crate::config::Numbers;
 use crate::element::{DataType, Kind, ReduceOp};
 use crate::error::Result;

@@ -18,9 +18,9 @@ use crate::error::Error;
 pub(super) type Work<'env> = InPlace<dyn FnMut(&mut Communicator) + Send + 'env>;
 
 /// One operation that was started, and what its calls go by.
-pub(super) struct Job {
-    pub(super) settings: Settings,
-    pub(super) work: Work<'static>,
+struct Job {
+    settings: Settings,
+    work: Work<'static>,
 }
 
 impl Job {
@@ -100,7 +100,7 @@ impl Desk {
 /// The thread.
 pub(super) struct Worker {
     desk: Arc<Desk>,
-    pub(super) answers: Arc<Answers>,
+    answers: Arc<Answers>,
     abort: AbortHandle,
     thread: ThreadId,
 }
@@ -116,10 +116,6 @@ impl Worker {
         let builder = thread::Builder::new().name("ringreduce-worker".into());
         let thread = builder.spawn(move || its.serve())?.thread().id();
         Ok(Self { desk, answers: Arc::default(), abort, thread })
-    }
-
-    pub(super) fn start(&self, job: Job) {
-        self.desk.change(|state| state.jobs.push_back(job));
     }
 }
 
@@ -145,7 +141,7 @@ pub(super) fn lost(call: &'static str) -> Error {
 
 impl Communicator {
     /// Gives the engine to the worker.
-    pub(super) fn go_away(&mut self) -> io::Result<&Worker> {
+    fn go_away(&mut self) -> io::Result<&Worker> {
         let worker = match self.worker.take() {
             Some(worker) => worker,
             None => {
@@ -162,6 +158,26 @@ impl Communicator {
             });
         }
         Ok(self.worker.insert(worker))
+    }
+
+    /// Where operations that are started put their results; with an error if the worker's thread
+    /// can't be started, which is then their result.
+    pub(super) fn answers(&mut self) -> (Arc<Answers>, Option<Error>) {
+        match self.go_away() {
+            Ok(worker) => (Arc::clone(&worker.answers), None),
+            Err(error) => {
+                let error = Error::no_thread("starting a thread for operations", error);
+                (Arc::default(), Some(error))
+            }
+        }
+    }
+
+    /// Hands an operation to the worker, if there is one.
+    pub(super) fn enqueue(&mut self, work: Work<'static>) {
+        let job = Job { settings: self.settings.clone(), work };
+        if let Some(worker) = &self.worker {
+            worker.desk.change(|state| state.jobs.push_back(job));
+        }
     }
 
     /// Waits for what is pending and takes the engine back.

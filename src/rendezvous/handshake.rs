@@ -199,7 +199,7 @@ impl Transcript {
     fn with(&self, bytes: &Hello) -> [u8; TAG] {
         let mut next = self.0.clone();
         next.update(&bytes[..TAG_AT]);
-        next.update(&[0; TAG]);
+        next.update([0; TAG]);
         digest(next)
     }
 

@@ -1,8 +1,9 @@
 //! Keys that the ends of a stream prove their knowledge of the job's secret with, and seal what
-//! they say afterwards: HKDF, HMAC and X25519. May touch: hmac, sha2, x25519-dalek, getrandom. Law: a key for each job and
-//! direction, so that nothing said in one can be said in the other; tags are compared in constant
-//! time; what a stream is sealed by nobody can find out later, not even with the secret; nothing
-//! that the secret could be told from stays where a core file has it.
+//! they say afterwards: HKDF, HMAC and X25519. May touch: hmac, sha2, x25519-dalek, getrandom,
+//! zeroize. Law: a key for each job and direction, so that nothing said in one can be said in the
+//! other; tags are compared in constant time; what a stream is sealed by nobody can find out later,
+//! not even with the secret; nothing that the secret could be told from stays where a core file has
+//! it.
 
 use std::convert::Infallible;
 use std::sync::Arc;

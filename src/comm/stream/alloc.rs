@@ -11,7 +11,7 @@ use cudarc::driver::{CudaContext, CudaStream, DeviceSlice};
 use super::direct::Entry;
 use super::memory::{DeviceMemory, DeviceRegistration, Held};
 use super::raw::DeviceRef;
-use crate::comm::verbs::refuse;
+use crate::comm::verb::refuse;
 use crate::comm::{Communicator, worker};
 use crate::device::cuda::{Current, Driver, HANDLE, Memory, driver, handle, locked, reachable};
 use crate::element::Element;

@@ -14,7 +14,7 @@ use super::Streams;
 use super::direct::Direct;
 use super::scratch::Scratch;
 use crate::comm::Communicator;
-use crate::comm::verbs::refuse;
+use crate::comm::verb::refuse;
 use crate::device::cuda::{
     Around, Boards, Current, Device, Driver, Guard, Kernels, MOST_RANKS, Pinned, Together, Watch,
     device_of, devices, driver, event, locked, reach,

@@ -26,9 +26,9 @@ pub(super) trait Cut {
     fn side(&self, side: usize, piece: &Range<usize>) -> impl Iterator<Item = Area>;
 }
 
-/// Elements in a piece of each of so many parts, if all have so much room.
-pub(super) fn share<T>(room: usize, parts: usize) -> Result<usize> {
-    let share = (room - LINE) / size_of::<T>() / parts;
+/// Elements of so many bytes in a piece of each of so many parts, if all have so much room.
+pub(super) fn share(room: usize, element: usize, parts: usize) -> Result<usize> {
+    let share = (room - LINE) / element / parts;
     if share > 0 {
         return Ok(share);
     }
@@ -69,8 +69,8 @@ pub(super) struct Even {
 }
 
 impl Even {
-    pub(super) fn new<T>(room: usize, sides: Sides) -> Result<Self> {
-        Ok(Self { sides, step: share::<T>(room, sides.most)? * size_of::<T>() })
+    pub(super) fn new(room: usize, element: usize, sides: Sides) -> Result<Self> {
+        Ok(Self { sides, step: share(room, element, sides.most)? * element })
     }
 }
 
@@ -120,23 +120,51 @@ impl<'a> Parts<'a> {
 }
 
 /// Parts that differ in length, of which a piece has the same elements as far as they go.
-pub(super) struct Uneven<'a, F> {
+pub(super) struct Uneven<'a> {
     pub(super) sides: [Parts<'a>; 2],
     /// Bytes of an element.
     pub(super) element: usize,
     /// The longest part at any rank that has to make as many pieces.
     pub(super) longest: usize,
-    /// Where a piece ends, unless that is the end of all.
-    pub(super) end: F,
+    pub(super) end: End<'a>,
 }
 
-impl<F: Fn(usize) -> usize> Cut for Uneven<'_, F> {
+/// Where a piece of uneven parts ends, unless that is the end of all.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum End<'a> {
+    /// So many elements on.
+    After(usize),
+    /// Where it has as much of all parts, and of one more that is as long as any, as there is room
+    /// for, in elements: what the rank has that has most of a call.
+    Filled {
+        /// Elements of each part.
+        counts: &'a [usize],
+        room: usize,
+    },
+}
+
+impl End<'_> {
+    pub(super) fn of(self, from: usize) -> usize {
+        let (counts, room) = match self {
+            Self::After(step) => return from + step,
+            Self::Filled { counts, room } => (counts, room),
+        };
+        let rest = || counts.iter().map(|count| count.saturating_sub(from));
+        let longest = rest().max().unwrap_or(0);
+        if rest().fold(longest, usize::saturating_add) <= room {
+            return from + longest;
+        }
+        from + room / (rest().filter(|&rest| rest > 0).count() + 1)
+    }
+}
+
+impl Cut for Uneven<'_> {
     fn len(&self) -> usize {
         self.longest
     }
 
     fn end(&self, from: usize) -> usize {
-        self.longest.min((self.end)(from))
+        self.longest.min(self.end.of(from))
     }
 
     fn side(&self, side: usize, piece: &Range<usize>) -> impl Iterator<Item = Area> {

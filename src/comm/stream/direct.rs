@@ -15,7 +15,7 @@ use super::scratch::Scratch;
 use super::{OnStream, Side, Sides, failure};
 use crate::comm::failure::FAILED;
 use crate::comm::options::Settings;
-use crate::comm::verbs::refuse;
+use crate::comm::verb::refuse;
 use crate::comm::{Communicator, worker};
 use crate::device::cuda::{
     CAPTURED, Call, Claim, Driver, HANDLE, MOST_RANKS, Opened, Together, Trouble, Wanted, Watch,

@@ -1,7 +1,7 @@
 //! What a call on a stream would do, said without making it. May touch: as `comm`.
 
 use super::OnStream;
-use crate::comm::verbs::refuse;
+use crate::comm::verb::refuse;
 use crate::element::{DataType, ReduceOp};
 use crate::error::Result;
 use crate::plan::{DeviceExplanation, Reach, Request};

@@ -11,12 +11,12 @@ use cudarc::driver::{CudaContext, CudaEvent, CudaStream};
 use super::memory::Held;
 use super::{OnStream, Side, Sides, failure};
 use crate::comm::options::Settings;
-use crate::comm::verbs::refuse;
+use crate::comm::verb::refuse;
 use crate::comm::{Communicator, worker};
 use crate::config::Numbers;
 use crate::device::cuda::{Current, driver, event, reachable};
 use crate::device::island::Map;
-use crate::element::{Element, Kind, Reduction};
+use crate::element::{Kind, Reduction};
 use crate::error::{Error, Peer, Result};
 use crate::plan::Request;
 use crate::schedule::Collective;
@@ -165,7 +165,7 @@ impl Communicator {
 
 impl OnStream<'_> {
     /// Puts a call on the stream that goes by islands. The context is current.
-    pub(super) fn put_by_islands<T: Element>(
+    pub(super) fn put_by_islands(
         &mut self,
         (name, request): (&'static str, &Request),
         sides: Sides,
@@ -178,7 +178,7 @@ impl OnStream<'_> {
         let done = may.and_then(|()| {
             islands.heed(&self.comm.settings, name, request);
             self.comm.settings.part_of = Some((name, islands.calls));
-            let mut done = self.put_legs::<T>(&mut islands, request, &sides, &mut begun);
+            let mut done = self.put_legs(&mut islands, request, &sides, &mut begun);
             self.comm.settings.part_of = None;
             if let Err(error) = &mut done
                 && (begun || !matches!(error, Error::Argument { .. }))

@@ -1,18 +1,19 @@
 //! The parts of calls that go by islands, put on a stream one after the other, piece by piece.
 //! May touch: as `comm`. Law: what is put follows from what all ranks pass.
 
-use std::marker::PhantomData;
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 use cudarc::driver::sys::CUdeviceptr;
 
 use super::islands::{Islands, Own};
-use super::{DeviceRef, OnStream, Side, Sides};
+use super::verbs::Form;
+use super::{OnStream, Side, Sides};
+use crate::comm::verb::Verb;
 use crate::comm::worker;
 use crate::device::cuda::{after, copy, remember};
 use crate::device::island::{Area, Leg, Spot};
-use crate::element::{Element, Kind, ReduceOp, Reduction};
+use crate::element::{DataType, Kind, ReduceOp, Reduction};
 use crate::error::Result;
 use crate::plan::Request;
 use crate::schedule::Collective;
@@ -22,72 +23,81 @@ const LINE: usize = 128;
 
 impl Islands {
     /// A part among the ranks of the island.
-    fn within<T: Element>(
+    fn within(
         &mut self,
         stream: &Arc<CudaStream>,
-        (what, op): (Collective, Option<Reduction>),
+        (collective, op): (Collective, Option<Reduction>),
         (from, to, blocks): (Spot, Spot, usize),
-        piece: &Piece<T>,
+        piece: &Piece,
     ) -> Result<()> {
         let ranks = self.island.size();
         let mut on = self.island.on_stream(stream);
-        let some = |spot, blocks| piece.of(stream, spot, blocks);
-        match (what, op) {
-            (Collective::Reduce { root }, Some(op)) if from == to => {
-                on.reduce(&mut some(to, blocks), parts(op).0, root as usize)
+        let some = |spot, blocks| piece.of(spot, blocks);
+        let verb = Verb { collective, dtype: piece.dtype, op: op.map(|op| parts(op).0) };
+        match (collective, op) {
+            (Collective::Reduce { .. }, Some(_)) if from == to => {
+                on.in_place_at("reduce", verb, some(to, blocks))
             }
-            (Collective::Reduce { root }, Some(op)) => {
-                let (send, mut recv) = (some(from, blocks), some(to, blocks));
-                on.reduce_into(&send, &mut recv, parts(op).0, root as usize)
+            (Collective::Reduce { .. }, Some(_)) => {
+                let bufs = [some(from, blocks), some(to, blocks)];
+                on.out_of_place_at("reduce_into", verb, bufs, Form::alike_at_root)
             }
-            (Collective::Broadcast { root }, _) => {
-                on.broadcast(&mut some(to, blocks), root as usize)
+            (Collective::Broadcast { .. }, _) => {
+                on.in_place_at("broadcast", Verb { op: None, ..verb }, some(to, blocks))
             }
-            (Collective::Gather { root }, _) => {
-                on.gather(&some(from, 1), &mut some(to, ranks), root as usize)
+            (Collective::Gather { .. }, _) => {
+                let (verb, bufs) = (Verb { op: None, ..verb }, [some(from, 1), some(to, ranks)]);
+                on.out_of_place_at("gather", verb, bufs, Form::gathers)
             }
-            (Collective::Scatter { root }, _) => {
-                on.scatter(&some(from, ranks), &mut some(to, 1), root as usize)
+            (Collective::Scatter { .. }, _) => {
+                let (verb, bufs) = (Verb { op: None, ..verb }, [some(from, ranks), some(to, 1)]);
+                on.out_of_place_at("scatter", verb, bufs, Form::scatters)
             }
-            _ => Err(worker::lost(what.name())),
+            _ => Err(worker::lost(collective.name())),
         }
     }
 
     /// A part among leaders.
-    fn between<T: Element>(
+    fn between(
         &mut self,
         stream: &Arc<CudaStream>,
-        (what, op): (Collective, Option<Reduction>),
+        (collective, op): (Collective, Option<Reduction>),
         (from, to): (Spot, Spot),
-        piece: &Piece<T>,
+        piece: &Piece,
     ) -> Result<()> {
-        let Some(leaders) = &mut self.leaders else { return Err(worker::lost(what.name())) };
+        let Some(leaders) = &mut self.leaders else {
+            return Err(worker::lost(collective.name()));
+        };
         let (map, mut on) = (&self.map, leaders.on_stream(stream));
-        let some = |spot, blocks| piece.of(stream, spot, blocks);
+        let some = |spot, blocks| piece.of(spot, blocks);
         let counts =
             || -> Vec<_> { map.leaders().map(|leader| map.members(leader) * piece.len).collect() };
         let (all, mine) = (map.size(), self.island.size());
-        match (what, op) {
-            (Collective::AllReduce, Some(op)) => on.all_reduce(&mut some(to, 1), parts(op).1),
-            (Collective::Reduce { root }, Some(op)) => {
-                on.reduce_into(&some(from, 1), &mut some(to, 1), parts(op).1, root as usize)
+        let verb = Verb { collective, dtype: piece.dtype, op: op.map(|op| parts(op).1) };
+        match (collective, op) {
+            (Collective::AllReduce, Some(_)) => on.in_place_at("all_reduce", verb, some(to, 1)),
+            (Collective::Reduce { .. }, Some(_)) => {
+                let bufs = [some(from, 1), some(to, 1)];
+                on.out_of_place_at("reduce_into", verb, bufs, Form::alike_at_root)
             }
-            (Collective::ReduceScatter, Some(op)) => {
-                let (send, mut recv) = (some(from, all), some(to, mine));
-                on.reduce_scatter_v(&send, &mut recv, &counts(), parts(op).1)
+            (Collective::ReduceScatter, Some(_)) => {
+                on.uneven_at(verb, &counts(), [some(from, all), some(to, mine)])
             }
             (Collective::AllGather, _) => {
-                on.all_gather_v(&some(from, mine), &mut some(to, all), &counts())
+                let bufs = [some(from, mine), some(to, all)];
+                on.uneven_at(Verb { op: None, ..verb }, &counts(), bufs)
             }
-            (Collective::Broadcast { root }, _) => on.broadcast(&mut some(to, 1), root as usize),
-            _ => Err(worker::lost(what.name())),
+            (Collective::Broadcast { .. }, _) => {
+                on.in_place_at("broadcast", Verb { op: None, ..verb }, some(to, 1))
+            }
+            _ => Err(worker::lost(collective.name())),
         }
     }
 }
 
 impl OnStream<'_> {
     /// All parts. Has any begun?
-    pub(super) fn put_legs<T: Element>(
+    pub(super) fn put_legs(
         &mut self,
         islands: &mut Islands,
         request: &Request,
@@ -102,7 +112,7 @@ impl OnStream<'_> {
         if whole && !in_place {
             copy(stream, to, from, sides.block)?;
         }
-        let most = Own::HALF / size_of::<T>() / self.comm.size();
+        let most = Own::HALF / request.dtype.size() / self.comm.size();
         // Blocks of pieces begin where a device's lines do, if they are as long.
         let most = if most > LINE { most / LINE * LINE } else { most };
         let most = if whole { count.max(1) } else { most };
@@ -112,9 +122,8 @@ impl OnStream<'_> {
         for number in 0..count.div_ceil(most).max(1) {
             let start = number * most;
             let len = most.min(count - start);
-            let own = islands.own.start;
-            let piece =
-                Piece { send: from, recv: to, own, count, start, len, of: PhantomData::<T> };
+            let (own, dtype) = (islands.own.start, request.dtype);
+            let piece = Piece { send: from, recv: to, own, count, start, len, dtype };
             for leg in islands.map.legs(call, me, len == count, start + len == count) {
                 self.put_leg(islands, leg, request.op, &piece)?;
                 *begun = true;
@@ -127,12 +136,12 @@ impl OnStream<'_> {
         Ok(())
     }
 
-    fn put_leg<T: Element>(
+    fn put_leg(
         &mut self,
         islands: &mut Islands,
         leg: Leg,
         op: Option<Reduction>,
-        piece: &Piece<T>,
+        piece: &Piece,
     ) -> Result<()> {
         let stream = self.stream;
         match leg {
@@ -143,24 +152,24 @@ impl OnStream<'_> {
             Leg::Between { what, from, to } => {
                 islands.between(stream, (what, op), (from, to), piece)
             }
-            Leg::Send { to, from, blocks } => self.send(&piece.of(stream, from, blocks), to),
-            Leg::Recv { from, to, blocks } => self.recv(&mut piece.of(stream, to, blocks), from),
+            Leg::Send { to, from, blocks } => self.send_at(piece.dtype, piece.of(from, blocks), to),
+            Leg::Recv { from, to, blocks } => self.recv_at(piece.dtype, piece.of(to, blocks), from),
         }
     }
 }
 
 /// A piece of a call on blocks of `count` elements: so many of each, from one on.
-struct Piece<T> {
+struct Piece {
     send: CUdeviceptr,
     recv: CUdeviceptr,
     own: CUdeviceptr,
     count: usize,
     start: usize,
     len: usize,
-    of: PhantomData<T>,
+    dtype: DataType,
 }
 
-impl<T: Element> Piece<T> {
+impl Piece {
     /// Where a piece of a block is, and elements from there to that of the next block.
     fn at(&self, Spot { area, at }: Spot) -> (CUdeviceptr, usize) {
         let (base, start, stride) = match area {
@@ -170,17 +179,17 @@ impl<T: Element> Piece<T> {
             Area::One => (self.own, 0, self.len),
             Area::Other => (self.own + Own::HALF as u64, 0, self.len),
         };
-        (base + ((at * stride + start) * size_of::<T>()) as u64, stride)
+        (base + ((at * stride + start) * self.dtype.size()) as u64, stride)
     }
 
-    /// So many blocks that lie side by side.
-    fn of(&self, stream: &Arc<CudaStream>, spot: Spot, blocks: usize) -> DeviceRef<T> {
+    /// So many blocks that lie side by side: where, and how many bytes.
+    fn of(&self, spot: Spot, blocks: usize) -> (CUdeviceptr, usize) {
         let len = if spot.area == Area::Whole { self.count } else { self.len };
-        DeviceRef::of_call(self.at(spot).0, blocks * len, stream)
+        (self.at(spot).0, blocks * len * self.dtype.size())
     }
 
     fn copy(&self, stream: &CudaStream, from: Spot, to: Spot, blocks: usize) -> Result<()> {
-        let (stream, bytes) = (stream.cu_stream(), self.len * size_of::<T>());
+        let (stream, bytes) = (stream.cu_stream(), self.len * self.dtype.size());
         let [(from, given), (to, taken)] = [from, to].map(|spot| self.at(spot));
         if bytes == 0 {
             return Ok(());
@@ -189,7 +198,7 @@ impl<T: Element> Piece<T> {
             return copy(stream, to, from, blocks * bytes);
         }
         (0..blocks).try_for_each(|block| {
-            let at = |start, stride| start + (block * stride * size_of::<T>()) as u64;
+            let at = |start, stride| start + (block * stride * self.dtype.size()) as u64;
             copy(stream, at(to, taken), at(from, given), bytes)
         })
     }

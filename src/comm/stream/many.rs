@@ -1,14 +1,13 @@
 //! Many device buffers as one, on a stream. May touch: as `comm`.
 //! Law: straight, each is a call; by way of the host they are one buffer, cut wherever it must be.
 
-use std::mem::take;
 use std::ops::Range;
 use std::sync::Arc;
 
-use bytemuck::cast_slice_mut;
 use cudarc::driver::DevicePtrMut;
 
 use super::cut::{Cut, share};
+use super::host_call::HostCall;
 use super::{OnStream, Side, Sides};
 use crate::comm::many::NAME;
 use crate::device::cuda::{Area, reachable, refuse_capture};
@@ -28,10 +27,9 @@ impl OnStream<'_> {
         bufs: &mut [B],
         op: impl Into<Reduction>,
     ) -> Result<()> {
-        let (stream, collective, op) =
-            (Arc::clone(self.stream), Collective::AllReduce, Some(op.into()));
+        let (stream, collective, op) = (Arc::clone(self.stream), Collective::AllReduce, op.into());
         let count = bufs.iter().map(|buf| buf.len()).sum();
-        let request = Request { collective, count, dtype: T::DTYPE, op };
+        let request = Request { collective, count, dtype: T::DTYPE, op: Some(op) };
         self.comm.kernel(&request)?;
         let (driver, _current) = self.enter()?;
         let direct = self.comm.goes_direct(NAME, self.stream, &request)?;
@@ -42,36 +40,27 @@ impl OnStream<'_> {
         let bufs: Vec<_> = bufs.iter_mut().map(|buf| buf.device_ptr_mut(&stream)).collect();
         let devices = bufs.iter().map(|&(device, _)| device).zip(lens.iter().copied());
         if direct {
-            return self.put_each::<T>(&request, devices);
+            return self.put_each(&request, devices);
         }
-        let Some(op) = op else { return Ok(()) };
-        let (devices, step) = (devices.collect(), share::<T>(self.comm.room(), 1)?);
-        let cut = Many { bufs: devices, count, step, element: size_of::<T>() };
-        self.put(driver, &cut, move |comm, piece, all: &mut [T], _| {
-            let mut rest = cast_slice_mut(all);
-            let parts = parts(lens.iter().copied(), piece);
-            let bufs = parts.map(|part| {
-                let (buf, more) = take(&mut rest).split_at_mut(part.len() * size_of::<T>());
-                rest = more;
-                buf
-            });
-            comm.many(bufs, T::DTYPE, op)
-        })
+        let (element, dtype) = (T::DTYPE.size(), T::DTYPE);
+        let (devices, step) = (devices.collect(), share(self.comm.room(), element, 1)?);
+        let cut = Many { bufs: devices, count, step, element };
+        self.put(driver, &cut, &HostCall::Many { lens, dtype, op })
     }
 
     /// Puts one call after the other on the stream, if the device can touch all buffers.
-    fn put_each<T: Element>(
+    fn put_each(
         &mut self,
         request: &Request,
         bufs: impl Iterator<Item = (u64, usize)> + Clone,
     ) -> Result<()> {
         for (device, len) in bufs.clone() {
-            reachable(NAME, device, len * size_of::<T>())?;
+            reachable(NAME, device, len * request.dtype.size())?;
         }
         for (device, count) in bufs {
             let whole = Side { device, blocks: 1, reads: true, writes: true };
             let sides = [whole, Side { blocks: 0, ..whole }];
-            let sides = Sides { sides, block: count * size_of::<T>(), most: 1 };
+            let sides = Sides { sides, block: count * request.dtype.size(), most: 1 };
             self.put_direct(NAME, &Request { count, ..*request }, sides)?;
         }
         Ok(())
@@ -107,7 +96,7 @@ impl Cut for Many {
 }
 
 /// What a piece has of each of the buffers.
-fn parts(
+pub(super) fn parts(
     lens: impl Iterator<Item = usize>,
     piece: Range<usize>,
 ) -> impl Iterator<Item = Range<usize>> {

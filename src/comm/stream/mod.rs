@@ -8,6 +8,7 @@ mod attach;
 mod cut;
 mod direct;
 mod explain;
+mod host_call;
 mod islands;
 mod legs;
 mod many;

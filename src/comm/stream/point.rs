@@ -6,15 +6,15 @@ use std::sync::Arc;
 use cudarc::driver::{DevicePtr, DevicePtrMut};
 
 use super::OnStream;
-use super::cut::{Parts, Uneven, share};
-use crate::comm::Communicator;
+use super::cut::{End, Parts, Uneven, share};
+use super::host_call::HostCall;
 use crate::device::cuda::Driver;
-use crate::element::Element;
+use crate::element::{DataType, Element};
 use crate::error::Result;
 
 impl OnStream<'_> {
-    /// [`Communicator::send`] of a device buffer. It meets calls on host buffers if it is shorter
-    /// than 512 KiB.
+    /// [`send`](crate::Communicator::send) of a device buffer. It meets calls on host buffers if it
+    /// is shorter than 512 KiB.
     ///
     /// # Errors
     /// If `to` is no other rank, what failed before on a stream, and if the device refuses
@@ -25,10 +25,10 @@ impl OnStream<'_> {
         let (driver, _current) = self.enter_for_host("send")?;
         let (device, _read) = buf.device_ptr(&stream);
         let sides = [Parts::read(device, &lens), Parts::none()];
-        self.put_message(driver, sides, lens[0], move |comm, buf: &mut [T], _| comm.send(buf, to))
+        self.put_message(driver, sides, (T::DTYPE, lens[0]), &HostCall::Send(T::DTYPE, to))
     }
 
-    /// [`Communicator::recv`] to a device buffer, as [`Self::send`].
+    /// [`recv`](crate::Communicator::recv) to a device buffer, as [`Self::send`].
     ///
     /// # Errors
     /// As [`Self::send`].
@@ -38,12 +38,12 @@ impl OnStream<'_> {
         let (driver, _current) = self.enter_for_host("recv")?;
         let (device, _written) = buf.device_ptr_mut(&stream);
         let sides = [Parts::none(), Parts::written(device, &lens)];
-        self.put_message(driver, sides, lens[0], move |comm, _, buf: &mut [T]| comm.recv(buf, from))
+        self.put_message(driver, sides, (T::DTYPE, lens[0]), &HostCall::Recv(T::DTYPE, from))
     }
 
-    /// [`Communicator::send_recv`] of device buffers, as [`Self::send`]. What is longer goes both
-    /// ways piece by piece: it meets such calls, and sends and receives of ranks that do not wait
-    /// for all of the one before they begin the other.
+    /// [`send_recv`](crate::Communicator::send_recv) of device buffers, as [`Self::send`]. What is
+    /// longer goes both ways piece by piece: it meets such calls, and sends and receives of ranks
+    /// that do not wait for all of the one before they begin the other.
     ///
     /// # Errors
     /// As [`Self::send`]; and if this rank sends itself what is not as long as what it receives.
@@ -64,25 +64,48 @@ impl OnStream<'_> {
         let (read, _read) = send.device_ptr(&stream);
         let (written, _written) = recv.device_ptr_mut(&stream);
         let sides = [Parts::read(read, &given), Parts::written(written, &got)];
-        let longest = given[0].max(got[0]);
-        self.put_message(driver, sides, longest, move |comm, send: &mut [T], recv| {
-            comm.send_recv(send, to, recv, from)
-        })
+        let (dtype, longest) = (T::DTYPE, given[0].max(got[0]));
+        let call = HostCall::SendRecv { dtype, to, from };
+        self.put_message(driver, sides, (dtype, longest), &call)
+    }
+
+    /// The same as [`Self::send`], of a buffer by address and bytes.
+    pub(super) fn send_at(
+        &mut self,
+        dtype: DataType,
+        (device, bytes): (u64, usize),
+        to: usize,
+    ) -> Result<()> {
+        self.comm.is_another("send", "to", to)?;
+        let (driver, _current) = self.enter_for_host("send")?;
+        let lens = [bytes / dtype.size()];
+        let sides = [Parts::read(device, &lens), Parts::none()];
+        self.put_message(driver, sides, (dtype, lens[0]), &HostCall::Send(dtype, to))
+    }
+
+    /// The same as [`Self::recv`], of a buffer by address and bytes.
+    pub(super) fn recv_at(
+        &mut self,
+        dtype: DataType,
+        (device, bytes): (u64, usize),
+        from: usize,
+    ) -> Result<()> {
+        self.comm.is_another("recv", "from", from)?;
+        let (driver, _current) = self.enter_for_host("recv")?;
+        let lens = [bytes / dtype.size()];
+        let sides = [Parts::none(), Parts::written(device, &lens)];
+        self.put_message(driver, sides, (dtype, lens[0]), &HostCall::Recv(dtype, from))
     }
 
     /// What goes each way, in pieces that have room beside one the other way.
-    fn put_message<T: Element>(
+    fn put_message(
         &mut self,
         driver: Driver,
         sides: [Parts<'_>; 2],
-        longest: usize,
-        work: impl Fn(&mut Communicator, &mut [T], &mut [T]) -> Result<()> + Clone + Send + 'static,
+        (dtype, longest): (DataType, usize),
+        call: &HostCall,
     ) -> Result<()> {
-        let step = share::<T>(self.comm.room(), 2)?;
-        let end = |from| from + step;
-        let cut = Uneven { sides, element: size_of::<T>(), longest, end };
-        self.put(driver, &cut, move |comm, _, one: &mut [T], other: &mut [T]| {
-            work(comm, one, other)
-        })
+        let end = End::After(share(self.comm.room(), dtype.size(), 2)?);
+        self.put(driver, &Uneven { sides, element: dtype.size(), longest, end }, call)
     }
 }

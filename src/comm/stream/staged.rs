@@ -9,13 +9,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use bytemuck::cast_slice_mut;
-
 use super::cut::{Cut, LINE, areas, lens, pieces};
+use super::host_call::HostCall;
 use super::{OnStream, failure};
 use crate::comm::Communicator;
 use crate::device::cuda::{Current, Driver, SLOT, SLOTS, Stages, Turn, refuse_capture};
-use crate::element::Element;
 use crate::error::Result;
 
 /// How long it takes at most until a stream goes on that waited for others in vain.
@@ -29,17 +27,9 @@ impl OnStream<'_> {
         Ok(entered)
     }
 
-    /// Puts a call on the stream: for each piece `work` is the host's call on what it has of both
-    /// buffers.
-    pub(super) fn put<T: Element>(
-        &mut self,
-        driver: Driver,
-        cut: &impl Cut,
-        work: impl Fn(&mut Communicator, Range<usize>, &mut [T], &mut [T]) -> Result<()>
-        + Clone
-        + Send
-        + 'static,
-    ) -> Result<()> {
+    /// Puts a call on the stream: for each piece the host makes `call` on what the piece has of
+    /// both buffers.
+    pub(super) fn put(&mut self, driver: Driver, cut: &impl Cut, call: &HostCall) -> Result<()> {
         if let Some(error) = failure(&self.comm.streams.failed).take() {
             return Err(error);
         }
@@ -65,10 +55,7 @@ impl OnStream<'_> {
             match stages.begin(stream, areas(cut, &piece)) {
                 Ok(turn) => {
                     *place = Some((turn.ticket(), piece.clone()));
-                    let work = work.clone();
-                    self.start(turn, lens(cut, &piece), move |comm, one, other| {
-                        work(comm, piece.clone(), one, other)
-                    });
+                    self.start(turn, lens(cut, &piece), call.clone(), piece);
                 }
                 Err(error) => result = Err(error),
             }
@@ -99,12 +86,7 @@ impl OnStream<'_> {
     }
 
     /// Starts the host's part of a piece.
-    fn start<T: Element>(
-        &mut self,
-        mut turn: Turn,
-        lens: [usize; 2],
-        work: impl Fn(&mut Communicator, &mut [T], &mut [T]) -> Result<()> + Send + 'static,
-    ) {
+    fn start(&mut self, mut turn: Turn, lens: [usize; 2], call: HostCall, piece: Range<usize>) {
         let failed = Arc::clone(&self.comm.streams.failed);
         let stands_for = self.comm.streams.stands_for.clone();
         let pending = self.comm.nonblocking().start((), move |comm, ()| {
@@ -121,8 +103,7 @@ impl OnStream<'_> {
                 }
                 let second = lens[0].next_multiple_of(LINE).min(bytes.len());
                 let (one, other) = bytes.split_at_mut(second);
-                let one = cast_slice_mut(&mut one[..lens[0]]);
-                work(comm, one, cast_slice_mut(&mut other[..lens[1]]))
+                call.make(comm, &piece, &mut one[..lens[0]], &mut other[..lens[1]])
             });
             if let Err(mut error) = done {
                 // Before the turn ends, and the stream goes on with what is in the block.

@@ -2,127 +2,83 @@
 //! May touch: as `comm`. Law: where all ranks know all lengths a piece is filled as far as these
 //! allow; where they do not, it follows from what two ranks say of what goes between them.
 
-use std::iter::zip;
-use std::ops::Range;
 use std::sync::Arc;
 
-use bytemuck::{cast_slice, cast_slice_mut};
 use cudarc::driver::{DevicePtr, DevicePtrMut};
 
 use super::OnStream;
-use super::cut::{Parts, Uneven, share, within};
-use crate::comm::Communicator;
-use crate::comm::uneven::Call;
-use crate::element::{Element, Reduction};
+use super::cut::{End, Parts, Uneven, share};
+use super::host_call::HostCall;
+use crate::comm::uneven::Uneven as UnevenCall;
+use crate::comm::verb::{Verb, root_rank};
+use crate::comm::verbs::verb;
+use crate::device::cuda::Driver;
+use crate::element::{DataType, Element, Reduction};
 use crate::error::Result;
-use crate::memory::Buffer;
-use crate::plan::Message;
 use crate::schedule::Collective;
 
-/// Both buffers of a call, and how they are cut in parts.
-struct Given<'a, S, R> {
-    name: &'static str,
-    send: &'a S,
-    recv: &'a mut R,
-    parts: [&'a [usize]; 2],
+/// One line for each verb: its name, its collective, its operation and root if it has them.
+macro_rules! verbs {
+    ($(
+        $(#[$doc:meta])*
+        $name:ident: $of:ident $(by $op:ident)? $(with $root:ident)?;
+    )*) => {
+        impl OnStream<'_> {$(
+            $(#[$doc])*
+            pub fn $name<T: Element>(
+                &mut self,
+                send: &impl DevicePtr<T>,
+                recv: &mut impl DevicePtrMut<T>,
+                counts: &[usize],
+                $($op: impl Into<Reduction>,)?
+                $($root: usize,)?
+            ) -> Result<()> {
+                let verb = verb!(T::DTYPE, $of $(by $op)? $(with $root)?);
+                let parts = self.parts_of(verb, counts, [send.len(), recv.len()])?;
+                let (driver, _current) = self.enter_for_host(stringify!($name))?;
+                let stream = Arc::clone(self.stream);
+                let (from, _read) = send.device_ptr(&stream);
+                let (to, _written) = recv.device_ptr_mut(&stream);
+                self.put_uneven(driver, verb, counts, (parts, [from, to]))
+            }
+        )*}
+    };
 }
 
-impl OnStream<'_> {
-    /// [`Communicator::all_gather_v`] of device buffers.
+verbs! {
+    /// [`Communicator::all_gather_v`](crate::Communicator::all_gather_v) of device buffers.
     ///
     /// # Errors
     /// If the lengths are not those that `counts` says, what failed before on a stream, and if the
     /// device refuses something.
-    pub fn all_gather_v<T: Element>(
-        &mut self,
-        send: &impl DevicePtr<T>,
-        recv: &mut impl DevicePtrMut<T>,
-        counts: &[usize],
-    ) -> Result<()> {
-        let call = Call { call: Collective::AllGather, name: "all_gather_v" };
-        let mine = call.own(counts, self.comm.size(), self.comm.rank(), "send", send.len())?;
-        call.whole("counts", counts, "recv", recv.len())?;
-        let given = Given { name: call.name, send, recv, parts: [mine, counts] };
-        self.put_uneven(given, counts, Communicator::all_gather_v)
-    }
+    all_gather_v: AllGather;
 
-    /// [`Communicator::reduce_scatter_v`] of device buffers.
+    /// [`Communicator::reduce_scatter_v`](crate::Communicator::reduce_scatter_v) of device buffers.
     ///
     /// # Errors
     /// As [`Self::all_gather_v`].
-    pub fn reduce_scatter_v<T: Element>(
-        &mut self,
-        send: &impl DevicePtr<T>,
-        recv: &mut impl DevicePtrMut<T>,
-        counts: &[usize],
-        op: impl Into<Reduction>,
-    ) -> Result<()> {
-        let (call, op) =
-            (Call { call: Collective::ReduceScatter, name: "reduce_scatter_v" }, op.into());
-        self.comm.kernel(&call.request(T::DTYPE, Some(op)))?;
-        let mine = call.own(counts, self.comm.size(), self.comm.rank(), "recv", recv.len())?;
-        call.whole("counts", counts, "send", send.len())?;
-        let given = Given { name: call.name, send, recv, parts: [counts, mine] };
-        self.put_uneven(given, counts, move |comm, send: &[T], recv, counts| {
-            comm.reduce_scatter_v(send, recv, counts, op)
-        })
-    }
+    reduce_scatter_v: ReduceScatter by op;
 
-    /// [`Communicator::gather_v`] of device buffers.
+    /// [`Communicator::gather_v`](crate::Communicator::gather_v) of device buffers.
     ///
     /// # Errors
     /// As [`Self::all_gather_v`]; and if there is no such root.
-    pub fn gather_v<T: Element>(
-        &mut self,
-        send: &impl DevicePtr<T>,
-        recv: &mut impl DevicePtrMut<T>,
-        counts: &[usize],
-        root: usize,
-    ) -> Result<()> {
-        let collective = self.comm.rooted(|root| Collective::Gather { root }, root)?;
-        let call = Call { call: collective, name: "gather_v" };
-        let rank = self.comm.rank();
-        let mine = call.own(counts, self.comm.size(), rank, "send", send.len())?;
-        let all = if rank == root { counts } else { &[] };
-        if rank == root {
-            call.whole("counts", counts, "recv", recv.len())?;
-        }
-        let given = Given { name: call.name, send, recv, parts: [mine, all] };
-        self.put_uneven(given, counts, move |comm, send: &[T], recv, counts| {
-            comm.gather_v(send, recv, counts, root)
-        })
-    }
+    gather_v: Gather with root;
 
-    /// [`Communicator::scatter_v`] of device buffers.
+    /// [`Communicator::scatter_v`](crate::Communicator::scatter_v) of device buffers.
     ///
     /// # Errors
     /// As [`Self::gather_v`].
-    pub fn scatter_v<T: Element>(
-        &mut self,
-        send: &impl DevicePtr<T>,
-        recv: &mut impl DevicePtrMut<T>,
-        counts: &[usize],
-        root: usize,
-    ) -> Result<()> {
-        let collective = self.comm.rooted(|root| Collective::Scatter { root }, root)?;
-        let call = Call { call: collective, name: "scatter_v" };
-        let rank = self.comm.rank();
-        let mine = call.own(counts, self.comm.size(), rank, "recv", recv.len())?;
-        let all = if rank == root { counts } else { &[] };
-        if rank == root {
-            call.whole("counts", counts, "send", send.len())?;
-        }
-        let given = Given { name: call.name, send, recv, parts: [all, mine] };
-        self.put_uneven(given, counts, move |comm, send: &[T], recv, counts| {
-            comm.scatter_v(send, recv, counts, root)
-        })
-    }
+    scatter_v: Scatter with root;
+}
 
-    /// [`Communicator::all_to_all_v`] of device buffers. It meets calls on host buffers if no part
-    /// is longer than 512 KiB divided by the size.
+impl OnStream<'_> {
+    /// [`Communicator::all_to_all_v`](crate::Communicator::all_to_all_v) of device buffers. It
+    /// meets calls on host buffers if no part is longer than 512 KiB divided by the size.
     ///
     /// # Errors
-    /// As [`Self::all_gather_v`]; and as [`Communicator::all_to_all_v`].
+    /// As [`Self::all_gather_v`]; and as
+    /// [`Communicator::all_to_all_v`](crate::Communicator::all_to_all_v).
     pub fn all_to_all_v<T: Element>(
         &mut self,
         send: &impl DevicePtr<T>,
@@ -130,116 +86,95 @@ impl OnStream<'_> {
         recv: &mut impl DevicePtrMut<T>,
         recv_counts: &[usize],
     ) -> Result<()> {
-        let call = Call { call: Collective::AllToAll, name: "all_to_all_v" };
-        let (rank, size) = (self.comm.rank(), self.comm.size());
-        call.one_each("send_counts", send_counts, size)?;
-        call.one_each("recv_counts", recv_counts, size)?;
-        call.whole("send_counts", send_counts, "send", send.len())?;
-        call.whole("recv_counts", recv_counts, "recv", recv.len())?;
-        call.same_for_itself(send_counts[rank], recv_counts[rank])?;
+        let (dtype, parts) = (T::DTYPE, [send_counts, recv_counts]);
+        let call = UnevenCall::of(Collective::AllToAll);
+        call.each_to_each(self.comm, parts, [send.len(), recv.len()])?;
         // Only two ranks know of what is between them, so nothing else may decide how it is cut.
-        let step = share::<T>(self.comm.room(), 2 * size)?;
-        let counts: [Arc<[usize]>; 2] = [send_counts.into(), recv_counts.into()];
-        let work =
-            move |comm: &mut Communicator, piece: Range<usize>, send: &[T], recv: &mut [T]| {
-                // Who has no more is done; so only the first piece is a call of all.
-                if piece.start > 0 {
-                    return pass_on(comm, (send, recv), &counts, &piece);
-                }
-                let [given, got] = counts.each_ref().map(|counts| parts(counts, &piece));
-                comm.all_to_all_v(send, &given, recv, &got)
-            };
+        let step = share(self.comm.room(), dtype.size(), 2 * self.comm.size())?;
+        let counts: [Arc<[usize]>; 2] = parts.map(Into::into);
         let longest = send_counts.iter().chain(recv_counts).copied().max().unwrap_or(0);
-        let given = Given { name: call.name, send, recv, parts: [send_counts, recv_counts] };
-        self.put_parts(given, longest, |from| from + step, work)
+        let (driver, _current) = self.enter_for_host(call.name)?;
+        let stream = Arc::clone(self.stream);
+        let (from, _read) = send.device_ptr(&stream);
+        let (to, _written) = recv.device_ptr_mut(&stream);
+        let cut = cut(dtype, (parts, [from, to]), longest, End::After(step));
+        self.put(driver, &cut, &HostCall::AllToAllV(dtype, counts))
+    }
+
+    /// The parts of both buffers of a call, which are so many elements long.
+    fn parts_of<'a>(
+        &mut self,
+        verb: Verb,
+        counts: &'a [usize],
+        [send, recv]: [usize; 2],
+    ) -> Result<[&'a [usize]; 2]> {
+        let Verb { collective, dtype, op } = verb;
+        self.comm.has_root(collective)?;
+        let call = UnevenCall::of(collective);
+        if op.is_some() {
+            self.comm.kernel(&call.request(dtype, op))?;
+        }
+        let (rank, size) = (self.comm.rank(), self.comm.size());
+        let scatters = matches!(collective, Collective::ReduceScatter | Collective::Scatter { .. });
+        let (whole, part) = if scatters {
+            (("send", send), ("recv", recv))
+        } else {
+            (("recv", recv), ("send", send))
+        };
+        let mine = call.own(counts, size, rank, part.0, part.1)?;
+        let looks_at_all = collective.root().is_none_or(|root| root as usize == rank);
+        if looks_at_all {
+            call.whole("counts", counts, whole.0, whole.1)?;
+        }
+        let all = if looks_at_all { counts } else { &[] };
+        Ok(if scatters { [all, mine] } else { [mine, all] })
+    }
+
+    /// Such a call of buffers by address and bytes, which nothing else uses in another order.
+    pub(super) fn uneven_at(
+        &mut self,
+        verb: Verb,
+        counts: &[usize],
+        [(from, given), (to, got)]: [(u64, usize); 2],
+    ) -> Result<()> {
+        let element = verb.dtype.size();
+        let parts = self.parts_of(verb, counts, [given / element, got / element])?;
+        let (driver, _current) = self.enter_for_host(UnevenCall::of(verb.collective).name)?;
+        self.put_uneven(driver, verb, counts, (parts, [from, to]))
     }
 
     /// A call of which all ranks know all lengths.
-    fn put_uneven<T: Element>(
+    fn put_uneven(
         &mut self,
-        given: Given<'_, impl DevicePtr<T>, impl DevicePtrMut<T>>,
+        driver: Driver,
+        verb: Verb,
         counts: &[usize],
-        work: impl Fn(&mut Communicator, &[T], &mut [T], &[usize]) -> Result<()>
-        + Clone
-        + Send
-        + 'static,
+        buffers: ([&[usize]; 2], [u64; 2]),
     ) -> Result<()> {
-        share::<T>(self.comm.room(), counts.len() + 1)?;
-        let room = share::<T>(self.comm.room(), 1)?;
+        let (room, element) = (self.comm.room(), verb.dtype.size());
+        share(room, element, counts.len() + 1)?;
+        let end = End::Filled { counts, room: share(room, element, 1)? };
         let longest = counts.iter().copied().max().unwrap_or(0);
-        let all: Arc<[usize]> = counts.into();
-        let work = move |comm: &mut Communicator, piece, send: &[T], recv: &mut [T]| {
-            work(comm, send, recv, &parts(&all, &piece))
-        };
-        self.put_parts(given, longest, |from| level(counts, room, from), work)
-    }
-
-    /// A call that is cut so.
-    fn put_parts<T: Element>(
-        &mut self,
-        given: Given<'_, impl DevicePtr<T>, impl DevicePtrMut<T>>,
-        longest: usize,
-        end: impl Fn(usize) -> usize,
-        work: impl Fn(&mut Communicator, Range<usize>, &[T], &mut [T]) -> Result<()>
-        + Clone
-        + Send
-        + 'static,
-    ) -> Result<()> {
-        let Given { name, send, recv, parts: [given, got] } = given;
-        let stream = Arc::clone(self.stream);
-        let (driver, _current) = self.enter_for_host(name)?;
-        let (from, _read) = send.device_ptr(&stream);
-        let (to, _written) = recv.device_ptr_mut(&stream);
-        let sides = [Parts::read(from, given), Parts::written(to, got)];
-        let cut = Uneven { sides, element: size_of::<T>(), longest, end };
-        self.put(driver, &cut, move |comm, piece, send: &mut [T], recv| {
-            work(comm, piece, send, recv)
-        })
+        let call = HostCall::OutOfPlaceV(verb, counts.into());
+        self.put(driver, &cut(verb.dtype, buffers, longest, end), &call)
     }
 }
 
-/// Where a piece ends that has as much of all parts, and of one more that is as long as any, as
-/// there is room for: what the rank has that has most of a call.
-fn level(counts: &[usize], room: usize, from: usize) -> usize {
-    let rest = || counts.iter().map(|count| count.saturating_sub(from));
-    let longest = rest().max().unwrap_or(0);
-    if rest().fold(longest, usize::saturating_add) <= room {
-        return from + longest;
-    }
-    from + room / (rest().filter(|&rest| rest > 0).count() + 1)
-}
-
-/// What a piece has of each part.
-fn parts(counts: &[usize], piece: &Range<usize>) -> Vec<usize> {
-    counts.iter().map(|&count| within(piece, count)).collect()
-}
-
-/// What two ranks have for each other beyond the first piece.
-fn pass_on<T: Element>(
-    comm: &mut Communicator,
-    (send, recv): (&[T], &mut [T]),
-    counts: &[Arc<[usize]>; 2],
-    piece: &Range<usize>,
-) -> Result<()> {
-    let mut messages = Vec::with_capacity(2 * comm.size());
-    for (outgoing, counts) in zip([true, false], counts) {
-        let mut start = 0;
-        for (peer, len) in zip(0.., parts(counts, piece)) {
-            let end = start + len * size_of::<T>();
-            if start < end {
-                let range = (start, end);
-                messages.push(Message { outgoing, peer, range, dtype: T::DTYPE });
-            }
-            start = end;
-        }
-    }
-    let buffer = Buffer::apart(cast_slice(send), cast_slice_mut(recv));
-    comm.pass_on("all_to_all_v", &messages, &buffer)
+/// How a call is cut whose buffers have these parts and are at these addresses.
+fn cut<'a>(
+    dtype: DataType,
+    ([given, got], [from, to]): ([&'a [usize]; 2], [u64; 2]),
+    longest: usize,
+    end: End<'a>,
+) -> Uneven<'a> {
+    let sides = [Parts::read(from, given), Parts::written(to, got)];
+    Uneven { sides, element: dtype.size(), longest, end }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::End;
+    use crate::comm::stream::host_call::lens;
 
     /// Pieces fit at the rank that has most, are not empty, and together are all of it.
     #[test]
@@ -249,8 +184,8 @@ mod tests {
             let (mut from, mut seen) = (0, vec![0; counts.len()]);
             let longest = counts.iter().copied().max().unwrap_or(0);
             while from < longest {
-                let piece = from..level(counts, room, from);
-                let parts = parts(counts, &piece);
+                let piece = from..End::Filled { counts, room }.of(from);
+                let parts = lens(counts, &piece);
                 let most = parts.iter().sum::<usize>() + parts.iter().max().unwrap_or(&0);
                 assert!(!piece.is_empty() && most <= room, "{counts:?}: {piece:?}");
                 seen.iter_mut().zip(parts).for_each(|(seen, part)| *seen += part);
@@ -258,7 +193,8 @@ mod tests {
             }
             assert_eq!(seen, counts);
         }
-        assert_eq!(level(&[30, 20, 10], room, 0), 30, "what fits is one piece");
-        assert_eq!(level(&[usize::MAX, usize::MAX], room, 0), 33, "sums do not overflow");
+        let of = |counts| End::Filled { counts, room }.of(0);
+        assert_eq!(of(&[30, 20, 10]), 30, "what fits is one piece");
+        assert_eq!(of(&[usize::MAX, usize::MAX]), 33, "sums do not overflow");
     }
 }

@@ -6,22 +6,15 @@ use std::sync::Arc;
 use cudarc::driver::{DevicePtr, DevicePtrMut};
 
 use super::cut::Even;
+use super::host_call::HostCall;
 use super::{OnStream, Side, Sides};
-use crate::comm::Communicator;
-use crate::comm::verbs::refuse;
+use crate::comm::verb::{Verb, refuse, root_rank};
+use crate::comm::verbs::verb;
 use crate::device::cuda::{Current, Driver, refuse_capture};
 use crate::element::{Element, Reduction};
 use crate::error::Result;
 use crate::plan::Request;
 use crate::schedule::Collective;
-
-/// What a verb asks for, but for the length.
-#[derive(Clone, Copy, Debug)]
-struct Asked {
-    name: &'static str,
-    collective: Collective,
-    op: Option<Reduction>,
-}
 
 /// Which way a call goes, and what it asks for.
 #[derive(Clone, Copy, Debug)]
@@ -31,12 +24,16 @@ enum Way {
     Staged(Driver),
 }
 
+/// How many blocks a call's buffers have, `send` and `recv`; the most that any rank has of both;
+/// and whether all of `recv` is written.
+type Blocks = ([usize; 2], usize, bool);
+
 impl OnStream<'_> {
     /// The way of a call on blocks of so many bytes. Nothing has touched the stream, which may be
     /// one that is captured.
-    fn way<T: Element>(&self, asked: Asked, block: usize) -> Result<(Way, Current)> {
-        let Asked { name, collective, op } = asked;
-        let request = Request { collective, count: block / size_of::<T>(), dtype: T::DTYPE, op };
+    fn way(&self, name: &'static str, verb: Verb, block: usize) -> Result<(Way, Current)> {
+        let Verb { collective, dtype, op } = verb;
+        let request = Request { collective, count: block / dtype.size(), dtype, op };
         if op.is_some() {
             self.comm.kernel(&request)?;
         }
@@ -51,75 +48,130 @@ impl OnStream<'_> {
         Ok((Way::Staged(driver), current))
     }
 
-    fn put_by<T: Element>(
+    fn put_by(
         &mut self,
         (name, way): (&'static str, Way),
         sides: Sides,
-        work: impl Fn(&mut Communicator, &mut [T], &mut [T]) -> Result<()> + Clone + Send + 'static,
+        call: &HostCall,
+        element: usize,
     ) -> Result<()> {
         match way {
             Way::Direct(request) => self.put_direct(name, &request, sides),
-            Way::Islands(request) => self.put_by_islands::<T>((name, &request), sides),
+            Way::Islands(request) => self.put_by_islands((name, &request), sides),
             Way::Staged(driver) => {
-                let work = move |comm: &mut Communicator, _, one: &mut [T], other: &mut [T]| {
-                    work(comm, one, other)
-                };
-                self.put(driver, &Even::new::<T>(self.comm.room(), sides)?, work)
+                self.put(driver, &Even::new(self.comm.room(), element, sides)?, call)
             }
         }
     }
 
-    /// A call from `send` to `recv`, which have so many blocks; all of recv is written if it
-    /// `fills` it.
-    fn apart<T: Element>(
-        &mut self,
-        asked: Asked,
-        (send, recv): (&impl DevicePtr<T>, &mut impl DevicePtrMut<T>),
-        (blocks, most, fills): ([usize; 2], usize, bool),
-        work: impl Fn(&mut Communicator, &[T], &mut [T]) -> Result<()> + Clone + Send + 'static,
-    ) -> Result<()> {
-        let stream = Arc::clone(self.stream);
-        let lens = [send.num_bytes(), recv.num_bytes()];
+    /// How many blocks this rank's buffers have.
+    fn blocks(&self, verb: Verb, form: Form) -> Result<Blocks> {
+        self.comm.has_root(verb.collective)?;
+        let root = verb.collective.root();
+        let is_root = root.is_none_or(|root| root as usize == self.comm.rank());
+        Ok(form.of(self.comm.size(), is_root))
+    }
+
+    /// Bytes of a block of buffers that have so many, which must be all of both buffers.
+    fn block(&self, name: &'static str, lens: [usize; 2], (blocks, ..): Blocks) -> Result<usize> {
         let block = |side: usize| lens[side].checked_div(blocks[side]);
         let block = block(0).into_iter().chain(block(1)).min().unwrap_or(0);
         for (side, argument) in ["send", "recv"].into_iter().enumerate() {
             let expected = blocks[side] * block;
             if blocks[side] > 0 && lens[side] != expected {
                 let given = format!("{} bytes long", lens[side]);
-                return refuse(asked.name, argument, given, format!("{expected} bytes"));
+                return refuse(name, argument, given, format!("{expected} bytes"));
             }
         }
-        let (way, _current) = self.way::<T>(asked, block)?;
+        Ok(block)
+    }
+
+    /// A call from `send` to `recv`.
+    fn out_of_place<T: Element>(
+        &mut self,
+        name: &'static str,
+        verb: Verb,
+        (send, recv): (&impl DevicePtr<T>, &mut impl DevicePtrMut<T>),
+        form: Form,
+    ) -> Result<()> {
+        let (stream, blocks) = (Arc::clone(self.stream), self.blocks(verb, form)?);
+        let block = self.block(name, [send.num_bytes(), recv.num_bytes()], blocks)?;
+        let (way, _current) = self.way(name, verb, block)?;
         let (from, _read) = send.device_ptr(&stream);
         let (to, _written) = recv.device_ptr_mut(&stream);
+        self.put_out_of_place((name, way), verb, ([from, to], block), blocks)
+    }
+
+    /// The same of buffers by address and bytes, which nothing else uses in another order.
+    pub(super) fn out_of_place_at(
+        &mut self,
+        name: &'static str,
+        verb: Verb,
+        [(from, given), (to, got)]: [(u64, usize); 2],
+        form: Form,
+    ) -> Result<()> {
+        let blocks = self.blocks(verb, form)?;
+        let block = self.block(name, [given, got], blocks)?;
+        let (way, _current) = self.way(name, verb, block)?;
+        self.put_out_of_place((name, way), verb, ([from, to], block), blocks)
+    }
+
+    fn put_out_of_place(
+        &mut self,
+        way: (&'static str, Way),
+        verb: Verb,
+        ([from, to], block): ([u64; 2], usize),
+        (blocks, most, fills): Blocks,
+    ) -> Result<()> {
         let send = Side { device: from, blocks: blocks[0], reads: true, writes: false };
         let recv = Side { device: to, blocks: blocks[1], reads: !fills, writes: true };
         let sides = Sides { sides: [send, recv], block, most };
-        self.put_by((asked.name, way), sides, move |comm, send: &mut [T], recv| {
-            work(comm, send, recv)
-        })
+        self.put_by(way, sides, &HostCall::OutOfPlace(verb), verb.dtype.size())
     }
 
     /// A call in place, which works element by element.
     fn in_place<T: Element>(
         &mut self,
-        asked: Asked,
+        name: &'static str,
+        verb: Verb,
         buf: &mut impl DevicePtrMut<T>,
-        work: impl Fn(&mut Communicator, &mut [T]) -> Result<()> + Clone + Send + 'static,
     ) -> Result<()> {
+        self.comm.has_root(verb.collective)?;
         let (stream, len) = (Arc::clone(self.stream), buf.num_bytes());
-        let (way, _current) = self.way::<T>(asked, len)?;
+        let (way, _current) = self.way(name, verb, len)?;
         let (device, _written) = buf.device_ptr_mut(&stream);
+        self.put_in_place((name, way), verb, (device, len))
+    }
+
+    /// The same of a buffer by address and bytes, which nothing else uses in another order.
+    pub(super) fn in_place_at(
+        &mut self,
+        name: &'static str,
+        verb: Verb,
+        (device, len): (u64, usize),
+    ) -> Result<()> {
+        self.comm.has_root(verb.collective)?;
+        let (way, _current) = self.way(name, verb, len)?;
+        self.put_in_place((name, way), verb, (device, len))
+    }
+
+    fn put_in_place(
+        &mut self,
+        way: (&'static str, Way),
+        verb: Verb,
+        (device, len): (u64, usize),
+    ) -> Result<()> {
         let whole = Side { device, blocks: 1, reads: true, writes: true };
         let none = Side { blocks: 0, ..whole };
         let sides = Sides { sides: [whole, none], block: len, most: 1 };
-        self.put_by((asked.name, way), sides, move |comm, buf: &mut [T], _| work(comm, buf))
+        self.put_by(way, sides, &HostCall::InPlace(verb), verb.dtype.size())
     }
 }
 
 /// In place, between a buffer of as many blocks as there are ranks and this rank's own one of them.
 impl OnStream<'_> {
-    /// [`Communicator::reduce_scatter_in_place`] of a device buffer.
+    /// [`reduce_scatter_in_place`](crate::Communicator::reduce_scatter_in_place)
+    /// of a device buffer.
     ///
     /// # Errors
     /// If `buf` can't be cut into size parts, what failed before on a stream, and if the device
@@ -129,12 +181,11 @@ impl OnStream<'_> {
         buf: &mut impl DevicePtrMut<T>,
         op: impl Into<Reduction>,
     ) -> Result<()> {
-        let (name, collective) = ("reduce_scatter_in_place", Collective::ReduceScatter);
-        let asked = Asked { name, collective, op: Some(op.into()) };
-        self.within(asked, buf)
+        self.in_own_part("reduce_scatter_in_place", verb!(T::DTYPE, ReduceScatter by op), buf)
     }
 
-    /// [`Communicator::all_gather_in_place`] of a device buffer.
+    /// [`all_gather_in_place`](crate::Communicator::all_gather_in_place)
+    /// of a device buffer.
     ///
     /// # Errors
     /// As [`Self::reduce_scatter_in_place`].
@@ -142,11 +193,11 @@ impl OnStream<'_> {
         &mut self,
         buf: &mut impl DevicePtrMut<T>,
     ) -> Result<()> {
-        let (name, collective) = ("all_gather_in_place", Collective::AllGather);
-        self.within(Asked { name, collective, op: None }, buf)
+        self.in_own_part("all_gather_in_place", verb!(T::DTYPE, AllGather), buf)
     }
 
-    /// [`Communicator::all_to_all_in_place`] of a device buffer; by way of the host whatever
+    /// [`all_to_all_in_place`](crate::Communicator::all_to_all_in_place)
+    /// of a device buffer; by way of the host whatever
     /// devices reach, so either all ranks exchange in place or none does.
     ///
     /// # Errors
@@ -155,41 +206,51 @@ impl OnStream<'_> {
         &mut self,
         buf: &mut impl DevicePtrMut<T>,
     ) -> Result<()> {
-        let (name, collective) = ("all_to_all_in_place", Collective::AllToAll);
-        self.within(Asked { name, collective, op: None }, buf)
+        self.in_own_part("all_to_all_in_place", verb!(T::DTYPE, AllToAll), buf)
     }
 
     /// Such a call: that of two buffers, of which one is the other or a block of it.
-    fn within<T: Element>(&mut self, asked: Asked, buf: &mut impl DevicePtrMut<T>) -> Result<()> {
-        let Asked { name, collective, op } = asked;
-        let (stream, rank, size) = (Arc::clone(self.stream), self.comm.rank(), self.comm.size());
-        let block = self.comm.part(collective, "buf", buf.len())? * size_of::<T>();
-        let (way, _current) = match collective {
+    fn in_own_part<T: Element>(
+        &mut self,
+        name: &'static str,
+        verb: Verb,
+        buf: &mut impl DevicePtrMut<T>,
+    ) -> Result<()> {
+        let stream = Arc::clone(self.stream);
+        let block = self.comm.part(verb.collective, "buf", buf.len())? * size_of::<T>();
+        let (way, _current) = match verb.collective {
             // Straight, ranks would read what others write.
             Collective::AllToAll => {
                 let (driver, current) = self.enter_for_host(name)?;
                 (Way::Staged(driver), current)
             }
-            _ => self.way::<T>(asked, block)?,
+            _ => self.way(name, verb, block)?,
         };
         let (device, _written) = buf.device_ptr_mut(&stream);
+        self.put_in_own_part((name, way), verb, (device, block))
+    }
+
+    fn put_in_own_part(
+        &mut self,
+        way: (&'static str, Way),
+        verb: Verb,
+        (device, block): (u64, usize),
+    ) -> Result<()> {
+        let (rank, size) = (self.comm.rank(), self.comm.size());
         let whole = Side { device, blocks: size, reads: false, writes: false };
         let mine = Side { device: device + (rank * block) as u64, blocks: 1, ..whole };
-        let (send, recv, most) = match collective {
+        let (send, recv, most) = match verb.collective {
             Collective::ReduceScatter => (whole, mine, size + 1),
             Collective::AllGather => (mine, whole, size + 1),
             _ => (whole, whole, 2 * size),
         };
         let sides = [Side { reads: true, ..send }, Side { writes: true, ..recv }];
         let sides = Sides { sides, block, most };
-        self.put_by((name, way), sides, move |comm, send: &mut [T], recv| match (collective, op) {
-            (Collective::ReduceScatter, Some(op)) => comm.reduce_scatter(send, recv, op),
-            (Collective::AllGather, _) => comm.all_gather(send, recv),
-            _ => comm.all_to_all(send, recv),
-        })
+        self.put_by(way, sides, &HostCall::OutOfPlace(verb), verb.dtype.size())
     }
 
-    /// [`Communicator::barrier`] of streams: what is put on this one later starts when those of all
+    /// [`barrier`](crate::Communicator::barrier)
+    /// of streams: what is put on this one later starts when those of all
     /// ranks have come here.
     ///
     /// # Errors
@@ -198,8 +259,7 @@ impl OnStream<'_> {
         let (driver, _current) = self.enter_for_host("barrier")?;
         let nothing = Side { device: 0, blocks: 0, reads: false, writes: false };
         let sides = Sides { sides: [nothing; 2], block: 0, most: 1 };
-        let work = |comm: &mut Communicator, _, _: &mut [u8], _: &mut [u8]| comm.barrier();
-        self.put(driver, &Even::new::<u8>(self.comm.room(), sides)?, work)
+        self.put(driver, &Even::new(self.comm.room(), 1, sides)?, &HostCall::Barrier)
     }
 }
 
@@ -209,11 +269,12 @@ impl OnStream<'_> {
 macro_rules! verbs {
     ($($form:ident $name:ident: $of:ident $(by $op:ident)? $(with $root:ident)?;)*) => {
         impl OnStream<'_> {
-            $(verbs!(@ $form $name: $of $(by $op)? $(with $root)?);)*
+            $(verbs!(@ $form $name [$($op)?] [$($root)?] [$of $(by $op)? $(with $root)?]);)*
         }
     };
-    (@ in_place $name:ident: $of:ident $(by $op:ident)? $(with $root:ident)?) => {
-        #[doc = concat!("[`Communicator::", stringify!($name), "`] of a device buffer.")]
+    (@ in_place $name:ident [$($op:ident)?] [$($root:ident)?] [$($verb:tt)*]) => {
+        #[doc = concat!("[`", stringify!($name), "`](crate::Communicator::", stringify!($name),
+            ") of a device buffer.")]
         ///
         /// # Errors
         /// What failed before on a stream; and if the device refuses something.
@@ -221,33 +282,14 @@ macro_rules! verbs {
             &mut self,
             buf: &mut impl DevicePtrMut<T>,
             $($op: impl Into<Reduction>,)?
-            $($root: usize)?
+            $($root: usize,)?
         ) -> Result<()> {
-            $(let $op = $op.into();)?
-            let asked = verbs!(asked self $name: $of $(by $op)? $(with $root)?);
-            self.in_place(asked, buf, move |comm, buf: &mut [T]| {
-                comm.$name(buf, $($op,)? $($root)?)
-            })
+            self.in_place(stringify!($name), verb!(T::DTYPE, $($verb)*), buf)
         }
     };
-    (asked $self:ident $name:ident: $of:ident $(by $op:ident)? with $root:ident) => {
-        Asked {
-            name: stringify!($name),
-            collective: $self.comm.rooted(|root| Collective::$of { root }, $root)?,
-            op: verbs!(op $($op)?),
-        }
-    };
-    (asked $self:ident $name:ident: $of:ident $(by $op:ident)?) => {
-        Asked {
-            name: stringify!($name),
-            collective: Collective::$of,
-            op: verbs!(op $($op)?),
-        }
-    };
-    (op) => { None };
-    (op $op:ident) => { Some($op) };
-    (@ $form:ident $name:ident: $of:ident $(by $op:ident)? $(with $root:ident)?) => {
-        #[doc = concat!("[`Communicator::", stringify!($name), "`] of device buffers.")]
+    (@ $form:ident $name:ident [$($op:ident)?] [$($root:ident)?] [$($verb:tt)*]) => {
+        #[doc = concat!("[`", stringify!($name), "`](crate::Communicator::", stringify!($name),
+            ") of device buffers.")]
         ///
         /// # Errors
         /// If the lengths do not fit, what failed before on a stream, and if the device refuses
@@ -257,22 +299,18 @@ macro_rules! verbs {
             send: &impl DevicePtr<T>,
             recv: &mut impl DevicePtrMut<T>,
             $($op: impl Into<Reduction>,)?
-            $($root: usize)?
+            $($root: usize,)?
         ) -> Result<()> {
-            $(let $op = $op.into();)?
-            let is_root = true $(&& $root == self.comm.rank())?;
-            let form = Form::$form.of(self.comm.size(), is_root);
-            let asked = verbs!(asked self $name: $of $(by $op)? $(with $root)?);
-            self.apart(asked, (send, recv), form, move |comm, send: &[T], recv| {
-                comm.$name(send, recv, $($op,)? $($root)?)
-            })
+            let verb = verb!(T::DTYPE, $($verb)*);
+            self.out_of_place(stringify!($name), verb, (send, recv), Form::$form)
         }
     };
 }
 
 /// What buffers consist of.
+#[derive(Clone, Copy, Debug)]
 #[allow(non_camel_case_types, reason = "as the macro's lines say them")]
-enum Form {
+pub(super) enum Form {
     alike,
     alike_but_first,
     alike_at_root,
@@ -284,7 +322,7 @@ enum Form {
 impl Form {
     /// The blocks of send and recv, none of which is not looked at; how many any rank has; and is
     /// all of recv written?
-    fn of(self, size: usize, is_root: bool) -> ([usize; 2], usize, bool) {
+    fn of(self, size: usize, is_root: bool) -> Blocks {
         let root = usize::from(is_root);
         match self {
             Self::alike => ([1, 1], 2, true),
