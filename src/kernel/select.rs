@@ -14,6 +14,9 @@ pub(super) trait Isa {
     type Line<T: Lines>: Block<Lane = T::Wide>;
     type F16: Block<Lane = f32>;
     type BF16: Block<Lane = f32>;
+    /// The instruction set for what few calls reduce by: every loop is compile time for all users,
+    /// and wider registers gain little there.
+    type Rare: Isa;
     fn pair<B: Block, O: Op<B::Lane>>() -> RunPair;
     fn fold<B: Block, O: Op<B::Lane>>() -> RunFold;
 }
@@ -25,6 +28,7 @@ impl Isa for Portable {
     type Line<T: Lines> = One<T>;
     type F16 = One<f16>;
     type BF16 = One<element::bf16>;
+    type Rare = Self;
     fn pair<B: Block, O: Op<B::Lane>>() -> RunPair {
         pass::pair::<B, O>
     }
@@ -49,6 +53,9 @@ macro_rules! lines {
 
 lines!(i8, u8, i16, u16, i32, u32, i64, u64, f32, f64);
 lines!(F8E4M3, F8E5M2, Complex<f32>, Complex<f64>);
+
+/// A line of elements as the instruction set for rare reductions reduces it.
+type Line<I, T> = <<I as Isa>::Rare as Isa>::Line<T>;
 
 fn run<I: Isa, B: Block, O: Op<B::Lane>>() -> Run {
     Run { pair: I::pair::<B, O>(), fold: I::fold::<B, O>() }
@@ -77,7 +84,7 @@ pub(super) fn of<I: Isa>(dtype: DataType, wanted: Wanted) -> Option<Run> {
 /// The same for the arithmetic of bfloat16 alone, which has an instruction set of its own.
 pub(super) fn bf16<I: Isa>(wanted: Wanted) -> Option<Run> {
     match wanted {
-        Wanted::Plain(op) => real::<I, I::BF16>(op),
+        Wanted::Plain(op) => float::<I, I::BF16>(op),
         Wanted::PreMulSum => Some(scaled::<I, I::BF16>()),
     }
 }
@@ -85,31 +92,31 @@ pub(super) fn bf16<I: Isa>(wanted: Wanted) -> Option<Run> {
 fn plain<I: Isa>(dtype: DataType, op: ReduceOp) -> Option<Run> {
     match op {
         _ if !op.is_defined_for(dtype) => None,
-        ReduceOp::BitAnd => Some(run::<I, I::Line<u8>, scalar::BitAnd>()),
-        ReduceOp::BitOr => Some(run::<I, I::Line<u8>, scalar::BitOr>()),
-        ReduceOp::BitXor => Some(run::<I, I::Line<u8>, scalar::BitXor>()),
+        ReduceOp::BitAnd => Some(run::<I::Rare, Line<I, u8>, scalar::BitAnd>()),
+        ReduceOp::BitOr => Some(run::<I::Rare, Line<I, u8>, scalar::BitOr>()),
+        ReduceOp::BitXor => Some(run::<I::Rare, Line<I, u8>, scalar::BitXor>()),
         ReduceOp::LogicalAnd => logical::<scalar::LogicalAnd>(dtype),
         ReduceOp::LogicalOr => logical::<scalar::LogicalOr>(dtype),
         ReduceOp::LogicalXor => logical::<scalar::LogicalXor>(dtype),
         ReduceOp::MinLoc => located::<scalar::MinLoc>(dtype),
         ReduceOp::MaxLoc => located::<scalar::MaxLoc>(dtype),
         _ => match with_the_same_bits(dtype, op) {
-            DataType::I8 => signed::<I, I::Line<i8>>(op),
-            DataType::U8 => real::<I, I::Line<u8>>(op),
-            DataType::I16 => signed::<I, I::Line<i16>>(op),
-            DataType::U16 => real::<I, I::Line<u16>>(op),
-            DataType::I32 => signed::<I, I::Line<i32>>(op),
-            DataType::U32 => real::<I, I::Line<u32>>(op),
-            DataType::I64 => signed::<I, I::Line<i64>>(op),
-            DataType::U64 => real::<I, I::Line<u64>>(op),
-            DataType::F16 => real::<I, I::F16>(op),
-            DataType::BF16 => real::<I, I::BF16>(op),
-            DataType::F32 => real::<I, I::Line<f32>>(op),
-            DataType::F64 => real::<I, I::Line<f64>>(op),
-            DataType::F8E4M3 => real::<I, I::Line<F8E4M3>>(op),
-            DataType::F8E5M2 => real::<I, I::Line<F8E5M2>>(op),
-            DataType::C64 => Some(run::<I, I::Line<Complex<f32>>, scalar::Prod>()),
-            DataType::C128 => Some(run::<I, I::Line<Complex<f64>>, scalar::Prod>()),
+            DataType::I8 => integer::<I, i8>(op),
+            DataType::U8 => integer::<I, u8>(op),
+            DataType::I16 => integer::<I, i16>(op),
+            DataType::U16 => integer::<I, u16>(op),
+            DataType::I32 => integer::<I, i32>(op),
+            DataType::U32 => integer::<I, u32>(op),
+            DataType::I64 => integer::<I, i64>(op),
+            DataType::U64 => integer::<I, u64>(op),
+            DataType::F16 => float::<I, I::F16>(op),
+            DataType::BF16 => float::<I, I::BF16>(op),
+            DataType::F32 => float::<I, I::Line<f32>>(op),
+            DataType::F64 => float::<I, I::Line<f64>>(op),
+            DataType::F8E4M3 => float::<I::Rare, Line<I, F8E4M3>>(op),
+            DataType::F8E5M2 => float::<I::Rare, Line<I, F8E5M2>>(op),
+            DataType::C64 => Some(run::<I::Rare, Line<I, Complex<f32>>, scalar::Prod>()),
+            DataType::C128 => Some(run::<I::Rare, Line<I, Complex<f64>>, scalar::Prod>()),
             DataType::LocF32 | DataType::LocF64 | DataType::LocI32 | DataType::LocI64 => None,
         },
     }
@@ -125,10 +132,10 @@ fn premul_sum<I: Isa>(dtype: DataType) -> Option<Run> {
         DataType::BF16 => scaled::<I, I::BF16>(),
         DataType::F32 => scaled::<I, I::Line<f32>>(),
         DataType::F64 => scaled::<I, I::Line<f64>>(),
-        DataType::F8E4M3 => scaled::<I, I::Line<F8E4M3>>(),
-        DataType::F8E5M2 => scaled::<I, I::Line<F8E5M2>>(),
-        DataType::C64 => scaled::<I, I::Line<Complex<f32>>>(),
-        DataType::C128 => scaled::<I, I::Line<Complex<f64>>>(),
+        DataType::F8E4M3 => scaled::<I::Rare, Line<I, F8E4M3>>(),
+        DataType::F8E5M2 => scaled::<I::Rare, Line<I, F8E5M2>>(),
+        DataType::C64 => scaled::<I::Rare, Line<I, Complex<f32>>>(),
+        DataType::C128 => scaled::<I::Rare, Line<I, Complex<f64>>>(),
         _ => return None,
     })
 }
@@ -148,21 +155,26 @@ fn with_the_same_bits(dtype: DataType, op: ReduceOp) -> DataType {
     }
 }
 
-/// What the sign of integers makes a difference to.
-fn signed<I: Isa, B: Block<Lane: Real>>(op: ReduceOp) -> Option<Run> {
+/// Sums are what training and counting wait for. The average divides the last sum alone.
+fn integer<I: Isa, T: Lines<Wide: Real> + Element<Wide = T>>(op: ReduceOp) -> Option<Run> {
     Some(match op {
-        ReduceOp::Min => run::<I, B, scalar::Min>(),
-        ReduceOp::Max => run::<I, B, scalar::Max>(),
-        ReduceOp::Avg => run::<I, B, scalar::Avg>(),
+        ReduceOp::Sum => run::<I, I::Line<T>, scalar::Sum>(),
+        ReduceOp::Prod => run::<I::Rare, Line<I, T>, scalar::Prod>(),
+        ReduceOp::Min => run::<I::Rare, Line<I, T>, scalar::Min>(),
+        ReduceOp::Max => run::<I::Rare, Line<I, T>, scalar::Max>(),
+        ReduceOp::Avg => once::<T, scalar::Avg>(),
         _ => return None,
     })
 }
 
-fn real<I: Isa, B: Block<Lane: Real>>(op: ReduceOp) -> Option<Run> {
+fn float<I: Isa, B: Block<Lane: Real>>(op: ReduceOp) -> Option<Run> {
     Some(match op {
         ReduceOp::Sum => run::<I, B, scalar::Sum>(),
         ReduceOp::Prod => run::<I, B, scalar::Prod>(),
-        _ => return signed::<I, B>(op),
+        ReduceOp::Min => run::<I, B, scalar::Min>(),
+        ReduceOp::Max => run::<I, B, scalar::Max>(),
+        ReduceOp::Avg => run::<I, B, scalar::Avg>(),
+        _ => return None,
     })
 }
 

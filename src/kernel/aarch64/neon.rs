@@ -16,6 +16,7 @@ impl Isa for Neon {
     type Line<T: Lines> = T::Line;
     type F16 = Halves<uint16x4_t, 8>;
     type BF16 = Bfloats<Portable>;
+    type Rare = Self;
     fn pair<B: Block, O: Op<B::Lane>>() -> RunPair {
         pass::pair::<B, O>
     }

@@ -15,6 +15,7 @@ impl Isa for Avx2 {
     type Line<T: Lines> = T::Line;
     type F16 = Halves<__m128i, 4>;
     type BF16 = Bfloats<Portable>;
+    type Rare = Self;
     fn pair<B: Block, O: Op<B::Lane>>() -> RunPair {
         pair::<B, O>
     }

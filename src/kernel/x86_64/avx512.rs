@@ -3,7 +3,7 @@
 
 use core::arch::x86_64::{__m256i, _MM_FROUND_TO_NEAREST_INT, _mm512_cvtph_ps, _mm512_cvtps_ph};
 
-use super::avx2::OneHalf;
+use super::avx2::{Avx2, OneHalf};
 use crate::kernel::block::{Bfloats, Block, Halves, Many, Portable, Widen};
 use crate::kernel::pass::{self, Fold, Pair, RunFold, RunPair};
 use crate::kernel::scalar::Op;
@@ -15,6 +15,7 @@ impl Isa for Avx512 {
     type Line<T: Lines> = T::Line;
     type F16 = Halves<__m256i, 2>;
     type BF16 = Bfloats<Portable>;
+    type Rare = Avx2;
     fn pair<B: Block, O: Op<B::Lane>>() -> RunPair {
         pair::<B, O>
     }

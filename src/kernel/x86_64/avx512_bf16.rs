@@ -18,6 +18,7 @@ impl Isa for Avx512Bf16 {
     type Line<T: Lines> = T::Line;
     type F16 = <Avx512 as Isa>::F16;
     type BF16 = Bfloats<Self>;
+    type Rare = <Avx512 as Isa>::Rare;
     fn pair<B: Block, O: Op<B::Lane>>() -> RunPair {
         pair::<B, O>
     }
