@@ -3,6 +3,7 @@
 
 pub(crate) mod processes;
 pub(crate) mod ranks;
+pub(crate) mod signals;
 
 use bytemuck::Zeroable;
 pub(crate) use ranks::on_ranks;

@@ -64,6 +64,7 @@ impl World {
             command.args(["--exact", body, "--ignored", "--nocapture"]).envs(settings(rank));
             command.env(SEAT, format!("{rank} {n} {store} {transport}"));
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
+            super::signals::default(&mut command);
             let mut child = command.spawn().unwrap();
             let stderr = BufReader::new(child.stderr.take().unwrap());
             Rank { child, stderr, said: String::new() }

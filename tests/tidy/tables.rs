@@ -204,6 +204,7 @@ pub(crate) const UNSAFE: &[(&str, &str)] = &[
     ("src/sync/system.rs", "futex and membarrier"),
     ("tests/allocations.rs", "an allocator that counts"),
     ("tests/by_function.rs", "C functions work on raw memory"),
+    ("tests/common/signals.rs", "runs code between fork and exec"),
     ("tests/cuda_kernels/device.rs", "calls the CUDA driver"),
     ("tests/device/direct.rs", "buffers known by their addresses"),
     ("tests/device/late.rs", "streams that are held, and parts of buffers"),

@@ -40,6 +40,8 @@ How a job ends:
   job goes on while MIN ranks are left, and ends well if all those do. With fewer it ends as above,
   and so it does if one is lost while they meet for the first time.
   Ctrl-C (or SIGTERM, SIGHUP, SIGQUIT) ends the job the same way; a second one kills at once.
+  Ranks start with default signal dispositions and nothing blocked, and ringrun heeds these signals
+  even where its starter ignores or blocks them. Under nohup it ignores SIGHUP, and so do the ranks.
   SIGUSR1 makes ringrun say which call each rank is in, as `ringrun status JOB` does, and goes on
   to ranks that have a handler for it.
   SIGUSR2, SIGALRM, SIGABRT, SIGTSTP and SIGCONT are passed on to the ranks.

@@ -76,7 +76,6 @@ fn launch(
         store: &store,
         secret: spawn::secret(request).map_err(Failure::system("draw the job's secret"))?,
         roll: spawn::roll(request),
-        mask: signals.inherited,
         descriptors: raise_descriptor_limit().map_err(Failure::system("raise a limit"))?,
         cpus: allowed_cpus().map_err(Failure::system("ask for the allowed CPUs"))?,
     };

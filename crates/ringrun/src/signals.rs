@@ -24,25 +24,22 @@ pub(crate) const FORWARDED: [Signal; 6] = [
 pub(crate) struct Signals {
     /// Readable when one has come.
     pub(crate) descriptor: SignalFd,
-    /// What the ranks get back: the mask that ringrun itself was started with.
-    pub(crate) inherited: SigSet,
 }
 
 impl Signals {
     /// Blocks and catches them. Must run before any thread starts.
-    /// A signal that ringrun was told to ignore (nohup, a script's `&`) stays ignored.
+    ///
+    /// Dispositions and the signal mask are inherited through exec, so ringrun sets those that it
+    /// relies on: the shell of a script, for one, starts background commands with SIGINT ignored.
+    /// An ignored SIGHUP alone is kept, for this is how nohup(1) works.
     pub(crate) fn catch() -> Result<Self, Errno> {
-        sys::keep_ended_children();
-        let mut caught = SigSet::empty();
-        let wanted = ENDING.into_iter().chain(FORWARDED);
-        for signal in wanted.filter(|&signal| !sys::is_ignored(signal as i32)) {
-            caught.add(signal);
-        }
-        caught.add(Signal::SIGCHLD);
-        let inherited = SigSet::thread_get_mask()?;
-        caught.thread_block()?;
+        let mut caught = SigSet::from(Signal::SIGCHLD);
+        let kept = |signal| signal == Signal::SIGHUP && sys::is_ignored(signal as i32);
+        caught.extend(ENDING.into_iter().chain(FORWARDED).filter(|&signal| !kept(signal)));
+        caught.thread_set_mask()?;
+        sys::default_dispositions(caught.iter().map(|signal| signal as i32));
         let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
-        Ok(Self { descriptor: SignalFd::with_flags(&caught, flags)?, inherited })
+        Ok(Self { descriptor: SignalFd::with_flags(&caught, flags)? })
     }
 
     /// The next one that is waiting, SIGCHLD left out: that one only wakes.

@@ -136,8 +136,6 @@ pub(crate) struct Spawner<'a> {
     pub(crate) secret: Option<OwnedFd>,
     /// In which the ranks see how others have ended, unless there is no memory for it.
     pub(crate) roll: Option<(Arc<Roll>, OwnedFd)>,
-    /// The signal mask that ringrun was started with.
-    pub(crate) mask: SigSet,
     /// The descriptor limit that ringrun was started with.
     pub(crate) descriptors: (rlim_t, rlim_t),
     /// The CPUs that ringrun may use.
@@ -232,7 +230,7 @@ impl Spawner<'_> {
         (cpu, enrolled): (Option<usize>, Option<(Arc<Roll>, usize)>),
     ) -> io::Result<()> {
         let (parent, line) = (getpid(), self.watcher.line());
-        let (mask, (soft, hard)) = (self.mask, self.descriptors);
+        let (soft, hard) = self.descriptors;
         let core_dumps = self.request.core_dumps;
         let mut cpus = CpuSet::new();
         if let Some(cpu) = cpu {
@@ -262,7 +260,11 @@ impl Spawner<'_> {
             for descriptor in inherited.iter().flatten() {
                 fcntl(descriptor, FcntlArg::F_SETFD(FdFlag::empty()))?;
             }
-            Ok(mask.thread_set_mask()?)
+            // A rank starts as a shell would start it, whatever ringrun inherited; but what nohup
+            // started stays deaf to SIGHUP.
+            let kept = |&signal: &i32| signal == libc::SIGHUP && sys::is_ignored(signal);
+            sys::default_dispositions((1..=libc::SIGRTMAX()).filter(|signal| !kept(signal)));
+            Ok(SigSet::empty().thread_set_mask()?)
         });
         Ok(())
     }

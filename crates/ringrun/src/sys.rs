@@ -24,7 +24,7 @@ pub(crate) fn pidfd_open(pid: u32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Whether the caller's parent arranged for `signal` to be ignored (nohup, `&` in a script).
+/// Whether `signal` is ignored, as the caller's parent may have arranged (nohup, `&` in a script).
 pub(crate) fn is_ignored(signal: i32) -> bool {
     let mut now = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: a null new action only asks; `now` is writable and of the right type.
@@ -34,10 +34,14 @@ pub(crate) fn is_ignored(signal: i32) -> bool {
     asked == 0 && now.sa_sigaction == libc::SIG_IGN
 }
 
-/// Makes ended children wait to be reaped even if the caller's parent ignored SIGCHLD.
-pub(crate) fn keep_ended_children() {
-    // SAFETY: this sets a default disposition; no handler of ours is involved.
-    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+/// Gives these signals their default dispositions. Makes system calls only, so it may run between
+/// fork and exec.
+pub(crate) fn default_dispositions(signals: impl Iterator<Item = i32>) {
+    for signal in signals {
+        // SAFETY: this sets a default disposition; no handler of ours is involved. Where the signal
+        // has no other one (SIGKILL) the call is refused and changes nothing.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
 }
 
 /// The first child that has ended and waits to be reaped; it stays so.

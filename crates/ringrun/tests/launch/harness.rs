@@ -12,8 +12,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::Pid;
+
+#[path = "../../../../tests/common/signals.rs"]
+mod signals;
 
 /// How long anything may take before the test fails instead of hanging.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -87,12 +90,23 @@ pub(crate) fn start(words: &[&str]) -> Running {
 
 /// Starts `ringrun WORDS` from a shell script that says `"$@"` for it.
 pub(crate) fn start_under(shell: &str, words: &[&str], stdin: Stdio) -> Running {
+    start_blocking(SigSet::empty(), shell, words, stdin)
+}
+
+/// [`start_under`] with these signals blocked in the shell.
+pub(crate) fn start_blocking(
+    blocked: SigSet,
+    shell: &str,
+    words: &[&str],
+    stdin: Stdio,
+) -> Running {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     let marker = format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
     let mut command = Command::new("sh");
     command.args(["-c", shell, "sh", RINGRUN]).args(words).env(MARKER, &marker);
     // In a group of its own, with its parent in the same session: then it can be stopped.
     command.process_group(0);
+    signals::default_but_blocked(&mut command, blocked);
     command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let lines = read(child.stdout.take().unwrap());

@@ -7,9 +7,11 @@ use std::time::{Duration, Instant};
 
 use nix::fcntl::OFlag;
 use nix::pty::{grantpt, posix_openpt, ptsname_r, unlockpt};
-use nix::sys::signal::Signal;
+use nix::sys::signal::{SigSet, Signal};
 
-use crate::harness::{ringbench, send, start_script, start_under, state, until};
+use crate::harness::{
+    Ran, ringbench, send, start_blocking, start_script, start_under, state, until,
+};
 
 #[test]
 fn these_four_end_the_job() {
@@ -104,17 +106,44 @@ fn others_are_passed_on() {
     assert_eq!(running.finish().code, 143);
 }
 
+/// A line each for the blocked and the ignored signals of a rank, then "up", and a long sleep. Of
+/// the masks the lower 28 bits: the C library has signals 32 and 33 for itself.
+const SAYS_SIGNALS: &str = "grep -E '^Sig(Blk|Ign):' /proc/self/status | grep -o '.......$'; \
+                            echo up; exec sleep 1000";
+
+/// Ranks that ran [`SAYS_SIGNALS`] ignore the signals of this mask, and block none.
+fn ranks_ignore(ran: &Ran, mask: &str) {
+    let lines = ran.sorted();
+    let expected = [["0000000"; 2], [mask; 2], ["up"; 2]].concat();
+    assert_eq!(lines, expected);
+}
+
 #[test]
-fn what_ringrun_was_told_to_ignore_stays_ignored() {
-    let body = "trap 'echo USR1' USR1; echo up; while :; do sleep 1000 & wait; done";
-    let words = ["-n", "1", "sh", "-c", body];
-    let mut running = start_under("trap '' HUP; exec \"$@\" 9>&1", &words, Stdio::null());
-    running.await_lines("up", 1);
+fn what_the_starter_ignores_or_blocks_ends_the_job_all_the_same() {
+    let deaf = "trap '' INT QUIT TERM CHLD PIPE USR1 USR2 TSTP TTOU ALRM; exec \"$@\" 9>&1";
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGQUIT] {
+        let words = ["-n", "2", "sh", "-c", SAYS_SIGNALS];
+        let mut running = start_blocking(SigSet::all(), deaf, &words, Stdio::null());
+        running.await_lines("up", 2);
+        running.signal(signal);
+        let ran = running.finish();
+        assert_eq!(ran.code, 128 + signal as i32);
+        assert_eq!(ran.err, format!("ringrun: {} came, so the job was ended\n", signal.as_str()));
+        ranks_ignore(&ran, "0000000");
+    }
+}
+
+#[test]
+fn under_nohup_ringrun_and_its_ranks_ignore_sighup_alone() {
+    let words = ["-n", "2", "sh", "-c", SAYS_SIGNALS];
+    let nohup = "trap '' HUP INT; exec \"$@\" 9>&1";
+    let mut running = start_under(nohup, &words, Stdio::null());
+    running.await_lines("up", 2);
     running.signal(Signal::SIGHUP);
-    running.signal(Signal::SIGUSR1);
-    running.await_lines("USR1", 1);
     running.signal(Signal::SIGTERM);
-    assert_eq!(running.finish().code, 143);
+    let ran = running.finish();
+    assert_eq!(ran.code, 143);
+    ranks_ignore(&ran, "0000001");
 }
 
 /// A terminal: our end and the other.

@@ -20,6 +20,9 @@ use tempfile::TempDir;
 
 use crate::system;
 
+#[path = "../../../../tests/common/signals.rs"]
+mod signals;
+
 /// How long anything may take before the test fails instead of hanging.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// How soon every rank must have ended once one of them was lost, or its time is over. On a busy
@@ -160,6 +163,7 @@ pub(crate) struct Ended {
 impl Process {
     pub(crate) fn start(mut command: Command) -> Self {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        signals::default(&mut command);
         let mut child = command.spawn().unwrap();
         let lines = read(child.stdout.take().unwrap());
         let errors = read(child.stderr.take().unwrap());
