@@ -67,6 +67,21 @@ fn every_launcher() {
     assert_eq!(agent.store, store("node0:29401"), "the agent listens on MASTER_PORT itself");
     let v6 = found(&TORCHRUN.replace("node0", "fd00::1"));
     assert_eq!(v6.store, store("[fd00::1]:29400"));
+    // All on one host: at a socket where no other user gets in, another one for each job.
+    let one_host = TORCHRUN.replace("LOCAL_WORLD_SIZE=4", "LOCAL_WORLD_SIZE=8");
+    let places = [
+        one_host.clone(),
+        one_host.replace("29400", "29500"),
+        one_host.replace("RUN_ID=none", "RUN_ID=7"),
+        one_host.replace("TORCHELASTIC_RUN_ID=none", ""),
+    ]
+    .map(|vars| found(&vars).store);
+    for (at, place) in places.iter().enumerate() {
+        assert!(matches!(place, Some(StoreAddr::Unix(_))), "{place:?}");
+        assert!(!places[..at].contains(place), "two jobs meet at one place: {places:?}");
+    }
+    let elsewhere = format!("{one_host} RINGREDUCE_STORE=node0:29400");
+    assert_eq!(found(&elsewhere).store, store("node0:29400"), "the user's goes before");
 
     let config = found(OPEN_MPI);
     assert_eq!((config.rank, config.size, config.local_rank), (2, 4, Some(2)));
@@ -238,6 +253,7 @@ fn malformed_values_are_named() {
         ),
         (TORCHRUN.replace("WORLD_SIZE=8", "WORLD_SIZE=eight"), ["WORLD_SIZE", "eight"]),
         (TORCHRUN.replace("29400", "99999"), ["MASTER_PORT", "99999"]),
+        ("RINGREDUCE_INSECURE=yes".into(), ["RINGREDUCE_INSECURE", "0 or 1"]),
         (TORCHRUN.replace("RANK=5", "RANK=8"), ["rank", "torchrun"]),
         (
             SLURM.replace("n[07-08,11]", "n[07-08,11").replace("NTASKS=7", "NTASKS=8"),
@@ -263,6 +279,10 @@ fn where_the_secret_is() {
     assert_eq!(of("RINGREDUCE_SECRET_FD=7"), Some(SecretSource::Fd(7)));
     let file = Some(SecretSource::File("/run/key".into()));
     assert_eq!(of("RINGREDUCE_SECRET_FILE=/run/key"), file);
+    // Several hosts without a secret take an explicit setting.
+    assert!(
+        !found(TORCHRUN).insecure && found(&format!("{TORCHRUN} RINGREDUCE_INSECURE=1")).insecure
+    );
     // Nobody finds out by looking at a configuration or a builder.
     let secret = SecretSource::Given((&[42; 32]).into());
     let config = Config { secret: Some(secret), ..Config::default() };

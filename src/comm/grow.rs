@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::flight::Recorder;
 use crate::link::notice::WORDS;
 use crate::membership::Ranks;
-use crate::rendezvous::{Newcomer, enter, newcomers};
+use crate::rendezvous::{MOST_OUTSIDE, Newcomer, enter, newcomers};
 
 const CALL: &str = "grow";
 
@@ -99,11 +99,7 @@ impl Communicator {
         comm.settings.required = None;
         comm.broadcast(&mut length, 0)?;
         let mut list = asked?;
-        if length == [u64::MAX] {
-            let reason = "it did not answer rank 0, whose own error says why".into();
-            return Err(Error::Store { address: "the launcher".into(), reason });
-        }
-        list.resize(length[0] as usize, 0);
+        list.resize(outside(length[0])?, 0);
         if !list.is_empty() {
             comm.broadcast(&mut list, 0)?;
         }
@@ -167,5 +163,33 @@ impl Communicator {
             true => Ok(()),
             false => Err(Error::NotAll { call: "from_env", missing, after: began.elapsed() }),
         }
+    }
+}
+
+/// How many bytes the list of newcomers takes, as rank 0 tells the others; [`u64::MAX`] if it has
+/// none to tell.
+fn outside(length: u64) -> Result<usize> {
+    let reason = match usize::try_from(length) {
+        Ok(length) if length <= MOST_OUTSIDE => return Ok(length),
+        _ if length == u64::MAX => "it did not answer rank 0, whose own error says why".into(),
+        _ => format!("a list of {length} bytes, as rank 0 tells, is above {MOST_OUTSIDE}"),
+    };
+    Err(Error::Store { address: "the launcher".into(), reason })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_list_is_longer_than_the_launcher_gives() {
+        assert!(
+            [0, 1, MOST_OUTSIDE as u64].into_iter().all(|it| outside(it).unwrap() as u64 == it)
+        );
+        let said = |length| outside(length).unwrap_err().to_string();
+        for length in [MOST_OUTSIDE as u64 + 1, u64::MAX - 1] {
+            assert!(said(length).contains(&length.to_string()), "{}", said(length));
+        }
+        assert!(said(u64::MAX).contains("rank 0, whose own error"), "{}", said(u64::MAX));
     }
 }

@@ -36,6 +36,7 @@ pub struct Builder {
     size: Option<usize>,
     store: Option<String>,
     secret: Option<Secret>,
+    insecure: Option<bool>,
     transport: Option<Transport>,
     encrypt: Option<bool>,
     interface: Option<String>,
@@ -71,6 +72,14 @@ impl Builder {
     #[must_use]
     pub fn secret(self, secret: &[u8; SECRET]) -> Self {
         Self { secret: Some(secret.into()), ..self }
+    }
+
+    /// Whether ranks on several hosts may go without a secret: then whoever reaches their ports can
+    /// join the job. Without this, and without a secret, such a job is an error that says how to
+    /// make one. All ranks say the same.
+    #[must_use]
+    pub fn insecure(self, insecure: bool) -> Self {
+        Self { insecure: Some(insecure), ..self }
     }
 
     /// Forces a transport.
@@ -141,8 +150,8 @@ impl Builder {
     }
 
     /// `n` ranks that are threads of this process, with these settings: as
-    /// [`Communicator::local`]. They need no rank, size, store, secret, transport, encryption,
-    /// interface or timeout of peers, and must not be told any.
+    /// [`Communicator::local`]. They need no rank, size, store, secret, opt-out of one,
+    /// transport, encryption, interface or timeout of peers, and must not be told any.
     ///
     /// # Errors
     /// As [`Communicator::local`].
@@ -158,6 +167,7 @@ impl Builder {
             ("size", self.size.is_some()),
             ("store", self.store.is_some()),
             ("secret", self.secret.is_some()),
+            ("insecure", self.insecure.is_some()),
             ("transport", self.transport.is_some()),
             ("encrypt", self.encrypt.is_some()),
             ("peer_timeout", self.peer_timeout.is_some()),
@@ -219,6 +229,7 @@ impl Builder {
         config.timeout = self.told.timeout.unwrap_or(config.timeout);
         config.peer_timeout = self.peer_timeout.unwrap_or(config.peer_timeout);
         config.secret = self.secret.map(SecretSource::Given).or(config.secret);
+        config.insecure = self.insecure.unwrap_or(config.insecure);
         config.transport = self.transport.unwrap_or(config.transport);
         config.encrypt = self.encrypt.unwrap_or(config.encrypt);
         config.interface = self.interface.or(config.interface);

@@ -138,28 +138,32 @@ impl Launcher {
         Ok(Some(place))
     }
 
-    /// The address that the launcher gave, else a socket on this host if all ranks are here.
+    /// A socket on this host if all ranks are here, for the system says whose process is at its
+    /// other end; else the address that the launcher gave.
     fn store(
         &self,
         vars: Vars<'_>,
         around: &Surroundings,
         place: &Place,
     ) -> Result<Option<StoreAddr>> {
-        if self.name == TORCHRUN.name && vars.has("MASTER_ADDR") {
-            return master(vars);
+        let given = match self.name {
+            name if name == TORCHRUN.name => master(vars)?,
+            name if name == SLURM.name => slurm_first_host(vars)?,
+            _ => None,
+        };
+        if place.local_size != Some(place.size) {
+            return Ok(given);
         }
-        if place.local_size == Some(place.size) {
-            let job = match &place.job {
-                None => format!("{} {}", self.name, (around.ancestor_without)(self.rank)),
-                Some(ids) => format!("{} {ids}", self.name),
-            };
-            let name = format!("ringreduce-{}-{:016x}", around.uid, fnv1a(job.as_bytes()));
-            return Ok(Some(StoreAddr::Unix(name)));
-        }
-        if self.name == SLURM.name {
-            return slurm_first_host(vars);
-        }
-        Ok(None)
+        // Two jobs of a host have different ids, or ports of torchrun's store, or else different
+        // launcher processes.
+        let port = vars.loose("MASTER_PORT").filter(|_| self.name == TORCHRUN.name);
+        let ids: Vec<_> = place.job.as_deref().into_iter().chain(port).collect();
+        let job = match ids.as_slice() {
+            [] => format!("{} {}", self.name, (around.ancestor_without)(self.rank)),
+            ids => format!("{} {}", self.name, ids.join(" ")),
+        };
+        let name = format!("ringreduce-{}-{:016x}", around.uid, fnv1a(job.as_bytes()));
+        Ok(Some(StoreAddr::Unix(name)))
     }
 }
 

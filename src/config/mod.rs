@@ -23,7 +23,7 @@ use crate::element::DataType;
 use crate::error::{Error, Result, tell};
 use crate::schedule::{ALL_PAIRS, Algorithm};
 pub(crate) use hidden::Hidden;
-pub(crate) use own::{ENCRYPT, RECORD_FD, ROLL_FD, SECRET_FD, SECRET_FILE};
+pub(crate) use own::{ENCRYPT, INSECURE, RECORD_FD, ROLL_FD, SECRET_FD, SECRET_FILE};
 
 /// How long any wait lasts when nobody said otherwise.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
@@ -93,6 +93,8 @@ pub struct Config {
     pub store: Option<StoreAddr>,
     /// Where the secret is by which they know each other; without one they believe what they hear.
     pub secret: Option<SecretSource>,
+    /// May ranks on several hosts go without a secret?
+    pub insecure: bool,
     /// The longest that any wait lasts.
     pub timeout: Duration,
     /// After how long without a sign of it another host is taken for unreachable.
@@ -146,6 +148,7 @@ impl Default for Config {
             job: None,
             store: None,
             secret: None,
+            insecure: false,
             timeout: DEFAULT_TIMEOUT,
             peer_timeout: DEFAULT_PEER_TIMEOUT,
             transport: Transport::Auto,

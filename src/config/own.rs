@@ -19,6 +19,7 @@ pub(super) const STORE: &str = "RINGREDUCE_STORE";
 pub(crate) const SECRET_FD: &str = "RINGREDUCE_SECRET_FD";
 pub(crate) const SECRET_FILE: &str = "RINGREDUCE_SECRET_FILE";
 pub(crate) const ENCRYPT: &str = "RINGREDUCE_ENCRYPT";
+pub(crate) const INSECURE: &str = "RINGREDUCE_INSECURE";
 pub(super) const TIMEOUT: &str = "RINGREDUCE_TIMEOUT";
 pub(super) const PEER_TIMEOUT: &str = "RINGREDUCE_PEER_TIMEOUT";
 pub(super) const TRANSPORT: &str = "RINGREDUCE_TRANSPORT";
@@ -52,7 +53,7 @@ pub(super) const TRACE: &str = "RINGREDUCE_TRACE";
 /// This rank comes to a job that runs.
 pub(super) const JOIN: &str = "RINGREDUCE_JOIN";
 
-const KNOWN: [&str; 30] = [
+const KNOWN: [&str; 31] = [
     RANK,
     SIZE,
     LOCAL_RANK,
@@ -61,6 +62,7 @@ const KNOWN: [&str; 30] = [
     SECRET_FD,
     SECRET_FILE,
     ENCRYPT,
+    INSECURE,
     TIMEOUT,
     PEER_TIMEOUT,
     TRANSPORT,
@@ -129,6 +131,7 @@ pub(super) fn settings(vars: Vars<'_>, config: &mut Config) -> Result<Option<Sto
         config.tcp_checksum = vars.switch(TCP_CHECKSUM)?;
     }
     config.encrypt = vars.switch(ENCRYPT)?;
+    config.insecure = vars.switch(INSECURE)?;
     if let Some(most) = vars.number(ALL_PAIRS)? {
         config.all_pairs = most;
     }

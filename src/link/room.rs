@@ -1,13 +1,14 @@
-//! Is there room for memory that the kernel would try to give, and kill somebody for?
-//! May touch: nix, the kernel's files. Law: what can't be found out allows everything; pages that
-//! the kernel keeps of files are no use of memory, it gives them up for others.
+//! Limits of this process: is there room for memory that the kernel would try to give, and kill
+//! somebody for? How many descriptors may there be? May touch: nix, the kernel's files. Law: what
+//! can't be found out allows everything; pages that the kernel keeps of files are no use of memory,
+//! it gives them up for others.
 
 use std::fs::read_to_string;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use nix::errno::Errno;
-use nix::sys::resource::{Resource, getrlimit};
+use nix::sys::resource::{Resource, getrlimit, rlim_t, setrlimit};
 use nix::unistd::{SysconfVar, sysconf};
 
 /// For less it is not worth to read files.
@@ -35,6 +36,21 @@ struct Names {
 pub(crate) fn in_a_file(len: u64) -> Result<(), Errno> {
     let longest = getrlimit(Resource::RLIMIT_FSIZE).map_or(u64::MAX, |(soft, _)| soft);
     if len > longest { Err(Errno::EFBIG) } else { Ok(()) }
+}
+
+/// The soft limit of descriptors that is enough for a rank of any world. Programs that go through
+/// all numbers below the limit would take long for what some systems allow.
+const DESCRIPTORS: rlim_t = 1 << 16;
+
+/// Raises this process's soft limit of descriptors as far as the hard one allows, since soft limits
+/// are low for programs that use select(2) with them, and a rank has sockets to all others.
+pub(crate) fn raise_descriptor_limit() {
+    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return };
+    let raised = hard.min(DESCRIPTORS);
+    if soft < raised {
+        // If that is refused, what lacks a descriptor later names this limit.
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, raised, hard);
+    }
 }
 
 /// Is there memory for so many bytes?

@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 use nix::poll::PollFlags;
 use socket2::Socket;
 
-use super::handshake::{Accepting, Agreed, Dialling, HELLO, Hello, Identity, MAGIC, Reply, Side};
+use super::handshake::{
+    Accepting, Agreed, Dialling, HELLO, Hello, Identity, MAGIC, Message, Reply, Side,
+};
 use super::keys::{Ephemeral, Keys};
 use super::socket::{recv_now, send_all, send_now, wait_one};
 use super::strangers::Refusal;
@@ -140,6 +142,17 @@ impl Entry {
         keys: &Keys,
         expects: impl Fn(&Identity) -> Option<Identity>,
     ) -> Result<Option<(Identity, Sealing)>, Refusal> {
+        self.hear_drawing(socket, keys, expects, Ephemeral::draw)
+    }
+
+    /// [`Self::hear`] with another source of keys.
+    fn hear_drawing(
+        &mut self,
+        socket: &Socket,
+        keys: &Keys,
+        expects: impl Fn(&Identity) -> Option<Identity>,
+        draw: impl Fn() -> Option<Ephemeral>,
+    ) -> Result<Option<(Identity, Sealing)>, Refusal> {
         loop {
             let said = match self.mailbox.pull(socket) {
                 Ok(Some(said)) => said,
@@ -150,7 +163,9 @@ impl Entry {
             let (mut accepting, mine) = match self.accepting.take() {
                 Some(begun) => begun,
                 None => {
-                    let mine = Ephemeral::draw().ok_or(Refusal::NoRoom)?;
+                    // A key takes far longer than this look at who asks for one.
+                    Message::offer(&said, &expects)?;
+                    let mine = draw().ok_or(Refusal::NoRoom)?;
                     (Accepting::new(mine.nonce), mine)
                 }
             };
@@ -191,5 +206,38 @@ impl Entry {
             (entry.has_offered(), Reverse(hosts.get(&entry.from).copied()), entry.until)
         };
         entries.min_by_key(|(_, entry)| key(entry)).map(|(index, _)| index)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use socket2::{Domain, Type};
+
+    use super::*;
+
+    #[test]
+    fn a_key_is_drawn_for_an_expected_offer_alone() {
+        let keys = Keys::new(None, 7);
+        let (_, right) = Dialling::new(&keys, Identity::of_store(7, 1), [5; 32]);
+        let (_, other) = Dialling::new(&keys, Identity::of_store(8, 1), [5; 32]);
+        let tagged = |mut offer: Hello| {
+            offer[HELLO - 1] = 1;
+            offer
+        };
+        let mut noise = [0; HELLO];
+        noise[..MAGIC.len()].copy_from_slice(&MAGIC);
+        for (offer, drawn) in [(noise, 0), (other, 0), (tagged(right), 0), (right, 1)] {
+            let (theirs, ours) = Socket::pair(Domain::UNIX, Type::STREAM, None).unwrap();
+            send_now(&theirs, &offer).unwrap();
+            let draws = std::cell::Cell::new(0);
+            let draw = || {
+                draws.set(draws.get() + 1);
+                Ephemeral::draw()
+            };
+            let expects = |said: &Identity| (said.job == 7).then_some(*said);
+            let mut entry = Entry::new(&ours, Instant::now());
+            let heard = entry.hear_drawing(&ours, &keys, expects, draw);
+            assert_eq!((heard.is_ok(), draws.get()), (drawn == 1, drawn), "{offer:x?}");
+        }
     }
 }

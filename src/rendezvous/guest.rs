@@ -24,7 +24,8 @@ pub(super) struct Guest {
     sealer: Option<Sealer>,
     /// Its handshake, until it has proved who it is. Who was brought by this process need not.
     pub(super) entry: Option<Entry>,
-    adopted: bool,
+    /// The rank that the client has proved to be in its handshake; none for an adopted connection.
+    pub(super) proved: Option<u32>,
     /// The number of its present meeting, from 1; 0 before its first message.
     pub(super) meeting: u64,
     /// What it waits for.
@@ -50,7 +51,7 @@ impl Guest {
     pub(super) fn new(socket: Socket, entry: Option<Entry>) -> Self {
         Self {
             socket,
-            adopted: entry.is_none(),
+            proved: None,
             entry,
             inbox: Inbox::default(),
             outbox: Vec::new(),
@@ -65,9 +66,9 @@ impl Guest {
         }
     }
 
-    /// It has proved that it belongs here.
-    pub(super) fn let_in(&mut self, sealing: Sealing) {
-        (self.entry, self.since) = (None, Instant::now());
+    /// The client has proved that it is `rank` of this job.
+    pub(super) fn let_in(&mut self, rank: u32, sealing: Sealing) {
+        (self.entry, self.proved, self.since) = (None, Some(rank), Instant::now());
         if let Some(Seals { sealer, opener }) = sealing {
             (self.sealer, self.inbox) = (Some(sealer), Inbox::sealed(opener));
         }
@@ -79,7 +80,7 @@ impl Guest {
         if let Some(entry) = &self.entry {
             return Some(entry.until);
         }
-        let owes = !self.adopted && self.meeting == 0 || self.inbox.is_partial();
+        let owes = self.proved.is_some() && self.meeting == 0 || self.inbox.is_partial();
         owes.then_some(self.since + PATIENCE)
     }
 

@@ -142,6 +142,19 @@ impl Message {
         out
     }
 
+    /// The offer that a dialler begins with, and the stream that is expected in its place.
+    pub(super) fn offer(
+        bytes: &Hello,
+        expects: impl FnOnce(&Identity) -> Option<Identity>,
+    ) -> Result<(Self, Identity), Refusal> {
+        let offer = Self::decode(bytes, Stage::Offer)?;
+        if offer.tag != [0; TAG] {
+            return Err(Refusal::Noise);
+        }
+        let expected = expects(&offer.identity).ok_or(Refusal::Elsewhere)?;
+        Ok((offer, expected))
+    }
+
     /// What a peer says at `stage`, or why that can't be.
     pub(super) fn decode(bytes: &Hello, stage: Stage) -> Result<Self, Refusal> {
         Self::parse(bytes, stage).unwrap_or(Err(Refusal::Noise))
@@ -314,11 +327,7 @@ impl Accepting {
         expects: impl FnOnce(&Identity) -> Option<Identity>,
     ) -> Result<Reply, Refusal> {
         let Some(offered) = self.offered else {
-            let offer = Message::decode(bytes, Stage::Offer)?;
-            if offer.tag != [0; TAG] {
-                return Err(Refusal::Noise);
-            }
-            let mine = expects(&offer.identity).ok_or(Refusal::Elsewhere)?;
+            let (offer, mine) = Message::offer(bytes, expects)?;
             self.transcript.add(bytes);
             self.offered = Some(offer);
             self.other = (mine != offer.identity).then(|| mine.difference(&offer.identity));

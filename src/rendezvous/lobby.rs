@@ -10,12 +10,16 @@ use std::time::{Duration, Instant};
 use super::gather::{TABLE, decode, encode};
 use super::peers::{PeerInfo, hosts};
 use super::record::Record;
-use super::store::{Store, broken_store, refuse};
-use super::wire::{Broken, Kind, Reader, Writer};
+use super::store::{Pass, Store, broken_store, refuse};
+use super::wire::{Broken, Kind, MAX_VALUE, Reader, Writer};
 use super::{Meeting, listen, roll, secret, turn};
 use crate::config::{Config, Secret, StoreAddr, Transport, deadline_after};
 use crate::error::{Error, Result};
 use crate::link::roll::Roll;
+use crate::link::room::raise_descriptor_limit;
+
+/// The most bytes that the list of those who wait takes: the launcher gives it as one value.
+pub(crate) const MOST_OUTSIDE: usize = MAX_VALUE;
 
 /// How long the launcher may take to answer a member.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -198,6 +202,7 @@ impl Store {
 /// [`Error::Store`] if none does by `until`; [`Error::Config`] if this rank does not fit in.
 pub(crate) fn enter(config: &Config, until: Instant) -> Result<(Meeting, usize)> {
     config.validate()?;
+    raise_descriptor_limit();
     let Some(StoreAddr::Fd(fd)) = config.store else {
         return Err(refuse("nowhere", "a rank that comes later needs its launcher's"));
     };
@@ -208,7 +213,7 @@ pub(crate) fn enter(config: &Config, until: Instant) -> Result<(Meeting, usize)>
     let mut card = Writer::default().text(&write_tcp(tcp.as_ref().map(|(_, address)| *address)));
     card.0.extend(record_of(config, secret.as_ref(), &name, roll.as_deref()).encode());
     let _turn = turn();
-    let mut store = Store::of_launcher(fd)?;
+    let mut store = Store::enter(&StoreAddr::Fd(fd), &Pass::default(), until)?;
     let wait = until.saturating_duration_since(Instant::now());
     let Some(answer) = store.asked(Kind::Enter, "", &card.0, wait)? else {
         let reason = format!(

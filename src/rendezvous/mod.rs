@@ -29,7 +29,7 @@ mod wire;
 
 use std::io::ErrorKind;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -43,17 +43,22 @@ pub use secret::draw_secret;
 pub use server::Server;
 pub use store::Store;
 
-use crate::config::{Config, ENCRYPT, ROLL_FD, Secret, StoreAddr, deadline_after};
+use crate::config::{
+    Config, ENCRYPT, INSECURE, ROLL_FD, SECRET_FILE, Secret, StoreAddr, deadline_after,
+};
 use crate::error::{Error, Limit, Result, warn};
 use crate::link::roll::Roll;
+use crate::link::room::raise_descriptor_limit;
 use entrance::Entrance;
 pub(crate) use fd::inherited_file;
 use gather::Gather;
-pub(crate) use lobby::{Newcomer, enter, newcomers};
+pub(crate) use lobby::{MOST_OUTSIDE, Newcomer, enter, newcomers};
 use record::Record;
 pub(crate) use record::host_name;
 use store::{Pass, broken_store, refuse, resolve};
 
+/// The most hosts that an error names.
+const MOST_NAMES: usize = 4;
 /// How long rank 0 serves others after it failed, so that they learn why.
 const AFTERCARE: Duration = Duration::from_secs(2);
 
@@ -99,6 +104,7 @@ pub fn meet(config: &Config) -> Result<Meeting> {
 /// The same, and the store stays until [`Meeting::is_complete`] or [`Meeting::failed`] is called.
 pub(crate) fn gather(config: &Config) -> Result<Meeting> {
     config.validate()?;
+    raise_descriptor_limit();
     let (unix, name) = listen::for_shared_memory(config)?;
     let roll = roll(config);
     let Some(address) = config.store.as_ref().filter(|_| config.size > 1) else {
@@ -195,7 +201,7 @@ fn exchange(
     let records = gather.all(|bytes| decode(bytes)?.agree(&leader))?;
     let records = records.iter().map(|bytes| decode(bytes)).collect::<Result<_>>()?;
     let mut meeting = Meeting::new(config, secret, records, unix, roll)?;
-    meeting.say_if_open();
+    meeting.require_secret()?;
     gather.topic = "tcp";
     if meeting.needs_tcp() {
         let (socket, address) = match listen::for_tcp(config, meeting.hosts.len() == 1) {
@@ -212,17 +218,29 @@ fn exchange(
 }
 
 impl Meeting {
-    /// Warns, once and at rank 0, if whoever reaches these hosts may speak for a rank.
-    fn say_if_open(&self) {
-        static ONCE: Once = Once::new();
-        if self.rank == 0 && self.hosts.len() > 1 && self.secret.is_none() {
-            ONCE.call_once(|| {
-                warn(
-                    "connections between hosts are unauthenticated: this job has no secret. \
-                     RINGREDUCE_SECRET_FILE names a file with one, readable by its owner alone",
-                );
-            });
+    /// Refuses a job whose ranks are on several hosts and that has no secret: whoever reaches these
+    /// hosts could speak for a rank. All ranks come to the same answer.
+    fn require_secret(&self) -> Result<()> {
+        if self.hosts.len() == 1 || self.secret.is_some() || self.config.insecure {
+            return Ok(());
         }
+        let host = |ranks: &Vec<usize>| self.peers[ranks[0]].host.as_str();
+        let names: Vec<_> = self.hosts.iter().take(MOST_NAMES).map(host).collect();
+        let more = if self.hosts.len() > names.len() { ", .." } else { "" };
+        let expected = format!(
+            "the ranks are on {} hosts ({}{more}) and this job has no secret, so whoever reaches \
+             their ports could take a rank's place. Make one on one host:\n    \
+             (umask 077; head -c 32 /dev/urandom > \"$HOME/.ringreduce-secret\")\n\
+             copy it to each host that has another home directory:\n    \
+             scp -p \"$HOME/.ringreduce-secret\" HOST:\n\
+             and set this variable for all ranks; their user owns the file, with mode 600:\n    \
+             export {SECRET_FILE}=\"$HOME/.ringreduce-secret\"\n\
+             On a network that nobody else reaches, {INSECURE}=1 or Builder::insecure(true) does \
+             without",
+            self.hosts.len(),
+            names.join(", "),
+        );
+        Err(Error::Config { name: SECRET_FILE.into(), given: String::new(), expected })
     }
 }
 

@@ -71,6 +71,7 @@ impl Record {
                 setting("RINGREDUCE_TCP_SOCKETS", config.tcp_sockets.to_string()),
                 setting("RINGREDUCE_TCP_CHECKSUM", u8::from(config.tcp_checksum).to_string()),
                 setting("RINGREDUCE_ENCRYPT", u8::from(config.encrypt).to_string()),
+                setting("RINGREDUCE_INSECURE", u8::from(config.insecure).to_string()),
                 setting("RINGREDUCE_ALL_PAIRS", config.all_pairs.to_string()),
                 setting("RINGREDUCE_ALGO", text("auto", config.algorithm.map(|it| it.to_string()))),
                 setting("RINGREDUCE_DETERMINISTIC", u8::from(deterministic).to_string()),

@@ -232,9 +232,7 @@ impl Hall {
             if called && !self.obey() {
                 return;
             }
-            for index in readable {
-                self.hear(index);
-            }
+            self.hear_all(readable);
             if !self.asked.is_empty() {
                 // What came since this was woken was said before they asked, too.
                 (0..self.guests.len()).for_each(|index| self.hear(index));
@@ -317,7 +315,7 @@ impl Hall {
             }
             if let Some(entry) = &mut guest.entry {
                 match entry.hear(&guest.socket, &self.pass.keys, |said| self.pass.expects(said)) {
-                    Ok(Some((_rank, sealing))) => guest.let_in(sealing),
+                    Ok(Some((stream, sealing))) => guest.let_in(stream.from, sealing),
                     Ok(None) => return,
                     Err(why) => {
                         guest.gone = true;
@@ -358,12 +356,19 @@ impl Hall {
                 guest.say(Kind::Done, id, "", &[]);
                 self.forget();
             }
-            Kind::SetNew | Kind::Get if guest.meeting == 0 => guest.gone = true,
+            _ if guest.meeting == 0 => guest.gone = true,
             Kind::SetNew => self.store(index, id, key, value),
             Kind::Get => {
                 let until = Instant::now() + Duration::from_millis(wait_ms.into());
                 guest.waiting = Some(Waiting { id, keys: key, until });
                 guest.look(&self.values);
+            }
+            Kind::Enter | Kind::Outside | Kind::Invite | Kind::Joined | Kind::Behind
+                if guest.proved.is_some() =>
+            {
+                // A launcher brings its ranks, so this is not the store that they mean.
+                tracing::debug!("store: dropped rank {:?}, which asked {kind:?}", guest.proved);
+                guest.gone = true;
             }
             Kind::Enter => self.enter(index, id, wait_ms, value),
             Kind::Outside => self.tell_outside(index, id),

@@ -112,15 +112,25 @@ pub(super) fn accept(listener: &Socket) -> io::Result<Knock> {
     }
 }
 
+/// How many strangers may hold a descriptor at a time where there are few: with less, ranks that
+/// come all at once would take each other's place.
+const LEAST_STRANGERS: usize = 16;
+
 /// How many strangers may hold a descriptor at a time, of `most`: half of what is left when
-/// `needed` are taken, so that they can't keep this process from its own work.
+/// `needed` are taken, so that they can't keep this process from its own work; or a few, as far as
+/// they leave it these.
 pub(super) fn room_for(most: usize, needed: usize) -> usize {
     let open = fs::read_dir("/proc/self/fd").map(Iterator::count);
     let limit = getrlimit(Resource::RLIMIT_NOFILE).map(|(soft, _)| soft as usize);
     match (open, limit) {
-        (Ok(open), Ok(limit)) => most.min(limit.saturating_sub(open + needed) / 2).max(4),
+        (Ok(open), Ok(limit)) => share(most, limit.saturating_sub(open + needed)),
         _ => most,
     }
+}
+
+/// Of so many that are left.
+fn share(most: usize, left: usize) -> usize {
+    most.min((left / 2).max(left.min(LEAST_STRANGERS)).max(4))
 }
 
 /// An address in the abstract namespace: nothing in the file system, gone with its socket.
@@ -189,4 +199,17 @@ pub(super) fn same_user(socket: &Socket) -> io::Result<()> {
     }
     let text = format!("it belongs to user {peer}, not to {me}");
     Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strangers_leave_what_is_needed() {
+        for (most, left, places) in [(64, 0, 4), (64, 10, 10), (64, 20, 16), (64, 50, 25)] {
+            assert_eq!(share(most, left), places, "{most} {left}");
+        }
+        assert_eq!((share(64, 1000), share(8, 1000)), (64, 8));
+    }
 }

@@ -35,6 +35,8 @@ fn limit(what: &str, value: u64) {
         _ => panic!("{what}"),
     };
     let (_, hard) = getrlimit(resource).unwrap();
+    // A rank that meets others raises the soft limit of these.
+    let hard = if what == "descriptors" { used + value } else { hard };
     setrlimit(resource, used + value, hard).unwrap();
 }
 

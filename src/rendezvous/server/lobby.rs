@@ -86,3 +86,51 @@ impl Hall {
         guest.say(Kind::Done, id, "", &[]);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::rendezvous::store::Store;
+    use crate::rendezvous::wire::Frame;
+
+    const ABOUT_OTHERS: [Kind; 5] =
+        [Kind::Enter, Kind::Outside, Kind::Invite, Kind::Joined, Kind::Behind];
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_mins(1)
+    }
+
+    /// The answer to a request of this kind, if the store gives one.
+    fn asks(mut store: Store, kind: Kind) -> Option<Kind> {
+        store.ask(kind, "1", &[], Duration::ZERO, soon()).ok().map(|answer| answer.kind)
+    }
+
+    #[test]
+    fn nobody_asks_of_others_who_has_not_begun() {
+        let server = Server::new().unwrap();
+        for kind in ABOUT_OTHERS {
+            let (mut ours, theirs) = UnixStream::pair().unwrap();
+            server.adopt(theirs).unwrap();
+            let (key, value) = ("1".into(), vec![7; 4]);
+            let frame = Frame { kind, id: 1, wait_ms: 0, key, value }.encode();
+            ours.write_all(&frame).unwrap();
+            ours.set_read_timeout(Some(Duration::from_mins(1))).unwrap();
+            assert_eq!(std::io::Read::read(&mut ours, &mut [0]).unwrap(), 0, "{kind:?}");
+            assert!(asks(server.connect().unwrap(), kind).is_some(), "{kind:?}");
+        }
+        assert_eq!(server.next_behind(), None, "the store passed on a refused request");
+    }
+
+    #[test]
+    fn who_came_by_itself_asks_nothing_of_a_launcher() {
+        let server = Server::new().unwrap();
+        let address = server.listen_tcp(([127, 0, 0, 1], 0).into()).unwrap();
+        let address = address.to_string().parse().unwrap();
+        for kind in ABOUT_OTHERS {
+            assert_eq!(asks(Store::connect(&address, soon()).unwrap(), kind), None, "{kind:?}");
+        }
+    }
+}

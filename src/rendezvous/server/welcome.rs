@@ -16,10 +16,23 @@ use crate::rendezvous::strangers::Refusal;
 
 /// How many are taken from a listener before those that are here are heard again.
 const AT_ONCE: usize = 64;
+/// The most connections in their handshake that one turn of the store's thread hears.
+const CALLERS_HEARD: usize = 16;
 /// How long to leave listeners alone when not even the spare descriptor is left.
 const OUT_OF_FDS: Duration = Duration::from_millis(50);
 
 impl Hall {
+    /// Serves the connections that have sent something. Clients come before callers in their
+    /// handshake, of which a few are heard in each turn: a handshake costs a key agreement, and
+    /// clients must not wait for a crowd of them.
+    pub(super) fn hear_all(&mut self, readable: Vec<usize>) {
+        let is_caller = |&index: &usize| self.guests[index].entry.is_some();
+        let (callers, clients): (Vec<_>, Vec<_>) = readable.into_iter().partition(is_caller);
+        for index in clients.into_iter().chain(callers.into_iter().take(CALLERS_HEARD)) {
+            self.hear(index);
+        }
+    }
+
     /// Accepts who knocks.
     pub(super) fn welcome(&mut self) {
         for listener in std::mem::take(&mut self.listeners) {

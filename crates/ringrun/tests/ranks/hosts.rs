@@ -41,6 +41,8 @@ impl Host {
         let mut inside = Command::new("nsenter");
         inside.args(["--target", &self.0.id().to_string(), "--net", "--uts"]);
         inside.arg(command.get_program()).args(command.get_args());
+        // Only the test reaches these networks. Tests of secrets override this.
+        inside.env("RINGREDUCE_INSECURE", "1");
         for (name, value) in command.get_envs() {
             match value {
                 Some(value) => inside.env(name, value),

@@ -5,6 +5,7 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nix::sys::stat::Mode;
@@ -74,20 +75,38 @@ fn secret(folder: &Path, name: &str, byte: u8) -> PathBuf {
     path
 }
 
+/// The commands in the error message are enough to make the job start.
 #[test]
-fn hosts_know_each_other_by_the_secret_or_say_that_they_do_not() {
-    let folder = tempfile::tempdir().unwrap();
-    let key = secret(folder.path(), "key", 1);
-    with_hosts("hosts_know_each_other_by_the_secret_or_say_that_they_do_not", |job, hosts| {
-        for key in [None, Some(&key)] {
+fn hosts_without_a_secret_are_told_how_to_make_one() {
+    const SECRET_FILE: &str = "RINGREDUCE_SECRET_FILE";
+    let home = tempfile::tempdir().unwrap();
+    with_hosts("hosts_without_a_secret_are_told_how_to_make_one", |job, hosts| {
+        let all = |variable: &str, value: &Path| {
             let ranks = start(job, hosts, |command| {
-                command.env(BODY, "groups 2");
-                key.map(|key| command.env("RINGREDUCE_SECRET_FILE", key));
+                command.env(BODY, "groups 2").env("RINGREDUCE_INSECURE", "0").env(variable, value);
             });
-            let ended = all_end(ranks, PATIENCE);
-            let warned = ended.iter().filter(|it| it.err.contains("unauthenticated")).count();
+            all_end(ranks, PATIENCE)
+        };
+        let refused = all("HOME", home.path());
+        for rank in &refused {
+            assert_eq!(rank.code, 1, "{rank:?}");
+            for part in [SECRET_FILE, "2 hosts (left, right)", "RINGREDUCE_INSECURE=1"] {
+                assert!(rank.err.contains(part), "{part}: {rank:?}");
+            }
+        }
+        let said = |start| refused[0].err.lines().find(|line| line.trim_start().starts_with(start));
+        let script = format!(
+            "{}; {}; echo \"${SECRET_FILE}\"",
+            said("(").unwrap(),
+            said("export ").unwrap()
+        );
+        let made = Command::new("sh").args(["-euc", &script]).env("HOME", home.path()).output();
+        let file = String::from_utf8(made.unwrap().stdout).unwrap();
+        for (variable, value) in
+            [(SECRET_FILE, Path::new(file.trim())), ("RINGREDUCE_INSECURE", Path::new("1"))]
+        {
+            let ended = all(variable, value);
             assert!(ended.iter().all(|it| it.code == 0 && it.out.contains("right")), "{ended:?}");
-            assert_eq!(warned, usize::from(key.is_none()), "{ended:?}");
         }
     });
 }
