@@ -105,9 +105,12 @@ impl Communicator {
     /// become shared ones with the same contents, until what is returned is dropped. All ranks call
     /// this together, with the same type and length; where their buffers lie need not be the same.
     ///
+    /// What is returned holds the memory; `buf` is empty meanwhile, and gets it back, with the
+    /// results, when that is dropped. If it is forgotten instead (`mem::forget`), `buf` stays empty
+    /// and the memory is never freed.
+    ///
     /// Good for large buffers that live long: registering costs about a copy of the buffer, and
-    /// so does dropping. The memory must be ordinary memory of the process (a `Vec`, say), not a
-    /// mapping of a file that is meant to get the results.
+    /// so does dropping.
     ///
     /// The buffer can't be touched, nor freed, before what is returned has been dropped:
     ///
@@ -121,21 +124,17 @@ impl Communicator {
     /// # Ok::<(), ringreduce::Error>(())
     /// ```
     ///
-    /// **Never forget** what is returned (`mem::forget`): a later buffer at the same address would
-    /// be taken for this one, and get wrong results without any error.
-    ///
     /// # Errors
-    /// As [`Self::alloc`]; and if some of the memory is registered already.
-    pub fn register<'a, T: Element>(&mut self, buf: &'a mut [T]) -> Result<Registered<'a, T>> {
+    /// As [`Self::alloc`]; `buf` keeps its memory then.
+    pub fn register<'a, T: Element>(&mut self, buf: &'a mut Vec<T>) -> Result<Registered<'a, T>> {
         const NAME: &str = "register";
-        let pages = whole_pages(NonNull::from(&mut *buf).cast(), size_of_val(buf));
-        let fd = Live::is_free(buf).and_then(|()| self.copy_pages(buf, pages.clone()));
+        let pages = whole_pages(NonNull::from(&mut buf[..]).cast(), size_of_val(&buf[..]));
+        let fd = self.copy_pages(buf, pages.clone());
         let pages = (pages.start, pages.end);
         let record = Record { call: NAME, dtype: T::DTYPE, count: buf.len(), pages, errno: 0 };
         let (fd, records) = self.agree_on(record, fd)?;
         let parts = self.everybodys(NAME, &fd, &records)?;
-        let id = self.number(NAME)?;
-        let me = self.rank();
+        let (id, me) = (self.number(NAME)?, self.rank());
         let adopted = parts.and_then(|parts| Registered::adopted(id, me, buf, fd.as_fd(), parts));
         self.enter(NAME, adopted)
     }

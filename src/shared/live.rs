@@ -8,15 +8,12 @@ use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use super::pages::{adopt, make_private, page};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::link::region::Region;
 use crate::memory::{Dst, Src};
-
-/// The memory that is registered in this process, as addresses: none of it can be twice.
-static TAKEN: Mutex<Vec<Range<usize>>> = Mutex::new(Vec::new());
 
 /// Where a rank's buffer is.
 #[derive(Debug)]
@@ -58,7 +55,6 @@ impl Live {
     ) -> Result<Self> {
         assert!(len <= region.len(), "{len} bytes in {}", region.len());
         let start = region.start();
-        claim(start, len)?;
         Ok(Self { id, me, start, len, own: Some(region), parts })
     }
 
@@ -66,8 +62,9 @@ impl Live {
     /// same contents.
     ///
     /// # Safety
-    /// The memory is borrowed exclusively until this is dropped. If that never happens the pages
-    /// stay shared, and others touch them in calls only that are given this very memory.
+    /// The memory is the caller's alone, and is not freed before this is dropped. If that never
+    /// happens the pages stay shared, and others touch them in calls only that are given this very
+    /// memory.
     pub(super) unsafe fn adopted(
         id: u64,
         me: usize,
@@ -76,23 +73,13 @@ impl Live {
         fd: BorrowedFd<'_>,
         parts: Vec<Part>,
     ) -> Result<Self> {
-        claim(start, len)?;
-        // From here on dropping it gives the claim back, and the pages, whether they are ours yet
-        // or not.
+        // From here on dropping it gives the pages back, whether they are ours yet or not.
         let live = Self { id, me, start, len, own: None, parts };
         if let Some((at, len)) = live.mine() {
             // SAFETY: whole pages of memory that the caller has for itself.
             unsafe { adopt(at, len, fd) }?;
         }
         Ok(live)
-    }
-
-    /// Is nothing of `buf` registered already?
-    pub(crate) fn is_free<T>(buf: &[T]) -> Result<()> {
-        let start = NonNull::from(buf).cast();
-        claim(start, size_of_val(buf))?;
-        release(start, size_of_val(buf));
-        Ok(())
     }
 
     /// Bytes.
@@ -200,32 +187,6 @@ impl Drop for Live {
                 );
             }
         }
-        release(self.start, self.len);
-    }
-}
-
-fn claim(start: NonNull<u8>, len: usize) -> Result<()> {
-    let range = start.as_ptr().addr()..start.as_ptr().addr() + len;
-    let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
-    if taken.iter().any(|other| other.start < range.end && range.start < other.end) {
-        return Err(Error::Argument {
-            call: "register",
-            argument: "buf",
-            given: "registered already, in part at least".into(),
-            expected: "memory that no other registration holds".into(),
-        });
-    }
-    if len > 0 {
-        taken.push(range);
-    }
-    Ok(())
-}
-
-fn release(start: NonNull<u8>, len: usize) {
-    let start = start.as_ptr().addr();
-    let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(at) = taken.iter().position(|other| *other == (start..start + len)) {
-        taken.swap_remove(at);
     }
 }
 
@@ -305,18 +266,5 @@ mod tests {
         // One has none at all.
         pages(&mut live, [0..2 * page, 2000..2000]);
         assert!(live.window(0..3 * page - 10).is_empty());
-    }
-
-    #[test]
-    fn no_memory_is_registered_twice() {
-        let [live, _other] = two();
-        // SAFETY: the mapping, as plain numbers.
-        let buf = unsafe { NonNull::slice_from_raw_parts(live.start(), live.len()).as_ref() };
-        for part in [buf, &buf[..1], &buf[100..]] {
-            let error = Live::is_free(part).unwrap_err().to_string();
-            assert!(error.contains("registered already"), "{error}");
-        }
-        assert!(Live::is_free(&buf[..0]).is_ok());
-        assert!(Live::is_free(&[1, 2, 3]).is_ok());
     }
 }

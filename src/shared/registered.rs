@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::fmt;
-use std::marker::PhantomData;
+use std::mem::take;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
@@ -19,13 +19,11 @@ use crate::error::Result;
 /// memory, or another part, all have an error before anything is overwritten.
 ///
 /// From [`Communicator::alloc`](crate::Communicator::alloc) it owns its memory, and `'a` is
-/// `'static`; from [`Communicator::register`](crate::Communicator::register) it borrows the user's,
-/// which becomes ordinary memory again, with its contents, when this is dropped. Each rank drops it
-/// when it likes. It may outlive its communicator, and is then a slice and nothing else.
-///
-/// **Never forget it** (`mem::forget`) and free the memory: that is sound, but a later buffer at
-/// the same address would be taken for this one, and get wrong results. No call can tell: what
-/// memory is behind an address only the system knows, and to ask it takes longer than many a call.
+/// `'static`; from [`Communicator::register`](crate::Communicator::register) it holds the user's
+/// vector and gives it back, with its contents and as ordinary memory, when this is dropped. Each
+/// rank drops it when it likes. It may outlive its communicator, and is then a slice and nothing
+/// else. If it is forgotten (`mem::forget`), its memory is never freed: a call knows registered
+/// memory by its address, so no other buffer may ever come to lie there.
 ///
 /// **fork**: parent and child share its pages, so that a child sees what the collectives of the
 /// parent do there, and the parent what the child writes. A child should only read it, or better
@@ -34,7 +32,8 @@ pub struct Registered<'a, T> {
     live: Arc<Live>,
     start: NonNull<T>,
     count: usize,
-    life: PhantomData<&'a mut [T]>,
+    /// The user's vector, which is the memory, and the place that it goes back to.
+    lent: Option<(&'a mut Vec<T>, Vec<T>)>,
 }
 
 // SAFETY: it is a slice of plain numbers.
@@ -47,25 +46,28 @@ impl<T: Element> Registered<'static, T> {
     pub(crate) fn allocated(live: Live, count: usize) -> Self {
         assert!(count * size_of::<T>() <= live.len());
         let start = live.start().cast();
-        Self { live: Arc::new(live), start, count, life: PhantomData }
+        Self { live: Arc::new(live), start, count, lent: None }
     }
 }
 
 impl<'a, T: Element> Registered<'a, T> {
-    /// `buf`, with its pages in `fd`, which has their contents.
+    /// The memory of `buf`, with its pages in `fd`, which has their contents. If this fails, `buf`
+    /// keeps it.
     pub(crate) fn adopted(
         id: u64,
         me: usize,
-        buf: &'a mut [T],
+        buf: &'a mut Vec<T>,
         fd: BorrowedFd<'_>,
         parts: Vec<Part>,
     ) -> Result<Self> {
-        let (count, len) = (buf.len(), size_of_val(buf));
-        let start = NonNull::from(buf).cast::<T>();
-        // SAFETY: the buffer is borrowed for 'a, which lasts until this, and with it the
-        // registration, has been dropped: `Drop` below sees to that.
+        let (count, len) = (buf.len(), size_of_val(&buf[..]));
+        let start = NonNull::from(&mut buf[..]).cast::<T>();
+        // SAFETY: the vector is taken out of the user's hands below, and comes back when this is
+        // dropped, and with it the registration: 'a lasts until then. If this is never dropped, the
+        // vector is never freed.
         let live = unsafe { Live::adopted(id, me, start.cast(), len, fd, parts) }?;
-        Ok(Self { live: Arc::new(live), start, count, life: PhantomData })
+        let memory = take(buf);
+        Ok(Self { live: Arc::new(live), start, count, lent: Some((buf, memory)) })
     }
 
     /// The registration, for as long as this lives.
@@ -74,11 +76,14 @@ impl<'a, T: Element> Registered<'a, T> {
     }
 }
 
-/// It does nothing, but that it is there makes the borrow last until the registration, a field, has
-/// put the buffer's own pages back. Without it the compiler takes 'a for over after the last use of
-/// the guard, and lets the buffer be freed before that.
 impl<T> Drop for Registered<'_, T> {
-    fn drop(&mut self) {}
+    /// The user can't touch what is back before the registration, a field, has put the vector's own
+    /// pages back: the borrow lasts until all of this has been dropped.
+    fn drop(&mut self) {
+        if let Some((home, memory)) = self.lent.take() {
+            *home = memory;
+        }
+    }
 }
 
 impl<T> Deref for Registered<'_, T> {

@@ -70,7 +70,7 @@ fn sum_of(n: usize, i: usize) -> u32 {
 fn registered<R>(
     comm: &mut Communicator,
     adopt: bool,
-    buf: &mut [u32],
+    buf: &mut Vec<u32>,
     work: impl FnOnce(&mut Communicator, &mut [u32]) -> R,
 ) -> R {
     if adopt {
@@ -89,11 +89,11 @@ fn parts_of_a_buffer_at_any_offset_and_nothing_beside_them() {
     for (n, adopt) in [(2, false), (3, true), (4, false), (4, true)] {
         on_ranks(n, |comm| {
             let rank = comm.rank();
-            // Ranks' buffers begin at different places in their pages.
-            let shift = if adopt { 77 * rank } else { 0 };
-            let mut whole = vec![BESIDE; 40_000 + shift];
-            let buf = &mut whole[shift..];
-            registered(comm, adopt, buf, |comm, buf| {
+            // Memory that was taken before makes ranks' buffers begin at different places in their
+            // pages.
+            let _before = vec![BESIDE; 77 * rank];
+            let mut buf = vec![BESIDE; 40_000];
+            registered(comm, adopt, &mut buf, |comm, buf| {
                 for (from, count) in [(0, 40_000), (1, 39_999), (1000, 1500), (1023, 8195), (7, 3)]
                 {
                     buf.fill(BESIDE);
@@ -106,7 +106,6 @@ fn parts_of_a_buffer_at_any_offset_and_nothing_beside_them() {
                     assert!(beside.into_iter().all(|&it| it == BESIDE));
                 }
             });
-            assert!(whole[..shift].iter().all(|&it| it == BESIDE));
         });
     }
 }
@@ -271,7 +270,27 @@ fn a_buffer_that_was_registered_is_ordinary_memory() {
         // The allocator may move its pages.
         buf.reserve(20 << 20);
         assert!(buf.iter().copied().eq(0..1 << 20));
-        let _again = comm.register(&mut buf[5..]).unwrap();
+        let _again = comm.register(&mut buf).unwrap();
+    });
+}
+
+/// A guard that is forgotten keeps its memory, so that no later buffer is taken for it.
+#[test]
+fn a_guard_that_is_forgotten_does_no_harm() {
+    // Memory of more than 32 MiB goes back to the system at once, which gives it to whoever asks
+    // next: to each rank its own.
+    let (count, turn) = (9 << 20, std::sync::Mutex::new(()));
+    on_ranks(2, |comm| {
+        let mut buf = vec![1_u32; count];
+        let addresses = buf.as_ptr_range();
+        std::mem::forget(comm.register(&mut buf).unwrap());
+        let own = turn.lock().unwrap();
+        drop(buf);
+        let mut other = vec![1_u32; count];
+        drop(own);
+        comm.all_reduce(&mut other, ReduceOp::Sum).unwrap();
+        assert!(other.iter().all(|&it| it == 2));
+        assert!(!addresses.contains(&other.as_ptr()));
     });
 }
 

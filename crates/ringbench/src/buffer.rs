@@ -12,6 +12,10 @@ use crate::sizes::human;
 const LINE: usize = 64;
 /// Registered buffers begin a page, as large ones of programs nearly do.
 const PAGE: usize = 4096;
+/// An allocation of more than 32 MiB has a mapping of its own, at whose beginning it lies: so it
+/// begins at the same place in its page at every rank, and all ranks pass the same part of it.
+/// Memory that is reserved and not touched costs nothing.
+const MAPPED: usize = (32 << 20) + 1;
 /// Bytes watched on either side.
 pub(crate) const GUARD: usize = 128;
 const CANARY: u8 = 0xa5;
@@ -57,7 +61,7 @@ impl Guarded {
     ) -> Result<Self> {
         let memory = match kind {
             Kind::Plain => {
-                let memory = touched(capacity, LINE + unalign)?;
+                let memory = touched(capacity, LINE + unalign, 0)?;
                 return Ok(Self::of(Memory::Plain(memory), LINE, unalign));
             }
             Kind::Alloc => {
@@ -66,11 +70,9 @@ impl Guarded {
                 memory
             }
             Kind::Register => {
-                // It stays for as long as the process does. All ranks pass the same part of it, so
-                // that it begins a page itself, wherever its memory does.
-                let memory = touched(capacity, 2 * PAGE + unalign)?.leak();
-                let start = memory.as_ptr().align_offset(PAGE);
-                comm.register(&mut memory[start..][..whole(capacity, PAGE + unalign)])?
+                // It stays for as long as the process does.
+                let memory = touched(capacity, PAGE + unalign, MAPPED)?;
+                comm.register(Box::leak(Box::new(memory)))?
             }
         };
         Ok(Self::of(Memory::Registered(memory), PAGE, unalign))
@@ -116,13 +118,13 @@ fn whole(capacity: usize, off: usize) -> usize {
     capacity.saturating_add(2 * GUARD + off)
 }
 
-/// Ordinary memory that was written to: that keeps the first touch of a page out of every
-/// measurement.
-fn touched(capacity: usize, off: usize) -> Result<Vec<u8>> {
+/// Ordinary memory that was written to, with room for so many bytes at least: that keeps the first
+/// touch of a page out of every measurement.
+fn touched(capacity: usize, off: usize, reserved: usize) -> Result<Vec<u8>> {
     let whole = whole(capacity, off);
     let mut memory = Vec::new();
     memory
-        .try_reserve_exact(whole)
+        .try_reserve_exact(whole.max(reserved))
         .with_context(|| format!("no memory for a buffer of {}: lower -e", human(capacity)))?;
     memory.resize(whole, CANARY);
     Ok(memory)
@@ -130,6 +132,8 @@ fn touched(capacity: usize, off: usize) -> Result<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use ringreduce::ReduceOp;
+
     use super::*;
 
     fn guarded(capacity: usize, unalign: usize) -> Result<Guarded> {
@@ -155,6 +159,29 @@ mod tests {
     fn off_by_as_much_as_asked() {
         let buffer = guarded(10, 3).unwrap();
         assert_eq!(buffer.get(10).as_ptr().align_offset(LINE), LINE - 3);
+    }
+
+    /// Or calls on them would be refused.
+    #[test]
+    fn registered_buffers_lie_alike_at_all_ranks() {
+        let ranks = Communicator::local(2).unwrap();
+        std::thread::scope(|scope| {
+            for mut comm in ranks {
+                scope.spawn(move || {
+                    for capacity in [1000, 300_000] {
+                        let mut buffer =
+                            Guarded::new(&mut comm, Kind::Register, capacity, 0).unwrap();
+                        buffer.arm(capacity);
+                        let part = buffer.get_mut(capacity);
+                        assert_eq!(part.as_ptr().align_offset(PAGE), 0);
+                        part.fill(1);
+                        comm.all_reduce(part, ReduceOp::Sum).unwrap();
+                        assert!(part.iter().all(|&it| it == 2));
+                        assert_eq!(buffer.breached(capacity), 0);
+                    }
+                });
+            }
+        });
     }
 
     #[test]
