@@ -1,7 +1,7 @@
 //! Links: one-way FIFOs of slots between two ranks. `Tx` lends an empty slot and commits it, `Rx`
 //! lends the oldest committed one and releases it; nothing is copied between the two on shared
-//! memory. May touch: memory, partition, sync, OS crates. One conformance suite (`tests/links.rs`)
-//! holds for every implementation.
+//! memory. May touch: memory, partition, sync, OS crates. One conformance suite
+//! (`tests/threads/links`) holds for every implementation.
 //!
 //! The capacity law: `commit` never waits for the peer, whatever it does; `ready` of a `Tx` is
 //! true while fewer than `capacity` slots are committed and not yet released (shared memory) or

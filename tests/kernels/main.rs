@@ -1,79 +1,12 @@
-//! Every kernel of this CPU equals the scalar one bit for bit, at any length, alignment and
-//! layout, and writes nothing else. (`tests/kernel_oracle.rs` holds the scalar one to arithmetic.)
-#![allow(missing_docs, clippy::unwrap_used)]
+//! Numbers: kernels beside arithmetic, and whole collectives beside what NUMERICS.md promises.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(dead_code, reason = "what processes do is built here, too, and used in tests/process.rs")]
 
-mod fold;
-mod guarded;
-mod pair;
-mod user;
-
-use guarded::{Guarded, LINE, random_bytes};
-use rand::rngs::SmallRng;
-use rand::{RngExt, SeedableRng};
-use ringreduce::kernel::{Kernel, Level, copy};
-use ringreduce::memory::Src;
-use ringreduce::schedule::Space;
-use ringreduce::{DataType, ReduceOp, Reduction};
-
-#[test]
-fn the_selected_kernel_is_one_of_the_levels() {
-    let levels = Level::available();
-    assert_eq!(levels[0], Level::Scalar);
-    for level in [Level::Avx2, Level::Avx512, Level::Avx512Bf16, Level::Neon] {
-        let kernel = Kernel::select_for(level, DataType::F32, ReduceOp::Sum, 2);
-        assert_eq!(kernel.is_some(), levels.contains(&level));
-    }
-}
-
-/// The table of what is defined, and the kernels, know of each other.
-#[test]
-fn there_is_a_kernel_for_what_is_defined_and_for_nothing_else() {
-    for dtype in DataType::ALL {
-        for op in ReduceOp::ALL {
-            for level in Level::available() {
-                let kernel = Kernel::select_for(level, dtype, op, 2);
-                assert_eq!(kernel.is_some(), op.is_defined_for(dtype), "{level:?} {op} {dtype}");
-            }
-        }
-    }
-    let by_float = Reduction::premul_sum(1.0_f32);
-    assert!(Kernel::select(DataType::F32, by_float, 2).is_some());
-    assert!(Kernel::select(DataType::F64, by_float, 2).is_none());
-}
-
-#[test]
-fn copies_reach_both_outputs_and_nothing_else() {
-    let mut random = SmallRng::seed_from_u64(7);
-    for len in (0..=200).chain([4095, 4096, 4097, 10_000]) {
-        let content = random_bytes(len, DataType::U8, &mut random);
-        let mut offset = || random.random_range(0..=LINE);
-        let from = Guarded::only_read(&content, offset());
-        let mut out = Guarded::new(&vec![0; len], offset());
-        let mut also = Guarded::new(&vec![0; len], offset());
-        copy(
-            out.buffer().dst(Space::Output, 0..len),
-            Some(also.buffer().dst(Space::Output, 0..len)),
-            Src::from(from.get()),
-        );
-        out.assert_is(&content, DataType::U8, "copy");
-        also.assert_is(&content, DataType::U8, "copy, also");
-
-        let mut out = Guarded::new(&vec![0; len], offset());
-        copy(out.buffer().dst(Space::Output, 0..len), None, Src::from(from.get()));
-        out.assert_is(&content, DataType::U8, "copy alone");
-
-        let mut out = Guarded::new(&vec![0; len], offset());
-        copy(out.buffer().dst(Space::Output, 0..len).streaming(true), None, Src::from(from.get()));
-        out.assert_is(&content, DataType::U8, "streaming copy");
-
-        let mut out = Guarded::new(&vec![0; len], offset());
-        let mut also = Guarded::new(&vec![0; len], offset());
-        copy(
-            out.buffer().dst(Space::Output, 0..len).streaming(true),
-            Some(also.buffer().dst(Space::Output, 0..len)),
-            Src::from(from.get()),
-        );
-        out.assert_is(&content, DataType::U8, "streaming copy");
-        also.assert_is(&content, DataType::U8, "streaming copy, also");
-    }
-}
+pub(crate) mod accuracy;
+pub(crate) mod adversarial;
+pub(crate) mod determinism;
+pub(crate) mod levels;
+pub(crate) mod matrix;
+pub(crate) mod numerics;
+pub(crate) mod oracle;
+pub(crate) mod reductions;

@@ -27,20 +27,26 @@ pub(crate) fn dead_files(sources: &[Source], tree: &Tree) -> Vec<Violation> {
 fn is_root(path: &str, tree: &Tree) -> bool {
     let package = package_of(path, tree);
     let inside = path.strip_prefix(package).unwrap_or(path).trim_start_matches('/');
-    let named = |line: &str| {
-        let value = line.strip_prefix("path = ").map(|value| value.trim_matches('"'));
-        value == Some(inside)
-    };
-    let manifest = format!("{package}/Cargo.toml");
-    let manifest = tree.get(manifest.trim_start_matches('/')).map_or("", String::as_str);
+    // The root's manifest may name a file of a package inside it.
+    if names(tree, package, inside) || names(tree, "", path) {
+        return true;
+    }
     let parts: Vec<&str> = inside.split('/').collect();
     match parts[..] {
         ["build.rs"] | ["src", "lib.rs" | "main.rs"] => true,
         ["src", "bin", _] | ["src", "bin", _, "main.rs"] => true,
         ["tests" | "benches" | "examples", _] => true,
         ["tests" | "benches" | "examples", _, "main.rs"] => true,
-        _ => manifest.lines().any(named),
+        _ => false,
     }
+}
+
+/// Does a package's manifest name this file of it?
+fn names(tree: &Tree, package: &str, inside: &str) -> bool {
+    let manifest = format!("{package}/Cargo.toml");
+    let manifest = tree.get(manifest.trim_start_matches('/')).map_or("", String::as_str);
+    let value = |line: &str| line.strip_prefix("path = ").map(|it| it.trim_matches('"') == inside);
+    manifest.lines().any(|line| value(line) == Some(true))
 }
 
 /// The folder of the package that a file belongs to; empty for the root.

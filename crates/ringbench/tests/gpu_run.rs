@@ -16,7 +16,7 @@ fn folder() -> PathBuf {
     Library::built().unwrap().folder().to_owned()
 }
 
-/// The programs that are always there, and a test program that says `script`'s.
+/// The programs that are always there, and a program of what tests do that is `script`.
 fn programs(script: &str) -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     let bench = Path::new(env!("CARGO_BIN_EXE_ringbench"));
@@ -25,7 +25,7 @@ fn programs(script: &str) -> TempDir {
     assert!(run.exists(), "{} is not built: cargo build -p ringrun", run.display());
     symlink(bench, dir.path().join("ringbench")).unwrap();
     symlink(run, dir.path().join("ringrun")).unwrap();
-    let device = dir.path().join("device");
+    let device = dir.path().join("test-process");
     fs::write(&device, format!("#!/bin/sh\n{script}\n")).unwrap();
     fs::set_permissions(&device, fs::Permissions::from_mode(0o755)).unwrap();
     dir
@@ -59,17 +59,16 @@ fn result<'a>(summary: &[(&str, &'a str)], part: &str) -> &'a str {
     found.unwrap_or_else(|| panic!("no {part}: {summary:?}")).1
 }
 
-/// A test program with these bodies, each of which does what the script says.
+/// Such a program with these bodies, each of which does what the script says.
 const BODIES: &str = "
-    case $1 in
-    --list) printf '%s: test\\n' a::b body::threads graphs::body::replay body::killed_rank \
-        body::skipped body::without_memory ;;
-    --exact)
-        [ $CUDA_DEVICE_MAX_CONNECTIONS = 32 ] || exit 7
-        [ $2 != body::skipped ] || echo 'SKIP body::skipped: needs two devices'
-        [ $2 != body::without_memory ]
-        ;;
-    esac";
+    if [ $# = 0 ]; then
+        printf 'device::%s\\n' a::b body::threads graphs::body::replay body::killed_rank \
+            body::skipped body::without_memory
+        exit
+    fi
+    [ $CUDA_DEVICE_MAX_CONNECTIONS = 32 ] || exit 7
+    [ $1 != device::body::skipped ] || echo 'SKIP body::skipped: needs two devices'
+    [ $1 != device::body::without_memory ]";
 
 #[test]
 fn all_parts_run_on_the_stand_in() {
@@ -117,13 +116,12 @@ fn without_a_driver_everything_is_skipped() {
 
 #[test]
 fn a_part_that_fails_is_told_with_its_log() {
-    let script = "[ $1 = --list ] && echo body::a: test || { echo it is wrong; exit 3; }";
+    let script = "[ $# = 0 ] && echo device::body::a || { echo it is wrong; exit 3; }";
     let (code, said) = run(&folder(), &programs(script), &["--only", "facts|body"]);
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("\n    it is wrong\n"), "{said}");
     let all = summary(&said);
     assert_eq!(result(&all, "device body::a"), "FAILED: status 3");
-    assert_eq!(result(&all, "cuda_kernels"), "SKIP: not built");
 }
 
 #[test]

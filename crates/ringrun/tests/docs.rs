@@ -43,13 +43,13 @@ fn built() -> Built {
     Built { folder: ringrun.parent().unwrap_or(ringrun).into() }
 }
 
-/// Examples that exist are not built when this package alone is tested; others are a mistake.
+/// Examples that exist are not built by every command; others are a mistake.
 fn skip_unbuilt(program: &Path) -> Result<(), String> {
     let name = program.file_name().unwrap_or_default().to_string_lossy();
     let source = root().join("examples").join(&*name);
     if source.is_dir() || source.with_extension("rs").is_file() {
         // In one piece, or the harness's own lines come between.
-        let line = format!("SKIP docs: {name} is not built: cargo test --workspace\n");
+        let line = format!("SKIP docs: {name} is not built: .ci/full builds it\n");
         let _ = io::stderr().write_all(line.as_bytes());
         return Ok(());
     }

@@ -56,7 +56,7 @@ fn same(steady: &Value, other: &Value, tolerance: f64) {
 #[test]
 fn a_rank_is_lost_and_the_training_ends_the_same() {
     let Some(ringrun) = ringrun() else {
-        let _ = std::io::stderr().write_all(b"SKIP elastic: ringrun is not built: --workspace\n");
+        let _ = std::io::stderr().write_all(b"SKIP elastic: ringrun is not built\n");
         return;
     };
     let settings = ["--limit=443", "--epochs=4", "--batch=24", "--lr=0.01", "--seed=7"];

@@ -15,7 +15,7 @@ use std::time::Duration;
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::Pid;
 
-#[path = "../../../../tests/common/signals.rs"]
+#[path = "../../../../tests/harness/signals.rs"]
 mod signals;
 
 /// How long anything may take before the test fails instead of hanging.

@@ -20,7 +20,7 @@ use tempfile::TempDir;
 
 use crate::system;
 
-#[path = "../../../../tests/common/signals.rs"]
+#[path = "../../../../tests/harness/signals.rs"]
 mod signals;
 
 /// How long anything may take before the test fails instead of hanging.

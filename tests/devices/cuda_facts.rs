@@ -1,0 +1,104 @@
+//! The bench of a driver's facts, on the stand-in: every experiment has an answer, and the answers
+//! that the stand-in promises are there. This program again is the bench, and each experiment.
+
+#[path = "../../benches/cuda_facts.rs"]
+pub(crate) mod bench;
+
+use bench::cuda_facts::run::{self, Fact, Options};
+use cuda::harness::Library;
+
+const LACKING: [&str; 1] = ["cuStreamBatchMemOp_v2"];
+
+/// Not tests of their own: what they do on the stand-in.
+pub(crate) mod body {
+    use super::*;
+
+    pub(crate) fn facts() {
+        if run::is_told() {
+            bench::main();
+            return;
+        }
+        let file = std::env::temp_dir().join(format!("cuda_facts-{}.json", std::process::id()));
+        let words = ["all", "--quick", "--json", file.to_str().unwrap()].map(str::to_owned);
+        let options = Options::read(words).unwrap();
+        let again = ["cuda_facts::body::facts"];
+        let facts = run::all(&options, &again);
+        let json = std::fs::read_to_string(&file).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        assert_eq!(json.matches("\"experiment\"").count(), facts.len());
+        as_promised(&facts);
+    }
+
+    /// On a driver that lacks the symbols of [`LACKING`].
+    pub(crate) fn without_batches() {
+        if run::is_told() {
+            bench::main();
+            return;
+        }
+        let words = ["flags", "graph", "--quick"].map(str::to_owned);
+        let again = ["cuda_facts::body::without_batches"];
+        let facts = run::all(&Options::read(words).unwrap(), &again);
+        let of =
+            |what: &str| -> Vec<&Fact> { facts.iter().filter(|fact| fact.what == what).collect() };
+        for fact in [of("batch of 8"), of("hop, in batches")].concat() {
+            assert_eq!(fact.note, format!("failed: {}: the driver has none", LACKING[0]));
+        }
+        assert!(of("hop").len() == 4 && of("hop").iter().all(|fact| fact.value > Some(0.0)));
+        let graphs: Vec<_> = of("replayed").iter().map(|fact| fact.experiment).collect();
+        assert_eq!(graphs, ["values one by one", "values one by one, kernel"]);
+    }
+
+    pub(crate) fn without_a_device() {
+        let options = Options::read(std::iter::empty()).unwrap();
+        assert!(run::all(&options, &[]).is_empty());
+    }
+}
+
+/// The notes of an experiment's facts.
+fn notes<'a>(facts: &'a [Fact], experiment: &str) -> Vec<&'a str> {
+    let of = facts.iter().filter(|fact| fact.experiment == experiment);
+    of.map(|fact| fact.note.as_str()).collect()
+}
+
+fn as_promised(facts: &[Fact]) {
+    // The stand-in lacks this alone.
+    let lacks = |fact: &&Fact| fact.note.contains("cuFuncLoad");
+    let failed: Vec<_> = facts.iter().filter(|fact| fact.note.starts_with("failed")).collect();
+    assert!(failed.iter().all(lacks), "{failed:#?}");
+    for part in ["attrs", "flags", "blocked", "kill", "graph", "pinned", "register"] {
+        assert!(facts.iter().any(|fact| fact.part == part), "{part}");
+    }
+    for call in ["cuMemFree", "cuMemHostUnregister"] {
+        let notes = notes(facts, call);
+        assert!(notes.len() == 1 && notes[0].starts_with("BLOCKED until the flag"), "{notes:?}");
+    }
+    for call in ["cuEventCreate", "cuIpcGetMemHandle", "cuMemcpyDtoDAsync"] {
+        assert_eq!(notes(facts, call), ["ok"], "{call}");
+    }
+    let hops = facts.iter().filter(|fact| fact.what.starts_with("hop") && fact.value > Some(0.0));
+    assert_eq!(hops.count(), 8);
+    let killed = notes(facts, "one of three");
+    assert_eq!(killed.iter().filter(|note| **note == "goes on").count(), 2, "{killed:?}");
+}
+
+#[test]
+fn every_experiment_has_an_answer() {
+    super::standin::on_standin("cuda_facts::body::facts", &[]);
+}
+
+#[test]
+fn a_missing_symbol_stops_nothing_else() {
+    let folder = std::env::temp_dir().join(format!("cuda_facts-{}", std::process::id()));
+    let library = Library::without(&LACKING, &folder).unwrap();
+    let path = library.folder().to_str().unwrap();
+    super::standin::on_standin("cuda_facts::body::without_batches", &[("LD_LIBRARY_PATH", path)]);
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn no_device_is_no_failure() {
+    super::standin::on_standin(
+        "cuda_facts::body::without_a_device",
+        &[("STANDIN_CUDA_DEVICES", "0")],
+    );
+}

@@ -1,0 +1,231 @@
+//! Folds of every type and reduction, of many sources, lengths, alignments and layouts.
+
+use std::ops::Range;
+
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use ringreduce::element::Order;
+use ringreduce::kernel::{Kernel, Level, Turn};
+use ringreduce::memory::{Dst, Src};
+use ringreduce::{
+    Complex, DataType, Element, F8E4M3, F8E5M2, LocF32, LocF64, LocI32, LocI64, ReduceOp,
+    Reduction, bf16, f16,
+};
+
+use super::host::{Call, Grid, Host, Machine};
+use super::names::{Scalar, Serves, Wanted, serves};
+use harness::guarded::{Guarded, parts, random_bytes};
+
+/// What a kernel is asked for, by which reduction of the host.
+pub(crate) struct Case {
+    pub(crate) dtype: DataType,
+    pub(crate) serves: Serves,
+    pub(crate) wanted: Wanted,
+    by: Reduction,
+    scalar: Option<[u8; 16]>,
+}
+
+impl Case {
+    /// Everything that is defined for a type, multiplied by any scalar.
+    pub(crate) fn all<T: Element>(random: &mut SmallRng) -> Vec<Self> {
+        let dtype = T::DTYPE;
+        let factor = random_bytes(1, dtype, random);
+        let scaled = Reduction::premul_sum::<T>(bytemuck::pod_read_unaligned(&factor));
+        let plain = ReduceOp::ALL.into_iter().map(|op| (Wanted::Plain(op), Reduction::from(op)));
+        let all = plain.chain([(Wanted::PreMulSum, scaled), (Wanted::PreMulStep, scaled)]);
+        let padded = |bytes: &[u8]| {
+            let mut all = [0; 16];
+            all[..bytes.len()].copy_from_slice(bytes);
+            all
+        };
+        let case = |(wanted, by)| {
+            let serves = serves(dtype, wanted)?;
+            let scalar = match serves.scalar {
+                Scalar::Nothing => None,
+                Scalar::Factor => Some(padded(&factor)),
+                Scalar::One(bits) => Some(padded(&bits.to_le_bytes())),
+            };
+            Some(Self { dtype, serves, wanted, by, scalar })
+        };
+        all.filter_map(case).collect()
+    }
+
+    /// What the library makes of the sources; `last` as the kernel is given it.
+    fn expected(&self, last: usize, sources: &[&[u8]]) -> Vec<u8> {
+        let kernel = Kernel::select_for(Level::Scalar, self.dtype, self.by, last.max(1)).unwrap();
+        let mut out = vec![0; sources[0].len()];
+        let views: Vec<Src<'_>> = sources.iter().map(|&source| Src::from(source)).collect();
+        if self.wanted == Wanted::PreMulStep {
+            let turn = Turn { last: last > 0, order: Order::IncomingFirst, own: true };
+            kernel.reduce(turn, Dst::from(&mut out[..]), None, views[1], views[0]);
+        } else {
+            kernel.fold(last > 0, &mut [Dst::from(&mut out[..])], &views);
+        }
+        out
+    }
+
+    /// Makes the call, and compares all of the memory.
+    pub(crate) fn check(&self, by: &mut impl Machine, launch: &Launch<'_>, memory: &[u8]) {
+        let size = self.dtype.size();
+        let Launch { sources, outs, at, count, last, stop, grid } = *launch;
+        let range = |place: usize| -> Range<usize> { place..place + count * size };
+        let given: Vec<&[u8]> =
+            sources.iter().map(|&place| &memory[range(place + at[0])]).collect();
+        let expected = self.expected(last, &given);
+        let call = Call {
+            kernel: &self.serves.kernel,
+            sources,
+            outs,
+            at,
+            count: count * self.serves.elements,
+            last,
+            scalar: self.scalar,
+            stop,
+            grid,
+        };
+        let mut made = memory.to_vec();
+        by.call(&call, &mut made);
+        let context = format!("{:?} of {} by {call:?}", self.wanted, self.dtype);
+        let mut all = memory.to_vec();
+        let written = if stop == Some(1) { &[][..] } else { outs };
+        for place in written.iter().map(|place| range(place + at[1])) {
+            let out = &made[place.clone()];
+            Guarded::new(out, 0).assert_is(&expected, self.dtype, &context);
+            // Which NaN a NaN is, is not said.
+            all[place].copy_from_slice(out);
+        }
+        let stray = made.iter().zip(&all).position(|(made, all)| made != all);
+        assert_eq!(stray, None, "{context}: written outside the outputs");
+    }
+}
+
+/// Where sources and outputs are, and how the kernel is launched.
+#[derive(Clone, Copy)]
+pub(crate) struct Launch<'a> {
+    pub(crate) sources: &'a [usize],
+    pub(crate) outs: &'a [usize],
+    pub(crate) at: [usize; 2],
+    pub(crate) count: usize,
+    pub(crate) last: usize,
+    pub(crate) stop: Option<u8>,
+    pub(crate) grid: Grid,
+}
+
+/// How far from a multiple of 16 the places are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Aligned {
+    All,
+    /// Alike, by whole numbers.
+    Alike,
+    /// Each otherwise, by whole numbers.
+    Numbers,
+    /// Each otherwise, by bytes.
+    Bytes,
+    /// All alike, but for one.
+    ButOne,
+}
+
+pub(crate) const ALIGNED: [Aligned; 5] =
+    [Aligned::All, Aligned::Alike, Aligned::Numbers, Aligned::Bytes, Aligned::ButOne];
+
+/// Places of `n` buffers of `len` bytes, with room between.
+pub(crate) fn places(
+    n: usize,
+    len: usize,
+    aligned: Aligned,
+    number: usize,
+    random: &mut SmallRng,
+) -> Vec<usize> {
+    let stride = (len + 127) / 64 * 64;
+    let alike = random.random_range(0..16 / number) * number;
+    let odd = random.random_range(0..n);
+    let shift = |i: usize, random: &mut SmallRng| match aligned {
+        Aligned::All => 0,
+        Aligned::Alike => alike,
+        Aligned::Numbers => random.random_range(0..16 / number) * number,
+        Aligned::Bytes => random.random_range(0..16),
+        Aligned::ButOne => {
+            if i == odd {
+                (alike + number) % 16
+            } else {
+                alike
+            }
+        }
+    };
+    (0..n).map(|i| 64 + i * stride + shift(i, random)).collect()
+}
+
+/// Outputs apart, and sources that are outputs too.
+pub(crate) fn outs_of(sources: &[usize], apart: &[usize], random: &mut SmallRng) -> Vec<usize> {
+    match random.random_range(0..5) {
+        0 => apart[..1].to_vec(),
+        1 => apart.to_vec(),
+        2 => sources[..1].to_vec(),
+        3 => vec![*sources.last().unwrap(), apart[0]],
+        _ => sources.to_vec(),
+    }
+}
+
+fn check_type<T: Element>() {
+    let (dtype, size) = (T::DTYPE, size_of::<T>());
+    let Some(mut host) = Host::start(&format!("cuda_kernels::fold::{dtype}")) else { return };
+    let mut random = SmallRng::seed_from_u64(300 + dtype as u64);
+    let number = parts(dtype)[0].size();
+    for case in Case::all::<T>(&mut random) {
+        // More than a block keeps, if few are long.
+        let many = [0, 7, 33].map(|count| (66, count));
+        for (n, count) in (1..=9).flat_map(|n| COUNTS.map(|count| (n, count))).chain(many) {
+            let n = if case.wanted == Wanted::PreMulStep { 2 } else { n };
+            let aligned = ALIGNED[random.random_range(0..ALIGNED.len())];
+            let all = places(n + 2, count * size, aligned, number, &mut random);
+            let (sources, apart) = all.split_at(n);
+            let outs = outs_of(sources, apart, &mut random);
+            let at = if random.random() { 0 } else { 16 * random.random_range(0..3) };
+            let elsewhere = outs.iter().all(|out| apart.contains(out)) && random.random();
+            let at = [at, if elsewhere { random.random_range(0..=32) } else { at }];
+            let len = all.last().unwrap() + 32 + count * size + 64;
+            let memory = random_bytes(len.div_ceil(size), dtype, &mut random);
+            let last = [0, n, n + 1000, 65_537, (1 << 31) - 1, 1 << 31][random.random_range(0..6)];
+            let threads = [1, 2, 8, 32][random.random_range(0..4)];
+            let grid = Grid { threads, blocks: random.random_range(1..4), rows: 1 };
+            let stop = [None, Some(0), Some(0), Some(1)][random.random_range(0..4)];
+            let launch = Launch { sources, outs: &outs, at, count, last, stop, grid };
+            case.check(&mut host, &launch, &memory);
+        }
+    }
+}
+
+/// None, one, less than a vector, less than a tile, some tiles and a tail.
+const COUNTS: [usize; 9] = [0, 1, 3, 7, 16, 33, 127, 500, 1031];
+
+macro_rules! types {
+    ($($name:ident: $type:ty;)*) => {$(
+        #[test]
+        fn $name() {
+            check_type::<$type>();
+        }
+    )*};
+}
+
+types! {
+    i8_as_on_the_host: i8;
+    u8_as_on_the_host: u8;
+    i16_as_on_the_host: i16;
+    u16_as_on_the_host: u16;
+    i32_as_on_the_host: i32;
+    u32_as_on_the_host: u32;
+    i64_as_on_the_host: i64;
+    u64_as_on_the_host: u64;
+    f16_as_on_the_host: f16;
+    bf16_as_on_the_host: bf16;
+    f32_as_on_the_host: f32;
+    f64_as_on_the_host: f64;
+    e4m3_as_on_the_host: F8E4M3;
+    e5m2_as_on_the_host: F8E5M2;
+    c64_as_on_the_host: Complex<f32>;
+    c128_as_on_the_host: Complex<f64>;
+    loc_f32_as_on_the_host: LocF32;
+    loc_f64_as_on_the_host: LocF64;
+    loc_i32_as_on_the_host: LocI32;
+    loc_i64_as_on_the_host: LocI64;
+}

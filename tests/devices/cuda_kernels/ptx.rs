@@ -1,0 +1,160 @@
+//! The PTX that is checked in: it is what the sources make, it has a kernel for all that is defined
+//! and no other, and nothing in it is slow, unsafe or flushes subnormals.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
+
+use ringreduce::{DataType, ReduceOp};
+
+use super::host::runs;
+use super::names::{Wanted, serves};
+use harness::skip;
+
+const PTX: &str = include_str!("../../../kernels/ringreduce.ptx");
+const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../kernels");
+
+/// The text of every kernel, by name.
+fn entries() -> BTreeMap<&'static str, &'static str> {
+    let parts = PTX.split(".visible .entry ").skip(1);
+    parts.map(|part| (part.split('(').next().unwrap(), part)).collect()
+}
+
+#[test]
+fn is_what_the_sources_make() {
+    let output = Command::new(format!("{FOLDER}/build")).arg("--check").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    if let Some((_, why)) = said.trim().split_once("SKIP kernels/build --check: ") {
+        skip("cuda_kernels::ptx::is_what_the_sources_make", why);
+    }
+}
+
+#[test]
+fn there_is_a_kernel_for_what_is_defined_and_no_other() {
+    let entries = entries();
+    let mut serving = BTreeSet::from(["rr_move".to_owned()]);
+    for dtype in DataType::ALL {
+        let plain = ReduceOp::ALL.map(|op| (Wanted::Plain(op), op.is_defined_for(dtype)));
+        let sums = ReduceOp::Sum.is_defined_for(dtype);
+        let scaled = [(Wanted::PreMulSum, sums), (Wanted::PreMulStep, sums)];
+        for (wanted, defined) in plain.into_iter().chain(scaled) {
+            let found = serves(dtype, wanted);
+            assert_eq!(found.is_some(), defined, "{wanted:?} of {dtype}");
+            if let Some(found) = found {
+                let kernel = found.kernel;
+                assert!(entries.contains_key(&kernel[..]), "{wanted:?} of {dtype}: no {kernel}");
+                serving.insert(kernel);
+            }
+        }
+    }
+    let known: BTreeSet<String> = entries.keys().map(|&name| name.to_owned()).collect();
+    assert_eq!(known, serving);
+}
+
+#[test]
+fn any_driver_since_cuda_11_takes_it() {
+    assert!(PTX.len() < 1_500_000, "{} bytes", PTX.len());
+    let head = PTX.split(".visible").next().unwrap();
+    for line in [".version 7.0", ".target sm_70", ".address_size 64"] {
+        assert!(head.contains(line), "{line}");
+    }
+    // Nothing is shared between kernels, so that any of them make a module with the head.
+    assert_eq!(head.lines().count(), 4, "{head}");
+    for name in [".extern", ".func", ".const", ".local", "call"] {
+        assert!(!PTX.contains(name), "{name}");
+    }
+    for (name, text) in entries() {
+        assert_eq!(text.matches("\n.shared").count(), 1, "{name}: a table that is its own");
+    }
+}
+
+/// The opcodes of a kernel, with their types.
+fn opcodes(text: &str) -> impl Iterator<Item = &str> {
+    text.lines()
+        .filter(|line| line.ends_with(';') && !line.starts_with('.'))
+        .map(|line| line.split(' ').find(|word| !word.starts_with('@')).unwrap_or(line))
+}
+
+#[test]
+fn loads_are_plain_and_arithmetic_is_exact() {
+    for (name, text) in entries() {
+        // The word that stops a kernel, which the host writes at any time, is read once.
+        let flags: Vec<&str> = opcodes(text).filter(|code| code.contains(".relaxed")).collect();
+        assert_eq!(flags, ["ld.relaxed.sys.global.u32"], "{name}");
+        for opcode in opcodes(text) {
+            let parts: Vec<&str> = opcode.trim_end_matches(';').split('.').collect();
+            let has = |part: &str| parts.contains(&part);
+            for part in ["nc", "ftz", "approx", "full", "fma", "sat", "volatile"] {
+                assert!(!has(part), "{name}: {opcode}");
+            }
+            let memory = matches!(parts[0], "ld" | "st");
+            let space = ["global", "param", "shared"].into_iter().any(has);
+            assert!(!memory || space, "{name}: {opcode}");
+            let rounds =
+                matches!(parts[0], "add" | "sub" | "mul" | "div") && (has("f32") || has("f64"));
+            assert!(!rounds || has("rn"), "{name}: {opcode} may be contracted");
+            let extreme = matches!(parts[0], "min" | "max");
+            assert!(!(extreme && (has("f32") || has("f64"))), "{name}: {opcode} drops NaN");
+        }
+    }
+}
+
+/// Sums have at least three loads of 16 bytes under way, or two that are 16 numbers each.
+#[test]
+fn sums_keep_the_memory_busy() {
+    for (name, text) in entries() {
+        let sum = ["_sum", "_avg"].iter().any(|op| name.ends_with(op));
+        let kind = name.trim_start_matches("rr_fold_").split('_').next().unwrap();
+        let least = match kind {
+            _ if name == "rr_move" => 3,
+            "f32" | "f64" | "f16" | "bf16" if sum => 3,
+            "e4m3" | "e5m2" if sum => 2,
+            _ => 1,
+        };
+        let mut most = 0;
+        let mut now = 0;
+        for opcode in opcodes(text) {
+            match opcode {
+                "ld.global.v4.u32" => now += 1,
+                "add.s64" | "mad.lo.s64" => {}
+                _ => now = 0,
+            }
+            most = most.max(now);
+        }
+        assert!(most >= least, "{name}: {most} loads under way");
+        assert!(text.contains("st.global.v4.u32"), "{name}");
+    }
+}
+
+#[test]
+fn fits_into_registers() {
+    const TEST: &str = "cuda_kernels::ptx::fits_into_registers";
+    if !runs("ptxas") {
+        return skip(TEST, "no ptxas: it comes with the CUDA toolkit");
+    }
+    let run = |arguments: &[&str]| {
+        let output = Command::new("ptxas").args(arguments).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned()
+            + &String::from_utf8_lossy(&output.stderr);
+        (output.status.success(), said)
+    };
+    let (_, help) = run(&["--help"]);
+    let file = format!("{FOLDER}/ringreduce.ptx");
+    let mut unknown = Vec::new();
+    for arch in ["sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"] {
+        if !help.contains(arch) {
+            unknown.push(arch);
+            continue;
+        }
+        let (fine, said) = run(&["-v", "-arch", arch, &file, "-o", "/dev/null"]);
+        assert!(fine, "{arch}: {said}");
+        let kernels = said.lines().filter(|line| line.contains("bytes stack frame"));
+        let spills: Vec<&str> = kernels
+            .filter(|line| !line.trim().starts_with("0 bytes stack frame, 0 bytes spill"))
+            .collect();
+        assert!(spills.is_empty(), "{arch}: {spills:?}");
+    }
+    if !unknown.is_empty() {
+        skip(TEST, &format!("this ptxas does not know {}", unknown.join(", ")));
+    }
+}

@@ -1,0 +1,307 @@
+//! The forms of calls between devices: each gives what the host makes of the same, is chosen where
+//! it is said to be, and can be asked for.
+
+use std::sync::Arc;
+
+use cudarc::driver::{CudaStream, DeviceRepr};
+use ringreduce::plan::DeviceForm;
+use ringreduce::schedule::Collective;
+use ringreduce::{Algorithm, CallOptions, Communicator, DataType, DevicePath, ReduceOp, Reduction};
+
+use super::super::standin::on_standin;
+use super::devices::long;
+use super::direct::{Known, allocations, known_memory, pinned};
+use super::graphs::{attached_for_graphs, capture, graph};
+use super::{every_verb_shortly, in_order, stream};
+use harness::processes::{run, this_rank};
+use harness::{Value, input, on_ranks};
+
+const DEVICES: &str = "STANDIN_CUDA_DEVICES";
+const PEERS: &str = "STANDIN_CUDA_PEERS";
+/// Ranks of a ring.
+const ON_A_RING: &str = "TEST_FORMS_RANKS";
+
+fn given<T: Value>(comm: &Communicator, count: usize) -> Vec<T> {
+    let (n, rank) = (comm.size(), comm.rank());
+    (0..count).map(|i| input(ReduceOp::Sum, n, rank, i)).collect()
+}
+
+/// All-reduces in place and apart, on memory that all know and on other, are the host's.
+fn reduces<T: Value + DeviceRepr>(
+    comm: &mut Communicator,
+    stream: &Arc<CudaStream>,
+    ops: &[Reduction],
+) {
+    for count in [0, 1, 129, 1000, 20_011] {
+        let (mut one, mut two) =
+            (Known::<T>::new(comm, stream, count + 1), Known::<T>::new(comm, stream, count + 1));
+        for &op in ops {
+            let from = given::<T>(comm, count);
+            let mut host = from.clone();
+            comm.all_reduce(&mut host, op).unwrap();
+            one.put(&from);
+            let mut other = stream.clone_htod(&[&from[..], &[T::whole(9)]].concat()).unwrap();
+            let mut into = stream.clone_htod(&vec![T::whole(9); count + 1]).unwrap();
+            comm.barrier().unwrap();
+            let mut on = comm.on_stream(stream);
+            let (send, mut view) = (one.memory.slice(..count), two.memory.view_mut());
+            on.all_reduce_into(&send, &mut view.slice_mut(..count), op).unwrap();
+            on.all_reduce(&mut one.memory.view_mut().slice_mut(..count), op).unwrap();
+            let send = other.slice(..count);
+            on.all_reduce_into(&send, &mut into.slice_mut(..count), op).unwrap();
+            on.all_reduce(&mut other.slice_mut(..count), op).unwrap();
+            let what = format!("{op:?} of {count} x {}", T::DTYPE);
+            assert!(one.get(count) == host && two.get(count) == host, "known: {what}");
+            let found = [&other, &into].map(|buf| stream.clone_dtoh(buf).unwrap());
+            let after = |found: &Vec<T>| found[count] == T::whole(9);
+            assert!(found.iter().all(|found| found[..count] == host), "{what}");
+            assert!(found.iter().all(after), "{what}: more was written");
+        }
+    }
+}
+
+/// Of all kinds of types and operations: steps of a ring reduce what is reduced in part.
+fn every_reduction(comm: &mut Communicator, stream: &Arc<CudaStream>) {
+    let of = |ops: &[ReduceOp]| ops.iter().map(|&op| op.into()).collect::<Vec<_>>();
+    let floats = of(&[ReduceOp::Sum, ReduceOp::Avg, ReduceOp::Max]);
+    let scaled = |factor: Reduction| [&floats[..], &[factor]].concat();
+    reduces::<f32>(comm, stream, &scaled(Reduction::premul_sum(2.0_f32)));
+    reduces::<f64>(comm, stream, &scaled(Reduction::premul_sum(2.0_f64)));
+    reduces::<i32>(comm, stream, &of(&[ReduceOp::Sum, ReduceOp::Min, ReduceOp::BitXor]));
+    reduces::<u8>(comm, stream, &of(&[ReduceOp::Sum, ReduceOp::LogicalAnd, ReduceOp::Avg]));
+    comm.on_stream(stream).check().unwrap();
+}
+
+/// The form of a call of so many floats.
+fn form(
+    comm: &mut Communicator,
+    stream: &Arc<CudaStream>,
+    (collective, count): (Collective, usize),
+) -> DeviceForm {
+    let explained = comm.on_stream(stream).explain(collective, count, DataType::F32).unwrap();
+    let text = explained.to_string();
+    assert!(text.contains(explained.form.name()) && text.contains(collective.name()), "{text}");
+    explained.form
+}
+
+/// Each device reaches the ones beside it: what its schedule hands on in buffers goes round.
+fn ring(comm: &mut Communicator) {
+    let stream = stream(comm);
+    comm.use_device(stream.context()).unwrap();
+    assert_eq!(comm.device_path(), DevicePath::Ring);
+    let rings = [Collective::AllReduce, Collective::AllGather, Collective::Broadcast { root: 1 }];
+    for collective in rings {
+        assert_eq!(form(comm, &stream, (collective, 100)), DeviceForm::Ring);
+    }
+    for collective in [Collective::ReduceScatter, Collective::Scan] {
+        assert_eq!(form(comm, &stream, (collective, 100)), DeviceForm::Host);
+    }
+    let mut ordered = comm.with(CallOptions::new().deterministic(true));
+    assert_eq!(form(&mut ordered, &stream, (Collective::AllReduce, 100)), DeviceForm::Host);
+    drop(ordered);
+    every_reduction(comm, &stream);
+    every_verb_shortly(comm);
+}
+
+/// Calls around a ring in a graph, launched again and again.
+fn ring_in_graphs(comm: &mut Communicator) {
+    let stream = attached_for_graphs(comm);
+    let (n, count) = (comm.size(), 1000);
+    let mut one = Known::<i64>::new(comm, &stream, count);
+    let mut all = Known::<i64>::new(comm, &stream, n * count);
+    comm.barrier().unwrap();
+    let graph = capture(&stream, || {
+        let mut on = comm.on_stream(&stream);
+        on.all_reduce(&mut one.memory, ReduceOp::Sum).unwrap();
+        let send = one.memory.slice(..);
+        on.all_gather(&send, &mut all.memory.view_mut()).unwrap();
+        on.broadcast(&mut all.memory, n - 1).unwrap();
+    });
+    for round in 0..20 {
+        one.put(&vec![round; count]);
+        graph.launch().unwrap();
+        graph.launch().unwrap();
+        let want = round * (n * n) as i64;
+        assert!(all.get(n * count).iter().all(|&it| it == want), "{round}");
+        comm.on_stream(&stream).all_reduce(&mut all.memory, ReduceOp::Max).unwrap();
+    }
+    comm.on_stream(&stream).check().unwrap();
+    drop(graph);
+    comm.barrier().unwrap();
+}
+
+/// A graph of a broadcast alone: the root, which fetches nothing, is ahead of the rank before it.
+fn broadcast_in_a_graph(comm: &mut Communicator) {
+    let stream = attached_for_graphs(comm);
+    let (n, rank, count) = (comm.size(), comm.rank(), 1000);
+    let mut buf = Known::<i64>::new(comm, &stream, count);
+    comm.barrier().unwrap();
+    for root in 0..n {
+        let graph = capture(&stream, || {
+            comm.on_stream(&stream).broadcast(&mut buf.memory, root).unwrap();
+        });
+        for round in 0..10 {
+            let late = (rank + 1) % n == root;
+            buf.put(&vec![if rank == root { round } else { -1 }; count]);
+            comm.barrier().unwrap();
+            if late {
+                comm.barrier().unwrap();
+            }
+            graph.launch().unwrap();
+            if rank == root {
+                stream.synchronize().unwrap();
+            }
+            graph.launch().unwrap();
+            if !late {
+                comm.barrier().unwrap();
+            }
+            assert!(buf.get(count).iter().all(|&it| it == round), "{round}");
+        }
+        comm.on_stream(&stream).check().unwrap();
+        drop(graph);
+        comm.barrier().unwrap();
+    }
+}
+
+/// Parts of a ring, and the ring twice, at once.
+fn several(comm: &mut Communicator) {
+    let stream = stream(comm);
+    let other = stream.context().new_stream().unwrap();
+    comm.use_device(stream.context()).unwrap();
+    let (n, rank) = (comm.size(), comm.rank());
+    let mut twice = comm.duplicate().unwrap();
+    // Some that lie side by side, and some that do not.
+    let mut part = comm.split(Some((rank / 2) as u32), 0).unwrap().unwrap();
+    let mut far = comm.split(Some((rank % 2) as u32), 0).unwrap().unwrap();
+    let mut paths = Vec::new();
+    for one in [&mut twice, &mut part, &mut far] {
+        one.use_device(stream.context()).unwrap();
+        paths.push(one.device_path());
+    }
+    assert_eq!(paths[..2], [DevicePath::Ring, DevicePath::Direct]);
+    let mut a = stream.clone_htod(&[1_i64]).unwrap();
+    let mut b = stream.clone_htod(&vec![1_i64; 1000]).unwrap();
+    stream.synchronize().unwrap();
+    comm.barrier().unwrap();
+    for round in 0..8 {
+        comm.on_stream(&stream).all_reduce(&mut a, ReduceOp::Sum).unwrap();
+        twice.on_stream(&other).all_reduce(&mut b, ReduceOp::Max).unwrap();
+        part.on_stream(&stream).all_reduce(&mut a, ReduceOp::Avg).unwrap();
+        far.on_stream(&stream).all_reduce(&mut a, ReduceOp::Max).unwrap();
+        twice.on_stream(&other).broadcast(&mut b, round % n).unwrap();
+    }
+    assert_eq!(stream.clone_dtoh(&a).unwrap(), [(n as i64).pow(8)]);
+    assert_eq!(other.clone_dtoh(&b).unwrap(), [1; 1000]);
+    for one in [&mut *comm, &mut twice, &mut part, &mut far] {
+        one.on_stream(&stream).check().unwrap();
+    }
+    comm.barrier().unwrap();
+}
+
+/// Buffers that others can't see are copied to where they can: small ones only in.
+fn shots(comm: &mut Communicator) {
+    let stream = stream(comm);
+    comm.use_device(stream.context()).unwrap();
+    let small = (Collective::AllReduce, 100);
+    let large = (Collective::AllReduce, 64 << 20);
+    assert_eq!(form(comm, &stream, small), DeviceForm::OneShot);
+    let of_many = if comm.size() == 2 { DeviceForm::OneShot } else { DeviceForm::TwoShot };
+    assert_eq!(form(comm, &stream, large), of_many);
+    every_reduction(comm, &stream);
+    for (algorithm, name) in
+        [(Algorithm::TwoShot, DeviceForm::TwoShot), (Algorithm::AllPairs, DeviceForm::OneShot)]
+    {
+        let mut asked = comm.with(CallOptions::new().algorithm(algorithm));
+        assert_eq!(form(&mut asked, &stream, large), name);
+        let from = given::<i64>(&asked, 1 << 20);
+        let mut buf = stream.clone_htod(&from).unwrap();
+        asked.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Sum).unwrap();
+        drop(asked);
+        let mut host = from;
+        comm.all_reduce(&mut host, ReduceOp::Sum).unwrap();
+        assert!(stream.clone_dtoh(&buf).unwrap() == host, "{name}");
+    }
+}
+
+/// Some in place and some apart: it is one call.
+fn in_place_and_apart(comm: &mut Communicator) {
+    let stream = stream(comm);
+    comm.use_device(stream.context()).unwrap();
+    let (n, count) = (comm.size() as i64, 1 << 20);
+    let mut buf = stream.clone_htod(&vec![1_i64; count]).unwrap();
+    let mut into = stream.clone_htod(&vec![0_i64; count]).unwrap();
+    comm.barrier().unwrap();
+    for round in 0..4 {
+        if (comm.rank() + round).is_multiple_of(2) {
+            comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Sum).unwrap();
+        } else {
+            comm.on_stream(&stream).all_reduce_into(&buf, &mut into, ReduceOp::Sum).unwrap();
+            std::mem::swap(&mut buf, &mut into);
+        }
+    }
+    assert!(stream.clone_dtoh(&buf).unwrap().into_iter().all(|it| it == n.pow(4)));
+    comm.on_stream(&stream).check().unwrap();
+}
+
+/// Not tests of their own: what they do on the stand-in.
+pub(crate) mod body {
+    use super::*;
+
+    const ON_RING: [fn(&mut Communicator); 10] = [
+        ring,
+        ring_in_graphs,
+        broadcast_in_a_graph,
+        several,
+        known_memory,
+        pinned,
+        graph,
+        allocations,
+        long,
+        in_order,
+    ];
+
+    pub(crate) fn ring_of_threads() {
+        let n = std::env::var(ON_A_RING).unwrap().parse().unwrap();
+        ON_RING.into_iter().for_each(|body| drop(on_ranks(n, body)));
+    }
+
+    pub(crate) fn ring_of_processes() {
+        let n = std::env::var(ON_A_RING).unwrap().parse().unwrap();
+        match this_rank() {
+            Some(mut comm) => {
+                ON_RING.into_iter().for_each(|body| body(&mut comm.duplicate().unwrap()));
+            }
+            None => run("device::forms::body::ring_of_processes", n, "shm"),
+        }
+    }
+
+    pub(crate) fn shots() {
+        match this_rank() {
+            Some(mut comm) => {
+                super::shots(&mut comm.duplicate().unwrap());
+                in_place_and_apart(&mut comm);
+            }
+            None => [2, 3, 4].into_iter().for_each(|n| run("device::forms::body::shots", n, "shm")),
+        }
+    }
+}
+
+#[test]
+fn threads_on_a_ring_of_devices() {
+    for n in ["4", "5"] {
+        let settings = [(DEVICES, n), (PEERS, "ring"), (ON_A_RING, n)];
+        on_standin("device::forms::body::ring_of_threads", &settings);
+    }
+}
+
+#[test]
+fn processes_on_a_ring_of_devices() {
+    let settings =
+        [(DEVICES, "4"), (PEERS, "ring"), (ON_A_RING, "4"), ("STANDIN_CUDA_QUEUES", "1")];
+    on_standin("device::forms::body::ring_of_processes", &settings);
+}
+
+#[test]
+fn small_buffers_that_others_do_not_know_are_only_copied_in() {
+    on_standin("device::forms::body::shots", &[(DEVICES, "4")]);
+}

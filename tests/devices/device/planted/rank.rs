@@ -1,0 +1,216 @@
+//! What a rank does in a world where something fails.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cudarc::driver::sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as RELAXED;
+use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, result};
+use ringreduce::{Communicator, DeviceMemory, DevicePath, Error, ReduceOp, Result};
+
+use super::super::graphs::AUTO_FREE;
+use super::super::stream;
+use super::{PLANT, SAID, STEPWISE, WAY};
+
+/// The longest that a communicator whose calls are over may take to end.
+const SOON: Duration = Duration::from_secs(4);
+
+fn told(name: &str) -> String {
+    std::env::var(name).unwrap()
+}
+
+/// What rank `rank` gives at position `i`.
+fn given(rank: usize, i: usize) -> i64 {
+    (rank as i64 + 1) * (i as i64 % 97 + 1)
+}
+
+/// A rank's buffers. They are filled and read by copies of another kind than the library's.
+struct Buffers {
+    stream: Arc<CudaStream>,
+    len: usize,
+    known: DeviceMemory<i64>,
+    own: CudaSlice<i64>,
+    into: CudaSlice<i64>,
+}
+
+fn put(at: &impl DevicePtr<i64>, stream: &Arc<CudaStream>, values: &[i64]) {
+    // SAFETY: it is as long, and no stream uses it.
+    unsafe { result::memcpy_htod_sync(at.device_ptr(stream).0, values) }.unwrap();
+}
+
+fn get(at: &impl DevicePtr<i64>, stream: &Arc<CudaStream>, len: usize) -> Vec<i64> {
+    let mut values = vec![0; len];
+    // SAFETY: it is as long, and the stream is done with it.
+    unsafe { result::memcpy_dtoh_sync(&mut values, at.device_ptr(stream).0) }.unwrap();
+    values
+}
+
+impl Buffers {
+    fn new(comm: &mut Communicator, stream: &Arc<CudaStream>, len: usize) -> Self {
+        let known = comm.alloc_device(stream, len).unwrap();
+        let [own, into] = [(); 2].map(|()| stream.alloc_zeros::<i64>(len).unwrap());
+        stream.synchronize().unwrap();
+        let values: Vec<_> = (0..len).map(|i| given(comm.rank(), i)).collect();
+        put(&known, stream, &values);
+        put(&own, stream, &values);
+        Self { stream: Arc::clone(stream), len, known, own, into }
+    }
+
+    /// A call in the sequence that all make.
+    fn call(&mut self, comm: &mut Communicator, number: usize) -> Result<()> {
+        let mut on = comm.on_stream(&self.stream);
+        match number {
+            0 => on.all_reduce(&mut self.known, ReduceOp::Sum),
+            1 => on.all_reduce(&mut self.known, ReduceOp::Max),
+            // Around a ring, and by islands, it goes by way of the host.
+            2 => on.all_to_all(&self.own, &mut self.into),
+            _ => on.all_reduce(&mut self.own, ReduceOp::Sum),
+        }
+    }
+
+    /// What the calls before this one have made.
+    fn is_right(&self, comm: &Communicator, calls: usize) {
+        let (n, rank) = (comm.size(), comm.rank());
+        let sum = |i: usize| (0..n).map(|rank| given(rank, i)).sum();
+        let mine = |i: usize| given(rank, i);
+        let block = self.len / n;
+        let theirs = |i: usize| given(i / block, rank * block + i % block);
+        let is = |at: Vec<i64>, want: &dyn Fn(usize) -> i64| {
+            at.into_iter().enumerate().all(|(i, it)| it == want(i))
+        };
+        let get = |at: &CudaSlice<i64>| get(at, &self.stream, self.len);
+        let known = self::get(&self.known, &self.stream, self.len);
+        assert!(is(known, if calls > 0 { &sum } else { &mine }), "{calls}");
+        assert!(is(get(&self.into), if calls > 2 { &theirs } else { &|_| 0 }), "{calls}");
+        assert!(is(get(&self.own), if calls > 3 { &sum } else { &mine }), "{calls}");
+    }
+
+    /// The stream ends, and if no error is told all is well.
+    fn end(&self, comm: &mut Communicator, calls: usize) -> Result<()> {
+        self.stream.synchronize().unwrap();
+        comm.on_stream(&self.stream).check()?;
+        self.is_right(comm, calls);
+        Ok(())
+    }
+
+    /// All calls.
+    fn all(&mut self, comm: &mut Communicator) -> Result<()> {
+        for number in 0..4 {
+            self.call(comm, number)?;
+            if told(STEPWISE) == "true" {
+                self.end(comm, number + 1)?;
+            }
+        }
+        self.end(comm, 4)
+    }
+
+    /// Those that may be part of a graph, which is launched whatever it became.
+    fn captured(&mut self, comm: &mut Communicator, beside: &mut Communicator) -> Result<()> {
+        self.stream.begin_capture(RELAXED).unwrap();
+        let calls = self.call(comm, 0).and_then(|()| self.call(comm, 1));
+        let graph = self.stream.end_capture(AUTO_FREE).unwrap();
+        beside.barrier().unwrap();
+        if let Some(graph) = graph {
+            graph.launch().unwrap();
+            self.stream.synchronize().unwrap();
+        }
+        calls?;
+        self.end(comm, 2)
+    }
+}
+
+/// The first call of a rank where something fails, while no other one comes: its stream ends. The
+/// others come when it has.
+fn alone(comm: &mut Communicator, beside: &mut Communicator, buffers: &mut Buffers) -> Result<()> {
+    let planted = std::env::var(PLANT).is_ok();
+    if !planted {
+        beside.barrier().unwrap();
+    }
+    let done = buffers.call(comm, 0).and_then(|()| buffers.end(comm, 1));
+    buffers.stream.synchronize().unwrap();
+    if planted {
+        beside.barrier().unwrap();
+    }
+    done
+}
+
+/// A rank's part: all that it does, and what it says of it.
+pub(super) fn rank(comm: &mut Communicator) {
+    let (stream, way) = (stream(comm), told(WAY));
+    // SAFETY: one stream uses all that is allocated from here on.
+    unsafe { stream.context().disable_event_tracking() };
+    let (mut beside, mut fresh) = (comm.duplicate().unwrap(), comm.duplicate().unwrap());
+    let path = match way.as_str() {
+        "staged" => DevicePath::Host,
+        "ring" => DevicePath::Ring,
+        "islands" => DevicePath::Islands,
+        _ => DevicePath::Direct,
+    };
+    let attach = |comm: &mut Communicator| {
+        if path != DevicePath::Host {
+            comm.use_device(stream.context()).unwrap();
+        }
+        assert_eq!(comm.device_path(), path);
+    };
+    attach(comm);
+    let len = comm.size() * if way == "staged" { 70_001 } else { 1003 };
+    let mut buffers = Buffers::new(comm, &stream, len);
+    beside.barrier().unwrap();
+    let done = match way.as_str() {
+        "captured" => buffers.captured(comm, &mut beside),
+        "alone" => alone(comm, &mut beside, &mut buffers),
+        _ => buffers.all(comm),
+    };
+    stream.synchronize().unwrap();
+    let mut failed = [u8::from(done.is_err())];
+    beside.all_reduce(&mut failed, ReduceOp::Max).unwrap();
+    let mut said = format!("{SAID}{} ", comm.rank());
+    if failed[0] == 1 {
+        // Who was done with all before it was over is told at the next call.
+        let next = |()| buffers.call(comm, 3).and_then(|()| buffers.end(comm, 4));
+        said += &match done.and_then(next).unwrap_err() {
+            Error::Device { reason, .. } => format!("device {reason}"),
+            Error::PeerLost { peer, .. } => format!("lost {}", peer.rank),
+            other => format!("{other}"),
+        };
+        // Whatever is called still is an error, or does nothing.
+        (0..20).for_each(|_| drop(buffers.call(comm, 3)));
+        stream.synchronize().unwrap();
+        beside.barrier().unwrap();
+        let began = Instant::now();
+        drop(std::mem::replace(comm, Communicator::local(1).unwrap().remove(0)));
+        assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+        beside.barrier().unwrap();
+        attach(&mut fresh);
+        let mut buffers = Buffers::new(&mut fresh, &stream, len);
+        beside.barrier().unwrap();
+        (0..4).for_each(|number| buffers.call(&mut fresh, number).unwrap());
+        buffers.end(&mut fresh, 4).unwrap();
+        beside.barrier().unwrap();
+    }
+    eprintln!("{said}");
+}
+
+/// Rank 1 fails in its second call while the kernel of rank 0 is at work on its buffer for the
+/// first: its stream does not go on before that has ended.
+pub(super) fn touched(comm: &mut Communicator) {
+    let (stream, mut beside) = (stream(comm), comm.duplicate().unwrap());
+    comm.use_device(stream.context()).unwrap();
+    let len = 1 << 18;
+    let mut buffers = Buffers::new(comm, &stream, len);
+    beside.barrier().unwrap();
+    buffers.call(comm, 0).unwrap();
+    if comm.rank() == 0 {
+        stream.synchronize().unwrap();
+        beside.barrier().unwrap();
+        return;
+    }
+    while get(&buffers.known, &stream, 1) == [given(1, 0)] {
+        std::thread::yield_now();
+    }
+    let error = buffers.call(comm, 1).unwrap_err();
+    assert!(matches!(error, Error::Device { .. }), "{error}");
+    stream.synchronize().unwrap();
+    let found = get(&buffers.known, &stream, len);
+    beside.barrier().unwrap();
+    assert!(get(&buffers.known, &stream, len) == found, "it was written later");
+}

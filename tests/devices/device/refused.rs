@@ -1,0 +1,115 @@
+//! Calls that do not fit are refused before anything is called, and ranks that differ are told.
+
+use super::super::standin::on_standin;
+use super::verbs::start;
+use super::{Both, LONG, stream};
+use cudarc::driver::sys::CUgraphInstantiate_flags;
+use cudarc::driver::sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as RELAXED;
+use harness::on_ranks;
+use ringreduce::{Communicator, OnStream, ReduceOp, Result};
+
+/// Arguments that do not fit are refused before anything is called.
+fn refused(comm: &mut Communicator) {
+    let Both { comm, stream } = start(comm);
+    let (n, rank) = (comm.size(), comm.rank());
+    let send = stream.clone_htod(&[1_i32; 10]).unwrap();
+    let mut buf = stream.clone_htod(&[1_i32; 10]).unwrap();
+    let mut counts = vec![0; n];
+    counts[rank] = 9;
+    let twice = [counts.clone(), vec![1]].concat();
+    comm.barrier().unwrap();
+    let mut refuses = |want: &str, call: &mut dyn FnMut(&mut OnStream<'_>) -> Result<()>| {
+        let error = call(&mut comm.on_stream(&stream)).unwrap_err().to_string();
+        assert!(error.contains(want), "{error}");
+    };
+    let to_send = "9, what counts says of rank";
+    refuses(to_send, &mut |on| on.all_gather_v(&send, &mut buf, &counts));
+    refuses(to_send, &mut |on| on.gather_v(&send, &mut buf, &counts, 0));
+    refuses(to_send, &mut |on| on.scatter_v(&send, &mut buf, &counts, 0));
+    refuses(to_send, &mut |on| on.reduce_scatter_v(&send, &mut buf, &counts, ReduceOp::Sum));
+    refuses("one for each rank", &mut |on| on.all_gather_v(&send, &mut buf, &twice));
+    refuses("the length of send", &mut |on| on.all_to_all_v(&send, &counts, &mut buf, &counts));
+    refuses("one for each rank", &mut |on| on.all_to_all_v(&send, &twice, &mut buf, &counts));
+    refuses("below the size", &mut |on| on.gather_v(&send, &mut buf, &counts, n));
+    refuses("below the size", &mut |on| on.scatter_v(&send, &mut buf, &counts, n));
+    for peer in [rank, n] {
+        refuses("below the size", &mut |on| on.send(&send, peer));
+        refuses("below the size", &mut |on| on.recv(&mut buf, peer));
+        refuses("below the size", &mut |on| on.send_recv(&send, peer, &mut buf, (rank + 1) % n));
+    }
+    let mut short = buf.slice_mut(..9);
+    refuses("this rank sends to itself", &mut |on| on.send_recv(&send, rank, &mut short, rank));
+    refuses("a multiple of the size", &mut |on| on.all_gather_in_place(&mut short));
+    refuses("a multiple of the size", &mut |on| on.all_to_all_in_place(&mut short));
+    refuses("a multiple of the size", &mut |on| {
+        on.reduce_scatter_in_place(&mut short, ReduceOp::Sum)
+    });
+    let mut floats = stream.clone_htod(&[1.0_f32; 10]).unwrap();
+    let views = &mut [floats.as_view_mut()];
+    refuses("op is", &mut |on| on.all_reduce_many(views, ReduceOp::BitAnd));
+    comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Sum).unwrap();
+    assert_eq!(stream.clone_dtoh(&buf).unwrap(), [n as i32; 10]);
+}
+
+/// What goes by way of the host is no part of a graph.
+fn captured(comm: &mut Communicator) {
+    let Both { comm, stream } = start(comm);
+    let (n, rank) = (comm.size(), comm.rank());
+    let send = stream.clone_htod(&vec![1_i32; n]).unwrap();
+    let mut buf = stream.clone_htod(&vec![1_i32; n]).unwrap();
+    let (each, next) = (vec![1; n], (rank + 1) % n);
+    comm.barrier().unwrap();
+    stream.begin_capture(RELAXED).unwrap();
+    let mut refuses = |call: &mut dyn FnMut(&mut OnStream<'_>) -> Result<()>| {
+        let error = call(&mut comm.on_stream(&stream)).unwrap_err().to_string();
+        assert!(error.contains("stream is being captured"), "{error}");
+    };
+    refuses(&mut |on| on.barrier());
+    refuses(&mut |on| on.send(&send, next));
+    refuses(&mut |on| on.recv(&mut buf, next));
+    refuses(&mut |on| on.send_recv(&send, next, &mut buf, next));
+    refuses(&mut |on| on.all_to_all_v(&send, &each, &mut buf, &each));
+    refuses(&mut |on| on.all_gather_v(&send.slice(..1), &mut buf, &each));
+    refuses(&mut |on| on.all_to_all_in_place(&mut buf));
+    refuses(&mut |on| on.all_gather_in_place(&mut buf));
+    refuses(&mut |on| on.reduce_scatter_in_place(&mut buf, ReduceOp::Sum));
+    refuses(&mut |on| on.all_reduce_many(&mut [buf.as_view_mut()], ReduceOp::Sum));
+    let flags = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
+    drop(stream.end_capture(flags).unwrap());
+    comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Sum).unwrap();
+    assert_eq!(stream.clone_dtoh(&buf).unwrap(), vec![n as i32; n]);
+}
+
+/// Ranks that differ over a length: both are told, be it in the first piece or in a later one, and
+/// no stream waits for ever.
+fn mismatch(comm: &mut Communicator, len: usize) {
+    let (stream, rank) = (stream(comm), comm.rank());
+    let send = stream.clone_htod(&vec![1_i32; len]).unwrap();
+    let mut recv = stream.clone_htod(&vec![0_i32; len + 1]).unwrap();
+    comm.barrier().unwrap();
+    let (given, got) = if rank == 0 { ([0, len], [0, len]) } else { ([len, 0], [len + 1, 0]) };
+    let mut view = recv.slice_mut(..got[0] + got[1]);
+    comm.on_stream(&stream).all_to_all_v(&send, &given, &mut view, &got).unwrap();
+    let after = comm.on_stream(&stream).barrier();
+    stream.synchronize().unwrap();
+    after.and_then(|()| comm.on_stream(&stream).check()).unwrap_err();
+}
+
+/// Not a test of its own: what it does on the stand-in.
+pub(crate) mod body {
+    use super::*;
+
+    pub(crate) fn threads() {
+        for n in [2, 4] {
+            on_ranks(n, refused);
+            on_ranks(n, captured);
+        }
+        on_ranks(2, |comm| mismatch(comm, 100));
+        on_ranks(2, |comm| mismatch(comm, LONG));
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused_or_told() {
+    on_standin("device::refused::body::threads", &[]);
+}

@@ -1,0 +1,116 @@
+//! 8-bit floats, and values with where they were found: what is reduced on devices is the host's,
+//! bit for bit, straight and by way of the host.
+
+use std::sync::Arc;
+
+use bytemuck::Pod;
+use cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
+use ringreduce::{
+    Communicator, DevicePath, DeviceRef, Element, F8E4M3, F8E5M2, LocF32, LocF64, LocI32, LocI64,
+    ReduceOp, Reduction,
+};
+
+use super::super::standin::on_standin;
+use super::stream;
+use harness::ranks;
+
+/// Not a whole number of lines.
+const COUNT: usize = 331;
+
+/// A rank's calls of one type, on the host and on the device.
+struct Calls<'a, T> {
+    comm: &'a mut Communicator,
+    stream: Arc<CudaStream>,
+    given: Vec<T>,
+}
+
+impl<T: Element + Pod> Calls<'_, T> {
+    /// Types of others are no types of devices for cudarc: by their bytes.
+    fn up(&self, values: &[T]) -> CudaSlice<u8> {
+        self.stream.clone_htod(bytemuck::cast_slice::<T, u8>(values)).unwrap()
+    }
+
+    fn part(&self, bytes: &CudaSlice<u8>) -> DeviceRef<T> {
+        let (start, len) = (bytes.device_ptr(&self.stream).0, bytes.num_bytes() / size_of::<T>());
+        // SAFETY: it is as long, and lives until the call is over.
+        unsafe { DeviceRef::from_raw_parts(start, len, &self.stream) }
+    }
+
+    fn same(&self, device: &CudaSlice<u8>, host: &[T], op: Reduction) {
+        let found = self.stream.clone_dtoh(device).unwrap();
+        let host = bytemuck::cast_slice::<T, u8>(host);
+        assert!(found == host, "{op} of {}: {found:?} and {host:?}", T::DTYPE);
+    }
+
+    fn reduces(&mut self, op: Reduction) {
+        let (stream, n) = (Arc::clone(&self.stream), self.comm.size());
+        let (mut host, device) = (self.given.clone(), self.up(&self.given));
+        let mut buf = self.part(&device);
+        self.comm.on_stream(&stream).all_reduce(&mut buf, op).unwrap();
+        self.comm.all_reduce(&mut host, op).unwrap();
+        self.same(&device, &host, op);
+        let mut host = self.given[..COUNT / n].to_vec();
+        let whole = COUNT / n * n;
+        let (send, recv) = (self.up(&self.given[..whole]), self.up(&host));
+        let (from, mut to) = (self.part(&send), self.part(&recv));
+        self.comm.on_stream(&stream).reduce_scatter(&from, &mut to, op).unwrap();
+        self.comm.reduce_scatter(&self.given[..whole], &mut host, op).unwrap();
+        self.same(&recv, &host, op);
+    }
+}
+
+/// All that is defined for a type.
+fn every_op<T: Element + Pod>(comm: &mut Communicator, given: impl Fn(usize, usize) -> T) {
+    let stream = stream(comm);
+    comm.barrier().unwrap();
+    let given = (0..COUNT).map(|i| given(comm.rank(), i)).collect();
+    let mut calls = Calls { comm, stream, given };
+    let defined = ReduceOp::ALL.into_iter().filter(|op| op.is_defined_for(T::DTYPE));
+    defined.for_each(|op| calls.reduces(op.into()));
+}
+
+/// Bits of all kinds, but for those of what is not a number.
+fn bits(rank: usize, i: usize) -> u8 {
+    (rank * 89 + i * 37) as u8
+}
+
+fn every_type(comm: &mut Communicator) {
+    let number = |is_nan: bool, bits: u8| if is_nan { bits & 0x83 } else { bits };
+    let e4m3 = |bits| F8E4M3::from_bits(number(F8E4M3::from_bits(bits).is_nan(), bits));
+    // Infinities are the largest numbers here, as sums of large ones are.
+    let e5m2 = |bits| F8E5M2::from_bits(number(bits & 0x7f > 0x7b, bits));
+    every_op(comm, |rank, i| e4m3(bits(rank, i)));
+    every_op(comm, |rank, i| e5m2(bits(rank, i)));
+    // Many are equal, at places that are not in the order of ranks.
+    let value = |rank: usize, i: usize| ((rank * 7 + i * 3) % 4) as i32 - 2;
+    let place = |rank: usize, i: usize| ((rank + i) % 3) as u32;
+    every_op(comm, |rank, i| LocF32::new(value(rank, i) as f32, place(rank, i)));
+    every_op(comm, |rank, i| LocF64::new(value(rank, i).into(), place(rank, i).into()));
+    every_op(comm, |rank, i| LocI32::new(value(rank, i), place(rank, i)));
+    every_op(comm, |rank, i| LocI64::new(value(rank, i).into(), place(rank, i).into()));
+}
+
+/// Not tests of their own: what they do on the stand-in.
+pub(crate) mod body {
+    use super::*;
+
+    pub(crate) fn threads() {
+        for n in [2, 3] {
+            // Narrow floats are rounded once, in the order of ranks, on the host too.
+            let all = Communicator::builder().deterministic(true).local(n).unwrap();
+            ranks::on(all, |comm| {
+                every_type(comm);
+                let stream = stream(comm);
+                comm.use_device(stream.context()).unwrap();
+                assert_eq!(comm.device_path(), DevicePath::Direct);
+                every_type(comm);
+            });
+        }
+    }
+}
+
+#[test]
+fn types_of_no_other_library_are_the_hosts() {
+    on_standin("device::types::body::threads", &[]);
+    on_standin("device::types::body::threads", &[("STANDIN_CUDA_DEVICES", "2")]);
+}

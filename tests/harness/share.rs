@@ -1,0 +1,41 @@
+//! How much of an exhaustive test a run makes. `cargo test` makes the same share each time;
+//! `RINGREDUCE_TEST_SEED` chooses another one, as `.ci/run` does, and `RINGREDUCE_TEST_SHARE=all`
+//! makes all of it, as `.ci/full` does. Processes that a test starts inherit both variables.
+
+use std::cell::RefCell;
+use std::env;
+
+use rand::distr::uniform::{SampleRange, SampleUniform};
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
+/// Does this run make everything?
+pub fn is_all() -> bool {
+    env::var("RINGREDUCE_TEST_SHARE").is_ok_and(|share| share == "all")
+}
+
+/// The number that chooses the share; from it also follows whatever is drawn at random.
+pub fn seed() -> u64 {
+    let told = env::var("RINGREDUCE_TEST_SEED").ok();
+    told.map_or(0, |seed| seed.parse().unwrap())
+}
+
+/// How many of something are made: `few` in a share, or `all`.
+pub fn count<T>(few: T, all: T) -> T {
+    if is_all() { all } else { few }
+}
+
+/// Is this case of the share, which is one case in `of`?
+pub fn has(case: u64, of: u64) -> bool {
+    is_all() || case % of == seed() % of
+}
+
+thread_local! {
+    /// Each test has a thread of its own, so what is drawn depends on the seed alone.
+    static RANDOM: RefCell<SmallRng> = RefCell::new(SmallRng::seed_from_u64(seed()));
+}
+
+/// A random number of this range, the same in each run with the same seed.
+pub fn random_range<T: SampleUniform>(range: impl SampleRange<T>) -> T {
+    RANDOM.with_borrow_mut(|random| random.random_range(range))
+}

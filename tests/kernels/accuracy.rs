@@ -1,0 +1,299 @@
+//! What NUMERICS.md promises of accuracy, searched for violations: random contributions of many
+//! magnitudes, every algorithm, against sums in f64 (which holds them exactly, or nearly so).
+
+use harness::on_ranks;
+use harness::ranks::on;
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use ringreduce::schedule::Algorithm;
+use ringreduce::{
+    CallOptions, Communicator, DataType, Element, F8E4M3, F8E5M2, ReduceOp, Reduction,
+};
+use ringreduce::{bf16, f16, wire_error};
+
+const SUM: ReduceOp = ReduceOp::Sum;
+const COUNT: usize = 3000;
+
+/// A float, with half a unit of its last place, relative to it, and its least number.
+trait Float: Element {
+    const UNIT: f64;
+    const LEAST: f64;
+    fn of(x: f64) -> Self;
+    fn wide(self) -> f64;
+}
+
+macro_rules! floats {
+    ($($float:ty: $unit:expr, $least:expr, |$x:ident| $of:expr, $wide:expr;)*) => {$(
+        impl Float for $float {
+            const UNIT: f64 = 1.0 / (1_u64 << $unit) as f64;
+            const LEAST: f64 = $least;
+            fn of($x: f64) -> Self {
+                $of
+            }
+            fn wide(self) -> f64 {
+                $wide(self)
+            }
+        }
+    )*};
+}
+
+floats! {
+    f64: 53, 0.0, |x| x, f64::from;
+    f32: 24, 0.0, |x| x as f32, f64::from;
+    f16: 11, f16::MIN_POSITIVE_SUBNORMAL.to_f64_const(), |x| Self::from_f64(x), Self::to_f64;
+    bf16: 8, 0.0, |x| Self::from_f64(x), Self::to_f64;
+    F8E4M3: 4, 1.0 / 512.0, |x| Self::from_f32(x as f32), |x: Self| f64::from(x.to_f32());
+    F8E5M2: 3, 1.0 / 65_536.0, |x| Self::from_f32(x as f32), |x: Self| f64::from(x.to_f32());
+}
+
+/// What the ranks contribute; sums of up to 64 fit every type.
+fn inputs<T: Float>(n: usize, seed: u64) -> Vec<Vec<T>> {
+    let mut random = SmallRng::seed_from_u64(seed);
+    let mut one = |_| {
+        let scale = 2_f64.powi(random.random_range(-8..3));
+        T::of(random.random_range(-1.0..1.0) * scale)
+    };
+    (0..n).map(|_| (0..COUNT).map(&mut one).collect()).collect()
+}
+
+/// What every rank has, checked to be the same bits everywhere.
+fn all_reduce<T: Element>(
+    inputs: &[Vec<T>],
+    by: Reduction,
+    options: &CallOptions,
+) -> Option<Vec<T>> {
+    let all = on_ranks(inputs.len(), |comm| {
+        let mut buf = inputs[comm.rank()].clone();
+        let done = comm.with(options.clone()).all_reduce(&mut buf, by);
+        done.is_ok().then_some(buf)
+    });
+    let bytes = |it: &Option<Vec<T>>| it.as_deref().map(|it| bytemuck::cast_slice(it).to_vec());
+    let first: Option<Vec<u8>> = bytes(&all[0]);
+    let (n, dtype) = (all.len(), T::DTYPE);
+    assert!(
+        all.iter().all(|it| bytes(it) == first),
+        "ranks differ: {dtype} {by} n={n} {options:?}"
+    );
+    all.into_iter().next().unwrap()
+}
+
+/// Exact sums, and sums of magnitudes.
+fn exact<T: Float>(inputs: &[Vec<T>], by: f64, i: usize) -> (f64, f64) {
+    let all = || inputs.iter().map(|of| of[i].wide() * by);
+    (all().sum(), all().map(f64::abs).sum())
+}
+
+/// Each of `roundings` adds at most half a unit of what it rounds, or half the least number.
+fn within<T: Float>(got: T, (sum, magnitude): (f64, f64), roundings: usize, what: &str) {
+    let grown = ((1.0 + T::UNIT) * (1.0 + 2_f64.powi(-23))).powi(roundings as i32);
+    let bound =
+        magnitude * (grown - 1.0) + T::LEAST * roundings as f64 + magnitude * 2_f64.powi(-50);
+    let off = (got.wide() - sum).abs();
+    assert!(off <= bound, "{what}: {} is off by {off}, more than {bound}", T::DTYPE);
+}
+
+fn every_algorithm<T: Float>(scalar: T) {
+    for (n, seed) in [(2, 1), (3, 2), (5, 3), (8, 4), (9, 5)] {
+        let inputs = inputs::<T>(n, seed);
+        for algorithm in Algorithm::ALL {
+            let options = CallOptions::new().algorithm(algorithm);
+            for (by, scale, more) in [
+                (Reduction::from(SUM), 1.0, 0),
+                (ReduceOp::Avg.into(), 1.0 / n as f64, 1),
+                (Reduction::premul_sum(scalar), scalar.wide(), n),
+            ] {
+                let Some(got) = all_reduce(&inputs, by, &options) else { continue };
+                assert!(
+                    Some(bytemuck::cast_slice::<T, u8>(&got))
+                        == all_reduce(&inputs, by, &options).as_deref().map(bytemuck::cast_slice),
+                    "two runs differ: {} {by} {algorithm} n={n}",
+                    T::DTYPE
+                );
+                for (i, got) in got.into_iter().enumerate() {
+                    within(got, exact(&inputs, scale, i), n - 1 + more, algorithm.name());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn sums_are_within_a_rounding_for_each_addition() {
+    every_algorithm(0.3_f64);
+    every_algorithm(0.3_f32);
+    every_algorithm(f16::from_f32(0.3));
+    every_algorithm(bf16::from_f32(0.3));
+    every_algorithm(F8E4M3::from_f32(0.3));
+    every_algorithm(F8E5M2::from_f32(0.3));
+}
+
+/// Integers are exact, whatever the algorithm.
+#[test]
+fn sums_of_integers_are_exact() {
+    for n in [2, 3, 7, 8] {
+        let mut random = SmallRng::seed_from_u64(n as u64);
+        let inputs: Vec<Vec<i64>> =
+            (0..n).map(|_| (0..COUNT).map(|_| random.random()).collect()).collect();
+        let want: Vec<i64> = (0..COUNT)
+            .map(|i| inputs.iter().fold(0, |sum: i64, of| sum.wrapping_add(of[i])))
+            .collect();
+        for algorithm in Algorithm::ALL {
+            let got = all_reduce(&inputs, SUM.into(), &CallOptions::new().algorithm(algorithm));
+            assert!(got.is_none_or(|got| got == want), "{algorithm} n={n}");
+        }
+    }
+}
+
+/// Made wide, a sum is rounded once, but for what f32 loses.
+fn wide<T: Float>(n: usize, options: &CallOptions) {
+    let inputs = inputs::<T>(n, 7);
+    let got = all_reduce(&inputs, SUM.into(), options).unwrap();
+    for (i, got) in got.into_iter().enumerate() {
+        let (sum, magnitude) = exact(&inputs, 1.0, i);
+        let bound = sum.abs() * T::UNIT + T::LEAST / 2.0 + magnitude * n as f64 * 2_f64.powi(-23);
+        assert!((got.wide() - sum).abs() <= bound, "{}: {} for {sum}", T::DTYPE, got.wide());
+    }
+}
+
+#[test]
+fn wide_sums_of_many_ranks_are_rounded_once() {
+    let options = CallOptions::new().wide(true);
+    for n in [2, 9, 64] {
+        wide::<f16>(n, &options);
+        wide::<bf16>(n, &options);
+        wide::<F8E4M3>(n, &options);
+        wide::<F8E5M2>(n, &options);
+    }
+}
+
+/// More than one piece, the last one shorter; and a block for each rank.
+#[test]
+fn wide_calls_of_several_pieces_are_whole() {
+    let (n, count) = (3, 700_001);
+    on_ranks(n, |comm| {
+        let me = comm.rank();
+        let value = |rank: usize, i: usize| bf16::from_f32(((i * 7 + rank) % 50) as f32);
+        let sum = |i: usize| bf16::from_f32((0..n).map(|rank| value(rank, i).to_f32()).sum());
+        let mut comm = comm.with(CallOptions::new().wide(true));
+        let send: Vec<bf16> = (0..n * count).map(|i| value(me, i)).collect();
+        let mut all = send.clone();
+        comm.all_reduce(&mut all, SUM).unwrap();
+        assert!(all.iter().enumerate().all(|(i, &got)| got == sum(i)));
+        let mut part = vec![bf16::ZERO; count];
+        comm.reduce_scatter(&send, &mut part, SUM).unwrap();
+        assert!(part.iter().enumerate().all(|(i, &got)| got == sum(me * count + i)));
+        let mut within = send.clone();
+        comm.reduce_scatter_in_place(&mut within, SUM).unwrap();
+        assert!(within[me * count..(me + 1) * count] == part[..]);
+        // The first part is in more pieces than the last, and one is empty.
+        let counts = [2 * count + 1, 0, count - 1];
+        let at = counts[..me].iter().sum::<usize>();
+        part.resize(counts[me], bf16::ZERO);
+        comm.reduce_scatter_v(&send, &mut part, &counts, SUM).unwrap();
+        assert!(part == all[at..at + counts[me]]);
+        let prefix = |ranks: usize, i: usize| {
+            bf16::from_f32((0..ranks).map(|rank| value(rank, i).to_f32()).sum())
+        };
+        let mut before = send.clone();
+        comm.scan(&mut before, SUM).unwrap();
+        assert!(before.iter().enumerate().all(|(i, &got)| got == prefix(me + 1, i)));
+        before.fill(bf16::NAN);
+        comm.exscan_into(&send, &mut before, SUM).unwrap();
+        let untouched = |got: bf16| me == 0 && got.is_nan();
+        let fits = |(i, &got): (usize, &bf16)| untouched(got) || got == prefix(me, i);
+        assert!(before.iter().enumerate().all(fits));
+        // At addresses of any alignment.
+        let mut bytes = vec![0; 2 * count + 1];
+        bytes[1..].copy_from_slice(bytemuck::cast_slice(&send[..count]));
+        comm.all_reduce_bytes(&mut bytes[1..], DataType::BF16, SUM).unwrap();
+        assert!(bytes[1..] == *bytemuck::cast_slice::<bf16, u8>(&all[..count]));
+        comm.all_reduce(&mut [bf16::ONE; 0], SUM).unwrap();
+        let mut rooted = send.clone();
+        comm.reduce(&mut rooted, SUM, 1).unwrap();
+        assert!(rooted == if me == 1 { &all[..] } else { &send[..] });
+        comm.reduce_into(&send, if me == 2 { &mut rooted[..] } else { &mut [] }, SUM, 2).unwrap();
+        assert!(me != 2 || rooted == all);
+    });
+}
+
+/// Calls that can be made again treat registered memory as any other: sums of narrow floats travel
+/// wide there too.
+#[test]
+fn a_wide_sum_on_registered_memory_is_wide_whether_or_not_it_can_be_made_again() {
+    for retry_safe in [false, true] {
+        let ranks = Communicator::builder().retry_safe(retry_safe).wide(true).local(4).unwrap();
+        on(ranks, |comm| {
+            // Three small numbers are lost if each of them is rounded into the sum by itself.
+            let mine = if comm.rank() == 0 { 1.0 } else { 2_f32.powi(-9) };
+            let mut plain = vec![bf16::from_f32(mine); 100_000];
+            let mut registered = comm.alloc::<bf16>(100_000).unwrap();
+            registered.copy_from_slice(&plain);
+            comm.all_reduce(&mut plain, SUM).unwrap();
+            comm.all_reduce(&mut registered, SUM).unwrap();
+            let want = bf16::from_f32(1.0 + 3.0 * 2_f32.powi(-9));
+            assert!(plain.iter().all(|&got| got == want), "{retry_safe}");
+            assert!(registered.iter().all(|&got| got == want), "{retry_safe}");
+        });
+    }
+}
+
+#[test]
+fn what_travels_narrow_is_within_the_bound_that_is_told() {
+    for wire in [DataType::F16, DataType::BF16, DataType::F8E4M3, DataType::F8E5M2] {
+        for n in [2, 3, 8, 16] {
+            let inputs = inputs::<f32>(n, n as u64);
+            let largest = inputs.iter().flatten().fold(0.0, |most: f32, x| most.max(x.abs()));
+            let bound = wire_error(n, wire, largest.into());
+            let mut worst = 0.0_f64;
+            for algorithm in [Algorithm::Ring, Algorithm::AllPairs, Algorithm::TwoShot] {
+                let options = CallOptions::new().wire(wire).algorithm(algorithm);
+                let got = all_reduce(&inputs, SUM.into(), &options).unwrap();
+                for (i, got) in got.into_iter().enumerate() {
+                    worst = worst.max((f64::from(got) - exact(&inputs, 1.0, i).0).abs());
+                }
+            }
+            assert!(worst <= bound && bound.is_finite(), "{wire} n={n}: {worst}, over {bound}");
+            assert!(worst > 0.0, "{wire} n={n}: nothing was rounded");
+        }
+    }
+    assert!(wire_error(8, DataType::F8E4M3, 56.0).is_infinite(), "8 x 56 is at the border");
+    assert!(wire_error(8, DataType::F32, 1.0).is_infinite());
+}
+
+/// premul_sum multiplies before what travels is rounded, others are not concerned.
+#[test]
+fn a_wire_type_is_for_sums_of_f32() {
+    on_ranks(3, |comm| {
+        let mut comm = comm.with(CallOptions::new().wire(DataType::F8E4M3));
+        let mut large = [4096.0_f32; 10];
+        comm.all_reduce(&mut large, Reduction::premul_sum(1.0_f32 / 64.0)).unwrap();
+        assert_eq!(large, [192.0; 10]);
+        let mut exact = [1.001_f64; 10];
+        comm.all_reduce(&mut exact, ReduceOp::Max).unwrap();
+        assert_eq!(exact, [1.001; 10]);
+        let mut tiny = [1e-30_f32; 10];
+        comm.all_reduce(&mut tiny, ReduceOp::LogicalAnd).unwrap();
+        assert_eq!(tiny, [1.0; 10]);
+        let mut rooted = [2.1_f32; 10];
+        comm.reduce(&mut rooted, SUM, 2).unwrap();
+        assert_eq!(rooted, if comm.rank() == 2 { [6.0; 10] } else { [2.1; 10] });
+        let me = comm.rank();
+        let (mut upto, mut before) = ([2.1_f32; 10], [2.1_f32; 10]);
+        comm.scan(&mut upto, SUM).unwrap();
+        comm.exscan(&mut before, SUM).unwrap();
+        assert_eq!(
+            (upto, before),
+            ([[2.0; 10], [4.0; 10], [6.0; 10]][me], [[2.1; 10], [2.0; 10], [4.0; 10]][me])
+        );
+        let mut part = vec![0.0_f32; me];
+        comm.reduce_scatter_v(&[2.1; 3], &mut part, &[0, 1, 2], SUM).unwrap();
+        assert_eq!(part, vec![6.0; me]);
+        let mut many = [[2.1_f32; 3]; 2];
+        comm.all_reduce_many(&mut many, SUM).unwrap();
+        assert_eq!(many, [[6.0; 3]; 2]);
+        // A group checks its calls before it makes them, and changes nothing by that.
+        let mut grouped = [4.0_f32; 10];
+        comm.group(|g| g.all_reduce(&mut grouped, Reduction::premul_sum(0.25_f32))).unwrap();
+        assert_eq!(grouped, [3.0; 10]);
+    });
+}

@@ -1,0 +1,330 @@
+//! The laws see every mutant of one step of one rank, or it is one that does the same.
+
+use std::collections::BTreeMap;
+
+use ringreduce::schedule::{
+    Algorithm, Collective, Op, Order, Place, Ring, Schedule, Step, Volume, relay,
+};
+use ringreduce::sim::{Report, Shape, Violation, check};
+
+fn laws(
+    collective: Collective,
+    volume: Volume,
+    schedules: &[Schedule],
+) -> Result<Report, Violation> {
+    check(collective, volume, schedules, &Shape::uniform(2, 2, 4), 3)
+}
+
+fn law(violation: &Violation) -> &'static str {
+    match violation {
+        Violation::Malformed { .. } => "malformed",
+        Violation::Incomplete { .. } => "1 complete",
+        Violation::Twice { .. } => "2 once",
+        Violation::NeedlessStore { .. } => "3 no needless store",
+        Violation::Bytes { .. } => "4 bytes",
+        Violation::Order { .. } | Violation::Unreceived { .. } => "5 order",
+        Violation::Stuck(_) => "6 live",
+        Violation::Differs { .. } => "7 one expression",
+        Violation::Disordered { .. } => "8 rank order",
+        Violation::Last { .. } => "last",
+    }
+}
+
+/// All steps that differ from `step` (of rank `me` of `size`) in one thing.
+fn other_steps(schedule: &Schedule, step: Step, size: u32, me: u32) -> Vec<Step> {
+    let mut all = Vec::new();
+    for op in Op::ALL {
+        all.push(Step { op, ..step });
+        // And with the rest as such a step must have it.
+        let order = if op.reduces() { step.order } else { Order::default() };
+        let from = if op.receives() { (me + size - 1) % size } else { me };
+        let to = if op.sends() { (me + 1) % size } else { me };
+        for place in [step.src, step.dst] {
+            for last in [false, true] {
+                let one = Step { op, order, from, to, last, src: place, dst: place };
+                all.extend([one, Step { src: step.src, dst: step.dst, ..one }]);
+            }
+        }
+    }
+    let inputs = (0..=schedule.input).map(Place::input);
+    let outputs = (0..=schedule.output).map(Place::output);
+    let scratch = (0..=schedule.scratch.len() as u32).map(Place::scratch);
+    for place in inputs.chain(outputs).chain(scratch) {
+        all.push(Step { src: place, ..step });
+        all.push(Step { dst: place, ..step });
+        all.push(Step { src: place, dst: place, ..step });
+    }
+    for peer in 0..=size {
+        all.push(Step { from: peer, ..step });
+        all.push(Step { to: peer, ..step });
+    }
+    all.push(Step { last: !step.last, ..step });
+    all.extend([Order::IncomingFirst, Order::LocalFirst].map(|order| Step { order, ..step }));
+    all.retain(|other| *other != step);
+    all
+}
+
+/// All schedules that differ from `schedule` (of rank `me` of `size`) in one step.
+fn mutants(schedule: &Schedule, size: u32, me: u32) -> Vec<Schedule> {
+    let mut all = Vec::new();
+    let mut add = |steps: Vec<Step>| all.push(Schedule { steps, ..schedule.clone() });
+    let steps = &schedule.steps;
+    for (number, &step) in steps.iter().enumerate() {
+        for other in other_steps(schedule, step, size, me) {
+            let mut steps = steps.clone();
+            steps[number] = other;
+            add(steps);
+        }
+        let mut dropped = steps.clone();
+        dropped.remove(number);
+        add(dropped);
+        let mut doubled = steps.clone();
+        doubled.insert(number, step);
+        add(doubled);
+        if number > 0 {
+            let mut swapped = steps.clone();
+            swapped.swap(number - 1, number);
+            add(swapped);
+        }
+    }
+    all
+}
+
+/// Why a mutant is as good as the original, if it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Reason {
+    /// Two steps changed places that use different links, or each another direction, and of which
+    /// neither stores where the other reads or stores. (Whether anybody then waits for ever, law 6
+    /// says.)
+    Reordered,
+    /// What is read is a copy of what was read, or the other way round.
+    ReadsTheSame,
+    /// One fold of a result that only this rank computes has its operands exchanged. Everybody
+    /// still gets one expression, and the ring promises no order of ranks.
+    Commutes,
+    /// A barrier that is heard of twice hears of it the other way.
+    HeardTwice,
+}
+
+/// Does one step store where the other reads or stores?
+fn meet(a: &Step, b: &Step) -> bool {
+    let stores = |step: &Step, place| step.op.stores() && step.dst == place;
+    let uses = |step: &Step, place| {
+        let reads = (step.op.reads() && step.src == place)
+            || (step.op == Op::ReduceCopy && step.dst == place);
+        reads || stores(step, place)
+    };
+    (a.op.stores() && uses(b, a.dst)) || (b.op.stores() && uses(a, b.dst))
+}
+
+/// Do `one` and `other` hold the same after `steps`: is the last store to either a copy?
+fn same(steps: &[Step], one: Place, other: Place) -> bool {
+    let pair = |step: &&Step| step.op.stores() && (step.dst == one || step.dst == other);
+    steps.iter().rev().find(pair).is_some_and(|step| {
+        step.op == Op::Copy && [(one, other), (other, one)].contains(&(step.src, step.dst))
+    })
+}
+
+fn equivalent(original: &Schedule, mutant: &Schedule) -> Option<Reason> {
+    if original.steps.len() != mutant.steps.len() {
+        return None;
+    }
+    let pairs = original.steps.iter().zip(&mutant.steps).enumerate();
+    let changed: Vec<_> = pairs.filter(|(_, (a, b))| a != b).collect();
+    match changed[..] {
+        [(_, (a, b))] if (Step { order: a.order, ..*b }) == *a => Some(Reason::Commutes),
+        [(at, (a, b))] if (Step { src: a.src, dst: a.dst, ..*b }) == *a => {
+            let stored = !a.op.stores() || a.dst == b.dst;
+            (stored && same(&original.steps[..at], a.src, b.src)).then_some(Reason::ReadsTheSame)
+        }
+        [(_, (a, b)), (_, (c, d))] if (a, b) == (d, c) && !meet(a, b) => {
+            let link = (a.op.sends() && b.op.sends() && a.to == b.to)
+                || (a.op.receives() && b.op.receives() && a.from == b.from);
+            (!link).then_some(Reason::Reordered)
+        }
+        _ => None,
+    }
+}
+
+/// Tries every mutant of every rank; counts by what caught them and why they are as good.
+struct Hunt {
+    caught: BTreeMap<&'static str, u32>,
+    alive: BTreeMap<Reason, u32>,
+}
+
+impl Hunt {
+    fn new() -> Self {
+        Self { caught: BTreeMap::new(), alive: BTreeMap::new() }
+    }
+
+    fn all(
+        &mut self,
+        original: &[Schedule],
+        reasons: &[Reason],
+        laws: impl Fn(&[Schedule]) -> Result<Report, Violation>,
+    ) {
+        let size = original.len() as u32;
+        let report = laws(original).unwrap();
+        for (me, own) in original.iter().enumerate() {
+            // Of pieces that follow each other one is like the next.
+            let some = if own.steps.len() > 30 { 17 } else { 1 };
+            for mutant in mutants(own, size, me as u32).into_iter().step_by(some) {
+                let mut schedules = original.to_vec();
+                schedules[me] = mutant.clone();
+                let verdict = laws(&schedules);
+                match verdict {
+                    Err(violation) => *self.caught.entry(law(&violation)).or_default() += 1,
+                    // The laws see it where nobody was to be heard of twice.
+                    Ok(now) if now.exact != report.exact => {
+                        *self.caught.entry("2 once").or_default() += 1;
+                    }
+                    // And where an order was promised.
+                    Ok(now) if now.rank_order != report.rank_order => {
+                        *self.caught.entry("8 rank order").or_default() += 1;
+                    }
+                    Ok(_) => {
+                        let twice = (!report.exact).then_some(Reason::HeardTwice);
+                        let reason = equivalent(own, &mutant).or(twice);
+                        assert!(
+                            reason.is_some_and(|reason| reasons.contains(&reason)),
+                            "{reason:?}: rank {me} of {size}: {own:?} as {mutant:?}"
+                        );
+                        *self.alive.entry(reason.unwrap()).or_default() += 1;
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_mutant_of_one_step_is_caught() {
+    let mut hunt = Hunt::new();
+    for size in 2..=5 {
+        let reversed = (0..size).rev().collect();
+        for ring in [Some(Ring::natural(size)), Ring::new(reversed)].into_iter().flatten() {
+            for collective in Collective::all(size) {
+                // A prefix has the ranks in order.
+                let prefix = matches!(collective, Collective::Scan | Collective::Exscan);
+                let reasons = [Reason::Reordered, Reason::ReadsTheSame, Reason::Commutes];
+                let reasons = &reasons[..if prefix { 2 } else { 3 }];
+                hunt.all(&collective.schedules(&ring), reasons, |schedules| {
+                    laws(collective, collective.volume(&ring), schedules)
+                });
+            }
+        }
+    }
+    let seen = ["1 complete", "3 no needless store", "5 order", "6 live", "8 rank order", "last"];
+    for law in seen {
+        assert!(hunt.caught.get(law).is_some_and(|&times| times > 20), "{law}: {:?}", hunt.caught);
+    }
+}
+
+#[test]
+fn every_mutant_of_every_algorithm_is_caught() {
+    for algorithm in Algorithm::ALL.into_iter().skip(1) {
+        let mut hunt = Hunt::new();
+        for size in 2..=5 {
+            let collectives = [
+                Collective::AllReduce,
+                Collective::ReduceScatter,
+                Collective::AllGather,
+                Collective::Barrier,
+                Collective::Broadcast { root: size / 2 },
+                Collective::Reduce { root: size / 2 },
+            ];
+            for collective in collectives {
+                // Two hosts, for what asks for hosts.
+                let ranks = [(0..size / 2).collect(), (size / 2..size).collect()];
+                let order = Ring::through(&ranks).unwrap();
+                let Some(original) = algorithm.schedules(collective, &order) else { continue };
+                let volume = algorithm.volume(collective, &order).unwrap();
+                let mut reasons = vec![Reason::Reordered, Reason::ReadsTheSame];
+                let rotated = matches!(collective, Collective::Reduce { .. });
+                let ordered = algorithm.in_rank_order() && !rotated;
+                reasons.extend((!ordered).then_some(Reason::Commutes));
+                reasons
+                    .extend((algorithm == Algorithm::Dissemination).then_some(Reason::HeardTwice));
+                let shape = Shape::uniform(2, 2, 2 * algorithm.window().max(2));
+                hunt.all(&original, &reasons, |schedules| {
+                    check(collective, volume, schedules, &shape, 3)
+                });
+            }
+        }
+        let twice = hunt.alive.get(&Reason::HeardTwice).copied().unwrap_or(0);
+        assert!(twice < 30, "{twice} beside {:?}", hunt.caught);
+        for law in ["1 complete", "3 no needless store", "5 order", "6 live", "last"] {
+            let times = hunt.caught.get(law).copied().unwrap_or(0);
+            assert!(times > 0, "{algorithm} {law}: {:?}", hunt.caught);
+        }
+    }
+}
+
+/// What large worlds use, seen in small ones.
+#[test]
+fn every_mutant_of_a_relay_is_caught() {
+    let mut hunt = Hunt::new();
+    for size in 2..=5_u32 {
+        let ring = Ring::natural(size);
+        let hops = u64::from(size * (size - 1) / 2);
+        let ranks = |schedule: &dyn Fn(u32) -> Schedule| (0..size).map(schedule).collect();
+        let mut all: Vec<(Collective, Volume, Vec<Schedule>)> = Vec::new();
+        let exchanged = Volume { most: hops, total: hops * u64::from(size) };
+        let exchange = ranks(&|me| relay::all_to_all(&ring, me));
+        all.push((Collective::AllToAll, exchanged, exchange));
+        for root in 0..size {
+            let passed = Volume { most: u64::from(size - 1), total: hops };
+            let gather = ranks(&|me| relay::gather(&ring, me, root));
+            all.push((Collective::Gather { root }, passed, gather));
+            let scatter = ranks(&|me| relay::scatter(&ring, me, root));
+            all.push((Collective::Scatter { root }, passed, scatter));
+        }
+        for (collective, volume, original) in all {
+            let reasons = [Reason::Reordered, Reason::ReadsTheSame];
+            hunt.all(&original, &reasons, |schedules| laws(collective, volume, schedules));
+        }
+    }
+    assert!(hunt.caught.values().sum::<u32>() > 10_000, "{:?}", hunt.caught);
+}
+
+/// An all-reduce with all that the ring has no use for: everybody computes every fold, in the order
+/// of ranks, from what came into the scratch.
+fn doubling(rounds: u32) -> (Volume, Vec<Schedule>) {
+    let size = 1 << rounds;
+    let (mine, sum, other) = (Place::input(0), Place::output(0), Place::scratch(0));
+    let rank = |me: u32| {
+        let mut steps = vec![Step::new(Op::Copy, me, mine).into(sum)];
+        for round in 0..rounds {
+            let peer = me ^ 1 << round;
+            let order = if peer < me { Order::IncomingFirst } else { Order::LocalFirst };
+            let fold = Step::new(Op::ReduceCopy, me, other).into(sum).order(order);
+            steps.extend([
+                Step::new(Op::Send, me, sum).to(peer),
+                Step::new(Op::Recv, me, other).from(peer),
+                fold.last(round + 1 == rounds),
+            ]);
+        }
+        Schedule { scratch: vec![sum], steps, ..Schedule::new(1, 1) }
+    };
+    let most = u64::from(rounds);
+    (Volume { most, total: most << rounds }, (0..size).map(rank).collect())
+}
+
+#[test]
+fn every_mutant_is_caught_where_everybody_computes() {
+    let mut hunt = Hunt::new();
+    for rounds in 1..=3 {
+        let (volume, original) = doubling(rounds);
+        assert!(laws(Collective::AllReduce, volume, &original).unwrap().rank_order);
+        // Never because it commutes: the ranks' expressions would differ.
+        let reasons = [Reason::Reordered, Reason::ReadsTheSame];
+        hunt.all(&original, &reasons, |schedules| laws(Collective::AllReduce, volume, schedules));
+    }
+    let seen = ["1 complete", "3 no needless store", "6 live", "7 one expression", "last"];
+    for law in seen {
+        assert!(hunt.caught.get(law).is_some_and(|&times| times > 5), "{law}: {:?}", hunt.caught);
+    }
+    // Every exchange of every rank, and the reads between the first copy and the first fold.
+    let alive = [(Reason::Reordered, 34), (Reason::ReadsTheSame, 14)];
+    assert_eq!(hunt.alive, alive.into(), "{:?}", hunt.caught);
+}

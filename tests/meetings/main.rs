@@ -1,0 +1,7 @@
+//! How ranks meet: the store, the handshake, and strangers who connect. Tests that count this
+//! process's descriptors take turns, so these have a program of their own.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(dead_code, reason = "what processes do is built here, too, and used in tests/process.rs")]
+
+pub(crate) mod rendezvous;
+pub(crate) mod strangers;

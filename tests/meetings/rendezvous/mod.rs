@@ -1,0 +1,137 @@
+//! Ranks meet: over every kind of store, with strangers about, and with somebody missing.
+
+pub(crate) mod meeting;
+pub(crate) mod store;
+pub(crate) mod trouble;
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::socket::{MsgFlags, recv};
+use ringreduce::config::{Config, StoreAddr};
+use ringreduce::link::shm::{recv_fd, send_fd};
+use ringreduce::rendezvous::{
+    Connection, LinkKind, Meeting, PairKey, Server, Store, Streams, meet,
+};
+use ringreduce::{Error, Transport};
+
+/// Long enough for anything that should happen, on any machine.
+const LONG: Duration = Duration::from_secs(60);
+
+/// Tests count descriptors and ports of the whole process, so they take turns.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn soon() -> Instant {
+    Instant::now() + LONG
+}
+
+fn abstract_name() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!("ringreduce-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+fn unix_store() -> StoreAddr {
+    StoreAddr::Unix(abstract_name())
+}
+
+/// A port that is free now. (Nothing else on this machine is told of it.)
+fn tcp_store() -> StoreAddr {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    StoreAddr::Tcp { host: "127.0.0.1".into(), port: listener.local_addr().unwrap().port() }
+}
+
+fn config(rank: usize, size: usize, store: &StoreAddr) -> Config {
+    let store = Some(store.clone());
+    Config { rank, size, store, timeout: LONG, source: "test".into(), ..Config::default() }
+}
+
+/// Runs `rank` for each of the configurations, each in a thread; gives what they return.
+fn world<T: Send>(configs: Vec<Config>, rank: impl Fn(Config) -> T + Sync) -> Vec<T> {
+    let rank = &rank;
+    thread::scope(|scope| {
+        let start = |config| scope.spawn(move || rank(config));
+        let threads: Vec<_> = configs.into_iter().map(start).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+fn same_world(size: usize, store: &StoreAddr, change: impl Fn(&mut Config)) -> Vec<Config> {
+    let make = |rank| {
+        let mut config = config(rank, size, store);
+        change(&mut config);
+        config
+    };
+    (0..size).map(make).collect()
+}
+
+/// Opens the ring both ways round and sends each link's name through each of its streams.
+fn ring_both_ways(mut meeting: Meeting) -> Vec<(PairKey, LinkKind)> {
+    let (rank, size) = (meeting.rank, meeting.size());
+    let next = (rank + 1) % size;
+    let before = (rank + size - 1) % size;
+    if size == 1 {
+        return Vec::new();
+    }
+    let dial = [PairKey { from: rank, to: next }, PairKey { from: rank, to: before }];
+    let accept = [PairKey { from: before, to: rank }, PairKey { from: next, to: rank }];
+    let both = if size == 2 { 1 } else { 2 };
+    let links = meeting.connect(&dial[..both], &accept[..both]).unwrap();
+    let pairs: Vec<_> = links.iter().map(|link| link.pair).collect();
+    assert_eq!(pairs, [&dial[..both], &accept[..both]].concat());
+    let word = |pair: PairKey, index: usize| [pair.from as u8, pair.to as u8, index as u8];
+    for sending in [true, false] {
+        for Connection { pair, streams, .. } in &links {
+            if (pair.from == rank) != sending {
+                continue;
+            }
+            let each = |index: usize, stream: &mut dyn Stream| {
+                let mut bytes = word(*pair, index);
+                match sending {
+                    true => stream.write_all(&bytes).unwrap(),
+                    false => stream.read_exact(&mut bytes).unwrap(),
+                }
+                assert_eq!(bytes, word(*pair, index));
+                if sending {
+                    let flags = MsgFlags::MSG_DONTWAIT;
+                    let stray = recv(stream.as_fd().as_raw_fd(), &mut [0], flags);
+                    assert_ne!(stray, Ok(1), "the handshake left something in the stream");
+                }
+            };
+            match streams {
+                Streams::Shm(stream) => each(0, &mut &*stream),
+                Streams::Tcp(streams) => {
+                    streams.iter().enumerate().for_each(|(i, mut stream)| each(i, &mut stream));
+                }
+            }
+        }
+    }
+    links.iter().map(|link| (link.pair, meeting.link_kind(link.pair.from, link.pair.to))).collect()
+}
+
+trait Stream: Read + Write + AsFd {}
+impl<T: Read + Write + AsFd> Stream for T {}
+
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+fn world_of<T: Send>(meetings: Vec<Meeting>, run: impl Fn(Meeting) -> T + Sync) -> Vec<T> {
+    let run = &run;
+    thread::scope(|scope| {
+        let threads: Vec<_> =
+            meetings.into_iter().map(|meeting| scope.spawn(move || run(meeting))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}

@@ -1,0 +1,266 @@
+//! Ten thousand strangers at once, and strangers where descriptors are few.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use super::world::{Rank, SEAT};
+use ringreduce::rendezvous::Server;
+
+use super::*;
+
+const RANKS: usize = 8;
+const STRANGERS: usize = 10_000;
+/// How many connections a stranger keeps open without a word.
+const HELD: usize = 300;
+
+/// What strangers do, in turn.
+#[derive(Clone, Copy)]
+enum Trick {
+    Close,
+    Silence,
+    Noise,
+    /// One byte, and never a second one.
+    Trickle,
+    /// The right first message, then a wrong tag.
+    Forge,
+}
+
+const TRICKS: [Trick; 5] =
+    [Trick::Close, Trick::Silence, Trick::Noise, Trick::Trickle, Trick::Forge];
+
+/// Strangers that knock at all `doors`, one after the other and without a pause.
+#[derive(Default)]
+struct Strangers {
+    doors: Mutex<Vec<SocketAddr>>,
+    came: AtomicUsize,
+    stop: AtomicBool,
+}
+
+impl Strangers {
+    fn knock(&self) {
+        let mut held = VecDeque::new();
+        for turn in 0.. {
+            if self.stop.load(Ordering::Relaxed) {
+                return;
+            }
+            let doors = self.doors.lock().unwrap().clone();
+            let Some(door) = doors.get(turn % doors.len().max(1)) else {
+                thread::yield_now();
+                continue;
+            };
+            let limit = Duration::from_millis(100);
+            let Ok(stream) = TcpStream::connect_timeout(door, limit) else { continue };
+            self.came.fetch_add(1, Ordering::Relaxed);
+            if let Some(kept) = trick(TRICKS[turn % TRICKS.len()], stream) {
+                held.push_back(kept);
+            }
+            if held.len() > HELD {
+                held.pop_front();
+            }
+        }
+    }
+
+    /// Waits until so many more came.
+    fn have_come(&self, count: usize) {
+        let until = Instant::now() + LONG;
+        let before = self.came.load(Ordering::Relaxed);
+        loop {
+            let came = self.came.load(Ordering::Relaxed) - before;
+            if came >= count {
+                return;
+            }
+            assert!(Instant::now() < until, "{came} came");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// Plays a trick; gives the connection if it stays open.
+fn trick(trick: Trick, mut stream: TcpStream) -> Option<TcpStream> {
+    // The other end may have hung up, which is all right.
+    let words: &[u8] = match trick {
+        Trick::Close => return None,
+        Trick::Silence => return Some(stream),
+        Trick::Noise => &[0xa5; 200],
+        Trick::Trickle => b"R",
+        Trick::Forge => &OFFER.encode(),
+    };
+    stream.write_all(words).ok()?;
+    if let Trick::Forge = trick {
+        let forged = Words { stage: 3, filling: 0x77, ..OFFER }.encode();
+        stream.write_all(&forged).ok()?;
+    }
+    Some(stream)
+}
+
+/// What a bootstrap took.
+struct Took {
+    /// From the start of the last rank until all have met.
+    met: Duration,
+    /// To open all links then.
+    linked: Duration,
+    /// Descriptors that rank 0 had at most.
+    descriptors: usize,
+    /// KiB that it had, before links were opened.
+    resident: usize,
+}
+
+/// A bootstrap with strangers at every door, many before and more meanwhile.
+fn bootstrap(strangers: Option<&Strangers>) -> Took {
+    let store = free_port();
+    let crowd = |doors: Vec<SocketAddr>, count| {
+        let Some(strangers) = strangers else { return };
+        *strangers.doors.lock().unwrap() = doors;
+        strangers.have_come(count);
+    };
+    let mut ranks: Vec<_> = (0..RANKS - 1).map(|me| Rank::start(me, RANKS, store, "")).collect();
+    crowd(vec![store], STRANGERS);
+    let mut most = ranks[0].descriptors();
+    let began = Instant::now();
+    ranks.push(Rank::start(RANKS - 1, RANKS, store, ""));
+    let doors = ranks.iter_mut().map(Rank::door).collect();
+    let met = began.elapsed();
+    // As many as the system keeps for those who have not begun to accept.
+    crowd(doors, RANKS * 900);
+    most = most.max(ranks[0].descriptors());
+    let resident = ranks[0].resident();
+    let began = Instant::now();
+    ranks.iter_mut().for_each(Rank::go_on);
+    ranks.iter_mut().for_each(Rank::ends_well);
+    Took { met, linked: began.elapsed(), descriptors: most, resident }
+}
+
+#[test]
+fn ten_thousand_strangers_stop_nobody() {
+    let _turn = turn();
+    let before = descriptors();
+    // The first time the program has to be read.
+    bootstrap(None);
+    let alone = bootstrap(None);
+    let strangers = Strangers::default();
+    let took = thread::scope(|scope| {
+        scope.spawn(|| strangers.knock());
+        let flooded = bootstrap(Some(&strangers));
+        strangers.stop.store(true, Ordering::Relaxed);
+        flooded
+    });
+    let said = format!(
+        "{RANKS} ranks with strangers: met in {:.0?} (alone {:.0?}), linked in {:.0?} (alone \
+         {:.0?}); rank 0 had {} descriptors at most and {} KiB (alone {})",
+        took.met,
+        alone.met,
+        took.linked,
+        alone.linked,
+        took.descriptors,
+        took.resident,
+        alone.resident
+    );
+    let _ = writeln!(std::io::stderr(), "{said}");
+    assert!(took.descriptors < 150 && took.resident < alone.resident + (16 << 10), "{said}");
+    assert_eq!(descriptors(), before);
+}
+
+#[test]
+fn strangers_do_not_take_the_last_descriptors() {
+    let _turn = turn();
+    let store = free_port();
+    // Fewer than the callers that rank 0 would hear at a time.
+    let few = |me| Rank::start(me, 3, store, "ulimit -n 40;");
+    let mut ranks = vec![few(0), few(1)];
+    let mut held = Vec::new();
+    crowd(&mut held, store);
+    ranks.push(few(2));
+    for door in ranks.iter_mut().map(Rank::door).collect::<Vec<_>>() {
+        crowd(&mut held, door);
+    }
+    ranks.iter_mut().for_each(Rank::go_on);
+    ranks.iter_mut().for_each(Rank::ends_well);
+}
+
+/// Not a test of its own: a store in a process that has no descriptor left, and then has.
+pub(crate) fn a_full_process() {
+    if std::env::var(SEAT).is_err() {
+        return;
+    }
+    let server = Server::new().unwrap();
+    println!("door {}", server.listen_tcp((Ipv4Addr::LOCALHOST, 0).into()).unwrap());
+    let word = || std::io::stdin().read_line(&mut String::new()).unwrap();
+    word();
+    let all: Vec<_> = std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect();
+    println!("full {}", all.len());
+    word();
+    drop(all);
+    println!("right");
+    word();
+}
+
+#[test]
+fn a_store_without_descriptors_goes_on() {
+    let mut process = Rank::body("strangers::flood::a_full_process", "", "ulimit -n 64;");
+    let door = process.door();
+    let ask = || {
+        let mut stream = TcpStream::connect(door).unwrap();
+        stream.set_read_timeout(Some(LONG)).unwrap();
+        stream.write_all(&Words { secret: 0, ..OFFER }.encode()).unwrap();
+        let answered = stream.read_exact(&mut [0; 128]);
+        (stream, answered.is_ok())
+    };
+    let (waiting, answered) = ask();
+    assert!(answered);
+    process.go_on();
+    process.says("full ");
+    // The first one takes the place of who is there, the next one that of the first.
+    assert!(ask().1 && ask().1);
+    assert!(!matches!((&waiting).read(&mut [0]), Ok(1..)));
+    process.go_on();
+    process.says("right");
+    assert!(ask().1);
+}
+
+/// A connection to `door` from a host with this address.
+fn from(host: [u8; 4], door: SocketAddr) -> TcpStream {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::from((host, 0)).into()).unwrap();
+    socket.connect(&door.into()).unwrap();
+    let stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(LONG)).unwrap();
+    stream
+}
+
+#[test]
+fn one_host_does_not_crowd_out_another() {
+    let _turn = turn();
+    let server = Server::new().unwrap();
+    let door = server.listen_tcp((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+    let offer = Words { secret: 0, ..OFFER }.encode();
+    let until = Instant::now() + LONG;
+    // On a machine that is busy with other things it may be too late by itself: then once more.
+    loop {
+        assert!(Instant::now() < until, "the other host had all the room");
+        // One that is slow to speak, and then three times as many as there is room for.
+        let mut slow = from([127, 0, 0, 1], door);
+        let mut others: Vec<_> = (0..200).map(|_| from([127, 0, 0, 2], door)).collect();
+        // The last ones come in when the first have gone.
+        let came = others.last_mut().unwrap();
+        came.write_all(&offer).unwrap();
+        came.read_exact(&mut [0; 128]).unwrap();
+        assert!(!matches!(others[0].read(&mut [0]), Ok(1..)));
+        if slow.write_all(&offer).is_ok() && slow.read_exact(&mut [0; 128]).is_ok() {
+            break;
+        }
+    }
+}
+
+/// Two hundred more who say nothing.
+fn crowd(held: &mut Vec<TcpStream>, door: SocketAddr) {
+    let until = Instant::now() + LONG;
+    for _ in 0..200 {
+        loop {
+            assert!(Instant::now() < until, "{} strangers", held.len());
+            if let Ok(stream) = TcpStream::connect(door) {
+                held.push(stream);
+                break;
+            }
+        }
+    }
+}

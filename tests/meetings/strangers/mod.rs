@@ -1,0 +1,103 @@
+//! Who does not have the job's secret gets nowhere and holds nobody up: at the store and at the
+//! doors of ranks, one by one and ten thousand at a time.
+
+pub(crate) mod core;
+pub(crate) mod flood;
+pub(crate) mod refused;
+pub(crate) mod sealed;
+pub(crate) mod secret;
+pub(crate) mod world;
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ringreduce::config::{Config, Secret, SecretSource};
+use ringreduce::rendezvous::{Meeting, PairKey, meet};
+use ringreduce::{Error, Transport};
+
+/// Long enough for anything that should happen, on any machine.
+const LONG: Duration = Duration::from_secs(60);
+/// What the ranks of these tests know.
+const SECRET: [u8; 32] = [0x5e; 32];
+
+/// Tests that count descriptors, load the machine or need a free port take turns.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A port that is free now. (Nothing else on this machine is told of it.)
+fn free_port() -> SocketAddr {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    listener.local_addr().unwrap()
+}
+
+/// A rank of a world whose store is at `store`.
+fn rank(rank: usize, size: usize, store: SocketAddr, secret: Option<[u8; 32]>) -> Config {
+    let secret = secret.map(|bytes| SecretSource::Given(Secret::from(&bytes)));
+    let (store, transport) = (Some(store.to_string().parse().unwrap()), Transport::Tcp);
+    Config { rank, size, store, secret, transport, timeout: LONG, ..Config::default() }
+}
+
+/// Opens links between all who met.
+fn all_links(mut meeting: Meeting) {
+    let me = meeting.rank;
+    let others: Vec<_> = (0..meeting.size()).filter(|&other| other != me).collect();
+    let dial: Vec<_> = others.iter().map(|&to| PairKey { from: me, to }).collect();
+    let accept: Vec<_> = others.iter().map(|&from| PairKey { from, to: me }).collect();
+    assert_eq!(meeting.connect(&dial, &accept).unwrap().len(), 2 * others.len());
+}
+
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+/// A message of the handshake, as a stranger who has read the source makes it.
+#[derive(Clone, Copy)]
+struct Words {
+    version: u16,
+    stage: u8,
+    role: u8,
+    secret: u8,
+    job: u64,
+    from: u32,
+    to: u32,
+    count: u16,
+    filling: u8,
+}
+
+/// The first message of a client of a store.
+const OFFER: Words = Words {
+    version: 1,
+    stage: 1,
+    role: 3,
+    secret: 1,
+    job: 0,
+    from: 1,
+    to: 0,
+    count: 1,
+    filling: 0,
+};
+
+impl Words {
+    fn encode(self) -> [u8; 128] {
+        let mut out = [0; 128];
+        out[..8].copy_from_slice(b"RRHELLO\0");
+        out[8..10].copy_from_slice(&self.version.to_le_bytes());
+        out[10..12].copy_from_slice(&self.version.to_le_bytes());
+        (out[12], out[13], out[18]) = (self.stage, self.role, self.secret);
+        // What follows is sealed at a store.
+        out[19] = u8::from(self.role == 3);
+        out[16..18].copy_from_slice(&self.count.to_le_bytes());
+        out[24..32].copy_from_slice(&self.job.to_le_bytes());
+        out[32..36].copy_from_slice(&self.from.to_le_bytes());
+        out[36..40].copy_from_slice(&self.to.to_le_bytes());
+        // An offer has a nonce and no tag yet, a confirmation the other way round.
+        let filled = if self.stage == 1 { 64..96 } else { 96..128 };
+        out[filled].fill(self.filling);
+        out
+    }
+}

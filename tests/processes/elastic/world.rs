@@ -1,0 +1,165 @@
+//! The processes of a world with their store, as a launcher keeps it; who of them lives.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::Child;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use ringreduce::rendezvous::{Progress, Server, Stage};
+use tempfile::TempDir;
+
+use super::rank::{CLEAN, OUTSIDE, SEAT, WORKS};
+use harness::lines;
+
+/// How long anything may take before a test fails instead of hanging.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+pub(crate) struct World {
+    store: Server,
+    folder: TempDir,
+    transport: &'static str,
+    ranks: Vec<Option<Rank>>,
+}
+
+struct Rank {
+    child: Child,
+    lines: Receiver<String>,
+    said: Vec<String>,
+    progress: Progress,
+}
+
+impl Rank {
+    /// Waits until what it said last of these is this.
+    fn says(&mut self, kind: &str, wanted: &str) -> Result<(), String> {
+        loop {
+            let last = self.said.iter().rfind(|line| line.starts_with(kind));
+            if last.is_some_and(|line| line.starts_with(wanted)) {
+                return Ok(());
+            }
+            match self.lines.recv_timeout(PATIENCE) {
+                Ok(line) => self.said.push(line),
+                Err(why) => return Err(format!("{wanted:?}: {why}")),
+            }
+        }
+    }
+
+    /// Waits for its end: did it end well?
+    fn ends(&mut self) -> bool {
+        loop {
+            match self.lines.recv_timeout(PATIENCE) {
+                Ok(line) => self.said.push(line),
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => panic!("it does not end: {:#?}", self.said),
+            }
+        }
+        self.child.wait().unwrap().success()
+    }
+}
+
+impl Drop for Rank {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl World {
+    pub(crate) fn empty(n: usize, transport: &'static str) -> Self {
+        let (store, folder) = (Server::new().unwrap(), TempDir::new().unwrap());
+        Self { store, folder, transport, ranks: (0..n).map(|_| None).collect() }
+    }
+
+    pub(crate) fn start(n: usize, transport: &'static str) -> Self {
+        let mut world = Self::empty(n, transport);
+        (0..n).for_each(|seat| world.launch(seat, false, ("RUST_BACKTRACE", "0")));
+        world
+    }
+
+    fn launch(&mut self, seat: usize, is_new: bool, more: (&str, &str)) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let progress = self.store.adopt_rank(ours).unwrap();
+        let mut command = harness::process("elastic::rank::body");
+        command.env(SEAT, format!("{seat} {}", self.over().display()));
+        command.env("RINGREDUCE_RANK", seat.to_string()).env("RINGREDUCE_STORE", "fd:0");
+        command.env("RINGREDUCE_SIZE", self.ranks.len().to_string());
+        command
+            .env("RINGREDUCE_TRANSPORT", self.transport)
+            .env("RINGREDUCE_CACHE", self.folder.path());
+        if is_new {
+            command.env("RINGREDUCE_JOIN", "1");
+        }
+        command.env("RUST_BACKTRACE", "0").env(more.0, more.1);
+        // The store is what it reads.
+        command.stdin(OwnedFd::from(theirs));
+        let (child, lines) = lines::start(command);
+        let said = Vec::new();
+        assert!(self.ranks[seat].is_none());
+        self.ranks[seat] = Some(Rank { child, lines, said, progress });
+    }
+
+    fn over(&self) -> PathBuf {
+        self.folder.path().join("over")
+    }
+
+    fn rank(&mut self, seat: usize) -> &mut Rank {
+        self.ranks[seat].as_mut().unwrap()
+    }
+
+    /// Waits until all that live work together, and nobody else.
+    pub(crate) fn all_work(&mut self) {
+        let lives = |seat: &usize| self.ranks[*seat].is_some();
+        let mask: u64 = (0..self.ranks.len()).filter(lives).map(|seat| 1 << seat).sum();
+        for seat in 0..self.ranks.len() {
+            let Some(rank) = &mut self.ranks[seat] else { continue };
+            if let Err(why) = rank.says(WORKS, &format!("{WORKS}{mask:b} ")) {
+                let all = self.ranks.iter_mut().flatten();
+                let said = |rank: &mut Rank| {
+                    rank.said.extend(rank.lines.try_iter());
+                    rank.said.clone()
+                };
+                panic!("{seat} {why}: {:#?}", all.map(said).collect::<Vec<_>>());
+            }
+            assert_eq!(rank.progress.stage(), Stage::Member);
+        }
+    }
+
+    pub(crate) fn waits_outside(&mut self, seat: usize) {
+        self.rank(seat).says(OUTSIDE, OUTSIDE).unwrap();
+    }
+
+    pub(crate) fn signal(&mut self, seat: usize, signal: Signal) {
+        kill(Pid::from_raw(self.rank(seat).child.id() as i32), signal).unwrap();
+    }
+
+    pub(crate) fn kill(&mut self, seat: usize) {
+        drop(self.ranks[seat].take().unwrap());
+    }
+
+    pub(crate) fn comes_back(&mut self, seat: usize) {
+        self.launch(seat, true, ("RUST_BACKTRACE", "0"));
+    }
+
+    pub(crate) fn comes_back_with(&mut self, seat: usize, setting: (&str, &str)) {
+        self.launch(seat, true, setting);
+    }
+
+    /// Waits for the end of one that does not end well; what it said.
+    pub(crate) fn fails(&mut self, seat: usize) -> String {
+        let mut rank = self.ranks[seat].take().unwrap();
+        assert!(!rank.ends(), "{:#?}", rank.said);
+        rank.said.join("\n")
+    }
+
+    /// All that are left are told to end: they end well and hold nothing any more.
+    pub(crate) fn end(mut self) {
+        std::fs::write(self.over(), "").unwrap();
+        for rank in self.ranks.iter_mut().flatten() {
+            assert!(rank.ends(), "{:#?}", rank.said);
+            assert!(rank.said.iter().any(|line| line == CLEAN), "{:#?}", rank.said);
+        }
+    }
+}

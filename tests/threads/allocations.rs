@@ -1,0 +1,290 @@
+//! No call allocates once the same ones have been made before, in whatever order they come.
+#![allow(unsafe_code, reason = "an allocator that counts")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::task::{Context, Poll, Waker};
+
+use ringreduce::{CallOptions, Communicator, DataType, FoldOrder, ReduceOp, Reduction, bf16};
+
+thread_local! {
+    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+}
+
+/// The system's allocator, which counts what each thread asks of it.
+struct Counting;
+
+fn count() {
+    // A thread that is about to end has no counter any more.
+    let _ = ALLOCATIONS.try_with(|counter| counter.set(counter.get() + 1));
+}
+
+// SAFETY: all is done by the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: what the caller vouches for.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new: usize) -> *mut u8 {
+        count();
+        // SAFETY: what the caller vouches for.
+        unsafe { System.realloc(ptr, layout, new) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: what the caller vouches for.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[cfg(test)]
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const SUM: ReduceOp = ReduceOp::Sum;
+const N: usize = 3;
+
+/// Every verb, over parts of up to `COUNT` elements.
+const COUNT: usize = 30_000;
+
+struct Buffers {
+    part: Vec<f32>,
+    whole: Vec<f32>,
+    other_part: Vec<f32>,
+    other_whole: Vec<f32>,
+}
+
+impl Buffers {
+    fn new() -> Self {
+        let [part, other_part] = [0, 1].map(|_| vec![1.0; COUNT]);
+        let [whole, other_whole] = [0, 1].map(|_| vec![1.0; N * COUNT]);
+        Self { part, whole, other_part, other_whole }
+    }
+}
+
+fn on_ranks(work: impl Fn(&mut Communicator) + Sync) {
+    std::thread::scope(|scope| {
+        for mut comm in Communicator::local(N).unwrap() {
+            let work = &work;
+            scope.spawn(move || work(&mut comm));
+        }
+    });
+}
+
+fn every_verb(comm: &mut Communicator, count: usize, buffers: &mut Buffers) {
+    let me = comm.rank();
+    let Buffers { part, whole, other_part, other_whole } = buffers;
+    let (part, other_part) = (&mut part[..count], &mut other_part[..count]);
+    let (whole, other_whole) = (&mut whole[..N * count], &mut other_whole[..N * count]);
+    comm.all_reduce(part, SUM).unwrap();
+    comm.all_reduce_into(part, other_part, SUM).unwrap();
+    comm.reduce_scatter(whole, part, SUM).unwrap();
+    comm.reduce_scatter_in_place(whole, SUM).unwrap();
+    comm.all_gather(part, whole).unwrap();
+    comm.all_gather_in_place(whole).unwrap();
+    for root in 0..N {
+        comm.broadcast(part, root).unwrap();
+        comm.reduce(part, SUM, root).unwrap();
+        comm.reduce_into(part, other_part, SUM, root).unwrap();
+        comm.gather(part, whole, root).unwrap();
+        comm.scatter(whole, part, root).unwrap();
+    }
+    comm.all_to_all(whole, other_whole).unwrap();
+    comm.all_to_all_in_place(whole).unwrap();
+    comm.scan(part, SUM).unwrap();
+    comm.exscan_into(part, other_part, SUM).unwrap();
+    let counts = [count, 0, 2 * count];
+    let mine = &whole[..counts[me]];
+    comm.all_gather_v(mine, other_whole, &counts).unwrap();
+    comm.reduce_scatter_v(other_whole, &mut whole[..counts[me]], &counts, SUM).unwrap();
+    comm.gather_v(&whole[..counts[me]], other_whole, &counts, 1).unwrap();
+    comm.scatter_v(other_whole, &mut whole[..counts[me]], &counts, 2).unwrap();
+    comm.all_to_all_v(whole, &[count; N], other_whole, &[count; N]).unwrap();
+    comm.send_recv(part, (me + 1) % N, other_part, (me + 2) % N).unwrap();
+    comm.barrier().unwrap();
+}
+
+#[test]
+fn no_call_allocates_but_the_first() {
+    on_ranks(|comm| {
+        let (mut buffers, counts) = (Buffers::new(), [COUNT, 1000, 1, 0]);
+        for count in counts {
+            every_verb(comm, count, &mut buffers);
+        }
+        let before = ALLOCATIONS.get();
+        for count in counts.into_iter().rev() {
+            every_verb(comm, count, &mut buffers);
+        }
+        assert_eq!(ALLOCATIONS.get() - before, 0);
+    });
+    assert!(ALLOCATIONS.get() > 0, "the counter counts");
+}
+
+/// On registered memory too, whichever way a call of that size goes.
+#[test]
+fn no_call_on_registered_memory_allocates_but_the_first() {
+    const COUNTS: [usize; 4] = [1, 700, 1100, 60_000];
+    fn calls(comm: &mut Communicator, buf: &mut [f32]) {
+        for count in COUNTS {
+            let buf = &mut buf[..count * N];
+            comm.all_reduce(buf, SUM).unwrap();
+            comm.reduce_scatter_in_place(buf, SUM).unwrap();
+            comm.all_gather_in_place(buf).unwrap();
+            comm.broadcast(buf, 0).unwrap();
+            comm.barrier().unwrap();
+        }
+    }
+    on_ranks(|comm| {
+        let mut memory = comm.alloc(200_000).unwrap();
+        let mut other = vec![1.0; 200_000];
+        let mut guard = comm.register(&mut other).unwrap();
+        for buf in [&mut memory[..], &mut guard[..]] {
+            calls(comm, buf);
+            let before = ALLOCATIONS.get();
+            calls(comm, buf);
+            assert_eq!(ALLOCATIONS.get() - before, 0);
+        }
+    });
+}
+
+/// Nor do lists of buffers, and groups of messages.
+#[test]
+fn no_call_on_many_buffers_allocates_but_the_first() {
+    fn calls(comm: &mut Communicator, bufs: &mut [[f32; 3000]], out: &[f32; 3000]) {
+        let me = comm.rank();
+        comm.all_reduce_many(bufs, SUM).unwrap();
+        comm.group(|g| {
+            for (at, buf) in bufs.iter_mut().enumerate() {
+                g.recv(buf, (me + at) % N)?;
+            }
+            (0..5).rev().try_for_each(|at| g.send(out, (me + 2 * N - at) % N))
+        })
+        .unwrap();
+    }
+    on_ranks(|comm| {
+        let (mut bufs, out) = ([[1.0; 3000]; 5], [2.0; 3000]);
+        calls(comm, &mut bufs, &out);
+        let before = ALLOCATIONS.get();
+        calls(comm, &mut bufs, &out);
+        assert_eq!(ALLOCATIONS.get() - before, 0);
+    });
+}
+
+/// Nor do groups, whatever is in them.
+#[test]
+fn no_group_allocates_but_the_first() {
+    fn group(comm: &mut Communicator, buffers: &mut Buffers) {
+        let (me, counts) = (comm.rank(), [COUNT; N]);
+        let Buffers { part, whole, other_part, other_whole } = buffers;
+        let (first, second) = part.split_at_mut(COUNT / 2);
+        let received = &mut other_part[..COUNT / 2];
+        comm.group(|g| {
+            g.all_reduce(first, SUM)?;
+            g.send_recv(second, (me + 1) % N, received, (me + 2) % N)?;
+            g.all_to_all_v(whole, &counts, other_whole, &counts)?;
+            g.barrier()
+        })
+        .unwrap();
+        let (first, second) = whole.split_at_mut(N * COUNT / 2);
+        comm.group(|g| {
+            g.all_reduce_many(std::slice::from_mut(part), SUM)?;
+            g.reduce_scatter_v(other_whole, other_part, &counts, SUM)?;
+            g.reduce_into(first, second, Reduction::premul_sum(0.5_f32), 0)
+        })
+        .unwrap();
+    }
+    on_ranks(|comm| {
+        let mut buffers = Buffers::new();
+        group(comm, &mut buffers);
+        let before = ALLOCATIONS.get();
+        (0..3).for_each(|_| group(comm, &mut buffers));
+        assert_eq!(ALLOCATIONS.get() - before, 0);
+    });
+}
+
+/// Nor does an operation that is started, here or on the thread that runs it.
+#[test]
+fn no_started_operation_allocates_but_the_first() {
+    /// What was allocated here and on the communicator's other thread.
+    fn allocations(comm: &mut Communicator) -> [usize; 2] {
+        let count = |_: &mut Communicator, count: &mut usize| {
+            *count = ALLOCATIONS.get();
+            Ok(())
+        };
+        let there = comm.nonblocking().start(0, count).wait().unwrap();
+        [ALLOCATIONS.get(), there]
+    }
+    fn calls(comm: &mut Communicator, mut buffers: Buffers) -> Buffers {
+        let counts = [COUNT; N];
+        let Buffers { part, whole, other_part, other_whole } = &mut buffers;
+        comm.scope(|s| {
+            let sum = s.all_reduce(&mut part[..], SUM);
+            let part = s.reduce_scatter_v(&whole[..], &mut other_part[..], counts, SUM);
+            let other = s.all_to_all_v(&whole[..], counts, &mut other_whole[..], counts);
+            drop(s.barrier());
+            // Whatever is still pending, a blocking call comes after it.
+            drop((sum.wait()?, other.wait()?, part));
+            s.start([0_u64; 25], |_, _| Ok(())).wait()?;
+            s.start((), |comm, ()| comm.scope(|s| s.barrier().wait())).wait()
+        })
+        .unwrap();
+        comm.barrier().unwrap();
+        let mut s = comm.nonblocking();
+        let Buffers { part, whole, other_part, other_whole } = buffers;
+        let sum = s.reduce(part, Reduction::premul_sum(0.5_f32), 1);
+        let gathered = s.all_gather(other_part, whole);
+        let exchanged = s.all_to_all_in_place(other_whole);
+        let ((other_part, whole), part) = (gathered.wait().unwrap(), sum.wait().unwrap());
+        let mut exchanged = std::pin::pin!(exchanged);
+        let mut context = Context::from_waker(Waker::noop());
+        let other_whole = loop {
+            if let Poll::Ready(result) = exchanged.as_mut().poll(&mut context) {
+                break result.unwrap();
+            }
+        };
+        Buffers { part, whole, other_part, other_whole }
+    }
+    on_ranks(|comm| {
+        let buffers = calls(comm, Buffers::new());
+        allocations(comm);
+        let before = allocations(comm);
+        let buffers = (0..3).fold(buffers, |buffers, _| calls(comm, buffers));
+        assert_eq!(allocations(comm), before);
+        assert_eq!(buffers.part.len(), COUNT);
+    });
+}
+
+/// Nor do functions of the caller's, options, and what travels as another type; beyond 16 ranks,
+/// where contributions are gathered, neither.
+#[test]
+fn no_call_by_a_function_or_with_options_allocates_but_the_first() {
+    fn calls(comm: &mut Communicator, floats: &mut [f32], halves: &mut [bf16], tag: &CallOptions) {
+        for order in [FoldOrder::Any, FoldOrder::Ranks] {
+            comm.all_reduce_by(floats, order, |a, b| a.max(*b)).unwrap();
+            let (part, whole) = (floats.len() / comm.size(), floats.len());
+            let (recv, send) = (&mut [0.0; 1000][..part], &floats[..whole - whole % comm.size()]);
+            comm.reduce_scatter_by(send, recv, order, |a, b| a.max(*b)).unwrap();
+        }
+        for options in [tag.clone(), CallOptions::new().wide(true).tag("narrow")] {
+            comm.with(options).all_reduce(halves, ReduceOp::Max).unwrap();
+        }
+        comm.with(CallOptions::new().wide(true)).all_reduce(halves, SUM).unwrap();
+        comm.with(tag.clone().wire(DataType::F16)).all_reduce(floats, ReduceOp::Max).unwrap();
+    }
+    for n in [3, 17] {
+        std::thread::scope(|scope| {
+            for mut comm in Communicator::local(n).unwrap() {
+                scope.spawn(move || {
+                    let (mut floats, mut halves) = ([1.0; 2000], [bf16::ONE; 2000]);
+                    let tag = CallOptions::new().tag(String::from("owned"));
+                    calls(&mut comm, &mut floats, &mut halves, &tag);
+                    let before = ALLOCATIONS.get();
+                    calls(&mut comm, &mut floats, &mut halves, &tag);
+                    assert_eq!(ALLOCATIONS.get() - before, 0, "n={n}");
+                });
+            }
+        });
+    }
+}

@@ -1,0 +1,85 @@
+//! Records as others read them: whatever is in the memory, and while it is written.
+
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+
+use rand::rngs::SmallRng;
+use rand::{Rng, RngExt, SeedableRng};
+use ringreduce::flight::{Reader, create};
+use ringreduce::{Communicator, MetricsHandle, ReduceOp};
+
+const CALLS: &str = "ringreduce_calls_total{collective=\"all_reduce\",rank=\"0\"} ";
+
+/// A record's memory, with all of these bytes in it.
+fn memory(fill: impl FnOnce(&mut [u8])) -> OwnedFd {
+    let file = File::from(create().unwrap());
+    let mut bytes = vec![0; file.metadata().unwrap().len() as usize];
+    fill(&mut bytes);
+    file.write_all_at(&bytes, 0).unwrap();
+    file.into()
+}
+
+#[test]
+fn nothing_is_no_record() {
+    let reader = Reader::open(memory(|_| ()).as_fd()).unwrap();
+    assert_eq!(reader.read(), None);
+    let short = File::open("/proc/self/exe").unwrap();
+    assert!(Reader::open(short.as_fd()).is_err());
+}
+
+#[test]
+fn anything_can_be_in_it() {
+    let mut random = SmallRng::seed_from_u64(5);
+    for round in 0..300 {
+        let fd = memory(|bytes| {
+            random.fill_bytes(bytes);
+            bytes[..8].copy_from_slice(&u64::from_be_bytes(*b"RINGREC\x01").to_ne_bytes());
+            // Some operations in their places, in a known state.
+            for (at, op) in bytes[64 * 64..].chunks_exact_mut(64).enumerate() {
+                if random.random_bool(0.5) {
+                    op[..8].copy_from_slice(&(at as u64 + 1024 * round).to_ne_bytes());
+                    op[63] = random.random_range(0..6_u8) << 4 | op[63] & 15;
+                }
+            }
+        });
+        let record = Reader::open(fd.as_fd()).unwrap().read().unwrap();
+        assert!(record.ops.len() <= 1024);
+        for op in &record.ops {
+            assert!(!op.what.name().is_empty() && op.end >= op.start);
+            assert!(op.member.is_none_or(|at| record.members[at].is_some()));
+        }
+        assert!(record.ops.is_sorted_by(|one, other| one.number <= other.number));
+        assert!(record.members.iter().flatten().all(|member| member.rank < member.size));
+    }
+}
+
+#[test]
+fn calls_are_counted() {
+    let ranks = Communicator::local(2).unwrap();
+    let handles: Vec<MetricsHandle> = ranks.iter().map(Communicator::metrics_handle).collect();
+    std::thread::scope(|scope| {
+        let calls = ranks.into_iter().map(|mut comm| {
+            scope.spawn(move || {
+                for _ in 0..1000 {
+                    comm.all_reduce(&mut [1.0_f64; 3], ReduceOp::Sum).unwrap();
+                }
+                comm.metrics()
+            })
+        });
+        let calls: Vec<_> = calls.collect();
+        // Whoever asks meanwhile finds no more than there is.
+        let line = |text: &str| text.lines().find_map(|it| it.strip_prefix(CALLS)?.parse().ok());
+        assert!(line(&handles[0].clone().metrics()).unwrap_or(0) <= 1000);
+        for (rank, call) in calls.into_iter().enumerate() {
+            let text = call.join().unwrap();
+            assert_eq!(handles[rank].metrics(), text, "the communicator is gone");
+            for (metric, value) in [("calls", 1000), ("bytes", 24_000)] {
+                let line = format!(
+                    "ringreduce_{metric}_total{{collective=\"all_reduce\",rank=\"{rank}\"}} {value}"
+                );
+                assert!(text.lines().any(|it| it == line), "{line}\n{text}");
+            }
+        }
+    });
+}

@@ -1,0 +1,374 @@
+//! The laws that every kind of link keeps.
+
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ringreduce::link::fault::{Faulty, Trouble};
+use ringreduce::link::trace::{Kind, Log, Traced};
+use ringreduce::link::{Fault, Frame, Rx, Tx};
+use ringreduce::memory::{Dst, Src};
+use ringreduce::partition::SlotShape;
+
+use super::Make;
+use super::walk::{
+    DEADLINE, SMALL, TICK, frame, give, is_lost, payload, take, until, wait_rx, wait_tx,
+};
+
+pub(super) fn payloads_of_every_size_arrive(make: Make) {
+    for bytes in [64, 4096, 1 << 18] {
+        let (mut tx, mut rx) = make(SlotShape { bytes, capacity: 3 });
+        let sizes = [0, 1, 31, 32, 33, 63, 64, 65, bytes - 1, bytes];
+        for (slot, len) in (0..).zip(sizes.into_iter().filter(|&len| len <= bytes)) {
+            let (frame, sent) = (frame(len, slot), payload(len, slot));
+            wait_tx(&mut *tx).unwrap();
+            give(&mut *tx, &frame, &sent).unwrap();
+            wait_rx(&mut *rx, &frame, Some(&mut *tx)).unwrap();
+            assert!(rx.ready(&frame).unwrap(), "ready stays true until the release");
+            assert_eq!(take(&mut *rx, len), sent, "{len} of {bytes} bytes");
+        }
+    }
+}
+
+/// `give` has read all of the payload when it returns, whatever the system took of it; `land`
+/// writes where it is told to, and nowhere before the frame is known to be right.
+pub(super) fn payloads_come_from_and_go_to_any_memory(make: Make) {
+    for bytes in [64, 1 << 14, 1 << 15, 1 << 22] {
+        let shape = SlotShape { bytes, capacity: 4 };
+        let (mut tx, mut rx) = make(shape);
+        let sizes = [0, 1, 63, bytes / 2 + 1, bytes];
+        let mut sent = 0;
+        let mut taken = 0;
+        while taken < 2 * sizes.len() {
+            let len = |slot: usize| sizes[slot % sizes.len()];
+            while sent < 2 * sizes.len() && tx.ready().unwrap() {
+                let mut mine = payload(len(sent), sent as u64);
+                let view = Src::from(mine.as_slice());
+                tx.give(&frame(len(sent), sent as u64), view).unwrap();
+                mine.fill(0xaa);
+                sent += 1;
+            }
+            let (expect, mut out) = (frame(len(taken), taken as u64), vec![0; len(taken)]);
+            until("a payload has landed", || {
+                tx.flush().unwrap();
+                rx.land(&expect, Dst::from(out.as_mut_slice())).unwrap()
+            });
+            rx.release();
+            assert_eq!(out, payload(len(taken), taken as u64), "{} of {bytes} bytes", len(taken));
+            taken += 1;
+        }
+        let len = bytes - 1;
+        wait_tx(&mut *tx).unwrap();
+        tx.give(&frame(len, 99), Src::from(payload(len, 99).as_slice())).unwrap();
+        let mut out = vec![0; len];
+        let mut fault = None;
+        until("the wrong frame is seen", || {
+            tx.flush().unwrap();
+            fault = rx.land(&frame(len, 98), Dst::from(out.as_mut_slice())).err();
+            fault.is_some()
+        });
+        assert!(matches!(fault, Some(Fault::Mismatch { field: "sequence", .. })), "{fault:?}");
+        assert!(out.iter().all(|&byte| byte == 0), "a wrong frame's payload was stored");
+    }
+}
+
+pub(super) fn a_glimpse_tells_the_call_and_takes_nothing(make: Make) {
+    let (mut tx, mut rx) = make(SMALL);
+    assert_eq!(rx.glimpse(), None);
+    for slot in 7..9 {
+        let frame = frame(100, slot);
+        give(&mut *tx, &frame, &payload(100, slot)).unwrap();
+        until("there is something to see", || {
+            tx.flush().unwrap();
+            rx.glimpse() == Some((frame.sequence, frame.fingerprint))
+        });
+        wait_rx(&mut *rx, &frame, Some(&mut *tx)).unwrap();
+        assert_eq!(rx.glimpse(), Some((frame.sequence, frame.fingerprint)));
+        assert_eq!(take(&mut *rx, 100), payload(100, slot));
+        assert_eq!(rx.glimpse(), None);
+    }
+}
+
+pub(super) fn slots_arrive_in_order_past_any_wrap(make: Make) {
+    let (mut tx, mut rx) = make(SMALL);
+    let slots = (1 << 16) + 100;
+    let (mut sent, mut taken) = (0, 0);
+    while taken < slots {
+        for _ in 0..1 + sent % SMALL.capacity as u64 {
+            if sent < slots && tx.ready().unwrap() {
+                give(&mut *tx, &frame(8, sent), &sent.to_le_bytes()).unwrap();
+                sent += 1;
+            }
+        }
+        for _ in 0..(1 + taken % 3).min(sent - taken) {
+            wait_rx(&mut *rx, &frame(8, taken), Some(&mut *tx)).unwrap();
+            assert_eq!(take(&mut *rx, 8), taken.to_le_bytes());
+            taken += 1;
+        }
+    }
+}
+
+pub(super) fn commit_never_waits_for_the_peer(make: Make) {
+    for capacity in [1, 2, 8, 33] {
+        let (mut tx, mut rx) = make(SlotShape { bytes: 64, capacity });
+        for slot in 0..capacity as u64 {
+            assert!(tx.ready().unwrap(), "slot {slot} of {capacity}");
+            give(&mut *tx, &frame(64, slot), &payload(64, slot)).unwrap();
+        }
+        for slot in 0..capacity as u64 {
+            wait_rx(&mut *rx, &frame(64, slot), Some(&mut *tx)).unwrap();
+            assert_eq!(take(&mut *rx, 64), payload(64, slot));
+        }
+    }
+}
+
+pub(super) fn a_full_link_turns_ready_again(make: Make) {
+    let shape = SlotShape { bytes: 1 << 17, capacity: 5 };
+    let (mut tx, mut rx) = make(shape);
+    let (mut sent, mut taken) = (0, 0);
+    for round in 1..=2 {
+        let mut held = 0;
+        until("the link is full", || {
+            let room = tx.ready().unwrap();
+            if room {
+                give(&mut *tx, &frame(shape.bytes, sent), &payload(shape.bytes, sent)).unwrap();
+                sent += 1;
+                held += usize::from(tx.outgoing().is_some());
+            }
+            !room
+        });
+        assert!(
+            held == 0 || held >= shape.capacity,
+            "held {held}: all slots can wait for a network"
+        );
+        assert!(sent - taken >= shape.capacity as u64, "round {round}");
+        while taken < sent {
+            wait_rx(&mut *rx, &frame(shape.bytes, taken), Some(&mut *tx)).unwrap();
+            assert_eq!(take(&mut *rx, shape.bytes), payload(shape.bytes, taken), "slot {taken}");
+            taken += 1;
+        }
+        assert!(tx.flush().unwrap() && tx.ready().unwrap(), "round {round}");
+        assert_eq!(tx.outgoing(), None, "nothing is left to send");
+    }
+}
+
+pub(super) fn a_full_link_wakes_its_sender_and_outlives_it(make: Make) {
+    let shape = SlotShape { bytes: 1 << 17, capacity: 5 };
+    let (mut tx, mut rx) = make(shape);
+    let (mut sent, start) = (0, Instant::now());
+    let mut fill = |tx: &mut dyn Tx, most| {
+        while sent < most && tx.ready().unwrap() {
+            give(tx, &frame(shape.bytes, sent), &payload(shape.bytes, sent)).unwrap();
+            sent += 1;
+        }
+        sent
+    };
+    let full = fill(&mut *tx, u64::MAX);
+    let reader = thread::spawn(move || {
+        for slot in 0.. {
+            if let Err(end) = wait_rx(&mut *rx, &frame(shape.bytes, slot), None) {
+                return (slot, end);
+            }
+            assert_eq!(take(&mut *rx, shape.bytes), payload(shape.bytes, slot), "slot {slot}");
+        }
+        unreachable!()
+    });
+    while !tx.ready().unwrap() {
+        tx.park(DEADLINE, &[]);
+    }
+    assert!(start.elapsed() < DEADLINE, "this wait does not need its limit");
+    let all = fill(&mut *tx, full + 50);
+    drop(tx);
+    let (taken, end) = reader.join().unwrap();
+    assert!(is_lost(end));
+    assert!(all > full && taken == all, "{taken} of {all}");
+}
+
+pub(super) fn what_is_not_expected_is_refused(make: Make) {
+    let sent = frame(32, 5);
+    for (name, expect, ours, theirs) in [
+        ("len", Frame { len: 33, ..sent }, 33, 32),
+        ("len", Frame { len: 0, ..sent }, 0, 32),
+        ("epoch", Frame { epoch: 4, ..sent }, 4, 3),
+        ("sequence", Frame { sequence: 6, ..sent }, 6, 5),
+        ("fingerprint", Frame { fingerprint: 1, ..sent }, 1, sent.fingerprint),
+    ] {
+        let (mut tx, mut rx) = make(SMALL);
+        give(&mut *tx, &sent, &payload(32, 0)).unwrap();
+        let found = wait_rx(&mut *rx, &expect, Some(&mut *tx)).unwrap_err();
+        match found {
+            Fault::Mismatch { field, ours: a, theirs: b } => {
+                assert_eq!((field, a, b), (name, ours, theirs));
+            }
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+}
+
+pub(super) fn a_sender_that_leaves_is_read_to_the_end(make: Make) {
+    let (mut tx, mut rx) = make(SMALL);
+    for slot in 0..3 {
+        give(&mut *tx, &frame(100, slot), &payload(100, slot)).unwrap();
+    }
+    drop(tx);
+    for slot in 0..3 {
+        rx.check_alive().unwrap();
+        wait_rx(&mut *rx, &frame(100, slot), None).unwrap();
+        assert_eq!(take(&mut *rx, 100), payload(100, slot));
+    }
+    assert!(is_lost(wait_rx(&mut *rx, &frame(100, 3), None).unwrap_err()));
+}
+
+pub(super) fn a_sender_that_leaves_ends_a_wait(make: Make) {
+    let (tx, mut rx) = make(SMALL);
+    let (looked, has_looked) = mpsc::channel();
+    let waiting = thread::spawn(move || {
+        assert!(!rx.ready(&frame(1, 0)).unwrap());
+        looked.send(()).unwrap();
+        wait_rx(&mut *rx, &frame(1, 0), None)
+    });
+    has_looked.recv().unwrap();
+    drop(tx);
+    assert!(is_lost(waiting.join().unwrap().unwrap_err()));
+}
+
+pub(super) fn a_receiver_that_leaves_ends_a_wait(make: Make) {
+    let shape = SlotShape { bytes: 1 << 17, capacity: 5 };
+    let (mut tx, rx) = make(shape);
+    let waiting = thread::spawn(move || {
+        loop {
+            if let Err(fault) = wait_tx(&mut *tx) {
+                return fault;
+            }
+            if let Err(fault) = give(&mut *tx, &frame(shape.bytes, 0), &vec![0; shape.bytes]) {
+                return fault;
+            }
+        }
+    });
+    drop(rx);
+    assert!(is_lost(waiting.join().unwrap()));
+}
+
+pub(super) fn a_look_finds_a_peer_that_left(make: Make) {
+    let (tx, mut rx) = make(SMALL);
+    rx.check_alive().unwrap();
+    drop(tx);
+    until("the receiver notices", || rx.check_alive().is_err());
+    let (mut tx, rx) = make(SMALL);
+    tx.check_alive().unwrap();
+    drop(rx);
+    until("the sender notices", || tx.check_alive().is_err());
+}
+
+pub(super) fn park_ends_with_its_limit_data_or_an_outgoing_link(make: Make) {
+    let (mut tx, mut rx) = make(SMALL);
+    assert!(!rx.ready(&frame(8, 0)).unwrap());
+    rx.park(TICK, &[]);
+    tx.park(TICK, &[]);
+    let (writable, _peer) = UnixStream::pair().unwrap();
+    let start = Instant::now();
+    rx.park(DEADLINE, &[writable.as_raw_fd()]);
+    tx.park(DEADLINE, &[writable.as_raw_fd()]);
+    let sender = thread::spawn(move || {
+        give(&mut *tx, &frame(8, 0), &payload(8, 0)).unwrap();
+        tx
+    });
+    while !rx.ready(&frame(8, 0)).unwrap() {
+        rx.park(DEADLINE, &[]);
+    }
+    assert!(start.elapsed() < DEADLINE, "none of these waits needs its limit");
+    drop(sender.join().unwrap());
+}
+
+pub(super) fn two_threads_play_ping_pong(make: Make) {
+    const SLOTS: u64 = 10_000;
+    let (mut there, mut back) = (make(SMALL), make(SMALL));
+    let player = thread::spawn(move || {
+        for slot in 0..SLOTS {
+            wait_rx(&mut *there.1, &frame(100, slot), Some(&mut *back.0)).unwrap();
+            let bytes = take(&mut *there.1, 100);
+            wait_tx(&mut *back.0).unwrap();
+            give(&mut *back.0, &frame(100, slot), &bytes).unwrap();
+        }
+    });
+    for slot in 0..SLOTS {
+        wait_tx(&mut *there.0).unwrap();
+        give(&mut *there.0, &frame(100, slot), &payload(100, slot)).unwrap();
+        wait_rx(&mut *back.1, &frame(100, slot), Some(&mut *there.0)).unwrap();
+        assert_eq!(take(&mut *back.1, 100), payload(100, slot));
+    }
+    player.join().unwrap();
+}
+
+pub(super) fn a_late_slot_is_only_late(make: Make) {
+    let (tx, rx) = make(SMALL);
+    let mut tx = Faulty::new(tx, 2, Trouble::Delay(5));
+    let mut rx = Faulty::new(rx, 1, Trouble::Delay(3));
+    let (mut waits_tx, mut waits_rx) = (0, 0);
+    for slot in 0..4 {
+        while !tx.ready().unwrap() {
+            waits_tx += 1;
+        }
+        give(&mut tx, &frame(9, slot), &payload(9, slot)).unwrap();
+        let before = waits_rx;
+        until("the slot is here", || {
+            let here = rx.ready(&frame(9, slot)).unwrap();
+            waits_rx += u32::from(!here);
+            here
+        });
+        assert!(slot != 1 || waits_rx >= before + 3);
+        assert_eq!(take(&mut rx, 9), payload(9, slot));
+    }
+    assert_eq!(waits_tx, 5);
+}
+
+pub(super) fn a_lost_slot_is_a_lost_peer(make: Make) {
+    let (tx, rx) = make(SMALL);
+    let mut tx = Faulty::new(tx, 1, Trouble::Lose);
+    let mut rx = Faulty::new(rx, 1, Trouble::Lose);
+    wait_tx(&mut tx).unwrap();
+    give(&mut tx, &frame(9, 0), &payload(9, 0)).unwrap();
+    wait_rx(&mut rx, &frame(9, 0), None).unwrap();
+    assert_eq!(take(&mut rx, 9), payload(9, 0));
+    assert!(is_lost(tx.ready().unwrap_err()));
+    assert!(is_lost(rx.ready(&frame(9, 1)).unwrap_err()));
+}
+
+pub(super) fn a_corrupted_frame_is_noticed_by_the_receiver(make: Make) {
+    for sender in [true, false] {
+        let (tx, rx) = make(SMALL);
+        let trouble_at = |end| if end { 1 } else { u64::MAX };
+        let mut tx = Faulty::new(tx, trouble_at(sender), Trouble::Corrupt);
+        let mut rx = Faulty::new(rx, trouble_at(!sender), Trouble::Corrupt);
+        for slot in 0..2 {
+            give(&mut tx, &frame(9, slot), &payload(9, slot)).unwrap();
+        }
+        wait_rx(&mut rx, &frame(9, 0), None).unwrap();
+        take(&mut rx, 9);
+        let fault = wait_rx(&mut rx, &frame(9, 1), None).unwrap_err();
+        assert!(matches!(fault, Fault::Mismatch { field: "sequence", ours: 1, theirs: 0 }));
+    }
+}
+
+pub(super) fn a_trace_tells_what_happened(make: Make) {
+    let (tx, rx) = make(SMALL);
+    let log = Log::new(4);
+    let mut tx = Traced::new(tx, 1, log.clone());
+    let mut rx = Traced::new(rx, 2, log.clone());
+    give(&mut tx, &frame(9, 0), &payload(9, 0)).unwrap();
+    until("the slot is here", || rx.ready(&frame(9, 0)).unwrap());
+    take(&mut rx, 9);
+    tx.park(Duration::ZERO, &[]);
+    drop(tx);
+    assert!(is_lost(wait_rx(&mut rx, &frame(1, 1), None).unwrap_err()));
+    let (events, forgotten) = log.events();
+    assert!(forgotten >= 1, "the commit");
+    assert!(events.is_sorted_by_key(|event| event.time));
+    let told: Vec<_> = events.iter().map(|e| (e.peer, e.kind, e.bytes)).collect();
+    assert_eq!(told.len(), 4);
+    assert_eq!(told[3], (2, Kind::Fault, 0));
+    let expected = [(2, Kind::Receive, 9), (2, Kind::Release, 0), (1, Kind::Park, 0)];
+    assert!(forgotten > 1 || told[..3] == expected, "{told:?}");
+}

@@ -1,0 +1,66 @@
+//! One suite for every kind of link: what the traits `Rx` and `Tx` promise, whoever keeps it.
+//! A new kind is one line in `every_link!` below, and a function that makes a pair of ends.
+
+pub(crate) mod laws;
+pub(crate) mod sealed;
+pub(crate) mod shm;
+pub(crate) mod tcp;
+pub(crate) mod walk;
+
+use ringreduce::link::{Frame, Rx, Tx, loopback};
+use ringreduce::partition::SlotShape;
+
+type Ends = (Box<dyn Tx>, Box<dyn Rx>);
+type Make = fn(SlotShape) -> Ends;
+
+/// The laws, for each kind of link.
+macro_rules! every_link {
+    ($($kind:ident: $make:expr;)*) => { $(mod $kind {
+        every_law!($make; payloads_of_every_size_arrive,
+            payloads_come_from_and_go_to_any_memory, a_glimpse_tells_the_call_and_takes_nothing,
+            slots_arrive_in_order_past_any_wrap,
+            commit_never_waits_for_the_peer, a_full_link_turns_ready_again,
+            a_full_link_wakes_its_sender_and_outlives_it,
+            what_is_not_expected_is_refused, a_sender_that_leaves_is_read_to_the_end,
+            a_sender_that_leaves_ends_a_wait, a_receiver_that_leaves_ends_a_wait,
+            a_look_finds_a_peer_that_left,
+            park_ends_with_its_limit_data_or_an_outgoing_link, two_threads_play_ping_pong,
+            a_late_slot_is_only_late, a_lost_slot_is_a_lost_peer,
+            a_corrupted_frame_is_noticed_by_the_receiver, a_trace_tells_what_happened);
+    })* };
+}
+macro_rules! every_law {
+    ($make:expr; $($law:ident),*) => { $(#[test] fn $law() { super::laws::$law($make); })* };
+}
+
+every_link! {
+    between_processes: super::shm::link;
+    between_threads: |shape| ringreduce::link::loopback::pair(shape).unwrap();
+    tcp_over_one_socket: |shape| super::tcp::link(shape, 1);
+    tcp_over_three_sockets: |shape| super::tcp::link(shape, 3);
+    tcp_sealed_over_one_socket: |shape| super::sealed::link(shape, 1);
+    tcp_sealed_over_three_sockets: |shape| super::sealed::link(shape, 3);
+}
+
+#[test]
+fn memory_that_does_not_fit_the_address_space_is_refused() {
+    for (bytes, capacity) in [(1 << 60, 16), (usize::MAX - 63, 1), (64, 1 << 62)] {
+        assert!(loopback::pair(SlotShape { bytes, capacity }).is_err(), "{bytes} x {capacity}");
+    }
+}
+
+/// Else a sender could be lent the very slot that the receiver reads.
+#[test]
+#[should_panic(expected = "commit without ready")]
+fn no_more_slots_are_committed_than_there_are() {
+    let (mut tx, _rx) = loopback::pair(SlotShape { bytes: 64, capacity: 2 }).unwrap();
+    let frame = Frame { len: 0, epoch: 0, sequence: 0, fingerprint: 0 };
+    (0..3).for_each(|_| tx.commit(&frame).unwrap());
+}
+
+#[test]
+#[should_panic(expected = "release without ready")]
+fn no_slot_is_released_that_has_not_come() {
+    let (_tx, mut rx) = loopback::pair(SlotShape { bytes: 64, capacity: 2 }).unwrap();
+    rx.release();
+}

@@ -1,0 +1,191 @@
+//! What only sealed links over TCP must keep: whoever is between the two ends reads nothing, and
+//! can do no more than end it.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpStream};
+
+use ringreduce::link::seal::{Opener, Sealer, Seals, TAG};
+use ringreduce::link::{Fault, Rx, Tx, tcp};
+use ringreduce::memory::Dst;
+use ringreduce::partition::SlotShape;
+
+use super::Ends;
+use super::tcp::streams;
+use super::walk::{frame, give, is_lost, payload, take, until, wait_rx};
+
+const HEAD: usize = 64 + TAG;
+const SHAPE: SlotShape = SlotShape { bytes: 32 << 10, capacity: 6 };
+
+/// The keys of a link over so many streams.
+fn keys(count: usize) -> (Vec<Sealer>, Vec<Opener>) {
+    let key = |stream| {
+        let seals = |keys: [u8; 2]| Seals::new(&[keys[0]; 32], &[keys[1]; 32]).unwrap();
+        let (here, there) = (2 * stream as u8, 2 * stream as u8 + 1);
+        (seals([here, there]).sealer, seals([there, here]).opener)
+    };
+    (0..count).map(key).unzip()
+}
+
+pub(super) fn link(shape: SlotShape, sockets: usize) -> Ends {
+    let (to, from) = streams(Ipv4Addr::LOCALHOST.into(), sockets);
+    let (sealers, openers) = keys(sockets);
+    let tx = tcp::Tx::sealed(to, sealers, shape, 7).unwrap();
+    (Box::new(tx), Box::new(tcp::Rx::sealed(from, openers, shape, 7).unwrap()))
+}
+
+/// What goes over the wire for slots of these lengths: the bytes of each.
+fn wire(lens: &[usize]) -> Vec<Vec<u8>> {
+    let (to, mut from) = streams(Ipv4Addr::LOCALHOST.into(), 1);
+    let mut tx = tcp::Tx::sealed(to, keys(1).0, SHAPE, 7).unwrap();
+    let read = |(slot, &len): (usize, &usize)| {
+        give(&mut tx, &frame(len, slot as u64), &payload(len, slot as u64)).unwrap();
+        let mut bytes = vec![0; HEAD + len + TAG];
+        until("all is sent", || tx.flush().unwrap());
+        from[0].read_exact(&mut bytes).unwrap();
+        bytes
+    };
+    lens.iter().enumerate().map(read).collect()
+}
+
+/// A receiver, and where bytes come to it from.
+fn receiver() -> (tcp::Rx, TcpStream) {
+    let (mut to, from) = streams(Ipv4Addr::LOCALHOST.into(), 1);
+    (tcp::Rx::sealed(from, keys(1).1, SHAPE, 7).unwrap(), to.remove(0))
+}
+
+/// What becomes of slot number `slot`, with a look at its header before or without one, and into
+/// memory of the reader's or the link's.
+fn receive(rx: &mut tcp::Rx, len: usize, slot: u64, way: usize) -> Result<(), Fault> {
+    if way % 2 == 1 {
+        rx.glimpse();
+    }
+    let mut out = vec![0x11; len];
+    let expect = frame(len, slot);
+    if way < 2 {
+        wait_rx(rx, &expect, None)?;
+        assert_eq!(take(rx, len), payload(len, slot), "a wrong result");
+        return Ok(());
+    }
+    let landed = loop {
+        match rx.land(&expect, Dst::from(&mut out[..])) {
+            Ok(false) => std::thread::yield_now(),
+            Ok(true) => break Ok(()),
+            Err(fault) => break Err(fault),
+        }
+    };
+    match &landed {
+        Ok(()) => assert_eq!(out, payload(len, slot), "a wrong result"),
+        // What is opened on its way there leaves nothing of it, if it was forged.
+        Err(Fault::Forged { .. }) if out.iter().all(|&byte| byte == 0) => {}
+        Err(_) => assert!(out.iter().all(|&byte| byte == 0x11), "something got there"),
+    }
+    rx.release();
+    landed
+}
+
+/// Slots of these lengths are sent; of what the network brings instead, so many are right, and
+/// then comes the end of it, forged or lost.
+fn brings(lens: &[usize], brought: &[u8], right: usize, is_forged: bool) {
+    for way in 0..4 {
+        let (mut rx, mut relay) = receiver();
+        relay.write_all(brought).unwrap();
+        drop(relay);
+        for (slot, &len) in lens.iter().enumerate().take(right) {
+            receive(&mut rx, len, slot as u64, way).unwrap();
+        }
+        let fault = receive(&mut rx, lens[right], right as u64, way).unwrap_err();
+        match is_forged {
+            true => assert!(matches!(fault, Fault::Forged { slot } if slot == right as u64)),
+            false => assert!(is_lost(fault)),
+        }
+    }
+}
+
+const LENS: [usize; 4] = [100, 20_000, 20_000, 0];
+
+#[test]
+fn nothing_of_a_slot_is_seen_on_the_wire() {
+    for (slot, (bytes, len)) in wire(&LENS).iter().zip(LENS).enumerate() {
+        let sent = payload(len, slot as u64);
+        let shown = bytes.windows(8).any(|seen| sent.windows(8).any(|part| part == seen));
+        assert!(!shown && !bytes.windows(4).any(|seen| seen == b"RING"));
+    }
+    // The same slot looks different each time it is sent.
+    let slots = wire(&[8, 8]);
+    assert_ne!(slots[0][..64], slots[1][..64]);
+}
+
+#[test]
+fn bits_that_are_changed_are_found() {
+    let sent = wire(&LENS[..2]);
+    let first = sent[0].len();
+    for at in (0..60).flat_map(|_| [0..HEAD, HEAD..first, first..sent[1].len()]) {
+        let mut bytes = sent.concat();
+        let bit = harness::share::random_range(8 * at.start..8 * at.end);
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        brings(&LENS, &bytes, usize::from(bit / 8 >= first), true);
+    }
+}
+
+#[test]
+fn slots_that_come_again_or_in_another_order_are_refused() {
+    let sent = wire(&LENS);
+    let [first, second, third, last] = &sent[..] else { panic!() };
+    for (order, right) in [
+        (vec![first, first], 1),
+        (vec![second], 0),
+        (vec![first, third, second], 1),
+        (vec![first, second, second], 2),
+        (vec![first, second, last], 2),
+        (vec![first, last], 1),
+    ] {
+        let bytes: Vec<u8> = order.into_iter().flatten().copied().collect();
+        brings(&LENS, &bytes, right, true);
+    }
+    // A header with the payload of another slot.
+    let mixed = [&first[..], &second[..HEAD], &third[HEAD..]].concat();
+    brings(&LENS, &mixed, 1, true);
+}
+
+#[test]
+fn what_is_cut_short_is_lost_and_what_is_made_up_is_refused() {
+    let sent = wire(&LENS);
+    let [first, second, ..] = &sent[..] else { panic!() };
+    for cut in [0, 1, 63, 64, HEAD - 1, HEAD, HEAD + 1, second.len() - TAG, second.len() - 1] {
+        let bytes = [&first[..], &second[..cut]].concat();
+        brings(&LENS, &bytes, 1, false);
+    }
+    // Bytes that are missing in the middle.
+    let bytes = [&first[..], &second[..HEAD], &second[HEAD + 1..], &first[..1]].concat();
+    brings(&LENS, &bytes, 1, true);
+    // A slot in the clear, as one who has no key would send it.
+    let (to, mut from) = streams(Ipv4Addr::LOCALHOST.into(), 1);
+    let mut tx = tcp::Tx::new(to, SHAPE, 7).unwrap();
+    give(&mut tx, &frame(100, 0), &payload(100, 0)).unwrap();
+    let mut clear = [0; 164];
+    from[0].read_exact(&mut clear).unwrap();
+    brings(&LENS, &clear, 0, true);
+    // And the other way round.
+    let (mut to, from) = streams(Ipv4Addr::LOCALHOST.into(), 1);
+    let mut rx = tcp::Rx::new(from, SHAPE, 7).unwrap();
+    to[0].write_all(first).unwrap();
+    let fault = wait_rx(&mut rx, &frame(100, 0), None).unwrap_err();
+    assert!(matches!(fault, Fault::Mismatch { field: "magic", .. }));
+}
+
+#[test]
+fn each_stream_has_its_own_key() {
+    let (to, from) = streams(Ipv4Addr::LOCALHOST.into(), 2);
+    assert!(tcp::Tx::sealed(to, keys(1).0, SHAPE, 7).is_err());
+    // The streams of a link in the wrong order.
+    assert!(tcp::Rx::sealed(from, keys(3).1, SHAPE, 7).is_err());
+    let (to, mut from) = streams(Ipv4Addr::LOCALHOST.into(), 2);
+    from.swap(0, 1);
+    let mut tx = tcp::Tx::sealed(to, keys(2).0, SHAPE, 7).unwrap();
+    let mut rx = tcp::Rx::sealed(from, keys(2).1, SHAPE, 7).unwrap();
+    for slot in 0..2 {
+        give(&mut tx, &frame(8, slot), &payload(8, slot)).unwrap();
+    }
+    let fault = wait_rx(&mut rx, &frame(8, 0), None).unwrap_err();
+    assert!(matches!(fault, Fault::Forged { slot: 0 }));
+}

@@ -1,0 +1,149 @@
+//! What only links over TCP must keep: bytes come in any pieces, from anybody.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, TcpStream};
+use std::thread;
+
+use ringreduce::link::{Fault, Rx, Tx, tcp};
+use ringreduce::memory::Dst;
+use ringreduce::partition::SlotShape;
+
+use super::Ends;
+use super::walk::{SMALL, frame, give, is_lost, payload, take, wait_rx, wait_tx};
+
+pub(super) fn streams(address: IpAddr, count: usize) -> (Vec<TcpStream>, Vec<TcpStream>) {
+    let listener = TcpListener::bind((address, 0)).unwrap();
+    let pair = |_| {
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        tcp::tune(&stream, &tcp::Settings::default()).unwrap();
+        (stream, listener.accept().unwrap().0)
+    };
+    (0..count).map(pair).unzip()
+}
+
+fn ends(to: Vec<TcpStream>, from: Vec<TcpStream>, shape: SlotShape) -> Ends {
+    (Box::new(tcp::Tx::new(to, shape, 7).unwrap()), Box::new(tcp::Rx::new(from, shape, 7).unwrap()))
+}
+
+pub(super) fn link(shape: SlotShape, sockets: usize) -> Ends {
+    let (to, from) = streams(Ipv4Addr::LOCALHOST.into(), sockets);
+    ends(to, from, shape)
+}
+
+/// A relay that passes on one to seven bytes at a time.
+fn trickle(mut from: TcpStream, mut to: TcpStream) {
+    let mut bytes = [0; 7];
+    for turn in 0.. {
+        match from.read(&mut bytes[..1 + turn % 7]) {
+            Ok(count @ 1..) => to.write_all(&bytes[..count]).unwrap(),
+            _ => return,
+        }
+    }
+}
+
+#[test]
+fn does_not_care_how_bytes_are_cut() {
+    let shape = SlotShape { bytes: 4096, capacity: 3 };
+    let (to, relay_in) = streams(Ipv4Addr::LOCALHOST.into(), 2);
+    let (relay_out, from) = streams(Ipv4Addr::LOCALHOST.into(), 2);
+    let relay = relay_in.into_iter().zip(relay_out);
+    let relays: Vec<_> = relay.map(|(i, o)| thread::spawn(move || trickle(i, o))).collect();
+    let (mut tx, mut rx) = ends(to, from, shape);
+    for (slot, len) in (0..60).zip([1, 64, 4095, 0, 4096, 17].into_iter().cycle()) {
+        wait_tx(&mut *tx).unwrap();
+        give(&mut *tx, &frame(len, slot), &payload(len, slot)).unwrap();
+        wait_rx(&mut *rx, &frame(len, slot), Some(&mut *tx)).unwrap();
+        assert_eq!(take(&mut *rx, len), payload(len, slot));
+    }
+    drop((tx, rx));
+    for relay in relays {
+        relay.join().unwrap();
+    }
+}
+
+#[test]
+fn garbage_is_an_error() {
+    let garbage: [&[u8]; 4] = [&[0xff; 64], &[0; 4096], b"GET / HTTP/1.1\r\n\r\n", &[]];
+    for bytes in garbage {
+        let (to, from) = streams(Ipv4Addr::LOCALHOST.into(), 1);
+        let mut rx = tcp::Rx::new(from, SMALL, 7).unwrap();
+        (&to[0]).write_all(bytes).unwrap();
+        drop(to);
+        match wait_rx(&mut rx, &frame(128, 0), None).unwrap_err() {
+            Fault::Mismatch { field: "magic", .. } => assert!(bytes.len() >= 64),
+            fault => assert!(is_lost(fault) && bytes.len() < 64),
+        }
+    }
+}
+
+#[test]
+fn works_over_ipv6() {
+    if TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).is_err() {
+        return harness::skip("links::tcp::works_over_ipv6", "this host has no ::1");
+    }
+    let (to, from) = streams(Ipv6Addr::LOCALHOST.into(), 2);
+    let (mut tx, mut rx) = ends(to, from, SMALL);
+    give(&mut *tx, &frame(128, 0), &payload(128, 0)).unwrap();
+    wait_rx(&mut *rx, &frame(128, 0), None).unwrap();
+    assert_eq!(take(&mut *rx, 128), payload(128, 0));
+}
+
+#[test]
+fn ends_of_different_links_do_not_talk() {
+    let (to, from) = streams(Ipv4Addr::LOCALHOST.into(), 1);
+    let mut tx = tcp::Tx::new(to, SMALL, 7).unwrap();
+    let mut rx = tcp::Rx::new(from, SMALL, 8).unwrap();
+    give(&mut tx, &frame(8, 0), &payload(8, 0)).unwrap();
+    let fault = wait_rx(&mut rx, &frame(8, 0), None).unwrap_err();
+    assert!(matches!(fault, Fault::Mismatch { field: "comm", ours: 8, theirs: 7 }));
+    assert!(tcp::Tx::new(Vec::new(), SMALL, 7).is_err(), "a link without a socket");
+    let odd = SlotShape { bytes: 100, capacity: 4 };
+    assert!(tcp::Rx::new(streams(Ipv4Addr::LOCALHOST.into(), 1).1, odd, 7).is_err());
+}
+
+/// A network that flips one bit of a payload, whatever TCP's own sum says of it.
+#[test]
+fn a_flipped_bit_is_found() {
+    const HEADER: usize = 64;
+    let shape = SlotShape { bytes: 64 << 10, capacity: 3 };
+    // Both ways in which a payload is read: by way of the slot, and straight to its place.
+    for (len, lands) in [(1, false), (100, false), (4096, true), (40_000, true), (40_000, false)] {
+        for checks in [true, false] {
+            let (to, mut relay_in) = streams(Ipv4Addr::LOCALHOST.into(), 1);
+            let (mut relay_out, from) = streams(Ipv4Addr::LOCALHOST.into(), 1);
+            let mut tx = tcp::Tx::new(to, shape, 7).unwrap().checked(checks);
+            let mut rx = tcp::Rx::new(from, shape, 7).unwrap().checked(checks);
+            give(&mut tx, &frame(len, 0), &payload(len, 0)).unwrap();
+            let mut bytes = vec![0; HEADER + len];
+            let whole = thread::scope(|scope| {
+                let read = scope.spawn(|| relay_in[0].read_exact(&mut bytes));
+                while let Ok(false) = tx.flush() {
+                    thread::yield_now();
+                }
+                read.join().unwrap()
+            });
+            whole.unwrap();
+            let bit = harness::share::random_range(0..8 * len);
+            bytes[HEADER + bit / 8] ^= 1 << (bit % 8);
+            relay_out[0].write_all(&bytes).unwrap();
+            let mut out = vec![0; len];
+            let fault = loop {
+                let here = if lands {
+                    rx.land(&frame(len, 0), Dst::from(&mut out[..]))
+                } else {
+                    rx.ready(&frame(len, 0))
+                };
+                match here {
+                    Ok(false) => thread::yield_now(),
+                    Ok(true) => break None,
+                    Err(fault) => break Some(fault),
+                }
+            };
+            match (checks, fault) {
+                (true, Some(Fault::Corrupt { slot: 0, sent, found })) => assert_ne!(sent, found),
+                (false, None) => {}
+                (_, fault) => panic!("bit {bit} of {len}: {fault:?}"),
+            }
+        }
+    }
+}
