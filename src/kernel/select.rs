@@ -84,7 +84,7 @@ pub(super) fn of<I: Isa>(dtype: DataType, wanted: Wanted) -> Option<Run> {
 /// The same for the arithmetic of bfloat16 alone, which has an instruction set of its own.
 pub(super) fn bf16<I: Isa>(wanted: Wanted) -> Option<Run> {
     match wanted {
-        Wanted::Plain(op) => float::<I, I::BF16>(op),
+        Wanted::Plain(op) => float::<I, I::BF16, <I::Rare as Isa>::BF16>(op),
         Wanted::PreMulSum => Some(scaled::<I, I::BF16>()),
     }
 }
@@ -109,12 +109,12 @@ fn plain<I: Isa>(dtype: DataType, op: ReduceOp) -> Option<Run> {
             DataType::U32 => integer::<I, u32>(op),
             DataType::I64 => integer::<I, i64>(op),
             DataType::U64 => integer::<I, u64>(op),
-            DataType::F16 => float::<I, I::F16>(op),
-            DataType::BF16 => float::<I, I::BF16>(op),
-            DataType::F32 => float::<I, I::Line<f32>>(op),
-            DataType::F64 => float::<I, I::Line<f64>>(op),
-            DataType::F8E4M3 => float::<I::Rare, Line<I, F8E4M3>>(op),
-            DataType::F8E5M2 => float::<I::Rare, Line<I, F8E5M2>>(op),
+            DataType::F16 => float::<I, I::F16, <I::Rare as Isa>::F16>(op),
+            DataType::BF16 => float::<I, I::BF16, <I::Rare as Isa>::BF16>(op),
+            DataType::F32 => float::<I, I::Line<f32>, Line<I, f32>>(op),
+            DataType::F64 => float::<I, I::Line<f64>, Line<I, f64>>(op),
+            DataType::F8E4M3 => float::<I::Rare, Line<I, F8E4M3>, Line<I, F8E4M3>>(op),
+            DataType::F8E5M2 => float::<I::Rare, Line<I, F8E5M2>, Line<I, F8E5M2>>(op),
             DataType::C64 => Some(run::<I::Rare, Line<I, Complex<f32>>, scalar::Prod>()),
             DataType::C128 => Some(run::<I::Rare, Line<I, Complex<f64>>, scalar::Prod>()),
             DataType::LocF32 | DataType::LocF64 | DataType::LocI32 | DataType::LocI64 => None,
@@ -155,7 +155,8 @@ fn with_the_same_bits(dtype: DataType, op: ReduceOp) -> DataType {
     }
 }
 
-/// Sums are what training and counting wait for. The average divides the last sum alone.
+/// Sums are what training and counting wait for. The average divides the last sum alone, and min,
+/// max and prod are rare.
 fn integer<I: Isa, T: Lines<Wide: Real> + Element<Wide = T>>(op: ReduceOp) -> Option<Run> {
     Some(match op {
         ReduceOp::Sum => run::<I, I::Line<T>, scalar::Sum>(),
@@ -167,13 +168,14 @@ fn integer<I: Isa, T: Lines<Wide: Real> + Element<Wide = T>>(op: ReduceOp) -> Op
     })
 }
 
-fn float<I: Isa, B: Block<Lane: Real>>(op: ReduceOp) -> Option<Run> {
+/// `B` is the block of the instruction set itself, `R` that for rare reductions.
+fn float<I: Isa, B: Block<Lane: Real>, R: Block<Lane: Real>>(op: ReduceOp) -> Option<Run> {
     Some(match op {
         ReduceOp::Sum => run::<I, B, scalar::Sum>(),
-        ReduceOp::Prod => run::<I, B, scalar::Prod>(),
-        ReduceOp::Min => run::<I, B, scalar::Min>(),
-        ReduceOp::Max => run::<I, B, scalar::Max>(),
         ReduceOp::Avg => run::<I, B, scalar::Avg>(),
+        ReduceOp::Prod => run::<I::Rare, R, scalar::Prod>(),
+        ReduceOp::Min => run::<I::Rare, R, scalar::Min>(),
+        ReduceOp::Max => run::<I::Rare, R, scalar::Max>(),
         _ => return None,
     })
 }
