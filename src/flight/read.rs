@@ -93,10 +93,16 @@ impl Reader {
         Ok(Self(Board::new(Region::open(fd, bytes(), "the record")?)))
     }
 
-    /// What it says now; none as long as nobody has written anything.
+    /// What it says now; none as long as nobody has written anything, and of another version.
     #[must_use]
     pub fn read(&self) -> Option<Record> {
         record(&self.0)
+    }
+
+    /// True if a library of another version writes the record, in a format that is not read here.
+    #[must_use]
+    pub fn is_foreign(&self) -> bool {
+        ![0, MAGIC].contains(&self.0.head().magic.load(Ordering::Acquire))
     }
 }
 

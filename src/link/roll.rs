@@ -16,7 +16,7 @@ use nix::sys::signal::Signal;
 
 use super::region::Region;
 use super::will;
-use crate::error::Result;
+use crate::error::{Error, Result};
 pub(crate) use known::Launched;
 
 /// Words of a line of the cache, of which the first of the roll says how many were started and in
@@ -24,6 +24,10 @@ pub(crate) use known::Launched;
 const LINE: usize = 8;
 const STARTED: usize = 0;
 const NAMESPACE: usize = 1;
+/// Where a roll says in which layout it is.
+const LAYOUT: usize = 2;
+/// "RINGROL" and the version; another layout gets another number.
+const MAGIC: u64 = u64::from_be_bytes(*b"RINGROL\x01");
 /// Words of a process: its number in the roll, the system's number of it, how it ended.
 const ENTRY: usize = 1024;
 const NUMBER: usize = 0;
@@ -79,20 +83,26 @@ impl Roll {
         let (region, fd) = Region::shared(bytes)?;
         let roll = Self(region);
         roll.word(NAMESPACE).store(namespace(), Ordering::Relaxed);
+        roll.word(LAYOUT).store(MAGIC, Ordering::Relaxed);
         Ok((roll, fd))
     }
 
     /// The roll that this process inherited.
     ///
     /// # Errors
-    /// If it is none.
+    /// If it is none, or one of another version.
     pub(crate) fn open(fd: &OwnedFd) -> Result<Self> {
         let is_roll = |len: NonZeroUsize| {
             let words = len.get() / size_of::<u64>();
             let places = words.saturating_sub(LINE) / ENTRY;
             (1..=MOST).contains(&places) && len.get() == (LINE + places * ENTRY) * size_of::<u64>()
         };
-        Region::open_if(fd.as_fd(), "a roll's", "the launcher", is_roll).map(Self)
+        let roll = Self(Region::open_if(fd.as_fd(), "a roll's", "the launcher", is_roll)?);
+        if roll.word(LAYOUT).load(Ordering::Relaxed) == MAGIC {
+            return Ok(roll);
+        }
+        let reason = "keeps its table of processes in the layout of another version".into();
+        Err(Error::Handshake { peer: "the launcher".into(), reason })
     }
 
     /// Has the rank of this number, as it was started first, ended well?
@@ -188,4 +198,20 @@ impl Roll {
 /// The namespace that this process's number counts in; 0 if the system does not tell.
 fn namespace() -> u64 {
     std::fs::metadata("/proc/self/ns/pid").map_or(0, |it| it.ino())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{LAYOUT, MAGIC, Ordering, Roll};
+
+    #[test]
+    fn a_table_of_another_version_is_refused() {
+        let (roll, fd) = Roll::create(2).unwrap();
+        assert!(Roll::open(&fd).is_ok());
+        for word in [0, MAGIC + 1] {
+            roll.word(LAYOUT).store(word, Ordering::Relaxed);
+            let error = Roll::open(&fd).unwrap_err().to_string();
+            assert!(error.contains("the layout of another version"), "{error}");
+        }
+    }
 }

@@ -29,6 +29,19 @@ fn nothing_is_no_record() {
 }
 
 #[test]
+fn a_record_of_another_version_is_told_apart_and_not_read() {
+    for (magic, foreign) in
+        [(*b"RINGREC\x01", false), (*b"RINGREC\x02", true), (*b"nonsense", true)]
+    {
+        let word = u64::from_be_bytes(magic).to_ne_bytes();
+        let reader =
+            Reader::open(memory(|bytes| bytes[..8].copy_from_slice(&word)).as_fd()).unwrap();
+        assert_eq!((reader.is_foreign(), reader.read().is_none()), (foreign, foreign));
+    }
+    assert!(!Reader::open(memory(|_| ()).as_fd()).unwrap().is_foreign());
+}
+
+#[test]
 fn anything_can_be_in_it() {
     let mut random = SmallRng::seed_from_u64(5);
     for round in 0..300 {

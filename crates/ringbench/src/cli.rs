@@ -5,58 +5,26 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
-use ringreduce::schedule::Collective;
 use ringreduce::{Algorithm, DataType, ReduceOp, Reduction, Transport};
 
 use crate::collective::Verb;
-use crate::device;
 use crate::nccl::{self, Accepted};
 use crate::sizes::{Step, parse_size, walk};
+use crate::{device, help, launch, machine};
 
-const AFTER: &str = "\
-Columns are those of nccl-tests, then the least, the median and the 99th percentile of the in-place
-calls (us). time is the mean per call, of the slowest rank; algbw is size/time; busbw is algbw times
-2(n-1)/n for all_reduce, (n-1)/n where the buffer has a part for each rank (reduce_scatter,
-all_gather, gather, scatter, all_to_all), 1 otherwise. Sizes count the whole buffer and are rounded
-down to whole elements (per rank where each has a part). In send_recv each rank sends to the next
-and receives from the one before. Out of place, broadcast's root copies its input first, as NCCL
-does. A barrier has no out-of-place half; gather, scatter and send_recv have no other.
-
-Under ringrun, or any launcher that ringreduce knows, ringbench is one rank and rank 0 prints:
-  ringrun -n 4 ringbench all_reduce -b 8 -e 64M -f 2
-Alone, --ranks N launches N of them:
-  ringbench all_reduce --ranks 4 --json result.json --html result.html
-
-With --device buffers are on CUDA devices: time is of calls made one after the other, of which only
-the last is waited for (all are, with -z 1); min, p50 and p99 are of calls waited for one by one.
-Ranks that share a device are told so by --ranks-per-gpu, or there are more of them than devices:
-  ringbench all_reduce --ranks 4 --device cuda -e 512M
-  ringbench all_reduce --ranks 4 --threads --device cuda:0 --ranks-per-gpu 4
-
-JSON: {version, command, unix_time, collective, ranks, launched, transport, algorithm, memory,
-refill, check, warmup, blocking, machine: {host, cpu, cpus, kernel},
-device: null or {cuda, driver: versions, direct: do calls go straight to buffers?},
-seats: [{rank, pid, cpu, host, device: null or {index, name}}],
-probe: {before, after}: null or {cpus, hand_over_ns, distance: near, far or disturbed,
-add_gb_per_s},
-rows: [{size, count, type, redop, root, iterations, out_of_place, in_place}], each half null or
-{time_us, algbw, busbw, wrong: null if unchecked} and in_place, or the only half, also
-{min_us, p50_us, p99_us},
-out_of_bounds, avg_busbw}. Sizes in bytes, bandwidths in GB/s (1e9).
-
-With --regret, rows is empty and regret: {rows: [{size, count, type, redop, root, iterations,
-best: {algorithm, time_us}, chosen: {algorithm, time_us}, auto_us, regret_percent, wrong,
-algorithms: [{algorithm, time_us}]}], median_percent, worst_percent, worst_size}; times are medians
-of five turns.
-
-Exit status: 0 all results right, 1 a wrong element or a failure, 2 a wrong command line.";
+/// Ranks that are launched at most where the user does not say how many.
+const MOST_BY_DEFAULT: usize = 4;
 
 /// Measures the collectives of ringreduce, and checks every result.
 #[derive(Parser, Clone, Debug)]
-#[command(name = "ringbench", version, after_help = AFTER, args_override_self = true)]
+#[command(name = "ringbench", version, args_override_self = true, max_term_width = 100)]
+#[command(after_help = help::SHORT_END, after_long_help = help::END)]
 pub(crate) struct Cli {
     /// all_reduce, reduce_scatter, all_gather, broadcast, reduce, gather, scatter, all_to_all,
-    /// scan, exscan, send_recv or barrier (or all_reduce_perf, ..., sendrecv_perf)
+    /// scan, exscan, send_recv or barrier
+    ///
+    /// As MPI, NCCL and nccl-tests spell them, too: allreduce, all-reduce, MPI_Allreduce,
+    /// all_reduce_perf.
     pub(crate) collective: Verb,
     /// Smallest size in bytes; K, M, G are binary
     #[arg(short = 'b', long, default_value = "8", value_name = "SIZE", value_parser = parse_size)]
@@ -98,11 +66,12 @@ pub(crate) struct Cli {
     /// Seconds that any wait may last [default: RINGREDUCE_TIMEOUT, or 300]
     #[arg(short = 'T', long, value_name = "SECONDS", value_parser = seconds)]
     pub(crate) timeout: Option<Duration>,
-    /// Launches this many ranks on this host
-    #[arg(long, value_name = "N")]
+    /// Launches this many ranks on this host [default: one for each CPU, 4 at most; one under a
+    /// launcher]
+    #[arg(long, value_name = "N", alias = "np")]
     pub(crate) ranks: Option<usize>,
     /// They are threads of this process instead of processes
-    #[arg(long, requires = "ranks")]
+    #[arg(long)]
     pub(crate) threads: bool,
     /// How ranks reach each other [default: RINGREDUCE_TRANSPORT, or auto]
     #[arg(long, value_name = "KIND")]
@@ -122,9 +91,15 @@ pub(crate) struct Cli {
     /// Every rank rewrites its buffer before each timed call, untimed (else buffers are reused)
     #[arg(long)]
     pub(crate) refill: bool,
-    /// Writes all figures to this file
+    /// The form of the table: compact on a terminal, else nccl, the columns of nccl-tests
+    #[arg(long, default_value = "auto", value_name = "KIND")]
+    format: Format,
+    /// Writes all figures to this file, as they are measured
     #[arg(short = 'J', long, alias = "output_file", value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+    /// Says what is faster or slower than in the earlier run of which --json wrote this file
+    #[arg(long, value_name = "FILE", conflicts_with = "regret")]
+    pub(crate) compare: Option<PathBuf>,
     /// Writes a page with charts to this file
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
@@ -150,6 +125,14 @@ impl Kind {
             Self::Tcp => Transport::Tcp,
         }
     }
+}
+
+/// A form of the table, by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Auto,
+    Compact,
+    Nccl,
 }
 
 /// A kind of memory, by name.
@@ -243,16 +226,6 @@ impl Cli {
             let defined = Reduction::defined_for(*dtype);
             return Err(format!("-o/--op {op}: not defined for {dtype}, which has {defined}"));
         }
-        let crooked = |t: &&DataType| !self.unalign.is_multiple_of(t.size());
-        if self.collective == Verb::Of(Collective::ReduceScatter)
-            && let Some(dtype) = self.datatype.0.iter().find(crooked)
-        {
-            return Err(format!(
-                "-u/--unalign {}: in place, reduce_scatter of {dtype} takes whole multiples of {}",
-                self.unalign,
-                dtype.size()
-            ));
-        }
         self.validate_algorithm()?;
         self.gpu.validate(self)?;
         if self.threads && self.transport == Some(Kind::Tcp) {
@@ -297,6 +270,21 @@ impl Cli {
             return Err("--regret: one rank alone has nothing to choose; --ranks N".into());
         }
         Ok(())
+    }
+
+    /// How many ranks to launch: as asked for, or one for each CPU, but no more than tell what a
+    /// collective costs.
+    pub(crate) fn launches(&self) -> usize {
+        self.ranks.unwrap_or_else(|| machine::cpus().len().clamp(1, MOST_BY_DEFAULT))
+    }
+
+    /// Is the table for people?
+    pub(crate) fn is_compact(&self) -> bool {
+        match self.format {
+            Format::Auto => launch::is_on_terminal(),
+            Format::Compact => true,
+            Format::Nccl => false,
+        }
     }
 
     pub(crate) fn step(&self) -> Step {

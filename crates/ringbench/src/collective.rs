@@ -6,13 +6,11 @@ use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use ringreduce::plan::Request;
 use ringreduce::schedule::Collective;
-use ringreduce::{
-    Communicator, Complex, DataType, Element, F8E4M3, F8E5M2, LocF32, LocF64, LocI32, LocI64,
-    ReduceOp, bf16, f16,
-};
+use ringreduce::{Communicator, DataType, ReduceOp};
+use ringrun::names;
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,16 +81,10 @@ impl Verb {
 impl FromStr for Verb {
     type Err = String;
     fn from_str(name: &str) -> Result<Self, String> {
-        let short = match name.strip_suffix("_perf").unwrap_or(name) {
-            "alltoall" => "all_to_all",
-            "sendrecv" => "send_recv",
-            other => other,
-        };
         let all = Self::all();
-        all.iter().copied().find(|verb| verb.name() == short).ok_or_else(|| {
-            let known: Vec<_> = all.iter().map(|verb| verb.name()).collect();
-            format!("unknown collective `{name}`: one of {}", known.join(", "))
-        })
+        let known: Vec<_> = all.iter().map(|verb| verb.name()).collect();
+        let meant = names::collective(name, &known)?;
+        all.into_iter().find(|verb| verb.name() == meant).ok_or_else(|| name.to_owned())
     }
 }
 
@@ -264,7 +256,9 @@ impl Case {
         let Self { verb, dtype, op, .. } = *self;
         match verb.collective() {
             Some(Collective::AllReduce) => comm.all_reduce_bytes(buf, dtype, op)?,
-            Some(Collective::ReduceScatter) => self.scatter_in_place(comm, buf)?,
+            Some(Collective::ReduceScatter) => {
+                comm.reduce_scatter_in_place_bytes(buf, dtype, op)?
+            }
             Some(Collective::AllGather) => comm.all_gather_in_place(buf)?,
             Some(Collective::Broadcast { root }) => comm.broadcast(buf, root as usize)?,
             Some(Collective::Reduce { root }) => {
@@ -280,40 +274,6 @@ impl Case {
         }
         Ok(())
     }
-
-    fn scatter_in_place(&self, comm: &mut Communicator, buf: &mut [u8]) -> Result<()> {
-        let op = self.op;
-        match self.dtype {
-            DataType::I8 => comm.reduce_scatter_in_place(typed::<i8>(buf)?, op)?,
-            DataType::U8 => comm.reduce_scatter_in_place(typed::<u8>(buf)?, op)?,
-            DataType::I16 => comm.reduce_scatter_in_place(typed::<i16>(buf)?, op)?,
-            DataType::U16 => comm.reduce_scatter_in_place(typed::<u16>(buf)?, op)?,
-            DataType::I32 => comm.reduce_scatter_in_place(typed::<i32>(buf)?, op)?,
-            DataType::U32 => comm.reduce_scatter_in_place(typed::<u32>(buf)?, op)?,
-            DataType::I64 => comm.reduce_scatter_in_place(typed::<i64>(buf)?, op)?,
-            DataType::U64 => comm.reduce_scatter_in_place(typed::<u64>(buf)?, op)?,
-            DataType::F16 => comm.reduce_scatter_in_place(typed::<f16>(buf)?, op)?,
-            DataType::BF16 => comm.reduce_scatter_in_place(typed::<bf16>(buf)?, op)?,
-            DataType::F32 => comm.reduce_scatter_in_place(typed::<f32>(buf)?, op)?,
-            DataType::F64 => comm.reduce_scatter_in_place(typed::<f64>(buf)?, op)?,
-            DataType::F8E4M3 => comm.reduce_scatter_in_place(typed::<F8E4M3>(buf)?, op)?,
-            DataType::F8E5M2 => comm.reduce_scatter_in_place(typed::<F8E5M2>(buf)?, op)?,
-            DataType::C64 => comm.reduce_scatter_in_place(typed::<Complex<f32>>(buf)?, op)?,
-            DataType::C128 => comm.reduce_scatter_in_place(typed::<Complex<f64>>(buf)?, op)?,
-            DataType::LocF32 => comm.reduce_scatter_in_place(typed::<LocF32>(buf)?, op)?,
-            DataType::LocF64 => comm.reduce_scatter_in_place(typed::<LocF64>(buf)?, op)?,
-            DataType::LocI32 => comm.reduce_scatter_in_place(typed::<LocI32>(buf)?, op)?,
-            DataType::LocI64 => comm.reduce_scatter_in_place(typed::<LocI64>(buf)?, op)?,
-        }
-        Ok(())
-    }
-}
-
-/// In-place reduce_scatter exists for typed slices only, and those are aligned.
-fn typed<T: Element>(buf: &mut [u8]) -> Result<&mut [T]> {
-    bytemuck::try_cast_slice_mut(buf).ok().with_context(|| {
-        format!("in-place reduce_scatter of {} takes aligned buffers only", T::DTYPE)
-    })
 }
 
 #[cfg(test)]
@@ -324,8 +284,12 @@ mod tests {
     fn names_of_both_kinds() {
         assert_eq!("all_reduce".parse(), Ok(Verb::Of(Collective::AllReduce)));
         assert_eq!("reduce_scatter_perf".parse(), Ok(Verb::Of(Collective::ReduceScatter)));
-        let error = "allreduce".parse::<Verb>().unwrap_err();
-        assert!(error.contains("`allreduce`") && error.contains("scatter, send_recv"), "{error}");
+        assert_eq!("allreduce".parse(), Ok(Verb::Of(Collective::AllReduce)));
+        let error = "allredcue".parse::<Verb>().unwrap_err();
+        assert!(
+            error.contains("mean all_reduce?") && error.contains("scatter, send_recv"),
+            "{error}"
+        );
         assert_eq!("alltoall_perf".parse(), Ok(Verb::Of(Collective::AllToAll)));
         assert_eq!("sendrecv_perf".parse(), Ok(Verb::SendRecv));
     }

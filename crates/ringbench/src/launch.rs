@@ -1,6 +1,7 @@
 //! How ringbench becomes n ranks: it is one already (a launcher started it), it becomes ringrun
 //! with n of itself, or it starts n threads.
 
+use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 use std::thread;
 
@@ -12,6 +13,17 @@ use crate::output;
 
 /// Set by ringrun for each rank.
 const RANK: &str = "RINGREDUCE_RANK";
+
+/// Variables that tell of a launcher, of which one rank may well be all that it started.
+const LAUNCHERS: [&str; 6] =
+    [RANK, "RINGREDUCE_LAUNCHER", "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_STEP_ID"];
+/// Set for ranks whose table ringrun brings to a terminal.
+const ON_TERMINAL: &str = "RINGBENCH_ON_TERMINAL";
+
+/// Is the table read on a terminal?
+pub(crate) fn is_on_terminal() -> bool {
+    io::stdout().is_terminal() || std::env::var_os(ON_TERMINAL).is_some()
+}
 
 /// How this process goes on.
 pub(crate) enum Launch {
@@ -28,7 +40,7 @@ pub(crate) fn plan(cli: &Cli) -> Result<Launch> {
         if launched {
             bail!("--threads: a launcher started this rank already ({RANK} is set)");
         }
-        return Ok(Launch::Here(Communicator::local(cli.ranks.unwrap_or(1))?));
+        return Ok(Launch::Here(Communicator::local(cli.launches())?));
     }
     let mut builder = Communicator::builder();
     if let Some(kind) = cli.transport {
@@ -45,8 +57,9 @@ pub(crate) fn plan(cli: &Cli) -> Result<Launch> {
         Some(ranks) => {
             bail!("--ranks {ranks}: the launcher started {} ranks; leave it out", comm.size())
         }
-        None if alone => output::complain("one rank alone; --ranks N launches more"),
-        None => {}
+        None if comm.size() > 1 || LAUNCHERS.iter().any(|it| std::env::var_os(it).is_some()) => {}
+        None if cli.launches() > 1 => return Ok(Launch::Ringrun(cli.launches())),
+        None => output::complain("one rank alone, for there is one CPU; --ranks N launches more"),
     }
     Ok(Launch::Here(vec![comm]))
 }
@@ -55,7 +68,11 @@ pub(crate) fn plan(cli: &Cli) -> Result<Launch> {
 /// are: each rank holds --ranks against its world.
 pub(crate) fn be_ringrun(ranks: usize) -> Result<ExitCode> {
     let ours = std::env::current_exe().context("the path of this program")?;
-    let words = ["-n".into(), ranks.to_string().into(), ours.into_os_string()];
+    let mut words = vec!["-n".into(), ranks.to_string().into()];
+    if io::stdout().is_terminal() {
+        words.extend(["-x".into(), format!("{ON_TERMINAL}=1").into()]);
+    }
+    words.push(ours.into_os_string());
     Ok(ringrun::main(words.into_iter().chain(std::env::args_os().skip(1)).collect()))
 }
 

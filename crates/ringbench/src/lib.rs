@@ -1,14 +1,17 @@
 //! ringbench: nccl-tests for ringreduce. Every rank measures and checks; rank 0 reports.
 //! cli > launch > run (collective, expect, verify, buffer, device, stats) > report (regret) >
-//! table, html (chart).
+//! table or compact, compare, html (chart).
 #![deny(unsafe_code)]
 
 mod buffer;
 mod chart;
 mod cli;
 mod collective;
+mod compact;
+mod compare;
 mod device;
 mod expect;
+mod help;
 mod html;
 mod launch;
 mod machine;
@@ -26,9 +29,10 @@ use std::process::ExitCode;
 use std::sync::Mutex;
 
 use anyhow::{Context, Result};
-use clap::{CommandFactory, Parser, error::ErrorKind};
+use clap::{Command, CommandFactory, FromArgMatches, Subcommand, error::ErrorKind};
 use indicatif::{ProgressBar, ProgressStyle};
 use ringreduce::Communicator;
+use ringrun::pages::Page;
 use ringrun::sizes;
 
 use cli::Cli;
@@ -50,23 +54,28 @@ pub fn main() -> ExitCode {
     if ringrun::is_watcher(&words) {
         return ringrun::main(words);
     }
-    let cli = Cli::parse();
+    let matches = command().get_matches();
+    if let Ok(page) = Page::from_arg_matches(&matches) {
+        return print(&page);
+    }
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     cli.validate().unwrap_or_else(|error| usage(error));
     if cli.threads && cli.gpu.device.is_some() {
-        device::make_queues(cli.ranks.unwrap_or(1));
+        device::make_queues(cli.launches());
     }
     let comms = match launch::plan(&cli) {
         Ok(Launch::Here(comms)) => comms,
         Ok(Launch::Ringrun(ranks)) => {
+            cli.validate_for(ranks).unwrap_or_else(|error| usage(error));
             // Before anything starts; rank 0 opens them for good.
-            Files::open(&cli).map(drop).unwrap_or_else(|error| usage(error));
+            Files::open(&cli).map(drop).unwrap_or_else(|error| refuse(&error));
             return launch::be_ringrun(ranks).unwrap_or_else(|error| fail(&error));
         }
         Err(error) => return fail(&error),
     };
     let (first, ranks) = comms.first().map_or((0, 1), |comm| (comm.rank(), comm.size()));
     cli.validate_for(ranks).unwrap_or_else(|error| usage(error));
-    let files = (first == 0).then(|| Files::open(&cli).unwrap_or_else(|error| usage(error)));
+    let files = (first == 0).then(|| Files::open(&cli).unwrap_or_else(|error| refuse(&error)));
     let files = Mutex::new(files);
     status(launch::each(comms, |comm| rank(comm, &cli, &files)))
 }
@@ -78,6 +87,25 @@ fn status(found: Result<u64>) -> ExitCode {
         Ok(_) => ExitCode::FAILURE,
         Err(error) => fail(&error),
     }
+}
+
+/// The whole command line, subcommands and all.
+fn command() -> Command {
+    let measure = Cli::command().args_conflicts_with_subcommands(true);
+    let measure = measure.subcommand_negates_reqs(true).disable_help_subcommand(true);
+    Page::augment_subcommands(measure)
+}
+
+fn print(page: &Page) -> ExitCode {
+    let text = page.text(command()).map_err(anyhow::Error::msg);
+    let printed = text.and_then(|text| output::say(&String::from_utf8_lossy(&text)));
+    printed.map_or_else(|error| fail(&error), |()| ExitCode::SUCCESS)
+}
+
+/// A file that can't be used: one line, and status 2.
+fn refuse(error: &str) -> ! {
+    output::complain(error);
+    std::process::exit(2)
 }
 
 /// A command line that makes no sense: status 2.
@@ -120,7 +148,7 @@ fn follow(comm: &mut Communicator, cli: &Cli, gpu: Option<&Gpu>) -> Result<u64> 
 
 /// Rank 0. While it probes the machine the others sleep in a barrier, and nobody leaves before
 /// the report is written: a launcher may end the job as soon as one rank finds something wrong.
-fn lead(comm: &mut Communicator, cli: &Cli, gpu: Option<&Gpu>, files: Files) -> Result<u64> {
+fn lead(comm: &mut Communicator, cli: &Cli, gpu: Option<&Gpu>, mut files: Files) -> Result<u64> {
     let seats = Seat::gather(comm, gpu.map(|gpu| &gpu.seated))?;
     let transport = machine::transports(comm)?;
     let cpus = machine::pair(&seats);
@@ -130,12 +158,14 @@ fn lead(comm: &mut Communicator, cli: &Cli, gpu: Option<&Gpu>, files: Files) -> 
     comm.barrier()?;
     let progress = progress(cli);
     say(&progress, &table::head(cli, &report))?;
+    files.begin(&report)?;
     let mut bench = Bench::new(comm, cli, gpu)?;
     let mut said = Ok(());
     bench.run(|line| {
         progress.inc(1);
         if said.is_ok() {
-            said = say(&progress, &table::line(&line));
+            let row = say(&progress, &table::line(cli, &line));
+            said = row.and_then(|()| files.row(&line, &report));
         }
         report.push(line);
     })?;
@@ -143,8 +173,9 @@ fn lead(comm: &mut Communicator, cli: &Cli, gpu: Option<&Gpu>, files: Files) -> 
     let stray = bench.out_of_bounds;
     progress.finish_and_clear();
     report.finish(cpus.and_then(Probe::of), stray);
-    say(&progress, &table::foot(&report))?;
-    files.write(&report)?;
+    say(&progress, &table::foot(cli, &report))?;
+    say(&progress, &files.comparison(&report))?;
+    files.finish(&report)?;
     comm.barrier()?;
     Ok(report.errors())
 }

@@ -30,7 +30,8 @@ impl Args for Accepted {
         FLAGS.iter().fold(command, |command, &(short, long, values, why)| {
             let arg = Arg::new(long).long(long).short(short).value_name(values);
             let heading = "Of nccl-tests: only what is so anyway";
-            command.arg(arg.allow_negative_numbers(true).help_heading(heading).help(why))
+            let arg = arg.allow_negative_numbers(true).help_heading(heading).help(why);
+            command.arg(arg.hide_short_help(true))
         })
     }
 

@@ -3,13 +3,15 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
 use crate::cli::Cli;
+use crate::compare::Earlier;
 use crate::html;
-use crate::report::Report;
+use crate::report::{Line, Report};
 
 /// Standard output without a reader, as behind `| head -1`: nothing to talk about.
 #[derive(Debug, thiserror::Error)]
@@ -30,27 +32,83 @@ pub(crate) fn complain(what: &str) {
     let _ = io::stderr().write_all(format!("ringbench: {what}\n").as_bytes());
 }
 
-/// What the report goes to besides standard output.
+/// Where the report goes besides standard output, and the earlier report to compare it with.
 pub(crate) struct Files {
-    json: Option<Output>,
+    json: Option<Json>,
     html: Option<Output>,
+    earlier: Option<Earlier>,
 }
 
 impl Files {
     /// Opens what was asked for.
     pub(crate) fn open(cli: &Cli) -> Result<Self, String> {
+        let earlier = cli.compare.as_deref().map(Earlier::read).transpose()?;
         let json = cli.json.as_deref().map(|path| Output::open("--json", path)).transpose()?;
         let html = cli.html.as_deref().map(|path| Output::open("--html", path)).transpose()?;
-        Ok(Self { json, html })
+        let json = json.map(|output| Json { output, text: String::new(), end: 0, rows: 0 });
+        Ok(Self { json, html, earlier })
     }
 
-    /// Writes all of it.
-    pub(crate) fn write(self, report: &Report) -> Result<()> {
-        if let Some(json) = self.json {
-            json.write(&(serde_json::to_string_pretty(report)? + "\n"))?;
+    /// Before the first row.
+    pub(crate) fn begin(&mut self, report: &Report) -> Result<()> {
+        self.json.as_mut().map_or(Ok(()), |json| json.add(&report.head()?, report))
+    }
+
+    /// One row more.
+    pub(crate) fn row(&mut self, line: &Line, report: &Report) -> Result<()> {
+        self.json.as_mut().map_or(Ok(()), |json| json.row(line, report))
+    }
+
+    /// The earlier report beside this one.
+    pub(crate) fn comparison(&self, report: &Report) -> String {
+        self.earlier.as_ref().map_or(String::new(), |earlier| earlier.text(report))
+    }
+
+    /// All that there is to write.
+    pub(crate) fn finish(self, report: &Report) -> Result<()> {
+        if let Some(mut json) = self.json {
+            json.add("", report)?;
         }
         if let Some(html) = self.html {
             html.write(&html::render(report))?;
+        }
+        Ok(())
+    }
+}
+
+/// The report as JSON. A file is a whole document after every row; a pipe gets it at the end.
+struct Json {
+    output: Output,
+    /// Text for a pipe, written at the end.
+    text: String,
+    /// Where in the file the next row begins.
+    end: u64,
+    rows: usize,
+}
+
+impl Json {
+    fn row(&mut self, line: &Line, report: &Report) -> Result<()> {
+        let comma = if self.rows == 0 { "" } else { "," };
+        self.rows += 1;
+        self.add(&format!("{comma}\n    {}", serde_json::to_string(line)?), report)
+    }
+
+    /// Adds text before the end of the document, by one write of both.
+    fn add(&mut self, text: &str, report: &Report) -> Result<()> {
+        let tail = report.tail()?;
+        let path = self.output.path.display().to_string();
+        if self.output.is_file() {
+            let file = &self.output.file;
+            let written = file.write_all_at(format!("{text}{tail}").as_bytes(), self.end);
+            self.end += text.len() as u64;
+            let cut = written.and_then(|()| file.set_len(self.end + tail.len() as u64));
+            self.output.fresh = false;
+            return cut.context(path);
+        }
+        self.text += text;
+        if report.complete {
+            let whole = format!("{}{tail}", self.text);
+            self.output.file.write_all(whole.as_bytes()).context(path)?;
         }
         Ok(())
     }
@@ -73,11 +131,15 @@ impl Output {
         Ok(Self { path: path.to_owned(), file: file.map_err(explain)?, fresh })
     }
 
+    /// Only files have a length: a pipe or a terminal takes the text as it is.
+    fn is_file(&self) -> bool {
+        self.file.metadata().is_ok_and(|data| data.is_file())
+    }
+
     /// Replaces what was there.
     fn write(mut self, text: &str) -> Result<()> {
         let path = self.path.display().to_string();
-        // Only files have a length: a pipe or a terminal takes the text as it is.
-        if self.file.metadata().is_ok_and(|data| data.is_file()) {
+        if self.is_file() {
             self.file.set_len(0).with_context(|| path.clone())?;
         }
         self.file.write_all(text.as_bytes()).with_context(|| path.clone())?;
@@ -97,6 +159,9 @@ impl Drop for Output {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::tests::sample;
+    use ringreduce::DataType;
+    use serde_json::Value;
 
     #[test]
     fn leaves_nothing_unless_written() {
@@ -109,6 +174,31 @@ mod tests {
         assert_eq!(fs::read_to_string(&path).unwrap(), "something long");
         Output::open("--json", &path).unwrap().write("short").unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "short");
+    }
+
+    #[test]
+    fn json_is_a_whole_document_after_every_row() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("out.json");
+        fs::write(&path, "x".repeat(10_000)).unwrap();
+        let output = Output::open("--json", &path).unwrap();
+        let mut json = Json { output, text: String::new(), end: 0, rows: 0 };
+        let mut report = sample(&[DataType::F32]);
+        let rows: Vec<_> = report.rows.drain(..).collect();
+        report.complete = false;
+        json.add(&report.head().unwrap(), &report).unwrap();
+        let seen = || -> Value { serde_json::from_slice(&fs::read(&path).unwrap()).unwrap() };
+        for (at, row) in rows.into_iter().enumerate() {
+            let (before, size) = (seen(), row.size);
+            assert_eq!(before["rows"].as_array().unwrap().len(), at);
+            assert_eq!(before["complete"], false);
+            json.row(&Line::Row(row), &report).unwrap();
+            assert_eq!(seen()["rows"][at]["size"], size);
+        }
+        report.finish(None, 0);
+        json.add("", &report).unwrap();
+        assert_eq!((&seen()["complete"], &seen()["format"]), (&true.into(), &2.into()));
+        assert!(seen()["rows"][3]["in_place"]["mean_us"].is_f64());
     }
 
     #[test]

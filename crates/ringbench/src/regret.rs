@@ -73,6 +73,7 @@ impl Regret {
 /// All sizes.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Regrets {
+    #[serde(skip)]
     pub(crate) rows: Vec<Regret>,
     pub(crate) median_percent: f64,
     pub(crate) worst_percent: f64,

@@ -9,6 +9,7 @@ use crate::device::Software;
 use crate::machine::{Machine, Seat};
 use crate::probe::Probe;
 use crate::regret::{Regret, Regrets};
+use crate::stats::Spread;
 
 /// Out-of-place or in-place figures of a row.
 #[derive(Clone, Debug, Serialize)]
@@ -20,25 +21,13 @@ pub(crate) struct Half {
     pub(crate) busbw: f64,
     /// Elements, over all ranks; none if unchecked.
     pub(crate) wrong: Option<u64>,
+    /// Of the slowest rank, too.
     #[serde(flatten)]
-    pub(crate) spread: Option<Spread>,
-}
-
-/// Of single calls, each as long as on its slowest rank.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub(crate) struct Spread {
-    pub(crate) min_us: f64,
-    pub(crate) p50_us: f64,
-    pub(crate) p99_us: f64,
+    pub(crate) spread: Spread,
 }
 
 impl Half {
-    pub(crate) fn new(
-        case: &Case,
-        time_us: f64,
-        wrong: Option<u64>,
-        spread: Option<Spread>,
-    ) -> Self {
+    pub(crate) fn new(case: &Case, time_us: f64, wrong: Option<u64>, spread: Spread) -> Self {
         let algbw = if case.bytes() == 0 { 0.0 } else { case.bytes() as f64 / 1e3 / time_us };
         let busbw = algbw * case.verb.bus_factor(case.ranks);
         Self { time_us, algbw, busbw, wrong, spread }
@@ -86,14 +75,15 @@ impl Row {
         self.out_of_place.iter().chain(&self.in_place)
     }
 
-    /// Of the calls in place, or out of place where there are no others.
-    pub(crate) fn spread(&self) -> Option<Spread> {
-        self.halves().find_map(|half| half.spread)
+    /// The calls in place, or out of place where there are no others.
+    pub(crate) fn main(&self) -> Option<&Half> {
+        self.in_place.as_ref().or(self.out_of_place.as_ref())
     }
 }
 
 /// What a size gives.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
+#[serde(untagged)]
 pub(crate) enum Line {
     Row(Row),
     Regret(Regret),
@@ -116,9 +106,13 @@ pub(crate) struct Probes {
     pub(crate) after: Option<Probe>,
 }
 
-/// Everything.
+/// The layout of the JSON file; another layout gets another number.
+pub(crate) const FORMAT: u32 = 2;
+
+/// Everything. What is skipped here stands behind the rows: see [`Self::tail`].
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Report {
+    pub(crate) format: u32,
     pub(crate) version: &'static str,
     pub(crate) command: String,
     pub(crate) unix_time: u64,
@@ -140,15 +134,33 @@ pub(crate) struct Report {
     /// Of rank 0, if buffers are on devices.
     pub(crate) device: Option<Software>,
     pub(crate) seats: Vec<Seat>,
-    pub(crate) probe: Probes,
+    #[serde(skip)]
     pub(crate) rows: Vec<Row>,
+    /// All was measured.
+    #[serde(skip)]
+    pub(crate) complete: bool,
+    #[serde(skip)]
+    pub(crate) probe: Probes,
     /// Instead of rows, where the choice of an algorithm was measured.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip)]
     pub(crate) regret: Option<Regrets>,
     /// Bytes or elements written where none should be.
+    #[serde(skip)]
     pub(crate) out_of_bounds: u64,
     /// GB/s, over all halves of all rows.
+    #[serde(skip)]
     pub(crate) avg_busbw: f64,
+}
+
+/// What stands behind the rows in the JSON file, since it is known last.
+#[derive(Serialize)]
+struct Rest<'a> {
+    complete: bool,
+    probe: Probes,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    regret: Option<&'a Regrets>,
+    out_of_bounds: u64,
+    avg_busbw: f64,
 }
 
 impl Report {
@@ -163,6 +175,7 @@ impl Report {
         let since = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
         let launched = if cli.threads { "threads" } else { "processes" };
         Self {
+            format: FORMAT,
             version: env!("CARGO_PKG_VERSION"),
             command: command_line(std::env::args()),
             unix_time: since.as_secs(),
@@ -179,12 +192,28 @@ impl Report {
             machine: Machine::look(host),
             device: None,
             seats,
-            probe: Probes { before, after: None },
             rows: Vec::new(),
+            complete: false,
+            probe: Probes { before, after: None },
             regret: cli.regret.then(Regrets::default),
             out_of_bounds: 0,
             avg_busbw: 0.0,
         }
+    }
+
+    /// The JSON file up to its first row.
+    pub(crate) fn head(&self) -> serde_json::Result<String> {
+        let text = serde_json::to_string_pretty(self)?;
+        Ok(text.trim_end_matches("\n}").to_owned() + ",\n  \"rows\": [")
+    }
+
+    /// The JSON file from behind its last row so far.
+    pub(crate) fn tail(&self) -> serde_json::Result<String> {
+        let Self { complete, probe, out_of_bounds, avg_busbw, .. } = *self;
+        let regret = self.regret.as_ref();
+        let rest = Rest { complete, probe, regret, out_of_bounds, avg_busbw };
+        let text = serde_json::to_string_pretty(&rest)?;
+        Ok("\n  ],".to_owned() + text.trim_start_matches('{') + "\n")
     }
 
     /// One line more.
@@ -197,6 +226,7 @@ impl Report {
 
     /// What can only be said at the end.
     pub(crate) fn finish(&mut self, after: Option<Probe>, out_of_bounds: u64) {
+        self.complete = true;
         self.probe.after = after;
         self.out_of_bounds = out_of_bounds;
         let all: Vec<f64> = self.rows.iter().flat_map(Row::halves).map(|h| h.busbw).collect();
@@ -250,9 +280,10 @@ pub(crate) mod tests {
             for power in 3..=26 {
                 let case = case.of_size(1 << power);
                 let time = 3.7 + f64::powf(2.0, f64::from(power)) / 7000.0;
-                let spread = Spread { min_us: time * 0.7, p50_us: time, p99_us: time * 2.5 };
-                let apart = Half::new(&case, time * 1.2, Some(0), None);
-                let in_place = Half::new(&case, time, Some(0), Some(spread));
+                let [min_us, p50_us, mean_us, p99_us] = [0.7, 0.9, 1.0, 2.5].map(|by| by * time);
+                let spread = Spread { min_us, p50_us, mean_us, p99_us };
+                let apart = Half::new(&case, time * 1.2, Some(0), spread);
+                let in_place = Half::new(&case, time, Some(0), spread);
                 report.rows.push(Row::new(&case, 20, Some(apart), Some(in_place)));
             }
         }

@@ -13,16 +13,19 @@ use crate::cli::{Cli, Way};
 use crate::collective::{Case, Form};
 use crate::device::Gpu;
 use crate::expect::Oracle;
-use crate::report::{Half, Line, Row, Spread};
-use crate::stats::{iterations, mean, percentile};
+use crate::report::{Half, Line, Row};
+use crate::stats::{Spread, iterations, mean};
 use crate::verify::Buffers;
 
-/// Seconds for each of the three timed batches of a row.
-const BUDGET: f64 = 0.065;
+/// Seconds for the timed calls of each half of a row.
+const BUDGET: f64 = 0.1;
 /// A batch this long, in seconds, tells how long a call takes.
 const TELLING: f64 = 0.004;
-/// Single calls that are timed at most: they only feed percentiles.
-const MOST_SAMPLES: usize = 10_000;
+/// To read the clock takes about 25 ns. Calls shorter than this, in seconds, are timed a few at a
+/// time, so that it stays near one percent of what is timed.
+const SHORT: f64 = 2e-6;
+/// Samples of a half, at most.
+const MOST_SAMPLES: usize = 100_000;
 /// From one checked call to the next the pattern moves by this many elements.
 const SHIFT: usize = 977;
 /// One rank's buffers and its place in the pattern.
@@ -85,30 +88,29 @@ impl<'a> Bench<'a> {
         let mut wrong = None;
         self.checked(case, oracle, form, &mut wrong)?;
         self.fill(case, oracle, form)?;
-        self.batch(case, form, self.cli.warmup_iters)?;
+        let warmup = self.cli.warmup_iters;
+        let warm = self.batch(case, form, warmup)?;
         let iters = match self.cli.iters {
             Some(iters) => iters,
             None => self.agree(case, oracle, form)?,
         };
-        // A clock read after every call would be a good part of the shortest ones, so the mean is
-        // of a batch with none, and percentiles come from a batch of their own.
-        let mut time_us = 0.0;
-        if !self.cli.refill {
-            time_us = self.time(case, oracle, form, iters)?;
-        }
-        let mut spread = None;
-        let spreads = form == Form::InPlace || !self.buffers.has(case, Form::InPlace);
-        if self.cli.refill || spreads {
-            let samples = match self.cli.refill {
-                true => self.refilled(case, oracle, form, iters)?,
-                false => self.samples(case, form, iters.min(MOST_SAMPLES))?,
-            };
-            if self.cli.refill {
-                time_us = self.slowest(|_| Ok(mean(&samples)))?;
+        let own = match self.cli.refill {
+            true => {
+                let samples = self.refilled(case, oracle, form, iters)?;
+                let mean_us = mean(&samples);
+                Spread::of(samples, mean_us)
             }
-            spread = Some(self.spread(samples)?);
-        }
-        let spread = spread.filter(|_| spreads);
+            false => self.samples(case, form, iters, warm / warmup.max(1) as f64)?,
+        };
+        let mut all = vec![0.0; 4 * case.ranks];
+        self.comm.all_gather(&own.words(), &mut all)?;
+        let spread = Spread::slowest(&all);
+        // On a device, calls that are waited for one by one take longer than those that are not.
+        let queued = self.cli.gpu.device.is_some() && !self.cli.gpu.blocking() && !self.cli.refill;
+        let time_us = match queued {
+            true => self.time(case, oracle, form, iters)?,
+            false => spread.mean_us,
+        };
         Ok((Half::new(case, time_us, wrong, spread), iters))
     }
 
@@ -214,22 +216,30 @@ impl<'a> Bench<'a> {
         self.buffers.checked(self.comm)
     }
 
-    /// The same, each call timed by itself (us).
-    fn samples(&mut self, case: &Case, form: Form, calls: usize) -> Result<Vec<f64>> {
-        let mut samples = Vec::with_capacity(calls);
+    /// Calls back to back, with the clock read after each, or after a few if a call takes `about`
+    /// so few seconds that reading it would show.
+    fn samples(&mut self, case: &Case, form: Form, calls: usize, about: f64) -> Result<Spread> {
+        let at_once = if about > 0.0 { (SHORT / about) as usize } else { 1 };
+        let at_once = at_once.max(calls.div_ceil(MOST_SAMPLES)).clamp(1, calls);
+        let mut samples = Vec::with_capacity(calls.div_ceil(at_once));
         self.comm.barrier()?;
         let (mut comm, buffers) = self.way();
-        let mut last = Instant::now();
-        for _ in 0..calls {
-            buffers.call(&mut comm, case, form)?;
-            buffers.wait()?;
+        let start = Instant::now();
+        let (mut last, mut left) = (start, calls);
+        while left > 0 {
+            let some = at_once.min(left);
+            for _ in 0..some {
+                buffers.call(&mut comm, case, form)?;
+                buffers.wait()?;
+            }
             let now = Instant::now();
-            samples.push((now - last).as_secs_f64() * 1e6);
-            last = now;
+            samples.push((now - last).as_secs_f64() * 1e6 / some as f64);
+            (last, left) = (now, left - some);
         }
         drop(comm);
         self.done()?;
-        Ok(samples)
+        let mean_us = (last - start).as_secs_f64() * 1e6 / calls as f64;
+        Ok(Spread::of(samples, mean_us))
     }
 
     /// Each call timed by itself (us), after its rank has written its whole input anew.
@@ -259,14 +269,6 @@ impl<'a> Bench<'a> {
         let mut value = [measure(self)?];
         self.comm.all_reduce(&mut value, ReduceOp::Max)?;
         Ok(value[0])
-    }
-
-    /// A call takes as long as on its slowest rank; then the percentiles.
-    fn spread(&mut self, mut samples: Vec<f64>) -> Result<Spread> {
-        self.comm.all_reduce(&mut samples, ReduceOp::Max)?;
-        samples.sort_by(f64::total_cmp);
-        let [min_us, p50_us, p99_us] = [0.0, 0.5, 0.99].map(|share| percentile(&samples, share));
-        Ok(Spread { min_us, p50_us, p99_us })
     }
 }
 
@@ -315,6 +317,19 @@ mod tests {
             on_two_ranks(line, |bench, case, oracle| {
                 bench.half(case, oracle, Form::InPlace).unwrap();
                 assert_eq!(fresh(bench, case, oracle), refilled, "{line}");
+            });
+        }
+    }
+
+    #[test]
+    fn no_call_is_shorter_than_the_least_and_none_is_left_out() {
+        for line in ["-n 3", "-n 1000", "", "-n 5 --refill", "-n 7 -w 0"] {
+            on_two_ranks(line, |bench, case, oracle| {
+                let (half, iters) = bench.half(case, oracle, Form::InPlace).unwrap();
+                let Spread { min_us, p50_us, mean_us, p99_us } = half.spread;
+                assert!(min_us <= p50_us && p50_us <= p99_us, "{line}: {half:?}");
+                assert!(min_us <= mean_us && half.time_us == mean_us, "{line}: {half:?}");
+                assert!(bench.cli.iters.is_none_or(|given| given == iters));
             });
         }
     }

@@ -1,9 +1,45 @@
 //! What is said about a row of times. Pure.
 
+use serde::{Deserialize, Serialize};
+
 /// The value that `share` of the sorted samples do not exceed (nearest rank); 0 of none.
 pub(crate) fn percentile(sorted: &[f64], share: f64) -> f64 {
     let rank = (share * sorted.len() as f64).ceil() as usize;
     sorted.get(rank.saturating_sub(1)).copied().unwrap_or(0.0)
+}
+
+/// Times of calls, all figures of the same ones, so that the least is at most the mean.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Spread {
+    pub(crate) min_us: f64,
+    pub(crate) p50_us: f64,
+    pub(crate) mean_us: f64,
+    pub(crate) p99_us: f64,
+}
+
+impl Spread {
+    /// Of calls that took so long on average; each sample is of one call, or the mean of a few that
+    /// were timed together.
+    pub(crate) fn of(mut samples: Vec<f64>, mean_us: f64) -> Self {
+        samples.sort_by(f64::total_cmp);
+        let [min_us, p50_us, p99_us] = [0.0, 0.5, 0.99].map(|share| percentile(&samples, share));
+        // Rounding may make it smaller where all samples are alike.
+        Self { min_us, p50_us, mean_us: mean_us.max(min_us), p99_us }
+    }
+
+    /// The figures as ranks tell each other.
+    pub(crate) const fn words(self) -> [f64; 4] {
+        [self.mean_us, self.min_us, self.p50_us, self.p99_us]
+    }
+
+    /// Those of the rank with the longest mean, from the words of all ranks.
+    pub(crate) fn slowest(all: &[f64]) -> Self {
+        let ranks = all.chunks_exact(4).max_by(|a, b| a[0].total_cmp(&b[0]));
+        let &[mean_us, min_us, p50_us, p99_us] = ranks.unwrap_or(&[0.0; 4]) else {
+            return Self { min_us: 0.0, p50_us: 0.0, mean_us: 0.0, p99_us: 0.0 };
+        };
+        Self { min_us, p50_us, mean_us, p99_us }
+    }
 }
 
 /// The mean; 0 of none.
@@ -27,6 +63,16 @@ mod tests {
         assert_eq!([0.0, 0.5, 0.99, 1.0].map(|p| percentile(&sorted, p)), [1.0, 50.0, 99.0, 100.0]);
         assert_eq!(percentile(&[7.0], 0.99), 7.0);
         assert_eq!(percentile(&[], 0.5), 0.0);
+    }
+
+    #[test]
+    fn the_slowest_ranks_figures_count() {
+        let fast = Spread::of(vec![1.0, 2.0, 3.0], 2.0);
+        let slow = Spread::of(vec![9.0, 1.0, 5.0], 5.0);
+        assert_eq!(slow, Spread { min_us: 1.0, p50_us: 5.0, mean_us: 5.0, p99_us: 9.0 });
+        let all = [fast.words(), slow.words(), fast.words()].concat();
+        assert_eq!(Spread::slowest(&all), slow);
+        assert_eq!(Spread::slowest(&[]).mean_us, 0.0);
     }
 
     #[test]

@@ -1,14 +1,19 @@
-//! The table on standard output, as nccl-tests prints it: tools that read theirs read ours.
+//! The table as nccl-tests prints it: tools that read theirs read ours.
 //! Pure: it makes text.
 
 use crate::cli::Cli;
+use crate::compact;
 use crate::probe::Probe;
 use crate::regret;
 use crate::report::{Half, Line, Report, Row};
 use crate::sizes::Step;
+use crate::stats::Spread;
 
 /// Everything above the first row.
 pub(crate) fn head(cli: &Cli, report: &Report) -> String {
+    if cli.is_compact() {
+        return compact::head(report);
+    }
     let Report { version, collective, ranks, launched, transport, .. } = report;
     let (min, max) = (cli.minbytes, cli.maxbytes);
     let step = match cli.step() {
@@ -44,20 +49,21 @@ pub(crate) fn head(cli: &Cli, report: &Report) -> String {
     text += &format!("# {:54}  {:^33}  {:^33}\n", "", "out-of-place", "in-place");
     let half = format!("{:>8}  {:>6}  {:>6}  {:>6}", "time", "algbw", "busbw", "#wrong");
     text += &format!(
-        "#{:>11}  {:>12}  {:>8}  {:>6}  {:>6}  {half}  {half}  {:>8}  {:>8}  {:>8}\n",
-        "size", "count", "type", "redop", "root", "min", "p50", "p99"
+        "#{:>11}  {:>12}  {:>8}  {:>6}  {:>6}  {half}  {half}  {:>8}  {:>8}  {:>8}  {:>8}\n",
+        "size", "count", "type", "redop", "root", "min", "p50", "mean", "p99"
     );
     let half = format!("{:>8}  {:>6}  {:>6}  {:>6}", "(us)", "(GB/s)", "(GB/s)", "");
     text += &format!(
-        "#{:>11}  {:>12}  {:>8}  {:>6}  {:>6}  {half}  {half}  {:>8}  {:>8}  {:>8}\n",
-        "(B)", "(elements)", "", "", "", "(us)", "(us)", "(us)"
+        "#{:>11}  {:>12}  {:>8}  {:>6}  {:>6}  {half}  {half}  {:>8}  {:>8}  {:>8}  {:>8}\n",
+        "(B)", "(elements)", "", "", "", "(us)", "(us)", "(us)", "(us)"
     );
     text
 }
 
 /// One line, of whichever kind.
-pub(crate) fn line(line: &Line) -> String {
+pub(crate) fn line(cli: &Cli, line: &Line) -> String {
     match line {
+        Line::Row(of) if cli.is_compact() => compact::row(of),
         Line::Row(of) => row(of),
         Line::Regret(of) => regret::row(of),
     }
@@ -66,12 +72,20 @@ pub(crate) fn line(line: &Line) -> String {
 fn row(row: &Row) -> String {
     let Row { size, count, dtype, redop, root, .. } = row;
     let [apart, in_place] = [&row.out_of_place, &row.in_place].map(|h| half(h.as_ref()));
-    let spread = row.spread().map_or([0.0; 3], |s| [s.min_us, s.p50_us, s.p99_us]);
-    let [min, p50, p99] = spread.map(micros);
+    let [min, p50, mean, p99] = spread(row);
     format!(
         "{size:12}  {count:12}  {dtype:>8}  {redop:>6}  {root:>6}  {apart}  {in_place}  \
-         {min:>8}  {p50:>8}  {p99:>8}\n"
+         {min:>8}  {p50:>8}  {mean:>8}  {p99:>8}\n"
     )
+}
+
+/// The least, the median, the mean and the 99th percentile of a row's calls.
+pub(crate) fn spread(row: &Row) -> [String; 4] {
+    let none = || ["N/A"; 4].map(str::to_owned);
+    row.main().map_or_else(none, |half| {
+        let Spread { min_us, p50_us, mean_us, p99_us } = half.spread;
+        [min_us, p50_us, mean_us, p99_us].map(micros)
+    })
 }
 
 fn half(half: Option<&Half>) -> String {
@@ -93,7 +107,11 @@ pub(crate) fn micros(time: f64) -> String {
 }
 
 /// Everything below the last row.
-pub(crate) fn foot(report: &Report) -> String {
+pub(crate) fn foot(cli: &Cli, report: &Report) -> String {
+    if cli.is_compact() { compact::foot(report) } else { nccl_foot(report) }
+}
+
+fn nccl_foot(report: &Report) -> String {
     let errors = report.errors();
     let verdict = if errors == 0 { "OK" } else { "FAILED" };
     let result = match &report.regret {
@@ -137,16 +155,18 @@ mod tests {
         let line = row(&report.rows[17]);
         let cells: Vec<&str> = line.split_whitespace().collect();
         assert_eq!(cells[..5], ["1048576", "262144", "float", "sum", "-1"]);
-        assert_eq!(cells.len(), 5 + 4 + 4 + 3);
+        assert_eq!(cells.len(), 5 + 4 + 4 + 4);
         assert_eq!([cells[8], cells[12]], ["0", "0"]);
-        assert!(foot(&report).contains("# Out of bounds values : 0 OK\n# Avg bus bandwidth    : "));
+        assert!(
+            nccl_foot(&report).contains("# Out of bounds values : 0 OK\n# Avg bus bandwidth    : ")
+        );
     }
 
     #[test]
     fn wrong_elements_are_a_failure() {
         let mut report = sample(&[DataType::F32]);
         report.rows[0].in_place.as_mut().unwrap().wrong = Some(7);
-        assert!(foot(&report).contains("Out of bounds values : 7 FAILED"));
+        assert!(nccl_foot(&report).contains("Out of bounds values : 7 FAILED"));
     }
 
     #[test]

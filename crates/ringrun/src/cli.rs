@@ -6,14 +6,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::error::ErrorKind;
-use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum};
+use clap::{Command, CommandFactory, FromArgMatches, Parser, ValueEnum};
 
 use crate::elastic::{self, Bounds, RESTARTS};
 use crate::environment::{self, ENCRYPT, Variables};
 use crate::failure::Failure;
 use crate::output::Style;
 use crate::spawn::allowed_cpus;
-use crate::{help, hosts, report, spellings};
+use crate::{commands, help, hosts, report, spellings};
 
 /// Start the ranks of a parallel job on this host.
 #[derive(Debug, Parser)]
@@ -195,14 +195,19 @@ impl Request {
     }
 }
 
+/// All of it, with the subcommands.
+pub(crate) fn command() -> Command {
+    commands::add_to(Options::command())
+}
+
 /// Reads the command line (without the program's own name). Help and version end the process.
 ///
 /// # Errors
 /// [`Failure::Usage`] for what makes no sense.
 pub(crate) fn read(words: Vec<OsString>) -> Result<Request, Failure> {
-    let (words, mut warnings) = spellings::translate(words, &Options::command())?;
+    let (words, mut warnings) = spellings::translate(words, &command())?;
     let name = std::iter::once(OsString::from("ringrun"));
-    let parsed = Options::command().try_get_matches_from(name.chain(words));
+    let parsed = command().try_get_matches_from(name.chain(words));
     let options = parsed.and_then(|matches| Options::from_arg_matches(&matches));
     let options = options.map_err(|error| match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => error.exit(),
@@ -303,8 +308,7 @@ impl Options {
 
     fn count(&self) -> Result<usize, Failure> {
         let ranks = self.given(self.elastic.map(|bounds| bounds.most))?;
-        elastic::check(self.elastic, ranks, self.max_restarts)?;
-        Ok(ranks)
+        elastic::check(self.elastic, ranks, self.max_restarts).map(|()| ranks)
     }
 
     /// How many ranks were asked for, or else `or`.
@@ -375,7 +379,7 @@ mod tests {
 
     #[test]
     fn the_options_are_well_formed() {
-        Options::command().debug_assert();
+        command().debug_assert();
     }
 
     #[test]

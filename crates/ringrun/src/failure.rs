@@ -11,6 +11,14 @@ pub(crate) enum Failure {
     /// The command line makes no sense.
     #[error("{0}\nTry `ringrun --help`.")]
     Usage(String),
+    /// That of a subcommand does not.
+    #[error("{command}: {what}\nTry `ringrun {command} --help`.")]
+    SubcommandUsage {
+        /// Its name.
+        command: String,
+        /// What is wrong.
+        what: String,
+    },
     /// There is no such program.
     #[error("{0}")]
     NotFound(String),
@@ -36,11 +44,16 @@ impl Failure {
     /// As shells do: 2 for usage, 126 and 127 for programs; 1 for the rest.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
-            Self::Usage(_) => 2,
+            Self::Usage(_) | Self::SubcommandUsage { .. } => 2,
             Self::NotFound(_) => 127,
             Self::NotExecutable(_) => 126,
             Self::NotRunning(_) | Self::System { .. } => 1,
         }
+    }
+
+    /// What makes no sense of a subcommand's words.
+    pub(crate) fn usage(command: &str, what: &str) -> Self {
+        Self::SubcommandUsage { command: command.into(), what: what.into() }
     }
 
     /// Names what was being done when the system refused.

@@ -1,7 +1,9 @@
 //! The prose of the help page; clap writes the list of options between.
 
 /// The first lines.
-pub(crate) const USAGE: &str = "ringrun -n N [OPTIONS] PROGRAM [ARGUMENTS]...";
+pub(crate) const USAGE: &str = "\
+ringrun -n N [OPTIONS] PROGRAM [ARGUMENTS]...
+       ringrun plan|status|completions|man [OPTIONS]";
 
 /// What it does.
 pub(crate) const ABOUT: &str = "\
@@ -14,6 +16,7 @@ after it belongs to it. The usual spellings of mpirun, mpiexec.hydra and torchru
 /// The end of the short page.
 pub(crate) const SHORT_END: &str = "\
 Example: ringrun -n 4 ringbench all_reduce
+More of a subcommand: ringrun plan --help
 More, with examples and exit codes: ringrun --help";
 
 /// The end of the long page.

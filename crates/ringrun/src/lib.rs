@@ -1,16 +1,17 @@
 //! ringrun: starts the ranks of a job on this host, carries their input, output and signals,
 //! ends them together, and says who failed first.
 //!
-//! The walk: `spellings` turns every launcher's words into ours, `cli` reads them, `spawn` starts
-//! the ranks, `job` (a pure state machine) decides what each event means and `elastic` who is
-//! started again, `launch` is the loop that feeds them, `output` prints whole lines, and `watch` is
-//! the process that cleans up if this one is killed. The law: when ringrun is gone, so is
-//! everything it started. `flight` reads what the ranks write down of their calls, for the last
-//! message and for `status`. `plan` starts nothing: it says how calls would be made. A library, so
-//! that ringbench launches itself with nothing beside it.
+//! `spellings` turns every launcher's words into ours, `cli` reads them, `spawn` starts the ranks,
+//! `job` (a pure state machine) decides what each event means and `elastic` which rank is started
+//! again, `launch` is the loop that feeds them, `output` prints whole lines, and `watch` is the
+//! process that cleans up if this one is killed. When ringrun is gone, so is everything it started.
+//! `flight` reads what the ranks record of their calls, for the last message and for `status`;
+//! `plan` starts nothing. A library, so that ringbench launches itself; both use `names`, `page`,
+//! `pages` and `sizes`.
 #![deny(unsafe_code)]
 
 mod cli;
+mod commands;
 mod elastic;
 mod environment;
 mod failure;
@@ -20,7 +21,10 @@ mod hosts;
 mod input;
 mod job;
 mod launch;
+pub mod names;
 mod output;
+pub mod page;
+pub mod pages;
 mod plan;
 mod proc;
 mod program;
@@ -42,10 +46,9 @@ pub fn main(words: Vec<OsString>) -> ExitCode {
     if let Some(job) = watch::asked_for(&words) {
         return watch::run(&job);
     }
-    let done = match words.first() {
-        Some(first) if first == "plan" => plan::run(words),
-        Some(first) if first == "status" => flight::status::run(&words[1..]),
-        _ => cli::read(words).and_then(|request| launch::run(&request)),
+    let done = match commands::begin(&words) {
+        true => commands::run(words),
+        false => cli::read(words).and_then(|request| launch::run(&request)),
     };
     match done {
         Ok(code) => ExitCode::from(code),

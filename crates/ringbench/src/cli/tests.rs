@@ -28,6 +28,25 @@ fn all_types_and_ops_where_they_matter() {
 }
 
 #[test]
+fn ranks_are_as_many_as_there_are_cpus_but_four_at_most() {
+    let cpus = machine::cpus().len();
+    assert_eq!(parse("allreduce").unwrap().launches(), cpus.clamp(1, 4));
+    assert_eq!(parse("all-gather --np 7 --threads").unwrap().launches(), 7);
+}
+
+#[test]
+fn the_short_help_is_shorter() {
+    let mut command = crate::command();
+    command.build();
+    let [short, long] =
+        [command.render_help(), command.render_long_help()].map(|it| it.to_string());
+    assert!(short.lines().count() * 2 < long.lines().count(), "{short}");
+    assert!(short.contains("--ranks") && !short.contains("--cudagraph"), "{short}");
+    assert!(long.contains("--cudagraph") && long.contains("avg_busbw"), "{long}");
+    command.debug_assert();
+}
+
+#[test]
 fn nonsense_names_the_flag() {
     for (line, named) in [
         ("", "COLLECTIVE"),
@@ -59,9 +78,10 @@ fn nonsense_names_the_flag() {
         ("all_reduce -g 2", "-g"),
         ("all_reduce -Y 1", "-Y"),
         ("all_reduce --cudagraph 1", "--cudagraph"),
-        ("reduce_scatter -u 2", "--unalign"),
         ("all_reduce --ranks 0", "--ranks"),
-        ("all_reduce --threads", "--ranks"),
+        ("all_reduce --format csv", "compact"),
+        ("all_reduce --regret --compare x", "--compare"),
+        ("allredcue", "did you mean all_reduce?"),
         ("all_reduce --threads --ranks 2 --transport tcp", "--transport"),
         ("all_reduce --threads --ranks 2 -T 5", "--timeout"),
         ("all_reduce --transport rdma", "rdma"),

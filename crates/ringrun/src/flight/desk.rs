@@ -10,7 +10,7 @@ use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::unistd::geteuid;
 
 use super::Flights;
-use super::frame::{QUESTION, frames, question};
+use super::frame::{Form, QUESTION, asked, frames};
 
 /// How long who asks may take to.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -61,10 +61,12 @@ fn answer(mut stream: &UnixStream, flights: &Flights) -> io::Result<()> {
     }
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    let mut asked = [0; QUESTION];
-    stream.read_exact(&mut asked)?;
-    if asked != question() {
-        return Ok(());
-    }
-    frames(&flights.report()).iter().try_for_each(|frame| stream.write_all(frame))
+    let mut question = [0; QUESTION];
+    stream.read_exact(&mut question)?;
+    let lines = match asked(question) {
+        Some(Form::Words) => flights.report(),
+        Some(Form::Json) => vec![flights.json()],
+        None => return Ok(()),
+    };
+    frames(&lines).iter().try_for_each(|frame| stream.write_all(frame))
 }

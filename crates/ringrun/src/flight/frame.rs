@@ -11,12 +11,27 @@ const MAGIC: [u8; 4] = *b"RSTA";
 const LINE: u8 = 1;
 const LAST: u8 = 2;
 
+/// As what a job describes itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// A sentence, and a line for each rank.
+    Words,
+    /// One line.
+    Json,
+}
+
 /// How is it? Version 1.
-pub(super) fn question() -> [u8; QUESTION] {
+pub(super) fn question(form: Form) -> [u8; QUESTION] {
     let mut bytes = [0; QUESTION];
     bytes[..8].copy_from_slice(b"RINGSTAT");
     bytes[8] = 1;
+    bytes[9] = u8::from(form == Form::Json);
     bytes
+}
+
+/// The form that is asked for, if that is a question of this version.
+pub(super) fn asked(bytes: [u8; QUESTION]) -> Option<Form> {
+    [Form::Words, Form::Json].into_iter().find(|&form| question(form) == bytes)
 }
 
 /// A piece of text.
@@ -67,6 +82,18 @@ pub(super) fn frames(lines: &[String]) -> Vec<[u8; FRAME]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn questions_of_other_versions_are_none() {
+        for form in [Form::Words, Form::Json] {
+            assert_eq!(asked(question(form)), Some(form));
+            for (at, byte) in [(0, b'r'), (8, 0), (8, 2), (9, 2), (15, 1)] {
+                let mut wrong = question(form);
+                wrong[at] = byte;
+                assert_eq!(asked(wrong), None, "{at}");
+            }
+        }
+    }
 
     #[test]
     fn lines_come_back_and_nonsense_is_refused() {

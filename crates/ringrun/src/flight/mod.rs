@@ -1,8 +1,10 @@
 //! What the ranks' records say: read while they run, and when they are no more. `verdict` makes one
-//! sentence of all of them, `words` a line of each; `desk` and `status` carry both to who asks.
+//! sentence of all of them, `words` a line of each and `json` a document; `desk` and `status` carry
+//! them to the user.
 
 mod desk;
 mod frame;
+mod json;
 pub(crate) mod status;
 mod verdict;
 mod words;
@@ -54,6 +56,8 @@ struct Seen {
     pid: u64,
     life: Life,
     record: Option<Record>,
+    /// It records in the format of another version.
+    foreign: bool,
 }
 
 struct Seat {
@@ -120,10 +124,20 @@ impl Flights {
     /// How it is with a job that runs: a sentence, and a line for each rank.
     pub(crate) fn report(&self) -> Vec<String> {
         let (seen, now) = (self.look(), flight::now());
-        let first = verdict::of(&seen, None, now).unwrap_or_else(|| words::fine(&seen));
         let lines = seen.iter().map(|one| words::line(&seen, one, now));
-        std::iter::once(first).chain(lines).collect()
+        std::iter::once(summary(&seen, now)).chain(lines).collect()
     }
+
+    /// The same for programs.
+    fn json(&self) -> String {
+        let (seen, now) = (self.look(), flight::now());
+        json::line(&summary(&seen, now), &seen, now)
+    }
+}
+
+/// How it is with a job, in a sentence.
+fn summary(seen: &[Seen], now: u64) -> String {
+    verdict::of(seen, None, now).unwrap_or_else(|| words::fine(seen))
 }
 
 impl Seat {
@@ -136,6 +150,7 @@ impl Seat {
         let now = self.now();
         let end = now.end;
         let record = now.reader.as_ref().and_then(Reader::read);
+        let foreign = now.reader.as_ref().is_some_and(Reader::is_foreign);
         // Of a script it is the program that the script runs.
         let pid = record.as_ref().map_or(u64::from(now.pid), |record| record.pid);
         let stopped = |pid| proc::one(pid).is_some_and(|it| matches!(it.state, 'T' | 't'));
@@ -145,6 +160,6 @@ impl Seat {
             None if pids.into_iter().flatten().any(stopped) => Life::Stopped,
             None => Life::Running,
         };
-        Seen { rank: self.rank, host: self.host.clone(), pid, life, record }
+        Seen { rank: self.rank, host: self.host.clone(), pid, life, record, foreign }
     }
 }

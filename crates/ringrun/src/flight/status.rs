@@ -1,13 +1,14 @@
 //! `ringrun status`: asks a job that runs how it is.
 
-use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use clap::Args;
+
 use super::desk::{address, is_own, prefix};
-use super::frame::{FRAME, Frame, question};
+use super::frame::{FRAME, Form, Frame, question};
 use crate::failure::Failure;
 
 /// How long a job may take to answer: it may have to be scheduled among many ranks.
@@ -15,40 +16,49 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// More than any job says.
 const MOST: usize = 1 << 22;
 
-const HELP: &str = "\
-Say which call each rank of a running job is in, and who keeps the others waiting.
+/// Say which call each rank of a running job is in, and which rank keeps the others waiting.
+///
+/// SIGUSR1 makes the job's own ringrun say the same.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// The number of the ringrun process; may be left out if only one job of yours runs here
+    #[arg(value_name = "JOB", value_parser = number)]
+    job: Option<u32>,
 
-Usage: ringrun status [JOB]
+    /// Say it as JSON
+    ///
+    /// {format, summary, ranks: [{rank, host, pid, state: running, stopped or ended,
+    /// exit_status or signal of one that ended, call: null or {collective, number, is_message,
+    /// uneven, count, type, op, root, state: entered, at_step, done or failed, seconds: since it
+    /// began, or since it ended, step, toward: null or {how, rank: of its communicator}}}]}
+    #[arg(long, verbatim_doc_comment)]
+    json: bool,
+}
 
-JOB is the number of the ringrun process; it may be left out if only one job of yours runs here.
-SIGUSR1 makes ringrun say the same.";
+fn number(word: &str) -> Result<u32, String> {
+    word.parse().map_err(|_| "expected the number of a ringrun process".into())
+}
 
 /// Prints what the job says.
 ///
 /// # Errors
 /// If there is no such job of this user, or it does not answer.
-pub(crate) fn run(words: &[OsString]) -> Result<u8, Failure> {
-    let mut out = io::stdout().lock();
-    let job = match words {
-        [word] if word == "--help" || word == "-h" => {
-            // A closed output is nothing to fail for.
-            let _ = writeln!(out, "{HELP}");
-            return Ok(0);
-        }
-        [word] => word.to_str().and_then(|word| word.parse().ok()).ok_or_else(|| {
-            let word = word.to_string_lossy();
-            Failure::Usage(format!("status {word}: expected the number of a ringrun process"))
-        })?,
-        [] => only_job()?,
-        _ => return Err(Failure::Usage("status: expected at most one JOB".into())),
-    };
-    let lines = ask(job).map_err(|cause| match cause.kind() {
+pub(crate) fn run(options: &Options) -> Result<u8, Failure> {
+    let job = options.job.map_or_else(only_job, Ok)?;
+    let form = if options.json { Form::Json } else { Form::Words };
+    let lines = ask(job, form).map_err(|cause| match cause.kind() {
         io::ErrorKind::ConnectionRefused => {
             Failure::NotRunning(format!("no job of yours runs here as process {job}"))
         }
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData => Failure::NotRunning(format!(
+            "job {job} does not answer as expected: it has just ended, or another version of \
+             ringrun runs it, which must be the one to ask"
+        )),
         _ => Failure::system(format!("ask job {job}"))(cause),
     })?;
+    let mut out = io::stdout().lock();
     for line in lines {
+        // A closed output is nothing to fail for.
         let _ = writeln!(out, "{line}");
     }
     Ok(0)
@@ -65,17 +75,17 @@ fn only_job() -> Result<u32, Failure> {
     match jobs[..] {
         [job] => Ok(job),
         [] => Err(Failure::NotRunning("no job of yours runs here".into())),
-        _ => Err(Failure::Usage(format!("status: which JOB? There are {jobs:?}"))),
+        _ => Err(Failure::usage("status", &format!("which JOB? There are {jobs:?}"))),
     }
 }
 
-fn ask(job: u32) -> io::Result<Vec<String>> {
+fn ask(job: u32, form: Form) -> io::Result<Vec<String>> {
     let mut stream = UnixStream::connect_addr(&address(job)?)?;
     if !is_own(&stream) {
         return Err(io::ErrorKind::ConnectionRefused.into());
     }
     stream.set_read_timeout(Some(PATIENCE))?;
-    stream.write_all(&question())?;
+    stream.write_all(&question(form))?;
     let (mut lines, mut line, mut bytes, mut total) = (vec![], vec![], [0; FRAME], 0);
     while total < MOST {
         stream.read_exact(&mut bytes)?;

@@ -102,8 +102,12 @@ pub(super) fn line(all: &[Seen], seen: &Seen, now: u64) -> String {
     }
     let since = |then: u64| seconds(now.saturating_sub(then));
     let Some(op) = last(seen) else {
-        let joined = seen.record.is_some();
-        return text + if joined { "no call yet" } else { "has not joined" };
+        return text
+            + match (&seen.record, seen.foreign) {
+                (Some(_), _) => "no call yet",
+                (None, false) => "has not joined",
+                (None, true) => "records its calls in the format of another version",
+            };
     };
     let (call, place) = (call_in_full(op), place(all, seen, op));
     text += &match op.state {
@@ -120,5 +124,22 @@ pub(super) fn fine(seen: &[Seen]) -> String {
     match latest {
         Some(op) => format!("no rank waits for another one; the last call is {}", call(op)),
         None => "no rank has made a call yet".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Life, Seen, line};
+
+    #[test]
+    fn a_record_of_another_version_is_not_taken_for_none() {
+        let (host, life, record) = ("b".to_owned(), Life::Running, None);
+        let none = Seen { rank: 0, host, pid: 7, life, record, foreign: false };
+        assert_eq!(line(&[], &none, 0), "rank 0 (host b, pid 7): has not joined");
+        let foreign = Seen { foreign: true, ..none };
+        assert!(
+            line(&[], &foreign, 0)
+                .ends_with(": records its calls in the format of another version")
+        );
     }
 }

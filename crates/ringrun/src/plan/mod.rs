@@ -8,19 +8,17 @@ mod speeds;
 mod table;
 mod timeline;
 
-use std::ffi::OsString;
 use std::io::Write;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
-use clap::error::ErrorKind;
 use clap::{Args, Parser};
 use ringreduce::plan::{Explanation, Planner, Request, Rules, Slots, least_chunk, stage};
 use ringreduce::schedule::{ALL_PAIRS, Collective, Ring};
 use ringreduce::{Algorithm, DataType, ReduceOp};
 
-use crate::cli::message;
 use crate::failure::Failure;
+use crate::names;
 use crate::sizes::{Step, parse_size, walk};
 
 /// Steps of one rank, at most: their list must fit into memory.
@@ -29,9 +27,9 @@ const MOST_STEPS: u64 = 1 << 22;
 /// Say how a collective would be made among ranks that are not started: by which algorithm, how
 /// long it should take, and how many bytes cross a link.
 #[derive(Debug, Parser)]
-#[command(name = "ringrun plan", max_term_width = 100)]
+#[command(max_term_width = 100)]
 #[command(after_help = "Example: ringrun plan -n 4096 --hosts 512 --op all_reduce -b 8 -e 1G")]
-struct Options {
+pub(crate) struct Options {
     /// How many ranks
     #[arg(short = 'n', long = "np", value_name = "N")]
     ranks: NonZeroU32,
@@ -44,7 +42,7 @@ struct Options {
     all_pairs: u32,
     /// What is called: all_reduce, reduce_scatter, all_gather, broadcast, reduce, gather, scatter,
     /// all_to_all, scan, exscan or barrier
-    #[arg(long, value_name = "NAME", default_value = "all_reduce")]
+    #[arg(long, value_name = "NAME", default_value = "all_reduce", value_parser = collective)]
     op: Collective,
     /// The root, of a collective that has one
     #[arg(long, value_name = "RANK", default_value = "0")]
@@ -100,16 +98,19 @@ impl Report {
     }
 }
 
-/// Does what `words` say, `plan` first. Help ends the process.
+/// A collective by any of its spellings.
+fn collective(name: &str) -> Result<Collective, String> {
+    let all = Collective::all(1);
+    let known: Vec<_> = all.iter().map(|it| it.name()).collect();
+    names::collective(name, &known)?.parse().map_err(|error| format!("{error}"))
+}
+
+/// Prints the plan, and writes the files that were asked for.
 ///
 /// # Errors
 /// [`Failure::Usage`] for what makes no sense; if files can't be written.
-pub(crate) fn run(words: Vec<OsString>) -> Result<u8, Failure> {
-    let options = Options::try_parse_from(words).map_err(|error| match error.kind() {
-        ErrorKind::DisplayHelp => error.exit(),
-        _ => Failure::Usage(format!("plan: {}", message(&error))),
-    })?;
-    let report = options.report().map_err(|wrong| Failure::Usage(format!("plan: {wrong}")))?;
+pub(crate) fn run(options: &Options) -> Result<u8, Failure> {
+    let report = options.report().map_err(|wrong| Failure::usage("plan", &wrong))?;
     let print = std::io::stdout().write_all(table::text(&report).as_bytes());
     print.map_err(Failure::system("print the plan"))?;
     let write = |file: &Path, text: String| {

@@ -56,7 +56,7 @@ pub(super) fn ring(ring: &Ring) -> String {
         let angle = TAU * number as f64 / dots.len() as f64 - TAU / 4.0;
         (200.0 + radius * angle.cos(), 200.0 + radius * angle.sin())
     };
-    let mut out = String::from("<svg viewBox=\"0 0 400 400\" class=\"ring\" role=\"img\" ");
+    let mut out = String::from("<svg viewBox=\"0 0 400 400\" class=\"ring small\" role=\"img\" ");
     let _ = writeln!(out, "aria-label=\"the ring over the hosts\">");
     for (number, dot) in dots.iter().enumerate() {
         let ((x, y), (to_x, to_y)) = (at(number, RADIUS), at((number + 1) % dots.len(), RADIUS));

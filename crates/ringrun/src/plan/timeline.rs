@@ -35,7 +35,7 @@ pub(super) fn draw(report: &Report, row: &Explanation) -> Result<String, String>
     }
     let height = LINE * f64::from(row.size) + 24.0;
     let mut out = format!(
-        "<svg viewBox=\"0 0 {} {height}\" role=\"img\" aria-label=\"timeline\">\n",
+        "<svg class=\"small\" viewBox=\"0 0 {} {height}\" role=\"img\" aria-label=\"timeline\">\n",
         WIDTH + LEFT
     );
     for rank in 0..row.size {

@@ -12,4 +12,5 @@ mod plan;
 mod ranks;
 mod secret;
 mod signals;
+mod subcommands;
 mod words;

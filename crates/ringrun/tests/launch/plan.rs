@@ -45,7 +45,7 @@ fn writes_a_page_and_json() {
     let ran = plan(&format!("-n 8 --hosts 2 -b 64 -e 64K -f 32 {files}"));
     assert_eq!(rows(&ran).len(), 3);
     let page = std::fs::read_to_string(page).unwrap();
-    for part in ["class=\"ring\"", "class=\"far\"", "rank 7", "class=\"reduce\"", "</html>"] {
+    for part in ["class=\"ring small\"", "class=\"far\"", "rank 7", "class=\"reduce\"", "</html>"] {
         assert!(page.contains(part), "{part}");
     }
     assert!(!page.contains("<script") && !page.contains("http"), "it needs something else");

@@ -47,13 +47,13 @@ fn verdict(ended: &Ended) -> &str {
     line.unwrap_or_else(|| panic!("no verdict: {ended:#?}"))
 }
 
-fn status(job: u32) -> Output {
-    Command::new(RINGRUN).args(["status", &job.to_string()]).output().unwrap()
+fn status(job: u32, options: &[&str]) -> Output {
+    Command::new(RINGRUN).args(["status", &job.to_string()]).args(options).output().unwrap()
 }
 
 /// The lines of a job that has been asked.
 fn asked(job: u32) -> Vec<String> {
-    let output = status(job);
+    let output = status(job, &[]);
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
 }
@@ -143,6 +143,17 @@ fn a_job_that_runs_tells_its_user_alone_and_who_asks_as_it_should() {
         assert!(line.starts_with(&format!("{}: ", who(rank, &pids))), "{lines:#?}");
         assert!(line.contains(" all_reduce #"), "{lines:#?}");
     }
+    let document = status(running.pid(), &["--json"]).stdout;
+    let document: Value = serde_json::from_slice(&document).unwrap();
+    assert!(document["format"] == 1 && document["summary"].is_string(), "{document}");
+    for (rank, seen) in document["ranks"].as_array().unwrap().iter().enumerate() {
+        assert_eq!((&seen["rank"], &seen["pid"]), (&rank.into(), &pids[rank].into()), "{document}");
+        assert_eq!(
+            (&seen["state"], &seen["call"]["collective"]),
+            (&"running".into(), &"all_reduce".into())
+        );
+        assert!(seen["call"]["number"].as_u64() > Some(0), "{document}");
+    }
     let door = format!("ringrun-status-{}-{}", geteuid(), running.pid());
     // Nonsense, too little, too much of a question: no answer, and the next one gets one.
     for question in [&b"RINGSTAT\x02\0\0\0\0\0\0\0"[..], b"GET / HTTP/1.0\r\n\r\n", b"RING", b""] {
@@ -168,7 +179,7 @@ fn a_job_that_runs_tells_its_user_alone_and_who_asks_as_it_should() {
     let pid = running.pid();
     running.signal(Signal::SIGTERM);
     all_end(vec![running], PROMPT);
-    let output = status(pid);
+    let output = status(pid, &[]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(text.contains("no job of yours runs here"), "{text}");

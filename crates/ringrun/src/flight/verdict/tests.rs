@@ -34,7 +34,8 @@ fn rank(rank: usize, call: u64, state: State, seconds: u64) -> Seen {
     let record =
         Record { pid: 70 + rank as u64, rank: rank as u64, members: vec![Some(member)], ops };
     let pid = record.pid;
-    Seen { rank, host: "b".into(), pid, life: Life::Running, record: Some(record) }
+    let (host, life) = ("b".into(), Life::Running);
+    Seen { rank, host, pid, life, record: Some(record), foreign: false }
 }
 
 fn waits(at: usize) -> Seen {

@@ -1,0 +1,268 @@
+//! An earlier report beside this one: what became faster or slower, and what is noise.
+
+use std::fs;
+use std::path::Path;
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+use crate::report::{FORMAT, Half, Report, Row};
+use crate::sizes::human;
+use crate::stats::Spread;
+use crate::table::micros;
+
+/// No difference smaller than this share says anything, however steady calls are.
+const LEAST_NOISE: f64 = 0.02;
+
+/// As much of an earlier report as is compared.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Earlier {
+    #[serde(skip)]
+    file: String,
+    collective: String,
+    ranks: usize,
+    launched: String,
+    transport: String,
+    algorithm: String,
+    memory: String,
+    machine: Machine,
+    probe: Probes,
+    rows: Vec<OldRow>,
+    regret: Option<IgnoredAny>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Machine {
+    host: String,
+    cpu: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Probes {
+    before: Option<Probe>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Probe {
+    distance: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct OldRow {
+    size: usize,
+    #[serde(rename = "type", default)]
+    dtype: String,
+    redop: String,
+    root: i64,
+    out_of_place: Option<Spread>,
+    in_place: Option<Spread>,
+}
+
+/// What tells one layout from another.
+#[derive(Deserialize)]
+struct Layout {
+    format: Option<u32>,
+}
+
+impl Earlier {
+    /// What is in the file.
+    ///
+    /// # Errors
+    /// In one line, if it is not of this layout, or holds nothing to compare with.
+    pub(crate) fn read(path: &Path) -> Result<Self, String> {
+        let file = path.display().to_string();
+        let text =
+            fs::read_to_string(path).map_err(|error| format!("--compare {file}: {error}"))?;
+        let alien = |error| format!("--compare {file}: no report of ringbench --json: {error}");
+        let Layout { format } = serde_json::from_str(&text).map_err(alien)?;
+        if format != Some(FORMAT) {
+            let given = format.map_or("an older one".into(), |format| format.to_string());
+            return Err(format!(
+                "--compare {file}: its format is {given}, this ringbench compares format {FORMAT}; \
+                 measure it again"
+            ));
+        }
+        let mut earlier: Self = serde_json::from_str(&text).map_err(alien)?;
+        if earlier.regret.is_some() || earlier.rows.is_empty() {
+            return Err(format!("--compare {file}: it has no times of calls to compare with"));
+        }
+        earlier.file = file;
+        Ok(earlier)
+    }
+
+    /// The table of both, each line a comment to programs that read the table above it.
+    pub(crate) fn text(&self, now: &Report) -> String {
+        let mut text = format!(
+            "#\n# Compared with {}: medians of calls; old/new is above 1 if they are faster now\n",
+            self.file
+        );
+        self.unlike(now).iter().for_each(|line| text += &format!("# not alike: {line}\n"));
+        text += &format!(
+            "# {:>10}  {:>8}  {:>6}  {:>4}  {:>9}  {:>9}  {:>7}  {:>7}\n",
+            "size", "type", "op", "root", "old (us)", "new (us)", "old/new", "noise"
+        );
+        let (mut counts, mut logs, mut absent) = ([0; 3], Vec::new(), 0);
+        for row in &now.rows {
+            let Some((old, new)) = self.counterpart(row) else {
+                absent += 1;
+                continue;
+            };
+            let (ratio, noise) = (old.p50_us / new.p50_us, noise(old) + noise(new));
+            let verdict = Verdict::of(ratio, noise);
+            counts[verdict as usize] += 1;
+            logs.push(ratio.ln());
+            let root = if row.root < 0 { "-".to_owned() } else { row.root.to_string() };
+            text += &format!(
+                "# {:>10}  {:>8}  {:>6}  {root:>4}  {:>9}  {:>9}  {ratio:>7.3}  {:>5.1} %  {}\n",
+                human(row.size),
+                row.dtype,
+                row.redop,
+                micros(old.p50_us),
+                micros(new.p50_us),
+                noise * 100.0,
+                verdict.name()
+            );
+        }
+        let [same, faster, slower] = counts;
+        let mean = crate::stats::mean(&logs).exp();
+        text += &format!(
+            "# {faster} faster, {slower} slower, {same} within noise; \
+             old/new {mean:.3} (geometric mean)\n"
+        );
+        if absent > 0 {
+            text += &format!("# {absent} rows have no counterpart in {}\n", self.file);
+        }
+        text
+    }
+
+    /// The earlier and the present figures of a row.
+    fn counterpart(&self, row: &Row) -> Option<(Spread, Spread)> {
+        let key = (row.size, row.dtype, row.redop, row.root);
+        let same = |old: &&OldRow| (old.size, &*old.dtype, &*old.redop, old.root) == key;
+        let old = self.rows.iter().find(same)?;
+        let both = |old: Option<Spread>, new: Option<&Half>| Some((old?, new?.spread));
+        both(old.in_place, row.in_place.as_ref())
+            .or_else(|| both(old.out_of_place, row.out_of_place.as_ref()))
+    }
+
+    /// In what the two runs differ, so that more than the program may have changed the times.
+    fn unlike(&self, now: &Report) -> Vec<String> {
+        let distance = now.probe.before.map_or("unknown", |probe| probe.distance.name());
+        let old_distance = self.probe.before.as_ref().map_or("unknown", |it| &it.distance);
+        [
+            ("collective", &*self.collective, now.collective),
+            ("ranks", &self.ranks.to_string(), &now.ranks.to_string()),
+            ("launched as", &self.launched, now.launched),
+            ("transport", &self.transport, &now.transport),
+            ("algorithm", &self.algorithm, now.algorithm),
+            ("memory", &self.memory, now.memory),
+            ("host", &self.machine.host, &now.machine.host),
+            ("processor", &self.machine.cpu, &now.machine.cpu),
+            ("distance of the CPUs", old_distance, distance),
+        ]
+        .into_iter()
+        .filter(|(_, old, new)| old != new)
+        .map(|(what, old, new)| format!("{what}: {old} then, {new} now"))
+        .collect()
+    }
+}
+
+/// By what share the median of calls may change from run to run: as far as it is from the least.
+fn noise(spread: Spread) -> f64 {
+    (1.0 - spread.min_us / spread.p50_us).max(LEAST_NOISE / 2.0)
+}
+
+/// What a ratio says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Noise,
+    Faster,
+    Slower,
+}
+
+impl Verdict {
+    fn of(ratio: f64, noise: f64) -> Self {
+        if ratio > 1.0 + noise {
+            Self::Faster
+        } else if ratio < 1.0 / (1.0 + noise) {
+            Self::Slower
+        } else {
+            Self::Noise
+        }
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Noise => "within noise",
+            Self::Faster => "faster",
+            Self::Slower => "slower",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::Line;
+    use crate::report::tests::sample;
+    use ringreduce::DataType;
+
+    /// The JSON file of a report.
+    fn file(report: &Report) -> String {
+        let rows = report.rows.iter().cloned().map(Line::Row);
+        let rows: Vec<_> = rows.map(|row| serde_json::to_string(&row).unwrap()).collect();
+        report.head().unwrap() + &rows.join(",") + &report.tail().unwrap()
+    }
+
+    fn read(text: &str) -> Result<Earlier, String> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("old.json");
+        fs::write(&path, text).unwrap();
+        Earlier::read(&path)
+    }
+
+    #[test]
+    fn what_is_beyond_the_noise_of_both_is_a_change() {
+        assert_eq!(Verdict::of(1.04, 0.05), Verdict::Noise);
+        assert_eq!(Verdict::of(1.06, 0.05), Verdict::Faster);
+        assert_eq!(Verdict::of(0.96, 0.05), Verdict::Noise);
+        assert_eq!(Verdict::of(0.94, 0.05), Verdict::Slower);
+    }
+
+    #[test]
+    fn a_report_is_compared_row_by_row() {
+        let old = sample(&[DataType::F32]);
+        let earlier = read(&file(&old)).unwrap();
+        let mut now = sample(&[DataType::F32]);
+        let spread = &mut now.rows[3].in_place.as_mut().unwrap().spread;
+        (spread.min_us, spread.p50_us) = (spread.min_us / 4.0, spread.p50_us / 4.0);
+        let text = earlier.text(&now);
+        assert!(text.contains("# 1 faster, 0 slower, 23 within noise; old/new 1.0"), "{text}");
+        assert!(text.lines().all(|line| line.starts_with('#')), "{text}");
+        assert!(!text.contains("not alike"), "{text}");
+        now.ranks = 2;
+        assert!(earlier.text(&now).contains("# not alike: ranks: 4 then, 2 now\n"));
+        now.rows[0].size = 3;
+        assert!(earlier.text(&now).contains("# 1 rows have no counterpart"));
+    }
+
+    #[test]
+    fn files_of_another_format_are_refused_in_one_line() {
+        let right = file(&sample(&[DataType::F32]));
+        let none = right.replace("\"format\": 2,", "");
+        let later = right.replace("\"format\": 2", "\"format\": 3");
+        let empty = file(&sample(&[]));
+        for (text, why) in [
+            (&*none, "its format is an older one"),
+            (&later, "its format is 3"),
+            (&empty, "no times"),
+            ("{}", "an older one"),
+            ("[true]", "no report of ringbench"),
+            ("", "no report of ringbench"),
+            (&right[..right.len() / 2], "no report of ringbench"),
+        ] {
+            let error = read(text).unwrap_err();
+            assert!(error.contains(why) && !error.contains('\n'), "{error}");
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! The command line: defaults, spellings, help, nonsense, and who reads the output.
+
+use std::process::{Command, Output, Stdio};
+
+use crate::{clean, ringbench, ringrun, rows, run};
+
+#[test]
+fn without_a_number_there_is_a_rank_for_each_cpu_and_four_at_most() {
+    let cpus = std::thread::available_parallelism().unwrap().get().min(4);
+    for (line, how) in
+        [("all_reduce -e 8 -n 1", "processes"), ("barrier -n 1 --threads", "threads")]
+    {
+        let seen = run(ringbench(line));
+        let said = format!("# ranks {cpus} ({how}) ");
+        assert!(seen.code == Some(0) && seen.out.contains(&said), "{}{}", seen.out, seen.err);
+        assert_eq!(cpus == 1 && how == "processes", seen.err.contains("--ranks N"), "{}", seen.err);
+    }
+    let mut launched = ringbench("barrier -n 1");
+    launched.envs([("OMPI_COMM_WORLD_RANK", "0"), ("OMPI_COMM_WORLD_SIZE", "1")]);
+    let seen = run(launched);
+    assert!(seen.out.contains("# ranks 1 (processes) "), "{}{}", seen.out, seen.err);
+}
+
+#[test]
+fn collectives_have_the_spellings_of_mpi_and_nccl() {
+    for (name, meant) in [("allreduce", "all_reduce"), ("MPI_Reduce_scatter", "reduce_scatter")] {
+        let seen = run(ringbench(&format!("{name} -e 8 -n 1 --ranks 1")));
+        let said = format!("# Collective test starting: {meant}\n");
+        assert!(seen.out.contains(&said), "{name}: {}{}", seen.out, seen.err);
+    }
+}
+
+#[test]
+fn the_compact_table_is_for_terminals_or_if_asked_for() {
+    let seen =
+        run(ringbench("all_reduce -b 8 -e 64K -f 4 -n 3 --threads --ranks 2 --format compact"));
+    assert_eq!(seen.code, Some(0), "{}", seen.err);
+    assert!(seen.out.starts_with("all_reduce, 2 ranks (threads)"), "{}", seen.out);
+    assert!(seen.out.ends_with("all results are right\n"), "{}", seen.out);
+    assert!(seen.out.lines().all(|line| line.len() <= 110), "{}", seen.out);
+    // script(1) gives ringbench a terminal, whatever this test has.
+    let bench = env!("CARGO_BIN_EXE_ringbench");
+    for line in ["--ranks 2", "--ranks 2 --threads", "--ranks 1"] {
+        let words = format!("{bench} all_reduce -e 8 -n 1 {line}");
+        let mut command = Command::new("script");
+        command.args(["--quiet", "--return", "--command", &words, "/dev/null"]);
+        let Ok(output) = clean(command, "").output() else {
+            use std::io::Write;
+            let test = "the_compact_table_is_for_terminals_or_if_asked_for";
+            let _ = writeln!(std::io::stderr(), "SKIP {test}: there is no program script");
+            return;
+        };
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(said.contains("time per call, us") && !said.contains("# ranks"), "{line}: {said}");
+    }
+}
+
+#[test]
+fn shells_and_man_get_their_pages() {
+    for (line, part) in [("completions bash", "--regret"), ("man", ".TH ringbench 1")] {
+        let seen = run(ringbench(line));
+        assert!(
+            seen.code == Some(0) && seen.out.contains(part),
+            "{line}: {}{}",
+            seen.out,
+            seen.err
+        );
+    }
+}
+
+#[test]
+fn a_reader_that_leaves_is_no_panic() {
+    for line in
+        ["all_reduce -e 64 --ranks 1 -n 1", "all_reduce -e 64 -n 1 --ranks 2", "--help", "all_sum"]
+    {
+        for (out, err) in [(true, true), (true, false), (false, true)] {
+            let closed = || Stdio::from(std::io::pipe().unwrap().1);
+            let mut command = ringbench(line);
+            command.stdout(Stdio::piped()).stderr(Stdio::piped());
+            if out {
+                command.stdout(closed());
+            }
+            if err {
+                command.stderr(closed());
+            }
+            let Output { status, stderr, .. } = command.output().unwrap();
+            let said = String::from_utf8_lossy(&stderr);
+            assert!(![None, Some(101)].contains(&status.code()), "{line}: {status} {said}");
+            assert!(!said.contains("panicked"), "{line}: {said}");
+            if out && line.ends_with("-n 1") {
+                assert_eq!(status.code(), Some(141), "{line}");
+                assert!(!said.contains("standard output"), "{line}: {said}");
+            }
+        }
+    }
+}
+
+#[test]
+fn nonsense_is_status_2_and_says_why() {
+    for (line, named) in [
+        ("all_sum", "scatter, send_recv"),
+        ("allredcue", "did you mean all_reduce?"),
+        ("all_reduce -b 12Q", "12Q"),
+        ("all_reduce -b 2M -e 1M", "-e/--maxbytes (1048576)"),
+        ("all_reduce -f 1", "--stepfactor"),
+        ("all_reduce -d float128", "float128"),
+        ("all_reduce -o xor", "xor"),
+        ("all_reduce -G 1", "-G/--cudagraph 1: only 0 works"),
+        ("broadcast -r 1 --ranks 1", "--root 1"),
+        ("broadcast -r 9", "--root 9"),
+        ("all_reduce --algorithm rings", "unknown algorithm `rings`: one of ring, all_pairs"),
+        ("all_reduce --regret --ranks 1", "--regret: one rank alone"),
+        ("all_reduce --json /nowhere/x.json", "--json /nowhere/x.json"),
+        ("all_reduce --ranks 2 --html /nowhere/x.html", "--html /nowhere/x.html"),
+        ("all_reduce --json /", "--json /"),
+    ] {
+        let seen = run(ringbench(line));
+        assert_eq!(seen.code, Some(2), "{line}: {}{}", seen.out, seen.err);
+        assert!(seen.err.contains(named), "{line}: {}", seen.err);
+        assert_eq!(seen.out, "", "{line}");
+    }
+}
+
+#[test]
+fn buffers_larger_than_memory_are_refused() {
+    let seen = run(ringbench("all_reduce --ranks 1 -b 8000000000G -e 8000000000G"));
+    assert_eq!(seen.code, Some(1));
+    assert!(seen.err.contains("lower -e"), "{}", seen.err);
+}
+
+#[test]
+fn algorithms_are_asked_for_by_name() {
+    for (line, runs) in [
+        ("all_reduce --algorithm all_pairs", true),
+        ("all_reduce --algorithm two_shot", true),
+        ("barrier --algorithm ring", true),
+        ("all_gather --algorithm bruck", true),
+        ("scan --algorithm two_shot", false),
+    ] {
+        let seen = run(ringbench(&format!("{line} -e 64 -n 2 --threads --ranks 4")));
+        assert_eq!(seen.code, Some(i32::from(!runs)), "{line}: {}{}", seen.out, seen.err);
+        let name = line.split(' ').next_back().unwrap();
+        assert!(seen.out.contains(&format!(" algorithm: {name}\n")), "{line}: {}", seen.out);
+        assert!(runs || seen.err.contains("algorithm"), "{line}: {}", seen.err);
+    }
+}
+
+#[test]
+fn is_a_rank_under_ringrun() {
+    let bench = env!("CARGO_BIN_EXE_ringbench");
+    let rows = rows(ringrun(&format!("-n 3 {bench} reduce_scatter -b 96 -e 96 -n 2 -d int8")));
+    assert_eq!(rows[0][..5], ["96", "32", "int8", "sum", "-1"]);
+    let seen = run(ringrun(&format!("-n 2 {bench} all_reduce --ranks 3")));
+    assert!(seen.err.contains("the launcher started 2 ranks"), "{}", seen.err);
+    assert_ne!(seen.code, Some(0));
+}

@@ -1,0 +1,221 @@
+//! What is measured, as it stands in the files, and beside those of an earlier run.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::Stdio;
+
+use serde_json::Value;
+
+use crate::{ringbench, rows, run};
+
+#[test]
+fn a_benchmark_that_is_killed_leaves_what_it_has_measured() {
+    let dir = tempfile::tempdir().unwrap();
+    let json = dir.path().join("out.json");
+    let mut command = ringbench("all_reduce -b 8 -e 64K -i 8 -n 3 --ranks 1 --json");
+    let mut running = command.arg(&json).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(running.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let measured: Vec<_> = lines.by_ref().filter(|line| !line.starts_with('#')).take(4).collect();
+    running.kill().unwrap();
+    running.wait().unwrap();
+    let report: Value = serde_json::from_slice(&std::fs::read(json).unwrap()).unwrap();
+    let rows = report["rows"].as_array().unwrap();
+    // The row that was printed last may have been on its way to the file.
+    assert!(rows.len() + 1 >= measured.len(), "{} {}", rows.len(), measured.len());
+    assert_eq!((&report["complete"], &rows[2]["size"]), (&false.into(), &24.into()));
+}
+
+#[test]
+fn a_run_is_compared_with_an_earlier_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let line = "all_reduce -b 8 -e 64 -n 5 --threads --ranks 2";
+    let report = report(dir.path(), line);
+    let old = dir.path().join("out.json");
+    let compare = |line: &str| {
+        let mut command = ringbench(line);
+        command.arg("--compare").arg(&old);
+        run(command)
+    };
+    let seen = compare(line);
+    assert_eq!(seen.code, Some(0), "{}{}", seen.out, seen.err);
+    let (_, table) = seen.out.split_once("# Compared with ").unwrap();
+    let ratios = table.lines().filter(|line| line.contains(" B ")).count();
+    assert_eq!(ratios, report["rows"].as_array().unwrap().len(), "{table}");
+    assert!(table.contains(" within noise; old/new ") && !table.contains("not alike: ranks"));
+    std::fs::write(
+        &old,
+        std::fs::read_to_string(&old).unwrap().replace("format\": 2", "format\": 1"),
+    )
+    .unwrap();
+    for line in [line, "all_reduce -e 8 -n 1 --ranks 2"] {
+        let seen = compare(line);
+        assert_eq!((seen.code, seen.out.as_str()), (Some(2), ""), "{}", seen.err);
+        assert_eq!(seen.err.lines().count(), 1, "{}", seen.err);
+        assert!(seen.err.contains("its format is 1, this ringbench compares format 2"));
+    }
+}
+
+#[test]
+fn iterations_are_found_by_themselves() {
+    let dir = tempfile::tempdir().unwrap();
+    let report = report(dir.path(), "all_gather -b 64 -e 64 --ranks 1");
+    assert!(report["rows"][0]["iterations"].as_u64().unwrap() >= 5);
+}
+
+/// Runs with both files asked for; the page must be whole, the JSON comes back.
+fn report(dir: &Path, line: &str) -> Value {
+    let (json, html) = (dir.join("out.json"), dir.join("out.html"));
+    let mut command = ringbench(line);
+    command.arg("--json").arg(&json).arg("--html").arg(&html);
+    rows(command);
+    let page = std::fs::read_to_string(html).unwrap();
+    assert!(page.starts_with("<!doctype html>") && page.ends_with("</html>\n"));
+    for outside in ["http:", "https:", "src=", "<script", "<link", "url("] {
+        assert!(!page.contains(outside), "{outside}");
+    }
+    serde_json::from_str(&std::fs::read_to_string(json).unwrap()).unwrap()
+}
+
+fn holds_all_figures(report: &Value, ranks: usize) {
+    assert_eq!(report["ranks"], ranks);
+    assert_eq!(report["seats"].as_array().unwrap().len(), ranks);
+    assert!(report["command"].as_str().unwrap().starts_with("ringbench "));
+    assert!(report["machine"]["cpus"].as_u64().unwrap() > 0);
+    for probe in ["before", "after"] {
+        let probe = &report["probe"][probe];
+        assert!(probe.is_null() || probe["hand_over_ns"].as_f64().unwrap() > 0.0, "{probe}");
+    }
+    for row in report["rows"].as_array().unwrap() {
+        for half in ["out_of_place", "in_place"] {
+            assert!(row[half]["time_us"].as_f64().unwrap() > 0.0, "{row}");
+            assert!(row[half]["busbw"].is_f64() && row[half]["algbw"].is_f64());
+            assert_eq!(row[half]["wrong"], 0);
+        }
+        for half in [&row["out_of_place"], &row["in_place"]] {
+            let figure = |name: &str| half[name].as_f64().unwrap();
+            assert!(figure("min_us") > 0.0 && figure("min_us") <= figure("p50_us"), "{row}");
+            assert!(figure("min_us") <= figure("mean_us"), "{row}");
+            assert!(figure("p50_us") <= figure("p99_us"), "{row}");
+            assert_eq!(half["mean_us"], half["time_us"], "{row}");
+        }
+    }
+}
+
+#[test]
+fn reports_hold_all_figures() {
+    let dir = tempfile::tempdir().unwrap();
+    let report = report(dir.path(), "all_reduce --ranks 1 -b 8 -e 64 -n 2 -d half -o max --refill");
+    holds_all_figures(&report, 1);
+    assert_eq!(report["rows"][3]["count"], 32);
+    assert_eq!(
+        (&report["rows"][0]["type"], &report["rows"][0]["redop"]),
+        (&"half".into(), &"max".into())
+    );
+    assert_eq!(report["refill"], true);
+}
+
+#[test]
+fn launches_itself_as_processes() {
+    for (ranks, transport) in [(2, "shm"), (4, "shm"), (2, "tcp"), (4, "tcp")] {
+        let dir = tempfile::tempdir().unwrap();
+        let memory = if ranks == 2 { "plain" } else { "alloc" };
+        let line = format!("all_reduce -b 8 -e 1M -f 16 -n 3 --ranks {ranks} --memory {memory}");
+        let report = report(dir.path(), &format!("{line} --transport {transport}"));
+        assert_eq!(report["memory"], memory);
+        holds_all_figures(&report, ranks);
+        assert_eq!(report["transport"], transport);
+        let mut pids: Vec<u64> = Vec::new();
+        for seat in report["seats"].as_array().unwrap() {
+            pids.push(seat["pid"].as_u64().unwrap());
+        }
+        pids.sort_unstable();
+        pids.dedup();
+        assert_eq!(pids.len(), ranks);
+    }
+}
+
+#[test]
+fn every_collective_runs_among_processes() {
+    for (line, busbw) in [
+        ("reduce_scatter", 0.75),
+        ("all_gather", 0.75),
+        ("broadcast -r 1", 1.0),
+        ("reduce -r 2", 1.0),
+        ("gather_perf -r 3", 0.75),
+        ("scatter -r 3", 0.75),
+        ("alltoall_perf", 0.75),
+        ("scan -o min", 1.0),
+        ("exscan -o max", 1.0),
+        ("sendrecv_perf", 1.0),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let report = report(dir.path(), &format!("{line} -b 4K -e 64K -f 16 -n 2 -c 1 --ranks 4"));
+        let rows = report["rows"].as_array().unwrap();
+        assert_eq!(rows.len(), 2, "{line}");
+        let rooted = line.split_once("-r ").map_or(-1, |(_, root)| root.parse().unwrap());
+        for row in rows {
+            assert_eq!(row["root"], rooted, "{line}");
+            for half in
+                [&row["out_of_place"], &row["in_place"]].into_iter().filter(|h| !h.is_null())
+            {
+                assert_eq!(half["wrong"], 0, "{line}");
+                let [alg, bus] = ["algbw", "busbw"].map(|name| half[name].as_f64().unwrap());
+                assert!((alg * busbw - bus).abs() <= 1e-9 * alg, "{line}: {half}");
+            }
+        }
+    }
+}
+
+#[test]
+fn regret_compares_the_choice_with_every_algorithm() {
+    for (line, least) in [
+        ("all_reduce --ranks 4", 4),
+        ("broadcast -r 3 --ranks 4 --threads", 2),
+        ("gather --ranks 3 --threads --refill", 1),
+        ("barrier --ranks 4 --threads", 2),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let [json, html] = ["out.json", "out.html"].map(|name| dir.path().join(name));
+        let mut command = ringbench(&format!("{line} --regret -b 8 -e 64K -f 8192 -n 3 -w 1"));
+        command.arg("--json").arg(&json).arg("--html").arg(&html);
+        let seen = run(command);
+        assert_eq!(seen.code, Some(0), "{line}: {}{}", seen.out, seen.err);
+        assert!(seen.out.contains("# Regret               : median "), "{line}: {}", seen.out);
+        let report: Value = serde_json::from_str(&std::fs::read_to_string(json).unwrap()).unwrap();
+        let page = std::fs::read_to_string(html).unwrap();
+        let rows = report["rows"].as_array().unwrap();
+        assert_eq!(rows.len(), if line.starts_with("barrier") { 1 } else { 2 }, "{line}");
+        for row in rows {
+            let all = row["algorithms"].as_array().unwrap();
+            assert!(all.len() >= least && all.contains(&row["best"]), "{line}: {row}");
+            assert!(all.contains(&row["chosen"]), "{line}: {row}");
+            let time = |of: &Value| of["time_us"].as_f64().unwrap();
+            let best = all.iter().map(time).fold(f64::INFINITY, f64::min);
+            assert_eq!(time(&row["best"]), best, "{line}: {row}");
+            let regret = (time(&row["chosen"]) / best - 1.0) * 100.0;
+            assert!((row["regret_percent"].as_f64().unwrap() - regret).abs() < 1e-6, "{row}");
+            assert_eq!(row["wrong"], 0, "{line}: {row}");
+            let drawn = all.iter().all(|of| page.contains(of["algorithm"].as_str().unwrap()));
+            assert!(drawn || row["size"] == 0, "{line}");
+        }
+    }
+}
+
+#[test]
+fn the_transport_is_the_one_used() {
+    for (asked, used) in [
+        ("--ranks 2", "shm"),
+        ("--ranks 3 --transport auto", "shm"),
+        ("--ranks 2 --transport tcp", "tcp"),
+        ("--ranks 2 --threads", "threads"),
+        ("--ranks 1", "none"),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let report = report(dir.path(), &format!("all_reduce -b 8 -e 8 -n 1 {asked}"));
+        assert_eq!(report["transport"], used, "{asked}");
+        let page = std::fs::read_to_string(dir.path().join("out.html")).unwrap();
+        assert!(page.contains(&format!("transport {used},")), "{asked}");
+    }
+    let tcp = run(ringbench("barrier -n 1 --ranks 2 --transport tcp")).out;
+    assert!(tcp.contains(" transport: tcp "), "{tcp}");
+}

@@ -1,0 +1,59 @@
+//! ringrun's subcommands. Each has options and a help of its own; without one, ringrun launches.
+
+use std::ffi::OsString;
+use std::io::Write;
+
+use clap::error::ErrorKind;
+use clap::{Command, FromArgMatches, Subcommand};
+
+use crate::failure::Failure;
+use crate::flight::status;
+use crate::pages::Page;
+use crate::{cli, plan};
+
+#[derive(Debug, Subcommand)]
+enum Subcommands {
+    Plan(Box<plan::Options>),
+    Status(status::Options),
+    #[command(flatten)]
+    Page(Page),
+}
+
+/// The command line of a launch, with the subcommands.
+pub(crate) fn add_to(launch: Command) -> Command {
+    let launch = launch.args_conflicts_with_subcommands(true).subcommand_negates_reqs(true);
+    Subcommands::augment_subcommands(launch)
+}
+
+/// Is the first word a subcommand? A program of that name is started by a path (`./plan`), or
+/// behind an option.
+pub(crate) fn begin(words: &[OsString]) -> bool {
+    let program = cli::command();
+    let first = words.first().and_then(|word| word.to_str());
+    let named = |first| program.get_subcommands().any(|it| it.get_name() == first);
+    first.is_some_and(|first| first == "help" || named(first))
+}
+
+/// Does what the words ask for, of which the first is a subcommand. Help ends the process.
+///
+/// # Errors
+/// [`Failure::SubcommandUsage`] for what makes no sense, and those of the subcommand.
+pub(crate) fn run(words: Vec<OsString>) -> Result<u8, Failure> {
+    let name = words.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
+    let program = std::iter::once(OsString::from("ringrun"));
+    let parsed = cli::command().try_get_matches_from(program.chain(words));
+    let parsed = parsed.and_then(|matches| Subcommands::from_arg_matches(&matches));
+    let asked = parsed.map_err(|error| match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => error.exit(),
+        _ => Failure::usage(&name, &cli::message(&error)),
+    })?;
+    match asked {
+        Subcommands::Plan(options) => plan::run(&options),
+        Subcommands::Status(options) => status::run(&options),
+        Subcommands::Page(page) => {
+            let text = page.text(cli::command()).map_err(|wrong| Failure::usage(&name, &wrong))?;
+            let printed = std::io::stdout().write_all(&text);
+            printed.map_err(Failure::system("print the page")).map(|()| 0)
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! ringrun's subcommands beside launching: their help, and programs that are called like them.
+
+use std::os::unix::fs::symlink;
+
+use crate::harness::run;
+
+#[test]
+fn every_subcommand_has_a_help_of_its_own() {
+    let help = run(&["--help"]).text();
+    for name in ["plan", "status", "completions", "man"] {
+        assert!(help.lines().any(|line| line.trim_start().starts_with(name)), "{name}: {help}");
+        let own = run(&[name, "--help"]);
+        assert_eq!((own.code, own.err.as_str()), (0, ""), "{name}");
+        assert!(own.text().contains(&format!("Usage: ringrun {name}")), "{}", own.text());
+        assert_eq!(run(&["help", name]).text(), own.text(), "{name}");
+    }
+    assert!(
+        run(&["status", "-h"]).text().lines().count()
+            < run(&["status", "--help"]).text().lines().count()
+    );
+}
+
+#[test]
+fn what_makes_no_sense_names_the_subcommand() {
+    for (words, named) in [
+        (&["status", "x"][..], "expected the number of a ringrun process"),
+        (&["status", "1", "2"], "'2'"),
+        (&["status", "--jsno"], "--json"),
+        (&["plan", "-n", "4", "--op", "allredcue"], "did you mean all_reduce?"),
+        (&["completions", "cmd"], "bash"),
+        (&["man", "paln"], "no subcommand paln"),
+    ] {
+        let ran = run(words);
+        assert!(ran.code == 2 && ran.out.is_empty(), "{words:?}: {}", ran.err);
+        assert!(ran.err.starts_with(&format!("ringrun: {}: ", words[0])), "{}", ran.err);
+        assert!(ran.err.contains(named), "{words:?}: {}", ran.err);
+        assert!(ran.err.contains(&format!("Try `ringrun {} --help`", words[0])), "{}", ran.err);
+    }
+}
+
+#[test]
+fn a_program_may_be_called_like_a_subcommand() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["plan", "status", "man", "help"] {
+        let program = folder.path().join(name);
+        symlink("/bin/echo", &program).unwrap();
+        let path = format!("PATH={}", folder.path().display());
+        let program = program.to_str().unwrap();
+        for words in [
+            &["-n", "1", program, "it runs"][..],
+            &["-n", "1", "-x", &path, name, "it runs"],
+            &["-n", "1", "-x", &path, "--", name, "it runs"],
+        ] {
+            let ran = run(words);
+            assert_eq!((ran.code, ran.text().as_str()), (0, "it runs\n"), "{words:?} {}", ran.err);
+        }
+    }
+}
+
+#[test]
+fn collectives_of_a_plan_have_the_spellings_of_mpi_and_nccl() {
+    for name in ["allreduce", "all-reduce", "MPI_Allreduce", "ncclAllReduce"] {
+        let ran = run(&["plan", "-n", "4", "-e", "8", "--op", name]);
+        assert!(ran.text().starts_with("# all_reduce of float"), "{name}: {}", ran.err);
+    }
+}
+
+#[test]
+fn shells_and_man_get_their_pages() {
+    for (words, parts) in [
+        (&["completions", "bash"][..], &["complete -F", "--per-host", "status"][..]),
+        (&["completions", "zsh"], &["#compdef ringrun", "--per-host"]),
+        (&["completions", "fish"], &["complete -c ringrun"]),
+        (&["man"], &[".TH ringrun 1", "output\\-filename"]),
+        (&["man", "plan"], &[".TH ringrun-plan 1", "host\\-latency"]),
+    ] {
+        let ran = run(words);
+        assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{words:?}");
+        for part in parts {
+            assert!(ran.text().contains(part), "{words:?} {part}: {}", ran.text());
+        }
+    }
+}
