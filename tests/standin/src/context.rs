@@ -33,7 +33,7 @@ static PROCESS: OnceLock<u32> = OnceLock::new();
 
 /// cuInit.
 pub(crate) fn initialize() -> Done {
-    if settings::get().devices == 0 {
+    if settings::get().visible().is_empty() || settings::get().devices == 0 {
         return Err(Code::NO_DEVICE);
     }
     if *PROCESS.get_or_init(std::process::id) == std::process::id() {
@@ -51,10 +51,12 @@ pub(crate) fn initialized() -> Done {
     }
 }
 
-/// Is there such a device?
+/// Is there such a device for this process? What the process calls it is its number among all, not
+/// its place among the visible ones.
 pub(crate) fn device(ordinal: i32) -> Done<i32> {
     initialized()?;
-    if (0..settings::get().devices).contains(&ordinal) {
+    let settings = settings::get();
+    if settings.visible().contains(&ordinal) && ordinal < settings.devices {
         Ok(ordinal)
     } else {
         Err(Code::INVALID_DEVICE)

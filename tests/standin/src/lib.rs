@@ -14,6 +14,7 @@ mod log;
 mod memory;
 mod module;
 mod planted;
+mod posted;
 mod ptx;
 mod registry;
 mod settings;

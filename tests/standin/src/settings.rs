@@ -28,11 +28,41 @@ pub(crate) enum Peers {
     None,
 }
 
+/// What pointers' attributes say of the range that an address is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ranges {
+    /// The allocation.
+    Whole,
+    /// A page of it: memory that is mapped piece by piece.
+    Pages,
+    /// All that addresses are reserved for, allocated or not.
+    Reserved,
+}
+
+/// What calls of the driver are refused for, as sandboxes and WSL2 refuse them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Without {
+    /// Handles of memory for other processes.
+    pub(crate) ipc: bool,
+    /// Registering the program's own memory.
+    pub(crate) register: bool,
+    /// Waits for values and writes of them on streams.
+    pub(crate) values: bool,
+}
+
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub(crate) devices: i32,
+    /// Those that this process may use, in its order, if not all.
+    visible: Option<Vec<i32>>,
     pub(crate) queues: Queues,
+    /// Work that a hardware queue holds before whoever adds some is blocked.
+    pub(crate) depth: usize,
     pub(crate) peers: Peers,
+    pub(crate) without: Without,
+    pub(crate) ranges: Ranges,
+    /// Does a stream's write of a value become visible late?
+    pub(crate) weak: bool,
     /// The allocation, counted from 1, that fails.
     pub(crate) fail_alloc: Option<u64>,
     /// Calls that fail.
@@ -48,8 +78,13 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             devices: 1,
+            visible: None,
             queues: Queues::Unlimited,
+            depth: usize::MAX,
             peers: Peers::All,
+            without: Without::default(),
+            ranges: Ranges::Whole,
+            weak: false,
             fail_alloc: None,
             fail_call: Vec::new(),
             memory: 16 << 30,
@@ -69,12 +104,28 @@ impl Settings {
         }
     }
 
+    /// The devices that this process may use.
+    pub(crate) fn visible(&self) -> Vec<i32> {
+        self.visible.clone().unwrap_or_else(|| (0..self.devices).collect())
+    }
+
     fn read(all: impl Iterator<Item = (String, String)>) -> Result<Self, String> {
         let mut settings = Self::default();
         for (name, value) in all {
             let Some(what) = name.strip_prefix(PREFIX) else { continue };
             match what {
                 "DEVICES" => settings.devices = number(&name, &value, 64)?,
+                "VISIBLE" => {
+                    let each = value.split(',').map(|one| number(&name, one, 63));
+                    settings.visible = Some(each.collect::<Result<_, _>>()?);
+                }
+                "DEPTH" => settings.depth = number::<usize>(&name, &value, 1 << 20)?.max(1),
+                "WITHOUT" => settings.without = without(&name, &value)?,
+                "RANGES" if value == "pages" => settings.ranges = Ranges::Pages,
+                "RANGES" if value == "reserved" => settings.ranges = Ranges::Reserved,
+                "RANGES" => return Err(format!("{name}={value}: want pages or reserved")),
+                "ORDER" if value == "weak" => settings.weak = true,
+                "ORDER" => return Err(format!("{name}={value}: want weak")),
                 "QUEUES" if value == "unlimited" => settings.queues = Queues::Unlimited,
                 "QUEUES" => match number(&name, &value, 1024)? {
                     0 => return Err(format!("{name}={value}: want 1, 2, ... or unlimited")),
@@ -99,6 +150,19 @@ impl Settings {
         }
         Ok(settings)
     }
+}
+
+fn without(name: &str, value: &str) -> Result<Without, String> {
+    let mut without = Without::default();
+    for what in value.split(',') {
+        match what {
+            "ipc" => without.ipc = true,
+            "register" => without.register = true,
+            "values" => without.values = true,
+            _ => return Err(format!("{name}={value}: want ipc, register, values")),
+        }
+    }
+    Ok(without)
 }
 
 fn number<T: FromStr + PartialOrd + Display>(
@@ -137,7 +201,7 @@ static AT_LOAD: extern "C" fn() = at_load;
 
 #[cfg(test)]
 mod tests {
-    use super::{Queues, Settings};
+    use super::{Queues, Ranges, Settings, Without};
 
     fn read(name: &str, value: &str) -> Result<Settings, String> {
         Settings::read([(name.to_owned(), value.to_owned())].into_iter())
@@ -153,6 +217,13 @@ mod tests {
             let settings = Settings { devices: 4, ..read("STANDIN_CUDA_PEERS", value).unwrap() };
             assert_eq!([settings.reach(3, 0), settings.reach(3, 1)], reached, "{value}");
         }
+        assert_eq!(read("STANDIN_CUDA_VISIBLE", "2,0").unwrap().visible(), [2, 0]);
+        assert_eq!(read("STANDIN_CUDA_DEVICES", "2").unwrap().visible(), [0, 1]);
+        assert_eq!(read("STANDIN_CUDA_DEPTH", "9").unwrap().depth, 9);
+        let without = read("STANDIN_CUDA_WITHOUT", "ipc,values").unwrap().without;
+        assert_eq!(without, Without { ipc: true, register: false, values: true });
+        assert_eq!(read("STANDIN_CUDA_RANGES", "pages").unwrap().ranges, Ranges::Pages);
+        assert!(read("STANDIN_CUDA_ORDER", "weak").unwrap().weak);
         assert_eq!(read("STANDIN_CUDA_FAIL_ALLOC", "3").unwrap().fail_alloc, Some(3));
         assert_eq!(
             read("STANDIN_CUDA_FAIL_CALL", "cuInit:1,cuCtxGetCurrent:2").unwrap().fail_call.len(),
@@ -171,6 +242,9 @@ mod tests {
             ("STANDIN_CUDA_DEVICES", "65"),
             ("STANDIN_CUDA_QUEUES", "0"),
             ("STANDIN_CUDA_PEERS", "some"),
+            ("STANDIN_CUDA_VISIBLE", "0,GPU-1"),
+            ("STANDIN_CUDA_WITHOUT", "luck"),
+            ("STANDIN_CUDA_ORDER", "strong"),
             ("STANDIN_CUDA_FAIL_CALL", "cuInit"),
             ("STANDIN_CUDA_FAIL_CALL", "cuInit:0"),
             ("STANDIN_CUDA_FAIL_CALL", "cuInit:1,"),

@@ -146,6 +146,29 @@ fn several_devices() {
 }
 
 #[test]
+fn some_devices_are_visible() {
+    passes("visible", &[("STANDIN_CUDA_DEVICES", "3"), ("STANDIN_CUDA_VISIBLE", "2,0")]);
+}
+
+#[test]
+fn some_calls_are_refused() {
+    passes("without", &[("STANDIN_CUDA_WITHOUT", "ipc,register,values")]);
+}
+
+/// A full queue blocks whoever adds to it with all others of the context.
+#[test]
+fn a_full_queue_blocks_its_context() {
+    passes("bounded", &[("STANDIN_CUDA_DEPTH", "100")]);
+    let full = start(&Library::built().unwrap(), "bounded", &[("STANDIN_CUDA_DEPTH", "10")]);
+    assert_eq!(ends(full, Duration::from_secs(2)), None);
+}
+
+#[test]
+fn writes_are_seen_late() {
+    passes("weak", &[("STANDIN_CUDA_ORDER", "weak")]);
+}
+
+#[test]
 fn an_unknown_setting_ends_the_process() {
     for wrong in [("STANDIN_CUDA_QUEUE", "1"), ("STANDIN_CUDA_FAIL_CALL", "cuNothing:1")] {
         let child = start(&Library::built().unwrap(), "launch", &[wrong]);

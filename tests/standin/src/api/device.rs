@@ -35,11 +35,14 @@ driver! {
 
     fn cuDeviceGetCount(count: Out<i32>) {
         initialized()?;
-        count.put(settings::get().devices)
+        count.put(settings::get().visible().len() as i32)
     }
 
     fn cuDeviceGet(found: Out<i32>, ordinal: i32) {
-        found.put(device(ordinal)?)
+        initialized()?;
+        let visible = settings::get().visible();
+        let wanted = usize::try_from(ordinal).ok().and_then(|at| visible.get(at));
+        found.put(device(*wanted.ok_or(Code::INVALID_DEVICE)?)?)
     }
 
     fn cuDeviceGetName(name: Out<u8>, length: i32, ordinal: i32) {
@@ -128,10 +131,12 @@ fn attribute_of(attribute: i32, ordinal: i32) -> Option<i32> {
         // registered memory, cooperative launches.
         78 | 83 | 89 | 90 | 91 | 95 => 1,
         // Registers host memory; 32 blocks per processor; read-only registration; pools.
-        99 | 113 | 115 => 1,
+        99 => i32::from(!settings::get().without.register),
+        98 => i32::from(settings::get().weak),
+        113 | 115 => 1,
         106 => 32,
         // Operations on values, 64-bit ones and NOR.
-        122 | 123 => 1,
+        122 | 123 => i32::from(!settings::get().without.values),
         _ if (1..145).contains(&attribute) => 0,
         _ => return None,
     })

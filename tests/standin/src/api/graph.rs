@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::c::{In, Out, driver};
+use crate::c::{HostFunction, In, Out, driver};
 use crate::code::{Code, Done};
 use crate::context::{current, initialized};
 use crate::registry::{Handle, new_handle};
-use crate::stream::{self, EXECS, Exec, GRAPHS, Mode, Status};
+use crate::stream::{self, EXECS, Exec, GRAPHS, Mode, OBJECTS, Status, UserObject};
 
 fn instantiate(exec: Out<Handle>, graph: Handle) -> Done {
     let context = current()?;
@@ -54,7 +54,7 @@ driver! {
         nodes: Out<Handle>,
         count: Out<usize>,
     ) {
-        graph.offer(0);
+        graph.offer(stream::get(stream)?.captured_graph());
         nodes.offer(0);
         count.offer(0);
         info(stream, status, id)
@@ -97,6 +97,35 @@ driver! {
         // Nodes are only counted: nobody may look into one.
         nodes.offer(0);
         count.put(have)
+    }
+
+    fn cuUserObjectCreate(
+        object: Out<Handle>,
+        data: usize,
+        destroy: Option<HostFunction>,
+        count: u32,
+        flags: u32,
+    ) {
+        // Nobody is told when it is destroyed, and it has one reference.
+        let destroy = destroy.filter(|_| count == 1 && flags == 1).ok_or(Code::INVALID_VALUE)?;
+        let handle = new_handle();
+        OBJECTS.insert(handle, Arc::new(UserObject { destroy, data }));
+        object.put(handle)
+    }
+
+    fn cuUserObjectRelease(object: Handle, count: u32) {
+        if count != 1 {
+            return Err(Code::INVALID_VALUE);
+        }
+        OBJECTS.remove(object).map(drop)
+    }
+
+    // For graphs that are being captured, which take the caller's reference.
+    fn cuGraphRetainUserObject(graph: Handle, object: Handle, count: u32, flags: u32) {
+        if count != 1 || flags != 1 {
+            return Err(Code::INVALID_VALUE);
+        }
+        stream::retain(graph, OBJECTS.remove(object)?)
     }
 
     fn cuGraphUpload(exec: Handle, stream: Handle) {

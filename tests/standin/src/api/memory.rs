@@ -4,7 +4,7 @@ use crate::c::{Out, driver};
 use crate::code::{Code, Done};
 use crate::context::{Context, current};
 use crate::memory::{self, Handle, Kind};
-use crate::stream;
+use crate::{settings, stream};
 use std::sync::Arc;
 
 /// For calls that a real driver may let wait for all work: refused in a capture.
@@ -20,6 +20,11 @@ fn after_work(what: &str) -> Done<Arc<Context>> {
     let context = outside_work(what)?;
     context.synchronize()?;
     Ok(context)
+}
+
+/// The error of what this driver does without.
+pub(super) fn refused(lacks: bool) -> Done {
+    if lacks { Err(Code::NOT_SUPPORTED) } else { Ok(()) }
 }
 
 driver! {
@@ -73,6 +78,7 @@ driver! {
         if flags & !15 != 0 {
             return Err(Code::INVALID_VALUE);
         }
+        refused(settings::get().without.register)?;
         let context = outside_work("cuMemHostRegister")?;
         memory::register(context.owner(), at, bytes, flags)
     }
@@ -110,10 +116,12 @@ driver! {
 
     fn cuIpcGetMemHandle(handle: Out<Handle>, at: u64) {
         current()?;
+        refused(settings::get().without.ipc)?;
         handle.put(memory::export(at)?)
     }
 
     fn cuIpcOpenMemHandle_v2(at: Out<u64>, handle: CHandle, flags: u32) {
+        refused(settings::get().without.ipc)?;
         let context = outside_work("cuIpcOpenMemHandle")?;
         // Lazy peer access is what there is.
         if flags != 1 {

@@ -4,6 +4,20 @@ use crate::c::{In, Out, driver};
 use crate::code::{Code, Done};
 use crate::context::initialized;
 use crate::memory::{self, Block, Kind};
+use crate::settings::{self, Ranges};
+use std::ops::Range;
+
+/// What is said of the range that an address is in.
+fn range(at: u64, block: &Block) -> Range<u64> {
+    const PAGE: u64 = 1 << 12;
+    const RESERVED: u64 = 1 << 30;
+    let around = |unit: u64| (at & !(unit - 1))..(at & !(unit - 1)) + unit;
+    match settings::get().ranges {
+        Ranges::Pages => around(PAGE).start.max(block.at)..around(PAGE).end.min(block.end()),
+        Ranges::Reserved => around(RESERVED),
+        Ranges::Whole => block.at..block.end(),
+    }
+}
 
 /// Puts an attribute of a known pointer.
 fn put(to: Out<u8>, attribute: u32, at: u64, block: &Block) -> Done {
@@ -19,9 +33,12 @@ fn put(to: Out<u8>, attribute: u32, at: u64, block: &Block) -> Done {
         7 => to.cast().put(block.id),
         8 => to.cast().put(u32::from(block.kind == Kind::Managed)),
         9 => to.cast().put(block.device),
-        10 => to.cast().put(u32::from(block.kind == Kind::Device)),
-        11 => to.cast().put(block.at),
-        12 => to.cast().put(block.bytes),
+        10 => {
+            let exports = block.kind == Kind::Device && !settings::get().without.ipc;
+            to.cast().put(u32::from(exports))
+        }
+        11 => to.cast().put(range(at, block).start),
+        12 => to.cast().put((range(at, block).end - range(at, block).start) as usize),
         13 => to.cast().put(1_u32),
         14 => to.cast().put(0_u64),
         15 => to.cast().put(0_u32),

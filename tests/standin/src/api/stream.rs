@@ -1,9 +1,11 @@
 //! Entry points: streams, values in memory, host functions.
 
+use super::memory::refused;
 use crate::c::{HostFunction, In, Out, driver};
 use crate::code::{Code, Done};
 use crate::context::current;
 use crate::registry::Handle;
+use crate::settings;
 use crate::stream::{self, Compare, Kind, STREAMS, ValueOp, Work};
 
 fn create(to: Out<Handle>, flags: u32, priority: i32) -> Done {
@@ -47,6 +49,7 @@ fn op(address: u64, value: u64, bytes: usize, wait: bool, flags: u32) -> Done<Va
 }
 
 fn submit(handle: Handle, ops: Vec<ValueOp>) -> Done {
+    refused(settings::get().without.values)?;
     stream::get(handle)?.submit(Work::Values(ops)).map(drop)
 }
 

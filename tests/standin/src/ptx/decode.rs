@@ -39,7 +39,8 @@ pub(crate) fn instruction(to: &mut Compiler, written: &Instruction) -> Parsed<()
         ("st", [address, a]) => {
             let (space, ty) = access(to, written)?;
             let (a, at) = (to.vector(a, true)?, address_of(to, address, space)?);
-            to.emit(Op::Store { a, at, ty });
+            let posted = written.name.contains(".relaxed.sys");
+            to.emit(Op::Store { a, at, ty, posted });
         }
         ("atom" | "red", _) => return atom(to, written),
         ("setp", _) => return setp(to, written),

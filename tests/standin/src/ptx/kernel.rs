@@ -73,6 +73,8 @@ pub(crate) enum Op {
         a: Regs,
         at: At,
         ty: Type,
+        /// Do others see it late, where memory is weakly ordered?
+        posted: bool,
     },
     /// `d` gets the old value.
     Atom {

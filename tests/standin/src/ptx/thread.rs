@@ -5,6 +5,7 @@ use super::kernel::{At, Kernel, Op, Reg, Regs, SPECIAL, Update};
 use super::run::{Fault, View};
 use super::space::Space;
 use crate::code::Code;
+use crate::posted;
 
 /// After so many jumps a thread lets others go on: it may wait for one of them.
 const PATIENCE: u32 = 20_000;
@@ -77,8 +78,9 @@ impl Thread {
                 Op::Load { d, at, ty } => {
                     self.load(around, d, at, ty).map_err(|fault| fault.at(inst.line))?;
                 }
-                Op::Store { a, at, ty } => {
-                    self.store(around, a, at, ty).map_err(|fault| fault.at(inst.line))?;
+                Op::Store { a, at, ty, posted } => {
+                    let store = if posted { posted::store } else { View::store };
+                    self.store(around, (a, store), at, ty).map_err(|fault| fault.at(inst.line))?;
                 }
                 Op::Atom { update, d, at, ty, a, b } => {
                     let new = (update, self.get(a), self.get(b));
@@ -103,7 +105,10 @@ impl Thread {
                         whole = whole.checked_shr(bits).unwrap_or(0);
                     }
                 }
-                Op::Fence => std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst),
+                Op::Fence => {
+                    posted::flush();
+                    std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+                }
                 Op::Jump(_) | Op::JumpBy { .. } => {
                     self.jump(kernel, inst.op, inst.line)?;
                     patience -= 1;
@@ -171,7 +176,7 @@ impl Thread {
     fn store(
         &mut self,
         around: &mut Around<'_, '_>,
-        a: Regs,
+        (a, store): (Regs, fn(usize, usize, u64)),
         at: At,
         ty: Type,
     ) -> Result<(), Fault> {
@@ -182,7 +187,7 @@ impl Thread {
         if space == Space::Global {
             let host = around.view.host(offset, bytes * a.count)?;
             for (n, &reg) in a.as_slice().iter().enumerate() {
-                View::store(host + n * bytes, bytes, self.get(reg));
+                store(host + n * bytes, bytes, self.get(reg));
             }
             return Ok(());
         }

@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, ThreadId};
 
 use super::graph::{Graph, Node};
-use super::{Kind, Recorded, Stream, Work};
+use super::{Kind, Objects, Recorded, Stream, UserObject, Work};
 use crate::code::{Code, Done};
-use crate::registry::lock;
+use crate::registry::{Handle, lock, new_handle};
 
 /// Which calls are refused, and whose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +47,9 @@ pub(crate) struct Capture {
     broken: AtomicBool,
     ended: AtomicBool,
     nodes: Mutex<Vec<Node>>,
+    /// The graph that is being made, as its users call it.
+    graph: Handle,
+    objects: Mutex<Objects>,
     streams: Mutex<Vec<Arc<Stream>>>,
 }
 
@@ -83,6 +86,8 @@ pub(crate) fn begin(stream: &Arc<Stream>, mode: Mode) -> Done {
         broken: AtomicBool::new(false),
         ended: AtomicBool::new(false),
         nodes: Mutex::default(),
+        graph: new_handle(),
+        objects: Mutex::default(),
         streams: Mutex::new(vec![stream.clone()]),
     });
     lock(&ACTIVE).push(capture.clone());
@@ -122,7 +127,16 @@ pub(crate) fn end(stream: &Arc<Stream>) -> Done<Graph> {
     if fronts.iter().flatten().any(|node| !before.contains(node)) {
         return Err(Code::CAPTURE_UNJOINED);
     }
-    Ok(Graph { nodes })
+    let objects = std::mem::take(&mut *lock(&capture.objects));
+    Ok(Graph { nodes, objects })
+}
+
+/// Gives an object to the graph that a capture makes.
+pub(crate) fn retain(graph: Handle, object: Arc<UserObject>) -> Done {
+    let active = lock(&ACTIVE);
+    let capture = active.iter().find(|capture| capture.graph == graph);
+    lock(&capture.ok_or(Code::INVALID_VALUE)?.objects).push(object);
+    Ok(())
 }
 
 /// These nodes and all that come before them.
@@ -185,6 +199,11 @@ impl Capture {
 }
 
 impl Stream {
+    /// The graph that it is captured into; 0 is none.
+    pub(crate) fn captured_graph(&self) -> Handle {
+        lock(&self.joined).as_ref().map_or(0, |joined| joined.capture.graph)
+    }
+
     /// Is it captured, and by which number?
     pub(crate) fn capture_status(&self) -> (Status, u64) {
         match &*lock(&self.joined) {

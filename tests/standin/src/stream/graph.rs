@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use super::{Kind, Mark, Stream, Work};
+use super::{Kind, Mark, Objects, Stream, Work};
 use crate::code::Done;
 use crate::context::Context;
 use crate::registry::{Registry, lock};
@@ -22,6 +22,7 @@ pub(crate) struct Node {
 #[derive(Clone, Debug)]
 pub(crate) struct Graph {
     pub(crate) nodes: Vec<Node>,
+    pub(crate) objects: Objects,
 }
 
 /// A graph with streams to run in: lane 0 is the stream that it is launched in.
@@ -55,7 +56,7 @@ impl Exec {
             deps.push(begin.clone());
             marks.push(lane.enqueue(node.work.clone(), deps)?);
         }
-        *last = stream.enqueue(Work::Nothing, marks)?;
+        *last = stream.enqueue(Work::Keep(self.graph.objects.clone()), marks)?;
         Ok(())
     }
 }

@@ -5,6 +5,7 @@ mod capture;
 mod event;
 mod graph;
 mod mark;
+mod object;
 mod queue;
 mod value;
 mod work;
@@ -12,10 +13,13 @@ mod work;
 use std::sync::{Arc, Mutex};
 use std::thread::ThreadId;
 
-pub(crate) use capture::{Capture, Mode, Status, begin, end, exchange_mode, forbid, unsafe_call};
+pub(crate) use capture::{
+    Capture, Mode, Status, begin, end, exchange_mode, forbid, retain, unsafe_call,
+};
 pub(crate) use event::{EVENTS, Event, Recorded};
 pub(crate) use graph::{EXECS, Exec, GRAPHS};
 pub(crate) use mark::Mark;
+pub(crate) use object::{OBJECTS, Objects, UserObject};
 pub(crate) use value::{Compare, ValueOp};
 pub(crate) use work::{Source, Work};
 

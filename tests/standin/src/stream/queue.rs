@@ -8,6 +8,7 @@ use super::{Mark, Work};
 use crate::code::{Code, Done};
 use crate::context::Context;
 use crate::registry::lock;
+use crate::{posted, settings};
 
 pub(super) struct Op {
     pub(super) deps: Vec<Arc<Mark>>,
@@ -20,6 +21,8 @@ pub(super) struct Op {
 pub(super) struct Queue {
     inside: Mutex<Inside>,
     bell: Condvar,
+    /// Rung when something was taken out.
+    room: Condvar,
 }
 
 #[derive(Default)]
@@ -39,8 +42,13 @@ impl Queue {
         }
     }
 
+    /// Adds work; whoever adds some to a full queue is blocked, with all locks that it holds.
     pub(super) fn push(&self, op: Op) {
-        lock(&self.inside).ops.push_back(op);
+        let mut inside = lock(&self.inside);
+        while inside.ops.len() >= settings::get().depth && !inside.closed {
+            inside = self.room.wait(inside).unwrap_or_else(PoisonError::into_inner);
+        }
+        inside.ops.push_back(op);
         self.bell.notify_one();
     }
 
@@ -48,15 +56,20 @@ impl Queue {
     pub(super) fn close(&self) {
         lock(&self.inside).closed = true;
         self.bell.notify_one();
+        self.room.notify_all();
     }
 
     fn next(&self) -> Option<Op> {
         let mut inside = lock(&self.inside);
         loop {
             match inside.ops.pop_front() {
-                Some(op) => return Some(op),
+                Some(op) => {
+                    self.room.notify_all();
+                    return Some(op);
+                }
                 None if inside.closed => return None,
                 None => {
+                    posted::flush();
                     inside = self.bell.wait(inside).unwrap_or_else(PoisonError::into_inner);
                 }
             }

@@ -6,9 +6,11 @@ use std::time::{Duration, Instant};
 use super::work::host;
 use crate::code::{Code, Done};
 use crate::context::Context;
-use crate::log;
 use crate::memory::{self, Kind};
 use crate::ptx::run::View;
+use crate::{log, posted, settings};
+
+const FLUSH: u32 = 1 << 30;
 
 /// How the value there is compared with the one given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,8 +25,11 @@ pub(crate) enum Compare {
 impl Compare {
     /// By the flags of a wait.
     pub(crate) fn by_flags(flags: u32) -> Done<Self> {
-        // The flush of remote writes has nothing to do here.
-        match flags & !(1 << 30) {
+        // The flush of remote writes has nothing to do here, and not all devices have it.
+        if flags & FLUSH != 0 && !settings::get().weak {
+            return Err(Code::NOT_SUPPORTED);
+        }
+        match flags & !FLUSH {
             0 => Ok(Self::NotLess),
             1 => Ok(Self::Equal),
             2 => Ok(Self::And),
@@ -71,8 +76,10 @@ impl ValueOp {
     pub(super) fn run(&self, context: &Context) -> Done {
         // The block stays while it is waited for.
         let (at, _block) = host(self.address, self.bytes)?;
+        // Either has a barrier before it.
+        posted::flush();
         let Some(compare) = self.wait else {
-            View::store(at, self.bytes, self.value);
+            posted::store(at, self.bytes, self.value);
             return Ok(());
         };
         let (start, mut rounds, mut noted) = (Instant::now(), 0_u32, false);

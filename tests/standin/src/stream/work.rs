@@ -4,15 +4,15 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::ValueOp;
+use super::{Objects, ValueOp};
 use crate::api::may_touch;
 use crate::c::{HostFunction, host_function};
 use crate::code::{Code, Done, describe};
 use crate::context::Context;
-use crate::log;
 use crate::memory::{self, Block};
 use crate::ptx::run::{Launch, Range, View};
 use crate::registry::lock;
+use crate::{log, posted};
 
 /// Where the bytes of a copy are.
 #[derive(Clone, Debug)]
@@ -25,6 +25,9 @@ pub(crate) enum Source {
 #[derive(Clone, Debug)]
 pub(crate) enum Work {
     Nothing,
+    /// Has a graph's objects until then.
+    #[expect(dead_code, reason = "it is enough that they are there")]
+    Keep(Objects),
     Launch(Arc<Launch>),
     Copy {
         to: u64,
@@ -69,8 +72,11 @@ impl Work {
     }
 
     pub(super) fn run(&self, context: &Context) -> Done {
+        if !matches!(self, Self::Launch(_)) {
+            posted::flush();
+        }
         match self {
-            Self::Nothing => Ok(()),
+            Self::Nothing | Self::Keep(_) => Ok(()),
             Self::Launch(launch) => run_kernel(launch, context),
             Self::Copy { to, from, bytes } => {
                 let (to, _block) = host(*to, *bytes)?;
@@ -117,6 +123,7 @@ fn run_kernel(launch: &Launch, context: &Context) -> Done {
         Some(range)
     };
     let ended = launch.run(&mut View::new(&mut find), &|| context.is_lost());
+    posted::flush();
     ended.map_err(|fault| {
         log::misuse(&format!(
             "kernel {}: {:?} at address {:#x}, line {} of its PTX",

@@ -2,6 +2,7 @@
 
 mod basic;
 mod graph;
+mod limits;
 mod share;
 
 use std::ffi::{CString, c_void};
@@ -31,6 +32,10 @@ pub(crate) fn run(scene: &str) {
         "devices" => basic::devices(),
         "apart" => basic::apart(),
         "missing" => basic::missing(),
+        "visible" => limits::visible(),
+        "without" => limits::without(),
+        "bounded" => limits::bounded(),
+        "weak" => limits::weak(),
         "graph" => graph::replay(),
         "capture" => graph::forbidden(),
         "ipc" => share::parent(),

@@ -1,0 +1,24 @@
+//! Objects of users: what is destroyed with the last graph that has it. Law: that is after its last
+//! launch, and once.
+
+use std::sync::Arc;
+
+use crate::c::{HostFunction, host_function};
+use crate::registry::Registry;
+
+pub(crate) static OBJECTS: Registry<UserObject> = Registry::new();
+
+#[derive(Debug)]
+pub(crate) struct UserObject {
+    pub(crate) destroy: HostFunction,
+    pub(crate) data: usize,
+}
+
+impl Drop for UserObject {
+    fn drop(&mut self) {
+        host_function(self.destroy, self.data);
+    }
+}
+
+/// Those of a graph, of one that was made of it, or of a launch.
+pub(crate) type Objects = Vec<Arc<UserObject>>;
