@@ -222,6 +222,7 @@ pub(crate) const UNSAFE: &[(&str, &str)] = &[
     ("tests/standin/src/settings.rs", "a function that the loader calls"),
     ("tests/standin/tests/scene/basic.rs", "calls the driver"),
     ("tests/standin/tests/scene/graph.rs", "calls the driver"),
+    ("tests/standin/tests/scene/limits.rs", "calls the driver, and has pinned words"),
     ("tests/standin/tests/scene/mod.rs", "calls the driver"),
     ("tests/standin/tests/scene/share.rs", "calls the driver"),
     ("tests/threads/allocations.rs", "an allocator that counts"),

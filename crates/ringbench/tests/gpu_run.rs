@@ -16,6 +16,14 @@ fn folder() -> PathBuf {
     Library::built().unwrap().folder().to_owned()
 }
 
+/// Puts a program there that is a script.
+fn put(dir: &TempDir, name: &str, script: &str) {
+    let program = dir.path().join(name);
+    let _ = fs::remove_file(&program);
+    fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
 /// The programs that are always there, and a program of what tests do that is `script`.
 fn programs(script: &str) -> TempDir {
     let dir = tempfile::tempdir().unwrap();
@@ -25,9 +33,7 @@ fn programs(script: &str) -> TempDir {
     assert!(run.exists(), "{} is not built: cargo build -p ringrun", run.display());
     symlink(bench, dir.path().join("ringbench")).unwrap();
     symlink(run, dir.path().join("ringrun")).unwrap();
-    let device = dir.path().join("test-process");
-    fs::write(&device, format!("#!/bin/sh\n{script}\n")).unwrap();
-    fs::set_permissions(&device, fs::Permissions::from_mode(0o755)).unwrap();
+    put(&dir, "test-process", script);
     dir
 }
 
@@ -112,6 +118,19 @@ fn without_a_driver_everything_is_skipped() {
     assert!(all.len() > 30 && all.iter().all(|(_, result)| result.starts_with("SKIP: ")), "{said}");
     assert!(result(&all, "facts").starts_with("SKIP: there is no CUDA driver"), "{said}");
     assert_eq!(result(&all, "ncu"), "SKIP: no device");
+}
+
+/// A driver's facts are worth most where calls fail, and so are the tests.
+#[test]
+fn a_call_that_fails_keeps_no_part_from_running() {
+    let dir = programs("[ $# != 0 ] || echo device::body::a");
+    put(&dir, "cuda_facts", "echo 2 facts, 0 failed");
+    put(&dir, "ringbench", "echo a wrong result; exit 5");
+    let (code, said) = run(&folder(), &dir, &["--only", "driver|facts|body"]);
+    assert_eq!(code, Some(1), "{said}");
+    let all = summary(&said);
+    let first = [("driver", "ok"), ("facts", "FAILED: status 5"), ("device body::a", "ok")];
+    assert_eq!(all[..3], first, "{said}");
 }
 
 #[test]
