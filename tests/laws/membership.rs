@@ -6,8 +6,8 @@ use std::collections::VecDeque;
 use harness::share;
 use ringreduce::membership::sim::{Tally, run};
 use ringreduce::membership::{
-    Body, Cause, Evidence, Input, MESSAGE_BYTES, Member, Message, Outputs, Ranks, Settings,
-    Testament, Verdict, decode, encode,
+    Cause, Evidence, Input, MESSAGE_BYTES, Member, Message, Outputs, Ranks, Settings, Testament,
+    Verdict, decode, encode,
 };
 use ringreduce::sim::Random;
 
@@ -258,7 +258,21 @@ fn only_what_is_encoded_is_decoded() {
     assert!(read > 20_000, "{read}");
 }
 
-/// Whatever a peer says, in whatever order: no step panics, and what it keeps stays small.
+/// The most that a member keeps, as the characters of all its fields: 256 messages of later epochs,
+/// of at most 4 KiB each.
+const MOST_KEPT: usize = 256 * (4 << 10);
+
+/// A message of `kind` whose fields make no sense.
+fn nonsense(kind: u8, random: &mut Random) -> Option<Message> {
+    let mut bytes = [0; MESSAGE_BYTES];
+    (bytes[0], bytes[1], bytes[2]) = (1, kind, random.below(2) as u8);
+    for _ in 0..random.below(12) {
+        bytes[6 + random.below(60)] = [0, 1, 2, 7, 255][random.below(5)];
+    }
+    decode(&bytes)
+}
+
+/// Whatever a peer says, in whatever order: no step panics.
 #[test]
 fn nonsense_is_borne() {
     let mut random = Random::new(2);
@@ -266,14 +280,8 @@ fn nonsense_is_borne() {
         let mut all = members(3);
         all[0].step(0, Input::Begin(1));
         for time in 0..40 {
-            let mut bytes = [0; MESSAGE_BYTES];
-            bytes[0] = 1;
-            bytes[1] = random.below(11) as u8;
-            bytes[2] = random.below(2) as u8;
-            for _ in 0..random.below(12) {
-                bytes[6 + random.below(60)] = [0, 1, 2, 7, 255][random.below(5)];
-            }
-            let Some(message) = decode(&bytes) else { continue };
+            let kind = random.below(11) as u8;
+            let Some(message) = nonsense(kind, &mut random) else { continue };
             all[0].step(time, Input::Message(1 + random.below(2) as u32, &message));
             match random.below(6) {
                 0 => _ = all[0].step(time, change()),
@@ -283,10 +291,25 @@ fn nonsense_is_borne() {
             }
         }
     }
-    let goodbye = Body::Goodbye(Testament::default());
-    let mut one = members(2).swap_remove(0);
-    for _ in 0..10_000 {
-        one.step(0, Input::Message(1, &Message { epoch: 7, slot: 0, body: goodbye }));
+}
+
+/// However many messages come, what a member keeps of them is bounded.
+#[test]
+fn what_is_kept_of_nonsense_stays_small() {
+    let mut random = Random::new(3);
+    for kind in 0..11 {
+        let mut one = members(3).swap_remove(0);
+        let mut heard = 0;
+        for number in 0..20_000_u32 {
+            let Some(message) = nonsense(kind, &mut random) else { continue };
+            // Each of another epoch or agreement, most of which are far away.
+            let [epoch, slot] = [[0, number], [number, 0], [number, number]][random.below(3)];
+            one.step(0, Input::Message(1, &Message { epoch, slot, ..message }));
+            heard += 1;
+        }
+        let kept = format!("{one:?}").len();
+        println!("{kind}: {heard} messages, {kept} characters kept");
+        assert!(kept <= MOST_KEPT, "of {heard} messages of kind {kind}: {kept} characters");
     }
 }
 

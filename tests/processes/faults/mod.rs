@@ -124,18 +124,27 @@ impl Trial {
         latest
     }
 
-    fn kill(&self) -> Duration {
+    /// Kills it: after which time was the last of the others told, and after which had the kernel
+    /// taken back its memory?
+    fn kill(&self) -> [Duration; 2] {
         let mut world = self.start("works");
         let since = now();
         world.0[self.who].child.kill().unwrap();
         let mut victim = world.0.remove(self.who);
+        let ended = std::thread::spawn(move || {
+            victim.child.wait().unwrap();
+            now()
+        });
         let latest = self.all_say(world.0, &["lost"], since);
-        victim.child.wait().unwrap();
-        latest
+        [latest, ended.join().unwrap().saturating_sub(since)]
     }
 }
 
 const LONG: Duration = Duration::from_secs(60);
+
+/// README.md promises milliseconds where CPUs are free. On a busy machine a survivor has to get a
+/// CPU first; but a death is never found out by silence alone, which takes five seconds.
+const PROMPTLY: Duration = Duration::from_secs(4);
 
 /// Whoever waits for whom, all name the one that was killed.
 #[test]
@@ -144,8 +153,9 @@ fn who_is_killed_is_named_by_all() {
         for transport in ["shm", "tcp"] {
             for who in [0, n - 1] {
                 let trial = Trial { n, transport, who, resident: 0, timeout: LONG };
-                let latest = trial.kill();
+                let [latest, _] = trial.kill();
                 eprintln!("{n} by {transport}: the last was told after {latest:.1?}");
+                assert!(latest < PROMPTLY, "{n} by {transport}, without {who}: {latest:.1?}");
             }
         }
     }
@@ -168,8 +178,11 @@ fn who_is_killed_with_much_memory_is_named_soon() {
             continue;
         }
         let resident = (gib << 10) as usize;
-        let latest = Trial { n: 3, transport: "shm", who, resident, timeout: LONG }.kill();
-        eprintln!("{gib} GiB: the last was told after {latest:.1?}");
+        let trial = Trial { n: 3, transport: "shm", who, resident, timeout: LONG };
+        let [latest, ended] = trial.kill();
+        let said = format!("{gib} GiB, gone after {ended:.1?}: told after {latest:.1?}");
+        eprintln!("{said}");
+        assert!(latest < PROMPTLY.min(ended), "{said}");
     }
 }
 
