@@ -32,13 +32,15 @@ fn is_root(path: &str, tree: &Tree) -> bool {
         return true;
     }
     let parts: Vec<&str> = inside.split('/').collect();
-    match parts[..] {
-        ["build.rs"] | ["src", "lib.rs" | "main.rs"] => true,
-        ["src", "bin", _] | ["src", "bin", _, "main.rs"] => true,
-        ["tests" | "benches" | "examples", _] => true,
-        ["tests" | "benches" | "examples", _, "main.rs"] => true,
-        _ => false,
-    }
+    matches!(
+        parts[..],
+        ["build.rs"]
+            | ["src", "lib.rs" | "main.rs"]
+            | ["src", "bin", _]
+            | ["src", "bin", _, "main.rs"]
+            | ["tests" | "benches" | "examples", _]
+            | ["tests" | "benches" | "examples", _, "main.rs"]
+    )
 }
 
 /// Does a package's manifest name this file of it?
