@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "../../kernels/ringreduce.cu"
+#include "../../../kernels/ringreduce.cu"
 
 Place host_place;
 
