@@ -5,3 +5,12 @@
 
 pub(crate) mod rendezvous;
 pub(crate) mod strangers;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Tests that count descriptors or ports of this process, load the machine or need a free port take
+/// turns: all of this program's, for each sees what the others open.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}

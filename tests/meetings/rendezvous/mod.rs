@@ -12,7 +12,6 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::channel;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -24,14 +23,10 @@ use ringreduce::rendezvous::{
 };
 use ringreduce::{Error, Transport};
 
+use super::turn;
+
 /// Long enough for anything that should happen, on any machine.
 const LONG: Duration = Duration::from_secs(60);
-
-/// Tests count descriptors and ports of the whole process, so they take turns.
-fn turn() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 fn soon() -> Instant {
     Instant::now() + LONG

@@ -244,6 +244,7 @@ pub(crate) fn a_full_process() {
 
 #[test]
 fn a_store_without_descriptors_goes_on() {
+    let _turn = turn();
     let mut process = Rank::body("strangers::flood::a_full_process", "", "ulimit -n 64;");
     let door = process.door();
     let ask = || {

@@ -10,7 +10,7 @@ pub(crate) mod world;
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,16 +18,12 @@ use ringreduce::config::{Config, Secret, SecretSource};
 use ringreduce::rendezvous::{Meeting, PairKey, meet};
 use ringreduce::{Error, Transport};
 
+use super::turn;
+
 /// Long enough for anything that should happen, on any machine.
 const LONG: Duration = Duration::from_secs(60);
 /// What the ranks of these tests know.
 const SECRET: [u8; 32] = [0x5e; 32];
-
-/// Tests that count descriptors, load the machine or need a free port take turns.
-fn turn() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// A port that is free now. (Nothing else on this machine is told of it.)
 fn free_port() -> SocketAddr {
