@@ -91,7 +91,7 @@ impl Trial {
         let first = 1 + share::seed() as usize % step;
         let nths = (first..).step_by(step);
         let failed = nths.take_while(|&nth| self.fails(&plant(nth))).count();
-        assert!(failed >= (least + 1 - first) / step, "{self:?}: {failed} of {name}");
+        assert!(failed >= (least + step - first) / step, "{self:?}: {failed} of {name}");
         eprintln!("{self:?}: all {failed} of {name} failed");
     }
 }
