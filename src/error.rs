@@ -1,14 +1,16 @@
 //! Every way a call can fail, typed: what happened, to whom, at which step, and what to do next.
-//! May touch: nothing else of the library.
+//! May touch: the errors of element and sim, which become its own.
 
+mod debug;
 mod limit;
 mod warn;
 mod who;
 
-use std::fmt;
 use std::io;
 use std::time::Duration;
 
+use crate::element::UnknownName;
+use crate::sim::Violation;
 pub use limit::Limit;
 pub(crate) use warn::{tell, warn};
 pub use who::{Peer, Place, Stall};
@@ -16,11 +18,15 @@ pub use who::{Peer, Place, Stall};
 /// The library's result.
 pub type Result<T, E = Error> = core::result::Result<T, E>;
 
-/// What went wrong. `{:?}` prints the same as `{}`: what `main` returns is shown that way.
+/// What went wrong, to whom, and what to do next.
+///
+/// `{}` and `{:?}` print the same message: Rust shows the error that `main` returns by `{:?}`.
+/// `{:#?}` prints the variant and its fields. `source()` is `None`: the message is complete.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A setting (environment variable or builder value) that makes no sense.
+    #[non_exhaustive]
     #[error("{name}={given:?}: {expected}")]
     Config {
         /// The variable or setting.
@@ -31,6 +37,7 @@ pub enum Error {
         expected: String,
     },
     /// Two launchers left their variables, and they differ.
+    #[non_exhaustive]
     #[error(
         "two launchers disagree: {first}; {second}. \
          Unset the variables of one, or name one in RINGREDUCE_LAUNCHER"
@@ -42,6 +49,7 @@ pub enum Error {
         second: String,
     },
     /// An argument of a call that does not fit.
+    #[non_exhaustive]
     #[error("{call}: {argument} is {given}, expected {expected}")]
     Argument {
         /// The method.
@@ -54,6 +62,7 @@ pub enum Error {
         expected: String,
     },
     /// Some ranks did not come to the meeting point in time.
+    #[non_exhaustive]
     #[error(
         "rank {rank}: after {after:.1?} {} of {size} ranks had not started: {missing:?}. \
          Look at their output, or raise RINGREDUCE_TIMEOUT", missing.len()
@@ -69,6 +78,7 @@ pub enum Error {
         after: Duration,
     },
     /// Two processes claim one rank.
+    #[non_exhaustive]
     #[error("rank {rank} was claimed twice: by {first} and by {second}; give each its own")]
     DuplicateRank {
         /// The rank.
@@ -79,6 +89,7 @@ pub enum Error {
         second: String,
     },
     /// The meeting point can't be reached, is silent, or speaks something else.
+    #[non_exhaustive]
     #[error("store at {address}: {reason}")]
     Store {
         /// Its address.
@@ -87,6 +98,7 @@ pub enum Error {
         reason: String,
     },
     /// A connection that did not turn out to be the peer we expected.
+    #[non_exhaustive]
     #[error("handshake with {peer}: {reason}")]
     Handshake {
         /// Who was expected.
@@ -95,24 +107,27 @@ pub enum Error {
         reason: String,
     },
     /// The operating system refused something while a communicator was set up.
-    #[error("{doing}: {source}")]
+    #[non_exhaustive]
+    #[error("{doing}: {answer}")]
     Io {
         /// What was attempted, on what.
         doing: String,
-        /// The system's answer.
-        source: io::Error,
+        /// The system's answer. It is in the message, so it is no `source()`.
+        answer: io::Error,
     },
     /// The operating system refused something because a limit is reached.
-    #[error("{doing}: {source}: {limit}")]
+    #[non_exhaustive]
+    #[error("{doing}: {answer}: {limit}")]
     Exhausted {
         /// What was attempted, on what.
         doing: String,
         /// What there is too little of.
         limit: Limit,
-        /// The system's answer.
-        source: io::Error,
+        /// The system's answer. It is in the message, so it is no `source()`.
+        answer: io::Error,
     },
     /// A CUDA driver is missing or too old, or a device refuses or lacks something.
+    #[non_exhaustive]
     #[error("{doing}: {reason}")]
     Device {
         /// What was attempted.
@@ -121,6 +136,7 @@ pub enum Error {
         reason: String,
     },
     /// A wait ran past the deadline.
+    #[non_exhaustive]
     #[error(
         "{at}: nothing from {peer} {}; it is stuck, makes other calls or waits for somebody else. \
          RINGREDUCE_TIMEOUT sets how long to wait",
@@ -135,6 +151,7 @@ pub enum Error {
         after: Duration,
     },
     /// A rank keeps all others waiting, and it is known which.
+    #[non_exhaustive]
     #[error(
         "{at}: nothing from {peer} for {after:.1?}: it {state}. \
          RINGREDUCE_TIMEOUT sets how long to wait"
@@ -150,6 +167,7 @@ pub enum Error {
         after: Duration,
     },
     /// The peer is gone.
+    #[non_exhaustive]
     #[error("{at}: lost {peer}: {evidence}")]
     PeerLost {
         /// Where we noticed.
@@ -160,6 +178,7 @@ pub enum Error {
         evidence: String,
     },
     /// Two ranks are in calls that differ: this one and another, or two others.
+    #[non_exhaustive]
     #[error("{}", differ(at, ranks, field, values))]
     Mismatch {
         /// Where we are.
@@ -172,6 +191,7 @@ pub enum Error {
         values: [String; 2],
     },
     /// What a peer sent over the network came as something else.
+    #[non_exhaustive]
     #[error(
         "{at}: what {peer} sent was corrupted on its way: slot {slot} of the link has the CRC-32C \
          {found:08x} here, {sent:08x} there. Look at the network's hardware"
@@ -189,6 +209,7 @@ pub enum Error {
         found: u32,
     },
     /// Something came over an encrypted link that the peer did not send, or not as what comes next.
+    #[non_exhaustive]
     #[error(
         "{at}: slot {slot} of the link from {peer} was changed, left out or sent by somebody else \
          on its way: it is not sealed with the connection's key. Look at who is between the hosts"
@@ -202,6 +223,7 @@ pub enum Error {
         slot: u64,
     },
     /// Not all survivors called in time.
+    #[non_exhaustive]
     #[error("{call}: after {after:.1?} ranks {missing:?} had neither called it nor ended")]
     NotAll {
         /// The method.
@@ -212,6 +234,7 @@ pub enum Error {
         after: Duration,
     },
     /// Too few are left to go on: the others may be alive, and do so.
+    #[non_exhaustive]
     #[error(
         "{call}: ranks {live:?} of {size} are left, and the others may go on without them; start \
          the job anew"
@@ -225,6 +248,7 @@ pub enum Error {
         size: usize,
     },
     /// The others went on without this rank.
+    #[non_exhaustive]
     #[error("{call}: the others went on without this rank, which they took for lost")]
     Evicted {
         /// The method.
@@ -234,6 +258,7 @@ pub enum Error {
     },
     /// Somebody ended all calls: by an [`AbortHandle`](crate::AbortHandle), or by
     /// [`revoke`](crate::Communicator::revoke).
+    #[non_exhaustive]
     #[error("{at}: aborted{}", by_whom(at, by))]
     Aborted {
         /// Where we were.
@@ -242,6 +267,7 @@ pub enum Error {
         by: Box<Peer>,
     },
     /// An earlier failure left the communicator unusable.
+    #[non_exhaustive]
     #[error("{call}: this communicator failed before ({first}); make a new one")]
     Broken {
         /// The method.
@@ -249,6 +275,12 @@ pub enum Error {
         /// The first failure.
         first: String,
     },
+    /// A name that is no algorithm, data type, reduction or collective.
+    #[error(transparent)]
+    UnknownName(#[from] UnknownName),
+    /// A schedule of the user's making that breaks a law.
+    #[error(transparent)]
+    Violation(#[from] Violation),
 }
 
 /// How long, in words.
@@ -277,12 +309,6 @@ fn differ(at: &Place, ranks: &[Peer; 2], field: &str, values: &[String; 2]) -> S
 /// By which other rank.
 fn by_whom(at: &Place, by: &Peer) -> String {
     if by.rank == at.rank { String::new() } else { format!(" by {by}") }
-}
-
-impl fmt::Debug for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
 }
 
 impl Error {
@@ -322,21 +348,21 @@ impl Error {
     }
 
     /// An [`Error::Io`], or [`Error::Exhausted`], from the system's last word on `doing`.
-    pub(crate) fn io(doing: impl Into<String>, source: impl Into<io::Error>) -> Self {
-        let (doing, source) = (doing.into(), source.into());
-        match Limit::of(&source) {
-            Some(limit) => Self::Exhausted { doing, limit, source },
-            None => Self::Io { doing, source },
+    pub(crate) fn io(doing: impl Into<String>, answer: impl Into<io::Error>) -> Self {
+        let (doing, answer) = (doing.into(), answer.into());
+        match Limit::of(&answer) {
+            Some(limit) => Self::Exhausted { doing, limit, answer },
+            None => Self::Io { doing, answer },
         }
     }
 
     /// The same where that was to start a thread.
-    pub(crate) fn no_thread(doing: impl Into<String>, source: io::Error) -> Self {
-        match source.kind() {
+    pub(crate) fn no_thread(doing: impl Into<String>, answer: io::Error) -> Self {
+        match answer.kind() {
             io::ErrorKind::WouldBlock => {
-                Self::Exhausted { doing: doing.into(), limit: Limit::Threads, source }
+                Self::Exhausted { doing: doing.into(), limit: Limit::Threads, answer }
             }
-            _ => Self::io(doing, source),
+            _ => Self::io(doing, answer),
         }
     }
 }

@@ -65,14 +65,14 @@ pub use comm::{DeviceMemory, DevicePath, DeviceRef, DeviceRegistration, OnStream
 pub use config::Transport;
 pub use element::{
     Complex, DataType, Element, F8E4M3, F8E5M2, LocF32, LocF64, LocI32, LocI64, ReduceOp,
-    Reduction, bf16, f16,
+    Reduction, UnknownName, bf16, f16,
 };
 #[cfg(feature = "host")]
-pub use error::{Error, Limit, Result, Stall};
+pub use error::{Error, Limit, Peer, Place, Result, Stall};
 #[cfg(feature = "host")]
 pub use flight::MetricsHandle;
 #[cfg(feature = "host")]
 pub use kernel::CFunction;
-pub use schedule::Algorithm;
+pub use schedule::{Algorithm, Collective};
 #[cfg(feature = "host")]
 pub use shared::Registered;

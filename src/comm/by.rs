@@ -19,6 +19,7 @@ use crate::schedule::Collective;
 
 /// In which order a caller's function is given what the ranks contribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum FoldOrder {
     /// In any, the same on every rank and in every run: for functions that are commutative.
     Any,

@@ -293,7 +293,7 @@ fn at_least_a_page(bytes: usize) -> NonZeroUsize {
 /// The system's number for an error, or that of a wrong argument.
 fn errno(error: &Error) -> i32 {
     let system = match error {
-        Error::Io { source, .. } | Error::Exhausted { source, .. } => source.raw_os_error(),
+        Error::Io { answer, .. } | Error::Exhausted { answer, .. } => answer.raw_os_error(),
         _ => None,
     };
     system.unwrap_or(nix::libc::EINVAL)

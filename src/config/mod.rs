@@ -46,6 +46,7 @@ pub(crate) fn deadline_after(wait: Duration) -> Instant {
 
 /// How ranks of one pair reach each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Transport {
     /// Shared memory where both sit on one host, TCP otherwise.
     #[default]

@@ -45,6 +45,7 @@ macro_rules! data_types {
         /// time).
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
+        #[non_exhaustive]
         pub enum DataType {
             $($(#[$doc])* $dtype,)*
         }

@@ -32,6 +32,7 @@ macro_rules! reduce_ops {
         /// How two elements combine.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
+        #[non_exhaustive]
         pub enum ReduceOp {
             $($(#[$doc])* $op,)*
         }

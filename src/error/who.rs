@@ -4,6 +4,7 @@ use std::fmt;
 
 /// A rank as others know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Peer {
     /// Its rank.
     pub rank: usize,
@@ -21,6 +22,7 @@ impl fmt::Display for Peer {
 
 /// Where in its program a rank was when a call failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Place {
     /// The rank that reports.
     pub rank: usize,
@@ -52,17 +54,20 @@ impl fmt::Display for Place {
 #[non_exhaustive]
 pub enum Stall {
     /// Its process is stopped: by a signal, or a debugger.
+    #[non_exhaustive]
     Paused {
         /// The number of the latest call that it entered.
         entered: u64,
     },
     /// On another host: it has not said that it waits in the call, as the others have. It is
     /// stopped, busy with something else, or has not come to it.
+    #[non_exhaustive]
     Silent {
         /// The number of the latest call in which it has said so.
         waited: u64,
     },
     /// It runs, but has not made the call yet.
+    #[non_exhaustive]
     NeverEntered {
         /// Likewise.
         entered: u64,

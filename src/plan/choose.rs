@@ -7,6 +7,7 @@ use crate::schedule::{Algorithm, Collective, Ring};
 
 /// An algorithm that could make a call, and what it should cost.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Candidate {
     /// The algorithm.
     pub algorithm: Algorithm,

@@ -94,6 +94,7 @@ const WORDS: f64 = 5e-6;
 
 /// A form that could make a call, and what it should take.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct DeviceCandidate {
     /// The form.
     pub form: DeviceForm,
@@ -103,6 +104,7 @@ pub struct DeviceCandidate {
 
 /// Which form makes a call, and why.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct DeviceExplanation {
     /// How many ranks.
     pub size: usize,

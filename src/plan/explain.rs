@@ -10,6 +10,7 @@ use crate::sim::Time;
 
 /// Why an algorithm makes a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Choice {
     /// It was asked for.
     Forced,
@@ -23,6 +24,7 @@ pub enum Choice {
 
 /// How a rank makes a call, and why so.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Explanation {
     /// The call.
     pub request: Request,

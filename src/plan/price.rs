@@ -19,6 +19,7 @@ pub struct Speeds {
 
 /// Where speeds come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Source {
     /// The ranks measured them, before their first call.
     Measured,

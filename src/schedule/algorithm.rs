@@ -59,6 +59,7 @@ macro_rules! algorithms {
         /// A way of doing a collective.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]
+        #[non_exhaustive]
         pub enum Algorithm {
             $($(#[$doc])* $algorithm,)*
         }

@@ -22,6 +22,7 @@ pub(super) const RING: Definition = Definition {
 
 /// What ranks do together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Collective {
     /// Everybody gets every chunk, reduced over all ranks.
     AllReduce,

@@ -7,6 +7,7 @@ use thiserror::Error;
 
 /// The law that a set of schedules breaks, and where. Ranks, chunks and steps count from 0.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum Violation {
     /// The schedules are no description of this collective: a rank or chunk that does not exist,
     /// a peer where none belongs, or a wrong number of chunks.

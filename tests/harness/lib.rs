@@ -81,6 +81,7 @@ fn number(op: ReduceOp, n: usize, rank: usize, i: usize) -> i64 {
         ReduceOp::LogicalOr => i64::from((rank + i).is_multiple_of(n + 1)) * 3,
         ReduceOp::LogicalXor => ((rank * 3 + i) % 5 / 2) as i64,
         ReduceOp::MinLoc | ReduceOp::MaxLoc => 0,
+        other => panic!("no values for {other}"),
     }
 }
 
@@ -111,5 +112,6 @@ pub fn prefix<T: Value>(op: ReduceOp, n: usize, ranks: usize, i: usize) -> T {
         ReduceOp::LogicalOr => i64::from(truths.fold(false, |a, b| a | b)),
         ReduceOp::LogicalXor => i64::from(truths.fold(false, |a, b| a ^ b)),
         ReduceOp::MinLoc | ReduceOp::MaxLoc => 0,
+        other => panic!("no values for {other}"),
     })
 }

@@ -27,6 +27,7 @@ fn law(violation: &Violation) -> &'static str {
         Violation::Differs { .. } => "7 one expression",
         Violation::Disordered { .. } => "8 rank order",
         Violation::Last { .. } => "last",
+        other => panic!("a law without a name: {other}"),
     }
 }
 

@@ -56,6 +56,7 @@ fn amount(collective: Collective, ring: &Ring) -> [u64; 3] {
         Collective::Scan => [n + 1, n - 1, n],
         Collective::Exscan => [2 + 5 * (n - 2), n - 1, 1 + 4 * (n - 2)],
         Collective::Barrier => [2 * n - 1, 2 * (n - 1), n],
+        other => panic!("no formula for {other:?}"),
     }
 }
 

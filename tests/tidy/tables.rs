@@ -48,7 +48,7 @@ pub(crate) const ROOMS: &[Room] = &[
     pure("schedule", &[]),
     pure("sim", &["thiserror"]),
     pure("plan", &[]),
-    room("error", &[], &["thiserror", "tracing"], ENVIRONMENT),
+    room("error", &["element", "sim"], &["thiserror", "tracing"], ENVIRONMENT),
     room("memory", &["schedule"], &[], SYSTEM),
     room("sync", &[], &["nix"], ENVIRONMENT),
     room("kernel", &["element", "memory"], &["bytemuck", "half"], SYSTEM),

@@ -234,6 +234,7 @@ fn fold(dtype: DataType, op: ReduceOp, values: impl ExactSizeIterator<Item = i12
         ReduceOp::LogicalAnd => truth(a) & truth(b),
         ReduceOp::LogicalOr => truth(a) | truth(b),
         ReduceOp::LogicalXor => truth(a) ^ truth(b),
+        other => unreachable!("{other} is not known here"),
     });
     let combined = combined.unwrap_or(0);
     match op {
@@ -275,6 +276,7 @@ fn encode(dtype: DataType, v: i128, out: &mut Vec<u8>) {
         DataType::LocF64 => parts([DataType::F64, DataType::U64], [v >> 64, v], out),
         DataType::LocI32 => parts([DataType::I32, DataType::U32], [v >> 64, v], out),
         DataType::LocI64 => parts([DataType::I64, DataType::U64], [v >> 64, v], out),
+        other => unreachable!("{other} is not known here"),
     }
 }
 

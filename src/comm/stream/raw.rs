@@ -26,17 +26,12 @@ impl<T> DeviceRef<T> {
     /// in the order of the streams that collectives on it are put on.
     #[must_use]
     pub unsafe fn from_raw_parts(start: u64, len: usize, stream: &Arc<CudaStream>) -> Self {
-        Self::of_call(start, len, stream)
+        Self { start, len, stream: Arc::clone(stream), of: PhantomData }
     }
 
     /// Where it begins.
     pub(super) fn start(&self) -> CUdeviceptr {
         self.start
-    }
-
-    /// The buffer of a call that is being made: whoever makes it vouches for it.
-    pub(super) fn of_call(start: CUdeviceptr, len: usize, stream: &Arc<CudaStream>) -> Self {
-        Self { start, len, stream: Arc::clone(stream), of: PhantomData }
     }
 }
 

@@ -137,6 +137,7 @@ macro_rules! integers {
                     ReduceOp::LogicalOr => all().any(|x| x != 0).into(),
                     ReduceOp::LogicalXor => (all().filter(|&x| x != 0).count() % 2) as i128,
                     ReduceOp::Sum | ReduceOp::MinLoc | ReduceOp::MaxLoc => all().sum(),
+                    other => panic!("no values for {other}"),
                 } as Self)
             }
         }

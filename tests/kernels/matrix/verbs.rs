@@ -112,6 +112,7 @@ impl<T: Value> Calls<'_, T> {
             Collective::Scatter { root } => self.scatter(root as usize),
             Collective::AllToAll => self.all_to_all(),
             Collective::Barrier => self.comm.barrier().unwrap(),
+            other => panic!("no call for {other:?}"),
         }
     }
 

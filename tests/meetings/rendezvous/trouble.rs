@@ -41,7 +41,7 @@ fn one_rank_twice() {
     // Without rank 2 nobody passes before the clash.
     let configs = [0, 1, 1].map(|rank| config(rank, 3, &store)).to_vec();
     for error in world(configs, |c| meet(&c).unwrap_err()) {
-        let Error::DuplicateRank { rank: 1, first, second } = &error else { panic!("{error}") };
+        let Error::DuplicateRank { rank: 1, first, second, .. } = &error else { panic!("{error}") };
         let pid = format!("pid {}", std::process::id());
         assert!(first.contains(&pid) && second.contains(&pid), "{error}");
     }

@@ -73,6 +73,7 @@ macro_rules! by_type {
             DataType::LocF64 => $function::<LocF64>,
             DataType::LocI32 => $function::<LocI32>,
             DataType::LocI64 => $function::<LocI64>,
+            other => bail!("{other} is not known here"),
         }
     };
 }
