@@ -79,27 +79,12 @@ fn one(dtype: DataType) -> u64 {
     }
 }
 
+/// The types in kernels' names, in the order of [`DataType::ALL`].
+const NAMES: [&str; DataType::ALL.len()] = [
+    "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "f16", "bf16", "f32", "f64", "e4m3",
+    "e5m2", "c64", "c128", "loc_f32", "loc_f64", "loc_i32", "loc_i64",
+];
+
 fn name(dtype: DataType) -> &'static str {
-    match dtype {
-        DataType::I8 => "i8",
-        DataType::U8 => "u8",
-        DataType::I16 => "i16",
-        DataType::U16 => "u16",
-        DataType::I32 => "i32",
-        DataType::U32 => "u32",
-        DataType::I64 => "i64",
-        DataType::U64 => "u64",
-        DataType::F16 => "f16",
-        DataType::BF16 => "bf16",
-        DataType::F32 => "f32",
-        DataType::F64 => "f64",
-        DataType::F8E4M3 => "e4m3",
-        DataType::F8E5M2 => "e5m2",
-        DataType::C64 => "c64",
-        DataType::C128 => "c128",
-        DataType::LocF32 => "loc_f32",
-        DataType::LocF64 => "loc_f64",
-        DataType::LocI32 => "loc_i32",
-        DataType::LocI64 => "loc_i64",
-    }
+    NAMES[dtype as usize]
 }

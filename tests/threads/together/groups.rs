@@ -2,7 +2,7 @@
 //! refused before a byte moves.
 
 use ringreduce::sim::Random;
-use ringreduce::{DataType, Error, ReduceOp};
+use ringreduce::{DataType, ReduceOp};
 
 use super::{SUM, exchange, message};
 use harness::ranks::on_ranks;

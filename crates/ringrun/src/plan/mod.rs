@@ -175,7 +175,9 @@ impl Options {
             let request = Request { collective, count, dtype: self.dtype, op };
             if rows.last().is_none_or(|row| row.request != request) {
                 let transports = within.into_iter().chain(between).collect();
-                rows.push(Explanation { transports, ..planner.explain(&request) });
+                let mut row = planner.explain(&request);
+                row.transports = transports;
+                rows.push(row);
             }
         }
         Ok(Report { ring, slots, least_chunk, rows })
