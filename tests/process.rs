@@ -80,6 +80,7 @@ const ON_DEVICES: &[(&str, fn())] = table! {
     devices::device::faults::body::paused,
     devices::device::forms::body::ring_of_threads,
     devices::device::forms::body::ring_of_processes,
+    devices::device::forms::body::refused,
     devices::device::forms::body::shots,
     devices::device::islands::body::threads,
     devices::device::islands::body::wrong,

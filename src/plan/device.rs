@@ -51,6 +51,13 @@ impl DeviceForm {
         }
     }
 
+    /// Is a call of this form made by an algorithm? Forms that go straight are all of `direct`.
+    #[must_use]
+    pub(crate) fn is_by(self, algorithm: Algorithm) -> bool {
+        let is_straight = matches!(self, Self::Leader | Self::TwoShot | Self::OneShot);
+        Self::of(algorithm) == Some(self) || is_straight && algorithm == Algorithm::Direct
+    }
+
     /// The form that an algorithm of the host's stands for.
     fn of(algorithm: Algorithm) -> Option<Self> {
         match algorithm {
@@ -221,6 +228,16 @@ fn seconds(form: DeviceForm, size: usize, call: &DeviceCall) -> f64 {
 mod tests {
     use super::{DeviceCall, DeviceForm, Reach};
     use crate::schedule::{Algorithm, Collective, Ring};
+
+    #[test]
+    fn forms_are_made_by_algorithms() {
+        assert!(DeviceForm::Ring.is_by(Algorithm::Ring));
+        assert!(!DeviceForm::Leader.is_by(Algorithm::Ring));
+        assert!(DeviceForm::Leader.is_by(Algorithm::Direct));
+        assert!(!DeviceForm::Ring.is_by(Algorithm::Direct));
+        assert!(DeviceForm::OneShot.is_by(Algorithm::AllPairs));
+        assert!(!DeviceForm::Islands.is_by(Algorithm::Direct));
+    }
 
     #[test]
     fn the_cheapest_form_makes_a_call() {

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, Weak};
 use cudarc::driver::sys::{CUdeviceptr, CUstream};
 use cudarc::driver::{CudaContext, CudaStream};
 
+use super::explain::may_be_by;
 use super::memory::Held;
 use super::scratch::Scratch;
 use super::{OnStream, Side, Sides, failure};
@@ -354,6 +355,7 @@ impl OnStream<'_> {
         let asked = self.comm.device_call(request, (sides.block, places.is_some(), in_pieces));
         let Some(direct) = &mut self.comm.streams.direct else { return Err(worker::lost(name)) };
         let by = direct.reach.choose(size, &asked, forced);
+        may_be_by(name, required, by)?;
         let element = request.dtype.size();
         let known = !direct.is_one_process() && places.is_some();
         let call = Call {

@@ -1,11 +1,27 @@
-//! What a call on a stream would do, said without making it. May touch: as `comm`.
+//! What a call on a stream would do, said without making it, and whether it may.
+//! May touch: as `comm`.
 
 use super::OnStream;
 use crate::comm::verb::refuse;
 use crate::element::{DataType, ReduceOp};
 use crate::error::Result;
-use crate::plan::{DeviceExplanation, Reach, Request};
-use crate::schedule::Collective;
+use crate::plan::{DeviceExplanation, DeviceForm, Reach, Request};
+use crate::schedule::{Algorithm, Collective};
+
+/// Refuses a call that another algorithm has to make than that which its form stands for.
+pub(super) fn may_be_by(
+    name: &'static str,
+    required: Option<Algorithm>,
+    form: DeviceForm,
+) -> Result<()> {
+    match required.filter(|&asked| !form.is_by(asked)) {
+        None => Ok(()),
+        Some(asked) => {
+            let expected = format!("one that these devices can make this call by, which is {form}");
+            refuse(name, "algorithm", asked, expected)
+        }
+    }
+}
 
 impl OnStream<'_> {
     /// How a call on device buffers would be made, and what else could: `count` as in

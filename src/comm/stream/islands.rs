@@ -8,6 +8,7 @@ use std::sync::Arc;
 use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream};
 
+use super::explain::may_be_by;
 use super::memory::Held;
 use super::{OnStream, Side, Sides, failure};
 use crate::comm::options::Settings;
@@ -18,7 +19,7 @@ use crate::device::cuda::{Current, driver, event, reachable};
 use crate::device::island::Map;
 use crate::element::{Kind, Reduction};
 use crate::error::{Error, Peer, Result};
-use crate::plan::Request;
+use crate::plan::{DeviceForm, Request};
 use crate::schedule::Collective;
 
 /// The communicators of the parts, and what these need.
@@ -170,6 +171,7 @@ impl OnStream<'_> {
         (name, request): (&'static str, &Request),
         sides: Sides,
     ) -> Result<()> {
+        may_be_by(name, self.comm.settings.required, DeviceForm::Islands)?;
         let Some(mut islands) = self.comm.streams.islands.take() else {
             return Err(worker::lost(name));
         };

@@ -223,6 +223,28 @@ fn shots(comm: &mut Communicator) {
     }
 }
 
+/// An algorithm that has to make a call, and can't, is refused as by host buffers; one that is only
+/// preferred is not.
+fn refused(comm: &mut Communicator) {
+    let stream = stream(comm);
+    comm.use_device(stream.context()).unwrap();
+    let mut buf = stream.clone_htod(&[1_i64; 10]).unwrap();
+    comm.barrier().unwrap();
+    for algorithm in [Algorithm::Ring, Algorithm::Bruck] {
+        let mut asked = comm.with(CallOptions::new().algorithm(algorithm));
+        let error = asked.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Sum).unwrap_err();
+        let error = error.to_string();
+        assert!(error.contains("algorithm") && error.contains(algorithm.name()), "{error}");
+    }
+    if comm.device_path() == DevicePath::Direct {
+        let mut asked = comm.with(CallOptions::new().algorithm(Algorithm::Direct));
+        asked.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Max).unwrap();
+    }
+    comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Sum).unwrap();
+    assert_eq!(stream.clone_dtoh(&buf).unwrap(), [comm.size() as i64; 10]);
+    comm.on_stream(&stream).check().unwrap();
+}
+
 /// Some in place and some apart: it is one call.
 fn in_place_and_apart(comm: &mut Communicator) {
     let stream = stream(comm);
@@ -275,6 +297,10 @@ pub(crate) mod body {
         }
     }
 
+    pub(crate) fn refused() {
+        on_ranks(4, super::refused);
+    }
+
     pub(crate) fn shots() {
         match this_rank() {
             Some(mut comm) => {
@@ -304,4 +330,11 @@ fn processes_on_a_ring_of_devices() {
 #[test]
 fn small_buffers_that_others_do_not_know_are_only_copied_in() {
     on_standin("device::forms::body::shots", &[(DEVICES, "4")]);
+}
+
+#[test]
+fn an_algorithm_that_devices_do_not_have_is_refused() {
+    on_standin("device::forms::body::refused", &[("RINGREDUCE_ALGO", "ring")]);
+    on_standin("device::forms::body::refused", &[(DEVICES, "4")]);
+    on_standin("device::forms::body::refused", &[(DEVICES, "2"), (PEERS, "none")]);
 }
