@@ -1,19 +1,61 @@
 //! Collectives over a logical ring of ranks: every rank brings a buffer, every rank leaves with the
-//! sum. Start with [`Communicator`]; `ringrun -n 4 PROGRAM` gives a program four ranks.
+//! sum. What NCCL does for GPUs and MPI or Gloo for CPUs, between processes (over shared memory and
+//! TCP) or threads.
 //!
-//! A collective is a pure list of steps ([`schedule`]), a simulator proves it ([`sim`]), and an
-//! executor walks it over links that lend memory to kernels. One call goes from the communicator to
-//! its [`plan`], to the executor and, slice by slice, from the neighbour's slot through the kernel
-//! into the next neighbour's. ARCHITECTURE.md says which room may touch what; without the feature
-//! `host` only the pure rooms are built.
+//! ```
+//! use ringreduce::{Communicator, ReduceOp};
+//!
+//! let mut comm = Communicator::from_env()?;
+//! let mut numbers = vec![comm.rank() as f32, 1.0, 10.0];
+//! comm.all_reduce(&mut numbers, ReduceOp::Sum)?;
+//! println!("rank {} of {}: {numbers:?}", comm.rank(), comm.size());
+//! # Ok::<(), ringreduce::Error>(())
+//! ```
+//!
+//! Started alone, this program is a world of one rank. `ringrun -n 4 PROGRAM` starts four ranks,
+//! and torchrun, Open MPI, MPICH, Intel MPI and Slurm start ranks as well.
+//!
+//! # Where to go
+//! - [`Communicator`] has all calls, grouped by what they are for; [`Builder`] makes one by hand,
+//!   and [`CallOptions`] change single calls.
+//! - [`Error`] says what went wrong, at which rank, host and step, and what to do.
+//! - [`Element`] and [`DataType`] are what buffers hold; [`ReduceOp`] and [`Reduction`] combine it.
+//! - [`Algorithm`] is how a call is made; [`Communicator::explain`] says which one and why.
+//! - [`schedule`] describes a collective as a list of steps, [`sim`] proves such a list, and
+//!   [`plan`] chooses one. A program may bring its own: [`Communicator::prove`].
+//!
+//! # Features
+//! - `host` (default): the communicator and all else that needs an operating system, which is
+//!   Linux. Without it there are [`element`], [`schedule`], [`sim`] and [`plan`], also for wasm32.
+//! - `cuda` (default): buffers of CUDA devices. It needs nothing to build; the driver is loaded by
+//!   the first call on a device.
+//! - `aws-lc`: encryption by AWS-LC, several times as fast where the CPU has AVX-512. It needs a C
+//!   compiler.
 #![deny(unsafe_code)]
+#![cfg_attr(
+    not(all(feature = "host", feature = "internals")),
+    allow(
+        dead_code,
+        unreachable_pub,
+        unused_imports,
+        reason = "tests and tools of this tree use the rest"
+    )
+)]
 
-// What is hidden from the documentation is no promise: it is public for the benches, tests and
-// tools of this tree alone, and changes with them.
+#[cfg(all(feature = "host", not(target_os = "linux")))]
+compile_error!(
+    "ringreduce's feature `host` needs Linux. For the simulator and schedules alone, which build \
+     anywhere, set `default-features = false`."
+);
+
+// What the feature `internals` makes public is no promise: it is for the benches, tests and tools
+// of this tree alone, and changes with them.
 
 #[cfg(feature = "host")]
 mod comm;
-#[cfg(feature = "host")]
+#[cfg(all(feature = "host", not(feature = "internals")))]
+mod config;
+#[cfg(all(feature = "host", feature = "internals"))]
 #[doc(hidden)]
 pub mod config;
 #[cfg(feature = "cuda")]
@@ -21,27 +63,45 @@ mod device;
 pub mod element;
 #[cfg(feature = "host")]
 pub mod error;
-#[cfg(feature = "host")]
+#[cfg(all(feature = "host", not(feature = "internals")))]
+mod exec;
+#[cfg(all(feature = "host", feature = "internals"))]
 #[doc(hidden)]
 pub mod exec;
-#[cfg(feature = "host")]
+#[cfg(all(feature = "host", not(feature = "internals")))]
+mod flight;
+#[cfg(all(feature = "host", feature = "internals"))]
 #[doc(hidden)]
 pub mod flight;
-#[cfg(feature = "host")]
+#[cfg(all(feature = "host", not(feature = "internals")))]
+mod kernel;
+#[cfg(all(feature = "host", feature = "internals"))]
 #[doc(hidden)]
 pub mod kernel;
-#[cfg(feature = "host")]
+#[cfg(all(feature = "host", not(feature = "internals")))]
+mod link;
+#[cfg(all(feature = "host", feature = "internals"))]
 #[doc(hidden)]
 pub mod link;
+#[cfg(not(feature = "internals"))]
+mod membership;
+#[cfg(feature = "internals")]
 #[doc(hidden)]
 pub mod membership;
-#[cfg(feature = "host")]
+#[cfg(all(feature = "host", not(feature = "internals")))]
+mod memory;
+#[cfg(all(feature = "host", feature = "internals"))]
 #[doc(hidden)]
 pub mod memory;
+#[cfg(not(feature = "internals"))]
+mod partition;
+#[cfg(feature = "internals")]
 #[doc(hidden)]
 pub mod partition;
 pub mod plan;
-#[cfg(feature = "host")]
+#[cfg(all(feature = "host", not(feature = "internals")))]
+mod rendezvous;
+#[cfg(all(feature = "host", feature = "internals"))]
 #[doc(hidden)]
 pub mod rendezvous;
 pub mod schedule;

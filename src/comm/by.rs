@@ -66,6 +66,17 @@ impl Communicator {
     /// to rank r's `recv`. As [`Self::all_reduce_by`]; in [`FoldOrder::Ranks`] and worlds without
     /// links between all pairs every rank receives every contribution to its part.
     ///
+    /// ```
+    /// # use ringreduce::Communicator;
+    /// # let mut comm = Communicator::local(1)?.remove(0);
+    /// # use ringreduce::FoldOrder;
+    /// let (all, mut part) = (vec![[1, 7]; comm.size()], [[0; 2]]);
+    /// let widest = |a: &[i32; 2], b: &[i32; 2]| [a[0].min(b[0]), a[1].max(b[1])];
+    /// comm.reduce_scatter_by(&all, &mut part, FoldOrder::Any, widest)?;
+    /// assert_eq!(part, [[1, 7]]);
+    /// # Ok::<(), ringreduce::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Self::all_reduce_by`]; and if the lengths do not fit.
     #[track_caller]

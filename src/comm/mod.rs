@@ -91,6 +91,30 @@ type InPlace<T> = SmallBox<T, S32>;
 /// # Ok::<(), ringreduce::Error>(())
 /// ```
 ///
+/// The methods by what they are for. A `_bytes` form takes the type of the elements as an argument.
+///
+/// - **Making one**: [`Self::from_env`], [`Self::builder`], [`Self::local`].
+/// - **Collectives**: [`Self::all_reduce`], [`Self::all_reduce_into`], [`Self::reduce_scatter`],
+///   [`Self::reduce_scatter_in_place`], [`Self::all_gather`], [`Self::all_gather_in_place`],
+///   [`Self::all_to_all`], [`Self::all_to_all_in_place`], [`Self::barrier`].
+/// - **With a root**: [`Self::broadcast`], [`Self::reduce`], [`Self::reduce_into`],
+///   [`Self::gather`], [`Self::scatter`].
+/// - **Of uneven parts**: [`Self::all_gather_v`], [`Self::reduce_scatter_v`], [`Self::gather_v`],
+///   [`Self::scatter_v`], [`Self::all_to_all_v`].
+/// - **Prefixes**: [`Self::scan`], [`Self::scan_into`], [`Self::exscan`], [`Self::exscan_into`].
+/// - **Messages**: [`Self::send`], [`Self::recv`], [`Self::send_recv`].
+/// - **Several as one**: [`Self::all_reduce_many`], [`Self::group`].
+/// - **By a function**: [`Self::all_reduce_by`], [`Self::reduce_scatter_by`], and C's:
+///   [`Self::all_reduce_by_function`], [`Self::reduce_scatter_by_function`].
+/// - **Nonblocking**: [`Self::scope`], [`Self::nonblocking`].
+/// - **More communicators**: [`Self::split`], [`Self::duplicate`].
+/// - **Registered memory**: [`Self::alloc`], [`Self::register`].
+/// - **CUDA devices** (with the feature `cuda`): `use_device`, `on_stream`, `alloc_device`.
+/// - **Recovery**: [`Self::shrink`], [`Self::evict`], [`Self::grow`], [`Self::agree`],
+///   [`Self::revoke`], [`Self::recovery`], [`Self::epoch`], [`Self::abort_handle`].
+/// - **Options and answers**: [`Self::with`], [`Self::explain`], [`Self::metrics`].
+/// - **Schedules of one's own**: [`Self::prove`], [`Self::run_schedule`], [`Self::run_reduction`].
+///
 /// [`Self::split`] and [`Self::duplicate`] make more of one, which may be used at the same time.
 /// [`Self::scope`] and [`Self::nonblocking`] start operations and go on. Dropping a communicator
 /// waits for those that it started.

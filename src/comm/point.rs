@@ -19,6 +19,20 @@ impl Communicator {
     /// their calls in one order. Returns when `buf` is on its way: what fits the link's slots waits
     /// there for the other rank, for more this rank waits.
     ///
+    /// ```
+    /// # use ringreduce::Communicator;
+    /// let ranks = Communicator::local(2)?;
+    /// std::thread::scope(|scope| {
+    ///     for mut comm in ranks {
+    ///         scope.spawn(move || match comm.rank() {
+    ///             0 => comm.send(&[42], 1),
+    ///             _ => comm.recv(&mut [0], 0),
+    ///         });
+    ///     }
+    /// });
+    /// # Ok::<(), ringreduce::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// If the peer is lost, calls something else or does not come before the timeout; if `to` is
     /// no other rank, or in worlds without links between all pairs
@@ -37,7 +51,7 @@ impl Communicator {
         self.pass_on("send", &[message], &Buffer::apart(buf, &mut []))
     }
 
-    /// What rank `from` gives to [`Self::send`], which must be as long as `buf`.
+    /// What rank `from` gives to [`Self::send`], which must be as long as `buf`: see there.
     ///
     /// # Errors
     /// As [`Self::send`]; and if the length or the type is another one.
@@ -57,6 +71,16 @@ impl Communicator {
 
     /// Sends and receives at once, so that ranks can do so in a circle; `to` and `from` may be one
     /// rank, and may both be this one. Meets [`Self::send`], [`Self::recv`] and itself.
+    ///
+    /// ```
+    /// # use ringreduce::Communicator;
+    /// # let mut comm = Communicator::local(1)?.remove(0);
+    /// let (rank, size) = (comm.rank(), comm.size());
+    /// let mut theirs = [0];
+    /// comm.send_recv(&[rank as u32], (rank + 1) % size, &mut theirs, (rank + size - 1) % size)?;
+    /// assert_eq!(theirs[0] as usize, (rank + size - 1) % size);
+    /// # Ok::<(), ringreduce::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Self::recv`].

@@ -124,6 +124,17 @@ impl Communicator {
     /// # Ok::<(), ringreduce::Error>(())
     /// ```
     ///
+    /// ```
+    /// # use ringreduce::{Communicator, ReduceOp};
+    /// # let mut comm = Communicator::local(1)?.remove(0);
+    /// let mut buf = vec![1.0_f32; 1000];
+    /// let mut registered = comm.register(&mut buf)?;
+    /// comm.all_reduce(&mut registered, ReduceOp::Sum)?;
+    /// drop(registered);
+    /// assert_eq!(buf.len(), 1000);
+    /// # Ok::<(), ringreduce::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Self::alloc`]; `buf` keeps its memory then.
     pub fn register<'a, T: Element>(&mut self, buf: &'a mut Vec<T>) -> Result<Registered<'a, T>> {

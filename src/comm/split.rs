@@ -94,6 +94,15 @@ impl Communicator {
     /// A communicator of the same ranks in the same order, for another thread or another part of
     /// the program. All ranks call this together.
     ///
+    /// ```
+    /// # use ringreduce::Communicator;
+    /// # let mut comm = Communicator::local(1)?.remove(0);
+    /// let mut other = comm.duplicate()?;
+    /// std::thread::spawn(move || other.barrier());
+    /// comm.barrier()?;
+    /// # Ok::<(), ringreduce::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Self::split`].
     pub fn duplicate(&mut self) -> Result<Self> {

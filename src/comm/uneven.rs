@@ -59,6 +59,17 @@ verbs! {
     /// Every rank's `send`, in rank order, to everybody's `recv`. All ranks pass the same `counts`:
     /// the length of each rank's `send`.
     ///
+    /// ```
+    /// # use ringreduce::Communicator;
+    /// # let mut comm = Communicator::local(1)?.remove(0);
+    /// let counts: Vec<usize> = (1..=comm.size()).collect(); // rank 0 has 1, rank 1 has 2
+    /// let (own, whole) = (counts[comm.rank()], counts.iter().sum());
+    /// let mut all = vec![0; whole];
+    /// comm.all_gather_v(&vec![7; own], &mut all, &counts)?;
+    /// assert!(all.iter().all(|&it| it == 7));
+    /// # Ok::<(), ringreduce::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Self::all_reduce`]; and if the lengths are not those that `counts` says.
     all_gather_v, all_gather_v_bytes: AllGather;
@@ -66,12 +77,34 @@ verbs! {
     /// Reduces `send` over all ranks, element by element; part r of the result goes to rank r's
     /// `recv`. All ranks pass the same `counts`: the length of each rank's `recv`.
     ///
+    /// ```
+    /// # use ringreduce::{Communicator, ReduceOp};
+    /// # let mut comm = Communicator::local(1)?.remove(0);
+    /// let counts: Vec<usize> = (1..=comm.size()).collect(); // rank 0 has 1, rank 1 has 2
+    /// let (own, whole) = (counts[comm.rank()], counts.iter().sum());
+    /// let mut part = vec![0; own];
+    /// comm.reduce_scatter_v(&vec![7; whole], &mut part, &counts, ReduceOp::Max)?;
+    /// assert!(part.iter().all(|&it| it == 7));
+    /// # Ok::<(), ringreduce::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Self::all_gather_v`].
     reduce_scatter_v, reduce_scatter_v_bytes: ReduceScatter by op;
 
     /// Every rank's `send`, in rank order, to the root's `recv`; the others' `recv` is not looked
     /// at and may be empty. All ranks pass the same `counts`: the length of each rank's `send`.
+    ///
+    /// ```
+    /// # use ringreduce::Communicator;
+    /// # let mut comm = Communicator::local(1)?.remove(0);
+    /// let counts: Vec<usize> = (1..=comm.size()).collect(); // rank 0 has 1, rank 1 has 2
+    /// let (own, whole) = (counts[comm.rank()], counts.iter().sum());
+    /// let mut all = vec![0; if comm.rank() == 0 { whole } else { 0 }];
+    /// comm.gather_v(&vec![7; own], &mut all, &counts, 0)?;
+    /// assert!(all.iter().all(|&it| it == 7));
+    /// # Ok::<(), ringreduce::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Self::all_gather_v`]; if there is no such root; and in worlds without links
@@ -81,6 +114,18 @@ verbs! {
     /// Part r of the root's `send` to rank r's `recv`; the others' `send` is not looked at and may
     /// be empty. All ranks pass the same `counts`: the length of each rank's `recv`.
     ///
+    /// ```
+    /// # use ringreduce::Communicator;
+    /// # let mut comm = Communicator::local(1)?.remove(0);
+    /// let counts: Vec<usize> = (1..=comm.size()).collect(); // rank 0 has 1, rank 1 has 2
+    /// let (own, whole) = (counts[comm.rank()], counts.iter().sum());
+    /// let all = vec![7; if comm.rank() == 0 { whole } else { 0 }];
+    /// let mut part = vec![0; own];
+    /// comm.scatter_v(&all, &mut part, &counts, 0)?;
+    /// assert!(part.iter().all(|&it| it == 7));
+    /// # Ok::<(), ringreduce::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Self::gather_v`].
     scatter_v, scatter_v_bytes: Scatter with root;
@@ -89,6 +134,16 @@ verbs! {
 impl Communicator {
     /// Part r of `send` to rank r, whose own part for this rank becomes part r of `recv`. Each rank
     /// says how long its parts are: what one sends is what the other expects.
+    ///
+    /// ```
+    /// # use ringreduce::Communicator;
+    /// # let mut comm = Communicator::local(1)?.remove(0);
+    /// let (send_counts, recv_counts) = (vec![2; comm.size()], vec![2; comm.size()]);
+    /// let (send, mut recv) = (vec![7; 2 * comm.size()], vec![0; 2 * comm.size()]);
+    /// comm.all_to_all_v(&send, &send_counts, &mut recv, &recv_counts)?;
+    /// assert_eq!(recv, send);
+    /// # Ok::<(), ringreduce::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Self::gather_v`]; and if two ranks differ over the length of what one sends the other:

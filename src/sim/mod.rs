@@ -15,6 +15,7 @@ mod violation;
 
 pub use check::{Report, check};
 
+pub use crate::partition::{Partition, SlotShape};
 pub use cost::{Span, Speed, cost, timeline};
 pub use prove::{Proven, prove};
 pub use shape::Shape;
