@@ -231,7 +231,7 @@ impl Bench {
             let memory = self.device.memory;
             self.device.write(&[memory, memory + (4 * bytes) as u64, (n * bytes) as u64]);
             for &blocks in self.options.blocks {
-                let mut params = [self.device.tables[0], 1, 0];
+                let mut params = [self.device.tables[0], 1, 0, 0];
                 let work = || self.device.launch(function, blocks, &mut params);
                 let seconds = self.device.time(&self.options, work);
                 self.add("rr_move", n, n, blocks, seconds);
@@ -267,7 +267,8 @@ impl Bench {
     fn fold(&self, by: CUfunction, blocks: u32, table: usize, n: [usize; 2], count: usize) -> f64 {
         let given = self.device.tables[table];
         let [sources, outs] = n.map(|n| n as u64);
-        let mut params = [given, sources, given + 8 * sources, outs, 0, 0, count as u64, 0, 0, 0];
+        let mut params =
+            [given, sources, given + 8 * sources, outs, 0, 0, count as u64, 0, 0, 0, 0];
         self.device.time(&self.options, || self.device.launch(by, blocks, &mut params))
     }
 

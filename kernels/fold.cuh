@@ -28,7 +28,7 @@ struct Memories {
     const u64 *held;
 
     RR_INLINE u64 address(u32 i) const {
-        return i < HELD ? held[i] : load_one<u64>(address_of(table + i)) + at;
+        return i < HELD ? held[i] : load_strong(address_of(table + i), (u64)0) + at;
     }
 };
 
@@ -47,7 +47,7 @@ RR_INLINE u32 differ(const Memories &sources, const Memories &outs, u32 start) {
 // Fills what the block keeps. `size`: of the scalar, 0 if none is wanted.
 RR_INLINE void hold(
     Held &held, const Memories &sources, const Memories &outs, const void *scalar, u32 size,
-    const u32 *stop, const Place &me
+    const Words &words, const Place &me
 ) {
     constexpr u32 SCALAR = 2 * HELD, STOP = SCALAR + 32;
     const Share mine = share(me);
@@ -57,12 +57,12 @@ RR_INLINE void hold(
             const Memories &all = i < HELD ? sources : outs;
             const u32 k = i % HELD;
             if (k < all.n) {
-                held.addresses[i] = load_one<u64>(address_of(all.table + k)) + all.at;
+                held.addresses[i] = load_strong(address_of(all.table + k), (u64)0) + all.at;
             }
         } else if (i == STOP) {
-            held.stop = stop ? load_flag(address_of(stop)) : 0;
+            held.stop = is_stopped(words);
         } else if (size > 0 && i - SCALAR < size && scalar) {
-            held.scalar[i - SCALAR] = load_one<u8>(address_of(scalar) + (i - SCALAR));
+            held.scalar[i - SCALAR] = load_strong(address_of(scalar) + (i - SCALAR), (u8)0);
         }
     }
     barrier();
@@ -164,12 +164,12 @@ RR_INLINE void fold_element(
 template <class F, class Op, int U>
 RR_INLINE void fold(
     Held &held, const Memories &sources, const Memories &outs, u64 count, u32 last,
-    const void *scalar, const u32 *stop
+    const void *scalar, const Words &words
 ) {
     using Bits = typename F::Bits;
     constexpr u64 SIZE = sizeof(Bits);
     const Place me = place();
-    hold(held, sources, outs, scalar, Op::SCALED ? SIZE : 0, stop, me);
+    hold(held, sources, outs, scalar, Op::SCALED ? SIZE : 0, words, me);
     if (held.stop) {
         return;
     }

@@ -58,11 +58,32 @@ RR_INLINE void barrier() { __syncthreads(); }
 
 RR_INLINE void must_be_aligned(u64, u32) {}
 
-// What others write at any time.
-RR_INLINE u32 load_flag(u64 address) {
-    u32 flag;
-    asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(flag) : "l"(address) : "memory");
-    return flag;
+// What the host and other devices write at any time: words that stop a kernel, and tables in the
+// host's memory.
+RR_INLINE u32 load_strong(u64 address, u32) {
+    u32 word;
+    asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(word) : "l"(address) : "memory");
+    return word;
+}
+
+RR_INLINE u64 load_strong(u64 address, u64) {
+    u64 word;
+    asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(word) : "l"(address) : "memory");
+    return word;
+}
+
+RR_INLINE u8 load_strong(u64 address, u8) {
+    u32 byte;
+    asm volatile("ld.relaxed.sys.global.u8 %0, [%1];" : "=r"(byte) : "l"(address) : "memory");
+    return (u8)byte;
+}
+
+// What the host reads at any time, and all of the system has seen before this thread goes on.
+RR_INLINE void store_flag(u64 address, u32 flag) {
+    asm volatile("st.relaxed.sys.global.u32 [%0], %1;\n\tfence.sc.sys;"
+                 :
+                 : "l"(address), "r"(flag)
+                 : "memory");
 }
 
 // In assembly, for the compiler splits a vector into its elements where they are smaller.
@@ -109,9 +130,14 @@ RR_INLINE void must_be_aligned(u64 address, u32 to) {
     }
 }
 
-RR_INLINE u32 load_flag(u64 address) {
+template <class T> RR_INLINE T load_strong(u64 address, T) {
+    must_be_aligned(address, sizeof(T));
+    return *(const volatile T *)address;
+}
+
+RR_INLINE void store_flag(u64 address, u32 flag) {
     must_be_aligned(address, 4);
-    return *(const volatile u32 *)address;
+    *(volatile u32 *)address = flag;
 }
 
 RR_INLINE Vector load_vector(u64 address) {
@@ -137,6 +163,22 @@ template <class T> RR_INLINE T load_one(u64 address) {
 template <class T> RR_INLINE void store_one(u64 address, T value) {
     must_be_aligned(address, sizeof(T));
     *(RR_GLOBAL T *)address = value;
+}
+
+// The words by which the host and a kernel agree on whether it may run: the host stops kernels and
+// then looks whether any works, a kernel says that it works and then looks whether it is stopped.
+// With a full fence between the two on either side, one of them sees the other. Both may be null.
+struct Words {
+    const u32 *stop;
+    u32 *works;
+};
+
+// Is this block stopped? If not, it has said that it works.
+RR_INLINE u32 is_stopped(const Words &words) {
+    if (words.works) {
+        store_flag(address_of(words.works), 1);
+    }
+    return words.stop ? load_strong(address_of(words.stop), (u32)0) : 0;
 }
 
 // The same bits as another type.

@@ -66,7 +66,7 @@ struct Moves {
 };
 
 // Each row of blocks takes every so manieth of the list, read for 32 of them at once.
-RR_INLINE void move_all(Moves &moves, const Move *list, u32 n, const u32 *stop) {
+RR_INLINE void move_all(Moves &moves, const Move *list, u32 n, const Words &words) {
     constexpr u32 STOP = sizeof(moves.words) / 8;
     const Place me = place();
     const Share mine = share(me);
@@ -77,9 +77,9 @@ RR_INLINE void move_all(Moves &moves, const Move *list, u32 n, const u32 *stop) 
         for (u32 k = mine.first; k <= STOP; k += mine.step) {
             const u64 item = i + (u64)(k / 3) * me.rows;
             if (k < STOP && item < n) {
-                moves.words[k] = load_one<u64>(address_of(list + item) + k % 3 * 8);
+                moves.words[k] = load_strong(address_of(list + item) + k % 3 * 8, (u64)0);
             } else if (k == STOP && had == 0) {
-                moves.stop = stop ? load_flag(address_of(stop)) : 0;
+                moves.stop = is_stopped(words);
             }
         }
         barrier();

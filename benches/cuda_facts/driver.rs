@@ -280,13 +280,13 @@ pub(crate) fn fold(
     [sources, outs]: [u64; 2],
     count: u64,
 ) -> Answer {
-    let mut words = [table, sources, table + 8 * sources, outs, 0, 0, count, 0, 0, 0];
+    let mut words = [table, sources, table + 8 * sources, outs, 0, 0, count, 0, 0, 0, 0];
     launch(function, stream, 1, &mut words)
 }
 
 /// What is in a list of one move.
 pub(crate) fn one_move(function: CUfunction, stream: CUstream, list: CUdeviceptr) -> Answer {
-    launch(function, stream, 132, &mut [list, 1, 0])
+    launch(function, stream, 132, &mut [list, 1, 0, 0])
 }
 
 pub(crate) fn capture(stream: CUstream) -> Answer {

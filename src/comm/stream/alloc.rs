@@ -15,7 +15,7 @@ use crate::comm::verb::refuse;
 use crate::comm::{Communicator, worker};
 use crate::device::cuda::{Current, Driver, HANDLE, Memory, driver, handle, locked, reachable};
 use crate::element::Element;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, warn};
 
 /// Bytes of what the driver makes handles of.
 const HANDLED: usize = 2 << 20;
@@ -94,8 +94,9 @@ impl Communicator {
 
     /// Makes memory that the user has as good as [`Self::alloc_device`]'s, until what it returns is
     /// dropped. All ranks call this together, with the same length. Unless all ranks are threads of
-    /// this process it must be memory that other processes can open: `cuMemAlloc`'s or
-    /// `cudaMalloc`'s, not that of a pool, as [`CudaStream::alloc`]'s is.
+    /// this process it should be memory that other processes can open: `cuMemAlloc`'s or
+    /// `cudaMalloc`'s. That of a pool, as [`CudaStream::alloc`]'s is, and that of `cuMemMap`, as
+    /// expandable segments are, is used as if it were not registered, after a warning.
     ///
     /// # Safety
     /// The memory is not freed before what is returned was dropped at all ranks and this
@@ -121,8 +122,22 @@ impl Communicator {
             let given = "of another context than use_device was given";
             return refuse(NAME, "buf", given, "one of the same");
         }
-        let retired = Arc::downgrade(&direct.retired);
+        let (one_process, retired) = (direct.is_one_process(), Arc::downgrade(&direct.retired));
         let (start, bytes) = (buf.start(), buf.num_bytes());
+        // What is no memory at all is an error below.
+        let exports =
+            one_process || reachable(NAME, start, bytes).is_err() || handle(start).is_ok();
+        let all = self.tell_words(NAME, &[u64::from(exports)])?;
+        if let Some(rank) = all.iter().position(|&exports| exports == 0) {
+            if self.rank() == 0 {
+                warn(&format!(
+                    "{NAME}: the memory of {} can't be opened by other processes; calls on it are \
+                     made in pieces",
+                    self.peers()[rank]
+                ));
+            }
+            return Ok(DeviceRegistration::new(None, Weak::new()));
+        }
         let (held, entry) = self.allocate(NAME, (driver, context), bytes, Some(start))?;
         let registration = DeviceRegistration::new(Some(held), retired);
         self.know(Entry { life: registration.life(), ..entry });

@@ -16,12 +16,12 @@ use super::scratch::Scratch;
 use crate::comm::Communicator;
 use crate::comm::verb::refuse;
 use crate::device::cuda::{
-    Around, Boards, Current, Device, Driver, Guard, Kernels, MOST_RANKS, Pinned, Together, Watch,
-    device_of, devices, driver, event, locked, reach,
+    Around, Boards, Current, Device, Driver, Guard, Health, Kernels, Pinned, Together, Watch,
+    device_of, devices, driver, event, locked,
 };
 use crate::error::{Error, Result};
 use crate::link::region::Region;
-use crate::plan::{DeviceSeat, Reach};
+use crate::plan::Reach;
 
 /// Threads of this process know each other by it.
 static PROCESS: LazyLock<u64> = LazyLock::new(|| RandomState::new().build_hasher().finish() | 1);
@@ -52,14 +52,21 @@ pub fn device_count() -> Result<usize> {
 }
 
 /// The call, for errors.
-const NAME: &str = "use_device";
+pub(super) const NAME: &str = "use_device";
 
 /// What a rank says of its device.
 #[derive(Clone, Copy, Debug)]
-struct Said {
+pub(super) struct Said {
     has: u64,
     process: u64,
-    uuid: [u64; 2],
+    pub(super) uuid: [u64; 2],
+}
+
+impl Said {
+    /// Is the rank a thread of this process?
+    pub(super) fn is_beside(&self) -> bool {
+        self.process == *PROCESS
+    }
 }
 
 /// It has one; or can't use it; or has none.
@@ -77,6 +84,11 @@ impl Communicator {
     /// rank has a device of its own, which reaches the one before it on some ring of all,
     /// `all_reduce`, `all_gather` and `broadcast` go around that, unless the order of ranks is
     /// promised. Elsewhere it changes nothing.
+    ///
+    /// No rank need see the others' devices (`CUDA_VISIBLE_DEVICES`): who reaches whom is found out
+    /// by trying. So is what drivers refuse, as in WSL2 and in some sandboxes: stream memory
+    /// operations, registering host memory, memory handles for other processes. Then calls that
+    /// need it go by way of the host at all ranks, and rank 0 warns of what is missing.
     ///
     /// On several hosts, calls go straight among the ranks of a host where all of those reach each
     /// other, and where not, among those that share a device; and one rank of each such island
@@ -108,44 +120,13 @@ impl Communicator {
             self.streams.mixed = true;
             return Ok(());
         }
-        let far = |(rank, said): (usize, &Said)| {
-            let far = (said.uuid, said.process == *PROCESS);
-            self.is_on_my_host(rank).then_some(far)
-        };
-        let reached = reach(driver, context, all.iter().enumerate().map(far));
-        let reached = reached.unwrap_or_else(|error| {
-            tracing::warn!("{error}; calls on streams go by way of the host");
-            vec![false; all.len()]
-        });
-        let reach = self.tell_reach(&all, &reached)?;
+        let reach = self.find_reach(driver, context, &all)?;
         tracing::info!(?reach, "device {:x?}", device.uuid);
         match &reach {
             Reach::Nobody => Ok(()),
             Reach::Islands(of) => self.make_islands(context, of[self.rank()]),
             _ => self.attach(driver, context, device, &all, reach),
         }
-    }
-
-    /// Whom all ranks' devices reach.
-    fn tell_reach(&mut self, all: &[Said], reached: &[bool]) -> Result<Reach> {
-        let bits =
-            |ranks: &[bool]| ranks.iter().rev().fold(0, |bits, &it| bits << 1 | u64::from(it));
-        let shares = self.seat.shares || self.size() == 1;
-        let mut words = vec![u64::from(shares)];
-        words.extend(reached.chunks(64).map(bits));
-        let told = self.tell_words(NAME, &words)?;
-        let host = |rank: usize| {
-            let same = |other: &usize| self.seat.peers[*other].host == self.seat.peers[rank].host;
-            (0..all.len()).find(same).unwrap_or(rank)
-        };
-        let seat = |(rank, words): (usize, &[u64])| DeviceSeat {
-            host: host(rank),
-            device: all[rank].uuid,
-            reaches: (0..all.len()).map(|at| words[1 + at / 64] >> (at % 64) & 1 == 1).collect(),
-        };
-        let seats: Vec<_> = told.chunks_exact(words.len()).enumerate().map(seat).collect();
-        let all_share = told.iter().step_by(words.len()).all(|&shares| shares == 1);
-        Ok(Reach::of(&seats, if all_share { MOST_RANKS } else { 0 }))
     }
 
     /// Says that this rank's buffers are the host's, where others call [`Self::use_device`]. It
@@ -179,7 +160,7 @@ impl Communicator {
         Ok(words.chunks_exact(4).map(said).collect())
     }
 
-    fn is_on_my_host(&self, rank: usize) -> bool {
+    pub(super) fn is_on_my_host(&self, rank: usize) -> bool {
         self.seat.peers[rank].host == self.host()
     }
 
@@ -192,13 +173,15 @@ impl Communicator {
         all: &[Said],
         reach: Reach,
     ) -> Result<()> {
-        let beside: Vec<_> = all.iter().map(|said| said.process == *PROCESS).collect();
+        let beside: Vec<_> = all.iter().map(Said::is_beside).collect();
         let pinned = self.boards(driver, context)?;
         let made = pinned.and_then(|boards| {
             let lives = self.lives(&beside)?;
             let boards = Boards::new(self.rank(), boards);
             let alone = reach == Reach::Shared;
-            let guard = Guard::new(Watch::new(boards, alone, lives, Arc::clone(&self.abort)))?;
+            let health = Health::new(driver, context)?;
+            let watch = Watch::new((boards, health), alone, lives, Arc::clone(&self.abort));
+            let guard = Guard::new(watch)?;
             let around = match &reach {
                 Reach::Ring(ring) => Some(Around::new(ring.clone(), self.rank())),
                 _ => None,
@@ -210,7 +193,10 @@ impl Communicator {
             }
             let most = self.settings.multiprocessors.unwrap_or(u32::MAX);
             let blocks = 2 * device.multiprocessors.min(most);
-            Ok((Together::new(context, guard, kernels, around, blocks), event(context)?))
+            Ok((
+                Together::new(context, guard, kernels, around, (blocks, device.flushes)),
+                event(context)?,
+            ))
         });
         let fine = self.tell_words(NAME, &[u64::from(made.is_ok())])?;
         let (together, last) = made?;

@@ -117,7 +117,7 @@ impl Direct {
             return refuse(name, "stream", given, "one of this rank alone");
         }
         if captures && self.together.is_graph_full() {
-            let expected = format!("{CAPTURED} calls in all graphs of a communicator, no more");
+            let expected = format!("{CAPTURED} calls in all living graphs of a communicator");
             return refuse(name, "stream", "captured once more", expected);
         }
         Ok(())
@@ -368,7 +368,9 @@ impl OnStream<'_> {
         };
         let done = match places.filter(|_| by != DeviceForm::OneShot) {
             Some(places) => {
-                let begun = direct.together.begin(captures, call, |worker| places[worker]);
+                let begun = direct
+                    .together
+                    .begin(captures.then_some(stream), call, |worker| places[worker]);
                 begun.and_then(|begun| direct.together.end(stream, begun))
             }
             None => Scratch::put(direct, stream, call, sides),

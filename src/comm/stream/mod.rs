@@ -15,6 +15,7 @@ mod many;
 mod memory;
 mod point;
 mod raw;
+mod reach;
 mod scratch;
 mod staged;
 mod uneven;
@@ -88,7 +89,9 @@ impl Communicator {
     /// promised of numbers holds here as it does there. Calls are cut in pieces of 1 MiB in all, so
     /// that copies both ways and the collective overlap; they match calls on host buffers too if
     /// all is at most 1 MiB long. The first such call on a device allocates that memory, 8 MiB,
-    /// and nothing does later.
+    /// and nothing does later. No more than 16 pieces may be under way: the next one waits for
+    /// the first, since a device's queues hold only so much, and a full one blocks all thread ranks
+    /// that share the device.
     ///
     /// To allocate and to free may wait for all streams of a context, among them those of thread
     /// ranks that wait for this one: thread ranks that share a device make their streams and
@@ -101,9 +104,10 @@ impl Communicator {
     /// which counts.
     ///
     /// Calls that go straight may be captured into graphs, all ranks the same in the same order, up
-    /// to 224 in all; between processes on memory from [`Self::alloc_device`] or from
-    /// [`Self::register_device`] only, and without cudarc's event tracking. A graph is launched
-    /// once at a time, by all ranks alike, and dropped before the communicator.
+    /// to 224 in all graphs that have not been destroyed; between processes on memory from
+    /// [`Self::alloc_device`] or from [`Self::register_device`] only, and without cudarc's event
+    /// tracking. A graph is launched once at a time, by all ranks alike, and dropped before the
+    /// communicator.
     ///
     /// What fails after a method returned, the next one says, or [`OnStream::check`]; the buffers
     /// of such a call hold anything.

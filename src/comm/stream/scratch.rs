@@ -100,7 +100,7 @@ impl Scratch {
                     (_, in_place) => [send, if in_place { send } else { recv }],
                 }
             };
-            let started = together.begin(false, Call { form, ..call }, seen)?;
+            let started = together.begin(None, Call { form, ..call }, seen)?;
             let flushed = together.flush(stream, &started);
             begun[slot] = Some(started);
             flushed?;

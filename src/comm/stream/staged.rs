@@ -19,6 +19,11 @@ use crate::error::Result;
 /// How long it takes at most until a stream goes on that waited for others in vain.
 const TOLD: Duration = Duration::from_secs(2);
 
+/// How long the host's part of a call may take, whatever happens.
+fn patience(timeout: Duration) -> Duration {
+    timeout.saturating_mul(2).saturating_add(TOLD)
+}
+
 impl OnStream<'_> {
     /// Before a call that goes by way of the host whatever devices reach.
     pub(super) fn enter_for_host(&self, name: &'static str) -> Result<(Driver, Current)> {
@@ -34,6 +39,7 @@ impl OnStream<'_> {
             return Err(error);
         }
         let (context, stream) = (self.stream.context(), self.stream.cu_stream());
+        let patience = patience(self.comm.settings.timeout);
         let all = &mut self.comm.streams.stages;
         // What fits no block of the usual length is a call that is made whole.
         let first = pieces(cut).next().map_or([0; 2], |piece| lens(cut, &piece));
@@ -49,10 +55,10 @@ impl OnStream<'_> {
         for (at, piece) in pieces(cut).map(Some).chain(none_more).enumerate() {
             let place = &mut under_way[at % SLOTS];
             if let Some((ticket, piece)) = place.take() {
-                result = result.and(stages.end(stream, &ticket, areas(cut, &piece)));
+                result = result.and(stages.end(stream, &ticket, patience, areas(cut, &piece)));
             }
             let Some(piece) = piece.filter(|_| result.is_ok()) else { continue };
-            match stages.begin(stream, areas(cut, &piece)) {
+            match stages.begin(stream, patience, areas(cut, &piece)) {
                 Ok(turn) => {
                     *place = Some((turn.ticket(), piece.clone()));
                     self.start(turn, lens(cut, &piece), call.clone(), piece);
@@ -92,7 +98,7 @@ impl OnStream<'_> {
         let pending = self.comm.nonblocking().start((), move |comm, ()| {
             let timeout = comm.settings.timeout;
             // Whom the stream waits for, who stands for others knows better: it is told first.
-            let most = if stands_for.is_some() { 2 * timeout + TOLD } else { timeout };
+            let most = if stands_for.is_some() { patience(timeout) } else { timeout };
             let done = comm.work_on((&mut turn, most), |comm, bytes| {
                 if stands_for.as_ref().is_some_and(|watch| watch.has_failed()) {
                     // The stream was let pass, and brings anything: others must not have it. Who

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use cudarc::driver::sys::CUdeviceptr;
 
 use super::pinned::Pinned;
+use super::trouble::Claim;
 use crate::device::form::Move;
 
 /// Calls that may be under way at a time, and calls in graphs.
@@ -35,13 +36,14 @@ const LINE: usize = 64;
 const CLOSED: usize = 0;
 const STOP: usize = LINE;
 const LEFT: usize = 2 * LINE;
-const HEAD: usize = 3 * LINE;
+const CHOICE: usize = 3 * LINE;
+const HEAD: usize = 4 * LINE;
 /// In a place: what its rank calls there, how far its stream is, whether its kernels are at work,
-/// and their scalar. Then, where
-/// the rank is a worker: each rank's `ready`, that its buffers may be used, which the worker takes
-/// back when it has done its part; each rank's `done`, that the worker has, which that rank takes
-/// back; the tables of addresses; the list of moves; and for a call around a ring, words for what
-/// lies ready for this rank, and a table of what it and the rank before have.
+/// and their scalar. Then, where the rank is a worker: each rank's `ready`, that its buffers may be
+/// used, which the worker takes back when it has done its part; each rank's `done`, that the worker
+/// has, which that rank takes back; the tables of addresses; the list of moves; and for a call
+/// around a ring, words for what lies ready for this rank, and a table of what it and the rank
+/// before have.
 const SEQUENCE: usize = 0;
 const FINGERPRINT: usize = 8;
 const STATE: usize = 16;
@@ -50,24 +52,6 @@ const SCALAR: usize = 32;
 const READY: usize = LINE;
 /// Bytes of a [`Move`] as kernels see it.
 const MOVE: usize = 24;
-
-/// What a rank says that it calls.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Claim {
-    /// The number of the call, from 1; with [`IN_GRAPH`] if it was captured.
-    pub(crate) sequence: u64,
-    pub(crate) fingerprint: u64,
-}
-
-impl Claim {
-    /// The number alone.
-    pub(crate) fn number(self) -> u64 {
-        self.sequence & !IN_GRAPH
-    }
-}
-
-/// In the number of a call: it becomes part of a graph.
-pub(crate) const IN_GRAPH: u64 = 1 << 63;
 
 /// All ranks' boards.
 #[derive(Debug)]
@@ -203,7 +187,7 @@ impl Boards {
         self.device(at, STATE)
     }
 
-    /// Likewise: 1 while its kernels are at work.
+    /// Likewise: 1 while its kernels are at work, which set it before they look at [`Self::stop`].
     pub(crate) fn works(&self, at: At) -> CUdeviceptr {
         self.device(at, WORKS)
     }
@@ -211,6 +195,12 @@ impl Boards {
     /// Are they?
     pub(crate) fn is_at_work(&self, at: At) -> bool {
         self.word(at.rank, self.at(at, WORKS)).load(Ordering::Acquire) == 1
+    }
+
+    /// This rank's kernels have ended, and its stream will not say so.
+    pub(crate) fn rests(&self, place: usize) {
+        let at = At { rank: self.me, place };
+        self.word(self.me, self.at(at, WORKS)).store(0, Ordering::Release);
     }
 
     /// The table of `send` from rank `first` on, as kernels see it.
@@ -282,6 +272,16 @@ impl Boards {
         self.long(self.me, self.at(at, FINGERPRINT)).store(claim.fingerprint, Ordering::Relaxed);
         sequence.store(claim.sequence, Ordering::Release);
         fence(Ordering::SeqCst);
+    }
+
+    /// A number of a rank's board by which ranks agree on places of calls in graphs.
+    pub(super) fn choice(&self, rank: usize, number: usize) -> &AtomicU64 {
+        self.long(rank, CHOICE + number * size_of::<u64>())
+    }
+
+    /// The word by which this rank claims a place: its board, and how far into that it is.
+    pub(super) fn claiming(&self, place: usize) -> (&Pinned, usize) {
+        (&self.boards[self.me], self.at(At { rank: self.me, place }, SEQUENCE))
     }
 
     /// What a rank says that it calls there; number 0 is nothing, or nothing yet.

@@ -3,8 +3,8 @@
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
+use std::ops::Range;
 use std::ptr::{from_mut, null_mut};
-use std::sync::Arc;
 
 use cudarc::driver::CudaContext;
 use cudarc::driver::sys::{
@@ -12,6 +12,7 @@ use cudarc::driver::sys::{
 };
 
 use super::driver::{Driver, check};
+use super::ipc::{Opened, WORDS};
 use crate::error::{Error, Result};
 
 /// A device.
@@ -20,6 +21,8 @@ pub(crate) struct Device {
     /// Its name in the world.
     pub(crate) uuid: [u64; 2],
     pub(crate) multiprocessors: u32,
+    /// Can a stream flush what other devices have written to it?
+    pub(crate) flushes: bool,
 }
 
 /// How many there are for this process.
@@ -32,9 +35,13 @@ pub(crate) fn devices(_: Driver) -> Result<usize> {
 
 /// What `device` is.
 pub(crate) fn device_of(device: CUdevice) -> Result<Device> {
-    use CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT as COUNT;
+    use CUdevice_attribute::{
+        CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES as FLUSHES,
+        CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT as COUNT,
+    };
     let multiprocessors = u32::try_from(attribute(device, COUNT)?).unwrap_or(1).max(1);
-    Ok(Device { uuid: uuid(device)?, multiprocessors })
+    let flushes = attribute(device, FLUSHES)? != 0;
+    Ok(Device { uuid: uuid(device)?, multiprocessors, flushes })
 }
 
 fn attribute(device: CUdevice, attribute: CUdevice_attribute) -> Result<i32> {
@@ -56,40 +63,40 @@ fn uuid(device: CUdevice) -> Result<[u64; 2]> {
     Ok([half(&uuid.bytes[..8]), half(&uuid.bytes[8..])])
 }
 
-/// Which of these devices' memory can kernels on the device of `context`, which is current, reach?
-/// Makes it so where ranks of this process use them; what other processes have is opened when it is
-/// allocated.
-pub(crate) fn reach(
-    _: Driver,
-    context: &Arc<CudaContext>,
-    devices: impl Iterator<Item = Option<([u64; 2], bool)>>,
-) -> Result<Vec<bool>> {
+/// Another rank of this host, for the question whether its device's memory can be reached.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Neighbour {
+    pub(crate) uuid: [u64; 2],
+    /// Of memory of its own that it has exported; none where both are threads of one process.
+    pub(crate) handle: Option<[u64; WORDS]>,
+}
+
+/// Do kernels on the device of `context`, which is current, reach a rank's memory? Makes it so
+/// where that rank is a thread of this process; what other processes have is opened when it is
+/// allocated. A device that this process can't see is known by its memory alone.
+///
+/// # Errors
+/// If the driver refuses what takes it to know.
+pub(crate) fn reaches(context: &CudaContext, wanted: Neighbour) -> Result<bool> {
     let (mine, mut count) = (context.cu_device(), 0);
     // SAFETY: it stores a number where it is told.
     check("counting devices", unsafe { sys::cuDeviceGetCount(&raw mut count) })?;
-    let known = (0..count).map(|at| {
+    let mut found = None;
+    for at in 0..count {
         let mut device = 0;
         // SAFETY: as above.
         check("finding a device", unsafe { sys::cuDeviceGet(&raw mut device, at) })?;
-        Ok((uuid(device)?, device))
-    });
-    let known = known.collect::<Result<Vec<_>>>()?;
-    // Words that streams wait for are the host's.
-    let words = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED;
-    let can = attribute(mine, words)? != 0;
-    let reached = |wanted: Option<([u64; 2], bool)>| {
-        let Some((wanted, beside)) = wanted.filter(|_| can) else { return Ok(false) };
-        match known.iter().find(|(uuid, _)| *uuid == wanted) {
-            Some(&(_, device)) if device == mine => Ok(true),
-            Some(&(_, device)) if !reaches(mine, device)? => Ok(false),
-            Some(&(_, device)) if beside => open(mine, device).map(|()| true),
-            found => Ok(found.is_some()),
-        }
-    };
-    devices.map(reached).collect()
+        found = found.or((uuid(device)? == wanted.uuid).then_some(device));
+    }
+    match (found, wanted.handle) {
+        (Some(device), _) if device != mine && !is_peer(mine, device)? => Ok(false),
+        (_, Some(handle)) => Opened::reaches(handle),
+        (Some(device), None) if device != mine => open(mine, device).map(|()| true),
+        (found, None) => Ok(found.is_some()),
+    }
 }
 
-fn reaches(from: CUdevice, to: CUdevice) -> Result<bool> {
+fn is_peer(from: CUdevice, to: CUdevice) -> Result<bool> {
     let mut can = 0;
     // SAFETY: it stores a number where it is told.
     let asked = unsafe { sys::cuDeviceCanAccessPeer(&raw mut can, from, to) };
@@ -130,32 +137,53 @@ fn open(mine: CUdevice, device: CUdevice) -> Result<()> {
     })
 }
 
-/// Checks that devices can touch `bytes` at `start`: of a device, pinned or managed.
+/// Checks that devices can touch `bytes` at `start`: of a device, pinned or managed. Memory that is
+/// mapped piece by piece may be known by its pieces, or by the whole reservation of addresses.
 pub(crate) fn reachable(call: &'static str, start: CUdeviceptr, bytes: usize) -> Result<()> {
+    let mut known = 0;
+    let doing = || format!("{call}: finding out what memory a buffer is");
+    while known < bytes {
+        let (at, last) = (start + known as u64, start.saturating_add((bytes - 1) as u64));
+        let range = range(at).and_then(|range| {
+            let ends = range.as_ref().is_some_and(|range| last < range.end);
+            // A reservation says nothing of its end.
+            if ends && self::range(last)?.is_none() { Ok(None) } else { Ok(range) }
+        });
+        match range.map_err(|answer| check(&doing(), answer).err()) {
+            Ok(Some(range)) => known += (range.end - at) as usize,
+            Err(Some(error)) => return Err(error),
+            _ => {
+                let reason = match known {
+                    0 => "devices can't touch it: it is freed, or neither of a device nor pinned \
+                          nor managed"
+                        .into(),
+                    _ => format!(
+                        "it has {bytes} bytes, and {known} are all that were allocated there"
+                    ),
+                };
+                return Err(Error::Device { doing: doing(), reason });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The memory around an address, if there is any.
+fn range(at: CUdeviceptr) -> std::result::Result<Option<Range<CUdeviceptr>>, CUresult> {
     use CUpointer_attribute::{
-        CU_POINTER_ATTRIBUTE_RANGE_SIZE as SIZE, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR as START,
+        CU_POINTER_ATTRIBUTE_MAPPED as MAPPED, CU_POINTER_ATTRIBUTE_RANGE_SIZE as SIZE,
+        CU_POINTER_ATTRIBUTE_RANGE_START_ADDR as START,
     };
-    if bytes == 0 {
-        return Ok(());
-    }
-    let (mut from, mut size): (CUdeviceptr, usize) = (0, 0);
-    let mut attributes = [START, SIZE];
-    let mut data: [*mut c_void; 2] = [from_mut(&mut from).cast(), from_mut(&mut size).cast()];
+    let (mut from, mut size, mut mapped): (CUdeviceptr, usize, u32) = (0, 0, 0);
+    let mut attributes = [START, SIZE, MAPPED];
+    let mut data: [*mut c_void; 3] =
+        [from_mut(&mut from).cast(), from_mut(&mut size).cast(), from_mut(&mut mapped).cast()];
     let (attributes, data) = (attributes.as_mut_ptr(), data.as_mut_ptr());
-    // SAFETY: two attributes, an address and a number, and where to store them.
-    let asked = unsafe { sys::cuPointerGetAttributes(2, attributes, data, start) };
-    let end = from.checked_add(size as u64);
-    let inside = from <= start
-        && start.checked_add(bytes as u64).is_some_and(|last| end.is_some_and(|end| last <= end));
-    if asked == CUresult::CUDA_SUCCESS && size > 0 && inside {
-        return Ok(());
+    // SAFETY: three attributes, numbers of their types, and where to store them.
+    let asked = unsafe { sys::cuPointerGetAttributes(3, attributes, data, at) };
+    if asked != CUresult::CUDA_SUCCESS {
+        return Err(asked);
     }
-    let doing = format!("{call}: finding out what memory a buffer is");
-    check(&doing, asked)?;
-    let reason = match size {
-        0 => "devices can't touch it: it is freed, or neither of a device nor pinned nor managed"
-            .into(),
-        _ => format!("it has {bytes} bytes, and {size} are all that were allocated there"),
-    };
-    Err(Error::Device { doing, reason })
+    let end = from.saturating_add(size as u64);
+    Ok((mapped != 0 && (from..end).contains(&at)).then_some(from..end))
 }

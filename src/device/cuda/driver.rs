@@ -11,7 +11,7 @@ use cudarc::driver::sys::{self, CUresult};
 use crate::error::{Error, Result};
 
 /// What is called here, and some of it may be missing in an old driver.
-const NEEDED: [&str; 45] = [
+const NEEDED: [&str; 49] = [
     "cuCtxEnablePeerAccess",
     "cuCtxPopCurrent_v2",
     "cuCtxPushCurrent_v2",
@@ -25,6 +25,7 @@ const NEEDED: [&str; 45] = [
     "cuDevicePrimaryCtxRetain",
     "cuDriverGetVersion",
     "cuEventCreate",
+    "cuEventQuery",
     "cuEventRecord",
     "cuFuncGetAttribute",
     "cuGetErrorName",
@@ -51,13 +52,38 @@ const NEEDED: [&str; 45] = [
     "cuModuleUnload",
     "cuPointerGetAttributes",
     "cuStreamBatchMemOp_v2",
+    "cuStreamCreate",
+    "cuStreamDestroy_v2",
     "cuStreamIsCapturing",
+    "cuStreamQuery",
     "cuStreamSynchronize",
     "cuStreamWaitEvent",
     "cuStreamWaitValue32_v2",
     "cuStreamWriteValue32_v2",
     "cuThreadExchangeStreamCaptureMode",
 ];
+
+/// What is called here where the driver has all of it: graphs say when they are no more.
+const OF_GRAPHS: [&str; 4] = [
+    "cuGraphRetainUserObject",
+    "cuStreamGetCaptureInfo_v2",
+    "cuUserObjectCreate",
+    "cuUserObjectRelease",
+];
+
+/// Do graphs say when they are no more? Drivers from CUDA 11.3 on make them.
+pub(super) fn knows_graphs() -> bool {
+    static KNOWS: OnceLock<bool> = OnceLock::new();
+    *KNOWS.get_or_init(|| OF_GRAPHS.iter().all(|name| has(name)))
+}
+
+/// Has the driver, which is there, this call?
+fn has(name: &str) -> bool {
+    // SAFETY: it is there, and stays.
+    let library = unsafe { sys::culib() };
+    // SAFETY: it is only looked for, not called.
+    unsafe { library.get::<*const ()>(name.as_bytes()) }.is_ok()
+}
 
 /// Proof that the driver is there, and whole.
 #[derive(Clone, Copy, Debug)]
@@ -80,11 +106,8 @@ fn find() -> std::result::Result<Driver, String> {
             "there is no driver, libcuda.so.1; install NVIDIA's, or use host buffers".into()
         );
     }
-    // SAFETY: it is there; from here on it stays.
-    let library = unsafe { sys::culib() };
     for name in NEEDED {
-        // SAFETY: it is only looked for, not called.
-        if unsafe { library.get::<*const ()>(name.as_bytes()) }.is_err() {
+        if !has(name) {
             return Err(format!("the driver has no {name}; it is too old: install a newer one"));
         }
     }

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use cudarc::driver::CudaContext;
-use cudarc::driver::sys::{self, CUdeviceptr, CUipcMemHandle, CUstream};
+use cudarc::driver::sys::{self, CUdeviceptr, CUipcMemHandle, CUresult, CUstream};
 
 use super::context::Current;
 use super::driver::{Driver, check};
@@ -74,6 +74,22 @@ impl Drop for Memory {
     }
 }
 
+const OPENING: &str = "opening another process's device memory";
+
+/// Opens what a handle is of: where it begins here, and what the driver says.
+fn open(handle: [u64; WORDS]) -> (CUdeviceptr, CUresult) {
+    let mut of = CUipcMemHandle { reserved: [0; 64] };
+    let bytes = handle.iter().flat_map(|word| word.to_le_bytes());
+    for (to, byte) in of.reserved.iter_mut().zip(bytes) {
+        *to = byte.cast_signed();
+    }
+    let mut start = 0;
+    let flags = sys::CUipcMem_flags::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as u32;
+    // SAFETY: what is no handle is an error of the call.
+    let opened = unsafe { sys::cuIpcOpenMemHandle_v2(&raw mut start, of, flags) };
+    (start, opened)
+}
+
 /// Another process's memory, opened here.
 #[derive(Debug)]
 pub(crate) struct Opened {
@@ -90,17 +106,26 @@ impl Opened {
         context: &Arc<CudaContext>,
         handle: [u64; WORDS],
     ) -> Result<Self> {
-        let mut of = CUipcMemHandle { reserved: [0; 64] };
-        let bytes = handle.iter().flat_map(|word| word.to_le_bytes());
-        for (to, byte) in of.reserved.iter_mut().zip(bytes) {
-            *to = byte.cast_signed();
-        }
-        let mut start = 0;
-        let flags = sys::CUipcMem_flags::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as u32;
-        // SAFETY: what is no handle is an error of the call.
-        let opened = unsafe { sys::cuIpcOpenMemHandle_v2(&raw mut start, of, flags) };
-        check("opening another process's device memory", opened)?;
+        let (start, opened) = open(handle);
+        check(OPENING, opened)?;
         Ok(Self { driver, context: Arc::clone(context), handle, start })
+    }
+
+    /// Does this rank's device reach what a handle is of? The context is current; the memory's
+    /// device need not be visible to this process.
+    ///
+    /// # Errors
+    /// If the driver does not open it for another reason.
+    pub(crate) fn reaches(handle: [u64; WORDS]) -> Result<bool> {
+        match open(handle) {
+            (_, CUresult::CUDA_ERROR_PEER_ACCESS_UNSUPPORTED) => Ok(false),
+            (start, opened) => {
+                check(OPENING, opened)?;
+                // SAFETY: it was opened just now, and nobody uses it.
+                let closed = unsafe { sys::cuIpcCloseMemHandle(start) };
+                check("closing another process's device memory", closed).map(|()| true)
+            }
+        }
     }
 
     /// Is it what this handle is of?

@@ -34,12 +34,21 @@ pub(crate) struct Folded {
     /// What an average is divided by.
     pub(crate) last: u32,
     pub(crate) scalar: CUdeviceptr,
+    pub(crate) words: Words,
+}
+
+/// By which the host and a kernel agree on whether it may run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Words {
+    /// Keeps blocks from starting.
     pub(crate) stop: CUdeviceptr,
+    /// Blocks that start say so here.
+    pub(crate) works: CUdeviceptr,
 }
 
 /// Puts a fold on the stream, of at most so many blocks.
 pub(crate) fn fold(stream: CUstream, function: CUfunction, it: &Folded, most: u32) -> Result<()> {
-    let Folded { mut sources, mut outs, mut count, bytes, mut last, mut scalar, mut stop } = *it;
+    let Folded { mut sources, mut outs, mut count, bytes, mut last, mut scalar, mut words } = *it;
     let mut params = [
         any(&mut sources.at),
         any(&mut sources.len),
@@ -50,7 +59,8 @@ pub(crate) fn fold(stream: CUstream, function: CUfunction, it: &Folded, most: u3
         any(&mut count),
         any(&mut last),
         any(&mut scalar),
-        any(&mut stop),
+        any(&mut words.stop),
+        any(&mut words.works),
     ];
     launch(stream, function, [blocks(bytes, most), 1], &mut params)
 }
@@ -61,11 +71,11 @@ pub(crate) fn moves(
     function: CUfunction,
     (mut list, mut len): (CUdeviceptr, u32),
     longest: usize,
-    mut stop: CUdeviceptr,
+    mut words: Words,
     most: u32,
 ) -> Result<()> {
     let rows = len.min(most);
-    let mut params = [any(&mut list), any(&mut len), any(&mut stop)];
+    let mut params = [any(&mut list), any(&mut len), any(&mut words.stop), any(&mut words.works)];
     launch(stream, function, [blocks(longest, (most / rows).max(1)), rows], &mut params)
 }
 

@@ -30,6 +30,12 @@ pub(crate) fn remember(stream: CUstream, event: &CudaEvent) -> Result<()> {
     check("marking a stream", unsafe { sys::cuEventRecord(event.cu_event(), stream) })
 }
 
+/// What the driver says of an event: whether it was reached, or what its context was lost by.
+pub(crate) fn query(event: &CudaEvent) -> sys::CUresult {
+    // SAFETY: the event lives; its context is current.
+    unsafe { sys::cuEventQuery(event.cu_event()) }
+}
+
 /// The stream goes on once that place was reached.
 pub(crate) fn after(stream: CUstream, event: &CudaEvent) -> Result<()> {
     // SAFETY: as above.

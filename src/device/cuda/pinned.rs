@@ -53,6 +53,11 @@ impl Pinned {
         Ok(pinned)
     }
 
+    /// The mapping, which stays while anybody has this.
+    pub(super) fn region(&self) -> Arc<Region> {
+        Arc::clone(&self.region)
+    }
+
     /// Where the host sees it.
     pub(crate) fn start(&self) -> NonNull<u8> {
         self.region.start()

@@ -164,7 +164,6 @@ impl Together {
                     self.ops.wait(word, 1);
                     self.ops.set(word, 0);
                 }
-                self.ops.set(boards.works(mine), 1);
                 self.ops.run(stream)?;
                 self.put_hop(stream, &call, mine, (index, hop, piece))?;
                 self.ops.set(boards.works(mine), 0);

@@ -14,16 +14,21 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use cudarc::driver::CudaContext;
-use cudarc::driver::sys::{self, CUdeviceptr, CUstream};
+use cudarc::driver::sys::{self, CUdeviceptr, CUresult, CUstream};
 
 use super::context::Current;
 use super::driver::{Driver, check};
+use super::selftest::idle;
 use crate::error::{Error, Result};
 
 /// Bytes of a block, and how many of them calls go through: enough that copies both ways and the
 /// host's work overlap.
 pub(crate) const SLOT: usize = 1 << 20;
 pub(crate) const SLOTS: usize = 8;
+/// Turns of a block that may be under way. A device's queue holds about 1,000 pieces of work, of
+/// which a turn has up to two for each rank; a full one blocks whoever adds to it, and with it all
+/// thread ranks of its context.
+const TURNS: u32 = 2;
 /// The flags come first, each on a line of its own.
 const LINE: usize = 64;
 const FLAGS: usize = 3 * LINE;
@@ -101,20 +106,62 @@ impl Block {
         self.device + (flag as usize * LINE) as CUdeviceptr
     }
 
-    /// The stream says that this turn has got so far.
-    fn say(&self, flag: Flag, turn: u32, stream: CUstream) -> Result<()> {
+    /// The stream says that this turn has got so far. A driver without stream memory operations
+    /// makes the host wait for the stream instead, for as long as `patience`.
+    fn say(&self, flag: Flag, turn: u32, stream: CUstream, patience: Duration) -> Result<()> {
         // SAFETY: the word is mapped for the device.
         let said = unsafe { sys::cuStreamWriteValue32_v2(stream, self.address(flag), turn, 0) };
-        check("writing a flag on the stream", said)
+        if said != CUresult::CUDA_ERROR_NOT_SUPPORTED {
+            return check("writing a flag on the stream", said);
+        }
+        idle(stream, patience)?;
+        self.flag(flag).store(turn, Ordering::Release);
+        Ok(())
     }
 
-    /// The stream waits for that.
-    fn wait_for(&self, flag: Flag, turn: u32, stream: CUstream) -> Result<()> {
+    /// The stream waits for that, or else the host.
+    fn wait_for(&self, flag: Flag, turn: u32, stream: CUstream, patience: Duration) -> Result<()> {
         let at_least = sys::CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_GEQ as u32;
         let address = self.address(flag);
         // SAFETY: the word is mapped for the device.
         let waits = unsafe { sys::cuStreamWaitValue32_v2(stream, address, turn, at_least) };
-        check("waiting for a flag on the stream", waits)
+        if waits != CUresult::CUDA_ERROR_NOT_SUPPORTED {
+            return check("waiting for a flag on the stream", waits);
+        }
+        self.host_waits_for(flag, turn, patience, || false)
+    }
+
+    /// The host waits for that.
+    ///
+    /// # Errors
+    /// If it does not come in time, or `stop` says so.
+    fn host_waits_for(
+        &self,
+        flag: Flag,
+        turn: u32,
+        patience: Duration,
+        stop: impl Fn() -> bool,
+    ) -> Result<()> {
+        let (began, mut round) = (Instant::now(), 0_u32);
+        while !self.has_reached(flag, turn) {
+            let failed = |reason: String| {
+                Err(Error::Device { doing: "waiting for the stream".into(), reason })
+            };
+            if stop() {
+                return failed("aborted".into());
+            }
+            if began.elapsed() >= patience {
+                return failed(format!("it did not get to this call for {patience:.1?}"));
+            }
+            round = round.saturating_add(1);
+            match round {
+                0..200 => std::hint::spin_loop(),
+                200..2000 => thread::yield_now(),
+                // Nobody wakes the host when a device writes a word.
+                _ => thread::sleep(Duration::from_micros(20)),
+            }
+        }
+        Ok(())
     }
 
     fn bytes(&self) -> *mut u8 {
@@ -198,12 +245,15 @@ impl Stages {
     pub(crate) fn begin(
         &mut self,
         stream: CUstream,
+        patience: Duration,
         areas: impl Iterator<Item = Area>,
     ) -> Result<Turn> {
         let block = Arc::clone(&self.blocks[self.next]);
         let last = block.turns.load(Ordering::Relaxed);
+        // Behind a wait for other ranks no more is put than a queue of the device holds.
+        block.host_waits_for(Flag::Over, last.wrapping_sub(TURNS - 1), patience, || false)?;
         if !block.has_reached(Flag::Over, last) {
-            block.wait_for(Flag::Over, last, stream)?;
+            block.wait_for(Flag::Over, last, stream, patience)?;
         }
         self.next = (self.next + 1) % self.blocks.len();
         let mut len = 0;
@@ -220,7 +270,7 @@ impl Stages {
             check("copying from the device", begun)?;
         }
         let number = last.wrapping_add(1);
-        block.say(Flag::Ready, number, stream)?;
+        block.say(Flag::Ready, number, stream, patience)?;
         block.turns.store(number, Ordering::Relaxed);
         Ok(Turn { block, number, len })
     }
@@ -230,10 +280,11 @@ impl Stages {
         &self,
         stream: CUstream,
         ticket: &Ticket,
+        patience: Duration,
         areas: impl Iterator<Item = Area>,
     ) -> Result<()> {
         let Ticket { block, number } = ticket;
-        block.wait_for(Flag::Done, *number, stream).inspect_err(|_| {
+        block.wait_for(Flag::Done, *number, stream, patience).inspect_err(|_| {
             // The host may be at work there when the stream gets here.
             block.lost.store(true, Ordering::Relaxed);
         })?;
@@ -245,7 +296,7 @@ impl Stages {
             done = done.and(check("copying to the device", begun));
         }
         // Whatever failed, the next turn would wait for this.
-        let said = block.say(Flag::Over, *number, stream);
+        let said = block.say(Flag::Over, *number, stream, patience);
         block.lost.fetch_or(said.is_err(), Ordering::Relaxed);
         done.and(said)
     }
@@ -280,25 +331,7 @@ impl Turn {
         timeout: Duration,
         stop: impl Fn() -> bool,
     ) -> Result<&mut [u8]> {
-        let (began, mut round) = (Instant::now(), 0_u32);
-        while !self.block.has_reached(Flag::Ready, self.number) {
-            let failed = |reason: String| {
-                Err(Error::Device { doing: "waiting for the stream".into(), reason })
-            };
-            if stop() {
-                return failed("aborted".into());
-            }
-            if began.elapsed() >= timeout {
-                return failed(format!("it did not get to this call for {timeout:.1?}"));
-            }
-            round = round.saturating_add(1);
-            match round {
-                0..200 => std::hint::spin_loop(),
-                200..2000 => thread::yield_now(),
-                // Nobody wakes the host when a device writes a word.
-                _ => thread::sleep(Duration::from_micros(20)),
-            }
-        }
+        self.block.host_waits_for(Flag::Ready, self.number, timeout, stop)?;
         // SAFETY: they are the host's until this turn ends, and nobody else has this turn.
         Ok(unsafe { std::slice::from_raw_parts_mut(self.block.bytes(), self.len) })
     }

@@ -4,7 +4,6 @@
 //! Law: calls are put on streams in the same order at every rank, so that one queue for all streams
 //! is as good as many.
 
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,13 +11,15 @@ use std::time::{Duration, Instant};
 use cudarc::driver::CudaContext;
 use cudarc::driver::sys::{CUdeviceptr, CUstream};
 
-use super::board::{At, CAPTURED, Claim, EAGER, ENTERED, IN_GRAPH, OVER, PUT};
+use super::board::{At, EAGER, ENTERED, OVER, PUT};
+use super::graphs;
 use super::guard::Guard;
 use super::module::{Fold, Kernels, Mover};
 use super::names::Wanted;
 use super::ops::Ops;
 use super::ring::Around;
-use super::trouble::Trouble;
+use super::selftest::idle;
+use super::trouble::{Claim, IN_GRAPH, Trouble};
 use crate::device::form::Form;
 use crate::element::DataType;
 use crate::error::Error;
@@ -83,7 +84,7 @@ impl Together {
         guard: Guard,
         kernels: Arc<Mutex<Kernels>>,
         around: Option<Around>,
-        most_blocks: u32,
+        (most_blocks, flushes): (u32, bool),
     ) -> Self {
         Self {
             context: Arc::clone(context),
@@ -91,7 +92,7 @@ impl Together {
             kernels,
             folds: Vec::new(),
             mover: None,
-            ops: Ops::default(),
+            ops: Ops::new(flushes),
             around,
             calls: 0,
             known: [("", 0, None); REMEMBERED],
@@ -108,11 +109,6 @@ impl Together {
         let is_known = (1..=self.calls).contains(&claim.number())
             && self.calls - claim.number() < REMEMBERED as u64;
         is_known.then(|| self.known[claim.number() as usize % REMEMBERED])
-    }
-
-    /// Can graphs have no more calls?
-    pub(crate) fn is_graph_full(&self) -> bool {
-        self.guard.watch.captured.load(Ordering::Relaxed) as usize >= CAPTURED
     }
 
     /// When all calls are over, or else false: then what they use must stay, and kernels do.
@@ -133,29 +129,31 @@ impl Together {
     /// `buffers` says, may be used. It goes there with what follows, or with [`Self::flush`].
     pub(crate) fn begin(
         &mut self,
-        captures: bool,
+        captures: Option<CUstream>,
         call: Call,
         buffers: impl Fn(usize) -> [CUdeviceptr; 2],
     ) -> Result<Begun, Failure> {
-        let place = self.place(captures)?;
+        let mut place = self.place()?;
         if call.form.workers() > self.guard.watch.boards.me {
             // To load a kernel may wait for streams: before any waits for this rank.
             self.load(&call).map_err(|error| self.refused(error.to_string()))?;
         }
         self.calls += 1;
         self.known[self.calls as usize % REMEMBERED] = (call.name, call.count, call.number);
-        let sequence = self.calls | if captures { IN_GRAPH } else { 0 };
+        let sequence = self.calls | if captures.is_some() { IN_GRAPH } else { 0 };
         let claim = Claim { sequence, fingerprint: call.fingerprint };
-        if captures {
+        if captures.is_some() {
             // Where the others look that do not capture it.
-            let meeting = ((self.calls - 1) % EAGER as u64) as usize;
-            self.announce(meeting, claim, OVER)?;
+            self.announce(place, claim, OVER)?;
+            place = self.captured_place(claim)?;
         }
         self.announce(place, claim, PUT)?;
         let watch = Arc::clone(&self.guard.watch);
         let boards = &watch.boards;
-        if captures {
-            watch.captured.fetch_add(1, Ordering::Release);
+        if let Some(stream) = captures {
+            boards.took(claim.number());
+            let kept = graphs::keep(stream, boards.claiming(place));
+            kept.map_err(|error| self.refused(error.to_string()))?;
         }
         self.ops.set(boards.state(At { rank: boards.me, place }), ENTERED);
         let lies = if call.form.by == DeviceForm::Ring {
@@ -199,8 +197,8 @@ impl Together {
         }
     }
 
-    /// Where the next call is made, once that is free.
-    fn place(&self, captures: bool) -> Result<usize, Failure> {
+    /// Where the next call is made that is in no graph, once that is free.
+    fn place(&self) -> Result<usize, Failure> {
         let watch = &self.guard.watch;
         let none = Claim { sequence: self.calls + 1, fingerprint: 0 };
         let eager = (self.calls % EAGER as u64) as usize;
@@ -216,7 +214,7 @@ impl Together {
             }
             let at = At { rank: watch.boards.me, place: eager };
             if watch.boards.claimed(at).sequence == 0 || watch.boards.reached(eager) == OVER {
-                break;
+                return Ok(eager);
             }
             round = round.saturating_add(1);
             match round {
@@ -225,11 +223,6 @@ impl Together {
                 _ => thread::sleep(Duration::from_micros(20)),
             }
         }
-        if !captures {
-            return Ok(eager);
-        }
-        let captured = watch.captured.load(Ordering::Relaxed) as usize;
-        Ok(EAGER + captured)
     }
 
     /// Says what this rank calls, and looks whether others call the same.
@@ -274,14 +267,24 @@ impl Together {
 
     /// This rank does not do its part of a call that failed. Others may be at work on its buffers,
     /// so its stream waits for them, or for the guard.
-    pub(crate) fn abandon(&mut self, stream: CUstream, Begun { call, place, .. }: Begun) {
+    pub(crate) fn abandon(&mut self, stream: CUstream, begun: Begun) {
+        let Begun { call, place, claim, .. } = begun;
         let boards = &self.guard.watch.boards;
         let mine = At { rank: boards.me, place };
         // A graph may be launched of which this is all: only so does the guard see it.
         self.ops.set(boards.state(mine), ENTERED);
         self.ops.set(boards.works(mine), 0);
-        if self.put_wait(stream, &call, place).is_err() {
-            self.guard.watch.abandon(place);
+        if self.put_wait(stream, &call, place).is_ok() {
+            return;
+        }
+        let watch = &self.guard.watch;
+        watch.abandon(place);
+        // Nothing on the stream says that its kernels have ended; those of a graph are yet to come,
+        // and find that they are stopped.
+        if claim.sequence & IN_GRAPH != 0 {
+            watch.boards.claim(place, Claim { sequence: 0, fingerprint: 0 }, OVER);
+        } else if idle(stream, watch.timeout()).is_ok() {
+            watch.boards.rests(place);
         }
     }
 
@@ -301,7 +304,6 @@ impl Together {
         }
         if self.workers_of(&call).contains(&me) {
             others().for_each(|rank| self.ops.wait(boards.ready(mine, rank), 1));
-            self.ops.set(boards.works(mine), 1);
             self.ops.run(stream)?;
             call.form.jobs(me).try_for_each(|job| self.work(stream, &call, mine, &job))?;
             self.ops.set(boards.works(mine), 0);

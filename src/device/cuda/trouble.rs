@@ -1,8 +1,24 @@
-//! What keeps calls of ranks whose streams wait for each other from their end. May touch: board.
+//! What keeps calls of ranks whose streams wait for each other from their end. May touch: nothing.
 
 use std::time::Duration;
 
-use super::board::{Claim, IN_GRAPH};
+/// What a rank says that it calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Claim {
+    /// The number of the call, from 1; with [`IN_GRAPH`] if it was captured.
+    pub(crate) sequence: u64,
+    pub(crate) fingerprint: u64,
+}
+
+impl Claim {
+    /// The number alone.
+    pub(crate) fn number(self) -> u64 {
+        self.sequence & !IN_GRAPH
+    }
+}
+
+/// In the number of a call: it becomes part of a graph.
+pub(crate) const IN_GRAPH: u64 = 1 << 63;
 
 /// What kept a call from its end.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,10 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::board::{
-    At, Boards, CAPTURED, Claim, EAGER, ENTERED, IN_GRAPH, MOST_RANKS, OVER, PLACES, PUT,
-};
-use super::trouble::{Trouble, closing, differ, why_closed};
+use super::board::{At, Boards, CAPTURED, EAGER, ENTERED, MOST_RANKS, OVER, PLACES, PUT};
+use super::release::Health;
+use super::trouble::{Claim, IN_GRAPH, Trouble, closing, differ, why_closed};
 use crate::link::hung_up;
 
 /// How often it looks while a call is under way.
@@ -21,7 +20,7 @@ const GLANCE: Duration = Duration::from_millis(2);
 pub(super) const RELEASE: Duration = Duration::from_micros(100);
 /// Without a call for so long it sleeps until it is woken.
 const QUIET: Duration = Duration::from_millis(100);
-/// How long a kernel that has begun may take.
+/// How long what another rank has done may take to show here.
 const KERNEL: Duration = Duration::from_secs(1);
 /// How much longer than for other ranks it waits, at the end, for this rank's own streams.
 const LINGER: Duration = Duration::from_secs(5);
@@ -46,10 +45,11 @@ struct Seen {
 #[derive(Debug)]
 pub(crate) struct Watch {
     pub(crate) boards: Boards,
+    pub(super) health: Health,
     /// Is only rank 0 a worker, or everybody?
     pub(crate) alone: bool,
     /// A sign of life of each rank that is another process.
-    lives: Vec<Option<UnixStream>>,
+    pub(super) lives: Vec<Option<UnixStream>>,
     /// What other processes see of this one: open as long as this is.
     _own: Vec<UnixStream>,
     abort: Arc<AtomicBool>,
@@ -58,7 +58,7 @@ pub(crate) struct Watch {
     /// Calls in graphs so far.
     pub(crate) captured: AtomicU32,
     /// Calls whose stream does not say when it is over.
-    abandoned: [AtomicBool; PLACES],
+    pub(super) abandoned: [AtomicBool; PLACES],
     /// The call, if any, that failed, and of what.
     trouble: Mutex<Option<(Claim, Trouble)>>,
     /// Is there some? And are streams let pass because of it?
@@ -73,13 +73,14 @@ pub(crate) struct Watch {
 
 impl Watch {
     pub(crate) fn new(
-        boards: Boards,
+        (boards, health): (Boards, Health),
         alone: bool,
         (lives, own): (Vec<Option<UnixStream>>, Vec<UnixStream>),
         abort: Arc<AtomicBool>,
     ) -> Self {
         Self {
             boards,
+            health,
             alone,
             lives,
             _own: own,
@@ -165,17 +166,22 @@ impl Watch {
     }
 
     /// The places in use: those of calls, and those of calls in graphs.
-    fn places(&self) -> impl Iterator<Item = usize> {
+    pub(super) fn places(&self) -> impl Iterator<Item = usize> {
         let captured = self.captured.load(Ordering::Acquire) as usize;
         (0..EAGER).chain(EAGER..EAGER + captured.min(CAPTURED))
     }
 
-    fn own(&self, place: usize) -> Claim {
+    /// Are there graphs that have calls of this rank?
+    fn has_graphs(&self) -> bool {
+        self.places().skip(EAGER).any(|place| self.own(place).sequence > 0)
+    }
+
+    pub(super) fn own(&self, place: usize) -> Claim {
         self.boards.claimed(At { rank: self.boards.me, place })
     }
 
     /// Calls of this rank that are not over: where, and whether its stream has come to them.
-    fn open(&self) -> impl Iterator<Item = (usize, bool)> {
+    pub(super) fn open(&self) -> impl Iterator<Item = (usize, bool)> {
         self.places().filter_map(|place| {
             let reached = self.boards.reached(place);
             let is_open = if place < EAGER { reached != OVER } else { reached == ENTERED };
@@ -234,7 +240,7 @@ impl Watch {
         busy
     }
 
-    fn others(&self) -> impl Iterator<Item = usize> {
+    pub(super) fn others(&self) -> impl Iterator<Item = usize> {
         (0..self.boards.size()).filter(|&rank| rank != self.boards.me)
     }
 
@@ -299,41 +305,6 @@ impl Watch {
         first.unwrap_or(self.boards.me)
     }
 
-    /// Are kernels of others at work on this rank's buffers in a call? Those that begin later find
-    /// that they are stopped.
-    fn is_touched(&self, place: usize) -> bool {
-        let ours = self.own(place).sequence;
-        self.others().any(|rank| {
-            let at = At { rank, place };
-            let same = self.boards.claimed(at).sequence == ours;
-            let gone = || self.lives[rank].as_ref().is_some_and(hung_up);
-            same && self.boards.is_at_work(at) && !gone()
-        })
-    }
-
-    /// Lets this rank's streams pass, once; false if none waits. For a while they wait for kernels
-    /// that have begun, so that none touches what its user takes for free.
-    fn release(&self, since: Instant) -> bool {
-        let mut busy = false;
-        for (place, _) in self.open() {
-            busy = true;
-            if since.elapsed() > KERNEL || !self.is_touched(place) {
-                self.boards.release(place, |rank| self.is_worker(rank));
-            }
-        }
-        busy
-    }
-
-    /// Ends a failed call for a stream that takes nothing more; what is there takes no word back.
-    pub(crate) fn abandon(&self, place: usize) {
-        let began = Instant::now();
-        while began.elapsed() < KERNEL && self.is_touched(place) {
-            thread::sleep(RELEASE);
-        }
-        self.boards.release(place, |rank| self.is_worker(rank));
-        self.abandoned[place].store(true, Ordering::Release);
-    }
-
     /// Until the end; true if nothing on a stream may touch the boards any more.
     pub(super) fn serve(&self) -> bool {
         let (since, nobody, looked) = ([None; PLACES], [None; MOST_RANKS], Instant::now());
@@ -346,7 +317,7 @@ impl Watch {
             } else {
                 self.look(&mut seen)
             };
-            let captured = self.captured.load(Ordering::Acquire) > 0;
+            let captured = self.has_graphs();
             if busy {
                 idle = Instant::now();
             }

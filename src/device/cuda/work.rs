@@ -7,7 +7,7 @@ use std::sync::Arc;
 use cudarc::driver::sys::CUstream;
 
 use super::board::At;
-use super::launch::{self, Folded, Table};
+use super::launch::{self, Folded, Table, Words};
 use super::module::{Fold, Mover, locked};
 use super::names::{Scalar, Wanted};
 use super::ring::Around;
@@ -68,7 +68,7 @@ impl Together {
             bytes,
             last: boards.size() as u32,
             scalar: value.map_or(0, |_| boards.scalar(at)),
-            stop: boards.stop(),
+            words: Words { stop: boards.stop(), works: boards.works(at) },
         };
         launch::fold(stream, function, &folded, self.most_blocks)
     }
@@ -84,7 +84,8 @@ impl Together {
         let mover = self.mover()?;
         let boards = &self.guard.watch.boards;
         let list = (boards.moves(at, first), count as u32);
-        launch::moves(stream, mover.0, list, longest, boards.stop(), self.most_blocks)
+        let words = Words { stop: boards.stop(), works: boards.works(at) };
+        launch::moves(stream, mover.0, list, longest, words, self.most_blocks)
     }
 
     /// Loads what a call's kernels are.

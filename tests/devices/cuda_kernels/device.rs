@@ -27,10 +27,12 @@ const PTX: &str = include_str!("../../../kernels/ringreduce.ptx");
 
 /// Bytes of pinned memory and of device memory for what a call is given.
 const GIVEN: usize = 8192;
-/// Where in them outputs begin, a scalar that is not aligned, and the word that stops.
+/// Where in them outputs begin, a scalar that is not aligned, the word that stops, and the one that
+/// says that the kernel works.
 const OUTS: usize = 1024;
 const SCALAR: usize = 2049;
 const STOP: usize = 2080;
+const WORKS: usize = 2084;
 
 fn done(answer: CUresult, what: &str) {
     assert_eq!(answer, CUresult::CUDA_SUCCESS, "{what}");
@@ -168,6 +170,7 @@ impl Machine for Device {
     fn call(&mut self, call: &Call<'_>, memory: &mut [u8]) {
         let start = self.reserve(memory.len());
         let stop = |given: CUdeviceptr| call.stop.map_or(0, |_| given + STOP as u64);
+        let works = |given: CUdeviceptr| call.stop.map_or(0, |_| given + WORKS as u64);
         if call.kernel == "rr_move" {
             // As on the host: the list is in the memory, and says how many bytes.
             let n = call.sources.len() / 2;
@@ -178,7 +181,7 @@ impl Machine for Device {
             }
             self.upload(start, memory);
             let given = self.give(&Call { sources: &[], outs: &[], ..call.clone() }, start);
-            self.launch(call.kernel, call.grid, &mut [start, n as u64, stop(given)]);
+            self.launch(call.kernel, call.grid, &mut [start, n as u64, stop(given), works(given)]);
         } else {
             self.upload(start, memory);
             let given = self.give(call, start);
@@ -187,7 +190,8 @@ impl Machine for Device {
             let [at_sources, at_outs] = call.at.map(|at| at as u64);
             let (count, last, outs_at) = (call.count as u64, call.last as u64, OUTS as u64);
             let tables = [given, sources, given + outs_at, outs, at_sources, at_outs];
-            let mut params = [&tables[..], &[count, last, scalar, stop(given)]].concat();
+            let mut params =
+                [&tables[..], &[count, last, scalar, stop(given), works(given)]].concat();
             self.launch(call.kernel, call.grid, &mut params);
         }
         // SAFETY: the memory is as long, and the kernel is over.

@@ -17,14 +17,15 @@ struct Call {
 };
 
 using Fold = void (*)(
-    const void *const *, u32, void *const *, u32, u64, u64, u64, u32, const void *, const u32 *
+    const void *const *, u32, void *const *, u32, u64, u64, u64, u32, const void *, const u32 *,
+    u32 *
 );
 
 // What no kernel shows: a number as it is reduced, and back.
 template <class F>
 static void widen(
     const void *const *from, u32, void *const *to, u32, u64, u64, u64 count, u32, const void *,
-    const u32 *
+    const u32 *, u32 *
 ) {
     for (u64 i = 0; i < count; i++) {
         ((float *)to[0])[i] = F::widen(((const typename F::Bits *)from[0])[i]);
@@ -34,7 +35,7 @@ static void widen(
 template <class F>
 static void narrow(
     const void *const *from, u32, void *const *to, u32, u64, u64, u64 count, u32, const void *,
-    const u32 *
+    const u32 *, u32 *
 ) {
     for (u64 i = 0; i < count; i++) {
         ((typename F::Bits *)to[0])[i] = F::narrow(((const float *)from[0])[i]);
@@ -73,6 +74,7 @@ template <class Body> static void grid(const Call &call, Body body) {
 static bool make(const Call &call, void **sources, void **outs) {
     const u32 word = (u32)call.stop - 1;
     const u32 *const stop = call.stop ? &word : nullptr;
+    u32 said = 0, *const works = call.stop ? &said : nullptr;
     if (strcmp(call.name, "rr_move") == 0) {
         // The only output is the list, which says how many bytes; where from and where to are
         // sources by turns.
@@ -81,7 +83,7 @@ static bool make(const Call &call, void **sources, void **outs) {
             list[i].from = sources[2 * i];
             list[i].to = sources[2 * i + 1];
         }
-        grid(call, [&] { rr_move(list, (u32)(call.sources / 2), stop); });
+        grid(call, [&] { rr_move(list, (u32)(call.sources / 2), stop, works); });
         return true;
     }
     for (const auto &kernel : KERNELS) {
@@ -90,7 +92,7 @@ static bool make(const Call &call, void **sources, void **outs) {
                 kernel.fold(
                     sources, (u32)call.sources, outs, (u32)call.outs, call.at_sources,
                     call.at_outs, call.count, (u32)call.last,
-                    call.has_scalar ? call.scalar : nullptr, stop
+                    call.has_scalar ? call.scalar : nullptr, stop, works
                 );
             });
             return true;

@@ -2,12 +2,15 @@
 
 use std::sync::Arc;
 
+use super::super::standin::on_standin;
 use super::direct::{Known, until_told};
 use super::stream;
 use cudarc::driver::sys::CUgraphInstantiate_flags;
 use cudarc::driver::sys::CUstreamCaptureMode;
 use cudarc::driver::sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as RELAXED;
 use cudarc::driver::{CudaGraph, CudaStream};
+use harness::on_ranks;
+use harness::processes::{run, this_rank};
 use ringreduce::{Communicator, ReduceOp};
 
 /// How graphs are made.
@@ -80,4 +83,66 @@ pub(super) fn one_captures(comm: &mut Communicator) {
     let error = first.and_then(|()| until_told(comm, &stream)).unwrap_err().to_string();
     assert!(error.contains("captured into a graph"), "{error}");
     stream.synchronize().unwrap();
+}
+
+/// Calls that graphs of a communicator may have.
+const MOST: usize = 224;
+
+/// More captures than there are places for calls: a graph that is no more gives its own back.
+fn recaptured(comm: &mut Communicator) {
+    let stream = attached_for_graphs(comm);
+    let n = comm.size() as i64;
+    let mut buf = Known::<i64>::new(comm, &stream, 10);
+    comm.barrier().unwrap();
+    let mut captured = |comm: &mut Communicator, op: ReduceOp| {
+        let memory = &mut buf.memory;
+        capture(&stream, || comm.on_stream(&stream).all_reduce(memory, op).unwrap())
+    };
+    let kept = captured(comm, ReduceOp::Max);
+    for _ in 0..2 * MOST {
+        drop(captured(comm, ReduceOp::Min));
+    }
+    let graph = captured(comm, ReduceOp::Sum);
+    let living: Vec<_> = (2..MOST).map(|_| captured(comm, ReduceOp::Sum)).collect();
+    buf.put(&[1; 10]);
+    for graph in [&graph, &kept, &living[0]] {
+        graph.launch().unwrap();
+    }
+    assert_eq!(buf.get(10), [n * n; 10]);
+    stream.begin_capture(RELAXED).unwrap();
+    let error = comm.on_stream(&stream).all_reduce(&mut buf.memory, ReduceOp::Sum).unwrap_err();
+    drop(stream.end_capture(AUTO_FREE));
+    assert!(error.to_string().contains("224 calls in all living graphs"), "{error}");
+    drop(living);
+    comm.on_stream(&stream).all_reduce(&mut buf.memory, ReduceOp::Max).unwrap();
+    let again = capture(&stream, || {
+        comm.on_stream(&stream).all_reduce(&mut buf.memory, ReduceOp::Sum).unwrap();
+    });
+    again.launch().unwrap();
+    assert_eq!(buf.get(10), [n * n * n; 10]);
+    comm.on_stream(&stream).check().unwrap();
+    drop((again, graph, kept));
+    comm.barrier().unwrap();
+}
+
+/// Not tests of their own: what they do on the stand-in.
+pub(crate) mod body {
+    use super::*;
+
+    pub(crate) fn recaptured_threads() {
+        on_ranks(2, recaptured);
+    }
+
+    pub(crate) fn recaptured_processes() {
+        match this_rank() {
+            Some(mut comm) => recaptured(&mut comm),
+            None => run("device::graphs::body::recaptured_processes", 3, "shm"),
+        }
+    }
+}
+
+#[test]
+fn graphs_that_are_no_more_give_their_places_back() {
+    on_standin("device::graphs::body::recaptured_threads", &[]);
+    on_standin("device::graphs::body::recaptured_processes", &[]);
 }

@@ -17,6 +17,8 @@ const PLANT: &str = "STANDIN_CUDA_FAIL_CALL";
 const WAY: &str = "TEST_PLANTED_WAY";
 const STEPWISE: &str = "TEST_PLANTED_STEPWISE";
 const THREADS: &str = "TEST_PLANTED_THREADS";
+/// For how many milliseconds the rank whose kernel is at work is stopped.
+const PAUSE: &str = "TEST_PLANTED_PAUSE";
 /// What a rank says at its end.
 const SAID: &str = "planted: ";
 /// What all worlds run.
@@ -259,4 +261,16 @@ fn what_fails_by_way_of_the_host_is_told_to_all() {
 #[test]
 fn who_fails_waits_for_kernels_that_are_at_work() {
     on_standin("device::planted::body::at_work", &[]);
+}
+
+/// The word that a kernel is at work may be seen late.
+#[test]
+fn who_fails_waits_for_kernels_that_have_just_begun() {
+    on_standin("device::planted::body::at_work", &[("STANDIN_CUDA_ORDER", "weak")]);
+}
+
+/// However long they are at work: the process that runs one is stopped for a while.
+#[test]
+fn who_fails_waits_for_kernels_that_take_long() {
+    on_standin("device::planted::body::at_work", &[(PAUSE, "2500")]);
 }

@@ -1,5 +1,6 @@
 //! What a rank does in a world where something fails.
 
+use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,7 +10,7 @@ use ringreduce::{Communicator, DeviceMemory, DevicePath, Error, ReduceOp, Result
 
 use super::super::graphs::AUTO_FREE;
 use super::super::stream;
-use super::{PLANT, SAID, STEPWISE, WAY};
+use super::{PAUSE, PLANT, SAID, STEPWISE, WAY};
 
 /// The longest that a communicator whose calls are over may take to end.
 const SOON: Duration = Duration::from_secs(4);
@@ -198,6 +199,8 @@ pub(super) fn touched(comm: &mut Communicator) {
     let len = 1 << 18;
     let mut buffers = Buffers::new(comm, &stream, len);
     beside.barrier().unwrap();
+    let mut worker = [std::process::id()];
+    beside.broadcast(&mut worker, 0).unwrap();
     buffers.call(comm, 0).unwrap();
     if comm.rank() == 0 {
         stream.synchronize().unwrap();
@@ -207,8 +210,25 @@ pub(super) fn touched(comm: &mut Communicator) {
     while get(&buffers.known, &stream, 1) == [given(1, 0)] {
         std::thread::yield_now();
     }
+    let pause = std::env::var(PAUSE).map(|pause| Duration::from_millis(pause.parse().unwrap()));
+    let signal = |name: &str| {
+        let kill = Command::new("kill").args([name, &worker[0].to_string()]).status();
+        assert!(kill.unwrap().success(), "{name}");
+    };
+    if pause.is_ok() {
+        signal("-STOP");
+    }
     let error = buffers.call(comm, 1).unwrap_err();
     assert!(matches!(error, Error::Device { .. }), "{error}");
+    if let Ok(pause) = pause {
+        let (passed, began) = (stream.record_event(None).unwrap(), Instant::now());
+        while began.elapsed() < pause && !passed.is_complete() {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let has_passed = passed.is_complete();
+        signal("-CONT");
+        assert!(!has_passed, "the stream goes on after {:?}", began.elapsed());
+    }
     stream.synchronize().unwrap();
     let found = get(&buffers.known, &stream, len);
     beside.barrier().unwrap();

@@ -20,5 +20,5 @@ impl Drop for UserObject {
     }
 }
 
-/// Those of a graph, of one that was made of it, or of a launch.
+/// The objects of a graph, of an executable graph, or of a launch.
 pub(crate) type Objects = Vec<Arc<UserObject>>;
