@@ -29,7 +29,7 @@ use cudarc::driver::{
 };
 use harness::processes::{run, this_rank};
 use harness::{Value, input, on_ranks};
-use ringreduce::{Communicator, ReduceOp, Reduction};
+use ringreduce::{Communicator, ReduceOp, Reduction, Result};
 
 /// Longer than two pieces of 1 MiB, and not whole ones.
 const LONG: usize = 600_001;
@@ -38,6 +38,17 @@ const LONG: usize = 600_001;
 fn stream(comm: &Communicator) -> Arc<CudaStream> {
     let device = comm.rank() % CudaContext::device_count().unwrap() as usize;
     CudaContext::new(device).unwrap().new_stream().unwrap()
+}
+
+/// Waits for the calls on a stream, or for the error of one. A kernel of a rank that is stopped holds
+/// the streams whose buffers it writes, and whoever waits for a stream alone, as long as that rank is.
+fn finish(comm: &mut Communicator, stream: &Arc<CudaStream>) -> Result<()> {
+    let event = stream.record_event(None).unwrap();
+    while !event.is_complete() {
+        comm.on_stream(stream).check()?;
+        std::thread::yield_now();
+    }
+    comm.on_stream(stream).check()
 }
 
 /// One rank's calls, each on the host and on the device.
