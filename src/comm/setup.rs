@@ -353,7 +353,10 @@ fn connect(meeting: &mut Meeting, planner: &Planner, deadline: Instant) -> Resul
     let congestion = meeting.config().tcp_congestion.clone();
     let settings = Settings { congestion, ..Settings::default() };
     let mut controls = Controls::new(me, size, meeting.config().peer_timeout);
+    // Both before any other rank can connect: of a rank that ends while the others go on with this
+    // communicator they find what it voted for there, which is nothing.
     let (mut lives, page) = Lives::new(me, size, meeting.job)?;
+    let launched = meeting.launched();
     for connection in meeting.connect(&dial, &accept)? {
         let PairKey { from, to } = connection.pair;
         let slots = planner.slots(from as u32, to as u32);
@@ -388,6 +391,6 @@ fn connect(meeting: &mut Meeting, planner: &Planner, deadline: Instant) -> Resul
         }
     }
     links.set_controls(controls);
-    links.set_lives(lives, meeting.launched());
+    links.set_lives(lives, launched);
     Ok(links)
 }

@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::RecvTimeoutError::{Disconnected, Timeout};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -58,16 +58,17 @@ pub(crate) fn myself() -> String {
 
 /// Processes that belong together, and a place where they meet that nobody else knows.
 pub(crate) struct Job {
-    number: u8,
+    number: u32,
     marker: String,
     folder: TempDir,
 }
 
 impl Job {
     pub(crate) fn new() -> Self {
-        static NEXT: AtomicU8 = AtomicU8::new(1);
+        static NEXT: AtomicU32 = AtomicU32::new(1);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let marker = format!("ranks-{}-{number}", std::process::id());
+        // No marker begins another one: names of sockets are searched for it.
+        let marker = format!("ranks-{}-{number}-", std::process::id());
         Self { number, marker, folder: TempDir::new().unwrap() }
     }
 
@@ -78,8 +79,9 @@ impl Job {
 
     /// Where ranks meet over TCP: a port that is free on a loopback address of this job's own.
     pub(crate) fn tcp(&self) -> String {
-        let [_, _, high, low] = std::process::id().to_be_bytes();
-        let host = std::net::Ipv4Addr::new(127, self.number, high, low);
+        let ([_, _, high, low], [.., job]) =
+            (std::process::id().to_be_bytes(), self.number.to_be_bytes());
+        let host = std::net::Ipv4Addr::new(127, job, high, low);
         let listener = std::net::TcpListener::bind((host, 0)).unwrap();
         listener.local_addr().unwrap().to_string()
     }

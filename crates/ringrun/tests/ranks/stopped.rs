@@ -97,9 +97,8 @@ fn and_is_named_meanwhile() {
         }
         victim.signal(Signal::SIGCONT);
         ranks.push(victim);
-        for ended in all_end(ranks, PATIENCE) {
-            assert_eq!(ended.code, 0, "{ended:?}");
-        }
+        let all = all_end(ranks, PATIENCE);
+        assert!(all.iter().all(|ended| ended.code == 0), "{all:#?}");
     }
     job.left_nothing();
 }
