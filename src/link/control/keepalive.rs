@@ -22,9 +22,11 @@ sockopt_impl!(
 );
 
 /// Has there been no sign of the other host for so long? The system's own limit begins with what
-/// was sent last.
+/// was sent last. Data are a sign, too: while they come the system asks for no other one.
 pub(super) fn is_silent(stream: &Socket, unreachable: Duration) -> bool {
-    let heard = |info: tcp_info| Duration::from_millis(info.tcpi_last_ack_recv.into());
+    let heard = |info: tcp_info| {
+        Duration::from_millis(info.tcpi_last_ack_recv.min(info.tcpi_last_data_recv).into())
+    };
     // It is none of TCP otherwise.
     getsockopt(stream, TcpInfo).is_ok_and(|info| heard(info) >= unreachable)
 }
@@ -46,4 +48,32 @@ pub(crate) fn watch(stream: &Socket, unreachable: Duration) -> io::Result<()> {
     stream.set_tcp_keepalive(&keepalive)?;
     // Keepalives are not sent while bytes are under way: those have this long.
     stream.set_tcp_user_timeout(Some(unreachable))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+    use std::thread::sleep;
+    use std::time::Instant;
+
+    use super::*;
+
+    /// What comes keeps the system from asking for a sign, and nothing else is acknowledged to who
+    /// sends nothing.
+    #[test]
+    fn who_only_speaks_is_not_silent() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut speaker = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let listens = Socket::from(listener.accept().unwrap().0);
+        let unreachable = Duration::from_secs(2);
+        prepare(&listens, unreachable).unwrap();
+        let began = Instant::now();
+        while began.elapsed() < 2 * unreachable {
+            speaker.write_all(&[1]).unwrap();
+            assert!(!is_silent(&listens, unreachable), "after {:?}", began.elapsed());
+            // The pace of the speaker.
+            sleep(Duration::from_millis(200));
+        }
+    }
 }
