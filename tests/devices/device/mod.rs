@@ -40,8 +40,9 @@ fn stream(comm: &Communicator) -> Arc<CudaStream> {
     CudaContext::new(device).unwrap().new_stream().unwrap()
 }
 
-/// Waits for the calls on a stream, or for the error of one. A kernel of a rank that is stopped holds
-/// the streams whose buffers it writes, and whoever waits for a stream alone, as long as that rank is.
+/// Waits for the calls on a stream, or for the error of one. A kernel of a rank that is stopped
+/// holds the streams whose buffers it writes for as long as that rank is, and whoever waits for
+/// such a stream alone.
 fn finish(comm: &mut Communicator, stream: &Arc<CudaStream>) -> Result<()> {
     let event = stream.record_event(None).unwrap();
     while !event.is_complete() {
