@@ -38,13 +38,13 @@ fn who_always_crashes_is_given_up() {
     assert!(ran.err.contains("before all ranks had met"), "{}", ran.err);
 }
 
-/// Not a test of its own: a rank that meets the others, says so, and waits for what it reads.
-#[test]
-#[ignore = "what other tests do"]
+/// Is this process a rank, which a test has started?
+fn is_rank() -> bool {
+    std::env::var_os("RINGREDUCE_RANK").is_some()
+}
+
+/// A rank that meets the others, says so, and waits for what it reads.
 fn rank() {
-    if std::env::var_os("RINGREDUCE_RANK").is_none() {
-        return;
-    }
     let comm = Communicator::from_env().unwrap_or_else(|error| {
         eprintln!("{error}");
         std::process::exit(5);
@@ -56,11 +56,17 @@ fn rank() {
 /// How a script goes on as [`rank`].
 fn as_rank() -> String {
     let me = std::env::current_exe().unwrap();
-    format!("exec {} --exact elastic::rank --ignored --nocapture", me.display())
+    format!(
+        "exec {} --exact elastic::newcomers_end_when_nobody_is_left_to_let_them_in --nocapture",
+        me.display()
+    )
 }
 
 #[test]
 fn newcomers_end_when_nobody_is_left_to_let_them_in() {
+    if is_rank() {
+        return rank();
+    }
     let others = "[ $RINGREDUCE_RANK = 0 ] || exec < $TMP/never; ";
     let late = "[ -n \"$RINGREDUCE_JOIN\" ] && echo late $RINGREDUCE_RANK; ";
     let folder = tempfile::tempdir().unwrap();
@@ -116,13 +122,11 @@ fn who_ends_well_before_they_meet_is_missed_at_once() {
     }
 }
 
-/// Not a test of its own: rank 1 stops so many times, in as many lives, and the others go on
-/// without it; until it is back, if they wait for it.
-#[test]
-#[ignore = "what other tests do"]
+/// Rank 1 stops so many times, in as many lives, and the others go on without it; until it is back,
+/// if they wait for it.
 fn stops() {
-    let Ok(seat) = std::env::var("RINGREDUCE_RANK") else { return };
     let of = |name| std::env::var(name).unwrap();
+    let seat = of("RINGREDUCE_RANK");
     let (times, waits) = (of("TIMES").parse().unwrap(), of("WAITS") == "1");
     let mut comm = Communicator::from_env().unwrap();
     comm.barrier().unwrap();
@@ -150,8 +154,12 @@ fn stops() {
 /// Else it would be waited for in the end, or never come back.
 #[test]
 fn who_is_left_behind_is_ended() {
+    if is_rank() {
+        return stops();
+    }
     let me = std::env::current_exe().unwrap();
-    let stops = format!("exec {} --exact elastic::stops --ignored --nocapture", me.display());
+    let stops =
+        format!("exec {} --exact elastic::who_is_left_behind_is_ended --nocapture", me.display());
     for (times, waits, ended) in [(1, 0, 2), (2, 1, 3)] {
         let folder = tempfile::tempdir().unwrap();
         let set = format!("-x TMP={} -x TIMES={times} -x WAITS={waits}", folder.path().display());

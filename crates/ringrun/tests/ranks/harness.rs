@@ -36,8 +36,7 @@ pub(crate) const BODY: &str = "RANKS_BODY";
 
 pub(crate) const RINGRUN: &str = env!("CARGO_BIN_EXE_ringrun");
 /// The arguments that make this program a rank.
-pub(crate) const AS_RANK: [&str; 5] =
-    ["--exact", "bodies::body", "--ignored", "--nocapture", "--quiet"];
+pub(crate) const AS_RANK: [&str; 4] = ["--exact", "bodies::body", "--nocapture", "--quiet"];
 
 /// What is said aloud where the machine lacks something: past the harness's capture.
 pub(crate) fn skip(test: &str, why: &str) {
