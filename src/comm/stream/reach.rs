@@ -17,24 +17,24 @@ use crate::plan::{DeviceSeat, Reach};
 
 impl Communicator {
     /// Tries which devices reach each other and what the drivers refuse; every rank gets the same
-    /// answer. The context is current.
+    /// answer. The context is current; `flushes`: do waits of its streams?
     pub(super) fn find_reach(
         &mut self,
         driver: Driver,
-        context: &Arc<CudaContext>,
+        (context, flushes): (&Arc<CudaContext>, bool),
         all: &[Said],
     ) -> Result<Reach> {
         let is_foreign =
             |(rank, said): (usize, &Said)| self.is_on_my_host(rank) && !said.is_beside();
         let exports = all.iter().enumerate().any(is_foreign);
-        let tested = SelfTest::run(driver, context, exports);
+        let tested = SelfTest::run(driver, (context, flushes), exports);
         let (missing, handle) =
             tested.as_ref().map_or((0, [0; HANDLE]), |tested| (tested.missing, tested.handle));
         let mut words = vec![u64::from(tested.is_ok()), missing];
         words.extend(handle);
         let told = self.tell_words(NAME, &words)?;
         // The memory stays until all have said what they reach, for they have closed it then.
-        let _tested = tested?;
+        let tested = tested?;
         self.all_are_fine(NAME, told.iter().step_by(words.len()).copied())?;
         let (mut missing, mut reached) = (missing, Vec::new());
         for (rank, words) in told.chunks_exact(words.len()).enumerate() {
@@ -52,7 +52,11 @@ impl Communicator {
                 },
             );
         }
-        self.tell_reach(all, &reached, missing)
+        let reach = self.tell_reach(all, &reached, missing);
+        // To free waits for streams: no rank's stream waits for this rank before all have done so.
+        drop(tested);
+        self.tell_words(NAME, &[1])?;
+        reach
     }
 
     /// Tells the other ranks what this one has found, and draws the conclusion from all of it.

@@ -13,7 +13,7 @@ use super::cut::{Cut, LINE, areas, lens, pieces};
 use super::host_call::HostCall;
 use super::{OnStream, failure};
 use crate::comm::Communicator;
-use crate::device::cuda::{Current, Driver, SLOT, SLOTS, Stages, Turn, refuse_capture};
+use crate::device::cuda::{Current, Driver, Limit, SLOT, SLOTS, Stages, Turn, refuse_capture};
 use crate::error::Result;
 
 /// How long it takes at most until a stream goes on that waited for others in vain.
@@ -40,6 +40,8 @@ impl OnStream<'_> {
         }
         let (context, stream) = (self.stream.context(), self.stream.cu_stream());
         let patience = patience(self.comm.settings.timeout);
+        let abort = Arc::clone(&self.comm.abort);
+        let limit = Limit { patience, abort: &abort };
         let all = &mut self.comm.streams.stages;
         // What fits no block of the usual length is a call that is made whole.
         let first = pieces(cut).next().map_or([0; 2], |piece| lens(cut, &piece));
@@ -55,10 +57,10 @@ impl OnStream<'_> {
         for (at, piece) in pieces(cut).map(Some).chain(none_more).enumerate() {
             let place = &mut under_way[at % SLOTS];
             if let Some((ticket, piece)) = place.take() {
-                result = result.and(stages.end(stream, &ticket, patience, areas(cut, &piece)));
+                result = result.and(stages.end(stream, &ticket, limit, areas(cut, &piece)));
             }
             let Some(piece) = piece.filter(|_| result.is_ok()) else { continue };
-            match stages.begin(stream, patience, areas(cut, &piece)) {
+            match stages.begin(stream, limit, areas(cut, &piece)) {
                 Ok(turn) => {
                     *place = Some((turn.ticket(), piece.clone()));
                     self.start(turn, lens(cut, &piece), call.clone(), piece);

@@ -105,6 +105,19 @@ impl Boards {
         is_free.then_some(place)
     }
 
+    /// The rank that keeps the others from a place: it has not claimed the one that was chosen last,
+    /// or has none to give; else the one that is waited for.
+    fn behind(&self) -> usize {
+        let last = self.choice(0, CHOSEN).load(Ordering::Acquire);
+        let is_free = |rank, place| self.claimed(At { rank, place }).sequence == 0;
+        let is_behind = |&rank: &usize| {
+            let took = self.choice(rank, TAKEN).load(Ordering::Acquire);
+            took < last || !(EAGER..PLACES).any(|place| is_free(rank, place))
+        };
+        let waited_for = usize::from(self.me == 0).min(self.size() - 1);
+        (0..self.size()).filter(|&rank| rank != self.me).find(is_behind).unwrap_or(waited_for)
+    }
+
     /// This rank has claimed the place of a call.
     pub(super) fn took(&self, call: u64) {
         self.choice(self.me, TAKEN).store(call, Ordering::Release);
@@ -145,8 +158,7 @@ impl Together {
                 return Err(failure);
             }
             if began.elapsed() > watch.timeout() {
-                let (peer, after) = (usize::from(boards.me == 0), watch.timeout());
-                let trouble = Trouble::Late { peer: peer.min(boards.size() - 1), after };
+                let trouble = Trouble::Late { peer: boards.behind(), after: watch.timeout() };
                 watch.fail(claim, trouble.clone());
                 return Err((claim, trouble));
             }

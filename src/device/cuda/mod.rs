@@ -37,7 +37,7 @@ pub(crate) use pinned::Pinned;
 pub(crate) use release::Health;
 pub(crate) use ring::Around;
 pub(crate) use selftest::{HANDLES, OPERATIONS, REGISTRATION, SelfTest, names as names_of};
-pub(crate) use stage::{Area, SLOT, SLOTS, Stages, Turn};
+pub(crate) use stage::{Area, Limit, SLOT, SLOTS, Stages, Turn};
 pub(crate) use together::{Begun, Call, Failure, Together};
 pub(crate) use trouble::{Claim, Trouble};
 pub(crate) use watch::Watch;

@@ -11,10 +11,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cudarc::driver::CudaContext;
-use cudarc::driver::sys::{self, CUresult, CUstream};
+use cudarc::driver::sys::{self, CUdeviceptr, CUresult, CUstream};
 
 use super::driver::{Driver, check};
 use super::ipc::{Memory, WORDS, handle};
+use super::ops::Ops;
 use super::pinned::Pinned;
 use crate::error::{Error, Result};
 use crate::link::region::Region;
@@ -57,7 +58,11 @@ impl SelfTest {
     ///
     /// # Errors
     /// If there is no memory left to try it with.
-    pub(crate) fn run(driver: Driver, context: &Arc<CudaContext>, exports: bool) -> Result<Self> {
+    pub(crate) fn run(
+        driver: Driver,
+        (context, flushes): (&Arc<CudaContext>, bool),
+        exports: bool,
+    ) -> Result<Self> {
         let memory = Memory::new(driver, context, EXPORTED)?;
         let mut missing = 0;
         let mut note = |bit: u64, tried: Result<()>| {
@@ -66,8 +71,17 @@ impl SelfTest {
                 missing |= bit;
             }
         };
-        note(OPERATIONS, operations(&memory));
-        note(REGISTRATION, registration(driver, context));
+        match registration(driver, context) {
+            Ok(words) => {
+                let tried = operations(words.device(), flushes);
+                if tried.is_err() {
+                    // A stream may wait for a word there, and to take it back would wait for that.
+                    std::mem::forget(words);
+                }
+                note(OPERATIONS, tried);
+            }
+            error => note(REGISTRATION, error.map(drop)),
+        }
         let mut told = [0; WORDS];
         if exports {
             note(HANDLES, handle(memory.start()).map(|(handle, _)| told = handle));
@@ -76,20 +90,24 @@ impl SelfTest {
     }
 }
 
-/// A stream writes a word and waits for it.
-fn operations(memory: &Memory) -> Result<()> {
+/// A stream sets a word of the host and waits for it, alone and many at a time.
+fn operations(word: CUdeviceptr, flushes: bool) -> Result<()> {
     let doing = "trying stream memory operations";
     let mut stream = null_mut();
     let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
     // SAFETY: it stores a handle where it is told.
     check(doing, unsafe { sys::cuStreamCreate(&raw mut stream, flags) })?;
-    // SAFETY: the word lies in the memory, which its owner keeps until the stream is done.
-    let written = unsafe { sys::cuStreamWriteValue32_v2(stream, memory.start(), 1, 0) };
+    // SAFETY: the caller keeps the word until the stream is done.
+    let written = unsafe { sys::cuStreamWriteValue32_v2(stream, word, 1, 0) };
     let done = check(doing, written).and_then(|()| {
         let equal = sys::CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_EQ as u32;
         // SAFETY: as above.
-        check(doing, unsafe { sys::cuStreamWaitValue32_v2(stream, memory.start(), 1, equal) })?;
-        idle(stream, PATIENCE)
+        check(doing, unsafe { sys::cuStreamWaitValue32_v2(stream, word, 1, equal) })?;
+        let mut ops = Ops::new(flushes);
+        ops.set(word, 2);
+        ops.wait(word, 2);
+        ops.run(stream)?;
+        idle(stream, PATIENCE, || false)
     });
     // SAFETY: it was made above; the driver keeps it until its work is done.
     let _ = unsafe { sys::cuStreamDestroy_v2(stream) };
@@ -99,10 +117,13 @@ fn operations(memory: &Memory) -> Result<()> {
 /// Waits until a stream has done all of its work.
 ///
 /// # Errors
-/// If that takes longer than `patience`, or the work failed.
-pub(super) fn idle(stream: CUstream, patience: Duration) -> Result<()> {
+/// If that takes longer than `patience`, the work failed, or `stop` says so.
+pub(super) fn idle(stream: CUstream, patience: Duration, stop: impl Fn() -> bool) -> Result<()> {
     let (began, doing) = (Instant::now(), "waiting for the stream");
     loop {
+        if stop() {
+            return Err(Error::Device { doing: doing.into(), reason: "aborted".into() });
+        }
         // SAFETY: the stream is the caller's.
         match unsafe { sys::cuStreamQuery(stream) } {
             CUresult::CUDA_ERROR_NOT_READY if began.elapsed() < patience => {
@@ -118,8 +139,8 @@ pub(super) fn idle(stream: CUstream, patience: Duration) -> Result<()> {
 }
 
 /// The device sees a mapping of shared memory.
-fn registration(driver: Driver, context: &Arc<CudaContext>) -> Result<()> {
+fn registration(driver: Driver, context: &Arc<CudaContext>) -> Result<Arc<Pinned>> {
     let region = Region::create(REGISTERED)
         .and_then(|fd| Region::open(fd.as_fd(), REGISTERED, "this process"))?;
-    Pinned::of(driver, context, &Arc::new(region)).map(drop)
+    Pinned::of(driver, context, &Arc::new(region))
 }

@@ -39,6 +39,23 @@ const LINGER: Duration = Duration::from_secs(10);
 /// How often it is looked at.
 const GLANCE: Duration = Duration::from_millis(1);
 
+/// How long the host waits at most for a stream, and what ends that wait before.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limit<'a> {
+    pub(crate) patience: Duration,
+    pub(crate) abort: &'a AtomicBool,
+}
+
+impl Limit<'_> {
+    fn is_aborted(&self) -> bool {
+        self.abort.load(Ordering::Relaxed)
+    }
+}
+
+/// Answers of a driver that refuses stream memory operations.
+const REFUSED: [CUresult; 2] =
+    [CUresult::CUDA_ERROR_NOT_SUPPORTED, CUresult::CUDA_ERROR_NOT_PERMITTED];
+
 /// Which word of a block.
 #[derive(Clone, Copy)]
 enum Flag {
@@ -107,28 +124,28 @@ impl Block {
     }
 
     /// The stream says that this turn has got so far. A driver without stream memory operations
-    /// makes the host wait for the stream instead, for as long as `patience`.
-    fn say(&self, flag: Flag, turn: u32, stream: CUstream, patience: Duration) -> Result<()> {
+    /// makes the host wait for the stream instead.
+    fn say(&self, flag: Flag, turn: u32, stream: CUstream, limit: Limit<'_>) -> Result<()> {
         // SAFETY: the word is mapped for the device.
         let said = unsafe { sys::cuStreamWriteValue32_v2(stream, self.address(flag), turn, 0) };
-        if said != CUresult::CUDA_ERROR_NOT_SUPPORTED {
+        if !REFUSED.contains(&said) {
             return check("writing a flag on the stream", said);
         }
-        idle(stream, patience)?;
+        idle(stream, limit.patience, || limit.is_aborted())?;
         self.flag(flag).store(turn, Ordering::Release);
         Ok(())
     }
 
     /// The stream waits for that, or else the host.
-    fn wait_for(&self, flag: Flag, turn: u32, stream: CUstream, patience: Duration) -> Result<()> {
+    fn wait_for(&self, flag: Flag, turn: u32, stream: CUstream, limit: Limit<'_>) -> Result<()> {
         let at_least = sys::CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_GEQ as u32;
         let address = self.address(flag);
         // SAFETY: the word is mapped for the device.
         let waits = unsafe { sys::cuStreamWaitValue32_v2(stream, address, turn, at_least) };
-        if waits != CUresult::CUDA_ERROR_NOT_SUPPORTED {
+        if !REFUSED.contains(&waits) {
             return check("waiting for a flag on the stream", waits);
         }
-        self.host_waits_for(flag, turn, patience, || false)
+        self.host_waits_for(flag, turn, limit.patience, || limit.is_aborted())
     }
 
     /// The host waits for that.
@@ -245,15 +262,16 @@ impl Stages {
     pub(crate) fn begin(
         &mut self,
         stream: CUstream,
-        patience: Duration,
+        limit: Limit<'_>,
         areas: impl Iterator<Item = Area>,
     ) -> Result<Turn> {
         let block = Arc::clone(&self.blocks[self.next]);
         let last = block.turns.load(Ordering::Relaxed);
         // Behind a wait for other ranks no more is put than a queue of the device holds.
-        block.host_waits_for(Flag::Over, last.wrapping_sub(TURNS - 1), patience, || false)?;
+        let before = last.wrapping_sub(TURNS - 1);
+        block.host_waits_for(Flag::Over, before, limit.patience, || limit.is_aborted())?;
         if !block.has_reached(Flag::Over, last) {
-            block.wait_for(Flag::Over, last, stream, patience)?;
+            block.wait_for(Flag::Over, last, stream, limit)?;
         }
         self.next = (self.next + 1) % self.blocks.len();
         let mut len = 0;
@@ -270,7 +288,7 @@ impl Stages {
             check("copying from the device", begun)?;
         }
         let number = last.wrapping_add(1);
-        block.say(Flag::Ready, number, stream, patience)?;
+        block.say(Flag::Ready, number, stream, limit)?;
         block.turns.store(number, Ordering::Relaxed);
         Ok(Turn { block, number, len })
     }
@@ -280,11 +298,11 @@ impl Stages {
         &self,
         stream: CUstream,
         ticket: &Ticket,
-        patience: Duration,
+        limit: Limit<'_>,
         areas: impl Iterator<Item = Area>,
     ) -> Result<()> {
         let Ticket { block, number } = ticket;
-        block.wait_for(Flag::Done, *number, stream, patience).inspect_err(|_| {
+        block.wait_for(Flag::Done, *number, stream, limit).inspect_err(|_| {
             // The host may be at work there when the stream gets here.
             block.lost.store(true, Ordering::Relaxed);
         })?;
@@ -296,7 +314,7 @@ impl Stages {
             done = done.and(check("copying to the device", begun));
         }
         // Whatever failed, the next turn would wait for this.
-        let said = block.say(Flag::Over, *number, stream, patience);
+        let said = block.say(Flag::Over, *number, stream, limit);
         block.lost.fetch_or(said.is_err(), Ordering::Relaxed);
         done.and(said)
     }

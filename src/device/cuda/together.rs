@@ -283,7 +283,7 @@ impl Together {
         // and find that they are stopped.
         if claim.sequence & IN_GRAPH != 0 {
             watch.boards.claim(place, Claim { sequence: 0, fingerprint: 0 }, OVER);
-        } else if idle(stream, watch.timeout()).is_ok() {
+        } else if idle(stream, watch.timeout(), || false).is_ok() {
             watch.boards.rests(place);
         }
     }

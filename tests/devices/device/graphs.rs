@@ -1,6 +1,7 @@
 //! Calls that are captured into graphs.
 
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
+use std::time::Duration;
 
 use super::super::standin::on_standin;
 use super::direct::{Known, until_told};
@@ -125,6 +126,33 @@ fn recaptured(comm: &mut Communicator) {
     comm.barrier().unwrap();
 }
 
+/// Rank 2 keeps its graphs and the others do not: they wait in vain for a place, and name it.
+fn kept_by_one(comm: &mut Communicator, all_have_tried: &Barrier) {
+    let stream = attached_for_graphs(comm);
+    let mut buf = Known::<i64>::new(comm, &stream, 10);
+    let mut kept = Vec::new();
+    for _ in 0..MOST {
+        let graph = capture(&stream, || {
+            comm.on_stream(&stream).all_reduce(&mut buf.memory, ReduceOp::Sum).unwrap();
+        });
+        kept.extend((comm.rank() == 2).then_some(graph));
+    }
+    comm.barrier().unwrap();
+    comm.set_timeout(Duration::from_secs(2));
+    let done = (comm.rank() < 2).then(|| {
+        stream.begin_capture(RELAXED).unwrap();
+        let done = comm.on_stream(&stream).all_reduce(&mut buf.memory, ReduceOp::Sum);
+        drop(stream.end_capture(AUTO_FREE));
+        done.unwrap_err().to_string()
+    });
+    all_have_tried.wait();
+    // Who waits longer hears of it from the other.
+    let named = |error: &String| {
+        ["nothing from", "lost"].iter().any(|what| error.contains(&format!(": {what} rank 2 (")))
+    };
+    assert!(done.iter().all(named), "{done:?}");
+}
+
 /// Not tests of their own: what they do on the stand-in.
 pub(crate) mod body {
     use super::*;
@@ -133,12 +161,22 @@ pub(crate) mod body {
         on_ranks(2, recaptured);
     }
 
+    pub(crate) fn kept_by_one() {
+        let all_have_tried = Barrier::new(3);
+        on_ranks(3, |comm| super::kept_by_one(comm, &all_have_tried));
+    }
+
     pub(crate) fn recaptured_processes() {
         match this_rank() {
             Some(mut comm) => recaptured(&mut comm),
             None => run("device::graphs::body::recaptured_processes", 3, "shm"),
         }
     }
+}
+
+#[test]
+fn who_keeps_its_graphs_is_named() {
+    on_standin("device::graphs::body::kept_by_one", &[]);
 }
 
 #[test]

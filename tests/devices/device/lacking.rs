@@ -2,6 +2,8 @@
 //! sees, and memory without handles: all ranks take the same form, one warning says what is
 //! missing, and results are the host's.
 
+use std::time::Duration;
+
 use cudarc::driver::DevicePtr;
 use ringreduce::{Communicator, DevicePath, DeviceRef, ReduceOp};
 
@@ -14,6 +16,8 @@ use harness::processes::{World, this_rank};
 const DEVICES: &str = "STANDIN_CUDA_DEVICES";
 const PEERS: &str = "STANDIN_CUDA_PEERS";
 const WITHOUT: &str = "STANDIN_CUDA_WITHOUT";
+/// Worlds that make a call right behind `use_device`.
+const ROUNDS: usize = 20;
 /// The way that ranks expect.
 const WAY: &str = "TEST_LACKING_WAY";
 
@@ -67,6 +71,20 @@ fn of_a_pool(comm: &mut Communicator) {
     comm.on_stream(&stream).check().unwrap();
 }
 
+/// A call right behind `use_device`, whose stream waits for ranks that are not so far yet.
+fn calls_at_once(comm: &mut Communicator) {
+    let stream = stream(comm);
+    let mut buf = stream.clone_htod(&[1_i64; 100]).unwrap();
+    stream.synchronize().unwrap();
+    comm.barrier().unwrap();
+    comm.set_timeout(Duration::from_secs(5));
+    comm.use_device(stream.context()).unwrap();
+    comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Sum).unwrap();
+    comm.on_stream(&stream).check().unwrap();
+    assert_eq!(stream.clone_dtoh(&buf).unwrap(), [2; 100]);
+    comm.barrier().unwrap();
+}
+
 /// More than was allocated is refused by name, before a kernel touches it.
 fn too_long(comm: &mut Communicator) {
     let stream = stream(comm);
@@ -92,6 +110,10 @@ pub(crate) mod body {
 
     pub(crate) fn too_long() {
         on_ranks(2, super::too_long);
+    }
+
+    pub(crate) fn at_once() {
+        (0..ROUNDS).for_each(|_| drop(on_ranks(2, calls_at_once)));
     }
 
     /// All ranks go without an ability that the driver refuses to one of them or to all; either way
@@ -152,6 +174,13 @@ fn threads_go_without_what_the_driver_refuses() {
     on_standin("device::lacking::body::threads", &[(WITHOUT, "ipc"), (WAY, "Direct")]);
     for what in ["values", "register", "values,register,ipc"] {
         on_standin("device::lacking::body::threads", &[(WITHOUT, what), (WAY, "Host")]);
+    }
+}
+
+#[test]
+fn the_first_call_may_be_made_at_once() {
+    for what in ["register", "values", "ipc"] {
+        on_standin("device::lacking::body::at_once", &[(WITHOUT, what)]);
     }
 }
 
