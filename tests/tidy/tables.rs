@@ -213,6 +213,7 @@ pub(crate) const UNSAFE: &[(&str, &str)] = &[
         "tests/devices/device/planted/rank.rs",
         "buffers that are copied by hand, without events of cudarc",
     ),
+    ("tests/devices/device/throttle.rs", "a stream that waits for a word of the test"),
     ("tests/devices/device/trouble.rs", "buffers known by their addresses"),
     ("tests/devices/device/trouble.rs", "memory that is no more"),
     ("tests/devices/device/types.rs", "buffers known by their addresses"),

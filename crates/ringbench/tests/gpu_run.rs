@@ -92,7 +92,7 @@ fn all_parts_run_on_the_stand_in() {
     }
     assert!(result(&all, "device body::skipped").ends_with("needs two devices"), "{said}");
     let trouble = result(&all, "device body::without_memory");
-    assert_eq!(trouble, "SKIP: asks the stand-in for trouble");
+    assert_eq!(trouble, "SKIP: needs settings of the stand-in");
     assert_eq!(result(&all, "kernels"), "SKIP: not asked for");
     assert!(all.iter().all(|(name, _)| *name != "device a::b"), "{said}");
     let rows = said.lines().filter(|line| line.starts_with("processes n=2 float "));

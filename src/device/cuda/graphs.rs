@@ -105,8 +105,8 @@ impl Boards {
         is_free.then_some(place)
     }
 
-    /// The rank that keeps the others from a place: it has not claimed the one that was chosen last,
-    /// or has none to give; else the one that is waited for.
+    /// The rank that keeps the others from a place: it has not claimed the one that was chosen
+    /// last, or has none to give; else the one that is waited for.
     fn behind(&self) -> usize {
         let last = self.choice(0, CHOSEN).load(Ordering::Acquire);
         let is_free = |rank, place| self.claimed(At { rank, place }).sequence == 0;

@@ -135,6 +135,7 @@ fn calls_that_differ_are_named() {
 
 #[test]
 fn a_job_that_runs_tells_its_user_alone_and_who_asks_as_it_should() {
+    const TEST: &str = "flight::a_job_that_runs_tells_its_user_alone_and_who_asks_as_it_should";
     if let Ok(door) = std::env::var(DOOR) {
         // Another user, whom this test starts.
         return println!("answer: {:?}", knock_at(&door, b"RINGSTAT\x01\0\0\0\0\0\0\0"));
@@ -179,10 +180,10 @@ fn a_job_that_runs_tells_its_user_alone_and_who_asks_as_it_should() {
                 let said = String::from_utf8_lossy(&output.stdout);
                 assert!(said.contains("answer: \"\""), "{output:?}");
             }
-            Err(cause) => skip("a stranger's question", &cause.to_string()),
+            Err(cause) => skip(TEST, &cause.to_string()),
         }
     } else {
-        skip("a stranger's question", "only root can be another user");
+        skip(TEST, "only root can be another user");
     }
     assert_eq!(asked(running.pid()).len(), 3);
     let pid = running.pid();

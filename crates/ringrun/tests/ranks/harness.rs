@@ -40,6 +40,8 @@ pub(crate) const AS_RANK: [&str; 4] = ["--exact", "bodies::body", "--nocapture",
 
 /// What is said aloud where the machine lacks something: past the harness's capture.
 pub(crate) fn skip(test: &str, why: &str) {
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"_:".contains(&byte);
+    assert!(test.bytes().all(is_name), "{test}: the summary counts names of tests alone");
     let _ = writeln!(std::io::stderr(), "SKIP {test}: {}", why.trim());
 }
 
