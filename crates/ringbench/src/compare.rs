@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+use serde_json::Value;
 
 use crate::report::{FORMAT, Half, Report, Row};
 use crate::sizes::human;
@@ -14,37 +15,38 @@ use crate::table::micros;
 /// No difference smaller than this share says anything, however steady calls are.
 const LEAST_NOISE: f64 = 0.02;
 
-/// As much of an earlier report as is compared.
+/// What runs should have in common: its name, where it is in their files, and what holds of a file
+/// that lacks it, as of one that was written before there was such a thing.
+const COMMON: [(&str, &str, &str); 17] = [
+    ("collective", "/collective", "unknown"),
+    ("ranks", "/ranks", "unknown"),
+    ("launched as", "/launched", "unknown"),
+    ("transport", "/transport", "unknown"),
+    ("algorithm", "/algorithm", "auto"),
+    ("settings", "/settings", "none"),
+    ("memory", "/memory", "plain"),
+    ("unalign", "/unalign", "0"),
+    ("refill", "/refill", "false"),
+    ("blocking", "/blocking", "true"),
+    ("device", "/seats/0/device/name", "none"),
+    ("calls go", "/device/path", "on the host"),
+    ("driver", "/device/driver", "unknown"),
+    ("CUDA", "/device/cuda", "none"),
+    ("host", "/machine/host", "unknown"),
+    ("processor", "/machine/cpu", "unknown"),
+    ("distance of the CPUs", "/probe/before/distance", "unknown"),
+];
+
+/// An earlier report.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Earlier {
     #[serde(skip)]
     file: String,
-    collective: String,
-    ranks: usize,
-    launched: String,
-    transport: String,
-    algorithm: String,
-    memory: String,
-    machine: Machine,
-    probe: Probes,
     rows: Vec<OldRow>,
     regret: Option<IgnoredAny>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Machine {
-    host: String,
-    cpu: String,
-}
-
-#[derive(Debug, Deserialize)]
-struct Probes {
-    before: Option<Probe>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Probe {
-    distance: String,
+    /// All around the rows.
+    #[serde(flatten)]
+    run: Value,
 }
 
 #[derive(Debug, Deserialize)]
@@ -91,12 +93,16 @@ impl Earlier {
     }
 
     /// The table of both, each line a comment to programs that read the table above it.
-    pub(crate) fn text(&self, now: &Report) -> String {
+    ///
+    /// # Errors
+    /// If this report can't be written.
+    pub(crate) fn text(&self, now: &Report) -> serde_json::Result<String> {
         let mut text = format!(
             "#\n# Compared with {}: medians of calls; old/new is above 1 if they are faster now\n",
             self.file
         );
-        self.unlike(now).iter().for_each(|line| text += &format!("# not alike: {line}\n"));
+        let run = serde_json::from_str(&(now.head()? + &now.tail()?))?;
+        self.unlike(&run).iter().for_each(|line| text += &format!("# not alike: {line}\n"));
         text += &format!(
             "# {:>10}  {:>8}  {:>6}  {:>4}  {:>9}  {:>9}  {:>7}  {:>7}\n",
             "size", "type", "op", "root", "old (us)", "new (us)", "old/new", "noise"
@@ -132,7 +138,7 @@ impl Earlier {
         if absent > 0 {
             text += &format!("# {absent} rows have no counterpart in {}\n", self.file);
         }
-        text
+        Ok(text)
     }
 
     /// The earlier and the present figures of a row.
@@ -146,25 +152,29 @@ impl Earlier {
     }
 
     /// In what the two runs differ, so that more than the program may have changed the times.
-    fn unlike(&self, now: &Report) -> Vec<String> {
-        let distance = now.probe.before.map_or("unknown", |probe| probe.distance.name());
-        let old_distance = self.probe.before.as_ref().map_or("unknown", |it| &it.distance);
-        [
-            ("collective", &*self.collective, now.collective),
-            ("ranks", &self.ranks.to_string(), &now.ranks.to_string()),
-            ("launched as", &self.launched, now.launched),
-            ("transport", &self.transport, &now.transport),
-            ("algorithm", &self.algorithm, now.algorithm),
-            ("memory", &self.memory, now.memory),
-            ("host", &self.machine.host, &now.machine.host),
-            ("processor", &self.machine.cpu, &now.machine.cpu),
-            ("distance of the CPUs", old_distance, distance),
-        ]
-        .into_iter()
-        .filter(|(_, old, new)| old != new)
-        .map(|(what, old, new)| format!("{what}: {old} then, {new} now"))
-        .collect()
+    fn unlike(&self, now: &Value) -> Vec<String> {
+        let both = COMMON.map(|(what, at, absent)| {
+            let told =
+                |run: &Value| run.pointer(at).and_then(told).unwrap_or_else(|| absent.into());
+            (what, told(&self.run), told(now))
+        });
+        let unlike = both.into_iter().filter(|(_, old, new)| old != new);
+        unlike.map(|(what, old, new)| format!("{what}: {old} then, {new} now")).collect()
     }
+}
+
+/// A value of the file in words, if it says anything.
+fn told(value: &Value) -> Option<String> {
+    match value {
+        Value::Null => None,
+        Value::String(text) => Some(text.clone()),
+        Value::Object(map) => {
+            let pair = |(name, value)| Some(format!("{name}={}", told(value)?));
+            Some(map.iter().filter_map(pair).collect::<Vec<_>>().join(" "))
+        }
+        other => Some(other.to_string()),
+    }
+    .filter(|text| !text.is_empty())
 }
 
 /// By what share the median of calls may change from run to run: as far as it is from the least.
@@ -203,6 +213,7 @@ impl Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::Software;
     use crate::report::Line;
     use crate::report::tests::sample;
     use ringreduce::DataType;
@@ -236,14 +247,44 @@ mod tests {
         let mut now = sample(&[DataType::F32]);
         let spread = &mut now.rows[3].in_place.as_mut().unwrap().spread;
         (spread.min_us, spread.p50_us) = (spread.min_us / 4.0, spread.p50_us / 4.0);
-        let text = earlier.text(&now);
+        let text = earlier.text(&now).unwrap();
         assert!(text.contains("# 1 faster, 0 slower, 23 within noise; old/new 1.0"), "{text}");
         assert!(text.lines().all(|line| line.starts_with('#')), "{text}");
         assert!(!text.contains("not alike"), "{text}");
         now.ranks = 2;
-        assert!(earlier.text(&now).contains("# not alike: ranks: 4 then, 2 now\n"));
+        assert!(earlier.text(&now).unwrap().contains("# not alike: ranks: 4 then, 2 now\n"));
         now.rows[0].size = 3;
-        assert!(earlier.text(&now).contains("# 1 rows have no counterpart"));
+        assert!(earlier.text(&now).unwrap().contains("# 1 rows have no counterpart"));
+    }
+
+    #[test]
+    fn runs_that_differ_in_how_calls_are_made_are_not_alike() {
+        let mut now = sample(&[DataType::F32]);
+        let earlier = read(&file(&now)).unwrap();
+        // A file of before there was such a field.
+        let older = file(&now).replace("\"unalign\": 0,", "").replace("\"settings\": {},", "");
+        assert!(["\"unalign\"", "\"settings\""].iter().all(|it| !older.contains(it)), "{older}");
+        let older = read(&older).unwrap();
+        assert!(!older.text(&now).unwrap().contains("not alike"));
+        (now.unalign, now.refill, now.blocking) = (4, true, false);
+        now.settings = [("RINGREDUCE_ALGO", "ring"), ("RINGREDUCE_WIDE", "1")]
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .into();
+        let path = "straight to the buffers";
+        now.device = Some(Software { cuda: "13.0".into(), driver: None, path });
+        for earlier in [earlier, older] {
+            let text = earlier.text(&now).unwrap();
+            for difference in [
+                "unalign: 0 then, 4 now",
+                "refill: false then, true now",
+                "blocking: true then, false now",
+                "settings: none then, RINGREDUCE_ALGO=ring RINGREDUCE_WIDE=1 now",
+                "calls go: on the host then, straight to the buffers now",
+                "CUDA: none then, 13.0 now",
+            ] {
+                assert!(text.contains(&format!("# not alike: {difference}\n")), "{text}");
+            }
+        }
     }
 
     #[test]

@@ -34,7 +34,8 @@ devices:
   ringbench all_reduce --ranks 4 --threads --device cuda:0 --ranks-per-gpu 4
 
 JSON: {format: 2, version, command, unix_time, collective, ranks, launched, transport, algorithm,
-memory, refill, check, warmup, blocking, machine: {host, cpu, cpus, kernel},
+memory, settings: {the RINGREDUCE_* variables that change how calls are made, if not to what is so
+anyway}, unalign, refill, check, warmup, blocking, machine: {host, cpu, cpus, kernel},
 device: null or {cuda, driver: versions, path: by which way calls go},
 seats: [{rank, pid, cpu, host, device: null or {index, name}}],
 rows: [{size, count, type, redop, root, iterations, out_of_place, in_place}], each half null or

@@ -21,6 +21,7 @@ mod probe;
 mod regret;
 mod report;
 mod run;
+mod settings;
 mod stats;
 mod table;
 mod verify;
@@ -174,7 +175,7 @@ fn lead(comm: &mut Communicator, cli: &Cli, gpu: Option<&Gpu>, mut files: Files)
     progress.finish_and_clear();
     report.finish(cpus.and_then(Probe::of), stray);
     say(&progress, &table::foot(cli, &report))?;
-    say(&progress, &files.comparison(&report))?;
+    say(&progress, &files.comparison(&report)?)?;
     files.finish(&report)?;
     comm.barrier()?;
     Ok(report.errors())

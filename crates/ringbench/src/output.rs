@@ -60,8 +60,9 @@ impl Files {
     }
 
     /// The earlier report beside this one.
-    pub(crate) fn comparison(&self, report: &Report) -> String {
-        self.earlier.as_ref().map_or(String::new(), |earlier| earlier.text(report))
+    pub(crate) fn comparison(&self, report: &Report) -> Result<String> {
+        let text = self.earlier.as_ref().map(|earlier| earlier.text(report)).transpose()?;
+        Ok(text.unwrap_or_default())
     }
 
     /// All that there is to write.

@@ -1,6 +1,8 @@
 //! All that a run found out, as data: the rows, and around them what they are worth nothing
 //! without. Its serde form is the JSON file.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use crate::cli::Cli;
@@ -9,6 +11,7 @@ use crate::device::Software;
 use crate::machine::{Machine, Seat};
 use crate::probe::Probe;
 use crate::regret::{Regret, Regrets};
+use crate::settings;
 use crate::stats::Spread;
 
 /// Out-of-place or in-place figures of a row.
@@ -125,6 +128,10 @@ pub(crate) struct Report {
     pub(crate) algorithm: &'static str,
     /// `plain`, `register` or `alloc`.
     pub(crate) memory: &'static str,
+    /// The variables that change how calls are made.
+    pub(crate) settings: BTreeMap<String, String>,
+    /// Bytes.
+    pub(crate) unalign: usize,
     pub(crate) refill: bool,
     pub(crate) check: usize,
     pub(crate) warmup: usize,
@@ -185,6 +192,8 @@ impl Report {
             transport,
             algorithm: cli.algorithm.name(),
             memory: cli.memory.name(),
+            settings: settings::in_force(|name| std::env::var(name).ok()),
+            unalign: cli.unalign,
             refill: cli.refill,
             check: cli.check,
             warmup: cli.warmup_iters,

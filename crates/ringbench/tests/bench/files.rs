@@ -56,6 +56,31 @@ fn a_run_is_compared_with_an_earlier_one() {
 }
 
 #[test]
+fn a_run_with_other_settings_is_not_alike() {
+    let dir = tempfile::tempdir().unwrap();
+    let old = dir.path().join("out.json");
+    let line = "all_reduce -e 8 -n 1 --ranks 2";
+    let mut command = ringbench(line);
+    command.envs([("RINGREDUCE_ALGO", "ring"), ("RINGREDUCE_DETERMINISTIC", "1")]);
+    rows({
+        command.arg("--json").arg(&old);
+        command
+    });
+    let mut command = ringbench(&format!("{line} --refill -u 4"));
+    let seen = run({
+        command.arg("--compare").arg(&old);
+        command
+    });
+    for difference in [
+        "settings: RINGREDUCE_ALGO=ring RINGREDUCE_DETERMINISTIC=1 then, none now",
+        "refill: false then, true now",
+        "unalign: 0 then, 4 now",
+    ] {
+        assert!(seen.out.contains(&format!("# not alike: {difference}\n")), "{}", seen.out);
+    }
+}
+
+#[test]
 fn iterations_are_found_by_themselves() {
     let dir = tempfile::tempdir().unwrap();
     let report = report(dir.path(), "all_gather -b 64 -e 64 --ranks 1");
