@@ -141,7 +141,10 @@ fn follow(comm: &mut Communicator, cli: &Cli, gpu: Option<&Gpu>) -> Result<u64> 
     comm.barrier()?;
     let mut bench = Bench::new(comm, cli, gpu)?;
     let mut wrong = 0;
-    bench.run(|line| wrong += line.wrong())?;
+    bench.run(|line| {
+        wrong += line.wrong();
+        true
+    })?;
     let stray = bench.out_of_bounds;
     comm.barrier()?;
     Ok(wrong + stray)
@@ -164,21 +167,26 @@ fn lead(comm: &mut Communicator, cli: &Cli, gpu: Option<&Gpu>, mut files: Files)
     let mut said = Ok(());
     bench.run(|line| {
         progress.inc(1);
+        said = say(&progress, &table::line(cli, &line));
         if said.is_ok() {
-            let row = say(&progress, &table::line(cli, &line));
-            said = row.and_then(|()| files.row(&line, &report));
+            progress.suspend(|| files.row(&line, &report));
         }
         report.push(line);
+        said.is_ok()
     })?;
-    said?;
+    if said.is_err() {
+        // Without it the others would take rank 0 for lost.
+        comm.barrier()?;
+        return said.map(|()| 0);
+    }
     let stray = bench.out_of_bounds;
     progress.finish_and_clear();
     report.finish(cpus.and_then(Probe::of), stray);
     say(&progress, &table::foot(cli, &report))?;
     say(&progress, &files.comparison(&report)?)?;
-    files.finish(&report)?;
+    let cut_short = files.finish(&report)?;
     comm.barrier()?;
-    Ok(report.errors())
+    Ok(report.errors() + cut_short)
 }
 
 /// A bar on standard error, if that is a terminal.

@@ -37,6 +37,8 @@ pub(crate) struct Files {
     json: Option<Json>,
     html: Option<Output>,
     earlier: Option<Earlier>,
+    /// How many could not be written to the end.
+    cut_short: u64,
 }
 
 impl Files {
@@ -45,8 +47,7 @@ impl Files {
         let earlier = cli.compare.as_deref().map(Earlier::read).transpose()?;
         let json = cli.json.as_deref().map(|path| Output::open("--json", path)).transpose()?;
         let html = cli.html.as_deref().map(|path| Output::open("--html", path)).transpose()?;
-        let json = json.map(|output| Json { output, text: String::new(), end: 0, rows: 0 });
-        Ok(Self { json, html, earlier })
+        Ok(Self { json: json.map(Json::new), html, earlier, cut_short: 0 })
     }
 
     /// Before the first row.
@@ -55,8 +56,17 @@ impl Files {
     }
 
     /// One row more.
-    pub(crate) fn row(&mut self, line: &Line, report: &Report) -> Result<()> {
-        self.json.as_mut().map_or(Ok(()), |json| json.row(line, report))
+    pub(crate) fn row(&mut self, line: &Line, report: &Report) {
+        self.add_json(|json| json.row(line, report));
+    }
+
+    /// A file that takes no more keeps the rows before. That is said at once, not after hours.
+    fn add_json(&mut self, add: impl FnOnce(&mut Json) -> Result<()>) {
+        if let Some(Err(error)) = self.json.as_mut().map(add) {
+            let next = "it keeps the rows before and gets no more; make room and measure again";
+            complain(&format!("--json {error:#}: {next}"));
+            (self.json, self.cut_short) = (None, 1);
+        }
     }
 
     /// The earlier report beside this one.
@@ -65,15 +75,13 @@ impl Files {
         Ok(text.unwrap_or_default())
     }
 
-    /// All that there is to write.
-    pub(crate) fn finish(self, report: &Report) -> Result<()> {
-        if let Some(mut json) = self.json {
-            json.add("", report)?;
-        }
+    /// All that there is to write. How many files lack something that the user has heard of?
+    pub(crate) fn finish(mut self, report: &Report) -> Result<u64> {
+        self.add_json(|json| json.add("", report));
         if let Some(html) = self.html {
             html.write(&html::render(report))?;
         }
-        Ok(())
+        Ok(self.cut_short)
     }
 }
 
@@ -82,29 +90,36 @@ struct Json {
     output: Output,
     /// Text for a pipe, written at the end.
     text: String,
-    /// Where in the file the next row begins.
+    /// Where in the file the next row begins, and what stands there.
     end: u64,
+    tail: String,
     rows: usize,
 }
 
 impl Json {
+    const fn new(output: Output) -> Self {
+        Self { output, text: String::new(), end: 0, tail: String::new(), rows: 0 }
+    }
+
     fn row(&mut self, line: &Line, report: &Report) -> Result<()> {
         let comma = if self.rows == 0 { "" } else { "," };
         self.rows += 1;
         self.add(&format!("{comma}\n    {}", serde_json::to_string(line)?), report)
     }
 
-    /// Adds text before the end of the document, by one write of both.
+    /// Adds text before the end of the document, by one write of both. On a full disk a part of
+    /// that is written; then the document gets back the end that it had, for which there is room.
     fn add(&mut self, text: &str, report: &Report) -> Result<()> {
         let tail = report.tail()?;
         let path = self.output.path.display().to_string();
         if self.output.is_file() {
-            let file = &self.output.file;
-            let written = file.write_all_at(format!("{text}{tail}").as_bytes(), self.end);
+            if let Err(error) = self.output.end_with(&format!("{text}{tail}"), self.end) {
+                let _ = self.output.end_with(&self.tail, self.end);
+                return Err(error).context(path);
+            }
             self.end += text.len() as u64;
-            let cut = written.and_then(|()| file.set_len(self.end + tail.len() as u64));
-            self.output.fresh = false;
-            return cut.context(path);
+            (self.tail, self.output.fresh) = (tail, false);
+            return Ok(());
         }
         self.text += text;
         if report.complete {
@@ -135,6 +150,12 @@ impl Output {
     /// Only files have a length: a pipe or a terminal takes the text as it is.
     fn is_file(&self) -> bool {
         self.file.metadata().is_ok_and(|data| data.is_file())
+    }
+
+    /// The file goes on with this from there, and ends with it.
+    fn end_with(&self, text: &str, from: u64) -> io::Result<()> {
+        self.file.write_all_at(text.as_bytes(), from)?;
+        self.file.set_len(from + text.len() as u64)
     }
 
     /// Replaces what was there.
@@ -183,7 +204,7 @@ mod tests {
         let path = dir.path().join("out.json");
         fs::write(&path, "x".repeat(10_000)).unwrap();
         let output = Output::open("--json", &path).unwrap();
-        let mut json = Json { output, text: String::new(), end: 0, rows: 0 };
+        let mut json = Json::new(output);
         let mut report = sample(&[DataType::F32]);
         let rows: Vec<_> = report.rows.drain(..).collect();
         report.complete = false;

@@ -49,17 +49,23 @@ impl<'a> Bench<'a> {
         Ok(Self { comm, cli, buffers, shift: 0, algorithm, out_of_bounds: 0 })
     }
 
-    /// Measures every type, reduction and size; `each` sees every line, on every rank.
-    pub(crate) fn run(&mut self, mut each: impl FnMut(Line)) -> Result<()> {
+    /// Measures every type, reduction and size; `each` sees every line, on every rank, and says
+    /// whether to go on. All end where one of them does not.
+    pub(crate) fn run(&mut self, mut each: impl FnMut(Line) -> bool) -> Result<()> {
         for (dtype, op) in self.cli.kinds() {
             let mut case = self.case(dtype, op);
             let oracle = Oracle::new(&case);
             for bytes in self.cli.sizes() {
                 case = case.of_size(bytes);
-                each(match self.cli.regret {
+                let on = each(match self.cli.regret {
                     true => Line::Regret(self.regret(&case, &oracle)?),
                     false => Line::Row(self.row(&case, &oracle)?),
                 });
+                let mut all = [u8::from(on)];
+                self.comm.all_reduce(&mut all, ReduceOp::Min)?;
+                if all == [0] {
+                    return Ok(());
+                }
             }
         }
         Ok(())

@@ -1,6 +1,8 @@
 //! The command line: defaults, spellings, help, nonsense, and who reads the output.
 
+use std::io::{BufRead, BufReader};
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use crate::{clean, ringbench, ringrun, rows, run};
 
@@ -92,6 +94,23 @@ fn a_reader_that_leaves_is_no_panic() {
                 assert!(!said.contains("standard output"), "{line}: {said}");
             }
         }
+    }
+}
+
+/// Hundreds of rows are left when the reader goes.
+#[test]
+fn a_reader_that_leaves_ends_the_measuring() {
+    for how in ["--ranks 1", "--threads --ranks 2", "--ranks 2"] {
+        let mut command = ringbench(&format!("all_reduce -b 8 -e 2400 -i 8 {how}"));
+        let mut running = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let begun = Instant::now();
+        let mut first = String::new();
+        BufReader::new(running.stdout.take().unwrap()).read_line(&mut first).unwrap();
+        let Output { status, stderr, .. } = running.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&stderr);
+        assert_eq!(status.code(), Some(141), "{how}: {said}");
+        assert!(!said.contains("rank 1"), "{how}: {said}");
+        assert!(begun.elapsed() < Duration::from_secs(20), "{how}: {:?}", begun.elapsed());
     }
 }
 

@@ -2,11 +2,11 @@
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::{ringbench, rows, run};
+use crate::{clean, ringbench, rows, run};
 
 #[test]
 fn a_benchmark_that_is_killed_leaves_what_it_has_measured() {
@@ -23,6 +23,25 @@ fn a_benchmark_that_is_killed_leaves_what_it_has_measured() {
     // The row that was printed last may have been on its way to the file.
     assert!(rows.len() + 1 >= measured.len(), "{} {}", rows.len(), measured.len());
     assert_eq!((&report["complete"], &rows[2]["size"]), (&false.into(), &24.into()));
+}
+
+/// A limit of the size of files stands for a full disk: the system writes what there is room for.
+#[test]
+fn a_full_disk_leaves_the_rows_before_and_the_table_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let json = dir.path().join("out.json");
+    let words = "all_reduce -b 8 -e 256 -i 8 -n 1 --ranks 1 --json";
+    let script = format!("trap '' XFSZ; ulimit -f 8; exec \"$0\" {words} \"$1\"");
+    let mut command = clean(Command::new("bash"), "");
+    command.arg("-c").arg(script).arg(env!("CARGO_BIN_EXE_ringbench")).arg(&json);
+    let seen = run(command);
+    assert_eq!(seen.code, Some(1), "{}{}", seen.out, seen.err);
+    let (printed, said) = (seen.out.lines().filter(|it| !it.starts_with('#')), seen.err);
+    assert_eq!(printed.count(), 32, "{}", seen.out);
+    assert!(said.lines().count() == 1 && said.contains("keeps the rows before"), "{said}");
+    let report: Value = serde_json::from_slice(&std::fs::read(json).unwrap()).unwrap();
+    let kept = report["rows"].as_array().unwrap().len();
+    assert!((1..32).contains(&kept) && report["complete"] == false, "{kept}");
 }
 
 #[test]
