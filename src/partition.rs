@@ -149,7 +149,7 @@ impl<'a> Partition<'a> {
     }
 
     /// What both ends of a message of a chunk must say alike where chunks are as long as their
-    /// callers say: how long it is, in the bits of [`LENGTH`], and its mark. 0 elsewhere.
+    /// callers say: how long it is, in the bits of `LENGTH`, and its mark. 0 elsewhere.
     #[inline]
     #[must_use]
     pub fn meaning(&self, place: Place) -> u64 {

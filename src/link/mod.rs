@@ -9,6 +9,7 @@
 
 mod blame;
 pub(crate) mod control;
+#[cfg(any(test, feature = "internals"))]
 pub mod fault;
 mod fifo;
 #[cfg(fuzzing)]
@@ -26,6 +27,7 @@ pub(crate) mod room;
 pub mod seal;
 pub mod shm;
 pub mod tcp;
+#[cfg(any(test, feature = "internals"))]
 pub mod trace;
 mod way;
 pub(crate) mod will;

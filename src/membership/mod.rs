@@ -17,6 +17,7 @@ mod message;
 mod quorum;
 mod ranks;
 mod receive;
+#[cfg(any(test, feature = "internals"))]
 pub mod sim;
 mod slot;
 mod wire;
