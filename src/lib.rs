@@ -123,6 +123,9 @@ pub use comm::{
 pub use comm::{DeviceMemory, DevicePath, DeviceRef, DeviceRegistration, OnStream, device_count};
 #[cfg(feature = "host")]
 pub use config::Transport;
+/// The crate whose contexts and streams calls on devices take.
+#[cfg(feature = "cuda")]
+pub use cudarc;
 pub use element::{
     Complex, DataType, Element, F8E4M3, F8E5M2, LocF32, LocF64, LocI32, LocI64, ReduceOp,
     Reduction, UnknownName, bf16, f16,

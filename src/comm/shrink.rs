@@ -253,6 +253,18 @@ impl Communicator {
     /// silent, such as those of a host that is cut off, more than half must be left, or half with
     /// the lowest rank of all: never do two parts go on. After MPI's `MPIX_Comm_shrink`.
     ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use ringreduce::{Communicator, ReduceOp};
+    /// # let mut comm = Communicator::from_env()?;
+    /// # let mut sum = [1.0_f32];
+    /// while comm.all_reduce(&mut sum, ReduceOp::Sum).is_err() {
+    ///     comm = comm.shrink(Duration::from_secs(10))?;
+    ///     sum = [1.0];
+    /// }
+    /// # Ok::<(), ringreduce::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::NotAll`] with those who neither called nor ended within `deadline`: call it again,
     /// or [`Self::evict`]; [`Error::QuorumLost`]; [`Error::Evicted`] if the others went on without
@@ -264,6 +276,15 @@ impl Communicator {
     /// As [`Self::shrink`], but who has not called by the deadline is left behind, and is told so
     /// when it does; the others connect then, for up to twenty seconds more.
     ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use ringreduce::Communicator;
+    /// # let mut comm = Communicator::from_env()?;
+    /// comm = comm.evict(Duration::from_secs(10))?;
+    /// println!("{} ranks go on", comm.size());
+    /// # Ok::<(), ringreduce::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Self::shrink`], but for [`Error::NotAll`].
     pub fn evict(&mut self, deadline: Duration) -> Result<Self> {
@@ -272,6 +293,15 @@ impl Communicator {
 
     /// The bitwise and of what all survivors say: the same at all that return it, whoever dies
     /// meanwhile. All survivors call it, also after a failure. After MPI's `MPIX_Comm_agree`.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use ringreduce::{Communicator, ReduceOp};
+    /// # let mut comm = Communicator::from_env()?;
+    /// let done = comm.all_reduce(&mut [1.0_f32], ReduceOp::Sum);
+    /// let all_are_done = comm.agree(u64::from(done.is_ok()), Duration::from_secs(10))? == 1;
+    /// # Ok::<(), ringreduce::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Self::shrink`].
@@ -305,6 +335,18 @@ impl Communicator {
     /// Ends all calls of this communicator, here and at all ranks: they fail with
     /// [`Error::Aborted`] by this rank, and the ranks may [`Self::shrink`]. After MPI's
     /// `MPIX_Comm_revoke`.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use ringreduce::Communicator;
+    /// # let mut comm = Communicator::from_env()?;
+    /// # let is_wrong = true;
+    /// if is_wrong {
+    ///     comm.revoke()?;
+    ///     comm = comm.shrink(Duration::from_secs(10))?;
+    /// }
+    /// # Ok::<(), ringreduce::Error>(())
+    /// ```
     ///
     /// # Errors
     /// If the engine is lost to an operation that panicked.

@@ -101,6 +101,19 @@ impl Communicator {
     ///
     /// Between processes buffers are best from [`Self::alloc_device`]; others are copied in pieces.
     ///
+    /// ```no_run
+    /// # use ringreduce::{Communicator, ReduceOp, cudarc::driver::CudaContext};
+    /// let mut comm = Communicator::from_env()?;
+    /// let context = CudaContext::new(comm.local_rank() % ringreduce::device_count()?)?;
+    /// let stream = context.new_stream()?;
+    /// comm.use_device(&context)?;
+    /// let mut sums = comm.alloc_device::<f32>(&stream, 1 << 20)?;
+    /// comm.on_stream(&stream).all_reduce(&mut sums, ReduceOp::Sum)?;
+    /// stream.synchronize()?;
+    /// comm.on_stream(&stream).check()?;
+    /// # Ok::<(), ringreduce::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// If a rank has no driver or can't use its device: all ranks are told then, and go on as
     /// before.

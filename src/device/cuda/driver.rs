@@ -6,6 +6,7 @@ use std::ffi::CStr;
 use std::ptr::null;
 use std::sync::OnceLock;
 
+use cudarc::driver::DriverError;
 use cudarc::driver::sys::{self, CUresult};
 
 use crate::error::{Error, Result};
@@ -124,9 +125,17 @@ fn find() -> std::result::Result<Driver, String> {
 /// # Errors
 /// If it is none that it did what it was told.
 pub(crate) fn check(doing: &str, answer: CUresult) -> Result<()> {
-    if answer == CUresult::CUDA_SUCCESS {
-        return Ok(());
+    if answer == CUresult::CUDA_SUCCESS { Ok(()) } else { Err(refusal(doing, answer)) }
+}
+
+/// What the driver answered to a call of the user's own.
+impl From<DriverError> for Error {
+    fn from(DriverError(answer): DriverError) -> Self {
+        refusal("a call of the CUDA driver", answer)
     }
+}
+
+fn refusal(doing: &str, answer: CUresult) -> Error {
     let name = name(answer);
     let advice = match answer {
         CUresult::CUDA_ERROR_NO_DEVICE => "; there is a driver, but no device that it may use",
@@ -139,7 +148,7 @@ pub(crate) fn check(doing: &str, answer: CUresult) -> Result<()> {
         }
         _ => "",
     };
-    Err(Error::Device { doing: doing.into(), reason: format!("{name}{advice}") })
+    Error::Device { doing: doing.into(), reason: format!("{name}{advice}") }
 }
 
 fn name(answer: CUresult) -> String {
