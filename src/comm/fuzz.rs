@@ -4,7 +4,7 @@
 #![allow(missing_docs, reason = "the names say it, and nobody else calls them")]
 
 use super::registered::{Record, WORDS};
-use super::{reconnect, remember, shrink, split};
+use super::{council, reconnect, remember, split};
 
 pub fn card(data: &[u8]) {
     if let Some(bytes) = data.first_chunk() {
@@ -35,6 +35,6 @@ pub fn speeds(data: &[u8]) {
 
 pub fn testament(data: &[u8]) {
     if let Some(will) = data.first_chunk() {
-        let _ = shrink::left_by(will);
+        let _ = council::left_by(will);
     }
 }

@@ -6,8 +6,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::council::WELCOME;
 use super::options::Tag;
-use super::shrink::WELCOME;
 use super::{CallOptions, Communicator, Origin};
 use crate::config::{Config, deadline_after};
 use crate::error::{Error, Result};

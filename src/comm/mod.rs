@@ -3,6 +3,7 @@
 
 mod by;
 mod by_function;
+mod council;
 mod engine;
 mod explain;
 mod failure;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Instant;
 
-use super::shrink::{CONNECTING, Council, DOORS};
+use super::council::{CONNECTING, Council, DOORS};
 use super::split::{no_doors, number};
 use super::verb::refuse;
 use super::{Communicator, Origin, Recovery};

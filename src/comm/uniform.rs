@@ -5,9 +5,9 @@
 use std::sync::Arc;
 
 use super::Seat;
+use super::council::Council;
 use super::engine::{Engine, Head};
 use super::options::Settings;
-use super::shrink::Council;
 use crate::config::deadline_after;
 use crate::element::{DataType, ReduceOp};
 use crate::error::{Error, Result};
