@@ -48,7 +48,7 @@ impl FromArgMatches for Accepted {
                 given.filter(|value| values.split('|').all(|holds| holds != *value))
             {
                 let only = values.replace('|', " or ");
-                let text = format!("-{short}/--{long} {value}: only {only} works: {why}");
+                let text = format!("-{short}/--{long} {value}: only {only} works: {why}\n");
                 return Err(clap::Error::raw(ErrorKind::ValueValidation, text));
             }
         }

@@ -136,6 +136,7 @@ fn nonsense_is_status_2_and_says_why() {
         let seen = run(ringbench(line));
         assert_eq!(seen.code, Some(2), "{line}: {}{}", seen.out, seen.err);
         assert!(seen.err.contains(named), "{line}: {}", seen.err);
+        assert!(seen.err.ends_with('\n'), "{line}: {}", seen.err);
         assert_eq!(seen.out, "", "{line}");
     }
 }
