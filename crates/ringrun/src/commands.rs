@@ -1,7 +1,7 @@
 //! ringrun's subcommands. Each has options and a help of its own; without one, ringrun launches.
 
 use std::ffi::OsString;
-use std::io::Write;
+use std::io::{self, Write};
 
 use clap::error::ErrorKind;
 use clap::{Command, FromArgMatches, Subcommand};
@@ -52,8 +52,17 @@ pub(crate) fn run(words: Vec<OsString>) -> Result<u8, Failure> {
         Subcommands::Status(options) => status::run(&options),
         Subcommands::Page(page) => {
             let text = page.text(cli::command()).map_err(|wrong| Failure::usage(&name, &wrong))?;
-            let printed = std::io::stdout().write_all(&text);
-            printed.map_err(Failure::system("print the page")).map(|()| 0)
+            print(&text, "print the page")
         }
+    }
+}
+
+/// Prints, and gives the exit code: that of a program which the system ends by SIGPIPE if nobody
+/// reads, as behind `| head`, which is nothing to talk about.
+pub(crate) fn print(text: &[u8], doing: &str) -> Result<u8, Failure> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(128 + 13),
+        printed => printed.map_err(Failure::system(doing)).map(|()| 0),
     }
 }

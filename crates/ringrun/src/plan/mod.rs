@@ -8,7 +8,6 @@ mod speeds;
 mod table;
 mod timeline;
 
-use std::io::Write;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
@@ -18,8 +17,8 @@ use ringreduce::schedule::{ALL_PAIRS, Collective, Ring};
 use ringreduce::{Algorithm, DataType, ReduceOp};
 
 use crate::failure::Failure;
-use crate::names;
 use crate::sizes::{Step, parse_size, walk};
+use crate::{commands, names};
 
 /// Steps of one rank, at most: their list must fit into memory.
 const MOST_STEPS: u64 = 1 << 22;
@@ -111,8 +110,7 @@ fn collective(name: &str) -> Result<Collective, String> {
 /// [`Failure::Usage`] for what makes no sense; if files can't be written.
 pub(crate) fn run(options: &Options) -> Result<u8, Failure> {
     let report = options.report().map_err(|wrong| Failure::usage("plan", &wrong))?;
-    let print = std::io::stdout().write_all(table::text(&report).as_bytes());
-    print.map_err(Failure::system("print the plan"))?;
+    let code = commands::print(table::text(&report).as_bytes(), "print the plan")?;
     let write = |file: &Path, text: String| {
         std::fs::write(file, text).map_err(Failure::system(format!("write {}", file.display())))
     };
@@ -122,7 +120,7 @@ pub(crate) fn run(options: &Options) -> Result<u8, Failure> {
     if let Some(file) = &options.files.html {
         write(file, page::render(&report))?;
     }
-    Ok(0)
+    Ok(code)
 }
 
 impl Options {

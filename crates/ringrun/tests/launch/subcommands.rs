@@ -1,8 +1,9 @@
 //! ringrun's subcommands beside launching: their help, and programs that are called like them.
 
 use std::os::unix::fs::symlink;
+use std::process::{Command, Stdio};
 
-use crate::harness::run;
+use crate::harness::{RINGRUN, run};
 
 #[test]
 fn every_subcommand_has_a_help_of_its_own() {
@@ -62,6 +63,23 @@ fn collectives_of_a_plan_have_the_spellings_of_mpi_and_nccl() {
     for name in ["allreduce", "all-reduce", "MPI_Allreduce", "ncclAllReduce"] {
         let ran = run(&["plan", "-n", "4", "-e", "8", "--op", name]);
         assert!(ran.text().starts_with("# all_reduce of float"), "{name}: {}", ran.err);
+    }
+}
+
+/// No reader is as quiet as for other programs; output that is lost is not.
+#[test]
+fn a_reader_that_leaves_is_nothing_to_talk_about() {
+    for words in [&["man"][..], &["completions", "zsh"], &["plan", "-n", "4"]] {
+        let printed = |out: Stdio| {
+            let output = Command::new(RINGRUN).args(words).stdout(out).output().unwrap();
+            (output.status.code(), String::from_utf8(output.stderr).unwrap())
+        };
+        let (reader, unread) = std::io::pipe().unwrap();
+        drop(reader);
+        let unread = printed(unread.into());
+        assert_eq!(unread, (Some(141), String::new()), "{words:?}");
+        let (code, said) = printed(std::fs::File::create("/dev/full").unwrap().into());
+        assert!(code == Some(1) && said.contains("cannot print the p"), "{words:?}: {said}");
     }
 }
 
