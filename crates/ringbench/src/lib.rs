@@ -35,6 +35,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use ringreduce::Communicator;
 use ringrun::pages::Page;
 use ringrun::sizes;
+use ringrun::spellings::np;
 
 use cli::Cli;
 use device::Gpu;
@@ -55,7 +56,8 @@ pub fn main() -> ExitCode {
     if ringrun::is_watcher(&words) {
         return ringrun::main(words);
     }
-    let matches = command().get_matches();
+    let program = std::iter::once("ringbench".into());
+    let matches = command().get_matches_from(program.chain(words.into_iter().map(np)));
     if let Ok(page) = Page::from_arg_matches(&matches) {
         return print(&page);
     }

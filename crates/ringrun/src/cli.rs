@@ -93,8 +93,7 @@ struct Options {
     timestamp_output: bool,
 
     /// Also write DIR/rank.N/stdout and DIR/rank.N/stderr
-    #[arg(long, value_name = "DIR", visible_alias = "log-dir")]
-    #[arg(help_heading = "Input and output")]
+    #[arg(long, value_name = "DIR", visible_alias = "log-dir", help_heading = "Input and output")]
     output_filename: Option<PathBuf>,
 
     /// torchrun's way to ask for both streams in files and here: 3, with --log-dir
@@ -348,7 +347,8 @@ impl Options {
     }
 }
 
-fn count(word: &str) -> Result<NonZeroUsize, String> {
+/// How many ranks a job has.
+pub(crate) fn count(word: &str) -> Result<NonZeroUsize, String> {
     match word.parse::<usize>() {
         Ok(count) => NonZeroUsize::new(count).ok_or_else(|| "a job has at least one rank".into()),
         Err(_) => Err("expected a number of ranks, such as 4".into()),

@@ -9,6 +9,7 @@ use clap::{Command, FromArgMatches, Subcommand};
 use crate::failure::Failure;
 use crate::flight::status;
 use crate::pages::Page;
+use crate::spellings::np;
 use crate::{cli, plan};
 
 #[derive(Debug, Subcommand)]
@@ -41,7 +42,7 @@ pub(crate) fn begin(words: &[OsString]) -> bool {
 pub(crate) fn run(words: Vec<OsString>) -> Result<u8, Failure> {
     let name = words.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
     let program = std::iter::once(OsString::from("ringrun"));
-    let parsed = cli::command().try_get_matches_from(program.chain(words));
+    let parsed = cli::command().try_get_matches_from(program.chain(words.into_iter().map(np)));
     let parsed = parsed.and_then(|matches| Subcommands::from_arg_matches(&matches));
     let asked = parsed.map_err(|error| match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => error.exit(),

@@ -7,7 +7,7 @@
 //! process that cleans up if this one is killed. When ringrun is gone, so is everything it started.
 //! `flight` reads what the ranks record of their calls, for the last message and for `status`;
 //! `plan` starts nothing. A library, so that ringbench launches itself; both use `names`, `page`,
-//! `pages` and `sizes`.
+//! `pages`, `sizes` and `spellings`.
 #![deny(unsafe_code)]
 
 mod cli;
@@ -32,7 +32,7 @@ mod report;
 mod signals;
 pub mod sizes;
 mod spawn;
-mod spellings;
+pub mod spellings;
 mod sys;
 mod watch;
 

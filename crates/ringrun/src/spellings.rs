@@ -119,6 +119,16 @@ const FOREIGN: &[(&str, usize, Fate)] = &[
     ("mpi", 0, Warns("ringreduce is the transport")),
 ];
 
+/// `-np` with the dash that clap wants of it. For command lines in which nothing but `-n` begins
+/// so, and its value is a number: those of subcommands and of ringbench.
+#[must_use]
+pub fn np(word: OsString) -> OsString {
+    match word.to_str() {
+        Some(text) if text == "-np" || text.starts_with("-np=") => format!("-{text}").into(),
+        _ => word,
+    }
+}
+
 /// The words as clap wants them, and warnings for those that change nothing.
 ///
 /// # Errors

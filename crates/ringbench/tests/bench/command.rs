@@ -24,6 +24,14 @@ fn without_a_number_there_is_a_rank_for_each_cpu_and_four_at_most() {
 }
 
 #[test]
+fn takes_the_number_of_ranks_as_mpirun_does() {
+    for how in ["-np 2", "-np=2 --threads"] {
+        let seen = run(ringbench(&format!("barrier -n 1 {how}")));
+        assert!(seen.out.contains("# ranks 2 ("), "{how}: {}{}", seen.out, seen.err);
+    }
+}
+
+#[test]
 fn collectives_have_the_spellings_of_mpi_and_nccl() {
     for (name, meant) in [("allreduce", "all_reduce"), ("MPI_Reduce_scatter", "reduce_scatter")] {
         let seen = run(ringbench(&format!("{name} -e 8 -n 1 --ranks 1")));

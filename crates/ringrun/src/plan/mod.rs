@@ -18,7 +18,7 @@ use ringreduce::{Algorithm, DataType, ReduceOp};
 
 use crate::failure::Failure;
 use crate::sizes::{Step, parse_size, walk};
-use crate::{commands, names};
+use crate::{cli, commands, names};
 
 /// Steps of one rank, at most: their list must fit into memory.
 const MOST_STEPS: u64 = 1 << 22;
@@ -30,7 +30,8 @@ const MOST_STEPS: u64 = 1 << 22;
 #[command(after_help = "Example: ringrun plan -n 4096 --hosts 512 --op all_reduce -b 8 -e 1G")]
 pub(crate) struct Options {
     /// How many ranks
-    #[arg(short = 'n', long = "np", value_name = "N")]
+    #[arg(short = 'n', long = "np", value_name = "N", value_parser = count)]
+    #[arg(allow_hyphen_values = true)]
     ranks: NonZeroU32,
     /// On how many hosts they are, as many on each; or how many on each, as 8,8,4 or 2x8,4
     #[arg(long, value_name = "N|N,N,..", default_value = "1")]
@@ -95,6 +96,12 @@ impl Report {
         }
         planner
     }
+}
+
+/// A number of ranks, as of a job.
+fn count(word: &str) -> Result<NonZeroU32, String> {
+    let most = |_| format!("{} ranks at most are planned", u32::MAX);
+    cli::count(word).and_then(|ranks| ranks.try_into().map_err(most))
 }
 
 /// A collective by any of its spellings.

@@ -64,7 +64,9 @@ fn writes_a_page_and_json() {
 fn what_makes_no_sense_is_refused_by_name() {
     for (options, named) in [
         ("", "--np"),
-        ("-n 0", "-n"),
+        ("-n 0", "a job has at least one rank"),
+        ("-n -1", "expected a number of ranks, such as 4"),
+        ("-n 4294967296", "4294967295 ranks at most"),
         ("-n 8 --hosts 3", "--hosts 3"),
         ("-n 8 --hosts 0", "--hosts"),
         ("-n 8 --hosts 4,3", "--hosts"),
@@ -95,6 +97,13 @@ fn what_makes_no_sense_is_refused_by_name() {
     }
     let ran = plan("-n 4 -e 8 --html /nowhere/plan.html");
     assert!(ran.code == 1 && ran.err.contains("/nowhere/plan.html"), "{}", ran.err);
+}
+
+#[test]
+fn takes_the_number_of_ranks_as_mpirun_does() {
+    for words in ["-np 16 -b 8 -e 64", "-np=16 -b 8 -e 64"] {
+        assert_eq!(rows(&plan(words)), rows(&plan("-n 16 -b 8 -e 64")), "{words}");
+    }
 }
 
 /// What is asked for and can't be is said, and so is what links run over.
