@@ -118,6 +118,22 @@ mod tests {
         }
     }
 
+    /// Who aborted a call of its own names no other rank.
+    #[cfg(feature = "cuda")]
+    #[test]
+    fn the_other_rank_is_the_one_that_is_named() {
+        for mut error in all() {
+            let names = ["Timeout", "PeerLost", "Mismatch", "Aborted"];
+            let is_named = names.iter().any(|name| format!("{error:#?}").starts_with(name));
+            let rank = error.peer_mut().map(|peer| peer.rank);
+            assert_eq!(rank, is_named.then_some(1), "{error:#?}");
+            if let Error::Aborted { at, by } = &mut error {
+                by.rank = at.rank;
+                assert!(error.peer_mut().is_none());
+            }
+        }
+    }
+
     #[test]
     fn debug_is_the_message_and_its_alternate_form_the_structure() {
         for error in all() {
