@@ -20,6 +20,7 @@ each rank sends to the next and receives from the one before. Out of place, broa
 its input first, as NCCL does. A barrier has no out-of-place half; gather, scatter and send_recv
 have no other.
 
+Examples:
 Under ringrun, or any launcher that ringreduce knows, ringbench is one rank and rank 0 prints:
   ringrun -n 4 ringbench all_reduce -b 8 -e 64M -f 2
 Alone, it launches --ranks N of them, or as many as there are CPUs, but 4 at most:

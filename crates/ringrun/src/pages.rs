@@ -1,6 +1,7 @@
 //! What a program tells shells and `man` of itself: completions and manual pages, made from its
 //! command line.
 
+use clap::builder::Resettable;
 use clap::{Command, Subcommand};
 use clap_complete::Shell;
 
@@ -32,19 +33,56 @@ impl Page {
             Self::Completions { shell } => {
                 clap_complete::generate(*shell, &mut program, name, &mut text);
             }
-            Self::Man { subcommand: None } => render(clap_mangen::Man::new(program), &mut text)?,
+            Self::Man { subcommand: None } => render(program, None, &mut text)?,
             Self::Man { subcommand: Some(of) } => {
                 program.build();
                 let found = program.find_subcommand(of).cloned();
                 let found = found.ok_or_else(|| format!("{name} has no subcommand {of}"))?;
-                let page = clap_mangen::Man::new(found).title(format!("{name}-{of}"));
-                render(page, &mut text)?;
+                render(found, Some(format!("{name}-{of}")), &mut text)?;
             }
         }
         Ok(text)
     }
 }
 
-fn render(page: clap_mangen::Man, text: &mut Vec<u8>) -> Result<(), String> {
-    page.render(text).map_err(|error| error.to_string())
+/// What begins a part of the text behind the options, and the name of its section.
+const SECTIONS: [(&str, &str); 7] = [
+    ("Example: ", "EXAMPLES"),
+    ("Examples:", "EXAMPLES"),
+    ("How a job ends:", "HOW A JOB ENDS"),
+    ("Exit code:", "EXIT STATUS"),
+    ("Exit status: ", "EXIT STATUS"),
+    ("Input and output:", "STANDARD STREAMS"),
+    ("JSON: ", "JSON"),
+];
+
+fn render(program: Command, title: Option<String>, text: &mut Vec<u8>) -> Result<(), String> {
+    let end = program.get_after_long_help().or(program.get_after_help());
+    let end = end.map(|end| sections(&end.to_string())).unwrap_or_default();
+    let bare = program.after_help(Resettable::Reset).after_long_help(Resettable::Reset);
+    let page = clap_mangen::Man::new(bare);
+    let page = title.into_iter().fold(page, clap_mangen::Man::title);
+    page.render(text).map_err(|error| error.to_string())?;
+    text.extend(end.bytes());
+    Ok(())
+}
+
+/// The text with its lines as they are: clap_mangen would make one paragraph of examples.
+fn sections(text: &str) -> String {
+    let (mut page, mut open) = (String::new(), false);
+    for line in text.lines() {
+        let begun =
+            SECTIONS.iter().find_map(|(first, name)| Some((name, line.strip_prefix(first)?)));
+        let (name, line) = begun.map_or((None, line), |(name, rest)| (Some(*name), rest));
+        if let Some(name) = name.or((!open).then_some("NOTES")) {
+            let before = if open { format!("{}\n.fi\n", page.trim_end()) } else { page };
+            page = before + &format!(".SH \"{name}\"\n.nf\n");
+            open = true;
+        }
+        if name.is_none() || !line.is_empty() {
+            let line = line.replace('\\', "\\e").replace('-', "\\-").replace('\'', "\\(aq");
+            page += &format!("{}{line}\n", if line.starts_with('.') { "\\&" } else { "" });
+        }
+    }
+    page + if open { ".fi\n" } else { "" }
 }

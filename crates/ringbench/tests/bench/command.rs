@@ -67,7 +67,11 @@ fn the_compact_table_is_for_terminals_or_if_asked_for() {
 
 #[test]
 fn shells_and_man_get_their_pages() {
-    for (line, part) in [("completions bash", "--regret"), ("man", ".TH ringbench 1")] {
+    for (line, part) in [
+        ("completions bash", "--regret"),
+        ("man", ".TH ringbench 1"),
+        ("man", ".fi\n.SH \"EXIT STATUS\"\n.nf\n0 all"),
+    ] {
         let seen = run(ringbench(line));
         assert!(
             seen.code == Some(0) && seen.out.contains(part),

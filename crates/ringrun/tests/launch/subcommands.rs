@@ -90,7 +90,11 @@ fn shells_and_man_get_their_pages() {
         (&["completions", "zsh"], &["#compdef ringrun", "--per-host"]),
         (&["completions", "fish"], &["complete -c ringrun"]),
         (&["man"], &[".TH ringrun 1", "output\\-filename"]),
-        (&["man", "plan"], &[".TH ringrun-plan 1", "host\\-latency"]),
+        (
+            &["man"],
+            &[".SH \"EXAMPLES\"\n.nf\n  ringrun \\-n 4 ./train", ".fi\n.SH \"EXIT STATUS\"\n"],
+        ),
+        (&["man", "plan"], &[".TH ringrun-plan 1", "host\\-latency", "\n.nf\nringrun plan \\-n 4"]),
     ] {
         let ran = run(words);
         assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{words:?}");
