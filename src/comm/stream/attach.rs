@@ -133,7 +133,7 @@ impl Communicator {
             self.streams.mixed = true;
             return Ok(());
         }
-        let reach = self.find_reach(driver, (context, device.flushes), &all)?;
+        let reach = self.find_reach(driver, context, &all)?;
         tracing::info!(?reach, "device {:x?}", device.uuid);
         match &reach {
             Reach::Nobody => Ok(()),

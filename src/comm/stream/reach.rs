@@ -17,17 +17,17 @@ use crate::plan::{DeviceSeat, Reach};
 
 impl Communicator {
     /// Tries which devices reach each other and what the drivers refuse; every rank gets the same
-    /// answer. The context is current; `flushes`: do waits of its streams?
+    /// answer. The context is current.
     pub(super) fn find_reach(
         &mut self,
         driver: Driver,
-        (context, flushes): (&Arc<CudaContext>, bool),
+        context: &Arc<CudaContext>,
         all: &[Said],
     ) -> Result<Reach> {
         let is_foreign =
             |(rank, said): (usize, &Said)| self.is_on_my_host(rank) && !said.is_beside();
         let exports = all.iter().enumerate().any(is_foreign);
-        let tested = SelfTest::run(driver, (context, flushes), exports);
+        let tested = SelfTest::run(driver, context, exports);
         let (missing, handle) =
             tested.as_ref().map_or((0, [0; HANDLE]), |tested| (tested.missing, tested.handle));
         let mut words = vec![u64::from(tested.is_ok()), missing];
