@@ -1,8 +1,8 @@
 //! What NUMERICS.md promises of accuracy, searched for violations: random contributions of many
 //! magnitudes, every algorithm, against sums in f64 (which holds them exactly, or nearly so).
 
-use harness::on_ranks;
 use harness::ranks::on;
+use harness::{on_ranks, share};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use ringreduce::schedule::Algorithm;
@@ -93,7 +93,8 @@ fn within<T: Float>(got: T, (sum, magnitude): (f64, f64), roundings: usize, what
 }
 
 fn every_algorithm<T: Float>(scalar: T) {
-    for (n, seed) in [(2, 1), (3, 2), (5, 3), (8, 4), (9, 5)] {
+    let worlds = [(2, 1), (3, 2), (5, 3), (8, 4), (9, 5)];
+    for (n, seed) in worlds.into_iter().filter(|of| share::has(T::DTYPE as u64 + of.1, 3)) {
         let inputs = inputs::<T>(n, seed);
         for algorithm in Algorithm::ALL {
             let options = CallOptions::new().algorithm(algorithm);
