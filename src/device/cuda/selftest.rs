@@ -1,7 +1,7 @@
 //! A self-test of the driver: WSL2 and some sandboxes refuse stream memory operations, registered
 //! host memory or memory handles for other processes, although the driver has every symbol.
 //! May touch: error, link. Unsafe: calls of the driver.
-//! Law: each ability is used once the way that calls will use it; a refusal is a fact and no error.
+//! Law: each ability is used once, on memory such as calls use; a refusal is a fact and no error.
 #![allow(unsafe_code)]
 
 use std::num::NonZeroUsize;
