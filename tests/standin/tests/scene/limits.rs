@@ -56,27 +56,31 @@ pub(super) fn bounded() {
     waits.synchronize().unwrap();
 }
 
-/// What a stream has written before a kernel is seen with the kernel's fence, or after it.
+/// What a stream has written before a kernel is seen with the kernel's fence, or after it. The
+/// stream waits until both are in its queue: between them it may not run dry.
 pub(super) fn weak() {
     let context = context();
     let [stream, _] = streams(&context);
     for (fence, seen) in [("", 0), ("fence.sc.sys;", 1)] {
         let spin = function(&SPIN.replace("FENCE", fence), "spin").unwrap();
-        // SAFETY: asks for three words, which are zeroed.
-        let words = unsafe { result::malloc_host(12, 2) }.unwrap();
+        // SAFETY: asks for four words, which are zeroed.
+        let words = unsafe { result::malloc_host(16, 2) }.unwrap();
         // SAFETY: they are as long.
-        unsafe { words.cast::<u8>().write_bytes(0, 12) };
+        unsafe { words.cast::<u8>().write_bytes(0, 16) };
         // SAFETY: words of pinned memory that stays.
         let word = |at| unsafe { &*words.cast::<AtomicU32>().add(at) };
         let mut first = words as u64;
         let mut params = [(&raw mut first).cast()];
-        // SAFETY: the third word is pinned, and the kernel takes the address of the first.
+        // SAFETY: all words are pinned, and the kernel takes the address of the first.
         unsafe {
-            let put = sys::cuStreamWriteValue32_v2(stream.cu_stream(), first + 8, 1, 0);
-            assert_eq!(put, R::CUDA_SUCCESS);
             let stream = stream.cu_stream();
+            let put = sys::cuStreamWaitValue32_v2(stream, first + 12, 1, 0);
+            assert_eq!(put, R::CUDA_SUCCESS);
+            let put = sys::cuStreamWriteValue32_v2(stream, first + 8, 1, 0);
+            assert_eq!(put, R::CUDA_SUCCESS);
             result::launch_kernel(spin, (1, 1, 1), (1, 1, 1), 0, stream, &mut params).unwrap();
         }
+        word(3).store(1, Ordering::Release);
         while word(0).load(Ordering::Acquire) == 0 {
             std::thread::yield_now();
         }
