@@ -10,26 +10,23 @@ use ringreduce::{Communicator, FoldOrder, ReduceOp, bf16, f16};
 /// Below and above one-shot, whole pages and lines or not.
 const COUNTS: [usize; 10] = [0, 1, 2, 63, 1000, 1024, 4096, 4097, 5001, 20_000];
 
-fn each_op<T: Value>(n: usize, count: usize) {
+fn each_op<T: Value>(comm: &mut Communicator, count: usize) {
+    let (n, rank) = (comm.size(), comm.rank());
     for op in ReduceOp::ALL.into_iter().filter(|op| op.is_defined_for(T::DTYPE)) {
+        let of = format!("{} {op} n={n} count={count} rank={rank}", T::DTYPE);
         let want: Vec<T> = (0..count).map(|i| expected(op, n, i)).collect();
-        let got = on_ranks(n, |comm| {
-            let mine: Vec<T> = (0..count).map(|i| input(op, n, comm.rank(), i)).collect();
-            let mut buf = comm.alloc::<T>(count).unwrap();
-            assert!(buf.iter().all(|&it| it == T::zeroed()));
-            buf.copy_from_slice(&mine);
-            comm.all_reduce(&mut buf, op).unwrap();
-            let mut other = mine.clone();
-            let mut guard = comm.register(&mut other).unwrap();
-            assert_eq!(guard[..], mine[..]);
-            comm.all_reduce(&mut guard, op).unwrap();
-            drop(guard);
-            (buf.to_vec(), other)
-        });
-        for (rank, (buf, other)) in got.into_iter().enumerate() {
-            assert!(buf == want, "alloc {} {op} n={n} count={count} rank={rank}", T::DTYPE);
-            assert!(other == want, "register {} {op} n={n} count={count} rank={rank}", T::DTYPE);
-        }
+        let mine: Vec<T> = (0..count).map(|i| input(op, n, rank, i)).collect();
+        let mut buf = comm.alloc::<T>(count).unwrap();
+        assert!(buf.iter().all(|&it| it == T::zeroed()), "alloc {of}");
+        buf.copy_from_slice(&mine);
+        comm.all_reduce(&mut buf, op).unwrap();
+        assert!(buf[..] == want, "alloc {of}");
+        let mut other = mine.clone();
+        let mut guard = comm.register(&mut other).unwrap();
+        assert!(guard[..] == mine[..], "register {of}");
+        comm.all_reduce(&mut guard, op).unwrap();
+        drop(guard);
+        assert!(other == want, "register {of}");
     }
 }
 
@@ -38,9 +35,7 @@ macro_rules! types {
         #[test]
         fn $name() {
             for n in 1..=5 {
-                for count in COUNTS {
-                    each_op::<$type>(n, count);
-                }
+                on_ranks(n, |comm| COUNTS.map(|count| each_op::<$type>(comm, count)));
             }
         }
     )*};
