@@ -45,6 +45,7 @@ const BODIES: &[(&str, fn())] = table! {
     processes::faults::council::too_few,
     processes::faults::council::aborted,
     processes::faults::differ::rank,
+    processes::faults::partition::member,
     processes::faults::rank,
     processes::faults::recovery::survivor,
     processes::faults::recovery::ahead,

@@ -1,10 +1,13 @@
-//! Two hosts on one machine: network namespaces with a cable between them. They go when the
-//! processes do that hold them.
+//! Hosts on one machine: network namespaces with cables between them. They go when the processes do
+//! that hold them: nothing has a name outside, so nothing stays.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
-struct Host(Child);
+use crate::processes;
+
+/// A network of its own, and a name.
+pub struct Host(Child);
 
 impl Drop for Host {
     fn drop(&mut self) {
@@ -14,67 +17,112 @@ impl Drop for Host {
 }
 
 impl Host {
-    fn new(name: &str) -> Option<Self> {
+    fn new(name: &str) -> Result<Self, String> {
         let script = "echo \"$0\" > /proc/sys/kernel/hostname && echo up && exec cat";
         let mut command = Command::new("unshare");
         command.args(["--net", "--uts", "sh", "-c", script, name]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut host = Self(command.spawn().ok()?);
+        let mut host = Self(command.spawn().map_err(|error| format!("unshare: {error}"))?);
         let mut line = String::new();
-        BufReader::new(host.0.stdout.as_mut()?).read_line(&mut line).ok()?;
-        (line == "up\n").then_some(host)
+        let read = BufReader::new(host.0.stdout.as_mut().unwrap()).read_line(&mut line);
+        if read.is_ok() && line == "up\n" {
+            Ok(host)
+        } else {
+            Err("network namespaces are not permitted here".into())
+        }
     }
 
-    fn on(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+    /// This command, on this host.
+    pub fn on(&self, command: &Command) -> Command {
         let mut inside = Command::new("nsenter");
-        inside.args(["--target", &self.0.id().to_string(), "--net", "--uts"]).arg(program);
+        inside.args(["--target", &self.0.id().to_string(), "--net", "--uts"]);
+        inside.arg(command.get_program()).args(command.get_args());
+        // Only the test reaches these networks. Tests of secrets override this.
+        inside.env("RINGREDUCE_INSECURE", "1");
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => inside.env(name, value),
+                None => inside.env_remove(name),
+            };
+        }
         inside
     }
 
-    fn does(&self, line: &str) -> Option<()> {
+    /// Runs `program` with what follows in its line.
+    pub fn does(&self, line: &str) -> Result<(), String> {
         let mut words = line.split(' ');
-        let mut command = self.on(words.next()?);
-        let done = command.args(words).stderr(Stdio::null()).status().ok()?;
-        done.success().then_some(())
+        let mut command = Command::new(words.next().unwrap());
+        let output =
+            self.on(command.args(words)).output().map_err(|why| format!("nsenter: {why}"))?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        if output.status.success() { Ok(()) } else { Err(format!("{line}: {said}")) }
+    }
+
+    /// Its end of a cable has the address of this number.
+    fn is_number(&self, number: usize) -> Result<(), String> {
+        self.does("ip link set lo up")?;
+        self.does(&format!("ip address add 10.77.0.{number}/24 dev eth0"))?;
+        self.does("ip link set eth0 up")
     }
 }
 
-pub struct Hosts([Host; 2]);
+/// Two hosts and the cable between them.
+pub struct Hosts(pub [Host; 2]);
 
 impl Hosts {
-    /// None where namespaces are not permitted.
-    pub fn new() -> Option<Self> {
+    /// An error says what is not permitted here.
+    pub fn new() -> Result<Self, String> {
         let hosts = [Host::new("left")?, Host::new("right")?];
         let other = hosts[1].0.id();
         hosts[0].does(&format!("ip link add eth0 type veth peer name eth0 netns {other}"))?;
-        for (host, number) in hosts.iter().zip(1..) {
-            host.does("ip link set lo up")?;
-            host.does(&format!("ip address add 10.77.0.{number}/24 dev eth0"))?;
-            host.does("ip link set eth0 up")?;
-        }
-        let hosts = Self(hosts);
+        hosts.iter().zip(1..).try_for_each(|(host, number)| host.is_number(number))?;
+        Ok(Self(hosts))
+    }
+
+    /// Two hosts whose cable may lose packets.
+    pub fn with_loss() -> Result<Self, String> {
+        let hosts = Self::new()?;
         hosts.drop_longer(1)?;
         hosts.drop_none()?;
-        Some(hosts)
+        Ok(hosts)
+    }
+
+    /// Where ranks may meet, on the first of them, and nobody else does.
+    pub fn store(&self) -> String {
+        // Ports of a network of its own, and below those that the system gives.
+        format!("10.77.0.1:{}", 2000 + processes::number() % 30_000)
     }
 
     /// From here on longer packets get lost on the way, in both directions.
-    pub fn drop_longer(&self, bytes: u32) -> Option<()> {
+    pub fn drop_longer(&self, bytes: u32) -> Result<(), String> {
         // They pass through a queue that has no room for them.
         let line = format!("tc qdisc replace dev eth0 root bfifo limit {bytes}");
         self.0.iter().try_for_each(|host| host.does(&line))
     }
 
-    pub fn drop_none(&self) -> Option<()> {
+    pub fn drop_none(&self) -> Result<(), String> {
         self.0.iter().try_for_each(|host| host.does("tc qdisc del dev eth0 root"))
     }
 
     /// A process that does what `body` names, on one of them.
     pub fn process(&self, host: usize, body: &str) -> Command {
-        let mut command = self.0[host].on(crate::program());
-        command.arg(body);
-        // Only the test reaches these networks.
-        command.env("RINGREDUCE_INSECURE", "1");
-        command
+        self.0[host].on(&crate::process(body))
     }
+}
+
+/// So many hosts whose cables meet in the first one.
+pub fn star(count: usize) -> Result<Vec<Host>, String> {
+    let hosts: Vec<_> =
+        (0..count).map(|number| Host::new(&format!("h{number}"))).collect::<Result<_, _>>()?;
+    hosts[0].does("ip link add eth0 type bridge")?;
+    for (number, host) in hosts.iter().enumerate() {
+        if number > 0 {
+            let other = host.0.id();
+            let cable = format!("ip link add p{number} type veth peer name eth0 netns {other}");
+            hosts[0].does(&cable)?;
+            hosts[0].does(&format!("ip link set p{number} master eth0 up"))?;
+        }
+        host.is_number(number + 1)?;
+    }
+    Ok(hosts)
 }

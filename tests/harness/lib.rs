@@ -6,11 +6,11 @@
 pub mod guarded;
 pub mod hosts;
 pub mod left;
-pub mod lines;
+pub mod process;
 pub mod processes;
 pub mod ranks;
 pub mod share;
-pub(crate) mod signals;
+pub mod signals;
 mod skips;
 
 use std::path::PathBuf;

@@ -2,7 +2,6 @@
 //! exec, and a test must not depend on whoever starts cargo: nohup ignores SIGHUP, and a shell that
 //! starts a background command in a script ignores SIGINT.
 #![allow(unsafe_code, reason = "runs code between fork and exec")]
-#![allow(dead_code, reason = "not every test uses all of it")]
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -12,7 +11,7 @@ use nix::sys::signal::SigSet;
 
 /// The process that `command` starts has all signals at their default dispositions, and these
 /// blocked.
-pub(crate) fn default_but_blocked(command: &mut Command, blocked: SigSet) {
+pub fn default_but_blocked(command: &mut Command, blocked: SigSet) {
     let set = move || {
         for signal in 1..=libc::SIGRTMAX() {
             // SAFETY: this sets a default disposition; no handler is involved.
@@ -25,6 +24,6 @@ pub(crate) fn default_but_blocked(command: &mut Command, blocked: SigSet) {
 }
 
 /// The process that `command` starts has the signals as a login shell starts programs.
-pub(crate) fn default(command: &mut Command) {
+pub fn default(command: &mut Command) {
     default_but_blocked(command, SigSet::empty());
 }

@@ -6,13 +6,12 @@ use std::thread::sleep;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cudarc::driver::CudaStream;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use ringreduce::{Communicator, DevicePath, ReduceOp, Result};
 
 use super::super::standin::on_standin;
 use super::{finish, stream};
-use harness::processes::{Rank, World, this_rank};
+use harness::processes::{Process, World, this_rank};
 
 /// What a rank is told of its world: is its device known to the others, and how long it waits.
 const DIRECT: &str = "TEST_FAULTS_DIRECT";
@@ -37,7 +36,7 @@ fn work(comm: &mut Communicator, stream: &Arc<CudaStream>, rounds: usize) -> Res
     let mut into = stream.clone_htod(&vec![0_i64; len]).unwrap();
     stream.synchronize().unwrap();
     comm.barrier()?;
-    Rank::works();
+    Process::works();
     for _ in 0..rounds {
         stream.memcpy_htod(&vec![1; len], &mut known.view_mut()).unwrap();
         for _ in 0..BATCH {
@@ -102,7 +101,7 @@ impl Trial {
         let (direct, timeout) = (self.direct.to_string(), self.timeout.as_millis().to_string());
         let settings = |_| vec![(DIRECT, direct.clone()), (TIMEOUT, timeout.clone())];
         let mut world = World::start(self.body, self.n, self.transport, settings);
-        world.0.iter_mut().for_each(Rank::is_at_work);
+        world.is_at_work();
         sleep(Duration::from_micros(harness::share::random_range(0..60_000)));
         world
     }
@@ -143,15 +142,15 @@ impl Trial {
     }
 
     fn kill(&self, victim: usize) {
-        let mut world = self.start();
+        let world = self.start();
         let since = now();
-        world.0[victim].child.kill().unwrap();
+        world.0[victim].kill();
         self.survives(world, victim, since, SOON);
     }
 }
 
 fn signal(world: &World, rank: usize, signal: Signal) {
-    kill(Pid::from_raw(world.0[rank].child.id() as i32), signal).unwrap();
+    world.0[rank].signal(signal);
 }
 
 /// The first rank, and one of the others.
@@ -203,11 +202,10 @@ pub(crate) mod body {
                 let since = now();
                 signal(&world, victim, Signal::SIGSTOP);
                 let stopped = world.0.remove(victim);
-                let id = Pid::from_raw(stopped.child.id() as i32);
                 for one in &mut world.0 {
                     one.says(TOLD);
                 }
-                kill(id, Signal::SIGCONT).unwrap();
+                stopped.signal(Signal::SIGCONT);
                 world.0.insert(victim, stopped);
                 trial.survives(world, victim, since, timeout + 2 * SOON);
             }

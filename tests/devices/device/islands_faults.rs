@@ -5,14 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cudarc::driver::CudaStream;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use ringreduce::{Communicator, ReduceOp, Result};
 
 use super::super::standin::on_standin;
 use super::finish;
 use super::islands::{LAYOUTS, SEPARATE, attached};
-use harness::processes::{Rank, World, this_rank};
+use harness::processes::{Process, World, this_rank};
 
 /// What a rank is told: its layout, and how long it waits.
 const LAYOUT: &str = "TEST_ISLANDS_LAYOUT";
@@ -43,7 +42,7 @@ fn work(comm: &mut Communicator, stream: &Arc<CudaStream>) -> Result<()> {
         assert!(found.into_iter().all(|it| it == wanted), "rank {rank}, round {round}");
         stream.memcpy_htod(&vec![1_i64; len], &mut short).unwrap();
         if round == 2 * n {
-            Rank::works();
+            Process::works();
         }
     }
     Ok(())
@@ -85,7 +84,7 @@ fn named(rank: usize, told: &str, pids: &[u32]) -> usize {
 
 /// Each survivor names whom it waited for, up to the victim, whom those of its island name at once.
 fn all_lead_to(victim: usize, layout: &[usize], world: World, is_killed: bool) {
-    let pids: Vec<_> = world.0.iter().map(|rank| rank.child.id()).collect();
+    let pids: Vec<_> = world.0.iter().map(|rank| rank.pid()).collect();
     let mut peers = Vec::new();
     for (rank, one) in world.0.into_iter().enumerate() {
         let (well, says) = one.end();
@@ -115,12 +114,14 @@ fn worlds(body: &str, timeout: u32, victims: &[(usize, usize)], signal: Signal) 
     for &(at, victim) in victims {
         let settings = |_| vec![(LAYOUT, at.to_string()), (TIMEOUT, timeout.to_string())];
         let mut world = World::start(body, LAYOUTS[at].len(), "shm", settings);
-        world.0.iter_mut().for_each(Rank::is_at_work);
-        kill(Pid::from_raw(world.0[victim].child.id() as i32), signal).unwrap();
+        world.is_at_work();
+        world.0[victim].signal(signal);
         if signal != Signal::SIGKILL {
             let others = world.0.iter_mut().enumerate().filter(|(rank, _)| *rank != victim);
-            others.for_each(|(_, rank)| rank.says(TOLD));
-            world.0[victim].child.kill().unwrap();
+            for (_, rank) in others {
+                rank.says(TOLD);
+            }
+            world.0[victim].kill();
         }
         all_lead_to(victim, LAYOUTS[at], world, signal == Signal::SIGKILL);
     }

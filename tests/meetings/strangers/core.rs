@@ -14,7 +14,7 @@ use ringreduce::ReduceOp;
 use sha2::Sha256;
 
 use super::LONG;
-use harness::processes::{Rank, World, this_seat};
+use harness::processes::{Process, World, this_seat};
 
 const BODY: &str = "strangers::core::body";
 /// Where ranks run, and so leave their cores.
@@ -48,7 +48,7 @@ pub(crate) fn body() {
     all.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
     pair.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
     assert!(sum.iter().all(|&sum| sum as usize == size * size));
-    Rank::works();
+    Process::works();
     // Until the test ends them: the first in no call, the others in one with it.
     if all.rank() == 0 {
         std::thread::sleep(LONG);
@@ -131,8 +131,8 @@ fn no_core_has_the_secret() {
         (FOLDER, folder.path().display().to_string()),
     ];
     let mut world = World::start(BODY, 2, "tcp", |_| settings.to_vec());
-    world.0.iter_mut().for_each(Rank::is_at_work);
-    let pids = [0, 1].map(|rank: usize| Pid::from_raw(world.0[rank].child.id() as i32));
+    world.is_at_work();
+    let pids = [0, 1].map(|rank: usize| Pid::from_raw(world.0[rank].pid() as i32));
     let mut parts = hidden(&secret, &digits);
     parts.push(("payload", *payload().first_chunk().unwrap()));
     for pid in pids {

@@ -231,14 +231,14 @@ pub(crate) fn a_full_process() {
         return;
     }
     let server = Server::new().unwrap();
-    println!("door {}", server.listen_tcp((Ipv4Addr::LOCALHOST, 0).into()).unwrap());
+    eprintln!("door {}", server.listen_tcp((Ipv4Addr::LOCALHOST, 0).into()).unwrap());
     let word = || std::io::stdin().read_line(&mut String::new()).unwrap();
     word();
     let all: Vec<_> = std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect();
-    println!("full {}", all.len());
+    eprintln!("full {}", all.len());
     word();
     drop(all);
-    println!("right");
+    eprintln!("right");
     word();
 }
 

@@ -208,7 +208,7 @@ pub(crate) fn another_user() {
     stream.set_read_timeout(Some(LONG)).unwrap();
     let _gone = stream.write_all(&Words { secret: 0, ..OFFER }.encode());
     assert!(!matches!(stream.read(&mut [0; 128]), Ok(1..)));
-    println!("right");
+    eprintln!("right");
 }
 
 #[test]
@@ -230,7 +230,7 @@ fn another_user_is_hung_up_on() {
     command.arg("strangers::refused::another_user");
     command.env(SEAT, &name).uid(12345).gid(12345).current_dir("/");
     let output = command.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
+    let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && said.lines().any(|line| line == "right"), "{output:?}");
     // Its own user comes in.
     Store::connect(&StoreAddr::Unix(name), Instant::now() + LONG).unwrap();

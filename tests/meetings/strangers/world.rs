@@ -1,7 +1,8 @@
 //! Ranks that are processes. They meet over TCP alone.
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Command, Stdio};
+
+use harness::processes::Process;
 
 use super::*;
 
@@ -17,19 +18,15 @@ pub(crate) fn a_rank() {
     let before = descriptors();
     let config = rank(me.parse().unwrap(), size.parse().unwrap(), store, Some(SECRET));
     let meeting = meet(&config).unwrap();
-    println!("door {}", meeting.peers[meeting.rank].tcp.unwrap());
+    eprintln!("door {}", meeting.peers[meeting.rank].tcp.unwrap());
     std::io::stdin().read_line(&mut String::new()).unwrap();
     all_links(meeting);
     assert_eq!(descriptors(), before, "descriptors left open");
-    println!("right");
+    eprintln!("right");
 }
 
 /// A process that is a rank.
-pub(crate) struct Rank {
-    child: Child,
-    word: ChildStdin,
-    out: BufReader<ChildStdout>,
-}
+pub(crate) struct Rank(Process);
 
 impl Rank {
     /// Starts one, with `limits` set by the shell before.
@@ -41,52 +38,40 @@ impl Rank {
     pub(crate) fn body(body: &str, seat: &str, limits: &str) -> Self {
         let mut command = Command::new("sh");
         command.args(["-c", &format!("{limits} exec \"$0\" \"$@\"")]);
-        command.arg(harness::program()).arg(body).env(SEAT, seat);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let word = child.stdin.take().unwrap();
-        let out = BufReader::new(child.stdout.take().unwrap());
-        Self { child, word, out }
+        command.arg(harness::program()).arg(body).env(SEAT, seat).stdin(Stdio::piped());
+        Self(Process::start(command))
     }
 
     /// Waits until it has met the others; gives where it listens for them.
     pub(crate) fn door(&mut self) -> SocketAddr {
-        self.says("door ").parse().unwrap()
+        self.0.says("door ").unwrap().parse().unwrap()
     }
 
     /// Lets it open its links.
     pub(crate) fn go_on(&mut self) {
-        self.word.write_all(b"\n").unwrap();
+        self.0.tell(b"\n");
+    }
+
+    /// Waits until it says so.
+    pub(crate) fn says(&mut self, wanted: &str) {
+        assert!(self.0.says(wanted).is_some(), "{:#?}", self.0.said);
     }
 
     /// Waits for its end, which must be a good one.
     pub(crate) fn ends_well(&mut self) {
         self.says("right");
-        assert!(self.child.wait().unwrap().success());
+        assert!(self.0.ends().success());
     }
 
     /// How many descriptors it has open.
     pub(crate) fn descriptors(&self) -> usize {
-        std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().count()
+        std::fs::read_dir(format!("/proc/{}/fd", self.0.pid())).unwrap().count()
     }
 
     /// KiB of memory that it has.
     pub(crate) fn resident(&self) -> usize {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.pid())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
         line.split_whitespace().next().unwrap().parse().unwrap()
-    }
-
-    pub(crate) fn says(&mut self, start: &str) -> String {
-        let mut lines = self.out.by_ref().lines().map_while(Result::ok);
-        lines.find_map(|line| Some(line.strip_prefix(start)?.to_owned())).unwrap()
-    }
-}
-
-impl Drop for Rank {
-    /// Only a test that failed leaves something to end.
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

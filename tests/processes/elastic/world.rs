@@ -3,20 +3,14 @@
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::process::Child;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::time::Duration;
+use std::time::Instant;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use ringreduce::rendezvous::{Progress, Server, Stage};
 use tempfile::TempDir;
 
 use super::rank::{CLEAN, OUTSIDE, SEAT, WORKS};
-use harness::lines;
-
-/// How long anything may take before a test fails instead of hanging.
-const PATIENCE: Duration = Duration::from_secs(90);
+use harness::process::{PATIENCE, Process};
 
 pub(crate) struct World {
     store: Server,
@@ -26,44 +20,21 @@ pub(crate) struct World {
 }
 
 struct Rank {
-    child: Child,
-    lines: Receiver<String>,
-    said: Vec<String>,
+    process: Process,
     progress: Progress,
 }
 
 impl Rank {
     /// Waits until what it said last of these is this.
     fn says(&mut self, kind: &str, wanted: &str) -> Result<(), String> {
+        let until = Instant::now() + PATIENCE;
         loop {
-            let last = self.said.iter().rfind(|line| line.starts_with(kind));
+            let last = self.process.said.iter().rfind(|line| line.starts_with(kind));
             if last.is_some_and(|line| line.starts_with(wanted)) {
                 return Ok(());
             }
-            match self.lines.recv_timeout(PATIENCE) {
-                Ok(line) => self.said.push(line),
-                Err(why) => return Err(format!("{wanted:?}: {why}")),
-            }
+            self.process.hears(until).map_err(|why| format!("{wanted:?}: {why}"))?;
         }
-    }
-
-    /// Waits for its end: did it end well?
-    fn ends(&mut self) -> bool {
-        loop {
-            match self.lines.recv_timeout(PATIENCE) {
-                Ok(line) => self.said.push(line),
-                Err(RecvTimeoutError::Disconnected) => break,
-                Err(RecvTimeoutError::Timeout) => panic!("it does not end: {:#?}", self.said),
-            }
-        }
-        self.child.wait().unwrap().success()
-    }
-}
-
-impl Drop for Rank {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -95,10 +66,8 @@ impl World {
         command.env("RUST_BACKTRACE", "0").env(more.0, more.1);
         // The store is what it reads.
         command.stdin(OwnedFd::from(theirs));
-        let (child, lines) = lines::start(command);
-        let said = Vec::new();
         assert!(self.ranks[seat].is_none());
-        self.ranks[seat] = Some(Rank { child, lines, said, progress });
+        self.ranks[seat] = Some(Rank { process: Process::start(command), progress });
     }
 
     fn over(&self) -> PathBuf {
@@ -118,8 +87,8 @@ impl World {
             if let Err(why) = rank.says(WORKS, &format!("{WORKS}{mask:b} ")) {
                 let all = self.ranks.iter_mut().flatten();
                 let said = |rank: &mut Rank| {
-                    rank.said.extend(rank.lines.try_iter());
-                    rank.said.clone()
+                    while rank.process.hears(Instant::now()).is_ok() {}
+                    rank.process.said.clone()
                 };
                 panic!("{seat} {why}: {:#?}", all.map(said).collect::<Vec<_>>());
             }
@@ -132,7 +101,7 @@ impl World {
     }
 
     pub(crate) fn signal(&mut self, seat: usize, signal: Signal) {
-        kill(Pid::from_raw(self.rank(seat).child.id() as i32), signal).unwrap();
+        self.rank(seat).process.signal(signal);
     }
 
     pub(crate) fn kill(&mut self, seat: usize) {
@@ -149,17 +118,17 @@ impl World {
 
     /// Waits for the end of one that does not end well; what it said.
     pub(crate) fn fails(&mut self, seat: usize) -> String {
-        let mut rank = self.ranks[seat].take().unwrap();
-        assert!(!rank.ends(), "{:#?}", rank.said);
-        rank.said.join("\n")
+        let (well, said) = self.ranks[seat].take().unwrap().process.end();
+        assert!(!well, "{said}");
+        said
     }
 
     /// All that are left are told to end: they end well and hold nothing any more.
-    pub(crate) fn end(mut self) {
+    pub(crate) fn end(self) {
         std::fs::write(self.over(), "").unwrap();
-        for rank in self.ranks.iter_mut().flatten() {
-            assert!(rank.ends(), "{:#?}", rank.said);
-            assert!(rank.said.iter().any(|line| line == CLEAN), "{:#?}", rank.said);
+        for rank in self.ranks.into_iter().flatten() {
+            let (well, said) = rank.process.end();
+            assert!(well && said.lines().any(|line| line == CLEAN), "{said}");
         }
     }
 }

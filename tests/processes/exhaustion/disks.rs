@@ -75,7 +75,7 @@ fn in_little_room(name: &str, folder: &str) {
         [(FOLDER, folder.to_owned())].into_iter().chain(written).collect()
     };
     let world = World::start("exhaustion::disks::rank", 2, "shm", settings);
-    let ends: Vec<_> = world.0.into_iter().map(harness::processes::Rank::end).collect();
+    let ends: Vec<_> = world.0.into_iter().map(harness::processes::Process::end).collect();
     if let Some(why) = ends.iter().find_map(|(_, said)| said.split_once(CANNOT)) {
         let why = why.1.lines().next().unwrap();
         let test = format!("exhaustion::disks::{name}");

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use ringreduce::{Error, ReduceOp, Result};
 
 use super::rank::{ENDED, LONG};
-use harness::processes::{Rank, World, this_seat};
+use harness::processes::{Process, World, this_seat};
 
 /// Which task a rank has, and which group it goes to first.
 const TASK: &str = "TEST_EXHAUSTION_TASK";
@@ -97,7 +97,7 @@ fn in_a_group(task: &str, limit: usize) -> Option<Vec<(bool, String)>> {
         path.into_iter().chain([(TASK, task.to_owned()), timeout]).collect()
     };
     let world = World::start("exhaustion::memory_group::rank", super::N, "shm", settings);
-    let ends = world.0.into_iter().map(Rank::end).collect();
+    let ends = world.0.into_iter().map(Process::end).collect();
     eprintln!("{task}, {limit} bytes: {ends:?}");
     Some(ends)
 }

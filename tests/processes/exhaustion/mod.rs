@@ -47,7 +47,7 @@ impl Trial {
         };
         let links = if transport == "shm" { "shm" } else { "tcp" };
         let world = World::start("exhaustion::rank::rank", N, links, settings);
-        let end = |(rank, one): (usize, harness::processes::Rank)| {
+        let end = |(rank, one): (usize, harness::processes::Process)| {
             let (well, said) = one.end();
             assert!(well, "{self:?}: rank {rank}: {said}");
             let line = said.lines().find_map(|line| line.strip_prefix(ENDED));

@@ -5,11 +5,10 @@ use std::fs::File;
 use std::time::{Duration, Instant};
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use nix::sys::signal::{Signal, kill, raise};
-use nix::unistd::Pid;
+use nix::sys::signal::{Signal, raise};
 use ringreduce::{Communicator, Error, ReduceOp};
 
-use harness::processes::{Rank, World, this_rank, this_seat};
+use harness::processes::{Process, World, this_rank, this_seat};
 
 const LONG: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(300);
@@ -31,11 +30,6 @@ fn until_killed() -> ! {
     loop {
         std::thread::park();
     }
-}
-
-fn stop(mut rank: Rank) {
-    rank.child.kill().unwrap();
-    rank.child.wait().unwrap();
 }
 
 /// Not a test of its own: all but the last rank leave, as they began or after they spoke.
@@ -103,7 +97,7 @@ pub(crate) fn left_behind() {
     let mut two = comm.evict(SOON).unwrap();
     assert_eq!(two.size(), 2);
     two.barrier().unwrap();
-    Rank::works();
+    Process::works();
     // Rank 2 is told by who is there.
     until_killed();
 }
@@ -114,11 +108,10 @@ fn who_does_not_come_is_missed_then_left_behind_and_told_so() {
         let settings = |_| vec![(SHRINKS, shrinks.to_owned())];
         let mut world = World::start("faults::council::left_behind", 3, transport, settings);
         let (ones, paused) = world.0.split_at_mut(2);
-        ones.iter_mut().for_each(Rank::is_at_work);
-        kill(Pid::from_raw(paused[0].child.id() as i32), Signal::SIGCONT).unwrap();
+        ones.iter_mut().for_each(Process::is_at_work);
+        paused[0].signal(Signal::SIGCONT);
         let (well, said) = world.0.pop().unwrap().end();
         assert!(well, "{transport} {shrinks}: {said}");
-        world.0.into_iter().for_each(stop);
     }
 }
 
@@ -161,7 +154,7 @@ fn who_can_not_connect_at_once_is_not_left_behind() {
             let (well, said) = rank.end();
             assert!(well, "{transport}: {said}");
         }
-        stop(paused);
+        drop(paused);
     }
 }
 
@@ -170,7 +163,7 @@ pub(crate) fn too_few() {
     let Some(mut comm) = this_rank() else { return };
     comm.barrier().unwrap();
     if comm.rank() == 0 {
-        Rank::works();
+        Process::works();
         until_killed();
     }
     comm.barrier().unwrap_err();
@@ -186,11 +179,10 @@ pub(crate) fn too_few() {
 fn a_minority_is_told_so_and_need_not_wait() {
     let mut world = World::start("faults::council::too_few", 2, "tcp", |_| Vec::new());
     world.0[0].is_at_work();
-    world.0[0].child.kill().unwrap();
+    world.0[0].kill();
     let survivor = world.0.pop().unwrap();
     let (well, said) = survivor.end();
     assert!(well, "{said}");
-    world.0[0].child.wait().unwrap();
 }
 
 /// Not a test of its own: rank 0 waits for what rank 1 never says, until another thread aborts it.
@@ -208,7 +200,7 @@ pub(crate) fn aborted() {
     let error = comm.agree(1, LONG).unwrap_err();
     assert!(matches!(error, Error::Aborted { .. }), "{error}");
     aborts.join().unwrap();
-    Rank::works();
+    Process::works();
 }
 
 #[test]
@@ -217,7 +209,7 @@ fn an_agreement_is_aborted_as_any_call_is() {
     let began = Instant::now();
     world.0[0].is_at_work();
     assert!(began.elapsed() < LONG / 2);
-    stop(world.0.pop().unwrap());
+    drop(world.0.pop());
     let (well, said) = world.0.pop().unwrap().end();
     assert!(well, "{said}");
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use ringreduce::{Communicator, Error, ReduceOp, Result};
 
-use harness::processes::{World, this_rank};
+use harness::processes::{Process, World, this_rank};
 
 const WHAT: &str = "TEST_DIFFER_WHAT";
 const LONG: Duration = Duration::from_secs(60);
@@ -76,7 +76,7 @@ fn both_that_differ_say_in_what_though_nothing_flows_between_them() {
         for transport in ["shm", "tcp"] {
             let world =
                 World::start("faults::differ::rank", 3, transport, |_| vec![(WHAT, what.into())]);
-            let said: Vec<_> = world.0.into_iter().map(super::Rank::end).collect();
+            let said: Vec<_> = world.0.into_iter().map(Process::end).collect();
             let differ = said.iter().filter(|(_, said)| said.contains("differs: ")).count();
             let well = said.iter().all(|(well, _)| *well) && differ >= 2;
             assert!(well, "{what} by {transport}: {said:#?}");

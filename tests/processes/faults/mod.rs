@@ -3,15 +3,15 @@
 
 pub(crate) mod council;
 pub(crate) mod differ;
+pub(crate) mod partition;
 pub(crate) mod recovery;
 pub(crate) mod shrink;
 pub(crate) mod uniform;
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use harness::processes::{Rank, World, this_rank};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use harness::processes::{Process, World, this_rank};
+use nix::sys::signal::Signal;
 use ringreduce::{Communicator, Error, ReduceOp, Result, Stall};
 
 /// What ranks are told: what they do, who of them is the one, how much memory it touches in MiB,
@@ -70,7 +70,7 @@ pub(crate) fn rank() {
     let mib = if me == who { told::<usize>(RESIDENT) } else { 0 };
     let resident = vec![1_u8; mib << 20];
     comm.barrier().unwrap();
-    Rank::works();
+    Process::works();
     if what == "absent" && me == who {
         // Until the others have told, which closes what this one reads.
         let _ = std::io::stdin().read_line(&mut String::new());
@@ -101,13 +101,13 @@ impl Trial {
             ]
         };
         let mut world = World::start("faults::rank", self.n, self.transport, settings);
-        world.0.iter_mut().for_each(Rank::is_at_work);
+        world.is_at_work();
         std::thread::sleep(Duration::from_micros(harness::share::random_range(0..50_000)));
         world
     }
 
     /// All others say so of it; the latest after which time?
-    fn all_say(&self, ranks: Vec<Rank>, kinds: &[&str], since: Duration) -> Duration {
+    fn all_say(&self, ranks: Vec<Process>, kinds: &[&str], since: Duration) -> Duration {
         let Self { n, transport, who, .. } = self;
         let mut latest = Duration::ZERO;
         for rank in ranks {
@@ -129,10 +129,10 @@ impl Trial {
     fn kill(&self) -> [Duration; 2] {
         let mut world = self.start("works");
         let since = now();
-        world.0[self.who].child.kill().unwrap();
+        world.0[self.who].kill();
         let mut victim = world.0.remove(self.who);
         let ended = std::thread::spawn(move || {
-            victim.child.wait().unwrap();
+            victim.ends();
             now()
         });
         let latest = self.all_say(world.0, &["lost"], since);
@@ -192,13 +192,11 @@ fn who_is_stopped_is_named_by_all() {
         let timeout = Duration::from_secs(1);
         let trial = Trial { n, transport, who: 1, resident: 0, timeout };
         let mut world = trial.start("works");
-        let pid = Pid::from_raw(world.0[trial.who].child.id() as i32);
-        kill(pid, Signal::SIGSTOP).unwrap();
-        let mut stopped = world.0.remove(trial.who);
+        world.0[trial.who].signal(Signal::SIGSTOP);
+        let stopped = world.0.remove(trial.who);
         // Who waits for one that has given up already hears it from there.
         trial.all_say(world.0, &["paused", "silent", "lost"], now());
-        kill(pid, Signal::SIGKILL).unwrap();
-        stopped.child.wait().unwrap();
+        drop(stopped);
     }
 }
 
@@ -210,8 +208,8 @@ fn who_never_comes_is_named_by_all() {
         let mut world = trial.start("absent");
         let mut absent = world.0.remove(trial.who);
         trial.all_say(world.0, &["absent", "silent", "lost"], now());
-        absent.child.kill().unwrap();
-        absent.child.wait().unwrap();
+        absent.is_over();
+        assert!(absent.end().0);
     }
 }
 

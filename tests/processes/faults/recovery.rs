@@ -5,7 +5,7 @@ use std::time::Duration;
 use rand::{RngExt, SeedableRng};
 use ringreduce::{Communicator, Error, ReduceOp};
 
-use harness::processes::{Rank, World, this_rank};
+use harness::processes::{Process, World, this_rank};
 
 const SAID: &str = "from ";
 /// Who does not come to a call.
@@ -35,7 +35,7 @@ pub(crate) fn survivor() {
             assert!(ones.iter().all(|&it| it as usize == comm.size()));
             calls += 1;
             if calls == 10 && members.len() == 4 {
-                Rank::works();
+                Process::works();
             }
         });
         let mut lost = done.is_err();
@@ -57,11 +57,11 @@ fn kills_at_random_points_leave_those_who_know_how_far_all_are() {
     let mut rng = rand::rngs::StdRng::seed_from_u64(0x5ead);
     for _ in 0..4 {
         let mut world = World::start("faults::recovery::survivor", 4, "shm", |_| Vec::new());
-        world.0.iter_mut().for_each(Rank::is_at_work);
+        world.is_at_work();
         let last = rng.random_range(0..4);
         for victim in (0..4).filter(|&rank| rank != last) {
             std::thread::sleep(Duration::from_micros(rng.random_range(0..30_000)));
-            world.0[victim].child.kill().unwrap();
+            world.0[victim].kill();
         }
         let (well, said) = world.0.remove(last).end();
         assert!(well && said.contains(&format!("{SAID}[{last}]")), "{last}: {said}");
@@ -75,7 +75,7 @@ pub(crate) fn ahead() {
     let (me, victim) = (comm.rank(), std::env::var(VICTIM).unwrap().parse().unwrap());
     comm.barrier().unwrap();
     if me > 0 {
-        Rank::works();
+        Process::works();
     }
     if me == victim {
         // A park may end by itself.
@@ -86,7 +86,7 @@ pub(crate) fn ahead() {
     let done = comm.broadcast(&mut [7_u32], 0);
     if me == 0 {
         assert!(done.is_ok(), "{done:?}");
-        Rank::works();
+        Process::works();
     }
     let calls = if done.is_ok() { 2 } else { 1 };
     if done.is_ok() {
@@ -108,9 +108,9 @@ fn who_has_the_result_of_a_call_that_failed_elsewhere_is_ahead() {
             let mut world = World::start("faults::recovery::ahead", 3, transport, |_| {
                 vec![("RINGREDUCE_ALGO", "ring".into()), (VICTIM, victim.to_string())]
             });
-            world.0.iter_mut().for_each(Rank::is_at_work);
-            world.0[victim].child.kill().unwrap();
-            let ends: Vec<_> = world.0.into_iter().map(Rank::end).collect();
+            world.is_at_work();
+            world.0[victim].kill();
+            let ends: Vec<_> = world.0.into_iter().map(Process::end).collect();
             for (rank, (well, said)) in ends.iter().enumerate() {
                 assert!(rank == victim || *well, "{rank}, {victim} by {transport}: {ends:#?}");
                 all += said;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ringreduce::{Communicator, Error, ReduceOp};
 
-use harness::processes::{Rank, World, this_rank};
+use harness::processes::{Process, World, this_rank};
 
 /// Who is killed, in this order; each survives the calls of those before.
 const KILLED: &str = "TEST_SHRINK_KILLED";
@@ -21,11 +21,11 @@ pub(crate) fn survivor() {
     comm.set_timeout(LONG);
     comm.barrier().unwrap();
     // Nobody is still in it then.
-    Rank::works();
+    Process::works();
     let mut members: Vec<usize> = (0..comm.size()).collect();
     for &victim in &killed {
         if me == victim {
-            Rank::works();
+            Process::works();
             let _ = work(&mut comm, &members);
             std::process::exit(1);
         }
@@ -59,13 +59,13 @@ fn kill_in_turn(n: usize, transport: &'static str, victims: &[usize]) {
     let list = victims.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
     let settings = |_| vec![(KILLED, list.clone())];
     let mut world = World::start("faults::shrink::survivor", n, transport, settings);
-    world.0.iter_mut().for_each(Rank::is_at_work);
+    world.is_at_work();
     for &victim in victims {
         world.0[victim].is_at_work();
-        world.0[victim].child.kill().unwrap();
+        world.0[victim].kill();
     }
     let left: u64 = (0..n).filter(|rank| !victims.contains(rank)).map(|rank| 1 << rank).sum();
-    let ends: Vec<_> = world.0.into_iter().map(Rank::end).collect();
+    let ends: Vec<_> = world.0.into_iter().map(Process::end).collect();
     for (rank, (well, said)) in ends.iter().enumerate() {
         if !victims.contains(&rank) {
             let name = format!("rank {rank} of {n} by {transport}, without {victims:?}: {ends:#?}");
@@ -97,7 +97,7 @@ pub(crate) fn agrees() {
     comm.set_timeout(LONG);
     comm.barrier().unwrap();
     if comm.rank() == 1 {
-        Rank::works();
+        Process::works();
         // A park may end by itself.
         loop {
             std::thread::park();
@@ -119,7 +119,7 @@ fn survivors_agree_whoever_dies() {
     for transport in ["shm", "tcp"] {
         let mut world = World::start("faults::shrink::agrees", 4, transport, |_| Vec::new());
         world.0[1].is_at_work();
-        world.0[1].child.kill().unwrap();
+        world.0[1].kill();
         let want = format!("{SAID}{:b}", !0b1101_u64);
         for (rank, one) in world.0.into_iter().enumerate() {
             let (well, said) = one.end();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ringreduce::{CallOptions, Communicator, DataType, Error, FoldOrder, ReduceOp};
 
-use harness::processes::{Rank, World, this_seat};
+use harness::processes::{Process, World, this_seat};
 
 const SAID: &str = "ended well ";
 const LONG: Duration = Duration::from_secs(20);
@@ -39,7 +39,7 @@ fn work(comm: &mut Communicator) -> (usize, Vec<u64>, Error) {
             comm.agree(0, LONG).unwrap();
         }
         if round == 3 {
-            Rank::works();
+            Process::works();
         }
     }
     unreachable!()
@@ -62,11 +62,11 @@ pub(crate) fn survivor() {
 fn all_alike(n: usize, transport: &'static str, trials: usize) {
     for trial in 0..trials {
         let mut world = World::start("faults::uniform::survivor", n, transport, |_| Vec::new());
-        world.0.iter_mut().for_each(Rank::is_at_work);
+        world.is_at_work();
         std::thread::sleep(Duration::from_micros(harness::share::random_range(0..20_000)));
-        let mut victim = world.0.remove(trial % n);
-        victim.child.kill().unwrap();
-        let says = |rank: Rank| {
+        let victim = world.0.remove(trial % n);
+        victim.kill();
+        let says = |rank: Process| {
             let (well, said) = rank.end();
             let line = said.lines().find(|line| line.starts_with(SAID)).map(str::to_owned);
             assert!(well && line.is_some(), "{said}");
@@ -77,7 +77,6 @@ fn all_alike(n: usize, transport: &'static str, trials: usize) {
         assert!(said.iter().all(|it| *it == said[0]), "{said:#?}");
         assert!(said[0].contains(&format!("then {left:x} of")), "{}", said[0]);
         assert!(said[0].ends_with(&format!("without {}", trial % n)), "{}", said[0]);
-        victim.child.wait().unwrap();
     }
 }
 
@@ -104,7 +103,7 @@ fn until_it_fails(mut call: impl FnMut() -> Result<(), Error>) {
             return;
         }
         if round == 3 {
-            Rank::works();
+            Process::works();
         }
     }
 }
@@ -151,15 +150,14 @@ fn what_fails_is_as_it_was_however_it_travels() {
             let settings = |_| vec![(KIND, kind.to_owned())];
             let mut world =
                 World::start("faults::uniform::keeps_its_input", 3, transport, settings);
-            world.0.iter_mut().for_each(Rank::is_at_work);
+            world.is_at_work();
             std::thread::sleep(Duration::from_micros(harness::share::random_range(0..20_000)));
-            let mut victim = world.0.remove(1);
-            victim.child.kill().unwrap();
+            let victim = world.0.remove(1);
+            victim.kill();
             for rank in world.0 {
                 let (well, said) = rank.end();
                 assert!(well, "{kind} by {transport}: {said}");
             }
-            victim.child.wait().unwrap();
         }
     }
 }

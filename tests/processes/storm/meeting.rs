@@ -2,15 +2,16 @@
 //! timeout.
 
 use std::io::stdin;
+use std::process::Stdio;
 use std::time::Instant;
 
 use ringreduce::Communicator;
 use ringreduce::rendezvous::Server;
 
 use super::rank::{AT_WORK, TOLD, now};
-use super::world::Process;
 use super::{LATER, START, UNREACHABLE};
 use harness::hosts::Hosts;
+use harness::processes::Process;
 
 const STORE: &str = "10.77.0.1:2000";
 
@@ -32,19 +33,22 @@ pub(crate) fn meets() {
 
 #[test]
 fn a_host_that_is_cut_off_while_ranks_meet() {
-    let Some(hosts) = Hosts::new() else {
-        return harness::skip(
-            "storm::meeting::a_host_that_is_cut_off_while_ranks_meet",
-            super::NO_HOSTS,
-        );
+    let hosts = match Hosts::with_loss() {
+        Ok(hosts) => hosts,
+        Err(why) => {
+            let test = "storm::meeting::a_host_that_is_cut_off_while_ranks_meet";
+            return harness::skip(test, &why);
+        }
     };
-    let mut first = Process::start(hosts.process(0, "storm::meeting::keeps_the_store"));
+    let mut keeps = hosts.process(0, "storm::meeting::keeps_the_store");
+    keeps.stdin(Stdio::piped());
+    let mut first = Process::start(keeps);
     let mut second = Process::start(hosts.process(1, "storm::meeting::meets"));
-    let met = first.says(AT_WORK, Instant::now() + START);
+    let met = first.says_by(AT_WORK, Instant::now() + START);
     assert!(met, "{:?}, {:?}", first.said, second.said);
     let since = now();
     hosts.drop_longer(1).unwrap();
-    let ended = second.ends(Instant::now() + START);
+    let ended = second.ends_by(Instant::now() + START).is_some();
     let told = second.said(TOLD).and_then(|told| told.split_once(' '));
     let Some((at, error)) = told.filter(|_| ended) else { panic!("{:?}", second.said) };
     assert!(error.contains("its host is unreachable"), "{error}");

@@ -17,15 +17,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use harness::hosts::Hosts;
+use harness::processes::Process;
 use harness::share;
 use nix::sys::signal::Signal;
 use rank::{ALL_RIGHT, CLEAN, FAULT_AT, TOLD, now};
 use table::Table;
 use trial::{Fault, Trial};
-use world::Process;
 
-/// Why a test is not made, or not with two hosts.
-const NO_HOSTS: &str = "network namespaces are not permitted here";
 /// Trials in a share and in a run of all; worlds at a time.
 const FEW: u64 = 30;
 const ALL: u64 = 1000;
@@ -65,11 +63,11 @@ fn strike(trial: &Trial, ranks: &[Process], hosts: Option<&Hosts>) -> u64 {
             all(Signal::SIGCONT);
         }
         Fault::Drops => {
-            hosts.and_then(|hosts| hosts.drop_longer(trial.passes)).unwrap();
+            hosts.unwrap().drop_longer(trial.passes).unwrap();
             std::thread::sleep(trial.pause);
-            hosts.and_then(Hosts::drop_none).unwrap();
+            hosts.unwrap().drop_none().unwrap();
         }
-        Fault::Cut => hosts.and_then(|hosts| hosts.drop_longer(trial.passes)).unwrap(),
+        Fault::Cut => hosts.unwrap().drop_longer(trial.passes).unwrap(),
         _ => (),
     }
     since
@@ -79,7 +77,7 @@ fn strike(trial: &Trial, ranks: &[Process], hosts: Option<&Hosts>) -> u64 {
 fn run(trial: &Trial, hosts: Option<&Hosts>) -> Result<Option<Duration>, String> {
     let told = run_on(trial, hosts);
     if trial.fault == Fault::Cut {
-        hosts.and_then(Hosts::drop_none).unwrap();
+        hosts.unwrap().drop_none().unwrap();
     }
     told
 }
@@ -98,21 +96,21 @@ fn run_on(trial: &Trial, hosts: Option<&Hosts>) -> Result<Option<Duration>, Stri
     if trial.fault == Fault::Close {
         // A connection may have had nothing to carry: then all is right to the end.
         let victim = trial.victims[0];
-        ranks[victim].says(FAULT_AT, until);
-        ranks[victim].says(TOLD, Instant::now() + GRACE);
+        ranks[victim].says_by(FAULT_AT, until);
+        ranks[victim].says_by(TOLD, Instant::now() + GRACE);
         ranks[0].is_over();
     }
     for rank in (0..trial.n).filter(lives) {
-        if !ranks[rank].ends(until) {
+        if ranks[rank].ends_by(until).is_none() {
             return Err(format!("rank {rank} hangs: {}", state(&ranks)));
         }
     }
     if !lives(&trial.victims[0]) {
         trial.victims.iter().for_each(|&rank| {
             if trial.fault != Fault::Exit {
-                ranks[rank].signal(Signal::SIGKILL);
+                ranks[rank].kill();
             }
-            ranks[rank].ends(until);
+            ranks[rank].ends_by(until);
         });
     }
     if let Some(at) = ranks[trial.victims[0]].said(FAULT_AT) {
@@ -225,10 +223,8 @@ fn storm() {
     let told = |name: &str| std::env::var(name).ok().map(|it| it.parse().unwrap());
     let count = told("RINGREDUCE_STORM").unwrap_or_else(|| share::count(FEW, ALL));
     let first = told("RINGREDUCE_STORM_SEED").unwrap_or_else(|| share::seed() * ALL);
-    let hosts: Option<Vec<_>> = (0..SIDE_BY_SIDE).map(|_| Hosts::new()).collect();
-    if hosts.is_none() {
-        harness::skip("storm::storm", NO_HOSTS);
-    }
+    let hosts: Result<Vec<_>, _> = (0..SIDE_BY_SIDE).map(|_| Hosts::with_loss()).collect();
+    let hosts = hosts.map_err(|why| harness::skip("storm::storm", &why)).ok();
     eprintln!("storm: {count} trials from seed {first}");
     let before = names();
     let (next, table, failed) = (AtomicU64::new(0), Mutex::new(Table::default()), Mutex::default());
@@ -261,8 +257,10 @@ fn storm() {
             scope.spawn(move || work(hosts));
         }
     });
-    eprintln!("{}", table.into_inner().unwrap());
+    let table = table.into_inner().unwrap();
+    eprintln!("{table}");
     let failed = failed.into_inner().unwrap();
     assert!(failed.is_empty(), "{} of {count} failed, seeds {failed:?}", failed.len());
     assert_eq!(names(), before, "left behind");
+    assert_eq!(table.late(), [""; 0], "what is usual is later than is aimed at");
 }

@@ -6,6 +6,9 @@ use std::time::Duration;
 
 use super::trial::{Fault, Trial, Way};
 
+/// So many times have a median that a busy moment of the machine does not move.
+const MANY: usize = 20;
+
 #[derive(Default)]
 pub(crate) struct Table {
     times: BTreeMap<(Fault, Way, usize), Vec<Duration>>,
@@ -54,6 +57,28 @@ fn line(
     writeln!(f, "{name:24} {:5} {p50:9.1} {p99:9.1} {max:9.1} {goal:>6}", times.len())
 }
 
+impl Table {
+    /// Of which faults the last survivor is usually told later than is aimed at? None of a few.
+    pub(crate) fn late(&self) -> Vec<String> {
+        let all = self.of_all_sizes().into_iter().filter(|(_, times)| times.len() >= MANY);
+        let late = all.filter_map(|((fault, way), mut times)| {
+            times.sort_unstable();
+            let (median, goal) = (times[times.len() / 2], goal(fault, way)?);
+            let is_late = median > Duration::from_millis(goal.into());
+            is_late.then(|| format!("{fault:?} {way:?}: {median:.1?}, not {goal} ms"))
+        });
+        late.collect()
+    }
+
+    fn of_all_sizes(&self) -> BTreeMap<(Fault, Way), Vec<Duration>> {
+        let mut all: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for (&(fault, way, _), times) in &self.times {
+            all.entry((fault, way)).or_default().extend_from_slice(times);
+        }
+        all
+    }
+}
+
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
@@ -64,11 +89,7 @@ impl fmt::Display for Table {
         for (&(fault, way, n), times) in &self.times {
             line(f, &format!("{fault:?} {way:?} {n}"), goal(fault, way), times.clone())?;
         }
-        let mut all: BTreeMap<_, Vec<_>> = BTreeMap::new();
-        for (&(fault, way, _), times) in &self.times {
-            all.entry((fault, way)).or_default().extend_from_slice(times);
-        }
-        for ((fault, way), times) in all {
+        for ((fault, way), times) in self.of_all_sizes() {
             line(f, &format!("{fault:?} {way:?} all"), goal(fault, way), times)?;
         }
         for (fault, count) in &self.right {

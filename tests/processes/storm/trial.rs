@@ -47,6 +47,8 @@ pub(crate) enum Way {
 pub(crate) struct Trial {
     pub(crate) seed: u64,
     pub(crate) n: usize,
+    /// The largest world with links between all pairs; others have those of rings and trees.
+    pub(crate) all_pairs: usize,
     pub(crate) way: Way,
     pub(crate) fault: Fault,
     pub(crate) victims: Vec<usize>,
@@ -72,7 +74,8 @@ impl Trial {
         };
         let mut random = SmallRng::seed_from_u64(seed);
         let few = if fault == TwoKills { 1 } else { 0 };
-        let n = [2, 3, 4, 8][random.random_range(few..4)];
+        let n = [2, 3, 4, 8, 4, 8, 16][random.random_range(few..7)];
+        let all_pairs = if n > 3 && random.random_bool(0.4) { 2 } else { 32 };
         let way = match random.random_range(0..3) {
             _ if matches!(fault, Drops | Cut) => Way::Mixed,
             0 if fault != Close => Way::Shm,
@@ -90,7 +93,21 @@ impl Trial {
         let passes = if fault == Drops { [1, 3_000][random.random_range(0..2)] } else { 1 };
         let (secret, encrypt) =
             [(false, false), (true, false), (true, true)][random.random_range(0..3)];
-        Self { seed, n, way, fault, victims, after, pause, passes, timeout, most, secret, encrypt }
+        Self {
+            seed,
+            n,
+            all_pairs,
+            way,
+            fault,
+            victims,
+            after,
+            pause,
+            passes,
+            timeout,
+            most,
+            secret,
+            encrypt,
+        }
     }
 
     /// Which of two hosts a rank is on, if there are two.

@@ -12,11 +12,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
+use ::harness::signals;
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::Pid;
-
-#[path = "../../../../tests/harness/signals.rs"]
-mod signals;
 
 /// How long anything may take before the test fails instead of hanging.
 const PATIENCE: Duration = Duration::from_secs(60);

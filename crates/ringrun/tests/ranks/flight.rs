@@ -15,8 +15,9 @@ use serde_json::Value;
 
 use crate::bodies::SWING;
 use crate::harness::{AS_RANK, BODY, Ended, Job, PATIENCE, PROMPT, Process, RINGRUN};
-use crate::harness::{all_end, myself, skip, until};
+use crate::harness::{all_end, myself, until};
 use crate::system;
+use ::harness::skip;
 
 /// What `knock` is told: the name to knock at.
 const DOOR: &str = "RANKS_DOOR";

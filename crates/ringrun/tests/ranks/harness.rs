@@ -4,7 +4,7 @@
 //! event. A rank is this very test program, told by `RANKS_BODY` what to do (see `bodies`).
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -13,15 +13,13 @@ use std::sync::mpsc::RecvTimeoutError::{Disconnected, Timeout};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
+use ::harness::signals;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
 use crate::system;
-
-#[path = "../../../../tests/harness/signals.rs"]
-mod signals;
 
 /// How long anything may take before the test fails instead of hanging.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -37,13 +35,6 @@ pub(crate) const BODY: &str = "RANKS_BODY";
 pub(crate) const RINGRUN: &str = env!("CARGO_BIN_EXE_ringrun");
 /// The arguments that make this program a rank.
 pub(crate) const AS_RANK: [&str; 4] = ["--exact", "bodies::body", "--nocapture", "--quiet"];
-
-/// What is said aloud where the machine lacks something: past the harness's capture.
-pub(crate) fn skip(test: &str, why: &str) {
-    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"_:".contains(&byte);
-    assert!(test.bytes().all(is_name), "{test}: the summary counts names of tests alone");
-    let _ = writeln!(std::io::stderr(), "SKIP {test}: {}", why.trim());
-}
 
 /// The benchmark, of another package: cargo builds it beside ringrun only if it is told to.
 pub(crate) fn ringbench() -> String {

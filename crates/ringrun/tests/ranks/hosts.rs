@@ -1,104 +1,18 @@
 //! Two hosts on one machine: network namespaces, joined by a cable. Ranks share memory where they
 //! can and use TCP where they must.
-//!
-//! A namespace lives as long as the process that was started in it, which ends with its standard
-//! input: nothing has a name outside, so nothing stays.
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
+use ::harness::hosts::{Host, Hosts, star};
+use ::harness::skip;
 use nix::sys::signal::Signal;
 
 use crate::harness::{
     AS_RANK, BODY, Ended, Job, PATIENCE, PROMPT, Process, all_end, kill_all, myself, ringbench,
-    skip,
 };
 use crate::report::{Report, all_lead_to};
 use crate::system::{self, Sockets};
-
-/// A network of its own, and a name.
-pub(crate) struct Host(Child);
-
-impl Host {
-    fn new(name: &str) -> Result<Self, String> {
-        let script = "echo \"$0\" > /proc/sys/kernel/hostname && echo up && exec cat";
-        let mut command = Command::new("unshare");
-        command.args(["--net", "--uts", "sh", "-c", script, name]);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let child = command.spawn().map_err(|error| format!("unshare: {error}"))?;
-        let mut host = Self(child);
-        let mut line = String::new();
-        let mut out = BufReader::new(host.0.stdout.as_mut().unwrap());
-        match out.read_line(&mut line) {
-            Ok(_) if line == "up\n" => Ok(host),
-            _ => Err("network namespaces are not permitted here".into()),
-        }
-    }
-
-    /// A command on this host.
-    fn on(&self, mut command: Command) -> Command {
-        let mut inside = Command::new("nsenter");
-        inside.args(["--target", &self.0.id().to_string(), "--net", "--uts"]);
-        inside.arg(command.get_program()).args(command.get_args());
-        // Only the test reaches these networks. Tests of secrets override this.
-        inside.env("RINGREDUCE_INSECURE", "1");
-        for (name, value) in command.get_envs() {
-            match value {
-                Some(value) => inside.env(name, value),
-                None => inside.env_remove(name),
-            };
-        }
-        command.stdin(Stdio::null());
-        inside
-    }
-
-    fn ip(&self, line: &str) -> Result<(), String> {
-        let mut command = Command::new("ip");
-        command.args(line.split(' '));
-        let output = self.on(command).output().map_err(|error| format!("nsenter: {error}"))?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        if output.status.success() { Ok(()) } else { Err(format!("ip {line}: {said}")) }
-    }
-}
-
-impl Drop for Host {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// Two hosts and the cable between them.
-fn pair() -> Result<[Host; 2], String> {
-    let hosts = [Host::new("left")?, Host::new("right")?];
-    let other = hosts[1].0.id();
-    hosts[0].ip(&format!("link add eth0 type veth peer name eth0 netns {other}"))?;
-    for (host, number) in hosts.iter().zip(1..) {
-        host.ip("link set lo up")?;
-        host.ip(&format!("address add 10.77.0.{number}/24 dev eth0"))?;
-        host.ip("link set eth0 up")?;
-    }
-    Ok(hosts)
-}
-
-/// So many hosts whose cables meet in the first one.
-fn star(count: usize) -> Result<Vec<Host>, String> {
-    let hosts: Vec<_> =
-        (0..count).map(|number| Host::new(&format!("h{number}"))).collect::<Result<_, _>>()?;
-    hosts[0].ip("link add eth0 type bridge")?;
-    for (number, host) in hosts.iter().enumerate() {
-        if number > 0 {
-            let other = host.0.id();
-            hosts[0].ip(&format!("link add p{number} type veth peer name eth0 netns {other}"))?;
-            hosts[0].ip(&format!("link set p{number} master eth0 up"))?;
-        }
-        host.ip("link set lo up")?;
-        host.ip(&format!("address add 10.77.0.{}/24 dev eth0", number + 1))?;
-        host.ip("link set eth0 up")?;
-    }
-    Ok(hosts)
-}
 
 /// Two ranks on each host; rank 0, on the left one, listens at its address.
 pub(crate) fn start(job: &Job, hosts: &[Host; 2], change: impl Fn(&mut Command)) -> Vec<Process> {
@@ -128,7 +42,7 @@ fn start_on(
         let mut command = job.rank(&myself(), rank, size, "10.77.0.1:4000");
         command.args(AS_RANK);
         change(&mut command);
-        Process::start(host.on(command))
+        Process::start(host.on(&command))
     };
     seats.enumerate().map(rank).collect()
 }
@@ -148,12 +62,12 @@ fn swing(job: &Job, hosts: &[Host; 2], interface: Option<&str>, timeout: u64) ->
 
 /// Runs a test where there can be two hosts.
 pub(crate) fn with_hosts(test: &str, run: impl Fn(&Job, &[Host; 2])) {
-    let hosts = match pair() {
+    let hosts = match Hosts::new() {
         Ok(hosts) => hosts,
         Err(why) => return skip(test, &why),
     };
     let job = Job::new();
-    run(&job, &hosts);
+    run(&job, &hosts.0);
     job.left_nothing();
 }
 
@@ -184,7 +98,7 @@ fn every_result_is_right() {
                 command.args(["all_reduce", "-b", "1", "-e", "1M", "-f", "32", "-n", "2"]);
                 command.args(["-c", "2", "-d", "all"]);
                 interface.map(|interface| command.env("RINGREDUCE_IFNAME", interface));
-                Process::start(hosts[rank / 2].on(command))
+                Process::start(hosts[rank / 2].on(&command))
             };
             let ended = all_end((0..4).map(rank).collect(), PATIENCE);
             assert!(ended.iter().all(|ended| ended.code == 0), "{ended:#?}");
@@ -216,7 +130,7 @@ fn ranks_that_share_devices_are_islands() {
                 let mut command = job.rank(&ringbench(), rank, 4, "10.77.0.1:4000");
                 command.args(line.split(' ')).args(["--device", "cuda", "-e", "256K", "-f", "32"]);
                 command.args(["-n", "2", "-w", "1"]).env("LD_LIBRARY_PATH", standin());
-                Process::start(hosts[host].on(command))
+                Process::start(hosts[host].on(&command))
             };
             let ended = all_end(seats.map(rank).collect(), PATIENCE);
             assert!(ended.iter().all(|ended| ended.code == 0), "{ended:#?}");
@@ -362,7 +276,7 @@ fn a_host_without_a_sign_of_it_is_an_error_after_the_timeout_of_peers() {
             });
             ranks.iter_mut().for_each(|rank| drop(rank.line("up")));
             let late = ranks.split_off(4 - idle);
-            hosts[0].ip("link set eth0 down").unwrap();
+            hosts[0].does("ip link set eth0 down").unwrap();
             let began = Instant::now();
             let reports: Vec<_> = all_end(ranks, PATIENCE / 2).iter().map(Report::of).collect();
             let took = began.elapsed();
@@ -381,7 +295,7 @@ fn a_host_without_a_sign_of_it_is_an_error_after_the_timeout_of_peers() {
 fn a_cable_that_is_pulled_is_an_error_after_the_timeout() {
     with_hosts("a_cable_that_is_pulled_is_an_error_after_the_timeout", |job, hosts| {
         let ranks = swing(job, hosts, None, 2);
-        hosts[0].ip("link set eth0 down").unwrap();
+        hosts[0].does("ip link set eth0 down").unwrap();
         let timeout = Duration::from_secs(2);
         let reports: Vec<_> = all_end(ranks, timeout + PROMPT).iter().map(Report::of).collect();
         let across = |report: &&Report| report.host != report.peer_host;

@@ -6,10 +6,11 @@ use std::process::Command;
 use nix::sys::signal::Signal;
 
 use crate::harness::{
-    AS_RANK, BODY, Ended, Job, PATIENCE, PROMPT, Process, RINGRUN, all_end, kill_all, myself, skip,
+    AS_RANK, BODY, Ended, Job, PATIENCE, PROMPT, Process, RINGRUN, all_end, kill_all, myself,
 };
 use crate::report::Report;
 use crate::system;
+use ::harness::skip;
 
 #[test]
 fn a_communicator_that_is_dropped_gives_every_descriptor_back() {
