@@ -240,4 +240,20 @@ mod tests {
             assert_eq!((heard.is_ok(), draws.get()), (drawn == 1, drawn), "{offer:x?}");
         }
     }
+
+    #[test]
+    fn the_oldest_of_the_host_that_most_come_from_is_sent_away() {
+        let now = Instant::now();
+        let entry = |host: u8, age: u64| Entry {
+            accepting: None,
+            mailbox: Mailbox::EMPTY,
+            from: Some([127, 0, 0, host].into()),
+            until: now - Duration::from_millis(age),
+        };
+        let sent_away = |entries: &[Entry]| Entry::to_evict(entries.iter().enumerate());
+        let all = [entry(1, 9), entry(2, 3), entry(2, 4), entry(2, 2), entry(3, 8)];
+        assert_eq!(sent_away(&all), Some(2));
+        assert_eq!(sent_away(&[entry(1, 1), entry(2, 2), entry(3, 0)]), Some(1));
+        assert_eq!(sent_away(&[]), None);
+    }
 }

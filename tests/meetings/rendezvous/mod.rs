@@ -23,7 +23,7 @@ use ringreduce::rendezvous::{
 };
 use ringreduce::{Error, Transport};
 
-use super::turn;
+use super::{free_port, turn};
 
 /// Long enough for anything that should happen, on any machine.
 const LONG: Duration = Duration::from_secs(60);
@@ -41,10 +41,8 @@ fn unix_store() -> StoreAddr {
     StoreAddr::Unix(abstract_name())
 }
 
-/// A port that is free now. (Nothing else on this machine is told of it.)
 fn tcp_store() -> StoreAddr {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    StoreAddr::Tcp { host: "127.0.0.1".into(), port: listener.local_addr().unwrap().port() }
+    free_port().to_string().parse().unwrap()
 }
 
 fn config(rank: usize, size: usize, store: &StoreAddr) -> Config {

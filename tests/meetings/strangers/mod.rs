@@ -18,18 +18,12 @@ use ringreduce::config::{Config, Secret, SecretSource};
 use ringreduce::rendezvous::{Meeting, PairKey, meet};
 use ringreduce::{Error, Transport};
 
-use super::turn;
+use super::{free_port, turn};
 
 /// Long enough for anything that should happen, on any machine.
 const LONG: Duration = Duration::from_secs(60);
 /// What the ranks of these tests know.
 const SECRET: [u8; 32] = [0x5e; 32];
-
-/// A port that is free now. (Nothing else on this machine is told of it.)
-fn free_port() -> SocketAddr {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    listener.local_addr().unwrap()
-}
 
 /// A rank of a world whose store is at `store`.
 fn rank(rank: usize, size: usize, store: SocketAddr, secret: Option<[u8; 32]>) -> Config {
