@@ -38,7 +38,7 @@ impl Held {
 
     /// Does this process come back to it soon? What it holds else.
     pub fn again(&self) -> Result<(), String> {
-        let until = Instant::now() + Duration::from_secs(2);
+        let until = Instant::now() + Duration::from_secs(5);
         loop {
             let now = Self::now();
             if now == *self {

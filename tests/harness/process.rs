@@ -7,6 +7,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 /// How long a process may take for anything before a test fails instead of hanging.
@@ -58,6 +59,13 @@ impl Process {
 
     pub fn kill(&self) {
         self.signal(Signal::SIGKILL);
+    }
+
+    /// Waits until it is stopped.
+    pub fn is_stopped(&self) {
+        let pid = Pid::from_raw(self.pid() as i32);
+        let status = waitpid(pid, Some(WaitPidFlag::WUNTRACED)).unwrap();
+        assert!(matches!(status, WaitStatus::Stopped(..)), "{status:?}: {:#?}", self.said);
     }
 
     /// Writes what it reads, if the command has piped that.

@@ -219,6 +219,7 @@ pub(crate) const UNSAFE: &[(&str, &str)] = &[
     ("tests/devices/device/types.rs", "buffers known by their addresses"),
     ("tests/harness/signals.rs", "runs code between fork and exec"),
     ("tests/loom/src/fifo.rs", "slots that loom looks after"),
+    ("tests/processes/faults/mod.rs", "forks"),
     ("tests/processes/system.rs", "forks, and sets limits"),
     ("tests/standin/src/c.rs", "entry points for C, and what comes through their pointers"),
     ("tests/standin/src/memory/map.rs", "mapping, locking and copying memory by address"),

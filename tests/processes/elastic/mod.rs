@@ -119,7 +119,7 @@ fn who_does_not_fit_in_is_told() {
 #[test]
 fn who_is_let_in_by_nobody_says_so() {
     let mut world = World::empty(2, "shm");
-    world.comes_back_with(1, ("RINGREDUCE_TIMEOUT", "0.2"));
+    world.comes_back_with(1, ("RINGREDUCE_TIMEOUT", "2"));
     let said = world.fails(1);
     assert!(said.contains("`grow`") && said.contains("RINGREDUCE_TIMEOUT"), "{said}");
 }

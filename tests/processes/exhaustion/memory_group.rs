@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use ringreduce::{Error, ReduceOp, Result};
 
@@ -24,7 +25,10 @@ struct Group(PathBuf);
 impl Group {
     fn new(name: &str, limit: usize) -> std::result::Result<Self, String> {
         let (folder, [most, swap]) = own().ok_or("this process is in none that is to be seen")?;
-        let name = format!("ringreduce-{}-{name}", std::process::id());
+        // A group that has only just been emptied may be there still.
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("ringreduce-{}-{number}-{name}", std::process::id());
         let group = Self(folder.join(name));
         let why = |e: std::io::Error| format!("{}: {e}", group.0.display());
         fs::create_dir(&group.0).map_err(why)?;

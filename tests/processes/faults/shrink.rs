@@ -96,12 +96,9 @@ pub(crate) fn agrees() {
     let Some(mut comm) = this_rank() else { return };
     comm.set_timeout(LONG);
     comm.barrier().unwrap();
+    Process::works();
     if comm.rank() == 1 {
-        Process::works();
-        // A park may end by itself.
-        loop {
-            std::thread::park();
-        }
+        super::council::until_killed();
     }
     // For as long as it takes.
     let flags = comm.agree(!(1 << comm.rank()), Duration::MAX).unwrap();
@@ -118,7 +115,8 @@ pub(crate) fn agrees() {
 fn survivors_agree_whoever_dies() {
     for transport in ["shm", "tcp"] {
         let mut world = World::start("faults::shrink::agrees", 4, transport, |_| Vec::new());
-        world.0[1].is_at_work();
+        // Nobody is still in what comes before.
+        world.is_at_work();
         world.0[1].kill();
         let want = format!("{SAID}{:b}", !0b1101_u64);
         for (rank, one) in world.0.into_iter().enumerate() {
