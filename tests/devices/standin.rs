@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use cuda::harness::Library;
 
 /// Seconds that such a program may take; streams that wait for ever take longer.
-const LIMIT: &str = "120";
+const LIMIT: &str = "400";
 
 /// Does what `body` names, with these settings of the stand-in; it must end well.
 pub(crate) fn on_standin(body: &str, settings: &[(&str, &str)]) {

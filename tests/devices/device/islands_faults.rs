@@ -139,7 +139,8 @@ pub(crate) mod body {
 
     pub(crate) fn silent() {
         let victims = [(0, 1), (4, 0)];
-        worlds("device::islands_faults::body::silent", 1000, &victims, Signal::SIGSTOP);
+        // No call takes so long by itself, also where CPUs are few.
+        worlds("device::islands_faults::body::silent", 3000, &victims, Signal::SIGSTOP);
     }
 }
 

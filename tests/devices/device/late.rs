@@ -85,13 +85,14 @@ fn replayed_long(comm: &mut Communicator) {
 /// A timeout that is set after the device holds for the next call.
 fn told_in_time(comm: &mut Communicator) {
     let stream = attached(comm);
-    comm.set_timeout(Duration::from_millis(300));
     let mut buf = ones(comm, &stream);
+    comm.set_timeout(Duration::from_millis(300));
     if comm.rank() == 0 {
         let began = Instant::now();
         comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Sum).unwrap();
         stream.synchronize().unwrap();
-        assert!(began.elapsed() < Duration::from_secs(5));
+        // Long before the time that there was when the device was told of.
+        assert!(began.elapsed() < Duration::from_secs(20));
         let error = comm.on_stream(&stream).check().unwrap_err().to_string();
         assert!(error.contains("in all_reduce #1, step 0: nothing from rank 1"), "{error}");
     } else {
@@ -250,20 +251,20 @@ pub(crate) mod body {
 
     pub(crate) fn threads() {
         [0, 1].into_iter().for_each(straggler);
-        ranks::on(local(2, Duration::from_millis(500)), replayed_long);
+        ranks::on(local(2, Duration::from_millis(1500)), replayed_long);
         ranks::on(local(2, Duration::from_secs(60)), told_in_time);
         far_ahead();
-        ranks::on(local(2, Duration::from_millis(600)), uneven_pace);
+        ranks::on(local(2, Duration::from_millis(1800)), uneven_pace);
         on_ranks(2, captured_too_often);
         on_ranks(2, default_stream);
         launched_alone();
-        ranks::on(local(2, Duration::from_secs(1)), dropped_early);
+        ranks::on(local(2, Duration::from_secs(3)), dropped_early);
     }
 
     pub(crate) fn processes() {
         match this_rank() {
             Some(mut comm) => {
-                comm.set_timeout(Duration::from_secs(1));
+                comm.set_timeout(Duration::from_secs(3));
                 dropped_early(&mut comm);
             }
             None => run("device::late::body::processes", 2, "shm"),

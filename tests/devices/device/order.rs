@@ -11,8 +11,11 @@ use super::stream;
 use harness::processes::{run, this_rank};
 
 const QUEUES: &str = "STANDIN_CUDA_QUEUES";
-/// How long ranks wait.
-const TIMEOUT: Duration = Duration::from_millis(500);
+/// How long ranks wait for what never comes; no call takes so long by itself, also where CPUs are
+/// few.
+const TIMEOUT: Duration = Duration::from_millis(1500);
+/// How long they wait for what comes.
+const LONG: Duration = Duration::from_secs(60);
 
 /// Calls of both communicators, each on a stream of its own, by this rank in this order.
 fn calls(both: &mut [Communicator; 2], is_reversed: bool) -> Result<()> {
@@ -21,7 +24,6 @@ fn calls(both: &mut [Communicator; 2], is_reversed: bool) -> Result<()> {
     for (comm, stream) in both.iter_mut().zip(&streams) {
         stream.synchronize().unwrap();
         comm.use_device(stream.context())?;
-        comm.set_timeout(TIMEOUT);
     }
     both[0].barrier()?;
     let began = Instant::now();
@@ -32,7 +34,8 @@ fn calls(both: &mut [Communicator; 2], is_reversed: bool) -> Result<()> {
     }
     // Whatever was wrong, the streams end.
     streams.iter().for_each(|stream| stream.synchronize().unwrap());
-    assert!(began.elapsed() < 6 * TIMEOUT, "after {:?}", began.elapsed());
+    let timeout = both[0].timeout();
+    assert!(began.elapsed() < 6 * timeout, "after {:?}", began.elapsed());
     for (comm, stream) in both.iter_mut().zip(&streams) {
         first = first.and(comm.on_stream(stream).check());
     }
@@ -48,21 +51,26 @@ fn calls(both: &mut [Communicator; 2], is_reversed: bool) -> Result<()> {
 pub(crate) mod body {
     use super::*;
 
-    fn ordered(body: &str, reverses: impl Fn(usize) -> bool, expects: impl Fn(Result<()>, usize)) {
+    fn ordered(
+        (body, timeout): (&str, Duration),
+        reverses: impl Fn(usize) -> bool,
+        expects: impl Fn(Result<()>, usize),
+    ) {
         let Some(mut comm) = this_rank() else { return run(body, 2, "shm") };
-        // Before the devices are told of: their calls wait no longer.
-        comm.set_timeout(TIMEOUT);
         let rank = comm.rank();
         let mut both = [comm.duplicate().unwrap(), comm];
+        // Before the devices are told of: their calls wait no longer.
+        both.iter_mut().for_each(|comm| comm.set_timeout(timeout));
         expects(calls(&mut both, reverses(rank)), rank);
     }
 
     pub(crate) fn right() {
-        ordered("device::order::body::right", |_| true, |done, _| done.unwrap());
+        ordered(("device::order::body::right", LONG), |_| true, |done, _| done.unwrap());
     }
 
     pub(crate) fn crossed() {
-        ordered("device::order::body::crossed", |rank| rank == 1, |done, _| done.unwrap());
+        let of = ("device::order::body::crossed", LONG);
+        ordered(of, |rank| rank == 1, |done, _| done.unwrap());
     }
 
     pub(crate) fn wrong() {
@@ -73,7 +81,7 @@ pub(crate) mod body {
             let named = ["makes other calls", "has not come to it", "lost"];
             assert!(named.iter().any(|it| error.contains(it)), "{error}");
         };
-        ordered("device::order::body::wrong", |rank| rank == 1, is_named);
+        ordered(("device::order::body::wrong", TIMEOUT), |rank| rank == 1, is_named);
     }
 }
 

@@ -144,8 +144,8 @@ fn foreign(comm: &mut Communicator) {
 /// A rank that says nothing of its device, and calls something else or nothing.
 fn silent(comm: &mut Communicator) {
     let stream = stream(comm);
-    comm.set_timeout(Duration::from_millis(500));
     comm.barrier().unwrap();
+    comm.set_timeout(Duration::from_millis(500));
     let error = if comm.rank() == 1 {
         let mut host = [1_i32; 10];
         comm.all_reduce(&mut host, ReduceOp::Sum).unwrap_err()

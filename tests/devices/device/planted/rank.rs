@@ -1,11 +1,12 @@
 //! What a rank does in a world where something fails.
 
-use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as RELAXED;
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, result};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use ringreduce::{Communicator, DeviceMemory, DevicePath, Error, ReduceOp, Result};
 
 use super::super::graphs::AUTO_FREE;
@@ -191,6 +192,15 @@ pub(super) fn rank(comm: &mut Communicator) {
     eprintln!("{said}");
 }
 
+/// Are all threads of a process stopped?
+fn is_stopped(pid: u32) -> bool {
+    let is_stopped = |task: std::fs::DirEntry| {
+        let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+        stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
+    };
+    std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten().all(is_stopped)
+}
+
 /// Rank 1 fails in its second call while the kernel of rank 0 is at work on its buffer for the
 /// first: its stream does not go on before that has ended.
 pub(super) fn touched(comm: &mut Communicator) {
@@ -211,12 +221,16 @@ pub(super) fn touched(comm: &mut Communicator) {
         std::thread::yield_now();
     }
     let pause = std::env::var(PAUSE).map(|pause| Duration::from_millis(pause.parse().unwrap()));
-    let signal = |name: &str| {
-        let kill = Command::new("kill").args([name, &worker[0].to_string()]).status();
-        assert!(kill.unwrap().success(), "{name}");
-    };
+    let signal = |signal| kill(Pid::from_raw(worker[0] as i32), signal).unwrap();
+    let mut is_at_work = false;
     if pause.is_ok() {
-        signal("-STOP");
+        signal(Signal::SIGSTOP);
+        while !is_stopped(worker[0]) {
+            std::thread::yield_now();
+        }
+        // It may have come to its end before this rank had a CPU.
+        let found = get(&buffers.known, &stream, len);
+        is_at_work = found.into_iter().enumerate().any(|(i, it)| it == given(1, i));
     }
     let error = buffers.call(comm, 1).unwrap_err();
     assert!(matches!(error, Error::Device { .. }), "{error}");
@@ -226,8 +240,8 @@ pub(super) fn touched(comm: &mut Communicator) {
             std::thread::sleep(Duration::from_millis(10));
         }
         let has_passed = passed.is_complete();
-        signal("-CONT");
-        assert!(!has_passed, "the stream goes on after {:?}", began.elapsed());
+        signal(Signal::SIGCONT);
+        assert!(!has_passed || !is_at_work, "the stream goes on after {:?}", began.elapsed());
     }
     stream.synchronize().unwrap();
     let found = get(&buffers.known, &stream, len);
