@@ -7,6 +7,9 @@ use nix::sys::signal::Signal;
 
 use crate::harness::{Running, script, send, start_script, until};
 
+/// How soon all are gone where CPUs are few; else at once. What is not killed sleeps far longer.
+const SOON: Duration = Duration::from_secs(20);
+
 /// Ranks and grandchildren of every awkward kind; each says "up".
 const FAMILY: &str = "
     trap '' TERM INT HUP
@@ -20,7 +23,7 @@ fn sigkill_of_ringrun_leaves_no_rank_and_no_grandchild() {
     let mut running = start_script("-n 3", FAMILY);
     running.await_lines("up", 12);
     running.signal(Signal::SIGKILL);
-    running.all_gone_within(Duration::from_secs(2));
+    running.all_gone_within(SOON);
     assert_eq!(running.finish().code, -9);
 }
 
@@ -32,7 +35,7 @@ fn sigkill_of_ringrun_spares_no_group_whose_leader_has_ended() {
     let mut running = start_script("-n 2", body);
     running.await_lines("up", 2);
     running.signal(Signal::SIGKILL);
-    running.all_gone_within(Duration::from_secs(2));
+    running.all_gone_within(SOON);
     running.finish();
 }
 
@@ -42,7 +45,7 @@ fn a_job_in_a_job_goes_with_the_outer_one() {
     let mut running = start_script("-n 2", &inner);
     running.await_lines("up", 4);
     running.signal(Signal::SIGKILL);
-    running.all_gone_within(Duration::from_secs(2));
+    running.all_gone_within(SOON);
     running.finish();
 }
 
@@ -108,6 +111,6 @@ fn without_the_watcher_the_ranks_still_die_with_ringrun() {
     send(watcher(&running), Signal::SIGKILL);
     assert!(running.error_line().contains("the watcher process was killed"));
     running.signal(Signal::SIGKILL);
-    running.all_gone_within(Duration::from_secs(2));
+    running.all_gone_within(SOON);
     running.finish();
 }

@@ -2,6 +2,8 @@
 //! swing, `right` at a good end, and its error as its last words. Whatever happens, its descriptors
 //! are at the end what they were at the beginning.
 
+use std::time::Duration;
+
 use nix::sys::signal::{Signal, raise};
 use ringreduce::plan::Choice;
 use ringreduce::schedule::Collective;
@@ -12,6 +14,9 @@ use crate::system::descriptors;
 
 /// Calls after which the ring is surely in full swing.
 pub(crate) const SWING: usize = 20;
+/// For how many seconds a rank waits once it is in full swing. Until all have met, which may take
+/// long where CPUs are few, it is `RINGREDUCE_TIMEOUT`.
+pub(crate) const TIMEOUT: &str = "RANKS_TIMEOUT";
 
 /// What the ranks of the other tests do. Whoever is told nothing looks what comes of nonsense.
 #[test]
@@ -57,6 +62,14 @@ fn body() {
         nix::unistd::pause();
     }
     std::process::exit(i32::from(result.is_err()));
+}
+
+/// This rank is in full swing; from here on it waits as long as it was told.
+fn up(comm: &mut Communicator) {
+    println!("up {} {}", comm.rank(), std::process::id());
+    if let Ok(seconds) = std::env::var(TIMEOUT) {
+        comm.set_timeout(Duration::from_secs(seconds.parse().unwrap()));
+    }
 }
 
 /// One call, then how calls of other sizes would be made.
@@ -131,7 +144,7 @@ fn calls(count: usize, times: usize, stops: Option<usize>) -> Result<()> {
     let mut buf = vec![0.0; count];
     for call in 0..times {
         if call == SWING {
-            println!("up {} {}", comm.rank(), std::process::id());
+            up(&mut comm);
             if stops == Some(comm.rank()) {
                 raise(Signal::SIGSTOP).unwrap();
             }
@@ -146,7 +159,7 @@ fn late(who: usize) -> Result<()> {
     let mut comm = Communicator::from_env()?;
     let mut buf = [0.0; 2];
     (0..SWING).try_for_each(|_| sum(&mut comm, &mut buf))?;
-    println!("up {} {}", comm.rank(), std::process::id());
+    up(&mut comm);
     if who == comm.rank() {
         nix::unistd::pause();
     }
@@ -159,7 +172,7 @@ fn late(who: usize) -> Result<()> {
 fn mail() -> Result<()> {
     let mut comm = Communicator::from_env()?;
     (0..SWING).try_for_each(|_| sum(&mut comm, &mut [0.0; 2]))?;
-    println!("up {} {}", comm.rank(), std::process::id());
+    up(&mut comm);
     if comm.rank() > 1 {
         nix::unistd::pause();
     }
@@ -170,7 +183,7 @@ fn mail() -> Result<()> {
 fn listens(count: usize, stops: usize) -> Result<()> {
     let mut comm = Communicator::from_env()?;
     let mut buf = vec![1.0_f32; count];
-    println!("up {} {}", comm.rank(), std::process::id());
+    up(&mut comm);
     if stops == comm.rank() {
         raise(Signal::SIGSTOP).unwrap();
     }
@@ -197,7 +210,7 @@ fn registered_calls(
 ) -> Result<()> {
     for call in 0..times {
         if call == SWING {
-            println!("up {} {}", comm.rank(), std::process::id());
+            up(comm);
             if stops == Some(comm.rank()) {
                 raise(Signal::SIGSTOP).unwrap();
             }
@@ -315,7 +328,7 @@ fn groups(times: usize) -> Result<()> {
     let before = descriptors();
     for round in 0..times {
         if round == SWING {
-            println!("up {} {}", comm.rank(), std::process::id());
+            up(&mut comm);
         }
         let (rank, color) = (comm.rank(), (comm.rank() % 2) as u32);
         let mut group = comm.split((rank != 2).then_some(color), -(rank as i64))?;

@@ -13,7 +13,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, geteuid, gethostname};
 use serde_json::Value;
 
-use crate::bodies::SWING;
+use crate::bodies::{SWING, TIMEOUT};
 use crate::harness::{AS_RANK, BODY, Ended, Job, PATIENCE, PROMPT, Process, RINGRUN};
 use crate::harness::{all_end, myself, until};
 use crate::system;
@@ -26,7 +26,7 @@ const DOOR: &str = "RANKS_DOOR";
 fn start(job: &Job, size: usize, body: &str, timeout: u64) -> (Process, Vec<u32>) {
     let mut command = job.command(RINGRUN);
     command.args(["-n", &size.to_string(), &myself()]).args(AS_RANK);
-    command.env(BODY, body).env("RINGREDUCE_TIMEOUT", timeout.to_string());
+    command.env(BODY, body).env(TIMEOUT, timeout.to_string());
     let mut running = Process::start(command);
     let mut up: Vec<_> = (0..size).map(|_| running.line("up ")).collect();
     up.sort_by_key(|line| number(line, 1));
@@ -217,7 +217,7 @@ fn a_trace_has_every_call_and_is_whole_after_a_failure() {
     let trace = |command: &mut Command| {
         command.env("RINGREDUCE_TRACE", folder.path());
         command.env("RINGREDUCE_RECORD_DIR", folder.path());
-        command.env("RINGREDUCE_TIMEOUT", "2");
+        command.env(TIMEOUT, "2");
     };
     let ranks = job.world_with(2, "shm", &format!("calls 1000 {calls}"), trace);
     for ended in all_end(ranks, PATIENCE) {

@@ -25,7 +25,7 @@ fn end_when_one_of_them_does() {
     for (size, victim) in [(2, 1), (4, 0), (4, 2)] {
         for transport in ["shm", "tcp"] {
             let job = Job::new();
-            let timeout = Duration::from_secs(5);
+            let timeout = Duration::from_secs(10);
             let mut ranks = job.world_with(size, transport, "groups 1000000000", |command| {
                 command.env("RINGREDUCE_TIMEOUT", timeout.as_secs().to_string());
             });

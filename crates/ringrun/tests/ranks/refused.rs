@@ -64,11 +64,11 @@ fn unknown_variables_only_warn() {
     job.left_nothing();
 }
 
-/// A rank alone at this store, with a second to wait.
+/// A rank alone at this store, with two seconds to wait.
 fn alone(job: &Job, rank: usize, store: &str) -> Ended {
     let mut command = job.rank(&ringbench(), rank, 2, store);
-    command.env("RINGREDUCE_TIMEOUT", "1");
-    all_end(vec![bench(command)], Duration::from_secs(1) + PROMPT).remove(0)
+    command.env("RINGREDUCE_TIMEOUT", "2");
+    all_end(vec![bench(command)], Duration::from_secs(2) + PROMPT).remove(0)
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn who_never_came_is_listed_by_all_who_did() {
         let start = |rank| {
             let mut command = job.rank(&ringbench(), rank, 5, &store);
             // Long enough for all three to start, on any machine.
-            command.env("RINGREDUCE_TIMEOUT", "3");
+            command.env("RINGREDUCE_TIMEOUT", "6");
             bench(command)
         };
         let ended = all_end([0, 2, 3].map(start).into(), PATIENCE);

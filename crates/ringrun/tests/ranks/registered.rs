@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
+use crate::bodies::TIMEOUT;
 use crate::harness::{Job, PATIENCE, PROMPT, Process, all_end};
 use crate::report::{Report, all_lead_to};
 use crate::system;
@@ -70,17 +71,17 @@ fn a_rank_that_is_killed_is_noticed() {
 
 #[test]
 fn a_rank_that_stops_is_waited_for_as_long_as_the_timeout() {
-    const TIMEOUT: Duration = Duration::from_secs(1);
+    const SECOND: Duration = Duration::from_secs(1);
     for kind in KINDS {
         let job = Job::new();
         let body = format!("{kind} 100000 1000 1");
         let mut ranks = job.world_with(3, "shm", &body, |command| {
-            command.env("RINGREDUCE_TIMEOUT", TIMEOUT.as_secs().to_string());
+            command.env(TIMEOUT, SECOND.as_secs().to_string());
         });
         ranks.iter_mut().for_each(|rank| drop(rank.line("up")));
         ranks[1].stopped();
         let stopped = ranks.remove(1);
-        let reports: Vec<_> = all_end(ranks, TIMEOUT + PROMPT).iter().map(Report::of).collect();
+        let reports: Vec<_> = all_end(ranks, SECOND + PROMPT).iter().map(Report::of).collect();
         let waited = |report: &&Report| report.what.starts_with("nothing from rank 1 ");
         assert!(reports.iter().any(|report| waited(&report)), "{reports:#?}");
         all_lead_to(&reports, &[1]);

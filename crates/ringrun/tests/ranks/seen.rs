@@ -19,6 +19,14 @@ pub(crate) fn goes(way: &str) -> Result<()> {
     let mut comm = Communicator::from_env()?;
     let mut pid = [std::process::id()];
     comm.broadcast(&mut pid, VICTIM)?;
+    // Who goes does so when the others have this.
+    for other in (0..comm.size()).filter(|&other| other != VICTIM) {
+        match comm.rank() {
+            VICTIM => comm.recv(&mut [0_u8], other)?,
+            rank if rank == other => comm.send(&[0_u8], VICTIM)?,
+            _ => {}
+        }
+    }
     if comm.rank() == VICTIM {
         match way {
             "killed" => raise(Signal::SIGKILL).unwrap(),
@@ -40,6 +48,11 @@ pub(crate) fn dwindles(after: usize) -> Result<()> {
     let mut comm = Communicator::from_env()?;
     let me = comm.rank();
     comm.barrier()?;
+    // Nobody goes while the one that stays is still in that.
+    match me {
+        LAST => (0..comm.size()).filter(|&it| it != LAST).try_for_each(|it| comm.send(&[0_u8], it)),
+        _ => comm.recv(&mut [0_u8], LAST),
+    }?;
     if me != LAST {
         std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis((after * (1 + me)) as u64));

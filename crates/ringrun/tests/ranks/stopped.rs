@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
+use crate::bodies::TIMEOUT;
 use crate::harness::{Job, PATIENCE, PROMPT, Process, all_end, until};
 use crate::report::{Report, all_lead_to};
 use crate::system;
 
-const TIMEOUT: Duration = Duration::from_secs(1);
+const SECOND: Duration = Duration::from_secs(1);
 
 /// Who is to stop, among whom, doing what.
 #[derive(Clone, Copy)]
@@ -26,7 +27,7 @@ impl Case<'_> {
         let Self { size, who, transport, body } = self;
         let timeout = timeout.as_secs().to_string();
         let mut ranks = job.world_with(size, transport, &format!("{body} {who}"), |command| {
-            command.env("RINGREDUCE_TIMEOUT", &timeout);
+            command.env(TIMEOUT, &timeout);
         });
         for rank in &mut ranks {
             rank.line("up");
@@ -38,9 +39,9 @@ impl Case<'_> {
     /// It does not go on until the others have ended.
     fn for_too_long(self) {
         let job = Job::new();
-        let mut ranks = self.start(&job, TIMEOUT);
+        let mut ranks = self.start(&job, SECOND);
         let stopped = ranks.remove(self.who);
-        let ended = all_end(ranks, TIMEOUT + PROMPT);
+        let ended = all_end(ranks, SECOND + PROMPT);
         let reports: Vec<_> = ended.iter().map(Report::of).collect();
         for report in &reports {
             // Who did not wait so long itself has it from one who did.

@@ -155,7 +155,7 @@ fn a_host_with_another_secret_is_told_and_not_let_in() {
         let ranks = start(job, hosts, |command| {
             let key = &keys[rank.fetch_add(1, Ordering::Relaxed) / 2];
             command.env(BODY, "groups 2").env("RINGREDUCE_SECRET_FILE", key);
-            command.env("RINGREDUCE_TIMEOUT", "3");
+            command.env("RINGREDUCE_TIMEOUT", "6");
         });
         let ended = all_end(ranks, PROMPT);
         assert!(ended.iter().all(|it| it.code == 1), "{ended:?}");
