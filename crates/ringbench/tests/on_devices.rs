@@ -21,10 +21,11 @@ struct Seen {
     err: String,
 }
 
-/// Runs ringbench with its driver in `libraries`; a wait of a minute is an error.
+/// Runs ringbench with its driver in `libraries`; a wait of a minute is an error, and so are five
+/// minutes in all.
 fn run(libraries: &Path, settings: &[(&str, &str)], line: &str) -> Seen {
     let mut command = Command::new("timeout");
-    command.args(["--signal=KILL", "120", env!("CARGO_BIN_EXE_ringbench")]);
+    command.args(["--signal=KILL", "300", env!("CARGO_BIN_EXE_ringbench")]);
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("RINGREDUCE_")) {
         command.env_remove(name);
     }

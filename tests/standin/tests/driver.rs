@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use cuda::harness::Library;
 
-const DEADLINE: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// The variable that names a child's scene.
 const SCENE: &str = "SCENE";
