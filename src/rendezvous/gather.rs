@@ -50,16 +50,16 @@ impl Gather<'_> {
     /// The value of `rank`; who has ended instead is not waited for.
     pub(super) fn read(&mut self, rank: usize) -> Result<Vec<u8>> {
         let (key, table) = (self.key(rank), self.table());
+        let roll = self.roll.clone();
+        let has_ended = |rank| roll.as_ref().is_some_and(|roll| roll.is_done(rank));
         loop {
             let look = self.until.min(Instant::now() + LOOK);
             match self.store.get_any(&[&key, &table], look, self.until)? {
                 Some((found, value)) if found == key => return Ok(value),
                 Some((_, verdict)) => return Err(self.verdict(&verdict)),
-                None if look == self.until => return Err(self.missing()),
-                // Who failed instead may be started again.
-                None if self.roll.as_ref().is_some_and(|roll| roll.is_done(rank)) => {
-                    return Err(self.missing());
-                }
+                None if look == self.until => return Err(self.missing(|_| true)),
+                // Who failed instead may be started again, and others may only be late.
+                None if has_ended(rank) => return Err(self.missing(has_ended)),
                 None => self.remind(rank),
             }
         }
@@ -122,7 +122,9 @@ impl Gather<'_> {
 
     fn follow(&mut self) -> Result<Vec<Vec<u8>>> {
         let table = self.table();
-        let Some(head) = self.store.get(&table, self.until)? else { return Err(self.missing()) };
+        let Some(head) = self.store.get(&table, self.until)? else {
+            return Err(self.missing(|_| true));
+        };
         if head.first() != Some(&TABLE) {
             return Err(self.verdict(&head));
         }
@@ -140,11 +142,11 @@ impl Gather<'_> {
         Ok(values)
     }
 
-    /// The error of a wait that ended: who has not published?
-    fn missing(&mut self) -> Error {
+    /// The error of a wait that ended: who of these has not published?
+    fn missing(&mut self, of: impl Fn(usize) -> bool) -> Error {
         let now = Instant::now();
         let mut missing = Vec::new();
-        for rank in 0..self.size {
+        for rank in (0..self.size).filter(|&rank| of(rank)) {
             let key = self.key(rank);
             match self.store.get(&key, now) {
                 Ok(Some(_)) => {}
