@@ -107,7 +107,11 @@ impl Blame {
         let Why::Differs(Difference { with, field, ours: theirs, theirs: ours }) = self.why else {
             return None;
         };
-        let field = if field == "fingerprint" && print != Some(ours) { "earlier" } else { field };
+        let field = match field {
+            "fingerprint" | "earlier" if print == Some(ours) => "fingerprint",
+            "fingerprint" => "earlier",
+            field => field,
+        };
         (with == me && self.culprit != me).then_some(Fault::Mismatch { field, ours, theirs })
     }
 

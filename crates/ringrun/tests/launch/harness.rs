@@ -17,7 +17,7 @@ use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::Pid;
 
 /// How long anything may take before the test fails instead of hanging.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 /// In every process of a job; its value tells tests apart.
 const MARKER: &str = "RINGRUN_TEST";
 

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use crate::harness::{Job, PATIENCE, PROMPT, all_end};
+use crate::harness::{Job, LONG, PATIENCE, PROMPT, all_end};
 use crate::report::{Report, all_lead_to};
 
 /// In what they differ, as the error has it.
@@ -13,7 +13,9 @@ fn told(how: &str) -> &'static [&'static str] {
         "nothing" => &[
             "the count is 0 there, 1000 here",
             "the count is 1000 there, 0 here",
-            // A call of nothing sends nothing: it is over, and the next one is there.
+            // A call of nothing sends nothing: it is over, its count is forgotten, and the next one
+            // is there.
+            "a digest of the count and the order of ranks is",
             "the call is barrier there",
             "sequence is that of call #",
         ],
@@ -34,7 +36,7 @@ fn differ(how: &str, size: usize, odd: usize, transport: &str) {
     let job = Job::new();
     let ranks = job.world(size, transport, &format!("differs {how} {odd}"));
     let pids: Vec<_> = ranks.iter().map(|rank| rank.pid()).collect();
-    let ended = all_end(ranks, PATIENCE - PROMPT);
+    let ended = all_end(ranks, LONG - PROMPT);
     let reports: Vec<_> = ended.iter().map(Report::of).collect();
     let (saw, lost): (Vec<_>, Vec<_>) =
         reports.iter().partition(|report| report.what.contains("does not make the same call"));

@@ -22,7 +22,9 @@ use tempfile::TempDir;
 use crate::system;
 
 /// How long anything may take before the test fails instead of hanging.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
+/// How long ranks wait for each other.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
 /// How soon every rank must have ended once one of them was lost, or its time is over. On a busy
 /// machine a rank begins to look at the clock and for its peer's death only after it has given way
 /// a thousand times, which takes seconds.
@@ -79,14 +81,14 @@ impl Job {
     }
 
     /// A program of this job, which hears of no other launcher and waits for no one longer than
-    /// the test does.
+    /// that.
     pub(crate) fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("RINGREDUCE_")) {
             command.env_remove(name);
         }
         command.env(MARKER, &self.marker).env("TMPDIR", self.folder.path());
-        command.env("RINGREDUCE_TIMEOUT", PATIENCE.as_secs().to_string());
+        command.env("RINGREDUCE_TIMEOUT", LONG.as_secs().to_string());
         command
     }
 

@@ -10,7 +10,8 @@ use nix::sys::signal::Signal;
 
 use crate::bodies::TIMEOUT;
 use crate::harness::{
-    AS_RANK, BODY, Ended, Job, PATIENCE, PROMPT, Process, all_end, kill_all, myself, ringbench,
+    AS_RANK, BODY, Ended, Job, LONG, PATIENCE, PROMPT, Process, all_end, kill_all, myself,
+    ringbench,
 };
 use crate::report::{Report, all_lead_to};
 use crate::system::{self, Sockets};
@@ -76,7 +77,7 @@ pub(crate) fn with_hosts(test: &str, run: impl Fn(&Job, &[Host; 2])) {
 fn memory_within_and_tcp_between() {
     with_hosts("memory_within_and_tcp_between", |job, hosts| {
         for interface in [None, Some("eth"), Some("=eth0"), Some("10.77.0.0/16"), Some("^lo")] {
-            let ranks = swing(job, hosts, interface, PATIENCE.as_secs());
+            let ranks = swing(job, hosts, interface, LONG.as_secs());
             for rank in &ranks {
                 // Each pair has a link both ways, and two of the other ranks are on the other host;
                 // to each of those there is a connection beside.
@@ -248,7 +249,7 @@ fn memory_alone_can_not_reach_another_host() {
 #[test]
 fn a_rank_killed_on_one_host_is_an_error_on_both() {
     with_hosts("a_rank_killed_on_one_host_is_an_error_on_both", |job, hosts| {
-        let mut ranks = swing(job, hosts, None, PATIENCE.as_secs());
+        let mut ranks = swing(job, hosts, None, LONG.as_secs());
         let gone = ranks.remove(1);
         gone.signal(Signal::SIGKILL);
         let reports: Vec<_> = all_end(ranks, PROMPT).iter().map(Report::of).collect();
@@ -279,7 +280,7 @@ fn a_host_without_a_sign_of_it_is_an_error_after_the_timeout_of_peers() {
             let late = ranks.split_off(4 - idle);
             hosts[0].does("ip link set eth0 down").unwrap();
             let began = Instant::now();
-            let reports: Vec<_> = all_end(ranks, PATIENCE / 2).iter().map(Report::of).collect();
+            let reports: Vec<_> = all_end(ranks, LONG / 2).iter().map(Report::of).collect();
             let took = began.elapsed();
             eprintln!("{seconds} s, {body}: told after {took:.2?}");
             // The promise is half a second; the rest is for where CPUs are few.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use crate::bodies::TIMEOUT;
-use crate::harness::{Job, PATIENCE, PROMPT, Process, all_end};
+use crate::harness::{Job, LONG, PATIENCE, PROMPT, Process, all_end};
 use crate::report::{Report, all_lead_to};
 use crate::system;
 
@@ -98,8 +98,7 @@ fn ordinary_memory_at_one_rank_is_an_error_at_all() {
         for count in [10, 1 << 20] {
             let job = Job::new();
             let ranks: Vec<Process> = job.world(size, "shm", &format!("half {count} {odd}"));
-            let reports: Vec<_> =
-                all_end(ranks, PATIENCE - PROMPT).iter().map(Report::of).collect();
+            let reports: Vec<_> = all_end(ranks, LONG - PROMPT).iter().map(Report::of).collect();
             for report in &reports {
                 // Who made the right call may be told by one of two others that they differ.
                 let differs = format!("rank {} (host ", report.peer);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use crate::bodies::TIMEOUT;
-use crate::harness::{Job, PATIENCE, PROMPT, Process, all_end, until};
+use crate::harness::{Job, LONG, PATIENCE, PROMPT, Process, all_end, until};
 use crate::report::{Report, all_lead_to};
 use crate::system;
 
@@ -83,7 +83,7 @@ fn and_is_named_meanwhile() {
     let job = Job::new();
     let jobs = [(2, "shm"), (3, "tcp")].map(|(size, transport)| {
         let case = Case { size, who: 1, transport, body: "stops 100000" };
-        (case.start(&job, PATIENCE), size)
+        (case.start(&job, LONG), size)
     });
     for (mut ranks, size) in jobs {
         let victim = ranks.remove(1);
