@@ -92,6 +92,8 @@ impl World {
                 };
                 panic!("{seat} {why}: {:#?}", all.map(said).collect::<Vec<_>>());
             }
+            // It has told the store before, which may not have heard it yet.
+            self.store.hear();
             assert_eq!(rank.progress.stage(), Stage::Member);
         }
     }
