@@ -30,6 +30,11 @@ pub fn has(case: u64, of: u64) -> bool {
     is_all() || case % of == seed() % of
 }
 
+/// Of these cases those of the share, which has one in `of`.
+pub fn of<T: Copy>(cases: &[T], of: u64) -> impl Iterator<Item = T> {
+    (0..).zip(cases).filter(move |&(case, _)| has(case, of)).map(|(_, case)| *case)
+}
+
 thread_local! {
     /// Each test has a thread of its own, so what is drawn depends on the seed alone.
     static RANDOM: RefCell<SmallRng> = RefCell::new(SmallRng::seed_from_u64(seed()));

@@ -317,6 +317,12 @@ impl Boards {
         word.compare_exchange(ENTERED, SEEN, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
+    /// Has this rank's stream told the worker at `at` that it has come, and was not heard?
+    pub(crate) fn is_unheard_by(&self, at: At) -> bool {
+        let field = self.at(at, READY) + self.me * size_of::<u32>();
+        self.word(at.rank, field).load(Ordering::Acquire) != 0
+    }
+
     /// Have streams come to the call that the worker at `at` has not done its part of?
     pub(crate) fn is_awaited(&self, at: At) -> bool {
         let is_set = |field: usize| self.word(at.rank, field).load(Ordering::Acquire) != 0;

@@ -21,7 +21,9 @@ pub(super) const RELEASE: Duration = Duration::from_micros(100);
 /// Without a call for so long it sleeps until it is woken.
 const QUIET: Duration = Duration::from_millis(100);
 /// How long what another rank has done may take to show here.
-const KERNEL: Duration = Duration::from_secs(1);
+const SHOWS: Duration = Duration::from_secs(1);
+/// How long this rank's own part of a call may take on a device that has much else to do.
+const KERNEL: Duration = Duration::from_secs(20);
 /// How much longer than for other ranks it waits, at the end, for this rank's own streams.
 const LINGER: Duration = Duration::from_secs(5);
 /// How often it asks whether processes live, which takes a system call each.
@@ -258,12 +260,11 @@ impl Watch {
 
     /// What another rank does or has done that keeps a call from its end.
     fn trouble_with(&self, place: usize, it: &mut Seen) -> Option<Trouble> {
-        let (ours, long) = (self.own(place), |at: Instant| at.elapsed() > KERNEL);
+        let ours = self.own(place);
         for peer in self.others() {
             // First this: after it, what it has called is the last that it has.
             let closed = self.boards.closed(peer);
             let theirs = self.boards.claimed(At { rank: peer, place });
-            let same = theirs.sequence == ours.sequence;
             if let Some(trouble) = differ(peer, ours, theirs) {
                 return Some(trouble);
             }
@@ -271,11 +272,19 @@ impl Watch {
                 return Some(trouble);
             }
             // Who has left was done with all that it called: a graph that it has launched with the
-            // others is about to be over here too, and one that it has not never will be.
+            // others is about to be over here too, and one that it has not never will be. It never
+            // hears then that this rank has come; a call around a ring tells nothing of the kind.
             let left = (closed == 1).then(|| *it.left[peer].get_or_insert_with(Instant::now));
+            let unheard =
+                self.is_worker(peer) && self.boards.is_unheard_by(At { rank: peer, place });
+            let long = |at: Instant| at.elapsed() > if unheard { SHOWS } else { KERNEL };
             let stays = || it.since[place].is_some_and(long) && left.is_some_and(long);
-            let alone = || place >= EAGER && stays() && self.boards.reached(place) == ENTERED;
-            if left.is_some() && (!same || alone()) {
+            let never = match place < EAGER {
+                true => theirs.sequence != ours.sequence,
+                // It may have given the place back, with its graph.
+                false => stays() && self.boards.reached(place) == ENTERED,
+            };
+            if left.is_some() && never {
                 let evidence = "it closed its communicator".into();
                 return Some(Trouble::Lost { peer, evidence });
             }

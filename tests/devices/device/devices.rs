@@ -10,8 +10,8 @@ use super::super::standin::on_standin;
 use super::direct::{allocations, attached, known_memory, pinned};
 use super::graphs::graph;
 use super::{every_verb_shortly, in_order, stream};
-use harness::on_ranks;
 use harness::processes::{run, this_rank};
+use harness::{on_ranks, share};
 
 const QUEUES: &str = "STANDIN_CUDA_QUEUES";
 const DEVICES: &str = "STANDIN_CUDA_DEVICES";
@@ -115,7 +115,7 @@ pub(crate) mod body {
     use super::*;
 
     pub(crate) fn threads() {
-        for n in [2, 4] {
+        for n in share::of(&[4, 2], 2) {
             on_ranks(n, all);
             for body in [known_memory, pinned, graph, allocations, long] {
                 on_ranks(n, body);
@@ -132,7 +132,8 @@ pub(crate) mod body {
                 }
             }
             None => {
-                [2, 4].into_iter().for_each(|n| run("device::devices::body::processes", n, "shm"))
+                let worlds = share::of(&[2, 4], 2);
+                worlds.for_each(|n| run("device::devices::body::processes", n, "shm"));
             }
         }
     }
@@ -152,9 +153,10 @@ pub(crate) mod body {
         match this_rank() {
             Some(mut comm) => super::apart(&mut comm),
             None => {
-                [2, 3, 4].into_iter().for_each(|n| drop(on_ranks(n, super::apart)));
+                share::of(&[2, 3, 4], 3).for_each(|n| drop(on_ranks(n, super::apart)));
                 one_island_leaves();
-                [2, 3, 4].into_iter().for_each(|n| run("device::devices::body::apart", n, "shm"));
+                let worlds = share::of(&[4, 2, 3], 3);
+                worlds.for_each(|n| run("device::devices::body::apart", n, "shm"));
             }
         }
     }

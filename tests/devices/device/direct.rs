@@ -8,7 +8,7 @@ use super::graphs::{graph, one_captures};
 use super::{every_verb_shortly, in_order, stream};
 use cudarc::driver::{CudaStream, DeviceRepr};
 use harness::processes::{run, this_rank};
-use harness::{Value, input, on_ranks};
+use harness::{Value, input, on_ranks, share};
 use ringreduce::{Communicator, DeviceMemory, DevicePath, DeviceRef, ReduceOp, Reduction};
 
 /// A stream, and the device is this rank's.
@@ -279,7 +279,7 @@ pub(crate) mod body {
     use super::*;
 
     pub(crate) fn threads() {
-        for n in [1, 2, 3, 4, 8] {
+        for n in share::of(&[2, 3, 1, 4, 8], 2) {
             on_ranks(n, |comm| {
                 attached(comm);
                 every_verb_shortly(comm);
@@ -310,7 +310,8 @@ pub(crate) mod body {
                 }
             }
             None => {
-                [2, 4].into_iter().for_each(|n| run("device::direct::body::processes", n, "shm"))
+                let worlds = share::of(&[4, 2], 2);
+                worlds.for_each(|n| run("device::direct::body::processes", n, "shm"));
             }
         }
     }

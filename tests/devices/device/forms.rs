@@ -308,14 +308,16 @@ pub(crate) mod body {
                 super::shots(&mut comm.duplicate().unwrap());
                 in_place_and_apart(&mut comm);
             }
-            None => [2, 3, 4].into_iter().for_each(|n| run("device::forms::body::shots", n, "shm")),
+            None => {
+                share::of(&[4, 3, 2], 3).for_each(|n| run("device::forms::body::shots", n, "shm"));
+            }
         }
     }
 }
 
 #[test]
 fn threads_on_a_ring_of_devices() {
-    for n in ["4", "5"] {
+    for n in share::of(&["4", "5"], 2) {
         let settings = [(DEVICES, n), (PEERS, "ring"), (ON_A_RING, n)];
         on_standin("device::forms::body::ring_of_threads", &settings);
     }

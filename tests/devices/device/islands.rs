@@ -188,7 +188,7 @@ pub(crate) mod body {
     }
 
     pub(crate) fn threads() {
-        for layout in LAYOUTS {
+        for layout in share::of(&LAYOUTS, 2) {
             on_ranks(layout.len(), |comm| all(comm, layout));
         }
     }
@@ -203,7 +203,7 @@ pub(crate) mod body {
     }
 
     pub(crate) fn long() {
-        for layout in [LAYOUTS[0], LAYOUTS[4]] {
+        for layout in share::of(&[LAYOUTS[0], LAYOUTS[4]], 2) {
             on_ranks(layout.len(), |comm| in_pieces(comm, layout));
         }
     }
@@ -227,7 +227,7 @@ fn every_verb_by_islands_is_the_hosts() {
 
 #[test]
 fn islands_of_processes() {
-    for at in (0..LAYOUTS.len()).filter(|&at| share::has(at as u64, 3)) {
+    for at in share::of(&[0, 1, 2, 3, 4], 3) {
         let [devices, peers] = SEPARATE;
         let layout = ("TEST_ISLANDS_LAYOUT", &*at.to_string());
         on_standin("device::islands::body::processes", &[devices, peers, layout]);

@@ -4,7 +4,7 @@
 //! What only copies knows types by their size, and is not walked again for every operation; with
 //! 65,537 elements (over all blocks, where there are blocks) calls have one root only, in turns.
 //! The hierarchical algorithm needs several hosts: `exec` walks it. A share of the tests has every
-//! fifth type in each world.
+//! eighth type in each world.
 
 pub(crate) mod functions;
 pub(crate) mod table;
@@ -21,7 +21,7 @@ use table::{LONG, Walk, complete, counts};
 /// What is added to the number of a world of processes.
 const PROCESSES: u64 = 2;
 /// One type in so many is of a share.
-const TYPES: u64 = 5;
+const TYPES: u64 = 8;
 
 macro_rules! every {
     ($walk:ident, $world:ident: $($type:ty),* $(,)?) => {
