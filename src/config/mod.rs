@@ -304,11 +304,11 @@ impl Config {
         }
         if self.timeout.is_zero() || self.timeout > LONGEST_TIMEOUT {
             let given = self.timeout.as_secs_f64();
-            return refuse("timeout", &given, "it must be above 0, at most 1e9 seconds".into());
+            return refuse(own::TIMEOUT, &given, "it must be above 0, at most 1e9 seconds".into());
         }
         if let Some(wire) = self.numbers.wire.filter(|wire| !wire.is_narrow_float()) {
             let expected = format!("it must be float, or one of {}", DataType::narrow_floats());
-            return refuse("wire", &wire, expected);
+            return refuse(own::WIRE, &wire, expected);
         }
         if self.tcp_sockets == 0 || self.tcp_sockets > MAX_TCP_SOCKETS {
             let expected = format!("it must be 1 to {MAX_TCP_SOCKETS}");

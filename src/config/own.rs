@@ -87,16 +87,19 @@ const KNOWN: [&str; 31] = [
     JOIN,
 ];
 
+const PREFIX: &str = "RINGREDUCE_";
+
 /// A warning for each variable that starts like ours but is unknown.
 pub(super) fn unknown_names(vars: Vars<'_>) -> Vec<String> {
     let mut warnings = Vec::new();
     for name in vars.0.keys().map(|name| name.to_string_lossy()) {
-        if !name.starts_with("RINGREDUCE_") || KNOWN.contains(&&*name) {
+        if !name.starts_with(PREFIX) || KNOWN.contains(&&*name) {
             continue;
         }
         let nearest = KNOWN.iter().map(|known| (strsim::damerau_levenshtein(&name, known), known));
         warnings.push(match nearest.min() {
-            Some((distance, known)) if distance <= 4 => {
+            // As far as a name may be misspelt and still be known: one letter in three.
+            Some((distance, known)) if distance <= (name.len() - PREFIX.len()).div_ceil(3) => {
                 format!("{name} is no variable of ringreduce and is ignored; did you mean {known}?")
             }
             _ => format!("{name} is no variable of ringreduce and is ignored"),

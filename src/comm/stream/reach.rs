@@ -96,6 +96,7 @@ impl Communicator {
         let names = names_of(missing.iter().fold(0, |all, missing| all | missing));
         let others = match lacking().count() - 1 {
             0 => String::new(),
+            1 => " and 1 other".into(),
             others => format!(" and {others} others"),
         };
         let at = &self.peers()[first];

@@ -292,7 +292,7 @@ pub(crate) mod body {
         let n = std::env::var(ON_A_RING).unwrap().parse().unwrap();
         match this_rank() {
             Some(mut comm) => {
-                ON_RING.into_iter().for_each(|body| body(&mut comm.duplicate().unwrap()));
+                share::of(&ON_RING, 2).for_each(|body| body(&mut comm.duplicate().unwrap()));
             }
             None => run("device::forms::body::ring_of_processes", n, "shm"),
         }

@@ -85,11 +85,11 @@ impl Trial {
     }
 
     /// Each call of an entry point, one after the other, until there is no more of them: so many
-    /// at least. It fails once, or `twice`. A share is one call in three.
+    /// at least. It fails once, or `twice`. A share is one call in five.
     fn sweep(self, name: &str, least: usize, twice: bool) {
         let again = |nth: usize| if twice { format!(",{name}:{}", nth + 1) } else { String::new() };
         let plant = |nth| format!("{name}:{nth}{}", again(nth));
-        let step = share::count(3, 1);
+        let step = share::count(5, 1);
         let first = 1 + share::seed() as usize % step;
         let nths = (first..).step_by(step);
         let failed = nths.take_while(|&nth| self.fails(&plant(nth))).count();
