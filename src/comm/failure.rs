@@ -8,7 +8,7 @@ use super::engine::{Engine, PROBE};
 use super::options::Settings;
 use crate::error::{Error, Peer, Place, Result};
 use crate::exec::{Halt, Stop};
-use crate::link::{Blame, Fault, MESSAGE, Why};
+use crate::link::{Blame, Fault, MESSAGE, SHORTLY, Why};
 use crate::plan::fingerprint;
 
 impl Engine {
@@ -40,7 +40,7 @@ impl Engine {
         let Halt { stop, step, peer } = halt;
         let peer = if let Stop::Other { peer, .. } = stop { peer } else { peer };
         let (peer, stop) = match stop {
-            Stop::Fault(Fault::Lost(evidence)) => match self.links.why_ended(&[peer]) {
+            Stop::Fault(Fault::Lost(evidence)) => match self.links.why_ended(&[peer], SHORTLY) {
                 Some((peer, fault)) => (peer, Stop::Other { peer, fault }),
                 None => (peer, Stop::Fault(Fault::Lost(evidence))),
             },

@@ -14,8 +14,11 @@ use super::options::Settings;
 use super::{CallOptions, Communicator, Seat};
 use crate::error::{Error, Result, Stall};
 use crate::exec::{Halt, Stop, remind};
-use crate::link::{Blame, Fault, Links};
+use crate::link::{Blame, Fault, Links, SHORTLY};
 
+/// Who has failed in a group says why where its ranks come from, and may take so long to get there:
+/// it has much to do before where CPUs are few.
+const TOLD: Duration = Duration::from_secs(2);
 /// How often a rank looks.
 const GLANCE: Duration = Duration::from_millis(10);
 
@@ -81,7 +84,7 @@ impl Watch<'_> {
         let others = self.members.iter().filter(|&&rank| rank != me);
         let mut left = others.filter_map(|&rank| Some((rank, links.check_alive(rank).err()?)));
         let (rank, fault) = left.next()?;
-        Some(links.why_ended(&[rank]).unwrap_or((rank, fault)))
+        Some(links.why_ended(&[rank], SHORTLY).unwrap_or((rank, fault)))
     }
 }
 
@@ -186,7 +189,7 @@ impl Engine {
             (None, Some(Error::Aborted { at, by })) if by.rank != at.rank => {
                 let peer = here(by.rank);
                 // Perhaps because of what is known here.
-                let known = self.links.why_ended(&[peer]);
+                let known = self.links.why_ended(&[peer], TOLD);
                 let aborted = || (peer, Fault::GaveUp(Box::new(Blame::aborted(peer))));
                 let (peer, fault) = known.unwrap_or_else(aborted);
                 (Stop::Other { peer, fault }, peer)
@@ -195,7 +198,7 @@ impl Engine {
             (None, _) if self.abort.load(Ordering::Relaxed) => (Stop::Aborted, seat.rank),
             (None, Some(Error::PeerLost { peer, evidence, .. })) => {
                 let peer = here(peer.rank);
-                let known = self.links.why_ended(&[peer]);
+                let known = self.links.why_ended(&[peer], TOLD);
                 // That others have lost this one says less than what it saw by itself, but more
                 // than that one of them has failed.
                 let is_me =
@@ -219,7 +222,7 @@ impl Engine {
                 Some(error @ (Error::Handshake { .. } | Error::Timeout { .. } | Error::Io { .. })),
             ) => {
                 let most = settings.timeout;
-                if let Some((peer, fault)) = self.links.why_ended(members) {
+                if let Some((peer, fault)) = self.links.why_ended(members, SHORTLY) {
                     (Stop::Other { peer, fault }, peer)
                 } else if let Error::Io { .. } = error {
                     // It is this rank that can't.

@@ -296,6 +296,11 @@ impl Controls {
         if control.is_cut { Some(Fault::Lost(self.ended(rank)?.1)) } else { None }
     }
 
+    /// Is there one to any rank?
+    pub(crate) fn is_any(&self) -> bool {
+        self.peers.iter().any(Option::is_some)
+    }
+
     /// Is there one to this rank?
     pub(crate) fn has(&self, rank: usize) -> bool {
         self.peers.get(rank).is_some_and(Option::is_some)

@@ -20,7 +20,7 @@ const KIND: u32 = 62;
 /// by it.
 const WAITS: Duration = Duration::from_millis(20);
 /// What ended a rank is told by it before its links end: how long that may take to come.
-const SHORTLY: Duration = Duration::from_millis(50);
+pub(crate) const SHORTLY: Duration = Duration::from_millis(50);
 
 /// The links that a rank's plans walk over.
 #[derive(Default)]
@@ -233,11 +233,11 @@ impl Links {
     }
 
     /// A link to or from one of `peers` has ended: the first cause of it, once it is known, or
-    /// after a short while what is.
-    pub(crate) fn why_ended(&mut self, peers: &[usize]) -> Option<(usize, Fault)> {
+    /// after a while what is. Of those that this rank has no link to others may tell.
+    pub(crate) fn why_ended(&mut self, peers: &[usize], most: Duration) -> Option<(usize, Fault)> {
         let began = Instant::now();
         let lost = |(peer, evidence)| (peer, Fault::Lost(evidence));
-        while peers.iter().any(|&peer| self.lives.knows(peer) || self.controls.has(peer)) {
+        while self.controls.is_any() || peers.iter().any(|&peer| self.lives.knows(peer)) {
             let known = match self.lives.current() {
                 Some(_) => {
                     let dead = self.lives.dead().map(lost).or_else(|| self.differs());
@@ -252,7 +252,7 @@ impl Links {
             if let Some(cause) = known.or_else(&mut why) {
                 return Some(cause);
             }
-            if began.elapsed() > SHORTLY {
+            if began.elapsed() > most {
                 break;
             }
             std::thread::sleep(SHORTLY / 20);

@@ -35,6 +35,7 @@ pub(crate) mod will;
 pub use blame::Blame;
 pub(crate) use blame::Why;
 pub use links::Links;
+pub(crate) use links::SHORTLY;
 
 use std::os::fd::{AsFd, RawFd};
 use std::os::unix::net::UnixStream;

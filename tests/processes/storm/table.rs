@@ -32,7 +32,7 @@ fn goal(fault: Fault, way: Way) -> Option<u32> {
     match (fault, way) {
         (Fault::Mismatch, _) => Some(100),
         // The time that a call may take in such trials, and half a second.
-        (Fault::Stop, _) => Some(2_000),
+        (Fault::Stop, _) => Some(4_500),
         (Fault::Close | Fault::Pause | Fault::Drops, _) => None,
         // After what passes without a sign before a host counts as lost, and half a second.
         (Fault::Cut, _) => Some(5_500),

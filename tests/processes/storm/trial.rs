@@ -87,8 +87,9 @@ impl Trial {
         let victims = if fault == TwoKills { vec![first, second] } else { vec![first] };
         let after = Duration::from_micros(random.random_range(0..60_000));
         let pause = Duration::from_millis(random.random_range(1..400));
-        // Who waits for the end of a long stop is not to be held up by much data.
-        let (timeout, most) = if fault == Stop { (1500, 16) } else { (15_000, 20) };
+        // Who waits for the end of a long stop is not to be held up by much data, and sixteen ranks
+        // have made a group by then also where CPUs are few.
+        let (timeout, most) = if fault == Stop { (4_000, 16) } else { (15_000, 20) };
         let timeout = Duration::from_millis(timeout);
         let passes = if fault == Drops { [1, 3_000][random.random_range(0..2)] } else { 1 };
         let (secret, encrypt) =
