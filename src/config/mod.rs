@@ -308,7 +308,7 @@ impl Config {
         }
         if let Some(wire) = self.numbers.wire.filter(|wire| !wire.is_narrow_float()) {
             let expected = format!("it must be float, or one of {}", DataType::narrow_floats());
-            return refuse(own::WIRE, &wire, expected);
+            return refuse("wire", &wire, expected);
         }
         if self.tcp_sockets == 0 || self.tcp_sockets > MAX_TCP_SOCKETS {
             let expected = format!("it must be 1 to {MAX_TCP_SOCKETS}");
