@@ -198,7 +198,7 @@ impl Meeting {
         let peer = &self.peers[stream.to as usize];
         let fail = |reason: String| Err(Error::Handshake { peer: peer.peer().to_string(), reason });
         loop {
-            let error = match open(peer, stream.role, until) {
+            let error = match open(peer, stream.role, until, cancelled) {
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
                     return fail("it refuses connections; has it ended?".into());
                 }
@@ -264,10 +264,15 @@ fn is_ours(error: &io::Error) -> bool {
         || ours.iter().any(|&errno| error.raw_os_error() == Some(errno as i32))
 }
 
-fn open(peer: &PeerInfo, role: Role, until: Instant) -> io::Result<Socket> {
+fn open(
+    peer: &PeerInfo,
+    role: Role,
+    until: Instant,
+    cancelled: &dyn Fn() -> bool,
+) -> io::Result<Socket> {
     match (role, peer.tcp) {
         (Role::Shm, _) => connect_unix(&peer.unix),
-        (Role::Tcp, Some(address)) => connect_tcp(address, until),
+        (Role::Tcp, Some(address)) => connect_tcp(address, until, cancelled),
         (Role::Tcp, None) | (Role::Store, _) => Err(ErrorKind::AddrNotAvailable.into()),
     }
 }

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::net::IpAddr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use nix::poll::PollFlags;
@@ -15,15 +15,12 @@ use super::handshake::{
     Accepting, Agreed, Dialling, HELLO, Hello, Identity, MAGIC, Message, Reply, Side,
 };
 use super::keys::{Ephemeral, Keys};
-use super::socket::{recv_now, send_all, send_now, wait_one};
+use super::socket::{recv_now, send_all, send_now, wait_unless};
 use super::strangers::Refusal;
 use crate::link::seal::Seals;
 
 /// How long a caller may take for its part of the handshake.
 pub(super) const PATIENCE: Duration = Duration::from_secs(2);
-
-/// How often who waits looks whether to go on.
-const GLANCE: Duration = Duration::from_millis(10);
 
 /// What a stream that is open is sealed by, if it is.
 pub(super) type Sealing = Option<Seals>;
@@ -80,17 +77,6 @@ fn no_chance() -> io::Error {
     io::Error::other("the system has no random numbers")
 }
 
-/// Waits for what comes; [`ErrorKind::TimedOut`] too soon after who waits has given up.
-fn wait_unless(cancelled: &dyn Fn() -> bool, fd: BorrowedFd<'_>, until: Instant) -> io::Result<()> {
-    loop {
-        let soon = until.min(Instant::now() + GLANCE);
-        match wait_one(fd, PollFlags::POLLIN, soon) {
-            Err(error) if error.kind() == ErrorKind::TimedOut && soon < until && !cancelled() => {}
-            done => return done,
-        }
-    }
-}
-
 /// The dialler's part of the handshake; [`ErrorKind::InvalidData`] if the other end is wrong.
 pub(super) fn offer(
     socket: &Socket,
@@ -105,7 +91,7 @@ pub(super) fn offer(
     let mut mailbox = Mailbox::EMPTY;
     loop {
         match mailbox.pull(socket)? {
-            None => wait_unless(cancelled, socket.as_fd(), until)?,
+            None => wait_unless(cancelled, (socket.as_fd(), PollFlags::POLLIN), until)?,
             Some(said) => match dialling.hear(keys, &said).map_err(refused)? {
                 Some(next) => send_all(socket, &next, until)?,
                 None => {

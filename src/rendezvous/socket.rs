@@ -176,12 +176,42 @@ pub(super) fn connect_unix(name: &str) -> io::Result<Socket> {
 /// us from its other addresses.
 const ONE_ATTEMPT: Duration = Duration::from_secs(5);
 
-/// Connects to a TCP address.
-pub(super) fn connect_tcp(address: SocketAddr, until: Instant) -> io::Result<Socket> {
+/// How often who waits looks whether to go on.
+const GLANCE: Duration = Duration::from_millis(10);
+
+/// Waits for `events` on one descriptor; [`io::ErrorKind::TimedOut`] when `until` has come, or too
+/// soon after who waits has given up.
+pub(super) fn wait_unless(
+    cancelled: &dyn Fn() -> bool,
+    (fd, events): (BorrowedFd<'_>, PollFlags),
+    until: Instant,
+) -> io::Result<()> {
+    loop {
+        let soon = until.min(Instant::now() + GLANCE);
+        match wait_one(fd, events, soon) {
+            Err(error)
+                if error.kind() == io::ErrorKind::TimedOut && soon < until && !cancelled() => {}
+            done => return done,
+        }
+    }
+}
+
+/// Connects to a TCP address, unless who connects gives up.
+pub(super) fn connect_tcp(
+    address: SocketAddr,
+    until: Instant,
+    cancelled: &dyn Fn() -> bool,
+) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
-    let left = until.saturating_duration_since(Instant::now());
-    let limit = left.clamp(Duration::from_millis(1), ONE_ATTEMPT);
-    socket.connect_timeout(&address.into(), limit)?;
+    socket.set_nonblocking(true)?;
+    match socket.connect(&address.into()) {
+        Err(error) if error.raw_os_error() == Some(Errno::EINPROGRESS as i32) => {
+            let until = until.min(Instant::now() + ONE_ATTEMPT);
+            wait_unless(cancelled, (socket.as_fd(), PollFlags::POLLOUT), until)?;
+            socket.take_error()?.map_or(Ok(()), Err)?;
+        }
+        connected => connected?,
+    }
     // Where nobody listens yet, the kernel may pick that very port for us and meet itself.
     if socket.local_addr()?.as_socket() == Some(address) {
         return Err(io::ErrorKind::ConnectionRefused.into());
@@ -204,6 +234,23 @@ pub(super) fn same_user(socket: &Socket) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_gives_up_does_not_wait_for_an_attempt_to_connect() {
+        let listener = listen_tcp("127.0.0.1:0".parse().unwrap()).unwrap();
+        // Room for one that nobody accepts; the kernel answers no other.
+        listener.listen(0).unwrap();
+        let address = listener.local_addr().unwrap().as_socket().unwrap();
+        let until = Instant::now() + Duration::from_secs(3600);
+        let _first = connect_tcp(address, until, &|| false).unwrap();
+        let asked = std::cell::Cell::new(0);
+        let third_time = || {
+            asked.set(asked.get() + 1);
+            asked.get() == 3
+        };
+        let error = connect_tcp(address, until, &third_time).unwrap_err();
+        assert_eq!((error.kind(), asked.get()), (io::ErrorKind::TimedOut, 3));
+    }
 
     #[test]
     fn strangers_leave_what_is_needed() {

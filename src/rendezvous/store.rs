@@ -162,7 +162,7 @@ impl Store {
             StoreAddr::Tcp { host, port } => {
                 let mut last = Attempt::Again("the name has no address".into());
                 let found = resolve(host, *port).map_err(again)?;
-                let connect = |&address| match connect_tcp(address, until)
+                let connect = |&address| match connect_tcp(address, until, &|| false)
                     .and_then(|socket| watch(&socket, pass.unreachable).map(|()| socket))
                 {
                     Ok(socket) => Some(socket),

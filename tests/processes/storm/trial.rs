@@ -5,8 +5,6 @@ use std::time::Duration;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-use harness::share;
-
 /// What happens to one rank, or to two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fault {
@@ -76,10 +74,8 @@ impl Trial {
         };
         let mut random = SmallRng::seed_from_u64(seed);
         let few = if fault == TwoKills { 1 } else { 0 };
-        // Sixteen ranks, and worlds without links between all pairs, are for all cases alone.
-        let all = share::is_all();
-        let n = [2, 3, 4, 8, 4, 8, 16][random.random_range(few..if all { 7 } else { 4 })];
-        let all_pairs = if all && n > 3 && random.random_bool(0.4) { 2 } else { 32 };
+        let n = [2, 3, 4, 8, 4, 8, 16][random.random_range(few..7)];
+        let all_pairs = if n > 3 && random.random_bool(0.4) { 2 } else { 32 };
         let way = match random.random_range(0..3) {
             _ if matches!(fault, Drops | Cut) => Way::Mixed,
             0 if fault != Close => Way::Shm,
