@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_void};
 use std::ptr::{null_mut, without_provenance_mut};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 
 use cudarc::driver::CudaContext;
 use cudarc::driver::sys::{self, CUfunction, CUjit_option, CUmodule};
@@ -126,10 +126,14 @@ impl Drop for Module {
 
 /// The head of the PTX and one kernel.
 fn text_of(kernel: &str) -> Result<CString> {
-    let mut parts = PTX.split(ENTRY);
-    let head = parts.next().unwrap_or_default();
-    let named = |part: &&str| part.strip_prefix(kernel).is_some_and(|rest| rest.starts_with('('));
-    let part = parts.find(named).ok_or_else(|| unknown(kernel))?;
+    // The text is long: it is searched once.
+    static PARTS: LazyLock<(&str, HashMap<&str, &str>)> = LazyLock::new(|| {
+        let mut parts = PTX.split(ENTRY);
+        let head = parts.next().unwrap_or_default();
+        (head, parts.filter_map(|part| Some((part.split_once('(')?.0, part))).collect())
+    });
+    let (head, kernels) = &*PARTS;
+    let part = kernels.get(kernel).ok_or_else(|| unknown(kernel))?;
     CString::new(format!("{head}{ENTRY}{part}")).map_err(|_| unknown(kernel))
 }
 
