@@ -2,6 +2,7 @@
 //! other. Law: no thread starves another, so what ends on a GPU that holds all blocks ends here.
 #![allow(unsafe_code)]
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
@@ -129,6 +130,27 @@ struct Waiting {
     threads: Vec<(Thread, Stop)>,
 }
 
+/// So many threads are kept for the next blocks: to get the memory of their registers from the
+/// system each time takes longer than many a kernel.
+const KEPT: usize = 4096;
+
+thread_local! {
+    static SPARE: RefCell<Vec<Thread>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A thread that waits for nothing any more, or a new one.
+fn spare() -> Thread {
+    SPARE.with_borrow_mut(Vec::pop).unwrap_or_default()
+}
+
+fn keep(thread: Thread) {
+    SPARE.with_borrow_mut(|spare| {
+        if spare.len() < KEPT {
+            spare.push(thread);
+        }
+    });
+}
+
 impl Launch {
     /// Runs all blocks; ends early without a fault if `abandoned`.
     pub(crate) fn run(
@@ -138,9 +160,8 @@ impl Launch {
     ) -> Result<(), Fault> {
         let blocks: u64 = self.grid.iter().map(|&n| u64::from(n)).product();
         let mut waiting = Vec::new();
-        let mut spare = Thread::new(&self.kernel);
         for number in 0..blocks {
-            let mut block = self.begin(number, view, &mut spare)?;
+            let mut block = self.begin(number, view)?;
             self.go_on(&mut block, view)?;
             if !block.threads.is_empty() {
                 waiting.push(block);
@@ -161,15 +182,11 @@ impl Launch {
     }
 
     /// Every thread of a block for the first time; those that end are forgotten.
-    fn begin(
-        &self,
-        number: u64,
-        view: &mut View<'_>,
-        spare: &mut Thread,
-    ) -> Result<Waiting, Fault> {
+    fn begin(&self, number: u64, view: &mut View<'_>) -> Result<Waiting, Fault> {
         let shared = vec![0; self.kernel.shared_bytes + self.shared_bytes];
         let mut block = Waiting { number, shared, threads: Vec::new() };
         let count = self.block.iter().product();
+        let mut spare = spare();
         for thread in 0..count {
             spare.restart(&self.kernel, &self.special(block.number, thread));
             let stop = spare.run(&mut Around {
@@ -179,10 +196,10 @@ impl Launch {
                 view,
             })?;
             if stop != Stop::Exit {
-                let parked = std::mem::replace(spare, Thread::new(&self.kernel));
-                block.threads.push((parked, stop));
+                block.threads.push((std::mem::replace(&mut spare, self::spare()), stop));
             }
         }
+        keep(spare);
         Ok(block)
     }
 
@@ -205,7 +222,8 @@ impl Launch {
                 })?;
                 moved |= *stop != Stop::Tired;
             }
-            block.threads.retain(|(_, stop)| *stop != Stop::Exit);
+            let ended = block.threads.extract_if(.., |(_, stop)| *stop == Stop::Exit);
+            ended.for_each(|(thread, _)| keep(thread));
             if block.threads.is_empty() || !moved {
                 return Ok(());
             }

@@ -19,6 +19,7 @@ pub(super) enum Stop {
     Tired,
 }
 
+#[derive(Default)]
 pub(super) struct Thread {
     registers: Vec<u64>,
     local: Vec<u8>,
@@ -34,14 +35,10 @@ pub(super) struct Around<'a, 'b> {
 }
 
 impl Thread {
-    pub(super) fn new(kernel: &Kernel) -> Self {
-        let (registers, local) = (kernel.registers.clone(), vec![0; kernel.local_bytes]);
-        Self { registers, local, here: 0 }
-    }
-
     /// At the kernel's start, with these special registers.
     pub(super) fn restart(&mut self, kernel: &Kernel, special: &[u32; SPECIAL.len()]) {
-        self.registers.copy_from_slice(&kernel.registers);
+        self.registers.clone_from(&kernel.registers);
+        self.local.resize(kernel.local_bytes, 0);
         for (register, &value) in self.registers[1..].iter_mut().zip(special) {
             *register = u64::from(value);
         }
