@@ -1,5 +1,5 @@
 //! How ranks meet: the store, the handshake, and strangers who connect. Tests that count this
-//! process's descriptors take turns, so these have a program of their own.
+//! process's descriptors run alone, so these have a program of their own.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(dead_code, reason = "what processes do is built here, too, and used in tests/process.rs")]
 
@@ -8,13 +8,29 @@ pub(crate) mod strangers;
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// Tests that count descriptors or ports of this process, load the machine or need a free port take
-/// turns: all of this program's, for each sees what the others open.
-fn turn() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+static TURNS: RwLock<()> = RwLock::new(());
+
+/// For a test that runs beside others.
+fn with_others() -> RwLockReadGuard<'static, ()> {
+    TURNS.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Held by a test that runs alone in this process: it counts the process's descriptors or
+/// listeners, takes many of them, has some that a child may inherit, or writes a program that it
+/// starts.
+struct Alone(#[allow(dead_code, reason = "a lock")] RwLockWriteGuard<'static, ()>);
+
+fn alone() -> Alone {
+    Alone(TURNS.write().unwrap_or_else(PoisonError::into_inner))
+}
+
+impl Alone {
+    /// How many this process has.
+    fn descriptors(&self) -> usize {
+        std::fs::read_dir("/proc/self/fd").unwrap().count()
+    }
 }
 
 /// A port that is free now, at a loopback address that nobody else uses: whoever asks the system

@@ -3,7 +3,7 @@
 use super::*;
 
 /// The local addresses at which this process listens over TCP.
-fn listening() -> Vec<String> {
+fn listening(_alone: &Alone) -> Vec<String> {
     let open = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
     let open: Vec<_> = open.flat_map(|entry| std::fs::read_link(entry.path())).collect();
     let mut addresses = Vec::new();
@@ -21,7 +21,7 @@ fn listening() -> Vec<String> {
 
 #[test]
 fn worlds_of_every_size_meet() {
-    let _turn = turn();
+    let _turn = with_others();
     for size in [1, 2, 3, 8] {
         for store in [unix_store(), tcp_store()] {
             let meetings = world(same_world(size, &store, |_| ()), |c| meet(&c).unwrap());
@@ -44,10 +44,10 @@ fn worlds_of_every_size_meet() {
 
 #[test]
 fn tcp_where_it_is_asked_for_and_nowhere_else() {
-    let _turn = turn();
-    let before = listening();
+    let alone = alone();
+    let before = listening(&alone);
     let meetings = world(same_world(3, &unix_store(), |_| ()), |c| meet(&c).unwrap());
-    assert_eq!(listening(), before, "one host needs no TCP listener");
+    assert_eq!(listening(&alone), before, "one host needs no TCP listener");
     drop(meetings);
     for size in [2, 3, 8] {
         let forced = |config: &mut Config| {
@@ -57,17 +57,17 @@ fn tcp_where_it_is_asked_for_and_nowhere_else() {
         let meetings = world(same_world(size, &tcp_store(), forced), |c| meet(&c).unwrap());
         let loopback = |m: &Meeting| m.peers.iter().all(|p| p.tcp.unwrap().ip().is_loopback());
         assert!(meetings.iter().all(loopback), "one host stays on loopback");
-        assert_eq!(listening().len(), before.len() + size, "one listener for each rank");
+        assert_eq!(listening(&alone).len(), before.len() + size, "one listener for each rank");
         let links = world_of(meetings, ring_both_ways);
         assert!(links.iter().flatten().all(|link| link.1 == LinkKind::Tcp));
     }
-    assert_eq!(listening(), before, "no listener outlives its meeting");
+    assert_eq!(listening(&alone), before, "no listener outlives its meeting");
 }
 
 #[test]
 fn nothing_stays_open() {
-    let _turn = turn();
-    let before = descriptors();
+    let alone = alone();
+    let before = alone.descriptors();
     for store in [unix_store(), tcp_store()] {
         for transport in [Transport::Auto, Transport::Tcp] {
             for _again in 0..2 {
@@ -79,7 +79,7 @@ fn nothing_stays_open() {
         lonely.timeout = Duration::from_millis(50);
         meet(&lonely).unwrap_err();
     }
-    assert_eq!(descriptors(), before);
+    assert_eq!(alone.descriptors(), before);
 }
 
 /// Not a test of its own: what a process of the next test does.
@@ -94,7 +94,7 @@ pub(crate) fn a_rank_of_its_own() {
 
 #[test]
 fn processes_with_inherited_sockets() {
-    let _turn = turn();
+    let _turn = alone();
     let server = Server::new().unwrap();
     let me = harness::program();
     let spawn = |rank: usize| {
@@ -119,7 +119,7 @@ fn processes_with_inherited_sockets() {
 
 #[test]
 fn one_meeting_after_the_other_at_one_place() {
-    let _turn = turn();
+    let _turn = with_others();
     for store in [unix_store(), tcp_store()] {
         // Nobody waits for the others in between, so the next meeting begins while rank 0 still
         // looks after the last one.

@@ -23,7 +23,7 @@ use ringreduce::rendezvous::{
 };
 use ringreduce::{Error, Transport};
 
-use super::{free_port, turn};
+use super::{Alone, alone, free_port, with_others};
 
 /// Long enough for anything that should happen, on any machine.
 const LONG: Duration = Duration::from_secs(60);
@@ -115,10 +115,6 @@ fn ring_both_ways(mut meeting: Meeting) -> Vec<(PairKey, LinkKind)> {
 
 trait Stream: Read + Write + AsFd {}
 impl<T: Read + Write + AsFd> Stream for T {}
-
-fn descriptors() -> usize {
-    std::fs::read_dir("/proc/self/fd").unwrap().count()
-}
 
 fn world_of<T: Send>(meetings: Vec<Meeting>, run: impl Fn(Meeting) -> T + Sync) -> Vec<T> {
     let run = &run;

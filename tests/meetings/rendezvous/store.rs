@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn a_store_keeps_waits_and_refuses() {
-    let _turn = turn();
+    let _turn = with_others();
     let name = abstract_name();
     let server = Server::new().unwrap();
     server.listen_unix(&name).unwrap();
@@ -49,7 +49,7 @@ fn a_store_keeps_waits_and_refuses() {
 
 #[test]
 fn each_connection_counts_its_meetings() {
-    let _turn = turn();
+    let _turn = with_others();
     let server = Server::new().unwrap();
     let mut ours = Vec::new();
     for _ in 0..2 {
@@ -71,7 +71,7 @@ fn each_connection_counts_its_meetings() {
 
 #[test]
 fn stores_that_are_none() {
-    let _turn = turn();
+    let _turn = with_others();
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address: StoreAddr = listener.local_addr().unwrap().to_string().parse().unwrap();
     let mut rank = config(1, 2, &address);
@@ -101,7 +101,7 @@ fn stores_that_are_none() {
     let error = meet(&config(0, 2, &"192.0.2.1:7000".parse().unwrap())).unwrap_err().to_string();
     assert!(error.contains("192.0.2.1") && error.contains("no address of this host"), "{error}");
     // The descriptor is closed, or no socket.
-    for fd in [987, std::fs::File::open("/dev/null").unwrap().as_raw_fd()] {
+    for fd in [i32::MAX, std::fs::File::open("/dev/null").unwrap().as_raw_fd()] {
         let error = meet(&config(0, 2, &StoreAddr::Fd(fd))).unwrap_err();
         assert!(matches!(&error, Error::Store { address, .. } if *address == format!("fd:{fd}")));
     }
@@ -109,7 +109,7 @@ fn stores_that_are_none() {
 
 #[test]
 fn an_abstract_name_that_is_taken() {
-    let _turn = turn();
+    let _turn = with_others();
     let name = abstract_name();
     let address = std::os::unix::net::SocketAddr::from_abstract_name(&name).unwrap();
     let _squatter = UnixListener::bind_addr(&address).unwrap();
@@ -121,8 +121,8 @@ fn an_abstract_name_that_is_taken() {
 
 #[test]
 fn a_descriptor_changes_hands_once() {
-    let _turn = turn();
-    let before = descriptors();
+    let alone = alone();
+    let before = alone.descriptors();
     {
         let (here, there) = UnixStream::pair().unwrap();
         let (mut left, right) = UnixStream::pair().unwrap();
@@ -146,5 +146,5 @@ fn a_descriptor_changes_hands_once() {
         drop(here);
         assert_eq!(recv_fd(&there, soon()).unwrap_err().kind(), std::io::ErrorKind::UnexpectedEof);
     }
-    assert_eq!(descriptors(), before);
+    assert_eq!(alone.descriptors(), before);
 }

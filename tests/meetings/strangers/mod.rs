@@ -18,7 +18,7 @@ use ringreduce::config::{Config, Secret, SecretSource};
 use ringreduce::rendezvous::{Meeting, PairKey, meet};
 use ringreduce::{Error, Transport};
 
-use super::{free_port, turn};
+use super::{alone, free_port, with_others};
 
 /// Long enough for anything that should happen, on any machine.
 const LONG: Duration = Duration::from_secs(60);
@@ -39,10 +39,6 @@ fn all_links(mut meeting: Meeting) {
     let dial: Vec<_> = others.iter().map(|&to| PairKey { from: me, to }).collect();
     let accept: Vec<_> = others.iter().map(|&from| PairKey { from, to: me }).collect();
     assert_eq!(meeting.connect(&dial, &accept).unwrap().len(), 2 * others.len());
-}
-
-fn descriptors() -> usize {
-    std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
 /// A message of the handshake, as a stranger who has read the source makes it.

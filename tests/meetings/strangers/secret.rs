@@ -40,7 +40,7 @@ fn file(path: &Path, content: &[u8], mode: u32) -> SecretSource {
 
 #[test]
 fn a_file_of_ones_own() {
-    let _turn = turn();
+    let _turn = with_others();
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     let digits = "0123456789abcdefABCDEF".repeat(3);
@@ -85,7 +85,7 @@ fn a_file_of_ones_own() {
 
 #[test]
 fn sealed_memory_of_the_launcher() {
-    let _turn = turn();
+    let _turn = alone();
     let sealed = draw_secret().unwrap();
     fcntl(&sealed, FcntlArg::F_SETFD(FdFlag::empty())).unwrap();
     let source = SecretSource::Fd(sealed.as_raw_fd());
@@ -112,6 +112,6 @@ fn sealed_memory_of_the_launcher() {
     let null: OwnedFd = fs::File::open("/dev/null").unwrap().into();
     fcntl(&null, FcntlArg::F_SETFD(FdFlag::empty())).unwrap();
     refused(&null, "start this with ringrun");
-    let closed = SecretSource::Fd(987);
-    assert!(from(&closed).unwrap_err().to_string().contains("RINGREDUCE_SECRET_FD=\"987\""));
+    let said = from(&SecretSource::Fd(i32::MAX)).unwrap_err().to_string();
+    assert!(said.contains("RINGREDUCE_SECRET_FD=\"2147483647\""), "{said}");
 }

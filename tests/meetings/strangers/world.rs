@@ -15,13 +15,14 @@ pub(crate) fn a_rank() {
     let Ok(seat) = std::env::var(SEAT) else { return };
     let [me, size, store] = seat.split(' ').collect::<Vec<_>>()[..] else { panic!("{seat}") };
     let store = store.parse().unwrap();
-    let before = descriptors();
+    let process = alone();
+    let before = process.descriptors();
     let config = rank(me.parse().unwrap(), size.parse().unwrap(), store, Some(SECRET));
     let meeting = meet(&config).unwrap();
     eprintln!("door {}", meeting.peers[meeting.rank].tcp.unwrap());
     std::io::stdin().read_line(&mut String::new()).unwrap();
     all_links(meeting);
-    assert_eq!(descriptors(), before, "descriptors left open");
+    assert_eq!(process.descriptors(), before, "descriptors left open");
     eprintln!("right");
 }
 
