@@ -106,12 +106,12 @@ fn in_pieces(comm: &mut Communicator, layout: &[usize]) {
     let first = attached(comm, layout);
     let second = first.context().new_stream().unwrap();
     comm.barrier().unwrap();
-    let (n, rank, count) = (comm.size(), comm.rank(), (5 << 20) + 3);
-    let given = |rank: usize| (0..count).map(move |i| (i % 101 + rank) as u8);
-    let send: Vec<u8> = given(rank).collect();
+    let (n, rank, count) = (comm.size(), comm.rank(), (5 << 17) + 3);
+    let given = |rank: usize| (0..count).map(move |i| (i % 101 + rank) as u64);
+    let send: Vec<u64> = given(rank).collect();
     let mut bufs = [&first, &second].map(|stream| {
         let send = stream.clone_htod(&send).unwrap();
-        (stream, send, stream.alloc_zeros::<u8>(n * count).unwrap(), stream.alloc_zeros(count))
+        (stream, send, stream.alloc_zeros::<u64>(n * count).unwrap(), stream.alloc_zeros(count))
     });
     comm.barrier().unwrap();
     for (stream, send, recv, back) in &mut bufs {

@@ -1,7 +1,9 @@
 //! One thread of a kernel: its registers, and the loop over its instructions.
 
+use std::sync::Arc;
+
 use super::arith::Type;
-use super::kernel::{At, Kernel, Op, Reg, Regs, SPECIAL, Update};
+use super::kernel::{ALWAYS, At, Kernel, Op, Reg, Regs, SPECIAL, Update};
 use super::run::{Fault, View};
 use super::space::Space;
 use crate::code::Code;
@@ -21,6 +23,8 @@ pub(super) enum Stop {
 
 #[derive(Default)]
 pub(super) struct Thread {
+    /// Whose constants are in the registers.
+    kernel: Option<Arc<Kernel>>,
     registers: Vec<u64>,
     local: Vec<u8>,
     here: usize,
@@ -35,10 +39,14 @@ pub(super) struct Around<'a, 'b> {
 }
 
 impl Thread {
-    /// At the kernel's start, with these special registers.
-    pub(super) fn restart(&mut self, kernel: &Kernel, special: &[u32; SPECIAL.len()]) {
-        self.registers.clone_from(&kernel.registers);
-        self.local.resize(kernel.local_bytes, 0);
+    /// At the kernel's start, with these special registers. Those that no constant has are what
+    /// they were: nothing says what a thread finds there.
+    pub(super) fn restart(&mut self, kernel: &Arc<Kernel>, special: &[u32; SPECIAL.len()]) {
+        if self.kernel.as_ref().is_none_or(|last| !Arc::ptr_eq(last, kernel)) {
+            self.registers.clone_from(&kernel.registers);
+            self.local.resize(kernel.local_bytes, 0);
+            self.kernel = Some(Arc::clone(kernel));
+        }
         for (register, &value) in self.registers[1..].iter_mut().zip(special) {
             *register = u64::from(value);
         }
@@ -60,7 +68,7 @@ impl Thread {
         loop {
             let inst = &kernel.code[self.here];
             self.here += 1;
-            if (self.get(inst.guard) & 1 == 1) != inst.wanted {
+            if inst.guard != ALWAYS && (self.get(inst.guard) & 1 == 1) != inst.wanted {
                 continue;
             }
             match inst.op {
@@ -163,9 +171,7 @@ impl Thread {
             let Some(part) = window.get(from..from + bytes) else {
                 return Err(Fault::new(Code::ILLEGAL_ADDRESS, address));
             };
-            let mut whole = [0; 8];
-            whole[..bytes].copy_from_slice(part);
-            self.set(reg, extend(u64::from_le_bytes(whole)));
+            self.set(reg, extend(word(part)));
         }
         Ok(())
     }
@@ -189,11 +195,11 @@ impl Thread {
             return Ok(());
         }
         for (n, &reg) in a.as_slice().iter().enumerate() {
-            let value = self.get(reg).to_le_bytes();
+            let value = self.get(reg);
             let from = offset as usize + n * bytes;
             match self.window(around.shared, space).and_then(|all| all.get_mut(from..from + bytes))
             {
-                Some(part) => part.copy_from_slice(&value[..bytes]),
+                Some(part) => set_word(part, value),
                 None => return Err(Fault::new(Code::ILLEGAL_ADDRESS, address)),
             }
         }
@@ -236,12 +242,27 @@ impl Thread {
         let part =
             self.window(around.shared, space).and_then(|all| all.get_mut(from..from + bytes));
         let Some(part) = part else { return Err(Fault::new(Code::ILLEGAL_ADDRESS, address)) };
-        let mut whole = [0; 8];
-        whole[..bytes].copy_from_slice(part);
-        let old = u64::from_le_bytes(whole);
-        part.copy_from_slice(&new(old).to_le_bytes()[..bytes]);
+        let old = word(part);
+        set_word(part, new(old));
         Ok(old)
     }
+}
+
+/// What 1, 2, 4 or 8 bytes are: as cases, for a call of memcpy takes longer than the rest.
+fn word(bytes: &[u8]) -> u64 {
+    match *bytes {
+        [a] => a.into(),
+        [a, b] => u16::from_le_bytes([a, b]).into(),
+        [a, b, c, d] => u32::from_le_bytes([a, b, c, d]).into(),
+        [a, b, c, d, e, f, g, h] => u64::from_le_bytes([a, b, c, d, e, f, g, h]),
+        _ => 0,
+    }
+}
+
+/// Makes 1, 2, 4 or 8 bytes these.
+fn set_word(bytes: &mut [u8], value: u64) {
+    let value = value.to_le_bytes();
+    bytes.iter_mut().zip(value).for_each(|(byte, it)| *byte = it);
 }
 
 fn aligned(address: u64, bytes: usize) -> Result<(), Fault> {
