@@ -1,7 +1,8 @@
 //! Plans by schedules that the user made. May touch: schedule. Law: they are proved before they are
 //! adopted; see `sim::prove`.
 
-use super::{Plan, Planner, Request, pieces};
+use super::planner::pieces;
+use super::{Plan, Planner, Request};
 use crate::schedule::{Algorithm, Schedule};
 
 impl Planner {

@@ -8,6 +8,7 @@ mod contents;
 mod cost;
 mod network;
 mod prove;
+mod random;
 mod shape;
 mod terms;
 mod units;
@@ -18,36 +19,11 @@ pub use check::{Report, check};
 pub use crate::partition::{Partition, SlotShape};
 pub use cost::{Span, Speed, cost, timeline};
 pub use prove::{Proven, prove};
+#[cfg(not(feature = "internals"))]
+pub(crate) use random::Random;
+#[cfg(feature = "internals")]
+#[doc(hidden)]
+pub use random::Random;
 pub use shape::Shape;
 pub use units::Time;
 pub use violation::{Blocked, Violation, Wants};
-
-/// Seeded numbers (xorshift64), so that every walk can be repeated.
-#[derive(Clone, Debug)]
-pub struct Random(u64);
-
-impl Random {
-    /// The sequence that belongs to `seed`; every seed has its own.
-    #[must_use]
-    pub fn new(seed: u64) -> Self {
-        // An odd multiplier makes different seeds different; xorshift must not start at zero.
-        let state = (seed ^ 0x5DEE_CE66_D1CE_4E5B).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        Self(if state == 0 { 1 } else { state })
-    }
-
-    /// A number below `limit`, which must not be 0.
-    pub fn below(&mut self, limit: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        // The high half times the limit: cheaper than a remainder.
-        (((self.0 >> 32) * limit as u64) >> 32) as usize
-    }
-
-    /// Brings `items` into another order.
-    pub fn shuffle<T>(&mut self, items: &mut [T]) {
-        for last in (1..items.len()).rev() {
-            items.swap(last, self.below(last + 1));
-        }
-    }
-}

@@ -114,7 +114,7 @@ fn settings() {
          RINGREDUCE_TCP_SOCKETS=4 RINGREDUCE_TCP_CONGESTION=bbr RINGREDUCE_ALL_PAIRS=64",
     );
     assert_eq!(config.timeout, Duration::from_millis(2500));
-    assert_eq!(config.peer_timeout, Duration::from_mins(1));
+    assert_eq!(config.peer_timeout, Duration::from_secs(60));
     assert_eq!(config.transport, Transport::Tcp);
     assert_eq!(config.interface.as_deref(), Some("eth"));
     assert_eq!((config.tcp_sockets, config.all_pairs), (4, 64));

@@ -326,9 +326,7 @@ impl Options {
             ))),
             (Some(ranks), _) => Ok(ranks),
             (None, Some(per_host)) => Ok(per_host),
-            (None, None) => slots
-                .or(or)
-                .ok_or_else(|| Failure::Usage("how many ranks? Say so with -n N".into())),
+            (None, None) => slots.or(or).ok_or_else(|| commands::no_count(self.program.first())),
         }
     }
 

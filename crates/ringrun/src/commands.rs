@@ -35,6 +35,17 @@ pub(crate) fn begin(words: &[OsString]) -> bool {
     first.is_some_and(|first| first == "help" || named(first))
 }
 
+/// Of a launch that says no number of ranks: perhaps its first word was meant for a subcommand.
+pub(crate) fn no_count(first: Option<&OsString>) -> Failure {
+    let first = first.and_then(|word| word.to_str()).unwrap_or_default();
+    let launcher = cli::command();
+    // One letter in three may be wrong.
+    let near = |name: &&str| strsim::damerau_levenshtein(name, first) <= name.len() / 3;
+    let meant = launcher.get_subcommands().map(Command::get_name).find(near);
+    let meant = meant.map_or(String::new(), |name| format!("; or did you mean `ringrun {name}`?"));
+    Failure::Usage(format!("how many ranks? Say so with -n N{meant}"))
+}
+
 /// Does what the words ask for, of which the first is a subcommand. Help ends the process.
 ///
 /// # Errors

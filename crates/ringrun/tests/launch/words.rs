@@ -77,6 +77,7 @@ fn what_makes_no_sense_is_refused_by_name() {
         ("-n -3", "expected a number of ranks"),
         ("-n 2 -n 3", "cannot be used multiple times"),
         ("", "how many ranks? Say so with -n N"),
+        ("plna", "how many ranks? Say so with -n N; or did you mean `ringrun plan`?"),
         ("-n 2 --no-such-flag", "unexpected argument '--no-such-flag'"),
         ("-n 2 --tagoutput", "--tag-output"),
         ("-n 2 --bind-to socket", "invalid value 'socket' for '--bind-to <WHAT>'"),
