@@ -2,8 +2,7 @@
 
 use core::ops::Range;
 
-use super::way;
-use super::{Request, Slots, Speeds, Tuning};
+use super::{Request, Slots, Speeds, Tuning, way};
 use crate::partition::{Partition, SlotShape};
 use crate::schedule::{Algorithm, Collective, Ring, Schedule};
 

@@ -174,10 +174,10 @@ pub(super) fn connect_unix(name: &str) -> io::Result<Socket> {
 
 /// The longest that one attempt to connect over TCP takes; a host that drops packets must not keep
 /// us from its other addresses.
-const ONE_ATTEMPT: Duration = Duration::from_secs(5);
+const CONNECT_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How often who waits looks whether to go on.
-const GLANCE: Duration = Duration::from_millis(10);
+const CANCEL_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Waits for `events` on one descriptor; [`io::ErrorKind::TimedOut`] when `until` has come, or too
 /// soon after who waits has given up.
@@ -187,7 +187,7 @@ pub(super) fn wait_unless(
     until: Instant,
 ) -> io::Result<()> {
     loop {
-        let soon = until.min(Instant::now() + GLANCE);
+        let soon = until.min(Instant::now() + CANCEL_POLL_INTERVAL);
         match wait_one(fd, events, soon) {
             Err(error)
                 if error.kind() == io::ErrorKind::TimedOut && soon < until && !cancelled() => {}
@@ -206,7 +206,7 @@ pub(super) fn connect_tcp(
     socket.set_nonblocking(true)?;
     match socket.connect(&address.into()) {
         Err(error) if error.raw_os_error() == Some(Errno::EINPROGRESS as i32) => {
-            let until = until.min(Instant::now() + ONE_ATTEMPT);
+            let until = until.min(Instant::now() + CONNECT_ATTEMPT_TIMEOUT);
             wait_unless(cancelled, (socket.as_fd(), PollFlags::POLLOUT), until)?;
             socket.take_error()?.map_or(Ok(()), Err)?;
         }
@@ -238,11 +238,11 @@ mod tests {
     #[test]
     fn who_gives_up_does_not_wait_for_an_attempt_to_connect() {
         let listener = listen_tcp("127.0.0.1:0".parse().unwrap()).unwrap();
-        // Room for one that nobody accepts; the kernel answers no other.
-        listener.listen(0).unwrap();
+        // Room for two that nobody accepts; the kernel answers no other.
+        listener.listen(1).unwrap();
         let address = listener.local_addr().unwrap().as_socket().unwrap();
         let until = Instant::now() + Duration::from_secs(3600);
-        let _first = connect_tcp(address, until, &|| false).unwrap();
+        let _both = [(); 2].map(|()| connect_tcp(address, until, &|| false).unwrap());
         let asked = std::cell::Cell::new(0);
         let third_time = || {
             asked.set(asked.get() + 1);

@@ -18,8 +18,8 @@ fn with_others() -> RwLockReadGuard<'static, ()> {
 }
 
 /// Held by a test that runs alone in this process: it counts the process's descriptors or
-/// listeners, takes many of them, has some that a child may inherit, or writes a program that it
-/// starts.
+/// listeners, takes many of them, binds one address again and again, has descriptors that a child
+/// may inherit, writes a program that it starts, loads the machine, or has little time.
 struct Alone(#[allow(dead_code, reason = "a lock")] RwLockWriteGuard<'static, ()>);
 
 fn alone() -> Alone {

@@ -326,7 +326,7 @@ impl Options {
             ))),
             (Some(ranks), _) => Ok(ranks),
             (None, Some(per_host)) => Ok(per_host),
-            (None, None) => slots.or(or).ok_or_else(|| commands::no_count(self.program.first())),
+            (None, None) => slots.or(or).ok_or_else(|| commands::no_ranks(self.program.first())),
         }
     }
 

@@ -36,12 +36,14 @@ pub(crate) fn begin(words: &[OsString]) -> bool {
 }
 
 /// Of a launch that says no number of ranks: perhaps its first word was meant for a subcommand.
-pub(crate) fn no_count(first: Option<&OsString>) -> Failure {
+pub(crate) fn no_ranks(first: Option<&OsString>) -> Failure {
     let first = first.and_then(|word| word.to_str()).unwrap_or_default();
     let launcher = cli::command();
-    // One letter in three may be wrong.
-    let near = |name: &&str| strsim::damerau_levenshtein(name, first) <= name.len() / 3;
-    let meant = launcher.get_subcommands().map(Command::get_name).find(near);
+    // One letter in three may be wrong; of three letters none, for many programs have such names.
+    let distance = |name: &&str| strsim::damerau_levenshtein(name, first);
+    let near = |name: &&str| name.len() > 3 && distance(name) <= name.len() / 3;
+    let names = launcher.get_subcommands().map(Command::get_name);
+    let meant = names.filter(near).min_by_key(distance);
     let meant = meant.map_or(String::new(), |name| format!("; or did you mean `ringrun {name}`?"));
     Failure::Usage(format!("how many ranks? Say so with -n N{meant}"))
 }

@@ -22,6 +22,12 @@ use crate::error::{Error, Result};
 const PTX: &str = include_str!("../../../kernels/ringreduce.ptx");
 /// What begins each kernel in it.
 const ENTRY: &str = ".visible .entry ";
+/// Its head, and each kernel by its name. The text is long: it is searched once.
+static PARTS: LazyLock<(&str, Vec<(&str, &str)>)> = LazyLock::new(|| {
+    let mut parts = PTX.split(ENTRY);
+    let head = parts.next().unwrap_or_default();
+    (head, parts.filter_map(|part| Some((part.split_once('(')?.0, part))).collect())
+});
 /// The first CUDA whose driver takes that PTX, as `cuDriverGetVersion` has it.
 const DRIVER: i32 = 11_000;
 /// The first devices that it is for: compute capability 7.0.
@@ -126,14 +132,9 @@ impl Drop for Module {
 
 /// The head of the PTX and one kernel.
 fn text_of(kernel: &str) -> Result<CString> {
-    // The text is long: it is searched once.
-    static PARTS: LazyLock<(&str, HashMap<&str, &str>)> = LazyLock::new(|| {
-        let mut parts = PTX.split(ENTRY);
-        let head = parts.next().unwrap_or_default();
-        (head, parts.filter_map(|part| Some((part.split_once('(')?.0, part))).collect())
-    });
-    let (head, kernels) = &*PARTS;
-    let part = kernels.get(kernel).ok_or_else(|| unknown(kernel))?;
+    let (head, parts) = &*PARTS;
+    let (_, part) =
+        parts.iter().find(|(name, _)| *name == kernel).ok_or_else(|| unknown(kernel))?;
     CString::new(format!("{head}{ENTRY}{part}")).map_err(|_| unknown(kernel))
 }
 
@@ -175,8 +176,8 @@ impl Kernels {
     /// # Errors
     /// If the driver doesn't load one.
     pub(crate) fn load_all(&mut self) -> Result<()> {
-        for part in PTX.split(ENTRY).skip(1) {
-            self.function(part.split('(').next().unwrap_or_default())?;
+        for (kernel, _) in &PARTS.1 {
+            self.function(kernel)?;
         }
         Ok(())
     }

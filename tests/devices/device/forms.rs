@@ -250,7 +250,7 @@ fn refused(comm: &mut Communicator) {
 fn in_place_and_apart(comm: &mut Communicator) {
     let stream = stream(comm);
     comm.use_device(stream.context()).unwrap();
-    let (n, count) = (comm.size() as i64, 1 << 18);
+    let (n, count) = (comm.size() as i64, (1 << 19) + 3);
     let mut buf = stream.clone_htod(&vec![1_i64; count]).unwrap();
     let mut into = stream.clone_htod(&vec![0_i64; count]).unwrap();
     comm.barrier().unwrap();

@@ -114,7 +114,7 @@ impl<'a> Walk<'a> {
                 let alike = ways.iter().map(|&way| self.cell(way, &given, count)).collect();
                 self.compare(alike, &ways, op, count);
             }
-            if !share::has(number as u64, LONG_OPS) {
+            if !share::has((number + T::DTYPE as usize) as u64, LONG_OPS) {
                 continue;
             }
             // With one root, where there is one.

@@ -21,7 +21,7 @@ fn listening(_alone: &Alone) -> Vec<String> {
 
 #[test]
 fn worlds_of_every_size_meet() {
-    let _turn = with_others();
+    let _others = with_others();
     for size in [1, 2, 3, 8] {
         for store in [unix_store(), tcp_store()] {
             let meetings = world(same_world(size, &store, |_| ()), |c| meet(&c).unwrap());
@@ -94,7 +94,7 @@ pub(crate) fn a_rank_of_its_own() {
 
 #[test]
 fn processes_with_inherited_sockets() {
-    let _turn = alone();
+    let _alone = alone();
     let server = Server::new().unwrap();
     let me = harness::program();
     let spawn = |rank: usize| {
@@ -119,7 +119,7 @@ fn processes_with_inherited_sockets() {
 
 #[test]
 fn one_meeting_after_the_other_at_one_place() {
-    let _turn = with_others();
+    let _alone = alone();
     for store in [unix_store(), tcp_store()] {
         // Nobody waits for the others in between, so the next meeting begins while rank 0 still
         // looks after the last one.

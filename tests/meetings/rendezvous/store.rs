@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn a_store_keeps_waits_and_refuses() {
-    let _turn = with_others();
+    let _others = with_others();
     let name = abstract_name();
     let server = Server::new().unwrap();
     server.listen_unix(&name).unwrap();
@@ -49,7 +49,7 @@ fn a_store_keeps_waits_and_refuses() {
 
 #[test]
 fn each_connection_counts_its_meetings() {
-    let _turn = with_others();
+    let _others = with_others();
     let server = Server::new().unwrap();
     let mut ours = Vec::new();
     for _ in 0..2 {
@@ -71,12 +71,12 @@ fn each_connection_counts_its_meetings() {
 
 #[test]
 fn stores_that_are_none() {
-    let _turn = with_others();
+    let _others = with_others();
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address: StoreAddr = listener.local_addr().unwrap().to_string().parse().unwrap();
     let mut rank = config(1, 2, &address);
-    // It has connected by then, on any machine.
-    rank.timeout = Duration::from_secs(2);
+    // It has connected by then, also beside other tests.
+    rank.timeout = Duration::from_secs(3);
     let error = meet(&rank).unwrap_err().to_string();
     assert!(error.contains(&address.to_string()) && error.contains("silent"), "{error}");
     // One that speaks something else.
@@ -109,7 +109,7 @@ fn stores_that_are_none() {
 
 #[test]
 fn an_abstract_name_that_is_taken() {
-    let _turn = with_others();
+    let _others = with_others();
     let name = abstract_name();
     let address = std::os::unix::net::SocketAddr::from_abstract_name(&name).unwrap();
     let _squatter = UnixListener::bind_addr(&address).unwrap();

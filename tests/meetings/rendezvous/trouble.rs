@@ -2,12 +2,12 @@
 
 use super::*;
 
-/// By then all have come who come at all, on any machine.
-const ALL_COME: Duration = Duration::from_secs(3);
+/// By then all have come who come at all, also beside other tests.
+const ALL_COME: Duration = Duration::from_secs(4);
 
 #[test]
 fn who_is_missing_is_named_by_all() {
-    let _turn = with_others();
+    let _others = with_others();
     let store = unix_store();
     let mut configs = same_world(5, &store, |_| ());
     configs.iter_mut().for_each(|c| c.timeout = ALL_COME);
@@ -26,7 +26,7 @@ fn who_is_missing_is_named_by_all() {
 
 #[test]
 fn a_missing_rank_0_is_named_where_the_launcher_keeps_the_store() {
-    let _turn = with_others();
+    let _others = with_others();
     let server = Server::new().unwrap();
     let (ours, theirs) = UnixStream::pair().unwrap();
     server.adopt(theirs).unwrap();
@@ -40,7 +40,7 @@ fn a_missing_rank_0_is_named_where_the_launcher_keeps_the_store() {
 
 #[test]
 fn one_rank_twice() {
-    let _turn = with_others();
+    let _alone = alone();
     let store = unix_store();
     // Without rank 2 nobody passes before the clash.
     let configs = [0, 1, 1].map(|rank| config(rank, 3, &store)).to_vec();
@@ -67,7 +67,7 @@ fn one_rank_twice() {
 
 #[test]
 fn ranks_that_disagree() {
-    let _turn = with_others();
+    let _others = with_others();
     let change: [fn(&mut Config); 5] = [
         |c| c.size = 4,
         |c| c.size = 2,
@@ -88,7 +88,7 @@ fn ranks_that_disagree() {
 
 #[test]
 fn a_peer_that_is_gone_is_named() {
-    let _turn = with_others();
+    let _others = with_others();
     let quick = |c: &mut Config| c.timeout = ALL_COME;
     let mut meetings = world(same_world(2, &unix_store(), quick), |c| meet(&c).unwrap());
     drop(meetings.pop());
@@ -122,7 +122,7 @@ fn strangers(address: SocketAddr, stop: &AtomicBool) -> usize {
 
 #[test]
 fn strangers_stop_nobody() {
-    let _turn = with_others();
+    let _alone = alone();
     let store = tcp_store();
     let address: SocketAddr = store.to_string().parse().unwrap();
     let forced = |config: &mut Config| config.transport = Transport::Tcp;

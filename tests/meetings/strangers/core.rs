@@ -119,7 +119,7 @@ fn core_in(folder: &Path) -> Option<Vec<u8>> {
 
 #[test]
 fn no_core_has_the_secret() {
-    let _turn = super::with_others();
+    let _others = super::with_others();
     let folder = tempfile::tempdir().unwrap();
     let secret: Vec<u8> = (0..32).map(|at| byte(u64::from(std::process::id()), at)).collect();
     let digits: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();

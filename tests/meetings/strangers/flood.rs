@@ -199,7 +199,7 @@ fn ten_thousand_strangers_stop_nobody() {
 
 #[test]
 fn strangers_do_not_take_the_last_descriptors() {
-    let _turn = alone();
+    let _alone = alone();
     let store = free_port();
     // Fewer than the callers that rank 0 would hear at a time.
     let few = |me| Rank::start(me, 3, store, "ulimit -n 40;");
@@ -217,7 +217,7 @@ fn strangers_do_not_take_the_last_descriptors() {
 /// Many systems have a soft limit that is lower than the hard one, for the sake of select(2).
 #[test]
 fn a_low_soft_limit_is_raised() {
-    let _turn = with_others();
+    let _others = with_others();
     let store = free_port();
     // Fewer than the sockets of a rank.
     let few = |me| Rank::start(me, RANKS, store, "ulimit -Sn 24;");
@@ -246,7 +246,7 @@ pub(crate) fn a_full_process() {
 
 #[test]
 fn a_store_without_descriptors_goes_on() {
-    let _turn = with_others();
+    let _alone = alone();
     let mut process = Rank::body("strangers::flood::a_full_process", "", "ulimit -n 64;");
     let door = process.door();
     let ask = || {
@@ -280,7 +280,7 @@ fn from(host: [u8; 4], door: SocketAddr) -> TcpStream {
 
 #[test]
 fn one_host_does_not_crowd_out_another() {
-    let _turn = alone();
+    let _alone = alone();
     let server = Server::new().unwrap();
     let door = server.listen_tcp((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
     let offer = Words { secret: 0, ..OFFER }.encode();

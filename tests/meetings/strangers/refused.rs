@@ -57,7 +57,7 @@ fn until_closed(mut stream: TcpStream) -> Vec<u8> {
 
 #[test]
 fn ranks_of_another_secret_or_job_are_told() {
-    let _turn = with_others();
+    let _others = with_others();
     beside(|store| {
         let other_job = Config { job: Some("other".into()), ..rank(2, 3, store, Some(SECRET)) };
         let impostors = [
@@ -168,7 +168,7 @@ fn relay(listener: &TcpListener, store: SocketAddr) -> Vec<u8> {
 
 #[test]
 fn what_a_rank_said_once_opens_nothing() {
-    let _turn = with_others();
+    let _others = with_others();
     let (store, listener) = (free_port(), TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());
     let by = listener.local_addr().unwrap();
     let (record, recorded) = channel();
@@ -217,7 +217,7 @@ fn another_user_is_hung_up_on() {
         let test = "strangers::refused::another_user_is_hung_up_on";
         return harness::skip(test, "only root can be another user");
     }
-    let _turn = alone();
+    let _alone = alone();
     let name = format!("ringreduce-test-user-{}", std::process::id());
     let server = Server::new().unwrap();
     server.listen_unix(&name).unwrap();

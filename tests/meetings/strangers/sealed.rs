@@ -115,7 +115,7 @@ fn put_in(to_store: bool, begin: usize, mut bytes: Vec<u8>) -> Vec<u8> {
 
 #[test]
 fn who_is_between_reads_nothing() {
-    let _turn = with_others();
+    let _others = with_others();
     let store = free_port();
     let relay = Relay::to(store, |_, _, bytes| bytes);
     let between = relay.address;
@@ -137,7 +137,7 @@ fn who_is_between_reads_nothing() {
 
 #[test]
 fn what_is_changed_on_the_way_is_noticed_at_once() {
-    let _turn = with_others();
+    let _others = with_others();
     let store = free_port();
     thread::scope(|scope| {
         let start = |me| scope.spawn(move || meet(&rank(me, 2, store, Some(SECRET))).unwrap());
@@ -194,14 +194,14 @@ fn sealed(encrypt: bool) {
 
 #[test]
 fn control_is_always_sealed_and_data_where_it_is_asked_for() {
-    let _turn = with_others();
+    let _others = with_others();
     sealed(false);
     sealed(true);
 }
 
 #[test]
 fn who_encrypts_where_another_does_not_is_told_and_so_is_the_other() {
-    let _turn = with_others();
+    let _others = with_others();
     let store = free_port();
     let errors = thread::scope(|scope| {
         let start = |me| {
@@ -226,7 +226,7 @@ fn who_encrypts_where_another_does_not_is_told_and_so_is_the_other() {
 
 #[test]
 fn collectives_over_encrypted_links_are_right() {
-    let _turn = with_others();
+    let _others = with_others();
     let store = free_port().to_string();
     thread::scope(|scope| {
         for me in 0..3 {

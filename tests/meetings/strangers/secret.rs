@@ -40,7 +40,7 @@ fn file(path: &Path, content: &[u8], mode: u32) -> SecretSource {
 
 #[test]
 fn a_file_of_ones_own() {
-    let _turn = with_others();
+    let _others = with_others();
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     let digits = "0123456789abcdefABCDEF".repeat(3);
@@ -85,7 +85,7 @@ fn a_file_of_ones_own() {
 
 #[test]
 fn sealed_memory_of_the_launcher() {
-    let _turn = alone();
+    let _alone = alone();
     let sealed = draw_secret().unwrap();
     fcntl(&sealed, FcntlArg::F_SETFD(FdFlag::empty())).unwrap();
     let source = SecretSource::Fd(sealed.as_raw_fd());

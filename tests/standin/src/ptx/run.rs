@@ -132,14 +132,14 @@ struct Waiting {
 
 /// So many threads are kept for the next blocks: to get the memory of their registers from the
 /// system each time takes longer than many a kernel.
-const KEPT: usize = 4096;
+const KEPT: usize = 1024;
 
 thread_local! {
     static SPARE: RefCell<Vec<Thread>> = const { RefCell::new(Vec::new()) };
 }
 
 /// A thread that waits for nothing any more, or a new one.
-fn spare() -> Thread {
+fn fresh() -> Thread {
     SPARE.with_borrow_mut(Vec::pop).unwrap_or_default()
 }
 
@@ -181,12 +181,12 @@ impl Launch {
         Ok(())
     }
 
-    /// Every thread of a block for the first time; those that end are forgotten.
+    /// Every thread of a block for the first time; those that end are not of it any more.
     fn begin(&self, number: u64, view: &mut View<'_>) -> Result<Waiting, Fault> {
         let shared = vec![0; self.kernel.shared_bytes + self.shared_bytes];
         let mut block = Waiting { number, shared, threads: Vec::new() };
         let count = self.block.iter().product();
-        let mut spare = spare();
+        let mut spare = fresh();
         for thread in 0..count {
             spare.restart(&self.kernel, &self.special(block.number, thread));
             let stop = spare.run(&mut Around {
@@ -196,7 +196,7 @@ impl Launch {
                 view,
             })?;
             if stop != Stop::Exit {
-                block.threads.push((std::mem::replace(&mut spare, self::spare()), stop));
+                block.threads.push((std::mem::replace(&mut spare, fresh()), stop));
             }
         }
         keep(spare);

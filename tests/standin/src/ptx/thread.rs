@@ -1,7 +1,5 @@
 //! One thread of a kernel: its registers, and the loop over its instructions.
 
-use std::sync::Arc;
-
 use super::arith::Type;
 use super::kernel::{ALWAYS, At, Kernel, Op, Reg, Regs, SPECIAL, Update};
 use super::run::{Fault, View};
@@ -23,8 +21,6 @@ pub(super) enum Stop {
 
 #[derive(Default)]
 pub(super) struct Thread {
-    /// Whose constants are in the registers.
-    kernel: Option<Arc<Kernel>>,
     registers: Vec<u64>,
     local: Vec<u8>,
     here: usize,
@@ -39,14 +35,10 @@ pub(super) struct Around<'a, 'b> {
 }
 
 impl Thread {
-    /// At the kernel's start, with these special registers. Those that no constant has are what
-    /// they were: nothing says what a thread finds there.
-    pub(super) fn restart(&mut self, kernel: &Arc<Kernel>, special: &[u32; SPECIAL.len()]) {
-        if self.kernel.as_ref().is_none_or(|last| !Arc::ptr_eq(last, kernel)) {
-            self.registers.clone_from(&kernel.registers);
-            self.local.resize(kernel.local_bytes, 0);
-            self.kernel = Some(Arc::clone(kernel));
-        }
+    /// At the kernel's start, with these special registers.
+    pub(super) fn restart(&mut self, kernel: &Kernel, special: &[u32; SPECIAL.len()]) {
+        self.registers.clone_from(&kernel.registers);
+        self.local.resize(kernel.local_bytes, 0);
         for (register, &value) in self.registers[1..].iter_mut().zip(special) {
             *register = u64::from(value);
         }
@@ -255,14 +247,14 @@ fn word(bytes: &[u8]) -> u64 {
         [a, b] => u16::from_le_bytes([a, b]).into(),
         [a, b, c, d] => u32::from_le_bytes([a, b, c, d]).into(),
         [a, b, c, d, e, f, g, h] => u64::from_le_bytes([a, b, c, d, e, f, g, h]),
-        _ => 0,
+        _ => unreachable!("{} bytes", bytes.len()),
     }
 }
 
 /// Makes 1, 2, 4 or 8 bytes these.
 fn set_word(bytes: &mut [u8], value: u64) {
-    let value = value.to_le_bytes();
-    bytes.iter_mut().zip(value).for_each(|(byte, it)| *byte = it);
+    let value = &value.to_le_bytes()[..bytes.len()];
+    bytes.iter_mut().zip(value).for_each(|(byte, it)| *byte = *it);
 }
 
 fn aligned(address: u64, bytes: usize) -> Result<(), Fault> {
