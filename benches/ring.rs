@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use ringreduce::element::Order;
 use ringreduce::kernel::{self, Kernel, Turn};
-use ringreduce::link::{Frame, Rx, Tx, loopback};
 use ringreduce::memory::{Dst, Src};
 use ringreduce::partition::SlotShape;
+use ringreduce::transport::{Frame, Rx, Tx, loopback};
 use ringreduce::{Communicator, DataType, ReduceOp};
 
 const SLOTS: SlotShape = SlotShape { bytes: 64 << 10, capacity: 16 };

@@ -7,8 +7,8 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ringreduce::link::{Frame, Rx, Tx, tcp};
 use ringreduce::partition::SlotShape;
+use ringreduce::transport::{Frame, Rx, Tx, tcp};
 
 const LIMIT: Duration = Duration::from_millis(100);
 const BYTES: usize = 64 << 20;

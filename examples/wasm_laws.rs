@@ -1,7 +1,7 @@
 //! The laws, where there is no operating system: the pure rooms as a WebAssembly module that
 //! imports nothing. `.ci/wasm` builds it and calls `laws`.
 
-use ringreduce::membership::sim::run;
+use ringreduce::recovery::membership::sim::run;
 use ringreduce::schedule::{Collective, Ring};
 use ringreduce::sim::{Random, Shape, check};
 

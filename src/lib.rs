@@ -52,7 +52,12 @@ compile_error!(
 // of this tree alone, and changes with them.
 
 #[cfg(feature = "host")]
-mod comm;
+mod api;
+#[cfg(all(feature = "host", not(feature = "internals")))]
+mod bootstrap;
+#[cfg(all(feature = "host", feature = "internals"))]
+#[doc(hidden)]
+pub mod bootstrap;
 #[cfg(all(feature = "host", not(feature = "internals")))]
 mod config;
 #[cfg(all(feature = "host", feature = "internals"))]
@@ -62,6 +67,8 @@ pub mod config;
 mod device;
 pub mod element;
 #[cfg(feature = "host")]
+mod engine;
+#[cfg(feature = "host")]
 pub mod error;
 #[cfg(all(feature = "host", not(feature = "internals")))]
 mod exec;
@@ -69,25 +76,15 @@ mod exec;
 #[doc(hidden)]
 pub mod exec;
 #[cfg(all(feature = "host", not(feature = "internals")))]
-mod flight;
+mod health;
 #[cfg(all(feature = "host", feature = "internals"))]
 #[doc(hidden)]
-pub mod flight;
+pub mod health;
 #[cfg(all(feature = "host", not(feature = "internals")))]
 mod kernel;
 #[cfg(all(feature = "host", feature = "internals"))]
 #[doc(hidden)]
 pub mod kernel;
-#[cfg(all(feature = "host", not(feature = "internals")))]
-mod link;
-#[cfg(all(feature = "host", feature = "internals"))]
-#[doc(hidden)]
-pub mod link;
-#[cfg(not(feature = "internals"))]
-mod membership;
-#[cfg(feature = "internals")]
-#[doc(hidden)]
-pub mod membership;
 #[cfg(all(feature = "host", not(feature = "internals")))]
 mod memory;
 #[cfg(all(feature = "host", feature = "internals"))]
@@ -99,43 +96,56 @@ mod partition;
 #[doc(hidden)]
 pub mod partition;
 pub mod plan;
-#[cfg(all(feature = "host", not(feature = "internals")))]
-mod rendezvous;
-#[cfg(all(feature = "host", feature = "internals"))]
+#[cfg(not(feature = "internals"))]
+mod recovery;
+#[cfg(feature = "internals")]
 #[doc(hidden)]
-pub mod rendezvous;
+pub mod recovery;
 pub mod schedule;
-#[cfg(feature = "host")]
-mod shared;
 pub mod sim;
 #[cfg(feature = "host")]
 mod sync;
+#[cfg(all(feature = "host", not(feature = "internals")))]
+mod trace;
+#[cfg(all(feature = "host", feature = "internals"))]
+#[doc(hidden)]
+pub mod trace;
+#[cfg(all(feature = "host", not(feature = "internals")))]
+mod transport;
+#[cfg(all(feature = "host", feature = "internals"))]
+#[doc(hidden)]
+pub mod transport;
+#[cfg(feature = "host")]
+mod tuner;
 
 #[cfg(fuzzing)]
 #[doc(hidden)]
-pub use comm::fuzz;
+pub use api::fuzz;
 #[cfg(feature = "host")]
-pub use comm::{
-    AbortHandle, Builder, CallOptions, Communicator, FoldOrder, Group, Pending, Queue, Recovery,
-    With, wire_error,
-};
-#[cfg(feature = "cuda")]
-pub use comm::{DeviceMemory, DevicePath, DeviceRef, DeviceRegistration, OnStream, device_count};
+pub use api::{AbortHandle, CallOptions, Communicator, FoldOrder, Group, Pending, Queue, With};
+#[cfg(feature = "host")]
+pub use bootstrap::Builder;
 #[cfg(feature = "host")]
 pub use config::Transport;
 /// The crate whose contexts and streams calls on devices take.
 #[cfg(feature = "cuda")]
 pub use cudarc;
+#[cfg(feature = "cuda")]
+pub use device::{DeviceMemory, DevicePath, DeviceRef, DeviceRegistration, OnStream, device_count};
 pub use element::{
     Complex, DataType, Element, F8E4M3, F8E5M2, LocF32, LocF64, LocI32, LocI64, ReduceOp,
     Reduction, UnknownName, bf16, f16,
 };
 #[cfg(feature = "host")]
+pub use engine::wire_error;
+#[cfg(feature = "host")]
 pub use error::{Error, Limit, Peer, Place, Result, Stall};
 #[cfg(feature = "host")]
-pub use flight::MetricsHandle;
-#[cfg(feature = "host")]
 pub use kernel::CFunction;
+#[cfg(feature = "host")]
+pub use memory::Registered;
+#[cfg(feature = "host")]
+pub use recovery::Recovery;
 pub use schedule::{Algorithm, Collective};
 #[cfg(feature = "host")]
-pub use shared::Registered;
+pub use trace::MetricsHandle;

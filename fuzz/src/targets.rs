@@ -6,28 +6,29 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 
 use ringreduce::config::{Config, StoreAddr, Surroundings};
-use ringreduce::{flight, fuzz as comm, link, membership, rendezvous};
+use ringreduce::recovery::membership;
+use ringreduce::{bootstrap, fuzz as comm, health, trace, transport};
 
 use crate::{frame, hosts, proc};
 
 type Target = (&'static str, fn(&[u8]));
 
 pub(crate) const ALL: &[Target] = &[
-    ("store_frame", rendezvous::fuzz::store_frame),
-    ("record", rendezvous::fuzz::record),
-    ("table", rendezvous::fuzz::table),
-    ("verdict", rendezvous::fuzz::verdict),
-    ("secret_file", rendezvous::fuzz::secret_file),
-    ("lobby", rendezvous::fuzz::lobby),
-    ("handshake", rendezvous::fuzz::handshake),
-    ("notice", link::fuzz::notice),
-    ("tcp_header", link::fuzz::header),
-    ("interfaces", link::fuzz::interfaces),
-    ("life_page", link::fuzz::life_page),
-    ("shm_slots", link::fuzz::shm_slots),
-    ("control_groups", link::fuzz::control_groups),
+    ("store_frame", bootstrap::fuzz::store_frame),
+    ("record", bootstrap::fuzz::record),
+    ("table", bootstrap::fuzz::table),
+    ("verdict", bootstrap::fuzz::verdict),
+    ("secret_file", bootstrap::fuzz::secret_file),
+    ("lobby", bootstrap::fuzz::lobby),
+    ("handshake", bootstrap::fuzz::handshake),
+    ("notice", health::fuzz::notice),
+    ("tcp_header", transport::fuzz::header),
+    ("interfaces", transport::fuzz::interfaces),
+    ("life_page", health::fuzz::page),
+    ("shm_slots", transport::fuzz::shm_slots),
+    ("control_groups", transport::fuzz::control_groups),
     ("membership", of_survivors),
-    ("flight_record", flight::fuzz::record),
+    ("flight_record", trace::fuzz::record),
     ("card", comm::card),
     ("doors", comm::doors),
     ("registration", comm::registration),

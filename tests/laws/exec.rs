@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use ringreduce::exec::{Call, Patience, Wait, run};
 use ringreduce::kernel::Kernel;
-use ringreduce::link::trace::{Kind, Log, Traced};
-use ringreduce::link::{Frame, Links, loopback};
 use ringreduce::memory::Buffer;
 use ringreduce::partition::{Partition, SlotShape};
 use ringreduce::schedule::{Algorithm, Collective, Place, Ring, Schedule};
 use ringreduce::sim::{Shape, check};
+use ringreduce::transport::link_trace::{Kind, Log, Traced};
+use ringreduce::transport::{Frame, Links, loopback};
 use ringreduce::{DataType, ReduceOp};
 
 struct World<'a> {

@@ -4,8 +4,8 @@
 use std::collections::VecDeque;
 
 use harness::share;
-use ringreduce::membership::sim::{Tally, run};
-use ringreduce::membership::{
+use ringreduce::recovery::membership::sim::{Tally, run};
+use ringreduce::recovery::membership::{
     Cause, Evidence, Input, MESSAGE_BYTES, Member, Message, Outputs, Ranks, Settings, Testament,
     Verdict, decode, encode,
 };

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 
 use rand::rngs::SmallRng;
 use rand::{Rng, RngExt, SeedableRng};
-use ringreduce::flight::{Reader, create};
+use ringreduce::trace::{Reader, create};
 use ringreduce::{Communicator, MetricsHandle, ReduceOp};
 
 const CALLS: &str = "ringreduce_calls_total{collective=\"all_reduce\",rank=\"0\"} ";

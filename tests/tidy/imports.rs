@@ -12,21 +12,28 @@ struct Import {
     line: usize,
     root: String,
     first: String,
+    /// The word after `first`, if any: a room may lie in another room's folder.
+    second: String,
     /// How many `super` stood before.
     supers: usize,
 }
 
 /// Does the file keep to its room's line? `crates` are the names of all dependencies.
 pub(crate) fn check(source: &Source, rooms: &[Room], crates: &[String]) -> Vec<Violation> {
-    let Some(name) = room_of(&source.path) else { return Vec::new() };
-    let Some(room) = rooms.iter().find(|room| room.name == name) else {
-        return vec![source.broken(0, format!("room `{name}` is not in tidy/tables.rs"))];
+    let Some(folder) = room_of(&source.path) else { return Vec::new() };
+    let inside = |room: &&Room| source.path[4..].starts_with(&format!("{}/", room.name));
+    let nested = rooms.iter().find(|room| room.name.contains('/') && inside(room));
+    let Some(room) = nested.or_else(|| rooms.iter().find(|room| room.name == folder)) else {
+        return vec![source.broken(0, format!("room `{folder}` is not in tidy/tables.rs"))];
     };
+    let name = room.name;
     imports(&source.code)
         .into_iter()
         .filter(|import| room.pure || !source.test[import.line])
         .filter_map(|import| {
-            let Import { line, root, first, .. } = &import;
+            let Import { line, root, first, second, .. } = &import;
+            let nested = format!("{first}/{second}");
+            let first = if rooms.iter().any(|room| room.name == nested) { &nested } else { first };
             let rule = match root.as_str() {
                 "crate" if !rooms.iter().any(|room| room.name == first) => {
                     format!("`crate::{first}` is not a room: import from the room that defines it")
@@ -94,7 +101,9 @@ fn imports(code: &[String]) -> Vec<Import> {
         }
         for (offset, first) in first_words(rest) {
             let line = text[..text.len() - rest.len() + offset].matches('\n').count();
-            found.push(Import { line, root: root.into(), first, supers });
+            let after = rest[offset + first.len()..].strip_prefix("::").unwrap_or("");
+            let second = after.chars().take_while(|&c| is_ident(c)).collect();
+            found.push(Import { line, root: root.into(), first, second, supers });
         }
     }
     found
@@ -154,7 +163,7 @@ pub(crate) fn map_names_rooms(tree: &Tree, rooms: &[Room]) -> Vec<Violation> {
     };
     rooms
         .iter()
-        .filter(|room| !shown(room))
+        .filter(|room| !room.name.contains('/') && !shown(room))
         .map(|room| Violation {
             path: path.into(),
             line: 1,

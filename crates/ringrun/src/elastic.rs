@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::failure::Failure;
 use crate::job::End;
 use crate::spawn::Start;
-use ringreduce::rendezvous::Stage;
+use ringreduce::bootstrap::Stage;
 
 /// How often a rank is started again if nobody says how often.
 pub(crate) const RESTARTS: usize = 3;

@@ -22,7 +22,7 @@ use crate::spawn::{Rank, Spawner, Start, allowed_cpus, raise_descriptor_limit};
 use crate::watch::Watcher;
 use crate::{hosts, input, proc, program, signals, spawn, sys};
 use revival::Revival;
-use ringreduce::rendezvous::Server;
+use ringreduce::bootstrap::Server;
 
 /// Tokens of the epoll set; ranks have their number.
 const SIGNALS: u64 = u64::MAX;

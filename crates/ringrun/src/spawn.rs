@@ -27,9 +27,9 @@ use crate::job::End;
 use crate::output::{Source, Stream};
 use crate::watch::{self, Watcher};
 use crate::{input, proc, sys};
-use ringreduce::flight::Reader;
-use ringreduce::link::roll::Roll;
-use ringreduce::rendezvous::{Progress, Server, draw_secret};
+use ringreduce::bootstrap::{Progress, Server, draw_secret};
+use ringreduce::health::process_table::Roll;
+use ringreduce::trace::Reader;
 
 /// A started rank.
 pub(crate) struct Rank {

@@ -6,7 +6,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use ringreduce::link::roll::Ended;
+use ringreduce::health::process_table::Ended;
 
 /// A descriptor that becomes readable when the process ends.
 ///

@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::{self, CUstream, CUstreamCaptureStatus};
 
-use super::board::{At, Boards, EAGER, PLACES};
+use super::control_block::{At, Boards, EAGER, PLACES};
 use super::driver::{check, knows_graphs};
+use super::failure::{Claim, Trouble};
+use super::peer_executor::{Failure, Together};
 use super::pinned::Pinned;
-use super::together::{Failure, Together};
-use super::trouble::{Claim, Trouble};
 use crate::error::Result;
-use crate::link::region::Region;
+use crate::memory::mapping::Region;
 
 /// How long the driver may take to say that a graph is no more.
 const GRACE: Duration = Duration::from_secs(1);

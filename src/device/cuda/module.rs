@@ -14,7 +14,7 @@ use cudarc::driver::sys::{self, CUfunction, CUjit_option, CUmodule};
 
 use super::context::{Beside, Current};
 use super::driver::{Driver, check};
-use super::names::{Scalar, Serves, Wanted, serves};
+use super::kernel_names::{Scalar, Serves, Wanted, serves};
 use crate::element::DataType;
 use crate::error::{Error, Result};
 

@@ -11,7 +11,7 @@ use cudarc::driver::sys::{self, CUdeviceptr};
 use super::context::Current;
 use super::driver::{Driver, check};
 use crate::error::Result;
-use crate::link::region::Region;
+use crate::memory::mapping::Region;
 
 /// What is registered in this process: threads share mappings.
 static ALL: Mutex<Vec<Weak<Pinned>>> = Mutex::new(Vec::new());

@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 use cudarc::driver::sys::CUresult;
 use cudarc::driver::{CudaContext, CudaEvent};
 
-use super::board::At;
 use super::context::{Beside, Current};
+use super::control_block::At;
 use super::driver::Driver;
-use super::order::{event, query};
-use super::watch::{RELEASE, Watch};
+use super::stream_order::{event, query};
+use super::watchdog::{RELEASE, Watch};
 use crate::error::Result;
-use crate::link::hung_up;
+use crate::transport::hung_up;
 
 /// How long after a failure a rank's kernels may be at work before it asks whether its context is
 /// lost: then they have ended, and no stream of it says so.

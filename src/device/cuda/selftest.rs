@@ -17,7 +17,7 @@ use super::driver::{Driver, check};
 use super::ipc::{Memory, WORDS, handle};
 use super::pinned::Pinned;
 use crate::error::{Error, Result};
-use crate::link::region::Region;
+use crate::memory::mapping::Region;
 
 /// The bits of the word in which a rank tells the others what its driver refuses.
 pub(crate) const OPERATIONS: u64 = 1;

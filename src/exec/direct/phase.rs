@@ -7,9 +7,9 @@ use std::time::Instant;
 
 use super::{Call, DONE, READY, Walk};
 use crate::exec::wait::{GLANCE, Halt, Stop, differ_by_lines, remind};
-use crate::flight::{Toward, Where};
-use crate::link::Fault;
-use crate::shared::{Claim, Control};
+use crate::memory::{Claim, Control};
+use crate::trace::{Toward, Where};
+use crate::transport::Fault;
 
 impl Walk<'_> {
     /// Waits for all others to be ready with the same claim, or to be done.

@@ -10,7 +10,7 @@ pub(crate) mod moves;
 pub(crate) mod ptx;
 
 /// Which kernel serves what: the library's own table.
-#[path = "../../../src/device/cuda/names.rs"]
+#[path = "../../../src/device/cuda/kernel_names.rs"]
 pub(crate) mod names;
 /// Where the table finds types and operations.
 pub(crate) mod element {

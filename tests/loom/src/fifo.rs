@@ -1,6 +1,6 @@
 //! Two ends and the slots between them.
 
-#[path = "../../../src/link/fifo/turns.rs"]
+#[path = "../../../src/transport/fifo/slot_ownership.rs"]
 mod turns;
 
 use std::time::Duration;

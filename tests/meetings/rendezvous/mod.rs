@@ -16,11 +16,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::socket::{MsgFlags, recv};
+use ringreduce::bootstrap::{Connection, LinkKind, Meeting, PairKey, Server, Store, Streams, meet};
 use ringreduce::config::{Config, StoreAddr};
-use ringreduce::link::shm::{recv_fd, send_fd};
-use ringreduce::rendezvous::{
-    Connection, LinkKind, Meeting, PairKey, Server, Store, Streams, meet,
-};
+use ringreduce::transport::{recv_fd, send_fd};
 use ringreduce::{Error, Transport};
 
 use super::{Alone, alone, free_port, with_others};

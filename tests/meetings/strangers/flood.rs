@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::world::{Rank, SEAT};
 use nix::sys::socket::{Shutdown, shutdown};
-use ringreduce::rendezvous::Server;
+use ringreduce::bootstrap::Server;
 
 use super::*;
 

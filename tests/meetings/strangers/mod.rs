@@ -14,8 +14,8 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use ringreduce::bootstrap::{Meeting, PairKey, meet};
 use ringreduce::config::{Config, Secret, SecretSource};
-use ringreduce::rendezvous::{Meeting, PairKey, meet};
 use ringreduce::{Error, Transport};
 
 use super::{alone, free_port, with_others};

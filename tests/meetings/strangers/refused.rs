@@ -8,8 +8,8 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::mpsc::channel;
 
+use ringreduce::bootstrap::{Server, Store};
 use ringreduce::config::StoreAddr;
-use ringreduce::rendezvous::{Server, Store};
 
 use super::world::SEAT;
 use super::*;

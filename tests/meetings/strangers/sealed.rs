@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use ringreduce::link::seal::Seals;
-use ringreduce::rendezvous::Streams;
+use ringreduce::bootstrap::Streams;
+use ringreduce::transport::aead::Seals;
 use ringreduce::{Communicator, ReduceOp};
 
 use super::*;

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
-use ringreduce::rendezvous::draw_secret;
+use ringreduce::bootstrap::draw_secret;
 
 use super::*;
 

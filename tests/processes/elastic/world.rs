@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use nix::sys::signal::Signal;
-use ringreduce::rendezvous::{Progress, Server, Stage};
+use ringreduce::bootstrap::{Progress, Server, Stage};
 use tempfile::TempDir;
 
 use super::rank::{CLEAN, OUTSIDE, SEAT, WORKS};

@@ -6,7 +6,7 @@ use std::process::Stdio;
 use std::time::Instant;
 
 use ringreduce::Communicator;
-use ringreduce::rendezvous::Server;
+use ringreduce::bootstrap::Server;
 
 use super::rank::{AT_WORK, TOLD, now};
 use super::{LATER, START, UNREACHABLE};

@@ -6,11 +6,11 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ringreduce::link::fault::{Faulty, Trouble};
-use ringreduce::link::trace::{Kind, Log, Traced};
-use ringreduce::link::{Fault, Frame, Rx, Tx};
 use ringreduce::memory::{Dst, Src};
 use ringreduce::partition::SlotShape;
+use ringreduce::transport::fault_injection::{Faulty, Trouble};
+use ringreduce::transport::link_trace::{Kind, Log, Traced};
+use ringreduce::transport::{Fault, Frame, Rx, Tx};
 
 use super::Make;
 use super::walk::{

@@ -7,8 +7,8 @@ pub(crate) mod shm;
 pub(crate) mod tcp;
 pub(crate) mod walk;
 
-use ringreduce::link::{Frame, Rx, Tx, loopback};
 use ringreduce::partition::SlotShape;
+use ringreduce::transport::{Frame, Rx, Tx, loopback};
 
 type Ends = (Box<dyn Tx>, Box<dyn Rx>);
 type Make = fn(SlotShape) -> Ends;
@@ -35,7 +35,7 @@ macro_rules! every_law {
 
 every_link! {
     between_processes: super::shm::link;
-    between_threads: |shape| ringreduce::link::loopback::pair(shape).unwrap();
+    between_threads: |shape| ringreduce::transport::loopback::pair(shape).unwrap();
     tcp_over_one_socket: |shape| super::tcp::link(shape, 1);
     tcp_over_three_sockets: |shape| super::tcp::link(shape, 3);
     tcp_sealed_over_one_socket: |shape| super::sealed::link(shape, 1);

@@ -4,10 +4,10 @@
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 
-use ringreduce::link::seal::{Opener, Sealer, Seals, TAG};
-use ringreduce::link::{Fault, Rx, Tx, tcp};
 use ringreduce::memory::Dst;
 use ringreduce::partition::SlotShape;
+use ringreduce::transport::aead::{Opener, Sealer, Seals, TAG};
+use ringreduce::transport::{Fault, Rx, Tx, tcp};
 
 use super::Ends;
 use super::tcp::streams;

@@ -3,8 +3,8 @@
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use ringreduce::link::shm;
 use ringreduce::partition::SlotShape;
+use ringreduce::transport::shm;
 
 use super::Ends;
 

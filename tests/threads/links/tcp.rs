@@ -4,9 +4,9 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, TcpStream};
 use std::thread;
 
-use ringreduce::link::{Fault, Rx, Tx, tcp};
 use ringreduce::memory::Dst;
 use ringreduce::partition::SlotShape;
+use ringreduce::transport::{Fault, Rx, Tx, tcp};
 
 use super::Ends;
 use super::walk::{SMALL, frame, give, is_lost, payload, take, wait_rx, wait_tx};

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use ringreduce::link::{Fault, Frame, Rx, Tx};
 use ringreduce::partition::SlotShape;
+use ringreduce::transport::{Fault, Frame, Rx, Tx};
 
 /// Nothing here takes longer unless it hangs.
 pub(super) const DEADLINE: Duration = Duration::from_secs(60);

@@ -1,6 +1,6 @@
 //! Records as JSON. Pure: text.
 
-use ringreduce::flight::{Op, State};
+use ringreduce::trace::{Op, State};
 use serde::Serialize;
 
 use super::{Life, Seen, words};

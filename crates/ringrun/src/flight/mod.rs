@@ -12,7 +12,8 @@ mod words;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ringreduce::flight::{self, Reader, Record};
+use ringreduce::trace;
+use ringreduce::trace::{Reader, Record};
 
 use crate::job::{End, Verdict};
 use crate::proc;
@@ -29,7 +30,7 @@ pub(crate) struct Memory {
 impl Memory {
     /// None where there is none: the rank then records for itself.
     pub(crate) fn new() -> Option<Self> {
-        let fd = flight::create().ok()?;
+        let fd = trace::create().ok()?;
         let reader = Reader::open(fd.as_fd()).ok()?;
         Some(Self { fd, reader })
     }
@@ -118,19 +119,19 @@ impl Flights {
             Verdict::Failed { rank, .. } => Some(*rank),
             Verdict::Interrupted(_) | Verdict::TimedOut(_) => None,
         };
-        verdict::of(&self.look(), blamed, flight::now())
+        verdict::of(&self.look(), blamed, trace::now())
     }
 
     /// How it is with a job that runs: a sentence, and a line for each rank.
     pub(crate) fn report(&self) -> Vec<String> {
-        let (seen, now) = (self.look(), flight::now());
+        let (seen, now) = (self.look(), trace::now());
         let lines = seen.iter().map(|one| words::line(&seen, one, now));
         std::iter::once(summary(&seen, now)).chain(lines).collect()
     }
 
     /// The same for programs.
     fn json(&self) -> String {
-        let (seen, now) = (self.look(), flight::now());
+        let (seen, now) = (self.look(), trace::now());
         json::line(&summary(&seen, now), &seen, now)
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use ringreduce::flight::{Op, State};
+use ringreduce::trace::{Op, State};
 
 use super::words::{call, call_in_full, end, is_under_way, key, last, place, seconds, who};
 use super::{Life, Seen};

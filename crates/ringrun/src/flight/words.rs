@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use ringreduce::flight::{Op, State};
+use ringreduce::trace::{Op, State};
 
 use super::{Life, Seen};
 use crate::job::End;

@@ -14,7 +14,7 @@ use crate::job::{End, Event, GRACE};
 use crate::proc;
 use crate::report::how;
 use crate::spawn::{Rank, Spawner, Start};
-use ringreduce::rendezvous::Stage;
+use ringreduce::bootstrap::Stage;
 
 /// Starts ranks again.
 pub(super) struct Revival<'a> {

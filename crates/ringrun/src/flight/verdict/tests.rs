@@ -1,6 +1,6 @@
 //! Each cause, from records made for it.
 
-use ringreduce::flight::{Member, Op, Record, State, What};
+use ringreduce::trace::{Member, Op, Record, State, What};
 
 use super::super::{Life, Seen};
 use super::of;

@@ -1,0 +1,95 @@
+//! Collectives that reduce by a C function, over bytes. May touch: as `comm`. Unsafe: handing the
+//! function to a kernel.
+#![allow(unsafe_code)]
+
+use super::Communicator;
+use super::custom_op::{FoldOrder, fits, request};
+use super::verb::{refuse, same_length};
+use crate::element::Reduction;
+use crate::error::Result;
+use crate::kernel::{CFunction, Kernel};
+use crate::memory::Buffer;
+use crate::plan::{Request, digest};
+use crate::schedule::Collective;
+
+impl Communicator {
+    /// Reduces `buf` over all ranks by a C function, element by element, in place: what
+    /// [`Self::all_reduce_by`] does by a closure. `buf` may have any alignment. All ranks pass a
+    /// function of the same name and element size, the same length and order.
+    ///
+    /// ```
+    /// use core::ffi::c_void;
+    /// use ringreduce::{CFunction, Communicator, FoldOrder};
+    ///
+    /// unsafe extern "C" fn or(left: *const c_void, to: *mut c_void, n: usize, _: *mut c_void) {
+    ///     for i in 0..n {
+    ///         // SAFETY: the caller lends `n` elements of each.
+    ///         unsafe { *to.cast::<u64>().add(i) |= *left.cast::<u64>().add(i) };
+    ///     }
+    /// }
+    ///
+    /// let mut comm = Communicator::from_env()?;
+    /// let by = CFunction { name: "or", function: or, context: std::ptr::null_mut(), size: 8 };
+    /// let mut bits = [0b101_u64.to_ne_bytes(), 0b011_u64.to_ne_bytes()].concat();
+    /// // SAFETY: `or` reads and writes `n` elements, and has no use for a context.
+    /// unsafe { comm.all_reduce_by_function(&mut bits, FoldOrder::Any, by) }?;
+    /// # Ok::<(), ringreduce::Error>(())
+    /// ```
+    ///
+    /// # Safety
+    /// The function keeps to what [`CFunction`] says, with this context and for any elements, on
+    /// this thread and until this returns.
+    ///
+    /// # Errors
+    /// As [`Self::all_reduce_by`]; and if `buf` is not whole elements.
+    pub unsafe fn all_reduce_by_function(
+        &mut self,
+        buf: &mut [u8],
+        order: FoldOrder,
+        by: CFunction<'_>,
+    ) -> Result<()> {
+        let request = known_as(Collective::AllReduce, "buf", buf.len(), &by)?;
+        // SAFETY: the caller's promise.
+        let kernel = unsafe { Kernel::by_function(&by) };
+        self.reduce_by(&request, order, kernel, &Buffer::in_place(buf))
+    }
+
+    /// Reduces `send`, size x `recv.len()` long, over all ranks by a C function; part r of the
+    /// result goes to rank r's `recv`. As [`Self::all_reduce_by_function`].
+    ///
+    /// # Safety
+    /// As [`Self::all_reduce_by_function`].
+    ///
+    /// # Errors
+    /// As [`Self::reduce_scatter_by`]; and if `recv` is not whole elements.
+    pub unsafe fn reduce_scatter_by_function(
+        &mut self,
+        send: &[u8],
+        recv: &mut [u8],
+        order: FoldOrder,
+        by: CFunction<'_>,
+    ) -> Result<()> {
+        let call = Collective::ReduceScatter;
+        let request = known_as(call, "recv", recv.len(), &by)?;
+        let whole = recv.len().checked_mul(self.size());
+        same_length(call, "send", send.len(), whole, "size x recv")?;
+        // SAFETY: the caller's promise.
+        let kernel = unsafe { Kernel::by_function(&by) };
+        self.reduce_by(&request, order, kernel, &Buffer::apart(send, recv))
+    }
+}
+
+/// The call on `bytes` of the argument, by a function that other ranks know by its name.
+fn known_as(
+    call: Collective,
+    argument: &'static str,
+    bytes: usize,
+    by: &CFunction<'_>,
+) -> Result<Request> {
+    fits(call, "by.size", by.size)?;
+    if !bytes.is_multiple_of(by.size) {
+        let expected = format!("a multiple of {}, by.size", by.size);
+        return refuse(call.name(), argument, format!("{bytes} bytes long"), expected);
+    }
+    Ok(request(call, bytes / by.size, Reduction::user(!digest(by.name.as_bytes()), by.size)))
+}

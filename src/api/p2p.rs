@@ -1,0 +1,194 @@
+//! Messages between two ranks, who make their calls, these and the collectives, in one order, and
+//! say the same length and type. May touch: as `comm`.
+
+use bytemuck::{cast_slice, cast_slice_mut};
+
+use super::Communicator;
+use super::verb::{count, refuse};
+use crate::element::{DataType, Element, ReduceOp};
+use crate::engine::{Head, linked_up_to};
+use crate::error::Result;
+use crate::kernel::Kernel;
+use crate::memory::Buffer;
+use crate::plan::Message;
+
+const SEND_RECV: &str = "send_recv";
+
+impl Communicator {
+    /// `buf` to rank `to`, which calls [`Self::recv`]; between the same collectives, for both make
+    /// their calls in one order. Returns when `buf` is on its way: what fits the link's slots waits
+    /// there for the other rank, for more this rank waits.
+    ///
+    /// ```
+    /// # use ringreduce::Communicator;
+    /// let ranks = Communicator::local(2)?;
+    /// std::thread::scope(|scope| {
+    ///     for mut comm in ranks {
+    ///         scope.spawn(move || match comm.rank() {
+    ///             0 => comm.send(&[42], 1),
+    ///             _ => comm.recv(&mut [0], 0),
+    ///         });
+    ///     }
+    /// });
+    /// # Ok::<(), ringreduce::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If the peer is lost, calls something else or does not come before the timeout; if `to` is
+    /// no other rank, or in worlds without links between all pairs
+    /// ([`Builder::all_pairs`](crate::Builder::all_pairs)) one that there is no link to.
+    pub fn send<T: Element>(&mut self, buf: &[T], to: usize) -> Result<()> {
+        self.send_bytes(cast_slice(buf), T::DTYPE, to)
+    }
+
+    /// As [`Self::send`], with the type known at run time; `buf` may have any alignment.
+    ///
+    /// # Errors
+    /// As [`Self::send`]; and if `buf` is not whole elements.
+    pub fn send_bytes(&mut self, buf: &[u8], dtype: DataType, to: usize) -> Result<()> {
+        let to = self.peer("send", "to", to)?;
+        let message = message(true, to, ("buf", buf.len()), dtype)?;
+        self.pass_on("send", &[message], &Buffer::apart(buf, &mut []))
+    }
+
+    /// What rank `from` gives to [`Self::send`], which must be as long as `buf`: see there.
+    ///
+    /// # Errors
+    /// As [`Self::send`]; and if the length or the type is another one.
+    pub fn recv<T: Element>(&mut self, buf: &mut [T], from: usize) -> Result<()> {
+        self.recv_bytes(cast_slice_mut(buf), T::DTYPE, from)
+    }
+
+    /// As [`Self::recv`], with the type known at run time; `buf` may have any alignment.
+    ///
+    /// # Errors
+    /// As [`Self::recv`]; and if `buf` is not whole elements.
+    pub fn recv_bytes(&mut self, buf: &mut [u8], dtype: DataType, from: usize) -> Result<()> {
+        let from = self.peer("recv", "from", from)?;
+        let message = message(false, from, ("buf", buf.len()), dtype)?;
+        self.pass_on("recv", &[message], &Buffer::apart(&[], buf))
+    }
+
+    /// Sends and receives at once, so that ranks can do so in a circle; `to` and `from` may be one
+    /// rank, and may both be this one. Meets [`Self::send`], [`Self::recv`] and itself.
+    ///
+    /// ```
+    /// # use ringreduce::Communicator;
+    /// # let mut comm = Communicator::local(1)?.remove(0);
+    /// let (rank, size) = (comm.rank(), comm.size());
+    /// let mut theirs = [0];
+    /// comm.send_recv(&[rank as u32], (rank + 1) % size, &mut theirs, (rank + size - 1) % size)?;
+    /// assert_eq!(theirs[0] as usize, (rank + size - 1) % size);
+    /// # Ok::<(), ringreduce::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Self::recv`].
+    pub fn send_recv<T: Element>(
+        &mut self,
+        send: &[T],
+        to: usize,
+        recv: &mut [T],
+        from: usize,
+    ) -> Result<()> {
+        self.send_recv_bytes(cast_slice(send), to, cast_slice_mut(recv), from, T::DTYPE)
+    }
+
+    /// As [`Self::send_recv`], with the type known at run time; the buffers may have any alignment.
+    ///
+    /// # Errors
+    /// As [`Self::send_recv`]; and if a buffer is not whole elements.
+    pub fn send_recv_bytes(
+        &mut self,
+        send: &[u8],
+        to: usize,
+        recv: &mut [u8],
+        from: usize,
+        dtype: DataType,
+    ) -> Result<()> {
+        let (given, got) = (send.len(), recv.len());
+        let (to, from) = if self.is_to_itself((given, to), (got, from))? {
+            (to as u32, from as u32)
+        } else {
+            (self.peer(SEND_RECV, "to", to)?, self.peer(SEND_RECV, "from", from)?)
+        };
+        let outgoing = message(true, to, ("send", given), dtype)?;
+        let incoming = message(false, from, ("recv", got), dtype)?;
+        self.pass_on(SEND_RECV, &[outgoing, incoming], &Buffer::apart(send, recv))
+    }
+
+    /// Does a rank send to itself what it receives, so many bytes each way?
+    pub(crate) fn is_to_itself(
+        &self,
+        (given, to): (usize, usize),
+        (got, from): (usize, usize),
+    ) -> Result<bool> {
+        let itself = to == self.rank() && from == to;
+        if itself && given != got {
+            let expected = format!("{given} bytes, as send: this rank sends to itself");
+            return refuse(SEND_RECV, "recv", format!("{got} bytes long"), expected);
+        }
+        Ok(itself)
+    }
+
+    /// Messages to ranks and from ranks; those on one way between two ranks in this order.
+    pub(crate) fn pass_on(
+        &mut self,
+        name: &'static str,
+        messages: &[Message],
+        buffer: &Buffer<'_>,
+    ) -> Result<()> {
+        // Nothing is reduced: any kernel will do.
+        let Some(kernel) = Kernel::select(DataType::U8, ReduceOp::Max, self.size()) else {
+            return refuse(name, "size", self.size(), "a world that there are kernels for");
+        };
+        let (request, stands_for, usual, uneven) = (None, 0, true, false);
+        let head = Head { name, kernel, request, stands_for, usual, uneven };
+        self.walk(&head, buffer, |planner| planner.messages(messages))
+    }
+
+    /// Is that a rank, and not this one?
+    pub(crate) fn is_another(
+        &self,
+        call: &'static str,
+        argument: &'static str,
+        peer: usize,
+    ) -> Result<()> {
+        let (rank, size) = (self.rank(), self.size());
+        if peer < size && peer != rank {
+            return Ok(());
+        }
+        let expected = format!("a rank below the size, {size}, and not this one, {rank}");
+        refuse(call, argument, peer, expected)
+    }
+
+    /// A rank that there is a link to.
+    pub(super) fn peer(
+        &mut self,
+        call: &'static str,
+        argument: &'static str,
+        peer: usize,
+    ) -> Result<u32> {
+        self.is_another(call, argument, peer)?;
+        let planner = &self.at_home(call)?.0.planner;
+        if planner.is_linked(peer as u32) {
+            return Ok(peer as u32);
+        }
+        let expected = format!(
+            "a neighbour on the ring or a rank at a distance of a power of two: {}",
+            linked_up_to(planner.ring().most_pairs())
+        );
+        refuse(call, argument, peer, expected)
+    }
+}
+
+/// All of the input to a rank, or all of the output from one.
+fn message(
+    outgoing: bool,
+    peer: u32,
+    (argument, bytes): (&'static str, usize),
+    dtype: DataType,
+) -> Result<Message> {
+    count(if outgoing { "send" } else { "recv" }, argument, bytes, dtype)?;
+    Ok(Message { outgoing, peer, range: (0, bytes), dtype })
+}

@@ -1,0 +1,186 @@
+//! What a rank says of itself at the meeting, and what all of them must agree on. May touch: wire,
+//! config, `/proc`.
+
+use std::fs;
+use std::process;
+
+use super::auth::keys::name_of;
+use super::kv::protocol::{Broken, PROTOCOL, Reader, Writer};
+use crate::config::{Config, Failures, Numbers, Secret, Transport};
+use crate::error::{Error, Result};
+use crate::health::process_table::Roll;
+use crate::sync::cpus;
+
+/// Two ranks are on one host if they can share memory and abstract sockets as the same user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Record {
+    /// The number of the job; rank 0 draws it.
+    pub(super) job: u64,
+    pub(super) rank: u32,
+    pub(super) host: String,
+    pub(super) identity: String,
+    pub(super) pid: u32,
+    /// What its launcher's roll has it by; 0 if it is in none.
+    pub(super) launched: u64,
+    /// The CPUs that it shares with the other ranks of its host.
+    pub(super) cpus: u32,
+    /// The abstract Unix socket where this rank accepts links, if it may have any there.
+    pub(super) unix: String,
+    /// Settings that must be the same everywhere, as name and value.
+    settings: Vec<(String, String)>,
+}
+
+/// The name of this host.
+pub(crate) fn host_name() -> String {
+    let name = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
+    name.unwrap_or_else(|| "unknown".into())
+}
+
+impl Record {
+    /// That of this process.
+    pub(super) fn of(
+        config: &Config,
+        secret: Option<&Secret>,
+        unix: &str,
+        roll: Option<&Roll>,
+    ) -> Self {
+        let transport = match config.transport {
+            Transport::Auto => "auto",
+            Transport::Shm => "shm",
+            Transport::Tcp => "tcp",
+        };
+        let Numbers { deterministic, wide, wire } = config.numbers;
+        let Failures { uniform, retry_safe } = config.failures;
+        let text = |none: &str, some: Option<String>| some.unwrap_or_else(|| none.into());
+        let setting = |name: &str, value: String| (name.to_string(), value);
+        Self {
+            job: getrandom::u64().unwrap_or_default(),
+            rank: config.rank as u32,
+            host: host_name(),
+            identity: identity(),
+            pid: process::id(),
+            launched: roll.map_or(0, Roll::own_number),
+            cpus: cpus() as u32,
+            unix: unix.into(),
+            settings: vec![
+                setting("ringreduce version", env!("CARGO_PKG_VERSION").into()),
+                setting("world size", config.size.to_string()),
+                setting("job secret", text("none", secret.map(name_of))),
+                setting("job", config.job.clone().unwrap_or_default()),
+                setting("RINGREDUCE_TRANSPORT", transport.into()),
+                setting("RINGREDUCE_TCP_SOCKETS", config.tcp_sockets.to_string()),
+                setting("RINGREDUCE_TCP_CHECKSUM", u8::from(config.tcp_checksum).to_string()),
+                setting("RINGREDUCE_ENCRYPT", u8::from(config.encrypt).to_string()),
+                setting("RINGREDUCE_INSECURE", u8::from(config.insecure).to_string()),
+                setting("RINGREDUCE_ALL_PAIRS", config.all_pairs.to_string()),
+                setting("RINGREDUCE_ALGO", text("auto", config.algorithm.map(|it| it.to_string()))),
+                setting("RINGREDUCE_DETERMINISTIC", u8::from(deterministic).to_string()),
+                setting("RINGREDUCE_WIDE", u8::from(wide).to_string()),
+                setting("RINGREDUCE_WIRE", text("off", wire.map(|it| it.to_string()))),
+                setting("RINGREDUCE_UNIFORM", u8::from(uniform).to_string()),
+                setting("RINGREDUCE_RETRY_SAFE", u8::from(retry_safe).to_string()),
+            ],
+        }
+    }
+
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut out = Writer::default().u16(PROTOCOL).u64(self.job).u32(self.rank);
+        out =
+            out.text(&self.host).text(&self.identity).u32(self.pid).u32(self.cpus).text(&self.unix);
+        out = out.u64(self.launched);
+        out = out.u16(self.settings.len() as u16);
+        for (name, value) in &self.settings {
+            out = out.text(name).text(value);
+        }
+        out.0
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, Broken> {
+        let mut fields = Reader(bytes);
+        let version = fields.u16()?;
+        if version != PROTOCOL {
+            let text = format!("a rank speaks version {version}, this one {PROTOCOL}");
+            return Err(Broken::Garbage(text));
+        }
+        let mut record = Self {
+            job: fields.u64()?,
+            rank: fields.u32()?,
+            host: fields.text()?,
+            identity: fields.text()?,
+            pid: fields.u32()?,
+            cpus: fields.u32()?,
+            unix: fields.text()?,
+            launched: fields.u64()?,
+            settings: Vec::new(),
+        };
+        for _ in 0..fields.u16()? {
+            record.settings.push((fields.text()?, fields.text()?));
+        }
+        if !fields.0.is_empty() {
+            return Err(Broken::Garbage("a rank says more than it should".into()));
+        }
+        Ok(record)
+    }
+
+    /// Where this rank runs, for messages.
+    pub(super) fn place(&self) -> String {
+        format!("host {}, pid {}", self.host, self.pid)
+    }
+
+    /// Are the settings the same as `other`'s? The error names both ranks and values.
+    pub(super) fn agree(&self, other: &Self) -> Result<()> {
+        let pairs = self.settings.iter().zip(&other.settings);
+        let mut differing = pairs.filter(|(ours, theirs)| ours != theirs);
+        let Some(((name, ours), (_, theirs))) = differing.next() else { return Ok(()) };
+        Err(Error::Config {
+            name: name.clone(),
+            given: ours.clone(),
+            expected: format!(
+                "rank {} ({}) has {ours}, but rank {} ({}) has {theirs}; it must be the same for \
+                 all ranks",
+                self.rank,
+                self.place(),
+                other.rank,
+                other.place()
+            ),
+        })
+    }
+}
+
+/// The running kernel, its network namespace and the user: what one must share to meet at abstract
+/// sockets. Where the system does not tell, nobody shares it.
+fn identity() -> String {
+    let kernel = fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    let network = fs::read_link("/proc/self/ns/net");
+    match (kernel, network) {
+        (Ok(kernel), Ok(network)) => {
+            let user = nix::unistd::geteuid();
+            format!("{} {} user {user}", kernel.trim(), network.display())
+        }
+        _ => random_name(),
+    }
+}
+
+/// 128 random bits in hexadecimal.
+pub(super) fn random_name() -> String {
+    let part = || getrandom::u64().unwrap_or_default();
+    format!("{:016x}{:016x}", part(), part())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_that_differ_are_told_and_not_shown() {
+        let config = Config::default();
+        let secrets = [Some(Secret::from(&[0x5e; 32])), Some(Secret::from(&[1; 32])), None];
+        let records = secrets.map(|secret| Record::of(&config, secret.as_ref(), "", None));
+        for (one, other) in [(0, 1), (0, 2), (2, 1)] {
+            let error = records[one].agree(&records[other]).unwrap_err().to_string();
+            assert!(error.contains("job secret=") && error.contains("rank 0 "), "{error}");
+            assert!(!error.contains("5e5e") && !error.contains("0101"), "{error}");
+        }
+        assert!(records[0].agree(&records[0]).is_ok());
+    }
+}

@@ -1,0 +1,63 @@
+//! What a call on a stream would do, said without making it, and whether it may.
+//! May touch: as `comm`.
+
+use super::OnStream;
+use crate::api::verb::refuse;
+use crate::element::{DataType, ReduceOp};
+use crate::error::Result;
+use crate::plan::{DeviceExplanation, DeviceForm, Reach, Request};
+use crate::schedule::{Algorithm, Collective};
+
+/// Refuses a call that another algorithm has to make than that which its form stands for.
+pub(super) fn may_be_by(
+    name: &'static str,
+    required: Option<Algorithm>,
+    form: DeviceForm,
+) -> Result<()> {
+    match required.filter(|&asked| !form.is_by(asked)) {
+        None => Ok(()),
+        Some(asked) => {
+            let expected = format!("one that these devices can make this call by, which is {form}");
+            refuse(name, "algorithm", asked, expected)
+        }
+    }
+}
+
+impl OnStream<'_> {
+    /// How a call on device buffers would be made, and what else could: `count` as in
+    /// [`Communicator::explain`](crate::Communicator::explain), which says how the host's part goes
+    /// where there is one. Between processes it speaks of buffers that are not registered. Prices
+    /// are closed forms for stated speeds of devices and links, not measured ones.
+    ///
+    /// # Errors
+    /// If so much would not fit into memory.
+    pub fn explain(
+        &self,
+        collective: Collective,
+        count: usize,
+        dtype: DataType,
+    ) -> Result<DeviceExplanation> {
+        let (comm, size) = (&*self.comm, self.comm.size());
+        let most = isize::MAX as usize / size / dtype.size();
+        if count > most {
+            return refuse("explain", "count", count, format!("at most {most} x {dtype}"));
+        }
+        let ops = ReduceOp::ALL.into_iter().find(|op| op.is_defined_for(dtype));
+        let op = ops.filter(|_| collective.reduces()).map(Into::into);
+        let bytes = count * dtype.size();
+        let direct = comm.streams.direct.as_ref();
+        let known = direct.is_none_or(|direct| direct.is_one_process());
+        let request = Request { collective, count, dtype, op };
+        let call = comm.device_call(&request, (bytes, known, !known));
+        let nobody = match &comm.streams.islands {
+            Some(_) => Reach::Islands(Vec::new()),
+            None => Reach::Nobody,
+        };
+        let reach = direct.map_or(&nobody, |direct| &direct.reach);
+        let forced = comm.settings.required.or(comm.settings.preferred);
+        let candidates = reach.candidates(size, &call);
+        let form = reach.choose(size, &call, forced);
+        let asked = candidates.first().is_some_and(|best| best.form != form);
+        Ok(DeviceExplanation { size, collective, bytes, form, candidates, asked })
+    }
+}

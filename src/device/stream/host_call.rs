@@ -1,0 +1,110 @@
+//! The host's part of calls on a stream that go by way of the host: which call of the communicator
+//! is made on what a piece has of both buffers. May touch: as `comm`. Law: it is a value, whatever
+//! the type of the elements, so that the code around it is compiled once.
+
+use std::iter::zip;
+use std::mem::take;
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::many::parts;
+use super::pieces::within;
+use crate::api::Communicator;
+use crate::api::verb::Verb;
+use crate::element::{DataType, Reduction};
+use crate::error::Result;
+use crate::memory::Buffer;
+use crate::plan::Message;
+
+/// A call of the host. Counts and lengths are elements of the whole call's parts.
+#[derive(Clone, Debug)]
+pub(super) enum HostCall {
+    InPlace(Verb),
+    OutOfPlace(Verb),
+    OutOfPlaceV(Verb, Arc<[usize]>),
+    /// What is sent to each rank, and what is received from each.
+    AllToAllV(DataType, [Arc<[usize]>; 2]),
+    /// Many buffers as one.
+    Many {
+        lens: Arc<[usize]>,
+        dtype: DataType,
+        op: Reduction,
+    },
+    Send(DataType, usize),
+    Recv(DataType, usize),
+    SendRecv {
+        dtype: DataType,
+        to: usize,
+        from: usize,
+    },
+    Barrier,
+}
+
+impl HostCall {
+    /// Makes it for a piece, of which these are the bytes.
+    pub(super) fn make(
+        &self,
+        comm: &mut Communicator,
+        piece: &Range<usize>,
+        one: &mut [u8],
+        other: &mut [u8],
+    ) -> Result<()> {
+        match self {
+            Self::InPlace(verb) => comm.in_place(*verb, one),
+            Self::OutOfPlace(verb) => comm.out_of_place(*verb, one, other),
+            Self::OutOfPlaceV(verb, counts) => {
+                comm.out_of_place_v(*verb, one, other, &lens(counts, piece))
+            }
+            // A rank that has no more is done; so only the first piece is a call of all.
+            Self::AllToAllV(dtype, counts) if piece.start > 0 => {
+                pass_on(comm, *dtype, (one, other), counts, piece)
+            }
+            Self::AllToAllV(dtype, counts) => {
+                let [given, got] = counts.each_ref().map(|counts| lens(counts, piece));
+                comm.all_to_all_v_bytes(one, &given, other, &got, *dtype)
+            }
+            Self::Many { lens, dtype, op } => {
+                let mut rest = one;
+                let bufs = parts(lens.iter().copied(), piece.clone()).map(|part| {
+                    let (buf, more) = take(&mut rest).split_at_mut(part.len() * dtype.size());
+                    rest = more;
+                    buf
+                });
+                comm.many(bufs, *dtype, *op)
+            }
+            Self::Send(dtype, to) => comm.send_bytes(one, *dtype, *to),
+            Self::Recv(dtype, from) => comm.recv_bytes(other, *dtype, *from),
+            Self::SendRecv { dtype, to, from } => {
+                comm.send_recv_bytes(one, *to, other, *from, *dtype)
+            }
+            Self::Barrier => comm.barrier(),
+        }
+    }
+}
+
+/// What a piece has of each part.
+pub(super) fn lens(counts: &[usize], piece: &Range<usize>) -> Vec<usize> {
+    counts.iter().map(|&count| within(piece, count)).collect()
+}
+
+/// What two ranks have for each other beyond the first piece.
+fn pass_on(
+    comm: &mut Communicator,
+    dtype: DataType,
+    (send, recv): (&[u8], &mut [u8]),
+    counts: &[Arc<[usize]>; 2],
+    piece: &Range<usize>,
+) -> Result<()> {
+    let mut messages = Vec::with_capacity(2 * comm.size());
+    for (outgoing, counts) in zip([true, false], counts) {
+        let mut start = 0;
+        for (peer, len) in zip(0.., lens(counts, piece)) {
+            let end = start + len * dtype.size();
+            if start < end {
+                messages.push(Message { outgoing, peer, range: (start, end), dtype });
+            }
+            start = end;
+        }
+    }
+    comm.pass_on("all_to_all_v", &messages, &Buffer::apart(send, recv))
+}

@@ -1,0 +1,109 @@
+//! Many device buffers as one, on a stream. May touch: as `comm`.
+//! Law: straight, each is a call; by way of the host they are one buffer, cut wherever it must be.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use cudarc::driver::DevicePtrMut;
+
+use super::host_call::HostCall;
+use super::pieces::{Cut, share};
+use super::{OnStream, Side, Sides};
+use crate::api::many::NAME;
+use crate::device::cuda::{Area, reachable, refuse_capture};
+use crate::element::{Element, Reduction};
+use crate::error::Result;
+use crate::plan::Request;
+use crate::schedule::Collective;
+
+impl OnStream<'_> {
+    /// [`all_reduce_many`](crate::Communicator::all_reduce_many) of device buffers. By way of the
+    /// host it is as few calls as one of all of them would be.
+    ///
+    /// # Errors
+    /// What failed before on a stream; and if the device refuses something.
+    pub fn all_reduce_many<T: Element, B: DevicePtrMut<T>>(
+        &mut self,
+        bufs: &mut [B],
+        op: impl Into<Reduction>,
+    ) -> Result<()> {
+        let (stream, collective, op) = (Arc::clone(self.stream), Collective::AllReduce, op.into());
+        let count = bufs.iter().map(|buf| buf.len()).sum();
+        let request = Request { collective, count, dtype: T::DTYPE, op: Some(op) };
+        self.comm.kernel(&request)?;
+        let (driver, _current) = self.enter()?;
+        let direct = self.comm.goes_direct(NAME, self.stream, &request)?;
+        if !direct {
+            refuse_capture(NAME, self.stream.cu_stream())?;
+        }
+        let lens: Arc<[usize]> = bufs.iter().map(|buf| buf.len()).collect();
+        let bufs: Vec<_> = bufs.iter_mut().map(|buf| buf.device_ptr_mut(&stream)).collect();
+        let devices = bufs.iter().map(|&(device, _)| device).zip(lens.iter().copied());
+        if direct {
+            return self.put_each(&request, devices);
+        }
+        let (element, dtype) = (T::DTYPE.size(), T::DTYPE);
+        let (devices, step) = (devices.collect(), share(self.comm.room(), element, 1)?);
+        let cut = Many { bufs: devices, count, step, element };
+        self.put(driver, &cut, &HostCall::Many { lens, dtype, op })
+    }
+
+    /// Puts one call after the other on the stream, if the device can touch all buffers.
+    fn put_each(
+        &mut self,
+        request: &Request,
+        bufs: impl Iterator<Item = (u64, usize)> + Clone,
+    ) -> Result<()> {
+        for (device, len) in bufs.clone() {
+            reachable(NAME, device, len * request.dtype.size())?;
+        }
+        for (device, count) in bufs {
+            let whole = Side { device, blocks: 1, reads: true, writes: true };
+            let sides = [whole, Side { blocks: 0, ..whole }];
+            let sides = Sides { sides, block: count * request.dtype.size(), most: 1 };
+            self.put_direct(NAME, &Request { count, ..*request }, sides)?;
+        }
+        Ok(())
+    }
+}
+
+/// Buffers, where and how long in elements, as one of `count`.
+struct Many {
+    bufs: Vec<(u64, usize)>,
+    count: usize,
+    step: usize,
+    /// Bytes of an element.
+    element: usize,
+}
+
+impl Cut for Many {
+    fn len(&self) -> usize {
+        self.count
+    }
+
+    fn end(&self, from: usize) -> usize {
+        self.count.min(from + self.step)
+    }
+
+    fn side(&self, side: usize, piece: &Range<usize>) -> impl Iterator<Item = Area> {
+        let bufs = if side == 0 { &self.bufs[..] } else { &[] };
+        let (element, lens) = (self.element, bufs.iter().map(|buf| buf.1));
+        bufs.iter().zip(parts(lens, piece.clone())).map(move |(&(device, _), part)| {
+            let device = device + (part.start * element) as u64;
+            Area { device, at: 0, len: part.len() * element, reads: true, writes: true }
+        })
+    }
+}
+
+/// What a piece has of each of the buffers.
+pub(super) fn parts(
+    lens: impl Iterator<Item = usize>,
+    piece: Range<usize>,
+) -> impl Iterator<Item = Range<usize>> {
+    lens.scan(0, move |before, len| {
+        let end = *before + len;
+        let [from, to] = [piece.start, piece.end].map(|at| at.clamp(*before, end) - *before);
+        *before = end;
+        Some(from..to)
+    })
+}

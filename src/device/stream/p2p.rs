@@ -1,0 +1,111 @@
+//! Messages between two ranks, on a stream: by way of the host.
+//! May touch: as `comm`. Law: a message is cut alike at both ends, whatever call it is a part of.
+
+use std::sync::Arc;
+
+use cudarc::driver::{DevicePtr, DevicePtrMut};
+
+use super::OnStream;
+use super::host_call::HostCall;
+use super::pieces::{End, Parts, Uneven, share};
+use crate::device::cuda::Driver;
+use crate::element::{DataType, Element};
+use crate::error::Result;
+
+impl OnStream<'_> {
+    /// [`send`](crate::Communicator::send) of a device buffer. It meets calls on host buffers if it
+    /// is shorter than 512 KiB.
+    ///
+    /// # Errors
+    /// If `to` is no other rank, what failed before on a stream, and if the device refuses
+    /// something.
+    pub fn send<T: Element>(&mut self, buf: &impl DevicePtr<T>, to: usize) -> Result<()> {
+        self.comm.is_another("send", "to", to)?;
+        let (stream, lens) = (Arc::clone(self.stream), [buf.len()]);
+        let (driver, _current) = self.enter_for_host("send")?;
+        let (device, _read) = buf.device_ptr(&stream);
+        let sides = [Parts::read(device, &lens), Parts::none()];
+        self.put_message(driver, sides, (T::DTYPE, lens[0]), &HostCall::Send(T::DTYPE, to))
+    }
+
+    /// [`recv`](crate::Communicator::recv) to a device buffer, as [`Self::send`].
+    ///
+    /// # Errors
+    /// As [`Self::send`].
+    pub fn recv<T: Element>(&mut self, buf: &mut impl DevicePtrMut<T>, from: usize) -> Result<()> {
+        self.comm.is_another("recv", "from", from)?;
+        let (stream, lens) = (Arc::clone(self.stream), [buf.len()]);
+        let (driver, _current) = self.enter_for_host("recv")?;
+        let (device, _written) = buf.device_ptr_mut(&stream);
+        let sides = [Parts::none(), Parts::written(device, &lens)];
+        self.put_message(driver, sides, (T::DTYPE, lens[0]), &HostCall::Recv(T::DTYPE, from))
+    }
+
+    /// [`send_recv`](crate::Communicator::send_recv) of device buffers, as [`Self::send`]. What is
+    /// longer goes both ways piece by piece: it meets such calls, and sends and receives of ranks
+    /// that do not wait for all of the one before they begin the other.
+    ///
+    /// # Errors
+    /// As [`Self::send`]; and if this rank sends itself what is not as long as what it receives.
+    pub fn send_recv<T: Element>(
+        &mut self,
+        send: &impl DevicePtr<T>,
+        to: usize,
+        recv: &mut impl DevicePtrMut<T>,
+        from: usize,
+    ) -> Result<()> {
+        const NAME: &str = "send_recv";
+        if !self.comm.is_to_itself((send.num_bytes(), to), (recv.num_bytes(), from))? {
+            self.comm.is_another(NAME, "to", to)?;
+            self.comm.is_another(NAME, "from", from)?;
+        }
+        let (stream, given, got) = (Arc::clone(self.stream), [send.len()], [recv.len()]);
+        let (driver, _current) = self.enter_for_host(NAME)?;
+        let (read, _read) = send.device_ptr(&stream);
+        let (written, _written) = recv.device_ptr_mut(&stream);
+        let sides = [Parts::read(read, &given), Parts::written(written, &got)];
+        let (dtype, longest) = (T::DTYPE, given[0].max(got[0]));
+        let call = HostCall::SendRecv { dtype, to, from };
+        self.put_message(driver, sides, (dtype, longest), &call)
+    }
+
+    /// The same as [`Self::send`], of a buffer by address and bytes.
+    pub(super) fn send_at(
+        &mut self,
+        dtype: DataType,
+        (device, bytes): (u64, usize),
+        to: usize,
+    ) -> Result<()> {
+        self.comm.is_another("send", "to", to)?;
+        let (driver, _current) = self.enter_for_host("send")?;
+        let lens = [bytes / dtype.size()];
+        let sides = [Parts::read(device, &lens), Parts::none()];
+        self.put_message(driver, sides, (dtype, lens[0]), &HostCall::Send(dtype, to))
+    }
+
+    /// The same as [`Self::recv`], of a buffer by address and bytes.
+    pub(super) fn recv_at(
+        &mut self,
+        dtype: DataType,
+        (device, bytes): (u64, usize),
+        from: usize,
+    ) -> Result<()> {
+        self.comm.is_another("recv", "from", from)?;
+        let (driver, _current) = self.enter_for_host("recv")?;
+        let lens = [bytes / dtype.size()];
+        let sides = [Parts::none(), Parts::written(device, &lens)];
+        self.put_message(driver, sides, (dtype, lens[0]), &HostCall::Recv(dtype, from))
+    }
+
+    /// What goes each way, in pieces that have room beside one the other way.
+    fn put_message(
+        &mut self,
+        driver: Driver,
+        sides: [Parts<'_>; 2],
+        (dtype, longest): (DataType, usize),
+        call: &HostCall,
+    ) -> Result<()> {
+        let end = End::After(share(self.comm.room(), dtype.size(), 2)?);
+        self.put(driver, &Uneven { sides, element: dtype.size(), longest, end }, call)
+    }
+}

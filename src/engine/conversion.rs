@@ -1,0 +1,99 @@
+//! Reductions that travel as another type than their buffers have: 16- and 8-bit floats as f32,
+//! which are then rounded once, or f32 as one of those. May touch: as `comm`.
+
+use super::pieces::Pieces;
+use crate::api::Communicator;
+use crate::api::verb::refuse;
+use crate::config::Numbers;
+use crate::element::{DataType, Kind, ReduceOp};
+use crate::error::Result;
+use crate::kernel::convert;
+use crate::memory::Buffer;
+use crate::plan::Request;
+use crate::schedule::{Algorithm, Space};
+
+/// The most by which an element of a sum over `ranks` can be off when f32 travels as `wire`, if
+/// none of the contributions is larger than `largest`; infinite if the sum may not fit, or if
+/// nothing travels so. An average is off by that divided by the ranks, and by half the distance
+/// of two neighbours around it.
+///
+/// Each contribution is rounded as it sets off, and the sum at each of `ranks - 1` additions.
+///
+/// ```
+/// use ringreduce::{DataType, wire_error};
+/// assert!(wire_error(8, DataType::BF16, 1.0) < 0.26);
+/// assert_eq!(wire_error(8, DataType::F8E4M3, 100.0), f64::INFINITY);
+/// ```
+#[must_use]
+pub fn wire_error(ranks: usize, wire: DataType, largest: f64) -> f64 {
+    // Half a unit of a number's last place, relative to it; the least number; the largest.
+    let (unit, least, most) = match wire {
+        DataType::F16 => (-11, -24, 65_504.0),
+        DataType::BF16 => (-8, -133, f64::from(f32::MAX)),
+        DataType::F8E4M3 => (-4, -9, 448.0),
+        DataType::F8E5M2 => (-3, -16, 57_344.0),
+        _ => return f64::INFINITY,
+    };
+    // Sums are made in f32 before they are rounded.
+    let grown = (1.0 + 2_f64.powi(unit)) * (1.0 + 2_f64.powi(-24));
+    let (ranks, grown) = (ranks as f64, grown.powf(ranks as f64));
+    if ranks * largest * grown > most {
+        return f64::INFINITY;
+    }
+    ranks * (largest * (grown - 1.0) + 2_f64.powi(least - 1) * grown)
+}
+
+impl Communicator {
+    /// The pieces in which the call `name` travels as another type, if it does; over links, where
+    /// nobody says which buffer.
+    pub(crate) fn travel(
+        &mut self,
+        name: &'static str,
+        request: &Request,
+        buffer: Option<&Buffer<'_>>,
+    ) -> Result<Option<Pieces<'static>>> {
+        use ReduceOp::{Avg, Max, Min, Prod, Sum};
+        let Numbers { deterministic, wide, wire } = self.settings.numbers;
+        let Request { dtype, op: Some(op), .. } = *request else { return Ok(None) };
+        if let Some(wire) = wire.filter(|wire| !wire.is_narrow_float()) {
+            let expected = format!("float, or one of {}", DataType::narrow_floats());
+            return refuse(name, "wire", wire, expected);
+        }
+        if self.size() == 1 || !op.is_defined_for(dtype) {
+            return Ok(None);
+        }
+        let (op, scale) = match op.kind() {
+            Kind::Plain(op) => (op, None),
+            Kind::PreMulSum(_, scalar) => (Sum, Some(scalar)),
+            Kind::User(..) => return Ok(None),
+        };
+        let other = match (dtype, wire) {
+            (DataType::F32, Some(wire)) => matches!(op, Sum | Avg | Min | Max).then_some(wire),
+            _ if dtype.is_narrow_float() && (wide || deterministic) => {
+                // On registered memory they are wide anyway.
+                let (engine, _, settings) = self.at_home(name)?;
+                let asked = settings.required.or(settings.preferred);
+                let otherwise = asked.is_some_and(|it| it != Algorithm::Direct);
+                let known =
+                    buffer.and_then(|buffer| engine.known(settings, request, buffer)).is_some();
+                let links = otherwise || !known;
+                (links && matches!(op, Sum | Avg | Prod)).then_some(DataType::F32)
+            }
+            _ => None,
+        };
+        let Some(other) = other else { return Ok(None) };
+        let call = Request { dtype: other, op: Some(op.into()), ..*request };
+        let (kernel, scale) = (self.kernel(&call)?, scale.map(|bytes| scalar(dtype, bytes)));
+        Ok(Some(Pieces { call, kernel, scale }))
+    }
+}
+
+/// The scalar of a reduction.
+fn scalar(dtype: DataType, bytes: [u8; 16]) -> f32 {
+    let mut scalar = [0; 4];
+    let buffer = Buffer::apart(&bytes, &mut scalar);
+    let source = |bytes| buffer.src(Space::Input, bytes);
+    let target = |bytes| buffer.dst(Space::Output, bytes);
+    convert(1, None, (dtype, source), (DataType::F32, target));
+    f32::from_ne_bytes(scalar)
+}

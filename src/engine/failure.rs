@@ -1,0 +1,246 @@
+//! How a call fails: the error that names who and where, and who else is told.
+//! May touch: as `comm`. Law: after the first failure nothing works any more, and says so.
+
+use std::time::Duration;
+
+use super::{Engine, PROBE};
+use crate::api::Seat;
+use crate::api::options::Settings;
+use crate::error::{Error, Peer, Place, Result};
+use crate::exec::{Halt, Stop};
+use crate::health::{Blame, Why};
+use crate::plan::fingerprint;
+use crate::transport::{Fault, MESSAGE, SHORTLY};
+
+impl Engine {
+    /// An error, if a call failed before.
+    pub(crate) fn works(&self, call: &'static str) -> Result<()> {
+        let broken = |first: &String| Error::Broken { call, first: first.clone() };
+        self.broken.as_ref().map(broken).map_or(Ok(()), Err)
+    }
+
+    pub(crate) fn fail(
+        &mut self,
+        seat: &Seat,
+        settings: &Settings,
+        operation: &'static str,
+        halt: Halt,
+    ) -> Error {
+        self.fail_of(seat, settings, (operation, None), halt)
+    }
+
+    /// The same, for a call of so many elements.
+    #[cold]
+    pub(crate) fn fail_of(
+        &mut self,
+        seat: &Seat,
+        settings: &Settings,
+        (operation, count): (&'static str, Option<usize>),
+        halt: Halt,
+    ) -> Error {
+        let Halt { stop, step, peer } = halt;
+        let peer = if let Stop::Other { peer, .. } = stop { peer } else { peer };
+        let (peer, stop) = match stop {
+            Stop::Fault(Fault::Lost(evidence)) => match self.links.why_ended(&[peer], SHORTLY) {
+                Some((peer, fault)) => (peer, Stop::Other { peer, fault }),
+                None => (peer, Stop::Fault(Fault::Lost(evidence))),
+            },
+            stop => (peer, stop),
+        };
+        let is_hearsay = match &stop {
+            Stop::Fault(fault) | Stop::Other { fault, .. } => fault.is_hearsay(),
+            _ => false,
+        };
+        let (peer, stop) = first_cause(seat.rank, peer, stop, seat.peers.len());
+        let stalled = match stop {
+            Stop::Timeout(after) if !after.is_zero() => {
+                self.links.stalled((peer, self.sequence | MESSAGE), after)
+            }
+            _ => None,
+        };
+        let peer = stalled.map_or(peer, |(culprit, _)| culprit);
+        let at = self.place(seat, settings, operation, step);
+        // Who is slow leaves a trail: there the one who waits for the cause shall find out.
+        let is_trail = matches!(stop, Stop::Timeout(_)) && stalled.is_none();
+        let blame = match &stop {
+            Stop::Aborted => Blame::aborted(seat.rank),
+            Stop::Timeout(after) => match stalled {
+                Some((_, state)) => Blame::stalled(peer, state, *after),
+                None => Blame::lost(peer),
+            },
+            Stop::Fault(fault) | Stop::Other { fault, .. } => {
+                Blame::of_fault(seat.rank, peer, fault)
+            }
+        };
+        self.tell_others(seat.rank, blame, !is_hearsay, is_trail);
+        let error = match stop {
+            Stop::Aborted => Error::Aborted { at, by: Box::new(seat.peers[seat.rank].clone()) },
+            Stop::Timeout(after) => {
+                let peer = Box::new(seat.peers[peer].clone());
+                match stalled {
+                    Some((_, state)) => Error::Stalled { at, peer, state, after },
+                    None => Error::Timeout { at, peer, after },
+                }
+            }
+            Stop::Fault(fault) | Stop::Other { fault, .. } => {
+                self.of_fault(seat, at, (peer, fault), count)
+            }
+        };
+        self.broken_by(self.as_launcher_saw(error))
+    }
+
+    /// What the launcher has seen of the end of who is lost, if it has by now.
+    fn as_launcher_saw(&self, mut error: Error) -> Error {
+        if let Error::PeerLost { peer, evidence, .. } = &mut error
+            && let Some(how) = self.links.launched.ended(peer.rank)
+        {
+            evidence.push_str(&format!("; its launcher saw it {how}"));
+        }
+        error
+    }
+
+    /// Tells the others of the first cause, as far as this rank knows it.
+    pub(crate) fn tell_others(
+        &mut self,
+        me: usize,
+        blame: Blame,
+        first_hand: bool,
+        is_trail: bool,
+    ) {
+        if !is_trail {
+            self.links.blame(blame, first_hand);
+        }
+        if blame.culprit != me {
+            self.because.say(blame);
+        }
+    }
+
+    /// What a link failed of, and where.
+    fn of_fault(
+        &self,
+        seat: &Seat,
+        at: Box<Place>,
+        (rank, fault): (usize, Fault),
+        count: Option<usize>,
+    ) -> Error {
+        let peer = Box::new(seat.peers[rank].clone());
+        let differ = |ranks: [usize; 2], values: [u64; 2], field, count| {
+            let [theirs, ours] = values;
+            let (field, ours, theirs) = difference(field, ours, theirs, count);
+            let ranks = Box::new(ranks.map(|rank| seat.peers[rank].clone()));
+            Error::Mismatch { at: at.clone(), ranks, field, values: [theirs, ours] }
+        };
+        match fault {
+            Fault::Lost(evidence) => Error::PeerLost { at, peer, evidence },
+            Fault::Corrupt { slot, sent, found } => Error::Corrupt { at, peer, slot, sent, found },
+            Fault::Forged { slot } => Error::Forged { at, peer, slot },
+            Fault::Mismatch { field, ours, theirs } => {
+                differ([rank, seat.rank], [theirs, ours], field, count)
+            }
+            Fault::GaveUp(blame) => match blame.why {
+                Why::Lost => Error::PeerLost { at, peer, evidence: FAILED.into() },
+                Why::Aborted => Error::Aborted { at, by: peer },
+                Why::Stalled(state, millis) => {
+                    Error::Stalled { at, peer, state, after: Duration::from_millis(millis) }
+                }
+                Why::Differs(it) => {
+                    // It is told in the words of the call that this rank makes too, if one does.
+                    let print = self.links.lives().print(self.sequence);
+                    let count = count.filter(|_| [it.ours, it.theirs].map(Some).contains(&print));
+                    if print == Some(it.ours) {
+                        differ([it.with, rank], [it.theirs, it.ours], it.field, count)
+                    } else {
+                        differ([rank, it.with], [it.ours, it.theirs], it.field, count)
+                    }
+                }
+            },
+        }
+    }
+
+    /// Where this rank is, for an error.
+    pub(crate) fn place(
+        &self,
+        seat: &Seat,
+        settings: &Settings,
+        operation: &'static str,
+        step: usize,
+    ) -> Box<Place> {
+        let Peer { rank, host, .. } = seat.peers[seat.rank].clone();
+        let tag = settings.tag.as_deref().map(str::to_owned);
+        let (operation, sequence) = settings.part_of.unwrap_or((operation, self.sequence));
+        Box::new(Place { rank, host, operation, sequence, tag, step })
+    }
+
+    /// After `error` nothing works any more.
+    #[cold]
+    pub(crate) fn broken_by(&mut self, error: Error) -> Error {
+        self.give_up(error.to_string());
+        error
+    }
+
+    /// After the first failure, `why`, nothing works any more. The others learn of it by the
+    /// closing of the links and of the lines of registered memory, unless they have been told.
+    pub(crate) fn give_up(&mut self, why: String) {
+        self.broken.get_or_insert(why);
+        self.links.fail(Why::Lost);
+        self.links.close();
+        self.registry.close();
+    }
+}
+
+/// What is known of a rank that says no more.
+pub(crate) const FAILED: &str = "it failed";
+
+/// Who gave up has a cause, which is not itself.
+fn first_cause(me: usize, peer: usize, stop: Stop, size: usize) -> (usize, Stop) {
+    let (Stop::Fault(Fault::GaveUp(blame)) | Stop::Other { fault: Fault::GaveUp(blame), .. }) =
+        stop
+    else {
+        return (peer, stop);
+    };
+    let Blame { culprit, why } = *blame;
+    let lost = |peer, evidence: String| (peer, Fault::Lost(evidence));
+    let (peer, fault) = match why {
+        _ if !blame.is_within(size) => lost(peer, "it gave up on a rank that there is not".into()),
+        Why::Lost | Why::Stalled(..) if culprit == me => {
+            lost(peer, "it gave up on this rank".into())
+        }
+        Why::Lost if culprit == peer => lost(peer, FAILED.into()),
+        Why::Lost => lost(culprit, format!("rank {peer} gave up on it")),
+        Why::Aborted | Why::Stalled(..) | Why::Differs(_) => match blame.seen_by(me, None) {
+            Some(fault) => (culprit, fault),
+            None => (culprit, Fault::GaveUp(blame)),
+        },
+    };
+    (peer, Stop::Other { peer, fault })
+}
+
+/// In what two calls differ, and both values, in words. `count` is that of this rank's call, which
+/// is ours.
+fn difference(
+    field: &'static str,
+    ours: u64,
+    theirs: u64,
+    count: Option<usize>,
+) -> (&'static str, String, String) {
+    match field {
+        "fingerprint" => fingerprint::difference(ours, theirs, count),
+        "earlier" => fingerprint::difference(ours, theirs, None),
+        "memory" => {
+            let name = |yes| if yes == 1 { "registered" } else { "not registered" }.to_string();
+            ("the buffer", name(ours), name(theirs))
+        }
+        "sequence" => (field, number(ours), number(theirs)),
+        field => (field, ours.to_string(), theirs.to_string()),
+    }
+}
+
+/// The number of a call, in words.
+fn number(sequence: u64) -> String {
+    let call = sequence & !(MESSAGE | PROBE);
+    match (sequence & MESSAGE, sequence & PROBE) {
+        (0, 0) => format!("that of call #{call}"),
+        (0, _) => "that of a measurement before the first call".into(),
+        _ => format!("that of a message after call #{call}"),
+    }
+}

@@ -1,0 +1,18 @@
+//! The failure detector: which ranks are dead, which call another collective, and whose failure is
+//! the cause of another's. Sources: the status page of each process of a host, the launcher's
+//! process table, and control channels to ranks of other hosts.
+
+pub(crate) mod cause;
+pub(crate) mod control_channel;
+pub(crate) mod control_message;
+mod exit_futex;
+#[cfg(fuzzing)]
+pub mod fuzz;
+pub(crate) mod last_vote;
+pub(crate) mod local_detector;
+pub mod process_table;
+mod status_page;
+
+pub use cause::Blame;
+pub(crate) use cause::Why;
+pub(crate) use status_page::Told;

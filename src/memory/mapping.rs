@@ -1,0 +1,140 @@
+//! A mapping that a link's slots or registered buffers live in: anonymous for the threads of one
+//! process, a sealed memfd for several. Nothing has a name, so nothing is left behind, whatever
+//! dies.
+//! May touch: nix. Unsafe: mapping and unmapping.
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+use std::num::NonZeroUsize;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+
+use nix::errno::Errno;
+use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use nix::sys::stat::fstat;
+
+use super::resource_limit;
+use crate::error::{Error, Result};
+
+/// Mapped memory, zero at first, unmapped on drop.
+#[derive(Debug)]
+pub(crate) struct Region {
+    start: NonNull<c_void>,
+    len: NonZeroUsize,
+}
+
+// SAFETY: a mapping belongs to the process, not to a thread; access to its contents is by atomics
+// and by the protocol of the link that owns the region.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+const RW: ProtFlags = ProtFlags::PROT_READ.union(ProtFlags::PROT_WRITE);
+
+impl Region {
+    /// Memory for the threads of this process.
+    pub(crate) fn anonymous(len: NonZeroUsize) -> Result<Self> {
+        let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_POPULATE;
+        let failed = |e| Error::io(format!("mapping {len} bytes for a link"), e);
+        resource_limit::in_memory(len.get()).map_err(failed)?;
+        // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing.
+        let start = unsafe { mmap_anonymous(None, len, RW, flags) }.map_err(failed)?;
+        Ok(Self { start, len })
+    }
+
+    /// Memory that another process can map too, by the descriptor returned with it.
+    pub(crate) fn shared(len: NonZeroUsize) -> Result<(Self, OwnedFd)> {
+        let fd = Self::create(len)?;
+        Ok((Self::map(fd.as_fd(), len)?, fd))
+    }
+
+    /// Memory that any process can map that has the descriptor. It is allocated and sealed: nobody
+    /// can shrink it under another.
+    pub(crate) fn create(len: NonZeroUsize) -> Result<OwnedFd> {
+        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+        let fd = memfd_create(c"ringreduce", flags).map_err(|e| Error::io("memfd_create", e))?;
+        let failed = |e| Error::io(format!("allocating {len} bytes of shared memory"), e);
+        let size = i64::try_from(len.get()).map_err(|_| failed(Errno::ENOMEM))?;
+        resource_limit::in_a_file(len.get() as u64).map_err(failed)?;
+        resource_limit::in_memory(len.get()).map_err(failed)?;
+        fallocate(fd.as_fd(), FallocateFlags::empty(), 0, size).map_err(failed)?;
+        let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
+        fcntl(fd.as_fd(), FcntlArg::F_ADD_SEALS(seals))
+            .map_err(|e| Error::io("sealing shared memory", e))?;
+        Ok(fd)
+    }
+
+    /// Maps what was made by [`Self::create`], here or by the peer, after checking that it is what
+    /// was agreed.
+    pub(crate) fn open(fd: BorrowedFd<'_>, len: NonZeroUsize, peer: &str) -> Result<Self> {
+        Self::open_if(fd, &format!("{len}"), peer, |bytes| bytes == len)
+    }
+
+    /// The same of memory whose length `fits`: what is `agreed` is not one number.
+    pub(crate) fn open_if(
+        fd: BorrowedFd<'_>,
+        agreed: &str,
+        peer: &str,
+        fits: impl Fn(NonZeroUsize) -> bool,
+    ) -> Result<Self> {
+        let refuse = |reason: String| Error::Handshake { peer: peer.into(), reason };
+        let seals = fcntl(fd, FcntlArg::F_GET_SEALS)
+            .map_err(|e| refuse(format!("sent a descriptor that is no memfd ({e})")))?;
+        if !SealFlag::from_bits_retain(seals).contains(SealFlag::F_SEAL_SHRINK) {
+            return Err(refuse("sent shared memory that it could still shrink".into()));
+        }
+        let size = fstat(fd).map_err(|e| Error::io("looking at a link's memory", e))?.st_size;
+        let len = usize::try_from(size).ok().and_then(NonZeroUsize::new).filter(|&len| fits(len));
+        let unfit = || refuse(format!("sent {size} bytes of shared memory instead of {agreed}"));
+        Self::map(fd, len.ok_or_else(unfit)?)
+    }
+
+    fn map(fd: BorrowedFd<'_>, len: NonZeroUsize) -> Result<Self> {
+        let flags = MapFlags::MAP_SHARED | MapFlags::MAP_POPULATE;
+        // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing; the seals
+        // keep its pages there.
+        let start = unsafe { mmap(None, len, RW, flags, fd, 0) }
+            .map_err(|e| Error::io(format!("mapping {len} bytes of shared memory"), e))?;
+        Ok(Self { start, len })
+    }
+
+    /// Where it begins; page-aligned.
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.start.cast()
+    }
+
+    /// Bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.len.get()
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: this very mapping was made by mmap, and links hand out no views that outlive it.
+        if let Err(e) = unsafe { munmap(self.start, self.len.get()) } {
+            tracing::warn!("unmapping a link: {e}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_the_peer_could_shrink_or_of_another_size_is_refused() {
+        let len = NonZeroUsize::MIN.saturating_add(4095);
+        let open =
+            |fd: &OwnedFd| Region::open(fd.as_fd(), len, "a peer").map(|region| region.len());
+        let fd = memfd_create(c"unsealed", MFdFlags::MFD_ALLOW_SEALING).unwrap();
+        fallocate(fd.as_fd(), FallocateFlags::empty(), 0, 4096).unwrap();
+        assert!(open(&fd).unwrap_err().to_string().contains("could still shrink"));
+        let (_short, fd) = Region::shared(NonZeroUsize::MIN).unwrap();
+        assert!(open(&fd).unwrap_err().to_string().contains("sent 1 bytes"));
+        let (_region, fd) = Region::shared(len).unwrap();
+        assert_eq!(open(&fd).unwrap(), 4096);
+    }
+}

@@ -1,0 +1,209 @@
+//! What callers do: operations one after another, agreements between them, and a change after a
+//! failure. May touch: the world. Law: what a caller does next depends on what it was told alone.
+
+use super::laws::Broken;
+use super::network::{Event, Token};
+use super::world::World;
+use crate::recovery::membership::member::{Input, Time, Verdict};
+use crate::recovery::membership::ranks::Ranks;
+
+/// What a caller waits for, or does when it moves next.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Next {
+    /// The operation with this number.
+    Begin(u64),
+    /// Waits for its operation.
+    #[default]
+    Operation,
+    /// After the operation: did it succeed?
+    Ended(u64, bool),
+    /// Waits for an agreement about the operation.
+    Agreement(u64),
+    /// What follows an operation, by what all agreed on or by what the caller saw: all well?
+    Boundary(u64, bool),
+    /// Wants a change, after this operation.
+    Change(u64),
+    /// Waits for that.
+    Membership(u64),
+    /// Leaves.
+    Leave,
+}
+
+/// An operation under way: two rounds, in which all tell all their part, then that they are full.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Operation {
+    pub(super) sequence: u64,
+    pub(super) full: bool,
+    passed: bool,
+    /// Epoch and number; whose part is here, and who is full.
+    heard: Vec<(u32, u64, Ranks, Ranks)>,
+}
+
+impl Operation {
+    fn heard(&mut self, epoch: u32, sequence: u64) -> &mut (u32, u64, Ranks, Ranks) {
+        let same = |known: &&(u32, u64, Ranks, Ranks)| (known.0, known.1) == (epoch, sequence);
+        let at = self.heard.iter().position(|known| same(&known)).unwrap_or_else(|| {
+            self.heard.push((epoch, sequence, Ranks::NONE, Ranks::NONE));
+            self.heard.len() - 1
+        });
+        &mut self.heard[at]
+    }
+}
+
+impl World {
+    /// The caller hears a verdict; it moves a little later.
+    pub(super) fn answer(&mut self, at: usize, verdict: Verdict) {
+        let process = &mut self.processes[at];
+        let next = match (verdict, process.next) {
+            (Verdict::Ok(sequence), _) => Next::Ended(sequence, true),
+            (Verdict::Failed(sequence), _) => Next::Ended(sequence, false),
+            (Verdict::Agreed { flags, .. }, Next::Agreement(sequence)) => {
+                Next::Boundary(sequence, flags & 1 == 1)
+            }
+            (Verdict::TimedOut { .. }, Next::Agreement(sequence)) => Next::Ended(sequence, true),
+            (Verdict::TimedOut { .. }, Next::Membership(sequence)) => Next::Change(sequence),
+            (Verdict::Membership { recovery, .. }, _) => Next::Begin(recovery.high + 1),
+            _ => return,
+        };
+        process.next = next;
+        let mut time = self.network.now + self.random.below(5) as Time;
+        if matches!(next, Next::Boundary(..) | Next::Ended(_, false)) {
+            time += core::mem::take(&mut self.processes[at].dawdle);
+        }
+        self.network.at(time, Event::Move { at });
+    }
+
+    pub(super) fn caller(&mut self, at: usize) -> Result<(), Broken> {
+        let Self { scenario, network, .. } = self;
+        let deadline = scenario.deadline.map(|time| network.now + time);
+        let process = &mut self.processes[at];
+        // Only the first move of all finds nothing said.
+        if process.next == Next::Operation && process.operation.sequence == 0 {
+            process.next = Next::Begin(1);
+        }
+        match process.next {
+            Next::Begin(sequence) if sequence > scenario.operations => self.leave(at),
+            Next::Begin(sequence) => self.begin(at, sequence),
+            Next::Ended(sequence, well) if scenario.agree => {
+                process.next = Next::Agreement(sequence);
+                let flags = self.laws.says(at, process.epoch, well);
+                self.step(at, Input::Agree { flags, deadline })
+            }
+            Next::Ended(sequence, well) => {
+                let well = well && process.member.revoked().is_none();
+                self.boundary(at, sequence, well)
+            }
+            Next::Boundary(sequence, well) => self.boundary(at, sequence, well),
+            Next::Change(sequence) => {
+                process.next = Next::Membership(sequence);
+                let mut joiners = Ranks::NONE;
+                for &of in &process.candidates.clone() {
+                    let rank = self.processes[of].rank;
+                    let process = &mut self.processes[at];
+                    if !process.members.contains(rank) && joiners.insert(rank) {
+                        process.peers[rank as usize] = of;
+                    }
+                }
+                let evict_missing = self.scenario.evict_missing;
+                self.step(at, Input::Change { joiners, deadline, evict_missing })
+            }
+            Next::Leave | Next::Operation | Next::Agreement(_) | Next::Membership(_) => Ok(()),
+        }
+    }
+
+    fn boundary(&mut self, at: usize, sequence: u64, well: bool) -> Result<(), Broken> {
+        let process = &mut self.processes[at];
+        if !well && self.scenario.cascade && self.random.below(3) == 0 {
+            return self.leave(at);
+        }
+        if !well || self.scenario.grow == Some(sequence) {
+            process.next = Next::Change(sequence);
+        } else {
+            process.next = Next::Begin(sequence + 1);
+        }
+        self.caller(at)
+    }
+
+    fn leave(&mut self, at: usize) -> Result<(), Broken> {
+        self.processes[at].next = Next::Leave;
+        self.step(at, Input::Leave)?;
+        self.ends(at);
+        Ok(())
+    }
+
+    fn begin(&mut self, at: usize, sequence: u64) -> Result<(), Broken> {
+        let process = &mut self.processes[at];
+        process.next = Next::Operation;
+        let epoch = process.epoch;
+        let operation = &mut process.operation;
+        operation.heard.retain(|known| (known.0, known.1) >= (epoch, sequence));
+        (operation.sequence, operation.full, operation.passed) = (sequence, false, false);
+        self.step(at, Input::Begin(sequence))?;
+        if self.processes[at].member.revoked().is_none() {
+            self.say(at, false)?;
+        }
+        let process = &self.processes[at];
+        let peers = process.peers;
+        for rank in process.member.left().iter().collect::<Vec<_>>() {
+            self.overdue(at, peers[rank as usize]);
+        }
+        Ok(())
+    }
+
+    fn say(&mut self, at: usize, full: bool) -> Result<(), Broken> {
+        let process = &mut self.processes[at];
+        let (epoch, sequence) = (process.epoch, process.operation.sequence);
+        let (rank, members, peers) = (process.rank, process.members, process.peers);
+        let token = Token { epoch, sequence, full };
+        for other in members.without(rank).iter() {
+            let to = peers[other as usize];
+            let event = Event::Token { from: at, to, token };
+            self.network.send(at, to, event, &mut self.random);
+        }
+        self.hear(at, rank, token)
+    }
+
+    pub(super) fn token(&mut self, from: usize, to: usize, token: Token) -> Result<(), Broken> {
+        let rank = self.processes[from].rank;
+        let process = &mut self.processes[to];
+        // Who is not yet introduced hears everybody: an epoch has one process of each rank.
+        let stranger = process.peers[rank as usize] != from && !process.members.is_empty();
+        if token.epoch < process.epoch || stranger {
+            return Ok(());
+        }
+        self.hear(to, rank, token)
+    }
+
+    fn hear(&mut self, at: usize, rank: u32, token: Token) -> Result<(), Broken> {
+        let process = &mut self.processes[at];
+        let (epoch, sequence) = (process.epoch, process.operation.sequence);
+        let heard = process.operation.heard(token.epoch, token.sequence);
+        if token.full {
+            heard.3.insert(rank)
+        } else {
+            heard.2.insert(rank)
+        };
+        let &mut (of_epoch, of_sequence, parts, full) = heard;
+        let now = (of_epoch, of_sequence) == (epoch, sequence) && process.next == Next::Operation;
+        if !now {
+            return Ok(());
+        }
+        // Every third operation is a broadcast, from a rank that has the result at once.
+        let root = process.members.iter().nth(sequence as usize % 2).filter(|_| sequence % 3 == 2);
+        let needs = root.map_or(process.members, |root| Ranks::from_iter([root]));
+        if !process.operation.full && (needs - parts).is_empty() && parts.contains(process.rank) {
+            process.operation.full = true;
+            self.laws.full(at, epoch, sequence);
+            self.step(at, Input::Full(sequence))?;
+            let told = self.processes[at].member.revoked().is_none();
+            return if told { self.say(at, true) } else { Ok(()) };
+        }
+        let uniform = self.scenario.settings.uniform;
+        let all = !uniform || (process.members - full).is_empty();
+        if process.operation.full && all && !process.operation.passed {
+            process.operation.passed = true;
+            return self.step(at, Input::Passed(sequence));
+        }
+        Ok(())
+    }
+}

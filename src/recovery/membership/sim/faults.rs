@@ -1,0 +1,175 @@
+//! Faults, and who notices them how. May touch: the world. Law: who is killed, silent or cut off
+//! is noticed within a bounded time by those whom it concerns.
+
+use super::network::Event;
+use super::world::World;
+use super::{DELAY, SILENCE, Weather};
+use crate::recovery::membership::member::{Input, Time};
+use crate::recovery::membership::message::Evidence;
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Fault {
+    /// Ends a process; with `restart` another one of its rank wants to join.
+    Kill { of: usize, restart: bool },
+    /// Stops a process for a time.
+    Pause { of: usize, time: Time },
+    /// What one sends the other waits for a time, or is lost.
+    Cut { from: usize, to: usize, time: Option<Time> },
+    /// The connection between two ends.
+    Break { one: usize, other: usize },
+    /// All links between the processes in the set and the others, both ways.
+    Partition { set: u32, time: Option<Time> },
+    /// One suspects the other without a reason.
+    Suspicion { at: usize, of: usize },
+    /// A caller revokes.
+    Revoke { at: usize },
+    /// A caller takes its time.
+    Dawdle { at: usize, time: Time },
+}
+
+impl World {
+    pub(super) fn plan_faults(&mut self) {
+        let count = match self.scenario.weather {
+            Weather::Calm => 0,
+            Weather::Kills => 1 + self.random.below(3),
+            Weather::Storm => 1 + self.random.below(4),
+        };
+        let mut time = self.random.below(200) as Time;
+        for _ in 0..count {
+            let fault = self.any_fault();
+            self.network.at(time, Event::Fault(fault));
+            // Close to each other, so that they meet what the one before has begun.
+            let apart = if self.random.below(3) == 0 { 300 } else { 60 };
+            time += self.random.below(apart) as Time;
+        }
+    }
+
+    fn any_fault(&mut self) -> Fault {
+        let size = self.scenario.size as usize;
+        let of = self.random.below(size);
+        let other = (of + 1 + self.random.below(size - 1)) % size;
+        let restart = self.random.below(2) == 0;
+        if self.scenario.weather == Weather::Kills {
+            return match self.random.below(8) {
+                0 => Fault::Dawdle { at: of, time: self.random.below(600) as Time },
+                _ => Fault::Kill { of, restart },
+            };
+        }
+        let time = 1 + self.random.below(600) as Time;
+        let some = (self.random.below(4) != 0).then_some(time);
+        match self.random.below(12) {
+            0..3 => Fault::Kill { of, restart },
+            3..5 => Fault::Pause { of, time },
+            5 => Fault::Cut { from: of, to: other, time: some },
+            6 => Fault::Break { one: of, other },
+            7..9 => Fault::Partition { set: self.random.below(1 << size) as u32, time: some },
+            9 => Fault::Suspicion { at: of, of: other },
+            10 => Fault::Revoke { at: of },
+            _ => Fault::Dawdle { at: of, time },
+        }
+    }
+
+    pub(super) fn strike(&mut self, fault: Fault) -> Result<(), super::laws::Broken> {
+        let soon = |world: &mut Self| world.network.now + 1 + world.random.below(DELAY) as Time;
+        match fault {
+            Fault::Kill { of, restart } => self.kill(of, restart),
+            Fault::Pause { of, time } => {
+                if self.processes[of].acts() && !self.processes[of].paused {
+                    self.processes[of].paused = true;
+                    self.network.at(self.network.now + time, Event::Resume { at: of });
+                    for at in 0..self.processes.len() {
+                        self.silent(at, of, Some(time));
+                    }
+                }
+            }
+            Fault::Cut { from, to, time } => self.cut(from, to, time),
+            Fault::Break { one, other } => {
+                for (at, of) in [(one, other), (other, one)] {
+                    self.network.sever(at, of, self.network.now);
+                    let time = soon(self);
+                    self.network.at(time, Event::Evidence { at, of, evidence: Evidence::Strong });
+                }
+            }
+            Fault::Partition { set, time } => {
+                for from in 0..self.processes.len() {
+                    for to in 0..self.processes.len() {
+                        if (set >> from & 1) != (set >> to & 1) {
+                            self.cut(from, to, time);
+                        }
+                    }
+                }
+            }
+            Fault::Suspicion { at, of } => {
+                let evidence = Evidence::Suspected;
+                self.laws.suspects(at, of);
+                self.network.at(self.network.now, Event::Evidence { at, of, evidence });
+            }
+            Fault::Revoke { at } if self.processes[at].acts() && !self.processes[at].paused => {
+                return self.step(at, Input::Revoke);
+            }
+            Fault::Revoke { .. } => {}
+            Fault::Dawdle { at, time } => self.processes[at].dawdle = time,
+        }
+        Ok(())
+    }
+
+    fn cut(&mut self, from: usize, to: usize, time: Option<Time>) {
+        let until = time.map_or(Time::MAX, |time| self.network.now + time);
+        self.network.block(from, to, until);
+        self.silent(to, from, time);
+    }
+
+    /// `of` is not heard at `at` for a time, or ever again.
+    pub(super) fn silent(&mut self, at: usize, of: usize, time: Option<Time>) {
+        if at != of && time.is_none_or(|time| time > SILENCE) {
+            let late = SILENCE + self.random.below(DELAY) as Time;
+            let evidence = Evidence::Suspected;
+            self.network.at(self.network.now + late, Event::Evidence { at, of, evidence });
+        }
+    }
+
+    fn kill(&mut self, of: usize, restart: bool) {
+        if !self.processes[of].acts() {
+            return;
+        }
+        self.processes[of].alive = false;
+        let now = self.network.now;
+        self.laws.killed(self.processes[of].rank, now);
+        // A host that dies takes the knowledge with it: then there is silence only.
+        let host = self.scenario.weather == Weather::Storm && self.random.below(4) == 0;
+        let certain = self.random.below(self.processes.len());
+        for at in 0..self.processes.len() {
+            // The last of what it sent may be lost, on each link from another point on.
+            let since = now + self.random.below(DELAY + 1) as Time;
+            self.network.sever(of, at, if self.random.below(2) == 0 { now } else { since });
+            if at == of {
+                continue;
+            }
+            if host {
+                self.silent(at, of, None);
+                continue;
+            }
+            let mut time = now + 1 + self.random.below(DELAY) as Time;
+            if self.random.below(2) == 0 {
+                let evidence = Evidence::Strong;
+                self.network.at(time, Event::Evidence { at, of, evidence });
+                time += self.random.below(DELAY) as Time;
+                if self.random.below(2) == 0 && at != certain {
+                    continue;
+                }
+            }
+            self.network.at(time, Event::Evidence { at, of, evidence: Evidence::Certain });
+        }
+        if self.scenario.weather == Weather::Kills {
+            // Whoever was certain may be dead itself, of earlier deaths too.
+            for of in (0..self.processes.len()).filter(|&of| !self.processes[of].alive) {
+                self.network.at(now + 3 * DELAY as Time, Event::Launcher { of });
+            }
+        }
+        if restart && self.scenario.grow.is_some() {
+            let rank = self.processes[of].rank;
+            let time = now + self.random.below(200) as Time;
+            self.network.at(time, Event::Start { rank });
+        }
+    }
+}

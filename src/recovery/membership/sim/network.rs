@@ -1,0 +1,138 @@
+//! Messages under way and everything else that is going to happen. May touch: messages, random
+//! numbers. Law: what one process sends another on one channel arrives in order, or not at all.
+
+use std::collections::{BTreeMap, BinaryHeap};
+
+use core::cmp::Reverse;
+
+use super::DELAY;
+use super::faults::Fault;
+use crate::recovery::membership::member::Time;
+use crate::recovery::membership::message::{Evidence, Message};
+use crate::sim::Random;
+
+/// What ranks tell each other in an operation, past the membership.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Token {
+    pub(super) epoch: u32,
+    pub(super) sequence: u64,
+    /// "I have the whole result" instead of "this is my part".
+    pub(super) full: bool,
+}
+
+/// Something that happens. Processes go by number: a rank may have several, one after the other.
+#[derive(Clone, Copy, Debug)]
+#[expect(clippy::large_enum_variant, reason = "most are messages")]
+pub(super) enum Event {
+    Message {
+        from: usize,
+        to: usize,
+        message: Message,
+    },
+    Token {
+        from: usize,
+        to: usize,
+        token: Token,
+    },
+    Tick {
+        at: usize,
+    },
+    /// The caller's next move.
+    Move {
+        at: usize,
+    },
+    Evidence {
+        at: usize,
+        of: usize,
+        evidence: Evidence,
+    },
+    /// Whoever started the process sees that it has ended, and tells one that lives.
+    Launcher {
+        of: usize,
+    },
+    /// An operation of `epoch` still waits for a rank that said goodbye.
+    Awaited {
+        at: usize,
+        of: usize,
+        epoch: u32,
+    },
+    Fault(Fault),
+    Resume {
+        at: usize,
+    },
+    Start {
+        rank: u32,
+    },
+    /// The process `of` is ready to join, as `at` hears.
+    Ready {
+        at: usize,
+        of: usize,
+    },
+}
+
+/// From whom to whom, and is it data?
+type Channel = (usize, usize, bool);
+
+pub(super) struct Network {
+    pub(super) now: Time,
+    queue: BinaryHeap<Reverse<(Time, u32)>>,
+    events: Vec<Event>,
+    /// When the last message of a channel arrives.
+    last: BTreeMap<Channel, Time>,
+    /// Until when what is sent waits; for ever is a link that loses everything.
+    blocked: BTreeMap<(usize, usize), Time>,
+    /// From when on nothing arrives.
+    broken: BTreeMap<(usize, usize), Time>,
+}
+
+impl Network {
+    pub(super) fn new() -> Self {
+        let (last, blocked, broken) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let (queue, events) = (BinaryHeap::new(), Vec::new());
+        Self { now: 0, queue, events, last, blocked, broken }
+    }
+
+    pub(super) fn at(&mut self, time: Time, event: Event) {
+        self.queue.push(Reverse((time.max(self.now), self.events.len() as u32)));
+        self.events.push(event);
+    }
+
+    pub(super) fn next(&mut self) -> Option<Event> {
+        let Reverse((time, number)) = self.queue.pop()?;
+        self.now = time;
+        self.events.get(number as usize).copied()
+    }
+
+    pub(super) fn send(&mut self, from: usize, to: usize, event: Event, random: &mut Random) {
+        let link = (from, to);
+        let free = self.blocked.get(&link).copied().unwrap_or(0);
+        if free == Time::MAX || self.broken.contains_key(&link) {
+            return;
+        }
+        let earliest = self.now.max(free) + 1 + random.below(DELAY) as Time;
+        let last = self.last.entry((from, to, matches!(event, Event::Token { .. }))).or_insert(0);
+        *last = earliest.max(*last + 1);
+        let time = *last;
+        self.at(time, event);
+    }
+
+    /// Does what left one process for the other still arrive?
+    pub(super) fn arrives(&self, from: usize, to: usize) -> bool {
+        self.broken.get(&(from, to)).is_none_or(|&since| self.now <= since)
+    }
+
+    pub(super) fn block(&mut self, from: usize, to: usize, until: Time) {
+        let blocked = self.blocked.entry((from, to)).or_insert(0);
+        *blocked = until.max(*blocked);
+    }
+
+    pub(super) fn is_blocked(&self, from: usize, to: usize) -> bool {
+        self.blocked.get(&(from, to)).is_some_and(|&until| until > self.now)
+    }
+
+    /// Nothing arrives after `since`.
+    pub(super) fn sever(&mut self, from: usize, to: usize, since: Time) {
+        let broken = self.broken.entry((from, to)).or_insert(since);
+        *broken = since.min(*broken);
+    }
+}

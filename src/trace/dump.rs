@@ -1,0 +1,55 @@
+//! A record as lines of JSON, for ranks that no launcher looks after. May touch: the file system.
+
+use std::fmt::Write;
+use std::path::Path;
+use std::{fs, io};
+
+use super::reader::{Member, Op, State, record};
+use super::recorder::Recorder;
+use crate::memory::resource_limit::in_a_file;
+
+/// Writes the last operations of a rank to a file of its own, over those of an earlier failure.
+pub(super) fn dump(recorder: &Recorder, folder: &Path) -> io::Result<()> {
+    let Some(record) = record(&recorder.board) else { return Ok(()) };
+    let mut text = String::new();
+    for op in &record.ops {
+        let member = op.member.and_then(|at| record.members.get(at).copied().flatten());
+        line(&mut text, recorder.rank, record.pid, op, member);
+    }
+    in_a_file(text.len() as u64)?;
+    fs::create_dir_all(folder)?;
+    fs::write(folder.join(format!("rank.{}.jsonl", recorder.rank)), text)
+}
+
+/// One operation; names are ours and need no escapes.
+fn line(text: &mut String, rank: usize, pid: u64, op: &Op, member: Option<Member>) {
+    let state = match op.state {
+        State::Entered => "entered",
+        State::AtStep => "at_step",
+        State::Done => "done",
+        State::Failed => "failed",
+    };
+    let _ = write!(text, "{{\"rank\":{rank},\"pid\":{pid},\"number\":{}", op.number);
+    if let Some(Member { key, rank, size, .. }) = member {
+        let _ = write!(text, ",\"communicator\":\"{key:016x}\",\"comm_rank\":{rank}");
+        let _ = write!(text, ",\"comm_size\":{size}");
+    }
+    let _ = write!(text, ",\"call\":{},\"collective\":\"{}\"", op.sequence, op.what.name());
+    let names = [("dtype", op.what.dtype()), ("op", op.what.op())];
+    let algorithm = ("algorithm", op.what.algorithm());
+    for (key, name) in names.into_iter().chain([algorithm]) {
+        if let Some(name) = name {
+            let _ = write!(text, ",\"{key}\":\"{name}\"");
+        }
+    }
+    if let Some(root) = op.what.root() {
+        let _ = write!(text, ",\"root\":{root}");
+    }
+    let Op { count, bytes, start, end, step, .. } = op;
+    let _ = write!(text, ",\"count\":{count},\"bytes\":{bytes},\"state\":\"{state}\"");
+    let _ = write!(text, ",\"step\":{step}");
+    if let Some((how, peer)) = op.toward {
+        let _ = write!(text, ",\"{}\":{peer}", how.replace(' ', "_"));
+    }
+    let _ = writeln!(text, ",\"start_ns\":{start},\"end_ns\":{end}}}");
+}

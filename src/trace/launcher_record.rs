@@ -1,0 +1,56 @@
+//! Where a rank that a launcher started records its calls. May touch: config, flight, rendezvous.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use super::recorder::Recorder;
+use crate::bootstrap::inherited_file;
+use crate::config::{Config, RECORD_FD};
+use crate::error::{Error, Result, warn};
+use crate::memory::mapping::Region;
+
+/// The record of this rank: in the launcher's memory, if it handed any over.
+pub(crate) fn of(config: &Config) -> Result<Arc<Recorder>> {
+    let shared = config.record.map(record_memory).transpose()?.flatten();
+    let place = (config.rank, config.size);
+    Recorder::new(shared, place, config.record_dir.clone(), config.trace.clone(), config.joins)
+}
+
+/// The launcher's memory, if it is of this version.
+fn record_memory(fd: i32) -> Result<Option<Region>> {
+    let memory = inherited_file(fd).map_err(|error| Error::Config {
+        name: RECORD_FD.into(),
+        given: fd.to_string(),
+        expected: format!("{error}: it is not the launcher's memory; unset it"),
+    })?;
+    let shared = Recorder::shared(memory.as_fd());
+    Ok(shared.inspect_err(|error| warn(&format!("calls are not recorded: {error}"))).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread::scope;
+
+    use crate::{Communicator, ReduceOp};
+
+    #[test]
+    fn only_calls_on_blocks_that_differ_are_recorded_as_uneven() {
+        let ranks = Communicator::local(2).unwrap();
+        scope(|scope| {
+            for mut comm in ranks {
+                scope.spawn(move || {
+                    comm.all_reduce_many(&mut [[1_u32; 3]; 2], ReduceOp::Sum).unwrap();
+                    drop(comm.alloc::<u8>(10).unwrap());
+                    let mine = vec![1_u8; comm.rank() + 1];
+                    comm.all_gather_v(&mine, &mut [0; 3], &[1, 2]).unwrap();
+                    let ops = comm.seat.flight.recorder().record().unwrap().ops;
+                    let last = ops.len() - 1;
+                    for (at, op) in ops.iter().enumerate() {
+                        assert_eq!(op.what.is_uneven(), at == last, "{op:?}");
+                    }
+                    assert_eq!(ops[0].count, 6);
+                });
+            }
+        });
+    }
+}

@@ -1,0 +1,153 @@
+//! The counters of a communicator, and the text in which Prometheus reads them.
+//! May touch: error. Law: one thread at a time counts, so that counting is a load and a store.
+
+use std::array::from_fn;
+use std::fmt::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::operation::{KINDS, name};
+use crate::error::Error;
+
+/// By the kinds of errors.
+const ERRORS: [&str; 7] =
+    ["aborted", "argument", "broken", "mismatch", "peer_lost", "stalled", "timeout"];
+/// All others.
+const OTHER: &str = "other";
+
+/// Of one operation.
+#[derive(Debug, Default)]
+struct Counts {
+    calls: AtomicU64,
+    bytes: AtomicU64,
+    waited: AtomicU64,
+    errors: [AtomicU64; ERRORS.len() + 1],
+}
+
+/// Of all.
+#[derive(Debug)]
+pub(super) struct Metrics([Counts; KINDS]);
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self(from_fn(|_| Counts::default()))
+    }
+}
+
+/// Reads the counters of one communicator, from any thread and for as long as it likes: also while
+/// a call is under way, and after the communicator is gone.
+#[derive(Clone, Debug)]
+pub struct MetricsHandle {
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) rank: usize,
+}
+
+impl MetricsHandle {
+    /// The counters so far, as [`Communicator::metrics`](crate::Communicator::metrics) gives them.
+    #[must_use]
+    pub fn metrics(&self) -> String {
+        self.metrics.text(self.rank)
+    }
+}
+
+#[inline]
+fn add(counter: &AtomicU64, more: u64) {
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
+}
+
+impl Metrics {
+    #[inline]
+    pub(super) fn done(&self, kind: usize, bytes: u64) {
+        add(&self.0[kind].calls, 1);
+        add(&self.0[kind].bytes, bytes);
+    }
+
+    pub(super) fn failed(&self, kind: usize, error: &Error) {
+        let error = match error {
+            Error::Aborted { .. } => 0,
+            Error::Argument { .. } => 1,
+            Error::Broken { .. } => 2,
+            Error::Mismatch { .. } => 3,
+            Error::PeerLost { .. } => 4,
+            Error::Stalled { .. } => 5,
+            Error::Timeout { .. } => 6,
+            _ => ERRORS.len(),
+        };
+        add(&self.0[kind].calls, 1);
+        add(&self.0[kind].errors[error], 1);
+    }
+
+    pub(super) fn waited(&self, kind: usize, time: Duration) {
+        add(&self.0[kind].waited, u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    /// All counters of operations that were called.
+    pub(super) fn text(&self, rank: usize) -> String {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let called = || self.0.iter().enumerate().filter(|(_, counts)| read(&counts.calls) > 0);
+        let mut text = String::new();
+        let mut family = |name: &str, help: &str, lines: String| {
+            let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} counter\n{lines}");
+        };
+        let lines = |metric: &str, value: &dyn Fn(&Counts) -> String| {
+            let line = |(kind, counts): (usize, &Counts)| {
+                let collective = name(kind);
+                let value = value(counts);
+                format!("{metric}{{collective=\"{collective}\",rank=\"{rank}\"}} {value}\n")
+            };
+            called().map(line).collect::<String>()
+        };
+        let metric = "ringreduce_calls_total";
+        family(metric, "Calls.", lines(metric, &|counts| read(&counts.calls).to_string()));
+        let metric = "ringreduce_bytes_total";
+        let help = "Bytes of the results of calls that succeeded.";
+        family(metric, help, lines(metric, &|counts| read(&counts.bytes).to_string()));
+        let metric = "ringreduce_wait_seconds_total";
+        let seconds = |counts: &Counts| format!("{:.9}", read(&counts.waited) as f64 / 1e9);
+        let help = "Seconds asleep for other ranks; waits that needed no sleep do not count.";
+        family(metric, help, lines(metric, &seconds));
+        let metric = "ringreduce_errors_total";
+        let mut errors = String::new();
+        for (kind, counts) in called() {
+            let kinds = ERRORS.iter().chain([&OTHER]).zip(&counts.errors);
+            for (error, count) in kinds.filter(|(_, count)| read(count) > 0) {
+                let (collective, count) = (name(kind), read(count));
+                let _ = writeln!(
+                    errors,
+                    "{metric}{{collective=\"{collective}\",kind=\"{error}\",rank=\"{rank}\"}} \
+                     {count}"
+                );
+            }
+        }
+        family(metric, "Calls that failed.", errors);
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_called_is_counted_and_nothing_else_is_shown() {
+        let metrics = Metrics::default();
+        metrics.done(1, 8);
+        metrics.done(1, 24);
+        metrics.waited(1, Duration::from_millis(1500));
+        let first = "timeout".to_string();
+        metrics.failed(11, &Error::Broken { call: "barrier", first });
+        let text = metrics.text(3);
+        for line in [
+            "# TYPE ringreduce_calls_total counter",
+            "ringreduce_calls_total{collective=\"all_reduce\",rank=\"3\"} 2",
+            "ringreduce_calls_total{collective=\"barrier\",rank=\"3\"} 1",
+            "ringreduce_bytes_total{collective=\"all_reduce\",rank=\"3\"} 32",
+            "ringreduce_wait_seconds_total{collective=\"all_reduce\",rank=\"3\"} 1.500000000",
+            "ringreduce_errors_total{collective=\"barrier\",kind=\"broken\",rank=\"3\"} 1",
+        ] {
+            assert!(text.lines().any(|it| it == line), "{line} is not in\n{text}");
+        }
+        assert!(!text.contains("broadcast") && text.ends_with('\n'), "{text}");
+    }
+}

@@ -1,0 +1,144 @@
+//! The header before every slot's payload on a TCP connection, and how to read it back.
+//! May touch: the link contract. Law: a header is refused unless every field is as expected, the
+//! reserved ones included; there is one encoding, little-endian, 64 bytes.
+//!
+//! magic u32, version u8, kind u8, flags u16, comm u32, epoch u32, sequence u64, fingerprint u64,
+//! slot u64, len u32, crc u32 (CRC-32C of the payload; 0 where links have none), 16 bytes of zero.
+
+use crate::transport::{Fault, Frame};
+
+/// Bytes of a header.
+pub(super) const HEADER: usize = 64;
+
+/// "RING" as the bytes go over the wire.
+const MAGIC: u32 = u32::from_le_bytes(*b"RING");
+const VERSION: u8 = 1;
+/// A slot's payload follows; the only kind so far.
+const DATA: u8 = 1;
+
+/// Name, first byte and number of bytes of every field; fields are compared in this order, so
+/// that what is named first is what explains the rest.
+const FIELDS: [(&str, usize, usize); 13] = [
+    ("magic", 0, 4),
+    ("version", 4, 1),
+    ("kind", 5, 1),
+    ("flags", 6, 2),
+    ("comm", 8, 4),
+    ("epoch", 12, 4),
+    ("sequence", 16, 8),
+    ("fingerprint", 24, 8),
+    ("slot", 32, 8),
+    ("len", 40, 4),
+    ("crc", 44, 4),
+    ("reserved", 48, 8),
+    ("reserved", 56, 8),
+];
+
+/// The header of slot number `slot` of a link of communicator `comm`.
+pub(super) fn encode(comm: u32, slot: u64, frame: &Frame) -> [u8; HEADER] {
+    let Frame { len, epoch, sequence, fingerprint } = *frame;
+    let values = [
+        u64::from(MAGIC),
+        u64::from(VERSION),
+        u64::from(DATA),
+        0,
+        u64::from(comm),
+        u64::from(epoch),
+        sequence,
+        fingerprint,
+        slot,
+        u64::from(len),
+    ];
+    let mut header = [0; HEADER];
+    for ((_, at, size), value) in FIELDS.into_iter().zip(values) {
+        header[at..at + size].copy_from_slice(&value.to_le_bytes()[..size]);
+    }
+    header
+}
+
+/// The header with the checksum of its payload.
+pub(super) fn with_crc(mut header: [u8; HEADER], crc: u32) -> [u8; HEADER] {
+    header[44..48].copy_from_slice(&crc.to_le_bytes());
+    header
+}
+
+/// The checksum that a header has.
+pub(super) fn crc(header: &[u8; HEADER]) -> u32 {
+    value(header, 44, 4) as u32
+}
+
+/// Is `theirs` the header that `ours` is? Otherwise names the first field that differs.
+pub(super) fn check(ours: &[u8; HEADER], theirs: &[u8; HEADER]) -> Result<(), Fault> {
+    if ours == theirs {
+        return Ok(());
+    }
+    let differing = FIELDS.into_iter().find_map(|(field, at, size)| {
+        let (ours, theirs) = (value(ours, at, size), value(theirs, at, size));
+        (ours != theirs).then_some(Fault::Mismatch { field, ours, theirs })
+    });
+    differing.map_or(Ok(()), Err)
+}
+
+/// Sequence and fingerprint, whatever the rest says.
+pub(super) fn call(header: &[u8; HEADER]) -> (u64, u64) {
+    (value(header, 16, 8), value(header, 24, 8))
+}
+
+/// The number of `size` bytes at `at`.
+fn value(header: &[u8; HEADER], at: usize, size: usize) -> u64 {
+    header[at..at + size].iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{FIELDS, HEADER, check, encode};
+    use crate::transport::{Fault, Frame};
+
+    const FRAME: Frame = Frame {
+        len: 0x0102_0304,
+        epoch: 0x1112_1314,
+        sequence: 0x2122_2324_2526_2728,
+        fingerprint: 0x3132_3334_3536_3738,
+    };
+
+    #[test]
+    fn the_encoding_is_the_documented_one() {
+        let mut expected = b"RING\x01\x01\0\0".to_vec();
+        expected.extend(0x4142_4344u32.to_le_bytes());
+        expected.extend(FRAME.epoch.to_le_bytes());
+        expected.extend(FRAME.sequence.to_le_bytes());
+        expected.extend(FRAME.fingerprint.to_le_bytes());
+        expected.extend(0x5152_5354_5556_5758u64.to_le_bytes());
+        expected.extend(FRAME.len.to_le_bytes());
+        expected.extend([0; 20]);
+        assert_eq!(encode(0x4142_4344, 0x5152_5354_5556_5758, &FRAME).to_vec(), expected);
+    }
+
+    #[test]
+    fn fields_tile_the_header() {
+        let mut end = 0;
+        for (field, at, size) in FIELDS {
+            assert_eq!(at, end, "{field}");
+            end = at + size;
+        }
+        assert_eq!(end, HEADER);
+    }
+
+    #[test]
+    fn every_flipped_bit_is_refused_by_its_field() {
+        let ours = encode(7, 9, &FRAME);
+        assert!(check(&ours, &ours).is_ok());
+        for bit in 0..HEADER * 8 {
+            let mut theirs = ours;
+            theirs[bit / 8] ^= 1 << (bit % 8);
+            let expected = FIELDS.iter().find(|f| (f.1..f.1 + f.2).contains(&(bit / 8))).unwrap();
+            match check(&ours, &theirs) {
+                Err(Fault::Mismatch { field, ours, theirs }) => {
+                    assert_eq!(field, expected.0);
+                    assert_eq!(ours ^ theirs, 1 << (bit - expected.1 * 8));
+                }
+                other => panic!("bit {bit}: {other:?}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! The tuner: measures links and algorithms before the first collective, so that the planner
+//! chooses by this machine's speeds. `cache` keeps the figures between runs.
+
+pub(crate) mod cache;
+mod measure;
+mod probe;
