@@ -69,7 +69,7 @@ impl ByHand {
     fn slice(&mut self, hop: usize, mine: &mut [u8]) {
         let n = self.size;
         let len = mine.len();
-        let frame = Frame { len: len as u32, epoch: 0, sequence: 0, fingerprint: 0 };
+        let frame = Frame { len: len as u32, sequence: 0, fingerprint: 0 };
         if hop > 0 {
             self.filled(&frame);
         }

@@ -23,7 +23,7 @@ fn link(shape: SlotShape, sockets: usize, settings: &tcp::Settings) -> (tcp::Tx,
         (to, from)
     };
     let (to, from) = (0..sockets).map(pair).unzip();
-    (tcp::Tx::new(to, shape, 0).unwrap(), tcp::Rx::new(from, shape, 0).unwrap())
+    (tcp::Tx::new(to, shape).unwrap(), tcp::Rx::new(from, shape).unwrap())
 }
 
 /// One end of a walk: its links, and how long it looks before it sleeps.
@@ -136,7 +136,7 @@ fn main() {
     {
         for sockets in [1, 2] {
             let shape = SlotShape { bytes: bytes << 10, capacity };
-            let frame = Frame { len: shape.bytes as u32, epoch: 0, sequence: 0, fingerprint: 0 };
+            let frame = Frame { len: shape.bytes as u32, sequence: 0, fingerprint: 0 };
             let slots = BYTES / shape.bytes;
             let moved = BYTES as f64 / 1e9;
             let (tx, rx) = link(shape, sockets, &settings);

@@ -1,7 +1,9 @@
 //! Every way a call can fail, typed: what happened, to whom, at which step, and what to do next.
 //! May touch: the errors of element and sim, which become its own.
 
+pub(crate) mod cause;
 mod debug;
+pub(crate) mod fault;
 mod limit;
 mod warn;
 mod who;

@@ -12,10 +12,11 @@ use crate::api::options::Settings;
 use crate::api::{CallOptions, Communicator, Seat};
 use crate::engine::Engine;
 use crate::engine::failure::FAILED;
+use crate::error::cause::Blame;
 use crate::error::{Error, Result, Stall};
 use crate::exec::{Halt, Stop, remind};
-use crate::health::Blame;
-use crate::transport::{Fault, Links, SHORTLY};
+use crate::health::{Links, SHORTLY};
+use crate::transport::Fault;
 
 /// Who has failed in a group says why where its ranks come from, and may take so long to get there:
 /// it has much to do before where CPUs are few.

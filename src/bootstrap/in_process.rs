@@ -14,6 +14,7 @@ use crate::api::{Communicator, Origin, Seat};
 use crate::config::deadline_after;
 use crate::engine::Engine;
 use crate::error::{Error, Peer, Result};
+use crate::health::Links;
 use crate::health::local_detector::Lives;
 use crate::health::process_table::Launched;
 use crate::memory::Control;
@@ -22,7 +23,7 @@ use crate::plan::{Planner, Slots, least_chunk};
 use crate::schedule::Ring;
 use crate::sync::{Patience, cpus};
 use crate::trace::Recorder;
-use crate::transport::{Links, Rx, loopback};
+use crate::transport::{Rx, loopback};
 
 /// How often a rank that waits for others looks for an abort.
 const GLANCE: Duration = Duration::from_millis(10);

@@ -13,6 +13,7 @@ use crate::api::{Communicator, Origin, Seat};
 use crate::config::{Config, SECRET, Secret, SecretSource, Transport, deadline_after};
 use crate::engine::Engine;
 use crate::error::{Error, Peer, Result};
+use crate::health::Links;
 use crate::health::control_channel::Controls;
 use crate::health::local_detector::Lives;
 use crate::plan::{Planner, Slots, least_chunk};
@@ -20,8 +21,9 @@ use crate::schedule::Ring;
 use crate::sync::Patience;
 use crate::trace::Recorder;
 use crate::trace::launcher_record;
+use crate::transport::descriptor_passing::wait_readable;
+use crate::transport::shm;
 use crate::transport::tcp::{self, Settings, tune};
-use crate::transport::{Links, shm};
 
 /// Bytes of the cache that all CPUs share; results that exceed it are stored past it.
 pub(super) fn last_level_cache() -> usize {
@@ -368,14 +370,14 @@ fn connect(meeting: &mut Meeting, planner: &Planner, deadline: Instant) -> Resul
         match connection.streams {
             Streams::Shm(life) if from == me => {
                 let peer = meeting.peers[to].peer().to_string();
-                shm::tell_life(&life, &page, &peer)?;
+                page.pass(&life, &peer)?;
                 links.add_tx(to, shm::sender(slots, life, &peer)?);
             }
             Streams::Shm(life) => {
                 let peer = meeting.peers[from].peer().to_string();
-                let deadline = shm::comes(&life, deadline, meeting.abort());
-                lives.add(from, &shm::life(&life, &peer, deadline)?, &peer)?;
-                let deadline = shm::comes(&life, deadline, meeting.abort());
+                let deadline = wait_readable(&life, deadline, meeting.abort());
+                lives.receive(from, &life, &peer, deadline)?;
+                let deadline = wait_readable(&life, deadline, meeting.abort());
                 links.add_rx(from, shm::receiver(slots, life, &peer, deadline)?);
             }
             Streams::Tcp(streams) => {
@@ -383,10 +385,10 @@ fn connect(meeting: &mut Meeting, planner: &Planner, deadline: Instant) -> Resul
                 let (sealers, openers) =
                     connection.seals.into_iter().map(|seals| (seals.sealer, seals.opener)).unzip();
                 if from == me {
-                    let link = tcp::Tx::sealed(streams, sealers, slots, 0)?;
+                    let link = tcp::Tx::sealed(streams, sealers, slots)?;
                     links.add_tx(to, Box::new(link.checked(checks)));
                 } else {
-                    let link = tcp::Rx::sealed(streams, openers, slots, 0)?;
+                    let link = tcp::Rx::sealed(streams, openers, slots)?;
                     links.add_rx(from, Box::new(link.checked(checks)));
                 }
             }

@@ -18,10 +18,11 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::exec::direct::MOST_RANKS;
 use crate::exec::{Halt, Stop};
+use crate::health::Links;
 use crate::memory::Control;
 use crate::memory::mapping::Region;
 use crate::plan::{Planner, stage};
-use crate::transport::{Fault, Links};
+use crate::transport::Fault;
 use crate::transport::{recv_fd, send_fd};
 
 /// How often a rank that waits for a descriptor looks for an abort.

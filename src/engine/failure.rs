@@ -6,11 +6,12 @@ use std::time::Duration;
 use super::{Engine, PROBE};
 use crate::api::Seat;
 use crate::api::options::Settings;
+use crate::error::cause::{Blame, Why};
 use crate::error::{Error, Peer, Place, Result};
 use crate::exec::{Halt, Stop};
-use crate::health::{Blame, Why};
+use crate::health::SHORTLY;
 use crate::plan::fingerprint;
-use crate::transport::{Fault, MESSAGE, SHORTLY};
+use crate::transport::{Fault, MESSAGE};
 
 impl Engine {
     /// An error, if a call failed before.

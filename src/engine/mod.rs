@@ -17,13 +17,14 @@ use crate::api::options::Settings;
 use crate::bootstrap::group_construction::Because;
 use crate::error::{Error, Result};
 use crate::exec::{self, Call, Halt, Lanes, Stop, Wait};
+use crate::health::Links;
 use crate::kernel::Kernel;
 use crate::memory::{Buffer, Pieces};
 use crate::plan::{Plan, Planner, Request, Rules};
 use crate::recovery::uniform::Alike;
 use crate::schedule::{Algorithm, Ring, Space};
 use crate::sync::Patience;
-use crate::transport::{Frame, Links, MESSAGE};
+use crate::transport::{Frame, MESSAGE};
 pub use conversion::wire_error;
 use registry::{DirectCall, Known, Registry};
 
@@ -35,7 +36,6 @@ pub(super) struct Engine {
     pub(super) patience: Patience,
     /// What plans keep what is on its way in; as long as any plan so far has needed.
     pub(super) scratch: Vec<u8>,
-    /// What calls in pieces go through.
     pub(super) own: Vec<f32>,
     /// What a call is about to overwrite, if it is to be put back; as long as any so far.
     pub(super) backup: Vec<u8>,
@@ -352,7 +352,7 @@ impl Ways<'_> {
     ) -> Result<(), Halt> {
         let Plan { algorithm, schedule, partition, fingerprint } = *plan;
         let Self { me, known, residents, cache, registry, links, scratch, lanes } = self;
-        let frame = Frame { len: 0, epoch: 0, sequence, fingerprint };
+        let frame = Frame { len: 0, sequence, fingerprint };
         let kernel = head.kernel;
         // Copies out of one memory into another find nothing of it in the caches, which all ranks
         // of the host fill: four of them, 16 MiB each, took 6.6 to 9.6 ms in an all-to-all through

@@ -8,12 +8,13 @@ use std::sync::{Arc, Weak};
 
 use crate::exec::direct::{self, Form, Places, Span};
 use crate::exec::{Halt, Stop, Wait};
+use crate::health::Links;
 use crate::kernel::Kernel;
 use crate::memory::Buffer;
 use crate::memory::{Claim, Control, Live};
 use crate::plan::{Request, fingerprint, mix};
 use crate::schedule::Space;
-use crate::transport::{Fault, Frame, Links};
+use crate::transport::{Fault, Frame};
 
 /// The registrations of one communicator.
 #[derive(Debug, Default)]

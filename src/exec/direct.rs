@@ -13,11 +13,12 @@ mod phase;
 use std::ops::Range;
 
 use super::wait::{Halt, Stop, Wait};
+use crate::health::Links;
 use crate::kernel::{Kernel, copy};
 use crate::memory::{Buffer, Dst, Src};
 use crate::memory::{Claim, Control, Live};
 use crate::schedule::{Collective, Space};
-use crate::transport::{Fault, Links};
+use crate::transport::Fault;
 
 /// Up to so many bytes for each of its ranks, every rank of a host folds for itself. That spares
 /// one of two hand-overs, which cost the more the more ranks take turns on a CPU, but takes every

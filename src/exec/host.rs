@@ -5,12 +5,13 @@
 use core::ops::Range;
 
 use super::wait::{Halt, Stop, Wait};
+use crate::health::Links;
 use crate::kernel::{Kernel, Turn, copy};
 use crate::memory::{Buffer, Dst, Src};
 use crate::partition::Partition;
 use crate::schedule::{Op, Place, Schedule, Space, Step};
 use crate::trace::Where;
-use crate::transport::{Fault, Frame, Links};
+use crate::transport::{Fault, Frame};
 
 /// One call of a collective: what to walk, over what.
 #[derive(Debug)]

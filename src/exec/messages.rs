@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use super::host::{Call, Places, Slice};
 use super::wait::{Awaited, End, Halt, Stop, Wait};
+use crate::health::Links;
 use crate::memory::Buffer;
 use crate::plan::lanes;
 use crate::schedule::{Op, Step};
-use crate::transport::{Fault, Links};
+use crate::transport::Fault;
 
 /// The lanes of a call that are not at their end; room for them between calls.
 #[derive(Debug, Default)]

@@ -8,12 +8,13 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::health::Links;
 use crate::memory::Buffer;
 use crate::plan::fingerprint::{DIRECT, WAY};
 use crate::schedule::Space;
 use crate::sync::Patience;
 use crate::trace::{Flight, Toward, Where};
-use crate::transport::{Fault, Frame, Links};
+use crate::transport::{Fault, Frame};
 
 /// How often a parked rank looks for an abort and for the peer's death.
 pub(super) const GLANCE: Duration = Duration::from_millis(10);

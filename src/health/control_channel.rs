@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use socket2::Socket;
 
-use super::cause::{Blame, Why};
 use super::control_message::{FRAME, Failure, Notice, Waits, Words};
+use crate::error::cause::{Blame, Why};
 use crate::error::{Error, Result};
 use crate::transport::aead::{Seals, TAG};
 use crate::transport::{Fault, MESSAGE};

@@ -1,8 +1,8 @@
 //! What ranks say to each other beside their links, as frames of one size.
 //! May touch: the faults of links. Law: what is no frame of ours is nothing; only words allocate.
 
-use super::cause;
-use super::cause::Blame;
+use crate::error::cause;
+use crate::error::cause::Blame;
 
 /// Bytes of a frame: its mark, what it says, a rank or a number; then more of it, what survivors
 /// say, or zero.

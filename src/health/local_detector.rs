@@ -3,19 +3,22 @@
 //! Law: the kernel marks the page of a process that ends before it gives back any memory, so all
 //! others see it at once, however large it was; who ended after its last call was done with it.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
-use super::cause::{Blame, Why};
 use super::exit_futex;
 use super::last_vote::{self, WILL};
 pub(crate) use super::status_page::Told;
 pub(super) use super::status_page::key_of;
 use super::status_page::{MARKS, Own, PREPARED, Page, own};
+use crate::error::cause::{Blame, Why};
 use crate::error::{Result, Stall};
 use crate::memory::mapping::Region;
 use crate::transport::Fault;
+use crate::transport::descriptor_passing::receive;
 
 /// What a communicator knows of its ranks' lives.
 #[derive(Debug, Default)]
@@ -43,11 +46,18 @@ impl Lives {
         Ok((Self { mine, me, key, peers }, Told(own)))
     }
 
-    /// Another rank of this host, by what it handed over.
+    /// Receives and maps the status page of `peer`, a process of this host that errors call `name`.
     ///
     /// # Errors
-    /// If that is no such page.
-    pub(crate) fn add(&mut self, peer: usize, fd: &OwnedFd, name: &str) -> Result<()> {
+    /// If no page comes before the deadline.
+    pub(crate) fn receive(
+        &mut self,
+        peer: usize,
+        stream: &UnixStream,
+        name: &str,
+        deadline: Instant,
+    ) -> Result<()> {
+        let fd = receive(stream, "page by which to see that it lives", name, deadline)?;
         let page = Page(Arc::new(Region::open(fd.as_fd(), Page::bytes(), name)?));
         self.peers[peer] = Some(page);
         Ok(())
@@ -299,8 +309,8 @@ impl Drop for Lives {
 
 #[cfg(test)]
 mod tests {
-    use super::super::cause::Difference;
     use super::*;
+    use crate::error::cause::Difference;
 
     /// Ranks of one communicator, in this process.
     fn both(key: u64) -> [Lives; 2] {

@@ -2,7 +2,6 @@
 //! the cause of another's. Sources: the status page of each process of a host, the launcher's
 //! process table, and control channels to ranks of other hosts.
 
-pub(crate) mod cause;
 pub(crate) mod control_channel;
 pub(crate) mod control_message;
 mod exit_futex;
@@ -10,9 +9,10 @@ mod exit_futex;
 pub mod fuzz;
 pub(crate) mod last_vote;
 pub(crate) mod local_detector;
+mod peers;
 pub mod process_table;
 mod status_page;
 
-pub use cause::Blame;
-pub(crate) use cause::Why;
-pub(crate) use status_page::Told;
+pub use crate::error::cause::Blame;
+pub use peers::Links;
+pub(crate) use peers::SHORTLY;

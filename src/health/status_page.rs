@@ -4,14 +4,16 @@
 #![allow(unsafe_code)]
 
 use std::num::NonZeroUsize;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use super::cause::{Blame, WORDS};
 use super::{exit_futex, last_vote};
+use crate::error::cause::{Blame, WORDS};
 use crate::error::{Error, Result};
 use crate::memory::mapping::Region;
+use crate::transport::descriptor_passing::pass;
 
 /// Communicators of a process that have marks; those beyond have none, and are found out about by
 /// what their links tell.
@@ -200,9 +202,14 @@ pub(super) fn own() -> Result<Arc<Own>> {
 #[derive(Clone, Debug)]
 pub(crate) struct Told(pub(super) Arc<Own>);
 
-impl AsFd for Told {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.fd.as_fd()
+impl Told {
+    /// Passes the page's descriptor to the rank that errors call `peer`.
+    ///
+    /// # Errors
+    /// If the peer does not take it.
+    pub(crate) fn pass(&self, stream: &UnixStream, peer: &str) -> Result<()> {
+        let fd = self.0.fd.try_clone().map_err(|e| Error::io("duplicating a status page", e))?;
+        pass(stream, fd, peer)
     }
 }
 

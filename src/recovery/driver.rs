@@ -13,8 +13,8 @@ use super::membership::{
 use super::reconnect::Door;
 use crate::api::Seat;
 use crate::error::{Error, Peer, Place, Result};
+use crate::health::Links;
 use crate::health::control_message::WORDS;
-use crate::transport::Links;
 
 /// What words between survivors are: messages of the machine, or where a rank listens.
 const MACHINE: u32 = 1;

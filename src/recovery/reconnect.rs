@@ -14,8 +14,8 @@ use crate::api::{Communicator, Origin};
 use crate::bootstrap::split::{no_doors, number};
 use crate::bootstrap::{Doors, Meeting, Newcomer};
 use crate::error::{Error, Result};
+use crate::health::Links;
 use crate::health::control_message::WORDS;
-use crate::transport::Links;
 
 /// What is in the way of an address: the number of the membership, whom to let in, the last call
 /// that ended well, its length.

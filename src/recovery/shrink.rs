@@ -10,9 +10,9 @@ use super::membership::{Input, Ranks, Verdict};
 use crate::api::Communicator;
 use crate::bootstrap::Newcomer;
 use crate::config::deadline_after;
+use crate::error::cause::Why;
 use crate::error::{Error, Result};
-use crate::health::Why;
-use crate::transport::Links;
+use crate::health::Links;
 
 /// How long members wait for each other where not all could connect.
 const AGAIN: Duration = Duration::from_secs(2);

@@ -12,11 +12,11 @@ use crate::config::deadline_after;
 use crate::element::{DataType, ReduceOp};
 use crate::engine::{Engine, Head};
 use crate::error::{Error, Result};
+use crate::health::Links;
 use crate::kernel::Kernel;
 use crate::memory::Buffer;
 use crate::plan::Request;
 use crate::schedule::Collective;
-use crate::transport::Links;
 
 /// How far a rank is with calls that end alike.
 #[derive(Debug, Default)]

@@ -1,22 +1,74 @@
-//! A descriptor handed from process to process over a Unix socket. May touch: nix, poll.
-//! Law: a number becomes an owned descriptor only when the kernel has just made it for us.
+//! Passing of a file descriptor from process to process over a Unix socket (`SCM_RIGHTS`, unix(7)).
+//! Law: a number becomes an owned descriptor only when the kernel has made it for this process.
 #![allow(unsafe_code)]
 
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
 
 use super::poll;
+use crate::error::{Error, Limit, Result};
 
+/// How often a wait for a descriptor looks at the abort flag, in milliseconds.
+const ABORT_POLL_INTERVAL: u8 = 10;
 /// The most descriptors that the kernel lets into one message; room for all of them means that
 /// none can be cut off and lost.
 const MOST_FDS: usize = 253;
 
-/// Hands `fd` to the peer at the other end of `stream`.
+/// Passes `fd` to the rank that errors call `peer`.
+///
+/// # Errors
+/// If the peer does not take it.
+pub(crate) fn pass(stream: &UnixStream, fd: OwnedFd, peer: &str) -> Result<()> {
+    let refused = |error| Error::Handshake {
+        peer: peer.into(),
+        reason: format!("it takes no memory: {error}"),
+    };
+    send_fd(stream, fd).map_err(refused)
+}
+
+/// Receives a descriptor of `what` from the rank that errors call `peer`.
+///
+/// # Errors
+/// If none comes before the deadline, or this process may not have one more.
+pub(crate) fn receive(
+    stream: &UnixStream,
+    what: &str,
+    peer: &str,
+    deadline: Instant,
+) -> Result<OwnedFd> {
+    recv_fd(stream, deadline).map_err(|error| match Limit::of(&error) {
+        Some(_) => Error::io(format!("taking a {what} from {peer}"), error),
+        None => {
+            let reason = format!("no {what} came: {error}");
+            Error::Handshake { peer: peer.into(), reason }
+        }
+    })
+}
+
+/// Waits until `stream` can be read, or the deadline, or an abort. Returns the deadline for reading
+/// it, which is now after an abort.
+pub(crate) fn wait_readable(stream: &UnixStream, deadline: Instant, abort: &AtomicBool) -> Instant {
+    loop {
+        let now = Instant::now();
+        if abort.load(Ordering::Relaxed) || now >= deadline {
+            return now.min(deadline);
+        }
+        let mut fds = [PollFd::new(stream.as_fd(), PollFlags::POLLIN)];
+        // A stream's error is met where the stream is read.
+        if !matches!(nix::poll::poll(&mut fds, PollTimeout::from(ABORT_POLL_INTERVAL)), Ok(0)) {
+            return deadline;
+        }
+    }
+}
+
+/// Sends `fd` to the peer at the other end of `stream`.
 ///
 /// # Errors
 /// If the peer is gone.

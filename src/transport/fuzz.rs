@@ -42,7 +42,7 @@ pub fn shm_slots(data: &[u8]) {
     let (region, file) = (Arc::new(region), File::from(fd));
     let mut tx = fifo::Tx::new(Arc::clone(&region), shape, None);
     let mut rx = fifo::Rx::new(Arc::clone(&region), shape, None);
-    let frame = Frame { len: 64, epoch: 1, sequence: 2, fingerprint: 3 };
+    let frame = Frame { len: 64, sequence: 2, fingerprint: 3 };
     let len = frame.len as usize;
     let (mut empty, mut filled) = (false, false);
     for &[doing, low, high, ref word @ ..] in data.as_chunks::<11>().0 {

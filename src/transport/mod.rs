@@ -8,7 +8,7 @@
 //! handed to the network (TCP).
 
 pub mod aead;
-mod descriptor_passing;
+pub(crate) mod descriptor_passing;
 #[cfg(any(test, feature = "internals"))]
 pub mod fault_injection;
 mod fifo;
@@ -23,10 +23,9 @@ pub mod shm;
 mod store_policy;
 pub mod tcp;
 
-use crate::health::cause::Blame;
+pub use crate::error::fault::Fault;
 pub use descriptor_passing::{recv_fd, send_fd};
-pub use link_set::Links;
-pub(crate) use link_set::SHORTLY;
+pub use link_set::LinkSet;
 
 use std::os::fd::{AsFd, RawFd};
 use std::os::unix::net::UnixStream;
@@ -42,8 +41,6 @@ use crate::memory::{Dst, Src};
 pub struct Frame {
     /// Bytes of payload.
     pub len: u32,
-    /// The number of the membership; grows when ranks leave or join.
-    pub epoch: u32,
     /// The number of the call on its communicator.
     pub sequence: u64,
     /// A digest of what is called, and how: collective, type, operation, count, root; the ring's
@@ -65,7 +62,6 @@ impl Frame {
             return Ok(());
         }
         let fields = [
-            ("epoch", u64::from(self.epoch), u64::from(found.epoch)),
             ("sequence", self.sequence, found.sequence),
             ("fingerprint", self.fingerprint, found.fingerprint),
             ("len", u64::from(self.len), u64::from(found.len)),
@@ -74,52 +70,6 @@ impl Frame {
             Some((field, ours, theirs)) => Err(Fault::Mismatch { field, ours, theirs }),
             None => Ok(()),
         }
-    }
-}
-
-/// What a link can fail of; the executor adds who and where.
-#[derive(Debug)]
-pub enum Fault {
-    /// The peer closed, died or became unreachable; how we know.
-    Lost(String),
-    /// What came is not what was sent.
-    Corrupt {
-        /// The number of the slot on its link, from 0.
-        slot: u64,
-        /// Its checksum, as the sender has it.
-        sent: u32,
-        /// That of what came.
-        found: u32,
-    },
-    /// What came was not sealed by the peer as what comes next.
-    Forged {
-        /// The number of the slot on its link, from 0.
-        slot: u64,
-    },
-    /// The peer has failed because of a rank.
-    GaveUp(Box<Blame>),
-    /// The peer sent something else than what was expected.
-    Mismatch {
-        /// Which field of the frame.
-        field: &'static str,
-        /// What we expected.
-        ours: u64,
-        /// What came.
-        theirs: u64,
-    },
-}
-
-impl Fault {
-    /// The peer makes the same call on memory of the other kind: ours is registered (and theirs is
-    /// not), or theirs is.
-    pub(crate) fn memory(registered: bool) -> Self {
-        let (ours, theirs) = (u64::from(registered), u64::from(!registered));
-        Self::Mismatch { field: "memory", ours, theirs }
-    }
-
-    /// Has another rank told it?
-    pub(crate) fn is_hearsay(&self) -> bool {
-        matches!(self, Self::GaveUp(_))
     }
 }
 

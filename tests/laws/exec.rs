@@ -9,13 +9,14 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use ringreduce::exec::{Call, Patience, Wait, run};
+use ringreduce::health::Links;
 use ringreduce::kernel::Kernel;
 use ringreduce::memory::Buffer;
 use ringreduce::partition::{Partition, SlotShape};
 use ringreduce::schedule::{Algorithm, Collective, Place, Ring, Schedule};
 use ringreduce::sim::{Shape, check};
 use ringreduce::transport::link_trace::{Kind, Log, Traced};
-use ringreduce::transport::{Frame, Links, loopback};
+use ringreduce::transport::{Frame, loopback};
 use ringreduce::{DataType, ReduceOp};
 
 struct World<'a> {
@@ -111,7 +112,7 @@ impl World<'_> {
         let call = Call {
             schedule: &self.schedules[rank],
             partition,
-            frame: Frame { len: 0, epoch: 0, sequence: 1, fingerprint: 2 },
+            frame: Frame { len: 0, sequence: 1, fingerprint: 2 },
             kernel: Kernel::select(DataType::U32, ReduceOp::Sum, self.size()).unwrap(),
             streaming: false,
         };

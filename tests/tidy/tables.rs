@@ -85,7 +85,7 @@ pub(crate) const ROOMS: &[Room] = &[
     room("kernel", &["element", "memory"], &["bytemuck", "half"], SYSTEM),
     room(
         "transport",
-        &["error", "health", "memory", "partition", "sync"],
+        &["error", "memory", "partition", "sync"],
         &[
             "aes_gcm",
             "aws_lc_rs",
@@ -116,6 +116,7 @@ pub(crate) const ROOMS: &[Room] = &[
         &[
             "element",
             "error",
+            "health",
             "kernel",
             "memory",
             "partition",

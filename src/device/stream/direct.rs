@@ -25,9 +25,9 @@ use crate::device::cuda::{
 use crate::element::{DataType, Kind, Reduction};
 use crate::engine::failure::FAILED;
 use crate::engine::worker;
+use crate::error::cause::Blame;
 use crate::error::{Error, Result};
 use crate::exec::{Halt, Stop};
-use crate::health::Blame;
 use crate::plan::{DeviceCall, DeviceForm, Reach, Request, fingerprint};
 use crate::transport::Fault;
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::error::Stall;
-use crate::health::cause::Difference;
+use crate::error::cause::Difference;
 use std::net::{TcpListener, TcpStream};
 
 fn pair() -> [Controls; 2] {

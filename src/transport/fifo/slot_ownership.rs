@@ -36,9 +36,6 @@ pub(super) struct Header {
     /// The slot's number on this link plus one, modulo 2^32, once it is filled.
     ready: AtomicU32,
     len: AtomicU32,
-    epoch: AtomicU32,
-    /// Zero; for what a later version may need.
-    reserved: AtomicU32,
     sequence: AtomicU64,
     fingerprint: AtomicU64,
 }
@@ -93,7 +90,6 @@ impl Header {
     #[inline]
     pub(super) fn fill(&self, number: u32, frame: &Frame, control: &Control) {
         self.len.store(frame.len, Ordering::Relaxed);
-        self.epoch.store(frame.epoch, Ordering::Relaxed);
         self.sequence.store(frame.sequence, Ordering::Relaxed);
         self.fingerprint.store(frame.fingerprint, Ordering::Relaxed);
         self.ready.store(number.wrapping_add(1), Ordering::Release);
@@ -111,7 +107,6 @@ impl Header {
     pub(super) fn frame(&self) -> Frame {
         Frame {
             len: self.len.load(Ordering::Relaxed),
-            epoch: self.epoch.load(Ordering::Relaxed),
             sequence: self.sequence.load(Ordering::Relaxed),
             fingerprint: self.fingerprint.load(Ordering::Relaxed),
         }

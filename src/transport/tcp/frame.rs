@@ -2,7 +2,7 @@
 //! May touch: the link contract. Law: a header is refused unless every field is as expected, the
 //! reserved ones included; there is one encoding, little-endian, 64 bytes.
 //!
-//! magic u32, version u8, kind u8, flags u16, comm u32, epoch u32, sequence u64, fingerprint u64,
+//! magic u32, version u8, kind u8, flags u16, 8 bytes of zero, sequence u64, fingerprint u64,
 //! slot u64, len u32, crc u32 (CRC-32C of the payload; 0 where links have none), 16 bytes of zero.
 
 use crate::transport::{Fault, Frame};
@@ -18,13 +18,12 @@ const DATA: u8 = 1;
 
 /// Name, first byte and number of bytes of every field; fields are compared in this order, so
 /// that what is named first is what explains the rest.
-const FIELDS: [(&str, usize, usize); 13] = [
+const FIELDS: [(&str, usize, usize); 12] = [
     ("magic", 0, 4),
     ("version", 4, 1),
     ("kind", 5, 1),
     ("flags", 6, 2),
-    ("comm", 8, 4),
-    ("epoch", 12, 4),
+    ("reserved", 8, 8),
     ("sequence", 16, 8),
     ("fingerprint", 24, 8),
     ("slot", 32, 8),
@@ -34,16 +33,15 @@ const FIELDS: [(&str, usize, usize); 13] = [
     ("reserved", 56, 8),
 ];
 
-/// The header of slot number `slot` of a link of communicator `comm`.
-pub(super) fn encode(comm: u32, slot: u64, frame: &Frame) -> [u8; HEADER] {
-    let Frame { len, epoch, sequence, fingerprint } = *frame;
+/// The header of slot number `slot` of a link.
+pub(super) fn encode(slot: u64, frame: &Frame) -> [u8; HEADER] {
+    let Frame { len, sequence, fingerprint } = *frame;
     let values = [
         u64::from(MAGIC),
         u64::from(VERSION),
         u64::from(DATA),
         0,
-        u64::from(comm),
-        u64::from(epoch),
+        0,
         sequence,
         fingerprint,
         slot,
@@ -96,7 +94,6 @@ mod tests {
 
     const FRAME: Frame = Frame {
         len: 0x0102_0304,
-        epoch: 0x1112_1314,
         sequence: 0x2122_2324_2526_2728,
         fingerprint: 0x3132_3334_3536_3738,
     };
@@ -104,14 +101,13 @@ mod tests {
     #[test]
     fn the_encoding_is_the_documented_one() {
         let mut expected = b"RING\x01\x01\0\0".to_vec();
-        expected.extend(0x4142_4344u32.to_le_bytes());
-        expected.extend(FRAME.epoch.to_le_bytes());
+        expected.extend([0; 8]);
         expected.extend(FRAME.sequence.to_le_bytes());
         expected.extend(FRAME.fingerprint.to_le_bytes());
         expected.extend(0x5152_5354_5556_5758u64.to_le_bytes());
         expected.extend(FRAME.len.to_le_bytes());
         expected.extend([0; 20]);
-        assert_eq!(encode(0x4142_4344, 0x5152_5354_5556_5758, &FRAME).to_vec(), expected);
+        assert_eq!(encode(0x5152_5354_5556_5758, &FRAME).to_vec(), expected);
     }
 
     #[test]
@@ -126,7 +122,7 @@ mod tests {
 
     #[test]
     fn every_flipped_bit_is_refused_by_its_field() {
-        let ours = encode(7, 9, &FRAME);
+        let ours = encode(9, &FRAME);
         assert!(check(&ours, &ours).is_ok());
         for bit in 0..HEADER * 8 {
             let mut theirs = ours;

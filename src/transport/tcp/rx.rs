@@ -36,7 +36,6 @@ pub struct Rx {
     checked: bool,
     /// Its number, from 0.
     slot: u64,
-    comm: u32,
     /// Has each slot a checksum? That of this one; and was its payload found to have it, or opened?
     checks: bool,
     crc: u32,
@@ -44,25 +43,20 @@ pub struct Rx {
 }
 
 impl Rx {
-    /// A link of communicator `comm` over connected `streams`, in the order of the sender's. The
+    /// A link over connected `streams`, in the order of the sender's. The
     /// link owns them: nothing else may use them, also not for the other direction.
     ///
     /// # Errors
     /// Without sockets, or with slots that no link can have or there is no memory for.
-    pub fn new(streams: Vec<TcpStream>, shape: SlotShape, comm: u32) -> Result<Self> {
-        Self::sealed(streams, Vec::new(), shape, comm)
+    pub fn new(streams: Vec<TcpStream>, shape: SlotShape) -> Result<Self> {
+        Self::sealed(streams, Vec::new(), shape)
     }
 
     /// The same, with a key for each stream by which all of it is opened; or none at all.
     ///
     /// # Errors
     /// As [`Self::new`]; or if there is another number of keys.
-    pub fn sealed(
-        streams: Vec<TcpStream>,
-        openers: Vec<Opener>,
-        shape: SlotShape,
-        comm: u32,
-    ) -> Result<Self> {
+    pub fn sealed(streams: Vec<TcpStream>, openers: Vec<Opener>, shape: SlotShape) -> Result<Self> {
         prepare("tcp::Rx::new", &streams, openers.len(), shape)?;
         let layout = Layout::of(!openers.is_empty());
         let (memory, start) = layout.slots(shape, 1)?;
@@ -76,7 +70,6 @@ impl Rx {
             opened: false,
             checked: false,
             slot: 0,
-            comm,
             checks: !layout.is_sealed(),
             crc: 0,
             whole: false,
@@ -153,7 +146,7 @@ impl Rx {
     fn check(&mut self, expect: &Frame) -> Result<(), Fault> {
         let Some(theirs) = self.memory[self.start..].first_chunk() else { return Ok(()) };
         self.crc = if self.checks { crc(theirs) } else { 0 };
-        check(&with_crc(encode(self.comm, self.slot, expect), self.crc), theirs)
+        check(&with_crc(encode(self.slot, expect), self.crc), theirs)
     }
 
     /// Has the payload, of this checksum, come as it was sent?

@@ -32,7 +32,6 @@ pub struct Tx {
     layout: Layout,
     /// Slots committed so far.
     committed: u64,
-    comm: u32,
     /// Does each slot have a checksum?
     checks: bool,
 }
@@ -49,25 +48,20 @@ struct Lane {
 }
 
 impl Tx {
-    /// A link of communicator `comm` over connected `streams`, in the order of the receiver's. The
+    /// A link over connected `streams`, in the order of the receiver's. The
     /// link owns them: nothing else may use them, also not for the other direction.
     ///
     /// # Errors
     /// Without sockets, or with slots that no link can have or there is no memory for.
-    pub fn new(streams: Vec<TcpStream>, shape: SlotShape, comm: u32) -> Result<Self> {
-        Self::sealed(streams, Vec::new(), shape, comm)
+    pub fn new(streams: Vec<TcpStream>, shape: SlotShape) -> Result<Self> {
+        Self::sealed(streams, Vec::new(), shape)
     }
 
     /// The same, with a key for each stream by which all of it is sealed; or none at all.
     ///
     /// # Errors
     /// As [`Self::new`]; or if there is another number of keys.
-    pub fn sealed(
-        streams: Vec<TcpStream>,
-        keys: Vec<Sealer>,
-        shape: SlotShape,
-        comm: u32,
-    ) -> Result<Self> {
+    pub fn sealed(streams: Vec<TcpStream>, keys: Vec<Sealer>, shape: SlotShape) -> Result<Self> {
         prepare("tcp::Tx::new", &streams, keys.len(), shape)?;
         let layout = Layout::of(!keys.is_empty());
         let (memory, start) = layout.slots(shape, shape.capacity)?;
@@ -81,7 +75,6 @@ impl Tx {
             stride: layout.stride(shape),
             layout,
             committed: 0,
-            comm,
             checks: !layout.is_sealed(),
         })
     }
@@ -118,7 +111,7 @@ impl Tx {
             Some(payload) => raw::checksum(raw::bytes(&payload)),
             None => raw::checksum(&self.memory[at + HEADER..at + HEADER + frame.len as usize]),
         };
-        let header = with_crc(encode(self.comm, self.committed, frame), crc);
+        let header = with_crc(encode(self.committed, frame), crc);
         self.memory[at..at + HEADER].copy_from_slice(&header);
         self.lens[index] = frame.len;
         at

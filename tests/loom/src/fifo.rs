@@ -9,7 +9,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
-use crate::link::Frame;
+use crate::transport::Frame;
 use turns::{Control, Header};
 
 const LIMIT: Duration = Duration::from_millis(10);
@@ -33,7 +33,7 @@ impl Memory {
 
 fn frame(number: u32) -> Frame {
     let sequence = u64::from(number) + 7;
-    Frame { len: number, epoch: number + 1, sequence, fingerprint: !sequence }
+    Frame { len: number, sequence, fingerprint: !sequence }
 }
 
 fn send(memory: &Memory, count: u32) {

@@ -22,12 +22,11 @@ mod sync {
 }
 
 /// The same.
-mod link {
+mod transport {
     /// As the library has it.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) struct Frame {
         pub(crate) len: u32,
-        pub(crate) epoch: u32,
         pub(crate) sequence: u64,
         pub(crate) fingerprint: u64,
     }

@@ -54,7 +54,7 @@ fn memory_that_does_not_fit_the_address_space_is_refused() {
 #[should_panic(expected = "commit without ready")]
 fn no_more_slots_are_committed_than_there_are() {
     let (mut tx, _rx) = loopback::pair(SlotShape { bytes: 64, capacity: 2 }).unwrap();
-    let frame = Frame { len: 0, epoch: 0, sequence: 0, fingerprint: 0 };
+    let frame = Frame { len: 0, sequence: 0, fingerprint: 0 };
     (0..3).for_each(|_| tx.commit(&frame).unwrap());
 }
 

@@ -29,14 +29,14 @@ fn keys(count: usize) -> (Vec<Sealer>, Vec<Opener>) {
 pub(super) fn link(shape: SlotShape, sockets: usize) -> Ends {
     let (to, from) = streams(Ipv4Addr::LOCALHOST.into(), sockets);
     let (sealers, openers) = keys(sockets);
-    let tx = tcp::Tx::sealed(to, sealers, shape, 7).unwrap();
-    (Box::new(tx), Box::new(tcp::Rx::sealed(from, openers, shape, 7).unwrap()))
+    let tx = tcp::Tx::sealed(to, sealers, shape).unwrap();
+    (Box::new(tx), Box::new(tcp::Rx::sealed(from, openers, shape).unwrap()))
 }
 
 /// What goes over the wire for slots of these lengths: the bytes of each.
 fn wire(lens: &[usize]) -> Vec<Vec<u8>> {
     let (to, mut from) = streams(Ipv4Addr::LOCALHOST.into(), 1);
-    let mut tx = tcp::Tx::sealed(to, keys(1).0, SHAPE, 7).unwrap();
+    let mut tx = tcp::Tx::sealed(to, keys(1).0, SHAPE).unwrap();
     let read = |(slot, &len): (usize, &usize)| {
         give(&mut tx, &frame(len, slot as u64), &payload(len, slot as u64)).unwrap();
         let mut bytes = vec![0; HEAD + len + TAG];
@@ -50,7 +50,7 @@ fn wire(lens: &[usize]) -> Vec<Vec<u8>> {
 /// A receiver, and where bytes come to it from.
 fn receiver() -> (tcp::Rx, TcpStream) {
     let (mut to, from) = streams(Ipv4Addr::LOCALHOST.into(), 1);
-    (tcp::Rx::sealed(from, keys(1).1, SHAPE, 7).unwrap(), to.remove(0))
+    (tcp::Rx::sealed(from, keys(1).1, SHAPE).unwrap(), to.remove(0))
 }
 
 /// What becomes of slot number `slot`, with a look at its header before or without one, and into
@@ -160,14 +160,14 @@ fn what_is_cut_short_is_lost_and_what_is_made_up_is_refused() {
     brings(&LENS, &bytes, 1, true);
     // A slot in the clear, as one who has no key would send it.
     let (to, mut from) = streams(Ipv4Addr::LOCALHOST.into(), 1);
-    let mut tx = tcp::Tx::new(to, SHAPE, 7).unwrap();
+    let mut tx = tcp::Tx::new(to, SHAPE).unwrap();
     give(&mut tx, &frame(100, 0), &payload(100, 0)).unwrap();
     let mut clear = [0; 164];
     from[0].read_exact(&mut clear).unwrap();
     brings(&LENS, &clear, 0, true);
     // And the other way round.
     let (mut to, from) = streams(Ipv4Addr::LOCALHOST.into(), 1);
-    let mut rx = tcp::Rx::new(from, SHAPE, 7).unwrap();
+    let mut rx = tcp::Rx::new(from, SHAPE).unwrap();
     to[0].write_all(first).unwrap();
     let fault = wait_rx(&mut rx, &frame(100, 0), None).unwrap_err();
     assert!(matches!(fault, Fault::Mismatch { field: "magic", .. }));
@@ -176,13 +176,13 @@ fn what_is_cut_short_is_lost_and_what_is_made_up_is_refused() {
 #[test]
 fn each_stream_has_its_own_key() {
     let (to, from) = streams(Ipv4Addr::LOCALHOST.into(), 2);
-    assert!(tcp::Tx::sealed(to, keys(1).0, SHAPE, 7).is_err());
+    assert!(tcp::Tx::sealed(to, keys(1).0, SHAPE).is_err());
     // The streams of a link in the wrong order.
-    assert!(tcp::Rx::sealed(from, keys(3).1, SHAPE, 7).is_err());
+    assert!(tcp::Rx::sealed(from, keys(3).1, SHAPE).is_err());
     let (to, mut from) = streams(Ipv4Addr::LOCALHOST.into(), 2);
     from.swap(0, 1);
-    let mut tx = tcp::Tx::sealed(to, keys(2).0, SHAPE, 7).unwrap();
-    let mut rx = tcp::Rx::sealed(from, keys(2).1, SHAPE, 7).unwrap();
+    let mut tx = tcp::Tx::sealed(to, keys(2).0, SHAPE).unwrap();
+    let mut rx = tcp::Rx::sealed(from, keys(2).1, SHAPE).unwrap();
     for slot in 0..2 {
         give(&mut tx, &frame(8, slot), &payload(8, slot)).unwrap();
     }

@@ -22,7 +22,7 @@ pub(super) fn streams(address: IpAddr, count: usize) -> (Vec<TcpStream>, Vec<Tcp
 }
 
 fn ends(to: Vec<TcpStream>, from: Vec<TcpStream>, shape: SlotShape) -> Ends {
-    (Box::new(tcp::Tx::new(to, shape, 7).unwrap()), Box::new(tcp::Rx::new(from, shape, 7).unwrap()))
+    (Box::new(tcp::Tx::new(to, shape).unwrap()), Box::new(tcp::Rx::new(from, shape).unwrap()))
 }
 
 pub(super) fn link(shape: SlotShape, sockets: usize) -> Ends {
@@ -66,7 +66,7 @@ fn garbage_is_an_error() {
     let garbage: [&[u8]; 4] = [&[0xff; 64], &[0; 4096], b"GET / HTTP/1.1\r\n\r\n", &[]];
     for bytes in garbage {
         let (to, from) = streams(Ipv4Addr::LOCALHOST.into(), 1);
-        let mut rx = tcp::Rx::new(from, SMALL, 7).unwrap();
+        let mut rx = tcp::Rx::new(from, SMALL).unwrap();
         (&to[0]).write_all(bytes).unwrap();
         drop(to);
         match wait_rx(&mut rx, &frame(128, 0), None).unwrap_err() {
@@ -89,16 +89,10 @@ fn works_over_ipv6() {
 }
 
 #[test]
-fn ends_of_different_links_do_not_talk() {
-    let (to, from) = streams(Ipv4Addr::LOCALHOST.into(), 1);
-    let mut tx = tcp::Tx::new(to, SMALL, 7).unwrap();
-    let mut rx = tcp::Rx::new(from, SMALL, 8).unwrap();
-    give(&mut tx, &frame(8, 0), &payload(8, 0)).unwrap();
-    let fault = wait_rx(&mut rx, &frame(8, 0), None).unwrap_err();
-    assert!(matches!(fault, Fault::Mismatch { field: "comm", ours: 8, theirs: 7 }));
-    assert!(tcp::Tx::new(Vec::new(), SMALL, 7).is_err(), "a link without a socket");
+fn a_link_needs_a_socket_and_slots_of_whole_cache_lines() {
+    assert!(tcp::Tx::new(Vec::new(), SMALL).is_err(), "a link without a socket");
     let odd = SlotShape { bytes: 100, capacity: 4 };
-    assert!(tcp::Rx::new(streams(Ipv4Addr::LOCALHOST.into(), 1).1, odd, 7).is_err());
+    assert!(tcp::Rx::new(streams(Ipv4Addr::LOCALHOST.into(), 1).1, odd).is_err());
 }
 
 /// A network that flips one bit of a payload, whatever TCP's own sum says of it.
@@ -111,8 +105,8 @@ fn a_flipped_bit_is_found() {
         for checks in [true, false] {
             let (to, mut relay_in) = streams(Ipv4Addr::LOCALHOST.into(), 1);
             let (mut relay_out, from) = streams(Ipv4Addr::LOCALHOST.into(), 1);
-            let mut tx = tcp::Tx::new(to, shape, 7).unwrap().checked(checks);
-            let mut rx = tcp::Rx::new(from, shape, 7).unwrap().checked(checks);
+            let mut tx = tcp::Tx::new(to, shape).unwrap().checked(checks);
+            let mut rx = tcp::Rx::new(from, shape).unwrap().checked(checks);
             give(&mut tx, &frame(len, 0), &payload(len, 0)).unwrap();
             let mut bytes = vec![0; HEADER + len];
             let whole = thread::scope(|scope| {

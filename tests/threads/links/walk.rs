@@ -11,7 +11,7 @@ pub(super) const TICK: Duration = Duration::from_millis(20);
 pub(super) const SMALL: SlotShape = SlotShape { bytes: 128, capacity: 4 };
 
 pub(super) fn frame(len: usize, sequence: u64) -> Frame {
-    Frame { len: len as u32, epoch: 3, sequence, fingerprint: 0xfeed_0000_0000_beef }
+    Frame { len: len as u32, sequence, fingerprint: 0xfeed_0000_0000_beef }
 }
 
 /// Bytes that differ from slot to slot.

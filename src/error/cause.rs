@@ -4,15 +4,15 @@
 
 use std::time::Duration;
 
-use crate::error::Stall;
-use crate::transport::Fault;
+use super::Stall;
+use super::fault::Fault;
 
 /// In what two ranks may differ, as [`Fault::Mismatch`] has it.
-const FIELDS: [&str; 7] =
-    ["epoch", "sequence", "fingerprint", "len", "earlier", "memory", "captured into a graph"];
+const FIELDS: [&str; 6] =
+    ["sequence", "fingerprint", "len", "earlier", "memory", "captured into a graph"];
 
 /// How many words say it.
-pub(super) const WORDS: usize = 4;
+pub(crate) const WORDS: usize = 4;
 
 /// In what a rank differs from another one, and both values, its own first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,7 +115,7 @@ impl Blame {
         (with == me && self.culprit != me).then_some(Fault::Mismatch { field, ours, theirs })
     }
 
-    pub(super) fn words(self) -> [u64; WORDS] {
+    pub(crate) fn words(self) -> [u64; WORDS] {
         let (why, [what, ours, theirs]) = match self.why {
             Why::Lost => (0, [0; WORDS - 1]),
             Why::Aborted => (1, [0; WORDS - 1]),
@@ -127,7 +127,7 @@ impl Blame {
         [why << 32 | (self.culprit as u64 + 1), what, ours, theirs]
     }
 
-    pub(super) fn of([first, rest @ ..]: [u64; WORDS]) -> Option<Self> {
+    pub(crate) fn of([first, rest @ ..]: [u64; WORDS]) -> Option<Self> {
         let culprit = (first & u64::from(u32::MAX)).checked_sub(1)? as usize;
         let is_plain = rest == [0; WORDS - 1];
         let why = match first >> 32 {
