@@ -2,7 +2,7 @@
 //! May touch: nothing but `core` and the crates that define number types. Pure.
 //!
 //! Which reduction is defined for which type is one table, [`ReduceOp::is_defined_for`]; what each
-//! promises in bits is in NUMERICS.md.
+//! promises in bits is in docs/numerics.md.
 
 mod float8;
 mod loc;

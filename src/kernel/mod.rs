@@ -1,6 +1,6 @@
 //! Reduction on the host, element by element: of two, of many, and what becomes of a contribution
 //! that is only copied. Chosen for this CPU once per call; every implementation gives the bits of
-//! the scalar one, the oracle (NaN payloads aside). NUMERICS.md says which bits those are.
+//! the scalar one, the oracle (NaN payloads aside). docs/numerics.md says which bits those are.
 //! May touch: element, memory. Unsafe: the files of this room only.
 #![allow(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! What NUMERICS.md promises of accuracy, searched for violations: random contributions of many
-//! magnitudes, every algorithm, against sums in f64 (which holds them exactly, or nearly so).
+//! What docs/numerics.md promises of accuracy, searched for violations: random contributions of
+//! many magnitudes, every algorithm, against sums in f64 (which holds them exactly, or nearly so).
 
 use harness::ranks::on;
 use harness::{on_ranks, share};

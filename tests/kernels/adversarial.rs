@@ -1,5 +1,5 @@
-//! What NUMERICS.md promises, searched for violations among the worst of values: any bits, NaN of
-//! any payload, infinities, subnormals, zeros of both signs, sums that overflow and that cancel.
+//! What docs/numerics.md promises, searched for violations among the worst of values: any bits,
+//! NaN of any payload, infinities, subnormals, zeros of both signs, sums that overflow and cancel.
 //! Where the document gives the order of a fold, the bits must be those; else the bound must hold.
 
 use harness::on_ranks;

@@ -1,4 +1,4 @@
-//! Numbers: kernels beside arithmetic, and whole collectives beside what NUMERICS.md promises.
+//! Numbers: kernels beside arithmetic, and whole collectives beside what docs/numerics.md promises.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(dead_code, reason = "what processes do is built here, too, and used in tests/process.rs")]
 

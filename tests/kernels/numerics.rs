@@ -1,5 +1,5 @@
-//! What NUMERICS.md promises of whole collectives, promise by promise: where roundings happen, in
-//! which order ranks are folded, and that all ranks and runs agree. (Of single elements the
+//! What docs/numerics.md promises of whole collectives, promise by promise: where roundings happen,
+//! in which order ranks are folded, and that all ranks and runs agree. (Of single elements the
 //! promises are held by `kernel_oracle`, of instruction sets by `kernels`.)
 
 use harness::on_ranks;

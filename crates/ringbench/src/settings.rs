@@ -44,7 +44,7 @@ mod tests {
 
     #[test]
     fn every_variable_of_the_manual_is_a_setting_or_known_to_be_none() {
-        let manual = include_str!("../../../README.md");
+        let manual = include_str!("../../../docs/environment.md");
         let rows = manual.lines().filter(|line| line.starts_with("| `RINGREDUCE_"));
         let mut settings = 0;
         for name in rows.flat_map(|row| row.split('|').nth(1)).flat_map(|cell| cell.split('`')) {

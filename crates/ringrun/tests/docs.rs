@@ -1,21 +1,28 @@
-//! Runs what the documents tell people to run, with the programs that cargo has already built.
-//! Law: every line of every ```sh block is run, except under a note that says why not:
-//! `<!-- test: not run, REASON -->`. `<!-- test: adds WORDS -->` has the words (a smaller size,
-//! fewer epochs) appended to each command of the block below it, and nothing else is changed.
-//! A ```rust block under `<!-- file: PATH -->` is that file, without its opening `//!` lines.
+//! Runs what the documents tell people to run, with the programs that cargo has already built, and
+//! compares what they show with what there is. Law: every line of every block is looked at, or a
+//! note above the block says why not. CONTRIBUTING.md lists the notes; `docs::markdown` reads them.
+//! Every `.md` file of the root and of `docs/` is a document.
 
 mod docs {
     pub(super) mod command;
+    pub(super) mod job;
+    pub(super) mod links;
     pub(super) mod markdown;
+    pub(super) mod output;
+    mod recipes;
 }
 
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use docs::command::{Action, Built, understand};
+use docs::command::{Action, Built, Meaning, understand};
+use docs::job::{ask, text};
+use docs::links::{anchors, links};
 use docs::markdown::{Block, Note, blocks};
+use docs::output::compare;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -23,21 +30,30 @@ fn root() -> PathBuf {
 
 /// Every document, by its path from the root.
 fn documents() -> io::Result<Vec<(String, String)>> {
-    let mut names =
-        vec![String::from("README.md"), "ARCHITECTURE.md".into(), "CHANGELOG.md".into()];
-    for entry in fs::read_dir(root().join("docs"))? {
-        let name = entry?.file_name().to_string_lossy().into_owned();
-        if name.ends_with(".md") {
-            names.push(format!("docs/{name}"));
+    let mut names = Vec::new();
+    for folder in ["", "docs/"] {
+        for entry in fs::read_dir(root().join(folder))? {
+            let name = entry?.file_name().to_string_lossy().into_owned();
+            if name.ends_with(".md") {
+                names.push(format!("{folder}{name}"));
+            }
         }
     }
-    names
-        .into_iter()
-        .map(|name| Ok((name.clone(), fs::read_to_string(root().join(name))?)))
-        .collect()
+    names.sort();
+    let read = |name: String| Ok((name.clone(), fs::read_to_string(root().join(name))?));
+    names.into_iter().map(read).collect()
 }
 
-/// What `cargo test` left beside our own programs.
+/// Every document with its blocks.
+fn documents_in_blocks() -> Result<Vec<(String, Vec<Block>)>, String> {
+    let read = |(path, text): (String, String)| {
+        let blocks = blocks(&text).map_err(|why| format!("{path}:{why}"))?;
+        Ok((path, blocks))
+    };
+    documents().map_err(|why| why.to_string())?.into_iter().map(read).collect()
+}
+
+/// The folder in which `cargo test` left our programs.
 fn built() -> Built {
     let ringrun = Path::new(env!("CARGO_BIN_EXE_ringrun"));
     Built { folder: ringrun.parent().unwrap_or(ringrun).into() }
@@ -59,66 +75,166 @@ fn skip_unbuilt(program: &Path) -> Result<(), String> {
     Err(format!("there is no program {name}"))
 }
 
-/// Runs one command in a folder of its own; the error is what it said.
-fn run(action: &Action) -> Result<(), String> {
-    let Action { environment, program, arguments } = action;
-    if let Some(absent) = action.files(&built()).find(|file| !file.exists()) {
-        return skip_unbuilt(absent);
+/// The program that a command starts; `None` if it starts none of ours.
+fn action_of(command: &str, added: &[String]) -> Result<Option<Action>, String> {
+    match understand(command, added, &built())? {
+        Meaning::Build => Ok(None),
+        Meaning::Install { address, packages } => {
+            are_in_the_repository(&address, &packages).map(|()| None)
+        }
+        Meaning::Run(action) => Ok(Some(action)),
     }
-    let folder = tempfile::tempdir().map_err(|e| format!("no folder to run in: {e}"))?;
-    let output = Command::new(program)
-        .args(arguments)
-        .env("RINGREDUCE_TIMEOUT", "60")
-        .envs(environment.iter().map(|(name, value)| (name, value)))
-        .current_dir(folder.path())
-        .output()
-        .map_err(|e| format!("{}: {e}", program.display()))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    Err(format!("{}\n{}{}", output.status, said(&output.stdout), said(&output.stderr)))
 }
 
-/// All programs that one block names, run in order; how many commands there were.
-fn run_block(path: &str, block: &Block, failures: &mut Vec<String>) -> Vec<PathBuf> {
-    let mut programs = Vec::new();
-    let added: &[String] = match &block.note {
-        Note::NotRun => return programs,
-        Note::Adds(words) => words,
-        Note::None | Note::File(_) => &[],
-    };
-    for (line, command) in block.commands() {
-        let result = understand(&command, added, &built()).and_then(|action| {
-            let Some(action) = action else { return Ok(()) };
-            programs.push(action.program.clone());
-            programs.extend(action.arguments.iter().map(PathBuf::from));
-            run(&action)
-        });
-        if let Err(why) = result {
-            failures.push(format!("{path}:{line}: {command}\n{why}"));
+/// A program, ready to run.
+fn program_of(action: &Action) -> Command {
+    let mut program = Command::new(&action.program);
+    program.args(&action.arguments).env("RINGREDUCE_TIMEOUT", "60");
+    program.envs(action.environment.iter().map(|(name, value)| (name, value)));
+    program
+}
+
+/// Packages that people are told to install have to be packages of this tree, at its address.
+fn are_in_the_repository(address: &str, packages: &[String]) -> Result<(), String> {
+    let manifest = |path: &str| fs::read_to_string(root().join(path)).unwrap_or_default();
+    let has = |text: String, line: String| text.lines().any(|it| it == line);
+    if !has(manifest("Cargo.toml"), format!("repository = \"{address}\"")) {
+        return Err(format!("{address} is not the repository of Cargo.toml"));
+    }
+    for package in packages {
+        let name = || format!("name = \"{package}\"");
+        let member = manifest(&format!("crates/{package}/Cargo.toml"));
+        if !has(manifest("Cargo.toml"), name()) && !has(member, name()) {
+            return Err(format!("there is no package {package}"));
         }
     }
-    programs
+    Ok(())
+}
+
+/// Runs the commands of one document, and compares the outputs that it shows.
+struct Runner<'a> {
+    path: &'a str,
+    /// The output of the last command; `None` if it was not run.
+    printed: Option<String>,
+    /// The programs that were run, and their arguments.
+    programs: Vec<PathBuf>,
+    failures: Vec<String>,
+}
+
+fn run_document((path, blocks): &(String, Vec<Block>)) -> Runner<'_> {
+    let mut runner = Runner { path, printed: None, programs: vec![], failures: vec![] };
+    runner.run(blocks);
+    runner
+}
+
+impl Runner<'_> {
+    fn run(&mut self, blocks: &[Block]) {
+        for (block, before) in blocks.iter().zip([None].into_iter().chain(blocks.iter().map(Some)))
+        {
+            match (block.language.as_str(), &block.note) {
+                ("sh", Note::NotRun | Note::While(_)) => self.printed = None,
+                ("sh", _) => self.run_block(block),
+                ("text", Note::Output) => self.compare(block, before),
+                _ => {}
+            }
+        }
+    }
+
+    /// Runs the commands of a block one after the other, in a folder of their own.
+    fn run_block(&mut self, block: &Block) {
+        self.printed = None;
+        let added: &[String] = if let Note::Adds(words) = &block.note { words } else { &[] };
+        let Ok(folder) = tempfile::tempdir() else {
+            return self.failures.push("no folder to run in".into());
+        };
+        for (line, command) in block.commands() {
+            match self.run_command(&command, added, folder.path(), block.note == Note::Fails) {
+                Ok(printed) => self.printed = printed,
+                Err(why) => self.failures.push(format!("{}:{line}: {command}\n{why}", self.path)),
+            }
+        }
+    }
+
+    /// The output of a command; `None` if there is nothing to run.
+    fn run_command(
+        &mut self,
+        command: &str,
+        added: &[String],
+        folder: &Path,
+        fails: bool,
+    ) -> Result<Option<String>, String> {
+        let Some(action) = action_of(command, added)? else { return Ok(None) };
+        self.programs.push(action.program.clone());
+        self.programs.extend(action.arguments.iter().map(PathBuf::from));
+        if let Some(absent) = action.files(&built()).find(|file| !file.exists()) {
+            return skip_unbuilt(absent).map(|()| None);
+        }
+        let output = program_of(&action).current_dir(folder).output();
+        let output = output.map_err(|e| format!("{}: {e}", action.program.display()))?;
+        if output.status.success() == fails {
+            return Err(format!("{}\n{}", output.status, text(&output)));
+        }
+        Ok(Some(text(&output)))
+    }
+
+    fn compare(&mut self, block: &Block, before: Option<&Block>) {
+        let at = format!("{}:{}", self.path, block.line);
+        match before.map(|block| (block.language.as_str(), &block.note)) {
+            Some(("sh", Note::While(_))) => return,
+            Some(("sh", note)) if *note != Note::NotRun => {}
+            _ => return self.failures.push(format!("{at}: no command above it is run")),
+        }
+        // A program that is not built was reported, or has a line that begins with SKIP.
+        let Some(printed) = &self.printed else { return };
+        self.failures.extend(compare(&block.body, printed).err().map(|why| format!("{at}: {why}")));
+    }
 }
 
 #[test]
 fn every_command_in_the_documents_works() {
-    let mut failures = Vec::new();
-    let mut programs = Vec::new();
-    for (path, text) in documents().unwrap() {
-        for block in blocks(&text).unwrap_or_else(|why| panic!("{path}:{why}")) {
-            if block.language == "sh" {
-                programs.extend(run_block(&path, &block, &mut failures));
-            }
-        }
-    }
+    let (documents, next) = (documents_in_blocks().unwrap(), AtomicUsize::new(0));
+    // Most commands wait, so two documents are read at a time.
+    let read = || {
+        let one = || documents.get(next.fetch_add(1, Ordering::Relaxed)).map(run_document);
+        std::iter::from_fn(one).collect::<Vec<_>>()
+    };
+    let done = std::thread::scope(|scope| {
+        let readers = [scope.spawn(read), scope.spawn(read)];
+        readers.into_iter().flat_map(|reader| reader.join().unwrap()).collect::<Vec<_>>()
+    });
+    let failures: Vec<_> = done.iter().flat_map(|runner| &runner.failures).cloned().collect();
     assert!(failures.is_empty(), "\n{}", failures.join("\n\n"));
     let stages = fs::read_to_string(root().join(".ci/wasm")).unwrap_or_default();
     for example in fs::read_dir(root().join("examples")).unwrap() {
         let name = example.unwrap().path().file_stem().unwrap().to_string_lossy().into_owned();
-        let ran = programs.iter().any(|program| program.ends_with(&name));
+        let mut programs = done.iter().flat_map(|runner| &runner.programs);
+        let ran = programs.any(|program| program.ends_with(&name));
         assert!(ran || stages.contains(&name), "no document or .ci stage runs example {name}");
+    }
+}
+
+#[test]
+fn commands_about_a_running_job_are_answered_as_shown() {
+    for (path, blocks) in documents_in_blocks().unwrap() {
+        for (at, block) in blocks.iter().enumerate() {
+            let Note::While(job) = &block.note else { continue };
+            let commands = block.commands();
+            let [(_, command)] = &commands[..] else {
+                panic!("{path}:{}: one command", block.line)
+            };
+            let action = action_of(command, &[]).unwrap().unwrap();
+            let [answer, output] = &blocks[at + 1..at + 3] else {
+                panic!("{path}:{}: its answer and the job's output come next", block.line);
+            };
+            assert_eq!(answer.note, Note::Output, "{path}:{}", answer.line);
+            assert_eq!(output.note, Note::OutputOf(job.clone()), "{path}:{}", output.line);
+            let asked = ask(job, program_of(&action), &answer.body, &output.body);
+            asked.unwrap_or_else(|why| panic!("{path}:{}: {why}", block.line));
+        }
+        let of_jobs = |block: &&Block| matches!(block.note, Note::OutputOf(_));
+        let asked = |block: &&Block| matches!(block.note, Note::While(_));
+        let counts = (blocks.iter().filter(of_jobs).count(), blocks.iter().filter(asked).count());
+        assert_eq!(counts.0, counts.1, "{path}: an output of a job that is not asked about");
     }
 }
 
@@ -131,6 +247,9 @@ fn the_two_first_commands_stand_first() {
         .filter(|block| block.language == "sh")
         .flat_map(Block::commands)
         .map(|(_, command)| command)
+        .filter(|command| {
+            !command.starts_with("cargo add ") && !command.starts_with("cargo install ")
+        })
         .take(2)
         .collect();
     let wanted =
@@ -142,25 +261,55 @@ fn the_two_first_commands_stand_first() {
     }
 }
 
+/// Whether consecutive lines of a file are those of a block, all indented by as much more.
+fn has_part(file: &[&str], part: &[String]) -> bool {
+    let Some(first) = part.first() else { return false };
+    file.windows(part.len()).any(|lines| {
+        let Some(indent) = lines[0].strip_suffix(first.as_str()) else { return false };
+        let same = |(line, shown): (&&str, &String)| line.strip_prefix(indent) == Some(shown);
+        let empty = |(line, shown): (&&str, &String)| line.is_empty() && shown.is_empty();
+        indent.trim().is_empty() && lines.iter().zip(part).all(|pair| same(pair) || empty(pair))
+    })
+}
+
 #[test]
 fn programs_shown_are_the_files_they_come_from() {
     let mut shown = 0;
-    for (path, text) in documents().unwrap() {
-        for block in blocks(&text).unwrap_or_else(|why| panic!("{path}:{why}")) {
-            if block.language != "rust" {
-                continue;
+    for (path, blocks) in documents_in_blocks().unwrap() {
+        for block in blocks {
+            let at = format!("{path}:{}", block.line);
+            let (Note::File(file) | Note::PartOf(file)) = &block.note else { continue };
+            let source = fs::read_to_string(root().join(file));
+            let source = source.unwrap_or_else(|why| panic!("{at}: {file}: {why}"));
+            let is_comment = |line: &&str| line.starts_with("//!") || line.trim().is_empty();
+            let program: Vec<&str> = source.lines().skip_while(is_comment).collect();
+            match &block.note {
+                Note::File(_) => assert_eq!(block.body, program, "{at} is not {file}"),
+                _ => assert!(has_part(&program, &block.body), "{at} is no part of {file}"),
             }
-            let Note::File(file) = &block.note else {
-                panic!("{path}:{}: a ```rust block needs `<!-- file: PATH -->`", block.line);
-            };
-            let source = fs::read_to_string(root().join(file)).unwrap();
-            let program: Vec<&str> = source
-                .lines()
-                .skip_while(|line| line.starts_with("//!") || line.trim().is_empty())
-                .collect();
-            assert_eq!(block.body, program, "{path}:{} is not {file}", block.line);
             shown += 1;
         }
     }
     assert!(shown > 0, "no program is shown");
+}
+
+#[test]
+fn links_lead_to_files_and_headings() {
+    let mut failures = Vec::new();
+    for (path, text) in documents().unwrap() {
+        for link in links(&text) {
+            let file = match link.path {
+                "" => root().join(&path),
+                other => root().join(&path).with_file_name("").join(other),
+            };
+            let has = |heading: &str| {
+                let target = fs::read_to_string(&file).unwrap_or_default();
+                anchors(&target).iter().any(|anchor| anchor == heading)
+            };
+            if !file.exists() || !link.heading.is_none_or(has) {
+                failures.push(format!("{path}:{}: {link:?} leads nowhere", link.line));
+            }
+        }
+    }
+    assert!(failures.is_empty(), "\n{}", failures.join("\n"));
 }

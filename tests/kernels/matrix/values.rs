@@ -1,6 +1,6 @@
 //! What ranks give, and what must come of it: an oracle of its own for every type and operation.
 //! Integers are reduced in 128 bits and floats in f64, rank by rank; what may be rounded on its way
-//! is within the bound of NUMERICS.md, all else is exact.
+//! is within the bound of docs/numerics.md, all else is exact.
 
 use std::cmp::Ordering;
 use std::fmt::Debug;

@@ -9,8 +9,8 @@ use harness::processes::{Process, World, this_rank};
 
 const WHAT: &str = "TEST_DIFFER_WHAT";
 const LONG: Duration = Duration::from_secs(60);
-/// README.md promises a second, and takes a tenth of it, where CPUs are free. Nobody has to be
-/// silent for that, which takes five seconds to find out.
+/// docs/failures.md promises a second, and takes a tenth of it, where CPUs are free. Nobody has to
+/// be silent for that, which takes five seconds to find out.
 const SOON: Duration = Duration::from_secs(4);
 /// Who calls something else.
 const ONE: usize = 1;

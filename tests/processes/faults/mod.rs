@@ -167,8 +167,8 @@ const LONG: Duration = Duration::from_secs(60);
 /// No call takes so long by itself, also where CPUs are few.
 const SHORT: Duration = Duration::from_secs(3);
 
-/// README.md promises milliseconds where CPUs are free. On a busy machine a survivor has to get a
-/// CPU first; but a death is never found out by silence alone, which takes five seconds.
+/// docs/failures.md promises milliseconds where CPUs are free. On a busy machine a survivor has to
+/// get a CPU first; but a death is never found out by silence alone, which takes five seconds.
 const PROMPTLY: Duration = Duration::from_secs(4);
 
 /// Whoever waits for whom, all name the one that was killed.

@@ -27,13 +27,21 @@ impl Action {
     }
 }
 
-/// What `line` means, with `added` words at its end: nothing to run for `cargo build`, one program
-/// otherwise.
-pub(crate) fn understand(
-    line: &str,
-    added: &[String],
-    built: &Built,
-) -> Result<Option<Action>, String> {
+/// The task of a command line.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Meaning {
+    /// To build what is built already.
+    Build,
+    /// To take these packages from a repository at this address.
+    Install {
+        address: String,
+        packages: Vec<String>,
+    },
+    Run(Action),
+}
+
+/// The meaning of `line` with the `added` words at its end.
+pub(crate) fn understand(line: &str, added: &[String], built: &Built) -> Result<Meaning, String> {
     if let Some(odd) = line.chars().find(|c| "|&;<>$`'\"*()".contains(*c)) {
         return Err(format!("`{odd}`: the documents keep to simple commands"));
     }
@@ -43,14 +51,18 @@ pub(crate) fn understand(
     let environment = words.drain(..assigned).filter_map(|word| assignment(&word)).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let (program, arguments) = match words[..] {
-        ["cargo", "build", ..] => return Ok(None),
+        ["cargo", "build", ..] => return Ok(Meaning::Build),
+        ["cargo", "add" | "install", "--git", address, ref packages @ ..] => {
+            let packages = packages.iter().map(|name| (*name).into()).collect();
+            return Ok(Meaning::Install { address: address.into(), packages });
+        }
         ["cargo", "run", ref rest @ ..] => cargo_run(rest, &built.folder)?,
         [name @ ("ringrun" | "ringbench"), ref rest @ ..] => (built.folder.join(name), rest),
         [path, ref rest @ ..] if path.starts_with(RELEASE) => (built.place(path).into(), rest),
         _ => return Err("this test does not know the program: teach it, or add a note".into()),
     };
     let arguments = arguments.iter().map(|word| built.place(word)).collect();
-    Ok(Some(Action { environment, program, arguments }))
+    Ok(Meaning::Run(Action { environment, program, arguments }))
 }
 
 /// The folder that the documents name; the tests' programs lie in their own profile's.
@@ -87,17 +99,21 @@ fn cargo_run<'a>(words: &'a [&'a str], folder: &Path) -> Result<(PathBuf, &'a [&
 
 #[cfg(test)]
 mod tests {
-    use super::{Built, understand};
+    use super::{Built, Meaning, understand};
 
     fn meaning(line: &str, added: &[&str]) -> Result<String, String> {
         let added: Vec<String> = added.iter().map(|word| (*word).into()).collect();
         let built = Built { folder: "/b".into() };
-        Ok(understand(line, &added, &built)?.map_or("nothing".into(), |action| {
-            let variables =
-                action.environment.iter().map(|(name, value)| format!("{name}={value} "));
-            let program = action.program.display().to_string();
-            variables.chain([program, " ".into(), action.arguments.join(" ")]).collect()
-        }))
+        Ok(match understand(line, &added, &built)? {
+            Meaning::Build => "nothing".into(),
+            Meaning::Install { address, packages } => format!("{packages:?} of {address}"),
+            Meaning::Run(action) => {
+                let variables =
+                    action.environment.iter().map(|(name, value)| format!("{name}={value} "));
+                let program = action.program.display().to_string();
+                variables.chain([program, " ".into(), action.arguments.join(" ")]).collect()
+            }
+        })
     }
 
     #[test]
@@ -112,6 +128,7 @@ mod tests {
             ("A_B=c ringrun -n 4 target/release/train", "A_B=c /b/ringrun -n 4 /b/train -z"),
             ("target/release/ringrun -x A=1 x", "/b/ringrun -x A=1 x -z"),
             ("cargo build --release --workspace", "nothing"),
+            ("cargo install --git https://a b", "[\"b\", \"-z\"] of https://a"),
         ] {
             assert_eq!(meaning(line, &["-z"]).as_deref(), Ok(expected), "{line}");
         }

@@ -1,22 +1,32 @@
 //! As much of Markdown as the documents use: fenced blocks, the note above each, and the commands
 //! in it. May touch: nothing.
 
-/// What the comment above a block says to the test.
-#[derive(Debug, PartialEq, Eq)]
+/// The comment above a block, which tells the test what to do with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Note {
     None,
     /// Append these words to each command.
     Adds(Vec<String>),
-    /// Do not run: the comment says why.
+    /// The commands are not run: the comment says why.
     NotRun,
+    /// Each command has to fail.
+    Fails,
+    /// The command asks a job of this name, while it runs.
+    While(String),
     /// The block shows this file.
     File(String),
+    /// The block shows consecutive lines of this file.
+    PartOf(String),
+    /// The block shows what the last command of the block before it prints.
+    Output,
+    /// The block shows what the job of this name prints.
+    OutputOf(String),
 }
 
 /// A fenced block.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Block {
-    /// Of the fence, from 1.
+    /// The number of the line with the fence, from 1.
     pub(crate) line: usize,
     pub(crate) language: String,
     pub(crate) note: Note,
@@ -39,6 +49,23 @@ impl Block {
             continued = text.ends_with('\\');
         }
         found
+    }
+
+    /// An error for a block that no test would look at.
+    fn check(&self) -> Result<(), String> {
+        let is_fine = match self.language.as_str() {
+            "sh" => matches!(
+                self.note,
+                Note::None | Note::Adds(_) | Note::NotRun | Note::Fails | Note::While(_)
+            ),
+            "rust" => matches!(self.note, Note::File(_) | Note::PartOf(_)),
+            "text" => matches!(self.note, Note::Output | Note::OutputOf(_)),
+            // A drawing.
+            "" => self.note == Note::None,
+            _ => false,
+        };
+        let Self { line, language, note, .. } = self;
+        if is_fine { Ok(()) } else { Err(format!("{line}: ```{language} with the note {note:?}")) }
     }
 }
 
@@ -63,46 +90,64 @@ pub(crate) fn blocks(text: &str) -> Result<Vec<Block>, String> {
         }
         above = line;
     }
+    found.iter().try_for_each(Block::check)?;
     if open { Err(format!("{}: a block is never closed", text.lines().count())) } else { Ok(found) }
+}
+
+/// The lines outside of blocks, with their numbers from 1.
+pub(crate) fn prose(text: &str) -> Vec<(usize, &str)> {
+    let mut open = false;
+    let mut outside = |line: &str| {
+        let is_fence = line.trim_start().starts_with("```");
+        open ^= is_fence;
+        !open && !is_fence
+    };
+    (1..).zip(text.lines()).filter(|(_, line)| outside(line)).collect()
 }
 
 fn note(line: &str) -> Result<Note, String> {
     let Some(said) = line.trim().strip_prefix("<!-- ").and_then(|s| s.strip_suffix(" -->")) else {
         return Ok(Note::None);
     };
-    if let Some(file) = said.strip_prefix("file: ") {
-        return Ok(Note::File(file.into()));
-    }
-    match said.strip_prefix("test: ").map(|what| (what, what.split_once(' '))) {
-        Some((_, Some(("adds", words)))) => {
-            Ok(Note::Adds(words.split_whitespace().map(str::to_owned).collect()))
-        }
-        Some((what, _)) if what.starts_with("not run, ") => Ok(Note::NotRun),
-        _ => Err(format!(
-            "`{said}` is none of `test: adds WORDS`, `test: not run, WHY`, `file: PATH`"
-        )),
-    }
+    let after = |prefix| said.strip_prefix(prefix).map(str::to_owned);
+    let note = after("file: ").map(Note::File);
+    let note = note.or_else(|| after("part of: ").map(Note::PartOf));
+    let note = note.or_else(|| after("output of: ").map(Note::OutputOf));
+    let note = note.or_else(|| after("test: while ").map(Note::While));
+    let note = note.or_else(|| after("test: not run, ").map(|_| Note::NotRun));
+    let words = |text: String| text.split_whitespace().map(str::to_owned).collect();
+    let note = note.or_else(|| after("test: adds ").map(words).map(Note::Adds));
+    note.or(match said {
+        "output" => Some(Note::Output),
+        "test: fails" => Some(Note::Fails),
+        _ => None,
+    })
+    .ok_or_else(|| format!("`{said}` is no note that CONTRIBUTING.md knows"))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Note, blocks};
+    use super::{Note, blocks, prose};
 
     #[test]
     fn blocks_are_found_with_their_notes() {
         let text = [
             "a\n```sh\nx -y\n```\n<!-- test: adds -e 1K -->\n```sh\nz\n```\n",
             "<!-- test: not run, it is slow -->\n```sh\n```\n<!-- file: a.rs -->\n```rust\n```\n",
+            "<!-- test: fails -->\n```sh\n```\n<!-- output -->\n```text\n```\n",
         ]
         .concat();
         let found = blocks(&text).unwrap();
         let notes: Vec<&Note> = found.iter().map(|block| &block.note).collect();
         let adds = Note::Adds(vec!["-e".into(), "1K".into()]);
-        assert_eq!(notes, [&Note::None, &adds, &Note::NotRun, &Note::File("a.rs".into())]);
+        let file = Note::File("a.rs".into());
+        let expected = [&Note::None, &adds, &Note::NotRun, &file, &Note::Fails, &Note::Output];
+        assert_eq!(notes, expected);
         assert_eq!(
             (found[0].line, found[0].body.len(), found[3].language.as_str()),
             (2, 1, "rust")
         );
+        assert_eq!(prose("a\n```\nb\n```\nc"), [(1, "a"), (5, "c")]);
     }
 
     #[test]
@@ -111,6 +156,15 @@ mod tests {
             assert!(blocks(&format!("<!-- {note} -->\n```sh\n```\n")).is_err(), "{note}");
         }
         assert!(blocks("```sh\nx\n").is_err());
+    }
+
+    #[test]
+    fn blocks_that_no_test_looks_at_are_errors() {
+        for text in ["```rust\n```", "```text\n```", "```toml\n```", "<!-- output -->\n```sh\n```"]
+        {
+            assert!(blocks(text).is_err(), "{text}");
+        }
+        assert!(blocks("```\n   a drawing\n```").is_ok());
     }
 
     #[test]
