@@ -31,7 +31,7 @@
 //!   the first call on a device.
 //! - `aws-lc`: encryption by AWS-LC, several times as fast where the CPU has AVX-512. It needs a C
 //!   compiler.
-#![deny(unsafe_code)]
+#![deny(unsafe_code, clippy::print_stdout, clippy::print_stderr, clippy::unimplemented)]
 #![cfg_attr(
     not(all(feature = "host", feature = "internals")),
     allow(

@@ -1,151 +1,136 @@
-//! Who imports whom: every path that begins with `crate`, `super`, `std` or a dependency is looked
-//! at, wherever in the code it stands, and compared with the room's line in the table.
+//! Imports between the library's modules: every path that begins with `crate`, `super`, `std` or a
+//! dependency is compared with the module's line in the table, wherever it stands in the code.
 
-use super::source::{Source, Violation, is_ident};
-use super::tables::Room;
-use super::tree::Tree;
+use std::collections::BTreeSet;
 
-/// The first two words of a path, as in `crate::link` or each of `std::{fs, io}`.
-#[derive(Debug, PartialEq, Eq)]
-struct Import {
-    /// From 0.
+use super::source::Source;
+use super::tables::Module;
+
+/// The first words of a path: `crate::link::x`, and each of `std::{fs, io}`.
+struct Import<'a> {
     line: usize,
-    root: String,
-    first: String,
-    /// The word after `first`, if any: a room may lie in another room's folder.
-    second: String,
-    /// How many `super` stood before.
-    supers: usize,
+    is_test: bool,
+    root: &'a str,
+    first: &'a str,
+    second: &'a str,
 }
 
-/// Does the file keep to its room's line? `crates` are the names of all dependencies.
-pub(crate) fn check(source: &Source, rooms: &[Room], crates: &[String]) -> Vec<Violation> {
-    let Some(folder) = room_of(&source.path) else { return Vec::new() };
-    let inside = |room: &&Room| source.path[4..].starts_with(&format!("{}/", room.name));
-    let nested = rooms.iter().find(|room| room.name.contains('/') && inside(room));
-    let Some(room) = nested.or_else(|| rooms.iter().find(|room| room.name == folder)) else {
-        return vec![source.broken(0, format!("room `{folder}` is not in tidy/tables.rs"))];
+/// Holds a file of the library to its module's line in the table. `crates` are all dependencies.
+pub(crate) fn check(source: &Source, modules: &[Module], crates: &[String]) -> Vec<String> {
+    let Some(inside) = source.path.strip_prefix("src/").filter(|it| *it != "lib.rs") else {
+        return Vec::new();
     };
-    let name = room.name;
-    imports(&source.code)
+    let contains = |name: &str| {
+        inside.strip_prefix(name).is_some_and(|rest| rest.starts_with('/') || rest == ".rs")
+    };
+    let nested_first = modules.iter().filter(|it| contains(it.name)).max_by_key(|it| it.name.len());
+    let Some(module) = nested_first else {
+        return vec![source.violation(1, "its module is not in tests/tidy/tables.rs")];
+    };
+    let allowed = |import: &Import<'_>| {
+        let Import { root, first, second, .. } = *import;
+        let nested = format!("{first}/{second}");
+        let target = modules.iter().find(|it| it.name == nested);
+        let target = target.or_else(|| modules.iter().find(|it| it.name == first));
+        match root {
+            "crate" => {
+                target.is_some_and(|it| it.name == module.name || module.modules.contains(&it.name))
+            }
+            "std" | "core" | "alloc" => !module.not_std.contains(&first),
+            // A module of the library may have the name of a dependency.
+            root => !crates.iter().any(|it| it == root) || module.crates.contains(&root),
+        }
+    };
+    imports(source)
         .into_iter()
-        .filter(|import| room.pure || !source.test[import.line])
-        .filter_map(|import| {
-            let Import { line, root, first, second, .. } = &import;
-            let nested = format!("{first}/{second}");
-            let first = if rooms.iter().any(|room| room.name == nested) { &nested } else { first };
-            let rule = match root.as_str() {
-                "crate" if !rooms.iter().any(|room| room.name == first) => {
-                    format!("`crate::{first}` is not a room: import from the room that defines it")
-                }
-                "crate" => {
-                    allowed(first == name || room.rooms.contains(&first.as_str()), name, first)?
-                }
-                "super" => {
-                    let leaves = import.supers >= depth(&source.path);
-                    let other = rooms.iter().any(|room| room.name == first) && first != name;
-                    allowed(
-                        !(leaves && other && !room.rooms.contains(&first.as_str())),
-                        name,
-                        first,
-                    )?
-                }
-                "std" | "core" | "alloc" => allowed(
-                    !room.not_std.contains(&first.as_str()),
-                    name,
-                    &format!("{root}::{first}"),
-                )?,
-                // A module may be called as a crate is.
-                root if crates.iter().any(|known| known == root) && !source.is_module(root) => {
-                    allowed(room.crates.contains(&root), name, root)?
-                }
-                _ => return None,
-            };
-            Some(source.broken(*line, rule))
+        .filter(|import| (module.is_pure || !import.is_test) && !allowed(import))
+        .map(|Import { line, root, first, .. }| {
+            let rule = format!("module `{}` may not import `{root}::{first}`", module.name);
+            source.violation(line, &rule)
         })
         .collect()
 }
 
-fn allowed(yes: bool, room: &str, what: &str) -> Option<String> {
-    (!yes).then(|| format!("room `{room}` may not import `{what}`"))
-}
-
-/// The room a file belongs to; `lib.rs` is the door to all of them.
-pub(crate) fn room_of(path: &str) -> Option<&str> {
-    let inside = path.strip_prefix("src/")?;
-    let first = inside.split('/').next()?;
-    (inside != "lib.rs").then(|| first.strip_suffix(".rs").unwrap_or(first))
-}
-
-/// How many modules below the root a file is.
-fn depth(path: &str) -> usize {
-    let parts = path.trim_end_matches("/mod.rs").trim_start_matches("src/");
-    parts.split('/').count()
-}
-
-fn imports(code: &[String]) -> Vec<Import> {
-    let text = code.join("\n");
-    let mut found = Vec::new();
-    for (at, _) in text.match_indices("::") {
-        let before = &text[..at];
-        let head = before.trim_end_matches(is_ident);
-        let root = &before[head.len()..];
-        if root.is_empty() || head.ends_with("::") {
+fn imports(source: &Source) -> Vec<Import<'_>> {
+    let text = |at: usize| source.tokens.get(at).map_or("", |token| token.text.as_str());
+    let is_word = |at: usize| text(at).starts_with(|c: char| c.is_alphabetic() || c == '_');
+    let word = |at: usize| if is_word(at) { text(at) } else { "" };
+    let (own, mut found) = (source.own_modules(), Vec::new());
+    for at in 1..source.tokens.len() {
+        let begins = text(at) == "::" && is_word(at - 1) && (at < 2 || text(at - 2) != "::");
+        if !begins || own.contains(text(at - 1)) {
             continue;
         }
-        let mut rest = &text[at + 2..];
-        let mut supers = usize::from(root == "super");
-        while let Some(further) = rest.strip_prefix("super::") {
-            rest = further;
-            supers += 1;
+        if text(at - 1) == "super" && source.climbs_out(at - 1) {
+            let (line, is_test) = (source.tokens[at].line, false);
+            found.push(Import { line, is_test, root: "crate", first: "super", second: "" });
         }
-        for (offset, first) in first_words(rest) {
-            let line = text[..text.len() - rest.len() + offset].matches('\n').count();
-            let after = rest[offset + first.len()..].strip_prefix("::").unwrap_or("");
-            let second = after.chars().take_while(|&c| is_ident(c)).collect();
-            found.push(Import { line, root: root.into(), first, second, supers });
-        }
+        let firsts = if text(at + 1) == "{" { source.members(at + 1) } else { vec![at + 1] };
+        found.extend(firsts.into_iter().map(|first| Import {
+            line: source.tokens[first.min(source.tokens.len() - 1)].line,
+            is_test: source.tokens[at].is_test,
+            root: text(at - 1),
+            first: word(first),
+            second: if text(first + 1) == "::" { word(first + 2) } else { "" },
+        }));
     }
     found
 }
 
-/// The word that `rest` begins with, or those of the group it begins with, and where each stands.
-fn first_words(rest: &str) -> Vec<(usize, String)> {
-    let word = |at: usize| rest[at..].chars().take_while(|&c| is_ident(c)).collect::<String>();
-    if !rest.starts_with('{') {
-        return vec![(0, word(0))];
-    }
-    let (mut depth, mut fresh, mut found) = (0, false, Vec::new());
-    for (at, c) in rest.char_indices() {
-        match c {
-            '{' => (depth, fresh) = (depth + 1, depth == 0),
-            '}' => depth -= 1,
-            ',' => fresh = depth == 1,
-            c if fresh && is_ident(c) => {
-                found.push((at, word(at)));
-                fresh = false;
+impl Source {
+    /// Names of modules that the file declares, or imports from its own module.
+    fn own_modules(&self) -> BTreeSet<&str> {
+        let (mut own, mut found) = (false, BTreeSet::new());
+        for (at, token) in self.tokens.iter().enumerate() {
+            match token.text.as_str() {
+                "use" => own = self.has_at(at + 1, &["super"]) || self.has_at(at + 1, &["self"]),
+                ";" => own = false,
+                "mod" => found.extend(self.tokens.get(at + 1).map(|it| it.text.as_str())),
+                name if own => _ = found.insert(name),
+                _ => {}
             }
-            _ => {}
         }
-        if depth == 0 {
-            break;
-        }
+        found.remove("super");
+        found
     }
-    found
+
+    /// True if the path whose `super` stands at `at` leaves the library's module.
+    fn climbs_out(&self, at: usize) -> bool {
+        let supers = (at..).step_by(2).take_while(|&it| self.has_at(it, &["super"])).count();
+        let folders = self.path.trim_end_matches("/mod.rs").matches('/').count();
+        !self.tokens[at].is_test && supers >= folders
+    }
+
+    /// Where the members of the group that opens at `open` begin.
+    fn members(&self, open: usize) -> Vec<usize> {
+        let (mut depth, mut found) = (0, Vec::new());
+        for at in open..self.tokens.len() {
+            match self.tokens[at].text.as_str() {
+                "{" => depth += 1,
+                "}" => depth -= 1,
+                _ => {}
+            }
+            if depth == 0 {
+                break;
+            }
+            let begins = ["{", ","].contains(&self.tokens[at].text.as_str());
+            if depth == 1 && begins && !self.has_at(at + 1, &["}"]) {
+                found.push(at + 1);
+            }
+        }
+        found
+    }
 }
 
-/// The names by which code calls the dependencies of the library.
-pub(crate) fn crates_of(tree: &Tree) -> Vec<String> {
+/// The names by which code calls the dependencies of a manifest.
+pub(crate) fn dependencies(manifest: &str) -> Vec<String> {
     let mut section = "";
     let mut found = Vec::new();
-    for line in tree.get("Cargo.toml").map_or("", String::as_str).lines() {
+    for line in manifest.lines() {
         if line.starts_with('[') {
             section = line.trim_matches(['[', ']']);
-            if let Some((_, name)) = section.split_once("dependencies.") {
-                found.push(name.replace('-', "_"));
-            }
-        } else if let (true, Some((name, _))) =
-            (section.ends_with("dependencies"), line.split_once(['=', '.']))
+        } else if section.ends_with("dependencies")
+            && let Some((name, _)) = line.split_once(['=', '.'])
         {
             found.push(name.trim().replace('-', "_"));
         }
@@ -153,111 +138,94 @@ pub(crate) fn crates_of(tree: &Tree) -> Vec<String> {
     found
 }
 
-/// The map in ARCHITECTURE.md shows every room.
-pub(crate) fn map_names_rooms(tree: &Tree, rooms: &[Room]) -> Vec<Violation> {
-    let path = "ARCHITECTURE.md";
-    let map = tree.get(path).map_or("", String::as_str);
-    let shown = |room: &&Room| {
-        let names = [format!("{}.rs ", room.name), format!("{}/ ", room.name)];
-        map.lines().any(|line| names.iter().any(|name| line.trim_start().starts_with(name)))
+/// The map in ARCHITECTURE.md shows every module.
+pub(crate) fn missing_in_the_map(map: &str, modules: &[Module]) -> Vec<String> {
+    let is_shown = |name: &str| {
+        let shown = [format!("{name}.rs "), format!("{name}/ ")];
+        map.lines().any(|line| shown.iter().any(|it| line.trim_start().starts_with(it)))
     };
-    rooms
-        .iter()
-        .filter(|room| !room.name.contains('/') && !shown(room))
-        .map(|room| Violation {
-            path: path.into(),
-            line: 1,
-            rule: format!("the map lacks room `{}`", room.name),
-        })
+    let top = modules.iter().map(|it| it.name).filter(|name| !name.contains('/'));
+    top.filter(|name| !is_shown(name))
+        .map(|name| format!("ARCHITECTURE.md:1: the map lacks module `{name}`"))
         .collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Room, Source, Tree, check, crates_of, map_names_rooms};
+    use super::{Module, Source, check, dependencies, missing_in_the_map};
 
-    const ROOMS: &[Room] = &[
-        Room { name: "plan", rooms: &["sim"], crates: &["half"], not_std: &["fs"], pure: true },
-        Room { name: "sim", rooms: &[], crates: &[], not_std: &[], pure: true },
-        Room { name: "link", rooms: &["sim"], crates: &["libc"], not_std: &["env"], pure: false },
+    const fn module(
+        name: &'static str,
+        modules: &'static [&'static str],
+        crates: &'static [&'static str],
+        not_std: &'static [&'static str],
+    ) -> Module {
+        Module { name, modules, crates, not_std, is_pure: not_std.len() == 1 }
+    }
+
+    const MODULES: &[Module] = &[
+        module("plan", &["sim", "recovery/membership"], &["half"], &["fs"]),
+        module("sim", &[], &[], &["env"]),
+        module("link", &["sim"], &["libc"], &["env", "fs"]),
+        module("recovery", &["link"], &[], &["env", "fs"]),
+        module("recovery/membership", &[], &[], &["env"]),
     ];
 
     fn rules(path: &str, text: &str) -> Vec<String> {
-        let crates = ["half", "libc"].map(str::to_owned);
-        check(&Source::new(path, text), ROOMS, &crates).iter().map(ToString::to_string).collect()
+        check(&Source::new(path, text), MODULES, &["half", "libc"].map(str::to_owned))
     }
 
     #[test]
-    fn what_the_table_allows_passes() {
+    fn imports_of_the_table_pass() {
         let text = "use crate::sim::{A, B};\nuse crate::{\n    plan::C,\n    sim,\n};\n\
-                    use half::f16;\nuse std::io;\n\
+                    use half::f16;\nuse std::io;\nuse crate::recovery::membership::D;\n\
                     use self::link::D;\nuse super::E;\nhalf::libc::f();\n";
         assert_eq!(rules("src/plan/x.rs", text), [""; 0]);
         assert_eq!(rules("src/lib.rs", "use crate::anything;"), [""; 0]);
-    }
-
-    #[test]
-    fn a_module_may_be_called_as_a_crate_is() {
-        assert_eq!(rules("src/plan/x.rs", "use super::{a, libc};\nlibc::f();"), [""; 0]);
+        assert_eq!(rules("src/plan/x.rs", "use super::{a, libc};\nfn b() { libc::f() }"), [""; 0]);
         assert_eq!(rules("src/plan/x.rs", "mod libc;\npub use libc::F;"), [""; 0]);
     }
 
     #[test]
-    fn imports_outside_the_table_are_found() {
-        let one = |path: &str, text: &str, rule: &str| assert_eq!(rules(path, text), [rule]);
-        one("src/plan.rs", "crate::link::x();", "src/plan.rs:1: room `plan` may not import `link`");
-        one(
-            "src/sim/x.rs",
-            "a;\nuse crate::{\n    sim::{plan, Y},\n    plan::Z,\n};",
-            "src/sim/x.rs:4: room `sim` may not import `plan`",
-        );
-        one("src/sim.rs", "super::plan::x()", "src/sim.rs:1: room `sim` may not import `plan`");
-        one(
-            "src/sim/x.rs",
-            "use super::super::plan;",
-            "src/sim/x.rs:1: room `sim` may not import `plan`",
-        );
-        assert_eq!(rules("src/sim/x.rs", "use super::plan;"), [""; 0]);
-        one(
-            "src/plan.rs",
-            "use std::{io, fs};",
-            "src/plan.rs:1: room `plan` may not import `std::fs`",
-        );
-        one("src/plan.rs", "x(libc::y)", "src/plan.rs:1: room `plan` may not import `libc`");
-        one(
-            "src/plan.rs",
-            "use crate::Plan;",
-            "src/plan.rs:1: `crate::Plan` is not a room: import from the room that defines it",
-        );
-        one("src/attic/x.rs", "", "src/attic/x.rs:1: room `attic` is not in tidy/tables.rs");
+    fn other_imports_are_violations() {
+        for (path, text, line, import) in [
+            ("src/plan.rs", "fn a() { crate::link::x() }", 1, "crate::link"),
+            (
+                "src/sim/x.rs",
+                "mod a;\nuse crate::{\n    sim::{plan, Y},\n    plan::Z,\n};",
+                4,
+                "crate::plan",
+            ),
+            ("src/plan.rs", "use std::{io, fs};", 1, "std::fs"),
+            ("src/plan.rs", "fn a() { x(libc::y) }", 1, "libc::y"),
+            ("src/plan.rs", "use crate::Plan;", 1, "crate::Plan"),
+            ("src/plan.rs", "use crate::recovery::Driver;", 1, "crate::recovery"),
+            ("src/sim/x.rs", "use super::super::plan;", 1, "crate::super"),
+            ("src/recovery/membership/x.rs", "use crate::link::y;", 1, "crate::link"),
+        ] {
+            let found = rules(path, text);
+            assert_eq!(found.len(), 1, "{text}: {found:?}");
+            assert!(found[0].starts_with(&format!("{path}:{line}: ")), "{found:?}");
+            assert!(found[0].ends_with(&format!("may not import `{import}`")), "{found:?}");
+        }
+        assert_eq!(rules("src/attic/x.rs", "").len(), 1);
     }
 
     #[test]
-    fn tests_of_pure_rooms_are_pure() {
+    fn tests_of_pure_modules_are_held_to_the_table_too() {
         let text = "#[cfg(test)]\nmod tests {\n    use std::env;\n    use crate::plan;\n}\n";
         assert_eq!(rules("src/link/x.rs", text), [""; 0]);
-        assert_eq!(rules("src/sim/x.rs", text).len(), 1);
+        assert_eq!(rules("src/sim/x.rs", text).len(), 2);
         assert_eq!(rules("src/link/x.rs", "use std::env;").len(), 1);
     }
 
     #[test]
-    fn dependencies_are_read_from_the_manifest() {
-        let manifest = [
-            "[features]\na = []\n[dependencies]\nhalf = \"2\"\n",
-            "crossbeam-utils.workspace = true\n[dev-dependencies.rand-core]\n",
-            "version = \"1\"\n[lints]\nb = 1\n",
-        ]
-        .concat();
-        let tree = Tree::from([("Cargo.toml".into(), manifest)]);
-        assert_eq!(crates_of(&tree), ["half", "crossbeam_utils", "rand_core"]);
-    }
-
-    #[test]
-    fn the_map_shows_all_rooms() {
-        let map = "src/\n  plan.rs     chooses\n  sim/        proves\n";
-        let tree = Tree::from([("ARCHITECTURE.md".into(), map.into())]);
-        let found = map_names_rooms(&tree, ROOMS);
-        assert_eq!(found.len(), 1);
-        assert!(found[0].rule.contains("link"));
+    fn dependencies_and_map_are_read() {
+        let manifest = "[features]\na = []\n[dependencies]\nhalf = \"2\"\n\
+                        crossbeam-utils.workspace = true\n[lints]\nb = 1\n";
+        assert_eq!(dependencies(manifest), ["half", "crossbeam_utils"]);
+        let map = "src/\n  plan.rs     chooses\n  sim/        proves\n  recovery/  agrees\n";
+        let found = missing_in_the_map(map, MODULES);
+        assert!(found.len() == 1 && found[0].contains("link"), "{found:?}");
     }
 }

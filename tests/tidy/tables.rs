@@ -1,34 +1,33 @@
-//! What the tree is held to: the rooms of the library with what each may import, and the files
-//! that may say `unsafe`. A new room or a new unsafe file starts with a line here.
+//! The limits of the tree: the library's modules with their imports, and the files that say
+//! `unsafe`. A new module or a new unsafe file starts with a line here.
 
-/// A room of the library: `src/<name>.rs` or `src/<name>/`.
-pub(crate) struct Room {
+/// A module of the library: `src/<name>.rs` or `src/<name>/`.
+pub(crate) struct Module {
     pub(crate) name: &'static str,
-    /// Other rooms it may import.
-    pub(crate) rooms: &'static [&'static str],
+    /// Other modules it may import.
+    pub(crate) modules: &'static [&'static str],
     /// Dependencies it may import.
     pub(crate) crates: &'static [&'static str],
     /// Parts of `std` that it may not touch.
     pub(crate) not_std: &'static [&'static str],
-    /// Pure rooms' tests run on wasm32 too, so they keep to the same rules; others' tests may
-    /// import anything.
-    pub(crate) pure: bool,
+    /// Arithmetic alone: it builds for wasm32 too. Its tests run there and keep to the same line,
+    /// where tests of other modules may import anything.
+    pub(crate) is_pure: bool,
 }
 
-/// Rooms that are arithmetic alone.
+/// Modules of arithmetic alone.
 const PURE: &[&str] = &["element", "recovery/membership", "partition", "schedule", "sim", "plan"];
 
-/// What a room without any input, output, clock or thread has no use for.
+/// Parts of `std` that a module without input, output, clocks and threads does not need.
 const OUTSIDE: &[&str] = &["env", "fs", "io", "net", "os", "process", "sync", "thread", "time"];
 
-/// What a room has no use for that waits on its links and on nothing else.
+/// Parts of `std` that a module which waits on its links alone does not need.
 const SYSTEM: &[&str] = &["env", "fs", "net", "os", "process", "thread"];
 
 /// The environment is read by `config` alone.
 const ENVIRONMENT: &[&str] = &["env"];
 
-/// What the modules that implement a communicator import: each implements a part of `Communicator`,
-/// which `api` defines.
+/// Imports of the modules of which each implements a part of `Communicator`, which `api` defines.
 const HOST: &[&str] = &[
     "api",
     "bootstrap",
@@ -53,37 +52,37 @@ const HOST: &[&str] = &[
     "tuner",
 ];
 
-const fn pure(name: &'static str, crates: &'static [&'static str]) -> Room {
-    Room { name, rooms: PURE, crates, not_std: OUTSIDE, pure: true }
+const fn pure(name: &'static str, crates: &'static [&'static str]) -> Module {
+    Module { name, modules: PURE, crates, not_std: OUTSIDE, is_pure: true }
 }
 
-const fn room(
+const fn module(
     name: &'static str,
-    rooms: &'static [&'static str],
+    modules: &'static [&'static str],
     crates: &'static [&'static str],
     not_std: &'static [&'static str],
-) -> Room {
-    Room { name, rooms, crates, not_std, pure: false }
+) -> Module {
+    Module { name, modules, crates, not_std, is_pure: false }
 }
 
-/// Every room. See ARCHITECTURE.md for what each is for.
-pub(crate) const ROOMS: &[Room] = &[
+/// All modules. ARCHITECTURE.md describes them.
+pub(crate) const MODULES: &[Module] = &[
     pure("element", &["bytemuck", "half", "num_complex", "thiserror"]),
     pure("recovery/membership", &[]),
     pure("partition", &[]),
     pure("schedule", &[]),
     pure("sim", &["thiserror"]),
     pure("plan", &[]),
-    room("error", &["element", "sim"], &["thiserror", "tracing"], ENVIRONMENT),
-    room(
+    module("error", &["element", "sim"], &["thiserror", "tracing"], ENVIRONMENT),
+    module(
         "memory",
         &["element", "error", "schedule", "sync"],
         &["crossbeam_utils", "nix", "tracing"],
         &["env", "net", "thread"],
     ),
-    room("sync", &[], &["nix"], ENVIRONMENT),
-    room("kernel", &["element", "memory"], &["bytemuck", "half"], SYSTEM),
-    room(
+    module("sync", &[], &["nix"], ENVIRONMENT),
+    module("kernel", &["element", "memory"], &["bytemuck", "half"], SYSTEM),
+    module(
         "transport",
         &["error", "memory", "partition", "sync"],
         &[
@@ -99,19 +98,19 @@ pub(crate) const ROOMS: &[Room] = &[
         ],
         ENVIRONMENT,
     ),
-    room(
+    module(
         "health",
         &["error", "memory", "transport"],
         &["getrandom", "nix", "socket2", "tracing"],
         ENVIRONMENT,
     ),
-    room(
+    module(
         "trace",
         &["bootstrap", "config", "element", "error", "memory", "plan", "schedule"],
         &["nix", "tracing"],
         &["env", "net", "thread"],
     ),
-    room(
+    module(
         "exec",
         &[
             "element",
@@ -129,30 +128,26 @@ pub(crate) const ROOMS: &[Room] = &[
         &["tracing"],
         SYSTEM,
     ),
-    room(
+    module(
         "config",
         &["element", "error", "schedule"],
         &["bytemuck", "nix", "strsim", "tracing", "zeroize"],
         &["net", "process", "thread"],
     ),
-    room("tuner", HOST, &["bytemuck", "nix", "tracing"], ENVIRONMENT),
-    room("engine", HOST, &["bytemuck", "nix", "smallbox", "slab", "tracing"], ENVIRONMENT),
-    room("recovery", HOST, &["nix", "tracing"], ENVIRONMENT),
-    room(
+    module("tuner", HOST, &["bytemuck", "nix", "tracing"], ENVIRONMENT),
+    module("engine", HOST, &["bytemuck", "nix", "smallbox", "slab", "tracing"], ENVIRONMENT),
+    module("recovery", HOST, &["nix", "tracing"], ENVIRONMENT),
+    module(
         "bootstrap",
         HOST,
         &["getrandom", "hmac", "nix", "sha2", "socket2", "tracing", "x25519_dalek", "zeroize"],
         ENVIRONMENT,
     ),
-    room("device", HOST, &["bytemuck", "cudarc", "tracing"], &["env", "fs", "net"]),
-    room("api", HOST, &["bytemuck", "nix", "slab", "smallbox", "tracing"], ENVIRONMENT),
+    module("device", HOST, &["bytemuck", "cudarc", "tracing"], &["env", "fs", "net"]),
+    module("api", HOST, &["bytemuck", "nix", "slab", "smallbox", "tracing"], ENVIRONMENT),
 ];
 
-/// The room that warns of the environment on the error output, where a user without a `tracing`
-/// subscriber sees it too.
-pub(crate) const WARNS: &str = "config";
-
-/// Files that say `unsafe`, and why they must. Sorted.
+/// Files that say `unsafe`, each with its reason; sorted.
 pub(crate) const UNSAFE: &[(&str, &str)] = &[
     ("benches/cuda.rs", "calls the CUDA driver"),
     ("benches/cuda_facts/driver.rs", "calls the CUDA driver"),
