@@ -5,14 +5,11 @@
 #[path = "../../crates/ringrun/src/failure.rs"]
 #[allow(dead_code)]
 mod failure;
-#[path = "../../crates/ringrun/src/flight/frame.rs"]
-#[allow(dead_code)]
-mod frame;
-#[path = "../../crates/ringrun/src/hosts.rs"]
+#[path = "../../crates/ringrun/src/cli/hosts.rs"]
 #[allow(dead_code)]
 mod hosts;
 mod memory;
-#[path = "../../crates/ringrun/src/proc.rs"]
+#[path = "../../crates/ringrun/src/launch/procfs.rs"]
 #[allow(dead_code)]
 mod proc;
 mod targets;

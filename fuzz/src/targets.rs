@@ -9,7 +9,7 @@ use ringreduce::config::{Config, StoreAddr, Surroundings};
 use ringreduce::recovery::membership;
 use ringreduce::{bootstrap, fuzz as comm, health, trace, transport};
 
-use crate::{frame, hosts, proc};
+use crate::{hosts, proc};
 
 type Target = (&'static str, fn(&[u8]));
 
@@ -36,7 +36,6 @@ pub(crate) const ALL: &[Target] = &[
     ("speeds", comm::speeds),
     ("environment", environment),
     ("store_address", store_address),
-    ("status_frame", status_frame),
     ("host_list", host_list),
     ("process_stat", process_stat),
 ];
@@ -68,15 +67,6 @@ fn store_address(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     if let Ok(address) = text.parse::<StoreAddr>() {
         assert_eq!(address.to_string().parse(), Ok(address));
-    }
-}
-
-fn status_frame(data: &[u8]) {
-    if let Some(bytes) = data.first_chunk()
-        && let Some(frame) = frame::Frame::decode(bytes)
-    {
-        let again = frame.encode();
-        assert_eq!(frame::Frame::decode(&again), Some(frame));
     }
 }
 

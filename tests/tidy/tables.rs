@@ -156,7 +156,7 @@ pub(crate) const UNSAFE: &[(&str, &str)] = &[
     ("benches/ring.rs", "writes a view of the memory it reads, as the library does"),
     ("benches/tcp_link.rs", "fills and reads views of slots"),
     ("crates/ringbench/src/device/driver.rs", "calls the CUDA driver, sets a variable"),
-    ("crates/ringrun/src/sys.rs", "runs code between fork and exec"),
+    ("crates/ringrun/src/launch/sys.rs", "runs code between fork and exec"),
     ("examples/wasm_laws.rs", "exports a function by its name"),
     ("fuzz/src/memory.rs", "an allocator that counts"),
     ("src/api/c_function.rs", "hands a C function to a kernel"),

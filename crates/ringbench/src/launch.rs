@@ -1,5 +1,5 @@
-//! How ringbench becomes n ranks: it is one already (a launcher started it), it becomes ringrun
-//! with n of itself, or it starts n threads.
+//! The ranks of a run: this process is one (a launcher started it), or becomes ringrun and launches
+//! itself n times, or starts n threads.
 
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
@@ -9,42 +9,41 @@ use anyhow::{Context, Result, anyhow, bail};
 use ringreduce::Communicator;
 
 use crate::cli::Cli;
-use crate::output;
+use crate::report::files;
 
 /// Set by ringrun for each rank.
 const RANK: &str = "RINGREDUCE_RANK";
 
-/// Variables that tell of a launcher, of which one rank may well be all that it started.
+/// Variables of launchers. A launcher may well have started one rank alone.
 const LAUNCHERS: [&str; 6] =
     [RANK, "RINGREDUCE_LAUNCHER", "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_STEP_ID"];
-/// Set for ranks whose table ringrun brings to a terminal.
+/// Set for ranks whose table ringrun prints on a terminal.
 const ON_TERMINAL: &str = "RINGBENCH_ON_TERMINAL";
 
-/// Is the table read on a terminal?
+/// True if the table goes to a terminal.
 pub(crate) fn is_on_terminal() -> bool {
     io::stdout().is_terminal() || std::env::var_os(ON_TERMINAL).is_some()
 }
 
-/// How this process goes on.
 pub(crate) enum Launch {
-    /// As these ranks.
+    /// The ranks run in this process.
     Here(Vec<Communicator>),
-    /// As ringrun, with so many of itself.
+    /// This process becomes ringrun, with so many ranks.
     Ringrun(usize),
 }
 
-/// What the command line and the environment make of this process.
+/// The ranks that the command line and the environment ask for.
 pub(crate) fn plan(cli: &Cli) -> Result<Launch> {
     let launched = std::env::var_os(RANK).is_some();
     if cli.threads {
         if launched {
             bail!("--threads: a launcher started this rank already ({RANK} is set)");
         }
-        return Ok(Launch::Here(Communicator::local(cli.launches())?));
+        return Ok(Launch::Here(Communicator::local(cli.launch_ranks())?));
     }
     let mut builder = Communicator::builder();
-    if let Some(kind) = cli.transport {
-        builder = builder.transport(kind.transport());
+    if let Some(transport) = cli.transport {
+        builder = builder.transport(transport);
     }
     if let Some(timeout) = cli.timeout {
         builder = builder.timeout(timeout);
@@ -58,15 +57,15 @@ pub(crate) fn plan(cli: &Cli) -> Result<Launch> {
             bail!("--ranks {ranks}: the launcher started {} ranks; leave it out", comm.size())
         }
         None if comm.size() > 1 || LAUNCHERS.iter().any(|it| std::env::var_os(it).is_some()) => {}
-        None if cli.launches() > 1 => return Ok(Launch::Ringrun(cli.launches())),
-        None => output::complain("one rank alone, for there is one CPU; --ranks N launches more"),
+        None if cli.launch_ranks() > 1 => return Ok(Launch::Ringrun(cli.launch_ranks())),
+        None => files::warn("one rank alone, for there is one CPU; --ranks N launches more"),
     }
     Ok(Launch::Here(vec![comm]))
 }
 
-/// Is ringrun, in this very process, with `ranks` of itself. Our own arguments go along as they
-/// are: each rank holds --ranks against its world.
-pub(crate) fn be_ringrun(ranks: usize) -> Result<ExitCode> {
+/// Runs ringrun in this process, with `ranks` ranks of this program and its arguments. Each rank
+/// checks --ranks against its world.
+pub(crate) fn run_ringrun(ranks: usize) -> Result<ExitCode> {
     let ours = std::env::current_exe().context("the path of this program")?;
     let mut words = vec!["-n".into(), ranks.to_string().into()];
     if io::stdout().is_terminal() {
@@ -76,9 +75,9 @@ pub(crate) fn be_ringrun(ranks: usize) -> Result<ExitCode> {
     Ok(ringrun::main(words.into_iter().chain(std::env::args_os().skip(1)).collect()))
 }
 
-/// Runs `rank` once for each communicator: here for one, else on a thread each. The sum of
-/// what they found wrong, or the error of the first that failed.
-pub(crate) fn each(
+/// Runs `rank` for each communicator, on a thread of its own. Gives the sum of the errors that the
+/// ranks counted, or the error of the first rank that failed.
+pub(crate) fn run_ranks(
     comms: Vec<Communicator>,
     rank: impl Fn(Communicator) -> Result<u64> + Sync,
 ) -> Result<u64> {
@@ -96,14 +95,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_any_rank_finds_wrong_counts() {
+    fn errors_of_all_ranks_are_added() {
         let ranks = || Communicator::local(3).unwrap();
-        assert_eq!(each(ranks(), |comm| Ok(comm.rank() as u64)).unwrap(), 3);
-        assert_eq!(each(ranks(), |_| Ok(0)).unwrap(), 0);
+        assert_eq!(run_ranks(ranks(), |comm| Ok(comm.rank() as u64)).unwrap(), 3);
+        assert_eq!(run_ranks(ranks(), |_| Ok(0)).unwrap(), 0);
         let one_fails = |comm: Communicator| match comm.rank() {
             1 => bail!("lost"),
             _ => Ok(0),
         };
-        assert_eq!(each(ranks(), one_fails).unwrap_err().to_string(), "lost");
+        assert_eq!(run_ranks(ranks(), one_fails).unwrap_err().to_string(), "lost");
     }
 }

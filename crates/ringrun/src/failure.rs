@@ -1,47 +1,34 @@
-//! Why a job could not be launched at all, and the exit code that says so.
-//! A job that ran and failed is no `Failure`: that is a `job::Verdict`.
+//! Errors of a command that launches no job, and their exit codes. A job that was launched and
+//! failed is a `JobFailure` instead.
 
 use std::io;
 
 use ringreduce::Limit;
 
-/// Nothing runs (any more) when one of these comes back.
+/// The reason why nothing was launched, or runs any more.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
-    /// The command line makes no sense.
     #[error("{0}\nTry `ringrun --help`.")]
     Usage(String),
-    /// That of a subcommand does not.
     #[error("{command}: {what}\nTry `ringrun {command} --help`.")]
-    SubcommandUsage {
-        /// Its name.
-        command: String,
-        /// What is wrong.
-        what: String,
-    },
-    /// There is no such program.
+    SubcommandUsage { command: String, what: String },
     #[error("{0}")]
     NotFound(String),
-    /// There is one, but it can't be run.
     #[error("{0}")]
     NotExecutable(String),
-    /// There is no such job.
     #[error("{0}")]
     NotRunning(String),
-    /// The operating system refused something.
     #[error("cannot {what}: {cause}{}", limit.map(|it| format!(": {it}")).unwrap_or_default())]
     System {
-        /// What ringrun was doing.
+        /// The action that failed, after "cannot".
         what: String,
-        /// What the system said.
         cause: io::Error,
-        /// What there was too little of.
         limit: Option<Limit>,
     },
 }
 
 impl Failure {
-    /// As shells do: 2 for usage, 126 and 127 for programs; 1 for the rest.
+    /// The exit code, as of a shell: 2 for usage, 126 and 127 for programs, 1 for all else.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::Usage(_) | Self::SubcommandUsage { .. } => 2,
@@ -51,12 +38,11 @@ impl Failure {
         }
     }
 
-    /// What makes no sense of a subcommand's words.
     pub(crate) fn usage(command: &str, what: &str) -> Self {
         Self::SubcommandUsage { command: command.into(), what: what.into() }
     }
 
-    /// Names what was being done when the system refused.
+    /// A refusal of the system, with the action that failed.
     pub(crate) fn system<E: Into<io::Error>>(what: impl Into<String>) -> impl FnOnce(E) -> Self {
         let what = what.into();
         move |cause| {
@@ -65,7 +51,6 @@ impl Failure {
         }
     }
 
-    /// The same where a process can't be started.
     pub(crate) fn no_process(what: String, cause: io::Error) -> Self {
         let refused = cause.kind() == io::ErrorKind::WouldBlock;
         let limit = if refused { Some(Limit::Threads) } else { Limit::of(&cause) };

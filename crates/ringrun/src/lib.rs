@@ -1,66 +1,49 @@
-//! ringrun: starts the ranks of a job on this host, carries their input, output and signals,
-//! ends them together, and says who failed first.
+//! ringrun: starts the ranks of a job on this host, passes on their input, output and signals, ends
+//! them together, and names the rank that failed first. No process of a job outlives ringrun.
 //!
-//! `spellings` turns every launcher's words into ours, `cli` reads them, `spawn` starts the ranks,
-//! `job` (a pure state machine) decides what each event means and `elastic` which rank is started
-//! again, `launch` is the loop that feeds them, `output` prints whole lines, and `watch` is the
-//! process that cleans up if this one is killed. When ringrun is gone, so is everything it started.
-//! `flight` reads what the ranks record of their calls, for the last message and for `status`;
-//! `plan` starts nothing. A library, so that ringbench launches itself; both use `names`, `page`,
-//! `pages`, `sizes` and `spellings`.
+//! `cli` reads the command line, with the flags of other launchers; `launch` starts the ranks and
+//! runs the loop of the job, with pure state machines for the job and for restarts, the thread that
+//! prints the ranks' output, and the watcher process that cleans up if the launcher is killed.
+//! `status` reads the ranks' records, for the last message and for `ringrun status`. `plan` starts
+//! nothing. A library, so that ringbench launches itself; `common` is what both programs share.
 #![deny(unsafe_code)]
 
 mod cli;
-mod commands;
-mod elastic;
-mod environment;
+pub mod common;
 mod failure;
-mod flight;
-mod help;
-mod hosts;
-mod input;
-mod job;
 mod launch;
-pub mod names;
-mod output;
-pub mod page;
-pub mod pages;
 mod plan;
-mod proc;
-mod program;
-mod report;
-mod signals;
-pub mod sizes;
-mod spawn;
-pub mod spellings;
-mod sys;
-mod watch;
+mod status;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// Does what ringrun does when it is called with `words` behind its name. For a program that
-/// launches itself; it must pass the words of [`is_watcher`] on before it looks at them.
+pub use cli::aliases::np;
+use cli::subcommands;
+use launch::{message, watcher};
+
+/// Runs ringrun with these arguments. A program that launches itself by this function must first
+/// pass on the arguments for which [`is_watcher`] is true.
 #[must_use]
 pub fn main(words: Vec<OsString>) -> ExitCode {
-    if let Some(job) = watch::asked_for(&words) {
-        return watch::run(&job);
+    if let Some(job) = watcher::watched_job(&words) {
+        return watcher::run(&job);
     }
-    let done = match commands::begin(&words) {
-        true => commands::run(words),
+    let done = match subcommands::begins_with_subcommand(&words) {
+        true => subcommands::run(words),
         false => cli::read(words).and_then(|request| launch::run(&request)),
     };
     match done {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
-            report::say(&failure.to_string());
+            message::say(&failure.to_string());
             ExitCode::from(failure.exit_code())
         }
     }
 }
 
-/// Is the program called as the watcher that it has started for its job?
+/// True for the arguments of the watcher process that a launcher starts.
 #[must_use]
 pub fn is_watcher(words: &[OsString]) -> bool {
-    watch::asked_for(words).is_some()
+    watcher::watched_job(words).is_some()
 }

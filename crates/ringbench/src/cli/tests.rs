@@ -1,4 +1,4 @@
-//! Command lines that make sense and such that make none.
+//! Command lines that are right, and wrong ones that name the flag.
 
 use super::*;
 
@@ -9,7 +9,7 @@ fn parse(line: &str) -> Result<Cli, String> {
 }
 
 #[test]
-fn the_usual_line() {
+fn flags_of_nccl_tests_are_read() {
     let line = "all_reduce -b 8 -e 64M -f 2 -n 20 -w 5 -c 1 -d float -o sum -r 0 --ranks 4";
     let cli = parse(line).unwrap();
     assert_eq!(cli.sizes().len(), 24);
@@ -18,7 +18,7 @@ fn the_usual_line() {
 }
 
 #[test]
-fn all_types_and_ops_where_they_matter() {
+fn all_types_and_ops_are_those_of_the_collective() {
     assert_eq!(parse("all_reduce -d all -o all").unwrap().kinds().len(), 150);
     assert_eq!(parse("reduce -d all -o all").unwrap().kinds().len(), 150);
     let prefixes = parse("exscan -d all -o all").unwrap().kinds();
@@ -29,9 +29,9 @@ fn all_types_and_ops_where_they_matter() {
 
 #[test]
 fn ranks_are_as_many_as_there_are_cpus_but_four_at_most() {
-    let cpus = machine::cpus().len();
-    assert_eq!(parse("allreduce").unwrap().launches(), cpus.clamp(1, 4));
-    assert_eq!(parse("all-gather --np 7 --threads").unwrap().launches(), 7);
+    let cpus = cpus::allowed().unwrap().len();
+    assert_eq!(parse("allreduce").unwrap().launch_ranks(), cpus.clamp(1, 4));
+    assert_eq!(parse("all-gather --np 7 --threads").unwrap().launch_ranks(), 7);
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn the_short_help_is_shorter() {
 }
 
 #[test]
-fn nonsense_names_the_flag() {
+fn wrong_values_name_the_flag() {
     for (line, named) in [
         ("", "COLLECTIVE"),
         ("all_two_all", "all_two_all"),

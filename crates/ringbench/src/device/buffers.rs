@@ -1,5 +1,4 @@
-//! A rank's two buffers on its device: images of those on the host, guards and all, so that what
-//! is filled and judged there is what calls work on here. May touch: cudarc.
+//! A rank's two buffers on its device: copies of the buffers on the host with their guards.
 //! Law: nothing is allocated or freed while a call is under way at any rank.
 
 use std::sync::Arc;
@@ -10,29 +9,28 @@ use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut, DevicePtr, DevicePtrMut
 use ringreduce::{Communicator, DeviceMemory};
 
 use super::{Gpu, call};
-use crate::buffer::{GUARD, Guarded};
 use crate::cli::Memory as Kind;
-use crate::collective::{Case, Form};
-use crate::sizes::human;
+use crate::measure::buffer::{GUARD, Guarded};
+use crate::measure::case::{Case, Placement};
+use ringrun::common::sizes::human;
 
-/// Where the buffer begins in the memory: as whoever allocates it alone has it.
+/// The offset of the buffer in its memory, at which it has the alignment of an allocation.
 const ALIGN: usize = 512;
 
 #[derive(Debug)]
 enum Memory {
     Plain(CudaSlice<u8>),
-    Together(DeviceMemory<u8>),
+    Allocated(DeviceMemory<u8>),
 }
 
-/// One buffer.
 #[derive(Debug)]
-pub(super) struct Image {
+pub(super) struct DeviceBuffer {
     memory: Memory,
-    /// Where the buffer begins in it: at all ranks alike.
+    /// The buffer's offset in the memory, the same at all ranks.
     at: usize,
 }
 
-impl Image {
+impl DeviceBuffer {
     fn new(
         comm: &mut Communicator,
         stream: &Arc<CudaStream>,
@@ -40,14 +38,15 @@ impl Image {
         capacity: usize,
         unalign: usize,
     ) -> Result<Self> {
-        let whole = capacity.saturating_add(ALIGN + GUARD + unalign);
+        let memory_bytes = capacity.saturating_add(ALIGN + GUARD + unalign);
         let memory = match kind {
             Kind::Plain | Kind::Register => {
-                stream.alloc_zeros(whole).map(Memory::Plain).map_err(anyhow::Error::from)
+                stream.alloc_zeros(memory_bytes).map(Memory::Plain).map_err(anyhow::Error::from)
             }
-            Kind::Alloc => {
-                comm.alloc_device(stream, whole).map(Memory::Together).map_err(anyhow::Error::from)
-            }
+            Kind::Alloc => comm
+                .alloc_device(stream, memory_bytes)
+                .map(Memory::Allocated)
+                .map_err(anyhow::Error::from),
         };
         let memory = memory.with_context(|| {
             format!("no memory on the device for a buffer of {}: lower -e", human(capacity))
@@ -58,14 +57,14 @@ impl Image {
     fn slice(&self) -> &CudaSlice<u8> {
         match &self.memory {
             Memory::Plain(memory) => memory,
-            Memory::Together(memory) => memory,
+            Memory::Allocated(memory) => memory,
         }
     }
 
     fn view_mut(&mut self) -> CudaViewMut<'_, u8> {
         match &mut self.memory {
             Memory::Plain(memory) => memory.as_view_mut(),
-            Memory::Together(memory) => memory.view_mut(),
+            Memory::Allocated(memory) => memory.view_mut(),
         }
     }
 
@@ -73,46 +72,46 @@ impl Image {
         self.slice().stream()
     }
 
-    /// Where the buffer begins, for a call on the stream that reads it.
+    /// The buffer's address, for a call on the stream that reads it.
     pub(super) fn start<'a>(&'a self, stream: &'a CudaStream) -> (CUdeviceptr, SyncOnDrop<'a>) {
-        let (start, kept) = self.slice().device_ptr(stream);
-        (start + self.at as u64, kept)
+        let (start, sync) = self.slice().device_ptr(stream);
+        (start + self.at as u64, sync)
     }
 
-    /// For one that writes it.
+    /// The buffer's address, for a call on the stream that writes it.
     pub(super) fn start_mut<'a>(
         &'a mut self,
         stream: &'a CudaStream,
     ) -> (CUdeviceptr, SyncOnDrop<'a>) {
-        let (start, kept) = match &mut self.memory {
+        let (start, sync) = match &mut self.memory {
             Memory::Plain(memory) => memory.device_ptr_mut(stream),
-            Memory::Together(memory) => memory.device_ptr_mut(stream),
+            Memory::Allocated(memory) => memory.device_ptr_mut(stream),
         };
-        (start + self.at as u64, kept)
+        (start + self.at as u64, sync)
     }
 
     fn upload(&mut self, stream: &Arc<CudaStream>, host: &Guarded, len: usize) -> Result<()> {
         let range = self.at - GUARD..self.at + len + GUARD;
-        let mut whole = self.view_mut();
-        Ok(stream.memcpy_htod(host.guarded(len), &mut whole.slice_mut(range))?)
+        let mut view = self.view_mut();
+        Ok(stream.memcpy_htod(host.guarded(len), &mut view.slice_mut(range))?)
     }
 
     fn download(&self, stream: &Arc<CudaStream>, host: &mut Guarded, len: usize) -> Result<()> {
-        let there = self.slice().slice(self.at - GUARD..self.at + len + GUARD);
-        Ok(stream.memcpy_dtoh(&there, host.guarded_mut(len))?)
+        let device = self.slice().slice(self.at - GUARD..self.at + len + GUARD);
+        Ok(stream.memcpy_dtoh(&device, host.guarded_mut(len))?)
     }
 }
 
-/// What a rank sends from and receives into on its device.
+/// A rank's buffers on its device.
 #[derive(Debug)]
-pub(crate) struct Pair {
+pub(crate) struct BufferPair {
     stream: Arc<CudaStream>,
-    send: Image,
-    recv: Image,
+    send: DeviceBuffer,
+    recv: DeviceBuffer,
 }
 
-impl Pair {
-    /// Room for so many bytes each; all ranks together.
+impl BufferPair {
+    /// Allocates `capacity` bytes for each. Collective over all ranks.
     pub(crate) fn new(
         comm: &mut Communicator,
         gpu: &Gpu,
@@ -120,13 +119,13 @@ impl Pair {
         capacity: usize,
         unalign: usize,
     ) -> Result<Self> {
-        let mut new = || Image::new(comm, &gpu.stream, memory, capacity, unalign);
+        let mut new = || DeviceBuffer::new(comm, &gpu.stream, memory, capacity, unalign);
         let (send, recv) = (new()?, new()?);
         gpu.stream.synchronize()?;
         Ok(Self { stream: Arc::clone(&gpu.stream), send, recv })
     }
 
-    /// Both buffers, of so many bytes, as they are on the host.
+    /// Copies both buffers, of `lens` bytes, from the host.
     pub(crate) fn upload(&mut self, host: [&Guarded; 2], lens: (usize, usize)) -> Result<()> {
         let [send, recv] = host;
         self.send.upload(&self.stream, send, lens.0)?;
@@ -134,7 +133,7 @@ impl Pair {
         Ok(self.stream.synchronize()?)
     }
 
-    /// To the host.
+    /// Copies both buffers to the host.
     pub(crate) fn download(&self, host: [&mut Guarded; 2], lens: (usize, usize)) -> Result<()> {
         let [send, recv] = host;
         self.send.download(&self.stream, send, lens.0)?;
@@ -142,21 +141,21 @@ impl Pair {
         Ok(self.stream.synchronize()?)
     }
 
-    /// Puts the call on the stream.
-    pub(crate) fn call(&mut self, comm: &mut Communicator, case: &Case, form: Form) -> Result<()> {
+    /// Puts a call on the stream.
+    pub(crate) fn call(&mut self, comm: &mut Communicator, case: &Case) -> Result<()> {
         let Self { stream, send, recv } = self;
-        match form {
-            Form::OutOfPlace => call::apart(comm, stream, case, [send, recv]),
-            Form::InPlace => call::in_place(comm, stream, case, recv),
+        match case.placement {
+            Placement::OutOfPlace => call::out_of_place(comm, stream, case, [send, recv]),
+            Placement::InPlace => call::in_place(comm, stream, case, recv),
         }
     }
 
-    /// Until all calls so far are done.
+    /// Waits for all calls so far.
     pub(crate) fn wait(&self) -> Result<()> {
         Ok(self.stream.synchronize()?)
     }
 
-    /// What failed of the calls so far?
+    /// Reports errors of the calls so far.
     pub(crate) fn check(&self, comm: &mut Communicator) -> Result<()> {
         Ok(comm.on_stream(&self.stream).check()?)
     }

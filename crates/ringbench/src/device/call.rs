@@ -1,4 +1,4 @@
-//! A case as a call on a stream. May touch: the library's verbs on streams, cudarc.
+//! Calls of the library's verbs on streams.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -12,18 +12,18 @@ use ringreduce::{
     f16,
 };
 
-use super::buffers::Image;
-use crate::collective::Case;
+use super::buffers::DeviceBuffer;
+use crate::measure::case::Case;
 
 /// The first bytes of a buffer as elements.
 struct Elements<'a, T> {
-    image: &'a mut Image,
+    image: &'a mut DeviceBuffer,
     bytes: usize,
     kind: PhantomData<T>,
 }
 
 impl<'a, T> Elements<'a, T> {
-    fn of(image: &'a mut Image, bytes: usize) -> Self {
+    fn of(image: &'a mut DeviceBuffer, bytes: usize) -> Self {
         Self { image, bytes, kind: PhantomData }
     }
 }
@@ -49,7 +49,7 @@ impl<T> DevicePtrMut<T> for Elements<'_, T> {
     }
 }
 
-/// A function of the type that a case is about.
+/// An instance of a generic function, for a type known at run time.
 macro_rules! by_type {
     ($dtype:expr, $function:ident) => {
         match $dtype {
@@ -78,15 +78,14 @@ macro_rules! by_type {
     };
 }
 
-/// Calls the collective once with two buffers.
-pub(super) fn apart(
+pub(super) fn out_of_place(
     comm: &mut Communicator,
     stream: &Arc<CudaStream>,
     case: &Case,
-    images: [&mut Image; 2],
+    images: [&mut DeviceBuffer; 2],
 ) -> Result<()> {
     if case.verb.reduces() {
-        return by_type!(case.dtype, reduce_apart)(comm, stream, case, images);
+        return by_type!(case.dtype, reduce_out_of_place)(comm, stream, case, images);
     }
     let [send, recv] = images;
     let send = Elements::<u8>::of(send, case.send_bytes());
@@ -97,7 +96,7 @@ pub(super) fn apart(
         Some(Collective::Gather { root }) => on.gather(&send, &mut recv, root as usize)?,
         Some(Collective::Scatter { root }) => on.scatter(&send, &mut recv, root as usize)?,
         Some(Collective::AllToAll) => on.all_to_all(&send, &mut recv)?,
-        // As on the host: the root copies its input first.
+        // The root copies its input to its output, as on the host.
         Some(Collective::Broadcast { root }) => {
             if root as usize == case.rank && case.bytes() > 0 {
                 stream.memcpy_dtod(&send, &mut recv)?;
@@ -109,12 +108,11 @@ pub(super) fn apart(
     Ok(())
 }
 
-/// Calls the collective once with one buffer.
 pub(super) fn in_place(
     comm: &mut Communicator,
     stream: &Arc<CudaStream>,
     case: &Case,
-    image: &mut Image,
+    image: &mut DeviceBuffer,
 ) -> Result<()> {
     match case.verb.collective() {
         Some(Collective::Broadcast { root }) => {
@@ -125,11 +123,11 @@ pub(super) fn in_place(
     }
 }
 
-fn reduce_apart<T: Element>(
+fn reduce_out_of_place<T: Element>(
     comm: &mut Communicator,
     stream: &Arc<CudaStream>,
     case: &Case,
-    [send, recv]: [&mut Image; 2],
+    [send, recv]: [&mut DeviceBuffer; 2],
 ) -> Result<()> {
     let send = Elements::<T>::of(send, case.send_bytes());
     let mut recv = Elements::<T>::of(recv, case.recv_bytes());
@@ -151,7 +149,7 @@ fn reduce_in_place<T: Element>(
     comm: &mut Communicator,
     stream: &Arc<CudaStream>,
     case: &Case,
-    image: &mut Image,
+    image: &mut DeviceBuffer,
 ) -> Result<()> {
     let mut buf = Elements::<T>::of(image, case.bytes());
     let (mut on, op) = (comm.on_stream(stream), case.op);

@@ -1,5 +1,5 @@
-//! The CUDA driver, and one of its devices. May touch: cudarc, /proc, the environment.
-//! Unsafe: looks for the driver's library, asks for its version, and writes to the environment.
+//! The CUDA driver and one of its devices. Unsafe code loads the driver's library, reads its
+//! version and sets a variable.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
@@ -9,39 +9,38 @@ use anyhow::{Context, Result, bail};
 use cudarc::driver::{CudaContext, CudaStream, DriverError, sys};
 use ringreduce::{Communicator, DevicePath};
 
-use super::{Flags, QUEUES, Seated, Software};
-use crate::output;
+use super::{DeviceInfo, Flags, MAX_HARDWARE_QUEUES, Software};
+use crate::report::files;
 
-/// How many queues of the hardware the driver uses.
-const CONNECTIONS: &str = "CUDA_DEVICE_MAX_CONNECTIONS";
+/// The variable with the number of hardware queues that the driver uses.
+const QUEUES_VARIABLE: &str = "CUDA_DEVICE_MAX_CONNECTIONS";
 
-/// Before any thread starts: so many thread ranks that share a device need a hardware queue each,
-/// or one's wait holds up the others.
-pub(crate) fn make_queues(ranks: usize) {
-    let set = env::var(CONNECTIONS).ok();
+/// Gives each thread rank that shares a device a hardware queue, or the wait of one would block the
+/// others. Must run before any thread starts.
+pub(crate) fn set_hardware_queues(ranks: usize) {
+    let set = env::var(QUEUES_VARIABLE).ok();
     if set.is_none() {
         // SAFETY: no other thread of this process runs yet.
-        unsafe { env::set_var(CONNECTIONS, QUEUES.to_string()) };
+        unsafe { env::set_var(QUEUES_VARIABLE, MAX_HARDWARE_QUEUES.to_string()) };
     }
-    let queues = set.map_or(Some(QUEUES), |set| set.parse().ok());
+    let queues = set.map_or(Some(MAX_HARDWARE_QUEUES), |set| set.parse().ok());
     if let Some(queues) = queues.filter(|&queues| queues < ranks) {
-        output::complain(&format!(
-            "{CONNECTIONS} is {queues}: if more thread ranks than that share a device they may \
+        files::warn(&format!(
+            "{QUEUES_VARIABLE} is {queues}: if more thread ranks than that share a device they may \
              wait for ever; leave out --threads"
         ));
     }
 }
 
-/// A rank's device and stream.
 #[derive(Debug)]
 pub(crate) struct Gpu {
     pub(super) stream: Arc<CudaStream>,
-    pub(crate) seated: Seated,
+    pub(crate) device_info: DeviceInfo,
     pub(crate) software: Software,
 }
 
 impl Gpu {
-    /// The device that this rank uses, if buffers are on devices; all ranks together.
+    /// The device of this rank, if buffers are on devices. Collective over all ranks.
     pub(crate) fn open(comm: &mut Communicator, flags: &Flags) -> Result<Option<Self>> {
         if flags.device.is_none() {
             return Ok(None);
@@ -66,15 +65,15 @@ impl Gpu {
             comm.use_device(&context)?;
         }
         let software = software(comm.device_path());
-        Ok(Some(Self { stream, seated: Seated { index, name }, software }))
+        Ok(Some(Self { stream, device_info: DeviceInfo { index, name }, software }))
     }
 }
 
 fn software(path: DevicePath) -> Software {
     let mut version = 0;
     // SAFETY: the driver was found, and stores a number.
-    let known = unsafe { sys::cuDriverGetVersion(&raw mut version) };
-    let cuda = match known {
+    let result = unsafe { sys::cuDriverGetVersion(&raw mut version) };
+    let cuda = match result {
         sys::CUresult::CUDA_SUCCESS => format!("{}.{}", version / 1000, version % 1000 / 10),
         _ => "unknown".to_owned(),
     };
@@ -88,7 +87,7 @@ fn software(path: DevicePath) -> Software {
     Software { cuda, driver: module_version(&module), path }
 }
 
-/// The first word that looks like a version: the line has been worded in several ways.
+/// The first word that looks like a version; drivers word the line in several ways.
 fn module_version(text: &str) -> Option<String> {
     let looks = |word: &&str| word.starts_with(|c: char| c.is_ascii_digit()) && word.contains('.');
     text.lines().next()?.split_whitespace().find(looks).map(str::to_owned)
@@ -99,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_version_of_the_module_is_found_in_both_wordings() {
+    fn the_driver_version_is_found_in_both_wordings() {
         for text in [
             "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  Tue Sep 23 10:11 UTC 2025",
             "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build",

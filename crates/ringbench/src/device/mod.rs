@@ -1,6 +1,5 @@
-//! Buffers on CUDA devices: which device a rank uses, which calls there are, and what does not go
-//! together. The driver is touched by `driver`, `buffers` and `call`; without the feature `cuda`
-//! nothing touches it.
+//! Buffers on CUDA devices: the device of each rank, the calls that devices have, and checks of the
+//! flags. Only the files of the feature `cuda` use the driver.
 
 #[cfg(feature = "cuda")]
 mod buffers;
@@ -18,21 +17,21 @@ use ringreduce::schedule::Collective;
 use serde::Serialize;
 
 use crate::cli::{Cli, Memory};
-use crate::collective::{Form, Verb};
+use crate::measure::case::{Placement, Verb};
 
 #[cfg(feature = "cuda")]
-pub(crate) use {buffers::Pair, driver::Gpu, driver::make_queues};
+pub(crate) use {buffers::BufferPair, driver::Gpu, driver::set_hardware_queues};
 #[cfg(not(feature = "cuda"))]
-pub(crate) use {none::Gpu, none::Pair, none::make_queues};
+pub(crate) use {none::BufferPair, none::Gpu, none::set_hardware_queues};
 
-/// Hardware queues that a process can have on a device.
+/// The most hardware queues of a process on a device.
 #[cfg(feature = "cuda")]
-const QUEUES: usize = 32;
+const MAX_HARDWARE_QUEUES: usize = 32;
 
-/// The flags.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct Flags {
-    /// Buffers are on CUDA devices, calls on a stream: `cuda`, or `cuda:I` for those from I on
+    /// Puts buffers on CUDA devices and calls on a stream: `cuda`, or `cuda:I` to begin with device
+    /// I
     #[arg(long, value_name = "cuda[:I]")]
     pub(crate) device: Option<First>,
     /// The first K ranks of a host share the first device, the next K the next one [default: ranks
@@ -48,7 +47,6 @@ pub(crate) struct Flags {
     blocking: u8,
 }
 
-/// The first device to use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct First(usize);
 
@@ -65,12 +63,12 @@ impl FromStr for First {
 }
 
 impl Flags {
-    /// Is each call waited for before the next?
+    /// True if each call is waited for before the next.
     pub(crate) fn blocking(&self) -> bool {
         self.blocking == 1
     }
 
-    /// What of the rest of the command line these do not go with.
+    /// Refuses flags that do not go with these.
     pub(crate) fn validate(&self, cli: &Cli) -> Result<(), String> {
         if self.device.is_none() {
             return match self.blocking() {
@@ -86,7 +84,7 @@ impl Flags {
         if self.ranks_per_gpu == Some(0) {
             return Err("--ranks-per-gpu must be at least 1".into());
         }
-        if !has(cli.collective, Form::OutOfPlace) {
+        if !has(cli.collective, Placement::OutOfPlace) {
             return Err(format!("--device: {} has no form on devices", cli.collective));
         }
         if let Some(flag) = cli.algorithm_flag() {
@@ -97,8 +95,8 @@ impl Flags {
         if cli.memory == Memory::Register {
             return Err("--device: there is no --memory register on devices, but alloc".into());
         }
-        let crooked = cli.datatype.0.iter().find(|t| !cli.unalign.is_multiple_of(t.size()));
-        if let Some(dtype) = crooked {
+        let misaligned = cli.datatype.0.iter().find(|t| !cli.unalign.is_multiple_of(t.size()));
+        if let Some(dtype) = misaligned {
             let (unalign, size) = (cli.unalign, dtype.size());
             return Err(format!(
                 "-u/--unalign {unalign}: on devices {dtype} takes whole multiples of {size}"
@@ -107,64 +105,63 @@ impl Flags {
         Ok(())
     }
 
-    /// The device of a rank, of which there are so many on its host, if there are so many devices.
+    /// The device of rank `local` of `ranks` on its host.
     #[cfg(feature = "cuda")]
     fn pick(&self, local: usize, ranks: usize, devices: usize) -> Result<usize, String> {
         let First(first) = self.device.unwrap_or(First(0));
-        let there = match devices {
+        let count = match devices {
             1 => "there is 1 device here".to_owned(),
             n => format!("there are {n} devices here"),
         };
         if first >= devices {
-            return Err(format!("--device cuda:{first}: {there}, counted from 0"));
+            return Err(format!("--device cuda:{first}: {count}, counted from 0"));
         }
         let Some(each) = self.ranks_per_gpu else {
             return Ok(first + local % (devices - first));
         };
-        // Of all ranks of the host alike: none starts where another one can't.
+        // All ranks of the host check the last one's device, so that all of them fail together.
         let last = first + (ranks - 1) / each;
         if last >= devices {
             return Err(format!(
                 "--ranks-per-gpu {each}: for {ranks} ranks from cuda:{first} on that takes \
-                 cuda:{last} too, and {there}"
+                 cuda:{last} too, and {count}"
             ));
         }
         Ok(first + local / each)
     }
 }
 
-/// Is there such a call on devices?
-pub(crate) fn has(verb: Verb, form: Form) -> bool {
+/// True if devices have this call.
+pub(crate) fn has(verb: Verb, placement: Placement) -> bool {
     use Collective::{AllReduce, Barrier, Broadcast, Exscan, Reduce, Scan};
-    match (form, verb) {
+    match (placement, verb) {
         (_, Verb::SendRecv | Verb::Of(Barrier)) => false,
-        (Form::OutOfPlace, _) => true,
-        (Form::InPlace, Verb::Of(collective)) => {
+        (Placement::OutOfPlace, _) => true,
+        (Placement::InPlace, Verb::Of(collective)) => {
             matches!(collective, AllReduce | Broadcast { .. } | Reduce { .. } | Scan | Exscan)
         }
     }
 }
 
-/// A rank's device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Seated {
+pub(crate) struct DeviceInfo {
     pub(crate) index: usize,
     pub(crate) name: String,
 }
 
-/// What a rank's calls go through.
+/// The driver, and the path of a rank's calls.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Software {
-    /// The newest CUDA that the driver knows.
+    /// The newest CUDA version that the driver supports.
     pub(crate) cuda: String,
-    /// The version of the driver in the kernel, if it says one.
+    /// The version of the kernel's driver module, if known.
     pub(crate) driver: Option<String>,
-    /// By which way calls go, in words.
+    /// The path of calls, as in [`Self::text`].
     pub(crate) path: &'static str,
 }
 
 impl Software {
-    /// As in "driver 580.95.05, CUDA 13.0, calls go straight to the buffers".
+    /// "driver 580.95.05, CUDA 13.0, calls go straight to the buffers".
     pub(crate) fn text(&self) -> String {
         let driver = self.driver.as_deref().unwrap_or("unknown");
         format!("driver {driver}, CUDA {}, calls go {}", self.cuda, self.path)

@@ -1,42 +1,41 @@
-//! A ringbench without the feature `cuda`: there is no device. Pure.
+//! A build without the feature `cuda`, in which no device exists: values of these types can't be
+//! made.
+
+use std::convert::Infallible;
 
 use anyhow::Result;
 use ringreduce::Communicator;
 
-use super::{Flags, Seated, Software};
-use crate::buffer::Guarded;
+use super::{DeviceInfo, Flags, Software};
 use crate::cli::Memory;
-use crate::collective::{Case, Form};
+use crate::measure::buffer::Guarded;
+use crate::measure::case::{Case, Placement};
 
-/// There is none.
 #[derive(Debug)]
 pub(crate) struct Gpu {
-    pub(crate) seated: Seated,
+    pub(crate) device_info: DeviceInfo,
     pub(crate) software: Software,
-    never: Never,
+    never: Infallible,
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Never {}
-
-/// There is none.
 #[derive(Debug)]
-pub(crate) struct Pair(Never);
+pub(crate) struct BufferPair(Infallible);
 
-/// There are no queues.
-pub(crate) const fn make_queues(_: usize) {}
+type Comm = Communicator;
+type Lens = (usize, usize);
+
+pub(crate) const fn set_hardware_queues(_: usize) {}
 
 impl Gpu {
-    /// None.
     #[allow(clippy::unnecessary_wraps, reason = "as with devices")]
-    pub(crate) const fn open(_: &mut Communicator, _: &Flags) -> Result<Option<Self>> {
+    pub(crate) const fn open(_: &mut Comm, _: &Flags) -> Result<Option<Self>> {
         Ok(None)
     }
 }
 
-impl Pair {
+impl BufferPair {
     pub(crate) const fn new(
-        _: &mut Communicator,
+        _: &mut Comm,
         gpu: &Gpu,
         _: Memory,
         _: usize,
@@ -45,15 +44,15 @@ impl Pair {
         match gpu.never {}
     }
 
-    pub(crate) const fn upload(&mut self, _: [&Guarded; 2], _: (usize, usize)) -> Result<()> {
+    pub(crate) const fn upload(&mut self, _: [&Guarded; 2], _: Lens) -> Result<()> {
         match self.0 {}
     }
 
-    pub(crate) const fn download(&self, _: [&mut Guarded; 2], _: (usize, usize)) -> Result<()> {
+    pub(crate) const fn download(&self, _: [&mut Guarded; 2], _: Lens) -> Result<()> {
         match self.0 {}
     }
 
-    pub(crate) const fn call(&mut self, _: &mut Communicator, _: &Case, _: Form) -> Result<()> {
+    pub(crate) const fn call(&mut self, _: &mut Comm, _: &Case) -> Result<()> {
         match self.0 {}
     }
 
@@ -61,7 +60,7 @@ impl Pair {
         match self.0 {}
     }
 
-    pub(crate) const fn check(&self, _: &mut Communicator) -> Result<()> {
+    pub(crate) const fn check(&self, _: &mut Comm) -> Result<()> {
         match self.0 {}
     }
 }

@@ -1,13 +1,13 @@
-//! The command line: defaults, spellings, help, nonsense, and who reads the output.
+//! The command line: defaults, aliases, help, errors, and an output without a reader.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::{clean, ringbench, ringrun, rows, run};
+use crate::{RINGBENCH, clean, ringbench, ringrun, rows, run};
 
 #[test]
-fn without_a_number_there_is_a_rank_for_each_cpu_and_four_at_most() {
+fn by_default_there_is_a_rank_for_each_cpu_up_to_four() {
     let cpus = std::thread::available_parallelism().unwrap().get().min(4);
     for (line, how) in
         [("all_reduce -e 8 -n 1", "processes"), ("barrier -n 1 --threads", "threads")]
@@ -24,7 +24,7 @@ fn without_a_number_there_is_a_rank_for_each_cpu_and_four_at_most() {
 }
 
 #[test]
-fn takes_the_number_of_ranks_as_mpirun_does() {
+fn mpiruns_np_is_accepted() {
     for how in ["-np 2", "-np=2 --threads"] {
         let seen = run(ringbench(&format!("barrier -n 1 {how}")));
         assert!(seen.out.contains("# ranks 2 ("), "{how}: {}{}", seen.out, seen.err);
@@ -32,7 +32,7 @@ fn takes_the_number_of_ranks_as_mpirun_does() {
 }
 
 #[test]
-fn collectives_have_the_spellings_of_mpi_and_nccl() {
+fn collectives_have_the_names_of_mpi_and_nccl() {
     for (name, meant) in [("allreduce", "all_reduce"), ("MPI_Reduce_scatter", "reduce_scatter")] {
         let seen = run(ringbench(&format!("{name} -e 8 -n 1 --ranks 1")));
         let said = format!("# Collective test starting: {meant}\n");
@@ -41,22 +41,21 @@ fn collectives_have_the_spellings_of_mpi_and_nccl() {
 }
 
 #[test]
-fn the_compact_table_is_for_terminals_or_if_asked_for() {
+fn the_compact_table_is_for_terminals_and_on_demand() {
     let seen =
         run(ringbench("all_reduce -b 8 -e 64K -f 4 -n 3 --threads --ranks 2 --format compact"));
     assert_eq!(seen.code, Some(0), "{}", seen.err);
     assert!(seen.out.starts_with("all_reduce, 2 ranks (threads)"), "{}", seen.out);
     assert!(seen.out.ends_with("all results are right\n"), "{}", seen.out);
     assert!(seen.out.lines().all(|line| line.len() <= 110), "{}", seen.out);
-    // script(1) gives ringbench a terminal, whatever this test has.
-    let bench = env!("CARGO_BIN_EXE_ringbench");
+    // script(1) gives ringbench a terminal.
     for line in ["--ranks 2", "--ranks 2 --threads", "--ranks 1"] {
-        let words = format!("{bench} all_reduce -e 8 -n 1 {line}");
+        let words = format!("{RINGBENCH} all_reduce -e 8 -n 1 {line}");
         let mut command = Command::new("script");
         command.args(["--quiet", "--return", "--command", &words, "/dev/null"]);
         let Ok(output) = clean(command, "").output() else {
             use std::io::Write;
-            let test = "the_compact_table_is_for_terminals_or_if_asked_for";
+            let test = "command::the_compact_table_is_for_terminals_and_on_demand";
             let _ = writeln!(std::io::stderr(), "SKIP {test}: there is no program script");
             return;
         };
@@ -66,19 +65,15 @@ fn the_compact_table_is_for_terminals_or_if_asked_for() {
 }
 
 #[test]
-fn shells_and_man_get_their_pages() {
+fn completions_and_manual_pages_are_printed() {
     for (line, part) in [
         ("completions bash", "--regret"),
         ("man", ".TH ringbench 1"),
         ("man", ".fi\n.SH \"EXIT STATUS\"\n.nf\n0 all"),
     ] {
         let seen = run(ringbench(line));
-        assert!(
-            seen.code == Some(0) && seen.out.contains(part),
-            "{line}: {}{}",
-            seen.out,
-            seen.err
-        );
+        let right = seen.code == Some(0) && seen.out.contains(part);
+        assert!(right, "{line}: {}{}", seen.out, seen.err);
     }
 }
 
@@ -109,7 +104,7 @@ fn a_reader_that_leaves_is_no_panic() {
     }
 }
 
-/// Hundreds of rows are left when the reader goes.
+/// When the reader leaves, hundreds of rows are not yet measured.
 #[test]
 fn a_reader_that_leaves_ends_the_measuring() {
     for how in ["--ranks 1", "--threads --ranks 2", "--ranks 2"] {
@@ -127,7 +122,7 @@ fn a_reader_that_leaves_ends_the_measuring() {
 }
 
 #[test]
-fn nonsense_is_status_2_and_says_why() {
+fn a_wrong_value_is_status_2_and_names_the_flag() {
     for (line, named) in [
         ("all_sum", "scatter, send_recv"),
         ("allredcue", "did you mean all_reduce?"),
@@ -161,7 +156,7 @@ fn buffers_larger_than_memory_are_refused() {
 }
 
 #[test]
-fn algorithms_are_asked_for_by_name() {
+fn algorithms_have_names() {
     for (line, runs) in [
         ("all_reduce --algorithm all_pairs", true),
         ("all_reduce --algorithm two_shot", true),
@@ -178,11 +173,11 @@ fn algorithms_are_asked_for_by_name() {
 }
 
 #[test]
-fn is_a_rank_under_ringrun() {
-    let bench = env!("CARGO_BIN_EXE_ringbench");
-    let rows = rows(ringrun(&format!("-n 3 {bench} reduce_scatter -b 96 -e 96 -n 2 -d int8")));
+fn under_ringrun_ringbench_is_one_rank() {
+    let launch = |line: &str| clean(Command::new(ringrun()), line);
+    let rows = rows(launch(&format!("-n 3 {RINGBENCH} reduce_scatter -b 96 -e 96 -n 2 -d int8")));
     assert_eq!(rows[0][..5], ["96", "32", "int8", "sum", "-1"]);
-    let seen = run(ringrun(&format!("-n 2 {bench} all_reduce --ranks 3")));
+    let seen = run(launch(&format!("-n 2 {RINGBENCH} all_reduce --ranks 3")));
     assert!(seen.err.contains("the launcher started 2 ranks"), "{}", seen.err);
     assert_ne!(seen.code, Some(0));
 }

@@ -1,55 +1,53 @@
-//! What is measured, as it stands in the files, and beside those of an earlier run.
+//! The files of a run, and the comparison with an earlier run.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
-use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::{clean, ringbench, rows, run};
+use crate::{Files, RINGBENCH, clean, ringbench, rows, run};
 
 #[test]
 fn a_benchmark_that_is_killed_leaves_what_it_has_measured() {
-    let dir = tempfile::tempdir().unwrap();
-    let json = dir.path().join("out.json");
+    let files = Files::new();
     let mut command = ringbench("all_reduce -b 8 -e 64K -i 8 -n 3 --ranks 1 --json");
-    let mut running = command.arg(&json).stdout(Stdio::piped()).spawn().unwrap();
+    let mut running = command.arg(files.path("out.json")).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(running.stdout.take().unwrap()).lines().map(Result::unwrap);
     let measured: Vec<_> = lines.by_ref().filter(|line| !line.starts_with('#')).take(4).collect();
     running.kill().unwrap();
     running.wait().unwrap();
-    let report: Value = serde_json::from_slice(&std::fs::read(json).unwrap()).unwrap();
+    let report = files.report();
     let rows = report["rows"].as_array().unwrap();
-    // The row that was printed last may have been on its way to the file.
+    // The row that was printed last may not be in the file yet.
     assert!(rows.len() + 1 >= measured.len(), "{} {}", rows.len(), measured.len());
     assert_eq!((&report["complete"], &rows[2]["size"]), (&false.into(), &24.into()));
 }
 
-/// A limit of the size of files stands for a full disk: the system writes what there is room for.
+/// A limit on the size of files stands for a full disk: of the last write a part succeeds.
 #[test]
 fn a_full_disk_leaves_the_rows_before_and_the_table_goes_on() {
-    let dir = tempfile::tempdir().unwrap();
-    let json = dir.path().join("out.json");
+    let files = Files::new();
     let words = "all_reduce -b 8 -e 256 -i 8 -n 1 --ranks 1 --json";
     let script = format!("trap '' XFSZ; ulimit -f 8; exec \"$0\" {words} \"$1\"");
     let mut command = clean(Command::new("bash"), "");
-    command.arg("-c").arg(script).arg(env!("CARGO_BIN_EXE_ringbench")).arg(&json);
+    command.arg("-c").arg(script).arg(RINGBENCH).arg(files.path("out.json"));
     let seen = run(command);
     assert_eq!(seen.code, Some(1), "{}{}", seen.out, seen.err);
-    let (printed, said) = (seen.out.lines().filter(|it| !it.starts_with('#')), seen.err);
-    assert_eq!(printed.count(), 32, "{}", seen.out);
+    assert_eq!(seen.rows().len(), 32, "{}", seen.out);
+    let said = seen.err;
     assert!(said.lines().count() == 1 && said.contains("keeps the rows before"), "{said}");
-    let report: Value = serde_json::from_slice(&std::fs::read(json).unwrap()).unwrap();
-    let kept = report["rows"].as_array().unwrap().len();
-    assert!((1..32).contains(&kept) && report["complete"] == false, "{kept}");
+    let report = files.report();
+    let written = report["rows"].as_array().unwrap().len();
+    assert!((1..32).contains(&written) && report["complete"] == false, "{written}");
 }
 
 #[test]
 fn a_run_is_compared_with_an_earlier_one() {
-    let dir = tempfile::tempdir().unwrap();
+    let files = Files::new();
     let line = "all_reduce -b 8 -e 64 -n 5 --threads --ranks 2";
-    let report = report(dir.path(), line);
-    let old = dir.path().join("out.json");
+    let report = report(&files, line);
+    let old = files.path("out.json");
     let compare = |line: &str| {
         let mut command = ringbench(line);
         command.arg("--compare").arg(&old);
@@ -60,12 +58,9 @@ fn a_run_is_compared_with_an_earlier_one() {
     let (_, table) = seen.out.split_once("# Compared with ").unwrap();
     let ratios = table.lines().filter(|line| line.contains(" B ")).count();
     assert_eq!(ratios, report["rows"].as_array().unwrap().len(), "{table}");
-    assert!(table.contains(" within noise; old/new ") && !table.contains("not alike: ranks"));
-    std::fs::write(
-        &old,
-        std::fs::read_to_string(&old).unwrap().replace("format\": 2", "format\": 1"),
-    )
-    .unwrap();
+    assert!(table.contains(" within noise; old/new ") && !table.contains("differs: ranks"));
+    let other_format = std::fs::read_to_string(&old).unwrap().replace("format\": 2", "format\": 1");
+    std::fs::write(&old, other_format).unwrap();
     for line in [line, "all_reduce -e 8 -n 1 --ranks 2"] {
         let seen = compare(line);
         assert_eq!((seen.code, seen.out.as_str()), (Some(2), ""), "{}", seen.err);
@@ -75,49 +70,39 @@ fn a_run_is_compared_with_an_earlier_one() {
 }
 
 #[test]
-fn a_run_with_other_settings_is_not_alike() {
-    let dir = tempfile::tempdir().unwrap();
-    let old = dir.path().join("out.json");
+fn a_run_with_other_settings_differs() {
+    let files = Files::new();
     let line = "all_reduce -e 8 -n 1 --ranks 2";
-    let mut command = ringbench(line);
+    let mut command = files.ask(ringbench(line));
     command.envs([("RINGREDUCE_ALGO", "ring"), ("RINGREDUCE_DETERMINISTIC", "1")]);
-    rows({
-        command.arg("--json").arg(&old);
-        command
-    });
-    let mut command = ringbench(&format!("{line} --refill -u 4"));
-    let seen = run({
-        command.arg("--compare").arg(&old);
-        command
-    });
+    rows(command);
+    let mut command = ringbench(&format!("{line} --refill -u 4 --compare"));
+    command.arg(files.path("out.json"));
+    let seen = run(command);
     for difference in [
         "settings: RINGREDUCE_ALGO=ring RINGREDUCE_DETERMINISTIC=1 then, none now",
         "refill: false then, true now",
         "unalign: 0 then, 4 now",
     ] {
-        assert!(seen.out.contains(&format!("# not alike: {difference}\n")), "{}", seen.out);
+        assert!(seen.out.contains(&format!("# differs: {difference}\n")), "{}", seen.out);
     }
 }
 
 #[test]
-fn iterations_are_found_by_themselves() {
-    let dir = tempfile::tempdir().unwrap();
-    let report = report(dir.path(), "all_gather -b 64 -e 64 --ranks 1");
+fn iterations_are_chosen_by_default() {
+    let report = report(&Files::new(), "all_gather -b 64 -e 64 --ranks 1");
     assert!(report["rows"][0]["iterations"].as_u64().unwrap() >= 5);
 }
 
-/// Runs with both files asked for; the page must be whole, the JSON comes back.
-fn report(dir: &Path, line: &str) -> Value {
-    let (json, html) = (dir.join("out.json"), dir.join("out.html"));
-    let mut command = ringbench(line);
-    command.arg("--json").arg(&json).arg("--html").arg(&html);
-    rows(command);
-    let page = std::fs::read_to_string(html).unwrap();
+/// Runs ringbench with both files, checks the page, and gives the report.
+fn report(files: &Files, line: &str) -> Value {
+    rows(files.ask(ringbench(line)));
+    let page = files.page();
     assert!(page.starts_with("<!doctype html>") && page.ends_with("</html>\n"));
     for outside in ["http:", "https:", "src=", "<script", "<link", "url("] {
         assert!(!page.contains(outside), "{outside}");
     }
-    serde_json::from_str(&std::fs::read_to_string(json).unwrap()).unwrap()
+    files.report()
 }
 
 fn holds_all_figures(report: &Value, ranks: usize) {
@@ -130,12 +115,10 @@ fn holds_all_figures(report: &Value, ranks: usize) {
         assert!(probe.is_null() || probe["hand_over_ns"].as_f64().unwrap() > 0.0, "{probe}");
     }
     for row in report["rows"].as_array().unwrap() {
-        for half in ["out_of_place", "in_place"] {
-            assert!(row[half]["time_us"].as_f64().unwrap() > 0.0, "{row}");
-            assert!(row[half]["busbw"].is_f64() && row[half]["algbw"].is_f64());
-            assert_eq!(row[half]["wrong"], 0);
-        }
         for half in [&row["out_of_place"], &row["in_place"]] {
+            assert!(half["time_us"].as_f64().unwrap() > 0.0, "{row}");
+            assert!(half["busbw"].is_f64() && half["algbw"].is_f64());
+            assert_eq!(half["wrong"], 0);
             let figure = |name: &str| half[name].as_f64().unwrap();
             assert!(figure("min_us") > 0.0 && figure("min_us") <= figure("p50_us"), "{row}");
             assert!(figure("min_us") <= figure("mean_us"), "{row}");
@@ -147,33 +130,26 @@ fn holds_all_figures(report: &Value, ranks: usize) {
 
 #[test]
 fn reports_hold_all_figures() {
-    let dir = tempfile::tempdir().unwrap();
-    let report = report(dir.path(), "all_reduce --ranks 1 -b 8 -e 64 -n 2 -d half -o max --refill");
+    let report =
+        report(&Files::new(), "all_reduce --ranks 1 -b 8 -e 64 -n 2 -d half -o max --refill");
     holds_all_figures(&report, 1);
     assert_eq!(report["rows"][3]["count"], 32);
-    assert_eq!(
-        (&report["rows"][0]["type"], &report["rows"][0]["redop"]),
-        (&"half".into(), &"max".into())
-    );
+    let row = &report["rows"][0];
+    assert_eq!((&row["type"], &row["redop"]), (&"half".into(), &"max".into()));
     assert_eq!(report["refill"], true);
 }
 
 #[test]
 fn launches_itself_as_processes() {
     for (ranks, transport) in [(2, "shm"), (4, "shm"), (2, "tcp"), (4, "tcp")] {
-        let dir = tempfile::tempdir().unwrap();
         let memory = if ranks == 2 { "plain" } else { "alloc" };
         let line = format!("all_reduce -b 8 -e 1M -f 16 -n 3 --ranks {ranks} --memory {memory}");
-        let report = report(dir.path(), &format!("{line} --transport {transport}"));
+        let report = report(&Files::new(), &format!("{line} --transport {transport}"));
         assert_eq!(report["memory"], memory);
         holds_all_figures(&report, ranks);
         assert_eq!(report["transport"], transport);
-        let mut pids: Vec<u64> = Vec::new();
-        for seat in report["seats"].as_array().unwrap() {
-            pids.push(seat["pid"].as_u64().unwrap());
-        }
-        pids.sort_unstable();
-        pids.dedup();
+        let infos = report["seats"].as_array().unwrap().iter();
+        let pids: BTreeSet<_> = infos.map(|info| info["pid"].as_u64().unwrap()).collect();
         assert_eq!(pids.len(), ranks);
     }
 }
@@ -192,16 +168,15 @@ fn every_collective_runs_among_processes() {
         ("exscan -o max", 1.0),
         ("sendrecv_perf", 1.0),
     ] {
-        let dir = tempfile::tempdir().unwrap();
-        let report = report(dir.path(), &format!("{line} -b 4K -e 64K -f 16 -n 2 -c 1 --ranks 4"));
+        let report =
+            report(&Files::new(), &format!("{line} -b 4K -e 64K -f 16 -n 2 -c 1 --ranks 4"));
         let rows = report["rows"].as_array().unwrap();
         assert_eq!(rows.len(), 2, "{line}");
         let rooted = line.split_once("-r ").map_or(-1, |(_, root)| root.parse().unwrap());
         for row in rows {
             assert_eq!(row["root"], rooted, "{line}");
-            for half in
-                [&row["out_of_place"], &row["in_place"]].into_iter().filter(|h| !h.is_null())
-            {
+            let both = [&row["out_of_place"], &row["in_place"]];
+            for half in both.into_iter().filter(|half| !half.is_null()) {
                 assert_eq!(half["wrong"], 0, "{line}");
                 let [alg, bus] = ["algbw", "busbw"].map(|name| half[name].as_f64().unwrap());
                 assert!((alg * busbw - bus).abs() <= 1e-9 * alg, "{line}: {half}");
@@ -218,15 +193,12 @@ fn regret_compares_the_choice_with_every_algorithm() {
         ("gather --ranks 3 --threads --refill", 1),
         ("barrier --ranks 4 --threads", 2),
     ] {
-        let dir = tempfile::tempdir().unwrap();
-        let [json, html] = ["out.json", "out.html"].map(|name| dir.path().join(name));
-        let mut command = ringbench(&format!("{line} --regret -b 8 -e 64K -f 8192 -n 3 -w 1"));
-        command.arg("--json").arg(&json).arg("--html").arg(&html);
-        let seen = run(command);
+        let files = Files::new();
+        let line = format!("{line} --regret -b 8 -e 64K -f 8192 -n 3 -w 1");
+        let seen = run(files.ask(ringbench(&line)));
         assert_eq!(seen.code, Some(0), "{line}: {}{}", seen.out, seen.err);
         assert!(seen.out.contains("# Regret               : median "), "{line}: {}", seen.out);
-        let report: Value = serde_json::from_str(&std::fs::read_to_string(json).unwrap()).unwrap();
-        let page = std::fs::read_to_string(html).unwrap();
+        let (report, page) = (files.report(), files.page());
         let rows = report["rows"].as_array().unwrap();
         assert_eq!(rows.len(), if line.starts_with("barrier") { 1 } else { 2 }, "{line}");
         for row in rows {
@@ -254,11 +226,10 @@ fn the_transport_is_the_one_used() {
         ("--ranks 2 --threads", "threads"),
         ("--ranks 1", "none"),
     ] {
-        let dir = tempfile::tempdir().unwrap();
-        let report = report(dir.path(), &format!("all_reduce -b 8 -e 8 -n 1 {asked}"));
+        let files = Files::new();
+        let report = report(&files, &format!("all_reduce -b 8 -e 8 -n 1 {asked}"));
         assert_eq!(report["transport"], used, "{asked}");
-        let page = std::fs::read_to_string(dir.path().join("out.html")).unwrap();
-        assert!(page.contains(&format!("transport {used},")), "{asked}");
+        assert!(files.page().contains(&format!("transport {used},")), "{asked}");
     }
     let tcp = run(ringbench("barrier -n 1 --ranks 2 --transport tcp")).out;
     assert!(tcp.contains(" transport: tcp "), "{tcp}");

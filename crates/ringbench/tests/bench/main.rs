@@ -1,24 +1,34 @@
 //! ringbench as its user meets it: one rank alone, threads, and processes that it launches itself.
-#![allow(clippy::unwrap_used, reason = "a test's helpers fail as the test does")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test's helpers fail as the test does")]
 
 mod command;
 mod files;
+#[cfg(feature = "cuda")]
+mod gpu_run;
+#[cfg(feature = "cuda")]
+mod on_devices;
 
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use serde_json::Value;
+use tempfile::TempDir;
+
+const RINGBENCH: &str = env!("CARGO_BIN_EXE_ringbench");
+
 fn ringbench(line: &str) -> Command {
-    clean(Command::new(env!("CARGO_BIN_EXE_ringbench")), line)
+    clean(Command::new(RINGBENCH), line)
 }
 
 /// The launcher. It is of another package, so cargo builds it beside ours only if it is told to.
-fn ringrun(line: &str) -> Command {
-    let path = Path::new(env!("CARGO_BIN_EXE_ringbench")).with_file_name("ringrun");
+fn ringrun() -> PathBuf {
+    let path = Path::new(RINGBENCH).with_file_name("ringrun");
     assert!(path.exists(), "{} is not built: cargo build -p ringrun", path.display());
-    clean(Command::new(path), line)
+    path
 }
 
-/// Nothing of the launcher that may run these tests, and no wait that outlasts them.
+/// Removes the variables of the launcher that may run these tests, and sets a timeout for ranks.
 fn clean(mut command: Command, line: &str) -> Command {
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("RINGREDUCE_")) {
         command.env_remove(name);
@@ -27,27 +37,62 @@ fn clean(mut command: Command, line: &str) -> Command {
     command
 }
 
-struct Seen {
+struct Ended {
     code: Option<i32>,
     out: String,
     err: String,
 }
 
-fn run(mut command: Command) -> Seen {
-    let Output { status, stdout, stderr } = command.output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    Seen { code: status.code(), out: text(stdout), err: text(stderr) }
+impl Ended {
+    /// The lines of the table with their cells.
+    fn rows(&self) -> Vec<Vec<String>> {
+        let rows = self.out.lines().filter(|line| !line.starts_with('#'));
+        rows.map(|line| line.split_whitespace().map(str::to_owned).collect()).collect()
+    }
 }
 
-/// The cells of every row; all is right with the run.
+fn run(mut command: Command) -> Ended {
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    Ended { code: status.code(), out: text(stdout), err: text(stderr) }
+}
+
+/// The rows of a run without any error.
 fn rows(command: Command) -> Vec<Vec<String>> {
     let name = format!("{command:?}");
-    let Seen { code, out, err } = run(command);
-    assert_eq!(code, Some(0), "{name}\n{out}{err}");
+    let ended = run(command);
+    let Ended { code, out, err } = &ended;
+    assert_eq!(*code, Some(0), "{name}\n{out}{err}");
     assert_eq!(out.matches("# Collective test starting").count(), 1, "{name}\n{out}");
     assert!(out.contains("# Out of bounds values : 0 OK\n# Avg bus bandwidth    : "), "{out}");
-    let rows = out.lines().filter(|line| !line.starts_with('#'));
-    rows.map(|line| line.split_whitespace().map(str::to_owned).collect()).collect()
+    ended.rows()
+}
+
+/// A folder for the files of a run.
+struct Files(TempDir);
+
+impl Files {
+    fn new() -> Self {
+        Self(TempDir::new().unwrap())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// The command with flags for both files.
+    fn ask(&self, mut command: Command) -> Command {
+        command.arg("--json").arg(self.path("out.json")).arg("--html").arg(self.path("out.html"));
+        command
+    }
+
+    fn report(&self) -> Value {
+        serde_json::from_slice(&fs::read(self.path("out.json")).unwrap()).unwrap()
+    }
+
+    fn page(&self) -> String {
+        fs::read_to_string(self.path("out.html")).unwrap()
+    }
 }
 
 #[test]
@@ -56,8 +101,7 @@ fn one_rank_alone_prints_the_table() {
     assert_eq!(rows.len(), 8);
     for (i, row) in rows.iter().enumerate() {
         let size = 8 << i;
-        let head = [size.to_string(), (size / 4).to_string()];
-        assert_eq!(row[..2], head);
+        assert_eq!(row[..2], [size.to_string(), (size / 4).to_string()]);
         assert_eq!(row[2..5], ["float", "sum", "-1"]);
         assert_eq!(row.len(), 17);
         assert_eq!([&row[8], &row[12]], ["0", "0"]);
@@ -69,14 +113,14 @@ fn one_rank_alone_prints_the_table() {
 }
 
 #[test]
-fn unchecked_is_not_right_or_wrong() {
+fn unchecked_results_are_not_counted_as_right_or_wrong() {
     let rows = rows(ringbench("broadcast_perf -b 8 -e 8 -n 1 -c 0 --ranks 1"));
     assert_eq!([&rows[0][8], &rows[0][12]], ["N/A", "N/A"]);
     assert_eq!(rows[0][3..5], ["none", "0"]);
 }
 
 #[test]
-fn threads_get_everything_right() {
+fn threads_get_every_collective_right() {
     for (ranks, line) in [
         (2, "all_reduce -b 1 -e 40K -f 9 -d all -o all"),
         (4, "reduce_scatter -b 1 -e 40K -f 9 -d all -o all"),

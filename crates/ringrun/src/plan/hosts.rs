@@ -1,17 +1,17 @@
-//! On how many hosts ranks are, or how many on each. Pure.
+//! The value of `--hosts`: a number of hosts, or of ranks on each.
 
 use std::num::NonZeroU32;
 use std::str::FromStr;
 
 use ringreduce::schedule::Ring;
 
-/// Where ranks are, in their order.
+/// The hosts of the ranks, in the ranks' order.
 #[derive(Clone, Debug)]
 pub(super) enum Hosts {
-    /// On so many hosts, as many on each.
+    /// A number of hosts, with equally many ranks on each.
     Equal(NonZeroU32),
-    /// So many hosts of so many ranks, then others.
-    Some(Vec<[NonZeroU32; 2]>),
+    /// Numbers of hosts and of ranks on each of them.
+    Listed(Vec<[NonZeroU32; 2]>),
 }
 
 impl FromStr for Hosts {
@@ -29,15 +29,11 @@ impl FromStr for Hosts {
         if !text.contains([',', 'x']) {
             return number(text).map(Self::Equal);
         }
-        text.split(',').map(some).collect::<Result<_, String>>().map(Self::Some)
+        text.split(',').map(some).collect::<Result<_, String>>().map(Self::Listed)
     }
 }
 
 impl Hosts {
-    /// The ring over them.
-    ///
-    /// # Errors
-    /// If they are not the hosts of so many ranks.
     pub(super) fn ring(&self, ranks: u32) -> Result<Ring, String> {
         let own = match self {
             Self::Equal(hosts) if ranks.is_multiple_of(hosts.get()) => {
@@ -49,7 +45,7 @@ impl Hosts {
                      as in --hosts 8,8,4"
                 ));
             }
-            Self::Some(some) => {
+            Self::Listed(some) => {
                 let counts = some.iter().map(|own| own.map(|it| u64::from(it.get())));
                 let on_them =
                     counts.fold(0_u64, |sum, [hosts, own]| sum.saturating_add(hosts * own));
@@ -73,7 +69,7 @@ mod tests {
     use super::super::tests::report;
 
     #[test]
-    fn hosts_are_as_many_or_have_as_many_as_is_said() {
+    fn hosts_and_their_ranks_are_as_stated() {
         let hosts = |line: &str| {
             report(line).map(|it| it.ring.hosts().map(<[u32]>::len).collect::<Vec<_>>())
         };

@@ -1,5 +1,5 @@
-//! `ringrun plan`: how a collective would be made in a world that need not exist. Starts nothing
-//! and waits for nobody: the planner of one rank, for stated speeds.
+//! `ringrun plan`: the plan of a collective in a world that need not exist, made by the planner of
+//! one rank for stated speeds. Starts no process.
 
 mod hosts;
 mod page;
@@ -16,12 +16,14 @@ use ringreduce::plan::{Explanation, Planner, Request, Rules, Slots, least_chunk,
 use ringreduce::schedule::{ALL_PAIRS, Collective, Ring};
 use ringreduce::{Algorithm, DataType, ReduceOp};
 
+use crate::cli;
+use crate::cli::subcommands;
+use crate::common::names;
+use crate::common::sizes::{Step, parse_size, walk};
 use crate::failure::Failure;
-use crate::sizes::{Step, parse_size, walk};
-use crate::{cli, commands, names};
 
-/// Steps of one rank, at most: their list must fit into memory.
-const MOST_STEPS: u64 = 1 << 22;
+/// The most steps of one rank: their list must fit into memory.
+const MAX_STEPS: u64 = 1 << 22;
 
 /// Say how a collective would be made among ranks that are not started: by which algorithm, how
 /// long it should take, and how many bytes cross a link.
@@ -29,18 +31,18 @@ const MOST_STEPS: u64 = 1 << 22;
 #[command(max_term_width = 100)]
 #[command(after_help = "Example: ringrun plan -n 4096 --hosts 512 --op all_reduce -b 8 -e 1G")]
 pub(crate) struct Options {
-    /// How many ranks
+    /// Number of ranks
     #[arg(short = 'n', long = "np", value_name = "N", value_parser = count)]
     #[arg(allow_hyphen_values = true)]
     ranks: NonZeroU32,
-    /// On how many hosts they are, as many on each; or how many on each, as 8,8,4 or 2x8,4
+    /// Number of hosts, with equally many ranks on each; or ranks of each, as 8,8,4 or 2x8,4
     #[arg(long, value_name = "N|N,N,..", default_value = "1")]
     hosts: hosts::Hosts,
-    /// Up to how many ranks have links between all pairs, as RINGREDUCE_ALL_PAIRS says
+    /// Largest number of ranks with links between all pairs, as RINGREDUCE_ALL_PAIRS sets it
     #[arg(long, value_name = "N", default_value_t = ALL_PAIRS)]
     #[arg(value_parser = clap::value_parser!(u32).range(2..))]
     all_pairs: u32,
-    /// What is called: all_reduce, reduce_scatter, all_gather, broadcast, reduce, gather, scatter,
+    /// The collective: all_reduce, reduce_scatter, all_gather, broadcast, reduce, gather, scatter,
     /// all_to_all, scan, exscan or barrier
     #[arg(long, value_name = "NAME", default_value = "all_reduce", value_parser = collective)]
     op: Collective,
@@ -53,7 +55,7 @@ pub(crate) struct Options {
     /// The largest buffer
     #[arg(short = 'e', long, value_name = "SIZE", default_value = "1G", value_parser = parse_size)]
     maxbytes: usize,
-    /// From each size to the next
+    /// Factor from one size to the next
     #[arg(short = 'f', long, value_name = "FACTOR", default_value = "2")]
     #[arg(value_parser = clap::value_parser!(u32).range(2..))]
     stepfactor: u32,
@@ -64,7 +66,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "NAME")]
     algo: Option<Algorithm>,
     #[command(flatten)]
-    speeds: speeds::Stated,
+    speeds: speeds::SpeedOptions,
     #[command(flatten)]
     files: Files,
 }
@@ -79,7 +81,7 @@ struct Files {
     json: Option<PathBuf>,
 }
 
-/// A world, and how calls of several sizes are made in it.
+/// A world, and the plans of calls of several sizes in it.
 struct Report {
     ring: Ring,
     slots: Slots,
@@ -88,7 +90,6 @@ struct Report {
 }
 
 impl Report {
-    /// That of rank 0.
     fn planner(ring: &Ring, slots: Slots, least_chunk: usize) -> Planner {
         let mut planner = Planner::new(ring.clone(), 0, slots, least_chunk);
         if ring.crossings() == 0 {
@@ -98,7 +99,6 @@ impl Report {
     }
 }
 
-/// A number of ranks, as of a job.
 fn count(word: &str) -> Result<NonZeroU32, String> {
     let most = |_| format!("{} ranks at most are planned", u32::MAX);
     cli::count(word).and_then(|ranks| ranks.try_into().map_err(most))
@@ -107,17 +107,13 @@ fn count(word: &str) -> Result<NonZeroU32, String> {
 /// A collective by any of its spellings.
 fn collective(name: &str) -> Result<Collective, String> {
     let all = Collective::all(1);
-    let known: Vec<_> = all.iter().map(|it| it.name()).collect();
-    names::collective(name, &known)?.parse().map_err(|error| format!("{error}"))
+    let all_names: Vec<_> = all.iter().map(|it| it.name()).collect();
+    names::collective(name, &all_names)?.parse().map_err(|error| format!("{error}"))
 }
 
-/// Prints the plan, and writes the files that were asked for.
-///
-/// # Errors
-/// [`Failure::Usage`] for what makes no sense; if files can't be written.
 pub(crate) fn run(options: &Options) -> Result<u8, Failure> {
     let report = options.report().map_err(|wrong| Failure::usage("plan", &wrong))?;
-    let code = commands::print(table::text(&report).as_bytes(), "print the plan")?;
+    let code = subcommands::print(table::text(&report).as_bytes(), "print the plan")?;
     let write = |file: &Path, text: String| {
         std::fs::write(file, text).map_err(Failure::system(format!("write {}", file.display())))
     };
@@ -150,13 +146,13 @@ impl Options {
         }
         let small = |ranks| Ring::natural(ranks).with_all_pairs(self.all_pairs);
         let steps = |ranks| collective.volume(&small(ranks)).most;
-        if steps(ranks) > MOST_STEPS {
+        if steps(ranks) > MAX_STEPS {
             let (name, steps_each) = (collective.name(), steps(ranks));
             let halves = std::iter::successors(Some(ranks), |ranks| Some(ranks / 2));
-            let fits = halves.take_while(|&ranks| ranks > 0).find(|&it| steps(it) <= MOST_STEPS);
+            let fits = halves.take_while(|&ranks| ranks > 0).find(|&it| steps(it) <= MAX_STEPS);
             return Err(format!(
                 "{name} among {ranks} ranks is relayed, for there are not so many links: each rank \
-                 takes {steps_each} steps, more than the {MOST_STEPS} of the longest plan; \
+                 takes {steps_each} steps, more than the {MAX_STEPS} of the longest plan; \
                  it does with -n {}",
                 fits.unwrap_or(1)
             ));

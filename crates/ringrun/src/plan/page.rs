@@ -1,13 +1,13 @@
-//! The plan as a page of HTML. Pure: text.
+//! The plan as a page of HTML.
 
 use std::fmt::Write;
 
 use super::{Report, picture, table, timeline};
-use crate::page::document;
-use crate::sizes::human;
+use crate::common::page::document;
+use crate::common::sizes::human;
 
-/// The columns that are words: algorithm, transports and why.
-const TEXTS: [usize; 3] = [1, 2, 7];
+/// The columns of text: algorithm, transports and reason.
+const TEXT_COLUMNS: [usize; 3] = [1, 2, 7];
 
 /// The whole page. A timeline shows the first call of each algorithm that the table has.
 pub(super) fn render(report: &Report) -> String {
@@ -19,7 +19,7 @@ pub(super) fn render(report: &Report) -> String {
     out += &picture::ring(&report.ring);
     let line = |tag: &str, cells: [String; 8]| {
         let cells = cells.into_iter().enumerate().map(|(at, cell)| {
-            let class = if TEXTS.contains(&at) { " class=\"text\"" } else { "" };
+            let class = if TEXT_COLUMNS.contains(&at) { " class=\"text\"" } else { "" };
             format!("<{tag}{class}>{cell}</{tag}>")
         });
         format!("<tr>{}</tr>\n", cells.collect::<String>())

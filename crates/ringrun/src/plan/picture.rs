@@ -1,26 +1,24 @@
-//! The ring over the hosts, as SVG: a dot for each rank, or for each host where there are too many;
-//! the links between hosts are drawn heavily. Pure: text.
+//! The ring over the hosts as SVG: a dot for each rank, or for each host where there are too many
+//! ranks; links between hosts are thicker.
 
 use std::f64::consts::TAU;
 use std::fmt::Write;
 
 use ringreduce::schedule::Ring;
 
-/// Dots, at most.
-const DOTS: usize = 64;
+const MAX_DOTS: usize = 64;
 const RADIUS: f64 = 150.0;
 
-/// A dot, and whether the link to the next one leaves the host.
 struct Dot {
     label: String,
     host: usize,
+    /// The link to the next dot leaves the host.
     leaves: bool,
 }
 
-/// The picture, and in words what it shows.
 pub(super) fn ring(ring: &Ring) -> String {
     let hosts: Vec<&[u32]> = ring.hosts().collect();
-    let (dots, shown) = if ring.size() as usize <= DOTS {
+    let (dots, shown) = if ring.size() as usize <= MAX_DOTS {
         let ranks = |(host, ranks): (usize, &&[u32])| {
             let last = ranks.len() - 1;
             let leaves = |at| at == last && hosts.len() > 1;
@@ -34,7 +32,7 @@ pub(super) fn ring(ring: &Ring) -> String {
         let dots: Vec<_> = hosts.iter().enumerate().flat_map(ranks).collect();
         (dots, "a dot is a rank, a colour a host".to_owned())
     } else {
-        let each = hosts.len().div_ceil(DOTS);
+        let each = hosts.len().div_ceil(MAX_DOTS);
         let dot = |(at, some): (usize, &[&[u32]])| {
             let first = at * each;
             let label = match some.len() {

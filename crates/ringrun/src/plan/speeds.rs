@@ -1,4 +1,4 @@
-//! Speeds in units that people use, and what is taken where nobody says. Pure.
+//! Speeds of links in the units of data sheets, with defaults.
 
 use clap::Args;
 use ringreduce::plan::{Source, Speeds};
@@ -7,35 +7,33 @@ use ringreduce::sim::Speed;
 /// How fast links are. The defaults are those of common machines, not of this one.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Speeds (ns, us, ms, s; MB/s, GB/s, Gbit/s)")]
-pub(super) struct Stated {
-    /// From a message's end to the peer's seeing it, between hosts [default: 20us]
+pub(super) struct SpeedOptions {
+    /// Time from a message's end until the peer sees it, between hosts [default: 20us]
     #[arg(long, value_name = "TIME", value_parser = time)]
     latency: Option<f64>,
-    /// What a rank moves between hosts [default: 3GB/s]
+    /// Bytes that a rank moves between hosts per second [default: 3GB/s]
     #[arg(long, value_name = "RATE", value_parser = rate)]
     bandwidth: Option<f64>,
-    /// What a message costs its rank, between hosts [default: 2us]
+    /// Time that a message costs its rank, between hosts [default: 2us]
     #[arg(long, value_name = "TIME", value_parser = time)]
     step: Option<f64>,
     /// The latency within a host [default: 300ns]
     #[arg(long, value_name = "TIME", value_parser = time)]
     host_latency: Option<f64>,
-    /// What a rank moves within a host [default: 10GB/s]
+    /// Bytes that a rank moves within a host per second [default: 10GB/s]
     #[arg(long, value_name = "RATE", value_parser = rate)]
     host_bandwidth: Option<f64>,
-    /// What a message costs its rank, within a host [default: 100ns]
+    /// Time that a message costs its rank, within a host [default: 100ns]
     #[arg(long, value_name = "TIME", value_parser = time)]
     host_step: Option<f64>,
-    /// What a rank reduces
+    /// Bytes that a rank reduces per second
     #[arg(long, value_name = "RATE", default_value = "20GB/s", value_parser = rate)]
     reduce: f64,
 }
 
-impl Stated {
-    /// For a world that has links within hosts, or between them, or both.
-    ///
-    /// # Errors
-    /// If it has none of the links that a speed was given of.
+impl SpeedOptions {
+    /// The speeds of a world with links within hosts, or between them, or both. Fails if a speed
+    /// was given of links that the world does not have.
     pub(super) fn speeds(&self, inside: bool, across: bool) -> Result<Speeds, String> {
         let reduce = self.reduce;
         let given = |options: [(&'static str, Option<f64>); 3]| {
@@ -77,7 +75,6 @@ impl Stated {
     }
 }
 
-/// A number, and what follows it.
 fn number(text: &str) -> Option<(f64, &str)> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(end);

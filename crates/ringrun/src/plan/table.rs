@@ -1,4 +1,4 @@
-//! The plan as a table, and as JSON. Pure: text.
+//! The plan as a table, and as JSON.
 
 use std::fmt::Write;
 
@@ -7,9 +7,9 @@ use ringreduce::sim::Time;
 use serde::Serialize;
 
 use super::Report;
-use crate::sizes::human;
+use crate::common::sizes::human;
 
-/// What the table's header says of the world.
+/// The table's line on the world.
 pub(super) fn heading(report: &Report) -> String {
     let row = &report.rows[0];
     let (name, ranks, hosts) = (row.request.collective.name(), row.size, row.hosts);
@@ -17,7 +17,7 @@ pub(super) fn heading(report: &Report) -> String {
     format!("{name} of {} among {ranks} ranks on {hosts}", row.request.dtype)
 }
 
-/// What it says of the speeds.
+/// The table's lines on the speeds.
 pub(super) fn speeds(report: &Report) -> Vec<String> {
     let row = &report.rows[0];
     let Some(speeds) = &row.speeds else { return Vec::new() };
@@ -28,7 +28,6 @@ pub(super) fn speeds(report: &Report) -> Vec<String> {
     lines
 }
 
-/// The columns of a row: see the header in [`text`].
 pub(super) fn cells(row: &Explanation) -> [String; 8] {
     let bytes = |bytes: u64| usize::try_from(bytes).map_or_else(|_| bytes.to_string(), human);
     [
@@ -43,11 +42,9 @@ pub(super) fn cells(row: &Explanation) -> [String; 8] {
     ]
 }
 
-/// Above the columns.
 pub(super) const TITLES: [&str; 8] =
     ["size", "algorithm", "over", "predicted", "rank 0 sends", "over one link", "hops", "why"];
 
-/// For people.
 pub(super) fn text(report: &Report) -> String {
     let mut out = format!("# {}\n", heading(report));
     for line in speeds(report) {
@@ -89,7 +86,7 @@ struct Plan {
     rows: Vec<Row>,
 }
 
-/// For programs; times are in seconds, bytes those that rank 0 sends.
+/// The plan as JSON: times in seconds, and the bytes that rank 0 sends.
 pub(super) fn json(report: &Report) -> serde_json::Result<String> {
     let row = |row: &Explanation| Row {
         bytes: row.request.longest(row.size),

@@ -1,5 +1,5 @@
-//! The steps of one call over time: a line for each rank, a bar for each slice. From the
-//! simulator's walk. Pure: text.
+//! The steps of one call over time, as the simulator times them: a line for each rank, a bar for
+//! each slice.
 
 use std::fmt::Write;
 
@@ -10,23 +10,23 @@ use ringreduce::sim::{Shape, Span, Time, timeline};
 
 use super::Report;
 
-/// Ranks that are drawn, and bars, at most.
-const RANKS: u32 = 32;
-const BARS: usize = 20_000;
+/// The most ranks and bars that are drawn.
+const MAX_RANKS: u32 = 32;
+const MAX_BARS: usize = 20_000;
 const WIDTH: f64 = 860.0;
 const LINE: f64 = 16.0;
 const LEFT: f64 = 50.0;
 
-/// The picture of a row's call, or why there is none.
+/// The picture of a row's call, or the reason why there is none.
 pub(super) fn draw(report: &Report, row: &Explanation) -> Result<String, String> {
-    if row.size > RANKS {
-        return Err(format!("timelines are drawn for at most {RANKS} ranks"));
+    if row.size > MAX_RANKS {
+        return Err(format!("timelines are drawn for at most {MAX_RANKS} ranks"));
     }
     if row.algorithm == Algorithm::Direct {
         return Err("ranks read each other's memory, and no messages are sent".into());
     }
     let spans = walk(report, row).ok_or("there is nothing to draw")?;
-    if spans.len() > BARS {
+    if spans.len() > MAX_BARS {
         return Err(format!("{} steps are too many to draw", spans.len()));
     }
     let end = spans.iter().map(|span| span.time[1]).fold(0.0, f64::max);
@@ -50,7 +50,7 @@ pub(super) fn draw(report: &Report, row: &Explanation) -> Result<String, String>
             "<rect class=\"{}\" x=\"{x:.2}\" y=\"{y}\" width=\"{width:.2}\" height=\"12\"><title>\
              {}: {bytes} bytes, {} to {}</title></rect>",
             class(step.op),
-            words(&step),
+            description(&step),
             Time(from),
             Time(to)
         );
@@ -91,18 +91,17 @@ fn class(op: Op) -> &'static str {
     }
 }
 
-/// What the colours mean.
 pub(super) const LEGEND: &str = "<p class=\"legend\"><i class=\"send\"></i> send \
     <i class=\"reduce\"></i> receive and reduce <i class=\"pass\"></i> pass on \
     <i class=\"recv\"></i> receive <i class=\"copy\"></i> copy</p>\n";
 
-fn words(step: &Step) -> String {
-    let mut words = format!("{:?}", step.op);
+fn description(step: &Step) -> String {
+    let mut text = format!("{:?}", step.op);
     if step.op.receives() {
-        let _ = write!(words, " from {}", step.from);
+        let _ = write!(text, " from {}", step.from);
     }
     if step.op.sends() {
-        let _ = write!(words, " to {}", step.to);
+        let _ = write!(text, " to {}", step.to);
     }
-    words
+    text
 }

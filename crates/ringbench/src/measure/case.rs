@@ -1,0 +1,328 @@
+//! The call that is measured: its collective, type, reduction and buffers. Sizes are those of
+//! nccl-tests: of a buffer with a part for each rank they count all parts.
+
+use std::fmt;
+use std::ops::Range;
+use std::str::FromStr;
+
+use anyhow::{Result, bail};
+use ringreduce::plan::Request;
+use ringreduce::schedule::Collective;
+use ringreduce::{Communicator, DataType, ReduceOp};
+use ringrun::common::names::collective;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verb {
+    Of(Collective),
+    /// Each rank sends to the next one, as in nccl-tests.
+    SendRecv,
+}
+
+impl Verb {
+    /// All verbs, with rank 0 as the root.
+    pub(crate) fn all() -> Vec<Self> {
+        Collective::all(1).into_iter().map(Self::Of).chain([Self::SendRecv]).collect()
+    }
+
+    pub(crate) fn with_root(self, root: usize) -> Self {
+        self.collective().map_or(self, |it| Self::Of(it.with_root(root as u32)))
+    }
+
+    pub(crate) const fn collective(self) -> Option<Collective> {
+        match self {
+            Self::Of(collective) => Some(collective),
+            Self::SendRecv => None,
+        }
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        self.collective().map_or("send_recv", Collective::name)
+    }
+
+    pub(crate) fn is_barrier(self) -> bool {
+        self == Self::Of(Collective::Barrier)
+    }
+
+    pub(crate) fn reduces(self) -> bool {
+        self.collective().is_some_and(Collective::reduces) && !self.is_barrier()
+    }
+
+    /// True if the verb can reduce by `op`. Prefixes have no averages.
+    pub(crate) fn supports(self, op: ReduceOp) -> bool {
+        !(self.is_prefix() && op == ReduceOp::Avg)
+    }
+
+    /// True if each rank's result is over a different number of ranks.
+    pub(crate) const fn is_prefix(self) -> bool {
+        matches!(self, Self::Of(Collective::Scan | Collective::Exscan))
+    }
+
+    /// The numbers of parts of a rank's input and output.
+    fn shape(self, ranks: usize) -> [usize; 2] {
+        let shape = self.collective().map_or([1; 2], |it| it.shape(ranks as u32));
+        shape.map(|parts| parts as usize)
+    }
+
+    /// busbw divided by algbw: the bytes on a rank's link per byte of the buffer.
+    pub(crate) fn bus_factor(self, ranks: usize) -> f64 {
+        let others = (ranks - 1) as f64 / ranks as f64;
+        match self {
+            Self::Of(Collective::AllReduce) => 2.0 * others,
+            Self::Of(collective) if collective.has_blocks() => others,
+            _ => 1.0,
+        }
+    }
+}
+
+impl FromStr for Verb {
+    type Err = String;
+    fn from_str(name: &str) -> Result<Self, String> {
+        let all = Self::all();
+        let names: Vec<_> = all.iter().map(|verb| verb.name()).collect();
+        let meant = collective(name, &names)?;
+        all.into_iter().find(|verb| verb.name() == meant).ok_or_else(|| name.to_owned())
+    }
+}
+
+impl fmt::Display for Verb {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Placement {
+    OutOfPlace,
+    InPlace,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Case {
+    pub(crate) verb: Verb,
+    pub(crate) dtype: DataType,
+    pub(crate) op: ReduceOp,
+    /// Elements of the buffer, or of one rank's part if the buffer has a part for each rank.
+    pub(crate) count: usize,
+    pub(crate) rank: usize,
+    pub(crate) ranks: usize,
+    pub(crate) placement: Placement,
+}
+
+impl Case {
+    /// The case with the number of elements that fit in `bytes`.
+    pub(crate) fn of_size(self, bytes: usize) -> Self {
+        let elements = bytes / self.dtype.size();
+        let count = if self.verb.is_barrier() { 0 } else { elements / self.parts() };
+        Self { count, ..self }
+    }
+
+    fn parts(&self) -> usize {
+        let [input, output] = self.verb.shape(self.ranks);
+        input.max(output)
+    }
+
+    fn part(&self) -> usize {
+        self.count * self.dtype.size()
+    }
+
+    /// Bytes of the whole buffer, as in the size column.
+    pub(crate) fn bytes(&self) -> usize {
+        self.part() * self.parts()
+    }
+
+    fn is_root(&self) -> bool {
+        self.root().is_none_or(|root| root == self.rank)
+    }
+
+    fn root(&self) -> Option<usize> {
+        self.verb.collective().and_then(Collective::root).map(|root| root as usize)
+    }
+
+    /// Out of place: bytes of the buffer that is read.
+    pub(crate) fn send_bytes(&self) -> usize {
+        let scatters = matches!(self.verb, Verb::Of(Collective::Scatter { .. }));
+        let [input, _] = self.verb.shape(self.ranks);
+        if scatters && !self.is_root() { 0 } else { input * self.part() }
+    }
+
+    /// Out of place: bytes of the buffer that is written.
+    pub(crate) fn recv_bytes(&self) -> usize {
+        let gathers =
+            matches!(self.verb, Verb::Of(Collective::Gather { .. } | Collective::Reduce { .. }));
+        let [_, output] = self.verb.shape(self.ranks);
+        if gathers && !self.is_root() { 0 } else { output * self.part() }
+    }
+
+    fn my_part(&self) -> Range<usize> {
+        self.rank * self.part()..(self.rank + 1) * self.part()
+    }
+
+    /// In place: the part of the buffer with this rank's input.
+    pub(crate) fn input(&self) -> Range<usize> {
+        let gathers = self.verb == Verb::Of(Collective::AllGather);
+        if gathers { self.my_part() } else { 0..self.bytes() }
+    }
+
+    /// In place: the part of the buffer with this rank's result.
+    pub(crate) fn output(&self) -> Range<usize> {
+        let scatters = self.verb == Verb::Of(Collective::ReduceScatter);
+        if scatters { self.my_part() } else { 0..self.bytes() }
+    }
+
+    /// The type, "none" where there are no elements.
+    pub(crate) fn type_name(&self) -> &'static str {
+        if self.verb.is_barrier() { "none" } else { self.dtype.name() }
+    }
+
+    /// The reduction, "none" where nothing is reduced.
+    pub(crate) fn op_name(&self) -> &'static str {
+        if self.verb.reduces() { self.op.name() } else { "none" }
+    }
+
+    /// The root, -1 where there is none.
+    pub(crate) fn root_column(&self) -> i64 {
+        self.root().map_or(-1, |root| root as i64)
+    }
+
+    /// The call as a request of the library's planner; none for messages between two ranks.
+    pub(crate) fn request(&self) -> Option<Request> {
+        let collective = self.verb.collective()?;
+        let (count, dtype, op) = match collective {
+            Collective::Barrier => (1, DataType::U8, Some(ReduceOp::Max.into())),
+            reduces if reduces.reduces() => (self.count, self.dtype, Some(self.op.into())),
+            _ => (self.part(), DataType::U8, None),
+        };
+        Some(Request { collective, count, dtype, op })
+    }
+
+    /// Out of place: true if the call writes no result.
+    pub(crate) fn keeps_output(&self) -> bool {
+        self.verb == Verb::Of(Collective::Exscan) && self.rank == 0
+    }
+
+    /// True if the verb can be called so. A barrier, which has no buffers, counts as in place.
+    pub(crate) fn exists(&self) -> bool {
+        use Collective::{Gather, Scatter};
+        let rooted = matches!(self.verb, Verb::Of(Gather { .. } | Scatter { .. }));
+        match self.placement {
+            Placement::OutOfPlace => !self.verb.is_barrier(),
+            Placement::InPlace => !rooted && self.verb != Verb::SendRecv,
+        }
+    }
+
+    pub(crate) fn call_out_of_place(
+        &self,
+        comm: &mut Communicator,
+        send: &[u8],
+        recv: &mut [u8],
+    ) -> ringreduce::Result<()> {
+        let Self { verb, dtype, op, rank, ranks, .. } = *self;
+        let Verb::Of(collective) = verb else {
+            return comm.send_recv(send, (rank + 1) % ranks, recv, (rank + ranks - 1) % ranks);
+        };
+        match collective {
+            Collective::AllReduce => comm.all_reduce_into_bytes(send, recv, dtype, op),
+            Collective::ReduceScatter => comm.reduce_scatter_bytes(send, recv, dtype, op),
+            Collective::Reduce { root } => {
+                comm.reduce_into_bytes(send, recv, dtype, op, root as usize)
+            }
+            Collective::Scan => comm.scan_into_bytes(send, recv, dtype, op),
+            Collective::Exscan => comm.exscan_into_bytes(send, recv, dtype, op),
+            Collective::Gather { root } => comm.gather(send, recv, root as usize),
+            Collective::Scatter { root } => comm.scatter(send, recv, root as usize),
+            Collective::AllToAll => comm.all_to_all(send, recv),
+            Collective::AllGather => comm.all_gather(send, recv),
+            // The root copies its input to its output, as in NCCL; broadcast has one buffer.
+            Collective::Broadcast { root } => {
+                if self.is_root() {
+                    recv.copy_from_slice(send);
+                }
+                comm.broadcast(recv, root as usize)
+            }
+            Collective::Barrier => comm.barrier(),
+            other => unreachable!("{} is not known here", other.name()),
+        }
+    }
+
+    pub(crate) fn call_in_place(&self, comm: &mut Communicator, buf: &mut [u8]) -> Result<()> {
+        let Self { verb, dtype, op, .. } = *self;
+        match verb.collective() {
+            Some(Collective::AllReduce) => comm.all_reduce_bytes(buf, dtype, op)?,
+            Some(Collective::ReduceScatter) => {
+                comm.reduce_scatter_in_place_bytes(buf, dtype, op)?
+            }
+            Some(Collective::AllGather) => comm.all_gather_in_place(buf)?,
+            Some(Collective::Broadcast { root }) => comm.broadcast(buf, root as usize)?,
+            Some(Collective::Reduce { root }) => {
+                comm.reduce_bytes(buf, dtype, op, root as usize)?;
+            }
+            Some(Collective::AllToAll) => comm.all_to_all_in_place(buf)?,
+            Some(Collective::Scan) => comm.scan_bytes(buf, dtype, op)?,
+            Some(Collective::Exscan) => comm.exscan_bytes(buf, dtype, op)?,
+            Some(Collective::Barrier) => comm.barrier()?,
+            _ => bail!("{verb} has no form in place"),
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_collectives_and_of_nccl_tests() {
+        assert_eq!("all_reduce".parse(), Ok(Verb::Of(Collective::AllReduce)));
+        assert_eq!("reduce_scatter_perf".parse(), Ok(Verb::Of(Collective::ReduceScatter)));
+        assert_eq!("allreduce".parse(), Ok(Verb::Of(Collective::AllReduce)));
+        let error = "allredcue".parse::<Verb>().unwrap_err();
+        assert!(
+            error.contains("mean all_reduce?") && error.contains("scatter, send_recv"),
+            "{error}"
+        );
+        assert_eq!("alltoall_perf".parse(), Ok(Verb::Of(Collective::AllToAll)));
+        assert_eq!("sendrecv_perf".parse(), Ok(Verb::SendRecv));
+    }
+
+    #[test]
+    fn sizes_hold_whole_elements_of_every_rank() {
+        let case = Case {
+            verb: Verb::Of(Collective::AllGather),
+            dtype: DataType::F32,
+            op: ReduceOp::Sum,
+            count: 0,
+            rank: 1,
+            ranks: 3,
+            placement: Placement::InPlace,
+        };
+        let gather = case.of_size(100);
+        assert_eq!((gather.count, gather.bytes()), (8, 96));
+        assert_eq!((gather.send_bytes(), gather.recv_bytes()), (32, 96));
+        assert_eq!((gather.input(), gather.output()), (32..64, 0..96));
+        let of = |collective| Case { verb: Verb::Of(collective), ..case }.of_size(100);
+        let scatter = of(Collective::ReduceScatter);
+        assert_eq!((scatter.send_bytes(), scatter.recv_bytes()), (96, 32));
+        assert_eq!((scatter.input(), scatter.output()), (0..96, 32..64));
+        let [root, other] = [1, 0].map(|root| of(Collective::Gather { root }));
+        assert_eq!((root.send_bytes(), root.recv_bytes()), (32, 96));
+        assert_eq!((other.send_bytes(), other.recv_bytes()), (32, 0));
+        let [root, other] = [1, 0].map(|root| of(Collective::Scatter { root }));
+        assert_eq!((root.send_bytes(), root.recv_bytes()), (96, 32));
+        assert_eq!((other.send_bytes(), other.recv_bytes()), (0, 32));
+        let reduce = Case { verb: Verb::Of(Collective::AllReduce), ..case }.of_size(103);
+        assert_eq!((reduce.count, reduce.bytes()), (25, 100));
+    }
+
+    #[test]
+    fn bus_factors_are_those_of_nccl_tests() {
+        for verb in Verb::all() {
+            let expected = match verb.name() {
+                "all_reduce" => 1.5,
+                "reduce_scatter" | "all_gather" | "gather" | "scatter" | "all_to_all" => 0.75,
+                _ => 1.0,
+            };
+            assert_eq!(verb.bus_factor(4), expected, "{verb}");
+        }
+        assert_eq!(Verb::Of(Collective::AllReduce).bus_factor(1), 0.0);
+    }
+}

@@ -1,0 +1,91 @@
+//! The compact table: as wide as a terminal, with a line for each size.
+
+use crate::report::regret;
+use crate::report::table::{describe, micros, spread};
+use crate::report::{Figures, Report, Row};
+use ringrun::common::sizes::human;
+
+pub(crate) fn header(report: &Report) -> String {
+    let Report { collective, ranks, launched, transport, algorithm, memory, .. } = report;
+    let mut text = format!(
+        "{collective}, {ranks} ranks ({launched}), transport {transport}, algorithm {algorithm}, \
+         {memory} memory\n"
+    );
+    if let Some(software) = &report.device {
+        text += &format!("device: {}\n", software.text());
+    }
+    if let Some(probe) = report.probe.before {
+        text += &format!("machine: {}\n", describe(&probe));
+    }
+    if report.regret.is_some() {
+        return text + "\n" + &regret::header();
+    }
+    text += &format!("\n{:28}{:^45}     out of place\n", "", "time per call, us");
+    text + &format!(
+        "{:>10}  {:>8} {:>6}  {:>8} {:>8} {:>8} {:>8} {:>8}  {:>8} {:>8}  {:>5}\n",
+        "size", "type", "op", "min", "median", "mean", "p99", "busbw", "mean", "busbw", "wrong"
+    )
+}
+
+pub(crate) fn row(row: &Row) -> String {
+    let [min, median, mean, p99] = spread(row);
+    let busbw = |of: Option<&Figures>| of.map_or("-".into(), |of| format!("{:.2}", of.busbw));
+    let beside = row.out_of_place.as_ref().filter(|_| row.in_place.is_some());
+    let apart = beside.map_or("-".into(), |half| micros(half.time_us));
+    let wrong = row.figures().filter_map(|half| half.wrong).reduce(|a, b| a + b);
+    let wrong = wrong.map_or("-".into(), |wrong| wrong.to_string());
+    format!(
+        "{:>10}  {:>8} {:>6}  {min:>8} {median:>8} {mean:>8} {p99:>8} {:>8}  {apart:>8} {:>8}  \
+         {wrong:>5}\n",
+        human(row.size),
+        row.dtype,
+        row.redop,
+        busbw(row.main()),
+        busbw(beside),
+    )
+}
+
+pub(crate) fn footer(report: &Report) -> String {
+    let errors = report.errors();
+    let verdict = match (errors, report.check) {
+        (0, 0) => "results were not checked".to_owned(),
+        (0, _) => "all results are right".to_owned(),
+        _ => format!("FAILED: {errors} wrong elements or bytes out of bounds"),
+    };
+    let result = match &report.regret {
+        Some(regrets) => regrets.summary(),
+        None => format!("average busbw {:.2} GB/s; ", report.avg_busbw),
+    };
+    format!("\n{result}{verdict}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::tests::sample;
+    use ringreduce::DataType;
+
+    #[test]
+    fn fits_a_terminal_and_has_a_cell_for_each_name() {
+        let mut report = sample(&[DataType::F32]);
+        let names = header(&report).lines().last().unwrap().split_whitespace().count();
+        for one in &report.rows {
+            let line = row(one);
+            assert!(line.trim_end().len() <= 100, "{line}");
+            // A size such as "8 B" is two words.
+            assert_eq!(line.split_whitespace().count(), names + 1, "{line}");
+        }
+        assert!(footer(&report).contains("all results are right"));
+        report.rows[0].in_place.as_mut().unwrap().wrong = Some(7);
+        assert!(footer(&report).contains("FAILED: 7 wrong"));
+    }
+
+    #[test]
+    fn missing_figures_are_dashes() {
+        let mut report = sample(&[DataType::F32]);
+        report.rows[0].in_place = None;
+        let cells = row(&report.rows[0]);
+        let cells: Vec<_> = cells.split_whitespace().collect();
+        assert_eq!(cells[9..], ["-", "-", "0"], "{cells:?}");
+    }
+}

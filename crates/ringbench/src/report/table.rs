@@ -1,0 +1,175 @@
+//! The table as nccl-tests prints it, so that tools which read one read the other.
+
+use crate::cli::Cli;
+use crate::machine::probe::Probe;
+use crate::measure::stats::Spread;
+use crate::report::compact;
+use crate::report::regret;
+use crate::report::{Figures, Line, Report, Row};
+use ringrun::common::sizes::Step;
+
+pub(crate) fn header(cli: &Cli, report: &Report) -> String {
+    if cli.is_compact() {
+        return compact::header(report);
+    }
+    let Report { version, collective, ranks, launched, transport, .. } = report;
+    let (min, max) = (cli.minbytes, cli.maxbytes);
+    let step = match cli.step() {
+        Step::Factor(factor) => format!("{factor}(factor)"),
+        Step::Bytes(bytes) => format!("{bytes}(bytes)"),
+    };
+    let iters = cli.iters.map_or("auto".to_owned(), |n| n.to_string());
+    let buffers = if cli.refill { "refilled" } else { "reused" };
+    let mut text = format!(
+        "# ringbench version {version}\n\
+         # Collective test starting: {collective}\n\
+         # ranks {ranks} ({launched}) transport: {transport} minBytes {min} maxBytes {max} \
+         step: {step} warmup iters: {} iters: {iters} validation: {} unalign: {} \
+         buffers: {buffers} memory: {} algorithm: {}\n\
+         #\n# Using ranks\n",
+        cli.warmup_iters, cli.check, cli.unalign, report.memory, report.algorithm,
+    );
+    for info in &report.rank_infos {
+        let (rank, pid, host, cpu) = (info.rank, info.pid, &info.host, info.cpu);
+        let device = info.device.as_ref().map_or(String::new(), |device| {
+            format!(" device {:2} [{}]", device.index, device.name)
+        });
+        text += &format!("#  Rank {rank:2} Pid {pid:6} on {host:>10} cpu {cpu:3}{device}\n");
+    }
+    if let Some(software) = &report.device {
+        let how = if report.blocking { "each call" } else { "the last call" };
+        text += &format!("# device: {}, {how} is waited for\n", software.text());
+    }
+    text += &format!("#\n{}#\n", machine(report.probe.before));
+    if report.regret.is_some() {
+        return text + &regret::header();
+    }
+    text += &format!("# {:54}  {:^33}  {:^33}\n", "", "out-of-place", "in-place");
+    let half = format!("{:>8}  {:>6}  {:>6}  {:>6}", "time", "algbw", "busbw", "#wrong");
+    text += &format!(
+        "#{:>11}  {:>12}  {:>8}  {:>6}  {:>6}  {half}  {half}  {:>8}  {:>8}  {:>8}  {:>8}\n",
+        "size", "count", "type", "redop", "root", "min", "p50", "mean", "p99"
+    );
+    let half = format!("{:>8}  {:>6}  {:>6}  {:>6}", "(us)", "(GB/s)", "(GB/s)", "");
+    text += &format!(
+        "#{:>11}  {:>12}  {:>8}  {:>6}  {:>6}  {half}  {half}  {:>8}  {:>8}  {:>8}  {:>8}\n",
+        "(B)", "(elements)", "", "", "", "(us)", "(us)", "(us)", "(us)"
+    );
+    text
+}
+
+pub(crate) fn line(cli: &Cli, line: &Line) -> String {
+    match line {
+        Line::Row(of) if cli.is_compact() => compact::row(of),
+        Line::Row(of) => row(of),
+        Line::Regret(of) => regret::row(of),
+    }
+}
+
+fn row(row: &Row) -> String {
+    let Row { size, count, dtype, redop, root, .. } = row;
+    let [apart, in_place] = [&row.out_of_place, &row.in_place].map(|it| figure_cells(it.as_ref()));
+    let [min, p50, mean, p99] = spread(row);
+    format!(
+        "{size:12}  {count:12}  {dtype:>8}  {redop:>6}  {root:>6}  {apart}  {in_place}  \
+         {min:>8}  {p50:>8}  {mean:>8}  {p99:>8}\n"
+    )
+}
+
+/// The least, the median, the mean and the 99th percentile of a row's calls.
+pub(crate) fn spread(row: &Row) -> [String; 4] {
+    let none = || ["N/A"; 4].map(str::to_owned);
+    row.main().map_or_else(none, |half| {
+        let Spread { min_us, p50_us, mean_us, p99_us } = half.spread;
+        [min_us, p50_us, mean_us, p99_us].map(micros)
+    })
+}
+
+fn figure_cells(figures: Option<&Figures>) -> String {
+    let cells = figures.map_or_else(
+        || ["N/A"; 4].map(str::to_owned),
+        |h| {
+            let wrong = h.wrong.map_or("N/A".to_owned(), |wrong| wrong.to_string());
+            [micros(h.time_us), format!("{:.2}", h.algbw), format!("{:.2}", h.busbw), wrong]
+        },
+    );
+    let [time, algbw, busbw, wrong] = cells;
+    format!("{time:>8}  {algbw:>6}  {busbw:>6}  {wrong:>6}")
+}
+
+/// Microseconds with the digits of nccl-tests, and one more below 1 us.
+pub(crate) fn micros(time: f64) -> String {
+    let digits = [10_000.0, 100.0, 1.0].iter().filter(|&&limit| time < limit).count();
+    format!("{time:.digits$}")
+}
+
+pub(crate) fn footer(cli: &Cli, report: &Report) -> String {
+    if cli.is_compact() { compact::footer(report) } else { nccl_footer(report) }
+}
+
+fn nccl_footer(report: &Report) -> String {
+    let errors = report.errors();
+    let verdict = if errors == 0 { "OK" } else { "FAILED" };
+    let result = match &report.regret {
+        Some(regrets) => regrets.summary(),
+        None => format!("# Avg bus bandwidth    : {:.4}\n", report.avg_busbw),
+    };
+    format!(
+        "{}# Out of bounds values : {errors} {verdict}\n{result}#\n\
+         # Collective test concluded: {}\n",
+        machine(report.probe.after),
+        report.collective
+    )
+}
+
+fn machine(probe: Option<Probe>) -> String {
+    let Some(probe) = probe else {
+        return "# machine: not probed: it takes two CPUs, this process may use one\n".into();
+    };
+    format!("# machine: {}\n", describe(&probe))
+}
+
+pub(crate) fn describe(probe: &Probe) -> String {
+    let Probe { cpus: [first, second], hand_over_ns, distance, add_gb_per_s } = probe;
+    let distance = distance.name();
+    format!(
+        "hand-over {hand_over_ns:.0} ns ({distance}), a += b of 64 MiB {add_gb_per_s:.1} GB/s \
+         (cpus {first} and {second})"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::tests::sample;
+    use ringreduce::DataType;
+
+    #[test]
+    fn rows_parse_like_those_of_nccl_tests() {
+        let report = sample(&[DataType::F32]);
+        let line = row(&report.rows[17]);
+        let cells: Vec<&str> = line.split_whitespace().collect();
+        assert_eq!(cells[..5], ["1048576", "262144", "float", "sum", "-1"]);
+        assert_eq!(cells.len(), 5 + 4 + 4 + 4);
+        assert_eq!([cells[8], cells[12]], ["0", "0"]);
+        assert!(
+            nccl_footer(&report)
+                .contains("# Out of bounds values : 0 OK\n# Avg bus bandwidth    : ")
+        );
+    }
+
+    #[test]
+    fn wrong_elements_are_a_failure() {
+        let mut report = sample(&[DataType::F32]);
+        report.rows[0].in_place.as_mut().unwrap().wrong = Some(7);
+        assert!(nccl_footer(&report).contains("Out of bounds values : 7 FAILED"));
+    }
+
+    #[test]
+    fn times_as_in_nccl_tests() {
+        assert_eq!(
+            [0.144, 99.5, 100.04, 12345.6].map(micros),
+            ["0.144", "99.50", "100.0", "12346"]
+        );
+    }
+}

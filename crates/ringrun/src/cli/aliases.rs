@@ -1,0 +1,350 @@
+//! Flags of other launchers: translated before clap reads the command line, up to the program's
+//! name. Law: a flag is obeyed, refused or warned of by name, and never dropped in silence.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+use clap::{ArgAction, Command};
+
+use crate::failure::Failure;
+
+#[derive(Clone, Copy, Debug)]
+enum Action {
+    /// The flag asks for the only behaviour there is.
+    Ignore,
+    /// The flag must have one of these values, which ask for the only behaviour there is.
+    OnlyValues(&'static [&'static str]),
+    /// The flag must ask for a mapping that is the only one on a single host.
+    MapBy,
+    /// The flag changes nothing, for this reason.
+    Warn(&'static str),
+    /// The flag is refused, with this advice.
+    Refuse(&'static str),
+}
+
+use Action::{Ignore, MapBy, OnlyValues, Refuse, Warn};
+
+const ONE_HOST: &str = "a job has one host so far";
+const NO_MCA: &str = "this is not Open MPI; ringreduce has RINGREDUCE_* variables";
+const NO_STORE_ADDRESS: &str = "the ranks of one host meet through ringrun itself";
+const ELASTIC: &str = "say --elastic MIN:MAX";
+const NO_PATTERN: &str = "use --output-filename, --tag-output or -l";
+const NO_REDIRECT: &str = "say --tee 3 --log-dir DIR, and > /dev/null in the shell";
+const SLOTS: &[&str] = &["slot", "core", "hwthread", "node", "host"];
+/// Open MPI's modifiers of a mapping that change nothing on one host, in capitals.
+const MODIFIERS: &[&str] = &["OVERSUBSCRIBE", "PE=1", "SPAN", "INHERIT"];
+
+/// Names, number of values, treatment. Of Open MPI, MPICH and Intel MPI (Hydra), torchrun, Horovod.
+const FOREIGN_FLAGS: &[(&str, usize, Action)] = &[
+    ("oversubscribe allow-run-as-root byslot bind-to-none", 0, Ignore),
+    ("map-by rank-by", 1, MapBy),
+    ("mca gmca omca prtemca pmixmca", 2, Warn(NO_MCA)),
+    ("tune", 1, Warn(NO_MCA)),
+    ("prefix", 1, Warn(ONE_HOST)),
+    ("spawn-timeout", 1, Warn("starting ranks on one host does not wait")),
+    ("report-state-on-timeout", 0, Warn("the message at the end names the ranks that still ran")),
+    ("verbose v", 0, Warn("there is nothing more to say")),
+    (
+        "display-map display-allocation",
+        0,
+        Warn("all ranks are on this host; see --report-bindings"),
+    ),
+    ("nooversubscribe", 0, Refuse("use -N auto for one rank per CPU")),
+    ("app configfile", 1, Refuse("a job has one program here")),
+    ("rankfile", 1, Refuse("use --bind-to core, or taskset in the program's own command")),
+    (
+        "cpu-set cpu-list",
+        1,
+        Refuse("run ringrun itself under taskset: it uses the CPUs that it may"),
+    ),
+    ("merge-stderr-to-stdout", 0, Refuse("say 2>&1 in the shell")),
+    ("get-stack-traces", 0, Refuse("use gdb -p PID or py-spy")),
+    ("enable-recovery continuous", 0, Refuse(ELASTIC)),
+    ("forward-signals", 1, Refuse("the help page lists the signals that are passed on")),
+    ("xml", 0, Refuse(NO_PATTERN)),
+    ("genvall envall", 0, Ignore),
+    ("launcher bootstrap", 1, OnlyValues(&["fork"])),
+    ("rmk", 1, Warn(ONE_HOST)),
+    ("iface", 1, Warn("ranks of one host need no interface; RINGREDUCE_IFNAME chooses one")),
+    ("genvlist envlist", 1, Warn("the ranks inherit the whole environment")),
+    ("genvnone envnone", 0, Refuse("say: env -i ringrun ...")),
+    ("prepend-pattern outfile-pattern errfile-pattern", 1, Refuse(NO_PATTERN)),
+    ("disable-auto-cleanup", 0, Refuse("the first failure ends the job")),
+    ("print-all-exitcodes", 0, Refuse("the message at the end names the first failure")),
+    ("gpus-per-proc", 1, Refuse("say CUDA_VISIBLE_DEVICES in the program's own command")),
+    ("usize", 1, Refuse("ranks can't be added to a job")),
+    ("standalone no-python", 0, Ignore),
+    ("nnodes", 1, OnlyValues(&["1", "1:1"])),
+    ("node-rank", 1, OnlyValues(&["0"])),
+    ("start-method", 1, Warn("ringrun starts programs, not Python functions")),
+    ("role", 1, Warn("ranks have no roles")),
+    ("monitor-interval", 1, Warn("ringrun sees at once when a rank ends")),
+    ("rdzv-backend rdzv-endpoint rdzv-id rdzv-conf", 1, Warn(NO_STORE_ADDRESS)),
+    ("master-addr master-port local-addr", 1, Warn(NO_STORE_ADDRESS)),
+    ("m", 1, Refuse("say: ringrun ... python3 -m MODULE")),
+    ("module", 0, Refuse("say: ringrun ... python3 -m MODULE")),
+    ("run-path", 0, Refuse("say: ringrun ... python3 SCRIPT")),
+    ("r redirects", 1, Refuse(NO_REDIRECT)),
+    ("local-ranks-filter logs-specs", 1, Refuse(NO_PATTERN)),
+    ("numa-binding", 1, Refuse("use --bind-to core")),
+    ("signals-to-handle", 1, Refuse("the help page lists the signals that end a job")),
+    ("min-np max-np", 1, Refuse(ELASTIC)),
+    ("host-discovery-script", 1, Refuse(ONE_HOST)),
+    ("gloo mpi", 0, Warn("ringreduce is the transport")),
+];
+
+fn foreign(name: &str) -> Option<(usize, Action)> {
+    let flag = FOREIGN_FLAGS.iter().find(|(names, ..)| names.split(' ').any(|it| it == name));
+    flag.map(|&(_, values, action)| (values, action))
+}
+
+/// `-np` as clap reads it, with two dashes. For command lines on which no other flag begins with
+/// `-n` and the value of `-n` is a number: those of subcommands and of ringbench.
+#[must_use]
+pub fn np(word: OsString) -> OsString {
+    match word.to_str() {
+        Some(text) if text == "-np" || text.starts_with("-np=") => format!("-{text}").into(),
+        _ => word,
+    }
+}
+
+/// The command line as clap reads it, and warnings of flags that change nothing. Flags that can't
+/// be obeyed are a [`Failure::Usage`]; clap refuses unknown ones.
+pub(crate) fn translate(
+    words: Vec<OsString>,
+    ours: &Command,
+) -> Result<(Vec<OsString>, Vec<String>), Failure> {
+    let (mut out, mut warnings) = (vec![], vec![]);
+    let mut words = words.into_iter();
+    while let Some(word) = words.next() {
+        let Some(option) = ParsedFlag::parse(&word) else {
+            // The program, or "--" before it: all further words are the program's.
+            out.push("--".into());
+            out.extend((word != "--").then_some(word));
+            out.extend(words);
+            break;
+        };
+        let name = option.name.as_str();
+        if option.is_attached(ours) {
+            out.push(word);
+        } else if let Some(values) = own_value_count(ours, &option) {
+            let missing = values.saturating_sub(usize::from(option.value.is_some()));
+            out.push(option.for_clap(&word));
+            out.extend(words.by_ref().take(missing));
+        } else if let Some((values, action)) = foreign(name) {
+            let mut given: Vec<OsString> = option.value.into_iter().collect();
+            given.extend(words.by_ref().take(values.saturating_sub(given.len())));
+            let shown = word.to_string_lossy().into_owned();
+            if given.len() != values {
+                return Err(Failure::Usage(format!("{shown}: expected {values} value(s)")));
+            }
+            warnings.extend(apply(action, &shown, &given)?);
+        } else {
+            // clap refuses an unknown flag, and may guess what was meant.
+            out.push(word);
+            break;
+        }
+    }
+    Ok((out, warnings))
+}
+
+fn apply(action: Action, shown: &str, values: &[OsString]) -> Result<Option<String>, Failure> {
+    match action {
+        Ignore => Ok(None),
+        Warn(why) => Ok(Some(format!("{shown} changes nothing: {why}"))),
+        Refuse(why) => Err(Failure::Usage(format!("{shown} is not supported: {why}"))),
+        OnlyValues(allowed) => {
+            only(shown, values, |value| allowed.contains(&value), &allowed.join(", "))
+        }
+        MapBy => {
+            let (slots, modifiers) = (SLOTS.join(", "), MODIFIERS.join(", "));
+            only(
+                shown,
+                values,
+                is_one_host_mapping,
+                &format!("{slots}, and behind a colon {modifiers}"),
+            )
+        }
+    }
+}
+
+/// Refuses a value that is not allowed, and names those that are.
+fn only(
+    shown: &str,
+    values: &[OsString],
+    is_allowed: impl Fn(&str) -> bool,
+    allowed: &str,
+) -> Result<Option<String>, Failure> {
+    let value = values.first().map(|value| value.to_string_lossy()).unwrap_or_default();
+    if is_allowed(&value) {
+        return Ok(None);
+    }
+    let name = shown.split('=').next().unwrap_or(shown);
+    Err(Failure::Usage(format!("{name} {value}: only {allowed} works ({ONE_HOST})")))
+}
+
+/// True for a mapping that changes nothing on one host, as "slot", "node:PE=1", ":OVERSUBSCRIBE".
+fn is_one_host_mapping(value: &str) -> bool {
+    let (unit, modifiers) = value.split_once(':').unwrap_or((value, ""));
+    let mut modifiers = modifiers.split([':', ',']).filter(|one| !one.is_empty());
+    let is_modifier = |one: &str| MODIFIERS.contains(&one.to_ascii_uppercase().as_str());
+    (SLOTS.contains(&unit) || unit.is_empty() && value.len() > 1) && modifiers.all(is_modifier)
+}
+
+struct ParsedFlag {
+    /// The name without leading dashes, and with '-' for '_'.
+    name: String,
+    value: Option<OsString>,
+    dashes: usize,
+}
+
+impl ParsedFlag {
+    fn parse(word: &OsStr) -> Option<Self> {
+        let bytes = word.as_bytes();
+        let dashes = bytes.iter().take(2).take_while(|&&byte| byte == b'-').count();
+        let rest = bytes.get(dashes..).filter(|rest| dashes > 0 && !rest.is_empty())?;
+        let mut parts = rest.splitn(2, |&byte| byte == b'=');
+        let name = String::from_utf8_lossy(parts.next()?).replace('_', "-");
+        let value = parts.next().map(|value| OsString::from_vec(value.to_vec()));
+        Some(Self { name, value, dashes })
+    }
+
+    /// The flag with two dashes before a long name, and dashes for underscores.
+    fn for_clap(&self, word: &OsStr) -> OsString {
+        if self.is_short() {
+            return word.to_owned();
+        }
+        let mut out = OsString::from(format!("--{}", self.name));
+        if let Some(value) = &self.value {
+            out.push("=");
+            out.push(value);
+        }
+        out
+    }
+
+    /// True for a short flag with its value, as "-n4" or "-xVAR=1", but not for a name, as "-np".
+    fn is_attached(&self, ours: &Command) -> bool {
+        let is_name = own_long(ours, &self.name).is_some() || foreign(&self.name).is_some();
+        let first = self.name.chars().next().and_then(|first| own_short(ours, first));
+        self.dashes == 1 && !self.is_short() && !is_name && first.is_some()
+    }
+
+    fn is_short(&self) -> bool {
+        self.dashes == 1 && self.name.chars().count() == 1
+    }
+}
+
+/// The number of values of a flag of ringrun's own; none for other flags.
+fn own_value_count(ours: &Command, option: &ParsedFlag) -> Option<usize> {
+    if option.is_short() {
+        return option.name.chars().next().and_then(|name| own_short(ours, name));
+    }
+    own_long(ours, &option.name)
+}
+
+fn own_long(ours: &Command, name: &str) -> Option<usize> {
+    if matches!(name, "help" | "version") {
+        return Some(0);
+    }
+    let has = |argument: &&clap::Arg| {
+        let aliases = argument.get_all_aliases().unwrap_or_default();
+        argument.get_long() == Some(name) || aliases.contains(&name)
+    };
+    ours.get_arguments().find(has).map(values)
+}
+
+fn own_short(ours: &Command, name: char) -> Option<usize> {
+    if matches!(name, 'h' | 'V') {
+        return Some(0);
+    }
+    let has = |argument: &&clap::Arg| {
+        let aliases = argument.get_all_short_aliases().unwrap_or_default();
+        argument.get_short() == Some(name) || aliases.contains(&name)
+    };
+    ours.get_arguments().find(has).map(values)
+}
+
+fn values(argument: &clap::Arg) -> usize {
+    match argument.get_action() {
+        ArgAction::Set | ArgAction::Append => {
+            argument.get_num_args().map_or(1, |range| range.min_values())
+        }
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ours() -> Command {
+        let value = |name: &'static str| clap::Arg::new(name).long(name);
+        Command::new("test")
+            .arg(value("np").short('n').short_alias('c').alias("n"))
+            .arg(value("wdir"))
+            .arg(value("genv").num_args(2))
+            .arg(clap::Arg::new("export").short('x').action(ArgAction::Append))
+            .arg(value("tag-output").action(ArgAction::SetTrue))
+    }
+
+    fn translated(line: &str) -> (String, Vec<String>) {
+        let words = line.split(' ').map(OsString::from).collect();
+        let (words, warnings) = translate(words, &ours()).unwrap();
+        (words.join(OsStr::new(" ")).to_string_lossy().into_owned(), warnings)
+    }
+
+    fn refused(line: &str) -> String {
+        let words = line.split(' ').map(OsString::from).collect();
+        translate(words, &ours()).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn one_dash_becomes_two_and_underscores_dashes() {
+        assert_eq!(translated("-np 4 a").0, "--np 4 -- a");
+        assert_eq!(translated("-wdir=/x --tag_output a").0, "--wdir=/x --tag-output -- a");
+        assert_eq!(translated("-genv A b -n 2 a").0, "--genv A b -n 2 -- a");
+        assert_eq!(translated("-n4 -xA=1 -c 3 a").0, "-n4 -xA=1 -c 3 -- a");
+    }
+
+    #[test]
+    fn nothing_after_the_program_is_touched() {
+        assert_eq!(translated("-np 4 a -np --mca x").0, "--np 4 -- a -np --mca x");
+        assert_eq!(translated("-np 4 -- -a -np").0, "--np 4 -- -a -np");
+        assert_eq!(translated("- -np").0, "-- - -np");
+    }
+
+    #[test]
+    fn foreign_options_are_obeyed_or_warned_of_or_refused() {
+        assert_eq!(translated("--nnodes=1 --standalone --map-by slot a"), ("-- a".into(), vec![]));
+        let (rest, warnings) = translated("--mca btl self -np 2 a");
+        assert_eq!(rest, "--np 2 -- a");
+        assert!(warnings[0].starts_with("--mca changes nothing"), "{warnings:?}");
+        assert!(refused("--nnodes 2 a").contains("--nnodes 2: only 1, 1:1 works"));
+        assert!(refused("--nnodes=2:4 a").contains("--nnodes 2:4"));
+        assert!(refused("--redirects 3 a").starts_with("--redirects is not supported"));
+        assert!(refused("--mca a").contains("expected 2 value(s)"));
+    }
+
+    #[test]
+    fn mappings_that_change_nothing_on_one_host_are_allowed() {
+        for value in ["slot", "node:PE=1", ":OVERSUBSCRIBE", "core:oversubscribe:span", "slot:"] {
+            assert!(is_one_host_mapping(value), "{value}");
+        }
+        for value in ["", ":", "numa", "slot:PE=2", "ppr:2:node", ":NOOVERSUBSCRIBE", "slot:x"] {
+            assert!(!is_one_host_mapping(value), "{value}");
+        }
+        assert!(refused("--map-by slot:PE=2 a").contains("--map-by slot:PE=2: only slot"));
+    }
+
+    #[test]
+    fn unknown_options_are_left_to_clap() {
+        assert_eq!(translated("--nonsense 4 a").0, "--nonsense");
+    }
+
+    #[test]
+    fn no_foreign_name_is_listed_twice() {
+        let names = FOREIGN_FLAGS.iter().flat_map(|(names, ..)| names.split(' '));
+        let mut all = std::collections::BTreeSet::new();
+        names.for_each(|name| assert!(all.insert(name), "{name}"));
+    }
+}

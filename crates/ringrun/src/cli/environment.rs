@@ -1,0 +1,108 @@
+//! Variables that are set for the ranks, by ringrun itself and by `-x`; all others are inherited.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+
+/// The variables that ringrun sets for each rank.
+pub(crate) const OWN_VARIABLES: [&str; 9] = [
+    "RINGREDUCE_RANK",
+    "RINGREDUCE_SIZE",
+    "RINGREDUCE_LOCAL_RANK",
+    "RINGREDUCE_LOCAL_SIZE",
+    "RINGREDUCE_STORE",
+    SECRET_FD,
+    RECORD_FD,
+    PROCESS_TABLE_FD,
+    JOIN,
+];
+/// The descriptor of the job's secret, which itself is in no variable.
+pub(crate) const SECRET_FD: &str = "RINGREDUCE_SECRET_FD";
+/// The descriptor of the memory that the rank writes its record to.
+pub(crate) const RECORD_FD: &str = "RINGREDUCE_RECORD_FD";
+/// The descriptor of the launcher's process table.
+pub(crate) const PROCESS_TABLE_FD: &str = "RINGREDUCE_ROLL_FD";
+/// Set for a rank that joins a running job.
+pub(crate) const JOIN: &str = "RINGREDUCE_JOIN";
+/// The file of the user's own secret.
+pub(crate) const SECRET_FILE: &str = "RINGREDUCE_SECRET_FILE";
+/// Set to 1 to encrypt data sent over TCP.
+pub(crate) const ENCRYPT: &str = "RINGREDUCE_ENCRYPT";
+
+/// Variables to set for every rank; of two with one name the later counts.
+pub(crate) type Variables = Vec<(OsString, OsString)>;
+
+/// The variables of one `-x`, and perhaps a warning: VAR=value, VAR with the value that ringrun
+/// has, or PRE* for all variables that begin with PRE. Refuses names that are empty or ringrun's
+/// own.
+pub(crate) fn export(
+    word: &OsStr,
+    here: &Variables,
+) -> Result<(Variables, Option<String>), String> {
+    let bytes = word.as_bytes();
+    let shown = word.to_string_lossy();
+    if let Some(equals) = bytes.iter().position(|&byte| byte == b'=') {
+        let (name, value) = (&bytes[..equals], &bytes[equals + 1..]);
+        return Ok((vec![set(OsStr::from_bytes(name), OsStr::from_bytes(value))?], None));
+    }
+    if let Some(prefix) = bytes.strip_suffix(b"*") {
+        let matching = here.iter().filter(|(name, _)| name.as_bytes().starts_with(prefix));
+        let matching: Variables = matching
+            .filter(|(name, _)| !OWN_VARIABLES.iter().any(|own| name == own))
+            .cloned()
+            .collect();
+        let warning =
+            matching.is_empty().then(|| format!("-x {shown}: no variable here begins so"));
+        return Ok((matching, warning));
+    }
+    let value = here.iter().find(|(name, _)| name == word).map(|(_, value)| value.as_os_str());
+    let variable = set(word, value.unwrap_or_default())?;
+    Ok(match value {
+        Some(_) => (vec![variable], None),
+        None => {
+            let warning = "this variable is not set here, so nothing is passed on";
+            (vec![], Some(format!("-x {shown}: {warning}")))
+        }
+    })
+}
+
+/// One variable, with the same refusals as [`export`].
+pub(crate) fn set(name: &OsStr, value: &OsStr) -> Result<(OsString, OsString), String> {
+    let shown = name.to_string_lossy();
+    if name.is_empty() || name.as_bytes().contains(&b'=') {
+        return Err(format!(
+            "{shown:?} is no name for a variable: expected VAR=value, VAR or PRE*"
+        ));
+    }
+    if OWN_VARIABLES.iter().any(|own| name == *own) {
+        return Err(format!("{shown} can't be set: ringrun gives each rank its own"));
+    }
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pairs(pairs: &[(&str, &str)]) -> Variables {
+        pairs.iter().map(|(name, value)| (name.into(), value.into())).collect()
+    }
+
+    #[test]
+    fn variables_have_three_forms() {
+        let here = pairs(&[("AB", "1"), ("AC", "2"), ("B", "")]);
+        let of = |word: &str| export(OsStr::new(word), &here);
+        assert_eq!(of("X=a=b"), Ok((pairs(&[("X", "a=b")]), None)));
+        assert_eq!(of("X="), Ok((pairs(&[("X", "")]), None)));
+        assert_eq!(of("B"), Ok((pairs(&[("B", "")]), None)));
+        assert_eq!(of("A*"), Ok((pairs(&[("AB", "1"), ("AC", "2")]), None)));
+        assert!(of("Z").is_ok_and(|(set, warning)| set.is_empty() && warning.is_some()));
+        assert!(of("Z*").is_ok_and(|(set, warning)| set.is_empty() && warning.is_some()));
+    }
+
+    #[test]
+    fn wrong_names_are_refused() {
+        for word in ["", "=1", "RINGREDUCE_RANK=1", "RINGREDUCE_STORE"] {
+            assert!(export(OsStr::new(word), &vec![]).is_err(), "{word}");
+        }
+    }
+}

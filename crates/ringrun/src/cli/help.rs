@@ -1,0 +1,61 @@
+//! The text of the help page around clap's list of options.
+
+pub(crate) const USAGE: &str = "\
+ringrun -n N [OPTIONS] PROGRAM [ARGUMENTS]...
+       ringrun plan|status|completions|man [OPTIONS]";
+
+pub(crate) const ABOUT: &str = "\
+StartKind the ranks of a parallel job on this host, and end them together.
+
+Each rank is one process of PROGRAM. It finds its place in RINGREDUCE_RANK and RINGREDUCE_SIZE \
+(from 0), and Communicator::from_env() joins the ring. Options stand before PROGRAM; everything \
+after it belongs to it. The usual spellings of mpirun, mpiexec.hydra and torchrun work too.";
+
+pub(crate) const SHORT_END: &str = "\
+Example: ringrun -n 4 ringbench all_reduce
+More of a subcommand: ringrun plan --help
+More, with examples and exit codes: ringrun --help";
+
+pub(crate) const END: &str = "\
+Examples:
+  ringrun -n 4 ./train --epochs 3
+      four ranks on this host
+  ringrun -n 8 --bind-to core --report-bindings ringbench all_reduce
+      each on a CPU of its own, for steady measurements
+  ringrun -n 4 --tag-output --output-filename logs ./train
+      the rank of each line, on the terminal and in logs/rank.0/stdout and so on
+  ringrun -n 4 --timeout 60 -x RINGREDUCE_TRANSPORT=tcp ./test
+      over TCP, and ended after a minute if it hangs
+  ringrun --elastic 2:4 ./train
+      four ranks; a lost rank is started again, and the others go on while two are left
+  ringrun -n 2 sh -c 'echo rank $RINGREDUCE_RANK of $RINGREDUCE_SIZE'
+      any program will do
+
+How a job ends:
+  All is well when every rank exits with 0. The first rank that does not ends the job: the others
+  get SIGTERM, and SIGKILL 5 s later. One message names that rank, its process and what happened.
+  With --elastic MIN:MAX such a rank is started again instead, at once if the others had let it in
+  and after 1, 2, 4, .. 32 s if not, --max-restarts times (3) at most; its output is appended. The
+  job goes on while MIN ranks are left, and ends well if all those do. With fewer it ends as above,
+  and so it does if one is lost while they meet for the first time.
+  Ctrl-C (or SIGTERM, SIGHUP, SIGQUIT) ends the job the same way; a second one kills at once.
+  Ranks start with default signal dispositions and nothing blocked, and ringrun heeds these signals
+  even where its starter ignores or blocks them. Under nohup it ignores SIGHUP, and so do the ranks.
+  SIGUSR1 makes ringrun say which call each rank is in, as `ringrun status JOB` does, and goes on
+  to ranks that have a handler for it.
+  SIGUSR2, SIGALRM, SIGABRT, SIGTSTP and SIGCONT are passed on to the ranks.
+  Processes that a rank leaves behind get 1 s to finish after the last rank has ended.
+  Nothing survives ringrun, even if it is killed by SIGKILL: a second process, ring-watch, sees to
+  that. Only if both are killed at once can processes that the ranks started stay behind.
+
+Exit code:
+  0    every rank exited with 0
+  N    the exit status of the rank that failed first, or 128 + N if signal N killed it
+  124  the time limit was reached
+  126  PROGRAM can't be run        127  there is no such PROGRAM
+  2    the command line is wrong   1    the system refused something, or output was lost
+
+Input and output:
+  Rank 0 reads ringrun's standard input, the others get /dev/null. Lines of ranks never mix; one
+  that is longer than 64 KiB comes in pieces. If nobody reads ringrun's output any more, the ranks
+  are told so as the system would tell them (SIGPIPE).";

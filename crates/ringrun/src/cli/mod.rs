@@ -1,0 +1,374 @@
+//! The command line: ringrun's own options, and the request for a job that they make.
+
+pub(crate) mod aliases;
+pub(crate) mod environment;
+mod help;
+pub(crate) mod hosts;
+pub(crate) mod subcommands;
+
+use std::ffi::OsString;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::error::ErrorKind;
+use clap::{Command, CommandFactory, FromArgMatches, Parser, ValueEnum};
+
+use crate::common::cpus;
+use crate::common::sizes::parse_seconds;
+use crate::failure::Failure;
+use crate::launch::message;
+use crate::launch::output::Style;
+use crate::launch::restart_policy::{self, Bounds, DEFAULT_MAX_RESTARTS};
+use environment::{ENCRYPT, Variables};
+
+/// Start the ranks of a parallel job on this host.
+#[derive(Debug, Parser)]
+#[command(
+    name = "ringrun",
+    version,
+    override_usage = help::USAGE,
+    long_about = help::ABOUT,
+    after_help = help::SHORT_END,
+    after_long_help = help::END,
+    max_term_width = 100,
+)]
+struct Options {
+    /// Start N ranks
+    ///
+    /// May be left out if --host or --hostfile counts slots, or with --per-host.
+    #[arg(short = 'n', long = "np", value_name = "N", value_parser = count)]
+    #[arg(short_alias = 'c', alias = "n", allow_hyphen_values = true, help_heading = "Ranks")]
+    ranks: Option<NonZeroUsize>,
+
+    /// Start N ranks on each host; here "auto" means one per CPU
+    #[arg(short = 'N', long = "per-host", value_name = "N|auto", value_parser = per_host)]
+    #[arg(visible_aliases = ["nproc-per-node", "ppn"], aliases = ["npernode", "perhost"])]
+    #[arg(help_heading = "Ranks")]
+    per_host: Option<NonZeroUsize>,
+
+    /// Run on these hosts (HOST or HOST:SLOTS, separated by commas); so far only this one
+    #[arg(short = 'H', long, value_name = "HOSTS", alias = "hosts", help_heading = "Ranks")]
+    host: Vec<String>,
+
+    /// Read the hosts from a file: "HOST slots=N" or "HOST:N" per line
+    #[arg(short = 'f', long, value_name = "FILE", alias = "machinefile", help_heading = "Ranks")]
+    hostfile: Option<PathBuf>,
+
+    /// Pin rank i to the i-th CPU that ringrun may use (core), or let the system move it (none)
+    #[arg(long, value_name = "WHAT", default_value = "none", help_heading = "Ranks")]
+    bind_to: Binding,
+
+    /// Say which CPU each rank is bound to
+    #[arg(long, help_heading = "Ranks")]
+    report_bindings: bool,
+
+    /// Set a variable: VAR=value, VAR (as it is here) or PRE* (all that begin so)
+    ///
+    /// The ranks inherit the whole environment in any case. The last one wins.
+    #[arg(short = 'x', value_name = "VAR[=VAL]", help_heading = "Environment")]
+    export: Vec<OsString>,
+
+    /// Set a variable, as Hydra spells it
+    #[arg(long, value_names = ["VAR", "VAL"], num_args = 2, alias = "env")]
+    #[arg(help_heading = "Environment")]
+    genv: Vec<OsString>,
+
+    /// Start the ranks in this directory
+    #[arg(long, value_name = "DIR", aliases = ["wd"], help_heading = "Environment")]
+    wdir: Option<PathBuf>,
+
+    /// Encrypt and authenticate what ranks send over TCP; what stays on a host in shared memory is
+    /// not touched. The same as -x RINGREDUCE_ENCRYPT=1
+    #[arg(long, help_heading = "Environment")]
+    encrypt: bool,
+
+    /// Rank that reads the standard input: 0, or none
+    #[arg(long, value_name = "RANK", default_value = "0", help_heading = "Input and output")]
+    stdin: Stdin,
+
+    /// Begin each line with its rank and stream: [1,RANK]<stdout>:
+    #[arg(long, help_heading = "Input and output")]
+    tag_output: bool,
+
+    /// Begin each line with [RANK]
+    #[arg(short = 'l', long, conflicts_with = "tag_output", help_heading = "Input and output")]
+    prepend_rank: bool,
+
+    /// Begin each line with the time (UTC)
+    #[arg(long, help_heading = "Input and output")]
+    timestamp_output: bool,
+
+    /// Also write DIR/rank.N/stdout and DIR/rank.N/stderr
+    #[arg(long, value_name = "DIR", visible_alias = "log-dir", help_heading = "Input and output")]
+    output_filename: Option<PathBuf>,
+
+    /// torchrun's way to ask for both streams in files and here: 3, with --log-dir
+    #[arg(short = 't', long, value_name = "STREAMS", help_heading = "Input and output")]
+    tee: Option<String>,
+
+    /// Open MPI 5's way to say so: tag, rank, timestamp, dir=DIR, separated by commas
+    #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "Input and output")]
+    output: Vec<String>,
+
+    /// Say nothing but why the job failed
+    #[arg(short, long, help_heading = "Input and output")]
+    quiet: bool,
+
+    /// End the job after so many seconds (2.5 works), with exit code 124
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    #[arg(help_heading = "End of the job")]
+    timeout: Option<Duration>,
+
+    /// Start ranks that are lost again, and go on with the others while MIN are left
+    ///
+    /// The job begins with MAX ranks, so -n may be left out. A rank that exits with another status
+    /// than 0, or is killed, is started again and waits until the others let it in: their program
+    /// goes on by Communicator::shrink and lets it in by Communicator::grow.
+    #[arg(long, value_name = "MIN:MAX", help_heading = "End of the job")]
+    elastic: Option<Bounds>,
+
+    /// With --elastic, start each rank again so many times at most (else 3)
+    #[arg(long, value_name = "N", help_heading = "End of the job")]
+    max_restarts: Option<usize>,
+
+    /// Let ranks that crash write core files; these hold data and the keys of open connections
+    #[arg(long, help_heading = "End of the job")]
+    core_dumps: bool,
+
+    /// The program and its arguments
+    #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true)]
+    program: Vec<OsString>,
+}
+
+/// The values of `--bind-to`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Binding {
+    /// The system chooses the CPU, and may move the rank.
+    None,
+    /// Each rank is bound to one CPU, which ranks share if there are more of them than CPUs.
+    #[value(aliases = ["hwthread", "core:overload-allowed", "hwthread:overload-allowed"])]
+    Core,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Stdin {
+    #[value(name = "0")]
+    Zero,
+    None,
+}
+
+/// A job to launch, with every default filled in.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) ranks: usize,
+    pub(crate) name: OsString,
+    pub(crate) arguments: Vec<OsString>,
+    pub(crate) directory: PathBuf,
+    /// The PATH of the ranks, in which the program is searched.
+    pub(crate) path: OsString,
+    pub(crate) variables: Variables,
+    pub(crate) binding: Binding,
+    pub(crate) report_bindings: bool,
+    pub(crate) stdin: bool,
+    /// The prefix of each line of output.
+    pub(crate) style: Style,
+    pub(crate) files: Option<PathBuf>,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) core_dumps: bool,
+    /// The bounds of `--elastic`, and the most restarts of each rank.
+    pub(crate) elastic: Option<(Bounds, usize)>,
+    quiet: bool,
+}
+
+impl Request {
+    /// Warns the user, unless told to be quiet.
+    pub(crate) fn warn(&self, what: &str) {
+        if !self.quiet {
+            message::say(what);
+        }
+    }
+}
+
+pub(crate) fn command() -> Command {
+    subcommands::add_to(Options::command())
+}
+
+/// Reads the command line, without the program's own name. Help and version end the process.
+pub(crate) fn read(words: Vec<OsString>) -> Result<Request, Failure> {
+    let (words, mut warnings) = aliases::translate(words, &command())?;
+    let name = std::iter::once(OsString::from("ringrun"));
+    let parsed = command().try_get_matches_from(name.chain(words));
+    let options = parsed.and_then(|matches| Options::from_arg_matches(&matches));
+    let options = options.map_err(|error| match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => error.exit(),
+        ErrorKind::MissingRequiredArgument => Failure::Usage("no PROGRAM was given".into()),
+        _ => Failure::Usage(message(&error)),
+    })?;
+    let request = options.request(&mut warnings)?;
+    warnings.iter().for_each(|warning| request.warn(warning));
+    Ok(request)
+}
+
+/// clap's message without "error:" before it and the pointer to --help after it.
+pub(crate) fn message(error: &clap::Error) -> String {
+    let text = error.render().to_string();
+    let text = text.split("\n\nUsage:").next().unwrap_or_default();
+    let text = text.split("\n\nFor more information").next().unwrap_or_default();
+    text.trim_start_matches("error: ").trim_end().to_owned()
+}
+
+impl Options {
+    fn request(mut self, warnings: &mut Vec<String>) -> Result<Request, Failure> {
+        self.open_mpi_5()?;
+        self.torchrun()?;
+        let ranks = self.rank_count()?;
+        restart_policy::check(self.elastic, ranks, self.max_restarts)?;
+        let mut variables = self.variables(warnings)?;
+        if self.encrypt {
+            variables.push((ENCRYPT.into(), "1".into()));
+        }
+        let mut program = self.program.into_iter();
+        let name = program.next().filter(|name| !name.is_empty());
+        let name = name.ok_or_else(|| Failure::Usage("PROGRAM is empty".into()))?;
+        let arguments: Vec<_> = program.collect();
+        if arguments.iter().any(|argument| argument == ":") {
+            warnings.push("':' is passed to the program: a job has one program here".into());
+        }
+        let here = std::env::current_dir().map_err(Failure::system("find out where this is"))?;
+        let directory = self.wdir.map_or_else(|| here.clone(), |wdir| here.join(wdir));
+        if !directory.is_dir() {
+            let shown = directory.display();
+            return Err(Failure::Usage(format!("--wdir {shown}: no such directory")));
+        }
+        let path = variables.iter().rfind(|(name, _)| name == "PATH");
+        let path = path.map(|(_, path)| path.clone()).or_else(|| std::env::var_os("PATH"));
+        Ok(Request {
+            ranks,
+            name,
+            arguments,
+            directory,
+            path: path.unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into()),
+            variables,
+            binding: self.bind_to,
+            report_bindings: self.report_bindings,
+            stdin: self.stdin == Stdin::Zero,
+            style: Style {
+                tag: self.tag_output,
+                rank: self.prepend_rank,
+                timestamp: self.timestamp_output,
+            },
+            files: self.output_filename.map(|folder| here.join(folder)),
+            timeout: self.timeout,
+            core_dumps: self.core_dumps,
+            elastic: self.elastic.map(|it| (it, self.max_restarts.unwrap_or(DEFAULT_MAX_RESTARTS))),
+            quiet: self.quiet,
+        })
+    }
+
+    /// `--output tag,dir=DIR` as ringrun's own options.
+    fn open_mpi_5(&mut self) -> Result<(), Failure> {
+        for word in std::mem::take(&mut self.output) {
+            match word.split_once('=') {
+                None if word == "tag" => self.tag_output = true,
+                None if word == "rank" => self.prepend_rank = true,
+                None if word == "timestamp" => self.timestamp_output = true,
+                Some(("dir", folder)) if !folder.is_empty() => {
+                    self.output_filename = Some(folder.into());
+                }
+                _ => {
+                    let expected = "expected tag, rank, timestamp or dir=DIR";
+                    return Err(Failure::Usage(format!("--output {word}: {expected}")));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// `--tee 3` asks for the files of --log-dir.
+    fn torchrun(&self) -> Result<(), Failure> {
+        match self.tee.as_deref() {
+            Some("3") if self.output_filename.is_none() => {
+                Err(Failure::Usage("--tee 3: say where with --log-dir DIR".into()))
+            }
+            None | Some("0" | "3") => Ok(()),
+            Some(other) => Err(Failure::Usage(format!(
+                "--tee {other}: only 3 (both streams, of all ranks) works, or 0"
+            ))),
+        }
+    }
+
+    /// The number of ranks: as given, or of all slots, or the largest of `--elastic`.
+    fn rank_count(&self) -> Result<usize, Failure> {
+        let mut slots = None;
+        for list in &self.host {
+            slots = hosts::slots_of_list(list)?.map(|more| more + slots.unwrap_or(0)).or(slots);
+        }
+        if let Some(file) = &self.hostfile {
+            slots = hosts::slots_of_file(file)?.or(slots);
+        }
+        let per_host = self.per_host.map(NonZeroUsize::get);
+        match (self.ranks.map(NonZeroUsize::get), per_host) {
+            (Some(ranks), Some(per_host)) if ranks > per_host => Err(Failure::Usage(format!(
+                "{ranks} ranks with {per_host} per host need more hosts: not supported yet"
+            ))),
+            (Some(ranks), _) => Ok(ranks),
+            (None, Some(per_host)) => Ok(per_host),
+            (None, None) => {
+                let slots = slots.or(self.elastic.map(|bounds| bounds.max));
+                slots.ok_or_else(|| subcommands::no_ranks(self.program.first()))
+            }
+        }
+    }
+
+    fn variables(&self, warnings: &mut Vec<String>) -> Result<Variables, Failure> {
+        let here: Variables = std::env::vars_os().collect();
+        let mut variables = vec![];
+        for pair in self.genv.chunks_exact(2) {
+            variables.push(environment::set(&pair[0], &pair[1]).map_err(Failure::Usage)?);
+        }
+        for word in &self.export {
+            let (more, warning) = environment::export(word, &here).map_err(Failure::Usage)?;
+            variables.extend(more);
+            warnings.extend(warning);
+        }
+        Ok(variables)
+    }
+}
+
+pub(crate) fn count(word: &str) -> Result<NonZeroUsize, String> {
+    match word.parse::<usize>() {
+        Ok(count) => NonZeroUsize::new(count).ok_or_else(|| "a job has at least one rank".into()),
+        Err(_) => Err("expected a number of ranks, such as 4".into()),
+    }
+}
+
+fn per_host(word: &str) -> Result<NonZeroUsize, String> {
+    match word {
+        "auto" | "cpu" => {
+            let cpus =
+                cpus::allowed().map_err(|cause| format!("cannot count the CPUs: {cause}"))?;
+            NonZeroUsize::new(cpus.len()).ok_or_else(|| "there are no CPUs to count".into())
+        }
+        "gpu" | "xpu" => Err("counting devices is not supported yet; give a number".into()),
+        _ => count(word),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_options_are_well_formed() {
+        command().debug_assert();
+    }
+
+    #[test]
+    fn counts_are_positive() {
+        assert_eq!(count("12").map(NonZeroUsize::get), Ok(12));
+        for wrong in ["0", "-1", "x", "", "4.0", "99999999999999999999999"] {
+            assert!(count(wrong).is_err(), "{wrong}");
+        }
+    }
+}

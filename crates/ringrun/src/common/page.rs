@@ -1,0 +1,41 @@
+//! The frame and the style of the pages of HTML that ringrun and ringbench write. A page needs no
+//! other file: no script, font or link.
+
+const STYLE: &str = include_str!("page.css");
+
+/// A whole page with this title; `body` is HTML.
+#[must_use]
+pub fn document(title: &str, body: &str) -> String {
+    let title = escape(title);
+    format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
+         <title>{title}</title>\n<style>\n{STYLE}</style></head>\n\
+         <body><main>\n{body}</main></body></html>\n"
+    )
+}
+
+/// Text as HTML.
+#[must_use]
+pub fn escape(text: &str) -> String {
+    let text = text.replace('&', "&amp;").replace('<', "&lt;");
+    text.replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{document, escape};
+
+    #[test]
+    fn special_characters_are_escaped() {
+        assert_eq!(escape("<b a=\"&\">"), "&lt;b a=&quot;&amp;&quot;&gt;");
+        assert!(document("<b>", "").contains("<title>&lt;b&gt;</title>"));
+    }
+
+    #[test]
+    fn a_page_needs_no_other_file() {
+        for outside in ["http:", "https:", "src=", "@import", "<script", "<link", "url("] {
+            assert!(!document("", "").contains(outside), "{outside}");
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Messages of ringrun itself: each is one write to the standard error.
+
+use std::io::Write;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::launch::job::{JobFailure, RankEnd};
+use crate::launch::output::OutputStatus;
+use crate::launch::signals;
+
+/// Writes a message. A closed standard error is ignored.
+pub(crate) fn say(what: &str) {
+    let _ = std::io::stderr().write_all(format!("ringrun: {what}\n").as_bytes());
+}
+
+/// "exited with status 3", "was killed by SIGSEGV (signal 11), core dumped".
+pub(crate) fn describe_end(end: RankEnd) -> String {
+    match end {
+        RankEnd::Exited(status) => format!("exited with status {status}"),
+        RankEnd::Killed { signal, core } => {
+            let core = if core { ", core dumped" } else { "" };
+            format!("was killed by {} (signal {signal}){core}", signals::name(signal))
+        }
+    }
+}
+
+pub(crate) struct FinalMessage<'a> {
+    pub(crate) failure: &'a JobFailure,
+    /// "rank 2 (pid 4711, host a)" for any rank.
+    pub(crate) label: &'a dyn Fn(usize) -> String,
+    pub(crate) program: &'a str,
+    pub(crate) ended: usize,
+    /// The number of ranks that needed SIGKILL.
+    pub(crate) killed: usize,
+    /// The ranks that SIGKILL did not end.
+    pub(crate) unkillable: &'a [usize],
+    pub(crate) limit: Option<Duration>,
+    /// The first cause as the ranks' records have it.
+    pub(crate) diagnosis: Option<&'a str>,
+    /// The folder with copies of the ranks' output.
+    pub(crate) files: Option<&'a Path>,
+    pub(crate) output: OutputStatus,
+}
+
+impl FinalMessage<'_> {
+    /// The one message that names the first cause, with hints on further lines.
+    pub(crate) fn text(&self) -> String {
+        let mut text = match self.failure {
+            JobFailure::RankFailed { rank, end } => self.failed(*rank, *end),
+            JobFailure::Interrupted(signal) => {
+                format!("{} came, so the job was ended", signal.as_str())
+            }
+            JobFailure::TimedOut(running) => {
+                let seconds = self.limit.unwrap_or_default().as_secs_f64();
+                let running = format!("{} {}", rank_or_ranks(running.len()), ranges(running));
+                format!("the time limit of {seconds} s was reached; still running: {running}")
+            }
+        };
+        if let Some(diagnosis) = self.diagnosis {
+            text += &format!("\n  verdict: {diagnosis}");
+        }
+        if self.killed > 0 {
+            let many = ranks(self.killed);
+            text += &format!("\n  {many} did not end after SIGTERM and had to be killed");
+        }
+        for rank in self.unkillable {
+            text += &format!("\n  {} cannot be killed and is left behind", (self.label)(*rank));
+        }
+        text
+    }
+
+    fn failed(&self, rank: usize, end: RankEnd) -> String {
+        let how = describe_end(end);
+        let mut text = format!("{} failed first: {} {how}", (self.label)(rank), self.program);
+        if self.ended > 0 {
+            text += &format!("; {} still ran and had to end", ranks(self.ended));
+        }
+        match end {
+            RankEnd::Killed { signal: libc::SIGKILL, .. } => {
+                text += "\n  ringrun did not do that: perhaps memory ran out (dmesg would say)";
+            }
+            RankEnd::Killed { signal: libc::SIGPIPE, .. } | RankEnd::Exited(141)
+                if self.output.closed =>
+            {
+                text += "\n  nobody reads ringrun's output any more";
+            }
+            _ => {}
+        }
+        if let Some(folder) = self.files {
+            text += &format!("\n  its output: {}", folder.join(format!("rank.{rank}")).display());
+        }
+        text
+    }
+}
+
+fn rank_or_ranks(many: usize) -> &'static str {
+    if many == 1 { "rank" } else { "ranks" }
+}
+
+fn ranks(many: usize) -> String {
+    format!("{many} {}", rank_or_ranks(many))
+}
+
+/// "0-2,5".
+pub(crate) fn ranges(ranks: &[usize]) -> String {
+    let mut spans: Vec<(usize, usize)> = vec![];
+    for &rank in ranks {
+        match spans.last_mut() {
+            Some((_, last)) if *last + 1 == rank => *last = rank,
+            _ => spans.push((rank, rank)),
+        }
+    }
+    let one = |&(first, last): &(usize, usize)| {
+        if first == last { first.to_string() } else { format!("{first}-{last}") }
+    };
+    spans.iter().map(one).collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_are_listed_as_ranges() {
+        assert_eq!(ranges(&[0, 1, 2, 5, 7, 8]), "0-2,5,7-8");
+        assert_eq!(ranges(&[3]), "3");
+        assert_eq!(ranges(&[]), "");
+    }
+
+    #[test]
+    fn the_message_names_rank_pid_host_program_and_cause() {
+        let end = RankEnd::Killed { signal: 11, core: true };
+        let failure = JobFailure::RankFailed { rank: 2, end };
+        let message_ = FinalMessage {
+            failure: &failure,
+            label: &|rank| format!("rank {rank} (pid 7, host a)"),
+            program: "./train",
+            ended: 3,
+            killed: 1,
+            unkillable: &[],
+            limit: None,
+            diagnosis: Some("rank 2 was killed"),
+            files: Some(Path::new("logs")),
+            output: OutputStatus::default(),
+        };
+        let expected = "rank 2 (pid 7, host a) failed first: ./train was killed by SIGSEGV \
+             (signal 11), core dumped; 3 ranks still ran and had to end\n  \
+             its output: logs/rank.2\n  \
+             verdict: rank 2 was killed\n  \
+             1 rank did not end after SIGTERM and had to be killed";
+        assert_eq!(message_.text(), expected);
+    }
+}

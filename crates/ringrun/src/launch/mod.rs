@@ -1,0 +1,351 @@
+//! Launches a job and runs its loop: waits for ranks, signals and time, asks `job` and
+//! `restart_policy` what to do about each, and does it. Ranks that end are handled in the order of
+//! their ends, which epoll keeps and waitid would not.
+
+pub(crate) mod job;
+pub(crate) mod message;
+pub(crate) mod output;
+pub(crate) mod procfs;
+mod program;
+pub(crate) mod restart_policy;
+mod restarter;
+pub(crate) mod signals;
+pub(crate) mod spawn;
+mod stdin;
+mod sys;
+pub(crate) mod watcher;
+
+use std::ffi::OsString;
+use std::io;
+use std::path::Path;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use nix::errno::Errno;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::prctl::set_child_subreaper;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::unistd::{Pid, dup2_stdin};
+
+use crate::cli::{Binding, Request, hosts};
+use crate::common::cpus;
+use crate::failure::Failure;
+use crate::status::{JobStatus, StatusServer};
+use job::{Action, Event, Job, JobFailure, TERM_GRACE};
+use message::{FinalMessage, say};
+use output::{Output, OutputStatus};
+use restarter::Restarter;
+use ringreduce::bootstrap::Server;
+use signals::{ENDING, Signals};
+use spawn::{Rank, Spawner, StartKind};
+use watcher::Watcher;
+
+/// Tokens of the epoll set. A rank's token is its number.
+const SIGNALS: u64 = u64::MAX;
+const OUTPUT: u64 = u64::MAX - 1;
+const MEMBERS: u64 = u64::MAX - 2;
+
+/// Runs the job to its end and gives ringrun's exit code. After an error nothing of it runs.
+pub(crate) fn run(request: &Request) -> Result<u8, Failure> {
+    let program = program::find(&request.name, &request.directory, &request.path)?;
+    let signals = Signals::catch().map_err(Failure::system("catch signals"))?;
+    set_child_subreaper(true).map_err(Failure::system("adopt orphans"))?;
+    // Unique on this host.
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let id = format!("{:x}-{:x}", std::process::id(), since.as_nanos());
+    let watcher = Watcher::start(&id)
+        .map_err(|cause| Failure::no_process("start the watcher process".into(), cause))?;
+    let mut job = std::env::var_os(procfs::JOB_VARIABLE).unwrap_or_default();
+    if !job.is_empty() {
+        job.push("/");
+    }
+    job.push(&id);
+    let ended = launch(request, &program, &signals, &watcher, &job);
+    watcher.stop();
+    ended
+}
+
+fn launch(
+    request: &Request,
+    program: &Path,
+    signals: &Signals,
+    watcher: &Watcher,
+    job: &OsString,
+) -> Result<u8, Failure> {
+    let store = Server::new().map_err(io::Error::other);
+    let store = store.map_err(Failure::system("start the store"))?;
+    let spawner = Spawner {
+        request,
+        program,
+        job,
+        watcher,
+        store: &store,
+        secret: spawn::secret(request).map_err(Failure::system("draw the job's secret"))?,
+        process_table: spawn::create_process_table(request),
+        descriptors: spawn::raise_descriptor_limit().map_err(Failure::system("raise a limit"))?,
+        cpus: cpus::allowed().map_err(Failure::system("ask for the allowed CPUs"))?,
+    };
+    check_descriptor_limit(request.ranks, spawner.descriptors.1)?;
+    let limit = request.timeout.and_then(|limit| Instant::now().checked_add(limit));
+    let (mut ranks, mut streams) = (vec![], vec![]);
+    for placement in hosts::place_ranks(request.ranks) {
+        let (rank, own) = spawner.spawn(placement, StartKind::First)?;
+        ranks.push(rank);
+        streams.extend(own);
+    }
+    if !stdin::is_terminal() {
+        // Rank 0 alone keeps the pipe open, so that its writer sees when rank 0 closes it.
+        let null = std::fs::File::open("/dev/null").map_err(Failure::system("open /dev/null"))?;
+        dup2_stdin(&null).map_err(Failure::system("hand over the standard input"))?;
+    }
+    if request.report_bindings {
+        report_bindings(request, &ranks, spawner.cpus.len());
+    }
+    let status = JobStatus::new(&mut ranks);
+    if let Err(cause) = StatusServer::start(status.clone()) {
+        request.warn(&format!("`ringrun status` can't ask this job: {cause}"));
+    }
+    let output = Output::start(streams, request.style).map_err(Failure::system("carry output"))?;
+    let wait = "wait for the ranks";
+    let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
+        .map_err(Failure::system("make an epoll set"))?;
+    let mut running = Running {
+        request,
+        job: Job::new(ranks.len(), limit),
+        ranks,
+        signals,
+        watcher,
+        watcher_runs: true,
+        status,
+        diagnosis: None,
+        epoll,
+        output: Some(output),
+        restarter: request.elastic.map(|elastic| Restarter::new(elastic, &spawner)),
+    };
+    running.listen(&store).map_err(Failure::system(wait))?;
+    running.until_over().map_err(Failure::system(wait))?;
+    let output = running.drain().map_err(Failure::system("finish the output"))?;
+    Ok(running.report_end(output))
+}
+
+fn report_bindings(request: &Request, ranks: &[Rank], cpus: usize) {
+    let binding = |rank: &Rank| match rank.cpu {
+        Some(cpu) => format!("{} is bound to CPU {cpu}", rank.label()),
+        None => format!("{} is not bound", rank.label()),
+    };
+    let mut lines: Vec<_> = ranks.iter().map(binding).collect();
+    if request.binding == Binding::Core && ranks.len() > cpus {
+        lines.push(format!("{} ranks share {cpus} CPUs", ranks.len()));
+    }
+    say(&lines.join("\nringrun: "));
+}
+
+struct Running<'a> {
+    request: &'a Request,
+    ranks: Vec<Rank>,
+    job: Job,
+    signals: &'a Signals,
+    watcher: &'a Watcher,
+    watcher_runs: bool,
+    status: JobStatus,
+    /// The sentence that the ranks' records gave when the job began to end.
+    diagnosis: Option<String>,
+    epoll: Epoll,
+    output: Option<Output>,
+    /// None without `--elastic`.
+    restarter: Option<Restarter<'a>>,
+}
+
+impl Running<'_> {
+    /// Fills the epoll set.
+    fn listen(&self, store: &Server) -> io::Result<()> {
+        let readable = |token| EpollEvent::new(EpollFlags::EPOLLIN, token);
+        self.epoll.add(&self.signals.descriptor, readable(SIGNALS))?;
+        for (token, rank) in (0..).zip(&self.ranks) {
+            self.epoll.add(&rank.exit_fd, readable(token))?;
+        }
+        if self.restarter.is_some() {
+            let news = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, MEMBERS);
+            self.epoll.add(store.behind(), news)?;
+        }
+        Ok(())
+    }
+
+    fn until_over(&mut self) -> io::Result<()> {
+        while !self.job.is_over() {
+            for token in self.wait(self.deadline())? {
+                if token == SIGNALS {
+                    while let Some(signal) = self.signals.next() {
+                        self.handle(Event::Signal(signal));
+                    }
+                } else if let Some(number) = usize::try_from(token).ok()
+                    && let Some(rank) = self.ranks.get_mut(number)
+                {
+                    let end = rank.reap(self.watcher)?;
+                    self.epoll.delete(&rank.exit_fd)?;
+                    self.status.ended(number, end);
+                    self.rank_ended(number, end);
+                }
+            }
+            self.sweep();
+            self.restart_due_ranks()?;
+            self.handle(Event::Tick);
+        }
+        Ok(())
+    }
+
+    /// The tokens that are ready, in the order in which they became so.
+    fn wait(&self, deadline: Option<Instant>) -> io::Result<Vec<u64>> {
+        let timeout = deadline.map_or(EpollTimeout::NONE, |deadline| {
+            // Milliseconds are rounded up, or the loop would spin through the last part of one.
+            let left = deadline.saturating_duration_since(Instant::now()).as_millis() + 1;
+            EpollTimeout::try_from(left).unwrap_or(EpollTimeout::MAX)
+        });
+        let mut ready = vec![EpollEvent::empty(); self.ranks.len() + 2];
+        match self.epoll.wait(&mut ready, timeout) {
+            Ok(count) => Ok(ready.iter().take(count).map(EpollEvent::data).collect()),
+            Err(Errno::EINTR) => Ok(vec![]),
+            Err(cause) => Err(cause.into()),
+        }
+    }
+
+    fn handle(&mut self, event: Event) {
+        let before = self.job.failure().cloned();
+        let actions = self.job.handle(Instant::now(), event);
+        if let Some(failure) = self.job.failure().filter(|now| Some(*now) != before.as_ref()) {
+            // The records are read before the other ranks are ended, and record failures too.
+            self.diagnosis = self.status.diagnosis(failure);
+        }
+        if matches!(event, Event::Signal(Signal::SIGUSR1)) {
+            say(&self.status.lines().join("\nringrun: "));
+        }
+        for action in actions {
+            match action {
+                // SIGUSR1 asks ringrun for the status, and ends a process that has no handler.
+                Action::Send(Signal::SIGUSR1) => {
+                    let has_handler =
+                        |rank: &&Rank| procfs::has_handler(rank.pid(), Signal::SIGUSR1 as i32);
+                    let ranks = self.ranks.iter().filter(has_handler);
+                    ranks.for_each(|rank| rank.signal(Signal::SIGUSR1));
+                }
+                Action::Send(signal) => self.ranks.iter().for_each(|rank| rank.signal(signal)),
+                Action::Suspend => signals::suspend(),
+                Action::KillLeftovers => {
+                    let killed = self.kill_orphans(|_| true);
+                    if killed > 0 && self.job.failure().is_none() {
+                        let what = format!("killed {killed} process(es) that outlived their rank");
+                        self.request.warn(&what);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reaps orphans, and once all ranks have ended looks whether any orphan is left.
+    fn sweep(&mut self) {
+        while let Some(pid) = sys::ended_child() {
+            if self.ranks.iter().any(|rank| rank.pid() == pid && !rank.has_ended()) {
+                // The loop reaps this rank when its descriptor is next, in the order of the ends.
+                break;
+            }
+            let _ = waitpid(Pid::from_raw(pid.cast_signed()), Some(WaitPidFlag::WNOHANG));
+            if pid == self.watcher.pid() && self.watcher_runs {
+                self.watcher_runs = false;
+                self.request.warn(
+                    "the watcher process was killed: if ringrun is killed now, \
+                     processes that the ranks started may stay behind",
+                );
+            }
+        }
+        if self.job.wants_empty() {
+            if self.orphans().is_empty() {
+                self.handle(Event::Empty);
+            } else if self.job.kills_leftovers() {
+                self.kill_orphans(|_| true);
+            }
+        }
+    }
+
+    /// Processes that outlived their rank. ringrun is their parent now, so that their numbers are
+    /// not used again before it reaps them.
+    fn orphans(&self) -> Vec<procfs::Process> {
+        let (me, watcher) = (std::process::id(), self.watcher.pid());
+        let is_orphan = |process: &procfs::Process| {
+            process.parent == me && process.pid != watcher && process.state != 'Z'
+        };
+        procfs::processes().into_iter().filter(is_orphan).collect()
+    }
+
+    /// Kills the orphans that `which` picks, and gives their number.
+    fn kill_orphans(&self, which: impl Fn(&procfs::Process) -> bool) -> usize {
+        let orphans = self.orphans().into_iter().filter(which);
+        let kill = |process: procfs::Process| {
+            let _ = kill(Pid::from_raw(process.pid.cast_signed()), Signal::SIGKILL);
+        };
+        orphans.map(kill).count()
+    }
+
+    /// Waits until all output is written. After an interrupt or the time limit, no longer than
+    /// [`TERM_GRACE`] for its reader.
+    fn drain(&mut self) -> io::Result<OutputStatus> {
+        let Some(mut output) = self.output.take() else { return Ok(OutputStatus::default()) };
+        output.close();
+        self.epoll.add(output.done(), EpollEvent::new(EpollFlags::EPOLLIN, OUTPUT))?;
+        let failure = self.job.failure();
+        let hurried = matches!(failure, Some(JobFailure::Interrupted(_) | JobFailure::TimedOut(_)));
+        let deadline = hurried.then(|| Instant::now() + TERM_GRACE);
+        loop {
+            let ready = self.wait(deadline)?;
+            if ready.contains(&OUTPUT) {
+                return Ok(output.join());
+            }
+            let interrupted =
+                std::iter::from_fn(|| self.signals.next()).any(|it| ENDING.contains(&it));
+            if interrupted || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                self.request.warn("nobody reads the output; the rest of it is lost");
+                return Ok(OutputStatus { lost: true, ..OutputStatus::default() });
+            }
+        }
+    }
+
+    /// The label of a rank. The cause of a failure keeps the label of the process that was lost.
+    fn label(&self, rank: usize) -> String {
+        let cause = self.restarter.as_ref().and_then(|it| it.cause.as_ref());
+        let lost = cause.filter(|cause| cause.rank == rank).map(|cause| cause.label.clone());
+        lost.or_else(|| self.ranks.get(rank).map(Rank::label)).unwrap_or_default()
+    }
+
+    /// Says what was wrong, if anything was, and gives the exit code.
+    fn report_end(&self, output: OutputStatus) -> u8 {
+        let Some(failure) = self.job.failure() else { return u8::from(output.lost) };
+        let message = FinalMessage {
+            failure,
+            label: &|rank| self.label(rank),
+            program: &self.request.name.to_string_lossy(),
+            ended: self.job.ended_by_us(),
+            killed: self.job.killed(),
+            unkillable: &self.job.running(),
+            limit: self.request.timeout,
+            files: self.request.files.as_deref(),
+            diagnosis: self.diagnosis.as_deref(),
+            output,
+        };
+        if output.mid_line {
+            let _ = io::Write::write_all(&mut io::stderr(), b"\n");
+        }
+        say(&message.text());
+        failure.exit_code()
+    }
+}
+
+/// Refuses a job that ringrun could not hold: each rank takes three of its descriptors.
+fn check_descriptor_limit(ranks: usize, limit: u64) -> Result<(), Failure> {
+    let most = limit / 3;
+    if ranks as u64 <= most {
+        return Ok(());
+    }
+    Err(Failure::Usage(format!(
+        "-n {ranks}: at most {most} ranks here, since each takes three of ringrun's descriptors \
+         and their hard limit is {limit} (ulimit -Hn)"
+    )))
+}

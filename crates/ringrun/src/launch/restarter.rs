@@ -1,0 +1,203 @@
+//! `--elastic` in the launcher's loop: restarts ranks, and ends those that no member will admit.
+//! Law: without `--elastic` nothing here happens.
+
+use std::io;
+use std::time::Instant;
+
+use nix::sys::epoll::{EpollEvent, EpollFlags};
+use nix::sys::signal::Signal;
+use nix::unistd::{Pid, getpgid};
+
+use super::Running;
+use super::job::{Event, RankEnd, TERM_GRACE};
+use super::message::describe_end;
+use super::procfs;
+use super::restart_policy::{Bounds, Decision, LostRank, RestartPolicy};
+use super::spawn::{Rank, Spawner, StartKind};
+use ringreduce::bootstrap::Stage;
+
+pub(super) struct Restarter<'a> {
+    policy: RestartPolicy,
+    spawner: &'a Spawner<'a>,
+    /// When joining ranks that got SIGTERM get SIGKILL.
+    joining_killed_at: Option<Instant>,
+    joining_were_killed: bool,
+    /// When evicted ranks that got SIGTERM get SIGKILL.
+    evicted_killed_at: Vec<(Instant, usize)>,
+    /// The rank whose loss ended the job.
+    pub(super) cause: Option<LostRank>,
+}
+
+impl<'a> Restarter<'a> {
+    pub(super) fn new((bounds, restarts): (Bounds, usize), spawner: &'a Spawner<'a>) -> Self {
+        Self {
+            policy: RestartPolicy::new(bounds, restarts),
+            spawner,
+            joining_killed_at: None,
+            joining_were_killed: false,
+            evicted_killed_at: vec![],
+            cause: None,
+        }
+    }
+}
+
+impl Running<'_> {
+    /// The latest time at which the loop must look at the job again.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        let own = self.restarter.as_ref().map(|it| {
+            let joining = it.joining_killed_at.filter(|_| !it.joining_were_killed);
+            let evicted = it.evicted_killed_at.iter().map(|(at, _)| *at).min();
+            [it.policy.next_restart_at(), joining, evicted]
+        });
+        own.into_iter().flatten().flatten().chain(self.job.deadline()).min()
+    }
+
+    /// Tells the job that a rank has ended, unless the job goes on without it.
+    pub(super) fn rank_ended(&mut self, rank: usize, end: RankEnd) {
+        if let Some(restarter) = &self.restarter {
+            restarter.spawner.store.hear();
+            self.update_membership();
+        }
+        let Some(restarter) = self.restarter.as_mut().filter(|_| self.job.failure().is_none())
+        else {
+            return self.handle(Event::Ended { rank, end });
+        };
+        let ended = &self.ranks[rank];
+        let (label, stage) = (ended.label(), ended.progress.stage());
+        let lost = LostRank { rank, end, label: label.clone() };
+        let policy = &mut restarter.policy;
+        let mut decision = policy.end(Instant::now(), stage, lost);
+        restarter.evicted_killed_at.retain(|(_, evicted)| *evicted != rank);
+        let stopped = |&rank: &usize| {
+            procfs::process(self.ranks[rank].pid()).is_some_and(|process| process.state == 'T')
+        };
+        if matches!(decision, Decision::GiveUp | Decision::Ended)
+            && !policy.has_no_members()
+            && policy.joining().is_empty()
+            && policy.next_restart_at().is_none()
+            && policy.members().iter().all(stopped)
+        {
+            // No process is left that could continue the stopped ones.
+            decision = policy.too_few_ranks();
+        }
+        let (restarts, most) = policy.restarts(rank);
+        let how = describe_end(end);
+        let well = Event::Ended { rank, end: RankEnd::Exited(0) };
+        match decision {
+            Decision::Ended => self.handle(well),
+            Decision::Restart => {
+                // The orphans of the rank hold what its next process needs.
+                let group = ended.pid();
+                self.kill_orphans(|process| process.group == group);
+                self.request.warn(&format!(
+                    "{label} {how}; it is started again ({restarts} of {most} times)"
+                ));
+            }
+            Decision::GiveUp => {
+                self.request.warn(&format!(
+                    "{label} {how}; it is not started again (--max-restarts {most}), and the \
+                     others go on without it"
+                ));
+                self.handle(well);
+            }
+            Decision::StartupFails => {
+                self.request.warn(&format!(
+                    "{label} {how} before all ranks had met: the others can't begin without it"
+                ));
+                self.handle(Event::Ended { rank, end });
+            }
+            Decision::TooFewRanks(cause) => {
+                self.handle(Event::Ended { rank, end });
+                if cause.rank != rank {
+                    self.job.set_cause(cause.rank, cause.end);
+                    self.diagnosis = self.job.failure().and_then(|why| self.status.diagnosis(why));
+                }
+                if let Some(restarter) = &mut self.restarter {
+                    restarter.cause = Some(cause);
+                }
+            }
+        }
+    }
+
+    /// Records which ranks were admitted, and ends those that the members have evicted: they can
+    /// do nothing more for the job, and may be stopped for ever.
+    fn update_membership(&mut self) {
+        let Some(restarter) = &mut self.restarter else { return };
+        for rank in restarter.policy.joining() {
+            if self.ranks[rank].progress.stage() == Stage::Member {
+                restarter.policy.admit(rank);
+            }
+        }
+        while let Some(pid) = restarter.spawner.store.next_behind() {
+            let Ok(group) = getpgid(Some(Pid::from_raw(pid.cast_signed()))) else { continue };
+            let leads =
+                |rank: &Rank| !rank.has_ended() && rank.pid() == group.as_raw().cast_unsigned();
+            let Some(at) = self.ranks.iter().position(leads) else { continue };
+            if restarter.policy.mark_left_behind(at) {
+                let rank = &self.ranks[at];
+                self.request
+                    .warn(&format!("{} was left behind by the others and is ended", rank.label()));
+                rank.terminate();
+                restarter.evicted_killed_at.push((Instant::now() + TERM_GRACE, at));
+            }
+        }
+    }
+
+    /// Restarts the ranks that are due; once the job ends, ends those that were not admitted.
+    pub(super) fn restart_due_ranks(&mut self) -> io::Result<()> {
+        self.update_membership();
+        let Some(restarter) = &mut self.restarter else { return Ok(()) };
+        let now = Instant::now();
+        for (_, rank) in restarter.evicted_killed_at.extract_if(.., |(at, _)| *at <= now) {
+            self.ranks[rank].signal(Signal::SIGKILL);
+        }
+        let no_members = restarter.policy.has_no_members();
+        if no_members || self.job.failure().is_some() {
+            let cancelled = restarter.policy.cancel_restarts();
+            let joining = restarter.policy.joining();
+            let terminates = restarter.joining_killed_at.is_none() && no_members;
+            let kills = !restarter.joining_were_killed
+                && restarter.joining_killed_at.is_some_and(|at| at <= now);
+            restarter.joining_killed_at.get_or_insert(now + TERM_GRACE);
+            restarter.joining_were_killed |= kills;
+            for rank in cancelled {
+                self.handle(Event::Ended { rank, end: RankEnd::Exited(0) });
+            }
+            for rank in joining {
+                if terminates {
+                    self.ranks[rank].terminate();
+                } else if kills {
+                    self.ranks[rank].signal(Signal::SIGKILL);
+                }
+            }
+            return Ok(());
+        }
+        while let Some((rank, start)) =
+            self.restarter.as_mut().and_then(|it| it.policy.next_due(now))
+        {
+            self.restart(rank, start)?;
+        }
+        Ok(())
+    }
+
+    fn restart(&mut self, rank: usize, start: StartKind) -> io::Result<()> {
+        let Some(restarter) = &self.restarter else { return Ok(()) };
+        let placement = self.ranks[rank].placement.clone();
+        let (mut restarted, streams) = match restarter.spawner.spawn(placement, start) {
+            Ok(started) => started,
+            Err(failure) => {
+                self.request.warn(&failure.to_string());
+                self.rank_ended(rank, RankEnd::Exited(failure.exit_code()));
+                return Ok(());
+            }
+        };
+        let token = u64::try_from(rank).map_err(io::Error::other)?;
+        self.epoll.add(&restarted.exit_fd, EpollEvent::new(EpollFlags::EPOLLIN, token))?;
+        self.status.restarted(&mut restarted);
+        self.ranks[rank] = restarted;
+        for stream in streams {
+            self.output.as_mut().map_or(Ok(()), |output| output.add(stream))?;
+        }
+        Ok(())
+    }
+}

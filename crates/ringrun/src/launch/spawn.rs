@@ -1,0 +1,349 @@
+//! Starts the ranks on this host. Law: a rank dies with its launcher, from its first moment on.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, PipeReader};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::resource::{Resource, getrlimit, rlim_t, setrlimit};
+use nix::sys::signal::{SigSet, Signal, killpg};
+use nix::unistd::{Pid, getpid, getppid};
+
+use super::job::RankEnd;
+use super::output::{RankStream, StreamKind};
+use super::procfs;
+use super::stdin;
+use super::sys;
+use super::watcher::{self, Watcher};
+use crate::cli::environment::{
+    JOIN, OWN_VARIABLES, PROCESS_TABLE_FD, RECORD_FD, SECRET_FD, SECRET_FILE,
+};
+use crate::cli::hosts::RankPlacement;
+use crate::cli::{Binding, Request};
+use crate::failure::Failure;
+use crate::status::RecordMemory;
+use ringreduce::bootstrap::{Progress, Server, draw_secret};
+use ringreduce::health::process_table::Roll;
+use ringreduce::trace::Reader;
+
+pub(crate) struct Rank {
+    pub(crate) placement: RankPlacement,
+    /// A pidfd, readable when the rank has ended.
+    pub(crate) exit_fd: OwnedFd,
+    pub(crate) cpu: Option<usize>,
+    pub(crate) record: Option<Reader>,
+    /// How far the rank has come in meeting the others.
+    pub(crate) progress: Progress,
+    /// The entry in the launcher's process table in which other ranks see how this one ended.
+    table_entry: Option<(Arc<Roll>, usize)>,
+    child: Child,
+    ended: bool,
+}
+
+impl Rank {
+    /// The number of the rank's process and of its process group.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// True once the rank's process was reaped.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// "rank 2 (pid 4711, host a)".
+    pub(crate) fn label(&self) -> String {
+        format!("rank {} (pid {}, host {})", self.placement.rank, self.pid(), self.placement.host)
+    }
+
+    /// Signals the rank's process group, unless the rank has ended: its number may be in use again.
+    pub(crate) fn signal(&self, signal: Signal) {
+        if !self.ended {
+            let _ = killpg(self.group(), signal);
+        }
+    }
+
+    /// Sends SIGTERM, and SIGCONT since a stopped process would not receive it.
+    pub(crate) fn terminate(&self) {
+        self.signal(Signal::SIGTERM);
+        self.signal(Signal::SIGCONT);
+    }
+
+    /// Reaps the rank, once `exit_fd` is readable. The process number is free after that, so the
+    /// watcher forgets the group, unless other processes of it still hold the number.
+    pub(crate) fn reap(&mut self, watcher: &Watcher) -> io::Result<RankEnd> {
+        if let (Some((table, at)), Some(end)) = (&self.table_entry, sys::end_of(self.pid())) {
+            table.has_ended(*at, end);
+        }
+        let status = self.child.wait()?;
+        self.ended = true;
+        if killpg(self.group(), None).is_err() {
+            watcher.forget_group(self.group().as_raw());
+        }
+        Ok(match (status.code(), status.signal()) {
+            (Some(status), _) => RankEnd::Exited((status & 0xff) as u8),
+            (None, signal) => {
+                RankEnd::Killed { signal: signal.unwrap_or(0), core: status.core_dumped() }
+            }
+        })
+    }
+
+    fn group(&self) -> Pid {
+        Pid::from_raw(self.pid().cast_signed())
+    }
+}
+
+impl Drop for Rank {
+    /// Only a failed launch drops ranks that run.
+    fn drop(&mut self) {
+        if !self.ended {
+            self.signal(Signal::SIGKILL);
+            // A process in state D can't die, and is not waited for.
+            if procfs::process(self.pid()).is_none_or(|process| process.state != 'D') {
+                let _ = self.child.wait();
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StartKind {
+    First,
+    /// A restart before the first ranks have met.
+    Retry,
+    /// A restart in a running job, whose members admit the rank.
+    Rejoin,
+}
+
+/// Starts the ranks of one job.
+pub(crate) struct Spawner<'a> {
+    pub(crate) request: &'a Request,
+    pub(crate) program: &'a Path,
+    /// The value of [`procfs::JOB_VARIABLE`].
+    pub(crate) job: &'a OsStr,
+    /// Hears of every rank before its program starts.
+    pub(crate) watcher: &'a Watcher,
+    pub(crate) store: &'a Server,
+    /// The job's secret, unless the user has a file with one.
+    pub(crate) secret: Option<OwnedFd>,
+    /// The table in which ranks see how others have ended, unless there was no memory for it.
+    pub(crate) process_table: Option<(Arc<Roll>, OwnedFd)>,
+    /// The soft and hard limit of descriptors that ringrun was started with.
+    pub(crate) descriptors: (rlim_t, rlim_t),
+    /// The CPUs that ringrun may use.
+    pub(crate) cpus: Vec<usize>,
+}
+
+impl Spawner<'_> {
+    /// Starts one rank. Must run on the main thread: the kernel's signal that the parent has died
+    /// comes when the thread that forked ends.
+    pub(crate) fn spawn(
+        &self,
+        placement: RankPlacement,
+        start: StartKind,
+    ) -> Result<(Rank, [RankStream; 2]), Failure> {
+        let (rank, again) = (placement.rank, start != StartKind::First);
+        let failed = |cause| Failure::system(format!("start rank {rank}"))(cause);
+        let (store, theirs) = UnixStream::pair().map_err(failed)?;
+        let (out, out_end) = io::pipe().map_err(failed)?;
+        let (err, err_end) = io::pipe().map_err(failed)?;
+        let out = self.stream(rank, StreamKind::Stdout, out, again)?;
+        let err = self.stream(rank, StreamKind::Stderr, err, again)?;
+        let cpu = self.cpu(&placement);
+        let mut command = self.command(&placement, &theirs);
+        command.stdout(out_end).stderr(err_end);
+        if again {
+            command.stdin(Stdio::null());
+        }
+        if start == StartKind::Rejoin {
+            command.env(JOIN, "1");
+        }
+        // The rank inherits copies; ringrun's own descriptors stay close-on-exec.
+        let mut inherit = |variable: &str, fd: Option<&OwnedFd>| {
+            let copy = fd.map(OwnedFd::try_clone).transpose().map_err(failed)?;
+            if let Some(copy) = &copy {
+                command.env(variable, copy.as_raw_fd().to_string());
+            }
+            Ok(copy)
+        };
+        let record = RecordMemory::new();
+        let secret = inherit(SECRET_FD, self.secret.as_ref())?;
+        let memory = inherit(RECORD_FD, record.as_ref().map(|record| &record.fd))?;
+        let table = inherit(PROCESS_TABLE_FD, self.process_table.as_ref().map(|(_, fd)| fd))?;
+        let table_entry = self
+            .process_table
+            .as_ref()
+            .and_then(|(table, _)| Some((Arc::clone(table), table.place()?)));
+        let inherited = [Some(theirs.into()), secret, memory, table];
+        self.prepare_child(&mut command, inherited, (cpu, table_entry.clone())).map_err(failed)?;
+        let mut child = command.spawn().map_err(|cause| self.spawn_error(rank, cause))?;
+        let stdin = child.stdin.take();
+        let exit_fd = match sys::pidfd_open(child.id()) {
+            Ok(exit_fd) => exit_fd,
+            Err(cause) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(failed(cause));
+            }
+        };
+        let record = record.map(|record| record.reader);
+        let (progress, ended) = (Progress::default(), false);
+        let mut started =
+            Rank { placement, exit_fd, cpu, record, progress, table_entry, child, ended };
+        if let Some(stdin) = stdin {
+            stdin::copy_to(stdin).map_err(failed)?;
+        }
+        started.progress =
+            self.store.adopt_rank(store).map_err(io::Error::other).map_err(failed)?;
+        Ok((started, [out, err]))
+    }
+
+    fn command(&self, placement: &RankPlacement, store: &UnixStream) -> Command {
+        let Request { name, arguments, directory, variables, .. } = self.request;
+        let mut command = Command::new(self.program);
+        command.arg0(name).args(arguments).current_dir(directory).process_group(0);
+        command.envs(variables.iter().map(|(name, value)| (name, value)));
+        command.env(procfs::JOB_VARIABLE, self.job);
+        let own = [placement.rank, self.request.ranks, placement.local_rank, placement.local_size];
+        let own = own.map(|number| number.to_string()).into_iter();
+        // An outer job may have set these.
+        command
+            .env_remove(SECRET_FD)
+            .env_remove(RECORD_FD)
+            .env_remove(PROCESS_TABLE_FD)
+            .env_remove(JOIN);
+        command
+            .envs(OWN_VARIABLES.into_iter().zip(own.chain([format!("fd:{}", store.as_raw_fd())])));
+        command.stdin(match placement.rank {
+            0 if !self.request.stdin => Stdio::null(),
+            0 if stdin::is_terminal() => Stdio::piped(),
+            0 => Stdio::inherit(),
+            _ => Stdio::null(),
+        });
+        command
+    }
+
+    /// Sets up what the child does between fork and exec: system calls and one store to memory.
+    fn prepare_child(
+        &self,
+        command: &mut Command,
+        inherited: [Option<OwnedFd>; 4],
+        (cpu, table_entry): (Option<usize>, Option<(Arc<Roll>, usize)>),
+    ) -> io::Result<()> {
+        let (parent, watcher) = (getpid(), self.watcher.socket_fd());
+        let (soft, hard) = self.descriptors;
+        let core_dumps = self.request.core_dumps;
+        let mut cpus = CpuSet::new();
+        if let Some(cpu) = cpu {
+            cpus.set(cpu)?;
+        }
+        sys::before_exec(command, move || {
+            set_pdeathsig(Signal::SIGKILL)?;
+            if getppid() != parent {
+                // The parent died before the call above, so that no signal will come.
+                return Err(io::ErrorKind::Interrupted.into());
+            }
+            // Without a watcher this fails; the rank itself still dies with its parent.
+            let _ = watcher::send_group(watcher, getpid().as_raw());
+            if let Some((process_table, at)) = &table_entry {
+                process_table.begins(*at, getpid().as_raw());
+            }
+            if cpu.is_some() {
+                sched_setaffinity(Pid::from_raw(0), &cpus)?;
+            }
+            setrlimit(Resource::RLIMIT_NOFILE, soft, hard)?;
+            if !core_dumps {
+                // One byte is less than any core needs. The kernel pipes cores to a program with a
+                // limit of 0, but not with one of 1.
+                let (_, hard) = getrlimit(Resource::RLIMIT_CORE)?;
+                setrlimit(Resource::RLIMIT_CORE, hard.min(1), hard)?;
+            }
+            for descriptor in inherited.iter().flatten() {
+                fcntl(descriptor, FcntlArg::F_SETFD(FdFlag::empty()))?;
+            }
+            // A rank has the default dispositions, whatever ringrun inherited; but under nohup it
+            // ignores SIGHUP.
+            let stays_ignored = |&signal: &i32| signal == libc::SIGHUP && sys::is_ignored(signal);
+            sys::default_dispositions(
+                (1..=libc::SIGRTMAX()).filter(|signal| !stays_ignored(signal)),
+            );
+            Ok(SigSet::empty().thread_set_mask()?)
+        });
+        Ok(())
+    }
+
+    fn cpu(&self, placement: &RankPlacement) -> Option<usize> {
+        match self.request.binding {
+            Binding::None => None,
+            Binding::Core => self.cpus.get(placement.local_rank % self.cpus.len().max(1)).copied(),
+        }
+    }
+
+    /// The reading end of a rank's stream, with the file that gets a copy of it.
+    fn stream(
+        &self,
+        rank: usize,
+        kind: StreamKind,
+        pipe: PipeReader,
+        again: bool,
+    ) -> Result<RankStream, Failure> {
+        let file = self.request.files.as_ref().map(|folder| {
+            let folder = folder.join(format!("rank.{rank}"));
+            let path = folder.join(kind.name());
+            let what = format!("create {}", path.display());
+            let file = std::fs::create_dir_all(&folder).and_then(|()| match again {
+                false => File::create(&path),
+                true => File::options().append(true).create(true).open(&path),
+            });
+            file.map(|file| (path, file)).map_err(Failure::system(what))
+        });
+        Ok(RankStream { rank, kind, pipe, file: file.transpose()? })
+    }
+
+    /// The error of a start. The program was found and executable a moment ago.
+    fn spawn_error(&self, rank: usize, cause: io::Error) -> Failure {
+        let program = self.program.display();
+        match cause.kind() {
+            io::ErrorKind::NotFound => Failure::NotExecutable(format!(
+                "cannot run {program}: it is there, but what should run it is not \
+                 (the interpreter in its #! line, or the dynamic loader)"
+            )),
+            io::ErrorKind::PermissionDenied => {
+                Failure::NotExecutable(format!("cannot run {program}: {cause}"))
+            }
+            _ => Failure::no_process(format!("start rank {rank} ({program})"), cause),
+        }
+    }
+}
+
+/// The secret of a new job, unless the user gives the ranks a file with one.
+pub(crate) fn secret(request: &Request) -> io::Result<Option<OwnedFd>> {
+    let given = request.variables.iter().any(|(name, _)| name == SECRET_FILE);
+    if given || std::env::var_os(SECRET_FILE).is_some() {
+        return Ok(None);
+    }
+    draw_secret().map(Some).map_err(io::Error::other)
+}
+
+/// The launcher's process table, with an entry for each start of each rank. A job that can't have
+/// one goes on without it.
+pub(crate) fn create_process_table(request: &Request) -> Option<(Arc<Roll>, OwnedFd)> {
+    let restarts = request.elastic.map_or(0, |(_, restarts)| restarts);
+    let processes = restarts.saturating_add(1).saturating_mul(request.ranks);
+    Roll::create(processes).ok().map(|(table, fd)| (Arc::new(table), fd))
+}
+
+/// Raises the limit of descriptors for many ranks, and gives the old limits, for the ranks.
+pub(crate) fn raise_descriptor_limit() -> io::Result<(rlim_t, rlim_t)> {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
+    Ok((soft, hard))
+}

@@ -1,0 +1,84 @@
+//! System calls that have no safe wrapper. No other file of ringrun has unsafe code.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use ringreduce::health::process_table::Ended;
+
+/// A descriptor that becomes readable when the process ends. Fails with ENOSYS before Linux 5.3.
+pub(crate) fn pidfd_open(pid: u32) -> io::Result<OwnedFd> {
+    let pid = libc::c_long::from(pid);
+    // SAFETY: pidfd_open takes two integers and touches no memory of ours.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0 as libc::c_long) };
+    let fd = i32::try_from(fd).map_err(io::Error::other)?;
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call above succeeded, so this is a new descriptor with no other owner.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// True if `signal` is ignored, as by nohup, or by `&` in a script.
+pub(crate) fn is_ignored(signal: i32) -> bool {
+    let mut now = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: a null new action only asks; `now` is writable and of the right type.
+    let asked = unsafe { libc::sigaction(signal, std::ptr::null(), now.as_mut_ptr()) };
+    // SAFETY: all-zero bytes are a valid `sigaction`, so it is initialised even after an error.
+    let now = unsafe { now.assume_init() };
+    asked == 0 && now.sa_sigaction == libc::SIG_IGN
+}
+
+/// Gives these signals their default dispositions. Makes system calls only, so that it may run
+/// between fork and exec.
+pub(crate) fn default_dispositions(signals: impl Iterator<Item = i32>) {
+    for signal in signals {
+        // SAFETY: no handler is involved. For SIGKILL and SIGSTOP the call fails and changes
+        // nothing.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+}
+
+/// The first child that has ended and was not reaped; it stays so.
+pub(crate) fn ended_child() -> Option<u32> {
+    let info = ended(libc::P_ALL, 0)?;
+    // SAFETY: waitid fills (or leaves zero) the fields of a SIGCHLD, `si_pid` among them.
+    let pid = unsafe { info.si_pid() };
+    u32::try_from(pid).ok().filter(|&pid| pid > 0)
+}
+
+/// How this child ended, if it has; it stays unreaped.
+pub(crate) fn end_of(pid: u32) -> Option<Ended> {
+    let info = ended(libc::P_PID, pid)?;
+    // SAFETY: waitid fills (or leaves zero) the fields of a SIGCHLD, `si_status` among them.
+    let status = unsafe { info.si_status() };
+    match info.si_code {
+        libc::CLD_EXITED => Some(Ended::Exited((status & 0xff) as u8)),
+        libc::CLD_KILLED | libc::CLD_DUMPED => Some(Ended::Killed(status)),
+        _ => None,
+    }
+}
+
+/// waitid(2) without waiting and without reaping. nix's wrapper refuses real-time signals.
+fn ended(which: libc::idtype_t, id: u32) -> Option<libc::siginfo_t> {
+    let mut info = std::mem::MaybeUninit::<libc::siginfo_t>::zeroed();
+    let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+    // SAFETY: `info` is writable and of the right type; WNOWAIT leaves the child as it is.
+    let asked = unsafe { libc::waitid(which, id, info.as_mut_ptr(), flags) };
+    // SAFETY: all-zero bytes are a valid `siginfo_t`, so it is initialised even after an error.
+    (asked == 0).then(|| unsafe { info.assume_init() })
+}
+
+/// Runs `setup` in the child between fork and exec.
+///
+/// `setup` must only make system calls: after the fork of a program with threads another thread
+/// may hold the allocator's lock for ever.
+pub(crate) fn before_exec<F>(command: &mut Command, setup: F)
+where
+    F: FnMut() -> io::Result<()> + Send + Sync + 'static,
+{
+    // SAFETY: by the contract above `setup` is async-signal-safe.
+    unsafe { command.pre_exec(setup) };
+}

@@ -1,0 +1,89 @@
+//! `ringrun status`: asks a running job for its status.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::server::{AnswerFormat, address, is_same_user, question, socket_prefix};
+use crate::failure::Failure;
+
+/// A job may take so long to answer: its launcher competes with many ranks for CPUs.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// More than any job's answer has.
+const MAX_ANSWER_BYTES: u64 = 1 << 22;
+
+/// Say which call each rank of a running job is in, and which rank keeps the others waiting.
+///
+/// SIGUSR1 makes the job's own ringrun say the same.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// The number of the ringrun process; may be left out if only one job of yours runs here
+    #[arg(value_name = "JOB", value_parser = number)]
+    job: Option<u32>,
+
+    /// Say it as JSON
+    ///
+    /// {format, summary, ranks: [{rank, host, pid, state: running, stopped or ended,
+    /// exit_status or signal of one that ended, call: null or {collective, number, is_message,
+    /// uneven, count, type, op, root, state: entered, at_step, done or failed, seconds: since it
+    /// began, or since it ended, step, toward: null or {how, rank: of its communicator}}}]}
+    #[arg(long, verbatim_doc_comment)]
+    json: bool,
+}
+
+fn number(word: &str) -> Result<u32, String> {
+    word.parse().map_err(|_| "expected the number of a ringrun process".into())
+}
+
+pub(crate) fn run(options: &Options) -> Result<u8, Failure> {
+    let job = options.job.map_or_else(only_job, Ok)?;
+    let format = if options.json { AnswerFormat::Json } else { AnswerFormat::Text };
+    let lines = ask(job, format).map_err(|cause| match cause.kind() {
+        io::ErrorKind::ConnectionRefused => {
+            Failure::NotRunning(format!("no job of yours runs here as process {job}"))
+        }
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData => Failure::NotRunning(format!(
+            "job {job} does not answer as expected: it has just ended, or another version of \
+             ringrun runs it, which must be the one to ask"
+        )),
+        _ => Failure::system(format!("ask job {job}"))(cause),
+    })?;
+    let mut out = io::stdout().lock();
+    for line in lines {
+        // A closed output is ignored.
+        let _ = writeln!(out, "{line}");
+    }
+    Ok(0)
+}
+
+/// The only job of this user on this host.
+fn only_job() -> Result<u32, Failure> {
+    let names = fs::read_to_string("/proc/net/unix").map_err(Failure::system("look for jobs"))?;
+    let ours = format!("@{}", socket_prefix());
+    let number = |line: &str| line.rsplit(' ').next()?.strip_prefix(&ours)?.parse().ok();
+    let mut jobs: Vec<u32> = names.lines().filter_map(number).collect();
+    jobs.sort_unstable();
+    jobs.dedup();
+    match jobs[..] {
+        [job] => Ok(job),
+        [] => Err(Failure::NotRunning("no job of yours runs here".into())),
+        _ => Err(Failure::usage("status", &format!("which JOB? There are {jobs:?}"))),
+    }
+}
+
+fn ask(job: u32, format: AnswerFormat) -> io::Result<Vec<String>> {
+    let mut stream = UnixStream::connect_addr(&address(job)?)?;
+    if !is_same_user(&stream) {
+        return Err(io::ErrorKind::ConnectionRefused.into());
+    }
+    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+    stream.write_all(&question(format))?;
+    let mut answer = vec![];
+    stream.take(MAX_ANSWER_BYTES).read_to_end(&mut answer)?;
+    let lines: Vec<String> = serde_json::from_slice(&answer)?;
+    // Control characters could command the terminal.
+    Ok(lines.iter().map(|line| line.replace(char::is_control, "?")).collect())
+}

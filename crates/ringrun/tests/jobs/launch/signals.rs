@@ -1,0 +1,200 @@
+//! Signals to ringrun, and a terminal.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use nix::fcntl::OFlag;
+use nix::pty::{grantpt, posix_openpt, ptsname_r, unlockpt};
+use nix::sys::signal::{SigSet, Signal};
+
+use crate::harness::{
+    Ended, fifo, ringbench, send, start_blocking, start_script, start_under, until,
+};
+use crate::procfs::state;
+
+#[test]
+fn four_signals_end_the_job() {
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT] {
+        let mut running = start_script("-n 3", "sleep 1000 & echo up; wait");
+        running.await_lines("up", 3);
+        running.signal(signal);
+        let ran = running.finish();
+        assert_eq!(ran.code, 128 + signal as i32);
+        assert_eq!(ran.err, format!("ringrun: {} came, so the job was ended\n", signal.as_str()));
+    }
+}
+
+/// A rank that waits at the launcher's store for another rank also waits for a stopped launcher.
+#[test]
+fn a_launcher_that_pauses_while_ranks_meet_is_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let gate = folder.path().join("gate");
+    fifo(&gate);
+    let bench = ringbench();
+    let body = format!(
+        "echo $RINGREDUCE_RANK $$; [ $RINGREDUCE_RANK = 1 ] && read go < {}
+         exec {bench} all_reduce -b 8 -e 8 -n 1",
+        gate.display()
+    );
+    let mut running = start_script("-n 2", &body);
+    let first = running.pids::<2>("")[0];
+    let is_bench = |pid: u32| {
+        let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
+        name.is_ok_and(|name| name == "ringbench\n") && state(pid) == Some('S')
+    };
+    until("rank 0 waits", || is_bench(first));
+    running.signal(Signal::SIGSTOP);
+    // An answer of the store that took longer than this was once an error.
+    std::thread::sleep(Duration::from_secs(3));
+    running.signal(Signal::SIGCONT);
+    std::fs::write(&gate, "go\n").unwrap();
+    let ran = running.finish();
+    assert_eq!(ran.code, 0, "{}", ran.err);
+}
+
+#[test]
+fn the_ranks_get_term_and_time_to_finish() {
+    let body = "trap 'echo saved; exit 0' TERM; echo up; while :; do sleep 1000 & wait; done";
+    let mut running = start_script("-n 2", body);
+    running.await_lines("up", 2);
+    running.signal(Signal::SIGINT);
+    let ran = running.finish();
+    assert_eq!(ran.code, 130);
+    assert_eq!(ran.sorted(), ["saved", "saved", "up", "up"]);
+}
+
+#[test]
+fn a_second_signal_kills_at_once() {
+    let body = "trap 'echo no' TERM; echo up; while :; do sleep 1000 & wait; done";
+    let mut running = start_script("-n 2", body);
+    running.await_lines("up", 2);
+    running.signal(Signal::SIGINT);
+    running.await_lines("no", 2);
+    let again = Instant::now();
+    running.signal(Signal::SIGINT);
+    let ran = running.finish();
+    assert!(again.elapsed() < Duration::from_secs(5));
+    assert_eq!(ran.code, 130);
+    assert!(ran.err.contains("2 ranks did not end after SIGTERM"), "{}", ran.err);
+}
+
+#[test]
+fn other_signals_are_passed_on() {
+    // A stopped ringrun prints nothing, so that ranks report the stop by a file.
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let body = format!(
+        "for s in USR1 USR2 ALRM ABRT CONT; do trap \"echo $s\" $s; done
+        trap ': > {}/'$RINGREDUCE_RANK TSTP
+        trap 'exit 0' TERM; echo up; while :; do sleep 1000 & wait; done",
+        folder.display()
+    );
+    let mut running = start_script("-n 2", &body);
+    running.await_lines("up", 2);
+    for signal in [Signal::SIGUSR1, Signal::SIGUSR2, Signal::SIGALRM, Signal::SIGABRT] {
+        running.signal(signal);
+        running.await_lines(&signal.as_str()[3..], 2);
+    }
+    running.signal(Signal::SIGTSTP);
+    until("ringrun stops", || state(running.pid()) == Some('T'));
+    until("both ranks have the signal", || {
+        ["0", "1"].iter().all(|rank| folder.join(rank).exists())
+    });
+    running.signal(Signal::SIGCONT);
+    running.await_lines("CONT", 2);
+    running.signal(Signal::SIGTERM);
+    assert_eq!(running.finish().code, 143);
+}
+
+/// Prints the masks of blocked and of ignored signals, then "up", and sleeps. Of the masks it
+/// prints the lower 28 bits, since the C library uses signals 32 and 33 itself.
+const PRINT_SIGNALS: &str = "grep -E '^Sig(Blk|Ign):' /proc/self/status | grep -o '.......$'; \
+                            echo up; exec sleep 1000";
+
+/// Checks that ranks that ran [`PRINT_SIGNALS`] ignore the signals of this mask and block none.
+fn ranks_ignore(ran: &Ended, mask: &str) {
+    let lines = ran.sorted();
+    let expected = [["0000000"; 2], [mask; 2], ["up"; 2]].concat();
+    assert_eq!(lines, expected);
+}
+
+#[test]
+fn signals_that_the_starter_ignores_or_blocks_still_end_the_job() {
+    let ignoring = "trap '' INT QUIT TERM CHLD PIPE USR1 USR2 TSTP TTOU ALRM; exec \"$@\" 9>&1";
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGQUIT] {
+        let words = ["-n", "2", "sh", "-c", PRINT_SIGNALS];
+        let mut running = start_blocking(SigSet::all(), ignoring, &words, Stdio::null());
+        running.await_lines("up", 2);
+        running.signal(signal);
+        let ran = running.finish();
+        assert_eq!(ran.code, 128 + signal as i32);
+        assert_eq!(ran.err, format!("ringrun: {} came, so the job was ended\n", signal.as_str()));
+        ranks_ignore(&ran, "0000000");
+    }
+}
+
+#[test]
+fn under_nohup_ringrun_and_its_ranks_ignore_sighup_alone() {
+    let words = ["-n", "2", "sh", "-c", PRINT_SIGNALS];
+    let nohup = "trap '' HUP INT; exec \"$@\" 9>&1";
+    let mut running = start_under(nohup, &words, Stdio::null());
+    running.await_lines("up", 2);
+    running.signal(Signal::SIGHUP);
+    running.signal(Signal::SIGTERM);
+    let ran = running.finish();
+    assert_eq!(ran.code, 143);
+    ranks_ignore(&ran, "0000001");
+}
+
+/// A terminal: the end of its keyboard and screen, and the end of programs.
+fn terminal() -> (File, File) {
+    let ours = posix_openpt(OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC).unwrap();
+    grantpt(&ours).unwrap();
+    unlockpt(&ours).unwrap();
+    let name = ptsname_r(&ours).unwrap();
+    let theirs = File::options().read(true).write(true).open(name).unwrap();
+    (File::from(std::os::fd::OwnedFd::from(ours)), theirs)
+}
+
+/// Makes the standard input the controlling terminal of ringrun.
+const ON_TERMINAL: &str = "exec setsid -c -w \"$@\" 9>&1";
+
+#[test]
+fn a_terminal_is_read_for_rank_0_until_its_end() {
+    let (mut keys, screen) = terminal();
+    let words = ["-n", "2", "--tag-output", "cat"];
+    let mut running = start_under(ON_TERMINAL, &words, Stdio::from(screen));
+    keys.write_all(b"hello\n").unwrap();
+    assert_eq!(running.line(), "[1,0]<stdout>:hello");
+    keys.write_all(b"\x04").unwrap();
+    assert_eq!(running.finish().code, 0);
+    drop(keys);
+}
+
+#[test]
+fn ctrl_c_on_a_terminal_ends_the_job() {
+    let (mut keys, screen) = terminal();
+    let words = ["-n", "2", "sh", "-c", "echo up; sleep 1000; true"];
+    let mut running = start_under(ON_TERMINAL, &words, Stdio::from(screen));
+    running.await_lines("up", 2);
+    keys.write_all(b"\x03").unwrap();
+    let ran = running.finish();
+    assert_eq!(ran.code, 130);
+    assert!(ran.err.contains("SIGINT came"), "{}", ran.err);
+    let mut echo = [0; 16];
+    assert!(keys.read(&mut echo).is_ok_and(|length| echo[..length].starts_with(b"^C")));
+}
+
+#[test]
+fn a_rank_that_closes_its_input_does_not_disturb_the_job() {
+    let (mut keys, screen) = terminal();
+    let body = "exec <&-; trap 'exit 0' USR1; echo $PPID; while :; do sleep 1000 & wait; done";
+    let words = ["-n", "1", "sh", "-c", body];
+    let mut running = start_under(ON_TERMINAL, &words, Stdio::from(screen));
+    let launcher = running.line().parse().unwrap();
+    keys.write_all(b"one\ntwo\n").unwrap();
+    send(launcher, Signal::SIGUSR1);
+    assert_eq!(running.finish().code, 0);
+}

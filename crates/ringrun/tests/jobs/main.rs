@@ -1,0 +1,43 @@
+//! ringrun and its ranks as real processes: `launch` has every promise of ringrun's help page, with
+//! scripts for ranks; `ranks` has communicators in processes, with and without ringrun: a rank is
+//! killed, stops, makes another call, or never starts. Each test checks that no process is left.
+
+// Helpers fail as the tests do, which clippy only sees in #[test] functions.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod harness;
+mod job;
+mod procfs;
+
+mod launch {
+    //! The launcher.
+    mod cleanup;
+    mod command_line;
+    mod exit_codes;
+    mod output;
+    mod plan;
+    mod rank_environment;
+    mod restarts;
+    mod secret;
+    mod signals;
+    mod subcommands;
+}
+
+mod ranks {
+    //! Communicators in processes.
+    pub(crate) mod bodies;
+    mod failure_report;
+    mod groups;
+    mod hosts;
+    mod killed_ranks;
+    mod leftovers;
+    mod links;
+    mod mismatched_calls;
+    mod process_table;
+    mod registered;
+    mod security;
+    mod speeds;
+    mod startup_errors;
+    mod status;
+    mod stopped_ranks;
+}

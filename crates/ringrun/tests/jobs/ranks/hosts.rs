@@ -1,0 +1,295 @@
+//! Two hosts on one machine: network namespaces with a virtual cable. Ranks of one host share
+//! memory, ranks of different hosts use TCP.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+
+use ::harness::hosts::{Host, Hosts, star};
+use ::harness::skip;
+
+use super::bodies::TIMEOUT;
+use super::failure_report::{Report, all_lead_to};
+use crate::harness::{
+    AS_RANK, BODY, Ended, LONG, PATIENCE, PROMPT, Process, all_end, all_right, all_up, kill_all,
+    myself, ringbench,
+};
+use crate::job::Job;
+use crate::procfs::{self, Sockets};
+
+/// Starts two ranks on each host; rank 0, on the left one, has the store.
+pub(crate) fn start(job: &Job, hosts: &[Host; 2], change: impl Fn(&mut Command)) -> Vec<Process> {
+    start_on(job, hosts, &[2, 2], change)
+}
+
+/// Starts a number of ranks on each host.
+fn start_on(
+    job: &Job,
+    hosts: &[Host],
+    ranks: &[usize],
+    change: impl Fn(&mut Command),
+) -> Vec<Process> {
+    let size = ranks.iter().sum();
+    let hosts_of_ranks =
+        hosts.iter().zip(ranks).flat_map(|(host, &ranks)| (0..ranks).map(move |_| host));
+    let rank = |(rank, host): (usize, &Host)| {
+        let mut command = job.rank(&myself(), rank, size, "10.77.0.1:4000");
+        command.args(AS_RANK);
+        change(&mut command);
+        Process::start(host.on(&command))
+    };
+    hosts_of_ranks.enumerate().map(rank).collect()
+}
+
+/// Ranks in full swing, which use this interface, if given.
+fn in_full_swing(
+    job: &Job,
+    hosts: &[Host; 2],
+    interface: Option<&str>,
+    timeout: u64,
+) -> Vec<Process> {
+    let mut ranks = start(job, hosts, |command| {
+        command.env(BODY, "calls 100000 1000000000");
+        command.env(TIMEOUT, timeout.to_string());
+        interface.map(|interface| command.env("RINGREDUCE_IFNAME", interface));
+    });
+    all_up(&mut ranks);
+    ranks
+}
+
+/// Runs a test if network namespaces are permitted.
+pub(crate) fn with_hosts(test: &str, run: impl Fn(&Job, &[Host; 2])) {
+    let hosts = match Hosts::new() {
+        Ok(hosts) => hosts,
+        Err(why) => return skip(test, &why),
+    };
+    let job = Job::new();
+    run(&job, &hosts.0);
+    job.left_nothing();
+}
+
+#[test]
+fn ranks_of_one_host_share_memory_and_hosts_use_tcp() {
+    with_hosts("ranks_of_one_host_share_memory_and_hosts_use_tcp", |job, hosts| {
+        for interface in [None, Some("eth"), Some("=eth0"), Some("10.77.0.0/16"), Some("^lo")] {
+            let ranks = in_full_swing(job, hosts, interface, LONG.as_secs());
+            for rank in &ranks {
+                // Each pair has a link both ways. To each of the two ranks of the other host there
+                // is one more connection; ranks of one host map each other's pages.
+                let sockets = procfs::sockets(rank.pid());
+                assert_eq!(sockets, Sockets { listening: 0, tcp: 4 + 2 }, "{interface:?}");
+                assert_eq!(procfs::shared_pieces(rank.pid()), 2 + 2, "{interface:?}");
+            }
+            kill_all(ranks);
+        }
+    });
+}
+
+#[test]
+fn every_result_is_right() {
+    with_hosts("every_result_is_right", |job, hosts| {
+        for interface in [None, Some("eth0")] {
+            let rank = |rank: usize| {
+                let mut command = job.rank(&ringbench(), rank, 4, "10.77.0.1:4000");
+                command.args(["all_reduce", "-b", "1", "-e", "1M", "-f", "32", "-n", "2"]);
+                command.args(["-c", "2", "-d", "all"]);
+                interface.map(|interface| command.env("RINGREDUCE_IFNAME", interface));
+                Process::start(hosts[rank / 2].on(&command))
+            };
+            let ended = all_end((0..4).map(rank).collect(), PATIENCE);
+            assert!(ended.iter().all(|ended| ended.code == 0), "{ended:#?}");
+            assert!(ended[0].out.contains("# Out of bounds values : 0 OK"), "{}", ended[0].out);
+            let rows = ended[0].out.lines().filter(|line| !line.starts_with('#'));
+            for row in rows.map(|row| row.split_whitespace().collect::<Vec<_>>()) {
+                assert_eq!([row[8], row[12]], ["0", "0"], "{row:?}");
+            }
+        }
+    });
+}
+
+/// The ranks of a host share a device, and one of them exchanges data with the other host.
+#[test]
+fn ranks_that_share_devices_are_islands() {
+    with_hosts("ranks_that_share_devices_are_islands", |job, hosts| {
+        let lines = [
+            "all_reduce -o avg",
+            "broadcast -r 3",
+            "reduce -o avg -r 3",
+            "reduce_scatter -o max",
+            "all_gather",
+            "gather -r 3",
+            "scatter -r 1",
+        ];
+        for line in lines {
+            let hosts_of_ranks = [0, 0, 1, 1].into_iter().enumerate();
+            let rank = |(rank, host): (usize, usize)| {
+                let mut command = job.rank(&ringbench(), rank, 4, "10.77.0.1:4000");
+                command.args(line.split(' ')).args(["--device", "cuda", "-e", "256K", "-f", "32"]);
+                command.args(["-n", "2", "-w", "1"]).env("LD_LIBRARY_PATH", standin());
+                Process::start(hosts[host].on(&command))
+            };
+            let ended = all_end(hosts_of_ranks.map(rank).collect(), PATIENCE);
+            assert!(ended.iter().all(|ended| ended.code == 0), "{ended:#?}");
+            let out = &ended[0].out;
+            assert!(out.contains("# Out of bounds values : 0 OK"), "{out}");
+            assert!(out.contains("calls go by islands"), "{out}");
+        }
+    });
+}
+
+/// The folder of the stand-in for the driver.
+fn standin() -> std::path::PathBuf {
+    cuda::harness::Library::built().unwrap().folder().to_owned()
+}
+
+#[test]
+fn an_interface_that_is_not_there_is_an_error_that_lists_those_that_are() {
+    let test = "an_interface_that_is_not_there_is_an_error_that_lists_those_that_are";
+    with_hosts(test, |job, hosts| {
+        let ranks = start(job, hosts, |command| {
+            command.env(BODY, "calls 10 10").env("RINGREDUCE_IFNAME", "ib");
+        });
+        for ended in all_end(ranks, PROMPT) {
+            assert_eq!(ended.code, 1, "{ended:?}");
+            for part in ["RINGREDUCE_IFNAME", "\"ib\"", "eth0 10.77.0."] {
+                assert!(ended.err.contains(part), "{part}: {ended:?}");
+            }
+        }
+    });
+}
+
+#[test]
+fn groups_within_hosts_and_across() {
+    with_hosts("groups_within_hosts_and_across", |job, hosts| {
+        for interface in [None, Some("eth0")] {
+            let ranks = start(job, hosts, |command| {
+                command.env(BODY, "groups 5");
+                interface.map(|interface| command.env("RINGREDUCE_IFNAME", interface));
+            });
+            all_right(ranks);
+        }
+    });
+}
+
+/// Each host's ranks measure their links, and all ranks get both kinds of speeds from rank 0.
+#[test]
+fn all_choose_the_same_across_hosts() {
+    with_hosts("all_choose_the_same_across_hosts", |job, hosts| {
+        let ranks = start(job, hosts, |command| {
+            command.env(BODY, "explains").env("RINGREDUCE_CACHE", "off");
+        });
+        let ended = all_end(ranks, PATIENCE);
+        let of = |rank: &Ended| rank.out.lines().filter(|line| !line.contains("rank ")).collect();
+        let said: Vec<String> = ended.iter().map(of).collect();
+        assert!(ended.iter().all(|rank| rank.code == 0), "{ended:#?}");
+        assert!(said.iter().all(|text| *text == said[0]), "{ended:#?}");
+        for part in ["hierarchical", "within hosts", "between hosts", "tcp", "shm"] {
+            assert!(ended[0].out.contains(part), "{part}: {}", ended[0].out);
+        }
+    });
+}
+
+/// There are more ranks than have links between all pairs.
+#[test]
+fn rings_within_hosts_and_between_them_have_their_links() {
+    with_hosts("rings_within_hosts_and_between_them_have_their_links", |job, hosts| {
+        let ranks = start_on(job, hosts, &[9, 9], |command| {
+            command.env(BODY, "calls 1000 3").env("RINGREDUCE_ALGO", "hierarchical");
+            command.env("RINGREDUCE_CACHE", "off").env("RINGREDUCE_ALL_PAIRS", "2");
+        });
+        all_right(ranks);
+    });
+}
+
+/// Three hosts with different numbers of ranks, with links between all pairs and without.
+#[test]
+fn hosts_may_have_any_number_of_ranks() {
+    let hosts = match star(3) {
+        Ok(hosts) => hosts,
+        Err(why) => return skip("ranks::hosts::hosts_may_have_any_number_of_ranks", &why),
+    };
+    let job = Job::new();
+    for (on, most) in [([3, 1, 2], "2"), ([1, 4, 2], "2"), ([1, 2, 4], "32")] {
+        let ranks = start_on(&job, &hosts, &on, |command| {
+            command.env(BODY, "over_hosts 3000").env("RINGREDUCE_ALL_PAIRS", most);
+            command.env("RINGREDUCE_CACHE", "off");
+        });
+        all_right(ranks);
+    }
+    job.left_nothing();
+}
+
+#[test]
+fn memory_alone_can_not_reach_another_host() {
+    with_hosts("memory_alone_can_not_reach_another_host", |job, hosts| {
+        let ranks = start(job, hosts, |command| {
+            command.env(BODY, "calls 10 10").env("RINGREDUCE_TRANSPORT", "shm");
+        });
+        for ended in all_end(ranks, PROMPT) {
+            assert_eq!(ended.code, 1, "{ended:?}");
+            for part in ["rank 0 (host left", "rank 2 (host right", "use auto or tcp"] {
+                assert!(ended.err.contains(part), "{part}: {ended:?}");
+            }
+        }
+    });
+}
+
+#[test]
+fn a_rank_killed_on_one_host_is_an_error_on_both() {
+    with_hosts("a_rank_killed_on_one_host_is_an_error_on_both", |job, hosts| {
+        let mut ranks = in_full_swing(job, hosts, None, LONG.as_secs());
+        let killed = ranks.remove(1);
+        killed.signal(Signal::SIGKILL);
+        let reports: Vec<_> = all_end(ranks, PROMPT).iter().map(Report::of).collect();
+        for report in &reports {
+            assert!(report.what.starts_with("lost rank "), "{report:?}");
+            let host = |rank: usize| ["left", "right"][rank / 2];
+            assert_eq!(report.host, host(report.rank));
+            assert_eq!(report.peer_host, host(report.peer));
+        }
+        all_lead_to(&reports, &[1]);
+    });
+}
+
+/// The timeout of peers is shorter than that of calls, and holds for idle links too.
+#[test]
+fn an_unreachable_host_is_an_error_after_the_timeout_of_peers() {
+    let test = "an_unreachable_host_is_an_error_after_the_timeout_of_peers";
+    // The last number is of idle ranks; the others wait for rank 3 and send nothing, in a
+    // collective or for a message.
+    let cases = [(5, "calls 100000 1000000000", 0), (4, "late 3", 1), (4, "mail", 2)];
+    for (seconds, body, idle) in cases {
+        with_hosts(test, |job, hosts| {
+            let mut ranks = start(job, hosts, |command| {
+                command.env(BODY, body);
+                command.env("RINGREDUCE_PEER_TIMEOUT", seconds.to_string());
+            });
+            all_up(&mut ranks);
+            let late = ranks.split_off(4 - idle);
+            hosts[0].does("ip link set eth0 down").unwrap();
+            let began = Instant::now();
+            let reports: Vec<_> = all_end(ranks, LONG / 2).iter().map(Report::of).collect();
+            let took = began.elapsed();
+            eprintln!("{seconds} s, {body}: error after {took:.2?}");
+            // The limit is half a second; the rest is for machines with few CPUs.
+            assert!(took < Duration::from_secs(seconds + 6), "{took:.2?}");
+            kill_all(late);
+            let across = |report: &&Report| report.host != report.peer_host;
+            let unreachable = |report: &&Report| report.what.contains("unreachable");
+            assert!(reports.iter().filter(across).any(|it| unreachable(&it)), "{reports:#?}");
+        });
+    }
+}
+
+#[test]
+fn a_cable_that_is_pulled_is_an_error_after_the_timeout() {
+    with_hosts("a_cable_that_is_pulled_is_an_error_after_the_timeout", |job, hosts| {
+        let ranks = in_full_swing(job, hosts, None, 2);
+        hosts[0].does("ip link set eth0 down").unwrap();
+        let timeout = Duration::from_secs(2);
+        let reports: Vec<_> = all_end(ranks, timeout + PROMPT).iter().map(Report::of).collect();
+        let across = |report: &&Report| report.host != report.peer_host;
+        assert!(reports.iter().any(|report| across(&report)), "{reports:#?}");
+    });
+}
