@@ -1,5 +1,5 @@
-//! The host kernels beside this machine's own limit for `a += b`: a plain loop over as many bytes
-//! of f32, with the widest vectors it has. Competitors take turns; medians are printed.
+//! The host kernels compared with this machine's limit for `a += b`: a plain loop over as many
+//! bytes of f32 with the widest vectors. Competitors take turns; medians are printed.
 //! `--all` measures every type and operation instead of the sums of floats.
 #![allow(missing_docs)]
 
@@ -41,10 +41,10 @@ fn plain_avx2(a: &mut [f32], b: &[f32]) {
 fn limit(a: &mut [f32], b: &[f32]) {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx512vl") {
-        // SAFETY: it was just detected.
+        // SAFETY: the CPU has this instruction set.
         return unsafe { plain_avx512(a, b) };
     } else if is_x86_feature_detected!("avx2") {
-        // SAFETY: it was just detected.
+        // SAFETY: the CPU has this instruction set.
         return unsafe { plain_avx2(a, b) };
     }
     plain(a, b);
@@ -55,7 +55,7 @@ struct Aligned(Vec<u8>, usize);
 
 impl Aligned {
     fn new(len: usize) -> Self {
-        // An ordinary number in every type.
+        // The byte is part of an ordinary number in every type.
         let bytes = vec![0x3c; len + LINE];
         let start = bytes.as_ptr().align_offset(LINE);
         Self(bytes, start)
@@ -66,7 +66,7 @@ impl Aligned {
     }
 }
 
-/// The memory that all competitors share, so that none has the better addresses.
+/// The memory that all competitors share, so that none has better addresses.
 struct Memory {
     local: Aligned,
     incoming: Aligned,
@@ -74,7 +74,7 @@ struct Memory {
     len: usize,
 }
 
-/// Seconds of each, the median of turns taken one after the other.
+/// The median seconds of each competitor.
 fn race<const N: usize>(len: usize, competitors: [&dyn Fn(&mut Memory); N]) -> [f64; N] {
     let [local, incoming, also] = [(); 3].map(|()| Aligned::new(len));
     let mut memory = Memory { local, incoming, also, len };

@@ -1,9 +1,9 @@
-//! What interpreting steps costs: `Communicator::all_reduce` beside a ring written by hand over
-//! links of the same kind, with the same kernels and slots, in turns in one run.
+//! The cost of interpreting steps: `Communicator::all_reduce` compared with a ring written by hand
+//! over links of the same kind, with the same kernels and slots, in turns in one run.
 //!
 //! `cargo bench --bench ring -- [RANKS]` prints microseconds per call (the median of 41 turns of
 //! each) and their ratio.
-#![allow(clippy::expect_used, reason = "a bench ends with its first surprise")]
+#![allow(clippy::expect_used, reason = "a bench ends with its first error")]
 
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use ringreduce::{Communicator, DataType, ReduceOp};
 const SLOTS: SlotShape = SlotShape { bytes: 64 << 10, capacity: 16 };
 const TURNS: usize = 41;
 
-/// The ring as one would write it without schedules: 2n-1 loops over slices.
+/// The ring without schedules: 2n-1 loops over slices.
 struct ByHand {
     rank: usize,
     size: usize,

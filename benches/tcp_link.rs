@@ -1,6 +1,6 @@
-//! How fast a TCP link is over loopback, by slot size, capacity and number of sockets: slots in one
-//! direction, in both at once (as in a ring of two), and one slot back and forth.
-//! `cargo bench --bench tcp_link [-- SPINS]`: looks at a link before the thread sleeps.
+//! The speed of a TCP link over loopback, by slot size, capacity and number of sockets: slots in
+//! one direction, in both directions (as in a ring of two), and one slot back and forth.
+//! `cargo bench --bench tcp_link [-- SPINS]` sets the polls of a link before the thread sleeps.
 #![allow(clippy::unwrap_used, reason = "a bench fails by panicking")]
 
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -26,7 +26,7 @@ fn link(shape: SlotShape, sockets: usize, settings: &tcp::Settings) -> (tcp::Tx,
     (tcp::Tx::new(to, shape).unwrap(), tcp::Rx::new(from, shape).unwrap())
 }
 
-/// One end of a walk: its links, and how long it looks before it sleeps.
+/// One end of a measurement: its links, and the polls before it sleeps.
 struct End {
     tx: Option<tcp::Tx>,
     rx: Option<tcp::Rx>,
@@ -86,14 +86,14 @@ impl End {
     }
 }
 
-/// Seconds that this process has spent on a CPU, which a loaded machine distorts less than time.
+/// The CPU seconds of this process, which a loaded machine distorts less than elapsed time.
 fn cpu() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
     let ticks = stat.rsplit(')').next().unwrap().split(' ').skip(12).take(2);
     ticks.map(|ticks| ticks.parse::<f64>().unwrap()).sum::<f64>() / 100.0
 }
 
-/// Seconds that two ends take for their walks, the better of three.
+/// The seconds of two ends, the best of three runs.
 fn time(mut one: End, mut other: End, slots: usize, ahead: usize, frame: Frame, turn: bool) -> f64 {
     let far = thread::spawn(move || {
         for _ in 0..3 {

@@ -1,4 +1,4 @@
-//! The beginning: every rank brings a few numbers, every rank gets their sums.
+//! Every rank contributes a few numbers, and every rank gets their sums.
 //! Alone: `cargo run --example all_reduce`. Four ranks: `ringrun -n 4 target/.../all_reduce`.
 
 use ringreduce::{Communicator, ReduceOp, Result};

@@ -1,4 +1,4 @@
-//! A sum over all ranks on a CUDA device: straight from buffer to buffer where ranks share it.
+//! A sum over all ranks on CUDA devices: directly between buffers where ranks share a device.
 use std::error::Error;
 
 use cudarc::driver::CudaContext;
@@ -11,7 +11,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     comm.use_device(&context)?;
     let mut gradients = comm.alloc_device::<f32>(&stream, 1 << 20)?;
     stream.memcpy_htod(&vec![1.0; 1 << 20], &mut gradients.view_mut())?;
-    // Returns at once; what the stream does next has the sum.
+    // The call returns at once; later work of the stream sees the sum.
     comm.on_stream(&stream).all_reduce(&mut gradients, ReduceOp::Sum)?;
     let sum = stream.clone_dtoh(&gradients.slice(..1))?;
     comm.on_stream(&stream).check()?;

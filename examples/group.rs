@@ -1,5 +1,5 @@
-//! Neighbours exchange the edges of their parts of a line, and all agree on how much has changed:
-//! asked for in whatever order, carried out as one.
+//! Neighbours exchange the edges of their parts of a line, and all ranks agree on the largest
+//! change: one group of calls, in any order.
 
 use ringreduce::{Communicator, ReduceOp, Result};
 

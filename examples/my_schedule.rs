@@ -1,11 +1,11 @@
-//! An all-reduce of one's own: a line from rank 0 to the last, which sums in the order of ranks,
-//! then the result on round the ring. Proved by the simulator, then run.
+//! An all-reduce by a schedule of your own: a chain from rank 0 to the last rank sums in rank
+//! order, then the result travels round the ring. The simulator proves it, then the ranks run it.
 //! Alone: `cargo run --example my_schedule`. Real ranks: `ringrun -n 4 target/.../my_schedule`.
 
 use ringreduce::schedule::{Collective, Op, Place, Schedule, Step};
 use ringreduce::{Communicator, ReduceOp, Result};
 
-/// The steps of rank `me` of `size`: a pure function, from which every rank knows all schedules.
+/// The steps of rank `me` of `size`: a pure function, so every rank knows the schedules of all.
 fn line(size: u32, me: u32) -> Schedule {
     let (mine, sum) = (Place::input(0), Place::output(0));
     let (before, after) = ((me + size - 1) % size, (me + 1) % size);
@@ -30,7 +30,7 @@ fn line(size: u32, me: u32) -> Schedule {
 
 fn work(mut comm: Communicator) -> Result<()> {
     let size = comm.size() as u32;
-    // What an error in it looks like: the last rank forgets to keep the result.
+    // A wrong schedule is refused: here the last rank does not store the result.
     let forgetful = comm.prove(Collective::AllReduce, |me| {
         let mut own = line(size, me);
         if size > 1 && me == size - 1 {

@@ -1,9 +1,9 @@
-//! Compute while gradients travel: the backward pass goes from the last layer to the first, and
-//! each layer's gradient is on its way while the next one is computed.
+//! Overlap of computation and communication: the backward pass goes from the last layer to the
+//! first, and each layer's gradient is reduced while the next one is computed.
 
 use ringreduce::{Communicator, Error, ReduceOp};
 
-/// Stands for the backward pass of one layer.
+/// A stand-in for the backward pass of one layer.
 fn backward(layer: usize, rank: usize, gradient: &mut [f32]) {
     for (i, it) in gradient.iter_mut().enumerate() {
         *it = ((layer * i) as f32).sin() + rank as f32;

@@ -1,6 +1,6 @@
-//! Ranks that go on when others are lost: each time a call fails for want of a rank, those that are
-//! left make a communicator without it. Here the last rank leaves after some rounds, and then the
-//! last of those that are left.
+//! Ranks that go on when others are lost: each time a call fails because of a lost rank, the
+//! survivors make a communicator without it. Here the last rank leaves after some rounds, then the
+//! last of the survivors, and so on.
 //!
 //! ```sh
 //! target/release/ringrun -n 4 target/release/examples/survive
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use ringreduce::{Communicator, Error, ReduceOp};
 
-/// Rounds in which all stay, and how long survivors wait for each other.
+/// The rounds before a rank leaves, and the longest wait of survivors for each other.
 const ROUNDS: usize = 5;
 const DEADLINE: Duration = Duration::from_secs(10);
 
@@ -19,7 +19,7 @@ fn main() -> Result<(), Error> {
     let first = comm.rank();
     let mut round = 0;
     loop {
-        // The last one leaves, unless it is the only one.
+        // The last rank leaves, unless no other is left.
         if round == ROUNDS && comm.size() > 1 && comm.rank() + 1 == comm.size() {
             println!("rank {first} leaves");
             return Ok(());
@@ -34,7 +34,7 @@ fn main() -> Result<(), Error> {
                 if comm.rank() == 0 {
                     println!("{lost}");
                 }
-                // Who is stopped is left behind.
+                // A stopped rank is evicted.
                 comm = comm.evict(DEADLINE)?;
                 round = 0;
             }

@@ -1,12 +1,12 @@
-//! The laws, where there is no operating system: the pure rooms as a WebAssembly module that
-//! imports nothing. `.ci/wasm` builds it and calls `laws`.
+//! The laws without an operating system: the pure modules as a WebAssembly module that imports
+//! nothing. `.ci/wasm` builds it and calls `laws`.
 
 use ringreduce::recovery::membership::sim::run;
 use ringreduce::schedule::{Collective, Ring};
 use ringreduce::sim::{Random, Shape, check};
 
-/// Stories of members among faults.
-const STORIES: u64 = 2_000;
+/// Random histories of members among faults.
+const HISTORIES: u64 = 2_000;
 
 /// 0 if all laws hold in all worlds of 2 to 16 ranks, for every root, least and useful capacity,
 /// and three orders of the ring; else 256 times the world size, plus the number of the collective
@@ -15,11 +15,12 @@ const STORIES: u64 = 2_000;
 pub extern "C" fn laws() -> u32 {
     let schedules =
         (2..=16).find_map(|size| broken(size).map(|collective| 256 * size + collective));
-    let story = || (0..STORIES).find(|&seed| run(seed).is_err()).map(|seed| 65536 + seed as u32);
-    schedules.or_else(story).unwrap_or(0)
+    let history =
+        || (0..HISTORIES).find(|&seed| run(seed).is_err()).map(|seed| 65536 + seed as u32);
+    schedules.or_else(history).unwrap_or(0)
 }
 
-/// Which collective, if any, breaks a law in a world of `size`.
+/// The collective that breaks a law in a world of `size`, if there is one.
 fn broken(size: u32) -> Option<u32> {
     let collectives = Collective::all(size);
     let mut shuffled: Vec<u32> = (0..size).collect();

@@ -1,16 +1,16 @@
-//! What tests start as processes: ranks, and whoever else there is. `test-process NAME` does what
-//! the table has under that name; without a name it lists the names. The functions stand beside the
+//! The processes that tests start: ranks, and a few others. `test-process NAME` runs the function
+//! with this name in the table; without a name it lists the names. The functions stand beside the
 //! tests that start them, in the same files, which are built here without their tests.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(dead_code, unused_imports, reason = "the tests in these files are not built here")]
 
+#[path = "bootstrap/main.rs"]
+mod bootstrap;
 #[cfg(feature = "cuda")]
 #[path = "devices/main.rs"]
 mod devices;
 #[path = "kernels/main.rs"]
 mod kernels;
-#[path = "meetings/main.rs"]
-mod meetings;
 #[path = "processes/main.rs"]
 mod processes;
 #[path = "threads/main.rs"]
@@ -28,23 +28,24 @@ macro_rules! table {
 }
 
 const BODIES: &[(&str, fn())] = table! {
-    kernels::matrix::body,
-    meetings::strangers::core::body,
-    meetings::strangers::flood::a_full_process,
-    meetings::strangers::refused::another_user,
-    meetings::strangers::world::a_rank,
-    meetings::rendezvous::meeting::a_rank_of_its_own,
-    processes::system::forks,
-    processes::system::maps,
-    processes::exhaustion::disks::rank,
-    processes::exhaustion::memory_group::rank,
-    processes::exhaustion::rank::rank,
-    processes::faults::council::last_of_all,
-    processes::faults::council::left_behind,
-    processes::faults::council::in_a_second_round,
-    processes::faults::council::too_few,
-    processes::faults::council::aborted,
-    processes::faults::differ::rank,
+    kernels::matrix::rank,
+    kernels::matrix::chosen::rank,
+    bootstrap::security::core_dump::rank,
+    bootstrap::security::flood::a_full_process,
+    bootstrap::security::rejected::another_user,
+    bootstrap::security::rank_process::rank_process,
+    bootstrap::startup::worlds::rank,
+    processes::fork::forks,
+    processes::fork::maps,
+    processes::limits::disks::rank,
+    processes::limits::control_group::rank,
+    processes::limits::rank::rank,
+    processes::faults::eviction::last_rank,
+    processes::faults::eviction::evicted,
+    processes::faults::eviction::second_round,
+    processes::faults::eviction::minority,
+    processes::faults::eviction::aborted,
+    processes::faults::mismatch::rank,
     processes::faults::partition::member,
     processes::faults::rank,
     processes::faults::recovery::survivor,
@@ -53,12 +54,11 @@ const BODIES: &[(&str, fn())] = table! {
     processes::faults::shrink::agrees,
     processes::faults::uniform::survivor,
     processes::faults::uniform::keeps_its_input,
-    processes::elastic::rank::body,
-    processes::storm::meeting::keeps_the_store,
-    processes::storm::meeting::meets,
-    processes::storm::rank::body,
-    threads::verbs::processes::body,
-    threads::together::processes::body,
+    processes::elastic::rank::rank,
+    processes::storm::bootstrap::store,
+    processes::storm::bootstrap::rank,
+    processes::storm::rank::rank,
+    threads::groups::processes::rank,
 };
 
 #[cfg(feature = "cuda")]
@@ -134,7 +134,7 @@ const ON_DEVICES: &[(&str, fn())] = table! {
 #[cfg(not(feature = "cuda"))]
 const ON_DEVICES: &[(&str, fn())] = &[];
 
-/// What it is called: its path inside the program of tests that it belongs to.
+/// The name of a function: its path inside its program of tests.
 fn name(path: &'static str) -> &'static str {
     path.split_once("::").map_or(path, |(_, name)| name)
 }
@@ -149,8 +149,8 @@ fn main() -> ExitCode {
         eprintln!("test-process: there is no {wanted}");
         return ExitCode::from(2);
     };
-    // A thread has memory for small allocations set aside, which limits that a body sets leave it;
-    // the main thread would be aborted where the library tells of the limit.
+    // A thread has memory reserved for small allocations, which a limit that the function sets does
+    // not take away. The main thread could not even report the limit.
     match std::thread::spawn(*body).join() {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,

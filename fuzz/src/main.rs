@@ -1,5 +1,5 @@
-//! All decoders of bytes from outside, for libFuzzer: FUZZ_TARGET says which. See .ci/fuzz.
-//! Law: no panic, no more than 1 MiB at a time; what is understood is written as the same bytes.
+//! All decoders of foreign bytes, for libFuzzer: FUZZ_TARGET names the decoder. See .ci/fuzz.
+//! Law: no panic, at most 1 MiB at a time; a decoded value is encoded as the same bytes.
 #![no_main]
 
 #[path = "../../crates/ringrun/src/failure.rs"]

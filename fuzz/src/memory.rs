@@ -1,15 +1,14 @@
-//! How much a decoder allocates. May touch: the system's allocator. Unsafe: it is one.
-//! Law: more than 1 MiB at a time, in all, ends the process.
+//! An allocator that counts. Law: a decoder that holds more than 1 MiB at a time ends the process.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::process::abort;
 
-/// The most that one input may take at a time.
+/// The most bytes of one input at a time.
 const MOST: usize = 1 << 20;
 
 thread_local! {
-    /// Bytes that the input under way has taken; none, if there is no such.
+    /// Bytes that the current input holds; none between inputs.
     static TAKEN: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
@@ -31,22 +30,22 @@ fn count(change: impl FnOnce(usize) -> usize) {
     });
 }
 
-// SAFETY: everything is the system allocator's; it is only counted.
+// SAFETY: the system's allocator does all the work.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(|taken| taken.saturating_add(layout.size()));
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps to the same contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         count(|taken| taken.saturating_sub(layout.size()));
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps to the same contract.
         unsafe { System.dealloc(at, layout) }
     }
 }
 
-/// Does it, and looks at what it takes.
+/// Runs `work` with its allocations counted.
 pub(crate) fn watched(work: impl FnOnce()) {
     TAKEN.set(Some(0));
     work();

@@ -1,5 +1,5 @@
-//! The decoders. What belongs to the library has its function there (`fuzz.rs` of each room); what
-//! is public is called here. Law: a decoder that is not here is not looked at.
+//! The table of decoders. Private decoders have a function in the library (`fuzz.rs` of each
+//! module); public ones are called here.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -52,7 +52,7 @@ fn of_survivors(data: &[u8]) {
     }
 }
 
-/// Lines of names and values; the name may be a number of those that mean something.
+/// Decodes lines of names and values.
 fn environment(data: &[u8]) {
     let mut vars = BTreeMap::new();
     for line in data.split(|&byte| byte == b'\n') {

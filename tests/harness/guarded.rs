@@ -1,4 +1,4 @@
-//! Elements of every kind to reduce, and memory that notices what is written beside it.
+//! Elements of every type to reduce, and memory that detects writes beside it.
 
 use rand::RngExt;
 use rand::rngs::SmallRng;
@@ -17,15 +17,16 @@ pub struct Guarded {
 
 impl Guarded {
     pub fn new(content: &[u8], offset: usize) -> Self {
-        Self::amid(CANARY, content, offset)
+        Self::surrounded(CANARY, content, offset)
     }
 
-    /// What is only read lies amid other bytes, or copying too much would not be seen.
-    pub fn only_read(content: &[u8], offset: usize) -> Self {
-        Self::amid(!CANARY, content, offset)
+    /// Memory to read from. Its surroundings differ from the canaries, or a copy of too many bytes
+    /// would not be seen.
+    pub fn read_only(content: &[u8], offset: usize) -> Self {
+        Self::surrounded(!CANARY, content, offset)
     }
 
-    fn amid(around: u8, content: &[u8], offset: usize) -> Self {
+    fn surrounded(around: u8, content: &[u8], offset: usize) -> Self {
         let len = content.len();
         let mut bytes = vec![around; len + 4 * LINE];
         let start = LINE + bytes.as_ptr().align_offset(LINE) + offset;
@@ -42,7 +43,7 @@ impl Guarded {
     }
 
     pub fn assert_is(&self, expected: &[u8], dtype: DataType, context: &str) {
-        // The parts of a complex number are NaN one without the other.
+        // One part of a complex number may be NaN without the other.
         let part = parts(dtype)[0];
         let dtype = if parts(dtype) == [part; 2] { part } else { dtype };
         for (at, (ours, expected)) in
@@ -52,8 +53,8 @@ impl Guarded {
             assert!(same, "{context}: element {at} is {ours:x?}, not {expected:x?}");
         }
         let (before, after) = (&self.bytes[..self.start], &self.bytes[self.start + self.len..]);
-        let whole = before.iter().chain(after).all(|&byte| byte == CANARY);
-        assert!(whole, "{context}: written outside the output");
+        let intact = before.iter().chain(after).all(|&byte| byte == CANARY);
+        assert!(intact, "{context}: written outside the output");
     }
 }
 
@@ -69,7 +70,7 @@ fn is_nan(element: &[u8], dtype: DataType) -> bool {
     }
 }
 
-/// What an element is made of.
+/// The numbers that an element consists of.
 pub fn parts(dtype: DataType) -> Vec<DataType> {
     match dtype {
         DataType::C64 => vec![DataType::F32; 2],
@@ -94,7 +95,8 @@ pub fn random_bytes(count: usize, dtype: DataType, random: &mut SmallRng) -> Vec
             (0, DataType::F64) => ordinary.to_bits(),
             (0, DataType::F8E4M3) => u64::from(F8E4M3::from_f32(ordinary as f32).to_bits()),
             (0, DataType::F8E5M2) => u64::from(F8E5M2::from_f32(ordinary as f32).to_bits()),
-            // The upper bits decide: zeros, infinities, quiet NaN, subnormals, integer extremes.
+            // The upper bits are those of zeros, infinities, quiet NaN, subnormals, integer
+            // extremes.
             (1, _) => {
                 let bits = 8 * dtype.size();
                 let infinity = match dtype {
@@ -116,7 +118,7 @@ pub fn random_bytes(count: usize, dtype: DataType, random: &mut SmallRng) -> Vec
     bytes
 }
 
-/// Everything that can be done with a type; what premul_sum multiplies by is any scalar.
+/// Every reduction that is defined for a type; premul_sum has a random scalar.
 pub fn reductions<T: Element>(random: &mut SmallRng) -> Vec<Reduction> {
     let scalar = bytemuck::pod_read_unaligned(&random_bytes(1, T::DTYPE, random));
     let plain = ReduceOp::ALL.into_iter().map(Reduction::from);

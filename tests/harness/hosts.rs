@@ -1,12 +1,12 @@
-//! Hosts on one machine: network namespaces with cables between them. They go when the processes do
-//! that hold them: nothing has a name outside, so nothing stays.
+//! Hosts on one machine: network namespaces with virtual cables between them. A namespace has no
+//! name outside, so the kernel removes it with the process that holds it.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
 use crate::processes;
 
-/// A network of its own, and a name.
+/// A host: a process that holds a network namespace and a host name.
 pub struct Host(Child);
 
 impl Drop for Host {
@@ -32,7 +32,7 @@ impl Host {
         }
     }
 
-    /// This command, on this host.
+    /// Wraps a command so that it runs on this host.
     pub fn on(&self, command: &Command) -> Command {
         let mut inside = Command::new("nsenter");
         inside.args(["--target", &self.0.id().to_string(), "--net", "--uts"]);
@@ -48,18 +48,18 @@ impl Host {
         inside
     }
 
-    /// Runs `program` with what follows in its line.
+    /// Runs a line of program and arguments, separated by single spaces.
     pub fn does(&self, line: &str) -> Result<(), String> {
         let mut words = line.split(' ');
         let mut command = Command::new(words.next().unwrap());
         let output =
-            self.on(command.args(words)).output().map_err(|why| format!("nsenter: {why}"))?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        if output.status.success() { Ok(()) } else { Err(format!("{line}: {said}")) }
+            self.on(command.args(words)).output().map_err(|error| format!("nsenter: {error}"))?;
+        let errors = String::from_utf8_lossy(&output.stderr);
+        if output.status.success() { Ok(()) } else { Err(format!("{line}: {errors}")) }
     }
 
-    /// Its end of a cable has the address of this number.
-    fn is_number(&self, number: usize) -> Result<(), String> {
+    /// Gives the host's end of its cable the address of this number.
+    fn set_number(&self, number: usize) -> Result<(), String> {
         self.does("ip link set lo up")?;
         self.does(&format!("ip address add 10.77.0.{number}/24 dev eth0"))?;
         self.does("ip link set eth0 up")
@@ -70,12 +70,12 @@ impl Host {
 pub struct Hosts(pub [Host; 2]);
 
 impl Hosts {
-    /// An error says what is not permitted here.
+    /// The error names what this machine does not permit.
     pub fn new() -> Result<Self, String> {
         let hosts = [Host::new("left")?, Host::new("right")?];
         let other = hosts[1].0.id();
         hosts[0].does(&format!("ip link add eth0 type veth peer name eth0 netns {other}"))?;
-        hosts.iter().zip(1..).try_for_each(|(host, number)| host.is_number(number))?;
+        hosts.iter().zip(1..).try_for_each(|(host, number)| host.set_number(number))?;
         Ok(Self(hosts))
     }
 
@@ -87,15 +87,15 @@ impl Hosts {
         Ok(hosts)
     }
 
-    /// Where ranks may meet, on the first of them, and nobody else does.
+    /// An address on the first host for the store of one world.
     pub fn store(&self) -> String {
-        // Ports of a network of its own, and below those that the system gives.
+        // The namespace has all ports to itself; these are below those that the system assigns.
         format!("10.77.0.1:{}", 2000 + processes::number() % 30_000)
     }
 
-    /// From here on longer packets get lost on the way, in both directions.
+    /// From now on packets of more than `bytes` bytes are lost, in both directions.
     pub fn drop_longer(&self, bytes: u32) -> Result<(), String> {
-        // They pass through a queue that has no room for them.
+        // The queue that packets pass through has no space for longer ones.
         let line = format!("tc qdisc replace dev eth0 root bfifo limit {bytes}");
         self.0.iter().try_for_each(|host| host.does(&line))
     }
@@ -104,13 +104,13 @@ impl Hosts {
         self.0.iter().try_for_each(|host| host.does("tc qdisc del dev eth0 root"))
     }
 
-    /// A process that does what `body` names, on one of them.
+    /// A process on one of the hosts that executes `body`.
     pub fn process(&self, host: usize, body: &str) -> Command {
         self.0[host].on(&crate::process(body))
     }
 }
 
-/// So many hosts whose cables meet in the first one.
+/// `count` hosts whose cables end at a bridge on the first one.
 pub fn star(count: usize) -> Result<Vec<Host>, String> {
     let hosts: Vec<_> =
         (0..count).map(|number| Host::new(&format!("h{number}"))).collect::<Result<_, _>>()?;
@@ -122,7 +122,7 @@ pub fn star(count: usize) -> Result<Vec<Host>, String> {
             hosts[0].does(&cable)?;
             hosts[0].does(&format!("ip link set p{number} master eth0 up"))?;
         }
-        host.is_number(number + 1)?;
+        host.set_number(number + 1)?;
     }
     Ok(hosts)
 }

@@ -1,17 +1,17 @@
-//! What tests share: worlds of ranks that are threads or processes, hosts that are network
+//! The tests' shared code: worlds of ranks that are threads or processes, hosts that are network
 //! namespaces, and inputs whose reductions are known exactly.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(missing_docs, reason = "names that say it; nobody else uses this")]
 
 pub mod guarded;
 pub mod hosts;
-pub mod left;
 pub mod process;
 pub mod processes;
 pub mod ranks;
+pub mod resources;
 pub mod share;
 pub mod signals;
-mod skips;
+mod skip;
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -19,15 +19,15 @@ use std::process::Command;
 use bytemuck::Zeroable;
 pub use ranks::on_ranks;
 use ringreduce::{Complex, Element, ReduceOp, bf16, f16};
-pub use skips::{pass_on, skip};
+pub use skip::{pass_on, skip};
 
-/// The program whose processes tests start.
+/// The program that tests start processes of.
 const PROGRAM: &str = "test-process";
 
 /// The program of `tests/process.rs`, which cargo builds before it runs a test of this package.
 pub fn program() -> PathBuf {
     let me = std::env::current_exe().unwrap();
-    // A process of it starts others.
+    // A process of that program may start others.
     if me.file_name().is_some_and(|name| name == PROGRAM) {
         return me;
     }
@@ -36,14 +36,14 @@ pub fn program() -> PathBuf {
     path
 }
 
-/// A process that does what the table in `tests/process.rs` has under this name.
+/// A process that runs the function listed under this name in `tests/process.rs`.
 pub fn process(body: &str) -> Command {
     let mut command = Command::new(program());
     command.arg(body);
     command
 }
 
-/// An element type that small whole numbers go into and come out of exactly.
+/// An element type that holds small whole numbers exactly.
 pub trait Value: Element + PartialEq + std::fmt::Debug + Zeroable {
     fn whole(number: i64) -> Self;
 }
@@ -73,7 +73,7 @@ fn number(op: ReduceOp, n: usize, rank: usize, i: usize) -> i64 {
         ReduceOp::Avg => (i % 7) as i64 + if rank == i % n { n as i64 } else { 0 },
         ReduceOp::Prod => 1 + i64::from((rank + i).is_multiple_of(4)),
         ReduceOp::Min | ReduceOp::Max => ((rank * 7 + i * 3) % 13) as i64,
-        // Most bits of the ranks are alike, or the result would be the same without one of them.
+        // The ranks share most bits, or the result would be the same without one of them.
         ReduceOp::BitAnd => 127 - i64::from((rank + i).is_multiple_of(n)) * (1 << (rank % 7)),
         ReduceOp::BitOr => i64::from((rank + i).is_multiple_of(n)) << (rank % 7),
         ReduceOp::BitXor => ((rank * 31 + i) % 127) as i64,
@@ -85,20 +85,15 @@ fn number(op: ReduceOp, n: usize, rank: usize, i: usize) -> i64 {
     }
 }
 
-/// What `rank` of `n` gives at position `i`.
+/// The contribution of `rank` of `n` ranks at position `i`.
 pub fn input<T: Value>(op: ReduceOp, n: usize, rank: usize, i: usize) -> T {
     T::whole(number(op, n, rank, i))
 }
 
-/// What the reduction over all ranks is at position `i`.
+/// The reduction over all `n` ranks at position `i`.
 pub fn expected<T: Value>(op: ReduceOp, n: usize, i: usize) -> T {
-    prefix(op, n, n, i)
-}
-
-/// What the reduction over the first `ranks` of `n` is at position `i`.
-pub fn prefix<T: Value>(op: ReduceOp, n: usize, ranks: usize, i: usize) -> T {
-    let all = (0..ranks).map(|rank| number(op, n, rank, i));
-    let truths = (0..ranks).map(|rank| number(op, n, rank, i) != 0);
+    let all = (0..n).map(|rank| number(op, n, rank, i));
+    let truths = (0..n).map(|rank| number(op, n, rank, i) != 0);
     T::whole(match op {
         ReduceOp::Sum => all.sum(),
         ReduceOp::Prod => all.product(),
@@ -114,4 +109,30 @@ pub fn prefix<T: Value>(op: ReduceOp, n: usize, ranks: usize, i: usize) -> T {
         ReduceOp::MinLoc | ReduceOp::MaxLoc => 0,
         other => panic!("no values for {other}"),
     })
+}
+
+/// Makes a module of tests, one for each element type and named after it; each calls the generic
+/// function `$check` of the surrounding module.
+#[macro_export]
+macro_rules! each_type {
+    ($module:ident: $check:ident) => {
+        $crate::each_type! { $module: $check;
+            i8: i8, u8: u8, i16: i16, u16: u16, i32: i32, u32: u32, i64: i64, u64: u64,
+            f16: ringreduce::f16, bf16: ringreduce::bf16, f32: f32, f64: f64,
+            f8e4m3: ringreduce::F8E4M3, f8e5m2: ringreduce::F8E5M2,
+            c64: ringreduce::Complex<f32>, c128: ringreduce::Complex<f64>,
+            loc_f32: ringreduce::LocF32, loc_f64: ringreduce::LocF64,
+            loc_i32: ringreduce::LocI32, loc_i64: ringreduce::LocI64,
+        }
+    };
+    ($module:ident: $check:ident; $($name:ident: $type:ty),* $(,)?) => {
+        mod $module {
+            $(
+                #[test]
+                fn $name() {
+                    super::$check::<$type>();
+                }
+            )*
+        }
+    };
 }

@@ -1,5 +1,5 @@
-//! Processes that tests start: what they say, line by line, and how they end. None outlives its
-//! test, and no test waits for one for ever.
+//! Processes that tests start: their lines on the error output, and how they end. No process
+//! outlives its test, and no test waits for one for ever.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -10,41 +10,41 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-/// How long a process may take for anything before a test fails instead of hanging.
+/// The longest wait for a process; a test then fails instead of hanging.
 pub const PATIENCE: Duration = Duration::from_secs(300);
-/// What a process says when it does what it was started for.
+/// The line by which a process reports that its work has begun.
 const AT_WORK: &str = "at work";
 
-/// A process. What it says is what it writes to its error output.
+/// A process, and the lines that it has written to its error output.
 pub struct Process {
     child: Child,
-    lines: Receiver<String>,
-    pub said: Vec<String>,
+    incoming: Receiver<String>,
+    pub lines: Vec<String>,
 }
 
 impl Process {
-    /// Starts it with signals as a login shell does.
+    /// Starts the process with signals as a login shell sets them.
     pub fn start(mut command: Command) -> Self {
         command.stdout(Stdio::null()).stderr(Stdio::piped());
         crate::signals::default(&mut command);
         let mut child = command.spawn().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap());
-        let (tx, lines) = channel();
+        let (tx, incoming) = channel();
         std::thread::spawn(move || {
             for line in stderr.lines().map_while(Result::ok) {
                 crate::pass_on(&line);
                 let _ = tx.send(line);
             }
         });
-        Self { child, lines, said: Vec::new() }
+        Self { child, incoming, lines: Vec::new() }
     }
 
-    /// Says so to the test that started this process.
+    /// Reports to the test which started this process that its work has begun.
     pub fn works() {
         eprintln!("{AT_WORK}");
     }
 
-    /// Waits until it says so, or has ended.
+    /// Waits for that report, or for the end of the process.
     pub fn is_at_work(&mut self) {
         self.says(AT_WORK);
     }
@@ -61,41 +61,43 @@ impl Process {
         self.signal(Signal::SIGKILL);
     }
 
-    /// Waits until it is stopped.
+    /// Waits until a signal has stopped the process.
     pub fn is_stopped(&self) {
         let pid = Pid::from_raw(self.pid() as i32);
         let status = waitpid(pid, Some(WaitPidFlag::WUNTRACED)).unwrap();
-        assert!(matches!(status, WaitStatus::Stopped(..)), "{status:?}: {:#?}", self.said);
+        assert!(matches!(status, WaitStatus::Stopped(..)), "{status:?}: {:#?}", self.lines);
     }
 
-    /// Writes what it reads, if the command has piped that.
-    pub fn tell(&mut self, words: &[u8]) {
-        self.child.stdin.as_mut().unwrap().write_all(words).unwrap();
+    /// Writes to the standard input, which the command must have piped.
+    pub fn write_stdin(&mut self, bytes: &[u8]) {
+        self.child.stdin.as_mut().unwrap().write_all(bytes).unwrap();
     }
 
-    /// Closes what it reads.
-    pub fn is_over(&mut self) {
+    /// Closes the standard input.
+    pub fn close_stdin(&mut self) {
         self.child.stdin = None;
     }
 
-    /// Hears one line more. It has said its last when all are gone that it may have started.
-    pub fn hears(&mut self, until: Instant) -> Result<&str, RecvTimeoutError> {
-        let line = self.lines.recv_timeout(until.saturating_duration_since(Instant::now()))?;
-        self.said.push(line);
-        Ok(&self.said[self.said.len() - 1])
+    /// Waits for one more line. There are no more when the process and all that it started are
+    /// gone.
+    pub fn next_line(&mut self, until: Instant) -> Result<&str, RecvTimeoutError> {
+        let line = self.incoming.recv_timeout(until.saturating_duration_since(Instant::now()))?;
+        self.lines.push(line);
+        Ok(&self.lines[self.lines.len() - 1])
     }
 
-    /// Waits until it says what begins so: what follows these words, or nothing if it has ended.
+    /// Waits for a line that begins with `wanted`: the rest of that line, or none if the process
+    /// has ended.
     pub fn says(&mut self, wanted: &str) -> Option<&str> {
         let until = Instant::now() + PATIENCE;
-        let says = self.says_by(wanted, until);
-        assert!(says || Instant::now() < until, "it does not say {wanted:?}: {:#?}", self.said);
-        self.said.last().filter(|_| says)?.strip_prefix(wanted)
+        let found = self.says_by(wanted, until);
+        assert!(found || Instant::now() < until, "no line {wanted:?}: {:#?}", self.lines);
+        self.lines.last().filter(|_| found)?.strip_prefix(wanted)
     }
 
-    /// Does it say what begins so by then? Not if it has ended.
+    /// Waits for a line that begins with `wanted`; false if the process ends or the time is over.
     pub fn says_by(&mut self, wanted: &str, until: Instant) -> bool {
-        while let Ok(line) = self.hears(until) {
+        while let Ok(line) = self.next_line(until) {
             if line.starts_with(wanted) {
                 return true;
             }
@@ -103,10 +105,10 @@ impl Process {
         false
     }
 
-    /// How it has ended by then, if it has.
+    /// Waits for the end of the process; none if the time is over first.
     pub fn ends_by(&mut self, until: Instant) -> Option<ExitStatus> {
         loop {
-            match self.hears(until) {
+            match self.next_line(until) {
                 Ok(_) => (),
                 Err(RecvTimeoutError::Timeout) => return None,
                 Err(RecvTimeoutError::Disconnected) => return Some(self.child.wait().unwrap()),
@@ -114,21 +116,28 @@ impl Process {
         }
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the process.
     pub fn ends(&mut self) -> ExitStatus {
         let ended = self.ends_by(Instant::now() + PATIENCE);
-        ended.unwrap_or_else(|| panic!("it does not end: {:#?}", self.said))
+        ended.unwrap_or_else(|| panic!("it does not end: {:#?}", self.lines))
     }
 
-    /// Waits for its end: did it end well, and what has it said?
+    /// Waits for the end of the process: whether it ended well, and its lines.
     pub fn end(mut self) -> (bool, String) {
         let ended = self.ends();
-        (ended.success(), format!("{ended}\n{}\n", self.said.join("\n")))
+        (ended.success(), format!("{ended}\n{}\n", self.lines.join("\n")))
     }
 
-    /// What has followed these words where it said them first.
-    pub fn said(&self, words: &str) -> Option<&str> {
-        self.said.iter().find_map(|line| line.strip_prefix(words))
+    /// Waits for the end of the process, which must be a good one; gives its lines.
+    pub fn succeeds(self, context: &str) -> String {
+        let (well, lines) = self.end();
+        assert!(well, "{context}: {lines}");
+        lines
+    }
+
+    /// The rest of the first line that begins with `prefix`.
+    pub fn line_after(&self, prefix: &str) -> Option<&str> {
+        self.lines.iter().find_map(|line| line.strip_prefix(prefix))
     }
 }
 

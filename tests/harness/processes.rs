@@ -1,6 +1,6 @@
 //! Worlds of ranks that are processes.
 
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use ringreduce::{Builder, Communicator, Transport};
@@ -8,22 +8,22 @@ use ringreduce::{Builder, Communicator, Transport};
 use crate::hosts::Hosts;
 pub use crate::process::Process;
 
-/// What tells a process which rank it is: rank, size, store and transport.
-const SEAT: &str = "TEST_RANKS_SEAT";
+/// Tells a process its rank, the world size, the store and the transport.
+const RANK: &str = "TEST_RANK";
 
-/// The rank that this process was started as, if [`run`] did.
+/// The rank that this process was started as, if [`World`] did.
 pub fn this_rank() -> Option<Communicator> {
-    let (builder, size, transport) = this_seat()?;
+    let (builder, size, transport) = this_builder()?;
     let comm = builder.build().unwrap();
     assert!(size == 1 || comm.transports() == [transport]);
     Some(comm)
 }
 
-/// The same before it meets the others; how many there are, and over what.
-pub fn this_seat() -> Option<(Builder, usize, String)> {
-    let seat = std::env::var(SEAT).ok()?;
-    let [rank, size, store, transport] = seat.split(' ').collect::<Vec<_>>()[..] else {
-        unreachable!("{seat}");
+/// The builder of this process's rank before it is used, the world size and the transport.
+pub fn this_builder() -> Option<(Builder, usize, String)> {
+    let rank = std::env::var(RANK).ok()?;
+    let [rank, size, store, transport] = rank.split(' ').collect::<Vec<_>>()[..] else {
+        unreachable!("{rank}");
     };
     let (rank, size) = (rank.parse().unwrap(), size.parse().unwrap());
     let forced = if transport == "tcp" { Transport::Tcp } else { Transport::Shm };
@@ -31,14 +31,13 @@ pub fn this_seat() -> Option<(Builder, usize, String)> {
     Some((builder.transport(forced), size, transport.to_owned()))
 }
 
-/// Starts `n` ranks, each of which does what `body` names; all must end well.
+/// Runs a world of `n` ranks that execute `body`; all must end well.
 pub fn run(body: &str, n: usize, transport: &str) {
     let mut failed = String::new();
     let world = World::start(body, n, transport, |_| Vec::new());
-    for (rank, process) in world.0.into_iter().enumerate() {
-        let (ended, says) = process.end();
+    for (rank, (ended, lines)) in world.ends().into_iter().enumerate() {
         if !ended {
-            failed += &format!("rank {rank} of {n} by {transport}: {says}\n");
+            failed += &format!("rank {rank} of {n} by {transport}: {lines}\n");
         }
     }
     assert!(failed.is_empty(), "{failed}");
@@ -48,7 +47,7 @@ pub fn run(body: &str, n: usize, transport: &str) {
 pub struct World(pub Vec<Process>);
 
 impl World {
-    /// Starts `n` ranks that do what `body` names, each with these settings.
+    /// Starts `n` ranks that execute `body`, each with its own environment variables.
     pub fn start(
         body: &str,
         n: usize,
@@ -56,16 +55,10 @@ impl World {
         settings: impl Fn(usize) -> Vec<(&'static str, String)>,
     ) -> Self {
         let store = format!("unix:@{body}-{n}-{transport}-{}-{}", std::process::id(), number());
-        let start = |rank| {
-            let mut command = crate::process(body);
-            command.envs(settings(rank)).stdin(Stdio::piped());
-            command.env(SEAT, format!("{rank} {n} {store} {transport}"));
-            Process::start(command)
-        };
-        Self((0..n).map(start).collect())
+        Self::spawn(n, &store, transport, settings, |_| crate::process(body))
     }
 
-    /// The same on two hosts, the first of them for the first so many ranks. Over TCP.
+    /// Starts `n` ranks on two hosts, over TCP; ranks below `first` are on the first host.
     pub fn on(
         hosts: &Hosts,
         first: usize,
@@ -73,11 +66,21 @@ impl World {
         n: usize,
         settings: impl Fn(usize) -> Vec<(&'static str, String)>,
     ) -> Self {
-        let store = hosts.store();
+        let command = |rank| hosts.process(usize::from(rank >= first), body);
+        Self::spawn(n, &hosts.store(), "tcp", settings, command)
+    }
+
+    fn spawn(
+        n: usize,
+        store: &str,
+        transport: &str,
+        settings: impl Fn(usize) -> Vec<(&'static str, String)>,
+        command: impl Fn(usize) -> Command,
+    ) -> Self {
         let start = |rank| {
-            let mut command = hosts.process(usize::from(rank >= first), body);
+            let mut command = command(rank);
             command.envs(settings(rank)).stdin(Stdio::piped());
-            command.env(SEAT, format!("{rank} {n} {store} tcp"));
+            command.env(RANK, format!("{rank} {n} {store} {transport}"));
             Process::start(command)
         };
         Self((0..n).map(start).collect())
@@ -87,9 +90,19 @@ impl World {
     pub fn is_at_work(&mut self) {
         self.0.iter_mut().for_each(Process::is_at_work);
     }
+
+    /// Waits for the end of all: whether each ended well, and its lines.
+    pub fn ends(self) -> Vec<(bool, String)> {
+        self.0.into_iter().map(Process::end).collect()
+    }
+
+    /// Waits for the end of all, which must be a good one; gives the lines of each.
+    pub fn succeeds(self, context: &str) -> Vec<String> {
+        self.0.into_iter().map(|rank| rank.succeeds(context)).collect()
+    }
 }
 
-/// Worlds may be started side by side.
+/// A number that no other world of this process has: several may run at a time.
 pub fn number() -> u32 {
     static WORLDS: AtomicU32 = AtomicU32::new(0);
     WORLDS.fetch_add(1, Ordering::Relaxed)

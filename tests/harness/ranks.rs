@@ -1,30 +1,34 @@
-//! Worlds of thread ranks.
+//! Worlds of ranks that are threads of this process.
 
 use ringreduce::Communicator;
 
-/// The ranks of one world.
-pub struct PerRank(pub Vec<Communicator>);
-
-impl PerRank {
-    pub fn new(n: usize) -> Self {
-        Self(Communicator::local(n).unwrap())
-    }
+/// Runs `work` on each item in a thread of its own; gives the results in the order of the items.
+pub fn in_threads<T: Send, R: Send>(
+    items: impl IntoIterator<Item = T>,
+    work: impl Fn(T) -> R + Sync,
+) -> Vec<R> {
+    std::thread::scope(|scope| {
+        let work = &work;
+        let start = |item| scope.spawn(move || work(item));
+        let threads: Vec<_> = items.into_iter().map(start).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
 }
 
-/// Runs `work` on every rank of a new world, each in its thread; the results in rank order.
+/// Runs `work` on each rank of a new world; gives the results in rank order.
 pub fn on_ranks<R: Send>(n: usize, work: impl Fn(&mut Communicator) -> R + Sync) -> Vec<R> {
-    on(PerRank::new(n).0, work)
+    on(Communicator::local(n).unwrap(), work)
 }
 
-/// The same, on these ranks.
+/// Runs `work` on each of these ranks.
 pub fn on<R: Send>(
     ranks: Vec<Communicator>,
     work: impl Fn(&mut Communicator) -> R + Sync,
 ) -> Vec<R> {
-    std::thread::scope(|scope| {
-        let work = &work;
-        let start = |mut comm| scope.spawn(move || work(&mut comm));
-        let threads: Vec<_> = ranks.into_iter().map(start).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-    })
+    in_threads(ranks, |mut comm| work(&mut comm))
+}
+
+/// The two ranks of a world, both for the calling thread.
+pub fn pair() -> [Communicator; 2] {
+    Communicator::local(2).unwrap().try_into().unwrap()
 }

@@ -9,34 +9,34 @@ use rand::distr::uniform::{SampleRange, SampleUniform};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-/// Does this run make everything?
+/// True if this run makes every case.
 pub fn is_all() -> bool {
     env::var("RINGREDUCE_TEST_SHARE").is_ok_and(|share| share == "all")
 }
 
-/// The number that chooses the share; from it also follows whatever is drawn at random.
+/// The number that chooses the share and seeds all random numbers.
 pub fn seed() -> u64 {
-    let told = env::var("RINGREDUCE_TEST_SEED").ok();
-    told.map_or(0, |seed| seed.parse().unwrap())
+    let seed = env::var("RINGREDUCE_TEST_SEED").ok();
+    seed.map_or(0, |seed| seed.parse().unwrap())
 }
 
-/// How many of something are made: `few` in a share, or `all`.
+/// The number of cases: `few` in a share, else `all`.
 pub fn count<T>(few: T, all: T) -> T {
     if is_all() { all } else { few }
 }
 
-/// Is this case of the share, which is one case in `of`?
+/// True if the share, one case in `of`, has this case.
 pub fn has(case: u64, of: u64) -> bool {
     is_all() || case % of == seed() % of
 }
 
-/// Of these cases those of the share, which has one in `of`.
+/// The cases that the share has: one in `of`.
 pub fn of<T: Copy>(cases: &[T], of: u64) -> impl Iterator<Item = T> {
     (0..).zip(cases).filter(move |&(case, _)| has(case, of)).map(|(_, case)| *case)
 }
 
 thread_local! {
-    /// Each test has a thread of its own, so what is drawn depends on the seed alone.
+    /// Each test has a thread of its own, so its random numbers depend on the seed alone.
     static RANDOM: RefCell<SmallRng> = RefCell::new(SmallRng::seed_from_u64(seed()));
 }
 

@@ -1,6 +1,6 @@
 //! Signals of the processes that tests start. Dispositions and the signal mask are inherited by
-//! exec, and a test must not depend on whoever starts cargo: nohup ignores SIGHUP, and a shell that
-//! starts a background command in a script ignores SIGINT.
+//! exec, and a test must not depend on the program that starts cargo: nohup ignores SIGHUP, and a
+//! shell that starts a background command in a script ignores SIGINT.
 #![allow(unsafe_code, reason = "runs code between fork and exec")]
 
 use std::os::unix::process::CommandExt;
@@ -9,7 +9,7 @@ use std::process::Command;
 use nix::libc;
 use nix::sys::signal::SigSet;
 
-/// The process that `command` starts has all signals at their default dispositions, and these
+/// Lets `command` start its process with default dispositions of all signals, and `blocked`
 /// blocked.
 pub fn default_but_blocked(command: &mut Command, blocked: SigSet) {
     let set = move || {
@@ -23,7 +23,7 @@ pub fn default_but_blocked(command: &mut Command, blocked: SigSet) {
     unsafe { command.pre_exec(set) };
 }
 
-/// The process that `command` starts has the signals as a login shell starts programs.
+/// Lets `command` start its process with the signals as a login shell sets them.
 pub fn default(command: &mut Command) {
     default_but_blocked(command, SigSet::empty());
 }

@@ -1,52 +1,20 @@
-//! What docs/numerics.md promises of accuracy, searched for violations: random contributions of
-//! many magnitudes, every algorithm, against sums in f64 (which holds them exactly, or nearly so).
+//! A search for violations of the bounds in docs/numerics.md: random contributions of many magnitudes,
+//! by every algorithm, are compared with sums in f64, which are exact or nearly so.
 
 use harness::ranks::on;
 use harness::{on_ranks, share};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use ringreduce::schedule::Algorithm;
-use ringreduce::{
-    CallOptions, Communicator, DataType, Element, F8E4M3, F8E5M2, ReduceOp, Reduction,
-};
+use ringreduce::{CallOptions, Communicator, DataType, F8E4M3, F8E5M2, ReduceOp, Reduction};
 use ringreduce::{bf16, f16, wire_error};
+
+use super::floats::{Float, all_reduce};
 
 const SUM: ReduceOp = ReduceOp::Sum;
 const COUNT: usize = 3000;
 
-/// A float, with half a unit of its last place, relative to it, and its least number.
-trait Float: Element {
-    const UNIT: f64;
-    const LEAST: f64;
-    fn of(x: f64) -> Self;
-    fn wide(self) -> f64;
-}
-
-macro_rules! floats {
-    ($($float:ty: $unit:expr, $least:expr, |$x:ident| $of:expr, $wide:expr;)*) => {$(
-        impl Float for $float {
-            const UNIT: f64 = 1.0 / (1_u64 << $unit) as f64;
-            const LEAST: f64 = $least;
-            fn of($x: f64) -> Self {
-                $of
-            }
-            fn wide(self) -> f64 {
-                $wide(self)
-            }
-        }
-    )*};
-}
-
-floats! {
-    f64: 53, 0.0, |x| x, f64::from;
-    f32: 24, 0.0, |x| x as f32, f64::from;
-    f16: 11, f16::MIN_POSITIVE_SUBNORMAL.to_f64_const(), |x| Self::from_f64(x), Self::to_f64;
-    bf16: 8, 0.0, |x| Self::from_f64(x), Self::to_f64;
-    F8E4M3: 4, 1.0 / 512.0, |x| Self::from_f32(x as f32), |x: Self| f64::from(x.to_f32());
-    F8E5M2: 3, 1.0 / 65_536.0, |x| Self::from_f32(x as f32), |x: Self| f64::from(x.to_f32());
-}
-
-/// What the ranks contribute; sums of up to 64 fit every type.
+/// The contributions of all ranks; sums of up to 64 ranks are in range of every type.
 fn inputs<T: Float>(n: usize, seed: u64) -> Vec<Vec<T>> {
     let mut random = SmallRng::seed_from_u64(seed);
     let mut one = |_| {
@@ -56,34 +24,14 @@ fn inputs<T: Float>(n: usize, seed: u64) -> Vec<Vec<T>> {
     (0..n).map(|_| (0..COUNT).map(&mut one).collect()).collect()
 }
 
-/// What every rank has, checked to be the same bits everywhere.
-fn all_reduce<T: Element>(
-    inputs: &[Vec<T>],
-    by: Reduction,
-    options: &CallOptions,
-) -> Option<Vec<T>> {
-    let all = on_ranks(inputs.len(), |comm| {
-        let mut buf = inputs[comm.rank()].clone();
-        let done = comm.with(options.clone()).all_reduce(&mut buf, by);
-        done.is_ok().then_some(buf)
-    });
-    let bytes = |it: &Option<Vec<T>>| it.as_deref().map(|it| bytemuck::cast_slice(it).to_vec());
-    let first: Option<Vec<u8>> = bytes(&all[0]);
-    let (n, dtype) = (all.len(), T::DTYPE);
-    assert!(
-        all.iter().all(|it| bytes(it) == first),
-        "ranks differ: {dtype} {by} n={n} {options:?}"
-    );
-    all.into_iter().next().unwrap()
-}
-
-/// Exact sums, and sums of magnitudes.
+/// The exact sum at a position, and the sum of magnitudes.
 fn exact<T: Float>(inputs: &[Vec<T>], by: f64, i: usize) -> (f64, f64) {
     let all = || inputs.iter().map(|of| of[i].wide() * by);
     (all().sum(), all().map(f64::abs).sum())
 }
 
-/// Each of `roundings` adds at most half a unit of what it rounds, or half the least number.
+/// Checks the bound: each rounding adds at most half a unit of the rounded number, or half the
+/// least number.
 fn within<T: Float>(got: T, (sum, magnitude): (f64, f64), roundings: usize, what: &str) {
     let grown = ((1.0 + T::UNIT) * (1.0 + 2_f64.powi(-23))).powi(roundings as i32);
     let bound =
@@ -128,9 +76,8 @@ fn sums_are_within_a_rounding_for_each_addition() {
     every_algorithm(F8E5M2::from_f32(0.3));
 }
 
-/// Integers are exact, whatever the algorithm.
 #[test]
-fn sums_of_integers_are_exact() {
+fn sums_of_integers_are_exact_by_every_algorithm() {
     for n in [2, 3, 7, 8] {
         let mut random = SmallRng::seed_from_u64(n as u64);
         let inputs: Vec<Vec<i64>> =
@@ -145,7 +92,7 @@ fn sums_of_integers_are_exact() {
     }
 }
 
-/// Made wide, a sum is rounded once, but for what f32 loses.
+/// A wide sum is rounded once, apart from the loss of f32.
 fn wide<T: Float>(n: usize, options: &CallOptions) {
     let inputs = inputs::<T>(n, 7);
     let got = all_reduce(&inputs, SUM.into(), options).unwrap();
@@ -167,9 +114,9 @@ fn wide_sums_of_many_ranks_are_rounded_once() {
     share::of(&all, 4).for_each(|each| each(64, &options));
 }
 
-/// More than one piece, the last one shorter; and a block for each rank.
+/// Calls of several pieces, the last one shorter; with and without a block for each rank.
 #[test]
-fn wide_calls_of_several_pieces_are_whole() {
+fn wide_calls_of_several_pieces_are_right_in_every_form() {
     let (n, count) = (3, 700_001);
     on_ranks(n, |comm| {
         let me = comm.rank();
@@ -186,7 +133,7 @@ fn wide_calls_of_several_pieces_are_whole() {
         let mut within = send.clone();
         comm.reduce_scatter_in_place(&mut within, SUM).unwrap();
         assert!(within[me * count..(me + 1) * count] == part[..]);
-        // The first part is in more pieces than the last, and one is empty.
+        // The first block takes more pieces than the last one, and one block is empty.
         let counts = [2 * count + 1, 0, count - 1];
         let at = counts[..me].iter().sum::<usize>();
         part.resize(counts[me], bf16::ZERO);
@@ -203,7 +150,7 @@ fn wide_calls_of_several_pieces_are_whole() {
         let untouched = |got: bf16| me == 0 && got.is_nan();
         let fits = |(i, &got): (usize, &bf16)| untouched(got) || got == prefix(me, i);
         assert!(before.iter().enumerate().all(fits));
-        // At addresses of any alignment.
+        // The address of the buffer has any alignment.
         let mut bytes = vec![0; 2 * count + 1];
         bytes[1..].copy_from_slice(bytemuck::cast_slice(&send[..count]));
         comm.all_reduce_bytes(&mut bytes[1..], DataType::BF16, SUM).unwrap();
@@ -217,14 +164,12 @@ fn wide_calls_of_several_pieces_are_whole() {
     });
 }
 
-/// Calls that can be made again treat registered memory as any other: sums of narrow floats travel
-/// wide there too.
 #[test]
-fn a_wide_sum_on_registered_memory_is_wide_whether_or_not_it_can_be_made_again() {
+fn a_wide_sum_on_registered_memory_is_wide_with_and_without_retry_safe() {
     for retry_safe in [false, true] {
         let ranks = Communicator::builder().retry_safe(retry_safe).wide(true).local(4).unwrap();
         on(ranks, |comm| {
-            // Three small numbers are lost if each of them is rounded into the sum by itself.
+            // Three small numbers are lost if each is rounded into the sum by itself.
             let mine = if comm.rank() == 0 { 1.0 } else { 2_f32.powi(-9) };
             let mut plain = vec![bf16::from_f32(mine); 100_000];
             let mut registered = comm.alloc::<bf16>(100_000).unwrap();
@@ -239,7 +184,7 @@ fn a_wide_sum_on_registered_memory_is_wide_whether_or_not_it_can_be_made_again()
 }
 
 #[test]
-fn what_travels_narrow_is_within_the_bound_that_is_told() {
+fn sums_with_a_narrow_wire_type_are_within_the_bound_of_wire_error() {
     for wire in [DataType::F16, DataType::BF16, DataType::F8E4M3, DataType::F8E5M2] {
         for n in [2, 3, 8, 16] {
             let inputs = inputs::<f32>(n, n as u64);
@@ -261,9 +206,10 @@ fn what_travels_narrow_is_within_the_bound_that_is_told() {
     assert!(wire_error(8, DataType::F32, 1.0).is_infinite());
 }
 
-/// premul_sum multiplies before what travels is rounded, others are not concerned.
+/// premul_sum multiplies before its products are rounded for the wire; other operations ignore the
+/// wire type.
 #[test]
-fn a_wire_type_is_for_sums_of_f32() {
+fn a_wire_type_applies_to_sums_of_f32_alone() {
     on_ranks(3, |comm| {
         let mut comm = comm.with(CallOptions::new().wire(DataType::F8E4M3));
         let mut large = [4096.0_f32; 10];
@@ -292,7 +238,7 @@ fn a_wire_type_is_for_sums_of_f32() {
         let mut many = [[2.1_f32; 3]; 2];
         comm.all_reduce_many(&mut many, SUM).unwrap();
         assert_eq!(many, [[6.0; 3]; 2]);
-        // A group checks its calls before it makes them, and changes nothing by that.
+        // A group checks its calls before it makes them, which changes no buffer.
         let mut grouped = [4.0_f32; 10];
         comm.group(|g| g.all_reduce(&mut grouped, Reduction::premul_sum(0.25_f32))).unwrap();
         assert_eq!(grouped, [3.0; 10]);

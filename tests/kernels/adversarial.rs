@@ -1,14 +1,16 @@
-//! What docs/numerics.md promises, searched for violations among the worst of values: any bits,
-//! NaN of any payload, infinities, subnormals, zeros of both signs, sums that overflow and cancel.
-//! Where the document gives the order of a fold, the bits must be those; else the bound must hold.
+//! A search for violations of docs/numerics.md among the worst values: any bits, NaN of any payload,
+//! infinities, subnormals, zeros of both signs, sums that overflow and that cancel. Where the
+//! document gives the order of a fold, the bits are compared; elsewhere its bound must hold.
 
 use harness::on_ranks;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use ringreduce::schedule::{Algorithm, Collective, Ring};
-use ringreduce::{CallOptions, Communicator, Element, F8E4M3, F8E5M2, ReduceOp, bf16, f16};
+use ringreduce::{CallOptions, Communicator, F8E4M3, F8E5M2, ReduceOp, bf16, f16};
 
-/// Worlds for each type.
+use super::floats::Float;
+
+/// The number of worlds for each type.
 const SEEDS: u64 = 24;
 /// Elements of a rank's block.
 const BLOCK: usize = 48;
@@ -16,73 +18,12 @@ const BLOCK: usize = 48;
 const OPS: [ReduceOp; 5] =
     [ReduceOp::Sum, ReduceOp::Avg, ReduceOp::Prod, ReduceOp::Min, ReduceOp::Max];
 
-trait Float: Element {
-    /// Half a unit of the last place, and what f32 adds to it where that is on the way.
-    const UNIT: f64;
-    const LARGEST: f64;
-    /// The least number above zero.
-    const LEAST: f64;
-    /// Sums beyond the largest number are infinite?
-    const OVERFLOWS: bool;
-    fn of(x: f64) -> Self;
-    fn wide(self) -> f64;
-    /// Folds these one by one, wide, and rounds once; an average among `n` divides.
-    fn fold(op: ReduceOp, all: &[Self], n: Option<usize>) -> Self;
+/// Half a unit of the last place, with the loss of f32 where narrow floats pass through it.
+fn unit<T: Float>() -> f64 {
+    T::UNIT + if T::DIGITS < 24 { 1.5 / f64::from(1 << 24) } else { 0.0 }
 }
 
-/// A power of two.
-const fn power(exponent: i64) -> f64 {
-    f64::from_bits(((1023 + exponent) as u64) << 52)
-}
-
-macro_rules! floats {
-    ($($float:ty as $mid:ty: $digits:literal, $largest:expr, $least:expr, $overflows:literal,
-        |$x:ident| $down:expr, $up:expr;)*) => {$(
-        impl Float for $float {
-            const UNIT: f64 = 1.0 / (1_u64 << $digits) as f64
-                + if $digits < 24 { 1.5 / (1_u64 << 24) as f64 } else { 0.0 };
-            const LARGEST: f64 = $largest;
-            const LEAST: f64 = $least;
-            const OVERFLOWS: bool = $overflows;
-
-            fn of(x: f64) -> Self {
-                let $x = x as $mid;
-                $down
-            }
-
-            fn wide(self) -> f64 {
-                ($up(self) as $mid).into()
-            }
-
-            fn fold(op: ReduceOp, all: &[Self], n: Option<usize>) -> Self {
-                let step = |a: $mid, b: $mid| {
-                    let least = if a.total_cmp(&b).is_le() { [a, b] } else { [b, a] };
-                    match op {
-                        ReduceOp::Prod => a * b,
-                        ReduceOp::Min | ReduceOp::Max if a.is_nan() || b.is_nan() => <$mid>::NAN,
-                        ReduceOp::Min => least[0],
-                        ReduceOp::Max => least[1],
-                        _ => a + b,
-                    }
-                };
-                let $x = all.iter().map(|&x| -> $mid { $up(x) }).reduce(step).unwrap();
-                let $x = if op == ReduceOp::Avg { $x / n.unwrap_or(1) as $mid } else { $x };
-                $down
-            }
-        }
-    )*};
-}
-
-floats! {
-    f64 as f64: 53, f64::MAX, f64::from_bits(1), true, |x| x, |x: Self| x;
-    f32 as f32: 24, f32::MAX as f64, power(-149), true, |x| x, |x: Self| x;
-    f16 as f32: 11, 65_504.0, power(-24), true, |x| Self::from_f32(x), Self::to_f32;
-    bf16 as f32: 8, 255.0 * power(120), power(-133), true, |x| Self::from_f32(x), Self::to_f32;
-    F8E4M3 as f32: 4, 448.0, power(-9), false, |x| Self::from_f32(x), Self::to_f32;
-    F8E5M2 as f32: 3, 57_344.0, power(-16), false, |x| Self::from_f32(x), Self::to_f32;
-}
-
-/// What the ranks give at one place.
+/// The contributions of all ranks at one position.
 fn column<T: Float>(random: &mut SmallRng, n: usize) -> Vec<T> {
     let specials = [f64::INFINITY, f64::NEG_INFINITY, f64::NAN, 0.0, -0.0, 1.0, T::LARGEST];
     let kind = random.random_range(0..8);
@@ -99,7 +40,7 @@ fn column<T: Float>(random: &mut SmallRng, n: usize) -> Vec<T> {
             1 => T::of(T::LEAST * f64::from(random.random_range(-9..10))),
             2 => T::of(T::LARGEST * sign * part),
             3 => T::of(T::LARGEST * part),
-            // All but one of them cancel.
+            // All contributions but the last cancel each other.
             4 if rank + 1 == n => T::of(last * scale / 64.0),
             4 => T::of(if rank.is_multiple_of(2) { scale } else { -scale }),
             5 => T::of(sign * 0.0),
@@ -110,7 +51,7 @@ fn column<T: Float>(random: &mut SmallRng, n: usize) -> Vec<T> {
     (0..n).map(one).collect()
 }
 
-/// What numbers are asked to be.
+/// The options of a call that concern its numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Numbers {
     Plain,
@@ -122,28 +63,26 @@ enum Numbers {
 #[derive(Clone, Copy, Debug)]
 struct Case {
     op: ReduceOp,
-    /// None for the cheapest.
+    /// None for the algorithm that the library chooses.
     algorithm: Option<Algorithm>,
     collective: Collective,
-    /// Do the ranks' parts differ in length?
+    /// True if the blocks of ranks differ in length.
     uneven: bool,
     numbers: Numbers,
 }
 
 fn cases(n: usize) -> Vec<Case> {
     let ring = Ring::natural(n as u32);
-    let ways = [Collective::AllReduce, Collective::ReduceScatter].into_iter();
-    let ways = ways.flat_map(|collective| Algorithm::ALL.map(|algorithm| (algorithm, collective)));
-    let ways = ways.filter(|(algorithm, collective)| algorithm.makes(*collective, &ring));
-    let ways = ways.map(|(algorithm, collective)| (Some(algorithm), collective));
     let mut all: Vec<Case> = Vec::new();
     let mut add = |algorithm, collective, uneven, numbers| {
         let prefix = is_prefix(collective);
         let ops = OPS.into_iter().filter(|&op| !(prefix && op == ReduceOp::Avg));
         all.extend(ops.map(|op| Case { op, algorithm, collective, uneven, numbers }));
     };
-    ways.for_each(|(algorithm, collective)| add(algorithm, collective, false, Numbers::Plain));
     for collective in [Collective::AllReduce, Collective::ReduceScatter] {
+        for algorithm in Algorithm::ALL.into_iter().filter(|it| it.makes(collective, &ring)) {
+            add(Some(algorithm), collective, false, Numbers::Plain);
+        }
         add(None, collective, false, Numbers::Deterministic);
     }
     add(None, Collective::ReduceScatter, true, Numbers::Deterministic);
@@ -186,7 +125,7 @@ fn call<T: Float>(comm: &mut Communicator, case: Case, mine: &[T]) -> Vec<T> {
 }
 
 impl Case {
-    /// How often a contribution is rounded, at most.
+    /// The most roundings of a contribution.
     fn roundings(self, n: usize) -> usize {
         let up = n.next_power_of_two().ilog2() as usize;
         match self.algorithm {
@@ -198,7 +137,7 @@ impl Case {
         }
     }
 
-    /// The result, where the order of the ranks does not depend on the place in the buffer.
+    /// The result, where the order of ranks does not depend on the position in the buffer.
     fn expression<T: Float>(self, all: &[T]) -> Option<T> {
         let n = all.len();
         let exact = matches!(self.op, ReduceOp::Min | ReduceOp::Max);
@@ -230,7 +169,7 @@ impl Case {
         }
     }
 
-    /// What is wrong with a result, if anything is.
+    /// The error of a result, if it has one.
     fn fault<T: Float>(self, all: &[T], got: T) -> Option<String> {
         let wide: Vec<f64> = all.iter().map(|x| x.wide()).collect();
         let is = |want: T, why: &str| {
@@ -254,7 +193,7 @@ impl Case {
         }
         let infinite = wide.iter().any(|x| x.is_infinite());
         if infinite && !T::OVERFLOWS {
-            return None; // it becomes the largest number on its way
+            return None; // An infinity becomes the largest number on its way.
         }
         if least == f64::NEG_INFINITY && most == f64::INFINITY {
             return is(T::of(f64::NAN), "both infinities");
@@ -275,11 +214,11 @@ impl Case {
         None
     }
 
-    /// Each of the roundings is off by at most a unit of what it rounds.
+    /// Checks the bound: each rounding is off by at most half a unit of the rounded number.
     fn bound<T: Float>(self, wide: &[f64], got: T) -> Option<String> {
         let n = wide.len();
         let (sum, lost) = wide.iter().fold((0.0, 0.0), |(sum, lost), &x| {
-            // What an addition rounds away is a number itself.
+            // The rounding error of an addition is a number of the same type.
             let next: f64 = sum + x;
             let back = next - sum;
             (next, lost + ((sum - (next - back)) + (x - back)))
@@ -288,7 +227,7 @@ impl Case {
         let average = self.op == ReduceOp::Avg;
         let (scale, more) = if average { (1.0 / n as f64, 1) } else { (1.0, 0) };
         let roundings = self.roundings(n) + more;
-        let grown = (roundings as f64 * T::UNIT.ln_1p()).exp_m1();
+        let grown = (roundings as f64 * unit::<T>().ln_1p()).exp_m1();
         // Sums of subnormals are exact; quotients are not.
         let below = if average { T::LEAST } else { 0.0 };
         let bound = magnitude * scale * grown * (1.0 + 1e-9) + below;
@@ -303,23 +242,23 @@ impl Case {
         if any(f64::is_infinite) && any(|x| x == 0.0) && T::OVERFLOWS {
             return (!got.wide().is_nan()).then(|| "zero times infinity".into());
         }
-        // Of no part of them is the product out of range, if none is even of the extremes.
+        // Every partial product is in range if those of all large and of all small numbers are.
         let extreme = |of: fn(f64) -> bool| -> f64 {
             magnitudes.iter().copied().filter(|&x| of(x)).product()
         };
         let (large, small) = (extreme(|x| x > 1.0), extreme(|x| x < 1.0));
-        if large >= T::LARGEST / 4.0 || small <= 2.0 * T::LEAST / T::UNIT {
+        if large >= T::LARGEST / 4.0 || small <= 2.0 * T::LEAST / unit::<T>() {
             return None;
         }
         let product: f64 = wide.iter().product();
-        let grown = ((n + 1) as f64 * T::UNIT.ln_1p()).exp_m1();
+        let grown = ((n + 1) as f64 * unit::<T>().ln_1p()).exp_m1();
         let bound = product.abs() * (grown + n as f64 * f64::EPSILON);
         let off = (got.wide() - product).abs();
         (off > bound).then(|| format!("{:e} is not {product:e}", got.wide()))
     }
 }
 
-/// One world, every call.
+/// Makes every call in one world.
 fn trial<T: Float>(seed: u64) {
     let mut random = SmallRng::seed_from_u64(seed);
     let n = random.random_range(2..10);
@@ -333,7 +272,7 @@ fn trial<T: Float>(seed: u64) {
     for (at, case) in cases.iter().enumerate() {
         let context = format!("{} {case:?} n={n} seed={seed}", T::DTYPE);
         let of = |rank: usize| ranks[rank][at].clone();
-        // What was got, and the contributions of how many ranks are in it.
+        // Results, and the number of ranks whose contributions each contains.
         let got: Vec<(Vec<T>, usize)> = match case.collective {
             Collective::AllReduce => {
                 let bits = |rank: usize| ranks[rank][at].iter().map(|it| it.wide().to_bits());

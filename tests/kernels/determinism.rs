@@ -1,5 +1,5 @@
-//! Deterministic calls: the bits are those of ((r0 + r1) + r2) + .., whatever the algorithm, the
-//! length, the kind of memory and the number of ranks.
+//! Deterministic calls: the bits are those of ((r0 + r1) + r2) + .. for every algorithm, length,
+//! kind of memory and number of ranks.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ fn deterministic() -> CallOptions {
     CallOptions::new().deterministic(true)
 }
 
-/// Values whose sum depends on the order; those of a place are the same in buffers of any length.
+/// Values whose sum depends on the order; the length of a buffer does not change them.
 fn value(rank: usize, i: usize) -> f32 {
     let mut random = SmallRng::seed_from_u64((i * 64 + rank) as u64);
     let scale = 2_f32.powi(random.random_range(-12..12));
@@ -31,9 +31,9 @@ fn values<T>(rank: usize, count: usize, of: impl Fn(f32) -> T) -> Vec<T> {
     (0..count).map(|i| of(value(rank, i))).collect()
 }
 
-/// The ways in which a deterministic all-reduce can be made: each gives the bits of `want`.
+/// Makes a deterministic all-reduce in every way; each must give the bits of `want`.
 fn check<T: Element>(n: usize, of: impl Fn(f32) -> T + Sync, by: Reduction, want: &[T]) {
-    let ways = [None, Some(Algorithm::AllPairs), Some(Algorithm::TwoShot)];
+    let algorithms = [None, Some(Algorithm::AllPairs), Some(Algorithm::TwoShot)];
     on_ranks(n, |comm| {
         let same = |got: &[T], what: &str| {
             let bytes = |it: &[T]| bytemuck::cast_slice::<T, u8>(it).to_vec();
@@ -42,11 +42,8 @@ fn check<T: Element>(n: usize, of: impl Fn(f32) -> T + Sync, by: Reduction, want
         };
         let mine = values(comm.rank(), want.len(), &of);
         for count in COUNTS {
-            for way in ways {
-                let mut options = deterministic();
-                if let Some(way) = way {
-                    options = options.algorithm(way);
-                }
+            for algorithm in algorithms {
+                let options = algorithm.map_or(deterministic(), |it| deterministic().algorithm(it));
                 let mut buf = mine[..count].to_vec();
                 comm.with(options).all_reduce(&mut buf, by).unwrap();
                 same(&buf, "all_reduce");
@@ -82,7 +79,6 @@ fn f32_is_folded_in_the_order_of_ranks() {
 
 macro_rules! narrow {
     ($($name:ident: $float:ty;)*) => {$(
-        /// In f32, and rounded once.
         #[test]
         fn $name() {
             for n in [2, 3, 5, 8] {
@@ -112,8 +108,13 @@ narrow! {
     f8e4m3_is_rounded_once: F8E4M3;
 }
 
-/// Prefixes, and parts that differ in length: element by element the same fold.
-fn check_more<T: Element>(n: usize, of: impl Fn(f32) -> T, back: fn(T) -> f32, scale: Option<T>) {
+/// Makes prefixes and calls over uneven blocks: each element is the same fold.
+fn check_prefixes_and_blocks<T: Element>(
+    n: usize,
+    of: impl Fn(f32) -> T,
+    back: fn(T) -> f32,
+    scale: Option<T>,
+) {
     let by = scale.map_or(SUM.into(), Reduction::premul_sum);
     let scale = scale.map_or(1.0, back);
     let all: Vec<Vec<T>> = (0..n).map(|rank| values(rank, largest(), &of)).collect();
@@ -151,19 +152,19 @@ fn check_more<T: Element>(n: usize, of: impl Fn(f32) -> T, back: fn(T) -> f32, s
 }
 
 #[test]
-fn prefixes_and_uneven_parts_are_folded_in_the_order_of_ranks() {
+fn prefixes_and_uneven_blocks_are_folded_in_the_order_of_ranks() {
     for n in [2, 3, 5] {
-        check_more(n, |x| x, |x| x, None);
-        check_more(n, |x| x, |x| x, Some(0.3));
-        check_more(n, f16::from_f32, f16::to_f32, None);
-        check_more(n, bf16::from_f32, bf16::to_f32, None);
-        check_more(n, bf16::from_f32, bf16::to_f32, Some(bf16::from_f32(0.3)));
-        check_more(n, F8E4M3::from_f32, F8E4M3::to_f32, None);
+        check_prefixes_and_blocks(n, |x| x, |x| x, None);
+        check_prefixes_and_blocks(n, |x| x, |x| x, Some(0.3));
+        check_prefixes_and_blocks(n, f16::from_f32, f16::to_f32, None);
+        check_prefixes_and_blocks(n, bf16::from_f32, bf16::to_f32, None);
+        check_prefixes_and_blocks(n, bf16::from_f32, bf16::to_f32, Some(bf16::from_f32(0.3)));
+        check_prefixes_and_blocks(n, F8E4M3::from_f32, F8E4M3::to_f32, None);
     }
 }
 
 #[test]
-fn what_can_not_be_folded_in_order_is_refused_and_the_communicator_lives_on() {
+fn a_call_that_cannot_be_deterministic_is_refused_and_the_communicator_works_on() {
     on_ranks(3, |comm| {
         let ring = deterministic().algorithm(Algorithm::Ring);
         let refused = comm.with(ring).all_reduce(&mut [1.0_f32], SUM);
@@ -173,8 +174,8 @@ fn what_can_not_be_folded_in_order_is_refused_and_the_communicator_lives_on() {
         let (send, mut part) = ([1.0_f32; 6], vec![0.0_f32; comm.rank() + 1]);
         let ring = deterministic().algorithm(Algorithm::Ring);
         let refused = comm.with(ring).reduce_scatter_v(&send, &mut part, &[1, 2, 3], SUM);
-        let told = refused.unwrap_err().to_string();
-        assert!(told.starts_with("reduce_scatter_v: ") && told.contains("all_pairs"), "{told}");
+        let text = refused.unwrap_err().to_string();
+        assert!(text.starts_with("reduce_scatter_v: ") && text.contains("all_pairs"), "{text}");
         let wire = CallOptions::new().wire(DataType::F64);
         let refused = comm.with(wire).all_reduce(&mut [1.0_f32], SUM);
         assert!(matches!(refused, Err(Error::Argument { argument: "wire", .. })), "{refused:?}");
@@ -189,19 +190,18 @@ fn what_can_not_be_folded_in_order_is_refused_and_the_communicator_lives_on() {
 }
 
 #[test]
-fn what_nothing_can_travel_as_is_refused_from_the_start() {
+fn a_builder_refuses_a_wire_type_that_is_not_narrower() {
     for wire in [DataType::I8, DataType::F64] {
         let refused = Communicator::builder().rank(0).size(1).wire(wire).build();
         let text = refused.unwrap_err().to_string();
         assert!(text.contains("wire") && text.contains(wire.name()), "{text}");
     }
-    let as_it_is = Communicator::builder().rank(0).size(1).wire(DataType::F32).build();
-    assert!(as_it_is.is_ok(), "{as_it_is:?}");
+    let unchanged = Communicator::builder().rank(0).size(1).wire(DataType::F32).build();
+    assert!(unchanged.is_ok(), "{unchanged:?}");
 }
 
-/// Ranks that differ in what numbers go by are told.
 #[test]
-fn ranks_that_differ_are_told() {
+fn ranks_whose_numeric_options_differ_get_a_mismatch() {
     let bf16 = DataType::BF16;
     let pairs = [
         (deterministic(), CallOptions::new()),
@@ -214,25 +214,25 @@ fn ranks_that_differ_are_told() {
             let options = if comm.rank() == 0 { &one } else { &other };
             comm.with(options.clone()).all_reduce(&mut [1.0_f32; 100], SUM).unwrap_err()
         });
-        let told = failed.iter().any(|error| matches!(error, Error::Mismatch { .. }));
-        assert!(told, "{failed:?}");
+        let is_mismatch = failed.iter().any(|error| matches!(error, Error::Mismatch { .. }));
+        assert!(is_mismatch, "{failed:?}");
     }
 }
 
-/// The first piece is alike, and yet nothing is written.
+/// The first pieces are equally long, and still no byte is written.
 #[test]
-fn wide_calls_of_other_lengths_are_told_at_once() {
+fn wide_calls_of_different_lengths_fail_before_a_byte_moves() {
     on_ranks(2, |comm| {
         comm.set_timeout(Duration::from_secs(60));
         let mut buf = vec![bf16::ONE; 300_000 + comm.rank()];
-        let told = comm.with(CallOptions::new().wide(true)).all_reduce(&mut buf, SUM);
-        assert!(told.is_err() && buf.iter().all(|&it| it == bf16::ONE), "{told:?}");
+        let result = comm.with(CallOptions::new().wide(true)).all_reduce(&mut buf, SUM);
+        assert!(result.is_err() && buf.iter().all(|&it| it == bf16::ONE), "{result:?}");
     });
 }
 
-/// A function that is associative at most: the concatenation of who was there.
+/// The function concatenates lists of ranks: it is associative, but not commutative.
 #[test]
-fn functions_of_the_users_are_called_in_the_order_of_ranks() {
+fn functions_of_the_user_are_called_in_the_order_of_ranks() {
     for (n, most) in [(2, 2), (3, 3), (8, 8), (17, 17), (3, 2), (17, 2)] {
         let got = on(Communicator::builder().all_pairs(most).local(n).unwrap(), |comm| {
             let options = CallOptions::new().deterministic(most == 2);
@@ -256,9 +256,8 @@ fn functions_of_the_users_are_called_in_the_order_of_ranks() {
     }
 }
 
-/// What is explained is what would be done: the ring folds in another order.
 #[test]
-fn an_explanation_goes_by_the_option() {
+fn explain_obeys_the_options_of_the_call() {
     let call = Collective::AllReduce;
     on_ranks(4, |comm| {
         comm.barrier().unwrap();

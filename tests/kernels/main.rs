@@ -1,12 +1,14 @@
-//! Numbers: kernels beside arithmetic, and whole collectives beside what docs/numerics.md promises.
+//! Numbers: kernels compared with plain arithmetic, and collectives with the promises of
+//! docs/numerics.md.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
-#![allow(dead_code, reason = "what processes do is built here, too, and used in tests/process.rs")]
+#![allow(dead_code, reason = "functions that tests/process.rs runs are built here too")]
 
 pub(crate) mod accuracy;
 pub(crate) mod adversarial;
 pub(crate) mod determinism;
-pub(crate) mod levels;
+pub(crate) mod floats;
+pub(crate) mod instruction_sets;
 pub(crate) mod matrix;
 pub(crate) mod numerics;
-pub(crate) mod oracle;
 pub(crate) mod reductions;
+pub(crate) mod scalar;

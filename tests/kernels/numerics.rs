@@ -1,8 +1,7 @@
-//! What docs/numerics.md promises of whole collectives, promise by promise: where roundings happen,
-//! in which order ranks are folded, and that all ranks and runs agree. (Of single elements the
-//! promises are held by `kernel_oracle`, of instruction sets by `kernels`.)
+//! The promises of docs/numerics.md for whole collectives: where roundings happen, the order of the
+//! fold, and equal bits at all ranks and in all runs. (`scalar` tests single elements,
+//! `instruction_sets` every level of kernels.)
 
-use harness::on_ranks;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use ringreduce::kernel::Kernel;
@@ -10,42 +9,26 @@ use ringreduce::memory::{Dst, Src};
 use ringreduce::schedule::Algorithm;
 use ringreduce::{CallOptions, Element, F8E4M3, F8E5M2, ReduceOp, Reduction, bf16, f16};
 
+use super::floats;
+
 fn random(rank: usize, count: usize) -> Vec<f32> {
     let mut random = SmallRng::seed_from_u64(rank as u64);
     (0..count).map(|_| random.random_range(-1.0..1.0)).collect()
 }
 
-/// Elements of chunks that are all alike: no buffer of so many per rank is cut into fewer.
+/// Elements of a chunk: a buffer of so many for each rank is cut into chunks of this length.
 fn chunk<T>() -> usize {
     (64 << 10) / size_of::<T>()
 }
 
-/// What every rank has after an all-reduce of its inputs on a ring; checked to be the same bits
-/// everywhere.
-fn all_reduce<T: Element + PartialEq>(inputs: &[Vec<T>], by: Reduction) -> Vec<T> {
-    all_reduce_by(Algorithm::Ring, inputs, by)
+/// An all-reduce by an algorithm.
+fn all_reduce_by<T: Element>(algorithm: Algorithm, inputs: &[Vec<T>], by: Reduction) -> Vec<T> {
+    floats::all_reduce(inputs, by, &CallOptions::new().algorithm(algorithm)).unwrap()
 }
 
-fn all_reduce_by<T: Element + PartialEq>(
-    algorithm: Algorithm,
-    inputs: &[Vec<T>],
-    by: Reduction,
-) -> Vec<T> {
-    let results = on_ranks(inputs.len(), |comm| {
-        let mut buf = inputs[comm.rank()].clone();
-        if comm.size() == 1 {
-            comm.all_reduce(&mut buf, by).unwrap();
-        } else {
-            let options = CallOptions::new().algorithm(algorithm);
-            comm.with(options).all_reduce(&mut buf, by).unwrap();
-        }
-        buf
-    });
-    for result in &results {
-        let bytes = bytemuck::cast_slice::<T, u8>(result);
-        assert!(bytes == bytemuck::cast_slice::<T, u8>(&results[0]), "ranks differ");
-    }
-    results.into_iter().next().unwrap()
+/// An all-reduce on a ring.
+fn all_reduce<T: Element>(inputs: &[Vec<T>], by: Reduction) -> Vec<T> {
+    all_reduce_by(Algorithm::Ring, inputs, by)
 }
 
 fn fold<T: Element>(inputs: &[Vec<T>], by: Reduction) -> Vec<T> {
@@ -57,9 +40,8 @@ fn fold<T: Element>(inputs: &[Vec<T>], by: Reduction) -> Vec<T> {
     out
 }
 
-/// What is laid open is folded at once: narrow floats are rounded once.
 #[test]
-fn direct_calls_fold_in_rank_order_and_round_at_the_end() {
+fn direct_calls_fold_in_rank_order_and_round_once() {
     for n in [2, 3, 5, 8, 9] {
         let bf16s: Vec<Vec<bf16>> =
             (0..n).map(|r| random(r, 1000).into_iter().map(bf16::from_f32).collect()).collect();
@@ -69,7 +51,6 @@ fn direct_calls_fold_in_rank_order_and_round_at_the_end() {
     }
 }
 
-/// Chunk c of a ring is folded from the rank after c round to c itself.
 #[test]
 fn a_ring_folds_each_chunk_from_the_rank_after_its_owner() {
     for n in [2, 3, 5, 8] {
@@ -90,7 +71,7 @@ fn a_ring_folds_each_chunk_from_the_rank_after_its_owner() {
 
 macro_rules! narrow {
     ($($name:ident: $float:ty, $widen:expr;)*) => {$(
-        /// Every hop of a ring rounds once, from f32; the fold of many sources only at the end.
+        /// A ring rounds from f32 at every hop, a fold of many sources once at the end.
         #[test]
         fn $name() {
             let widen = $widen;
@@ -123,8 +104,8 @@ narrow! {
     f8e5m2_rounds_at_every_hop_or_once: F8E5M2, F8E5M2::to_f32;
 }
 
-/// The fold of 64 ranks is half a unit in the last place away from the exact sum, but for what f32
-/// loses, which is a 256th of bfloat16's and an 8192nd of the larger of sum and summands.
+/// The fold of 64 ranks is half a unit of the last place away from the exact sum, apart from the
+/// loss of f32.
 #[test]
 fn a_fold_of_many_ranks_is_as_good_as_one_rounding() {
     let inputs: Vec<Vec<bf16>> = (0..64)
@@ -139,7 +120,6 @@ fn a_fold_of_many_ranks_is_as_good_as_one_rounding() {
     }
 }
 
-/// premul_sum rounds every product that travels, or that is added to what does.
 #[test]
 fn products_of_narrow_floats_are_rounded_on_links() {
     let (n, chunk) = (3, chunk::<f16>());
@@ -160,7 +140,6 @@ fn products_of_narrow_floats_are_rounded_on_links() {
     }
 }
 
-/// Of wide floats every product is rounded before it is added.
 #[test]
 fn products_of_wide_floats_are_never_contracted() {
     let (n, chunk) = (3, chunk::<f64>());
@@ -180,7 +159,7 @@ fn products_of_wide_floats_are_never_contracted() {
 #[test]
 fn special_values_reach_every_rank() {
     let tiny = f32::from_bits(1);
-    // (of rank 0, of the others), operation, result.
+    // The values of rank 0 and of the others, the operation, the result.
     let cases: [((f32, f32), ReduceOp, f32); 9] = [
         ((f32::NAN, 1.0), ReduceOp::Sum, f32::NAN),
         ((f32::NAN, 1.0), ReduceOp::Min, f32::NAN),
@@ -210,11 +189,14 @@ fn narrow_floats_overflow_as_their_type_does() {
     assert_eq!(all_reduce(&three(0x7e), ReduceOp::Sum.into())[0], F8E4M3::MAX, "no infinity");
     assert!(all_reduce(&three(0x7f), ReduceOp::Sum.into())[0].is_nan());
     let large = vec![vec![F8E5M2::from_bits(0x7c)]; 2];
-    assert_eq!(all_reduce(&large, ReduceOp::Max.into())[0], F8E5M2::MAX, "infinity becomes it");
+    assert_eq!(
+        all_reduce(&large, ReduceOp::Max.into())[0],
+        F8E5M2::MAX,
+        "infinity becomes the largest"
+    );
     let halves = vec![vec![f16::MAX]; 2];
     assert_eq!(all_reduce(&halves, ReduceOp::Sum.into())[0], f16::INFINITY);
-    // The average of two that overflow in between: f32 holds the sum, a hop of a ring does too if
-    // it is the last.
+    // The sum of two overflows f16 but not f32, in which the last hop of a ring divides.
     assert_eq!(all_reduce(&halves, ReduceOp::Avg.into())[0], f16::MAX);
     assert_eq!(all_reduce(&vec![vec![f16::MAX]; 3], ReduceOp::Avg.into())[0], f16::INFINITY);
     assert_eq!(fold(&vec![vec![f16::MAX]; 3], ReduceOp::Avg.into())[0], f16::MAX);
@@ -228,9 +210,8 @@ fn integers_wrap_and_averages_truncate() {
     assert_eq!(all_reduce(&[vec![100_i8], vec![100]], ReduceOp::Avg.into()), [-28]);
 }
 
-/// A world of one: the result is what the reduction makes of a single contribution.
 #[test]
-fn alone_a_contribution_is_the_result() {
+fn a_world_of_one_reduces_its_single_contribution() {
     assert_eq!(all_reduce(&[vec![5_u8]], ReduceOp::Sum.into()), [5]);
     assert_eq!(all_reduce(&[vec![5_u8]], ReduceOp::LogicalXor.into()), [1]);
     assert_eq!(all_reduce(&[vec![5.0_f64]], Reduction::premul_sum(0.5_f64)), [2.5]);

@@ -1,72 +1,52 @@
-//! Every algorithm's schedules obey the laws for every collective that it does, with every capacity
-//! that the capacity law allows, and read the ranks in order where that is claimed.
+//! The schedules of every algorithm but the ring obey the laws for every collective that the
+//! algorithm makes, with every capacity that the capacity law allows, and read the ranks in order
+//! where that is promised. (`schedules` tests the ring, `hierarchical` algorithms over hosts.)
 
-use ringreduce::partition::{Partition, SlotShape};
-use ringreduce::schedule::{Algorithm, Collective, Op, Ring, Schedule};
-use ringreduce::sim::{Report, Shape, Violation, check};
+use ringreduce::schedule::{Algorithm, Collective, Op, Ring};
+use ringreduce::sim::{Shape, check};
 
-/// Every collective, with these roots.
-fn collectives(roots: impl IntoIterator<Item = u32>) -> Vec<Collective> {
-    let mut all = vec![
-        Collective::AllReduce,
-        Collective::ReduceScatter,
-        Collective::AllGather,
-        Collective::Barrier,
-    ];
-    all.extend(roots.into_iter().map(|root| Collective::Broadcast { root }));
-    all
-}
+use super::work::{shuffled, works};
 
-/// All that algorithms other than the ring do among `size` ranks.
-fn works(size: u32, roots: &[u32]) -> Vec<(Algorithm, Collective, Vec<Schedule>)> {
-    let order = Ring::natural(size);
-    let mut all = Vec::new();
-    for algorithm in Algorithm::ALL.into_iter().skip(1) {
-        for collective in collectives(roots.iter().copied()) {
-            let schedules = algorithm.schedules(collective, &order);
-            all.extend(schedules.map(|schedules| (algorithm, collective, schedules)));
-        }
-    }
-    all
-}
+const TREES_AND_RINGS: [Algorithm; 5] = [
+    Algorithm::TwoRings,
+    Algorithm::Binomial,
+    Algorithm::DoubleTree,
+    Algorithm::Bruck,
+    Algorithm::Dissemination,
+];
 
-fn holds(
-    (algorithm, collective, schedules): &(Algorithm, Collective, Vec<Schedule>),
-    shape: &Shape<'_>,
-    seed: u64,
-) -> Report {
-    let size = schedules.len() as u32;
-    let volume = algorithm.volume(*collective, &Ring::natural(size)).unwrap();
-    let report = check(*collective, volume, schedules, shape, seed).unwrap_or_else(|violation| {
-        panic!("{algorithm} {collective:?} n={size} {shape:?}: {violation}")
-    });
-    assert!(report.rank_order || !algorithm.in_rank_order(), "{algorithm} {collective:?} n={size}");
-    report
-}
-
-/// Chunks sent by the rank that sends most.
-fn busiest(schedules: &[Schedule]) -> u64 {
-    let sends = |schedule: &Schedule| schedule.steps.iter().filter(|it| it.op.sends()).count();
-    schedules.iter().map(sends).max().unwrap() as u64
+fn algorithms() -> &'static [Algorithm] {
+    &Algorithm::ALL[1..]
 }
 
 #[test]
 fn the_laws_hold_in_all_small_worlds() {
     for size in 1..=16 {
         let roots: Vec<u32> = (0..size).collect();
-        for work in works(size, &roots) {
+        for ring in [Ring::natural(size), Ring::new(shuffled(size)).unwrap()] {
+            for work in works(algorithms(), &ring, &roots) {
+                for (rounds, slices, more) in [(1, 1, 0), (3, 1, 0), (2, 3, 0), (1, 8, 7)] {
+                    work.uniform(rounds, slices, more, more as u64);
+                }
+                work.sends_the_volume();
+            }
+        }
+    }
+}
+
+#[test]
+fn the_laws_hold_with_every_useful_capacity() {
+    for size in 1..=16 {
+        let ring = Ring::natural(size);
+        for work in works(algorithms(), &ring, &(0..size).collect::<Vec<_>>()) {
             for slices in [1, 2, 3, 4, 8] {
-                let least = (slices + 1).max(work.0.window() * slices);
+                let least = (slices + 1).max(work.algorithm.window() * slices);
                 for capacity in least..=(2 * slices).max(least) {
-                    let sent = |rounds, seed| {
-                        let report = holds(&work, &Shape::uniform(rounds, slices, capacity), seed);
-                        report.sent / (rounds * slices) as u64
-                    };
-                    let volume = work.0.volume(work.1, &Ring::natural(size)).unwrap();
-                    assert_eq!(sent(1, 0), volume.total);
-                    assert_eq!(busiest(&work.2), volume.most);
-                    // Ranks may be rounds apart.
-                    assert_eq!(sent(3, 1), volume.total);
+                    // In three rounds ranks may be rounds apart.
+                    for (rounds, seed) in [(1, 0), (3, 1)] {
+                        let report = work.holds(&Shape::uniform(rounds, slices, capacity), seed);
+                        assert_eq!(report.sent / (rounds * slices) as u64, work.volume.total);
+                    }
                 }
             }
         }
@@ -76,42 +56,39 @@ fn the_laws_hold_in_all_small_worlds() {
 #[test]
 fn the_laws_hold_in_samples_of_larger_worlds() {
     for size in [17, 24, 31, 32, 33, 48, 63, 64] {
-        for work in works(size, &[0, size / 2, size - 1]) {
-            let window = work.0.window();
-            holds(&work, &Shape::uniform(1, 1, window.max(2)), 1);
-            holds(&work, &Shape::uniform(2, 3, (3 * window).max(4)), 2);
+        for work in works(algorithms(), &Ring::natural(size), &[0, size / 2, size - 1]) {
+            work.uniform(1, 1, 0, 1);
+            work.uniform(2, 3, 0, 2);
         }
     }
 }
 
-/// Where not everybody talks to everybody.
+/// In these worlds not all pairs of ranks exchange messages.
 #[test]
 fn the_laws_hold_in_samples_of_large_worlds() {
-    for size in [100, 127, 128, 129, 256, 257, 511, 1000, 1023, 1024] {
-        for algorithm in [Algorithm::RecursiveDoubling, Algorithm::HalvingDoubling] {
-            for collective in collectives([]) {
-                if let Some(schedules) = algorithm.schedules(collective, &Ring::natural(size)) {
-                    let work = (algorithm, collective, schedules);
-                    holds(&work, &Shape::uniform(1, 1, 2), 1);
-                }
+    for size in [100, 127, 128, 129, 256, 257, 500, 511, 1000, 1023, 1024] {
+        let ring = Ring::natural(size);
+        for work in works(&[Algorithm::RecursiveDoubling, Algorithm::HalvingDoubling], &ring, &[]) {
+            work.uniform(1, 1, 0, 1);
+        }
+        for work in works(&TREES_AND_RINGS, &ring, &[0, size / 2, size - 1]) {
+            // A chunk for each rank makes n^2 messages.
+            if size < 130 || work.schedules[0].input < size && work.schedules[0].output < size {
+                work.uniform(1, 1, 0, 1);
             }
         }
     }
 }
 
-/// One slot more than slices, where steps that receive and send go round in a circle; not one less
-/// than slices, where ranks exchange.
+/// One slot more than slices, where steps that receive and send form a cycle; not one less than
+/// slices, where ranks exchange.
 #[test]
 fn no_algorithm_needs_more_slots_than_the_capacity_law_gives() {
     for size in 2..=17 {
-        for (algorithm, collective, schedules) in works(size, &[]) {
-            let volume = algorithm.volume(collective, &Ring::natural(size)).unwrap();
+        for work in works(algorithms(), &Ring::natural(size), &[]) {
+            let (algorithm, collective) = (work.algorithm, work.collective);
             for slices in [1, 3] {
-                let stuck = |capacity| {
-                    let shape = Shape::uniform(2, slices, capacity);
-                    let verdict = check(collective, volume, &schedules, &shape, 1);
-                    matches!(verdict, Err(Violation::Stuck(_)))
-                };
+                let stuck = |capacity| work.is_stuck(&Shape::uniform(2, slices, capacity));
                 let fused = match (algorithm, collective) {
                     (Algorithm::HalvingDoubling, Collective::AllReduce) => true,
                     (Algorithm::TwoShot, _) => size == 2,
@@ -126,37 +103,32 @@ fn no_algorithm_needs_more_slots_than_the_capacity_law_gives() {
     }
 }
 
-/// Chunks as `Partition` cuts them: short ones, empty ones, and a last round that is not full.
 #[test]
 fn the_laws_hold_for_real_partitions() {
+    let capacities = [2, 3, 4, 5, 6, 7, 8, 9, 16, 33];
     for size in 1..=9 {
-        for work in works(size, &[0, size / 2]) {
-            for capacity in 2..=9 {
-                let whole = SlotShape { bytes: 64, capacity };
-                let Some(slots) = whole.shared(work.0.window()) else { continue };
-                for count in [0, 1, 15, 16, 17, 100, 333, 1000] {
-                    let Schedule { input, output, ref scratch, .. } = work.2[0];
-                    let even = Partition::even(count, 4, output as usize, 64, slots);
-                    let exact = Partition::exact(count, 4, slots);
-                    let partition = if input == output { even } else { exact };
-                    let partition = [partition.with_scratch(scratch)];
-                    holds(&work, &Shape::of(&partition, capacity), 1);
-                }
-            }
+        for work in works(algorithms(), &Ring::natural(size), &[0, size / 2]) {
+            work.partitions(&capacities[..8], &[0, 1, 15, 16, 17, 100, 333, 1000]);
+        }
+        let ring = Ring::new(shuffled(size)).unwrap();
+        for work in works(&TREES_AND_RINGS, &ring, &(0..size).collect::<Vec<_>>()) {
+            work.partitions(&capacities, &[0, 1, 17, 333, 1000]);
         }
     }
 }
 
 #[test]
-fn a_world_of_one_copies_what_it_has() {
-    for (algorithm, collective, schedules) in works(1, &[0]) {
-        let copies = schedules[0].steps.iter().all(|step| step.op == Op::Copy);
-        assert!(copies, "{algorithm} {collective:?}");
+fn a_world_of_one_copies_its_input() {
+    for work in works(algorithms(), &Ring::natural(1), &[0]) {
+        let own = &work.schedules[0];
+        let copies = own.steps.iter().all(|step| step.op == Op::Copy);
+        let all = own.steps.len() == own.output as usize;
+        assert!(copies && all, "{} {:?}", work.algorithm, work.collective);
     }
 }
 
 #[test]
-fn the_order_of_ranks_is_promised_where_it_is_kept() {
+fn the_order_of_ranks_is_promised_just_where_it_is_kept() {
     for algorithm in Algorithm::ALL {
         let collective = Collective::AllReduce;
         let Some(schedules) = algorithm.schedules(collective, &Ring::natural(5)) else { continue };
@@ -164,5 +136,20 @@ fn the_order_of_ranks_is_promised_where_it_is_kept() {
         let shape = Shape::uniform(1, 1, algorithm.window().max(2));
         let report = check(collective, volume, &schedules, &shape, 1).unwrap();
         assert_eq!(report.rank_order, algorithm.in_rank_order(), "{algorithm}");
+    }
+}
+
+/// Bruck's algorithm needs the slots of its window; the others need fewer.
+#[test]
+fn a_window_needs_its_slots() {
+    let window = Algorithm::Bruck.window();
+    for work in works(&TREES_AND_RINGS, &Ring::natural(2 * window as u32), &[0]) {
+        let (algorithm, collective) = (work.algorithm, work.collective);
+        for slices in [1, 3] {
+            let stuck = work.is_stuck(&Shape::uniform(1, slices, slices * window - 1));
+            let other = algorithm.window() < window;
+            assert!(stuck || algorithm != Algorithm::Bruck, "{algorithm} {collective:?}");
+            assert!(!stuck || !other, "{algorithm} {collective:?}");
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! What the environment of each launcher means, and what is refused.
+//! The configuration from the environment of each launcher, and values that are refused.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -8,7 +8,7 @@ use ringreduce::config::{Config, Failures, Numbers, SecretSource, StoreAddr, Sur
 use ringreduce::schedule::ALL_PAIRS;
 use ringreduce::{DataType, Error, Transport};
 
-/// `"A=1 B=2"`; the ancestor process is always 77 and the user 1000.
+/// Variables as `"A=1 B=2"`, with the ancestor process 77 and the user 1000.
 fn around(vars: &str) -> Surroundings {
     let pair = |text: &str| {
         let (name, value) = text.split_once('=').unwrap();
@@ -50,14 +50,14 @@ const SLURM: &str = "SLURM_PROCID=6 SLURM_NTASKS=7 SLURM_LOCALID=2 SLURM_NODEID=
                      SLURM_STEP_TASKS_PER_NODE=2(x2),3";
 
 #[test]
-fn nothing_is_a_world_of_one() {
+fn an_environment_without_a_launcher_is_a_world_of_one() {
     let config = found("PATH=/bin");
     assert_eq!((config.rank, config.size, config.store), (0, 1, None));
     assert_eq!(config.timeout, Duration::from_secs(300));
 }
 
 #[test]
-fn every_launcher() {
+fn the_variables_of_every_launcher_are_read() {
     let config = found(TORCHRUN);
     assert_eq!((config.rank, config.size), (5, 8));
     assert_eq!((config.local_rank, config.local_size), (Some(1), Some(4)));
@@ -66,7 +66,7 @@ fn every_launcher() {
     assert_eq!(agent.store, store("node0:29401"), "the agent listens on MASTER_PORT itself");
     let v6 = found(&TORCHRUN.replace("node0", "fd00::1"));
     assert_eq!(v6.store, store("[fd00::1]:29400"));
-    // All on one host: at a socket where no other user gets in, another one for each job.
+    // All ranks are on one host: each job has its own socket, closed to other users.
     let one_host = TORCHRUN.replace("LOCAL_WORLD_SIZE=4", "LOCAL_WORLD_SIZE=8");
     let places = [
         one_host.clone(),
@@ -80,7 +80,7 @@ fn every_launcher() {
         assert!(!places[..at].contains(place), "two jobs meet at one place: {places:?}");
     }
     let elsewhere = format!("{one_host} RINGREDUCE_STORE=node0:29400");
-    assert_eq!(found(&elsewhere).store, store("node0:29400"), "the user's goes before");
+    assert_eq!(found(&elsewhere).store, store("node0:29400"), "the user's store wins");
 
     let config = found(OPEN_MPI);
     assert_eq!((config.rank, config.size, config.local_rank), (2, 4, Some(2)));
@@ -107,7 +107,7 @@ fn every_launcher() {
 }
 
 #[test]
-fn settings() {
+fn settings_are_read_from_their_variables() {
     let config = found(
         "RINGREDUCE_TIMEOUT=2.5 RINGREDUCE_PEER_TIMEOUT=60 \
          RINGREDUCE_TRANSPORT=tcp RINGREDUCE_IFNAME=eth \
@@ -121,11 +121,11 @@ fn settings() {
     assert_eq!(found("").all_pairs, ALL_PAIRS as usize);
     assert_eq!(config.tcp_congestion.as_deref(), Some("bbr"));
     let moved = found(&format!("{OPEN_MPI} RINGREDUCE_STORE=[::1]:5000"));
-    assert_eq!(moved.store, store("[::1]:5000"), "the user's store goes before the launcher's");
+    assert_eq!(moved.store, store("[::1]:5000"), "the user's store wins");
 }
 
 #[test]
-fn what_holds_of_calls_that_fail() {
+fn settings_of_failed_calls_are_read() {
     let failures = |vars: &str| found(vars).failures;
     assert_eq!(failures(""), Failures::default());
     let both = Failures { uniform: true, retry_safe: true };
@@ -135,7 +135,7 @@ fn what_holds_of_calls_that_fail() {
 }
 
 #[test]
-fn what_numbers_go_by() {
+fn numeric_options_are_read() {
     let numbers = |vars: &str| found(vars).numbers;
     assert_eq!(numbers(""), Numbers::default());
     let all = "RINGREDUCE_DETERMINISTIC=1 RINGREDUCE_WIDE=0 RINGREDUCE_WIRE=bfloat16";
@@ -160,7 +160,7 @@ fn what_numbers_go_by() {
 }
 
 #[test]
-fn the_shell_of_sbatch_is_no_rank() {
+fn the_batch_shell_of_slurm_is_no_rank() {
     for step in ["", "SLURM_STEP_ID=4294967291", "SLURM_STEP_ID=4294967290"] {
         let vars = format!("SLURM_PROCID=0 SLURM_NTASKS=16 SLURM_JOB_ID=3 {step}");
         let (config, warnings) = detect(&vars).unwrap();
@@ -170,7 +170,7 @@ fn the_shell_of_sbatch_is_no_rank() {
 }
 
 #[test]
-fn launchers_that_disagree() {
+fn launchers_that_disagree_are_an_error_without_an_explicit_choice() {
     let both = format!("{TORCHRUN} {OPEN_MPI}");
     assert!(matches!(detect(&both), Err(Error::Launchers { .. })));
     let text = refused(&both);
@@ -181,12 +181,12 @@ fn launchers_that_disagree() {
     assert_eq!(found(&format!("{both} RINGREDUCE_LAUNCHER=openmpi")).rank, 2);
     assert_eq!(found(&format!("{both} RINGREDUCE_LAUNCHER=none")).size, 1);
     let own = "RINGREDUCE_RANK=0 RINGREDUCE_SIZE=2 RINGREDUCE_STORE=a:1";
-    assert_eq!(found(&format!("{both} {own}")).size, 2, "our own win silently");
+    assert_eq!(found(&format!("{both} {own}")).size, 2, "variables of ringreduce win");
     assert_eq!(found(&format!("{both} {own} RINGREDUCE_LAUNCHER=ringrun")).size, 2);
     assert!(refused(&format!("{both} RINGREDUCE_LAUNCHER=slurm")).contains("SLURM_PROCID"));
     assert!(refused(&format!("{both} RINGREDUCE_LAUNCHER=ringrun")).contains("RINGREDUCE_RANK"));
     assert!(refused("RINGREDUCE_LAUNCHER=lsf").contains("torchrun, openmpi"));
-    // Two that agree are one world; the one that says where to meet goes first.
+    // Two launchers that agree are one world; the one with a store address wins.
     let pmi = "PMI_RANK=6 PMI_SIZE=7";
     assert_eq!(found(&format!("{pmi} {SLURM}")).store, found(SLURM).store);
 }
@@ -272,17 +272,17 @@ fn malformed_values_are_named() {
 }
 
 #[test]
-fn where_the_secret_is() {
+fn the_source_of_the_secret_is_read_and_never_printed() {
     let of = |vars: &str| found(&format!("{TORCHRUN} {vars}")).secret;
     assert_eq!(of(""), None);
     assert_eq!(of("RINGREDUCE_SECRET_FD=7"), Some(SecretSource::Fd(7)));
     let file = Some(SecretSource::File("/run/key".into()));
     assert_eq!(of("RINGREDUCE_SECRET_FILE=/run/key"), file);
-    // Several hosts without a secret take an explicit setting.
+    // Several hosts without a secret need an explicit setting.
     assert!(
         !found(TORCHRUN).insecure && found(&format!("{TORCHRUN} RINGREDUCE_INSECURE=1")).insecure
     );
-    // Nobody finds out by looking at a configuration or a builder.
+    // The debug texts of a configuration and a builder hide the secret.
     let secret = SecretSource::Given((&[42; 32]).into());
     let config = Config { secret: Some(secret), ..Config::default() };
     let builder = ringreduce::Communicator::builder().secret(&[42; 32]);
@@ -292,8 +292,8 @@ fn where_the_secret_is() {
 }
 
 #[test]
-fn unknown_names_get_a_hint() {
-    // No known name is less than three letters from the last one.
+fn unknown_variables_are_warned_of_with_a_similar_name() {
+    // No known name is similar to the last one.
     let (_, mut warnings) =
         detect("RINGREDUCE_TIMEUOT=3 RINGREDUCE_ZZZZZZZZZZ=1 RINGREDUCE_FOO=1").unwrap();
     warnings.sort();
@@ -304,11 +304,11 @@ fn unknown_names_get_a_hint() {
 }
 
 #[test]
-fn addresses_read_as_they_are_written() {
+fn store_addresses_are_printed_as_they_are_parsed() {
     for text in ["fd:3", "host:80", "[::1]:80", "10.0.0.1:65535", "unix:@a-b"] {
         assert_eq!(text.parse::<StoreAddr>().unwrap().to_string(), text);
     }
-    // Brackets say that what is in them is an address, whatever it looks like without them.
+    // The text in brackets must be an IPv6 address.
     for text in ["[fd]:80", "[unix]:80", "[host]:80"] {
         assert!(text.parse::<StoreAddr>().unwrap_err().contains("IPv6"), "{text}");
     }

@@ -1,14 +1,14 @@
-//! The laws of what is arithmetic alone: schedules, the simulator, membership, settings; and the
-//! executor beside the simulator.
+//! The laws of the pure modules: schedules, the simulator, membership, settings; and the executor
+//! compared with the simulator.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 pub(crate) mod algorithms;
 pub(crate) mod environment;
 pub(crate) mod every_schedule;
-pub(crate) mod exec;
+pub(crate) mod executor;
 pub(crate) mod hierarchical;
 pub(crate) mod membership;
 pub(crate) mod mutants;
-pub(crate) mod ring;
 pub(crate) mod schedules;
-pub(crate) mod trees_and_rings;
+pub(crate) mod violations;
+pub(crate) mod work;

@@ -1,5 +1,5 @@
-//! Membership among faults: the simulator's stories, a few of them written out, and the bytes of
-//! messages. May touch: the public side of the room. Law: a seed that once failed is told again.
+//! Membership among faults: random histories of the simulator, some explicit ones, and the encoding
+//! of messages. Law: a seed that once failed is always run again.
 
 use std::collections::VecDeque;
 
@@ -11,7 +11,7 @@ use ringreduce::recovery::membership::{
 };
 use ringreduce::sim::Random;
 
-/// Seeds by which a mistake was found: in the protocol, or in the simulator itself.
+/// Seeds that once found a bug in the protocol or in the simulator.
 const FAILED_ONCE: &[u64] = &[
     10, 145, 172, 341, 500, 696, 996, 1195, 2201, 3202, 3457, 7637, 12_936, 18_475, 22_699, 34_314,
     96_648, 130_630, 188_661, 262_017, 498_856, 750_795,
@@ -19,23 +19,23 @@ const FAILED_ONCE: &[u64] = &[
 
 const SETTINGS: Settings = Settings { grace: 20, patience: 1000, settling: 1000, uniform: false };
 
-fn tell(seeds: impl Iterator<Item = u64>) -> Tally {
+fn run_all(seeds: impl Iterator<Item = u64>) -> Tally {
     let mut tally = Tally::default();
-    let told = seeds.map(|seed| run(seed).map(|story| tally.add(&story)));
+    let results = seeds.map(|seed| run(seed).map(|history| tally.add(&history)));
     let broken: Vec<String> =
-        told.filter_map(Result::err).take(5).map(|violation| violation.to_string()).collect();
+        results.filter_map(Result::err).take(5).map(|violation| violation.to_string()).collect();
     assert!(broken.is_empty(), "{}", broken.join("\n"));
     tally
 }
 
 #[test]
-fn what_failed_once_holds_now() {
-    tell(FAILED_ONCE.iter().copied());
+fn seeds_that_once_failed_hold() {
+    run_all(FAILED_ONCE.iter().copied());
 }
 
 #[test]
-fn laws_hold_in_many_stories() {
-    let stories = share::count(10_000, 100_000);
+fn the_laws_hold_in_many_histories() {
+    let histories = share::count(10_000, 100_000);
     let first = share::seed() * 100_000;
     let Tally {
         events,
@@ -47,14 +47,14 @@ fn laws_hold_in_many_stories() {
         evicted,
         timed_out,
         joined,
-    } = tell(first..first + stories);
+    } = run_all(first..first + histories);
     println!("{events} events, {epochs} epochs, {succeeded} operations done and {failed} failed");
-    // Each thing that can happen happens often, or the laws would hold of little.
+    // Each kind of event must be frequent, or the laws would be hardly tested.
     for count in [epochs, succeeded, failed, agreed] {
-        assert!(count > stories / 2, "{count}");
+        assert!(count > histories / 2, "{count}");
     }
     for count in [quorums_lost, evicted, timed_out, joined] {
-        assert!(count > stories / 20, "{count}");
+        assert!(count > histories / 20, "{count}");
     }
 }
 
@@ -64,20 +64,20 @@ fn members(size: u32) -> Vec<Member> {
     (0..size).map(|rank| Member::new(rank, all, SETTINGS).unwrap()).collect()
 }
 
-/// Delivers all messages but those to or from `dead`, until there are no more; what they were told.
+/// Delivers all messages except those to or from `dead`, until none is left; gives all verdicts.
 fn deliver(
     members: &mut [Member],
     dead: &[u32],
     first: Vec<(u32, Outputs)>,
 ) -> Vec<(u32, Verdict)> {
     let mut under_way = VecDeque::new();
-    let (mut told, mut steps) = (Vec::new(), first);
+    let (mut verdicts, mut steps) = (Vec::new(), first);
     loop {
         for (from, outputs) in steps.drain(..) {
-            told.extend(outputs.verdicts.into_iter().map(|verdict| (from, verdict)));
+            verdicts.extend(outputs.verdicts.into_iter().map(|verdict| (from, verdict)));
             under_way.extend(outputs.sends.into_iter().map(|(to, message)| (from, to, message)));
         }
-        let Some((from, to, message)) = under_way.pop_front() else { return told };
+        let Some((from, to, message)) = under_way.pop_front() else { return verdicts };
         if dead.contains(&from) || dead.contains(&to) {
             continue;
         }
@@ -94,18 +94,18 @@ fn change() -> Input<'static> {
 }
 
 #[test]
-fn survivors_of_a_death_name_it_and_go_on() {
+fn survivors_of_a_death_name_the_rank_and_go_on() {
     let mut all = members(3);
     let evidence = Input::Evidence(1, Evidence::Certain, Some(Testament::default()));
     let first = all[2].step(0, evidence);
-    let told = deliver(&mut all, &[1], vec![(2, first)]);
+    let verdicts = deliver(&mut all, &[1], vec![(2, first)]);
     let cause = Cause { rank: 1, evidence: Evidence::Certain, sequence: 1 };
-    assert_eq!(told, [(2, Verdict::Revoked(cause)), (0, Verdict::Revoked(cause))]);
+    assert_eq!(verdicts, [(2, Verdict::Revoked(cause)), (0, Verdict::Revoked(cause))]);
 
     let calls = [0, 2].map(|rank| (rank, all[rank as usize].step(0, change()))).to_vec();
-    let told = deliver(&mut all, &[1], calls);
-    assert_eq!(told.len(), 2);
-    for (rank, verdict) in told {
+    let verdicts = deliver(&mut all, &[1], calls);
+    assert_eq!(verdicts.len(), 2);
+    for (rank, verdict) in verdicts {
         let Verdict::Membership { epoch, members, cause: named, .. } = verdict else {
             panic!("{rank}: {verdict:?}");
         };
@@ -149,16 +149,16 @@ fn of_two_halves_the_one_without_the_lowest_rank_gives_up() {
 }
 
 #[test]
-fn what_a_revocation_failed_stays_failed() {
+fn a_call_that_a_revocation_failed_stays_failed() {
     let mut one = members(2).swap_remove(0);
     one.step(0, Input::Begin(1));
-    let told = one.step(0, Input::Revoke).verdicts;
-    assert!(matches!(told[..], [Verdict::Revoked(_), Verdict::Failed(1)]), "{told:?}");
+    let verdicts = one.step(0, Input::Revoke).verdicts;
+    assert!(matches!(verdicts[..], [Verdict::Revoked(_), Verdict::Failed(1)]), "{verdicts:?}");
     assert_eq!(one.step(0, Input::Passed(1)), Outputs::default());
 }
 
 #[test]
-fn the_surer_cause_is_the_better() {
+fn the_cause_with_stronger_evidence_is_better() {
     let cause = |rank, evidence, sequence| Cause { rank, evidence, sequence };
     let sure = cause(3, Evidence::Certain, 9);
     for other in [
@@ -171,9 +171,9 @@ fn the_surer_cause_is_the_better() {
     }
 }
 
-/// A rank whose process died comes back as another one, which the death is not held against.
+/// The evidence of a death does not apply to a new process of the same rank.
 #[test]
-fn a_dead_rank_comes_back() {
+fn a_dead_rank_may_join_again() {
     let mut all = members(2);
     let joiners: Ranks = [2].into_iter().collect();
     for member in &mut all {
@@ -182,9 +182,9 @@ fn a_dead_rank_comes_back() {
     all.push(Member::joining(2, SETTINGS).unwrap());
     let change = || Input::Change { joiners, deadline: None, evict_missing: false };
     let calls = [0, 1].map(|rank| (rank, all[rank as usize].step(0, change()))).to_vec();
-    let told = deliver(&mut all, &[], calls);
-    assert_eq!(told.len(), 3);
-    for (_, verdict) in told {
+    let verdicts = deliver(&mut all, &[], calls);
+    assert_eq!(verdicts.len(), 3);
+    for (_, verdict) in verdicts {
         let Verdict::Membership { epoch, members, joined, .. } = verdict else {
             panic!("{verdict:?}");
         };
@@ -192,53 +192,53 @@ fn a_dead_rank_comes_back() {
     }
 }
 
-/// Nobody suspects a rank that stopped in the middle, leader or not: the others find out.
+/// Members detect a rank that stops in the middle, also if it is the leader.
 #[test]
-fn who_is_silent_is_left_behind() {
+fn a_silent_rank_is_evicted() {
     for silent in [0, 2] {
         let mut all = members(3);
         let calls: Vec<_> =
             (0..3).map(|rank| (rank, all[rank as usize].step(0, change()))).collect();
-        // All hear that all have called; from then on one is silent.
+        // All ranks learn that all have called; from then on one rank is silent.
         let mut heard = Vec::new();
         for (from, outputs) in calls {
             for (to, message) in outputs.sends {
                 heard.push((to, all[to as usize].step(0, Input::Message(from, &message))));
             }
         }
-        let mut told = deliver(&mut all, &[silent], heard);
+        let mut verdicts = deliver(&mut all, &[silent], heard);
         for time in (0..5).map(|times| times * SETTINGS.patience) {
             let rest = (0..3).filter(|&rank| rank != silent);
             let rung =
                 rest.map(|rank| (rank, all[rank as usize].step(time, Input::Tick))).collect();
-            told.extend(deliver(&mut all, &[silent], rung));
+            verdicts.extend(deliver(&mut all, &[silent], rung));
         }
         let new: Ranks = (0..3).filter(|&rank| rank != silent).collect();
-        let epochs = told.iter().filter_map(|&(_, verdict)| match verdict {
+        let epochs = verdicts.iter().filter_map(|&(_, verdict)| match verdict {
             Verdict::Membership { epoch, members, .. } => Some((epoch, members)),
             _ => None,
         });
-        assert_eq!(epochs.collect::<Vec<_>>(), [(1, new), (1, new)], "{told:?}");
+        assert_eq!(epochs.collect::<Vec<_>>(), [(1, new), (1, new)], "{verdicts:?}");
     }
 }
 
 #[test]
-fn who_missed_an_epoch_is_told() {
+fn a_rank_that_missed_an_epoch_is_told_that_it_was_evicted() {
     let mut all = members(3);
     for rank in [0, 1] {
         all[rank].step(0, Input::Evidence(2, Evidence::Suspected, None));
     }
     let calls = [0, 1].map(|rank| (rank, all[rank as usize].step(0, change()))).to_vec();
     deliver(&mut all, &[2], calls);
-    // It was only paused, and knows nothing of it.
+    // Rank 2 was only paused, and does not know of the new epoch.
     let call = all[2].step(0, change());
-    let told = deliver(&mut all, &[], vec![(2, call)]);
-    assert_eq!(told, [(2, Verdict::Evicted { epoch: 1 })]);
+    let verdicts = deliver(&mut all, &[], vec![(2, call)]);
+    assert_eq!(verdicts, [(2, Verdict::Evicted { epoch: 1 })]);
     assert_eq!(all[2].step(1, Input::Revoke), Outputs::default());
 }
 
 #[test]
-fn only_what_is_encoded_is_decoded() {
+fn decode_accepts_only_encoded_messages() {
     let mut random = Random::new(1);
     let mut read = 0;
     for _ in 0..200_000 {
@@ -258,9 +258,9 @@ fn only_what_is_encoded_is_decoded() {
     assert!(read > 20_000, "{read}");
 }
 
-/// The most that a member keeps, as the characters of all its fields: 256 messages of later epochs,
-/// of at most 4 KiB each.
-const MOST_KEPT: usize = 256 * (4 << 10);
+/// The most memory of a member, in characters of all its fields: 256 messages of later epochs of at
+/// most 4 KiB each.
+const MOST_STORED: usize = 256 * (4 << 10);
 
 /// A message of `kind` whose fields make no sense.
 fn nonsense(kind: u8, random: &mut Random) -> Option<Message> {
@@ -272,9 +272,8 @@ fn nonsense(kind: u8, random: &mut Random) -> Option<Message> {
     decode(&bytes)
 }
 
-/// Whatever a peer says, in whatever order: no step panics.
 #[test]
-fn nonsense_is_borne() {
+fn no_step_panics_on_nonsense() {
     let mut random = Random::new(2);
     for _ in 0..2_000 {
         let mut all = members(3);
@@ -293,29 +292,28 @@ fn nonsense_is_borne() {
     }
 }
 
-/// However many messages come, what a member keeps of them is bounded.
 #[test]
-fn what_is_kept_of_nonsense_stays_small() {
+fn the_memory_of_a_member_is_bounded() {
     let mut random = Random::new(3);
     for kind in 0..11 {
         let mut one = members(3).swap_remove(0);
-        let mut heard = 0;
+        let mut received = 0;
         for number in 0..20_000_u32 {
             let Some(message) = nonsense(kind, &mut random) else { continue };
-            // Each of another epoch or agreement, most of which are far away.
+            // The epochs and agreements differ, and most are far away.
             let [epoch, slot] = [[0, number], [number, 0], [number, number]][random.below(3)];
             one.step(0, Input::Message(1, &Message { epoch, slot, ..message }));
-            heard += 1;
+            received += 1;
         }
-        let kept = format!("{one:?}").len();
-        println!("{kind}: {heard} messages, {kept} characters kept");
-        assert!(kept <= MOST_KEPT, "of {heard} messages of kind {kind}: {kept} characters");
+        let stored = format!("{one:?}").len();
+        println!("{kind}: {received} messages, {stored} characters stored");
+        assert!(stored <= MOST_STORED, "{received} messages of kind {kind}: {stored} characters");
     }
 }
 
-/// What is done after a revocation comes too late to count: others may have agreed that it is not.
+/// After a revocation the others may have agreed that the call failed.
 #[test]
-fn what_a_revoked_member_has_is_not_counted() {
+fn a_result_after_a_revocation_does_not_count() {
     let settings = Settings { uniform: true, ..SETTINGS };
     for (full_first, end) in [(false, Verdict::Failed(1)), (true, Verdict::Ok(1))] {
         let mut member = Member::new(0, Ranks::first(2).unwrap(), settings).unwrap();
@@ -326,7 +324,7 @@ fn what_a_revoked_member_has_is_not_counted() {
         member.step(2, Input::Revoke);
         member.step(3, Input::Full(1));
         let evidence = Input::Evidence(1, Evidence::Certain, Some(Testament::default()));
-        let told = member.step(4, evidence).verdicts;
-        assert!(told.contains(&end), "{told:?}");
+        let verdicts = member.step(4, evidence).verdicts;
+        assert!(verdicts.contains(&end), "{verdicts:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! The laws see every mutant of one step of one rank, or it is one that does the same.
+//! The laws detect every mutant of one step of one rank, unless the mutant does the same.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +36,7 @@ fn other_steps(schedule: &Schedule, step: Step, size: u32, me: u32) -> Vec<Step>
     let mut all = Vec::new();
     for op in Op::ALL {
         all.push(Step { op, ..step });
-        // And with the rest as such a step must have it.
+        // Add the operation with the fields that it requires.
         let order = if op.reduces() { step.order } else { Order::default() };
         let from = if op.receives() { (me + size - 1) % size } else { me };
         let to = if op.sends() { (me + 1) % size } else { me };
@@ -91,24 +91,23 @@ fn mutants(schedule: &Schedule, size: u32, me: u32) -> Vec<Schedule> {
     all
 }
 
-/// Why a mutant is as good as the original, if it is.
+/// The reason why a mutant is equivalent to the original.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Reason {
-    /// Two steps changed places that use different links, or each another direction, and of which
-    /// neither stores where the other reads or stores. (Whether anybody then waits for ever, law 6
-    /// says.)
+    /// Two steps changed places that use different links or directions, and neither stores where
+    /// the other reads or stores. (Law 6 reports a deadlock.)
     Reordered,
-    /// What is read is a copy of what was read, or the other way round.
+    /// The step reads a copy of the original place, or the original of a copy.
     ReadsTheSame,
-    /// One fold of a result that only this rank computes has its operands exchanged. Everybody
-    /// still gets one expression, and the ring promises no order of ranks.
+    /// The operands of one fold are exchanged. The result, which only this rank computes, is still
+    /// one expression, and the ring promises no order of ranks.
     Commutes,
-    /// A barrier that is heard of twice hears of it the other way.
+    /// A barrier is received twice, and once is enough.
     HeardTwice,
 }
 
-/// Does one step store where the other reads or stores?
-fn meet(a: &Step, b: &Step) -> bool {
+/// True if one step stores where the other reads or stores.
+fn conflict(a: &Step, b: &Step) -> bool {
     let stores = |step: &Step, place| step.op.stores() && step.dst == place;
     let uses = |step: &Step, place| {
         let reads = (step.op.reads() && step.src == place)
@@ -118,7 +117,7 @@ fn meet(a: &Step, b: &Step) -> bool {
     (a.op.stores() && uses(b, a.dst)) || (b.op.stores() && uses(a, b.dst))
 }
 
-/// Do `one` and `other` hold the same after `steps`: is the last store to either a copy?
+/// True if `one` and `other` hold the same after `steps`: the last store to either is a copy.
 fn same(steps: &[Step], one: Place, other: Place) -> bool {
     let pair = |step: &&Step| step.op.stores() && (step.dst == one || step.dst == other);
     steps.iter().rev().find(pair).is_some_and(|step| {
@@ -138,7 +137,7 @@ fn equivalent(original: &Schedule, mutant: &Schedule) -> Option<Reason> {
             let stored = !a.op.stores() || a.dst == b.dst;
             (stored && same(&original.steps[..at], a.src, b.src)).then_some(Reason::ReadsTheSame)
         }
-        [(_, (a, b)), (_, (c, d))] if (a, b) == (d, c) && !meet(a, b) => {
+        [(_, (a, b)), (_, (c, d))] if (a, b) == (d, c) && !conflict(a, b) => {
             let link = (a.op.sends() && b.op.sends() && a.to == b.to)
                 || (a.op.receives() && b.op.receives() && a.from == b.from);
             (!link).then_some(Reason::Reordered)
@@ -147,7 +146,7 @@ fn equivalent(original: &Schedule, mutant: &Schedule) -> Option<Reason> {
     }
 }
 
-/// Tries every mutant of every rank; counts by what caught them and why they are as good.
+/// Counts of mutants by the law that detects them, and of equivalent ones by the reason.
 struct Hunt {
     caught: BTreeMap<&'static str, u32>,
     alive: BTreeMap<Reason, u32>,
@@ -167,7 +166,7 @@ impl Hunt {
         let size = original.len() as u32;
         let report = laws(original).unwrap();
         for (me, own) in original.iter().enumerate() {
-            // Of pieces that follow each other one is like the next.
+            // Long schedules repeat similar steps.
             let some = if own.steps.len() > 30 { 17 } else { 1 };
             for mutant in mutants(own, size, me as u32).into_iter().step_by(some) {
                 let mut schedules = original.to_vec();
@@ -175,11 +174,11 @@ impl Hunt {
                 let verdict = laws(&schedules);
                 match verdict {
                     Err(violation) => *self.caught.entry(law(&violation)).or_default() += 1,
-                    // The laws see it where nobody was to be heard of twice.
+                    // Without repeated contributions in the original, law 2 detects the mutant.
                     Ok(now) if now.exact != report.exact => {
                         *self.caught.entry("2 once").or_default() += 1;
                     }
-                    // And where an order was promised.
+                    // With an order of ranks in the original, law 8 does.
                     Ok(now) if now.rank_order != report.rank_order => {
                         *self.caught.entry("8 rank order").or_default() += 1;
                     }
@@ -205,7 +204,7 @@ fn every_mutant_of_one_step_is_caught() {
         let reversed = (0..size).rev().collect();
         for ring in [Some(Ring::natural(size)), Ring::new(reversed)].into_iter().flatten() {
             for collective in Collective::all(size) {
-                // A prefix has the ranks in order.
+                // A prefix promises the order of ranks.
                 let prefix = matches!(collective, Collective::Scan | Collective::Exscan);
                 let reasons = [Reason::Reordered, Reason::ReadsTheSame, Reason::Commutes];
                 let reasons = &reasons[..if prefix { 2 } else { 3 }];
@@ -235,7 +234,7 @@ fn every_mutant_of_every_algorithm_is_caught() {
                 Collective::Reduce { root: size / 2 },
             ];
             for collective in collectives {
-                // Two hosts, for what asks for hosts.
+                // Hierarchical algorithms need two hosts.
                 let ranks = [(0..size / 2).collect(), (size / 2..size).collect()];
                 let order = Ring::through(&ranks).unwrap();
                 let Some(original) = algorithm.schedules(collective, &order) else { continue };
@@ -261,7 +260,7 @@ fn every_mutant_of_every_algorithm_is_caught() {
     }
 }
 
-/// What large worlds use, seen in small ones.
+/// Large worlds use relays; the test has small ones.
 #[test]
 fn every_mutant_of_a_relay_is_caught() {
     let mut hunt = Hunt::new();
@@ -288,8 +287,8 @@ fn every_mutant_of_a_relay_is_caught() {
     assert!(hunt.caught.values().sum::<u32>() > 10_000, "{:?}", hunt.caught);
 }
 
-/// An all-reduce with all that the ring has no use for: everybody computes every fold, in the order
-/// of ranks, from what came into the scratch.
+/// An all-reduce with features that the ring does not use: all ranks compute every fold, in the
+/// order of ranks, from the scratch.
 fn doubling(rounds: u32) -> (Volume, Vec<Schedule>) {
     let size = 1 << rounds;
     let (mine, sum, other) = (Place::input(0), Place::output(0), Place::scratch(0));
@@ -312,12 +311,12 @@ fn doubling(rounds: u32) -> (Volume, Vec<Schedule>) {
 }
 
 #[test]
-fn every_mutant_is_caught_where_everybody_computes() {
+fn every_mutant_is_caught_where_all_ranks_compute() {
     let mut hunt = Hunt::new();
     for rounds in 1..=3 {
         let (volume, original) = doubling(rounds);
         assert!(laws(Collective::AllReduce, volume, &original).unwrap().rank_order);
-        // Never because it commutes: the ranks' expressions would differ.
+        // Exchanged operands are detected: the ranks' expressions would differ.
         let reasons = [Reason::Reordered, Reason::ReadsTheSame];
         hunt.all(&original, &reasons, |schedules| laws(Collective::AllReduce, volume, schedules));
     }
@@ -325,7 +324,7 @@ fn every_mutant_is_caught_where_everybody_computes() {
     for law in seen {
         assert!(hunt.caught.get(law).is_some_and(|&times| times > 5), "{law}: {:?}", hunt.caught);
     }
-    // Every exchange of every rank, and the reads between the first copy and the first fold.
+    // Equivalent are the exchanges of every rank and the reads between first copy and first fold.
     let alive = [(Reason::Reordered, 34), (Reason::ReadsTheSame, 14)];
     assert_eq!(hunt.alive, alive.into(), "{:?}", hunt.caught);
 }

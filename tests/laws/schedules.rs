@@ -1,11 +1,13 @@
-//! Every schedule that the library makes obeys the laws, with every capacity that the capacity law
-//! allows and in any order of execution; with one slot less the fused ring is stuck.
+//! The ring's schedules obey the laws with every capacity that the capacity law allows and in any
+//! order of execution; with one slot less the fused ring is stuck.
 
 use std::ops::Range;
 
 use ringreduce::partition::{Partition, SlotShape};
-use ringreduce::schedule::{ALL_PAIRS, Collective, Op, Ring, Schedule, Step};
+use ringreduce::schedule::{ALL_PAIRS, Algorithm, Collective, Op, Ring, Schedule, Step};
 use ringreduce::sim::{Random, Report, Shape, Violation, check};
+
+use super::work::works;
 
 const SLICES: [usize; 5] = [1, 2, 3, 4, 8];
 
@@ -19,21 +21,13 @@ fn rings(size: u32, shuffles: u64) -> Vec<Ring> {
     orders.into_iter().map(|order| Ring::new(order).unwrap()).collect()
 }
 
-/// Every collective; of those with a root, in larger worlds, with some roots only.
+/// Every collective; those with a root with all roots in small worlds, and some in larger ones.
 fn collectives(size: u32) -> Vec<Collective> {
-    let some = |root| size <= 6 || [0, size / 2, size - 1].contains(&root);
-    let mut all = Collective::all(size);
-    all.retain(|collective| match *collective {
-        Collective::Broadcast { root }
-        | Collective::Reduce { root }
-        | Collective::Gather { root }
-        | Collective::Scatter { root } => some(root),
-        _ => true,
-    });
-    all
+    let roots = if size <= 6 { (0..size).collect() } else { vec![0, size / 2, size - 1] };
+    super::work::collectives(size, &roots)
 }
 
-/// What a walk of one slice per chunk must amount to: slices, sent, stored.
+/// The slices, sends and stores of a walk with one slice in each chunk.
 fn amount(collective: Collective, ring: &Ring) -> [u64; 3] {
     let (n, direct) = (u64::from(ring.size()), ring.all_pairs());
     match collective {
@@ -43,7 +37,7 @@ fn amount(collective: Collective, ring: &Ring) -> [u64; 3] {
         Collective::Broadcast { .. } => [n + 1, n - 1, n],
         Collective::Reduce { .. } => [n, n - 1, 1],
         Collective::Gather { .. } | Collective::Scatter { .. } if direct => [2 * n - 1, n - 1, n],
-        // What is passed on is stored on its way.
+        // A relayed block is stored on its way.
         Collective::Gather { .. } | Collective::Scatter { .. } => {
             let passed = (n - 1) * (n - 2) / 2;
             [2 * n - 1 + 2 * passed, n - 1 + passed, n + passed]
@@ -99,7 +93,6 @@ fn the_laws_hold_in_all_small_worlds() {
     }
 }
 
-/// What would go directly is relayed.
 #[test]
 fn the_laws_hold_without_links_between_all_pairs() {
     for size in 3..=16 {
@@ -116,7 +109,7 @@ fn the_laws_hold_without_links_between_all_pairs() {
     }
 }
 
-/// Ranks may be rounds apart: the messages of one must not be taken for those of another.
+/// Ranks may be rounds apart, and must not confuse the messages of different rounds.
 #[test]
 fn the_laws_hold_over_several_rounds() {
     for size in 2..=16 {
@@ -165,11 +158,11 @@ fn the_laws_hold_in_samples_of_large_worlds() {
 }
 
 #[test]
-fn a_world_of_one_keeps_what_it_has() {
+fn a_world_of_one_copies_its_input() {
     let ring = Ring::natural(1);
     for collective in Collective::all(1) {
         let schedules = collective.schedules(&ring);
-        // One copy; to an exscan nobody gave anything.
+        // One copy; an exscan has no contribution.
         let slices = if collective == Collective::Exscan { 0 } else { 8 };
         let report = laws(collective, &schedules, &Shape::uniform(2, 4, 1), 0).unwrap();
         assert_eq!(
@@ -179,31 +172,20 @@ fn a_world_of_one_keeps_what_it_has() {
     }
 }
 
-/// Chunks as `Partition` cuts them: short ones, empty ones, and a last round that is not full.
 #[test]
 fn the_laws_hold_for_real_partitions() {
     for size in 2..=9 {
+        let roots: Vec<u32> = (0..size).collect();
         for ring in rings(size, 1) {
-            for capacity in [2, 3, 4, 9] {
-                let slots = SlotShape { bytes: 64, capacity };
-                for count in [0, 1, 15, 16, 17, 100, 333, 1000, 2500] {
-                    for collective in collectives(size) {
-                        let schedules = collective.schedules(&ring);
-                        let chunks = schedules[0].output as usize;
-                        let even = Partition::even(count, 4, chunks, 64, slots);
-                        let exact = Partition::exact(count, 4, slots);
-                        let partition = [if collective.has_blocks() { exact } else { even }];
-                        let shape = Shape::of(&partition, capacity);
-                        laws(collective, &schedules, &shape, 1).unwrap();
-                    }
-                }
+            for work in works(&[Algorithm::Ring], &ring, &roots) {
+                work.partitions(&[2, 3, 4, 9], &[0, 1, 15, 16, 17, 100, 333, 1000, 2500]);
             }
         }
     }
 }
 
-/// Blocks of any lengths, some empty, some of several rounds: what ranks cut differs, but not what
-/// goes between two of them.
+/// Blocks of any length, some empty, some of several rounds: ranks cut their buffers differently,
+/// but agree on the messages between them.
 #[test]
 fn the_laws_hold_for_uneven_blocks() {
     let chunks = |lengths: Vec<usize>| -> Vec<Range<usize>> {
@@ -222,7 +204,7 @@ fn the_laws_hold_for_uneven_blocks() {
         for collective in collectives(size).into_iter().filter(|it| it.has_blocks()) {
             let halves = [Collective::ReduceScatter, Collective::AllGather];
             if size > ALL_PAIRS && !halves.contains(&collective) {
-                continue; // relayed blocks are as long as each other
+                continue; // Relayed blocks must be equally long.
             }
             let tables: Vec<_> = (0..size as usize)
                 .map(|me| {
@@ -248,7 +230,7 @@ fn the_laws_hold_for_uneven_blocks() {
     }
 }
 
-/// The capacity law: one slot more than slices where steps receive and send, and not one less.
+/// The capacity law: one slot more than slices where steps receive and send.
 #[test]
 fn fused_rings_need_one_slot_more_than_slices() {
     for size in 2..=16 {
@@ -265,7 +247,7 @@ fn fused_rings_need_one_slot_more_than_slices() {
                     };
                     assert!(stuck(Collective::AllReduce, slices));
                     assert!(!stuck(Collective::AllReduce, slices + 1));
-                    // Of two ranks, the halves only send, then receive: staged.
+                    // Between two ranks the halves first send, then receive.
                     for half in [Collective::ReduceScatter, Collective::AllGather] {
                         assert_eq!(stuck(half, slices), size > 2);
                         assert!(stuck(half, slices - 1));
@@ -311,23 +293,21 @@ fn staged_rings_need_as_many_slots_as_slices() {
     }
 }
 
-/// The report of a deadlock names everybody, the step, and the link.
 #[test]
-fn a_deadlock_names_who_waits_for_what() {
+fn the_report_of_a_deadlock_names_ranks_steps_and_links() {
     let schedules = Collective::AllReduce.schedules(&Ring::natural(3));
     let shape = Shape::uniform(1, 1, 1);
     let violation = laws(Collective::AllReduce, &schedules, &shape, 5).unwrap_err();
     let text = violation.to_string();
     for (me, next) in [(0, 1), (1, 2), (2, 0)] {
-        let who = format!("rank {me} at round 0, step 1, slice 0");
-        let line = format!("{who} waits for an empty slot on the link {me} -> {next}");
+        let rank = format!("rank {me} at round 0, step 1, slice 0");
+        let line = format!("{rank} waits for an empty slot on the link {me} -> {next}");
         assert!(text.contains(&line), "{text}");
     }
 }
 
-/// The token itself: as long as one rank has not started, nobody else is done.
 #[test]
-fn nobody_leaves_a_barrier_before_everybody_entered() {
+fn no_rank_leaves_a_barrier_before_all_have_entered() {
     for size in 2..=16 {
         for ring in rings(size, 1) {
             for late in 0..size {
@@ -338,7 +318,7 @@ fn nobody_leaves_a_barrier_before_everybody_entered() {
                     let others: Vec<u32> = (0..size).filter(|&rank| rank != late).collect();
                     match laws(Collective::Barrier, &schedules, &shape, seed) {
                         Err(Violation::Stuck(blocked)) => {
-                            let waiting: Vec<u32> = blocked.iter().map(|who| who.rank).collect();
+                            let waiting: Vec<u32> = blocked.iter().map(|it| it.rank).collect();
                             assert_eq!(waiting, others);
                         }
                         other => panic!("{late} of {size}: {other:?}"),

@@ -1,9 +1,9 @@
-//! Ranks that are processes: faults, recovery, and limits of the system.
+//! Ranks that are processes: faults, recovery, and resource limits.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
-#![allow(dead_code, reason = "what processes do is built here, too, and used in tests/process.rs")]
+#![allow(dead_code, reason = "functions that tests/process.rs runs are built here too")]
 
 pub(crate) mod elastic;
-pub(crate) mod exhaustion;
 pub(crate) mod faults;
+pub(crate) mod fork;
+pub(crate) mod limits;
 pub(crate) mod storm;
-pub(crate) mod system;

@@ -1,40 +1,41 @@
-//! No call allocates once the same ones have been made before, in whatever order they come.
+//! A call does not allocate if the same call has been made before, in any order of calls.
 #![allow(unsafe_code, reason = "an allocator that counts")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::task::{Context, Poll, Waker};
 
+use harness::on_ranks;
 use ringreduce::{CallOptions, Communicator, DataType, FoldOrder, ReduceOp, Reduction, bf16};
 
 thread_local! {
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// The system's allocator, which counts what each thread asks of it.
+/// The system's allocator with a count of allocations for each thread.
 struct Counting;
 
 fn count() {
-    // A thread that is about to end has no counter any more.
+    // A thread that is about to end has no counter.
     let _ = ALLOCATIONS.try_with(|counter| counter.set(counter.get() + 1));
 }
 
-// SAFETY: all is done by the system's allocator.
+// SAFETY: the system's allocator does all the work.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
-        // SAFETY: what the caller vouches for.
+        // SAFETY: the caller keeps to the same contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new: usize) -> *mut u8 {
         count();
-        // SAFETY: what the caller vouches for.
+        // SAFETY: the caller keeps to the same contract.
         unsafe { System.realloc(ptr, layout, new) }
     }
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: what the caller vouches for.
+        // SAFETY: the caller keeps to the same contract.
         unsafe { System.dealloc(ptr, layout) }
     }
 }
@@ -43,10 +44,10 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-const SUM: ReduceOp = ReduceOp::Sum;
-const N: usize = 3;
+use super::SUM;
 
-/// Every verb, over parts of up to `COUNT` elements.
+const N: usize = 3;
+/// The most elements of a block.
 const COUNT: usize = 30_000;
 
 struct Buffers {
@@ -64,13 +65,12 @@ impl Buffers {
     }
 }
 
-fn on_ranks(work: impl Fn(&mut Communicator) + Sync) {
-    std::thread::scope(|scope| {
-        for mut comm in Communicator::local(N).unwrap() {
-            let work = &work;
-            scope.spawn(move || work(&mut comm));
-        }
-    });
+/// Makes the calls twice; the second time nothing is allocated.
+fn twice(mut calls: impl FnMut()) {
+    calls();
+    let before = ALLOCATIONS.get();
+    calls();
+    assert_eq!(ALLOCATIONS.get() - before, 0);
 }
 
 fn every_verb(comm: &mut Communicator, count: usize, buffers: &mut Buffers) {
@@ -107,8 +107,8 @@ fn every_verb(comm: &mut Communicator, count: usize, buffers: &mut Buffers) {
 }
 
 #[test]
-fn no_call_allocates_but_the_first() {
-    on_ranks(|comm| {
+fn only_the_first_call_of_each_kind_allocates() {
+    on_ranks(N, |comm| {
         let (mut buffers, counts) = (Buffers::new(), [COUNT, 1000, 1, 0]);
         for count in counts {
             every_verb(comm, count, &mut buffers);
@@ -122,9 +122,8 @@ fn no_call_allocates_but_the_first() {
     assert!(ALLOCATIONS.get() > 0, "the counter counts");
 }
 
-/// On registered memory too, whichever way a call of that size goes.
 #[test]
-fn no_call_on_registered_memory_allocates_but_the_first() {
+fn only_the_first_call_on_registered_memory_allocates() {
     const COUNTS: [usize; 4] = [1, 700, 1100, 60_000];
     fn calls(comm: &mut Communicator, buf: &mut [f32]) {
         for count in COUNTS {
@@ -136,22 +135,18 @@ fn no_call_on_registered_memory_allocates_but_the_first() {
             comm.barrier().unwrap();
         }
     }
-    on_ranks(|comm| {
+    on_ranks(N, |comm| {
         let mut memory = comm.alloc(200_000).unwrap();
         let mut other = vec![1.0; 200_000];
         let mut guard = comm.register(&mut other).unwrap();
         for buf in [&mut memory[..], &mut guard[..]] {
-            calls(comm, buf);
-            let before = ALLOCATIONS.get();
-            calls(comm, buf);
-            assert_eq!(ALLOCATIONS.get() - before, 0);
+            twice(|| calls(comm, buf));
         }
     });
 }
 
-/// Nor do lists of buffers, and groups of messages.
 #[test]
-fn no_call_on_many_buffers_allocates_but_the_first() {
+fn only_the_first_call_on_many_buffers_allocates() {
     fn calls(comm: &mut Communicator, bufs: &mut [[f32; 3000]], out: &[f32; 3000]) {
         let me = comm.rank();
         comm.all_reduce_many(bufs, SUM).unwrap();
@@ -163,18 +158,14 @@ fn no_call_on_many_buffers_allocates_but_the_first() {
         })
         .unwrap();
     }
-    on_ranks(|comm| {
+    on_ranks(N, |comm| {
         let (mut bufs, out) = ([[1.0; 3000]; 5], [2.0; 3000]);
-        calls(comm, &mut bufs, &out);
-        let before = ALLOCATIONS.get();
-        calls(comm, &mut bufs, &out);
-        assert_eq!(ALLOCATIONS.get() - before, 0);
+        twice(|| calls(comm, &mut bufs, &out));
     });
 }
 
-/// Nor do groups, whatever is in them.
 #[test]
-fn no_group_allocates_but_the_first() {
+fn only_the_first_group_allocates() {
     fn group(comm: &mut Communicator, buffers: &mut Buffers) {
         let (me, counts) = (comm.rank(), [COUNT; N]);
         let Buffers { part, whole, other_part, other_whole } = buffers;
@@ -195,19 +186,15 @@ fn no_group_allocates_but_the_first() {
         })
         .unwrap();
     }
-    on_ranks(|comm| {
+    on_ranks(N, |comm| {
         let mut buffers = Buffers::new();
-        group(comm, &mut buffers);
-        let before = ALLOCATIONS.get();
-        (0..3).for_each(|_| group(comm, &mut buffers));
-        assert_eq!(ALLOCATIONS.get() - before, 0);
+        (0..2).for_each(|_| twice(|| group(comm, &mut buffers)));
     });
 }
 
-/// Nor does an operation that is started, here or on the thread that runs it.
 #[test]
-fn no_started_operation_allocates_but_the_first() {
-    /// What was allocated here and on the communicator's other thread.
+fn only_the_first_nonblocking_operation_allocates() {
+    /// The allocations of this thread and of the communicator's worker thread.
     fn allocations(comm: &mut Communicator) -> [usize; 2] {
         let count = |_: &mut Communicator, count: &mut usize| {
             *count = ALLOCATIONS.get();
@@ -224,7 +211,7 @@ fn no_started_operation_allocates_but_the_first() {
             let part = s.reduce_scatter_v(&whole[..], &mut other_part[..], counts, SUM);
             let other = s.all_to_all_v(&whole[..], counts, &mut other_whole[..], counts);
             drop(s.barrier());
-            // Whatever is still pending, a blocking call comes after it.
+            // A blocking call follows while operations are still pending.
             drop((sum.wait()?, other.wait()?, part));
             s.start([0_u64; 25], |_, _| Ok(())).wait()?;
             s.start((), |comm, ()| comm.scope(|s| s.barrier().wait())).wait()
@@ -246,7 +233,7 @@ fn no_started_operation_allocates_but_the_first() {
         };
         Buffers { part, whole, other_part, other_whole }
     }
-    on_ranks(|comm| {
+    on_ranks(N, |comm| {
         let buffers = calls(comm, Buffers::new());
         allocations(comm);
         let before = allocations(comm);
@@ -256,10 +243,10 @@ fn no_started_operation_allocates_but_the_first() {
     });
 }
 
-/// Nor do functions of the caller's, options, and what travels as another type; beyond 16 ranks,
-/// where contributions are gathered, neither.
+/// Calls by functions, with options and with a wire type, also in worlds of more than 16 ranks,
+/// where contributions are gathered.
 #[test]
-fn no_call_by_a_function_or_with_options_allocates_but_the_first() {
+fn only_the_first_call_by_a_function_or_with_options_allocates() {
     fn calls(comm: &mut Communicator, floats: &mut [f32], halves: &mut [bf16], tag: &CallOptions) {
         for order in [FoldOrder::Any, FoldOrder::Ranks] {
             comm.all_reduce_by(floats, order, |a, b| a.max(*b)).unwrap();
@@ -274,17 +261,10 @@ fn no_call_by_a_function_or_with_options_allocates_but_the_first() {
         comm.with(tag.clone().wire(DataType::F16)).all_reduce(floats, ReduceOp::Max).unwrap();
     }
     for n in [3, 17] {
-        std::thread::scope(|scope| {
-            for mut comm in Communicator::local(n).unwrap() {
-                scope.spawn(move || {
-                    let (mut floats, mut halves) = ([1.0; 2000], [bf16::ONE; 2000]);
-                    let tag = CallOptions::new().tag(String::from("owned"));
-                    calls(&mut comm, &mut floats, &mut halves, &tag);
-                    let before = ALLOCATIONS.get();
-                    calls(&mut comm, &mut floats, &mut halves, &tag);
-                    assert_eq!(ALLOCATIONS.get() - before, 0, "n={n}");
-                });
-            }
+        on_ranks(n, |comm| {
+            let (mut floats, mut halves) = ([1.0; 2000], [bf16::ONE; 2000]);
+            let tag = CallOptions::new().tag(String::from("owned"));
+            twice(|| calls(comm, &mut floats, &mut halves, &tag));
         });
     }
 }

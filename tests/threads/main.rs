@@ -1,17 +1,32 @@
-//! Communicators whose ranks are threads, and what they consist of: verbs, groups, links,
-//! registered memory.
+//! Communicators whose ranks are threads: verbs, groups, links, registered memory.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
-#![allow(dead_code, reason = "what processes do is built here, too, and used in tests/process.rs")]
+#![allow(dead_code, reason = "functions that tests/process.rs runs are built here too")]
 
 pub(crate) mod allocations;
-pub(crate) mod by_function;
+pub(crate) mod arguments;
+pub(crate) mod c_functions;
+pub(crate) mod call_options;
 pub(crate) mod collectives;
-pub(crate) mod flight;
+pub(crate) mod flight_record;
 pub(crate) mod groups;
 pub(crate) mod links;
 pub(crate) mod nonblocking;
-pub(crate) mod options;
-pub(crate) mod own_schedule;
+pub(crate) mod nonblocking_verbs;
 pub(crate) mod registered;
-pub(crate) mod together;
-pub(crate) mod verbs;
+pub(crate) mod subgroups;
+pub(crate) mod user_schedule;
+
+use ringreduce::{Error, ReduceOp, Result};
+
+const SUM: ReduceOp = ReduceOp::Sum;
+
+/// The text of an error.
+fn message(result: Result<()>) -> String {
+    result.unwrap_err().to_string()
+}
+
+/// All calls have failed, at least one because they differ.
+fn assert_mismatch(results: &[Result<()>]) {
+    let is_mismatch = results.iter().any(|result| matches!(result, Err(Error::Mismatch { .. })));
+    assert!(is_mismatch && results.iter().all(Result::is_err), "{results:?}");
+}

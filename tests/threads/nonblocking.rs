@@ -1,5 +1,5 @@
-//! Operations that are started and waited for later: in scopes, with owned buffers, as futures;
-//! and what happens when handles are forgotten, operations fail or callers panic.
+//! Nonblocking operations: in scopes, with owned buffers, as futures; forgotten handles, operations
+//! that fail and callers that panic.
 
 use std::mem::forget;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,12 +9,12 @@ use std::sync::{Arc, Barrier};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
-use harness::ranks::{PerRank, on_ranks};
-use ringreduce::{Communicator, Error, Pending, ReduceOp};
+use harness::ranks::{on_ranks, pair};
+use ringreduce::{Communicator, Error, Pending};
 
-const SUM: ReduceOp = ReduceOp::Sum;
+use super::SUM;
 
-/// What a rank gives at every place, and what all give together.
+/// A rank's contribution at every position.
 fn mine(comm: &Communicator) -> u32 {
     comm.rank() as u32 + 1
 }
@@ -24,7 +24,7 @@ fn total(n: usize) -> u32 {
 }
 
 #[test]
-fn every_verb_in_a_scope() {
+fn verbs_of_a_scope_borrow_and_own_buffers() {
     for n in 1..=5 {
         on_ranks(n, |comm| {
             let (rank, me, all) = (comm.rank(), mine(comm), total(n));
@@ -40,7 +40,7 @@ fn every_verb_in_a_scope() {
                 let fifth = s.reduce_scatter_in_place(&mut d, SUM);
                 let sixth = s.broadcast(&mut cast[..], n - 1);
                 s.barrier().wait()?;
-                // All were issued before the barrier.
+                // Operations before the barrier end before it.
                 assert!(first.is_done() && second.is_done() && third.is_done());
                 assert!(fourth.is_done() && fifth.is_done());
                 let cast = sixth.wait()?;
@@ -63,12 +63,12 @@ fn every_verb_in_a_scope() {
 }
 
 #[test]
-fn handles_may_go_to_other_threads() {
-    fn goes<T: Send>() {}
-    fn is_shared<T: Sync>() {}
-    goes::<Communicator>();
-    goes::<Pending<&mut [f32]>>();
-    is_shared::<Pending<Vec<f32>>>();
+fn handles_may_move_to_other_threads() {
+    fn is_send<T: Send>() {}
+    fn is_sync<T: Sync>() {}
+    is_send::<Communicator>();
+    is_send::<Pending<&mut [f32]>>();
+    is_sync::<Pending<Vec<f32>>>();
     on_ranks(2, |comm| {
         let pending = comm.nonblocking().all_reduce(vec![1_u32; 10], SUM);
         let waited = thread::spawn(|| pending.wait());
@@ -77,9 +77,8 @@ fn handles_may_go_to_other_threads() {
 }
 
 #[test]
-fn starting_does_not_wait_for_the_others() {
-    let PerRank(mut comms) = PerRank::new(2);
-    let (mut late, mut early) = (comms.pop().unwrap(), comms.pop().unwrap());
+fn a_start_does_not_wait_for_other_ranks() {
+    let [mut early, mut late] = pair();
     let (go, may_go) = channel();
     let other = thread::spawn(move || {
         may_go.recv().unwrap();
@@ -104,7 +103,8 @@ fn operations_end_in_the_order_of_their_start() {
         let mut buffers: Vec<_> = (0..40).map(|i| vec![1_u32; 1 + i * 997 % 5000]).collect();
         comm.scope(|s| {
             let all: Vec<_> = buffers.iter_mut().map(|buf| s.all_reduce(buf, SUM)).collect();
-            // Looked at from the last on: what is done has nothing before it that is not.
+            // Handles are read from the last on: all operations before a completed one are
+            // complete.
             while !all.iter().all(|one| one.is_done()) {
                 let done: Vec<_> = all.iter().rev().map(|one| one.is_done()).collect();
                 assert!(done.is_sorted(), "{done:?}");
@@ -116,7 +116,7 @@ fn operations_end_in_the_order_of_their_start() {
 }
 
 #[test]
-fn forgotten_handles_are_carried_out() {
+fn operations_of_forgotten_handles_are_carried_out() {
     on_ranks(4, |comm| {
         let (mut a, mut b) = (vec![1_u32; 5000], vec![1_u32; 5000]);
         comm.scope(|s| {
@@ -131,7 +131,7 @@ fn forgotten_handles_are_carried_out() {
 }
 
 #[test]
-fn a_scope_may_end_early_and_others_may_follow() {
+fn a_scope_may_return_early_and_other_scopes_may_follow() {
     on_ranks(3, |comm| {
         let mut a = vec![1_u32; 5000];
         let result: Result<(), &str> = comm.scope(|s| {
@@ -142,7 +142,7 @@ fn a_scope_may_end_early_and_others_may_follow() {
         let nothing = comm.scope(|_| 5);
         let one = comm.scope(|s| s.all_reduce(&mut a, SUM).wait().map(|a| a[0]));
         assert_eq!((nothing, one.unwrap()), (5, 9));
-        // A buffer may leave its scope by the result.
+        // The result of a scope may be a borrowed buffer.
         let back = comm.scope(|s| s.all_reduce(&mut a, SUM).wait());
         assert_eq!(back.unwrap()[..], [27; 5000]);
     });
@@ -167,7 +167,7 @@ fn blocking_calls_wait_for_owned_buffers() {
             assert_eq!(first.wait().unwrap(), [3; 3000]);
             assert_eq!(second.wait().unwrap()[..], [3; 10]);
         }
-        // The same number on all ranks: nobody is out of step.
+        // All ranks have made the same number of calls.
         assert!(format!("{comm:?}").contains("calls: 63"), "{comm:?}");
     });
 }
@@ -186,12 +186,12 @@ fn an_operation_may_drop_its_own_communicator() {
 
 #[test]
 fn handles_outlive_their_communicator() {
-    let PerRank(comms) = PerRank::new(3);
+    let comms = Communicator::local(3).unwrap();
     let pending: Vec<_> = comms
         .into_iter()
         .map(|mut comm| {
             let pending = comm.nonblocking().all_reduce(vec![1_u32; 3000], SUM);
-            // Dropping waits, so each has to do it in a thread of its own.
+            // The drop waits for the operation, so each rank has a thread for it.
             (thread::spawn(move || drop(comm)), pending)
         })
         .collect();
@@ -202,10 +202,10 @@ fn handles_outlive_their_communicator() {
     }
 }
 
-/// Counts, and wakes the thread that waits.
-struct Bell(Thread, AtomicUsize);
+/// A waker that counts its calls and unparks a thread.
+struct Counter(Thread, AtomicUsize);
 
-impl Wake for Bell {
+impl Wake for Counter {
     fn wake(self: Arc<Self>) {
         self.1.fetch_add(1, Ordering::SeqCst);
         self.0.unpark();
@@ -214,14 +214,14 @@ impl Wake for Bell {
 
 fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = std::pin::pin!(future);
-    let bell = Arc::new(Bell(thread::current(), AtomicUsize::new(0)));
-    let waker = Waker::from(Arc::clone(&bell));
+    let counter = Arc::new(Counter(thread::current(), AtomicUsize::new(0)));
+    let waker = Waker::from(Arc::clone(&counter));
     loop {
-        let rung = bell.1.load(Ordering::SeqCst);
+        let before = counter.1.load(Ordering::SeqCst);
         if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
             return output;
         }
-        while bell.1.load(Ordering::SeqCst) == rung {
+        while counter.1.load(Ordering::SeqCst) == before {
             thread::park();
         }
     }
@@ -244,21 +244,20 @@ fn handles_are_futures() {
 }
 
 #[test]
-fn a_future_tells_the_last_task_and_gives_its_result_once() {
-    let PerRank(mut comms) = PerRank::new(2);
-    let (mut late, mut early) = (comms.pop().unwrap(), comms.pop().unwrap());
+fn a_future_wakes_the_last_task_and_gives_its_result_once() {
+    let [mut early, mut late] = pair();
     let mut pending = std::pin::pin!(early.nonblocking().barrier());
-    let bell = || Arc::new(Bell(thread::current(), AtomicUsize::new(0)));
-    let (first, second) = (bell(), bell());
-    for bell in [&first, &second] {
-        let waker = Waker::from(Arc::clone(bell));
+    let counter = || Arc::new(Counter(thread::current(), AtomicUsize::new(0)));
+    let (first, second) = (counter(), counter());
+    for counter in [&first, &second] {
+        let waker = Waker::from(Arc::clone(counter));
         assert!(pending.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     }
     thread::spawn(move || late.barrier()).join().unwrap().unwrap();
     while second.1.load(Ordering::SeqCst) == 0 {
         thread::park();
     }
-    assert_eq!(first.1.load(Ordering::SeqCst), 0, "the first task has lost its interest");
+    assert_eq!(first.1.load(Ordering::SeqCst), 0, "the first task is not woken");
     let mut context = Context::from_waker(Waker::noop());
     assert!(matches!(pending.as_mut().poll(&mut context), Poll::Ready(Ok(()))));
     let Poll::Ready(Err(error)) = pending.as_mut().poll(&mut context) else { panic!("waits") };
@@ -266,10 +265,9 @@ fn a_future_tells_the_last_task_and_gives_its_result_once() {
 }
 
 #[test]
-fn a_failure_breaks_what_comes_after_it() {
-    let PerRank(mut comms) = PerRank::new(2);
-    drop(comms.pop());
-    let mut comm = comms.pop().unwrap();
+fn a_failed_operation_breaks_all_later_ones() {
+    let [mut comm, other] = pair();
+    drop(other);
     let (mut a, mut b) = ([1_u32; 10], [1_u32; 10]);
     comm.scope(|s| {
         let (first, second) = (s.all_reduce(&mut a, SUM), s.all_reduce(&mut b, SUM));
@@ -297,29 +295,27 @@ fn a_wrong_argument_breaks_nothing() {
 }
 
 #[test]
-fn a_panic_in_a_scope_aborts_what_nobody_would_end() {
-    let PerRank(mut comms) = PerRank::new(2);
-    let (mut other, mut comm) = (comms.pop().unwrap(), comms.pop().unwrap());
+fn a_panic_in_a_scope_aborts_its_pending_operations() {
+    let [mut comm, mut other] = pair();
     let mut a = [1_u32; 10];
     let panic = catch_unwind(AssertUnwindSafe(|| {
         comm.scope(|s| {
             let _pending = s.all_reduce(&mut a, SUM);
-            // The other rank never comes: only an abort lets the scope end.
+            // The other rank makes no such call: only an abort lets the scope end.
             panic!("on purpose");
         })
     }));
     assert_eq!(*panic.unwrap_err().downcast::<&str>().unwrap(), "on purpose");
-    assert_eq!(a, [1; 10], "ours again");
+    assert_eq!(a, [1; 10], "the buffer is unchanged");
     assert!(matches!(comm.barrier().unwrap_err(), Error::Broken { .. }));
-    // What came before the end was another call.
+    // The other rank may also see the aborted call, which was not a barrier.
     let error = other.barrier().unwrap_err();
     assert!(matches!(error, Error::Aborted { .. } | Error::Mismatch { .. }), "{error}");
 }
 
 #[test]
-fn a_panic_while_owned_buffers_are_pending_does_not_wait_for_ever() {
-    let PerRank(mut comms) = PerRank::new(2);
-    let mut comm = comms.remove(0);
+fn a_panic_aborts_pending_operations_on_owned_buffers() {
+    let [mut comm, _other] = pair();
     let (give, given) = channel();
     let thread = thread::spawn(move || {
         give.send(comm.nonblocking().all_reduce(vec![1_u32], SUM)).unwrap();
@@ -331,7 +327,7 @@ fn a_panic_while_owned_buffers_are_pending_does_not_wait_for_ever() {
 }
 
 #[test]
-fn an_operation_that_panics_is_an_error_for_all() {
+fn a_panic_of_an_operation_is_an_error_at_all_ranks() {
     on_ranks(2, |comm| {
         let bad = comm.rank() == 0;
         let pending = comm.nonblocking().start(vec![1_u32; 10], move |comm, buf| {
@@ -354,7 +350,7 @@ fn operations_may_start_operations() {
             let inner = comm.nonblocking().all_reduce(vec![1_u32; 10], SUM);
             comm.scope(|s| s.barrier().wait())?;
             out.extend(inner.wait()?);
-            // This one is still pending when the communicator goes back.
+            // This operation is still pending when the outer one returns.
             drop(comm.nonblocking().all_reduce(vec![1_u32; 5000], SUM));
             Ok(())
         });
@@ -364,9 +360,8 @@ fn operations_may_start_operations() {
 }
 
 #[test]
-fn abort_reaches_what_is_pending() {
-    let PerRank(mut comms) = PerRank::new(2);
-    let comm = &mut comms[0];
+fn abort_ends_pending_operations() {
+    let [mut comm, _other] = pair();
     let handle = comm.abort_handle();
     let pending = comm.nonblocking().barrier();
     handle.abort();
@@ -375,9 +370,8 @@ fn abort_reaches_what_is_pending() {
 }
 
 #[test]
-fn what_is_known_is_known_while_operations_are_pending() {
-    let PerRank(mut comms) = PerRank::new(2);
-    let (mut late, mut early) = (comms.pop().unwrap(), comms.pop().unwrap());
+fn rank_size_and_peers_can_be_read_while_operations_are_pending() {
+    let [mut early, mut late] = pair();
     let gate = Arc::new(Barrier::new(2));
     let pass = Arc::clone(&gate);
     let other = thread::spawn(move || {

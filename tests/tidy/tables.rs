@@ -221,7 +221,7 @@ pub(crate) const UNSAFE: &[(&str, &str)] = &[
     ("tests/harness/signals.rs", "runs code between fork and exec"),
     ("tests/loom/src/fifo.rs", "slots that loom looks after"),
     ("tests/processes/faults/mod.rs", "forks"),
-    ("tests/processes/system.rs", "forks, and sets limits"),
+    ("tests/processes/fork.rs", "forks, and sets limits"),
     ("tests/standin/src/c.rs", "entry points for C, and what comes through their pointers"),
     ("tests/standin/src/memory/map.rs", "mapping, locking and copying memory by address"),
     ("tests/standin/src/ptx/run.rs", "memory of the device, by address"),
@@ -232,6 +232,6 @@ pub(crate) const UNSAFE: &[(&str, &str)] = &[
     ("tests/standin/tests/scene/mod.rs", "calls the driver"),
     ("tests/standin/tests/scene/share.rs", "calls the driver"),
     ("tests/threads/allocations.rs", "an allocator that counts"),
-    ("tests/threads/by_function.rs", "C functions work on raw memory"),
-    ("tests/threads/links/walk.rs", "fills and reads views of slots"),
+    ("tests/threads/c_functions.rs", "C functions work on raw memory"),
+    ("tests/threads/links/transfer.rs", "fills and reads views of slots"),
 ];

@@ -1,6 +1,5 @@
-//! The network's variables as one flat vector, cut into buckets for the all-reduce. The last
-//! layer comes first: the order in which a backward pass finishes gradients.
-//! Law: gather, then scatter, changes nothing.
+//! The network's variables as one flat vector, cut into buckets for the all-reduce. The last layer
+//! comes first, as in a backward pass. Law: gather, then scatter, changes nothing.
 
 use candle_core::{Device, Tensor, Var};
 

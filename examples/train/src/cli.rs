@@ -1,4 +1,4 @@
-//! The command line. Law: a value that makes no sense is refused here, before anything starts.
+//! The command line. Law: an invalid value is refused here, before the training starts.
 
 use std::path::PathBuf;
 

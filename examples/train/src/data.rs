@@ -1,6 +1,5 @@
-//! Training and test images with their labels: read from a folder, or generated. May touch files
-//! through `idx` only. Law: every rank that loads the same folder holds the same data in the same
-//! order.
+//! Training and test images with their labels: read from a folder, or generated. Law: every rank
+//! that loads the same folder holds the same data in the same order.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +8,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use crate::error::{Error, Result};
-use crate::idx::{IdxError, Images, Problem, read_images, read_labels};
+use crate::idx::{IdxError, Images, read_images, read_labels};
 use crate::model::CLASSES;
 
 /// Images and the class of each.
@@ -21,25 +20,25 @@ pub struct Split {
     pub labels: Vec<u8>,
 }
 
-/// What to train on and what to test with.
+/// The images for training and for tests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dataset {
-    /// Where it comes from, in words.
+    /// A description of the source.
     pub origin: String,
-    /// To train on.
+    /// The images for training.
     pub train: Split,
-    /// To test with.
+    /// The images for tests.
     pub test: Split,
 }
 
 impl Split {
-    /// How many images.
+    /// The number of images.
     #[must_use]
     pub fn len(&self) -> usize {
         self.labels.len()
     }
 
-    /// No images at all?
+    /// True if there is no image.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.labels.is_empty()
@@ -149,8 +148,9 @@ fn read_split(dir: &Path, set: &str) -> Result<Option<Split>> {
     let images = read_images(&images_file)?;
     let labels = read_labels(&labels_file, CLASSES)?;
     if images.count() != labels.len() {
-        let (labels, of, images) = (labels.len(), images_file, images.count());
-        let problem = Problem::Count { labels, of, images };
+        let (labels, images) = (labels.len(), images.count());
+        let of = images_file.display();
+        let problem = format!("holds {labels} labels, but {of} holds {images} images");
         return Err(IdxError { file: labels_file, problem }.into());
     }
     Ok(Some(Split { images, labels }))
@@ -165,7 +165,7 @@ fn generate(count: usize, rng: &mut StdRng) -> Split {
         labels.push(class);
         let angle = f32::from(class) / f32::from(CLASSES) * core::f32::consts::TAU;
         let shift = [rng.random_range(-2.0..2.0), rng.random_range(-2.0..2.0)];
-        // One spot in the middle, one on a circle around it, where the class says.
+        // One spot is in the middle, one on a circle around it at the angle of the class.
         let spots = [0.0, 8.0].map(|radius: f32| {
             [14.0 + shift[0] + radius * angle.sin(), 14.0 + shift[1] + radius * angle.cos()]
         });

@@ -1,4 +1,4 @@
-//! What stops a rank. Law: every message names the thing and what to do.
+//! The errors of a rank. Law: every message names the cause and a remedy.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,10 +8,10 @@ use crate::idx::IdxError;
 /// The example's result.
 pub type Result<T, E = Error> = core::result::Result<T, E>;
 
-/// What stops a rank.
+/// An error that stops a rank.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A file of images or labels that is not what it should be.
+    /// A wrong file of images or labels.
     #[error(transparent)]
     Idx(#[from] IdxError),
     /// A folder without the files.
@@ -19,13 +19,13 @@ pub enum Error {
     Folder {
         /// The folder.
         dir: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         problem: String,
     },
     /// Settings that do not fit the data or the world size.
     #[error("{0}")]
     Unfit(String),
-    /// The loss left the numbers.
+    /// The loss is not finite.
     #[error("the loss of step {step} in epoch {epoch} is {loss}: try a smaller --lr")]
     Diverged {
         /// The epoch, from 1.
@@ -35,10 +35,10 @@ pub enum Error {
         /// Infinite or not a number.
         loss: f32,
     },
-    /// Another rank's account of how far it is makes no sense.
+    /// The progress of another rank cannot be decoded.
     #[error("what another rank said of its progress: {0}; do all run the same program?")]
     Progress(serde_json::Error),
-    /// A result that can't be written.
+    /// A result that cannot be written.
     #[error("{what}: {source}")]
     Output {
         /// The file or stream.
@@ -59,7 +59,7 @@ pub enum Error {
         rank: usize,
         /// The world size.
         size: usize,
-        /// What stopped it.
+        /// The error.
         source: Box<Self>,
     },
 }

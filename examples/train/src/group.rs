@@ -1,5 +1,5 @@
-//! The ranks that train together, and a clock for what meeting them costs. Touches the
-//! communicator only. Law: every collective of the training goes through here, so the time is all.
+//! The ranks of a training, and a clock for the time in their collectives. Law: every collective of
+//! the training goes through here.
 
 use std::time::{Duration, Instant};
 
@@ -7,9 +7,9 @@ use ringreduce::{Communicator, Element, Error as Silent, ReduceOp};
 
 use crate::error::Result;
 
-/// How long ranks wait for each other when some came, and when some went.
-const DEADLINE: Duration = Duration::from_secs(60);
-const SOON: Duration = Duration::from_secs(10);
+/// The longest wait of ranks for each other to grow, and to shrink.
+const GROW_DEADLINE: Duration = Duration::from_secs(60);
+const SHRINK_DEADLINE: Duration = Duration::from_secs(10);
 
 /// A communicator that counts the time spent in it, waiting for slower ranks included.
 #[derive(Debug)]
@@ -41,13 +41,13 @@ impl Group {
         self.comm.epoch()
     }
 
-    /// Lets in who was started again; whether somebody was.
+    /// Lets restarted ranks join; true if there is one.
     pub(crate) fn grow(&mut self) -> Result<bool> {
         let start = Instant::now();
-        let larger = self.comm.grow(DEADLINE);
+        let larger = self.comm.grow(GROW_DEADLINE);
         self.spent += start.elapsed();
         let larger = match larger {
-            // The launcher does not answer: nobody comes, and all know that.
+            // The launcher does not answer: no rank can join, and all ranks know that.
             Err(silent @ Silent::Store { .. }) => {
                 if self.rank() == 0 {
                     eprintln!("train: {silent}; {} ranks go on", self.size());
@@ -59,10 +59,10 @@ impl Group {
         Ok(larger.map(|larger| self.comm = larger).is_some())
     }
 
-    /// Goes on without those that were lost, or do not come.
+    /// Goes on without lost and absent ranks.
     pub(crate) fn shrink(&mut self) -> Result<()> {
         let start = Instant::now();
-        let smaller = self.comm.evict(SOON);
+        let smaller = self.comm.evict(SHRINK_DEADLINE);
         self.spent += start.elapsed();
         self.comm = smaller?;
         Ok(())
@@ -85,7 +85,7 @@ impl Group {
         self.timed(|comm| comm.all_reduce(counts, ReduceOp::Sum))
     }
 
-    /// The values of `root` to everybody.
+    /// Sends the values of `root` to all ranks.
     pub(crate) fn broadcast(&mut self, values: &mut [impl Element], root: usize) -> Result<()> {
         self.timed(|comm| comm.broadcast(values, root))
     }

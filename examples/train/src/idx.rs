@@ -1,9 +1,9 @@
 //! Files in IDX format: big-endian magic number and dimensions, then one byte per pixel or label;
-//! `.gz` files are decompressed on the way. Law: a file has exactly the bytes its header promises.
-//! A header is not trusted: no memory is taken for bytes that have not been read.
+//! `.gz` files are decompressed. Law: a file has exactly the bytes that its header promises. A
+//! header is not trusted: memory is allocated only for bytes that have been read.
 
 use std::fs::File;
-use std::io::{self, BufReader, Read};
+use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use flate2::read::MultiGzDecoder;
@@ -26,94 +26,25 @@ impl Images {
         self.rows * self.columns
     }
 
-    /// How many images.
+    /// The number of images.
     #[must_use]
     pub fn count(&self) -> usize {
         self.pixels.len() / self.area()
     }
 }
 
-/// A file that is not what it should be.
+/// The error of a file. Byte counts are of the decompressed content.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {problem}", file.display())]
 pub struct IdxError {
     /// The file.
     pub file: PathBuf,
-    /// What is wrong.
-    pub problem: Problem,
+    /// The reason.
+    pub problem: String,
 }
 
-/// What is wrong with a file. Byte counts are of the decompressed content.
-#[derive(Debug, thiserror::Error)]
-pub enum Problem {
-    /// It can't be opened.
-    #[error("{0}")]
-    Open(io::Error),
-    /// Reading or decompressing it failed on the way.
-    #[error("reading failed after {found} of {expected} bytes: {source}")]
-    Read {
-        /// Bytes that it should have.
-        expected: u128,
-        /// Bytes that came.
-        found: usize,
-        /// Why no more came.
-        source: io::Error,
-    },
-    /// It ends too early.
-    #[error("truncated: expected {expected} bytes, found {found}")]
-    Truncated {
-        /// Bytes that it should have.
-        expected: u128,
-        /// Bytes that it has.
-        found: usize,
-    },
-    /// It goes on after its end.
-    #[error("too long: expected {expected} bytes by its header, found more")]
-    TooLong {
-        /// Bytes that it should have.
-        expected: u128,
-    },
-    /// It is another kind of file.
-    #[error(
-        "magic number is {found:#010x}, expected {expected:#010x} ({kind} in IDX format){hint}"
-    )]
-    Magic {
-        /// What it should be.
-        expected: u32,
-        /// What it is.
-        found: u32,
-        /// What was looked for.
-        kind: &'static str,
-        /// What it might be.
-        hint: &'static str,
-    },
-    /// A header that describes nothing.
-    #[error("holds nothing: its header says {}", dimensions(.0))]
-    Empty(Vec<u32>),
-    /// A label that is none of the classes.
-    #[error("label {label} at position {at}, expected 0 to {}", classes - 1)]
-    Label {
-        /// Its position, from 0.
-        at: usize,
-        /// Its value.
-        label: u8,
-        /// The number of classes.
-        classes: u8,
-    },
-    /// Images and labels that do not belong together.
-    #[error("holds {labels} labels, but {} holds {images} images", of.display())]
-    Count {
-        /// Labels in this file.
-        labels: usize,
-        /// The file with the images.
-        of: PathBuf,
-        /// Images in it.
-        images: usize,
-    },
-}
-
-fn dimensions(sizes: &[u32]) -> String {
-    sizes.iter().map(u32::to_string).collect::<Vec<_>>().join(" x ")
+fn truncated(expected: u128, found: usize) -> String {
+    format!("truncated: expected {expected} bytes, found {found}")
 }
 
 /// Reads images.
@@ -136,7 +67,10 @@ pub fn read_images(file: &Path) -> Result<Images, IdxError> {
 pub fn read_labels(file: &Path, classes: u8) -> Result<Vec<u8>, IdxError> {
     let labels = read(file, "labels", 0x0801).and_then(|([_], labels)| {
         match labels.iter().position(|&label| label >= classes) {
-            Some(at) => Err(Problem::Label { at, label: labels[at], classes }),
+            Some(at) => {
+                let (label, most) = (labels[at], classes - 1);
+                Err(format!("label {label} at position {at}, expected 0 to {most}"))
+            }
             None => Ok(labels),
         }
     });
@@ -148,8 +82,8 @@ fn read<const D: usize>(
     file: &Path,
     kind: &'static str,
     magic: u32,
-) -> Result<([u32; D], Vec<u8>), Problem> {
-    let opened = BufReader::new(File::open(file).map_err(Problem::Open)?);
+) -> Result<([u32; D], Vec<u8>), String> {
+    let opened = BufReader::new(File::open(file).map_err(|error| error.to_string())?);
     let mut input: Box<dyn Read> = match file.extension() {
         Some(extension) if extension == "gz" => Box::new(MultiGzDecoder::new(opened)),
         _ => Box::new(opened),
@@ -164,32 +98,37 @@ fn read<const D: usize>(
     match words.first() {
         Some(&found) if found != magic => {
             let hint = if found >> 16 == 0x1f8b { "; it is compressed: name it .gz" } else { "" };
-            return Err(Problem::Magic { expected: magic, found, kind, hint });
+            return Err(format!(
+                "magic number is {found:#010x}, expected {magic:#010x} ({kind} in IDX format){hint}"
+            ));
         }
-        _ if bytes.len() < header => {
-            return Err(Problem::Truncated { expected: header as u128, found: bytes.len() });
-        }
+        _ if bytes.len() < header => return Err(truncated(header as u128, bytes.len())),
         _ => {}
     }
     let mut sizes = [0; D];
     sizes.copy_from_slice(&words[1..]);
     if sizes.contains(&0) {
-        return Err(Problem::Empty(sizes.into()));
+        let sizes = sizes.map(|size| size.to_string()).join(" x ");
+        return Err(format!("holds nothing: its header says {sizes}"));
     }
     let expected = header as u128 + sizes.iter().map(|&size| u128::from(size)).product::<u128>();
     fill(&mut input, &mut bytes, expected + 1)?;
     match bytes.len() as u128 {
-        found if found < expected => Err(Problem::Truncated { expected, found: bytes.len() }),
-        found if found > expected => Err(Problem::TooLong { expected }),
+        found if found < expected => Err(truncated(expected, bytes.len())),
+        found if found > expected => {
+            Err(format!("too long: expected {expected} bytes by its header, found more"))
+        }
         _ => Ok((sizes, bytes.split_off(header))),
     }
 }
 
 /// Reads on until `bytes` holds `total` or the input ends.
-fn fill(input: &mut dyn Read, bytes: &mut Vec<u8>, total: u128) -> Result<(), Problem> {
+fn fill(input: &mut dyn Read, bytes: &mut Vec<u8>, total: u128) -> Result<(), String> {
     let rest = u64::try_from(total - bytes.len() as u128).unwrap_or(u64::MAX);
     match input.take(rest).read_to_end(bytes) {
         Ok(_) => Ok(()),
-        Err(source) => Err(Problem::Read { expected: total, found: bytes.len(), source }),
+        Err(error) => {
+            Err(format!("reading failed after {} of {total} bytes: {error}", bytes.len()))
+        }
     }
 }

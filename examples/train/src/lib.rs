@@ -1,9 +1,9 @@
 //! Data-parallel training with ringreduce. Every rank holds the whole network and a slice of each
 //! batch; after each backward pass the gradients are averaged over the ranks, bucket by bucket.
-//! `cli` what to do · `idx`, `data` the images · `model` the network · `bucket` its variables as
-//! one vector · `group` the ranks, timed · `trainer` steps and epochs · `progress` how far all are,
-//! after ranks came or went · `report` what is shown.
-//! Law: n ranks with batch B/n walk the loss curve of one rank with batch B, to rounding.
+//! `cli` is the command line · `idx`, `data` the images · `model` the network · `bucket` its
+//! variables as one vector · `group` the ranks and their time · `trainer` steps and epochs ·
+//! `progress` the recovery after ranks left or joined · `report` the output. Law: n ranks with
+//! batch B/n have the loss curve of one rank with batch B, except for rounding.
 #![deny(unsafe_code)]
 
 mod bucket;
@@ -23,21 +23,21 @@ use ringreduce::Communicator;
 pub use cli::{Args, Settings};
 pub use data::{Dataset, Split};
 pub use error::{Error, Result};
-pub use idx::{IdxError, Images, Problem, read_images, read_labels};
+pub use idx::{IdxError, Images, read_images, read_labels};
 pub use model::{CLASSES, LeNet};
 pub use report::EpochReport;
 pub use trainer::Trainer;
 
 use report::Report;
 
-/// Meets the other ranks and trains as `args` say.
+/// Connects to the other ranks and trains with these arguments.
 ///
 /// # Errors
 /// Anything that stops this rank; in a world of several it names the rank.
 pub fn run(args: &Args) -> Result<()> {
     let comm = Communicator::from_env()?;
     let (rank, size) = (comm.rank(), comm.size());
-    // On candle's threads from the start, so that no operation is handed over to them.
+    // The training runs on candle's threads, so no operation has to be passed to them.
     Device::Cpu.with_context(|| train(args, comm)).map_err(|source| match size {
         1 => source,
         _ => Error::OnRank { rank, size, source: Box::new(source) },

@@ -1,5 +1,4 @@
-//! `train`: see `train --help`. It touches the command line, the number of threads and the exit
-//! code, nothing else.
+//! `train`: see `train --help`. The command line, the number of threads and the exit code.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
@@ -22,9 +21,9 @@ fn main() -> ExitCode {
     }
 }
 
-/// More ranks use more cores better than more threads do. candle takes its number of threads from
-/// the environment only, which a program can change safely for its successor alone. Returns if
-/// there can't be one; then the training is slower, and otherwise the same.
+/// Ranks use cores better than threads do. candle reads its number of threads from the environment,
+/// which a program can change safely only for a process that it starts. If that fails, the function
+/// returns, and the training is slower but gives the same result.
 fn restart_with_one_thread() {
     let mut command = std::env::args_os();
     if let (Some(_), Ok(program)) = (command.next(), std::env::current_exe()) {

@@ -1,5 +1,5 @@
 //! The network: LeNet-5's shape (two convolutions, each with a pool, then three linear layers)
-//! with rectifiers. Touches candle only. Law: the same seed gives the same first weights.
+//! with rectifiers. Law: the same seed gives the same first weights.
 
 use candle_core::{Device, Module, Tensor, Var};
 use candle_nn::{Conv2d, Conv2dConfig, Linear};
@@ -8,7 +8,7 @@ use rand::{RngExt, SeedableRng};
 
 use crate::error::{Error, Result};
 
-/// Classes that the network tells apart.
+/// The number of classes.
 pub const CLASSES: u8 = 10;
 
 /// The network and its variables.
@@ -19,7 +19,7 @@ pub struct LeNet {
     vars: Vec<Var>,
 }
 
-/// Makes variables and remembers them.
+/// Makes variables and records them.
 struct Maker {
     rng: StdRng,
     vars: Vec<Var>,
@@ -31,15 +31,15 @@ impl Maker {
         let bound = (6.0 / fan_in as f32).sqrt();
         let count = shape.iter().product();
         let values = (0..count).map(|_| self.rng.random_range(-bound..bound)).collect();
-        self.keep(Var::from_vec(values, shape, &Device::Cpu)?)
+        self.record(Var::from_vec(values, shape, &Device::Cpu)?)
     }
 
     fn bias(&mut self, count: usize) -> Result<Tensor> {
-        self.keep(Var::from_vec(vec![0f32; count], count, &Device::Cpu)?)
+        self.record(Var::from_vec(vec![0f32; count], count, &Device::Cpu)?)
     }
 
-    /// The variable's tensor, which follows what the variable is set to.
-    fn keep(&mut self, var: Var) -> Result<Tensor> {
+    /// Records a variable; gives its tensor, which follows later values.
+    fn record(&mut self, var: Var) -> Result<Tensor> {
         let tensor = var.as_tensor().clone();
         self.vars.push(var);
         Ok(tensor)
@@ -62,7 +62,7 @@ impl LeNet {
     /// # Errors
     /// If the two convolutions and pools do not divide such images evenly.
     pub fn new(rows: usize, columns: usize, seed: u64) -> Result<Self> {
-        // A convolution takes 4 pixels off each side, a pool halves it; twice.
+        // Twice a convolution removes 4 pixels of each side and a pool halves it.
         let side =
             |pixels: usize| (pixels >= 16 && pixels.is_multiple_of(4)).then(|| pixels / 4 - 3);
         let (Some(height), Some(width)) = (side(rows), side(columns)) else {

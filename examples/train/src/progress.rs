@@ -1,6 +1,6 @@
-//! How far the ranks are, and what they do when some of them were lost or came back: go on without
-//! those, let these in, and all take over the state of one that is furthest. Prints who was lost.
-//! Law: an update that some ranks made is made by all; one that nobody has made is made again.
+//! The progress of the ranks, and the recovery when ranks are lost or join: all ranks then take
+//! over the state of the one with the most progress. Law: an update that some ranks made is made by
+//! all; one that no rank has made is repeated.
 
 use ringreduce::Error as Lost;
 use serde::{Deserialize, Serialize};
@@ -9,23 +9,23 @@ use crate::error::{Error, Result};
 use crate::report::EpochReport;
 use crate::trainer::Trainer;
 
-/// How far a rank is.
+/// The progress of a rank.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Progress {
-    /// The epochs that are over.
+    /// The completed epochs.
     pub(crate) epochs: Vec<EpochReport>,
-    /// Of each step of the one under way.
+    /// The losses of the completed steps of the current epoch.
     pub(crate) losses: Vec<f32>,
 }
 
 impl Trainer {
-    /// Does `work` until nobody is lost in it.
+    /// Repeats `work` until no rank is lost in it.
     pub(crate) fn persist(&mut self, mut work: impl FnMut(&mut Self) -> Result<()>) -> Result<()> {
         while self.persist_once(&mut work)?.is_none() {}
         Ok(())
     }
 
-    /// Does `work`; nothing came of it if a rank was lost, without which the others are now.
+    /// Does `work` once; gives none if a rank was lost, and shrinks the group then.
     pub(crate) fn persist_once<T>(
         &mut self,
         mut work: impl FnMut(&mut Self) -> Result<T>,
@@ -45,7 +45,7 @@ impl Trainer {
         }
     }
 
-    /// Lets in who was started again.
+    /// Lets restarted ranks join.
     pub(crate) fn let_in(&mut self) -> Result<()> {
         if self.group.grow()? {
             self.is_level = false;
@@ -53,7 +53,7 @@ impl Trainer {
         Ok(())
     }
 
-    /// Gives all ranks the state of the lowest of those that are furthest.
+    /// Gives all ranks the state of the lowest rank with the most progress.
     pub(crate) fn level(&mut self) -> Result<()> {
         if self.is_level {
             return Ok(());
@@ -71,7 +71,7 @@ impl Trainer {
         self.group.broadcast(&mut length, root)?;
         account.resize(length[0] as usize, 0);
         self.group.broadcast(&mut account, root)?;
-        // Taken over when all of it is here: what is half of one step must not look like a whole.
+        // The state is taken over as a whole, since half of a step would be wrong.
         let (mut parameters, mut velocity) = (self.parameters.clone(), self.velocity.clone());
         self.group.broadcast(&mut parameters, root)?;
         self.group.broadcast(&mut velocity, root)?;

@@ -1,5 +1,6 @@
-//! What rank 0 shows: a line per epoch on the standard output, a bar on a terminal's standard
-//! error, and the JSON file. Law: other ranks are silent, and output that fails is an error.
+//! The output of rank 0: a line for each epoch on the standard output, a bar on a terminal's
+//! standard error, and the JSON file. Law: other ranks are silent, and output that fails is an
+//! error.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -19,28 +20,28 @@ pub struct EpochReport {
     pub epoch: usize,
     /// The loss of each step, averaged over all ranks.
     pub losses: Vec<f32>,
-    /// The share of test images classified rightly after it, 0 to 1.
+    /// The share of test images that are classified right after the epoch, 0 to 1.
     pub accuracy: f64,
     /// Training images seen, by all ranks together.
     pub images: usize,
     /// Seconds that training took, testing not counted.
     pub seconds: f64,
-    /// Of these, seconds that this rank spent in collectives, waiting for others included.
+    /// The part of these seconds in collectives, with waits for other ranks.
     pub communicating: f64,
 }
 
-/// Everything, for the JSON file.
+/// The content of the JSON file.
 #[derive(Serialize)]
 struct Document<'a> {
     ranks: usize,
     data: &'a str,
     settings: &'a Settings,
     epochs: &'a [EpochReport],
-    /// A digest of them, the same at all ranks.
+    /// A digest of the weights, the same at all ranks.
     weights: &'a str,
 }
 
-/// What rank 0 shows.
+/// The output of this rank.
 #[derive(Debug)]
 pub(crate) struct Report {
     shown: bool,
@@ -57,7 +58,7 @@ impl Report {
         Ok(report)
     }
 
-    /// This rank is `rank` now: when rank 0 is lost the next one shows what there is to see.
+    /// Begins the output if this rank is rank 0 now, as after the loss of rank 0.
     pub(crate) fn lead(&mut self, rank: usize) -> Result<()> {
         if self.shown || rank > 0 {
             return Ok(());
@@ -73,7 +74,7 @@ impl Report {
         Ok(())
     }
 
-    /// What is about to be trained, and the head of the table.
+    /// Prints the settings and the head of the table.
     pub(crate) fn begin(
         &mut self,
         data: &Dataset,
@@ -97,7 +98,7 @@ impl Report {
         ))
     }
 
-    /// A bar for one epoch; drawn by rank 0 on a terminal only.
+    /// A bar for one epoch, which rank 0 draws on a terminal.
     pub(crate) fn bar(&self, epoch: usize, settings: &Settings, steps: usize) -> ProgressBar {
         if !self.shown {
             return ProgressBar::hidden();

@@ -1,7 +1,6 @@
-//! Steps and epochs of data-parallel training with momentum, whoever is lost or comes back. May
-//! touch the group, the model, the data and the progress; prints nothing. Law: parameters and
-//! momentum are bitwise the same on every rank, because all start from one rank's and every update
-//! uses only averaged gradients.
+//! Steps and epochs of data-parallel training with momentum, also when ranks leave or join. Law:
+//! parameters and momentum are bitwise the same on every rank, because all start from those of one
+//! rank and every update uses averaged gradients.
 
 use std::time::Instant;
 
@@ -21,7 +20,7 @@ use crate::model::LeNet;
 use crate::progress::Progress;
 use crate::report::EpochReport;
 
-/// Images that are tested at once; bounds the memory.
+/// The images of one test batch, which bounds the memory.
 const TEST_BATCH: usize = 250;
 
 /// One rank's part of the training.
@@ -34,9 +33,9 @@ pub struct Trainer {
     gradients: Vec<f32>,
     pub(crate) velocity: Vec<f32>,
     settings: Settings,
-    /// How far this rank is; none if it came later and was not told yet.
+    /// The progress of this rank; none if it has joined and has no state yet.
     pub(crate) progress: Option<Progress>,
-    /// Are all ranks as far as this one?
+    /// True if all ranks have the progress of this one.
     pub(crate) is_level: bool,
     images: usize,
     lose_at: Option<usize>,
@@ -44,7 +43,7 @@ pub struct Trainer {
 
 impl Trainer {
     /// Makes the network for `data` and gives every rank the first weights of rank 0; a rank that
-    /// came later gets the present ones, and all else that there is to know.
+    /// joins later gets the present state.
     ///
     /// # Errors
     /// If the settings fit neither the data nor the world size, or a collective fails.
@@ -63,7 +62,7 @@ impl Trainer {
             )));
         }
         let images = &data.train.images;
-        // Each rank draws its own: it is what they are told that makes them equal.
+        // Each rank draws its own weights, and then receives those of rank 0.
         let seed = settings.seed.wrapping_add(group.rank() as u64);
         let model = LeNet::new(images.rows, images.columns, seed)?;
         let flat = Flat::new(model.vars());
@@ -86,7 +85,7 @@ impl Trainer {
         Ok(trainer)
     }
 
-    /// The last of the ranks that began ends itself in this step, from 1.
+    /// The last one of the first ranks aborts in this step, counted from 1.
     pub fn lose_at(&mut self, step: Option<usize>) {
         let is_last = self.group.epoch() == 0 && self.group.rank() + 1 == self.group.size();
         self.lose_at = step.filter(|_| is_last);
@@ -104,19 +103,19 @@ impl Trainer {
         self.images / self.settings.batch
     }
 
-    /// The epochs that are over.
+    /// The completed epochs.
     #[must_use]
     pub fn epochs(&self) -> &[EpochReport] {
         self.progress.as_ref().map_or(&[], |progress| &progress.epochs)
     }
 
-    /// This rank, as it is now.
+    /// The present number of this rank.
     #[must_use]
     pub fn rank(&self) -> usize {
         self.group.rank()
     }
 
-    /// How many ranks there are now.
+    /// The present number of ranks.
     #[must_use]
     pub fn size(&self) -> usize {
         self.group.size()
@@ -130,12 +129,12 @@ impl Trainer {
         let (start, spent, done) = (Instant::now(), self.group.spent(), self.epochs().len());
         let mut order: Vec<usize> = (0..self.images).collect();
         let mut rng = StdRng::seed_from_u64(self.settings.seed);
-        // Each epoch's order is the last one's, shuffled: so a rank that comes later knows it too.
+        // An epoch shuffles the order of the last one, which a rank that joins can compute too.
         (0..=done).for_each(|_| order.shuffle(&mut rng));
         let steps = self.steps_per_epoch();
         loop {
             self.persist(Self::level)?;
-            // The others may have been through with it.
+            // Other ranks may have completed the epoch.
             if let Some(epoch) = self.epochs().get(done) {
                 return Ok(epoch.clone());
             }
@@ -146,7 +145,7 @@ impl Trainer {
                 if let (Some(loss), Some(progress)) = (loss, &mut self.progress) {
                     progress.losses.push(loss);
                     tick();
-                    // Here alone: whoever comes, all level next, and then make the next step.
+                    // Ranks join only here, before all take over one state and make the next step.
                     self.persist_once(Self::let_in)?;
                 }
                 continue;
@@ -167,10 +166,10 @@ impl Trainer {
         }
     }
 
-    /// A digest of the weights, which are the same on all ranks.
+    /// A digest of the weights.
     ///
     /// # Errors
-    /// If they are not, or a collective fails.
+    /// If the ranks' weights differ, or a collective fails.
     pub fn digest(&mut self) -> Result<u64> {
         loop {
             let bits = self.parameters.iter().map(|parameter| u64::from(parameter.to_bits()));
@@ -194,7 +193,7 @@ impl Trainer {
         let (steps, batch, size) = (self.steps_per_epoch(), self.settings.batch, self.group.size());
         let part = |rank: usize| at * batch + rank * batch / size;
         let mine = part(self.group.rank())..part(self.group.rank() + 1);
-        // Where parts differ in length so does what they weigh in the average.
+        // A part weighs in the average by its length.
         let weight = (mine.len() * size) as f32 / batch as f32;
         let number = done * steps + at;
         let rate = 1.0 - number as f32 / (self.settings.epochs * steps) as f32;
@@ -206,7 +205,7 @@ impl Trainer {
         Ok(loss)
     }
 
-    /// One update; nothing has changed if it fails.
+    /// One update, which changes nothing if it fails.
     fn step(
         &mut self,
         train: &Split,
@@ -239,7 +238,7 @@ impl Trainer {
         Ok(loss)
     }
 
-    /// The share of test images that the network knows; each rank looks at its part of them.
+    /// The share of test images that are classified right; each rank tests its part.
     fn accuracy(&mut self, test: &Split) -> Result<f64> {
         let mine: Vec<usize> = (self.group.rank()..test.len()).step_by(self.group.size()).collect();
         let mut right = 0;

@@ -1,4 +1,4 @@
-//! The program as a user meets it: exit codes, messages, the JSON file.
+//! The program's exit codes, messages and JSON file.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::fs;
@@ -22,7 +22,7 @@ fn refused(arguments: &[&str], expected: &str) {
 }
 
 #[test]
-fn settings_without_sense_are_refused() {
+fn invalid_settings_are_refused() {
     for (flag, value) in [
         ("--epochs", "0"),
         ("--epochs", "-1"),
@@ -67,7 +67,7 @@ fn data_that_does_not_fit_is_refused() {
 }
 
 #[test]
-fn a_short_training_prints_a_line_per_epoch_and_writes_them_down() {
+fn a_short_training_prints_and_writes_a_line_for_each_epoch() {
     let dir = TempDir::new().unwrap();
     let file = dir.path().join("result.json");
     let json = file.to_str().unwrap();

@@ -1,5 +1,5 @@
-//! A rank is lost in the middle of a training: the others go on from what they have, let it in
-//! again, and the training ends as if nothing had happened.
+//! A rank is lost during a training: the others go on from their state, let it join again, and the
+//! training ends with the same result.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::fs;
@@ -10,13 +10,13 @@ use std::process::Command;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// ringrun, where it is built.
+/// The program ringrun, if it is built.
 fn ringrun() -> Option<PathBuf> {
     let path = Path::new(env!("CARGO_BIN_EXE_train")).with_file_name("ringrun");
     path.exists().then_some(path)
 }
 
-/// What a training of four ranks writes down.
+/// The JSON result of a training of four ranks.
 fn train(ringrun: &Path, launch: &[&str], settings: &[&str]) -> Value {
     let folder = TempDir::new().unwrap();
     let json = folder.path().join("result.json");
@@ -39,8 +39,8 @@ fn accuracy(result: &Value) -> f64 {
     result["epochs"].as_array().unwrap().last().unwrap()["accuracy"].as_f64().unwrap()
 }
 
-/// The same curve, whoever is there: an update that is lost or made twice would show.
-fn same(steady: &Value, other: &Value, tolerance: f64) {
+/// Compares two loss curves, which a lost or repeated update would change.
+fn assert_same(steady: &Value, other: &Value, tolerance: f64) {
     let (steady_losses, other_losses) = (losses(steady), losses(other));
     assert_eq!(steady_losses.len(), other_losses.len());
     for (step, (one, two)) in steady_losses.iter().zip(&other_losses).enumerate() {
@@ -62,12 +62,12 @@ fn a_rank_is_lost_and_the_training_ends_the_same() {
     let settings = ["--limit=443", "--epochs=4", "--batch=24", "--lr=0.01", "--seed=7"];
     let steady = train(&ringrun, &["-n", "4"], &settings);
     assert_eq!(losses(&steady).len(), 72);
-    // The last rank goes in the first epoch, and comes back when it does.
+    // The last rank is lost in the first epoch, and joins again.
     let lose = [&settings[..], &["--lose=5"]].concat();
     let elastic = train(&ringrun, &["--elastic", "2:4"], &lose);
-    same(&steady, &elastic, 1e-3);
-    // Never again.
+    assert_same(&steady, &elastic, 1e-3);
+    // The last rank is lost and never restarted.
     let alone = train(&ringrun, &["--elastic", "2:4", "--max-restarts", "0"], &lose);
     assert_eq!(alone["ranks"], 3);
-    same(&steady, &alone, 1e-3);
+    assert_same(&steady, &alone, 1e-3);
 }

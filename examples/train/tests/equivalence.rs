@@ -1,6 +1,6 @@
-//! n ranks with batch B/n walk the loss curve of one rank with batch B, to rounding, and hold
-//! bitwise the same parameters. Dozens of steps at a small rate: sooner or later some rectifier
-//! sits so near its kink that rounding decides, and from there curves part slowly, for any n.
+//! n ranks with batch B/n have the loss curve of one rank with batch B, except for rounding, and
+//! bitwise equal parameters. The tests make dozens of steps at a small rate: after more steps some
+//! rectifier is so near its kink that rounding decides, and the curves slowly diverge for any n.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::thread;
@@ -8,16 +8,16 @@ use std::thread;
 use ringreduce::Communicator;
 use train::{Dataset, Error, Settings, Trainer};
 
-/// What one rank saw: the global loss of each step, the accuracies, the last parameters.
+/// The record of one rank: the global loss of each step, the accuracies, the last parameters.
 #[derive(Debug, PartialEq)]
-struct Walk {
+struct Curve {
     losses: Vec<f32>,
     accuracy: Vec<f64>,
     parameters: Vec<u32>,
 }
 
 fn settings() -> Settings {
-    // A bucket that neither layers nor ranks divide: about 45 of them.
+    // Neither layers nor ranks divide the bucket size; there are about 45 buckets.
     Settings { epochs: 2, batch: 24, lr: 0.01, momentum: 0.9, seed: 7, bucket_bytes: 4_004 }
 }
 
@@ -27,7 +27,7 @@ fn data() -> Dataset {
     data
 }
 
-fn walk(comm: Communicator, data: &Dataset, settings: Settings) -> Result<Walk, Error> {
+fn train(comm: Communicator, data: &Dataset, settings: Settings) -> Result<Curve, Error> {
     let epochs = settings.epochs;
     let mut trainer = Trainer::new(comm, data, settings)?;
     let (mut losses, mut accuracy) = (Vec::new(), Vec::new());
@@ -39,38 +39,38 @@ fn walk(comm: Communicator, data: &Dataset, settings: Settings) -> Result<Walk, 
         accuracy.push(epoch.accuracy);
     }
     let parameters = trainer.parameters().iter().map(|p| p.to_bits()).collect();
-    Ok(Walk { losses, accuracy, parameters })
+    Ok(Curve { losses, accuracy, parameters })
 }
 
-/// What every rank of a world of `n` saw.
-fn world(n: usize, data: &Dataset, settings: &Settings) -> Vec<Result<Walk, Error>> {
+/// The records of all ranks of a world of `n`.
+fn world(n: usize, data: &Dataset, settings: &Settings) -> Vec<Result<Curve, Error>> {
     let comms = Communicator::local(n).unwrap();
     thread::scope(|scope| {
         let ranks: Vec<_> = comms
             .into_iter()
-            .map(|comm| scope.spawn(|| walk(comm, data, settings.clone())))
+            .map(|comm| scope.spawn(|| train(comm, data, settings.clone())))
             .collect();
         ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
     })
 }
 
 #[test]
-fn n_ranks_walk_the_loss_curve_of_one() {
+fn n_ranks_have_the_loss_curve_of_one() {
     let data = data();
     let alone = world(1, &data, &settings()).remove(0).unwrap();
     assert_eq!(alone.losses.len(), 36);
     assert!(alone.losses[35] < alone.losses[0] * 0.9, "it learns: {:?}", alone.losses);
     for n in [2, 4] {
-        let walks: Vec<Walk> =
+        let curves: Vec<Curve> =
             world(n, &data, &settings()).into_iter().map(Result::unwrap).collect();
-        for (rank, walk) in walks.iter().enumerate() {
-            assert!(walk == &walks[0], "rank {rank} of {n} differs from rank 0");
+        for (rank, curve) in curves.iter().enumerate() {
+            assert!(curve == &curves[0], "rank {rank} of {n} differs from rank 0");
         }
-        for (step, (one, many)) in alone.losses.iter().zip(&walks[0].losses).enumerate() {
+        for (step, (one, many)) in alone.losses.iter().zip(&curves[0].losses).enumerate() {
             let error = (one - many).abs() / one.abs().max(1e-2);
             assert!(error < 1e-4, "n = {n}, step {step}: {many} instead of {one}");
         }
-        for (one, many) in alone.accuracy.iter().zip(&walks[0].accuracy) {
+        for (one, many) in alone.accuracy.iter().zip(&curves[0].accuracy) {
             assert!((one - many).abs() <= 2.0 / 500.0, "n = {n}: accuracy {many}, not {one}");
         }
     }
@@ -91,9 +91,9 @@ fn bucket_size_changes_rounding_at_most() {
     let data = data();
     let short = Settings { epochs: 1, ..settings() };
     let small = world(3, &data, &short).remove(0).unwrap();
-    let whole = Settings { bucket_bytes: 1 << 20, ..short };
-    let whole = world(3, &data, &whole).remove(0).unwrap();
-    for (a, b) in small.losses.iter().zip(&whole.losses) {
+    let large = Settings { bucket_bytes: 1 << 20, ..short };
+    let large = world(3, &data, &large).remove(0).unwrap();
+    for (a, b) in small.losses.iter().zip(&large.losses) {
         assert!((a - b).abs() / a.abs().max(1e-2) < 1e-4, "{a} and {b}");
     }
 }
@@ -112,7 +112,7 @@ fn settings_that_do_not_fit_are_refused_on_every_rank() {
 }
 
 #[test]
-fn a_loss_that_leaves_the_numbers_is_an_error_on_every_rank() {
+fn a_loss_that_is_not_finite_is_an_error_on_every_rank() {
     let data = data();
     for rank in world(2, &data, &Settings { lr: 1e30, ..settings() }) {
         let error = rank.unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! What the reader of IDX files refuses, and how it says so; and what a folder may lack.
+//! The errors of the reader of IDX files and of folders.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 use std::fs;
@@ -63,17 +63,17 @@ fn images_and_labels_are_read_plain_and_compressed() {
 #[test]
 fn a_file_cut_anywhere_says_what_is_missing() {
     let dir = TempDir::new().unwrap();
-    let whole = images(1);
-    for cut in 0..whole.len() {
-        let expected = if cut < 16 { 16 } else { whole.len() };
-        let path = put(&dir, "images", &whole[..cut]);
+    let complete = images(1);
+    for cut in 0..complete.len() {
+        let expected = if cut < 16 { 16 } else { complete.len() };
+        let path = put(&dir, "images", &complete[..cut]);
         let message = refused(&path, read_images(&path));
         assert_eq!(message, format!("truncated: expected {expected} bytes, found {cut}"));
     }
-    let whole = labels(&[1, 2]);
-    for cut in 0..whole.len() {
-        let expected = if cut < 8 { 8 } else { whole.len() };
-        let path = put(&dir, "labels", &whole[..cut]);
+    let complete = labels(&[1, 2]);
+    for cut in 0..complete.len() {
+        let expected = if cut < 8 { 8 } else { complete.len() };
+        let path = put(&dir, "labels", &complete[..cut]);
         let message = refused(&path, read_labels(&path, 10));
         assert_eq!(message, format!("truncated: expected {expected} bytes, found {cut}"));
     }
@@ -82,16 +82,16 @@ fn a_file_cut_anywhere_says_what_is_missing() {
 #[test]
 fn a_compressed_file_cut_or_damaged_is_refused() {
     let dir = TempDir::new().unwrap();
-    let whole = gzip(&images(2));
-    for cut in 0..whole.len() {
-        let path = put(&dir, "images.gz", &whole[..cut]);
+    let complete = gzip(&images(2));
+    for cut in 0..complete.len() {
+        let path = put(&dir, "images.gz", &complete[..cut]);
         let message = refused(&path, read_images(&path));
         let said = message.contains("reading failed after") || message.starts_with("truncated");
         assert!(said, "cut at {cut}: {message}");
     }
-    // Any wrong byte of the content or of its checksum; the gzip header holds unchecked ones.
-    for at in 10..whole.len() {
-        let mut bytes = whole.clone();
+    // Each byte of the content and its checksum is damaged in turn; the gzip header is not checked.
+    for at in 10..complete.len() {
+        let mut bytes = complete.clone();
         bytes[at] ^= 0x55;
         let path = put(&dir, "images.gz", &bytes);
         refused(&path, read_images(&path));

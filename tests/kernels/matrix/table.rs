@@ -1,5 +1,5 @@
-//! The rows and columns: which algorithm makes which collective among so many ranks, and one
-//! rank's walk of all of it. Every rank of a world makes the same calls in the same order.
+//! The rows and columns of the matrix: the algorithms that make each collective, and one rank's
+//! walk through all of them. Every rank of a world makes the same calls in the same order.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hasher};
@@ -8,10 +8,11 @@ use harness::share;
 use ringreduce::schedule::{Algorithm, Collective, Ring};
 use ringreduce::{CallOptions, Communicator, Error, ReduceOp};
 
-use super::values::{Op, Value};
+use super::oracle::{Op, Value};
 use super::verbs::{Calls, Given};
 
-/// What each algorithm makes at least in some world of up to nine; the ring, all there is.
+/// The collectives that each algorithm must make in worlds of up to nine ranks. The ring, and the
+/// library's choice, make all.
 const MAKES: [(Algorithm, &[&str]); 10] = [
     (Algorithm::AllPairs, &["all_reduce", "reduce_scatter", "all_gather", "broadcast", "barrier"]),
     (Algorithm::TwoShot, &["all_reduce"]),
@@ -28,39 +29,39 @@ const MAKES: [(Algorithm, &[&str]); 10] = [
 /// A size of several rounds and chunks.
 pub(crate) const LONG: usize = 65_537;
 
-/// One operation in so many is of a share with that size.
+/// A share has that size for one operation in so many.
 const LONG_OPS: u64 = 3;
 
-/// How many cells were walked, by algorithm and collective.
-pub(crate) type Walked = BTreeMap<(Algorithm, &'static str), usize>;
+/// The number of calls by algorithm and collective.
+pub(crate) type Walked = BTreeMap<(Option<Algorithm>, &'static str), usize>;
 
-/// A way of doing a collective.
-type Way = (Algorithm, Collective);
+/// A collective by an algorithm, or by the one that the library chooses.
+type Cell = (Option<Algorithm>, Collective);
 
-/// One rank of one world, through the whole table.
+/// One rank of one world on its walk through the matrix.
 pub(crate) struct Walk<'a> {
     comm: &'a mut Communicator,
     n: usize,
     me: usize,
-    /// What reduces, a barrier aside, and what does not; with every root.
-    reducing: Vec<Way>,
-    copying: Vec<Way>,
+    /// Collectives that reduce (without barriers) and others, each with every root.
+    reducing: Vec<Cell>,
+    copying: Vec<Cell>,
     walked: Walked,
 }
 
-/// All pairs of algorithm and collective, and whether the one makes the other.
-fn ways(n: usize) -> impl Iterator<Item = (Way, bool)> {
+/// All pairs of algorithm and collective, and whether the algorithm makes the collective.
+fn pairs(n: usize) -> impl Iterator<Item = (Algorithm, Collective, bool)> {
     let ring = Ring::natural(n as u32);
     let all = Collective::all(n as u32).into_iter();
     let all = all.flat_map(|collective| Algorithm::ALL.map(|algorithm| (algorithm, collective)));
     all.map(move |(algorithm, it)| {
-        // On registered memory it makes that too.
+        // The direct algorithm makes a broadcast on registered memory alone.
         let direct = algorithm == Algorithm::Direct && matches!(it, Collective::Broadcast { .. });
-        ((algorithm, it), algorithm.makes(it, &ring) && !direct)
+        (algorithm, it, algorithm.makes(it, &ring) && !direct)
     })
 }
 
-/// What fits a stage: so much each rank can lay open for all others.
+/// Bytes of a stage, the memory by which a rank shares its contribution with all others.
 pub(crate) const STAGE: usize = 16 << 10;
 
 /// Lengths of buffers or blocks.
@@ -71,96 +72,127 @@ pub(crate) fn counts(n: usize) -> Vec<usize> {
     counts
 }
 
+/// The options of a call by this algorithm.
+pub(crate) fn options(algorithm: Option<Algorithm>) -> CallOptions {
+    algorithm.map_or(CallOptions::new(), |it| CallOptions::new().algorithm(it))
+}
+
 impl<'a> Walk<'a> {
     pub(crate) fn new(comm: &'a mut Communicator) -> Self {
         let (n, me) = (comm.size(), comm.rank());
-        let made = ways(n).filter_map(|(way, made)| made.then_some(way));
-        let made = made.filter(|(_, collective)| *collective != Collective::Barrier);
-        let (reducing, copying) = made.partition(|(_, collective)| collective.reduces());
+        let made =
+            pairs(n).filter(|(.., made)| *made).map(|(algorithm, it, _)| (Some(algorithm), it));
+        let chosen = Collective::all(n as u32).into_iter().map(|it| (None, it));
+        let cells = chosen.chain(made).filter(|(_, it)| *it != Collective::Barrier);
+        let (reducing, copying) = cells.partition(|(_, collective)| collective.reduces());
         Self { comm, n, me, reducing, copying, walked: Walked::new() }
     }
 
-    /// The calls of one cell.
-    fn cell<T: Value>(&mut self, way: Way, given: &Given<T>, count: usize) -> u64 {
-        let (algorithm, collective) = way;
+    /// Makes the calls of one cell of the matrix.
+    fn call<T: Value>(&mut self, cell: Cell, given: &Given<T>, count: usize) -> u64 {
+        let (algorithm, collective) = cell;
         let blocks = if collective.has_blocks() { self.n } else { 1 };
-        if algorithm == Algorithm::Direct && count * blocks * size_of::<T>() > STAGE {
+        if algorithm == Some(Algorithm::Direct) && count * blocks * size_of::<T>() > STAGE {
             return 0;
         }
-        let mut comm = self.comm.with(CallOptions::new().algorithm(algorithm));
+        let mut comm = self.comm.with(options(algorithm));
         let (n, me, mut alike) = (self.n, self.me, DefaultHasher::new());
         let comm = &mut comm;
         let mut calls = Calls { comm, algorithm, collective, given, n, me, count };
         calls.make(&mut alike);
-        if algorithm == Algorithm::Ring {
+        if algorithm.is_none_or(|it| it == Algorithm::Ring) {
             calls.uneven();
         }
         *self.walked.entry((algorithm, collective.name())).or_default() += 1;
         alike.finish()
     }
 
-    /// Every operation, way and length for a type.
-    pub(crate) fn every<T: Value>(&mut self) {
+    /// Every operation, algorithm and length for a type. A type that is not in the share goes by
+    /// the library's choice alone: with two collectives for every operation and all others for the
+    /// first one, and with long calls in a world of three.
+    pub(crate) fn every<T: Value>(&mut self, in_share: bool) {
         for (number, op) in Op::all::<T>().into_iter().enumerate() {
             let given = Given::<T>::new(op, self.n, self.me);
             let average = op == Op::Plain(ReduceOp::Avg);
-            let prefix = |way: &Way| matches!(way.1, Collective::Scan | Collective::Exscan);
-            let mut ways = self.reducing.clone();
-            ways.retain(|way| !(average && prefix(way)));
+            let prefix = |cell: &Cell| matches!(cell.1, Collective::Scan | Collective::Exscan);
+            let mut cells = self.reducing.clone();
+            cells.retain(|cell| !(average && prefix(cell)));
             if number == 0 {
-                ways.extend(&self.copying);
+                cells.extend(&self.copying);
+            }
+            let root = ((number + T::DTYPE as usize) % self.n) as u32;
+            let has_root = |cell: &Cell| cell.1.root().is_none_or(|its| its == root);
+            if !in_share {
+                let is_for_every_op =
+                    |it| matches!(it, Collective::AllReduce | Collective::ReduceScatter);
+                cells.retain(|cell| cell.0.is_none() && (number == 0 || is_for_every_op(cell.1)));
             }
             for count in counts(self.n) {
-                let alike = ways.iter().map(|&way| self.cell(way, &given, count)).collect();
-                self.compare(alike, &ways, op, count);
+                let alike = cells.iter().map(|&cell| self.call(cell, &given, count)).collect();
+                self.compare(alike, &cells, op, count);
+                if number == 0 {
+                    Calls::new(self.comm, Collective::Barrier, &given, count).messages();
+                }
             }
-            if !share::has((number + T::DTYPE as usize) as u64, LONG_OPS) {
+            let is_long = in_share && share::has((number + T::DTYPE as usize) as u64, LONG_OPS);
+            if !is_long && self.n != 3 {
                 continue;
             }
-            // With one root, where there is one.
-            let root = ((number + T::DTYPE as usize) % self.n) as u32;
-            ways.retain(|(_, collective)| collective.root().is_none_or(|its| its == root));
+            cells.retain(|cell| has_root(cell) && (is_long || cell.0.is_none()));
             let block = LONG.div_ceil(self.n);
-            let count = |way: &Way| if way.1.has_blocks() { block } else { LONG };
-            let alike = ways.iter().map(|way| self.cell(*way, &given, count(way))).collect();
-            self.compare(alike, &ways, op, LONG);
+            let count = |cell: &Cell| if cell.1.has_blocks() { block } else { LONG };
+            let alike = cells.iter().map(|cell| self.call(*cell, &given, count(cell))).collect();
+            self.compare(alike, &cells, op, LONG);
         }
     }
 
-    /// All ranks must have got the same bits.
-    fn compare(&mut self, mine: Vec<u64>, ways: &[Way], op: Op, count: usize) {
+    /// Every call by the library's choice, for sums, over buffers and blocks of these lengths; and
+    /// messages.
+    pub(crate) fn chosen<T: Value>(&mut self, counts: &[usize]) {
+        let given = Given::<T>::new(Op::SUM, self.n, self.me);
+        let all = self.reducing.iter().chain(&self.copying);
+        let cells: Vec<Cell> = all.copied().filter(|cell| cell.0.is_none()).collect();
+        for &count in counts {
+            let alike = cells.iter().map(|&cell| self.call(cell, &given, count)).collect();
+            self.compare(alike, &cells, Op::SUM, count);
+            Calls::new(self.comm, Collective::Barrier, &given, count).messages();
+        }
+    }
+
+    /// Compares the digests of results with those of all other ranks.
+    fn compare(&mut self, mine: Vec<u64>, cells: &[Cell], op: Op, count: usize) {
         let mut all = vec![0; self.n * mine.len()];
         self.comm.all_gather(&mine, &mut all).unwrap();
         for (at, digest) in all.iter().enumerate() {
-            let way = at % mine.len();
-            assert!(*digest == mine[way], "ranks differ: {:?} {op:?} {count}", ways[way]);
+            let own = at % mine.len();
+            assert!(*digest == mine[own], "ranks differ: {:?} {op:?} {count}", cells[own]);
         }
     }
 
-    /// What an algorithm can't do is refused, and harmless.
+    /// A collective that an algorithm does not make is refused, and the communicator works on.
     pub(crate) fn refusals(&mut self) {
-        for ((algorithm, collective), made) in ways(self.n) {
+        for (algorithm, collective, made) in pairs(self.n) {
             let mut comm = self.comm.with(CallOptions::new().algorithm(algorithm));
             let done = attempt(&mut comm, collective);
             let name = collective.name();
             if made {
                 done.unwrap_or_else(|error| panic!("{algorithm} {name}: {error}"));
-                *self.walked.entry((algorithm, name)).or_default() += 1;
+                *self.walked.entry((Some(algorithm), name)).or_default() += 1;
             } else {
                 let refused = matches!(done, Err(Error::Argument { argument: "algorithm", .. }));
-                // Alone, a rank has nobody to send to, by whatever algorithm.
+                // A world of one sends nothing, by any algorithm.
                 assert!(refused || self.n == 1, "{algorithm} {name}: {done:?}");
             }
         }
     }
 
-    /// How often each way was walked.
+    /// The number of calls of each cell.
     pub(crate) fn walked(self) -> Walked {
         self.walked
     }
 }
 
-/// A call of one element.
+/// Makes a call of one element.
 fn attempt(comm: &mut Communicator, collective: Collective) -> ringreduce::Result<()> {
     let sum = ReduceOp::Sum;
     let (mut one, mut all, mut into) = ([1_u8], vec![1; comm.size()], vec![1; comm.size()]);
@@ -180,16 +212,19 @@ fn attempt(comm: &mut Communicator, collective: Collective) -> ringreduce::Resul
     }
 }
 
-/// Did a walk of `n` ranks miss a way that is known to be there?
+/// Panics if a walk of `n` ranks has missed a cell that must exist.
 pub(crate) fn complete(walked: &Walked, n: usize) {
     for collective in Collective::all(1) {
-        let way = (Algorithm::Ring, collective.name());
-        assert!(walked.contains_key(&way), "{way:?} was not walked, n={n}");
+        for algorithm in [Some(Algorithm::Ring), None] {
+            let cell = (algorithm, collective.name());
+            let is_walked = walked.contains_key(&cell) || cell == (None, "barrier");
+            assert!(is_walked, "{cell:?} was not walked, n={n}");
+        }
     }
     let halves = |algorithm| algorithm == Algorithm::HalvingDoubling && !n.is_power_of_two();
     for (algorithm, made) in MAKES.into_iter().filter(|(algorithm, _)| !halves(*algorithm)) {
-        for way in made.iter().map(|&name| (algorithm, name)) {
-            assert!(walked.contains_key(&way), "{way:?} was not walked, n={n}");
+        for cell in made.iter().map(|&name| (Some(algorithm), name)) {
+            assert!(walked.contains_key(&cell), "{cell:?} was not walked, n={n}");
         }
     }
 }

@@ -1,42 +1,42 @@
-//! The same for blocks that differ in length, some of them empty.
+//! Calls over blocks that differ in length, some of them empty.
 
 use std::ops::Range;
 
 use ringreduce::schedule::Collective;
 
-use super::values::Value;
+use super::oracle::Value;
 use super::verbs::Calls;
 
 impl<T: Value> Calls<'_, T> {
-    /// How long each rank's block is.
+    /// The length of each rank's block.
     fn lengths(&self) -> Vec<usize> {
         (0..self.n).map(|rank| (rank * 5 + self.count) % (self.count + 2)).collect()
     }
 
-    /// Each rank's block, one after the other.
+    /// The blocks of all ranks, one after the other.
     fn joined(&self, lengths: &[usize]) -> Vec<T> {
         (0..self.n).flat_map(|rank| self.of(rank, 0..lengths[rank])).collect()
     }
 
-    /// The call, if it has such a form.
+    /// Makes the call if the collective has such a form.
     pub(crate) fn uneven(&mut self) {
         let (lengths, me) = (self.lengths(), self.me);
         let start = lengths[..me].iter().sum();
         let part = start..start + lengths[me];
-        let whole = 0..lengths.iter().sum::<usize>();
+        let all = 0..lengths.iter().sum::<usize>();
         match self.collective {
             Collective::ReduceScatter => {
-                let (send, mut recv) = (self.of(me, whole), self.nothing(part.len()));
+                let (send, mut recv) = (self.of(me, all), self.nothing(part.len()));
                 self.comm.reduce_scatter_v(&send, &mut recv, &lengths, self.by()).unwrap();
                 self.reduced(&recv, &self.given.all, start, "uneven");
             }
             Collective::AllGather => {
-                let (send, mut recv) = (self.of(me, 0..part.len()), self.nothing(whole.len()));
+                let (send, mut recv) = (self.of(me, 0..part.len()), self.nothing(all.len()));
                 self.comm.all_gather_v(&send, &mut recv, &lengths).unwrap();
                 self.copied(&recv, &self.joined(&lengths), "uneven");
             }
             Collective::Gather { root } => {
-                let mut recv = self.nothing(if me == root as usize { whole.len() } else { 0 });
+                let mut recv = self.nothing(if me == root as usize { all.len() } else { 0 });
                 let send: Vec<T> = self.of(me, 0..part.len());
                 self.comm.gather_v(&send, &mut recv, &lengths, root as usize).unwrap();
                 let want = self.joined(&lengths);
@@ -44,7 +44,7 @@ impl<T: Value> Calls<'_, T> {
             }
             Collective::Scatter { root } => {
                 let root = root as usize;
-                let send = if me == root { self.of(me, whole) } else { vec![] };
+                let send = if me == root { self.of(me, all) } else { vec![] };
                 let mut recv = self.nothing(part.len());
                 self.comm.scatter_v(&send, &mut recv, &lengths, root).unwrap();
                 self.copied(&recv, &self.of(root, part), "uneven");

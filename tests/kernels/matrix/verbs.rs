@@ -1,4 +1,4 @@
-//! One call of every collective in every form that it has, and what it must leave behind.
+//! One call of every collective in each of its forms, with a check of all buffers after it.
 
 use std::hash::{DefaultHasher, Hash};
 use std::ops::Range;
@@ -6,13 +6,13 @@ use std::ops::Range;
 use ringreduce::schedule::{Algorithm, Collective};
 use ringreduce::{Communicator, Reduction};
 
-use super::values::{Op, PERIOD, Value, Want};
+use super::oracle::{Op, PERIOD, Value, Want};
 
-/// What all ranks give to a reduction, and what comes of it.
+/// The contributions of all ranks to a reduction, and its results.
 pub(crate) struct Given<T> {
     op: Op,
     ranks: Vec<Vec<T>>,
-    /// Of all ranks, of those up to this one, and of those before it.
+    /// The results over all ranks, over those up to this one, and over those before this one.
     pub(crate) all: Vec<Want<T>>,
     upto: Vec<Want<T>>,
     before: Vec<Want<T>>,
@@ -31,11 +31,11 @@ impl<T: Value> Given<T> {
     }
 }
 
-/// One rank's view of the calls of one collective by one algorithm over `count` elements, or
-/// blocks of so many.
+/// One rank's calls of one collective by one algorithm over `count` elements, or blocks of so many.
 pub(crate) struct Calls<'a, T> {
     pub(crate) comm: &'a mut Communicator,
-    pub(crate) algorithm: Algorithm,
+    /// None for the library's choice.
+    pub(crate) algorithm: Option<Algorithm>,
     pub(crate) collective: Collective,
     pub(crate) given: &'a Given<T>,
     pub(crate) n: usize,
@@ -43,8 +43,19 @@ pub(crate) struct Calls<'a, T> {
     pub(crate) count: usize,
 }
 
-impl<T: Value> Calls<'_, T> {
-    /// What `rank` gives at these places.
+impl<'a, T: Value> Calls<'a, T> {
+    /// Calls by the library's choice of algorithm.
+    pub(crate) fn new(
+        comm: &'a mut Communicator,
+        collective: Collective,
+        given: &'a Given<T>,
+        count: usize,
+    ) -> Self {
+        let (n, me) = (comm.size(), comm.rank());
+        Self { comm, algorithm: None, collective, given, n, me, count }
+    }
+
+    /// The contribution of `rank` at these positions.
     pub(crate) fn of(&self, rank: usize, places: Range<usize>) -> Vec<T> {
         let mut all = Vec::with_capacity(places.len() + PERIOD);
         all.extend_from_slice(&self.given.ranks[rank][places.start % PERIOD..]);
@@ -59,12 +70,12 @@ impl<T: Value> Calls<'_, T> {
         self.of(self.me, 0..self.count)
     }
 
-    /// This rank's of `n` blocks.
+    /// The block of this rank.
     fn block(&self) -> Range<usize> {
         self.me * self.count..(self.me + 1) * self.count
     }
 
-    /// Blocks of every rank, one after the other.
+    /// The contributions of all ranks at these positions, one rank after the other.
     fn blocks(&self, places: &Range<usize>) -> Vec<T> {
         (0..self.n).flat_map(|rank| self.of(rank, places.clone())).collect()
     }
@@ -80,10 +91,10 @@ impl<T: Value> Calls<'_, T> {
     fn what(&self, form: &str) -> String {
         let Self { algorithm, collective, n, me, count, .. } = self;
         let op = self.given.op;
-        format!("{form} {} {op:?} {collective:?} {algorithm} n={n} me={me} {count}", T::DTYPE)
+        format!("{form} {} {op:?} {collective:?} {algorithm:?} n={n} me={me} {count}", T::DTYPE)
     }
 
-    /// Are these what is wanted, from this place on?
+    /// Compares elements with the results from position `from` on.
     pub(crate) fn reduced(&self, got: &[T], want: &[Want<T>], from: usize, form: &str) {
         let mut at = from % PERIOD;
         for (i, &got) in got.iter().enumerate() {
@@ -98,7 +109,7 @@ impl<T: Value> Calls<'_, T> {
         assert!(bytes(got) == bytes(want), "{}", self.what(form));
     }
 
-    /// Makes the calls. What comes of them at every rank, if that is the same, is added to `alike`.
+    /// Makes the calls. A result that must be the same at every rank is added to `alike`.
     pub(crate) fn make(&mut self, alike: &mut DefaultHasher) {
         match self.collective {
             Collective::AllReduce => self.all_reduce(alike),
@@ -195,8 +206,8 @@ impl<T: Value> Calls<'_, T> {
     }
 
     fn gather(&mut self, root: usize) {
-        let whole = if self.me == root { self.n * self.count } else { 0 };
-        let (mine, mut recv) = (self.mine(), self.nothing(whole));
+        let len = if self.me == root { self.n * self.count } else { 0 };
+        let (mine, mut recv) = (self.mine(), self.nothing(len));
         self.comm.gather(&mine, &mut recv, root).unwrap();
         if self.me == root {
             self.copied(&recv, &self.blocks(&(0..self.count)), "apart");
@@ -204,8 +215,8 @@ impl<T: Value> Calls<'_, T> {
     }
 
     fn scatter(&mut self, root: usize) {
-        let whole = if self.me == root { self.n * self.count } else { 0 };
-        let (send, mut recv) = (self.of(root, 0..whole), self.nothing(self.count));
+        let len = if self.me == root { self.n * self.count } else { 0 };
+        let (send, mut recv) = (self.of(root, 0..len), self.nothing(self.count));
         self.comm.scatter(&send, &mut recv, root).unwrap();
         self.copied(&recv, &self.of(root, self.block()), "apart");
     }
@@ -217,5 +228,25 @@ impl<T: Value> Calls<'_, T> {
         self.copied(&recv, &want, "apart");
         self.comm.all_to_all_in_place(&mut buf).unwrap();
         self.copied(&buf, &want, "in place");
+    }
+    /// Messages to every rank at every distance, and between all pairs.
+    pub(crate) fn messages(&mut self) {
+        let (n, me, count) = (self.n, self.me, self.count);
+        let mine = self.mine();
+        for hop in 0..n {
+            let (to, from) = ((me + hop) % n, (me + n - hop) % n);
+            let mut recv = self.nothing(count);
+            self.comm.send_recv(&mine, to, &mut recv, from).unwrap();
+            self.copied(&recv, &self.of(from, 0..count), "send_recv");
+        }
+        for (from, to) in (0..n).flat_map(|from| (0..n).map(move |to| (from, to))) {
+            if me == from && me != to {
+                self.comm.send(&mine, to).unwrap();
+            } else if me == to && me != from {
+                let mut recv = self.nothing(count);
+                self.comm.recv(&mut recv, from).unwrap();
+                self.copied(&recv, &self.of(from, 0..count), "recv");
+            }
+        }
     }
 }

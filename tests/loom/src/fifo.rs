@@ -1,4 +1,4 @@
-//! Two ends and the slots between them.
+//! The two ends of a FIFO and the slots between them.
 
 #[path = "../../../src/transport/fifo/slot_ownership.rs"]
 mod turns;
@@ -14,7 +14,7 @@ use turns::{Control, Header};
 
 const LIMIT: Duration = Duration::from_millis(10);
 
-/// What both ends map: the payload of a slot is one number.
+/// The memory that both ends map; the payload of a slot is one number.
 struct Memory {
     control: Control,
     slots: Vec<(Header, UnsafeCell<u32>)>,
@@ -48,7 +48,7 @@ fn send(memory: &Memory, count: u32) {
             released = now;
         }
         let (header, payload) = memory.slot(number);
-        // SAFETY: loom looks whether nobody else is at it.
+        // SAFETY: loom panics if both ends access the payload.
         payload.with_mut(|payload| unsafe { *payload = number + 100 });
         header.fill(number, &frame(number), &memory.control);
     }
@@ -62,7 +62,7 @@ fn receive(memory: &Memory, count: u32) {
             header.sleep_until_filled(number, &memory.control, LIMIT);
         }
         assert_eq!(header.frame(), frame(number));
-        // SAFETY: loom looks whether nobody else is at it.
+        // SAFETY: loom panics if both ends access the payload.
         assert_eq!(payload.with(|payload| unsafe { *payload }), number + 100);
         memory.control.release(number.wrapping_add(1));
     }

@@ -1,11 +1,11 @@
-//! All orders in which the two ends of a FIFO in shared memory can do what they do, by loom: the
-//! library's own files, with loom's words instead of the processor's and a futex of loom's parts.
-//! Law: no order has both ends at one slot, a slot that is not as it was sent, or an end that
-//! sleeps for ever. A futex has no time limit here, so a lost wake-up is a deadlock.
-#![allow(dead_code, reason = "not everything in those files is called")]
+//! All interleavings of the two ends of a FIFO in shared memory, by loom: the library's own files,
+//! with loom's atomics and a futex built from loom's locks. Law: in no interleaving are both ends
+//! at one slot, does a slot differ from the one sent, or does an end sleep for ever. A futex has no
+//! time limit here, so a lost wake-up is a deadlock.
+#![allow(dead_code, reason = "the files have functions that loom does not call")]
 #![cfg(test)]
 
-/// What the files expect of the library.
+/// The library's module `sync`.
 mod sync {
     #[path = "../../../../src/sync/sleeper.rs"]
     mod sleeper;
@@ -16,14 +16,13 @@ mod sync {
     pub(crate) mod atomic {
         pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-        /// What is left to the processor's order is the weakest: this is nothing at all.
+        /// Loom has the weakest order of the processor, so the compiler's fence does nothing.
         pub(crate) fn compiler_fence(_: Ordering) {}
     }
 }
 
-/// The same.
+/// The library's module `transport`.
 mod transport {
-    /// As the library has it.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) struct Frame {
         pub(crate) len: u32,

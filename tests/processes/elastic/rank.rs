@@ -1,39 +1,40 @@
-//! One rank: it works, goes on when others are lost and lets in who comes back, until all is over.
+//! One rank: it makes calls, shrinks when a peer is lost and grows when one joins, until the end
+//! file exists.
 
 use std::time::Duration;
 
 use ringreduce::{Communicator, Error, ReduceOp, Result};
 
-use harness::left::Held;
+use harness::resources::Resources;
 
-/// Tells a rank its seat, and the file that is there once all is over.
-pub(crate) const SEAT: &str = "TEST_ELASTIC_SEAT";
-/// Who works together, a bit for each seat.
+/// Tells a process its launch number, which keeps its meaning in all epochs, and the end file.
+pub(crate) const ARGUMENT: &str = "TEST_ELASTIC_ARGUMENT";
+/// The prefix of a line with the members, a bit for each launch number.
 pub(crate) const WORKS: &str = "works with ";
-pub(crate) const OUTSIDE: &str = "is outside";
+pub(crate) const JOINING: &str = "joining";
 pub(crate) const CLEAN: &str = "left nothing";
 const LONG: Duration = Duration::from_secs(20);
 
-/// Who belongs to the communicator, and how many rounds all of them have made.
+/// The members of the communicator, and the rounds that all of them have made.
 struct State {
     members: u64,
     rounds: u64,
 }
 
 impl State {
-    /// What all agree on, whoever came later and whoever was ahead.
-    fn of(comm: &mut Communicator, seat: usize, rounds: u64) -> Result<Self> {
-        let (mut members, mut rounds) = ([1_u64 << seat], [rounds]);
+    /// The state that all members agree on, also with joiners and members that are ahead.
+    fn of(comm: &mut Communicator, number: usize, rounds: u64) -> Result<Self> {
+        let (mut members, mut rounds) = ([1_u64 << number], [rounds]);
         comm.all_reduce(&mut members, ReduceOp::BitOr)?;
         comm.all_reduce(&mut rounds, ReduceOp::Max)?;
         assert_eq!(members[0].count_ones() as usize, comm.size());
         Ok(Self { members: members[0], rounds: rounds[0] })
     }
 
-    /// Sums that tell who has given what; is it over?
-    fn round(&mut self, comm: &mut Communicator, seat: usize, over: bool) -> Result<bool> {
+    /// Makes sums that show their contributors; true if the end file exists.
+    fn round(&mut self, comm: &mut Communicator, number: usize, over: bool) -> Result<bool> {
         for len in [2, 5_000] {
-            let mut sum = vec![1_u64 << seat; len];
+            let mut sum = vec![1_u64 << number; len];
             (sum[0], sum[1]) = (self.rounds, u64::from(over && comm.rank() == 0));
             comm.all_reduce(&mut sum, ReduceOp::Sum)?;
             assert_eq!(sum[0], self.rounds * comm.size() as u64);
@@ -47,14 +48,14 @@ impl State {
     }
 }
 
-fn work(comm: &mut Communicator, seat: usize, over: &std::path::Path) -> Result<()> {
+fn work(comm: &mut Communicator, number: usize, over: &std::path::Path) -> Result<()> {
     let mut rounds = 0;
     let mut state = None;
-    let mut said = None;
+    let mut reported = None;
     loop {
-        // What follows is one step: it is made again if somebody is lost in it.
+        // One step, which is repeated if a peer is lost in it.
         let mut step = || -> Result<bool> {
-            // Who has just come does not know what the others do next.
+            // A joiner first takes part in the exchange of the state.
             if state.is_some()
                 && let Some(larger) = comm.grow(LONG)?
             {
@@ -63,11 +64,11 @@ fn work(comm: &mut Communicator, seat: usize, over: &std::path::Path) -> Result<
             }
             let state = match &mut state {
                 Some(state) => state,
-                none => none.insert(State::of(comm, seat, rounds)?),
+                none => none.insert(State::of(comm, number, rounds)?),
             };
-            let over = state.round(comm, seat, over.exists())?;
+            let over = state.round(comm, number, over.exists())?;
             rounds = state.rounds;
-            if said.replace(comm.epoch()) != Some(comm.epoch()) {
+            if reported.replace(comm.epoch()) != Some(comm.epoch()) {
                 eprintln!("{WORKS}{:b} in epoch {}", state.members, comm.epoch());
             }
             Ok(over)
@@ -84,13 +85,13 @@ fn work(comm: &mut Communicator, seat: usize, over: &std::path::Path) -> Result<
     }
 }
 
-/// Not a test of its own.
-pub(crate) fn body() {
-    let Ok(told) = std::env::var(SEAT) else { return };
-    let (seat, over) = told.split_once(' ').unwrap();
-    let before = Held::now();
+/// A process: one rank.
+pub(crate) fn rank() {
+    let Ok(argument) = std::env::var(ARGUMENT) else { return };
+    let (number, over) = argument.split_once(' ').unwrap();
+    let before = Resources::now();
     if std::env::var_os("RINGREDUCE_JOIN").is_some() {
-        eprintln!("{OUTSIDE}");
+        eprintln!("{JOINING}");
     }
     let mut comm = match Communicator::from_env() {
         Ok(comm) => comm,
@@ -98,9 +99,9 @@ pub(crate) fn body() {
     };
     assert_eq!(comm.epoch() > 0, std::env::var_os("RINGREDUCE_JOIN").is_some());
     comm.set_timeout(LONG);
-    work(&mut comm, seat.parse().unwrap(), over.as_ref()).unwrap();
+    work(&mut comm, number.parse().unwrap(), over.as_ref()).unwrap();
     drop(comm);
-    match before.again() {
+    match before.restored() {
         Ok(()) => eprintln!("{CLEAN}"),
         Err(what) => panic!("left {what}"),
     }

@@ -1,4 +1,4 @@
-//! Who goes on knows from where: who of them there is, and which calls have ended well at whom.
+//! Survivors know the state of the recovery: the members, and the calls that each has completed.
 
 use std::time::Duration;
 
@@ -7,13 +7,14 @@ use ringreduce::{Communicator, Error, ReduceOp};
 
 use harness::processes::{Process, World, this_rank};
 
-const SAID: &str = "from ";
-/// Who does not come to a call.
+/// The prefix of the line by which a rank reports its state.
+const REPORT: &str = "from ";
+/// Tells a rank which one is absent from a call.
 const VICTIM: &str = "TEST_RECOVERY_VICTIM";
 const LONG: Duration = Duration::from_secs(20);
 
-/// What the members of `comm` say of how far they had come is what each of them knows of itself.
-fn checked(comm: &mut Communicator, calls: u64) -> Result<(), Error> {
+/// Compares the completed calls of all members in `recovery` with their own counts.
+fn check_recovery(comm: &mut Communicator, calls: u64) -> Result<(), Error> {
     let recovery = comm.recovery().unwrap().clone();
     assert_eq!(recovery.epoch, comm.epoch());
     let mut all = vec![0; comm.size()];
@@ -22,7 +23,7 @@ fn checked(comm: &mut Communicator, calls: u64) -> Result<(), Error> {
     Ok(())
 }
 
-/// Not a test of its own: a rank that goes on whoever is lost, until it is alone.
+/// A process: a rank that shrinks after each lost peer until it is alone.
 pub(crate) fn survivor() {
     let Some(mut comm) = this_rank() else { return };
     let me = comm.rank();
@@ -44,16 +45,16 @@ pub(crate) fn survivor() {
             let recovery = comm.recovery().unwrap();
             members = recovery.members.iter().map(|&rank| members[rank]).collect();
             assert_eq!((members.len(), members[comm.rank()]), (comm.size(), me));
-            lost = checked(&mut comm, calls).is_err();
-            // What was gathered is a call too.
+            lost = check_recovery(&mut comm, calls).is_err();
+            // The gathered counts were a call too.
             calls = u64::from(!lost);
         }
     }
-    eprintln!("{SAID}{members:?}");
+    eprintln!("{REPORT}{members:?}");
 }
 
 #[test]
-fn kills_at_random_points_leave_those_who_know_how_far_all_are() {
+fn survivors_of_kills_at_random_points_know_the_calls_of_all() {
     let mut rng = rand::rngs::StdRng::seed_from_u64(0x5ead);
     for _ in 0..4 {
         let mut world = World::start("faults::recovery::survivor", 4, "shm", |_| Vec::new());
@@ -63,13 +64,13 @@ fn kills_at_random_points_leave_those_who_know_how_far_all_are() {
             std::thread::sleep(Duration::from_micros(rng.random_range(0..30_000)));
             world.0[victim].kill();
         }
-        let (well, said) = world.0.remove(last).end();
-        assert!(well && said.contains(&format!("{SAID}[{last}]")), "{last}: {said}");
+        let lines = world.0.remove(last).succeeds("the last rank");
+        assert!(lines.contains(&format!("{REPORT}[{last}]")), "{last}: {lines}");
         world.0.into_iter().for_each(|one| drop(one.end()));
     }
 }
 
-/// Not a test of its own: one of three does not come to a call whose root need not wait for it.
+/// A process: one of three ranks is absent from a call whose root need not wait for it.
 pub(crate) fn ahead() {
     let Some(mut comm) = this_rank() else { return };
     let (me, victim) = (comm.rank(), std::env::var(VICTIM).unwrap().parse().unwrap());
@@ -78,10 +79,7 @@ pub(crate) fn ahead() {
         Process::works();
     }
     if me == victim {
-        // A park may end by itself.
-        loop {
-            std::thread::park();
-        }
+        super::eviction::until_killed();
     }
     let done = comm.broadcast(&mut [7_u32], 0);
     if me == 0 {
@@ -95,27 +93,27 @@ pub(crate) fn ahead() {
     comm = comm.shrink(LONG).unwrap();
     let recovery = comm.recovery().unwrap();
     assert_eq!(recovery.members, [0, 3 - victim]);
-    eprintln!("{SAID}{:?}", recovery.range());
-    checked(&mut comm, calls).unwrap();
+    eprintln!("{REPORT}{:?}", recovery.range());
+    check_recovery(&mut comm, calls).unwrap();
 }
 
 #[test]
-fn who_has_the_result_of_a_call_that_failed_elsewhere_is_ahead() {
+fn a_rank_with_the_result_of_a_call_that_failed_elsewhere_is_ahead() {
     for transport in ["shm", "tcp"] {
         let mut all = String::new();
-        // One of them is between the root and the other one.
+        // One of the two victims is between the root and the other rank.
         for victim in [1, 2] {
             let mut world = World::start("faults::recovery::ahead", 3, transport, |_| {
                 vec![("RINGREDUCE_ALGO", "ring".into()), (VICTIM, victim.to_string())]
             });
             world.is_at_work();
             world.0[victim].kill();
-            let ends: Vec<_> = world.0.into_iter().map(Process::end).collect();
-            for (rank, (well, said)) in ends.iter().enumerate() {
+            let ends = world.ends();
+            for (rank, (well, lines)) in ends.iter().enumerate() {
                 assert!(rank == victim || *well, "{rank}, {victim} by {transport}: {ends:#?}");
-                all += said;
+                all += lines;
             }
         }
-        assert!(all.contains(&format!("{SAID}(1, 2)\n")), "{transport}: {all}");
+        assert!(all.contains(&format!("{REPORT}(1, 2)\n")), "{transport}: {all}");
     }
 }

@@ -1,5 +1,4 @@
-//! Survivors go on: each time a rank is killed the others make a communicator without it, and its
-//! answers are right.
+//! Each time a rank is killed the survivors shrink their communicator, whose results are right.
 
 use std::time::Duration;
 
@@ -7,12 +6,13 @@ use ringreduce::{Communicator, Error, ReduceOp};
 
 use harness::processes::{Process, World, this_rank};
 
-/// Who is killed, in this order; each survives the calls of those before.
+/// Tells a rank the victims in their order; each survives the calls before its own.
 const KILLED: &str = "TEST_SHRINK_KILLED";
-const SAID: &str = "members ";
+/// The prefix of the line by which a rank reports its members or flags.
+const REPORT: &str = "members ";
 const LONG: Duration = Duration::from_secs(20);
 
-/// Not a test of its own: a rank that works until all that shall die have, and says who is left.
+/// A process: a rank that works until all victims are killed, and reports the survivors.
 pub(crate) fn survivor() {
     let Some(mut comm) = this_rank() else { return };
     let killed = std::env::var(KILLED).unwrap();
@@ -20,7 +20,7 @@ pub(crate) fn survivor() {
     let me = comm.rank();
     comm.set_timeout(LONG);
     comm.barrier().unwrap();
-    // Nobody is still in it then.
+    // Every rank has left the barrier.
     Process::works();
     let mut members: Vec<usize> = (0..comm.size()).collect();
     for &victim in &killed {
@@ -39,10 +39,10 @@ pub(crate) fn survivor() {
     }
     let mut buf = [1_u64 << me];
     comm.all_reduce(&mut buf, ReduceOp::Sum).unwrap();
-    eprintln!("{SAID}{:b}", buf[0]);
+    eprintln!("{REPORT}{:b}", buf[0]);
 }
 
-/// Sums that tell who has given.
+/// Makes sums that show their contributors.
 fn work(comm: &mut Communicator, members: &[usize]) -> Result<(), Error> {
     let me = members[comm.rank()];
     let all: u64 = members.iter().map(|rank| 1 << rank).sum();
@@ -65,63 +65,62 @@ fn kill_in_turn(n: usize, transport: &'static str, victims: &[usize]) {
         world.0[victim].kill();
     }
     let left: u64 = (0..n).filter(|rank| !victims.contains(rank)).map(|rank| 1 << rank).sum();
-    let ends: Vec<_> = world.0.into_iter().map(Process::end).collect();
-    for (rank, (well, said)) in ends.iter().enumerate() {
+    let ends = world.ends();
+    for (rank, (well, lines)) in ends.iter().enumerate() {
         if !victims.contains(&rank) {
-            let name = format!("rank {rank} of {n} by {transport}, without {victims:?}: {ends:#?}");
-            assert!(*well && said.contains(&format!("{SAID}{left:b}\n")), "{name}");
+            let context =
+                format!("rank {rank} of {n} by {transport}, without {victims:?}: {ends:#?}");
+            assert!(*well && lines.contains(&format!("{REPORT}{left:b}\n")), "{context}");
         }
     }
 }
 
 #[test]
-fn survivors_of_one_host_go_on_down_to_the_last() {
+fn survivors_on_one_host_shrink_down_to_the_last() {
     kill_in_turn(2, "shm", &[0]);
     kill_in_turn(3, "shm", &[2, 0]);
     kill_in_turn(4, "shm", &[0, 1, 2]);
     kill_in_turn(8, "shm", &[3, 0, 7]);
 }
 
-/// Where a death is no more than a connection that ended more than half must be left, or half with
-/// the lowest rank.
+/// Over TCP a death looks like a lost connection, so a majority must be left, or half of the ranks
+/// with the lowest one.
 #[test]
-fn survivors_over_tcp_go_on_while_they_are_most() {
+fn survivors_over_tcp_shrink_while_they_are_a_majority() {
     kill_in_turn(3, "tcp", &[0]);
     kill_in_turn(4, "tcp", &[1, 3]);
 }
 
-/// Not a test of its own: a rank of a world in which one dies, and the others say what they agree
-/// on.
+/// A process: one rank dies, and the others report the flags that they agree on.
 pub(crate) fn agrees() {
     let Some(mut comm) = this_rank() else { return };
     comm.set_timeout(LONG);
     comm.barrier().unwrap();
     Process::works();
     if comm.rank() == 1 {
-        super::council::until_killed();
+        super::eviction::until_killed();
     }
-    // For as long as it takes.
+    // The agreement has no deadline.
     let flags = comm.agree(!(1 << comm.rank()), Duration::MAX).unwrap();
-    eprintln!("{SAID}{flags:b}");
+    eprintln!("{REPORT}{flags:b}");
     let mut comm = comm.shrink(Duration::MAX).unwrap();
     let mut comm = comm.evict(Duration::MAX).unwrap();
     assert_eq!(comm.size(), 3);
     assert!(comm.grow(Duration::MAX).unwrap().is_none());
-    // Nobody leaves before all have it.
+    // No rank leaves before all have the result.
     comm.barrier().unwrap();
 }
 
 #[test]
-fn survivors_agree_whoever_dies() {
+fn survivors_of_a_death_agree() {
     for transport in ["shm", "tcp"] {
         let mut world = World::start("faults::shrink::agrees", 4, transport, |_| Vec::new());
-        // Nobody is still in what comes before.
+        // Every rank has left the barrier.
         world.is_at_work();
         world.0[1].kill();
-        let want = format!("{SAID}{:b}", !0b1101_u64);
-        for (rank, one) in world.0.into_iter().enumerate() {
-            let (well, said) = one.end();
-            assert!(rank == 1 || well && said.contains(&want), "rank {rank}: {said}");
+        let want = format!("{REPORT}{:b}", !0b1101_u64);
+        for (rank, (well, lines)) in world.ends().into_iter().enumerate() {
+            assert!(rank == 1 || well && lines.contains(&want), "rank {rank}: {lines}");
         }
     }
 }

@@ -1,30 +1,32 @@
-//! Calls that end alike: whoever dies whenever, the ranks that are left have the same calls end
-//! well; and what failed can be made again on the same buffer.
+//! Uniform calls: whichever rank dies at any time, the same calls succeed at all survivors, and a
+//! failed call can be repeated on the same buffer.
 
 use std::time::Duration;
 
 use ringreduce::{CallOptions, Communicator, DataType, Error, FoldOrder, ReduceOp};
 
-use harness::processes::{Process, World, this_seat};
+use harness::processes::{Process, World, this_builder};
 
-const SAID: &str = "ended well ";
+/// The prefix of the line by which a rank reports its successful calls.
+const REPORT: &str = "successful calls ";
 const LONG: Duration = Duration::from_secs(20);
-/// Elements of a call: of one slot, and of many.
+/// Elements of a call of one slot, and of many slots.
 const LENGTHS: [usize; 2] = [3, 60_000];
 
 fn member() -> Option<Communicator> {
-    let (builder, ..) = this_seat()?;
+    let (builder, ..) = this_builder()?;
     let mut comm = builder.uniform(true).retry_safe(true).build().unwrap();
     comm.set_timeout(LONG);
     Some(comm)
 }
 
-/// What a rank contributes, which tells who has.
+/// A rank's contribution; the sum shows the contributors.
 fn own(rank: usize, len: usize) -> Vec<u64> {
     vec![1_u64 << (8 * rank); len]
 }
 
-/// Calls until one fails: how many ended well, and what was in the buffer of the one that did not.
+/// Makes calls until one fails: the number of successful ones, the buffer of the failed one, and
+/// its error.
 fn work(comm: &mut Communicator) -> (usize, Vec<u64>, Error) {
     let (n, me) = (comm.size(), comm.rank());
     let all: u64 = (0..n).map(|rank| 1 << (8 * rank)).sum();
@@ -35,7 +37,7 @@ fn work(comm: &mut Communicator) -> (usize, Vec<u64>, Error) {
         }
         assert!(buf.iter().all(|&it| it == all), "round {round}");
         if round == 1 {
-            // It knows of that only what is told it later.
+            // An agreement among uniform calls.
             comm.agree(0, LONG).unwrap();
         }
         if round == 3 {
@@ -45,7 +47,7 @@ fn work(comm: &mut Communicator) -> (usize, Vec<u64>, Error) {
     unreachable!()
 }
 
-/// Not a test of its own: a rank that works until one is killed, and goes on without it.
+/// A process: a rank that works until a peer is killed, and goes on without it.
 pub(crate) fn survivor() {
     let Some(mut comm) = member() else { return };
     let me = comm.rank();
@@ -53,50 +55,46 @@ pub(crate) fn survivor() {
     let Error::PeerLost { peer, .. } = &error else { panic!("{error}") };
     assert!(buf == own(me, buf.len()), "a failed call has changed its input");
     let mut rest = comm.shrink(LONG).unwrap();
-    // The call that failed, by those who are left.
+    // The survivors repeat the failed call.
     rest.all_reduce(&mut buf, ReduceOp::Sum).unwrap();
-    eprintln!("{SAID}{rounds} then {:x} of {} without {}", buf[0], buf.len(), peer.rank);
+    eprintln!("{REPORT}{rounds} then {:x} of {} without {}", buf[0], buf.len(), peer.rank);
 }
 
-/// Every survivor says the same, whenever a rank is killed: in a call or between two.
-fn all_alike(n: usize, transport: &'static str, trials: usize) {
+/// Kills a rank in or between calls; every survivor must report the same.
+fn check_survivors(n: usize, transport: &'static str, trials: usize) {
     for trial in 0..trials {
         let mut world = World::start("faults::uniform::survivor", n, transport, |_| Vec::new());
         world.is_at_work();
         std::thread::sleep(Duration::from_micros(harness::share::random_range(0..20_000)));
         let victim = world.0.remove(trial % n);
         victim.kill();
-        let says = |rank: Process| {
-            let (well, said) = rank.end();
-            let line = said.lines().find(|line| line.starts_with(SAID)).map(str::to_owned);
-            assert!(well && line.is_some(), "{said}");
-            line.unwrap()
-        };
-        let said: Vec<_> = world.0.into_iter().map(says).collect();
+        let line =
+            |lines: String| lines.lines().find(|it| it.starts_with(REPORT)).unwrap().to_owned();
+        let reports: Vec<_> = world.succeeds(transport).into_iter().map(line).collect();
         let left: u64 = (0..n).filter(|&rank| rank != trial % n).map(|rank| 1 << (8 * rank)).sum();
-        assert!(said.iter().all(|it| *it == said[0]), "{said:#?}");
-        assert!(said[0].contains(&format!("then {left:x} of")), "{}", said[0]);
-        assert!(said[0].ends_with(&format!("without {}", trial % n)), "{}", said[0]);
+        assert!(reports.iter().all(|it| *it == reports[0]), "{reports:#?}");
+        assert!(reports[0].contains(&format!("then {left:x} of")), "{}", reports[0]);
+        assert!(reports[0].ends_with(&format!("without {}", trial % n)), "{}", reports[0]);
     }
 }
 
 #[test]
-fn survivors_of_one_host_end_alike() {
-    all_alike(2, "shm", 2);
-    all_alike(3, "shm", 6);
-    all_alike(4, "shm", 8);
+fn calls_on_one_host_succeed_at_all_survivors_or_at_none() {
+    check_survivors(2, "shm", 2);
+    check_survivors(3, "shm", 6);
+    check_survivors(4, "shm", 8);
 }
 
 #[test]
-fn survivors_over_tcp_end_alike() {
-    all_alike(3, "tcp", 6);
-    all_alike(4, "tcp", 4);
+fn calls_over_tcp_succeed_at_all_survivors_or_at_none() {
+    check_survivors(3, "tcp", 6);
+    check_survivors(4, "tcp", 4);
 }
 
-/// What kind of calls ranks make.
+/// Tells a rank the kind of its calls.
 const KIND: &str = "TEST_UNIFORM_KIND";
 
-/// Makes calls of a kind on what is always the same, until one fails.
+/// Repeats a call until it fails.
 fn until_it_fails(mut call: impl FnMut() -> Result<(), Error>) {
     for round in 0.. {
         if call().is_err() {
@@ -108,20 +106,20 @@ fn until_it_fails(mut call: impl FnMut() -> Result<(), Error>) {
     }
 }
 
-/// Not a test of its own: a rank that makes calls of a kind until one is killed.
+/// A process: a rank that makes calls of one kind until a peer is killed.
 pub(crate) fn keeps_its_input() {
     let Some(mut comm) = member() else { return };
     let (n, me) = (comm.size() as u64, comm.rank());
-    // Sums that are all alike can be summed again.
+    // The buffers are filled again before each call.
     const LEN: usize = 300_000;
-    // These go in several pieces.
+    // Calls on these floats are made in several pieces.
     let mut floats = vec![0.0_f32; 5 * LEN];
-    let mut whole = vec![me as u64; LEN];
+    let mut integers = vec![me as u64; LEN];
     let mut registered = comm.alloc::<u64>(LEN).unwrap();
     let kind = std::env::var(KIND).unwrap();
     until_it_fails(|| {
         floats.fill(me as f32);
-        whole.fill(me as u64);
+        integers.fill(me as u64);
         registered.fill(me as u64);
         match &*kind {
             "wire" => {
@@ -129,22 +127,22 @@ pub(crate) fn keeps_its_input() {
                 comm.with(wire).all_reduce(&mut floats, ReduceOp::Sum)
             }
             "many" => {
-                let (one, other) = whole.split_at_mut(LEN / 3);
+                let (one, other) = integers.split_at_mut(LEN / 3);
                 comm.all_reduce_many(&mut [one, other], ReduceOp::Sum)
             }
-            "by" => comm.all_reduce_by(&mut whole, FoldOrder::Ranks, |a, b| a + b),
-            "scatter" => comm.all_to_all_in_place(&mut whole[..LEN / n as usize * n as usize]),
+            "by" => comm.all_reduce_by(&mut integers, FoldOrder::Ranks, |a, b| a + b),
+            "scatter" => comm.all_to_all_in_place(&mut integers[..LEN / n as usize * n as usize]),
             _ => comm.all_reduce(&mut registered, ReduceOp::Sum),
         }
     });
     let mut rest = comm.shrink(LONG).unwrap();
     rest.barrier().unwrap();
     assert!(floats.iter().all(|&it| it == me as f32), "{kind}");
-    assert!(whole.iter().chain(&*registered).all(|&it| it == me as u64), "{kind}");
+    assert!(integers.iter().chain(&*registered).all(|&it| it == me as u64), "{kind}");
 }
 
 #[test]
-fn what_fails_is_as_it_was_however_it_travels() {
+fn a_failed_call_of_any_kind_restores_its_buffer() {
     for kind in ["wire", "many", "by", "scatter", "registered"] {
         for transport in ["shm", "tcp", "shm"] {
             let settings = |_| vec![(KIND, kind.to_owned())];
@@ -154,19 +152,16 @@ fn what_fails_is_as_it_was_however_it_travels() {
             std::thread::sleep(Duration::from_micros(harness::share::random_range(0..20_000)));
             let victim = world.0.remove(1);
             victim.kill();
-            for rank in world.0 {
-                let (well, said) = rank.end();
-                assert!(well, "{kind} by {transport}: {said}");
-            }
+            world.succeeds(&format!("{kind} by {transport}"));
         }
     }
 }
 
 #[test]
-fn threads_need_no_agreement() {
+fn threads_refuse_uniform_and_accept_retry_safe() {
     let refused = Communicator::builder().uniform(true).local(2).unwrap_err();
     assert!(refused.to_string().contains("uniform"), "{refused}");
-    // Their calls may still be put back.
+    // Buffers of failed calls are restored among threads too.
     let comms = Communicator::builder().retry_safe(true).local(2).unwrap();
     let mut left = comms.into_iter();
     let (mut one, other) = (left.next().unwrap(), left.next());

@@ -1,11 +1,11 @@
-//! Random calls that all ranks make alike, on whole numbers; every answer is compared with plain
+//! Random calls, the same at all ranks, on integers; every result is compared with plain
 //! arithmetic.
 
 use rand::RngExt;
 use rand::rngs::SmallRng;
 use ringreduce::{Communicator, Element, ReduceOp, Result};
 
-/// After so many positions values come again: a prime, so that no shift goes unseen.
+/// The period of a rank's values: a prime number, so that every shift changes them.
 const PERIOD: usize = 251;
 
 const OPS: [ReduceOp; 6] = [
@@ -34,14 +34,14 @@ fn folded(op: ReduceOp, ranks: usize, at: usize) -> i64 {
     }
 }
 
-/// A type of whole numbers.
-trait Whole: Element + Eq + std::fmt::Debug + Send + 'static {
+/// An integer type.
+trait Integer: Element + Eq + std::fmt::Debug + Send + 'static {
     fn of(number: i64) -> Self;
 }
 
 macro_rules! whole {
     ($($type:ty),*) => {$(
-        impl Whole for $type {
+        impl Integer for $type {
             fn of(number: i64) -> Self {
                 number as Self
             }
@@ -51,19 +51,19 @@ macro_rules! whole {
 
 whole!(i8, u8, i16, i32, u32, i64, u64);
 
-/// The same at all ranks: which call, of how much, with which root.
+/// The parameters of a call, the same at all ranks.
 struct Call<'a> {
     comm: &'a mut Communicator,
     what: u32,
     op: ReduceOp,
     len: usize,
-    /// Where in the values a buffer begins.
+    /// The position in the values at which a buffer begins.
     shift: usize,
     root: usize,
     name: String,
 }
 
-/// Calls from this number on are made in groups.
+/// Calls from this number on are made in subgroups.
 const GROUPS: u32 = 95;
 
 /// Makes the next call.
@@ -89,29 +89,29 @@ pub(crate) fn one(comm: &mut Communicator, random: &mut SmallRng, most: u32) -> 
 }
 
 impl Call<'_> {
-    /// What a rank gives, from this position on.
-    fn given<T: Whole>(&self, rank: usize, at: usize, len: usize) -> Vec<T> {
+    /// The contribution of a rank from position `at` on.
+    fn given<T: Integer>(&self, rank: usize, at: usize, len: usize) -> Vec<T> {
         (0..len).map(|i| T::of(value(rank, self.shift + at + i))).collect()
     }
 
-    /// What so many ranks give, reduced.
-    fn reduced<T: Whole>(&self, ranks: usize, at: usize, len: usize) -> Vec<T> {
+    /// The reduction over the first `ranks` ranks.
+    fn reduced<T: Integer>(&self, ranks: usize, at: usize, len: usize) -> Vec<T> {
         let all: Vec<T> =
             (0..PERIOD).map(|i| T::of(folded(self.op, ranks, self.shift + at + i))).collect();
         (0..len).map(|i| all[i % PERIOD]).collect()
     }
 
     /// All ranks' blocks, one after the other.
-    fn gathered<T: Whole>(&self, at: usize, len: usize) -> Vec<T> {
+    fn gathered<T: Integer>(&self, at: usize, len: usize) -> Vec<T> {
         (0..self.comm.size()).flat_map(|rank| self.given::<T>(rank, at, len)).collect()
     }
 
-    fn is<T: Whole>(&self, got: &[T], wanted: &[T]) {
+    fn is<T: Integer>(&self, got: &[T], wanted: &[T]) {
         let wrong = got.iter().zip(wanted).position(|(a, b)| a != b);
         assert!(got.len() == wanted.len() && wrong.is_none(), "wrong: {} at {wrong:?}", self.name);
     }
 
-    fn make<T: Whole>(&mut self) -> Result<()> {
+    fn make<T: Integer>(&mut self) -> Result<()> {
         match self.what {
             0..60 => self.reductions::<T>(),
             60..GROUPS => self.moves::<T>(),
@@ -119,7 +119,7 @@ impl Call<'_> {
         }
     }
 
-    fn reductions<T: Whole>(&mut self) -> Result<()> {
+    fn reductions<T: Integer>(&mut self) -> Result<()> {
         let (n, me, op, len, root) =
             (self.comm.size(), self.comm.rank(), self.op, self.len, self.root);
         let (mine, part) = (self.given::<T>(me, 0, len), len / n);
@@ -168,7 +168,7 @@ impl Call<'_> {
         Ok(())
     }
 
-    fn moves<T: Whole>(&mut self) -> Result<()> {
+    fn moves<T: Integer>(&mut self) -> Result<()> {
         let (n, me, root) = (self.comm.size(), self.comm.rank(), self.root);
         let len = self.len / n;
         let mine = self.given::<T>(me, 0, len);
@@ -216,8 +216,8 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// A call in a group of every other rank.
-    fn group<T: Whole>(&mut self) -> Result<()> {
+    /// A call in a subgroup of every other rank.
+    fn group<T: Integer>(&mut self) -> Result<()> {
         let (n, me, len) = (self.comm.size(), self.comm.rank(), self.len);
         let mut group = self.comm.split(Some((me % 2) as u32), 0)?.unwrap();
         let ranks = (me % 2..n).step_by(2);

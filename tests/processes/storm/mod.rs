@@ -1,56 +1,82 @@
-//! A storm: real processes make random calls, and to one of them something happens. Nobody hangs,
-//! no answer is wrong, every survivor's error names the cause, and nothing is left behind.
+//! A storm: processes make random calls, and a fault hits one of them. No rank hangs, no result is
+//! wrong, every survivor's error names the cause, and nothing is left behind.
 //!
-//! `RINGREDUCE_STORM=1000` sets how many trials there are, `RINGREDUCE_STORM_SEED` the first one's
-//! seed, or else the share of the tests (`harness::share`); so one that failed is made again with
-//! `RINGREDUCE_STORM=1 RINGREDUCE_STORM_SEED=its`.
+//! `RINGREDUCE_STORM=1000` sets the number of trials and `RINGREDUCE_STORM_SEED` the first seed,
+//! which else follow from the share of the tests (`harness::share`). A trial that failed is
+//! repeated with `RINGREDUCE_STORM=1 RINGREDUCE_STORM_SEED=`_seed_.
 
+pub(crate) mod bootstrap;
 pub(crate) mod calls;
-pub(crate) mod meeting;
+pub(crate) mod latencies;
 pub(crate) mod rank;
-pub(crate) mod table;
 pub(crate) mod trial;
-pub(crate) mod world;
 
+use std::process::Stdio;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use harness::hosts::Hosts;
-use harness::processes::Process;
+use harness::processes::{Process, number};
 use harness::share;
+use latencies::Table;
 use nix::sys::signal::Signal;
-use rank::{ALL_RIGHT, CLEAN, FAULT_AT, TOLD, now};
-use table::Table;
-use trial::{Fault, Trial};
+use rank::{ALL_RIGHT, ARGUMENT, AT_WORK, CLEAN, FAILED, FAULT_AT, now};
+use trial::{Fault, Links, Trial};
 
-/// Trials in a share and in a run of all; worlds at a time.
+/// Trials in a share and in a full run; worlds at a time.
 const FEW: u64 = 30;
 const ALL: u64 = 1000;
 const SIDE_BY_SIDE: usize = 3;
-/// For all to be at work, where there is one CPU for many.
+/// The longest start of a world, with one CPU for many ranks.
 const START: Duration = Duration::from_secs(40);
-/// How much later than the timeout everybody has ended: who can do without the victim goes on for
-/// as long as it can, as when it makes a group, and that takes its time where CPUs are few.
+/// The time after the timeout by which every rank has ended. A rank that does not need the victim,
+/// for instance in a subgroup, goes on meanwhile.
 const GRACE: Duration = Duration::from_secs(6);
 
-/// Many times what may take no whole timeout; the table says what it does take. Who has nothing to
-/// say on a connection may be long in finding out that it has ended.
-const FAR: Duration = Duration::from_secs(5);
-/// Without a sign of it for so long a host counts as lost, if nobody says.
+/// The longest detection of a fault that must not take the whole timeout. The table reports actual
+/// times.
+const LONGEST_DETECTION: Duration = Duration::from_secs(5);
+/// A silent host counts as lost after this time.
 const UNREACHABLE: Duration = Duration::from_secs(5);
 const LATER: Duration = Duration::from_secs(2);
 
-/// What took so long is said by itself.
+/// A slower detection is reported by itself.
 const SLOW: Duration = Duration::from_secs(1);
 
-/// Are the others told of it only after they have waited for a sign?
-fn waits(fault: Fault) -> bool {
+/// Starts the ranks of a trial and waits until all are at work.
+fn start(trial: &Trial, hosts: Option<&Hosts>, until: Instant) -> Vec<Process> {
+    let two = hosts.filter(|_| trial.links == Links::Mixed);
+    let store = match two {
+        Some(hosts) => hosts.store(),
+        None => format!("unix:@storm-{}-{}", std::process::id(), number()),
+    };
+    let start = |rank| {
+        let mut command = match two {
+            Some(hosts) => hosts.process(trial.host(rank), "storm::rank::rank"),
+            None => harness::process("storm::rank::rank"),
+        };
+        let argument = format!("{} {} {rank} {store}", trial.seed, hosts.is_some());
+        command.env(ARGUMENT, argument).env("RINGREDUCE_CACHE", "off").stdin(Stdio::piped());
+        command.env("RINGREDUCE_ALL_PAIRS", trial.all_pairs.to_string());
+        Process::start(command)
+    };
+    let mut ranks: Vec<_> = (0..trial.n).map(start).collect();
+    for rank in 0..trial.n {
+        let began = ranks[rank].says_by(AT_WORK, until);
+        let lines: Vec<_> = ranks.iter().map(|rank| &rank.lines).collect();
+        assert!(began, "rank {rank} did not begin: {lines:#?}");
+    }
+    ranks
+}
+
+/// True if a fault is detected by silence alone.
+fn is_silent(fault: Fault) -> bool {
     matches!(fault, Fault::Stop | Fault::Cut)
 }
 
-/// Does it to the victims; when?
-fn strike(trial: &Trial, ranks: &[Process], hosts: Option<&Hosts>) -> u64 {
+/// Causes the fault; gives its time.
+fn inject(trial: &Trial, ranks: &[Process], hosts: Option<&Hosts>) -> u64 {
     let all = |signal| trial.victims.iter().for_each(|&rank| ranks[rank].signal(signal));
     std::thread::sleep(trial.after);
     let since = now();
@@ -73,32 +99,32 @@ fn strike(trial: &Trial, ranks: &[Process], hosts: Option<&Hosts>) -> u64 {
     since
 }
 
-/// Runs one; the time until the last survivor was told, if anything was to tell.
+/// Runs a trial; the time until the last survivor has its error, if the fault causes one.
 fn run(trial: &Trial, hosts: Option<&Hosts>) -> Result<Option<Duration>, String> {
-    let told = run_on(trial, hosts);
+    let latest = run_on(trial, hosts);
     if trial.fault == Fault::Cut {
         hosts.unwrap().drop_none().unwrap();
     }
-    told
+    latest
 }
 
 fn run_on(trial: &Trial, hosts: Option<&Hosts>) -> Result<Option<Duration>, String> {
-    let mut ranks = world::start(trial, hosts, Instant::now() + START);
-    let mut since = strike(trial, &ranks, hosts);
+    let mut ranks = start(trial, hosts, Instant::now() + START);
+    let mut since = inject(trial, &ranks, hosts);
     let until = Instant::now() + trial.timeout + GRACE;
     let lives = |rank: &usize| {
         let dies = matches!(trial.fault, Fault::Kill | Fault::TwoKills | Fault::Stop | Fault::Exit);
         !(dies && trial.victims.contains(rank))
     };
     if matches!(trial.fault, Fault::Pause | Fault::Drops) {
-        ranks[0].is_over();
+        ranks[0].close_stdin();
     }
     if trial.fault == Fault::Close {
-        // A connection may have had nothing to carry: then all is right to the end.
+        // If the closed connection carries nothing, the trial ends without an error.
         let victim = trial.victims[0];
         ranks[victim].says_by(FAULT_AT, until);
-        ranks[victim].says_by(TOLD, Instant::now() + GRACE);
-        ranks[0].is_over();
+        ranks[victim].says_by(FAILED, Instant::now() + GRACE);
+        ranks[0].close_stdin();
     }
     for rank in (0..trial.n).filter(lives) {
         if ranks[rank].ends_by(until).is_none() {
@@ -113,7 +139,7 @@ fn run_on(trial: &Trial, hosts: Option<&Hosts>) -> Result<Option<Duration>, Stri
             ranks[rank].ends_by(until);
         });
     }
-    if let Some(at) = ranks[trial.victims[0]].said(FAULT_AT) {
+    if let Some(at) = ranks[trial.victims[0]].line_after(FAULT_AT) {
         since = at.parse().unwrap();
     }
     let survivors: Vec<usize> = (0..trial.n).filter(lives).collect();
@@ -123,16 +149,15 @@ fn run_on(trial: &Trial, hosts: Option<&Hosts>) -> Result<Option<Duration>, Stri
     let most = match trial.fault {
         Fault::Stop | Fault::Close => Duration::MAX,
         Fault::Cut => UNREACHABLE + LATER,
-        // What ends at the timeout alone was not found out.
-        _ => FAR,
+        _ => LONGEST_DETECTION,
     };
     match time {
-        Some(time) if time > most => Err(format!("told after {time:.1?}: {}", state(&ranks))),
+        Some(time) if time > most => Err(format!("detected after {time:.1?}: {}", state(&ranks))),
         time => Ok(time),
     }
 }
 
-/// What each has said, and what the threads of those do that still live.
+/// The lines of each rank, and the states of the threads of living ones.
 fn state(ranks: &[Process]) -> String {
     let one = |(number, rank): (usize, &Process)| {
         let pid = rank.pid();
@@ -142,49 +167,49 @@ fn state(ranks: &[Process]) -> String {
             format!("{} in {}", read("comm").trim(), read("wchan"))
         };
         let at: Vec<_> = tasks.map(at).collect();
-        format!("\n  {number} (pid {pid}, {at:?}): {}", rank.said.join("\n    "))
+        format!("\n  {number} (pid {pid}, {at:?}): {}", rank.lines.join("\n    "))
     };
     ranks.iter().enumerate().map(one).collect()
 }
 
-/// What a rank was told: when, of which kind, and whom it names.
-struct Told {
+/// A rank's error: its time and kind, and the ranks that it names.
+struct Failure {
     at: u64,
     kind: String,
     names: Vec<usize>,
 }
 
-fn told(ranks: &[Process], rank: usize) -> Option<Told> {
-    let mut words = ranks[rank].said(TOLD)?.splitn(4, ' ');
+fn failure(ranks: &[Process], rank: usize) -> Option<Failure> {
+    let mut words = ranks[rank].line_after(FAILED)?.splitn(4, ' ');
     let (at, kind) = (words.next()?.parse().ok()?, words.next()?.to_owned());
     let pids: Vec<u32> = words.next()?.split(',').map_while(|pid| pid.parse().ok()).collect();
     let names = (0..ranks.len()).filter(|&rank| pids.contains(&ranks[rank].pid())).collect();
-    Some(Told { at, kind, names })
+    Some(Failure { at, kind, names })
 }
 
-/// Has everybody been told the right thing? The latest, when?
+/// Checks every survivor's error; gives the time of the latest one.
 fn judge(trial: &Trial, ranks: &[Process], survivors: &[usize]) -> Result<Option<u64>, String> {
     let victim = trial.victims[0];
     let mut causes = trial.victims.clone();
     if trial.fault == Fault::Close {
-        // Both ends see it.
-        causes.extend(told(ranks, victim).into_iter().flat_map(|it| it.names));
+        // Both ends of the connection see it.
+        causes.extend(failure(ranks, victim).into_iter().flat_map(|it| it.names));
     }
     for &rank in survivors {
         if trial.fault == Fault::Cut {
             let is_far = |&other: &usize| trial.host(other) != trial.host(rank);
             causes = (0..trial.n).filter(is_far).collect();
         }
-        if ranks[rank].said(CLEAN).is_none() {
+        if ranks[rank].line_after(CLEAN).is_none() {
             return Err(format!("rank {rank} leaves something"));
         }
-        let Some(Told { kind, names, .. }) = told(ranks, rank) else {
-            // Who needed nothing more of the others has gone on to the end.
+        let Some(Failure { kind, names, .. }) = failure(ranks, rank) else {
+            // A rank that needed nothing more of its peers has completed the trial.
             let may_be_right = matches!(trial.fault, Fault::Pause | Fault::Drops | Fault::Close);
-            if may_be_right && ranks[rank].said(ALL_RIGHT).is_some() {
+            if may_be_right && ranks[rank].line_after(ALL_RIGHT).is_some() {
                 continue;
             }
-            return Err(format!("rank {rank} was told nothing"));
+            return Err(format!("rank {rank} has no error"));
         };
         let kinds: &[&str] = match trial.fault {
             Fault::Stop => &["paused", "absent"],
@@ -195,18 +220,18 @@ fn judge(trial: &Trial, ranks: &[Process], survivors: &[usize]) -> Result<Option
             _ => &["lost"],
         };
         if !kinds.contains(&kind.as_str()) {
-            return Err(format!("rank {rank} was told {kind}"));
+            return Err(format!("rank {rank} has the error {kind}"));
         }
-        // The victim of what both ends see names the other one.
+        // The victim of a closed connection names the other end.
         let other = rank == victim && trial.fault == Fault::Close;
         if !other && !names.iter().any(|name| causes.contains(name)) {
             return Err(format!("rank {rank} names {names:?}, not one of {causes:?}"));
         }
     }
-    Ok(survivors.iter().filter_map(|&rank| told(ranks, rank)).map(|it| it.at).max())
+    Ok(survivors.iter().filter_map(|&rank| failure(ranks, rank)).map(|it| it.at).max())
 }
 
-/// Named things of ours that outlive processes.
+/// Named files and sockets of ringreduce that would outlive processes.
 fn names() -> Vec<String> {
     let files = ["/dev/shm", "/tmp"].iter().filter_map(|it| std::fs::read_dir(it).ok()).flatten();
     let names = files.filter_map(|it| Some(it.ok()?.file_name().to_string_lossy().into_owned()));
@@ -220,9 +245,9 @@ fn names() -> Vec<String> {
 
 #[test]
 fn storm() {
-    let told = |name: &str| std::env::var(name).ok().map(|it| it.parse().unwrap());
-    let count = told("RINGREDUCE_STORM").unwrap_or_else(|| share::count(FEW, ALL));
-    let first = told("RINGREDUCE_STORM_SEED").unwrap_or_else(|| share::seed() * ALL);
+    let set = |name: &str| std::env::var(name).ok().map(|it| it.parse().unwrap());
+    let count = set("RINGREDUCE_STORM").unwrap_or_else(|| share::count(FEW, ALL));
+    let first = set("RINGREDUCE_STORM_SEED").unwrap_or_else(|| share::seed() * ALL);
     let hosts: Result<Vec<_>, _> = (0..SIDE_BY_SIDE).map(|_| Hosts::with_loss()).collect();
     let hosts = hosts.map_err(|why| harness::skip("storm::storm", &why)).ok();
     eprintln!("storm: {count} trials from seed {first}");
@@ -237,7 +262,9 @@ fn storm() {
             let trial = Trial::new(seed, hosts.is_some());
             match run(&trial, hosts) {
                 Ok(latest) => {
-                    if let Some(time) = latest.filter(|&time| !waits(trial.fault) && time > SLOW) {
+                    if let Some(time) =
+                        latest.filter(|&time| !is_silent(trial.fault) && time > SLOW)
+                    {
                         eprintln!("slow, {time:.1?}: {trial:?}");
                     }
                     table.lock().unwrap().add(&trial, latest);
@@ -262,5 +289,5 @@ fn storm() {
     let failed = failed.into_inner().unwrap();
     assert!(failed.is_empty(), "{} of {count} failed, seeds {failed:?}", failed.len());
     assert_eq!(names(), before, "left behind");
-    assert_eq!(table.late(), [""; 0], "what is usual is later than is aimed at");
+    assert_eq!(table.late(), [""; 0], "the median is later than the goal");
 }

@@ -1,4 +1,4 @@
-//! One rank of a trial: it makes calls until one fails, or until the trial says that it is over.
+//! One rank of a trial: it makes calls until one fails or the trial is over.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,26 +11,26 @@ use rand::{RngExt, SeedableRng};
 use ringreduce::{AbortHandle, Communicator, Error, ReduceOp, Result, Stall, Transport};
 
 use super::calls;
-use super::trial::{Fault, Trial, Way};
-use harness::left::Held;
+use super::trial::{Fault, Links, Trial};
+use harness::resources::Resources;
 
-/// Tells a rank its trial's seed, whether there are two hosts, its number and the store.
-pub(crate) const SEAT: &str = "TEST_STORM_SEAT";
+/// Tells a process the trial's seed, whether there are two hosts, its rank and the store.
+pub(crate) const ARGUMENT: &str = "TEST_STORM_ARGUMENT";
 pub(crate) const AT_WORK: &str = "at work";
-/// When what was to happen happened at this rank.
+/// The prefix of a line with the time of the fault.
 pub(crate) const FAULT_AT: &str = "fault at ";
-/// When it had its error, the error's kind and the process that it names.
-pub(crate) const TOLD: &str = "told at ";
+/// The prefix of a line with the time and the kind of an error and the pids that it names.
+pub(crate) const FAILED: &str = "failed at ";
 pub(crate) const ALL_RIGHT: &str = "all right";
 pub(crate) const CLEAN: &str = "left nothing";
-/// Calls between two looks whether the trial is over.
-const LOOKS: usize = 8;
+/// Calls between two checks for the end of the trial.
+const CHECK_INTERVAL: usize = 8;
 
 pub(crate) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros() as u64
 }
 
-/// Its kind, and the processes that it names.
+/// The kind of an error, and the pids that it names.
 fn kind(error: &Error) -> (&'static str, Vec<u32>) {
     match error {
         Error::PeerLost { peer, .. } => ("lost", vec![peer.pid]),
@@ -46,24 +46,24 @@ fn kind(error: &Error) -> (&'static str, Vec<u32>) {
     }
 }
 
-/// Has the trial closed what this rank reads?
+/// True if the trial has closed the standard input of this rank.
 fn is_over() -> bool {
     let input = std::io::stdin();
     let mut fds = [PollFd::new(input.as_fd(), PollFlags::POLLIN)];
     poll(&mut fds, PollTimeout::ZERO).unwrap() > 0
 }
 
-fn work(comm: &mut Communicator, trial: &Trial, differs: &AtomicBool) -> Result<()> {
+fn work(comm: &mut Communicator, trial: &Trial, mismatch: &AtomicBool) -> Result<()> {
     let mut random = SmallRng::seed_from_u64(trial.seed);
     let mut call = 0;
     loop {
         call += 1;
-        if differs.load(Ordering::Relaxed) {
+        if mismatch.load(Ordering::Relaxed) {
             eprintln!("{FAULT_AT}{}", now());
             comm.all_reduce(&mut [1_u16; 7], ReduceOp::Prod)?;
         }
         calls::one(comm, &mut random, trial.most)?;
-        if call % LOOKS == 0 {
+        if call % CHECK_INTERVAL == 0 {
             let mut over = [u8::from(comm.rank() == 0 && is_over())];
             comm.broadcast(&mut over, 0)?;
             if over == [1] {
@@ -73,7 +73,7 @@ fn work(comm: &mut Communicator, trial: &Trial, differs: &AtomicBool) -> Result<
     }
 }
 
-/// Ends one of this process's TCP connections.
+/// Closes one of this process's TCP connections.
 fn close_one(random: &mut SmallRng) {
     let is_tcp = |fd: &i32| {
         let address = getpeername::<SockaddrStorage>(*fd).ok();
@@ -85,13 +85,13 @@ fn close_one(random: &mut SmallRng) {
     }
 }
 
-/// What a victim does to itself.
-fn sabotage(handle: &AbortHandle, trial: &Trial, differs: &AtomicBool) {
+/// Causes the faults that a victim causes itself.
+fn inject(handle: &AbortHandle, trial: &Trial, mismatch: &AtomicBool) {
     let (fault, after) = (trial.fault, trial.after);
     let mut random = SmallRng::seed_from_u64(trial.seed + 1);
     std::thread::sleep(after);
     match fault {
-        Fault::Mismatch => return differs.store(true, Ordering::Relaxed),
+        Fault::Mismatch => return mismatch.store(true, Ordering::Relaxed),
         Fault::Abort | Fault::Exit | Fault::Close => eprintln!("{FAULT_AT}{}", now()),
         _ => return,
     }
@@ -102,19 +102,19 @@ fn sabotage(handle: &AbortHandle, trial: &Trial, differs: &AtomicBool) {
     }
 }
 
-/// Not a test of its own.
-pub(crate) fn body() {
-    let Ok(seat) = std::env::var(SEAT) else { return };
-    let [seed, hosts, rank, store] = seat.split(' ').collect::<Vec<_>>()[..] else {
-        unreachable!("{seat}");
+/// A process: one rank.
+pub(crate) fn rank() {
+    let Ok(argument) = std::env::var(ARGUMENT) else { return };
+    let [seed, hosts, rank, store] = argument.split(' ').collect::<Vec<_>>()[..] else {
+        unreachable!("{argument}");
     };
     let trial = Trial::new(seed.parse().unwrap(), hosts == "true");
     let me: usize = rank.parse().unwrap();
-    let before = Held::now();
-    let transport = match trial.way {
-        Way::Shm => Transport::Shm,
-        Way::Tcp => Transport::Tcp,
-        Way::Mixed => Transport::Auto,
+    let before = Resources::now();
+    let transport = match trial.links {
+        Links::Shm => Transport::Shm,
+        Links::Tcp => Transport::Tcp,
+        Links::Mixed => Transport::Auto,
     };
     let builder = Communicator::builder().rank(me).size(trial.n).store(store);
     let builder = if trial.secret { builder.secret(&[7; 32]) } else { builder };
@@ -123,25 +123,25 @@ pub(crate) fn body() {
     comm.barrier().unwrap();
     comm.set_timeout(trial.timeout);
     eprintln!("{AT_WORK}");
-    let differs = AtomicBool::new(false);
+    let mismatch = AtomicBool::new(false);
     let result = std::thread::scope(|scope| {
         if trial.victims.contains(&me) {
             let handle = comm.abort_handle();
-            let (trial, differs) = (&trial, &differs);
-            scope.spawn(move || sabotage(&handle, trial, differs));
+            let (trial, mismatch) = (&trial, &mismatch);
+            scope.spawn(move || inject(&handle, trial, mismatch));
         }
-        work(&mut comm, &trial, &differs)
+        work(&mut comm, &trial, &mismatch)
     });
     match result {
         Ok(()) => eprintln!("{ALL_RIGHT}"),
         Err(error) => {
             let (kind, pids) = kind(&error);
             let pids: Vec<_> = pids.iter().map(u32::to_string).collect();
-            eprintln!("{TOLD}{} {kind} {} {error}", now(), pids.join(","));
+            eprintln!("{FAILED}{} {kind} {} {error}", now(), pids.join(","));
         }
     }
     drop(comm);
-    match before.again() {
+    match before.restored() {
         Ok(()) => eprintln!("{CLEAN}"),
         Err(what) => eprintln!("left {what}"),
     }

@@ -1,32 +1,32 @@
-//! What happens in one trial: all of it follows from its seed.
+//! The parameters of one trial, which all follow from its seed.
 
 use std::time::Duration;
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-/// What happens to one rank, or to two.
+/// A fault of one rank, or of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fault {
-    /// Killed.
+    /// One rank is killed.
     Kill,
-    /// Two are, at once.
+    /// Two ranks are killed together.
     TwoKills,
-    /// Stopped for longer than the others wait.
+    /// The rank is stopped for longer than the timeout.
     Stop,
-    /// Stopped, and continued in time.
+    /// The rank is stopped, and continued before the timeout.
     Pause,
-    /// It aborts, from another thread.
+    /// Another thread of the rank aborts.
     Abort,
-    /// It calls something else.
+    /// The rank makes another call than its peers.
     Mismatch,
-    /// It exits without a word, in the middle of anything.
+    /// The process exits during any call.
     Exit,
-    /// One of its TCP connections ends.
+    /// One of the TCP connections of the rank is closed.
     Close,
     /// Packets between two hosts are dropped for a while.
     Drops,
-    /// From here on all are.
+    /// All packets between two hosts are dropped from now on.
     Cut,
 }
 
@@ -34,12 +34,12 @@ use Fault::{Abort, Close, Cut, Drops, Exit, Kill, Mismatch, Pause, Stop, TwoKill
 
 const FAULTS: [Fault; 10] = [Kill, TwoKills, Stop, Pause, Abort, Mismatch, Exit, Close, Drops, Cut];
 
-/// How the ranks of a trial reach each other.
+/// The links between the ranks of a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Way {
+pub(crate) enum Links {
     Shm,
     Tcp,
-    /// Both, on two hosts.
+    /// Both kinds, on two hosts.
     Mixed,
 }
 
@@ -47,20 +47,21 @@ pub(crate) enum Way {
 pub(crate) struct Trial {
     pub(crate) seed: u64,
     pub(crate) n: usize,
-    /// The largest world with links between all pairs; others have those of rings and trees.
+    /// The largest world with links between all pairs.
     pub(crate) all_pairs: usize,
-    pub(crate) way: Way,
+    pub(crate) links: Links,
     pub(crate) fault: Fault,
     pub(crate) victims: Vec<usize>,
-    /// When, after all are at work.
+    /// The time of the fault, from the moment when all ranks are at work.
     pub(crate) after: Duration,
-    /// How long a pause is, or packets are dropped; those of more bytes than this.
+    /// The length of a pause or of a loss of packets, and the bytes of the longest packets that
+    /// pass.
     pub(crate) pause: Duration,
     pub(crate) passes: u32,
     pub(crate) timeout: Duration,
-    /// The most elements of a call, as a power of two.
+    /// The binary logarithm of the most elements of a call.
     pub(crate) most: u32,
-    /// Do the ranks have a secret? And is what they send encrypted?
+    /// True if the ranks have a secret, and if they encrypt.
     pub(crate) secret: bool,
     pub(crate) encrypt: bool,
 }
@@ -76,19 +77,18 @@ impl Trial {
         let few = if fault == TwoKills { 1 } else { 0 };
         let n = [2, 3, 4, 8, 4, 8, 16][random.random_range(few..7)];
         let all_pairs = if n > 3 && random.random_bool(0.4) { 2 } else { 32 };
-        let way = match random.random_range(0..3) {
-            _ if matches!(fault, Drops | Cut) => Way::Mixed,
-            0 if fault != Close => Way::Shm,
-            1 if has_hosts => Way::Mixed,
-            _ => Way::Tcp,
+        let links = match random.random_range(0..3) {
+            _ if matches!(fault, Drops | Cut) => Links::Mixed,
+            0 if fault != Close => Links::Shm,
+            1 if has_hosts => Links::Mixed,
+            _ => Links::Tcp,
         };
         let first = random.random_range(0..n);
         let second = (first + random.random_range(1..n)) % n;
         let victims = if fault == TwoKills { vec![first, second] } else { vec![first] };
         let after = Duration::from_micros(random.random_range(0..60_000));
         let pause = Duration::from_millis(random.random_range(1..400));
-        // Who waits for the end of a long stop is not to be held up by much data, and sixteen ranks
-        // have made a group by then also where CPUs are few.
+        // Trials with a long stop have a short timeout, and so short calls.
         let (timeout, most) = if fault == Stop { (4_000, 16) } else { (15_000, 20) };
         let timeout = Duration::from_millis(timeout);
         let passes = if fault == Drops { [1, 3_000][random.random_range(0..2)] } else { 1 };
@@ -98,7 +98,7 @@ impl Trial {
             seed,
             n,
             all_pairs,
-            way,
+            links,
             fault,
             victims,
             after,
@@ -111,7 +111,7 @@ impl Trial {
         }
     }
 
-    /// Which of two hosts a rank is on, if there are two.
+    /// The host of a rank, if there are two.
     pub(crate) fn host(&self, rank: usize) -> usize {
         2 * rank / self.n
     }

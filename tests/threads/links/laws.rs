@@ -1,4 +1,4 @@
-//! The laws that every kind of link keeps.
+//! The contracts that every kind of link keeps.
 
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
@@ -13,7 +13,7 @@ use ringreduce::transport::link_trace::{Kind, Log, Traced};
 use ringreduce::transport::{Fault, Frame, Rx, Tx};
 
 use super::Make;
-use super::walk::{
+use super::transfer::{
     DEADLINE, SMALL, TICK, frame, give, is_lost, payload, take, until, wait_rx, wait_tx,
 };
 
@@ -32,8 +32,8 @@ pub(super) fn payloads_of_every_size_arrive(make: Make) {
     }
 }
 
-/// `give` has read all of the payload when it returns, whatever the system took of it; `land`
-/// writes where it is told to, and nowhere before the frame is known to be right.
+/// `give` has read the whole payload when it returns; `land` writes to the given memory alone, and
+/// only if the frame is the expected one.
 pub(super) fn payloads_come_from_and_go_to_any_memory(make: Make) {
     for bytes in [64, 1 << 14, 1 << 15, 1 << 22] {
         let shape = SlotShape { bytes, capacity: 4 };
@@ -74,7 +74,7 @@ pub(super) fn payloads_come_from_and_go_to_any_memory(make: Make) {
     }
 }
 
-pub(super) fn a_glimpse_tells_the_call_and_takes_nothing(make: Make) {
+pub(super) fn a_glimpse_shows_the_call_and_takes_nothing(make: Make) {
     let (mut tx, mut rx) = make(SMALL);
     assert_eq!(rx.glimpse(), None);
     for slot in 7..9 {
@@ -186,7 +186,7 @@ pub(super) fn a_full_link_wakes_its_sender_and_outlives_it(make: Make) {
     assert!(all > full && taken == all, "{taken} of {all}");
 }
 
-pub(super) fn what_is_not_expected_is_refused(make: Make) {
+pub(super) fn an_unexpected_frame_is_refused(make: Make) {
     let sent = frame(32, 5);
     for (name, expect, ours, theirs) in [
         ("len", Frame { len: 33, ..sent }, 33, 32),
@@ -250,7 +250,7 @@ pub(super) fn a_receiver_that_leaves_ends_a_wait(make: Make) {
     assert!(is_lost(waiting.join().unwrap()));
 }
 
-pub(super) fn a_look_finds_a_peer_that_left(make: Make) {
+pub(super) fn check_alive_finds_a_peer_that_left(make: Make) {
     let (tx, mut rx) = make(SMALL);
     rx.check_alive().unwrap();
     drop(tx);
@@ -351,7 +351,7 @@ pub(super) fn a_corrupted_frame_is_noticed_by_the_receiver(make: Make) {
     }
 }
 
-pub(super) fn a_trace_tells_what_happened(make: Make) {
+pub(super) fn a_trace_records_the_events_of_a_link(make: Make) {
     let (tx, rx) = make(SMALL);
     let log = Log::new(4);
     let mut tx = Traced::new(tx, 1, log.clone());
@@ -365,9 +365,9 @@ pub(super) fn a_trace_tells_what_happened(make: Make) {
     let (events, forgotten) = log.events();
     assert!(forgotten >= 1, "the commit");
     assert!(events.is_sorted_by_key(|event| event.time));
-    let told: Vec<_> = events.iter().map(|e| (e.peer, e.kind, e.bytes)).collect();
-    assert_eq!(told.len(), 4);
-    assert_eq!(told[3], (2, Kind::Fault, 0));
+    let seen: Vec<_> = events.iter().map(|e| (e.peer, e.kind, e.bytes)).collect();
+    assert_eq!(seen.len(), 4);
+    assert_eq!(seen[3], (2, Kind::Fault, 0));
     let expected = [(2, Kind::Receive, 9), (2, Kind::Release, 0), (1, Kind::Park, 0)];
-    assert!(forgotten > 1 || told[..3] == expected, "{told:?}");
+    assert!(forgotten > 1 || seen[..3] == expected, "{seen:?}");
 }

@@ -1,4 +1,4 @@
-//! What only links over TCP must keep: bytes come in any pieces, from anybody.
+//! Links over TCP: bytes arrive in pieces of any length, and from foreign programs.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, TcpStream};
@@ -9,7 +9,7 @@ use ringreduce::partition::SlotShape;
 use ringreduce::transport::{Fault, Rx, Tx, tcp};
 
 use super::Ends;
-use super::walk::{SMALL, frame, give, is_lost, payload, take, wait_rx, wait_tx};
+use super::transfer::{SMALL, frame, give, is_lost, payload, take, wait_rx, wait_tx};
 
 pub(super) fn streams(address: IpAddr, count: usize) -> (Vec<TcpStream>, Vec<TcpStream>) {
     let listener = TcpListener::bind((address, 0)).unwrap();
@@ -30,7 +30,7 @@ pub(super) fn link(shape: SlotShape, sockets: usize) -> Ends {
     ends(to, from, shape)
 }
 
-/// A relay that passes on one to seven bytes at a time.
+/// Relays one to seven bytes at a time.
 fn trickle(mut from: TcpStream, mut to: TcpStream) {
     let mut bytes = [0; 7];
     for turn in 0.. {
@@ -42,7 +42,7 @@ fn trickle(mut from: TcpStream, mut to: TcpStream) {
 }
 
 #[test]
-fn does_not_care_how_bytes_are_cut() {
+fn bytes_may_arrive_in_pieces_of_any_length() {
     let shape = SlotShape { bytes: 4096, capacity: 3 };
     let (to, relay_in) = streams(Ipv4Addr::LOCALHOST.into(), 2);
     let (relay_out, from) = streams(Ipv4Addr::LOCALHOST.into(), 2);
@@ -77,9 +77,9 @@ fn garbage_is_an_error() {
 }
 
 #[test]
-fn works_over_ipv6() {
+fn a_link_works_over_ipv6() {
     if TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).is_err() {
-        return harness::skip("links::tcp::works_over_ipv6", "this host has no ::1");
+        return harness::skip("links::tcp::a_link_works_over_ipv6", "this host has no ::1");
     }
     let (to, from) = streams(Ipv6Addr::LOCALHOST.into(), 2);
     let (mut tx, mut rx) = ends(to, from, SMALL);
@@ -95,12 +95,12 @@ fn a_link_needs_a_socket_and_slots_of_whole_cache_lines() {
     assert!(tcp::Rx::new(streams(Ipv4Addr::LOCALHOST.into(), 1).1, odd).is_err());
 }
 
-/// A network that flips one bit of a payload, whatever TCP's own sum says of it.
+/// The network flips one bit of a payload, which the checksum of TCP may miss.
 #[test]
-fn a_flipped_bit_is_found() {
+fn the_checksum_detects_a_flipped_bit() {
     const HEADER: usize = 64;
     let shape = SlotShape { bytes: 64 << 10, capacity: 3 };
-    // Both ways in which a payload is read: by way of the slot, and straight to its place.
+    // A payload is read into the slot, or straight to its destination.
     for (len, lands) in [(1, false), (100, false), (4096, true), (40_000, true), (40_000, false)] {
         for checks in [true, false] {
             let (to, mut relay_in) = streams(Ipv4Addr::LOCALHOST.into(), 1);
@@ -109,14 +109,14 @@ fn a_flipped_bit_is_found() {
             let mut rx = tcp::Rx::new(from, shape).unwrap().checked(checks);
             give(&mut tx, &frame(len, 0), &payload(len, 0)).unwrap();
             let mut bytes = vec![0; HEADER + len];
-            let whole = thread::scope(|scope| {
+            let sent = thread::scope(|scope| {
                 let read = scope.spawn(|| relay_in[0].read_exact(&mut bytes));
                 while let Ok(false) = tx.flush() {
                     thread::yield_now();
                 }
                 read.join().unwrap()
             });
-            whole.unwrap();
+            sent.unwrap();
             let bit = harness::share::random_range(0..8 * len);
             bytes[HEADER + bit / 8] ^= 1 << (bit % 8);
             relay_out[0].write_all(&bytes).unwrap();

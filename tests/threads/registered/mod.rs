@@ -1,13 +1,13 @@
-//! Collectives on registered memory over worlds of thread ranks: every type and operation, sizes
-//! on both sides of every border, drops in every order; and trouble.
+//! Collectives of thread ranks on registered memory: every type and operation, sizes on both sides
+//! of each threshold, drops in every order; interplay with other calls, and failures.
 
-pub(crate) mod beside;
-pub(crate) mod trouble;
+pub(crate) mod failures;
+pub(crate) mod interplay;
 
 use harness::{Value, expected, input, on_ranks};
-use ringreduce::{Communicator, FoldOrder, ReduceOp, bf16, f16};
+use ringreduce::{Communicator, FoldOrder, ReduceOp};
 
-/// Below and above one-shot, whole pages and lines or not.
+/// Below and above the limit of one-shot calls, multiples of pages and lines or not.
 const COUNTS: [usize; 10] = [0, 1, 2, 63, 1000, 1024, 4096, 4097, 5001, 20_000];
 
 fn each_op<T: Value>(comm: &mut Communicator, count: usize) {
@@ -30,35 +30,34 @@ fn each_op<T: Value>(comm: &mut Communicator, count: usize) {
     }
 }
 
-macro_rules! types {
-    ($($name:ident: $type:ty),* $(,)?) => {$(
-        #[test]
-        fn $name() {
-            for n in 1..=5 {
-                on_ranks(n, |comm| COUNTS.map(|count| each_op::<$type>(comm, count)));
-            }
-        }
-    )*};
+fn check_type<T: Value>() {
+    for n in 1..=5 {
+        on_ranks(n, |comm| COUNTS.map(|count| each_op::<T>(comm, count)));
+    }
 }
 
-types! {
-    type_i8: i8, type_u8: u8, type_i16: i16, type_u16: u16, type_i32: i32, type_u32: u32,
-    type_i64: i64, type_u64: u64, type_f16: f16, type_bf16: bf16, type_f32: f32, type_f64: f64,
+harness::each_type! { every_type: check_type;
+    i8: i8, u8: u8, i16: i16, u16: u16, i32: i32, u32: u32, i64: i64, u64: u64,
+    f16: ringreduce::f16, bf16: ringreduce::bf16, f32: f32, f64: f64,
 }
 
-/// What each rank has in a buffer beyond the call's.
+/// The content of a buffer outside of the call's part.
 const BESIDE: u32 = 0xdead_beef;
 
-/// A value of each rank at each place, of all bits.
+/// The contribution of a rank at a position, which uses all bits.
 fn value(rank: usize, i: usize) -> u32 {
     (i as u32).wrapping_mul(2_654_435_761) ^ (rank as u32 + 1).wrapping_mul(0x9e37_79b9)
+}
+
+fn fill(buf: &mut [u32], rank: usize) {
+    buf.iter_mut().enumerate().for_each(|(i, it)| *it = value(rank, i));
 }
 
 fn sum_of(n: usize, i: usize) -> u32 {
     (0..n).fold(0, |sum: u32, rank| sum.wrapping_add(value(rank, i)))
 }
 
-/// Registers `buf` or puts its contents in allocated memory, and lends that to `work`.
+/// Registers `buf`, or copies it to allocated memory, and lends that memory to `work`.
 fn registered<R>(
     comm: &mut Communicator,
     adopt: bool,
@@ -77,12 +76,11 @@ fn registered<R>(
 }
 
 #[test]
-fn parts_of_a_buffer_at_any_offset_and_nothing_beside_them() {
+fn calls_on_parts_of_a_buffer_write_nothing_beside_them() {
     for (n, adopt) in [(2, false), (3, true), (4, false), (4, true)] {
         on_ranks(n, |comm| {
             let rank = comm.rank();
-            // Memory that was taken before makes ranks' buffers begin at different places in their
-            // pages.
+            // An earlier allocation shifts the ranks' buffers against their pages.
             let _before = vec![BESIDE; 77 * rank];
             let mut buf = vec![BESIDE; 40_000];
             registered(comm, adopt, &mut buf, |comm, buf| {
@@ -90,7 +88,7 @@ fn parts_of_a_buffer_at_any_offset_and_nothing_beside_them() {
                 {
                     buf.fill(BESIDE);
                     let part = &mut buf[from..from + count];
-                    part.iter_mut().enumerate().for_each(|(i, it)| *it = value(rank, i));
+                    fill(part, rank);
                     comm.all_reduce(part, ReduceOp::Sum).unwrap();
                     let wrong = (0..count).find(|&i| part[i] != sum_of(n, i));
                     assert_eq!(wrong, None, "n={n} adopt={adopt} {from}..+{count}");
@@ -103,35 +101,35 @@ fn parts_of_a_buffer_at_any_offset_and_nothing_beside_them() {
 }
 
 #[test]
-fn every_collective() {
+fn every_collective_works_on_registered_memory() {
     for (n, adopt) in [(2, false), (3, true), (5, false), (5, true)] {
         for count in [1, 100, 1024, 5000, 70_001] {
             on_ranks(n, |comm| {
                 let rank = comm.rank();
-                let whole = |rank: usize| (0..n * count).map(move |i| value(rank, i));
+                let blocks = |rank: usize| (0..n * count).map(move |i| value(rank, i));
                 let mine = rank * count..(rank + 1) * count;
                 let sums: Vec<u32> = (0..n * count).map(|i| sum_of(n, i)).collect();
-                let mut buf: Vec<u32> = whole(rank).collect();
+                let mut buf: Vec<u32> = blocks(rank).collect();
                 registered(comm, adopt, &mut buf, |comm, buf| {
                     let mut apart = vec![BESIDE; count];
                     comm.reduce_scatter(buf, &mut apart, ReduceOp::Sum).unwrap();
                     assert!(apart == sums[mine.clone()]);
-                    assert!(buf.iter().copied().eq(whole(rank)), "the input stays");
+                    assert!(buf.iter().copied().eq(blocks(rank)), "the input stays");
                     comm.reduce_scatter_in_place(buf, ReduceOp::Sum).unwrap();
                     assert!(buf[mine.clone()] == sums[mine.clone()]);
-                    let others = buf.iter().zip(whole(rank)).enumerate();
+                    let others = buf.iter().zip(blocks(rank)).enumerate();
                     let mut others = others.filter(|(i, _)| !mine.contains(i));
                     assert!(others.all(|(_, (&ours, before))| ours == before));
                     comm.all_gather_in_place(buf).unwrap();
                     assert!(buf[..] == sums[..]);
-                    let part: Vec<u32> = whole(rank).take(count).collect();
+                    let part: Vec<u32> = blocks(rank).take(count).collect();
                     comm.all_gather(&part, buf).unwrap();
-                    let want = (0..n).flat_map(|rank| whole(rank).take(count));
+                    let want = (0..n).flat_map(|rank| blocks(rank).take(count));
                     assert!(buf.iter().copied().eq(want));
                     for root in 0..n {
-                        buf.iter_mut().zip(whole(rank + root)).for_each(|(it, new)| *it = new);
+                        buf.iter_mut().zip(blocks(rank + root)).for_each(|(it, new)| *it = new);
                         comm.broadcast(buf, root).unwrap();
-                        assert!(buf.iter().copied().eq(whole(root + root)), "root {root}");
+                        assert!(buf.iter().copied().eq(blocks(root + root)), "root {root}");
                     }
                 });
             });
@@ -140,14 +138,14 @@ fn every_collective() {
 }
 
 #[test]
-fn from_one_buffer_to_another() {
+fn calls_between_two_buffers_leave_the_input_alone() {
     for n in [2, 3] {
         on_ranks(n, |comm| {
             let count = 50_000;
             let mut send = comm.alloc::<u32>(count).unwrap();
             let mut into = comm.alloc::<u32>(count + 1000).unwrap();
             let rank = comm.rank();
-            send.iter_mut().enumerate().for_each(|(i, it)| *it = value(rank, i));
+            fill(&mut send, rank);
             let mut plain = vec![0; count];
             comm.all_reduce_into(&send, &mut into[500..500 + count], ReduceOp::Sum).unwrap();
             comm.all_reduce_into(&send, &mut plain, ReduceOp::Sum).unwrap();
@@ -160,19 +158,19 @@ fn from_one_buffer_to_another() {
 }
 
 #[test]
-fn results_larger_than_the_caches() {
+fn buffers_larger_than_the_caches_are_right() {
     on_ranks(2, |comm| {
         let (rank, count) = (comm.rank(), (40 << 20) / 4 + 3);
         let mut buf = comm.alloc::<u32>(count).unwrap();
-        buf.iter_mut().enumerate().for_each(|(i, it)| *it = value(rank, i));
+        fill(&mut buf, rank);
         comm.all_reduce(&mut buf, ReduceOp::Sum).unwrap();
         assert_eq!((0..count).find(|&i| buf[i] != sum_of(2, i)), None);
-        buf.iter_mut().enumerate().for_each(|(i, it)| *it = value(rank, i));
+        fill(&mut buf, rank);
         comm.broadcast(&mut buf, 1).unwrap();
         assert_eq!((0..count).find(|&i| buf[i] != value(1, i)), None);
         let parts = &mut buf[1..count - 2];
         let part = parts.len() / 2;
-        parts.iter_mut().enumerate().for_each(|(i, it)| *it = value(rank, i));
+        fill(parts, rank);
         comm.all_gather_in_place(parts).unwrap();
         assert_eq!((0..2 * part).find(|&i| parts[i] != value(i / part, i)), None);
         let mut apart = comm.alloc::<u32>(count).unwrap();
@@ -183,8 +181,8 @@ fn results_larger_than_the_caches() {
 }
 
 #[test]
-fn the_fold_is_in_rank_order_whatever_the_size() {
-    // Values whose sum depends on the order.
+fn the_fold_is_in_rank_order_at_every_size() {
+    // The sum of these values depends on the order.
     let number = |rank: usize, i: usize| {
         f32::from_bits(0x3f80_0000 | value(rank, i) >> 9) * [1.0, 1e8, -1e8, 3e-3][rank % 4]
     };
@@ -205,30 +203,30 @@ fn the_fold_is_in_rank_order_whatever_the_size() {
 }
 
 #[test]
-fn buffers_come_and_go_in_any_order() {
+fn buffers_may_be_dropped_in_any_order() {
     let left = on_ranks(3, |comm| {
         let rank = comm.rank();
-        let mut kept = Vec::new();
+        let mut buffers = Vec::new();
         for round in 0..20 {
             let mut buf = comm.alloc::<u32>(3000 + round).unwrap();
             buf.fill(1);
             comm.all_reduce(&mut buf, ReduceOp::Sum).unwrap();
             assert!(buf.iter().all(|&it| it == 3));
-            // Each rank drops others of them, and at other times.
+            // Each rank drops different buffers, at different times.
             if (round + rank) % 3 == 0 {
-                kept.push(buf);
+                buffers.push(buf);
             }
-            if round % 5 == rank && !kept.is_empty() {
-                kept.remove(0);
+            if round % 5 == rank && !buffers.is_empty() {
+                buffers.remove(0);
             }
-            // New memory at an address that was registered is ordinary memory.
+            // New memory at an address that was registered before is ordinary memory.
             let mut plain = vec![1_u32; 3000];
             comm.all_reduce(&mut plain, ReduceOp::Sum).unwrap();
             assert!(plain.iter().all(|&it| it == 3));
         }
-        kept
+        buffers
     });
-    // What is left outlives the communicators, as memory.
+    // The remaining buffers outlive the communicators.
     for mut buf in left.into_iter().flatten() {
         assert!(buf.iter().all(|&it| it == 3));
         buf.fill(4);
@@ -236,7 +234,7 @@ fn buffers_come_and_go_in_any_order() {
     }
 }
 
-/// Is the middle of `buf` in memory that other processes can map?
+/// True if the middle of `buf` is in memory that other processes can map.
 fn is_shared(buf: &[u32]) -> bool {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let middle = buf[buf.len() / 2..].as_ptr().addr();
@@ -259,18 +257,18 @@ fn a_buffer_that_was_registered_is_ordinary_memory() {
         drop(guard);
         assert!(!is_shared(&buf));
         assert!(buf.iter().copied().eq(0..1 << 20));
-        // The allocator may move its pages.
+        // The allocator may move the pages.
         buf.reserve(20 << 20);
         assert!(buf.iter().copied().eq(0..1 << 20));
         let _again = comm.register(&mut buf).unwrap();
     });
 }
 
-/// A guard that is forgotten keeps its memory, so that no later buffer is taken for it.
+/// A forgotten guard keeps its memory, so no later buffer has the same address.
 #[test]
 fn a_guard_that_is_forgotten_does_no_harm() {
-    // Memory of more than 32 MiB goes back to the system at once, which gives it to whoever asks
-    // next: to each rank its own.
+    // Memory of more than 32 MiB returns to the system at once, which would reuse its address; the
+    // lock gives each rank its own.
     let (count, turn) = (9 << 20, std::sync::Mutex::new(()));
     on_ranks(2, |comm| {
         let mut buf = vec![1_u32; count];
@@ -287,7 +285,7 @@ fn a_guard_that_is_forgotten_does_no_harm() {
 }
 
 #[test]
-fn functions_of_the_users_over_elements_of_any_size() {
+fn functions_of_the_user_reduce_elements_of_any_size() {
     type Odd = [u8; 12];
     let joined = |a: &Odd, b: &Odd| std::array::from_fn(|i| a[i].wrapping_mul(31) ^ b[i]);
     for count in [1, 300, 5000] {

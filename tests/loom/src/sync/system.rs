@@ -1,5 +1,5 @@
-//! A futex as the kernel's is: who waits looks at the word under a lock that who wakes takes too.
-//! There is no membarrier here: publishers fence, as where the kernel has none.
+//! A futex like the kernel's: a waiter reads the word under a lock that a waker takes too. There is
+//! no membarrier here: publishers fence, as on a kernel without it.
 
 use std::time::Duration;
 

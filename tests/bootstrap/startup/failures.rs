@@ -1,0 +1,140 @@
+//! Ranks that are missing, duplicate, in disagreement or dead, and foreign connections.
+
+use super::*;
+
+/// Long enough for all ranks that are started to connect, also beside other tests.
+const ALL_CONNECTED: Duration = Duration::from_secs(4);
+
+#[test]
+fn a_missing_rank_is_named_by_every_peer() {
+    let _concurrent = concurrent();
+    let store = unix_store();
+    let mut configs = configs(5, &store, |_| ());
+    configs.iter_mut().for_each(|c| c.timeout = ALL_CONNECTED);
+    let present = configs.into_iter().filter(|c| [0, 2, 4].contains(&c.rank));
+    for (error, reporter) in in_threads(present, |c| (meet(&c).unwrap_err(), c.rank)) {
+        let Error::MissingRanks { rank, missing, size, .. } = &error else { panic!("{error}") };
+        assert_eq!((*rank, *size, missing.as_slice()), (reporter, 5, &[1, 3][..]), "{error}");
+    }
+    // Rank 0 serves the store: without rank 0 there is none.
+    let store = tcp_store();
+    let mut alone = config(1, 2, &store);
+    alone.timeout = ALL_CONNECTED;
+    let error = meet(&alone).unwrap_err().to_string();
+    assert!(error.contains(&store.to_string()) && error.contains("ank 0 listens there"), "{error}");
+}
+
+#[test]
+fn a_missing_rank_0_is_named_where_the_launcher_serves_the_store() {
+    let _concurrent = concurrent();
+    let server = Server::new().unwrap();
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    server.adopt(theirs).unwrap();
+    let mut config = config(1, 2, &StoreAddr::Fd(ours.as_raw_fd()));
+    config.timeout = ALL_CONNECTED;
+    match meet(&config).unwrap_err() {
+        Error::MissingRanks { rank: 1, missing, size: 2, .. } => assert_eq!(missing, [0]),
+        error => panic!("{error}"),
+    }
+}
+
+#[test]
+fn a_duplicate_rank_is_named_by_every_peer() {
+    let _exclusive = exclusive();
+    let store = unix_store();
+    // Without rank 2 no rank gets through before the conflict is seen.
+    let configs = [0, 1, 1].map(|rank| config(rank, 3, &store)).to_vec();
+    for error in in_threads(configs, |c| meet(&c).unwrap_err()) {
+        let Error::DuplicateRank { rank: 1, first, second, .. } = &error else { panic!("{error}") };
+        let pid = format!("pid {}", std::process::id());
+        assert!(first.contains(&pid) && second.contains(&pid), "{error}");
+    }
+    // Two processes are rank 0: the second one can't listen, and names the first one.
+    for store in [unix_store(), tcp_store()] {
+        let (sender, results) = channel();
+        thread::scope(|scope| {
+            for _ in 0..2 {
+                let (sender, store) = (sender.clone(), &store);
+                scope.spawn(move || sender.send(meet(&config(0, 2, store)).map(drop)).unwrap());
+            }
+            let conflict = results.recv().unwrap();
+            assert!(matches!(conflict, Err(Error::DuplicateRank { rank: 0, .. })), "{conflict:?}");
+            meet(&config(1, 2, &store)).unwrap();
+            results.recv().unwrap().unwrap();
+        });
+    }
+}
+
+#[test]
+fn ranks_whose_settings_differ_name_both() {
+    let _concurrent = concurrent();
+    let change: [fn(&mut Config); 5] = [
+        |c| c.size = 4,
+        |c| c.size = 2,
+        |c| c.transport = Transport::Tcp,
+        |c| c.tcp_sockets = 2,
+        |c| c.all_pairs = 2,
+    ];
+    for change in change {
+        let mut configs = configs(3, &unix_store(), |_| ());
+        change(&mut configs[1]);
+        for error in in_threads(configs, |c| meet(&c).unwrap_err()) {
+            let Error::Config { name, .. } = &error else { panic!("{error}") };
+            let text = error.to_string();
+            assert!(text.contains("rank 1 ") && text.contains("rank 0 "), "{name}: {text}");
+        }
+    }
+}
+
+#[test]
+fn a_peer_that_has_left_is_named_by_connect() {
+    let _concurrent = concurrent();
+    let quick = |c: &mut Config| c.timeout = ALL_CONNECTED;
+    let mut meetings = in_threads(configs(2, &unix_store(), quick), |c| meet(&c).unwrap());
+    drop(meetings.pop());
+    let pair = PairKey { from: 0, to: 1 };
+    let error = meetings[0].connect(&[pair], &[]).unwrap_err().to_string();
+    assert!(error.contains("rank 1 ") && error.contains("refuses"), "{error}");
+    let error = meetings[0].connect(&[], &[PairKey { from: 1, to: 0 }]).unwrap_err().to_string();
+    assert!(error.contains("rank 1 ") && error.contains("did not connect"), "{error}");
+    let error = meetings[0].connect(&[PairKey { from: 1, to: 1 }], &[]).unwrap_err();
+    assert!(matches!(error, Error::Argument { .. }), "{error}");
+}
+
+/// Connects to `address` again and again until `stop`, with bytes that no rank sends.
+fn foreign_connections(address: SocketAddr, stop: &AtomicBool) {
+    let valid_start = b"RRST\x01\x00\x01\x00\x00\x00\x00\x00";
+    let hostile_length = [&b"RRST\x01\x00\x02\x00"[..], &[0xff; 16]].concat();
+    let words: [&[u8]; 6] =
+        [b"", b"\0", b"GET / HTTP/1.1\r\n\r\n", &[0xa5; 300], valid_start, &hostile_length];
+    let mut silent = Vec::new();
+    let mut count = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let Ok(mut stream) = TcpStream::connect(address) else { continue };
+        let _ = stream.write_all(words[count % words.len()]);
+        count += 1;
+        if count % 2 == 0 && silent.len() < 100 {
+            silent.push(stream);
+        }
+    }
+}
+
+#[test]
+fn foreign_connections_do_not_stop_a_world() {
+    let _exclusive = exclusive();
+    let store = tcp_store();
+    let address: SocketAddr = store.to_string().parse().unwrap();
+    let forced = |config: &mut Config| config.transport = Transport::Tcp;
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let stop = &stop;
+        scope.spawn(move || foreign_connections(address, stop));
+        let meetings = in_threads(configs(4, &store, forced), |c| meet(&c).unwrap());
+        let listeners: Vec<_> = meetings[0].peers.iter().map(|p| p.tcp.unwrap()).collect();
+        for listener in listeners {
+            scope.spawn(move || foreign_connections(listener, stop));
+        }
+        in_threads(meetings, ring_both_ways);
+        stop.store(true, Ordering::Relaxed);
+    });
+}

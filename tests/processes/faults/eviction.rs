@@ -1,0 +1,208 @@
+//! Survivors that cannot go on at once: peers have left or are absent, a quorum is lost, a rank was
+//! evicted.
+
+use std::fs::File;
+use std::time::{Duration, Instant};
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::signal::{Signal, raise};
+use ringreduce::{Communicator, Error, ReduceOp};
+
+use harness::processes::{Process, World, this_builder, this_rank};
+
+const LONG: Duration = Duration::from_secs(60);
+const SHORT: Duration = Duration::from_millis(300);
+/// Ranks that call within this time call together, also where CPUs are scarce.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// Tell a rank by 1 that it calls `agree` first, that its calls are uniform, and that it shrinks
+/// before it evicts.
+const AGREES: &str = "TEST_EVICTION_AGREES";
+const UNIFORM: &str = "TEST_EVICTION_UNIFORM";
+const SHRINKS: &str = "TEST_EVICTION_SHRINKS";
+
+fn is_set(variable: &str) -> bool {
+    std::env::var(variable).is_ok_and(|it| it == "1")
+}
+
+fn member() -> Option<Communicator> {
+    let (builder, ..) = this_builder()?;
+    Some(builder.uniform(is_set(UNIFORM)).build().unwrap())
+}
+
+pub(super) fn until_killed() -> ! {
+    // A park may end spuriously.
+    loop {
+        std::thread::park();
+    }
+}
+
+/// A process: all ranks but the last one leave, with or without an agreement before.
+pub(crate) fn last_rank() {
+    let Some(mut comm) = member() else { return };
+    comm.all_reduce(&mut [1_u32], ReduceOp::Sum).unwrap();
+    if is_set(AGREES) {
+        assert_eq!(comm.agree(7, LONG).unwrap(), 7);
+    }
+    comm.all_reduce(&mut [1_u32], ReduceOp::Sum).unwrap();
+    if comm.rank() + 1 < comm.size() {
+        return;
+    }
+    comm.all_reduce(&mut [1_u32], ReduceOp::Sum).unwrap_err();
+    let mut alone = comm.shrink(LONG).unwrap();
+    assert_eq!(alone.size(), 1);
+    alone.barrier().unwrap();
+}
+
+#[test]
+fn a_rank_that_all_others_left_shrinks_to_itself_at_once() {
+    for transport in ["shm", "tcp"] {
+        for (uniform, agrees) in [("0", "0"), ("0", "1"), ("1", "0"), ("1", "1")] {
+            for n in [2, 3] {
+                let settings = |_| vec![(UNIFORM, uniform.to_owned()), (AGREES, agrees.to_owned())];
+                let began = Instant::now();
+                let world = World::start("faults::eviction::last_rank", n, transport, settings);
+                world.succeeds(&format!("{transport} {n} {uniform} {agrees}"));
+                // No rank has waited for its deadline.
+                assert!(began.elapsed() < LONG / 2);
+            }
+        }
+    }
+}
+
+/// A process: rank 2 is stopped until the others have evicted it.
+pub(crate) fn evicted() {
+    let Some(mut comm) = this_rank() else { return };
+    comm.barrier().unwrap();
+    comm.set_timeout(SHORT);
+    if comm.rank() == 2 {
+        raise(Signal::SIGSTOP).unwrap();
+        // The peers' part of their failed call may complete this one.
+        while comm.barrier().is_ok() {}
+        let late = comm.shrink(LONG).unwrap_err();
+        assert!(matches!(late, Error::Evicted { .. }), "{late}");
+        // Later calls fail the same way.
+        let late = comm.agree(0, LONG).unwrap_err();
+        assert!(matches!(late, Error::Evicted { .. }), "{late}");
+        return;
+    }
+    comm.barrier().unwrap_err();
+    if is_set(SHRINKS) {
+        let missing = comm.shrink(GRACE).unwrap_err();
+        let Error::NotAll { missing, .. } = missing else { panic!("{missing}") };
+        assert_eq!(missing, [2]);
+    }
+    let mut two = comm.evict(GRACE).unwrap();
+    assert_eq!(two.size(), 2);
+    two.set_timeout(LONG);
+    two.barrier().unwrap();
+    Process::works();
+    // Rank 2 learns it from living peers.
+    until_killed();
+}
+
+#[test]
+fn an_absent_rank_is_missed_then_evicted_and_learns_it() {
+    for (transport, shrinks) in [("shm", "1"), ("tcp", "1"), ("shm", "0"), ("tcp", "0")] {
+        let settings = |_| vec![(SHRINKS, shrinks.to_owned())];
+        let mut world = World::start("faults::eviction::evicted", 3, transport, settings);
+        let (ones, paused) = world.0.split_at_mut(2);
+        ones.iter_mut().for_each(Process::is_at_work);
+        // On a busy machine the rank may stop only now.
+        paused[0].is_stopped();
+        paused[0].signal(Signal::SIGCONT);
+        world.0.pop().unwrap().succeeds(&format!("{transport} {shrinks}"));
+    }
+}
+
+/// A process: rank 3 is stopped, and when the others evict it, rank 2 has no descriptors at first.
+pub(crate) fn second_round() {
+    let Some(mut comm) = this_rank() else { return };
+    comm.barrier().unwrap();
+    comm.set_timeout(GRACE);
+    if comm.rank() == 3 {
+        raise(Signal::SIGSTOP).unwrap();
+    }
+    comm.barrier().unwrap_err();
+    std::thread::scope(|scope| {
+        if comm.rank() == 2 {
+            let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+            setrlimit(Resource::RLIMIT_NOFILE, 256, hard).unwrap();
+            let all: Vec<_> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
+            scope.spawn(move || {
+                // The first round waits for rank 3 until then.
+                std::thread::sleep(GRACE + SHORT);
+                drop(all);
+            });
+        }
+        let mut three = comm.evict(GRACE).unwrap();
+        assert_eq!(three.size(), 3);
+        three.set_timeout(LONG);
+        three.barrier().unwrap();
+    });
+}
+
+#[test]
+fn a_rank_that_cannot_connect_at_once_is_not_evicted() {
+    for transport in ["shm", "tcp"] {
+        let mut world =
+            World::start("faults::eviction::second_round", 4, transport, |_| Vec::new());
+        let paused = world.0.pop().unwrap();
+        world.succeeds(transport);
+        drop(paused);
+    }
+}
+
+/// A process: rank 0 is killed, which looks like a lost connection over TCP.
+pub(crate) fn minority() {
+    let Some(mut comm) = this_rank() else { return };
+    comm.barrier().unwrap();
+    Process::works();
+    if comm.rank() == 0 {
+        until_killed();
+    }
+    comm.barrier().unwrap_err();
+    for _ in 0..2 {
+        let began = Instant::now();
+        let lost = comm.shrink(LONG).unwrap_err();
+        assert!(matches!(&lost, Error::QuorumLost { live, .. } if *live == [1]), "{lost}");
+        assert!(began.elapsed() < LONG / 2);
+    }
+}
+
+#[test]
+fn a_minority_gets_quorum_lost_without_a_wait() {
+    let mut world = World::start("faults::eviction::minority", 2, "tcp", |_| Vec::new());
+    // Every rank has left the barrier.
+    world.is_at_work();
+    world.0[0].kill();
+    world.0.pop().unwrap().succeeds("the survivor");
+}
+
+/// A process: rank 0 waits for the agreement of rank 1 until another thread aborts the wait.
+pub(crate) fn aborted() {
+    let Some(mut comm) = this_rank() else { return };
+    comm.barrier().unwrap();
+    if comm.rank() == 1 {
+        until_killed();
+    }
+    let handle = comm.abort_handle();
+    let aborts = std::thread::spawn(move || {
+        std::thread::sleep(SHORT);
+        handle.abort();
+    });
+    let error = comm.agree(1, LONG).unwrap_err();
+    assert!(matches!(error, Error::Aborted { .. }), "{error}");
+    aborts.join().unwrap();
+    Process::works();
+}
+
+#[test]
+fn abort_ends_an_agreement() {
+    let mut world = World::start("faults::eviction::aborted", 2, "shm", |_| Vec::new());
+    let began = Instant::now();
+    world.0[0].is_at_work();
+    assert!(began.elapsed() < LONG / 2);
+    drop(world.0.pop());
+    world.0.pop().unwrap().succeeds("rank 0");
+}

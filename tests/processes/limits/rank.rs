@@ -1,0 +1,165 @@
+//! The ranks of these tests: they set themselves a limit before or after they connect, make calls,
+//! a duplicate and shared memory, and report their result.
+
+use std::fs::{self, File};
+use std::io;
+use std::mem::forget;
+use std::os::fd::AsRawFd;
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::unistd::{Uid, alarm, geteuid, setuid};
+use ringreduce::{Communicator, ReduceOp, Result};
+
+use harness::processes::this_builder;
+
+/// Tells a rank the stage and the resource, and the limit.
+pub(super) const SETTING: &str = "TEST_EXHAUSTION_SETTING";
+/// Tells a rank by 1 that it encrypts.
+pub(super) const ENCRYPTS: &str = "TEST_EXHAUSTION_ENCRYPTS";
+/// The prefix of a rank's last line, before "well" or its error.
+pub(super) const ENDED: &str = "ended: ";
+/// Seconds after which a signal ends a rank that hangs.
+pub(super) const LONG: u32 = 100;
+/// The user id of nobody.
+const NOBODY: u32 = 65_534;
+
+/// Sets the limit of a resource, relative to its use where the name says so.
+fn limit(what: &str, value: u64) {
+    let (resource, used) = match what {
+        "descriptors" => (Resource::RLIMIT_NOFILE, 0),
+        "more-descriptors" => (Resource::RLIMIT_NOFILE, descriptors()),
+        "memory" => (Resource::RLIMIT_AS, mapped()),
+        "threads" => (Resource::RLIMIT_NPROC, 0),
+        "locked" => (Resource::RLIMIT_MEMLOCK, 0),
+        "file" => (Resource::RLIMIT_FSIZE, 0),
+        _ => panic!("{what}"),
+    };
+    let (_, hard) = getrlimit(resource).unwrap();
+    // A rank that connects raises its soft limit of descriptors to the hard one.
+    let hard = if what == "descriptors" { used + value } else { hard };
+    setrlimit(resource, used + value, hard).unwrap();
+}
+
+/// Raises the soft limit to the hard one.
+fn raise(what: &str) {
+    let resource = match what {
+        "more-descriptors" => Resource::RLIMIT_NOFILE,
+        "memory" => Resource::RLIMIT_AS,
+        "threads" => Resource::RLIMIT_NPROC,
+        _ => panic!("{what}"),
+    };
+    let (_, hard) = getrlimit(resource).unwrap();
+    setrlimit(resource, hard, hard).unwrap();
+}
+
+/// The number of descriptors, which from now on leaves no lower number free.
+fn descriptors() -> u64 {
+    let number = |entry: io::Result<fs::DirEntry>| {
+        entry.unwrap().file_name().to_str().unwrap().parse::<i32>().unwrap()
+    };
+    let most = fs::read_dir("/proc/self/fd").unwrap().map(number).max().unwrap();
+    loop {
+        let one = File::open("/dev/null").unwrap();
+        if one.as_raw_fd() >= most {
+            return one.as_raw_fd() as u64;
+        }
+        // The descriptor stays open until this process ends.
+        forget(one);
+    }
+}
+
+fn mapped() -> u64 {
+    let pages = fs::read_to_string("/proc/self/statm").unwrap();
+    pages.split(' ').next().unwrap().parse::<u64>().unwrap() * 4096
+}
+
+/// Makes calls of several lengths and checks their results.
+fn work(comm: &mut Communicator) -> Result<()> {
+    for len in [1, 5_000, 300_000] {
+        let mut buf = vec![1_u32; len];
+        comm.all_reduce(&mut buf, ReduceOp::Sum)?;
+        assert!(buf.iter().all(|&it| it as usize == comm.size()));
+    }
+    comm.barrier()
+}
+
+fn group(comm: &mut Communicator) -> Result<()> {
+    work(&mut comm.duplicate()?)
+}
+
+fn shared(comm: &mut Communicator) -> Result<()> {
+    let mut memory = comm.alloc::<u32>(500_000)?;
+    memory.fill(1);
+    comm.all_reduce(&mut memory, ReduceOp::Sum)?;
+    assert!(memory.iter().all(|&it| it as usize == comm.size()));
+    Ok(())
+}
+
+fn started(comm: &mut Communicator) -> Result<()> {
+    let sum = comm.nonblocking().all_reduce(vec![1_u32; 1000], ReduceOp::Sum).wait()?;
+    assert!(sum.iter().all(|&it| it as usize == comm.size()));
+    Ok(())
+}
+
+/// Runs the one task in which the limit holds; before and after it the communicator works.
+fn limited_task(
+    comm: &mut Communicator,
+    (what, value): (&str, u64),
+    (task, fails_everywhere): (fn(&mut Communicator) -> Result<()>, bool),
+) -> Result<()> {
+    work(comm)?;
+    let limited = !what.starts_with("not-");
+    if limited {
+        limit(what, value);
+    }
+    let done = task(comm);
+    if limited {
+        raise(what);
+    }
+    match done {
+        // A task that fails at all ranks leaves the communicator intact.
+        Err(_) if fails_everywhere => work(comm).and(done),
+        done => done,
+    }
+}
+
+fn run(what: &str, value: u64) -> Result<()> {
+    let Some((builder, _, _)) = this_builder() else { panic!("no seat") };
+    let encrypts = std::env::var(ENCRYPTS).is_ok_and(|it| it == "1");
+    let builder = if encrypts { builder.secret(&[7; 32]).encrypt(true) } else { builder };
+    let (stage, name) = what.split_once(':').unwrap_or(("start", what));
+    let limited = !stage.starts_with("not-");
+    if name == "threads" && geteuid().is_root() {
+        // Root has no such limit, and all ranks must be processes of one user.
+        setuid(Uid::from_raw(NOBODY)).unwrap();
+    }
+    match stage.trim_start_matches("not-") {
+        "start" => {
+            if limited {
+                limit(name, value);
+            }
+            work(&mut builder.build()?)
+        }
+        stage => {
+            let task: (fn(&mut Communicator) -> Result<()>, _) = match stage {
+                "group" => (group, true),
+                "shared" => (shared, true),
+                "started" => (started, false),
+                _ => panic!("{stage}"),
+            };
+            let name = if limited { name.to_owned() } else { format!("not-{name}") };
+            limited_task(&mut builder.build()?, (&name, value), task)
+        }
+    }
+}
+
+/// A process: one rank.
+pub(crate) fn rank() {
+    let Ok(setting) = std::env::var(SETTING) else { return };
+    alarm::set(LONG);
+    let (what, value) = setting.split_once(' ').unwrap();
+    match run(what, value.parse().unwrap()) {
+        Ok(()) => eprintln!("{ENDED}well"),
+        Err(error) => eprintln!("{ENDED}{error}"),
+    }
+}

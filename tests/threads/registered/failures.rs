@@ -1,0 +1,195 @@
+//! Ranks whose registrations or calls differ, or that leave: every rank gets an error, and no data
+//! is overwritten.
+
+use std::sync::Barrier;
+use std::time::Duration;
+
+use ringreduce::{CallOptions, Communicator, Error, FoldOrder, ReduceOp};
+
+use super::is_shared;
+use harness::on_ranks;
+
+/// Runs `work` on three ranks; the second argument is true on the last one.
+fn three<R: Send>(work: impl Fn(&mut Communicator, bool) -> R + Sync) -> Vec<R> {
+    on_ranks(3, |comm| {
+        let odd = comm.rank() == 2;
+        work(comm, odd)
+    })
+}
+
+#[test]
+fn registrations_that_differ_are_a_mismatch_and_break_nothing() {
+    for error in three(|comm, odd| {
+        let error = comm.alloc::<f32>(1000 + usize::from(odd)).map(drop).unwrap_err();
+        let mut buf = comm.alloc::<f32>(2000).unwrap();
+        comm.all_reduce(&mut buf, ReduceOp::Sum).unwrap();
+        error
+    }) {
+        let text = error.to_string();
+        assert!(matches!(error, Error::Mismatch { .. }), "{text}");
+        assert!(text.contains("1000") && text.contains("1001") && text.contains("the length"));
+    }
+    for error in three(|comm, odd| match odd {
+        true => comm.alloc::<i32>(1000).map(drop).unwrap_err(),
+        false => comm.alloc::<f32>(1000).map(drop).unwrap_err(),
+    }) {
+        assert!(error.to_string().contains("the type"), "{error}");
+    }
+    for error in three(|comm, odd| match odd {
+        true => comm.alloc::<f32>(1000).map(drop).unwrap_err(),
+        false => comm.register(&mut vec![0_f32; 1000]).map(drop).unwrap_err(),
+    }) {
+        assert!(error.to_string().contains("the call"), "{error}");
+    }
+}
+
+#[test]
+fn an_impossible_length_is_an_error_at_every_rank() {
+    for len in [usize::MAX, usize::MAX / 8, 1 << 40] {
+        for error in three(|comm, _| comm.alloc::<u32>(len).map(drop).unwrap_err()) {
+            assert!(
+                matches!(error, Error::Argument { .. } | Error::Exhausted { .. }),
+                "{len} {error}"
+            );
+        }
+    }
+}
+
+/// Both ranks make a call, which must fail with a mismatch and change no buffer.
+fn both_fail(
+    call: impl Fn(&mut Communicator, bool, &mut [u32], &mut [u32]) -> ringreduce::Result<()> + Sync,
+) {
+    for error in on_ranks(2, |comm| {
+        let (rank, mut one) = (comm.rank(), comm.alloc::<u32>(10_000).unwrap());
+        let mut two = comm.alloc::<u32>(20_000).unwrap();
+        one.fill(7 + rank as u32);
+        two.fill(9 + rank as u32);
+        let error = call(comm, rank == 1, &mut one, &mut two).unwrap_err();
+        assert!(one.iter().all(|&it| it == 7 + rank as u32));
+        assert!(two.iter().all(|&it| it == 9 + rank as u32));
+        let after = comm.all_reduce(&mut one, ReduceOp::Sum).unwrap_err();
+        assert!(matches!(after, Error::Broken { .. }));
+        error
+    }) {
+        assert!(matches!(error, Error::Mismatch { .. }), "{error}");
+    }
+}
+
+#[test]
+fn calls_that_differ_change_no_buffer() {
+    // The calls differ in operation, buffer, position in the buffer, length, collective.
+    both_fail(|comm, odd, one, _| {
+        comm.all_reduce(one, if odd { ReduceOp::Max } else { ReduceOp::Sum })
+    });
+    both_fail(|comm, odd, one, two| {
+        comm.all_reduce(if odd { &mut two[..10_000] } else { one }, ReduceOp::Sum)
+    });
+    both_fail(|comm, odd, one, _| {
+        comm.all_reduce(&mut one[usize::from(odd)..][..9000], ReduceOp::Sum)
+    });
+    both_fail(|comm, odd, one, _| {
+        comm.all_reduce(&mut one[..if odd { 8 } else { 9000 }], ReduceOp::Sum)
+    });
+    both_fail(|comm, odd, one, _| match odd {
+        true => comm.broadcast(one, 0),
+        false => comm.all_gather_in_place(one),
+    });
+    // One rank passes ordinary memory, in a small call and in one of many slots.
+    for count in [1, 10_000] {
+        both_fail(|comm, odd, one, _| {
+            let mut plain = vec![0; count];
+            comm.all_reduce(if odd { &mut plain } else { &mut one[..count] }, ReduceOp::Sum)
+        });
+    }
+    both_fail(|comm, odd, one, _| match odd {
+        true => comm.barrier(),
+        false => comm.all_reduce(one, ReduceOp::Sum),
+    });
+}
+
+#[test]
+fn a_lost_rank_is_an_error_and_no_peer_can_write_to_the_buffer_any_more() {
+    for count in [10, 100_000] {
+        let ranks = Communicator::local(3).unwrap();
+        let all = Barrier::new(3);
+        std::thread::scope(|scope| {
+            for mut comm in ranks {
+                let all = &all;
+                scope.spawn(move || {
+                    let rank = comm.rank();
+                    let mut buf = comm.alloc::<u32>(count).unwrap();
+                    comm.all_reduce(&mut buf, ReduceOp::Sum).unwrap();
+                    all.wait();
+                    if rank == 1 {
+                        return;
+                    }
+                    buf.fill(5);
+                    let error = comm.all_reduce(&mut buf, ReduceOp::Sum).unwrap_err();
+                    assert!(matches!(&error, Error::PeerLost { .. }), "{error}");
+                    assert!(buf.iter().all(|&it| it == 5));
+                    assert!(count == 10 || !is_shared(&buf), "others can still write to it");
+                    buf.fill(6);
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn an_aborted_call_ends_at_all_ranks_and_names_the_rank() {
+    let errors = on_ranks(3, |comm| {
+        let mut buf = comm.alloc::<u32>(50_000).unwrap();
+        if comm.rank() == 0 {
+            comm.abort_handle().abort();
+        }
+        comm.all_reduce(&mut buf, ReduceOp::Sum).unwrap_err()
+    });
+    assert!(matches!(errors[0], Error::Aborted { .. }));
+    let all = errors.iter().all(|error| matches!(error, Error::Aborted { by, .. } if by.rank == 0));
+    assert!(all, "{errors:?}");
+}
+
+#[test]
+fn a_function_that_panics_breaks_the_call_at_all_ranks() {
+    on_ranks(3, |comm| {
+        let rank = comm.rank();
+        let mut buf = comm.alloc::<u32>(50_000).unwrap();
+        let add = |a: &u32, b: &u32| {
+            assert!(rank != 1, "on purpose");
+            a + b
+        };
+        let mut call = || comm.all_reduce_by(&mut buf, FoldOrder::Any, add);
+        match std::panic::catch_unwind(std::panic::AssertUnwindSafe(&mut call)) {
+            Ok(result) => assert!(matches!(result, Err(Error::PeerLost { .. })), "{rank}"),
+            Err(_) => assert_eq!(rank, 1),
+        }
+        assert!(matches!(call(), Err(Error::Broken { .. })));
+        assert!(!is_shared(&buf), "others can still write to it");
+    });
+}
+
+/// Rank 0 has a shorter timeout than rank 1, which learns from rank 0 that rank 2 is absent.
+#[test]
+fn a_timeout_of_one_rank_ends_the_call_of_its_peer() {
+    let (before, after) = (Barrier::new(2), Barrier::new(3));
+    let errors = on_ranks(3, |comm| {
+        let mut buf = comm.alloc::<u32>(100_000).unwrap();
+        let error = match comm.rank() {
+            0 => {
+                before.wait();
+                let soon = CallOptions::new().timeout(Duration::from_secs(2));
+                comm.with(soon).all_reduce(&mut buf, ReduceOp::Sum).err()
+            }
+            1 => {
+                before.wait();
+                comm.all_reduce(&mut buf, ReduceOp::Sum).err()
+            }
+            _ => None,
+        };
+        after.wait();
+        error
+    });
+    assert!(matches!(&errors[0], Some(Error::Stalled { peer, .. }) if peer.rank == 2));
+    let text = errors[1].as_ref().unwrap().to_string();
+    assert!(matches!(&errors[1], Some(Error::Stalled { peer, .. }) if peer.rank == 2), "{text}");
+}
