@@ -1,24 +1,25 @@
 //! How fast the CUDA kernels are on this machine's first device: folds of several types by the
 //! number of sources, outputs and blocks, beside the driver's own copy and `rr_move`.
 //! `cargo bench --bench cuda [-- --bytes N] [--quick] [--json FILE]`: N bytes of each source, or
-//! 64 MiB; `--quick` is for a device that is stood in for, and is no measurement.
+//! 64 MiB; `--quick` is for the stand-in, and is no measurement.
 //! GB/s count every byte that is read and every byte that is written.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a bench fails by panicking")]
-#![allow(unsafe_code)]
+#![allow(dead_code, reason = "cuda_facts, whose modules these are, uses all of them")]
 
-use std::ffi::{CString, c_void};
+#[path = "cuda_facts/driver.rs"]
+mod driver;
+#[path = "cuda_facts/memory.rs"]
+mod memory;
+
 use std::fmt::Write as _;
-use std::ptr::null_mut;
-use std::sync::Arc;
+use std::process::ExitCode;
 use std::time::Instant;
 
-use cudarc::driver::sys::{self, CUdeviceptr, CUevent, CUfunction, CUresult};
-use cudarc::driver::{CudaContext, CudaStream};
+use cudarc::driver::sys::{CUdeviceptr, CUevent, CUfunction, CUstream};
+use driver::{Answer, THREADS};
+use memory::Host;
 
-const PTX: &str = include_str!("../kernels/ringreduce.ptx");
-const THREADS: u32 = 512;
 const BLOCKS: [u32; 4] = [66, 132, 264, 528];
-/// The most sources, and what lies behind them for an output of its own.
+/// The most sources; an output of its own lies behind them.
 const SOURCES: usize = 8;
 
 /// Kernels, and bytes of their elements.
@@ -35,13 +36,9 @@ const FOLDS: [(&str, usize); 10] = [
     ("i32_max", 4),
 ];
 
-fn done(answer: CUresult, what: &str) {
-    assert_eq!(answer, CUresult::CUDA_SUCCESS, "{what}");
-}
-
 struct Options {
     bytes: usize,
-    /// Launches between two events, and how many such pairs.
+    /// Launches between two events, and the number of such pairs.
     launches: u32,
     samples: usize,
     blocks: &'static [u32],
@@ -49,24 +46,21 @@ struct Options {
 }
 
 impl Options {
-    fn read() -> Result<Self, String> {
+    fn read() -> Answer<Self> {
         let mut options =
             Self { bytes: 64 << 20, launches: 4, samples: 11, blocks: &BLOCKS, json: None };
         let mut words = std::env::args().skip(1);
         while let Some(word) = words.next() {
             match word.as_str() {
-                // What cargo says.
+                // Cargo adds this word.
                 "--bench" => {}
                 "--quick" => {
                     options = Self { bytes: 16 << 10, launches: 1, samples: 1, ..options };
                     options.blocks = &BLOCKS[..1];
                 }
-                "--bytes" | "--json" => {
-                    let value = words.next().ok_or(format!("{word} of what?"))?;
-                    if word == "--json" {
-                        options.json = Some(value);
-                        continue;
-                    }
+                "--json" => options.json = Some(words.next().ok_or("--json of what?")?),
+                "--bytes" => {
+                    let value = words.next().ok_or("--bytes of what?")?;
                     let bytes = value.parse::<usize>().ok();
                     let fits = bytes.filter(|&bytes| bytes > 0 && bytes.is_multiple_of(256));
                     options.bytes = fits.ok_or("--bytes takes a multiple of 256")?;
@@ -80,107 +74,58 @@ impl Options {
 
 /// The first device, with one allocation for all sources and an output.
 struct Device {
-    stream: Arc<CudaStream>,
+    stream: CUstream,
     memory: CUdeviceptr,
-    /// Tables: where the device sees them, in its memory and in the host's.
+    /// Addresses of two copies of the tables: in the device's memory, and in pinned memory.
     tables: [CUdeviceptr; 2],
-    pinned: *mut u64,
+    pinned: Host,
     events: [CUevent; 2],
 }
 
 impl Device {
-    fn new(context: &Arc<CudaContext>, bytes: usize) -> Self {
-        let (mut memory, mut pinned) = (0, null_mut());
-        let (mut tables, mut events) = ([0; 2], [null_mut(); 2]);
-        let all = (SOURCES + 1) * bytes;
-        // SAFETY: asks for memory, and says where to put its address; so do the next ones.
-        done(unsafe { sys::cuMemAlloc_v2(&raw mut memory, all) }, "memory for the buffers");
-        // SAFETY: it is as long.
-        done(unsafe { sys::cuMemsetD8_v2(memory, 1, all) }, "filling it");
-        // SAFETY: as above.
-        done(unsafe { sys::cuMemAlloc_v2(&raw mut tables[0], 4096) }, "memory for tables");
-        // SAFETY: as above.
-        let made = unsafe { sys::cuMemHostAlloc(&raw mut pinned, 4096, 2) };
-        done(made, "pinned memory");
-        // SAFETY: it was just allocated as mapped.
-        let seen = unsafe { sys::cuMemHostGetDevicePointer_v2(&raw mut tables[1], pinned, 0) };
-        done(seen, "pinned memory");
-        for event in &mut events {
-            // SAFETY: stores an event where it is told.
-            done(unsafe { sys::cuEventCreate(event, 0) }, "an event");
-        }
-        let (stream, pinned) = (context.new_stream().unwrap(), pinned.cast());
-        Self { stream, memory, tables, pinned, events }
+    fn new(bytes: usize) -> Answer<Self> {
+        let (all, pinned) = ((SOURCES + 1) * bytes, Host::pinned(4096)?);
+        let memory = memory::allocate(all)?;
+        memory::fill(memory, 0x0101_0101, all / 4)?;
+        let tables = [memory::allocate(4096)?, pinned.device()?];
+        let events = [driver::event(true)?, driver::event(true)?];
+        Ok(Self { stream: driver::stream()?, memory, tables, pinned, events })
     }
 
     /// Both tables get these words.
-    fn write(&self, words: &[u64]) {
-        self.stream.synchronize().unwrap();
-        // SAFETY: a page is long enough, and the stream does nothing.
-        unsafe { self.pinned.copy_from_nonoverlapping(words.as_ptr(), words.len()) };
-        let (from, bytes) = (words.as_ptr().cast(), size_of_val(words));
-        let (to, stream) = (self.tables[0], self.stream.cu_stream());
-        // SAFETY: likewise; pageable memory has been read at the return.
-        let copied = unsafe { sys::cuMemcpyHtoDAsync_v2(to, from, bytes, stream) };
-        done(copied, "writing tables");
+    fn write(&self, words: &[u64]) -> Answer {
+        driver::synchronize(self.stream)?;
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        self.pinned.store(&bytes);
+        memory::upload(self.tables[0], &bytes, self.stream)
     }
 
-    /// The seconds that one of these takes: the median.
-    fn time(&self, options: &Options, mut work: impl FnMut()) -> f64 {
-        let stream = self.stream.cu_stream();
-        let mark = |event| {
-            // SAFETY: both are there.
-            done(unsafe { sys::cuEventRecord(event, stream) }, "an event");
-        };
+    /// The median of the seconds that one call of `work` takes.
+    fn time(&self, options: &Options, mut work: impl FnMut() -> Answer) -> Answer<f64> {
+        let [from, to] = self.events;
         let mut sample = || {
-            mark(self.events[0]);
-            (0..options.launches).for_each(|_| work());
-            mark(self.events[1]);
-            self.stream.synchronize().unwrap();
-            let (mut ms, [from, to]) = (0.0, self.events);
-            // SAFETY: both have been recorded, and are over.
-            done(unsafe { sys::cuEventElapsedTime(&raw mut ms, from, to) }, "a time");
-            f64::from(ms) / 1e3 / f64::from(options.launches)
+            driver::record(from, self.stream)?;
+            for _ in 0..options.launches {
+                work()?;
+            }
+            driver::record(to, self.stream)?;
+            driver::synchronize(self.stream)?;
+            Ok(driver::between(from, to)? / f64::from(options.launches))
         };
-        sample();
-        let mut samples: Vec<f64> = (0..options.samples).map(|_| sample()).collect();
+        sample()?;
+        let samples: Answer<Vec<f64>> = (0..options.samples).map(|_| sample()).collect();
+        let mut samples = samples?;
         samples.sort_by(f64::total_cmp);
-        samples[samples.len() / 2].max(1e-9)
-    }
-
-    fn launch(&self, function: CUfunction, blocks: u32, params: &mut [u64]) {
-        let mut each: Vec<*mut c_void> =
-            params.iter_mut().map(|word| std::ptr::from_mut(word).cast()).collect();
-        let (stream, each) = (self.stream.cu_stream(), each.as_mut_ptr());
-        // SAFETY: the parameters are the kernel's, and the memory that they name is there.
-        let launched = unsafe {
-            sys::cuLaunchKernel(function, blocks, 1, 1, THREADS, 1, 1, 0, stream, each, null_mut())
-        };
-        done(launched, "a launch");
-    }
-
-    fn copy(&self, from: CUdeviceptr, to: CUdeviceptr, bytes: usize) {
-        // SAFETY: both are parts of the memory.
-        let begun = unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes, self.stream.cu_stream()) };
-        done(begun, "a copy");
+        Ok(samples[samples.len() / 2].max(1e-9))
     }
 }
 
-/// The kernel, and the seconds that loading it took. Nobody unloads it.
-fn load(name: &str) -> (CUfunction, f64) {
-    let mut parts = PTX.split(".visible .entry ");
-    let head = parts.next().unwrap();
-    let text = parts.find(|part| part.split('(').next() == Some(name)).unwrap();
-    let text = CString::new(format!("{head}.visible .entry {text}")).unwrap();
-    let entry = CString::new(name).unwrap();
-    let (mut module, mut function) = (null_mut(), null_mut());
+/// A kernel; prints how long loading it took.
+fn load(name: &str) -> Answer<CUfunction> {
     let began = Instant::now();
-    // SAFETY: the text ends with a zero.
-    done(unsafe { sys::cuModuleLoadData(&raw mut module, text.as_ptr().cast()) }, name);
-    // SAFETY: the module was just loaded, and the name ends with a zero.
-    let found = unsafe { sys::cuModuleGetFunction(&raw mut function, module, entry.as_ptr()) };
-    done(found, name);
-    (function, began.elapsed().as_secs_f64())
+    let kernel = driver::kernel(name)?;
+    println!("{name}: loaded in {:.0} ms", began.elapsed().as_secs_f64() * 1e3);
+    Ok(kernel)
 }
 
 /// A line of the table.
@@ -190,7 +135,7 @@ struct Line {
     outs: usize,
     blocks: u32,
     seconds: f64,
-    /// Bytes per second, and that by the driver's copy of as much.
+    /// Bytes per second, and their share of the rate of the driver's copy.
     rate: f64,
     of_copy: f64,
 }
@@ -198,7 +143,7 @@ struct Line {
 struct Bench {
     options: Options,
     device: Device,
-    /// Bytes, and how fast the driver copies so many.
+    /// Bytes of a copy by the driver, and bytes per second.
     copies: Vec<(usize, f64)>,
     lines: Vec<Line>,
 }
@@ -213,76 +158,82 @@ impl Bench {
         self.lines.push(Line { what, sources, outs, blocks, seconds, rate, of_copy });
     }
 
-    fn copies(&mut self) {
+    fn copies(&mut self) -> Answer {
         let bytes = self.options.bytes;
         for n in [1, 2, 4] {
-            let (from, to) = (self.device.memory, self.device.memory + (4 * bytes) as u64);
-            let seconds = self.device.time(&self.options, || self.device.copy(from, to, n * bytes));
+            let (from, stream) = (self.device.memory, self.device.stream);
+            let copy = || memory::copy(from, from + (4 * bytes) as u64, n * bytes, stream);
+            let seconds = self.device.time(&self.options, copy)?;
             self.copies.push((n * bytes, (2 * n * bytes) as f64 / seconds));
             self.add("cuMemcpyDtoDAsync", n, n, 0, seconds);
         }
+        Ok(())
     }
 
-    fn moves(&mut self) {
-        let (function, loading) = load("rr_move");
-        println!("rr_move: loaded in {:.0} ms", loading * 1e3);
-        let bytes = self.options.bytes;
+    fn moves(&mut self) -> Answer {
+        let (kernel, bytes) = (load("rr_move")?, self.options.bytes);
         for n in [1, 4] {
-            let memory = self.device.memory;
-            self.device.write(&[memory, memory + (4 * bytes) as u64, (n * bytes) as u64]);
+            let (memory, stream) = (self.device.memory, self.device.stream);
+            self.device.write(&[memory, memory + (4 * bytes) as u64, (n * bytes) as u64])?;
             for &blocks in self.options.blocks {
-                let mut params = [self.device.tables[0], 1, 0, 0];
-                let work = || self.device.launch(function, blocks, &mut params);
-                let seconds = self.device.time(&self.options, work);
+                let list = self.device.tables[0];
+                let work = || driver::one_move(kernel, stream, blocks, list);
+                let seconds = self.device.time(&self.options, work)?;
                 self.add("rr_move", n, n, blocks, seconds);
             }
         }
+        Ok(())
     }
 
-    /// To one output apart, and to all sources in place, as an all-reduce does.
-    fn folds(&mut self) {
+    /// Into one output apart, and into all sources in place, as an all-reduce does.
+    fn folds(&mut self) -> Answer {
         let bytes = self.options.bytes;
-        for (kernel, size) in FOLDS {
-            let (function, loading) = load(&format!("rr_fold_{kernel}"));
-            println!("{kernel}: loaded in {:.0} ms", loading * 1e3);
+        for (name, size) in FOLDS {
+            let kernel = load(&format!("rr_fold_{name}"))?;
             for n in [1, 2, 4, 8] {
                 let memory = self.device.memory;
                 let place = |i: usize| memory + (i * bytes) as u64;
                 let sources: Vec<u64> = (0..n).map(place).collect();
-                for outs in [vec![place(SOURCES)], sources.clone()] {
-                    self.device.write(&[&sources[..], &outs].concat());
+                let apart = vec![place(SOURCES)];
+                // One source in place is another call, but as many bytes.
+                for outs in if n == 1 { vec![apart] } else { vec![apart, sources.clone()] } {
+                    self.device.write(&[&sources[..], &outs].concat())?;
                     for &blocks in self.options.blocks {
-                        let seconds = self.fold(function, blocks, 0, [n, outs.len()], bytes / size);
-                        self.add(kernel, n, outs.len(), blocks, seconds);
-                    }
-                    if n == 1 {
-                        // In place it is another call, but as many bytes.
-                        break;
+                        let n = [n, outs.len()];
+                        let seconds = self.fold(kernel, blocks, 0, n, bytes / size)?;
+                        self.add(name, n[0], n[1], blocks, seconds);
                     }
                 }
             }
         }
+        Ok(())
     }
 
-    fn fold(&self, by: CUfunction, blocks: u32, table: usize, n: [usize; 2], count: usize) -> f64 {
-        let given = self.device.tables[table];
-        let [sources, outs] = n.map(|n| n as u64);
-        let mut params =
-            [given, sources, given + 8 * sources, outs, 0, 0, count as u64, 0, 0, 0, 0];
-        self.device.time(&self.options, || self.device.launch(by, blocks, &mut params))
+    fn fold(
+        &self,
+        kernel: CUfunction,
+        blocks: u32,
+        table: usize,
+        n: [usize; 2],
+        count: usize,
+    ) -> Answer<f64> {
+        let (stream, table) = (self.device.stream, self.device.tables[table]);
+        let n = n.map(|n| n as u64);
+        let work = || driver::fold(kernel, stream, blocks, table, n, count as u64);
+        self.device.time(&self.options, work)
     }
 
-    /// What a launch takes that has next to nothing to do, by where its tables are.
-    fn small(&mut self) {
-        let (function, _) = load("rr_fold_f32_sum");
-        let memory = self.device.memory;
-        self.device.write(&[memory, memory + 4096, memory, memory + 4096]);
+    /// The time of a launch that has next to nothing to do, by where its tables are.
+    fn small(&mut self) -> Answer {
+        let (kernel, memory) = (load("rr_fold_f32_sum")?, self.device.memory);
+        self.device.write(&[memory, memory + 4096, memory, memory + 4096])?;
         self.options.launches *= 25;
         for (table, place) in ["device", "host"].into_iter().enumerate() {
-            let seconds = self.fold(function, 1, table, [2, 2], 1024);
+            let seconds = self.fold(kernel, 1, table, [2, 2], 1024)?;
             println!("4 KiB of 2 sources, tables in the {place}'s memory: {:.2} us", seconds * 1e6);
         }
         self.options.launches /= 25;
+        Ok(())
     }
 
     fn table(&self) {
@@ -311,32 +262,32 @@ impl Bench {
     }
 }
 
-fn main() {
-    let options = match Options::read() {
-        Ok(options) => options,
-        Err(why) => {
-            eprintln!("cuda: {why}");
-            std::process::exit(2);
-        }
-    };
-    // SAFETY: loads the library of the system's driver and runs what that runs when it is loaded.
-    let found = unsafe { sys::is_culib_present() };
-    let context = found.then(|| CudaContext::new(0)).and_then(Result::ok);
-    let Some(context) = context else {
+fn run(options: Options) -> Answer {
+    let first = if driver::is_driver_present() { driver::open().ok() } else { None };
+    let Some(device) = first else {
         println!("SKIP benches/cuda: no driver, or no device");
-        return;
+        return Ok(());
     };
-    let device = Device::new(&context, options.bytes);
-    let name = context.name().unwrap();
+    let name = driver::name(device)?;
     println!("{name}, {} bytes of each source, {THREADS} threads", options.bytes);
+    let device = Device::new(options.bytes)?;
     let mut bench = Bench { options, device, copies: Vec::new(), lines: Vec::new() };
-    context.synchronize().unwrap();
-    bench.small();
-    bench.copies();
-    bench.moves();
-    bench.folds();
+    driver::synchronize_context()?;
+    bench.small()?;
+    bench.copies()?;
+    bench.moves()?;
+    bench.folds()?;
     bench.table();
-    if let Some(file) = &bench.options.json {
-        std::fs::write(file, bench.json(&name)).unwrap_or_else(|error| panic!("{file}: {error}"));
-    }
+    let Some(file) = &bench.options.json else { return Ok(()) };
+    std::fs::write(file, bench.json(&name)).map_err(|error| format!("{file}: {error}"))
+}
+
+fn main() -> ExitCode {
+    let (status, why) = match Options::read().map(run) {
+        Ok(Ok(())) => return ExitCode::SUCCESS,
+        Ok(Err(why)) => (1, why),
+        Err(why) => (2, why),
+    };
+    eprintln!("cuda: {why}");
+    ExitCode::from(status)
 }

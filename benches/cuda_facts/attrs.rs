@@ -1,12 +1,12 @@
-//! What the driver says of itself and of the device.
+//! Attributes of the driver and of the device.
 
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
 
 use super::driver::{self, Answer};
 use super::memory;
-use super::process::{fact, figure, tried};
+use super::process::{fact, fact_of, failed, figure};
 
-/// By the ends of their names.
+/// Attributes by the ends of their names.
 const ATTRIBUTES: [(&str, Attribute); 29] = {
     use Attribute::*;
     [
@@ -54,21 +54,22 @@ pub(crate) fn names() -> Vec<&'static str> {
 
 pub(crate) fn run(_: &str, _: bool) -> Answer {
     let device = driver::open()?;
-    tried("name", driver::name(device));
-    tried("uuid", driver::uuid(device));
-    tried("driver", driver::version().map(|version| version.to_string()));
-    tried("memory", memory::left().map(|[free, all]| format!("{free} of {all} bytes free")));
+    fact_of("name", driver::name(device));
+    fact_of("uuid", driver::uuid(device));
+    fact_of("driver", driver::version().map(|version| version.to_string()));
+    fact_of(
+        "memory",
+        memory::free_and_total().map(|[free, all]| format!("{free} of {all} bytes free")),
+    );
     for (name, which) in ATTRIBUTES {
-        match driver::attribute(device, which) {
-            Ok(value) => figure(name, f64::from(value), "", ""),
-            Err(why) => fact(name, &format!("failed: {why}")),
-        }
+        let value = driver::attribute(device, which);
+        failed(name, value.map(|value| figure(name, f64::from(value), "", "")));
     }
     for name in ["CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_VISIBLE_DEVICES", "CUDA_MPS_PIPE_DIRECTORY"] {
         fact(name, &std::env::var(name).unwrap_or("not set".into()));
     }
     let priorities = driver::priorities();
-    tried("priorities", priorities.map(|[least, greatest]| format!("{least} to {greatest}")));
-    tried("context flags", driver::context_flags().map(|flags| format!("{flags:#x}")));
+    fact_of("priorities", priorities.map(|[least, greatest]| format!("{least} to {greatest}")));
+    fact_of("context flags", driver::context_flags().map(|flags| format!("{flags:#x}")));
     Ok(())
 }

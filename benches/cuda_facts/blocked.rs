@@ -1,5 +1,5 @@
-//! Which calls return while a stream of the context waits for a value? Whoever makes one that does
-//! not, before the call that would write the value, waits for ever.
+//! Which calls return while a stream of the context waits for a value? A program that makes another
+//! one before the call that writes the value waits for ever.
 
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -9,7 +9,7 @@ use cudarc::driver::sys::{CUdeviceptr, CUfunction, CUstream};
 
 use super::driver::{self, Answer};
 use super::memory::{self, Host};
-use super::process::{Child, Heard, fact, figure, say, told};
+use super::process::{Child, Output, fact, figure, next_line, report};
 
 const MIB: usize = 1 << 20;
 const FOLD: &str = "rr_fold_f32_sum";
@@ -17,20 +17,20 @@ const FOLD: &str = "rr_fold_f32_sum";
 const LONG: &str = "rr_fold_e4m3_avg";
 const EXPORTER: &str = "exporter";
 
-/// What is there before a stream waits.
-struct Scene {
-    /// The one that will wait, and another that will not.
+/// Streams and memory that exist before a stream waits.
+struct Setup {
+    /// The stream that will wait, and a stream that will not.
     waiting: CUstream,
     free: CUstream,
     /// 8 MiB.
     memory: CUdeviceptr,
-    /// Two sources and two outputs in it.
+    /// Addresses of two sources and two outputs, all in `memory`.
     table: CUdeviceptr,
     /// More launches than a stream's queue is said to hold.
     many: usize,
 }
 
-impl Scene {
+impl Setup {
     fn new(quick: bool) -> Answer<Self> {
         let (memory, many) = (memory::zeroed(8 * MIB)?, if quick { 20 } else { 2000 });
         let sources = [memory, memory + MIB as u64];
@@ -44,46 +44,44 @@ impl Scene {
         let free = self.free;
         call(move || {
             put(free)?;
-            driver::drain(free)
+            driver::synchronize(free)
         })
     }
 
     fn folds(&self, kernel: CUfunction, times: usize) -> Answer<Call> {
         let table = self.table;
         self.on_free(move |free| {
-            (0..times).try_for_each(|_| driver::fold(kernel, free, table, [2, 2], 1024))
+            (0..times).try_for_each(|_| driver::fold(kernel, free, 1, table, [2, 2], 1024))
         })
     }
 
-    /// The same of a kernel that ran before.
+    /// Folds by a kernel that has run before.
     fn warm(&self, times: usize) -> Answer<Call> {
         let kernel = driver::kernel(FOLD)?;
-        driver::fold(kernel, self.free, self.table, [2, 2], 1024)?;
+        driver::fold(kernel, self.free, 1, self.table, [2, 2], 1024)?;
         self.folds(kernel, times)
     }
 }
 
-/// What is made while a stream waits.
+/// The call that is made while a stream waits.
 type Call = Box<dyn FnOnce() -> Answer>;
 
 fn call(it: impl FnOnce() -> Answer + 'static) -> Answer<Call> {
     Ok(Box::new(it))
 }
 
-fn unused<T>(_: T) {}
+/// Prepares a call.
+type Prepare = fn(&Setup) -> Answer<Call>;
 
-/// Makes what a call needs; what it gives is the call.
-type Prepare = fn(&Scene) -> Answer<Call>;
-
-/// Each in a process of its own.
+/// Each call is made in a process of its own.
 const CALLS: &[(&str, Prepare)] = &[
-    ("cuMemAlloc", |_| call(|| memory::memory(64 * MIB).map(unused))),
+    ("cuMemAlloc", |_| call(|| memory::allocate(64 * MIB).map(drop))),
     ("cuMemFree", |_| {
-        let spare = memory::memory(8 * MIB)?;
+        let spare = memory::allocate(8 * MIB)?;
         call(move || memory::free(spare))
     }),
-    ("cuMemGetInfo", |_| call(|| memory::left().map(unused))),
-    ("cuMemHostAlloc", |_| call(|| Host::pinned(MIB).map(unused))),
+    ("cuMemGetInfo", |_| call(|| memory::free_and_total().map(drop))),
+    ("cuMemHostAlloc", |_| call(|| Host::pinned(MIB).map(drop))),
     ("cuMemFreeHost", |_| {
         let host = Host::pinned(MIB)?;
         call(move || host.unpin())
@@ -97,23 +95,23 @@ const CALLS: &[(&str, Prepare)] = &[
         host.register()?;
         call(move || host.unregister())
     }),
-    ("cuPointerGetAttribute", |scene| {
-        let at = scene.memory;
-        call(move || memory::number(at).map(unused))
+    ("cuPointerGetAttribute", |setup| {
+        let at = setup.memory;
+        call(move || memory::buffer_id(at).map(drop))
     }),
-    ("cuPointerSetAttribute SYNC_MEMOPS", |scene| {
-        let at = scene.memory;
+    ("cuPointerSetAttribute SYNC_MEMOPS", |setup| {
+        let at = setup.memory;
         call(move || memory::synchronous(at))
     }),
-    ("cuModuleLoadData", |_| call(|| driver::module(FOLD).map(unused))),
-    ("cuModuleLoadData of a long kernel", |_| call(|| driver::module(LONG).map(unused))),
+    ("cuModuleLoadData", |_| call(|| driver::module(FOLD).map(drop))),
+    ("cuModuleLoadData of a long kernel", |_| call(|| driver::module(LONG).map(drop))),
     ("cuModuleUnload", |_| {
         let module = driver::module(FOLD)?;
-        call(move || driver::end_module(module))
+        call(move || driver::unload_module(module))
     }),
     ("cuModuleGetFunction", |_| {
         let module = driver::module(FOLD)?;
-        call(move || driver::function(module, FOLD).map(unused))
+        call(move || driver::function(module, FOLD).map(drop))
     }),
     ("cuFuncLoad", |_| {
         let kernel = driver::kernel(FOLD)?;
@@ -121,39 +119,39 @@ const CALLS: &[(&str, Prepare)] = &[
     }),
     ("cuFuncGetAttribute, the first call", |_| {
         let kernel = driver::kernel(FOLD)?;
-        call(move || driver::ask_about(kernel))
+        call(move || driver::max_threads(kernel).map(drop))
     }),
-    ("cuLaunchKernel, the first of a module", |scene| scene.folds(driver::kernel(FOLD)?, 1)),
-    ("cuLaunchKernel after cuFuncGetAttribute", |scene| {
+    ("cuLaunchKernel, the first of a module", |setup| setup.folds(driver::kernel(FOLD)?, 1)),
+    ("cuLaunchKernel after cuFuncGetAttribute", |setup| {
         let kernel = driver::kernel(FOLD)?;
-        driver::ask_about(kernel)?;
-        scene.folds(kernel, 1)
+        driver::max_threads(kernel).map(drop)?;
+        setup.folds(kernel, 1)
     }),
-    ("cuLaunchKernel, not the first", |scene| scene.warm(1)),
-    ("cuLaunchKernel, 2000 of them", |scene| scene.warm(scene.many)),
-    ("cuStreamCreate", |_| call(|| driver::stream().map(unused))),
+    ("cuLaunchKernel, not the first", |setup| setup.warm(1)),
+    ("cuLaunchKernel, 2000 of them", |setup| setup.warm(setup.many)),
+    ("cuStreamCreate", |_| call(|| driver::stream().map(drop))),
     ("cuStreamDestroy", |_| {
         let other = driver::stream()?;
-        call(move || driver::end_stream(other))
+        call(move || driver::destroy_stream(other))
     }),
-    (DESTROYED, |scene| {
-        let waiting = scene.waiting;
-        call(move || driver::end_stream(waiting))
+    (DESTROYED, |setup| {
+        let waiting = setup.waiting;
+        call(move || driver::destroy_stream(waiting))
     }),
-    ("cuEventCreate", |_| call(|| driver::event(false).map(unused))),
+    ("cuEventCreate", |_| call(|| driver::event(false).map(drop))),
     ("cuEventDestroy", |_| {
         let event = driver::event(false)?;
-        call(move || driver::end_event(event))
+        call(move || driver::destroy_event(event))
     }),
-    ("cuIpcGetMemHandle", |scene| {
-        let at = scene.memory;
-        call(move || memory::export(at).map(unused))
+    ("cuIpcGetMemHandle", |setup| {
+        let at = setup.memory;
+        call(move || memory::export(at).map(drop))
     }),
     ("cuIpcOpenMemHandle", |_| {
         let (exporter, handle) = exported()?;
         call(move || {
             let _until_then = exporter;
-            memory::import(&handle).map(unused)
+            memory::import(&handle).map(drop)
         })
     }),
     ("cuIpcCloseMemHandle", |_| {
@@ -164,37 +162,37 @@ const CALLS: &[(&str, Prepare)] = &[
             memory::close(at)
         })
     }),
-    ("cuMemAllocAsync", |scene| scene.on_free(|free| memory::of_pool(MIB, free).map(unused))),
-    ("cuMemFreeAsync", |scene| {
-        let at = memory::of_pool(MIB, scene.free)?;
-        scene.on_free(move |free| memory::to_pool(at, free))
+    ("cuMemAllocAsync", |setup| setup.on_free(|free| memory::allocate_async(MIB, free).map(drop))),
+    ("cuMemFreeAsync", |setup| {
+        let at = memory::allocate_async(MIB, setup.free)?;
+        setup.on_free(move |free| memory::free_async(at, free))
     }),
-    ("cuMemsetD8Async", |scene| {
-        let at = scene.memory;
-        scene.on_free(move |free| memory::fill_async(at, MIB, free))
+    ("cuMemsetD8Async", |setup| {
+        let at = setup.memory;
+        setup.on_free(move |free| memory::fill_async(at, MIB, free))
     }),
-    ("cuMemcpyHtoDAsync, 16 KiB, pageable", |scene| {
-        let (host, at) = (Host::pageable(16 << 10), scene.memory);
-        scene.on_free(move |free| host.up(0, at, 16 << 10, free))
+    ("cuMemcpyHtoDAsync, 16 KiB, pageable", |setup| {
+        let (host, at) = (Host::pageable(16 << 10), setup.memory);
+        setup.on_free(move |free| host.up(0, at, 16 << 10, free))
     }),
-    ("cuMemcpyHtoDAsync, 4 MiB, pageable", |scene| {
-        let (host, at) = (Host::pageable(4 * MIB), scene.memory);
-        scene.on_free(move |free| host.up(0, at, 4 * MIB, free))
+    ("cuMemcpyHtoDAsync, 4 MiB, pageable", |setup| {
+        let (host, at) = (Host::pageable(4 * MIB), setup.memory);
+        setup.on_free(move |free| host.up(0, at, 4 * MIB, free))
     }),
-    ("cuMemcpyDtoHAsync, 4 MiB, pageable", |scene| {
-        let (host, at) = (Host::pageable(4 * MIB), scene.memory);
-        scene.on_free(move |free| host.down(0, at, 4 * MIB, free))
+    ("cuMemcpyDtoHAsync, 4 MiB, pageable", |setup| {
+        let (host, at) = (Host::pageable(4 * MIB), setup.memory);
+        setup.on_free(move |free| host.down(0, at, 4 * MIB, free))
     }),
-    ("cuMemcpyHtoDAsync, 1 MiB, pinned", |scene| {
-        let (host, at) = (Host::pinned(MIB)?, scene.memory);
-        scene.on_free(move |free| host.up(0, at, MIB, free))
+    ("cuMemcpyHtoDAsync, 1 MiB, pinned", |setup| {
+        let (host, at) = (Host::pinned(MIB)?, setup.memory);
+        setup.on_free(move |free| host.up(0, at, MIB, free))
     }),
-    ("cuMemcpyDtoDAsync", |scene| {
-        let at = scene.memory;
-        scene.on_free(move |free| memory::copy(at + 4 * MIB as u64, at, 4 * MIB, free))
+    ("cuMemcpyDtoDAsync", |setup| {
+        let at = setup.memory;
+        setup.on_free(move |free| memory::copy(at + 4 * MIB as u64, at, 4 * MIB, free))
     }),
-    ("cuMemcpyHtoD", |scene| {
-        let (host, at) = (Host::pageable(64), scene.memory);
+    ("cuMemcpyHtoD", |setup| {
+        let (host, at) = (Host::pageable(64), setup.memory);
         call(move || host.up_now(at, 64))
     }),
 ];
@@ -209,26 +207,26 @@ pub(crate) fn names() -> Vec<&'static str> {
 fn exported() -> Answer<(Child, String)> {
     let exporter = Child::beside(&format!("blocked\t{EXPORTER}"))?;
     match exporter.line(Duration::from_secs(5)) {
-        Heard::Line(handle) if !handle.contains('\t') => Ok((exporter, handle)),
-        Heard::Line(why) => Err(format!("the exporter: {}", why.trim())),
-        Heard::Nothing | Heard::End => Err("the exporter said nothing".into()),
+        Output::Line(handle) if !handle.contains('\t') => Ok((exporter, handle)),
+        Output::Line(why) => Err(format!("the exporter: {}", why.trim())),
+        Output::Timeout | Output::End => Err("the exporter printed nothing".into()),
     }
 }
 
 pub(crate) fn run(name: &str, quick: bool) -> Answer {
     driver::open()?;
     if name == EXPORTER {
-        say(&memory::export(memory::zeroed(4 * MIB)?)?);
-        // Until nobody is there any more.
-        let _ = told();
+        report(&memory::export(memory::zeroed(4 * MIB)?)?);
+        // The memory stays until the other process closes the pipe.
+        let _ = next_line();
         return Ok(());
     }
     let limit = Duration::from_millis(if quick { 1000 } else { 2000 });
     let prepare = CALLS.iter().find(|(known, _)| *known == name).ok_or("no such call")?.1;
-    let (scene, gate) = (Scene::new(quick)?, Host::pinned(4096)?);
-    let (call, flag) = (prepare(&scene)?, gate.word(0)?);
-    driver::finish()?;
-    driver::wait(scene.waiting, gate.device()?, 1)?;
+    let (setup, gate) = (Setup::new(quick)?, Host::pinned(4096)?);
+    let (call, flag) = (prepare(&setup)?, gate.word(0)?);
+    driver::synchronize_context()?;
+    driver::wait(setup.waiting, gate.device()?, 1)?;
     // Long enough to begin to wait.
     std::thread::sleep(Duration::from_millis(20));
     let (over, waiting) = channel::<()>();
@@ -244,15 +242,15 @@ pub(crate) fn run(name: &str, quick: bool) -> Answer {
     let began = Instant::now();
     let answer = call();
     let took = began.elapsed();
-    // A stream that does not wait blocks nobody, and shows nothing.
+    // The result means nothing if the stream did not wait.
     let waits =
-        name == DESTROYED || flag.load(Ordering::Acquire) == 1 || !driver::idle(scene.waiting)?;
+        name == DESTROYED || flag.load(Ordering::Acquire) == 1 || !driver::is_idle(setup.waiting)?;
     drop(over);
     let blocked = opener.join().map_err(|_| "the thread that writes the flag")?;
     let done = answer.is_ok();
     let answer = answer.err().map_or("ok".to_owned(), |why| format!("failed: {why}"));
     if blocked {
-        // How long it took beside that, for it may only be slow.
+        // The time beyond the limit, for a call may only be slow.
         let after = took.saturating_sub(limit).as_secs_f64() * 1e3;
         fact("", &format!("BLOCKED until the flag was written, then {after:.2} ms: {answer}"));
     } else if !waits {

@@ -1,5 +1,5 @@
-//! The driver's calls, each with its name in its error; one that this driver lacks is an error too.
-//! May touch: the driver. Unsafe: calls it.
+//! The driver's calls. An error names the call; a call that the driver does not export is an error
+//! too. May touch: the driver. Unsafe: calls it.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_int, c_void};
@@ -7,21 +7,28 @@ use std::ptr::{from_mut, null, null_mut};
 use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::{
-    self, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphExec, CUmodule, CUresult, CUstream,
-    CUstreamBatchMemOpParams,
+    self, CUcontext, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphExec, CUmodule, CUresult,
+    CUstream, CUstreamBatchMemOpParams, CUstreamBatchMemOpType,
 };
 
 pub(crate) type Answer<T = ()> = Result<T, String>;
 
 const PTX: &str = include_str!("../../kernels/ringreduce.ptx");
-const THREADS: u32 = 512;
+/// Threads of each block that is launched here.
+pub(crate) const THREADS: u32 = 512;
+/// Flag of a stream that does not synchronize with the legacy stream.
+const NON_BLOCKING: u32 = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+const MAX_THREADS: sys::CUfunction_attribute =
+    sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK;
+const THREAD_LOCAL: sys::CUstreamCaptureMode =
+    sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
 
-/// `ask!(cuInit(0))`: makes the call, if the driver has it.
+/// `ask!(cuInit(0))`: makes the call, if the driver exports it.
 macro_rules! ask {
     ($name:ident($($arg:expr),* $(,)?)) => {{
-        static THERE: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
-        if *THERE.get_or_init(|| has(stringify!($name))) {
-            // SAFETY: it is there, and pointers given are to what the function around this holds.
+        static EXPORTED: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+        if *EXPORTED.get_or_init(|| has_symbol(stringify!($name))) {
+            // SAFETY: the driver exports it, and pointers are to what the caller holds.
             let answer = unsafe { sys::$name($($arg),*) };
             check(stringify!($name), answer)
         } else {
@@ -31,17 +38,42 @@ macro_rules! ask {
 }
 pub(super) use ask;
 
-/// Is there a driver at all?
-pub(crate) fn there() -> bool {
-    // SAFETY: loads the library of the system's driver and runs what that runs when it is loaded.
+/// Functions of one call each, which stores no result.
+macro_rules! calls {
+    ($($(#[$doc:meta])* $name:ident($($arg:ident: $type:ty),*)
+        = $call:ident($($given:expr),*);)*) => {
+        $($(#[$doc])*
+        pub(crate) fn $name($($arg: $type),*) -> Answer {
+            ask!($call($($given),*))
+        })*
+    };
+}
+pub(super) use calls;
+
+/// Functions of one call each, which answer what the call stores.
+macro_rules! queries {
+    ($($(#[$doc:meta])* $name:ident($($arg:ident: $type:ty),*) -> $found:ident: $result:ty
+        = $call:ident($($given:expr),*);)*) => {
+        $($(#[$doc])*
+        pub(crate) fn $name($($arg: $type),*) -> Answer<$result> {
+            // SAFETY: a number, a pointer or an array of bytes, each of which may be zero.
+            let mut $found: $result = unsafe { std::mem::zeroed() };
+            ask!($call($($given),*))?;
+            Ok($found)
+        })*
+    };
+}
+pub(super) use queries;
+
+pub(crate) fn is_driver_present() -> bool {
+    // SAFETY: loads the library of the system's driver and runs its initializers.
     unsafe { sys::is_culib_present() }
 }
 
-/// Has the driver this symbol?
-pub(crate) fn has(name: &str) -> bool {
-    // SAFETY: whoever gets here has seen that the library is there.
+pub(crate) fn has_symbol(name: &str) -> bool {
+    // SAFETY: callers have checked that the library is present.
     let library = unsafe { sys::culib() };
-    // SAFETY: it is only looked for, not called.
+    // SAFETY: the symbol is looked up, not called.
     unsafe { library.get::<*const ()>(name.as_bytes()) }.is_ok()
 }
 
@@ -49,98 +81,96 @@ pub(crate) fn check(call: &str, answer: CUresult) -> Answer {
     if answer == CUresult::CUDA_SUCCESS { Ok(()) } else { Err(format!("{call}: {answer:?}")) }
 }
 
-/// The first device, and its primary context, which is the current one then.
+queries! {
+    version() -> version: c_int = cuDriverGetVersion(&raw mut version);
+    device(ordinal: c_int) -> device: c_int = cuDeviceGet(&raw mut device, ordinal);
+    name_bytes(device: c_int) -> name: [u8; 256] =
+        cuDeviceGetName(name.as_mut_ptr().cast(), 256, device);
+    uuid_bytes(device: c_int) -> uuid: sys::CUuuid = cuDeviceGetUuid_v2(&raw mut uuid, device);
+    attribute(device: c_int, which: sys::CUdevice_attribute) -> value: c_int =
+        cuDeviceGetAttribute(&raw mut value, which, device);
+    primary_context(device: c_int) -> context: CUcontext =
+        cuDevicePrimaryCtxRetain(&raw mut context, device);
+    context_flags() -> flags: u32 = cuCtxGetFlags(&raw mut flags);
+    /// The least and the greatest priority of streams.
+    priorities() -> range: [c_int; 2] =
+        cuCtxGetStreamPriorityRange(&raw mut range[0], &raw mut range[1]);
+    stream() -> stream: CUstream = cuStreamCreate(&raw mut stream, NON_BLOCKING);
+    event_with(flags: u32) -> event: CUevent = cuEventCreate(&raw mut event, flags);
+    milliseconds(from: CUevent, to: CUevent) -> found: f32 =
+        cuEventElapsedTime(&raw mut found, from, to);
+    load_module(text: &CStr) -> module: CUmodule =
+        cuModuleLoadData(&raw mut module, text.as_ptr().cast());
+    function_by(module: CUmodule, name: &CStr) -> function: CUfunction =
+        cuModuleGetFunction(&raw mut function, module, name.as_ptr());
+    /// Asks about a kernel, for which a lazy driver may have to load it.
+    max_threads(kernel: CUfunction) -> threads: c_int =
+        cuFuncGetAttribute(&raw mut threads, MAX_THREADS, kernel);
+    end_capture(stream: CUstream) -> graph: CUgraph = cuStreamEndCapture(stream, &raw mut graph);
+    node_count(graph: CUgraph) -> nodes: usize =
+        cuGraphGetNodes(graph, null::<sys::CUgraphNode>().cast_mut(), &raw mut nodes);
+    instantiate(graph: CUgraph) -> exec: CUgraphExec =
+        cuGraphInstantiateWithFlags(&raw mut exec, graph, 0);
+}
+
+calls! {
+    initialize() = cuInit(0);
+    make_current(context: CUcontext) = cuCtxSetCurrent(context);
+    synchronize_context() = cuCtxSynchronize();
+    destroy_stream(stream: CUstream) = cuStreamDestroy_v2(stream);
+    synchronize(stream: CUstream) = cuStreamSynchronize(stream);
+    destroy_event(event: CUevent) = cuEventDestroy_v2(event);
+    record(event: CUevent, stream: CUstream) = cuEventRecord(event, stream);
+    wait_for_event(stream: CUstream, event: CUevent) = cuStreamWaitEvent(stream, event, 0);
+    /// The stream waits until the word at `at` is `value` or greater.
+    wait(stream: CUstream, at: CUdeviceptr, value: u32) =
+        cuStreamWaitValue32_v2(stream, at, value, 0);
+    write(stream: CUstream, at: CUdeviceptr, value: u32) =
+        cuStreamWriteValue32_v2(stream, at, value, 0);
+    write_64(stream: CUstream, at: CUdeviceptr, value: u64) =
+        cuStreamWriteValue64_v2(stream, at, value, 0);
+    unload_module(module: CUmodule) = cuModuleUnload(module);
+    /// Loads a kernel that a lazy driver has not loaded yet.
+    load(kernel: CUfunction) = cuFuncLoad(kernel);
+    begin_capture(stream: CUstream) = cuStreamBeginCapture_v2(stream, THREAD_LOCAL);
+    replay(exec: CUgraphExec, stream: CUstream) = cuGraphLaunch(exec, stream);
+}
+
+/// The first device, which is enough to know that there is one.
+pub(crate) fn first_device() -> Answer<c_int> {
+    initialize()?;
+    device(0)
+}
+
+/// The first device, with its primary context current.
 pub(crate) fn open() -> Answer<c_int> {
-    let (mut device, mut context) = (0, null_mut());
-    ask!(cuInit(0))?;
-    ask!(cuDeviceGet(&raw mut device, 0))?;
-    ask!(cuDevicePrimaryCtxRetain(&raw mut context, device))?;
-    ask!(cuCtxSetCurrent(context))?;
+    let device = first_device()?;
+    make_current(primary_context(device)?)?;
     Ok(device)
-}
-
-/// As much as it takes to know that there is a device.
-pub(crate) fn first() -> Answer<c_int> {
-    let mut device = 0;
-    ask!(cuInit(0))?;
-    ask!(cuDeviceGet(&raw mut device, 0))?;
-    Ok(device)
-}
-
-pub(crate) fn version() -> Answer<c_int> {
-    let mut version = 0;
-    ask!(cuDriverGetVersion(&raw mut version))?;
-    Ok(version)
 }
 
 pub(crate) fn name(device: c_int) -> Answer<String> {
-    let mut name = [0_u8; 256];
-    ask!(cuDeviceGetName(name.as_mut_ptr().cast(), 256, device))?;
-    let name = CStr::from_bytes_until_nul(&name).unwrap_or_default();
-    Ok(name.to_string_lossy().into_owned())
+    let name = name_bytes(device)?;
+    Ok(CStr::from_bytes_until_nul(&name).unwrap_or_default().to_string_lossy().into_owned())
 }
 
 pub(crate) fn uuid(device: c_int) -> Answer<String> {
-    let mut uuid = sys::CUuuid { bytes: [0; 16] };
-    ask!(cuDeviceGetUuid_v2(&raw mut uuid, device))?;
+    let uuid = uuid_bytes(device)?;
     Ok(uuid.bytes.iter().map(|byte| format!("{:02x}", byte.cast_unsigned())).collect())
 }
 
-pub(crate) fn attribute(device: c_int, which: sys::CUdevice_attribute) -> Answer<c_int> {
-    let mut value = 0;
-    ask!(cuDeviceGetAttribute(&raw mut value, which, device))?;
-    Ok(value)
-}
-
-/// The least and the greatest priority of streams.
-pub(crate) fn priorities() -> Answer<[c_int; 2]> {
-    let [mut least, mut greatest] = [0; 2];
-    ask!(cuCtxGetStreamPriorityRange(&raw mut least, &raw mut greatest))?;
-    Ok([least, greatest])
-}
-
-pub(crate) fn context_flags() -> Answer<u32> {
-    let mut flags = 0;
-    ask!(cuCtxGetFlags(&raw mut flags))?;
-    Ok(flags)
-}
-
-/// Waits for all that the context does.
-pub(crate) fn finish() -> Answer {
-    ask!(cuCtxSynchronize())
-}
-
-pub(crate) fn stream() -> Answer<CUstream> {
-    let mut stream = null_mut();
-    let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
-    ask!(cuStreamCreate(&raw mut stream, flags))?;
-    Ok(stream)
-}
-
-pub(crate) fn end_stream(stream: CUstream) -> Answer {
-    ask!(cuStreamDestroy_v2(stream))
-}
-
-pub(crate) fn drain(stream: CUstream) -> Answer {
-    ask!(cuStreamSynchronize(stream))
-}
-
-/// Has the stream done all it was told?
-pub(crate) fn idle(stream: CUstream) -> Answer<bool> {
-    if !has("cuStreamQuery") {
-        return Err("cuStreamQuery: the driver has none".into());
-    }
-    // SAFETY: it is there, and so is the stream.
-    match unsafe { sys::cuStreamQuery(stream) } {
-        CUresult::CUDA_ERROR_NOT_READY => Ok(false),
-        answer => check("cuStreamQuery", answer).map(|()| true),
+/// True if the stream has run all its work.
+pub(crate) fn is_idle(stream: CUstream) -> Answer<bool> {
+    match ask!(cuStreamQuery(stream)) {
+        Err(why) if why.contains("NOT_READY") => Ok(false),
+        answer => answer.map(|()| true),
     }
 }
 
-/// Waits until it has, but not for ever: a stream may wait for a flag that nobody writes.
-pub(crate) fn settle(stream: CUstream, limit: Duration) -> Answer {
+/// Waits until the stream is idle; an error after `limit`, for a stream may wait for ever.
+pub(crate) fn wait_until_idle(stream: CUstream, limit: Duration) -> Answer {
     let end = Instant::now() + limit;
-    while !idle(stream)? {
+    while !is_idle(stream)? {
         if Instant::now() > end {
             return Err(format!("not over in {limit:?}"));
         }
@@ -150,75 +180,31 @@ pub(crate) fn settle(stream: CUstream, limit: Duration) -> Answer {
 }
 
 pub(crate) fn event(timing: bool) -> Answer<CUevent> {
-    let (mut event, flags) = (null_mut(), if timing { 0 } else { 2 });
-    ask!(cuEventCreate(&raw mut event, flags))?;
-    Ok(event)
+    event_with(if timing { 0 } else { 2 })
 }
 
-pub(crate) fn end_event(event: CUevent) -> Answer {
-    ask!(cuEventDestroy_v2(event))
-}
-
-pub(crate) fn record(event: CUevent, stream: CUstream) -> Answer {
-    ask!(cuEventRecord(event, stream))
-}
-
-pub(crate) fn wait_event(stream: CUstream, event: CUevent) -> Answer {
-    ask!(cuStreamWaitEvent(stream, event, 0))
-}
-
-/// Seconds between two events that are over.
+/// Seconds between two events that have passed.
 pub(crate) fn between(from: CUevent, to: CUevent) -> Answer<f64> {
-    let mut ms = 0.0;
-    ask!(cuEventElapsedTime(&raw mut ms, from, to))?;
-    Ok(f64::from(ms) / 1e3)
+    Ok(f64::from(milliseconds(from, to)?) / 1e3)
 }
 
-/// The stream waits until a word has this value, or a later one.
-pub(crate) fn wait(stream: CUstream, at: CUdeviceptr, value: u32) -> Answer {
-    ask!(cuStreamWaitValue32_v2(stream, at, value, 0))
-}
-
-pub(crate) fn write(stream: CUstream, at: CUdeviceptr, value: u32) -> Answer {
-    ask!(cuStreamWriteValue32_v2(stream, at, value, 0))
-}
-
-pub(crate) fn write_long(stream: CUstream, at: CUdeviceptr, value: u64) -> Answer {
-    ask!(cuStreamWriteValue64_v2(stream, at, value, 0))
-}
-
-/// Waits and writes, to be put on a stream in one call.
+/// Waits and writes of 32-bit values that a stream is given in one call.
 #[derive(Default)]
 pub(crate) struct Batch(Vec<CUstreamBatchMemOpParams>);
 
 impl Batch {
-    pub(crate) fn wait(mut self, address: CUdeviceptr, value: u32) -> Self {
-        type Value =
-            sys::CUstreamBatchMemOpParams_union_CUstreamMemOpWaitValueParams_st__bindgen_ty_1;
-        let mut op = CUstreamBatchMemOpParams { pad: [0; 6] };
-        op.waitValue = sys::CUstreamBatchMemOpParams_union_CUstreamMemOpWaitValueParams_st {
-            operation: sys::CUstreamBatchMemOpType::CU_STREAM_MEM_OP_WAIT_VALUE_32,
-            address,
-            __bindgen_anon_1: Value { value },
-            flags: 0,
-            alias: 0,
-        };
-        self.0.push(op);
-        self
+    pub(crate) fn wait(self, at: CUdeviceptr, value: u32) -> Self {
+        self.push(CUstreamBatchMemOpType::CU_STREAM_MEM_OP_WAIT_VALUE_32, at, value)
     }
 
-    pub(crate) fn write(mut self, address: CUdeviceptr, value: u32) -> Self {
-        type Value =
-            sys::CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st__bindgen_ty_1;
-        let mut op = CUstreamBatchMemOpParams { pad: [0; 6] };
-        op.writeValue = sys::CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st {
-            operation: sys::CUstreamBatchMemOpType::CU_STREAM_MEM_OP_WRITE_VALUE_32,
-            address,
-            __bindgen_anon_1: Value { value },
-            flags: 0,
-            alias: 0,
-        };
-        self.0.push(op);
+    pub(crate) fn write(self, at: CUdeviceptr, value: u32) -> Self {
+        self.push(CUstreamBatchMemOpType::CU_STREAM_MEM_OP_WRITE_VALUE_32, at, value)
+    }
+
+    /// The words of the C struct, on a host whose low bytes come first.
+    fn push(mut self, operation: CUstreamBatchMemOpType, at: CUdeviceptr, value: u32) -> Self {
+        self.0
+            .push(CUstreamBatchMemOpParams { pad: [operation as u64, at, value.into(), 0, 0, 0] });
         self
     }
 
@@ -228,90 +214,55 @@ impl Batch {
     }
 }
 
-/// One kernel of ours as a module of its own: the head of the PTX, and the entry.
+/// One of the library's kernels as a module of its own: the head of the PTX, and the entry.
 pub(crate) fn module(kernel: &str) -> Answer<CUmodule> {
     let mut parts = PTX.split(".visible .entry ");
     let head = parts.next().unwrap_or_default();
     let text = parts.find(|part| part.split('(').next() == Some(kernel));
     let text = format!("{head}.visible .entry {}", text.ok_or(format!("no kernel {kernel}"))?);
-    let (text, mut module) = (CString::new(text).map_err(|e| e.to_string())?, null_mut());
-    ask!(cuModuleLoadData(&raw mut module, text.as_ptr().cast()))?;
-    Ok(module)
-}
-
-pub(crate) fn end_module(module: CUmodule) -> Answer {
-    ask!(cuModuleUnload(module))
+    load_module(&CString::new(text).map_err(|error| error.to_string())?)
 }
 
 pub(crate) fn function(module: CUmodule, kernel: &str) -> Answer<CUfunction> {
-    let (name, mut function) = (CString::new(kernel).map_err(|e| e.to_string())?, null_mut());
-    ask!(cuModuleGetFunction(&raw mut function, module, name.as_ptr()))?;
-    Ok(function)
+    function_by(module, &CString::new(kernel).map_err(|error| error.to_string())?)
 }
 
-/// A kernel, which nobody unloads.
+/// A kernel, loaded for as long as the process runs.
 pub(crate) fn kernel(name: &str) -> Answer<CUfunction> {
     function(module(name)?, name)
 }
 
-/// Loads what a lazy driver has not loaded yet.
-pub(crate) fn load(function: CUfunction) -> Answer {
-    ask!(cuFuncLoad(function))
-}
-
-/// Asks something about it, for which a lazy driver may have to load it.
-pub(crate) fn ask_about(function: CUfunction) -> Answer {
-    use sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK as MOST;
-    let mut threads = 0;
-    ask!(cuFuncGetAttribute(&raw mut threads, MOST, function))
-}
-
-fn launch(function: CUfunction, stream: CUstream, blocks: u32, words: &mut [u64]) -> Answer {
+/// Launches a kernel whose parameters are these words, or the lower halves of them.
+pub(crate) fn launch(
+    kernel: CUfunction,
+    stream: CUstream,
+    [threads, blocks, rows]: [u32; 3],
+    words: &mut [u64],
+) -> Answer {
     let mut each: Vec<*mut c_void> = words.iter_mut().map(|word| from_mut(word).cast()).collect();
     let (each, none) = (each.as_mut_ptr(), null_mut());
-    ask!(cuLaunchKernel(function, blocks, 1, 1, THREADS, 1, 1, 0, stream, each, none))
+    ask!(cuLaunchKernel(kernel, blocks, rows, 1, threads, 1, 1, 0, stream, each, none))
 }
 
-/// A fold of so many sources, whose table is followed by that of as many outputs.
+/// Folds `sources` buffers into `outs` buffers; the table has the addresses of both, in this order.
 pub(crate) fn fold(
-    function: CUfunction,
+    kernel: CUfunction,
     stream: CUstream,
+    blocks: u32,
     table: CUdeviceptr,
     [sources, outs]: [u64; 2],
     count: u64,
 ) -> Answer {
     let mut words = [table, sources, table + 8 * sources, outs, 0, 0, count, 0, 0, 0, 0];
-    launch(function, stream, 1, &mut words)
+    launch(kernel, stream, [THREADS, blocks, 1], &mut words)
 }
 
-/// What is in a list of one move.
-pub(crate) fn one_move(function: CUfunction, stream: CUstream, list: CUdeviceptr) -> Answer {
-    launch(function, stream, 132, &mut [list, 1, 0, 0])
-}
-
-pub(crate) fn capture(stream: CUstream) -> Answer {
-    use sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL as LOCAL;
-    ask!(cuStreamBeginCapture_v2(stream, LOCAL))
-}
-
-pub(crate) fn end_capture(stream: CUstream) -> Answer<CUgraph> {
-    let mut graph = null_mut();
-    ask!(cuStreamEndCapture(stream, &raw mut graph))?;
-    Ok(graph)
-}
-
-pub(crate) fn nodes(graph: CUgraph) -> Answer<usize> {
-    let mut nodes = 0;
-    ask!(cuGraphGetNodes(graph, null::<sys::CUgraphNode>().cast_mut(), &raw mut nodes))?;
-    Ok(nodes)
-}
-
-pub(crate) fn instantiate(graph: CUgraph) -> Answer<CUgraphExec> {
-    let mut exec = null_mut();
-    ask!(cuGraphInstantiateWithFlags(&raw mut exec, graph, 0))?;
-    Ok(exec)
-}
-
-pub(crate) fn replay(exec: CUgraphExec, stream: CUstream) -> Answer {
-    ask!(cuGraphLaunch(exec, stream))
+/// Runs `rr_move` on a list of one move.
+pub(crate) fn one_move(
+    kernel: CUfunction,
+    stream: CUstream,
+    blocks: u32,
+    list: CUdeviceptr,
+) -> Answer {
+    launch(kernel, stream, [THREADS, blocks, 1], &mut [list, 1, 0, 0])
 }

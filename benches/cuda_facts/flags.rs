@@ -1,5 +1,5 @@
-//! Words that streams wait for and write, by where they are: do they work, how long is a hop from
-//! stream to stream, and what does each call cost the host?
+//! Words that streams wait for and write, by where they are: do they work, how long does a signal
+//! from stream to stream take, and what does each call cost the host?
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -9,7 +9,7 @@ use cudarc::driver::sys::{CUdeviceptr, CUstream};
 
 use super::driver::{self, Answer, Batch};
 use super::memory::{self, Host};
-use super::process::{fact, figure, tried};
+use super::process::{fact, fact_of, failed, figure};
 
 const PINNED: &str = "pinned memory";
 const REGISTERED: &str = "registered memory";
@@ -34,24 +34,20 @@ pub(crate) fn run(name: &str, quick: bool) -> Answer {
         _ => {}
     }
     let words = Words::new(name)?;
-    tried("write and wait", words.work());
-    tried("batch of 8", words.batch());
-    tried("write of 64 bits", words.long());
-    if let Err(why) = words.costs(times) {
-        fact("costs", &format!("failed: {why}"));
-    }
-    // Last: a hop that never comes leaves streams that wait.
-    for (what, batched, base) in [("hop", false, 1000), ("hop, in batches", true, 2000)] {
-        if let Err(why) = words.ping_pong(what, batched, base, 2 * times) {
-            fact(what, &format!("failed: {why}"));
-        }
+    fact_of("write and wait", words.work());
+    fact_of("batch of 8", words.batch());
+    fact_of("write of 64 bits", words.long());
+    failed("costs", words.costs(times));
+    // Signals come last: a lost one leaves streams that wait.
+    for (what, batched, base) in [("signal", false, 1000), ("signal, in batches", true, 2000)] {
+        failed(what, words.ping_pong(what, batched, base, 2 * times));
     }
     Ok(())
 }
 
 /// A few lines of words.
 struct Words {
-    /// Where streams wait for them, and where they write them.
+    /// The addresses by which streams wait for the words, and write them.
     waited: CUdeviceptr,
     written: CUdeviceptr,
     host: Option<Host>,
@@ -80,9 +76,9 @@ impl Words {
                 (at, at, None)
             }
         };
-        driver::finish()?;
+        driver::synchronize_context()?;
         if let Some(host) = host {
-            let same = host.alike()?;
+            let same = host.has_one_address()?;
             fact("the device's address", if same { "is the host's" } else { "is NOT the host's" });
         }
         Ok(Self { waited, written, host, stream: driver::stream()? })
@@ -91,7 +87,7 @@ impl Words {
     fn work(&self) -> Answer<String> {
         driver::write(self.stream, self.written, 7)?;
         driver::wait(self.stream, self.waited, 7)?;
-        driver::settle(self.stream, Duration::from_secs(1))?;
+        driver::wait_until_idle(self.stream, Duration::from_secs(1))?;
         Ok(match self.host {
             None => "works".into(),
             Some(host) => match host.word(0)?.load(Ordering::Acquire) {
@@ -105,17 +101,17 @@ impl Words {
         let (waited, written) = (self.waited + LINE, self.written + LINE);
         let add = |batch: Batch, i: u32| batch.write(written, 10 + i).wait(waited, 10 + i);
         (0..4).fold(Batch::default(), add).put(self.stream)?;
-        driver::settle(self.stream, Duration::from_secs(1))?;
+        driver::wait_until_idle(self.stream, Duration::from_secs(1))?;
         Ok("works")
     }
 
     fn long(&self) -> Answer<&'static str> {
-        driver::write_long(self.stream, self.written + 2 * LINE, 99)?;
-        driver::settle(self.stream, Duration::from_secs(1))?;
+        driver::write_64(self.stream, self.written + 2 * LINE, 99)?;
+        driver::wait_until_idle(self.stream, Duration::from_secs(1))?;
         Ok("works")
     }
 
-    /// Two streams answer each other; all is put on them before the first begins.
+    /// Two streams answer each other; all rounds are enqueued before the first stream begins.
     fn ping_pong(&self, what: &str, batched: bool, base: u32, rounds: u32) -> Answer {
         let (ping, pong) = (driver::stream()?, driver::stream()?);
         let (from, to) = (driver::event(true)?, driver::event(true)?);
@@ -124,7 +120,7 @@ impl Words {
         driver::record(from, ping)?;
         let open = gate.word(0)?;
         let (all, waiting) = channel::<()>();
-        // A stream that takes no more until it goes on would never get all.
+        // A stream whose queue is full before it begins would never get all rounds.
         let opener = std::thread::spawn(move || {
             let late = waiting.recv_timeout(Duration::from_secs(1));
             open.store(1, Ordering::Release);
@@ -136,10 +132,10 @@ impl Words {
         driver::record(to, ping)?;
         drop(all);
         let late = opener.join().map_err(|_| "the thread that opens the gate")?;
-        driver::settle(ping, Duration::from_secs(5))?;
+        driver::wait_until_idle(ping, Duration::from_secs(5))?;
         let note = if late { "BLOCKED while putting rounds on the streams" } else { "" };
-        let hop = driver::between(from, to)? * 1e6 / f64::from(2 * rounds);
-        figure(what, hop, "us", note);
+        let signal = driver::between(from, to)? * 1e6 / f64::from(2 * rounds);
+        figure(what, signal, "us", note);
         Ok(())
     }
 
@@ -156,7 +152,7 @@ impl Words {
         driver::write(pong, answer, value)
     }
 
-    /// What the host pays for each call, none of which has to wait.
+    /// The host's time for each call, none of which has to wait.
     fn costs(&self, times: u32) -> Answer {
         let (stream, read, written) = (self.stream, self.waited, self.written + 3 * LINE);
         cost("cost of a write", stream, times, || driver::write(stream, written, 1))?;
@@ -170,18 +166,18 @@ impl Words {
     }
 }
 
-/// The median of five turns of so many calls; the stream is empty before each turn.
+/// The median of five samples of `times` calls each; the stream is idle before each sample.
 fn cost(what: &str, stream: CUstream, times: u32, mut call: impl FnMut() -> Answer) -> Answer {
-    let mut turns = Vec::new();
+    let mut samples = Vec::new();
     for _ in 0..5 {
         let began = Instant::now();
         for _ in 0..times {
             call()?;
         }
-        turns.push(began.elapsed().as_secs_f64() * 1e6 / f64::from(times));
-        driver::settle(stream, Duration::from_secs(5))?;
+        samples.push(began.elapsed().as_secs_f64() * 1e6 / f64::from(times));
+        driver::wait_until_idle(stream, Duration::from_secs(5))?;
     }
-    figure(what, median(turns), "us", "of the host");
+    figure(what, median(samples), "us", "of the host");
     Ok(())
 }
 
@@ -190,7 +186,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or_default()
 }
 
-/// From the host's store, over a stream that waits for it and writes, to the host's load.
+/// From the host's store, through a stream that waits for it and writes, to the host's load.
 fn host_and_stream(times: u32) -> Answer {
     let (host, stream) = (Host::pinned(4096)?, driver::stream()?);
     let (at, flag, answer) = (host.device()?, host.word(0)?, host.word(LINE as usize / 4)?);
@@ -205,17 +201,17 @@ fn host_and_stream(times: u32) -> Answer {
         await_word(answer, value, Duration::from_secs(2))?;
         trips.push(began.elapsed().as_secs_f64() * 1e6);
     }
-    driver::settle(stream, Duration::from_secs(1))?;
+    driver::wait_until_idle(stream, Duration::from_secs(1))?;
     figure("there and back", median(trips), "us", "median");
     Ok(())
 }
 
 fn await_word(word: &AtomicU32, value: u32, limit: Duration) -> Answer {
     let end = Instant::now() + limit;
-    let mut turns = 0_u32;
+    let mut looks = 0_u32;
     while word.load(Ordering::Acquire) < value {
-        turns += 1;
-        if !turns.is_multiple_of(256) {
+        looks += 1;
+        if !looks.is_multiple_of(256) {
             std::hint::spin_loop();
         } else if Instant::now() > end {
             return Err(format!("no answer in {limit:?}"));
@@ -226,19 +222,19 @@ fn await_word(word: &AtomicU32, value: u32, limit: Duration) -> Answer {
     Ok(())
 }
 
-/// What else a collective puts on a stream.
+/// Other calls that a collective puts on a stream.
 fn other_calls(times: u32) -> Answer {
     let (stream, other) = (driver::stream()?, driver::stream()?);
     let (kernel, buffer) = (driver::kernel("rr_fold_f32_sum")?, memory::zeroed(16 << 10)?);
     let half = buffer + (8 << 10);
     let table = memory::table(&[buffer, half, buffer, half])?;
-    let fold = || driver::fold(kernel, stream, table, [2, 2], 1024);
+    let fold = || driver::fold(kernel, stream, 1, table, [2, 2], 1024);
     fold()?;
-    driver::finish()?;
+    driver::synchronize_context()?;
     cost("cost of a launch", stream, times, fold)?;
     let event = driver::event(false)?;
     cost("cost of recording an event", stream, times, || driver::record(event, stream))?;
-    cost("cost of waiting for an event", other, times, || driver::wait_event(other, event))?;
+    cost("cost of waiting for an event", other, times, || driver::wait_for_event(other, event))?;
     let copy = || memory::copy(half, buffer, 4096, stream);
     cost("cost of a copy on the device", stream, times, copy)
 }

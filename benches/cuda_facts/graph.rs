@@ -9,7 +9,7 @@ use super::driver::{self, Answer, Batch};
 use super::memory::{self, Host};
 use super::process::{fact, figure};
 
-/// A name; whether values are batched, whether a kernel follows, and a batch that.
+/// A name; whether values are batched, whether a kernel follows, and whether a batch follows that.
 const FORMS: [(&str, bool, bool, bool); 4] = [
     ("values one by one", false, false, false),
     ("values in a batch", true, false, false),
@@ -21,10 +21,10 @@ pub(crate) fn names() -> Vec<&'static str> {
     FORMS.map(|form| form.0).to_vec()
 }
 
-/// What a stream does, in any of the forms.
+/// The work of a stream, in any of the forms.
 struct Work {
     stream: CUstream,
-    /// Two words that the host registered, in lines of their own.
+    /// Two words of registered memory, on cache lines of their own.
     words: [CUdeviceptr; 2],
     kernel: CUfunction,
     table: CUdeviceptr,
@@ -39,14 +39,14 @@ impl Work {
         let table = memory::table(&[sources, sources].concat())?;
         let kernel = driver::kernel("rr_fold_f32_sum")?;
         let work = Self { stream: driver::stream()?, words: [at, at + 64], kernel, table };
-        // Loads the kernel: that is no part of a capture.
+        // The first launch loads the kernel, which a capture does not allow.
         work.fold()?;
-        driver::finish()?;
+        driver::synchronize_context()?;
         Ok(work)
     }
 
     fn fold(&self) -> Answer {
-        driver::fold(self.kernel, self.stream, self.table, [2, 2], 1024)
+        driver::fold(self.kernel, self.stream, 1, self.table, [2, 2], 1024)
     }
 
     fn batch(&self, word: usize) -> Answer {
@@ -73,14 +73,14 @@ impl Work {
             driver::replay(exec, self.stream)?;
         }
         let host = began.elapsed();
-        driver::settle(self.stream, Duration::from_secs(3))?;
+        driver::wait_until_idle(self.stream, Duration::from_secs(3))?;
         let each = |all: Duration| all.as_secs_f64() * 1e6 / f64::from(times);
         figure("replay, one after the other", each(began.elapsed()), "us", "");
         figure("replay, the host's part", each(host), "us", "");
         let began = Instant::now();
         for _ in 0..times {
             driver::replay(exec, self.stream)?;
-            driver::drain(self.stream)?;
+            driver::synchronize(self.stream)?;
         }
         figure("replay, each waited for", each(began.elapsed()), "us", "");
         Ok(())
@@ -91,16 +91,16 @@ pub(crate) fn run(name: &str, quick: bool) -> Answer {
     let form = FORMS.iter().find(|form| form.0 == name).ok_or("no such form")?;
     driver::open()?;
     let work = Work::new()?;
-    driver::capture(work.stream)?;
+    driver::begin_capture(work.stream)?;
     let put = work.put(form.1, form.2, form.3);
-    // In any case: a capture that goes on keeps all else from the stream.
+    // The capture ends in any case: while it goes on, the stream takes nothing else.
     let graph = driver::end_capture(work.stream);
     put?;
     let graph = graph?;
-    fact("captured", &format!("{} nodes", driver::nodes(graph)?));
+    fact("captured", &format!("{} nodes", driver::node_count(graph)?));
     let exec = driver::instantiate(graph)?;
     driver::replay(exec, work.stream)?;
-    driver::settle(work.stream, Duration::from_secs(2))?;
+    driver::wait_until_idle(work.stream, Duration::from_secs(2))?;
     fact("replayed", "works");
     work.replay(exec, if quick { 5 } else { 100 })
 }

@@ -21,17 +21,15 @@ struct Copies {
     device: CUdeviceptr,
     up: CUstream,
     down: CUstream,
-    /// Of each half: one is copied up, one down.
+    /// Bytes of each half of the memory: one half is copied up, the other down.
     bytes: usize,
     times: usize,
 }
 
 impl Copies {
-    /// Bytes per nanosecond, at best.
+    /// The best rate of `times` trials, in bytes per nanosecond.
     fn rate(&self, block: usize, up: bool, down: bool) -> Answer<f64> {
-        let mut best = f64::MAX;
-        for _ in 0..self.times {
-            let began = Instant::now();
+        let best = self.best_seconds(|| {
             for at in (0..self.bytes).step_by(block) {
                 let (low, high) = (self.device + at as u64, self.bytes + at);
                 if up {
@@ -41,12 +39,21 @@ impl Copies {
                     self.host.down(high, self.device + high as u64, block, self.down)?;
                 }
             }
-            driver::drain(self.up)?;
-            driver::drain(self.down)?;
+            driver::synchronize(self.up)?;
+            driver::synchronize(self.down)
+        })?;
+        let directions = usize::from(up) + usize::from(down);
+        Ok((directions * self.bytes) as f64 / best / 1e9)
+    }
+
+    fn best_seconds(&self, mut work: impl FnMut() -> Answer) -> Answer<f64> {
+        let mut best = f64::MAX;
+        for _ in 0..self.times {
+            let began = Instant::now();
+            work()?;
             best = best.min(began.elapsed().as_secs_f64());
         }
-        let ways = usize::from(up) + usize::from(down);
-        Ok((ways * self.bytes) as f64 / best / 1e9)
+        Ok(best)
     }
 
     fn by_kernel(&self) -> Answer {
@@ -56,13 +63,11 @@ impl Copies {
             ("rr_move, up", [host, device, bytes]),
             ("rr_move, down", [device + bytes, host + bytes, bytes]),
         ] {
-            let (list, mut best) = (memory::table(&list)?, f64::MAX);
-            for _ in 0..self.times {
-                let began = Instant::now();
-                driver::one_move(kernel, self.up, list)?;
-                driver::drain(self.up)?;
-                best = best.min(began.elapsed().as_secs_f64());
-            }
+            let list = memory::table(&list)?;
+            let best = self.best_seconds(|| {
+                driver::one_move(kernel, self.up, 132, list)?;
+                driver::synchronize(self.up)
+            })?;
             figure(what, bytes as f64 / best / 1e9, "GB/s", "132 blocks");
         }
         Ok(())
@@ -76,13 +81,13 @@ pub(crate) fn run(name: &str, quick: bool) -> Answer {
         (Host::pinned(2 * bytes)?, None)
     } else {
         let (host, file) = Host::shared(2 * bytes)?;
-        host.touch();
+        host.fill(1);
         host.register()?;
         (host, Some(file))
     };
     let device = memory::zeroed(2 * bytes)?;
     let (up, down) = (driver::stream()?, driver::stream()?);
-    driver::finish()?;
+    driver::synchronize_context()?;
     let copies = Copies { host, device, up, down, bytes, times };
     for block in [1 << 20, 4 << 20, 16 << 20] {
         let block = if quick { bytes } else { block };

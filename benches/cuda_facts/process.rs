@@ -1,5 +1,5 @@
-//! This program again: an experiment, or a process that an experiment needs beside it. What it says
-//! comes over its output, line by line. May touch: processes.
+//! Processes of this program: an experiment, or a process that an experiment needs beside it. Each
+//! reports by lines of its output. May touch: processes.
 
 use std::env;
 use std::ffi::OsStr;
@@ -10,66 +10,69 @@ use std::time::{Duration, Instant};
 
 use super::driver::Answer;
 
-/// What tells a process what it is.
+/// The variable that tells a process its part and its experiment.
 const ROLE: &str = "CUDA_FACTS_ROLE";
-/// Before all that is meant for who started it; others may print as well.
+/// The start of each report; libraries may print other lines.
 const MARK: &str = "#cuda_facts ";
 
-/// What this process was started as.
 pub(crate) fn role() -> Option<String> {
     env::var(ROLE).ok()
 }
 
-/// Tells it to who started this process, at once.
-pub(crate) fn say(text: &str) {
-    // Who does not listen any more has ended.
+/// Prints a line for the process that started this one, at once.
+pub(crate) fn report(text: &str) {
+    // A write fails if that process has ended.
     let _ = std::io::stdout().write_all(format!("{MARK}{text}\n").as_bytes());
 }
 
-/// Something measured.
+/// Reports a measurement.
 pub(crate) fn figure(what: &str, value: f64, unit: &str, note: &str) {
-    say(&format!("{what}\t{value:e}\t{unit}\t{note}"));
+    report(&format!("{what}\t{value:e}\t{unit}\t{note}"));
 }
 
-/// Something found out.
+/// Reports an observation.
 pub(crate) fn fact(what: &str, note: &str) {
-    say(&format!("{what}\t\t\t{note}"));
+    report(&format!("{what}\t\t\t{note}"));
 }
 
-/// The same of something that may have failed.
-pub(crate) fn tried(what: &str, found: Answer<impl AsRef<str>>) {
-    match found {
-        Ok(note) => fact(what, note.as_ref()),
-        Err(why) => fact(what, &format!("failed: {why}")),
+/// Reports an observation, or the failure of one.
+pub(crate) fn fact_of(what: &str, found: Answer<impl AsRef<str>>) {
+    failed(what, found.map(|note| fact(what, note.as_ref())));
+}
+
+/// Reports a failure, if there is one.
+pub(crate) fn failed(what: &str, done: Answer) {
+    if let Err(why) = done {
+        fact(what, &format!("failed: {why}"));
     }
 }
 
-/// The next line that who started this process told it.
-pub(crate) fn told() -> Answer<String> {
+/// The next line from the process that started this one.
+pub(crate) fn next_line() -> Answer<String> {
     let mut line = String::new();
     match std::io::stdin().lock().read_line(&mut line) {
-        Ok(0) => Err("nobody is there".into()),
+        Ok(0) => Err("the input has ended".into()),
         Ok(_) => Ok(line.trim_end().into()),
         Err(error) => Err(error.to_string()),
     }
 }
 
-/// A process of ours; dropping it kills it.
+/// A process of this program; dropping it kills it.
 pub(crate) struct Child {
     child: std::process::Child,
     to: ChildStdin,
     from: Receiver<String>,
 }
 
-/// What [`Child::line`] has.
-pub(crate) enum Heard {
+/// The next output of a child.
+pub(crate) enum Output {
     Line(String),
-    Nothing,
+    Timeout,
     End,
 }
 
 impl Child {
-    /// As a process that is one of ours starts another.
+    /// Starts a process with the arguments of this one.
     pub(crate) fn beside(role: &str) -> Answer<Self> {
         let args: Vec<_> = env::args_os().skip(1).collect();
         Self::start(role, &args)
@@ -79,7 +82,7 @@ impl Child {
         let program = env::current_exe().map_err(|error| error.to_string())?;
         let mut command = Command::new(program);
         command.args(args).env(ROLE, role);
-        // Nothing compiled before is found, and nothing is loaded before it is needed.
+        // The driver finds no kernel compiled before, and loads each when it is needed.
         command.env("CUDA_CACHE_DISABLE", "1").env("CUDA_MODULE_LOADING", "LAZY");
         let started = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut child = started.map_err(|error| error.to_string())?;
@@ -97,25 +100,24 @@ impl Child {
         Ok(Self { child, to, from: receiver })
     }
 
-    /// What it says next.
-    pub(crate) fn line(&self, limit: Duration) -> Heard {
+    pub(crate) fn line(&self, limit: Duration) -> Output {
         match self.from.recv_timeout(limit) {
-            Ok(line) => Heard::Line(line),
-            Err(RecvTimeoutError::Timeout) => Heard::Nothing,
-            Err(RecvTimeoutError::Disconnected) => Heard::End,
+            Ok(line) => Output::Line(line),
+            Err(RecvTimeoutError::Timeout) => Output::Timeout,
+            Err(RecvTimeoutError::Disconnected) => Output::End,
         }
     }
 
     pub(crate) fn tell(&mut self, line: &str) -> Answer {
-        writeln!(self.to, "{line}").map_err(|error| format!("told it {line}: {error}"))
+        writeln!(self.to, "{line}").map_err(|error| format!("writing {line}: {error}"))
     }
 
     pub(crate) fn kill(&mut self) {
-        // It may have ended.
+        // The process may have ended.
         let _ = self.child.kill();
     }
 
-    /// How it ended. One that is stuck in the driver may not end even when killed.
+    /// The exit status. A process that is stuck in the driver may not end even when killed.
     pub(crate) fn ended(&mut self) -> Answer<ExitStatus> {
         let end = Instant::now() + Duration::from_secs(5);
         while Instant::now() < end {

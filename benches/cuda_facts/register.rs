@@ -1,5 +1,5 @@
-//! How long the host's memory takes to be registered, by length and by whether its pages are there;
-//! and, to compare, how long the driver's own takes, and the device's.
+//! The time that registering the host's memory takes, by length and by whether its pages are
+//! allocated; and, to compare, that of allocating pinned memory and the device's memory.
 
 use std::time::Instant;
 
@@ -25,7 +25,7 @@ pub(crate) fn run(name: &str, quick: bool) -> Answer {
     for touched in [false, true] {
         let (host, _file) = Host::shared(size)?;
         if touched {
-            host.touch();
+            host.fill(1);
         }
         let note = if touched { "pages that are there" } else { "pages never touched" };
         timed("register", note, || host.register())?;
@@ -38,7 +38,7 @@ fn allocated(bytes: usize) -> Answer {
     let note = &format!("{bytes} bytes");
     let host = timed("cuMemHostAlloc and filling it", note, || Host::pinned(bytes))?;
     timed("cuMemFreeHost", note, || host.unpin())?;
-    let device = timed("cuMemAlloc", note, || memory::memory(bytes))?;
+    let device = timed("cuMemAlloc", note, || memory::allocate(bytes))?;
     timed("cuIpcGetMemHandle", note, || memory::export(device))?;
     timed("cuMemFree", note, || memory::free(device))
 }

@@ -1,4 +1,4 @@
-//! The list of all experiments, and how they are run and told. May touch: processes, one file.
+//! The list of all experiments, and how they are run and reported. May touch: processes, one file.
 
 use std::cell::Cell;
 use std::fmt::Write as _;
@@ -9,40 +9,46 @@ use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 
 use super::driver::{self, Answer};
-use super::process::{self, Child, Heard};
+use super::process::{self, Child, Output};
 use super::{attrs, blocked, flags, graph, kill, pinned, register};
 
 struct Part {
     name: &'static str,
     experiments: fn() -> Vec<&'static str>,
-    /// Makes one of them; it has a process to itself.
+    /// Runs one experiment, in a process of its own.
     run: fn(&str, bool) -> Answer,
-    /// How long one may take.
+    /// The limit of one experiment.
     seconds: u64,
-    /// How many may run at a time, where nothing small is timed.
+    /// Experiments that may run at a time, where nothing small is timed.
     lanes: usize,
 }
 
-const PARTS: [Part; 7] = [
-    Part { name: "attrs", experiments: attrs::names, run: attrs::run, seconds: 20, lanes: 1 },
-    Part { name: "flags", experiments: flags::names, run: flags::run, seconds: 20, lanes: 1 },
-    Part { name: "blocked", experiments: blocked::names, run: blocked::run, seconds: 15, lanes: 4 },
-    Part { name: "kill", experiments: kill::names, run: kill::run, seconds: 25, lanes: 1 },
-    Part { name: "graph", experiments: graph::names, run: graph::run, seconds: 15, lanes: 1 },
-    Part { name: "pinned", experiments: pinned::names, run: pinned::run, seconds: 25, lanes: 1 },
-    Part {
-        name: "register",
-        experiments: register::names,
-        run: register::run,
-        seconds: 15,
-        lanes: 1,
-    },
-];
+macro_rules! parts {
+    ($($name:ident: $seconds:literal, $lanes:literal;)*) => {
+        &[$(Part {
+            name: stringify!($name),
+            experiments: $name::names,
+            run: $name::run,
+            seconds: $seconds,
+            lanes: $lanes,
+        }),*]
+    };
+}
 
-/// What is asked for.
+const PARTS: &[Part] = parts! {
+    attrs: 20, 1;
+    flags: 20, 1;
+    blocked: 15, 4;
+    kill: 25, 1;
+    graph: 15, 1;
+    pinned: 25, 1;
+    register: 15, 1;
+};
+
+/// The command line.
 pub(crate) struct Options {
     parts: Vec<&'static Part>,
-    /// Next to no repetitions: for a try, and no measurement.
+    /// Few repetitions: for a try, and no measurement.
     quick: bool,
     json: Option<String>,
 }
@@ -55,7 +61,7 @@ impl Options {
             match word.as_str() {
                 "--quick" => options.quick = true,
                 "--json" => options.json = Some(words.next().ok_or("--json of what file?")?),
-                "all" => options.parts.extend(&PARTS),
+                "all" => options.parts.extend(PARTS),
                 name => {
                     let part = PARTS.iter().find(|part| part.name == name);
                     options.parts.push(part.ok_or_else(|| usage(name))?);
@@ -63,7 +69,7 @@ impl Options {
             }
         }
         if options.parts.is_empty() {
-            options.parts.extend(&PARTS);
+            options.parts.extend(PARTS);
         }
         Ok(options)
     }
@@ -74,12 +80,12 @@ fn usage(word: &str) -> String {
     format!("what is {word}? [all | {}]... [--quick] [--json FILE]", parts.join(" | "))
 }
 
-/// One line.
+/// One line of the report.
 #[derive(Clone, Debug)]
 pub(crate) struct Fact {
     pub(crate) part: &'static str,
     pub(crate) experiment: &'static str,
-    /// What of it; may be empty.
+    /// A part of the experiment; may be empty.
     pub(crate) what: String,
     pub(crate) value: Option<f64>,
     pub(crate) unit: String,
@@ -87,7 +93,7 @@ pub(crate) struct Fact {
 }
 
 impl Fact {
-    /// As the process of the experiment said it.
+    /// A line of the experiment's process.
     fn of(part: &Part, experiment: &'static str, line: &str) -> Self {
         let mut fields = line.splitn(4, '\t').map(str::to_owned);
         let mut next = || fields.next().unwrap_or_default();
@@ -121,15 +127,15 @@ impl Fact {
     }
 }
 
-/// Was this process started as an experiment?
-pub(crate) fn is_told() -> bool {
+/// True if this process was started as an experiment.
+pub(crate) fn is_experiment() -> bool {
     process::role().is_some()
 }
 
-/// If it was, makes it.
-pub(crate) fn as_told() {
+/// Runs the experiment that this process was started as.
+pub(crate) fn run_experiment() {
     let Some(role) = process::role() else { return };
-    // Nothing goes on that nobody waits for.
+    // The experiment ends with the process that waits for it.
     let _ = set_pdeathsig(Signal::SIGKILL);
     let mut words = role.split('\t');
     let (part, name) = (words.next(), words.next().unwrap_or_default());
@@ -137,15 +143,14 @@ pub(crate) fn as_told() {
         Some(part) => (part.run)(name, words.next() == Some("quick")),
         None => Err(format!("no such part: {role}")),
     };
-    if made.is_err() {
-        process::tried("", made.map(|()| ""));
-    }
+    process::failed("", made);
 }
 
-/// Makes all that are asked for. `again` is what this program is started with as one of them.
+/// Runs all experiments of the options. `again` are the arguments that start this program as one.
 pub(crate) fn all(options: &Options, again: &[&str]) -> Vec<Fact> {
-    // Held open, so that a device without anybody else does not start anew for each process.
-    let device = if driver::there() { driver::first() } else { Err("no driver".into()) };
+    // The device stays open, so that it does not start anew for each process.
+    let device =
+        if driver::is_driver_present() { driver::first_device() } else { Err("no driver".into()) };
     if let Err(why) = device {
         println!("SKIP benches/cuda_facts: {why}");
         return Vec::new();
@@ -190,11 +195,11 @@ fn experiment(
     again: &[&str],
     facts: &Mutex<Vec<Fact>>,
 ) {
-    let said = Cell::new(false);
+    let has_reported = Cell::new(false);
     let add = |line: &str| {
         let fact = Fact::of(part, name, line);
         fact.print();
-        said.set(true);
+        has_reported.set(true);
         facts.lock().unwrap_or_else(PoisonError::into_inner).push(fact);
     };
     let how = if quick { "quick" } else { "" };
@@ -205,17 +210,17 @@ fn experiment(
     let end = Instant::now() + Duration::from_secs(part.seconds);
     loop {
         match child.line(end.saturating_duration_since(Instant::now())) {
-            Heard::Line(line) => add(&line),
-            Heard::End => break,
-            Heard::Nothing => {
+            Output::Line(line) => add(&line),
+            Output::End => break,
+            Output::Timeout => {
                 add(&format!("\t\t\tfailed: killed after {} s", part.seconds));
                 return;
             }
         }
     }
     match child.ended() {
-        Ok(status) if status.success() && said.get() => {}
-        Ok(status) => add(&format!("\t\t\tfailed: ended without a word, or ill: {status}")),
+        Ok(status) if status.success() && has_reported.get() => {}
+        Ok(status) => add(&format!("\t\t\tfailed: ended without a report, or with {status}")),
         Err(why) => add(&format!("\t\t\tfailed: {why}")),
     }
 }

@@ -1,28 +1,29 @@
-//! The bench of a driver's facts, on the stand-in: every experiment has an answer, and the answers
-//! that the stand-in promises are there. This program again is the bench, and each experiment.
+//! The bench of a driver's facts, with the stand-in: every experiment reports, and the facts that
+//! the stand-in promises are among the reports. Experiments are processes of the program that runs
+//! this.
 
 #[path = "../../benches/cuda_facts.rs"]
 pub(crate) mod bench;
 
+use super::standin::{self, DEVICES, on_standin, run_on_standin, this_body};
 use bench::cuda_facts::run::{self, Fact, Options};
 use cuda::harness::Library;
 
 const LACKING: [&str; 1] = ["cuStreamBatchMemOp_v2"];
 
-/// Not tests of their own: what they do on the stand-in.
+/// Functions that tests run with the stand-in.
 pub(crate) mod body {
     use super::*;
 
     pub(crate) fn facts() {
-        if run::is_told() {
+        if run::is_experiment() {
             bench::main();
             return;
         }
         let file = std::env::temp_dir().join(format!("cuda_facts-{}.json", std::process::id()));
         let words = ["all", "--quick", "--json", file.to_str().unwrap()].map(str::to_owned);
         let options = Options::read(words).unwrap();
-        let again = ["cuda_facts::body::facts"];
-        let facts = run::all(&options, &again);
+        let facts = run::all(&options, &[this_body!(facts)]);
         let json = std::fs::read_to_string(&file).unwrap();
         std::fs::remove_file(&file).unwrap();
         assert_eq!(json.matches("\"experiment\"").count(), facts.len());
@@ -31,19 +32,18 @@ pub(crate) mod body {
 
     /// On a driver that lacks the symbols of [`LACKING`].
     pub(crate) fn without_batches() {
-        if run::is_told() {
+        if run::is_experiment() {
             bench::main();
             return;
         }
         let words = ["flags", "graph", "--quick"].map(str::to_owned);
-        let again = ["cuda_facts::body::without_batches"];
-        let facts = run::all(&Options::read(words).unwrap(), &again);
+        let facts = run::all(&Options::read(words).unwrap(), &[this_body!(without_batches)]);
         let of =
             |what: &str| -> Vec<&Fact> { facts.iter().filter(|fact| fact.what == what).collect() };
-        for fact in [of("batch of 8"), of("hop, in batches")].concat() {
+        for fact in [of("batch of 8"), of("signal, in batches")].concat() {
             assert_eq!(fact.note, format!("failed: {}: the driver has none", LACKING[0]));
         }
-        assert!(of("hop").len() == 4 && of("hop").iter().all(|fact| fact.value > Some(0.0)));
+        assert!(of("signal").len() == 4 && of("signal").iter().all(|fact| fact.value > Some(0.0)));
         let graphs: Vec<_> = of("replayed").iter().map(|fact| fact.experiment).collect();
         assert_eq!(graphs, ["values one by one", "values one by one, kernel"]);
     }
@@ -61,7 +61,7 @@ fn notes<'a>(facts: &'a [Fact], experiment: &str) -> Vec<&'a str> {
 }
 
 fn as_promised(facts: &[Fact]) {
-    // The stand-in lacks this alone.
+    // The stand-in lacks this call alone.
     let lacks = |fact: &&Fact| fact.note.contains("cuFuncLoad");
     let failed: Vec<_> = facts.iter().filter(|fact| fact.note.starts_with("failed")).collect();
     assert!(failed.iter().all(lacks), "{failed:#?}");
@@ -75,30 +75,24 @@ fn as_promised(facts: &[Fact]) {
     for call in ["cuEventCreate", "cuIpcGetMemHandle", "cuMemcpyDtoDAsync"] {
         assert_eq!(notes(facts, call), ["ok"], "{call}");
     }
-    let hops = facts.iter().filter(|fact| fact.what.starts_with("hop") && fact.value > Some(0.0));
-    assert_eq!(hops.count(), 8);
+    let signals =
+        facts.iter().filter(|fact| fact.what.starts_with("signal") && fact.value > Some(0.0));
+    assert_eq!(signals.count(), 8);
     let killed = notes(facts, "one of three");
     assert_eq!(killed.iter().filter(|note| **note == "goes on").count(), 2, "{killed:?}");
 }
 
 #[test]
-fn every_experiment_has_an_answer() {
-    super::standin::on_standin("cuda_facts::body::facts", &[]);
-}
-
-#[test]
-fn a_missing_symbol_stops_nothing_else() {
+fn a_missing_symbol_fails_no_other_experiment() {
     let folder = std::env::temp_dir().join(format!("cuda_facts-{}", std::process::id()));
     let library = Library::without(&LACKING, &folder).unwrap();
     let path = library.folder().to_str().unwrap();
-    super::standin::on_standin("cuda_facts::body::without_batches", &[("LD_LIBRARY_PATH", path)]);
+    let body = standin::name_of(module_path!(), "body::without_batches");
+    run_on_standin(&body, &[("LD_LIBRARY_PATH", path)]);
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-#[test]
-fn no_device_is_no_failure() {
-    super::standin::on_standin(
-        "cuda_facts::body::without_a_device",
-        &[("STANDIN_CUDA_DEVICES", "0")],
-    );
+on_standin! {
+    every_experiment_reports: facts [];
+    no_device_is_no_failure: without_a_device [DEVICES = "0"];
 }

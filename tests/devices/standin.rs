@@ -1,19 +1,59 @@
-//! A process that has the stand-in driver where the loader looks first.
+//! Processes that load the stand-in for the driver.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use cuda::harness::Library;
 
-/// Seconds that such a program may take; streams that wait for ever take longer.
+/// Seconds that a process may take; one whose streams wait for ever is killed.
 const LIMIT: &str = "400";
 
-/// Does what `body` names, with these settings of the stand-in; it must end well.
-pub(crate) fn on_standin(body: &str, settings: &[(&str, &str)]) {
+pub(crate) const DEVICES: &str = "STANDIN_CUDA_DEVICES";
+pub(crate) const QUEUES: &str = "STANDIN_CUDA_QUEUES";
+pub(crate) const PEERS: &str = "STANDIN_CUDA_PEERS";
+pub(crate) const WITHOUT: &str = "STANDIN_CUDA_WITHOUT";
+pub(crate) const RANGES: &str = "STANDIN_CUDA_RANGES";
+pub(crate) const ORDER: &str = "STANDIN_CUDA_ORDER";
+pub(crate) const DEPTH: &str = "STANDIN_CUDA_DEPTH";
+pub(crate) const VERSION: &str = "STANDIN_CUDA_VERSION";
+pub(crate) const VISIBLE: &str = "STANDIN_CUDA_VISIBLE";
+pub(crate) const FAIL_ALLOC: &str = "STANDIN_CUDA_FAIL_ALLOC";
+pub(crate) const FAIL_CALL: &str = "STANDIN_CUDA_FAIL_CALL";
+
+/// The name of a function in `tests/process.rs`, by the path of its module in this program.
+pub(crate) fn name_of(module: &str, function: &str) -> String {
+    format!("{}::{function}", module.split_once("devices::").unwrap().1)
+}
+
+/// The name of a function of the module `body` in which this is written.
+macro_rules! this_body {
+    ($function:ident) => {
+        &standin::name_of(module_path!(), stringify!($function))
+    };
+}
+pub(crate) use this_body;
+
+/// Tests that run functions of the module `body`, each in a process with settings of the stand-in.
+macro_rules! on_standin {
+    ($($(#[$doc:meta])* $test:ident: $($body:ident [$($name:tt = $value:expr),*]),+;)*) => {$(
+        $(#[$doc])*
+        #[test]
+        fn $test() {
+            $(standin::run_on_standin(
+                &standin::name_of(module_path!(), concat!("body::", stringify!($body))),
+                &[$(($name, $value)),*],
+            );)+
+        }
+    )*};
+}
+pub(crate) use on_standin;
+
+/// Runs the function that `body` names with the stand-in; the process must succeed.
+pub(crate) fn run_on_standin(body: &str, settings: &[(&str, &str)]) {
     with_driver(body, Library::built().unwrap().folder(), settings);
 }
 
-/// The same, with the driver that is in `folder`, or the system's.
+/// Runs it with the driver in `folder`, or the system's if there is none.
 pub(crate) fn with_driver(body: &str, folder: &Path, settings: &[(&str, &str)]) {
     let mut command = Command::new("timeout");
     command.args(["--signal=KILL", LIMIT]).arg(harness::program()).arg(body);
@@ -21,8 +61,8 @@ pub(crate) fn with_driver(body: &str, folder: &Path, settings: &[(&str, &str)]) 
     let log = tempfile::NamedTempFile::new().unwrap();
     command.env("STANDIN_CUDA_LOG", log.path());
     let status = command.stdout(Stdio::null()).status().unwrap();
-    let said = std::fs::read_to_string(log.path()).unwrap();
-    let freed: Vec<_> = said.lines().filter(|line| line.contains("has it mapped")).collect();
+    let log = std::fs::read_to_string(log.path()).unwrap();
+    let freed: Vec<_> = log.lines().filter(|line| line.contains("has it mapped")).collect();
     assert!(freed.is_empty(), "{body} {settings:?}: {freed:#?}");
     assert!(status.success(), "{body} {settings:?}: {status}");
 }

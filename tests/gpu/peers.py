@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What other libraries make of ranks that share one GPU: all_reduce of torch.distributed, in place.
+"""all_reduce of torch.distributed, in place, with ranks that share one GPU.
 
 peers.py [--seconds N] [--json FILE] [--cpu] [WORLD...], where a WORLD is gloo:2 or nccl:2 (those
-two and gloo:4 if none is named). gloo takes CUDA tensors over the host; NCCL refuses ranks that
+two and gloo:4 by default). gloo takes CUDA tensors over the host; NCCL refuses ranks that
 share a device, or from 2.30 on tries with NCCL_MULTI_RANK_GPU_ENABLE=1, which is set here. Each
-world has a deadline, each result is checked, and a world that fails stops no other. Needs torch:
-without it, or without a GPU, it says SKIP. With --cpu it is a try of the script, no measurement.
+world has a deadline, each result is checked, and a failed world stops no other. Needs torch: without
+it, or without a GPU, the script prints SKIP. --cpu tries the script, and is no measurement.
 
 Not yet run on a GPU.
 """
@@ -23,7 +23,7 @@ import tempfile
 import time
 
 KIB, MIB = 1 << 10, 1 << 20
-# Bytes, and how many calls of so many.
+# Bytes of a call, and numbers of calls.
 SIZES = [(4 * KIB, 20), (MIB, 20), (64 * MIB, 5), (512 * MIB, 3)]
 WORLDS = ["gloo:2", "nccl:2", "gloo:4"]
 
@@ -61,7 +61,7 @@ class Rank:
         return time.perf_counter() - began
 
     def right(self, buffer):
-        """Whether a call gives what it should, at all elements."""
+        """True if all elements of a result are right."""
         buffer.fill_(self.rank + 1)
         self.call(buffer)
         return bool((buffer == self.size * (self.size + 1) / 2).all())
@@ -89,7 +89,7 @@ def rank_main(backend, rank, size, path, report, options):
 
 
 def start(backend, rank, size, path, options):
-    """A process, and the end of a pipe that it reports to."""
+    """The number of a process, and the end of the pipe to which it reports."""
     read, write = os.pipe()
     pid = os.fork()
     if pid:
@@ -111,7 +111,7 @@ def start(backend, rank, size, path, options):
 
 
 def collect(ranks, seconds):
-    """All that they report before the deadline; those that are late are killed."""
+    """All reports before the deadline, at which processes are killed."""
     end, late, heard = time.monotonic() + seconds, False, {}
     with selectors.DefaultSelector() as ready:
         for pid, read in ranks:
@@ -138,7 +138,7 @@ def collect(ranks, seconds):
 
 
 def world(backend, size, options):
-    """Runs one; prints it, and returns what it said."""
+    """Runs a world; prints and returns its reports."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "store")
         ranks = [start(backend, rank, size, path, options) for rank in range(size)]
@@ -177,8 +177,8 @@ def parse():
 
 
 def whether(cpu):
-    """The versions after a `=`, or why nothing can be measured here: found out in a process of its
-    own, for whoever has touched the device must not fork."""
+    """The versions after a `=`, or why nothing can be measured here. A process of its own asks, for a
+    process that has used the device must not fork."""
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:

@@ -9,7 +9,7 @@ use super::host::{Call, Grid, Host, Machine};
 
 const GRID: Grid = Grid { threads: 32, blocks: 2, rows: 1 };
 
-/// Folds both, by everything that is defined for the type.
+/// Folds two lists by every reduction that is defined for the type.
 fn check_pairs<T: Element>(test: &str, a: &[T], b: &[T]) {
     let Some(mut host) = Host::start(&format!("cuda_kernels::every_value::{test}")) else { return };
     let mut memory: Vec<u8> = bytemuck::cast_slice(a).to_vec();
@@ -26,7 +26,7 @@ fn check_pairs<T: Element>(test: &str, a: &[T], b: &[T]) {
     }
 }
 
-/// Every pair of `some` with `others`.
+/// Every pair of a value of `some` and one of `others`.
 fn pairs<T: Copy>(some: &[T], others: &[T]) -> (Vec<T>, Vec<T>) {
     some.iter().flat_map(|&a| others.iter().map(move |&b| (a, b))).unzip()
 }
@@ -70,7 +70,7 @@ halves! {
     values_of_bf16: bf16;
 }
 
-/// Numbers and their like, each side of every tie of every type; the NaN that a GPU makes.
+/// Floats on each side of every tie of every narrow type, and all kinds of special values.
 fn floats() -> Vec<f32> {
     const LOWER: [u32; 12] =
         [0, 1, 0xfff, 0x1000, 0x1001, 0x2fff, 0x3000, 0x3001, 0x7fff, 0x8000, 0x8001, 0xffff];
@@ -78,7 +78,7 @@ fn floats() -> Vec<f32> {
     (0..=0xffff).flat_map(each).collect()
 }
 
-/// Both ways: every value that is narrow, and the floats above.
+/// Widens every narrow value, and narrows the floats above.
 fn check_conversions<T: Element + PartialEq>(
     host: &mut Host,
     name: &str,

@@ -1,4 +1,4 @@
-//! Folds of every type and reduction, of many sources, lengths, alignments and layouts.
+//! Folds of every type and reduction, with many sources, lengths, alignments and layouts.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ use super::host::{Call, Grid, Host, Machine};
 use super::names::{Scalar, Serves, Wanted, serves};
 use harness::guarded::{Guarded, parts, random_bytes};
 
-/// What a kernel is asked for, by which reduction of the host.
+/// A reduction, by its kernel and by the host.
 pub(crate) struct Case {
     pub(crate) dtype: DataType,
     pub(crate) serves: Serves,
@@ -26,7 +26,7 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    /// Everything that is defined for a type, multiplied by any scalar.
+    /// Every reduction that is defined for a type, with random factors.
     pub(crate) fn all<T: Element>(random: &mut SmallRng) -> Vec<Self> {
         let dtype = T::DTYPE;
         let factor = random_bytes(1, dtype, random);
@@ -50,7 +50,7 @@ impl Case {
         all.filter_map(case).collect()
     }
 
-    /// What the library makes of the sources; `last` as the kernel is given it.
+    /// The host's result; `last` is the kernel's argument.
     fn expected(&self, last: usize, sources: &[&[u8]]) -> Vec<u8> {
         let kernel = Kernel::select_for(Level::Scalar, self.dtype, self.by, last.max(1)).unwrap();
         let mut out = vec![0; sources[0].len()];
@@ -64,7 +64,7 @@ impl Case {
         out
     }
 
-    /// Makes the call, and compares all of the memory.
+    /// Makes the call, and compares all memory.
     pub(crate) fn check(&self, by: &mut impl Machine, launch: &Launch<'_>, memory: &[u8]) {
         let size = self.dtype.size();
         let Launch { sources, outs, at, count, last, stop, grid } = *launch;
@@ -91,7 +91,7 @@ impl Case {
         for place in written.iter().map(|place| range(place + at[1])) {
             let out = &made[place.clone()];
             Guarded::new(out, 0).assert_is(&expected, self.dtype, &context);
-            // Which NaN a NaN is, is not said.
+            // The bits of a NaN are unspecified.
             all[place].copy_from_slice(out);
         }
         let stray = made.iter().zip(&all).position(|(made, all)| made != all);
@@ -99,7 +99,7 @@ impl Case {
     }
 }
 
-/// Where sources and outputs are, and how the kernel is launched.
+/// The places of sources and outputs, and the launch of the kernel.
 #[derive(Clone, Copy)]
 pub(crate) struct Launch<'a> {
     pub(crate) sources: &'a [usize],
@@ -111,25 +111,25 @@ pub(crate) struct Launch<'a> {
     pub(crate) grid: Grid,
 }
 
-/// How far from a multiple of 16 the places are.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Aligned {
+/// The distances of places from multiples of 16.
+#[derive(Clone, Copy)]
+enum Aligned {
     All,
-    /// Alike, by whole numbers.
-    Alike,
-    /// Each otherwise, by whole numbers.
+    /// One distance, of whole numbers.
+    Equal,
+    /// A distance of whole numbers for each.
     Numbers,
-    /// Each otherwise, by bytes.
+    /// A distance of bytes for each.
     Bytes,
-    /// All alike, but for one.
+    /// One distance for all but one.
     ButOne,
 }
 
-pub(crate) const ALIGNED: [Aligned; 5] =
-    [Aligned::All, Aligned::Alike, Aligned::Numbers, Aligned::Bytes, Aligned::ButOne];
+const ALIGNED: [Aligned; 5] =
+    [Aligned::All, Aligned::Equal, Aligned::Numbers, Aligned::Bytes, Aligned::ButOne];
 
-/// Places of `n` buffers of `len` bytes, with room between.
-pub(crate) fn places(
+/// Places of `n` buffers of `len` bytes, with gaps between them.
+fn places(
     n: usize,
     len: usize,
     aligned: Aligned,
@@ -137,26 +137,26 @@ pub(crate) fn places(
     random: &mut SmallRng,
 ) -> Vec<usize> {
     let stride = (len + 127) / 64 * 64;
-    let alike = random.random_range(0..16 / number) * number;
+    let equal = random.random_range(0..16 / number) * number;
     let odd = random.random_range(0..n);
     let shift = |i: usize, random: &mut SmallRng| match aligned {
         Aligned::All => 0,
-        Aligned::Alike => alike,
+        Aligned::Equal => equal,
         Aligned::Numbers => random.random_range(0..16 / number) * number,
         Aligned::Bytes => random.random_range(0..16),
         Aligned::ButOne => {
             if i == odd {
-                (alike + number) % 16
+                (equal + number) % 16
             } else {
-                alike
+                equal
             }
         }
     };
     (0..n).map(|i| 64 + i * stride + shift(i, random)).collect()
 }
 
-/// Outputs apart, and sources that are outputs too.
-pub(crate) fn outs_of(sources: &[usize], apart: &[usize], random: &mut SmallRng) -> Vec<usize> {
+/// Outputs apart from the sources, or sources that are outputs too.
+fn outs_of(sources: &[usize], apart: &[usize], random: &mut SmallRng) -> Vec<usize> {
     match random.random_range(0..5) {
         0 => apart[..1].to_vec(),
         1 => apart.to_vec(),
@@ -166,36 +166,58 @@ pub(crate) fn outs_of(sources: &[usize], apart: &[usize], random: &mut SmallRng)
     }
 }
 
+/// Random places, offsets and flags of a call.
+pub(crate) struct Layout {
+    sources: Vec<usize>,
+    outs: Vec<usize>,
+    at: [usize; 2],
+    stop: Option<u8>,
+    /// The length of the memory.
+    pub(crate) bytes: usize,
+}
+
+impl Layout {
+    /// For `n` sources of `len` bytes, whose numbers have `number` bytes.
+    pub(crate) fn random(n: usize, len: usize, number: usize, random: &mut SmallRng) -> Self {
+        let aligned = ALIGNED[random.random_range(0..ALIGNED.len())];
+        let all = places(n + 2, len, aligned, number, random);
+        let (sources, apart) = all.split_at(n);
+        let outs = outs_of(sources, apart, random);
+        let at = 16 * random.random_range(0..3);
+        let elsewhere = outs.iter().all(|out| apart.contains(out)) && random.random();
+        let at = [at, if elsewhere { random.random_range(0..=32) } else { at }];
+        let stop = [None, Some(0), Some(0), Some(1)][random.random_range(0..4)];
+        let bytes = all.last().unwrap() + 32 + len + 64;
+        Self { sources: sources.to_vec(), outs, at, stop, bytes }
+    }
+
+    pub(crate) fn launch(&self, count: usize, last: usize, grid: Grid) -> Launch<'_> {
+        let Self { sources, outs, at, stop, .. } = self;
+        Launch { sources, outs, at: *at, count, last, stop: *stop, grid }
+    }
+}
+
 fn check_type<T: Element>() {
     let (dtype, size) = (T::DTYPE, size_of::<T>());
     let Some(mut host) = Host::start(&format!("cuda_kernels::fold::{dtype}")) else { return };
     let mut random = SmallRng::seed_from_u64(300 + dtype as u64);
     let number = parts(dtype)[0].size();
     for case in Case::all::<T>(&mut random) {
-        // More than a block keeps, if few are long.
+        // More sources than a block keeps in shared memory.
         let many = [0, 7, 33].map(|count| (66, count));
         for (n, count) in (1..=9).flat_map(|n| COUNTS.map(|count| (n, count))).chain(many) {
             let n = if case.wanted == Wanted::PreMulStep { 2 } else { n };
-            let aligned = ALIGNED[random.random_range(0..ALIGNED.len())];
-            let all = places(n + 2, count * size, aligned, number, &mut random);
-            let (sources, apart) = all.split_at(n);
-            let outs = outs_of(sources, apart, &mut random);
-            let at = if random.random() { 0 } else { 16 * random.random_range(0..3) };
-            let elsewhere = outs.iter().all(|out| apart.contains(out)) && random.random();
-            let at = [at, if elsewhere { random.random_range(0..=32) } else { at }];
-            let len = all.last().unwrap() + 32 + count * size + 64;
-            let memory = random_bytes(len.div_ceil(size), dtype, &mut random);
+            let layout = Layout::random(n, count * size, number, &mut random);
+            let memory = random_bytes(layout.bytes.div_ceil(size), dtype, &mut random);
             let last = [0, n, n + 1000, 65_537, (1 << 31) - 1, 1 << 31][random.random_range(0..6)];
             let threads = [1, 2, 8, 32][random.random_range(0..4)];
             let grid = Grid { threads, blocks: random.random_range(1..4), rows: 1 };
-            let stop = [None, Some(0), Some(0), Some(1)][random.random_range(0..4)];
-            let launch = Launch { sources, outs: &outs, at, count, last, stop, grid };
-            case.check(&mut host, &launch, &memory);
+            case.check(&mut host, &layout.launch(count, last, grid), &memory);
         }
     }
 }
 
-/// None, one, less than a vector, less than a tile, some tiles and a tail.
+/// No element, one, less than a vector, less than a tile, some tiles and a tail.
 const COUNTS: [usize; 9] = [0, 1, 3, 7, 16, 33, 127, 500, 1031];
 
 macro_rules! types {
@@ -207,25 +229,33 @@ macro_rules! types {
     )*};
 }
 
-types! {
-    i8_as_on_the_host: i8;
-    u8_as_on_the_host: u8;
-    i16_as_on_the_host: i16;
-    u16_as_on_the_host: u16;
-    i32_as_on_the_host: i32;
-    u32_as_on_the_host: u32;
-    i64_as_on_the_host: i64;
-    u64_as_on_the_host: u64;
-    f16_as_on_the_host: f16;
-    bf16_as_on_the_host: bf16;
-    f32_as_on_the_host: f32;
-    f64_as_on_the_host: f64;
-    e4m3_as_on_the_host: F8E4M3;
-    e5m2_as_on_the_host: F8E5M2;
-    c64_as_on_the_host: Complex<f32>;
-    c128_as_on_the_host: Complex<f64>;
-    loc_f32_as_on_the_host: LocF32;
-    loc_f64_as_on_the_host: LocF64;
-    loc_i32_as_on_the_host: LocI32;
-    loc_i64_as_on_the_host: LocI64;
+/// Passes all element types to a macro, with the names of their tests.
+macro_rules! for_each_type {
+    ($macro:ident) => {
+        $macro! {
+            i8_as_on_the_host: i8;
+            u8_as_on_the_host: u8;
+            i16_as_on_the_host: i16;
+            u16_as_on_the_host: u16;
+            i32_as_on_the_host: i32;
+            u32_as_on_the_host: u32;
+            i64_as_on_the_host: i64;
+            u64_as_on_the_host: u64;
+            f16_as_on_the_host: f16;
+            bf16_as_on_the_host: bf16;
+            f32_as_on_the_host: f32;
+            f64_as_on_the_host: f64;
+            e4m3_as_on_the_host: F8E4M3;
+            e5m2_as_on_the_host: F8E5M2;
+            c64_as_on_the_host: Complex<f32>;
+            c128_as_on_the_host: Complex<f64>;
+            loc_f32_as_on_the_host: LocF32;
+            loc_f64_as_on_the_host: LocF64;
+            loc_i32_as_on_the_host: LocI32;
+            loc_i64_as_on_the_host: LocI64;
+        }
+    };
 }
+pub(crate) use for_each_type;
+
+for_each_type!(types);

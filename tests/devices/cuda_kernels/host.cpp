@@ -21,7 +21,7 @@ using Fold = void (*)(
     u32 *
 );
 
-// What no kernel shows: a number as it is reduced, and back.
+// Conversions, which no kernel exports: a number to the type of its arithmetic, and back.
 template <class F>
 static void widen(
     const void *const *from, u32, void *const *to, u32, u64, u64, u64 count, u32, const void *,
@@ -58,7 +58,7 @@ static const struct {
     RR_BOTH_WAYS(e5m2, E5M2)  //
 };
 
-// Every thread, one after the other.
+// Runs all threads, one after the other.
 template <class Body> static void grid(const Call &call, Body body) {
     const u32 threads = (u32)call.threads, blocks = (u32)call.blocks, rows = (u32)call.rows;
     for (u32 row = 0; row < rows; row++) {
@@ -76,8 +76,8 @@ static bool make(const Call &call, void **sources, void **outs) {
     const u32 *const stop = call.stop ? &word : nullptr;
     u32 said = 0, *const works = call.stop ? &said : nullptr;
     if (strcmp(call.name, "rr_move") == 0) {
-        // The only output is the list, which says how many bytes; where from and where to are
-        // sources by turns.
+        // The only output is the list, which has the lengths; sources and targets of the moves
+        // alternate in the list of sources.
         Move *list = (Move *)outs[0];
         for (u64 i = 0; i < call.sources / 2; i++) {
             list[i].from = sources[2 * i];
@@ -102,7 +102,7 @@ static bool make(const Call &call, void **sources, void **outs) {
 }
 
 template <class T> static T *array(u64 n) {
-    // A cache line more than asked for, and at the beginning of one.
+    // A cache line more than asked for, aligned to one.
     return (T *)aligned_alloc(64, (n * sizeof(T) / 64 + 1) * 64);
 }
 

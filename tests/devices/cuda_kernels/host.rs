@@ -8,19 +8,19 @@ use std::sync::OnceLock;
 
 use harness::skip;
 
-/// One launch: sources and outputs are places in the memory that it is made on.
+/// One launch. Sources and outputs are offsets in the memory of the call.
 #[derive(Clone, Debug)]
 pub(crate) struct Call<'a> {
     pub(crate) kernel: &'a str,
     pub(crate) sources: &'a [usize],
     pub(crate) outs: &'a [usize],
-    /// Bytes that are added to the places of sources, and of outputs.
+    /// Bytes that are added to the offsets of sources, and of outputs.
     pub(crate) at: [usize; 2],
     /// Elements.
     pub(crate) count: usize,
     pub(crate) last: usize,
     pub(crate) scalar: Option<[u8; 16]>,
-    /// What the word is that stops it, if there is one.
+    /// The value of the word that stops the kernel, if there is one.
     pub(crate) stop: Option<u8>,
     pub(crate) grid: Grid,
 }
@@ -33,9 +33,9 @@ pub(crate) struct Grid {
     pub(crate) rows: usize,
 }
 
-/// What makes calls.
+/// A machine that runs the kernels.
 pub(crate) trait Machine {
-    /// On memory that begins at a cache line.
+    /// The memory begins at a cache line.
     fn call(&mut self, call: &Call<'_>, memory: &mut [u8]);
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// Says aloud which test is not made where there is no compiler.
+    /// Skips the test if there is no compiler.
     pub(crate) fn start(test: &str) -> Option<Self> {
         static PROGRAM: OnceLock<Option<PathBuf>> = OnceLock::new();
         let Some(program) = PROGRAM.get_or_init(|| compiler().map(|by| compile(&by))) else {
@@ -69,8 +69,8 @@ impl Machine for Host {
         let has_scalar = usize::from(scalar.is_some());
         let stop = stop.map_or(0, |word| 1 + usize::from(word));
         let Grid { threads, blocks, rows } = *grid;
-        let head = [sources.len(), outs.len(), at[0], at[1], *count, *last, has_scalar, stop];
-        let numbers = head.into_iter().chain([threads, blocks, rows, memory.len()]);
+        let numbers = [sources.len(), outs.len(), at[0], at[1], *count, *last, has_scalar, stop];
+        let numbers = numbers.into_iter().chain([threads, blocks, rows, memory.len()]);
         let mut bytes: Vec<u8> = numbers.flat_map(|number| number.to_ne_bytes()).collect();
         let mut name = [0; 32];
         name[..kernel.len()].copy_from_slice(kernel.as_bytes());
@@ -91,7 +91,7 @@ impl Drop for Host {
     }
 }
 
-/// Does it run at all?
+/// True if the program runs.
 pub(crate) fn runs(program: &str) -> bool {
     let mut command = Command::new(program);
     let command = command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
@@ -100,23 +100,23 @@ pub(crate) fn runs(program: &str) -> bool {
 
 fn compiler() -> Option<String> {
     let named = env::var("CXX").ok();
-    let usual = ["c++", "g++", "clang++"].map(String::from);
-    named.into_iter().chain(usual).find(|program| runs(program))
+    let common = ["c++", "g++", "clang++"].map(String::from);
+    named.into_iter().chain(common).find(|program| runs(program))
 }
 
 fn compile(by: &str) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("devices/cuda_kernels/host.cpp");
     let program = harness::program().with_file_name("cuda_kernels_host");
-    // Other runs may have the program of the same name under way.
-    let mine = program.with_extension(process::id().to_string());
+    // Another run may execute a program of this name.
+    let new = program.with_extension(process::id().to_string());
     let status = Command::new(by)
         .args(["-std=c++17", "-O1", "-ffp-contract=off", "-fno-strict-aliasing"])
         .args(["-Wall", "-Wextra"])
         .arg(source)
         .arg("-o")
-        .arg(&mine)
+        .arg(&new)
         .status();
     assert!(status.unwrap().success(), "{by} does not compile kernels/");
-    std::fs::rename(mine, &program).unwrap();
+    std::fs::rename(new, &program).unwrap();
     program
 }

@@ -1,4 +1,4 @@
-//! Copies by descriptor: any lengths, alignments and grids, and nothing else is written.
+//! Copies by descriptors of any lengths and alignments, on any grid; no other memory is written.
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -14,11 +14,11 @@ fn moves_what_the_list_says() {
     check(&mut host, 400, &[1, 2, 32]);
 }
 
-/// So many rounds, by blocks of so many threads.
+/// Makes `rounds` calls, with blocks of these numbers of threads.
 pub(crate) fn check(by: &mut impl Machine, rounds: usize, threads: &[usize]) {
     let mut random = SmallRng::seed_from_u64(6);
     for round in 0..rounds {
-        // The last ones are more than are read at once.
+        // The last lists are longer than a block reads at once.
         let n = if round + 10 < rounds { round % 6 } else { 31 + round % 5 * 20 };
         let lengths: Vec<usize> = (0..n)
             .map(|_| match random.random_range(0..4) {
@@ -27,7 +27,7 @@ pub(crate) fn check(by: &mut impl Machine, rounds: usize, threads: &[usize]) {
                 _ => random.random_range(0..3000),
             })
             .collect();
-        // The list, then for each move where it goes and where it comes from.
+        // The list, then the target and the source of each move.
         let mut end = (n * DESCRIPTOR).next_multiple_of(64);
         let (mut pairs, mut places) = (Vec::new(), Vec::new());
         for &len in &lengths {
@@ -35,7 +35,7 @@ pub(crate) fn check(by: &mut impl Machine, rounds: usize, threads: &[usize]) {
             let other = if random.random() { shift } else { random.random_range(0..16) };
             let to = end + 64 + shift;
             let from = (to + len).next_multiple_of(64) + other;
-            // Memory onto itself is left as it is.
+            // A move onto itself changes nothing.
             let from = if random.random_range(0..8) == 0 { to } else { from };
             end = (from.max(to) + len).next_multiple_of(64) + 64;
             pairs.push((from, to));

@@ -1,5 +1,5 @@
-//! The PTX that is checked in: it is what the sources make, it has a kernel for all that is defined
-//! and no other, and nothing in it is slow, unsafe or flushes subnormals.
+//! The PTX that is checked in: it is up to date, it has a kernel for every defined reduction and no
+//! other, and no instruction is slow, unsafe or flushes subnormals.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -20,17 +20,17 @@ fn entries() -> BTreeMap<&'static str, &'static str> {
 }
 
 #[test]
-fn is_what_the_sources_make() {
+fn is_up_to_date() {
     let output = Command::new(format!("{FOLDER}/build")).arg("--check").output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
     if let Some((_, why)) = said.trim().split_once("SKIP kernels/build --check: ") {
-        skip("cuda_kernels::ptx::is_what_the_sources_make", why);
+        skip("cuda_kernels::ptx::is_up_to_date", why);
     }
 }
 
 #[test]
-fn there_is_a_kernel_for_what_is_defined_and_no_other() {
+fn has_a_kernel_for_every_defined_reduction_and_no_other() {
     let entries = entries();
     let mut serving = BTreeSet::from(["rr_move".to_owned()]);
     for dtype in DataType::ALL {
@@ -47,19 +47,19 @@ fn there_is_a_kernel_for_what_is_defined_and_no_other() {
             }
         }
     }
-    let known: BTreeSet<String> = entries.keys().map(|&name| name.to_owned()).collect();
-    assert_eq!(known, serving);
+    let names: BTreeSet<String> = entries.keys().map(|&name| name.to_owned()).collect();
+    assert_eq!(names, serving);
 }
 
 #[test]
 fn any_driver_since_cuda_11_takes_it() {
     assert!(PTX.len() < 1_500_000, "{} bytes", PTX.len());
-    let head = PTX.split(".visible").next().unwrap();
+    let header = PTX.split(".visible").next().unwrap();
     for line in [".version 7.0", ".target sm_70", ".address_size 64"] {
-        assert!(head.contains(line), "{line}");
+        assert!(header.contains(line), "{line}");
     }
-    // Nothing is shared between kernels, so that any of them make a module with the head.
-    assert_eq!(head.lines().count(), 4, "{head}");
+    // Kernels share nothing, so that the header and any of them are a module.
+    assert_eq!(header.lines().count(), 4, "{header}");
     for name in [".extern", ".func", ".const", ".local", "call"] {
         assert!(!PTX.contains(name), "{name}");
     }
@@ -78,7 +78,7 @@ fn opcodes(text: &str) -> impl Iterator<Item = &str> {
 #[test]
 fn loads_are_plain_and_arithmetic_is_exact() {
     for (name, text) in entries() {
-        // A block says that it works, and only then reads the word that stops it: each once.
+        // A block says once that it runs, and then reads once the word that stops it.
         let words =
             |code: &&str| code.contains("fence") || code.contains(".relaxed.sys.global.u32");
         let words: Vec<&str> = opcodes(text).filter(words).collect();
@@ -105,7 +105,7 @@ fn loads_are_plain_and_arithmetic_is_exact() {
     }
 }
 
-/// Sums have at least three loads of 16 bytes under way, or two that are 16 numbers each.
+/// Sums have at least three pending loads of 16 bytes, or two of 16 numbers each.
 #[test]
 fn sums_keep_the_memory_busy() {
     for (name, text) in entries() {

@@ -1,58 +1,26 @@
 //! Calls that go straight to the ranks' buffers, by kernels that the stand-in interprets.
+#![allow(unsafe_code)]
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use super::super::standin::on_standin;
+use super::super::standin::{self, QUEUES, on_standin, this_body};
+use super::fixture::{
+    Shared, address, attach_direct, every_verb_short, fails, given, in_order, on_processes, raw,
+    refused, until_error,
+};
 use super::graphs::{graph, one_captures};
-use super::{every_verb_shortly, in_order, stream};
-use cudarc::driver::{CudaStream, DeviceRepr};
-use harness::processes::{run, this_rank};
+use cudarc::driver::CudaStream;
 use harness::{Value, input, on_ranks, share};
-use ringreduce::{Communicator, DeviceMemory, DevicePath, DeviceRef, ReduceOp, Reduction};
+use ringreduce::{Communicator, ReduceOp, Reduction};
 
-/// A stream, and the device is this rank's.
-pub(super) fn attached(comm: &mut Communicator) -> Arc<CudaStream> {
-    let stream = stream(comm);
-    comm.use_device(stream.context()).unwrap();
-    assert!(matches!(comm.device_path(), DevicePath::Direct | DevicePath::Ring));
-    stream
-}
-
-/// Memory that all ranks know, and what is in it.
-pub(super) struct Known<T> {
-    pub(super) memory: DeviceMemory<T>,
-    stream: Arc<CudaStream>,
-}
-
-impl<T: Value + DeviceRepr> Known<T> {
-    pub(super) fn new(comm: &mut Communicator, stream: &Arc<CudaStream>, len: usize) -> Self {
-        let memory = comm.alloc_device(stream, len).unwrap();
-        Self { memory, stream: Arc::clone(stream) }
-    }
-
-    pub(super) fn put(&mut self, values: &[T]) {
-        let mut view = self.memory.view_mut();
-        self.stream.memcpy_htod(values, &mut view.slice_mut(..values.len())).unwrap();
-    }
-
-    pub(super) fn get(&self, len: usize) -> Vec<T> {
-        self.stream.clone_dtoh(&self.memory.slice(..len)).unwrap()
-    }
-}
-
-fn given<T: Value>(comm: &Communicator, len: usize) -> Vec<T> {
-    let (n, rank) = (comm.size(), comm.rank());
-    (0..len).map(|i| input(ReduceOp::Sum, n, rank, i)).collect()
-}
-
-/// Verbs on memory that all ranks know, at whole buffers and at parts of them.
-pub(super) fn known_memory(comm: &mut Communicator) {
-    let stream = attached(comm);
+/// Verbs on memory that all ranks allocated together, on whole buffers and on parts of them.
+pub(super) fn shared_memory(comm: &mut Communicator) {
+    let stream = attach_direct(comm);
     let n = comm.size();
     for count in [1, 1000, 20_011] {
-        let mut one = Known::<f32>::new(comm, &stream, n * count + 7);
-        let mut other = Known::<f32>::new(comm, &stream, n * count + 7);
+        let mut one = Shared::<f32>::new(comm, &stream, n * count + 7);
+        let mut other = Shared::<f32>::new(comm, &stream, n * count + 7);
         let sum = ReduceOp::Sum;
         for from in [0, 3, 4] {
             let mut host = given::<f32>(comm, n * count);
@@ -85,7 +53,7 @@ pub(super) fn known_memory(comm: &mut Communicator) {
 
 /// Every type and operation.
 fn every_kernel(comm: &mut Communicator) {
-    let stream = attached(comm);
+    let stream = attach_direct(comm);
     macro_rules! each {
         ($($type:ty),*) => {$(
             for op in ReduceOp::ALL {
@@ -104,144 +72,119 @@ fn every_kernel(comm: &mut Communicator) {
 fn same<T: Value>(comm: &mut Communicator, stream: &Arc<CudaStream>, of: ReduceOp, op: Reduction) {
     let (n, rank) = (comm.size(), comm.rank());
     let mut host: Vec<T> = (0..33).map(|i| input(of, n, rank, i)).collect();
-    // Types of others are no types of devices for cudarc: by their bytes.
+    // cudarc copies bytes, for it has no types of other libraries.
     let bytes: &[u8] = bytemuck::cast_slice(&host);
     let device = stream.clone_htod(bytes).unwrap();
-    let start = cudarc::driver::DevicePtr::device_ptr(&device, stream).0;
-    // SAFETY: it is as long, and lives until the call is over.
-    let mut part = unsafe { DeviceRef::<T>::from_raw_parts(start, host.len(), stream) };
+    let mut part = raw::<T>(address(&device, stream), host.len(), stream);
     comm.on_stream(stream).all_reduce(&mut part, op).unwrap();
     comm.all_reduce(&mut host, op).unwrap();
     let found = stream.clone_dtoh(&device).unwrap();
     assert!(found == bytemuck::cast_slice::<T, u8>(&host), "{op} of {}", T::DTYPE);
 }
 
-/// Another call than the others make: all are told in what it differs, and no stream waits.
+/// Two ranks differ in the count: both get an error that says so, and no stream waits for ever.
 fn mismatch(comm: &mut Communicator) {
-    let stream = attached(comm);
+    let stream = attach_direct(comm);
     let count = if comm.rank() == 0 { 1000 } else { 1001 };
     let mut buf = stream.clone_htod(&vec![1_i32; count]).unwrap();
     comm.barrier().unwrap();
     let first = comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Sum);
     stream.synchronize().unwrap();
-    let error = first.and_then(|()| until_told(comm, &stream)).unwrap_err().to_string();
     let want = if comm.rank() == 0 { "the count is 1001 there, 1000 here" } else { "1000 there" };
-    assert!(error.contains(want), "{error}");
-    let again = comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Sum).unwrap_err();
-    assert!(again.to_string().contains("failed before"), "{again}");
-    // Nobody has touched it, and the context is as good as before.
+    fails(comm, &stream, first, want);
+    refused(comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Sum), "failed before");
+    // No kernel has written the buffer, and the context is usable.
     assert!(stream.clone_dtoh(&buf).unwrap().iter().all(|&it| it == 1));
-}
-
-/// The error of the calls so far, which comes when it is found.
-pub(super) fn until_told(
-    comm: &mut Communicator,
-    stream: &Arc<CudaStream>,
-) -> ringreduce::Result<()> {
-    let until = Instant::now() + Duration::from_secs(60);
-    while Instant::now() < until {
-        comm.on_stream(stream).check()?;
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    Ok(())
 }
 
 /// A rank that leaves without the call that the others make.
 fn one_leaves(comm: &mut Communicator) {
-    let stream = attached(comm);
+    let stream = attach_direct(comm);
     let mut buf = stream.clone_htod(&[1_i32; 100]).unwrap();
     comm.barrier().unwrap();
     if comm.rank() == 1 {
         return;
     }
     let first = comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Sum);
-    let error = first.and_then(|()| until_told(comm, &stream)).unwrap_err().to_string();
+    let error = first.and_then(|()| until_error(comm, &stream)).unwrap_err().to_string();
     assert!(error.contains("lost rank 1") && error.contains("closed"), "{error}");
     stream.synchronize().unwrap();
     assert_eq!(stream.clone_dtoh(&buf).unwrap(), [1; 100]);
 }
 
-/// An abort ends a call that somebody does not come to.
+/// An abort ends a call that another rank does not make.
 fn aborted(comm: &mut Communicator) {
-    let stream = attached(comm);
+    let stream = attach_direct(comm);
     let mut buf = stream.clone_htod(&[1_i32; 100]).unwrap();
     comm.barrier().unwrap();
     if comm.rank() == 0 {
         comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Sum).unwrap();
         comm.abort_handle().abort();
-        let error = until_told(comm, &stream).unwrap_err().to_string();
-        assert!(error.contains("aborted"), "{error}");
+        refused(until_error(comm, &stream), "aborted");
     } else {
-        let error = until_told_by_calling(comm, &stream);
+        let error = error_of_calls(comm, &stream);
         assert!(error.contains("rank 0"), "{error}");
     }
     stream.synchronize().unwrap();
 }
 
-fn until_told_by_calling(comm: &mut Communicator, stream: &Arc<CudaStream>) -> String {
+/// Calls until there is an error.
+fn error_of_calls(comm: &mut Communicator, stream: &Arc<CudaStream>) -> String {
     while comm.on_stream(stream).check().is_ok() {
         let mut buf = stream.clone_htod(&[1_i32; 50]).unwrap();
         std::thread::sleep(Duration::from_millis(20));
         if let Err(error) = comm.on_stream(stream).all_reduce(&mut buf, ReduceOp::Max) {
             return error.to_string();
         }
-        if let Err(error) = until_told(comm, stream) {
+        if let Err(error) = until_error(comm, stream) {
             return error.to_string();
         }
     }
-    "rank 0, as it was told before".into()
+    "rank 0, by an error before".into()
 }
 
-/// What devices can't touch, and what is too long, is said at once, and the others are told.
+/// A buffer that devices can't touch, or that is too long, is refused at once, and the communicator
+/// stays usable.
 fn foreign(comm: &mut Communicator) {
-    let stream = attached(comm);
+    let stream = attach_direct(comm);
     let buf = stream.clone_htod(&[1_i32; 100]).unwrap();
-    let start = cudarc::driver::DevicePtr::device_ptr(&buf, &stream).0;
+    let start = address(&buf, &stream);
     comm.barrier().unwrap();
     let host = [1_i32; 10];
     for (start, len, want) in
         [(16, 10, "what memory"), (host.as_ptr().addr() as u64, 10, "memory"), (start, 101, "404")]
     {
-        // SAFETY: it is refused.
-        let mut nowhere = unsafe { DeviceRef::<i32>::from_raw_parts(start, len, &stream) };
-        let error = comm.on_stream(&stream).all_reduce(&mut nowhere, ReduceOp::Sum).unwrap_err();
-        assert!(error.to_string().contains(want), "{error}");
+        let mut nowhere = raw::<i32>(start, len, &stream);
+        refused(comm.on_stream(&stream).all_reduce(&mut nowhere, ReduceOp::Sum), want);
     }
-    // Nothing of it was called, so the communicator goes on.
-    // SAFETY: it is the buffer.
-    let mut good = unsafe { DeviceRef::<i32>::from_raw_parts(start, 100, &stream) };
+    let mut good = raw::<i32>(start, 100, &stream);
     comm.on_stream(&stream).all_reduce(&mut good, ReduceOp::Sum).unwrap();
     assert_eq!(stream.clone_dtoh(&buf).unwrap(), vec![comm.size() as i32; 100]);
 }
 
-/// Pinned memory of the host is as good as a device's.
+/// Calls take pinned memory of the host like a device's.
 pub(super) fn pinned(comm: &mut Communicator) {
-    let stream = attached(comm);
-    // SAFETY: it is written before it is read.
+    let stream = attach_direct(comm);
+    // SAFETY: the memory is written before it is read.
     let mut host = unsafe { stream.context().alloc_pinned::<i32>(100) }.unwrap();
     host.as_mut_slice().unwrap().fill(comm.rank() as i32 + 1);
     let start = host.as_ptr().unwrap().addr() as u64;
     comm.barrier().unwrap();
-    // SAFETY: it stays until the call is over.
-    let mut buf = unsafe { DeviceRef::<i32>::from_raw_parts(start, 100, &stream) };
+    let mut buf = raw::<i32>(start, 100, &stream);
     comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Max).unwrap();
     stream.synchronize().unwrap();
     assert!(host.as_slice().unwrap().iter().all(|&it| it == comm.size() as i32));
 }
 
-/// Memory that the user has allocated, two buffers in one piece, registered.
+/// Two registered buffers in one allocation of the user.
 fn registered(comm: &mut Communicator) {
-    let stream = attached(comm);
-    let (n, mut whole) = (comm.size() as i32, 0);
-    // SAFETY: asks for memory, which is freed below.
-    unsafe { cudarc::driver::sys::cuMemAlloc_v2(&raw mut whole, 4000).result() }.unwrap();
-    let [one, other] = [whole, whole + 2000].map(|start| {
-        // SAFETY: it is as long, and lives until all calls are over.
-        unsafe { DeviceRef::<i32>::from_raw_parts(start, 500, &stream) }
-    });
+    let stream = attach_direct(comm);
+    let (n, mut start) = (comm.size() as i32, 0);
+    // SAFETY: stores the address of new memory.
+    unsafe { cudarc::driver::sys::cuMemAlloc_v2(&raw mut start, 4000).result() }.unwrap();
+    let [one, other] = [start, start + 2000].map(|start| raw::<i32>(start, 500, &stream));
     let all: Vec<i32> = (0..1000).collect();
-    // SAFETY: as above.
-    let mut both = unsafe { DeviceRef::<i32>::from_raw_parts(whole, 1000, &stream) };
+    let mut both = raw::<i32>(start, 1000, &stream);
     stream.memcpy_htod(&all, &mut both).unwrap();
     let held = [&one, &other].map(|buf| {
         // SAFETY: the memory is never freed.
@@ -253,46 +196,47 @@ fn registered(comm: &mut Communicator) {
     let found = stream.clone_dtoh(&both).unwrap();
     assert!((0..500).all(|i| found[i] == i as i32 * n && found[i + 500] == i as i32 + 500));
     drop(held);
-    // Not known any more, but of use all the same.
+    // Calls also take memory that is no longer registered.
     comm.on_stream(&stream).all_reduce(&mut other, ReduceOp::Sum).unwrap();
     assert!(stream.clone_dtoh(&both).unwrap()[500] == 500 * n);
 }
 
-/// Lengths that differ are an error at all ranks, and they go on; memory that was dropped comes
-/// again.
+/// Lengths that differ are an error at all ranks, which stay usable; dropped memory is used again.
 pub(super) fn allocations(comm: &mut Communicator) {
-    let stream = attached(comm);
+    let stream = attach_direct(comm);
     if comm.size() > 1 {
-        let error = comm.alloc_device::<u8>(&stream, 100 + comm.rank()).unwrap_err();
-        assert!(error.to_string().contains("the length is"), "{error}");
+        refused(comm.alloc_device::<u8>(&stream, 100 + comm.rank()), "the length is");
     }
     for _ in 0..40 {
-        let mut buf = Known::<i32>::new(comm, &stream, 1000);
+        let mut buf = Shared::<i32>::new(comm, &stream, 1000);
         buf.put(&[1; 1000]);
         comm.on_stream(&stream).all_reduce(&mut buf.memory, ReduceOp::Sum).unwrap();
         assert_eq!(buf.get(1000), [comm.size() as i32; 1000]);
     }
 }
 
-/// Not tests of their own: what they do on the stand-in.
+const BODIES: [fn(&mut Communicator); 5] = [shared_memory, registered, pinned, graph, allocations];
+
+/// Every verb, and calls in order, of devices that reach each other.
+pub(super) fn verbs(comm: &mut Communicator) {
+    attach_direct(comm);
+    every_verb_short(comm);
+    in_order(comm);
+}
+
+/// Functions that tests run with the stand-in.
 pub(crate) mod body {
     use super::*;
 
     pub(crate) fn threads() {
         for n in share::of(&[2, 3, 1, 4, 8], 2) {
-            on_ranks(n, |comm| {
-                attached(comm);
-                every_verb_shortly(comm);
-                in_order(comm);
-            });
-            for body in [known_memory, registered, pinned, graph, allocations] {
-                on_ranks(n.min(4), body);
-            }
+            on_ranks(n, verbs);
+            BODIES.into_iter().for_each(|body| drop(on_ranks(n.min(4), body)));
         }
         on_ranks(3, every_kernel);
     }
 
-    pub(crate) fn troubled_threads() {
+    pub(crate) fn failing_threads() {
         for body in [mismatch, one_leaves, aborted, one_captures] {
             on_ranks(2, body);
         }
@@ -300,39 +244,16 @@ pub(crate) mod body {
     }
 
     pub(crate) fn processes() {
-        match this_rank() {
-            Some(mut comm) => {
-                attached(&mut comm);
-                every_verb_shortly(&mut comm);
-                in_order(&mut comm);
-                for body in [known_memory, registered, pinned, graph, allocations] {
-                    body(&mut comm.duplicate().unwrap());
-                }
-            }
-            None => {
-                let worlds = share::of(&[4, 2], 2);
-                worlds.for_each(|n| run("device::direct::body::processes", n, "shm"));
-            }
-        }
+        on_processes(this_body!(processes), share::of(&[4, 2], 2), |comm| {
+            verbs(comm);
+            BODIES.into_iter().for_each(|body| body(&mut comm.duplicate().unwrap()));
+        });
     }
 }
 
-#[test]
-fn threads_reach_each_others_buffers() {
-    on_standin("device::direct::body::threads", &[]);
-}
-
-#[test]
-fn what_goes_wrong_has_a_name_and_no_stream_waits() {
-    on_standin("device::direct::body::troubled_threads", &[]);
-}
-
-#[test]
-fn processes_reach_each_others_buffers() {
-    on_standin("device::direct::body::processes", &[]);
-}
-
-#[test]
-fn streams_of_a_process_may_share_a_queue() {
-    on_standin("device::direct::body::processes", &[("STANDIN_CUDA_QUEUES", "1")]);
+on_standin! {
+    threads_reach_each_others_buffers: threads [];
+    a_failure_is_named_and_no_stream_waits: failing_threads [];
+    processes_reach_each_others_buffers: processes [];
+    streams_of_a_process_may_share_a_queue: processes [QUEUES = "1"];
 }

@@ -1,5 +1,5 @@
-//! Ranks that are killed or stopped while streams of others wait for them: who is left is told who
-//! it was, its streams end, and its device is as good as before.
+//! Ranks that are killed or stopped while streams of other ranks wait for them: every survivor gets
+//! an error that leads to the victim, its streams end, and its device stays usable.
 
 use std::sync::Arc;
 use std::thread::sleep;
@@ -7,55 +7,130 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cudarc::driver::CudaStream;
 use nix::sys::signal::Signal;
-use ringreduce::{Communicator, DevicePath, ReduceOp, Result};
+use ringreduce::{Communicator, ReduceOp, Result};
 
-use super::super::standin::on_standin;
-use super::{finish, stream};
+use super::super::standin::{self, DEVICES, PEERS, on_standin, this_body};
+use super::fixture::{all_succeed, attach_direct, finish, stream};
+use super::p2p_domains::{self, LAYOUTS};
 use harness::processes::{Process, World, this_rank};
+use harness::share::random_range;
 
-/// What a rank is told of its world: is its device known to the others, and how long it waits.
-const DIRECT: &str = "TEST_FAULTS_DIRECT";
+/// The path of calls ("staged", "direct", or the number of a layout of P2P domains), and the
+/// timeout in milliseconds.
+const PATH: &str = "TEST_FAULTS_PATH";
 const TIMEOUT: &str = "TEST_FAULTS_TIMEOUT";
-/// What a rank says when it has an error, and when.
-const TOLD: &str = "told at ";
-/// The longest that may take, where it has to wait for a CPU, too; the death alone is the reason,
-/// and no timeout.
-const SOON: Duration = Duration::from_secs(4);
+/// The start of the line that a rank prints with its error, followed by the time in microseconds.
+const ERROR: &str = "error at ";
+/// The limit from a death to the errors of all survivors, which may have to wait for a CPU. It is
+/// far below the timeout.
+const LIMIT: Duration = Duration::from_secs(4);
+/// A timeout that no call reaches by itself, also where CPUs are few.
+const SHORT_TIMEOUT: Duration = Duration::from_secs(3);
+const LONG_TIMEOUT: Duration = Duration::from_secs(20);
 
 fn now() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap()
 }
 
-/// Rounds of calls after which one is waited for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Path {
+    Staged,
+    Direct,
+    /// By the number of the layout.
+    Domains(usize),
+}
+
+impl Path {
+    fn setting(self) -> String {
+        match self {
+            Self::Staged => "staged".into(),
+            Self::Direct => "direct".into(),
+            Self::Domains(layout) => layout.to_string(),
+        }
+    }
+
+    /// The path of this process's calls.
+    fn of_process() -> Self {
+        match &*std::env::var(PATH).unwrap() {
+            "staged" => Self::Staged,
+            "direct" => Self::Direct,
+            layout => Self::Domains(layout.parse().unwrap()),
+        }
+    }
+
+    fn attach(self, comm: &mut Communicator) -> Arc<CudaStream> {
+        match self {
+            Self::Staged => stream(comm),
+            Self::Direct => attach_direct(comm),
+            Self::Domains(layout) => p2p_domains::attach(comm, LAYOUTS[layout]),
+        }
+    }
+
+    fn work(self, comm: &mut Communicator, stream: &Arc<CudaStream>, rounds: usize) -> Result<()> {
+        match self {
+            Self::Domains(_) => work_of_domains(comm, stream),
+            _ => work(comm, stream, rounds),
+        }
+    }
+}
+
+/// Rounds of calls between two that are waited for.
 const BATCH: u32 = 16;
 
-/// Makes calls of several kinds, of which few are waited for. An error if one fails.
+/// Makes calls of several kinds, few of which are waited for, until one fails.
 fn work(comm: &mut Communicator, stream: &Arc<CudaStream>, rounds: usize) -> Result<()> {
     let (n, len) = (comm.size() as i64, 1000 * comm.size());
-    let mut known = comm.alloc_device::<i64>(stream, len)?;
+    let mut shared = comm.alloc_device::<i64>(stream, len)?;
     let mut other = stream.clone_htod(&vec![1_i64; len]).unwrap();
     let mut into = stream.clone_htod(&vec![0_i64; len]).unwrap();
     stream.synchronize().unwrap();
     comm.barrier()?;
     Process::works();
     for _ in 0..rounds {
-        stream.memcpy_htod(&vec![1; len], &mut known.view_mut()).unwrap();
+        stream.memcpy_htod(&vec![1; len], &mut shared.view_mut()).unwrap();
         for _ in 0..BATCH {
             let mut on = comm.on_stream(stream);
-            on.all_reduce(&mut known, ReduceOp::Sum)?;
-            on.all_reduce(&mut known, ReduceOp::Avg)?;
+            on.all_reduce(&mut shared, ReduceOp::Sum)?;
+            on.all_reduce(&mut shared, ReduceOp::Avg)?;
             on.all_reduce(&mut other, ReduceOp::Max)?;
             on.all_to_all(&other, &mut into)?;
         }
         finish(comm, stream)?;
-        let found = stream.clone_dtoh(&*known).unwrap();
+        let found = stream.clone_dtoh(&*shared).unwrap();
         assert!(found.into_iter().all(|it| it == n.pow(BATCH)));
         assert!(stream.clone_dtoh(&into).unwrap().into_iter().all(|it| it == 1));
     }
     Ok(())
 }
 
-/// Copies and kernels go on as before.
+/// Makes calls of all kinds that P2P domains have, and checks the results, until one fails.
+fn work_of_domains(comm: &mut Communicator, stream: &Arc<CudaStream>) -> Result<()> {
+    let (n, rank, len) = (comm.size(), comm.rank(), 1000);
+    let mut short = stream.clone_htod(&vec![1_i64; len]).unwrap();
+    let mut long = stream.clone_htod(&vec![1_i64; n * len]).unwrap();
+    comm.barrier()?;
+    for round in 0.. {
+        let (root, mut on) = (round % n, comm.on_stream(stream));
+        on.all_reduce(&mut short, ReduceOp::Sum)?;
+        on.all_gather(&short, &mut long)?;
+        on.reduce_scatter(&long, &mut short, ReduceOp::Avg)?;
+        on.reduce(&mut short, ReduceOp::Sum, root)?;
+        on.broadcast(&mut short, root)?;
+        on.gather(&short, &mut long, root)?;
+        on.scatter(&long, &mut short, root)?;
+        finish(comm, stream)?;
+        let found = stream.clone_dtoh(&short).unwrap();
+        let wanted = (n * n) as i64;
+        assert!(found.into_iter().all(|it| it == wanted), "rank {rank}, round {round}");
+        stream.memcpy_htod(&vec![1_i64; len], &mut short).unwrap();
+        if round == 2 * n {
+            Process::works();
+        }
+    }
+    Ok(())
+}
+
+/// Copies and kernels on the device must still work.
 fn is_usable(stream: &Arc<CudaStream>) {
     stream.synchronize().unwrap();
     let from = stream.clone_htod(&[7_i32; 1000]).unwrap();
@@ -67,199 +142,254 @@ fn is_usable(stream: &Arc<CudaStream>) {
     assert_eq!(stream.clone_dtoh(&to).unwrap(), [7; 1000]);
 }
 
-/// A rank that works until it is told of an error.
-fn until_told(mut comm: Communicator) {
-    let said = |name: &str| std::env::var(name).unwrap();
-    comm.set_timeout(Duration::from_millis(said(TIMEOUT).parse().unwrap()));
-    let stream = stream(&comm);
-    if said(DIRECT) == "true" {
-        comm.use_device(stream.context()).unwrap();
-        assert!(matches!(comm.device_path(), DevicePath::Direct | DevicePath::Ring));
-    }
-    let error = work(&mut comm, &stream, usize::MAX).unwrap_err();
-    eprintln!("{TOLD}{} {error}", now().as_micros());
+/// A rank that works until it gets an error.
+fn until_error(mut comm: Communicator) {
+    let (path, timeout) = (Path::of_process(), std::env::var(TIMEOUT).unwrap());
+    comm.set_timeout(Duration::from_millis(timeout.parse().unwrap()));
+    let stream = path.attach(&mut comm);
+    let error = path.work(&mut comm, &stream, usize::MAX).unwrap_err();
+    eprintln!("{ERROR}{} {error}", now().as_micros());
     is_usable(&stream);
-    // It stays so, and nothing waits.
+    // The error stays, and no stream waits.
     let mut buf = stream.clone_htod(&[1_i32; 10]).unwrap();
     let again = comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Sum);
     let again = again.and_then(|()| comm.on_stream(&stream).check()).unwrap_err().to_string();
-    assert!(again.contains("failed before"), "{again}");
+    assert!(matches!(path, Path::Domains(_)) || again.contains("failed before"), "{again}");
     drop(comm);
     is_usable(&stream);
 }
 
-/// A world that works, and what became of it.
-struct Trial {
-    body: &'static str,
+/// A rank that works for some rounds.
+fn some_rounds(mut comm: Communicator) {
+    let path = Path::of_process();
+    let stream = path.attach(&mut comm);
+    path.work(&mut comm, &stream, 5).unwrap();
+}
+
+const VERBS: [&str; 8] = [
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "reduce",
+    "broadcast",
+    "gather",
+    "scatter",
+    "all_to_all",
+];
+
+/// The peer that the error of a rank names. The error must name the rank, the call and the peer by
+/// their numbers in the communicator.
+fn named(rank: usize, error: &str, pids: &[u32]) -> usize {
+    let (me, rest) = error.split_once(" in ").unwrap_or_else(|| panic!("{rank}: {error}"));
+    assert!(me.starts_with(&format!("rank {rank} (host ")), "{rank}: {error}");
+    let (verb, rest) = rest.split_once(" #").unwrap();
+    assert!(VERBS.contains(&verb), "{rank}: {error}");
+    let number = rest.split(',').next().unwrap();
+    assert!(number.parse::<u64>().is_ok_and(|number| number > 0), "{rank}: {error}");
+    let kinds = [": lost rank ", ": nothing from rank "];
+    let peer = kinds.iter().find_map(|kind| Some(rest.split_once(kind)?.1));
+    let peer = peer.unwrap_or_else(|| panic!("{rank}: {error}"));
+    let digits: String = peer.chars().take_while(char::is_ascii_digit).collect();
+    let number: usize = digits.parse().unwrap();
+    assert!(peer.contains(&format!("pid {})", pids[number])), "{rank}: {error}, of {pids:?}");
+    number
+}
+
+/// A world that works until a rank fails.
+#[derive(Clone, Copy)]
+struct Trial<'a> {
+    body: &'a str,
     n: usize,
     transport: &'static str,
-    direct: bool,
+    path: Path,
     timeout: Duration,
 }
 
-impl Trial {
+impl Trial<'_> {
     fn start(&self) -> World {
-        let (direct, timeout) = (self.direct.to_string(), self.timeout.as_millis().to_string());
-        let settings = |_| vec![(DIRECT, direct.clone()), (TIMEOUT, timeout.clone())];
+        let timeout = self.timeout.as_millis().to_string();
+        let settings = |_| vec![(PATH, self.path.setting()), (TIMEOUT, timeout.clone())];
         let mut world = World::start(self.body, self.n, self.transport, settings);
         world.is_at_work();
-        sleep(Duration::from_micros(harness::share::random_range(0..60_000)));
+        if !matches!(self.path, Path::Domains(_)) {
+            sleep(Duration::from_micros(random_range(0..60_000)));
+        }
         world
     }
 
     fn name(&self) -> String {
-        let way = if self.direct { "direct" } else { "staged" };
-        format!("{} ranks, {way} over {}", self.n, self.transport)
+        format!("{} ranks, {:?} over {}", self.n, self.path, self.transport)
     }
 
-    /// Every survivor has an error that names the victim, and soon.
-    fn survives(&self, world: World, victim: usize, since: Duration, soon: Duration) {
-        let (mut latest, mut named) = (Duration::ZERO, Vec::new());
-        for (rank, one) in world.0.into_iter().enumerate() {
-            let (well, says) = one.end();
+    /// Every survivor must get an error within `limit`, if there is one. Direct calls name the
+    /// victim. Otherwise each rank names the peer that it waited for, up to the victim, which the
+    /// ranks of its P2P domain name at once if it `is_killed`.
+    fn survives(
+        &self,
+        world: World,
+        victim: usize,
+        since: Duration,
+        limit: Option<Duration>,
+        is_killed: bool,
+    ) {
+        let pids: Vec<_> = world.0.iter().map(Process::pid).collect();
+        let mut peers = Vec::new();
+        for (rank, process) in world.0.into_iter().enumerate() {
+            let (succeeded, prints) = process.end();
             if rank == victim {
-                named.push(victim);
+                peers.push(victim);
                 continue;
             }
             let name = format!("rank {rank} of {}, without {victim}", self.name());
-            assert!(well, "{name}: {says}");
-            let told = says.lines().find_map(|line| line.strip_prefix(TOLD)).unwrap();
-            let (at, error) = told.split_once(' ').unwrap();
+            assert!(succeeded, "{name}: {prints}");
+            let line = prints.lines().find_map(|line| line.strip_prefix(ERROR));
+            let line = line.unwrap_or_else(|| panic!("{name}: {prints}"));
+            let (at, error) = line.split_once(' ').unwrap();
             let took = Duration::from_micros(at.parse().unwrap()).saturating_sub(since);
-            assert!(took < soon, "{name}: after {took:?}: {error}");
-            latest = latest.max(took);
-            let what = [": lost rank ", ": nothing from rank "];
-            let who = what.iter().find_map(|what| Some(error.split_once(what)?.1));
-            let digit = who.and_then(|who| who.chars().next()?.to_digit(10));
-            named.push(digit.unwrap_or_else(|| panic!("{name}: {error}")) as usize);
+            eprintln!("{name}: after {took:.1?}: {error}");
+            assert!(limit.is_none_or(|limit| took < limit), "{name}: after {took:?}: {error}");
+            peers.push(named(rank, error, &pids));
         }
-        // By way of the host each names whom it waited for, up to the one who is gone.
-        for rank in 0..self.n {
-            let mut at = named[rank];
-            (0..if self.direct { 0 } else { self.n }).for_each(|_| at = named[at]);
-            assert_eq!(at, victim, "rank {rank} of {}: {named:?}", self.name());
+        for (rank, _) in peers.iter().enumerate() {
+            let names_victim = match self.path {
+                Path::Direct => true,
+                Path::Staged => false,
+                Path::Domains(at) => is_killed && LAYOUTS[at][rank] == LAYOUTS[at][victim],
+            };
+            let steps = if names_victim { 1 } else { self.n };
+            let last = (0..steps).fold(rank, |at, _| peers[at]);
+            assert_eq!(last, victim, "rank {rank} of {}: {peers:?}", self.name());
         }
-        eprintln!("{}, without {victim}: all were told within {latest:.1?}", self.name());
     }
 
     fn kill(&self, victim: usize) {
         let world = self.start();
         let since = now();
         world.0[victim].kill();
-        self.survives(world, victim, since, SOON);
+        let limit = (!matches!(self.path, Path::Domains(_))).then_some(LIMIT);
+        self.survives(world, victim, since, limit, true);
     }
-}
 
-fn signal(world: &World, rank: usize, signal: Signal) {
-    world.0[rank].signal(signal);
+    /// Stops a rank until all others have their errors.
+    fn stop(&self, victim: usize) {
+        let mut world = self.start();
+        let since = now();
+        world.0[victim].signal(Signal::SIGSTOP);
+        let others = world.0.iter_mut().enumerate().filter(|(rank, _)| *rank != victim);
+        for (_, process) in others {
+            process.says(ERROR);
+        }
+        match self.path {
+            // The victim's kernels hold the streams of the others.
+            Path::Domains(_) => world.0[victim].kill(),
+            _ => world.0[victim].signal(Signal::SIGCONT),
+        }
+        self.survives(world, victim, since, Some(self.timeout + 2 * LIMIT), false);
+    }
 }
 
 /// The first rank, and one of the others.
 fn victims(n: usize) -> [usize; 2] {
-    [0, harness::share::random_range(1..n)]
+    [0, random_range(1..n)]
 }
 
-/// Not tests of their own: what they do on the stand-in.
+/// Functions that tests run with the stand-in.
 pub(crate) mod body {
     use super::*;
 
-    fn killed(body: &'static str, direct: bool, worlds: &[(usize, &'static str)]) {
+    fn killed(body: &str, path: Path, worlds: &[(usize, &'static str)]) {
         if let Some(comm) = this_rank() {
-            return until_told(comm);
+            return until_error(comm);
         }
         for &(n, transport) in worlds {
-            let timeout = Duration::from_secs(20);
-            let trial = Trial { body, n, transport, direct, timeout };
+            let trial = Trial { body, n, transport, path, timeout: LONG_TIMEOUT };
             victims(n).into_iter().for_each(|victim| trial.kill(victim));
         }
         let names = std::fs::read_to_string("/proc/net/unix").unwrap();
         assert!(!names.contains(&format!("-{}-", std::process::id())), "{names}");
     }
 
-    pub(crate) fn killed_direct() {
-        killed("device::faults::body::killed_direct", true, &[(2, "shm"), (3, "shm"), (4, "shm")]);
+    /// Fails the victims of layouts by P2P domains.
+    fn of_domains(
+        body: &str,
+        timeout: Duration,
+        victims: &[(usize, usize)],
+        fail: fn(&Trial, usize),
+    ) {
+        if let Some(comm) = this_rank() {
+            return until_error(comm);
+        }
+        for &(layout, victim) in victims {
+            let (n, path) = (LAYOUTS[layout].len(), Path::Domains(layout));
+            fail(&Trial { body, n, transport: "shm", path, timeout }, victim);
+        }
     }
 
-    /// Where the devices of four ranks are on a ring: some calls go round, some by the host.
+    pub(crate) fn killed_direct() {
+        let worlds = [(2, "shm"), (3, "shm"), (4, "shm")];
+        killed(this_body!(killed_direct), Path::Direct, &worlds);
+    }
+
+    /// Devices on a ring: some calls go around it, some by way of the host.
     pub(crate) fn killed_on_a_ring() {
-        killed("device::faults::body::killed_on_a_ring", true, &[(4, "shm"); 3]);
+        killed(this_body!(killed_on_a_ring), Path::Direct, &[(4, "shm"); 3]);
     }
 
     pub(crate) fn killed_staged() {
-        killed("device::faults::body::killed_staged", false, &[(2, "shm"), (3, "tcp"), (4, "shm")]);
+        let worlds = [(2, "shm"), (3, "tcp"), (4, "shm")];
+        killed(this_body!(killed_staged), Path::Staged, &worlds);
     }
 
-    /// Stopped for longer than others wait.
+    /// Leaders, other ranks, and a rank that is alone in its domain.
+    pub(crate) fn killed_in_domains() {
+        let victims = [(0, 0), (0, 1), (0, 2), (4, 0), (4, 3)];
+        of_domains(this_body!(killed_in_domains), LONG_TIMEOUT, &victims, |trial, victim| {
+            trial.kill(victim)
+        });
+    }
+
+    pub(crate) fn stopped_in_domains() {
+        let victims = [(0, 1), (4, 0)];
+        of_domains(this_body!(stopped_in_domains), SHORT_TIMEOUT, &victims, |trial, victim| {
+            trial.stop(victim)
+        });
+    }
+
+    /// Stopped for longer than the timeout.
     pub(crate) fn stopped() {
         if let Some(comm) = this_rank() {
-            return until_told(comm);
+            return until_error(comm);
         }
-        for (n, direct) in [(2, true), (3, true), (2, false)] {
-            // No call takes so long by itself, also where CPUs are few.
-            let timeout = Duration::from_secs(3);
-            let body = "device::faults::body::stopped";
-            let trial = Trial { body, n, transport: "shm", direct, timeout };
-            for victim in victims(n) {
-                let mut world = trial.start();
-                let since = now();
-                signal(&world, victim, Signal::SIGSTOP);
-                let stopped = world.0.remove(victim);
-                for one in &mut world.0 {
-                    one.says(TOLD);
-                }
-                stopped.signal(Signal::SIGCONT);
-                world.0.insert(victim, stopped);
-                trial.survives(world, victim, since, timeout + 2 * SOON);
-            }
+        for (n, path) in [(2, Path::Direct), (3, Path::Direct), (2, Path::Staged)] {
+            let body = this_body!(stopped);
+            let trial = Trial { body, n, transport: "shm", path, timeout: SHORT_TIMEOUT };
+            victims(n).into_iter().for_each(|victim| trial.stop(victim));
         }
     }
 
-    /// Stopped for less than others wait.
+    /// Stopped for less than the timeout.
     pub(crate) fn paused() {
-        if let Some(mut comm) = this_rank() {
-            let stream = stream(&comm);
-            if std::env::var(DIRECT).unwrap() == "true" {
-                comm.use_device(stream.context()).unwrap();
-            }
-            return work(&mut comm, &stream, 5).unwrap();
+        if let Some(comm) = this_rank() {
+            return some_rounds(comm);
         }
-        for (n, direct) in [(2, true), (4, true), (3, false)] {
-            let (body, timeout) = ("device::faults::body::paused", Duration::from_secs(20));
-            let trial = Trial { body, n, transport: "shm", direct, timeout };
-            let (world, victim) = (trial.start(), harness::share::random_range(0..n));
-            signal(&world, victim, Signal::SIGSTOP);
+        for (n, path) in [(2, Path::Direct), (4, Path::Direct), (3, Path::Staged)] {
+            let body = this_body!(paused);
+            let trial = Trial { body, n, transport: "shm", path, timeout: LONG_TIMEOUT };
+            let (world, victim) = (trial.start(), random_range(0..n));
+            world.0[victim].signal(Signal::SIGSTOP);
             sleep(Duration::from_millis(300));
-            signal(&world, victim, Signal::SIGCONT);
-            for (rank, one) in world.0.into_iter().enumerate() {
-                let (well, says) = one.end();
-                assert!(well, "rank {rank} of {}: {says}", trial.name());
-            }
+            world.0[victim].signal(Signal::SIGCONT);
+            all_succeed(world, &trial.name());
         }
     }
 }
 
-#[test]
-fn who_is_killed_is_named_at_once_to_streams_that_wait_for_its_buffers() {
-    on_standin("device::faults::body::killed_direct", &[]);
-}
-
-#[test]
-fn who_is_killed_on_a_ring_of_devices_is_named_at_once() {
-    let settings = [("STANDIN_CUDA_DEVICES", "4"), ("STANDIN_CUDA_PEERS", "ring")];
-    on_standin("device::faults::body::killed_on_a_ring", &settings);
-}
-
-#[test]
-fn who_is_killed_is_named_at_once_by_way_of_the_host() {
-    on_standin("device::faults::body::killed_staged", &[]);
-}
-
-#[test]
-fn who_is_stopped_for_too_long_is_named() {
-    on_standin("device::faults::body::stopped", &[]);
-}
-
-#[test]
-fn who_is_stopped_for_a_while_is_waited_for() {
-    on_standin("device::faults::body::paused", &[]);
+on_standin! {
+    a_killed_rank_is_named_by_every_peer: killed_direct [];
+    a_killed_rank_on_a_ring_of_devices_is_named: killed_on_a_ring [DEVICES = "4", PEERS = "ring"];
+    a_killed_rank_is_named_by_way_of_the_host: killed_staged [];
+    a_killed_rank_is_named_in_all_p2p_domains: killed_in_domains [DEVICES = "3", PEERS = "none"];
+    a_stopped_rank_is_named_in_all_p2p_domains: stopped_in_domains [DEVICES = "3", PEERS = "none"];
+    a_rank_that_is_stopped_too_long_is_named: stopped [];
+    a_rank_that_is_stopped_for_a_while_is_waited_for: paused [];
 }

@@ -1,68 +1,22 @@
-//! The verbs of parts that differ, of messages, in place, of many buffers and of none: on streams
-//! they are the host's.
+//! The verbs of uneven parts, of messages, in place, and of many buffers or none: on streams they
+//! give the host's results.
 
-use super::super::standin::on_standin;
-use super::meet::everybody;
-use super::{Both, LONG, stream};
+use super::super::standin::{self, QUEUES, on_standin, this_body};
+use super::fixture::{Both, LONG, attach_as, same};
+use super::host_buffers::meet_host_buffers;
 use cudarc::driver::{CudaView, CudaViewMut, DeviceRepr};
 use harness::processes::{run, this_rank};
 use harness::{Value, on_ranks};
-use ringreduce::{Communicator, OnStream, ReduceOp, Reduction, Result};
-
-/// A call on the host, then on the device, with the same result.
-macro_rules! same {
-    ($both:ident, $input:expr, $name:ident($($arg:expr),*)) => {{
-        let input = $input;
-        let mut host = input.clone();
-        $both.comm.$name(&mut host, $($arg),*).unwrap();
-        let found = $both.in_place(&input, |on: &mut OnStream, buf| on.$name(buf, $($arg),*));
-        assert!(found == host, "{} of {}", stringify!($name), host.len());
-    }};
-    ($both:ident, $input:expr, $len:expr, $name:ident($($arg:expr),*)) => {{
-        let (input, mut host) = ($input, $both.before($len));
-        $both.comm.$name(&input, &mut host, $($arg),*).unwrap();
-        let call = |on: &mut OnStream, send: &CudaView<_>, recv: &mut CudaViewMut<_>| {
-            on.$name(send, recv, $($arg),*)
-        };
-        let found = $both.apart(&input, host.len(), call);
-        assert!(found == host, "{} of {}", stringify!($name), host.len());
-    }};
-}
-
-pub(super) use same;
+use ringreduce::{Communicator, DevicePath, OnStream, ReduceOp, Reduction};
 
 impl Both<'_> {
-    /// What a call in place makes of that.
-    pub(super) fn in_place<T: Value + DeviceRepr>(
-        &mut self,
-        input: &[T],
-        call: impl FnOnce(&mut OnStream<'_>, &mut CudaViewMut<'_, T>) -> Result<()>,
-    ) -> Vec<T> {
-        let mut device = self.up(input);
-        let mut view = device.slice_mut(..input.len());
-        call(&mut self.comm.on_stream(&self.stream), &mut view).unwrap();
-        self.down(&device)
-    }
-
-    /// What a call from that to a buffer of this length makes.
-    pub(super) fn apart<T, F>(&mut self, input: &[T], len: usize, call: F) -> Vec<T>
-    where
-        T: Value + DeviceRepr,
-        F: FnOnce(&mut OnStream<'_>, &CudaView<'_, T>, &mut CudaViewMut<'_, T>) -> Result<()>,
-    {
-        let (send, mut recv) = (self.up(input), self.up(&self.before::<T>(len)));
-        let (view, mut to) = (send.slice(..input.len()), recv.slice_mut(..len));
-        call(&mut self.comm.on_stream(&self.stream), &view, &mut to).unwrap();
-        self.down(&recv)
-    }
-
     fn in_parts<T: Value + DeviceRepr>(&mut self, count: usize) {
-        let whole = self.comm.size() * count;
+        let all = self.comm.size() * count;
         for op in [ReduceOp::Sum, ReduceOp::Max].map(Reduction::from) {
-            same!(self, self.input::<T>(whole), reduce_scatter_in_place(op));
+            same!(self, self.input::<T>(all), reduce_scatter_in_place(op));
         }
-        same!(self, self.input::<T>(whole), all_gather_in_place());
-        same!(self, self.input::<T>(whole), all_to_all_in_place());
+        same!(self, self.input::<T>(all), all_gather_in_place());
+        same!(self, self.input::<T>(all), all_to_all_in_place());
     }
 
     fn uneven<T: Value + DeviceRepr>(&mut self, count: usize) {
@@ -79,7 +33,7 @@ impl Both<'_> {
                 same!(self, self.input::<T>(all), mine, scatter_v(&counts, root));
             }
         }
-        // Some have much for each other, some have nothing, and rank 1 of many has little in all.
+        // Some pairs exchange much, some nothing; rank 1 of three or more exchanges little.
         let between = |from, to| match (from + 2 * to) % 3 {
             0 => 0,
             1 if n == 2 || ![from, to].contains(&1) => count / n,
@@ -106,7 +60,7 @@ impl Both<'_> {
             return;
         }
         let found = self.apart(&mine, count, |on, send, recv| {
-            // One begins, or all might wait.
+            // Rank 0 sends first, or all ranks might wait.
             if rank == 0 {
                 on.send(send, next)?;
             }
@@ -114,7 +68,7 @@ impl Both<'_> {
             if rank > 0 { on.send(send, next) } else { Ok(()) }
         });
         assert!(found == theirs, "send and recv of {count}");
-        // A message is cut alike whatever call it is of.
+        // `send_recv` meets `send` and `recv`: both cut a message in the same way.
         let found = match rank {
             0 => self.apart(&mine, 0, |on, send, recv| on.send_recv(send, 1, recv, 1)),
             1 => self.apart(&[], count, |on, send, recv| on.send_recv(send, 0, recv, 0)),
@@ -127,7 +81,7 @@ impl Both<'_> {
             _ => of(0),
         };
         assert!(found == of(0), "send to send_recv of {count}");
-        // One way only is longer.
+        // One direction has a longer message.
         let [short, long] = [count / 3, count];
         let (given, got) = if rank % 2 == 0 { (long, short) } else { (short, long) };
         let peer = if rank % 2 == 0 { rank + 1 } else { rank - 1 };
@@ -160,16 +114,8 @@ impl Both<'_> {
     }
 }
 
-/// A rank with a stream.
-pub(super) fn start(comm: &mut Communicator) -> Both<'_> {
-    let stream = stream(comm);
-    // To make a stream waits for others: no rank's shall wait for this one before.
-    comm.barrier().unwrap();
-    Both { comm, stream }
-}
-
 fn every_other_verb(comm: &mut Communicator) {
-    let mut both = start(comm);
+    let mut both = Both::new(comm);
     for count in [0, 1, 1001] {
         both.others::<f32>(count);
     }
@@ -177,15 +123,13 @@ fn every_other_verb(comm: &mut Communicator) {
     both.others::<u8>(1001);
     both.others::<f32>(LONG);
     both.many::<i64>(&[]);
-    // The longer the list the more pieces begin within a buffer, and with one.
+    // In a long list pieces begin within a buffer, and at its start.
     both.many::<u8>(&[100_003; 31]);
 }
 
-/// The same with fewer, straight where devices are reached.
-fn where_devices_are_reached(comm: &mut Communicator) {
-    let stream = stream(comm);
-    comm.use_device(stream.context()).unwrap();
-    assert_eq!(comm.device_path(), ringreduce::DevicePath::Direct);
+/// The other verbs at fewer lengths, from device to device.
+fn every_other_verb_direct(comm: &mut Communicator) {
+    let stream = attach_as(comm, DevicePath::Direct);
     let mut both = Both { comm, stream };
     both.comm.barrier().unwrap();
     for count in [0, 1, 1001] {
@@ -195,14 +139,14 @@ fn where_devices_are_reached(comm: &mut Communicator) {
     both.many::<u8>(&[20_011, 5]);
 }
 
-/// Not tests of their own: what they do on the stand-in.
+/// Functions that tests run with the stand-in.
 pub(crate) mod body {
     use super::*;
 
     pub(crate) fn threads() {
         for n in 1..=4 {
             on_ranks(n, every_other_verb);
-            on_ranks(n, where_devices_are_reached);
+            on_ranks(n, every_other_verb_direct);
         }
     }
 
@@ -210,31 +154,22 @@ pub(crate) mod body {
         match this_rank() {
             Some(mut comm) => {
                 every_other_verb(&mut comm);
-                everybody(&mut comm);
+                meet_host_buffers(&mut comm);
                 if comm.transports() == ["shm"] {
-                    where_devices_are_reached(&mut comm);
+                    every_other_verb_direct(&mut comm);
                 }
             }
             None => {
                 for (n, by) in [(2, "shm"), (2, "tcp"), (3, "shm"), (3, "tcp")] {
-                    run("device::verbs::body::processes", n, by);
+                    run(this_body!(processes), n, by);
                 }
             }
         }
     }
 }
 
-#[test]
-fn every_other_verb_is_the_hosts() {
-    on_standin("device::verbs::body::threads", &[]);
-}
-
-#[test]
-fn ranks_may_be_processes() {
-    on_standin("device::verbs::body::processes", &[]);
-}
-
-#[test]
-fn streams_of_a_process_may_share_a_queue() {
-    on_standin("device::verbs::body::processes", &[("STANDIN_CUDA_QUEUES", "1")]);
+on_standin! {
+    every_other_verb_gives_the_hosts_results: threads [];
+    ranks_may_be_processes: processes [];
+    streams_of_a_process_may_share_a_queue: processes [QUEUES = "1"];
 }

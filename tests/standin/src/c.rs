@@ -1,5 +1,5 @@
-//! The border to C: entry points, and the pointers that come through them. Law: a null pointer is
-//! an error, and a panic inside never leaves the library.
+//! The border to C: entry points, and the pointers that callers pass. Law: a null pointer is an
+//! error, and a panic inside never leaves the library.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -7,18 +7,20 @@ use std::ffi::{CStr, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::code::{Code, Done};
-use crate::{log, planted};
+use crate::{failing_calls, log};
 
-/// Defines entry points, and their `NAMES`: each body is a closure that answers `Done`.
+/// Defines entry points, and their `NAMES`: each has an expression or a block of type `Done`.
 macro_rules! driver {
-    ($(fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $body:block)*) => {
+    ($(fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(= $value:expr;)? $($body:block)?)*) => {
         pub(super) const NAMES: &[&str] = &[$(stringify!($name)),*];
         $(
         // SAFETY: the name is the driver's, and this library takes the driver's place.
         #[unsafe(no_mangle)]
         #[allow(non_snake_case, unsafe_code)]
         extern "C" fn $name($($arg: $ty),*) -> u32 {
-            $crate::c::answer(stringify!($name), move || -> $crate::code::Done { $body })
+            $crate::c::answer(stringify!($name), move || -> $crate::code::Done {
+                $($value)? $($body)?
+            })
         }
         )*
     };
@@ -29,14 +31,14 @@ thread_local! {
     static IN_HOST_FUNCTION: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs a host function that a stream came to; in it, calls of the driver are refused.
+/// Runs a host function; in it, calls of the driver are refused.
 pub(crate) fn host_function(function: HostFunction, data: usize) {
     IN_HOST_FUNCTION.set(true);
     function(data);
     IN_HOST_FUNCTION.set(false);
 }
 
-/// A host function: what it gets is its own affair.
+/// A function of the program, with the argument that the program gave for it.
 pub(crate) type HostFunction = extern "C" fn(usize);
 
 /// The answer of an entry point as a number.
@@ -45,7 +47,7 @@ pub(crate) fn answer(name: &str, body: impl FnOnce() -> Done) -> u32 {
         log::misuse(&format!("{name} was called from a host function"));
         return Code::NOT_PERMITTED.0;
     }
-    if let Some(code) = planted::due(name) {
+    if let Some(code) = failing_calls::error_of(name) {
         return code.0;
     }
     match catch_unwind(AssertUnwindSafe(body)) {
@@ -55,7 +57,7 @@ pub(crate) fn answer(name: &str, body: impl FnOnce() -> Done) -> u32 {
     }
 }
 
-/// Where a caller wants a result: null or valid, as the C interface demands.
+/// The address for a result: null or valid, as the C interface demands.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub(crate) struct Out<T>(*mut T);
@@ -77,7 +79,7 @@ impl<T> Out<T> {
     pub(crate) fn offer(self, value: T) {
         if !self.0.is_null() {
             // SAFETY: not null, so valid for one value, as the interface demands of its callers;
-            // perhaps unaligned, for some results go into the caller's bytes.
+            // it may be unaligned, for some results go into the caller's bytes.
             unsafe { self.0.write_unaligned(value) };
         }
     }
@@ -100,7 +102,7 @@ impl<T> Out<T> {
     }
 }
 
-/// What a caller passes by its address: null or valid.
+/// The address of an argument: null or valid, as the C interface demands.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub(crate) struct In<T>(*const T);
@@ -108,10 +110,6 @@ pub(crate) struct In<T>(*const T);
 impl<T: Copy> In<T> {
     pub(crate) fn at(address: usize) -> Self {
         Self(address as *const T)
-    }
-
-    pub(crate) fn is_null(self) -> bool {
-        self.0.is_null()
     }
 
     pub(crate) fn get(self) -> Done<T> {
@@ -124,7 +122,11 @@ impl<T: Copy> In<T> {
 
     /// The `at`-th of several.
     pub(crate) fn nth(self, at: usize) -> Done<T> {
-        if self.is_null() { Err(Code::INVALID_VALUE) } else { Self(self.0.wrapping_add(at)).get() }
+        if self.0.is_null() {
+            Err(Code::INVALID_VALUE)
+        } else {
+            Self(self.0.wrapping_add(at)).get()
+        }
     }
 }
 

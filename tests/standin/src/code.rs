@@ -2,11 +2,11 @@
 
 use std::ffi::CStr;
 
-/// What every entry point answers.
+/// The answer of an entry point, as C sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Code(pub(crate) u32);
 
-/// The answer of everything that may fail.
+/// The answer of a function that may fail.
 pub(crate) type Done<T = ()> = Result<T, Code>;
 
 macro_rules! codes {
@@ -52,8 +52,6 @@ codes! {
         c"too many resources requested for launch";
     PEER_ACCESS_ALREADY_ENABLED = 704, c"CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED",
         c"peer access is already enabled";
-    PEER_ACCESS_NOT_ENABLED = 705, c"CUDA_ERROR_PEER_ACCESS_NOT_ENABLED",
-        c"peer access has not been enabled";
     CONTEXT_IS_DESTROYED = 709, c"CUDA_ERROR_CONTEXT_IS_DESTROYED", c"context is destroyed";
     HOST_MEMORY_ALREADY_REGISTERED = 712, c"CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED",
         c"part or all of the requested memory range is already mapped";
@@ -85,7 +83,7 @@ codes! {
 }
 
 impl Code {
-    /// Is a context lost after this came from its work?
+    /// True if a context is lost once its work has failed with this code.
     pub(crate) fn is_sticky(self) -> bool {
         matches!(self, Self::ILLEGAL_ADDRESS | Self::MISALIGNED_ADDRESS | Self::LAUNCH_FAILED)
     }

@@ -1,5 +1,5 @@
-//! Contexts: each device's primary one and others, which of them is a thread's current one, and
-//! what a context loses with an error that sticks.
+//! Contexts: the primary context of each device, the current context of each thread, and errors
+//! after which a context is lost.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -20,15 +20,15 @@ pub(crate) struct Context {
     pub(crate) handle: Handle,
     pub(crate) device: i32,
     error: AtomicU32,
-    gone: AtomicBool,
+    destroyed: AtomicBool,
     pub(crate) streams: Streams,
-    /// Waits for values that were enqueued and have not ended.
+    /// Enqueued waits for values that have not ended.
     pub(crate) waits: AtomicUsize,
-    /// Devices whose memory kernels may use.
+    /// Devices whose memory this context's kernels reach.
     pub(crate) peers: Mutex<HashSet<i32>>,
 }
 
-/// The process that called cuInit; a child that it forks has no driver.
+/// The process that called cuInit. A child that it forks has no driver.
 static PROCESS: OnceLock<u32> = OnceLock::new();
 
 /// cuInit.
@@ -51,8 +51,8 @@ pub(crate) fn initialized() -> Done {
     }
 }
 
-/// Is there such a device for this process? What the process calls it is its number among all, not
-/// its place among the visible ones.
+/// An error if the process may not use this device, which is numbered among all devices, not among
+/// the visible ones.
 pub(crate) fn device(ordinal: i32) -> Done<i32> {
     initialized()?;
     let settings = settings::get();
@@ -63,12 +63,11 @@ pub(crate) fn device(ordinal: i32) -> Done<i32> {
     }
 }
 
-/// A device's primary context: its handle stays, and it lives while it is retained.
+/// A device's primary context, which lives while it is retained.
 #[derive(Default)]
 struct Primary {
     living: Option<Arc<Context>>,
     retained: usize,
-    flags: u32,
 }
 
 fn primary<T>(ordinal: i32, with: impl FnOnce(&mut Primary) -> Done<T>) -> Done<T> {
@@ -99,29 +98,6 @@ pub(crate) fn release_primary(ordinal: i32) -> Done {
     })
 }
 
-pub(crate) fn reset_primary(ordinal: i32) -> Done {
-    primary(ordinal, |primary| {
-        if let Some(context) = primary.living.take() {
-            context.destroy();
-        }
-        // Who retained it before holds nothing now.
-        primary.retained = 0;
-        Ok(())
-    })
-}
-
-/// Flags, and whether it is active.
-pub(crate) fn primary_state(ordinal: i32) -> Done<(u32, bool)> {
-    primary(ordinal, |primary| Ok((primary.flags, primary.living.is_some())))
-}
-
-pub(crate) fn set_primary_flags(ordinal: i32, flags: u32) -> Done {
-    primary(ordinal, |primary| {
-        primary.flags = flags;
-        Ok(())
-    })
-}
-
 thread_local! {
     static CURRENT: RefCell<Vec<Handle>> = const { RefCell::new(Vec::new()) };
 }
@@ -147,18 +123,13 @@ pub(crate) fn pop_current() -> Done<Handle> {
     CURRENT.with_borrow_mut(Vec::pop).ok_or(Code::INVALID_CONTEXT)
 }
 
-/// The thread's current context, whatever became of it.
-pub(crate) fn current_at_all() -> Done<Arc<Context>> {
-    initialized()?;
-    match current_handle() {
-        0 => Err(Code::INVALID_CONTEXT),
-        handle => CONTEXTS.get(handle).map_err(|_| Code::CONTEXT_IS_DESTROYED),
-    }
-}
-
-/// The thread's current context, if no error sticks to it.
+/// The thread's current context, if it is not lost.
 pub(crate) fn current() -> Done<Arc<Context>> {
-    let context = current_at_all()?;
+    initialized()?;
+    let context = match current_handle() {
+        0 => return Err(Code::INVALID_CONTEXT),
+        handle => CONTEXTS.get(handle).map_err(|_| Code::CONTEXT_IS_DESTROYED)?,
+    };
     context.check()?;
     Ok(context)
 }
@@ -169,7 +140,7 @@ impl Context {
             handle: new_handle(),
             device,
             error: AtomicU32::new(0),
-            gone: AtomicBool::new(false),
+            destroyed: AtomicBool::new(false),
             streams: Streams::new(settings::get().queues),
             waits: AtomicUsize::new(0),
             peers: Mutex::default(),
@@ -182,7 +153,7 @@ impl Context {
         Owner { device: self.device, context: self.handle }
     }
 
-    /// The error that sticks.
+    /// The error after which the context is lost, if there was one.
     pub(crate) fn check(&self) -> Done {
         match Code(self.error.load(Ordering::SeqCst)) {
             Code::SUCCESS => Ok(()),
@@ -190,26 +161,26 @@ impl Context {
         }
     }
 
-    /// An error of work in a stream; some stay for good.
+    /// Marks the context as lost by the error of a stream's work.
     pub(crate) fn failed(&self, code: Code) {
         let code = if code.is_sticky() { code } else { Code::LAUNCH_FAILED };
         let _ = self.error.compare_exchange(0, code.0, Ordering::SeqCst, Ordering::SeqCst);
     }
 
-    /// Is there no sense in waiting on?
+    /// True if the context's work is skipped from here on.
     pub(crate) fn is_lost(&self) -> bool {
-        self.gone.load(Ordering::SeqCst) || self.error.load(Ordering::SeqCst) != 0
+        self.destroyed.load(Ordering::SeqCst) || self.error.load(Ordering::SeqCst) != 0
     }
 
     /// Waits for all streams.
     pub(crate) fn synchronize(&self) -> Done {
-        for tail in self.streams.tails(|_| true) {
-            tail.wait();
+        for last in self.streams.last_of(|_| true) {
+            last.wait();
         }
         self.check()
     }
 
-    /// Notes what may deadlock on a real driver: it may wait for all work of the device.
+    /// Logs a call that may deadlock on a real driver, which may wait for all work of the device.
     pub(crate) fn hazard(&self, what: &str) {
         if self.waits.load(Ordering::SeqCst) > 0 {
             log::misuse(&format!("hazard: {what} while a stream waits for a value"));
@@ -217,7 +188,7 @@ impl Context {
     }
 
     pub(crate) fn destroy(&self) {
-        self.gone.store(true, Ordering::SeqCst);
+        self.destroyed.store(true, Ordering::SeqCst);
         self.streams.close();
         let _ = CONTEXTS.remove(self.handle);
         module::forget(self.handle);

@@ -1,5 +1,5 @@
-//! For tests: where the built library is, and copies of it that lack some symbols. May touch files
-//! and the program's own path.
+//! For tests: the folder of the built library, and copies of it that lack some symbols. May touch
+//! files and the program's own path.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
@@ -30,15 +30,15 @@ impl Library {
         Err(io::Error::new(io::ErrorKind::NotFound, what))
     }
 
-    /// A copy of the library, in `folder`, in which nobody finds the symbols `missing`.
+    /// A copy of the library, in `folder`, without the symbols `missing`.
     ///
     /// # Errors
     /// A file that cannot be read or written, or a symbol that the library never had.
     pub fn without(missing: &[&str], folder: &Path) -> io::Result<Self> {
         let mut bytes = fs::read(Self::built()?.folder.join(FILE))?;
         for name in missing {
-            // The table of names: each between two zeros. Its hash still leads there, and the name
-            // is another.
+            // The table has each name between two zeros. The name's hash still leads there, to
+            // another name.
             let wanted = [b"\0", name.as_bytes(), b"\0"].concat();
             let found: Vec<usize> = bytes
                 .windows(wanted.len())
@@ -57,7 +57,7 @@ impl Library {
         Ok(Self { folder: folder.to_owned() })
     }
 
-    /// What `LD_LIBRARY_PATH` is for a process that shall load this library.
+    /// The value of `LD_LIBRARY_PATH` for a process that loads this library.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder

@@ -1,7 +1,7 @@
-//! A CUDA driver on the CPU, for tests: `libcuda.so` whose kernels are interpreted PTX. What it
-//! does, what it leaves out and how to ask it for trouble is in this package's README.md. May
-//! touch the operating system. Law: what is not known is an error by its name, and misuse is
-//! noted in a log.
+//! A CUDA driver on the CPU, for tests: `libcuda.so` whose kernels are interpreted PTX. This
+//! package's README.md lists its features, its settings and the features that it lacks. May touch
+//! the operating system. Law: an unknown instruction, setting or flag is an error that names it,
+//! and misuse is logged.
 
 #![deny(unsafe_code)]
 
@@ -9,12 +9,12 @@ mod api;
 mod c;
 mod code;
 mod context;
+mod delayed_writes;
+mod failing_calls;
 pub mod harness;
 mod log;
 mod memory;
 mod module;
-mod planted;
-mod posted;
 mod ptx;
 mod registry;
 mod settings;

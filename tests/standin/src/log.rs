@@ -1,12 +1,12 @@
-//! What was done wrong, a line each, in the file that `STANDIN_CUDA_LOG` names. May touch that
-//! file. Law: a line says which process did what.
+//! The log of misuse, in the file that `STANDIN_CUDA_LOG` names. May touch that file. Law: each
+//! line begins with the number of the process.
 
 use std::fs::OpenOptions;
 use std::io::Write;
 
 use crate::settings;
 
-/// Notes a misuse. Where no file is named, nobody asked.
+/// Logs a misuse, if a file is named.
 pub(crate) fn misuse(what: &str) {
     let Some(path) = &settings::get().log else { return };
     let line = format!("{}: {what}\n", std::process::id());

@@ -1,5 +1,5 @@
-//! Handles: numbers that look like pointers, and what they stand for. Law: a handle that was
-//! destroyed, or never made, is an error and never a crash; no handle is used twice.
+//! Handles: numbers that look like pointers, and the values that they stand for. Law: a handle that
+//! was destroyed, or never made, is an error and never a crash; no handle is used twice.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,12 +11,12 @@ use crate::code::{Code, Done};
 pub(crate) type Handle = u64;
 
 pub(crate) fn new_handle() -> Handle {
-    // Far from 0, 1 and 2, which streams are called by, and from everything that is mapped.
+    // Far from 0 and 1, the handles of the legacy stream, and from all mappings.
     static NEXT: AtomicU64 = AtomicU64::new(0xf5 << 56);
     NEXT.fetch_add(16, Ordering::Relaxed)
 }
 
-/// All living things of one kind.
+/// All values of one kind that are not destroyed.
 pub(crate) struct Registry<T>(LazyLock<Mutex<HashMap<Handle, Arc<T>>>>);
 
 impl<T> Registry<T> {
@@ -40,13 +40,13 @@ impl<T> Registry<T> {
         self.all().remove(&handle).ok_or(Code::INVALID_HANDLE)
     }
 
-    /// Removes some; answers them.
+    /// Removes and answers some values.
     pub(crate) fn take_where(&self, which: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
         self.all().extract_if(|_, value| which(value)).map(|(_, value)| value).collect()
     }
 }
 
-/// Locks; a panic elsewhere is reported there.
+/// Locks. A panic of another thread is reported in that thread.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

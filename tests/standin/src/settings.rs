@@ -1,12 +1,12 @@
-//! `STANDIN_CUDA_*` of the environment: how many devices, which queues, what fails. May touch the
-//! environment, and the error output at load. Law: an unknown name or value is never passed over.
+//! Settings: the variables `STANDIN_CUDA_*`. May touch the environment, and the error output at
+//! load. Law: an unknown name or value ends the process.
 #![allow(unsafe_code)]
 
 use std::fmt::Display;
 use std::str::FromStr;
 use std::sync::OnceLock;
 
-use crate::planted::Planted;
+use crate::failing_calls::FailingCall;
 
 const PREFIX: &str = "STANDIN_CUDA_";
 
@@ -15,31 +15,30 @@ const PREFIX: &str = "STANDIN_CUDA_";
 pub(crate) enum Queues {
     /// Each stream has its own.
     Unlimited,
-    /// Streams take turns over so many.
+    /// Streams are dealt out to so many.
     Shared(usize),
 }
 
-/// Which devices reach which other ones' memory.
+/// Devices that reach each other's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Peers {
     All,
-    /// The one before and the one after, and the last and the first each other.
+    /// Neighbours, and the last and the first.
     Ring,
     None,
 }
 
-/// What pointers' attributes say of the range that an address is in.
+/// The range of an address, by pointers' attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ranges {
-    /// The allocation.
-    Whole,
-    /// A page of it: memory that is mapped piece by piece.
+    Allocation,
+    /// A page of the allocation, as for memory that is mapped page by page.
     Pages,
-    /// All that addresses are reserved for, allocated or not.
+    /// All reserved addresses around it, allocated or not.
     Reserved,
 }
 
-/// What calls of the driver are refused for, as sandboxes and WSL2 refuse them.
+/// Features that the driver refuses, as sandboxes and WSL2 do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Without {
     /// Handles of memory for other processes.
@@ -53,20 +52,19 @@ pub(crate) struct Without {
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub(crate) devices: i32,
-    /// Those that this process may use, in its order, if not all.
+    /// The devices that this process may use, in its order; all if none are named.
     visible: Option<Vec<i32>>,
     pub(crate) queues: Queues,
-    /// Work that a hardware queue holds before whoever adds some is blocked.
+    /// Work that a hardware queue holds; a thread that adds more is blocked.
     pub(crate) depth: usize,
     pub(crate) peers: Peers,
     pub(crate) without: Without,
     pub(crate) ranges: Ranges,
-    /// Does a stream's write of a value become visible late?
+    /// True if a stream's write of a value becomes visible late.
     pub(crate) weak: bool,
     /// The allocation, counted from 1, that fails.
     pub(crate) fail_alloc: Option<u64>,
-    /// Calls that fail.
-    pub(crate) fail_call: Vec<Planted>,
+    pub(crate) fail_call: Vec<FailingCall>,
     /// Bytes of each device.
     pub(crate) memory: usize,
     /// As cuDriverGetVersion answers: 1000 major + 10 minor.
@@ -83,7 +81,7 @@ impl Default for Settings {
             depth: usize::MAX,
             peers: Peers::All,
             without: Without::default(),
-            ranges: Ranges::Whole,
+            ranges: Ranges::Allocation,
             weak: false,
             fail_alloc: None,
             fail_call: Vec::new(),
@@ -95,7 +93,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Does a device reach another one's memory?
+    /// True if a device reaches another one's memory.
     pub(crate) fn reach(&self, one: i32, other: i32) -> bool {
         match self.peers {
             Peers::All => true,
@@ -113,70 +111,74 @@ impl Settings {
         let mut settings = Self::default();
         for (name, value) in all {
             let Some(what) = name.strip_prefix(PREFIX) else { continue };
-            match what {
-                "DEVICES" => settings.devices = number(&name, &value, 64)?,
-                "VISIBLE" => {
-                    let each = value.split(',').map(|one| number(&name, one, 63));
-                    settings.visible = Some(each.collect::<Result<_, _>>()?);
-                }
-                "DEPTH" => settings.depth = number::<usize>(&name, &value, 1 << 20)?.max(1),
-                "WITHOUT" => settings.without = without(&name, &value)?,
-                "RANGES" if value == "pages" => settings.ranges = Ranges::Pages,
-                "RANGES" if value == "reserved" => settings.ranges = Ranges::Reserved,
-                "RANGES" => return Err(format!("{name}={value}: want pages or reserved")),
-                "ORDER" if value == "weak" => settings.weak = true,
-                "ORDER" => return Err(format!("{name}={value}: want weak")),
-                "QUEUES" if value == "unlimited" => settings.queues = Queues::Unlimited,
-                "QUEUES" => match number(&name, &value, 1024)? {
-                    0 => return Err(format!("{name}={value}: want 1, 2, ... or unlimited")),
-                    count => settings.queues = Queues::Shared(count),
-                },
-                "PEERS" if value == "none" => settings.peers = Peers::None,
-                "PEERS" if value == "ring" => settings.peers = Peers::Ring,
-                "PEERS" if value == "all" => settings.peers = Peers::All,
-                "PEERS" => return Err(format!("{name}={value}: want all, ring or none")),
-                "FAIL_ALLOC" => settings.fail_alloc = Some(number(&name, &value, u64::MAX)?),
-                "FAIL_CALL" => {
-                    let all = value.split(',').map(Planted::read).collect::<Result<_, _>>();
-                    settings.fail_call = all.map_err(|why| format!("{name}={value}: {why}"))?;
-                }
-                "MEMORY" => settings.memory = number(&name, &value, 1 << 42)?,
-                "VERSION" => settings.version = number(&name, &value, 99_990)?,
-                "LOG" => settings.log = Some(value),
-                // Symbols are missing in a copy of the library; see `harness`.
-                "MISSING" => return Err(format!("{name}: ask `harness::Library` for such a copy")),
-                _ => return Err(format!("{name} is not a setting of the stand-in driver")),
-            }
+            let read = settings.set(what, &value);
+            read.map_err(|why| format!("{name}={value}: {why}"))?;
         }
         Ok(settings)
     }
-}
 
-fn without(name: &str, value: &str) -> Result<Without, String> {
-    let mut without = Without::default();
-    for what in value.split(',') {
-        match what {
-            "ipc" => without.ipc = true,
-            "register" => without.register = true,
-            "values" => without.values = true,
-            _ => return Err(format!("{name}={value}: want ipc, register, values")),
+    fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
+        match name {
+            "DEVICES" => self.devices = number(value, 64)?,
+            "VISIBLE" => {
+                let each = value.split(',').map(|one| number(one, 63));
+                self.visible = Some(each.collect::<Result<_, _>>()?);
+            }
+            "DEPTH" => self.depth = number::<usize>(value, 1 << 20)?.max(1),
+            "WITHOUT" => {
+                for feature in value.split(',') {
+                    let without = &mut self.without;
+                    *match feature {
+                        "ipc" => &mut without.ipc,
+                        "register" => &mut without.register,
+                        "values" => &mut without.values,
+                        _ => return Err("want ipc, register, values".into()),
+                    } = true;
+                }
+            }
+            "RANGES" => {
+                let known = [("pages", Ranges::Pages), ("reserved", Ranges::Reserved)];
+                self.ranges = one_of(value, &known)?;
+            }
+            "ORDER" => self.weak = one_of(value, &[("weak", true)])?,
+            "QUEUES" if value == "unlimited" => self.queues = Queues::Unlimited,
+            "QUEUES" => match number(value, 1024)? {
+                0 => return Err("want 1, 2, ... or unlimited".into()),
+                count => self.queues = Queues::Shared(count),
+            },
+            "PEERS" => {
+                let known = [("all", Peers::All), ("ring", Peers::Ring), ("none", Peers::None)];
+                self.peers = one_of(value, &known)?;
+            }
+            "FAIL_ALLOC" => self.fail_alloc = Some(number(value, u64::MAX)?),
+            "FAIL_CALL" => {
+                self.fail_call =
+                    value.split(',').map(FailingCall::read).collect::<Result<_, _>>()?;
+            }
+            "MEMORY" => self.memory = number(value, 1 << 42)?,
+            "VERSION" => self.version = number(value, 99_990)?,
+            "LOG" => self.log = Some(value.to_owned()),
+            // A copy of the library lacks symbols; see `harness`.
+            "MISSING" => return Err("ask `harness::Library` for such a copy".into()),
+            _ => return Err("not a setting of the stand-in driver".into()),
         }
-    }
-    Ok(without)
-}
-
-fn number<T: FromStr + PartialOrd + Display>(
-    name: &str,
-    value: &str,
-    most: T,
-) -> Result<T, String> {
-    match value.parse::<T>() {
-        Ok(n) if n <= most => Ok(n),
-        _ => Err(format!("{name}={value}: want a number up to {most}")),
+        Ok(())
     }
 }
 
-/// The settings; those of the process's start.
+/// The value of a word.
+fn one_of<T: Copy>(word: &str, known: &[(&str, T)]) -> Result<T, String> {
+    let found = known.iter().find(|(name, _)| *name == word);
+    let names = || known.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+    found.map(|(_, value)| *value).ok_or_else(|| format!("want one of {}", names()))
+}
+
+fn number<T: FromStr + PartialOrd + Display>(value: &str, most: T) -> Result<T, String> {
+    let number = value.parse::<T>().ok().filter(|number| *number <= most);
+    number.ok_or_else(|| format!("want a number up to {most}"))
+}
+
+/// The settings of the process's start.
 pub(crate) fn get() -> &'static Settings {
     static SETTINGS: OnceLock<Settings> = OnceLock::new();
     SETTINGS.get_or_init(|| {
@@ -201,7 +203,7 @@ static AT_LOAD: extern "C" fn() = at_load;
 
 #[cfg(test)]
 mod tests {
-    use super::{Queues, Ranges, Settings, Without};
+    use super::{PREFIX, Queues, Ranges, Settings, Without};
 
     fn read(name: &str, value: &str) -> Result<Settings, String> {
         Settings::read([(name.to_owned(), value.to_owned())].into_iter())
@@ -209,49 +211,47 @@ mod tests {
 
     #[test]
     fn every_setting_is_read() {
-        assert_eq!(read("STANDIN_CUDA_DEVICES", "0").unwrap().devices, 0);
-        assert_eq!(read("STANDIN_CUDA_QUEUES", "1").unwrap().queues, Queues::Shared(1));
-        assert_eq!(read("STANDIN_CUDA_QUEUES", "unlimited").unwrap().queues, Queues::Unlimited);
+        let read = |name: &str, value: &str| read(&format!("{PREFIX}{name}"), value).unwrap();
+        assert_eq!(read("DEVICES", "0").devices, 0);
+        assert_eq!(read("QUEUES", "1").queues, Queues::Shared(1));
+        assert_eq!(read("QUEUES", "unlimited").queues, Queues::Unlimited);
         for (value, reached) in [("all", [true; 2]), ("ring", [true, false]), ("none", [false; 2])]
         {
-            let settings = Settings { devices: 4, ..read("STANDIN_CUDA_PEERS", value).unwrap() };
+            let settings = Settings { devices: 4, ..read("PEERS", value) };
             assert_eq!([settings.reach(3, 0), settings.reach(3, 1)], reached, "{value}");
         }
-        assert_eq!(read("STANDIN_CUDA_VISIBLE", "2,0").unwrap().visible(), [2, 0]);
-        assert_eq!(read("STANDIN_CUDA_DEVICES", "2").unwrap().visible(), [0, 1]);
-        assert_eq!(read("STANDIN_CUDA_DEPTH", "9").unwrap().depth, 9);
-        let without = read("STANDIN_CUDA_WITHOUT", "ipc,values").unwrap().without;
-        assert_eq!(without, Without { ipc: true, register: false, values: true });
-        assert_eq!(read("STANDIN_CUDA_RANGES", "pages").unwrap().ranges, Ranges::Pages);
-        assert!(read("STANDIN_CUDA_ORDER", "weak").unwrap().weak);
-        assert_eq!(read("STANDIN_CUDA_FAIL_ALLOC", "3").unwrap().fail_alloc, Some(3));
-        assert_eq!(
-            read("STANDIN_CUDA_FAIL_CALL", "cuInit:1,cuCtxGetCurrent:2").unwrap().fail_call.len(),
-            2
-        );
-        assert_eq!(read("STANDIN_CUDA_MEMORY", "4096").unwrap().memory, 4096);
-        assert_eq!(read("STANDIN_CUDA_VERSION", "11000").unwrap().version, 11_000);
-        assert_eq!(read("HOME", "x").unwrap().devices, 1);
+        assert_eq!(read("VISIBLE", "2,0").visible(), [2, 0]);
+        assert_eq!(read("DEVICES", "2").visible(), [0, 1]);
+        assert_eq!(read("DEPTH", "9").depth, 9);
+        let without = Without { ipc: true, register: false, values: true };
+        assert_eq!(read("WITHOUT", "ipc,values").without, without);
+        assert_eq!(read("RANGES", "pages").ranges, Ranges::Pages);
+        assert!(read("ORDER", "weak").weak);
+        assert_eq!(read("FAIL_ALLOC", "3").fail_alloc, Some(3));
+        assert_eq!(read("FAIL_CALL", "cuInit:1,cuCtxGetCurrent:2").fail_call.len(), 2);
+        assert_eq!(read("MEMORY", "4096").memory, 4096);
+        assert_eq!(read("VERSION", "11000").version, 11_000);
+        assert_eq!(self::read("HOME", "x").unwrap().devices, 1);
     }
 
     #[test]
     fn unknown_names_and_values_are_errors() {
         for (name, value) in [
-            ("STANDIN_CUDA_DEVICE", "1"),
-            ("STANDIN_CUDA_DEVICES", "many"),
-            ("STANDIN_CUDA_DEVICES", "65"),
-            ("STANDIN_CUDA_QUEUES", "0"),
-            ("STANDIN_CUDA_PEERS", "some"),
-            ("STANDIN_CUDA_VISIBLE", "0,GPU-1"),
-            ("STANDIN_CUDA_WITHOUT", "luck"),
-            ("STANDIN_CUDA_ORDER", "strong"),
-            ("STANDIN_CUDA_FAIL_CALL", "cuInit"),
-            ("STANDIN_CUDA_FAIL_CALL", "cuInit:0"),
-            ("STANDIN_CUDA_FAIL_CALL", "cuInit:1,"),
-            ("STANDIN_CUDA_FAIL_CALL", "cuNothing:1"),
-            ("STANDIN_CUDA_MISSING", "cuInit"),
+            ("DEVICE", "1"),
+            ("DEVICES", "many"),
+            ("DEVICES", "65"),
+            ("QUEUES", "0"),
+            ("PEERS", "some"),
+            ("VISIBLE", "0,GPU-1"),
+            ("WITHOUT", "luck"),
+            ("ORDER", "strong"),
+            ("FAIL_CALL", "cuInit"),
+            ("FAIL_CALL", "cuInit:0"),
+            ("FAIL_CALL", "cuInit:1,"),
+            ("FAIL_CALL", "cuNothing:1"),
+            ("MISSING", "cuInit"),
         ] {
-            assert!(read(name, value).is_err(), "{name}={value}");
+            assert!(read(&format!("{PREFIX}{name}"), value).is_err(), "{name}={value}");
         }
     }
 }

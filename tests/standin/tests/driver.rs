@@ -1,34 +1,35 @@
-//! The stand-in as `cudarc` sees it. Each scene runs as a child process, under a deadline, with the
-//! library on its path; the scenes are in `scene/`.
-// Scenes are parts of tests, and each is a list of calls of the driver.
+//! The stand-in as `cudarc` sees it. Each test runs a function of `child/` in a child process that
+//! finds the stand-in by `LD_LIBRARY_PATH`, with settings and a deadline.
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
-#![allow(clippy::multiple_unsafe_ops_per_block)]
 
-mod scene;
+mod child;
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use child::{calls, graphs, settings, sharing};
 use cuda::harness::Library;
 
 const DEADLINE: Duration = Duration::from_secs(60);
+/// How long a child that must hang is watched.
+const HANG: Duration = Duration::from_secs(2);
 
-/// The variable that names a child's scene.
-const SCENE: &str = "SCENE";
+/// The variable that names the child's function.
+const FUNCTION: &str = "CHILD_FUNCTION";
 
-fn start(library: &Library, scene: &str, env: &[(&str, &str)]) -> Child {
+fn start(library: &Library, function: &str, settings: &[(&str, &str)]) -> Child {
     Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "a_scene", "--nocapture"])
+        .args(["--exact", "child_process", "--nocapture"])
         .env("LD_LIBRARY_PATH", library.folder())
-        .env(SCENE, scene)
-        .envs(env.iter().copied())
+        .env(FUNCTION, function)
+        .envs(settings.iter().copied())
         .stdout(Stdio::null())
         .spawn()
         .unwrap()
 }
 
-/// Did it end well? `None` if it did not end.
-fn ends(mut child: Child, deadline: Duration) -> Option<bool> {
+/// True if the child succeeds; `None` if it does not end in time.
+fn succeeds(mut child: Child, deadline: Duration) -> Option<bool> {
     let start = Instant::now();
     while start.elapsed() < deadline {
         if let Some(status) = child.try_wait().unwrap() {
@@ -41,157 +42,126 @@ fn ends(mut child: Child, deadline: Duration) -> Option<bool> {
     None
 }
 
-fn passes(scene: &str, env: &[(&str, &str)]) {
-    let child = start(&Library::built().unwrap(), scene, env);
-    assert_eq!(ends(child, DEADLINE), Some(true), "{scene} with {env:?}");
+fn result(function: &str, settings: &[(&str, &str)], deadline: Duration) -> Option<bool> {
+    succeeds(start(&Library::built().unwrap(), function, settings), deadline)
 }
 
-/// Runs the scene that the parent wants; by itself, none.
-#[test]
-fn a_scene() {
-    if let Ok(scene) = std::env::var(SCENE) {
-        scene::run(&scene);
-    }
+/// The log of a child that succeeds.
+fn log_of(function: &str) -> String {
+    let name = format!("standin-{function}-{}.log", std::process::id());
+    let log = std::env::temp_dir().join(name);
+    let settings = [("STANDIN_CUDA_LOG", log.to_str().unwrap())];
+    assert_eq!(result(function, &settings, DEADLINE), Some(true), "{function}");
+    let text = std::fs::read_to_string(&log).unwrap();
+    std::fs::remove_file(log).unwrap();
+    text
 }
 
+/// Runs the function that the parent names; without a parent, none.
 #[test]
-fn copies_and_launches() {
-    for queues in ["1", "2", "unlimited"] {
-        passes("launch", &[("STANDIN_CUDA_QUEUES", queues)]);
-    }
+fn child_process() {
+    let Ok(name) = std::env::var(FUNCTION) else { return };
+    let all = CHILDREN.iter().chain(OTHER_CHILDREN);
+    let function = all.into_iter().find(|(known, _)| *known == name);
+    function.unwrap_or_else(|| panic!("no function {name}")).1();
 }
 
-#[test]
-fn events_and_streams() {
-    passes("events", &[]);
+/// Tests whose child must succeed, once with each list of settings.
+macro_rules! tests {
+    ($($(#[$doc:meta])* $test:ident: $function:path
+        $([$($name:ident = $value:literal),*])+;)*) => {
+        const CHILDREN: &[(&str, fn())] = &[$((stringify!($test), $function)),*];
+        $($(#[$doc])*
+        #[test]
+        fn $test() {
+            let all: &[&[(&str, &str)]] =
+                &[$(&[$((concat!("STANDIN_CUDA_", stringify!($name)), $value)),*]),+];
+            for settings in all {
+                let found = result(stringify!($test), settings, DEADLINE);
+                assert_eq!(found, Some(true), "{settings:?}");
+            }
+        })*
+    };
 }
 
-#[test]
-fn pointers_are_known() {
-    passes("pointers", &[]);
+tests! {
+    copies_and_launches: calls::launch [QUEUES = "1"] [QUEUES = "2"] [QUEUES = "unlimited"];
+    streams_wait_for_events_and_values: calls::events [];
+    pointers_have_attributes: calls::pointers [];
+    a_wild_address_poisons_the_context: calls::poison [];
+    pageable_memory_is_read_at_the_call: calls::staging [];
+    the_legacy_stream_waits_for_blocking_streams: calls::legacy [];
+    graphs_replay: graphs::replay [QUEUES = "1"] [QUEUES = "unlimited"];
+    captures_refuse_synchronization: graphs::forbidden [];
+    without_a_device_no_context_is_made: settings::no_device [DEVICES = "0"];
+    device_memory_is_limited: settings::memory [MEMORY = "1000000"];
+    one_allocation_fails: settings::second_allocation [FAIL_ALLOC = "2"];
+    chosen_calls_fail: settings::failing_calls
+        [FAIL_CALL = "cuLaunchKernel:2,cuStreamWriteValue32_v2:1"];
+    several_devices: settings::devices [DEVICES = "3"];
+    devices_without_peer_access_copy: settings::apart [DEVICES = "2", PEERS = "none"];
+    some_devices_are_visible: settings::visible [DEVICES = "3", VISIBLE = "2,0"];
+    some_calls_are_refused: settings::without [WITHOUT = "ipc,register,values"];
+    a_queue_with_room_takes_all: settings::bounded [DEPTH = "100"];
+    streams_with_queues_of_their_own_wait_in_any_order:
+        settings::order [QUEUES = "unlimited"] [QUEUES = "2"];
+    writes_are_seen_late: settings::weak [ORDER = "weak"];
 }
 
-#[test]
-fn graphs_replay() {
-    for queues in ["1", "unlimited"] {
-        passes("graph", &[("STANDIN_CUDA_QUEUES", queues)]);
-    }
-}
-
-#[test]
-fn forbidden_in_a_capture() {
-    passes("capture", &[]);
-}
-
-#[test]
-fn a_wild_address_poisons_the_context() {
-    passes("poison", &[]);
-}
-
-#[test]
-fn pageable_memory_is_read_at_the_call() {
-    passes("staging", &[]);
-}
+/// Functions of the tests below.
+const OTHER_CHILDREN: &[(&str, fn())] = &[
+    ("touch", calls::touch),
+    ("leak", calls::leak),
+    ("missing", settings::missing_symbol),
+    ("order", settings::order),
+    ("bounded", settings::bounded),
+    ("ipc", sharing::parent),
+    (sharing::CHILD, sharing::child),
+];
 
 #[test]
 fn the_host_cannot_read_device_memory() {
-    let child = start(&Library::built().unwrap(), "touch", &[]);
-    assert_eq!(ends(child, DEADLINE), Some(false));
+    assert_eq!(result("touch", &[], DEADLINE), Some(false));
 }
 
 #[test]
-fn the_legacy_stream_waits() {
-    passes("legacy", &[]);
+fn a_leak_is_logged() {
+    let log = log_of("leak");
+    assert!(log.contains("1 allocations of 100 bytes"), "{log}");
 }
 
+/// A wait that is enqueued before the write, in another stream, blocks the queue of both.
 #[test]
-fn a_leak_is_noted() {
-    let log = std::env::temp_dir().join(format!("standin-leak-{}.log", std::process::id()));
-    passes("leak", &[("STANDIN_CUDA_LOG", log.to_str().unwrap())]);
-    let noted = std::fs::read_to_string(&log).unwrap();
-    std::fs::remove_file(log).unwrap();
-    assert!(noted.contains("1 allocations of 100 bytes"), "{noted}");
+fn a_wait_before_its_write_hangs_in_one_queue() {
+    assert_eq!(result("order", &[("STANDIN_CUDA_QUEUES", "1")], HANG), None);
 }
 
-/// The wait is enqueued before the write, in two streams: only one queue hangs.
-#[test]
-fn a_wrong_order_hangs_in_one_queue() {
-    passes("order", &[("STANDIN_CUDA_QUEUES", "unlimited")]);
-    passes("order", &[("STANDIN_CUDA_QUEUES", "2")]);
-    let one = [("STANDIN_CUDA_QUEUES", "1")];
-    let child = start(&Library::built().unwrap(), "order", &one);
-    assert_eq!(ends(child, Duration::from_secs(2)), None);
-}
-
-#[test]
-fn no_device_is_an_error() {
-    passes("no_device", &[("STANDIN_CUDA_DEVICES", "0")]);
-}
-
-#[test]
-fn memory_ends() {
-    passes("memory", &[("STANDIN_CUDA_MEMORY", "1000000")]);
-    passes("second", &[("STANDIN_CUDA_FAIL_ALLOC", "2")]);
-}
-
-#[test]
-fn a_call_fails() {
-    passes("planted", &[("STANDIN_CUDA_FAIL_CALL", "cuLaunchKernel:2,cuStreamWriteValue32_v2:1")]);
-}
-
-#[test]
-fn several_devices() {
-    passes("devices", &[("STANDIN_CUDA_DEVICES", "3")]);
-    passes("apart", &[("STANDIN_CUDA_DEVICES", "2"), ("STANDIN_CUDA_PEERS", "none")]);
-}
-
-#[test]
-fn some_devices_are_visible() {
-    passes("visible", &[("STANDIN_CUDA_DEVICES", "3"), ("STANDIN_CUDA_VISIBLE", "2,0")]);
-}
-
-#[test]
-fn some_calls_are_refused() {
-    passes("without", &[("STANDIN_CUDA_WITHOUT", "ipc,register,values")]);
-}
-
-/// A full queue blocks whoever adds to it with all others of the context.
+/// A full queue blocks the thread that adds to it, and all others of the context.
 #[test]
 fn a_full_queue_blocks_its_context() {
-    passes("bounded", &[("STANDIN_CUDA_DEPTH", "100")]);
-    let full = start(&Library::built().unwrap(), "bounded", &[("STANDIN_CUDA_DEPTH", "10")]);
-    assert_eq!(ends(full, Duration::from_secs(2)), None);
-}
-
-#[test]
-fn writes_are_seen_late() {
-    passes("weak", &[("STANDIN_CUDA_ORDER", "weak")]);
+    assert_eq!(result("bounded", &[("STANDIN_CUDA_DEPTH", "10")], HANG), None);
 }
 
 #[test]
 fn an_unknown_setting_ends_the_process() {
     for wrong in [("STANDIN_CUDA_QUEUE", "1"), ("STANDIN_CUDA_FAIL_CALL", "cuNothing:1")] {
-        let child = start(&Library::built().unwrap(), "launch", &[wrong]);
-        assert_eq!(ends(child, DEADLINE), Some(false));
+        assert_eq!(result("leak", &[wrong], DEADLINE), Some(false));
     }
 }
 
 #[test]
-fn a_symbol_is_missing() {
+fn a_copy_of_the_library_lacks_a_symbol() {
     let folder = std::env::temp_dir().join(format!("standin-{}", std::process::id()));
     let library = Library::without(&["cuStreamWaitValue32_v2"], &folder).unwrap();
-    let ended = ends(start(&library, "missing", &[]), DEADLINE);
+    let succeeded = succeeds(start(&library, "missing", &[]), DEADLINE);
     std::fs::remove_dir_all(folder).unwrap();
-    assert_eq!(ended, Some(true));
+    assert_eq!(succeeded, Some(true));
     assert!(Library::without(&["cuNothing"], &std::env::temp_dir()).is_err());
 }
 
 #[test]
 fn processes_share_memory() {
-    let log = std::env::temp_dir().join(format!("standin-{}.log", std::process::id()));
-    passes("ipc", &[("STANDIN_CUDA_LOG", log.to_str().unwrap())]);
-    let noted = std::fs::read_to_string(&log).unwrap();
-    std::fs::remove_file(log).unwrap();
-    assert!(noted.contains("while another process has it mapped"), "{noted}");
-    assert!(noted.contains("in the process that exported it"), "{noted}");
+    let log = log_of("ipc");
+    assert!(log.contains("while another process has it mapped"), "{log}");
+    assert!(log.contains("in the process that exported it"), "{log}");
 }

@@ -1,4 +1,4 @@
-//! The entry points of the driver, by subject. Law: thin; what they do is in the other modules.
+//! The entry points of the driver, by subject. Law: thin; the other modules do the work.
 
 mod context;
 mod copy;
@@ -13,7 +13,7 @@ mod stream;
 
 pub(crate) use pool::may_touch;
 
-/// All of them.
+/// The names of all entry points.
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     let all = [
         context::NAMES,

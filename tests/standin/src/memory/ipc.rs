@@ -1,24 +1,23 @@
 //! Memory of other processes: handles that name a file of the exporting process. Law: a handle
-//! opens the whole allocation, twice is once with a count, and never in the process it is from.
+//! opens the whole allocation, never in the exporting process; openings are counted.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::map::{FileName, Mapping};
-use super::{Kind, Owner, table};
+use super::{Block, Kind, Owner, new_id, table};
 use crate::code::{Code, Done};
 use crate::{log, settings};
 
 pub(crate) const HANDLE_BYTES: usize = 64;
 
-/// As the driver's: 64 bytes that mean nothing to anybody else.
+/// 64 bytes, as the driver's.
 pub(crate) type Handle = [u8; HANDLE_BYTES];
 
 const MAGIC: u64 = u64::from_le_bytes(*b"standin1");
 
-/// The bit where a device's number begins, before that of its allocation.
+/// The lowest bit of the device's number, above the number of the allocation.
 const DEVICE: u32 = 56;
 
-/// Words of a handle, in order.
 fn write(words: [u64; 6]) -> Handle {
     let mut handle = [0; HANDLE_BYTES];
     for (part, word) in handle.chunks_exact_mut(8).zip(words) {
@@ -35,7 +34,7 @@ fn read(handle: &Handle) -> [u64; 6] {
     words
 }
 
-/// A handle of the allocation that holds `address`.
+/// The handle of the allocation that holds `address`.
 pub(crate) fn export(address: u64) -> Done<Handle> {
     let table = table();
     let block = table.holding(address).ok_or(Code::INVALID_VALUE)?;
@@ -44,14 +43,14 @@ pub(crate) fn export(address: u64) -> Done<Handle> {
         return Err(Code::INVALID_VALUE);
     }
     let name = block.pages.as_ref().and_then(Mapping::name).ok_or(Code::OPERATING_SYSTEM)?;
-    let who = (u64::from(name.process) << 32) | u64::from(name.fd as u32);
-    let id = (block.device as u64) << DEVICE | block.id;
-    Ok(write([MAGIC, who, name.inode, name.device, block.bytes as u64, id]))
+    let file = (u64::from(name.process) << 32) | u64::from(name.fd as u32);
+    let id = (block.owner.device as u64) << DEVICE | block.id;
+    Ok(write([MAGIC, file, name.inode, name.device, block.bytes as u64, id]))
 }
 
-/// The address, here, of another process's allocation.
+/// Opens another process's allocation; answers its address in this process.
 pub(crate) fn open(owner: Owner, handle: &Handle) -> Done<u64> {
-    let [magic, who, inode, device, bytes, id] = read(handle);
+    let [magic, file, inode, device, bytes, id] = read(handle);
     if magic != MAGIC {
         return Err(Code::INVALID_VALUE);
     }
@@ -63,14 +62,14 @@ pub(crate) fn open(owner: Owner, handle: &Handle) -> Done<u64> {
         ));
         return Err(Code::PEER_ACCESS_UNSUPPORTED);
     }
-    let name = FileName { process: (who >> 32) as u32, fd: who as u32 as i32, inode, device };
+    let name = FileName { process: (file >> 32) as u32, fd: file as u32 as i32, inode, device };
     if name.process == std::process::id() {
         log::misuse("opened a memory handle in the process that exported it");
         return Err(Code::INVALID_CONTEXT);
     }
     let mut table = table();
-    let opened = table.blocks.values().find_map(|block| match &block.handle {
-        Some((count, of)) if of == handle && block.context == owner.context => {
+    let opened = table.blocks.values().find_map(|block| match &block.opened {
+        Some((count, of)) if of == handle && block.owner.context == owner.context => {
             count.fetch_add(1, Ordering::Relaxed);
             Some(block.at)
         }
@@ -81,16 +80,17 @@ pub(crate) fn open(owner: Owner, handle: &Handle) -> Done<u64> {
     }
     let bytes = usize::try_from(bytes).map_err(|_| Code::INVALID_VALUE)?;
     let pages = Mapping::of_process(&name, bytes)?;
-    let at = table.place(bytes)?;
-    Ok(table.add(owner, at, bytes, Kind::Opened, pages.at, Some(pages), Some(*handle)))
+    let (at, id, host) = (table.reserve(bytes)?, new_id(), pages.at);
+    let (pages, opened) = (Some(pages), Some((AtomicUsize::new(1), *handle)));
+    Ok(table.add(Block { at, bytes, kind: Kind::Opened, owner, id, host, pages, opened }))
 }
 
-/// Takes one opening back.
+/// Closes one opening.
 pub(crate) fn close(at: u64) -> Done {
     let mut table = table();
     let block = table.blocks.get(&at).filter(|block| block.kind == Kind::Opened);
     let count = |count: &AtomicUsize| count.fetch_sub(1, Ordering::Relaxed);
-    match block.and_then(|block| block.handle.as_ref()).map(|(openings, _)| count(openings)) {
+    match block.and_then(|block| block.opened.as_ref()).map(|(openings, _)| count(openings)) {
         None => Err(Code::INVALID_VALUE),
         Some(1) => table.remove(at).map(drop).ok_or(Code::INVALID_VALUE),
         Some(_) => Ok(()),

@@ -1,5 +1,5 @@
-//! Pages: the reservation that device addresses come from, and mappings that hold the bytes. May
-//! touch mmap and files in memory. Law: a device address is never readable by the host.
+//! Pages: the reservation of device addresses, and mappings that hold the bytes. May touch mmap and
+//! memory files. Law: the host can never read at a device address.
 #![allow(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
@@ -12,20 +12,21 @@ use crate::code::{Code, Done};
 
 pub(crate) const PAGE: usize = 4096;
 
-/// Addresses for all devices of the process: 8 TiB, or what there is.
+/// Start and length of the addresses for all devices of the process: 8 TiB, or as much as the
+/// system gives.
 pub(crate) fn reservation() -> Done<(u64, u64)> {
-    static PLACE: OnceLock<Option<(u64, u64)>> = OnceLock::new();
-    let place = PLACE.get_or_init(|| {
+    static RESERVED: OnceLock<Option<(u64, u64)>> = OnceLock::new();
+    let reserved = RESERVED.get_or_init(|| {
         (33..=43).rev().find_map(|bits| {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
             let at = map(1 << bits, libc::PROT_NONE, flags, -1).ok()?;
             Some((at as u64, 1 << bits))
         })
     });
-    place.ok_or(Code::OUT_OF_MEMORY)
+    reserved.ok_or(Code::OUT_OF_MEMORY)
 }
 
-/// Is this the address of a device, living or not?
+/// True for a device address, allocated or not.
 pub(crate) fn is_reserved(address: u64) -> bool {
     reservation().is_ok_and(|(start, bytes)| (start..start + bytes).contains(&address))
 }
@@ -36,18 +37,18 @@ fn map(bytes: usize, protection: i32, flags: i32, fd: i32) -> Done<usize> {
     if at == libc::MAP_FAILED { Err(Code::OUT_OF_MEMORY) } else { Ok(at as usize) }
 }
 
-/// Mapped bytes, given back when dropped.
+/// Mapped bytes, unmapped when dropped.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     pub(crate) at: usize,
     bytes: usize,
-    /// What is mapped, if others can map it too.
+    /// The mapped file, if other processes can map it too.
     file: Option<File>,
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new`, and dropped once; nobody is lent anything beyond the value.
+        // SAFETY: mapped by `new`, and dropped once; no borrow outlives the value.
         unsafe { libc::munmap(self.at as *mut libc::c_void, self.bytes) };
     }
 }
@@ -72,15 +73,15 @@ impl Mapping {
         if fd < 0 {
             return Err(Code::OUT_OF_MEMORY);
         }
-        // SAFETY: just made, and nobody else's.
+        // SAFETY: a new descriptor, which this file owns alone.
         let file = unsafe { File::from_raw_fd(fd) };
-        let whole = bytes.max(1).next_multiple_of(PAGE) as u64;
-        file.set_len(whole).map_err(|_| Code::OUT_OF_MEMORY)?;
+        let paged = bytes.max(1).next_multiple_of(PAGE) as u64;
+        file.set_len(paged).map_err(|_| Code::OUT_OF_MEMORY)?;
         Self::new(bytes, libc::MAP_SHARED | libc::MAP_NORESERVE, Some(file))
     }
 
-    /// The pages that another process calls by this descriptor, if they are still those. A lock
-    /// says, until the mapping or the process goes, that they are in use.
+    /// The pages behind a descriptor of another process, if it still has the same file. A lock
+    /// marks them as in use until the mapping or the process ends.
     pub(crate) fn of_process(name: &FileName, bytes: usize) -> Done<Self> {
         let path = format!("/proc/{}/fd/{}", name.process, name.fd);
         let file = OpenOptions::new().read(true).write(true).open(path);
@@ -93,7 +94,7 @@ impl Mapping {
         Self::new(bytes, libc::MAP_SHARED | libc::MAP_NORESERVE, Some(file))
     }
 
-    /// How other processes find these pages.
+    /// The name by which other processes map these pages.
     pub(crate) fn name(&self) -> Option<FileName> {
         let file = self.file.as_ref()?;
         let found = file.metadata().ok()?;
@@ -101,14 +102,14 @@ impl Mapping {
         Some(FileName { process, fd, inode: found.ino(), device: found.dev() })
     }
 
-    /// Has another process these pages mapped?
+    /// True if another process has these pages mapped.
     pub(crate) fn is_in_use(&self) -> bool {
         let held = |file| lock(file, libc::F_OFD_GETLK, libc::F_WRLCK);
         self.file.as_ref().and_then(held).is_some_and(|kind| kind != libc::F_UNLCK)
     }
 }
 
-/// A file of a process, and how to see that it is still the same.
+/// A descriptor of a process, and the identity of its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileName {
     pub(crate) process: u32,
@@ -117,7 +118,7 @@ pub(crate) struct FileName {
     pub(crate) device: u64,
 }
 
-/// Asks for a lock, or about one; answers the kind that the kernel tells.
+/// Takes a lock, or asks for its holder; answers the kind of lock that the kernel stored.
 fn lock(file: &File, command: i32, kind: i32) -> Option<i32> {
     // SAFETY: all zeros is a value of this plain struct.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
@@ -128,7 +129,7 @@ fn lock(file: &File, command: i32, kind: i32) -> Option<i32> {
     (result == 0).then_some(i32::from(lock.l_type))
 }
 
-/// Are all pages of this range mapped?
+/// True if all pages of this range are mapped.
 pub(crate) fn is_mapped(address: usize, bytes: usize) -> bool {
     let start = address / PAGE * PAGE;
     let pages = (address + bytes).saturating_sub(start).div_ceil(PAGE);
@@ -139,13 +140,13 @@ pub(crate) fn is_mapped(address: usize, bytes: usize) -> bool {
     result == 0
 }
 
-/// Copies between host addresses, as a copy engine does: what others do there meanwhile is theirs.
+/// Copies between host addresses, as a copy engine does: other threads may write there meanwhile.
 pub(crate) fn copy(to: usize, from: usize, bytes: usize) {
     // SAFETY: both were found in the table of memory, or named by the program as its own.
     unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };
 }
 
-/// Fills with a value of so many bytes.
+/// Fills with a value of `width` bytes.
 pub(crate) fn fill(to: usize, value: u32, width: usize, count: usize) {
     for at in 0..count {
         copy(to + at * width, value.to_le_bytes().as_ptr() as usize, width);

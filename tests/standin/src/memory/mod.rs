@@ -1,5 +1,5 @@
-//! What is allocated, registered and opened, by device address. Law: an address is looked up each
-//! time it is used; nothing is used after it was freed.
+//! Allocated, registered and opened memory, by device address. Law: an address is looked up at each
+//! use, so that freed memory is never used.
 
 mod ipc;
 mod map;
@@ -20,31 +20,29 @@ pub(crate) enum Kind {
     Device,
     /// cuMemAllocAsync.
     Pool,
-    Managed,
-    /// Pinned, made by the driver; with its flags.
-    Host(u32),
-    /// Pinned, the program's own.
-    Registered(u32),
-    /// Another process's.
+    /// Pinned memory that the driver allocated.
+    Host,
+    /// Pinned memory of the program.
+    Registered,
+    /// Memory of another process.
     Opened,
 }
 
 /// A range of memory that devices know.
 #[derive(Debug)]
 pub(crate) struct Block {
-    /// Device address; for pinned and managed memory, the host's as well.
+    /// Device address; for pinned memory, the host's as well.
     pub(crate) at: u64,
     pub(crate) bytes: usize,
     pub(crate) kind: Kind,
-    pub(crate) device: i32,
-    pub(crate) context: u64,
-    /// Never used twice.
+    pub(crate) owner: Owner,
+    /// Unique in the process.
     pub(crate) id: u64,
-    /// Where the bytes are.
+    /// Host address of the bytes.
     pub(crate) host: usize,
     pages: Option<Mapping>,
-    /// For opened ones: how often, and what.
-    handle: Option<(AtomicUsize, Handle)>,
+    /// For opened memory: the number of openings, and the handle.
+    opened: Option<(AtomicUsize, Handle)>,
 }
 
 impl Block {
@@ -55,17 +53,13 @@ impl Block {
     pub(crate) fn is_on_device(&self) -> bool {
         matches!(self.kind, Kind::Device | Kind::Pool | Kind::Opened)
     }
-
-    pub(crate) fn is_pinned(&self) -> bool {
-        matches!(self.kind, Kind::Host(_) | Kind::Registered(_))
-    }
 }
 
 #[derive(Default)]
 struct Table {
     blocks: BTreeMap<u64, Arc<Block>>,
-    /// Addresses that were freed, by their length: the next of that length gets the last one, as
-    /// allocators do, so that whoever remembers addresses too long is found out.
+    /// Freed addresses by length. The next allocation of that length gets the last of them, as with
+    /// real drivers, so that tests find code that uses an address after its end.
     free: HashMap<usize, Vec<u64>>,
     next: u64,
     used: HashMap<i32, usize>,
@@ -82,19 +76,19 @@ pub(crate) fn info(device: i32) -> (usize, usize) {
     (total - table().used.get(&device).copied().unwrap_or(0), total)
 }
 
-/// Who allocates.
+/// The device and the context that a block belongs to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Owner {
     pub(crate) device: i32,
     pub(crate) context: u64,
 }
 
-fn next_id() -> u64 {
+fn new_id() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// New memory of a kind that the driver makes.
+/// New memory of a kind that the driver allocates.
 pub(crate) fn allocate(owner: Owner, bytes: usize, kind: Kind) -> Done<u64> {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed) + 1;
@@ -104,59 +98,38 @@ pub(crate) fn allocate(owner: Owner, bytes: usize, kind: Kind) -> Done<u64> {
     if settings::get().fail_alloc == Some(count) {
         return Err(Code::OUT_OF_MEMORY);
     }
-    let on_device = matches!(kind, Kind::Device | Kind::Pool);
     let mut table = table();
     let used = table.used.entry(owner.device).or_default();
-    let more = if on_device { bytes } else { 0 };
-    if used.saturating_add(more) > settings::get().memory {
+    if kind != Kind::Host && used.saturating_add(bytes) > settings::get().memory {
         return Err(Code::OUT_OF_MEMORY);
     }
-    *used += more;
     let pages = match kind {
-        Kind::Device => Mapping::shared(bytes),
-        _ => Mapping::anonymous(bytes),
+        Kind::Device => Mapping::shared(bytes)?,
+        _ => Mapping::anonymous(bytes)?,
     };
-    let place = pages.and_then(|pages| {
-        let at = if on_device { table.place(bytes)? } else { pages.at as u64 };
-        Ok((at, pages))
-    });
-    match place {
-        Ok((at, pages)) => Ok(table.add(owner, at, bytes, kind, pages.at, Some(pages), None)),
-        Err(code) => {
-            *table.used.entry(owner.device).or_default() -= more;
-            Err(code)
-        }
+    let at = if kind == Kind::Host { pages.at as u64 } else { table.reserve(bytes)? };
+    if kind != Kind::Host {
+        *table.used.entry(owner.device).or_default() += bytes;
     }
+    let (id, host) = (new_id(), pages.at);
+    Ok(table.add(Block { at, bytes, kind, owner, id, host, pages: Some(pages), opened: None }))
 }
 
 impl Table {
-    /// An address for so many bytes, with a page after them that is nobody's.
-    fn place(&mut self, bytes: usize) -> Done<u64> {
-        let whole = bytes.next_multiple_of(map::PAGE);
-        if let Some(at) = self.free.get_mut(&whole).and_then(Vec::pop) {
+    /// A device address for so many bytes, followed by a page that is never allocated.
+    fn reserve(&mut self, bytes: usize) -> Done<u64> {
+        let paged = bytes.next_multiple_of(map::PAGE);
+        if let Some(at) = self.free.get_mut(&paged).and_then(Vec::pop) {
             return Ok(at);
         }
         let (start, length) = map::reservation()?;
         let at = start + self.next;
-        self.next += (whole + map::PAGE) as u64;
+        self.next += (paged + map::PAGE) as u64;
         if self.next > length { Err(Code::OUT_OF_MEMORY) } else { Ok(at) }
     }
 
-    #[allow(clippy::too_many_arguments)]
-    fn add(
-        &mut self,
-        owner: Owner,
-        at: u64,
-        bytes: usize,
-        kind: Kind,
-        host: usize,
-        pages: Option<Mapping>,
-        handle: Option<Handle>,
-    ) -> u64 {
-        let Owner { device, context } = owner;
-        let handle = handle.map(|handle| (AtomicUsize::new(1), handle));
-        let id = next_id();
-        let block = Block { at, bytes, kind, device, context, id, host, pages, handle };
+    fn add(&mut self, block: Block) -> u64 {
+        let at = block.at;
         self.blocks.insert(at, Arc::new(block));
         at
     }
@@ -169,7 +142,7 @@ impl Table {
     fn remove(&mut self, at: u64) -> Option<Arc<Block>> {
         let block = self.blocks.remove(&at)?;
         if matches!(block.kind, Kind::Device | Kind::Pool) {
-            *self.used.entry(block.device).or_default() -= block.bytes;
+            *self.used.entry(block.owner.device).or_default() -= block.bytes;
         }
         if block.is_on_device() {
             self.free.entry(block.bytes.next_multiple_of(map::PAGE)).or_default().push(at);
@@ -178,28 +151,26 @@ impl Table {
     }
 }
 
-/// Takes the program's own memory into the table.
-pub(crate) fn register(owner: Owner, address: usize, bytes: usize, flags: u32) -> Done {
-    let end = address.checked_add(bytes).ok_or(Code::INVALID_VALUE)?;
-    if bytes == 0 || address == 0 || !map::is_mapped(address, bytes) {
-        return Err(Code::INVALID_VALUE);
-    }
-    if is_reserved(address as u64) {
+/// Adds memory of the program to the table.
+pub(crate) fn register(owner: Owner, host: usize, bytes: usize) -> Done {
+    let (at, end) = (host as u64, host.checked_add(bytes).ok_or(Code::INVALID_VALUE)?);
+    if bytes == 0 || host == 0 || !map::is_mapped(host, bytes) || is_reserved(at) {
         return Err(Code::INVALID_VALUE);
     }
     let mut table = table();
     let before = table.blocks.range(..end as u64).next_back();
-    if before.is_some_and(|(_, block)| block.end() > address as u64) {
+    if before.is_some_and(|(_, block)| block.end() > at) {
         return Err(Code::HOST_MEMORY_ALREADY_REGISTERED);
     }
-    table.add(owner, address as u64, bytes, Kind::Registered(flags), address, None, None);
+    let (kind, id) = (Kind::Registered, new_id());
+    table.add(Block { at, bytes, kind, owner, id, host, pages: None, opened: None });
     Ok(())
 }
 
-/// Forgets the block that begins at `at`, if it is of a kind that `may` be freed so.
-pub(crate) fn free(at: u64, may: impl Fn(Kind) -> bool, otherwise: Code) -> Done {
+/// Frees the block that begins at `at`, if it is of one of these kinds.
+pub(crate) fn free(at: u64, kinds: &[Kind], otherwise: Code) -> Done {
     let mut table = table();
-    let found = table.blocks.get(&at).is_some_and(|block| may(block.kind));
+    let found = table.blocks.get(&at).is_some_and(|block| kinds.contains(&block.kind));
     let block = if found { table.remove(at) } else { None };
     drop(table);
     let Some(block) = block else {
@@ -223,14 +194,10 @@ pub(crate) fn range(address: u64, bytes: usize) -> Option<Arc<Block>> {
     find(address).filter(|block| end <= block.end())
 }
 
-/// Forgets all that a context has; answers what was still allocated.
+/// Frees all blocks of a context; answers them.
 pub(crate) fn forget(context: u64) -> Vec<Arc<Block>> {
     let mut table = table();
-    let all: Vec<u64> = table
-        .blocks
-        .values()
-        .filter(|block| block.context == context)
-        .map(|block| block.at)
-        .collect();
+    let of_context = table.blocks.values().filter(|block| block.owner.context == context);
+    let all: Vec<u64> = of_context.map(|block| block.at).collect();
     all.iter().filter_map(|&at| table.remove(at)).collect()
 }

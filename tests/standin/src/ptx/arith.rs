@@ -1,5 +1,5 @@
-//! What an arithmetic instruction does, as a function of bits: found once by its name, when a
-//! module is loaded. Registers hold bits, the lowest first; each function cuts to its type.
+//! Arithmetic instructions as functions of bits, found by name when a module is loaded. Registers
+//! hold bits, the lowest first; each function cuts its operands to their type.
 
 use super::{bits, convert, float, int};
 
@@ -17,7 +17,7 @@ pub(crate) enum Function {
     Four(F4),
 }
 
-/// The types of PTX that are known.
+/// The known types of PTX.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Type {
     U8,
@@ -62,7 +62,7 @@ impl Type {
         }
     }
 
-    /// Fills up a loaded value to 64 bits.
+    /// Extends a loaded value to 64 bits.
     pub(crate) fn extend(self) -> F1 {
         match self {
             Self::S8 => |a| a as i8 as u64,
@@ -80,7 +80,7 @@ pub(crate) fn function(name: &str) -> Option<Function> {
     }
     let (rest, last) = name.rsplit_once('.')?;
     let ty = Type::by_name(last)?;
-    // `shf.l.wrap.b32` and such are written for one type alone.
+    // `prmt.b32` and others are defined for one type alone.
     bits::function(name).or_else(|| match ty {
         Type::F16 => None,
         Type::F32 => float::f32(rest),

@@ -1,62 +1,43 @@
-//! A kernel as written to one ready to run: registers, constants, variables and labels get their
-//! numbers. What instructions mean is in `decode`.
+//! Parsed kernels to kernels that are ready to run: registers, constants, variables and labels get
+//! numbers. `decode` knows the instructions.
 
 use std::collections::HashMap;
 
 use super::decode;
 use super::kernel::{ALWAYS, Inst, Kernel, Op, Param, Reg, Regs, SPECIAL};
 use super::parse::{Entry, Instruction, Operand, Statement, Variable};
-use super::space::{LOCAL, PARAM, SHARED};
 use super::{Parsed, at};
 
-/// Addresses of a module's variables, by name.
-pub(crate) type Symbols = HashMap<String, u64>;
-
 pub(crate) struct Compiler {
-    /// By the name as written.
+    /// Registers by name.
     names: HashMap<String, Reg>,
     constants: HashMap<u64, Reg>,
-    symbols: Symbols,
+    /// Offsets of parameters and of shared variables, by name.
+    symbols: HashMap<String, u64>,
     registers: Vec<u64>,
     code: Vec<Inst>,
     labels: HashMap<String, u32>,
-    tables: HashMap<String, u32>,
-    /// Jumps whose target's label is this.
+    /// Jumps, by the number of the instruction, with their label and line.
     jumps: Vec<(usize, String, usize)>,
-    /// Of the instruction at hand.
+    /// The line and the guard of the current instruction.
     pub(crate) line: usize,
     guard: (Reg, bool),
 }
 
-/// The kernel that `entry` is. `symbols` are the module's variables of the global space, `shared`
-/// those of the shared space.
-pub(crate) fn compile(entry: &Entry, symbols: &Symbols, shared: &[Variable]) -> Parsed<Kernel> {
-    let mut compiler = Compiler::new(symbols.clone());
-    let (params, param_bytes) = compiler.place(&entry.params, PARAM);
-    let of = |space: &str| -> Vec<Variable> {
-        let all = entry.body.variables.iter().chain(shared.iter().filter(|_| space == ".shared"));
-        let mut all: Vec<_> = all.filter(|variable| variable.space == space).cloned().collect();
-        // What has its length from the launch lies behind the others.
-        all.sort_by_key(|variable| variable.bytes == 0);
-        all
-    };
-    let (_, shared_bytes) = compiler.place(&of(".shared"), SHARED);
-    let (_, local_bytes) = compiler.place(&of(".local"), LOCAL);
+pub(crate) fn compile(entry: &Entry) -> Parsed<Kernel> {
+    let mut compiler = Compiler::new();
+    let (params, param_bytes) = compiler.lay_out(&entry.params);
+    let (_, shared_bytes) = compiler.lay_out(&entry.body.shared);
     for (name, count) in &entry.body.registers {
         match count {
             None => compiler.declare(name.clone()),
             Some(count) => (0..*count).for_each(|n| compiler.declare(format!("{name}{n}"))),
         }
     }
-    let mut tables = Vec::new();
     for statement in &entry.body.statements {
         match statement {
             Statement::Label(name) => {
                 compiler.labels.insert(name.clone(), compiler.code.len() as u32);
-            }
-            Statement::Targets(name, labels) => {
-                compiler.tables.insert(name.clone(), tables.len() as u32);
-                tables.push(labels.clone());
             }
             Statement::Instruction(instruction) => compiler.instruction(instruction)?,
         }
@@ -64,54 +45,43 @@ pub(crate) fn compile(entry: &Entry, symbols: &Symbols, shared: &[Variable]) -> 
     compiler.guard = (ALWAYS, true);
     compiler.emit(Op::Exit);
     compiler.link()?;
-    let target = |label: &String| match compiler.labels.get(label) {
-        Some(&at) => Ok(at),
-        None => at(0, format!("no label `{label}`")),
-    };
-    let tables = tables
-        .iter()
-        .map(|labels| labels.iter().map(target).collect::<Parsed<Vec<u32>>>())
-        .collect::<Parsed<_>>()?;
     Ok(Kernel {
         name: entry.name.clone(),
         params,
         param_bytes,
         registers: compiler.registers,
         code: compiler.code,
-        tables,
         shared_bytes,
-        local_bytes,
         max_threads: entry.max_threads.unwrap_or(1024).min(1024),
     })
 }
 
 impl Compiler {
-    fn new(symbols: Symbols) -> Self {
+    fn new() -> Self {
         let mut registers = vec![0; 1 + SPECIAL.len()];
         registers[ALWAYS as usize] = 1;
         let names = SPECIAL.iter().zip(1..).map(|(&name, reg)| (name.to_owned(), reg)).collect();
         Self {
             names,
             constants: HashMap::new(),
-            symbols,
+            symbols: HashMap::new(),
             registers,
             code: Vec::new(),
             labels: HashMap::new(),
-            tables: HashMap::new(),
             jumps: Vec::new(),
             line: 0,
             guard: (ALWAYS, true),
         }
     }
 
-    /// Lays variables out in a window; answers their places and the whole length.
-    fn place(&mut self, variables: &[Variable], window: u64) -> (Vec<Param>, usize) {
+    /// Lays variables out one after the other; answers their offsets and the sum of the bytes.
+    fn lay_out(&mut self, variables: &[Variable]) -> (Vec<Param>, usize) {
         let (mut places, mut end) = (Vec::new(), 0_usize);
         for variable in variables {
             let offset = end.next_multiple_of(variable.align);
             end = offset + variable.bytes;
             places.push(Param { offset, bytes: variable.bytes });
-            self.symbols.insert(variable.name.clone(), window | offset as u64);
+            self.symbols.insert(variable.name.clone(), offset as u64);
         }
         (places, end)
     }
@@ -136,7 +106,7 @@ impl Compiler {
         reg
     }
 
-    /// A register for something in between.
+    /// A register for an intermediate result.
     pub(crate) fn temporary(&mut self) -> Reg {
         self.fresh(0)
     }
@@ -155,7 +125,7 @@ impl Compiler {
         decode::instruction(self, instruction)
     }
 
-    /// Puts the places of labels into jumps.
+    /// Resolves the labels of jumps.
     fn link(&mut self) -> Parsed<()> {
         for (here, label, line) in &self.jumps {
             match self.labels.get(label) {
@@ -171,19 +141,10 @@ impl Compiler {
         self.emit(Op::Jump(0));
     }
 
-    pub(crate) fn table(&self, name: &str) -> Parsed<u32> {
-        match self.tables.get(name) {
-            Some(&table) => Ok(table),
-            None => at(self.line, format!("no table of labels `{name}`")),
-        }
-    }
-
-    /// Where a result goes.
+    /// The register of a result.
     pub(crate) fn register(&mut self, name: &str) -> Parsed<Reg> {
         match self.names.get(name) {
             Some(&reg) if reg as usize > SPECIAL.len() => Ok(reg),
-            // A result that nobody wants.
-            None if name == "_" => Ok(self.temporary()),
             _ => at(self.line, format!("`{name}` is no register")),
         }
     }
@@ -195,30 +156,24 @@ impl Compiler {
         }
     }
 
-    /// Where a value is read.
+    /// The register of an operand that is read.
     pub(crate) fn source(&mut self, operand: &Operand) -> Parsed<Reg> {
         match operand {
             Operand::Number(value) => Ok(self.constant(*value)),
-            Operand::Not(name) => {
-                let (a, d) = (self.register(name)?, self.temporary());
-                self.emit(Op::One { f: |a| !a & 1, d, a });
-                Ok(d)
-            }
             Operand::Name(name) => {
                 if let Some(&reg) = self.names.get(name) {
                     return Ok(reg);
                 }
-                match (self.symbols.get(name).copied(), name.as_str()) {
-                    (Some(address), _) => Ok(self.constant(address)),
-                    (None, "WARP_SZ") => Ok(self.constant(32)),
-                    _ => at(self.line, format!("`{name}` is neither a register nor a variable")),
+                match self.symbols.get(name).copied() {
+                    Some(offset) => Ok(self.constant(offset)),
+                    None => at(self.line, format!("`{name}` is neither a register nor a variable")),
                 }
             }
             other => at(self.line, format!("{other:?} is no value")),
         }
     }
 
-    /// A vector, or one register as a vector.
+    /// A vector, or one register as a vector of one.
     pub(crate) fn vector(&mut self, operand: &Operand, reads: bool) -> Parsed<Regs> {
         let parts = match operand {
             Operand::Vector(parts) if parts.len() <= 4 => parts.as_slice(),

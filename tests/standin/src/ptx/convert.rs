@@ -1,11 +1,12 @@
-//! `cvt`: from each type to each. Law: integers from floats saturate, and from a NaN are what the
-//! PTX manual says; a half NaN is 0x7fff and a single one 0x7fffffff.
+//! `cvt`: conversions between types. Law: integers from floats saturate, and from a NaN are as the
+//! PTX manual says; a NaN result of 16 bits is 0x7fff, and one of 32 bits is 0x7fffffff.
 
 use half::f16;
 
 use super::arith::{F1, Type};
+use super::float::{bits_of_f32, f32_of, f64_of};
 
-/// By the words after `cvt.`: rounding, `sat`, the type to, the type from.
+/// By the words after `cvt.`: rounding, `sat`, the type of the result, the type of the operand.
 pub(super) fn function(words: &str) -> Option<F1> {
     let (rest, from) = words.rsplit_once('.')?;
     let (modifiers, to) = rest.rsplit_once('.').unwrap_or(("", rest));
@@ -23,46 +24,16 @@ fn is_float(ty: Type) -> bool {
     matches!(ty, Type::F16 | Type::F32 | Type::F64)
 }
 
-fn h(bits: u64) -> f16 {
-    f16::from_bits(bits as u16)
-}
-
-fn f(bits: u64) -> f32 {
-    f32::from_bits(bits as u32)
-}
-
-fn d(bits: u64) -> f64 {
-    f64::from_bits(bits)
-}
-
-fn of_h(value: f16) -> u64 {
-    u64::from(if value.is_nan() { 0x7fff } else { value.to_bits() })
-}
-
-fn of_f(value: f32) -> u64 {
-    u64::from(if value.is_nan() { 0x7fff_ffff } else { value.to_bits() })
+fn half_of(value: f32) -> u64 {
+    u64::from(if value.is_nan() { 0x7fff } else { f16::from_f32(value).to_bits() })
 }
 
 fn floats(modifiers: &str, to: Type, from: Type) -> Option<F1> {
     use Type::{F16, F32, F64};
     Some(match (modifiers, to, from) {
-        ("", F32, F16) => |a| of_f(h(a).to_f32()),
-        ("", F64, F16) => |a| h(a).to_f64().to_bits(),
-        ("", F64, F32) => |a| f64::from(f(a)).to_bits(),
-        ("rn", F16, F32) => |a| of_h(f16::from_f32(f(a))),
-        ("rn", F16, F64) => |a| of_h(f16::from_f64(d(a))),
-        ("rn", F32, F64) => |a| of_f(d(a) as f32),
-        ("rz", F32, F64) => |a| of_f(toward_zero(d(a))),
-        // To a whole number of the same type.
-        ("rni", F32, F32) => |a| of_f(f(a).round_ties_even()),
-        ("rzi", F32, F32) => |a| of_f(f(a).trunc()),
-        ("rmi", F32, F32) => |a| of_f(f(a).floor()),
-        ("rpi", F32, F32) => |a| of_f(f(a).ceil()),
-        ("rni", F64, F64) => |a| d(a).round_ties_even().to_bits(),
-        ("rzi", F64, F64) => |a| d(a).trunc().to_bits(),
-        ("rmi", F64, F64) => |a| d(a).floor().to_bits(),
-        ("rpi", F64, F64) => |a| d(a).ceil().to_bits(),
-        ("sat", F32, F32) => |a| of_f(if f(a) > 0.0 { f(a).min(1.0) } else { 0.0 }),
+        ("", F32, F16) => |a| bits_of_f32(f16::from_bits(a as u16).to_f32()),
+        ("rn", F16, F32) => |a| half_of(f32_of(a)),
+        ("rz", F32, F64) => |a| bits_of_f32(toward_zero(f64_of(a))),
         _ => return None,
     })
 }
@@ -89,12 +60,6 @@ macro_rules! by_integer {
 }
 
 fn float_of_integer(to: Type, from: Type) -> Option<F1> {
-    macro_rules! half {
-        // What an f64 does not hold exactly is infinite as a half anyway.
-        ($t:ident) => {
-            |a| of_h(f16::from_f64(a as $t as f64))
-        };
-    }
     macro_rules! single {
         ($t:ident) => {
             |a| u64::from((a as $t as f32).to_bits())
@@ -106,7 +71,6 @@ fn float_of_integer(to: Type, from: Type) -> Option<F1> {
         };
     }
     Some(match to {
-        Type::F16 => by_integer!(from, half),
         Type::F32 => by_integer!(from, single),
         Type::F64 => by_integer!(from, double),
         _ => return None,
@@ -116,29 +80,24 @@ fn float_of_integer(to: Type, from: Type) -> Option<F1> {
 fn integer_of_float(modifiers: &str, to: Type, from: Type) -> Option<F1> {
     macro_rules! rounded {
         ($round:expr) => {{
-            macro_rules! of_half {
-                ($t:ident) => {
-                    |a| whole!($round(h(a).to_f64()), $t, false)
-                };
-            }
             macro_rules! of_single {
                 ($t:ident) => {
-                    |a| whole!($round(f64::from(f(a))), $t, false)
+                    |a| saturate!($round(f64::from(f32_of(a))), $t, false)
                 };
             }
             macro_rules! of_double {
                 ($t:ident) => {
-                    |a| whole!($round(d(a)), $t, true)
+                    |a| saturate!($round(f64_of(a)), $t, true)
                 };
             }
             Some(match from {
-                Type::F16 => by_integer!(to, of_half),
                 Type::F32 => by_integer!(to, of_single),
-                _ => by_integer!(to, of_double),
+                Type::F64 => by_integer!(to, of_double),
+                _ => return None,
             })
         }};
     }
-    macro_rules! whole {
+    macro_rules! saturate {
         ($value:expr, $t:ident, $double:literal) => {{
             let value: f64 = $value;
             if value.is_nan() && ($double || $t::BITS == 64) {
@@ -151,47 +110,38 @@ fn integer_of_float(modifiers: &str, to: Type, from: Type) -> Option<F1> {
     match modifiers {
         "rni" => rounded!(f64::round_ties_even),
         "rzi" => rounded!(f64::trunc),
-        "rmi" => rounded!(f64::floor),
-        "rpi" => rounded!(f64::ceil),
         _ => None,
     }
 }
 
 fn integers(modifiers: &str, to: Type, from: Type) -> Option<F1> {
-    macro_rules! plain {
+    macro_rules! by_operand {
         ($t:ident) => {
             match to {
-                Type::U8 => |a| a as $t as u8 as u64,
-                Type::U16 => |a| a as $t as u16 as u64,
-                Type::U32 => |a| a as $t as u32 as u64,
-                Type::U64 | Type::S64 => |a| a as $t as u64,
-                Type::S8 => |a| a as $t as i8 as u64,
-                Type::S16 => |a| a as $t as i16 as u64,
-                Type::S32 => |a| a as $t as i32 as u64,
+                Type::U8 => convert!($t, u8),
+                Type::U16 => convert!($t, u16),
+                Type::U32 => convert!($t, u32),
+                Type::U64 => convert!($t, u64),
+                Type::S8 => convert!($t, i8),
+                Type::S16 => convert!($t, i16),
+                Type::S32 => convert!($t, i32),
+                Type::S64 => convert!($t, i64),
                 _ => return None,
             }
         };
     }
-    macro_rules! saturated {
-        ($t:ident) => {
-            match to {
-                Type::U8 => |a| i128::from(a as $t).clamp(0, 0xff) as u64,
-                Type::U16 => |a| i128::from(a as $t).clamp(0, 0xffff) as u64,
-                Type::U32 => |a| i128::from(a as $t).clamp(0, u32::MAX.into()) as u64,
-                Type::U64 => |a| i128::from(a as $t).clamp(0, u64::MAX.into()) as u64,
-                Type::S8 => |a| i128::from(a as $t).clamp(i8::MIN.into(), i8::MAX.into()) as u64,
-                Type::S16 => |a| i128::from(a as $t).clamp(i16::MIN.into(), i16::MAX.into()) as u64,
-                Type::S32 => |a| i128::from(a as $t).clamp(i32::MIN.into(), i32::MAX.into()) as u64,
-                Type::S64 => |a| i128::from(a as $t).clamp(i64::MIN.into(), i64::MAX.into()) as u64,
+    macro_rules! convert {
+        ($from:ident, $to:ident) => {
+            match modifiers {
+                "" => |a| a as $from as $to as u64,
+                "sat" => {
+                    |a| i128::from(a as $from).clamp($to::MIN.into(), $to::MAX.into()) as $to as u64
+                }
                 _ => return None,
             }
         };
     }
-    match modifiers {
-        "" => Some(by_integer!(from, plain)),
-        "sat" => Some(by_integer!(from, saturated)),
-        _ => None,
-    }
+    Some(by_integer!(from, by_operand))
 }
 
 #[cfg(test)]

@@ -1,37 +1,27 @@
-//! What each instruction means: from its name and operands to operations. Law: an instruction, or
-//! a modifier of one, that is not known here is an error that says its name.
+//! Instructions to operations, by name and operands. Law: an unknown instruction or modifier is an
+//! error with its name.
 
 use super::arith::{Function, Type, comparison, function};
 use super::compile::Compiler;
-use super::kernel::{At, Op, Reg, Update};
+use super::kernel::{At, Op, Reg, Space};
 use super::parse::{Instruction, Operand};
-use super::space::Space;
 use super::{Parsed, at};
 
 pub(crate) fn instruction(to: &mut Compiler, written: &Instruction) -> Parsed<()> {
     let name = written.name.as_str();
     let first = name.split('.').next().unwrap_or("");
-    let operands = written.operands.as_slice();
-    match (first, operands) {
+    match (first, written.operands.as_slice()) {
         ("bra", [Operand::Name(label)]) => to.jump(label),
-        ("brx", [index, Operand::Name(table)]) => {
-            let (index, table) = (to.source(index)?, to.table(table)?);
-            to.emit(Op::JumpBy { index, table });
-        }
-        ("ret" | "exit", []) => to.emit(Op::Exit),
-        ("trap", []) => to.emit(Op::Trap),
-        ("membar" | "fence", []) => to.emit(Op::Fence),
-        // Threads run one after the other: nobody is in the middle of anything.
-        ("nanosleep", [_]) | ("bar", [_, ..]) if name == "bar.warp.sync" => {}
-        ("nanosleep", [_]) => {}
-        ("bar" | "barrier", _) => return barrier(to, name, operands),
-        ("cvta", [d, a]) => {
-            // Windows make a space's address the generic one.
+        ("ret", []) => to.emit(Op::Exit),
+        ("fence", []) => to.emit(Op::Fence),
+        ("bar", [Operand::Number(0)]) if name == "bar.sync" => to.emit(Op::Barrier),
+        // A global address is the generic one.
+        ("cvta", [d, a]) if name == "cvta.to.global.u64" => {
             let (d, a) = (to.destination(d)?, to.source(a)?);
             to.emit(Op::One { f: |a| a, d, a });
         }
         ("mov", [Operand::Vector(_), _] | [_, Operand::Vector(_)]) => return pack(to, written),
-        ("ld" | "ldu", [d, address]) => {
+        ("ld", [d, address]) => {
             let (space, ty) = access(to, written)?;
             let (d, at) = (to.vector(d, false)?, address_of(to, address, space)?);
             to.emit(Op::Load { d, at, ty });
@@ -39,12 +29,11 @@ pub(crate) fn instruction(to: &mut Compiler, written: &Instruction) -> Parsed<()
         ("st", [address, a]) => {
             let (space, ty) = access(to, written)?;
             let (a, at) = (to.vector(a, true)?, address_of(to, address, space)?);
-            let posted = written.name.contains(".relaxed.sys");
-            to.emit(Op::Store { a, at, ty, posted });
+            let delayed = written.name.contains(".relaxed.sys");
+            to.emit(Op::Store { a, at, ty, delayed });
         }
-        ("atom" | "red", _) => return atom(to, written),
+        ("atom", _) => return atom(to, written),
         ("setp", _) => return setp(to, written),
-        ("set", _) => return unknown(to, name),
         _ => return arithmetic(to, written),
     }
     Ok(())
@@ -76,18 +65,6 @@ fn arithmetic(to: &mut Compiler, written: &Instruction) -> Parsed<()> {
     Ok(())
 }
 
-fn barrier(to: &mut Compiler, name: &str, operands: &[Operand]) -> Parsed<()> {
-    let known =
-        matches!(name, "bar.sync" | "bar.cta.sync" | "barrier.sync" | "barrier.sync.aligned");
-    match operands {
-        [Operand::Number(0)] if known => {
-            to.emit(Op::Barrier);
-            Ok(())
-        }
-        _ => unknown(to, name),
-    }
-}
-
 /// `setp.lt.and.u32 p|q, a, b, c`.
 fn setp(to: &mut Compiler, written: &Instruction) -> Parsed<()> {
     let name = written.name.as_str();
@@ -111,7 +88,7 @@ fn setp(to: &mut Compiler, written: &Instruction) -> Parsed<()> {
         Operand::Pair(p, q) => (to.register(p)?, Some(to.register(q)?)),
         one => (to.destination(one)?, None),
     };
-    // Results come last, for they may be what is combined with.
+    // Results are stored last, for they may be operands as well.
     let found = if other.is_none() && q.is_none() { p } else { to.temporary() };
     to.emit(Op::Two { f, d: found, a, b });
     let result = |to: &mut Compiler, d: Reg, a: Reg| match (combine, other) {
@@ -134,9 +111,9 @@ fn setp(to: &mut Compiler, written: &Instruction) -> Parsed<()> {
 fn pack(to: &mut Compiler, written: &Instruction) -> Parsed<()> {
     let name = written.name.as_str();
     let [d, a] = written.operands.as_slice() else { return unknown(to, name) };
-    let whole = name.strip_prefix("mov.").and_then(Type::by_name);
-    let Some(whole) = whole else { return unknown(to, name) };
-    let bits = |count: usize| (whole.bytes() * 8 / count.max(1)) as u32;
+    let wide = name.strip_prefix("mov.").and_then(Type::by_name);
+    let Some(wide) = wide else { return unknown(to, name) };
+    let bits = |count: usize| (wide.bytes() * 8 / count.max(1)) as u32;
     if let Operand::Vector(_) = d {
         let (d, a) = (to.vector(d, false)?, to.source(a)?);
         to.emit(Op::Unpack { d, a, bits: bits(d.count) });
@@ -147,20 +124,16 @@ fn pack(to: &mut Compiler, written: &Instruction) -> Parsed<()> {
     Ok(())
 }
 
-/// Space and type of a load or a store; order and scope are the strongest anyway.
+/// Space and type of a load or a store, whose order and scope are the strongest in any case.
 fn access(to: &Compiler, written: &Instruction) -> Parsed<(Space, Type)> {
-    let mut space = Space::Generic;
-    let mut ty = None;
-    let mut count = 1;
+    let (mut space, mut ty, mut count) = (None, None, 1);
     for word in written.name.split('.').skip(1) {
         match word {
-            "volatile" | "relaxed" | "acquire" | "release" | "weak" | "sys" | "gpu" | "cta" => {}
-            // Hints, for caches that are not here.
-            "ca" | "cg" | "cs" | "lu" | "cv" | "wb" | "wt" | "nc" => {}
+            "volatile" | "relaxed" | "acquire" | "release" | "sys" | "gpu" => {}
             "v2" => count = 2,
             "v4" => count = 4,
             _ => match (Space::by_name(word), Type::by_name(word)) {
-                (Some(found), _) => space = found,
+                (Some(found), _) => space = Some(found),
                 (None, Some(found)) => ty = Some(found),
                 _ => return unknown(to, &written.name),
             },
@@ -170,8 +143,8 @@ fn access(to: &Compiler, written: &Instruction) -> Parsed<(Space, Type)> {
         Operand::Vector(parts) => Some(parts.len()),
         _ => None,
     });
-    match ty {
-        Some(ty) if vectors.unwrap_or(1) == count => Ok((space, ty)),
+    match (space, ty) {
+        (Some(space), Some(ty)) if vectors.unwrap_or(1) == count => Ok((space, ty)),
         _ => unknown(to, &written.name),
     }
 }
@@ -180,56 +153,24 @@ fn address_of(to: &mut Compiler, operand: &Operand, space: Space) -> Parsed<At> 
     let Operand::Address(base, offset) = operand else {
         return at(to.line, format!("{operand:?} is no address"));
     };
-    let base = match base {
-        Some(name) => to.source(&Operand::Name(name.clone()))?,
-        None => to.constant(0),
-    };
+    let base = to.source(&Operand::Name(base.clone()))?;
     Ok(At { space, base, offset: *offset })
 }
 
-/// `atom.global.add.u32 d, [a], b`, and `red`, which wants no old value.
+/// `atom.global.add.u32 d, [a], b`.
 fn atom(to: &mut Compiler, written: &Instruction) -> Parsed<()> {
     let name = written.name.as_str();
-    let (mut space, mut ty, mut op) = (Space::Generic, None, None);
-    for word in name.split('.').skip(1) {
-        match word {
-            "relaxed" | "acquire" | "release" | "acq_rel" | "sys" | "gpu" | "cta" => {}
-            _ => match (Space::by_name(word), Type::by_name(word)) {
-                (Some(found), _) => space = found,
-                (None, Some(found)) => ty = Some(found),
-                _ if op.is_none() => op = Some(word),
-                _ => return unknown(to, name),
-            },
-        }
-    }
-    let (Some(ty), Some(op)) = (ty, op) else { return unknown(to, name) };
-    let update = match (op, function(&format!("{op}.{}", last(name)))) {
-        ("cas", _) => Update::Compare,
-        ("exch", _) => Update::Two(|_, a| a),
-        ("inc", _) => Update::Two(|old, a| if old as u32 >= a as u32 { 0 } else { old + 1 }),
-        ("dec", _) => Update::Two(|old, a| match old as u32 {
-            0 => a,
-            now if now > a as u32 => a,
-            _ => old - 1,
-        }),
-        ("add" | "min" | "max" | "and" | "or" | "xor", Some(Function::Two(f))) => Update::Two(f),
-        _ => return unknown(to, name),
+    let words = name.strip_prefix("atom.global.").and_then(|rest| rest.split_once('.'));
+    let Some((op @ ("add" | "min" | "max" | "and" | "or" | "xor"), ty)) = words else {
+        return unknown(to, name);
     };
-    let (d, rest) = match written.operands.split_first() {
-        Some((d, rest)) if name.starts_with("atom") => (Some(to.destination(d)?), rest),
-        _ => (None, written.operands.as_slice()),
+    let found = (Type::by_name(ty).filter(|ty| ty.bytes() >= 4), function(&format!("{op}.{ty}")));
+    let (Some(ty), Some(Function::Two(f))) = found else { return unknown(to, name) };
+    let [d, address, a] = written.operands.as_slice() else {
+        return at(to.line, format!("operands of `{name}`"));
     };
-    let (address, a, b) = match rest {
-        [address, a] if !matches!(update, Update::Compare) => (address, a, None),
-        [address, a, b] if matches!(update, Update::Compare) => (address, a, Some(b)),
-        _ => return at(to.line, format!("operands of `{name}`")),
-    };
-    let (at, a) = (address_of(to, address, space)?, to.source(a)?);
-    let b = b.map_or(Ok(a), |b| to.source(b))?;
-    to.emit(Op::Atom { update, d, at, ty, a, b });
+    let (d, at) = (to.destination(d)?, address_of(to, address, Space::Global)?);
+    let a = to.source(a)?;
+    to.emit(Op::Atom { f, d, at, ty, a });
     Ok(())
-}
-
-fn last(name: &str) -> &str {
-    name.rsplit('.').next().unwrap_or("")
 }

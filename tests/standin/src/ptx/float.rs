@@ -1,73 +1,37 @@
-//! Floating-point instructions, rounded to nearest even, with subnormals. Law: a NaN that an
-//! `.f32` instruction makes is 0x7fffffff; `.f64` keeps payloads. What the hardware approximates
-//! (`.approx`, `.full`) or flushes (`.ftz`) is not known here.
+//! Floating-point instructions, rounded to nearest even, with subnormals. Law: a NaN result of an
+//! `.f32` instruction is 0x7fffffff; `.f64` keeps payloads. Instructions that the hardware
+//! approximates (`.approx`, `.full`) or that flush (`.ftz`) are unknown here.
 
 use super::arith::{F2, Function};
 
-const NAN: u32 = 0x7fff_ffff;
-
-fn f(bits: u64) -> f32 {
+pub(super) fn f32_of(bits: u64) -> f32 {
     f32::from_bits(bits as u32)
 }
 
-fn d(bits: u64) -> f64 {
+pub(super) fn f64_of(bits: u64) -> f64 {
     f64::from_bits(bits)
 }
 
-fn of_f(value: f32) -> u64 {
-    u64::from(if value.is_nan() { NAN } else { value.to_bits() })
+pub(super) fn bits_of_f32(value: f32) -> u64 {
+    u64::from(if value.is_nan() { 0x7fff_ffff } else { value.to_bits() })
 }
 
-fn of_d(value: f64) -> u64 {
+fn bits_of_f64(value: f64) -> u64 {
     value.to_bits()
 }
 
 const SIGN_F: u64 = 1 << 31;
 const SIGN_D: u64 = 1 << 63;
 
-/// The number where one is none, and -0 below +0.
+/// The number if the other value is a NaN; -0 is below +0.
 macro_rules! extremes {
     ($min:ident $max:ident $t:ident) => {
         fn $min(a: $t, b: $t) -> $t {
-            match (a.is_nan(), b.is_nan()) {
-                (true, _) => b,
-                (_, true) => a,
-                _ if a == b => {
-                    if a.is_sign_negative() {
-                        a
-                    } else {
-                        b
-                    }
-                }
-                _ => {
-                    if a < b {
-                        a
-                    } else {
-                        b
-                    }
-                }
-            }
+            if b.is_nan() || (!a.is_nan() && a.total_cmp(&b).is_lt()) { a } else { b }
         }
 
         fn $max(a: $t, b: $t) -> $t {
-            match (a.is_nan(), b.is_nan()) {
-                (true, _) => b,
-                (_, true) => a,
-                _ if a == b => {
-                    if a.is_sign_negative() {
-                        b
-                    } else {
-                        a
-                    }
-                }
-                _ => {
-                    if a > b {
-                        a
-                    } else {
-                        b
-                    }
-                }
-            }
+            if b.is_nan() || (!a.is_nan() && a.total_cmp(&b).is_gt()) { a } else { b }
         }
     };
 }
@@ -85,21 +49,13 @@ macro_rules! floats {
                 "abs" => One(|a| a & !$sign),
                 "neg" => One(|a| a ^ $sign),
                 "sqrt.rn" => One(|a| $of($f(a).sqrt())),
-                "rcp.rn" => One(|a| $of(1.0 / $f(a))),
-                "testp.finite" => One(|a| u64::from($f(a).is_finite())),
-                "testp.infinite" => One(|a| u64::from($f(a).is_infinite())),
-                "testp.number" => One(|a| u64::from(!$f(a).is_nan())),
-                "testp.notanumber" => One(|a| u64::from($f(a).is_nan())),
-                "testp.normal" => One(|a| u64::from($f(a).is_normal())),
-                "testp.subnormal" => One(|a| u64::from($f(a).is_subnormal())),
                 "add" | "add.rn" => Two(|a, b| $of($f(a) + $f(b))),
                 "sub" | "sub.rn" => Two(|a, b| $of($f(a) - $f(b))),
                 "mul" | "mul.rn" => Two(|a, b| $of($f(a) * $f(b))),
                 "div.rn" => Two(|a, b| $of($f(a) / $f(b))),
                 "min" => Two(|a, b| $of($min($f(a), $f(b)))),
                 "max" => Two(|a, b| $of($max($f(a), $f(b)))),
-                "copysign" => Two(|a, b| (b & !$sign) | (a & $sign)),
-                "fma.rn" | "mad.rn" => Three(|a, b, c| $of($f(a).mul_add($f(b), $f(c)))),
+                "fma.rn" => Three(|a, b, c| $of($f(a).mul_add($f(b), $f(c)))),
                 "selp" => Three(|a, b, p| if p & 1 == 1 { a } else { b }),
                 _ => return None,
             })
@@ -113,14 +69,6 @@ macro_rules! floats {
                 "le" => |a, b| u64::from($f(a) <= $f(b)),
                 "gt" => |a, b| u64::from($f(a) > $f(b)),
                 "ge" => |a, b| u64::from($f(a) >= $f(b)),
-                // These hold of a NaN as well.
-                "equ" => |a, b| u64::from(!($f(a) < $f(b) || $f(a) > $f(b))),
-                "neu" => |a, b| u64::from($f(a) != $f(b)),
-                "ltu" => |a, b| 1 - u64::from($f(a) >= $f(b)),
-                "leu" => |a, b| 1 - u64::from($f(a) > $f(b)),
-                "gtu" => |a, b| 1 - u64::from($f(a) <= $f(b)),
-                "geu" => |a, b| 1 - u64::from($f(a) < $f(b)),
-                "num" => |a, b| u64::from(!$f(a).is_nan() && !$f(b).is_nan()),
                 "nan" => |a, b| u64::from($f(a).is_nan() || $f(b).is_nan()),
                 _ => return None,
             })
@@ -128,8 +76,8 @@ macro_rules! floats {
     };
 }
 
-floats! { f32 compare_f32 f of_f min_f max_f SIGN_F }
-floats! { f64 compare_f64 d of_d min_d max_d SIGN_D }
+floats! { f32 compare_f32 f32_of bits_of_f32 min_f max_f SIGN_F }
+floats! { f64 compare_f64 f64_of bits_of_f64 min_d max_d SIGN_D }
 
 #[cfg(test)]
 mod tests {

@@ -1,10 +1,28 @@
-//! Kernels ready to run: registers by number, instructions with their functions.
+//! Kernels that are ready to run: registers by number, instructions with their functions.
 
 use super::arith::{F1, F2, F3, F4, Type};
-use super::space::Space;
 
 /// A register of a thread; constants have registers too.
 pub(crate) type Reg = u32;
+
+/// The spaces that instructions name. Addresses of shared memory and of parameters are offsets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Space {
+    Global,
+    Shared,
+    Param,
+}
+
+impl Space {
+    pub(crate) fn by_name(word: &str) -> Option<Self> {
+        match word {
+            "global" => Some(Self::Global),
+            "shared" => Some(Self::Shared),
+            "param" => Some(Self::Param),
+            _ => None,
+        }
+    }
+}
 
 /// An address operand.
 #[derive(Clone, Copy, Debug)]
@@ -25,15 +43,6 @@ impl Regs {
     pub(crate) fn as_slice(&self) -> &[Reg] {
         &self.list[..self.count]
     }
-}
-
-/// What an atomic instruction stores.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Update {
-    /// This of the old value and `a`.
-    Two(F2),
-    /// `b`, if the old value is `a`.
-    Compare,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -73,19 +82,18 @@ pub(crate) enum Op {
         a: Regs,
         at: At,
         ty: Type,
-        /// Do others see it late, where memory is weakly ordered?
-        posted: bool,
+        /// True if a weakly ordered memory delays it.
+        delayed: bool,
     },
-    /// `d` gets the old value.
+    /// Stores `f` of the old value and `a` in global memory; `d` gets the old value.
     Atom {
-        update: Update,
-        d: Option<Reg>,
+        f: F2,
+        d: Reg,
         at: At,
         ty: Type,
         a: Reg,
-        b: Reg,
     },
-    /// A wide register from parts of so many bits, the lowest first, and back.
+    /// A wide register from parts of `bits` each, the lowest first, and back.
     Pack {
         d: Reg,
         a: Regs,
@@ -97,14 +105,9 @@ pub(crate) enum Op {
         bits: u32,
     },
     Jump(u32),
-    JumpBy {
-        index: Reg,
-        table: u32,
-    },
     Fence,
     Barrier,
     Exit,
-    Trap,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -116,12 +119,11 @@ pub(crate) struct Inst {
     pub(crate) line: u32,
 }
 
-/// Register 0: what instructions without a guard are guarded by.
+/// Register 0, the guard of instructions that are written without one.
 pub(crate) const ALWAYS: Reg = 0;
 
-/// The special registers that each thread has, at 1 and on: tid, ntid, ctaid, nctaid (x, y, z
-/// each), laneid, warpid.
-pub(crate) const SPECIAL: [&str; 14] = [
+/// The special registers of each thread, from register 1 on.
+pub(crate) const SPECIAL: [&str; 12] = [
     "%tid.x",
     "%tid.y",
     "%tid.z",
@@ -134,11 +136,9 @@ pub(crate) const SPECIAL: [&str; 14] = [
     "%nctaid.x",
     "%nctaid.y",
     "%nctaid.z",
-    "%laneid",
-    "%warpid",
 ];
 
-/// A parameter's place in the kernel's parameter space.
+/// A parameter, by its offset among all parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Param {
     pub(crate) offset: usize,
@@ -150,12 +150,10 @@ pub(crate) struct Kernel {
     pub(crate) name: String,
     pub(crate) params: Vec<Param>,
     pub(crate) param_bytes: usize,
-    /// What a thread's registers are at its start.
+    /// The registers of a thread at its start.
     pub(crate) registers: Vec<u64>,
     pub(crate) code: Vec<Inst>,
-    pub(crate) tables: Vec<Vec<u32>>,
-    /// Without what the launch adds.
+    /// Shared memory without the bytes that a launch adds.
     pub(crate) shared_bytes: usize,
-    pub(crate) local_bytes: usize,
     pub(crate) max_threads: u32,
 }

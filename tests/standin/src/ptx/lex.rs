@@ -1,4 +1,4 @@
-//! PTX text to words. Words keep their dots (`ld.global.u32`, `.param`, `%tid.x`), so that an
+//! PTX text to tokens. Words keep their dots (`ld.global.u32`, `.param`, `%tid.x`), so that an
 //! instruction is one word.
 
 use super::{Parsed, at};
@@ -51,10 +51,6 @@ pub(crate) fn tokens(text: &str) -> Parsed<Vec<Placed>> {
             byte if is_word(byte) => {
                 while here < bytes.len() && (is_word(bytes[here]) || bytes[here].is_ascii_digit()) {
                     here += 1;
-                    // `wait::acquire`, as in some instructions, is one word.
-                    if bytes[here..].starts_with(b"::") {
-                        here += 2;
-                    }
                 }
                 found.push((Token::Word(text[start..here].to_owned()), line));
             }
@@ -75,11 +71,8 @@ fn is_word(byte: u8) -> bool {
 fn number(text: &str, line: usize) -> Parsed<u64> {
     let digits = text.trim_end_matches('U');
     let parsed = match digits.get(..2) {
-        Some("0x" | "0X") => u64::from_str_radix(&digits[2..], 16),
-        Some("0f" | "0F") => u64::from_str_radix(&digits[2..], 16),
-        Some("0d" | "0D") => u64::from_str_radix(&digits[2..], 16),
-        Some("0b" | "0B") => u64::from_str_radix(&digits[2..], 2),
-        Some(two) if two.starts_with('0') => u64::from_str_radix(digits, 8),
+        // Bits of integers, of f32 and of f64.
+        Some("0x" | "0X" | "0f" | "0F" | "0d" | "0D") => u64::from_str_radix(&digits[2..], 16),
         _ => digits.parse(),
     };
     parsed.or_else(|_| at(line, format!("`{text}` is not a number")))

@@ -1,5 +1,5 @@
-//! PTX: from text to kernels that run here. Law: what is not known is an error by its name and
-//! line when the module is loaded; what is known is exact to the bit.
+//! PTX: from text to kernels that run on the CPU. Law: an unknown instruction is an error with its
+//! name and line when the module is loaded; a known one is exact to the bit.
 
 pub(crate) mod arith;
 mod bits;
@@ -12,7 +12,6 @@ mod kernel;
 mod lex;
 pub(crate) mod parse;
 pub(crate) mod run;
-mod space;
 #[cfg(test)]
 mod tests;
 mod thread;
@@ -20,7 +19,7 @@ mod thread;
 pub(crate) use kernel::Kernel;
 pub(crate) use parse::Module;
 
-/// Why a text is not a module for us.
+/// An error of a text that is no module for this driver.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub(crate) enum PtxError {
     #[error("line {line}: {what}")]

@@ -1,5 +1,5 @@
-//! Words to modules: variables, and kernels as lists of statements. Knows the grammar, and of the
-//! instructions only how their operands are written.
+//! Tokens to modules: kernels as lists of statements. Knows the grammar, and the syntax of
+//! operands, but no instruction.
 
 use super::lex::{Placed, Token, tokens};
 use super::{Parsed, PtxError, at};
@@ -11,19 +11,15 @@ pub(crate) struct Module {
     pub(crate) version: u32,
     /// The number of `.target sm_N`.
     pub(crate) target: u32,
-    pub(crate) variables: Vec<Variable>,
     pub(crate) entries: Vec<Entry>,
 }
 
-/// A variable of some space: `name` has `bytes`, aligned to `align`.
+/// A parameter, or a variable of shared memory.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Variable {
-    pub(crate) space: String,
     pub(crate) name: String,
     pub(crate) align: usize,
     pub(crate) bytes: usize,
-    /// First bytes; the others are zero.
-    pub(crate) init: Vec<u8>,
 }
 
 /// A kernel as written.
@@ -37,18 +33,15 @@ pub(crate) struct Entry {
 
 #[derive(Debug, Default)]
 pub(crate) struct Body {
-    /// Name (with `<n>` written out by its stem), width in bits; how many of it.
+    /// Names with their counts; `name<n>` stands for n registers.
     pub(crate) registers: Vec<(String, Option<u64>)>,
-    /// Of the spaces `.shared` and `.local`.
-    pub(crate) variables: Vec<Variable>,
+    pub(crate) shared: Vec<Variable>,
     pub(crate) statements: Vec<Statement>,
 }
 
 #[derive(Debug)]
 pub(crate) enum Statement {
     Label(String),
-    /// `.branchtargets`: labels by number.
-    Targets(String, Vec<String>),
     Instruction(Instruction),
 }
 
@@ -64,11 +57,9 @@ pub(crate) struct Instruction {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Operand {
     Name(String),
-    /// `!%p`.
-    Not(String),
     Number(u64),
-    /// `[base+offset]`; the base may be absent.
-    Address(Option<String>, i64),
+    /// `[base+offset]`.
+    Address(String, i64),
     /// `{a, b}`.
     Vector(Vec<Self>),
     /// `p|q`.
@@ -80,7 +71,7 @@ struct Parser {
     here: usize,
 }
 
-/// The module that `text` is.
+/// Parses a module.
 pub(crate) fn parse(text: &str) -> Parsed<Module> {
     let mut parser = Parser { tokens: tokens(text)?, here: 0 };
     let mut module = Module::default();
@@ -106,7 +97,7 @@ impl Parser {
         self.tokens.get(self.here).map(|placed| &placed.0)
     }
 
-    /// Of the token that was taken last.
+    /// The line of the token that was taken last.
     fn line(&self) -> usize {
         self.tokens.get(self.here.saturating_sub(1)).map_or(0, |placed| placed.1)
     }
@@ -127,13 +118,11 @@ impl Parser {
     }
 
     fn word(&mut self) -> Parsed<String> {
-        match self.peek() {
-            Some(Token::Word(_)) => match self.next() {
-                Some(Token::Word(word)) => Ok(word),
-                _ => self.not_expected("a word"),
-            },
-            _ => self.not_expected("a word"),
-        }
+        let Some(Token::Word(word)) = self.peek().cloned() else {
+            return self.not_expected("a word");
+        };
+        self.here += 1;
+        Ok(word)
     }
 
     fn number(&mut self) -> Parsed<u64> {
@@ -168,16 +157,10 @@ impl Parser {
                 Ok(())
             }
             ".address_size" => self.number().map(drop),
-            ".visible" | ".weak" | ".extern" => Ok(()),
+            ".visible" => Ok(()),
             ".entry" => {
                 let entry = self.entry()?;
                 module.entries.push(entry);
-                Ok(())
-            }
-            ".global" | ".const" | ".shared" => {
-                let variable = self.variable(word)?;
-                self.wants(';')?;
-                module.variables.push(variable);
                 Ok(())
             }
             _ => at(self.line(), format!("unknown directive `{word}`")),
@@ -189,7 +172,10 @@ impl Parser {
         if self.takes('(') {
             while !self.takes(')') {
                 let space = self.word()?;
-                entry.params.push(self.variable(&space)?);
+                if space != ".param" {
+                    return at(self.line(), format!("unknown space `{space}`"));
+                }
+                entry.params.push(self.variable()?);
                 self.takes(',');
             }
         }
@@ -202,12 +188,7 @@ impl Parser {
                     }
                     entry.max_threads = u32::try_from(threads).ok();
                 }
-                ".reqntid" | ".minnctapersm" | ".maxnreg" => {
-                    self.number()?;
-                    while self.takes(',') {
-                        self.number()?;
-                    }
-                }
+                ".minnctapersm" => drop(self.number()?),
                 word => return at(self.line(), format!("unknown directive `{word}`")),
             }
         }
@@ -215,15 +196,14 @@ impl Parser {
         Ok(entry)
     }
 
-    /// After the space: `.align 4 .b8 name[1024] = {1, 2}`.
-    fn variable(&mut self, space: &str) -> Parsed<Variable> {
-        let mut variable = Variable { space: space.to_owned(), ..Variable::default() };
+    /// After the space: `.align 4 .b8 name[1024]`.
+    fn variable(&mut self) -> Parsed<Variable> {
+        let mut variable = Variable::default();
         let mut width = 0;
         loop {
             let word = self.word()?;
             match word.as_str() {
                 ".align" => variable.align = self.number()? as usize,
-                ".ptr" | ".global" | ".const" | ".shared" | ".visible" => {}
                 _ if word.starts_with('.') => match bytes_of(&word) {
                     Some(bytes) => width = bytes,
                     None => return at(self.line(), format!("unknown type `{word}`")),
@@ -236,31 +216,11 @@ impl Parser {
         }
         variable.bytes = width;
         while self.takes('[') {
-            // `name[]` has as many bytes as the launch says.
-            let count = if self.takes(']') { 0 } else { self.number()? as usize };
-            if count > 0 {
-                self.wants(']')?;
-            }
-            variable.bytes = variable.bytes.saturating_mul(count);
+            variable.bytes = variable.bytes.saturating_mul(self.number()? as usize);
+            self.wants(']')?;
         }
         variable.align = variable.align.max(width).max(1);
-        if self.takes('=') {
-            self.initial(width, &mut variable.init)?;
-        }
         Ok(variable)
-    }
-
-    fn initial(&mut self, width: usize, bytes: &mut Vec<u8>) -> Parsed<()> {
-        if self.takes('{') {
-            while !self.takes('}') {
-                self.initial(width, bytes)?;
-                self.takes(',');
-            }
-            return Ok(());
-        }
-        let number = self.number()?;
-        bytes.extend(&number.to_le_bytes()[..width.min(8)]);
-        Ok(())
     }
 
     fn body(&mut self, body: &mut Body) -> Parsed<()> {
@@ -268,7 +228,7 @@ impl Parser {
             if self.takes('}') {
                 return Ok(());
             } else if self.takes('{') {
-                // Registers of an inner scope share the slots of others of that name.
+                // An inner scope's registers are those of the same name outside.
                 self.body(body)?;
             } else if self.takes('@') {
                 let negated = self.takes('!');
@@ -285,28 +245,17 @@ impl Parser {
     fn statement(&mut self, word: String, body: &mut Body) -> Parsed<()> {
         match word.as_str() {
             ".reg" => self.registers(body),
-            ".shared" | ".local" => {
-                let variable = self.variable(&word)?;
+            ".shared" => {
+                let variable = self.variable()?;
                 self.wants(';')?;
-                body.variables.push(variable);
+                body.shared.push(variable);
                 Ok(())
             }
-            ".pragma" | ".loc" | ".file" => {
-                while !matches!(self.peek(), None | Some(Token::Mark(';'))) {
-                    self.here += 1;
-                }
+            ".pragma" => {
+                self.word()?;
                 self.wants(';')
             }
             _ if self.takes(':') => {
-                if self.peek() == Some(&Token::Word(".branchtargets".into())) {
-                    self.here += 1;
-                    let mut labels = vec![self.word()?];
-                    while self.takes(',') {
-                        labels.push(self.word()?);
-                    }
-                    body.statements.push(Statement::Targets(word, labels));
-                    return self.wants(';');
-                }
                 body.statements.push(Statement::Label(word));
                 Ok(())
             }
@@ -365,9 +314,6 @@ impl Parser {
             }
             return Ok(Operand::Vector(parts));
         }
-        if self.takes('!') {
-            return Ok(Operand::Not(self.word()?));
-        }
         if !matches!(self.peek(), Some(Token::Word(_))) {
             return Ok(Operand::Number(self.number()?));
         }
@@ -376,24 +322,21 @@ impl Parser {
     }
 
     fn address(&mut self) -> Parsed<Operand> {
-        let base = match self.peek() {
-            Some(Token::Word(_)) => Some(self.word()?),
-            _ => None,
-        };
-        let signed = self.takes('+') || base.is_none() || self.peek() == Some(&Token::Mark('-'));
+        let base = self.word()?;
+        let signed = self.takes('+') || self.peek() == Some(&Token::Mark('-'));
         let offset = if signed { self.number()? as i64 } else { 0 };
         self.wants(']')?;
         Ok(Operand::Address(base, offset))
     }
 }
 
-/// Bytes of a type such as `.b32`.
+/// The bytes of a type such as `.b32`.
 fn bytes_of(word: &str) -> Option<usize> {
     let digits = word.strip_prefix(['.'])?.strip_prefix(['b', 'u', 's', 'f'])?;
     match digits {
         "8" => Some(1),
         "16" => Some(2),
-        "32" | "16x2" => Some(4),
+        "32" => Some(4),
         "64" => Some(8),
         _ => None,
     }

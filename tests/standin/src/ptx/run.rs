@@ -1,5 +1,6 @@
-//! A launch: blocks and their threads, one after the other, in turns where they wait for each
-//! other. Law: no thread starves another, so what ends on a GPU that holds all blocks ends here.
+//! A launch: blocks and their threads run one after the other, and alternate where they wait for
+//! each other. Law: no thread starves another, so that a kernel which ends on a GPU that holds all
+//! blocks ends here.
 #![allow(unsafe_code)]
 
 use std::cell::RefCell;
@@ -7,10 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use super::kernel::{Kernel, SPECIAL};
-use super::thread::{Around, Stop, Thread};
+use super::thread::{Environment, Stop, Thread};
 use crate::code::Code;
 
-/// What a kernel did that it may not.
+/// A forbidden access of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fault {
     pub(crate) code: Code,
@@ -28,7 +29,7 @@ impl Fault {
     }
 }
 
-/// Memory that is there: device addresses `start..end`, the first byte at `host`.
+/// Allocated memory: device addresses `start..end`, the first byte at `host`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Range {
     pub(crate) start: u64,
@@ -36,16 +37,16 @@ pub(crate) struct Range {
     pub(crate) host: usize,
 }
 
-/// The memory that a kernel sees. `find` also keeps what it found alive until the kernel ends.
+/// The memory that a kernel sees. `find` keeps the memory that it finds until the kernel ends.
 pub(crate) struct View<'a> {
     find: &'a mut dyn FnMut(u64) -> Option<Range>,
-    known: Vec<Range>,
+    found: Vec<Range>,
     last: usize,
 }
 
 impl<'a> View<'a> {
     pub(crate) fn new(find: &'a mut dyn FnMut(u64) -> Option<Range>) -> Self {
-        Self { find, known: Vec::new(), last: 0 }
+        Self { find, found: Vec::new(), last: 0 }
     }
 
     /// The host address of `bytes` at a device address.
@@ -54,17 +55,17 @@ impl<'a> View<'a> {
             range.start <= address
                 && address.checked_add(bytes as u64).is_some_and(|end| end <= range.end)
         };
-        if !self.known.get(self.last).is_some_and(holds) {
-            self.last = match self.known.iter().position(holds) {
+        if !self.found.get(self.last).is_some_and(holds) {
+            self.last = match self.found.iter().position(holds) {
                 Some(at) => at,
                 None => {
                     let range = (self.find)(address).filter(holds);
-                    self.known.push(range.ok_or(Fault::new(Code::ILLEGAL_ADDRESS, address))?);
-                    self.known.len() - 1
+                    self.found.push(range.ok_or(Fault::new(Code::ILLEGAL_ADDRESS, address))?);
+                    self.found.len() - 1
                 }
             };
         }
-        let range = &self.known[self.last];
+        let range = &self.found[self.last];
         Ok(range.host + (address - range.start) as usize)
     }
 
@@ -97,7 +98,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Stores `new` of the old value, which it answers.
+    /// Stores `new` of the old value; answers the old value.
     pub(super) fn update(host: usize, bytes: usize, new: impl Fn(u64) -> u64) -> u64 {
         const ORDER: Ordering = Ordering::SeqCst;
         if bytes == 4 {
@@ -118,34 +119,34 @@ pub(crate) struct Launch {
     pub(crate) kernel: Arc<Kernel>,
     pub(crate) grid: [u32; 3],
     pub(crate) block: [u32; 3],
-    /// What is added to the kernel's own.
+    /// Bytes beyond the kernel's own.
     pub(crate) shared_bytes: usize,
     pub(crate) params: Vec<u8>,
 }
 
-/// A block that waits: its number, its shared memory, its threads with why they stopped.
+/// A waiting block: its number, its shared memory, its threads and why they stopped.
 struct Waiting {
     number: u64,
     shared: Vec<u8>,
     threads: Vec<(Thread, Stop)>,
 }
 
-/// So many threads are kept for the next blocks: to get the memory of their registers from the
-/// system each time takes longer than many a kernel.
-const KEPT: usize = 1024;
+/// The most ended threads whose registers the next blocks use again: allocating registers takes
+/// longer than most kernels run.
+const MOST_SPARE: usize = 1024;
 
 thread_local! {
     static SPARE: RefCell<Vec<Thread>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A thread that waits for nothing any more, or a new one.
-fn fresh() -> Thread {
+/// An ended thread, or a new one.
+fn new_thread() -> Thread {
     SPARE.with_borrow_mut(Vec::pop).unwrap_or_default()
 }
 
-fn keep(thread: Thread) {
+fn recycle(thread: Thread) {
     SPARE.with_borrow_mut(|spare| {
-        if spare.len() < KEPT {
+        if spare.len() < MOST_SPARE {
             spare.push(thread);
         }
     });
@@ -162,7 +163,7 @@ impl Launch {
         let mut waiting = Vec::new();
         for number in 0..blocks {
             let mut block = self.begin(number, view)?;
-            self.go_on(&mut block, view)?;
+            self.resume(&mut block, view)?;
             if !block.threads.is_empty() {
                 waiting.push(block);
             }
@@ -172,58 +173,58 @@ impl Launch {
         }
         while !waiting.is_empty() && !abandoned() {
             for block in &mut waiting {
-                self.go_on(block, view)?;
+                self.resume(block, view)?;
             }
             waiting.retain(|block| !block.threads.is_empty());
-            // What all wait for comes from elsewhere.
+            // All blocks wait for another stream, or for the host.
             std::thread::yield_now();
         }
         Ok(())
     }
 
-    /// Every thread of a block for the first time; those that end are not of it any more.
+    /// Starts every thread of a block; threads that end leave the block.
     fn begin(&self, number: u64, view: &mut View<'_>) -> Result<Waiting, Fault> {
         let shared = vec![0; self.kernel.shared_bytes + self.shared_bytes];
         let mut block = Waiting { number, shared, threads: Vec::new() };
         let count = self.block.iter().product();
-        let mut spare = fresh();
+        let mut spare = new_thread();
         for thread in 0..count {
             spare.restart(&self.kernel, &self.special(block.number, thread));
-            let stop = spare.run(&mut Around {
+            let stop = spare.run(&mut Environment {
                 kernel: &self.kernel,
                 params: &self.params,
                 shared: &mut block.shared,
                 view,
             })?;
             if stop != Stop::Exit {
-                block.threads.push((std::mem::replace(&mut spare, fresh()), stop));
+                block.threads.push((std::mem::replace(&mut spare, new_thread()), stop));
             }
         }
-        keep(spare);
+        recycle(spare);
         Ok(block)
     }
 
-    /// Goes on with a block until all its threads ended or the others wait for something that is
-    /// not in the block.
-    fn go_on(&self, block: &mut Waiting, view: &mut View<'_>) -> Result<(), Fault> {
+    /// Resumes a block until all its threads have ended, or the others wait for something outside
+    /// the block.
+    fn resume(&self, block: &mut Waiting, view: &mut View<'_>) -> Result<(), Fault> {
         loop {
-            // A barrier opens when all that have not ended stand there.
+            // A barrier opens when all threads that have not ended are at it.
             let open = block.threads.iter().all(|(_, stop)| *stop == Stop::Barrier);
             let mut moved = false;
             for (thread, stop) in &mut block.threads {
                 if *stop == Stop::Barrier && !open {
                     continue;
                 }
-                *stop = thread.run(&mut Around {
+                *stop = thread.run(&mut Environment {
                     kernel: &self.kernel,
                     params: &self.params,
                     shared: &mut block.shared,
                     view,
                 })?;
-                moved |= *stop != Stop::Tired;
+                moved |= *stop != Stop::Preempted;
             }
             let ended = block.threads.extract_if(.., |(_, stop)| *stop == Stop::Exit);
-            ended.for_each(|(thread, _)| keep(thread));
+            ended.for_each(|(thread, _)| recycle(thread));
             if block.threads.is_empty() || !moved {
                 return Ok(());
             }
@@ -235,6 +236,6 @@ impl Launch {
         let (plane, rest) = (u64::from(gx) * u64::from(gy), u64::from(gx));
         let at = [(block % rest) as u32, (block % plane / rest) as u32, (block / plane) as u32];
         let t = [thread % bx, thread / bx % by, thread / bx / by];
-        [t[0], t[1], t[2], bx, by, bz, at[0], at[1], at[2], gx, gy, gz, thread % 32, thread / 32]
+        [t[0], t[1], t[2], bx, by, bz, at[0], at[1], at[2], gx, gy, gz]
     }
 }

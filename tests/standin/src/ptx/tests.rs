@@ -1,6 +1,5 @@
-//! Kernels that clang made, run over the test's own memory and compared with plain Rust.
+//! Kernels run on the test's own memory, and compared with plain Rust.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use half::f16;
@@ -9,17 +8,21 @@ use super::run::{Fault, Launch, Range, View};
 use super::{PtxError, compile, parse};
 use crate::code::Code;
 
-const SAMPLE: &str = include_str!("../../tests/samples/sample.ptx");
+const ELEMENTWISE: &str = include_str!("../../tests/elementwise.ptx");
 
-/// Runs the sample's kernel over a grid, on memory whose device addresses are the host's.
-fn run(name: &str, grid: u32, block: u32, params: &[u8]) -> Result<(), Fault> {
-    run_of(SAMPLE, name, grid, block, params)
+/// Runs `lines` on each element, over a grid. Device addresses are the
+/// host's; `b` is an address or a scalar.
+fn elementwise<T, U>(lines: &str, out: &mut [T], a: &[U], b: u64) {
+    let size = size_of::<T>().to_string();
+    let text = ELEMENTWISE.replace("SIZE", &size).replace("LINES", lines);
+    let params = words(&[at_mut(out), at(a), b, a.len() as u64]);
+    run_of(&text, "elementwise", 3, 64, &params).unwrap();
 }
 
 fn run_of(text: &str, name: &str, grid: u32, block: u32, params: &[u8]) -> Result<(), Fault> {
     let module = parse::parse(text).unwrap();
     let entry = module.entries.iter().find(|entry| entry.name == name).unwrap();
-    let kernel = Arc::new(compile(entry, &HashMap::new(), &[]).unwrap());
+    let kernel = Arc::new(compile(entry).unwrap());
     assert_eq!(kernel.param_bytes, params.len());
     let (grid, block) = ([grid, 1, 1], [block, 1, 1]);
     let launch = Launch { kernel, grid, block, shared_bytes: 0, params: params.to_vec() };
@@ -42,7 +45,7 @@ fn at_mut<T>(slice: &mut [T]) -> u64 {
     slice.as_mut_ptr() as u64
 }
 
-/// Numbers that look like nothing.
+/// Numbers without a pattern.
 fn noise(count: usize) -> impl Iterator<Item = u32> {
     std::iter::successors(Some(0x1234_5678_u32), |n| Some(n.wrapping_mul(0x915f_77f5) ^ (n >> 13)))
         .take(count)
@@ -53,12 +56,18 @@ fn bytes_and_halves() {
     let a: Vec<i8> = noise(1000).map(|n| n as i8).collect();
     let b: Vec<i8> = noise(1000).map(|n| (n >> 8) as i8).collect();
     let mut out = vec![0_i8; 1000];
-    run("add_i8", 2, 32, &words(&[at_mut(&mut out), at(&a), at(&b), 1000])).unwrap();
+    let add = "ld.global.u8 %h1, [%rd2]; ld.global.u8 %h2, [%rd3];
+               add.s16 %h3, %h1, %h2; st.global.u8 [%rd1], %h3;";
+    elementwise(add, &mut out, &a, at(&b));
     assert!((0..1000).all(|n| out[n] == a[n].wrapping_add(b[n])));
     let a: Vec<f16> = noise(5000).map(|n| f16::from_bits(n as u16)).collect();
     let b: Vec<f16> = noise(5000).map(|n| f16::from_bits((n >> 16) as u16)).collect();
     let mut out = vec![f16::ZERO; 5000];
-    run("halves", 3, 64, &words(&[at_mut(&mut out), at(&a), at(&b), 5000])).unwrap();
+    let divide = "ld.global.u16 %h1, [%rd2]; cvt.f32.f16 %f1, %h1;
+                  ld.global.u16 %h2, [%rd3]; cvt.f32.f16 %f2, %h2;
+                  mul.f32 %f1, %f1, 0f40400000; div.rn.f32 %f1, %f1, %f2;
+                  cvt.rn.f16.f32 %h3, %f1; st.global.u16 [%rd1], %h3;";
+    elementwise(divide, &mut out, &a, at(&b));
     for n in 0..5000 {
         let wanted = f16::from_f32(a[n].to_f32() * 3.0 / b[n].to_f32());
         let wanted = if wanted.is_nan() { 0x7fff } else { wanted.to_bits() };
@@ -68,24 +77,38 @@ fn bytes_and_halves() {
 
 #[test]
 fn integers() {
+    type Wanted = fn(i32, i32) -> i32;
+    let cases: [(&str, Wanted); 10] = [
+        ("div.s32 %r7, %r5, %r6;", |a, d| a / d),
+        ("rem.u32 %r7, %r5, %r6;", |a, d| (a as u32 % d as u32) as i32),
+        ("popc.b32 %r7, %r5;", |a, _| a.count_ones() as i32),
+        ("clz.b32 %r7, %r5;", |a, _| a.leading_zeros() as i32),
+        ("max.s32 %r7, %r5, %r6;", |a, d| a.max(d)),
+        ("setp.gt.s32 %p1, %r5, %r6; selp.b32 %r7, %r5, %r6, %p1;", |a, d| a.max(d)),
+        ("setp.lt.u32 %p1, %r5, %r6; selp.b32 %r7, %r5, %r6, %p1;", |a, d| {
+            (a as u32).min(d as u32) as i32
+        }),
+        ("and.b32 %r7, %r6, 31; shr.s32 %r7, %r5, %r7;", |a, d| a >> (d & 31)),
+        ("shl.b32 %r7, %r5, 8; shr.u32 %r8, %r5, 24; or.b32 %r7, %r7, %r8;", |a, _| {
+            a.rotate_left(8)
+        }),
+        (
+            "mul.wide.s32 %rd10, %r5, %r6; shr.u64 %rd10, %rd10, 32; cvt.u32.u64 %r7, %rd10;",
+            |a, d| ((i64::from(a) * i64::from(d)) >> 32) as i32,
+        ),
+    ];
     let a: Vec<i32> = noise(4000).map(|n| n as i32).collect();
     for d in [3_i32, -7, 0x7fff_0001, 17] {
-        let mut out = vec![0_i32; a.len()];
-        let mut params = words(&[at_mut(&mut out), at(&a), u64::from(d as u32)]);
-        params.extend((a.len() as u64).to_le_bytes());
-        run("integers", 2, 100, &params).unwrap();
-        for (&a, &out) in a.iter().zip(&out) {
-            let wanted = match a & 7 {
-                0 => a / d,
-                1 => a.count_ones() as i32,
-                2 => a.leading_zeros() as i32,
-                3 => a.max(d),
-                4 => ((i64::from(a) * i64::from(d)) >> 32) as i32,
-                5 => a.swap_bytes(),
-                6 => (a as u32 % d as u32) as i32,
-                _ => a >> (d & 31),
-            };
-            assert_eq!(out, wanted, "{a} {d}");
+        for (line, wanted) in cases {
+            let mut out = vec![0_i32; a.len()];
+            let lines = format!(
+                "ld.global.u32 %r5, [%rd2]; ld.param.u32 %r6, [b];
+                 {line} st.global.u32 [%rd1], %r7;"
+            );
+            elementwise(&lines, &mut out, &a, u64::from(d as u32));
+            for (&a, &out) in a.iter().zip(&out) {
+                assert_eq!(out, wanted(a, d), "{line} of {a} and {d}");
+            }
         }
     }
 }
@@ -94,53 +117,104 @@ fn integers() {
 fn doubles_and_pointers() {
     let a: Vec<f64> = noise(500).map(|n| f64::from(n as i32) / 1024.0).collect();
     let (mut out, d) = (vec![0_f64; 500], 1.75_f64);
-    run("doubles", 1, 32, &words(&[at_mut(&mut out), at(&a), d.to_bits(), 500])).unwrap();
+    let lines = "ld.global.f64 %fd1, [%rd2]; ld.param.f64 %fd2, [b]; sqrt.rn.f64 %fd3, %fd2;
+                 fma.rn.f64 %fd4, %fd1, %fd2, %fd3; div.rn.f64 %fd4, %fd4, %fd2;
+                 cvt.rzi.s64.f64 %rd10, %fd1; cvt.rn.f64.s64 %fd5, %rd10;
+                 add.f64 %fd4, %fd4, %fd5; st.global.f64 [%rd1], %fd4;";
+    elementwise(lines, &mut out, &a, d.to_bits());
     assert!((0..500).all(|n| out[n] == a[n].mul_add(d, d.sqrt()) / d + a[n].trunc()));
+    // A struct of eight pointers and a count, as one parameter.
+    let text = ".version 7.0\n.target sm_70\n
+        .visible .entry x(.param .align 8 .b8 p[72], .param .u64 out) {
+        .reg .pred %p; .reg .b32 %r<4>; .reg .f32 %f<3>; .reg .b64 %rd<6>;
+        mov.u32 %r1, %tid.x; mul.wide.u32 %rd1, %r1, 4; mov.f32 %f1, 0f00000000;
+        ld.param.u32 %r2, [p+64]; mov.u32 %r3, 0; mov.b64 %rd2, p;
+        $next: setp.eq.s32 %p, %r2, %r3; @%p bra $end;
+        ld.param.u64 %rd3, [%rd2]; add.s64 %rd3, %rd3, %rd1; ld.global.f32 %f2, [%rd3];
+        add.f32 %f1, %f1, %f2; add.s64 %rd2, %rd2, 8; add.s32 %r3, %r3, 1; bra $next;
+        $end: ld.param.u64 %rd4, [out]; add.s64 %rd4, %rd4, %rd1; st.global.f32 [%rd4], %f1;
+        ret; }";
     let sources: Vec<Vec<f32>> =
         (0..8).map(|n| noise(33).map(|x| (x % 97 * n) as f32).collect()).collect();
     for count in 0..=8_usize {
         let mut out = vec![0_f32; 33];
         let mut params: Vec<u64> = sources.iter().map(|source| at(source)).collect();
-        params.extend([count as u64, at_mut(&mut out), 33]);
-        run("pointers", 1, 32, &words(&params)).unwrap();
+        params.extend([count as u64, at_mut(&mut out)]);
+        run_of(text, "x", 1, 33, &words(&params)).unwrap();
         let wanted = |at: usize| sources[..count].iter().fold(0.0, |sum, source| sum + source[at]);
         assert!((0..33).all(|at| out[at] == wanted(at)));
     }
 }
 
+/// Each thread stores the word of its neighbour in shared memory, and all threads are counted.
 #[test]
-fn blocks_and_barriers() {
+fn neighbours_exchange_words() {
+    let text = ".version 7.0\n.target sm_70\n
+        .visible .entry x(.param .u64 out, .param .u64 count, .param .u32 n) {
+        .reg .b32 %r<9>; .reg .b64 %rd<8>; .shared .align 4 .b8 s[1024];
+        ld.param.u64 %rd1, [out]; ld.param.u64 %rd2, [count]; ld.param.u32 %r1, [n];
+        mov.u32 %r2, %tid.x; mul.lo.s32 %r3, %r2, %r1; mul.wide.u32 %rd3, %r2, 4;
+        mov.u64 %rd4, s; add.s64 %rd3, %rd4, %rd3; st.shared.u32 [%rd3], %r3;
+        bar.sync 0;
+        add.s32 %r4, %r2, 1; and.b32 %r4, %r4, 255; mul.wide.u32 %rd5, %r4, 4;
+        add.s64 %rd5, %rd4, %rd5; ld.shared.u32 %r5, [%rd5];
+        mov.u32 %r6, %ctaid.x; mov.u32 %r7, %ntid.x; mad.lo.s32 %r6, %r6, %r7, %r2;
+        mul.wide.s32 %rd6, %r6, 4; add.s64 %rd6, %rd1, %rd6; st.global.u32 [%rd6], %r5;
+        atom.global.add.u32 %r8, [%rd2], 1; ret; }";
     let (mut out, mut count) = (vec![0_u32; 1024], vec![0_u32; 1]);
     let params = [words(&[at_mut(&mut out), at_mut(&mut count)]), 7_u32.to_le_bytes().to_vec()];
-    run("neighbours", 4, 256, &params.concat()).unwrap();
+    run_of(text, "x", 4, 256, &params.concat()).unwrap();
     assert!((0..1024).all(|n| out[n as usize] == (n + 1) % 256 * 7));
     assert_eq!(count, [1024]);
-    let params = |blocks: u32| [words(&[at(&count)]), blocks.to_le_bytes().to_vec()].concat();
-    run("barrier", 5, 2, &params(1024 + 10)).unwrap();
-    assert_eq!(count, [1034]);
+}
+
+#[test]
+fn blocks_wait_for_the_last_one() {
+    let text = ".version 7.0\n.target sm_70\n
+        .visible .entry x(.param .u64 count, .param .u32 all) {
+        .reg .pred %p; .reg .b32 %r<4>; .reg .b64 %rd;
+        ld.param.u64 %rd, [count]; ld.param.u32 %r1, [all];
+        atom.global.add.u32 %r2, [%rd], 1;
+        $next: ld.acquire.gpu.global.u32 %r3, [%rd]; setp.lt.u32 %p, %r3, %r1; @%p bra $next;
+        ret; }";
+    let mut count = [0_u32];
+    let params = [words(&[at_mut(&mut count)]), 10_u32.to_le_bytes().to_vec()].concat();
+    run_of(text, "x", 5, 2, &params).unwrap();
+    assert_eq!(count, [10]);
 }
 
 #[test]
 fn vectors_and_faults() {
     #[repr(align(16))]
     struct Aligned([u32; 8]);
+    let text = ".version 7.0\n.target sm_70\n.visible .entry x(.param .u64 a, .param .u64 out) {
+        .reg .b32 %r<9>; .reg .b64 %rd<4>;
+        ld.param.u64 %rd1, [a]; ld.param.u64 %rd2, [out];
+        mov.u32 %r0, %tid.x; mul.wide.s32 %rd3, %r0, 16;
+        add.s64 %rd1, %rd1, %rd3; add.s64 %rd2, %rd2, %rd3;
+        ld.global.v4.u32 {%r1, %r2, %r3, %r4}, [%rd1];
+        add.s32 %r5, %r1, 1; xor.b32 %r6, %r2, 3; shr.u32 %r7, %r3, 1; mul.lo.s32 %r8, %r4, 5;
+        st.global.v4.u32 [%rd2], {%r5, %r6, %r7, %r8};
+        ret; }";
+    let run =
+        |grid, a, out: &mut Aligned| run_of(text, "x", 1, grid, &words(&[a, at_mut(&mut out.0)]));
     let (from, mut to) = (Aligned([1, 2, 3, 4, 5, 6, 7, 8]), Aligned([0; 8]));
-    run("vectors", 1, 2, &words(&[at(&from.0), at_mut(&mut to.0)])).unwrap();
+    run(2, at(&from.0), &mut to).unwrap();
     assert_eq!(to.0, [2, 1, 1, 20, 6, 5, 3, 40]);
-    let odd = run("vectors", 1, 1, &words(&[at(&from.0) + 4, at_mut(&mut to.0)]));
+    let odd = run(1, at(&from.0) + 4, &mut to);
     assert_eq!(odd.unwrap_err().code, Code::MISALIGNED_ADDRESS);
-    let wild = run("vectors", 1, 1, &words(&[16, at_mut(&mut to.0)])).unwrap_err();
+    let wild = run(1, 16, &mut to).unwrap_err();
     assert_eq!((wild.code, wild.address), (Code::ILLEGAL_ADDRESS, 16));
     assert_ne!(wild.line, 0);
 }
 
 #[test]
-fn what_is_unknown_has_a_name() {
+fn an_unknown_instruction_is_named() {
     let of = |line: &str| {
-        let head = ".version 7.0\n.target sm_70\n.visible .entry x() {\n\
+        let before = ".version 7.0\n.target sm_70\n.visible .entry x() {\n\
                     .reg .b32 %r<4>;\n.reg .f32 %f<4>;\n";
-        let module = parse::parse(&format!("{head}{line}\nret;\n}}")).unwrap();
-        compile(&module.entries[0], &HashMap::new(), &[]).map(drop)
+        let module = parse::parse(&format!("{before}{line}\nret;\n}}")).unwrap();
+        compile(&module.entries[0]).map(drop)
     };
     assert_eq!(of("add.s32 %r1, %r2, 5;"), Ok(()));
     for line in ["ex2.approx.f32 %f1, %f2;", "shfl.sync.idx.b32 %r1, %r2, 0, 31, -1;"] {
@@ -152,8 +226,8 @@ fn what_is_unknown_has_a_name() {
     assert_eq!(parse::parse("x").unwrap_err().to_string(), "line 1: unknown directive `x`");
 }
 
-/// What `lines` leave in `%rd1`, of one thread.
-fn written(lines: &str) -> u64 {
+/// The value of `%rd1` after `lines`, in one thread.
+fn result_of(lines: &str) -> u64 {
     let mut out = [0_u64];
     let text = format!(
         ".version 7.0\n.target sm_70\n.visible .entry x(.param .u64 out) {{\n\
@@ -175,6 +249,7 @@ fn single_instructions() {
         ("mov.b64 %rd1, {1, 2};", 0x2_0000_0001),
         ("setp.lt.s64 %p1|%p2, 1, 2; selp.b64 %rd1, 5, 6, %p2;", 6),
         ("setp.lt.s64 %p1, 1, 2; setp.gt.and.s64 %p2, 1, 2, %p1; selp.b64 %rd1, 5, 6, %p2;", 6),
+        ("mov.u32 %r1, 1; setp.ne.s32 %p1, %r1, 2; selp.b64 %rd1, 5, 6, %p1;", 5),
         ("setp.eq.s64 %p1, 1, 2; mov.u64 %rd1, 3; @%p1 mov.u64 %rd1, 4;", 3),
         ("setp.eq.s64 %p1, 1, 2; mov.u64 %rd1, 3; @!%p1 mov.u64 %rd1, 4;", 4),
         ("shr.s64 %rd1, -8, 70;", u64::MAX),
@@ -186,11 +261,11 @@ fn single_instructions() {
         ("cvt.s16.s8 %rs1, 0xff; cvt.s64.s16 %rd1, %rs1;", u64::MAX),
     ];
     for (lines, wanted) in cases {
-        assert_eq!(written(lines), wanted, "{lines}");
+        assert_eq!(result_of(lines), wanted, "{lines}");
     }
 }
 
-/// Thread 0 of block 0 waits for block 1; the others of its block must not pass it meanwhile.
+/// Thread 0 of block 0 waits for block 1; the other threads of its block must wait at the barrier.
 #[test]
 fn a_barrier_waits_for_a_thread_that_waits() {
     let text = ".version 7.0\n.target sm_70\n\
@@ -208,4 +283,11 @@ fn a_barrier_waits_for_a_thread_that_waits() {
     let (mut out, mut flag) = ([0_u32; 4], [0_u32]);
     run_of(text, "x", 2, 4, &words(&[at_mut(&mut out), at_mut(&mut flag)])).unwrap();
     assert_eq!(out, [7; 4]);
+}
+
+#[test]
+fn all_kernels_of_the_library_compile() {
+    let module = parse::parse(include_str!("../../../../kernels/ringreduce.ptx")).unwrap();
+    assert!(module.entries.len() > 100);
+    module.entries.iter().for_each(|entry| drop(compile(entry).unwrap()));
 }

@@ -1,33 +1,31 @@
 //! One thread of a kernel: its registers, and the loop over its instructions.
 
 use super::arith::Type;
-use super::kernel::{ALWAYS, At, Kernel, Op, Reg, Regs, SPECIAL, Update};
+use super::kernel::{ALWAYS, At, Kernel, Op, Reg, Regs, SPECIAL, Space};
 use super::run::{Fault, View};
-use super::space::Space;
 use crate::code::Code;
-use crate::posted;
+use crate::delayed_writes;
 
-/// After so many jumps a thread lets others go on: it may wait for one of them.
-const PATIENCE: u32 = 20_000;
+/// Jumps after which a thread lets other threads run, for it may wait for one of them.
+const MOST_JUMPS: u32 = 20_000;
 
 /// Why a thread stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stop {
     Exit,
     Barrier,
-    /// Jumped for long.
-    Tired,
+    /// After many jumps.
+    Preempted,
 }
 
 #[derive(Default)]
 pub(super) struct Thread {
     registers: Vec<u64>,
-    local: Vec<u8>,
     here: usize,
 }
 
-/// What a thread sees besides its own.
-pub(super) struct Around<'a, 'b> {
+/// The kernel and the memory of a thread.
+pub(super) struct Environment<'a, 'b> {
     pub(super) kernel: &'a Kernel,
     pub(super) params: &'a [u8],
     pub(super) shared: &'a mut [u8],
@@ -35,10 +33,9 @@ pub(super) struct Around<'a, 'b> {
 }
 
 impl Thread {
-    /// At the kernel's start, with these special registers.
+    /// Moves the thread to the kernel's start, with these special registers.
     pub(super) fn restart(&mut self, kernel: &Kernel, special: &[u32; SPECIAL.len()]) {
         self.registers.clone_from(&kernel.registers);
-        self.local.resize(kernel.local_bytes, 0);
         for (register, &value) in self.registers[1..].iter_mut().zip(special) {
             *register = u64::from(value);
         }
@@ -53,10 +50,10 @@ impl Thread {
         self.registers[reg as usize]
     }
 
-    /// Goes on until there is a reason to stop.
-    pub(super) fn run(&mut self, around: &mut Around<'_, '_>) -> Result<Stop, Fault> {
-        let kernel = around.kernel;
-        let mut patience = PATIENCE;
+    /// Runs until there is a reason to stop.
+    pub(super) fn run(&mut self, env: &mut Environment<'_, '_>) -> Result<Stop, Fault> {
+        let kernel = env.kernel;
+        let mut jumps = 0;
         loop {
             let inst = &kernel.code[self.here];
             self.here += 1;
@@ -73,96 +70,73 @@ impl Thread {
                     self.set(d, f(self.get(a), self.get(b), self.get(c), self.get(e)));
                 }
                 Op::Load { d, at, ty } => {
-                    self.load(around, d, at, ty).map_err(|fault| fault.at(inst.line))?;
+                    self.load(env, d, at, ty).map_err(|fault| fault.at(inst.line))?;
                 }
-                Op::Store { a, at, ty, posted } => {
-                    let store = if posted { posted::store } else { View::store };
-                    self.store(around, (a, store), at, ty).map_err(|fault| fault.at(inst.line))?;
+                Op::Store { a, at, ty, delayed } => {
+                    let store = if delayed { delayed_writes::store } else { View::store };
+                    self.store(env, (a, store), at, ty).map_err(|fault| fault.at(inst.line))?;
                 }
-                Op::Atom { update, d, at, ty, a, b } => {
-                    let new = (update, self.get(a), self.get(b));
-                    let address = self.get(at.base).wrapping_add_signed(at.offset);
-                    let old = self
-                        .atom(around, at.space, address, ty, new)
-                        .map_err(|fault| fault.at(inst.line))?;
-                    if let Some(d) = d {
-                        self.set(d, old);
-                    }
+                Op::Atom { f, d, at, ty, a } => {
+                    let (address, bytes, a) = (self.address(at), ty.bytes(), self.get(a));
+                    let host = aligned(address, bytes).and_then(|()| env.view.host(address, bytes));
+                    let host = host.map_err(|fault| fault.at(inst.line))?;
+                    self.set(d, View::update(host, bytes, |old| f(old, a)));
                 }
                 Op::Pack { d, a, bits } => {
                     let parts = a.as_slice().iter().rev();
                     let cut = |reg: Reg| self.get(reg) & (u64::MAX >> (64 - bits));
-                    let whole = parts.fold(0, |whole, &reg| (whole << (bits & 63)) | cut(reg));
-                    self.set(d, whole);
+                    let wide = parts.fold(0, |wide, &reg| (wide << (bits & 63)) | cut(reg));
+                    self.set(d, wide);
                 }
                 Op::Unpack { d, a, bits } => {
-                    let mut whole = self.get(a);
+                    let mut wide = self.get(a);
                     for &reg in d.as_slice() {
-                        self.set(reg, whole & (u64::MAX >> (64 - bits)));
-                        whole = whole.checked_shr(bits).unwrap_or(0);
+                        self.set(reg, wide & (u64::MAX >> (64 - bits)));
+                        wide = wide.checked_shr(bits).unwrap_or(0);
                     }
                 }
                 Op::Fence => {
-                    posted::flush();
+                    delayed_writes::flush();
                     std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
                 }
-                Op::Jump(_) | Op::JumpBy { .. } => {
-                    self.jump(kernel, inst.op, inst.line)?;
-                    patience -= 1;
-                    if patience == 0 {
-                        return Ok(Stop::Tired);
+                Op::Jump(target) => {
+                    self.here = target as usize;
+                    jumps += 1;
+                    if jumps == MOST_JUMPS {
+                        return Ok(Stop::Preempted);
                     }
                 }
                 Op::Barrier => return Ok(Stop::Barrier),
                 Op::Exit => return Ok(Stop::Exit),
-                Op::Trap => return Err(Fault::new(Code::LAUNCH_FAILED, 0).at(inst.line)),
             }
         }
     }
 
-    fn jump(&mut self, kernel: &Kernel, op: Op, line: u32) -> Result<(), Fault> {
-        let target = match op {
-            Op::Jump(target) => Some(&target).copied(),
-            Op::JumpBy { index, table } => {
-                let index = self.get(index) as u32 as usize;
-                kernel.tables[table as usize].get(index).copied()
-            }
-            _ => None,
-        };
-        let target = target.ok_or(Fault::new(Code::LAUNCH_FAILED, 0).at(line))?;
-        self.here = target as usize;
-        Ok(())
+    fn address(&self, at: At) -> u64 {
+        self.get(at.base).wrapping_add_signed(at.offset)
     }
 
     fn load(
         &mut self,
-        around: &mut Around<'_, '_>,
+        env: &mut Environment<'_, '_>,
         d: Regs,
         at: At,
         ty: Type,
     ) -> Result<(), Fault> {
-        let address = self.get(at.base).wrapping_add_signed(at.offset);
-        let (space, offset) = at.space.resolve(address);
-        let bytes = ty.bytes();
+        let (address, bytes, extend) = (self.address(at), ty.bytes(), ty.extend());
         aligned(address, bytes * d.count)?;
-        let extend = ty.extend();
-        if space == Space::Global {
-            let host = around.view.host(offset, bytes * d.count)?;
+        if at.space == Space::Global {
+            let host = env.view.host(address, bytes * d.count)?;
             for (n, &reg) in d.as_slice().iter().enumerate() {
                 self.set(reg, extend(View::load(host + n * bytes, bytes)));
             }
             return Ok(());
         }
+        let memory = if at.space == Space::Shared { &*env.shared } else { env.params };
         for (n, &reg) in d.as_slice().iter().enumerate() {
-            let from = offset as usize + n * bytes;
-            let window: &[u8] = match space {
-                Space::Shared => around.shared,
-                Space::Local => &self.local,
-                _ => around.params,
-            };
-            let Some(part) = window.get(from..from + bytes) else {
-                return Err(Fault::new(Code::ILLEGAL_ADDRESS, address));
-            };
+            let from = address as usize + n * bytes;
+            let part = memory.get(from..from + bytes);
+            let part = part.ok_or(Fault::new(Code::ILLEGAL_ADDRESS, address))?;
             self.set(reg, extend(word(part)));
         }
         Ok(())
@@ -170,77 +144,32 @@ impl Thread {
 
     fn store(
         &mut self,
-        around: &mut Around<'_, '_>,
+        env: &mut Environment<'_, '_>,
         (a, store): (Regs, fn(usize, usize, u64)),
         at: At,
         ty: Type,
     ) -> Result<(), Fault> {
-        let address = self.get(at.base).wrapping_add_signed(at.offset);
-        let (space, offset) = at.space.resolve(address);
-        let bytes = ty.bytes();
+        let (address, bytes) = (self.address(at), ty.bytes());
         aligned(address, bytes * a.count)?;
-        if space == Space::Global {
-            let host = around.view.host(offset, bytes * a.count)?;
+        if at.space == Space::Global {
+            let host = env.view.host(address, bytes * a.count)?;
             for (n, &reg) in a.as_slice().iter().enumerate() {
                 store(host + n * bytes, bytes, self.get(reg));
             }
             return Ok(());
         }
         for (n, &reg) in a.as_slice().iter().enumerate() {
-            let value = self.get(reg);
-            let from = offset as usize + n * bytes;
-            match self.window(around.shared, space).and_then(|all| all.get_mut(from..from + bytes))
-            {
-                Some(part) => set_word(part, value),
-                None => return Err(Fault::new(Code::ILLEGAL_ADDRESS, address)),
-            }
+            let from = address as usize + n * bytes;
+            let part = env.shared.get_mut(from..from + bytes);
+            // No thread writes its parameters.
+            let part = part.filter(|_| at.space == Space::Shared);
+            set_word(part.ok_or(Fault::new(Code::ILLEGAL_ADDRESS, address))?, self.get(reg));
         }
         Ok(())
     }
-
-    /// A space that a thread may write to.
-    fn window<'a>(&'a mut self, shared: &'a mut [u8], space: Space) -> Option<&'a mut [u8]> {
-        match space {
-            Space::Shared => Some(shared),
-            Space::Local => Some(&mut self.local),
-            _ => None,
-        }
-    }
-
-    fn atom(
-        &mut self,
-        around: &mut Around<'_, '_>,
-        space: Space,
-        address: u64,
-        ty: Type,
-        (update, a, b): (Update, u64, u64),
-    ) -> Result<u64, Fault> {
-        let bytes = ty.bytes();
-        let same = |old: u64| if bytes == 8 { old == a } else { old as u32 == a as u32 };
-        let new = |old: u64| match update {
-            Update::Two(f) => f(old, a),
-            Update::Compare if same(old) => b,
-            Update::Compare => old,
-        };
-        aligned(address, bytes)?;
-        if bytes < 4 {
-            return Err(Fault::new(Code::LAUNCH_FAILED, address));
-        }
-        let (space, offset) = space.resolve(address);
-        if space == Space::Global {
-            return Ok(View::update(around.view.host(offset, bytes)?, bytes, new));
-        }
-        let from = offset as usize;
-        let part =
-            self.window(around.shared, space).and_then(|all| all.get_mut(from..from + bytes));
-        let Some(part) = part else { return Err(Fault::new(Code::ILLEGAL_ADDRESS, address)) };
-        let old = word(part);
-        set_word(part, new(old));
-        Ok(old)
-    }
 }
 
-/// What 1, 2, 4 or 8 bytes are: as cases, for a call of memcpy takes longer than the rest.
+/// The number of 1, 2, 4 or 8 bytes. Cases are faster than a call of memcpy.
 fn word(bytes: &[u8]) -> u64 {
     match *bytes {
         [a] => a.into(),
@@ -251,7 +180,7 @@ fn word(bytes: &[u8]) -> u64 {
     }
 }
 
-/// Makes 1, 2, 4 or 8 bytes these.
+/// Stores the lowest bytes of a number.
 fn set_word(bytes: &mut [u8], value: u64) {
     let value = &value.to_le_bytes()[..bytes.len()];
     bytes.iter_mut().zip(value).for_each(|(byte, it)| *byte = *it);

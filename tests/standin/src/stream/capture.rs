@@ -1,9 +1,9 @@
-//! Capture: streams whose work goes into a graph instead of a queue. Law: what a driver refuses
-//! during a capture is refused here, and spoils the capture as it does there.
+//! Capture: streams whose work goes into a graph instead of a queue. Law: a call that a real driver
+//! refuses during a capture is refused here too, and invalidates the capture as there.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, ThreadId};
 
@@ -12,7 +12,7 @@ use super::{Kind, Objects, Recorded, Stream, UserObject, Work};
 use crate::code::{Code, Done};
 use crate::registry::{Handle, lock, new_handle};
 
-/// Which calls are refused, and whose.
+/// The threads whose unsafe calls a capture refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     Global,
@@ -40,21 +40,21 @@ pub(crate) enum Status {
 }
 
 pub(crate) struct Capture {
-    id: u64,
-    origin: u64,
+    /// The handle of the stream in which the capture began.
+    origin: Handle,
     thread: ThreadId,
     mode: Mode,
-    broken: AtomicBool,
+    invalid: AtomicBool,
     ended: AtomicBool,
     nodes: Mutex<Vec<Node>>,
-    /// The graph that is being made, as its users call it.
+    /// The handle of the graph that is being captured, which no other capture has.
     graph: Handle,
     objects: Mutex<Objects>,
     streams: Mutex<Vec<Arc<Stream>>>,
 }
 
-/// A stream's part in a capture: the nodes that the next one comes after.
-pub(crate) struct Joined {
+/// A stream's branch of a capture: the nodes that its next node waits for.
+pub(crate) struct Branch {
     capture: Arc<Capture>,
     front: Vec<usize>,
 }
@@ -65,25 +65,23 @@ thread_local! {
     static MODE: Cell<Mode> = const { Cell::new(Mode::Global) };
 }
 
-/// Sets how the thread's own calls are looked at; answers how they were.
+/// Sets the mode of the thread's own calls; answers the mode before.
 pub(crate) fn exchange_mode(mode: Mode) -> Mode {
     MODE.replace(mode)
 }
 
 pub(crate) fn begin(stream: &Arc<Stream>, mode: Mode) -> Done {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    let mut joined = lock(&stream.joined);
+    let mut branch = lock(&stream.branch);
     if stream.kind == Kind::Legacy {
         return Err(Code::CAPTURE_UNSUPPORTED);
-    } else if joined.is_some() {
+    } else if branch.is_some() {
         return Err(Code::ILLEGAL_STATE);
     }
     let capture = Arc::new(Capture {
-        id: NEXT.fetch_add(1, Ordering::Relaxed),
         origin: stream.handle,
         thread: thread::current().id(),
         mode,
-        broken: AtomicBool::new(false),
+        invalid: AtomicBool::new(false),
         ended: AtomicBool::new(false),
         nodes: Mutex::default(),
         graph: new_handle(),
@@ -91,35 +89,36 @@ pub(crate) fn begin(stream: &Arc<Stream>, mode: Mode) -> Done {
         streams: Mutex::new(vec![stream.clone()]),
     });
     lock(&ACTIVE).push(capture.clone());
-    *joined = Some(Joined { capture, front: Vec::new() });
+    *branch = Some(Branch { capture, front: Vec::new() });
     Ok(())
 }
 
 /// Ends the capture that began in `stream`.
 pub(crate) fn end(stream: &Arc<Stream>) -> Done<Graph> {
-    let capture = match &*lock(&stream.joined) {
-        Some(joined) => joined.capture.clone(),
+    let capture = match &*lock(&stream.branch) {
+        Some(branch) => branch.capture.clone(),
         None => return Err(Code::ILLEGAL_STATE),
     };
     if capture.origin != stream.handle {
-        capture.broken.store(true, Ordering::SeqCst);
+        capture.invalidate();
         return Err(Code::CAPTURE_UNMATCHED);
     }
     if capture.mode != Mode::Relaxed && capture.thread != thread::current().id() {
         return Err(Code::CAPTURE_WRONG_THREAD);
     }
-    lock(&ACTIVE).retain(|active| active.id != capture.id);
+    lock(&ACTIVE).retain(|active| active.graph != capture.graph);
     capture.ended.store(true, Ordering::SeqCst);
     let mut fronts = Vec::new();
-    for joined in lock(&capture.streams).drain(..) {
-        let front = lock(&joined.joined).take().map(|joined| joined.front).unwrap_or_default();
-        if joined.handle == stream.handle {
+    for captured in lock(&capture.streams).drain(..) {
+        let branch = lock(&captured.branch).take();
+        let front = branch.map(|branch| branch.front).unwrap_or_default();
+        if captured.handle == stream.handle {
             fronts.insert(0, front);
         } else {
             fronts.push(front);
         }
     }
-    if capture.broken.load(Ordering::SeqCst) {
+    if capture.invalid.load(Ordering::SeqCst) {
         return Err(Code::CAPTURE_INVALIDATED);
     }
     let nodes = std::mem::take(&mut *lock(&capture.nodes));
@@ -131,7 +130,7 @@ pub(crate) fn end(stream: &Arc<Stream>) -> Done<Graph> {
     Ok(Graph { nodes, objects })
 }
 
-/// Gives an object to the graph that a capture makes.
+/// Moves an object to the graph of a capture.
 pub(crate) fn retain(graph: Handle, object: Arc<UserObject>) -> Done {
     let active = lock(&ACTIVE);
     let capture = active.iter().find(|capture| capture.graph == graph);
@@ -139,7 +138,7 @@ pub(crate) fn retain(graph: Handle, object: Arc<UserObject>) -> Done {
     Ok(())
 }
 
-/// These nodes and all that come before them.
+/// The nodes of a front, and all that they depend on.
 fn ancestors(nodes: &[Node], front: &[usize]) -> BTreeSet<usize> {
     let mut found = BTreeSet::new();
     let mut todo = front.to_vec();
@@ -153,94 +152,90 @@ fn ancestors(nodes: &[Node], front: &[usize]) -> BTreeSet<usize> {
 
 /// Adds work to the capture that a stream is in, if it is in one.
 pub(super) fn add(stream: &Stream, work: &Work) -> Done<bool> {
-    let mut joined = lock(&stream.joined);
-    let Some(joined) = joined.as_mut() else { return Ok(false) };
-    joined.capture.check()?;
+    let mut branch = lock(&stream.branch);
+    let Some(branch) = branch.as_mut() else { return Ok(false) };
+    branch.capture.check()?;
     if matches!(work, Work::Free(_)) {
-        joined.capture.broken.store(true, Ordering::SeqCst);
+        branch.capture.invalidate();
         return Err(Code::CAPTURE_UNSUPPORTED);
     }
-    let mut nodes = lock(&joined.capture.nodes);
-    nodes.push(Node { deps: joined.front.clone(), work: work.clone() });
-    joined.front = vec![nodes.len() - 1];
+    let mut nodes = lock(&branch.capture.nodes);
+    nodes.push(Node { deps: branch.front.clone(), work: work.clone() });
+    branch.front = vec![nodes.len() - 1];
     Ok(true)
 }
 
-/// Refuses a call that waits for a stream, or asks it, while it is captured.
-pub(crate) fn forbid(stream: &Stream) -> Done {
-    if lock(&stream.joined).is_none() {
+/// Refuses a call that waits for a captured stream, or asks about it.
+pub(crate) fn refuse_if_captured(stream: &Stream) -> Done {
+    if lock(&stream.branch).is_none() {
         return Ok(());
     }
     stream.invalidate();
     Err(Code::CAPTURE_UNSUPPORTED)
 }
 
-/// Refuses a call that may wait for the device while somebody captures who minds.
-pub(crate) fn unsafe_call() -> Done {
+/// Refuses a call that may wait for the device, by the modes of all captures.
+pub(crate) fn refuse_while_capturing() -> Done {
     let (me, mode) = (thread::current().id(), MODE.get());
-    let minds = |capture: &Capture| match (mode, capture.thread == me) {
+    let refuses = |capture: &Capture| match (mode, capture.thread == me) {
         (Mode::Relaxed, _) => false,
         (_, true) => capture.mode != Mode::Relaxed,
         (Mode::Global, false) => capture.mode == Mode::Global,
         (Mode::ThreadLocal, false) => false,
     };
     let mut answer = Ok(());
-    for capture in lock(&ACTIVE).iter().filter(|capture| minds(capture)) {
-        capture.broken.store(true, Ordering::SeqCst);
+    for capture in lock(&ACTIVE).iter().filter(|capture| refuses(capture)) {
+        capture.invalidate();
         answer = Err(Code::CAPTURE_UNSUPPORTED);
     }
     answer
 }
 
 impl Capture {
+    fn invalidate(&self) {
+        self.invalid.store(true, Ordering::SeqCst);
+    }
+
     fn check(&self) -> Done {
-        if self.broken.load(Ordering::SeqCst) { Err(Code::CAPTURE_INVALIDATED) } else { Ok(()) }
+        if self.invalid.load(Ordering::SeqCst) { Err(Code::CAPTURE_INVALIDATED) } else { Ok(()) }
     }
 }
 
 impl Stream {
-    /// The graph that it is captured into; 0 is none.
-    pub(crate) fn captured_graph(&self) -> Handle {
-        lock(&self.joined).as_ref().map_or(0, |joined| joined.capture.graph)
+    /// The status of the stream's capture, and the graph that it makes; 0 is none.
+    pub(crate) fn capture_status(&self) -> (Status, Handle) {
+        let branch = lock(&self.branch);
+        let Some(Branch { capture, .. }) = &*branch else { return (Status::None, 0) };
+        let status = if capture.check().is_ok() { Status::Active } else { Status::Invalidated };
+        (status, capture.graph)
     }
 
-    /// Is it captured, and by which number?
-    pub(crate) fn capture_status(&self) -> (Status, u64) {
-        match &*lock(&self.joined) {
-            None => (Status::None, 0),
-            Some(joined) if joined.capture.check().is_err() => {
-                (Status::Invalidated, joined.capture.id)
-            }
-            Some(joined) => (Status::Active, joined.capture.id),
-        }
-    }
-
-    /// Spoils the capture that the stream is in.
+    /// Invalidates the capture of the stream, if there is one.
     pub(crate) fn invalidate(&self) {
-        if let Some(joined) = &*lock(&self.joined) {
-            joined.capture.broken.store(true, Ordering::SeqCst);
+        if let Some(branch) = &*lock(&self.branch) {
+            branch.capture.invalidate();
         }
     }
 
-    /// What an event holds that is recorded here while capturing.
-    pub(crate) fn captured_place(&self) -> Done<Option<Recorded>> {
-        let joined = lock(&self.joined);
-        let Some(joined) = &*joined else { return Ok(None) };
-        joined.capture.check()?;
-        Ok(Some(Recorded::Captured(joined.capture.clone(), joined.front.clone())))
+    /// The position that an event records in a captured stream.
+    pub(crate) fn captured_position(&self) -> Done<Option<Recorded>> {
+        let branch = lock(&self.branch);
+        let Some(Branch { capture, front }) = &*branch else { return Ok(None) };
+        capture.check()?;
+        Ok(Some(Recorded::Captured(capture.clone(), front.clone())))
     }
 
-    /// Lets the stream come after an event; a captured one takes it into the capture.
-    pub(crate) fn come_after(self: &Arc<Self>, event: &Recorded) -> Done {
-        let mut joined = lock(&self.joined);
-        match (event, joined.as_mut()) {
+    /// Lets the stream wait for an event; a captured event takes the stream into its capture.
+    pub(crate) fn wait_for(self: &Arc<Self>, event: &Recorded) -> Done {
+        let mut branch = lock(&self.branch);
+        match (event, branch.as_mut()) {
             (Recorded::Never, _) => Ok(()),
-            (Recorded::At(mark), None) => {
-                drop(joined);
-                self.enqueue(Work::Nothing, vec![mark.clone()]).map(drop)
+            (Recorded::After(completion), None) => {
+                drop(branch);
+                self.enqueue(Work::Nothing, vec![completion.clone()]).map(drop)
             }
-            (Recorded::At(_), Some(joined)) => {
-                joined.capture.broken.store(true, Ordering::SeqCst);
+            (Recorded::After(_), Some(branch)) => {
+                branch.capture.invalidate();
                 Err(Code::CAPTURE_ISOLATION)
             }
             (Recorded::Captured(capture, _), _) if capture.ended.load(Ordering::SeqCst) => {
@@ -249,19 +244,19 @@ impl Stream {
             (Recorded::Captured(capture, front), None) => {
                 capture.check()?;
                 lock(&capture.streams).push(self.clone());
-                *joined = Some(Joined { capture: capture.clone(), front: front.clone() });
+                *branch = Some(Branch { capture: capture.clone(), front: front.clone() });
                 Ok(())
             }
-            (Recorded::Captured(capture, front), Some(joined)) => {
-                if capture.id != joined.capture.id {
-                    capture.broken.store(true, Ordering::SeqCst);
-                    joined.capture.broken.store(true, Ordering::SeqCst);
+            (Recorded::Captured(capture, front), Some(branch)) => {
+                if capture.graph != branch.capture.graph {
+                    capture.invalidate();
+                    branch.capture.invalidate();
                     return Err(Code::CAPTURE_MERGE);
                 }
                 capture.check()?;
-                joined.front.extend(front);
-                joined.front.sort_unstable();
-                joined.front.dedup();
+                branch.front.extend(front);
+                branch.front.sort_unstable();
+                branch.front.dedup();
                 Ok(())
             }
         }

@@ -1,8 +1,8 @@
-//! Events: the last place of a stream that they were recorded at.
+//! Events: the work of a stream after which they were recorded last.
 
 use std::sync::{Arc, Mutex};
 
-use super::{Capture, Mark};
+use super::{Capture, Completion};
 use crate::registry::{Handle, Registry};
 
 pub(crate) static EVENTS: Registry<Event> = Registry::new();
@@ -17,7 +17,7 @@ pub(crate) struct Event {
 #[derive(Clone)]
 pub(crate) enum Recorded {
     Never,
-    At(Arc<Mark>),
+    After(Arc<Completion>),
     /// In a capture, after these nodes.
     Captured(Arc<Capture>, Vec<usize>),
 }

@@ -1,24 +1,23 @@
-//! Streams: what is enqueued, in which order it runs, and who waits for whom. Law: the work of a
-//! stream runs in its order; streams that share a hardware queue run in the queue's order.
+//! Streams: enqueued work, its order, and its dependencies. Law: the work of a stream runs in
+//! order; streams that share a hardware queue run in the queue's order.
 
 mod capture;
+mod completion;
 mod event;
 mod graph;
-mod mark;
 mod object;
 mod queue;
 mod value;
 mod work;
 
 use std::sync::{Arc, Mutex};
-use std::thread::ThreadId;
 
 pub(crate) use capture::{
-    Capture, Mode, Status, begin, end, exchange_mode, forbid, retain, unsafe_call,
+    Capture, Mode, begin, end, exchange_mode, refuse_if_captured, refuse_while_capturing, retain,
 };
+pub(crate) use completion::Completion;
 pub(crate) use event::{EVENTS, Event, Recorded};
 pub(crate) use graph::{EXECS, Exec, GRAPHS};
-pub(crate) use mark::Mark;
 pub(crate) use object::{OBJECTS, Objects, UserObject};
 pub(crate) use value::{Compare, ValueOp};
 pub(crate) use work::{Source, Work};
@@ -27,18 +26,18 @@ use crate::code::{Code, Done};
 use crate::context::{self, Context};
 use crate::registry::{Handle, Registry, lock, new_handle};
 use crate::settings::Queues;
-use capture::Joined;
+use capture::Branch;
 use queue::{Op, Queue};
 
 pub(crate) static STREAMS: Registry<Stream> = Registry::new();
 
-/// How a stream stands to the legacy stream, which waits for blocking ones and they for it.
+/// Kinds of streams. The legacy stream and blocking streams wait for each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Legacy,
     Blocking,
     NonBlocking,
-    /// A graph's own, which nobody sees.
+    /// A graph's stream, which has no handle in the program.
     Inner,
 }
 
@@ -46,57 +45,54 @@ pub(crate) struct Stream {
     pub(crate) handle: Handle,
     pub(crate) context: Arc<Context>,
     pub(crate) kind: Kind,
-    pub(crate) priority: i32,
-    /// Of a thread's own default stream.
-    thread: Option<ThreadId>,
     queue: Arc<Queue>,
-    tail: Mutex<Arc<Mark>>,
-    pub(crate) joined: Mutex<Option<Joined>>,
+    last: Mutex<Arc<Completion>>,
+    pub(crate) branch: Mutex<Option<Branch>>,
 }
 
 /// All streams of a context.
 pub(crate) struct Streams {
     queues: Queues,
-    inside: Mutex<Inside>,
-    /// Held while work is enqueued: the legacy stream looks at all others.
+    state: Mutex<State>,
+    /// Held while work is enqueued, for the legacy stream depends on all others.
     order: Mutex<()>,
 }
 
 #[derive(Default)]
-struct Inside {
+struct State {
     all: Vec<Arc<Stream>>,
     shared: Vec<Arc<Queue>>,
-    made: usize,
+    created: usize,
 }
 
 impl Streams {
     pub(crate) fn new(queues: Queues) -> Self {
-        Self { queues, inside: Mutex::default(), order: Mutex::new(()) }
+        Self { queues, state: Mutex::default(), order: Mutex::new(()) }
     }
 
-    /// The last marks of some streams.
-    pub(crate) fn tails(&self, which: impl Fn(&Stream) -> bool) -> Vec<Arc<Mark>> {
-        let inside = lock(&self.inside);
-        inside.all.iter().filter(|s| which(s)).map(|stream| stream.tail()).collect()
+    /// The completions of the last work of some streams.
+    pub(crate) fn last_of(&self, which: impl Fn(&Stream) -> bool) -> Vec<Arc<Completion>> {
+        let state = lock(&self.state);
+        state.all.iter().filter(|s| which(s)).map(|stream| stream.last()).collect()
     }
 
     fn find(&self, which: impl Fn(&Stream) -> bool) -> Option<Arc<Stream>> {
-        lock(&self.inside).all.iter().find(|stream| which(stream)).cloned()
+        lock(&self.state).all.iter().find(|stream| which(stream)).cloned()
     }
 
-    /// Nothing more comes; what waits is let go.
+    /// Ends all queues once their work has ended.
     pub(crate) fn close(&self) {
-        let mut inside = lock(&self.inside);
-        for stream in inside.all.drain(..) {
+        let mut state = lock(&self.state);
+        for stream in state.all.drain(..) {
             stream.queue.close();
         }
-        inside.shared.clear();
+        state.shared.clear();
     }
 
     pub(crate) fn forget(&self, handle: Handle) {
-        let mut inside = lock(&self.inside);
+        let mut state = lock(&self.state);
         let shared = self.queues != Queues::Unlimited;
-        inside.all.retain(|stream| {
+        state.all.retain(|stream| {
             if stream.handle == handle && !shared {
                 stream.queue.close();
             }
@@ -104,125 +100,105 @@ impl Streams {
         });
     }
 
-    fn queue(&self, inside: &mut Inside) -> Done<Arc<Queue>> {
+    fn queue(&self, state: &mut State) -> Done<Arc<Queue>> {
         let Queues::Shared(count) = self.queues else { return Queue::start() };
-        let turn = inside.made % count;
-        inside.made += 1;
-        if let Some(queue) = inside.shared.get(turn) {
+        let number = state.created % count;
+        state.created += 1;
+        if let Some(queue) = state.shared.get(number) {
             return Ok(queue.clone());
         }
         let queue = Queue::start()?;
-        inside.shared.push(queue.clone());
+        state.shared.push(queue.clone());
         Ok(queue)
     }
 }
 
 /// A new stream of a context.
-pub(crate) fn create(context: &Arc<Context>, kind: Kind, priority: i32) -> Done<Arc<Stream>> {
-    create_for(context, kind, priority, None)
-}
-
-fn create_for(
-    context: &Arc<Context>,
-    kind: Kind,
-    priority: i32,
-    thread: Option<ThreadId>,
-) -> Done<Arc<Stream>> {
-    let mut inside = lock(&context.streams.inside);
+pub(crate) fn create(context: &Arc<Context>, kind: Kind) -> Done<Arc<Stream>> {
+    let mut state = lock(&context.streams.state);
     let stream = Arc::new(Stream {
         handle: new_handle(),
         context: context.clone(),
         kind,
-        priority,
-        thread,
-        queue: context.streams.queue(&mut inside)?,
-        tail: Mutex::new(Mark::finished()),
-        joined: Mutex::default(),
+        queue: context.streams.queue(&mut state)?,
+        last: Mutex::new(Completion::completed()),
+        branch: Mutex::default(),
     });
-    inside.all.push(stream.clone());
+    state.all.push(stream.clone());
     Ok(stream)
 }
 
-/// The stream that a caller means: 0 and 1 are the legacy stream, 2 the thread's own.
+/// The stream of a handle; 0 and 1 are the legacy stream of the current context.
 pub(crate) fn get(handle: Handle) -> Done<Arc<Stream>> {
-    let thread = std::thread::current().id();
-    let stream = match handle {
-        0 | 1 => {
-            let context = context::current()?;
-            match context.streams.find(|stream| stream.kind == Kind::Legacy) {
-                Some(stream) => stream,
-                None => create(&context, Kind::Legacy, 0)?,
-            }
+    let stream = if handle <= 1 {
+        let context = context::current()?;
+        match context.streams.find(|stream| stream.kind == Kind::Legacy) {
+            Some(stream) => stream,
+            None => create(&context, Kind::Legacy)?,
         }
-        2 => {
-            let context = context::current()?;
-            match context.streams.find(|stream| stream.thread == Some(thread)) {
-                Some(stream) => stream,
-                None => create_for(&context, Kind::Blocking, 0, Some(thread))?,
-            }
-        }
-        _ => {
-            context::initialized()?;
-            STREAMS.get(handle)?
-        }
+    } else {
+        context::initialized()?;
+        STREAMS.get(handle)?
     };
     stream.context.check()?;
     Ok(stream)
 }
 
 impl Stream {
-    pub(crate) fn tail(&self) -> Arc<Mark> {
-        lock(&self.tail).clone()
+    /// The completion of the last work.
+    pub(crate) fn last(&self) -> Arc<Completion> {
+        lock(&self.last).clone()
     }
 
-    /// Enqueues work, or adds it to the capture; the mark says when it has run.
-    pub(crate) fn submit(self: &Arc<Self>, work: Work) -> Done<Option<Arc<Mark>>> {
+    /// Enqueues work, or adds it to the capture, where it has no completion.
+    pub(crate) fn submit(self: &Arc<Self>, work: Work) -> Done<Option<Arc<Completion>>> {
         if capture::add(self, &work)? {
             return Ok(None);
         }
         self.enqueue(work, Vec::new()).map(Some)
     }
 
-    /// Enqueues work, and waits for it. Not while capturing.
+    /// Enqueues work outside captures, and waits for it.
     pub(crate) fn submit_and_wait(self: &Arc<Self>, work: Work) -> Done {
-        if let Some(mark) = self.submit(work)? {
-            mark.wait();
+        if let Some(completion) = self.submit(work)? {
+            completion.wait();
         }
         self.context.check()
     }
 
-    /// Enqueues work that waits for marks too.
-    pub(crate) fn enqueue(self: &Arc<Self>, work: Work, deps: Vec<Arc<Mark>>) -> Done<Arc<Mark>> {
+    /// Enqueues work that waits for other work too.
+    pub(crate) fn enqueue(
+        self: &Arc<Self>,
+        work: Work,
+        deps: Vec<Arc<Completion>>,
+    ) -> Done<Arc<Completion>> {
         self.context.check()?;
-        let mark = Mark::pending();
+        let completion = Completion::pending();
         let _order = lock(&self.context.streams.order);
-        let deps = [deps, self.default_order()?].concat();
-        self.push(work, deps, mark.clone());
-        *lock(&self.tail) = mark.clone();
-        Ok(mark)
+        let deps = [deps, self.legacy_order()?].concat();
+        work.count_waits(&self.context, true);
+        let context = self.context.clone();
+        self.queue.push(Op { deps, work, completion: completion.clone(), context });
+        *lock(&self.last) = completion.clone();
+        Ok(completion)
     }
 
-    /// What the legacy stream's rules add.
-    fn default_order(&self) -> Done<Vec<Arc<Mark>>> {
+    /// Dependencies by the rules of the legacy stream.
+    fn legacy_order(&self) -> Done<Vec<Arc<Completion>>> {
         let streams = &self.context.streams;
         match self.kind {
             Kind::NonBlocking | Kind::Inner => Ok(Vec::new()),
-            Kind::Blocking => Ok(streams.tails(|stream| stream.kind == Kind::Legacy)),
+            Kind::Blocking => Ok(streams.last_of(|stream| stream.kind == Kind::Legacy)),
             Kind::Legacy => {
                 let blocks = |stream: &Self| stream.kind == Kind::Blocking;
                 let capturing =
-                    streams.find(|stream| blocks(stream) && lock(&stream.joined).is_some());
+                    streams.find(|stream| blocks(stream) && lock(&stream.branch).is_some());
                 if let Some(stream) = capturing {
                     stream.invalidate();
                     return Err(Code::CAPTURE_IMPLICIT);
                 }
-                Ok(streams.tails(blocks))
+                Ok(streams.last_of(blocks))
             }
         }
-    }
-
-    fn push(&self, work: Work, deps: Vec<Arc<Mark>>, mark: Arc<Mark>) {
-        work.count_waits(&self.context, true);
-        self.queue.push(Op { deps, work, mark, context: self.context.clone() });
     }
 }

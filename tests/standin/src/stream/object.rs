@@ -1,5 +1,5 @@
-//! Objects of users: what is destroyed with the last graph that has it. Law: that is after its last
-//! launch, and once.
+//! User objects, which are destroyed with their last graph. Law: an object is destroyed once, after
+//! the last launch of its graphs has ended.
 
 use std::sync::Arc;
 

@@ -1,32 +1,31 @@
-//! Hardware queues: a thread each, that runs one thing after the other. Law: what cannot run yet
-//! blocks all that is behind it.
+//! Hardware queues: a thread each, which runs one operation after the other. Law: an operation that
+//! cannot run yet blocks all operations behind it.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
-use super::{Mark, Work};
+use super::{Completion, Work};
 use crate::code::{Code, Done};
 use crate::context::Context;
 use crate::registry::lock;
-use crate::{posted, settings};
+use crate::{delayed_writes, settings};
 
 pub(super) struct Op {
-    pub(super) deps: Vec<Arc<Mark>>,
+    pub(super) deps: Vec<Arc<Completion>>,
     pub(super) work: Work,
-    pub(super) mark: Arc<Mark>,
+    pub(super) completion: Arc<Completion>,
     pub(super) context: Arc<Context>,
 }
 
 #[derive(Default)]
 pub(super) struct Queue {
-    inside: Mutex<Inside>,
-    bell: Condvar,
-    /// Rung when something was taken out.
-    room: Condvar,
+    state: Mutex<State>,
+    added: Condvar,
+    removed: Condvar,
 }
 
 #[derive(Default)]
-struct Inside {
+struct State {
     ops: VecDeque<Op>,
     closed: bool,
 }
@@ -42,35 +41,35 @@ impl Queue {
         }
     }
 
-    /// Adds work; whoever adds some to a full queue is blocked, with all locks that it holds.
+    /// Adds work. A thread that adds to a full queue is blocked, with all locks that it holds.
     pub(super) fn push(&self, op: Op) {
-        let mut inside = lock(&self.inside);
-        while inside.ops.len() >= settings::get().depth && !inside.closed {
-            inside = self.room.wait(inside).unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.state);
+        while state.ops.len() >= settings::get().depth && !state.closed {
+            state = self.removed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        inside.ops.push_back(op);
-        self.bell.notify_one();
+        state.ops.push_back(op);
+        self.added.notify_one();
     }
 
-    /// The thread ends when nothing is left.
+    /// The queue's thread ends when no work is left.
     pub(super) fn close(&self) {
-        lock(&self.inside).closed = true;
-        self.bell.notify_one();
-        self.room.notify_all();
+        lock(&self.state).closed = true;
+        self.added.notify_one();
+        self.removed.notify_all();
     }
 
     fn next(&self) -> Option<Op> {
-        let mut inside = lock(&self.inside);
+        let mut state = lock(&self.state);
         loop {
-            match inside.ops.pop_front() {
+            match state.ops.pop_front() {
                 Some(op) => {
-                    self.room.notify_all();
+                    self.removed.notify_all();
                     return Some(op);
                 }
-                None if inside.closed => return None,
+                None if state.closed => return None,
                 None => {
-                    posted::flush();
-                    inside = self.bell.wait(inside).unwrap_or_else(PoisonError::into_inner);
+                    delayed_writes::flush();
+                    state = self.added.wait(state).unwrap_or_else(PoisonError::into_inner);
                 }
             }
         }
@@ -78,16 +77,14 @@ impl Queue {
 
     fn run(&self) {
         while let Some(op) = self.next() {
-            for mark in &op.deps {
-                mark.wait();
-            }
+            op.deps.iter().for_each(|completion| completion.wait());
             if !op.context.is_lost()
                 && let Err(code) = op.work.run(&op.context)
             {
                 op.context.failed(code);
             }
             op.work.count_waits(&op.context, false);
-            op.mark.pass();
+            op.completion.complete();
         }
     }
 }

@@ -1,18 +1,18 @@
-//! Waits for and writes of values in memory. Law: the value is looked at where all processes see
-//! it, again and again, and a lost context waits for nothing.
+//! Waits for and writes of values in memory. Law: a wait reads shared memory again and again until
+//! the value is there or the context is lost.
 
 use std::time::{Duration, Instant};
 
 use super::work::host;
 use crate::code::{Code, Done};
 use crate::context::Context;
-use crate::memory::{self, Kind};
+use crate::memory;
 use crate::ptx::run::View;
-use crate::{log, posted, settings};
+use crate::{delayed_writes, log, settings};
 
 const FLUSH: u32 = 1 << 30;
 
-/// How the value there is compared with the one given.
+/// The comparison of the value in memory with the given one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Compare {
     /// By signed difference: sequences wrap.
@@ -23,9 +23,8 @@ pub(crate) enum Compare {
 }
 
 impl Compare {
-    /// By the flags of a wait.
     pub(crate) fn by_flags(flags: u32) -> Done<Self> {
-        // The flush of remote writes has nothing to do here, and not all devices have it.
+        // Devices whose memory is strongly ordered refuse the flush of remote writes.
         if flags & FLUSH != 0 && !settings::get().weak {
             return Err(Code::NOT_SUPPORTED);
         }
@@ -56,33 +55,31 @@ pub(crate) struct ValueOp {
     pub(crate) value: u64,
     /// 4 or 8.
     pub(crate) bytes: usize,
-    /// Waits like this; writes, if there is nothing to wait for.
+    /// The comparison of a wait; none for a write.
     pub(crate) wait: Option<Compare>,
 }
 
-/// When a wait is noted as a suspect.
+/// The age at which a wait is logged as a possible deadlock.
 const LONG: Duration = Duration::from_secs(5);
 
 impl ValueOp {
-    /// Errors of the call: an address that no such operation may have.
+    /// An error for an address that no such operation may have.
     pub(crate) fn check(&self) -> Done {
-        let block = memory::range(self.address, self.bytes).ok_or(Code::INVALID_VALUE)?;
-        if !self.address.is_multiple_of(self.bytes as u64) || block.kind == Kind::Managed {
-            return Err(Code::INVALID_VALUE);
-        }
-        Ok(())
+        memory::range(self.address, self.bytes).ok_or(Code::INVALID_VALUE)?;
+        let aligned = self.address.is_multiple_of(self.bytes as u64);
+        if aligned { Ok(()) } else { Err(Code::INVALID_VALUE) }
     }
 
     pub(super) fn run(&self, context: &Context) -> Done {
-        // The block stays while it is waited for.
+        // The block stays mapped while the operation runs.
         let (at, _block) = host(self.address, self.bytes)?;
-        // Either has a barrier before it.
-        posted::flush();
+        // A barrier precedes waits and writes.
+        delayed_writes::flush();
         let Some(compare) = self.wait else {
-            posted::store(at, self.bytes, self.value);
+            delayed_writes::store(at, self.bytes, self.value);
             return Ok(());
         };
-        let (start, mut rounds, mut noted) = (Instant::now(), 0_u32, false);
+        let (start, mut rounds, mut logged) = (Instant::now(), 0_u32, false);
         while !compare.holds(View::load(at, self.bytes), self.value, self.bytes) {
             if context.is_lost() {
                 return Ok(());
@@ -93,8 +90,8 @@ impl ValueOp {
                 50..100 => std::thread::yield_now(),
                 _ => std::thread::sleep(Duration::from_micros(u64::from(rounds).min(500))),
             }
-            if !noted && start.elapsed() > LONG {
-                noted = true;
+            if !logged && start.elapsed() > LONG {
+                logged = true;
                 log::misuse(&format!(
                     "deadlock? a stream waits at {:#x} for {}, and {} is there",
                     self.address,

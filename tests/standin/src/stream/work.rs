@@ -1,32 +1,31 @@
-//! What streams do: kernels, copies, fills, values, host functions. Law: addresses of devices and
-//! of pinned memory are looked up when the work runs, as the hardware does.
+//! The work of streams: kernels, copies, fills, values. Law: addresses of devices and of pinned
+//! memory are looked up when the work runs, as the hardware does.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::{Objects, ValueOp};
 use crate::api::may_touch;
-use crate::c::{HostFunction, host_function};
 use crate::code::{Code, Done, describe};
 use crate::context::Context;
-use crate::memory::{self, Block};
+use crate::memory::{self, Block, Kind};
 use crate::ptx::run::{Launch, Range, View};
 use crate::registry::lock;
-use crate::{log, posted};
+use crate::{delayed_writes, log};
 
-/// Where the bytes of a copy are.
+/// The source of a copy.
 #[derive(Clone, Debug)]
 pub(crate) enum Source {
     At(u64),
-    /// Taken at the call.
+    /// Bytes that were read at the call.
     Bytes(Arc<[u8]>),
 }
 
 #[derive(Clone, Debug)]
 pub(crate) enum Work {
     Nothing,
-    /// Has a graph's objects until then.
-    #[expect(dead_code, reason = "it is enough that they are there")]
+    /// Keeps a graph's objects until its launch has ended.
+    #[expect(dead_code, reason = "objects are only held")]
     Keep(Objects),
     Launch(Arc<Launch>),
     Copy {
@@ -41,12 +40,11 @@ pub(crate) enum Work {
         count: usize,
     },
     Values(Vec<ValueOp>),
-    Host(HostFunction, usize),
-    /// Gives memory of a pool back.
+    /// Frees memory of a pool.
     Free(u64),
 }
 
-/// The host address of a range that copies and values may use, with what keeps it there.
+/// The host address of a range that copies and values may use, and the block that has it.
 pub(super) fn host(address: u64, bytes: usize) -> Done<(usize, Option<Arc<Block>>)> {
     match memory::range(address, bytes) {
         Some(block) => Ok((block.host + (address - block.at) as usize, Some(block))),
@@ -54,13 +52,13 @@ pub(super) fn host(address: u64, bytes: usize) -> Done<(usize, Option<Arc<Block>
         None if memory::is_reserved(address) || memory::find(address).is_some() => {
             Err(Code::ILLEGAL_ADDRESS)
         }
-        // The program's own.
+        // Memory of the program.
         None => Ok((address as usize, None)),
     }
 }
 
 impl Work {
-    /// Waits for values count while they are enqueued.
+    /// Counts the waits for values while they are enqueued.
     pub(super) fn count_waits(&self, context: &Context, begin: bool) {
         let Self::Values(ops) = self else { return };
         let waits = ops.iter().filter(|op| op.wait.is_some()).count();
@@ -73,7 +71,7 @@ impl Work {
 
     pub(super) fn run(&self, context: &Context) -> Done {
         if !matches!(self, Self::Launch(_)) {
-            posted::flush();
+            delayed_writes::flush();
         }
         match self {
             Self::Nothing | Self::Keep(_) => Ok(()),
@@ -95,35 +93,30 @@ impl Work {
                 Ok(())
             }
             Self::Values(ops) => ops.iter().try_for_each(|op| op.run(context)),
-            Self::Host(function, data) => {
-                host_function(*function, *data);
-                Ok(())
-            }
-            Self::Free(at) => {
-                memory::free(*at, |kind| kind == memory::Kind::Pool, Code::INVALID_VALUE)
-            }
+            Self::Free(at) => memory::free(*at, &[Kind::Pool], Code::INVALID_VALUE),
         }
     }
 }
 
 fn run_kernel(launch: &Launch, context: &Context) -> Done {
-    let mut kept = Vec::new();
+    let mut used = Vec::new();
     let peers = lock(&context.peers).clone();
     let mut find = |address: u64| {
         let block = memory::find(address)?;
+        let of = block.owner.device;
         let reachable = match block.kind {
-            memory::Kind::Pool => may_touch(context.device, block.device),
-            _ => block.device == context.device || peers.contains(&block.device),
+            Kind::Pool => may_touch(context.device, of),
+            _ => of == context.device || peers.contains(&of),
         };
         if block.is_on_device() && !reachable {
             return None;
         }
         let range = Range { start: block.at, end: block.end(), host: block.host };
-        kept.push(block);
+        used.push(block);
         Some(range)
     };
     let ended = launch.run(&mut View::new(&mut find), &|| context.is_lost());
-    posted::flush();
+    delayed_writes::flush();
     ended.map_err(|fault| {
         log::misuse(&format!(
             "kernel {}: {:?} at address {:#x}, line {} of its PTX",

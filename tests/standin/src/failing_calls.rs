@@ -1,5 +1,5 @@
-//! Calls of the driver that fail because a test wants it. Law: such a call does nothing, and loses
-//! no context.
+//! Calls of the driver that fail because a test asks for it. Law: such a call does nothing, and
+//! its context stays usable.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,17 +7,17 @@ use crate::api;
 use crate::code::Code;
 use crate::settings;
 
-/// The call, counted from 1, of an entry point that fails.
+/// The call of an entry point that fails, counted from 1.
 #[derive(Debug)]
-pub(crate) struct Planted {
+pub(crate) struct FailingCall {
     name: &'static str,
     nth: u64,
-    /// How often it was called.
+    /// Calls so far.
     calls: AtomicU64,
 }
 
-impl Planted {
-    /// `name:k`.
+impl FailingCall {
+    /// Reads `name:k`.
     pub(crate) fn read(text: &str) -> Result<Self, String> {
         let (wanted, nth) = text.split_once(':').ok_or("want name:number")?;
         let name = api::names().find(|&name| name == wanted);
@@ -33,13 +33,12 @@ impl Planted {
     }
 }
 
-/// What this call of an entry point answers, if it is to fail.
-pub(crate) fn due(name: &str) -> Option<Code> {
-    let planted = &settings::get().fail_call;
-    // Each counts for itself.
-    let due = planted.iter().filter(|planted| planted.is_due(name)).count() > 0;
-    due.then_some(match name.starts_with("cuLaunchKernel") {
-        true => Code::LAUNCH_OUT_OF_RESOURCES,
-        false => Code::OPERATING_SYSTEM,
+/// The error of this call of an entry point, if the call must fail.
+pub(crate) fn error_of(name: &str) -> Option<Code> {
+    // Every one counts its calls, whether or not another one is due.
+    let due = settings::get().fail_call.iter().filter(|call| call.is_due(name)).count() > 0;
+    due.then_some(match name {
+        "cuLaunchKernel" => Code::LAUNCH_OUT_OF_RESOURCES,
+        _ => Code::OPERATING_SYSTEM,
     })
 }

@@ -1,17 +1,17 @@
-//! 8-bit floats, and values with where they were found: what is reduced on devices is the host's,
-//! bit for bit, straight and by way of the host.
+//! 8-bit floats, and values with their locations: reductions on devices give the host's results,
+//! bit for bit, from device to device and by way of the host.
 
 use std::sync::Arc;
 
 use bytemuck::Pod;
-use cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
+use cudarc::driver::{CudaSlice, CudaStream};
 use ringreduce::{
     Communicator, DevicePath, DeviceRef, Element, F8E4M3, F8E5M2, LocF32, LocF64, LocI32, LocI64,
     ReduceOp, Reduction,
 };
 
-use super::super::standin::on_standin;
-use super::stream;
+use super::super::standin::{self, DEVICES, on_standin};
+use super::fixture::{address, attach_as, raw, stream};
 use harness::ranks;
 
 /// Not a whole number of lines.
@@ -25,15 +25,14 @@ struct Calls<'a, T> {
 }
 
 impl<T: Element + Pod> Calls<'_, T> {
-    /// Types of others are no types of devices for cudarc: by their bytes.
+    /// cudarc copies bytes, for it has no types of other libraries.
     fn up(&self, values: &[T]) -> CudaSlice<u8> {
         self.stream.clone_htod(bytemuck::cast_slice::<T, u8>(values)).unwrap()
     }
 
     fn part(&self, bytes: &CudaSlice<u8>) -> DeviceRef<T> {
-        let (start, len) = (bytes.device_ptr(&self.stream).0, bytes.num_bytes() / size_of::<T>());
-        // SAFETY: it is as long, and lives until the call is over.
-        unsafe { DeviceRef::from_raw_parts(start, len, &self.stream) }
+        let len = bytes.num_bytes() / size_of::<T>();
+        raw(address(bytes, &self.stream), len, &self.stream)
     }
 
     fn same(&self, device: &CudaSlice<u8>, host: &[T], op: Reduction) {
@@ -50,16 +49,16 @@ impl<T: Element + Pod> Calls<'_, T> {
         self.comm.all_reduce(&mut host, op).unwrap();
         self.same(&device, &host, op);
         let mut host = self.given[..COUNT / n].to_vec();
-        let whole = COUNT / n * n;
-        let (send, recv) = (self.up(&self.given[..whole]), self.up(&host));
+        let len = COUNT / n * n;
+        let (send, recv) = (self.up(&self.given[..len]), self.up(&host));
         let (from, mut to) = (self.part(&send), self.part(&recv));
         self.comm.on_stream(&stream).reduce_scatter(&from, &mut to, op).unwrap();
-        self.comm.reduce_scatter(&self.given[..whole], &mut host, op).unwrap();
+        self.comm.reduce_scatter(&self.given[..len], &mut host, op).unwrap();
         self.same(&recv, &host, op);
     }
 }
 
-/// All that is defined for a type.
+/// Every reduction that is defined for a type.
 fn every_op<T: Element + Pod>(comm: &mut Communicator, given: impl Fn(usize, usize) -> T) {
     let stream = stream(comm);
     comm.barrier().unwrap();
@@ -69,7 +68,7 @@ fn every_op<T: Element + Pod>(comm: &mut Communicator, given: impl Fn(usize, usi
     defined.for_each(|op| calls.reduces(op.into()));
 }
 
-/// Bits of all kinds, but for those of what is not a number.
+/// Bits of all kinds of values.
 fn bits(rank: usize, i: usize) -> u8 {
     (rank * 89 + i * 37) as u8
 }
@@ -77,11 +76,11 @@ fn bits(rank: usize, i: usize) -> u8 {
 fn every_type(comm: &mut Communicator) {
     let number = |is_nan: bool, bits: u8| if is_nan { bits & 0x83 } else { bits };
     let e4m3 = |bits| F8E4M3::from_bits(number(F8E4M3::from_bits(bits).is_nan(), bits));
-    // Infinities are the largest numbers here, as sums of large ones are.
+    // Sums of the largest numbers are infinities.
     let e5m2 = |bits| F8E5M2::from_bits(number(bits & 0x7f > 0x7b, bits));
     every_op(comm, |rank, i| e4m3(bits(rank, i)));
     every_op(comm, |rank, i| e5m2(bits(rank, i)));
-    // Many are equal, at places that are not in the order of ranks.
+    // Many values are equal, at locations that are not in the order of ranks.
     let value = |rank: usize, i: usize| ((rank * 7 + i * 3) % 4) as i32 - 2;
     let place = |rank: usize, i: usize| ((rank + i) % 3) as u32;
     every_op(comm, |rank, i| LocF32::new(value(rank, i) as f32, place(rank, i)));
@@ -90,27 +89,23 @@ fn every_type(comm: &mut Communicator) {
     every_op(comm, |rank, i| LocI64::new(value(rank, i).into(), place(rank, i).into()));
 }
 
-/// Not tests of their own: what they do on the stand-in.
+/// Functions that tests run with the stand-in.
 pub(crate) mod body {
     use super::*;
 
     pub(crate) fn threads() {
         for n in [2, 3] {
-            // Narrow floats are rounded once, in the order of ranks, on the host too.
+            // Deterministic calls on the host round narrow floats once, in the order of ranks, too.
             let all = Communicator::builder().deterministic(true).local(n).unwrap();
             ranks::on(all, |comm| {
                 every_type(comm);
-                let stream = stream(comm);
-                comm.use_device(stream.context()).unwrap();
-                assert_eq!(comm.device_path(), DevicePath::Direct);
+                attach_as(comm, DevicePath::Direct);
                 every_type(comm);
             });
         }
     }
 }
 
-#[test]
-fn types_of_no_other_library_are_the_hosts() {
-    on_standin("device::types::body::threads", &[]);
-    on_standin("device::types::body::threads", &[("STANDIN_CUDA_DEVICES", "2")]);
+on_standin! {
+    reductions_of_all_types_are_the_hosts: threads [], threads [DEVICES = "2"];
 }

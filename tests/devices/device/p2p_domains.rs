@@ -1,23 +1,22 @@
-//! Ranks of which only some reach each other: calls by islands are the host's, whatever ranks are
-//! in them, and what fails is told by the names that ranks have in the whole.
+//! Ranks of which only some reach each other: calls of several P2P domains give the host's results,
+//! whatever ranks are in each, and errors name ranks by their numbers in the communicator.
 
 use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaStream, CudaView, CudaViewMut, DeviceRepr};
 use ringreduce::{Communicator, DevicePath, OnStream, ReduceOp, Reduction};
 
-use super::super::standin::on_standin;
-use super::verbs::same;
-use super::{Both, Nowhere};
-use harness::processes::{run, this_rank};
+use super::super::standin::{self, DEVICES, PEERS, on_standin, run_on_standin, this_body};
+use super::Nowhere;
+use super::fixture::{Both, on_processes, refused, same};
 use harness::{Value, on_ranks, share};
 
 /// The device of each rank.
 pub(super) const LAYOUTS: [&[usize]; 5] =
     [&[0, 0, 1], &[0, 1, 1], &[0, 0, 1, 1], &[0, 1, 1, 2], &[0, 1, 0, 1]];
 
-/// A stream of the rank's device, and all is said of that.
-pub(super) fn attached(comm: &mut Communicator, layout: &[usize]) -> Arc<CudaStream> {
+/// A stream of the rank's device, which the communicator uses.
+pub(super) fn attach(comm: &mut Communicator, layout: &[usize]) -> Arc<CudaStream> {
     let stream = CudaContext::new(layout[comm.rank()]).unwrap().new_stream().unwrap();
     comm.use_device(stream.context()).unwrap();
     assert_eq!(comm.device_path(), DevicePath::Islands);
@@ -25,13 +24,13 @@ pub(super) fn attached(comm: &mut Communicator, layout: &[usize]) -> Arc<CudaStr
     stream
 }
 
-/// Collectives that this rank has made by way of the host.
+/// The number of collectives that this rank has made by way of the host.
 fn calls(comm: &mut Communicator) -> String {
-    let said = format!("{comm:?}");
-    said.split("calls: ").nth(1).unwrap().split(',').next().unwrap().to_owned()
+    let debug = format!("{comm:?}");
+    debug.split("calls: ").nth(1).unwrap().split(',').next().unwrap().to_owned()
 }
 
-/// Reductions that are put together of several.
+/// Reductions, which consist of several calls.
 fn reductions<T: Value + DeviceRepr>(both: &mut Both<'_>, ops: &[Reduction], count: usize) {
     let (n, rank) = (both.comm.size(), both.comm.rank());
     for &op in ops {
@@ -59,9 +58,9 @@ fn moves<T: Value + DeviceRepr>(both: &mut Both<'_>, count: usize) {
     }
 }
 
-/// Every verb, on memory of which others know nothing.
+/// Every verb, on memory that no other rank knows.
 fn every_verb(comm: &mut Communicator, layout: &[usize]) {
-    let stream = attached(comm, layout);
+    let stream = attach(comm, layout);
     let mut both = Both { comm, stream };
     let [sum, max, avg] = [ReduceOp::Sum, ReduceOp::Max, ReduceOp::Avg].map(Reduction::from);
     for count in [0, 1, 1001] {
@@ -75,12 +74,11 @@ fn every_verb(comm: &mut Communicator, layout: &[usize]) {
     both.comm.on_stream(&both.stream).check().unwrap();
 }
 
-/// None of these is a call of all by way of the host.
-fn by_islands(comm: &mut Communicator, layout: &[usize]) {
-    let stream = attached(comm, layout);
+/// No rank makes any of these calls by way of the host with all ranks.
+fn by_domains(comm: &mut Communicator, layout: &[usize]) {
+    let stream = attach(comm, layout);
     let (n, rank) = (comm.size(), comm.rank());
-    let known = comm.alloc_device::<i32>(&stream, 100 * n);
-    let mut long = known.unwrap();
+    let mut long = comm.alloc_device::<i32>(&stream, 100 * n).unwrap();
     let mut short = stream.clone_htod(&[1_i32; 100]).unwrap();
     let before = calls(comm);
     for root in 0..n {
@@ -101,9 +99,9 @@ fn by_islands(comm: &mut Communicator, layout: &[usize]) {
     assert_eq!(stream.clone_dtoh(&short).unwrap(), [1; 100], "rank {rank}");
 }
 
-/// Calls on two streams of which none is waited for; longer than there is memory for at once.
+/// Calls on two streams, none of which is waited for, of more bytes than staging has memory for.
 fn in_pieces(comm: &mut Communicator, layout: &[usize]) {
-    let first = attached(comm, layout);
+    let first = attach(comm, layout);
     let second = first.context().new_stream().unwrap();
     comm.barrier().unwrap();
     let (n, rank, count) = (comm.size(), comm.rank(), (5 << 17) + 3);
@@ -130,33 +128,31 @@ fn in_pieces(comm: &mut Communicator, layout: &[usize]) {
     }
 }
 
-/// What is refused at once changes nothing, at any rank.
-fn refused(comm: &mut Communicator, layout: &[usize]) {
-    let stream = attached(comm, layout);
+/// A call that is refused at once changes nothing at any rank.
+fn refused_at_once(comm: &mut Communicator, layout: &[usize]) {
+    let stream = attach(comm, layout);
     let (n, rank) = (comm.size(), comm.rank());
     let mut buf = stream.clone_htod(&vec![rank as i32; n]).unwrap();
     comm.barrier().unwrap();
     let mut nowhere = Nowhere(Arc::clone(&stream));
-    let error = comm.on_stream(&stream).reduce(&mut nowhere, ReduceOp::Sum, 0).unwrap_err();
-    let said = "reduce: finding out what memory a buffer is";
-    assert!(error.to_string().contains(said), "{error}");
+    let done = comm.on_stream(&stream).reduce(&mut nowhere, ReduceOp::Sum, 0);
+    refused(done, "reduce: finding out what memory a buffer is");
     let error = comm.on_stream(&stream).reduce(&mut buf, ReduceOp::Sum, n).unwrap_err();
     assert!(error.to_string().starts_with("reduce: root is"), "{error}");
     if layout.iter().filter(|&&device| device == layout[rank]).count() > 1 {
         let shared = stream.context().default_stream();
         let mut on = comm.on_stream(&shared);
-        let sum = on.all_reduce(&mut buf, ReduceOp::Sum).unwrap_err().to_string();
-        let parts = on.reduce_scatter_in_place(&mut buf, ReduceOp::Sum).unwrap_err().to_string();
-        assert!([sum, parts].iter().all(|it| it.contains("stream is the default one")));
+        refused(on.all_reduce(&mut buf, ReduceOp::Sum), "stream is the default one");
+        refused(on.reduce_scatter_in_place(&mut buf, ReduceOp::Sum), "stream is the default one");
     }
     comm.on_stream(&stream).all_gather_in_place(&mut buf).unwrap();
     assert!(stream.clone_dtoh(&buf).unwrap().into_iter().eq(0..n as i32));
     comm.on_stream(&stream).check().unwrap();
 }
 
-/// The last rank makes another call: who meets it is told which, not which part of it.
+/// The last rank makes another call: the error of a rank in its domain names the whole call.
 fn mismatch(comm: &mut Communicator, layout: &[usize]) {
-    let stream = attached(comm, layout);
+    let stream = attach(comm, layout);
     let (rank, last) = (comm.rank(), comm.size() - 1);
     let mut buf = stream.clone_htod(&[1_i32; 12]).unwrap();
     comm.barrier().unwrap();
@@ -169,77 +165,61 @@ fn mismatch(comm: &mut Communicator, layout: &[usize]) {
     let error = done.and_then(|()| on.check()).unwrap_err().to_string();
     if layout[rank] == layout[last] {
         let theirs = if rank == last { "reduce_scatter" } else { "all_gather" };
-        let said = format!("does not make the same call: the call is {theirs} of int32");
-        assert!(error.contains(&said), "{rank} of {layout:?}: {error}");
+        let want = format!("does not make the same call: the call is {theirs} of int32");
+        assert!(error.contains(&want), "{rank} of {layout:?}: {error}");
     } else {
         assert!(error.contains(": lost rank "), "{rank} of {layout:?}: {error}");
     }
 }
 
-/// Not tests of their own: what they do on the stand-in.
+/// The number of a layout, for processes.
+pub(super) const LAYOUT: &str = "TEST_P2P_DOMAINS_LAYOUT";
+
+/// Functions that tests run with the stand-in.
 pub(crate) mod body {
     use super::*;
 
-    const LAYOUT: &str = "TEST_ISLANDS_LAYOUT";
-
     fn all(comm: &mut Communicator, layout: &[usize]) {
         every_verb(comm, layout);
-        by_islands(&mut comm.duplicate().unwrap(), layout);
+        by_domains(&mut comm.duplicate().unwrap(), layout);
+    }
+
+    fn on_threads(layouts: impl IntoIterator<Item = usize>, rank: fn(&mut Communicator, &[usize])) {
+        for layout in layouts.into_iter().map(|at| LAYOUTS[at]) {
+            on_ranks(layout.len(), |comm| rank(comm, layout));
+        }
     }
 
     pub(crate) fn threads() {
-        for layout in share::of(&LAYOUTS, 2) {
-            on_ranks(layout.len(), |comm| all(comm, layout));
-        }
+        on_threads(share::of(&[0, 1, 2, 3, 4], 2), all);
     }
 
-    pub(crate) fn wrong() {
-        for layout in [LAYOUTS[0], LAYOUTS[4]] {
-            on_ranks(layout.len(), |comm| refused(comm, layout));
-        }
-        for layout in [LAYOUTS[1], LAYOUTS[2], LAYOUTS[4]] {
-            on_ranks(layout.len(), |comm| mismatch(comm, layout));
-        }
+    pub(crate) fn invalid() {
+        on_threads([0, 4], refused_at_once);
+        on_threads([1, 2, 4], mismatch);
     }
 
     pub(crate) fn long() {
-        for layout in share::of(&[LAYOUTS[0], LAYOUTS[4]], 2) {
-            on_ranks(layout.len(), |comm| in_pieces(comm, layout));
-        }
+        on_threads(share::of(&[0, 4], 2), in_pieces);
     }
 
     pub(crate) fn processes() {
-        let at = std::env::var(LAYOUT).unwrap().parse::<usize>().unwrap();
-        match this_rank() {
-            Some(mut comm) => all(&mut comm, LAYOUTS[at]),
-            None => run("device::islands::body::processes", LAYOUTS[at].len(), "shm"),
-        }
+        let layout = LAYOUTS[std::env::var(LAYOUT).unwrap().parse::<usize>().unwrap()];
+        on_processes(this_body!(processes), [layout.len()], |comm| all(comm, layout));
     }
 }
 
-pub(super) const SEPARATE: [(&str, &str); 2] =
-    [("STANDIN_CUDA_DEVICES", "3"), ("STANDIN_CUDA_PEERS", "none")];
-
 #[test]
-fn every_verb_by_islands_is_the_hosts() {
-    on_standin("device::islands::body::threads", &SEPARATE);
-}
-
-#[test]
-fn islands_of_processes() {
+fn p2p_domains_of_processes() {
     for at in share::of(&[0, 1, 2, 3, 4], 3) {
-        let [devices, peers] = SEPARATE;
-        let layout = ("TEST_ISLANDS_LAYOUT", &*at.to_string());
-        on_standin("device::islands::body::processes", &[devices, peers, layout]);
+        let settings = [(DEVICES, "3"), (PEERS, "none"), (LAYOUT, &*at.to_string())];
+        run_on_standin(&standin::name_of(module_path!(), "body::processes"), &settings);
     }
 }
 
-#[test]
-fn long_calls_by_islands_are_made_in_pieces() {
-    on_standin("device::islands::body::long", &SEPARATE);
-}
-
-#[test]
-fn what_is_wrong_is_told_as_of_the_whole() {
-    on_standin("device::islands::body::wrong", &SEPARATE);
+on_standin! {
+    every_verb_of_p2p_domains_gives_the_hosts_results: threads [DEVICES = "3", PEERS = "none"];
+    long_calls_of_p2p_domains_are_made_in_pieces: long [DEVICES = "3", PEERS = "none"];
+    errors_of_p2p_domains_name_ranks_of_the_communicator:
+        invalid [DEVICES = "3", PEERS = "none"];
 }

@@ -1,23 +1,21 @@
-//! Two communicators whose calls a rank puts on its device in another order than the others: with
-//! queues enough it is no matter; where streams share one, each waits for what is behind the
-//! other's wait, and who waits longest says so.
+//! Two communicators whose calls one rank enqueues in another order than the other. With enough
+//! hardware queues the order does not matter. Where the streams share one, each waits for a call
+//! behind the other's wait, and the first rank whose timeout ends reports that.
 
 use std::time::{Duration, Instant};
 
 use ringreduce::{Communicator, ReduceOp, Result};
 
-use super::super::standin::on_standin;
-use super::stream;
+use super::super::standin::{self, QUEUES, on_standin, this_body};
+use super::fixture::stream;
 use harness::processes::{run, this_rank};
 
-const QUEUES: &str = "STANDIN_CUDA_QUEUES";
-/// How long ranks wait for what never comes; no call takes so long by itself, also where CPUs are
-/// few.
+/// The timeout of calls that can never end; no other call takes so long, also where CPUs are few.
 const TIMEOUT: Duration = Duration::from_millis(1500);
-/// How long they wait for what comes.
+/// The timeout of calls that end.
 const LONG: Duration = Duration::from_secs(60);
 
-/// Calls of both communicators, each on a stream of its own, by this rank in this order.
+/// Calls of both communicators, each on a stream of its own, in this rank's order.
 fn calls(both: &mut [Communicator; 2], is_reversed: bool) -> Result<()> {
     let streams = [stream(&both[0]), stream(&both[1])];
     let mut bufs = streams.each_ref().map(|stream| stream.clone_htod(&[1_i32; 100]).unwrap());
@@ -32,7 +30,7 @@ fn calls(both: &mut [Communicator; 2], is_reversed: bool) -> Result<()> {
         let put = both[at].on_stream(&streams[at]).all_reduce(&mut bufs[at], ReduceOp::Sum);
         first = first.and(put);
     }
-    // Whatever was wrong, the streams end.
+    // The streams end even after an error.
     streams.iter().for_each(|stream| stream.synchronize().unwrap());
     let timeout = both[0].timeout();
     assert!(began.elapsed() < 6 * timeout, "after {:?}", began.elapsed());
@@ -47,7 +45,7 @@ fn calls(both: &mut [Communicator; 2], is_reversed: bool) -> Result<()> {
     Ok(())
 }
 
-/// Not tests of their own: what they do on the stand-in.
+/// Functions that tests run with the stand-in.
 pub(crate) mod body {
     use super::*;
 
@@ -59,21 +57,20 @@ pub(crate) mod body {
         let Some(mut comm) = this_rank() else { return run(body, 2, "shm") };
         let rank = comm.rank();
         let mut both = [comm.duplicate().unwrap(), comm];
-        // Before the devices are told of: their calls wait no longer.
+        // The timeout at `use_device` limits the waits of device calls.
         both.iter_mut().for_each(|comm| comm.set_timeout(timeout));
         expects(calls(&mut both, reverses(rank)), rank);
     }
 
-    pub(crate) fn right() {
-        ordered(("device::order::body::right", LONG), |_| true, |done, _| done.unwrap());
+    pub(crate) fn same_order() {
+        ordered((this_body!(same_order), LONG), |_| true, |done, _| done.unwrap());
     }
 
-    pub(crate) fn crossed() {
-        let of = ("device::order::body::crossed", LONG);
-        ordered(of, |rank| rank == 1, |done, _| done.unwrap());
+    pub(crate) fn enough_queues() {
+        ordered((this_body!(enough_queues), LONG), |rank| rank == 1, |done, _| done.unwrap());
     }
 
-    pub(crate) fn wrong() {
+    pub(crate) fn wrong_order() {
         let is_named = |done: Result<()>, rank: usize| {
             let error = done.unwrap_err().to_string();
             let other = format!("rank {}", 1 - rank);
@@ -81,21 +78,12 @@ pub(crate) mod body {
             let named = ["makes other calls", "has not come to it", "lost"];
             assert!(named.iter().any(|it| error.contains(it)), "{error}");
         };
-        ordered(("device::order::body::wrong", TIMEOUT), |rank| rank == 1, is_named);
+        ordered((this_body!(wrong_order), TIMEOUT), |rank| rank == 1, is_named);
     }
 }
 
-#[test]
-fn one_order_needs_one_queue() {
-    on_standin("device::order::body::right", &[(QUEUES, "1")]);
-}
-
-#[test]
-fn with_queues_enough_any_order_will_do() {
-    on_standin("device::order::body::crossed", &[(QUEUES, "2")]);
-}
-
-#[test]
-fn a_wrong_order_in_one_queue_is_found_out() {
-    on_standin("device::order::body::wrong", &[(QUEUES, "1")]);
+on_standin! {
+    one_order_needs_one_queue: same_order [QUEUES = "1"];
+    with_enough_queues_any_order_works: enough_queues [QUEUES = "2"];
+    a_wrong_order_in_one_queue_is_an_error: wrong_order [QUEUES = "1"];
 }

@@ -1,5 +1,5 @@
-//! What is missing, too old, full, foreign or said by some alone: an error with a name, and what
-//! worked before works after.
+//! Drivers that lack a symbol or are too old, full memory, foreign buffers, and ranks that do not
+//! attach: each is an error that names it, and earlier features work afterwards.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -7,58 +7,58 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use cuda::harness::Library;
-use cudarc::driver::{CudaContext, CudaStream, DevicePtr};
-use ringreduce::{Communicator, DeviceRef, ReduceOp, Result};
+use cudarc::driver::{CudaContext, CudaStream};
+use ringreduce::{Communicator, ReduceOp, Result};
 
-use super::super::standin::{on_standin, with_driver};
-use super::direct::until_told;
-use super::stream;
+use super::super::standin::{
+    self, DEVICES, FAIL_ALLOC, VERSION, on_standin, run_on_standin, this_body, with_driver,
+};
+use super::fixture::{address, all_succeed, attach, fails, raw, refused, stream};
 use harness::on_ranks;
 use harness::processes::{World, this_rank};
 
-const FAIL: &str = "STANDIN_CUDA_FAIL_ALLOC";
 /// The symbol that is missing.
-const MISSING: &str = "TEST_TROUBLE_MISSING";
+const MISSING: &str = "TEST_DRIVER_ERRORS_MISSING";
 
-/// The host's calls go on.
-fn host_goes_on(comm: &mut Communicator) {
+/// Calls on host buffers still work.
+fn host_calls_work(comm: &mut Communicator) {
     let mut host = [1_i32; 100];
     comm.all_reduce(&mut host, ReduceOp::Sum).unwrap();
     assert_eq!(host, [comm.size() as i32; 100]);
 }
 
-/// A rank's calls, with memory of its own and of all; the first error of any.
+/// A rank's calls on its own memory and on memory that all ranks allocated; the first error of any.
 fn tries(comm: &mut Communicator, stream: &Arc<CudaStream>) -> Result<()> {
-    let mut known = comm.alloc_device::<i32>(stream, 1000)?;
+    let mut shared = comm.alloc_device::<i32>(stream, 1000)?;
     comm.barrier()?;
-    // cudarc allocates: what fails there is no matter of the library's.
+    // cudarc allocates here; its failure says nothing of the library.
     let other = stream.clone_htod(&[1_i32; 1000]);
     let all_have = are_all(comm, other.is_ok())?;
     let Some(mut other) = other.ok().filter(|_| all_have) else { return Ok(()) };
-    stream.memcpy_htod(&[1; 1000], &mut known.view_mut()).unwrap();
+    stream.memcpy_htod(&[1; 1000], &mut shared.view_mut()).unwrap();
     comm.barrier()?;
     for _ in 0..2 {
-        comm.on_stream(stream).all_reduce(&mut known, ReduceOp::Sum)?;
+        comm.on_stream(stream).all_reduce(&mut shared, ReduceOp::Sum)?;
         comm.on_stream(stream).all_reduce(&mut other, ReduceOp::Sum)?;
     }
     stream.synchronize().unwrap();
     comm.on_stream(stream).check()?;
     let n = comm.size() as i32;
-    assert_eq!(stream.clone_dtoh(&*known).unwrap(), [n * n; 1000]);
+    assert_eq!(stream.clone_dtoh(&*shared).unwrap(), [n * n; 1000]);
     assert_eq!(stream.clone_dtoh(&other).unwrap(), [n * n; 1000]);
     Ok(())
 }
 
-/// Is it so at all ranks?
+/// True if `mine` is true at all ranks.
 fn are_all(comm: &mut Communicator, mine: bool) -> Result<bool> {
     let mut all = [u8::from(mine)];
     comm.all_reduce(&mut all, ReduceOp::Min)?;
     Ok(all[0] == 1)
 }
 
-/// An allocation fails somewhere: either all ranks have an error or none, nobody waits for ever,
-/// and the second time all is well, or the communicator says that it failed before.
-fn full(comm: &mut Communicator) {
+/// An allocation fails: either all ranks get an error or none, no rank waits for ever, and a second
+/// attempt works, or the communicator reports that it failed before.
+fn full_memory(comm: &mut Communicator) {
     let Ok(context) = CudaContext::new(0) else { return };
     let stream = context.new_stream().unwrap();
     comm.barrier().unwrap();
@@ -68,7 +68,7 @@ fn full(comm: &mut Communicator) {
         assert!(error.contains("OUT_OF_MEMORY") || error.contains("could not"), "{error}");
         comm.use_device(&context).unwrap();
     }
-    // One allocation fails, of one call at most; or the communicator has failed with it.
+    // One allocation fails, and with it one call or the communicator.
     let mut failures = 0;
     for _ in 0..3 {
         let Err(error) = tries(comm, &stream) else { continue };
@@ -81,68 +81,59 @@ fn full(comm: &mut Communicator) {
         }
         failures += 1;
     }
-    host_goes_on(comm);
+    host_calls_work(comm);
     stream.synchronize().unwrap();
 }
 
-/// What the driver lacks is said by name, at the first call; the host's calls go on.
-fn lacks(comm: &mut Communicator) {
+/// The first call names the symbol that the driver lacks; calls on host buffers work.
+fn missing_symbol(comm: &mut Communicator) {
     let missing = std::env::var(MISSING).unwrap();
     let stream = stream(comm);
     let mut buf = stream.clone_htod(&[1_i32; 10]).unwrap();
-    let whole = format!("the driver has no {missing}; it is too old: install a newer one");
-    let error = comm.use_device(stream.context()).unwrap_err().to_string();
-    assert!(error.contains(&whole), "{error}");
-    let error = comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Sum).unwrap_err();
-    assert!(error.to_string().contains(&whole), "{error}");
-    let error = comm.alloc_device::<i32>(&stream, 10).unwrap_err().to_string();
-    assert!(error.contains(&whole), "{error}");
-    host_goes_on(comm);
+    let want = format!("the driver has no {missing}; it is too old: install a newer one");
+    refused(comm.use_device(stream.context()), &want);
+    refused(comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Sum), &want);
+    refused(comm.alloc_device::<i32>(&stream, 10), &want);
+    host_calls_work(comm);
 }
 
-/// A driver before the kernels.
-fn too_old(comm: &mut Communicator) {
+/// A driver that is older than the kernels still serves calls by way of the host.
+fn old_driver(comm: &mut Communicator) {
     let stream = stream(comm);
     let mut buf = stream.clone_htod(&[1_i32; 10]).unwrap();
-    let error = comm.use_device(stream.context()).unwrap_err().to_string();
-    assert!(error.contains("the driver is too old: it is for CUDA 10.2"), "{error}");
-    // By way of the host it is good enough.
+    refused(comm.use_device(stream.context()), "the driver is too old: it is for CUDA 10.2");
     comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Sum).unwrap();
     assert_eq!(stream.clone_dtoh(&buf).unwrap(), [comm.size() as i32; 10]);
-    host_goes_on(comm);
+    host_calls_work(comm);
 }
 
-/// What was not made for the device that was told, or is no more.
-fn foreign(comm: &mut Communicator) {
+/// Streams and buffers of another context, and freed buffers, are refused.
+fn foreign_buffers(comm: &mut Communicator) {
     let [mine, another] = [0, 1].map(|at| CudaContext::new(at).unwrap().new_stream().unwrap());
     let mut buf = mine.clone_htod(&[1_i32; 10]).unwrap();
     let mut far = another.clone_htod(&[1_i32; 10]).unwrap();
     let freed = mine.clone_htod(&[1_i32; 5000]).unwrap();
-    let at = freed.device_ptr(&mine).0;
+    let at = address(&freed, &mine);
     drop(freed);
     mine.synchronize().unwrap();
     comm.use_device(mine.context()).unwrap();
-    let error = comm.use_device(mine.context()).unwrap_err().to_string();
-    assert!(error.contains("use_device: context is said before"), "{error}");
-    let error = comm.alloc_device::<i32>(&another, 10).unwrap_err().to_string();
-    assert!(error.contains("of another context than use_device was given"), "{error}");
-    // SAFETY: it is refused.
-    let mut gone = unsafe { DeviceRef::<i32>::from_raw_parts(at, 5000, &mine) };
-    let error = comm.on_stream(&mine).all_reduce(&mut gone, ReduceOp::Sum).unwrap_err();
-    assert!(error.to_string().contains("finding out what memory a buffer is"), "{error}");
+    let foreign = "of another context than use_device was given";
+    refused(comm.use_device(mine.context()), "use_device: context is said before");
+    refused(comm.alloc_device::<i32>(&another, 10), foreign);
+    let mut gone = raw::<i32>(at, 5000, &mine);
+    let done = comm.on_stream(&mine).all_reduce(&mut gone, ReduceOp::Sum);
+    refused(done, "finding out what memory a buffer is");
     comm.barrier().unwrap();
-    let error = comm.on_stream(&another).all_reduce(&mut far, ReduceOp::Sum).unwrap_err();
-    let error = error.to_string();
-    assert!(error.contains("of another context than use_device was given"), "{error}");
+    refused(comm.on_stream(&another).all_reduce(&mut far, ReduceOp::Sum), foreign);
     comm.on_stream(&mine).all_reduce(&mut buf, ReduceOp::Sum).unwrap();
     assert_eq!(another.clone_dtoh(&far).unwrap(), [1; 10]);
     assert_eq!(mine.clone_dtoh(&buf).unwrap(), [comm.size() as i32; 10]);
     comm.on_stream(&mine).check().unwrap();
-    host_goes_on(comm);
+    host_calls_work(comm);
 }
 
-/// A rank that says nothing of its device, and calls something else or nothing.
-fn silent(comm: &mut Communicator) {
+/// A rank does not attach, and makes another call or none.
+fn one_attaches(comm: &mut Communicator) {
     let stream = stream(comm);
     comm.barrier().unwrap();
     comm.set_timeout(Duration::from_millis(500));
@@ -155,15 +146,15 @@ fn silent(comm: &mut Communicator) {
     let error = error.to_string();
     let found = ["does not make the same call", "nothing from rank", "lost rank"];
     assert!(found.iter().any(|found| error.contains(found)), "{error}");
-    // The device is as good as before.
+    // The device still works.
     let buf = stream.clone_htod(&[1_i32; 10]).unwrap();
     assert_eq!(stream.clone_dtoh(&buf).unwrap(), [1; 10]);
 }
 
-/// Rank 0 gives up while all keep their communicators, and rank 2 has not come: rank 1 is told.
-fn given_up(comm: &mut Communicator, told: &Barrier) {
-    let stream = stream(comm);
-    comm.use_device(stream.context()).unwrap();
+/// Rank 0 aborts a call that rank 2 has not made, and all ranks keep their communicators: rank 1
+/// gets an error.
+fn abort_without_leaving(comm: &mut Communicator, end: &Barrier) {
+    let stream = attach(comm);
     let mut buf = stream.clone_htod(&[1_i32; 10]).unwrap();
     comm.barrier().unwrap();
     if comm.rank() < 2 {
@@ -171,15 +162,14 @@ fn given_up(comm: &mut Communicator, told: &Barrier) {
         if comm.rank() == 0 {
             comm.abort_handle().abort();
         }
-        let error = first.and_then(|()| until_told(comm, &stream)).unwrap_err().to_string();
         let want = if comm.rank() == 0 { "aborted" } else { "aborted by rank 0" };
-        assert!(error.contains(want), "{error}");
+        fails(comm, &stream, first, want);
         stream.synchronize().unwrap();
     }
-    told.wait();
+    end.wait();
 }
 
-/// Every call of the driver in the sources, but for what is in a `mod tests`.
+/// The names of all driver calls in the sources.
 fn called() -> BTreeSet<String> {
     fn files(folder: &Path, found: &mut Vec<String>) {
         for entry in std::fs::read_dir(folder).unwrap() {
@@ -202,66 +192,67 @@ fn called() -> BTreeSet<String> {
         .collect()
 }
 
-/// Not tests of their own: what they do on the stand-in.
+/// Functions that tests run with the stand-in.
 pub(crate) mod body {
     use super::*;
 
-    pub(crate) fn lacks() {
-        on_ranks(2, super::lacks);
+    pub(crate) fn missing_symbol() {
+        on_ranks(2, super::missing_symbol);
     }
 
-    pub(crate) fn too_old() {
-        on_ranks(2, super::too_old);
+    pub(crate) fn old_driver() {
+        on_ranks(2, super::old_driver);
     }
 
-    pub(crate) fn foreign() {
-        on_ranks(2, super::foreign);
+    pub(crate) fn foreign_buffers() {
+        on_ranks(2, super::foreign_buffers);
     }
 
-    pub(crate) fn silent() {
-        on_ranks(2, super::silent);
-        on_ranks(3, super::silent);
-        let told = Barrier::new(3);
-        on_ranks(3, |comm| given_up(comm, &told));
+    pub(crate) fn one_attaches() {
+        on_ranks(2, super::one_attaches);
+        on_ranks(3, super::one_attaches);
+        let end = Barrier::new(3);
+        on_ranks(3, |comm| abort_without_leaving(comm, &end));
     }
 
-    pub(crate) fn full() {
-        on_ranks(2, super::full);
+    pub(crate) fn full_memory() {
+        on_ranks(2, super::full_memory);
     }
 
-    /// One rank's memory is full, or all ranks' is.
-    pub(crate) fn full_processes() {
+    /// The memory of one rank is full, or that of all ranks.
+    pub(crate) fn full_memory_of_processes() {
         if let Some(mut comm) = this_rank() {
-            return super::full(&mut comm);
+            return super::full_memory(&mut comm);
         }
         for at in 1..=7 {
             for whose in [0..1, 1..2, 0..2] {
                 let settings = |rank: usize| match whose.contains(&rank) {
-                    true => vec![(FAIL, at.to_string())],
+                    true => vec![(FAIL_ALLOC, at.to_string())],
                     false => Vec::new(),
                 };
-                let world =
-                    World::start("device::trouble::body::full_processes", 2, "shm", settings);
-                for (rank, one) in world.0.into_iter().enumerate() {
-                    let (well, says) = one.end();
-                    assert!(well, "rank {rank}, the {at}th of {whose:?}: {says}");
-                }
+                let body = this_body!(full_memory_of_processes);
+                let world = World::start(body, 2, "shm", settings);
+                all_succeed(world, &format!("allocation {at} of {whose:?}"));
             }
         }
     }
 
-    /// Without a driver, or a device, only cudarc is asked; the library's host calls go on.
-    pub(crate) fn nothing() {
+    /// Without a driver or a device only cudarc is called; calls on host buffers work.
+    pub(crate) fn no_device() {
         let found = std::panic::catch_unwind(CudaContext::device_count);
         assert!(!matches!(found, Ok(Ok(1..))));
-        on_ranks(2, host_goes_on);
+        on_ranks(2, host_calls_work);
     }
 }
 
+fn name(body: &str) -> String {
+    standin::name_of(module_path!(), &format!("body::{body}"))
+}
+
 #[test]
-fn what_a_driver_lacks_is_said_by_name() {
-    let folder = std::env::temp_dir().join(format!("trouble-{}", std::process::id()));
-    // cudarc needs others itself, to have a context.
+fn a_missing_symbol_is_named() {
+    let folder = std::env::temp_dir().join(format!("driver-errors-{}", std::process::id()));
+    // cudarc needs the other symbols itself, for a context.
     let needless = [
         "cuStreamBatchMemOp_v2",
         "cuIpcOpenMemHandle_v2",
@@ -272,13 +263,13 @@ fn what_a_driver_lacks_is_said_by_name() {
     ];
     for missing in needless {
         let library = Library::without(&[missing], &folder).unwrap();
-        with_driver("device::trouble::body::lacks", library.folder(), &[(MISSING, missing)]);
+        with_driver(&name("missing_symbol"), library.folder(), &[(MISSING, missing)]);
     }
     std::fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]
-fn all_that_is_called_is_looked_for_first() {
+fn every_symbol_is_looked_up_before_it_is_called() {
     let text = include_str!("../../../src/device/cuda/driver.rs");
     let needed: BTreeSet<String> = text
         .lines()
@@ -290,31 +281,21 @@ fn all_that_is_called_is_looked_for_first() {
 }
 
 #[test]
-fn an_old_driver_is_good_enough_by_way_of_the_host() {
-    on_standin("device::trouble::body::too_old", &[("STANDIN_CUDA_VERSION", "10020")]);
-}
-
-#[test]
-fn what_is_not_of_the_device_is_refused() {
-    on_standin("device::trouble::body::foreign", &[("STANDIN_CUDA_DEVICES", "2")]);
-}
-
-#[test]
-fn who_says_nothing_of_its_device_is_found_out() {
-    on_standin("device::trouble::body::silent", &[]);
-}
-
-#[test]
 fn full_memory_is_an_error_at_every_rank() {
     for at in 1..=8 {
-        on_standin("device::trouble::body::full", &[(FAIL, &at.to_string())]);
+        run_on_standin(&name("full_memory"), &[(FAIL_ALLOC, &at.to_string())]);
     }
-    on_standin("device::trouble::body::full_processes", &[]);
+    run_on_standin(&name("full_memory_of_processes"), &[]);
 }
 
 #[test]
-fn without_a_device_or_a_driver_the_host_goes_on() {
-    on_standin("device::trouble::body::nothing", &[("STANDIN_CUDA_DEVICES", "0")]);
-    let none = std::env::temp_dir();
-    with_driver("device::trouble::body::nothing", &none, &[]);
+fn without_a_device_or_a_driver_calls_on_host_buffers_work() {
+    run_on_standin(&name("no_device"), &[(DEVICES, "0")]);
+    with_driver(&name("no_device"), &std::env::temp_dir(), &[]);
+}
+
+on_standin! {
+    an_old_driver_serves_calls_by_way_of_the_host: old_driver [VERSION = "10020"];
+    buffers_of_another_device_are_refused: foreign_buffers [DEVICES = "2"];
+    a_rank_that_does_not_attach_is_an_error_of_all: one_attaches [];
 }

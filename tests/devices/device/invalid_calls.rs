@@ -1,16 +1,14 @@
-//! Calls that do not fit are refused before anything is called, and ranks that differ are told.
+//! Calls with invalid arguments are refused before they begin, and ranks whose arguments differ get
+//! an error.
 
-use super::super::standin::on_standin;
-use super::verbs::start;
-use super::{Both, LONG, stream};
-use cudarc::driver::sys::CUgraphInstantiate_flags;
-use cudarc::driver::sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as RELAXED;
+use super::super::standin::{self, on_standin};
+use super::fixture::{AUTO_FREE, Both, LONG, RELAXED, refused, stream};
 use harness::on_ranks;
 use ringreduce::{Communicator, OnStream, ReduceOp, Result};
 
-/// Arguments that do not fit are refused before anything is called.
-fn refused(comm: &mut Communicator) {
-    let Both { comm, stream } = start(comm);
+/// Invalid arguments are refused before the call begins.
+fn invalid_arguments(comm: &mut Communicator) {
+    let Both { comm, stream } = Both::new(comm);
     let (n, rank) = (comm.size(), comm.rank());
     let send = stream.clone_htod(&[1_i32; 10]).unwrap();
     let mut buf = stream.clone_htod(&[1_i32; 10]).unwrap();
@@ -19,8 +17,7 @@ fn refused(comm: &mut Communicator) {
     let twice = [counts.clone(), vec![1]].concat();
     comm.barrier().unwrap();
     let mut refuses = |want: &str, call: &mut dyn FnMut(&mut OnStream<'_>) -> Result<()>| {
-        let error = call(&mut comm.on_stream(&stream)).unwrap_err().to_string();
-        assert!(error.contains(want), "{error}");
+        refused(call(&mut comm.on_stream(&stream)), want);
     };
     let to_send = "9, what counts says of rank";
     refuses(to_send, &mut |on| on.all_gather_v(&send, &mut buf, &counts));
@@ -51,9 +48,9 @@ fn refused(comm: &mut Communicator) {
     assert_eq!(stream.clone_dtoh(&buf).unwrap(), [n as i32; 10]);
 }
 
-/// What goes by way of the host is no part of a graph.
+/// Calls by way of the host are refused in a capture.
 fn captured(comm: &mut Communicator) {
-    let Both { comm, stream } = start(comm);
+    let Both { comm, stream } = Both::new(comm);
     let (n, rank) = (comm.size(), comm.rank());
     let send = stream.clone_htod(&vec![1_i32; n]).unwrap();
     let mut buf = stream.clone_htod(&vec![1_i32; n]).unwrap();
@@ -61,8 +58,7 @@ fn captured(comm: &mut Communicator) {
     comm.barrier().unwrap();
     stream.begin_capture(RELAXED).unwrap();
     let mut refuses = |call: &mut dyn FnMut(&mut OnStream<'_>) -> Result<()>| {
-        let error = call(&mut comm.on_stream(&stream)).unwrap_err().to_string();
-        assert!(error.contains("stream is being captured"), "{error}");
+        refused(call(&mut comm.on_stream(&stream)), "stream is being captured");
     };
     refuses(&mut |on| on.barrier());
     refuses(&mut |on| on.send(&send, next));
@@ -74,14 +70,13 @@ fn captured(comm: &mut Communicator) {
     refuses(&mut |on| on.all_gather_in_place(&mut buf));
     refuses(&mut |on| on.reduce_scatter_in_place(&mut buf, ReduceOp::Sum));
     refuses(&mut |on| on.all_reduce_many(&mut [buf.as_view_mut()], ReduceOp::Sum));
-    let flags = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
-    drop(stream.end_capture(flags).unwrap());
+    drop(stream.end_capture(AUTO_FREE).unwrap());
     comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Sum).unwrap();
     assert_eq!(stream.clone_dtoh(&buf).unwrap(), vec![n as i32; n]);
 }
 
-/// Ranks that differ over a length: both are told, be it in the first piece or in a later one, and
-/// no stream waits for ever.
+/// Ranks that differ in a length both get an error, in the first piece or in a later one, and no
+/// stream waits for ever.
 fn mismatch(comm: &mut Communicator, len: usize) {
     let (stream, rank) = (stream(comm), comm.rank());
     let send = stream.clone_htod(&vec![1_i32; len]).unwrap();
@@ -95,13 +90,13 @@ fn mismatch(comm: &mut Communicator, len: usize) {
     after.and_then(|()| comm.on_stream(&stream).check()).unwrap_err();
 }
 
-/// Not a test of its own: what it does on the stand-in.
+/// Functions that tests run with the stand-in.
 pub(crate) mod body {
     use super::*;
 
     pub(crate) fn threads() {
         for n in [2, 4] {
-            on_ranks(n, refused);
+            on_ranks(n, invalid_arguments);
             on_ranks(n, captured);
         }
         on_ranks(2, |comm| mismatch(comm, 100));
@@ -109,7 +104,6 @@ pub(crate) mod body {
     }
 }
 
-#[test]
-fn what_does_not_fit_is_refused_or_told() {
-    on_standin("device::refused::body::threads", &[]);
+on_standin! {
+    invalid_calls_are_refused_or_errors_of_all: threads [];
 }

@@ -1,75 +1,74 @@
-//! What a rank does in a world where something fails.
+//! The calls of a rank, of which one fails, and the errors that it expects.
+#![allow(unsafe_code)]
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cudarc::driver::sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as RELAXED;
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, result};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use ringreduce::{Communicator, DeviceMemory, DevicePath, Error, ReduceOp, Result};
 
-use super::super::graphs::AUTO_FREE;
-use super::super::stream;
-use super::{PAUSE, PLANT, SAID, STEPWISE, WAY};
+use super::super::fixture::{AUTO_FREE, RELAXED, stream};
+use super::{FAIL_CALL, PATH, PAUSE, RESULT, STEPWISE};
 
-/// The longest that a communicator whose calls are over may take to end.
-const SOON: Duration = Duration::from_secs(4);
+/// The limit for dropping a communicator whose calls are over.
+const DROP_LIMIT: Duration = Duration::from_secs(4);
 
-fn told(name: &str) -> String {
+fn setting(name: &str) -> String {
     std::env::var(name).unwrap()
 }
 
-/// What rank `rank` gives at position `i`.
+/// The input of `rank` at position `i`.
 fn given(rank: usize, i: usize) -> i64 {
     (rank as i64 + 1) * (i as i64 % 97 + 1)
 }
 
-/// A rank's buffers. They are filled and read by copies of another kind than the library's.
+/// A rank's buffers. The test copies by other calls of the driver than the library, which may fail.
 struct Buffers {
     stream: Arc<CudaStream>,
     len: usize,
-    known: DeviceMemory<i64>,
+    shared: DeviceMemory<i64>,
     own: CudaSlice<i64>,
     into: CudaSlice<i64>,
 }
 
 fn put(at: &impl DevicePtr<i64>, stream: &Arc<CudaStream>, values: &[i64]) {
-    // SAFETY: it is as long, and no stream uses it.
+    // SAFETY: the buffer is as long, and no stream uses it.
     unsafe { result::memcpy_htod_sync(at.device_ptr(stream).0, values) }.unwrap();
 }
 
 fn get(at: &impl DevicePtr<i64>, stream: &Arc<CudaStream>, len: usize) -> Vec<i64> {
     let mut values = vec![0; len];
-    // SAFETY: it is as long, and the stream is done with it.
+    // SAFETY: the buffer is as long, and the stream no longer uses it.
     unsafe { result::memcpy_dtoh_sync(&mut values, at.device_ptr(stream).0) }.unwrap();
     values
 }
 
 impl Buffers {
     fn new(comm: &mut Communicator, stream: &Arc<CudaStream>, len: usize) -> Self {
-        let known = comm.alloc_device(stream, len).unwrap();
+        let shared = comm.alloc_device(stream, len).unwrap();
         let [own, into] = [(); 2].map(|()| stream.alloc_zeros::<i64>(len).unwrap());
         stream.synchronize().unwrap();
         let values: Vec<_> = (0..len).map(|i| given(comm.rank(), i)).collect();
-        put(&known, stream, &values);
+        put(&shared, stream, &values);
         put(&own, stream, &values);
-        Self { stream: Arc::clone(stream), len, known, own, into }
+        Self { stream: Arc::clone(stream), len, shared, own, into }
     }
 
-    /// A call in the sequence that all make.
+    /// A call of the sequence that all ranks make.
     fn call(&mut self, comm: &mut Communicator, number: usize) -> Result<()> {
         let mut on = comm.on_stream(&self.stream);
         match number {
-            0 => on.all_reduce(&mut self.known, ReduceOp::Sum),
-            1 => on.all_reduce(&mut self.known, ReduceOp::Max),
-            // Around a ring, and by islands, it goes by way of the host.
+            0 => on.all_reduce(&mut self.shared, ReduceOp::Sum),
+            1 => on.all_reduce(&mut self.shared, ReduceOp::Max),
+            // On a ring, and between P2P domains, this call goes by way of the host.
             2 => on.all_to_all(&self.own, &mut self.into),
             _ => on.all_reduce(&mut self.own, ReduceOp::Sum),
         }
     }
 
-    /// What the calls before this one have made.
+    /// Compares the buffers with the results of so many calls.
     fn is_right(&self, comm: &Communicator, calls: usize) {
         let (n, rank) = (comm.size(), comm.rank());
         let sum = |i: usize| (0..n).map(|rank| given(rank, i)).sum();
@@ -80,13 +79,13 @@ impl Buffers {
             at.into_iter().enumerate().all(|(i, it)| it == want(i))
         };
         let get = |at: &CudaSlice<i64>| get(at, &self.stream, self.len);
-        let known = self::get(&self.known, &self.stream, self.len);
-        assert!(is(known, if calls > 0 { &sum } else { &mine }), "{calls}");
+        let shared = self::get(&self.shared, &self.stream, self.len);
+        assert!(is(shared, if calls > 0 { &sum } else { &mine }), "{calls}");
         assert!(is(get(&self.into), if calls > 2 { &theirs } else { &|_| 0 }), "{calls}");
         assert!(is(get(&self.own), if calls > 3 { &sum } else { &mine }), "{calls}");
     }
 
-    /// The stream ends, and if no error is told all is well.
+    /// Waits for the stream, and compares the results if there is no error.
     fn end(&self, comm: &mut Communicator, calls: usize) -> Result<()> {
         self.stream.synchronize().unwrap();
         comm.on_stream(&self.stream).check()?;
@@ -98,14 +97,14 @@ impl Buffers {
     fn all(&mut self, comm: &mut Communicator) -> Result<()> {
         for number in 0..4 {
             self.call(comm, number)?;
-            if told(STEPWISE) == "true" {
+            if setting(STEPWISE) == "true" {
                 self.end(comm, number + 1)?;
             }
         }
         self.end(comm, 4)
     }
 
-    /// Those that may be part of a graph, which is launched whatever it became.
+    /// The calls that a graph may have; the graph is launched even after an error.
     fn captured(&mut self, comm: &mut Communicator, beside: &mut Communicator) -> Result<()> {
         self.stream.begin_capture(RELAXED).unwrap();
         let calls = self.call(comm, 0).and_then(|()| self.call(comm, 1));
@@ -120,44 +119,44 @@ impl Buffers {
     }
 }
 
-/// The first call of a rank where something fails, while no other one comes: its stream ends. The
-/// others come when it has.
+/// The first call fails at a rank while no other rank has called: its stream ends. The other ranks
+/// call after that.
 fn alone(comm: &mut Communicator, beside: &mut Communicator, buffers: &mut Buffers) -> Result<()> {
-    let planted = std::env::var(PLANT).is_ok();
-    if !planted {
+    let fails = std::env::var(FAIL_CALL).is_ok();
+    if !fails {
         beside.barrier().unwrap();
     }
     let done = buffers.call(comm, 0).and_then(|()| buffers.end(comm, 1));
     buffers.stream.synchronize().unwrap();
-    if planted {
+    if fails {
         beside.barrier().unwrap();
     }
     done
 }
 
-/// A rank's part: all that it does, and what it says of it.
+/// All calls of a rank, and the line that it prints.
 pub(super) fn rank(comm: &mut Communicator) {
-    let (stream, way) = (stream(comm), told(WAY));
+    let (stream, path) = (stream(comm), setting(PATH));
     // SAFETY: one stream uses all that is allocated from here on.
     unsafe { stream.context().disable_event_tracking() };
     let (mut beside, mut fresh) = (comm.duplicate().unwrap(), comm.duplicate().unwrap());
-    let path = match way.as_str() {
+    let expected = match path.as_str() {
         "staged" => DevicePath::Host,
         "ring" => DevicePath::Ring,
-        "islands" => DevicePath::Islands,
+        "domains" => DevicePath::Islands,
         _ => DevicePath::Direct,
     };
     let attach = |comm: &mut Communicator| {
-        if path != DevicePath::Host {
+        if expected != DevicePath::Host {
             comm.use_device(stream.context()).unwrap();
         }
-        assert_eq!(comm.device_path(), path);
+        assert_eq!(comm.device_path(), expected);
     };
     attach(comm);
-    let len = comm.size() * if way == "staged" { 70_001 } else { 1003 };
+    let len = comm.size() * if path == "staged" { 70_001 } else { 1003 };
     let mut buffers = Buffers::new(comm, &stream, len);
     beside.barrier().unwrap();
-    let done = match way.as_str() {
+    let done = match path.as_str() {
         "captured" => buffers.captured(comm, &mut beside),
         "alone" => alone(comm, &mut beside, &mut buffers),
         _ => buffers.all(comm),
@@ -165,22 +164,22 @@ pub(super) fn rank(comm: &mut Communicator) {
     stream.synchronize().unwrap();
     let mut failed = [u8::from(done.is_err())];
     beside.all_reduce(&mut failed, ReduceOp::Max).unwrap();
-    let mut said = format!("{SAID}{} ", comm.rank());
+    let mut result = format!("{RESULT}{} ", comm.rank());
     if failed[0] == 1 {
-        // Who was done with all before it was over is told at the next call.
+        // A rank whose calls had ended before the failure gets the error of the next call.
         let next = |()| buffers.call(comm, 3).and_then(|()| buffers.end(comm, 4));
-        said += &match done.and_then(next).unwrap_err() {
+        result += &match done.and_then(next).unwrap_err() {
             Error::Device { reason, .. } => format!("device {reason}"),
             Error::PeerLost { peer, .. } => format!("lost {}", peer.rank),
             other => format!("{other}"),
         };
-        // Whatever is called still is an error, or does nothing.
+        // Later calls are errors, or do nothing.
         (0..20).for_each(|_| drop(buffers.call(comm, 3)));
         stream.synchronize().unwrap();
         beside.barrier().unwrap();
         let began = Instant::now();
         drop(std::mem::replace(comm, Communicator::local(1).unwrap().remove(0)));
-        assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+        assert!(began.elapsed() < DROP_LIMIT, "{:?}", began.elapsed());
         beside.barrier().unwrap();
         attach(&mut fresh);
         let mut buffers = Buffers::new(&mut fresh, &stream, len);
@@ -189,10 +188,10 @@ pub(super) fn rank(comm: &mut Communicator) {
         buffers.end(&mut fresh, 4).unwrap();
         beside.barrier().unwrap();
     }
-    eprintln!("{said}");
+    eprintln!("{result}");
 }
 
-/// Are all threads of a process stopped?
+/// True if all threads of a process are stopped.
 fn is_stopped(pid: u32) -> bool {
     let is_stopped = |task: std::fs::DirEntry| {
         let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
@@ -201,36 +200,36 @@ fn is_stopped(pid: u32) -> bool {
     std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten().all(is_stopped)
 }
 
-/// Rank 1 fails in its second call while the kernel of rank 0 is at work on its buffer for the
-/// first: its stream does not go on before that has ended.
-pub(super) fn touched(comm: &mut Communicator) {
+/// Rank 1 fails in its second call while the kernel of rank 0 still writes its buffer in the first:
+/// the stream of rank 1 waits until that kernel has ended.
+pub(super) fn fails_while_a_kernel_runs(comm: &mut Communicator) {
     let (stream, mut beside) = (stream(comm), comm.duplicate().unwrap());
     comm.use_device(stream.context()).unwrap();
     let len = 1 << 18;
     let mut buffers = Buffers::new(comm, &stream, len);
     beside.barrier().unwrap();
-    let mut worker = [std::process::id()];
-    beside.broadcast(&mut worker, 0).unwrap();
+    let mut process = [std::process::id()];
+    beside.broadcast(&mut process, 0).unwrap();
     buffers.call(comm, 0).unwrap();
     if comm.rank() == 0 {
         stream.synchronize().unwrap();
         beside.barrier().unwrap();
         return;
     }
-    while get(&buffers.known, &stream, 1) == [given(1, 0)] {
+    while get(&buffers.shared, &stream, 1) == [given(1, 0)] {
         std::thread::yield_now();
     }
     let pause = std::env::var(PAUSE).map(|pause| Duration::from_millis(pause.parse().unwrap()));
-    let signal = |signal| kill(Pid::from_raw(worker[0] as i32), signal).unwrap();
-    let mut is_at_work = false;
+    let signal = |signal| kill(Pid::from_raw(process[0] as i32), signal).unwrap();
+    let mut is_running = false;
     if pause.is_ok() {
         signal(Signal::SIGSTOP);
-        while !is_stopped(worker[0]) {
+        while !is_stopped(process[0]) {
             std::thread::yield_now();
         }
-        // It may have come to its end before this rank had a CPU.
-        let found = get(&buffers.known, &stream, len);
-        is_at_work = found.into_iter().enumerate().any(|(i, it)| it == given(1, i));
+        // The kernel may have ended before this rank had a CPU.
+        let found = get(&buffers.shared, &stream, len);
+        is_running = found.into_iter().enumerate().any(|(i, it)| it == given(1, i));
     }
     let error = buffers.call(comm, 1).unwrap_err();
     assert!(matches!(error, Error::Device { .. }), "{error}");
@@ -241,10 +240,10 @@ pub(super) fn touched(comm: &mut Communicator) {
         }
         let has_passed = passed.is_complete();
         signal(Signal::SIGCONT);
-        assert!(!has_passed || !is_at_work, "the stream goes on after {:?}", began.elapsed());
+        assert!(!has_passed || !is_running, "the stream goes on after {:?}", began.elapsed());
     }
     stream.synchronize().unwrap();
-    let found = get(&buffers.known, &stream, len);
+    let found = get(&buffers.shared, &stream, len);
     beside.barrier().unwrap();
-    assert!(get(&buffers.known, &stream, len) == found, "it was written later");
+    assert!(get(&buffers.shared, &stream, len) == found, "it was written later");
 }

@@ -1,15 +1,21 @@
-//! Ranks that call on streams meet ranks that call on host buffers, and no stream is past a barrier
-//! before all ranks are there.
+//! Ranks that call on streams meet ranks that call on host buffers, with or without a device, and
+//! no stream passes a barrier before all ranks have reached it.
 
-use super::super::standin::on_standin;
-use super::stream;
-use super::verbs::start;
+use std::sync::Arc;
+
+use cudarc::driver::CudaStream;
+
+use super::super::standin::{self, on_standin};
+use super::fixture::{Both, attach, stream};
 use harness::{Value, on_ranks};
-use ringreduce::{Communicator, ReduceOp, Reduction};
+use ringreduce::{Communicator, DevicePath, ReduceOp, Reduction};
+
+/// Longer than several blocks of pinned memory.
+const LONG: usize = 900_001;
 
 /// Every other rank calls on host buffers.
 fn collectives(comm: &mut Communicator) {
-    let mut both = start(comm);
+    let mut both = Both::new(comm);
     let (n, rank, count) = (both.comm.size(), both.comm.rank(), 5001);
     macro_rules! meet {
         ($name:ident($input:expr $(, $len:expr)? ; $($arg:expr),*)) => {{
@@ -51,9 +57,9 @@ fn collectives(comm: &mut Communicator) {
     meet!(scatter_v(both.input::<i32>(if rank == 0 { all } else { 0 }), mine; &counts, 0));
 }
 
-/// The same, of what is between two ranks.
+/// Uneven all-to-all and messages between even ranks, on streams, and odd ranks, on host buffers.
 fn between_two(comm: &mut Communicator) {
-    let mut both = start(comm);
+    let mut both = Both::new(comm);
     let (n, rank, count) = (both.comm.size(), both.comm.rank(), 5001);
     let (next, before) = ((rank + 1) % n, (rank + n - 1) % n);
     let mut recv = vec![0; n * count];
@@ -89,9 +95,9 @@ fn between_two(comm: &mut Communicator) {
     }
 }
 
-/// The same, of many buffers and of none.
+/// All-reduces of many buffers, and a barrier, of ranks on streams and ranks on host buffers.
 fn many_or_none(comm: &mut Communicator) {
-    let both = start(comm);
+    let both = Both::new(comm);
     let (n, rank, count) = (both.comm.size() as i32, both.comm.rank(), 5001);
     let sum = Reduction::from(ReduceOp::Sum);
     let mut lists = [vec![1_i32; 3], vec![], vec![2; count]];
@@ -113,19 +119,19 @@ fn many_or_none(comm: &mut Communicator) {
     }
 }
 
-/// No stream is past a barrier before those of all ranks have come to it.
+/// No stream passes a barrier before the streams of all ranks have reached it.
 fn barrier(comm: &mut Communicator) {
     let (stream, rank) = (stream(comm), comm.rank());
     let (mut other, mut meet) = (comm.duplicate().unwrap(), comm.duplicate().unwrap());
     let mut buf = stream.clone_htod(&[0_i32; 10]).unwrap();
     let done = stream.context().new_event(None).unwrap();
-    // All is there that to make waits for streams.
+    // The first calls make what may wait for streams.
     comm.on_stream(&stream).barrier().unwrap();
     other.on_stream(&stream).barrier().unwrap();
     stream.synchronize().unwrap();
     meet.barrier().unwrap();
     if rank == 0 {
-        // Its stream comes there when this was sent.
+        // The stream of rank 0 reaches the barrier once rank 1 has sent.
         other.on_stream(&stream).recv(&mut buf, 1).unwrap();
     }
     comm.on_stream(&stream).barrier().unwrap();
@@ -143,26 +149,90 @@ fn barrier(comm: &mut Communicator) {
     other.on_stream(&stream).check().unwrap();
 }
 
-/// All of it.
-pub(super) fn everybody(comm: &mut Communicator) {
+/// Odd ranks have a device and even ranks none; the results are equal.
+fn ranks_without_device(comm: &mut Communicator) {
+    let (n, rank) = (comm.size() as i64, comm.rank());
+    let stream = (rank % 2 == 1).then(|| attach(comm));
+    if stream.is_none() {
+        comm.use_no_device().unwrap();
+    }
+    assert_eq!(comm.device_path(), DevicePath::Host);
+    let again = match &stream {
+        Some(stream) => comm.use_device(stream.context()),
+        None => comm.use_no_device(),
+    };
+    assert!(again.unwrap_err().to_string().contains("said before"));
+    for count in [0, 1, 1000, LONG] {
+        let given: Vec<i64> = (0..count as i64).map(|i| i + rank as i64).collect();
+        let found = match &stream {
+            Some(stream) => reduced(comm, stream, &given),
+            None => {
+                let mut buf = given;
+                comm.all_reduce(&mut buf, ReduceOp::Sum).unwrap();
+                buf
+            }
+        };
+        let ranks = n * (n - 1) / 2;
+        assert!(found.iter().zip(0..).all(|(&it, i)| it == n * i + ranks), "{count}");
+    }
+    message(comm, stream.as_ref());
+}
+
+fn reduced(comm: &mut Communicator, stream: &Arc<CudaStream>, given: &[i64]) -> Vec<i64> {
+    let mut buf = stream.clone_htod(&[given, &[7]].concat()).unwrap();
+    let mut view = buf.slice_mut(..given.len());
+    comm.on_stream(stream).all_reduce(&mut view, ReduceOp::Sum).unwrap();
+    let mut found = stream.clone_dtoh(&buf).unwrap();
+    assert_eq!(found.pop(), Some(7));
+    comm.on_stream(stream).check().unwrap();
+    found
+}
+
+/// From rank 0, which has no device, to rank 1 and back.
+fn message(comm: &mut Communicator, stream: Option<&Arc<CudaStream>>) {
+    match (comm.rank(), stream) {
+        (0, _) => {
+            comm.send(&vec![3_i32; LONG], 1).unwrap();
+            let mut back = vec![0; LONG];
+            comm.recv(&mut back, 1).unwrap();
+            assert!(back.iter().all(|&it| it == 3));
+        }
+        (1, Some(stream)) => {
+            let mut buf = stream.alloc_zeros::<i32>(LONG).unwrap();
+            comm.on_stream(stream).recv(&mut buf, 0).unwrap();
+            comm.on_stream(stream).send(&buf, 0).unwrap();
+            stream.synchronize().unwrap();
+            comm.on_stream(stream).check().unwrap();
+        }
+        _ => {}
+    }
+}
+
+pub(super) fn meet_host_buffers(comm: &mut Communicator) {
     collectives(comm);
     between_two(comm);
     many_or_none(comm);
     barrier(comm);
 }
 
-/// Not a test of its own: what it does on the stand-in.
+/// Functions that tests run with the stand-in.
 pub(crate) mod body {
     use super::*;
 
     pub(crate) fn threads() {
         for n in 2..=4 {
-            on_ranks(n, everybody);
+            on_ranks(n, meet_host_buffers);
+        }
+    }
+
+    pub(crate) fn ranks_without_a_device() {
+        for n in 2..=4 {
+            on_ranks(n, ranks_without_device);
         }
     }
 }
 
-#[test]
-fn streams_meet_host_buffers_and_wait_at_barriers() {
-    on_standin("device::meet::body::threads", &[]);
+on_standin! {
+    streams_meet_host_buffers_and_wait_at_barriers: threads [];
+    ranks_without_a_device_meet_ranks_with_one: ranks_without_a_device [];
 }

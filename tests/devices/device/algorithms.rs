@@ -1,5 +1,5 @@
-//! The forms of calls between devices: each gives what the host makes of the same, is chosen where
-//! it is said to be, and can be asked for.
+//! Device algorithms: each gives the host's results, is chosen where it should be, and can be asked
+//! for.
 
 use std::sync::Arc;
 
@@ -8,25 +8,20 @@ use ringreduce::plan::DeviceForm;
 use ringreduce::schedule::Collective;
 use ringreduce::{Algorithm, CallOptions, Communicator, DataType, DevicePath, ReduceOp, Reduction};
 
-use super::super::standin::on_standin;
-use super::devices::long;
-use super::direct::{Known, allocations, known_memory, pinned};
-use super::graphs::{attached_for_graphs, capture, graph};
-use super::{every_verb_shortly, in_order, stream};
-use harness::processes::{run, this_rank};
-use harness::{Value, input, on_ranks, share};
+use super::super::standin::{self, DEVICES, PEERS, QUEUES, on_standin, run_on_standin, this_body};
+use super::direct::{allocations, pinned, shared_memory};
+use super::fixture::{
+    Shared, attach, attach_as, attach_for_graphs, capture, every_verb_short, given, in_order,
+    on_processes,
+};
+use super::graphs::graph;
+use super::several_devices::long;
+use harness::{Value, on_ranks, share};
 
-const DEVICES: &str = "STANDIN_CUDA_DEVICES";
-const PEERS: &str = "STANDIN_CUDA_PEERS";
-/// Ranks of a ring.
-const ON_A_RING: &str = "TEST_FORMS_RANKS";
+/// The number of ranks on a ring.
+const RANKS: &str = "TEST_ALGORITHMS_RANKS";
 
-fn given<T: Value>(comm: &Communicator, count: usize) -> Vec<T> {
-    let (n, rank) = (comm.size(), comm.rank());
-    (0..count).map(|i| input(ReduceOp::Sum, n, rank, i)).collect()
-}
-
-/// All-reduces in place and apart, on memory that all know and on other, are the host's.
+/// All-reduces in place and apart, on memory that all ranks allocated together and on other memory.
 fn reduces<T: Value + DeviceRepr>(
     comm: &mut Communicator,
     stream: &Arc<CudaStream>,
@@ -34,8 +29,7 @@ fn reduces<T: Value + DeviceRepr>(
 ) {
     let counts = (T::DTYPE as u64..).zip([0, 1, 129, 1000, 20_011]);
     for (_, count) in counts.filter(|(case, _)| share::has(*case, 3)) {
-        let (mut one, mut two) =
-            (Known::<T>::new(comm, stream, count + 1), Known::<T>::new(comm, stream, count + 1));
+        let [mut one, mut two] = [(); 2].map(|()| Shared::<T>::new(comm, stream, count + 1));
         for &op in ops {
             let from = given::<T>(comm, count);
             let mut host = from.clone();
@@ -52,7 +46,7 @@ fn reduces<T: Value + DeviceRepr>(
             on.all_reduce_into(&send, &mut into.slice_mut(..count), op).unwrap();
             on.all_reduce(&mut other.slice_mut(..count), op).unwrap();
             let what = format!("{op:?} of {count} x {}", T::DTYPE);
-            assert!(one.get(count) == host && two.get(count) == host, "known: {what}");
+            assert!(one.get(count) == host && two.get(count) == host, "shared: {what}");
             let found = [&other, &into].map(|buf| stream.clone_dtoh(buf).unwrap());
             let after = |found: &Vec<T>| found[count] == T::whole(9);
             assert!(found.iter().all(|found| found[..count] == host), "{what}");
@@ -61,7 +55,7 @@ fn reduces<T: Value + DeviceRepr>(
     }
 }
 
-/// Of all kinds of types and operations: steps of a ring reduce what is reduced in part.
+/// Types and operations of all kinds.
 fn every_reduction(comm: &mut Communicator, stream: &Arc<CudaStream>) {
     let of = |ops: &[ReduceOp]| ops.iter().map(|&op| op.into()).collect::<Vec<_>>();
     let floats = of(&[ReduceOp::Sum, ReduceOp::Avg, ReduceOp::Max]);
@@ -73,8 +67,8 @@ fn every_reduction(comm: &mut Communicator, stream: &Arc<CudaStream>) {
     comm.on_stream(stream).check().unwrap();
 }
 
-/// The form of a call of so many floats.
-fn form(
+/// The device algorithm of a call of `count` floats.
+fn algorithm_of(
     comm: &mut Communicator,
     stream: &Arc<CudaStream>,
     (collective, count): (Collective, usize),
@@ -85,31 +79,30 @@ fn form(
     explained.form
 }
 
-/// Each device reaches the ones beside it: what its schedule hands on in buffers goes round.
+/// Each device reaches its neighbours: a call whose schedule forwards whole buffers goes around the
+/// ring.
 fn ring(comm: &mut Communicator) {
-    let stream = stream(comm);
-    comm.use_device(stream.context()).unwrap();
-    assert_eq!(comm.device_path(), DevicePath::Ring);
+    let stream = attach_as(comm, DevicePath::Ring);
     let rings = [Collective::AllReduce, Collective::AllGather, Collective::Broadcast { root: 1 }];
     for collective in rings {
-        assert_eq!(form(comm, &stream, (collective, 100)), DeviceForm::Ring);
+        assert_eq!(algorithm_of(comm, &stream, (collective, 100)), DeviceForm::Ring);
     }
     for collective in [Collective::ReduceScatter, Collective::Scan] {
-        assert_eq!(form(comm, &stream, (collective, 100)), DeviceForm::Host);
+        assert_eq!(algorithm_of(comm, &stream, (collective, 100)), DeviceForm::Host);
     }
     let mut ordered = comm.with(CallOptions::new().deterministic(true));
-    assert_eq!(form(&mut ordered, &stream, (Collective::AllReduce, 100)), DeviceForm::Host);
+    assert_eq!(algorithm_of(&mut ordered, &stream, (Collective::AllReduce, 100)), DeviceForm::Host);
     drop(ordered);
     every_reduction(comm, &stream);
-    every_verb_shortly(comm);
+    every_verb_short(comm);
 }
 
-/// Calls around a ring in a graph, launched again and again.
+/// A graph with calls around a ring is launched again and again.
 fn ring_in_graphs(comm: &mut Communicator) {
-    let stream = attached_for_graphs(comm);
+    let stream = attach_for_graphs(comm);
     let (n, count) = (comm.size(), 1000);
-    let mut one = Known::<i64>::new(comm, &stream, count);
-    let mut all = Known::<i64>::new(comm, &stream, n * count);
+    let mut one = Shared::<i64>::new(comm, &stream, count);
+    let mut all = Shared::<i64>::new(comm, &stream, n * count);
     comm.barrier().unwrap();
     let graph = capture(&stream, || {
         let mut on = comm.on_stream(&stream);
@@ -131,11 +124,12 @@ fn ring_in_graphs(comm: &mut Communicator) {
     comm.barrier().unwrap();
 }
 
-/// A graph of a broadcast alone: the root, which fetches nothing, is ahead of the rank before it.
+/// A graph with a broadcast alone: the root, which fetches nothing, runs ahead of the rank before
+/// it.
 fn broadcast_in_a_graph(comm: &mut Communicator) {
-    let stream = attached_for_graphs(comm);
+    let stream = attach_for_graphs(comm);
     let (n, rank, count) = (comm.size(), comm.rank(), 1000);
-    let mut buf = Known::<i64>::new(comm, &stream, count);
+    let mut buf = Shared::<i64>::new(comm, &stream, count);
     comm.barrier().unwrap();
     for root in 0..n {
         let graph = capture(&stream, || {
@@ -164,14 +158,13 @@ fn broadcast_in_a_graph(comm: &mut Communicator) {
     }
 }
 
-/// Parts of a ring, and the ring twice, at once.
+/// Communicators of parts of a ring, and two of the whole ring, at once.
 fn several(comm: &mut Communicator) {
-    let stream = stream(comm);
+    let stream = attach(comm);
     let other = stream.context().new_stream().unwrap();
-    comm.use_device(stream.context()).unwrap();
     let (n, rank) = (comm.size(), comm.rank());
     let mut twice = comm.duplicate().unwrap();
-    // Some that lie side by side, and some that do not.
+    // Subgroups of ranks that are neighbours, and of ranks that are not.
     let mut part = comm.split(Some((rank / 2) as u32), 0).unwrap().unwrap();
     let mut far = comm.split(Some((rank % 2) as u32), 0).unwrap().unwrap();
     let mut paths = Vec::new();
@@ -199,21 +192,21 @@ fn several(comm: &mut Communicator) {
     comm.barrier().unwrap();
 }
 
-/// Buffers that others can't see are copied to where they can: small ones only in.
+/// Buffers that other ranks can't see are copied to memory that they can; small ones are not copied
+/// back.
 fn shots(comm: &mut Communicator) {
-    let stream = stream(comm);
-    comm.use_device(stream.context()).unwrap();
+    let stream = attach(comm);
     let small = (Collective::AllReduce, 100);
     let large = (Collective::AllReduce, 64 << 20);
-    assert_eq!(form(comm, &stream, small), DeviceForm::OneShot);
+    assert_eq!(algorithm_of(comm, &stream, small), DeviceForm::OneShot);
     let of_many = if comm.size() == 2 { DeviceForm::OneShot } else { DeviceForm::TwoShot };
-    assert_eq!(form(comm, &stream, large), of_many);
+    assert_eq!(algorithm_of(comm, &stream, large), of_many);
     every_reduction(comm, &stream);
     for (algorithm, name) in
         [(Algorithm::TwoShot, DeviceForm::TwoShot), (Algorithm::AllPairs, DeviceForm::OneShot)]
     {
         let mut asked = comm.with(CallOptions::new().algorithm(algorithm));
-        assert_eq!(form(&mut asked, &stream, large), name);
+        assert_eq!(algorithm_of(&mut asked, &stream, large), name);
         let from = given::<i64>(&asked, 1 << 20);
         let mut buf = stream.clone_htod(&from).unwrap();
         asked.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Sum).unwrap();
@@ -224,17 +217,16 @@ fn shots(comm: &mut Communicator) {
     }
 }
 
-/// An algorithm that has to make a call, and can't, is refused as by host buffers; one that is only
-/// preferred is not.
+/// A required algorithm that devices do not have is refused, as with host buffers; a preferred one
+/// is ignored.
 fn refused(comm: &mut Communicator) {
-    let stream = stream(comm);
-    comm.use_device(stream.context()).unwrap();
+    let stream = attach(comm);
     let mut buf = stream.clone_htod(&[1_i64; 10]).unwrap();
     comm.barrier().unwrap();
     for algorithm in [Algorithm::Ring, Algorithm::Bruck] {
         let mut asked = comm.with(CallOptions::new().algorithm(algorithm));
-        let error = asked.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Sum).unwrap_err();
-        let error = error.to_string();
+        let done = asked.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Sum);
+        let error = done.unwrap_err().to_string();
         assert!(error.contains("algorithm") && error.contains(algorithm.name()), "{error}");
     }
     if comm.device_path() == DevicePath::Direct {
@@ -246,10 +238,9 @@ fn refused(comm: &mut Communicator) {
     comm.on_stream(&stream).check().unwrap();
 }
 
-/// Some in place and some apart: it is one call.
+/// Ranks in place and ranks with another output make one call.
 fn in_place_and_apart(comm: &mut Communicator) {
-    let stream = stream(comm);
-    comm.use_device(stream.context()).unwrap();
+    let stream = attach(comm);
     let (n, count) = (comm.size() as i64, (1 << 19) + 3);
     let mut buf = stream.clone_htod(&vec![1_i64; count]).unwrap();
     let mut into = stream.clone_htod(&vec![0_i64; count]).unwrap();
@@ -266,36 +257,35 @@ fn in_place_and_apart(comm: &mut Communicator) {
     comm.on_stream(&stream).check().unwrap();
 }
 
-/// Not tests of their own: what they do on the stand-in.
+const ON_RING: [fn(&mut Communicator); 10] = [
+    ring,
+    ring_in_graphs,
+    broadcast_in_a_graph,
+    several,
+    shared_memory,
+    pinned,
+    graph,
+    allocations,
+    long,
+    in_order,
+];
+
+/// Functions that tests run with the stand-in.
 pub(crate) mod body {
     use super::*;
 
-    const ON_RING: [fn(&mut Communicator); 10] = [
-        ring,
-        ring_in_graphs,
-        broadcast_in_a_graph,
-        several,
-        known_memory,
-        pinned,
-        graph,
-        allocations,
-        long,
-        in_order,
-    ];
+    fn ranks() -> usize {
+        std::env::var(RANKS).unwrap().parse().unwrap()
+    }
 
     pub(crate) fn ring_of_threads() {
-        let n = std::env::var(ON_A_RING).unwrap().parse().unwrap();
-        ON_RING.into_iter().for_each(|body| drop(on_ranks(n, body)));
+        ON_RING.into_iter().for_each(|body| drop(on_ranks(ranks(), body)));
     }
 
     pub(crate) fn ring_of_processes() {
-        let n = std::env::var(ON_A_RING).unwrap().parse().unwrap();
-        match this_rank() {
-            Some(mut comm) => {
-                share::of(&ON_RING, 2).for_each(|body| body(&mut comm.duplicate().unwrap()));
-            }
-            None => run("device::forms::body::ring_of_processes", n, "shm"),
-        }
+        on_processes(this_body!(ring_of_processes), [ranks()], |comm| {
+            share::of(&ON_RING, 2).for_each(|body| body(&mut comm.duplicate().unwrap()));
+        });
     }
 
     pub(crate) fn refused() {
@@ -303,41 +293,28 @@ pub(crate) mod body {
     }
 
     pub(crate) fn shots() {
-        match this_rank() {
-            Some(mut comm) => {
-                super::shots(&mut comm.duplicate().unwrap());
-                in_place_and_apart(&mut comm);
-            }
-            None => {
-                share::of(&[4, 3, 2], 3).for_each(|n| run("device::forms::body::shots", n, "shm"));
-            }
-        }
+        on_processes(this_body!(shots), share::of(&[4, 3, 2], 3), |comm| {
+            super::shots(&mut comm.duplicate().unwrap());
+            in_place_and_apart(comm);
+        });
     }
 }
 
 #[test]
 fn threads_on_a_ring_of_devices() {
     for n in share::of(&["4", "5"], 2) {
-        let settings = [(DEVICES, n), (PEERS, "ring"), (ON_A_RING, n)];
-        on_standin("device::forms::body::ring_of_threads", &settings);
+        let settings = [(DEVICES, n), (PEERS, "ring"), (RANKS, n)];
+        let body = standin::name_of(module_path!(), "body::ring_of_threads");
+        run_on_standin(&body, &settings);
     }
 }
 
-#[test]
-fn processes_on_a_ring_of_devices() {
-    let settings =
-        [(DEVICES, "4"), (PEERS, "ring"), (ON_A_RING, "4"), ("STANDIN_CUDA_QUEUES", "1")];
-    on_standin("device::forms::body::ring_of_processes", &settings);
-}
-
-#[test]
-fn small_buffers_that_others_do_not_know_are_only_copied_in() {
-    on_standin("device::forms::body::shots", &[(DEVICES, "4")]);
-}
-
-#[test]
-fn an_algorithm_that_devices_do_not_have_is_refused() {
-    on_standin("device::forms::body::refused", &[("RINGREDUCE_ALGO", "ring")]);
-    on_standin("device::forms::body::refused", &[(DEVICES, "4")]);
-    on_standin("device::forms::body::refused", &[(DEVICES, "2"), (PEERS, "none")]);
+on_standin! {
+    processes_on_a_ring_of_devices:
+        ring_of_processes [DEVICES = "4", PEERS = "ring", RANKS = "4", QUEUES = "1"];
+    small_buffers_that_other_ranks_cannot_see_are_only_copied_in: shots [DEVICES = "4"];
+    an_algorithm_that_devices_do_not_have_is_refused:
+        refused ["RINGREDUCE_ALGO" = "ring"],
+        refused [DEVICES = "4"],
+        refused [DEVICES = "2", PEERS = "none"];
 }

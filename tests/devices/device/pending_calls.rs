@@ -1,25 +1,27 @@
-//! What comes late: ranks after a failure, replays that take long, streams and graphs that outlive
-//! their communicator.
+//! Pending calls: ranks that come after a failure, long replays, streams and graphs that outlive
+//! their communicator, and calls far ahead of another rank.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-use super::super::standin::on_standin;
-use super::direct::attached;
-use super::graphs::{attached_for_graphs, captured_by};
-use cudarc::driver::sys::CUstreamCaptureMode as Mode;
-use cudarc::driver::{CudaStream, DevicePtr, sys};
-use harness::processes::{run, this_rank};
+use super::super::standin::{self, DEPTH, on_standin, this_body};
+use super::fixture::{
+    Hold, address, attach_direct, attach_for_graphs, capture, capture_in, on_processes, raw,
+    refused, stream,
+};
+use cudarc::driver::sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL as GLOBAL;
+use cudarc::driver::{CudaSlice, CudaStream};
 use harness::{on_ranks, ranks};
-use ringreduce::{Communicator, DeviceRef, ReduceOp};
+use ringreduce::{Communicator, ReduceOp};
 
-fn ones(comm: &mut Communicator, stream: &Arc<CudaStream>) -> cudarc::driver::CudaSlice<i32> {
+fn ones(comm: &mut Communicator, stream: &Arc<CudaStream>) -> CudaSlice<i32> {
     let buf = stream.clone_htod(&[1_i32; 100]).unwrap();
     comm.barrier().unwrap();
     buf
 }
 
-/// Fails of an abort.
+/// Aborts, and waits for the error of the abort.
 fn abort(comm: &mut Communicator, stream: &Arc<CudaStream>) {
     comm.abort_handle().abort();
     while comm.on_stream(stream).check().is_ok() {
@@ -28,11 +30,12 @@ fn abort(comm: &mut Communicator, stream: &Arc<CudaStream>) {
     stream.synchronize().unwrap();
 }
 
-/// A rank that comes to a call after another one has failed in it is told, whoever works.
-fn straggler(aborts: usize) {
+/// A rank that makes a call after the other one has aborted it gets an error, whichever rank
+/// executes calls for both.
+fn late_rank(aborts: usize) {
     let gate = Barrier::new(2);
     on_ranks(2, |comm| {
-        let stream = attached(comm);
+        let stream = attach_direct(comm);
         let mut buf = ones(comm, &stream);
         if comm.rank() == aborts {
             comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Sum).unwrap();
@@ -41,15 +44,15 @@ fn straggler(aborts: usize) {
             stream.synchronize().unwrap();
             gate.wait();
             gate.wait();
-            // Nobody touches what is this rank's again.
+            // No kernel touches the buffer after the abort.
             assert_eq!(stream.clone_dtoh(&buf).unwrap(), [7; 100]);
         } else {
             gate.wait();
             let done = comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Sum);
             stream.synchronize().unwrap();
-            let error = done.and_then(|()| comm.on_stream(&stream).check()).unwrap_err();
+            let done = done.and_then(|()| comm.on_stream(&stream).check());
             gate.wait();
-            assert!(error.to_string().contains(&format!("aborted by rank {aborts}")), "{error}");
+            refused(done, &format!("aborted by rank {aborts}"));
         }
     });
 }
@@ -60,12 +63,12 @@ fn local(n: usize, timeout: Duration) -> Vec<Communicator> {
     all
 }
 
-/// Many launches, none of which takes as long as the timeout, all of which do.
+/// Many launches, each shorter than the timeout and all together longer.
 fn replayed_long(comm: &mut Communicator) {
-    let stream = attached_for_graphs(comm);
+    let stream = attach_for_graphs(comm);
     let mut buf = comm.alloc_device::<i64>(&stream, 30_000).unwrap();
     comm.barrier().unwrap();
-    let graph = captured_by(&stream, Mode::CU_STREAM_CAPTURE_MODE_GLOBAL, || {
+    let graph = capture_in(&stream, GLOBAL, || {
         comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Max).unwrap();
     });
     comm.barrier().unwrap();
@@ -82,19 +85,19 @@ fn replayed_long(comm: &mut Communicator) {
     comm.barrier().unwrap();
 }
 
-/// A timeout that is set after the device holds for the next call.
-fn told_in_time(comm: &mut Communicator) {
-    let stream = attached(comm);
+/// A timeout that is set after `use_device` applies to the next call.
+fn times_out(comm: &mut Communicator) {
+    let stream = attach_direct(comm);
     let mut buf = ones(comm, &stream);
     comm.set_timeout(Duration::from_millis(300));
     if comm.rank() == 0 {
         let began = Instant::now();
         comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Sum).unwrap();
         stream.synchronize().unwrap();
-        // Long before the time that there was when the device was told of.
+        // The timeout at `use_device` was longer.
         assert!(began.elapsed() < Duration::from_secs(20));
-        let error = comm.on_stream(&stream).check().unwrap_err().to_string();
-        assert!(error.contains("in all_reduce #1, step 0: nothing from rank 1"), "{error}");
+        let want = "in all_reduce #1, step 0: nothing from rank 1";
+        refused(comm.on_stream(&stream).check(), want);
     } else {
         while comm.on_stream(&stream).check().is_ok() {
             std::thread::yield_now();
@@ -102,34 +105,29 @@ fn told_in_time(comm: &mut Communicator) {
     }
 }
 
-/// A communicator that is dropped before its stream comes to a call: that ends soon, and so does
-/// the stream when it gets there.
+/// A communicator is dropped before its stream comes to a call: the drop ends soon, and so does the
+/// stream when it comes to the call.
 fn dropped_early(comm: &mut Communicator) {
-    let stream = attached(comm);
+    let stream = attach_direct(comm);
     let mut buf = ones(comm, &stream);
-    let word = stream.clone_htod(&[0_u32; 1]).unwrap();
-    let at = word.device_ptr(&stream).0;
-    let other = stream.context().new_stream().unwrap();
-    stream.synchronize().unwrap();
+    let hold = Hold::new(&stream);
     comm.barrier().unwrap();
-    // SAFETY: the word lives until it was written.
-    unsafe { sys::cuStreamWaitValue32_v2(stream.cu_stream(), at, 1, 1).result() }.unwrap();
+    hold.hold(&stream);
     comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Sum).unwrap();
     let began = Instant::now();
     drop(std::mem::replace(comm, Communicator::local(1).unwrap().remove(0)));
     assert!(began.elapsed() < Duration::from_secs(20));
-    // SAFETY: as above.
-    unsafe { sys::cuStreamWriteValue32_v2(other.cu_stream(), at, 1, 0).result() }.unwrap();
+    hold.release();
     stream.synchronize().unwrap();
 }
 
-/// A graph that outlives its communicator does nothing, and ends.
+/// A launch of a graph that outlives its communicator does nothing, and ends.
 fn launched_alone() {
     let gate = Barrier::new(2);
     on_ranks(2, |comm| {
-        let stream = attached_for_graphs(comm);
+        let stream = attach_for_graphs(comm);
         let mut buf = ones(comm, &stream);
-        let graph = captured_by(&stream, Mode::CU_STREAM_CAPTURE_MODE_RELAXED, || {
+        let graph = capture(&stream, || {
             comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Sum).unwrap();
         });
         graph.launch().unwrap();
@@ -146,39 +144,32 @@ fn launched_alone() {
     });
 }
 
-/// Far more calls than may be under way, of which each has buffers of its own, while the stream of
-/// the rank that works is held.
+/// Far more calls than may be pending, each with buffers of its own, while the stream of the peer
+/// executor is held.
 fn far_ahead() {
     let gate = Barrier::new(3);
     on_ranks(3, |comm| {
-        let (stream, rank) = (attached(comm), comm.rank() as i64);
+        let (stream, rank) = (attach_direct(comm), comm.rank() as i64);
         let own: Vec<i64> = (0..300).map(|i| i * (rank + 1)).collect();
         let (send, recv) = (stream.clone_htod(&own).unwrap(), stream.clone_htod(&own).unwrap());
-        let word = stream.clone_htod(&[0_u32; 1]).unwrap();
-        let [from, to] = [&send, &recv].map(|buf| buf.device_ptr(&stream).0);
-        let (at, other) = (word.device_ptr(&stream).0, stream.context().new_stream().unwrap());
-        stream.synchronize().unwrap();
+        let [from, to] = [&send, &recv].map(|buf| address(buf, &stream));
+        let hold = Hold::new(&stream);
         comm.barrier().unwrap();
         if rank == 0 {
-            // SAFETY: the word lives until it was written.
-            unsafe { sys::cuStreamWaitValue32_v2(stream.cu_stream(), at, 1, 1).result() }.unwrap();
+            hold.hold(&stream);
         }
         std::thread::scope(|scope| {
             if rank == 0 {
                 scope.spawn(|| {
                     gate.wait();
-                    other.context().bind_to_thread().unwrap();
-                    let stream = other.cu_stream();
-                    // SAFETY: as above.
-                    unsafe { sys::cuStreamWriteValue32_v2(stream, at, 1, 0).result() }.unwrap();
+                    hold.release();
                 });
             }
             for k in 0..300 {
                 if k == 32 && rank > 0 {
                     gate.wait();
                 }
-                // SAFETY: these are parts of the buffers.
-                let part = |start| unsafe { DeviceRef::from_raw_parts(start + 8 * k, 1, &stream) };
+                let part = |start| raw(start + 8 * k, 1, &stream);
                 let (one, mut other) = (part(from), part(to));
                 let mut comm = comm.on_stream(&stream);
                 comm.all_reduce_into::<i64>(&one, &mut other, ReduceOp::Sum).unwrap();
@@ -190,11 +181,11 @@ fn far_ahead() {
     });
 }
 
-/// One rank is slower than the other, which launches far ahead: each launch is in time.
+/// One rank launches far ahead of a slower one: each launch is in time.
 fn uneven_pace(comm: &mut Communicator) {
-    let stream = attached_for_graphs(comm);
+    let stream = attach_for_graphs(comm);
     let mut buf = ones(comm, &stream);
-    let graph = captured_by(&stream, Mode::CU_STREAM_CAPTURE_MODE_RELAXED, || {
+    let graph = capture(&stream, || {
         comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Max).unwrap();
     });
     for _ in 0..4 {
@@ -207,7 +198,7 @@ fn uneven_pace(comm: &mut Communicator) {
     comm.on_stream(&stream).check().unwrap();
     drop(graph);
     if comm.rank() == 1 {
-        // The other one leaves meanwhile: what was called is good all the same.
+        // Rank 0 leaves meanwhile, which does not change the results of earlier calls.
         for _ in 0..100 {
             std::thread::sleep(Duration::from_millis(1));
             comm.on_stream(&stream).check().unwrap();
@@ -215,20 +206,21 @@ fn uneven_pace(comm: &mut Communicator) {
     }
 }
 
-/// More calls in graphs than there is room for: that is refused, and the rest goes on.
+/// More calls in a graph than there are operation slots: the last calls are refused, and the others
+/// work.
 fn captured_too_often(comm: &mut Communicator) {
-    let stream = attached_for_graphs(comm);
+    let stream = attach_for_graphs(comm);
     let mut buf = ones(comm, &stream);
-    let mut refused = 0;
-    let graph = captured_by(&stream, Mode::CU_STREAM_CAPTURE_MODE_RELAXED, || {
+    let mut refusals = 0;
+    let graph = capture(&stream, || {
         for _ in 0..230 {
             if let Err(error) = comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Max) {
                 assert!(error.to_string().contains("captured once more"), "{error}");
-                refused += 1;
+                refusals += 1;
             }
         }
     });
-    assert_eq!(refused, 6);
+    assert_eq!(refusals, 6);
     graph.launch().unwrap();
     comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Sum).unwrap();
     assert_eq!(stream.clone_dtoh(&buf).unwrap(), [comm.size() as i32; 100]);
@@ -236,23 +228,76 @@ fn captured_too_often(comm: &mut Communicator) {
     comm.barrier().unwrap();
 }
 
-/// The stream of all threads is no rank's own.
+/// Calls on the default stream, which all threads share, are refused.
 fn default_stream(comm: &mut Communicator) {
-    let own = attached(comm);
+    let own = attach_direct(comm);
     let mut buf = ones(comm, &own);
     let shared = own.context().default_stream();
-    let error = comm.on_stream(&shared).all_reduce(&mut buf, ReduceOp::Sum).unwrap_err();
-    assert!(error.to_string().contains("stream is the default one"), "{error}");
+    let done = comm.on_stream(&shared).all_reduce(&mut buf, ReduceOp::Sum);
+    refused(done, "stream is the default one");
 }
 
-/// Not tests of their own: what they do on the stand-in.
+/// Rank 0 puts calls on its stream until it is blocked or has made all; then rank 1 makes the calls
+/// that rank 0's wait for. A full hardware queue would block the context of rank 0.
+fn ahead(comm: &mut Communicator, made: &AtomicUsize) {
+    let stream = stream(comm);
+    let mut buf = stream.clone_htod(&[1_i64; 100]).unwrap();
+    // Streams and memory are allocated while no stream waits.
+    comm.barrier().unwrap();
+    comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Max).unwrap();
+    comm.on_stream(&stream).check().unwrap();
+    stream.synchronize().unwrap();
+    comm.barrier().unwrap();
+    if comm.rank() == 1 {
+        // Rank 0 is blocked, or has made all calls, once the number no longer changes.
+        let mut before = 0;
+        loop {
+            std::thread::sleep(Duration::from_millis(300));
+            let now = made.load(Ordering::Relaxed);
+            if now == before && now > 0 {
+                break;
+            }
+            before = now;
+        }
+    }
+    for _ in 0..100 {
+        comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Max).unwrap();
+        if comm.rank() == 0 {
+            made.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    comm.on_stream(&stream).check().unwrap();
+    assert_eq!(stream.clone_dtoh(&buf).unwrap(), [1; 100]);
+}
+
+/// An abort ends a long call that the stream does not come to.
+fn aborted(comm: &mut Communicator) {
+    let stream = stream(comm);
+    let mut buf = stream.clone_htod(&vec![1_i32; 10 << 20]).unwrap();
+    let hold = Hold::new(&stream);
+    hold.hold(&stream);
+    let abort = comm.abort_handle();
+    let done = std::thread::scope(|scope| {
+        // By then all pieces that may be pending are.
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(500));
+            abort.abort();
+        });
+        comm.on_stream(&stream).all_reduce(&mut buf, ReduceOp::Sum)
+    });
+    refused(done, "abort");
+    hold.release();
+    stream.synchronize().unwrap();
+}
+
+/// Functions that tests run with the stand-in.
 pub(crate) mod body {
     use super::*;
 
     pub(crate) fn threads() {
-        [0, 1].into_iter().for_each(straggler);
+        [0, 1].into_iter().for_each(late_rank);
         ranks::on(local(2, Duration::from_millis(1500)), replayed_long);
-        ranks::on(local(2, Duration::from_secs(60)), told_in_time);
+        ranks::on(local(2, Duration::from_secs(60)), times_out);
         far_ahead();
         ranks::on(local(2, Duration::from_secs(3)), uneven_pace);
         on_ranks(2, captured_too_often);
@@ -262,18 +307,24 @@ pub(crate) mod body {
     }
 
     pub(crate) fn processes() {
-        match this_rank() {
-            Some(mut comm) => {
-                comm.set_timeout(Duration::from_secs(3));
-                dropped_early(&mut comm);
-            }
-            None => run("device::late::body::processes", 2, "shm"),
-        }
+        on_processes(this_body!(processes), [2], |comm| {
+            comm.set_timeout(Duration::from_secs(3));
+            dropped_early(comm);
+        });
+    }
+
+    pub(crate) fn aborted() {
+        on_ranks(1, super::aborted);
+    }
+
+    pub(crate) fn ahead() {
+        let made = AtomicUsize::new(0);
+        on_ranks(2, |comm| super::ahead(comm, &made));
     }
 }
 
-#[test]
-fn what_comes_late_is_told_and_harms_nobody() {
-    on_standin("device::late::body::threads", &[]);
-    on_standin("device::late::body::processes", &[]);
+on_standin! {
+    a_late_rank_gets_an_error_and_harms_no_other: threads [], processes [];
+    an_abort_reaches_a_rank_that_waits_for_its_stream: aborted [];
+    a_rank_far_ahead_fills_no_queue: ahead [DEPTH = "200"];
 }
