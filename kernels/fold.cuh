@@ -1,26 +1,28 @@
-// The reduction of many: ((s0 op s1) op s2) op ..., the same to every output, which may be the very
-// memory of a source. Each element is read and written by one thread.
-// A block takes tiles of vectors, whose loads are all under way before the first is used; what
-// comes before the first and after the last whole tile is done an element at a time by the grid.
+// The fold: a reduction of any number of sources, ((s0 op s1) op s2) op ..., stored to every
+// output. An output may be the very memory of a source, for one thread reads and writes each
+// element. A block takes tiles of vectors and starts all loads of a tile before it uses the first.
+// The elements before the first whole tile and after the last are done one at a time by all threads
+// of the grid.
 #pragma once
 
 #include "load.cuh"
 #include "step.cuh"
 
-// How many addresses of sources, and of outputs, a block keeps.
+// The number of source addresses, and of output addresses, that a block keeps in shared memory.
 constexpr u32 HELD = 64;
 
-// What a block reads of the call, once: it may lie in the host's memory, and every trip there takes
-// longer than a tile. Each part is other warps', so that all trips are made at once.
+// The part of a call that a block reads once. It may lie in the host's memory, from which a load
+// takes longer than a tile. Different warps read the parts, so that all loads are under way at
+// once.
 struct Held {
-    // Of sources, then of outputs.
+    // The sources' addresses, then the outputs'.
     u64 addresses[2 * HELD];
     alignas(16) u8 scalar[16];
     u32 stop;
 };
 
-// Memory by its table of pointers, which the device reads, and an offset for all of them. One or
-// more.
+// Buffers by their table of pointers in memory that the device reads, with one offset for all. A
+// table has at least one pointer.
 struct Memories {
     const void *const *table;
     u32 n;
@@ -44,7 +46,7 @@ RR_INLINE u32 differ(const Memories &sources, const Memories &outs, u32 start) {
     return bits;
 }
 
-// Fills what the block keeps. `size`: of the scalar, 0 if none is wanted.
+// Fills the shared memory. `size` is the scalar's, or 0 if the operation has none.
 RR_INLINE void hold(
     Held &held, const Memories &sources, const Memories &outs, const void *scalar, u32 size,
     const Words &words, const Place &me
@@ -75,7 +77,7 @@ template <int U> RR_INLINE void load_vectors(Vector (&v)[U], u64 address, u32 st
     }
 }
 
-// `U` vectors of each source which lie `stride` bytes apart, from `from` on.
+// Folds `U` vectors of each source, `stride` bytes apart, from byte `from` on.
 template <class F, class Op, int U>
 RR_INLINE void fold_vectors(
     const Memories &sources, const Memories &outs, u64 from, u32 stride, const Given<F> &given
@@ -132,7 +134,7 @@ RR_INLINE void fold_vectors(
     } while (++o < outs.n);
 }
 
-// One element, `from` bytes on.
+// Folds one element of each source, at byte `from`.
 template <class F, class Op>
 RR_INLINE void fold_element(
     const Memories &sources, const Memories &outs, u64 from, bool aligned, const Given<F> &given
@@ -181,7 +183,7 @@ RR_INLINE void fold(
     const u32 bits = differ(sources, outs, start);
     const bool aligned = ((start | bits) & (Alignment<Bits>::BYTES - 1)) == 0;
 
-    // Vectors need addresses that all become multiples of 16 after as many whole elements.
+    // Vectors need a whole number of elements after which all addresses are multiples of 16.
     const u32 before = (0 - start) & 15;
     u64 head = before / SIZE, tiles = 0;
     const u32 tile = me.threads * U * 16;

@@ -1,8 +1,8 @@
-// Every kernel that folds, once: the name of its type and of its operation, its format, its
-// arithmetic, and how many vectors a thread has under way. Where operations do the same to the same
-// bits, one kernel serves several types: kernels/README.md says which serves what.
-// Enough loads to fill the memory's bus, and no more registers than are there: four vectors, two
-// where a vector becomes sixteen numbers; fewer where few wait for it.
+// The list of all fold kernels: the names of type and operation, the format, the arithmetic, and
+// how many vectors a thread loads at a time. Where operations do the same to the same bits, one
+// kernel serves several types, as the table in kernels/README.md says. The number of vectors fills
+// the memory's bus within the registers of a thread: four vectors, two where a vector becomes
+// sixteen numbers, and fewer for operations whose speed matters less.
 #define RR_UNSIGNED(X)                                                                             \
     X(u8, sum, Packed<u8>, Sum8, 4)                                                                \
     X(u16, sum, Packed<u16>, Sum16, 4)                                                             \

@@ -1,10 +1,10 @@
-// Elements in vectors and in memory. An element that is not aligned to its own size is read and
-// written byte by byte: a GPU would fault.
+// Elements in vectors and in memory. A GPU faults at an element that is not aligned to its own
+// size, so that such elements are read and written byte by byte.
 #pragma once
 
 #include "number.cuh"
 
-// How many lanes a vector has.
+// The number of lanes of a vector.
 template <class F> constexpr int LANES = 16 / sizeof(typename F::Lane);
 
 template <class B> RR_INLINE B lane(const Vector &v, int i, B *) {
@@ -18,7 +18,7 @@ template <class B> RR_INLINE Two<B> lane(const Vector &v, int i, Two<B> *) {
     return {lane(v, 2 * i, (B *)0), lane(v, 2 * i + 1, (B *)0)};
 }
 
-// Into a vector whose lane is zero.
+// Puts a lane into a vector whose lane is zero.
 template <class B> RR_INLINE void put_lane(Vector &v, int i, B bits) {
     constexpr int in_word = 4 / (int)sizeof(B);
     v.words[i / in_word] |= (u32)bits << (8 * (int)sizeof(B) * (i % in_word));
@@ -32,7 +32,7 @@ template <class B> RR_INLINE void put_lane(Vector &v, int i, Two<B> bits) {
     put_lane(v, 2 * i + 1, bits.second);
 }
 
-// What an address must be a multiple of to be read at once.
+// An address that is a multiple of this can be read in one load.
 template <class B> struct Alignment { static constexpr u32 BYTES = sizeof(B); };
 template <class B> struct Alignment<Two<B>> { static constexpr u32 BYTES = sizeof(B); };
 

@@ -1,8 +1,7 @@
-// What differs between a GPU and the host, and nothing else does: how a function is marked, which
-// thread this is, how memory is read and written. On the host every thread of a grid is run after
-// the other, by the very same loops.
-// Loads and stores are plain ones: peers write what is read here, so nothing may come from the
-// read-only cache. Pointers are global ones, which is told to the compiler by the address space.
+// All differences between a GPU and the host: how a function is marked, which thread runs, and how
+// memory is read and written. The host runs every thread of a grid one after the other, by the same
+// loops. Loads and stores are plain: peers write what is read here, so that nothing may come from
+// the read-only cache. The address space of a pointer tells the compiler that it is a global one.
 #pragma once
 
 using u8 = unsigned char;
@@ -14,22 +13,22 @@ using i16 = short;
 using i32 = int;
 using i64 = long long;
 
-// Threads of a block, and blocks that fit on a multiprocessor: 64 registers for each thread.
+// Threads of a block. With two blocks on a multiprocessor each thread has 64 registers.
 constexpr u32 BLOCK = 512;
 
-// Where a thread stands in its grid.
+// The position of a thread in its grid.
 struct Place {
     u32 thread, threads, block, blocks;
     // The second dimension of the grid.
     u32 row, rows;
 };
 
-// Of a block's common work a thread takes the `first` and every `step` after.
+// A thread's share of a block's common work: the item `first`, and every `step`-th after it.
 struct Share {
     u32 first, step;
 };
 
-// 16 bytes: what one thread reads or writes at once.
+// 16 bytes, which a thread reads or writes at once.
 struct Vector {
     u32 words[4];
 };
@@ -51,15 +50,15 @@ RR_INLINE Place place() {
     };
 }
 
-// What the threads of a block do together, each takes every so manieth of.
+// The threads of a block share its common work item by item.
 RR_INLINE Share share(const Place &me) { return {me.thread, me.threads}; }
 
 RR_INLINE void barrier() { __syncthreads(); }
 
 RR_INLINE void must_be_aligned(u64, u32) {}
 
-// What the host and other devices write at any time: words that stop a kernel, and tables in the
-// host's memory.
+// Loads of memory that the host and other devices may write at any time: the stop word, and tables
+// in the host's memory.
 RR_INLINE u32 load_strong(u64 address, u32) {
     u32 word;
     asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(word) : "l"(address) : "memory");
@@ -78,7 +77,8 @@ RR_INLINE u8 load_strong(u64 address, u8) {
     return (u8)byte;
 }
 
-// What the host reads at any time, and all of the system has seen before this thread goes on.
+// Stores a flag that the host may read at any time. The whole system has seen it before this thread
+// goes on.
 RR_INLINE void store_flag(u64 address, u32 flag) {
     asm volatile("st.relaxed.sys.global.u32 [%0], %1;\n\tfence.sc.sys;"
                  :
@@ -86,7 +86,7 @@ RR_INLINE void store_flag(u64 address, u32 flag) {
                  : "memory");
 }
 
-// In assembly, for the compiler splits a vector into its elements where they are smaller.
+// In assembly, because the compiler splits a vector into elements that are smaller.
 RR_INLINE Vector load_vector(u64 address) {
     Vector v;
     asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -113,17 +113,17 @@ RR_INLINE void store_vector(u64 address, const Vector &v) {
 #define RR_GLOBAL
 #define RR_SHARED static
 
-// Which thread the host is at: see host.cpp.
+// The thread that the host runs: see host.cpp.
 extern Place host_place;
 
 RR_INLINE Place place() { return host_place; }
 
-// Threads run one after the other: each does it all, for itself.
+// The host runs threads one after the other, so that each does all common work for itself.
 RR_INLINE Share share(const Place &) { return {0, 1}; }
 
 RR_INLINE void barrier() {}
 
-// A GPU faults where an address is not a multiple of what is read there. So does the host.
+// The host traps where a GPU faults: at an address that is not a multiple of the size read there.
 RR_INLINE void must_be_aligned(u64 address, u32 to) {
     if (address % to != 0) {
         __builtin_trap();
@@ -152,7 +152,7 @@ RR_INLINE void store_vector(u64 address, const Vector &v) {
 
 #endif
 
-// A global address as a number. The cast to the address space is what makes it a global one.
+// A global address as a number. The cast to the address space makes the pointer a global one.
 RR_INLINE u64 address_of(const void *pointer) { return (u64)(const RR_GLOBAL void *)pointer; }
 
 template <class T> RR_INLINE T load_one(u64 address) {
@@ -165,15 +165,15 @@ template <class T> RR_INLINE void store_one(u64 address, T value) {
     *(RR_GLOBAL T *)address = value;
 }
 
-// The words by which the host and a kernel agree on whether it may run: the host stops kernels and
-// then looks whether any works, a kernel says that it works and then looks whether it is stopped.
-// With a full fence between the two on either side, one of them sees the other. Both may be null.
+// The words by which the host and a kernel agree whether the kernel may run. The host sets `stop`
+// and then reads `works`; a kernel sets `works` and then reads `stop`. With a full fence between
+// the two on either side, one of them sees the other. Both may be null.
 struct Words {
     const u32 *stop;
     u32 *works;
 };
 
-// Is this block stopped? If not, it has said that it works.
+// Sets `works`, then returns `stop`, or 0 if there is no such word.
 RR_INLINE u32 is_stopped(const Words &words) {
     if (words.works) {
         store_flag(address_of(words.works), 1);
@@ -181,7 +181,7 @@ RR_INLINE u32 is_stopped(const Words &words) {
     return words.stop ? load_strong(address_of(words.stop), (u32)0) : 0;
 }
 
-// The same bits as another type.
+// The bits of a value as another type.
 template <class To, class From> RR_INLINE To bits_as(From from) {
     static_assert(sizeof(To) == sizeof(From), "as many bits");
     To to;

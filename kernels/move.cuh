@@ -1,6 +1,6 @@
-// Copies by descriptor: all that gathers, scatters and broadcasts are made of. A row of the grid
-// takes one descriptor after the other. What a descriptor reads none may write, but for one that
-// moves memory onto itself.
+// The move: copies by descriptor, of which gathers, scatters and broadcasts are made. A row of the
+// grid takes one descriptor after the other. No descriptor may write what another one reads; a
+// descriptor may move memory onto itself.
 #pragma once
 
 #include "load.cuh"
@@ -11,7 +11,7 @@ struct Move {
     u64 bytes;
 };
 
-// Whole words of `bytes` from `from` on, to `apart` bytes beyond; returns how many bytes that was.
+// Copies the whole words of `bytes` at `from` to `apart` bytes further on; returns how many bytes.
 template <class Word> RR_INLINE u64 move_words(u64 from, u64 apart, u64 bytes, const Place &me) {
     const u64 all = bytes / sizeof(Word) * sizeof(Word), end = from + all;
     RR_ROLLED
@@ -22,7 +22,7 @@ template <class Word> RR_INLINE u64 move_words(u64 from, u64 apart, u64 bytes, c
     return all;
 }
 
-// Likewise whole tiles of four vectors for each thread.
+// Copies whole tiles of four vectors for each thread, likewise.
 RR_INLINE u64 move_tiles(u64 from, u64 apart, u64 bytes, const Place &me) {
     constexpr int U = 4;
     const u32 stride = me.threads * 16, tile = stride * U;
@@ -47,7 +47,7 @@ RR_INLINE void move_one(u64 from, u64 to, u64 bytes, const Place &me) {
     const u64 apart = to - from;
     u64 done = 0;
     if ((apart & 3) == 0) {
-        // Up to where both are aligned as well as they can be.
+        // Single bytes up to the address where both are aligned as well as they can be.
         const u32 best = (apart & 15) == 0 ? 16 : 4;
         const u64 lead = (0 - (u32)from) & (best - 1);
         done = move_words<u8>(from, apart, lead < bytes ? lead : bytes, me);
@@ -59,13 +59,13 @@ RR_INLINE void move_one(u64 from, u64 to, u64 bytes, const Place &me) {
     move_words<u8>(from + done, apart, bytes - done, me);
 }
 
-// What a block has read of the list, as numbers, and of the word that stops it.
+// Descriptors that a block has read, as numbers, and the stop word.
 struct Moves {
     u64 words[32 * 3];
     u32 stop;
 };
 
-// Each row of blocks takes every so manieth of the list, read for 32 of them at once.
+// Each row of blocks takes every `rows`-th descriptor, and reads 32 of them at a time.
 RR_INLINE void move_all(Moves &moves, const Move *list, u32 n, const Words &words) {
     constexpr u32 STOP = sizeof(moves.words) / 8;
     const Place me = place();
@@ -92,7 +92,7 @@ RR_INLINE void move_all(Moves &moves, const Move *list, u32 n, const Words &word
                 move_one(moves.words[k], moves.words[k + 1], moves.words[k + 2], me);
             }
         }
-        // Before others write over it.
+        // No thread may overwrite the descriptors before all threads have used them.
         barrier();
     }
 }

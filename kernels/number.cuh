@@ -1,11 +1,12 @@
-// The types of elements: how each is stored, and what it is reduced as. 16- and 8-bit floats are
-// reduced as f32 and rounded once, to nearest, ties to even; all others as they are.
-// Every NaN must stay one: a GPU's own has all bits of its mantissa set, and would round to zero.
+// The types of elements: how each is stored, and the type in which it is reduced. 16- and 8-bit
+// floats are reduced as f32 and rounded once, to nearest, ties to even; all other types are reduced
+// as they are. Every NaN must stay one: a GPU's own NaN has all bits of its mantissa set, and would
+// round to zero.
 #pragma once
 
 #include "machine.cuh"
 
-// Two numbers that are one element, apart no further than their own size is aligned.
+// Two numbers that are one element, aligned as one of them is.
 template <class B> struct Two {
     B first, second;
 };
@@ -14,13 +15,13 @@ template <class T> struct Complex {
     T re, im;
 };
 
-// A value and where it was found.
+// A value and the index at which it was found.
 template <class V, class I> struct Located {
     V value;
     I index;
 };
 
-// A type whose bits are used as they are. `Bits` is an element in memory, `Lane` what a vector is
+// A type that is reduced in its own bits. `Bits` is an element in memory, `Lane` what a vector is
 // made of, `Wide` what is reduced.
 template <class B, class W = B> struct AsIs {
     using Bits = B;
@@ -30,7 +31,7 @@ template <class B, class W = B> struct AsIs {
     static RR_INLINE Lane narrow(Wide wide) { return bits_as<Lane>(wide); }
 };
 
-// Elements that lie side by side in 32 bits and are reduced so; one alone is the lowest.
+// Elements that are reduced side by side in 32 bits. An element alone is in the lowest bits.
 template <class B> struct Packed {
     using Bits = B;
     using Lane = u32;
@@ -74,7 +75,7 @@ struct BF16 {
     }
 };
 
-// The machine's conversions on a GPU, and their definition on the host.
+// A GPU converts by an instruction; the host converts by the definition.
 struct F16 {
     using Bits = u16;
     using Lane = u16;
@@ -92,7 +93,8 @@ struct F16 {
     }
 #else
     static RR_INLINE float widen(u16 bits) {
-        // With the exponent where an f32 has it, and as much too small as its bias is.
+        // The exponent moves to its place in an f32, where it is too small by the difference of the
+        // biases.
         const float magnitude = bits_as<float>((u32)(bits & 0x7fff) << 13) * 0x1p112f;
         const u32 special = INFINITE | (u32)(bits & 0x3ff) << 13;
         const bool finite = (bits & 0x7c00) != 0x7c00;
@@ -105,7 +107,7 @@ struct F16 {
         if (is_nan(x)) {
             return 0x7fff;
         }
-        // Next to a half an f32 has as many bits as subnormals have.
+        // Near 0.5 an f32 has as many bits of mantissa as subnormals of an f16 have.
         const u32 small = bits_as<u32>(bits_as<float>(magnitude) + 0.5f) - bits_as<u32>(0.5f);
         const u32 rounded = magnitude + 0xfff + ((magnitude >> 13) & 1);
         const u32 normal = (rounded >> 13) - (112 << 10);
@@ -115,9 +117,9 @@ struct F16 {
 #endif
 };
 
-// 8-bit floats of OFP8. `SHIFT`: bits of an f32's mantissa that they lack. `BIAS`: by how much an
-// f32's exponent is larger. `LARGEST`: the largest number, as an f32's bits. What is larger becomes
-// that, infinities too.
+// 8-bit floats of OFP8. `SHIFT` is how many bits of an f32's mantissa they lack, `BIAS` by how much
+// an f32's exponent is larger, `LARGEST` the largest number as an f32's bits. Larger numbers and
+// infinities become that one.
 template <u32 SHIFT, u32 BIAS, u32 LARGEST> struct Float8 {
     using Bits = u8;
     using Lane = u8;
@@ -126,8 +128,8 @@ template <u32 SHIFT, u32 BIAS, u32 LARGEST> struct Float8 {
         const u32 sign = (bits_as<u32>(x) & SIGN) >> 24;
         const u32 magnitude = bits_as<u32>(x) & ~SIGN;
         const u32 number = magnitude < LARGEST ? magnitude : LARGEST;
-        // Next to 2^SHIFT times its power of two an f32 lacks those bits too: adding it rounds. All
-        // subnormals have the power of the least normal number.
+        // Near 2^SHIFT times its power of two an f32 lacks the same bits, so that adding this
+        // rounds. All subnormals have the power of the least normal number.
         const u32 least = (BIAS + 1) << 23;
         const u32 power = number & INFINITE, unit = power < least ? least : power;
         const u32 large = unit + (SHIFT << 23);
@@ -139,14 +141,15 @@ template <u32 SHIFT, u32 BIAS, u32 LARGEST> struct Float8 {
 
 struct E4M3 : Float8<20, 120, 0x43e00000> {
     static RR_INLINE float widen(u8 bits) {
-        // The exponent is where an f32 has it, and as much too small as the biases differ.
+        // The exponent moves to its place in an f32, where it is too small by the difference of the
+        // biases.
         const u32 small = (u32)((i32)((u32)bits << 24) >> 4) & 0x87f00000;
         const float x = bits_as<float>(small) * 0x1p120f;
         return __builtin_fabsf(x) == 480.0f ? __builtin_nanf("") : x;
     }
 };
 
-// The upper half of an f16.
+// An E5M2 is the upper half of an f16.
 struct E5M2 : Float8<21, 112, 0x47600000> {
     static RR_INLINE float widen(u8 bits) { return F16::widen((u16)(bits << 8)); }
 };

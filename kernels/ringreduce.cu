@@ -1,4 +1,4 @@
-// The entry points: what each is given is said in kernels/README.md.
+// The entry points, whose parameters kernels/README.md describes.
 #include "fold.cuh"
 #include "list.cuh"
 #include "move.cuh"

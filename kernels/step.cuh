@@ -1,6 +1,6 @@
-// The arithmetic: what becomes of two elements, of a contribution before, and of the result at the
-// end. It gives the bits of the library's kernels for the host (src/kernel/scalar.rs).
-// Products and sums must not be contracted: see the flags in kernels/build.
+// The arithmetic of a reduction: two elements combined, a contribution before that, and the result
+// at the end. The bits are those of the library's kernels for the host (src/kernel/scalar.rs). A
+// product and a sum must not be contracted into one rounding: see the flags in kernels/build.
 #pragma once
 
 #include "number.cuh"
@@ -23,13 +23,13 @@ template <class T> struct BitsOf {};
 template <> struct BitsOf<float> { using Type = u32; };
 template <> struct BitsOf<double> { using Type = u64; };
 
-// Comparisons both ways differ for zeros and NaN only. Their union is -0 if either is, and a NaN
-// if either is. The machine's own minimum would drop the NaN.
+// Comparisons in both directions differ for zeros and NaN only. The union of their bits is -0 if
+// either number is, and a NaN if either is. The GPU's own minimum would drop the NaN.
 template <class T> RR_INLINE T least_float(T a, T b) {
     using B = typename BitsOf<T>::Type;
     return bits_as<T>((B)(bits_as<B>(a < b ? a : b) | bits_as<B>(b < a ? b : a)));
 }
-// Their intersection is +0 if either is.
+// The intersection of their bits is +0 if either number is.
 template <class T> RR_INLINE T most_float(T a, T b) {
     using B = typename BitsOf<T>::Type;
     const B both = bits_as<B>(a > b ? a : b) & bits_as<B>(b > a ? b : a);
@@ -45,7 +45,7 @@ template <class I> RR_INLINE I most(I a, I b) { return a > b ? a : b; }
 RR_INLINE float most(float a, float b) { return most_float(a, b); }
 RR_INLINE double most(double a, double b) { return most_float(a, b); }
 
-// Truncated towards zero, by magnitudes: 32 bits divide much faster than 64.
+// Rounds towards zero, by magnitudes: 32 bits divide much faster than 64.
 template <class I> RR_INLINE I over(I a, u32 world) {
     if constexpr (sizeof(I) == 8) {
         const u64 magnitude = a < 0 ? 0 - (u64)a : (u64)a;
@@ -64,27 +64,27 @@ template <class I> RR_INLINE bool not_a_number(I) { return false; }
 RR_INLINE bool not_a_number(float a) { return is_nan(a); }
 RR_INLINE bool not_a_number(double a) { return is_nan(a); }
 
-// A NaN comes before everything, then the value decides, then the lower index; of two that agree
-// in all this the lesser bits are taken.
+// The order of located values: a NaN is first, then the value decides, then the lower index, then
+// the lesser bits of the value.
 template <class V, class I>
 RR_INLINE bool first_of(Located<V, I> a, Located<V, I> b, bool less, bool more) {
     const bool a_nan = not_a_number(a.value), b_nan = not_a_number(b.value);
     const bool lower = a.index < b.index ||
                        (a.index == b.index && bits_as<I>(a.value) <= bits_as<I>(b.value));
-    // Two NaN are neither less nor more.
+    // Of two NaN neither is less.
     const bool by_value = less != more ? less : lower;
     return a_nan == b_nan ? by_value : a_nan;
 }
 
-// What a kernel is given besides its memory.
+// The parameters of an operation.
 template <class F> struct Given {
     typename F::Wide scalar;
     // The world size if these are the last contributions, else 0.
     u32 last;
 };
 
-// An operation. `first` and `other` are what becomes of contributions before they are combined,
-// `finish` of the result, where `finishes` says that something does.
+// An operation. `first` and `other` convert contributions before they are combined; `finish`
+// converts the result where `finishes` is true.
 struct Plain {
     static constexpr bool SCALED = false;
     template <class F>
@@ -117,7 +117,7 @@ RR_OP(Xor, Plain, a ^ b)
 RR_OP(MinLoc, Plain, first_of(a, b, a.value < b.value, a.value > b.value) ? a : b)
 RR_OP(MaxLoc, Plain, first_of(a, b, a.value > b.value, a.value < b.value) ? a : b)
 
-// Sums of elements side by side: no carry leaves an element.
+// Sums of elements side by side, in which no carry leaves an element.
 template <u32 TOP> RR_INLINE u32 sum_packed(u32 a, u32 b) {
     return ((a & ~TOP) + (b & ~TOP)) ^ ((a ^ b) & TOP);
 }
@@ -134,7 +134,7 @@ struct Avg : Sum {
     }
 };
 
-// Every contribution is multiplied.
+// The sum of contributions that are each multiplied by the scalar.
 struct PreMulSum : Sum {
     static constexpr bool SCALED = true;
     template <class F>
@@ -147,8 +147,8 @@ struct PreMulSum : Sum {
     }
 };
 
-// A step of a ring: the first is the sum so far, the other is multiplied and rounded, as that of
-// the rank that began was.
+// A step of a ring: the first source is the sum so far; the other is multiplied and rounded, as the
+// contribution of the first rank was.
 struct PreMulStep : Sum {
     static constexpr bool SCALED = true;
     template <class F>
@@ -157,7 +157,7 @@ struct PreMulStep : Sum {
     }
 };
 
-// Truth values of any type of these bits: the scalar is the type's 1. Its own bits tell integers
+// Truth values of any type of this size. The scalar is 1 in that type, and its bits tell integers
 // from floats, whose sign does not count.
 struct Logical : Plain {
     static constexpr bool SCALED = true;

@@ -1,27 +1,27 @@
-//! Who does what in a call that goes straight to the ranks' buffers on devices: pure arithmetic.
-//! May touch: schedule, plan's names of forms.
-//! Law: the workers' jobs together are the whole call, and no job reads what another one writes;
-//! of one worker's jobs a later one may, where it says so (prefixes, in place).
+//! The device algorithm of a direct call, one that reads and writes the ranks' buffers where they
+//! are: which rank reduces or copies which bytes. Pure arithmetic.
+//! Law: the workers' jobs together are the whole call, and no job reads what another worker writes.
+//! A job may read what a later job of the same worker writes (prefixes, in place).
 
 use std::ops::Range;
 
 use crate::plan::DeviceForm;
 use crate::schedule::Collective;
 
-/// Parts begin at multiples of this many bytes: a device's line.
-const LINE: usize = 128;
+/// Parts begin at multiples of this many bytes, a line of a device's cache.
+const DEVICE_LINE: usize = 128;
 
-/// What one worker does at a time.
+/// One kernel launch of a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Job {
-    /// Folds `bytes` of each of these ranks' `send`, from byte `from` on, in the order of ranks,
-    /// and puts the result at byte `to` of these ranks' `recv`.
+    /// Reduces `bytes` of the `send` buffers of the ranks `sources`, from byte `from` on and in the
+    /// order of ranks, into byte `to` of the `recv` buffers of the ranks `outs`.
     Fold { sources: Range<usize>, outs: Range<usize>, from: usize, to: usize, bytes: usize },
-    /// Makes all moves that are this worker's.
+    /// Makes all moves in the worker's list.
     Move,
 }
 
-/// A piece of a buffer that goes from one rank's `send` to another's `recv`.
+/// A copy from one rank's `send` to another's `recv`: byte offsets, and a length in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Move {
     pub(crate) from: usize,
@@ -29,42 +29,42 @@ pub(crate) struct Move {
     pub(crate) bytes: usize,
 }
 
-/// A call.
+/// A collective, and how the ranks share its work.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Form {
+pub(crate) struct DeviceAlgorithm {
     pub(crate) collective: Collective,
-    /// The world size.
     pub(crate) size: usize,
-    /// Bytes of a block: all of the buffer where ranks give or get one block.
+    /// Bytes of a block: the whole buffer where each rank gives or gets one block, else one rank's
+    /// part.
     pub(crate) block: usize,
-    /// Bytes of an element.
     pub(crate) element: usize,
-    /// Who works: rank 0 alone, or all, in one of these ways.
+    /// The form: rank 0 is the only worker of `Leader`, every rank is one of the others.
     pub(crate) by: DeviceForm,
 }
 
-impl Form {
-    /// Does it fold? Otherwise it moves.
-    pub(crate) fn folds(&self) -> bool {
+impl DeviceAlgorithm {
+    /// True if kernels reduce; otherwise they copy.
+    pub(crate) fn is_reduction(&self) -> bool {
         self.collective.reduces()
     }
 
-    /// How many ranks work.
+    /// The number of workers, which are the first ranks.
     pub(crate) fn workers(&self) -> usize {
         if self.by == DeviceForm::Leader { 1 } else { self.size }
     }
 
-    /// What `worker` does, in this order.
+    /// The jobs of `worker`, in the order of launches.
     pub(crate) fn jobs(&self, worker: usize) -> impl Iterator<Item = Job> {
-        let form = *self;
-        // Downwards: in place, a prefix stores over what only longer ones read.
-        (0..form.size).rev().filter_map(move |at| form.job(worker, at))
+        let call = *self;
+        // The order is downwards: in place, a shorter prefix overwrites what only longer prefixes
+        // read.
+        (0..call.size).rev().filter_map(move |at| call.job(worker, at))
     }
 
-    /// The job that belongs to rank `at`; to rank 0 if it is all ranks'.
+    /// The job for the result of rank `at`. A job for all ranks' results counts as rank 0's.
     fn job(&self, worker: usize, at: usize) -> Option<Job> {
         let &Self { collective, size, block, by, .. } = self;
-        let part = self.part(worker);
+        let part = self.worker_range(worker);
         let all = |outs| {
             let (from, bytes) = (part.start, part.len());
             Job::Fold { sources: 0..size, outs, from, to: from, bytes }
@@ -86,28 +86,28 @@ impl Form {
             Collective::ReduceScatter if mine => own(size, at * block),
             Collective::Scan if worker == 0 => own(at + 1, 0),
             Collective::Exscan if worker == 0 && at > 0 => own(at, 0),
-            _ if !self.folds() && at == 0 => Job::Move,
+            _ if !self.is_reduction() && at == 0 => Job::Move,
             _ => return None,
         };
         let empty = matches!(&job, Job::Fold { bytes: 0, .. }) || block == 0;
         (!empty).then_some(job)
     }
 
-    /// The bytes of the whole that `worker` sees to.
-    fn part(&self, worker: usize) -> Range<usize> {
-        self.cut(self.workers(), worker)
+    /// The bytes of a block that `worker` reduces.
+    fn worker_range(&self, worker: usize) -> Range<usize> {
+        self.range_of_part(self.workers(), worker)
     }
 
-    /// Part `number` of so many that a block is cut into.
-    pub(crate) fn cut(&self, parts: usize, number: usize) -> Range<usize> {
-        let whole = LINE.next_multiple_of(self.element.max(1));
-        let share = self.block.div_ceil(parts).next_multiple_of(whole);
+    /// The bytes of part `number`, where a block is cut into `parts`. The last parts may be empty.
+    pub(crate) fn range_of_part(&self, parts: usize, number: usize) -> Range<usize> {
+        let granule = DEVICE_LINE.next_multiple_of(self.element.max(1));
+        let share = self.block.div_ceil(parts).next_multiple_of(granule);
         let start = (share * number).min(self.block);
         start..(start + share).min(self.block)
     }
 
-    /// What rank `from` gives to rank `to` in a call that moves.
-    pub(crate) fn moved(&self, from: usize, to: usize) -> Move {
+    /// The copy from rank `from` to rank `to`, in a collective that does not reduce.
+    pub(crate) fn block_move(&self, from: usize, to: usize) -> Move {
         let bytes = self.block;
         let at = |rank: usize| rank * self.block;
         match self.collective {
@@ -126,13 +126,14 @@ impl Form {
         }
     }
 
-    /// Moves in the list of a worker: all, or those to its own rank.
-    pub(crate) fn moves(&self) -> usize {
+    /// The length of a worker's list of moves: all pairs of ranks, or those to the worker's own
+    /// rank.
+    pub(crate) fn move_count(&self) -> usize {
         if self.workers() == 1 { self.size * self.size } else { self.size }
     }
 
-    /// Which worker makes a move, and where in its list that is.
-    pub(crate) fn mover(&self, from: usize, to: usize) -> (usize, usize) {
+    /// The worker that makes a move, and the index in that worker's list.
+    pub(crate) fn move_position(&self, from: usize, to: usize) -> (usize, usize) {
         if self.workers() == 1 { (0, from * self.size + to) } else { (to, from) }
     }
 }

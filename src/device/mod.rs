@@ -1,6 +1,6 @@
-//! Buffers that are not the host's own. May touch: element, error, link, plan, schedule.
-//! Law: nothing here is needed to start: what a machine lacks is an error of the call that wants
-//! it.
+//! Collectives and messages on buffers of CUDA devices.
+//! Law: nothing here is needed at start-up. A missing driver or device is an error of the call that
+//! needs it.
 
 pub(crate) mod algorithm;
 pub(crate) mod cuda;

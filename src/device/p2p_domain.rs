@@ -1,275 +1,286 @@
-//! Who does what in a call that goes by islands, ranks whose devices reach each other: what goes
-//! within an island, what between the first ranks of all, its leaders. Pure arithmetic.
-//! May touch: schedule.
-//! Law: the parts of all ranks together are the call, and of each part at most one buffer is the
-//! caller's, for ranks must agree on whether others see the memory of a part.
+//! P2P domains: groups of ranks whose devices access each other's memory. A call is split into
+//! phases within domains and phases between the domains' leaders, their first ranks. Pure
+//! arithmetic.
+//! Law: the phases of all ranks together are the call. A phase uses at most one of the caller's two
+//! buffers, for all ranks must know alike whether others map the memory of a phase.
 
 #[cfg(test)]
 mod simulated;
 
+use BlockArea::{Recv, RecvWhole, ScratchA, ScratchB, Send};
+
 use crate::schedule::Collective;
 
-/// Memory of a rank.
+/// A memory of a rank. The first two are the caller's buffers, of which a piece of each block is
+/// used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Area {
-    /// The caller's: a piece of each of its blocks.
+pub(crate) enum BlockArea {
     Send,
     Recv,
-    /// All of each block of the second.
-    Whole,
-    /// The rank's own, for pieces of as many blocks as there are ranks.
-    One,
-    Other,
+    /// All bytes of each block of the caller's receive buffer.
+    RecvWhole,
+    /// Scratch memory of the rank, for pieces of as many blocks as there are ranks.
+    ScratchA,
+    ScratchB,
 }
 
-/// Blocks of an area, from one on.
+/// Blocks of an area, from block `at` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Spot {
-    pub(crate) area: Area,
+pub(crate) struct BlockRef {
+    pub(crate) area: BlockArea,
     pub(crate) at: usize,
 }
 
-impl Area {
-    const fn at(self, at: usize) -> Spot {
-        Spot { area: self, at }
+impl BlockArea {
+    const fn at(self, at: usize) -> BlockRef {
+        BlockRef { area: self, at }
     }
 }
 
-/// One part of a call.
+/// One phase of a call at one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Leg {
+pub(crate) enum DomainPhase {
     Copy {
-        from: Spot,
-        to: Spot,
+        from: BlockRef,
+        to: BlockRef,
         blocks: usize,
     },
-    /// Among the ranks of the island, of which the root is one, from so many blocks of each where
-    /// that is not one.
+    /// A collective of the ranks of a domain. The root is one of them; a rank gives `blocks` blocks
+    /// where the collective allows several.
     Within {
         what: Collective,
-        from: Spot,
-        to: Spot,
+        from: BlockRef,
+        to: BlockRef,
         blocks: usize,
     },
-    /// Among leaders, one for each island; where each gives or gets its share that is as many
-    /// blocks as its island has ranks.
+    /// A collective of the leaders. Where each leader gives or gets its own share, a share has as
+    /// many blocks as the domain has ranks.
     Between {
         what: Collective,
-        from: Spot,
-        to: Spot,
+        from: BlockRef,
+        to: BlockRef,
     },
-    /// A message to a rank of the world, or from it.
+    /// A message to a rank of the world.
     Send {
         to: usize,
-        from: Spot,
+        from: BlockRef,
         blocks: usize,
     },
+    /// A message from a rank of the world.
     Recv {
         from: usize,
-        to: Spot,
+        to: BlockRef,
         blocks: usize,
     },
 }
 
-/// Which island each rank is in.
+/// The partition of the ranks into domains.
 #[derive(Clone, Debug)]
-pub(crate) struct Map {
-    /// The first rank of its island.
-    of: Vec<usize>,
-    /// All ranks, island after island.
+pub(crate) struct DomainMap {
+    /// For each rank, the first rank of its domain.
+    first_rank: Vec<usize>,
+    /// All ranks, domain after domain.
     order: Vec<usize>,
 }
 
-impl Map {
-    /// Each rank's island, by its first rank.
-    pub(crate) fn new(of: Vec<usize>) -> Self {
-        let mut order: Vec<_> = (0..of.len()).collect();
-        order.sort_by_key(|&rank| (of[rank], rank));
-        Self { of, order }
+impl DomainMap {
+    /// The partition that gives for each rank the first rank of its domain.
+    pub(crate) fn new(first_rank: Vec<usize>) -> Self {
+        let mut order: Vec<_> = (0..first_rank.len()).collect();
+        order.sort_by_key(|&rank| (first_rank[rank], rank));
+        Self { first_rank, order }
     }
 
     pub(crate) fn size(&self) -> usize {
-        self.of.len()
+        self.first_rank.len()
     }
 
-    /// The first ranks of all islands.
     pub(crate) fn leaders(&self) -> impl Iterator<Item = usize> {
-        (0..self.size()).filter(|&rank| self.of[rank] == rank)
+        (0..self.size()).filter(|&rank| self.first_rank[rank] == rank)
     }
 
-    /// How many ranks the island has whose first rank this is.
+    /// The number of ranks of the domain with this leader.
     pub(crate) fn members(&self, leader: usize) -> usize {
-        self.of.iter().filter(|&&first| first == leader).count()
+        self.first_rank.iter().filter(|&&first| first == leader).count()
     }
 
-    /// The rank's number in its island.
-    fn among(&self, rank: usize) -> usize {
-        (0..rank).filter(|&other| self.of[other] == self.of[rank]).count()
+    fn rank_in_domain(&self, rank: usize) -> usize {
+        (0..rank).filter(|&other| self.first_rank[other] == self.first_rank[rank]).count()
     }
 
-    /// The island's number among all.
-    fn number(&self, leader: usize) -> u32 {
+    fn domain_number(&self, leader: usize) -> u32 {
         self.leaders().take_while(|&other| other < leader).count() as u32
     }
 
-    /// Where an island's blocks begin in the order of islands.
-    fn start(&self, leader: usize) -> usize {
+    /// The index of the domain's first block, where blocks are in the order of domains.
+    fn first_block(&self, leader: usize) -> usize {
         self.order.iter().take_while(|&&rank| rank != leader).count()
     }
 
-    /// Is the order of islands that of ranks?
+    /// True if the order of domains is the order of ranks.
     fn is_in_order(&self) -> bool {
         self.order.is_sorted()
     }
 
-    /// Copies between blocks in the order of islands and in that of ranks: those that lie side by
-    /// side in both are one.
-    fn sorted(&self, legs: &mut Vec<Leg>, leg: impl Fn(usize, usize, usize) -> Leg) {
+    /// Adds copies between blocks in the order of domains and blocks in the order of ranks. A run
+    /// that is contiguous in both orders is one copy; `phase` gets its two indices and its length.
+    fn copies_by_rank(
+        &self,
+        phases: &mut Vec<DomainPhase>,
+        phase: impl Fn(usize, usize, usize) -> DomainPhase,
+    ) {
         let mut at = 0;
         for run in self.order.chunk_by(|one, next| one + 1 == *next) {
-            legs.push(leg(at, run[0], run.len()));
+            phases.push(phase(at, run[0], run.len()));
             at += run.len();
         }
     }
 
-    /// What a rank does for a piece of a call, the last one or not. Is the piece all of each block?
-    pub(crate) fn legs(
+    /// The phases of rank `me` for a piece of a call: `is_all` if the piece has all of each block,
+    /// `is_last` if no piece follows.
+    pub(crate) fn phases(
         &self,
         call: Collective,
         me: usize,
         is_all: bool,
         is_last: bool,
-    ) -> Vec<Leg> {
-        use Area::{Other, Recv, Send, Whole};
-        let leads = self.of[me] == me;
-        let mut legs = Vec::new();
+    ) -> Vec<DomainPhase> {
+        let leads = self.first_rank[me] == me;
+        let mut phases = Vec::new();
         match call {
             Collective::AllReduce => {
                 let what = Collective::Reduce { root: 0 };
-                legs.push(within(what, Recv.at(0), Recv.at(0), 1));
+                phases.push(within_domain(what, Recv.at(0), Recv.at(0), 1));
                 if leads {
-                    legs.push(between(call, Recv, Recv));
+                    phases.push(between_leaders(call, Recv, Recv));
                 }
-                legs.push(spread(Recv, 1));
+                phases.push(broadcast_from_leader(Recv, 1));
             }
-            Collective::Broadcast { root } => self.broadcast(&mut legs, me, root as usize),
-            Collective::Reduce { root } => self.reduce(&mut legs, me, root as usize),
+            Collective::Broadcast { root } => self.broadcast(&mut phases, me, root as usize),
+            Collective::Reduce { root } => self.reduce(&mut phases, me, root as usize),
             Collective::ReduceScatter => {
-                let from = if is_all && self.is_in_order() { Send } else { Area::One };
-                if from == Area::One {
-                    self.sorted(&mut legs, |at, rank, count| to(Send.at(rank), from.at(at), count));
+                let from = if is_all && self.is_in_order() { Send } else { ScratchA };
+                if from == ScratchA {
+                    self.copies_by_rank(&mut phases, |at, rank, count| {
+                        copy(Send.at(rank), from.at(at), count)
+                    });
                 }
                 let what = Collective::Reduce { root: 0 };
-                legs.push(within(what, from.at(0), Other.at(0), self.size()));
+                phases.push(within_domain(what, from.at(0), ScratchB.at(0), self.size()));
                 if leads {
-                    legs.push(between(call, Other, Area::One));
+                    phases.push(between_leaders(call, ScratchB, ScratchA));
                 }
-                legs.push(within(SCATTER, Area::One.at(0), Recv.at(0), 1));
+                phases.push(within_domain(SCATTER, ScratchA.at(0), Recv.at(0), 1));
             }
             Collective::AllGather => {
                 let what = Collective::Gather { root: 0 };
-                legs.push(within(what, Send.at(0), Area::One.at(0), 1));
+                phases.push(within_domain(what, Send.at(0), ScratchA.at(0), 1));
                 if leads {
-                    legs.push(between(call, Area::One, Other));
-                    self.sorted(&mut legs, |at, rank, count| {
-                        to(Other.at(at), Recv.at(rank), count)
+                    phases.push(between_leaders(call, ScratchA, ScratchB));
+                    self.copies_by_rank(&mut phases, |at, rank, count| {
+                        copy(ScratchB.at(at), Recv.at(rank), count)
                     });
                 }
                 if is_last {
-                    legs.push(spread(Whole, self.size()));
+                    phases.push(broadcast_from_leader(RecvWhole, self.size()));
                 }
             }
-            Collective::Gather { root } => self.gather(&mut legs, me, root as usize),
-            Collective::Scatter { root } => self.scatter(&mut legs, me, root as usize),
+            Collective::Gather { root } => self.gather(&mut phases, me, root as usize),
+            Collective::Scatter { root } => self.scatter(&mut phases, me, root as usize),
             _ => {}
         }
-        legs
+        phases
     }
 
-    fn broadcast(&self, legs: &mut Vec<Leg>, me: usize, root: usize) {
-        let (leader, at) = (self.of[root], Area::Recv.at(0));
-        let here = self.of[me] == leader;
+    fn broadcast(&self, phases: &mut Vec<DomainPhase>, me: usize, root: usize) {
+        let (leader, at) = (self.first_rank[root], Recv.at(0));
+        let here = self.first_rank[me] == leader;
         if here {
-            let what = Collective::Broadcast { root: self.among(root) as u32 };
-            legs.push(within(what, at, at, 1));
+            let what = Collective::Broadcast { root: self.rank_in_domain(root) as u32 };
+            phases.push(within_domain(what, at, at, 1));
         }
-        if self.of[me] == me {
-            let what = Collective::Broadcast { root: self.number(leader) };
-            legs.push(between(what, Area::Recv, Area::Recv));
+        if self.first_rank[me] == me {
+            let what = Collective::Broadcast { root: self.domain_number(leader) };
+            phases.push(between_leaders(what, Recv, Recv));
         }
         if !here {
-            legs.push(spread(Area::Recv, 1));
+            phases.push(broadcast_from_leader(Recv, 1));
         }
     }
 
-    /// The others' second buffers are not to be touched, nor is there any.
-    fn reduce(&self, legs: &mut Vec<Leg>, me: usize, root: usize) {
-        let (leader, own) = (self.of[root], Area::One.at(0));
-        legs.push(within(Collective::Reduce { root: 0 }, Area::Send.at(0), own, 1));
-        if self.of[me] == me {
-            let what = Collective::Reduce { root: self.number(leader) };
-            legs.push(between(what, Area::One, if me == root { Area::Recv } else { Area::Other }));
+    /// Ranks other than the root have no receive buffer, so their results go to scratch memory.
+    fn reduce(&self, phases: &mut Vec<DomainPhase>, me: usize, root: usize) {
+        let (leader, own) = (self.first_rank[root], ScratchA.at(0));
+        phases.push(within_domain(Collective::Reduce { root: 0 }, Send.at(0), own, 1));
+        if self.first_rank[me] == me {
+            let what = Collective::Reduce { root: self.domain_number(leader) };
+            phases.push(between_leaders(what, ScratchA, if me == root { Recv } else { ScratchB }));
         }
-        if self.of[me] == leader && leader != root {
-            legs.push(spread(Area::Other, 1));
+        if self.first_rank[me] == leader && leader != root {
+            phases.push(broadcast_from_leader(ScratchB, 1));
             if me == root {
-                legs.push(to(Area::Other.at(0), Area::Recv.at(0), 1));
+                phases.push(copy(ScratchB.at(0), Recv.at(0), 1));
             }
         }
     }
 
-    /// The leader of another island than the root's has a message for it; the root sees to its own.
-    fn gather(&self, legs: &mut Vec<Leg>, me: usize, root: usize) {
-        let (leader, here) = (self.of[root], self.of[me]);
+    /// The root collects its own domain's blocks. The leader of every other domain sends it a
+    /// message.
+    fn gather(&self, phases: &mut Vec<DomainPhase>, me: usize, root: usize) {
+        let (leader, here) = (self.first_rank[root], self.first_rank[me]);
         let agent = if here == leader { root } else { here };
-        let mine = Area::Other.at(self.start(here));
-        let what = Collective::Gather { root: self.among(agent) as u32 };
-        legs.push(within(what, Area::Send.at(0), mine, 1));
+        let mine = ScratchB.at(self.first_block(here));
+        let what = Collective::Gather { root: self.rank_in_domain(agent) as u32 };
+        phases.push(within_domain(what, Send.at(0), mine, 1));
         if me == root {
             for other in self.leaders().filter(|&other| other != here) {
-                let to = Area::Other.at(self.start(other));
-                legs.push(Leg::Recv { from: other, to, blocks: self.members(other) });
+                let to = ScratchB.at(self.first_block(other));
+                phases.push(DomainPhase::Recv { from: other, to, blocks: self.members(other) });
             }
-            self.sorted(legs, |at, rank, count| to(Area::Other.at(at), Area::Recv.at(rank), count));
+            self.copies_by_rank(phases, |at, rank, count| {
+                copy(ScratchB.at(at), Recv.at(rank), count)
+            });
         } else if me == agent {
-            legs.push(Leg::Send { to: root, from: mine, blocks: self.members(here) });
+            phases.push(DomainPhase::Send { to: root, from: mine, blocks: self.members(here) });
         }
     }
 
-    /// The other way.
-    fn scatter(&self, legs: &mut Vec<Leg>, me: usize, root: usize) {
-        let (leader, here) = (self.of[root], self.of[me]);
+    /// The reverse of [`Self::gather`].
+    fn scatter(&self, phases: &mut Vec<DomainPhase>, me: usize, root: usize) {
+        let (leader, here) = (self.first_rank[root], self.first_rank[me]);
         let agent = if here == leader { root } else { here };
-        let mine = Area::Other.at(self.start(here));
+        let mine = ScratchB.at(self.first_block(here));
         if me == root {
-            self.sorted(legs, |at, rank, count| to(Area::Send.at(rank), Area::Other.at(at), count));
+            self.copies_by_rank(phases, |at, rank, count| {
+                copy(Send.at(rank), ScratchB.at(at), count)
+            });
             for other in self.leaders().filter(|&other| other != here) {
-                let from = Area::Other.at(self.start(other));
-                legs.push(Leg::Send { to: other, from, blocks: self.members(other) });
+                let from = ScratchB.at(self.first_block(other));
+                phases.push(DomainPhase::Send { to: other, from, blocks: self.members(other) });
             }
         } else if me == agent {
-            legs.push(Leg::Recv { from: root, to: mine, blocks: self.members(here) });
+            phases.push(DomainPhase::Recv { from: root, to: mine, blocks: self.members(here) });
         }
-        let what = Collective::Scatter { root: self.among(agent) as u32 };
-        legs.push(within(what, mine, Area::Recv.at(0), 1));
+        let what = Collective::Scatter { root: self.rank_in_domain(agent) as u32 };
+        phases.push(within_domain(what, mine, Recv.at(0), 1));
     }
 }
 
 const SCATTER: Collective = Collective::Scatter { root: 0 };
 
-fn to(from: Spot, to: Spot, blocks: usize) -> Leg {
-    Leg::Copy { from, to, blocks }
+fn copy(from: BlockRef, to: BlockRef, blocks: usize) -> DomainPhase {
+    DomainPhase::Copy { from, to, blocks }
 }
 
-fn within(what: Collective, from: Spot, to: Spot, blocks: usize) -> Leg {
-    Leg::Within { what, from, to, blocks }
+fn within_domain(what: Collective, from: BlockRef, to: BlockRef, blocks: usize) -> DomainPhase {
+    DomainPhase::Within { what, from, to, blocks }
 }
 
-fn between(what: Collective, from: Area, to: Area) -> Leg {
-    Leg::Between { what, from: from.at(0), to: to.at(0) }
+fn between_leaders(what: Collective, from: BlockArea, to: BlockArea) -> DomainPhase {
+    DomainPhase::Between { what, from: from.at(0), to: to.at(0) }
 }
 
-/// What the leader has, to all of its island.
-fn spread(area: Area, blocks: usize) -> Leg {
-    within(Collective::Broadcast { root: 0 }, area.at(0), area.at(0), blocks)
+/// A broadcast from the leader to the other ranks of its domain.
+fn broadcast_from_leader(area: BlockArea, blocks: usize) -> DomainPhase {
+    within_domain(Collective::Broadcast { root: 0 }, area.at(0), area.at(0), blocks)
 }

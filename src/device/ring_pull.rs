@@ -1,87 +1,91 @@
-//! A ring of devices: a rank's schedule read from the other end. What a step would send, the rank
-//! after it fetches from where it lies, so that each rank writes its own memory alone.
-//! May touch: schedule. Pure. Law: the schedule's results; what is fetched lies still until it was.
+//! The pull schedule of a ring of devices, made from the ring's send schedule: what a step would
+//! send, the rank after it fetches from where it lies. Pure.
+//! Law: the results are those of the ring's schedule. Each rank writes its own memory alone, and no
+//! rank overwrites what its successor has still to fetch.
 
 use crate::schedule::{Op, Order, Place, Schedule, Space, Step};
 
-/// What a hop does with the chunk that it reads.
+/// The work of a pull step on the chunk that it reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Work {
-    /// Stores it.
+pub(crate) enum PullWork {
+    /// Stores the chunk.
     Copy,
-    /// Stores it reduced with my own chunk of the same number; `last` as in [`Step`].
+    /// Stores the chunk reduced with this rank's own chunk of the same number; `last` as in
+    /// [`Step`].
     Reduce { last: bool },
 }
 
-/// A step of a rank.
+/// A ring pull step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Hop {
-    pub(crate) work: Work,
-    /// Where it reads: in the memory of the rank before, if it fetches, or else in its own.
+pub(crate) struct PullStep {
+    pub(crate) work: PullWork,
+    /// The place it reads: in the predecessor's memory if it fetches, else in the rank's own.
     pub(crate) from: Place,
-    /// The number of what it fetches, among all that the rank before has for this one.
+    /// The number of the chunk it fetches, among all chunks that the predecessor hands to this
+    /// rank.
     pub(crate) fetches: Option<usize>,
     /// The chunk of the output where it stores.
     pub(crate) to: u32,
-    /// The number of what lies ready then, among all that is for the rank after.
+    /// The number of the chunk that is ready after it, among all chunks handed to the successor.
     pub(crate) gives: Option<usize>,
 }
 
-/// All steps of a rank.
+/// All ring pull steps of a rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Hops {
-    pub(crate) hops: Vec<Hop>,
-    /// What lies ready from the start, likewise by number.
+pub(crate) struct PullSchedule {
+    pub(crate) steps: Vec<PullStep>,
+    /// The numbers of the chunks that are ready before the first step.
     pub(crate) ready: Vec<usize>,
 }
 
-impl Hops {
-    /// Of the rank with schedule `mine`, behind that with schedule `before`; `None` if something
-    /// that is handed on lies in no buffer.
+impl PullSchedule {
+    /// The steps of the rank with schedule `mine`, whose predecessor has schedule `before`; `None`
+    /// if a chunk that is handed on lies in no buffer.
     pub(crate) fn new(before: &Schedule, mine: &Schedule) -> Option<Self> {
         let sent = |step: &&Step| step.op.sends();
-        let mut given = before.steps.iter().filter(sent).map(|step| lies(before, step));
-        let (mut hops, mut fetched, mut given_on) = (Self::default(), 0, 0);
+        let mut given = before.steps.iter().filter(sent).map(|step| kept_at(before, step));
+        let (mut schedule, mut fetched, mut given_on) = (Self::default(), 0, 0);
         for step in &mine.steps {
             let gives = step.op.sends().then_some(given_on);
             given_on += usize::from(step.op.sends());
             if step.op == Op::Send {
-                lies(mine, step).filter(|place| place.space == Space::Input)?;
-                hops.ready.extend(gives);
+                kept_at(mine, step).filter(|place| place.space == Space::Input)?;
+                schedule.ready.extend(gives);
                 continue;
             }
             let (from, fetches) =
                 if step.op.receives() { (given.next()??, Some(fetched)) } else { (step.src, None) };
             fetched += usize::from(step.op.receives());
             let work = match step.op.reduces() {
-                true => Work::Reduce { last: step.last },
-                false => Work::Copy,
+                true => PullWork::Reduce { last: step.last },
+                false => PullWork::Copy,
             };
             let own = step.src.space == Space::Input && step.src.chunk == from.chunk;
             let folds = own && step.op.receives() && step.order == Order::IncomingFirst;
-            let possible = work == Work::Copy || folds;
-            let to = stored(mine, step).filter(|to| possible && to.space == Space::Output)?;
-            hops.hops.push(Hop { work, from, fetches, to: to.chunk, gives });
+            let possible = work == PullWork::Copy || folds;
+            let to = store_place(mine, step).filter(|to| possible && to.space == Space::Output)?;
+            schedule.steps.push(PullStep { work, from, fetches, to: to.chunk, gives });
         }
-        Some(hops)
+        Some(schedule)
     }
 
-    /// Does it fetch anything? The root of a broadcast does not.
-    pub(crate) fn fetch(&self) -> bool {
-        self.hops.iter().any(|hop| hop.fetches.is_some())
+    /// True if a step fetches. The root of a broadcast fetches nothing.
+    pub(crate) fn fetches_anything(&self) -> bool {
+        self.steps.iter().any(|step| step.fetches.is_some())
     }
 }
 
-/// Where what a step sends lies afterwards.
-fn lies(of: &Schedule, step: &Step) -> Option<Place> {
+/// The place where a chunk that a step sends lies after the step.
+fn kept_at(of: &Schedule, step: &Step) -> Option<Place> {
     match step.op {
         Op::Send => Some(step.src),
-        _ => stored(of, step),
+        _ => store_place(of, step),
     }
 }
 
-/// Where a step stores; what only goes out is kept at its own place in the output, if there is one.
-fn stored(of: &Schedule, step: &Step) -> Option<Place> {
+/// The place where a step stores. A chunk that is only sent on is kept at its own place in the
+/// output, if the output has one.
+fn store_place(of: &Schedule, step: &Step) -> Option<Place> {
     let all = of.input == of.output;
     match step.op {
         Op::RecvReduceSend => all.then_some(Place::output(step.src.chunk)),
@@ -94,26 +98,26 @@ mod tests {
     use rand::rngs::SmallRng;
     use rand::{RngExt, SeedableRng};
 
-    use super::{Hops, Work};
+    use super::{PullSchedule, PullWork};
     use crate::schedule::{Collective, Ring, Space};
 
-    /// All ranks' hops, if there are such.
-    fn world(collective: Collective, ring: &Ring) -> Option<Vec<Hops>> {
+    /// All ranks' pull schedules, if they exist.
+    fn world(collective: Collective, ring: &Ring) -> Option<Vec<PullSchedule>> {
         let of = |me| collective.schedule(ring, me);
-        let hops = |me| Hops::new(&of(ring.after(me, -1)), &of(me));
-        (0..ring.size()).map(hops).collect()
+        let pulls = |me| PullSchedule::new(&of(ring.after(me, -1)), &of(me));
+        (0..ring.size()).map(pulls).collect()
     }
 
     #[test]
-    fn what_lies_in_no_buffer_has_no_hops() {
+    fn reduce_scatter_has_no_pull_schedule() {
         let ring = Ring::natural(4);
         assert_eq!(world(Collective::ReduceScatter, &ring), None);
     }
 
-    /// In any order in which words let ranks go, in place and apart, the result is right: nobody
-    /// overwrites what another one has still to fetch.
+    /// The result is right in any order in which ready words release the ranks, in place and out of
+    /// place.
     #[test]
-    fn whatever_the_order_the_result_is_right() {
+    fn ring_pulls_in_any_order_give_the_result_of_the_collective() {
         let mut random = SmallRng::seed_from_u64(7);
         for n in 1..8_usize {
             let order: Vec<_> = (0..n).map(|at| ((at * 5 + 2) % n) as u32).collect();
@@ -132,11 +136,12 @@ mod tests {
         }
     }
 
-    /// Walks it once. A rank's memory is its output, then its input, if they are apart.
+    /// Walks the schedules once. The memory of a rank is its output, then its input if the two
+    /// differ.
     fn walk(
         collective: Collective,
         ring: &Ring,
-        world: &[Hops],
+        world: &[PullSchedule],
         in_place: bool,
         random: &mut SmallRng,
     ) {
@@ -157,32 +162,32 @@ mod tests {
             }
         }
         let mut ready: Vec<_> = (0..n).map(|_| vec![false; 2 * n]).collect();
-        let after = |rank: usize, hops| ring.after(rank as u32, hops) as usize;
-        for (rank, hops) in world.iter().enumerate() {
-            hops.ready.iter().for_each(|&number| ready[after(rank, 1)][number] = true);
+        let after = |rank: usize, distance| ring.after(rank as u32, distance) as usize;
+        for (rank, pulls) in world.iter().enumerate() {
+            pulls.ready.iter().for_each(|&number| ready[after(rank, 1)][number] = true);
         }
         let mut next = vec![0; n];
         loop {
             let can = |&rank: &usize| {
-                let hop = world[rank].hops.get(next[rank]);
-                hop.is_some_and(|hop| hop.fetches.is_none_or(|number| ready[rank][number]))
+                let step = world[rank].steps.get(next[rank]);
+                step.is_some_and(|step| step.fetches.is_none_or(|number| ready[rank][number]))
             };
             let able: Vec<_> = (0..n).filter(can).collect();
             let Some(&rank) = able.get(random.random_range(0..able.len().max(1))) else { break };
-            let hop = world[rank].hops[next[rank]];
+            let step = world[rank].steps[next[rank]];
             next[rank] += 1;
-            let whose = if hop.fetches.is_some() { after(rank, -1) } else { rank };
-            let incoming = memory[whose][at(whose, hop.from.space, hop.from.chunk)];
-            let own = memory[rank][at(rank, Space::Input, hop.from.chunk)];
-            let made = match hop.work {
-                Work::Copy => incoming,
-                Work::Reduce { .. } => incoming + own,
+            let whose = if step.fetches.is_some() { after(rank, -1) } else { rank };
+            let incoming = memory[whose][at(whose, step.from.space, step.from.chunk)];
+            let own = memory[rank][at(rank, Space::Input, step.from.chunk)];
+            let made = match step.work {
+                PullWork::Copy => incoming,
+                PullWork::Reduce { .. } => incoming + own,
             };
-            memory[rank][at(rank, Space::Output, hop.to)] = made;
-            hop.gives.iter().for_each(|&number| ready[after(rank, 1)][number] = true);
+            memory[rank][at(rank, Space::Output, step.to)] = made;
+            step.gives.iter().for_each(|&number| ready[after(rank, 1)][number] = true);
         }
         for (rank, memory) in memory.iter().enumerate() {
-            assert_eq!(next[rank], world[rank].hops.len(), "rank {rank} waits for ever");
+            assert_eq!(next[rank], world[rank].steps.len(), "rank {rank} waits for ever");
             for chunk in 0..blocks as u32 {
                 let want = match collective {
                     Collective::AllReduce => (0..n).map(|rank| given(rank, chunk)).sum(),

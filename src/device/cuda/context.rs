@@ -1,5 +1,6 @@
-//! The context that calls of the driver mean. May touch: error.
-//! Law: whatever was current before a call is so again after it.
+//! The current CUDA context of a thread, and the thread's mode while a stream is captured into a
+//! graph.
+//! Law: after a call the thread has the context and the mode that it had before.
 #![allow(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -9,13 +10,13 @@ use cudarc::driver::sys::{self, CUcontext, CUstream, CUstreamCaptureMode, CUstre
 use super::driver::{Driver, check};
 use crate::error::{Error, Result};
 
-/// A context is this thread's current one while it lives.
+/// Makes a context the thread's current one until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Current(());
 
 impl Current {
     pub(crate) fn new(_: Driver, context: CUcontext) -> Result<Self> {
-        // SAFETY: what is no context any more is an error of the call.
+        // SAFETY: a context that is destroyed is an error of the call.
         check("entering a context", unsafe { sys::cuCtxPushCurrent_v2(context) })?;
         Ok(Self(()))
     }
@@ -29,38 +30,38 @@ impl Drop for Current {
     }
 }
 
-/// While it lives this thread may make calls that a capture elsewhere forbids it: loading a kernel
-/// is no part of a graph.
+/// Until it is dropped, this thread may make calls that the capture of another thread's stream
+/// forbids. Loading a kernel is no part of a graph.
 #[derive(Debug)]
-pub(crate) struct Beside(CUstreamCaptureMode);
+pub(crate) struct RelaxedCapture(CUstreamCaptureMode);
 
-impl Beside {
+impl RelaxedCapture {
     pub(crate) fn new() -> Result<Self> {
         let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-        // SAFETY: it exchanges a word of this thread with the one that it is given.
+        // SAFETY: exchanges the mode of this thread with the given one.
         let exchanged = unsafe { sys::cuThreadExchangeStreamCaptureMode(&raw mut mode) };
-        check("loading a kernel beside a capture", exchanged)?;
+        check("loading a kernel during a capture", exchanged)?;
         Ok(Self(mode))
     }
 }
 
-impl Drop for Beside {
+impl Drop for RelaxedCapture {
     fn drop(&mut self) {
-        // SAFETY: as above; this is what it was.
+        // SAFETY: as above, with the mode that the thread had.
         let _ = unsafe { sys::cuThreadExchangeStreamCaptureMode(&raw mut self.0) };
     }
 }
 
-/// Is the stream being captured into a graph?
+/// True if the stream is being captured into a graph.
 pub(crate) fn is_capturing(stream: CUstream) -> Result<bool> {
     let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
-    // SAFETY: it stores a word where it is told.
+    // SAFETY: the driver stores a word where it is told.
     let asked = unsafe { sys::cuStreamIsCapturing(stream, &raw mut status) };
     check("asking whether the stream is being captured", asked)?;
     Ok(status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
 }
 
-/// Calls that the host takes part in can't be part of a graph.
+/// Refuses a call with a host part on a captured stream: a graph can't repeat the host's part.
 pub(crate) fn refuse_capture(call: &'static str, stream: CUstream) -> Result<()> {
     if !is_capturing(stream)? {
         return Ok(());

@@ -1,8 +1,8 @@
-//! Boards: memory of each rank that all ranks and all devices see, with the words by which the
-//! streams of a call wait for each other, and the addresses that its kernels go by.
-//! May touch: error, pinned. Unsafe: addresses inside mappings.
-//! Law: a call's words go from 0 to 1 and back, set by streams alone, so that a call in a graph can
-//! be made again and again; who has seen all workers done may write what their kernels read.
+//! Control blocks: shared memory of each rank that all ranks and all devices see. An operation slot
+//! in it has the words by which the streams of a call synchronize, and the addresses that kernels
+//! read.
+//! Law: streams alone set a call's words to 1 and back to 0, so that a graph can launch the call
+//! again; a rank that has seen all workers done may overwrite what their kernels read.
 #![allow(unsafe_code)]
 
 use std::num::NonZeroUsize;
@@ -11,158 +11,146 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use cudarc::driver::sys::CUdeviceptr;
 
-use super::failure::Claim;
+use super::failure::OperationHeader;
 use super::pinned::Pinned;
+use super::slot_layout::{
+    ADDRESS, CACHE_LINE, FINGERPRINT, MOVE_BYTES, RUNNING, SCALAR, SEQUENCE, STATE, SlotLayout,
+    WORD,
+};
 use crate::device::algorithm::Move;
 
-/// Calls that may be under way at a time, and calls in graphs.
-pub(crate) const PLACES: usize = EAGER + CAPTURED;
-pub(crate) const EAGER: usize = 32;
-pub(crate) const CAPTURED: usize = 224;
-/// The most ranks that have boards.
-pub(crate) const MOST_RANKS: usize = 32;
+/// Slots of a control block: eager ones, used in turn by calls outside graphs, then those of
+/// captured calls.
+pub(crate) const SLOT_COUNT: usize = EAGER_SLOTS + CAPTURED_SLOTS;
+/// The most calls that may be under way at a time.
+pub(crate) const EAGER_SLOTS: usize = 32;
+/// The most captured calls in all living graphs of a communicator.
+pub(crate) const CAPTURED_SLOTS: usize = 224;
+/// The most ranks of a communicator with control blocks.
+pub(crate) const MAX_RANKS: usize = 32;
 
-/// What a rank's stream has done of a call: nothing yet.
-pub(crate) const PUT: u32 = 0;
-/// All.
-pub(crate) const OVER: u32 = 1;
-/// It has come to it.
+/// States of a call: the rank's stream has not reached it.
+pub(crate) const ENQUEUED: u32 = 0;
+/// The rank's stream has passed it.
+pub(crate) const FINISHED: u32 = 1;
+/// The rank's stream has reached it.
 pub(crate) const ENTERED: u32 = 2;
-/// So it has, and the host has seen it: if it says the former again, it has come once more.
-const SEEN: u32 = 3;
+/// As [`ENTERED`], and the watchdog has seen it: a stream that writes [`ENTERED`] again has reached
+/// the call once more, in a graph.
+const ENTERED_SEEN: u32 = 3;
 
-const LINE: usize = 64;
-/// Words at the beginning of a board.
+/// Fields of a control block before its first slot: why the rank closed, the word that stops its
+/// kernels, whether it has left, and three numbers for slots of captured calls.
 const CLOSED: usize = 0;
-const STOP: usize = LINE;
-const LEFT: usize = 2 * LINE;
-const CHOICE: usize = 3 * LINE;
-const HEAD: usize = 4 * LINE;
-/// In a place: what its rank calls there, how far its stream is, whether its kernels are at work,
-/// and their scalar. Then, where the rank is a worker: each rank's `ready`, that its buffers may be
-/// used, which the worker takes back when it has done its part; each rank's `done`, that the worker
-/// has, which that rank takes back; the tables of addresses; the list of moves; and for a call
-/// around a ring, words for what lies ready for this rank, and a table of what it and the rank
-/// before have.
-const SEQUENCE: usize = 0;
-const FINGERPRINT: usize = 8;
-const STATE: usize = 16;
-const WORKS: usize = 20;
-const SCALAR: usize = 32;
-const READY: usize = LINE;
-/// Bytes of a [`Move`] as kernels see it.
-const MOVE: usize = 24;
+const STOP: usize = CACHE_LINE;
+const LEFT: usize = 2 * CACHE_LINE;
+const SLOT_CHOICE: usize = 3 * CACHE_LINE;
+const FIRST_SLOT: usize = 4 * CACHE_LINE;
 
-/// All ranks' boards.
 #[derive(Debug)]
-pub(crate) struct Boards {
+pub(crate) struct ControlBlocks {
     pub(crate) me: usize,
-    boards: Vec<Arc<Pinned>>,
+    blocks: Vec<Arc<Pinned>>,
 }
 
-/// A place of a rank's board.
+/// An operation slot of a rank's control block.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct At {
+pub(crate) struct SlotRef {
     pub(crate) rank: usize,
-    pub(crate) place: usize,
+    pub(crate) slot: usize,
 }
 
-impl Boards {
-    /// Bytes of a board among so many ranks.
+impl ControlBlocks {
+    /// Bytes of a control block in a world of `size` ranks.
     pub(crate) fn footprint(size: usize) -> NonZeroUsize {
-        let bytes = (HEAD + PLACES * stride(size)).next_multiple_of(64 << 10);
+        let slots = SLOT_COUNT * SlotLayout { size }.bytes();
+        let bytes = (FIRST_SLOT + slots).next_multiple_of(64 << 10);
         NonZeroUsize::MIN.saturating_add(bytes - 1)
     }
 
-    /// As rank `me`; the boards are all ranks' and start zeroed.
-    pub(crate) fn new(me: usize, boards: Vec<Arc<Pinned>>) -> Self {
-        let least = Self::footprint(boards.len()).get();
-        assert!(me < boards.len() && boards.iter().all(|board| board.len() >= least));
-        Self { me, boards }
+    /// The blocks of all ranks, which start zeroed, as rank `me` maps them.
+    pub(crate) fn new(me: usize, blocks: Vec<Arc<Pinned>>) -> Self {
+        let least = Self::footprint(blocks.len()).get();
+        assert!(me < blocks.len() && blocks.iter().all(|block| block.len() >= least));
+        Self { me, blocks }
     }
 
-    /// The world size.
     pub(crate) fn size(&self) -> usize {
-        self.boards.len()
+        self.blocks.len()
     }
 
-    fn byte(&self, rank: usize, at: usize) -> *mut u8 {
-        let board = &self.boards[rank];
-        assert!(at + size_of::<u64>() <= board.len());
-        board.start().as_ptr().wrapping_add(at)
+    pub(crate) fn own(&self, slot: usize) -> SlotRef {
+        SlotRef { rank: self.me, slot }
     }
 
-    fn word(&self, rank: usize, at: usize) -> &AtomicU32 {
-        assert!(at.is_multiple_of(size_of::<u32>()));
-        // SAFETY: inside the mapping (checked), which is aligned to pages and lives as long as
-        // this; devices and hosts write it in whole words.
-        unsafe { &*self.byte(rank, at).cast::<AtomicU32>() }
+    fn layout(&self) -> SlotLayout {
+        SlotLayout { size: self.size() }
     }
 
-    fn long(&self, rank: usize, at: usize) -> &AtomicU64 {
-        assert!(at.is_multiple_of(size_of::<u64>()));
+    fn byte_at(&self, rank: usize, offset: usize) -> *mut u8 {
+        let block = &self.blocks[rank];
+        assert!(offset + ADDRESS <= block.len());
+        block.start().as_ptr().wrapping_add(offset)
+    }
+
+    fn word32(&self, rank: usize, offset: usize) -> &AtomicU32 {
+        assert!(offset.is_multiple_of(WORD));
+        // SAFETY: the offset is inside the mapping (checked), which is aligned to pages and lives
+        // as long as this; devices and hosts write it in whole words.
+        unsafe { &*self.byte_at(rank, offset).cast::<AtomicU32>() }
+    }
+
+    fn word64(&self, rank: usize, offset: usize) -> &AtomicU64 {
+        assert!(offset.is_multiple_of(ADDRESS));
         // SAFETY: as above.
-        unsafe { &*self.byte(rank, at).cast::<AtomicU64>() }
+        unsafe { &*self.byte_at(rank, offset).cast::<AtomicU64>() }
     }
 
-    fn at(&self, at: At, field: usize) -> usize {
-        HEAD + at.place * stride(self.size()) + field
+    fn offset(&self, at: SlotRef, field: usize) -> usize {
+        FIRST_SLOT + at.slot * self.layout().bytes() + field
     }
 
-    fn device(&self, at: At, field: usize) -> CUdeviceptr {
-        self.boards[at.rank].device() + self.at(at, field) as CUdeviceptr
+    fn slot_word32(&self, at: SlotRef, field: usize) -> &AtomicU32 {
+        self.word32(at.rank, self.offset(at, field))
     }
 
-    fn done_field(&self) -> usize {
-        READY + (self.size() * size_of::<u32>()).next_multiple_of(LINE)
+    fn slot_word64(&self, at: SlotRef, field: usize) -> &AtomicU64 {
+        self.word64(at.rank, self.offset(at, field))
     }
 
-    /// Where kernels of a worker find the addresses of all ranks' `send`, then those of `recv`.
-    fn sends_field(&self) -> usize {
-        self.done_field() + (self.size() * size_of::<u32>()).next_multiple_of(LINE)
+    fn device_address(&self, at: SlotRef, field: usize) -> CUdeviceptr {
+        self.blocks[at.rank].device_address() + self.offset(at, field) as CUdeviceptr
     }
 
-    fn recvs_field(&self) -> usize {
-        self.sends_field() + self.size() * size_of::<u64>()
+    fn ring_word_field(&self, number: usize) -> usize {
+        self.layout().ring_words() + number * WORD
     }
 
-    fn moves_field(&self) -> usize {
-        self.recvs_field() + self.size() * size_of::<u64>()
-    }
-
-    fn steps_field(&self) -> usize {
-        self.moves_field() + self.size() * self.size() * MOVE
-    }
-
-    fn pairs_field(&self) -> usize {
-        self.steps_field() + (2 * self.size() * size_of::<u32>()).next_multiple_of(LINE)
-    }
-
-    /// A word on a rank's board, of twice as many as there are ranks, that something lies ready
-    /// for it.
-    pub(crate) fn step(&self, at: At, number: usize) -> CUdeviceptr {
+    /// The device address of ring word `number`, of twice as many as there are ranks: the rank
+    /// before has something ready for the rank of the slot.
+    pub(crate) fn ring_word(&self, at: SlotRef, number: usize) -> CUdeviceptr {
         assert!(number < 2 * self.size());
-        self.device(at, self.steps_field()) + (number * size_of::<u32>()) as CUdeviceptr
+        self.device_address(at, self.ring_word_field(number))
     }
 
-    /// The last of them: the rank after has fetched all.
-    pub(crate) fn fetched(&self, at: At) -> CUdeviceptr {
-        self.step(at, 2 * self.size() - 1)
+    /// The last ring word: the rank after has fetched everything.
+    pub(crate) fn all_fetched_word(&self, at: SlotRef) -> CUdeviceptr {
+        self.ring_word(at, 2 * self.size() - 1)
     }
 
-    /// A table of two: a buffer of the rank before, its `recv` or else its `send`, and then the
-    /// rank's own `send`.
-    pub(crate) fn pair(&self, at: At, of_recv: bool) -> CUdeviceptr {
-        let at_pair = usize::from(of_recv) * 2 * size_of::<u64>();
-        self.device(at, self.pairs_field()) + at_pair as CUdeviceptr
+    /// A table of two addresses for a reduction around a ring: a buffer of the rank before, its
+    /// `recv` or else its `send`, then this rank's `send`.
+    pub(crate) fn operand_pair(&self, at: SlotRef, of_recv: bool) -> CUdeviceptr {
+        let pair = usize::from(of_recv) * 2 * ADDRESS;
+        self.device_address(at, self.layout().operand_pairs() + pair)
     }
 
-    /// Where this rank's buffers are, as the rank at `at` sees them, which is itself or the one
-    /// after it.
-    pub(crate) fn put_pairs(&self, at: At, [send, recv]: [CUdeviceptr; 2]) {
+    /// Writes this rank's buffers into the operand pairs of a slot, which is its own or that of the
+    /// rank after it, as the rank of the slot sees them.
+    pub(crate) fn write_operand_pairs(&self, at: SlotRef, [send, recv]: [CUdeviceptr; 2]) {
         let put = |index: usize, address: u64| {
-            let field = self.at(at, self.pairs_field()) + index * size_of::<u64>();
-            self.long(at.rank, field).store(address, Ordering::Relaxed);
+            let field = self.layout().operand_pairs() + index * ADDRESS;
+            self.slot_word64(at, field).store(address, Ordering::Relaxed);
         };
         if at.rank == self.me {
             [1, 3].into_iter().for_each(|index| put(index, send));
@@ -172,224 +160,209 @@ impl Boards {
         }
     }
 
-    /// The word of `rank` on a worker's board, as streams see it: its buffers may be used.
-    pub(crate) fn ready(&self, at: At, rank: usize) -> CUdeviceptr {
-        self.device(at, READY) + (rank * size_of::<u32>()) as CUdeviceptr
+    /// The device address of the word of `rank` in a worker's slot: its buffers may be used.
+    pub(crate) fn ready_word(&self, at: SlotRef, rank: usize) -> CUdeviceptr {
+        self.device_address(at, self.layout().ready(rank))
     }
 
-    /// Likewise: the worker has done its part for `rank`.
-    pub(crate) fn done(&self, at: At, rank: usize) -> CUdeviceptr {
-        self.device(at, self.done_field()) + (rank * size_of::<u32>()) as CUdeviceptr
+    /// The device address of the word of `rank` in a worker's slot: the worker is done for it.
+    pub(crate) fn done_word(&self, at: SlotRef, rank: usize) -> CUdeviceptr {
+        self.device_address(at, self.layout().done(rank))
     }
 
-    /// Likewise: how far the rank's stream is.
-    pub(crate) fn state(&self, at: At) -> CUdeviceptr {
-        self.device(at, STATE)
+    pub(crate) fn state_word(&self, at: SlotRef) -> CUdeviceptr {
+        self.device_address(at, STATE)
     }
 
-    /// Likewise: 1 while its kernels are at work, which set it before they look at [`Self::stop`].
-    pub(crate) fn works(&self, at: At) -> CUdeviceptr {
-        self.device(at, WORKS)
+    /// The device address of the word that kernels of the rank set to 1 before they read
+    /// [`Self::stop_word`].
+    pub(crate) fn running_word(&self, at: SlotRef) -> CUdeviceptr {
+        self.device_address(at, RUNNING)
     }
 
-    /// Are they?
-    pub(crate) fn is_at_work(&self, at: At) -> bool {
-        self.word(at.rank, self.at(at, WORKS)).load(Ordering::Acquire) == 1
+    /// True while kernels of the rank run for the call.
+    pub(crate) fn is_running(&self, at: SlotRef) -> bool {
+        self.slot_word32(at, RUNNING).load(Ordering::Acquire) == 1
     }
 
-    /// This rank's kernels have ended, and its stream will not say so.
-    pub(crate) fn rests(&self, place: usize) {
-        let at = At { rank: self.me, place };
-        self.word(self.me, self.at(at, WORKS)).store(0, Ordering::Release);
+    /// Clears the running word of this rank's kernels, which have ended, where no stream does so.
+    pub(crate) fn clear_running(&self, slot: usize) {
+        self.slot_word32(self.own(slot), RUNNING).store(0, Ordering::Release);
     }
 
-    /// The table of `send` from rank `first` on, as kernels see it.
-    pub(crate) fn sends(&self, at: At, first: usize) -> CUdeviceptr {
-        self.device(at, self.sends_field()) + (first * size_of::<u64>()) as CUdeviceptr
+    /// The device address of the table of send buffers, from rank `first` on.
+    pub(crate) fn send_table(&self, at: SlotRef, first: usize) -> CUdeviceptr {
+        self.device_address(at, self.layout().sends() + first * ADDRESS)
     }
 
-    /// That of `recv`.
-    pub(crate) fn recvs(&self, at: At, first: usize) -> CUdeviceptr {
-        self.device(at, self.recvs_field()) + (first * size_of::<u64>()) as CUdeviceptr
+    /// The device address of the table of receive buffers, from rank `first` on.
+    pub(crate) fn recv_table(&self, at: SlotRef, first: usize) -> CUdeviceptr {
+        self.device_address(at, self.layout().recvs() + first * ADDRESS)
     }
 
-    /// The list of moves from number `first` on, as kernels see it.
-    pub(crate) fn moves(&self, at: At, first: usize) -> CUdeviceptr {
-        self.device(at, self.moves_field()) + (first * MOVE) as CUdeviceptr
+    /// The device address of the list of moves, from number `first` on.
+    pub(crate) fn move_list(&self, at: SlotRef, first: usize) -> CUdeviceptr {
+        self.device_address(at, self.layout().moves() + first * MOVE_BYTES)
     }
 
-    /// The scalar, as kernels see it.
-    pub(crate) fn scalar(&self, at: At) -> CUdeviceptr {
-        self.device(at, SCALAR)
+    pub(crate) fn scalar_address(&self, at: SlotRef) -> CUdeviceptr {
+        self.device_address(at, SCALAR)
     }
 
-    /// The word that keeps a worker's kernels from starting, as they see it.
-    pub(crate) fn stop(&self) -> CUdeviceptr {
-        self.boards[self.me].device() + STOP as CUdeviceptr
+    /// The device address of the word that keeps this rank's kernels from starting.
+    pub(crate) fn stop_word(&self) -> CUdeviceptr {
+        self.blocks[self.me].device_address() + STOP as CUdeviceptr
     }
 
-    /// Where this rank's buffers are, for the kernels of the worker at `at`.
-    pub(crate) fn put_buffers(&self, at: At, [send, recv]: [CUdeviceptr; 2]) {
-        let mine = self.me * size_of::<u64>();
-        let put = |field: usize, address: u64| {
-            self.long(at.rank, self.at(at, field) + mine).store(address, Ordering::Relaxed);
-        };
-        put(self.sends_field(), send);
-        put(self.recvs_field(), recv);
+    /// Writes this rank's buffers into the tables of a worker's slot, as that worker sees them.
+    pub(crate) fn write_buffers(&self, at: SlotRef, [send, recv]: [CUdeviceptr; 2]) {
+        let own = self.me * ADDRESS;
+        self.slot_word64(at, self.layout().sends() + own).store(send, Ordering::Relaxed);
+        self.slot_word64(at, self.layout().recvs() + own).store(recv, Ordering::Relaxed);
     }
 
-    /// What this rank gives in a move of that worker's list.
-    pub(crate) fn put_source(&self, at: At, index: usize, send: CUdeviceptr, moved: Move) {
-        let field = self.at(at, self.moves_field() + index * MOVE);
-        self.long(at.rank, field).store(send + moved.from as u64, Ordering::Relaxed);
-        self.long(at.rank, field + 16).store(moved.bytes as u64, Ordering::Relaxed);
+    /// Writes the source and the length of a move, which this rank's `send` gives.
+    pub(crate) fn write_move_source(
+        &self,
+        at: SlotRef,
+        index: usize,
+        send: CUdeviceptr,
+        moved: Move,
+    ) {
+        let field = self.layout().moves() + index * MOVE_BYTES;
+        self.slot_word64(at, field).store(send + moved.from as u64, Ordering::Relaxed);
+        self.slot_word64(at, field + 16).store(moved.bytes as u64, Ordering::Relaxed);
     }
 
-    /// Where it wants what it gets.
-    pub(crate) fn put_target(&self, at: At, index: usize, recv: CUdeviceptr, moved: Move) {
-        let field = self.at(at, self.moves_field() + index * MOVE) + 8;
-        self.long(at.rank, field).store(recv + moved.to as u64, Ordering::Relaxed);
+    /// Writes the target of a move, in this rank's `recv`.
+    pub(crate) fn write_move_target(
+        &self,
+        at: SlotRef,
+        index: usize,
+        recv: CUdeviceptr,
+        moved: Move,
+    ) {
+        let field = self.layout().moves() + index * MOVE_BYTES + 8;
+        self.slot_word64(at, field).store(recv + moved.to as u64, Ordering::Relaxed);
     }
 
-    /// What this rank's kernels are given as scalar.
-    pub(crate) fn put_scalar(&self, place: usize, scalar: [u8; 16]) {
-        let field = self.at(At { rank: self.me, place }, SCALAR);
-        for (i, bytes) in scalar.chunks_exact(8).enumerate() {
-            let bits = bytes.iter().rev().fold(0, |bits, &byte| bits << 8 | u64::from(byte));
-            self.long(self.me, field + i * 8).store(bits, Ordering::Relaxed);
-        }
+    /// Writes the scalar of this rank's kernels, little-endian.
+    pub(crate) fn write_scalar(&self, slot: usize, scalar: [u8; 16]) {
+        let (at, bits) = (self.own(slot), u128::from_le_bytes(scalar));
+        self.slot_word64(at, SCALAR).store(bits as u64, Ordering::Relaxed);
+        self.slot_word64(at, SCALAR + 8).store((bits >> 64) as u64, Ordering::Relaxed);
     }
 
-    /// Says what this rank calls, and how far it is there: [`PUT`], or [`OVER`] where nothing more
-    /// is to come. Of two ranks that differ one at least finds out by looking then.
-    pub(crate) fn claim(&self, place: usize, claim: Claim, state: u32) {
-        let at = At { rank: self.me, place };
-        let sequence = self.long(self.me, self.at(at, SEQUENCE));
-        // Nobody shall see one's number with the other's fingerprint.
+    /// Publishes this rank's operation header, with [`ENQUEUED`], or [`FINISHED`] where the stream
+    /// gets nothing of the call. Of two ranks whose headers differ at least one finds out, if each
+    /// reads the other's header after this.
+    pub(crate) fn write_header(&self, slot: usize, header: OperationHeader, state: u32) {
+        let at = self.own(slot);
+        let sequence = self.slot_word64(at, SEQUENCE);
+        // A reader must not pair the number of one call with the fingerprint of another.
         sequence.store(0, Ordering::Relaxed);
         fence(Ordering::Release);
-        self.state_word(at).store(state, Ordering::Relaxed);
-        self.long(self.me, self.at(at, FINGERPRINT)).store(claim.fingerprint, Ordering::Relaxed);
-        sequence.store(claim.sequence, Ordering::Release);
+        self.slot_word32(at, STATE).store(state, Ordering::Relaxed);
+        self.slot_word64(at, FINGERPRINT).store(header.fingerprint, Ordering::Relaxed);
+        sequence.store(header.sequence, Ordering::Release);
         fence(Ordering::SeqCst);
     }
 
-    /// A number of a rank's board by which ranks agree on places of calls in graphs.
-    pub(super) fn choice(&self, rank: usize, number: usize) -> &AtomicU64 {
-        self.long(rank, CHOICE + number * size_of::<u64>())
+    /// A number by which ranks agree on slots of captured calls; `graphs` says which.
+    pub(super) fn slot_choice(&self, rank: usize, number: usize) -> &AtomicU64 {
+        self.word64(rank, SLOT_CHOICE + number * ADDRESS)
     }
 
-    /// The word by which this rank claims a place: its board, and how far into that it is.
-    pub(super) fn claiming(&self, place: usize) -> (&Pinned, usize) {
-        (&self.boards[self.me], self.at(At { rank: self.me, place }, SEQUENCE))
+    /// The word by which this rank owns a slot: its control block, and the byte offset in it.
+    pub(super) fn sequence_word(&self, slot: usize) -> (&Pinned, usize) {
+        (&self.blocks[self.me], self.offset(self.own(slot), SEQUENCE))
     }
 
-    /// What a rank says that it calls there; number 0 is nothing, or nothing yet.
-    pub(crate) fn claimed(&self, at: At) -> Claim {
-        let number = self.long(at.rank, self.at(at, SEQUENCE));
+    /// The operation header of a slot. Sequence 0 is a free slot, or a header being written.
+    pub(crate) fn header(&self, at: SlotRef) -> OperationHeader {
+        let number = self.slot_word64(at, SEQUENCE);
         let sequence = number.load(Ordering::Acquire);
-        let fingerprint = self.long(at.rank, self.at(at, FINGERPRINT)).load(Ordering::Relaxed);
+        let fingerprint = self.slot_word64(at, FINGERPRINT).load(Ordering::Relaxed);
         fence(Ordering::Acquire);
-        let whole = number.load(Ordering::Relaxed) == sequence;
-        Claim { sequence: if whole { sequence } else { 0 }, fingerprint }
+        let is_complete = number.load(Ordering::Relaxed) == sequence;
+        OperationHeader { sequence: if is_complete { sequence } else { 0 }, fingerprint }
     }
 
-    fn state_word(&self, at: At) -> &AtomicU32 {
-        self.word(at.rank, self.at(at, STATE))
+    /// True if the rank has no call in the slot.
+    pub(crate) fn is_free(&self, at: SlotRef) -> bool {
+        self.header(at).sequence == 0
     }
 
-    /// How far this rank's stream is.
-    pub(crate) fn reached(&self, place: usize) -> u32 {
-        self.reached_at(At { rank: self.me, place })
-    }
-
-    /// How far a rank's stream is.
-    pub(crate) fn reached_at(&self, at: At) -> u32 {
-        match self.state_word(at).load(Ordering::Acquire) {
-            SEEN => ENTERED,
+    /// The state of a call: [`ENQUEUED`], [`ENTERED`] or [`FINISHED`].
+    pub(crate) fn state(&self, at: SlotRef) -> u32 {
+        match self.slot_word32(at, STATE).load(Ordering::Acquire) {
+            ENTERED_SEEN => ENTERED,
             state => state,
         }
     }
 
-    /// Has this rank's stream come to a call since this was asked last?
-    pub(crate) fn has_entered_anew(&self, place: usize) -> bool {
-        let word = self.state_word(At { rank: self.me, place });
-        word.compare_exchange(ENTERED, SEEN, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    /// Takes note that this rank's stream has reached the call; true if it has reached it since the
+    /// last time that this was asked.
+    pub(crate) fn acknowledge_entry(&self, slot: usize) -> bool {
+        let state = self.slot_word32(self.own(slot), STATE);
+        state.compare_exchange(ENTERED, ENTERED_SEEN, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// Has this rank's stream told the worker at `at` that it has come, and was not heard?
-    pub(crate) fn is_unheard_by(&self, at: At) -> bool {
-        let field = self.at(at, READY) + self.me * size_of::<u32>();
-        self.word(at.rank, field).load(Ordering::Acquire) != 0
+    /// True if this rank's stream has set its ready word at a worker, which has not cleared it.
+    pub(crate) fn has_pending_ready(&self, at: SlotRef) -> bool {
+        self.slot_word32(at, self.layout().ready(self.me)).load(Ordering::Acquire) != 0
     }
 
-    /// Have streams come to the call that the worker at `at` has not done its part of?
-    pub(crate) fn is_awaited(&self, at: At) -> bool {
-        let is_set = |field: usize| self.word(at.rank, field).load(Ordering::Acquire) != 0;
-        let ready = |rank: usize| self.at(at, READY) + rank * size_of::<u32>();
-        (0..self.size()).map(ready).chain(self.steps(at)).any(is_set)
+    /// True if streams have reached the call, and the worker of the slot has not done its part.
+    pub(crate) fn has_waiting_streams(&self, at: SlotRef) -> bool {
+        let ready = (0..self.size()).map(|rank| self.layout().ready(rank));
+        let ring = (0..2 * self.size()).map(|number| self.ring_word_field(number));
+        ready.chain(ring).any(|field| self.slot_word32(at, field).load(Ordering::Acquire) != 0)
     }
 
-    /// The words of [`Self::step`], as the host sees them.
-    fn steps(&self, at: At) -> impl Iterator<Item = usize> {
-        let first = self.at(at, self.steps_field());
-        (0..2 * self.size()).map(move |number| first + number * size_of::<u32>())
-    }
-
-    /// Lets this rank's stream pass, whoever has not come. To be done again until it has: streams
-    /// still take such words back.
-    pub(crate) fn release(&self, place: usize, is_worker: impl Fn(usize) -> bool) {
-        let me = self.me * size_of::<u32>();
-        for worker in (0..self.size()).filter(|&worker| is_worker(worker)) {
-            let at = At { rank: worker, place };
-            self.word(worker, self.at(at, self.done_field()) + me).store(1, Ordering::Release);
+    /// Sets every word that this rank's stream waits for. The caller repeats this until the stream
+    /// has passed: the stream still clears such words.
+    pub(crate) fn release(&self, slot: usize, is_worker: impl Fn(usize) -> bool) {
+        let set = |at, field| self.slot_word32(at, field).store(1, Ordering::Release);
+        for rank in (0..self.size()).filter(|&rank| is_worker(rank)) {
+            set(SlotRef { rank, slot }, self.layout().done(self.me));
         }
-        let at = At { rank: self.me, place };
-        self.steps(at).for_each(|field| self.word(self.me, field).store(1, Ordering::Release));
+        let own = self.own(slot);
+        (0..2 * self.size()).for_each(|number| set(own, self.ring_word_field(number)));
         if is_worker(self.me) {
-            for rank in 0..self.size() {
-                let field = self.at(at, READY) + rank * size_of::<u32>();
-                self.word(self.me, field).store(1, Ordering::Release);
-            }
+            (0..self.size()).for_each(|rank| set(own, self.layout().ready(rank)));
         }
     }
 
-    /// From now on kernels of calls do nothing, whoever has them.
+    /// Keeps kernels of all ranks from starting, for good.
     pub(crate) fn stop_kernels(&self) {
         (0..self.size()).for_each(|rank| self.stop_kernels_of(rank));
     }
 
-    /// The same of one rank's.
+    /// Keeps one rank's kernels from starting, for good.
     pub(crate) fn stop_kernels_of(&self, rank: usize) {
-        self.word(rank, STOP).store(1, Ordering::SeqCst);
+        self.word32(rank, STOP).store(1, Ordering::SeqCst);
     }
 
-    /// This rank has nothing open of others any more.
-    pub(crate) fn leave(&self) {
-        self.word(self.me, LEFT).store(1, Ordering::Release);
+    /// Publishes that this rank has no memory of others open any more.
+    pub(crate) fn mark_left(&self) {
+        self.word32(self.me, LEFT).store(1, Ordering::Release);
     }
 
-    /// Has a rank said so?
     pub(crate) fn has_left(&self, rank: usize) -> bool {
-        self.word(rank, LEFT).load(Ordering::Acquire) == 1
+        self.word32(rank, LEFT).load(Ordering::Acquire) == 1
     }
 
-    /// 0, or 1 once a rank has left, or 2 more than the rank that it has failed for want of.
-    pub(crate) fn closed(&self, rank: usize) -> u32 {
-        self.word(rank, CLOSED).load(Ordering::Acquire)
+    /// 0 while a rank makes calls; 1 once it has closed its communicator; else a word of
+    /// [`encode_close_reason`](super::failure::encode_close_reason).
+    pub(crate) fn close_reason(&self, rank: usize) -> u32 {
+        self.word32(rank, CLOSED).load(Ordering::Acquire)
     }
 
-    /// This rank leaves, as [`Self::closed`] has it; what it said first counts.
+    /// Publishes why this rank makes no more calls, as [`Self::close_reason`] has it; the first
+    /// reason stays.
     pub(crate) fn close(&self, why: u32) {
-        let word = self.word(self.me, CLOSED);
+        let word = self.word32(self.me, CLOSED);
         let _ = word.compare_exchange(0, why, Ordering::AcqRel, Ordering::Acquire);
     }
-}
-
-/// Bytes of a place.
-fn stride(size: usize) -> usize {
-    let words = 2 * (size * size_of::<u32>()).next_multiple_of(LINE);
-    let tables = 2 * size * size_of::<u64>() + size * size * MOVE;
-    let ring = (2 * size * size_of::<u32>()).next_multiple_of(LINE) + 4 * size_of::<u64>();
-    (READY + words + tables + ring).next_multiple_of(LINE)
 }

@@ -1,5 +1,4 @@
-//! Which device a rank has, what it can do, and what its pointers point to. May touch: error.
-//! Unsafe: calls of the driver.
+//! Devices: their properties, peer access between them, and the kind of memory that a pointer has.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -12,41 +11,43 @@ use cudarc::driver::sys::{
 };
 
 use super::driver::{Driver, check};
-use super::ipc::{Opened, WORDS};
+use super::ipc::{HANDLE_WORDS, PeerMapping};
 use crate::error::{Error, Result};
 
-/// A device.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Device {
-    /// Its name in the world.
+pub(crate) struct DeviceFacts {
+    /// The device's UUID, the same in every process.
     pub(crate) uuid: [u64; 2],
     pub(crate) multiprocessors: u32,
-    /// Can a stream flush what other devices have written to it?
+    /// True if a stream can flush what other devices have written to this one.
     pub(crate) flushes: bool,
 }
 
-/// How many there are for this process.
-pub(crate) fn devices(_: Driver) -> Result<usize> {
-    let mut count = 0;
-    // SAFETY: it stores a number where it is told.
-    check("counting devices", unsafe { sys::cuDeviceGetCount(&raw mut count) })?;
-    Ok(usize::try_from(count).unwrap_or(0))
+/// The number of devices that this process may use.
+pub(crate) fn count_devices(_: Driver) -> Result<usize> {
+    Ok(usize::try_from(device_count()?).unwrap_or(0))
 }
 
-/// What `device` is.
-pub(crate) fn device_of(device: CUdevice) -> Result<Device> {
+fn device_count() -> Result<i32> {
+    let mut count = 0;
+    // SAFETY: the driver stores a number where it is told.
+    check("counting devices", unsafe { sys::cuDeviceGetCount(&raw mut count) })?;
+    Ok(count)
+}
+
+pub(crate) fn device_facts(device: CUdevice) -> Result<DeviceFacts> {
     use CUdevice_attribute::{
         CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES as FLUSHES,
         CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT as COUNT,
     };
     let multiprocessors = u32::try_from(attribute(device, COUNT)?).unwrap_or(1).max(1);
     let flushes = attribute(device, FLUSHES)? != 0;
-    Ok(Device { uuid: uuid(device)?, multiprocessors, flushes })
+    Ok(DeviceFacts { uuid: uuid(device)?, multiprocessors, flushes })
 }
 
-fn attribute(device: CUdevice, attribute: CUdevice_attribute) -> Result<i32> {
+pub(super) fn attribute(device: CUdevice, attribute: CUdevice_attribute) -> Result<i32> {
     let mut value = 0;
-    // SAFETY: it stores a number where it is told.
+    // SAFETY: the driver stores a number where it is told.
     let asked = unsafe { sys::cuDeviceGetAttribute(&raw mut value, attribute, device) };
     check("asking what the device can do", asked)?;
     Ok(value)
@@ -54,74 +55,72 @@ fn attribute(device: CUdevice, attribute: CUdevice_attribute) -> Result<i32> {
 
 fn uuid(device: CUdevice) -> Result<[u64; 2]> {
     let mut uuid = CUuuid { bytes: [0; 16] };
-    // SAFETY: it stores 16 bytes where it is told.
+    // SAFETY: the driver stores 16 bytes where it is told.
     let asked = unsafe { sys::cuDeviceGetUuid_v2(&raw mut uuid, device) };
     check("asking for the device's UUID", asked)?;
-    let half = |half: &[std::ffi::c_char]| {
-        half.iter().fold(0, |word, &byte| word << 8 | u64::from(byte as u8))
-    };
-    Ok([half(&uuid.bytes[..8]), half(&uuid.bytes[8..])])
+    let number = u128::from_be_bytes(uuid.bytes.map(|byte| byte as u8));
+    Ok([(number >> 64) as u64, number as u64])
 }
 
-/// Another rank of this host, for the question whether its device's memory can be reached.
+/// The device of another rank of this host, for [`can_reach`].
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Neighbour {
+pub(crate) struct PeerDevice {
     pub(crate) uuid: [u64; 2],
-    /// Of memory of its own that it has exported; none where both are threads of one process.
-    pub(crate) handle: Option<[u64; WORDS]>,
+    /// The handle of memory that the rank has exported; none if both ranks are threads of one
+    /// process.
+    pub(crate) handle: Option<[u64; HANDLE_WORDS]>,
 }
 
-/// Do kernels on the device of `context`, which is current, reach a rank's memory? Makes it so
-/// where that rank is a thread of this process; what other processes have is opened when it is
-/// allocated. A device that this process can't see is known by its memory alone.
+/// True if kernels on the device of `context`, which is current, can access a rank's memory.
+/// Enables peer access where that rank is a thread of this process; memory of other processes is
+/// opened when it is allocated. A device that this process can't see is known by its exported
+/// memory alone.
 ///
 /// # Errors
-/// If the driver refuses what takes it to know.
-pub(crate) fn reaches(context: &CudaContext, wanted: Neighbour) -> Result<bool> {
-    let (mine, mut count) = (context.cu_device(), 0);
-    // SAFETY: it stores a number where it is told.
-    check("counting devices", unsafe { sys::cuDeviceGetCount(&raw mut count) })?;
-    let mut found = None;
-    for at in 0..count {
+/// If the driver refuses a call that the answer needs.
+pub(crate) fn can_reach(context: &CudaContext, wanted: PeerDevice) -> Result<bool> {
+    let (mine, mut found) = (context.cu_device(), None);
+    for at in 0..device_count()? {
         let mut device = 0;
-        // SAFETY: as above.
+        // SAFETY: the driver stores a number where it is told.
         check("finding a device", unsafe { sys::cuDeviceGet(&raw mut device, at) })?;
         found = found.or((uuid(device)? == wanted.uuid).then_some(device));
     }
     match (found, wanted.handle) {
-        (Some(device), _) if device != mine && !is_peer(mine, device)? => Ok(false),
-        (_, Some(handle)) => Opened::reaches(handle),
-        (Some(device), None) if device != mine => open(mine, device).map(|()| true),
+        (Some(device), _) if device != mine && !can_access_peer(mine, device)? => Ok(false),
+        (_, Some(handle)) => PeerMapping::reaches(handle),
+        (Some(device), None) if device != mine => enable_peer_access(mine, device).map(|()| true),
         (found, None) => Ok(found.is_some()),
     }
 }
 
-fn is_peer(from: CUdevice, to: CUdevice) -> Result<bool> {
+fn can_access_peer(from: CUdevice, to: CUdevice) -> Result<bool> {
     let mut can = 0;
-    // SAFETY: it stores a number where it is told.
+    // SAFETY: the driver stores a number where it is told.
     let asked = unsafe { sys::cuDeviceCanAccessPeer(&raw mut can, from, to) };
     check("asking whether a device reaches another one", asked)?;
     Ok(can != 0)
 }
 
-/// The current context, of `mine`, may touch what `device` has in this process: also what is of its
-/// default pool, as cudarc's buffers are.
-fn open(mine: CUdevice, device: CUdevice) -> Result<()> {
-    let mut theirs = null_mut();
-    // SAFETY: it stores the primary context, which is given back below.
-    let kept = unsafe { sys::cuDevicePrimaryCtxRetain(&raw mut theirs, device) };
-    check("entering another device", kept)?;
+/// Lets the current context, of device `mine`, access the memory of `device` in this process, with
+/// the default memory pool, from which cudarc's buffers are.
+fn enable_peer_access(mine: CUdevice, device: CUdevice) -> Result<()> {
+    let mut peer_context = null_mut();
+    // SAFETY: the driver stores the primary context, which is released below.
+    let retained = unsafe { sys::cuDevicePrimaryCtxRetain(&raw mut peer_context, device) };
+    check("entering another device", retained)?;
     // SAFETY: both are contexts.
-    let opened = unsafe { sys::cuCtxEnablePeerAccess(theirs, 0) };
-    // SAFETY: it was kept; the rank that has it keeps it as long as its communicator.
-    let left = unsafe { sys::cuDevicePrimaryCtxRelease_v2(device) };
-    check("leaving another device", left)?;
+    let opened = unsafe { sys::cuCtxEnablePeerAccess(peer_context, 0) };
+    // SAFETY: it was retained above; the rank of that device retains it as long as its
+    // communicator.
+    let released = unsafe { sys::cuDevicePrimaryCtxRelease_v2(device) };
+    check("leaving another device", released)?;
     match opened {
         CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => {}
         answer => check("opening another device's memory", answer)?,
     }
     let mut pool = null_mut();
-    // SAFETY: it stores a handle where it is told.
+    // SAFETY: the driver stores a handle where it is told.
     let found = unsafe { sys::cuDeviceGetDefaultMemPool(&raw mut pool, device) };
     check("finding another device's memory pool", found)?;
     let access = sys::CUmemAccessDesc {
@@ -131,34 +130,36 @@ fn open(mine: CUdevice, device: CUdevice) -> Result<()> {
         },
         flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
     };
-    // SAFETY: one description, which is only read.
+    // SAFETY: the driver reads one description.
     check("opening another device's memory pool", unsafe {
         sys::cuMemPoolSetAccess(pool, &raw const access, 1)
     })
 }
 
-/// Checks that devices can touch `bytes` at `start`: of a device, pinned or managed. Memory that is
-/// mapped piece by piece may be known by its pieces, or by the whole reservation of addresses.
-pub(crate) fn reachable(call: &'static str, start: CUdeviceptr, bytes: usize) -> Result<()> {
-    let mut known = 0;
+/// Checks that devices can access `bytes` at `start`: device memory, pinned or managed memory. The
+/// driver reports memory of several mappings piece by piece, or as the whole reservation of
+/// addresses.
+pub(crate) fn check_reachable(call: &'static str, start: CUdeviceptr, bytes: usize) -> Result<()> {
+    let mut checked = 0;
     let doing = || format!("{call}: finding out what memory a buffer is");
-    while known < bytes {
-        let (at, last) = (start + known as u64, start.saturating_add((bytes - 1) as u64));
-        let range = range(at).and_then(|range| {
+    while checked < bytes {
+        let (at, last) = (start + checked as u64, start.saturating_add((bytes - 1) as u64));
+        let range = allocation_around(at).and_then(|range| {
             let ends = range.as_ref().is_some_and(|range| last < range.end);
-            // A reservation says nothing of its end.
-            if ends && self::range(last)?.is_none() { Ok(None) } else { Ok(range) }
+            // A reservation may be longer than what is mapped in it, so that the last byte is asked
+            // about too.
+            if ends && allocation_around(last)?.is_none() { Ok(None) } else { Ok(range) }
         });
         match range.map_err(|answer| check(&doing(), answer).err()) {
-            Ok(Some(range)) => known += (range.end - at) as usize,
+            Ok(Some(range)) => checked += (range.end - at) as usize,
             Err(Some(error)) => return Err(error),
             _ => {
-                let reason = match known {
+                let reason = match checked {
                     0 => "devices can't touch it: it is freed, or neither of a device nor pinned \
                           nor managed"
                         .into(),
                     _ => format!(
-                        "it has {bytes} bytes, and {known} are all that were allocated there"
+                        "it has {bytes} bytes, and {checked} are all that were allocated there"
                     ),
                 };
                 return Err(Error::Device { doing: doing(), reason });
@@ -168,8 +169,8 @@ pub(crate) fn reachable(call: &'static str, start: CUdeviceptr, bytes: usize) ->
     Ok(())
 }
 
-/// The memory around an address, if there is any.
-fn range(at: CUdeviceptr) -> std::result::Result<Option<Range<CUdeviceptr>>, CUresult> {
+/// The allocation around an address, if there is one.
+fn allocation_around(at: CUdeviceptr) -> std::result::Result<Option<Range<CUdeviceptr>>, CUresult> {
     use CUpointer_attribute::{
         CU_POINTER_ATTRIBUTE_MAPPED as MAPPED, CU_POINTER_ATTRIBUTE_RANGE_SIZE as SIZE,
         CU_POINTER_ATTRIBUTE_RANGE_START_ADDR as START,
@@ -179,7 +180,7 @@ fn range(at: CUdeviceptr) -> std::result::Result<Option<Range<CUdeviceptr>>, CUr
     let mut data: [*mut c_void; 3] =
         [from_mut(&mut from).cast(), from_mut(&mut size).cast(), from_mut(&mut mapped).cast()];
     let (attributes, data) = (attributes.as_mut_ptr(), data.as_mut_ptr());
-    // SAFETY: three attributes, numbers of their types, and where to store them.
+    // SAFETY: three attributes, with memory of their types to store them.
     let asked = unsafe { sys::cuPointerGetAttributes(3, attributes, data, at) };
     if asked != CUresult::CUDA_SUCCESS {
         return Err(asked);

@@ -1,5 +1,5 @@
-//! The driver: is it there, has it all that is called here, and what its answers mean.
-//! May touch: error. Unsafe: looks for symbols and asks for names.
+//! The CUDA driver: loading the library, the check that it has every symbol that is called, and the
+//! translation of its answers into errors.
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;
@@ -11,7 +11,7 @@ use cudarc::driver::sys::{self, CUresult};
 
 use crate::error::{Error, Result};
 
-/// What is called here, and some of it may be missing in an old driver.
+/// The symbols that every call on a device needs; an old driver may lack some.
 const NEEDED: [&str; 49] = [
     "cuCtxEnablePeerAccess",
     "cuCtxPopCurrent_v2",
@@ -64,55 +64,56 @@ const NEEDED: [&str; 49] = [
     "cuThreadExchangeStreamCaptureMode",
 ];
 
-/// What is called here where the driver has all of it: graphs say when they are no more.
-const OF_GRAPHS: [&str; 4] = [
+/// The symbols for destructors of graphs. A driver from before CUDA 11.3 lacks them and still
+/// serves.
+const GRAPH_CALLBACK_CALLS: [&str; 4] = [
     "cuGraphRetainUserObject",
     "cuStreamGetCaptureInfo_v2",
     "cuUserObjectCreate",
     "cuUserObjectRelease",
 ];
 
-/// Do graphs say when they are no more? Drivers from CUDA 11.3 on make them.
-pub(super) fn knows_graphs() -> bool {
-    static KNOWS: OnceLock<bool> = OnceLock::new();
-    *KNOWS.get_or_init(|| OF_GRAPHS.iter().all(|name| has(name)))
+/// True if the driver calls a destructor when a graph is destroyed.
+pub(super) fn has_graph_callbacks() -> bool {
+    static FOUND: OnceLock<bool> = OnceLock::new();
+    *FOUND.get_or_init(|| GRAPH_CALLBACK_CALLS.iter().all(|name| has_symbol(name)))
 }
 
-/// Has the driver, which is there, this call?
-fn has(name: &str) -> bool {
-    // SAFETY: it is there, and stays.
+/// True if the driver, which is loaded, has this symbol.
+fn has_symbol(name: &str) -> bool {
+    // SAFETY: the library is loaded and stays so.
     let library = unsafe { sys::culib() };
-    // SAFETY: it is only looked for, not called.
+    // SAFETY: the symbol is only looked up, not called.
     unsafe { library.get::<*const ()>(name.as_bytes()) }.is_ok()
 }
 
-/// Proof that the driver is there, and whole.
+/// Proof that the driver is loaded and complete.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Driver(());
 
-/// Looks for the driver, once.
+/// Loads the driver, once per process.
 ///
 /// # Errors
-/// If there is none, it is too old, or it finds no device.
+/// If there is no driver, it is too old, or it finds no device.
 pub(crate) fn driver() -> Result<Driver> {
     static FOUND: OnceLock<std::result::Result<Driver, String>> = OnceLock::new();
-    let found = FOUND.get_or_init(find);
+    let found = FOUND.get_or_init(load);
     found.clone().map_err(|reason| Error::Device { doing: "looking for CUDA".into(), reason })
 }
 
-fn find() -> std::result::Result<Driver, String> {
-    // SAFETY: loads the library of the system's driver and runs what that runs when it is loaded.
+fn load() -> std::result::Result<Driver, String> {
+    // SAFETY: loads the system's driver and runs the constructors of that library.
     if !unsafe { sys::is_culib_present() } {
         return Err(
             "there is no driver, libcuda.so.1; install NVIDIA's, or use host buffers".into()
         );
     }
     for name in NEEDED {
-        if !has(name) {
+        if !has_symbol(name) {
             return Err(format!("the driver has no {name}; it is too old: install a newer one"));
         }
     }
-    // SAFETY: the first call of all, with the only flags there are.
+    // SAFETY: the first call of the driver, with the only flags that exist.
     check("", unsafe { sys::cuInit(0) }).map_err(|error| match error {
         Error::Device { reason, .. } => reason,
         other => other.to_string(),
@@ -120,23 +121,23 @@ fn find() -> std::result::Result<Driver, String> {
     Ok(Driver(()))
 }
 
-/// The driver's answer as ours.
+/// Turns an answer of the driver into a result; `doing` says what was tried.
 ///
 /// # Errors
-/// If it is none that it did what it was told.
+/// If the answer is not success.
 pub(crate) fn check(doing: &str, answer: CUresult) -> Result<()> {
-    if answer == CUresult::CUDA_SUCCESS { Ok(()) } else { Err(refusal(doing, answer)) }
+    if answer == CUresult::CUDA_SUCCESS { Ok(()) } else { Err(device_error(doing, answer)) }
 }
 
-/// What the driver answered to a call of the user's own.
+/// The answer to a call that the user made through cudarc.
 impl From<DriverError> for Error {
     fn from(DriverError(answer): DriverError) -> Self {
-        refusal("a call of the CUDA driver", answer)
+        device_error("a call of the CUDA driver", answer)
     }
 }
 
-fn refusal(doing: &str, answer: CUresult) -> Error {
-    let name = name(answer);
+fn device_error(doing: &str, answer: CUresult) -> Error {
+    let name = error_name(answer);
     let advice = match answer {
         CUresult::CUDA_ERROR_NO_DEVICE => "; there is a driver, but no device that it may use",
         CUresult::CUDA_ERROR_OUT_OF_MEMORY => "; the device or the pinned host memory is full",
@@ -151,13 +152,13 @@ fn refusal(doing: &str, answer: CUresult) -> Error {
     Error::Device { doing: doing.into(), reason: format!("{name}{advice}") }
 }
 
-fn name(answer: CUresult) -> String {
+fn error_name(answer: CUresult) -> String {
     let mut name = null();
-    // SAFETY: it stores a pointer to a constant of its own, or null.
-    let known = unsafe { sys::cuGetErrorName(answer, &raw mut name) };
-    if known != CUresult::CUDA_SUCCESS || name.is_null() {
+    // SAFETY: the driver stores a pointer to a constant of its own, or null.
+    let found = unsafe { sys::cuGetErrorName(answer, &raw mut name) };
+    if found != CUresult::CUDA_SUCCESS || name.is_null() {
         return format!("CUDA error {}", answer as u32);
     }
-    // SAFETY: it ends with a zero and stays.
+    // SAFETY: the name ends with a zero and stays.
     unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
 }

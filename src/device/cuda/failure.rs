@@ -1,94 +1,116 @@
-//! What keeps calls of ranks whose streams wait for each other from their end. May touch: nothing.
+//! Operation headers, which ranks compare before their streams wait for each other, and the
+//! failures of such calls.
+//! Law: a close reason fits one word, and decodes to what was encoded.
 
 use std::time::Duration;
 
-/// What a rank says that it calls.
+/// The header of an operation slot: which call the rank makes there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Claim {
-    /// The number of the call, from 1; with [`IN_GRAPH`] if it was captured.
+pub(crate) struct OperationHeader {
+    /// The number of the call, from 1, with [`CAPTURED_BIT`] if it was captured; 0 in a free slot.
     pub(crate) sequence: u64,
     pub(crate) fingerprint: u64,
 }
 
-impl Claim {
-    /// The number alone.
+impl OperationHeader {
+    /// The header of a free slot.
+    pub(super) const NONE: Self = Self { sequence: 0, fingerprint: 0 };
+
+    /// The header of a call whose number alone is known.
+    pub(super) fn numbered(sequence: u64) -> Self {
+        Self { sequence, fingerprint: 0 }
+    }
+
+    pub(super) fn is_captured(self) -> bool {
+        self.sequence & CAPTURED_BIT != 0
+    }
+
+    /// The number without [`CAPTURED_BIT`].
     pub(crate) fn number(self) -> u64 {
-        self.sequence & !IN_GRAPH
+        self.sequence & !CAPTURED_BIT
     }
 }
 
-/// In the number of a call: it becomes part of a graph.
-pub(crate) const IN_GRAPH: u64 = 1 << 63;
+/// The bit of a captured call in the sequence of its header.
+pub(crate) const CAPTURED_BIT: u64 = 1 << 63;
 
-/// What kept a call from its end.
+/// Why a call failed. Ranks are those of the communicator, but for `outside`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Trouble {
-    /// A rank is gone.
+pub(crate) enum CallFailure {
+    /// A rank's process ended, or it closed its communicator.
     Lost { peer: usize, evidence: String },
-    /// A rank failed of another one or of itself, which may have been aborted; or of one that has
-    /// no part in this.
-    GaveUp { peer: usize, by: usize, aborted: bool, beyond: Option<usize> },
-    /// A rank did not come in time.
+    /// Rank `by` gave up because rank `peer` failed, or was `aborted`. `outside` is the rank of the
+    /// world that failed first, where it is no rank of this communicator.
+    GaveUp { peer: usize, by: usize, aborted: bool, outside: Option<usize> },
+    /// A rank did not come within the timeout.
     Late { peer: usize, after: Duration },
-    /// A rank makes another call: fingerprints, ours first.
-    Differs { peer: usize, ours: u64, theirs: u64 },
-    /// A rank makes the same call, but only one of both has it captured: is it this one?
-    Captured { peer: usize, ours: bool },
-    /// Somebody asked for it.
+    /// A rank makes another call: the two fingerprints.
+    Mismatch { peer: usize, ours: u64, theirs: u64 },
+    /// A rank makes the same call, but only one of the two captured it: this rank, if `ours`.
+    CaptureMismatch { peer: usize, ours: bool },
+    /// The user aborted the communicator.
     Aborted,
-    /// This rank's device refused something, or what its calls depend on failed, of a rank that has
-    /// no part in this.
-    Refused { reason: String, beyond: Option<usize> },
+    /// This rank's device refused something, or something failed that this rank's calls depend on,
+    /// because of rank `outside` of the world if there is one.
+    Refused { reason: String, outside: Option<usize> },
 }
 
-/// What is wrong if `peer` says that it makes this call.
-pub(super) fn differ(peer: usize, ours: Claim, theirs: Claim) -> Option<Trouble> {
+/// The header of a failed call, and the failure.
+pub(crate) type FailedCall = (OperationHeader, CallFailure);
+
+/// The failure if the header of `peer` contradicts this rank's.
+pub(super) fn header_mismatch(
+    peer: usize,
+    ours: OperationHeader,
+    theirs: OperationHeader,
+) -> Option<CallFailure> {
     match ours.sequence ^ theirs.sequence {
-        IN_GRAPH => Some(Trouble::Captured { peer, ours: ours.sequence & IN_GRAPH != 0 }),
+        CAPTURED_BIT => Some(CallFailure::CaptureMismatch { peer, ours: ours.is_captured() }),
         0 if ours.fingerprint != theirs.fingerprint => {
             let (ours, theirs) = (ours.fingerprint, theirs.fingerprint);
-            Some(Trouble::Differs { peer, ours, theirs })
+            Some(CallFailure::Mismatch { peer, ours, theirs })
         }
         _ => None,
     }
 }
 
-/// In what a board says: the rank was aborted.
+/// The bit of a close reason: the culprit was aborted.
 const ABORTED: u32 = 1 << 15;
 
-/// How a board says of which rank a call failed, and whether that one was aborted: of one that has
-/// a board, or of one beyond.
-pub(super) fn closing(culprit: usize, aborted: bool, beyond: Option<usize>) -> u32 {
-    let beyond = beyond.and_then(|rank| u16::try_from(rank + 1).ok());
+/// The close reason of a rank that gave up: the culprit of this communicator, whether that one was
+/// aborted, and the culprit of the world, if it is another one. A rank of the world beyond 65,534
+/// is left out.
+pub(super) fn encode_close_reason(culprit: usize, aborted: bool, outside: Option<usize>) -> u32 {
+    let outside = outside.and_then(|rank| u16::try_from(rank + 1).ok());
     let why = if aborted { ABORTED } else { 0 };
-    u32::from(beyond.unwrap_or(0)) << 16 | why | (culprit as u32 + 2)
+    u32::from(outside.unwrap_or(0)) << 16 | why | (culprit as u32 + 2)
 }
 
-/// The other way, if it says so.
-pub(super) fn why_closed(word: u32) -> Option<(usize, bool, Option<usize>)> {
+/// The inverse of [`encode_close_reason`]; `None` if the rank did not give up.
+pub(super) fn decode_close_reason(word: u32) -> Option<(usize, bool, Option<usize>)> {
     let culprit = (word & (ABORTED - 1)).checked_sub(2)?;
-    let beyond = (word >> 16).checked_sub(1).map(|rank| rank as usize);
-    Some((culprit as usize, word & ABORTED != 0, beyond))
+    let outside = (word >> 16).checked_sub(1).map(|rank| rank as usize);
+    Some((culprit as usize, word & ABORTED != 0, outside))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{closing, why_closed};
+    use super::{decode_close_reason, encode_close_reason};
 
     #[test]
-    fn a_board_says_who_it_was() {
+    fn a_close_reason_decodes_to_what_was_encoded() {
         for culprit in [0, 1, 7, 31] {
-            for beyond in [None, Some(0), Some(1), Some(1000), Some(65_534)] {
+            for outside in [None, Some(0), Some(1), Some(1000), Some(65_534)] {
                 for aborted in [false, true] {
-                    let word = closing(culprit, aborted, beyond);
-                    assert!(word > 1, "open, or closed in peace");
-                    assert_eq!(why_closed(word), Some((culprit, aborted, beyond)));
+                    let word = encode_close_reason(culprit, aborted, outside);
+                    assert!(word > 1, "0 is open, 1 is closed after success");
+                    assert_eq!(decode_close_reason(word), Some((culprit, aborted, outside)));
                 }
             }
-            // Who has a number that does not fit is not said.
-            let word = closing(culprit, false, Some(65_535));
-            assert_eq!(why_closed(word), Some((culprit, false, None)));
+            // A rank of the world that does not fit is left out.
+            let word = encode_close_reason(culprit, false, Some(65_535));
+            assert_eq!(decode_close_reason(word), Some((culprit, false, None)));
         }
-        assert_eq!([0, 1].map(why_closed), [None, None]);
+        assert_eq!([0, 1].map(decode_close_reason), [None, None]);
     }
 }

@@ -1,6 +1,6 @@
-//! Which places calls in graphs have: the graph that a call was captured into gives its place back
-//! when it and all that was made of it are no more. May touch: board, error, region.
-//! Law: a place is used again once all ranks have given it back, and rank 0 says which.
+//! Operation slots of calls that are captured into CUDA graphs. A destructor of the graph frees the
+//! slot of each call in it, when the graph and all its instances are destroyed.
+//! Law: a slot is used again after all ranks have freed it, and rank 0 chooses which.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -11,126 +11,133 @@ use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::{self, CUstream, CUstreamCaptureStatus};
 
-use super::control_block::{At, Boards, EAGER, PLACES};
-use super::driver::{check, knows_graphs};
-use super::failure::{Claim, Trouble};
-use super::peer_executor::{Failure, Together};
+use super::control_block::{ControlBlocks, EAGER_SLOTS, SLOT_COUNT, SlotRef};
+use super::driver::{check, has_graph_callbacks};
+use super::failure::{CallFailure, FailedCall, OperationHeader};
+use super::peer_executor::PeerExecutor;
 use super::pinned::Pinned;
 use crate::error::Result;
 use crate::memory::mapping::Region;
 
-/// How long the driver may take to say that a graph is no more.
-const GRACE: Duration = Duration::from_secs(1);
+/// How long the driver may take to call the destructor of a destroyed graph.
+const DESTROY_GRACE: Duration = Duration::from_secs(1);
 const POLL_INTERVAL: Duration = Duration::from_micros(50);
 
-/// The word of a board by which its rank claims a place, as the host sees it.
-struct Claimed {
+/// The word by which a rank owns a slot: a host mapping, and a byte offset in it.
+struct CapturedSlot {
     region: Arc<Region>,
     offset: usize,
 }
 
-/// The graph is no more. The driver calls this from a thread of its own, where nothing may call it.
-unsafe extern "C" fn give_back(claimed: *mut c_void) {
-    // SAFETY: `keep` has made it, and it comes back once.
-    let claimed = unsafe { Box::from_raw(claimed.cast::<Claimed>()) };
-    let word = claimed.region.start().as_ptr().wrapping_add(claimed.offset).cast::<AtomicU64>();
+/// The destructor of a graph. The driver calls it on a thread of its own, on which no call of the
+/// driver is allowed.
+unsafe extern "C" fn release_slot(captured: *mut c_void) {
+    // SAFETY: `release_slot_with_graph` has made the pointer, and the driver gives it back once.
+    let captured = unsafe { Box::from_raw(captured.cast::<CapturedSlot>()) };
+    let word = captured.region.start().as_ptr().wrapping_add(captured.offset).cast::<AtomicU64>();
     // SAFETY: a word of the region, which is mapped as long as this has it.
     unsafe { &*word }.store(0, Ordering::Release);
 }
 
-/// Lets the graph that a stream is captured into give a place back when it ends. A driver that
-/// can't leaves the place to the communicator.
-pub(super) fn keep(stream: CUstream, (board, offset): (&Pinned, usize)) -> Result<()> {
-    if !knows_graphs() {
+/// Makes the graph that a stream is captured into free a slot when it is destroyed. With a driver
+/// that has no destructors, the slot stays taken as long as the communicator.
+pub(super) fn release_slot_with_graph(
+    stream: CUstream,
+    (block, offset): (&Pinned, usize),
+) -> Result<()> {
+    if !has_graph_callbacks() {
         return Ok(());
     }
-    let doing = "watching a graph";
+    let doing = "attaching a destructor to a graph";
     let (mut status, mut graph) =
         (CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE, null_mut());
     let (id, nodes, count) = (null_mut(), null_mut(), null_mut());
-    // SAFETY: it stores two words where it is told; the others are not asked for.
+    // SAFETY: the driver stores two words where it is told; null pointers ask for nothing.
     check(doing, unsafe {
         sys::cuStreamGetCaptureInfo_v2(stream, &raw mut status, id, &raw mut graph, nodes, count)
     })?;
-    let claimed = Box::into_raw(Box::new(Claimed { region: board.region(), offset }));
+    let captured = Box::into_raw(Box::new(CapturedSlot { region: block.region(), offset }));
     let (mut object, flags) =
         (null_mut(), sys::CUuserObject_flags::CU_USER_OBJECT_NO_DESTRUCTOR_SYNC as u32);
     // SAFETY: the driver calls the function with this pointer, once.
     let made = unsafe {
-        sys::cuUserObjectCreate(&raw mut object, claimed.cast(), Some(give_back), 1, flags)
+        sys::cuUserObjectCreate(&raw mut object, captured.cast(), Some(release_slot), 1, flags)
     };
     if let Err(error) = check(doing, made) {
-        // SAFETY: nobody else has it.
-        drop(unsafe { Box::from_raw(claimed) });
+        // SAFETY: the driver did not take the pointer.
+        drop(unsafe { Box::from_raw(captured) });
         return Err(error);
     }
     let moves = sys::CUuserObjectRetain_flags::CU_GRAPH_USER_OBJECT_MOVE as u32;
     // SAFETY: the graph is the one of the capture, and the object was just made.
-    let kept = check(doing, unsafe { sys::cuGraphRetainUserObject(graph, object, 1, moves) });
-    if kept.is_err() {
+    let retained = check(doing, unsafe { sys::cuGraphRetainUserObject(graph, object, 1, moves) });
+    if retained.is_err() {
         // SAFETY: the reference is still this function's.
         let _ = unsafe { sys::cuUserObjectRelease(object, 1) };
     }
-    kept
+    retained
 }
 
-/// Numbers of a board: rank 0's latest choice, as the number of the call and its place, and the
-/// latest call whose place the board's rank has claimed by such a choice.
-const CHOSEN: usize = 0;
-const PLACE: usize = 1;
-const TAKEN: usize = 2;
+/// Numbers of a control block: the call that rank 0 last chose a slot for, that slot, and the last
+/// call for which the rank of the block has taken the slot so chosen.
+const CHOSEN_CALL: usize = 0;
+const CHOSEN_SLOT: usize = 1;
+const TAKEN_CALL: usize = 2;
 
-impl Boards {
-    /// Rank 0 chooses a place that no rank claims, once all ranks have claimed the one before.
-    fn choose(&self, call: u64) -> Option<usize> {
-        let last = self.choice(0, CHOSEN).load(Ordering::Acquire);
-        if (0..self.size()).any(|rank| self.choice(rank, TAKEN).load(Ordering::Acquire) < last) {
+impl ControlBlocks {
+    /// Chooses, at rank 0, a slot that is free at all ranks, after all have taken the one chosen
+    /// before.
+    fn choose_slot(&self, call: u64) -> Option<usize> {
+        let last = self.slot_choice(0, CHOSEN_CALL).load(Ordering::Acquire);
+        if (0..self.size())
+            .any(|rank| self.slot_choice(rank, TAKEN_CALL).load(Ordering::Acquire) < last)
+        {
             return None;
         }
-        let free = |rank, place| self.claimed(At { rank, place }).sequence == 0;
-        let mut places = EAGER..PLACES;
-        let found = places.find(|&place| (0..self.size()).all(|rank| free(rank, place)))?;
-        self.choice(0, PLACE).store(found as u64, Ordering::Relaxed);
-        self.choice(0, CHOSEN).store(call, Ordering::Release);
+        let free = |rank, slot| self.is_free(SlotRef { rank, slot });
+        let mut slots = EAGER_SLOTS..SLOT_COUNT;
+        let found = slots.find(|&slot| (0..self.size()).all(|rank| free(rank, slot)))?;
+        self.slot_choice(0, CHOSEN_SLOT).store(found as u64, Ordering::Relaxed);
+        self.slot_choice(0, CHOSEN_CALL).store(call, Ordering::Release);
         Some(found)
     }
 
-    /// The place that rank 0 has chosen for a call, once this rank has given it back.
-    fn chosen(&self, call: u64) -> Option<usize> {
-        if self.choice(0, CHOSEN).load(Ordering::Acquire) != call {
+    /// The slot that rank 0 has chosen for a call, after this rank has freed it.
+    fn chosen_slot(&self, call: u64) -> Option<usize> {
+        if self.slot_choice(0, CHOSEN_CALL).load(Ordering::Acquire) != call {
             return None;
         }
-        let place = self.choice(0, PLACE).load(Ordering::Relaxed) as usize;
-        let is_free = self.claimed(At { rank: self.me, place }).sequence == 0;
-        is_free.then_some(place)
+        let slot = self.slot_choice(0, CHOSEN_SLOT).load(Ordering::Relaxed) as usize;
+        let is_free = self.is_free(self.own(slot));
+        is_free.then_some(slot)
     }
 
-    /// The rank that keeps the others from a place: it has not claimed the one that was chosen
-    /// last, or has none to give; else the one that is waited for.
-    fn behind(&self) -> usize {
-        let last = self.choice(0, CHOSEN).load(Ordering::Acquire);
-        let is_free = |rank, place| self.claimed(At { rank, place }).sequence == 0;
+    /// The rank that keeps the others from a slot: it has not taken the one chosen last, or has
+    /// none free; else the rank that this one waits for.
+    fn slot_blocker(&self) -> usize {
+        let last = self.slot_choice(0, CHOSEN_CALL).load(Ordering::Acquire);
+        let is_free = |rank, slot| self.is_free(SlotRef { rank, slot });
         let is_behind = |&rank: &usize| {
-            let took = self.choice(rank, TAKEN).load(Ordering::Acquire);
-            took < last || !(EAGER..PLACES).any(|place| is_free(rank, place))
+            let took = self.slot_choice(rank, TAKEN_CALL).load(Ordering::Acquire);
+            took < last || !(EAGER_SLOTS..SLOT_COUNT).any(|slot| is_free(rank, slot))
         };
         let waited_for = usize::from(self.me == 0).min(self.size() - 1);
         (0..self.size()).filter(|&rank| rank != self.me).find(is_behind).unwrap_or(waited_for)
     }
 
-    /// This rank has claimed the place of a call.
-    pub(super) fn took(&self, call: u64) {
-        self.choice(self.me, TAKEN).store(call, Ordering::Release);
+    /// Publishes that this rank has taken the slot of a call.
+    pub(super) fn mark_taken(&self, call: u64) {
+        self.slot_choice(self.me, TAKEN_CALL).store(call, Ordering::Release);
     }
 }
 
-impl Together {
-    /// Have graphs that live as many calls as there are places?
-    pub(crate) fn is_graph_full(&self) -> bool {
-        let (began, boards) = (Instant::now(), &self.guard.watch.boards);
-        let is_free = |&place: &usize| boards.claimed(At { rank: boards.me, place }).sequence == 0;
-        while !(EAGER..PLACES).any(|place| is_free(&place)) {
-            if !knows_graphs() || began.elapsed() > GRACE {
+impl PeerExecutor {
+    /// True if living graphs have a call in every slot.
+    pub(crate) fn are_captured_slots_full(&self) -> bool {
+        let (began, blocks) = (Instant::now(), &self.watchdog.shared.blocks);
+        let is_free = |&slot: &usize| blocks.is_free(blocks.own(slot));
+        while !(EAGER_SLOTS..SLOT_COUNT).any(|slot| is_free(&slot)) {
+            if !has_graph_callbacks() || began.elapsed() > DESTROY_GRACE {
                 return true;
             }
             std::thread::sleep(POLL_INTERVAL);
@@ -138,29 +145,31 @@ impl Together {
         false
     }
 
-    /// Where a captured call is made: at a place that no call had before, else at one that graphs
-    /// of all ranks have given back, which rank 0 chooses.
-    pub(super) fn captured_place(&self, claim: Claim) -> Result<usize, Failure> {
-        let watch = &self.guard.watch;
-        let used = watch.captured.load(Ordering::Relaxed) as usize;
-        if EAGER + used < PLACES {
-            watch.captured.fetch_add(1, Ordering::Release);
-            return Ok(EAGER + used);
+    /// The slot of a captured call: one that no call has used, or else one that all ranks' graphs
+    /// have freed, which rank 0 chooses.
+    pub(super) fn captured_slot(&self, header: OperationHeader) -> Result<usize, FailedCall> {
+        let watchdog = &self.watchdog.shared;
+        let used = watchdog.captured_slots_used.load(Ordering::Relaxed) as usize;
+        if EAGER_SLOTS + used < SLOT_COUNT {
+            watchdog.captured_slots_used.fetch_add(1, Ordering::Release);
+            return Ok(EAGER_SLOTS + used);
         }
-        let (boards, began) = (&watch.boards, Instant::now());
+        let (blocks, began) = (&watchdog.blocks, Instant::now());
         loop {
-            let call = claim.number();
-            let found = if boards.me == 0 { boards.choose(call) } else { boards.chosen(call) };
-            if let Some(place) = found {
-                return Ok(place);
+            let call = header.number();
+            let found =
+                if blocks.me == 0 { blocks.choose_slot(call) } else { blocks.chosen_slot(call) };
+            if let Some(slot) = found {
+                return Ok(slot);
             }
-            if let Some(failure) = watch.trouble(claim) {
+            if let Some(failure) = watchdog.failure(header) {
                 return Err(failure);
             }
-            if began.elapsed() > watch.timeout() {
-                let trouble = Trouble::Late { peer: boards.behind(), after: watch.timeout() };
-                watch.fail(claim, trouble.clone());
-                return Err((claim, trouble));
+            if began.elapsed() > watchdog.timeout() {
+                let failure =
+                    CallFailure::Late { peer: blocks.slot_blocker(), after: watchdog.timeout() };
+                watchdog.fail(header, failure.clone());
+                return Err((header, failure));
             }
             std::thread::sleep(POLL_INTERVAL);
         }

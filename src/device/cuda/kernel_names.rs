@@ -1,29 +1,29 @@
-//! Which kernel serves which type and reduction: the names in `kernels/list.cuh`, as a rule.
-//! Operations that do the same to the same bits share a kernel. May touch: element.
+//! The kernel for each type and reduction, as a rule for the names in `kernels/list.cuh`.
+//! Reductions that do the same to the same bits share a kernel.
 
 use crate::element::{DataType, ReduceOp};
 
-/// What is asked of the arithmetic.
+/// A reduction, as a kernel sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
     Plain(ReduceOp),
-    /// Every contribution times the scalar, then their sum.
+    /// The sum of all contributions, each multiplied by the scalar.
     PreMulSum,
-    /// The sum so far, and one contribution that is multiplied and rounded first: a step of a ring.
+    /// A step of a ring: the sum so far, and one contribution that is multiplied and rounded first.
     PreMulStep,
 }
 
-/// What a kernel wants to be given as its scalar.
+/// The scalar parameter of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scalar {
     Nothing,
-    /// What contributions are multiplied by, of the buffer's type.
+    /// The factor of contributions, of the buffer's type.
     Factor,
-    /// These bits, little-endian: the type's own 1.
+    /// The number 1 of the buffer's type, as little-endian bits.
     One(u64),
 }
 
-/// A kernel, and how many elements it sees in each one of the type.
+/// A kernel, and how many of its elements are in one element of the type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Serves {
     pub(crate) kernel: String,
@@ -56,7 +56,7 @@ pub(crate) fn serves(dtype: DataType, wanted: Wanted) -> Option<Serves> {
     defined.then(|| Serves { kernel: format!("rr_fold_{kind}_{op}"), elements, scalar })
 }
 
-/// The integer without a sign that is as large.
+/// The unsigned integer of the same size.
 fn unsigned(dtype: DataType) -> &'static str {
     match dtype.size() {
         1 => "u8",
@@ -66,7 +66,7 @@ fn unsigned(dtype: DataType) -> &'static str {
     }
 }
 
-/// What is true, in a type that has truth values.
+/// The bits of 1, which is true, in a type that has truth values.
 fn one(dtype: DataType) -> u64 {
     match dtype {
         DataType::F16 => 0x3c00,

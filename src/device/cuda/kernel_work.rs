@@ -1,116 +1,117 @@
-//! The kernels of a call: loaded before streams wait, and put on the stream by what it asks for.
-//! May touch: board, form, launch, module, names, ring, together, plan's names of forms.
+//! The kernels of a direct call: loading them before streams wait, and launching them with the
+//! addresses that lie in control blocks.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use cudarc::driver::sys::CUstream;
 
-use super::control_block::At;
+use super::control_block::SlotRef;
 use super::kernel_names::{Scalar, Wanted};
-use super::launch::{self, Folded, Table, Words};
-use super::module::{Fold, Mover, locked};
-use super::peer_executor::{Call, Together};
-use super::ring_executor::Around;
+use super::launch::{ControlWords, FoldArguments, PointerTable, launch_fold, launch_moves};
+use super::locked;
+use super::module::{FoldKernel, MoveKernel};
+use super::peer_executor::{PeerCall, PeerExecutor};
+use super::ring_executor::RingCalls;
 use crate::device::algorithm::Job;
 use crate::element::DataType;
 use crate::error::Error;
 use crate::plan::DeviceForm;
 
-impl Together {
-    /// Puts one job on the stream.
-    pub(super) fn work(
+impl PeerExecutor {
+    pub(super) fn enqueue_job(
         &mut self,
         stream: CUstream,
-        call: &Call,
-        at: At,
+        call: &PeerCall,
+        at: SlotRef,
         job: &Job,
     ) -> Result<(), Error> {
-        let watch = Arc::clone(&self.guard.watch);
-        let boards = &watch.boards;
+        let watchdog = Arc::clone(&self.watchdog.shared);
+        let blocks = &watchdog.blocks;
         let Job::Fold { sources, outs, from, to, bytes } = job else {
-            return self.put_moves(stream, at, [0, call.form.moves()], call.form.block);
+            let moves = [0, call.algorithm.move_count()];
+            return self.enqueue_moves(stream, at, moves, call.algorithm.block);
         };
         let Some((_, wanted, _)) = call.reduction else { return Ok(()) };
-        let table = |at, ranks: &Range<usize>, offset: &usize| Table {
+        let table = |at, ranks: &Range<usize>, offset: &usize| PointerTable {
             at,
             len: ranks.len() as u32,
             offset: *offset as u64,
         };
         let tables = [
-            table(boards.sends(at, sources.start), sources, from),
-            table(boards.recvs(at, outs.start), outs, to),
+            table(blocks.send_table(at, sources.start), sources, from),
+            table(blocks.recv_table(at, outs.start), outs, to),
         ];
-        self.put_fold(stream, call, at, (wanted, tables, *bytes))
+        self.enqueue_fold(stream, call, at, (wanted, tables, *bytes))
     }
 
-    /// Puts a fold on the stream, from one table to the other.
-    pub(super) fn put_fold(
+    /// Puts a reduction on the stream, from one table of buffers to the other.
+    pub(super) fn enqueue_fold(
         &mut self,
         stream: CUstream,
-        call: &Call,
-        at: At,
-        (wanted, [sources, outs], bytes): (Wanted, [Table; 2], usize),
+        call: &PeerCall,
+        at: SlotRef,
+        (wanted, [sources, outs], bytes): (Wanted, [PointerTable; 2], usize),
     ) -> Result<(), Error> {
         let Some((dtype, _, factor)) = call.reduction else { return Ok(()) };
-        let Fold { function, elements, scalar } = self.fold(dtype, wanted)?;
-        let boards = &self.guard.watch.boards;
+        let FoldKernel { function, elements, scalar } = self.fold_kernel(dtype, wanted)?;
+        let blocks = &self.watchdog.shared.blocks;
         let value = match scalar {
             Scalar::Nothing => None,
             Scalar::Factor => Some(factor),
             Scalar::One(one) => Some(u128::from(one).to_le_bytes()),
         };
-        value.iter().for_each(|&value| boards.put_scalar(at.place, value));
-        let folded = Folded {
+        value.iter().for_each(|&value| blocks.write_scalar(at.slot, value));
+        let folded = FoldArguments {
             sources,
             outs,
             count: (bytes / dtype.size() * elements) as u64,
             bytes,
-            last: boards.size() as u32,
-            scalar: value.map_or(0, |_| boards.scalar(at)),
-            words: Words { stop: boards.stop(), works: boards.works(at) },
+            last: blocks.size() as u32,
+            scalar: value.map_or(0, |_| blocks.scalar_address(at)),
+            words: ControlWords { stop: blocks.stop_word(), running: blocks.running_word(at) },
         };
-        launch::fold(stream, function, &folded, self.most_blocks)
+        launch_fold(stream, function, &folded, self.most_blocks)
     }
 
-    /// Puts so many moves on the stream, of this rank's list from number `first` on.
-    pub(super) fn put_moves(
+    /// Puts `count` moves on the stream, of this rank's list from number `first` on.
+    pub(super) fn enqueue_moves(
         &mut self,
         stream: CUstream,
-        at: At,
+        at: SlotRef,
         [first, count]: [usize; 2],
         longest: usize,
     ) -> Result<(), Error> {
-        let mover = self.mover()?;
-        let boards = &self.guard.watch.boards;
-        let list = (boards.moves(at, first), count as u32);
-        let words = Words { stop: boards.stop(), works: boards.works(at) };
-        launch::moves(stream, mover.0, list, longest, words, self.most_blocks)
+        let mover = self.move_kernel()?;
+        let blocks = &self.watchdog.shared.blocks;
+        let list = (blocks.move_list(at, first), count as u32);
+        let words = ControlWords { stop: blocks.stop_word(), running: blocks.running_word(at) };
+        launch_moves(stream, mover.0, list, longest, words, self.most_blocks)
     }
 
-    /// Loads what a call's kernels are.
-    pub(super) fn load(&mut self, call: &Call) -> Result<(), Error> {
+    pub(super) fn load_kernels(&mut self, call: &PeerCall) -> Result<(), Error> {
         match call.reduction {
-            Some((dtype, wanted, _)) if call.form.by == DeviceForm::Ring => {
-                Around::wanted(wanted).try_for_each(|wanted| self.fold(dtype, wanted).map(drop))
+            Some((dtype, wanted, _)) if call.algorithm.by == DeviceForm::Ring => {
+                RingCalls::step_reductions(wanted)
+                    .try_for_each(|wanted| self.fold_kernel(dtype, wanted).map(drop))
             }
-            Some((dtype, wanted, _)) => self.fold(dtype, wanted).map(drop),
-            None => self.mover().map(drop),
+            Some((dtype, wanted, _)) => self.fold_kernel(dtype, wanted).map(drop),
+            None => self.move_kernel().map(drop),
         }
     }
 
-    fn mover(&mut self) -> Result<Mover, Error> {
-        let found = self.mover.map_or_else(|| locked(&self.kernels).mover(), Ok)?;
-        self.mover = Some(found);
+    fn move_kernel(&mut self) -> Result<MoveKernel, Error> {
+        let found = self.move_kernel.map_or_else(|| locked(&self.kernels).move_kernel(), Ok)?;
+        self.move_kernel = Some(found);
         Ok(found)
     }
 
-    fn fold(&mut self, dtype: DataType, wanted: Wanted) -> Result<Fold, Error> {
-        if let Some((_, fold)) = self.folds.iter().find(|(of, _)| *of == (dtype, wanted)) {
+    fn fold_kernel(&mut self, dtype: DataType, wanted: Wanted) -> Result<FoldKernel, Error> {
+        if let Some((_, fold)) = self.fold_kernels.iter().find(|(of, _)| *of == (dtype, wanted)) {
             return Ok(*fold);
         }
-        let fold = locked(&self.kernels).fold(dtype, wanted)?;
-        self.folds.push(((dtype, wanted), fold));
+        let fold = locked(&self.kernels).fold_kernel(dtype, wanted)?;
+        self.fold_kernels.push(((dtype, wanted), fold));
         Ok(fold)
     }
 }

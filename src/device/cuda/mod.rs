@@ -1,5 +1,4 @@
-//! CUDA, by its driver alone: found at run time, never needed to build.
-//! May touch: element, error, link, form, hop, plan's names, schedule. Unsafe: calls of the driver.
+//! CUDA through its driver alone, which is loaded at run time and not needed to build.
 
 mod context;
 mod control_block;
@@ -18,26 +17,38 @@ mod pinned;
 mod release;
 mod ring_executor;
 mod selftest;
+mod slot_layout;
 mod staging;
 mod stream_order;
 mod watchdog;
 mod watchdog_thread;
 
-pub(crate) use context::Current;
-pub(crate) use context::{is_capturing, refuse_capture};
-pub(crate) use control_block::{Boards, CAPTURED, MOST_RANKS};
-pub(crate) use device::{Device, Neighbour, device_of, devices, reachable, reaches};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+pub(crate) use context::{Current, is_capturing, refuse_capture};
+pub(crate) use control_block::{CAPTURED_SLOTS, ControlBlocks, MAX_RANKS};
+pub(crate) use device::{
+    DeviceFacts, PeerDevice, can_reach, check_reachable, count_devices, device_facts,
+};
 pub(crate) use driver::{Driver, driver};
-pub(crate) use failure::{Claim, Trouble};
-pub(crate) use ipc::{Memory, Opened, WORDS as HANDLE, handle};
+pub(crate) use failure::{CallFailure, FailedCall};
+pub(crate) use ipc::{DeviceAllocation, HANDLE_WORDS, PeerMapping, export_handle};
 pub(crate) use kernel_names::Wanted;
-pub(crate) use module::{Kernels, locked};
-pub(crate) use peer_executor::{Begun, Call, Failure, Together};
+pub(crate) use module::Kernels;
+pub(crate) use peer_executor::{PeerCall, PeerExecutor, StartedCall};
 pub(crate) use pinned::Pinned;
-pub(crate) use release::Health;
-pub(crate) use ring_executor::Around;
-pub(crate) use selftest::{HANDLES, OPERATIONS, REGISTRATION, SelfTest, names as names_of};
-pub(crate) use staging::{Area, Limit, SLOT, SLOTS, Stages, Turn};
-pub(crate) use stream_order::{after, copy, event, remember};
-pub(crate) use watchdog::Watch;
-pub(crate) use watchdog_thread::Guard;
+pub(crate) use release::ContextProbe;
+pub(crate) use ring_executor::RingCalls;
+pub(crate) use selftest::{NO_HANDLES, NO_MEMORY_OPS, NO_REGISTRATION, SelfTest, missing_names};
+pub(crate) use staging::{
+    BLOCK_BYTES, BLOCK_COUNT, CopyArea, StagingBuffers, StagingTicket, WaitLimit,
+};
+pub(crate) use stream_order::{LastUse, copy_on_device};
+pub(crate) use watchdog::Watchdog;
+pub(crate) use watchdog_thread::WatchdogThread;
+
+/// Locks a mutex. A panic of another thread leaves the data behind it complete, so that poisoning
+/// is ignored.
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,8 +1,8 @@
-//! A call of ranks whose devices reach each other's buffers: each says on its stream that it has
-//! come, the workers wait for all, run their kernels and say so, and each waits for all workers.
-//! May touch: form, board, guard, launch, module, ring, plan's names of forms.
-//! Law: calls are put on streams in the same order at every rank, so that one queue for all streams
-//! is as good as many.
+//! The executor of direct calls between devices with peer access. Each rank's stream says that it
+//! has reached the call, the workers wait for all ranks, launch their kernels and say so, and each
+//! rank waits for all workers.
+//! Law: every rank puts calls on streams in the same order, so that a device with one hardware
+//! queue for all streams makes progress.
 
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -11,91 +11,88 @@ use std::time::{Duration, Instant};
 use cudarc::driver::CudaContext;
 use cudarc::driver::sys::{CUdeviceptr, CUstream};
 
-use super::control_block::{At, EAGER, ENTERED, OVER, PUT};
-use super::failure::{Claim, IN_GRAPH, Trouble};
-use super::graphs;
+use super::control_block::{EAGER_SLOTS, ENQUEUED, ENTERED, FINISHED, SlotRef};
+use super::failure::{CAPTURED_BIT, CallFailure, FailedCall, OperationHeader};
+use super::graphs::release_slot_with_graph;
 use super::kernel_names::Wanted;
-use super::memory_ops::Ops;
-use super::module::{Fold, Kernels, Mover};
-use super::ring_executor::Around;
-use super::selftest::idle;
-use super::watchdog_thread::Guard;
-use crate::device::algorithm::Form;
+use super::memory_ops::MemoryOps;
+use super::module::{FoldKernel, Kernels, MoveKernel};
+use super::ring_executor::RingCalls;
+use super::stream_order::wait_idle;
+use super::watchdog_thread::WatchdogThread;
+use crate::device::algorithm::DeviceAlgorithm;
 use crate::element::DataType;
 use crate::error::Error;
 use crate::plan::DeviceForm;
 
-/// Calls whose lengths are remembered, for errors.
-const REMEMBERED: usize = 2 * EAGER;
+/// Calls whose names and lengths are remembered for errors.
+const REMEMBERED_CALLS: usize = 2 * EAGER_SLOTS;
 
-/// Why a call was not put on its stream, and which.
-pub(crate) type Failure = (Claim, Trouble);
+/// The name, the length in elements, and the number in a whole call of which it is a part: for
+/// errors.
+pub(crate) type CallLabel = (&'static str, usize, Option<u64>);
 
-/// A call's name, its length and its number, for errors.
-pub(crate) type Known = (&'static str, usize, Option<u64>);
-
-/// What a call does.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Call {
-    pub(crate) form: Form,
-    /// What it is called, and elements as the caller counts them: for errors.
+pub(crate) struct PeerCall {
+    pub(crate) algorithm: DeviceAlgorithm,
+    /// The name, and elements as the caller counts them: for errors.
     pub(crate) name: &'static str,
     pub(crate) count: usize,
-    /// Its number, where it is a part of a call that has another one.
+    /// The number of the whole call, where this is a part of one.
     pub(crate) number: Option<u64>,
     pub(crate) fingerprint: u64,
-    /// How it reduces, if it does, and the factor of a scaled sum.
+    /// The type, the reduction and the factor of a scaled sum, in a call that reduces.
     pub(crate) reduction: Option<(DataType, Wanted, [u8; 16])>,
 }
 
-/// A call whose stream has said that it has come.
+/// A call whose beginning is enqueued.
 #[derive(Debug)]
 #[must_use = "its stream still has to wait for the others"]
-pub(crate) struct Begun {
-    pub(super) call: Call,
-    claim: Claim,
-    pub(super) place: usize,
-    /// Does what this rank gives lie where it wants it already?
-    pub(super) lies: bool,
+pub(crate) struct StartedCall {
+    pub(super) call: PeerCall,
+    header: OperationHeader,
+    pub(super) slot: usize,
+    /// True if this rank's own contribution already lies in its place of the receive buffer.
+    pub(super) is_in_position: bool,
 }
 
-/// The calls of one rank.
+/// The direct calls of one rank.
 #[derive(Debug)]
-pub(crate) struct Together {
+pub(crate) struct PeerExecutor {
     context: Arc<CudaContext>,
-    pub(crate) guard: Guard,
+    pub(crate) watchdog: WatchdogThread,
     pub(super) kernels: Arc<Mutex<Kernels>>,
-    pub(super) folds: Vec<((DataType, Wanted), Fold)>,
-    pub(super) mover: Option<Mover>,
-    pub(super) ops: Ops,
-    /// The ring, where calls go around one.
-    pub(super) around: Option<Around>,
-    /// Calls so far.
+    pub(super) fold_kernels: Vec<((DataType, Wanted), FoldKernel)>,
+    pub(super) move_kernel: Option<MoveKernel>,
+    pub(super) ops: MemoryOps,
+    /// The ring, where the devices form one.
+    pub(super) ring: Option<RingCalls>,
+    /// The number of calls so far.
     calls: u64,
-    /// What the latest ones were called, their lengths, and the numbers that they have elsewhere.
-    known: [Known; REMEMBERED],
-    /// The most blocks of a kernel.
+    /// Names, lengths and numbers of the latest calls.
+    labels: [CallLabel; REMEMBERED_CALLS],
+    /// The most blocks of threads of a kernel.
     pub(super) most_blocks: u32,
 }
 
-impl Together {
+impl PeerExecutor {
     pub(crate) fn new(
         context: &Arc<CudaContext>,
-        guard: Guard,
+        watchdog: WatchdogThread,
         kernels: Arc<Mutex<Kernels>>,
-        around: Option<Around>,
+        ring: Option<RingCalls>,
         (most_blocks, flushes): (u32, bool),
     ) -> Self {
         Self {
             context: Arc::clone(context),
-            guard,
+            watchdog,
             kernels,
-            folds: Vec::new(),
-            mover: None,
-            ops: Ops::new(flushes),
-            around,
+            fold_kernels: Vec::new(),
+            move_kernel: None,
+            ops: MemoryOps::new(flushes),
+            ring,
             calls: 0,
-            known: [("", 0, None); REMEMBERED],
+            labels: [("", 0, None); REMEMBERED_CALLS],
             most_blocks,
         }
     }
@@ -104,117 +101,122 @@ impl Together {
         self.context.cu_ctx() == context.cu_ctx()
     }
 
-    /// What a call is called, and how many elements it has, if it is one of the latest.
-    pub(crate) fn what(&self, claim: Claim) -> Option<Known> {
-        let is_known = (1..=self.calls).contains(&claim.number())
-            && self.calls - claim.number() < REMEMBERED as u64;
-        is_known.then(|| self.known[claim.number() as usize % REMEMBERED])
+    /// The label of a call, if it is one of the latest.
+    pub(crate) fn call_label(&self, header: OperationHeader) -> Option<CallLabel> {
+        let is_known = (1..=self.calls).contains(&header.number())
+            && self.calls - header.number() < REMEMBERED_CALLS as u64;
+        is_known.then(|| self.labels[header.number() as usize % REMEMBERED_CALLS])
     }
 
-    /// When all calls are over, or else false: then what they use must stay, and kernels do.
+    /// Waits until all calls are finished; false if some are not, so that what they use must stay.
+    /// The kernels then stay loaded.
     pub(crate) fn finish(&mut self) -> bool {
-        let finished = self.guard.finish();
+        let finished = self.watchdog.finish();
         if !finished {
             std::mem::forget(Arc::clone(&self.kernels));
         }
         finished
     }
 
-    /// The ranks that run kernels of a call.
-    fn workers_of(&self, call: &Call) -> std::ops::Range<usize> {
-        0..call.form.workers()
+    /// The ranks that launch kernels for a call.
+    fn workers_of(&self, call: &PeerCall) -> std::ops::Range<usize> {
+        0..call.algorithm.workers()
     }
 
-    /// Puts the beginning of a call on the stream: this rank's buffers, which the worker sees as
-    /// `buffers` says, may be used. It goes there with what follows, or with [`Self::flush`].
+    /// Enqueues the beginning of a call: this rank's buffers, at the addresses `buffers` for each
+    /// worker, may be used. The operations go to the stream with those of [`Self::end`], or by
+    /// [`Self::flush`].
     pub(crate) fn begin(
         &mut self,
         captures: Option<CUstream>,
-        call: Call,
+        call: PeerCall,
         buffers: impl Fn(usize) -> [CUdeviceptr; 2],
-    ) -> Result<Begun, Failure> {
-        let mut place = self.place()?;
-        if call.form.workers() > self.guard.watch.boards.me {
-            // To load a kernel may wait for streams: before any waits for this rank.
-            self.load(&call).map_err(|error| self.refused(error.to_string()))?;
+    ) -> Result<StartedCall, FailedCall> {
+        let mut slot = self.next_slot()?;
+        if call.algorithm.workers() > self.watchdog.shared.blocks.me {
+            // Loading a kernel may wait for streams, so that it comes before any stream waits for
+            // this rank.
+            let loaded = self.load_kernels(&call);
+            self.checked(loaded)?;
         }
         self.calls += 1;
-        self.known[self.calls as usize % REMEMBERED] = (call.name, call.count, call.number);
-        let sequence = self.calls | if captures.is_some() { IN_GRAPH } else { 0 };
-        let claim = Claim { sequence, fingerprint: call.fingerprint };
+        self.labels[self.calls as usize % REMEMBERED_CALLS] = (call.name, call.count, call.number);
+        let sequence = self.calls | if captures.is_some() { CAPTURED_BIT } else { 0 };
+        let header = OperationHeader { sequence, fingerprint: call.fingerprint };
         if captures.is_some() {
-            // Where the others look that do not capture it.
-            self.announce(place, claim, OVER)?;
-            place = self.captured_place(claim)?;
+            // Ranks that do not capture the call look at the header of the eager slot.
+            self.publish_header(slot, header, FINISHED)?;
+            slot = self.captured_slot(header)?;
         }
-        self.announce(place, claim, PUT)?;
-        let watch = Arc::clone(&self.guard.watch);
-        let boards = &watch.boards;
+        self.publish_header(slot, header, ENQUEUED)?;
+        let watchdog = Arc::clone(&self.watchdog.shared);
+        let blocks = &watchdog.blocks;
         if let Some(stream) = captures {
-            boards.took(claim.number());
-            let kept = graphs::keep(stream, boards.claiming(place));
-            kept.map_err(|error| self.refused(error.to_string()))?;
+            blocks.mark_taken(header.number());
+            self.checked(release_slot_with_graph(stream, blocks.sequence_word(slot)))?;
         }
-        self.ops.set(boards.state(At { rank: boards.me, place }), ENTERED);
-        let lies = if call.form.by == DeviceForm::Ring {
-            self.begin_around(&call, place, &buffers)
+        self.ops.write(blocks.state_word(blocks.own(slot)), ENTERED);
+        let is_in_position = if call.algorithm.by == DeviceForm::Ring {
+            self.begin_ring(&call, slot, &buffers)
         } else {
-            self.give_to_workers(&call, place, &buffers);
+            self.announce_buffers(&call, slot, &buffers);
             false
         };
-        self.guard.wake();
-        Ok(Begun { call, claim, place, lies })
+        self.watchdog.wake();
+        Ok(StartedCall { call, header, slot, is_in_position })
     }
 
-    /// Tells the workers where this rank's buffers are, and that they may be used.
-    fn give_to_workers(
+    /// Tells the workers the addresses of this rank's buffers, and that they may be used.
+    fn announce_buffers(
         &mut self,
-        call: &Call,
-        place: usize,
+        call: &PeerCall,
+        slot: usize,
         buffers: &impl Fn(usize) -> [CUdeviceptr; 2],
     ) {
-        let watch = Arc::clone(&self.guard.watch);
-        let boards = &watch.boards;
+        let watchdog = Arc::clone(&self.watchdog.shared);
+        let blocks = &watchdog.blocks;
         for worker in self.workers_of(call) {
-            let at = At { rank: worker, place };
+            let at = SlotRef { rank: worker, slot };
             let [send, recv] = buffers(worker);
-            boards.put_buffers(at, [send, recv]);
-            if !call.form.folds() {
-                for peer in 0..boards.size() {
-                    let (maker, index) = call.form.mover(boards.me, peer);
+            blocks.write_buffers(at, [send, recv]);
+            if !call.algorithm.is_reduction() {
+                for peer in 0..blocks.size() {
+                    let (maker, index) = call.algorithm.move_position(blocks.me, peer);
                     if maker == worker {
-                        boards.put_source(at, index, send, call.form.moved(boards.me, peer));
+                        let moved = call.algorithm.block_move(blocks.me, peer);
+                        blocks.write_move_source(at, index, send, moved);
                     }
-                    let (maker, index) = call.form.mover(peer, boards.me);
+                    let (maker, index) = call.algorithm.move_position(peer, blocks.me);
                     if maker == worker {
-                        boards.put_target(at, index, recv, call.form.moved(peer, boards.me));
+                        let moved = call.algorithm.block_move(peer, blocks.me);
+                        blocks.write_move_target(at, index, recv, moved);
                     }
                 }
             }
-            if worker != boards.me {
-                self.ops.set(boards.ready(at, boards.me), 1);
+            if worker != blocks.me {
+                self.ops.write(blocks.ready_word(at, blocks.me), 1);
             }
         }
     }
 
-    /// Where the next call is made that is in no graph, once that is free.
-    fn place(&self) -> Result<usize, Failure> {
-        let watch = &self.guard.watch;
-        let none = Claim { sequence: self.calls + 1, fingerprint: 0 };
-        let eager = (self.calls % EAGER as u64) as usize;
+    /// The slot of the next call outside graphs, after its last call has finished.
+    fn next_slot(&self) -> Result<usize, FailedCall> {
+        let watchdog = &self.watchdog.shared;
+        let none = OperationHeader::numbered(self.calls + 1);
+        let slot = (self.calls % EAGER_SLOTS as u64) as usize;
+        let own = watchdog.blocks.own(slot);
         let (mut round, began) = (0_u32, Instant::now());
         loop {
-            if let Some(failure) = watch.trouble(none) {
+            if let Some(failure) = watchdog.failure(none) {
                 return Err(failure);
             }
-            // If it has come to one the guard knows better.
-            if began.elapsed() > watch.timeout() && !watch.is_in_call() {
-                let why = format!("{EAGER} calls are under way, and the stream comes to none");
-                return Err(self.refuse(none, why));
+            // In a call that the stream has reached the watchdog finds the late rank.
+            if began.elapsed() > watchdog.timeout() && !watchdog.is_in_call() {
+                let why = format!("{EAGER_SLOTS} calls are under way; the stream reached none");
+                return Err(self.fail_with(none, why));
             }
-            let at = At { rank: watch.boards.me, place: eager };
-            if watch.boards.claimed(at).sequence == 0 || watch.boards.reached(eager) == OVER {
-                return Ok(eager);
+            if watchdog.blocks.is_free(own) || watchdog.blocks.state(own) == FINISHED {
+                return Ok(slot);
             }
             round = round.saturating_add(1);
             match round {
@@ -225,120 +227,134 @@ impl Together {
         }
     }
 
-    /// Says what this rank calls, and looks whether others call the same.
-    fn announce(&self, place: usize, claim: Claim, state: u32) -> Result<(), Failure> {
-        let watch = &self.guard.watch;
-        watch.boards.claim(place, claim, state);
-        match watch.disagreement(place) {
+    /// Publishes this rank's header, and compares it with the other ranks' headers.
+    fn publish_header(
+        &self,
+        slot: usize,
+        header: OperationHeader,
+        state: u32,
+    ) -> Result<(), FailedCall> {
+        let watchdog = &self.watchdog.shared;
+        watchdog.blocks.write_header(slot, header, state);
+        match watchdog.mismatch(slot) {
             None => Ok(()),
-            Some(trouble) => {
-                // Nothing of it is on the stream.
-                watch.boards.claim(place, claim, OVER);
-                watch.fail(claim, trouble.clone());
-                Err((claim, trouble))
+            Some(failure) => {
+                // The stream gets no work of the call.
+                watchdog.blocks.write_header(slot, header, FINISHED);
+                watchdog.fail(header, failure.clone());
+                Err((header, failure))
             }
         }
     }
 
-    /// This rank can't go on with the call that it is in.
-    pub(crate) fn refused(&self, why: String) -> Failure {
-        self.refuse(Claim { sequence: self.calls, fingerprint: 0 }, why)
+    /// Fails the call that this rank is in.
+    pub(crate) fn fail_call(&self, why: String) -> FailedCall {
+        self.fail_with(OperationHeader::numbered(self.calls), why)
     }
 
-    fn refuse(&self, claim: Claim, why: String) -> Failure {
-        let trouble = Trouble::Refused { reason: why, beyond: None };
-        self.guard.watch.fail(claim, trouble.clone());
-        (claim, trouble)
+    /// Fails the call that this rank is in, if an operation for it failed.
+    pub(crate) fn checked<T>(&self, done: Result<T, Error>) -> Result<T, FailedCall> {
+        done.map_err(|error| self.fail_call(error.to_string()))
     }
 
-    /// Puts what is to be done so far on the stream.
-    pub(crate) fn flush(&mut self, stream: CUstream, begun: &Begun) -> Result<(), Failure> {
-        self.ops.run(stream).map_err(|error| self.refuse(begun.claim, error.to_string()))
+    fn fail_with(&self, header: OperationHeader, why: String) -> FailedCall {
+        let failure = CallFailure::Refused { reason: why, outside: None };
+        self.watchdog.shared.fail(header, failure.clone());
+        (header, failure)
     }
 
-    /// Puts the end of a call on the stream: this rank's part, and that it waits for the others'.
-    pub(crate) fn end(&mut self, stream: CUstream, begun: Begun) -> Result<(), Failure> {
-        self.put_end(stream, &begun).map_err(|error| {
-            let failure = self.refuse(begun.claim, error.to_string());
-            self.abandon(stream, begun);
+    /// Puts the operations so far on the stream.
+    pub(crate) fn flush(
+        &mut self,
+        stream: CUstream,
+        started: &StartedCall,
+    ) -> Result<(), FailedCall> {
+        self.ops.enqueue(stream).map_err(|error| self.fail_with(started.header, error.to_string()))
+    }
+
+    /// Enqueues the end of a call: this rank's part, and the wait for the others' parts.
+    pub(crate) fn end(&mut self, stream: CUstream, started: StartedCall) -> Result<(), FailedCall> {
+        self.enqueue_end(stream, &started).map_err(|error| {
+            let failure = self.fail_with(started.header, error.to_string());
+            self.abandon(stream, started);
             failure
         })
     }
 
-    /// This rank does not do its part of a call that failed. Others may be at work on its buffers,
-    /// so its stream waits for them, or for the guard.
-    pub(crate) fn abandon(&mut self, stream: CUstream, begun: Begun) {
-        let Begun { call, place, claim, .. } = begun;
-        let boards = &self.guard.watch.boards;
-        let mine = At { rank: boards.me, place };
-        // A graph may be launched of which this is all: only so does the guard see it.
-        self.ops.set(boards.state(mine), ENTERED);
-        self.ops.set(boards.works(mine), 0);
-        if self.put_wait(stream, &call, place).is_ok() {
+    /// Ends a call that failed, without this rank's part. The other ranks' kernels may still use
+    /// its buffers, so that its stream waits for them, or for the watchdog.
+    pub(crate) fn abandon(&mut self, stream: CUstream, started: StartedCall) {
+        let StartedCall { call, slot, header, .. } = started;
+        let blocks = &self.watchdog.shared.blocks;
+        let mine = blocks.own(slot);
+        // In a graph this may be all of the call, and the watchdog has to see the stream reach it.
+        self.ops.write(blocks.state_word(mine), ENTERED);
+        self.ops.write(blocks.running_word(mine), 0);
+        if self.enqueue_wait(stream, &call, slot).is_ok() {
             return;
         }
-        let watch = &self.guard.watch;
-        watch.abandon(place);
-        // Nothing on the stream says that its kernels have ended; those of a graph are yet to come,
-        // and find that they are stopped.
-        if claim.sequence & IN_GRAPH != 0 {
-            watch.boards.claim(place, Claim { sequence: 0, fingerprint: 0 }, OVER);
-        } else if idle(stream, watch.timeout(), || false).is_ok() {
-            watch.boards.rests(place);
+        let watchdog = &self.watchdog.shared;
+        watchdog.abandon(slot);
+        // No operation on the stream says that its kernels have ended. Kernels of a graph start
+        // later, and find the stop word set.
+        if header.is_captured() {
+            watchdog.blocks.write_header(slot, OperationHeader::NONE, FINISHED);
+        } else if wait_idle(stream, watchdog.timeout(), || false).is_ok() {
+            watchdog.blocks.clear_running(slot);
         }
     }
 
-    /// The latest call, for what is found out between two.
-    pub(crate) fn latest(&self) -> Claim {
-        Claim { sequence: self.calls, fingerprint: 0 }
+    /// The header of the latest call, for a failure that is found between two calls.
+    pub(crate) fn latest_header(&self) -> OperationHeader {
+        OperationHeader::numbered(self.calls)
     }
 
-    fn put_end(&mut self, stream: CUstream, begun: &Begun) -> Result<(), Error> {
-        let &Begun { call, place, .. } = begun;
-        let watch = Arc::clone(&self.guard.watch);
-        let (boards, me) = (&watch.boards, watch.boards.me);
-        let others = || (0..boards.size()).filter(move |&rank| rank != me);
-        let mine = At { rank: me, place };
-        if call.form.by == DeviceForm::Ring {
-            return self.put_around(stream, begun);
+    fn enqueue_end(&mut self, stream: CUstream, started: &StartedCall) -> Result<(), Error> {
+        let &StartedCall { call, slot, .. } = started;
+        let watchdog = Arc::clone(&self.watchdog.shared);
+        let (blocks, me) = (&watchdog.blocks, watchdog.blocks.me);
+        let mine = blocks.own(slot);
+        if call.algorithm.by == DeviceForm::Ring {
+            return self.enqueue_ring(stream, started);
         }
         if self.workers_of(&call).contains(&me) {
-            others().for_each(|rank| self.ops.wait(boards.ready(mine, rank), 1));
-            self.ops.run(stream)?;
-            call.form.jobs(me).try_for_each(|job| self.work(stream, &call, mine, &job))?;
-            self.ops.set(boards.works(mine), 0);
-            for rank in others() {
-                self.ops.set(boards.ready(mine, rank), 0);
-                self.ops.set(boards.done(mine, rank), 1);
+            watchdog.others().for_each(|rank| self.ops.wait(blocks.ready_word(mine, rank), 1));
+            self.ops.enqueue(stream)?;
+            let mut jobs = call.algorithm.jobs(me);
+            jobs.try_for_each(|job| self.enqueue_job(stream, &call, mine, &job))?;
+            self.ops.write(blocks.running_word(mine), 0);
+            for rank in watchdog.others() {
+                self.ops.write(blocks.ready_word(mine, rank), 0);
+                self.ops.write(blocks.done_word(mine, rank), 1);
             }
         }
-        self.put_wait(stream, &call, place)
+        self.enqueue_wait(stream, &call, slot)
     }
 
-    /// Puts on the stream that this rank waits for the others' parts.
-    pub(super) fn put_wait(
+    /// Enqueues the wait for the other ranks' parts.
+    pub(super) fn enqueue_wait(
         &mut self,
         stream: CUstream,
-        call: &Call,
-        place: usize,
+        call: &PeerCall,
+        slot: usize,
     ) -> Result<(), Error> {
-        let watch = Arc::clone(&self.guard.watch);
-        let (boards, me) = (&watch.boards, watch.boards.me);
-        let (mine, workers) = (At { rank: me, place }, self.workers_of(call));
-        let around = call.form.by == DeviceForm::Ring;
-        let is_fetched = around && self.is_fetched(call);
+        let watchdog = Arc::clone(&self.watchdog.shared);
+        let (blocks, me) = (&watchdog.blocks, watchdog.blocks.me);
+        let (mine, workers) = (blocks.own(slot), self.workers_of(call));
+        let is_ring = call.algorithm.by == DeviceForm::Ring;
+        let successor_fetches = is_ring && self.successor_fetches(call);
         let mut wait = |word| {
             self.ops.wait(word, 1);
-            self.ops.set(word, 0);
+            self.ops.write(word, 0);
         };
-        if is_fetched {
-            wait(boards.fetched(mine));
+        if successor_fetches {
+            wait(blocks.all_fetched_word(mine));
         }
-        if !around {
+        if !is_ring {
             let others = workers.filter(|&worker| worker != me);
-            others.for_each(|rank| wait(boards.done(At { rank, place }, me)));
+            others.for_each(|rank| wait(blocks.done_word(SlotRef { rank, slot }, me)));
         }
-        self.ops.set(boards.state(mine), OVER);
-        self.ops.run(stream)
+        self.ops.write(blocks.state_word(mine), FINISHED);
+        self.ops.enqueue(stream)
     }
 }

@@ -1,6 +1,6 @@
-//! How streams are let pass after a failure: not before kernels that touch this rank's buffers have
-//! ended. May touch: board, context, error, watch.
-//! Law: no user takes for free what a kernel still writes.
+//! Releasing the streams of failed calls: a stream goes on after the kernels that touch this rank's
+//! buffers have ended.
+//! Law: no kernel writes a buffer after the user's stream has passed the call.
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -10,91 +10,91 @@ use std::time::{Duration, Instant};
 use cudarc::driver::sys::CUresult;
 use cudarc::driver::{CudaContext, CudaEvent};
 
-use super::context::{Beside, Current};
-use super::control_block::At;
+use super::context::{Current, RelaxedCapture};
+use super::control_block::SlotRef;
 use super::driver::Driver;
-use super::stream_order::{event, query};
-use super::watchdog::{RELEASE, Watch};
+use super::stream_order::{new_event, query_event};
+use super::watchdog::{RELEASE_INTERVAL, Watchdog};
 use crate::error::Result;
 use crate::transport::hung_up;
 
-/// How long after a failure a rank's kernels may be at work before it asks whether its context is
-/// lost: then they have ended, and no stream of it says so.
-const DOUBT: Duration = Duration::from_millis(500);
+/// How long after a failure this rank's kernels may run before the watchdog asks whether its
+/// context is lost. In a lost context they have ended, and no stream says so.
+const CONTEXT_CHECK_DELAY: Duration = Duration::from_millis(500);
 
-/// Whether a context still works.
+/// A test whether a context still works.
 #[derive(Debug)]
-pub(crate) struct Health {
+pub(crate) struct ContextProbe {
     driver: Driver,
     context: Arc<CudaContext>,
-    /// An event that is never recorded: to ask for it shows the context's error.
+    /// An event that is never recorded: the answer to a query is the context's error.
     event: CudaEvent,
 }
 
-impl Health {
-    /// The context is current.
+impl ContextProbe {
+    /// Makes the event. The context is current.
     pub(crate) fn new(driver: Driver, context: &Arc<CudaContext>) -> Result<Self> {
-        Ok(Self { driver, context: Arc::clone(context), event: event(context)? })
+        Ok(Self { driver, context: Arc::clone(context), event: new_event(context)? })
     }
 
     fn is_lost(&self) -> bool {
-        // A capture in another thread is not disturbed by the question.
-        let beside = Beside::new();
+        // The query must not invalidate a capture in another thread.
+        let relaxed = RelaxedCapture::new();
         let current = Current::new(self.driver, self.context.cu_ctx());
         let fine = [CUresult::CUDA_SUCCESS, CUresult::CUDA_ERROR_NOT_READY];
-        let works = current.is_ok() && beside.is_ok() && fine.contains(&query(&self.event));
+        let works = current.is_ok() && relaxed.is_ok() && fine.contains(&query_event(&self.event));
         drop(current);
         !works
     }
 }
 
-impl Watch {
-    /// Are kernels of others at work on this rank's buffers in a call? Those that begin later find
-    /// that they are stopped.
-    fn is_touched(&self, place: usize) -> bool {
-        // After the word that stops kernels was written: see `kernels/README.md`.
+impl Watchdog {
+    /// True if kernels of other ranks run on this rank's buffers for a call. Kernels that start
+    /// later find the stop word set.
+    fn has_running_kernels(&self, slot: usize) -> bool {
+        // The stop word was written before this fence: see `kernels/README.md`.
         fence(Ordering::SeqCst);
-        let ours = self.own(place).sequence;
+        let ours = self.own_header(slot).sequence;
         self.others().any(|rank| {
-            let at = At { rank, place };
-            let same = self.boards.claimed(at).sequence == ours;
-            let gone = || self.lives[rank].as_ref().is_some_and(hung_up);
-            same && self.boards.is_at_work(at) && !gone()
+            let at = SlotRef { rank, slot };
+            let same = self.blocks.header(at).sequence == ours;
+            let gone = || self.liveness[rank].as_ref().is_some_and(hung_up);
+            same && self.blocks.is_running(at) && !gone()
         })
     }
 
-    /// Lets this rank's streams pass, once; false if none waits. They wait for kernels that have
-    /// begun, so that none touches what its user takes for free.
+    /// Sets, once, the words that this rank's streams wait for in calls without running kernels;
+    /// false if no call is unfinished.
     pub(super) fn release(&self, since: Instant) -> bool {
-        if since.elapsed() > DOUBT {
-            self.own_kernels_ended();
+        if since.elapsed() > CONTEXT_CHECK_DELAY {
+            self.clear_running_if_context_lost();
         }
         let mut busy = false;
-        for (place, _) in self.open() {
+        for (slot, _) in self.unfinished() {
             busy = true;
-            if !self.is_touched(place) {
-                self.boards.release(place, |rank| self.is_worker(rank));
+            if !self.has_running_kernels(slot) {
+                self.blocks.release(slot, |rank| self.is_worker(rank));
             }
         }
         busy
     }
 
-    /// Says for this rank's streams that its kernels have ended, if its context is lost.
-    fn own_kernels_ended(&self) {
-        let works = |&place: &usize| self.boards.is_at_work(At { rank: self.boards.me, place });
-        if self.places().any(|place| works(&place)) && self.health.is_lost() {
-            self.places().filter(works).for_each(|place| self.boards.rests(place));
+    /// Clears the running words of this rank's kernels, if its context is lost.
+    fn clear_running_if_context_lost(&self) {
+        let works = |&slot: &usize| self.blocks.is_running(self.blocks.own(slot));
+        if self.slots_in_use().any(|slot| works(&slot)) && self.context.is_lost() {
+            self.slots_in_use().filter(works).for_each(|slot| self.blocks.clear_running(slot));
         }
     }
 
-    /// Ends a failed call for a stream that takes nothing more; what is there takes no word back.
-    /// Two ranks that both do so wait for each other no longer than a call may last.
-    pub(crate) fn abandon(&self, place: usize) {
+    /// Ends a failed call on a stream that takes no more work, where what is enqueued clears no
+    /// word. Two ranks that both do so wait for each other's kernels at most the timeout of a call.
+    pub(crate) fn abandon(&self, slot: usize) {
         let began = Instant::now();
-        while began.elapsed() < self.timeout() && self.is_touched(place) {
-            thread::sleep(RELEASE);
+        while began.elapsed() < self.timeout() && self.has_running_kernels(slot) {
+            thread::sleep(RELEASE_INTERVAL);
         }
-        self.boards.release(place, |rank| self.is_worker(rank));
-        self.abandoned[place].store(true, Ordering::Release);
+        self.blocks.release(slot, |rank| self.is_worker(rank));
+        self.abandoned[slot].store(true, Ordering::Release);
     }
 }

@@ -1,63 +1,63 @@
-//! A call around a ring of devices, each of which reaches the one before it: a rank waits for the
-//! word that something lies ready there, fetches and reduces it in one kernel, and says so to the
-//! rank after it. May touch: board, form, hop, launch, names, together, schedule.
-//! Law: as `together`'s; a rank's words are set by the rank before it, but for the last, that the
-//! rank after has fetched all, and taken back by itself.
+//! Direct calls around a ring of devices, each of which accesses the memory of the one before it. A
+//! rank waits for its predecessor's ready word, fetches and reduces a chunk in one kernel, and sets
+//! the ready word of its successor.
+//! Law: the predecessor sets a rank's ring words and the rank clears them, except the last word:
+//! the successor sets it after it has fetched everything.
 
 use std::sync::Arc;
 
 use cudarc::driver::sys::{CUdeviceptr, CUstream};
 
-use super::control_block::At;
+use super::control_block::SlotRef;
 use super::kernel_names::Wanted;
-use super::launch::Table;
-use super::peer_executor::{Begun, Call, Together};
-use crate::device::algorithm::{Form, Move};
-use crate::device::ring_pull::{Hop, Hops, Work};
+use super::launch::PointerTable;
+use super::peer_executor::{PeerCall, PeerExecutor, StartedCall};
+use crate::device::algorithm::{DeviceAlgorithm, Move};
+use crate::device::ring_pull::{PullSchedule, PullStep, PullWork};
 use crate::element::ReduceOp;
 use crate::error::Error;
 use crate::schedule::{Collective, Place, Ring, Space};
 
-/// The ring, and what it makes of collectives: this rank's hops, and those of the rank after it.
+/// The ring, and for each collective the pull schedules of this rank and of its successor.
 #[derive(Debug)]
-pub(crate) struct Around {
+pub(crate) struct RingCalls {
     ring: Ring,
     me: u32,
-    known: Vec<(Collective, Arc<[Hops; 2]>)>,
+    schedules: Vec<(Collective, Arc<[PullSchedule; 2]>)>,
 }
 
-impl Around {
+impl RingCalls {
     pub(crate) fn new(ring: Ring, me: usize) -> Self {
-        Self { ring, me: me as u32, known: Vec::new() }
+        Self { ring, me: me as u32, schedules: Vec::new() }
     }
 
-    /// The ranks before and after this one.
+    /// The predecessor and the successor.
     pub(crate) fn neighbours(&self) -> [usize; 2] {
-        [-1, 1].map(|hops| self.ring.after(self.me, hops) as usize)
+        [-1, 1].map(|distance| self.ring.after(self.me, distance) as usize)
     }
 
-    fn hops(&mut self, collective: Collective) -> Arc<[Hops; 2]> {
-        if let Some((_, hops)) = self.known.iter().find(|(known, _)| *known == collective) {
-            return Arc::clone(hops);
+    fn pulls(&mut self, collective: Collective) -> Arc<[PullSchedule; 2]> {
+        if let Some((_, pulls)) = self.schedules.iter().find(|(made, _)| *made == collective) {
+            return Arc::clone(pulls);
         }
-        let of = |hops| collective.schedule(&self.ring, self.ring.after(self.me, hops));
+        let of = |distance| collective.schedule(&self.ring, self.ring.after(self.me, distance));
         let [before, mine, after] = [of(-1), of(0), of(1)];
-        let hops = [Hops::new(&before, &mine), Hops::new(&mine, &after)];
-        let hops = Arc::new(hops.map(Option::unwrap_or_default));
-        self.known.push((collective, Arc::clone(&hops)));
-        hops
+        let pulls = [PullSchedule::new(&before, &mine), PullSchedule::new(&mine, &after)];
+        let pulls = Arc::new(pulls.map(Option::unwrap_or_default));
+        self.schedules.push((collective, Arc::clone(&pulls)));
+        pulls
     }
 
-    /// What kernels a reduction takes.
-    pub(super) fn wanted(whole: Wanted) -> impl Iterator<Item = Wanted> {
+    /// The reductions of the kernels that the steps of a collective need.
+    pub(super) fn step_reductions(whole: Wanted) -> impl Iterator<Item = Wanted> {
         [(false, false), (true, false), (false, true)]
             .into_iter()
-            .map(move |(is_sum, last)| step(whole, is_sum, last))
+            .map(move |(is_partial, last)| step_reduction(whole, is_partial, last))
     }
 }
 
-/// What a step does of a reduction: to a contribution or to what is reduced so far.
-fn step(whole: Wanted, is_partial: bool, last: bool) -> Wanted {
+/// The reduction of one step, whose source is a contribution, or a partial result if `is_partial`.
+fn step_reduction(whole: Wanted, is_partial: bool, last: bool) -> Wanted {
     match whole {
         Wanted::Plain(ReduceOp::Avg) if !last => Wanted::Plain(ReduceOp::Sum),
         Wanted::PreMulSum if is_partial => Wanted::PreMulStep,
@@ -65,149 +65,160 @@ fn step(whole: Wanted, is_partial: bool, last: bool) -> Wanted {
     }
 }
 
-/// Into how many pieces a chunk is cut that goes all the way alone, so that the ranks' work
+/// The number of pieces of a chunk. A broadcast has one chunk, which is cut so that the ranks' work
 /// overlaps.
-fn pieces(form: &Form) -> usize {
-    if matches!(form.collective, Collective::Broadcast { .. }) { form.size } else { 1 }
+fn pieces_per_chunk(algorithm: &DeviceAlgorithm) -> usize {
+    if matches!(algorithm.collective, Collective::Broadcast { .. }) { algorithm.size } else { 1 }
 }
 
-/// Where a piece of a chunk lies in its memory.
-fn lies(form: &Form, place: Place, piece: usize) -> (usize, usize) {
+/// The byte offset and the length of a piece of a chunk in its buffer.
+fn piece_range(algorithm: &DeviceAlgorithm, place: Place, piece: usize) -> (usize, usize) {
     let chunk = place.chunk as usize;
-    let range = match (form.collective, place.space) {
-        (Collective::AllReduce, _) => form.cut(form.size, chunk),
-        (Collective::AllGather, Space::Output) => chunk * form.block..(chunk + 1) * form.block,
-        (Collective::AllGather, _) => 0..form.block,
-        _ => form.cut(pieces(form), piece),
+    let range = match (algorithm.collective, place.space) {
+        (Collective::AllReduce, _) => algorithm.range_of_part(algorithm.size, chunk),
+        (Collective::AllGather, Space::Output) => {
+            chunk * algorithm.block..(chunk + 1) * algorithm.block
+        }
+        (Collective::AllGather, _) => 0..algorithm.block,
+        _ => algorithm.range_of_part(pieces_per_chunk(algorithm), piece),
     };
     (range.start, range.len())
 }
 
-/// The number of a piece's word, and of its place in the list of moves.
-fn number(form: &Form, hop: usize, piece: usize) -> usize {
-    hop * pieces(form) + piece
+/// The index of a piece: of its ring word, and of its entry in the list of moves.
+fn word_index(algorithm: &DeviceAlgorithm, step: usize, piece: usize) -> usize {
+    step * pieces_per_chunk(algorithm) + piece
 }
 
-/// What is copied in a hop.
-fn moved(form: &Form, hop: &Hop, piece: usize) -> Move {
-    let (from, bytes) = lies(form, hop.from, piece);
-    let (to, _) = lies(form, Place::output(hop.to), piece);
+/// The copy that a step makes.
+fn piece_move(algorithm: &DeviceAlgorithm, step: &PullStep, piece: usize) -> Move {
+    let (from, bytes) = piece_range(algorithm, step.from, piece);
+    let (to, _) = piece_range(algorithm, Place::output(step.to), piece);
     Move { from, to, bytes }
 }
 
-/// Of two buffers, that which has a place.
-fn whose(place: Place, [send, recv]: [CUdeviceptr; 2]) -> CUdeviceptr {
+/// The buffer that has a place.
+fn buffer_of(place: Place, [send, recv]: [CUdeviceptr; 2]) -> CUdeviceptr {
     if place.space == Space::Input { send } else { recv }
 }
 
-/// The hops that only copy, with their numbers.
-fn copies(hops: &Hops) -> impl Iterator<Item = (usize, &Hop)> {
-    hops.hops.iter().enumerate().filter(|(_, hop)| hop.work == Work::Copy)
+/// The steps that only copy, with their indices.
+fn copy_steps(pulls: &PullSchedule) -> impl Iterator<Item = (usize, &PullStep)> {
+    pulls.steps.iter().enumerate().filter(|(_, step)| step.work == PullWork::Copy)
 }
 
-impl Together {
-    /// Tells the rank after this one where the buffers are, and what of them lies ready. Does what
-    /// this rank gives lie where it wants it already?
-    pub(super) fn begin_around(
+impl PeerExecutor {
+    /// Tells the successor the addresses of this rank's buffers and the chunks that are ready; true
+    /// if this rank's own contribution already lies in its place of the receive buffer.
+    pub(super) fn begin_ring(
         &mut self,
-        call: &Call,
-        place: usize,
+        call: &PeerCall,
+        slot: usize,
         buffers: &impl Fn(usize) -> [CUdeviceptr; 2],
     ) -> bool {
-        let Some(around) = &mut self.around else { return true };
-        let ([_, after], hops) = (around.neighbours(), around.hops(call.form.collective));
-        let boards = &self.guard.watch.boards;
-        let (mine, behind) = (At { rank: boards.me, place }, At { rank: after, place });
-        let ([own, seen], form) = ([boards.me, after].map(buffers), &call.form);
-        boards.put_buffers(mine, own);
-        boards.put_pairs(mine, own);
-        boards.put_pairs(behind, seen);
-        let [my, its] = &*hops;
-        let mut lies = true;
-        for piece in 0..pieces(form) {
-            for (at, hop) in copies(my) {
-                let (index, moved) = (number(form, at, piece), moved(form, hop, piece));
-                boards.put_target(mine, index, own[1], moved);
-                if hop.fetches.is_none() {
-                    let from = whose(hop.from, own);
-                    boards.put_source(mine, index, from, moved);
-                    lies = from + moved.from as u64 == own[1] + moved.to as u64;
+        let Some(ring) = &mut self.ring else { return true };
+        let ([_, after], pulls) = (ring.neighbours(), ring.pulls(call.algorithm.collective));
+        let blocks = &self.watchdog.shared.blocks;
+        let (mine, behind) = (blocks.own(slot), SlotRef { rank: after, slot });
+        let ([own, seen], algorithm) = ([blocks.me, after].map(buffers), &call.algorithm);
+        blocks.write_buffers(mine, own);
+        blocks.write_operand_pairs(mine, own);
+        blocks.write_operand_pairs(behind, seen);
+        let [my, its] = &*pulls;
+        let mut is_in_position = true;
+        for piece in 0..pieces_per_chunk(algorithm) {
+            for (at, step) in copy_steps(my) {
+                let (index, moved) =
+                    (word_index(algorithm, at, piece), piece_move(algorithm, step, piece));
+                blocks.write_move_target(mine, index, own[1], moved);
+                if step.fetches.is_none() {
+                    let from = buffer_of(step.from, own);
+                    blocks.write_move_source(mine, index, from, moved);
+                    is_in_position = from + moved.from as u64 == own[1] + moved.to as u64;
                 }
             }
-            for (at, hop) in copies(its).filter(|(_, hop)| hop.fetches.is_some()) {
-                let index = number(form, at, piece);
-                boards.put_source(behind, index, whose(hop.from, seen), moved(form, hop, piece));
+            for (at, step) in copy_steps(its).filter(|(_, step)| step.fetches.is_some()) {
+                let (index, moved) =
+                    (word_index(algorithm, at, piece), piece_move(algorithm, step, piece));
+                blocks.write_move_source(behind, index, buffer_of(step.from, seen), moved);
             }
             for &ready in &my.ready {
-                self.ops.set(boards.step(behind, number(form, ready, piece)), 1);
+                self.ops.write(blocks.ring_word(behind, word_index(algorithm, ready, piece)), 1);
             }
         }
-        lies
+        is_in_position
     }
 
-    /// Puts this rank's part on the stream, and that it waits until its buffers were read.
-    pub(super) fn put_around(&mut self, stream: CUstream, begun: &Begun) -> Result<(), Error> {
-        let &Begun { call, place, lies: own_lies, .. } = begun;
-        let Some(around) = &mut self.around else { return Ok(()) };
-        let ([before, after], hops) = (around.neighbours(), around.hops(call.form.collective));
-        let watch = Arc::clone(&self.guard.watch);
-        let (boards, form) = (&watch.boards, &call.form);
-        let at = |rank| At { rank, place };
-        let mine = at(boards.me);
-        for piece in 0..pieces(form) {
-            for (index, hop) in hops[0].hops.iter().enumerate() {
-                if hop.fetches.is_none() && own_lies {
-                    continue;
-                }
-                if let Some(fetched) = hop.fetches {
-                    let word = boards.step(mine, number(form, fetched, piece));
-                    self.ops.wait(word, 1);
-                    self.ops.set(word, 0);
-                }
-                self.ops.run(stream)?;
-                self.put_hop(stream, &call, mine, (index, hop, piece))?;
-                self.ops.set(boards.works(mine), 0);
-                if let Some(given) = hop.gives {
-                    self.ops.set(boards.step(at(after), number(form, given, piece)), 1);
-                }
-            }
-        }
-        // Nobody takes back what is said of nothing, and who fetches nothing waits for nobody: in a
-        // graph that is launched again it would say it twice, and be heard once.
-        if hops[0].fetch() {
-            self.ops.set(boards.fetched(at(before)), 1);
-        }
-        self.put_wait(stream, &call, place)
-    }
-
-    /// Does the rank after this one fetch anything?
-    pub(super) fn is_fetched(&mut self, call: &Call) -> bool {
-        let hops = self.around.as_mut().map(|around| around.hops(call.form.collective));
-        hops.is_some_and(|hops| hops[1].fetch())
-    }
-
-    fn put_hop(
+    /// Enqueues this rank's steps, and the wait until the successor has fetched everything.
+    pub(super) fn enqueue_ring(
         &mut self,
         stream: CUstream,
-        call: &Call,
-        mine: At,
-        (index, hop, piece): (usize, &Hop, usize),
+        started: &StartedCall,
     ) -> Result<(), Error> {
-        let form = &call.form;
-        let Move { from, to, bytes } = moved(form, hop, piece);
+        let &StartedCall { call, slot, is_in_position, .. } = started;
+        let Some(ring) = &mut self.ring else { return Ok(()) };
+        let ([before, after], pulls) = (ring.neighbours(), ring.pulls(call.algorithm.collective));
+        let watchdog = Arc::clone(&self.watchdog.shared);
+        let (blocks, algorithm) = (&watchdog.blocks, &call.algorithm);
+        let at = |rank| SlotRef { rank, slot };
+        let mine = at(blocks.me);
+        for piece in 0..pieces_per_chunk(algorithm) {
+            for (index, step) in pulls[0].steps.iter().enumerate() {
+                if step.fetches.is_none() && is_in_position {
+                    continue;
+                }
+                if let Some(fetched) = step.fetches {
+                    let word = blocks.ring_word(mine, word_index(algorithm, fetched, piece));
+                    self.ops.wait(word, 1);
+                    self.ops.write(word, 0);
+                }
+                self.ops.enqueue(stream)?;
+                self.enqueue_pull(stream, &call, mine, (index, step, piece))?;
+                self.ops.write(blocks.running_word(mine), 0);
+                if let Some(given) = step.gives {
+                    let index = word_index(algorithm, given, piece);
+                    self.ops.write(blocks.ring_word(at(after), index), 1);
+                }
+            }
+        }
+        // A rank that fetches nothing does not say that it has fetched everything: its predecessor
+        // does not wait for that word, and would not clear it before the next launch of a graph.
+        if pulls[0].fetches_anything() {
+            self.ops.write(blocks.all_fetched_word(at(before)), 1);
+        }
+        self.enqueue_wait(stream, &call, slot)
+    }
+
+    /// True if the successor fetches anything.
+    pub(super) fn successor_fetches(&mut self, call: &PeerCall) -> bool {
+        let pulls = self.ring.as_mut().map(|ring| ring.pulls(call.algorithm.collective));
+        pulls.is_some_and(|pulls| pulls[1].fetches_anything())
+    }
+
+    fn enqueue_pull(
+        &mut self,
+        stream: CUstream,
+        call: &PeerCall,
+        mine: SlotRef,
+        (index, step, piece): (usize, &PullStep, usize),
+    ) -> Result<(), Error> {
+        let algorithm = &call.algorithm;
+        let Move { from, to, bytes } = piece_move(algorithm, step, piece);
         if bytes == 0 {
             return Ok(());
         }
-        let (Work::Reduce { last }, Some((_, whole, _))) = (hop.work, call.reduction) else {
-            return self.put_moves(stream, mine, [number(form, index, piece), 1], bytes);
+        let (PullWork::Reduce { last }, Some((_, whole, _))) = (step.work, call.reduction) else {
+            let index = word_index(algorithm, index, piece);
+            return self.enqueue_moves(stream, mine, [index, 1], bytes);
         };
-        let boards = &self.guard.watch.boards;
-        let is_partial = hop.from.space == Space::Output;
-        let table = |at, len, offset: usize| Table { at, len, offset: offset as u64 };
+        let blocks = &self.watchdog.shared.blocks;
+        let is_partial = step.from.space == Space::Output;
+        let table = |at, len, offset: usize| PointerTable { at, len, offset: offset as u64 };
         let tables = [
-            table(boards.pair(mine, is_partial), 2, from),
-            table(boards.recvs(mine, boards.me), 1, to),
+            table(blocks.operand_pair(mine, is_partial), 2, from),
+            table(blocks.recv_table(mine, blocks.me), 1, to),
         ];
-        self.put_fold(stream, call, mine, (step(whole, is_partial, last), tables, bytes))
+        let wanted = step_reduction(whole, is_partial, last);
+        self.enqueue_fold(stream, call, mine, (wanted, tables, bytes))
     }
 }

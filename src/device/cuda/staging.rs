@@ -1,9 +1,10 @@
-//! Pinned host memory that a stream and the host use by turns: the stream copies in and says so,
-//! the host works, says so, and the stream copies out. May touch: error.
-//! Law: whatever happens to the host's turn it ends, so that no stream waits for ever.
+//! Staging buffers: pinned host memory through which calls by way of the host go. A staging ticket
+//! is one use of a block: the stream copies in, the host does its part, the stream copies out.
+//! Law: dropping a ticket ends the host's part, whatever happened, so that no stream waits for
+//! ever.
 //!
-//! The flags are words of the same memory, which the stream writes and waits for by stream memory
-//! operations: no kernel spins, and the host makes no call of the driver to look at them.
+//! The three flags of a block lie in the same memory. The stream writes and waits for them by
+//! stream memory operations: no kernel spins, and the host calls no driver to read them.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -18,163 +19,172 @@ use cudarc::driver::sys::{self, CUdeviceptr, CUresult, CUstream};
 
 use super::context::Current;
 use super::driver::{Driver, check};
-use super::selftest::idle;
+use super::stream_order::{not_reached, timed_out, wait_idle};
 use crate::error::{Error, Result};
 
-/// Bytes of a block, and how many of them calls go through: enough that copies both ways and the
-/// host's work overlap.
-pub(crate) const SLOT: usize = 1 << 20;
-pub(crate) const SLOTS: usize = 8;
-/// Turns of a block that may be under way. A device's queue holds about 1,000 pieces of work, of
-/// which a turn has up to two for each rank; a full one blocks whoever adds to it, and with it all
-/// thread ranks of its context.
-const TURNS: u32 = 2;
-/// The flags come first, each on a line of its own.
-const LINE: usize = 64;
-const FLAGS: usize = 3 * LINE;
-/// Shared by all contexts, and mapped for devices.
+/// Bytes of a block, and how many blocks a call goes through: enough that the copies of both
+/// directions and the host's part overlap.
+pub(crate) const BLOCK_BYTES: usize = 1 << 20;
+pub(crate) const BLOCK_COUNT: usize = 8;
+/// Tickets of a block that may be under way. A device's queue holds about 1,000 operations, of
+/// which a ticket has up to two for each rank; a full queue blocks the thread that adds to it, and
+/// with it every thread rank of the context.
+const TICKETS_PER_BLOCK: u32 = 2;
+/// The flags are at the beginning of a block, each on a cache line of its own.
+const CACHE_LINE: usize = 64;
+const FLAGS: usize = 3 * CACHE_LINE;
+/// Pinned memory that all contexts share, mapped for devices.
 const HOST_ALLOC: u32 = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
-/// How long blocks that are no longer needed are waited for before they are left to the system.
-const LINGER: Duration = Duration::from_secs(10);
-/// How often it is looked at.
-const GLANCE: Duration = Duration::from_millis(1);
+/// How long a drop waits for streams that still use blocks. Blocks still in use after that are
+/// leaked.
+const DROP_GRACE: Duration = Duration::from_secs(10);
+/// How often that drop looks at the flags.
+const DROP_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// How long the host waits at most for a stream, and what ends that wait before.
+/// The limits of a wait: the longest time, and the flag by which the user aborts it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limit<'a> {
-    pub(crate) patience: Duration,
+pub(crate) struct WaitLimit<'a> {
+    pub(crate) timeout: Duration,
     pub(crate) abort: &'a AtomicBool,
 }
 
-impl Limit<'_> {
+impl WaitLimit<'_> {
     fn is_aborted(&self) -> bool {
         self.abort.load(Ordering::Relaxed)
     }
 }
 
 /// Answers of a driver that refuses stream memory operations.
-const REFUSED: [CUresult; 2] =
+const UNSUPPORTED: [CUresult; 2] =
     [CUresult::CUDA_ERROR_NOT_SUPPORTED, CUresult::CUDA_ERROR_NOT_PERMITTED];
 
-/// Which word of a block.
+/// A flag of a block. Its value is the number of the last ticket that has reached it.
 #[derive(Clone, Copy)]
-enum Flag {
+enum BlockFlag {
     /// The stream has copied in.
-    Ready = 0,
+    CopiedIn = 0,
     /// The host has done its part.
-    Done = 1,
+    HostDone = 1,
     /// The stream has copied out.
-    Over = 2,
+    CopiedOut = 2,
 }
 
-/// One piece of pinned memory.
 #[derive(Debug)]
-struct Block {
+struct StagingBlock {
     driver: Driver,
     context: Arc<CudaContext>,
     start: NonNull<u8>,
-    /// Where devices see it.
+    /// The address for devices.
     device: CUdeviceptr,
-    /// The number of its last turn.
-    turns: AtomicU32,
-    /// No stream says that this is over.
-    lost: AtomicBool,
+    /// The number of the newest ticket.
+    last_ticket: AtomicU32,
+    /// True if no stream will say that the newest ticket has ended.
+    is_lost: AtomicBool,
 }
 
-// SAFETY: the flags are atomics, and its bytes are handed from stream to host and back by them.
-unsafe impl Send for Block {}
+// SAFETY: the flags are atomics, and by them the bytes pass from stream to host and back.
+unsafe impl Send for StagingBlock {}
 // SAFETY: as above.
-unsafe impl Sync for Block {}
+unsafe impl Sync for StagingBlock {}
 
-impl Block {
-    fn new(driver: Driver, context: &Arc<CudaContext>, room: usize) -> Result<Self> {
+impl StagingBlock {
+    fn new(driver: Driver, context: &Arc<CudaContext>, bytes: usize) -> Result<Self> {
         let mut start = null_mut();
-        // SAFETY: asks for memory, and says where to put its address.
-        let made = unsafe { sys::cuMemHostAlloc(&raw mut start, FLAGS + room, HOST_ALLOC) };
+        // SAFETY: the driver allocates, and stores the address where it is told.
+        let made = unsafe { sys::cuMemHostAlloc(&raw mut start, FLAGS + bytes, HOST_ALLOC) };
         check("allocating pinned memory", made)?;
         let Some(start) = NonNull::new(start.cast::<u8>()) else {
-            let reason = "the driver gave none".into();
+            let reason = "the driver returned a null pointer".into();
             return Err(Error::Device { doing: "allocating pinned memory".into(), reason });
         };
         let context = Arc::clone(context);
-        let (turns, lost) = (AtomicU32::new(0), AtomicBool::new(false));
-        let mut block = Self { driver, context, start, device: 0, turns, lost };
-        // SAFETY: the memory is ours alone, and long enough.
+        let (last_ticket, is_lost) = (AtomicU32::new(0), AtomicBool::new(false));
+        let mut block = Self { driver, context, start, device: 0, last_ticket, is_lost };
+        // SAFETY: the memory is this block's alone, and long enough.
         unsafe { start.as_ptr().write_bytes(0, FLAGS) };
         let start = start.as_ptr().cast::<c_void>();
-        // SAFETY: it was just allocated as mapped.
+        // SAFETY: the memory was just allocated as mapped.
         let seen = unsafe { sys::cuMemHostGetDevicePointer_v2(&raw mut block.device, start, 0) };
-        check("finding pinned memory's address", seen)?;
+        check("finding the device address of pinned memory", seen)?;
         Ok(block)
     }
 
-    fn flag(&self, flag: Flag) -> &AtomicU32 {
-        let word = self.start.as_ptr().wrapping_add(flag as usize * LINE).cast::<AtomicU32>();
-        // SAFETY: it lies in the memory, which is aligned to pages, and is written as words alone.
+    fn flag(&self, flag: BlockFlag) -> &AtomicU32 {
+        let word = self.start.as_ptr().wrapping_add(flag as usize * CACHE_LINE).cast::<AtomicU32>();
+        // SAFETY: the word lies in the memory, which is aligned to pages, and is only used as a
+        // word.
         unsafe { &*word }
     }
 
-    /// Has this turn got so far? Numbers wrap.
-    fn has_reached(&self, flag: Flag, turn: u32) -> bool {
-        self.flag(flag).load(Ordering::Acquire).wrapping_sub(turn).cast_signed() >= 0
+    /// True if the ticket has reached a flag. Numbers of tickets wrap.
+    fn has_reached(&self, flag: BlockFlag, ticket: u32) -> bool {
+        self.flag(flag).load(Ordering::Acquire).wrapping_sub(ticket).cast_signed() >= 0
     }
 
-    fn address(&self, flag: Flag) -> CUdeviceptr {
-        self.device + (flag as usize * LINE) as CUdeviceptr
+    fn address(&self, flag: BlockFlag) -> CUdeviceptr {
+        self.device + (flag as usize * CACHE_LINE) as CUdeviceptr
     }
 
-    /// The stream says that this turn has got so far. A driver without stream memory operations
-    /// makes the host wait for the stream instead.
-    fn say(&self, flag: Flag, turn: u32, stream: CUstream, limit: Limit<'_>) -> Result<()> {
+    /// Makes the stream write a flag. With a driver without stream memory operations, the host
+    /// waits for the stream and writes it.
+    fn signal(
+        &self,
+        flag: BlockFlag,
+        ticket: u32,
+        stream: CUstream,
+        limit: WaitLimit<'_>,
+    ) -> Result<()> {
         // SAFETY: the word is mapped for the device.
-        let said = unsafe { sys::cuStreamWriteValue32_v2(stream, self.address(flag), turn, 0) };
-        if !REFUSED.contains(&said) {
+        let said = unsafe { sys::cuStreamWriteValue32_v2(stream, self.address(flag), ticket, 0) };
+        if !UNSUPPORTED.contains(&said) {
             return check("writing a flag on the stream", said);
         }
-        idle(stream, limit.patience, || limit.is_aborted())?;
-        self.flag(flag).store(turn, Ordering::Release);
+        wait_idle(stream, limit.timeout, || limit.is_aborted())?;
+        self.flag(flag).store(ticket, Ordering::Release);
         Ok(())
     }
 
-    /// The stream waits for that, or else the host.
-    fn wait_for(&self, flag: Flag, turn: u32, stream: CUstream, limit: Limit<'_>) -> Result<()> {
+    /// Makes the stream wait for a flag, or the host in its place.
+    fn wait_for(
+        &self,
+        flag: BlockFlag,
+        ticket: u32,
+        stream: CUstream,
+        limit: WaitLimit<'_>,
+    ) -> Result<()> {
         let at_least = sys::CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_GEQ as u32;
         let address = self.address(flag);
         // SAFETY: the word is mapped for the device.
-        let waits = unsafe { sys::cuStreamWaitValue32_v2(stream, address, turn, at_least) };
-        if !REFUSED.contains(&waits) {
+        let waits = unsafe { sys::cuStreamWaitValue32_v2(stream, address, ticket, at_least) };
+        if !UNSUPPORTED.contains(&waits) {
             return check("waiting for a flag on the stream", waits);
         }
-        self.host_waits_for(flag, turn, limit.patience, || limit.is_aborted())
+        self.host_waits_for(flag, ticket, limit.timeout, || limit.is_aborted())
     }
 
-    /// The host waits for that.
     ///
     /// # Errors
-    /// If it does not come in time, or `stop` says so.
+    /// If the ticket does not reach it within the timeout, or `stop` says so.
     fn host_waits_for(
         &self,
-        flag: Flag,
-        turn: u32,
-        patience: Duration,
+        flag: BlockFlag,
+        ticket: u32,
+        timeout: Duration,
         stop: impl Fn() -> bool,
     ) -> Result<()> {
         let (began, mut round) = (Instant::now(), 0_u32);
-        while !self.has_reached(flag, turn) {
-            let failed = |reason: String| {
-                Err(Error::Device { doing: "waiting for the stream".into(), reason })
-            };
+        while !self.has_reached(flag, ticket) {
             if stop() {
-                return failed("aborted".into());
+                return Err(not_reached("aborted".into()));
             }
-            if began.elapsed() >= patience {
-                return failed(format!("it did not get to this call for {patience:.1?}"));
+            if began.elapsed() >= timeout {
+                return Err(timed_out(timeout));
             }
             round = round.saturating_add(1);
             match round {
                 0..200 => std::hint::spin_loop(),
                 200..2000 => thread::yield_now(),
-                // Nobody wakes the host when a device writes a word.
+                // A device that writes a word wakes no thread, so that the host polls.
                 _ => thread::sleep(Duration::from_micros(20)),
             }
         }
@@ -185,178 +195,178 @@ impl Block {
         self.start.as_ptr().wrapping_add(FLAGS)
     }
 
-    /// Is its last turn over?
+    /// True if the newest ticket has ended.
     fn is_over(&self) -> bool {
-        self.has_reached(Flag::Over, self.turns.load(Ordering::Relaxed))
+        self.has_reached(BlockFlag::CopiedOut, self.last_ticket.load(Ordering::Relaxed))
     }
 
     fn is_lost(&self) -> bool {
-        self.lost.load(Ordering::Relaxed)
+        self.is_lost.load(Ordering::Relaxed)
     }
 }
 
-impl Drop for Block {
+impl Drop for StagingBlock {
     fn drop(&mut self) {
         if !self.is_over() {
-            tracing::warn!("a stream still uses pinned memory; it is left to the system");
+            tracing::warn!("a stream still uses pinned memory, which is leaked");
             return;
         }
         if let Ok(_current) = Current::new(self.driver, self.context.cu_ctx()) {
-            // SAFETY: it is ours, and no stream uses it any more.
+            // SAFETY: the memory is this block's own, and no stream uses it any more.
             let _ = unsafe { sys::cuMemFreeHost(self.start.as_ptr().cast()) };
         }
     }
 }
 
-/// The blocks of one context. Each has one turn at a time: the stream of the next one waits for its
-/// end.
+/// The blocks of one context, used in turn. A stream that gets the next ticket of a block waits for
+/// the end of the last one.
 #[derive(Debug)]
-pub(crate) struct Stages {
+pub(crate) struct StagingBuffers {
     context: Arc<CudaContext>,
-    blocks: Vec<Arc<Block>>,
-    /// Bytes of each.
-    room: usize,
+    blocks: Vec<Arc<StagingBlock>>,
+    bytes: usize,
     next: usize,
 }
 
-impl Drop for Stages {
-    /// Waits for streams that still use blocks, for a while.
+impl Drop for StagingBuffers {
+    /// Waits for streams that still use blocks, up to [`DROP_GRACE`].
     fn drop(&mut self) {
         let began = Instant::now();
-        let done = |block: &Arc<Block>| block.is_over() || block.is_lost();
-        while began.elapsed() < LINGER && !self.blocks.iter().all(done) {
-            thread::sleep(GLANCE);
+        let done = |block: &Arc<StagingBlock>| block.is_over() || block.is_lost();
+        while began.elapsed() < DROP_GRACE && !self.blocks.iter().all(done) {
+            thread::sleep(DROP_POLL_INTERVAL);
         }
     }
 }
 
-/// A piece of a buffer, which is copied.
+/// A contiguous part of a user's buffer that is copied.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Area {
+pub(crate) struct CopyArea {
     pub(crate) device: CUdeviceptr,
-    /// Where in the block.
+    /// The byte offset in the block.
     pub(crate) at: usize,
     pub(crate) len: usize,
-    /// Is it copied in, and is it copied out?
+    /// True if it is copied into the block, and if it is copied out.
     pub(crate) reads: bool,
     pub(crate) writes: bool,
 }
 
-impl Stages {
-    /// Blocks of so many bytes each, fewer if they are large. The context is current.
-    pub(crate) fn new(driver: Driver, context: &Arc<CudaContext>, room: usize) -> Result<Self> {
-        let block = |_| Ok(Arc::new(Block::new(driver, context, room)?));
-        let count = if room > SLOT { 2 } else { SLOTS };
+impl StagingBuffers {
+    /// Blocks of so many bytes, fewer if they are large. The context is current.
+    pub(crate) fn new(driver: Driver, context: &Arc<CudaContext>, bytes: usize) -> Result<Self> {
+        let block = |_| Ok(Arc::new(StagingBlock::new(driver, context, bytes)?));
+        let count = if bytes > BLOCK_BYTES { 2 } else { BLOCK_COUNT };
         let blocks = (0..count).map(block).collect::<Result<_>>()?;
-        Ok(Self { context: Arc::clone(context), blocks, room, next: 0 })
+        Ok(Self { context: Arc::clone(context), blocks, bytes, next: 0 })
     }
 
-    /// Are they of this context, as large, and sound?
-    pub(crate) fn serves(&self, context: &CudaContext, room: usize) -> bool {
-        let lost = self.blocks.iter().any(|block| block.is_lost());
-        self.context.cu_ctx() == context.cu_ctx() && self.room >= room && !lost
+    /// True if these blocks are of the context, long enough, and none is lost.
+    pub(crate) fn serves(&self, context: &CudaContext, bytes: usize) -> bool {
+        let is_lost = self.blocks.iter().any(|block| block.is_lost());
+        self.context.cu_ctx() == context.cu_ctx() && self.bytes >= bytes && !is_lost
     }
 
-    /// A turn on a stream of the context, which is current, with what is to be copied in under way.
-    /// The areas have room in a block.
+    /// A ticket on a stream of the context, which is current: puts the copies into the block on the
+    /// stream. The areas fit a block.
     pub(crate) fn begin(
         &mut self,
         stream: CUstream,
-        limit: Limit<'_>,
-        areas: impl Iterator<Item = Area>,
-    ) -> Result<Turn> {
+        limit: WaitLimit<'_>,
+        areas: impl Iterator<Item = CopyArea>,
+    ) -> Result<StagingTicket> {
         let block = Arc::clone(&self.blocks[self.next]);
-        let last = block.turns.load(Ordering::Relaxed);
-        // Behind a wait for other ranks no more is put than a queue of the device holds.
-        let before = last.wrapping_sub(TURNS - 1);
-        block.host_waits_for(Flag::Over, before, limit.patience, || limit.is_aborted())?;
-        if !block.has_reached(Flag::Over, last) {
-            block.wait_for(Flag::Over, last, stream, limit)?;
+        let last = block.last_ticket.load(Ordering::Relaxed);
+        // No more is put behind a wait for other ranks than a queue of the device holds.
+        let before = last.wrapping_sub(TICKETS_PER_BLOCK - 1);
+        block.host_waits_for(BlockFlag::CopiedOut, before, limit.timeout, || limit.is_aborted())?;
+        if !block.has_reached(BlockFlag::CopiedOut, last) {
+            block.wait_for(BlockFlag::CopiedOut, last, stream, limit)?;
         }
         self.next = (self.next + 1) % self.blocks.len();
         let mut len = 0;
-        for Area { device, at, len: bytes, reads, .. } in areas {
+        for CopyArea { device, at, len: bytes, reads, .. } in areas {
             len = len.max(at + bytes);
-            assert!(len <= self.room, "{len} bytes in a block of {}", self.room);
+            assert!(len <= self.bytes, "{len} bytes in a block of {}", self.bytes);
             if !reads || bytes == 0 {
                 continue;
             }
             let to = block.bytes().wrapping_add(at).cast();
-            // SAFETY: the caller vouches for the device memory; the block is long enough, and this
-            // stream is done with its turn before it copies.
+            // SAFETY: the caller vouches for the device memory; the block is long enough, and the
+            // stream waits for the end of its last ticket before it copies.
             let begun = unsafe { sys::cuMemcpyDtoHAsync_v2(to, device, bytes, stream) };
             check("copying from the device", begun)?;
         }
         let number = last.wrapping_add(1);
-        block.say(Flag::Ready, number, stream, limit)?;
-        block.turns.store(number, Ordering::Relaxed);
-        Ok(Turn { block, number, len })
+        block.signal(BlockFlag::CopiedIn, number, stream, limit)?;
+        block.last_ticket.store(number, Ordering::Relaxed);
+        Ok(StagingTicket { block, number, len })
     }
 
-    /// The stream waits for the host's part of the turn and copies out.
+    /// Makes the stream wait for the host's part of a ticket, then copy out.
     pub(crate) fn end(
         &self,
         stream: CUstream,
-        ticket: &Ticket,
-        limit: Limit<'_>,
-        areas: impl Iterator<Item = Area>,
+        ticket: &CopyOutTicket,
+        limit: WaitLimit<'_>,
+        areas: impl Iterator<Item = CopyArea>,
     ) -> Result<()> {
-        let Ticket { block, number } = ticket;
-        block.wait_for(Flag::Done, *number, stream, limit).inspect_err(|_| {
-            // The host may be at work there when the stream gets here.
-            block.lost.store(true, Ordering::Relaxed);
+        let CopyOutTicket { block, number } = ticket;
+        block.wait_for(BlockFlag::HostDone, *number, stream, limit).inspect_err(|_| {
+            // The host may still write the block when the stream reaches this place.
+            block.is_lost.store(true, Ordering::Relaxed);
         })?;
         let mut done = Ok(());
-        for Area { device, at, len, .. } in areas.filter(|area| area.writes && area.len > 0) {
+        for CopyArea { device, at, len, .. } in areas.filter(|area| area.writes && area.len > 0) {
             let from = block.bytes().wrapping_add(at).cast();
             // SAFETY: as in `begin`.
             let begun = unsafe { sys::cuMemcpyHtoDAsync_v2(device, from, len, stream) };
             done = done.and(check("copying to the device", begun));
         }
-        // Whatever failed, the next turn would wait for this.
-        let said = block.say(Flag::Over, *number, stream, limit);
-        block.lost.fetch_or(said.is_err(), Ordering::Relaxed);
+        // The next ticket of the block waits for this flag, so that it is written after a failure,
+        // too.
+        let said = block.signal(BlockFlag::CopiedOut, *number, stream, limit);
+        block.is_lost.fetch_or(said.is_err(), Ordering::Relaxed);
         done.and(said)
     }
 }
 
-/// What the stream still has to do of a turn.
+/// The stream's part of a ticket that is still to be enqueued: the copies out.
 #[derive(Debug)]
-pub(crate) struct Ticket {
-    block: Arc<Block>,
+pub(crate) struct CopyOutTicket {
+    block: Arc<StagingBlock>,
     number: u32,
 }
 
-/// The host's part of a turn. Dropping it ends it.
+/// The host's part of a staging ticket. Dropping it ends that part.
 #[derive(Debug)]
-pub(crate) struct Turn {
-    block: Arc<Block>,
+pub(crate) struct StagingTicket {
+    block: Arc<StagingBlock>,
     number: u32,
     len: usize,
 }
 
-impl Turn {
-    pub(crate) fn ticket(&self) -> Ticket {
-        Ticket { block: Arc::clone(&self.block), number: self.number }
+impl StagingTicket {
+    pub(crate) fn copy_out(&self) -> CopyOutTicket {
+        CopyOutTicket { block: Arc::clone(&self.block), number: self.number }
     }
 
-    /// The bytes, once the stream has copied in.
+    /// The bytes, after the stream has copied in.
     ///
     /// # Errors
-    /// If it does not get there in time, or `stop` says so.
+    /// If the stream does not reach the call within the timeout, or `stop` says so.
     pub(crate) fn bytes(
         &mut self,
         timeout: Duration,
         stop: impl Fn() -> bool,
     ) -> Result<&mut [u8]> {
-        self.block.host_waits_for(Flag::Ready, self.number, timeout, stop)?;
-        // SAFETY: they are the host's until this turn ends, and nobody else has this turn.
+        self.block.host_waits_for(BlockFlag::CopiedIn, self.number, timeout, stop)?;
+        // SAFETY: the bytes are the host's until this ticket ends, and no other ticket is this one.
         Ok(unsafe { std::slice::from_raw_parts_mut(self.block.bytes(), self.len) })
     }
 }
 
-impl Drop for Turn {
+impl Drop for StagingTicket {
     fn drop(&mut self) {
-        self.block.flag(Flag::Done).store(self.number, Ordering::Release);
+        self.block.flag(BlockFlag::HostDone).store(self.number, Ordering::Release);
     }
 }

@@ -1,110 +1,117 @@
-//! What looks after calls whose streams wait for other ranks: it finds out who does not come, and
-//! lets this rank's stream pass then. May touch: board, error, link.
-//! Law: whatever happens elsewhere, this rank's streams go on, and its kernels touch nothing after
-//! a failure that they have not begun to touch before.
+//! The watchdog of direct calls, in which streams wait for other ranks: a failure detector that
+//! finds the peer that failed, is late or makes another call, and then releases this rank's
+//! streams.
+//! Law: whatever happens at other ranks, this rank's streams go on. After a failure no kernel of
+//! this rank starts.
 
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::control_block::{At, Boards, CAPTURED, EAGER, ENTERED, MOST_RANKS, OVER, PLACES, PUT};
-use super::failure::{Claim, IN_GRAPH, Trouble, closing, differ, why_closed};
-use super::release::Health;
+use super::control_block::{
+    CAPTURED_SLOTS, ControlBlocks, EAGER_SLOTS, ENQUEUED, ENTERED, FINISHED, MAX_RANKS, SLOT_COUNT,
+    SlotRef,
+};
+use super::failure::{
+    CallFailure, FailedCall, OperationHeader, decode_close_reason, encode_close_reason,
+    header_mismatch,
+};
+use super::locked;
+use super::release::ContextProbe;
 use crate::transport::hung_up;
 
-/// How often it looks while a call is under way.
-const GLANCE: Duration = Duration::from_millis(2);
-/// How often it lets streams pass, after a failure.
-pub(super) const RELEASE: Duration = Duration::from_micros(100);
-/// Without a call for so long it sleeps until it is woken.
-const QUIET: Duration = Duration::from_millis(100);
-/// How long what another rank has done may take to show here.
-const SHOWS: Duration = Duration::from_secs(1);
-/// How long this rank's own part of a call may take on a device that has much else to do.
-const KERNEL: Duration = Duration::from_secs(20);
-/// How much longer than for other ranks it waits, at the end, for this rank's own streams.
-const LINGER: Duration = Duration::from_secs(5);
-/// How often it asks whether processes live, which takes a system call each.
-const LIVES: Duration = Duration::from_millis(10);
-/// How long what a rank did last may take to show, after its process has ended.
-const LAST_WORDS: Duration = Duration::from_millis(20);
+/// How often the watchdog looks while a call is unfinished.
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
+/// How often it releases streams after a failure.
+pub(super) const RELEASE_INTERVAL: Duration = Duration::from_micros(100);
+/// The time without a call after which its thread sleeps until it is woken.
+const IDLE_BEFORE_SLEEP: Duration = Duration::from_millis(100);
+/// How long a word that another rank's stream has written may take to be visible here.
+const VISIBILITY_DELAY: Duration = Duration::from_secs(1);
+/// How long this rank's own part of a call may take on a device with much other work.
+const BUSY_DEVICE_DELAY: Duration = Duration::from_secs(20);
+/// How much longer than the timeout a drop waits for this rank's own streams.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
+/// How often it asks whether peers' processes live, which takes a system call for each.
+const LIVENESS_INTERVAL: Duration = Duration::from_millis(10);
+/// How long the last words of a process may take to be visible after it has ended.
+const EXIT_GRACE: Duration = Duration::from_millis(20);
 
-/// When the guard has first seen something.
-struct Seen {
-    /// That this rank's stream has come to a call, by place.
-    since: [Option<Instant>; PLACES],
-    /// That a rank's process has ended.
-    ended: [Option<Instant>; MOST_RANKS],
-    /// That a rank has left.
-    left: [Option<Instant>; MOST_RANKS],
-    /// When it looked for that.
-    looked: Instant,
+/// When the watchdog first saw an event.
+struct Observations {
+    /// This rank's stream has reached a call, by slot.
+    entered_at: [Option<Instant>; SLOT_COUNT],
+    /// A rank's process has ended.
+    exited_at: [Option<Instant>; MAX_RANKS],
+    /// A rank has closed its communicator.
+    left_at: [Option<Instant>; MAX_RANKS],
+    /// The time of the last look at processes.
+    checked_at: Instant,
 }
 
-/// What the guard and the calls share.
+/// The state that the watchdog's thread and the calls share.
 #[derive(Debug)]
-pub(crate) struct Watch {
-    pub(crate) boards: Boards,
-    pub(super) health: Health,
-    /// Is only rank 0 a worker, or everybody?
-    pub(crate) alone: bool,
-    /// A sign of life of each rank that is another process.
-    pub(super) lives: Vec<Option<UnixStream>>,
-    /// What other processes see of this one: open as long as this is.
-    _own: Vec<UnixStream>,
+pub(crate) struct Watchdog {
+    pub(crate) blocks: ControlBlocks,
+    pub(super) context: ContextProbe,
+    /// True if rank 0 is the only worker.
+    pub(crate) is_leader_only: bool,
+    /// A stream from each rank of another process, which hangs up when that process ends.
+    pub(super) liveness: Vec<Option<UnixStream>>,
+    /// The ends by which other processes see this one; open as long as this.
+    _own_liveness: Vec<UnixStream>,
     abort: Arc<AtomicBool>,
-    /// Nanoseconds that a call may last once its stream has come to it.
+    /// Nanoseconds that a call may last after its stream has reached it.
     timeout: AtomicU64,
-    /// Calls in graphs so far.
-    pub(crate) captured: AtomicU32,
-    /// Calls whose stream does not say when it is over.
-    pub(super) abandoned: [AtomicBool; PLACES],
-    /// The call, if any, that failed, and of what.
-    trouble: Mutex<Option<(Claim, Trouble)>>,
-    /// Is there some? And are streams let pass because of it?
-    said: AtomicBool,
-    failed: AtomicBool,
-    /// Nothing is called any more.
-    pub(super) ends: AtomicBool,
-    /// Nobody waits for the guard.
-    pub(super) left_behind: AtomicBool,
-    pub(super) asleep: AtomicBool,
+    /// The number of slots that captured calls have used so far.
+    pub(crate) captured_slots_used: AtomicU32,
+    /// True for a call whose stream takes no more work, so that it will not say that it has ended.
+    pub(super) abandoned: [AtomicBool; SLOT_COUNT],
+    /// The first failure, and the header of the call in which it was met.
+    failure: Mutex<Option<FailedCall>>,
+    /// True once there is a failure, and true once streams are released because of it.
+    has_failure: AtomicBool,
+    is_releasing: AtomicBool,
+    /// True once no more calls are made.
+    pub(super) is_ending: AtomicBool,
+    /// True once the communicator no longer waits for the watchdog to end.
+    pub(super) is_detached: AtomicBool,
+    pub(super) is_asleep: AtomicBool,
 }
 
-impl Watch {
+impl Watchdog {
     pub(crate) fn new(
-        (boards, health): (Boards, Health),
-        alone: bool,
-        (lives, own): (Vec<Option<UnixStream>>, Vec<UnixStream>),
+        (blocks, context): (ControlBlocks, ContextProbe),
+        is_leader_only: bool,
+        (liveness, own): (Vec<Option<UnixStream>>, Vec<UnixStream>),
         abort: Arc<AtomicBool>,
     ) -> Self {
         Self {
-            boards,
-            health,
-            alone,
-            lives,
-            _own: own,
+            blocks,
+            context,
+            is_leader_only,
+            liveness,
+            _own_liveness: own,
             abort,
             timeout: AtomicU64::new(u64::MAX),
-            captured: AtomicU32::new(0),
-            abandoned: [const { AtomicBool::new(false) }; PLACES],
-            trouble: Mutex::new(None),
-            said: AtomicBool::new(false),
-            failed: AtomicBool::new(false),
-            ends: AtomicBool::new(false),
-            left_behind: AtomicBool::new(false),
-            asleep: AtomicBool::new(false),
+            captured_slots_used: AtomicU32::new(0),
+            abandoned: [const { AtomicBool::new(false) }; SLOT_COUNT],
+            failure: Mutex::new(None),
+            has_failure: AtomicBool::new(false),
+            is_releasing: AtomicBool::new(false),
+            is_ending: AtomicBool::new(false),
+            is_detached: AtomicBool::new(false),
+            is_asleep: AtomicBool::new(false),
         }
     }
 
-    /// Is a rank one that launches kernels?
     pub(crate) fn is_worker(&self, rank: usize) -> bool {
-        !self.alone || rank == 0
+        !self.is_leader_only || rank == 0
     }
 
-    /// From here on calls may last so long.
+    /// Sets how long the calls from here on may last.
     pub(crate) fn set_timeout(&self, timeout: Duration) {
         let nanos = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
         self.timeout.store(nanos, Ordering::Relaxed);
@@ -114,264 +121,278 @@ impl Watch {
         Duration::from_nanos(self.timeout.load(Ordering::Relaxed))
     }
 
-    /// The first trouble there was, and the call that it was met in: also if another rank has
-    /// failed in a call that is over here, for what came out of it may be wrong.
-    pub(crate) fn trouble(&self, latest: Claim) -> Option<(Claim, Trouble)> {
-        if !self.said.load(Ordering::Acquire) {
-            let peer = self.others().find(|&peer| self.boards.closed(peer) > 1)?;
-            let places = (0..EAGER).filter(|&place| self.own(place).sequence > 0);
-            let differing = places.filter_map(|place| Some((place, self.disagreement(place)?)));
-            let (claim, trouble) = match differing.last() {
-                Some((place, trouble)) => (self.own(place), trouble),
-                None => (latest, self.gave_up(peer)?),
+    /// The first failure and the call it was met in, if there is one. Another rank's failure counts
+    /// even if it was in a call that is finished here, for the result of that call may be wrong.
+    pub(crate) fn failure(&self, latest: OperationHeader) -> Option<FailedCall> {
+        if !self.has_failure.load(Ordering::Acquire) {
+            let peer = self.others().find(|&peer| self.blocks.close_reason(peer) > 1)?;
+            let slots = (0..EAGER_SLOTS).filter(|&slot| self.own_header(slot).sequence > 0);
+            let differing = slots.filter_map(|slot| Some((slot, self.mismatch(slot)?)));
+            let (header, failure) = match differing.last() {
+                Some((slot, failure)) => (self.own_header(slot), failure),
+                None => (latest, self.peer_close_failure(peer)?),
             };
-            self.fail(claim, trouble);
+            self.fail(header, failure);
         }
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        locked(&self.failure).clone()
     }
 
-    /// From here on nothing works any more, here and for the others.
-    pub(crate) fn fail(&self, claim: Claim, trouble: Trouble) {
-        let (culprit, aborted, beyond) = match &trouble {
-            Trouble::Lost { peer, .. }
-            | Trouble::Late { peer, .. }
-            | Trouble::Captured { peer, .. }
-            | Trouble::Differs { peer, .. } => (*peer, false, None),
-            Trouble::GaveUp { peer, aborted, beyond, .. } => (*peer, *aborted, *beyond),
-            Trouble::Refused { beyond, .. } => (self.boards.me, false, *beyond),
-            Trouble::Aborted => (self.boards.me, true, None),
+    /// Fails this call and all later ones, at this rank and the others.
+    pub(crate) fn fail(&self, header: OperationHeader, failure: CallFailure) {
+        let (culprit, aborted, outside) = match &failure {
+            CallFailure::Lost { peer, .. }
+            | CallFailure::Late { peer, .. }
+            | CallFailure::CaptureMismatch { peer, .. }
+            | CallFailure::Mismatch { peer, .. } => (*peer, false, None),
+            CallFailure::GaveUp { peer, aborted, outside, .. } => (*peer, *aborted, *outside),
+            CallFailure::Refused { outside, .. } => (self.blocks.me, false, *outside),
+            CallFailure::Aborted => (self.blocks.me, true, None),
         };
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert((claim, trouble));
-        // Whoever meets what a stopped kernel has left undone finds this out, here and elsewhere.
-        self.said.store(true, Ordering::Release);
-        self.boards.close(closing(culprit, aborted, beyond));
-        self.boards.stop_kernels();
-        self.failed.store(true, Ordering::Release);
+        locked(&self.failure).get_or_insert((header, failure));
+        // The failure is published before kernels are stopped, so that a rank that meets a kernel's
+        // missing work finds the reason.
+        self.has_failure.store(true, Ordering::Release);
+        self.blocks.close(encode_close_reason(culprit, aborted, outside));
+        self.blocks.stop_kernels();
+        self.is_releasing.store(true, Ordering::Release);
     }
 
-    /// What this rank's calls depend on has failed; of a rank that has no board here, if one is
-    /// said.
-    pub(crate) fn refuse(&self, reason: String, beyond: Option<usize>) {
-        self.fail(Claim { sequence: 0, fingerprint: 0 }, Trouble::Refused { reason, beyond });
+    /// Fails all calls because something that they depend on failed; `outside` is the rank of the
+    /// world that is the cause, where it is no rank of this communicator.
+    pub(crate) fn refuse(&self, reason: String, outside: Option<usize>) {
+        self.fail(OperationHeader::NONE, CallFailure::Refused { reason, outside });
     }
 
-    /// Why a rank has failed, if it has.
-    fn gave_up(&self, by: usize) -> Option<Trouble> {
-        let (peer, aborted, beyond) = why_closed(self.boards.closed(by))?;
-        Some(Trouble::GaveUp { peer, by, aborted, beyond })
+    /// The failure that a peer has published, if any.
+    fn peer_close_failure(&self, by: usize) -> Option<CallFailure> {
+        let (peer, aborted, outside) = decode_close_reason(self.blocks.close_reason(by))?;
+        Some(CallFailure::GaveUp { peer, by, aborted, outside })
     }
 
-    /// Has any call come to nothing, here or elsewhere?
+    /// True if a call has failed, here or at another rank.
     pub(crate) fn has_failed(&self) -> bool {
-        let said = self.said.load(Ordering::Acquire);
-        said || self.others().any(|peer| self.boards.closed(peer) > 1)
+        self.has_failure.load(Ordering::Acquire)
+            || self.others().any(|peer| self.blocks.close_reason(peer) > 1)
     }
 
-    /// The places in use: those of calls, and those of calls in graphs.
-    pub(super) fn places(&self) -> impl Iterator<Item = usize> {
-        let captured = self.captured.load(Ordering::Acquire) as usize;
-        (0..EAGER).chain(EAGER..EAGER + captured.min(CAPTURED))
+    /// The eager slots, and the slots that captured calls have used.
+    pub(super) fn slots_in_use(&self) -> impl Iterator<Item = usize> {
+        let captured = self.captured_slots_used.load(Ordering::Acquire) as usize;
+        (0..EAGER_SLOTS).chain(EAGER_SLOTS..EAGER_SLOTS + captured.min(CAPTURED_SLOTS))
     }
 
-    /// Are there graphs that have calls of this rank?
-    fn has_graphs(&self) -> bool {
-        self.places().skip(EAGER).any(|place| self.own(place).sequence > 0)
+    /// True if living graphs have calls of this rank.
+    fn has_captured_calls(&self) -> bool {
+        self.slots_in_use().skip(EAGER_SLOTS).any(|slot| self.own_header(slot).sequence > 0)
     }
 
-    pub(super) fn own(&self, place: usize) -> Claim {
-        self.boards.claimed(At { rank: self.boards.me, place })
+    pub(super) fn own_header(&self, slot: usize) -> OperationHeader {
+        self.blocks.header(self.blocks.own(slot))
     }
 
-    /// Calls of this rank that are not over: where, and whether its stream has come to them.
-    pub(super) fn open(&self) -> impl Iterator<Item = (usize, bool)> {
-        self.places().filter_map(|place| {
-            let reached = self.boards.reached(place);
-            let is_open = if place < EAGER { reached != OVER } else { reached == ENTERED };
-            let is_open = is_open && !self.abandoned[place].load(Ordering::Acquire);
-            (self.own(place).sequence > 0 && is_open).then_some((place, reached == ENTERED))
+    /// This rank's unfinished calls: the slot, and whether the stream has reached the call.
+    pub(super) fn unfinished(&self) -> impl Iterator<Item = (usize, bool)> {
+        self.slots_in_use().filter_map(|slot| {
+            let reached = self.blocks.state(self.blocks.own(slot));
+            let is_open = if slot < EAGER_SLOTS { reached != FINISHED } else { reached == ENTERED };
+            let is_open = is_open && !self.abandoned[slot].load(Ordering::Acquire);
+            (self.own_header(slot).sequence > 0 && is_open).then_some((slot, reached == ENTERED))
         })
     }
 
-    /// Has this rank's stream come to a call that is not over?
+    /// True if this rank's stream has reached a call that is unfinished.
     pub(crate) fn is_in_call(&self) -> bool {
-        self.open().any(|(_, entered)| entered)
+        self.unfinished().any(|(_, entered)| entered)
     }
 
-    /// Looks once.
-    fn look(&self, it: &mut Seen) -> bool {
-        if it.looked.elapsed() > LIVES && self.open().next().is_some() {
-            for (life, ended) in self.lives.iter().zip(&mut it.ended) {
+    /// Looks at all calls and peers once; true if a call is unfinished.
+    fn poll(&self, seen: &mut Observations) -> bool {
+        if seen.checked_at.elapsed() > LIVENESS_INTERVAL && self.unfinished().next().is_some() {
+            for (life, ended) in self.liveness.iter().zip(&mut seen.exited_at) {
                 let gone = life.as_ref().is_some_and(hung_up);
                 *ended = if gone { ended.or_else(|| Some(Instant::now())) } else { None };
             }
-            it.looked = Instant::now();
+            seen.checked_at = Instant::now();
         }
         let mut busy = false;
-        let mut seen = [false; PLACES];
-        // Who does not come is seen at the first call: those behind it others may not have made.
-        let entered = self.open().filter(|&(_, entered)| entered);
-        let first = entered.map(|(place, _)| place).min_by_key(|&it| self.own(it).number());
-        for (place, entered) in self.open() {
-            (busy, seen[place]) = (true, entered);
-            // In a graph the same call is made again.
-            if entered && self.boards.has_entered_anew(place) {
-                it.since[place] = None;
+        let mut is_entered = [false; SLOT_COUNT];
+        // Only the first call that the stream has reached can be late: a late rank may not have
+        // made the calls behind it.
+        let entered = self.unfinished().filter(|&(_, entered)| entered);
+        let first = entered.map(|(slot, _)| slot).min_by_key(|&it| self.own_header(it).number());
+        for (slot, entered) in self.unfinished() {
+            (busy, is_entered[slot]) = (true, entered);
+            // A graph makes the same call again.
+            if entered && self.blocks.acknowledge_entry(slot) {
+                seen.entered_at[slot] = None;
             }
             if self.abort.load(Ordering::Relaxed) {
-                self.fail(self.own(place), Trouble::Aborted);
-            } else if let Some(trouble) = self.trouble_with(place, it) {
-                self.fail(self.own(place), trouble);
+                self.fail(self.own_header(slot), CallFailure::Aborted);
+            } else if let Some(failure) = self.peer_failure_in(slot, seen) {
+                self.fail(self.own_header(slot), failure);
             } else if entered {
-                let began = *it.since[place].get_or_insert_with(Instant::now);
+                let began = *seen.entered_at[slot].get_or_insert_with(Instant::now);
                 let after = self.timeout();
-                if first == Some(place) && began.elapsed() > after {
-                    let peer = self.missing(place);
-                    self.fail(self.own(place), Trouble::Late { peer, after });
+                if first == Some(slot) && began.elapsed() > after {
+                    let peer = self.missing_peer(slot);
+                    self.fail(self.own_header(slot), CallFailure::Late { peer, after });
                 }
             }
         }
-        let captured = |&place: &usize| self.own(place).sequence & IN_GRAPH != 0;
-        if let Some((place, trouble)) =
-            (0..EAGER).filter(captured).find_map(|place| Some((place, self.disagreement(place)?)))
+        let captured = |&slot: &usize| self.own_header(slot).is_captured();
+        if let Some((slot, failure)) =
+            (0..EAGER_SLOTS).filter(captured).find_map(|slot| Some((slot, self.mismatch(slot)?)))
         {
-            self.fail(self.own(place), trouble);
+            self.fail(self.own_header(slot), failure);
         }
-        for (since, seen) in it.since.iter_mut().zip(seen) {
-            *since = since.filter(|_| seen);
+        for (since, entered) in seen.entered_at.iter_mut().zip(is_entered) {
+            *since = since.filter(|_| entered);
         }
         busy
     }
 
     pub(super) fn others(&self) -> impl Iterator<Item = usize> {
-        (0..self.boards.size()).filter(|&rank| rank != self.boards.me)
+        (0..self.blocks.size()).filter(|&rank| rank != self.blocks.me)
     }
 
-    /// Has a rank given back what it had open of others, or ended?
+    /// True if a rank has unmapped the memory of others, or its process has ended.
     pub(crate) fn has_left(&self, rank: usize) -> bool {
-        self.boards.has_left(rank) || self.lives[rank].as_ref().is_some_and(hung_up)
+        self.blocks.has_left(rank) || self.liveness[rank].as_ref().is_some_and(hung_up)
     }
 
-    /// What is wrong with the call that was claimed at a place, as far as others have made theirs.
-    pub(crate) fn disagreement(&self, place: usize) -> Option<Trouble> {
-        let ours = self.own(place);
-        self.others()
-            .find_map(|peer| differ(peer, ours, self.boards.claimed(At { rank: peer, place })))
+    /// The failure if another rank's header in a slot contradicts this rank's.
+    pub(crate) fn mismatch(&self, slot: usize) -> Option<CallFailure> {
+        let ours = self.own_header(slot);
+        self.others().find_map(|peer| {
+            header_mismatch(peer, ours, self.blocks.header(SlotRef { rank: peer, slot }))
+        })
     }
 
-    /// What another rank does or has done that keeps a call from its end.
-    fn trouble_with(&self, place: usize, it: &mut Seen) -> Option<Trouble> {
-        let ours = self.own(place);
+    /// The failure of a peer that keeps this call from its end, if there is one.
+    fn peer_failure_in(&self, slot: usize, seen: &mut Observations) -> Option<CallFailure> {
+        let ours = self.own_header(slot);
         for peer in self.others() {
-            // First this: after it, what it has called is the last that it has.
-            let closed = self.boards.closed(peer);
-            let theirs = self.boards.claimed(At { rank: peer, place });
-            if let Some(trouble) = differ(peer, ours, theirs) {
-                return Some(trouble);
+            // The close reason is read before the header: of a closed rank the header read then is
+            // the last one.
+            let closed = self.blocks.close_reason(peer);
+            let theirs = self.blocks.header(SlotRef { rank: peer, slot });
+            if let Some(failure) = header_mismatch(peer, ours, theirs) {
+                return Some(failure);
             }
-            if let Some(trouble) = self.gave_up(peer) {
-                return Some(trouble);
+            if let Some(failure) = self.peer_close_failure(peer) {
+                return Some(failure);
             }
-            // Who has left was done with all that it called: a graph that it has launched with the
-            // others is about to be over here too, and one that it has not never will be. It never
-            // hears then that this rank has come; a call around a ring tells nothing of the kind.
-            let left = (closed == 1).then(|| *it.left[peer].get_or_insert_with(Instant::now));
+            // A closed rank has finished all its calls. A captured call that it launched with the
+            // others is about to finish here; one that it did not launch never will, and then the
+            // ready word that this rank's stream has set there stays set. A call around a ring has
+            // no such word, so that it gets more time.
+            let left = (closed == 1).then(|| *seen.left_at[peer].get_or_insert_with(Instant::now));
             let unheard =
-                self.is_worker(peer) && self.boards.is_unheard_by(At { rank: peer, place });
-            let long = |at: Instant| at.elapsed() > if unheard { SHOWS } else { KERNEL };
-            let stays = || it.since[place].is_some_and(long) && left.is_some_and(long);
-            let never = match place < EAGER {
+                self.is_worker(peer) && self.blocks.has_pending_ready(SlotRef { rank: peer, slot });
+            let long = |at: Instant| {
+                at.elapsed() > if unheard { VISIBILITY_DELAY } else { BUSY_DEVICE_DELAY }
+            };
+            let stays = || seen.entered_at[slot].is_some_and(long) && left.is_some_and(long);
+            let never = match slot < EAGER_SLOTS {
                 true => theirs.sequence != ours.sequence,
-                // It may have given the place back, with its graph.
-                false => stays() && self.boards.reached(place) == ENTERED,
+                // The peer may have freed the slot with its graph.
+                false => stays() && self.blocks.state(self.blocks.own(slot)) == ENTERED,
             };
             if left.is_some() && never {
                 let evidence = "it closed its communicator".into();
-                return Some(Trouble::Lost { peer, evidence });
+                return Some(CallFailure::Lost { peer, evidence });
             }
-            // It may have been done with this call: then that is over at once here too.
-            if left.is_none() && it.ended[peer].is_some_and(|at| at.elapsed() > LAST_WORDS) {
-                return Some(Trouble::Lost { peer, evidence: "its process ended".into() });
+            // A process that has finished this call may have ended after it: then the call finishes
+            // here at once.
+            if left.is_none() && seen.exited_at[peer].is_some_and(|at| at.elapsed() > EXIT_GRACE) {
+                return Some(CallFailure::Lost { peer, evidence: "its process ended".into() });
             }
         }
         None
     }
 
-    /// Whom a call waits for: who has not made it, whose stream has not come to it, or the worker
-    /// that has not done its part.
-    fn missing(&self, place: usize) -> usize {
-        let ours = self.own(place);
-        let at = |rank| At { rank, place };
-        let uncalled = |&peer: &usize| self.boards.claimed(at(peer)).number() < ours.number();
+    /// The rank that a call waits for: one that has not made it, or whose stream has not reached
+    /// it, or a worker that has not done its part.
+    fn missing_peer(&self, slot: usize) -> usize {
+        let ours = self.own_header(slot);
+        let at = |rank| SlotRef { rank, slot };
+        let uncalled = |&peer: &usize| self.blocks.header(at(peer)).number() < ours.number();
         let not_come = |&peer: &usize| {
-            let same = self.boards.claimed(at(peer)).sequence == ours.sequence;
-            let reached = self.boards.reached_at(at(peer));
-            // Once more with a graph, what it says is of the time before.
-            same && (reached == PUT || place >= EAGER && reached == OVER)
+            let same = self.blocks.header(at(peer)).sequence == ours.sequence;
+            let reached = self.blocks.state(at(peer));
+            // In a later launch of a graph, the state of the launch before is still there.
+            same && (reached == ENQUEUED || slot >= EAGER_SLOTS && reached == FINISHED)
         };
-        let undone = |&peer: &usize| self.boards.is_awaited(at(peer));
+        let undone = |&peer: &usize| self.blocks.has_waiting_streams(at(peer));
         let first = self.others().find(uncalled).or_else(|| self.others().find(not_come));
         let first = first.or_else(|| self.others().find(undone)).or_else(|| self.others().next());
-        first.unwrap_or(self.boards.me)
+        first.unwrap_or(self.blocks.me)
     }
 
-    /// Until the end; true if nothing on a stream may touch the boards any more.
-    pub(super) fn serve(&self) -> bool {
-        let (since, nobody, looked) = ([None; PLACES], [None; MOST_RANKS], Instant::now());
-        let mut seen = Seen { since, ended: nobody, left: nobody, looked };
+    /// The loop of the watchdog's thread, until the communicator ends; true if no stream will touch
+    /// the control blocks any more.
+    pub(super) fn run(&self) -> bool {
+        let mut seen = Observations {
+            entered_at: [None; SLOT_COUNT],
+            exited_at: [None; MAX_RANKS],
+            left_at: [None; MAX_RANKS],
+            checked_at: Instant::now(),
+        };
         let (mut idle, mut dropped, mut failed_at) = (Instant::now(), None, None);
         loop {
-            let failed = self.failed.load(Ordering::Acquire);
+            let failed = self.is_releasing.load(Ordering::Acquire);
             let busy = if failed {
                 self.release(*failed_at.get_or_insert_with(Instant::now))
             } else {
-                self.look(&mut seen)
+                self.poll(&mut seen)
             };
-            let captured = self.has_graphs();
+            let captured = self.has_captured_calls();
             if busy {
                 idle = Instant::now();
             }
-            if self.ends.load(Ordering::Acquire) {
+            if self.is_ending.load(Ordering::Acquire) {
                 let dropped: &mut Instant = dropped.get_or_insert_with(Instant::now);
-                let most =
-                    if self.is_in_call() { self.timeout().saturating_add(LINGER) } else { LINGER };
+                let timeout = if self.is_in_call() { self.timeout() } else { Duration::ZERO };
                 if !busy && !captured {
                     return true;
                 }
-                let behind = self.left_behind.load(Ordering::Acquire);
-                if !behind && (dropped.elapsed() > most || !busy) {
-                    self.leave_behind(busy);
+                let is_late = dropped.elapsed() > timeout.saturating_add(SHUTDOWN_GRACE);
+                if !self.is_detached.load(Ordering::Acquire) && (is_late || !busy) {
+                    self.detach(busy);
                 }
             }
-            // A graph may start at any time, and nobody says so.
+            // A graph may be launched at any time, and nothing tells the watchdog.
             match (busy, failed) {
-                (true, true) => thread::sleep(RELEASE),
-                (false, _) if !captured && idle.elapsed() > QUIET => self.sleep(),
-                (false, true) => thread::sleep(10 * GLANCE),
-                _ => thread::sleep(GLANCE),
+                (true, true) => thread::sleep(RELEASE_INTERVAL),
+                (false, _) if !captured && idle.elapsed() > IDLE_BEFORE_SLEEP => self.sleep(),
+                (false, true) => thread::sleep(10 * POLL_INTERVAL),
+                _ => thread::sleep(POLL_INTERVAL),
             }
         }
     }
 
-    /// Streams may come to calls later, or graphs be launched, when nobody waits for that any more.
-    fn leave_behind(&self, busy: bool) {
+    /// Gives up waiting at the end of the communicator. Streams may reach calls later, or graphs
+    /// may be launched, so that the thread goes on.
+    fn detach(&self, busy: bool) {
         if busy {
             self.refuse("the communicator was dropped".into(), None);
         } else {
-            // What was called is over and good: only what is launched now comes to nothing.
-            self.boards.close(1);
-            self.boards.stop_kernels_of(self.boards.me);
-            self.failed.store(true, Ordering::Release);
+            // All calls so far are finished and good; only launches from here on fail.
+            self.blocks.close(1);
+            self.blocks.stop_kernels_of(self.blocks.me);
+            self.is_releasing.store(true, Ordering::Release);
         }
-        self.left_behind.store(true, Ordering::Release);
+        self.is_detached.store(true, Ordering::Release);
     }
 
-    /// Until it is woken. Whoever calls something looks whether it sleeps after having said so.
+    /// Sleeps until a call wakes the thread. A call publishes its header before it looks whether
+    /// the thread sleeps.
     fn sleep(&self) {
-        self.asleep.store(true, Ordering::SeqCst);
+        self.is_asleep.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        if self.open().next().is_none() && !self.ends.load(Ordering::SeqCst) {
+        if self.unfinished().next().is_none() && !self.is_ending.load(Ordering::SeqCst) {
             thread::park();
         }
-        self.asleep.store(false, Ordering::SeqCst);
+        self.is_asleep.store(false, Ordering::SeqCst);
     }
 }

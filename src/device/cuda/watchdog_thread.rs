@@ -1,57 +1,57 @@
-//! The thread that looks after calls. May touch: error, watch.
+//! The watchdog's thread: start, wake-up, and the end with the communicator.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::{self, JoinHandle};
 
-use super::watchdog::{RELEASE, Watch};
+use super::watchdog::{RELEASE_INTERVAL, Watchdog};
 use crate::error::{Error, Result};
 
-/// The thread, and how to wake it.
+/// The thread, and the state that it shares with calls.
 #[derive(Debug)]
-pub(crate) struct Guard {
-    pub(crate) watch: Arc<Watch>,
+pub(crate) struct WatchdogThread {
+    pub(crate) shared: Arc<Watchdog>,
     thread: Option<JoinHandle<bool>>,
 }
 
-impl Guard {
-    pub(crate) fn new(watch: Watch) -> Result<Self> {
-        let watch = Arc::new(watch);
-        let its = Arc::clone(&watch);
-        let builder = thread::Builder::new().name("ringreduce-guard".into());
+impl WatchdogThread {
+    pub(crate) fn new(watchdog: Watchdog) -> Result<Self> {
+        let shared = Arc::new(watchdog);
+        let watchdog = Arc::clone(&shared);
+        let builder = thread::Builder::new().name("ringreduce-gpu".into());
         let thread = builder
-            .spawn(move || its.serve())
-            .map_err(|error| Error::no_thread("starting the thread that guards streams", error))?;
-        Ok(Self { watch, thread: Some(thread) })
+            .spawn(move || watchdog.run())
+            .map_err(|error| Error::no_thread("starting the watchdog thread", error))?;
+        Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// A call was claimed.
+    /// Wakes the thread, after a call's header was published.
     pub(crate) fn wake(&self) {
-        if self.watch.asleep.load(Ordering::SeqCst)
+        if self.shared.is_asleep.load(Ordering::SeqCst)
             && let Some(thread) = &self.thread
         {
             thread.thread().unpark();
         }
     }
 
-    /// Waits until all calls are over; the guard sees to it that they end. If a stream does not
-    /// come to them in time, or there are graphs that may still be launched, it is false: then the
-    /// guard goes on, and nothing that those use may be given back.
+    /// Waits until all calls are finished; the watchdog ends calls that time out. The result is
+    /// false if a stream does not reach its calls in time, or if graphs may still be launched: then
+    /// the thread goes on, and nothing that those calls use may be freed.
     pub(crate) fn finish(&mut self) -> bool {
-        self.watch.ends.store(true, Ordering::SeqCst);
+        self.shared.is_ending.store(true, Ordering::SeqCst);
         let Some(thread) = self.thread.take() else { return true };
         thread.thread().unpark();
         while !thread.is_finished() {
-            if self.watch.left_behind.load(Ordering::Acquire) {
+            if self.shared.is_detached.load(Ordering::Acquire) {
                 return false;
             }
-            thread::sleep(RELEASE);
+            thread::sleep(RELEASE_INTERVAL);
         }
         true
     }
 }
 
-impl Drop for Guard {
+impl Drop for WatchdogThread {
     fn drop(&mut self) {
         self.finish();
     }

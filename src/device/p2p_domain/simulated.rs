@@ -1,67 +1,72 @@
-//! All ranks' parts of calls by islands, walked together: they meet, and the call comes out.
+//! A simulator of calls by P2P domains: it walks the phases of all ranks together, each as far as
+//! it can, and compares the blocks at the end with the collective's definition.
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::{Area, Leg, Map, Spot};
+use super::{BlockArea, BlockRef, DomainMap, DomainPhase};
 use crate::schedule::Collective;
 
-/// What is in a block: of which ranks, and which of their blocks. Rubbish is nothing.
+/// The contributions in a block, each a rank and a block of its send buffer. An unwritten block is
+/// empty.
 type Block = Vec<(usize, usize)>;
 
-/// Ranks that do their parts, each as far as it can.
+/// All ranks: what is in their memories, and the phases that they still have to do.
 struct World {
-    map: Map,
+    map: DomainMap,
     memory: Vec<BTreeMap<(u8, usize), Block>>,
-    legs: Vec<VecDeque<Leg>>,
+    phases: Vec<VecDeque<DomainPhase>>,
 }
 
-/// Ranks in the same part: what it is, and for each where it reads and writes, and its blocks.
-struct Met<'a> {
+/// Ranks that have reached the same phase: the collective, and for each rank the source, the target
+/// and the number of blocks.
+struct MetPhase<'a> {
     what: Collective,
     ranks: &'a [usize],
-    from: Vec<Spot>,
-    to: Vec<Spot>,
+    from: Vec<BlockRef>,
+    to: Vec<BlockRef>,
     shares: Vec<usize>,
 }
 
 impl World {
-    fn new(map: &Map, call: Collective, is_all: bool) -> Self {
+    fn new(map: &DomainMap, call: Collective, is_all: bool) -> Self {
         let n = map.size();
-        let area = if is_in_place(call) { Area::Recv } else { Area::Send };
+        let area = if is_in_place(call) { BlockArea::Recv } else { BlockArea::Send };
         let memory = |rank| {
             let has = given(call, rank, n);
             (0..has).map(|at| (key(area.at(at)), vec![(rank, at)])).collect()
         };
-        let legs = |rank| {
-            // Another piece before the last changes nothing here.
-            let [some, last] = [false, true].map(|last| map.legs(call, rank, is_all, last));
+        let phases = |rank| {
+            // For this simulator one more piece before the last changes nothing.
+            let [some, last] = [false, true].map(|last| map.phases(call, rank, is_all, last));
             if is_all { last.into() } else { some.into_iter().chain(last).collect() }
         };
-        let (memory, legs) = ((0..n).map(memory).collect(), (0..n).map(legs).collect());
-        Self { map: map.clone(), memory, legs }
+        let (memory, phases) = ((0..n).map(memory).collect(), (0..n).map(phases).collect());
+        Self { map: map.clone(), memory, phases }
     }
 
-    fn get(&self, rank: usize, spot: Spot, block: usize) -> Block {
-        let found = self.memory[rank].get(&key(spot.area.at(spot.at + block)));
+    fn get(&self, rank: usize, block_ref: BlockRef, block: usize) -> Block {
+        let found = self.memory[rank].get(&key(block_ref.area.at(block_ref.at + block)));
         found.cloned().unwrap_or_default()
     }
 
-    fn put(&mut self, rank: usize, spot: Spot, block: usize, value: Block) {
-        self.memory[rank].insert(key(spot.area.at(spot.at + block)), value);
+    fn put(&mut self, rank: usize, block_ref: BlockRef, block: usize, value: Block) {
+        self.memory[rank].insert(key(block_ref.area.at(block_ref.at + block)), value);
     }
 
-    /// The part that all these ranks have come to, if they have.
-    fn met<'a>(&self, ranks: &'a [usize], leaders: bool) -> Option<Met<'a>> {
+    /// The phase that all these ranks have reached, if they have.
+    fn common_phase<'a>(&self, ranks: &'a [usize], is_leaders: bool) -> Option<MetPhase<'a>> {
         let mut met = None;
         for &rank in ranks {
-            let (what, from, to, share) = match *self.legs[rank].front()? {
-                Leg::Within { what, from, to, blocks } if !leaders => (what, from, to, blocks),
-                Leg::Between { what, from, to } if leaders => {
+            let (what, from, to, share) = match *self.phases[rank].front()? {
+                DomainPhase::Within { what, from, to, blocks } if !is_leaders => {
+                    (what, from, to, blocks)
+                }
+                DomainPhase::Between { what, from, to } if is_leaders => {
                     (what, from, to, self.map.members(rank))
                 }
                 _ => return None,
             };
-            let none = || Met { what, ranks, from: vec![], to: vec![], shares: vec![] };
+            let none = || MetPhase { what, ranks, from: vec![], to: vec![], shares: vec![] };
             let met = met.get_or_insert_with(none);
             assert_eq!(met.what, what, "{ranks:?} make different calls");
             met.from.push(from);
@@ -71,22 +76,22 @@ impl World {
         met
     }
 
-    /// A block of all of them, folded.
-    fn fold(&self, met: &Met<'_>, block: usize) -> Block {
-        let of = |(&rank, &from): (&usize, &Spot)| self.get(rank, from, block);
+    /// The reduction of one block of all ranks.
+    fn fold(&self, met: &MetPhase<'_>, block: usize) -> Block {
+        let of = |(&rank, &from): (&usize, &BlockRef)| self.get(rank, from, block);
         let all: Vec<_> = met.ranks.iter().zip(&met.from).map(of).collect();
-        assert!(all.iter().all(|block| !block.is_empty()), "rubbish is folded");
+        assert!(all.iter().all(|block| !block.is_empty()), "an unwritten block is reduced");
         let mut sum = all.concat();
         sum.sort_unstable();
         sum
     }
 
-    /// What they get: which of them, in which block, and what.
-    fn outcome(&self, met: &Met<'_>, leaders: bool) -> Vec<(usize, usize, Block)> {
-        let Met { what, ranks, from, shares, .. } = met;
+    /// The results of a phase: the index of the rank, the block, and the contributions in it.
+    fn results(&self, met: &MetPhase<'_>, is_leaders: bool) -> Vec<(usize, usize, Block)> {
+        let MetPhase { what, ranks, from, shares, .. } = met;
         let places = || 0..ranks.len();
         let before = |place: usize| shares[..place].iter().sum::<usize>();
-        let blocks = if leaders { 1 } else { shares[0] };
+        let blocks = if is_leaders { 1 } else { shares[0] };
         let given = |place: usize, block| self.get(ranks[place], from[place], block);
         let each = |place: usize| (0..shares[place]).map(move |block| (place, block));
         match *what {
@@ -117,25 +122,25 @@ impl World {
         }
     }
 
-    fn together(&mut self, ranks: &[usize], leaders: bool) -> bool {
-        let Some(met) = self.met(ranks, leaders) else { return false };
-        for (place, block, value) in self.outcome(&met, leaders) {
+    fn step_group(&mut self, ranks: &[usize], is_leaders: bool) -> bool {
+        let Some(met) = self.common_phase(ranks, is_leaders) else { return false };
+        for (place, block, value) in self.results(&met, is_leaders) {
             self.put(ranks[place], met.to[place], block, value);
         }
         for &rank in ranks {
-            self.legs[rank].pop_front();
+            self.phases[rank].pop_front();
         }
         true
     }
 
-    /// A part of one rank, or of a rank and its peer, whose message waits until that takes it.
-    fn alone(&mut self, rank: usize) -> bool {
-        let (peer, from, to, blocks) = match self.legs[rank].front().copied() {
-            Some(Leg::Copy { from, to, blocks }) => (rank, from, to, blocks),
-            Some(Leg::Send { to: peer, from, blocks }) => match self.legs[peer].front() {
-                Some(&Leg::Recv { from: sender, to, blocks: wanted }) if sender == rank => {
+    /// Does a copy, or a message whose receiver has reached it; false if the rank waits for others.
+    fn step_rank(&mut self, rank: usize) -> bool {
+        let (peer, from, to, blocks) = match self.phases[rank].front().copied() {
+            Some(DomainPhase::Copy { from, to, blocks }) => (rank, from, to, blocks),
+            Some(DomainPhase::Send { to: peer, from, blocks }) => match self.phases[peer].front() {
+                Some(&DomainPhase::Recv { from: sender, to, blocks: wanted }) if sender == rank => {
                     assert_eq!(blocks, wanted);
-                    self.legs[peer].pop_front();
+                    self.phases[peer].pop_front();
                     (peer, from, to, blocks)
                 }
                 _ => return false,
@@ -146,42 +151,45 @@ impl World {
             let value = self.get(rank, from, block);
             self.put(peer, to, block, value);
         }
-        self.legs[rank].pop_front();
+        self.phases[rank].pop_front();
         true
     }
 
     fn walk(&mut self) {
         let leaders: Vec<_> = self.map.leaders().collect();
-        let island = |&leader: &usize| {
-            (0..self.map.size()).filter(|&rank| self.map.of[rank] == leader).collect::<Vec<_>>()
+        let domain = |&leader: &usize| {
+            (0..self.map.size())
+                .filter(|&rank| self.map.first_rank[rank] == leader)
+                .collect::<Vec<_>>()
         };
-        let islands: Vec<_> = leaders.iter().map(island).collect();
-        while self.legs.iter().any(|legs| !legs.is_empty()) {
-            let mut moved = self.together(&leaders, true);
-            islands.iter().for_each(|island| moved |= self.together(island, false));
-            (0..self.map.size()).for_each(|rank| moved |= self.alone(rank));
-            assert!(moved, "all wait: {:?}", self.legs);
+        let domains: Vec<_> = leaders.iter().map(domain).collect();
+        while self.phases.iter().any(|phases| !phases.is_empty()) {
+            let mut moved = self.step_group(&leaders, true);
+            domains.iter().for_each(|domain| moved |= self.step_group(domain, false));
+            (0..self.map.size()).for_each(|rank| moved |= self.step_rank(rank));
+            assert!(moved, "deadlock: {:?}", self.phases);
         }
     }
 }
 
-/// Of a piece that is the whole, both are one.
-fn key(spot: Spot) -> (u8, usize) {
-    let area = match spot.area {
-        Area::Send => 0,
-        Area::Recv | Area::Whole => 1,
-        Area::One => 2,
-        Area::Other => 3,
+/// The key of a block. In a piece that is the whole block, `RecvWhole` and `Recv` are the same
+/// memory.
+fn key(block_ref: BlockRef) -> (u8, usize) {
+    let area = match block_ref.area {
+        BlockArea::Send => 0,
+        BlockArea::Recv | BlockArea::RecvWhole => 1,
+        BlockArea::ScratchA => 2,
+        BlockArea::ScratchB => 3,
     };
-    (area, spot.at)
+    (area, block_ref.at)
 }
 
-/// Made in the second buffer, and in one piece.
+/// True for collectives that work in the receive buffer, in one piece.
 fn is_in_place(call: Collective) -> bool {
     matches!(call, Collective::AllReduce | Collective::Broadcast { .. })
 }
 
-/// Blocks that a rank gives.
+/// The number of blocks that a rank contributes.
 fn given(call: Collective, rank: usize, n: usize) -> usize {
     match call {
         Collective::ReduceScatter => n,
@@ -190,8 +198,8 @@ fn given(call: Collective, rank: usize, n: usize) -> usize {
     }
 }
 
-/// What a rank must have at the end.
-fn wanted(call: Collective, rank: usize, n: usize) -> Vec<Block> {
+/// The contributions that a rank must have in its receive buffer at the end.
+fn expected(call: Collective, rank: usize, n: usize) -> Vec<Block> {
     let all = |block| (0..n).map(|from| (from, block)).collect::<Block>();
     let each = || (0..n).map(|from| vec![(from, 0)]).collect();
     match call {
@@ -206,7 +214,7 @@ fn wanted(call: Collective, rank: usize, n: usize) -> Vec<Block> {
     }
 }
 
-/// All ways to be in islands, as the first rank of each rank's.
+/// All partitions of `n` ranks, each as the first rank of each rank's domain.
 fn partitions(n: usize) -> Vec<Vec<usize>> {
     (0..n).fold(vec![Vec::new()], |all, rank| {
         let more = |of: Vec<usize>| {
@@ -217,8 +225,8 @@ fn partitions(n: usize) -> Vec<Vec<usize>> {
     })
 }
 
-/// All calls in all islands of so many ranks.
-fn each(n: usize, check: impl Fn(&Map, Collective)) {
+/// Checks every collective with every partition of `n` ranks.
+fn for_each_collective(n: usize, check: impl Fn(&DomainMap, Collective)) {
     let rooted = |root| {
         [
             Collective::Broadcast { root },
@@ -228,15 +236,15 @@ fn each(n: usize, check: impl Fn(&Map, Collective)) {
         ]
     };
     let others = [Collective::AllReduce, Collective::ReduceScatter, Collective::AllGather];
-    for map in partitions(n).into_iter().map(Map::new) {
+    for map in partitions(n).into_iter().map(DomainMap::new) {
         (0..n as u32).flat_map(rooted).chain(others).for_each(|call| check(&map, call));
     }
 }
 
 #[test]
-fn blocks_come_out_in_the_order_of_ranks_whatever_the_islands() {
+fn blocks_are_in_the_order_of_ranks_in_every_partition() {
     for n in 1..=5 {
-        each(n, |map, call| {
+        for_each_collective(n, |map, call| {
             for is_all in [true, false] {
                 if !is_all && is_in_place(call) {
                     continue;
@@ -244,8 +252,8 @@ fn blocks_come_out_in_the_order_of_ranks_whatever_the_islands() {
                 let mut world = World::new(map, call, is_all);
                 world.walk();
                 for rank in 0..n {
-                    for (at, block) in wanted(call, rank, n).into_iter().enumerate() {
-                        let found = world.get(rank, Area::Recv.at(0), at);
+                    for (at, block) in expected(call, rank, n).into_iter().enumerate() {
+                        let found = world.get(rank, BlockArea::Recv.at(0), at);
                         assert_eq!(found, block, "{map:?} {call:?}: rank {rank}, block {at}");
                     }
                 }
@@ -254,10 +262,10 @@ fn blocks_come_out_in_the_order_of_ranks_whatever_the_islands() {
     }
 }
 
-/// Who has no second buffer writes none, and the first stays as it is.
+/// A rank without a receive buffer writes none, and no rank writes its send buffer.
 #[test]
-fn nobody_writes_what_a_call_leaves_alone() {
-    each(4, |map, call| {
+fn send_buffers_and_missing_receive_buffers_stay_unwritten() {
+    for_each_collective(4, |map, call| {
         if is_in_place(call) {
             return;
         }
@@ -265,22 +273,24 @@ fn nobody_writes_what_a_call_leaves_alone() {
         world.walk();
         for rank in 0..4 {
             let written = world.memory[rank].keys().filter(|key| key.0 == 1).count();
-            assert_eq!(written, wanted(call, rank, 4).len(), "{map:?} {call:?}: rank {rank}");
+            assert_eq!(written, expected(call, rank, 4).len(), "{map:?} {call:?}: rank {rank}");
             for at in 0..given(call, rank, 4) {
-                assert_eq!(world.get(rank, Area::Send.at(0), at), [(rank, at)]);
+                assert_eq!(world.get(rank, BlockArea::Send.at(0), at), [(rank, at)]);
             }
         }
     });
 }
 
-/// What goes within islands has at most one buffer of the caller's.
+/// Of the source and the target of a phase within a domain, at most one is a buffer of the caller.
 #[test]
-fn ranks_agree_on_whether_others_see_the_memory_of_a_part() {
-    let is_callers = |spot: Spot| matches!(spot.area, Area::Send | Area::Recv | Area::Whole);
-    each(4, |map, call| {
-        for leg in (0..4).flat_map(|rank| map.legs(call, rank, true, true)) {
-            if let Leg::Within { from, to, .. } = leg {
-                assert!(from == to || !is_callers(from) || !is_callers(to), "{call:?}: {leg:?}");
+fn a_phase_within_a_domain_uses_at_most_one_of_the_callers_buffers() {
+    let is_callers = |block_ref: BlockRef| {
+        matches!(block_ref.area, BlockArea::Send | BlockArea::Recv | BlockArea::RecvWhole)
+    };
+    for_each_collective(4, |map, call| {
+        for phase in (0..4).flat_map(|rank| map.phases(call, rank, true, true)) {
+            if let DomainPhase::Within { from, to, .. } = phase {
+                assert!(from == to || !is_callers(from) || !is_callers(to), "{call:?}: {phase:?}");
             }
         }
     });

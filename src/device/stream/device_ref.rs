@@ -1,4 +1,4 @@
-//! Device memory that somebody else manages, by its address. May touch: as `comm`.
+//! Device memory of other owners, known by its address.
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
@@ -7,9 +7,8 @@ use std::sync::Arc;
 use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut, DeviceSlice, SyncOnDrop};
 
-/// A buffer known by its address: what C programs and other frameworks have. Memory of a device,
-/// managed memory and pinned memory of the host are as good; other memory of the host is an error
-/// of the call.
+/// A buffer known by its address, as C programs and other frameworks have it. Device memory,
+/// managed memory and pinned host memory will do; other host memory is an error of the call.
 #[derive(Debug)]
 pub struct DeviceRef<T> {
     start: CUdeviceptr,
@@ -22,14 +21,13 @@ impl<T> DeviceRef<T> {
     /// `len` elements at `start`.
     ///
     /// # Safety
-    /// The memory is as long, stays until all work on it is done, and whatever else uses it does so
-    /// in the order of the streams that collectives on it are put on.
+    /// The memory has that length and stays until all work on it is done. Other work on it is in
+    /// the order of the streams that its collectives are put on.
     #[must_use]
     pub unsafe fn from_raw_parts(start: u64, len: usize, stream: &Arc<CudaStream>) -> Self {
         Self { start, len, stream: Arc::clone(stream), of: PhantomData }
     }
 
-    /// Where it begins.
     pub(super) fn start(&self) -> CUdeviceptr {
         self.start
     }

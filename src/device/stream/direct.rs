@@ -1,26 +1,25 @@
-//! Calls on a stream that go straight to all ranks' buffers: what they are, where the workers see
-//! the buffers, and what their failures are called.
-//! May touch: as `comm`. Law: all ranks go this way, or none; what they agreed on when they said
-//! which devices they use decides it, and their arguments.
+//! Direct calls on a stream: the state behind them, the addresses of the buffers at each worker,
+//! and the errors of failed calls.
+//! Law: all ranks of a call choose the same form, by what they told each other in `use_device` and
+//! by arguments that all of them pass.
 
 use std::mem::{forget, take};
-use std::ops::Range;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 
 use cudarc::driver::sys::{CUdeviceptr, CUstream};
 use cudarc::driver::{CudaContext, CudaStream};
 
 use super::explain::may_be_by;
-use super::memory::Held;
-use super::scratch::Scratch;
-use super::{OnStream, Side, Sides, failure};
+use super::memory::{ExportedMemory, SharedAllocation};
+use super::scratch::ScratchMemory;
+use super::{OnStream, Side, Sides};
 use crate::api::Communicator;
 use crate::api::options::Settings;
 use crate::api::verb::refuse;
-use crate::device::algorithm::Form;
+use crate::device::algorithm::DeviceAlgorithm;
 use crate::device::cuda::{
-    CAPTURED, Call, Claim, Driver, HANDLE, MOST_RANKS, Opened, Together, Trouble, Wanted, Watch,
-    is_capturing, locked, reachable,
+    CAPTURED_SLOTS, CallFailure, Driver, FailedCall, HANDLE_WORDS, MAX_RANKS, PeerCall,
+    PeerExecutor, PeerMapping, Wanted, Watchdog, check_reachable, is_capturing, locked,
 };
 use crate::element::{DataType, Kind, Reduction};
 use crate::engine::failure::FAILED;
@@ -31,127 +30,130 @@ use crate::exec::{Halt, Stop};
 use crate::plan::{DeviceCall, DeviceForm, Reach, Request, fingerprint};
 use crate::transport::Fault;
 
-/// What a communicator has whose ranks reach each other's device memory.
+/// The state of a communicator whose ranks' devices access each other's memory.
 #[derive(Debug)]
 pub(super) struct Direct {
-    pub(super) together: Together,
-    /// Which ranks are threads of this process.
-    pub(super) beside: Vec<bool>,
+    pub(super) executor: PeerExecutor,
+    /// For each rank, whether it is a thread of this process.
+    pub(super) same_process: Vec<bool>,
     pub(super) reach: Reach,
-    /// Memory that all ranks have allocated together.
-    pub(super) entries: Vec<Entry>,
-    /// What this rank has opened: of which allocation and rank.
-    pub(super) opened: Vec<(u64, usize, Arc<Opened>)>,
-    /// What its users have dropped, and others may still have opened.
-    pub(super) retired: Arc<Mutex<Vec<Held>>>,
-    /// Allocations so far.
+    /// Memory that all ranks have allocated or registered together.
+    pub(super) shared: Vec<SharedAllocation>,
+    /// Mappings of other ranks' memory: the number of the allocation, the rank, the mapping.
+    pub(super) mappings: Vec<(u64, usize, Arc<PeerMapping>)>,
+    /// Memory that its users have dropped, and that other ranks may still have open.
+    pub(super) retired: Arc<Mutex<Vec<ExportedMemory>>>,
+    /// The number of allocations so far.
     pub(super) allocations: u64,
-    /// What other buffers go through where ranks are several processes.
-    pub(super) scratch: Option<Scratch>,
-    /// Other memory of the communicator itself, which others may have opened.
-    pub(super) kept: Vec<Held>,
-    /// The failure that was told.
-    told: Option<String>,
-}
-
-/// Memory that all ranks have allocated together.
-#[derive(Debug)]
-pub(super) struct Entry {
-    pub(super) range: Range<u64>,
-    /// Where each worker sees it; 0 where nobody works.
-    pub(super) seen: Arc<[u64]>,
-    /// Gone when its user has dropped it.
-    pub(super) life: Weak<()>,
+    /// Scratch memory for other buffers, where ranks are in several processes.
+    pub(super) scratch: Option<ScratchMemory>,
+    /// Memory of the communicator itself that other ranks may have open.
+    pub(super) own_memory: Vec<ExportedMemory>,
+    /// The first failure that a call has reported.
+    first_error: Option<String>,
 }
 
 impl Direct {
-    pub(super) fn new(together: Together, beside: Vec<bool>, reach: Reach) -> Self {
+    pub(super) fn new(executor: PeerExecutor, same_process: Vec<bool>, reach: Reach) -> Self {
         Self {
-            together,
-            beside,
+            executor,
+            same_process,
             reach,
-            entries: Vec::new(),
-            opened: Vec::new(),
+            shared: Vec::new(),
+            mappings: Vec::new(),
             retired: Arc::default(),
             allocations: 0,
             scratch: None,
-            kept: Vec::new(),
-            told: None,
+            own_memory: Vec::new(),
+            first_error: None,
         }
     }
 
-    pub(super) fn watch(&self) -> &Arc<Watch> {
-        &self.together.guard.watch
+    pub(super) fn watchdog(&self) -> &Arc<Watchdog> {
+        &self.executor.watchdog.shared
     }
 
-    /// Another rank's memory; what is open is not opened again, since several buffers may lie in
-    /// one allocation.
-    pub(super) fn open(
+    /// Opens another rank's memory. Several buffers may be in one allocation, which is opened once.
+    pub(super) fn map_peer(
         &self,
         (driver, context): (Driver, &Arc<CudaContext>),
         rank: usize,
-        handle: [u64; HANDLE],
-    ) -> Result<Arc<Opened>> {
-        let known = self.opened.iter().find(|(_, of, known)| *of == rank && known.is_of(handle));
-        match known {
-            Some((.., known)) => Ok(Arc::clone(known)),
-            None => Opened::new(driver, context, handle).map(Arc::new),
+        handle: [u64; HANDLE_WORDS],
+    ) -> Result<Arc<PeerMapping>> {
+        let open = self.mappings.iter().find(|(_, of, open)| *of == rank && open.is_of(handle));
+        match open {
+            Some((.., open)) => Ok(Arc::clone(open)),
+            None => PeerMapping::new(driver, context, handle).map(Arc::new),
         }
     }
 
-    /// Some of what users have dropped.
-    pub(super) fn take_back(&mut self, most: usize) -> Vec<Held> {
+    /// Refuses a stream or buffer of another context than `use_device` was given.
+    pub(super) fn check_context(
+        &self,
+        name: &'static str,
+        argument: &'static str,
+        context: &CudaContext,
+    ) -> Result<()> {
+        if self.executor.is_of(context) {
+            return Ok(());
+        }
+        let given = "of another context than use_device was given";
+        refuse(name, argument, given, "one of the same")
+    }
+
+    /// Takes up to `most` of the memory that users have dropped.
+    pub(super) fn take_retired(&mut self, most: usize) -> Vec<ExportedMemory> {
         let mut retired = locked(&self.retired);
         let count = retired.len().min(most);
         retired.drain(..count).collect()
     }
 
-    /// Can calls be put on this stream?
-    pub(super) fn may_be_put(
+    /// Refuses a stream on which direct calls can't wait for other ranks.
+    pub(super) fn check_stream(
         &self,
         name: &'static str,
         stream: CUstream,
         captures: bool,
     ) -> Result<()> {
-        let threads = self.beside.iter().filter(|&&beside| beside).count();
+        let threads = self.same_process.iter().filter(|&&same_process| same_process).count();
         if stream.is_null() && threads > 1 {
             let given = "the default one, which all threads of a device share";
             return refuse(name, "stream", given, "one of this rank alone");
         }
-        if captures && self.together.is_graph_full() {
-            let expected = format!("{CAPTURED} calls in all living graphs of a communicator");
+        if captures && self.executor.are_captured_slots_full() {
+            let expected = format!("{CAPTURED_SLOTS} calls in all living graphs of a communicator");
             return refuse(name, "stream", "captured once more", expected);
         }
         Ok(())
     }
 
-    /// Are all ranks threads of this process?
+    /// True if all ranks are threads of this process.
     pub(super) fn is_one_process(&self) -> bool {
-        self.beside.iter().all(|&beside| beside)
+        self.same_process.iter().all(|&same_process| same_process)
     }
 
-    /// Where the workers see these bytes.
-    fn place(&self, at: CUdeviceptr, bytes: usize) -> Option<(&Entry, u64)> {
-        let inside = |entry: &&Entry| {
+    /// The shared memory that has these bytes, and their offset in it.
+    fn find(&self, at: CUdeviceptr, bytes: usize) -> Option<(&SharedAllocation, u64)> {
+        let inside = |entry: &&SharedAllocation| {
             let end = at + bytes as u64;
             entry.range.start <= at && end <= entry.range.end && entry.life.strong_count() > 0
         };
-        self.entries.iter().find(inside).map(|entry| (entry, at - entry.range.start))
+        self.shared.iter().find(inside).map(|entry| (entry, at - entry.range.start))
     }
 
-    /// Where each worker sees both buffers; none if one is not memory that all ranks know.
-    fn places(&self, sides: &Sides) -> Option<[[CUdeviceptr; 2]; MOST_RANKS]> {
-        let mut all = [[0; 2]; MOST_RANKS];
-        for (number, raw) in buffers(sides).into_iter().enumerate() {
+    /// The addresses of both buffers at each worker; none if one is in no shared memory.
+    fn buffer_addresses(&self, sides: &Sides) -> Option<[[CUdeviceptr; 2]; MAX_RANKS]> {
+        let mut all = [[0; 2]; MAX_RANKS];
+        for (number, raw) in user_addresses(sides).into_iter().enumerate() {
             let of = if sides.is_in_place() { 0 } else { number };
             let bytes = sides.sides[of].blocks * sides.block;
-            let known = if self.is_one_process() { None } else { self.place(raw, bytes) };
-            if known.is_none() && !self.is_one_process() && bytes > 0 {
+            let found = if self.is_one_process() { None } else { self.find(raw, bytes) };
+            if found.is_none() && !self.is_one_process() && bytes > 0 {
                 return None;
             }
-            for (worker, &beside) in self.beside.iter().enumerate() {
-                all[worker][number] = match known {
-                    Some((entry, at)) if !beside => entry.seen[worker] + at,
+            for (worker, &same_process) in self.same_process.iter().enumerate() {
+                all[worker][number] = match found {
+                    Some((entry, at)) if !same_process => entry.seen_at[worker] + at,
                     _ => raw,
                 };
             }
@@ -160,38 +162,38 @@ impl Direct {
     }
 }
 
-/// The addresses that the user gave: of what is read, and of what is written.
-pub(super) fn buffers(sides: &Sides) -> [CUdeviceptr; 2] {
+/// The user's addresses of the buffer that is read and the buffer that is written.
+pub(super) fn user_addresses(sides: &Sides) -> [CUdeviceptr; 2] {
     let [one, other] = sides.sides;
     [one.device, if sides.is_in_place() { one.device } else { other.device }]
 }
 
 impl Sides {
-    /// Is one buffer read and written?
+    /// True if one buffer is read and written.
     pub(super) fn is_in_place(&self) -> bool {
         self.sides[0].writes
     }
 }
 
 impl Drop for Direct {
-    /// When all calls are over this rank gives back what it has opened and says so; then others
-    /// may free it.
+    /// Closes this rank's mappings after the last call and says so, after which other ranks may
+    /// free their memory.
     fn drop(&mut self) {
-        if self.together.finish() {
-            self.opened.clear();
-            self.watch().boards.close(1);
-            self.watch().boards.leave();
+        if self.executor.finish() {
+            self.mappings.clear();
+            self.watchdog().blocks.close(1);
+            self.watchdog().blocks.mark_left();
         } else {
-            // Graphs, or calls whose streams come to them later, may still use it, and to free
-            // waits for them.
-            forget((take(&mut self.opened), self.scratch.take(), take(&mut self.kept)));
+            // Graphs, or calls that a stream reaches later, may still use the memory, and to free
+            // it would wait.
+            forget((take(&mut self.mappings), self.scratch.take(), take(&mut self.own_memory)));
             forget(take(&mut *locked(&self.retired)));
         }
     }
 }
 
-/// How kernels reduce so, and by which factor, if they can.
-fn wanted(op: Reduction) -> Option<(Wanted, [u8; 16])> {
+/// The kernels' reduction and factor, if kernels can reduce so.
+fn kernel_reduction(op: Reduction) -> Option<(Wanted, [u8; 16])> {
     match op.kind() {
         Kind::Plain(op) => Some((Wanted::Plain(op), [0; 16])),
         Kind::PreMulSum(_, factor) => Some((Wanted::PreMulSum, factor)),
@@ -200,10 +202,10 @@ fn wanted(op: Reduction) -> Option<(Wanted, [u8; 16])> {
 }
 
 impl Communicator {
-    /// Does a call go straight to the buffers?
+    /// True if the call is direct.
     ///
     /// # Errors
-    /// If the others might think so, and this rank can't.
+    /// If the call is direct at the other ranks, and can't be here.
     pub(super) fn goes_direct(
         &self,
         name: &'static str,
@@ -211,16 +213,14 @@ impl Communicator {
         request: &Request,
     ) -> Result<bool> {
         let Some(direct) = &self.streams.direct else { return Ok(false) };
-        if !direct.together.is_of(stream.context()) {
-            let given = "of another context than use_device was given";
-            return refuse(name, "stream", given, "one of the same");
-        }
+        direct.check_context(name, "stream", stream.context())?;
         let call = self.device_call(request, (0, false, false));
         let form = direct.reach.choose(self.size(), &call, None);
         Ok(!matches!(form, DeviceForm::Islands | DeviceForm::Host))
     }
 
-    /// What a call asks of its form: `known` and `in_pieces` as in [`DeviceCall`].
+    /// The properties that the choice of a form needs; `known` and `in_pieces` as in
+    /// [`DeviceCall`].
     pub(super) fn device_call(
         &self,
         request: &Request,
@@ -234,39 +234,37 @@ impl Communicator {
             known,
             in_pieces,
             in_order: numbers.deterministic && request.folds(),
-            kernels: !as_wire && request.op.is_none_or(|op| wanted(op).is_some()),
+            kernels: !as_wire && request.op.is_none_or(|op| kernel_reduction(op).is_some()),
             islands: self.goes_by_islands(request),
         }
     }
 
-    /// The failure, if any, of the calls so far.
+    /// Reports the failure of the calls so far, if any.
     pub(super) fn direct_failure(&mut self, call: &'static str) -> Result<()> {
         let Some(direct) = &self.streams.direct else { return Ok(()) };
-        match direct.watch().trouble(direct.together.latest()) {
-            Some(trouble) => Err(self.direct_failed(call, trouble)),
+        match direct.watchdog().failure(direct.executor.latest_header()) {
+            Some(failure) => Err(self.direct_error(call, failure)),
             None => Ok(()),
         }
     }
 
-    /// The first failure as an error; after that it is the communicator that failed.
+    /// The first failure as an error. After it was reported the communicator is broken.
     #[cold]
-    fn direct_failed(&mut self, call: &'static str, (claim, trouble): (Claim, Trouble)) -> Error {
-        let Some(direct) = &mut self.streams.direct else {
-            return worker::lost(call);
-        };
-        if let Some(first) = &direct.told {
+    fn direct_error(&mut self, call: &'static str, (header, failure): FailedCall) -> Error {
+        let Some(direct) = &mut self.streams.direct else { return worker::lost(call) };
+        if let Some(first) = &direct.first_error {
             return Error::Broken { call, first: first.clone() };
         }
-        let (name, count, number) = direct.together.what(claim).unwrap_or((call, 0, None));
-        let mut error = match trouble {
-            Trouble::Refused { reason, .. } => {
+        let (name, count, number) = direct.executor.call_label(header).unwrap_or((call, 0, None));
+        let mut error = match failure {
+            CallFailure::Refused { reason, .. } => {
                 let error = Error::Device { doing: name.into(), reason };
                 self.broken_by(call, error)
             }
-            trouble => {
-                let mut error = self.stopped(name, count, &trouble);
-                if let Trouble::GaveUp { beyond: Some(rank), .. } = trouble
-                    && let (Some(peer), Some(world)) = (error.peer_mut(), &self.streams.world)
+            failure => {
+                let mut error = self.failure_error(name, count, &failure);
+                if let CallFailure::GaveUp { outside: Some(rank), .. } = failure
+                    && let (Some(peer), Some(world)) = (error.peer_mut(), &self.streams.world_peers)
                     && let Some(culprit) = world.get(rank)
                 {
                     peer.clone_from(culprit);
@@ -275,43 +273,43 @@ impl Communicator {
             }
         };
         if let Some(place) = error.place_mut() {
-            // Calls on devices have numbers of their own.
-            (place.operation, place.sequence) = (name, number.unwrap_or(claim.number()));
+            // Direct calls have numbers of their own.
+            (place.operation, place.sequence) = (name, number.unwrap_or(header.number()));
         }
         if let Some(direct) = &mut self.streams.direct {
-            direct.told = Some(error.to_string());
+            direct.first_error = Some(error.to_string());
         }
         error
     }
 
-    fn stopped(&mut self, call: &'static str, count: usize, trouble: &Trouble) -> Error {
+    fn failure_error(&mut self, call: &'static str, count: usize, failure: &CallFailure) -> Error {
         let rank = self.rank();
-        let (peer, stop) = match *trouble {
-            // The guard knows the first cause: no other is looked for.
-            Trouble::Lost { peer, ref evidence } => {
+        let (peer, stop) = match *failure {
+            // The watchdog knows the first cause, so that no other is looked for.
+            CallFailure::Lost { peer, ref evidence } => {
                 (peer, Stop::Other { peer, fault: Fault::Lost(evidence.clone()) })
             }
-            Trouble::GaveUp { peer, aborted: true, .. } => {
+            CallFailure::GaveUp { peer, aborted: true, .. } => {
                 (peer, Stop::Other { peer, fault: Fault::GaveUp(Box::new(Blame::aborted(peer))) })
             }
-            Trouble::GaveUp { peer, by, beyond, .. } => {
-                let evidence = match beyond {
+            CallFailure::GaveUp { peer, by, outside, .. } => {
+                let evidence = match outside {
                     None if peer == by => FAILED.into(),
                     _ => format!("rank {} gave up on it", self.peers()[by].rank),
                 };
                 (peer, Stop::Other { peer, fault: Fault::Lost(evidence) })
             }
-            Trouble::Late { peer, after } => (peer, Stop::Timeout(after)),
-            Trouble::Differs { peer, ours, theirs } => {
+            CallFailure::Late { peer, after } => (peer, Stop::Timeout(after)),
+            CallFailure::Mismatch { peer, ours, theirs } => {
                 let [ours, theirs] = fingerprint::alike_in_memory([ours, theirs]);
                 (peer, Stop::Fault(Fault::Mismatch { field: "fingerprint", ours, theirs }))
             }
-            Trouble::Captured { peer, ours } => {
+            CallFailure::CaptureMismatch { peer, ours } => {
                 let field = "captured into a graph";
                 let (ours, theirs) = (u64::from(ours), u64::from(!ours));
                 (peer, Stop::Fault(Fault::Mismatch { field, ours, theirs }))
             }
-            Trouble::Aborted | Trouble::Refused { .. } => (rank, Stop::Aborted),
+            CallFailure::Aborted | CallFailure::Refused { .. } => (rank, Stop::Aborted),
         };
         let halt = Halt { stop, step: 0, peer };
         match self.at_home(call) {
@@ -324,7 +322,7 @@ impl Communicator {
 }
 
 impl OnStream<'_> {
-    /// Puts a call on the stream that goes straight to the buffers. The context is current.
+    /// Puts a direct call on the stream. The context is current.
     pub(super) fn put_direct(
         &mut self,
         name: &'static str,
@@ -332,23 +330,24 @@ impl OnStream<'_> {
         sides: Sides,
     ) -> Result<()> {
         self.comm.direct_failure(name)?;
-        // Of a call that went by way of the host, too.
-        failure(&self.comm.streams.failed).take().map_or(Ok(()), Err)?;
+        // A call by way of the host may have failed, too.
+        locked(&self.comm.streams.unreported).take().map_or(Ok(()), Err)?;
         let Settings { numbers, timeout, preferred, required, part_of, .. } = self.comm.settings;
         let forced = required.or(preferred);
         let (name, number) = part_of.map_or((name, None), |(name, number)| (name, Some(number)));
-        // Parts differ if the calls do, and it is in these that ranks are told where they differ.
-        let whole = self.comm.streams.whole.unwrap_or(*request);
+        // Fingerprints are those of the whole call, and a mismatch is found in the first of its
+        // parts.
+        let whole_request = self.comm.streams.whole_request.unwrap_or(*request);
         let (stream, deterministic) = (self.stream.cu_stream(), numbers.deterministic);
         let captures = is_capturing(stream)?;
         let size = self.comm.size();
         let Some(direct) = &mut self.comm.streams.direct else { return Err(worker::lost(name)) };
-        direct.may_be_put(name, stream, captures)?;
-        direct.watch().set_timeout(timeout);
+        direct.check_stream(name, stream, captures)?;
+        direct.watchdog().set_timeout(timeout);
         for Side { device, blocks, .. } in sides.sides {
-            reachable(name, device, blocks * sides.block)?;
+            check_reachable(name, device, blocks * sides.block)?;
         }
-        let places = direct.places(&sides);
+        let places = direct.buffer_addresses(&sides);
         if captures && places.is_none() {
             let expected = "memory from alloc_device or register_device: the stream is captured";
             return refuse(name, "buf", "memory that other processes can't open", expected);
@@ -359,24 +358,33 @@ impl OnStream<'_> {
         let by = direct.reach.choose(size, &asked, forced);
         may_be_by(name, required, by)?;
         let element = request.dtype.size();
-        let known = !direct.is_one_process() && places.is_some();
-        let call = Call {
-            form: Form { collective: request.collective, size, block: sides.block, element, by },
+        let is_shared = !direct.is_one_process() && places.is_some();
+        let call = PeerCall {
+            algorithm: DeviceAlgorithm {
+                collective: request.collective,
+                size,
+                block: sides.block,
+                element,
+                by,
+            },
             name,
-            count: whole.count,
+            count: whole_request.count,
             number,
-            fingerprint: fingerprint::on_devices(&whole, deterministic, (known, by)),
-            reduction: request.op.and_then(wanted).map(|(op, by)| (request.dtype, op, by)),
+            fingerprint: fingerprint::on_devices(&whole_request, deterministic, (is_shared, by)),
+            reduction: request
+                .op
+                .and_then(kernel_reduction)
+                .map(|(op, by)| (request.dtype, op, by)),
         };
         let done = match places.filter(|_| by != DeviceForm::OneShot) {
             Some(places) => {
                 let begun = direct
-                    .together
+                    .executor
                     .begin(captures.then_some(stream), call, |worker| places[worker]);
-                begun.and_then(|begun| direct.together.end(stream, begun))
+                begun.and_then(|begun| direct.executor.end(stream, begun))
             }
-            None => Scratch::put(direct, stream, call, sides),
+            None => ScratchMemory::put(direct, stream, call, sides),
         };
-        done.map_err(|failure| self.comm.direct_failed(name, failure))
+        done.map_err(|failure| self.comm.direct_error(name, failure))
     }
 }

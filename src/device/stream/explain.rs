@@ -1,5 +1,4 @@
-//! What a call on a stream would do, said without making it, and whether it may.
-//! May touch: as `comm`.
+//! Explanations of calls on a stream, and the check that a required algorithm can make a call.
 
 use super::OnStream;
 use crate::api::verb::refuse;
@@ -8,7 +7,7 @@ use crate::error::Result;
 use crate::plan::{DeviceExplanation, DeviceForm, Reach, Request};
 use crate::schedule::{Algorithm, Collective};
 
-/// Refuses a call that another algorithm has to make than that which its form stands for.
+/// Refuses a call whose form is none of the required algorithm.
 pub(super) fn may_be_by(
     name: &'static str,
     required: Option<Algorithm>,
@@ -24,13 +23,13 @@ pub(super) fn may_be_by(
 }
 
 impl OnStream<'_> {
-    /// How a call on device buffers would be made, and what else could: `count` as in
-    /// [`Communicator::explain`](crate::Communicator::explain), which says how the host's part goes
-    /// where there is one. Between processes it speaks of buffers that are not registered. Prices
-    /// are closed forms for stated speeds of devices and links, not measured ones.
+    /// How a call on device buffers would be made, and the alternatives. `count` is as in
+    /// [`Communicator::explain`](crate::Communicator::explain), which explains the host's part
+    /// where there is one. Between processes the answer is for buffers that are not registered.
+    /// Prices are closed forms for stated speeds of devices and links, not measured ones.
     ///
     /// # Errors
-    /// If so much would not fit into memory.
+    /// If so many elements would not fit into memory.
     pub fn explain(
         &self,
         collective: Collective,
@@ -46,10 +45,10 @@ impl OnStream<'_> {
         let op = ops.filter(|_| collective.reduces()).map(Into::into);
         let bytes = count * dtype.size();
         let direct = comm.streams.direct.as_ref();
-        let known = direct.is_none_or(|direct| direct.is_one_process());
+        let is_shared = direct.is_none_or(|direct| direct.is_one_process());
         let request = Request { collective, count, dtype, op };
-        let call = comm.device_call(&request, (bytes, known, !known));
-        let nobody = match &comm.streams.islands {
+        let call = comm.device_call(&request, (bytes, is_shared, !is_shared));
+        let nobody = match &comm.streams.domains {
             Some(_) => Reach::Islands(Vec::new()),
             None => Reach::Nobody,
         };

@@ -1,13 +1,14 @@
-//! The host's part of calls on a stream that go by way of the host: which call of the communicator
-//! is made on what a piece has of both buffers. May touch: as `comm`. Law: it is a value, whatever
-//! the type of the elements, so that the code around it is compiled once.
+//! The host's part of calls by way of the host: the communicator's call that is made on a piece of
+//! both buffers.
+//! Law: it is a value, whatever the type of the elements, so that the code around it is compiled
+//! once.
 
 use std::iter::zip;
 use std::mem::take;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::many::parts;
+use super::many::piece_ranges;
 use super::pieces::within;
 use crate::api::Communicator;
 use crate::api::verb::Verb;
@@ -16,13 +17,13 @@ use crate::error::Result;
 use crate::memory::Buffer;
 use crate::plan::Message;
 
-/// A call of the host. Counts and lengths are elements of the whole call's parts.
+/// A call on the host. Counts and lengths are elements of the whole call's parts.
 #[derive(Clone, Debug)]
 pub(super) enum HostCall {
     InPlace(Verb),
     OutOfPlace(Verb),
     OutOfPlaceV(Verb, Arc<[usize]>),
-    /// What is sent to each rank, and what is received from each.
+    /// The counts that are sent to each rank, and that are received from each.
     AllToAllV(DataType, [Arc<[usize]>; 2]),
     /// Many buffers as one.
     Many {
@@ -41,7 +42,7 @@ pub(super) enum HostCall {
 }
 
 impl HostCall {
-    /// Makes it for a piece, of which these are the bytes.
+    /// Makes the call on the bytes of a piece of both buffers.
     pub(super) fn make(
         &self,
         comm: &mut Communicator,
@@ -55,7 +56,8 @@ impl HostCall {
             Self::OutOfPlaceV(verb, counts) => {
                 comm.out_of_place_v(*verb, one, other, &lens(counts, piece))
             }
-            // A rank that has no more is done; so only the first piece is a call of all.
+            // A rank without further elements makes no more pieces, so that only the first is a
+            // collective.
             Self::AllToAllV(dtype, counts) if piece.start > 0 => {
                 pass_on(comm, *dtype, (one, other), counts, piece)
             }
@@ -65,7 +67,7 @@ impl HostCall {
             }
             Self::Many { lens, dtype, op } => {
                 let mut rest = one;
-                let bufs = parts(lens.iter().copied(), piece.clone()).map(|part| {
+                let bufs = piece_ranges(lens.iter().copied(), piece.clone()).map(|part| {
                     let (buf, more) = take(&mut rest).split_at_mut(part.len() * dtype.size());
                     rest = more;
                     buf
@@ -82,12 +84,13 @@ impl HostCall {
     }
 }
 
-/// What a piece has of each part.
+/// The elements of each part that are in a piece.
 pub(super) fn lens(counts: &[usize], piece: &Range<usize>) -> Vec<usize> {
     counts.iter().map(|&count| within(piece, count)).collect()
 }
 
-/// What two ranks have for each other beyond the first piece.
+/// The messages of an all-to-all after its first piece, between pairs of ranks that still have
+/// some.
 fn pass_on(
     comm: &mut Communicator,
     dtype: DataType,

@@ -1,5 +1,6 @@
-//! Many device buffers as one, on a stream. May touch: as `comm`.
-//! Law: straight, each is a call; by way of the host they are one buffer, cut wherever it must be.
+//! An all-reduce of many device buffers on a stream.
+//! Law: each buffer is a direct call of its own; by way of the host all are one buffer, cut
+//! anywhere.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use super::host_call::HostCall;
 use super::pieces::{Cut, share};
 use super::{OnStream, Side, Sides};
 use crate::api::many::NAME;
-use crate::device::cuda::{Area, reachable, refuse_capture};
+use crate::device::cuda::{CopyArea, check_reachable, refuse_capture};
 use crate::element::{Element, Reduction};
 use crate::error::Result;
 use crate::plan::Request;
@@ -18,10 +19,10 @@ use crate::schedule::Collective;
 
 impl OnStream<'_> {
     /// [`all_reduce_many`](crate::Communicator::all_reduce_many) of device buffers. By way of the
-    /// host it is as few calls as one of all of them would be.
+    /// host it takes as few calls as one buffer of all the elements.
     ///
     /// # Errors
-    /// What failed before on a stream; and if the device refuses something.
+    /// If an earlier call on a stream failed, or the device refuses something.
     pub fn all_reduce_many<T: Element, B: DevicePtrMut<T>>(
         &mut self,
         bufs: &mut [B],
@@ -44,22 +45,22 @@ impl OnStream<'_> {
         }
         let (element, dtype) = (T::DTYPE.size(), T::DTYPE);
         let (devices, step) = (devices.collect(), share(self.comm.room(), element, 1)?);
-        let cut = Many { bufs: devices, count, step, element };
+        let cut = ManyBuffers { bufs: devices, count, step, element };
         self.put(driver, &cut, &HostCall::Many { lens, dtype, op })
     }
 
-    /// Puts one call after the other on the stream, if the device can touch all buffers.
+    /// Puts one direct call per buffer on the stream, if devices can access all buffers.
     fn put_each(
         &mut self,
         request: &Request,
         bufs: impl Iterator<Item = (u64, usize)> + Clone,
     ) -> Result<()> {
         for (device, len) in bufs.clone() {
-            reachable(NAME, device, len * request.dtype.size())?;
+            check_reachable(NAME, device, len * request.dtype.size())?;
         }
         for (device, count) in bufs {
-            let whole = Side { device, blocks: 1, reads: true, writes: true };
-            let sides = [whole, Side { blocks: 0, ..whole }];
+            let buffer = Side { device, blocks: 1, reads: true, writes: true };
+            let sides = [buffer, Side { blocks: 0, ..buffer }];
             let sides = Sides { sides, block: count * request.dtype.size(), most: 1 };
             self.put_direct(NAME, &Request { count, ..*request }, sides)?;
         }
@@ -67,16 +68,15 @@ impl OnStream<'_> {
     }
 }
 
-/// Buffers, where and how long in elements, as one of `count`.
-struct Many {
+/// The addresses and lengths in elements of buffers with `count` elements in all.
+struct ManyBuffers {
     bufs: Vec<(u64, usize)>,
     count: usize,
     step: usize,
-    /// Bytes of an element.
     element: usize,
 }
 
-impl Cut for Many {
+impl Cut for ManyBuffers {
     fn len(&self) -> usize {
         self.count
     }
@@ -85,18 +85,18 @@ impl Cut for Many {
         self.count.min(from + self.step)
     }
 
-    fn side(&self, side: usize, piece: &Range<usize>) -> impl Iterator<Item = Area> {
+    fn side(&self, side: usize, piece: &Range<usize>) -> impl Iterator<Item = CopyArea> {
         let bufs = if side == 0 { &self.bufs[..] } else { &[] };
         let (element, lens) = (self.element, bufs.iter().map(|buf| buf.1));
-        bufs.iter().zip(parts(lens, piece.clone())).map(move |(&(device, _), part)| {
+        bufs.iter().zip(piece_ranges(lens, piece.clone())).map(move |(&(device, _), part)| {
             let device = device + (part.start * element) as u64;
-            Area { device, at: 0, len: part.len() * element, reads: true, writes: true }
+            CopyArea { device, at: 0, len: part.len() * element, reads: true, writes: true }
         })
     }
 }
 
-/// What a piece has of each of the buffers.
-pub(super) fn parts(
+/// The elements of each buffer that are in a piece.
+pub(super) fn piece_ranges(
     lens: impl Iterator<Item = usize>,
     piece: Range<usize>,
 ) -> impl Iterator<Item = Range<usize>> {

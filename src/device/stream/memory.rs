@@ -1,11 +1,11 @@
-//! Device memory that all ranks allocate together. May touch: as `comm`.
-//! Law: it is freed when nobody has it open any more, or never.
+//! Device memory that all ranks share: the handles of users, and its return to the communicator.
+//! Law: memory is freed after every rank has closed its mapping, or never.
 #![allow(unsafe_code)]
 
 use std::fmt;
 use std::mem::{ManuallyDrop, forget};
-use std::ops::Deref;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::ops::{Deref, Range};
+use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,53 +14,57 @@ use cudarc::driver::{
     CudaSlice, CudaStream, CudaViewMut, DevicePtr, DevicePtrMut, DeviceSlice, SyncOnDrop,
 };
 
-use crate::device::cuda::{Memory, Watch};
+use crate::device::cuda::{DeviceAllocation, Watchdog, locked};
 use crate::error::Result;
 
-/// How long memory that is no longer needed waits for those who have it open.
-const LINGER: Duration = Duration::from_secs(2);
+/// How long a drop waits for ranks that have the memory open.
+const CLOSE_GRACE: Duration = Duration::from_secs(2);
 
-/// Memory, and who may have it open.
+/// Device memory of this rank that other ranks may have open.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct ExportedMemory {
     pub(super) id: u64,
-    /// None where it is the user's.
-    memory: Option<Memory>,
-    /// Where workers of other processes say that they have left, if they may have opened it.
-    opened_by: Option<(Arc<Watch>, Vec<usize>)>,
+    /// None where the memory is the user's.
+    memory: Option<DeviceAllocation>,
+    /// The watchdog that sees ranks leave, and the ranks that may have opened the memory.
+    opened_by: Option<(Arc<Watchdog>, Vec<usize>)>,
 }
 
-impl Held {
+impl ExportedMemory {
     pub(super) fn new(
         id: u64,
-        memory: Option<Memory>,
-        opened_by: Option<(Arc<Watch>, Vec<usize>)>,
+        memory: Option<DeviceAllocation>,
+        opened_by: Option<(Arc<Watchdog>, Vec<usize>)>,
     ) -> Self {
         Self { id, memory, opened_by }
     }
 
-    pub(super) fn start(&self) -> CUdeviceptr {
-        self.memory.as_ref().map_or(0, Memory::start)
+    /// Memory that no other rank opens.
+    pub(super) fn private(memory: DeviceAllocation) -> Self {
+        Self::new(0, Some(memory), None)
     }
 
-    /// Clears so many bytes.
+    pub(super) fn start(&self) -> CUdeviceptr {
+        self.memory.as_ref().map_or(0, DeviceAllocation::start)
+    }
+
     pub(super) fn clear(&self, bytes: usize, stream: &CudaStream) -> Result<()> {
         let cleared = self.memory.as_ref().map(|memory| memory.clear(bytes, stream.cu_stream()));
         cleared.unwrap_or(Ok(()))
     }
 
-    /// Nobody has it open any more.
-    pub(super) fn is_closed(&mut self) {
+    /// Records that no rank has the memory open any more.
+    pub(super) fn mark_closed(&mut self) {
         self.opened_by = None;
     }
 }
 
-impl Drop for Held {
+impl Drop for ExportedMemory {
     fn drop(&mut self) {
-        let Some((watch, workers)) = self.opened_by.take() else { return };
+        let Some((watchdog, workers)) = self.opened_by.take() else { return };
         let began = Instant::now();
-        while !workers.iter().all(|&worker| watch.has_left(worker)) {
-            if began.elapsed() > LINGER {
+        while !workers.iter().all(|&worker| watchdog.has_left(worker)) {
+            if began.elapsed() > CLOSE_GRACE {
                 tracing::warn!("other ranks still have device memory open; it is not freed");
                 return forget(self.memory.take());
             }
@@ -69,17 +73,30 @@ impl Drop for Held {
     }
 }
 
-/// Memory of a device that the other ranks' devices see where it is, while this lives: from
-/// [`Communicator::register_device`](crate::Communicator::register_device).
+/// Memory that all ranks have allocated or registered together.
+#[derive(Debug)]
+pub(super) struct SharedAllocation {
+    pub(super) range: Range<u64>,
+    /// The address at each worker; 0 at other ranks.
+    pub(super) seen_at: Arc<[u64]>,
+    /// Dead when the user has dropped the memory.
+    pub(super) life: Weak<()>,
+}
+
+/// The registration of device memory, which other ranks' devices access where it is until this is
+/// dropped: from [`Communicator::register_device`](crate::Communicator::register_device).
 #[derive(Debug)]
 pub struct DeviceRegistration {
-    held: Option<Held>,
+    held: Option<ExportedMemory>,
     life: Arc<()>,
-    retired: Weak<Mutex<Vec<Held>>>,
+    retired: Weak<Mutex<Vec<ExportedMemory>>>,
 }
 
 impl DeviceRegistration {
-    pub(super) fn new(held: Option<Held>, retired: Weak<Mutex<Vec<Held>>>) -> Self {
+    pub(super) fn new(
+        held: Option<ExportedMemory>,
+        retired: Weak<Mutex<Vec<ExportedMemory>>>,
+    ) -> Self {
         Self { held, life: Arc::default(), retired }
     }
 
@@ -94,38 +111,37 @@ impl Drop for DeviceRegistration {
     }
 }
 
-/// What its user has dropped goes back to the communicator, if there still is one.
-fn retire(held: Option<Held>, retired: &Weak<Mutex<Vec<Held>>>) {
+/// Returns memory that its user has dropped to the communicator, if that still lives.
+fn retire(held: Option<ExportedMemory>, retired: &Weak<Mutex<Vec<ExportedMemory>>>) {
     if let (Some(held), Some(retired)) = (held, retired.upgrade()) {
-        retired.lock().unwrap_or_else(PoisonError::into_inner).push(held);
+        locked(&retired).push(held);
     }
 }
 
-/// A buffer on a device that the other ranks' devices see where it is: from
+/// A buffer on a device that the other ranks' devices access where it is: from
 /// [`Communicator::alloc_device`](crate::Communicator::alloc_device). Collectives on it, or on the
-/// same part of it at every rank, need no copies. It reads as the [`CudaSlice`] that it derefs to.
+/// same part of it at every rank, need no copies. It dereferences to a [`CudaSlice`].
 ///
-/// Dropped, its memory is free again with the next such allocation, or when the communicators of
-/// all ranks are gone.
+/// After a drop its memory is free again with the next such allocation, or when the communicators
+/// of all ranks are dropped.
 pub struct DeviceMemory<T> {
     slice: ManuallyDrop<CudaSlice<T>>,
-    held: Option<Held>,
-    /// While it is there, the communicator knows the memory.
+    held: Option<ExportedMemory>,
+    /// The communicator shares the memory while this token lives.
     life: Arc<()>,
-    /// Where the communicator, if there still is one, takes memory back.
-    retired: Weak<Mutex<Vec<Held>>>,
+    /// The communicator's list of returned memory, if it still lives.
+    retired: Weak<Mutex<Vec<ExportedMemory>>>,
 }
 
 impl<T> DeviceMemory<T> {
-    /// The whole of it, `len` elements.
     pub(super) fn new(
-        held: Held,
+        held: ExportedMemory,
         len: usize,
         stream: &Arc<CudaStream>,
-        retired: Weak<Mutex<Vec<Held>>>,
+        retired: Weak<Mutex<Vec<ExportedMemory>>>,
     ) -> Self {
-        // SAFETY: the memory is as long, zero, and is freed when this is dropped, which takes it
-        // out of the slice first.
+        // SAFETY: the memory has that length, is zero, and is freed when this is dropped, after it
+        // was taken out of the slice.
         let slice = unsafe { stream.upgrade_device_ptr(held.start(), len) };
         let (slice, held) = (ManuallyDrop::new(slice), Some(held));
         Self { slice, held, life: Arc::default(), retired }
@@ -135,7 +151,7 @@ impl<T> DeviceMemory<T> {
         Arc::downgrade(&self.life)
     }
 
-    /// All of it, to be written.
+    /// All of the buffer, to be written.
     pub fn view_mut(&mut self) -> CudaViewMut<'_, T> {
         self.slice.as_view_mut()
     }
@@ -172,9 +188,9 @@ impl<T> DevicePtrMut<T> for DeviceMemory<T> {
 
 impl<T> Drop for DeviceMemory<T> {
     fn drop(&mut self) {
-        // SAFETY: it is taken once, here.
+        // SAFETY: taken once, here.
         let slice = unsafe { ManuallyDrop::take(&mut self.slice) };
-        // What it points to is not cudarc's to free.
+        // The communicator frees the memory, not cudarc.
         let _ = slice.leak();
         retire(self.held.take(), &self.retired);
     }
@@ -182,7 +198,7 @@ impl<T> Drop for DeviceMemory<T> {
 
 impl<T> fmt::Debug for DeviceMemory<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let at = self.held.as_ref().map_or(0, Held::start);
+        let at = self.held.as_ref().map_or(0, ExportedMemory::start);
         f.debug_struct("DeviceMemory").field("at", &at).field("len", &self.slice.len()).finish()
     }
 }

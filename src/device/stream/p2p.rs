@@ -1,5 +1,5 @@
-//! Messages between two ranks, on a stream: by way of the host.
-//! May touch: as `comm`. Law: a message is cut alike at both ends, whatever call it is a part of.
+//! Messages between two ranks on a stream, by way of the host.
+//! Law: both ends cut a message alike, whatever call it is a part of.
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ use crate::element::{DataType, Element};
 use crate::error::Result;
 
 impl OnStream<'_> {
-    /// [`send`](crate::Communicator::send) of a device buffer. It meets calls on host buffers if it
-    /// is shorter than 512 KiB.
+    /// [`send`](crate::Communicator::send) of a device buffer. It matches a receive into a host
+    /// buffer if it is shorter than 512 KiB.
     ///
     /// # Errors
-    /// If `to` is no other rank, what failed before on a stream, and if the device refuses
+    /// If `to` is no other rank, an earlier call on a stream failed, or the device refuses
     /// something.
     pub fn send<T: Element>(&mut self, buf: &impl DevicePtr<T>, to: usize) -> Result<()> {
         self.comm.is_another("send", "to", to)?;
@@ -28,7 +28,7 @@ impl OnStream<'_> {
         self.put_message(driver, sides, (T::DTYPE, lens[0]), &HostCall::Send(T::DTYPE, to))
     }
 
-    /// [`recv`](crate::Communicator::recv) to a device buffer, as [`Self::send`].
+    /// [`recv`](crate::Communicator::recv) into a device buffer, as [`Self::send`].
     ///
     /// # Errors
     /// As [`Self::send`].
@@ -41,12 +41,12 @@ impl OnStream<'_> {
         self.put_message(driver, sides, (T::DTYPE, lens[0]), &HostCall::Recv(T::DTYPE, from))
     }
 
-    /// [`send_recv`](crate::Communicator::send_recv) of device buffers, as [`Self::send`]. What is
-    /// longer goes both ways piece by piece: it meets such calls, and sends and receives of ranks
-    /// that do not wait for all of the one before they begin the other.
+    /// [`send_recv`](crate::Communicator::send_recv) of device buffers, as [`Self::send`]. Longer
+    /// messages go both ways piece by piece. They match such calls, and sends and receives of ranks
+    /// that start the second before the first has ended.
     ///
     /// # Errors
-    /// As [`Self::send`]; and if this rank sends itself what is not as long as what it receives.
+    /// As [`Self::send`]; and if this rank sends itself more or less than it receives.
     pub fn send_recv<T: Element>(
         &mut self,
         send: &impl DevicePtr<T>,
@@ -69,35 +69,27 @@ impl OnStream<'_> {
         self.put_message(driver, sides, (dtype, longest), &call)
     }
 
-    /// The same as [`Self::send`], of a buffer by address and bytes.
-    pub(super) fn send_at(
+    /// [`Self::send`] to a peer, or else [`Self::recv`] from it, of a buffer by address and bytes.
+    pub(super) fn message_at(
         &mut self,
+        (is_send, peer): (bool, usize),
         dtype: DataType,
         (device, bytes): (u64, usize),
-        to: usize,
     ) -> Result<()> {
-        self.comm.is_another("send", "to", to)?;
-        let (driver, _current) = self.enter_for_host("send")?;
+        let (name, argument) = if is_send { ("send", "to") } else { ("recv", "from") };
+        self.comm.is_another(name, argument, peer)?;
+        let (driver, _current) = self.enter_for_host(name)?;
         let lens = [bytes / dtype.size()];
-        let sides = [Parts::read(device, &lens), Parts::none()];
-        self.put_message(driver, sides, (dtype, lens[0]), &HostCall::Send(dtype, to))
+        let (sides, call) = if is_send {
+            ([Parts::read(device, &lens), Parts::none()], HostCall::Send(dtype, peer))
+        } else {
+            ([Parts::none(), Parts::written(device, &lens)], HostCall::Recv(dtype, peer))
+        };
+        self.put_message(driver, sides, (dtype, lens[0]), &call)
     }
 
-    /// The same as [`Self::recv`], of a buffer by address and bytes.
-    pub(super) fn recv_at(
-        &mut self,
-        dtype: DataType,
-        (device, bytes): (u64, usize),
-        from: usize,
-    ) -> Result<()> {
-        self.comm.is_another("recv", "from", from)?;
-        let (driver, _current) = self.enter_for_host("recv")?;
-        let lens = [bytes / dtype.size()];
-        let sides = [Parts::none(), Parts::written(device, &lens)];
-        self.put_message(driver, sides, (dtype, lens[0]), &HostCall::Recv(dtype, from))
-    }
-
-    /// What goes each way, in pieces that have room beside one the other way.
+    /// Puts a message, or one each way, on the stream, in pieces that leave room for one the other
+    /// way.
     fn put_message(
         &mut self,
         driver: Driver,

@@ -1,5 +1,5 @@
-//! The parts of calls that go by islands, put on a stream one after the other, piece by piece.
-//! May touch: as `comm`. Law: what is put follows from what all ranks pass.
+//! The phases of calls by P2P domains, put on a stream one after the other, piece by piece.
+//! Law: the phases follow from arguments that all ranks pass.
 
 use std::sync::Arc;
 
@@ -7,33 +7,32 @@ use cudarc::driver::CudaStream;
 use cudarc::driver::sys::CUdeviceptr;
 
 use super::dense::Form;
-use super::p2p_domains::{Islands, Own};
+use super::p2p_domains::{DomainScratch, P2pDomains};
 use super::{OnStream, Side, Sides};
 use crate::api::verb::Verb;
-use crate::device::cuda::{after, copy, remember};
-use crate::device::p2p_domain::{Area, Leg, Spot};
+use crate::device::cuda::copy_on_device;
+use crate::device::p2p_domain::{BlockArea, BlockRef, DomainPhase};
 use crate::element::{DataType, Kind, ReduceOp, Reduction};
 use crate::engine::worker;
 use crate::error::Result;
 use crate::plan::Request;
 use crate::schedule::Collective;
 
-/// Elements of which no fewer fill whole lines of a device, whatever their type.
-const LINE: usize = 128;
+/// The fewest elements, of any type, that fill whole cache lines of a device.
+const LINE_ELEMENTS: usize = 128;
 
-impl Islands {
-    /// A part among the ranks of the island.
+impl P2pDomains {
     fn within(
         &mut self,
         stream: &Arc<CudaStream>,
         (collective, op): (Collective, Option<Reduction>),
-        (from, to, blocks): (Spot, Spot, usize),
+        (from, to, blocks): (BlockRef, BlockRef, usize),
         piece: &Piece,
     ) -> Result<()> {
-        let ranks = self.island.size();
-        let mut on = self.island.on_stream(stream);
+        let ranks = self.domain.size();
+        let mut on = self.domain.on_stream(stream);
         let some = |spot, blocks| piece.of(spot, blocks);
-        let verb = Verb { collective, dtype: piece.dtype, op: op.map(|op| parts(op).0) };
+        let verb = Verb { collective, dtype: piece.dtype, op: op.map(|op| split_reduction(op).0) };
         match (collective, op) {
             (Collective::Reduce { .. }, Some(_)) if from == to => {
                 on.in_place_at("reduce", verb, some(to, blocks))
@@ -57,12 +56,11 @@ impl Islands {
         }
     }
 
-    /// A part among leaders.
     fn between(
         &mut self,
         stream: &Arc<CudaStream>,
         (collective, op): (Collective, Option<Reduction>),
-        (from, to): (Spot, Spot),
+        (from, to): (BlockRef, BlockRef),
         piece: &Piece,
     ) -> Result<()> {
         let Some(leaders) = &mut self.leaders else {
@@ -72,8 +70,8 @@ impl Islands {
         let some = |spot, blocks| piece.of(spot, blocks);
         let counts =
             || -> Vec<_> { map.leaders().map(|leader| map.members(leader) * piece.len).collect() };
-        let (all, mine) = (map.size(), self.island.size());
-        let verb = Verb { collective, dtype: piece.dtype, op: op.map(|op| parts(op).1) };
+        let (all, mine) = (map.size(), self.domain.size());
+        let verb = Verb { collective, dtype: piece.dtype, op: op.map(|op| split_reduction(op).1) };
         match (collective, op) {
             (Collective::AllReduce, Some(_)) => on.in_place_at("all_reduce", verb, some(to, 1)),
             (Collective::Reduce { .. }, Some(_)) => {
@@ -96,10 +94,10 @@ impl Islands {
 }
 
 impl OnStream<'_> {
-    /// All parts. Has any begun?
-    pub(super) fn put_legs(
+    /// Puts all phases on the stream; `begun` becomes true with the first.
+    pub(super) fn put_phases(
         &mut self,
-        islands: &mut Islands,
+        domains: &mut P2pDomains,
         request: &Request,
         sides: &Sides,
         begun: &mut bool,
@@ -108,61 +106,64 @@ impl OnStream<'_> {
         let [Side { device: from, writes: in_place, .. }, other] = sides.sides;
         let to = if in_place { from } else { other.device };
         let (count, call, me) = (request.count, request.collective, self.comm.rank());
-        let whole = matches!(call, Collective::AllReduce | Collective::Broadcast { .. });
-        if whole && !in_place {
-            copy(stream, to, from, sides.block)?;
+        let is_whole = matches!(call, Collective::AllReduce | Collective::Broadcast { .. });
+        if is_whole && !in_place {
+            copy_on_device(stream, to, from, sides.block)?;
         }
-        let most = Own::HALF / request.dtype.size() / self.comm.size();
-        // Blocks of pieces begin where a device's lines do, if they are as long.
-        let most = if most > LINE { most / LINE * LINE } else { most };
-        let most = if whole { count.max(1) } else { most };
-        if !whole && islands.own.used {
-            after(stream, &islands.own.last)?;
+        let most = DomainScratch::HALF_BYTES / request.dtype.size() / self.comm.size();
+        // Blocks of a piece begin at cache lines of the device, if they are at least one line long.
+        let most = if most > LINE_ELEMENTS { most / LINE_ELEMENTS * LINE_ELEMENTS } else { most };
+        let most = if is_whole { count.max(1) } else { most };
+        if !is_whole {
+            domains.scratch.last.wait(stream)?;
         }
         for number in 0..count.div_ceil(most).max(1) {
             let start = number * most;
             let len = most.min(count - start);
-            let (own, dtype) = (islands.own.start, request.dtype);
-            let piece = Piece { send: from, recv: to, own, count, start, len, dtype };
-            for leg in islands.map.legs(call, me, len == count, start + len == count) {
-                self.put_leg(islands, leg, request.op, &piece)?;
+            let (scratch, dtype) = (domains.scratch.start, request.dtype);
+            let piece = Piece { send: from, recv: to, scratch, count, start, len, dtype };
+            for phase in domains.map.phases(call, me, len == count, start + len == count) {
+                self.put_phase(domains, phase, request.op, &piece)?;
                 *begun = true;
             }
         }
-        if !whole {
-            islands.own.used = true;
-            remember(stream, &islands.own.last)?;
+        if !is_whole {
+            domains.scratch.last.record(stream)?;
         }
         Ok(())
     }
 
-    fn put_leg(
+    fn put_phase(
         &mut self,
-        islands: &mut Islands,
-        leg: Leg,
+        domains: &mut P2pDomains,
+        phase: DomainPhase,
         op: Option<Reduction>,
         piece: &Piece,
     ) -> Result<()> {
         let stream = self.stream;
-        match leg {
-            Leg::Copy { from, to, blocks } => piece.copy(stream, from, to, blocks),
-            Leg::Within { what, from, to, blocks } => {
-                islands.within(stream, (what, op), (from, to, blocks), piece)
+        match phase {
+            DomainPhase::Copy { from, to, blocks } => piece.copy(stream, from, to, blocks),
+            DomainPhase::Within { what, from, to, blocks } => {
+                domains.within(stream, (what, op), (from, to, blocks), piece)
             }
-            Leg::Between { what, from, to } => {
-                islands.between(stream, (what, op), (from, to), piece)
+            DomainPhase::Between { what, from, to } => {
+                domains.between(stream, (what, op), (from, to), piece)
             }
-            Leg::Send { to, from, blocks } => self.send_at(piece.dtype, piece.of(from, blocks), to),
-            Leg::Recv { from, to, blocks } => self.recv_at(piece.dtype, piece.of(to, blocks), from),
+            DomainPhase::Send { to, from, blocks } => {
+                self.message_at((true, to), piece.dtype, piece.of(from, blocks))
+            }
+            DomainPhase::Recv { from, to, blocks } => {
+                self.message_at((false, from), piece.dtype, piece.of(to, blocks))
+            }
         }
     }
 }
 
-/// A piece of a call on blocks of `count` elements: so many of each, from one on.
+/// The elements from `start` on, `len` of each block, of a call on blocks of `count` elements.
 struct Piece {
     send: CUdeviceptr,
     recv: CUdeviceptr,
-    own: CUdeviceptr,
+    scratch: CUdeviceptr,
     count: usize,
     start: usize,
     len: usize,
@@ -170,42 +171,44 @@ struct Piece {
 }
 
 impl Piece {
-    /// Where a piece of a block is, and elements from there to that of the next block.
-    fn at(&self, Spot { area, at }: Spot) -> (CUdeviceptr, usize) {
+    /// The address of a piece of a block, and the elements from there to the same piece of the next
+    /// block.
+    fn at(&self, BlockRef { area, at }: BlockRef) -> (CUdeviceptr, usize) {
         let (base, start, stride) = match area {
-            Area::Send => (self.send, self.start, self.count),
-            Area::Recv => (self.recv, self.start, self.count),
-            Area::Whole => (self.recv, 0, self.count),
-            Area::One => (self.own, 0, self.len),
-            Area::Other => (self.own + Own::HALF as u64, 0, self.len),
+            BlockArea::Send => (self.send, self.start, self.count),
+            BlockArea::Recv => (self.recv, self.start, self.count),
+            BlockArea::RecvWhole => (self.recv, 0, self.count),
+            BlockArea::ScratchA => (self.scratch, 0, self.len),
+            BlockArea::ScratchB => (self.scratch + DomainScratch::HALF_BYTES as u64, 0, self.len),
         };
         (base + ((at * stride + start) * self.dtype.size()) as u64, stride)
     }
 
-    /// So many blocks that lie side by side: where, and how many bytes.
-    fn of(&self, spot: Spot, blocks: usize) -> (CUdeviceptr, usize) {
-        let len = if spot.area == Area::Whole { self.count } else { self.len };
+    /// The address and the bytes of `blocks` contiguous blocks.
+    fn of(&self, spot: BlockRef, blocks: usize) -> (CUdeviceptr, usize) {
+        let len = if spot.area == BlockArea::RecvWhole { self.count } else { self.len };
         (self.at(spot).0, blocks * len * self.dtype.size())
     }
 
-    fn copy(&self, stream: &CudaStream, from: Spot, to: Spot, blocks: usize) -> Result<()> {
+    fn copy(&self, stream: &CudaStream, from: BlockRef, to: BlockRef, blocks: usize) -> Result<()> {
         let (stream, bytes) = (stream.cu_stream(), self.len * self.dtype.size());
         let [(from, given), (to, taken)] = [from, to].map(|spot| self.at(spot));
         if bytes == 0 {
             return Ok(());
         }
         if given == taken {
-            return copy(stream, to, from, blocks * bytes);
+            return copy_on_device(stream, to, from, blocks * bytes);
         }
         (0..blocks).try_for_each(|block| {
             let at = |start, stride| start + (block * stride * self.dtype.size()) as u64;
-            copy(stream, at(to, taken), at(from, given), bytes)
+            copy_on_device(stream, at(to, taken), at(from, given), bytes)
         })
     }
 }
 
-/// What a reduction is within islands, and between them, where an average is divided by all ranks.
-fn parts(op: Reduction) -> (Reduction, Reduction) {
+/// The reduction within domains, and the one between them, where an average is divided by the
+/// number of all ranks.
+fn split_reduction(op: Reduction) -> (Reduction, Reduction) {
     match op.kind() {
         Kind::Plain(ReduceOp::Avg) => (ReduceOp::Sum.into(), op),
         Kind::PreMulSum(..) => (op, ReduceOp::Sum.into()),

@@ -1,32 +1,31 @@
-//! How calls that go by way of the host are cut in pieces of which each fits a block of pinned
-//! memory.
-//! May touch: error. Law: ranks that meet cut alike, so a cut follows from what all of them pass.
+//! The pieces of calls on a stream: each fits a staging block, or a half of the scratch memory.
+//! Law: ranks of a call cut it alike, so that a cut follows from arguments that all of them pass.
 
 use std::array::from_fn;
 use std::iter::successors;
 use std::ops::Range;
 
 use super::{Side, Sides};
-use crate::device::cuda::Area;
+use crate::device::cuda::CopyArea;
 use crate::error::{Error, Result};
 
-/// Where the second buffer of a piece begins behind the first: a line, at which any element may.
+/// Alignment of the second buffer in a staging block: a cache line, at which any element may begin.
 pub(super) const LINE: usize = 64;
 
-/// How a call is cut in pieces. A piece is a range, in a unit of the call's own, and begins where
-/// the one before ends; even of nothing there is one.
+/// The rule that cuts a call into pieces. A piece is a range in a unit of the call's own and begins
+/// where the one before ends; a call on nothing has one empty piece.
 pub(super) trait Cut {
-    /// Where the last piece ends.
+    /// The end of the last piece.
     fn len(&self) -> usize;
 
-    /// Where the piece ends that begins there.
+    /// The end of the piece that begins at `from`.
     fn end(&self, from: usize) -> usize;
 
-    /// What a piece has of the first buffer, or of the second; [`Area::at`] is not said.
-    fn side(&self, side: usize, piece: &Range<usize>) -> impl Iterator<Item = Area>;
+    /// The areas of the first buffer, or of the second, in a piece; [`CopyArea::at`] is not set.
+    fn side(&self, side: usize, piece: &Range<usize>) -> impl Iterator<Item = CopyArea>;
 }
 
-/// Elements of so many bytes in a piece of each of so many parts, if all have so much room.
+/// The elements of each of `parts` parts in a piece, if all parts share `room` bytes.
 pub(super) fn share(room: usize, element: usize, parts: usize) -> Result<usize> {
     let share = (room - LINE) / element / parts;
     if share > 0 {
@@ -36,41 +35,50 @@ pub(super) fn share(room: usize, element: usize, parts: usize) -> Result<usize> 
     Err(Error::Device { doing: doing.into(), reason: reason.into() })
 }
 
-/// Bytes of both buffers.
+/// Bytes of both buffers in a piece.
 pub(super) fn lens(cut: &impl Cut, piece: &Range<usize>) -> [usize; 2] {
     from_fn(|side| cut.side(side, piece).map(|area| area.len).sum())
 }
 
-/// What is copied, and where it is in a block: those of the one buffer, then those of the other.
-pub(super) fn areas(cut: &impl Cut, piece: &Range<usize>) -> impl Iterator<Item = Area> {
-    let second = lens(cut, piece)[0].next_multiple_of(LINE);
+/// The areas of a piece with their places: the first buffer's, then the second's, aligned to
+/// `align`.
+pub(super) fn areas(
+    cut: &impl Cut,
+    piece: &Range<usize>,
+    align: usize,
+) -> impl Iterator<Item = CopyArea> {
+    let second = lens(cut, piece)[0].next_multiple_of(align);
     [0, second].into_iter().enumerate().flat_map(move |(side, start)| {
         cut.side(side, piece).scan(start, |at, area| {
             let here = *at;
             *at += area.len;
-            Some(Area { at: here, ..area })
+            Some(CopyArea { at: here, ..area })
         })
     })
 }
 
-/// All pieces of a call.
 pub(super) fn pieces(cut: &impl Cut) -> impl Iterator<Item = Range<usize>> {
     successors(Some(0..cut.end(0)), move |last| {
         (last.end < cut.len()).then(|| last.end..cut.end(last.end))
     })
 }
 
-/// Blocks of one length, of which a piece has the same bytes.
+/// Blocks of one length: a piece has the same bytes of each block.
 #[derive(Debug)]
 pub(super) struct Even {
     sides: Sides,
-    /// Bytes.
+    /// Bytes of each block in a piece.
     step: usize,
 }
 
 impl Even {
     pub(super) fn new(room: usize, element: usize, sides: Sides) -> Result<Self> {
         Ok(Self { sides, step: share(room, element, sides.most)? * element })
+    }
+
+    /// Pieces of so many bytes of each block.
+    pub(super) fn in_steps(step: usize, sides: Sides) -> Self {
+        Self { sides, step }
     }
 }
 
@@ -83,24 +91,24 @@ impl Cut for Even {
         self.sides.block.min(from + self.step)
     }
 
-    fn side(&self, side: usize, piece: &Range<usize>) -> impl Iterator<Item = Area> {
+    fn side(&self, side: usize, piece: &Range<usize>) -> impl Iterator<Item = CopyArea> {
         let Sides { sides, block, .. } = self.sides;
         let (Side { device, blocks, reads, writes }, start) = (sides[side], piece.start);
         let len = piece.len();
         (0..blocks).map(move |number| {
             let device = device + (number * block + start) as u64;
-            Area { device, at: 0, len, reads, writes }
+            CopyArea { device, at: 0, len, reads, writes }
         })
     }
 }
 
-/// A buffer of parts that follow each other and differ in length.
+/// A buffer of consecutive parts of different lengths.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Parts<'a> {
     device: u64,
     /// Elements of each part.
     counts: &'a [usize],
-    /// Is it copied in, and is it copied out?
+    /// True if the buffer is read, and if it is written.
     reads: bool,
     writes: bool,
 }
@@ -119,23 +127,22 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// Parts that differ in length, of which a piece has the same elements as far as they go.
+/// Parts of different lengths: a piece has the same elements of each part, as far as the part goes.
 pub(super) struct Uneven<'a> {
     pub(super) sides: [Parts<'a>; 2],
-    /// Bytes of an element.
     pub(super) element: usize,
-    /// The longest part at any rank that has to make as many pieces.
+    /// The longest part at any rank that makes the same pieces.
     pub(super) longest: usize,
     pub(super) end: End<'a>,
 }
 
-/// Where a piece of uneven parts ends, unless that is the end of all.
+/// The rule for the end of a piece, before the end of all parts.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum End<'a> {
-    /// So many elements on.
+    /// A fixed number of elements after the beginning.
     After(usize),
-    /// Where it has as much of all parts, and of one more that is as long as any, as there is room
-    /// for, in elements: what the rank has that has most of a call.
+    /// As many elements of all parts, and of one more part as long as the longest, as there is room
+    /// for: the piece fits at the rank with the most data.
     Filled {
         /// Elements of each part.
         counts: &'a [usize],
@@ -167,7 +174,7 @@ impl Cut for Uneven<'_> {
         self.longest.min(self.end.of(from))
     }
 
-    fn side(&self, side: usize, piece: &Range<usize>) -> impl Iterator<Item = Area> {
+    fn side(&self, side: usize, piece: &Range<usize>) -> impl Iterator<Item = CopyArea> {
         let Parts { device, counts, reads, writes } = self.sides[side];
         let (element, piece) = (self.element, piece.clone());
         counts.iter().scan(0, move |before, &count| {
@@ -175,12 +182,12 @@ impl Cut for Uneven<'_> {
             let device = device + (start * element) as u64;
             *before += count;
             let len = within(&piece, count) * element;
-            Some(Area { device, at: 0, len, reads, writes })
+            Some(CopyArea { device, at: 0, len, reads, writes })
         })
     }
 }
 
-/// How many of the first `count` elements are in a piece.
+/// The number of the first `count` elements that are in a piece.
 pub(super) fn within(piece: &Range<usize>, count: usize) -> usize {
     count.min(piece.end) - count.min(piece.start)
 }

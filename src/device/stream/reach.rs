@@ -1,99 +1,104 @@
-//! A trial of the devices and their drivers: which rank reaches whose memory, and what a driver
-//! refuses. The ranks tell each other what they found. May touch: as `comm`.
-//! Law: all ranks come to the same conclusion, and one of them warns of what is missing.
+//! Discovery of peer access: every rank tries which other ranks' memory its device can access and
+//! what its driver refuses, and tells the others.
+//! Law: all ranks come to the same conclusion, and rank 0 warns of what is missing.
 
 use std::sync::Arc;
 
 use cudarc::driver::CudaContext;
 
-use super::attach::{NAME, Said};
+use super::attach::{CALL, RankDevice};
 use crate::api::Communicator;
 use crate::device::cuda::{
-    Driver, HANDLE, HANDLES, MOST_RANKS, Neighbour, OPERATIONS, REGISTRATION, SelfTest, names_of,
-    reaches,
+    Driver, HANDLE_WORDS, MAX_RANKS, NO_HANDLES, NO_MEMORY_OPS, NO_REGISTRATION, PeerDevice,
+    SelfTest, can_reach, missing_names,
 };
 use crate::error::{Result, warn};
 use crate::plan::{DeviceSeat, Reach};
 
 impl Communicator {
-    /// Tries which devices reach each other and what the drivers refuse; every rank gets the same
+    /// Tries peer access between devices and the abilities of drivers; every rank gets the same
     /// answer. The context is current.
     pub(super) fn find_reach(
         &mut self,
         driver: Driver,
         context: &Arc<CudaContext>,
-        all: &[Said],
+        all: &[RankDevice],
     ) -> Result<Reach> {
-        let is_foreign =
-            |(rank, said): (usize, &Said)| self.is_on_my_host(rank) && !said.is_beside();
+        let is_foreign = |(rank, device): (usize, &RankDevice)| {
+            self.is_on_my_host(rank) && !device.is_same_process()
+        };
         let exports = all.iter().enumerate().any(is_foreign);
         let tested = SelfTest::run(driver, context, exports);
-        let (missing, handle) =
-            tested.as_ref().map_or((0, [0; HANDLE]), |tested| (tested.missing, tested.handle));
+        let (missing, handle) = tested
+            .as_ref()
+            .map_or((0, [0; HANDLE_WORDS]), |tested| (tested.missing, tested.handle));
         let mut words = vec![u64::from(tested.is_ok()), missing];
         words.extend(handle);
-        let told = self.tell_words(NAME, &words)?;
-        // The memory stays until all have said what they reach, for they have closed it then.
+        let answers = self.tell_words(CALL, &words)?;
+        // The exported memory stays until all ranks have told what they reach, and so have closed
+        // it.
         let tested = tested?;
-        self.all_are_fine(NAME, told.iter().step_by(words.len()).copied())?;
+        self.all_are_fine(CALL, answers.iter().step_by(words.len()).copied())?;
         let (mut missing, mut reached) = (missing, Vec::new());
-        for (rank, words) in told.chunks_exact(words.len()).enumerate() {
-            let (uuid, beside) = (all[rank].uuid, all[rank].is_beside());
+        for (rank, words) in answers.chunks_exact(words.len()).enumerate() {
+            let (uuid, same_process) = (all[rank].uuid, all[rank].is_same_process());
             let handle = std::array::from_fn(|at| words[2 + at]);
-            let exported = beside || words[1] & HANDLES == 0;
-            let neighbour = Neighbour { uuid, handle: (!beside).then_some(handle) };
+            let exported = same_process || words[1] & NO_HANDLES == 0;
+            let neighbour = PeerDevice { uuid, handle: (!same_process).then_some(handle) };
             reached.push(
                 exported && self.is_on_my_host(rank) && {
-                    reaches(context, neighbour).unwrap_or_else(|error| {
+                    can_reach(context, neighbour).unwrap_or_else(|error| {
                         tracing::info!("{}: {error}", self.peers()[rank]);
-                        missing |= HANDLES;
+                        missing |= NO_HANDLES;
                         false
                     })
                 },
             );
         }
         let reach = self.tell_reach(all, &reached, missing);
-        // To free waits for streams: no rank's stream waits for this rank before all have done so.
+        // To free waits for streams, so that no stream may wait for this rank before all ranks have
+        // freed.
         drop(tested);
-        self.tell_words(NAME, &[1])?;
+        self.tell_words(CALL, &[1])?;
         reach
     }
 
-    /// Tells the other ranks what this one has found, and draws the conclusion from all of it.
-    fn tell_reach(&mut self, all: &[Said], reached: &[bool], missing: u64) -> Result<Reach> {
+    /// Tells the other ranks what this one has found, and concludes from what all have told.
+    fn tell_reach(&mut self, all: &[RankDevice], reached: &[bool], missing: u64) -> Result<Reach> {
         let bits =
             |ranks: &[bool]| ranks.iter().rev().fold(0, |bits, &it| bits << 1 | u64::from(it));
         let shares = self.seat.shares || self.size() == 1;
         let mut words = vec![u64::from(shares), missing];
         words.extend(reached.chunks(64).map(bits));
-        let told = self.tell_words(NAME, &words)?;
-        let missing: Vec<_> = told.chunks_exact(words.len()).map(|words| words[1]).collect();
+        let answers = self.tell_words(CALL, &words)?;
+        let missing: Vec<_> = answers.chunks_exact(words.len()).map(|words| words[1]).collect();
         self.warn_of(&missing);
-        if missing.iter().any(|missing| missing & (OPERATIONS | REGISTRATION) != 0) {
+        if missing.iter().any(|missing| missing & (NO_MEMORY_OPS | NO_REGISTRATION) != 0) {
             return Ok(Reach::Nobody);
         }
         let host = |rank: usize| {
             let same = |other: &usize| self.seat.peers[*other].host == self.seat.peers[rank].host;
             (0..all.len()).find(same).unwrap_or(rank)
         };
-        let seat = |(rank, words): (usize, &[u64])| DeviceSeat {
+        let device_seat = |(rank, words): (usize, &[u64])| DeviceSeat {
             host: host(rank),
             device: all[rank].uuid,
             reaches: (0..all.len()).map(|at| words[2 + at / 64] >> (at % 64) & 1 == 1).collect(),
         };
-        let seats: Vec<_> = told.chunks_exact(words.len()).enumerate().map(seat).collect();
-        let all_share = told.iter().step_by(words.len()).all(|&shares| shares == 1);
-        Ok(Reach::of(&seats, if all_share { MOST_RANKS } else { 0 }))
+        let seats: Vec<_> =
+            answers.chunks_exact(words.len()).enumerate().map(device_seat).collect();
+        let all_share = answers.iter().step_by(words.len()).all(|&shares| shares == 1);
+        Ok(Reach::of(&seats, if all_share { MAX_RANKS } else { 0 }))
     }
 
-    /// Rank 0 warns of what is missing at any rank; not again in the groups that it makes of them.
+    /// Warns, at rank 0 of the world, of abilities that a driver refuses at any rank.
     fn warn_of(&self, missing: &[u64]) {
         let lacking = || (0..missing.len()).filter(|&rank| missing[rank] != 0);
         let Some(first) = lacking().next() else { return };
-        if self.rank() != 0 || self.streams.world.is_some() {
+        if self.rank() != 0 || self.streams.world_peers.is_some() {
             return;
         }
-        let names = names_of(missing.iter().fold(0, |all, missing| all | missing));
+        let names = missing_names(missing.iter().fold(0, |all, missing| all | missing));
         let others = match lacking().count() - 1 {
             0 => String::new(),
             1 => " and 1 other".into(),
@@ -101,7 +106,7 @@ impl Communicator {
         };
         let at = &self.peers()[first];
         warn(&format!(
-            "{NAME}: the driver refuses {names} at {at}{others}; calls on device buffers that need \
+            "{CALL}: the driver refuses {names} at {at}{others}; calls on device buffers that need \
              that go by way of the host"
         ));
     }

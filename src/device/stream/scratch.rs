@@ -1,147 +1,127 @@
-//! Buffers that other processes can't see: they are copied, a piece at a time, through memory that
-//! they can. May touch: as `comm`.
-//! Law: as the direct way; the pieces of a call are calls.
+//! Scratch memory for direct calls on buffers that other processes can't open: a call is cut into
+//! pieces, which are copied through memory that other ranks map.
+//! Law: the pieces of a call are direct calls.
 
+use std::iter::repeat_n;
+use std::ops::Range;
 use std::sync::Arc;
 
-use cudarc::driver::CudaEvent;
 use cudarc::driver::sys::CUstream;
 
-use super::direct::{Direct, Entry, buffers};
-use super::memory::Held;
-use super::{Side, Sides};
-use crate::device::algorithm::Form;
-use crate::device::cuda::{Begun, Call, Failure, after, copy, remember};
-use crate::error::{Error, Result};
+use super::Sides;
+use super::direct::{Direct, user_addresses};
+use super::memory::{ExportedMemory, SharedAllocation};
+use super::pieces::{Even, areas, lens, pieces};
+use crate::device::algorithm::DeviceAlgorithm;
+use crate::device::cuda::{CopyArea, FailedCall, LastUse, PeerCall, StartedCall, copy_on_device};
+use crate::error::Result;
 use crate::plan::DeviceForm;
 
-/// Bytes of a piece, and how many are under way: few enough to stay in a device's cache, so that
-/// its memory sees each byte once on its way in and once on its way out.
-const SLOT: usize = 4 << 20;
-const SLOTS: usize = 2;
-/// Where the second buffer of a piece begins behind the first.
-const LINE: usize = 128;
+/// Bytes of a half, and the number of halves, each with a piece under way: few enough to stay in a
+/// device's cache, so that its memory sees each byte once on its way in and once on its way out.
+const HALF_BYTES: usize = 4 << 20;
+const HALVES: usize = 2;
+/// Alignment of the second buffer of a piece.
+const DEVICE_LINE: usize = 128;
 
-/// The memory.
+/// Memory of this rank, and the addresses at which the workers map it.
 #[derive(Debug)]
-pub(super) struct Scratch {
-    /// Kept for what others have opened.
-    _held: Held,
-    seen: Arc<[u64]>,
+pub(super) struct ScratchMemory {
+    /// The owner of the memory, which other ranks have open.
+    _held: ExportedMemory,
+    seen_at: Arc<[u64]>,
     start: u64,
-    /// Where the stream of the last call was at its end, if there was one.
-    last: CudaEvent,
-    used: bool,
+    last: LastUse,
 }
 
-impl Scratch {
-    pub(super) const BYTES: usize = SLOT * SLOTS;
+impl ScratchMemory {
+    pub(super) const BYTES: usize = HALF_BYTES * HALVES;
 
-    pub(super) fn new(held: Held, entry: Entry, last: CudaEvent) -> Self {
-        let (seen, start) = (entry.seen, entry.range.start);
-        Self { _held: held, seen, start, last, used: false }
+    pub(super) fn new(held: ExportedMemory, entry: SharedAllocation, last: LastUse) -> Self {
+        let (seen_at, start) = (entry.seen_at, entry.range.start);
+        Self { _held: held, seen_at, start, last }
     }
 
     /// Puts a call on the stream, in pieces.
     pub(super) fn put(
         direct: &mut Direct,
         stream: CUstream,
-        call: Call,
+        call: PeerCall,
         sides: Sides,
-    ) -> Result<(), Failure> {
-        let mut begun: [Option<Begun>; SLOTS] = Default::default();
-        let done = Self::put_pieces(direct, stream, call, sides, &mut begun);
-        // After a failure nobody ends what was begun.
-        begun.into_iter().flatten().for_each(|begun| direct.together.abandon(stream, begun));
+    ) -> Result<(), FailedCall> {
+        let mut under_way: [Option<Piece>; HALVES] = Default::default();
+        let done = Self::put_pieces(direct, stream, call, sides, &mut under_way);
+        // After a failure the pieces under way are still to be ended.
+        for (started, _) in under_way.into_iter().flatten() {
+            direct.executor.abandon(stream, started);
+        }
         done
     }
 
     fn put_pieces(
         direct: &mut Direct,
         stream: CUstream,
-        call: Call,
+        call: PeerCall,
         sides: Sides,
-        begun: &mut [Option<Begun>; SLOTS],
-    ) -> Result<(), Failure> {
-        let Direct { together, scratch, beside, .. } = direct;
+        under_way: &mut [Option<Piece>; HALVES],
+    ) -> Result<(), FailedCall> {
+        let Direct { executor, scratch, same_process, .. } = direct;
         let Some(scratch) = scratch else {
-            return Err(together.refused("there is no memory for pieces".into()));
+            return Err(executor.fail_call("there is no scratch memory".into()));
         };
-        let element = call.form.element;
-        let alone = call.form.by == DeviceForm::OneShot;
-        // As many for who gives another buffer than it gets as for who has one.
-        let step = (SLOT - LINE) / sides.most.max(2) / element * element;
-        let pieces = sides.block.div_ceil(step).max(1);
-        let refused = |error: Error| together.refused(error.to_string());
-        if scratch.used {
-            after(stream, &scratch.last).map_err(refused)?;
-        }
-        for at in 0..pieces + SLOTS {
-            let slot = at % SLOTS;
-            let piece = |piece: usize| Piece::new(scratch.start, slot, piece, step, &sides);
-            if let Some(begun) = begun[slot].take() {
-                together.end(stream, begun)?;
-                let done = if alone { Ok(()) } else { piece(at - SLOTS).copy(stream, false) };
-                done.map_err(|error| together.refused(error.to_string()))?;
+        let element = call.algorithm.element;
+        let is_one_shot = call.algorithm.by == DeviceForm::OneShot;
+        // A rank in place cuts its call like the ranks with two buffers.
+        let step = (HALF_BYTES - DEVICE_LINE) / sides.most.max(2) / element * element;
+        let cut = Even::in_steps(step, sides);
+        let start = scratch.start;
+        executor.checked(scratch.last.wait(stream))?;
+        for (number, piece) in pieces(&cut).map(Some).chain(repeat_n(None, HALVES)).enumerate() {
+            let half = number % HALVES;
+            let (offset, here) = (half * HALF_BYTES, start + (half * HALF_BYTES) as u64);
+            if let Some((started, piece)) = under_way[half].take() {
+                executor.end(stream, started)?;
+                if !is_one_shot {
+                    executor.checked(copy_piece(stream, (&cut, &piece), here, false))?;
+                }
             }
-            if at >= pieces {
-                continue;
-            }
-            let piece = piece(at);
-            piece.copy(stream, true).map_err(|error| together.refused(error.to_string()))?;
-            let form = Form { block: piece.len, ..call.form };
-            let own = buffers(&sides)[1] + piece.from as u64;
-            let seen = |worker: usize| {
-                let base = if beside[worker] { scratch.start } else { scratch.seen[worker] };
-                let [send, recv] = piece.at.map(|at| base + at as u64);
-                match (alone, sides.is_in_place()) {
-                    // Only its own rank writes it.
-                    (true, _) => [send, own],
+            let Some(piece) = piece else { continue };
+            executor.checked(copy_piece(stream, (&cut, &piece), here, true))?;
+            let algorithm = DeviceAlgorithm { block: piece.len(), ..call.algorithm };
+            let user_recv = user_addresses(&sides)[1] + piece.start as u64;
+            let second = lens(&cut, &piece)[0].next_multiple_of(DEVICE_LINE);
+            let buffers = |worker: usize| {
+                let base = if same_process[worker] { start } else { scratch.seen_at[worker] };
+                let [send, recv] = [offset, offset + second].map(|at| base + at as u64);
+                match (is_one_shot, sides.is_in_place()) {
+                    // Each rank stores into its own receive buffer alone.
+                    (true, _) => [send, user_recv],
                     (_, in_place) => [send, if in_place { send } else { recv }],
                 }
             };
-            let started = together.begin(None, Call { form, ..call }, seen)?;
-            let flushed = together.flush(stream, &started);
-            begun[slot] = Some(started);
+            let started = executor.begin(None, PeerCall { algorithm, ..call }, buffers)?;
+            let flushed = executor.flush(stream, &started);
+            under_way[half] = Some((started, piece));
             flushed?;
         }
-        scratch.used = true;
-        remember(stream, &scratch.last).map_err(|error| together.refused(error.to_string()))
+        executor.checked(scratch.last.record(stream))
     }
 }
 
-/// A piece of a call: where its buffers are in the scratch memory.
-struct Piece {
+/// A piece whose call has begun, and its bytes of each block.
+type Piece = (StartedCall, Range<usize>);
+
+/// Copies a piece into the half of the scratch memory that begins at `start`, or out of it.
+fn copy_piece(
+    stream: CUstream,
+    (cut, piece): (&Even, &Range<usize>),
     start: u64,
-    at: [usize; 2],
-    from: usize,
-    len: usize,
-    sides: Sides,
-}
-
-impl Piece {
-    fn new(start: u64, slot: usize, number: usize, step: usize, sides: &Sides) -> Self {
-        let from = number * step;
-        let len = step.min(sides.block - from);
-        let at = slot * SLOT;
-        let second = at + (sides.sides[0].blocks * len).next_multiple_of(LINE);
-        Self { start, at: [at, second], from, len, sides: *sides }
-    }
-
-    /// Copies it in or out.
-    fn copy(&self, stream: CUstream, into: bool) -> Result<()> {
-        let Sides { sides, block, .. } = self.sides;
-        for (Side { device, blocks, reads, writes }, at) in sides.into_iter().zip(self.at) {
-            if self.len == 0 || !(if into { reads } else { writes }) {
-                continue;
-            }
-            for number in 0..blocks {
-                let user = device + (number * block + self.from) as u64;
-                let here = self.start + (at + number * self.len) as u64;
-                let (to, from) = if into { (here, user) } else { (user, here) };
-                copy(stream, to, from, self.len)?;
-            }
-        }
-        Ok(())
-    }
+    is_in: bool,
+) -> Result<()> {
+    let is_copied = |area: &CopyArea| area.len > 0 && if is_in { area.reads } else { area.writes };
+    areas(cut, piece, DEVICE_LINE).filter(is_copied).try_for_each(|area| {
+        let here = start + area.at as u64;
+        let (to, from) = if is_in { (here, area.device) } else { (area.device, here) };
+        copy_on_device(stream, to, from, area.len)
+    })
 }

@@ -1,6 +1,6 @@
-//! Calls on a stream that go by way of the host: the stream copies into pinned memory and out of
-//! it, and between the two the communicator's worker makes the host's call.
-//! May touch: as `comm`. Law: the host's part of a call ends whatever happens.
+//! Calls by way of the host: the stream copies into a staging block and out of it, and between the
+//! two the communicator's worker makes the host's call.
+//! Law: the host's part of a call ends whatever happens.
 
 use std::array::from_fn;
 use std::iter::repeat_n;
@@ -9,81 +9,84 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::OnStream;
 use super::host_call::HostCall;
 use super::pieces::{Cut, LINE, areas, lens, pieces};
-use super::{OnStream, failure};
 use crate::api::Communicator;
-use crate::device::cuda::{Current, Driver, Limit, SLOT, SLOTS, Stages, Turn, refuse_capture};
+use crate::device::cuda::{
+    BLOCK_BYTES, BLOCK_COUNT, Current, Driver, StagingBuffers, StagingTicket, WaitLimit, locked,
+    refuse_capture,
+};
 use crate::error::Result;
 
-/// How long it takes at most until a stream goes on that waited for others in vain.
-const TOLD: Duration = Duration::from_secs(2);
+/// How long a rank that waits for others in vain may take to hear of the failure.
+const FAILURE_NOTICE: Duration = Duration::from_secs(2);
 
 /// How long the host's part of a call may take, whatever happens.
-fn patience(timeout: Duration) -> Duration {
-    timeout.saturating_mul(2).saturating_add(TOLD)
+fn host_timeout(timeout: Duration) -> Duration {
+    timeout.saturating_mul(2).saturating_add(FAILURE_NOTICE)
 }
 
 impl OnStream<'_> {
-    /// Before a call that goes by way of the host whatever devices reach.
+    /// Makes the context current for a call that always goes by way of the host.
     pub(super) fn enter_for_host(&self, name: &'static str) -> Result<(Driver, Current)> {
         let entered = self.enter()?;
         refuse_capture(name, self.stream.cu_stream())?;
         Ok(entered)
     }
 
-    /// Puts a call on the stream: for each piece the host makes `call` on what the piece has of
-    /// both buffers.
+    /// Puts a call on the stream; for each piece the host makes `call` on the piece of both
+    /// buffers.
     pub(super) fn put(&mut self, driver: Driver, cut: &impl Cut, call: &HostCall) -> Result<()> {
-        if let Some(error) = failure(&self.comm.streams.failed).take() {
+        if let Some(error) = locked(&self.comm.streams.unreported).take() {
             return Err(error);
         }
         let (context, stream) = (self.stream.context(), self.stream.cu_stream());
-        let patience = patience(self.comm.settings.timeout);
+        let host_timeout = host_timeout(self.comm.settings.timeout);
         let abort = Arc::clone(&self.comm.abort);
-        let limit = Limit { patience, abort: &abort };
-        let all = &mut self.comm.streams.stages;
-        // What fits no block of the usual length is a call that is made whole.
+        let limit = WaitLimit { timeout: host_timeout, abort: &abort };
+        let all = &mut self.comm.streams.staging;
+        // A call that is not cut needs longer blocks than the usual ones.
         let first = pieces(cut).next().map_or([0; 2], |piece| lens(cut, &piece));
-        let needed = (first[0].next_multiple_of(LINE) + first[1]).max(SLOT);
-        let mut stages = match all.iter().position(|stages| stages.serves(context, needed)) {
+        let needed = (first[0].next_multiple_of(LINE) + first[1]).max(BLOCK_BYTES);
+        let mut buffers = match all.iter().position(|buffers| buffers.serves(context, needed)) {
             Some(at) => all.swap_remove(at),
-            None => Stages::new(driver, context, needed)?,
+            None => StagingBuffers::new(driver, context, needed)?,
         };
-        // All that fits is copied in before the first is waited for.
-        let mut under_way = from_fn::<_, SLOTS, _>(|_| None);
+        // All blocks are copied in before the stream waits for the first host's part.
+        let mut under_way = from_fn::<_, BLOCK_COUNT, _>(|_| None);
         let mut result = Ok(());
-        let none_more = repeat_n(None, SLOTS);
+        let none_more = repeat_n(None, BLOCK_COUNT);
         for (at, piece) in pieces(cut).map(Some).chain(none_more).enumerate() {
-            let place = &mut under_way[at % SLOTS];
-            if let Some((ticket, piece)) = place.take() {
-                result = result.and(stages.end(stream, &ticket, limit, areas(cut, &piece)));
+            let entry = &mut under_way[at % BLOCK_COUNT];
+            if let Some((ticket, piece)) = entry.take() {
+                result = result.and(buffers.end(stream, &ticket, limit, areas(cut, &piece, LINE)));
             }
             let Some(piece) = piece.filter(|_| result.is_ok()) else { continue };
-            match stages.begin(stream, limit, areas(cut, &piece)) {
-                Ok(turn) => {
-                    *place = Some((turn.ticket(), piece.clone()));
-                    self.start(turn, lens(cut, &piece), call.clone(), piece);
+            match buffers.begin(stream, limit, areas(cut, &piece, LINE)) {
+                Ok(ticket) => {
+                    *entry = Some((ticket.copy_out(), piece.clone()));
+                    self.start(ticket, lens(cut, &piece), call.clone(), piece);
                 }
                 Err(error) => result = Err(error),
             }
         }
-        self.comm.streams.stages.push(stages);
+        self.comm.streams.staging.push(buffers);
         if let Err(error) = &result {
             self.give_up(error.to_string());
         }
         result
     }
 
-    /// After a call that was put on the stream in part, or not at all, this rank is out of step
-    /// with those who make it. Streams may wait for it in calls that go straight, too.
+    /// Fails the communicator after a call of which a part may be enqueued: this rank is out of
+    /// step with the others. Streams may wait for this rank in direct calls, too.
     pub(super) fn give_up(&mut self, why: String) {
         let streams = &mut self.comm.streams;
         if let Some(direct) = &streams.direct {
-            direct.watch().refuse(why.clone(), None);
+            direct.watchdog().refuse(why.clone(), None);
         }
-        if let Some(islands) = &mut streams.islands {
-            islands.give_up(self.stream, &why, None);
+        if let Some(domains) = &mut streams.domains {
+            domains.give_up(self.stream, &why, None);
         }
         drop(self.comm.nonblocking().start((), move |comm, ()| {
             if let Some(engine) = &mut comm.engine {
@@ -93,19 +96,26 @@ impl OnStream<'_> {
         }));
     }
 
-    /// Starts the host's part of a piece.
-    fn start(&mut self, mut turn: Turn, lens: [usize; 2], call: HostCall, piece: Range<usize>) {
-        let failed = Arc::clone(&self.comm.streams.failed);
-        let stands_for = self.comm.streams.stands_for.clone();
+    /// Starts the host's part of a piece on the communicator's worker.
+    fn start(
+        &mut self,
+        mut ticket: StagingTicket,
+        lens: [usize; 2],
+        call: HostCall,
+        piece: Range<usize>,
+    ) {
+        let failed = Arc::clone(&self.comm.streams.unreported);
+        let domain_watchdog = self.comm.streams.domain_watchdog.clone();
         let pending = self.comm.nonblocking().start((), move |comm, ()| {
             let timeout = comm.settings.timeout;
-            // Whom the stream waits for, who stands for others knows better: it is told first.
-            let most = if stands_for.is_some() { patience(timeout) } else { timeout };
-            let done = comm.work_on((&mut turn, most), |comm, bytes| {
-                if stands_for.as_ref().is_some_and(|watch| watch.has_failed()) {
-                    // The stream was let pass, and brings anything: others must not have it. Who
-                    // has failed is said elsewhere.
-                    let why = "the ranks that this one stands for have failed";
+            // A leader's stream waits for its domain, whose watchdog finds the cause of a failure:
+            // it gets the time to do so first.
+            let most = if domain_watchdog.is_some() { host_timeout(timeout) } else { timeout };
+            let done = comm.work_on((&mut ticket, most), |comm, bytes| {
+                if domain_watchdog.as_ref().is_some_and(|watchdog| watchdog.has_failed()) {
+                    // The watchdog has released the stream, and the bytes are undefined: other
+                    // ranks must not get them. The domain's own failure says which rank failed.
+                    let why = "the P2P domain of this rank has failed";
                     comm.engine.iter_mut().for_each(|engine| engine.give_up(why.into()));
                     return Ok(());
                 }
@@ -114,36 +124,38 @@ impl OnStream<'_> {
                 call.make(comm, &piece, &mut one[..lens[0]], &mut other[..lens[1]])
             });
             if let Err(mut error) = done {
-                // Before the turn ends, and the stream goes on with what is in the block.
-                if let Some(watch) = stands_for {
+                // The failure is known before the ticket ends and the stream goes on with the bytes
+                // in the block.
+                if let Some(watchdog) = domain_watchdog {
                     let culprit = error.peer_mut().map(|peer| peer.rank);
-                    watch.refuse(error.to_string(), culprit);
+                    watchdog.refuse(error.to_string(), culprit);
                 }
-                failure(&failed).get_or_insert(error);
+                locked(&failed).get_or_insert(error);
             }
-            drop(turn);
+            drop(ticket);
             Ok(())
         });
-        // Its errors are kept elsewhere.
+        // Errors are kept in `unreported`.
         drop(pending);
     }
 }
 
 impl Communicator {
-    /// Bytes of the pieces that calls are cut into: those of a block; whole calls, where ranks that
-    /// have no device make them so.
+    /// The longest piece in bytes: a staging block; no limit where ranks without a device make
+    /// calls whole.
     pub(super) fn room(&self) -> usize {
-        if self.streams.mixed { isize::MAX as usize } else { SLOT }
+        if self.streams.has_host_ranks { isize::MAX as usize } else { BLOCK_BYTES }
     }
 
-    /// The host's part. If the stream does not come, the others must not wait for this rank.
+    /// Does the host's part when the stream has copied in. If the stream does not come in time,
+    /// this rank gives up, so that the others do not wait for it.
     fn work_on(
         &mut self,
-        (turn, most): (&mut Turn, Duration),
+        (ticket, most): (&mut StagingTicket, Duration),
         work: impl Fn(&mut Self, &mut [u8]) -> Result<()>,
     ) -> Result<()> {
         let abort = Arc::clone(&self.abort);
-        match turn.bytes(most, || abort.load(Ordering::Relaxed)) {
+        match ticket.bytes(most, || abort.load(Ordering::Relaxed)) {
             Ok(bytes) => work(self, bytes),
             Err(error) => {
                 if let Some(engine) = &mut self.engine {
