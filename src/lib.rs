@@ -1,6 +1,5 @@
-//! Collectives over a logical ring of ranks: every rank brings a buffer, every rank leaves with the
-//! sum. What NCCL does for GPUs and MPI or Gloo for CPUs, between processes (over shared memory and
-//! TCP) or threads.
+//! Collectives (all-reduce, broadcast and others) between the ranks of a job, as NCCL has them for
+//! GPUs and MPI or Gloo for CPUs. Ranks are processes (over shared memory and TCP) or threads.
 //!
 //! ```
 //! use ringreduce::{Communicator, ReduceOp};
@@ -12,24 +11,26 @@
 //! # Ok::<(), ringreduce::Error>(())
 //! ```
 //!
-//! Started alone, this program is a world of one rank. `ringrun -n 4 PROGRAM` starts four ranks,
-//! and torchrun, Open MPI, MPICH, Intel MPI and Slurm start ranks as well.
+//! Started alone, this program is a world of one rank. `ringrun -n 4 PROGRAM` starts four ranks;
+//! torchrun, Open MPI, MPICH, Intel MPI and Slurm can start ranks as well.
 //!
 //! # Where to go
-//! - [`Communicator`] has all calls, grouped by what they are for; [`Builder`] makes one by hand,
-//!   and [`CallOptions`] change single calls.
+//! - [`Communicator`] has all calls. [`Builder`] makes a communicator with explicit settings, and
+//!   [`CallOptions`] change the settings of single calls.
 //! - [`Error`] says what went wrong, at which rank, host and step, and what to do.
-//! - [`Element`] and [`DataType`] are what buffers hold; [`ReduceOp`] and [`Reduction`] combine it.
-//! - [`Algorithm`] is how a call is made; [`Communicator::explain`] says which one and why.
-//! - [`schedule`] describes a collective as a list of steps, [`sim`] proves such a list, and
-//!   [`plan`] chooses one. A program may bring its own: [`Communicator::prove`].
+//! - [`Element`] and [`DataType`] are the types of buffers; [`ReduceOp`] and [`Reduction`] are the
+//!   reductions.
+//! - [`Algorithm`] lists the algorithms; [`Communicator::explain`] says which one a call uses, and
+//!   why.
+//! - [`schedule`] describes a collective as a list of steps, [`sim`] proves such a list correct,
+//!   and [`plan`] chooses one. A program may bring its own schedule: [`Communicator::prove`].
 //!
 //! # Features
-//! - `host` (default): the communicator and all else that needs an operating system, which is
-//!   Linux. Without it there are [`element`], [`schedule`], [`sim`] and [`plan`], also for wasm32.
-//! - `cuda` (default): buffers of CUDA devices. It needs nothing to build; the driver is loaded by
+//! - `host` (default): the communicator and everything else that needs an operating system, which
+//!   is Linux. Without it, [`element`], [`schedule`], [`sim`] and [`plan`] remain, also for wasm32.
+//! - `cuda` (default): buffers of CUDA devices. It needs no CUDA to build; the driver is loaded by
 //!   the first call on a device.
-//! - `aws-lc`: encryption by AWS-LC, several times as fast where the CPU has AVX-512. It needs a C
+//! - `aws-lc`: encryption by AWS-LC, several times as fast on CPUs with AVX-512. It needs a C
 //!   compiler.
 #![deny(unsafe_code, clippy::print_stdout, clippy::print_stderr, clippy::unimplemented)]
 #![cfg_attr(
@@ -48,8 +49,8 @@ compile_error!(
      anywhere, set `default-features = false`."
 );
 
-// What the feature `internals` makes public is no promise: it is for the benches, tests and tools
-// of this tree alone, and changes with them.
+// The feature `internals` makes modules public for the benches, tests and tools of this tree alone.
+// They are no stable interface and change with those users.
 
 #[cfg(feature = "host")]
 mod api;
@@ -127,7 +128,7 @@ pub use api::{AbortHandle, CallOptions, Communicator, FoldOrder, Group, Pending,
 pub use bootstrap::Builder;
 #[cfg(feature = "host")]
 pub use config::Transport;
-/// The crate whose contexts and streams calls on devices take.
+/// The crate of the CUDA contexts and streams that calls on devices take.
 #[cfg(feature = "cuda")]
 pub use cudarc;
 #[cfg(feature = "cuda")]

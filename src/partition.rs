@@ -1,39 +1,38 @@
-//! Bytes -> rounds -> chunks -> slices: the only place that does this arithmetic.
-//! May touch: schedule. Pure. Laws: the slices of all rounds and chunks tile a buffer exactly
-//! once, in whole elements; a round of one chunk never has more slices than half a link holds.
+//! The partition of a buffer: bytes -> rounds -> chunks -> slices, computed nowhere else.
 //!
 //! Input and output are cut into chunks (one per rank in most collectives). Each round handles one
 //! piece of every chunk, at most `slices_per_round` slices long, and a slice fills one slot of a
-//! link. A chunk of the scratch is one piece long, and every round uses it again.
+//! link. A chunk of the scratch is one piece long and is reused in every round.
+//! Laws: the slices of all rounds and chunks tile a buffer exactly once, in whole elements; a round
+//! has at most half as many slices of a chunk as a link has slots.
 
 use core::mem::take;
 use core::ops::Range;
 
 use crate::schedule::{Place, Space};
 
-/// Chunks start at multiples of this many bytes where their size is free.
+/// Chunks start at multiples of a cache line, where their size is free.
 const LINE: usize = 64;
 
-/// How slots are used: what all links of a communicator agree on.
+/// The slots of a link: their size and number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SlotShape {
     /// Bytes of one slot; a multiple of 64.
     pub bytes: usize,
-    /// Slots of a link.
+    /// Number of slots of a link.
     pub capacity: usize,
 }
 
 impl SlotShape {
-    /// The capacity law: fused steps need one slot more than a round's slices, and two rounds'
-    /// worth lets one be filled while the other is emptied.
+    /// Slices of a chunk in one round, by the capacity law: fused steps need one slot more than a
+    /// round's slices, and room for two rounds lets one be filled while the other is emptied.
     #[must_use]
     pub const fn slices_per_round(self) -> usize {
         let half = self.capacity / 2;
         if half == 0 { 1 } else { half }
     }
 
-    /// What to cut by where `window` chunks share a link, all on it at a time; `None` if it has not
-    /// enough slots for that.
+    /// The shape by which to cut if `window` chunks share a link; `None` if it has too few slots.
     #[must_use]
     pub const fn shared(self, window: usize) -> Option<Self> {
         match window {
@@ -44,18 +43,18 @@ impl SlotShape {
     }
 }
 
-/// Bytes of whole cache lines that are whole elements as well.
-const fn lines(size: usize) -> usize {
+/// Bytes of the shortest run of whole cache lines that is also whole elements of `size` bytes.
+const fn line_multiple(size: usize) -> usize {
     let common = size.trailing_zeros();
     LINE * (size >> if common < 6 { common } else { 6 })
 }
 
-/// Where the chunks of one memory are.
+/// The chunks of one memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cut<'a> {
-    /// One after the other, each this long until `total` is reached.
+    /// Consecutive chunks of this length, up to `total` bytes.
     Even { chunk: usize, total: usize },
-    /// Each somewhere.
+    /// A range of bytes per chunk.
     Table(&'a [Range<usize>]),
 }
 
@@ -80,17 +79,17 @@ impl Cut<'_> {
     }
 }
 
-/// The bits of a fingerprint where the length of an uneven call's chunk shows.
-pub const LENGTH: Range<u32> = 1..34;
+/// The bits of a fingerprint that hold the length of a chunk in an uneven call.
+pub const LENGTH_BITS: Range<u32> = 1..34;
 
-/// How one rank's memory is cut.
+/// The partition of one rank's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Partition<'a> {
     input: Cut<'a>,
     output: Cut<'a>,
-    /// What each chunk of the scratch is as long as.
+    /// For each chunk of the scratch, the chunk of input or output that it is as long as.
     scratch: &'a [Place],
-    /// What stands for each chunk of the input and of the output, if anything does.
+    /// The marks of the chunks of input and output, if any: they are mixed into fingerprints.
     marks: [&'a [u64]; 2],
     slice: usize,
     /// Bytes of a chunk that one round handles, at most.
@@ -99,25 +98,25 @@ pub struct Partition<'a> {
 }
 
 impl<'a> Partition<'a> {
-    /// Input and output alike: `count` elements of `size` bytes in `chunks` chunks of nearly equal
-    /// length, each a multiple of a cache line but the last ones. No chunk is shorter than `least`
-    /// bytes while a later one has any: what a message costs is not spent on a few bytes.
+    /// Cuts input and output alike: `count` elements of `size` bytes into `chunks` chunks of nearly
+    /// equal length, each a multiple of a cache line except at the end. A chunk has at least
+    /// `least` bytes, or the chunks after it are empty: few bytes are not worth a message.
     #[must_use]
     pub fn even(count: usize, size: usize, chunks: usize, least: usize, slots: SlotShape) -> Self {
         let total = count * size;
-        let chunk = total.div_ceil(chunks).max(least).next_multiple_of(lines(size));
+        let chunk = total.div_ceil(chunks).max(least).next_multiple_of(line_multiple(size));
         let cut = Cut::Even { chunk, total };
         Self::new(cut, cut, slots)
     }
 
-    /// As many chunks as there are, each of exactly `count` elements of `size` bytes.
+    /// Any number of consecutive chunks of exactly `count` elements of `size` bytes each.
     #[must_use]
     pub fn exact(count: usize, size: usize, slots: SlotShape) -> Self {
         let cut = Cut::Even { chunk: count * size, total: usize::MAX };
         Self::new(cut, cut, slots)
     }
 
-    /// Chunks at these bytes of the input and of the output.
+    /// Chunks at these ranges of bytes of the input and of the output.
     #[must_use]
     pub fn table(input: &'a [Range<usize>], output: &'a [Range<usize>], slots: SlotShape) -> Self {
         Self::new(Cut::Table(input), Cut::Table(output), slots)
@@ -130,52 +129,52 @@ impl<'a> Partition<'a> {
         Self { input, output, scratch: &[], marks: [&[], &[]], slice: slots.bytes, piece, rounds }
     }
 
-    /// With the scratch of a schedule.
+    /// Adds the scratch of a schedule.
     #[must_use]
     pub fn with_scratch(self, scratch: &'a [Place]) -> Self {
         Self { scratch, ..self }
     }
 
-    /// Is every chunk as long as its caller says?
+    /// True if the caller gave the length of every chunk.
     #[must_use]
     pub fn is_uneven(&self) -> bool {
         matches!(self.input, Cut::Table(_))
     }
 
-    /// Both ends of a message must mean chunks of the same mark.
+    /// Adds marks. Both ends of a message must mean chunks with equal marks.
     #[must_use]
     pub fn with_marks(self, input: &'a [u64], output: &'a [u64]) -> Self {
         Self { marks: [input, output], ..self }
     }
 
-    /// What both ends of a message of a chunk must say alike where chunks are as long as their
-    /// callers say: how long it is, in the bits of `LENGTH`, and its mark. 0 elsewhere.
+    /// The bits that an uneven call's fingerprint has for one chunk: its length, in the bits of
+    /// `LENGTH_BITS`, and its mark. 0 for other calls.
     #[inline]
     #[must_use]
-    pub fn meaning(&self, place: Place) -> u64 {
+    pub fn chunk_digest(&self, place: Place) -> u64 {
         if !self.is_uneven() {
             return 0;
         }
         let marks = self.marks.get(place.space as usize);
         let mark = marks.and_then(|marks| marks.get(place.chunk as usize)).copied().unwrap_or(0);
-        let (bytes, bits) = (self.bytes(place) as u64, LENGTH.end - LENGTH.start);
+        let (bytes, bits) = (self.bytes(place) as u64, LENGTH_BITS.end - LENGTH_BITS.start);
         let length = (bytes ^ bytes >> bits) & ((1 << bits) - 1);
-        length << LENGTH.start ^ mark
+        length << LENGTH_BITS.start ^ mark
     }
 
-    /// Rounds to walk; 0 for an empty buffer, unless its chunks are as long as the caller says.
+    /// Number of rounds. An empty buffer has 0, but an uneven call has at least 1.
     #[must_use]
     pub fn rounds(&self) -> usize {
         self.rounds.max(usize::from(self.is_uneven()))
     }
 
-    /// Bytes of scratch that are needed.
+    /// Bytes of the scratch.
     #[must_use]
     pub fn scratch_bytes(&self) -> usize {
         self.scratch.len() * self.piece
     }
 
-    /// Slices of a piece, at most.
+    /// Slices of a chunk in one round, at most.
     #[must_use]
     pub fn slices_per_round(&self) -> usize {
         self.piece.div_ceil(self.slice).max(usize::from(self.is_uneven()))
@@ -187,7 +186,7 @@ impl<'a> Partition<'a> {
         self.slice.min(self.piece)
     }
 
-    /// The chunk at `place`, all rounds of it; of the scratch, that which it is as long as.
+    /// The bytes of the chunk at `place`, over all rounds; for the scratch, of the chunk like it.
     #[inline]
     fn chunk(&self, place: Place) -> Range<usize> {
         match place.space {
@@ -200,7 +199,7 @@ impl<'a> Partition<'a> {
         }
     }
 
-    /// Bytes of the chunk at `place`, over all rounds.
+    /// Length in bytes of the chunk at `place`, over all rounds.
     ///
     /// # Panics
     /// If a table has no such chunk.
@@ -209,8 +208,7 @@ impl<'a> Partition<'a> {
         self.chunk(place).len()
     }
 
-    /// Where the piece of the chunk at `place` is that `round` handles; empty where the chunk is
-    /// shorter than others.
+    /// The bytes of the chunk at `place` that `round` handles; empty if the chunk ends before.
     ///
     /// # Panics
     /// If a table has no such chunk.
@@ -227,8 +225,8 @@ impl<'a> Partition<'a> {
         from..to
     }
 
-    /// The slice of the chunk at `place` that begins `done` bytes after its start, counted from
-    /// there; empty at its end. Whatever the rounds, these are the slices of its pieces.
+    /// The slice that begins `done` bytes into the chunk at `place`, relative to the chunk; empty
+    /// at its end. These are the slices of the chunk's pieces, whatever the rounds.
     ///
     /// # Panics
     /// If a table has no such chunk.
@@ -238,19 +236,19 @@ impl<'a> Partition<'a> {
         done..(done + self.slice_bytes()).min(self.bytes(place))
     }
 
-    /// The slices of a piece of `len` bytes of this round, counted from its start, in order; none
-    /// if it is empty. A chunk that is, where chunks are as long as callers say, has one empty
-    /// slice: the other end may have been told otherwise.
+    /// The slices of a piece of `len` bytes in this round, relative to the piece. An empty piece
+    /// has none; but an empty chunk of an uneven call has one empty slice, since the other end may
+    /// expect another length.
     #[inline]
     pub fn slices(&self, round: usize, len: usize) -> impl Iterator<Item = Range<usize>> + use<> {
         let slice = self.slice;
-        let mut says_nothing = len == 0 && round == 0 && self.is_uneven();
+        let mut has_empty_slice = len == 0 && round == 0 && self.is_uneven();
         let mut from = 0;
-        // By hand: `step_by` divides, which shows on small messages.
+        // A loop by hand: `step_by` divides, which shows in the latency of small messages.
         core::iter::from_fn(move || {
             let next = from..(from + slice).min(len);
             from = next.end;
-            (!next.is_empty() || take(&mut says_nothing)).then_some(next)
+            (!next.is_empty() || take(&mut has_empty_slice)).then_some(next)
         })
     }
 }
@@ -273,7 +271,7 @@ mod tests {
                         }
                         let exact = Partition::exact(count, size, slots);
                         tile(exact, chunks * count * size, chunks, size, slots);
-                        // Each chunk one element longer than the one before.
+                        // Each chunk is one element longer than the one before.
                         let table: Vec<_> = (0..chunks)
                             .scan(0, |end, chunk| {
                                 let start = *end;

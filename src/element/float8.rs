@@ -1,6 +1,6 @@
 //! The 8-bit floats of the Open Compute Project (OFP8 1.0): e4m3, without infinities, and e5m2.
-//! May touch: nothing. Law: rounded once, to nearest, ties to even; too large is the largest.
-//! Written without branches, for a compiler to make vectors of.
+//! Conversions have no branches, so that the compiler vectorises them.
+//! Law: a value is rounded once, to nearest, ties to even; one too large becomes the largest.
 
 use core::cmp::Ordering;
 use core::fmt;
@@ -21,35 +21,34 @@ macro_rules! floats {
             /// Not a number.
             pub const NAN: Self = Self($format.nan as u8);
 
-            /// The number with these bits.
+            /// The number with these bits: sign, exponent, mantissa.
             #[must_use]
             pub const fn from_bits(bits: u8) -> Self {
                 Self(bits)
             }
 
-            /// Its bits: sign, exponent, mantissa.
+            /// The bits of the number: sign, exponent, mantissa.
             #[must_use]
             pub const fn to_bits(self) -> u8 {
                 self.0
             }
 
-            /// The nearest number, ties to the even one. What is too large, and infinity, becomes
-            /// the largest number of its sign, as where CUDA's conversions saturate; a NaN stays
-            /// one.
+            /// The nearest number, ties to even. Infinity and values too large become the largest
+            /// number of their sign, as in CUDA's saturating conversions; NaN stays NaN.
             #[inline(always)]
             #[must_use]
             pub fn from_f32(x: f32) -> Self {
                 Self(narrow(x, &$format))
             }
 
-            /// The same number: every one is an `f32` too.
+            /// The number as an `f32`, which has all values of this type.
             #[inline(always)]
             #[must_use]
             pub fn to_f32(self) -> f32 {
                 $widen(self.0)
             }
 
-            /// Is it not a number?
+            /// True if it is NaN.
             #[must_use]
             pub const fn is_nan(self) -> bool {
                 self.0 & 0x7f > $nan
@@ -90,19 +89,21 @@ macro_rules! floats {
 }
 
 floats! {
-    /// 4 bits of exponent, 3 of mantissa: up to 448, down to 2^-9, no infinities, one NaN.
+    /// 8-bit float with 4 bits of exponent and 3 of mantissa: magnitudes from 2^-9 to 448, no
+    /// infinities, one NaN.
     F8E4M3: E4M3, widen_e4m3, 0x7e;
-    /// 5 bits of exponent, 2 of mantissa: up to 57,344, down to 2^-16, with infinities and NaN.
+    /// 8-bit float with 5 bits of exponent and 2 of mantissa: magnitudes from 2^-16 to 57,344, with
+    /// infinities and NaN.
     F8E5M2: E5M2, widen_e5m2, 0x7c;
 }
 
-/// What tells one 8-bit float from the other.
+/// The parameters of an 8-bit float.
 struct Format {
-    /// Bits of an f32's mantissa that it lacks.
+    /// Bits of an f32's mantissa that the format lacks.
     shift: u32,
-    /// By how much an f32's exponent is larger.
+    /// Difference between the exponent biases of an f32 and the format.
     bias: u32,
-    /// The largest number's bits, and a NaN's.
+    /// The bits of the largest number, and of NaN.
     largest: u32,
     nan: u32,
 }
@@ -113,14 +114,14 @@ const E5M2: Format = Format { shift: 21, bias: 112, largest: 0x7b, nan: 0x7f };
 const SIGN: u32 = 1 << 31;
 const INFINITY: u32 = 0x7f80_0000;
 
-/// Numbers that are too large become the largest, infinities too: as CUDA's conversion saturates.
+/// Rounds to the format; a value too large, or infinity, becomes the largest number.
 #[inline(always)]
 fn narrow(x: f32, format: &Format) -> u8 {
     let Format { shift, bias, largest, nan } = *format;
     let magnitude = x.to_bits() & !SIGN;
     let rounded = magnitude + ((1 << (shift - 1)) - 1) + ((magnitude >> shift) & 1);
     let normal = (rounded >> shift).wrapping_sub(bias << (23 - shift)).min(largest);
-    // Next to this number an f32 has as many bits as the subnormals: adding it rounds to them.
+    // The sum with this power of two has the unit of the format's subnormals: it rounds to them.
     let unit = f32::from_bits((bias + 1 + shift) << 23);
     let subnormal = (f32::from_bits(magnitude) + unit).to_bits().wrapping_sub(unit.to_bits());
     let is_subnormal = magnitude < (bias + 1) << 23;
@@ -129,13 +130,13 @@ fn narrow(x: f32, format: &Format) -> u8 {
     (bits | (x.to_bits() & SIGN) >> 24) as u8
 }
 
-/// A finite number.
+/// Widens a finite number.
 #[inline(always)]
 fn widen(bits: u32, format: &Format) -> u32 {
     let Format { shift, bias, .. } = *format;
     let magnitude = (bits & 0x7f) << shift;
     let normal = magnitude + (bias << 23);
-    // As if it had a leading one, which is then taken away.
+    // A subnormal is widened as if it had a leading one, which is then subtracted.
     let one = (bias + 1) << 23;
     let subnormal = (f32::from_bits(magnitude + one) - f32::from_bits(one)).to_bits();
     if magnitude < 1 << 23 { subnormal } else { normal }
@@ -151,7 +152,7 @@ fn widen_e4m3(bits: u8) -> f32 {
 #[inline(always)]
 fn widen_e5m2(bits: u8) -> f32 {
     let bits = u32::from(bits);
-    // Infinity is where it should be, once the exponent is full; a NaN keeps a bit of its mantissa.
+    // The bits of infinity become infinity with a full exponent; NaN keeps a bit of its mantissa.
     let special = INFINITY | (bits & 3) << 21;
     let magnitude = if bits & 0x7c == 0x7c { special } else { widen(bits, &E5M2) };
     f32::from_bits(magnitude | (bits & 0x80) << 24)

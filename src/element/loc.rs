@@ -1,4 +1,4 @@
-//! A value and where it was found: what minloc and maxloc reduce. May touch: nothing.
+//! Values with an index: the elements of the reductions minloc and maxloc (as MPI's `MPI_MINLOC`).
 
 use bytemuck::{Pod, Zeroable};
 
@@ -8,10 +8,9 @@ macro_rules! locs {
         #[derive(Clone, Copy, Debug, Default, PartialEq, Zeroable, Pod)]
         #[repr(C)]
         pub struct $loc {
-            /// What is compared.
+            /// The value, which is compared.
             pub value: $value,
-            /// Where it was found: a rank, or an index over all ranks. Of equal values the one
-            /// with the lower index is taken.
+            /// A rank, or a position over all ranks. Of equal values the lower index is taken.
             pub index: $index,
         }
 

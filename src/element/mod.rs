@@ -1,8 +1,7 @@
-//! Element types and reductions: what a buffer is made of and how two of them combine.
-//! May touch: nothing but `core` and the crates that define number types. Pure.
+//! Element types and reductions: the content of a buffer, and how two elements combine.
 //!
-//! Which reduction is defined for which type is one table, [`ReduceOp::is_defined_for`]; what each
-//! promises in bits is in docs/numerics.md.
+//! One table says which reduction is defined for which type, [`ReduceOp::is_defined_for`];
+//! docs/numerics.md says which bits each gives.
 
 mod float8;
 mod loc;
@@ -18,7 +17,7 @@ pub use num_complex::Complex;
 pub(crate) use reduction::Kind;
 pub use reduction::{LARGEST, Order, ReduceOp, Reduction};
 
-/// What reductions ask of a type.
+/// Classes of types, by the reductions that they have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Class {
     Integer,
@@ -28,21 +27,20 @@ enum Class {
 }
 
 mod sealed {
-    /// Only types that the kernels know may be elements.
+    /// Restricts [`Element`](super::Element) to the types that kernels know.
     #[allow(unnameable_types, reason = "a sealed trait cannot be named: that is its point")]
     pub trait Sealed {}
 }
 
-/// A Rust type whose slices the collectives take.
+/// A Rust type whose slices can be passed to collectives.
 pub trait Element: bytemuck::Pod + sealed::Sealed + Send + Sync {
-    /// The same type as data.
+    /// The type as a value.
     const DTYPE: DataType;
 }
 
 macro_rules! data_types {
     ($($(#[$doc:meta])* $dtype:ident: $rust:ty, $class:ident, $name:literal;)*) => {
-        /// The type of one element of a buffer, as data (for callers that know it only at run
-        /// time).
+        /// The type of a buffer's elements, as a value, for callers that know it only at run time.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
         #[non_exhaustive]
@@ -51,7 +49,7 @@ macro_rules! data_types {
         }
 
         impl DataType {
-            /// Every type, in the order of its discriminant.
+            /// All types, in the order of their discriminants.
             pub const ALL: [Self; [$($name),*].len()] = [$(Self::$dtype),*];
 
             /// Bytes of one element.
@@ -62,8 +60,7 @@ macro_rules! data_types {
                 }
             }
 
-            /// Its name: what nccl-tests prints and takes where it has the type (`float`, `int8`,
-            /// `half`, ...).
+            /// The name of the type, by nccl-tests (`float`, `int8`, `half`, ...) where it has it.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {
@@ -120,24 +117,24 @@ data_types! {
     C64: Complex<f32>, Complex, "complex64";
     /// Complex number of two binary64, the real part first.
     C128: Complex<f64>, Complex, "complex128";
-    /// A binary32 and where it was found.
+    /// A binary32 and its index.
     LocF32: LocF32, Loc, "float_loc";
-    /// A binary64 and where it was found.
+    /// A binary64 and its index.
     LocF64: LocF64, Loc, "double_loc";
-    /// A 32-bit signed integer and where it was found.
+    /// A 32-bit signed integer and its index.
     LocI32: LocI32, Loc, "int32_loc";
-    /// A 64-bit signed integer and where it was found.
+    /// A 64-bit signed integer and its index.
     LocI64: LocI64, Loc, "int64_loc";
 }
 
 impl DataType {
-    /// A float of 16 or 8 bits, which is reduced as f32?
+    /// True for a float of 16 or 8 bits, which is reduced as f32.
     #[must_use]
     pub const fn is_narrow_float(self) -> bool {
         matches!(self, Self::F16 | Self::BF16 | Self::F8E4M3 | Self::F8E5M2)
     }
 
-    /// All of those, for errors.
+    /// The names of all such floats, for error messages.
     #[cfg_attr(not(feature = "host"), expect(dead_code, reason = "settings are of the host"))]
     pub(crate) fn narrow_floats() -> String {
         let all = Self::ALL.into_iter().filter(|dtype| dtype.is_narrow_float());

@@ -1,11 +1,12 @@
-//! The names of types and reductions, there and back. May touch: nothing.
+//! The names of types and reductions: printing and parsing.
 
 use core::fmt;
 use core::str::FromStr;
 
 use super::{DataType, ReduceOp};
 
-/// A name that is no [`DataType`], [`ReduceOp`], [`Algorithm`](crate::schedule::Algorithm) or
+/// The error for a name that is not a [`DataType`], [`ReduceOp`],
+/// [`Algorithm`](crate::schedule::Algorithm) or
 /// [`Collective`](crate::schedule::Collective).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown {kind} `{name}`: one of {known}")]
@@ -15,6 +16,7 @@ pub struct UnknownName {
     known: String,
 }
 
+/// The value with this name among `all`; `kind` is used in the error.
 pub(crate) fn by_name<T: Copy>(
     kind: &'static str,
     all: &[T],

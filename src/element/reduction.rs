@@ -1,23 +1,23 @@
-//! How elements combine: the plain operations, those with a scalar and those of the user, and the
-//! one table of what is defined for which type. May touch: nothing.
+//! Reductions: the plain operations, those with a scalar and those by the user's function, and the
+//! one table that says which is defined for which type.
 
 use core::fmt;
 
 use super::{Class, DataType, Element};
 
-/// Which operand of a reduction is the left one. It matters to operations that do not commute, and
-/// to ranks that compute the same expression side by side.
+/// Which operand of a reduction is the left one. It matters for operations that do not commute, and
+/// where ranks must compute the same expression.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Order {
-    /// What came in (of a local step: what is at `src`), then mine.
+    /// Left: the incoming operand (in a local step, the one at `src`). Right: the local one.
     #[default]
     IncomingFirst,
-    /// Mine (of a local step: what is at `dst`), then what came in.
+    /// Left: the local operand (in a local step, the one at `dst`). Right: the incoming one.
     LocalFirst,
 }
 
 impl Order {
-    /// The other one.
+    /// The opposite order.
     #[must_use]
     pub const fn turned(self) -> Self {
         match self {
@@ -29,7 +29,7 @@ impl Order {
 
 macro_rules! reduce_ops {
     ($($(#[$doc:meta])* $op:ident, $name:literal;)*) => {
-        /// How two elements combine.
+        /// A reduction that needs no further parameters.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
         #[non_exhaustive]
@@ -38,11 +38,10 @@ macro_rules! reduce_ops {
         }
 
         impl ReduceOp {
-            /// Every operation.
+            /// All operations, in the order of their discriminants.
             pub const ALL: [Self; [$($name),*].len()] = [$(Self::$op),*];
 
-            /// Its name: what nccl-tests prints and takes where it has the operation, else as MPI
-            /// calls it.
+            /// The name of the operation, by nccl-tests where it has the operation, or else by MPI.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {
@@ -58,34 +57,34 @@ reduce_ops! {
     Sum, "sum";
     /// a * b; integers wrap.
     Prod, "prod";
-    /// The smaller; a NaN on either side gives NaN.
+    /// The smaller one; NaN if either is NaN.
     Min, "min";
-    /// The larger; a NaN on either side gives NaN.
+    /// The larger one; NaN if either is NaN.
     Max, "max";
-    /// The sum divided by the world size; integers wrap in the sum, then truncate towards zero.
+    /// The sum divided by the world size. Integers wrap in the sum, then truncate towards zero.
     Avg, "avg";
-    /// Bits set in both; integers only.
+    /// Bitwise AND; integers only.
     BitAnd, "band";
-    /// Bits set in either; integers only.
+    /// Bitwise OR; integers only.
     BitOr, "bor";
-    /// Bits set in one of both; integers only.
+    /// Bitwise exclusive OR; integers only.
     BitXor, "bxor";
-    /// 1 if both are other than zero, else 0.
+    /// 1 if both are non-zero, else 0.
     LogicalAnd, "land";
-    /// 1 if either is other than zero, else 0.
+    /// 1 if either is non-zero, else 0.
     LogicalOr, "lor";
-    /// 1 if one of both is other than zero, else 0.
+    /// 1 if exactly one is non-zero, else 0.
     LogicalXor, "lxor";
-    /// The smaller value with its index; of equal ones the lower index.
+    /// The smaller value with its index; of equal values the lower index.
     MinLoc, "minloc";
-    /// The larger value with its index; of equal ones the lower index.
+    /// The larger value with its index; of equal values the lower index.
     MaxLoc, "maxloc";
 }
 
 impl ReduceOp {
-    /// Can elements of this type be combined so? The one table of it: on integers everything but
-    /// minloc and maxloc, on floats no bits either, on complex numbers sum, prod and avg, on values
-    /// with an index minloc and maxloc.
+    /// True if the operation is defined for the type: for integers all but minloc and maxloc; for
+    /// floats no bitwise operations either; for complex numbers sum, prod and avg; for values with
+    /// an index minloc and maxloc.
     #[must_use]
     pub const fn is_defined_for(self, dtype: DataType) -> bool {
         match self {
@@ -99,10 +98,10 @@ impl ReduceOp {
     }
 }
 
-/// Bytes of the largest element that a function of the user's may have.
+/// Bytes of the largest element that a user's function may reduce.
 pub const LARGEST: usize = 4096;
 
-/// What a collective reduces by: a plain [`ReduceOp`], or one that carries a value.
+/// The reduction of a collective: a plain [`ReduceOp`], or one with parameters.
 ///
 /// ```
 /// use ringreduce::{ReduceOp, Reduction};
@@ -113,13 +112,13 @@ pub const LARGEST: usize = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reduction(Kind);
 
-/// What a [`Reduction`] is.
+/// The kinds of reductions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Plain(ReduceOp),
-    /// The scalar's type and bytes.
+    /// `premul_sum` with a scalar of this type and these bytes.
     PreMulSum(DataType, [u8; 16]),
-    /// The function's digest, and bytes of one element.
+    /// A user's function: its digest, and bytes of one element.
     User(u64, usize),
 }
 
@@ -130,8 +129,8 @@ impl From<ReduceOp> for Reduction {
 }
 
 impl Reduction {
-    /// The sum of every rank's contribution times `scalar`, which may differ between ranks no more
-    /// than any other argument. Its type is that of the buffer.
+    /// The sum of all ranks' contributions, each multiplied by `scalar`, which must be equal on all
+    /// ranks and have the type of the buffer.
     #[must_use]
     pub fn premul_sum<T: Element>(scalar: T) -> Self {
         let mut bytes = [0; 16];
@@ -139,7 +138,7 @@ impl Reduction {
         Self(Kind::PreMulSum(T::DTYPE, bytes))
     }
 
-    /// A function of the user's, over elements of `size` bytes.
+    /// The reduction by a user's function over elements of `size` bytes.
     #[cfg_attr(not(feature = "host"), expect(dead_code, reason = "verbs are of the host"))]
     pub(crate) const fn user(digest: u64, size: usize) -> Self {
         Self(Kind::User(digest, size))
@@ -149,7 +148,7 @@ impl Reduction {
         self.0
     }
 
-    /// Can elements of this type be reduced so?
+    /// True if the reduction is defined for the type.
     #[must_use]
     pub fn is_defined_for(self, dtype: DataType) -> bool {
         match self.0 {
@@ -159,7 +158,7 @@ impl Reduction {
         }
     }
 
-    /// What can be done with `dtype`, for the error that says that this can't.
+    /// The reductions that are defined for `dtype`, as text for an error.
     #[must_use]
     pub fn defined_for(dtype: DataType) -> String {
         let plain = ReduceOp::ALL.into_iter().filter(|op| op.is_defined_for(dtype));

@@ -1,12 +1,13 @@
-//! The direct executor, for registered buffers of ranks on one host: everybody says that it is
-//! ready, reads the others' buffers where they lie, writes to them, and says that it is done.
-//! All-reduce is the two-shot form: each rank folds its part of all buffers and writes it to all;
-//! broadcast likewise, where each rank sees to its part of the root's.
-//! May touch: schedule, memory, shared, link, kernel. Law: the fold is in rank order.
+//! The direct executor, for ranks of one host that share memory: each rank publishes that it is
+//! ready, reads its peers' buffers in place, writes results into them, and publishes that it is
+//! done. All-reduce is two-shot: each rank folds one part of all buffers and writes it to all; in a
+//! broadcast each rank copies one part of the root's buffer to all.
 //!
-//! What lies outside whole pages, and all of a small buffer, goes over the stages: everybody puts
-//! its bytes there before it is ready, and everybody takes or folds what it needs (one-shot). That
-//! needs no registration: small calls on any memory can go this way.
+//! Bytes outside whole shared pages, and all bytes of a small call, go over the stages instead:
+//! each rank copies them to its stage before it is ready, and each rank folds or copies what it
+//! needs for itself (one-shot). Stages need no registration, so small calls on any memory can be
+//! direct.
+//! Law: the fold is in rank order.
 
 mod phase;
 
@@ -20,21 +21,21 @@ use crate::memory::{Claim, Control, Live};
 use crate::schedule::{Collective, Space};
 use crate::transport::Fault;
 
-/// Up to so many bytes for each of its ranks, every rank of a host folds for itself. That spares
-/// one of two hand-overs, which cost the more the more ranks take turns on a CPU, but takes every
-/// line of every stage back from the others' caches: between two ranks 4 KiB took 3.3 us this way
-/// and 1.0 us by parts.
-const ONE_SHOT: usize = 512;
-/// But no more than that, which a stage has room for.
-const MOST_ONE_SHOT: usize = 8 << 10;
+/// One-shot limit, in bytes for each rank of the host: up to it every rank folds everything for
+/// itself. One-shot saves one of two hand-overs, which costs more the more ranks share a CPU, but
+/// moves every cache line of every stage: between two ranks 4 KiB took 3.3 us by one-shot and 1.0
+/// us by parts.
+const ONE_SHOT_PER_RANK: usize = 512;
+/// One-shot limit of a whole call, in bytes; a stage is at least as long.
+const ONE_SHOT_LIMIT: usize = 8 << 10;
 /// The most ranks that can share registered memory.
 pub(crate) const MOST_RANKS: usize = 1024;
-/// What is copied to several ranks at a time: it stays in the nearest cache.
-const BLOCK: usize = 4 << 10;
-/// Parts begin at multiples of this.
+/// Bytes copied to several ranks before the next block is read: a block stays in the nearest cache.
+const COPY_BLOCK: usize = 4 << 10;
+/// The parts of a call begin at multiples of a cache line.
 const LINE: usize = 64;
 
-/// A registered buffer, from an offset on.
+/// A registered buffer from byte `at` on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Span<'a> {
     pub(crate) live: &'a Live,
@@ -42,6 +43,7 @@ pub(crate) struct Span<'a> {
 }
 
 impl<'a> Span<'a> {
+    /// The bytes of the first `len` that lie in pages shared by all ranks.
     fn window(&self, len: usize) -> Range<usize> {
         let window = self.live.window(self.at..self.at + len);
         let end = window.end.max(window.start);
@@ -57,13 +59,13 @@ impl<'a> Span<'a> {
     }
 }
 
-/// The collectives that can go this way.
+/// The collectives that the direct executor can make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     AllReduce,
     ReduceScatter,
     AllGather,
-    /// In place.
+    /// Input and output are one memory.
     Broadcast {
         root: usize,
     },
@@ -71,7 +73,7 @@ pub(crate) enum Form {
 }
 
 impl Form {
-    /// That of a collective, if it has one.
+    /// The direct form of a collective, if it has one.
     pub(crate) fn of(collective: Collective) -> Option<Self> {
         match collective {
             Collective::AllReduce => Some(Self::AllReduce),
@@ -83,52 +85,50 @@ impl Form {
         }
     }
 
-    /// The memory that is as long as the whole call, and that the ranks read: what each gives to
-    /// an all-gather is in its place in the result first.
+    /// The memory that is as long as the whole call and that peers read. For an all-gather it is
+    /// the output: each rank first copies its own chunk to its place there.
     pub(crate) fn whole(self) -> Space {
         if self == Self::AllGather { Space::Output } else { Space::Input }
     }
 }
 
-/// One call.
 #[derive(Debug)]
 pub(crate) struct Call<'a> {
     pub(crate) form: Form,
     pub(crate) me: usize,
-    /// The world size.
     pub(crate) size: usize,
-    /// Bytes of all that is read.
+    /// Bytes of the memory in [`Form::whole`].
     pub(crate) bytes: usize,
     pub(crate) claim: Claim,
     /// Bytes of an element.
     pub(crate) element: usize,
     pub(crate) kernel: Kernel<'a>,
-    /// Is what is written read before? Then it is in the caches anyway.
+    /// True if the written memory was read before. The caches then hold it, so stores stay cached.
     pub(crate) is_read: bool,
-    /// The registered memory that the call is on; none if all goes over the stages.
+    /// The registered buffers of the call; `None` if all bytes go over the stages.
     pub(crate) places: Option<Places<'a>>,
-    /// What is called, and how.
     pub(crate) fingerprint: u64,
-    /// The bits of a fingerprint that only say by which way.
+    /// The bits of a fingerprint that only say whether a call is direct or over links.
     pub(crate) ways: u64,
 }
 
-/// What the ranks read, and what they write to each other, if they do.
+/// The buffer that peers read, and the one that peers write results to (`None` if each rank writes
+/// its own result alone).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Places<'a> {
     pub(crate) input: Span<'a>,
     pub(crate) output: Option<Span<'a>>,
 }
 
-/// The steps of a direct call, as errors count them.
+/// The two steps of a direct call, as errors and records number them.
 const READY: usize = 0;
 const DONE: usize = 1;
 
 /// Makes the call over `buffer`, this rank's own.
 ///
 /// # Errors
-/// If a peer makes another call, is lost or does not come before the deadline, or the call is
-/// aborted. Nobody's buffer has been written if the ranks do not all make the same call.
+/// The peer and cause if a peer makes another call, is lost or misses the deadline, or if the call
+/// is aborted. No peer has written this rank's buffer if the ranks do not all make the same call.
 pub(crate) fn run(
     call: &Call<'_>,
     buffer: &Buffer<'_>,
@@ -137,62 +137,64 @@ pub(crate) fn run(
     wait: &Wait<'_>,
 ) -> Result<(), Halt> {
     let window = call.window();
-    call.put_in_place(buffer);
+    call.copy_own_chunk(buffer);
     control.begin();
     for edge in [0..window.start, window.end..call.bytes] {
         let edge =
-            if call.form == Form::AllGather { both(&edge, &call.part(call.me)) } else { edge };
+            if call.form == Form::AllGather { overlap(&edge, &call.part(call.me)) } else { edge };
         for part in buffer.pieces([call.form.whole()], edge) {
             let staged = staged(&window, &part);
             copy(control.my_stage(staged), None, buffer.src(call.form.whole(), part));
         }
     }
-    control.ready(call.claim);
-    let mut exposed = Exposed { call, over: false };
+    control.publish_ready(call.claim);
+    let mut exposed = Exposed { call, is_complete: false };
     let mut walk = Walk { call, buffer, control, links, wait, window, streaming: false };
-    walk.all_reach(READY)?;
-    // Who writes what goes by it, so it is no matter of what each rank knows of its caches.
+    walk.await_all(READY)?;
+    // The choice of stores also decides which rank writes what in an all-gather, so all ranks go by
+    // one cache size: rank 0's.
     let most = walk.control.cache(0);
     walk.streaming = !call.is_read && (call.bytes * call.size) as u64 > most;
-    walk.work();
+    walk.execute();
     if !walk.window.is_empty() {
-        walk.control.done();
-        walk.all_reach(DONE)?;
+        walk.control.publish_done();
+        walk.await_all(DONE)?;
     }
-    exposed.over = true;
+    exposed.is_complete = true;
     Ok(())
 }
 
-/// A call in which the others read and write this rank's buffer. When it ends before its time (a
-/// failure, or a panic of the user's function), what they do late shall not meet the user.
+/// Guard of a call in which peers read and write this rank's buffer. If the call ends early (a
+/// failure, or a panic in a user's reduction), the guard withdraws the buffer, so that a late peer
+/// cannot write to it.
 struct Exposed<'a> {
     call: &'a Call<'a>,
-    over: bool,
+    is_complete: bool,
 }
 
 impl Drop for Exposed<'_> {
     fn drop(&mut self) {
-        if !self.over {
+        if !self.is_complete {
             self.call.withdraw();
         }
     }
 }
 
-/// Where `edge`, which lies outside the window, is on a stage.
+/// The offset on a stage of `edge`, which lies outside the window.
 fn staged(window: &Range<usize>, edge: &Range<usize>) -> Range<usize> {
     let skip = if edge.start >= window.end { window.len() } else { 0 };
     edge.start - skip..edge.end - skip
 }
 
 impl Call<'_> {
-    /// Of equal parts of the whole, that of `rank`.
+    /// The part of `rank`, of `size` equal parts of the whole.
     fn part(&self, rank: usize) -> Range<usize> {
         let len = self.bytes / self.size;
         rank * len..(rank + 1) * len
     }
 
-    /// What this rank gives to an all-gather belongs in its part of the result.
-    fn put_in_place(&self, buffer: &Buffer<'_>) {
+    /// Copies this rank's chunk of an all-gather to its place in the output.
+    fn copy_own_chunk(&self, buffer: &Buffer<'_>) {
         if self.form == Form::AllGather {
             let mine = buffer.src(Space::Input, 0..buffer.len(Space::Input));
             let mut there = buffer.dst(Space::Output, self.part(self.me));
@@ -202,6 +204,7 @@ impl Call<'_> {
         }
     }
 
+    /// Makes this rank's shared pages private, after a call that failed.
     fn withdraw(&self) {
         let window = self.window();
         let Some(Places { input, output }) = self.places.filter(|_| !window.is_empty()) else {
@@ -214,25 +217,25 @@ impl Call<'_> {
         }
     }
 
-    /// What is wrong where another rank makes `theirs` over links.
-    fn apart_from(&self, theirs: Claim) -> Stop {
-        let differs = |field, ours, theirs| Stop::Fault(Fault::Mismatch { field, ours, theirs });
+    /// The mismatch with a rank that makes the call `theirs` over links.
+    fn mismatch_with_link_call(&self, theirs: Claim) -> Stop {
+        let mismatch = |field, ours, theirs| Stop::Fault(Fault::Mismatch { field, ours, theirs });
         let ours = self.claim.sequence;
         let another = (theirs.fingerprint ^ self.fingerprint) & !self.ways != 0;
         if theirs.sequence == ours && another {
-            differs("fingerprint", self.fingerprint, theirs.fingerprint)
+            mismatch("fingerprint", self.fingerprint, theirs.fingerprint)
         } else if self.places.is_some() {
             Stop::Fault(Fault::memory(true))
         } else if theirs.sequence == ours {
-            differs("fingerprint", self.fingerprint, theirs.fingerprint)
+            mismatch("fingerprint", self.fingerprint, theirs.fingerprint)
         } else {
-            differs("sequence", ours, theirs.sequence)
+            mismatch("sequence", ours, theirs.sequence)
         }
     }
 
-    /// The bytes that are read and written where they lie; all others go over the stages.
+    /// The bytes that are read and written in place; all other bytes go over the stages.
     fn window(&self) -> Range<usize> {
-        let small = self.bytes <= (ONE_SHOT * self.size).min(MOST_ONE_SHOT);
+        let small = self.bytes <= (ONE_SHOT_PER_RANK * self.size).min(ONE_SHOT_LIMIT);
         let Some(Places { input, output }) = self.places.filter(|_| !small) else {
             return 0..0;
         };
@@ -246,7 +249,6 @@ impl Call<'_> {
     }
 }
 
-/// A call under way.
 struct Walk<'a> {
     call: &'a Call<'a>,
     buffer: &'a Buffer<'a>,
@@ -254,37 +256,37 @@ struct Walk<'a> {
     links: &'a mut Links,
     wait: &'a Wait<'a>,
     window: Range<usize>,
-    /// Do all results together exceed the caches? Then they are stored past them.
+    /// True if the results of all ranks exceed the caches: stores then bypass them.
     streaming: bool,
 }
 
 impl Walk<'_> {
-    fn work(&mut self) {
+    fn execute(&mut self) {
         let Call { form, me, size, bytes, .. } = *self.call;
         let part = |rank: usize| self.call.part(rank);
-        // All three on the same side of the borders, or in the middle.
+        // Each zone lies wholly inside the window or wholly on one side of it.
         let zones = [0..self.window.start, self.window.clone(), self.window.end..bytes];
         for zone in zones.into_iter().filter(|zone| !zone.is_empty()) {
             match form {
                 Form::AllReduce if self.is_direct(&zone) => {
-                    let part = self.share();
+                    let part = self.my_part();
                     self.fold(part, true);
                 }
                 Form::AllReduce => self.fold(zone, false),
-                Form::ReduceScatter => self.fold(both(&zone, &part(me)), false),
+                Form::ReduceScatter => self.fold(overlap(&zone, &part(me)), false),
                 Form::AllGather if self.is_direct(&zone) && self.streaming => {
-                    self.spread(both(&zone, &part(me)), me);
+                    self.copy_to_all(overlap(&zone, &part(me)), me);
                 }
                 Form::AllGather => {
                     for rank in (me + 1..size).chain(0..me) {
-                        self.take(rank, both(&zone, &part(rank)));
+                        self.fetch(rank, overlap(&zone, &part(rank)));
                     }
                 }
                 Form::Broadcast { root } if self.is_direct(&zone) => {
-                    self.spread(self.share(), root);
+                    self.copy_to_all(self.my_part(), root);
                 }
                 Form::Broadcast { root } if root == me => {}
-                Form::Broadcast { root } => self.take(root, zone),
+                Form::Broadcast { root } => self.fetch(root, zone),
                 Form::Barrier => {}
             }
         }
@@ -294,58 +296,59 @@ impl Walk<'_> {
         self.window.start <= range.start && range.end <= self.window.end
     }
 
-    /// The part of the window that this rank sees to for all.
-    fn share(&self) -> Range<usize> {
+    /// The part of the window that this rank works on for all ranks.
+    fn my_part(&self) -> Range<usize> {
         let Call { me, size, .. } = *self.call;
         let Range { start, end } = self.window;
-        let whole = if LINE.is_multiple_of(self.call.element) { LINE } else { self.call.element };
-        let share = (end - start).div_ceil(size).next_multiple_of(whole);
+        let granule = if LINE.is_multiple_of(self.call.element) { LINE } else { self.call.element };
+        let share = (end - start).div_ceil(size).next_multiple_of(granule);
         let from = (start + share * me).min(end);
         from..(from + share).min(end)
     }
 
-    /// What `rank` has at `range`.
-    fn of(&self, rank: usize, range: Range<usize>) -> Src<'_> {
+    /// The data of `rank` at `range`, in its buffer or on its stage.
+    fn source(&self, rank: usize, range: Range<usize>) -> Src<'_> {
         match self.call.places {
             Some(Places { input, .. }) if self.is_direct(&range) => input.src(rank, range),
             _ => self.control.staged(rank, staged(&self.window, &range)),
         }
     }
 
-    /// Where this rank keeps the result at `range`. Of a reduce-scatter it keeps its part alone.
+    /// The memory of this rank's result at `range` of the whole. The output of a reduce-scatter is
+    /// this rank's part alone.
     fn result(&self, range: Range<usize>) -> Dst<'_> {
-        let range = range.start - self.skipped()..range.end - self.skipped();
+        let range = range.start - self.output_start()..range.end - self.output_start();
         self.buffer.dst(Space::Output, range).streaming(self.streaming)
     }
 
-    /// How many bytes of the whole are before what this rank's output has.
-    fn skipped(&self) -> usize {
+    /// Bytes of the whole that come before this rank's output.
+    fn output_start(&self) -> usize {
         let Call { form, me, .. } = *self.call;
         if form == Form::ReduceScatter { self.call.part(me).start } else { 0 }
     }
 
-    /// `range` from `rank`.
-    fn take(&self, rank: usize, range: Range<usize>) {
-        for part in self.in_pieces(range) {
-            copy(self.result(part.clone()), None, self.of(rank, part));
+    /// Copies `range` of `rank` into this rank's result.
+    fn fetch(&self, rank: usize, range: Range<usize>) {
+        for part in self.contiguous_parts(range) {
+            copy(self.result(part.clone()), None, self.source(rank, part));
         }
     }
 
-    /// The parts of `range` that are in one piece in this rank's result.
-    fn in_pieces(&self, range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
-        let skipped = self.skipped();
-        let own = range.start.saturating_sub(skipped)..range.end.saturating_sub(skipped);
+    /// The parts of `range` that are contiguous in this rank's result.
+    fn contiguous_parts(&self, range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+        let output_start = self.output_start();
+        let own = range.start.saturating_sub(output_start)..range.end.saturating_sub(output_start);
         let parts = self.buffer.pieces([Space::Output], own);
-        parts.map(move |part| part.start + skipped..part.end + skipped)
+        parts.map(move |part| part.start + output_start..part.end + output_start)
     }
 
-    /// `range` from `root` to all others, by blocks, so that it is read from afar but once.
-    fn spread(&self, range: Range<usize>, root: usize) {
+    /// Copies `range` of `root` to all other ranks. Each block leaves the root's memory once.
+    fn copy_to_all(&self, range: Range<usize>, root: usize) {
         let (size, streaming) = (self.call.size, self.streaming);
         let Some(Places { input, .. }) = self.call.places else { return };
         let mut from = range.start;
         while from < range.end {
-            let block = from..range.end.min(from + BLOCK);
+            let block = from..range.end.min(from + COPY_BLOCK);
             for rank in (root + 1..size).chain(0..root) {
                 let out = input.dst(rank, block.clone()).streaming(streaming);
                 copy(out, None, input.src(root, block.clone()));
@@ -354,38 +357,38 @@ impl Walk<'_> {
         }
     }
 
-    /// Folds `range` of all ranks, for all of them or for this one.
+    /// Folds `range` of all ranks in rank order, into all ranks' outputs or into this rank's alone.
     fn fold(&self, range: Range<usize>, for_all: bool) {
-        // Views on the stack, so that nothing allocates.
+        // The views are arrays on the stack, so that a call allocates nothing.
         match self.call.size {
-            0..=8 => self.fold_among::<8>(range, for_all),
-            9..=64 => self.fold_among::<64>(range, for_all),
-            _ => self.fold_among::<MOST_RANKS>(range, for_all),
+            0..=8 => self.fold_of_up_to::<8>(range, for_all),
+            9..=64 => self.fold_of_up_to::<64>(range, for_all),
+            _ => self.fold_of_up_to::<MOST_RANKS>(range, for_all),
         }
     }
 
-    fn fold_among<const MOST: usize>(&self, range: Range<usize>, for_all: bool) {
+    fn fold_of_up_to<const MAX: usize>(&self, range: Range<usize>, for_all: bool) {
         let Call { me, size, kernel, places, .. } = *self.call;
         let output = places.and_then(|places| places.output).filter(|_| for_all);
-        for range in self.in_pieces(range) {
-            let source = |rank: usize| self.of(rank.min(size - 1), range.clone());
-            let sources: [Src<'_>; MOST] = std::array::from_fn(source);
+        for range in self.contiguous_parts(range) {
+            let of_rank = |rank: usize| self.source(rank.min(size - 1), range.clone());
+            let sources: [Src<'_>; MAX] = std::array::from_fn(of_rank);
             let sources = &sources[..size];
             let Some(output) = output else {
                 kernel.fold(true, &mut [self.result(range.clone())], sources);
                 continue;
             };
-            // My own comes first: what is made there is copied to the others.
+            // This rank's output is first: the kernel folds into it and then copies to the others.
             let out = |i: usize| {
                 output.dst((me + i.min(size)) % size, range.clone()).streaming(self.streaming)
             };
-            let mut outs: [Dst<'_>; MOST] = std::array::from_fn(out);
+            let mut outs: [Dst<'_>; MAX] = std::array::from_fn(out);
             kernel.fold(true, &mut outs[..size], sources);
         }
     }
 }
 
-fn both(a: &Range<usize>, b: &Range<usize>) -> Range<usize> {
+fn overlap(a: &Range<usize>, b: &Range<usize>) -> Range<usize> {
     let start = a.start.max(b.start);
     start..a.end.min(b.end).max(start)
 }

@@ -1,6 +1,6 @@
-//! The host executor: rounds > steps > slices, and of each step the four questions: does it
-//! receive, reduce, store, send?
-//! May touch: schedule, partition, memory, link, kernel. Law: equals the simulator, step by step.
+//! The host executor: walks rounds > steps > slices over links. Four properties of a step's
+//! operation say what it does with a slice: receive, reduce, store, send.
+//! Law: every step does what the simulator's walk does.
 
 use core::ops::Range;
 
@@ -10,175 +10,175 @@ use crate::kernel::{Kernel, Turn, copy};
 use crate::memory::{Buffer, Dst, Src};
 use crate::partition::Partition;
 use crate::schedule::{Op, Place, Schedule, Space, Step};
-use crate::trace::Where;
+use crate::trace::Position;
 use crate::transport::{Fault, Frame};
 
-/// One call of a collective: what to walk, over what.
+/// One call of a collective, as the executors take it.
 #[derive(Debug)]
 pub struct Call<'a> {
-    /// The steps.
+    /// The steps of this rank.
     pub schedule: &'a Schedule,
-    /// How the buffer is cut.
+    /// How the buffers are cut into chunks and slices.
     pub partition: Partition<'a>,
-    /// What every slot of this call says of itself, but its length.
+    /// The frame of every slot of this call; only the length differs from slot to slot.
     pub frame: Frame,
     /// The reduction.
     pub kernel: Kernel<'a>,
-    /// Is the result larger than the caches? Then it is stored past them.
+    /// True if the result is larger than the caches: stores then bypass them.
     pub streaming: bool,
 }
 
 impl Call<'_> {
-    /// What the slots of one chunk say. Both ends of a message must mean a chunk of the same length
-    /// and type, whatever their calls say of the other chunks.
-    pub(super) fn of_chunk(&self, step: &Step) -> Frame {
-        let meaning = self.partition.meaning(step.src);
-        Frame { fingerprint: self.frame.fingerprint ^ meaning, ..self.frame }
+    /// The frame of one chunk's slots in an uneven call. It includes the chunk's length and type,
+    /// so that a receiver notices if the two ends disagree.
+    pub(super) fn chunk_frame(&self, step: &Step) -> Frame {
+        let digest = self.partition.chunk_digest(step.src);
+        Frame { fingerprint: self.frame.fingerprint ^ digest, ..self.frame }
     }
 }
 
-/// Walks a call's steps over a buffer.
+/// Walks the steps of a call over a buffer.
 ///
 /// # Errors
-/// If a link fails, the deadline passes or the call is aborted. The links are then of no more use.
+/// The step, the peer and the cause, if a link fails, the deadline passes or the call is aborted.
+/// The links must not be used afterwards.
 pub fn run(
     call: &Call<'_>,
     buffer: &Buffer<'_>,
     links: &mut Links,
     wait: &Wait<'_>,
 ) -> Result<(), Halt> {
-    // Blocks that differ are known to their two ends alone.
+    // In an uneven call only the two ends know a chunk's length, so frames differ by chunk.
     let uneven = call.partition.is_uneven();
     let wait = &Wait { call: (!uneven).then_some(call.frame), ..*wait };
     for round in 0..call.partition.rounds() {
         for (number, step) in call.schedule.steps.iter().enumerate() {
-            wait.at(Where::of(number, step));
+            wait.record_position(Position::of(number, step));
             let src = call.partition.piece(round, step.src);
             let dst = if step.dst == step.src { src.start } else { start(call, round, step.dst) };
-            let frame = if uneven { call.of_chunk(step) } else { call.frame };
+            let frame = if uneven { call.chunk_frame(step) } else { call.frame };
             for part in call.partition.slices(round, src.len()) {
                 let (src, dst, len) = (src.start + part.start, dst + part.start, part.len());
                 let mut slice =
-                    Slice::new(call, Places { step, buffer, src, dst, len }, links, frame);
+                    Slice::new(call, Operands { step, buffer, src, dst, len }, links, frame);
                 slice.walk(wait).map_err(|(stop, peer)| Halt { stop, step: number, peer })?;
             }
         }
     }
     let last = call.schedule.steps.len();
-    wait.flushed(links).map_err(|(peer, stop)| Halt { stop, step: last, peer })
+    wait.until_flushed(links).map_err(|(peer, stop)| Halt { stop, step: last, peer })
 }
 
+/// The first byte of a chunk's piece in this round.
 fn start(call: &Call<'_>, round: usize, place: Place) -> usize {
     call.partition.piece(round, place).start
 }
 
-/// Where one slice of one step reads and stores.
+/// The memory of one slice of one step.
 #[derive(Clone, Copy)]
-pub(super) struct Places<'a, 'b> {
+pub(super) struct Operands<'a, 'b> {
     pub(super) step: &'a Step,
     pub(super) buffer: &'a Buffer<'b>,
-    /// Where it begins in the step's two spaces.
+    /// Offsets of the slice in the step's source and destination spaces, in bytes.
     pub(super) src: usize,
     pub(super) dst: usize,
     pub(super) len: usize,
 }
 
-impl<'a> Places<'a, '_> {
-    /// How many bytes from there on are in one piece at both places.
+impl<'a> Operands<'a, '_> {
+    /// The bytes from offset `from` of the slice on that are contiguous in both spaces.
     #[inline]
-    fn together(&self, from: usize) -> usize {
+    fn contiguous_len(&self, from: usize) -> usize {
         let Step { src, dst, .. } = self.step;
         let read = self.buffer.together(src.space, self.src + from, self.len - from);
         self.buffer.together(dst.space, self.dst + from, read)
     }
 
-    /// The next part of the slice that is; none after its last.
+    /// The next contiguous part of the slice; `None` at its end. `done` counts the bytes so far.
     #[inline]
-    fn next(&self, done: &mut usize) -> Option<Range<usize>> {
+    fn next_part(&self, done: &mut usize) -> Option<Range<usize>> {
         let from = *done;
         if from == self.len {
             return None;
         }
-        *done += self.together(from);
+        *done += self.contiguous_len(from);
         Some(from..*done)
     }
 
-    /// What I have at the step's source.
-    fn mine(&self, part: &Range<usize>) -> Src<'a> {
+    /// This rank's data at the step's source.
+    fn source(&self, part: &Range<usize>) -> Src<'a> {
         self.buffer.src(self.step.src.space, self.src + part.start..self.src + part.end)
     }
 
-    /// What is where the step stores.
-    fn stored(&self, part: &Range<usize>) -> Src<'a> {
+    /// The data now at the step's destination.
+    fn dest_data(&self, part: &Range<usize>) -> Src<'a> {
         self.buffer.src(self.step.dst.space, self.dst + part.start..self.dst + part.end)
     }
 
-    /// Where the step stores.
-    fn store(&self, part: &Range<usize>) -> Dst<'a> {
+    fn dest(&self, part: &Range<usize>) -> Dst<'a> {
         self.buffer.dst(self.step.dst.space, self.dst + part.start..self.dst + part.end)
     }
 
-    /// Is what the step reads this rank's contribution, and not what became of it?
-    fn own(&self) -> bool {
+    /// True if the step reads this rank's own contribution, not a partial result.
+    fn reads_input(&self) -> bool {
         self.step.src.space == Space::Input
     }
 
     fn turn(&self) -> Turn {
         let Step { last, order, .. } = *self.step;
-        Turn { last, order, own: self.own() }
+        Turn { last, order, own: self.reads_input() }
     }
 }
 
-/// One slice of one step.
 pub(super) struct Slice<'a, 'b> {
     call: &'a Call<'a>,
-    places: Places<'a, 'b>,
+    operands: Operands<'a, 'b>,
     links: &'a mut Links,
     frame: Frame,
-    /// What comes is put straight where it is stored.
-    lands: bool,
-    /// What goes is taken straight from where it is.
-    lifts: bool,
+    /// The payload is received straight into the destination buffer, not by way of a slot.
+    receives_in_place: bool,
+    /// The payload is sent straight from the buffer, not by way of a slot.
+    sends_in_place: bool,
 }
 
 impl<'a, 'b> Slice<'a, 'b> {
-    /// `frame` is what all slices of its chunk say.
     pub(super) fn new(
         call: &'a Call<'a>,
-        places: Places<'a, 'b>,
+        operands: Operands<'a, 'b>,
         links: &'a mut Links,
         frame: Frame,
     ) -> Self {
-        let frame = Frame { len: places.len as u32, ..frame };
-        Self { call, places, links, frame, lands: false, lifts: false }
+        let frame = Frame { len: operands.len as u32, ..frame };
+        Self { call, operands, links, frame, receives_in_place: false, sends_in_place: false }
     }
 
+    /// Waits for the slots that the slice needs, then does the step.
     #[inline]
     fn walk(&mut self, wait: &Wait<'_>) -> Result<(), (Stop, usize)> {
-        let Step { op, from, to, .. } = *self.places.step;
+        let Step { op, from, to, .. } = *self.operands.step;
         let (from, to) = (from as usize, to as usize);
-        self.direct(op, from, to).map_err(|fault| (fault.into(), from))?;
-        if self.lands {
-            let place = (self.places.step.dst.space, self.places.dst);
-            let landed = wait.landed(self.links, from, &self.frame, self.places.buffer, place);
+        self.choose_in_place(op, from, to).map_err(|fault| (fault.into(), from))?;
+        if self.receives_in_place {
+            let place = (self.operands.step.dst.space, self.operands.dst);
+            let landed =
+                wait.until_received(self.links, from, &self.frame, self.operands.buffer, place);
             landed.map_err(|stop| (stop, from))?;
         } else if op.receives() {
-            wait.filled(self.links, from, &self.frame).map_err(|stop| (stop, from))?;
+            wait.until_filled(self.links, from, &self.frame).map_err(|stop| (stop, from))?;
         }
         if op.sends() {
-            wait.empty(self.links, to).map_err(|stop| (stop, to))?;
+            wait.until_empty(self.links, to).map_err(|stop| (stop, to))?;
         }
-        self.work(op, from, to).map_err(|fault| (fault.into(), if op.sends() { to } else { from }))
+        self.run(op, from, to).map_err(|fault| (fault.into(), if op.sends() { to } else { from }))
     }
 
-    /// The same, if nothing has to be waited for; was it so? Not for a step that receives and
-    /// sends.
-    pub(super) fn attempt(&mut self) -> Result<bool, Fault> {
-        let Step { op, from, to, dst, .. } = *self.places.step;
+    /// Does the step (which receives or sends, not both) if its slot is ready; false if not.
+    pub(super) fn try_step(&mut self) -> Result<bool, Fault> {
+        let Step { op, from, to, dst, .. } = *self.operands.step;
         let (from, to) = (from as usize, to as usize);
-        self.direct(op, from, to)?;
-        let ready = if self.lands {
-            let Places { buffer, dst: at, len, .. } = self.places;
+        self.choose_in_place(op, from, to)?;
+        let ready = if self.receives_in_place {
+            let Operands { buffer, dst: at, len, .. } = self.operands;
             self.links.rx(from)?.land(&self.frame, buffer.dst(dst.space, at..at + len))?
         } else if op.receives() {
             self.links.rx(from)?.ready(&self.frame)?
@@ -186,19 +186,19 @@ impl<'a, 'b> Slice<'a, 'b> {
             !op.sends() || self.links.tx(to)?.ready()?
         };
         if ready {
-            self.work(op, from, to)?;
+            self.run(op, from, to)?;
         }
         Ok(ready)
     }
 
-    /// What the step does, once its slots are there.
+    /// Does the step, whose slots are ready.
     #[inline]
-    fn work(&mut self, op: Op, from: usize, to: usize) -> Result<(), Fault> {
+    fn run(&mut self, op: Op, from: usize, to: usize) -> Result<(), Fault> {
         let frame = self.frame;
         match (op.receives(), op.sends()) {
-            (true, true) => self.pass(from, to, &frame),
-            (true, false) => self.take(from),
-            (false, true) => self.give(to, &frame),
+            (true, true) => self.forward(from, to, &frame),
+            (true, false) => self.receive(from),
+            (false, true) => self.send(to, &frame),
             (false, false) => {
                 self.local();
                 Ok(())
@@ -206,34 +206,36 @@ impl<'a, 'b> Slice<'a, 'b> {
         }
     }
 
-    /// Which of the two links spare a copy when they are given the buffer itself?
-    fn direct(&mut self, op: Op, from: usize, to: usize) -> Result<(), Fault> {
-        if !self.links.lazy().is_empty() && self.places.together(0) == self.places.len {
-            self.lands = op.receives() && !op.reduces() && self.links.rx(from)?.is_dear();
-            self.lifts = op.sends() && self.links.tx(to)?.is_dear();
+    /// Chooses the links that get the buffer itself: system calls then copy to and from it without
+    /// a slot. Only for a slice that is contiguous.
+    fn choose_in_place(&mut self, op: Op, from: usize, to: usize) -> Result<(), Fault> {
+        if !self.links.lazy().is_empty() && self.operands.contiguous_len(0) == self.operands.len {
+            self.receives_in_place =
+                op.receives() && !op.reduces() && self.links.rx(from)?.is_dear();
+            self.sends_in_place = op.sends() && self.links.tx(to)?.is_dear();
         }
         Ok(())
     }
 
-    /// Is that best stored past the caches? What is in the scratch is needed soon.
+    /// True if the slice is best stored past the caches; the scratch is read again soon.
     fn streaming(&self) -> bool {
-        self.call.streaming && self.places.step.dst.space == Space::Output
+        self.call.streaming && self.operands.step.dst.space == Space::Output
     }
 
-    /// What is at a place of mine goes out: where the step reads, or where it has just stored.
-    fn give(&mut self, to: usize, frame: &Frame) -> Result<(), Fault> {
-        let (kernel, places) = (&self.call.kernel, self.places);
-        let send = places.step.op == Op::Send;
-        let contributes = send && places.own() && kernel.changes();
-        let what = if send { Places::mine } else { Places::stored };
+    /// Sends this rank's data: the step's source, or the destination that it has just stored to.
+    fn send(&mut self, to: usize, frame: &Frame) -> Result<(), Fault> {
+        let (kernel, operands) = (&self.call.kernel, self.operands);
+        let send = operands.step.op == Op::Send;
+        let contributes = send && operands.reads_input() && kernel.changes_contribution();
+        let data = if send { Operands::source } else { Operands::dest_data };
         let tx = self.links.tx(to)?;
-        if self.lifts && !contributes {
-            let whole = what(&places, &(0..places.len));
-            return tx.give(frame, whole);
+        if self.sends_in_place && !contributes {
+            let payload = data(&operands, &(0..operands.len));
+            return tx.give(frame, payload);
         }
-        let (mut slot, mut done) = (tx.reserve(places.len), 0);
-        while let Some(part) = places.next(&mut done) {
-            let (mine, out) = (what(&places, &part), slot.part(part));
+        let (mut slot, mut done) = (tx.reserve(operands.len), 0);
+        while let Some(part) = operands.next_part(&mut done) {
+            let (mine, out) = (data(&operands, &part), slot.part(part));
             if contributes {
                 kernel.contribute(out, None, mine);
             } else {
@@ -243,17 +245,17 @@ impl<'a, 'b> Slice<'a, 'b> {
         tx.commit(frame)
     }
 
-    /// The incoming chunk stays here.
-    fn take(&mut self, from: usize) -> Result<(), Fault> {
-        let (places, streaming, mut done) = (self.places, self.streaming(), 0);
+    /// Stores the incoming slice, reduced with this rank's data if the step reduces.
+    fn receive(&mut self, from: usize) -> Result<(), Fault> {
+        let (operands, streaming, mut done) = (self.operands, self.streaming(), 0);
         let rx = self.links.rx(from)?;
-        if !self.lands {
-            let incoming = rx.peek(places.len);
-            while let Some(part) = places.next(&mut done) {
-                let (out, incoming) = (places.store(&part), incoming.part(part.clone()));
-                if places.step.op.reduces() {
-                    let mine = places.mine(&part);
-                    self.call.kernel.reduce(places.turn(), out, None, mine, incoming);
+        if !self.receives_in_place {
+            let incoming = rx.peek(operands.len);
+            while let Some(part) = operands.next_part(&mut done) {
+                let (out, incoming) = (operands.dest(&part), incoming.part(part.clone()));
+                if operands.step.op.reduces() {
+                    let mine = operands.source(&part);
+                    self.call.kernel.reduce(operands.turn(), out, None, mine, incoming);
                 } else {
                     copy(out.streaming(streaming), None, incoming);
                 }
@@ -263,21 +265,22 @@ impl<'a, 'b> Slice<'a, 'b> {
         Ok(())
     }
 
-    /// The incoming chunk goes on: straight from one slot to the other, or out of my memory where
-    /// that spares a copy.
-    fn pass(&mut self, from: usize, to: usize, frame: &Frame) -> Result<(), Fault> {
-        if self.places.step.op.stores() && (self.lands || self.lifts) {
-            self.take(from)?;
-            return self.give(to, frame);
+    /// Forwards the incoming slice from slot to slot, reduced with this rank's data if the step
+    /// reduces. Where a link takes the buffer itself, the slice goes by way of the buffer.
+    fn forward(&mut self, from: usize, to: usize, frame: &Frame) -> Result<(), Fault> {
+        if self.operands.step.op.stores() && (self.receives_in_place || self.sends_in_place) {
+            self.receive(from)?;
+            return self.send(to, frame);
         }
-        let (places, op, mut done) = (self.places, self.places.step.op, 0);
+        let (operands, op, mut done) = (self.operands, self.operands.step.op, 0);
         let (rx, tx) = self.links.both(from, to)?;
-        let (incoming, mut slot) = (rx.peek(places.len), tx.reserve(places.len));
-        while let Some(part) = places.next(&mut done) {
-            let store = op.stores().then(|| places.store(&part));
+        let (incoming, mut slot) = (rx.peek(operands.len), tx.reserve(operands.len));
+        while let Some(part) = operands.next_part(&mut done) {
+            let store = op.stores().then(|| operands.dest(&part));
             let (slot, incoming) = (slot.part(part.clone()), incoming.part(part.clone()));
             if op.reduces() {
-                self.call.kernel.reduce(places.turn(), slot, store, places.mine(&part), incoming);
+                let mine = operands.source(&part);
+                self.call.kernel.reduce(operands.turn(), slot, store, mine, incoming);
             } else {
                 copy(slot, store, incoming);
             }
@@ -287,27 +290,27 @@ impl<'a, 'b> Slice<'a, 'b> {
         Ok(())
     }
 
-    /// From one place of mine to another; a copy of a memory to itself is nothing.
+    /// Does a local step. A copy of a memory to itself does nothing.
     fn local(&mut self) {
         let mut done = 0;
-        while let Some(part) = self.places.next(&mut done) {
+        while let Some(part) = self.operands.next_part(&mut done) {
             self.local_part(&part);
         }
     }
 
     fn local_part(&self, part: &Range<usize>) {
-        let (places, kernel) = (&self.places, &self.call.kernel);
-        let (mine, mut out) = (places.mine(part), places.store(part));
-        if places.step.op.reduces() {
-            let (there, turn) = (places.stored(part), places.turn());
-            if turn.own && kernel.changes() {
-                // A kernel changes its local operand only.
+        let (operands, kernel) = (&self.operands, &self.call.kernel);
+        let (mine, mut out) = (operands.source(part), operands.dest(part));
+        if operands.step.op.reduces() {
+            let (there, turn) = (operands.dest_data(part), operands.turn());
+            if turn.own && kernel.changes_contribution() {
+                // A kernel prepares its local operand only, so this rank's data must be that one.
                 let order = turn.order.turned();
                 kernel.reduce(Turn { order, ..turn }, out, None, mine, there);
             } else {
                 kernel.reduce(turn, out, None, there, mine);
             }
-        } else if places.own() && kernel.changes() {
+        } else if operands.reads_input() && kernel.changes_contribution() {
             kernel.contribute(out, None, mine);
         } else if mine.ptr() != out.ptr().cast_const() {
             copy(out.streaming(self.streaming()), None, mine);

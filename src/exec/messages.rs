@@ -1,38 +1,37 @@
-//! The executor of messages between two ranks each: the lanes of a plan, each a process of its own
-//! that waits for one link. Whichever can move does; the rank waits when none can.
-//! May touch: schedule, plan, memory, link. Laws: the messages of a lane keep their order, and what
-//! becomes of a slice is `host`'s.
+//! The executor of point-to-point messages: each lane (the messages of one link in one direction)
+//! is a process of its own. The rank advances every lane that can move, and sleeps if none can.
+//! Laws: the messages of a lane keep their order; a slice is handled as `host` handles it.
 
 use std::time::Duration;
 
-use super::host::{Call, Places, Slice};
-use super::wait::{Awaited, End, Halt, Stop, Wait};
+use super::host::{Call, Operands, Slice};
+use super::wait::{Awaited, Halt, LinkEnd, Stop, Wait};
 use crate::health::Links;
 use crate::memory::Buffer;
 use crate::plan::lanes;
 use crate::schedule::{Op, Step};
 use crate::transport::Fault;
 
-/// The lanes of a call that are not at their end; room for them between calls.
+/// The unfinished lanes of a call. Calls reuse the memory.
 #[derive(Debug, Default)]
 pub struct Lanes(Vec<Lane>);
 
-/// How far one lane is.
 #[derive(Clone, Debug)]
 struct Lane {
-    /// Its step, and that before which it ends.
+    /// The current step, and the step after the lane's last one.
     step: usize,
     end: usize,
-    /// Bytes of the step's message that are done.
+    /// Bytes of the current message that are done.
     done: usize,
 }
 
-/// A rank that sleeps on one of several links misses the others' news so long, and, when it has
-/// waited for long, up to so small a part of that time.
-const SHORT: Duration = Duration::from_micros(100);
-const PART: u32 = 8;
+/// The longest sleep of a rank that waits for several lanes. It sleeps on one link at a time and
+/// notices the others only when it wakes. A rank that has waited for a while may sleep for a
+/// fraction of that time instead.
+const LANE_SLEEP: Duration = Duration::from_micros(100);
+const WAIT_FRACTION: u32 = 8;
 
-/// Passes on the messages of a call, in as many lanes as it has.
+/// Makes the messages of a call, one lane for each link and direction.
 ///
 /// # Errors
 /// As [`super::run`].
@@ -41,36 +40,35 @@ pub fn exchange(
     buffer: &Buffer<'_>,
     links: &mut Links,
     wait: &Wait<'_>,
-    Lanes(room): &mut Lanes,
+    Lanes(unfinished): &mut Lanes,
 ) -> Result<(), Halt> {
     let wait = &Wait { message: Some(call.frame.sequence), ..*wait };
-    room.clear();
+    unfinished.clear();
     let begun =
         lanes(call.schedule).map(|steps| Lane { step: steps.start, end: steps.end, done: 0 });
-    room.extend(begun);
-    let mut messages = Messages { call, buffer, lanes: room, at: 0, sleeps: 0 };
+    unfinished.extend(begun);
+    let mut messages = Messages { call, buffer, lanes: unfinished, at: 0, sleeps: 0 };
     messages.skip_empty();
     while !messages.lanes.is_empty() {
         let moved = wait.until(links, &mut messages);
         moved.map_err(|stop| messages.halt(stop))?;
     }
     let last = call.schedule.steps.len();
-    wait.flushed(links).map_err(|(peer, stop)| Halt { stop, step: last, peer })
+    wait.until_flushed(links).map_err(|(peer, stop)| Halt { stop, step: last, peer })
 }
 
-/// A call under way.
 struct Messages<'a, 'b> {
     call: &'a Call<'a>,
     buffer: &'a Buffer<'b>,
     lanes: &'a mut Vec<Lane>,
     /// The lane that was looked at last.
+    /// The lane that was looked at last.
     at: usize,
-    /// How often it slept.
     sleeps: usize,
 }
 
 impl Messages<'_, '_> {
-    /// Lanes at their end go, those at the end of a message turn to the next.
+    /// Removes finished lanes and moves lanes at the end of a message to their next message.
     fn skip_empty(&mut self) {
         let call = self.call;
         self.lanes.retain_mut(|lane| {
@@ -84,36 +82,36 @@ impl Messages<'_, '_> {
         });
     }
 
-    /// The next slice of a lane, if its link allows; did it?
+    /// Moves one slice of the current lane; false if its link is not ready.
     fn advance(&mut self, links: &mut Links) -> Result<bool, Fault> {
         let (call, buffer, lane) = (self.call, self.buffer, &mut self.lanes[self.at]);
         let step = &call.schedule.steps[lane.step];
         let part = call.partition.slice(step.src, lane.done);
         let start = |place| call.partition.piece(0, place).start + part.start;
         let (src, dst, len) = (start(step.src), start(step.dst), part.len());
-        let places = Places { step, buffer, src, dst, len };
-        let moved = Slice::new(call, places, links, call.of_chunk(step)).attempt()?;
+        let operands = Operands { step, buffer, src, dst, len };
+        let moved = Slice::new(call, operands, links, call.chunk_frame(step)).try_step()?;
         if moved {
             lane.done = part.end;
         }
         Ok(moved)
     }
 
-    /// The end of a link that a lane waits for; none if it only copies.
-    fn lane_end(&self, lane: usize) -> Option<End> {
+    /// The end of the link that a lane waits for; `None` if its step is a local copy.
+    fn lane_end(&self, lane: usize) -> Option<LinkEnd> {
         let Step { op, from, to, .. } = self.call.schedule.steps[self.lanes[lane].step];
         match op {
-            Op::Send => Some(End::To(to as usize)),
-            Op::Recv => Some(End::From(from as usize)),
+            Op::Send => Some(LinkEnd::To(to as usize)),
+            Op::Recv => Some(LinkEnd::From(from as usize)),
             _ => None,
         }
     }
 
-    /// Why it ended, and where: a fault at the lane that met it, everything else at the first.
+    /// The step and peer of a stop: of a fault, the lane that met it; else the first lane.
     fn halt(&self, stop: Stop) -> Halt {
         let lane = if matches!(stop, Stop::Fault(_)) { self.at } else { 0 };
         let peer = match self.lane_end(lane) {
-            Some(End::From(peer) | End::To(peer)) => peer,
+            Some(LinkEnd::From(peer) | LinkEnd::To(peer)) => peer,
             None => 0,
         };
         Halt { stop, step: self.lanes[lane].step, peer }
@@ -121,8 +119,8 @@ impl Messages<'_, '_> {
 }
 
 impl Awaited for &mut Messages<'_, '_> {
-    /// One slice of each lane that can move.
-    fn happened(&mut self, links: &mut Links) -> Result<bool, Fault> {
+    /// Moves one slice of every lane that is ready.
+    fn try_complete(&mut self, links: &mut Links) -> Result<bool, Fault> {
         let mut moved = false;
         for lane in 0..self.lanes.len() {
             self.at = lane;
@@ -134,11 +132,11 @@ impl Awaited for &mut Messages<'_, '_> {
         Ok(moved)
     }
 
-    fn is_dear(&mut self, links: &mut Links) -> Result<bool, Fault> {
+    fn is_syscall_backed(&mut self, links: &mut Links) -> Result<bool, Fault> {
         for lane in 0..self.lanes.len() {
             self.at = lane;
             if let Some(end) = self.lane_end(lane)
-                && end.is_dear(links)?
+                && end.is_syscall_backed(links)?
             {
                 return Ok(true);
             }
@@ -146,7 +144,7 @@ impl Awaited for &mut Messages<'_, '_> {
         Ok(false)
     }
 
-    fn end(&self) -> Option<End> {
+    fn end(&self) -> Option<LinkEnd> {
         self.lane_end(self.at.min(self.lanes.len().checked_sub(1)?))
     }
 
@@ -154,16 +152,17 @@ impl Awaited for &mut Messages<'_, '_> {
         (0..self.lanes.len()).try_for_each(|lane| {
             self.at = lane;
             let Some(end) = self.lane_end(lane) else { return Ok(()) };
-            links.is_due(self.call.frame.sequence, end.peer(), matches!(end, End::From(_)))?;
+            links.is_due(self.call.frame.sequence, end.peer(), matches!(end, LinkEnd::From(_)))?;
             end.check_alive(links)
         })
     }
 
-    /// On one link, another one each time: the short sleeps of one that waits for several.
+    /// Sleeps on one link, another one each time. With several lanes the sleeps are short.
     fn park(&mut self, links: &mut Links, waited: Duration, limit: Duration) -> Result<(), Fault> {
         self.sleeps += 1;
         self.at = self.sleeps % self.lanes.len();
-        let short = if self.lanes.len() == 1 { limit } else { SHORT.max(waited / PART) };
+        let short =
+            if self.lanes.len() == 1 { limit } else { LANE_SLEEP.max(waited / WAIT_FRACTION) };
         self.lane_end(self.at).map_or(Ok(()), |end| end.park(links, limit.min(short)))
     }
 }

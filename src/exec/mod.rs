@@ -1,6 +1,7 @@
-//! Executors: they walk the steps that a schedule lists.
-//! May touch: schedule, partition, memory, shared, the link and kernel traits. Blocks only in
-//! `wait` and, where ranks share memory, in `direct`.
+//! Executors: the loops that walk the steps of a plan. `host` walks them over links, `messages`
+//! sends messages between pairs of ranks, and `direct` makes a call on memory that the ranks of one
+//! host share.
+//! Law: a rank blocks only in `wait` and in `direct::phase`.
 
 pub(crate) mod direct;
 mod host;

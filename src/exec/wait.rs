@@ -1,60 +1,61 @@
-//! The one place where a rank waits: look, spin, give way, park; with a deadline, an abort flag
-//! and, now and then, a look whether the peer still lives. May touch: link, sync.
+//! The one wait loop for links: spin, yield, then sleep on a futex or in `poll`; with a deadline,
+//! an abort flag and, while it sleeps, a liveness check of the peer every 10 ms.
 //!
-//! The law "no select": a wait is for one named link, or for the first of several processes that
-//! can move (`messages`). While it lasts, bytes already committed to other links are moved on, for
-//! that changes no order, and who waits for long looks whether others make another call.
+//! Law ("no select"): a rank waits for one named link, or for the first of several independent
+//! lanes that can move (`messages`). Meanwhile the loop flushes bytes already committed to other
+//! links, which changes no order, and a long wait also looks whether a peer makes another call.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::health::Links;
 use crate::memory::Buffer;
-use crate::plan::fingerprint::{DIRECT, WAY};
+use crate::plan::fingerprint::{DIRECT_BITS, WAY};
 use crate::schedule::Space;
 use crate::sync::Patience;
-use crate::trace::{Flight, Toward, Where};
+use crate::trace::{Direction, Flight, Position};
 use crate::transport::{Fault, Frame};
 
-/// How often a parked rank looks for an abort and for the peer's death.
-pub(super) const GLANCE: Duration = Duration::from_millis(10);
+/// How often a sleeping rank looks for an abort and for the death of its peer.
+pub(super) const ABORT_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// After so long a rank says for whom it waits.
-const SOON: Duration = Duration::from_secs(5);
+/// A rank that has waited so long for a peer warns the user once.
+const PEER_SILENCE_WARNING: Duration = Duration::from_secs(5);
 
-/// Says, once, who keeps this rank waiting; in a message of this number, for that rank.
+/// Warns the user, once per wait, of the peer that keeps this rank waiting. `times` are the time
+/// waited and the timeout; `of` is the peer and the number of the message, or 0 for a collective.
 pub(crate) fn remind(
     links: &mut Links,
-    flight: Option<&Flight>,
+    recorder: Option<&Flight>,
     (waited, most): (Duration, Duration),
     of: (usize, u64),
-    said: &mut bool,
+    warned: &mut bool,
 ) {
-    if waited < SOON || std::mem::replace(said, true) {
+    if waited < PEER_SILENCE_WARNING || std::mem::replace(warned, true) {
         return;
     }
-    if let Some((flight, (rank, state))) = flight.zip(links.stalled(of, most)) {
-        flight.remind(waited, rank, &state);
+    if let Some((recorder, (rank, state))) = recorder.zip(links.stalled(of, most)) {
+        recorder.warn_of_silence(waited, rank, &state);
     }
 }
 
-/// Do two calls differ in nothing but that one of them goes without links? Whether they do so, and
-/// why, is said by the lines of those that share memory.
-pub(super) fn differ_by_lines(ours: u64, theirs: u64) -> bool {
-    let goes_direct = |print: u64| print & WAY == DIRECT;
+/// True if two fingerprints differ only in the direct bit: one call is made over links, the other
+/// on shared memory. Only ranks that share memory can tell why.
+pub(super) fn differ_only_in_direct_bit(ours: u64, theirs: u64) -> bool {
+    let goes_direct = |print: u64| print & WAY == DIRECT_BITS;
     (ours ^ theirs) & !WAY == 0 && goes_direct(ours) != goes_direct(theirs)
 }
 
-/// Why a wait ended without what it waited for.
+/// Why a wait ended early.
 #[derive(Debug)]
 pub enum Stop {
     /// The link failed.
     Fault(Fault),
-    /// Another rank than the one that is waited for makes another call.
+    /// A rank other than the awaited one makes another call.
     Other {
-        /// That rank.
+        /// The rank that makes the other call.
         peer: usize,
-        /// How its call differs.
+        /// How the calls differ.
         fault: Fault,
     },
     /// The deadline passed.
@@ -69,112 +70,111 @@ impl From<Fault> for Stop {
     }
 }
 
-/// A stop, and where: at which step, waiting for whom.
+/// A stop, with the step and the peer.
 #[derive(Debug)]
 pub struct Halt {
-    /// Why.
+    /// Why the wait ended.
     pub stop: Stop,
-    /// The step of the schedule.
+    /// The step of the schedule, from 0.
     pub step: usize,
     /// The rank at the other end of the link.
     pub peer: usize,
 }
 
-/// How to wait.
+/// The parameters of the waits of one call.
 #[derive(Clone, Copy, Debug)]
 pub struct Wait<'a> {
-    pub(crate) patience: &'a Patience,
+    pub(crate) backoff: &'a Patience,
     pub(crate) timeout: Duration,
     pub(crate) abort: &'a AtomicBool,
-    /// What all slots of the call say of it, if they all say the same.
+    /// The frame of all slots of the call, if all have the same; `None` in an uneven call.
     pub(super) call: Option<Frame>,
-    /// The number of the message that it is, if it is one.
+    /// The number of the message, if the call is one.
     pub(super) message: Option<u64>,
-    /// Where it is written down how far the call is.
-    pub(super) flight: Option<&'a Flight>,
+    pub(super) recorder: Option<&'a Flight>,
 }
 
-/// What is waited for.
+/// An event that a rank waits for.
 pub(super) trait Awaited {
-    /// Never blocks.
-    fn happened(&mut self, links: &mut Links) -> Result<bool, Fault>;
+    /// Looks for the event and completes it if it is there. Never blocks.
+    fn try_complete(&mut self, links: &mut Links) -> Result<bool, Fault>;
 
-    /// Is a look a system call?
-    fn is_dear(&mut self, links: &mut Links) -> Result<bool, Fault>;
+    /// True if each look is a system call.
+    fn is_syscall_backed(&mut self, links: &mut Links) -> Result<bool, Fault>;
 
-    /// Where it is waited for, if at one end.
-    fn end(&self) -> Option<End>;
+    /// The link end that the event comes from, if it is only one.
+    fn end(&self) -> Option<LinkEnd>;
 
-    /// Can it still happen?
+    /// Fails if the event can no longer happen.
     fn check_alive(&mut self, links: &mut Links) -> Result<(), Fault>;
 
-    /// Sleeps until it may have happened, or `limit` has passed, after so long a wait; may return
-    /// early.
+    /// Sleeps until the event may have happened, for at most `limit`; may return early. `waited` is
+    /// the time waited so far.
     fn park(&mut self, links: &mut Links, waited: Duration, limit: Duration) -> Result<(), Fault>;
 }
 
-/// What is waited for on one link.
 #[derive(Clone, Copy, Debug)]
 enum Event<'f> {
     /// A filled slot from this peer, with this frame.
     Filled(usize, &'f Frame),
-    /// The same, put into the buffer, at this offset of a space.
-    Landed(usize, &'f Frame, &'f Buffer<'f>, Space, usize),
+    /// A payload from this peer, with this frame, received into the buffer at this offset.
+    Received(usize, &'f Frame, &'f Buffer<'f>, Space, usize),
     /// An empty slot to this peer.
     Empty(usize),
-    /// Everything committed to this peer on its way.
+    /// All bytes committed to this peer have left.
     Flushed(usize),
 }
 
 impl Event<'_> {
-    fn place(&self) -> End {
+    fn link_end(&self) -> LinkEnd {
         match *self {
-            Self::Filled(peer, _) | Self::Landed(peer, ..) => End::From(peer),
-            Self::Empty(peer) | Self::Flushed(peer) => End::To(peer),
+            Self::Filled(peer, _) | Self::Received(peer, ..) => LinkEnd::From(peer),
+            Self::Empty(peer) | Self::Flushed(peer) => LinkEnd::To(peer),
         }
     }
 }
 
 impl<'a> Wait<'a> {
-    /// Up to `timeout` for each wait, or until `abort` is raised.
+    /// Waits of up to `timeout` each, ended early if `abort` becomes true.
     #[must_use]
-    pub fn new(patience: &'a Patience, timeout: Duration, abort: &'a AtomicBool) -> Self {
-        Self { patience, timeout, abort, call: None, message: None, flight: None }
+    pub fn new(backoff: &'a Patience, timeout: Duration, abort: &'a AtomicBool) -> Self {
+        Self { backoff, timeout, abort, call: None, message: None, recorder: None }
     }
 
-    /// The same, written down by `flight`.
-    pub(crate) fn recorded(self, flight: &'a Flight) -> Self {
-        Self { flight: Some(flight), ..self }
+    pub(crate) fn recorded(self, recorder: &'a Flight) -> Self {
+        Self { recorder: Some(recorder), ..self }
     }
 
-    /// The call is there now.
     #[inline]
-    pub(super) fn at(&self, place: Where) {
-        if let Some(flight) = self.flight {
-            flight.at(place);
+    pub(super) fn record_position(&self, place: Position) {
+        if let Some(recorder) = self.recorder {
+            recorder.set_position(place);
         }
     }
 
-    /// It sleeps from now on.
-    pub(super) fn sleeps(&self, toward: Toward, peer: usize) {
-        if let Some(flight) = self.flight {
-            flight.turn(toward, peer);
+    pub(super) fn record_sleep(&self, toward: Direction, peer: usize) {
+        if let Some(recorder) = self.recorder {
+            recorder.set_direction(toward, peer);
         }
     }
 
-    /// It has slept for so long.
-    pub(super) fn slept(&self, time: Duration) {
-        if let Some(flight) = self.flight {
-            flight.waited(time);
+    pub(super) fn record_slept(&self, time: Duration) {
+        if let Some(recorder) = self.recorder {
+            recorder.add_wait(time);
         }
     }
 
-    pub(super) fn filled(&self, links: &mut Links, peer: usize, frame: &Frame) -> Result<(), Stop> {
+    pub(super) fn until_filled(
+        &self,
+        links: &mut Links,
+        peer: usize,
+        frame: &Frame,
+    ) -> Result<(), Stop> {
         self.until(links, Event::Filled(peer, frame))
     }
 
-    /// As [`Self::filled`], and the payload is in `buffer`, from byte `at` of the space on.
-    pub(super) fn landed(
+    /// Waits for a payload from `peer` and receives it into `buffer`, at byte `at` of the space.
+    pub(super) fn until_received(
         &self,
         links: &mut Links,
         peer: usize,
@@ -182,15 +182,15 @@ impl<'a> Wait<'a> {
         buffer: &Buffer<'_>,
         (space, at): (Space, usize),
     ) -> Result<(), Stop> {
-        self.until(links, Event::Landed(peer, frame, buffer, space, at))
+        self.until(links, Event::Received(peer, frame, buffer, space, at))
     }
 
-    pub(super) fn empty(&self, links: &mut Links, peer: usize) -> Result<(), Stop> {
+    pub(super) fn until_empty(&self, links: &mut Links, peer: usize) -> Result<(), Stop> {
         self.until(links, Event::Empty(peer))
     }
 
-    /// Everything on its way, to everybody: a call is over only then. Names the slow peer.
-    pub(super) fn flushed(&self, links: &mut Links) -> Result<(), (usize, Stop)> {
+    /// Waits until the bytes to all peers have left, which completes a call. Names a late peer.
+    pub(super) fn until_flushed(&self, links: &mut Links) -> Result<(), (usize, Stop)> {
         for at in 0..links.lazy().len() {
             let peer = links.lazy()[at];
             self.until(links, Event::Flushed(peer)).map_err(|stop| (peer, stop))?;
@@ -198,15 +198,15 @@ impl<'a> Wait<'a> {
         Ok(())
     }
 
-    pub(super) fn until(&self, links: &mut Links, mut what: impl Awaited) -> Result<(), Stop> {
-        if what.happened(links)? {
+    pub(super) fn until(&self, links: &mut Links, mut event: impl Awaited) -> Result<(), Stop> {
+        if event.try_complete(links)? {
             return Ok(());
         }
-        let dear = what.is_dear(links)?;
+        let is_syscall_backed = event.is_syscall_backed(links)?;
         let mut round = 0;
-        let patience = self.patience.begin(dear);
-        while patience.wait(round) {
-            if what.happened(links)? {
+        let backoff = self.backoff.begin(is_syscall_backed);
+        while backoff.wait(round) {
+            if event.try_complete(links)? {
                 return Ok(());
             }
             round += 1;
@@ -217,48 +217,48 @@ impl<'a> Wait<'a> {
                 }
             }
         }
-        match what.end() {
-            Some(End::From(peer)) => self.sleeps(Toward::From, peer),
-            Some(End::To(peer)) => self.sleeps(Toward::To, peer),
+        match event.end() {
+            Some(LinkEnd::From(peer)) => self.record_sleep(Direction::From, peer),
+            Some(LinkEnd::To(peer)) => self.record_sleep(Direction::To, peer),
             None => {}
         }
-        let done = self.parked(links, &mut what, patience.began());
-        self.slept(patience.began().elapsed());
+        let done = self.sleep(links, &mut event, backoff.began());
+        self.record_slept(backoff.began().elapsed());
         done
     }
 
-    fn parked(
+    fn sleep(
         &self,
         links: &mut Links,
-        what: &mut impl Awaited,
+        event: &mut impl Awaited,
         began: Instant,
     ) -> Result<(), Stop> {
-        let mut said = false;
+        let mut warned = false;
         loop {
             if self.abort.load(Ordering::Relaxed) {
                 return Err(Stop::Aborted);
             }
-            // The first cause, before links tell of what follows from it.
-            let cause = links.cause(self.call.as_ref(), differ_by_lines);
+            // The root cause comes first: a lost link may only be its consequence.
+            let cause = links.cause(self.call.as_ref(), differ_only_in_direct_bit);
             if let Some((peer, fault)) = cause {
                 return Err(Stop::Other { peer, fault });
             }
-            what.check_alive(links)?;
-            // A peer that closed may have sent what we wait for before it did.
-            if what.happened(links)? {
+            event.check_alive(links)?;
+            // A peer that closed its end may have sent the awaited bytes before.
+            if event.try_complete(links)? {
                 return Ok(());
             }
             let waited = began.elapsed();
             if waited >= self.timeout {
                 return Err(Stop::Timeout(self.timeout));
             }
-            let peer = what.end().map_or(0, End::peer);
+            let peer = event.end().map_or(0, LinkEnd::peer);
             links.wait_on((waited, self.timeout), self.message.map(|call| (call, peer)));
             let times = (waited, self.timeout);
-            remind(links, self.flight, times, (peer, self.message.unwrap_or(0)), &mut said);
+            remind(links, self.recorder, times, (peer, self.message.unwrap_or(0)), &mut warned);
             links.flush();
-            what.park(links, waited, GLANCE.min(self.timeout - waited))?;
-            if what.happened(links)? {
+            event.park(links, waited, ABORT_POLL_INTERVAL.min(self.timeout - waited))?;
+            if event.try_complete(links)? {
                 return Ok(());
             }
         }
@@ -266,10 +266,10 @@ impl<'a> Wait<'a> {
 }
 
 impl Awaited for Event<'_> {
-    fn happened(&mut self, links: &mut Links) -> Result<bool, Fault> {
+    fn try_complete(&mut self, links: &mut Links) -> Result<bool, Fault> {
         match *self {
             Event::Filled(peer, frame) => links.rx(peer)?.ready(frame),
-            Event::Landed(peer, frame, buffer, space, at) => {
+            Event::Received(peer, frame, buffer, space, at) => {
                 links.rx(peer)?.land(frame, buffer.dst(space, at..at + frame.len as usize))
             }
             Event::Empty(peer) => links.tx(peer)?.ready(),
@@ -277,37 +277,37 @@ impl Awaited for Event<'_> {
         }
     }
 
-    fn is_dear(&mut self, links: &mut Links) -> Result<bool, Fault> {
-        self.place().is_dear(links)
+    fn is_syscall_backed(&mut self, links: &mut Links) -> Result<bool, Fault> {
+        self.link_end().is_syscall_backed(links)
     }
 
-    fn end(&self) -> Option<End> {
-        Some(self.place())
+    fn end(&self) -> Option<LinkEnd> {
+        Some(self.link_end())
     }
 
     fn check_alive(&mut self, links: &mut Links) -> Result<(), Fault> {
-        self.place().check_alive(links)
+        self.link_end().check_alive(links)
     }
 
     fn park(&mut self, links: &mut Links, _: Duration, limit: Duration) -> Result<(), Fault> {
-        self.place().park(links, limit)
+        self.link_end().park(links, limit)
     }
 }
 
-/// One end of a link.
+/// The receiving or the sending end of a link to a peer.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum End {
+pub(super) enum LinkEnd {
     From(usize),
     To(usize),
 }
 
-impl End {
+impl LinkEnd {
     pub(super) fn peer(self) -> usize {
         let (Self::From(peer) | Self::To(peer)) = self;
         peer
     }
 
-    pub(super) fn is_dear(self, links: &mut Links) -> Result<bool, Fault> {
+    pub(super) fn is_syscall_backed(self, links: &mut Links) -> Result<bool, Fault> {
         Ok(match self {
             Self::From(peer) => links.rx(peer)?.is_dear(),
             Self::To(peer) => links.tx(peer)?.is_dear(),

@@ -1,21 +1,21 @@
-//! Blocks: a few elements that are read, reduced and written at once. One of them, a cache line
-//! that the compiler makes vectors of, or registers that an instruction set converts.
-//! May touch: scalar, wide. Law: every block gives the bits of its elements one by one.
+//! Blocks: the unit of the reduction loops. A block is one element, a cache line of elements that
+//! the compiler vectorises, or registers that an instruction set converts.
+//! Law: a block's result has the bits of its elements reduced one by one.
 
 use core::marker::PhantomData;
 
 use super::Params;
 use super::scalar::Op;
-use super::wide::{Element, round_to_upper};
+use super::wide::{KernelElement, round_to_upper};
 use crate::element::bf16;
 
-/// A few elements. Plain data of exactly those bytes.
+/// A few elements, as plain data of exactly those bytes.
 pub(super) trait Block: Copy {
-    /// What operations see of one element: itself, or an f32 where it is narrower.
+    /// One element as operations see it: the type itself, or f32 for a narrower float.
     type Lane: Copy;
-    /// All lanes.
+    /// The whole block as operations see it.
     type Wide: Copy;
-    /// Its element, as a block of one.
+    /// The block of one such element.
     type Single: Block<Lane = Self::Lane>;
     fn widen(self) -> Self::Wide;
     fn narrow(wide: Self::Wide) -> Self;
@@ -24,12 +24,11 @@ pub(super) trait Block: Copy {
     fn finish<O: Op<Self::Lane>>(a: Self::Wide, params: &Params) -> Self::Wide;
 }
 
-/// One element.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(super) struct One<T>(T);
 
-impl<T: Element> Block for One<T> {
+impl<T: KernelElement> Block for One<T> {
     type Lane = T::Wide;
     type Wide = T::Wide;
     type Single = Self;
@@ -55,8 +54,8 @@ impl<T: Element> Block for One<T> {
     }
 }
 
-/// An array of what becomes of each item of another. A loop in place: what the standard library has
-/// for it is not compiled for an instruction set, and not always inlined.
+/// Maps an array item by item, by a plain loop: the standard library's `map` is not compiled for
+/// the instruction set and not always inlined.
 macro_rules! each {
     ($items:expr, $n:expr, $become:path) => {{
         let items = &$items;
@@ -68,7 +67,7 @@ macro_rules! each {
     }};
 }
 
-/// The three operations of a block whose wide form is an array, item by item.
+/// The operations of a block whose wide form is an array of smaller blocks.
 macro_rules! item_by_item {
     ($items:ty) => {
         #[inline(always)]
@@ -95,12 +94,12 @@ macro_rules! item_by_item {
     };
 }
 
-/// Elements that the compiler makes vectors of.
+/// Elements that the compiler vectorises.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(super) struct Many<T, const N: usize>(pub(super) [T; N]);
 
-impl<T: Element, const N: usize> Block for Many<T, N> {
+impl<T: KernelElement, const N: usize> Block for Many<T, N> {
     type Lane = T::Wide;
     type Wide = [T::Wide; N];
     type Single = One<T>;
@@ -115,7 +114,7 @@ impl<T: Element, const N: usize> Block for Many<T, N> {
     item_by_item!(One<T>);
 }
 
-/// A register of f16 that an instruction set converts to f32 and back, rounding to nearest even.
+/// A register of f16, with conversions to f32 and back that round to nearest even.
 pub(super) trait Widen: Copy {
     type Wide: Block<Lane = f32>;
     /// One f16.
@@ -124,7 +123,7 @@ pub(super) trait Widen: Copy {
     fn narrow(wide: <Self::Wide as Block>::Wide) -> Self;
 }
 
-/// Registers of f16.
+/// Several registers of f16.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(super) struct Halves<R, const N: usize>([R; N]);
@@ -144,17 +143,17 @@ impl<R: Widen, const N: usize> Block for Halves<R, N> {
     item_by_item!(R::Wide);
 }
 
-/// bfloat16 by pairs: each half of 32 bits becomes an f32 where it lies, so nothing is shuffled.
+/// bfloat16 in pairs: each half of a 32-bit word becomes an f32 in place, so no shuffle is needed.
 pub(super) type Pairs = [u32; 16];
 
 const UPPER: u32 = 0xffff_0000;
 
-/// How pairs of f32 become pairs of bfloat16 again.
+/// Rounds pairs of f32 to pairs of bfloat16.
 pub(super) trait Pack: Copy {
     fn pack(lower: [f32; 16], upper: [f32; 16]) -> Pairs;
 }
 
-/// By integer arithmetic.
+/// Rounding by integer arithmetic, on any CPU.
 #[derive(Clone, Copy)]
 pub(super) struct Portable;
 
@@ -176,7 +175,7 @@ pub(super) struct Bfloats<P>(Pairs, PhantomData<P>);
 
 impl<P: Pack> Block for Bfloats<P> {
     type Lane = f32;
-    /// The lower halves and the upper ones.
+    /// All lower halves, then all upper halves.
     type Wide = [[f32; 16]; 2];
     type Single = One<bf16>;
     #[inline(always)]
@@ -203,11 +202,11 @@ impl<P: Pack> Block for Bfloats<P> {
     }
 }
 
-/// Half of a line of bfloat16, widened.
+/// The lower or upper halves of a line of bfloat16, as f32.
 type Floats = Many<f32, 16>;
 
-/// Lines that are all read before one is written: a load that follows a store to an address equal
-/// in its lower 12 bits waits for it, on most CPUs.
+/// Four blocks that are all read before one is written. On most CPUs a load stalls if it follows a
+/// store to an address with the same lower 12 bits.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(super) struct Group<B>([B; 4]);

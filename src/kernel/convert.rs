@@ -1,6 +1,7 @@
-//! From one float to another: how contributions travel as another type than they have.
-//! May touch: element, memory, copy. Law: one rounding, to nearest even, of any value; NaN stays
-//! NaN. Through a piece of f32 in the nearest cache, so that no alignment matters.
+//! Conversion between float types, for contributions that travel in a narrower type than their
+//! buffer's. Elements pass through a small f32 array in the nearest cache, so any alignment is
+//! allowed.
+//! Law: every value is rounded once, to nearest even; NaN stays NaN.
 
 use core::ops::Range;
 
@@ -11,14 +12,14 @@ use super::copy::copy;
 use crate::element::{DataType, F8E4M3, F8E5M2, bf16, f16};
 use crate::memory::{Dst, Src};
 
-/// Elements that are converted at once.
+/// Elements converted at a time.
 const PIECE: usize = 256;
 
-/// Makes `count` elements of one type from those of another, both f32 or floats of 16 or 8 bits,
-/// each multiplied by `scale` if there is one. The closures lend ranges of bytes.
+/// Converts `count` elements from one type to another, both f32 or floats of 16 or 8 bits, and
+/// multiplies each by `scale` if there is one. The closures return the memory of a range of bytes.
 ///
 /// # Panics
-/// If a type is none of these: a bug of the caller, caught here.
+/// If a type is another one: a bug of the caller.
 pub fn convert<'s, 'd>(
     count: usize,
     scale: Option<f32>,

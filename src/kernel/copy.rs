@@ -1,48 +1,47 @@
-//! Copies to one or two outputs, through the cache or past it.
-//! May touch: memory. Law: an output may be the very memory that is read.
+//! Copies to one or two outputs, through the cache or past it; an output may be the input.
 
 #[cfg(target_arch = "x86_64")]
 use super::x86_64;
 use crate::memory::{Dst, Src};
 
-/// Where the second output is, if there is one.
+/// The address of the optional second output, which must have `len` bytes.
 #[inline]
-pub(super) fn second(also: Option<Dst<'_>>, len: usize) -> Option<*mut u8> {
-    also.map(|mut also| {
-        assert!(also.len() == len, "lengths differ from {len}");
-        also.ptr()
+pub(super) fn second_ptr(second: Option<Dst<'_>>, len: usize) -> Option<*mut u8> {
+    second.map(|mut second| {
+        assert!(second.len() == len, "lengths differ from {len}");
+        second.ptr()
     })
 }
 
-/// Bytes that stay in the nearest cache between two passes over them; whole elements of any type
-/// but the user's.
+/// Bytes processed at a time, so that a second pass finds them in the nearest cache; a multiple of
+/// every element size but that of a user's type.
 pub(super) const PIECE: usize = 512;
 
-/// The offsets and lengths of the pieces of `len` bytes; `piece` is not 0.
+/// The offsets and lengths of the pieces of `len` bytes; `piece` must not be 0.
 pub(super) fn pieces(len: usize, piece: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..len).step_by(piece).map(move |at| (at, piece.min(len - at)))
 }
 
-/// `out = from`, and the same to `also`; each may be `from` itself, but not an `out` that is best
-/// filled past the cache.
+/// Copies `from` to `out` and to `second`. Each output may be the memory of `from` itself, except
+/// an `out` that is streamed (stored past the cache).
 ///
 /// # Panics
-/// If the lengths differ: a bug of the caller, caught here.
-pub fn copy(mut out: Dst<'_>, also: Option<Dst<'_>>, from: Src<'_>) {
+/// If the lengths differ: a bug of the caller.
+pub fn copy(mut out: Dst<'_>, second: Option<Dst<'_>>, from: Src<'_>) {
     let len = out.len();
     assert!(from.len() == len, "lengths differ from {len}");
     let streaming = out.is_streaming();
-    let (out, also, from) = (out.ptr(), second(also, len), from.ptr());
-    if also.is_none() && !streaming {
+    let (out, second, from) = (out.ptr(), second_ptr(second, len), from.ptr());
+    if second.is_none() && !streaming {
         // SAFETY: both views are valid for `len` bytes.
         return unsafe { from.copy_to(out, len) };
     }
-    // Piece by piece, so that the second pass reads what the first left in the nearest cache.
+    // In pieces, so that the second copy reads from the nearest cache.
     for (at, len) in pieces(len, PIECE) {
         let (from, out) = (from.wrapping_add(at), out.wrapping_add(at));
-        if let Some(also) = also {
+        if let Some(second) = second {
             // SAFETY: the views are valid for all pieces.
-            unsafe { from.copy_to(also.wrapping_add(at), len) };
+            unsafe { from.copy_to(second.wrapping_add(at), len) };
         }
         if streaming {
             // SAFETY: as above.
@@ -53,11 +52,11 @@ pub fn copy(mut out: Dst<'_>, also: Option<Dst<'_>>, from: Src<'_>) {
         }
     }
     if streaming {
-        settle();
+        streaming_fence();
     }
 }
 
-/// `out = from` past the caches, where the CPU can.
+/// Copies with stores past the caches (non-temporal stores), where the CPU has them.
 ///
 /// # Safety
 /// Both are valid for `len` bytes.
@@ -74,8 +73,8 @@ pub(super) unsafe fn stream(out: *mut u8, from: *const u8, len: usize) {
     }
 }
 
-/// Orders what was streamed before everything that follows: a flag is seen after the bytes.
-pub(super) fn settle() {
+/// Orders streamed stores before all later stores: a peer that sees a flag also sees the bytes.
+pub(super) fn streaming_fence() {
     #[cfg(target_arch = "x86_64")]
-    x86_64::stream::settle();
+    x86_64::stream::streaming_fence();
 }

@@ -1,40 +1,38 @@
-//! The instruction sets that kernels are compiled for, and which of them this CPU has.
-//! May touch: select, the files of each architecture.
+//! The instruction sets that kernels are compiled for, and their detection on this CPU.
 
 use std::sync::LazyLock;
 
 #[cfg(target_arch = "aarch64")]
 use super::aarch64::neon::Neon;
 use super::pass::Run;
-use super::select::{self, Portable, Wanted};
+use super::select::{self, Arithmetic, Portable};
 #[cfg(target_arch = "x86_64")]
 use super::x86_64::{avx2::Avx2, avx512::Avx512, avx512_bf16::Avx512Bf16};
 use crate::element::DataType;
 
-/// A set of instructions that kernels are compiled for.
+/// An instruction set that kernels are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// One element at a time, on any CPU: the oracle of the others.
+    /// One element at a time, on any CPU; the reference for all others.
     Scalar,
     /// x86-64 with AVX2 and F16C.
     Avx2,
     /// x86-64 with AVX-512 F, BW, DQ and VL.
     Avx512,
-    /// The same with AVX-512 BF16.
+    /// x86-64 with AVX-512 F, BW, DQ, VL and BF16.
     Avx512Bf16,
-    /// AArch64, whose vectors are always there.
+    /// AArch64 with NEON, which is always there.
     Neon,
 }
 
 impl Level {
-    /// The levels of this CPU, the best one last.
+    /// The levels of this CPU, best last.
     #[must_use]
     pub fn available() -> Vec<Self> {
         let all = [Self::Scalar, Self::Avx2, Self::Avx512, Self::Avx512Bf16, Self::Neon];
         all.into_iter().filter(|level| level.is_available()).collect()
     }
 
-    /// The best level of this CPU.
     pub(super) fn best() -> Self {
         static BEST: LazyLock<Level> =
             LazyLock::new(|| Level::available().pop().unwrap_or(Level::Scalar));
@@ -64,21 +62,20 @@ impl Level {
         self == Self::Scalar || (self == Self::Neon && cfg!(target_arch = "aarch64"))
     }
 
-    /// What this level runs, if that is defined; a level of another architecture is never
-    /// available.
-    pub(super) fn select(self, dtype: DataType, wanted: Wanted) -> Option<Run> {
+    /// The loops of this level for a type and operation; `None` if it is not defined. A level of
+    /// another architecture is never available.
+    pub(super) fn select(self, dtype: DataType, arithmetic: Arithmetic) -> Option<Run> {
         match self {
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2 => select::of::<Avx2>(dtype, wanted),
+            Self::Avx2 => select::of::<Avx2>(dtype, arithmetic),
             #[cfg(target_arch = "x86_64")]
-            Self::Avx512Bf16 if dtype == DataType::BF16 => {
-                select::bf16::<Avx512Bf16>(wanted).or_else(|| select::of::<Avx512>(dtype, wanted))
-            }
+            Self::Avx512Bf16 if dtype == DataType::BF16 => select::bf16::<Avx512Bf16>(arithmetic)
+                .or_else(|| select::of::<Avx512>(dtype, arithmetic)),
             #[cfg(target_arch = "x86_64")]
-            Self::Avx512 | Self::Avx512Bf16 => select::of::<Avx512>(dtype, wanted),
+            Self::Avx512 | Self::Avx512Bf16 => select::of::<Avx512>(dtype, arithmetic),
             #[cfg(target_arch = "aarch64")]
-            Self::Neon => select::of::<Neon>(dtype, wanted),
-            _ => select::of::<Portable>(dtype, wanted),
+            Self::Neon => select::of::<Neon>(dtype, arithmetic),
+            _ => select::of::<Portable>(dtype, arithmetic),
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Reduction on the host, element by element: of two, of many, and what becomes of a contribution
-//! that is only copied. Chosen for this CPU once per call; every implementation gives the bits of
-//! the scalar one, the oracle (NaN payloads aside). docs/numerics.md says which bits those are.
-//! May touch: element, memory. Unsafe: the files of this room only.
+//! Reductions on the host, element by element: of two operands, of many, and the preparation of a
+//! contribution that is only copied. A kernel is selected for this CPU once per call.
+//! Law: every implementation gives the bits of the scalar one (NaN payloads aside); docs/numerics.md
+//! says which bits.
 #![allow(unsafe_code)]
 
 #[cfg(target_arch = "aarch64")]
@@ -25,46 +25,45 @@ use crate::element::{DataType, Kind, LARGEST, Order, Reduction};
 use crate::memory::{Dst, Src};
 pub use convert::convert;
 pub use copy::copy;
-use copy::{PIECE, pieces, second, settle, stream};
+use copy::{PIECE, pieces, second_ptr, stream, streaming_fence};
 pub use level::Level;
 use pass::{Fold, Pair, Run};
-use select::Wanted;
+use select::Arithmetic;
 pub use user::CFunction;
-use user::User;
+use user::UserFunction;
 
-/// What a reduction goes by, besides its operands.
+/// Parameters of a reduction, besides its operands.
 #[derive(Clone, Copy, Debug)]
 struct Params {
     /// The world size, which the average divides by.
     world: u64,
-    /// What contributions are multiplied by: the type that they are reduced as, or zeros.
+    /// The factor of `premul_sum`, in the type in which elements are reduced; zeros otherwise.
     scalar: [u8; 16],
-    user: Option<User>,
+    user: Option<UserFunction>,
 }
 
-/// Which turn of a reduction a call of [`Kernel::reduce`] is.
+/// One reduction of a collective's several: its part in the whole fold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Turn {
-    /// Does it bring the last contribution? Then the average divides.
+    /// True if it brings the last contribution; an average divides then.
     pub last: bool,
-    /// Which operand is the left one?
+    /// Which operand is the left one.
     pub order: Order,
-    /// Is the local operand this rank's own contribution, and not the result of a turn before?
-    /// Then `premul_sum` multiplies it. What comes from a peer was multiplied there.
+    /// True if the local operand is this rank's own contribution, not a partial result.
+    /// `premul_sum` multiplies it then; what comes from a peer has been multiplied there.
     pub own: bool,
 }
 
-/// The reduction of one data type by one operation, ready to run. What it borrows is a function of
-/// the user's.
+/// The reduction of one data type by one operation. The lifetime is that of a user's function.
 #[derive(Clone, Copy, Debug)]
 pub struct Kernel<'f> {
-    /// Every turn but the last.
+    /// The loops for all reductions but the last.
     step: Run,
-    /// The one that brings the last contribution.
+    /// The loops for the reduction that brings the last contribution.
     last: Run,
-    /// Every turn whose operands were multiplied before, where there is multiplying.
+    /// For `premul_sum`: the loops for operands that have been multiplied.
     multiplied: Option<Run>,
-    /// Does a contribution count as true or false, whatever it is?
+    /// True if a contribution is first turned into a truth value, 0 or 1.
     logical: bool,
     params: Params,
     element_size: usize,
@@ -72,8 +71,8 @@ pub struct Kernel<'f> {
 }
 
 impl Kernel<'static> {
-    /// The kernel for `dtype` and a reduction on this CPU; the average divides by `world`. `None`
-    /// where that reduction is not defined for the type, or is a function of the user's.
+    /// The kernel for `dtype` and a reduction on this CPU; an average divides by `world`. `None` if
+    /// the reduction is not defined for the type, or is a function of the user.
     ///
     /// # Panics
     /// If `world` is 0 or above 2^31.
@@ -82,7 +81,7 @@ impl Kernel<'static> {
         Self::of(Level::best(), dtype, by.into(), world)
     }
 
-    /// The kernel of one level, for comparing them; `None` too where this CPU lacks it.
+    /// The kernel of one level, to compare levels; `None` also if this CPU lacks the level.
     ///
     /// # Panics
     /// As [`Kernel::select`].
@@ -102,14 +101,14 @@ impl Kernel<'static> {
         if !by.is_defined_for(dtype) {
             return None;
         }
-        let plain = |op| level.select(dtype, Wanted::Plain(op));
+        let plain = |op| level.select(dtype, Arithmetic::Plain(op));
         let mut params = Params { world: world as u64, scalar: [0; 16], user: None };
         let (step, last, multiplied) = match by.kind() {
             Kind::Plain(Avg) => (plain(Sum)?, plain(Avg)?, None),
             Kind::Plain(op) => (plain(op)?, plain(op)?, None),
             Kind::PreMulSum(_, scalar) => {
                 params.scalar = wide::widen_bytes(dtype, scalar);
-                let run = level.select(dtype, Wanted::PreMulSum)?;
+                let run = level.select(dtype, Arithmetic::PreMulSum)?;
                 (run, run, Some(plain(Sum)?))
             }
             Kind::User(..) => return None,
@@ -121,25 +120,25 @@ impl Kernel<'static> {
 }
 
 impl Kernel<'_> {
-    /// `out = local op incoming` in the turn's order, and the same to `also`. All may be the very
-    /// same memory or lie apart; no pointer needs to be aligned. An `out` that is best filled past
-    /// the cache is apart from all others.
+    /// Computes `out = local op incoming`, the operands in the order of `turn`, and stores the same
+    /// to `second`. Each memory is either the very same as another or does not overlap it; no
+    /// pointer needs to be aligned. A streamed `out` overlaps none.
     ///
     /// # Panics
-    /// If the lengths differ or are not whole elements: a bug of the caller, caught here.
+    /// If the lengths differ or are not whole elements: a bug of the caller.
     #[inline]
     pub fn reduce(
         &self,
         turn: Turn,
         mut out: Dst<'_>,
-        also: Option<Dst<'_>>,
+        second: Option<Dst<'_>>,
         local: Src<'_>,
         incoming: Src<'_>,
     ) {
         let len = out.len();
         assert!(local.len() == len && incoming.len() == len, "lengths differ from {len}");
-        self.whole(len);
-        let also = second(also, len);
+        self.assert_whole_elements(len);
+        let second = second_ptr(second, len);
         let run = match self.multiplied {
             Some(multiplied) if !turn.own => multiplied,
             _ if turn.last => self.last,
@@ -148,7 +147,7 @@ impl Kernel<'_> {
         let (local, incoming) = (local.ptr(), incoming.ptr());
         let streaming = out.is_streaming() && self.params.user.is_none();
         let (out, order, params) = (out.ptr(), turn.order, &self.params);
-        let pair = Pair { out, also, local, incoming, len, order, params };
+        let pair = Pair { out, second, local, incoming, len, order, params };
         if streaming {
             // SAFETY: as below.
             return unsafe { reduce_streaming(run, &pair) };
@@ -158,29 +157,29 @@ impl Kernel<'_> {
         unsafe { (run.pair)(&pair) };
     }
 
-    /// All `sources`, the contributions of as many ranks, from left to right:
-    /// ((s0 op s1) op s2) op ..., to every one of `outs` in one pass. An output may be the very
-    /// memory of a source. 16- and 8-bit floats are rounded once, at the end. `last` says that
-    /// there are no more contributions: the average then divides.
+    /// Folds `sources`, the contributions of as many ranks, from left to right, ((s0 op s1) op s2)
+    /// op ..., and stores the result to every output in one pass. An output may be the very memory
+    /// of a source. Floats of 16 and 8 bits are rounded once, at the end. `last` says that no more
+    /// contributions follow: an average then divides.
     ///
     /// # Panics
-    /// If there is no source or no output, the lengths differ or are not whole elements: a bug of
-    /// the caller, caught here.
+    /// If there is no source or no output, or the lengths differ or are not whole elements: a bug
+    /// of the caller.
     pub fn fold(&self, last: bool, outs: &mut [Dst<'_>], sources: &[Src<'_>]) {
         let len = sources.first().map_or(0, Src::len);
         assert!(sources.iter().all(|source| source.len() == len), "lengths differ from {len}");
         assert!(outs.iter().all(|out| out.len() == len), "lengths differ from {len}");
         assert!(!sources.is_empty() && !outs.is_empty(), "nothing to fold, or nowhere to");
-        self.whole(len);
+        self.assert_whole_elements(len);
         let run = if last { self.last } else { self.step };
         let streaming = outs.iter().any(Dst::is_streaming);
-        let mut beside = MaybeUninit::<Line<FOLD_PIECE>>::uninit();
+        let mut scratch = MaybeUninit::<Line<FOLD_PIECE>>::uninit();
         let direct = outs.len() == 1 && !streaming;
         let piece =
             if direct { len.max(1) } else { FOLD_PIECE / self.element_size * self.element_size };
         for (at, len) in pieces(len, piece) {
             let near = if outs[0].is_streaming() {
-                beside.as_mut_ptr().cast()
+                scratch.as_mut_ptr().cast()
             } else {
                 outs[0].ptr().wrapping_add(at)
             };
@@ -200,59 +199,58 @@ impl Kernel<'_> {
             }
         }
         if streaming {
-            settle();
+            streaming_fence();
         }
     }
 
-    /// A contribution that is only copied: `out = from`, and the same to `also`, as it counts in
-    /// the reduction: `premul_sum` multiplies it.
+    /// Copies a contribution to `out` and `second` as the reduction counts it: `premul_sum`
+    /// multiplies it, logical operations turn it into 0 or 1.
     ///
     /// # Panics
-    /// If the lengths differ or are not whole elements: a bug of the caller, caught here.
-    pub fn contribute(&self, out: Dst<'_>, also: Option<Dst<'_>>, from: Src<'_>) {
-        match also {
-            also if !self.changes() => copy(out, also, from),
+    /// If the lengths differ or are not whole elements: a bug of the caller.
+    pub fn contribute(&self, out: Dst<'_>, second: Option<Dst<'_>>, from: Src<'_>) {
+        match second {
+            second if !self.changes_contribution() => copy(out, second, from),
             None => self.fold(false, &mut [out], &[from]),
-            Some(also) => self.fold(false, &mut [out, also], &[from]),
+            Some(second) => self.fold(false, &mut [out, second], &[from]),
         }
     }
 
-    /// Does a contribution count as something else than it is, so that it can't just be copied?
+    /// True if the reduction changes a contribution, so that a plain copy would be wrong.
     #[must_use]
-    pub fn changes(&self) -> bool {
+    pub fn changes_contribution(&self) -> bool {
         self.multiplied.is_some() || self.logical
     }
 
-    /// Whole elements?
     #[inline]
-    fn whole(&self, len: usize) {
+    fn assert_whole_elements(&self, len: usize) {
         assert!(len.is_multiple_of(self.element_size), "{len} bytes are not whole elements");
     }
 }
 
-/// Bytes that a fold leaves in the nearest cache before they go to several outputs.
+/// Bytes of a fold's result that stay in the nearest cache until they are copied to all outputs.
 const FOLD_PIECE: usize = LARGEST;
 
-/// Bytes that begin a cache line.
+/// Bytes aligned to a cache line.
 #[repr(align(64))]
 struct Line<const N: usize>([u8; N]);
 
-/// A reduction whose `out` is filled past the cache, from where its pieces are made: at the second
-/// output, or beside. Right where `out` is apart from the others.
+/// A reduction with a streamed `out`: each piece is made in the second output or in a scratch, then
+/// streamed. Correct if `out` overlaps no other memory.
 ///
 /// # Safety
 /// As [`Run`] says.
 unsafe fn reduce_streaming(run: Run, pair: &Pair<'_>) {
-    let Pair { out, also, local, incoming, len, .. } = *pair;
-    let mut beside = MaybeUninit::<[u8; PIECE]>::uninit();
+    let Pair { out, second, local, incoming, len, .. } = *pair;
+    let mut scratch = MaybeUninit::<[u8; PIECE]>::uninit();
     for (at, len) in pieces(len, PIECE) {
-        let near = also.map_or(beside.as_mut_ptr().cast(), |also| also.wrapping_add(at));
+        let near = second.map_or(scratch.as_mut_ptr().cast(), |second| second.wrapping_add(at));
         let (local, incoming) = (local.wrapping_add(at), incoming.wrapping_add(at));
-        let piece = Pair { out: near, also: None, local, incoming, len, ..*pair };
+        let piece = Pair { out: near, second: None, local, incoming, len, ..*pair };
         // SAFETY: a piece of what the caller vouches for.
         unsafe { (run.pair)(&piece) };
         // SAFETY: the piece was just written, and that of `out` is as long.
         unsafe { stream(out.wrapping_add(at), near, len) };
     }
-    settle();
+    streaming_fence();
 }

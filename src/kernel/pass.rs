@@ -1,6 +1,6 @@
-//! The loops, once: whole blocks, then single elements. Each instruction set compiles them for
-//! itself. May touch: block, scalar.
-//! Law: any alignment, and outputs that are the very memory of an input.
+//! The reduction loops, written once and compiled for each instruction set: whole blocks, then
+//! single elements. Law: any alignment is allowed, and an output may be the very memory of an
+//! input.
 
 use core::ops::Range;
 use core::sync::atomic::{Ordering, compiler_fence};
@@ -11,46 +11,47 @@ use super::scalar::Op;
 use crate::element::Order;
 use crate::memory::Src;
 
-/// What a reduction of two works on.
+/// Operands of a reduction of two.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pair<'a> {
     pub(super) out: *mut u8,
-    /// The second output.
-    pub(super) also: Option<*mut u8>,
+    /// The second output, if any.
+    pub(super) second: Option<*mut u8>,
     pub(super) local: *const u8,
     pub(super) incoming: *const u8,
-    /// Bytes of each.
+    /// Length of each in bytes.
     pub(super) len: usize,
-    /// For operations of the user; all others give the same bits either way.
+    /// The order of the operands. It matters to the user's operations only; all others give the
+    /// same bits in either order.
     pub(super) order: Order,
     pub(super) params: &'a Params,
 }
 
-/// What a reduction of many works on.
+/// Operands of a reduction of many.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fold<'a> {
     pub(super) out: *mut u8,
     /// One or more, from left to right.
     pub(super) sources: &'a [Src<'a>],
-    /// Where in each source it begins.
+    /// The offset in each source.
     pub(super) at: usize,
-    /// Bytes.
+    /// Length in bytes.
     pub(super) len: usize,
     pub(super) params: &'a Params,
 }
 
-/// The loop of one.
+/// The loop of a reduction of two.
 pub(super) type RunPair = unsafe fn(&Pair<'_>);
-/// The loop of the other.
+/// The loop of a reduction of many.
 pub(super) type RunFold = unsafe fn(&Fold<'_>);
 
-/// A kernel, compiled for one instruction set, type and operation. Its results are right where
-/// outputs coincide with each other and with an input exactly or not at all; what overlaps
-/// otherwise gets results that mean nothing, and that is all: blocks are read and written by
-/// pointer, one after the other.
+/// A kernel, compiled for one instruction set, type and operation. Blocks are read and written by
+/// pointer, one after the other. So the result is right if each output coincides with an input or
+/// another output exactly, or not at all; other overlaps give a meaningless result and no undefined
+/// behaviour.
 ///
 /// # Safety
-/// Of both: the pointers are valid for `len` bytes (the sources beyond `at`), which are whole
+/// For both: the pointers are valid for `len` bytes (the sources for `at + len`), which are whole
 /// elements; the CPU has the kernel's instructions.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Run {
@@ -58,20 +59,22 @@ pub(super) struct Run {
     pub(super) fold: RunFold,
 }
 
-/// A pass over the whole of something.
+/// A pass over all bytes of its operands.
 trait Pass: Copy {
     fn len(&self) -> usize;
-    /// The bytes of `range`, whole blocks.
+    /// Reduces the bytes of `range`, which are whole blocks.
     ///
     /// # Safety
     /// As [`Run`] says.
     unsafe fn pass<B: Block, O: Op<B::Lane>>(self, range: Range<usize>);
 }
 
+/// Runs a pass over groups of blocks, then blocks, then single elements.
+///
 /// # Safety
 /// As [`Run`] says.
 #[inline(always)]
-unsafe fn whole<B: Block, O: Op<B::Lane>>(pass: impl Pass) {
+unsafe fn run_pass<B: Block, O: Op<B::Lane>>(pass: impl Pass) {
     let len = pass.len();
     let groups = len - len % size_of::<Group<B>>();
     let lines = len - len % size_of::<B>();
@@ -90,7 +93,7 @@ unsafe fn whole<B: Block, O: Op<B::Lane>>(pass: impl Pass) {
 #[inline(always)]
 pub(super) unsafe fn pair<B: Block, O: Op<B::Lane>>(pair: &Pair<'_>) {
     // SAFETY: the caller's promise.
-    unsafe { whole::<B, O>(*pair) };
+    unsafe { run_pass::<B, O>(*pair) };
 }
 
 /// The reduction of many.
@@ -100,7 +103,7 @@ pub(super) unsafe fn pair<B: Block, O: Op<B::Lane>>(pair: &Pair<'_>) {
 #[inline(always)]
 pub(super) unsafe fn fold<B: Block, O: Op<B::Lane>>(fold: &Fold<'_>) {
     // SAFETY: the caller's promise.
-    unsafe { whole::<B, O>(*fold) };
+    unsafe { run_pass::<B, O>(*fold) };
 }
 
 impl Pass for Pair<'_> {
@@ -110,7 +113,7 @@ impl Pass for Pair<'_> {
     }
     #[inline(always)]
     unsafe fn pass<B: Block, O: Op<B::Lane>>(self, range: Range<usize>) {
-        let Self { out, also, local, incoming, params, .. } = self;
+        let Self { out, second, local, incoming, params, .. } = self;
         let mut at = range.start;
         while at < range.end {
             // SAFETY: a whole block lies in range, at any alignment.
@@ -119,18 +122,18 @@ impl Pass for Pair<'_> {
             let b = unsafe { incoming.wrapping_add(at).cast::<B>().read_unaligned() };
             let mut a = B::prepare::<O>(a.widen(), params);
             if O::PREPARES {
-                // As the peer has it that it was sent to: both must add the same.
+                // As the peer got it, rounded: both ranks must add the same value.
                 a = B::narrow(a).widen();
             }
             let both = B::combine::<O>(a, b.widen());
             let result = B::narrow(B::finish::<O>(both, params));
             // SAFETY: as above; everything that this may overwrite has been read.
             unsafe { out.wrapping_add(at).cast::<B>().write_unaligned(result) };
-            if let Some(also) = also {
+            if let Some(second) = second {
                 // SAFETY: as above.
-                unsafe { also.wrapping_add(at).cast::<B>().write_unaligned(result) };
+                unsafe { second.wrapping_add(at).cast::<B>().write_unaligned(result) };
             }
-            // Else the compiler mixes the elements of several blocks, and shuffles them back.
+            // Without it, the compiler mixes the elements of several blocks and shuffles them back.
             compiler_fence(Ordering::SeqCst);
             at += size_of::<B>();
         }

@@ -1,45 +1,44 @@
-//! The arithmetic of one element: what every kernel must equal (NaN payloads aside). An element at
-//! a time it is also the portable kernel and the oracle of the tests.
-//! May touch: element. Written without branches where a compiler should make vectors of it.
+//! The arithmetic of one element: the definition that every kernel must equal (NaN payloads aside),
+//! and the portable kernel. It has no branches where a compiler should vectorise it.
 
 use bytemuck::Pod;
 
 use super::Params;
 use crate::element::{Complex, LocF32, LocF64, LocI32, LocI64};
 
-/// An operation as a type, so that every loop is compiled for one.
+/// An operation as a type, so that each loop is compiled for one operation.
 pub(super) trait Op<T> {
-    /// Is a contribution something else after `prepare`?
+    /// True if `prepare` changes a contribution.
     const PREPARES: bool = false;
-    /// What becomes of each contribution first.
+    /// Applied to each contribution first.
     #[inline(always)]
     fn prepare(a: T, _: &Params) -> T {
         a
     }
     fn combine(a: T, b: T) -> T;
-    /// What becomes of the result of all contributions.
+    /// Applied to the result of all contributions.
     #[inline(always)]
     fn finish(a: T, _: &Params) -> T {
         a
     }
 }
 
-/// Can be added and multiplied.
+/// Numbers that can be added and multiplied.
 pub(super) trait Number: Pod {
     fn sum(self, other: Self) -> Self;
     fn prod(self, other: Self) -> Self;
 }
 
-/// Can be ordered, divided by the world size, and taken for a truth value.
+/// Numbers that can be ordered, divided by the world size, and read as a truth value.
 pub(super) trait Real: Number {
     fn min(self, other: Self) -> Self;
     fn max(self, other: Self) -> Self;
-    fn over(self, world: u64) -> Self;
+    fn divided_by(self, world: u64) -> Self;
     fn is_true(self) -> bool;
-    fn of(truth: bool) -> Self;
+    fn from_bool(truth: bool) -> Self;
 }
 
-/// A value with its index.
+/// Values with an index.
 pub(super) trait Located: Copy {
     fn min(self, other: Self) -> Self;
     fn max(self, other: Self) -> Self;
@@ -74,7 +73,7 @@ impl<T: Real> Op<T> for Avg {
     }
     #[inline(always)]
     fn finish(a: T, params: &Params) -> T {
-        a.over(params.world)
+        a.divided_by(params.world)
     }
 }
 
@@ -91,7 +90,7 @@ impl<T: Number> Op<T> for PreMulSum {
     }
 }
 
-/// Of whole integers: their bytes are combined.
+/// Bitwise operations on integers, done byte by byte.
 macro_rules! bit_ops {
     ($($op:ident: $by:tt;)*) => {$(
         pub(super) struct $op;
@@ -112,12 +111,12 @@ macro_rules! logical_ops {
         impl<T: Real> Op<T> for $op {
             #[inline(always)]
             fn combine(a: T, b: T) -> T {
-                T::of(a.is_true() $by b.is_true())
+                T::from_bool(a.is_true() $by b.is_true())
             }
-            /// One contribution alone is a truth value too.
+            /// The result of a single contribution is a truth value too.
             #[inline(always)]
             fn finish(a: T, _: &Params) -> T {
-                T::of(a.is_true())
+                T::from_bool(a.is_true())
             }
         }
     )*};
@@ -147,7 +146,7 @@ macro_rules! integers {
                 Ord::max(self, other)
             }
             #[inline(always)]
-            fn over(self, $world: u64) -> Self {
+            fn divided_by(self, $world: u64) -> Self {
                 let $sum = self;
                 $over
             }
@@ -156,15 +155,15 @@ macro_rules! integers {
                 self != 0
             }
             #[inline(always)]
-            fn of(truth: bool) -> Self {
+            fn from_bool(truth: bool) -> Self {
                 truth.into()
             }
         }
     )*};
 }
 
-/// The truncated quotient by way of a float that holds every sum exactly: a quotient that is no
-/// whole number lies further from the next one than the float rounds.
+/// The truncated quotient, computed in a float type that represents every sum exactly: a quotient
+/// that is no integer is further from the next integer than the float's rounding error.
 macro_rules! by_float {
     ($sum:ident / $world:ident in $float:ident) => {{
         let quotient = $sum as $float / $world as $float;
@@ -197,14 +196,15 @@ macro_rules! floats {
             }
         }
         impl Real for $float {
-            /// The two orders of the machine's own minimum differ for zeros and NaN only: their
-            /// union is -0 if either is, and a NaN if either is.
+            /// The two operand orders of the machine's minimum differ for zeros and NaN only. The
+            /// bitwise OR of both is -0 if either operand is -0, and NaN if either is NaN.
             #[inline(always)]
             fn min(self, other: Self) -> Self {
                 let less = |a: Self, b: Self| if a < b { a } else { b };
                 Self::from_bits(less(self, other).to_bits() | less(other, self).to_bits())
             }
-            /// Likewise: the intersection is +0 if either is.
+            /// Likewise for the maximum: the bitwise AND is +0 if either operand is +0; NaN is
+            /// handled apart.
             #[inline(always)]
             fn max(self, other: Self) -> Self {
                 let more = |a: Self, b: Self| if a > b { a } else { b };
@@ -212,7 +212,7 @@ macro_rules! floats {
                 if self.is_nan() | other.is_nan() { Self::NAN } else { Self::from_bits(both) }
             }
             #[inline(always)]
-            fn over(self, world: u64) -> Self {
+            fn divided_by(self, world: u64) -> Self {
                 self / world as Self
             }
             #[inline(always)]
@@ -220,7 +220,7 @@ macro_rules! floats {
                 self != 0.0
             }
             #[inline(always)]
-            fn of(truth: bool) -> Self {
+            fn from_bool(truth: bool) -> Self {
                 u8::from(truth).into()
             }
         }
@@ -229,7 +229,7 @@ macro_rules! floats {
             fn sum(self, other: Self) -> Self {
                 self + other
             }
-            /// By the definition: no rescue of infinities, as in C's Annex G.
+            /// By the definition of the product, without C's Annex G rules for infinities.
             #[inline(always)]
             fn prod(self, other: Self) -> Self {
                 self * other
@@ -240,13 +240,13 @@ macro_rules! floats {
 
 floats!(f32, f64);
 
-/// A NaN comes before everything, then the value decides, then the lower index; two that agree in
-/// all this differ in bits that no comparison sees, and the lesser bits are taken.
+/// NaN precedes every number; then the value decides, then the lower index. Two elements equal in
+/// all of this may differ in bits (-0 and +0, NaN payloads); the lesser bits are taken.
 macro_rules! located {
     ($($loc:ident: $bits:ty, $is_nan:expr;)*) => {$(
         impl $loc {
             #[inline(always)]
-            fn either(self, other: Self, less: bool, more: bool) -> Self {
+            fn choose(self, other: Self, less: bool, more: bool) -> Self {
                 let is_nan: fn($loc) -> bool = $is_nan;
                 let bits = |a: Self| bytemuck::cast::<_, $bits>(a.value);
                 let mine = match (is_nan(self), is_nan(other)) {
@@ -261,11 +261,11 @@ macro_rules! located {
         impl Located for $loc {
             #[inline(always)]
             fn min(self, other: Self) -> Self {
-                self.either(other, self.value < other.value, self.value > other.value)
+                self.choose(other, self.value < other.value, self.value > other.value)
             }
             #[inline(always)]
             fn max(self, other: Self) -> Self {
-                self.either(other, self.value > other.value, self.value < other.value)
+                self.choose(other, self.value > other.value, self.value < other.value)
             }
         }
     )*};

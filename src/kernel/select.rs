@@ -1,10 +1,9 @@
-//! Which blocks and which arithmetic do the work of each type and reduction, for any instruction
-//! set. May touch: block, pass, scalar, element.
+//! The table from type and reduction to blocks and arithmetic, for any instruction set.
 
 use super::block::{Block, Many, One};
 use super::pass::{self, Run, RunFold, RunPair};
 use super::scalar::{self, Number, Op, Real};
-use super::wide::Element;
+use super::wide::KernelElement;
 use crate::element::{
     self, Complex, DataType, F8E4M3, F8E5M2, LocF32, LocF64, LocI32, LocI64, ReduceOp, f16,
 };
@@ -14,8 +13,8 @@ pub(super) trait Isa {
     type Line<T: Lines>: Block<Lane = T::Wide>;
     type F16: Block<Lane = f32>;
     type BF16: Block<Lane = f32>;
-    /// The instruction set for what few calls reduce by: every loop is compile time for all users,
-    /// and wider registers gain little there.
+    /// The instruction set for rare reductions. Every loop costs compile time, and wider registers
+    /// gain little there.
     type Rare: Isa;
     fn pair<B: Block, O: Op<B::Lane>>() -> RunPair;
     fn fold<B: Block, O: Op<B::Lane>>() -> RunFold;
@@ -37,16 +36,16 @@ impl Isa for Portable {
     }
 }
 
-/// A type whose elements the compiler makes good vectors of.
-pub(super) trait Lines: Element {
-    /// As many of them as are a cache line when they are reduced.
+/// A type that the compiler vectorises well.
+pub(super) trait Lines: KernelElement {
+    /// As many elements as fill a cache line in the type in which they are reduced.
     type Line: Block<Lane = Self::Wide>;
 }
 
 macro_rules! lines {
     ($($type:ty),*) => {$(
         impl Lines for $type {
-            type Line = Many<Self, { 64 / size_of::<<Self as Element>::Wide>() }>;
+            type Line = Many<Self, { 64 / size_of::<<Self as KernelElement>::Wide>() }>;
         }
     )*};
 }
@@ -54,38 +53,38 @@ macro_rules! lines {
 lines!(i8, u8, i16, u16, i32, u32, i64, u64, f32, f64);
 lines!(F8E4M3, F8E5M2, Complex<f32>, Complex<f64>);
 
-/// A line of elements as the instruction set for rare reductions reduces it.
+/// A line of elements in the instruction set for rare reductions.
 type Line<I, T> = <<I as Isa>::Rare as Isa>::Line<T>;
 
 fn run<I: Isa, B: Block, O: Op<B::Lane>>() -> Run {
     Run { pair: I::pair::<B, O>(), fold: I::fold::<B, O>() }
 }
 
-/// What nobody waits for is compiled once, one element at a time.
-fn once<T: Element, O: Op<T::Wide>>() -> Run {
+/// The loops of rarely used reductions: compiled once, one element at a time.
+fn scalar_only<T: KernelElement, O: Op<T::Wide>>() -> Run {
     run::<Portable, One<T>, O>()
 }
 
-/// What is asked of the arithmetic: a plain operation, or the sum of scaled contributions.
+/// The arithmetic to select: a plain operation, or the sum of scaled contributions.
 #[derive(Clone, Copy)]
-pub(super) enum Wanted {
+pub(super) enum Arithmetic {
     Plain(ReduceOp),
     PreMulSum,
 }
 
 /// The kernel of one instruction set; `None` where the reduction is not defined for the type.
-pub(super) fn of<I: Isa>(dtype: DataType, wanted: Wanted) -> Option<Run> {
-    match wanted {
-        Wanted::Plain(op) => plain::<I>(dtype, op),
-        Wanted::PreMulSum => premul_sum::<I>(dtype),
+pub(super) fn of<I: Isa>(dtype: DataType, arithmetic: Arithmetic) -> Option<Run> {
+    match arithmetic {
+        Arithmetic::Plain(op) => plain::<I>(dtype, op),
+        Arithmetic::PreMulSum => premul_sum::<I>(dtype),
     }
 }
 
-/// The same for the arithmetic of bfloat16 alone, which has an instruction set of its own.
-pub(super) fn bf16<I: Isa>(wanted: Wanted) -> Option<Run> {
-    match wanted {
-        Wanted::Plain(op) => float::<I, I::BF16, <I::Rare as Isa>::BF16>(op),
-        Wanted::PreMulSum => Some(scaled::<I, I::BF16>()),
+/// The kernel for bfloat16 of an instruction set that has arithmetic for this type alone.
+pub(super) fn bf16<I: Isa>(arithmetic: Arithmetic) -> Option<Run> {
+    match arithmetic {
+        Arithmetic::Plain(op) => float::<I, I::BF16, <I::Rare as Isa>::BF16>(op),
+        Arithmetic::PreMulSum => Some(scaled::<I, I::BF16>()),
     }
 }
 
@@ -100,7 +99,7 @@ fn plain<I: Isa>(dtype: DataType, op: ReduceOp) -> Option<Run> {
         ReduceOp::LogicalXor => logical::<scalar::LogicalXor>(dtype),
         ReduceOp::MinLoc => located::<scalar::MinLoc>(dtype),
         ReduceOp::MaxLoc => located::<scalar::MaxLoc>(dtype),
-        _ => match with_the_same_bits(dtype, op) {
+        _ => match same_bits_type(dtype, op) {
             DataType::I8 => integer::<I, i8>(op),
             DataType::U8 => integer::<I, u8>(op),
             DataType::I16 => integer::<I, i16>(op),
@@ -123,11 +122,11 @@ fn plain<I: Isa>(dtype: DataType, op: ReduceOp) -> Option<Run> {
 }
 
 fn premul_sum<I: Isa>(dtype: DataType) -> Option<Run> {
-    Some(match with_the_same_bits(dtype, ReduceOp::Prod) {
-        DataType::U8 => once::<u8, scalar::PreMulSum>(),
-        DataType::U16 => once::<u16, scalar::PreMulSum>(),
-        DataType::U32 => once::<u32, scalar::PreMulSum>(),
-        DataType::U64 => once::<u64, scalar::PreMulSum>(),
+    Some(match same_bits_type(dtype, ReduceOp::Prod) {
+        DataType::U8 => scalar_only::<u8, scalar::PreMulSum>(),
+        DataType::U16 => scalar_only::<u16, scalar::PreMulSum>(),
+        DataType::U32 => scalar_only::<u32, scalar::PreMulSum>(),
+        DataType::U64 => scalar_only::<u64, scalar::PreMulSum>(),
         DataType::F16 => scaled::<I, I::F16>(),
         DataType::BF16 => scaled::<I, I::BF16>(),
         DataType::F32 => scaled::<I, I::Line<f32>>(),
@@ -140,8 +139,8 @@ fn premul_sum<I: Isa>(dtype: DataType) -> Option<Run> {
     })
 }
 
-/// A type for which the operation does the same to the same bytes, so that one kernel serves both.
-fn with_the_same_bits(dtype: DataType, op: ReduceOp) -> DataType {
+/// A type for which the operation does the same to the same bytes, so one kernel serves both.
+fn same_bits_type(dtype: DataType, op: ReduceOp) -> DataType {
     match (dtype, op) {
         (_, ReduceOp::Min | ReduceOp::Max) => dtype,
         (DataType::C64, ReduceOp::Sum | ReduceOp::Avg) => DataType::F32,
@@ -155,20 +154,20 @@ fn with_the_same_bits(dtype: DataType, op: ReduceOp) -> DataType {
     }
 }
 
-/// Sums are what training and counting wait for. The average divides the last sum alone, and min,
-/// max and prod are rare.
-fn integer<I: Isa, T: Lines<Wide: Real> + Element<Wide = T>>(op: ReduceOp) -> Option<Run> {
+/// Sums are the common case, in training and in counting. An average divides in the last reduction
+/// only; min, max and prod are rare.
+fn integer<I: Isa, T: Lines<Wide: Real> + KernelElement<Wide = T>>(op: ReduceOp) -> Option<Run> {
     Some(match op {
         ReduceOp::Sum => run::<I, I::Line<T>, scalar::Sum>(),
         ReduceOp::Prod => run::<I::Rare, Line<I, T>, scalar::Prod>(),
         ReduceOp::Min => run::<I::Rare, Line<I, T>, scalar::Min>(),
         ReduceOp::Max => run::<I::Rare, Line<I, T>, scalar::Max>(),
-        ReduceOp::Avg => once::<T, scalar::Avg>(),
+        ReduceOp::Avg => scalar_only::<T, scalar::Avg>(),
         _ => return None,
     })
 }
 
-/// `B` is the block of the instruction set itself, `R` that for rare reductions.
+/// `B` is the block of the instruction set itself, `R` the block for rare reductions.
 fn float<I: Isa, B: Block<Lane: Real>, R: Block<Lane: Real>>(op: ReduceOp) -> Option<Run> {
     Some(match op {
         ReduceOp::Sum => run::<I, B, scalar::Sum>(),
@@ -184,22 +183,22 @@ fn scaled<I: Isa, B: Block<Lane: Number>>() -> Run {
     run::<I, B, scalar::PreMulSum>()
 }
 
-/// On integers, those without a sign stand for both.
+/// Logical operations; on integers the unsigned types serve the signed ones too.
 trait Logical: Op<u8> + Op<u16> + Op<u32> + Op<u64> + Op<f32> + Op<f64> {}
 impl<O: Op<u8> + Op<u16> + Op<u32> + Op<u64> + Op<f32> + Op<f64>> Logical for O {}
 
 fn logical<O: Logical>(dtype: DataType) -> Option<Run> {
     Some(match dtype {
-        DataType::I8 | DataType::U8 => once::<u8, O>(),
-        DataType::I16 | DataType::U16 => once::<u16, O>(),
-        DataType::I32 | DataType::U32 => once::<u32, O>(),
-        DataType::I64 | DataType::U64 => once::<u64, O>(),
-        DataType::F16 => once::<f16, O>(),
-        DataType::BF16 => once::<element::bf16, O>(),
-        DataType::F32 => once::<f32, O>(),
-        DataType::F64 => once::<f64, O>(),
-        DataType::F8E4M3 => once::<F8E4M3, O>(),
-        DataType::F8E5M2 => once::<F8E5M2, O>(),
+        DataType::I8 | DataType::U8 => scalar_only::<u8, O>(),
+        DataType::I16 | DataType::U16 => scalar_only::<u16, O>(),
+        DataType::I32 | DataType::U32 => scalar_only::<u32, O>(),
+        DataType::I64 | DataType::U64 => scalar_only::<u64, O>(),
+        DataType::F16 => scalar_only::<f16, O>(),
+        DataType::BF16 => scalar_only::<element::bf16, O>(),
+        DataType::F32 => scalar_only::<f32, O>(),
+        DataType::F64 => scalar_only::<f64, O>(),
+        DataType::F8E4M3 => scalar_only::<F8E4M3, O>(),
+        DataType::F8E5M2 => scalar_only::<F8E5M2, O>(),
         _ => return None,
     })
 }
@@ -209,10 +208,10 @@ impl<O: Op<LocF32> + Op<LocF64> + Op<LocI32> + Op<LocI64>> Located for O {}
 
 fn located<O: Located>(dtype: DataType) -> Option<Run> {
     Some(match dtype {
-        DataType::LocF32 => once::<LocF32, O>(),
-        DataType::LocF64 => once::<LocF64, O>(),
-        DataType::LocI32 => once::<LocI32, O>(),
-        DataType::LocI64 => once::<LocI64, O>(),
+        DataType::LocF32 => scalar_only::<LocF32, O>(),
+        DataType::LocF64 => scalar_only::<LocF64, O>(),
+        DataType::LocI32 => scalar_only::<LocI32, O>(),
+        DataType::LocI64 => scalar_only::<LocI64, O>(),
         _ => return None,
     })
 }

@@ -1,6 +1,6 @@
-//! Reductions that the user wrote: a Rust closure or a C function. Both work on aligned copies of
-//! their operands, a few at a time. May touch: pass, memory.
-//! Law: the left operand is always given as the left one.
+//! Reductions by the user's function: a Rust closure or a C function. Both work on aligned copies
+//! of their operands, up to 4096 bytes at a time.
+//! Law: the left operand of the fold is always the left argument.
 
 use core::ffi::c_void;
 use core::marker::PhantomData;
@@ -12,17 +12,18 @@ use super::pass::{Fold, Pair, Run};
 use super::{Kernel, Line, Params, copy::pieces};
 use crate::element::{LARGEST, Order};
 
-/// A reduction that is a C function: `inout = left op inout` for `count` elements, in the style of
-/// MPI's `MPI_User_function`.
+/// A reduction by a C function that computes `inout = left op inout` for `count` elements, in the
+/// style of MPI's `MPI_User_function`.
 ///
-/// The function is given `count` elements of `size` bytes each at `left`, which it only reads, and
-/// as many at `inout`; both are aligned to 64 bytes and do not overlap. It is called once for every
-/// 4096 bytes or less, by the thread that makes the call. It must be associative, and commutative
-/// too unless the order is that of ranks, and give the same for the same elements on every rank. It
-/// must return: by no exception, `longjmp` or panic (one of a Rust function ends the process).
+/// The function gets `count` elements of `size` bytes each at `left`, which it only reads, and as
+/// many at `inout`; both are aligned to 64 bytes and do not overlap. It is called for 4096 bytes or
+/// less at a time, by the thread that makes the call. It must be associative, and commutative too
+/// unless the fold is in rank order, and must give the same result for the same elements on every
+/// rank. It must return normally: not by an exception, `longjmp` or panic (a panic of a Rust
+/// function ends the process).
 #[derive(Clone, Copy, Debug)]
 pub struct CFunction<'a> {
-    /// What the other ranks know it by: addresses differ from process to process.
+    /// A name that is equal on all ranks and identifies the function; addresses may differ.
     pub name: &'a str,
     /// The function; its last argument is the context.
     pub function: unsafe extern "C" fn(
@@ -31,38 +32,39 @@ pub struct CFunction<'a> {
         count: usize,
         context: *mut c_void,
     ),
-    /// Whatever the function wants to be given.
+    /// A pointer that is passed to the function.
     pub context: *mut c_void,
     /// Bytes of an element, from 1 to 4096.
     pub size: usize,
 }
 
-/// `inout = left op inout` for `count` elements, both aligned to 64 bytes; the context last.
+/// The form in which both are called: `inout = left op inout` for `count` elements, both aligned to
+/// 64 bytes; the context comes last.
 type Function = unsafe fn(*const u8, *mut u8, usize, *const c_void);
 
-/// A function with what belongs to it.
+/// A user's function and its context.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct User {
+pub(super) struct UserFunction {
     function: Function,
     context: *const c_void,
     /// Bytes of one element.
     size: usize,
 }
 
-// SAFETY: whoever gives a function lets it be called from any thread.
-unsafe impl Send for User {}
-// SAFETY: as above, by several at once.
-unsafe impl Sync for User {}
+// SAFETY: the contract of the constructors lets the function be called from any thread.
+unsafe impl Send for UserFunction {}
+// SAFETY: as above, from several at once.
+unsafe impl Sync for UserFunction {}
 
 impl<'f> Kernel<'f> {
-    /// The kernel of a closure; the left argument comes from the rank that is earlier in the fold.
+    /// The kernel of a closure. Its left argument comes from the rank that is earlier in the fold.
     ///
     /// # Panics
     /// If an element has no bytes or more than [`LARGEST`].
     #[must_use]
     pub fn by<T: Pod, F: Fn(&T, &T) -> T + Sync>(f: &'f F) -> Self {
         let context = core::ptr::from_ref(f).cast();
-        Self::of_user(User { function: call::<T, F>, context, size: size_of::<T>() })
+        Self::of_user(UserFunction { function: call::<T, F>, context, size: size_of::<T>() })
     }
 
     /// The kernel of a C function.
@@ -76,11 +78,11 @@ impl<'f> Kernel<'f> {
     #[must_use]
     pub unsafe fn by_function(by: &'f CFunction<'_>) -> Self {
         let context = core::ptr::from_ref(by).cast();
-        Self::of_user(User { function: call_c, context, size: by.size })
+        Self::of_user(UserFunction { function: call_c, context, size: by.size })
     }
 
     /// The kernel of a function whose context is borrowed for 'f.
-    fn of_user(user: User) -> Self {
+    fn of_user(user: UserFunction) -> Self {
         let size = user.size;
         assert!((1..=LARGEST).contains(&size), "elements of {size} bytes");
         let user = Some(user);
@@ -124,19 +126,19 @@ unsafe fn call<T: Pod, F: Fn(&T, &T) -> T>(
 unsafe fn call_c(left: *const u8, inout: *mut u8, count: usize, context: *const c_void) {
     // SAFETY: the caller's promise.
     let by = unsafe { &*context.cast::<CFunction<'_>>() };
-    // SAFETY: the caller's promise, and that of whoever gave the function.
+    // SAFETY: the caller's promise, and that of the code that gave the function.
     unsafe { (by.function)(left.cast(), inout.cast(), count, by.context) };
 }
 
-impl User {
+impl UserFunction {
     /// # Safety
     /// Both are aligned to 64 bytes and valid for `len` bytes, whole elements, apart.
     unsafe fn call(&self, left: *const u8, inout: *mut u8, len: usize) {
-        // SAFETY: the caller's promise, and that of whoever gave the function.
+        // SAFETY: the caller's promise, and that of the code that gave the function.
         unsafe { (self.function)(left, inout, len / self.size, self.context) };
     }
 
-    /// Bytes of as many whole elements as are worked on at once.
+    /// Bytes of the elements processed at a time.
     fn piece(&self) -> usize {
         LARGEST / self.size * self.size
     }
@@ -147,7 +149,7 @@ type Scratch = MaybeUninit<Line<LARGEST>>;
 /// # Safety
 /// As [`Run`] says.
 unsafe fn pair(pair: &Pair<'_>) {
-    let Pair { out, also, local, incoming, len, order, params } = *pair;
+    let Pair { out, second, local, incoming, len, order, params } = *pair;
     let Some(user) = params.user else { return };
     let (left, right) = match order {
         Order::IncomingFirst => (incoming, local),
@@ -164,9 +166,9 @@ unsafe fn pair(pair: &Pair<'_>) {
         unsafe { user.call(a, b, len) };
         // SAFETY: a piece of the output.
         unsafe { out.wrapping_add(at).copy_from_nonoverlapping(b, len) };
-        if let Some(also) = also {
+        if let Some(second) = second {
             // SAFETY: as above.
-            unsafe { also.wrapping_add(at).copy_from_nonoverlapping(b, len) };
+            unsafe { second.wrapping_add(at).copy_from_nonoverlapping(b, len) };
         }
     }
 }
@@ -198,7 +200,7 @@ mod tests {
     use super::{CFunction, Kernel, c_void};
     use crate::memory::{Dst, Src};
 
-    /// Counts the elements it was given in its context, and leaves the left operand.
+    /// Counts its elements in the context, and keeps the left operand.
     unsafe extern "C" fn left(
         left: *const c_void,
         inout: *mut c_void,

@@ -1,13 +1,13 @@
-//! Each type and the one that its arithmetic is done in: 16- and 8-bit floats as f32, all others as
-//! they are. May touch: element. Written without branches, for the compiler to make vectors of.
+//! The type in which each element type is reduced: f32 for floats of 16 and 8 bits, the type itself
+//! for all others. Written without branches, so that the compiler vectorises it.
 
 use crate::element::{
     Complex, DataType, F8E4M3, F8E5M2, LocF32, LocF64, LocI32, LocI64, bf16, f16,
 };
 
-/// A type of elements.
-pub(super) trait Element: Copy {
-    /// What it is reduced as.
+/// An element type of the kernels.
+pub(super) trait KernelElement: Copy {
+    /// The type in which it is reduced.
     type Wide: Copy;
     fn widen(self) -> Self::Wide;
     /// Rounds to nearest, ties to even.
@@ -16,7 +16,7 @@ pub(super) trait Element: Copy {
 
 macro_rules! elements {
     ($($type:ty as $wide:ty: $widen:expr, $narrow:expr;)*) => {$(
-        impl Element for $type {
+        impl KernelElement for $type {
             type Wide = $wide;
             #[inline(always)]
             fn widen(self) -> $wide {
@@ -30,14 +30,14 @@ macro_rules! elements {
     )*};
 }
 
-macro_rules! as_they_are {
+macro_rules! unchanged {
     ($($type:ty),*) => {
         elements!($($type as Self: |x| x, |x| x;)*);
     };
 }
 
-as_they_are!(i8, u8, i16, u16, i32, u32, i64, u64, f32, f64, Complex<f32>, Complex<f64>);
-as_they_are!(LocF32, LocF64, LocI32, LocI64);
+unchanged!(i8, u8, i16, u16, i32, u32, i64, u64, f32, f64, Complex<f32>, Complex<f64>);
+unchanged!(LocF32, LocF64, LocI32, LocI64);
 
 elements! {
     f16 as f32: Self::to_f32_const, Self::from_f32_const;
@@ -51,15 +51,16 @@ fn widen_bf16(x: bf16) -> f32 {
     f32::from_bits(u32::from(x.to_bits()) << 16)
 }
 
-/// Rounds to the upper half, nearest even; what the lower half then holds means nothing. No
-/// operation on bfloat16 gives a NaN with a bit set below, so none carries out of its NaN.
+/// Rounds to bfloat16 in the upper half, to nearest even; the lower half of the result is
+/// meaningless. No operation on bfloat16 gives a NaN with a lower bit set, so the addition never
+/// carries out of a NaN.
 #[inline(always)]
 pub(super) fn round_to_upper(x: f32) -> u32 {
     let bits = x.to_bits();
     bits.wrapping_add(0x7fff).wrapping_add((bits >> 16) & 1)
 }
 
-/// The bytes of one element, as the type that it is reduced as.
+/// The bytes of one element in the type in which it is reduced.
 pub(super) fn widen_bytes(dtype: DataType, bytes: [u8; 16]) -> [u8; 16] {
     let first = [bytes[0], bytes[1]];
     let wide: f32 = match dtype {

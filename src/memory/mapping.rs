@@ -1,7 +1,6 @@
-//! A mapping that a link's slots or registered buffers live in: anonymous for the threads of one
-//! process, a sealed memfd for several. Nothing has a name, so nothing is left behind, whatever
-//! dies.
-//! May touch: nix. Unsafe: mapping and unmapping.
+//! Memory mappings (mmap) that hold a link's slots or a registered buffer: anonymous for threads of
+//! one process, a sealed memfd for several processes. A mapping has no name in the file system, so
+//! a killed process leaves nothing behind.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -34,31 +33,31 @@ unsafe impl Sync for Region {}
 const RW: ProtFlags = ProtFlags::PROT_READ.union(ProtFlags::PROT_WRITE);
 
 impl Region {
-    /// Memory for the threads of this process.
+    /// Maps `len` bytes for the threads of this process.
     pub(crate) fn anonymous(len: NonZeroUsize) -> Result<Self> {
         let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_POPULATE;
         let failed = |e| Error::io(format!("mapping {len} bytes for a link"), e);
-        resource_limit::in_memory(len.get()).map_err(failed)?;
+        resource_limit::check_memory(len.get()).map_err(failed)?;
         // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing.
         let start = unsafe { mmap_anonymous(None, len, RW, flags) }.map_err(failed)?;
         Ok(Self { start, len })
     }
 
-    /// Memory that another process can map too, by the descriptor returned with it.
+    /// Maps `len` bytes that another process can map too, by the descriptor returned with them.
     pub(crate) fn shared(len: NonZeroUsize) -> Result<(Self, OwnedFd)> {
         let fd = Self::create(len)?;
         Ok((Self::map(fd.as_fd(), len)?, fd))
     }
 
-    /// Memory that any process can map that has the descriptor. It is allocated and sealed: nobody
-    /// can shrink it under another.
+    /// Creates a memfd of `len` bytes that any process with the descriptor can map. It is allocated
+    /// and sealed, so no process can shrink it under another.
     pub(crate) fn create(len: NonZeroUsize) -> Result<OwnedFd> {
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
         let fd = memfd_create(c"ringreduce", flags).map_err(|e| Error::io("memfd_create", e))?;
         let failed = |e| Error::io(format!("allocating {len} bytes of shared memory"), e);
         let size = i64::try_from(len.get()).map_err(|_| failed(Errno::ENOMEM))?;
         resource_limit::in_a_file(len.get() as u64).map_err(failed)?;
-        resource_limit::in_memory(len.get()).map_err(failed)?;
+        resource_limit::check_memory(len.get()).map_err(failed)?;
         fallocate(fd.as_fd(), FallocateFlags::empty(), 0, size).map_err(failed)?;
         let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
         fcntl(fd.as_fd(), FcntlArg::F_ADD_SEALS(seals))
@@ -66,13 +65,13 @@ impl Region {
         Ok(fd)
     }
 
-    /// Maps what was made by [`Self::create`], here or by the peer, after checking that it is what
-    /// was agreed.
+    /// Maps the memfd that this process or `peer` made with [`Self::create`], after a check that it
+    /// is sealed and has the agreed length.
     pub(crate) fn open(fd: BorrowedFd<'_>, len: NonZeroUsize, peer: &str) -> Result<Self> {
         Self::open_if(fd, &format!("{len}"), peer, |bytes| bytes == len)
     }
 
-    /// The same of memory whose length `fits`: what is `agreed` is not one number.
+    /// As [`Self::open`] for any length that `fits`; `agreed` describes it in the error.
     pub(crate) fn open_if(
         fd: BorrowedFd<'_>,
         agreed: &str,
@@ -100,12 +99,11 @@ impl Region {
         Ok(Self { start, len })
     }
 
-    /// Where it begins; page-aligned.
+    /// The first byte; page-aligned.
     pub(crate) fn start(&self) -> NonNull<u8> {
         self.start.cast()
     }
 
-    /// Bytes.
     pub(crate) fn len(&self) -> usize {
         self.len.get()
     }

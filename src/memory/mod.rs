@@ -1,8 +1,8 @@
-//! Memory that all ranks of a host share: registered buffers, whose whole pages every rank maps,
-//! and the lines and stages by which ranks tell each other where they are in a call.
-//! May touch: element, error, memory, sync, the mappings of link, OS crates.
-//! Law: nobody touches another rank's buffer outside a call in which all ranks claim the same bytes
-//! of it; and after a call that failed here nobody can.
+//! Memory that ranks of a host share: mappings, registered buffers, and the phase flags and stages
+//! by which ranks synchronise calls on shared memory; and the views through which kernels and links
+//! access memory.
+//! Law: a rank accesses a peer's buffer only in a call in which all ranks claim the same bytes of
+//! it. After such a call fails, no peer can access the buffer any more.
 
 pub(crate) mod mapping;
 mod pages;
@@ -16,4 +16,4 @@ pub(crate) use pages::{page, whole_pages};
 pub(crate) use phase_flags::{Claim, Control};
 pub use registered::Registered;
 pub(crate) use registration::{Live, Part};
-pub use views::*;
+pub use views::{Buffer, Dst, Pieces, Src};

@@ -1,8 +1,8 @@
-//! Pages whose backing is exchanged in place: the user's for a memfd's, with the same contents at
-//! the same address, and back. May touch: the mappings of link. Unsafe: mapping over memory.
-//! Law: one system call makes the exchange, so that whoever uses the memory meanwhile finds either
-//! or waits. Where it fails the kernel may have unmapped the pages by then (older ones do, when
-//! they run out of memory or of mappings): the caller can but say so.
+//! Replacing the pages of a buffer in place, at the same address and with the same contents: the
+//! user's pages by those of a memfd, and back.
+//! Law: one system call replaces the pages, so another thread that accesses them meanwhile finds
+//! the old or the new ones, or waits. If that call fails, an old kernel may already have unmapped
+//! the pages (it ran out of memory or of mappings); the caller can only report it.
 #![allow(unsafe_code)]
 
 use std::num::NonZeroUsize;
@@ -27,20 +27,20 @@ pub(crate) fn page() -> usize {
     *PAGE
 }
 
-/// The offsets in `len` bytes at `start` that are whole pages; empty at the end if there are none.
+/// The range of whole pages in `len` bytes at `start`, as offsets; `len..len` if there are none.
 pub(crate) fn whole_pages(start: NonNull<u8>, len: usize) -> Range<usize> {
-    let head = start.align_offset(page()).min(len);
-    let end = len - (len - head) % page();
-    if head < end { head..end } else { len..len }
+    let first = start.align_offset(page()).min(len);
+    let end = len - (len - first) % page();
+    if first < end { first..end } else { len..len }
 }
 
-/// Puts the memory behind `fd` in the place of `len` bytes at `start`.
+/// Maps the memory behind `fd` over `len` bytes at `start`.
 ///
 /// # Errors
-/// If the system refuses. The bytes are then as they were, or mapped no more.
+/// If the system refuses. The bytes are then unchanged, or no longer mapped.
 ///
 /// # Safety
-/// The bytes are whole mapped pages that the caller may write and nobody else uses meanwhile; `fd`
+/// The bytes are whole mapped pages that the caller may write and no one else uses meanwhile; `fd`
 /// has the same contents.
 pub(super) unsafe fn adopt(
     start: NonNull<u8>,
@@ -56,30 +56,29 @@ pub(super) unsafe fn adopt(
         .map_err(|e| Error::io(format!("sharing {len} bytes of a buffer in place"), e))
 }
 
-/// Puts ordinary pages of this process alone, with the same contents, in the place of `len` bytes
-/// at `start`. What others write to the shared pages meanwhile, by mappings of their own, may or
-/// may not be among the contents.
+/// Replaces `len` bytes at `start` by private pages of this process with the same contents. Bytes
+/// that another process writes to the shared pages meanwhile may or may not be among the contents.
 ///
 /// # Errors
 /// As [`adopt`].
 ///
 /// # Safety
-/// The bytes are whole mapped pages that nobody writes by their addresses meanwhile. They may be
-/// read: they have the same contents before and after.
+/// The bytes are whole mapped pages that no thread of this process writes meanwhile. Threads may
+/// read them: the contents are the same before and after.
 pub(super) unsafe fn make_private(start: NonNull<u8>, len: NonZeroUsize) -> Result<()> {
     let failed = |e| Error::io(format!("taking {len} bytes of a buffer back"), e);
     // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing.
     let fresh = unsafe { mmap_anonymous(None, len, RW, MapFlags::MAP_PRIVATE) }.map_err(failed)?;
-    // SAFETY: both are mapped for `len` bytes, and the new one is ours alone. Who writes the old
-    // ones late does so by other addresses: to this copy they are memory that a device changes, of
-    // which any bytes will do.
+    // SAFETY: both are mapped for `len` bytes, and the new one is ours alone. A peer that still
+    // writes the old pages does so through its own mapping: this copy treats them as memory that a
+    // device changes, of which any bytes will do.
     unsafe { start.copy_to_nonoverlapping(fresh.cast(), len.get()) };
     let flags = MRemapFlags::MREMAP_MAYMOVE | MRemapFlags::MREMAP_FIXED;
-    // SAFETY: the caller's promise: nobody writes the pages, and who reads them reads the same of
-    // what replaces them.
+    // SAFETY: the caller's promise: no thread writes the pages, and a thread that reads them finds
+    // the same bytes in the new ones.
     let moved = unsafe { mremap(fresh, len.get(), len.get(), flags, Some(start.cast())) };
     moved.map(drop).map_err(|e| {
-        // SAFETY: the new mapping is still where it was, and nobody knows of it.
+        // SAFETY: the new mapping is still where it was, and nothing else refers to it.
         let _ = unsafe { munmap(fresh, len.get()) };
         failed(e)
     })

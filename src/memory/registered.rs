@@ -1,5 +1,4 @@
-//! The user's hold on a registered buffer: a slice, and the promise that its pages stay shared.
-//! May touch: live, element. Unsafe: the slice.
+//! A registered buffer as the user holds it: a slice whose whole pages all ranks of the host map.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -13,36 +12,36 @@ use super::registration::{Live, Part};
 use crate::element::Element;
 use crate::error::Result;
 
-/// A buffer that the other ranks of the host map as well: collectives on it, or on the same part of
-/// it at every rank, need no copies between the ranks. It is a slice like any other; the others
-/// touch it in collectives only, and only the slice that is passed. Where one rank passes other
-/// memory, or another part, all have an error before anything is overwritten.
+/// A buffer that the other ranks of the host map as well. A collective on it, or on the same part
+/// of it at every rank, copies nothing between ranks. It is used like any other slice; the other
+/// ranks access it only in collectives, and only the slice that is passed. If one rank passes other
+/// memory, or another part, all ranks get an error before anything is overwritten.
 ///
 /// From [`Communicator::alloc`](crate::Communicator::alloc) it owns its memory, and `'a` is
-/// `'static`; from [`Communicator::register`](crate::Communicator::register) it holds the user's
-/// vector and gives it back, with its contents and as ordinary memory, when this is dropped. Each
-/// rank drops it when it likes. It may outlive its communicator, and is then a slice and nothing
-/// else. If it is forgotten (`mem::forget`), its memory is never freed: a call knows registered
-/// memory by its address, so no other buffer may ever come to lie there.
+/// `'static`. From [`Communicator::register`](crate::Communicator::register) it holds the user's
+/// vector and gives it back when it is dropped, with its contents and as ordinary memory. Each rank
+/// may drop it at any time. It may outlive its communicator, and is then an ordinary slice. If it
+/// is forgotten (`mem::forget`), its memory is never freed: a call recognises registered memory by
+/// its address, so no other buffer may ever be placed there.
 ///
-/// **fork**: parent and child share its pages, so that a child sees what the collectives of the
-/// parent do there, and the parent what the child writes. A child should only read it, or better
-/// run another program at once.
+/// **fork**: parent and child share its pages. The child sees what the parent's collectives write,
+/// and the parent sees what the child writes. A child should only read it, or better `exec` another
+/// program at once.
 pub struct Registered<'a, T> {
     live: Arc<Live>,
     start: NonNull<T>,
     count: usize,
-    /// The user's vector, which is the memory, and the place that it goes back to.
+    /// The user's vector, which owns the memory, and the variable that it goes back to.
     lent: Option<(&'a mut Vec<T>, Vec<T>)>,
 }
 
-// SAFETY: it is a slice of plain numbers.
+// SAFETY: the registration is `Send`, and the elements are plain numbers.
 unsafe impl<T: Element> Send for Registered<'_, T> {}
 // SAFETY: as above.
 unsafe impl<T: Element> Sync for Registered<'_, T> {}
 
 impl<T: Element> Registered<'static, T> {
-    /// `count` elements at the beginning of the library's own memory.
+    /// `count` elements at the start of memory that the library mapped.
     pub(crate) fn allocated(live: Live, count: usize) -> Self {
         assert!(count * size_of::<T>() <= live.len());
         let start = live.start().cast();
@@ -51,8 +50,8 @@ impl<T: Element> Registered<'static, T> {
 }
 
 impl<'a, T: Element> Registered<'a, T> {
-    /// The memory of `buf`, with its pages in `fd`, which has their contents. If this fails, `buf`
-    /// keeps it.
+    /// Registers the memory of `buf`. `fd` has the contents of its whole pages. If this fails,
+    /// `buf` keeps its memory.
     pub(crate) fn adopted(
         id: u64,
         me: usize,
@@ -62,23 +61,23 @@ impl<'a, T: Element> Registered<'a, T> {
     ) -> Result<Self> {
         let (count, len) = (buf.len(), size_of_val(&buf[..]));
         let start = NonNull::from(&mut buf[..]).cast::<T>();
-        // SAFETY: the vector is taken out of the user's hands below, and comes back when this is
-        // dropped, and with it the registration: 'a lasts until then. If this is never dropped, the
+        // SAFETY: the vector is moved out of the user's variable below and comes back when this is
+        // dropped, and the registration with it: 'a lasts until then. If this is never dropped, the
         // vector is never freed.
         let live = unsafe { Live::adopted(id, me, start.cast(), len, fd, parts) }?;
         let memory = take(buf);
         Ok(Self { live: Arc::new(live), start, count, lent: Some((buf, memory)) })
     }
 
-    /// The registration, for as long as this lives.
+    /// The registration, which lasts as long as this buffer.
     pub(crate) fn live(&self) -> Weak<Live> {
         Arc::downgrade(&self.live)
     }
 }
 
 impl<T> Drop for Registered<'_, T> {
-    /// The user can't touch what is back before the registration, a field, has put the vector's own
-    /// pages back: the borrow lasts until all of this has been dropped.
+    /// Gives the vector back first. The user cannot access it before the registration, a field that
+    /// is dropped afterwards, has restored the vector's own pages: the borrow lasts that long.
     fn drop(&mut self) {
         if let Some((home, memory)) = self.lent.take() {
             *home = memory;

@@ -1,7 +1,7 @@
-//! A live registration: one buffer of each rank, and where its whole pages are mapped here.
-//! May touch: pages, region, memory. Unsafe: addresses inside the mappings.
-//! Law: views of a buffer are of whole pages that all ranks have in common; no other byte of a
-//! rank's memory is in another's reach.
+//! A registration: one buffer of each rank, and where its whole shared pages are mapped in this
+//! process.
+//! Law: views of a peer's buffer lie in whole pages that all ranks share; no other byte of a rank
+//! is accessible to a peer.
 #![allow(unsafe_code)]
 
 use std::num::NonZeroUsize;
@@ -15,26 +15,26 @@ use super::pages::{adopt, make_private, page};
 use super::{Dst, Src};
 use crate::error::Result;
 
-/// Where a rank's buffer is.
+/// The shared pages of one rank's buffer, as mapped here.
 #[derive(Debug)]
 pub(crate) struct Part {
-    /// The mapping of its shared pages, which begin at the first of the offsets `pages`. That of
-    /// this rank itself is not looked at.
+    /// The mapping of the shared pages; it begins at offset `pages.start` of the buffer. Unused for
+    /// this rank's own part.
     pub(crate) region: Arc<Region>,
-    /// The offsets in the buffer that are shared pages; the last may end inside its page.
+    /// The offsets of the shared pages in the buffer; the last page may extend beyond the buffer.
     pub(crate) pages: Range<usize>,
 }
 
-/// A registered buffer of this rank, and its counterparts of the others.
+/// A registered buffer of this rank, with the buffers of its peers.
 #[derive(Debug)]
 pub(crate) struct Live {
     id: u64,
     me: usize,
     start: NonNull<u8>,
     len: usize,
-    /// The library's own memory; otherwise pages of the user's were exchanged.
+    /// The mapping if the library allocated the memory; `None` if pages of the user were replaced.
     own: Option<Arc<Region>>,
-    /// By rank; empty if not all ranks of the world can map it.
+    /// By rank; empty if not all ranks can map the buffer.
     parts: Vec<Part>,
 }
 
@@ -45,7 +45,7 @@ unsafe impl Send for Live {}
 unsafe impl Sync for Live {}
 
 impl Live {
-    /// `len` bytes of a mapping of the library's, which is at least as long.
+    /// Registers `len` bytes at the start of a mapping that the library made.
     pub(crate) fn allocated(
         id: u64,
         me: usize,
@@ -58,13 +58,12 @@ impl Live {
         Ok(Self { id, me, start, len, own: Some(region), parts })
     }
 
-    /// The user's `len` bytes at `start`. Their whole pages become those of `fd`, which has the
-    /// same contents.
+    /// Registers the user's `len` bytes at `start`: their whole pages are replaced by those of
+    /// `fd`, which has the same contents.
     ///
     /// # Safety
-    /// The memory is the caller's alone, and is not freed before this is dropped. If that never
-    /// happens the pages stay shared, and others touch them in calls only that are given this very
-    /// memory.
+    /// The memory is the caller's alone, and is not freed before this is dropped. If this is never
+    /// dropped, the pages stay shared, and peers access them only in calls on this very memory.
     pub(super) unsafe fn adopted(
         id: u64,
         me: usize,
@@ -73,7 +72,7 @@ impl Live {
         fd: BorrowedFd<'_>,
         parts: Vec<Part>,
     ) -> Result<Self> {
-        // From here on dropping it gives the pages back, whether they are ours yet or not.
+        // From here on a drop restores private pages, whether or not they have been replaced yet.
         let live = Self { id, me, start, len, own: None, parts };
         if let Some((at, len)) = live.mine() {
             // SAFETY: whole pages of memory that the caller has for itself.
@@ -82,22 +81,21 @@ impl Live {
         Ok(live)
     }
 
-    /// Bytes.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Its number, equal on all ranks.
+    /// The number of the registration, equal on all ranks.
     pub(crate) fn id(&self) -> u64 {
         self.id
     }
 
-    /// Where it begins for this rank's user.
+    /// The first byte of this rank's buffer.
     pub(crate) fn start(&self) -> NonNull<u8> {
         self.start
     }
 
-    /// The offsets in `range` that are whole shared pages of every rank's buffer.
+    /// The part of `range` that lies in whole pages shared by every rank's buffer.
     pub(crate) fn window(&self, range: Range<usize>) -> Range<usize> {
         let mut window = range.clone();
         for Part { pages, .. } in &self.parts {
@@ -110,17 +108,17 @@ impl Live {
         window
     }
 
-    /// What the buffer of `rank` has at `range`, which lies in a [`Self::window`].
+    /// The data of `rank` at `range`, which lies in a [`Self::window`].
     #[inline]
     pub(crate) fn src(&self, rank: usize, range: Range<usize>) -> Src<'_> {
         let len = range.len();
         // SAFETY: `address` checks that the range lies inside the mapping, which lives as long as
         // this, or in this rank's buffer, which the call has borrowed; the protocol of a call says
-        // who writes there when.
+        // which rank writes there when.
         unsafe { Src::new(self.address(rank, range), len) }
     }
 
-    /// Where to write to the buffer of `rank`, as [`Self::src`].
+    /// The memory of `rank` at `range`, to write to; as [`Self::src`].
     #[inline]
     pub(crate) fn dst(&self, rank: usize, range: Range<usize>) -> Dst<'_> {
         let len = range.len();
@@ -138,29 +136,30 @@ impl Live {
         region.start().as_ptr().wrapping_add(range.start - pages.start)
     }
 
-    /// This rank's shared pages.
+    /// This rank's shared pages: address and length.
     fn mine(&self) -> Option<(NonNull<u8>, NonZeroUsize)> {
         let pages = &self.parts.get(self.me)?.pages;
         self.pages_at(pages.clone())
     }
 
+    /// The address of `range` of this rank's buffer, and its length in whole pages.
     fn pages_at(&self, range: Range<usize>) -> Option<(NonNull<u8>, NonZeroUsize)> {
         let at = NonNull::new(self.start.as_ptr().wrapping_add(range.start))?;
         Some((at, NonZeroUsize::new(range.len().next_multiple_of(page()))?))
     }
 
-    /// Takes `window` out of the others' reach: they may have been late for a call that failed
-    /// here, and would write to memory that belongs to the user again. Nobody but that call used
-    /// it.
+    /// Makes `window` private again after a call that failed here: a peer that is late in that call
+    /// would otherwise write to memory that belongs to the user again. Only that call used the
+    /// window.
     pub(crate) fn withdraw(&self, window: Range<usize>) {
         let Some(Part { pages, .. }) = self.parts.get(self.me) else { return };
-        // All of a window's pages are this rank's, but they may begin elsewhere than the others'.
+        // A window's pages all belong to this rank, but may begin elsewhere than its peers' pages.
         let into = (window.start - pages.start) % page();
         let Some((at, len)) = self.pages_at(window.start - into..window.end) else { return };
-        // SAFETY: whole pages of a buffer of the failed call, which is not over: nobody in this
-        // process writes the buffer, which is lent to the call. Of `all_reduce_into` and
-        // `reduce_scatter` the input is lent to be read only, so that others may read it just now:
-        // that is why the exchange keeps the contents.
+        // SAFETY: whole pages of a buffer of the failed call, which is not over: no thread of this
+        // process writes the buffer, which is lent to the call. The input of `all_reduce_into` and
+        // `reduce_scatter` is lent for reading only, so other threads may read it now: hence the
+        // exchange keeps the contents.
         if let Err(error) = unsafe { make_private(at, len) } {
             tracing::error!(
                 "after a failed call: {error}; other ranks can still write there, or there is no \
@@ -173,13 +172,13 @@ impl Live {
 impl Drop for Live {
     fn drop(&mut self) {
         let mine = self.mine();
-        // Gone first: taking pages back needs a mapping, of which there may be none left.
+        // The mappings are dropped first: a replacement needs one, and their number is limited.
         self.parts.clear();
         if self.own.is_none()
             && let Some((at, len)) = mine
         {
-            // SAFETY: the pages that were exchanged, or were to be; the buffer is borrowed until
-            // its guard has gone.
+            // SAFETY: the pages that were replaced, or were to be; the buffer is borrowed until its
+            // guard has been dropped.
             if let Err(error) = unsafe { make_private(at, len) } {
                 tracing::error!(
                     "{error}; it stays shared memory, or there is no memory there any more and to \
@@ -196,8 +195,7 @@ mod tests {
 
     use super::*;
 
-    /// Two ranks' buffers of three pages, both seen from this process: as each sees its own, and
-    /// how the other sees it.
+    /// The registrations of two ranks, each with a buffer of three pages; both in this process.
     fn two() -> [Live; 2] {
         let len = NonZeroUsize::new(3 * page()).unwrap();
         let fds = [Region::create(len).unwrap(), Region::create(len).unwrap()];
@@ -224,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_withdrawn_keeps_its_contents_and_nobody_else_reaches_it() {
+    fn withdrawn_pages_keep_their_contents_and_are_no_longer_shared() {
         let [ours, theirs] = two();
         let page = page();
         for at in [5, page + 5, 2 * page + 5] {
@@ -252,18 +250,18 @@ mod tests {
             live.parts.iter_mut().zip(ranges).for_each(|(part, pages)| part.pages = pages);
         };
         pages(&mut live, [0..3 * page - 10, 0..3 * page - 10]);
-        // The last page is all the buffer's, although the buffer ends inside.
+        // The last page counts as whole although the buffer ends inside it.
         assert_eq!(live.window(0..3 * page - 10), 0..3 * page - 10);
         assert_eq!(live.window(1..3 * page - 10), page..3 * page - 10);
         assert_eq!(live.window(0..3 * page - 11), 0..2 * page);
         assert!(live.window(1..2 * page - 1).is_empty());
         assert!(live.window(7..9).is_empty());
-        // Another rank's pages begin elsewhere.
+        // The pages of another rank begin at another offset.
         pages(&mut live, [0..2 * page, 100..100 + 2 * page]);
         assert_eq!(live.window(0..3 * page - 10), 100..2 * page);
         assert_eq!(live.window(101..3 * page - 10), page + 100..2 * page);
         assert_eq!(live.window(0..2 * page - 1), 100..page);
-        // One has none at all.
+        // One rank has no whole page.
         pages(&mut live, [0..2 * page, 2000..2000]);
         assert!(live.window(0..3 * page - 10).is_empty());
     }

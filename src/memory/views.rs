@@ -1,7 +1,8 @@
-//! Views of memory that another thread or another process may hold as well: `Src` to read, `Dst`
-//! to write. They carry raw pointers, never `&mut`, so that a slot in shared memory and a user's
-//! buffer look alike to the kernels. Law: a view is valid for `len` bytes during `'a`, and whoever
-//! makes one vouches for it; whoever uses one needs no further promise.
+//! Views of memory that another thread or process may access too: `Src` to read, `Dst` to write. A
+//! view holds a raw pointer, never `&mut`, so that kernels treat a slot in shared memory and a
+//! user's buffer alike.
+//! Law: a view is valid for `len` bytes during `'a`. The code that makes a view guarantees it; the
+//! code that uses one need promise nothing more.
 #![allow(unsafe_code)]
 
 use core::marker::PhantomData;
@@ -17,8 +18,8 @@ pub struct Src<'a> {
     life: PhantomData<&'a u8>,
 }
 
-/// Memory to write. It may be the very memory of a [`Src`] used beside it, or not overlap it: where
-/// the two overlap in part, what is written there is anything.
+/// Memory to write. It may coincide with a [`Src`] used beside it, or not overlap it at all; if the
+/// two overlap in part, the result is unspecified bytes.
 #[derive(Debug)]
 pub struct Dst<'a> {
     ptr: *mut u8,
@@ -31,45 +32,45 @@ impl<'a> Src<'a> {
     /// A view of `len` bytes at `ptr`.
     ///
     /// # Safety
-    /// The memory is mapped and initialised for `len` bytes during `'a`, and nobody writes it
-    /// meanwhile except through the protocol of the link that lends it.
+    /// The memory is mapped and initialised for `len` bytes during `'a`, and not written meanwhile
+    /// except through the protocol of the link that lends it.
     #[must_use]
     pub unsafe fn new(ptr: *const u8, len: usize) -> Self {
         Self { ptr, len, life: PhantomData }
     }
 
-    /// Where it begins.
+    /// The first byte.
     #[must_use]
     pub fn ptr(&self) -> *const u8 {
         self.ptr
     }
 
-    /// Bytes.
+    /// Length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// No bytes at all?
+    /// True if the length is 0.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// A part of it.
+    /// The bytes of `part`, counted from the start of the view.
     ///
     /// # Panics
-    /// If it lies outside.
+    /// If the part exceeds the view.
     #[must_use]
     pub fn part(&self, part: Range<usize>) -> Self {
         assert!(part.start <= part.end && part.end <= self.len);
         Self { ptr: self.ptr.wrapping_add(part.start), len: part.len(), ..*self }
     }
 
-    /// All of it but the first `bytes`.
+    /// The view without its first `bytes`.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If the view has fewer.
     #[must_use]
     pub fn after(self, bytes: usize) -> Self {
         assert!(bytes <= self.len);
@@ -87,58 +88,58 @@ impl<'a> Dst<'a> {
     /// A view of `len` bytes at `ptr`.
     ///
     /// # Safety
-    /// The memory is mapped and writable for `len` bytes during `'a`, and nobody else touches it
+    /// The memory is mapped and writable for `len` bytes during `'a`, and not accessed elsewhere
     /// meanwhile except through the protocol of the link that lends it.
     #[must_use]
     pub unsafe fn new(ptr: *mut u8, len: usize) -> Self {
         Self { ptr, len, streaming: false, life: PhantomData }
     }
 
-    /// Fills it with what `source` holds, which must be as long.
+    /// Copies the bytes of `source`, which must be as long.
     ///
     /// # Panics
-    /// If the lengths differ: a bug of the caller, caught here.
+    /// If the lengths differ: a bug of the caller.
     pub fn fill(self, source: Src<'_>) {
         assert_eq!(self.len, source.len);
         // SAFETY: both views vouch for `len` bytes; they may overlap.
         unsafe { self.ptr.copy_from(source.ptr, self.len) };
     }
 
-    /// A part of it, lent.
+    /// The bytes of `part`, counted from the start of the view.
     ///
     /// # Panics
-    /// If it lies outside.
+    /// If the part exceeds the view.
     #[must_use]
     pub fn part(&mut self, part: Range<usize>) -> Dst<'_> {
         assert!(part.start <= part.end && part.end <= self.len);
         Dst { ptr: self.ptr.wrapping_add(part.start), len: part.len(), ..*self }
     }
 
-    /// The same memory, best filled past the cache or not.
+    /// This memory, to be filled with stores past the cache or with ordinary ones.
     #[must_use]
     pub fn streaming(self, streaming: bool) -> Self {
         Self { streaming, ..self }
     }
 
-    /// Is it best filled past the cache, because nobody near reads it soon?
+    /// True if stores past the cache are best, because no near CPU reads the memory soon.
     #[must_use]
     pub fn is_streaming(&self) -> bool {
         self.streaming
     }
 
-    /// Where it begins.
+    /// The first byte.
     #[must_use]
     pub fn ptr(&mut self) -> *mut u8 {
         self.ptr
     }
 
-    /// Bytes.
+    /// Length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// No bytes at all?
+    /// True if the length is 0.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -151,30 +152,30 @@ impl<'a> From<&'a mut [u8]> for Dst<'a> {
     }
 }
 
-/// What one rank's steps read and write: its input, its output and the scratch, each addressed by
-/// byte offsets. In place, input and output are parts of one memory.
+/// The memory that one rank's steps read and write: its input, its output and the scratch, each
+/// addressed by byte offsets. For a call in place, input and output are parts of one memory.
 #[derive(Debug)]
 pub struct Buffer<'a> {
-    /// Where each space begins, and its bytes; in the order of [`Space`]. One in pieces begins
-    /// nowhere.
+    /// Start and length in bytes of each space, in the order of [`Space`]. The start is null for a
+    /// space in several pieces.
     spaces: [(*mut u8, usize); 3],
-    /// The pieces of the input and of the output.
+    /// The pieces of the input and of the output, if there are several.
     pieces: [&'a [Piece]; 2],
     life: PhantomData<&'a mut u8>,
 }
 
 impl<'a> Buffer<'a> {
-    /// One memory, which is the input and the output.
+    /// One memory that is both input and output.
     #[must_use]
     pub fn in_place(bytes: &'a mut [u8]) -> Self {
-        let whole = 0..bytes.len();
-        Self::within(bytes, whole.clone(), whole)
+        let all = 0..bytes.len();
+        Self::within(bytes, all.clone(), all)
     }
 
-    /// Parts of one memory, which may overlap.
+    /// Two parts of one memory, which may overlap.
     ///
     /// # Panics
-    /// If a part lies outside.
+    /// If a part exceeds the memory.
     #[must_use]
     pub fn within(bytes: &'a mut [u8], input: Range<usize>, output: Range<usize>) -> Self {
         let (start, len) = (bytes.as_mut_ptr(), bytes.len());
@@ -185,7 +186,7 @@ impl<'a> Buffer<'a> {
         Self::of(part(input), part(output))
     }
 
-    /// Reads `input`, stores to `output`.
+    /// Separate memories: the call reads `input` and stores to `output`.
     #[must_use]
     pub fn apart(input: &'a [u8], output: &'a mut [u8]) -> Self {
         let input = (input.as_ptr().cast_mut(), input.len());
@@ -193,10 +194,10 @@ impl<'a> Buffer<'a> {
     }
 
     fn of(input: (*mut u8, usize), output: (*mut u8, usize)) -> Self {
-        Self { spaces: [input, output, nothing()], pieces: [&[], &[]], life: PhantomData }
+        Self { spaces: [input, output, empty_space()], pieces: [&[], &[]], life: PhantomData }
     }
 
-    /// The same, with memory for what is on its way.
+    /// This buffer with a scratch, for data on its way to another rank.
     #[must_use]
     pub fn with_scratch<'b>(&'b self, scratch: &'b mut [u8]) -> Buffer<'b> {
         let [input, output, _] = self.spaces;
@@ -204,27 +205,27 @@ impl<'a> Buffer<'a> {
         Buffer { spaces: [input, output, scratch], pieces: self.pieces, life: PhantomData }
     }
 
-    /// The addresses of a space; those of one in pieces are nobody's.
+    /// The addresses of a space; meaningless for a space in several pieces.
     #[inline]
     pub(crate) fn addresses(&self, space: Space) -> Range<usize> {
         let (start, len) = self.spaces[space as usize];
         start.addr()..start.addr() + len
     }
 
-    /// Does the output share no memory with the input? One in pieces may, for all that is known.
+    /// True if the output shares no memory with the input. False for pieces, which may overlap.
     pub(crate) fn is_apart(&self) -> bool {
         let [read, written] = [Space::Input, Space::Output].map(|space| self.addresses(space));
-        let known = self.pieces.iter().all(|list| list.is_empty());
-        known && (read.end <= written.start || written.end <= read.start)
+        let has_no_pieces = self.pieces.iter().all(|list| list.is_empty());
+        has_no_pieces && (read.end <= written.start || written.end <= read.start)
     }
 
-    /// Bytes of a space.
+    /// Length of a space in bytes.
     #[must_use]
     pub fn len(&self, space: Space) -> usize {
         self.spaces[space as usize].1
     }
 
-    /// How many of the `len` bytes from `at` on follow each other in memory; one at least.
+    /// The contiguous length: how many of the `len` bytes at `at` follow each other in memory.
     #[inline]
     #[must_use]
     pub fn together(&self, space: Space, at: usize, len: usize) -> usize {
@@ -234,7 +235,7 @@ impl<'a> Buffer<'a> {
         }
     }
 
-    /// The parts of `range` that are in one piece in each of these spaces.
+    /// The parts of `range`, each of which is contiguous in all of these spaces.
     pub(crate) fn pieces<const N: usize>(
         &self,
         spaces: [Space; N],
@@ -251,7 +252,7 @@ impl<'a> Buffer<'a> {
         })
     }
 
-    /// Where a byte of a space in pieces is, and how many there are from there on.
+    /// The address of a byte of a space in pieces, and the bytes left in its piece.
     fn piece(&self, space: Space, at: usize) -> (*mut u8, usize) {
         let list = self.pieces[space as usize];
         let next = list.partition_point(|piece| piece.at <= at);
@@ -259,7 +260,7 @@ impl<'a> Buffer<'a> {
         (start.wrapping_add(at - first), first + len - at)
     }
 
-    /// Where a range of a space is.
+    /// The address of a range of a space.
     #[inline]
     fn locate(&self, space: Space, range: &Range<usize>) -> *mut u8 {
         let (start, len) = self.spaces[space as usize];
@@ -268,7 +269,7 @@ impl<'a> Buffer<'a> {
             return start.wrapping_add(range.start);
         }
         if range.is_empty() {
-            return nothing().0;
+            return empty_space().0;
         }
         let (start, left) = self.piece(space, range.start);
         assert!(range.len() <= left);
@@ -278,8 +279,7 @@ impl<'a> Buffer<'a> {
     /// The data at `range` of a space.
     ///
     /// # Panics
-    /// If the range lies outside, or in several pieces: a plan that does not fit its buffer is a
-    /// bug, caught here.
+    /// If the range exceeds the space or spans several pieces: a bug of the caller.
     #[inline]
     #[must_use]
     pub fn src(&self, space: Space, range: Range<usize>) -> Src<'_> {
@@ -287,7 +287,7 @@ impl<'a> Buffer<'a> {
         unsafe { Src::new(self.locate(space, &range), range.len()) }
     }
 
-    /// Where what is stored at `range` of a space goes.
+    /// The memory at `range` of a space, to store to.
     ///
     /// # Panics
     /// As [`Self::src`], or if the space is the input.
@@ -301,22 +301,22 @@ impl<'a> Buffer<'a> {
     }
 }
 
-/// A space without any bytes.
-fn nothing() -> (*mut u8, usize) {
+/// An empty space.
+fn empty_space() -> (*mut u8, usize) {
     (core::ptr::dangling_mut(), 0)
 }
 
-/// A memory that is a part of a space.
+/// One of several memories that make up a space.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
-    /// Its first byte's number in the space.
+    /// The offset of its first byte in the space.
     at: usize,
     start: *mut u8,
-    /// Not 0.
+    /// Length in bytes, not 0.
     len: usize,
 }
 
-/// Memories that a call takes for one input and one output, in their order.
+/// A list of memories that a call takes as one input and one output, in order.
 #[derive(Debug, Default)]
 pub struct Pieces<'a> {
     lists: [Vec<Piece>; 2],
@@ -327,7 +327,7 @@ pub struct Pieces<'a> {
 unsafe impl Send for Pieces<'_> {}
 
 impl<'a> Pieces<'a> {
-    /// None, in the room of these.
+    /// An empty list that reuses the allocation.
     #[must_use]
     pub fn emptied<'b>(self) -> Pieces<'b> {
         let mut lists = self.lists;
@@ -335,17 +335,17 @@ impl<'a> Pieces<'a> {
         Pieces { lists, life: PhantomData }
     }
 
-    /// More input; where it is there.
+    /// Appends memory to the input; its offsets in the input.
     pub fn read(&mut self, bytes: &'a [u8]) -> Range<usize> {
         self.add(Space::Input, bytes.as_ptr().cast_mut(), bytes.len())
     }
 
-    /// More output; where it is there.
+    /// Appends memory to the output; its offsets in the output.
     pub fn write(&mut self, bytes: &'a mut [u8]) -> Range<usize> {
         self.add(Space::Output, bytes.as_mut_ptr(), bytes.len())
     }
 
-    /// More of both, which is one memory.
+    /// Appends memory to both input and output: a buffer reduced in place.
     pub fn update(&mut self, bytes: &'a mut [u8]) {
         let start = bytes.as_mut_ptr();
         for space in [Space::Input, Space::Output] {
@@ -362,12 +362,12 @@ impl<'a> Pieces<'a> {
         at..at + len
     }
 
-    /// All of them, for a call. A single one is like any other memory.
+    /// The buffer of all the memories. A single memory is not treated as pieces.
     #[must_use]
     pub fn buffer(&mut self) -> Buffer<'_> {
         let [input, output] = &self.lists;
         let space = |list: &[Piece]| match *list {
-            [] => nothing(),
+            [] => empty_space(),
             [Piece { start, len, .. }] => (start, len),
             [.., last] => (core::ptr::null_mut(), last.at + last.len),
         };

@@ -1,24 +1,25 @@
-//! The choice of an algorithm: the cheapest by the closed forms, for speeds that all ranks agree
-//! on. May touch: partition, schedule, sim's Speed. Pure. Law: what is chosen follows from the
-//! call, the world and the speeds alone, so that all ranks choose the same.
+//! The choice of an algorithm (autotuning): the cheapest by the closed forms, for speeds that all
+//! ranks agree on.
+//! Law: the choice depends only on the call, the world and the speeds: all ranks choose alike.
 
 use super::{Planner, Request, Rules, Speeds};
 use crate::schedule::{Algorithm, Collective, Ring};
 
-/// An algorithm that could make a call, and what it should cost.
+/// An algorithm that can make a call, and its predicted time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Candidate {
     /// The algorithm.
     pub algorithm: Algorithm,
-    /// Seconds that it should take; `None` if there is no closed form for it.
+    /// Predicted time in seconds; `None` if there is no closed form or no speeds are known.
     pub seconds: Option<f64>,
 }
 
 impl Algorithm {
-    /// Are there links for all its messages? Worlds without links between all pairs have them on
-    /// the ring and between ranks whose numbers differ by a power of two, as trees and
-    /// dissemination want them, and several hosts have those of the rings within and between them.
+    /// True if all links that the algorithm's messages need exist. A world without links between
+    /// all pairs has them between neighbours on the ring and between ranks whose numbers differ by
+    /// a power of two, which trees and dissemination need; with several hosts also along the rings
+    /// within and between hosts.
     #[must_use]
     pub fn reaches(self, ring: &Ring) -> bool {
         let doubling = matches!(self, Self::RecursiveDoubling | Self::HalvingDoubling);
@@ -36,7 +37,7 @@ impl Planner {
             let slots = self.slots.ring.shared(algorithm.window());
             let slots = slots.and(self.slots.other.shared(algorithm.window()));
             let ordered = !self.rules.in_order || algorithm.folds_left(collective);
-            let direct = *algorithm != Algorithm::Direct || self.may_go_directly(request);
+            let direct = *algorithm != Algorithm::Direct || self.may_be_direct(request);
             let can = algorithm.reaches(&self.ring) && slots.is_some() && direct;
             ordered && can && algorithm.makes(collective, &self.ring)
         };
@@ -50,16 +51,16 @@ impl Planner {
         Algorithm::ALL.into_iter().filter(can).map(price)
     }
 
-    /// Has every rank laid open what the others need, or may it do so first? What goes out to all
-    /// from one need not wait for them.
-    fn may_go_directly(&self, request: &Request) -> bool {
+    /// True if every rank's data is already in shared memory, or fits the stages. A broadcast over
+    /// stages is left out: over links its root need not wait for the other ranks.
+    fn may_be_direct(&self, request: &Request) -> bool {
         let broadcast = matches!(request.collective, Collective::Broadcast { .. });
         let fits = request.longest(self.ring.size()) <= self.stage && self.stage > 0;
         self.rules.registered || (fits && !broadcast)
     }
 
-    /// The one that makes it: the one asked for, if it can, or the direct one on registered memory,
-    /// or else the cheapest.
+    /// The algorithm of a call: the one that the rules force, if it can make the call; or else the
+    /// direct one on registered memory; or else the cheapest.
     pub fn choose(&self, request: &Request) -> Algorithm {
         let can = |wanted| self.candidates(request).any(|one| one.algorithm == wanted);
         let Rules { forced, registered, .. } = self.rules;
@@ -127,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_is_taken_where_it_can_be() {
+    fn a_forced_algorithm_is_used_where_it_can_make_the_call() {
         let mut planner = planner(4, 1);
         planner.go_by(Rules { forced: Some(Algorithm::TwoShot), ..Rules::default() });
         assert_eq!(planner.choose(&all_reduce(8)), Algorithm::TwoShot);
@@ -135,9 +136,9 @@ mod tests {
         assert_eq!(planner.choose(&scan), Algorithm::Ring);
     }
 
-    /// Calls by turns under different rules are planned once under each.
+    /// A call that alternates between rules has one plan for each of them.
     #[test]
-    fn plans_under_one_rule_are_not_those_under_another() {
+    fn each_set_of_rules_has_a_plan_of_its_own() {
         let mut planner = planner(4, 1);
         let request = all_reduce(8);
         let rules = [
@@ -156,20 +157,20 @@ mod tests {
     }
 
     #[test]
-    fn without_speeds_it_is_the_ring() {
+    fn without_speeds_the_ring_is_chosen() {
         let planner = Planner::new(Ring::natural(4), 0, SLOTS, 256);
         assert_eq!(planner.choose(&all_reduce(8)), Algorithm::Ring);
     }
 
     fn over(hosts: u32, each: u32) -> Ring {
-        // Not in order, as launchers that deal ranks out to hosts number them.
+        // Not in order: some launchers deal ranks out to hosts in turn.
         let ranks = |host| (0..each).map(|seat| seat * hosts + host).collect();
         Ring::through(&(0..hosts).map(ranks).collect::<Vec<_>>()).unwrap()
     }
 
-    /// Whatever links are missing in large worlds, no algorithm is chosen that needs them.
+    /// No algorithm is chosen that needs a link which large worlds do not have.
     #[test]
-    fn every_step_of_a_choice_has_its_link() {
+    fn every_step_of_a_chosen_algorithm_has_its_link() {
         let grids = [[2, 2], [2, 9], [9, 2], [5, 4], [8, 8]].map(|[hosts, each]| over(hosts, each));
         let odd = [&[8, 8, 4][..], &[5, 3], &[1, 1, 9], &[7, 1, 6, 1], &[20, 13], &[1, 31]];
         let odd = odd.map(|hosts: &[u32]| {
@@ -206,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn rings_within_and_between_hosts_are_chosen_where_hosts_are_far_apart() {
+    fn hierarchical_is_chosen_where_hosts_are_far_apart() {
         let ring = over(8, 8);
         let chosen = |far| {
             let choose = |me| {

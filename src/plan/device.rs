@@ -1,6 +1,6 @@
-//! How calls on devices' buffers are made, and why so: the form of a call, and what each should
-//! cost. May touch: reach, schedule. Pure. Law: what is chosen
-//! follows from what all ranks were told alike, so that all choose the same.
+//! The choice of how a call on buffers of CUDA devices is made: the forms, and their predicted
+//! times.
+//! Law: the choice depends only on what all ranks agree on, so all ranks choose the same form.
 
 use core::cmp::Ordering;
 use core::fmt;
@@ -13,23 +13,24 @@ use crate::sim::Time;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DeviceForm {
-    /// Rank 0's kernels do it all, on the device that all ranks share.
+    /// Rank 0's kernels do all the work, on the one device that all ranks share.
     Leader,
-    /// Each rank's kernels do a part of it, on all ranks' buffers: of an all-reduce, they read that
-    /// part of all and write it to all.
+    /// Each rank's kernels work on one part of all ranks' buffers. In an all-reduce they read that
+    /// part of every buffer and write the result to every buffer.
     TwoShot,
-    /// Each rank copies what it gives to where all see it, then reduces all of it for itself.
+    /// Each rank copies its contribution to memory that all ranks see, then reduces all
+    /// contributions for itself.
     OneShot,
-    /// Each rank fetches from the one before it on a ring, by the ring's schedule.
+    /// Each rank pulls from the rank before it on a ring, by the ring's schedule.
     Ring,
-    /// Within islands of devices that reach each other, and by way of the host between those.
+    /// Within P2P domains (devices that reach each other) by kernels, between them by the host.
     Islands,
-    /// By way of pinned memory of the host, which reduces.
+    /// The host reduces copies in its pinned memory.
     Host,
 }
 
 impl DeviceForm {
-    /// Its name.
+    /// The name of the form, as options and reports spell it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -42,7 +43,7 @@ impl DeviceForm {
         }
     }
 
-    /// What fingerprints take for it.
+    /// The algorithm that stands for the form in a fingerprint.
     pub(super) fn algorithm(self) -> Algorithm {
         match self {
             Self::Ring => Algorithm::Ring,
@@ -51,14 +52,15 @@ impl DeviceForm {
         }
     }
 
-    /// Is a call of this form made by an algorithm? Forms that go straight are all of `direct`.
+    /// True if `algorithm` asks for this form. [`Algorithm::Direct`] asks for any form by kernels
+    /// on all buffers.
     #[must_use]
     pub(crate) fn is_by(self, algorithm: Algorithm) -> bool {
-        let is_straight = matches!(self, Self::Leader | Self::TwoShot | Self::OneShot);
-        Self::of(algorithm) == Some(self) || is_straight && algorithm == Algorithm::Direct
+        let is_by_kernels = matches!(self, Self::Leader | Self::TwoShot | Self::OneShot);
+        Self::of(algorithm) == Some(self) || is_by_kernels && algorithm == Algorithm::Direct
     }
 
-    /// The form that an algorithm of the host's stands for.
+    /// The form that an algorithm of the host asks for.
     fn of(algorithm: Algorithm) -> Option<Self> {
         match algorithm {
             Algorithm::Ring => Some(Self::Ring),
@@ -75,55 +77,57 @@ impl fmt::Display for DeviceForm {
     }
 }
 
-/// What is asked of a form.
+/// The properties of a call by which its form is chosen.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DeviceCall {
     pub(crate) collective: Collective,
     /// Bytes of a block.
     pub(crate) bytes: usize,
-    /// Do all ranks know all buffers?
+    /// True if all ranks know the addresses of all buffers.
     pub(crate) known: bool,
-    /// May it go through memory that all see, in pieces?
+    /// True if the call may be cut into pieces that go through memory which all ranks see.
     pub(crate) in_pieces: bool,
-    /// Must the order of ranks be kept?
+    /// True if contributions must be folded in rank order.
     pub(crate) in_order: bool,
-    /// Can kernels reduce so, and islands?
+    /// True if the kernels have the reduction.
     pub(crate) kernels: bool,
+    /// True if the call may be made within and between P2P domains.
     pub(crate) islands: bool,
 }
 
-/// Stated, not measured: NVLink between devices of the last years, a device's own memory, what it
-/// takes to start a kernel, and until words of one stream are seen by another.
-const FAR: f64 = 1.0 / 150e9;
-const NEAR: f64 = 1.0 / 1.5e12;
+/// Stated, not measured: seconds per byte over NVLink between recent devices and in a device's own
+/// memory; seconds to launch a kernel, and until another stream sees a word that a stream has
+/// written.
+const NVLINK: f64 = 1.0 / 150e9;
+const MEMORY: f64 = 1.0 / 1.5e12;
 const LAUNCH: f64 = 3e-6;
-const WORDS: f64 = 5e-6;
+const FLAG: f64 = 5e-6;
 
-/// A form that could make a call, and what it should take.
+/// A form that can make a call, and its predicted time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct DeviceCandidate {
     /// The form.
     pub form: DeviceForm,
-    /// Seconds, by closed forms for stated speeds; `None` where the host's prices count.
+    /// Predicted time in seconds, for stated speeds; `None` for a form by links of the host.
     pub seconds: Option<f64>,
 }
 
-/// Which form makes a call, and why.
+/// The form of a call, and why it was chosen.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct DeviceExplanation {
-    /// How many ranks.
+    /// The number of ranks.
     pub size: usize,
-    /// What they do.
+    /// The collective.
     pub collective: Collective,
     /// Bytes of the buffer, or of one rank's block.
     pub bytes: usize,
-    /// The form that makes it.
+    /// The form that makes the call.
     pub form: DeviceForm,
-    /// All that could, the best first.
+    /// All forms that can make it, the best first.
     pub candidates: Vec<DeviceCandidate>,
-    /// Was it asked for?
+    /// True if the form was requested, not chosen.
     pub asked: bool,
 }
 
@@ -144,24 +148,25 @@ impl fmt::Display for DeviceExplanation {
 }
 
 impl Reach {
-    /// What could make a call, the best first: what goes straight, the cheapest of it first.
+    /// The forms that can make a call, the best first: those by kernels on all buffers, cheapest
+    /// first, then those by way of the host.
     #[must_use]
     pub(crate) fn candidates(&self, size: usize, call: &DeviceCall) -> Vec<DeviceCandidate> {
-        let straight: &[DeviceForm] = match self {
+        let by_kernels: &[DeviceForm] = match self {
             _ if !call.kernels || call.collective == Collective::Barrier => &[],
             Self::Shared => &[DeviceForm::Leader],
-            Self::All if is_in_turn(call.collective) => &[DeviceForm::Leader],
+            Self::All if is_prefix(call.collective) => &[DeviceForm::Leader],
             Self::All => &[DeviceForm::TwoShot, DeviceForm::OneShot],
             Self::Ring(_) => &[DeviceForm::Ring],
             Self::Islands(_) | Self::Nobody => &[],
         };
         let can = |form: &DeviceForm| match form {
             DeviceForm::OneShot => call.in_pieces && call.collective == Collective::AllReduce,
-            DeviceForm::Ring => goes_round(call.collective) && !call.in_order,
+            DeviceForm::Ring => stays_in_buffers(call.collective) && !call.in_order,
             _ => true,
         };
         let priced = |form| DeviceCandidate { form, seconds: Some(seconds(form, size, call)) };
-        let mut all: Vec<_> = straight.iter().copied().filter(can).map(priced).collect();
+        let mut all: Vec<_> = by_kernels.iter().copied().filter(can).map(priced).collect();
         all.sort_by(|one, other| {
             one.seconds.partial_cmp(&other.seconds).unwrap_or(Ordering::Equal)
         });
@@ -172,7 +177,8 @@ impl Reach {
         all
     }
 
-    /// The form of a call: the one that `forced` stands for if it can make it, or else the best.
+    /// The form of a call: the one that the algorithm `forced` asks for if it can make the call, or
+    /// else the best.
     #[must_use]
     pub(crate) fn choose(
         &self,
@@ -187,38 +193,38 @@ impl Reach {
     }
 }
 
-/// Is its result at one rank part of the next one's, so that one worker has to do it all?
-const fn is_in_turn(collective: Collective) -> bool {
+/// True for a prefix: one rank's result is part of the next rank's, so one worker has to do it all.
+const fn is_prefix(collective: Collective) -> bool {
     matches!(collective, Collective::Scan | Collective::Exscan)
 }
 
-/// Does all that its schedule on a ring hands on lie in the buffers?
-const fn goes_round(collective: Collective) -> bool {
+/// True if all data that the collective's schedule on a ring forwards lies in the users' buffers.
+const fn stays_in_buffers(collective: Collective) -> bool {
     matches!(
         collective,
         Collective::AllReduce | Collective::AllGather | Collective::Broadcast { .. }
     )
 }
 
-/// What a form takes, by its closed form: words that streams wait for, kernels, bytes that go from
-/// device to device, and bytes of the rank's own.
+/// Predicted time of a form in seconds, by its closed form: words that streams wait for, kernels,
+/// bytes between devices, and bytes in a device's own memory.
 fn seconds(form: DeviceForm, size: usize, call: &DeviceCall) -> f64 {
     let (n, bytes) = (size as f64, call.bytes as f64);
-    let whole = bytes * f64::from(call.collective.blocks(size as u32));
-    let copies = |ways: f64| ways * (LAUNCH + 2.0 * bytes * NEAR);
-    // Buffers that others do not know are copied in, and out but for what only its rank writes.
-    let unknown = if call.known { 0.0 } else { copies(2.0) };
+    let total = bytes * f64::from(call.collective.blocks(size as u32));
+    let copies = |passes: f64| passes * (LAUNCH + 2.0 * bytes * MEMORY);
+    // Buffers that other ranks do not know are copied to shared memory, and results back.
+    let staging = if call.known { 0.0 } else { copies(2.0) };
     match form {
-        DeviceForm::Leader => 2.0 * WORDS + LAUNCH + 2.0 * n * whole * NEAR + unknown,
+        DeviceForm::Leader => 2.0 * FLAG + LAUNCH + 2.0 * n * total * MEMORY + staging,
         DeviceForm::TwoShot => {
-            let ways = if call.collective.reduces() { 2.0 } else { 1.0 };
-            2.0 * WORDS + LAUNCH + ways * (n - 1.0) / n * whole * FAR + unknown
+            let passes = if call.collective.reduces() { 2.0 } else { 1.0 };
+            2.0 * FLAG + LAUNCH + passes * (n - 1.0) / n * total * NVLINK + staging
         }
-        DeviceForm::OneShot => 2.0 * WORDS + LAUNCH + (n - 1.0) * bytes * FAR + copies(1.0),
+        DeviceForm::OneShot => 2.0 * FLAG + LAUNCH + (n - 1.0) * bytes * NVLINK + copies(1.0),
         DeviceForm::Ring => {
-            let ways = if call.collective.reduces() { 2.0 } else { 1.0 };
-            let hops = ways * (n - 1.0);
-            hops * (WORDS + LAUNCH + whole / n * FAR) + WORDS + unknown
+            let passes = if call.collective.reduces() { 2.0 } else { 1.0 };
+            let hops = passes * (n - 1.0);
+            hops * (FLAG + LAUNCH + total / n * NVLINK) + FLAG + staging
         }
         DeviceForm::Islands | DeviceForm::Host => f64::INFINITY,
     }
@@ -230,7 +236,7 @@ mod tests {
     use crate::schedule::{Algorithm, Collective, Ring};
 
     #[test]
-    fn forms_are_made_by_algorithms() {
+    fn algorithms_ask_for_forms() {
         assert!(DeviceForm::Ring.is_by(Algorithm::Ring));
         assert!(!DeviceForm::Leader.is_by(Algorithm::Ring));
         assert!(DeviceForm::Leader.is_by(Algorithm::Direct));
@@ -240,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cheapest_form_makes_a_call() {
+    fn the_cheapest_form_is_chosen() {
         let call = |collective, bytes, known| DeviceCall {
             collective,
             bytes,

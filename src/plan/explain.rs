@@ -1,5 +1,6 @@
-//! What a plan is and why, for people: the algorithm, what the others would cost, and what goes
-//! over which link. May touch: schedule. Pure. Law: it explains the plan that the call takes.
+//! Explanations of a plan for users: the chosen algorithm and why, the predicted time of each
+//! candidate, and the bytes on each link.
+//! Law: an explanation describes the very plan that the call uses.
 
 use core::fmt;
 
@@ -8,21 +9,21 @@ use crate::element::DataType;
 use crate::schedule::{Algorithm, Place};
 use crate::sim::Time;
 
-/// Why an algorithm makes a call.
+/// Why an algorithm was chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Choice {
-    /// It was asked for.
+    /// The user requested it.
     Forced,
-    /// No other one can.
+    /// No other algorithm can make the call.
     Only,
-    /// It is the cheapest of those whose cost is known.
+    /// Its predicted time is the shortest.
     Cheapest,
-    /// No speeds are known yet; the first collective finds out, and may be made another way.
+    /// No speeds are known yet; the first collective measures them.
     Unmeasured,
 }
 
-/// How a rank makes a call, and why so.
+/// How a rank makes a call, and why.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Explanation {
@@ -30,54 +31,55 @@ pub struct Explanation {
     pub request: Request,
     /// The rank.
     pub rank: u32,
-    /// How many ranks.
+    /// The number of ranks.
     pub size: u32,
-    /// How many hosts they are on.
+    /// The number of hosts.
     pub hosts: u32,
-    /// The algorithm that makes it.
+    /// The algorithm that makes the call.
     pub algorithm: Algorithm,
-    /// The one that was asked for, if any.
+    /// The algorithm that was requested, if any.
     pub asked: Option<Algorithm>,
-    /// Why it is that one.
+    /// Why the algorithm was chosen.
     pub choice: Choice,
-    /// All that could make it, the chosen one too.
+    /// All algorithms that can make the call, including the chosen one.
     pub candidates: Vec<Candidate>,
-    /// The speeds that they are priced by.
+    /// The speeds by which times are predicted; `None` if nothing has been measured.
     pub speeds: Option<Speeds>,
-    /// What its elements travel as, if that is another type than theirs, and in how many pieces.
+    /// The element type on the wire if it differs from the buffer's, and the number of calls that
+    /// the buffer is cut into.
     pub travels: Option<(DataType, usize)>,
-    /// What the rank's links run over.
+    /// The transports of the rank's links.
     pub transports: Vec<&'static str>,
-    /// Into how many chunks the buffer is cut.
+    /// The number of chunks of the buffer.
     pub chunks: u32,
-    /// In how many rounds they are walked.
+    /// The number of rounds.
     pub rounds: usize,
     /// Slices of a chunk in one round, at most.
     pub slices: usize,
     /// Bytes of a slice, at most.
     pub slice: usize,
-    /// Messages that follow each other, if there is a closed form.
+    /// The number of messages on the critical path of a small call, if there is a closed form.
     pub hops: Option<f64>,
-    /// To whom the rank sends, ascending, and bytes.
+    /// The ranks that this rank sends to, ascending, and the bytes to each.
     pub links: Vec<(u32, u64)>,
-    /// Seconds that it should take, if there is a closed form and speeds are known.
+    /// Predicted time in seconds; `None` if there is no closed form or no speeds are known.
     pub seconds: Option<f64>,
 }
 
 impl Explanation {
-    /// Bytes that the rank sends.
+    /// Bytes that the rank sends, over all links.
     #[must_use]
     pub fn sent(&self) -> u64 {
         self.links.iter().map(|(_, bytes)| bytes).sum()
     }
 
-    /// Bytes that it sends over the link that has most.
+    /// Bytes that the rank sends over its busiest link.
     #[must_use]
     pub fn busiest(&self) -> u64 {
         self.links.iter().map(|&(_, bytes)| bytes).max().unwrap_or(0)
     }
 
-    /// The next best candidate, if it has a price.
+    /// The cheapest candidate apart from the chosen algorithm, and its time in seconds.
     #[must_use]
     pub fn next_best(&self) -> Option<(Algorithm, f64)> {
         let others = self.candidates.iter().filter(|other| other.algorithm != self.algorithm);
@@ -85,7 +87,7 @@ impl Explanation {
         priced.min_by(|(_, one), (_, other)| one.total_cmp(other))
     }
 
-    /// Why this algorithm, in a few words.
+    /// The reason for the choice, in a few words.
     #[must_use]
     pub fn why(&self) -> String {
         let other = self.asked.filter(|&asked| asked != self.algorithm);
@@ -110,11 +112,11 @@ impl Explanation {
 }
 
 impl Explanation {
-    /// That of `request`, which travels as so many calls like this one, and one more like `last`.
+    /// The explanation of `request`, made as `times` calls like this one and one like `last`.
     #[cfg(feature = "host")]
     pub(crate) fn in_pieces(self, request: Request, times: usize, last: Option<Self>) -> Self {
         let dtype = self.request.dtype;
-        let whole = |seconds: Option<f64>, last: Option<Option<f64>>| {
+        let total = |seconds: Option<f64>, last: Option<Option<f64>>| {
             Some(seconds? * times as f64 + last.unwrap_or(Some(0.0))?)
         };
         let of_last = |algorithm| {
@@ -123,7 +125,7 @@ impl Explanation {
         };
         let priced = self.candidates.iter().map(|&Candidate { algorithm, seconds }| Candidate {
             algorithm,
-            seconds: whole(seconds, of_last(algorithm)),
+            seconds: total(seconds, of_last(algorithm)),
         });
         let mut links: std::collections::BTreeMap<_, _> = self.links.iter().copied().collect();
         links.values_mut().for_each(|bytes| *bytes *= times as u64);
@@ -134,7 +136,7 @@ impl Explanation {
             request,
             candidates: priced.collect(),
             links: links.into_iter().collect(),
-            seconds: whole(self.seconds, last.as_ref().map(|last| last.seconds)),
+            seconds: total(self.seconds, last.as_ref().map(|last| last.seconds)),
             rounds: self.rounds * times + last.as_ref().map_or(0, |last| last.rounds),
             travels: Some((dtype, times + usize::from(last.is_some()))),
             ..self
@@ -143,7 +145,7 @@ impl Explanation {
 }
 
 impl Planner {
-    /// How a call is made, and why so.
+    /// Explains how a call is made.
     pub fn explain(&mut self, request: &Request) -> Explanation {
         let candidates: Vec<_> = self.candidates(request).collect();
         let (speeds, forced, rank) = (self.speeds, self.rules.forced, self.me);
@@ -270,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn it_says_what_the_plan_is_and_why() {
+    fn an_explanation_is_of_the_plan_and_gives_the_reason() {
         let mut planner = planner(4);
         let before = planner.explain(&all_reduce(1 << 20));
         assert_eq!((before.choice, before.algorithm), (Choice::Unmeasured, Algorithm::Ring));
@@ -299,7 +301,7 @@ mod tests {
         }
     }
 
-    /// Each rank holds its own steps and its own links, and nothing of the others'.
+    /// A rank holds the steps and links of its own, and none of other ranks.
     #[test]
     fn a_plan_among_65536_ranks_is_small() {
         let hosts: Vec<Vec<u32>> =

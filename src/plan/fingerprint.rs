@@ -1,17 +1,16 @@
-//! The 64 bits by which ranks notice that they make different calls. Most are fields, so that the
-//! error can say in what the calls differ; the rest is the count and a digest of all else.
-//! May touch: element, partition, schedule. Pure. Law: calls that differ in a field never have the
-//! same fingerprint, nor do those that differ in a count below 2^33 alone.
+//! The fingerprint of a call: 64 bits by which ranks notice that they make different calls. Fields
+//! let the error name what differs; the rest is the count plus a digest of everything else.
+//! Law: calls that differ in a field, or only in a count below 2^33, have different fingerprints.
 
 #[cfg(feature = "cuda")]
 use super::DeviceForm;
 use super::request::{digest, mix};
 use super::{Blocks, Planner, Request, Rules};
 use crate::element::{DataType, Kind, ReduceOp, Reduction};
-use crate::partition::LENGTH;
+use crate::partition::LENGTH_BITS;
 use crate::schedule::{Algorithm, Collective};
 
-/// Some bits in a row.
+/// A field: some consecutive bits.
 #[derive(Clone, Copy)]
 struct Field {
     at: u32,
@@ -23,57 +22,57 @@ impl Field {
         Self { at: before.at + before.bits, bits }
     }
 
-    const fn most(self) -> u64 {
+    const fn max(self) -> u64 {
         (1 << self.bits) - 1
     }
 
     const fn of(self, fingerprint: u64) -> u64 {
-        fingerprint >> self.at & self.most()
+        fingerprint >> self.at & self.max()
     }
 
     const fn put(self, value: u64) -> u64 {
-        (value & self.most()) << self.at
+        (value & self.max()) << self.at
     }
 }
 
-/// Calls without links say here whether their memory is registered.
+/// For a direct call: 1 if its memory is registered.
 const REGISTERED: Field = Field { at: 0, bits: 1 };
-/// The count and a digest, added; of a message its length.
-const REST: Field = Field { at: LENGTH.start, bits: LENGTH.end - LENGTH.start };
-/// The root; the last value stands for all from it on.
+/// The sum of the count and a digest; for a message, its length in bytes.
+const REST: Field = Field { at: LENGTH_BITS.start, bits: LENGTH_BITS.end - LENGTH_BITS.start };
+/// The root; the largest value stands for itself and all roots above.
 const ROOT: Field = Field::after(REST, 8);
-/// Is it folded in the order of ranks because the numbers must be so?
+/// 1 if the reduction must be folded in rank order.
 const IN_ORDER: Field = Field::after(ROOT, 1);
-/// Is it a part of another call?
+/// 1 if the call is a part of another call.
 const PART: Field = Field::after(IN_ORDER, 1);
-/// Do its blocks differ in length?
+/// 1 if the blocks differ in length.
 const UNEVEN: Field = Field::after(PART, 1);
 const ALGORITHM: Field = Field::after(UNEVEN, 5);
 const OP: Field = Field::after(ALGORITHM, 5);
 const DTYPE: Field = Field::after(OP, 5);
 const KIND: Field = Field::after(DTYPE, 4);
 
-/// In place of an algorithm: a schedule of the user's.
-const OWN: u64 = ALGORITHM.most();
-/// In place of a plain operation: a sum with a scalar, and the user's function.
-const SCALED: u64 = OP.most() - 1;
-const FUNCTION: u64 = OP.most();
-/// In place of a collective: a message, and what registering memory begins with.
-const MESSAGE: u64 = KIND.most();
-const REGISTERING: u64 = KIND.most() - 1;
+/// Value of ALGORITHM for a schedule of the user.
+const USER_SCHEDULE: u64 = ALGORITHM.max();
+/// Values of OP for `premul_sum` and for a function of the user.
+const SCALED: u64 = OP.max() - 1;
+const FUNCTION: u64 = OP.max();
+/// Values of KIND for a message, and for the exchange that registers memory.
+const MESSAGE: u64 = KIND.max();
+const REGISTERING: u64 = KIND.max() - 1;
 
-/// The bits that say by which way a call goes, and not what it is.
-pub(crate) const WAY: u64 = ALGORITHM.put(ALGORITHM.most());
-/// Those of calls that go without links.
-pub(crate) const DIRECT: u64 = ALGORITHM.put(Algorithm::Direct as u64);
-/// The fingerprint of any message but its type and length.
+/// The bits of the algorithm: they say how a call is made, not what it computes.
+pub(crate) const WAY: u64 = ALGORITHM.put(ALGORITHM.max());
+/// The bits of the algorithm for direct calls.
+pub(crate) const DIRECT_BITS: u64 = ALGORITHM.put(Algorithm::Direct as u64);
+/// The fingerprint of a message without type and length.
 pub(super) const OF_MESSAGES: u64 = KIND.put(MESSAGE);
-/// What makes an all-gather's fingerprint that of registering memory.
+/// XORed into an all-gather's fingerprint, this makes it the fingerprint of registering memory.
 pub(crate) const AS_REGISTERING: u64 = KIND.put(REGISTERING ^ kind(Collective::AllGather));
 
-/// What a call goes by, beside what is asked for.
-pub(super) struct How {
-    /// None for a schedule of the user's.
+/// How a call is made: what a fingerprint has besides the request.
+pub(super) struct Variant {
+    /// `None` for a schedule of the user.
     pub(super) algorithm: Option<Algorithm>,
     pub(super) in_order: bool,
     pub(super) part: bool,
@@ -81,38 +80,38 @@ pub(super) struct How {
 }
 
 impl Planner {
-    /// That of a call by an algorithm.
+    /// The fingerprint of a call by a library algorithm.
     pub(super) fn fingerprint(&self, request: &Request, algorithm: Algorithm) -> u64 {
-        of(request, &self.how(Some(algorithm)), self.way ^ self.rules.stands_for)
+        of(request, &self.how(Some(algorithm)), self.world_digest ^ self.rules.stands_for)
     }
 
-    /// That of a call by a schedule of the user's.
-    pub(super) fn own_fingerprint(&self, request: &Request, schedules: u64) -> u64 {
-        let rest = mix(self.way ^ schedules) ^ self.rules.stands_for;
+    /// The fingerprint of a call by the user's schedules, which have this digest.
+    pub(super) fn user_fingerprint(&self, request: &Request, schedules: u64) -> u64 {
+        let rest = mix(self.world_digest ^ schedules) ^ self.rules.stands_for;
         of(request, &self.how(None), rest)
     }
 
-    /// That of a call whose blocks differ.
+    /// The fingerprint of a call whose blocks differ in length.
     pub(super) fn uneven_fingerprint(
         &self,
         request: &Request,
         algorithm: Algorithm,
         blocks: Blocks<'_>,
     ) -> u64 {
-        let how = How { uneven: true, ..self.how(Some(algorithm)) };
+        let how = Variant { uneven: true, ..self.how(Some(algorithm)) };
         let agreed = blocks.agreed.iter().chain([&blocks.window.0]);
-        let rest = agreed.fold(self.way, |digest, &count| mix(digest ^ count as u64));
+        let rest = agreed.fold(self.world_digest, |digest, &count| mix(digest ^ count as u64));
         of(request, &how, rest ^ self.rules.stands_for)
     }
 
-    fn how(&self, algorithm: Option<Algorithm>) -> How {
+    fn how(&self, algorithm: Option<Algorithm>) -> Variant {
         let Rules { in_order, stands_for, .. } = self.rules;
-        How { algorithm, in_order, part: stands_for != 0, uneven: false }
+        Variant { algorithm, in_order, part: stands_for != 0, uneven: false }
     }
 }
 
-/// That of a call; `rest` is a digest of what has no field.
-pub(super) fn of(request: &Request, how: &How, rest: u64) -> u64 {
+/// The fingerprint of a call; `rest` is a digest of everything that has no field.
+pub(super) fn of(request: &Request, how: &Variant, rest: u64) -> u64 {
     let root = u64::from(request.collective.root().unwrap_or(0));
     let (op, of_it) = match request.op.map(Reduction::kind) {
         None => (0, 0),
@@ -120,50 +119,50 @@ pub(super) fn of(request: &Request, how: &How, rest: u64) -> u64 {
         Some(Kind::PreMulSum(_, scalar)) => (SCALED, digest(&scalar)),
         Some(Kind::User(function, size)) => (FUNCTION, mix(function ^ size as u64)),
     };
-    let far = if root >= ROOT.most() { root } else { 0 };
-    // What does not fit is no less part of it.
+    let far = if root >= ROOT.max() { root } else { 0 };
+    // The bits of the count above the field go into the digest.
     let count = request.count as u64;
     let over = count >> REST.bits;
     let rest = mix(rest ^ of_it ^ far << 32 ^ over).wrapping_add(count);
     KIND.put(kind(request.collective))
         | type_of(request.dtype)
         | OP.put(op)
-        | ALGORITHM.put(how.algorithm.map_or(OWN, |algorithm| algorithm as u64))
+        | ALGORITHM.put(how.algorithm.map_or(USER_SCHEDULE, |algorithm| algorithm as u64))
         | UNEVEN.put(u64::from(how.uneven))
         | PART.put(u64::from(how.part))
         | IN_ORDER.put(u64::from(how.in_order))
-        | ROOT.put(root.min(ROOT.most()))
+        | ROOT.put(root.min(ROOT.max()))
         | REST.put(rest)
 }
 
-/// What a message's type does to its fingerprint.
+/// The type field of a fingerprint.
 pub(super) const fn type_of(dtype: DataType) -> u64 {
     DTYPE.put(dtype as u64 + 1)
 }
 
-/// That of a call on devices' buffers, known to all ranks or in pieces, made in this form.
+/// The fingerprint of a call on device buffers: `of` is whether all ranks know them, and the form.
 #[cfg(feature = "cuda")]
 pub(crate) fn on_devices(request: &Request, in_order: bool, of: (bool, DeviceForm)) -> u64 {
     let (known, form) = of;
     let algorithm = Some(form.algorithm());
-    let how = How { algorithm, in_order, part: false, uneven: false };
+    let how = Variant { algorithm, in_order, part: false, uneven: false };
     self::of(request, &how, 0) & !REGISTERED.put(1) | REGISTERED.put(u64::from(known))
 }
 
-/// Those of calls on devices, without what memory they are on if they do not differ in that: what
-/// is left is the count. If they do, forms may differ for it.
+/// The fingerprints of two mismatched device calls: without the bit of the kind of memory if it is
+/// equal, so that REST is only the count; or else without the form, which the memory may decide.
 #[cfg(feature = "cuda")]
 pub(crate) fn alike_in_memory(two: [u64; 2]) -> [u64; 2] {
-    let alike = REGISTERED.of(two[0]) == REGISTERED.of(two[1]);
-    let form = |one: u64| one & !ALGORITHM.put(ALGORITHM.most());
-    two.map(|one| if alike { one & !REGISTERED.put(1) } else { form(one) })
+    let is_same_memory = REGISTERED.of(two[0]) == REGISTERED.of(two[1]);
+    let form = |one: u64| one & !ALGORITHM.put(ALGORITHM.max());
+    two.map(|one| if is_same_memory { one & !REGISTERED.put(1) } else { form(one) })
 }
 
-/// That of the same call, on memory of this digest.
+/// The fingerprint of the same call on memory with this digest.
 #[cfg(feature = "host")]
 pub(crate) const fn on(fingerprint: u64, memory: u64) -> u64 {
     let rest = REST.of(fingerprint).wrapping_add(mix(memory));
-    fingerprint & !REST.put(REST.most()) | REST.put(rest)
+    fingerprint & !REST.put(REST.max()) | REST.put(rest)
 }
 
 const fn kind(collective: Collective) -> u64 {
@@ -182,10 +181,10 @@ const fn kind(collective: Collective) -> u64 {
     }
 }
 
-/// A field, what it is called, and its value in words.
+/// A field, its name in errors, and the function that puts its value into words.
 type Named = (Field, &'static str, fn(u64) -> String);
 
-/// From the most to the least telling.
+/// The fields, in the order in which an error should name them.
 const NAMED: [Named; 9] = [
     (KIND, "the collective", name),
     (DTYPE, "the type", dtype),
@@ -204,9 +203,9 @@ fn word(fingerprint: u64, field: Field, words: [&str; 2]) -> String {
 
 fn name(fingerprint: u64) -> String {
     let found = |one: &Collective| kind(*one) == KIND.of(fingerprint);
-    let known = Collective::all(1).into_iter().find(found).map(Collective::name);
+    let collective = Collective::all(1).into_iter().find(found).map(Collective::name);
     let other = if KIND.of(fingerprint) == REGISTERING { "alloc or register" } else { "a message" };
-    known.unwrap_or(other).into()
+    collective.unwrap_or(other).into()
 }
 
 fn dtype(fingerprint: u64) -> String {
@@ -226,12 +225,12 @@ fn op(fingerprint: u64) -> String {
 
 fn root(fingerprint: u64) -> String {
     let root = ROOT.of(fingerprint);
-    if root == ROOT.most() { format!("{root} or above") } else { root.to_string() }
+    if root == ROOT.max() { format!("{root} or above") } else { root.to_string() }
 }
 
 fn algorithm(fingerprint: u64) -> String {
-    let known = Algorithm::ALL.get(ALGORITHM.of(fingerprint) as usize);
-    known.map_or("a schedule of the user's", |algorithm| algorithm.name()).into()
+    let algorithm = Algorithm::ALL.get(ALGORITHM.of(fingerprint) as usize);
+    algorithm.map_or("a schedule of the user's", |algorithm| algorithm.name()).into()
 }
 
 /// The whole call in words.
@@ -263,18 +262,18 @@ fn call(fingerprint: u64) -> String {
     text
 }
 
-/// In what the calls of two fingerprints differ, and what it is in each. `count` is that of the
-/// first, if all there is to its digest is what the ranks have in common.
+/// The difference between the calls of two fingerprints: its name, and its value in each call.
+/// `count` is that of the first call; `None` if its digest has more than the ranks have in common.
 pub(crate) fn difference(
     ours: u64,
     theirs: u64,
     count: Option<usize>,
 ) -> (&'static str, String, String) {
     let message = [ours, theirs].iter().all(|&it| KIND.of(it) == MESSAGE);
-    // Another count may well go another way; that the way differs is then the lesser news.
-    let own = [ours, theirs].iter().any(|&it| ALGORITHM.of(it) == OWN);
-    let same_way = if own || REST.of(ours) == REST.of(theirs) { 0 } else { WAY };
-    let differ = |field: Field| field.of(ours & !same_way) != field.of(theirs & !same_way);
+    // A different count often leads to a different algorithm; the error then names the count.
+    let own = [ours, theirs].iter().any(|&it| ALGORITHM.of(it) == USER_SCHEDULE);
+    let ignored_bits = if own || REST.of(ours) == REST.of(theirs) { 0 } else { WAY };
+    let differ = |field: Field| field.of(ours & !ignored_bits) != field.of(theirs & !ignored_bits);
     let differing = NAMED.iter().filter(|&&(field, ..)| differ(field));
     match differing.collect::<Vec<_>>()[..] {
         _ if message => ("the message", call(ours), call(theirs)),
@@ -284,10 +283,10 @@ pub(crate) fn difference(
     }
 }
 
-/// The same of what has no field.
+/// The difference of two fingerprints whose fields are equal.
 fn rest(ours: u64, theirs: u64, count: Option<usize>) -> (&'static str, String, String) {
     let plain = [REGISTERED, PART, UNEVEN].iter().all(|field| field.of(ours) == 0);
-    let plain = plain && ALGORITHM.of(ours) != OWN && OP.of(ours) < SCALED;
+    let plain = plain && ALGORITHM.of(ours) != USER_SCHEDULE && OP.of(ours) < SCALED;
     let spare = 64 - REST.bits;
     let more = (REST.of(theirs).wrapping_sub(REST.of(ours)) << spare).cast_signed() >> spare;
     let counts = count.filter(|_| plain).and_then(|count| {
@@ -303,7 +302,7 @@ fn rest(ours: u64, theirs: u64, count: Option<usize>) -> (&'static str, String, 
         _ if UNEVEN.of(ours) != 0 => "a digest of the counts",
         (SCALED, _) => "a digest of the count and the scalar",
         (FUNCTION, _) => "a digest of the count, the function and its type",
-        (_, OWN) => "a digest of the count and the schedules",
+        (_, USER_SCHEDULE) => "a digest of the count and the schedules",
         _ => "a digest of the count and the order of ranks",
     };
     (field, format!("{:x}", REST.of(ours)), format!("{:x}", REST.of(theirs)))
@@ -313,8 +312,8 @@ fn rest(ours: u64, theirs: u64, count: Option<usize>) -> (&'static str, String, 
 mod tests {
     use super::*;
 
-    const HOW: How =
-        How { algorithm: Some(Algorithm::Ring), in_order: false, part: false, uneven: false };
+    const HOW: Variant =
+        Variant { algorithm: Some(Algorithm::Ring), in_order: false, part: false, uneven: false };
 
     fn sum(count: usize) -> Request {
         let (collective, dtype) = (Collective::AllReduce, DataType::F32);
@@ -322,16 +321,16 @@ mod tests {
     }
 
     /// "field: theirs there, ours here".
-    fn said(ours: (&Request, &How), theirs: (&Request, &How)) -> String {
+    fn difference_of(ours: (&Request, &Variant), theirs: (&Request, &Variant)) -> String {
         let [one, other] = [ours, theirs].map(|(request, how)| of(request, how, 5));
         let (field, here, there) = difference(one, other, Some(ours.0.count));
         format!("{field}: {there} there, {here} here")
     }
 
     #[test]
-    fn every_value_has_a_place() {
+    fn every_value_fits_its_field() {
         assert_eq!((REST.at, KIND.at + KIND.bits), (1, 64));
-        assert!((Algorithm::ALL.len() as u64) < OWN);
+        assert!((Algorithm::ALL.len() as u64) < USER_SCHEDULE);
         assert!((ReduceOp::ALL.len() as u64) < SCALED && (DataType::ALL.len() as u64) < 32);
         let kinds: Vec<_> = Collective::all(1).into_iter().map(kind).collect();
         assert!((1..kinds.len()).all(|at| !kinds[..at].contains(&kinds[at])));
@@ -339,15 +338,15 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_is_said_in_words() {
+    fn a_difference_is_named_in_words() {
         let ours = sum(1000);
-        let of = |theirs: Request, how: How| said((&ours, &HOW), (&theirs, &how));
+        let of = |theirs: Request, how: Variant| difference_of((&ours, &HOW), (&theirs, &how));
         for (theirs, how, want) in [
             (sum(1001), HOW, "the count: 1001 there, 1000 here"),
             (sum(0), HOW, "the count: 0 there, 1000 here"),
             (
                 sum(1 << 20),
-                How { algorithm: Some(Algorithm::Bruck), ..HOW },
+                Variant { algorithm: Some(Algorithm::Bruck), ..HOW },
                 "the count: 1048576 there, 1000 here",
             ),
             (Request { dtype: DataType::F64, ..ours }, HOW, "the type: double there, float here"),
@@ -358,13 +357,13 @@ mod tests {
             ),
             (
                 ours,
-                How { algorithm: Some(Algorithm::Bruck), ..HOW },
+                Variant { algorithm: Some(Algorithm::Bruck), ..HOW },
                 "the algorithm: bruck there, ring here",
             ),
-            (ours, How { in_order: true, ..HOW }, "deterministic: on there, off here"),
+            (ours, Variant { in_order: true, ..HOW }, "deterministic: on there, off here"),
             (
                 Request { dtype: DataType::I32, op: Some(ReduceOp::Min.into()), ..sum(3) },
-                How { algorithm: Some(Algorithm::AllPairs), in_order: true, ..HOW },
+                Variant { algorithm: Some(Algorithm::AllPairs), in_order: true, ..HOW },
                 "the call: all_reduce of int32, min, by all_pairs, deterministic there, \
                  all_reduce of float, sum, by ring here",
             ),
@@ -373,10 +372,10 @@ mod tests {
         }
         let rooted = |root| Request { collective: Collective::Broadcast { root }, ..ours };
         for (root, want) in [(1, "1 there, 0 here"), (254, "254 there"), (9000, "255 or above")] {
-            let text = said((&rooted(0), &HOW), (&rooted(root), &HOW));
+            let text = difference_of((&rooted(0), &HOW), (&rooted(root), &HOW));
             assert!(text.contains("the root") && text.contains(want), "{text}");
         }
-        let text = said((&rooted(9000), &HOW), (&rooted(9001), &HOW));
+        let text = difference_of((&rooted(9000), &HOW), (&rooted(9001), &HOW));
         assert!(text.contains("there"), "{text}");
         let messages = [OF_MESSAGES | type_of(DataType::U8) | REST.put(8), OF_MESSAGES];
         let (field, here, _) = difference(messages[0], messages[1], None);
@@ -384,16 +383,16 @@ mod tests {
     }
 
     #[test]
-    fn counts_alone_never_collide_and_other_digests_are_called_so() {
+    fn counts_alone_never_collide_and_other_digests_are_named() {
         let print = |count| of(&sum(count), &HOW, 77);
         let powers = (0..33).map(|power| print(1 << power)).chain([print(0), print(3 << 31)]);
         let all: std::collections::HashSet<_> = powers.collect();
         assert_eq!(all.len(), 35);
         assert_ne!(print(0), print(1 << REST.bits));
         let scaled = |by: f32| Request { op: Some(Reduction::premul_sum(by)), ..sum(10) };
-        let text = said((&scaled(1.0), &HOW), (&scaled(2.0), &HOW));
+        let text = difference_of((&scaled(1.0), &HOW), (&scaled(2.0), &HOW));
         assert!(text.starts_with("a digest of the count and the scalar: "), "{text}");
-        let uneven = How { uneven: true, ..HOW };
+        let uneven = Variant { uneven: true, ..HOW };
         let [ours, theirs] = [1, 2].map(|rest| of(&sum(0), &uneven, rest));
         assert_eq!(difference(ours, theirs, Some(0)).0, "a digest of the counts");
     }

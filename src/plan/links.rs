@@ -1,24 +1,25 @@
-//! Which ranks have links to each other. May touch: schedule. Pure. Law: all ranks say the same,
-//! and every step of every schedule that may be chosen has its link.
+//! Which ranks have links to each other. Law: all ranks compute the same, and every step of every
+//! schedule that may be chosen has its link.
 
 use super::Planner;
 
 impl Planner {
-    /// The ranks that this one has links to and from, ascending: all, or without links between all
-    /// pairs the neighbours on the ring, those whose number differs by a power of two and, where
-    /// there are several hosts, the neighbours on the own host's ring and on those between hosts.
+    /// The ranks that this one has links to and from, ascending. With links between all pairs: all
+    /// others. Otherwise the neighbours on the ring, the ranks whose number differs by a power of
+    /// two and, with several hosts, the neighbours on the ring within the host and on the rings
+    /// between hosts.
     #[must_use]
     pub fn peers(&self) -> Vec<u32> {
         (0..self.ring.size()).filter(|&peer| self.is_linked(peer)).collect()
     }
 
-    /// Has this rank a link to and from that one?
+    /// True if this rank has links to and from `peer`.
     #[must_use]
     pub fn is_linked(&self, peer: u32) -> bool {
         self.are_linked(self.me, peer)
     }
 
-    /// Have two ranks links to and from each other?
+    /// True if two ranks have links to and from each other.
     #[must_use]
     pub fn are_linked(&self, one: u32, other: u32) -> bool {
         let (size, ring) = (self.ring.size(), &self.ring);
@@ -32,7 +33,7 @@ impl Planner {
                 || self.are_on_a_host_ring(one, other))
     }
 
-    /// Are they neighbours within their host, or on a ring between hosts?
+    /// True if two ranks are neighbours on the ring within their host, or on a ring between hosts.
     fn are_on_a_host_ring(&self, one: u32, other: u32) -> bool {
         let [one, other] = [one, other].map(|rank| self.ring.position(rank));
         self.ring.host_rings().is_some_and(|hosts| hosts.links(one, other))
@@ -61,14 +62,14 @@ mod tests {
         }
     }
 
-    /// And whatever the hosts, what their rings need, but not all pairs.
+    /// Hosts of any sizes: the links that their rings need exist, but not all pairs are linked.
     #[test]
     fn rings_over_hosts_have_their_links() {
         let shape = SlotShape { bytes: 64, capacity: 4 };
         let slots = Slots { ring: shape, other: shape };
         for hosts in [&[8, 8, 4][..], &[5, 3], &[1, 1, 9], &[7, 1, 6, 1], &[2; 9], &[40, 30]] {
             let mut next = 0..;
-            // Dealt out, not in order.
+            // Ranks are dealt out to hosts, not in order.
             let size: u32 = hosts.iter().sum();
             let rank = |at: u32| at * 13 % size;
             let own = hosts.iter().map(|&own| next.by_ref().take(own as usize).map(rank).collect());

@@ -1,8 +1,9 @@
 //! Plans: which schedule a call walks, how its buffer is cut, and the fingerprint by which ranks
-//! notice that they make different calls. May touch: element, partition, schedule. Pure.
+//! notice that they make different calls. Pure arithmetic, without input or output.
 //!
-//! Schedules depend on the ring, the collective and the algorithm alone and are made once. Cutting
-//! is arithmetic, remembered for one call: training repeats a few, and small ones show it.
+//! A schedule depends only on the ring, the collective and the algorithm, and is made once. The
+//! partition is cached for a few calls: training repeats a few, and its cost would show in small
+//! ones.
 
 mod choose;
 #[cfg(feature = "cuda")]
@@ -20,7 +21,7 @@ mod slots;
 mod tuning;
 mod uneven;
 mod user_schedule;
-mod way;
+mod world_digest;
 
 pub use choose::Candidate;
 #[cfg(feature = "cuda")]

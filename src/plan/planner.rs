@@ -1,93 +1,93 @@
-//! One rank's plans: what it has made of the calls that it remembers. May touch: as `plan`.
+//! The planner: one rank's cache of schedules and plans.
 
 use core::ops::Range;
 
-use super::{Request, Slots, Speeds, Tuning, way};
+use super::{Request, Slots, Speeds, Tuning, world_digest};
 use crate::partition::{Partition, SlotShape};
 use crate::schedule::{Algorithm, Collective, Ring, Schedule};
 
-/// What to walk for a call.
+/// The input of an executor for one call.
 #[derive(Debug)]
 pub struct Plan<'a> {
-    /// How.
+    /// The algorithm.
     pub algorithm: Algorithm,
-    /// The steps.
+    /// The steps of this rank.
     pub schedule: &'a Schedule,
-    /// How the buffer is cut.
+    /// How the buffers are cut into chunks and slices.
     pub partition: Partition<'a>,
-    /// Equal on two ranks only if they make the same call.
+    /// A digest that is equal on two ranks only if they make the same call.
     pub fingerprint: u64,
 }
 
-/// Calls that are remembered: training repeats a few.
-const CALLS: usize = 32;
+/// Number of cached plans; training repeats a few calls.
+const CACHED_PLANS: usize = 32;
 
-/// A call, and what was made of it.
+/// A cached plan.
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct CachedPlan {
     request: Request,
     rules: Rules,
-    /// Which of the schedules.
+    /// The index of the schedule.
     schedule: usize,
     partition: Partition<'static>,
     fingerprint: u64,
 }
 
-impl Known {
-    fn is(&self, request: &Request, rules: Rules) -> bool {
+impl CachedPlan {
+    fn is_for(&self, request: &Request, rules: Rules) -> bool {
         self.request == *request && self.rules == rules
     }
 }
 
-/// What plans go by beside the call. All ranks must be told the same.
+/// Settings that affect plans, besides the call's arguments. All ranks must have the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
-    /// The algorithm to take wherever it can make the call; `None` for the cheapest.
+    /// The algorithm to use wherever it can make the call; `None` for the cheapest.
     pub forced: Option<Algorithm>,
-    /// Must reductions be folded as ((r0 + r1) + r2) + .., where an algorithm can?
+    /// True if reductions must be folded as ((r0 + r1) + r2) + .., where an algorithm can.
     pub in_order: bool,
-    /// The digest of the call that this one is a part of, in another type; or 0.
+    /// For a part of a larger call (a conversion, a list of buffers), that call's digest; or 0.
     pub stands_for: u64,
-    /// Is the call on memory that all ranks have registered? It is made directly then.
+    /// True if the call is on memory that all ranks have registered: it is then direct.
     pub registered: bool,
 }
 
-/// One rank's plans.
+/// The planner of one rank.
 #[derive(Debug)]
 pub struct Planner {
     pub(super) ring: Ring,
     pub(super) me: u32,
     pub(super) slots: Slots,
     least_chunk: usize,
-    /// Bytes that each rank can lay open for all others; 0 where they share no memory.
+    /// Bytes of the stage that each rank shares with the others of its host; 0 if there is none.
     pub(super) stage: usize,
-    /// Made when they are first asked for.
+    /// The schedules made so far.
     pub(super) schedules: Vec<(Collective, Algorithm, Schedule)>,
-    /// Those of the user's making, by the digest of all ranks'.
-    pub(super) adopted: Vec<(u64, Schedule)>,
-    /// What messages cost here, if that is known; all ranks have the same.
+    /// The user's schedules of this rank, by the digest of all ranks' schedules.
+    pub(super) user_schedules: Vec<(u64, Schedule)>,
+    /// The speeds of links, if known; equal on all ranks.
     pub(super) speeds: Option<Speeds>,
     pub(super) tuning: Tuning,
-    /// What plans go by now.
+    /// The current rules.
     pub(super) rules: Rules,
-    /// The calls made lately, and which of them was the last.
-    calls: Vec<Known>,
+    /// The cached plans, and the index of the latest.
+    calls: Vec<CachedPlan>,
     last: usize,
-    /// The chunks of an uneven call's input and output, in bytes, and the steps of messages with
-    /// the marks of their types: kept for their memory.
-    pub(super) tables: [Vec<Range<usize>>; 2],
+    /// The chunks of an uneven call's input and output, in bytes; the marks of messages' types; the
+    /// steps of messages. Kept here to reuse their memory.
+    pub(super) chunk_tables: [Vec<Range<usize>>; 2],
     pub(super) marks: [Vec<u64>; 2],
-    pub(super) transfer: Schedule,
-    /// A digest of what all calls go by: the ring, with its hosts and links, and the least chunk.
-    pub(super) way: u64,
+    pub(super) message_schedule: Schedule,
+    /// A digest of everything that all calls depend on: ring, hosts, slots, links, least chunk.
+    pub(super) world_digest: u64,
 }
 
 impl Planner {
-    /// For rank `me` of a ring whose links have slots of these shapes; chunks of less than
-    /// `least_chunk` bytes are not worth a message.
+    /// The planner of rank `me` on `ring`, over links with these slots. A chunk of less than
+    /// `least_chunk` bytes is not worth a message.
     ///
     /// # Panics
-    /// If a shape breaks the capacity law: fused steps would wait for ever.
+    /// If a slot shape breaks the capacity law: fused steps would deadlock.
     #[must_use]
     pub fn new(ring: Ring, me: u32, slots: Slots, least_chunk: usize) -> Self {
         for shape in [slots.ring, slots.other] {
@@ -99,52 +99,50 @@ impl Planner {
             least_chunk,
             stage: 0,
             schedules: Vec::new(),
-            adopted: Vec::new(),
+            user_schedules: Vec::new(),
             speeds: None,
             tuning: Tuning::default(),
             rules: Rules::default(),
-            calls: Vec::with_capacity(CALLS),
+            calls: Vec::with_capacity(CACHED_PLANS),
             last: 0,
-            tables: [Vec::new(), Vec::new()],
+            chunk_tables: [Vec::new(), Vec::new()],
             marks: [Vec::new(), Vec::new()],
-            transfer: Schedule::new(1, 1),
-            way: way::way(&ring, slots, least_chunk),
+            message_schedule: Schedule::new(1, 1),
+            world_digest: world_digest::of(&ring, slots, least_chunk),
             ring,
         }
     }
 
-    /// From now on the cheapest algorithm is chosen, for links of these speeds. All ranks must be
-    /// told the same.
+    /// Sets the speeds by which algorithms are chosen from now on. All ranks must set the same.
     pub fn set_speeds(&mut self, speeds: Speeds) {
         self.speeds = Some(speeds);
         self.calls.clear();
     }
 
-    /// From now on prices are corrected by this. All ranks must be told the same.
+    /// Sets the corrections of predicted times. All ranks must set the same.
     pub fn set_tuning(&mut self, tuning: Tuning) {
         self.tuning = tuning;
         self.calls.clear();
     }
 
-    /// From now on calls of up to so many bytes may be made directly. All ranks must be told the
-    /// same.
+    /// Sets the longest direct call on ordinary memory, in bytes. All ranks must set the same.
     pub fn set_stage(&mut self, bytes: usize) {
         self.stage = bytes;
     }
 
-    /// What was told so.
+    /// The speeds, if they were set.
     #[must_use]
     pub fn speeds(&self) -> Option<Speeds> {
         self.speeds
     }
 
-    /// The ring that its plans go by.
+    /// The ring of the plans.
     #[must_use]
     pub fn ring(&self) -> &Ring {
         &self.ring
     }
 
-    /// From now on plans go by these rules.
+    /// Sets the rules of the plans made from now on.
     pub fn go_by(&mut self, rules: Rules) {
         self.rules = rules;
     }
@@ -155,14 +153,14 @@ impl Planner {
         if self.ring.after(from, 1) == to { self.slots.ring } else { self.slots.other }
     }
 
-    /// The smallest slots of the links that an algorithm uses at any rank.
+    /// The smallest slots of all links, at any rank, that an algorithm uses.
     pub(super) fn shape(&self, algorithm: Algorithm, collective: Collective) -> SlotShape {
         let ring = algorithm == Algorithm::Ring && collective.keeps_to(&self.ring);
         let slots = if ring { self.slots.ring } else { self.least_slots() };
         slots.shared(algorithm.window()).unwrap_or(slots)
     }
 
-    /// What all links have at least.
+    /// The smallest slots of all links.
     #[must_use]
     pub fn least_slots(&self) -> SlotShape {
         let Slots { ring, other } = self.slots;
@@ -173,8 +171,8 @@ impl Planner {
 
     /// The plan for a call.
     pub fn plan(&mut self, request: &Request) -> Plan<'_> {
-        if !self.calls.get(self.last).is_some_and(|known| known.is(request, self.rules)) {
-            self.last = self.remember(request);
+        if !self.calls.get(self.last).is_some_and(|known| known.is_for(request, self.rules)) {
+            self.last = self.cache_plan(request);
         }
         let last = &self.calls[self.last];
         let (_, algorithm, schedule) = &self.schedules[last.schedule];
@@ -182,35 +180,35 @@ impl Planner {
         Plan { algorithm: *algorithm, schedule, partition, fingerprint: last.fingerprint }
     }
 
-    /// The number of a call among those that are remembered, as one of which it now is.
+    /// The index of a call in the cache, where the call is added if it is missing.
     #[cold]
-    fn remember(&mut self, request: &Request) -> usize {
-        if let Some(known) = self.calls.iter().position(|known| known.is(request, self.rules)) {
+    fn cache_plan(&mut self, request: &Request) -> usize {
+        if let Some(known) = self.calls.iter().position(|known| known.is_for(request, self.rules)) {
             return known;
         }
         let algorithm = self.choose(request);
         let schedule = self.schedule(request.collective, algorithm);
-        let known = Known {
+        let plan = CachedPlan {
             request: *request,
             rules: self.rules,
             schedule,
             partition: self.cut(request, schedule),
             fingerprint: self.fingerprint(request, algorithm),
         };
-        if self.calls.len() < CALLS {
-            self.calls.push(known);
+        if self.calls.len() < CACHED_PLANS {
+            self.calls.push(plan);
             return self.calls.len() - 1;
         }
-        // Any but the last one; they take turns.
-        let at = (self.last + 1) % CALLS;
-        self.calls[at] = known;
+        // The least recently replaced plan makes room, but never the latest one.
+        let at = (self.last + 1) % CACHED_PLANS;
+        self.calls[at] = plan;
         at
     }
 
-    /// The number of a schedule.
+    /// The index of a schedule, which is made if it is missing.
     pub(super) fn schedule(&mut self, collective: Collective, algorithm: Algorithm) -> usize {
-        let known = self.schedules.iter().position(|(c, a, _)| (*c, *a) == (collective, algorithm));
-        known.unwrap_or_else(|| {
+        let found = self.schedules.iter().position(|(c, a, _)| (*c, *a) == (collective, algorithm));
+        found.unwrap_or_else(|| {
             let fresh = algorithm.schedule(collective, &self.ring, self.me);
             let fresh = fresh.unwrap_or_else(|| collective.schedule(&self.ring, self.me));
             self.schedules.push((collective, algorithm, fresh));
@@ -221,22 +219,22 @@ impl Planner {
     fn cut(&self, request: &Request, schedule: usize) -> Partition<'static> {
         let (collective, algorithm, schedule) = &self.schedules[schedule];
         let slots = self.shape(*algorithm, *collective);
-        // A chunk less is a turn less on a ring; where all go straight it is only work not shared.
+        // Fewer chunks are fewer hops on a ring; for direct messages they only share less work.
         let ring = *algorithm == Algorithm::Ring;
         let least = if ring { self.least_chunk } else { algorithm.least_chunk() };
-        pieces(request, schedule, least, slots)
+        partition_of(request, schedule, least, slots)
     }
 }
 
-/// A call's memory, cut for a schedule and for slots of this shape.
-pub(super) fn pieces(
+/// The partition of a call's buffers for a schedule and for these slots.
+pub(super) fn partition_of(
     request: &Request,
     schedule: &Schedule,
     least: usize,
     slots: SlotShape,
 ) -> Partition<'static> {
     let (count, size) = (request.count, request.element_size());
-    // Slots of whole elements, whatever their size.
+    // Each slot holds whole elements.
     let slots = SlotShape { bytes: slots.bytes / size * size, ..slots };
     if request.collective.has_blocks() {
         Partition::exact(count, size, slots)
@@ -253,7 +251,7 @@ mod tests {
     use crate::schedule::{Collective, Ring};
 
     #[test]
-    fn the_fingerprint_tells_every_argument() {
+    fn the_fingerprint_depends_on_every_argument() {
         let shape = SlotShape { bytes: 64, capacity: 4 };
         let slots = Slots { ring: shape, other: shape };
         let mut planner = Planner::new(Ring::natural(4), 1, slots, 64);
@@ -292,7 +290,7 @@ mod tests {
         }
         let distinct: std::collections::HashSet<_> = prints.iter().collect();
         assert_eq!(distinct.len(), prints.len());
-        let elsewhere = Planner::new(Ring::natural(4), 3, slots, 64).plan(&base).fingerprint;
-        assert_eq!(elsewhere, prints[0]);
+        let other_rank = Planner::new(Ring::natural(4), 3, slots, 64).plan(&base).fingerprint;
+        assert_eq!(other_rank, prints[0]);
     }
 }

@@ -1,19 +1,19 @@
-//! What a call should cost: the closed forms of the algorithms, for rounds of several slices and
-//! for links of two kinds. May touch: partition, schedule, sim's Speed. Pure.
+//! Predicted times of calls: the closed forms of the algorithms, extended to rounds of several
+//! slices and to two kinds of links (within a host, between hosts).
 
 use super::Request;
 use crate::partition::SlotShape;
 use crate::schedule::{Algorithm, Collective, Ring, hierarchical_cost};
 use crate::sim::Speed;
 
-/// How fast the links of a world are. All its ranks are told the same.
+/// How fast the links of a world are. All its ranks have the same values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Speeds {
     /// Between ranks of one host.
     pub near: Speed,
     /// From one host to another; as `near` where there is one host.
     pub far: Speed,
-    /// Where they come from.
+    /// Where the values come from.
     pub source: Source,
 }
 
@@ -21,25 +21,26 @@ pub struct Speeds {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Source {
-    /// The ranks measured them, before their first call.
+    /// Measured by the ranks before their first call.
     Measured,
-    /// Rank 0 remembered them from another time.
+    /// Read by rank 0 from the cache of an earlier job.
     Remembered,
-    /// Somebody said so.
+    /// Given by the user.
     Stated,
 }
 
 impl Speeds {
-    /// The same everywhere.
+    /// One speed for all links.
     #[must_use]
     pub fn uniform(speed: Speed, source: Source) -> Self {
         Self { near: speed, far: speed, source }
     }
 
-    /// Seconds that it takes, one slice per chunk; `bytes` as in [`Algorithm::cost`].
+    /// Predicted time in seconds with one slice per chunk; `bytes` as in [`Algorithm::cost`].
     ///
-    /// A ring's messages cross between hosts once per host and lap, but its ranks at those links
-    /// make every step at their pace. Other algorithms are priced as if all links were far.
+    /// On a ring, a message crosses to another host once per host and lap, so latency is averaged;
+    /// but the ranks at those links make every step at their speed. Other algorithms are priced as
+    /// if all links were between hosts.
     fn cost(
         &self,
         algorithm: Algorithm,
@@ -64,16 +65,16 @@ impl Speeds {
         }
     }
 
-    /// The same speeds without what some of it costs.
-    fn without(self, keep: impl Fn(Speed) -> Speed) -> Self {
+    /// Speeds with some components changed.
+    fn map(self, keep: impl Fn(Speed) -> Speed) -> Self {
         Self { near: keep(self.near), far: keep(self.far), ..self }
     }
 
-    /// Seconds that a call takes, over slots of this shape; `None` if there is no closed form.
+    /// Predicted time of a call in seconds, over these slots; `None` without a closed form.
     ///
-    /// The closed form counts one slice per chunk. Here a chunk is walked in rounds, each of
-    /// several slices; what follows the first round finds everybody at work and waits for no
-    /// message.
+    /// The closed form counts one slice per chunk. A chunk is walked in rounds, each of several
+    /// slices: every further slice costs a step, and a round after the first finds all ranks at
+    /// work and pays no latency.
     pub(super) fn seconds(
         self,
         algorithm: Algorithm,
@@ -91,11 +92,11 @@ impl Speeds {
         let part = |bytes: usize, speeds: Self| {
             let slices = bytes.div_ceil(slots.bytes).saturating_sub(1) as f64;
             let still = |step| Speed { step, latency: 0.0, byte: 0.0, reduce: 0.0 };
-            let steps = self.without(|speed| still(speed.step));
+            let steps = self.map(|speed| still(speed.step));
             Some(cost(speeds, bytes * chunks)? + cost(steps, bytes * chunks)? * slices)
         };
         let first = part(chunk.min(piece), self)?;
-        let later = self.without(|speed| Speed { latency: 0.0, ..speed });
+        let later = self.map(|speed| Speed { latency: 0.0, ..speed });
         let rest = chunk.saturating_sub(piece);
         let (full, rest) = (rest / piece, rest % piece);
         let full = if full > 0 { part(piece, later)? * full as f64 } else { 0.0 };
@@ -104,8 +105,8 @@ impl Speeds {
 }
 
 impl Algorithm {
-    /// How many messages follow each other, each waiting for the one before, in a call that has
-    /// little to send; `None` if there is no closed form.
+    /// The number of messages on the critical path, each waiting for the one before, of a call with
+    /// little data; `None` if there is no closed form.
     #[must_use]
     pub fn hops(self, collective: Collective, ring: &Ring) -> Option<f64> {
         let hop = Speed { latency: 1.0, step: 0.0, byte: 0.0, reduce: 0.0 };
@@ -120,7 +121,7 @@ mod tests {
     use crate::schedule::{Algorithm, Collective, Ring};
     use crate::sim::{Shape, Speed, timeline};
 
-    /// What is said of worlds over several hosts, beside a walk where every link has its own speed.
+    /// Predicted times over several hosts, against a walk where each link has its own speed.
     #[test]
     fn prices_over_hosts_are_near_those_of_a_walk() {
         let chunk = 64 * 1024;

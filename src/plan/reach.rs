@@ -1,38 +1,38 @@
-//! Whom the ranks' devices reach. May touch: schedule. Pure. Law: it follows from what all ranks
-//! were told alike.
+//! Which devices reach each other's memory (P2P), and the topology that follows. Law: it depends
+//! only on what all ranks agree on.
 
 use crate::schedule::Ring;
 
-/// Where a rank's buffers are, and whose it reaches.
+/// The device of a rank, and the ranks whose memory its kernels reach.
 #[derive(Clone, Debug)]
 pub(crate) struct DeviceSeat {
     pub(crate) host: usize,
-    /// The same for ranks that share a device.
+    /// Identifies the device; equal for ranks that share it.
     pub(crate) device: [u64; 2],
-    /// Of each rank: do kernels here read its memory?
+    /// By rank: true if kernels on this device can read that rank's memory.
     pub(crate) reaches: Vec<bool>,
 }
 
-/// Whom the ranks' devices reach.
+/// The topology of the ranks' devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// All share one.
+    /// All ranks share one device.
     Shared,
-    /// Each reaches all.
+    /// Every device reaches all others.
     All,
-    /// Each, which is no other rank's, reaches the one before it on this ring.
+    /// Each rank has a device of its own, which reaches the one before it on this ring.
     Ring(Ring),
-    /// All of an island reach each other: the first rank of each rank's one.
+    /// Devices reach each other within P2P domains. For each rank: the first rank of its domain.
     Islands(Vec<usize>),
-    /// There is nothing to be had from it.
+    /// No two ranks' devices reach each other.
     Nobody,
 }
 
-/// Who looks for a ring gives up after so many tries.
-const TRIES: usize = 100_000;
+/// The search for a ring ends after so many steps.
+const SEARCH_STEPS: usize = 100_000;
 
 impl Reach {
-    /// Among ranks that may share memory of the host, at most `most` of them.
+    /// The topology of ranks that may share host memory if they are at most `most`.
     #[must_use]
     pub(crate) fn of(seats: &[DeviceSeat], most: usize) -> Self {
         let size = seats.len();
@@ -52,10 +52,10 @@ impl Reach {
         let island = |me: usize| {
             let host = |rank: &usize| seats[*rank].host == seats[me].host;
             let here: Vec<_> = ranks.iter().copied().filter(host).collect();
-            let whole = all(&here);
+            let host_is_domain = all(&here);
             let beside = |rank: &usize| {
                 let same = seats[*rank].device == seats[me].device && seats[*rank].reaches[me];
-                whole || same || *rank == me
+                host_is_domain || same || *rank == me
             };
             here.into_iter().filter(beside).collect::<Vec<_>>()
         };
@@ -66,7 +66,7 @@ impl Reach {
         Self::Nobody
     }
 
-    /// Does a rank read another one's memory?
+    /// True if kernels of rank `one` read the memory of rank `other`.
     #[must_use]
     pub(crate) fn reads(&self, one: usize, other: usize) -> bool {
         match self {
@@ -78,7 +78,8 @@ impl Reach {
     }
 }
 
-/// A ring on which each rank reaches the one before it, if each has a device of its own.
+/// Searches a ring on which each device reaches the one before it (a Hamiltonian cycle, by
+/// backtracking); `None` if two ranks share a device.
 fn ring(seats: &[DeviceSeat]) -> Option<Ring> {
     let same = |one: usize, other: usize| seats[one].device == seats[other].device;
     let size = seats.len();
@@ -90,7 +91,7 @@ fn ring(seats: &[DeviceSeat]) -> Option<Ring> {
         tries += 1;
         let last = *order.last()?;
         let fits = |&rank: &usize| seats[rank].reaches[last] && !order.contains(&rank);
-        match (next..size).find(fits).filter(|_| tries < TRIES) {
+        match (next..size).find(fits).filter(|_| tries < SEARCH_STEPS) {
             Some(rank) => {
                 order.push(rank);
                 next = 1;
@@ -98,7 +99,7 @@ fn ring(seats: &[DeviceSeat]) -> Option<Ring> {
             None if order.len() == size && seats[0].reaches[last] => {
                 return Ring::new(order.into_iter().map(|rank| rank as u32).collect());
             }
-            None if tries >= TRIES => return None,
+            None if tries >= SEARCH_STEPS => return None,
             None => next = order.pop()? + 1,
         }
     }
@@ -109,9 +110,9 @@ mod tests {
     use super::{DeviceSeat, Reach};
     use crate::schedule::Ring;
 
-    /// Ranks on hosts with devices, of which those reach each other that `reaches` says.
+    /// Ranks on hosts with devices; `reaches` says which of one host reach each other.
     fn seats(of: &[(usize, u64)], reaches: impl Fn(usize, usize) -> bool) -> Vec<DeviceSeat> {
-        let seat = |(rank, &(host, device)): (usize, &(usize, u64))| DeviceSeat {
+        let seat_of = |(rank, &(host, device)): (usize, &(usize, u64))| DeviceSeat {
             host,
             device: [device, 0],
             reaches: (0..of.len())
@@ -121,7 +122,7 @@ mod tests {
                 })
                 .collect(),
         };
-        of.iter().enumerate().map(seat).collect()
+        of.iter().enumerate().map(seat_of).collect()
     }
 
     fn reach(of: &[(usize, u64)], reaches: impl Fn(usize, usize) -> bool) -> Reach {
@@ -129,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn whom_devices_reach() {
+    fn the_topology_follows_from_what_devices_reach() {
         assert_eq!(reach(&[(0, 1); 3], |_, _| false), Reach::Shared);
         let own = [(0, 1), (0, 2), (0, 3), (0, 4)];
         assert_eq!(reach(&own, |_, _| true), Reach::All);
@@ -147,7 +148,7 @@ mod tests {
         let own: Vec<_> = (0..6).map(|device| (0, device)).collect();
         let near = |one: usize, other: usize| one.abs_diff(other) % 4 == 1;
         assert_eq!(reach(&own, near), Reach::Ring(Ring::natural(6)));
-        // Each reaches the one before it in this order, and nobody else.
+        // Each device reaches only the one before it in this order.
         let order = [0, 3, 1, 5, 2, 4];
         let before = |one: usize, other: usize| {
             let at = |rank| order.iter().position(|&it| it == rank).unwrap();

@@ -1,26 +1,26 @@
-//! What a call asks for, and the digest by which ranks tell one from another. May touch: element,
-//! schedule.
+//! The arguments of a call, and the digest by which ranks compare them.
 
 #[cfg(feature = "host")]
-use super::fingerprint::{self, How};
+use super::fingerprint::{self, Variant};
 use crate::element::{DataType, Kind, Reduction};
 use crate::schedule::Collective;
 
 /// A call, as its arguments describe it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What is called.
+    /// The collective.
     pub collective: Collective,
-    /// Elements of the buffer; for reduce-scatter and all-gather, of one rank's chunk.
+    /// Number of elements: of the buffer, or of one rank's block if the collective has blocks
+    /// (reduce-scatter, all-gather, gather, scatter, all-to-all).
     pub count: usize,
-    /// Their type.
+    /// Type of the elements.
     pub dtype: DataType,
-    /// How they reduce, if they do.
+    /// The reduction, if the collective reduces.
     pub op: Option<Reduction>,
 }
 
 impl Request {
-    /// Bytes of one element, which is of the user's making if the reduction is.
+    /// Bytes of one element. A reduction by the user's function has an element size of its own.
     #[must_use]
     pub fn element_size(&self) -> usize {
         match self.op.map(Reduction::kind) {
@@ -29,69 +29,69 @@ impl Request {
         }
     }
 
-    /// Bytes of the longer one of a rank's input and output, among so many ranks.
+    /// Bytes of the longer one of a rank's input and output, among `size` ranks.
     #[must_use]
     pub fn longest(&self, size: u32) -> usize {
         self.count * self.element_size() * self.collective.blocks(size) as usize
     }
 
-    /// Does every rank that gets a result get its own contribution folded into it?
+    /// True if every result includes the contribution of the rank that gets it.
     #[must_use]
     pub fn folds(&self) -> bool {
         let never = matches!(self.collective, Collective::Exscan | Collective::Barrier);
         self.op.is_some() && self.collective.reduces() && !never
     }
 
-    /// Equal on two ranks only if all of this is.
+    /// A digest that is equal on two ranks only if all of this is.
     #[cfg(feature = "host")]
     pub(crate) fn digest(&self) -> u64 {
-        let how = How { algorithm: None, in_order: false, part: false, uneven: false };
+        let how = Variant { algorithm: None, in_order: false, part: false, uneven: false };
         mix(fingerprint::of(self, &how, 0))
     }
 }
 
-/// The blocks of an uneven call, in elements; one follows the other.
+/// The blocks of an uneven call, counted in elements and placed one after the other.
 #[derive(Clone, Copy, Debug)]
 pub struct Blocks<'a> {
-    /// Of each chunk of the input.
+    /// Elements of each chunk of the input.
     pub input: &'a [usize],
-    /// Of each chunk of the output.
+    /// Elements of each chunk of the output.
     pub output: &'a [usize],
-    /// The counts that all ranks must pass alike.
+    /// The counts that must be equal on all ranks.
     pub agreed: &'a [usize],
-    /// Of each block, the elements from the first to before the second are called for.
+    /// The call is on elements `window.0..window.1` of each block.
     pub window: (usize, usize),
 }
 
 impl<'a> Blocks<'a> {
-    /// All of the blocks.
+    /// The blocks, all elements of each.
     #[must_use]
     pub fn new(input: &'a [usize], output: &'a [usize], agreed: &'a [usize]) -> Self {
         Self { input, output, agreed, window: (0, usize::MAX) }
     }
 }
 
-/// A message to a rank or from one.
+/// A message to or from a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// To it?
+    /// True if this rank sends it.
     pub outgoing: bool,
-    /// The other rank.
+    /// The peer.
     pub peer: u32,
-    /// The bytes of the input, or of the output, from the first to before the second.
+    /// Bytes `range.0..range.1` of the input if it is sent, of the output if it is received.
     pub range: (usize, usize),
     /// The type of its elements.
     pub dtype: DataType,
 }
 
-/// A digest of bytes: the same on every machine.
+/// A digest of bytes, equal on every machine.
 #[must_use]
 pub(crate) fn digest(bytes: &[u8]) -> u64 {
     bytes.iter().fold(bytes.len() as u64, |digest, &byte| mix(digest ^ u64::from(byte)))
 }
 
-/// The finaliser of splitmix64 (Steele, Lea, Flood, OOPSLA 2014): every bit in moves half of those
-/// out.
+/// The finaliser of splitmix64 (Steele, Lea, Flood, OOPSLA 2014): each input bit flips half of the
+/// output bits on average.
 pub(crate) const fn mix(x: u64) -> u64 {
     let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,26 +1,24 @@
-//! What the slots of links are like, and what is worth a message. May touch: partition, schedule.
-//! Pure.
-//! Law: all ranks of a communicator compute the same.
+//! The slots of links, and the shortest message worth sending. Law: all ranks compute the same.
 
 use crate::partition::SlotShape;
 use crate::schedule::Ring;
 
-/// What the slots of a communicator's links are like.
+/// The slots of a communicator's links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slots {
-    /// From each rank to the next on the ring.
+    /// Links from each rank to the next on the ring.
     pub ring: SlotShape,
-    /// Between all others; there are many of those.
+    /// All other links, of which there are many.
     pub other: SlotShape,
 }
 
 impl Slots {
-    /// In a world of `size`, of which some ranks may be on other hosts (`tcp`).
+    /// The slots for a world of `size` ranks; `tcp` if some link runs over TCP.
     ///
-    /// On shared memory 64 KiB x 16 stays in a core's cache and was best or near it for every size
-    /// and world measured. The other ranks' links share about as much again: there are n-1 of them,
-    /// but the less fits one, the more often ranks on one CPU take turns. A system call per slot
-    /// wants larger ones, as soon as any link runs over TCP.
+    /// On shared memory 64 KiB x 16 stays in a core's cache and was the best, or nearly, for every
+    /// size and world measured. The n-1 other links of a rank share about as much again; the
+    /// shorter their slots, the more often ranks on one CPU take turns. With TCP each slot costs a
+    /// system call, so slots are larger.
     #[must_use]
     pub fn of(tcp: bool, size: usize) -> Self {
         if tcp {
@@ -37,18 +35,17 @@ impl Slots {
     }
 }
 
-/// Bytes that each of so many ranks lays open for all others from the start, if they are on one
-/// host: two pages, and an element of any size on each of them. Large worlds would spend too much
-/// on it.
+/// Bytes of each rank's stage, made when the communicator is: two pages and the largest element on
+/// each of them. 0 in large worlds, where it would take too much memory.
 #[must_use]
 pub fn stage(ring: &Ring) -> usize {
     if ring.size() > 1 && ring.all_pairs() { 16 << 10 } else { 0 }
 }
 
-/// The shortest chunk worth a message of its own, with so many ranks to a CPU. Where ranks have to
-/// take turns on a CPU each message costs a turn, and a ring makes 2n(n-1) of them unless it leaves
-/// chunks empty: with four ranks a CPU, 512 bytes over TCP took 510 us in eight chunks and 115 us
-/// in one.
+/// The shortest chunk, in bytes, worth a message of its own, with `crowding` ranks per CPU. Ranks
+/// that share a CPU pay for each message with a turn on it, and a ring sends 2n(n-1) messages
+/// unless it leaves chunks empty: with four ranks per CPU, 512 bytes over TCP took 510 us in eight
+/// chunks and 115 us in one.
 #[must_use]
 pub fn least_chunk(tcp: bool, crowding: usize) -> usize {
     let (alone, crowded) = if tcp { (4 << 10, 4 << 10) } else { (256, 1 << 10) };
@@ -60,7 +57,7 @@ mod tests {
     use super::Slots;
     use crate::schedule::Algorithm;
 
-    /// Over sockets as over memory: no algorithm asks for more slots than links have.
+    /// No algorithm's window needs more slots than links have, over TCP or shared memory.
     #[test]
     fn all_links_have_slots_for_every_window() {
         for (tcp, size) in [false, true].into_iter().flat_map(|tcp| (1..40).map(move |n| (tcp, n)))

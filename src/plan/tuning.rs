@@ -1,20 +1,20 @@
-//! What closed forms don't know: ranks that take turns on a CPU, caches, bursts. A few calls of
-//! each algorithm are measured, and prices go by how much longer they took than their form says.
-//! May touch: schedule. Pure.
+//! Corrections of the closed forms, which do not model ranks that share CPUs, caches and bursts: a
+//! few calls of each algorithm are measured, and predicted times are multiplied by measured /
+//! predicted.
 
 use crate::schedule::Algorithm;
 
-/// By how much calls take longer than their closed forms say. All ranks have the same.
+/// The factors measured / predicted, by algorithm and length. All ranks have the same.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tuning(pub [[f64; Self::POINTS.len()]; Algorithm::ALL.len()]);
 
 impl Tuning {
-    /// The lengths of the calls that are measured, in bytes; ascending.
+    /// The lengths of the measured calls, in bytes; ascending.
     pub const POINTS: [usize; 8] =
         [64, 512, 2 << 10, 8 << 10, 32 << 10, 128 << 10, 512 << 10, 2 << 20];
 
-    /// The factor for a call of an algorithm: what was measured at the nearest lengths, by the
-    /// logarithm of its own.
+    /// The factor for a call of `bytes`: interpolated between the nearest measured lengths, over
+    /// the logarithm of the length.
     #[must_use]
     pub fn factor(&self, algorithm: Algorithm, bytes: usize) -> f64 {
         let (points, factors) = (Self::POINTS, &self.0[algorithm as usize]);
@@ -23,7 +23,7 @@ impl Tuning {
             return factors[0];
         }
         if after == points.len() {
-            // Where nothing was measured nothing is better than its form by a measure alone.
+            // Beyond the longest measured call, a factor never favours an algorithm over the ring.
             let ring = self.0[Algorithm::Ring as usize][after - 1];
             return factors[after - 1].max(ring);
         }
@@ -35,7 +35,7 @@ impl Tuning {
 }
 
 impl Default for Tuning {
-    /// As the forms say.
+    /// Factors of 1: the closed forms as they are.
     fn default() -> Self {
         Self([[1.0; Self::POINTS.len()]; Algorithm::ALL.len()])
     }
@@ -47,7 +47,7 @@ mod tests {
     use crate::schedule::Algorithm;
 
     #[test]
-    fn factors_are_those_measured_and_between_them() {
+    fn factors_are_interpolated_between_measured_lengths() {
         let mut tuning = Tuning::default();
         let algorithm = Algorithm::TwoShot;
         tuning.0[algorithm as usize] = [2.0, 3.0, 3.0, 3.0, 5.0, 1.0, 1.0, 1.5];

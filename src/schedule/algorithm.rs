@@ -1,7 +1,6 @@
-//! The algorithms by name, and what each says of itself: the schedules that it makes of a
-//! collective, what those send and what they cost. May touch: the files of the algorithms,
-//! element's names, sim's Speed. Law: what a definition says is of one schedule, and `None` is the
-//! same for all of it and for all ranks.
+//! The algorithms by name, and the definition of each: its schedules for a collective, the chunks
+//! that they send, and their closed-form cost. Law: all parts of a definition describe one
+//! schedule, and are `None` in the same cases, for all ranks.
 
 use core::fmt;
 use core::str::FromStr;
@@ -13,37 +12,37 @@ use super::{
 use crate::element::{UnknownName, by_name};
 use crate::sim::Speed;
 
-/// All that there is to know of an algorithm; each file in this room that holds one says it there.
-/// The methods of [`Algorithm`] tell what the fields mean.
+/// The definition of an algorithm, which stands in the algorithm's file. The methods of
+/// [`Algorithm`] explain the fields.
 pub(super) struct Definition {
     pub(super) name: &'static str,
     pub(super) window: usize,
     pub(super) least_chunk: usize,
-    pub(super) reads: Reads,
+    pub(super) read_order: ReadOrder,
     pub(super) chunks: fn(Collective, u32) -> u32,
     pub(super) schedule: fn(Collective, &Ring, u32) -> Option<Schedule>,
     pub(super) volume: fn(Collective, &Ring) -> Option<Volume>,
     pub(super) cost: fn(Collective, &Ring, f64, &Speed) -> Option<f64>,
 }
 
-/// How the reductions of an algorithm read the ranks, from left to right.
+/// The order in which the reductions of an algorithm read the ranks, from left to right.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Reads {
-    /// In some order.
-    Somehow,
-    /// Rank 0, 1, .., n-1, in brackets of any kind.
-    InRankOrder,
+pub(super) enum ReadOrder {
+    /// Any order.
+    Any,
+    /// Ranks 0, 1, .., n-1, in any brackets.
+    RankOrder,
     /// ((rank 0, rank 1), rank 2), .., one by one.
-    OneByOne,
+    Sequential,
 }
 
 impl Definition {
-    /// What most have in common; it makes nothing.
-    pub(super) const USUAL: Self = Self {
+    /// The common values; an algorithm that makes no collective.
+    pub(super) const DEFAULT: Self = Self {
         name: "",
         window: 1,
         least_chunk: 0,
-        reads: Reads::Somehow,
+        read_order: ReadOrder::Any,
         chunks: |collective, size| match collective {
             Collective::AllReduce => size,
             _ => collective.blocks(size),
@@ -56,7 +55,7 @@ impl Definition {
 
 macro_rules! algorithms {
     ($($(#[$doc:meta])* $algorithm:ident: $definition:path;)*) => {
-        /// A way of doing a collective.
+        /// An algorithm for collectives.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]
         #[non_exhaustive]
@@ -77,106 +76,107 @@ macro_rules! algorithms {
     };
 }
 
-// Fingerprints hold the numbers, from 0 on: a new one goes to the end.
+// Fingerprints contain the discriminants, so a new algorithm goes to the end.
 algorithms! {
-    /// Each rank sends to the next one alone: fewest bytes, most hops.
+    /// Each rank sends to the next one on the ring only: fewest bytes, most hops.
     Ring: collective::RING;
-    /// Everybody sends all that others need straight to them: one hop.
+    /// Each rank sends all that the others need straight to them: one hop.
     AllPairs: all_pairs::ALL_PAIRS;
-    /// An all-reduce of two hops: each rank reduces one chunk and sends it to all.
+    /// An all-reduce in two hops: each rank reduces one chunk and sends the result to all.
     TwoShot: all_pairs::TWO_SHOT;
-    /// Ranks exchange all they have with those at distance 1, 2, 4, ...
+    /// Ranks exchange all they have with the ranks at distance 1, 2, 4, ...
     RecursiveDoubling: recursive::DEFINITION;
-    /// They exchange half of it, then half of that, and go back the same way.
+    /// Recursive halving and doubling: ranks exchange half of the buffer, then half of that, and so
+    /// on, and then go back the same way.
     HalvingDoubling: halving::DEFINITION;
-    /// Like the ring, half of it the other way round: half as many hops, twice as many links.
+    /// Two rings in opposite directions, half of the data on each: half as many hops as one ring,
+    /// on twice as many links.
     TwoRings: two_rings::DEFINITION;
-    /// Up and down a binomial tree: few hops, and only its root sends much.
+    /// Up and down a binomial tree: few hops; the root sends most.
     Binomial: tree::BINOMIAL;
-    /// Up and down two binary trees, every other chunk each: nobody sends much, and pieces follow
-    /// each other.
+    /// Up and down two binary trees, one half of the buffer on each, in pieces that follow each
+    /// other: few hops, and no rank sends much.
     DoubleTree: tree::DOUBLE;
-    /// All-gather and reduce-scatter in as few hops as trees, with as few bytes as the ring.
+    /// Bruck's all-gather, and reduce-scatter as its mirror: hops of trees, bytes of the ring.
     Bruck: bruck::DEFINITION;
-    /// Rings within the hosts and between them, where there are several, one of several ranks.
+    /// Rings within hosts and between them, for several hosts, one at least of several ranks.
     Hierarchical: hierarchical::DEFINITION;
-    /// A barrier in which each hears from ranks at distance 1, 2, 4, ..., whatever their number.
+    /// A barrier in which each rank hears from the ranks at distance 1, 2, 4, ...
     Dissemination: dissemination::DEFINITION;
-    /// For ranks of one host, on registered memory or with little data: everybody lays its own open
-    /// and reads that of all. Its steps are those of all pairs, whose messages are laid down once
-    /// for all readers.
+    /// For ranks of one host that share memory, on registered buffers or with little data: each
+    /// rank makes its data readable and reads that of all others. Its schedule is that of all
+    /// pairs.
     Direct: all_pairs::DIRECT;
 }
 
 impl Algorithm {
-    /// The name that the environment and options take.
+    /// The name of the algorithm, as environment variables and options spell it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         self.definition().name
     }
 
-    /// How many chunks a rank may send to another before that one takes the first: links need slots
-    /// for so many rounds' pieces. See [`SlotShape::shared`](crate::partition::SlotShape::shared).
+    /// How many chunks a rank may send to another before that rank receives the first: links need
+    /// slots for as many pieces. See [`SlotShape::shared`](crate::partition::SlotShape::shared).
     #[must_use]
     pub const fn window(self) -> usize {
         self.definition().window
     }
 
-    /// Bytes of the shortest chunk that it takes while a later one has any.
+    /// The shortest chunk, in bytes, that is worth a message while a later chunk is not empty.
     #[must_use]
     pub const fn least_chunk(self) -> usize {
         self.definition().least_chunk
     }
 
-    /// Into how many chunks its schedules cut the longer one of input and output.
+    /// The number of chunks into which its schedules cut the longer one of input and output.
     #[must_use]
     pub fn chunks(self, collective: Collective, size: u32) -> u32 {
         (self.definition().chunks)(collective, size)
     }
 
-    /// Do its reductions read, from left to right, rank 0, 1, .., n-1? Operations that do not
-    /// commute need that. (A reduce reads from its root on, after rank n-1 rank 0.)
+    /// True if its reductions read rank 0, 1, .., n-1 from left to right, as operations that do not
+    /// commute need. (A reduce starts at its root; rank 0 follows rank n-1.)
     #[must_use]
     pub const fn in_rank_order(self) -> bool {
-        !matches!(self.definition().reads, Reads::Somehow)
+        !matches!(self.definition().read_order, ReadOrder::Any)
     }
 
-    /// Do they read ((rank 0, rank 1), rank 2), .., one by one, whatever the number of ranks?
-    /// Prefixes do, for which only the ring's name stands.
+    /// True if its reductions read ((rank 0, rank 1), rank 2), .., one by one, for any number of
+    /// ranks. Prefixes always do.
     #[must_use]
     pub const fn folds_left(self, collective: Collective) -> bool {
         let prefix = matches!(collective, Collective::Scan | Collective::Exscan);
-        matches!(self.definition().reads, Reads::OneByOne) || prefix
+        matches!(self.definition().read_order, ReadOrder::Sequential) || prefix
     }
 
-    /// The schedule of rank `me`; `None` if the algorithm does not do this collective among so
-    /// many ranks.
+    /// The schedule of rank `me`; `None` if the algorithm does not make the collective here.
     #[must_use]
     pub fn schedule(self, collective: Collective, order: &Ring, me: u32) -> Option<Schedule> {
         (self.definition().schedule)(collective, order, me)
     }
 
-    /// Is there a schedule? As [`Self::schedule`] would say, without making one.
+    /// True if [`Self::schedule`] would return a schedule; does not make one.
     #[must_use]
     pub fn makes(self, collective: Collective, order: &Ring) -> bool {
         self.volume(collective, order).is_some()
     }
 
-    /// The schedules of all ranks.
+    /// The schedules of all ranks; `None` as for [`Self::schedule`].
     #[must_use]
     pub fn schedules(self, collective: Collective, order: &Ring) -> Option<Vec<Schedule>> {
         (0..order.size()).map(|me| self.schedule(collective, order, me)).collect()
     }
 
-    /// What these schedules send.
+    /// The number of chunks that its schedules send; `None` as for [`Self::schedule`].
     #[must_use]
     pub fn volume(self, collective: Collective, order: &Ring) -> Option<Volume> {
         (self.definition().volume)(collective, order)
     }
 
-    /// Seconds that it takes, in place, each chunk being one slice: [`cost`](crate::sim::cost) as
-    /// a formula, of double trees about. `bytes` is the length of the longer one of a rank's input
-    /// and output. `None` also where one speed is not enough to tell: see
+    /// Its time in seconds, in place, with one slice per chunk: a closed form of
+    /// [`cost`](crate::sim::cost), which is approximate for double trees. `bytes` is the length of
+    /// the longer one of a rank's input and output. `None` also if one speed does not suffice: see
     /// [`hierarchical_cost`](super::hierarchical_cost).
     #[must_use]
     pub fn cost(
@@ -187,7 +187,7 @@ impl Algorithm {
         speed: &Speed,
     ) -> Option<f64> {
         if order.size() == 1 {
-            // Everything is where it has to be.
+            // A single rank has everything in place.
             return self.volume(collective, &Ring::natural(1)).map(|_| 0.0);
         }
         (self.definition().cost)(collective, order, bytes, speed)
@@ -214,7 +214,7 @@ mod tests {
     use crate::sim::{Shape, cost};
 
     #[test]
-    fn names_are_read_back_and_others_are_told_the_known_ones() {
+    fn names_are_parsed_and_an_unknown_name_lists_the_known_ones() {
         for (number, algorithm) in Algorithm::ALL.into_iter().enumerate() {
             assert_eq!(algorithm as usize, number);
             assert_eq!(algorithm.name().parse(), Ok(algorithm));
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_makes_is_known_without_making_it() {
+    fn makes_is_true_exactly_if_there_is_a_schedule() {
         let hosts = |hosts: &[u32]| {
             let mut next = 0..;
             let ranks = hosts.iter().map(|&ranks| next.by_ref().take(ranks as usize).collect());
@@ -245,7 +245,7 @@ mod tests {
         }
     }
 
-    /// Latency, a step and bytes each dominate in one, and all count in the others.
+    /// Latency, steps and bytes dominate in one each; the others have a bit of all.
     const SPEEDS: [Speed; 5] = [
         Speed { latency: 1e-6, step: 0.3e-6, byte: 0.05e-9, reduce: 0.02e-9 },
         Speed { latency: 20e-6, step: 0.0, byte: 0.1e-9, reduce: 0.0 },
@@ -275,7 +275,7 @@ mod tests {
                     let walk = cost(collective, &schedules, &shape, speed).unwrap();
                     let bytes = (chunks * chunk) as f64;
                     let form = algorithm.cost(collective, &ring, bytes, &speed).unwrap();
-                    // Of many pieces the pair's is not exact: see there.
+                    // The closed form of the double tree is approximate: see `tree::cost`.
                     let about = if algorithm == Algorithm::DoubleTree { 0.2 } else { 1e-9 };
                     assert_eq!(algorithm.chunks(collective, size) as usize, chunks);
                     assert!(

@@ -1,5 +1,5 @@
-//! All pairs: everybody sends what others need straight to them, one hop, and folds in the order of
-//! ranks. Two-shot is its reduce-scatter fused with its all-gather. May touch: sim's Speed.
+//! All pairs: each rank sends what the others need straight to them, in one hop, and folds in rank
+//! order. Two-shot is its reduce-scatter fused with its all-gather.
 //!
 //! Source: the direct algorithms of Thakur, Rabenseifner and Gropp, "Optimization of collective
 //! communication operations in MPICH", IJHPCA 19 (2005); one-shot and two-shot as in MSCCL++.
@@ -8,33 +8,32 @@
 //! ns + a; two-shot its two halves, of two ranks s less.
 
 use super::{
-    Collective, Definition, Op, Order, Place, Reads, Ring, Schedule, Step, Volume, fuse, halves,
+    Collective, Definition, Op, Order, Place, ReadOrder, Ring, Schedule, Step, Volume, fuse, halves,
 };
 use crate::sim::Speed;
 
 pub(super) const ALL_PAIRS: Definition = Definition {
     name: "all_pairs",
-    reads: Reads::OneByOne,
+    read_order: ReadOrder::Sequential,
     chunks: Collective::blocks,
     schedule,
     volume,
     cost,
-    ..Definition::USUAL
+    ..Definition::DEFAULT
 };
 
 pub(super) const DIRECT: Definition = Definition { name: "direct", ..ALL_PAIRS };
 
 pub(super) const TWO_SHOT: Definition = Definition {
     name: "two_shot",
-    reads: Reads::OneByOne,
+    read_order: ReadOrder::Sequential,
     schedule: |it, order, me| (it == Collective::AllReduce).then(|| two_shot(order.size(), me)),
     // As much as the ring.
     volume: |it, order| (it == Collective::AllReduce).then(|| it.volume(order)),
     cost: two_shot_cost,
-    ..Definition::USUAL
+    ..Definition::DEFAULT
 };
 
-/// The schedule of rank `me`.
 fn schedule(collective: Collective, order: &Ring, me: u32) -> Option<Schedule> {
     let size = order.size();
     Some(match collective {
@@ -46,12 +45,12 @@ fn schedule(collective: Collective, order: &Ring, me: u32) -> Option<Schedule> {
     })
 }
 
-/// The others, the next one first: so not everybody sends to rank 0 at once.
-fn others(size: u32, me: u32) -> impl DoubleEndedIterator<Item = u32> {
+/// The other ranks, the next one first, so that not all ranks send to rank 0 at once.
+pub(super) fn others(size: u32, me: u32) -> impl DoubleEndedIterator<Item = u32> {
     (1..size).map(move |hops| (me + hops) % size)
 }
 
-/// One chunk, from everybody to everybody.
+/// One chunk, from every rank to every other.
 fn all_reduce(size: u32, me: u32) -> Schedule {
     let mine = Place::input(0);
     let sends = others(size, me).map(|to| Step::new(Op::Send, me, mine).to(to));
@@ -64,8 +63,9 @@ fn reduce_scatter(size: u32, me: u32) -> Schedule {
     fold(sends, size, me, Place::input(me), Schedule::new(size, 1))
 }
 
-/// The sends, then ((r0 + r1) + r2) + ..: what comes and `mine` end in the first output. Ranks 0
-/// and 1 begin with their own; others need it in the middle, and keep it till then.
+/// The sends, then ((r0 + r1) + r2) + .. of the incoming chunks and `mine`, into output chunk 0.
+/// Ranks 0 and 1 begin with their own contribution; other ranks need theirs in the middle and keep
+/// it until then.
 fn fold(
     sends: impl Iterator<Item = Step>,
     size: u32,
@@ -104,8 +104,8 @@ fn fold(
     Schedule { steps, ..empty }
 }
 
-/// One chunk to everybody, and one from everybody: first from the rank before me, who sends to me
-/// first.
+/// Sends one chunk to each rank and receives one from each: first from the previous rank, which
+/// sends to this one first.
 fn all_gather(size: u32, me: u32) -> Schedule {
     let mine = Place::input(0);
     let mut steps = Vec::with_capacity(2 * size as usize - 1);
@@ -128,13 +128,13 @@ fn broadcast(size: u32, me: u32, root: u32) -> Schedule {
     Schedule { steps, ..Schedule::new(1, 1) }
 }
 
-/// An all-reduce of two hops, a chunk per rank.
+/// An all-reduce in two hops, with one chunk per rank.
 fn two_shot(size: u32, me: u32) -> Schedule {
     let [scatter, gather] = halves([reduce_scatter(size, me), all_gather(size, me)], size, me);
     fuse(scatter, gather)
 }
 
-/// What these schedules send: a chunk to every other rank, but for broadcast by everybody.
+/// Each rank sends a chunk to every other; in a broadcast the root alone does.
 fn volume(collective: Collective, order: &Ring) -> Option<Volume> {
     let n = u64::from(order.size());
     let hops = n - 1;
@@ -148,7 +148,7 @@ fn volume(collective: Collective, order: &Ring) -> Option<Volume> {
     }
 }
 
-/// The closed form; see the top. `size` is not 1.
+/// The closed form in the file's header. `size` is not 1.
 fn cost(collective: Collective, order: &Ring, bytes: f64, speed: &Speed) -> Option<f64> {
     let size = order.size();
     let n = f64::from(size);
@@ -164,8 +164,8 @@ fn cost(collective: Collective, order: &Ring, bytes: f64, speed: &Speed) -> Opti
     })
 }
 
-/// The last rank is the last: of what it folds first, rank 0 sends it at the end; and it stores
-/// that before it can fold.
+/// The time of the last rank, which ends last: it folds rank 0's chunk first, which rank 0 sends
+/// last; and it stores that chunk before it can fold.
 fn folds(size: u32, message: f64, speed: &Speed) -> f64 {
     let first = if size == 2 { 1 } else { size };
     let folds = f64::from(size - 1) * speed.folded(message);
@@ -177,7 +177,7 @@ fn two_shot_cost(collective: Collective, order: &Ring, bytes: f64, speed: &Speed
     let size = order.size();
     let halves = [Collective::ReduceScatter, Collective::AllGather];
     let [scatter, gather] = halves.map(|half| cost(half, order, bytes, speed));
-    // Of two ranks both send what they fold last, as one step.
+    // Of two ranks, each sends what it folds last in one fused step.
     let seam = if size == 2 { speed.moved(bytes / 2.0) } else { 0.0 };
     (collective == Collective::AllReduce).then_some(scatter? + gather? - seam)
 }

@@ -1,7 +1,7 @@
-//! Bruck's all-gather and, as its mirror, reduce-scatter, in log2 n hops, rounded up: every chunk
-//! goes down a binomial tree of its own (of reduce-scatter, up), and is a message of its own, put
-//! straight to its place. The longest hop carries one chunk, the shortest n/2. May touch: sim's
-//! Speed. Law: a link has slots for `WINDOW` chunks; with fewer the ranks could wait for ever.
+//! Bruck's all-gather and, as its mirror, reduce-scatter, in log2 n hops, rounded up. Every chunk
+//! goes down a binomial tree of its own (in a reduce-scatter, up), and is a message of its own,
+//! stored straight to its place. The longest hop carries one chunk, the shortest n/2. Law: links
+//! need slots for `WINDOW` chunks; with fewer, ranks could deadlock.
 //!
 //! Source: Bruck et al., "Efficient algorithms for all-to-all communications in multiport
 //! message-passing systems", IEEE TPDS 8 (1997), long hops first, as in NCCL's PAT. Cost, with
@@ -13,8 +13,8 @@ use core::ops::Range;
 use super::{Collective, Definition, Op, Order, Place, Ring, Schedule, Step, Volume};
 use crate::sim::Speed;
 
-/// Chunks that a rank may send to another before that one takes the first: as many as the links
-/// with fewest slots have, those over sockets.
+/// Chunks that a rank may send to another before that rank receives the first: the least number of
+/// slots of any link, which links over sockets have.
 const WINDOW: u32 = 4;
 
 pub(super) const DEFINITION: Definition = Definition {
@@ -23,10 +23,9 @@ pub(super) const DEFINITION: Definition = Definition {
     schedule,
     volume,
     cost,
-    ..Definition::USUAL
+    ..Definition::DEFAULT
 };
 
-/// The schedule of rank `me`.
 fn schedule(collective: Collective, order: &Ring, me: u32) -> Option<Schedule> {
     let size = order.size();
     match collective {
@@ -36,19 +35,19 @@ fn schedule(collective: Collective, order: &Ring, me: u32) -> Option<Schedule> {
     }
 }
 
-/// The hops' exponents: a hop goes 2^k places.
+/// The exponents of the hops: hop k goes 2^k ranks far.
 fn hops(size: u32) -> Range<u32> {
     0..size.next_power_of_two().ilog2()
 }
 
-/// Chunks that a rank sends, and receives, in a hop: how many odd multiples of its length there are
-/// below the size. Of the trees over places, counted from a chunk's owner, these are the edges from
-/// even multiples to odd ones.
+/// Chunks that a rank sends, and receives, in a hop: the number of odd multiples of the hop's
+/// length below `size`. In the tree over places, counted from the chunk's owner, the hop's edges
+/// lead from even multiples to odd ones.
 fn edges(size: u32, hop: u32) -> u32 {
     (size + (1 << hop) - 1) >> (hop + 1)
 }
 
-/// Sends and receives by turns, never more than the window ahead.
+/// Alternates sends and receives, with the sends at most the window ahead.
 fn exchange(
     steps: &mut Vec<Step>,
     count: u32,
@@ -64,7 +63,7 @@ fn exchange(
     }
 }
 
-/// Input: one chunk. Output: everybody's.
+/// Input: one chunk. Output: the chunks of all ranks.
 fn all_gather(size: u32, me: u32) -> Schedule {
     let owner = |place: u32| (size + me - place) % size;
     let mut steps = Vec::with_capacity(2 * size as usize);
@@ -83,18 +82,18 @@ fn all_gather(size: u32, me: u32) -> Schedule {
         };
         exchange(&mut steps, edges(size, hop), send, recv);
     }
-    // While the first one travels.
+    // The own chunk is copied while the first message travels.
     let copy = Step::new(Op::Copy, me, Place::input(0)).into(Place::output(me));
     steps.insert(steps.len().min(1), copy);
     Schedule { steps, ..Schedule::new(1, size) }
 }
 
-/// Input: a chunk per rank. Output: one chunk, the own one reduced over all ranks. Sums of others'
-/// chunks wait in the scratch for their turn.
+/// Input: a chunk per rank. Output: the own chunk, reduced over all ranks. Partial sums of other
+/// ranks' chunks wait in the scratch until they are sent.
 fn reduce_scatter(size: u32, me: u32) -> Schedule {
     let owner = |place: u32| (size + me - place) % size;
     let mine = |place: u32| Place::input(owner(place));
-    // Where the sum of the chunk is in whose tree I have this place; odd ones are leaves.
+    // The partial sum of the chunk in whose tree this rank has this place; odd places are leaves.
     let sum = |place: u32| match place {
         0 => Place::output(0),
         _ => Place::scratch(place / 2 - 1),
@@ -123,13 +122,13 @@ fn reduce_scatter(size: u32, me: u32) -> Schedule {
     Schedule { scratch, steps, ..Schedule::new(size, 1) }
 }
 
-/// What these schedules send: what the ring's do.
+/// As many chunks as the ring's schedules send.
 fn volume(collective: Collective, order: &Ring) -> Option<Volume> {
     let halves = matches!(collective, Collective::ReduceScatter | Collective::AllGather);
     halves.then(|| collective.volume(order))
 }
 
-/// The closed form, with the window: a hop's messages one by one, all ranks being in step.
+/// The closed form with the window: simulates the messages of each hop; all ranks are in step.
 fn cost(collective: Collective, order: &Ring, bytes: f64, speed: &Speed) -> Option<f64> {
     let size = order.size();
     let own = bytes / f64::from(size);

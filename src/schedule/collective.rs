@@ -1,5 +1,4 @@
-//! The collectives by name, and the schedule of each on a ring. May touch: ring, rooted, scan,
-//! all_to_all, relay, element's names, sim's Speed.
+//! The collectives by name, and the schedule of each on a ring.
 
 use core::str::FromStr;
 
@@ -7,61 +6,61 @@ use super::{Definition, Ring, Schedule, Volume, all_to_all, relay, ring, rooted,
 use crate::element::{UnknownName, by_name};
 use crate::sim::Speed;
 
-/// Ranks of the largest world in which every rank has a link to every other one, if nobody says
-/// otherwise: see [`Ring::with_all_pairs`].
+/// The default for the largest world in which every rank has a link to every other: see
+/// [`Ring::with_all_pairs`].
 pub const ALL_PAIRS: u32 = 32;
 
-/// What a ring makes of them: everything.
+/// The ring as an algorithm; it makes every collective.
 pub(super) const RING: Definition = Definition {
     name: "ring",
     schedule: |collective, order, me| Some(collective.schedule(order, me)),
     volume: |collective, order| Some(collective.volume(order)),
     cost: |collective, order, bytes, speed| Some(collective.cost(order, bytes, speed)),
-    ..Definition::USUAL
+    ..Definition::DEFAULT
 };
 
-/// What ranks do together.
+/// A collective operation. "Chunk r" is the r-th part of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Collective {
-    /// Everybody gets every chunk, reduced over all ranks.
+    /// All ranks get every chunk, reduced over all ranks.
     AllReduce,
     /// Rank r gets chunk r, reduced over all ranks.
     ReduceScatter,
-    /// Everybody gets chunk r from rank r.
+    /// All ranks get chunk r from rank r.
     AllGather,
-    /// Everybody gets every chunk from one rank.
+    /// All ranks get every chunk from the root.
     Broadcast {
-        /// That rank.
+        /// The rank that gives.
         root: u32,
     },
-    /// One rank gets every chunk, reduced over all ranks.
+    /// The root gets every chunk, reduced over all ranks.
     Reduce {
-        /// That rank.
+        /// The rank that gets the result.
         root: u32,
     },
-    /// One rank gets chunk r from rank r.
+    /// The root gets chunk r from rank r.
     Gather {
-        /// That rank.
+        /// The rank that gets the chunks.
         root: u32,
     },
-    /// Rank r gets chunk r from one rank.
+    /// Rank r gets chunk r from the root.
     Scatter {
-        /// That rank.
+        /// The rank that gives.
         root: u32,
     },
-    /// Rank r gets chunk r from everybody.
+    /// Rank r gets chunk r from every rank.
     AllToAll,
     /// Rank r gets every chunk, reduced over ranks 0 to r.
     Scan,
     /// Rank r gets every chunk, reduced over ranks 0 to r-1; rank 0 gets nothing.
     Exscan,
-    /// Nobody is done before everybody has started: an all-reduce whose result nobody looks at.
+    /// No rank completes before all ranks have started: an all-reduce of a token.
     Barrier,
 }
 
 impl Collective {
-    /// Every collective among `size` ranks, those with a root for each.
+    /// All collectives among `size` ranks; a rooted one for every root.
     #[must_use]
     pub fn all(size: u32) -> Vec<Self> {
         let mut all = vec![
@@ -80,7 +79,7 @@ impl Collective {
         all
     }
 
-    /// Its name, as the method of a communicator is called.
+    /// The name of the collective, as the method of a communicator is called.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -98,7 +97,7 @@ impl Collective {
         }
     }
 
-    /// The same with this root, if it has one.
+    /// The collective with this root; unchanged if it has none.
     #[must_use]
     pub const fn with_root(self, root: u32) -> Self {
         match self {
@@ -110,7 +109,7 @@ impl Collective {
         }
     }
 
-    /// The one rank that gives or gets, if there is one.
+    /// The root, if the collective has one.
     #[must_use]
     pub const fn root(self) -> Option<u32> {
         match self {
@@ -122,7 +121,7 @@ impl Collective {
         }
     }
 
-    /// Does it reduce?
+    /// True if the collective reduces.
     #[must_use]
     pub const fn reduces(self) -> bool {
         let folds = matches!(self, Self::AllReduce | Self::ReduceScatter | Self::Reduce { .. });
@@ -151,51 +150,51 @@ impl Collective {
         }
     }
 
-    /// What these schedules send.
+    /// The number of chunks that these schedules send.
     #[must_use]
     pub fn volume(self, order: &Ring) -> Volume {
         let (size, direct) = (order.size(), order.all_pairs());
         match self {
-            Self::AllReduce => ring::all_reduced(size),
-            Self::ReduceScatter | Self::AllGather => ring::halved(size),
-            Self::Broadcast { .. } => ring::broadcasted(size),
-            Self::Reduce { .. } => rooted::reduced(size),
-            Self::Gather { .. } if direct => rooted::gathered(size),
-            Self::Scatter { .. } if direct => rooted::scattered(size),
-            Self::Gather { .. } | Self::Scatter { .. } => relay::rooted(size),
+            Self::AllReduce => ring::all_reduce_volume(size),
+            Self::ReduceScatter | Self::AllGather => ring::half_volume(size),
+            Self::Broadcast { .. } => ring::broadcast_volume(size),
+            Self::Reduce { .. } => rooted::reduce_volume(size),
+            Self::Gather { .. } if direct => rooted::gather_volume(size),
+            Self::Scatter { .. } if direct => rooted::scatter_volume(size),
+            Self::Gather { .. } | Self::Scatter { .. } => relay::rooted_volume(size),
             Self::AllToAll if direct => all_to_all::volume(size),
-            Self::AllToAll => relay::exchanged(size),
+            Self::AllToAll => relay::all_to_all_volume(size),
             Self::Scan | Self::Exscan => scan::volume(size),
-            Self::Barrier => ring::passed(size),
+            Self::Barrier => ring::barrier_volume(size),
         }
     }
 
-    /// Seconds that they take, in place, each chunk being one slice; `bytes` is the length of the
-    /// longer one of a rank's input and output.
+    /// The time of these schedules in seconds, in place, with one slice per chunk. `bytes` is the
+    /// length of the longer one of a rank's input and output.
     #[must_use]
     pub fn cost(self, order: &Ring, bytes: f64, speed: &Speed) -> f64 {
         let (size, direct) = (order.size(), order.all_pairs());
         match self {
-            // Everything is where it has to be.
+            // A single rank has everything in place.
             _ if size == 1 => 0.0,
-            Self::AllReduce => ring::reduced_cost(size, bytes / f64::from(size), speed),
-            Self::Barrier => ring::reduced_cost(size, bytes, speed),
+            Self::AllReduce => ring::all_reduce_cost(size, bytes / f64::from(size), speed),
+            Self::Barrier => ring::all_reduce_cost(size, bytes, speed),
             Self::ReduceScatter => rooted::reduce_cost(size, bytes / f64::from(size), speed),
-            Self::AllGather => ring::passed_cost(size, bytes / f64::from(size), speed),
-            Self::Broadcast { .. } => ring::passed_cost(size, bytes, speed),
+            Self::AllGather => ring::all_gather_cost(size, bytes / f64::from(size), speed),
+            Self::Broadcast { .. } => ring::all_gather_cost(size, bytes, speed),
             Self::Reduce { .. } => rooted::reduce_cost(size, bytes, speed),
             Self::Gather { .. } | Self::Scatter { .. } if direct => {
                 rooted::cost(size, bytes, speed)
             }
             Self::Gather { .. } | Self::Scatter { .. } => relay::rooted_cost(size, bytes, speed),
             Self::AllToAll if direct => all_to_all::cost(size, bytes, speed),
-            Self::AllToAll => relay::exchange_cost(size, bytes, speed),
+            Self::AllToAll => relay::all_to_all_cost(size, bytes, speed),
             Self::Scan => scan::cost(size, bytes, speed),
             Self::Exscan => scan::exscan_cost(size, bytes, speed),
         }
     }
 
-    /// Do all its messages go from a rank to the next one on the ring?
+    /// True if all messages of these schedules go from a rank to the next one on the ring.
     #[must_use]
     pub fn keeps_to(self, ring: &Ring) -> bool {
         match self {
@@ -207,21 +206,21 @@ impl Collective {
         }
     }
 
-    /// Is it one block per rank that is given or got, each as long as the caller says? The others
-    /// are cut as is best.
+    /// True if the collective has one block per rank, each of the length that the caller gives.
+    /// Other collectives cut the buffer into chunks freely.
     #[must_use]
     pub const fn has_blocks(self) -> bool {
         self.blocks(2) > 1
     }
 
-    /// How many of them the longer one of a rank's input and output is; 1 for what has none.
+    /// The number of blocks of the longer one of a rank's input and output; 1 without blocks.
     #[must_use]
     pub const fn blocks(self, size: u32) -> u32 {
         let [input, output] = self.shape(size);
         if input > output { input } else { output }
     }
 
-    /// How many the input is, and how many the output.
+    /// The number of blocks of the input and of the output.
     #[must_use]
     pub const fn shape(self, size: u32) -> [u32; 2] {
         match self {
@@ -232,14 +231,14 @@ impl Collective {
         }
     }
 
-    /// The schedules of all ranks of a ring.
+    /// The schedules of all ranks on a ring.
     #[must_use]
     pub fn schedules(self, order: &Ring) -> Vec<Schedule> {
         (0..order.size()).map(|me| self.schedule(order, me)).collect()
     }
 }
 
-/// By its name; the root, where there is one, is rank 0.
+/// Parses the name; a rooted collective gets root 0.
 impl FromStr for Collective {
     type Err = UnknownName;
     fn from_str(name: &str) -> Result<Self, UnknownName> {

@@ -1,6 +1,6 @@
-//! Dissemination: a barrier in log2 n hops, rounded up, among any number of ranks. Of those at
-//! distance 1, 2, 4, .. each hears what they have heard. May touch: sim's Speed. Law: where n is no
-//! power of two some are heard of twice, which a token may be: nobody looks at it.
+//! Dissemination: a barrier in log2 n hops, rounded up, for any number of ranks. Each rank tells
+//! the rank at distance 1, 2, 4, .. all that it has heard. If n is no power of two, a rank hears of
+//! some ranks twice, which does no harm: the token's value is never read.
 //!
 //! Source: Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization", International
 //! Journal of Parallel Programming 17 (1988). Cost, a token of m bytes, latency a, a step's s =
@@ -10,14 +10,14 @@ use super::{Collective, Definition, Op, Place, Ring, Schedule, Step, Volume};
 use crate::sim::Speed;
 
 pub(super) const DEFINITION: Definition =
-    Definition { name: "dissemination", schedule, volume, cost, ..Definition::USUAL };
+    Definition { name: "dissemination", schedule, volume, cost, ..Definition::DEFAULT };
 
-/// How often the distance doubles before everybody is reached.
+/// The number of hops: how often the distance doubles until all ranks are reached.
 const fn doublings(size: u32) -> u32 {
     size.next_power_of_two().ilog2()
 }
 
-/// The schedule of rank `me`. What was heard goes on at once.
+/// The schedule of rank `me`. Each hop forwards what the hop before brought.
 fn schedule(collective: Collective, order: &Ring, me: u32) -> Option<Schedule> {
     if collective != Collective::Barrier {
         return None;
@@ -44,13 +44,13 @@ fn schedule(collective: Collective, order: &Ring, me: u32) -> Option<Schedule> {
     Some(Schedule { steps, ..Schedule::new(1, 1) })
 }
 
-/// What these schedules send.
+/// Each rank sends a token per hop.
 fn volume(collective: Collective, order: &Ring) -> Option<Volume> {
     let [size, most] = [order.size(), doublings(order.size())].map(u64::from);
     (collective == Collective::Barrier).then_some(Volume { most, total: most * size })
 }
 
-/// The closed form; see the top. `size` is not 1.
+/// The closed form in the file's header. `size` is not 1.
 fn cost(collective: Collective, order: &Ring, bytes: f64, speed: &Speed) -> Option<f64> {
     let size = order.size();
     let hop = speed.latency + speed.folded(bytes);

@@ -1,14 +1,13 @@
-//! `fuse`: the one rewrite of schedules. Two that follow each other become one, and where the
-//! first ends by storing the very chunk that the second begins by sending, the two steps are one.
-//! May touch: nothing. Law: the simulator sees the same result, with fewer steps.
+//! `fuse`: the one transformation of schedules. It concatenates two of them, and where the first
+//! ends by storing the chunk that the second begins by sending, it merges both steps into one. Law:
+//! the simulator sees the same result, with fewer steps.
 
 use super::{Op, Place, Schedule, Space};
 
-/// `first`, then `second`, as one schedule over the same chunks; each keeps a scratch of its own.
+/// `first`, then `second`, as one schedule over the same chunks. Each keeps a scratch of its own.
 ///
 /// # Panics
-/// If they cut input or output into different numbers of chunks: they then speak of different
-/// things.
+/// If the schedules have different numbers of input or output chunks.
 #[must_use]
 pub fn fuse(first: Schedule, second: Schedule) -> Schedule {
     assert_eq!((first.input, first.output), (second.input, second.output));
@@ -38,8 +37,8 @@ pub fn fuse(first: Schedule, second: Schedule) -> Schedule {
     Schedule { input, output, scratch, steps }
 }
 
-/// Reduce-scatter and all-gather as parts of an all-reduce over `chunks` chunks: what the first
-/// leaves at the place of chunk `mine` is what the second begins with.
+/// Reduce-scatter and all-gather as the two halves of an all-reduce over `chunks` chunks: the first
+/// leaves its result at chunk `mine` of the output, where the second begins.
 pub(super) fn halves([scatter, gather]: [Schedule; 2], chunks: u32, mine: u32) -> [Schedule; 2] {
     let scattered = |place: Place| match place.space {
         Space::Output => Place::output(mine),
@@ -58,17 +57,17 @@ mod tests {
     use super::{Op, Place, Schedule, fuse};
 
     #[test]
-    fn the_rings_all_reduce_has_one_step_less_than_its_halves() {
+    fn an_all_reduce_has_one_step_less_than_its_halves() {
         for size in 2..=64 {
             let ring = Ring::natural(size);
             for me in 0..size {
-                let halves = ring::parts(&ring, me);
+                let halves = ring::all_reduce_halves(&ring, me);
                 let fused = all_reduce(&ring, me);
                 let seam = size as usize - 1;
                 assert_eq!(fused.steps.len(), 2 * size as usize - 1);
                 assert_eq!((fused.input, fused.output), (size, size));
-                // Nothing but the seam differs, and there it takes from the first and gives as
-                // the second.
+                // Only the step at the seam is new: it receives as the first half and sends as the
+                // second.
                 assert_eq!(fused.steps[..seam], halves[0].steps[..seam]);
                 assert_eq!(fused.steps[seam + 1..], halves[1].steps[1..]);
                 let step = fused.steps[seam];
@@ -80,10 +79,9 @@ mod tests {
         }
     }
 
-    /// Whatever the ops at the seam, two steps become one only where a store is followed by a send
-    /// of the same chunk.
+    /// Two steps are merged only if the first stores and the second sends the same chunk.
     #[test]
-    fn only_a_store_and_a_send_of_the_same_chunk_become_one() {
+    fn only_a_store_and_a_send_of_the_same_chunk_are_merged() {
         let ring = Ring::natural(4);
         let all = |steps| Schedule { steps, ..Schedule::new(4, 4) };
         let one = |op, place| all(vec![ring.step(1, op, place)]);
@@ -91,7 +89,7 @@ mod tests {
         for first in Op::ALL {
             for second in Op::ALL {
                 for place in [seam, Place::output(3), Place::input(2)] {
-                    // Local steps that stay when places are moved.
+                    // A local step must store elsewhere: a copy to itself would be dropped.
                     let [a, b] = [(first, seam), (second, place)].map(|(op, place)| {
                         let local = |step: Step| step.into(Place::output(0));
                         let mut one = one(op, place);
@@ -127,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_fused_with_nothing() {
+    fn fusing_with_an_empty_schedule_changes_nothing() {
         let empty = || Schedule::new(4, 4);
         let some = || all_reduce(&Ring::natural(4), 0);
         assert_eq!(fuse(empty(), empty()), empty());

@@ -1,20 +1,21 @@
-//! Recursive halving and doubling: at distance 1, 2, 4, .. ranks exchange half of what they still
-//! share in, then go back the same way. A rank goes through the chunks one by one, not through the
-//! distances: partial sums pass on at once, and no link ever holds more than one chunk.
-//! May touch: recursive's pairing, sim's Speed.
+//! Recursive halving and doubling: at distance 1, 2, 4, .. ranks exchange half of the chunks that
+//! they still share in, then go back the same way. A rank's schedule goes chunk by chunk, not
+//! distance by distance: so partial sums are forwarded at once, and a link never holds more than
+//! one chunk.
 //!
 //! Source: Rabenseifner, "Optimization of collective reduction operations", ICCS 2004; ranks beyond
 //! a power of two p as in recursive. Cost, chunks of m bytes, a step's s = o + mb, f = s + mg:
 //! reduce-scatter p/2 (s + a) + (p-1)f, all-gather p/2 (s + a) + (p-1)s, all-reduce both less s; of
-//! n that is no power of two p/2 (3s + 3f + max(a, f) + max(a, s)) - f + 2a (n = p + 1: `beside`).
+//! n that is no power of two p/2 (3s + 3f + max(a, f) + max(a, s)) - f + 2a (n = p + 1:
+//! `partner_time`).
 
 use super::recursive::{Pairing, Role, fold};
-use super::{Collective, Definition, Op, Place, Reads, Ring, Schedule, Step, Volume, fuse};
+use super::{Collective, Definition, Op, Place, ReadOrder, Ring, Schedule, Step, Volume, fuse};
 use crate::sim::Speed;
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "halving_doubling",
-    reads: Reads::InRankOrder,
+    read_order: ReadOrder::RankOrder,
     chunks: |collective, size| match collective {
         Collective::AllReduce => Pairing::of(size).chunks(),
         _ => collective.blocks(size),
@@ -22,20 +23,20 @@ pub(super) const DEFINITION: Definition = Definition {
     schedule,
     volume,
     cost,
-    ..Definition::USUAL
+    ..Definition::DEFAULT
 };
 
-/// The schedule of rank `me`. The halves alone are for powers of two.
+/// The schedule of rank `me`. Reduce-scatter and all-gather alone need a power of two.
 fn schedule(collective: Collective, order: &Ring, me: u32) -> Option<Schedule> {
     let pairing = Pairing::of(order.size());
     let (number, partner) = match pairing.role(me) {
-        Role::Inside { number, partner } => (number, partner),
-        Role::Outside { partner } if collective == Collective::AllReduce => {
-            return Some(outside(me, partner, pairing.chunks()));
+        Role::Exchanging { number, partner } => (number, partner),
+        Role::LeftOut { partner } if collective == Collective::AllReduce => {
+            return Some(left_out_schedule(me, partner, pairing.chunks()));
         }
-        Role::Outside { .. } => return None,
+        Role::LeftOut { .. } => return None,
     };
-    let rank = Inside { me, number, partner, pairing };
+    let rank = Exchanger { me, number, partner, pairing };
     match (collective, pairing.left_out) {
         (Collective::AllReduce, _) => Some(rank.all_reduce()),
         (Collective::ReduceScatter, 0) => Some(rank.reduce_scatter()),
@@ -44,16 +45,16 @@ fn schedule(collective: Collective, order: &Ring, me: u32) -> Option<Schedule> {
     }
 }
 
-/// A rank that exchanges, as this number.
-struct Inside {
+/// A rank that takes part in the exchanges, with its number there.
+struct Exchanger {
     me: u32,
     number: u32,
     partner: Option<u32>,
     pairing: Pairing,
 }
 
-/// In the order in which the other end takes them.
-fn outside(me: u32, partner: u32, chunks: u32) -> Schedule {
+/// The schedule of a rank that is left out: its steps are in the order of its partner's.
+fn left_out_schedule(me: u32, partner: u32, chunks: u32) -> Schedule {
     let chunk = |distance| (partner / 2) ^ distance;
     let send = |distance| Step::new(Op::Send, me, Place::input(chunk(distance))).to(partner);
     let recv = |distance| Step::new(Op::Recv, me, Place::output(chunk(distance))).from(partner);
@@ -61,19 +62,19 @@ fn outside(me: u32, partner: u32, chunks: u32) -> Schedule {
     Schedule { steps, ..Schedule::new(chunks, chunks) }
 }
 
-impl Inside {
+impl Exchanger {
     fn peer(&self, bit: u32) -> u32 {
         self.pairing.rank(self.number ^ 1 << bit)
     }
 
-    /// The chunk at a distance is exchanged for the first time with the rank at the lowest bit of
-    /// it; the own one, at distance 0, never.
+    /// The exponent of the nearest rank with which the chunk at a distance is exchanged: the lowest
+    /// bit of the distance. The own chunk, at distance 0, is never exchanged.
     fn bit(&self, distance: u32) -> u32 {
         distance.trailing_zeros().min(self.pairing.doublings)
     }
 
-    /// Chunk by chunk, the own one last: take it from everybody who gives it to me, then give it to
-    /// the rank that is nearer to where it belongs.
+    /// Reduce-scatter, chunk by chunk, the own one last: receives the chunk from each rank that
+    /// gives it to this one, and sends the sum to the rank that is nearer to the chunk's owner.
     fn scatter(&self, result: Place, mut partial: impl FnMut(u32) -> Place) -> Vec<Step> {
         let me = self.me;
         let mut steps = Vec::new();
@@ -93,20 +94,20 @@ impl Inside {
                     steps.push(fold(Op::RecvReduceSend, me, rank, at).to(self.peer(bit)));
                     break;
                 }
-                let kept = match at == mine {
+                let sum = match at == mine {
                     true if distance == 0 => result,
                     true => partial(chunk),
                     false => at,
                 };
-                let step = fold(Op::RecvReduceCopy, me, rank, at).into(kept);
+                let step = fold(Op::RecvReduceCopy, me, rank, at).into(sum);
                 steps.push(step.last(next.is_none()));
-                at = kept;
+                at = sum;
             }
         }
         steps
     }
 
-    /// The same backwards: `mine` to everybody who gave me some of it, then chunk by chunk.
+    /// All-gather, the mirror: sends `mine` to each rank that gave a part of it, then by chunks.
     fn gather(&self, mine: Place) -> Vec<Step> {
         let me = self.me;
         let own = Place::output(self.number);
@@ -145,7 +146,7 @@ impl Inside {
         Schedule { steps, ..Schedule::new(1, self.pairing.chunks()) }
     }
 
-    /// Partial sums are kept where the result will be.
+    /// Partial sums are stored in the output, where the result will be.
     fn all_reduce(&self) -> Schedule {
         let mine = Place::output(self.number);
         let chunks = self.pairing.chunks();
@@ -154,7 +155,7 @@ impl Inside {
     }
 }
 
-/// What these schedules send.
+/// The chunks that these schedules send, with p ranks in the exchange and r left out.
 fn volume(collective: Collective, order: &Ring) -> Option<Volume> {
     let pairing = Pairing::of(order.size());
     let [p, r] = [pairing.chunks(), pairing.left_out].map(u64::from);
@@ -169,19 +170,19 @@ fn volume(collective: Collective, order: &Ring) -> Option<Volume> {
     }
 }
 
-/// The closed form; see the top. `size` is not 1.
+/// The closed form in the file's header. `size` is not 1.
 fn cost(collective: Collective, order: &Ring, bytes: f64, speed: &Speed) -> Option<f64> {
     let size = order.size();
     let pairing = Pairing::of(size);
     let (p, a) = (f64::from(pairing.chunks()), speed.latency);
     let (s, f) = (speed.moved(bytes / p), speed.folded(bytes / p));
-    // Every other chunk of a rank is one that it waits for.
+    // A rank waits for every other chunk.
     let waits = p / 2.0 * (s + a);
     match (collective, pairing.left_out) {
         (Collective::AllReduce, 0) => Some(2.0 * waits + (p - 1.0) * (f + s) - s),
         (Collective::AllReduce, left_out) => {
             let ends = (1.5 * p) * s + (1.5 * p - 1.0) * f + 2.0 * a;
-            Some(ends + beside(p / 2.0, left_out, a, s, f))
+            Some(ends + partner_time(p / 2.0, left_out, a, s, f))
         }
         (Collective::ReduceScatter, 0) => Some(waits + (p - 1.0) * f),
         (Collective::AllGather, 0) => Some(waits + (p - 1.0) * s),
@@ -189,10 +190,10 @@ fn cost(collective: Collective, order: &Ring, bytes: f64, speed: &Speed) -> Opti
     }
 }
 
-/// What folding for others, and sending to them, adds where it takes longer than the waiting for
-/// one of every two chunks. One such rank has peers that do not do it, and some of its folds are
-/// done while it waits.
-fn beside(pairs: f64, left_out: u32, a: f64, s: f64, f: f64) -> f64 {
+/// The additional time of a rank with a partner: to fold for it and to send it the result, where
+/// that takes longer than the wait for one of every two chunks. A single such rank has peers
+/// without partners, and does some of its folds while it waits.
+fn partner_time(pairs: f64, left_out: u32, a: f64, s: f64, f: f64) -> f64 {
     match (left_out, pairs) {
         (1, 1.0) => (2.0 * a).max(s + f),
         (1, _) => pairs * ((a - (f - s) / 2.0).max(f) + a.max(s)),

@@ -1,7 +1,7 @@
-//! A collective as data: the list of steps that one rank walks, made by a pure function.
-//! May touch: nothing. Laws: see `sim::check`, which proves every schedule made here.
+//! Schedules: a collective as data, the list of steps that each rank makes, computed by a pure
+//! function. [`sim::check`](crate::sim::check()) proves every schedule made here.
 //!
-//! The step names are those of NCCL and MSCCLang; "copy" means "store in my memory".
+//! The names of steps are those of NCCL and MSCCLang; "copy" means "store in local memory".
 
 mod algorithm;
 mod all_pairs;
@@ -23,7 +23,7 @@ mod tree;
 mod two_rings;
 
 pub use algorithm::Algorithm;
-use algorithm::{Definition, Reads};
+use algorithm::{Definition, ReadOrder};
 pub use all_to_all::all_to_all;
 pub use collective::{ALL_PAIRS, Collective};
 pub use fuse::fuse;
@@ -35,40 +35,40 @@ pub use rooted::{gather, reduce, scatter};
 pub use scan::{exscan, scan};
 pub use step::{Op, Order, Place, Space, Step};
 
-/// How many chunks an algorithm sends: what the sending steps of its schedules must add up to.
+/// The number of chunks that an algorithm's schedules send, by their sending steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Volume {
     /// By one rank, at most.
     pub most: u64,
-    /// By all together.
+    /// By all ranks.
     pub total: u64,
 }
 
-/// The steps of one rank, and into how many chunks they take its memory to be cut.
+/// The schedule of one rank: its steps, and the numbers of chunks of its memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
-    /// Chunks of the input.
+    /// Number of chunks of the input.
     pub input: u32,
-    /// Chunks of the output.
+    /// Number of chunks of the output.
     pub output: u32,
-    /// For each chunk of the scratch the chunk (of input or output) that it is as long as. A
-    /// scratch chunk holds one round's piece, and the next round uses it again.
+    /// For each chunk of the scratch, the chunk of input or output that it is as long as. A scratch
+    /// chunk holds the piece of one round and is reused in the next.
     pub scratch: Vec<Place>,
-    /// The steps, walked in order.
+    /// The steps, in order.
     pub steps: Vec<Step>,
 }
 
 impl Schedule {
-    /// Nothing to do, over so many chunks and no scratch.
+    /// A schedule without steps and scratch, over these numbers of chunks.
     #[must_use]
     pub fn new(input: u32, output: u32) -> Self {
         Self { input, output, scratch: Vec::new(), steps: Vec::new() }
     }
 
-    /// The chunk of input or output that the chunk at `place` is as long as.
+    /// The chunk of input or output that is as long as the chunk at `place`.
     ///
     /// # Panics
-    /// If there is no such scratch.
+    /// If there is no such chunk of the scratch.
     #[must_use]
     pub fn like(&self, place: Place) -> Place {
         match place.space {
@@ -77,8 +77,8 @@ impl Schedule {
         }
     }
 
-    /// The same steps at other places: a part of a larger schedule. Copies that become copies of a
-    /// place to itself are left out.
+    /// This schedule with all places mapped by `to`, as a part of a larger schedule over these
+    /// numbers of chunks. Copies of a place to itself are dropped.
     #[must_use]
     pub fn moved(mut self, input: u32, output: u32, to: impl Fn(Place) -> Place) -> Self {
         (self.input, self.output) = (input, output);

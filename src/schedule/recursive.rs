@@ -1,5 +1,5 @@
-//! Recursive doubling: ranks exchange all they have with those at distance 1, 2, 4, .., and fold in
-//! the order of ranks. May touch: sim's Speed.
+//! Recursive doubling: ranks exchange all they have with the ranks at distance 1, 2, 4, .., and
+//! fold in rank order.
 //!
 //! Source: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in
 //! MPICH", IJHPCA 19 (2005). Among n = p + r ranks, p = 2^l the largest power of two, the first 2r
@@ -7,40 +7,39 @@
 //! Cost, m bytes, a step's s = o + mb, f = s + mg: s + l(a + f); of n that is no power of two
 //! s + l f + (l+1)a + s + max(f - (l-1-h)a, mg), 2^h being the least power of two not below r.
 
-use super::{Collective, Definition, Op, Order, Place, Reads, Schedule, Step, Volume};
+use super::{Collective, Definition, Op, Order, Place, ReadOrder, Schedule, Step, Volume};
 use crate::sim::Speed;
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "recursive_doubling",
-    reads: Reads::InRankOrder,
+    read_order: ReadOrder::RankOrder,
     chunks: Collective::blocks,
     schedule: |collective, order, me| makes(collective).then(|| all_reduce(order.size(), me)),
     volume: |collective, order| makes(collective).then(|| volume(order.size())),
     cost: |collective, order, bytes, speed| {
         makes(collective).then(|| cost(order.size(), bytes, speed))
     },
-    ..Definition::USUAL
+    ..Definition::DEFAULT
 };
 
 const fn makes(collective: Collective) -> bool {
     matches!(collective, Collective::AllReduce | Collective::Barrier)
 }
 
-/// The ranks that exchange, and those that are left out of it.
+/// The ranks that take part in the exchanges, and those that are left out.
 #[derive(Clone, Copy)]
 pub(super) struct Pairing {
-    /// How often the distance doubles.
+    /// The number of exchanges, log2 of the ranks that take part.
     pub(super) doublings: u32,
-    /// How many are left out: the lower ones of so many pairs of neighbours, from rank 0 on.
+    /// The number of ranks left out: the lower ones of the first so many pairs of neighbours.
     pub(super) left_out: u32,
 }
 
-/// What a rank is in a pairing.
 pub(super) enum Role {
-    /// Left out: gives to this rank, and has the result from it.
-    Outside { partner: u32 },
-    /// Exchanges, as this number of 2^l, and for this rank too.
-    Inside { number: u32, partner: Option<u32> },
+    /// Left out: sends to its partner, and receives the result from it.
+    LeftOut { partner: u32 },
+    /// Takes part under this number, below 2^l, also for its partner if it has one.
+    Exchanging { number: u32, partner: Option<u32> },
 }
 
 impl Pairing {
@@ -49,44 +48,44 @@ impl Pairing {
         Self { doublings, left_out: size - (1 << doublings) }
     }
 
-    /// Ranks that exchange; where each has a chunk, chunks.
+    /// The number of ranks that take part; also the number of chunks, if each has one.
     pub(super) const fn chunks(self) -> u32 {
         1 << self.doublings
     }
 
     pub(super) const fn role(self, rank: u32) -> Role {
         if rank >= 2 * self.left_out {
-            Role::Inside { number: rank - self.left_out, partner: None }
+            Role::Exchanging { number: rank - self.left_out, partner: None }
         } else if rank.is_multiple_of(2) {
-            Role::Outside { partner: rank + 1 }
+            Role::LeftOut { partner: rank + 1 }
         } else {
-            Role::Inside { number: rank / 2, partner: Some(rank - 1) }
+            Role::Exchanging { number: rank / 2, partner: Some(rank - 1) }
         }
     }
 
-    /// The rank that exchanges as `number`. Numbers are in the order of ranks.
+    /// The rank that takes part under `number`. Numbers are in the order of ranks.
     pub(super) const fn rank(self, number: u32) -> u32 {
         if number < self.left_out { 2 * number + 1 } else { number + self.left_out }
     }
 }
 
-/// A fold by rank `me` of what comes from `from`, in the order of ranks.
+/// A step of rank `me` that folds the chunk from `from` in rank order.
 pub(super) fn fold(op: Op, me: u32, from: u32, src: Place) -> Step {
     let order = if from < me { Order::IncomingFirst } else { Order::LocalFirst };
     Step::new(op, me, src).from(from).order(order)
 }
 
-/// All-reduce of one chunk. What is folded goes on to the next rank at once.
+/// An all-reduce of one chunk. Each partial result is sent on at once.
 fn all_reduce(size: u32, me: u32) -> Schedule {
     let (mine, result) = (Place::input(0), Place::output(0));
     let pairing = Pairing::of(size);
     let steps = match pairing.role(me) {
-        Role::Outside { partner } => vec![
+        Role::LeftOut { partner } => vec![
             Step::new(Op::Send, me, mine).to(partner),
             Step::new(Op::Recv, me, result).from(partner),
         ],
-        Role::Inside { .. } if size == 1 => vec![Step::new(Op::Copy, me, mine).into(result)],
-        Role::Inside { number, partner } => {
+        Role::Exchanging { .. } if size == 1 => vec![Step::new(Op::Copy, me, mine).into(result)],
+        Role::Exchanging { number, partner } => {
             let peers = || (0..pairing.doublings).map(|bit| pairing.rank(number ^ 1 << bit));
             let from = partner.into_iter().chain(peers());
             let mut to = peers().chain(partner);
@@ -103,7 +102,7 @@ fn all_reduce(size: u32, me: u32) -> Schedule {
                 steps.push(step.into(result));
                 at = result;
             }
-            // With the rank at the largest distance all are there.
+            // The exchange at the largest distance brings the last contribution.
             let folds = steps.iter_mut().rev().filter(|step| step.op.reduces());
             folds.take(1).for_each(|step| step.last = true);
             steps
@@ -112,24 +111,24 @@ fn all_reduce(size: u32, me: u32) -> Schedule {
     Schedule { steps, ..Schedule::new(1, 1) }
 }
 
-/// What these schedules send.
+/// The chunks that these schedules send.
 fn volume(size: u32) -> Volume {
     let Pairing { doublings, left_out } = Pairing::of(size);
     let [l, r] = [doublings, left_out].map(u64::from);
     Volume { most: l + r.min(1), total: (l << doublings) + 2 * r }
 }
 
-/// The closed form; see the top. `size` is not 1.
+/// The closed form in the file's header. `size` is not 1.
 fn cost(size: u32, bytes: f64, speed: &Speed) -> f64 {
     let Pairing { doublings, left_out } = Pairing::of(size);
     let (l, a) = (f64::from(doublings), speed.latency);
     let (s, f) = (speed.moved(bytes), speed.folded(bytes));
-    let within = s + l * (a + f);
+    let without_partners = s + l * (a + f);
     if left_out == 0 {
-        return within;
+        return without_partners;
     }
-    // Who folds for another begins late. The last to know is one of these that hears of the others
-    // last, or of somebody at the largest distance.
+    // A rank with a partner begins late. The last rank to finish is one that hears last of such a
+    // rank, or hears of one at the largest distance.
     let h = f64::from(left_out.next_power_of_two().ilog2());
-    within + s + a + (f - (l - 1.0 - h) * a).max(f - s)
+    without_partners + s + a + (f - (l - 1.0 - h) * a).max(f - s)
 }

@@ -1,5 +1,5 @@
 //! Gather, scatter and all-to-all along the ring, for worlds too large to link all pairs: each rank
-//! passes on what is not for it, by way of the scratch. May touch: ring, sim's Speed.
+//! forwards the blocks of others by way of the scratch.
 //!
 //! Source: the linear algorithms of Chan et al., "Collective communication: theory, practice, and
 //! experience", CCPE 19 (2007). Cost, blocks of m bytes, latency a, a step's s = o + mb: gather and
@@ -10,7 +10,8 @@
 use super::{Op, Place, Ring, Schedule, Volume};
 use crate::sim::Speed;
 
-/// As [`super::gather`]; what is behind me follows what is mine.
+/// The schedule of a gather, as [`super::gather`], along the ring. A rank sends its own block
+/// first, then those of the ranks behind it.
 #[must_use]
 pub fn gather(ring: &Ring, me: u32, root: u32) -> Schedule {
     let mut schedule = Schedule::new(1, ring.size());
@@ -29,7 +30,8 @@ pub fn gather(ring: &Ring, me: u32, root: u32) -> Schedule {
     schedule
 }
 
-/// As [`super::scatter`]; what goes farthest leaves first.
+/// The schedule of a scatter, as [`super::scatter`], along the ring. The block that goes farthest
+/// leaves first.
 #[must_use]
 pub fn scatter(ring: &Ring, me: u32, root: u32) -> Schedule {
     let mut schedule = Schedule::new(ring.size(), 1);
@@ -48,8 +50,9 @@ pub fn scatter(ring: &Ring, me: u32, root: u32) -> Schedule {
     schedule
 }
 
-/// As [`super::all_to_all`]: blocks that go h hops, then those that go n-h. In place, what the
-/// first of these bring takes the place of what the second take, so that it waits in the scratch.
+/// The schedule of an all-to-all, as [`super::all_to_all`], along the ring: blocks that go h hops,
+/// then blocks that go n-h hops, for each h. In place, a received block of the first kind would
+/// replace a block of the second kind that has not left, so it waits in the scratch.
 #[must_use]
 pub fn all_to_all(ring: &Ring, me: u32) -> Schedule {
     let n = i64::from(ring.size());
@@ -74,7 +77,7 @@ pub fn all_to_all(ring: &Ring, me: u32) -> Schedule {
     schedule
 }
 
-/// Blocks as long as that at `like` go from the rank before me to the one after me.
+/// Forwards `blocks` blocks, as long as the one at `like`, from the previous rank to the next.
 fn pass(ring: &Ring, me: u32, schedule: &mut Schedule, like: Place, blocks: i64) {
     let block = Place::scratch(0);
     for _ in 0..blocks {
@@ -86,26 +89,26 @@ fn pass(ring: &Ring, me: u32, schedule: &mut Schedule, like: Place, blocks: i64)
 }
 
 /// Gather and scatter: the block of the rank h hops away is sent h times.
-pub(super) fn rooted(size: u32) -> Volume {
+pub(super) fn rooted_volume(size: u32) -> Volume {
     let (n, others) = (u64::from(size), u64::from(size - 1));
     Volume { most: others, total: n * others / 2 }
 }
 
-/// All-to-all: every rank has a block to go every number of hops.
-pub(super) fn exchanged(size: u32) -> Volume {
+/// All-to-all: each rank has one block for every number of hops.
+pub(super) fn all_to_all_volume(size: u32) -> Volume {
     let (n, others) = (u64::from(size), u64::from(size - 1));
     Volume { most: n * others / 2, total: n * n * others / 2 }
 }
 
-/// The closed form of gather and scatter; `bytes` of all blocks. `size` is not 1.
+/// The closed form of gather and scatter; `bytes` is the length of all blocks. `size` is not 1.
 pub(super) fn rooted_cost(size: u32, bytes: f64, speed: &Speed) -> f64 {
     let s = speed.moved(bytes / f64::from(size));
     f64::from(size - 1) * (2.0 * s + speed.latency)
 }
 
-/// The closed form of all-to-all; `bytes` of all blocks of a rank. `size` is not 1.
-pub(super) fn exchange_cost(size: u32, bytes: f64, speed: &Speed) -> f64 {
+/// The closed form of all-to-all; `bytes` is the length of all blocks of a rank. `size` is not 1.
+pub(super) fn all_to_all_cost(size: u32, bytes: f64, speed: &Speed) -> f64 {
     let s = speed.moved(bytes / f64::from(size));
-    let hops = exchanged(size).most as f64;
+    let hops = all_to_all_volume(size).most as f64;
     hops * (2.0 * s + speed.latency) + f64::from((size - 1) / 2) * s
 }

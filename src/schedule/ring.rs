@@ -1,5 +1,4 @@
-//! The ring: reduce-scatter and all-gather in n-1 steps each, broadcast as a pipeline, barrier as
-//! an all-reduce of a token. May touch: sim's Speed.
+//! The ring: reduce-scatter and all-gather, broadcast as a pipeline, barrier by a token.
 //!
 //! Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
 //! workstations", JPDC 69 (2009). Cost, with chunks of m bytes (a token: m), latency a, a step's s
@@ -11,36 +10,36 @@ use core::ops::Range;
 use super::{ALL_PAIRS, Hosts, Op, Place, Schedule, Step, Volume, fuse, halves};
 use crate::sim::Speed;
 
-/// The order in which the ring visits the ranks: each sends to the next, the last to the first; on
-/// which hosts they are; and whether they have other links beside.
+/// The order in which the ring visits the ranks (each sends to the next, the last to the first),
+/// the host of each rank, and whether all pairs of ranks are linked besides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ring {
     order: Vec<u32>,
-    /// Where each rank stands in `order`.
+    /// The position of each rank in `order`.
     position: Vec<u32>,
     hosts: Hosts,
-    /// The largest world in which every rank has a link to every other one.
+    /// The largest world in which every rank has a link to every other.
     most: u32,
 }
 
 impl Ring {
-    /// A ring through `order`, which must be a permutation of `0..order.len()`, on one host.
+    /// A ring in this order, on one host; `None` unless `order` is a permutation of the ranks.
     #[must_use]
     pub fn new(order: Vec<u32>) -> Option<Self> {
         let mut position = vec![u32::MAX; order.len()];
         for (at, &rank) in order.iter().enumerate() {
-            let seat = position.get_mut(rank as usize)?;
-            if *seat != u32::MAX {
+            let at_rank = position.get_mut(rank as usize)?;
+            if *at_rank != u32::MAX {
                 return None;
             }
-            *seat = at as u32;
+            *at_rank = at as u32;
         }
         let hosts = Hosts::new(vec![order.len() as u32]);
         Some(Self { order, position, hosts, most: ALL_PAIRS })
     }
 
-    /// A ring through all ranks of a host, then those of the next; together they must be a
-    /// permutation.
+    /// A ring through all ranks of one host, then those of the next; `None` unless the hosts
+    /// together are a permutation.
     #[must_use]
     pub fn through(hosts: &[Vec<u32>]) -> Option<Self> {
         let ring = Self::new(hosts.concat())?;
@@ -56,20 +55,19 @@ impl Ring {
         Self { order: ranks(), position: ranks(), hosts, most: ALL_PAIRS }
     }
 
-    /// The same, with links between all pairs if it has at most `most` ranks; [`ALL_PAIRS`] if
-    /// nobody says.
+    /// This ring, with links between all pairs of up to `most` ranks; [`ALL_PAIRS`] by default.
     #[must_use]
     pub fn with_all_pairs(self, most: u32) -> Self {
         Self { most, ..self }
     }
 
-    /// Has every rank a link to every other one?
+    /// True if every rank has a link to every other.
     #[must_use]
     pub fn all_pairs(&self) -> bool {
         self.size() <= self.most
     }
 
-    /// Up to how many ranks would have links between all pairs.
+    /// The largest world in which every rank has a link to every other.
     #[must_use]
     pub fn most_pairs(&self) -> u32 {
         self.most
@@ -84,8 +82,8 @@ impl Ring {
         (0..self.hosts.count()).map(places)
     }
 
-    /// Where its hosts are, if there are rings within them and between: several, one of several
-    /// ranks, none of none.
+    /// The hosts, if there are rings within and between them: several hosts, at least one with
+    /// several ranks, none without ranks.
     pub(crate) fn host_rings(&self) -> Option<&Hosts> {
         let (Some((least, _)), Some((most, _))) =
             (self.hosts.sizes().first(), self.hosts.sizes().last())
@@ -95,8 +93,8 @@ impl Ring {
         (self.hosts.count() > 1 && *least > 0 && *most > 1).then_some(&self.hosts)
     }
 
-    /// How many hosts, and how many ranks each has; `None` unless there are several hosts, of
-    /// several ranks each, and of as many.
+    /// The number of hosts, and the number of ranks of each; `None` unless there are several hosts,
+    /// all with the same number of ranks, more than one.
     #[must_use]
     pub fn grid(&self) -> Option<[u32; 2]> {
         match *self.hosts.sizes() {
@@ -105,50 +103,50 @@ impl Ring {
         }
     }
 
-    /// How many of its links lead from one host to another.
+    /// The number of the ring's links that lead from one host to another.
     #[must_use]
     pub fn crossings(&self) -> u32 {
         if self.hosts.count() == 1 { 0 } else { self.hosts.count() }
     }
 
-    /// Where a rank stands on it, from 0.
+    /// The position of a rank on the ring, from 0.
     #[must_use]
     pub fn position(&self, rank: u32) -> u32 {
         self.position[rank as usize]
     }
 
-    /// The rank at a place, from 0.
+    /// The rank at a position, from 0.
     pub(super) fn at(&self, place: u32) -> u32 {
         self.order[place as usize]
     }
 
-    /// How many ranks.
+    /// Number of ranks.
     #[must_use]
     pub fn size(&self) -> u32 {
         self.order.len() as u32
     }
 
-    /// The rank `hops` (which may be negative) after `rank`.
+    /// The rank `hops` after `rank`, or before it if `hops` is negative.
     #[must_use]
     pub fn after(&self, rank: u32, hops: i64) -> u32 {
         let at = i64::from(self.position[rank as usize]) + hops;
         self.order[at.rem_euclid(self.order.len() as i64) as usize]
     }
 
-    /// How many hops lead from one rank to another.
+    /// The number of hops from one rank to another.
     #[must_use]
     pub fn hops(&self, from: u32, to: u32) -> u32 {
         let [from, to] = [from, to].map(|rank| self.position[rank as usize]);
         (self.size() + to - from) % self.size()
     }
 
-    /// Is every rank followed by the next one?
+    /// True if each rank is followed by the rank with the next number.
     #[must_use]
     pub fn is_natural(&self) -> bool {
         (0..self.size()).all(|rank| self.hops(rank, (rank + 1) % self.size()) <= 1)
     }
 
-    /// A step of rank `me` between its neighbours.
+    /// A step of rank `me` that receives from the previous rank and sends to the next one.
     pub(super) fn step(&self, me: u32, op: Op, place: Place) -> Step {
         let from = if op.receives() { self.after(me, -1) } else { me };
         let to = if op.sends() { self.after(me, 1) } else { me };
@@ -156,8 +154,9 @@ impl Ring {
     }
 }
 
-/// Input: a chunk per rank. Output: one chunk, the own one reduced over all ranks. The chunk of the
-/// rank before me leaves first, mine arrives last, with every contribution.
+/// The schedule of a reduce-scatter. Input: a chunk per rank. Output: the own chunk, reduced over
+/// all ranks. The chunk of the previous rank leaves first; the own chunk arrives last, with the
+/// contributions of all ranks.
 #[must_use]
 pub fn reduce_scatter(ring: &Ring, me: u32) -> Schedule {
     let n = i64::from(ring.size());
@@ -175,7 +174,8 @@ pub fn reduce_scatter(ring: &Ring, me: u32) -> Schedule {
     Schedule { steps, ..Schedule::new(ring.size(), 1) }
 }
 
-/// Input: one chunk. Output: everybody's. The own one is put in its place while it travels.
+/// The schedule of an all-gather. Input: one chunk. Output: the chunks of all ranks. The own one is
+/// copied to its place while it travels.
 #[must_use]
 pub fn all_gather(ring: &Ring, me: u32) -> Schedule {
     let n = i64::from(ring.size());
@@ -194,19 +194,20 @@ pub fn all_gather(ring: &Ring, me: u32) -> Schedule {
     Schedule { steps, ..Schedule::new(1, ring.size()) }
 }
 
-/// Reduce-scatter and all-gather as parts of an all-reduce.
-pub(super) fn parts(ring: &Ring, me: u32) -> [Schedule; 2] {
+/// Reduce-scatter and all-gather as halves of an all-reduce.
+pub(super) fn all_reduce_halves(ring: &Ring, me: u32) -> [Schedule; 2] {
     halves([reduce_scatter(ring, me), all_gather(ring, me)], ring.size(), me)
 }
 
-/// Reduce-scatter, then all-gather, fused: 2n-1 steps.
+/// The schedule of an all-reduce: reduce-scatter, then all-gather, fused; 2n-1 steps.
 #[must_use]
 pub fn all_reduce(ring: &Ring, me: u32) -> Schedule {
-    let [scatter, gather] = parts(ring, me);
+    let [scatter, gather] = all_reduce_halves(ring, me);
     fuse(scatter, gather)
 }
 
-/// The root's buffer, a single chunk, goes down the ring; its slices follow each other.
+/// The schedule of a broadcast: the root's buffer, a single chunk, goes down the ring in slices
+/// that follow each other.
 #[must_use]
 pub fn broadcast(ring: &Ring, me: u32, root: u32) -> Schedule {
     let mut steps = Vec::with_capacity(2);
@@ -224,7 +225,8 @@ pub fn broadcast(ring: &Ring, me: u32, root: u32) -> Schedule {
     Schedule { steps, ..Schedule::new(1, 1) }
 }
 
-/// The all-reduce of chunk 0 alone, a token: nobody has it back before everybody gave.
+/// The schedule of a barrier: the all-reduce of chunk 0 alone, a token. No rank gets it back before
+/// all ranks have added to it.
 #[must_use]
 pub fn barrier(ring: &Ring, me: u32) -> Schedule {
     let mut steps = all_reduce(ring, me).steps;
@@ -232,36 +234,36 @@ pub fn barrier(ring: &Ring, me: u32) -> Schedule {
     Schedule { steps, ..Schedule::new(1, 1) }
 }
 
-/// Twice (n-1)/n of the buffer per rank.
-pub(super) fn all_reduced(size: u32) -> Volume {
+/// All-reduce: 2(n-1)/n of the buffer per rank.
+pub(super) fn all_reduce_volume(size: u32) -> Volume {
     let (n, hops) = (u64::from(size), u64::from(size - 1));
     Volume { most: 2 * hops, total: 2 * hops * n }
 }
 
-/// Reduce-scatter and all-gather: once (n-1)/n of the buffer per rank.
-pub(super) fn halved(size: u32) -> Volume {
+/// Reduce-scatter and all-gather: (n-1)/n of the buffer per rank.
+pub(super) fn half_volume(size: u32) -> Volume {
     let (n, hops) = (u64::from(size), u64::from(size - 1));
     Volume { most: hops, total: hops * n }
 }
 
-/// The buffer once per rank, but for the last one.
-pub(super) fn broadcasted(size: u32) -> Volume {
+/// Broadcast: the buffer once per rank except the last.
+pub(super) fn broadcast_volume(size: u32) -> Volume {
     Volume { most: 1, total: u64::from(size - 1) }
 }
 
-/// The token goes round twice, but for its last hop.
-pub(super) fn passed(size: u32) -> Volume {
+/// Barrier: the token goes round twice, without the last hop.
+pub(super) fn barrier_volume(size: u32) -> Volume {
     Volume { most: 2, total: 2 * u64::from(size - 1) }
 }
 
-/// The closed form of all-reduce and barrier, for chunks of so many bytes. `size` is not 1.
-pub(super) fn reduced_cost(size: u32, chunk: f64, speed: &Speed) -> f64 {
+/// The closed form of all-reduce and barrier, with chunks of `chunk` bytes. `size` is not 1.
+pub(super) fn all_reduce_cost(size: u32, chunk: f64, speed: &Speed) -> f64 {
     let (n, hops) = (f64::from(size), f64::from(size - 1));
     n * speed.moved(chunk) + hops * (speed.folded(chunk) + 2.0 * speed.latency)
 }
 
 /// The closed form of all-gather and broadcast. `size` is not 1.
-pub(super) fn passed_cost(size: u32, chunk: f64, speed: &Speed) -> f64 {
+pub(super) fn all_gather_cost(size: u32, chunk: f64, speed: &Speed) -> f64 {
     f64::from(size) * speed.moved(chunk) + f64::from(size - 1) * speed.latency
 }
 

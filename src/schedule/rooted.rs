@@ -1,15 +1,17 @@
-//! One rank against all: reduce as a pipeline down the ring, gather and scatter directly between
-//! the root and every other rank. May touch: ring, sim's Speed.
+//! Rooted collectives: reduce as a pipeline down the ring; gather and scatter by direct messages
+//! between the root and every other rank.
 //!
 //! With latency a, seconds per byte b and reduction g: reduce of m bytes in k slices takes
 //! m/k(b + (n+k-2)(b+g)) + (n-1)a; gather and scatter of n blocks of m bytes nmb + a, nearly all of
 //! it at the root, which no algorithm avoids (Chan et al., "Collective communication: theory,
 //! practice, and experience", 2007).
 
+use super::all_pairs::others;
 use super::{Op, Place, Ring, Schedule, Step, Volume};
 use crate::sim::Speed;
 
-/// Input and output: one chunk. The rank after the root begins, the root has the last word.
+/// The schedule of a reduce. Input and output: one chunk. The rank after the root begins, the root
+/// adds the last contribution.
 #[must_use]
 pub fn reduce(ring: &Ring, me: u32, root: u32) -> Schedule {
     let (mine, result) = (Place::input(0), Place::output(0));
@@ -25,7 +27,8 @@ pub fn reduce(ring: &Ring, me: u32, root: u32) -> Schedule {
     Schedule { steps: vec![step], ..Schedule::new(1, 1) }
 }
 
-/// Input: one chunk. Output, at the root: everybody's, in the order of ranks.
+/// The schedule of a gather. Input: one chunk. Output, at the root: the chunks of all ranks, in
+/// rank order.
 #[must_use]
 pub fn gather(size: u32, me: u32, root: u32) -> Schedule {
     let mine = Place::input(0);
@@ -41,7 +44,7 @@ pub fn gather(size: u32, me: u32, root: u32) -> Schedule {
     Schedule { steps, ..Schedule::new(1, size) }
 }
 
-/// Input, at the root: a chunk for every rank. Output: one chunk.
+/// The schedule of a scatter. Input, at the root: a chunk for every rank. Output: one chunk.
 #[must_use]
 pub fn scatter(size: u32, me: u32, root: u32) -> Schedule {
     let mine = Place::output(0);
@@ -57,23 +60,18 @@ pub fn scatter(size: u32, me: u32, root: u32) -> Schedule {
     Schedule { steps, ..Schedule::new(size, 1) }
 }
 
-/// The other ranks, the next one first.
-fn others(size: u32, me: u32) -> impl Iterator<Item = u32> {
-    (1..size).map(move |hop| (me + hop) % size)
-}
-
-/// Every rank but the one at the end sends once.
-pub(super) fn reduced(size: u32) -> Volume {
+/// Reduce: every rank but the root sends once.
+pub(super) fn reduce_volume(size: u32) -> Volume {
     Volume { most: 1, total: u64::from(size - 1) }
 }
 
-/// Every rank but the root sends its block.
-pub(super) fn gathered(size: u32) -> Volume {
+/// Gather: every rank but the root sends its block.
+pub(super) fn gather_volume(size: u32) -> Volume {
     Volume { most: 1, total: u64::from(size - 1) }
 }
 
-/// The root sends all blocks but its own.
-pub(super) fn scattered(size: u32) -> Volume {
+/// Scatter: the root sends all blocks but its own.
+pub(super) fn scatter_volume(size: u32) -> Volume {
     Volume { most: u64::from(size - 1), total: u64::from(size - 1) }
 }
 
@@ -82,7 +80,7 @@ pub(super) fn reduce_cost(size: u32, bytes: f64, speed: &Speed) -> f64 {
     speed.moved(bytes) + f64::from(size - 1) * (speed.folded(bytes) + speed.latency)
 }
 
-/// The closed form of gather and scatter; `bytes` of all blocks. `size` is not 1.
+/// The closed form of gather and scatter; `bytes` is the length of all blocks. `size` is not 1.
 pub(super) fn cost(size: u32, bytes: f64, speed: &Speed) -> f64 {
     let n = f64::from(size);
     n * speed.moved(bytes / n) + speed.latency

@@ -1,15 +1,15 @@
-//! Prefixes, as a chain in the order of ranks: each takes what the ranks before it come to, and
-//! passes on what it comes to with its own. May touch: rooted's cost, sim's Speed.
+//! Prefix reductions (scan and exscan), as a chain in rank order: each rank receives the fold of
+//! the ranks before it, and sends on the fold that includes its own contribution.
 //!
 //! With latency a, seconds per byte b and reduction g: a scan's slices follow each other down the
-//! chain, m bytes in k of them in m/k(b + (n+k-2)(b+g)) + (n-1)a. An exscan stores what came in and
-//! passes on another thing, hence by way of the scratch and a round at a time, which of one slice
-//! takes 2mb + a + (n-2)(3mb + mg + a).
+//! chain, m bytes in k slices in m/k(b + (n+k-2)(b+g)) + (n-1)a. An exscan stores what it receives
+//! but sends something else, so it goes by way of the scratch, one round at a time; with one slice
+//! it takes 2mb + a + (n-2)(3mb + mg + a).
 
 use super::{Op, Place, Schedule, Step, Volume, rooted};
 use crate::sim::Speed;
 
-/// Input and output: one chunk. Rank r gets the fold of ranks 0 to r.
+/// The schedule of a scan. Input and output: one chunk. Rank r gets the fold of ranks 0 to r.
 #[must_use]
 pub fn scan(size: u32, me: u32) -> Schedule {
     let (mine, result) = (Place::input(0), Place::output(0));
@@ -29,7 +29,7 @@ pub fn scan(size: u32, me: u32) -> Schedule {
     Schedule { steps, ..Schedule::new(1, 1) }
 }
 
-/// Input and output: one chunk. Rank r gets the fold of ranks 0 to r-1; rank 0 gets nothing.
+/// The schedule of an exscan: of one chunk, rank r gets the fold of ranks 0 to r-1, rank 0 nothing.
 #[must_use]
 pub fn exscan(size: u32, me: u32) -> Schedule {
     let (mine, result) = (Place::input(0), Place::output(0));
@@ -59,7 +59,7 @@ pub(super) fn volume(size: u32) -> Volume {
     Volume { most: 1, total: u64::from(size - 1) }
 }
 
-/// The closed form of a scan whose chunk is one slice: a reduce's. `size` is not 1.
+/// The closed form of a scan whose chunk is one slice: that of a reduce. `size` is not 1.
 pub(super) fn cost(size: u32, bytes: f64, speed: &Speed) -> f64 {
     rooted::reduce_cost(size, bytes, speed)
 }

@@ -1,33 +1,32 @@
-//! One step of one rank: what is done, where it reads, where it stores, and with whom.
-//! May touch: nothing. Law: what an operation has no use for is set to one value, so that equal
-//! steps are steps that do the same.
+//! One step of one rank: its operation, the places that it reads and stores, and its peers. Law:
+//! fields without meaning for an operation have a fixed value, so that equal steps do the same.
 
 pub use crate::element::Order;
 
-/// What a step does with a chunk: four questions, asked by everyone who walks a schedule.
+/// The operation of a step. It receives or not, reduces or not, stores or not, and sends or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Op {
-    /// My chunk goes out.
+    /// The local chunk is sent.
     Send = 0,
     /// The incoming chunk is stored.
     Recv,
-    /// The incoming chunk, reduced with mine, is stored.
+    /// The incoming chunk is reduced with the local one, and the result is stored.
     RecvReduceCopy,
-    /// The incoming chunk, reduced with mine, goes out.
+    /// The incoming chunk is reduced with the local one, and the result is sent.
     RecvReduceSend,
-    /// The incoming chunk, reduced with mine, is stored and goes out.
+    /// The incoming chunk is reduced with the local one, and the result is stored and sent.
     RecvReduceCopySend,
-    /// The incoming chunk is stored and goes out.
+    /// The incoming chunk is stored and sent.
     RecvCopySend,
-    /// My chunk is stored at another place; nothing happens where both are one memory.
+    /// The local chunk is stored at another place; nothing happens if both are one memory.
     Copy,
-    /// My chunk is reduced into the one at another place, as if it had just come in.
+    /// The local chunk is reduced into the one at another place, as if it had just come in.
     ReduceCopy,
 }
 
 impl Op {
-    /// Every operation.
+    /// All operations, in the order of their discriminants.
     pub const ALL: [Self; 8] = [
         Self::Send,
         Self::Recv,
@@ -39,13 +38,13 @@ impl Op {
         Self::ReduceCopy,
     ];
 
-    /// Does it take a chunk from a peer?
+    /// True if it receives a chunk from a peer.
     #[must_use]
     pub const fn receives(self) -> bool {
         !matches!(self, Self::Send | Self::Copy | Self::ReduceCopy)
     }
 
-    /// Does it combine what came (or, of a local step, what is at `src`) with my own?
+    /// True if it combines the incoming chunk (in a local step, that at `src`) with the local one.
     #[must_use]
     pub const fn reduces(self) -> bool {
         matches!(
@@ -57,45 +56,45 @@ impl Op {
         )
     }
 
-    /// Does it write my memory, at `dst`?
+    /// True if it writes local memory, at `dst`.
     #[must_use]
     pub const fn stores(self) -> bool {
         !matches!(self, Self::Send | Self::RecvReduceSend)
     }
 
-    /// Does it pass a chunk on to a peer?
+    /// True if it sends a chunk to a peer.
     #[must_use]
     pub const fn sends(self) -> bool {
         !matches!(self, Self::Recv | Self::RecvReduceCopy | Self::Copy | Self::ReduceCopy)
     }
 
-    /// Does it read my memory at `src`? It follows from the four: what neither comes in nor is
-    /// combined with what came has to be read.
+    /// True if it reads local memory at `src`: it reduces, or has no incoming chunk.
     #[must_use]
     pub const fn reads(self) -> bool {
         self.reduces() || !self.receives()
     }
 }
 
-/// Which memory of a rank.
+/// A memory of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Space {
-    /// What the rank gives, as it gave it: a step that reads here, and no other, reads a rank's own
-    /// contribution. (The laws hold with input and output apart, where nothing stores to it.)
+    /// The memory that the rank gives. A step that reads here, and no other step, reads the rank's
+    /// own contribution. (The laws hold with input and output apart, where no step stores to the
+    /// input.)
     Input = 0,
-    /// What the rank gets.
+    /// The memory that receives the rank's result.
     Output,
-    /// Memory of the communicator, for what is on its way.
+    /// Memory of the communicator, for chunks on their way to another rank.
     Scratch,
 }
 
 /// A chunk of one of a rank's memories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Place {
-    /// Which memory.
+    /// The memory.
     pub space: Space,
-    /// Which chunk of it.
+    /// The number of the chunk there, from 0.
     pub chunk: u32,
 }
 
@@ -122,55 +121,55 @@ impl Place {
 /// One step of one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Step {
-    /// What is done.
+    /// The operation.
     pub op: Op,
-    /// Does this reduction bring the last contribution? Then the average divides here.
+    /// True for the reduction that brings the last contribution; an average divides there.
     pub last: bool,
-    /// Of a reduction, which operand is the left one; otherwise meaningless and the default.
+    /// For a reduction, which operand is the left one; otherwise unused and the default.
     pub order: Order,
-    /// Where my operand is read; otherwise meaningless and equal to `dst`.
+    /// The place of the local operand; otherwise unused and equal to `dst`.
     pub src: Place,
-    /// Where the result is stored; otherwise meaningless and equal to `src`.
+    /// The place where the result is stored; otherwise unused and equal to `src`.
     pub dst: Place,
-    /// The rank a receiving step takes from; otherwise meaningless and equal to the own rank.
+    /// The rank that a receiving step receives from; otherwise unused and equal to the own rank.
     pub from: u32,
-    /// The rank a sending step gives to; otherwise meaningless and equal to the own rank.
+    /// The rank that a sending step sends to; otherwise unused and equal to the own rank.
     pub to: u32,
 }
 
 impl Step {
-    /// What rank `me` does at `place`: reads there, stores there, or both. The rest is added.
+    /// A step of rank `me` that reads or stores at `place`, or both.
     #[must_use]
     pub const fn new(op: Op, me: u32, place: Place) -> Self {
         let order = Order::IncomingFirst;
         Self { op, last: false, order, src: place, dst: place, from: me, to: me }
     }
 
-    /// The same, stored at `dst`.
+    /// Sets the place where the result is stored.
     #[must_use]
     pub const fn into(self, dst: Place) -> Self {
         Self { dst, ..self }
     }
 
-    /// The same, taking from rank `from`.
+    /// Sets the rank to receive from.
     #[must_use]
     pub const fn from(self, from: u32) -> Self {
         Self { from, ..self }
     }
 
-    /// The same, giving to rank `to`.
+    /// Sets the rank to send to.
     #[must_use]
     pub const fn to(self, to: u32) -> Self {
         Self { to, ..self }
     }
 
-    /// The same, in this order.
+    /// Sets the order of the operands.
     #[must_use]
     pub const fn order(self, order: Order) -> Self {
         Self { order, ..self }
     }
 
-    /// The same; it brings the last contribution, if `last`.
+    /// Sets whether the step brings the last contribution.
     #[must_use]
     pub const fn last(self, last: bool) -> Self {
         Self { last, ..self }

@@ -1,47 +1,48 @@
-//! Trees: a rank has everything from its parent and gives it to its children, or the other way
-//! round. Binomial ones, and pairs of binary ones, each over half of the buffer, in which a leaf of
-//! one is inside the other. All edges lead to ranks at a distance of a power of two. May touch:
-//! sim's Speed. Law: of the pair, links have slots for `WINDOW` chunks.
+//! Trees: binomial trees, and pairs of binary trees, each for half of the buffer, in which a leaf of
+//! one is an inner node of the other. All edges lead to ranks at a distance of a power of two.
+//! Law: links of the pair need slots for `WINDOW` chunks.
 //!
 //! Sources: Thakur, Rabenseifner and Gropp, IJHPCA 19 (2005); Sanders, Speck and Traeff, "Two-tree
 //! algorithms for full bandwidth broadcast, reduction and scan", Parallel Computing 35 (2009); the
 //! binary trees are numbered as NCCL's. What goes over one of the pair is cut into pieces, of which
 //! each edge carries one at a time: a rank's work is in the order of those times. Costs: `cost`.
 
-use super::{Collective, Definition, Op, Order, Place, Reads, Schedule, Space, Step, Volume, fuse};
+use super::{
+    Collective, Definition, Op, Order, Place, ReadOrder, Schedule, Space, Step, Volume, fuse,
+};
 use crate::sim::Speed;
 
 pub(super) const BINOMIAL: Definition = Definition {
     name: "binomial",
-    reads: Reads::InRankOrder,
+    read_order: ReadOrder::RankOrder,
     chunks: Collective::blocks,
-    schedule: |collective, order, me| Rank::walks(Trees::Binomial, collective, order.size(), me),
+    schedule: |collective, order, me| Rank::schedule(Trees::Binomial, collective, order.size(), me),
     volume: |collective, order| volume(Trees::Binomial, collective, order.size()),
     cost: |call, order, bytes, speed| cost(Trees::Binomial, call, order.size(), bytes, speed),
-    ..Definition::USUAL
+    ..Definition::DEFAULT
 };
 
 pub(super) const DOUBLE: Definition = Definition {
     name: "double_tree",
     window: WINDOW,
-    least_chunk: LEAST,
-    reads: Reads::InRankOrder,
+    least_chunk: MIN_PIECE,
+    read_order: ReadOrder::RankOrder,
     chunks: |_, size| Trees::Double.chunks(size),
-    schedule: |collective, order, me| Rank::walks(Trees::Double, collective, order.size(), me),
+    schedule: |collective, order, me| Rank::schedule(Trees::Double, collective, order.size(), me),
     volume: |collective, order| volume(Trees::Double, collective, order.size()),
     cost: |call, order, bytes, speed| cost(Trees::Double, call, order.size(), bytes, speed),
 };
 
-/// A rank's place in a tree; `None` above the root. Children stand in the order in which they are
-/// folded, with the order of the operands: what is before me in the ring's order from the root on
-/// stays on my left.
+/// A rank's node in a tree; the root has no parent. Children are in the order in which they are
+/// folded, with the order of the operands: ranks that precede this one, counted round from the
+/// root, are on its left.
 struct Node {
     parent: Option<u32>,
     children: Vec<(u32, Order)>,
 }
 
-/// The binomial tree over `size` places. Below a place are those that differ from it in zeros at
-/// the end: the children's are consecutive.
+/// The binomial tree over `size` places. The places below a node differ from it only in its
+/// trailing zeros, so a child's subtree has consecutive places.
 fn binomial(size: u32, at: u32) -> Node {
     let ends = if at == 0 { u32::BITS } else { at.trailing_zeros() };
     let child = |k: u32| 1u32.checked_shl(k).map(|bit| at + bit).filter(|&child| child < size);
@@ -49,7 +50,7 @@ fn binomial(size: u32, at: u32) -> Node {
     Node { parent: (at > 0).then(|| at & (at - 1)), children }
 }
 
-/// The binary tree over `size` places, sorted, with place 0 on top of it: odd places are leaves.
+/// The binary search tree over places from 1 on, below place 0: odd places are leaves.
 fn binary(size: u32, at: u32) -> Node {
     if at == 0 {
         let top = (size > 1).then(|| (1 << (size - 1).ilog2(), Order::LocalFirst));
@@ -64,8 +65,7 @@ fn binary(size: u32, at: u32) -> Node {
     Node { parent: Some(if high < size { high } else { low }), children }
 }
 
-/// The other of the pair: the same over all places but 0, which is on top of it. Here the even ones
-/// are leaves.
+/// The other tree of the pair: that over places from 1 on, so even places are leaves.
 fn shifted(size: u32, at: u32) -> Node {
     let (next, top) = (|it: u32| it + 1, (size > 1).then_some((1, Order::LocalFirst)));
     match at.checked_sub(1) {
@@ -78,14 +78,13 @@ fn shifted(size: u32, at: u32) -> Node {
     }
 }
 
-/// Pieces are not shorter than this: a message costs something too.
-const LEAST: usize = 16 << 10;
+/// The shortest piece in bytes: a message has a cost of its own.
+const MIN_PIECE: usize = 16 << 10;
 
-/// Chunks that a rank may send to another before that one takes the first: in each period one of
-/// each tree, while those of the period before are being taken.
+/// Chunks that a rank may send to another before that rank receives the first: one of each tree in
+/// a period, while the two of the period before are being received.
 const WINDOW: usize = 4;
 
-/// The trees that a schedule goes by.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Trees {
     Binomial,
@@ -100,9 +99,8 @@ impl Trees {
         }
     }
 
-    /// Into how many pieces that follow each other what goes over a tree is cut: many beside those
-    /// that fill it, one a level. A binomial tree's root sends all to log2 n others whatever the
-    /// pieces.
+    /// The number of pieces of the data of one tree: four per level, where one per level fills the
+    /// tree. A binomial tree's root sends everything to log2 n ranks, so pieces gain nothing.
     fn pieces(self, size: u32) -> u32 {
         match self {
             Self::Double if size > 2 => 4 * size.next_power_of_two().ilog2(),
@@ -110,13 +108,13 @@ impl Trees {
         }
     }
 
-    /// Of the pair, one's chunk is followed by the other's.
+    /// Number of chunks. The pair's two trees take chunks in turn.
     fn chunks(self, size: u32) -> u32 {
         self.count() * self.pieces(size)
     }
 
-    /// Places are counted from the root's on.
-    fn place(self, size: u32, at: u32, tree: u32) -> Node {
+    /// The node of a place; places are counted from the root.
+    fn node(self, size: u32, at: u32, tree: u32) -> Node {
         match (self, tree) {
             (Self::Binomial, _) => binomial(size, at),
             (Self::Double, 0) => binary(size, at),
@@ -124,42 +122,42 @@ impl Trees {
         }
     }
 
-    /// A rank's place in each tree, in ranks, and how many are above it.
+    /// A rank's node in each tree, in ranks, and its level: the number of edges to the root.
     fn nodes(self, size: u32, me: u32, root: u32) -> Vec<(i64, Node)> {
         let at = (size + me - root) % size;
         let rank = |at: u32| (root + at) % size;
-        let node = |tree| {
-            let Node { parent, children } = self.place(size, at, tree);
+        let in_tree = |tree| {
+            let Node { parent, children } = self.node(size, at, tree);
             let children = children.into_iter().map(|(child, order)| (rank(child), order));
             let node = Node { parent: parent.map(rank), children: children.collect() };
-            let above = |&at: &u32| self.place(size, at, tree).parent;
+            let above = |&at: &u32| self.node(size, at, tree).parent;
             let level = core::iter::successors(Some(at), above).skip(1).count();
             (level as i64, node)
         };
-        (0..self.count()).map(node).collect()
+        (0..self.count()).map(in_tree).collect()
     }
 }
 
-/// When a part of a schedule is walked: the period, and its turn in that.
-type When = (i64, i64);
+/// The time at which a part of a schedule is made: the period, and the turn within it.
+type Period = (i64, i64);
 
-/// A rank's parts, and the number of chunks.
+/// A rank's parts of a schedule, and the number of chunks.
 struct Rank {
     me: u32,
     chunks: u32,
-    parts: Vec<(When, Schedule)>,
+    parts: Vec<(Period, Schedule)>,
 }
 
 impl Rank {
-    /// In each period a piece goes over each edge. What a leaf gives makes nobody wait, and for
-    /// what it is given nobody waits: in a period they are first and last.
-    fn walks(trees: Trees, collective: Collective, size: u32, me: u32) -> Option<Schedule> {
+    /// The schedule of rank `me`. In each period one piece goes over each edge. A rank sends as a
+    /// leaf first, since it waits for none, and receives as a leaf last, since none waits for it.
+    fn schedule(trees: Trees, collective: Collective, size: u32, me: u32) -> Option<Schedule> {
         let chunks = trees.chunks(size);
         let mut rank = Self { me, chunks, parts: Vec::new() };
         let root = match collective {
             Collective::Broadcast { root } | Collective::Reduce { root } => root,
             Collective::AllReduce => 0,
-            // A token is one piece.
+            // A barrier's token is one piece.
             Collective::Barrier if trees == Trees::Binomial => 0,
             _ => return None,
         };
@@ -189,16 +187,16 @@ impl Rank {
         Some(parts.fold(Schedule::new(chunks, chunks), fuse))
     }
 
-    /// From the children to the parent; what they come to is kept at `sum`.
+    /// Receives from the children, with partial sums at `sum`, and sends the sum to the parent.
     fn up(&self, chunk: u32, node: &Node, sum: Place) -> Schedule {
         let (me, mine) = (self.me, Place::input(chunk));
         let mut steps = Vec::with_capacity(node.children.len() + 1);
         let mut src = mine;
         for (at, &(child, order)) in (1..).zip(&node.children) {
-            let whole = at == node.children.len();
-            let fold = match node.parent.filter(|_| whole) {
+            let is_last = at == node.children.len();
+            let fold = match node.parent.filter(|_| is_last) {
                 Some(parent) => Step::new(Op::RecvReduceSend, me, src).to(parent),
-                None => Step::new(Op::RecvReduceCopy, me, src).into(sum).last(whole),
+                None => Step::new(Op::RecvReduceCopy, me, src).into(sum).last(is_last),
             };
             steps.push(fold.from(child).order(order));
             src = sum;
@@ -214,8 +212,8 @@ impl Rank {
         Schedule { scratch, steps, ..Schedule::new(self.chunks, self.chunks) }
     }
 
-    /// From the parent, or of the root from `mine`, to the children, those first that others wait
-    /// for.
+    /// Receives from the parent (the root takes `mine`) and sends to the children, in the reverse
+    /// order of their folds: the largest subtree of a binomial tree comes first.
     fn down(&self, chunk: u32, node: &Node, mine: Place) -> Schedule {
         let (me, result) = (self.me, Place::output(chunk));
         let mut steps = Vec::with_capacity(node.children.len() + 1);
@@ -238,14 +236,14 @@ impl Rank {
     }
 }
 
-/// What these schedules send: the buffer once over every edge of the trees, each way that it goes.
+/// The buffer once over every edge of the trees, in each direction in which it goes.
 fn volume(trees: Trees, collective: Collective, size: u32) -> Option<Volume> {
     let (edges, pieces) = (u64::from(size - 1), u64::from(trees.pieces(size)));
-    let deep = u64::from(size.next_power_of_two().ilog2());
+    let depth = u64::from(size.next_power_of_two().ilog2());
     let [most, total] = match (trees, collective) {
-        (Trees::Binomial, Collective::Broadcast { .. }) => [deep, edges],
+        (Trees::Binomial, Collective::Broadcast { .. }) => [depth, edges],
         (Trees::Binomial, Collective::Reduce { .. }) => [edges.min(1), edges],
-        (Trees::Binomial, Collective::AllReduce | Collective::Barrier) => [deep, 2 * edges],
+        (Trees::Binomial, Collective::AllReduce | Collective::Barrier) => [depth, 2 * edges],
         (Trees::Double, Collective::Broadcast { .. } | Collective::Reduce { .. }) => {
             [edges.min(1) * 2, 2 * edges]
         }
@@ -255,29 +253,29 @@ fn volume(trees: Trees, collective: Collective, size: u32) -> Option<Volume> {
     Some(Volume { most: most * pieces, total: total * pieces })
 }
 
-/// The closed form, with chunks of m bytes, a step's s = o + mb, a reducing one's r = s + mg,
+/// The closed form, with chunks of m bytes, a step's s = o + mb, a reducing step's r = s + mg,
 /// latency a, k = log2 n rounded down and K rounded up. Binomial: Ks + s + ka down, Kr + s + ka up.
 ///
-/// The pair: of the first piece each of the levels costs 2s + a down, 2r + a up, and the root has
-/// two trees' to do. Every other piece adds what a rank does with one of each tree, 3s down and
-/// s + 2r up, or, if that is more, the waiting: for D levels (1 - 1/D)(a + 2s) down, of r up, both
-/// ways (1 - 1/2D)(a + 2r). Within -6 and +20 % of a walk. Of m bytes, m large, it takes 1.5mb
-/// down, 1.5mb + mg up and 3mb + mg both ways, whatever n is.
+/// The pair: the first piece costs 2s + a per level down and 2r + a per level up, and the root has
+/// to serve two trees. Every other piece adds the work of a rank for one piece of each tree, 3s
+/// down and s + 2r up, or, if that is more, the wait: for D levels (1 - 1/D)(a + 2s) down, with r
+/// up, both ways (1 - 1/2D)(a + 2r). The result is within -6 and +20 % of a walk. Of m bytes, m
+/// large, it takes 1.5mb down, 1.5mb + mg up and 3mb + mg both ways, whatever n is.
 fn cost(trees: Trees, collective: Collective, size: u32, bytes: f64, speed: &Speed) -> Option<f64> {
-    let count = f64::from(trees.count());
-    let pieces = (bytes / count / LEAST as f64).ceil().clamp(1.0, f64::from(trees.pieces(size)));
-    let chunk = bytes / count / pieces;
+    let bytes = bytes / f64::from(trees.count());
+    let pieces = (bytes / MIN_PIECE as f64).ceil().clamp(1.0, f64::from(trees.pieces(size)));
+    let chunk = bytes / pieces;
     let (s, r, a) = (speed.moved(chunk), speed.folded(chunk), speed.latency);
-    let (full, deep) = (f64::from(size.ilog2()), f64::from(size.next_power_of_two().ilog2()));
-    // Among three ranks nobody has two children.
+    let (full, depth) = (f64::from(size.ilog2()), f64::from(size.next_power_of_two().ilog2()));
+    // Among three ranks, none has two children.
     let two = if size > 3 { 2.0 } else { 1.0 };
     let levels = 2.0 + f64::from(size.saturating_sub(2).checked_ilog2().unwrap_or(0));
     let waits = |ways: f64, step: f64| (a + 2.0 * step) * (1.0 - 1.0 / (ways * levels));
     match (trees, collective) {
-        (Trees::Binomial, Collective::Broadcast { .. }) => Some((deep + 1.0) * s + full * a),
-        (Trees::Binomial, Collective::Reduce { .. }) => Some(s + deep * r + full * a),
+        (Trees::Binomial, Collective::Broadcast { .. }) => Some((depth + 1.0) * s + full * a),
+        (Trees::Binomial, Collective::Reduce { .. }) => Some(s + depth * r + full * a),
         (Trees::Binomial, Collective::AllReduce | Collective::Barrier) => {
-            Some((deep + 1.0) * s + deep * r + 2.0 * full * a)
+            Some((depth + 1.0) * s + depth * r + 2.0 * full * a)
         }
         (Trees::Double, Collective::Broadcast { .. }) => {
             let first = (s + down(size, 1.0, s, a)).max(2.0 * s + down(size - 1, 2.0, s, a));
@@ -298,9 +296,9 @@ fn cost(trees: Trees, collective: Collective, size: u32, bytes: f64, speed: &Spe
     }
 }
 
-/// Seconds from the root's giving to the last leaf's having, or from the leaves' giving to the
-/// root's having: over `above` edges of one child each, then two at a time, but that the last may
-/// stand alone below the top.
+/// Seconds from the root's first send to the last leaf's receipt, or from the leaves' sends to the
+/// root's receipt: over `above` edges with one child each, then two children per node, except that
+/// the last leaf may be an only child.
 fn down(size: u32, above: f64, step: f64, a: f64) -> f64 {
     let Some(levels) = (size - 1).checked_ilog2() else { return (above - 1.0) * (a + step) };
     let alone = levels > 0 && (size - 1).is_power_of_two();
@@ -310,12 +308,12 @@ fn down(size: u32, above: f64, step: f64, a: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{LEAST, Node, Rank, Trees, WINDOW, binary, binomial, shifted};
+    use super::{MIN_PIECE, Node, Rank, Trees, WINDOW, binary, binomial, shifted};
     use crate::partition::{Partition, SlotShape};
     use crate::schedule::Collective;
     use crate::sim::{Shape, Speed, cost};
 
-    /// Who has whom as a child has that one as its parent, and everybody but the root has one.
+    /// Parents and children agree, and every place but the root has one parent.
     fn is_a_tree(size: u32, node: impl Fn(u32) -> Node) {
         let mut children: Vec<u32> = Vec::new();
         for at in 0..size {
@@ -329,12 +327,11 @@ mod tests {
         assert_eq!(node(0).parent, None);
     }
 
-    /// Seconds of a walk of the pair, each chunk being so many slices of these bytes, over links of
-    /// so many slots.
+    /// Seconds of a simulated walk of the pair, with `slices` slices of MIN_PIECE bytes per chunk.
     fn walk(collective: Collective, size: u32, slices: usize, slots: usize, speed: Speed) -> f64 {
-        let all = (0..size).map(|me| Rank::walks(Trees::Double, collective, size, me).unwrap());
-        let shape = SlotShape { bytes: LEAST, capacity: 2 * slices };
-        let partition = [Partition::exact(slices * LEAST, 1, shape)];
+        let all = (0..size).map(|me| Rank::schedule(Trees::Double, collective, size, me).unwrap());
+        let shape = SlotShape { bytes: MIN_PIECE, capacity: 2 * slices };
+        let partition = [Partition::exact(slices * MIN_PIECE, 1, shape)];
         let shape = Shape::of(&partition, slots);
         cost(collective, &all.collect::<Vec<_>>(), &shape, speed).unwrap()
     }
@@ -342,7 +339,7 @@ mod tests {
     #[test]
     fn the_pairs_closed_form_is_close_to_a_walk() {
         let speed = |latency, step, byte, reduce| {
-            let each = LEAST as f64;
+            let each = MIN_PIECE as f64;
             Speed { latency, step, byte: byte / each, reduce: reduce / each }
         };
         for size in (2..=33).chain([64, 100, 500]) {
@@ -352,7 +349,7 @@ mod tests {
                         (Collective::Broadcast { root: 1 }, Collective::Reduce { root: 0 });
                     for collective in [Collective::AllReduce, down, up] {
                         let walk = walk(collective, size, 1, 200, speed);
-                        let bytes = LEAST as f64 * f64::from(Trees::Double.chunks(size));
+                        let bytes = MIN_PIECE as f64 * f64::from(Trees::Double.chunks(size));
                         let form = super::cost(Trees::Double, collective, size, bytes, &speed);
                         let ratio = form.unwrap() / walk;
                         assert!((0.94..1.2).contains(&ratio), "{size} {speed:?}: {ratio}");
@@ -362,13 +359,13 @@ mod tests {
         }
     }
 
-    /// Levels times the bytes would be 19 and more.
+    /// Without pieces, the ratio would be twice the number of levels, 19 and more.
     #[test]
     fn pieces_follow_each_other_down_the_pair() {
         let speed = Speed { latency: 0.0, step: 0.0, byte: 1.0, reduce: 0.0 };
         for size in [16, 64, 500, 1000] {
             for slices in [1, 2, 4] {
-                let bytes = (slices * LEAST) as f64 * f64::from(Trees::Double.chunks(size));
+                let bytes = (slices * MIN_PIECE) as f64 * f64::from(Trees::Double.chunks(size));
                 let times =
                     walk(Collective::AllReduce, size, slices, WINDOW * slices, speed) / bytes;
                 assert!((3.0..3.6).contains(&times), "{size} ranks, {slices} slices: {times}");
@@ -377,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn trees_are_trees() {
+    fn parents_and_children_agree_in_all_trees() {
         for size in 1..=200 {
             is_a_tree(size, |at| binomial(size, at));
             is_a_tree(size, |at| binary(size, at));
@@ -385,9 +382,9 @@ mod tests {
         }
     }
 
-    /// What makes two trees twice as good as one: no rank but the root has children in both.
+    /// Two trees are twice as good as one, since only the root has children in both.
     #[test]
-    fn a_leaf_of_one_is_inside_the_other() {
+    fn a_leaf_of_one_tree_is_an_inner_node_of_the_other() {
         for size in 3..=200 {
             for at in 1..size {
                 let [one, other] = [binary(size, at), shifted(size, at)].map(|n| n.children.len());

@@ -1,6 +1,5 @@
-//! Two rings in opposite directions: what a rank gives to all, or gets from all, comes half from
-//! the one side and half from the other. As many bytes as the ring's, on twice as many links, and
-//! half as many hops. May touch: sim's Speed.
+//! Two rings in opposite directions: half of the ranks' chunks go one way round, half the other. As
+//! many bytes as on one ring, on twice as many links, in half as many hops.
 //!
 //! Source: the bidirectional ring of Chan et al., "Collective communication: theory, practice, and
 //! experience", CCPE 19 (2007). Cost, with chunks of m bytes, latency a, a step's s = o + mb, a
@@ -9,49 +8,49 @@
 //! reduce-scatter c(r), all-gather c(s), all-reduce c(r) + c(s) - s, of which
 //! c(d) = s + max(s, a) + 2d + (g-1)(d + max(d, a)) and, if n is even, a + d.
 
-use super::{Collective, Definition, Op, Order, Place, Ring, Schedule, Space, Step, Volume, fuse};
+use super::{Collective, Definition, Op, Order, Place, Ring, Schedule, Step, Volume, fuse, halves};
 use crate::sim::Speed;
 
 pub(super) const DEFINITION: Definition =
-    Definition { name: "two_rings", schedule, volume, cost, ..Definition::USUAL };
+    Definition { name: "two_rings", schedule, volume, cost, ..Definition::DEFAULT };
 
-/// A way round the ring: how far a hop goes, and how many hops chunks go that way.
-struct Way {
+/// A direction round the ring: the neighbour of a hop (+1 or -1), and the number of hops.
+struct Side {
     ahead: i64,
     hops: i64,
 }
 
-/// Backwards first: it has a hop less if their number is odd.
-fn ways(size: u32) -> [Way; 2] {
+/// The two directions, backwards first; if the number of other ranks is odd, it has one hop less.
+fn sides(size: u32) -> [Side; 2] {
     let others = i64::from(size) - 1;
-    [Way { ahead: -1, hops: others / 2 }, Way { ahead: 1, hops: others - others / 2 }]
+    [Side { ahead: -1, hops: others / 2 }, Side { ahead: 1, hops: others - others / 2 }]
 }
 
-/// A step of rank `me` that takes from one neighbour and gives to the other.
-fn step(order: &Ring, me: u32, way: &Way, op: Op, place: Place) -> Step {
-    let from = if op.receives() { order.after(me, -way.ahead) } else { me };
-    let to = if op.sends() { order.after(me, way.ahead) } else { me };
+/// A step of rank `me` that receives from one neighbour and sends to the other.
+fn step(order: &Ring, me: u32, side: &Side, op: Op, place: Place) -> Step {
+    let from = if op.receives() { order.after(me, -side.ahead) } else { me };
+    let to = if op.sends() { order.after(me, side.ahead) } else { me };
     Step::new(op, me, place).from(from).to(to)
 }
 
-/// Input: a chunk per rank. Output: one chunk, the own one reduced over all ranks: what comes
-/// against the ring is added to it first, then what comes along it.
+/// Input: a chunk per rank. Output: the own chunk, reduced over all ranks. Sums that come backwards
+/// are added first, then those that come forwards.
 fn reduce_scatter(order: &Ring, me: u32) -> Schedule {
     let (mine, result) = (Place::input(me), Place::output(0));
     let mut steps = Vec::with_capacity(order.size() as usize + 1);
     let mut src = mine;
     for hop in 0..=i64::from(order.size() / 2) {
-        for way in ways(order.size()).iter().filter(|way| hop <= way.hops && way.hops > 0) {
-            let chunk = Place::input(order.after(me, way.ahead * (way.hops - hop)));
-            let first = if way.ahead > 0 { Order::IncomingFirst } else { Order::LocalFirst };
+        for side in sides(order.size()).iter().filter(|side| hop <= side.hops && side.hops > 0) {
+            let chunk = Place::input(order.after(me, side.ahead * (side.hops - hop)));
+            let first = if side.ahead > 0 { Order::IncomingFirst } else { Order::LocalFirst };
             steps.push(if hop == 0 {
-                step(order, me, way, Op::Send, chunk)
-            } else if hop < way.hops {
-                step(order, me, way, Op::RecvReduceSend, chunk).order(first)
+                step(order, me, side, Op::Send, chunk)
+            } else if hop < side.hops {
+                step(order, me, side, Op::RecvReduceSend, chunk).order(first)
             } else {
-                let fold = step(order, me, way, Op::RecvReduceCopy, src).into(result);
+                let fold = step(order, me, side, Op::RecvReduceCopy, src).into(result);
                 src = result;
-                fold.order(first).last(way.ahead > 0)
+                fold.order(first).last(side.ahead > 0)
             });
         }
     }
@@ -61,17 +60,17 @@ fn reduce_scatter(order: &Ring, me: u32) -> Schedule {
     Schedule { steps, ..Schedule::new(order.size(), 1) }
 }
 
-/// Input: one chunk. Output: everybody's. The own one is put in its place while it travels.
+/// Input: one chunk. Output: the chunks of all ranks. The own one is copied while it travels.
 fn all_gather(order: &Ring, me: u32) -> Schedule {
     let mine = Place::input(0);
     let mut steps = Vec::with_capacity(order.size() as usize + 2);
     for hop in 0..=i64::from(order.size() / 2) {
-        for way in ways(order.size()).iter().filter(|way| hop <= way.hops && way.hops > 0) {
-            let chunk = Place::output(order.after(me, -way.ahead * hop));
+        for side in sides(order.size()).iter().filter(|side| hop <= side.hops && side.hops > 0) {
+            let chunk = Place::output(order.after(me, -side.ahead * hop));
             steps.push(match hop {
-                0 => step(order, me, way, Op::Send, mine),
-                _ if hop < way.hops => step(order, me, way, Op::RecvCopySend, chunk),
-                _ => step(order, me, way, Op::Recv, chunk),
+                0 => step(order, me, side, Op::Send, mine),
+                _ if hop < side.hops => step(order, me, side, Op::RecvCopySend, chunk),
+                _ => step(order, me, side, Op::Recv, chunk),
             });
         }
         if hop == 0 {
@@ -81,17 +80,12 @@ fn all_gather(order: &Ring, me: u32) -> Schedule {
     Schedule { steps, ..Schedule::new(1, order.size()) }
 }
 
-/// Reduce-scatter, then all-gather, fused.
 fn all_reduce(order: &Ring, me: u32) -> Schedule {
-    let n = order.size();
-    let part = |half: Schedule, space| {
-        half.moved(n, n, |place| if place.space == space { Place::output(me) } else { place })
-    };
-    let scatter = part(reduce_scatter(order, me), Space::Output);
-    fuse(scatter, part(all_gather(order, me), Space::Input))
+    let parts = [reduce_scatter(order, me), all_gather(order, me)];
+    let [scatter, gather] = halves(parts, order.size(), me);
+    fuse(scatter, gather)
 }
 
-/// The schedule of rank `me`.
 fn schedule(collective: Collective, order: &Ring, me: u32) -> Option<Schedule> {
     match collective {
         Collective::AllReduce => Some(all_reduce(order, me)),
@@ -101,24 +95,24 @@ fn schedule(collective: Collective, order: &Ring, me: u32) -> Option<Schedule> {
     }
 }
 
-/// The ring's.
+/// As many chunks as on one ring.
 fn volume(collective: Collective, order: &Ring) -> Option<Volume> {
     use Collective::{AllGather, AllReduce, ReduceScatter};
     matches!(collective, AllReduce | ReduceScatter | AllGather).then(|| collective.volume(order))
 }
 
-/// The closed form; see the top.
+/// The closed form in the file's header.
 fn cost(collective: Collective, order: &Ring, bytes: f64, speed: &Speed) -> Option<f64> {
     let size = order.size();
     let own = bytes / f64::from(size);
     let (s, r, a) = (speed.moved(own), speed.folded(own), speed.latency);
-    let [back, forth] = ways(size).map(|way| way.hops as f64);
+    let [backward, forward] = sides(size).map(|side| side.hops as f64);
     let half = |d: f64| {
-        let both = match back {
+        let both = match backward {
             0.0 => s,
-            _ => s + s.max(a) + 2.0 * d + (back - 1.0) * (d + d.max(a)),
+            _ => s + s.max(a) + 2.0 * d + (backward - 1.0) * (d + d.max(a)),
         };
-        both + (forth - back) * (a + d)
+        both + (forward - backward) * (a + d)
     };
     match collective {
         Collective::AllReduce => Some(half(r) + half(s) - s),

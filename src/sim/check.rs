@@ -1,6 +1,5 @@
-//! The laws: a walk that follows every contribution on its way, and what must be true of the end.
-//! May touch: schedule. Law: `check` says yes only if all eight hold, with input and output apart
-//! and with them as one memory.
+//! The laws: a walk that tracks every contribution, and the conditions on its end.
+//! Law: `check` succeeds only if all eight laws hold, with input and output apart and in place.
 
 use super::contents::Contents;
 use super::network::walk;
@@ -8,28 +7,28 @@ use super::shape::Shape;
 use super::violation::Violation;
 use crate::schedule::{Collective, Op, Order, Place, Schedule, Space, Step, Volume};
 
-/// What a walk with input and output apart did that broke no law.
+/// Statistics of a walk, with input and output apart, that broke no law.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Slices walked, over all ranks and steps.
+    /// Slices processed, over all ranks and steps.
     pub slices: u64,
-    /// How many of them were sent.
+    /// Slices that were sent.
     pub sent: u64,
-    /// How many of them were stored.
+    /// Slices that were stored.
     pub stored: u64,
-    /// Is every reduced result one expression, with each contribution once? A barrier's need not
-    /// be: nobody looks at it.
+    /// True if every reduced result is one expression that has each contribution once. A barrier's
+    /// result, which is never read, may have some twice.
     pub exact: bool,
-    /// Does every reduced result read, from left to right, rank 0, 1, .., n-1? Then the schedules
-    /// suit operations that do not commute.
+    /// True if every reduced result reads, from left to right, rank 0, 1, .., n-1. The schedules
+    /// then suit operations that do not commute.
     pub rank_order: bool,
 }
 
-/// Walks `schedules`, one per rank, over links of `shape`, the ranks taking turns as `seed` says,
-/// and holds them to the laws; they must send as much as `volume` says.
+/// Simulates `schedules`, one per rank, over links of `shape`, and checks the laws; the sends must
+/// add up to `volume`. `seed` determines the order in which ranks run.
 ///
 /// # Errors
-/// The first law that is seen broken, and where.
+/// The first violation found: which law, and where.
 pub fn check(
     collective: Collective,
     volume: Volume,
@@ -38,13 +37,13 @@ pub fn check(
     seed: u64,
 ) -> Result<Report, Violation> {
     well_formed(collective, schedules, shape)?;
-    let report = follow(collective, schedules, shape, seed, false)?;
-    follow(collective, schedules, shape, seed, true)?;
-    bytes(volume, schedules)?;
+    let report = walk_once(collective, schedules, shape, seed, false)?;
+    walk_once(collective, schedules, shape, seed, true)?;
+    check_volume(volume, schedules)?;
     Ok(report)
 }
 
-fn follow(
+fn walk_once(
     collective: Collective,
     schedules: &[Schedule],
     shape: &Shape<'_>,
@@ -53,7 +52,7 @@ fn follow(
 ) -> Result<Report, Violation> {
     let mut contents = Contents::new(collective, schedules, shape, in_place);
     walk(schedules, shape, seed, &mut contents)?;
-    contents.verdict()
+    contents.finish()
 }
 
 fn well_formed(
@@ -130,8 +129,8 @@ fn step_fits(
     Ok(())
 }
 
-/// Law 4, in chunks; each weighs what the partition gives it.
-fn bytes(volume: Volume, schedules: &[Schedule]) -> Result<(), Violation> {
+/// Law 4, counted in chunks of any length.
+fn check_volume(volume: Volume, schedules: &[Schedule]) -> Result<(), Violation> {
     let mut sum = 0;
     for (rank, schedule) in (0..).zip(schedules) {
         let sent = schedule.steps.iter().filter(|step| step.op.sends()).count() as u64;

@@ -1,47 +1,37 @@
-//! What every rank starts from and must end with, and which of its places are one memory in place.
-//! May touch: schedule. Law: none of its own; `check` holds schedules to what is said here.
+//! The definition of each collective: the result that every rank must end with, and which places
+//! are one memory in place.
 
 use crate::schedule::{Collective, Place, Space};
 
-/// What a rank must end with in a chunk of its output.
+/// The required result of a chunk of the output.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Expected {
-    /// What it was: nobody asked for it.
+    /// Unchanged: the collective does not define it.
     Untouched,
-    /// The fold of everybody's contribution to this chunk of the input.
+    /// The fold of all ranks' contributions to this chunk of the input.
     Sum(u32),
-    /// The fold of the first ranks' contributions to this chunk, in the order of ranks.
-    Prefix {
-        /// How many ranks.
-        ranks: u32,
-        /// Which chunk.
-        chunk: u32,
-    },
-    /// What a rank had in a chunk of its input.
-    Copy {
-        /// Whose.
-        rank: u32,
-        /// Which.
-        chunk: u32,
-    },
+    /// The fold of the contributions of ranks 0 to `ranks` - 1 to this chunk, in rank order.
+    Prefix { ranks: u32, chunk: u32 },
+    /// A copy of a chunk of a rank's input.
+    Copy { rank: u32, chunk: u32 },
 }
 
 impl Collective {
-    /// Has `rank` something to give?
-    pub(super) fn gives(self, rank: u32) -> bool {
+    /// True if the input of `rank` takes part.
+    pub(super) fn has_input(self, rank: u32) -> bool {
         match self {
             Self::Broadcast { root } | Self::Scatter { root } => rank == root,
             _ => true,
         }
     }
 
-    /// Is the last reduction of all contributions the one where an average divides?
+    /// True if the reduction that completes a result is marked as the last; averages divide there.
     pub(super) fn averages(self) -> bool {
         !matches!(self, Self::Scan | Self::Exscan)
     }
 
-    /// What `rank` must end with in this chunk of its output.
-    pub(super) fn expects(self, rank: u32, chunk: u32) -> Expected {
+    /// The required result of a chunk of the output of `rank`.
+    pub(super) fn expected(self, rank: u32, chunk: u32) -> Expected {
         match self {
             Self::AllReduce | Self::Barrier => Expected::Sum(chunk),
             Self::ReduceScatter => Expected::Sum(rank),
@@ -58,7 +48,7 @@ impl Collective {
         }
     }
 
-    /// In place: where the memory of `place` is, of all the names that it has.
+    /// For a call in place: the one place that stands for all names of the memory at `place`.
     pub(super) fn in_place(self, rank: u32, place: Place) -> Place {
         match (self, place.space) {
             (_, Space::Scratch) => place,

@@ -1,15 +1,15 @@
-//! What is where while a walk goes on: which contributions each slice of each memory holds.
-//! May touch: schedule. Laws: 1, 2, 3, 5, 7 and 8 are seen broken here.
+//! The contents of all memories during a walk: which contributions each slice holds. Violations of
+//! laws 1, 2, 3, 5, 7 and 8 are found here.
 
 use super::check::Report;
 use super::collective::Expected;
-use super::network::{At, Work};
+use super::network::{Cursor, Work};
 use super::shape::Shape;
 use super::terms::Terms;
 use super::violation::Violation;
 use crate::schedule::{Collective, Op, Order, Place, Schedule, Space, Step};
 
-/// A term over the ranks' contributions to one round's piece of one chunk of their inputs.
+/// A term over the ranks' contributions to one round's piece of one input chunk.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct Value {
     round: u32,
@@ -17,7 +17,7 @@ struct Value {
     term: u32,
 }
 
-/// What a slot holds: a value, and the slice that it belongs to.
+/// The contents of a slot: a value, and the slice that it belongs to.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Message {
     round: usize,
@@ -27,8 +27,8 @@ pub(super) struct Message {
     value: Value,
 }
 
-/// What a slice of somebody's memory holds, which step stored it, if one did, and whether what it
-/// stored has been read.
+/// The contents of a slice of a memory: its value, the step that stored it (if one did), and
+/// whether it has been read since.
 #[derive(Clone, Copy)]
 struct Cell {
     value: Value,
@@ -42,7 +42,7 @@ pub(super) struct Contents<'a> {
     schedules: &'a [Schedule],
     shape: &'a Shape<'a>,
     terms: Terms,
-    /// Where the cells of each rank begin.
+    /// The index of each rank's first cell.
     starts: Vec<usize>,
     cells: Vec<Cell>,
     report: Report,
@@ -75,11 +75,11 @@ impl<'a> Contents<'a> {
             let len = contents.cells.len() + (chunks + schedule.scratch.len()) * slices;
             contents.cells.resize(len, Cell { value: garbage, stored: None, read: false });
         }
-        for rank in (0..size).filter(|&rank| collective.gives(rank)) {
+        for rank in (0..size).filter(|&rank| collective.has_input(rank)) {
             for chunk in 0..schedules[rank as usize].input {
                 for round in 0..shape.rounds(rank) {
                     for slice in 0..shape.most_slices(rank) {
-                        let at = At { rank, round, step: 0, slice };
+                        let at = Cursor { rank, round, step: 0, slice };
                         let index = contents.index(&at, Place::input(chunk));
                         let value = Value { round: round as u32, chunk, term: rank };
                         contents.cells[index].value = value;
@@ -90,8 +90,8 @@ impl<'a> Contents<'a> {
         contents
     }
 
-    /// The cell of a slice. The scratch has one round's cells.
-    fn index(&self, at: &At, place: Place) -> usize {
+    /// The index of a slice's cell. The scratch has cells for one round.
+    fn index(&self, at: &Cursor, place: Place) -> usize {
         let rank = at.rank as usize;
         let place = if self.in_place { self.collective.in_place(at.rank, place) } else { place };
         let Schedule { input, output, .. } = self.schedules[rank];
@@ -104,20 +104,20 @@ impl<'a> Contents<'a> {
         self.starts[rank] + piece * self.shape.most_slices(at.rank) + at.slice
     }
 
-    fn read(&mut self, at: &At, place: Place) -> Value {
+    fn read(&mut self, at: &Cursor, place: Place) -> Value {
         let index = self.index(at, place);
         let cell = &mut self.cells[index];
         cell.read = true;
         cell.value
     }
 
-    /// Law 3, while it happens.
-    fn store(&mut self, at: &At, step: &Step, value: Value) -> Result<(), Violation> {
+    /// Law 3, during the walk.
+    fn store(&mut self, at: &Cursor, step: &Step, value: Value) -> Result<(), Violation> {
         let (rank, number) = (at.rank, at.step as u32);
         let chunk = step.dst.chunk;
         let needless = |step| Err(Violation::NeedlessStore { rank, chunk, step });
         let asked = step.dst.space == Space::Scratch
-            || self.collective.expects(rank, chunk) != Expected::Untouched;
+            || self.collective.expected(rank, chunk) != Expected::Untouched;
         if !asked {
             return needless(number);
         }
@@ -130,7 +130,7 @@ impl<'a> Contents<'a> {
         Ok(())
     }
 
-    /// Two values as one, if they are of one piece; of two pieces nothing comes.
+    /// The fold of two values; undefined contents unless both belong to the same piece.
     fn fold(&mut self, order: Order, incoming: Value, mine: Value) -> Value {
         let (left, right) = match order {
             Order::IncomingFirst => (incoming.term, mine.term),
@@ -141,21 +141,21 @@ impl<'a> Contents<'a> {
         Value { term, ..incoming }
     }
 
-    /// Laws 1, 2, 7 and 8, and the rest of law 3, when all is done.
-    pub(super) fn verdict(mut self) -> Result<Report, Violation> {
+    /// Laws 1, 2, 7 and 8, and the rest of law 3, at the end of the walk.
+    pub(super) fn finish(mut self) -> Result<Report, Violation> {
         let mut proven = Vec::new();
         for rank in 0..self.schedules.len() as u32 {
-            self.unread(rank)?;
+            self.check_scratch_is_read(rank)?;
             for chunk in 0..self.schedules[rank as usize].output {
-                let expected = self.collective.expects(rank, chunk);
+                let expected = self.collective.expected(rank, chunk);
                 if expected == Expected::Untouched {
                     continue;
                 }
                 for round in 0..self.shape.rounds(rank) {
                     let place = Place::output(chunk);
                     for slice in 0..self.shape.slices(rank, round, place) {
-                        let at = At { rank, round, step: 0, slice };
-                        self.right(&at, chunk, expected, &mut proven)?;
+                        let at = Cursor { rank, round, step: 0, slice };
+                        self.check_slice(&at, chunk, expected, &mut proven)?;
                     }
                 }
             }
@@ -163,11 +163,11 @@ impl<'a> Contents<'a> {
         Ok(self.report)
     }
 
-    /// Law 3: what was stored in the scratch and never read.
-    fn unread(&self, rank: u32) -> Result<(), Violation> {
+    /// Law 3: every slice stored in the scratch was read.
+    fn check_scratch_is_read(&self, rank: u32) -> Result<(), Violation> {
         for chunk in 0..self.schedules[rank as usize].scratch.len() as u32 {
             for slice in 0..self.shape.most_slices(rank) {
-                let at = At { rank, slice, ..At::default() };
+                let at = Cursor { rank, slice, ..Cursor::default() };
                 let cell = self.cells[self.index(&at, Place::scratch(chunk))];
                 if let Cell { stored: Some(step), read: false, .. } = cell {
                     return Err(Violation::NeedlessStore { rank, chunk, step });
@@ -177,11 +177,11 @@ impl<'a> Contents<'a> {
         Ok(())
     }
 
-    /// Is a slice of the output what it must be? `proven` has whose term is known to be right, by
-    /// slice: equal ones need no second look.
-    fn right(
+    /// Checks a slice of the output. `proven` has, by slice, a rank and the term of its result that
+    /// was found right: an equal term needs no second check.
+    fn check_slice(
         &mut self,
-        at: &At,
+        at: &Cursor,
         chunk: u32,
         expected: Expected,
         proven: &mut Vec<Option<(u32, u32)>>,
@@ -200,19 +200,20 @@ impl<'a> Contents<'a> {
                     proven.resize(slice + 1, None);
                 }
                 match proven[slice] {
-                    Some((_, known)) if known == value.term => return Ok(()),
+                    Some((_, right)) if right == value.term => return Ok(()),
                     Some(_) if self.collective == Collective::Barrier => self.report.exact = false,
                     Some((other, _)) => {
-                        self.prove(rank, chunk, value.term, step)?;
+                        self.check_sum(rank, chunk, value.term, step)?;
                         return Err(Violation::Differs { rank, other, chunk });
                     }
                     None => proven[slice] = Some((rank, value.term)),
                 }
-                self.report.rank_order &= self.terms.in_order(value.term) == Some((0, self.size()));
-                self.prove(rank, chunk, value.term, step)
+                self.report.rank_order &=
+                    self.terms.rank_range(value.term) == Some((0, self.size()));
+                self.check_sum(rank, chunk, value.term, step)
             }
             Expected::Prefix { ranks, chunk: contribution } if of(contribution) => {
-                self.prove_prefix(rank, chunk, value.term, ranks, step)
+                self.check_prefix(rank, chunk, value.term, ranks, step)
             }
             Expected::Copy { .. } | Expected::Sum(_) | Expected::Prefix { .. } => incomplete,
         }
@@ -222,7 +223,7 @@ impl<'a> Contents<'a> {
         self.schedules.len() as u32
     }
 
-    fn prove(
+    fn check_sum(
         &mut self,
         rank: u32,
         chunk: u32,
@@ -231,8 +232,8 @@ impl<'a> Contents<'a> {
     ) -> Result<(), Violation> {
         let barrier = self.collective == Collective::Barrier;
         let enough = self.terms.weight(term) >= self.size();
-        self.report.exact &= self.terms.full(term);
-        let once = enough && (self.terms.full(term) || barrier);
+        self.report.exact &= self.terms.is_full(term);
+        let once = enough && (self.terms.is_full(term) || barrier);
         if once && self.terms.has_first(term, self.size()) {
             Ok(())
         } else if barrier || !enough {
@@ -242,8 +243,8 @@ impl<'a> Contents<'a> {
         }
     }
 
-    /// Of the first `ranks`, each once and in order.
-    fn prove_prefix(
+    /// Checks the fold of the first `ranks`: each once, and in order.
+    fn check_prefix(
         &self,
         rank: u32,
         chunk: u32,
@@ -251,7 +252,7 @@ impl<'a> Contents<'a> {
         ranks: u32,
         step: Option<u32>,
     ) -> Result<(), Violation> {
-        if self.terms.in_order(term) == Some((0, ranks)) {
+        if self.terms.rank_range(term) == Some((0, ranks)) {
             Ok(())
         } else if self.terms.weight(term) < ranks {
             Err(Violation::Incomplete { rank, chunk, step })
@@ -268,7 +269,7 @@ impl Work for Contents<'_> {
 
     fn slice(
         &mut self,
-        at: &At,
+        at: &Cursor,
         step: &Step,
         incoming: Option<&mut Message>,
         outgoing: Option<&mut Message>,
@@ -298,7 +299,7 @@ impl Work for Contents<'_> {
             value = self.fold(step.order, value, mine);
         }
         let averages = op.reduces() && self.collective.averages();
-        if step.last != (averages && self.terms.full(value.term)) {
+        if step.last != (averages && self.terms.is_full(value.term)) {
             return Err(Violation::Last { rank, step: number, chunk: dst.chunk });
         }
         if op.stores() {

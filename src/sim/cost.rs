@@ -1,50 +1,51 @@
-//! How long a collective takes: the same walk, with a clock at every rank and a time in every slot.
-//! May touch: schedule. Pure: the speeds are given, no clock is read.
+//! The simulated time of a collective: the same walk, with a clock at every rank and a time in
+//! every slot. No real clock is read.
 //!
-//! A slice of a step keeps its rank busy for o seconds and b seconds per byte (g more where it
-//! reduces), starts when its slots are there, and its message arrives a seconds after its end; so
-//! does the news that the incoming slot is empty. (LogGP: Alexandrov et al., SPAA 1995, without its
-//! gap.) With one slice per chunk and slots to spare nobody waits for a slot, and each algorithm's
-//! file has its closed form. A broadcast of k slices of m bytes round a ring is a pipeline:
-//! (n+k-1)(o + mb) + (n-1)a.
+//! A slice of a step keeps its rank busy for o seconds and b seconds per byte (g more if it
+//! reduces). It starts when its slots are there, and its message arrives a seconds after its end;
+//! so does the news that the incoming slot is empty. (LogGP: Alexandrov et al., SPAA 1995, without
+//! its gap.) With one slice per chunk and slots to spare, ranks never wait for a slot, and each
+//! algorithm's file has its closed form. A broadcast of k slices of m bytes round a ring is a
+//! pipeline: (n+k-1)(o + mb) + (n-1)a.
 
-use super::network::{At, Work, walk};
+use super::network::{Cursor, Work, walk};
 use super::shape::Shape;
 use super::violation::Violation;
 use crate::schedule::{Collective, Op, Schedule, Step};
 
-/// How fast links and ranks are.
+/// The speed of links and ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Speed {
-    /// a: seconds from a rank's commit of a slot to the peer's seeing it.
+    /// a: seconds from the commit of a slot until the peer sees it.
     pub latency: f64,
-    /// o: seconds that a slice of a step takes its rank, whatever its length.
+    /// o: seconds of its rank that a slice of a step takes, whatever its length.
     pub step: f64,
-    /// b: seconds that a rank needs to move one byte.
+    /// b: seconds per byte to move data.
     pub byte: f64,
-    /// g: seconds more that it needs to reduce one byte.
+    /// g: additional seconds per byte to reduce data.
     pub reduce: f64,
 }
 
 impl Speed {
-    /// Seconds that a slice of so many bytes takes its rank.
+    /// Seconds of its rank that a slice of `bytes` takes in a step that does not reduce.
     #[must_use]
     pub fn moved(&self, bytes: f64) -> f64 {
         self.step + bytes * self.byte
     }
 
-    /// Seconds that it takes its rank where it reduces.
+    /// Seconds of its rank that a slice of `bytes` takes in a step that reduces.
     #[must_use]
     pub fn folded(&self, bytes: f64) -> f64 {
         self.moved(bytes) + bytes * self.reduce
     }
 }
 
-/// Seconds until the last rank is done, in place, all having started at 0, over links of `shape`.
-/// `schedules` has one schedule per rank; they must obey the laws (see [`check`](super::check)).
+/// The simulated time in seconds until the last rank is done, in place, if all start at 0, over
+/// links of `shape`. `schedules` has one schedule per rank; they must obey the laws (see
+/// [`check`](super::check)).
 ///
 /// # Errors
-/// [`Violation::Stuck`] if the capacity does not suffice.
+/// [`Violation::Stuck`] if the links have too few slots.
 ///
 /// # Panics
 /// If a step names a rank or a chunk that does not exist.
@@ -56,7 +57,7 @@ pub fn cost(
 ) -> Result<f64, Violation> {
     let now = vec![0.0; schedules.len()];
     let speed = |_, _| speed;
-    let mut clocks = Clocks { collective, schedules, shape, speed, now, seen: |_| {} };
+    let mut clocks = Clocks { collective, schedules, shape, speed, now, on_slice: |_| {} };
     walk(schedules, shape, 0, &mut clocks)?;
     Ok(clocks.now.into_iter().fold(0.0, f64::max))
 }
@@ -64,19 +65,19 @@ pub fn cost(
 /// One slice of a step in a timeline.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Span {
-    /// Whose.
+    /// The rank.
     pub rank: u32,
-    /// The step.
+    /// The step that it processes.
     pub step: Step,
-    /// Seconds from the start of the call to its start and to its end; between them the rank is
-    /// busy with it.
+    /// Start and end, in seconds from the start of the call; the rank is busy in between.
     pub time: [f64; 2],
     /// Bytes of the slice.
     pub bytes: usize,
 }
 
-/// What [`cost`] walks, slice by slice, over links that each have their speed: `speed(from, to)`.
-/// A step goes at the speed of the link that it sends on, or else of that it takes from.
+/// The walk that [`cost`] simulates, slice by slice, in the order in which ranks make them; each
+/// link has its own speed, `speed(from, to)`. A step takes the speed of the link that it sends on,
+/// or else of the link that it receives from.
 ///
 /// # Errors
 /// As [`cost`].
@@ -91,29 +92,27 @@ pub fn timeline(
 ) -> Result<Vec<Span>, Violation> {
     let now = vec![0.0; schedules.len()];
     let mut spans = Vec::new();
-    let seen = |span| spans.push(span);
-    walk(schedules, shape, 0, &mut Clocks { collective, schedules, shape, speed, now, seen })?;
+    let on_slice = |span| spans.push(span);
+    walk(schedules, shape, 0, &mut Clocks { collective, schedules, shape, speed, now, on_slice })?;
     Ok(spans)
 }
 
-struct Clocks<'a, Links, Seen> {
+struct Clocks<'a, Links, OnSlice> {
     collective: Collective,
     schedules: &'a [Schedule],
     shape: &'a Shape<'a>,
     speed: Links,
-    /// The time at each rank.
     now: Vec<f64>,
-    /// Is told of every slice.
-    seen: Seen,
+    on_slice: OnSlice,
 }
 
-impl<Links: Fn(u32, u32) -> Speed, Seen: FnMut(Span)> Work for Clocks<'_, Links, Seen> {
-    /// Since when the slot can be seen to be full (by the receiver) or empty (by the sender).
+impl<Links: Fn(u32, u32) -> Speed, OnSlice: FnMut(Span)> Work for Clocks<'_, Links, OnSlice> {
+    /// The time from which the slot is seen to be full (by the receiver) or empty (by the sender).
     type Slot = f64;
 
     fn slice(
         &mut self,
-        at: &At,
+        at: &Cursor,
         step: &Step,
         incoming: Option<&mut f64>,
         outgoing: Option<&mut f64>,
@@ -139,7 +138,7 @@ impl<Links: Fn(u32, u32) -> Speed, Seen: FnMut(Span)> Work for Clocks<'_, Links,
                 *slot = *now + link.latency;
             }
         }
-        (self.seen)(Span { rank, step: *step, time: [start, *now], bytes });
+        (self.on_slice)(Span { rank, step: *step, time: [start, *now], bytes });
         Ok(())
     }
 }
@@ -189,12 +188,12 @@ mod tests {
     }
 
     #[test]
-    fn the_cost_of_direct_ones_and_chains_is_that_of_the_closed_form() {
+    fn rooted_and_prefix_collectives_cost_what_the_closed_form_says() {
         let close = |got: f64, want: f64| assert!((got / want - 1.0).abs() < 1e-9, "{got} {want}");
         let (a, root, m) = (SPEED.latency, 1, 64.0 * 1024.0);
         for size in 3..=16 {
             let n = f64::from(size);
-            let whole = size as usize * 64 * 1024;
+            let all_blocks = size as usize * 64 * 1024;
             for slices in [1, 2, 16] {
                 let k = slices as f64;
                 let folds = (n + k - 2.0) * SPEED.folded(m / k);
@@ -205,17 +204,17 @@ mod tests {
             }
             let direct = n * SPEED.moved(m) + a;
             for collective in [Collective::Gather { root }, Collective::Scatter { root }] {
-                close(seconds(collective, size, whole, 1, 4), direct);
+                close(seconds(collective, size, all_blocks, 1, 4), direct);
             }
             let turn = 2.0 * SPEED.moved(m) + SPEED.folded(m) + a;
             let exscan = 2.0 * SPEED.moved(m) + a + (n - 2.0) * turn;
             close(seconds(Collective::Exscan, size, 64 * 1024, 1, 4), exscan);
             let exchange = (2.0 * (n - 1.0) * SPEED.moved(m)).max(direct);
-            close(seconds(Collective::AllToAll, size, whole, 1, 4), exchange);
+            close(seconds(Collective::AllToAll, size, all_blocks, 1, 4), exchange);
         }
     }
 
-    /// What the closed form hides: the least legal capacity makes the slices wait for each other.
+    /// The closed form ignores capacity: with the least legal one, slices wait for each other.
     #[test]
     fn two_chunks_of_slots_are_worth_their_memory() {
         let time = |slices, slots| seconds(Collective::AllReduce, 8, 64 * 1024, slices, slots);
@@ -234,7 +233,7 @@ mod tests {
         assert!(matches!(cost, Err(Violation::Stuck(_))));
     }
 
-    /// A timeline ends when the cost says, nobody does two things at once, and slow links show.
+    /// A timeline ends at the cost, ranks do one slice at a time, and a slow link delays the end.
     #[test]
     fn a_timeline_is_the_walk_of_the_cost() {
         let schedules = Collective::AllReduce.schedules(&Ring::natural(6));

@@ -1,6 +1,7 @@
-//! The simulator that proves schedules: `check` holds them to the laws, `cost` says how long they
-//! take; both are the walk of `network`. May touch: partition, schedule; no clock, no system.
-//! Law: whatever the order in which ranks run, the verdict is the same.
+//! The simulator of schedules: [`check()`] proves that they obey the laws, [`cost()`] and
+//! [`timeline`] say how long they take, [`prove()`] admits a user's schedules. All of them walk the
+//! schedules over simulated links.
+//! Law: the result does not depend on the order in which ranks run.
 
 mod check;
 mod collective;

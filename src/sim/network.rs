@@ -1,7 +1,7 @@
-//! The walk: ranks go through their schedules over links with a capacity, one slice at a time, in
-//! a seeded order. May touch: schedule. Laws: rounds > steps > slices, as executors walk; a rank
-//! blocks on the one link its step names; a step that receives and sends keeps the incoming slot
-//! until it has an outgoing one.
+//! The walk: ranks process their schedules over links of limited capacity, one slice at a time, in
+//! a seeded order. As executors do, a rank walks rounds > steps > slices, blocks on the one link
+//! that its step names, and keeps the incoming slot of a step that also sends until it has an
+//! outgoing one.
 //!
 //! Each rank is sequential and never chooses among links, so the network is determinate (Kahn, "The
 //! semantics of a simple language for parallel programming", IFIP 1974; an emptied slot is a
@@ -12,32 +12,31 @@ use std::mem;
 use super::{Blocked, Random, Shape, Violation, Wants};
 use crate::schedule::{Schedule, Step};
 
-/// Where a rank stands.
 #[derive(Clone, Debug, Default)]
-pub(super) struct At {
+pub(super) struct Cursor {
     pub(super) rank: u32,
     pub(super) round: usize,
     pub(super) step: usize,
     pub(super) slice: usize,
 }
 
-/// What is in slots, and what a rank does with the slots it is lent.
+/// The content of slots, and how a rank processes a slice with the slots it is lent.
 pub(super) trait Work {
-    /// The default is in slots that were never used.
+    /// The content of a slot; the default is in slots that were never used.
     type Slot: Clone + Default;
 
-    /// One slice of one step: `incoming` is there if it receives, `outgoing` if it sends.
+    /// Processes a slice; `incoming` is there if the step receives, `outgoing` if it sends.
     fn slice(
         &mut self,
-        at: &At,
+        at: &Cursor,
         step: &Step,
         incoming: Option<&mut Self::Slot>,
         outgoing: Option<&mut Self::Slot>,
     ) -> Result<(), Violation>;
 }
 
-/// Walks `schedules` to their end, the ranks taking turns as `seed` says. Steps must name ranks
-/// and chunks that exist.
+/// Walks `schedules` to their end, in an order determined by `seed`. Steps must name ranks and
+/// chunks that exist.
 pub(super) fn walk<W: Work>(
     schedules: &[Schedule],
     shape: &Shape<'_>,
@@ -47,16 +46,16 @@ pub(super) fn walk<W: Work>(
     let mut network = Network::new(schedules, shape);
     let mut random = Random::new(seed);
     while !network.ready.is_empty() {
-        let turn = random.below(network.ready.len());
-        match network.turn(network.ready[turn], work)? {
-            Turn::Moved => {}
-            Turn::Blocked | Turn::Done => drop(network.ready.swap_remove(turn)),
+        let index = random.below(network.ready.len());
+        match network.advance(network.ready[index], work)? {
+            Progress::Moved => {}
+            Progress::Blocked | Progress::Done => drop(network.ready.swap_remove(index)),
         }
     }
-    network.verdict()
+    network.finish()
 }
 
-enum Turn {
+enum Progress {
     Moved,
     Blocked,
     Done,
@@ -82,13 +81,13 @@ const NONE: u32 = u32::MAX;
 struct Network<'a, T> {
     schedules: &'a [Schedule],
     shape: &'a Shape<'a>,
-    places: Vec<At>,
-    /// Who may be able to move.
+    cursors: Vec<Cursor>,
+    /// The ranks that may be able to move.
     ready: Vec<u32>,
-    /// Which link a rank sleeps on, and for what.
+    /// By rank: the link that it waits for, and whether for a slice or a slot.
     waits: Vec<Option<(u32, Wants)>>,
     links: Vec<Link<T>>,
-    /// The number of the link from one rank to another, by both.
+    /// The index of the link from one rank to another, by both ranks; NONE if it is unused so far.
     numbers: Vec<u32>,
 }
 
@@ -96,24 +95,24 @@ impl<'a, T: Clone + Default> Network<'a, T> {
     fn new(schedules: &'a [Schedule], shape: &'a Shape<'a>) -> Self {
         let size = schedules.len();
         let ranks = 0..size as u32;
-        let places = ranks.clone().map(|rank| At { rank, ..At::default() }).collect();
+        let cursors = ranks.clone().map(|rank| Cursor { rank, ..Cursor::default() }).collect();
         let mut network = Self {
             schedules,
             shape,
-            places,
+            cursors,
             ready: Vec::new(),
             waits: vec![None; size],
             links: Vec::new(),
             numbers: vec![NONE; size * size],
         };
-        network.ready = ranks.filter(|&rank| network.settle(rank).is_some()).collect();
+        network.ready = ranks.filter(|&rank| network.skip_empty(rank).is_some()).collect();
         network
     }
 
-    /// Moves `rank` over what is empty to its next slice; `None` when it is done.
-    fn settle(&mut self, rank: u32) -> Option<Step> {
+    /// Moves `rank` past empty pieces to its next slice; `None` if its schedule is done.
+    fn skip_empty(&mut self, rank: u32) -> Option<Step> {
         let schedule = &self.schedules[rank as usize];
-        let at = &mut self.places[rank as usize];
+        let at = &mut self.cursors[rank as usize];
         while at.round < self.shape.rounds(rank) {
             while let Some(step) = schedule.steps.get(at.step) {
                 if at.slice < self.shape.slices(rank, at.round, schedule.like(step.src)) {
@@ -136,9 +135,13 @@ impl<'a, T: Clone + Default> Network<'a, T> {
         self.numbers[number]
     }
 
-    /// One slice of `rank`, if its links allow.
-    fn turn<W: Work<Slot = T>>(&mut self, rank: u32, work: &mut W) -> Result<Turn, Violation> {
-        let Some(step) = self.settle(rank) else { return Ok(Turn::Done) };
+    /// Processes one slice of `rank`, if its links allow.
+    fn advance<W: Work<Slot = T>>(
+        &mut self,
+        rank: u32,
+        work: &mut W,
+    ) -> Result<Progress, Violation> {
+        let Some(step) = self.skip_empty(rank) else { return Ok(Progress::Done) };
         let rx = step.op.receives().then(|| self.link(step.from, rank));
         let tx = step.op.sends().then(|| self.link(rank, step.to));
         for (link, wants) in [(rx, Wants::Slice), (tx, Wants::Slot)] {
@@ -146,10 +149,10 @@ impl<'a, T: Clone + Default> Network<'a, T> {
                 && !self.has(link, wants)
             {
                 self.waits[rank as usize] = Some((link, wants));
-                return Ok(Turn::Blocked);
+                return Ok(Progress::Blocked);
             }
         }
-        // Out of its place while it is lent, so that both slots can be.
+        // The slot is taken out while it is lent, so that both slots can be borrowed.
         let mut incoming = rx.map(|rx| {
             let link = &mut self.links[rx as usize];
             mem::take(link.slot(link.received))
@@ -158,8 +161,8 @@ impl<'a, T: Clone + Default> Network<'a, T> {
             let link = &mut self.links[tx as usize];
             link.slot(link.sent)
         });
-        work.slice(&self.places[rank as usize], &step, incoming.as_mut(), outgoing)?;
-        self.places[rank as usize].slice += 1;
+        work.slice(&self.cursors[rank as usize], &step, incoming.as_mut(), outgoing)?;
+        self.cursors[rank as usize].slice += 1;
         if let Some(tx) = tx {
             self.links[tx as usize].sent += 1;
             self.wake(step.to, tx, Wants::Slice);
@@ -170,7 +173,7 @@ impl<'a, T: Clone + Default> Network<'a, T> {
             link.received += 1;
             self.wake(step.from, rx, Wants::Slot);
         }
-        Ok(Turn::Moved)
+        Ok(Progress::Moved)
     }
 
     fn has(&self, link: u32, wants: Wants) -> bool {
@@ -188,10 +191,10 @@ impl<'a, T: Clone + Default> Network<'a, T> {
         }
     }
 
-    /// Nobody moves any more: is everybody done, and nothing left over?
-    fn verdict(&self) -> Result<(), Violation> {
+    /// The result when no rank can move: all must be done, and all links empty.
+    fn finish(&self) -> Result<(), Violation> {
         let blocked: Vec<_> = self
-            .places
+            .cursors
             .iter()
             .zip(&self.waits)
             .filter_map(|(at, wait)| {

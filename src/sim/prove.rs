@@ -1,12 +1,11 @@
-//! Schedules that a user made, and the proof that they may be walked. May touch: schedule,
-//! partition. Law: there is no `Proven` that `check` has not said yes to.
+//! Schedules made by a user, and their proof. Law: every `Proven` has passed `check`.
 
 use super::{Shape, Violation, check};
 use crate::partition::SlotShape;
 use crate::plan::{digest, mix};
 use crate::schedule::{Collective, Order, Place, Schedule, Step, Volume};
 
-/// The schedules of all ranks, proved to do a collective over links with so many slots, or more.
+/// The schedules of all ranks, proved to do a collective over links of so many slots or more.
 #[derive(Clone, Debug)]
 pub struct Proven {
     collective: Collective,
@@ -16,11 +15,11 @@ pub struct Proven {
     digest: u64,
 }
 
-/// Has the simulator walk the schedules that `schedule` makes for each of `size` ranks, with pieces
-/// of one slice and of as many as a round has, input and output apart and as one memory.
+/// Proves the schedules that `schedule` makes for each of `size` ranks: simulates them with pieces
+/// of one slice and of as many slices as a round has, with input and output apart and in place.
 ///
 /// # Errors
-/// The first law that is seen broken, and where. They may send as much as they like.
+/// The first violation found: which law, and where. Law 4 is not checked.
 pub fn prove(
     collective: Collective,
     size: u32,
@@ -40,8 +39,8 @@ pub fn prove(
     Ok(Proven { collective, capacity: slots.capacity, schedules, rank_order, digest })
 }
 
-/// The digest of all schedules. The ranks compare it, so it must not depend on the compiler that a
-/// rank was built with, as the values of the standard library's hasher do.
+/// The digest of all schedules. Ranks compare it, so it must not depend on a rank's compiler, as
+/// the standard library's hasher does.
 fn digest_of(collective: Collective, schedules: &[Schedule]) -> u64 {
     let mut digest = digest(collective.name().as_bytes());
     let mut add = |word: u64| digest = mix(digest ^ word);
@@ -65,31 +64,31 @@ fn digest_of(collective: Collective, schedules: &[Schedule]) -> u64 {
 }
 
 impl Proven {
-    /// What they do together.
+    /// The collective that they do.
     #[must_use]
     pub fn collective(&self) -> Collective {
         self.collective
     }
 
-    /// One per rank.
+    /// The schedules, by rank.
     #[must_use]
     pub fn schedules(&self) -> &[Schedule] {
         &self.schedules
     }
 
-    /// The slots that links must have.
+    /// The number of slots that links need.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Do the results read the ranks in order, as operations that do not commute need it?
+    /// True if results read the ranks in order, as operations that do not commute need.
     #[must_use]
     pub fn rank_order(&self) -> bool {
         self.rank_order
     }
 
-    /// Equal for equal schedules of all ranks, on every machine and with every compiler.
+    /// A digest of the schedules of all ranks, equal on every machine and with every compiler.
     #[must_use]
     pub fn digest(&self) -> u64 {
         self.digest
@@ -101,7 +100,7 @@ mod tests {
     use super::*;
     use crate::schedule::{Op, Place};
 
-    /// Rank 0 gives its chunk to rank 1.
+    /// Rank 0 sends its chunk to rank 1.
     fn schedules() -> Vec<Schedule> {
         let place = Place::input(0);
         let mut all = vec![Schedule::new(1, 1); 2];
@@ -113,12 +112,12 @@ mod tests {
     const WHAT: Collective = Collective::Broadcast { root: 0 };
 
     #[test]
-    fn the_digest_is_the_same_whoever_compiled_it() {
+    fn the_digest_does_not_depend_on_the_compiler() {
         assert_eq!(digest_of(WHAT, &schedules()), 4_570_425_933_281_420_371);
     }
 
     #[test]
-    fn whatever_differs_changes_the_digest() {
+    fn every_difference_changes_the_digest() {
         let changes: [fn(&mut Schedule); 12] = [
             |_| (),
             |own| own.input = 2,
@@ -143,7 +142,7 @@ mod tests {
         let others = [Collective::Broadcast { root: 1 }, Collective::AllGather];
         let others = others.map(|other| digest_of(other, &schedules()));
         let all: std::collections::HashSet<_> = changed.chain(others).collect();
-        // What changes nothing is there twice.
+        // The unchanged schedules are in the list twice.
         assert_eq!(all.len(), 2 * changes.len() - 1 + others.len());
     }
 }

@@ -1,11 +1,11 @@
-//! Numbers that look random, for walks in any order. Pure.
+//! Pseudo-random numbers, for simulations in any order.
 
-/// Seeded numbers (xorshift64), so that every walk can be repeated.
+/// A generator of pseudo-random numbers (xorshift64); a seed repeats its sequence.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// The sequence that belongs to `seed`; every seed has its own.
+    /// The sequence of `seed`; every seed has its own.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         // An odd multiplier makes different seeds different; xorshift must not start at zero.
@@ -22,7 +22,7 @@ impl Random {
         (((self.0 >> 32) * limit as u64) >> 32) as usize
     }
 
-    /// Brings `items` into another order.
+    /// Shuffles `items` (Fisher-Yates).
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.below(last + 1));

@@ -1,7 +1,7 @@
-//! Expressions as numbers: a rank's own contribution, or a fold of two terms. May touch: nothing.
-//! Law: each term is kept once, so equal numbers are equal expressions; no hash, no luck.
+//! Expressions as numbers (hash-consing without hashes): a rank's own contribution, or a fold of
+//! two terms. Law: each term is stored once, so equal numbers are equal expressions.
 
-/// Terms by number: rank r's own contribution is r, what was in a buffer before is `garbage`.
+/// The terms by number: r is the contribution of rank r, `garbage` undefined contents.
 pub(super) struct Terms {
     size: u32,
     all: Vec<Term>,
@@ -9,13 +9,13 @@ pub(super) struct Terms {
 
 struct Term {
     weight: u32,
-    /// For a fold: the left operand and the right one.
+    /// For a fold: the left and the right operand.
     of: Option<(u32, u32)>,
-    /// If it reads, from left to right, the contributions of consecutive ranks: the first, and the
-    /// one after the last.
-    in_order: Option<(u32, u32)>,
-    /// The latest fold of which this term is the left operand, and the fold before it of the same
-    /// one: a list that rarely has a second member.
+    /// If the term reads, from left to right, the contributions of consecutive ranks: the first
+    /// rank, and the one after the last.
+    rank_range: Option<(u32, u32)>,
+    /// The latest fold whose left operand is this term, and the previous fold with the same left
+    /// operand as this fold: a linked list, rarely longer than one.
     latest: Option<u32>,
     before: Option<u32>,
 }
@@ -23,7 +23,7 @@ struct Term {
 impl Terms {
     pub(super) fn new(size: u32) -> Self {
         let leaf =
-            |weight, in_order| Term { weight, of: None, in_order, latest: None, before: None };
+            |weight, rank_range| Term { weight, of: None, rank_range, latest: None, before: None };
         let own = (0..size).map(|rank| leaf(1, Some((rank, rank + 1))));
         let all = own.chain([leaf(0, None)]).collect();
         Self { size, all }
@@ -35,43 +35,43 @@ impl Terms {
 
     pub(super) fn fold(&mut self, left: u32, right: u32) -> u32 {
         let before = self.all[left as usize].latest;
-        let mut known = before;
-        while let Some(fold) = known {
+        let mut next = before;
+        while let Some(fold) = next {
             let term = &self.all[fold as usize];
             if term.of == Some((left, right)) {
                 return fold;
             }
-            known = term.before;
+            next = term.before;
         }
         let new = self.all.len() as u32;
         let weight = self.weight(left).saturating_add(self.weight(right));
-        let in_order = match (self.in_order(left), self.in_order(right)) {
+        let rank_range = match (self.rank_range(left), self.rank_range(right)) {
             (Some((first, seam)), Some((next, end))) if seam == next => Some((first, end)),
             _ => None,
         };
-        self.all.push(Term { weight, of: Some((left, right)), in_order, latest: None, before });
+        self.all.push(Term { weight, of: Some((left, right)), rank_range, latest: None, before });
         self.all[left as usize].latest = Some(new);
         new
     }
 
-    /// If the term reads, from left to right, the contributions of consecutive ranks: the first,
-    /// and the one after the last.
-    pub(super) fn in_order(&self, term: u32) -> Option<(u32, u32)> {
-        self.all[term as usize].in_order
+    /// If the term reads, from left to right, the contributions of consecutive ranks: the first
+    /// rank, and the one after the last.
+    pub(super) fn rank_range(&self, term: u32) -> Option<(u32, u32)> {
+        self.all[term as usize].rank_range
     }
 
-    /// How many contributions it has, the same one counted as often as it is in there.
+    /// The number of contributions in the term, counted with multiplicity.
     pub(super) fn weight(&self, term: u32) -> u32 {
         self.all[term as usize].weight
     }
 
-    /// As many contributions as there are ranks.
-    pub(super) fn full(&self, term: u32) -> bool {
+    /// True if the term has as many contributions as there are ranks.
+    pub(super) fn is_full(&self, term: u32) -> bool {
         self.weight(term) == self.size
     }
 
-    /// Are the contributions of the first `ranks` in it, and no others? A term of that weight then
-    /// has each once.
+    /// True if exactly the contributions of the first `ranks` are in the term. If its weight is
+    /// `ranks` too, it has each once.
     pub(super) fn has_first(&self, term: u32, ranks: u32) -> bool {
         let mut seen = vec![false; self.all.len()];
         let mut todo = vec![term];
@@ -94,20 +94,20 @@ mod tests {
     fn equal_numbers_are_equal_expressions() {
         let mut terms = Terms::new(4);
         let (ab, ac) = (terms.fold(0, 1), terms.fold(0, 2));
-        let known = [ab, ac, terms.fold(1, 0), terms.fold(ab, 2), terms.fold(ac, 1)];
-        for (number, term) in known.iter().enumerate() {
-            assert!(!known[..number].contains(term));
+        let numbers = [ab, ac, terms.fold(1, 0), terms.fold(ab, 2), terms.fold(ac, 1)];
+        for (number, term) in numbers.iter().enumerate() {
+            assert!(!numbers[..number].contains(term));
         }
         let again = [(0, 1), (0, 2), (1, 0), (ab, 2), (ac, 1)];
-        assert_eq!(again.map(|(left, right)| terms.fold(left, right)), known);
+        assert_eq!(again.map(|(left, right)| terms.fold(left, right)), numbers);
     }
 
     #[test]
-    fn a_full_term_need_not_have_all() {
+    fn a_term_with_n_contributions_need_not_have_all_ranks() {
         let mut terms = Terms::new(3);
         let pair = terms.fold(0, 1);
         let (all, twice) = (terms.fold(pair, 2), terms.fold(pair, 0));
-        assert!(!terms.full(pair) && terms.full(all) && terms.full(twice));
+        assert!(!terms.is_full(pair) && terms.is_full(all) && terms.is_full(twice));
         assert!(terms.has_first(all, 3) && !terms.has_first(twice, 3));
         assert!(terms.has_first(pair, 2) && !terms.has_first(pair, 1));
         let garbage = terms.garbage();

@@ -1,10 +1,10 @@
-//! Times and speeds, for people. May touch: cost's Speed. Pure: text.
+//! Times and speeds as text.
 
 use core::fmt;
 
 use super::Speed;
 
-/// Seconds, for people: `1.25 us`.
+/// A time in seconds, displayed with a suitable unit: `1.25 us`.
 #[derive(Clone, Copy, Debug)]
 pub struct Time(pub f64);
 

@@ -1,31 +1,31 @@
-//! What a schedule can do wrong: which law, who, where. May touch: nothing. Law: every variant but
-//! `Malformed` names a rank and, where there is one, the chunk and the step of that rank.
+//! Violations of the laws by a set of schedules. Law: every variant but `Malformed` names a rank
+//! and, where there is one, the chunk and the step of that rank.
 
 use core::fmt;
 
 use thiserror::Error;
 
-/// The law that a set of schedules breaks, and where. Ranks, chunks and steps count from 0.
+/// The law that a set of schedules violates, and where. Ranks, chunks and steps count from 0.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Violation {
-    /// The schedules are no description of this collective: a rank or chunk that does not exist,
-    /// a peer where none belongs, or a wrong number of chunks.
+    /// The schedules are no valid description of this collective: a rank or chunk that does not
+    /// exist, a peer where none belongs, or a wrong number of chunks.
     #[error("malformed: rank {rank}, step {step:?}: {what}")]
     Malformed {
-        /// Whose schedule.
+        /// The rank of the schedule.
         rank: u32,
-        /// Its step; `None` if the whole schedule is meant.
+        /// The step; `None` if the whole schedule is meant.
         step: Option<u32>,
-        /// What is wrong with it.
+        /// Description of the defect.
         what: &'static str,
     },
     /// Law 1: a contribution that must be in the result is not.
     #[error("law 1, complete: rank {rank} ends without the whole of chunk {chunk} (step {step:?})")]
     Incomplete {
-        /// Who has the wrong result.
+        /// The rank with the wrong result.
         rank: u32,
-        /// In which chunk.
+        /// The chunk of its output.
         chunk: u32,
         /// The step that stored it; `None` if none did.
         step: Option<u32>,
@@ -33,61 +33,61 @@ pub enum Violation {
     /// Law 2: a contribution is in the result more than once.
     #[error("law 2, once: rank {rank} has a contribution to chunk {chunk} twice (step {step:?})")]
     Twice {
-        /// Who has the wrong result.
+        /// The rank with the wrong result.
         rank: u32,
-        /// In which chunk.
+        /// The chunk of its output.
         chunk: u32,
         /// The step that stored it.
         step: Option<u32>,
     },
-    /// Law 3: a store of a chunk that the rank does not need, or has, or gets later.
+    /// Law 3: a store of a chunk that the rank does not need, already has, or gets later.
     #[error("law 3, no needless store: rank {rank}, step {step}, chunk {chunk}")]
     NeedlessStore {
-        /// Who stores.
+        /// The rank that stores.
         rank: u32,
-        /// Which chunk.
+        /// The chunk.
         chunk: u32,
-        /// In which step.
+        /// The step that stores it.
         step: u32,
     },
-    /// Law 4: a rank, or all together, sends another number of chunks than the formula says.
+    /// Law 4: a rank, or all ranks together, send another number of chunks than the formula says.
     #[error("law 4, bytes: {sent} chunks sent by rank {rank:?} (`None`: by all), not {formula}")]
     Bytes {
-        /// Who sends too much; `None` if it is the sum that is wrong.
+        /// The rank that sends too much; `None` if the sum over all ranks is wrong.
         rank: Option<u32>,
-        /// Chunks sent.
+        /// Number of chunks sent.
         sent: u64,
-        /// What the formula allows a rank, or demands of the sum.
+        /// The limit for one rank, or the required sum, by the formula.
         formula: u64,
     },
-    /// Law 5: a rank receives another chunk (or slice of it) than its step says.
+    /// Law 5: a rank receives another chunk, or another slice of it, than its step says.
     #[error("law 5, order: rank {rank}, step {step} wants chunk {chunk}, rank {from} sent {got}")]
     Order {
-        /// Who receives.
+        /// The rank that receives.
         rank: u32,
-        /// In which step.
+        /// The step that receives.
         step: u32,
-        /// The chunk of that step.
+        /// The chunk that the step expects.
         chunk: u32,
         /// The sender.
         from: u32,
-        /// The chunk that it sent; if it is the same, another slice or round of it.
+        /// The chunk that came; if it is the expected one, another slice or round of it.
         got: u32,
     },
-    /// Law 5: slices are left on a link when everybody is done.
+    /// Law 5: slices are left on a link when all ranks are done.
     #[error("law 5, order: {left} slices from rank {from} are never received by rank {to}")]
     Unreceived {
         /// The sender.
         from: u32,
-        /// Who should have received.
+        /// The receiver.
         to: u32,
-        /// How many slices are left.
+        /// Number of slices left.
         left: u64,
     },
-    /// Law 6: nobody can move and somebody is not done.
+    /// Law 6: no rank can move, and some are not done.
     #[error("law 6, live: {}", list(.0))]
     Stuck(
-        /// Everybody who is not done, in the order of ranks.
+        /// All ranks that are not done, ascending.
         Vec<Blocked>,
     ),
     /// Law 7: two ranks hold results that were folded in different orders.
@@ -95,7 +95,7 @@ pub enum Violation {
     Differs {
         /// One rank.
         rank: u32,
-        /// The other, of lower number.
+        /// Another rank, with a lower number.
         other: u32,
         /// The chunk.
         chunk: u32,
@@ -103,45 +103,45 @@ pub enum Violation {
     /// Law 8: a prefix has every contribution once, but not in the order of ranks.
     #[error("law 8, rank order: rank {rank}'s prefix of chunk {chunk} is in disorder ({step:?})")]
     Disordered {
-        /// Who has the wrong result.
+        /// The rank with the wrong result.
         rank: u32,
-        /// In which chunk.
+        /// The chunk of its output.
         chunk: u32,
         /// The step that stored it.
         step: Option<u32>,
     },
-    /// The mark of the last contribution is missing where it belongs, or is where it does not.
+    /// The mark of the last contribution is missing, or set where it does not belong.
     #[error("last: rank {rank}, step {step}, chunk {chunk} is wrongly marked")]
     Last {
-        /// Whose step.
+        /// The rank of the step.
         rank: u32,
-        /// Which.
+        /// The step.
         step: u32,
-        /// Its chunk.
+        /// The chunk of the step.
         chunk: u32,
     },
 }
 
-/// Somebody who cannot move.
+/// A rank that cannot move.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocked {
-    /// Who.
+    /// The rank.
     pub rank: u32,
-    /// In which round.
+    /// The round.
     pub round: u32,
-    /// In which of its steps.
+    /// The step of its schedule.
     pub step: u32,
-    /// At which slice of that step.
+    /// The slice of that step.
     pub slice: u32,
-    /// The sending end of the link it waits on.
+    /// The sending end of the link that it waits on.
     pub from: u32,
-    /// The receiving end of it.
+    /// The receiving end of that link.
     pub to: u32,
-    /// What it waits for there.
+    /// The awaited event.
     pub wants: Wants,
 }
 
-/// What a rank can wait for on a link.
+/// An event on a link that a rank can wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wants {
     /// The next incoming slice.

@@ -1,52 +1,52 @@
-//! Who sleeps until a word changes, and who wakes it. May touch: system. `tests/loom` walks through
-//! all orders of the two sides.
+//! A sleeper: a thread or process that sleeps (futex) until a word changes, and the wake-up by the
+//! one that changes it. `tests/loom` checks all interleavings.
 //!
-//! Law (Dekker's): whoever publishes a word and then finds nobody asleep, and whoever announces
-//! sleep and then finds nothing published, cannot both be right. The publisher is on the hot path
-//! and pays a compiler fence only; the sleeper pays for both with `membarrier`.
+//! Law (Dekker's algorithm): the publisher stores the word, then reads the sleep flag; the sleeper
+//! stores the flag, then reads the word. At least one must see the other's store. The publisher is
+//! on the hot path and pays a compiler fence only; the sleeper pays for both sides with
+//! `membarrier`.
 
 use std::time::Duration;
 
 use super::atomic::{AtomicU32, Ordering, compiler_fence, fence};
 use super::system::{futex_wait, futex_wake, has_membarrier, membarrier};
 
-/// Not asleep, and its sleep is announced by an ordinary fence: the publisher must fence too.
+/// Awake; without `membarrier`, so that the publisher must execute a fence.
 const AWAKE: u32 = 0;
 const ASLEEP: u32 = 1;
-/// This sleeper runs `membarrier` after announcing, so that publishers need no fence.
+/// The sleeper calls `membarrier` after it sets the flag, so that publishers need no fence.
 const HEAVY: u32 = 2;
 
-fn heavy_fence() {
+fn store_load_fence() {
     fence(Ordering::SeqCst);
     if has_membarrier() {
         membarrier();
     }
 }
 
-/// A flag beside a published word, in memory that both sides share: is the reader asleep?
+/// The sleep flag of a reader, beside the published word in memory that both sides share.
 #[derive(Debug, Default)]
 #[repr(transparent)]
 pub(crate) struct Sleeper(AtomicU32);
 
 impl Sleeper {
-    /// To be called once by the side that will sleep, before the other side publishes anything it
-    /// would have to be woken for, or at any time after.
+    /// Called once by the side that will sleep, preferably before the other side publishes.
     pub(crate) fn attach(&self) {
         self.0.store(if has_membarrier() { HEAVY } else { AWAKE }, Ordering::SeqCst);
     }
 
-    /// Sleeps until `word` is no longer `seen`, or `limit` has passed; may return early.
+    /// Sleeps until `word` is no longer `seen`, for at most `limit`; may return early.
     pub(crate) fn sleep(&self, word: &AtomicU32, seen: u32, limit: Duration) {
         let mode = if has_membarrier() { HEAVY } else { AWAKE };
         self.0.store(mode | ASLEEP, Ordering::SeqCst);
-        heavy_fence();
+        store_load_fence();
         if word.load(Ordering::Acquire) == seen {
             futex_wait(word, seen, limit);
         }
         self.0.store(mode, Ordering::Relaxed);
     }
 
-    /// After `word` was stored (Release): wakes the other side if it sleeps on it.
+    /// Wakes the other side if it sleeps on `word`, which was stored before (Release).
     #[inline]
     pub(crate) fn wake(&self, word: &AtomicU32) {
         compiler_fence(Ordering::SeqCst);

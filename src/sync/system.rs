@@ -1,5 +1,4 @@
-//! The system calls behind a wait: futexes, and the barrier that one thread makes all others run.
-//! May touch: libc. Unsafe: system calls.
+//! The system calls behind a wait: futex and membarrier.
 #![allow(unsafe_code)]
 
 use std::sync::LazyLock;
@@ -9,7 +8,7 @@ use nix::libc;
 
 use super::atomic::AtomicU32;
 
-/// Can this process make all others run a memory barrier? Registers it as a target on the way.
+/// True if this process can use `membarrier`; registers it as a target of other processes' calls.
 static MEMBARRIER: LazyLock<bool> = LazyLock::new(|| {
     // SAFETY: membarrier takes two integers and touches no memory of ours.
     let done = unsafe {
@@ -18,19 +17,19 @@ static MEMBARRIER: LazyLock<bool> = LazyLock::new(|| {
     done == 0
 });
 
-/// Can it?
+/// True if `membarrier` works.
 #[inline]
 pub(super) fn has_membarrier() -> bool {
     *MEMBARRIER
 }
 
-/// All threads that have registered run a memory barrier.
+/// Executes a memory barrier on all CPUs that run a registered process.
 pub(super) fn membarrier() {
     // SAFETY: membarrier takes two integers and touches no memory of ours.
     unsafe { libc::syscall(libc::SYS_membarrier, libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0) };
 }
 
-/// Sleeps while `word` is `seen`, until it is woken or `limit` has passed; may return early.
+/// Sleeps while `word` is `seen`, for at most `limit`; may return early.
 pub(super) fn futex_wait(word: &AtomicU32, seen: u32, limit: Duration) {
     let limit = libc::timespec {
         tv_sec: limit.as_secs() as libc::time_t,
@@ -43,7 +42,7 @@ pub(super) fn futex_wait(word: &AtomicU32, seen: u32, limit: Duration) {
     };
 }
 
-/// Wakes all who sleep on `word`.
+/// Wakes all sleepers on `word`.
 pub(super) fn futex_wake(word: &AtomicU32) {
     // SAFETY: waking reads nothing but the address.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };

@@ -1,14 +1,14 @@
-//! The times in records: nanoseconds of the host's monotonic clock. May touch: nix.
+//! The time in records: nanoseconds of the host's monotonic clock, which all processes share.
 
 use nix::time::{ClockId, clock_gettime};
 
-/// To the kernel's tick of 1 to 4 ms. A look costs a fraction of one at the exact time, which would
-/// show in the smallest calls.
+/// The time to the kernel's tick of 1 to 4 ms. It costs a fraction of the precise time, which would
+/// show in the latency of the smallest calls.
 pub(super) fn coarse() -> u64 {
     of(ClockId::CLOCK_MONOTONIC_COARSE)
 }
 
-/// As exact as there is.
+/// The time to the clock's full resolution.
 pub(super) fn precise() -> u64 {
     of(ClockId::CLOCK_MONOTONIC)
 }

@@ -1,4 +1,4 @@
-//! A record as lines of JSON, for ranks that no launcher looks after. May touch: the file system.
+//! A record written as lines of JSON after a failure, for ranks that were not started by ringrun.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -8,9 +8,9 @@ use super::reader::{Member, Op, State, record};
 use super::recorder::Recorder;
 use crate::memory::resource_limit::in_a_file;
 
-/// Writes the last operations of a rank to a file of its own, over those of an earlier failure.
+/// Writes the last operations of a rank to its own file in `folder`, replacing an earlier dump.
 pub(super) fn dump(recorder: &Recorder, folder: &Path) -> io::Result<()> {
-    let Some(record) = record(&recorder.board) else { return Ok(()) };
+    let Some(record) = record(&recorder.memory) else { return Ok(()) };
     let mut text = String::new();
     for op in &record.ops {
         let member = op.member.and_then(|at| record.members.get(at).copied().flatten());
@@ -21,7 +21,7 @@ pub(super) fn dump(recorder: &Recorder, folder: &Path) -> io::Result<()> {
     fs::write(folder.join(format!("rank.{}.jsonl", recorder.rank)), text)
 }
 
-/// One operation; names are ours and need no escapes.
+/// Appends one operation. All strings are names of this library, which need no JSON escapes.
 fn line(text: &mut String, rank: usize, pid: u64, op: &Op, member: Option<Member>) {
     let state = match op.state {
         State::Entered => "entered",

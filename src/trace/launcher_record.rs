@@ -1,4 +1,4 @@
-//! Where a rank that a launcher started records its calls. May touch: config, flight, rendezvous.
+//! The record of a rank that a launcher started: in memory that the launcher made and reads.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -9,14 +9,14 @@ use crate::config::{Config, RECORD_FD};
 use crate::error::{Error, Result, warn};
 use crate::memory::mapping::Region;
 
-/// The record of this rank: in the launcher's memory, if it handed any over.
+/// The recorder of this rank: in the launcher's memory if it inherited any, or else in its own.
 pub(crate) fn of(config: &Config) -> Result<Arc<Recorder>> {
     let shared = config.record.map(record_memory).transpose()?.flatten();
     let place = (config.rank, config.size);
     Recorder::new(shared, place, config.record_dir.clone(), config.trace.clone(), config.joins)
 }
 
-/// The launcher's memory, if it is of this version.
+/// The launcher's memory; `None`, with a warning, if it was made by another version.
 fn record_memory(fd: i32) -> Result<Option<Region>> {
     let memory = inherited_file(fd).map_err(|error| Error::Config {
         name: RECORD_FD.into(),

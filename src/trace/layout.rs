@@ -1,6 +1,7 @@
-//! Where a record has what: a head, the communicators, and a ring of operations, all of them words.
-//! May touch: link's mappings. Unsafe: addresses inside a mapping.
-//! Law: version 1 never changes; whatever bytes are there, to look at them is no harm.
+//! The layout of a record in shared memory: a header, the communicators, and a ring of operations,
+//! all of them 64-bit words in lines of 64 bytes.
+//! Law: the layout of version 1 never changes, since the launcher and the rank may be of different
+//! builds; any bytes can be read safely.
 #![allow(unsafe_code)]
 
 use std::num::NonZeroUsize;
@@ -8,120 +9,117 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::memory::mapping::Region;
 
-/// "RINGREC" and the version.
+/// The first word of a record: "RINGREC" and the version.
 pub(super) const MAGIC: u64 = u64::from_be_bytes(*b"RINGREC\x01");
-/// Operations that are kept.
-pub(super) const KEPT: u64 = 1024;
-/// Communicators that have a name in the record.
-pub(super) const MEMBERS: usize = 63;
-/// In an operation's sequence number, the number of the call; above it is of which kind that is.
+/// Operations in the ring: a rank's last ones.
+pub(super) const OPERATIONS: u64 = 1024;
+/// Communicators that have an entry at a time.
+pub(super) const COMMUNICATORS: usize = 63;
+/// The number of the call in an operation's sequence word; the two bits above say its kind.
 pub(super) const CALL: u64 = !(3 << 62);
 const LINE: usize = 64;
 
-/// What a record begins with.
 #[derive(Debug)]
 #[repr(C, align(64))]
-pub(super) struct Head {
-    /// [`MAGIC`] once somebody writes it.
+pub(super) struct RecordHeader {
+    /// [`MAGIC`] once a rank writes the record.
     pub(super) magic: AtomicU64,
     pub(super) pid: AtomicU64,
     pub(super) rank: AtomicU64,
     pub(super) size: AtomicU64,
-    /// Operations begun so far.
+    /// Operations that the rank has begun so far.
     pub(super) begun: AtomicU64,
-    /// Communicators made so far.
+    /// Communicators that the rank has made so far.
     pub(super) made: AtomicU64,
 }
 
-/// A communicator.
 #[derive(Debug)]
 #[repr(C, align(64))]
-pub(super) struct Group {
-    /// The number by which all its ranks know it; 0 for none.
+pub(super) struct CommunicatorEntry {
+    /// The key of the communicator, equal on all its ranks; 0 in an empty or unfinished entry.
     pub(super) key: AtomicU64,
     pub(super) rank: AtomicU64,
     pub(super) size: AtomicU64,
-    /// How many communicators were made before it.
+    /// Communicators that the rank had made before it.
     pub(super) made: AtomicU64,
-    /// 1 while it is there.
+    /// 1 while the communicator exists.
     pub(super) taken: AtomicU64,
 }
 
-/// One operation.
 #[derive(Debug)]
 #[repr(C, align(64))]
-pub(super) struct Entry {
-    /// Its number among all of this rank, from 1; 0 while it is written.
+pub(super) struct OperationEntry {
+    /// The operation's number among all of this rank, from 1; 0 while the entry is being written.
     pub(super) number: AtomicU64,
-    /// See `what`.
+    /// The code of the operation: see `operation`.
     pub(super) what: AtomicU64,
-    /// Its number on its communicator.
+    /// The operation's number on its communicator.
     pub(super) sequence: AtomicU64,
     pub(super) count: AtomicU64,
     pub(super) bytes: AtomicU64,
     pub(super) start: AtomicU64,
     pub(super) end: AtomicU64,
-    /// See `recorder::Where`.
-    pub(super) place: AtomicU64,
+    /// The position in the schedule: see `recorder::Position`.
+    pub(super) position: AtomicU64,
 }
 
-const _: () = assert!(size_of::<Head>() == LINE && size_of::<Group>() == LINE);
-const _: () = assert!(size_of::<Entry>() == LINE);
+const _: () = assert!(size_of::<RecordHeader>() == LINE && size_of::<CommunicatorEntry>() == LINE);
+const _: () = assert!(size_of::<OperationEntry>() == LINE);
 
-/// Bytes of a record.
+/// Length of a record in bytes.
 pub(super) const fn bytes() -> NonZeroUsize {
-    NonZeroUsize::MIN.saturating_add((1 + MEMBERS + KEPT as usize) * LINE - 1)
+    NonZeroUsize::MIN.saturating_add((1 + COMMUNICATORS + OPERATIONS as usize) * LINE - 1)
 }
 
-/// The memory of a record.
 #[derive(Debug)]
-pub(super) struct Board(Region);
+pub(super) struct RecordMemory(Region);
 
-impl Board {
-    /// That of `region`, which is as long as a record.
+impl RecordMemory {
     pub(super) fn new(region: Region) -> Self {
         assert!(region.len() >= bytes().get());
         Self(region)
     }
 
-    pub(super) fn head(&self) -> &Head {
+    pub(super) fn header(&self) -> &RecordHeader {
         // SAFETY: the first line of the region, which is page-aligned and long enough (checked
-        // when this was made); a head is words that any bytes are valid for.
-        unsafe { &*self.line(0).cast::<Head>() }
+        // when this was made); a header is words that any bytes are valid for.
+        unsafe { &*self.line(0).cast::<RecordHeader>() }
     }
 
-    pub(super) fn group(&self, at: usize) -> &Group {
+    pub(super) fn communicator(&self, at: usize) -> &CommunicatorEntry {
         // SAFETY: a line inside the region, as `at` is below that; otherwise as above.
-        unsafe { &*self.line(1 + at % MEMBERS).cast::<Group>() }
+        unsafe { &*self.line(1 + at % COMMUNICATORS).cast::<CommunicatorEntry>() }
     }
 
-    /// Where the operation with this number is, or was.
+    /// The entry of the operation with this number, or of the one that has replaced it.
     #[inline]
-    pub(super) fn entry(&self, number: u64) -> &Entry {
+    pub(super) fn entry(&self, number: u64) -> &OperationEntry {
         // SAFETY: a line inside the region, as the remainder is below that; otherwise as above.
-        unsafe { &*self.line(1 + MEMBERS + (number % KEPT) as usize).cast::<Entry>() }
+        unsafe {
+            &*self.line(1 + COMMUNICATORS + (number % OPERATIONS) as usize).cast::<OperationEntry>()
+        }
     }
 
     fn line(&self, at: usize) -> *const u8 {
         self.0.start().as_ptr().wrapping_add(at * LINE)
     }
 
-    /// It belongs to this process from now on, which finds nothing of an earlier one.
+    /// Takes the record over for this process, and erases what an earlier process left in it.
     pub(super) fn claim(&self, rank: usize, size: usize) {
-        let head = self.head();
+        let header = self.header();
         let pid = u64::from(std::process::id());
-        if head.pid.swap(pid, Ordering::AcqRel) != pid {
-            head.magic.store(0, Ordering::Release);
-            head.begun.store(0, Ordering::Relaxed);
-            head.made.store(0, Ordering::Relaxed);
-            (0..MEMBERS).for_each(|at| {
-                self.group(at).key.store(0, Ordering::Relaxed);
-                self.group(at).taken.store(0, Ordering::Relaxed);
+        if header.pid.swap(pid, Ordering::AcqRel) != pid {
+            header.magic.store(0, Ordering::Release);
+            header.begun.store(0, Ordering::Relaxed);
+            header.made.store(0, Ordering::Relaxed);
+            (0..COMMUNICATORS).for_each(|at| {
+                self.communicator(at).key.store(0, Ordering::Relaxed);
+                self.communicator(at).taken.store(0, Ordering::Relaxed);
             });
-            (0..KEPT).for_each(|at| self.entry(at).number.store(0, Ordering::Relaxed));
+            (0..OPERATIONS).for_each(|at| self.entry(at).number.store(0, Ordering::Relaxed));
         }
-        head.rank.store(rank as u64, Ordering::Relaxed);
-        head.size.store(size as u64, Ordering::Relaxed);
-        head.magic.store(MAGIC, Ordering::Release);
+        header.rank.store(rank as u64, Ordering::Relaxed);
+        header.size.store(size as u64, Ordering::Relaxed);
+        header.magic.store(MAGIC, Ordering::Release);
     }
 }

@@ -1,5 +1,5 @@
-//! The counters of a communicator, and the text in which Prometheus reads them.
-//! May touch: error. Law: one thread at a time counts, so that counting is a load and a store.
+//! The counters (metrics) of a communicator, and their text in the format of Prometheus.
+//! Law: one thread at a time counts, so an increment is a load and a store.
 
 use std::array::from_fn;
 use std::fmt::Write;
@@ -10,13 +10,13 @@ use std::time::Duration;
 use super::operation::{KINDS, name};
 use crate::error::Error;
 
-/// By the kinds of errors.
+/// The kinds of errors with a counter of their own.
 const ERRORS: [&str; 7] =
     ["aborted", "argument", "broken", "mismatch", "peer_lost", "stalled", "timeout"];
-/// All others.
+/// The label of all other errors.
 const OTHER: &str = "other";
 
-/// Of one operation.
+/// The counters of one collective.
 #[derive(Debug, Default)]
 struct Counts {
     calls: AtomicU64,
@@ -25,7 +25,7 @@ struct Counts {
     errors: [AtomicU64; ERRORS.len() + 1],
 }
 
-/// Of all.
+/// The counters of one communicator, by collective.
 #[derive(Debug)]
 pub(super) struct Metrics([Counts; KINDS]);
 
@@ -35,8 +35,8 @@ impl Default for Metrics {
     }
 }
 
-/// Reads the counters of one communicator, from any thread and for as long as it likes: also while
-/// a call is under way, and after the communicator is gone.
+/// Reads the counters of one communicator, from any thread and at any time: also during a call, and
+/// after the communicator was dropped.
 #[derive(Clone, Debug)]
 pub struct MetricsHandle {
     pub(super) metrics: Arc<Metrics>,
@@ -44,7 +44,8 @@ pub struct MetricsHandle {
 }
 
 impl MetricsHandle {
-    /// The counters so far, as [`Communicator::metrics`](crate::Communicator::metrics) gives them.
+    /// The counters so far, in the text that
+    /// [`Communicator::metrics`](crate::Communicator::metrics) returns.
     #[must_use]
     pub fn metrics(&self) -> String {
         self.metrics.text(self.rank)
@@ -78,11 +79,11 @@ impl Metrics {
         add(&self.0[kind].errors[error], 1);
     }
 
-    pub(super) fn waited(&self, kind: usize, time: Duration) {
+    pub(super) fn add_wait(&self, kind: usize, time: Duration) {
         add(&self.0[kind].waited, u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    /// All counters of operations that were called.
+    /// The text of the counters of all collectives that were called.
     pub(super) fn text(&self, rank: usize) -> String {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let called = || self.0.iter().enumerate().filter(|(_, counts)| read(&counts.calls) > 0);
@@ -130,11 +131,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_called_is_counted_and_nothing_else_is_shown() {
+    fn only_collectives_that_were_called_have_counters() {
         let metrics = Metrics::default();
         metrics.done(1, 8);
         metrics.done(1, 24);
-        metrics.waited(1, Duration::from_millis(1500));
+        metrics.add_wait(1, Duration::from_millis(1500));
         let first = "timeout".to_string();
         metrics.failed(11, &Error::Broken { call: "barrier", first });
         let text = metrics.text(3);

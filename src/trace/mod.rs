@@ -1,7 +1,7 @@
-//! The flight recorder: what a rank's last calls were and how far it is with the present one, in
-//! memory that a launcher can read while the rank runs, hangs, or is no more.
-//! May touch: element, schedule, plan's requests, error, link's mappings. Law: to write it takes no
-//! allocation, no lock and no system call; who reads it trusts nothing in it.
+//! The flight recorder: a rank's last calls, and how far it is in the current one, in memory that a
+//! launcher can read while the rank runs or hangs, or after it was killed. Also the trace (every
+//! call and step as a timeline) and the metrics.
+//! Law: to write a record takes no allocation, lock or system call; a reader trusts nothing in it.
 
 mod clock;
 mod dump;
@@ -19,22 +19,22 @@ pub use metrics::MetricsHandle;
 pub use operation::What;
 pub use reader::{Member, Op, Reader, Record, State};
 
-pub(crate) use recorder::{Flight, Recorder, Toward, Where};
+pub(crate) use recorder::{Direction, Flight, Position, Recorder};
 
 use std::os::fd::OwnedFd;
 
 use crate::error::Result;
 use crate::memory::mapping::Region;
 
-/// Memory for the record of one rank, which it inherits as a descriptor.
+/// Creates the memory of one rank's record, as a descriptor that the rank inherits.
 ///
 /// # Errors
-/// If there is none.
+/// If the system has no memory for it.
 pub fn create() -> Result<OwnedFd> {
     Region::create(layout::bytes())
 }
 
-/// Nanoseconds of the clock that records go by, which is one for all processes of a host.
+/// The clock of records, in nanoseconds; it is the same for all processes of a host.
 #[must_use]
 pub fn now() -> u64 {
     clock::precise()

@@ -1,11 +1,11 @@
-//! What an operation is, in one word. May touch: element, schedule, plan's requests.
-//! Law: every word can be read; what it does not know it calls `?`.
+//! The code of an operation: its name, type, reduction, algorithm and root, in one word.
+//! Law: every word can be decoded; an unknown part is decoded as `?`.
 
 use crate::element::{DataType, Kind, ReduceOp, Reduction};
 use crate::plan::Request;
 use crate::schedule::{Algorithm, Collective};
 
-/// By their numbers; those that have no schedule of their own are messages between two.
+/// The names by number. The last four are messages, which have no schedule of their own.
 const NAMES: [&str; 16] = [
     "?",
     "all_reduce",
@@ -24,23 +24,22 @@ const NAMES: [&str; 16] = [
     "send_recv",
     "group",
 ];
-/// How many there are.
 pub(super) const KINDS: usize = NAMES.len();
-/// In place of an operation: a sum with a scalar, and a function of the user's.
+/// Instead of a [`ReduceOp`]: `premul_sum`, and a function of the user.
 const SCALED: u8 = 254;
 const FUNCTION: u8 = 255;
-/// Where the algorithm is.
+/// The first bit of the algorithm.
 const ALGORITHM: u32 = 32;
 const ROOT: u32 = 40;
 const UNEVEN: u64 = 1 << 60;
 
-/// What an operation is, as far as one word can say.
+/// The code of an operation: what one word says about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct What(u64);
 
 impl What {
-    /// The operation `name` on the communicator in place `at`, whose parts differ in length if it
-    /// is `uneven`; `request` if all ranks make it.
+    /// The code of operation `name` on the communicator with entry `at`; `uneven` if its blocks
+    /// differ in length. `request` is `None` for messages.
     #[inline]
     pub(super) fn of(at: usize, (name, uneven): (&str, bool), request: Option<&Request>) -> Self {
         let Some(request) = request else {
@@ -62,7 +61,7 @@ impl What {
         Self(if uneven { word | UNEVEN } else { word })
     }
 
-    /// That of a record's word.
+    /// The code in a word of a record.
     #[must_use]
     pub const fn from_word(word: u64) -> Self {
         Self(word)
@@ -72,37 +71,37 @@ impl What {
         self.0
     }
 
-    /// The same, made by this algorithm.
+    /// The code with this algorithm added.
     #[inline]
     pub(super) const fn by(self, algorithm: Algorithm) -> Self {
         Self(self.0 | (algorithm as u64 + 1) << ALGORITHM)
     }
 
-    /// The place of its communicator.
+    /// The entry of its communicator.
     pub(super) const fn at(self) -> usize {
         (self.0 & 0xff) as usize
     }
 
-    /// Its number among the names.
+    /// The index of its name.
     #[inline]
     pub(super) const fn kind(self) -> usize {
         (self.0 >> 8) as usize % KINDS
     }
 
-    /// The method's name, but for that of the uneven forms.
+    /// The name of the method that was called, without the suffix of uneven forms.
     #[must_use]
     pub fn name(self) -> &'static str {
         name(self.kind())
     }
 
-    /// The name of the element type, if it has one.
+    /// The name of the element type, if the operation has one.
     #[must_use]
     pub fn dtype(self) -> Option<&'static str> {
-        let known = DataType::ALL.get(usize::from(self.byte(16)).checked_sub(1)?);
-        Some(known.map_or("?", |dtype| dtype.name()))
+        let found = DataType::ALL.get(usize::from(self.byte(16)).checked_sub(1)?);
+        Some(found.map_or("?", |dtype| dtype.name()))
     }
 
-    /// The name of the reduction, if it reduces.
+    /// The name of the reduction, if the operation reduces.
     #[must_use]
     pub fn op(self) -> Option<&'static str> {
         match self.byte(24) {
@@ -116,18 +115,18 @@ impl What {
     /// The name of the algorithm, once it is chosen.
     #[must_use]
     pub fn algorithm(self) -> Option<&'static str> {
-        let known = Algorithm::ALL.get(usize::from(self.byte(ALGORITHM)).checked_sub(1)?);
-        Some(known.map_or("?", |algorithm| algorithm.name()))
+        let found = Algorithm::ALL.get(usize::from(self.byte(ALGORITHM)).checked_sub(1)?);
+        Some(found.map_or("?", |algorithm| algorithm.name()))
     }
 
-    /// The root, if it has one.
+    /// The root, if the operation has one.
     #[must_use]
     pub fn root(self) -> Option<u64> {
         let rooted = matches!(self.name(), "broadcast" | "reduce" | "gather" | "scatter");
         rooted.then_some(self.0 >> ROOT & 0xf_ffff)
     }
 
-    /// Do its blocks differ in length?
+    /// True if its blocks differ in length.
     #[must_use]
     pub fn is_uneven(self) -> bool {
         self.0 & UNEVEN != 0
@@ -138,7 +137,6 @@ impl What {
     }
 }
 
-/// The name with this number.
 pub(super) fn name(kind: usize) -> &'static str {
     NAMES[kind % KINDS]
 }
@@ -164,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_written_is_read_and_anything_can_be() {
+    fn codes_are_decoded_and_every_word_can_be() {
         let of = |collective, op: Option<ReduceOp>, dtype| Request {
             collective,
             count: 1,

@@ -1,126 +1,126 @@
-//! A record as others read it: while it is written, or when its writer is no more.
-//! May touch: link's mappings. Law: nothing in it is trusted; what was torn is left out.
+//! Reading a record from another process: while the rank writes it, or after its death.
+//! Law: nothing in the memory is trusted; an entry that was torn by a concurrent write is left out.
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{Ordering, fence};
 
-use super::layout::{Board, CALL, KEPT, MAGIC, MEMBERS, bytes};
+use super::layout::{CALL, COMMUNICATORS, MAGIC, OPERATIONS, RecordMemory, bytes};
 use super::operation::What;
-use super::recorder::Where;
+use super::recorder::Position;
 use crate::error::Result;
 use crate::memory::mapping::Region;
 
 /// Reads the record of one rank.
 #[derive(Debug)]
-pub struct Reader(Board);
+pub struct Reader(RecordMemory);
 
-/// How far an operation is.
+/// The state of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// It has begun and waits for nobody yet.
+    /// Begun, and not yet at a step.
     Entered,
-    /// It is at a step of its schedule.
+    /// At a step of its schedule.
     AtStep,
-    /// It is over.
+    /// Completed.
     Done,
-    /// It failed.
+    /// Failed.
     Failed,
 }
 
 /// An operation of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Op {
-    /// Its number among all of this rank, from 1.
+    /// The operation's number among all of this rank, from 1.
     pub number: u64,
-    /// Its communicator's place among [`Record::members`].
+    /// The index of its communicator in [`Record::members`].
     pub member: Option<usize>,
-    /// The number on that communicator, from 1.
+    /// The operation's number on its communicator, from 1.
     pub sequence: u64,
-    /// Do two ranks make it alone?
+    /// True for a message between two ranks; false for a call that all ranks make.
     pub is_message: bool,
-    /// What it is.
+    /// Name, type, reduction, algorithm and root.
     pub what: What,
-    /// Elements.
+    /// Number of elements.
     pub count: u64,
     /// Bytes of the result.
     pub bytes: u64,
-    /// When it began: [`super::now`], to a few milliseconds.
+    /// Start time, by [`super::now`], accurate to a few milliseconds.
     pub start: u64,
-    /// When it was over or failed; its beginning, if it is not known or not so yet.
+    /// Time of completion or failure; the start time if it is unknown or has not come.
     pub end: u64,
-    /// How far it is.
+    /// How far the operation is.
     pub state: State,
-    /// The step that it is at.
+    /// The current step of its schedule, from 0.
     pub step: u64,
-    /// "receiving from", "sending to" or "waiting for" a rank of its communicator.
+    /// "receiving from", "sending to" or "waiting for", and a rank of the communicator.
     pub toward: Option<(&'static str, u64)>,
 }
 
-/// A communicator of a rank.
+/// A communicator of the rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// The number by which all its ranks know it.
+    /// The key of the communicator, equal on all its ranks.
     pub key: u64,
-    /// This one's rank there.
+    /// The number of this rank there.
     pub rank: u64,
-    /// How many there are.
+    /// The number of ranks there.
     pub size: u64,
-    /// How many communicators this rank had made before.
+    /// Communicators that this rank had made before it.
     pub made: u64,
-    /// Is it still there?
+    /// True until the communicator is dropped.
     pub open: bool,
 }
 
-/// What a record said at one time.
+/// The contents of a record at one time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// The process that wrote it.
     pub pid: u64,
-    /// Its rank.
+    /// The rank of that process in the job.
     pub rank: u64,
-    /// By place; none where there is no communicator.
+    /// The communicators by entry; `None` for an empty entry.
     pub members: Vec<Option<Member>>,
-    /// The last operations, the oldest first.
+    /// The last operations, oldest first.
     pub ops: Vec<Op>,
 }
 
 impl Reader {
-    /// Of the memory that [`super::create`] made.
+    /// Opens the memory that [`super::create`] made.
     ///
     /// # Errors
-    /// If it is something else, or can't be mapped.
+    /// If the descriptor is something else, or cannot be mapped.
     pub fn open(fd: BorrowedFd<'_>) -> Result<Self> {
-        Ok(Self(Board::new(Region::open(fd, bytes(), "the record")?)))
+        Ok(Self(RecordMemory::new(Region::open(fd, bytes(), "the record")?)))
     }
 
-    /// What it says now; none as long as nobody has written anything, and of another version.
+    /// The contents now; `None` before a rank has written to it, or if its version is unknown.
     #[must_use]
     pub fn read(&self) -> Option<Record> {
         record(&self.0)
     }
 
-    /// True if a library of another version writes the record, in a format that is not read here.
+    /// True if a library of another version writes the record, in a format unknown here.
     #[must_use]
     pub fn is_foreign(&self) -> bool {
-        ![0, MAGIC].contains(&self.0.head().magic.load(Ordering::Acquire))
+        ![0, MAGIC].contains(&self.0.header().magic.load(Ordering::Acquire))
     }
 }
 
-/// What is on a board.
-pub(super) fn record(board: &Board) -> Option<Record> {
-    let head = board.head();
-    if head.magic.load(Ordering::Acquire) != MAGIC {
+/// The contents of a record's memory.
+pub(super) fn record(memory: &RecordMemory) -> Option<Record> {
+    let header = memory.header();
+    if header.magic.load(Ordering::Acquire) != MAGIC {
         return None;
     }
-    let members: Vec<_> = (0..MEMBERS).map(|at| member(board, at)).collect();
-    let mut ops: Vec<_> = (0..KEPT).filter_map(|at| op(board, at, &members)).collect();
+    let members: Vec<_> = (0..COMMUNICATORS).map(|at| member(memory, at)).collect();
+    let mut ops: Vec<_> = (0..OPERATIONS).filter_map(|at| op(memory, at, &members)).collect();
     ops.sort_unstable_by_key(|op| op.number);
-    let [pid, rank] = [&head.pid, &head.rank].map(|word| word.load(Ordering::Relaxed));
+    let [pid, rank] = [&header.pid, &header.rank].map(|word| word.load(Ordering::Relaxed));
     Some(Record { pid, rank, members, ops })
 }
 
-fn member(board: &Board, at: usize) -> Option<Member> {
-    let group = board.group(at);
+fn member(memory: &RecordMemory, at: usize) -> Option<Member> {
+    let group = memory.communicator(at);
     let key = group.key.load(Ordering::Acquire);
     let words = [&group.rank, &group.size, &group.made, &group.taken];
     let [rank, size, made, taken] = words.map(|word| word.load(Ordering::Relaxed));
@@ -129,9 +129,9 @@ fn member(board: &Board, at: usize) -> Option<Member> {
     same.then_some(Member { key, rank, size, made, open: taken != 0 })
 }
 
-/// The operation in this place, unless it is being written.
-fn op(board: &Board, at: u64, members: &[Option<Member>]) -> Option<Op> {
-    let entry = board.entry(at);
+/// The operation of an entry, unless it is being written.
+fn op(memory: &RecordMemory, at: u64, members: &[Option<Member>]) -> Option<Op> {
+    let entry = memory.entry(at);
     let number = entry.number.load(Ordering::Acquire);
     let words = [
         &entry.what,
@@ -140,17 +140,17 @@ fn op(board: &Board, at: u64, members: &[Option<Member>]) -> Option<Op> {
         &entry.bytes,
         &entry.start,
         &entry.end,
-        &entry.place,
+        &entry.position,
     ];
     let words = words.map(|word| word.load(Ordering::Relaxed));
     fence(Ordering::Acquire);
     let torn = entry.number.load(Ordering::Relaxed) != number;
-    if number == 0 || torn || number % KEPT != at {
+    if number == 0 || torn || number % OPERATIONS != at {
         return None;
     }
     let [what, sequence, count, bytes, start, end, place] = words;
     let what = What::from_word(what);
-    let place = Where::from_word(place);
+    let place = Position::from_word(place);
     let member = Some(what.at()).filter(|&at| members.get(at).is_some_and(Option::is_some));
     let (call, is_message) = (sequence & CALL, sequence >> 63 != 0);
     let (state, step, toward) = (place.state()?, place.step(), place.toward());

@@ -1,6 +1,6 @@
-//! The pen: one record for a rank, and for each of its communicators a place in it.
-//! May touch: link's mappings, plan's requests. Law: from `enter` to `leave` nothing allocates,
-//! locks or calls the system, unless a trace is asked for.
+//! The recorder: one record for a rank, and a writer for each of its communicators.
+//! Law: from `enter` to `leave` a writer does not allocate, lock or make a system call, unless a
+//! trace is written.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::clock::{coarse, precise};
 use super::dump::dump;
-use super::layout::{Board, CALL, MEMBERS, bytes};
+use super::layout::{CALL, COMMUNICATORS, RecordMemory, bytes};
 use super::metrics::{Metrics, MetricsHandle};
 use super::operation::What;
 use super::reader::State;
@@ -19,45 +19,46 @@ use crate::memory::mapping::Region;
 use crate::plan::Request;
 use crate::schedule::{Algorithm, Step};
 
-/// The time of calls of so many bytes is taken exactly: it does not show there.
-const EXACT: usize = 64 << 10;
+/// Calls of so many bytes or more are timed precisely: there the cost of the clock does not show.
+const PRECISE_BYTES: usize = 64 << 10;
 
-/// How far an operation is, in one word: state, step, and for whom it waits.
+/// How far an operation is, in one word: its state, its step, and the peer that it waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Where(u64);
+pub(crate) struct Position(u64);
 
-/// What a rank is for the other one at a step.
+/// The role of the peer at a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Toward {
-    /// Who sends.
+pub(crate) enum Direction {
+    /// The peer sends.
     From = 1,
-    /// Who receives.
+    /// The peer receives.
     To = 2,
-    /// Who shares memory.
+    /// The peer shares memory.
     Both = 3,
 }
 
+/// The first bit of the state.
 const STATE: u32 = 60;
 const ENTERED: u64 = 1;
 const AT_STEP: u64 = 2;
 const DONE: u64 = 3;
 const FAILED: u64 = 4;
 
-impl Where {
-    /// At this step, with this rank.
+impl Position {
+    /// At this step, with this peer.
     #[inline]
-    pub(crate) const fn at(step: usize, toward: Toward, peer: usize) -> Self {
+    pub(crate) const fn at(step: usize, toward: Direction, peer: usize) -> Self {
         let step = (step as u64 & 0xffff_ffff) << 28;
         Self(AT_STEP << STATE | step | (toward as u64) << 24 | peer as u64 & 0xff_ffff)
     }
 
-    /// At a step of a schedule.
+    /// At step `number` of a schedule.
     #[inline]
     pub(crate) const fn of(number: usize, step: &Step) -> Self {
         if step.op.receives() {
-            Self::at(number, Toward::From, step.from as usize)
+            Self::at(number, Direction::From, step.from as usize)
         } else if step.op.sends() {
-            Self::at(number, Toward::To, step.to as usize)
+            Self::at(number, Direction::To, step.to as usize)
         } else {
             Self(AT_STEP << STATE | (number as u64 & 0xffff_ffff) << 28)
         }
@@ -67,7 +68,8 @@ impl Where {
         Self(word)
     }
 
-    const fn over(self, state: u64) -> Self {
+    /// This position, of an operation that has ended.
+    const fn ended(self, state: u64) -> Self {
         Self(self.0 & !(0xf << STATE) | state << STATE)
     }
 
@@ -96,23 +98,23 @@ impl Where {
     }
 }
 
-/// The record of a rank, and where else it tells of its calls.
+/// The record of a rank, its trace, and the folder for dumps.
 #[derive(Debug)]
 pub(crate) struct Recorder {
-    pub(super) board: Board,
+    pub(super) memory: RecordMemory,
     pub(super) rank: usize,
-    /// The folder for its last operations after a failure.
+    /// The folder to which the last operations are written after a failure.
     folder: Option<PathBuf>,
     trace: Option<Trace>,
 }
 
 impl Recorder {
-    /// That of `rank`: in the launcher's memory, if it gave any, else in memory of its own; and the
-    /// folders for what is told of failures and of all calls. Does it live `again`, beside what an
-    /// earlier life of it in this job has told?
+    /// The recorder of `rank`: in the launcher's memory if there is any, or else in its own.
+    /// `folder` is for dumps and `traces` for traces. `again` if the rank was restarted: the traces
+    /// of its earlier processes in this job are kept.
     ///
     /// # Errors
-    /// If there is no memory for it, or no file for the trace.
+    /// If there is no memory for the record, or the trace cannot be created.
     pub(crate) fn new(
         shared: Option<Region>,
         (rank, size): (usize, usize),
@@ -120,13 +122,13 @@ impl Recorder {
         traces: Option<PathBuf>,
         again: bool,
     ) -> Result<Arc<Self>> {
-        let board = Board::new(match shared {
+        let memory = RecordMemory::new(match shared {
             Some(region) => region,
             None => Region::anonymous(bytes())?,
         });
-        board.claim(rank, size);
+        memory.claim(rank, size);
         let trace = traces.map(|traces| Trace::create(&traces, rank, again)).transpose()?;
-        Ok(Arc::new(Self { board, rank, folder, trace }))
+        Ok(Arc::new(Self { memory, rank, folder, trace }))
     }
 
     /// The launcher's memory, if it is as long as a record of this version.
@@ -134,35 +136,35 @@ impl Recorder {
         Region::open(fd, bytes(), "the launcher")
     }
 
-    /// What it says now.
     #[cfg(test)]
     pub(crate) fn record(&self) -> Option<super::reader::Record> {
-        super::reader::record(&self.board)
+        super::reader::record(&self.memory)
     }
 
-    /// A communicator of this rank with these, which all of them know by this number.
+    /// The writer of a new communicator with these ranks, all of which know it by `key`.
     pub(crate) fn communicator(
         self: &Arc<Self>,
         key: u64,
         rank: usize,
         peers: Arc<[Peer]>,
     ) -> Flight {
-        let made = self.board.head().made.fetch_add(1, Ordering::Relaxed);
-        // In turns, so that calls of one that is gone keep its name for long.
-        let places = (0..MEMBERS).map(|more| (made as usize).wrapping_add(more) % MEMBERS);
+        let made = self.memory.header().made.fetch_add(1, Ordering::Relaxed);
+        // Entries are reused in turn: the calls of a dropped communicator keep its name for long.
+        let places =
+            (0..COMMUNICATORS).map(|more| (made as usize).wrapping_add(more) % COMMUNICATORS);
         let free = |at: &usize| {
-            let taken = &self.board.group(*at).taken;
+            let taken = &self.memory.communicator(*at).taken;
             taken.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         };
         let at = places.into_iter().find(free);
         if let Some(at) = at {
-            let group = self.board.group(at);
+            let group = self.memory.communicator(at);
             group.key.store(0, Ordering::Relaxed);
             fence(Ordering::Release);
             group.rank.store(rank as u64, Ordering::Relaxed);
             group.size.store(peers.len() as u64, Ordering::Relaxed);
             group.made.store(made, Ordering::Relaxed);
-            // 0 is no number.
+            // 0 marks an empty entry.
             group.key.store(key.max(1), Ordering::Release);
         }
         let (metrics, current) = (Arc::new(Metrics::default()), AtomicU64::new(0));
@@ -170,29 +172,28 @@ impl Recorder {
     }
 }
 
-/// The pen of a communicator. One thread at a time makes its calls.
+/// The writer of a communicator's calls. One thread at a time makes its calls.
 #[derive(Debug)]
 pub(crate) struct Flight {
     recorder: Arc<Recorder>,
-    /// Its place in the record.
+    /// The index of its entry in the record; `None` if all entries are in use.
     at: Option<usize>,
-    /// Its rank there.
+    /// The number of this rank in the communicator.
     rank: usize,
-    /// All ranks there.
+    /// All ranks of the communicator.
     peers: Arc<[Peer]>,
-    /// The number of the operation that it is in, or was.
+    /// The number of the current or last operation.
     current: AtomicU64,
     metrics: Arc<Metrics>,
 }
 
 impl Flight {
-    /// That which others of this rank go to.
     pub(crate) fn recorder(&self) -> &Arc<Recorder> {
         &self.recorder
     }
 
-    /// The rank enters an operation: its name, whether its parts differ in length, what it is, its
-    /// number on the communicator, and its bytes.
+    /// Records that the rank enters an operation: its name, whether its blocks differ in length,
+    /// its request, its number on the communicator, and its bytes.
     #[inline]
     pub(crate) fn enter(
         &self,
@@ -201,11 +202,11 @@ impl Flight {
         sequence: u64,
         bytes: usize,
     ) {
-        let board = &self.recorder.board;
-        let number = board.head().begun.fetch_add(1, Ordering::Relaxed) + 1;
+        let memory = &self.recorder.memory;
+        let number = memory.header().begun.fetch_add(1, Ordering::Relaxed) + 1;
         self.current.store(number, Ordering::Relaxed);
-        let what = What::of(self.at.unwrap_or(MEMBERS), (name, uneven), request);
-        let entry = board.entry(number);
+        let what = What::of(self.at.unwrap_or(COMMUNICATORS), (name, uneven), request);
+        let entry = memory.entry(number);
         entry.number.store(0, Ordering::Relaxed);
         fence(Ordering::Release);
         entry.what.store(what.word(), Ordering::Relaxed);
@@ -215,90 +216,89 @@ impl Flight {
         entry.bytes.store(bytes as u64, Ordering::Relaxed);
         entry.start.store(self.time(bytes), Ordering::Relaxed);
         entry.end.store(0, Ordering::Relaxed);
-        entry.place.store(ENTERED << STATE, Ordering::Relaxed);
+        entry.position.store(ENTERED << STATE, Ordering::Relaxed);
         entry.number.store(number, Ordering::Release);
     }
 
     #[inline]
     fn time(&self, bytes: usize) -> u64 {
-        if bytes < EXACT && self.recorder.trace.is_none() { coarse() } else { precise() }
+        if bytes < PRECISE_BYTES && self.recorder.trace.is_none() { coarse() } else { precise() }
     }
 
-    /// It goes by this algorithm.
+    /// Records the algorithm of the current operation.
     #[inline]
     pub(crate) fn by(&self, algorithm: Algorithm) {
-        let what = &self.recorder.board.entry(self.current.load(Ordering::Relaxed)).what;
+        let what = &self.recorder.memory.entry(self.current.load(Ordering::Relaxed)).what;
         let word = What::from_word(what.load(Ordering::Relaxed)).by(algorithm).word();
         what.store(word, Ordering::Relaxed);
     }
 
-    /// It is there now.
     #[inline]
-    pub(crate) fn at(&self, place: Where) {
-        let entry = self.recorder.board.entry(self.current.load(Ordering::Relaxed));
-        entry.place.store(place.0, Ordering::Relaxed);
+    pub(crate) fn set_position(&self, position: Position) {
+        let entry = self.recorder.memory.entry(self.current.load(Ordering::Relaxed));
+        entry.position.store(position.0, Ordering::Relaxed);
         if let Some(trace) = &self.recorder.trace {
-            trace.step(self.at, place);
+            trace.step(self.at, position);
         }
     }
 
-    /// It begins to sleep for that rank.
+    /// Records that the current operation sleeps until the peer acts.
     #[cold]
-    pub(crate) fn turn(&self, toward: Toward, peer: usize) {
-        let entry = self.recorder.board.entry(self.current.load(Ordering::Relaxed));
-        let step = Where(entry.place.load(Ordering::Relaxed)).step();
-        let place = Where::at(step as usize, toward, peer);
-        entry.place.store(place.0, Ordering::Relaxed);
+    pub(crate) fn set_direction(&self, toward: Direction, peer: usize) {
+        let entry = self.recorder.memory.entry(self.current.load(Ordering::Relaxed));
+        let step = Position(entry.position.load(Ordering::Relaxed)).step();
+        let position = Position::at(step as usize, toward, peer);
+        entry.position.store(position.0, Ordering::Relaxed);
     }
 
-    /// It has waited for so long.
     #[cold]
-    pub(crate) fn waited(&self, time: Duration) {
-        let entry = self.recorder.board.entry(self.current.load(Ordering::Relaxed));
+    pub(crate) fn add_wait(&self, time: Duration) {
+        let entry = self.recorder.memory.entry(self.current.load(Ordering::Relaxed));
         let what = What::from_word(entry.what.load(Ordering::Relaxed));
-        self.metrics.waited(what.kind(), time);
+        self.metrics.add_wait(what.kind(), time);
     }
 
-    /// Who keeps this rank waiting is said to the user.
+    /// Warns the user of the peer that keeps this rank waiting.
     #[cold]
-    pub(crate) fn remind(&self, waited: Duration, peer: usize, state: &Stall) {
+    pub(crate) fn warn_of_silence(&self, waited: Duration, peer: usize, state: &Stall) {
         let current = self.current.load(Ordering::Relaxed);
-        let entry = self.recorder.board.entry(current);
+        let entry = self.recorder.memory.entry(current);
         let is_own = entry.number.load(Ordering::Relaxed) == current;
         let what = What::from_word(entry.what.load(Ordering::Relaxed)).name();
         let call = entry.sequence.load(Ordering::Relaxed) & CALL;
-        let place = match Where(entry.place.load(Ordering::Relaxed)).state() {
+        let place = match Position(entry.position.load(Ordering::Relaxed)).state() {
             Some(State::Entered | State::AtStep) if is_own => format!(" in {what} #{call}"),
-            // It makes a group, or others of its process have made very many calls meanwhile.
+            // No operation is current (a group is being made), or its entry was reused.
             _ => String::new(),
         };
-        // A plan names no others.
+        // A communicator in construction has no list of peers.
         let Some(peer) = self.peers.get(peer) else { return };
         let own = self.rank;
         warn(&format!("rank {own}{place} has waited for {waited:.0?}: {peer} {state}"));
     }
 
-    /// It is over.
+    /// Records that the current operation has ended, and how.
     #[inline]
     pub(crate) fn leave(&self, done: &Result<()>) {
         let number = self.current.load(Ordering::Relaxed);
-        let entry = self.recorder.board.entry(number);
+        let entry = self.recorder.memory.entry(number);
         let bytes = entry.bytes.load(Ordering::Relaxed);
         let what = What::from_word(entry.what.load(Ordering::Relaxed));
-        // The end of a small call is about its beginning, and a second look at the clock shows.
-        if bytes >= EXACT as u64 || done.is_err() || self.recorder.trace.is_some() {
+        // A small call ends about when it began; to read the clock again would show in its time.
+        if bytes >= PRECISE_BYTES as u64 || done.is_err() || self.recorder.trace.is_some() {
             entry.end.store(self.time(bytes as usize), Ordering::Relaxed);
         }
-        let place = Where(entry.place.load(Ordering::Relaxed));
+        let place = Position(entry.position.load(Ordering::Relaxed));
         let state = if done.is_ok() { DONE } else { FAILED };
-        entry.place.store(place.over(state).0, Ordering::Release);
+        entry.position.store(place.ended(state).0, Ordering::Release);
         match done {
             Ok(()) => self.metrics.done(what.kind(), bytes),
             Err(error) => self.failed(what, error),
         }
         if let Some(trace) = &self.recorder.trace {
-            let key =
-                self.at.map_or(0, |at| self.recorder.board.group(at).key.load(Ordering::Relaxed));
+            let key = self
+                .at
+                .map_or(0, |at| self.recorder.memory.communicator(at).key.load(Ordering::Relaxed));
             trace.call(self.at, key, entry, done.is_err());
         }
     }
@@ -314,17 +314,17 @@ impl Flight {
         }
     }
 
-    /// What reads the counters, from any thread.
+    /// A handle that reads the counters from any thread.
     pub(crate) fn metrics(&self) -> MetricsHandle {
         MetricsHandle { metrics: Arc::clone(&self.metrics), rank: self.rank }
     }
 }
 
 impl Drop for Flight {
-    /// Its calls stay in the record, with its name, until another one needs the place.
+    /// Frees the entry. The calls keep their communicator's name until another one takes the entry.
     fn drop(&mut self) {
         if let Some(at) = self.at {
-            self.recorder.board.group(at).taken.store(0, Ordering::Release);
+            self.recorder.memory.communicator(at).taken.store(0, Ordering::Release);
         }
     }
 }

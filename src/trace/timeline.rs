@@ -1,5 +1,6 @@
-//! Every call and step of a rank, as Chrome and Perfetto read them. May touch: the file system.
-//! Law: the file is whole JSON after every write, whatever comes next.
+//! The trace: every call and step of a rank, in the JSON format of Chrome's trace viewer and
+//! Perfetto.
+//! Law: the file is complete JSON after every write.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -11,43 +12,43 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::clock::precise;
-use super::layout::{CALL, Entry};
+use super::layout::{CALL, OperationEntry};
 use super::operation::What;
-use super::recorder::Where;
+use super::recorder::Position;
 use crate::error::{Error, Result, warn};
 use crate::memory::resource_limit::in_a_file;
 
-/// Events are written when there are so many bytes of them, or after so long.
-const FULL: usize = 64 << 10;
-const LONG: u64 = 100_000_000;
+/// Events are written to the file when they have so many bytes, or after so many nanoseconds.
+const FLUSH_BYTES: usize = 64 << 10;
+const FLUSH_INTERVAL_NS: u64 = 100_000_000;
 
-/// The file of a rank.
+/// The trace of a rank.
 #[derive(Debug)]
 pub(super) struct Trace {
     rank: usize,
-    state: Mutex<Pages>,
+    state: Mutex<TraceFile>,
 }
 
 #[derive(Debug)]
-struct Pages {
+struct TraceFile {
     file: File,
     path: PathBuf,
-    /// Where the closing bracket is.
+    /// The offset of the closing bracket.
     end: u64,
-    /// What is not written yet.
+    /// Events that are not written yet.
     text: String,
     written: u64,
-    /// The step under way, by communicator.
-    steps: BTreeMap<usize, (Where, u64)>,
+    /// The current step of each communicator, and its start time.
+    steps: BTreeMap<usize, (Position, u64)>,
     failed: bool,
 }
 
 impl Trace {
-    /// `rank.N.json` in `folder`; of a second world of a process `rank.N.2.json`, as of a rank that
-    /// lives `again`.
+    /// Creates `rank.N.json` in `folder`; `rank.N.2.json` and so on for a second world of this
+    /// process, or for a restarted rank (`again`), whose earlier traces are kept.
     ///
     /// # Errors
-    /// If it can't be written.
+    /// If the file cannot be written.
     pub(super) fn create(folder: &Path, rank: usize, again: bool) -> Result<Self> {
         static MADE: Mutex<BTreeMap<PathBuf, u32>> = Mutex::new(BTreeMap::new());
         let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -61,68 +62,71 @@ impl Trace {
             let path = folder.join(name);
             let failed = |cause| Error::io(format!("writing {}", path.display()), cause);
             std::fs::create_dir_all(folder).map_err(failed)?;
-            let mut way = File::options();
-            way.write(true).truncate(!again).create(true).create_new(again);
-            match way.open(&path) {
+            let mut options = File::options();
+            options.write(true).truncate(!again).create(true).create_new(again);
+            match options.open(&path) {
                 Err(taken) if again && taken.kind() == io::ErrorKind::AlreadyExists => {}
                 file => break (file.map_err(failed)?, path),
             }
         };
         let failed = |cause: io::Error| Error::io(format!("writing {}", path.display()), cause);
         in_a_file(1 << 10).map_err(|errno| failed(errno.into()))?;
-        let head = format!(
+        let opening = format!(
             "[\n{{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":{rank},\"tid\":0,\"args\":\
              {{\"name\":\"rank {rank}\"}}}}"
         );
-        file.write_all_at(format!("{head}\n]\n").as_bytes(), 0).map_err(failed)?;
-        let (end, text, steps) = (head.len() as u64, String::new(), BTreeMap::new());
+        file.write_all_at(format!("{opening}\n]\n").as_bytes(), 0).map_err(failed)?;
+        let (end, text, steps) = (opening.len() as u64, String::new(), BTreeMap::new());
         let written = precise();
-        let state = Pages { file, path, end, text, written, steps, failed: false };
+        let state = TraceFile { file, path, end, text, written, steps, failed: false };
         Ok(Self { rank, state: Mutex::new(state) })
     }
 
-    fn pages(&self) -> MutexGuard<'_, Pages> {
+    fn file(&self) -> MutexGuard<'_, TraceFile> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A communicator begins a step, and is over with the one before.
-    pub(super) fn step(&self, at: Option<usize>, place: Where) {
+    /// Records that a communicator begins a step, which ends the step before.
+    pub(super) fn step(&self, at: Option<usize>, place: Position) {
         let (now, at) = (precise(), at.unwrap_or(usize::MAX));
-        let mut pages = self.pages();
-        if let Some(before) = pages.steps.insert(at, (place, now)) {
-            pages.event(self.rank, at, before, now);
+        let mut file = self.file();
+        if let Some(before) = file.steps.insert(at, (place, now)) {
+            file.event(self.rank, at, before, now);
         }
     }
 
-    /// It is over with a call.
-    pub(super) fn call(&self, at: Option<usize>, key: u64, entry: &Entry, failed: bool) {
+    /// Records a call that has ended.
+    pub(super) fn call(&self, at: Option<usize>, key: u64, entry: &OperationEntry, failed: bool) {
         let at = at.unwrap_or(usize::MAX);
         let words = [&entry.what, &entry.sequence, &entry.count, &entry.bytes];
         let [what, sequence, count, bytes] = words.map(|word| word.load(Ordering::Relaxed));
         let [start, end] = [&entry.start, &entry.end].map(|word| word.load(Ordering::Relaxed));
         let what = What::from_word(what);
-        let mut pages = self.pages();
-        if let Some(last) = pages.steps.remove(&at) {
-            pages.event(self.rank, at, last, end);
+        let mut file = self.file();
+        if let Some(last) = file.steps.remove(&at) {
+            file.event(self.rank, at, last, end);
         }
         let name = what.name();
-        pages.begin(self.rank, at, name, "call", (start, end));
+        file.begin(self.rank, at, name, "call", (start, end));
         let call = sequence & CALL;
         let _ = write!(
-            pages.text,
+            file.text,
             "\"communicator\":\"{key:016x}\",\"call\":{call},\"count\":{count},\"bytes\":{bytes},\
              \"dtype\":\"{}\",\"op\":\"{}\",\"algorithm\":\"{}\",\"failed\":{failed}}}}}",
             what.dtype().unwrap_or(""),
             what.op().unwrap_or(""),
             what.algorithm().unwrap_or(""),
         );
-        if failed || pages.text.len() >= FULL || end.saturating_sub(pages.written) >= LONG {
-            pages.write();
+        if failed
+            || file.text.len() >= FLUSH_BYTES
+            || end.saturating_sub(file.written) >= FLUSH_INTERVAL_NS
+        {
+            file.write();
         }
     }
 }
 
-impl Pages {
+impl TraceFile {
     fn begin(&mut self, rank: usize, at: usize, name: &str, kind: &str, times: (u64, u64)) {
         let tid = at.wrapping_add(1);
         let micros = |nanos: u64| (nanos / 1000, nanos % 1000);
@@ -135,8 +139,8 @@ impl Pages {
         );
     }
 
-    /// A step that ended.
-    fn event(&mut self, rank: usize, at: usize, (place, start): (Where, u64), end: u64) {
+    /// Appends a step that has ended.
+    fn event(&mut self, rank: usize, at: usize, (place, start): (Position, u64), end: u64) {
         let step = place.step();
         self.begin(rank, at, &format!("step {step}"), "step", (start, end));
         if let Some((how, peer)) = place.toward() {
@@ -145,7 +149,7 @@ impl Pages {
         self.text += "}}";
     }
 
-    /// Over the bracket that closes the file, and a new one behind.
+    /// Writes the events over the closing bracket, and a new bracket after them.
     fn write(&mut self) {
         let more = self.text.len() as u64;
         self.text += "\n]\n";
@@ -158,7 +162,7 @@ impl Pages {
             self.end += more;
             return;
         };
-        // Without these events, and closed where it was.
+        // The write failed: drop these events and close the file where it ended before.
         let closed = self.file.set_len(self.end + 3);
         let closed = closed.and_then(|()| self.file.write_all_at(b"\n]\n", self.end));
         if !std::mem::replace(&mut self.failed, true) {
@@ -171,7 +175,7 @@ impl Pages {
     }
 }
 
-impl Drop for Pages {
+impl Drop for TraceFile {
     fn drop(&mut self) {
         if !self.text.is_empty() {
             self.write();
@@ -186,18 +190,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_lives_again_keeps_what_it_told_before() {
+    fn a_restarted_rank_keeps_its_earlier_traces() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         for name in ["rank.1.json", "rank.1.2.json", "rank.2.json"] {
             std::fs::write(path(name), "before").unwrap();
         }
-        let told = |name: &str| std::fs::read_to_string(path(name)).unwrap();
+        let read = |name: &str| std::fs::read_to_string(path(name)).unwrap();
         Trace::create(folder.path(), 1, true).unwrap();
-        assert_eq!((&*told("rank.1.json"), &*told("rank.1.2.json")), ("before", "before"));
-        assert!(told("rank.1.3.json").starts_with("[\n"));
-        // What is of an earlier job goes.
+        assert_eq!((&*read("rank.1.json"), &*read("rank.1.2.json")), ("before", "before"));
+        assert!(read("rank.1.3.json").starts_with("[\n"));
+        // The trace of an earlier job is replaced.
         Trace::create(folder.path(), 2, false).unwrap();
-        assert!(told("rank.2.json").starts_with("[\n"));
+        assert!(read("rank.2.json").starts_with("[\n"));
     }
 }

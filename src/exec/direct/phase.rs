@@ -1,26 +1,27 @@
-//! Where ranks that share memory wait for each other: look, spin, give way, park; with a deadline,
-//! an abort flag and, now and then, a look whether everybody can still come.
-//! May touch: shared, link.
+//! Waiting between ranks that share memory, until a peer's phase is reached: spin, yield, then
+//! sleep on a futex; with a deadline, an abort flag, and a look every 10 ms whether all peers are
+//! alive and make the same call.
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::{Call, DONE, READY, Walk};
-use crate::exec::wait::{GLANCE, Halt, Stop, differ_by_lines, remind};
+use crate::exec::wait::{ABORT_POLL_INTERVAL, Halt, Stop, differ_only_in_direct_bit, remind};
 use crate::memory::{Claim, Control};
-use crate::trace::{Toward, Where};
+use crate::trace::{Direction, Position};
 use crate::transport::Fault;
 
 impl Walk<'_> {
     /// Waits for all others to be ready with the same claim, or to be done.
-    pub(super) fn all_reach(&mut self, step: usize) -> Result<(), Halt> {
+    pub(super) fn await_all(&mut self, step: usize) -> Result<(), Halt> {
         let Call { me, size, .. } = *self.call;
-        self.wait.at(Where::at(step, Toward::Both, if me == 0 { size - 1 } else { 0 }));
+        let first = if me == 0 { size - 1 } else { 0 };
+        self.wait.record_position(Position::at(step, Direction::Both, first));
         for peer in (me + 1..size).chain(0..me) {
-            let reached = self.reach(peer, step);
+            let reached = self.await_peer(peer, step);
             reached.map_err(|(stop, peer)| Halt { stop, step, peer })?;
             if step == READY
-                && let Some(stop) = self.difference(peer)
+                && let Some(stop) = self.mismatch_with(peer)
             {
                 return Err(Halt { stop, step, peer });
             }
@@ -28,35 +29,35 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// In what the call of a rank that is ready differs from this one's.
-    fn difference(&self, peer: usize) -> Option<Stop> {
+    /// The mismatch between this rank's call and that of a peer that is ready.
+    fn mismatch_with(&self, peer: usize) -> Option<Stop> {
         let (ours, theirs) = (self.call.claim, self.control.claim(peer));
-        let differs =
+        let mismatch =
             |field, ours, theirs| Some(Stop::Fault(Fault::Mismatch { field, ours, theirs }));
-        // A call before this one, that left messages which nobody has looked at yet.
-        if let Some((ours, theirs)) = self.control.differed(peer) {
-            return differs("earlier", ours.fingerprint, theirs.fingerprint);
+        // Both ranks made an earlier call over links, and its messages were not compared yet.
+        if let Some((ours, theirs)) = self.control.link_call_mismatch(peer) {
+            return mismatch("earlier", ours.fingerprint, theirs.fingerprint);
         }
         let [registered, other] = [ours, theirs].map(Claim::is_registered);
         if ours.sequence != theirs.sequence {
-            return differs("sequence", ours.sequence, theirs.sequence);
+            return mismatch("sequence", ours.sequence, theirs.sequence);
         }
         if registered != other {
             return Some(Stop::Fault(Fault::memory(registered)));
         }
         (ours.fingerprint != theirs.fingerprint)
-            .then(|| differs("fingerprint", ours.fingerprint, theirs.fingerprint))
+            .then(|| mismatch("fingerprint", ours.fingerprint, theirs.fingerprint))
             .flatten()
     }
 
-    fn reach(&mut self, peer: usize, step: usize) -> Result<(), (Stop, usize)> {
+    fn await_peer(&mut self, peer: usize, step: usize) -> Result<(), (Stop, usize)> {
         let reached = |control: &Control| control.reached(peer, step == DONE);
         if reached(self.control) {
             return Ok(());
         }
         let mut round = 0_u32;
-        let patience = self.wait.patience.begin(false);
-        while patience.wait(round) {
+        let backoff = self.wait.backoff.begin(false);
+        while backoff.wait(round) {
             if reached(self.control) {
                 return Ok(());
             }
@@ -65,19 +66,19 @@ impl Walk<'_> {
                 return Err((Stop::Aborted, peer));
             }
         }
-        self.wait.sleeps(Toward::Both, peer);
-        let done = self.parked(peer, step, patience.began());
-        self.wait.slept(patience.began().elapsed());
+        self.wait.record_sleep(Direction::Both, peer);
+        let done = self.sleep(peer, step, backoff.began());
+        self.wait.record_slept(backoff.began().elapsed());
         done
     }
 
-    fn parked(&mut self, peer: usize, step: usize, began: Instant) -> Result<(), (Stop, usize)> {
-        let mut said = false;
+    fn sleep(&mut self, peer: usize, step: usize, began: Instant) -> Result<(), (Stop, usize)> {
+        let mut warned = false;
         loop {
             if self.wait.abort.load(Ordering::Relaxed) {
                 return Err((Stop::Aborted, peer));
             }
-            self.all_come(step)?;
+            self.check_peers(step)?;
             if self.control.reached(peer, step == DONE) {
                 return Ok(());
             }
@@ -86,14 +87,15 @@ impl Walk<'_> {
                 return Err((Stop::Timeout(self.wait.timeout), peer));
             }
             let times = (waited, self.wait.timeout);
-            remind(self.links, self.wait.flight, times, (peer, 0), &mut said);
-            let limit = GLANCE.min(self.wait.timeout - waited);
+            remind(self.links, self.wait.recorder, times, (peer, 0), &mut warned);
+            let limit = ABORT_POLL_INTERVAL.min(self.wait.timeout - waited);
             self.control.sleep(peer, step == DONE, limit);
         }
     }
 
-    /// Can all others still come? Whoever is there already may leave.
-    fn all_come(&mut self, step: usize) -> Result<(), (Stop, usize)> {
+    /// Fails if a rank that has not reached the phase cannot reach it any more. A rank that has
+    /// reached it may have left since.
+    fn check_peers(&mut self, step: usize) -> Result<(), (Stop, usize)> {
         let Call { me, size, .. } = *self.call;
         let control = &*self.control;
         let others = || (me + 1..size).chain(0..me);
@@ -101,19 +103,19 @@ impl Walk<'_> {
             return Err((Stop::Fault(Fault::Lost(evidence)), peer));
         }
         let absent = |peer: &usize| !control.reached(*peer, step == DONE);
-        let apart = |peer| Some((peer, control.elsewhere(peer, self.call.claim.sequence)?));
+        let apart = |peer| Some((peer, control.link_call_of(peer, self.call.claim.sequence)?));
         let elsewhere = || others().filter(absent).find_map(apart);
         if let Some((peer, theirs)) = elsewhere() {
-            return Err((self.call.apart_from(theirs), peer));
+            return Err((self.call.mismatch_with_link_call(theirs), peer));
         }
-        if let Some((peer, fault)) = self.links.cause(None, differ_by_lines) {
-            // What that one has failed of may have come about since the look before.
+        if let Some((peer, fault)) = self.links.cause(None, differ_only_in_direct_bit) {
+            // The peer may have published its call over links since the look above.
             if let Some((peer, theirs)) = elsewhere().filter(|_| fault.is_hearsay()) {
-                return Err((self.call.apart_from(theirs), peer));
+                return Err((self.call.mismatch_with_link_call(theirs), peer));
             }
-            // Who failed because of this rank's call says in what they differ.
+            // A peer that failed because of this rank's call has published its claim before.
             let ready = step == READY && fault.is_hearsay() && control.reached(peer, false);
-            let stop = if ready { self.difference(peer) } else { None };
+            let stop = if ready { self.mismatch_with(peer) } else { None };
             return Err((stop.unwrap_or(Stop::Other { peer, fault }), peer));
         }
         for peer in others().filter(absent) {
@@ -121,7 +123,7 @@ impl Walk<'_> {
                 true => Err(Fault::Lost("it closed its communicator".into())),
                 false => self.links.check_alive(peer),
             };
-            // It may have got there just before it left.
+            // The peer may have reached the phase just before it left.
             if let Err(fault) = lost
                 && !control.reached(peer, step == DONE)
             {

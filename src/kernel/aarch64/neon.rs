@@ -1,5 +1,5 @@
-//! NEON, which every AArch64 has: the generic loop as it is, and f16 by the CPU's conversions.
-//! May touch: block, pass, select. (Conversions are assembly: intrinsics need an unstable type.)
+//! NEON, which every AArch64 CPU has: the generic loop as it is, and f16 by the CPU's conversions.
+//! Conversions are inline assembly, since the intrinsics need an unstable type.
 
 use core::arch::aarch64::{float32x4_t, uint16x4_t};
 use core::arch::asm;

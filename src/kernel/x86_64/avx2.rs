@@ -1,5 +1,5 @@
-//! AVX2 with F16C: the generic loop compiled for them, and f16 by their conversions.
-//! May touch: block, pass, select. Law: nothing here runs before the level was detected.
+//! AVX2 with F16C: the generic loop compiled for these, and f16 by their conversions. Law: no code
+//! here runs before the level was detected.
 
 use core::arch::x86_64::{__m128i, _MM_FROUND_TO_NEAREST_INT, _mm256_cvtph_ps, _mm256_cvtps_ph};
 
@@ -67,7 +67,7 @@ impl OneHalf {
     }
 }
 
-/// The first lane counts; the others are zeros.
+/// Only the first lane counts; the others are zeros.
 impl Block for OneHalf {
     type Lane = f32;
     type Wide = [f32; 8];

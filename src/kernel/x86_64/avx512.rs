@@ -1,5 +1,5 @@
-//! AVX-512 (F, BW, DQ, VL): the generic loop compiled for them, and f16 by their conversions.
-//! May touch: block, pass, select. Law: nothing here runs before the level was detected.
+//! AVX-512 (F, BW, DQ, VL): the generic loop compiled for these, and f16 by their conversions. Law:
+//! no code here runs before the level was detected.
 
 use core::arch::x86_64::{__m256i, _MM_FROUND_TO_NEAREST_INT, _mm512_cvtph_ps, _mm512_cvtps_ph};
 

@@ -1,6 +1,6 @@
-//! AVX-512 with BF16: bfloat16 rounded by its conversion, which takes subnormals for zeros: where
-//! one turns up, the portable rounding does that line. All other types are those of AVX-512.
-//! May touch: block, pass, select. Law: nothing here runs before the level was detected.
+//! AVX-512 with BF16: bfloat16 is rounded by its conversion. The conversion treats subnormals as
+//! zeros, so a line with a subnormal is rounded by the portable code. All other types are those of
+//! AVX-512. Law: no code here runs before the level was detected.
 
 use core::arch::x86_64::{__m512bh, _mm512_cvtne2ps_pbh, _mm512_fpclass_ps_mask};
 use core::array;

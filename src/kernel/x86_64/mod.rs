@@ -1,4 +1,4 @@
-//! The kernels of x86-64, a file for each level, and the streaming copy.
+//! The kernels of x86-64, one file per level, and the streaming copy.
 
 pub(super) mod avx2;
 pub(super) mod avx512;

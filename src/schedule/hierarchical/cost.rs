@@ -1,22 +1,24 @@
-//! What rings within hosts and between them cost. May touch: ring, sim's Speed.
+//! The closed form of rings within hosts and between them.
 
 use super::super::{Collective, Hosts, Ring};
 use super::owners;
 use crate::sim::Speed;
 
-/// Seconds that [`Algorithm::Hierarchical`](crate::schedule::Algorithm::Hierarchical) takes, by
-/// its closed form: what `near` says is within a host, `far` between hosts. `bytes` is the length
-/// of the longer one of a rank's input and output.
+/// The time in seconds of [`Algorithm::Hierarchical`](crate::schedule::Algorithm::Hierarchical), by
+/// its closed form, with the speed `near` within a host and `far` between hosts. `bytes` is the
+/// length of the longer one of a rank's input and output. `None` if the algorithm does not make the
+/// collective.
 ///
-/// With chunks of m bytes, and S, R, A of the far as s, r, a of the near: among the L ranks of a
-/// host, reducing a chunk for each takes s + (L-1)(r + a), gathering them s + (L-1)(s + a). For a
-/// host's chunks that is p and q: once where all H hosts have as many, otherwise as often as theirs
-/// are more than L, on average. Meanwhile the far message is under way. A rank stands for k chunks,
-/// n/L: reduce-scatter p + (H-1)max(p, A) + (k-1)R, all-gather (H-1)max(q, A) + kS + q - s,
-/// all-reduce both less S, of that host which takes longest. Where hosts differ they also wait for
-/// each other: within -25 and +60 % of a walk, mostly 10.
+/// With chunks of m bytes, and S, R, A for the far speed as s, r, a for the near one: among the L
+/// ranks of a host, a reduce-scatter of one chunk for each takes s + (L-1)(r + a), their all-gather
+/// s + (L-1)(s + a). For the chunks of one host that gives p and q: once if all H hosts have L
+/// ranks, otherwise as often, on average, as the hosts have multiples of L ranks. Meanwhile the far
+/// message is under way. A rank is the delegate for k chunks, n/L: reduce-scatter p + (H-1)max(p,
+/// A) + (k-1)R, all-gather (H-1)max(q, A) + kS + q - s, all-reduce both less S, for the host that
+/// takes longest. Hosts of different sizes also wait for each other: the result is within -25 and
+/// +60 % of a walk, mostly 10.
 ///
-/// One chunk, to all or from all: the longest of the ways along the hosts and within one.
+/// For one chunk, to all or from all: the longest path along the hosts and within one.
 #[must_use]
 pub fn hierarchical_cost(
     collective: Collective,
@@ -25,7 +27,7 @@ pub fn hierarchical_cost(
     [near, far]: [&Speed; 2],
 ) -> Option<f64> {
     let (hosts, owners) = (order.host_rings()?, owners(collective, order)?);
-    let form = Form { hosts, chunk: bytes / owners.len() as f64, near, far };
+    let form = ClosedForm { hosts, chunk: bytes / owners.len() as f64, near, far };
     match collective {
         Collective::AllReduce => Some(form.scatter() + form.gather() - far.moved(form.chunk)),
         Collective::ReduceScatter => Some(form.scatter()),
@@ -40,7 +42,7 @@ pub fn hierarchical_cost(
     }
 }
 
-struct Form<'a> {
+struct ClosedForm<'a> {
     hosts: &'a Hosts,
     /// Bytes of a chunk.
     chunk: f64,
@@ -48,10 +50,10 @@ struct Form<'a> {
     far: &'a Speed,
 }
 
-impl Form<'_> {
-    /// The longest time of a host: `of` says it from how many chunks a rank of its stands for, the
-    /// seconds that a host's chunks take within it, and how many other hosts there are. `hop` is
-    /// what one more rank takes there.
+impl ClosedForm<'_> {
+    /// The longest time of a host. `of` computes it from the number of chunks for which a rank of
+    /// the host is the delegate, the seconds that one host's chunks take within it, and the number
+    /// of other hosts. `hop` is the time per further rank within the host.
     fn longest(&self, hop: f64, of: impl Fn(f64, f64, f64) -> f64) -> f64 {
         let [n, hosts] = [self.hosts.size(), self.hosts.count()].map(f64::from);
         let sizes = self.hosts.sizes();
@@ -63,7 +65,7 @@ impl Form<'_> {
         sizes.iter().map(each).fold(0.0, f64::max)
     }
 
-    /// Seconds that a chunk for each rank takes within a host.
+    /// Seconds that a collective of one chunk per rank takes within a host.
     fn within(&self, ranks: u32, hop: f64) -> f64 {
         let others = f64::from(ranks - 1);
         if ranks > 1 {
@@ -86,25 +88,25 @@ impl Form<'_> {
         self.longest(s, |share, q, others| others * q.max(wait) + share * pass + (q - s).max(0.0))
     }
 
-    /// One chunk, from its owner.
+    /// One chunk, from its owner to all ranks.
     fn spread(&self, owner: u32) -> f64 {
         let (s, pass) = (self.near.moved(self.chunk), self.far.moved(self.chunk));
         let (count, first) = (self.hosts.count(), self.hosts.host(owner));
         let done = (0..count).map(|hops| {
             let within = self.within(self.hosts.ranks((first + hops) % count), s);
-            // The last one passes it on within its host alone.
+            // The last host passes the chunk on only within itself.
             let passed = hops + u32::from(hops + 1 < count || within == 0.0);
             f64::from(passed) * pass + f64::from(hops) * self.far.latency + within
         });
         done.fold(0.0, f64::max)
     }
 
-    /// One chunk, to its owner.
+    /// One chunk, reduced over all ranks to its owner.
     fn reduced(&self, owner: u32) -> f64 {
         let (r, fold) = (self.near.folded(self.chunk), self.far.folded(self.chunk));
         let (count, first) = (self.hosts.count(), self.hosts.host(owner));
         let within = |hops| self.within(self.hosts.ranks((first + hops) % count), r);
-        // The first one's last sum goes out as it is made.
+        // The first host sends its sum as soon as it is complete.
         let start = match within(1) {
             0.0 => self.far.moved(self.chunk),
             within => within - r + fold,
@@ -131,7 +133,7 @@ mod tests {
         Ring::through(&ranks.collect::<Vec<_>>()).unwrap()
     }
 
-    /// What the form says of what a walk takes, if it is made.
+    /// The ratio of the closed form to a simulated walk; `None` if the collective is not made.
     fn ratio(collective: Collective, hosts: &[u32], [near, far]: [&Speed; 2]) -> Option<f64> {
         let ring = through(hosts);
         let schedules = Algorithm::Hierarchical.schedules(collective, &ring)?;
@@ -159,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn of_hosts_with_as_many_ranks_it_is_the_cost_of_a_walk() {
+    fn hosts_of_one_size_cost_what_a_walk_costs() {
         for [count, each] in [[2, 2], [2, 3], [3, 2], [3, 4], [4, 4], [8, 2], [2, 8], [5, 3]] {
             for collective in Collective::all(1) {
                 for speed in speeds() {
@@ -171,9 +173,9 @@ mod tests {
         }
     }
 
-    /// Of one chunk it is the cost whatever the hosts are, and their links.
+    /// A collective of one chunk costs exactly what the walk does, on any hosts and links.
     #[test]
-    fn of_other_hosts_it_is_about_the_cost_of_a_walk() {
+    fn hosts_of_different_sizes_cost_about_what_a_walk_costs() {
         let mut random = Random::new(9);
         for _ in 0..80 {
             let most = 1 + random.below(8);

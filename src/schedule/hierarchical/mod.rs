@@ -1,8 +1,8 @@
-//! Rings within hosts and between them, for hosts of any number of ranks: each chunk is reduced
-//! within every host to the rank that stands there for its owner, then along the ring of hosts, and
-//! spread the other way. As many bytes as the ring's, and only H-1 hops between H hosts each way.
-//! May touch: ring, fuse, sim's Speed. Law: a rank works a host's worth of chunks at a time, in the
-//! order in which the hosts' ring wants them, so that links need no more slots than the ring's.
+//! Hierarchical collectives: rings within hosts and between them, for hosts of any numbers of
+//! ranks. Each chunk is reduced within every host to the delegate of its owner there, then along
+//! the ring of hosts; all-gather goes the other way. As many bytes as on one ring, and only H-1
+//! hops between H hosts each way. Law: a rank handles the chunks of one host at a time, in the
+//! order in which the ring of hosts needs them, so links need no more slots than on one ring.
 //!
 //! Source: Jia et al., "Highly scalable deep learning training system with mixed-precision",
 //! arXiv 1807.11205 (2018), with rings for both levels. Cost: see `hierarchical_cost`.
@@ -17,26 +17,26 @@ mod cost;
 
 pub use cost::hierarchical_cost;
 
-/// Chunks that a rank may send to another before that one takes the first: ranks that stand for
-/// several of a host's have one more under way than they are waited for.
+/// Chunks that a rank may send to another before that rank receives the first: a delegate for
+/// several chunks of a host has one more under way than its peer waits for.
 const WINDOW: usize = 2;
 
-/// Its cost is not one speed's alone: see [`hierarchical_cost`].
+/// There is no cost for a single speed: see [`hierarchical_cost`].
 pub(super) const DEFINITION: Definition =
-    Definition { name: "hierarchical", window: WINDOW, schedule, volume, ..Definition::USUAL };
+    Definition { name: "hierarchical", window: WINDOW, schedule, volume, ..Definition::DEFAULT };
 
-/// A rank among hosts.
-struct Seat<'a> {
+/// A rank in the hierarchy.
+struct HostRank<'a> {
     order: &'a Ring,
     hosts: &'a Hosts,
-    /// Its place on the ring, and its host.
+    /// Its position on the ring, and its host.
     me: u32,
     host: u32,
-    /// The places of the chunks' owners: of all ranks, or of one.
+    /// The positions of the chunks' owners: all ranks, or one.
     owners: Range<u32>,
 }
 
-/// The places of the chunks' owners; `None` of what is not made here.
+/// The positions of the chunks' owners; `None` if the collective is not made here.
 fn owners(collective: Collective, order: &Ring) -> Option<Range<u32>> {
     let one = |rank| order.position(rank)..order.position(rank) + 1;
     match collective {
@@ -49,25 +49,25 @@ fn owners(collective: Collective, order: &Ring) -> Option<Range<u32>> {
     }
 }
 
-/// The schedule of rank `me`; `None` unless there are several hosts, one at least of several ranks.
+/// The schedule of rank `me`; `None` without rings within and between hosts.
 fn schedule(collective: Collective, order: &Ring, me: u32) -> Option<Schedule> {
     let (hosts, owners) = (order.host_rings()?, owners(collective, order)?);
     let me = order.position(me);
-    let seat = Seat { order, host: hosts.host(me), hosts, me, owners };
+    let rank = HostRank { order, host: hosts.host(me), hosts, me, owners };
     Some(match collective {
-        Collective::ReduceScatter | Collective::Reduce { .. } => seat.reduce_scatter(),
-        Collective::AllGather | Collective::Broadcast { .. } => seat.all_gather(),
-        _ => seat.all_reduce(),
+        Collective::ReduceScatter | Collective::Reduce { .. } => rank.reduce_scatter(),
+        Collective::AllGather | Collective::Broadcast { .. } => rank.all_gather(),
+        _ => rank.all_reduce(),
     })
 }
 
-impl Seat<'_> {
-    /// The chunk of an owner.
+impl HostRank<'_> {
+    /// The number of the chunk of an owner.
     fn chunk(&self, owner: u32) -> u32 {
         if self.owners.len() == 1 { 0 } else { self.order.at(owner) }
     }
 
-    /// A host's owners, so many at a time that no rank of mine stands for two.
+    /// The owners on a host, in waves such that no rank of this host is the delegate of two owners.
     fn waves(&self, host: u32) -> impl Iterator<Item = Range<u32>> + use<> {
         let Range { start, end } = self.hosts.places(host);
         let (start, end) = (start.max(self.owners.start), end.min(self.owners.end));
@@ -75,13 +75,14 @@ impl Seat<'_> {
         (start..end).step_by(ranks as usize).map(move |at| at..end.min(at + ranks))
     }
 
-    /// For which of them the rank at a place of my host stands.
+    /// The owner in a wave whose delegate on this host is the rank at position `delegate`.
     fn owner(&self, wave: &Range<u32>, delegate: u32) -> Option<u32> {
-        let owner = self.hosts.stands_for(delegate, wave.start);
+        let owner = self.hosts.first_owner(delegate, wave.start);
         wave.contains(&owner).then_some(owner)
     }
 
-    /// My steps of a ring within my host, with what is nowhere left out.
+    /// This rank's steps of a ring within its host, with places mapped by `to`. Steps on places
+    /// that do not exist are left out.
     fn within(
         &self,
         ring: fn(&Ring, u32) -> Schedule,
@@ -93,34 +94,35 @@ impl Seat<'_> {
             let [from, other] = [step.from, step.to].map(|seat| self.order.at(own.start + seat));
             let (src, dst) = (to(step.src)?, to(step.dst)?);
             let nothing = step.op == Op::Copy && src == dst;
-            // A sum has the contributions of this host alone.
+            // A partial sum has the contributions of this host alone, so it is not the last.
             (!nothing).then_some(Step { from, to: other, src, dst, last: false, ..step })
         });
         steps.collect()
     }
 
-    /// My steps of a ring between the hosts; peers and places are still numbered by host.
+    /// This rank's steps of a ring between hosts; peers and places are numbers of hosts.
     fn between(&self, ring: fn(&Ring, u32) -> Schedule) -> Vec<Step> {
         ring(&Ring::natural(self.hosts.count()), self.host).steps
     }
 
-    /// One of these for an owner's chunk.
+    /// A step between hosts for an owner's chunk, with the delegates as peers.
     fn across(&self, step: Step, owner: u32, [src, dst]: [Place; 2]) -> Step {
         let peer = |host| self.order.at(self.hosts.delegate(host, owner));
         Step { from: peer(step.from), to: peer(step.to), src, dst, ..step }
     }
 
-    /// For each step between the hosts, that host's chunks are first reduced within mine. The first
-    /// of my share go out as they are made, others wait in the scratch for what comes in.
+    /// For each step between hosts, that host's chunks are first reduced within this one. The sum
+    /// for the first step is sent by the step that completes it; the others wait in the scratch for
+    /// the incoming chunk.
     fn reduce_scatter(&self) -> Schedule {
         let mut all = Schedule::new(self.owners.len() as u32, 1);
-        let alone = self.hosts.ranks(self.host) == 1;
+        let is_single = self.hosts.ranks(self.host) == 1;
         let given = |owner| Place::input(self.chunk(owner));
         for step in self.between(ring::reduce_scatter) {
             for wave in self.waves(step.src.chunk) {
                 let mine = self.owner(&wave, self.me);
                 let sum = match mine {
-                    Some(owner) if alone => given(owner),
+                    Some(owner) if is_single => given(owner),
                     _ => Place::scratch(all.scratch.len() as u32),
                 };
                 let first = self.hosts.places(self.host).start;
@@ -132,11 +134,11 @@ impl Seat<'_> {
                 let dst = if step.op.stores() { Place::output(0) } else { sum };
                 let across = self.across(step, owner, [sum, dst]);
                 match all.steps.last_mut() {
-                    Some(fold) if step.op == Op::Send && !alone => {
+                    Some(fold) if step.op == Op::Send && !is_single => {
                         (fold.op, fold.dst, fold.to) = (Op::RecvReduceSend, fold.src, across.to);
                     }
                     _ => {
-                        all.scratch.extend((!alone).then(|| given(owner)));
+                        all.scratch.extend((!is_single).then(|| given(owner)));
                         all.steps.push(across);
                     }
                 }
@@ -145,7 +147,7 @@ impl Seat<'_> {
         all
     }
 
-    /// What comes from another host goes on within mine.
+    /// A chunk from another host is forwarded within this one.
     fn all_gather(&self) -> Schedule {
         let all = |steps| Schedule { steps, ..Schedule::new(1, self.owners.len() as u32) };
         let gathered = |owner| Place::output(self.chunk(owner));
@@ -175,7 +177,7 @@ impl Seat<'_> {
         schedule
     }
 
-    /// Both, fused; the output is what was the scratch.
+    /// Reduce-scatter and all-gather, fused; the scratch of the first becomes the output.
     fn all_reduce(&self) -> Schedule {
         let n = self.owners.len() as u32;
         let mine = Place::output(self.chunk(self.me));
@@ -195,8 +197,9 @@ impl Seat<'_> {
     }
 }
 
-/// What these schedules send: every chunk, on its way to its owner and from there, once by every
-/// other rank together. On the way there each rank sends each other's once.
+/// The chunks that these schedules send: every chunk is sent once by each rank but its owner on the
+/// way to the owner, and as often on the way back. On the way there, each rank sends each other
+/// rank's chunk once.
 fn volume(collective: Collective, order: &Ring) -> Option<Volume> {
     let owners = owners(collective, order)?;
     let hosts = order.host_rings()?;
@@ -217,18 +220,19 @@ fn volume(collective: Collective, order: &Ring) -> Option<Volume> {
     Some(Volume { most, total: chunks * (to + from) })
 }
 
-/// Chunks that the busiest rank sends of an all-gather: it gives to the next one within its host
-/// all but those for which that one stands, and to the next host its share but for that host's own.
+/// Chunks that the busiest rank sends in an all-gather: to the next rank of its host all but those
+/// for which that rank is the delegate, and to the next host those for which it is the delegate
+/// itself, except that host's own.
 fn most_gathered(hosts: &Hosts) -> u64 {
     let share = |ranks: u32, seat: u32, of: u32| (of + ranks - 1 - seat) / ranks;
     let most = (0..hosts.count()).map(|host| {
         let ranks = hosts.ranks(host);
         let own = hosts.places(host);
         let next = hosts.places((host + 1) % hosts.count());
-        // Chunks before, from the next host's first one on, and in it.
+        // The number of chunks for which the rank is the delegate: of all, and of the next host's.
         let shares = |at: u32| {
-            let first = hosts.stands_for(at, 0);
-            let theirs = hosts.stands_for(at, next.start) - next.start;
+            let first = hosts.first_owner(at, 0);
+            let theirs = hosts.first_owner(at, next.start) - next.start;
             [share(ranks, first, hosts.size()), share(ranks, theirs, next.len() as u32)]
         };
         let sent = own.clone().map(|at| {
@@ -241,8 +245,8 @@ fn most_gathered(hosts: &Hosts) -> u64 {
     most.max().unwrap_or(0).into()
 }
 
-/// Chunks, of one alone, that the busiest rank sends: the owner's, or those that stand for it, to
-/// the next host and within their own; of a barrier they also gave to the host before.
+/// Chunks that the busiest rank sends if there is only one chunk: the owner, or a delegate, sends
+/// it to the next host and within its own; in a barrier it also sends to the previous host before.
 fn most_spread(hosts: &Hosts, owner: u32, barrier: bool) -> u64 {
     let (count, first) = (hosts.count(), hosts.host(owner));
     let sent = (0..count).map(|hops| {
