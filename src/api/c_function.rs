@@ -1,10 +1,10 @@
-//! Collectives that reduce by a C function, over bytes. May touch: as `comm`. Unsafe: handing the
-//! function to a kernel.
+//! Collectives that reduce bytes by a function pointer of C, as MPI's user-defined operations do.
+//! Unsafe: the kernel calls the function by its pointer.
 #![allow(unsafe_code)]
 
 use super::Communicator;
-use super::custom_op::{FoldOrder, fits, request};
-use super::verb::{refuse, same_length};
+use super::custom_op::{FoldOrder, check_element_size, request};
+use super::verb::{check_length, refuse};
 use crate::element::Reduction;
 use crate::error::Result;
 use crate::kernel::{CFunction, Kernel};
@@ -13,9 +13,9 @@ use crate::plan::{Request, digest};
 use crate::schedule::Collective;
 
 impl Communicator {
-    /// Reduces `buf` over all ranks by a C function, element by element, in place: what
-    /// [`Self::all_reduce_by`] does by a closure. `buf` may have any alignment. All ranks pass a
-    /// function of the same name and element size, the same length and order.
+    /// Reduces `buf` over all ranks by a C function, element by element, in place;
+    /// [`Self::all_reduce_by`] is the same for closures. `buf` may have any alignment. All ranks
+    /// pass a function of the same name and element size, the same length and order.
     ///
     /// ```
     /// use core::ffi::c_void;
@@ -37,8 +37,8 @@ impl Communicator {
     /// ```
     ///
     /// # Safety
-    /// The function keeps to what [`CFunction`] says, with this context and for any elements, on
-    /// this thread and until this returns.
+    /// The function keeps to the contract of [`CFunction`], with this context and for any elements,
+    /// on this thread and until this call returns.
     ///
     /// # Errors
     /// As [`Self::all_reduce_by`]; and if `buf` is not whole elements.
@@ -48,8 +48,8 @@ impl Communicator {
         order: FoldOrder,
         by: CFunction<'_>,
     ) -> Result<()> {
-        let request = known_as(Collective::AllReduce, "buf", buf.len(), &by)?;
-        // SAFETY: the caller's promise.
+        let request = checked_request(Collective::AllReduce, "buf", buf.len(), &by)?;
+        // SAFETY: the caller of this function promises it.
         let kernel = unsafe { Kernel::by_function(&by) };
         self.reduce_by(&request, order, kernel, &Buffer::in_place(buf))
     }
@@ -70,23 +70,24 @@ impl Communicator {
         by: CFunction<'_>,
     ) -> Result<()> {
         let call = Collective::ReduceScatter;
-        let request = known_as(call, "recv", recv.len(), &by)?;
-        let whole = recv.len().checked_mul(self.size());
-        same_length(call, "send", send.len(), whole, "size x recv")?;
-        // SAFETY: the caller's promise.
+        let request = checked_request(call, "recv", recv.len(), &by)?;
+        let send_bytes = recv.len().checked_mul(self.size());
+        check_length(call, "send", send.len(), send_bytes, "size x recv")?;
+        // SAFETY: the caller of this function promises it.
         let kernel = unsafe { Kernel::by_function(&by) };
         self.reduce_by(&request, order, kernel, &Buffer::apart(send, recv))
     }
 }
 
-/// The call on `bytes` of the argument, by a function that other ranks know by its name.
-fn known_as(
+/// The request of a call on an argument of `bytes` bytes. Other ranks know the function by its
+/// name.
+fn checked_request(
     call: Collective,
     argument: &'static str,
     bytes: usize,
     by: &CFunction<'_>,
 ) -> Result<Request> {
-    fits(call, "by.size", by.size)?;
+    check_element_size(call, "by.size", by.size)?;
     if !bytes.is_multiple_of(by.size) {
         let expected = format!("a multiple of {}, by.size", by.size);
         return refuse(call.name(), argument, format!("{bytes} bytes long"), expected);

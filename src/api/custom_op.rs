@@ -1,5 +1,4 @@
-//! Collectives that reduce by a function of the caller's, over any plain type.
-//! May touch: as `comm`.
+//! Collectives that reduce by a closure of the caller's, over any plain type.
 
 use core::any::type_name;
 use core::panic::Location;
@@ -8,31 +7,33 @@ use bytemuck::{Pod, cast_slice, cast_slice_mut};
 
 use super::Communicator;
 use super::options::CallOptions;
-use super::verb::{refuse, same_length};
+use super::verb::{check_length, refuse};
 use crate::element::{DataType, LARGEST, Reduction};
-use crate::engine::Head;
-use crate::engine::pieces::{Pieces, Whole};
+use crate::engine::CallMeta;
+use crate::engine::piecewise::{Piecewise, WholeCall};
 use crate::error::Result;
 use crate::kernel::Kernel;
 use crate::memory::Buffer;
 use crate::plan::{Request, digest, mix};
 use crate::schedule::Collective;
 
-/// In which order a caller's function is given what the ranks contribute.
+/// The order in which a user-defined reduction combines the ranks' contributions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FoldOrder {
-    /// In any, the same on every rank and in every run: for functions that are commutative.
+    /// Any order, the same on every rank and in every run; for functions that are commutative.
     Any,
-    /// ((rank 0, rank 1), rank 2), ...: for functions that are associative at most.
+    /// ((rank 0, rank 1), rank 2), ...; for functions that are associative only.
     Ranks,
 }
 
 impl Communicator {
-    /// Reduces `buf` over all ranks by `f`, element by element, in place; the left argument comes
-    /// from the rank that is earlier in the fold. All ranks pass the same function, length and
-    /// order, and end with the same bits. A function that has a name is known to the others by it;
-    /// a closure or function pointer by its type and the line and column of this call.
+    /// Reduces `buf` over all ranks by `f`, element by element, in place. The left argument of `f`
+    /// comes from the rank that is earlier in the fold.
+    ///
+    /// All ranks pass the same function, length and order, and end with the same bits. Ranks
+    /// compare functions by name; closures and function pointers, which have none, by their type
+    /// and by the file, line and column of this call.
     ///
     /// ```
     /// use ringreduce::{Communicator, FoldOrder};
@@ -43,13 +44,13 @@ impl Communicator {
     /// # Ok::<(), ringreduce::Error>(())
     /// ```
     ///
-    /// In [`FoldOrder::Ranks`] and worlds without links between all pairs
+    /// With [`FoldOrder::Ranks`] and without links between all pairs
     /// ([`Builder::all_pairs`](crate::Builder::all_pairs)) every rank receives every contribution:
-    /// it costs as many bytes as an `all_gather`.
+    /// the call moves as many bytes as an `all_gather`.
     ///
     /// # Errors
     /// As [`Self::all_reduce`]; and if an element is empty or larger than 4096 bytes. If `f`
-    /// panics, the communicator is of no more use.
+    /// panics, every further call on the communicator fails.
     #[track_caller]
     pub fn all_reduce_by<T: Pod>(
         &mut self,
@@ -57,15 +58,15 @@ impl Communicator {
         order: FoldOrder,
         f: impl Fn(&T, &T) -> T + Sync,
     ) -> Result<()> {
-        let by = known_as::<T, _>(Collective::AllReduce, &f, Location::caller())?;
+        let by = user_reduction::<T, _>(Collective::AllReduce, &f, Location::caller())?;
         let request = request(Collective::AllReduce, buf.len(), by);
         let buffer = Buffer::in_place(cast_slice_mut(buf));
         self.reduce_by(&request, order, Kernel::by(&f), &buffer)
     }
 
     /// Reduces `send`, size x `recv.len()` long, over all ranks by `f`; part r of the result goes
-    /// to rank r's `recv`. As [`Self::all_reduce_by`]; in [`FoldOrder::Ranks`] and worlds without
-    /// links between all pairs every rank receives every contribution to its part.
+    /// to rank r's `recv`. As [`Self::all_reduce_by`]; with [`FoldOrder::Ranks`] and without links
+    /// between all pairs every rank receives every contribution to its part.
     ///
     /// ```
     /// # use ringreduce::Communicator;
@@ -89,16 +90,16 @@ impl Communicator {
         f: impl Fn(&T, &T) -> T + Sync,
     ) -> Result<()> {
         let call = Collective::ReduceScatter;
-        let by = known_as::<T, _>(call, &f, Location::caller())?;
+        let by = user_reduction::<T, _>(call, &f, Location::caller())?;
         let request = request(call, recv.len(), by);
         let (send, recv) = (cast_slice(send), cast_slice_mut(recv));
-        let whole = recv.len().checked_mul(self.size());
-        same_length(call, "send", send.len(), whole, "size x recv")?;
+        let send_bytes = recv.len().checked_mul(self.size());
+        check_length(call, "send", send.len(), send_bytes, "size x recv")?;
         self.reduce_by(&request, order, Kernel::by(&f), &Buffer::apart(send, recv))
     }
 
-    /// Makes such a call. After a panic of the function the communicator is broken: the others are
-    /// in the middle of the call.
+    /// Makes a call that reduces by a user's function. If the function panics the communicator is
+    /// broken, because the other ranks are in the middle of the call.
     pub(super) fn reduce_by(
         &mut self,
         request: &Request,
@@ -107,34 +108,34 @@ impl Communicator {
         buffer: &Buffer<'_>,
     ) -> Result<()> {
         let all_pairs = self.ring(request.collective.name())?.all_pairs();
-        let mut call = Unfinished { comm: self, finished: false };
+        let mut call = BreakOnPanic { comm: self, finished: false };
         let comm = &mut *call.comm;
-        let head = &Head::of(request, kernel);
-        let whole = &Whole { head, request, blocks: None, buffer };
+        let meta = &CallMeta::of(request, kernel);
+        let whole = &WholeCall { meta, request, blocks: None, buffer };
         let result = match order {
             FoldOrder::Any => comm.make_call(whole, None),
-            FoldOrder::Ranks if all_pairs => comm.with(in_order()).make_call(whole, None),
-            FoldOrder::Ranks => comm.make_call(whole, Some(&gathering(request, kernel))),
+            FoldOrder::Ranks if all_pairs => comm.with(rank_order_options()).make_call(whole, None),
+            FoldOrder::Ranks => comm.make_call(whole, Some(&gather_and_fold(request, kernel))),
         };
         call.finished = true;
         result
     }
 }
 
-/// The calls that bring a rank everybody's contributions to what it gets.
-fn gathering<'a>(request: &Request, kernel: Kernel<'a>) -> Pieces<'a> {
+/// The calls that bring a rank all contributions to its result, for this rank to fold.
+fn gather_and_fold<'a>(request: &Request, kernel: Kernel<'a>) -> Piecewise<'a> {
     let blocks = request.collective.has_blocks();
     let collective = if blocks { Collective::AllToAll } else { Collective::AllGather };
-    Pieces { call: Request { collective, ..*request }, kernel, scale: None }
+    Piecewise { call: Request { collective, ..*request }, kernel, scale: None }
 }
 
-/// Breaks the communicator unless the call came to an end.
-struct Unfinished<'a> {
+/// Breaks the communicator on drop unless the call has returned.
+struct BreakOnPanic<'a> {
     comm: &'a mut Communicator,
     finished: bool,
 }
 
-impl Drop for Unfinished<'_> {
+impl Drop for BreakOnPanic<'_> {
     fn drop(&mut self) {
         if !self.finished
             && let Some(engine) = &mut self.comm.engine
@@ -148,13 +149,17 @@ pub(super) fn request(collective: Collective, count: usize, by: Reduction) -> Re
     Request { collective, count, dtype: DataType::U8, op: Some(by) }
 }
 
-/// One by one, from rank 0 on.
-fn in_order() -> CallOptions {
+/// Options that fold contributions in the order of ranks, from rank 0 on.
+fn rank_order_options() -> CallOptions {
     CallOptions::new().deterministic(true)
 }
 
-/// Elements of so many bytes can be reduced by a function.
-pub(super) fn fits(call: Collective, argument: &'static str, size: usize) -> Result<()> {
+/// Refuses elements of a size that user-defined reductions can't have.
+pub(super) fn check_element_size(
+    call: Collective,
+    argument: &'static str,
+    size: usize,
+) -> Result<()> {
     if (1..=LARGEST).contains(&size) {
         return Ok(());
     }
@@ -162,15 +167,16 @@ pub(super) fn fits(call: Collective, argument: &'static str, size: usize) -> Res
     refuse(call.name(), argument, format!("elements of {size} bytes"), expected)
 }
 
-/// A function as other ranks know it.
-fn known_as<T: Pod, F>(call: Collective, _: &F, place: &Location<'_>) -> Result<Reduction> {
-    fits(call, "T", size_of::<T>())?;
+/// The reduction by a function, with the digest by which ranks compare functions.
+fn user_reduction<T: Pod, F>(call: Collective, _: &F, place: &Location<'_>) -> Result<Reduction> {
+    check_element_size(call, "T", size_of::<T>())?;
     let name = type_name::<F>();
-    // All closures of a function have the name of that function, and pointers that of a type.
+    // All closures of a function have the name of that function, and all function pointers that of
+    // their type.
     let has_name = size_of::<F>() == 0 && !name.contains("{{closure}}");
     let (file, line, column) = (place.file(), place.line(), place.column());
     let place = [digest(file.as_bytes()), line.into(), column.into()];
     let names = [name, type_name::<T>()].map(|name| digest(name.as_bytes()));
-    let known = names.into_iter().chain(place.into_iter().filter(|_| !has_name));
-    Ok(Reduction::user(known.fold(0, |known, more| mix(known ^ more)), size_of::<T>()))
+    let identity = names.into_iter().chain(place.into_iter().filter(|_| !has_name));
+    Ok(Reduction::user(identity.fold(0, |digest, part| mix(digest ^ part)), size_of::<T>()))
 }

@@ -1,21 +1,22 @@
-//! What a call would do, said without making it. May touch: as `comm`.
+//! `explain`: the planner's choice for a call, without making the call.
 
 use super::Communicator;
 use super::verb::refuse;
 use crate::element::{DataType, ReduceOp};
-use crate::engine::Head;
+use crate::engine::CallMeta;
 use crate::error::Result;
 use crate::plan::{Explanation, Request};
 use crate::schedule::Collective;
 
 impl Communicator {
-    /// How this rank would make a call, and why so: the algorithm, what the others would cost,
-    /// how the buffer is cut and what goes over which link. `count` is the number of elements of
-    /// the buffer, or of one rank's block where there is one per rank. Prints readably.
+    /// How this rank would make a call, and why: the algorithm, the prices of the others, how the
+    /// buffer is cut, and the bytes that go over each link. `count` is the number of elements of
+    /// the buffer, or of one rank's block where the buffer has a block per rank. The explanation
+    /// prints readably.
     ///
-    /// Nothing is sent: before the first collective no speeds are known. It speaks of memory that
-    /// is not registered; what reduces is taken for a sum. Options count: elements that travel as
-    /// another type are priced as that, without what it takes to convert them.
+    /// Nothing is sent, so before the first collective no speeds are known. The explanation is for
+    /// memory that is not registered; a reduction is taken for a sum. Options count: elements that
+    /// travel as another type are priced as that type, without the time of converting them.
     ///
     /// ```
     /// use ringreduce::{Communicator, DataType, schedule::Collective};
@@ -26,8 +27,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// If the root is no rank, so much would not fit into memory or the call would be refused, by
-    /// its algorithm or as a deterministic one; or if an earlier call failed.
+    /// If the root is no rank, if the buffer would not fit into memory, if the options rule out the
+    /// call, or if an earlier call failed.
     pub fn explain(
         &mut self,
         collective: Collective,
@@ -46,23 +47,24 @@ impl Communicator {
         let ops = ReduceOp::ALL.into_iter().find(|op| op.is_defined_for(dtype));
         let op = ops.filter(|_| collective.reduces()).map(Into::into);
         let request = Request { collective, count, dtype, op };
-        let travel = self.travel(call, &request, None)?;
-        let head = Head { name: call, ..Head::of(&request, self.kernel(&request)?) };
+        let piecewise = self.conversion(call, &request, None)?;
+        let meta = CallMeta { name: call, ..CallMeta::of(&request, self.kernel(&request)?) };
         let (engine, seat, settings) = self.at_home(call)?;
         engine.works(call)?;
-        engine.planner.go_by(head.rules(settings, false));
+        engine.planner.go_by(meta.rules(settings, false));
         let transports = seat.transports.clone();
         let planner = &mut engine.planner;
-        let explained = match travel {
+        let explained = match piecewise {
             None => planner.explain(&request),
-            Some(pieces) => {
-                let (piece, times, last) = pieces.of(&request, size);
+            Some(piecewise) => {
+                let (piece, times, last) = piecewise.split(&request, size);
                 let last = last.map(|last| planner.explain(&last));
                 planner.explain(&piece).in_pieces(request, times, last)
             }
         };
         let explained = Explanation { transports, ..explained };
-        head.admit(settings, explained.algorithm, head.world(settings, engine.planner.ring()))?;
+        let limits = meta.link_limits(settings, engine.planner.ring());
+        meta.check_algorithm(settings, explained.algorithm, limits)?;
         Ok(explained)
     }
 }

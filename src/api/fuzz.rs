@@ -1,9 +1,9 @@
-//! What ranks tell each other while communicators are made, and what is kept between runs, for the
-//! fuzzer: one function for each decoder. It is built for the fuzzer alone. May touch: as `comm`.
-//! Law: whatever the bytes are, no panic; what is understood is written as the same.
-#![allow(missing_docs, reason = "the names say it, and nobody else calls them")]
+//! Fuzz targets: one function for each decoder of bytes that ranks exchange while communicators are
+//! made, or that are stored between runs. The module is built for the fuzzer alone.
+//! Law: no bytes make a decoder panic, and decoded values are encoded as the same bytes.
+#![allow(missing_docs, reason = "the fuzzer alone calls these functions")]
 
-use super::registered::{Record, WORDS};
+use super::registered::{RECORD_WORDS, RegistrationRecord};
 use crate::bootstrap::split;
 use crate::recovery::{driver, reconnect};
 use crate::tuner::cache;
@@ -22,9 +22,9 @@ pub fn doors(data: &[u8]) {
 
 pub fn registration(data: &[u8]) {
     let words: Vec<u64> = data.as_chunks().0.iter().map(|it| u64::from_le_bytes(*it)).collect();
-    for words in words.chunks_exact(WORDS) {
-        let record = Record::decode(words);
-        assert_eq!(Record::decode(&record.encode()), record);
+    for words in words.chunks_exact(RECORD_WORDS) {
+        let record = RegistrationRecord::decode(words);
+        assert_eq!(RegistrationRecord::decode(&record.encode()), record);
     }
 }
 

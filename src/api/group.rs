@@ -1,7 +1,7 @@
-//! Several operations as one. May touch: as `comm`.
-//! Law: every argument is checked before a byte moves. The messages go before the collectives, all
-//! at once but for those on one link, which keep their order; so whatever the order in which the
-//! others were asked for, nobody waits for ever.
+//! Group calls: several messages and collectives as one call, as between `ncclGroupStart` and
+//! `ncclGroupEnd`.
+//! Law: all arguments are checked before a byte moves. Messages go before collectives, and all at
+//! once (those on one link in their order), so no order of the calls in a group can deadlock.
 
 use std::fmt;
 use std::mem::take;
@@ -10,33 +10,34 @@ use std::ops::Range;
 use bytemuck::{cast_slice, cast_slice_mut};
 use smallbox::smallbox;
 
-use super::dense::verb;
-use super::verb::{Verb, refuse, root_rank};
-use super::{Communicator, InPlace};
+use super::verb::{OneBufferForm, Verb, refuse, verb};
+use super::verbs::for_each_verb;
+use super::{Communicator, InlineBox};
 use crate::element::{Element, Reduction};
 use crate::error::Result;
 use crate::memory::Pieces;
 use crate::plan::Message;
-use crate::schedule::Collective;
 
 const NAME: &str = "group";
 
-/// A collective that was asked for. Called twice: to check its arguments, and to be made.
-type Call<'env> = InPlace<dyn FnMut(&mut Communicator) -> Result<()> + 'env>;
+/// A collective of the group. The closure is called twice: to check the arguments, and to make the
+/// call.
+type Call<'env> = InlineBox<dyn FnMut(&mut Communicator) -> Result<()> + 'env>;
 
-/// One of which there is none: its list goes where the engine goes.
-type Kept = InPlace<dyn FnMut(&mut Communicator) -> Result<()> + Send>;
+/// Type of the calls in a list that is empty: the engine, which keeps the list's memory, must be
+/// `Send`.
+type NoCall = InlineBox<dyn FnMut(&mut Communicator) -> Result<()> + Send>;
 
-/// Room for the lists of a group, which are empty between two.
+/// Memory for the lists of a group, kept by the engine. The lists are empty between two groups.
 #[derive(Default)]
-pub(crate) struct Lists {
+pub(crate) struct GroupLists {
     pieces: Pieces<'static>,
     messages: Vec<Message>,
-    calls: Vec<Kept>,
+    calls: Vec<NoCall>,
 }
 
-/// Operations that will be carried out as one; see [`Communicator::group`]. What each method does
-/// is what the communicator's of that name does, only later.
+/// Operations that are carried out as one call; see [`Communicator::group`]. Each method checks its
+/// arguments, and carries out the communicator's method of the same name once the group ends.
 pub struct Group<'g, 'env> {
     comm: &'g mut Communicator,
     pieces: Pieces<'env>,
@@ -45,13 +46,13 @@ pub struct Group<'g, 'env> {
 }
 
 impl Communicator {
-    /// Carries out all operations that `work` asks for, once it returns: the messages between two
-    /// ranks at once, whatever their order, then the collectives in theirs. Messages on the same
-    /// way between the same two ranks keep their order.
+    /// Carries out all operations that `work` asks for, once `work` returns: first all messages at
+    /// once, then the collectives in their order. Messages from one rank to another keep their
+    /// order.
     ///
-    /// Where [`Self::send`] in a circle may wait for ever, a group of them does not. It meets other
-    /// ranks' groups and, message by message, their [`Self::send`] and [`Self::recv`]. If `work`
-    /// fails nothing is carried out.
+    /// Ranks that [`Self::send`] in a circle may wait for ever; in a group they do not. The other
+    /// side of a message may be in a group too, or be a plain [`Self::send`] or [`Self::recv`]. If
+    /// `work` fails, nothing is carried out.
     ///
     /// ```
     /// use ringreduce::{Communicator, ReduceOp};
@@ -71,19 +72,20 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// What `work` says, of any argument that does not fit; if this rank sends itself something and
-    /// does not receive it in the same group, or the other way round; and as the operations.
+    /// The error of `work`, which includes arguments that do not fit; an argument error if this
+    /// rank sends itself a message without receiving it in the same group, or the other way round;
+    /// and the errors of the operations.
     pub fn group<'env, R>(
         &mut self,
         work: impl for<'g> FnOnce(&mut Group<'g, 'env>) -> Result<R>,
     ) -> Result<R> {
-        let Lists { pieces, messages, calls } = take(&mut self.at_home(NAME)?.0.lists);
-        let (pieces, calls) = (pieces.emptied(), emptied(calls));
+        let GroupLists { pieces, messages, calls } = take(&mut self.at_home(NAME)?.0.group_lists);
+        let (pieces, calls) = (pieces.emptied(), retyped(calls));
         let mut group = Group { comm: self, pieces, messages, calls };
         let done = work(&mut group);
         let Group { mut pieces, mut messages, mut calls, .. } = group;
         let done = done.and_then(|result| {
-            met_by_itself(&messages, self.rank() as u32)?;
+            check_messages_to_self(&messages, self.rank() as u32)?;
             if !messages.is_empty() {
                 self.pass_on(NAME, &messages, &pieces.buffer())?;
             }
@@ -91,19 +93,21 @@ impl Communicator {
             Ok(result)
         });
         messages.clear();
-        let (pieces, calls) = (pieces.emptied(), emptied(calls));
-        self.at_home(NAME)?.0.lists = Lists { pieces, messages, calls };
+        let (pieces, calls) = (pieces.emptied(), retyped(calls));
+        self.at_home(NAME)?.0.group_lists = GroupLists { pieces, messages, calls };
         done
     }
 }
 
-/// None, in the room of these: a list that is made of one with items of its size keeps the room.
-fn emptied<T, U>(list: Vec<T>) -> Vec<U> {
+/// An empty list of another type in the same memory. `collect` reuses the allocation if the items
+/// have the same size.
+fn retyped<T, U>(list: Vec<T>) -> Vec<U> {
     list.into_iter().filter_map(|_| None).collect()
 }
 
-/// Whatever a rank sends itself it has to receive, and nothing else.
-fn met_by_itself(messages: &[Message], me: u32) -> Result<()> {
+/// Refuses messages of this rank to itself that no receive of the group matches, and the other way
+/// round.
+fn check_messages_to_self(messages: &[Message], me: u32) -> Result<()> {
     let what = |message: &Message| (message.range.1 - message.range.0, message.dtype);
     let own = |outgoing| {
         let way = move |message: &&Message| message.peer == me && message.outgoing == outgoing;
@@ -126,30 +130,30 @@ fn met_by_itself(messages: &[Message], me: u32) -> Result<()> {
 }
 
 impl<'env> Group<'_, 'env> {
-    /// See [`Communicator::send`]; to this rank itself too, if it receives that in the same group.
+    /// See [`Communicator::send`]. This rank may send to itself, if it receives in the same group.
     ///
     /// # Errors
     /// If there is no such rank or no link to it.
     pub fn send<T: Element>(&mut self, buf: &'env [T], to: usize) -> Result<()> {
         let peer = self.peer("send", "to", to)?;
         let range = self.pieces.read(cast_slice(buf));
-        self.pass::<T>(true, peer, range);
+        self.add_message::<T>(true, peer, range);
         Ok(())
     }
 
-    /// See [`Communicator::recv`]; from this rank itself too.
+    /// See [`Communicator::recv`]. This rank may receive from itself.
     ///
     /// # Errors
     /// If there is no such rank or no link from it.
     pub fn recv<T: Element>(&mut self, buf: &'env mut [T], from: usize) -> Result<()> {
         let peer = self.peer("recv", "from", from)?;
         let range = self.pieces.write(cast_slice_mut(buf));
-        self.pass::<T>(false, peer, range);
+        self.add_message::<T>(false, peer, range);
         Ok(())
     }
 
-    /// See [`Communicator::send_recv`]. What goes to this rank itself it has to receive in the same
-    /// group, be it here or elsewhere.
+    /// See [`Communicator::send_recv`]. A message to this rank itself must be received in the same
+    /// group, by this call or another one.
     ///
     /// # Errors
     /// If there is no such rank or no link to it, or from it.
@@ -164,8 +168,8 @@ impl<'env> Group<'_, 'env> {
         let (to, from) = (self.peer(NAME, "to", to)?, self.peer(NAME, "from", from)?);
         let (given, got) =
             (self.pieces.read(cast_slice(send)), self.pieces.write(cast_slice_mut(recv)));
-        self.pass::<T>(true, to, given);
-        self.pass::<T>(false, from, got);
+        self.add_message::<T>(true, to, given);
+        self.add_message::<T>(false, from, got);
         Ok(())
     }
 
@@ -176,8 +180,13 @@ impl<'env> Group<'_, 'env> {
         self.comm.peer(call, argument, peer)
     }
 
-    fn pass<T: Element>(&mut self, outgoing: bool, peer: u32, Range { start, end }: Range<usize>) {
-        // What is empty is no message, as elsewhere.
+    fn add_message<T: Element>(
+        &mut self,
+        outgoing: bool,
+        peer: u32,
+        Range { start, end }: Range<usize>,
+    ) {
+        // An empty buffer is no message, as elsewhere.
         if start < end {
             let range = (start, end);
             self.messages.push(Message { outgoing, peer, range, dtype: T::DTYPE });
@@ -219,38 +228,34 @@ impl<'env> Group<'_, 'env> {
         self.add(Communicator::barrier)
     }
 
-    /// Checks a call's arguments, and makes it later.
+    /// Checks a call's arguments now, and makes the call when the group ends.
     fn add(&mut self, mut call: impl FnMut(&mut Communicator) -> Result<()> + 'env) -> Result<()> {
-        call(Rehearsal::of(self.comm).0)?;
+        call(DryRun::of(self.comm).0)?;
         self.calls.push(smallbox!(call));
         Ok(())
     }
 }
 
-/// While it lives, calls check their arguments and that is all.
-struct Rehearsal<'a>(&'a mut Communicator);
+/// Makes calls check their arguments and do nothing else, until it is dropped.
+struct DryRun<'a>(&'a mut Communicator);
 
-impl<'a> Rehearsal<'a> {
+impl<'a> DryRun<'a> {
     fn of(comm: &'a mut Communicator) -> Self {
-        comm.settings.rehearses = true;
+        comm.settings.is_dry_run = true;
         Self(comm)
     }
 }
 
-impl Drop for Rehearsal<'_> {
+impl Drop for DryRun<'_> {
     fn drop(&mut self) {
-        self.0.settings.rehearses = false;
+        self.0.settings.is_dry_run = false;
     }
 }
 
-/// The forms that collectives have, whatever the type of their elements.
+/// The forms of collectives, for any element type.
 impl<'env> Group<'_, 'env> {
-    fn in_place(&mut self, verb: Verb, buf: &'env mut [u8]) -> Result<()> {
-        self.add(move |comm| comm.in_place(verb, buf))
-    }
-
-    fn in_own_part(&mut self, verb: Verb, buf: &'env mut [u8]) -> Result<()> {
-        self.add(move |comm| comm.in_own_part(verb, buf))
+    fn in_place(&mut self, verb: Verb, form: OneBufferForm, buf: &'env mut [u8]) -> Result<()> {
+        self.add(move |comm| form(comm, verb, buf))
     }
 
     fn out_of_place(&mut self, verb: Verb, send: &'env [u8], recv: &'env mut [u8]) -> Result<()> {
@@ -266,16 +271,9 @@ impl<'env> Group<'_, 'env> {
     }
 }
 
-/// One line for each collective: which buffers it has, its name, its operation and root if it has
-/// them.
-macro_rules! collectives {
-    ($($form:ident $name:ident: $of:ident $(by $op:ident)? $(with $root:ident)?;)*) => {
-        impl<'env> Group<'_, 'env> {
-            $(collectives!(@ $form $name [$($op)?] [$($root)?]
-                [$of $(by $op)? $(with $root)?]);)*
-        }
-    };
-    (@ out_of_place $name:ident [$($op:ident)?] [$($root:ident)?] [$($verb:tt)*]) => {
+/// Makes a verb's method.
+macro_rules! row {
+    (out_of_place $docs:tt $name:ident, $bytes:ident ($($params:tt)*) $verb:tt) => {
         #[doc = concat!("See [`Communicator::", stringify!($name), "`].")]
         ///
         /// # Errors
@@ -284,14 +282,13 @@ macro_rules! collectives {
             &mut self,
             send: &'env [T],
             recv: &'env mut [T],
-            $($op: impl Into<Reduction>,)?
-            $($root: usize,)?
+            $($params)*
         ) -> Result<()> {
-            let verb = verb!(T::DTYPE, $($verb)*);
+            let verb = verb!(T::DTYPE, $verb);
             self.out_of_place(verb, cast_slice(send), cast_slice_mut(recv))
         }
     };
-    (@ out_of_place_v $name:ident [$($op:ident)?] [$($root:ident)?] [$($verb:tt)*]) => {
+    (out_of_place_v $docs:tt $name:ident, $bytes:ident ($($params:tt)*) $verb:tt) => {
         #[doc = concat!("See [`Communicator::", stringify!($name), "`].")]
         ///
         /// # Errors
@@ -301,14 +298,13 @@ macro_rules! collectives {
             send: &'env [T],
             recv: &'env mut [T],
             counts: &'env [usize],
-            $($op: impl Into<Reduction>,)?
-            $($root: usize,)?
+            $($params)*
         ) -> Result<()> {
-            let verb = verb!(T::DTYPE, $($verb)*);
+            let verb = verb!(T::DTYPE, $verb);
             self.out_of_place_v(verb, (cast_slice(send), cast_slice_mut(recv), counts))
         }
     };
-    (@ $form:ident $name:ident [$($op:ident)?] [$($root:ident)?] [$($verb:tt)*]) => {
+    ($form:ident $docs:tt $name:ident, $bytes:ident ($($params:tt)*) $verb:tt) => {
         #[doc = concat!("See [`Communicator::", stringify!($name), "`].")]
         ///
         /// # Errors
@@ -316,36 +312,15 @@ macro_rules! collectives {
         pub fn $name<T: Element>(
             &mut self,
             buf: &'env mut [T],
-            $($op: impl Into<Reduction>,)?
-            $($root: usize,)?
+            $($params)*
         ) -> Result<()> {
-            self.$form(verb!(T::DTYPE, $($verb)*), cast_slice_mut(buf))
+            self.in_place(verb!(T::DTYPE, $verb), Communicator::$form, cast_slice_mut(buf))
         }
     };
 }
 
-collectives! {
-    in_place all_reduce: AllReduce by op;
-    out_of_place all_reduce_into: AllReduce by op;
-    out_of_place reduce_scatter: ReduceScatter by op;
-    in_own_part reduce_scatter_in_place: ReduceScatter by op;
-    out_of_place all_gather: AllGather;
-    in_own_part all_gather_in_place: AllGather;
-    in_place broadcast: Broadcast with root;
-    in_place reduce: Reduce by op with root;
-    out_of_place reduce_into: Reduce by op with root;
-    out_of_place gather: Gather with root;
-    out_of_place scatter: Scatter with root;
-    out_of_place all_to_all: AllToAll;
-    in_place all_to_all_in_place: AllToAll;
-    in_place scan: Scan by op;
-    out_of_place scan_into: Scan by op;
-    in_place exscan: Exscan by op;
-    out_of_place exscan_into: Exscan by op;
-    out_of_place_v all_gather_v: AllGather;
-    out_of_place_v reduce_scatter_v: ReduceScatter by op;
-    out_of_place_v gather_v: Gather with root;
-    out_of_place_v scatter_v: Scatter with root;
+impl<'env> Group<'_, 'env> {
+    for_each_verb!(row);
 }
 
 impl fmt::Debug for Group<'_, '_> {

@@ -1,13 +1,13 @@
-//! Many buffers as one: what would be many small calls is one. May touch: as `comm`.
+//! One all-reduce over many buffers, as data-parallel training does with its gradients.
 //! Law: nothing is packed; slots are filled from the buffers and emptied into them.
 
 use bytemuck::cast_slice_mut;
 
 use super::Communicator;
-use super::verb::count;
+use super::verb::element_count;
 use crate::element::{DataType, Element, Reduction};
-use crate::engine::Head;
-use crate::engine::pieces::Whole;
+use crate::engine::CallMeta;
+use crate::engine::piecewise::WholeCall;
 use crate::error::Result;
 use crate::plan::{Request, mix};
 use crate::schedule::Collective;
@@ -15,9 +15,9 @@ use crate::schedule::Collective;
 pub(crate) const NAME: &str = "all_reduce_many";
 
 impl Communicator {
-    /// Reduces each of `bufs` over all ranks, in place, as one [`Self::all_reduce`] of all of them
-    /// one after the other would: with its bits, and its few messages. All ranks pass as many
-    /// buffers, each of the same length as the others' at that place.
+    /// Reduces each of `bufs` over all ranks, in place, with the bits and the few messages of one
+    /// [`Self::all_reduce`] over their concatenation. All ranks pass the same number of buffers,
+    /// and buffers at the same index have the same length on all ranks.
     ///
     /// ```
     /// use ringreduce::{Communicator, ReduceOp};
@@ -39,7 +39,8 @@ impl Communicator {
         self.many(bytes, T::DTYPE, op.into())
     }
 
-    /// As [`Self::all_reduce_many`], with the type known at run time; any alignment.
+    /// As [`Self::all_reduce_many`], with the type known at run time; the buffers may have any
+    /// alignment.
     ///
     /// # Errors
     /// As [`Self::all_reduce_many`]; and if a buffer is not whole elements.
@@ -52,29 +53,30 @@ impl Communicator {
         self.many(bufs.iter_mut().map(B::as_mut), dtype, op.into())
     }
 
-    /// The same, of buffers that need no list.
+    /// Makes the call over an iterator of buffers, so that callers need not allocate a list.
     pub(crate) fn many<'a>(
         &mut self,
         bufs: impl Iterator<Item = &'a mut [u8]>,
         dtype: DataType,
         op: Reduction,
     ) -> Result<()> {
-        let mut pieces = std::mem::take(&mut self.at_home(NAME)?.0.pieces).emptied();
+        let mut pieces = std::mem::take(&mut self.at_home(NAME)?.0.buffer_list).emptied();
         let (mut all, mut lengths) = (0, mix(1));
         for buf in bufs {
-            let elements = count(NAME, "bufs", buf.len(), dtype)?;
+            let elements = element_count(NAME, "bufs", buf.len(), dtype)?;
             all += elements;
             lengths = mix(lengths ^ elements as u64);
             pieces.update(buf);
         }
         let request =
             Request { collective: Collective::AllReduce, count: all, dtype, op: Some(op) };
-        // Told from one buffer by where the pieces end.
+        // The digest of the lengths tells this call from a call on one buffer, or on other lengths.
         let kernel = self.kernel(&request)?;
-        let head = &Head { name: NAME, stands_for: lengths, ..Head::of(&request, kernel) };
+        let meta =
+            &CallMeta { name: NAME, parent_digest: lengths, ..CallMeta::of(&request, kernel) };
         let (request, buffer) = (&request, &pieces.buffer());
-        let done = self.run_whole(&Whole { head, request, blocks: None, buffer });
-        self.at_home(NAME)?.0.pieces = pieces.emptied();
+        let done = self.run_whole(&WholeCall { meta, request, blocks: None, buffer });
+        self.at_home(NAME)?.0.buffer_list = pieces.emptied();
         done
     }
 }

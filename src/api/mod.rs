@@ -1,9 +1,9 @@
-//! The communicator: the public verbs. Each checks its arguments, takes a plan and has it walked.
-//! May touch: everything below; the only room that applications see.
+//! The communicator and its public methods. Each method checks its arguments, asks the planner for
+//! a plan and has the engine execute it.
 
+mod blocking;
 mod c_function;
 mod custom_op;
-pub(crate) mod dense;
 mod explain;
 #[cfg(fuzzing)]
 pub mod fuzz;
@@ -18,6 +18,7 @@ mod registered;
 pub(crate) mod uneven;
 mod user_schedule;
 pub(crate) mod verb;
+pub(crate) mod verbs;
 
 use std::fmt;
 use std::sync::Arc;
@@ -35,9 +36,9 @@ use crate::bootstrap::in_process;
 #[cfg(feature = "cuda")]
 use crate::device::stream;
 use crate::element::{DataType, ReduceOp, Reduction};
-use crate::engine::pieces::{Pieces, Whole, plan};
+use crate::engine::piecewise::{Piecewise, WholeCall, plan};
 use crate::engine::worker::{self, Worker};
-use crate::engine::{Engine, Head};
+use crate::engine::{CallMeta, Engine};
 use crate::error::{Error, Peer, Result};
 use crate::kernel::Kernel;
 use crate::memory::Buffer;
@@ -49,14 +50,14 @@ use options::{Preferences, Settings};
 use smallbox::SmallBox;
 use smallbox::space::S32;
 
-/// A box that itself has room for 256 bytes.
-pub(crate) type InPlace<T> = SmallBox<T, S32>;
+/// A box that stores values of up to 256 bytes inline, without allocating.
+pub(crate) type InlineBox<T> = SmallBox<T, S32>;
 
 /// A group of ranks that call the same collectives in the same order.
 ///
-/// Every method that communicates takes `&mut self`: one rank is one thread of control, and using
-/// it from two threads at once does not compile. After an error that is not about an argument the
-/// communicator is of no more use, and says so.
+/// Every method that communicates takes `&mut self`: a rank is one thread of control, and using a
+/// communicator from two threads at once does not compile. After an error that is not about an
+/// argument, every further call fails with [`Error::Broken`].
 ///
 /// ```compile_fail,E0499
 /// # let mut comm = ringreduce::Communicator::from_env()?;
@@ -67,7 +68,7 @@ pub(crate) type InPlace<T> = SmallBox<T, S32>;
 /// # Ok::<(), ringreduce::Error>(())
 /// ```
 ///
-/// The methods by what they are for. A `_bytes` form takes the type of the elements as an argument.
+/// The methods by purpose. A `_bytes` method takes the type of the elements as an argument.
 ///
 /// - **Making one**: [`Self::from_env`], [`Self::builder`], [`Self::local`].
 /// - **Collectives**: [`Self::all_reduce`], [`Self::all_reduce_into`], [`Self::reduce_scatter`],
@@ -91,49 +92,47 @@ pub(crate) type InPlace<T> = SmallBox<T, S32>;
 /// - **Options and answers**: [`Self::with`], [`Self::explain`], [`Self::metrics`].
 /// - **Schedules of one's own**: [`Self::prove`], [`Self::run_schedule`], [`Self::run_reduction`].
 ///
-/// [`Self::split`] and [`Self::duplicate`] make more of one, which may be used at the same time.
-/// [`Self::scope`] and [`Self::nonblocking`] start operations and go on. Dropping a communicator
-/// waits for those that it started.
+/// Communicators that [`Self::split`] and [`Self::duplicate`] make may be used at the same time as
+/// this one. [`Self::scope`] and [`Self::nonblocking`] start operations that run beside the caller;
+/// dropping a communicator waits for them.
 ///
-/// **fork**: a child may run another program or end (`exec`, `_exit`), and dropping its copy of a
-/// communicator does nothing there. It must not call anything on the copy, nor wait for what the
-/// parent has started. Ranks of the parent's host notice its death all the same; those of other
-/// hosts only once the child has ended or run another program.
+/// **fork**: a child process may run another program or end (`exec`, `_exit`). Dropping its copy of
+/// a communicator does nothing; the child must not call anything on the copy, nor wait for
+/// operations that the parent has started. If the parent dies, ranks of its host notice at once;
+/// ranks of other hosts notice once the child has ended or run another program.
 pub struct Communicator {
     pub(crate) seat: Arc<Seat>,
-    /// With the worker while operations are pending.
+    /// `None` while the worker has the engine, for operations that are pending.
     pub(crate) engine: Option<Engine>,
-    /// From the first operation for owned buffers on.
+    /// `None` until the first operation is started.
     pub(crate) worker: Option<Worker>,
     pub(crate) settings: Settings,
     pub(crate) abort: Arc<AtomicBool>,
-    /// What it went on from.
+    /// Where the ranks come from, if this communicator continues an earlier one.
     pub(crate) recovery: Option<Box<Recovery>>,
     #[cfg(feature = "cuda")]
     pub(crate) streams: stream::Streams,
 }
 
-/// Which rank this is, and who the others are.
+/// This rank's number, its peers, and how they are connected. The worker's communicator shares it.
 pub(crate) struct Seat {
     pub(crate) rank: usize,
     pub(crate) local_rank: usize,
     pub(crate) local_size: usize,
-    /// In the order of ranks; what they are called is another communicator's where calls are parts
-    /// of its calls.
+    /// In the order of ranks. A subgroup whose calls are parts of another communicator's calls has
+    /// that communicator's names of its ranks here.
     pub(crate) peers: Arc<[Peer]>,
     pub(crate) transports: Vec<&'static str>,
-    /// Can every rank map every other one's memory?
+    /// True if every rank can map the memory of every other one.
     pub(crate) shares: bool,
     pub(crate) origin: Origin,
-    /// Where its calls are written down.
+    /// The flight recorder of this communicator's calls.
     pub(crate) flight: Flight,
 }
 
-/// How its ranks met; some of them meet again in the same way.
+/// How the ranks met. A split or a recovery makes new communicators in the same way.
 pub(crate) enum Origin {
-    /// As processes.
     Processes(Box<Meeting>),
-    /// As threads of this process.
     Threads(Arc<in_process::Group>),
 }
 
@@ -142,7 +141,7 @@ pub(crate) enum Origin {
 pub struct AbortHandle(Arc<AtomicBool>);
 
 impl AbortHandle {
-    /// The rank's pending call, or else its next one, fails with
+    /// Makes the rank's pending call, or else its next one, fail with
     /// [`Error::Aborted`](crate::Error::Aborted). Returns at once.
     pub fn abort(&self) {
         self.0.store(true, Ordering::Relaxed);
@@ -150,8 +149,8 @@ impl AbortHandle {
 }
 
 impl Drop for Communicator {
-    /// In a child that was forked nothing is closed and nobody is waited for: links, sockets and
-    /// shared memory are the parent's too, and no thread but one has come along.
+    /// A forked child closes nothing and waits for nothing: links, sockets and shared memory are
+    /// the parent's too, and the child has one thread only.
     fn drop(&mut self) {
         if self.seat.peers[self.seat.rank].pid != std::process::id() {
             std::mem::forget((self.engine.take(), self.worker.take()));
@@ -161,7 +160,8 @@ impl Drop for Communicator {
         if let Some(engine) = &mut self.engine {
             engine.take_leave();
         }
-        // Streams' calls end while the links are there, by which others see that this rank lives.
+        // Calls on streams end before the links close, because peers see by the links that this
+        // rank lives.
         #[cfg(feature = "cuda")]
         drop(std::mem::take(&mut self.streams));
     }
@@ -192,7 +192,7 @@ impl Communicator {
         }
     }
 
-    /// The same, whose calls go by these.
+    /// This communicator with other preferences for its calls.
     pub(crate) fn going_by(mut self, preferences: Preferences) -> Self {
         self.settings = Settings::new(self.settings.timeout, preferences);
         self
@@ -204,19 +204,19 @@ impl Communicator {
         self.seat.rank
     }
 
-    /// How many ranks there are.
+    /// The number of ranks.
     #[must_use]
     pub fn size(&self) -> usize {
         self.seat.peers.len()
     }
 
-    /// This rank's number among those on its host, from 0.
+    /// This rank's number among the ranks of its host, from 0.
     #[must_use]
     pub fn local_rank(&self) -> usize {
         self.seat.local_rank
     }
 
-    /// How many ranks there are on this host.
+    /// The number of ranks on this host.
     #[must_use]
     pub fn local_size(&self) -> usize {
         self.seat.local_size
@@ -234,8 +234,8 @@ impl Communicator {
         &self.seat.peers
     }
 
-    /// What this rank's links run over, each kind once: `shm`, `tcp` or, between threads of one
-    /// process, `threads`. Empty in a world of one.
+    /// The transports of this rank's links, each once: `shm`, `tcp` or, between threads of one
+    /// process, `threads`. Empty if the communicator has one rank.
     #[must_use]
     pub fn transports(&self) -> Vec<&'static str> {
         self.seat.transports.clone()
@@ -247,9 +247,10 @@ impl Communicator {
         AbortHandle(Arc::clone(&self.abort))
     }
 
-    /// What this communicator has done so far, as text that Prometheus reads: calls, bytes of
-    /// results, seconds asleep for other ranks, and errors by kind; of each collective that was
-    /// called. [`Self::metrics_handle`] lets other threads ask, such as one that serves HTTP.
+    /// Counters of this communicator in Prometheus' text format: for each collective that was
+    /// called, its calls, bytes of results, seconds asleep while it waited for other ranks, and
+    /// errors by kind. Other threads, such as one that serves HTTP, read them by
+    /// [`Self::metrics_handle`].
     ///
     /// ```
     /// use ringreduce::{Communicator, ReduceOp};
@@ -264,8 +265,8 @@ impl Communicator {
         self.metrics_handle().metrics()
     }
 
-    /// A handle by which any thread reads what [`Self::metrics`] gives, while this communicator is
-    /// in a call or elsewhere.
+    /// A handle by which any thread reads [`Self::metrics`], even while this communicator is in a
+    /// call.
     ///
     /// ```
     /// use ringreduce::{Communicator, ReduceOp};
@@ -281,7 +282,7 @@ impl Communicator {
         self.seat.flight.metrics()
     }
 
-    /// The kernel of this library for `request`. What does not reduce needs none, and gets the
+    /// The library's kernel for `request`. Calls that reduce nothing need none, and get the
     /// cheapest.
     pub(crate) fn kernel(&self, request: &Request) -> Result<Kernel<'static>> {
         let (dtype, op) =
@@ -296,11 +297,11 @@ impl Communicator {
 
     /// Makes the call of `request` over `buffer`.
     fn run(&mut self, request: &Request, buffer: &Buffer<'_>) -> Result<()> {
-        let head = &Head::of(request, self.kernel(request)?);
-        self.run_whole(&Whole { head, request, blocks: None, buffer })
+        let meta = &CallMeta::of(request, self.kernel(request)?);
+        self.run_whole(&WholeCall { meta, request, blocks: None, buffer })
     }
 
-    /// The same, for blocks that differ in length.
+    /// Makes a call whose blocks differ in length.
     fn run_uneven(
         &mut self,
         name: &'static str,
@@ -308,38 +309,44 @@ impl Communicator {
         blocks: Blocks<'_>,
         buffer: &Buffer<'_>,
     ) -> Result<()> {
-        let head = &Head { name, uneven: true, ..Head::of(request, self.kernel(request)?) };
-        self.run_whole(&Whole { head, request, blocks: Some(blocks), buffer })
+        let meta =
+            &CallMeta { name, is_uneven: true, ..CallMeta::of(request, self.kernel(request)?) };
+        self.run_whole(&WholeCall { meta, request, blocks: Some(blocks), buffer })
     }
 
-    /// The same, for any call by a kernel of this library: it may travel as another type.
-    fn run_whole(&mut self, whole: &Whole<'_>) -> Result<()> {
-        let pieces = self.travel(whole.head.name, whole.request, Some(whole.buffer))?;
-        self.make_call(whole, pieces.as_ref())
+    /// Makes a call by one of the library's kernels, as another element type if the options say so.
+    fn run_whole(&mut self, whole: &WholeCall<'_>) -> Result<()> {
+        let piecewise = self.conversion(whole.meta.name, whole.request, Some(whole.buffer))?;
+        self.make_call(whole, piecewise.as_ref())
     }
 
-    /// Makes a collective call over the user's buffer: as it is, or in these pieces. All of them
-    /// are made here, so that what a failure leaves of the buffer is the same for all.
-    fn make_call(&mut self, whole: &Whole<'_>, pieces: Option<&Pieces<'_>>) -> Result<()> {
-        let Whole { head, request, blocks, buffer } = *whole;
-        self.kept(head.name, buffer, |comm| match pieces {
-            Some(pieces) if !comm.settings.rehearses => comm.in_pieces(whole, pieces),
-            _ => comm.walk(head, buffer, |planner| plan(planner, request, blocks)),
+    /// Makes a collective call over the user's buffer, at once or piece by piece. The undo copy is
+    /// made here, so that a failure leaves the buffer in the same state for both.
+    fn make_call(
+        &mut self,
+        whole: &WholeCall<'_>,
+        piecewise: Option<&Piecewise<'_>>,
+    ) -> Result<()> {
+        let WholeCall { meta, request, blocks, buffer } = *whole;
+        self.with_undo_copy(meta.name, buffer, |comm| match piecewise {
+            Some(piecewise) if !comm.settings.is_dry_run => comm.make_piecewise(whole, piecewise),
+            _ => comm.walk(meta, buffer, |planner| plan(planner, request, blocks)),
         })
     }
 
-    /// Walks a plan over `buffer`, after all operations that are pending.
+    /// Executes a plan over `buffer`, after all pending operations.
     pub(crate) fn walk(
         &mut self,
-        head: &Head<'_>,
+        meta: &CallMeta<'_>,
         buffer: &Buffer<'_>,
         plan: impl FnOnce(&mut Planner) -> Plan<'_>,
     ) -> Result<()> {
-        let (engine, seat, settings) = self.at_home(head.name)?;
-        engine.run(seat, settings, head, buffer, plan)
+        let (engine, seat, settings) = self.at_home(meta.name)?;
+        engine.run(seat, settings, meta, buffer, plan)
     }
 
-    /// The engine for the call `name`, after all operations that are pending; and what it goes by.
+    /// The engine for the call `name`, after all pending operations, with this rank's facts and the
+    /// settings of its calls.
     pub(crate) fn at_home(
         &mut self,
         name: &'static str,
@@ -351,7 +358,7 @@ impl Communicator {
         Ok((engine, &self.seat, &self.settings))
     }
 
-    /// The order of the ranks, and which links they have.
+    /// The ring: the order of the ranks, and which links they have.
     fn ring(&mut self, name: &'static str) -> Result<&Ring> {
         Ok(self.at_home(name)?.0.planner.ring())
     }

@@ -1,6 +1,6 @@
-//! Operations that are started now and run in their order, beside the caller.
-//! May touch: as `comm`. Law: what borrows is done before its borrow ends, whatever is forgotten or
-//! panics: a scope waits for its operations in a frame of its own.
+//! Nonblocking operations: started now, carried out in their order by the worker thread.
+//! Law: an operation on borrowed buffers ends before the borrow does, whatever is forgotten or
+//! panics, because the scope waits for its operations in a stack frame of its own.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -10,30 +10,31 @@ use std::mem::transmute;
 use smallbox::smallbox;
 
 use super::Communicator;
-use super::pending::{Pending, pair};
+use super::pending::{Pending, result_channel};
 use crate::engine::worker::Work;
 use crate::error::Result;
 
-/// Where operations are started: each method returns at once with a [`Pending`], and the
-/// operations run one after the other in the order of these calls, on a thread of the communicator.
+/// Starts operations. Each method returns at once with a [`Pending`]; a thread of the communicator
+/// runs the operations one after the other, in the order of these calls.
 ///
-/// Buffers are whatever lends a slice (`&mut [T]`, `&mut Vec<T>`, `Vec<T>`, `Box<[T]>`, ...) and
-/// lives for `'env`; [`Pending::wait`] gives them back. [`Communicator::scope`] makes one for
-/// borrowed buffers, [`Communicator::nonblocking`] for owned ones.
+/// Buffers are any type that lends a slice (`&mut [T]`, `&mut Vec<T>`, `Vec<T>`, `Box<[T]>`, ...)
+/// and lives for `'env`; [`Pending::wait`] gives them back. [`Communicator::scope`] makes a queue
+/// for borrowed buffers, [`Communicator::nonblocking`] one for owned buffers.
 ///
-/// Starting an operation allocates nothing if as many were pending before and its arguments,
-/// [`Self::start`]'s closure among them, take up to 200 bytes: a slice takes 16, a `Vec` 24. Larger
-/// ones, such as arrays by value, go in a box. A handle that is forgotten instead of dropped keeps
-/// its place. An operation must not wait for one that was started after it.
+/// Starting an operation allocates nothing if as many operations were pending before and its
+/// arguments, including the closure of [`Self::start`], take up to 200 bytes: a slice takes 16, a
+/// `Vec` 24. Larger arguments, such as arrays by value, go in a box. A [`Pending`] that is
+/// forgotten instead of dropped keeps its place. An operation must not wait for an operation that
+/// was started after it.
 pub struct Queue<'q, 'env: 'q> {
     pub(super) comm: &'q mut Communicator,
-    /// Neither a longer life nor a shorter one.
+    /// Makes `'env` invariant: no caller may shorten or extend the lifetime of the buffers.
     life: PhantomData<&'env mut &'env ()>,
 }
 
 impl<'env> Queue<'_, 'env> {
-    /// Starts any operation: `work` runs with the communicator and `buffers`, which the result
-    /// gives back.
+    /// Starts any operation: `work` runs with the communicator and `buffers`, which
+    /// [`Pending::wait`] gives back.
     ///
     /// ```
     /// use ringreduce::{Communicator, ReduceOp};
@@ -51,28 +52,29 @@ impl<'env> Queue<'_, 'env> {
         B: Send + 'env,
         F: FnOnce(&mut Communicator, &mut B) -> Result<()> + Send + 'env,
     {
-        let (answers, unstarted) = self.comm.answers();
-        let (answer, pending) = pair(&answers);
-        if let Some(error) = unstarted {
-            answer.give(Err(error));
+        let (results, start_error) = self.comm.results();
+        let (sender, pending) = result_channel(&results);
+        if let Some(error) = start_error {
+            sender.send(Err(error));
             return pending;
         }
-        let mut operation = Some((work, buffers, answer));
+        let mut operation = Some((work, buffers, sender));
         let work: Work<'env> = smallbox!(move |comm: &mut Communicator| {
-            if let Some((work, mut buffers, answer)) = operation.take() {
+            if let Some((work, mut buffers, sender)) = operation.take() {
                 let result = work(comm, &mut buffers);
-                answer.give(result.map(|()| buffers));
+                sender.send(result.map(|()| buffers));
             }
         });
-        // SAFETY: the two differ in the lifetime alone, and the worker has dropped it before that
-        // ends: either 'env is 'static, or a `Scope` waits until the worker has no jobs any more.
+        // SAFETY: the types differ in the lifetime alone, and the worker drops the closure before
+        // 'env ends: either 'env is 'static, or a `Scope` waits until the worker has no jobs left.
         let work = unsafe { transmute::<Work<'env>, Work<'static>>(work) };
         self.comm.enqueue(work);
         pending
     }
 }
 
-/// Waits for the worker, and first aborts what it does unless the caller's work came to its end.
+/// Waits on drop until the worker has no jobs left. If the user's closure panicked, drop aborts the
+/// pending call first.
 struct Scope<'a> {
     comm: &'a mut Communicator,
     ended: bool,
@@ -109,7 +111,7 @@ impl Communicator {
     /// # Ok::<(), ringreduce::Error>(())
     /// ```
     ///
-    /// Until an operation is done nobody else can touch its buffer:
+    /// Until an operation is done, its buffer can't be touched:
     ///
     /// ```compile_fail,E0499
     /// # use ringreduce::{Communicator, ReduceOp};
@@ -124,9 +126,9 @@ impl Communicator {
     /// # Ok::<(), ringreduce::Error>(())
     /// ```
     ///
-    /// An operation that fails makes the later ones fail with
+    /// After an operation that failed, later ones fail with
     /// [`Error::Broken`](crate::Error::Broken). If `work` panics, the operations are aborted and
-    /// the communicator is of no more use.
+    /// every further call on the communicator fails.
     pub fn scope<'env, R>(&mut self, work: impl for<'q> FnOnce(&mut Queue<'q, 'env>) -> R) -> R {
         let mut scope = Scope { comm: self, ended: false };
         let result = work(&mut Queue { comm: &mut *scope.comm, life: PhantomData });
@@ -134,7 +136,7 @@ impl Communicator {
         result
     }
 
-    /// Where operations on owned buffers are started. They outlive this call, and the handle to
+    /// Starts operations on owned buffers. The operations outlive this call, and the handle to
     /// their result outlives the communicator; the next blocking call waits for them first.
     ///
     /// ```
@@ -148,7 +150,7 @@ impl Communicator {
     /// # Ok::<(), ringreduce::Error>(())
     /// ```
     ///
-    /// Borrowed buffers won't do:
+    /// Borrowed buffers do not compile:
     ///
     /// ```compile_fail,E0597
     /// # use ringreduce::{Communicator, ReduceOp};

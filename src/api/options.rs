@@ -1,4 +1,4 @@
-//! What may be different from call to call. May touch: config, element, schedule.
+//! Options of single calls and of whole communicators, and the settings that calls follow.
 
 use std::borrow::Cow;
 use std::ops::{Deref, DerefMut};
@@ -11,9 +11,9 @@ use crate::config::{Config, Failures, LONGEST_TIMEOUT, Numbers};
 use crate::element::DataType;
 use crate::schedule::Algorithm;
 
-/// Options of single calls, for [`Communicator::with`]. What is not set is as the communicator
-/// has it. Ranks must agree on the algorithm, on what concerns numbers and on whether calls are
-/// safe to make again, and on nothing else.
+/// Options of single calls, for [`Communicator::with`]. An option that is not set has the
+/// communicator's value. Ranks must agree on `algorithm`, `deterministic`, `wide`, `wire` and
+/// `retry_safe`; the other options may differ.
 #[derive(Clone, Debug, Default)]
 pub struct CallOptions {
     pub(crate) algorithm: Option<Algorithm>,
@@ -22,21 +22,21 @@ pub struct CallOptions {
 }
 
 impl CallOptions {
-    /// Nothing set.
+    /// Options of which none is set.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// How the call is made; a collective that this algorithm can't make fails. Messages between
-    /// two ranks, [`Communicator::run_schedule`] and what is no collective, such as
-    /// [`Communicator::split`], have no algorithm and go as always.
+    /// The algorithm that makes the call. A collective that it can't make fails. Messages between
+    /// two ranks, [`Communicator::run_schedule`], and methods that are no collectives, such as
+    /// [`Communicator::split`], ignore this option.
     #[must_use]
     pub fn algorithm(self, algorithm: Algorithm) -> Self {
         Self { algorithm: Some(algorithm), ..self }
     }
 
-    /// What the call is for: shown in its errors, and as a `tracing` span around it.
+    /// The purpose of the call, shown in its errors and as a `tracing` span around it.
     #[must_use]
     pub fn tag(self, tag: impl Into<Cow<'static, str>>) -> Self {
         let tag = match tag.into() {
@@ -49,7 +49,7 @@ impl CallOptions {
 
 macro_rules! told {
     ($($(#[$doc:meta])* $name:ident: $type:ty;)*) => {
-        /// What a communicator can be told, and its single calls too.
+        /// Options that a communicator and its single calls both have; `None` if not set.
         #[derive(Clone, Debug, Default)]
         pub(crate) struct Told {
             $(pub(crate) $name: Option<$type>,)*
@@ -73,31 +73,31 @@ macro_rules! told {
 }
 
 told! {
-    /// The longest that each wait lasts: of a communicator's, while ranks meet and in every call,
-    /// 300 s if nobody says; of single calls, theirs, and zero fails where a moment's look does not
-    /// find the others there.
+    /// The longest time that each wait lasts. On a builder: while ranks meet and in every call, 300
+    /// s by default. On single calls: in the call; zero fails unless the other ranks are already
+    /// there.
     timeout: Duration;
-    /// Whether the bits of reductions depend on nothing but what the ranks contribute, in the order
-    /// of ranks: not on algorithm, transport, length, registration or on where ranks are. Such
+    /// Whether the bits of reductions depend on the ranks' contributions and their order alone: not
+    /// on algorithm, transport, length, registration or on which hosts the ranks run. Deterministic
     /// calls need links between all pairs of ranks ([`Builder::all_pairs`]); 16- and 8-bit floats
     /// travel as with `wide`.
     deterministic: bool;
-    /// Whether sums, averages and products of 16- and 8-bit floats are made of f32 all the way and
-    /// rounded once at the end. It costs two or four times the bytes on links, and nothing on
-    /// registered memory, where it is always so.
+    /// Whether sums, averages and products of 16- and 8-bit floats are made in f32 and rounded once
+    /// at the end. The option costs two or four times the bytes on links, and nothing on registered
+    /// memory, where it always holds.
     wide: bool;
-    /// What f32 travels as in sums, averages, minima and maxima: one of the 16- and 8-bit floats,
-    /// or f32 for as it is; nothing else is accepted. [`wire_error`](crate::wire_error) says what
-    /// it costs in accuracy.
+    /// The type as which f32 travels in sums, averages, minima and maxima: one of the 16- and 8-bit
+    /// floats, or f32 for no conversion; other types are refused. [`wire_error`](crate::wire_error)
+    /// bounds the loss of accuracy.
     wire: DataType;
-    /// Whether a collective that fails leaves what it was to reduce or move as it was, also where
-    /// the result was to take its place: then survivors can make the call again. It costs a copy of
-    /// the buffer before each such call, and registered memory is treated as any other.
+    /// Whether a collective that fails leaves its input as it was, even in place, so that the
+    /// survivors can make the call again. The option costs a copy of the buffer before each call in
+    /// place, and registered memory is treated as any other.
     retry_safe: bool;
 }
 
 impl Told {
-    /// As `numbers` and `failures` have it, but for what is set here.
+    /// Overwrites `numbers` and `failures` with the options that are set.
     pub(crate) fn over(&self, numbers: &mut Numbers, failures: &mut Failures) {
         failures.retry_safe = self.retry_safe.unwrap_or(failures.retry_safe);
         numbers.deterministic = self.deterministic.unwrap_or(numbers.deterministic);
@@ -108,7 +108,7 @@ impl Told {
     }
 }
 
-/// What a call is for; to copy it allocates nothing.
+/// The purpose of a call, as the user names it. Copying a tag allocates nothing.
 #[derive(Clone, Debug)]
 pub(crate) enum Tag {
     Static(&'static str),
@@ -126,14 +126,14 @@ impl Deref for Tag {
     }
 }
 
-/// What a communicator is told once, and those that are made of it go by too.
+/// Options of a communicator. Communicators that are made of it inherit them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Preferences {
     /// The algorithm to take wherever it can make a call.
     pub(super) algorithm: Option<Algorithm>,
     pub(super) numbers: Numbers,
     pub(crate) failures: Failures,
-    /// How many multiprocessors kernels may take.
+    /// The most multiprocessors that kernels may take.
     pub(super) multiprocessors: Option<u32>,
 }
 
@@ -144,30 +144,30 @@ impl From<&Config> for Preferences {
     }
 }
 
-/// What calls go by.
+/// The options in force for a call: the communicator's, with those of [`Communicator::with`].
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) timeout: Duration,
     pub(crate) tag: Option<Tag>,
     /// The algorithm to take wherever it can make a call.
     pub(crate) preferred: Option<Algorithm>,
-    /// The one that has to make it.
+    /// The algorithm that has to make the call; a call that it can't make fails.
     pub(crate) required: Option<Algorithm>,
     pub(crate) numbers: Numbers,
-    /// What holds of calls that fail.
+    /// How calls fail: whether they can be made again, and whether all ranks end them alike.
     pub(crate) failures: Failures,
-    /// How many multiprocessors kernels may take.
+    /// The most multiprocessors that kernels may take.
     pub(crate) multiprocessors: Option<u32>,
-    /// What an average is divided by, where these ranks stand for more than there are of them.
+    /// The divisor of averages, if these ranks stand for a larger number of ranks.
     pub(crate) averages: Option<usize>,
-    /// The call of another communicator that these are parts of: its name and number, for errors.
+    /// The call of another communicator that calls are parts of: its name and number, for errors.
     pub(crate) part_of: Option<(&'static str, u64)>,
-    /// Calls check their arguments, and that is all.
-    pub(crate) rehearses: bool,
+    /// Calls check their arguments and do nothing else.
+    pub(crate) is_dry_run: bool,
 }
 
 impl Settings {
-    /// Those of a communicator's calls.
+    /// The settings of a communicator's calls.
     pub(super) fn new(timeout: Duration, preferences: Preferences) -> Self {
         let Preferences { algorithm: preferred, numbers, failures, multiprocessors } = preferences;
         Self {
@@ -180,18 +180,18 @@ impl Settings {
             multiprocessors,
             averages: None,
             part_of: None,
-            rehearses: false,
+            is_dry_run: false,
         }
     }
 
-    /// What those that are made of it go by.
+    /// The options that communicators made of this one inherit.
     pub(crate) fn preferences(&self) -> Preferences {
         let &Self { preferred: algorithm, numbers, failures, multiprocessors, .. } = self;
         Preferences { algorithm, numbers, failures, multiprocessors }
     }
 }
 
-/// A communicator whose calls go by other options as long as this lives.
+/// A communicator whose calls follow other options until this guard is dropped.
 #[derive(Debug)]
 pub struct With<'a> {
     comm: &'a mut Communicator,
@@ -223,14 +223,14 @@ impl Communicator {
         With { comm: self, before }
     }
 
-    /// The longest that each wait lasts.
+    /// The longest time that each wait lasts.
     #[must_use]
     pub fn timeout(&self) -> Duration {
         self.settings.timeout
     }
 
-    /// From now on each wait lasts no longer than this, as by [`CallOptions::timeout`]; operations
-    /// that are pending keep theirs.
+    /// Sets the longest time that each wait lasts, as [`CallOptions::timeout`] does for single
+    /// calls. Pending operations keep the old one.
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.settings.timeout = timeout.min(LONGEST_TIMEOUT);
     }

@@ -1,12 +1,12 @@
-//! Messages between two ranks, who make their calls, these and the collectives, in one order, and
-//! say the same length and type. May touch: as `comm`.
+//! Point-to-point messages. Both ranks make their messages and collectives in one order, and pass
+//! the same length and type.
 
 use bytemuck::{cast_slice, cast_slice_mut};
 
 use super::Communicator;
-use super::verb::{count, refuse};
+use super::verb::{element_count, refuse};
 use crate::element::{DataType, Element, ReduceOp};
-use crate::engine::{Head, linked_up_to};
+use crate::engine::{CallMeta, linked_up_to};
 use crate::error::Result;
 use crate::kernel::Kernel;
 use crate::memory::Buffer;
@@ -15,9 +15,9 @@ use crate::plan::Message;
 const SEND_RECV: &str = "send_recv";
 
 impl Communicator {
-    /// `buf` to rank `to`, which calls [`Self::recv`]; between the same collectives, for both make
-    /// their calls in one order. Returns when `buf` is on its way: what fits the link's slots waits
-    /// there for the other rank, for more this rank waits.
+    /// Sends `buf` to rank `to`, which calls [`Self::recv`] between the same collectives. Returns
+    /// when `buf` is on its way: up to the capacity of the link's slots the message waits there for
+    /// the other rank; a longer message makes this rank wait.
     ///
     /// ```
     /// # use ringreduce::Communicator;
@@ -34,9 +34,9 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// If the peer is lost, calls something else or does not come before the timeout; if `to` is
-    /// no other rank, or in worlds without links between all pairs
-    /// ([`Builder::all_pairs`](crate::Builder::all_pairs)) one that there is no link to.
+    /// If the peer is lost, calls something else or does not come before the timeout; if `to` is no
+    /// other rank; or, without links between all pairs
+    /// ([`Builder::all_pairs`](crate::Builder::all_pairs)), if there is no link to it.
     pub fn send<T: Element>(&mut self, buf: &[T], to: usize) -> Result<()> {
         self.send_bytes(cast_slice(buf), T::DTYPE, to)
     }
@@ -51,10 +51,10 @@ impl Communicator {
         self.pass_on("send", &[message], &Buffer::apart(buf, &mut []))
     }
 
-    /// What rank `from` gives to [`Self::send`], which must be as long as `buf`: see there.
+    /// Receives what rank `from` sends by [`Self::send`], which must be as long as `buf`.
     ///
     /// # Errors
-    /// As [`Self::send`]; and if the length or the type is another one.
+    /// As [`Self::send`]; and if the sender's length or type is another one.
     pub fn recv<T: Element>(&mut self, buf: &mut [T], from: usize) -> Result<()> {
         self.recv_bytes(cast_slice_mut(buf), T::DTYPE, from)
     }
@@ -69,8 +69,9 @@ impl Communicator {
         self.pass_on("recv", &[message], &Buffer::apart(&[], buf))
     }
 
-    /// Sends and receives at once, so that ranks can do so in a circle; `to` and `from` may be one
-    /// rank, and may both be this one. Meets [`Self::send`], [`Self::recv`] and itself.
+    /// Sends and receives at once, so that ranks can do so in a circle. `to` and `from` may be the
+    /// same rank, and may both be this one. The other side may be a [`Self::send`], a
+    /// [`Self::recv`] or a `send_recv`.
     ///
     /// ```
     /// # use ringreduce::Communicator;
@@ -117,7 +118,8 @@ impl Communicator {
         self.pass_on(SEND_RECV, &[outgoing, incoming], &Buffer::apart(send, recv))
     }
 
-    /// Does a rank send to itself what it receives, so many bytes each way?
+    /// True if this rank is both ends of a `send_recv`, which then must send as many bytes as it
+    /// receives.
     pub(crate) fn is_to_itself(
         &self,
         (given, to): (usize, usize),
@@ -131,23 +133,30 @@ impl Communicator {
         Ok(itself)
     }
 
-    /// Messages to ranks and from ranks; those on one way between two ranks in this order.
+    /// Sends and receives messages. Messages in one direction between the same two ranks keep their
+    /// order.
     pub(crate) fn pass_on(
         &mut self,
         name: &'static str,
         messages: &[Message],
         buffer: &Buffer<'_>,
     ) -> Result<()> {
-        // Nothing is reduced: any kernel will do.
+        // Messages reduce nothing, so any kernel will do.
         let Some(kernel) = Kernel::select(DataType::U8, ReduceOp::Max, self.size()) else {
-            return refuse(name, "size", self.size(), "a world that there are kernels for");
+            return refuse(name, "size", self.size(), "a number of ranks that kernels support");
         };
-        let (request, stands_for, usual, uneven) = (None, 0, true, false);
-        let head = Head { name, kernel, request, stands_for, usual, uneven };
-        self.walk(&head, buffer, |planner| planner.messages(messages))
+        let meta = CallMeta {
+            name,
+            kernel,
+            request: None,
+            parent_digest: 0,
+            is_internal: true,
+            is_uneven: false,
+        };
+        self.walk(&meta, buffer, |planner| planner.messages(messages))
     }
 
-    /// Is that a rank, and not this one?
+    /// Refuses a peer that is no rank, or this rank itself.
     pub(crate) fn is_another(
         &self,
         call: &'static str,
@@ -162,7 +171,7 @@ impl Communicator {
         refuse(call, argument, peer, expected)
     }
 
-    /// A rank that there is a link to.
+    /// The number of a peer that there is a link to.
     pub(super) fn peer(
         &mut self,
         call: &'static str,
@@ -182,13 +191,13 @@ impl Communicator {
     }
 }
 
-/// All of the input to a rank, or all of the output from one.
+/// The message that sends all of the input, or receives all of the output.
 fn message(
     outgoing: bool,
     peer: u32,
     (argument, bytes): (&'static str, usize),
     dtype: DataType,
 ) -> Result<Message> {
-    count(if outgoing { "send" } else { "recv" }, argument, bytes, dtype)?;
+    element_count(if outgoing { "send" } else { "recv" }, argument, bytes, dtype)?;
     Ok(Message { outgoing, peer, range: (0, bytes), dtype })
 }

@@ -1,6 +1,8 @@
-//! What an operation that was started gives back: wait for it, look at it, or await it.
-//! May touch: error. Law: whoever drops the other end without an answer answers with an error; no
-//! code of the user's runs under the lock.
+//! The result of a nonblocking operation, as a one-shot channel from the worker to the caller, who
+//! waits for it, polls it or awaits it.
+//! Law: a sender that is dropped without a result sends an error, and no code of the user's runs
+//! under the lock.
+//! Unsafe: results of any type are stored in one table, with type and lifetime erased.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -14,187 +16,185 @@ use std::task::{Context, Poll, Waker};
 use slab::Slab;
 use smallbox::smallbox;
 
-use super::InPlace;
+use super::InlineBox;
 use crate::error::{Error, Result};
 
-/// An operation that was started; it has its buffers until it is done, and gives them back.
+/// A nonblocking operation. It holds its buffers until it is done, and then gives them back.
 ///
-/// A pending operation goes on whether somebody waits for it or not: dropped or forgotten, it is
-/// carried out all the same. If it fails its buffers have no defined contents and are not given
+/// The operation is carried out whether or not anyone waits for it, even if the handle is dropped
+/// or forgotten. If the operation fails, its buffers have no defined contents and are not given
 /// back.
 ///
-/// It is a [`Future`] too and needs no particular runtime: whoever finishes the operation wakes
-/// the task.
-#[must_use = "the operation's error shows here; without looking it shows at the next call"]
+/// `Pending` is a [`Future`] as well and needs no particular runtime: the worker wakes the task
+/// when the operation is done.
+#[must_use = "the operation's error is reported here, or else by the next call"]
 pub struct Pending<B> {
-    answers: Arc<Answers>,
-    /// None once it has given its result.
-    place: Option<usize>,
-    /// It is as movable between threads as what it stands for: a lock on a `B`.
-    gives: PhantomData<Arc<Mutex<B>>>,
+    results: Arc<ResultTable>,
+    /// `None` once the result was taken.
+    slot: Option<usize>,
+    /// Makes the handle `Send` and `Sync` exactly if an `Arc<Mutex<B>>` is.
+    owner: PhantomData<Arc<Mutex<B>>>,
 }
 
-/// The end that the operation's worker holds.
-pub(super) struct Answer<B: Send> {
-    answers: Arc<Answers>,
-    place: Option<usize>,
-    takes: PhantomData<fn(B)>,
+/// The worker's end of the channel.
+pub(super) struct ResultSender<B: Send> {
+    results: Arc<ResultTable>,
+    slot: Option<usize>,
+    value: PhantomData<fn(B)>,
 }
 
-/// What the operations of one communicator gave, until somebody fetches it. Places are used again,
-/// so that there are no more of them than operations were pending at once.
+/// The results of one communicator's operations, until the caller takes them. Slots are used again,
+/// so there are never more of them than operations were pending at once.
 #[derive(Default)]
-pub(crate) struct Answers {
-    places: Mutex<Slab<Place>>,
-    given: Condvar,
+pub(crate) struct ResultTable {
+    slots: Mutex<Slab<Slot>>,
+    stored: Condvar,
 }
 
-/// It belongs to one [`Answer`] and one [`Pending`] of the same type.
-#[allow(clippy::large_enum_variant, reason = "in a box it would be allocated for each operation")]
-enum Place {
+/// State of one channel, between a [`ResultSender`] and a [`Pending`] of the same type.
+#[allow(clippy::large_enum_variant, reason = "a box would be allocated for each operation")]
+enum Slot {
     Awaited(Option<Waker>),
-    Given(Held),
-    /// The other end was dropped.
-    Unwanted,
+    Ready(ErasedResult),
+    /// The [`Pending`] was dropped.
+    Abandoned,
 }
 
-/// Both ends.
-pub(super) fn pair<B: Send>(answers: &Arc<Answers>) -> (Answer<B>, Pending<B>) {
-    let place = Some(answers.lock().insert(Place::Awaited(None)));
-    let answer = Answer { answers: Arc::clone(answers), place, takes: PhantomData };
-    (answer, Pending { answers: Arc::clone(answers), place, gives: PhantomData })
+pub(super) fn result_channel<B: Send>(results: &Arc<ResultTable>) -> (ResultSender<B>, Pending<B>) {
+    let slot = Some(results.lock().insert(Slot::Awaited(None)));
+    let sender = ResultSender { results: Arc::clone(results), slot, value: PhantomData };
+    (sender, Pending { results: Arc::clone(results), slot, owner: PhantomData })
 }
 
-/// What both ends do, whatever the type of the result.
-impl Answers {
-    fn lock(&self) -> MutexGuard<'_, Slab<Place>> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+/// The parts of both ends that do not depend on the type of the result.
+impl ResultTable {
+    fn lock(&self) -> MutexGuard<'_, Slab<Slot>> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a result at its place and tells whoever waits for it.
-    fn give(&self, place: usize, held: Held) {
-        let mut places = self.lock();
-        let before = match &mut places[place] {
-            Place::Unwanted => {
-                places.remove(place);
-                drop(places);
+    /// Stores a result in its slot and wakes the thread or task that waits for it.
+    fn store(&self, slot: usize, held: ErasedResult) {
+        let mut slots = self.lock();
+        let before = match &mut slots[slot] {
+            Slot::Abandoned => {
+                slots.remove(slot);
+                drop(slots);
                 return drop(held);
             }
-            awaited => replace(awaited, Place::Given(held)),
+            awaited => replace(awaited, Slot::Ready(held)),
         };
-        drop(places);
-        self.given.notify_all();
-        if let Place::Awaited(Some(waker)) = before {
+        drop(slots);
+        self.stored.notify_all();
+        if let Slot::Awaited(Some(waker)) = before {
             waker.wake();
         }
     }
 
-    /// The result at that place, if it is there; it is given once.
-    fn fetch(places: &mut Slab<Place>, place: usize) -> Option<Held> {
-        if let Place::Awaited(_) = places[place] {
+    /// Takes the result of a slot, if it is there.
+    fn fetch(slots: &mut Slab<Slot>, slot: usize) -> Option<ErasedResult> {
+        if let Slot::Awaited(_) = slots[slot] {
             return None;
         }
-        let Place::Given(held) = places.remove(place) else { return None };
+        let Slot::Ready(held) = slots.remove(slot) else { return None };
         Some(held)
     }
 
-    /// The result at that place, once it is there.
-    fn wait(&self, place: usize) -> Held {
-        let mut places = self.lock();
+    /// Waits for the result of a slot.
+    fn wait(&self, slot: usize) -> ErasedResult {
+        let mut slots = self.lock();
         loop {
-            if let Some(held) = Self::fetch(&mut places, place) {
+            if let Some(held) = Self::fetch(&mut slots, slot) {
                 return held;
             }
-            places = self.given.wait(places).unwrap_or_else(PoisonError::into_inner);
+            slots = self.stored.wait(slots).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    /// The result at that place, or else `waker` is woken once it is there.
-    fn poll(&self, place: usize, waker: &Waker) -> Option<Held> {
-        let awaited = Place::Awaited(Some(waker.clone()));
-        let mut places = self.lock();
-        if let Some(held) = Self::fetch(&mut places, place) {
+    /// Takes the result of a slot, or else has `waker` woken once the result is there.
+    fn poll(&self, slot: usize, waker: &Waker) -> Option<ErasedResult> {
+        let awaited = Slot::Awaited(Some(waker.clone()));
+        let mut slots = self.lock();
+        if let Some(held) = Self::fetch(&mut slots, slot) {
             return Some(held);
         }
-        let before = replace(&mut places[place], awaited);
-        drop((places, before));
+        let before = replace(&mut slots[slot], awaited);
+        drop((slots, before));
         None
     }
 
-    /// Nobody wants the result at that place any more.
-    fn forgo(&self, place: usize) {
-        let mut places = self.lock();
-        let before = match places[place] {
-            Place::Awaited(_) => replace(&mut places[place], Place::Unwanted),
-            _ => places.remove(place),
+    /// Frees the slot: the caller does not want its result.
+    fn abandon(&self, slot: usize) {
+        let mut slots = self.lock();
+        let before = match slots[slot] {
+            Slot::Awaited(_) => replace(&mut slots[slot], Slot::Abandoned),
+            _ => slots.remove(slot),
         };
-        drop((places, before));
+        drop((slots, before));
     }
 
-    fn is_awaited(&self, place: usize) -> bool {
-        matches!(self.lock()[place], Place::Awaited(_))
+    fn is_awaited(&self, slot: usize) -> bool {
+        matches!(self.lock()[slot], Slot::Awaited(_))
     }
 }
 
-impl<B: Send> Answer<B> {
-    /// Tells whoever waits.
-    pub(super) fn give(mut self, result: Result<B>) {
+impl<B: Send> ResultSender<B> {
+    pub(super) fn send(mut self, result: Result<B>) {
         self.put(result);
     }
 
     fn put(&mut self, result: Result<B>) {
-        let Some(place) = take(&mut self.place) else { return };
-        // SAFETY: the other end, a `Pending<B>`, takes or drops it. If that was leaked, so is its
-        // share of the answers, and what they hold is never looked at again.
-        let held = unsafe { Held::new(result) };
-        self.answers.give(place, held);
+        let Some(slot) = take(&mut self.slot) else { return };
+        // SAFETY: the other end, a `Pending<B>`, takes or drops the result. If that end was leaked,
+        // its `Arc` of the table was leaked too, and the result is never looked at again.
+        let held = unsafe { ErasedResult::new(result) };
+        self.results.store(slot, held);
     }
 }
 
-impl<B: Send> Drop for Answer<B> {
+impl<B: Send> Drop for ResultSender<B> {
     fn drop(&mut self) {
-        if self.place.is_some() {
-            self.put(Err(panicked()));
+        if self.slot.is_some() {
+            self.put(Err(panicked_error()));
         }
     }
 }
 
 #[cold]
-fn panicked() -> Error {
+fn panicked_error() -> Error {
     Error::Broken { call: "wait", first: "the operation panicked before it was done".into() }
 }
 
 #[cold]
-fn given_before() -> Error {
+fn result_taken_error() -> Error {
     Error::Argument {
         call: "poll",
         argument: "self",
-        given: "a future that has given its result".into(),
-        expected: "one that has not".into(),
+        given: "a future whose result was taken".into(),
+        expected: "a pending or finished one".into(),
     }
 }
 
 impl<B> Pending<B> {
-    /// Waits until the operation is done and gives its buffers back. How long that may take is
-    /// bounded by the timeouts of this operation and of those before it.
+    /// Waits until the operation is done and gives its buffers back. The wait is bounded by the
+    /// timeouts of this operation and of those before it.
     ///
     /// # Errors
-    /// What the operation says; and [`Error::Broken`] if an earlier one failed.
+    /// The error of the operation; and [`Error::Broken`] if an earlier one failed.
     pub fn wait(mut self) -> Result<B> {
-        let held = self.place.take().map(|place| self.answers.wait(place));
-        Self::open(held)
+        let held = self.slot.take().map(|slot| self.results.wait(slot));
+        Self::unpack(held)
     }
 
-    /// Would [`Self::wait`] return at once?
+    /// True if [`Self::wait`] would return at once.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        !self.place.is_some_and(|place| self.answers.is_awaited(place))
+        !self.slot.is_some_and(|slot| self.results.is_awaited(slot))
     }
 
-    fn open(held: Option<Held>) -> Result<B> {
-        // SAFETY: it is what the other end put there, an `Answer<B>`.
+    fn unpack(held: Option<ErasedResult>) -> Result<B> {
+        // SAFETY: the other end, a `ResultSender<B>`, has stored a `Result<B>` here.
         let result = held.and_then(|held| unsafe { held.take() });
-        result.unwrap_or_else(|| Err(given_before()))
+        result.unwrap_or_else(|| Err(result_taken_error()))
     }
 }
 
@@ -202,21 +202,21 @@ impl<B> Future for Pending<B> {
     type Output = Result<B>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<B>> {
-        if let Some(place) = self.place {
-            let Some(held) = self.answers.poll(place, context.waker()) else {
+        if let Some(slot) = self.slot {
+            let Some(held) = self.results.poll(slot, context.waker()) else {
                 return Poll::Pending;
             };
-            self.place = None;
-            return Poll::Ready(Self::open(Some(held)));
+            self.slot = None;
+            return Poll::Ready(Self::unpack(Some(held)));
         }
-        Poll::Ready(Self::open(None))
+        Poll::Ready(Self::unpack(None))
     }
 }
 
 impl<B> Drop for Pending<B> {
     fn drop(&mut self) {
-        if let Some(place) = self.place {
-            self.answers.forgo(place);
+        if let Some(slot) = self.slot {
+            self.results.abandon(slot);
         }
     }
 }
@@ -227,23 +227,23 @@ impl<B> fmt::Debug for Pending<B> {
     }
 }
 
-/// A value whose type and life only its owner knows.
-struct Held(InPlace<dyn Send>);
+/// A result whose type and lifetime only the two ends of its channel know.
+struct ErasedResult(InlineBox<dyn Send>);
 
-impl Held {
+impl ErasedResult {
     /// # Safety
-    /// It is taken, dropped or leaked before the end of the life of `T`.
+    /// The value is taken, dropped or leaked before the lifetime `'a` ends.
     unsafe fn new<'a, T: Send + 'a>(value: T) -> Self {
-        let held: InPlace<dyn Send + 'a> = smallbox!(Some(value));
-        // SAFETY: the two differ in the lifetime alone, which the caller sees to.
-        Self(unsafe { transmute::<InPlace<dyn Send + 'a>, InPlace<dyn Send>>(held) })
+        let held: InlineBox<dyn Send + 'a> = smallbox!(Some(value));
+        // SAFETY: the types differ in the lifetime alone, and the caller keeps the value within it.
+        Self(unsafe { transmute::<InlineBox<dyn Send + 'a>, InlineBox<dyn Send>>(held) })
     }
 
     /// # Safety
-    /// It was made of a `T`.
+    /// The value was made of a `T`.
     unsafe fn take<T>(mut self) -> Option<T> {
         let value = from_mut(&mut *self.0).cast::<Option<T>>();
-        // SAFETY: it is of this type, as the caller says, and lent by `self`.
+        // SAFETY: the caller says that the value is an `Option<T>`, and `self` owns it.
         unsafe { &mut *value }.take()
     }
 }

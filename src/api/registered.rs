@@ -1,7 +1,7 @@
-//! Registered buffers: allocated by the communicator or adopted where they are.
-//! May touch: shared, as `comm`. Law: all ranks register together, and agree before anything is
-//! exchanged and again when all is mapped, so that what one can't do is an error at all, and the
-//! communicator lives on.
+//! Registered memory: buffers that the other ranks of a host map too, allocated by the communicator
+//! or adopted in place.
+//! Law: all ranks register together. They agree before anything is exchanged, and again when all is
+//! mapped, so if one rank can't, all ranks report an error and the communicator lives on.
 
 use std::fs::File;
 use std::num::NonZeroUsize;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use super::{Communicator, Origin};
 use crate::element::{DataType, Element};
-use crate::engine::Head;
+use crate::engine::CallMeta;
 use crate::engine::registry::Registry;
 use crate::error::{Error, Result};
 use crate::exec::Halt;
@@ -24,28 +24,28 @@ use crate::plan::fingerprint::AS_REGISTERING;
 use crate::plan::{Plan, Request};
 use crate::schedule::Collective;
 
-/// What each rank says of its registration.
+/// A rank's registration, as the other ranks are told of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Record {
+pub(super) struct RegistrationRecord {
     call: &'static str,
     dtype: DataType,
     count: usize,
-    /// The offsets that it shares.
+    /// Offsets of the shared pages in the buffer, in bytes.
     pages: (usize, usize),
-    /// The system's error, if it can't.
+    /// The operating system's error number if this rank can't register; else 0.
     errno: i32,
 }
 
-/// Words of a record on its way.
-pub(super) const WORDS: usize = 6;
+/// Words of 8 bytes that a record takes on a link.
+pub(super) const RECORD_WORDS: usize = 6;
 
 impl Communicator {
-    /// `len` elements, zero, in memory that the other ranks of this host map too: collectives on it
-    /// are a good deal faster than on other memory. All ranks call this together, with the same
-    /// type and length, and may drop what they get when they like.
+    /// Allocates `len` elements, all zero, in memory that the other ranks of this host map too:
+    /// collectives on it are a good deal faster than on other memory. All ranks call this together,
+    /// with the same type and length, and may drop the memory at any time.
     ///
-    /// It is fast where all ranks share one host and shared memory is not forbidden; elsewhere it
-    /// is memory like any other.
+    /// The memory is fast if all ranks share one host and shared memory is not forbidden; elsewhere
+    /// it is memory like any other.
     ///
     /// ```
     /// use ringreduce::{Communicator, ReduceOp};
@@ -66,13 +66,13 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// If a rank can't have the memory or map the others', or passes another type or length: then
-    /// all ranks have that error and the communicator lives on. It does not if a rank has no
-    /// descriptors left for the others' memory. As [`Self::all_reduce`].
+    /// If a rank can't have the memory or map the others', or passes another type or length, all
+    /// ranks report that error and the communicator lives on. If a rank has no descriptors left for
+    /// the others' memory, the communicator breaks. Other errors as [`Self::all_reduce`].
     ///
-    /// A limit on the size of files (`ulimit -f`) holds for shared memory too, and the system ends
-    /// a process that would pass it with `SIGXFSZ`, unless the program ignores that signal: then it
-    /// is such an error.
+    /// A limit on the size of files (`ulimit -f`) holds for shared memory too. The system ends a
+    /// process that would pass it with `SIGXFSZ`; if the program ignores the signal, the call
+    /// reports an error.
     pub fn alloc<T: Element>(&mut self, len: usize) -> Result<Registered<'static, T>> {
         const NAME: &str = "alloc";
         let bytes = len.checked_mul(size_of::<T>()).filter(|&bytes| bytes <= isize::MAX as usize);
@@ -83,36 +83,42 @@ impl Communicator {
             expected: "less than the address space".into(),
         });
         let bytes = bytes.unwrap_or(0);
-        let fd = fd.and_then(|_| Region::create(at_least_a_page(bytes)));
-        let record =
-            Record { call: NAME, dtype: T::DTYPE, count: len, pages: (0, bytes), errno: 0 };
-        let (fd, records) = self.agree_on(record, fd)?;
-        let parts = self.everybodys(NAME, &fd, &records)?;
-        let (id, me) = (self.number(NAME)?, self.rank());
+        let fd = fd.and_then(|_| Region::create(page_rounded(bytes)));
+        let record = RegistrationRecord {
+            call: NAME,
+            dtype: T::DTYPE,
+            count: len,
+            pages: (0, bytes),
+            errno: 0,
+        };
+        let (fd, records) = self.agree_on_registration(record, fd)?;
+        let parts = self.map_all_parts(NAME, &fd, &records)?;
+        let (id, me) = (self.registration_number(NAME)?, self.rank());
         let live = parts.and_then(|parts| {
             let own = match &self.seat.origin {
                 Origin::Processes(_) if !parts.is_empty() => Arc::clone(&parts[me].region),
-                // Among threads the others' view must be another one: see `Live::withdraw`.
-                _ => Arc::new(Region::open(fd.as_fd(), at_least_a_page(bytes), "this process")?),
+                // Between threads the other ranks need a mapping of their own: see
+                // `Live::withdraw`.
+                _ => Arc::new(Region::open(fd.as_fd(), page_rounded(bytes), "this process")?),
             };
             Live::allocated(id, me, bytes, own, parts)
         });
         let registered = live.map(|live| Registered::allocated(live, len));
-        self.enter(NAME, registered)
+        self.finish_registration(NAME, registered)
     }
 
-    /// Makes memory that the user has as good as [`Self::alloc`]'s, where it is: its whole pages
-    /// become shared ones with the same contents, until what is returned is dropped. All ranks call
-    /// this together, with the same type and length; where their buffers lie need not be the same.
+    /// Makes an existing buffer as fast as [`Self::alloc`]'s memory, in place: until the returned
+    /// guard is dropped, its whole pages are shared pages with the same contents. All ranks call
+    /// this together, with the same type and length; the buffers may lie at different addresses.
     ///
-    /// What is returned holds the memory; `buf` is empty meanwhile, and gets it back, with the
-    /// results, when that is dropped. If it is forgotten instead (`mem::forget`), `buf` stays empty
-    /// and the memory is never freed.
+    /// The guard holds the memory; `buf` is empty meanwhile, and gets the memory back, with the
+    /// results, when the guard is dropped. If the guard is forgotten (`mem::forget`), `buf` stays
+    /// empty and the memory is never freed.
     ///
-    /// Good for large buffers that live long: registering costs about a copy of the buffer, and
-    /// so does dropping.
+    /// Registering pays for large buffers that live long: it costs about a copy of the buffer, and
+    /// dropping costs another one.
     ///
-    /// The buffer can't be touched, nor freed, before what is returned has been dropped:
+    /// The buffer can't be touched or freed while the guard lives:
     ///
     /// ```compile_fail,E0499
     /// # use ringreduce::{Communicator, ReduceOp};
@@ -142,28 +148,33 @@ impl Communicator {
         let pages = whole_pages(NonNull::from(&mut buf[..]).cast(), size_of_val(&buf[..]));
         let fd = self.copy_pages(buf, pages.clone());
         let pages = (pages.start, pages.end);
-        let record = Record { call: NAME, dtype: T::DTYPE, count: buf.len(), pages, errno: 0 };
-        let (fd, records) = self.agree_on(record, fd)?;
-        let parts = self.everybodys(NAME, &fd, &records)?;
-        let (id, me) = (self.number(NAME)?, self.rank());
+        let record =
+            RegistrationRecord { call: NAME, dtype: T::DTYPE, count: buf.len(), pages, errno: 0 };
+        let (fd, records) = self.agree_on_registration(record, fd)?;
+        let parts = self.map_all_parts(NAME, &fd, &records)?;
+        let (id, me) = (self.registration_number(NAME)?, self.rank());
         let adopted = parts.and_then(|parts| Registered::adopted(id, me, buf, fd.as_fd(), parts));
-        self.enter(NAME, adopted)
+        self.finish_registration(NAME, adopted)
     }
 
-    /// What `buf` has in its `pages`, in memory that can be shared.
+    /// A copy of the buffer's `pages`, in memory that can be shared.
     fn copy_pages<T: Element>(&self, buf: &[T], pages: Range<usize>) -> Result<OwnedFd> {
         let pages = if self.seat.shares { pages } else { 0..0 };
-        let fd = Region::create(at_least_a_page(pages.len()))?;
+        let fd = Region::create(page_rounded(pages.len()))?;
         let bytes: &[u8] = bytemuck::cast_slice(buf);
         let file = File::from(fd);
         file.write_all_at(&bytes[pages], 0).map_err(|e| Error::io("sharing a buffer", e))?;
         Ok(file.into())
     }
 
-    /// Tells the others what this rank registers, and learns what they do. All can, or none does.
-    fn agree_on(&mut self, mine: Record, fd: Result<OwnedFd>) -> Result<(OwnedFd, Vec<Record>)> {
+    /// Exchanges records with the other ranks and compares them. All ranks go on, or none does.
+    fn agree_on_registration(
+        &mut self,
+        mine: RegistrationRecord,
+        fd: Result<OwnedFd>,
+    ) -> Result<(OwnedFd, Vec<RegistrationRecord>)> {
         let errno = fd.as_ref().err().map_or(0, errno);
-        let records = self.tell(&Record { errno, ..mine })?;
+        let records = self.all_gather_records(&RegistrationRecord { errno, ..mine })?;
         let fd = fd?;
         for (peer, theirs) in records.iter().enumerate() {
             for (field, ours, theirs) in mine.compare(theirs) {
@@ -176,30 +187,30 @@ impl Communicator {
                 }
             }
         }
-        self.all_can(&records)?;
+        self.check_all_succeeded(&records)?;
         self.registry(mine.call)?.count += 1;
         Ok((fd, records))
     }
 
-    /// An error, if a rank has said that it can't.
-    fn all_can(&self, records: &[Record]) -> Result<()> {
+    /// The first error that a rank has recorded, if any.
+    fn check_all_succeeded(&self, records: &[RegistrationRecord]) -> Result<()> {
         match records.iter().position(|record| record.errno != 0) {
             None => Ok(()),
             Some(peer) => {
-                let Record { call, errno, .. } = records[peer];
+                let RegistrationRecord { call, errno, .. } = records[peer];
                 let what = format!("{call}: memory of {}", self.peers()[peer]);
                 Err(Error::io(what, std::io::Error::from_raw_os_error(errno)))
             }
         }
     }
 
-    /// What all ranks say.
-    fn tell(&mut self, mine: &Record) -> Result<Vec<Record>> {
+    fn all_gather_records(&mut self, mine: &RegistrationRecord) -> Result<Vec<RegistrationRecord>> {
         let all = self.tell_words(mine.call, &mine.encode())?;
-        Ok(all.chunks_exact(WORDS).map(Record::decode).collect())
+        Ok(all.chunks_exact(RECORD_WORDS).map(RegistrationRecord::decode).collect())
     }
 
-    /// As many words of each rank, told from everybody's all-gather by its salt.
+    /// Gathers as many words from each rank. The fingerprint differs from that of a user's
+    /// all-gather.
     pub(crate) fn tell_words(&mut self, name: &'static str, mine: &[u64]) -> Result<Vec<u64>> {
         let (me, size, count) = (self.rank(), self.size(), mine.len());
         let mut all = vec![0_u64; count * size];
@@ -207,58 +218,61 @@ impl Communicator {
         let (collective, dtype) = (Collective::AllGather, DataType::U64);
         let request = Request { collective, count, dtype, op: None };
         let kernel = self.kernel(&request)?;
-        let head = Head { name, usual: true, ..Head::of(&request, kernel) };
+        let meta = CallMeta { name, is_internal: true, ..CallMeta::of(&request, kernel) };
         let (whole, own) = self.whole_and_own_part(count * size_of::<u64>());
         let buffer = Buffer::within(bytemuck::cast_slice_mut(&mut all), own, whole);
-        self.walk(&head, &buffer, |planner| {
+        self.walk(&meta, &buffer, |planner| {
             let plan = planner.plan(&request);
             Plan { fingerprint: plan.fingerprint ^ AS_REGISTERING, ..plan }
         })?;
         Ok(all)
     }
 
-    /// All ranks' pages, mapped here, if that is possible; none if they don't share memory.
-    fn everybodys(
+    /// Maps the pages of all ranks; an empty list if the ranks do not share memory.
+    fn map_all_parts(
         &mut self,
         name: &'static str,
         fd: &OwnedFd,
-        records: &[Record],
+        records: &[RegistrationRecord],
     ) -> Result<Result<Vec<Part>>> {
         if !self.seat.shares {
             return Ok(Ok(Vec::new()));
         }
         if !self.registry(name)?.is_open() {
             self.share_lines(name)?;
-            // From now on a call over links is told from one that goes without.
+            // After this barrier every rank can tell a call over links from a direct one.
             self.meet_in(name)?;
         }
-        let len = |record: &Record| at_least_a_page(record.pages.1 - record.pages.0);
+        let len = |record: &RegistrationRecord| page_rounded(record.pages.1 - record.pages.0);
         let regions = self.share(name, fd, &records.iter().map(len).collect::<Vec<_>>())?;
-        let part =
-            |(region, record): (_, &Record)| Part { region, pages: record.pages.0..record.pages.1 };
+        let part = |(region, record): (_, &RegistrationRecord)| Part {
+            region,
+            pages: record.pages.0..record.pages.1,
+        };
         Ok(regions.map(|regions| regions.into_iter().zip(records).map(part).collect()))
     }
 
-    /// What this rank has registered, if all others have as well: who can't map so much may show
-    /// only now.
-    fn enter<'a, T: Element>(
+    /// Enters this rank's registration, once all ranks have mapped the memory: a rank may run out
+    /// of address space only now.
+    fn finish_registration<'a, T: Element>(
         &mut self,
         call: &'static str,
         registered: Result<Registered<'a, T>>,
     ) -> Result<Registered<'a, T>> {
         if self.seat.shares {
             let errno = registered.as_ref().err().map_or(0, errno);
-            let record = Record { call, dtype: T::DTYPE, count: 0, pages: (0, 0), errno };
-            let records = self.tell(&record)?;
+            let record =
+                RegistrationRecord { call, dtype: T::DTYPE, count: 0, pages: (0, 0), errno };
+            let records = self.all_gather_records(&record)?;
             if registered.is_ok() {
-                self.all_can(&records)?;
+                self.check_all_succeeded(&records)?;
             }
         }
         let registered = registered?;
         if self.seat.shares {
             let addresses = registered.as_ptr_range();
             let addresses = addresses.start.addr()..addresses.end.addr();
-            self.registry(call)?.enter(addresses, registered.live());
+            self.registry(call)?.insert(addresses, registered.live());
         }
         Ok(registered)
     }
@@ -267,8 +281,8 @@ impl Communicator {
         Ok(&mut self.at_home(name)?.0.registry)
     }
 
-    /// The number of the present registration.
-    fn number(&mut self, name: &'static str) -> Result<u64> {
+    /// The number of the registration under way.
+    fn registration_number(&mut self, name: &'static str) -> Result<u64> {
         Ok(self.registry(name)?.count)
     }
 
@@ -276,11 +290,12 @@ impl Communicator {
     pub(crate) fn meet_in(&mut self, name: &'static str) -> Result<()> {
         let (collective, dtype) = (Collective::Barrier, DataType::U8);
         let request = Request { collective, count: 1, dtype, op: None };
-        let head = Head { name, usual: true, ..Head::of(&request, self.kernel(&request)?) };
-        self.walk(&head, &Buffer::in_place(&mut [0]), |planner| planner.plan(&request))
+        let meta =
+            CallMeta { name, is_internal: true, ..CallMeta::of(&request, self.kernel(&request)?) };
+        self.walk(&meta, &Buffer::in_place(&mut [0]), |planner| planner.plan(&request))
     }
 
-    /// After `error` nothing works any more.
+    /// Breaks the communicator: every further call fails with `error` as its first cause.
     pub(crate) fn broken_by(&mut self, name: &'static str, error: Error) -> Error {
         match self.at_home(name) {
             Ok((engine, ..)) => engine.broken_by(error),
@@ -288,7 +303,7 @@ impl Communicator {
         }
     }
 
-    /// The call `name` failed, and nothing works any more.
+    /// The error of the call `name`, which breaks the communicator.
     pub(crate) fn fail(&mut self, name: &'static str, halt: Halt) -> Error {
         match self.at_home(name) {
             Ok((engine, seat, settings)) => engine.fail(seat, settings, name, halt),
@@ -297,11 +312,11 @@ impl Communicator {
     }
 }
 
-fn at_least_a_page(bytes: usize) -> NonZeroUsize {
+fn page_rounded(bytes: usize) -> NonZeroUsize {
     NonZeroUsize::MIN.saturating_add(bytes.max(1).next_multiple_of(page()) - 1)
 }
 
-/// The system's number for an error, or that of a wrong argument.
+/// The operating system's number for an error; `EINVAL` if it has none.
 fn errno(error: &Error) -> i32 {
     let system = match error {
         Error::Io { answer, .. } | Error::Exhausted { answer, .. } => answer.raw_os_error(),
@@ -310,11 +325,11 @@ fn errno(error: &Error) -> i32 {
     system.unwrap_or(nix::libc::EINVAL)
 }
 
-/// The calls that make records, by number.
+/// The calls that make records; a record has the index.
 const CALLS: [&str; 2] = ["alloc", "register"];
 
-impl Record {
-    pub(super) fn encode(&self) -> [u64; WORDS] {
+impl RegistrationRecord {
+    pub(super) fn encode(&self) -> [u64; RECORD_WORDS] {
         let call = CALLS.iter().position(|&call| call == self.call).unwrap_or(0);
         let (from, to) = self.pages;
         let errno = self.errno.unsigned_abs().into();
@@ -332,7 +347,7 @@ impl Record {
         }
     }
 
-    /// What must be equal on all ranks.
+    /// The values that must be equal on all ranks.
     fn compare(&self, theirs: &Self) -> [(&'static str, String, String); 3] {
         [
             ("the call", self.call.into(), theirs.call.into()),

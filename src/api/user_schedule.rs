@@ -1,12 +1,12 @@
-//! Schedules that a user made: proved once, on every rank, then walked as the library's own are.
-//! May touch: as `comm`.
+//! Schedules made by a user: proved once by the simulator, on every rank, then executed as the
+//! library's own.
 
 use bytemuck::{cast_slice, cast_slice_mut};
 
 use super::Communicator;
 use super::verb::refuse;
 use crate::element::{Element, Reduction};
-use crate::engine::{Engine, Head};
+use crate::engine::{CallMeta, Engine};
 use crate::error::Result;
 use crate::memory::Buffer;
 use crate::plan::Request;
@@ -17,11 +17,13 @@ const UNLINKED: &str =
     "sent to a rank without a link (RINGREDUCE_ALL_PAIRS or Builder::all_pairs gives more)";
 
 impl Communicator {
-    /// Has the simulator prove that the schedules which `schedule` makes for each rank do
-    /// `collective` over this communicator's links. No rank talks to another: each proves all.
+    /// Has the simulator prove that the schedules which `schedule` makes for all ranks carry out
+    /// `collective` over this communicator's links. No rank talks to another: each proves the
+    /// schedules of all.
     ///
     /// # Errors
-    /// The law that they break, and where; or the step between ranks that have no link.
+    /// The law that the schedules break, and where; or the step between two ranks that have no
+    /// link.
     pub fn prove(
         &mut self,
         collective: Collective,
@@ -44,14 +46,14 @@ impl Communicator {
         Ok(proven)
     }
 
-    /// Walks a proven schedule that moves data and reduces nothing, from `input` to `output`, which
-    /// all ranks pass as their collective demands: of one length, or one of them `size` times as
-    /// long as the other. That of the two which a rank's own steps do not touch, as a gather's
-    /// output at all ranks but the root, is not looked at and may be empty.
+    /// Executes a proven schedule that moves data and reduces nothing, from `input` to `output`.
+    /// All ranks pass the lengths that their collective demands: equal ones, or one of the buffers
+    /// `size` times as long as the other. A buffer that a rank's own steps do not touch, such as a
+    /// gather's output at all ranks but the root, is not looked at and may be empty.
     ///
     /// # Errors
-    /// If it was proved for other worlds or links or reduces, or the lengths do not fit; else as
-    /// [`Self::all_reduce`].
+    /// If the schedule was proved for another number of ranks or for other links, if it reduces, or
+    /// if the lengths do not fit; else as [`Self::all_reduce`].
     pub fn run_schedule<T: Element>(
         &mut self,
         proven: &Proven,
@@ -66,11 +68,11 @@ impl Communicator {
         self.run_proven(call, proven, (input, output), None)
     }
 
-    /// Walks a proven schedule that reduces, by `op`: as [`Self::run_schedule`].
+    /// Executes a proven schedule that reduces by `op`: as [`Self::run_schedule`].
     ///
     /// # Errors
-    /// As [`Self::run_schedule`]; if it does not reduce, or calls have to be deterministic, which
-    /// what it folds in an order of its own is not.
+    /// As [`Self::run_schedule`]; if the schedule does not reduce; and if calls have to be
+    /// deterministic, because a schedule folds in an order of its own.
     pub fn run_reduction<T: Element>(
         &mut self,
         proven: &Proven,
@@ -109,14 +111,14 @@ impl Communicator {
         let request = Request { collective, count, dtype: T::DTYPE, op };
         let buffer = Buffer::apart(cast_slice(input), cast_slice_mut(output));
         let kernel = self.kernel(&request)?;
-        let head = Head { name, usual: true, ..Head::of(&request, kernel) };
+        let meta = CallMeta { name, is_internal: true, ..CallMeta::of(&request, kernel) };
         self.at_home(name)?.0.planner.adopt(own, proven.digest());
-        self.walk(&head, &buffer, |planner| planner.own(&request, proven.digest()))
+        self.walk(&meta, &buffer, |planner| planner.own(&request, proven.digest()))
     }
 }
 
-/// Elements of a chunk of the one that has the smaller ones, of an input and an output of these
-/// lengths; what no step touches may have any.
+/// Elements of a chunk: the count of the shorter buffer, of an input and an output of these
+/// lengths. A buffer that no step touches may have any length.
 fn chunk(
     name: &'static str,
     collective: Collective,

@@ -1,6 +1,6 @@
-//! What the verbs on host memory come down to, whatever the type of the elements: a few functions
-//! of bytes, compiled once. May touch: as `comm`. Law: a call's arguments are checked before a byte
-//! moves.
+//! The forms of collective calls on host memory, by bytes and so compiled once for all element
+//! types, and the checks of their arguments.
+//! Law: a call's arguments are checked before a byte moves.
 
 use std::ops::Range;
 
@@ -15,18 +15,37 @@ use crate::schedule::Collective;
 /// A collective call without its buffers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Verb {
-    /// Its root may be no rank, until the call checks it.
+    /// The root may be no rank until [`Communicator::check_root`] has checked it.
     pub(crate) collective: Collective,
     pub(crate) dtype: DataType,
     pub(crate) op: Option<Reduction>,
 }
 
-/// A root as schedules number ranks. What is beyond their numbers is no rank of any world.
+/// A form of verbs that has one buffer, which is both input and output.
+pub(super) type OneBufferForm = fn(&mut Communicator, Verb, &mut [u8]) -> Result<()>;
+
+/// Makes a [`Verb`] from a row of the table of verbs and an element type.
+macro_rules! verb {
+    ($dtype:expr, [$of:ident ($($op:ident)?) ($($root:ident)?)]) => {
+        $crate::api::verb::Verb {
+            collective: $crate::schedule::Collective::$of
+                $({ root: $crate::api::verb::root_rank($root) })?,
+            dtype: $dtype,
+            op: $crate::api::verb::verb!(@op $($op)?),
+        }
+    };
+    (@op) => { None };
+    (@op $op:ident) => { Some($op.into()) };
+}
+pub(crate) use verb;
+
+/// A root as schedules number ranks. A root above `u32::MAX` becomes `u32::MAX`, which is never a
+/// rank.
 pub(crate) fn root_rank(root: usize) -> u32 {
     u32::try_from(root).unwrap_or(u32::MAX)
 }
 
-/// An argument that does not fit.
+/// The error for an argument that does not fit.
 pub(crate) fn refuse<T>(
     call: &'static str,
     argument: &'static str,
@@ -37,8 +56,8 @@ pub(crate) fn refuse<T>(
     Err(Error::Argument { call, argument, given, expected })
 }
 
-/// Whole elements in `bytes`.
-pub(super) fn count(
+/// The number of elements in `bytes`, which must be whole elements.
+pub(super) fn element_count(
     call: &'static str,
     argument: &'static str,
     bytes: usize,
@@ -51,7 +70,7 @@ pub(super) fn count(
     refuse(call, argument, format!("{bytes} bytes long"), expected)
 }
 
-pub(super) fn same_length(
+pub(super) fn check_length(
     call: Collective,
     argument: &'static str,
     given: usize,
@@ -71,13 +90,12 @@ impl Verb {
         Request { collective, count, dtype, op }
     }
 
-    /// Elements of a buffer.
     fn elements(self, argument: &'static str, bytes: usize) -> Result<usize> {
-        count(self.collective.name(), argument, bytes, self.dtype)
+        element_count(self.collective.name(), argument, bytes, self.dtype)
     }
 
-    /// A prefix has no average: each rank's result is over another number of ranks.
-    fn has_its_op(self) -> Result<()> {
+    /// Refuses the average in a scan: each rank's prefix has another number of ranks.
+    fn check_op(self) -> Result<()> {
         let is_prefix = matches!(self.collective, Collective::Scan | Collective::Exscan);
         match self.op {
             Some(op) if is_prefix && op == ReduceOp::Avg.into() => {
@@ -91,21 +109,25 @@ impl Verb {
 }
 
 impl Communicator {
-    /// A call whose one buffer is both what this rank gives and what it gets.
+    /// A call with one buffer, which is both input and output.
     pub(crate) fn in_place(&mut self, verb: Verb, buf: &mut [u8]) -> Result<()> {
-        self.is_possible(verb)?;
-        let mut count = verb.elements("buf", buf.len())?;
-        if verb.collective == Collective::AllToAll {
-            count = self.part(verb.collective, "buf", count)?;
-        }
+        self.check_verb(verb)?;
+        let count = verb.elements("buf", buf.len())?;
+        self.run(&verb.request(count), &Buffer::in_place(buf))
+    }
+
+    /// A call in place that exchanges the `size` parts of a buffer with the other ranks.
+    pub(super) fn exchange_in_place(&mut self, verb: Verb, buf: &mut [u8]) -> Result<()> {
+        let elements = verb.elements("buf", buf.len())?;
+        let count = self.block_count(verb.collective, "buf", elements)?;
         self.run(&verb.request(count), &Buffer::in_place(buf))
     }
 
     /// A call in place between a buffer of `size` parts and this rank's own part of it.
     pub(super) fn in_own_part(&mut self, verb: Verb, buf: &mut [u8]) -> Result<()> {
-        self.is_possible(verb)?;
+        self.check_verb(verb)?;
         let elements = verb.elements("buf", buf.len())?;
-        let count = self.part(verb.collective, "buf", elements)?;
+        let count = self.block_count(verb.collective, "buf", elements)?;
         let (whole, mine) = self.whole_and_own_part(count * verb.dtype.size());
         let (input, output) = match verb.collective {
             Collective::ReduceScatter => (whole, mine),
@@ -117,7 +139,7 @@ impl Communicator {
     /// A call from `send` to `recv`.
     pub(crate) fn out_of_place(&mut self, verb: Verb, send: &[u8], recv: &mut [u8]) -> Result<()> {
         use Collective::{AllGather, AllToAll, Gather, ReduceScatter, Scatter};
-        self.is_possible(verb)?;
+        self.check_verb(verb)?;
         let (size, given, got) = (self.size(), send.len(), recv.len());
         let (count, (argument, len), expected, why) = match verb.collective {
             ReduceScatter | Scatter { .. } => {
@@ -129,13 +151,13 @@ impl Communicator {
                 (verb.elements("send", given)?, ("recv", got), whole, "size x send")
             }
             AllToAll => {
-                let count = self.part(AllToAll, "send", verb.elements("send", given)?)?;
+                let count = self.block_count(AllToAll, "send", verb.elements("send", given)?)?;
                 (count, ("recv", got), Some(given), "as send")
             }
             _ => (verb.elements("send", given)?, ("recv", got), Some(given), "as send"),
         };
-        if self.looks_at_all(verb.collective) {
-            same_length(verb.collective, argument, len, expected, why)?;
+        if self.reads_all_parts(verb.collective) {
+            check_length(verb.collective, argument, len, expected, why)?;
         }
         self.run(&verb.request(count), &Buffer::apart(send, recv))
     }
@@ -148,40 +170,49 @@ impl Communicator {
         recv: &mut [u8],
         counts: &[usize],
     ) -> Result<()> {
-        self.is_possible(verb)?;
+        self.check_verb(verb)?;
         let call = Uneven::of(verb.collective);
         if verb.collective.root().is_some() {
-            call.all_pairs(self.ring(call.name)?)?;
+            call.check_links(self.ring(call.name)?)?;
         }
-        let scatters =
-            matches!(verb.collective, Collective::ReduceScatter | Collective::Scatter { .. });
-        let (send_bytes, recv_bytes) = (("send", send.len()), ("recv", recv.len()));
-        let (whole, part) =
-            if scatters { (send_bytes, recv_bytes) } else { (recv_bytes, send_bytes) };
-        let elements = count(call.name, part.0, part.1, verb.dtype)?;
-        let mine = call.own(counts, self.size(), self.rank(), part.0, elements)?;
-        if self.looks_at_all(verb.collective) {
-            let elements = count(call.name, whole.0, whole.1, verb.dtype)?;
-            call.whole("counts", counts, whole.0, elements)?;
-        }
-        let (inputs, outputs) = if scatters { (counts, mine) } else { (mine, counts) };
+        let mine = self.own_part_of(verb, counts, [send.len(), recv.len()])?;
+        let (inputs, outputs) = if call.scatters() { (counts, mine) } else { (mine, counts) };
         let blocks = Blocks::new(inputs, outputs, counts);
         self.run_uneven(call.name, &verb.request(0), blocks, &Buffer::apart(send, recv))
     }
 
-    /// Is the buffer of all parts looked at here? Of a call with a root it is the root's alone.
-    fn looks_at_all(&self, collective: Collective) -> bool {
+    /// Checks `counts` against the bytes of both buffers, and returns this rank's entry.
+    pub(crate) fn own_part_of<'a>(
+        &self,
+        verb: Verb,
+        counts: &'a [usize],
+        [send, recv]: [usize; 2],
+    ) -> Result<&'a [usize]> {
+        let call = Uneven::of(verb.collective);
+        let (send, recv) = (("send", send), ("recv", recv));
+        let (whole, part) = if call.scatters() { (send, recv) } else { (recv, send) };
+        let elements = element_count(call.name, part.0, part.1, verb.dtype)?;
+        let mine = call.own_count(counts, self.size(), self.rank(), part.0, elements)?;
+        if self.reads_all_parts(verb.collective) {
+            let elements = element_count(call.name, whole.0, whole.1, verb.dtype)?;
+            call.check_total("counts", counts, whole.0, elements)?;
+        }
+        Ok(mine)
+    }
+
+    /// True if this rank's buffer of all parts is used: in a call with a root only the root's is.
+    pub(crate) fn reads_all_parts(&self, collective: Collective) -> bool {
         collective.root().is_none_or(|root| root as usize == self.rank())
     }
 
-    /// Is there such a root, and such a reduction?
-    fn is_possible(&self, verb: Verb) -> Result<()> {
-        self.has_root(verb.collective)?;
-        verb.has_its_op()
+    /// Refuses a root that is no rank, and a reduction that the collective does not have.
+    fn check_verb(&self, verb: Verb) -> Result<()> {
+        self.check_root(verb.collective)?;
+        verb.check_op()
     }
 
-    /// Is the collective's root a rank?
-    pub(crate) fn has_root(&self, collective: Collective) -> Result<()> {
+    /// Refuses a root that is no rank.
+    pub(crate) fn check_root(&self, collective: Collective) -> Result<()> {
         let Some(root) = collective.root() else { return Ok(()) };
         if (root as usize) < self.size() {
             return Ok(());
@@ -190,13 +221,13 @@ impl Communicator {
         refuse(collective.name(), "root", root, expected)
     }
 
-    /// Where all ranks' parts of so many bytes are, and where this rank's own one is.
+    /// The bytes of all ranks' parts in a buffer, and those of this rank's part.
     pub(super) fn whole_and_own_part(&self, part: usize) -> (Range<usize>, Range<usize>) {
         (0..self.size() * part, self.rank() * part..(self.rank() + 1) * part)
     }
 
-    /// One of `size` equal parts of `len` elements.
-    pub(crate) fn part(
+    /// Elements of one of the `size` equal parts of a buffer of `len` elements.
+    pub(crate) fn block_count(
         &self,
         call: Collective,
         argument: &'static str,

@@ -54,7 +54,7 @@ impl Engine {
         if stage > 0 {
             self.planner.set_stage(stage.min(Control::stage_len()));
         }
-        self.registry.open(Control::new(rank, lines, self.cache));
+        self.registry.open(Control::new(rank, lines, self.cache_bytes));
     }
 }
 

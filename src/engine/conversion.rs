@@ -1,7 +1,7 @@
 //! Reductions that travel as another type than their buffers have: 16- and 8-bit floats as f32,
-//! which are then rounded once, or f32 as one of those. May touch: as `comm`.
+//! rounded once at the end, or f32 as a 16- or 8-bit float.
 
-use super::pieces::Pieces;
+use super::piecewise::Piecewise;
 use crate::api::Communicator;
 use crate::api::verb::refuse;
 use crate::config::Numbers;
@@ -12,12 +12,11 @@ use crate::memory::Buffer;
 use crate::plan::Request;
 use crate::schedule::{Algorithm, Space};
 
-/// The most by which an element of a sum over `ranks` can be off when f32 travels as `wire`, if
-/// none of the contributions is larger than `largest`; infinite if the sum may not fit, or if
-/// nothing travels so. An average is off by that divided by the ranks, and by half the distance
-/// of two neighbours around it.
+/// A bound on the error of a sum over `ranks` when f32 travels as `wire` and no contribution is
+/// larger than `largest`; infinite if the sum may overflow, or if f32 can't travel as `wire`. For
+/// an average, divide the bound by the ranks and add half the distance of two neighbouring numbers.
 ///
-/// Each contribution is rounded as it sets off, and the sum at each of `ranks - 1` additions.
+/// Each contribution is rounded before it is sent, and the sum at each of `ranks - 1` additions.
 ///
 /// ```
 /// use ringreduce::{DataType, wire_error};
@@ -26,7 +25,8 @@ use crate::schedule::{Algorithm, Space};
 /// ```
 #[must_use]
 pub fn wire_error(ranks: usize, wire: DataType, largest: f64) -> f64 {
-    // Half a unit of a number's last place, relative to it; the least number; the largest.
+    // Exponents of half a unit in the last place, relative to a number, and of the least number;
+    // and the largest number.
     let (unit, least, most) = match wire {
         DataType::F16 => (-11, -24, 65_504.0),
         DataType::BF16 => (-8, -133, f64::from(f32::MAX)),
@@ -44,14 +44,14 @@ pub fn wire_error(ranks: usize, wire: DataType, largest: f64) -> f64 {
 }
 
 impl Communicator {
-    /// The pieces in which the call `name` travels as another type, if it does; over links, where
-    /// nobody says which buffer.
-    pub(crate) fn travel(
+    /// The pieces of the call `name` as another type, if it is converted. Without a `buffer` the
+    /// call is taken to go over links.
+    pub(crate) fn conversion(
         &mut self,
         name: &'static str,
         request: &Request,
         buffer: Option<&Buffer<'_>>,
-    ) -> Result<Option<Pieces<'static>>> {
+    ) -> Result<Option<Piecewise<'static>>> {
         use ReduceOp::{Avg, Max, Min, Prod, Sum};
         let Numbers { deterministic, wide, wire } = self.settings.numbers;
         let Request { dtype, op: Some(op), .. } = *request else { return Ok(None) };
@@ -70,13 +70,14 @@ impl Communicator {
         let other = match (dtype, wire) {
             (DataType::F32, Some(wire)) => matches!(op, Sum | Avg | Min | Max).then_some(wire),
             _ if dtype.is_narrow_float() && (wide || deterministic) => {
-                // On registered memory they are wide anyway.
+                // Direct calls on registered memory reduce in f32 anyway.
                 let (engine, _, settings) = self.at_home(name)?;
                 let asked = settings.required.or(settings.preferred);
                 let otherwise = asked.is_some_and(|it| it != Algorithm::Direct);
-                let known =
-                    buffer.and_then(|buffer| engine.known(settings, request, buffer)).is_some();
-                let links = otherwise || !known;
+                let is_registered = buffer
+                    .and_then(|buffer| engine.registered_memory(settings, request, buffer))
+                    .is_some();
+                let links = otherwise || !is_registered;
                 (links && matches!(op, Sum | Avg | Prod)).then_some(DataType::F32)
             }
             _ => None,
@@ -84,11 +85,11 @@ impl Communicator {
         let Some(other) = other else { return Ok(None) };
         let call = Request { dtype: other, op: Some(op.into()), ..*request };
         let (kernel, scale) = (self.kernel(&call)?, scale.map(|bytes| scalar(dtype, bytes)));
-        Ok(Some(Pieces { call, kernel, scale }))
+        Ok(Some(Piecewise { call, kernel, scale }))
     }
 }
 
-/// The scalar of a reduction.
+/// The scalar of a reduction, as f32.
 fn scalar(dtype: DataType, bytes: [u8; 16]) -> f32 {
     let mut scalar = [0; 4];
     let buffer = Buffer::apart(&bytes, &mut scalar);

@@ -1,9 +1,11 @@
-//! How a call fails: the error that names who and where, and who else is told.
-//! May touch: as `comm`. Law: after the first failure nothing works any more, and says so.
+//! How a call fails: the error that names the failed rank and the place, and the failure cause that
+//! the other ranks are told.
+//! Law: after the first failure every further call fails and says why.
 
 use std::time::Duration;
 
-use super::{Engine, PROBE};
+use super::Engine;
+use super::call_meta::number_in_words;
 use crate::api::Seat;
 use crate::api::options::Settings;
 use crate::error::cause::{Blame, Why};
@@ -14,7 +16,7 @@ use crate::plan::fingerprint;
 use crate::transport::{Fault, MESSAGE};
 
 impl Engine {
-    /// An error, if a call failed before.
+    /// An error, if an earlier call failed.
     pub(crate) fn works(&self, call: &'static str) -> Result<()> {
         let broken = |first: &String| Error::Broken { call, first: first.clone() };
         self.broken.as_ref().map(broken).map_or(Ok(()), Err)
@@ -30,7 +32,8 @@ impl Engine {
         self.fail_of(seat, settings, (operation, None), halt)
     }
 
-    /// The same, for a call of so many elements.
+    /// The error of a call that `halt` has ended, which breaks the communicator. `count` is the
+    /// number of elements of a collective.
     #[cold]
     pub(crate) fn fail_of(
         &mut self,
@@ -61,8 +64,9 @@ impl Engine {
         };
         let peer = stalled.map_or(peer, |(culprit, _)| culprit);
         let at = self.place(seat, settings, operation, step);
-        // Who is slow leaves a trail: there the one who waits for the cause shall find out.
-        let is_trail = matches!(stop, Stop::Timeout(_)) && stalled.is_none();
+        // After a timeout of unknown cause the other ranks are told nothing: the slow rank records
+        // its own cause, and ranks that wait for it read the cause there.
+        let is_cause_unknown = matches!(stop, Stop::Timeout(_)) && stalled.is_none();
         let blame = match &stop {
             Stop::Aborted => Blame::aborted(seat.rank),
             Stop::Timeout(after) => match stalled {
@@ -73,7 +77,7 @@ impl Engine {
                 Blame::of_fault(seat.rank, peer, fault)
             }
         };
-        self.tell_others(seat.rank, blame, !is_hearsay, is_trail);
+        self.tell_others(seat.rank, blame, !is_hearsay, is_cause_unknown);
         let error = match stop {
             Stop::Aborted => Error::Aborted { at, by: Box::new(seat.peers[seat.rank].clone()) },
             Stop::Timeout(after) => {
@@ -87,11 +91,11 @@ impl Engine {
                 self.of_fault(seat, at, (peer, fault), count)
             }
         };
-        self.broken_by(self.as_launcher_saw(error))
+        self.broken_by(self.with_launcher_status(error))
     }
 
-    /// What the launcher has seen of the end of who is lost, if it has by now.
-    fn as_launcher_saw(&self, mut error: Error) -> Error {
+    /// Adds the lost rank's exit status, if the launcher has reported one by now.
+    fn with_launcher_status(&self, mut error: Error) -> Error {
         if let Error::PeerLost { peer, evidence, .. } = &mut error
             && let Some(how) = self.links.launched.ended(peer.rank)
         {
@@ -100,15 +104,16 @@ impl Engine {
         error
     }
 
-    /// Tells the others of the first cause, as far as this rank knows it.
+    /// Tells the other ranks, and the communicators that this one is a group of, the failure cause
+    /// as far as this rank knows it.
     pub(crate) fn tell_others(
         &mut self,
         me: usize,
         blame: Blame,
         first_hand: bool,
-        is_trail: bool,
+        is_cause_unknown: bool,
     ) {
-        if !is_trail {
+        if !is_cause_unknown {
             self.links.blame(blame, first_hand);
         }
         if blame.culprit != me {
@@ -116,7 +121,7 @@ impl Engine {
         }
     }
 
-    /// What a link failed of, and where.
+    /// The error for a fault of a link or a peer.
     fn of_fault(
         &self,
         seat: &Seat,
@@ -145,7 +150,8 @@ impl Engine {
                     Error::Stalled { at, peer, state, after: Duration::from_millis(millis) }
                 }
                 Why::Differs(it) => {
-                    // It is told in the words of the call that this rank makes too, if one does.
+                    // If one of the two calls is this rank's call too, the error compares the other
+                    // one with it.
                     let print = self.links.lives().print(self.sequence);
                     let count = count.filter(|_| [it.ours, it.theirs].map(Some).contains(&print));
                     if print == Some(it.ours) {
@@ -158,7 +164,7 @@ impl Engine {
         }
     }
 
-    /// Where this rank is, for an error.
+    /// This rank's place in its call, for an error.
     pub(crate) fn place(
         &self,
         seat: &Seat,
@@ -172,15 +178,16 @@ impl Engine {
         Box::new(Place { rank, host, operation, sequence, tag, step })
     }
 
-    /// After `error` nothing works any more.
+    /// Breaks the communicator by `error`.
     #[cold]
     pub(crate) fn broken_by(&mut self, error: Error) -> Error {
         self.give_up(error.to_string());
         error
     }
 
-    /// After the first failure, `why`, nothing works any more. The others learn of it by the
-    /// closing of the links and of the lines of registered memory, unless they have been told.
+    /// Breaks the communicator; the first failure, `why`, is the cause that later calls report.
+    /// Peers notice by the closed links and the closed lines of shared memory, unless they have
+    /// been told the cause.
     pub(crate) fn give_up(&mut self, why: String) {
         self.broken.get_or_insert(why);
         self.links.fail(Why::Lost);
@@ -189,10 +196,10 @@ impl Engine {
     }
 }
 
-/// What is known of a rank that says no more.
+/// Evidence for the loss of a rank that failed without a cause of its own.
 pub(crate) const FAILED: &str = "it failed";
 
-/// Who gave up has a cause, which is not itself.
+/// The rank at fault and the fault, if `peer` gave up because of another rank.
 fn first_cause(me: usize, peer: usize, stop: Stop, size: usize) -> (usize, Stop) {
     let (Stop::Fault(Fault::GaveUp(blame)) | Stop::Other { fault: Fault::GaveUp(blame), .. }) =
         stop
@@ -202,7 +209,9 @@ fn first_cause(me: usize, peer: usize, stop: Stop, size: usize) -> (usize, Stop)
     let Blame { culprit, why } = *blame;
     let lost = |peer, evidence: String| (peer, Fault::Lost(evidence));
     let (peer, fault) = match why {
-        _ if !blame.is_within(size) => lost(peer, "it gave up on a rank that there is not".into()),
+        _ if !blame.is_within(size) => {
+            lost(peer, "it gave up on a rank that does not exist".into())
+        }
         Why::Lost | Why::Stalled(..) if culprit == me => {
             lost(peer, "it gave up on this rank".into())
         }
@@ -216,8 +225,8 @@ fn first_cause(me: usize, peer: usize, stop: Stop, size: usize) -> (usize, Stop)
     (peer, Stop::Other { peer, fault })
 }
 
-/// In what two calls differ, and both values, in words. `count` is that of this rank's call, which
-/// is ours.
+/// The field in which two calls differ, and both values, in words. `count` is the element count of
+/// this rank's call, whose value is `ours`.
 fn difference(
     field: &'static str,
     ours: u64,
@@ -231,17 +240,7 @@ fn difference(
             let name = |yes| if yes == 1 { "registered" } else { "not registered" }.to_string();
             ("the buffer", name(ours), name(theirs))
         }
-        "sequence" => (field, number(ours), number(theirs)),
+        "sequence" => (field, number_in_words(ours), number_in_words(theirs)),
         field => (field, ours.to_string(), theirs.to_string()),
-    }
-}
-
-/// The number of a call, in words.
-fn number(sequence: u64) -> String {
-    let call = sequence & !(MESSAGE | PROBE);
-    match (sequence & MESSAGE, sequence & PROBE) {
-        (0, 0) => format!("that of call #{call}"),
-        (0, _) => "that of a measurement before the first call".into(),
-        _ => format!("that of a message after call #{call}"),
     }
 }

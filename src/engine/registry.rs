@@ -1,7 +1,7 @@
-//! What a communicator knows of registered memory, and the calls that go from rank to rank without
-//! links: those on such memory, and small ones. May touch: shared, exec::direct.
-//! Law: whether a call goes this way follows from its plan alone. Where ranks differ in that, each
-//! is told.
+//! The registry of registered memory, and direct calls through shared memory: on registered memory,
+//! and small calls of ranks on one host.
+//! Law: whether a call is direct follows from its plan alone. Ranks whose calls differ in that each
+//! report an error.
 
 use std::ops::Range;
 use std::sync::{Arc, Weak};
@@ -16,40 +16,40 @@ use crate::plan::{Request, fingerprint, mix};
 use crate::schedule::Space;
 use crate::transport::{Fault, Frame};
 
-/// The registrations of one communicator.
+/// The registered memory of one communicator, and its control lines.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
-    /// Where ranks share memory: from the start if they are few, else from the first registration
-    /// on.
+    /// The control lines, in shared memory, by which ranks of a host meet: from the start if the
+    /// ranks are few, else from the first registration on.
     control: Option<Control>,
-    live: Vec<Entry>,
+    live: Vec<Registration>,
     /// Registrations so far.
     pub(crate) count: u64,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct Registration {
     addresses: Range<usize>,
     live: Weak<Live>,
 }
 
-/// A registered buffer that a call works on, and from which offset on.
-type Found = (Arc<Live>, usize);
-/// Where a call's ranks read, and where they write to each other if they do.
-pub(super) type Known = (Found, Option<Found>);
+/// A registered buffer, and the offset in it where a call's buffer starts.
+type RegisteredOffset = (Arc<Live>, usize);
+/// The memory that a call's ranks read, and the memory that they write to each other, if they do.
+pub(crate) type RegisteredMemory = (RegisteredOffset, Option<RegisteredOffset>);
 
-/// A call, as far as going without links is concerned.
+/// A call that goes directly, without links.
 pub(super) struct DirectCall<'a> {
     pub(super) request: &'a Request,
     pub(super) frame: Frame,
     pub(super) kernel: Kernel<'a>,
     pub(super) me: usize,
-    /// The registered memory that it is on.
-    pub(super) known: Option<Known>,
+    /// The registered memory that the call is on; `None` for a small call, which goes over stages.
+    pub(super) registered: Option<RegisteredMemory>,
 }
 
 impl Registry {
-    /// Makes a call; none if ranks don't have their lines.
+    /// Makes a direct call; `None` if the ranks have no control lines.
     pub(super) fn run(
         &mut self,
         call: DirectCall<'_>,
@@ -57,24 +57,25 @@ impl Registry {
         links: &mut Links,
         wait: &Wait<'_>,
     ) -> Option<Result<(), Halt>> {
-        let DirectCall { request, frame, kernel, me, known } = call;
+        let DirectCall { request, frame, kernel, me, registered } = call;
         let (form, control) = (Form::of(request.collective)?, self.control.as_mut()?);
         let Frame { sequence, fingerprint, .. } = frame;
         let claim = Claim { sequence, fingerprint };
-        let claim = known.as_ref().map_or(claim.staged(), |(input, output)| {
-            let span = |(live, at): &'_ Found| (live.id(), *at as u64);
+        let claim = registered.as_ref().map_or(claim.staged(), |(input, output)| {
+            let span = |(live, at): &'_ RegisteredOffset| (live.id(), *at as u64);
             let places = std::iter::once(input).chain(output).map(span);
             let digest = |digest, (id, at)| mix(mix(digest ^ id) ^ at);
             claim.registered(fingerprint::on(fingerprint, places.fold(0, digest)))
         });
-        let places = known.as_ref().map(|(input, output)| Places {
+        let places = registered.as_ref().map(|(input, output)| Places {
             input: Span { live: &input.0, at: input.1 },
             output: output.as_ref().map(|(live, at)| Span { live, at: *at }),
         });
         let token = form == Form::Barrier;
         let bytes = if token { 0 } else { buffer.len(form.whole()) };
-        // Lines that were just read are in the cache anyway: with 64 MiB between two ranks in place
-        // it took 4.1 ms through the cache and 6.1 past it, but 7.2 and 6.5 into another buffer.
+        // Lines of the cache that were just read are stored to through the cache: with 64 MiB
+        // between two ranks in place it took 4.1 ms through the cache and 6.1 ms past it, but 7.2
+        // and 6.5 ms into another buffer.
         let [read, written] = [Space::Input, Space::Output].map(|space| buffer.addresses(space));
         let is_read = request.op.is_some() && read == written;
         let call = direct::Call {
@@ -93,8 +94,12 @@ impl Registry {
         Some(direct::run(&call, buffer, control, links, wait))
     }
 
-    /// The registered memory that a call is on, if it is, and ranks can go there.
-    pub(super) fn known(&self, request: &Request, buffer: &Buffer<'_>) -> Option<Known> {
+    /// The registered memory that a call's buffer lies in, if direct calls are possible.
+    pub(super) fn lookup(
+        &self,
+        request: &Request,
+        buffer: &Buffer<'_>,
+    ) -> Option<RegisteredMemory> {
         if self.live.is_empty() || request.count == 0 || self.control.is_none() {
             return None;
         }
@@ -113,42 +118,41 @@ impl Registry {
         }
     }
 
-    fn find(&self, addresses: &Range<usize>) -> Option<Found> {
-        let inside = |entry: &&Entry| {
+    fn find(&self, addresses: &Range<usize>) -> Option<RegisteredOffset> {
+        let inside = |entry: &&Registration| {
             entry.addresses.start <= addresses.start && addresses.end <= entry.addresses.end
         };
-        // An entry whose buffer has gone may lie where a newer one is.
+        // A buffer that was dropped may have lain at the address of a newer one.
         self.live.iter().filter(inside).find_map(|entry| {
             Some((entry.live.upgrade()?, addresses.start - entry.addresses.start))
         })
     }
 
-    /// From now on calls on `addresses` are calls on `live`.
-    pub(crate) fn enter(&mut self, addresses: Range<usize>, live: Weak<Live>) {
+    /// Adds a registration: from now on, buffers within `addresses` are registered memory.
+    pub(crate) fn insert(&mut self, addresses: Range<usize>, live: Weak<Live>) {
         self.live.retain(|entry| entry.live.strong_count() > 0);
-        self.live.push(Entry { addresses, live });
+        self.live.push(Registration { addresses, live });
     }
 
-    /// Do the ranks have their lines, by which they tell each other where they are?
+    /// True once the ranks have control lines.
     pub(crate) fn is_open(&self) -> bool {
         self.control.is_some()
     }
 
-    /// From now on they do.
     pub(crate) fn open(&mut self, control: Control) {
         self.control = Some(control);
     }
 
-    /// Tells the others that a call goes over links.
-    pub(super) fn passes_by(&self, sequence: u64, fingerprint: u64) {
+    /// Writes to this rank's control line that the call goes over links.
+    pub(super) fn announce_link_call(&self, sequence: u64, fingerprint: u64) {
         if let Some(control) = &self.control {
             control.goes_elsewhere(Claim { sequence, fingerprint });
         }
     }
 
-    /// The rank, if any, that makes this call directly while `me` makes it over links, and what is
-    /// wrong then.
-    pub(super) fn direct(
+    /// The rank, if any, that makes this call directly while rank `me` makes it over links, and the
+    /// mismatch to report.
+    pub(super) fn direct_caller(
         &self,
         sequence: u64,
         fingerprint: u64,
@@ -164,7 +168,7 @@ impl Registry {
         Some((rank, Stop::Fault(Fault::Mismatch { field, ours, theirs })))
     }
 
-    /// Nothing works any more: the others shall know.
+    /// Closes the control lines, by which peers notice that this communicator is broken.
     pub(super) fn close(&mut self) {
         self.control = None;
     }

@@ -1,5 +1,6 @@
-//! In-place calls that can be made again: what the result overwrites is copied before, and copied
-//! back if the call fails. May touch: as `comm`. Law: a failed call leaves its input as it was.
+//! Undo copies: before a call in place that must be safe to retry, the bytes that it overwrites are
+//! copied; after a failure they are copied back.
+//! Law: a failed call that is safe to retry leaves its input as it was.
 
 use crate::api::Communicator;
 use crate::error::Result;
@@ -8,36 +9,37 @@ use crate::memory::{Buffer, Dst, Src};
 use crate::schedule::Space;
 
 impl Communicator {
-    /// Makes a call over `buffer` by `make`; if that fails, and such calls are to be safe, the
-    /// buffer is as it was.
-    pub(crate) fn kept(
+    /// Makes a call over `buffer` by `make`. If the call fails and must be safe to retry, the
+    /// buffer is restored.
+    pub(crate) fn with_undo_copy(
         &mut self,
         name: &'static str,
         buffer: &Buffer<'_>,
         make: impl FnOnce(&mut Self) -> Result<()>,
     ) -> Result<()> {
-        let wanted = self.settings.failures.retry_safe && !self.settings.rehearses;
-        if !wanted || buffer.is_apart() {
+        let must_copy = self.settings.failures.retry_safe && !self.settings.is_dry_run;
+        if !must_copy || buffer.is_apart() {
             return make(self);
         }
         let (engine, ..) = self.at_home(name)?;
-        let (mut backup, cache) = (std::mem::take(&mut engine.backup), engine.cache);
+        let (mut backup, cache) = (std::mem::take(&mut engine.undo_copy), engine.cache_bytes);
         save(buffer, &mut backup, cache);
         let done = make(self);
         if done.is_err() {
             restore(buffer, &backup);
         }
         if let Some(engine) = &mut self.engine {
-            engine.backup = backup;
+            engine.undo_copy = backup;
         }
         done
     }
 }
 
-/// Calls only ever write to the output.
+/// The only space that calls write to.
 const WRITTEN: Space = Space::Output;
 
-/// What is larger than the cache goes past it: nobody reads the copy soon, if ever.
+/// Copies what is written. A copy larger than the cache is stored past it, because nothing reads
+/// the copy unless the call fails.
 fn save(buffer: &Buffer<'_>, backup: &mut Vec<u8>, cache: usize) {
     let len = buffer.len(WRITTEN);
     backup.resize(backup.len().max(len), 0);

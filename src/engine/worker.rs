@@ -1,6 +1,6 @@
-//! The thread that runs what was started. It stays, and is given the engine while operations are
-//! pending.
-//! May touch: as `comm`. Law: nobody waits for a thread that could wait for him.
+//! The worker thread runs nonblocking operations in their order. The thread stays, and has the
+//! engine while operations are pending.
+//! Law: no thread waits for a thread that could be waiting for it.
 
 use std::collections::VecDeque;
 use std::io;
@@ -10,14 +10,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 
 use crate::api::options::Settings;
-use crate::api::pending::Answers;
-use crate::api::{AbortHandle, Communicator, InPlace};
+use crate::api::pending::ResultTable;
+use crate::api::{AbortHandle, Communicator, InlineBox};
 use crate::error::Error;
 
-/// What an operation does.
-pub(crate) type Work<'env> = InPlace<dyn FnMut(&mut Communicator) + Send + 'env>;
+/// The closure of a nonblocking operation.
+pub(crate) type Work<'env> = InlineBox<dyn FnMut(&mut Communicator) + Send + 'env>;
 
-/// One operation that was started, and what its calls go by.
+/// A nonblocking operation, and the settings of its calls.
 struct Job {
     settings: Settings,
     work: Work<'static>,
@@ -32,59 +32,60 @@ impl Job {
             drop(work);
         });
         if let Err(panic) = catch_unwind(run) {
-            // Where in a call it stopped is not known: the ranks are no longer in step.
+            // The panic may have left a call half made, so the ranks are no longer in step.
             comm.come_home();
             if let Some(engine) = &mut comm.engine {
                 engine.give_up("an operation panicked".into());
             }
-            // To drop it might panic again.
+            // Dropping the panic's payload might panic again.
             std::mem::forget(panic);
         }
     }
 }
 
-/// What a communicator and its worker share.
-struct Desk {
+/// The queue of jobs, which a communicator and its worker share.
+struct JobQueue {
     state: Mutex<State>,
     changed: Condvar,
 }
 
 struct State {
-    /// Jobs to do, in their order.
+    /// Jobs that have not been started, in their order.
     jobs: VecDeque<Job>,
-    /// What they are run with. It is away while one runs, and from the end on.
+    /// The worker's communicator, which has the engine. `None` while a job runs with it, and after
+    /// the end.
     comm: Option<Communicator>,
-    /// The last job is the one that runs: it dropped its own worker.
+    /// The running job is the last one, because it dropped its own worker.
     ended: bool,
 }
 
-impl Desk {
-    /// The state, once it is so.
-    fn once(&self, so: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
+impl JobQueue {
+    /// Waits until `condition` holds, and returns the locked state.
+    fn lock_when(&self, condition: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let state = self.changed.wait_while(state, |state| !so(state));
+        let state = self.changed.wait_while(state, |state| !condition(state));
         state.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The state once all jobs are done.
-    fn idle(&self) -> MutexGuard<'_, State> {
-        self.once(|state| state.jobs.is_empty() && state.comm.is_some())
+    /// Waits until all jobs are done, and returns the locked state.
+    fn lock_when_idle(&self) -> MutexGuard<'_, State> {
+        self.lock_when(|state| state.jobs.is_empty() && state.comm.is_some())
     }
 
-    fn change(&self, change: impl FnOnce(&mut State)) {
-        change(&mut self.once(|_| true));
+    fn update(&self, update: impl FnOnce(&mut State)) {
+        update(&mut self.lock_when(|_| true));
         self.changed.notify_all();
     }
 
     /// Runs jobs in their order until the end.
-    fn serve(&self) {
+    fn run_jobs(&self) {
         loop {
-            let mut state = self.once(|state| !state.jobs.is_empty() || state.comm.is_none());
+            let mut state = self.lock_when(|state| !state.jobs.is_empty() || state.comm.is_none());
             let (job, comm) = (state.jobs.pop_front(), state.comm.take());
             drop(state);
             let (Some(job), Some(mut comm)) = (job, comm) else { return };
             job.run(&mut comm);
-            let mut state = self.once(|_| true);
+            let mut state = self.lock_when(|_| true);
             if state.ended {
                 let jobs = take(&mut state.jobs);
                 drop(state);
@@ -97,39 +98,40 @@ impl Desk {
     }
 }
 
-/// The thread.
+/// The worker thread, as its communicator sees it.
 pub(crate) struct Worker {
-    desk: Arc<Desk>,
-    answers: Arc<Answers>,
+    queue: Arc<JobQueue>,
+    results: Arc<ResultTable>,
     abort: AbortHandle,
     thread: ThreadId,
 }
 
 impl Worker {
-    /// One that runs jobs with `comm`, once that has an engine.
+    /// Starts a thread that runs jobs with `comm`, which has no engine yet.
     fn new(comm: Communicator) -> io::Result<Self> {
         let abort = comm.abort_handle();
         let state = State { jobs: VecDeque::new(), comm: Some(comm), ended: false };
         let state = Mutex::new(state);
-        let desk = Arc::new(Desk { state, changed: Condvar::new() });
-        let its = Arc::clone(&desk);
+        let queue = Arc::new(JobQueue { state, changed: Condvar::new() });
+        let jobs = Arc::clone(&queue);
         let builder = thread::Builder::new().name("ringreduce-worker".into());
-        let thread = builder.spawn(move || its.serve())?.thread().id();
-        Ok(Self { desk, answers: Arc::default(), abort, thread })
+        let thread = builder.spawn(move || jobs.run_jobs())?.thread().id();
+        Ok(Self { queue, results: Arc::default(), abort, thread })
     }
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
         if thread::current().id() == self.thread {
-            // An operation has its own communicator and drops it: it can't wait for itself.
-            return self.desk.change(|state| state.ended = true);
+            // A job that owns this communicator drops it on the worker thread, which can't wait for
+            // itself.
+            return self.queue.update(|state| state.ended = true);
         }
         if thread::panicking() {
             self.abort.abort();
         }
-        let comm = self.desk.idle().comm.take();
-        self.desk.changed.notify_all();
+        let comm = self.queue.lock_when_idle().comm.take();
+        self.queue.changed.notify_all();
         drop(comm);
     }
 }
@@ -140,8 +142,8 @@ pub(crate) fn lost(call: &'static str) -> Error {
 }
 
 impl Communicator {
-    /// Gives the engine to the worker.
-    fn go_away(&mut self) -> io::Result<&Worker> {
+    /// Gives the engine to the worker, and starts the worker if there is none.
+    fn lend_engine_to_worker(&mut self) -> io::Result<&Worker> {
         let worker = match self.worker.take() {
             Some(worker) => worker,
             None => {
@@ -151,7 +153,7 @@ impl Communicator {
             }
         };
         if self.engine.is_some() {
-            worker.desk.change(|state| {
+            worker.queue.update(|state| {
                 if let Some(comm) = &mut state.comm {
                     comm.engine = self.engine.take();
                 }
@@ -160,11 +162,11 @@ impl Communicator {
         Ok(self.worker.insert(worker))
     }
 
-    /// Where operations that are started put their results; with an error if the worker's thread
-    /// can't be started, which is then their result.
-    pub(crate) fn answers(&mut self) -> (Arc<Answers>, Option<Error>) {
-        match self.go_away() {
-            Ok(worker) => (Arc::clone(&worker.answers), None),
+    /// The table in which operations store their results; with an error if the worker's thread
+    /// can't be started, which is then the result of the operation.
+    pub(crate) fn results(&mut self) -> (Arc<ResultTable>, Option<Error>) {
+        match self.lend_engine_to_worker() {
+            Ok(worker) => (Arc::clone(&worker.results), None),
             Err(error) => {
                 let error = Error::no_thread("starting a thread for operations", error);
                 (Arc::default(), Some(error))
@@ -172,23 +174,24 @@ impl Communicator {
         }
     }
 
-    /// Hands an operation to the worker, if there is one.
+    /// Gives an operation to the worker, if there is one.
     pub(crate) fn enqueue(&mut self, work: Work<'static>) {
         let job = Job { settings: self.settings.clone(), work };
         if let Some(worker) = &self.worker {
-            worker.desk.change(|state| state.jobs.push_back(job));
+            worker.queue.update(|state| state.jobs.push_back(job));
         }
     }
 
-    /// Waits for what is pending and takes the engine back.
+    /// Waits for pending operations and takes the engine back.
     #[cold]
     pub(crate) fn come_home(&mut self) {
         if self.engine.is_some() {
             return;
         }
         let Some(worker) = &self.worker else { return };
-        if let Some(comm) = &mut worker.desk.idle().comm {
-            // It may have started operations of its own, or be another one by now.
+        if let Some(comm) = &mut worker.queue.lock_when_idle().comm {
+            // A job may have started operations of its own, or put another communicator in this
+            // one's place.
             comm.come_home();
             self.engine = comm.engine.take();
             self.seat = Arc::clone(&comm.seat);

@@ -10,7 +10,7 @@ use crate::api::Seat;
 use crate::api::options::Settings;
 use crate::config::deadline_after;
 use crate::element::{DataType, ReduceOp};
-use crate::engine::{Engine, Head};
+use crate::engine::{CallMeta, Engine};
 use crate::error::{Error, Result};
 use crate::health::Links;
 use crate::kernel::Kernel;
@@ -37,7 +37,7 @@ impl Engine {
         &mut self,
         seat: &Seat,
         settings: &Settings,
-        head: &Head<'_>,
+        head: &CallMeta<'_>,
         (call, walked): (u64, Result<()>),
     ) -> Result<()> {
         if let Some(owed) = self.alike.owed.take() {
@@ -66,7 +66,7 @@ impl Engine {
         &mut self,
         seat: &Seat,
         settings: &Settings,
-        head: &Head<'_>,
+        head: &CallMeta<'_>,
         call: u64,
     ) -> Result<()> {
         let (collective, dtype) = (Collective::Barrier, DataType::U8);
@@ -80,7 +80,8 @@ impl Engine {
         })?;
         let part_of = settings.part_of.or(Some((head.name, call)));
         let settings = Settings { part_of, ..settings.clone() };
-        let head = Head { name: head.name, usual: true, ..Head::of(&request, kernel) };
+        let head =
+            CallMeta { name: head.name, is_internal: true, ..CallMeta::of(&request, kernel) };
         self.walk(seat, &settings, &head, &Buffer::in_place(&mut [0]), |it| it.plan(&request))
     }
 

@@ -1,6 +1,6 @@
-//! What is remembered of measured speeds: within the process for thread ranks, else in a file of
-//! the user's cache folder, of a version and for a machine. May touch: as `comm`. Law: what is not
-//! ours, or not whole, is ignored with a warning.
+//! The cache of measured speeds: in memory for ranks that are threads, else a file per machine and
+//! version in the user's cache folder.
+//! Law: a file that is incomplete, of another version or not ours is ignored with a warning.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -18,25 +18,26 @@ use crate::plan::{Source, Speeds, Tuning, digest};
 use crate::sim::Speed;
 use crate::sync::cpus;
 
-/// The first words of a remembered file; another layout gets another number.
-const VERSION: &str = "ringreduce speeds 4";
+/// The first line of a cache file. A file of another layout has another number.
+const FORMAT_LINE: &str = "ringreduce speeds 4";
 
-/// Bytes of the longest file that could be ours.
-const MOST: u64 = 64 << 10;
+/// The most bytes that are read of a cache file.
+const MAX_FILE_BYTES: u64 = 64 << 10;
 
-/// What thread ranks of this process remember.
-static REMEMBERED: LazyLock<Mutex<BTreeMap<String, Figures>>> = LazyLock::new(Mutex::default);
+/// The cache of ranks that are threads of this process, by machine.
+static REMEMBERED: LazyLock<Mutex<BTreeMap<String, Measurements>>> = LazyLock::new(Mutex::default);
 
-/// What is remembered.
+/// The measured speeds of a machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Figures {
-    /// Latency, step, byte and reduce of the links within hosts, then of those between them.
+pub(crate) struct Measurements {
+    /// Seconds of latency, step, byte and byte reduced: of links within hosts, then of links
+    /// between hosts.
     pub(super) speeds: [[f64; 4]; 2],
     pub(super) tuning: Tuning,
 }
 
-impl Figures {
-    /// As the planner takes them.
+impl Measurements {
+    /// The speeds in the planner's type.
     pub(super) fn speeds(self, source: Source) -> Speeds {
         let [near, far] =
             self.speeds.map(|[latency, step, byte, reduce]| Speed { latency, step, byte, reduce });
@@ -44,32 +45,32 @@ impl Figures {
     }
 }
 
-/// Where figures are remembered: in this process for its threads, else in the user's cache.
-pub(super) struct Memory {
-    /// What the figures hold for.
+/// Where the measurements of a machine are cached.
+pub(super) struct SpeedCache {
+    /// The machine and the ranks that the measurements hold for, in words.
     machine: String,
-    /// A file of its own for each; `None` within the process.
+    /// The machine's file; `None` if the cache is in memory, or if there is no cache folder.
     file: Option<PathBuf>,
-    threads: bool,
+    is_in_process: bool,
 }
 
-impl Memory {
+impl SpeedCache {
     pub(super) fn of(seat: &Seat) -> Self {
         let (n, kinds) = (seat.peers.len(), seat.transports.join("+"));
         let (local, cpus, model) = (seat.local_size, cpus(), cpu_model());
         let machine = format!("{n} ranks, {local} here, {cpus} cpus, {kinds}, {model}");
         let name = format!("speeds-{:016x}", digest(machine.as_bytes()));
-        let (file, threads) = match &seat.origin {
+        let (file, is_in_process) = match &seat.origin {
             Origin::Processes(meeting) => {
                 (meeting.config().cache.as_ref().map(|folder| folder.join(name)), false)
             }
             Origin::Threads(_) => (None, true),
         };
-        Self { machine, file, threads }
+        Self { machine, file, is_in_process }
     }
 
-    pub(super) fn recall(&self) -> Option<Figures> {
-        if self.threads {
+    pub(super) fn load(&self) -> Option<Measurements> {
+        if self.is_in_process {
             let all = REMEMBERED.lock().unwrap_or_else(PoisonError::into_inner);
             return all.get(&self.machine).copied();
         }
@@ -85,45 +86,45 @@ impl Memory {
         let found = parse(&text, &self.machine);
         if found.is_none() {
             let file = file.display();
-            warn(&format!("{file} is no file of this machine's speeds and is ignored"));
+            warn(&format!("{file} is not a file of this machine's speeds and is ignored"));
         }
         found
     }
 
-    pub(super) fn keep(&self, speed: Figures) {
-        if self.threads {
+    pub(super) fn store(&self, speed: Measurements) {
+        if self.is_in_process {
             let mut all = REMEMBERED.lock().unwrap_or_else(PoisonError::into_inner);
             all.insert(self.machine.clone(), speed);
         } else if let Some(file) = &self.file
             && let Err(e) = write(file, &text(speed, &self.machine))
         {
-            warn(&format!("measured speeds can't be kept in {}: {e}", file.display()));
+            warn(&format!("measured speeds can't be stored in {}: {e}", file.display()));
         }
     }
 }
 
-pub(crate) fn text(figures: Figures, machine: &str) -> String {
+pub(crate) fn text(figures: Measurements, machine: &str) -> String {
     fn line(numbers: &[f64]) -> String {
         let numbers: Vec<_> = numbers.iter().map(|number| format!("{number:e}")).collect();
         numbers.join(" ") + "\n"
     }
     let speeds = figures.speeds.map(|numbers| line(&numbers)).concat();
     let tuning = figures.tuning.0.map(|numbers| line(&numbers)).concat();
-    format!("{VERSION}\n{machine}\n{speeds}{tuning}")
+    format!("{FORMAT_LINE}\n{machine}\n{speeds}{tuning}")
 }
 
-pub(crate) fn parse(text: &str, machine: &str) -> Option<Figures> {
-    fn numbers<const N: usize>(line: Option<&str>, sane: Range<f64>) -> Option<[f64; N]> {
+pub(crate) fn parse(text: &str, machine: &str) -> Option<Measurements> {
+    fn numbers<const N: usize>(line: Option<&str>, range: Range<f64>) -> Option<[f64; N]> {
         let numbers = line?.split(' ').map(str::parse).collect::<Result<Vec<f64>, _>>().ok()?;
-        let sane = numbers.iter().all(|number| sane.contains(number));
-        numbers.try_into().ok().filter(|_| sane)
+        let is_sane = numbers.iter().all(|number| range.contains(number));
+        numbers.try_into().ok().filter(|_| is_sane)
     }
     let mut lines = text.lines();
-    let ours = lines.next() == Some(VERSION) && lines.next() == Some(machine);
-    let mut figures = Figures::default();
+    let is_ours = lines.next() == Some(FORMAT_LINE) && lines.next() == Some(machine);
+    let mut figures = Measurements::default();
     for speeds in &mut figures.speeds {
         *speeds = numbers(lines.next(), 0.0..1.0)?;
-        // Only reducing may have taken no time that shows.
+        // Of the four numbers only the time of reducing may be zero: too short to measure.
         if speeds[..3].contains(&0.0) {
             return None;
         }
@@ -131,28 +132,28 @@ pub(crate) fn parse(text: &str, machine: &str) -> Option<Figures> {
     for factors in &mut figures.tuning.0 {
         *factors = numbers(lines.next(), 1e-6..1e6)?;
     }
-    (ours && lines.next().is_none() && text.ends_with('\n')).then_some(figures)
+    (is_ours && lines.next().is_none() && text.ends_with('\n')).then_some(figures)
 }
 
-/// The text of a regular file; what else has its name shall not keep the call waiting.
+/// Reads a regular file. A pipe of the same name must not make the call wait, hence `O_NONBLOCK`.
 fn read(file: &Path) -> io::Result<String> {
     let opened = fs::File::options().read(true).custom_flags(O_NONBLOCK).open(file)?;
     if !opened.metadata()?.is_file() {
         return Err(io::Error::other("it is no regular file"));
     }
     let mut text = String::new();
-    opened.take(MOST).read_to_string(&mut text)?;
+    opened.take(MAX_FILE_BYTES).read_to_string(&mut text)?;
     Ok(text)
 }
 
-/// Whole or not at all, whoever else writes.
+/// Writes the whole file or nothing, even if other processes write it at the same time.
 fn write(file: &Path, text: &str) -> io::Result<()> {
     let folder = file.parent().unwrap_or(Path::new("."));
     fs::create_dir_all(folder)?;
     let draft = file.with_extension(std::process::id().to_string());
     let written = fs::write(&draft, text).and_then(|()| fs::rename(&draft, file));
     if written.is_err() {
-        // There may be none.
+        // The draft may not exist, so the error says nothing.
         let _ = fs::remove_file(&draft);
     }
     written
@@ -166,24 +167,24 @@ fn cpu_model() -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Figures, parse, text};
+    use super::{Measurements, parse, text};
 
     #[test]
-    fn what_is_kept_is_read_back_and_nothing_else() {
+    fn stored_speeds_are_parsed_and_other_texts_are_rejected() {
         let speeds = [[1e-6, 2.5e-7, 1e-10, 0.0], [2e-5, 1e-6, 3e-10, 0.0]];
-        let mut speed = Figures { speeds, ..Figures::default() };
+        let mut speed = Measurements { speeds, ..Measurements::default() };
         speed.tuning.0[2][3] = 1.75;
-        let kept = text(speed, "4 ranks");
-        assert_eq!(parse(&kept, "4 ranks"), Some(speed));
-        assert_eq!(parse(&kept, "5 ranks"), None);
-        let cut = &kept[..kept.len() - 6];
+        let stored = text(speed, "4 ranks");
+        assert_eq!(parse(&stored, "4 ranks"), Some(speed));
+        assert_eq!(parse(&stored, "5 ranks"), None);
+        let cut = &stored[..stored.len() - 6];
         for wrong in
-            ["", "\n\n\n", cut, &kept.replace("speeds 4", "speeds 1"), &kept.replace('1', "x")]
+            ["", "\n\n\n", cut, &stored.replace("speeds 4", "speeds 1"), &stored.replace('1', "x")]
         {
             assert_eq!(parse(wrong, "4 ranks"), None, "{wrong}");
         }
         for wrong in ["-1", "0", "0e0", "-0", "nan", "inf", "1", ""] {
-            assert_eq!(parse(&kept.replace("2.5e-7", wrong), "4 ranks"), None, "{wrong}");
+            assert_eq!(parse(&stored.replace("2.5e-7", wrong), "4 ranks"), None, "{wrong}");
         }
     }
 }

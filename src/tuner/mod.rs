@@ -1,5 +1,5 @@
 //! The tuner: measures links and algorithms before the first collective, so that the planner
-//! chooses by this machine's speeds. `cache` keeps the figures between runs.
+//! chooses by this machine's speeds. `cache` keeps the measurements between runs.
 
 pub(crate) mod cache;
 mod measure;

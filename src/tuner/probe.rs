@@ -1,15 +1,15 @@
-//! What messages cost here: a few barriers and larger calls that all ranks make together before
-//! their first collective, and what `tune` adds, unless rank 0 remembers from another time.
-//! May touch: as `comm`.
-//! Law: rank 0's figures are everybody's, so that all choose the same algorithms.
+//! The probe of the links: a few barriers and larger calls that all ranks make together before
+//! their first collective, unless rank 0 has the speeds in its cache. `measure` adds the
+//! algorithms.
+//! Law: all ranks take rank 0's measurements, so that all choose the same algorithms.
 
 use std::time::Instant;
 
-use super::cache::{Figures, Memory};
+use super::cache::{Measurements, SpeedCache};
 use crate::api::Seat;
 use crate::api::options::Settings;
 use crate::element::{DataType, ReduceOp};
-use crate::engine::{Engine, Head, PROBE, Ways};
+use crate::engine::{CallMeta, Engine, Executor, PROBE_SEQUENCE_BIT};
 use crate::error::Result;
 use crate::exec::{Halt, Wait};
 use crate::kernel::Kernel;
@@ -18,72 +18,78 @@ use crate::plan::{Request, Rules, Source, digest, mix};
 use crate::schedule::{Algorithm, Collective, Ring, Schedule};
 
 /// Bytes of a rank's part in the larger calls.
-const PART: usize = 64 << 10;
-/// Of so many tries the best counts: what else the machine does is not ours.
-const TRIES: usize = 4;
-/// The number of the first call that all ranks make after those of single hosts, which are fewer.
-const ALL_TOGETHER: u64 = 1 << 16;
-/// Calls in one try: small ones, and large ones.
-const SMALL: usize = 16;
-const LARGE: usize = 3;
+const PART_BYTES: usize = 64 << 10;
+/// Tries of each measurement. The fastest counts, because a disturbance by other programs only adds
+/// time.
+const TRIES_PER_PROBE: usize = 4;
+/// The number of the first call of all ranks, above the numbers of calls within hosts.
+const FIRST_WORLD_CALL: u64 = 1 << 16;
+/// Calls in one try: of barriers, and of larger calls.
+const SMALL_CALLS_PER_TRY: usize = 16;
+const LARGE_CALLS_PER_TRY: usize = 3;
 
 impl Engine {
-    /// Finds out what messages cost, before the first call that there is a choice for.
+    /// Measures the speeds of links and algorithms, before the first call that has a choice of
+    /// algorithms.
     #[cold]
-    pub(crate) fn find_speed(&mut self, seat: &Seat, settings: &Settings) -> Result<()> {
-        let found = self.agree(seat, settings);
+    pub(crate) fn measure_speeds(&mut self, seat: &Seat, settings: &Settings) -> Result<()> {
+        let found = self.agree_on_speeds(seat, settings);
         found.map_err(|halt| self.fail(seat, settings, "the first probe", halt))
     }
 
-    fn agree(&mut self, seat: &Seat, settings: &Settings) -> Result<(), Halt> {
-        let mut tool = Tool { engine: self, seat, settings, calls: 0 };
-        let place = (seat.rank == 0).then(|| Memory::of(seat));
-        let known = place.as_ref().and_then(Memory::recall);
-        if let Some(figures) = tool.share(known, 0)? {
+    fn agree_on_speeds(&mut self, seat: &Seat, settings: &Settings) -> Result<(), Halt> {
+        let mut prober = Prober { engine: self, seat, settings, calls: 0 };
+        let cache = (seat.rank == 0).then(|| SpeedCache::of(seat));
+        let cached = cache.as_ref().and_then(SpeedCache::load);
+        if let Some(figures) = prober.share(cached, 0)? {
             self.planner.set_speeds(figures.speeds(Source::Remembered));
             self.planner.set_tuning(figures.tuning);
             return Ok(());
         }
-        // Not everybody's clock says the same.
-        let measured = tool.measure()?;
-        let measured = tool.share(Some(measured), 0)?.unwrap_or(measured);
-        tool.engine.planner.set_speeds(measured.speeds(Source::Measured));
-        let measured = Figures { tuning: tool.tune()?, ..measured };
-        if let Some(memory) = place {
-            memory.keep(measured);
+        // Clocks differ from rank to rank, so all take rank 0's measurements.
+        let measured = prober.measure()?;
+        let measured = prober.share(Some(measured), 0)?.unwrap_or(measured);
+        prober.engine.planner.set_speeds(measured.speeds(Source::Measured));
+        let measured = Measurements { tuning: prober.tune()?, ..measured };
+        if let Some(cache) = cache {
+            cache.store(measured);
         }
         self.planner.set_tuning(measured.tuning);
         Ok(())
     }
 }
 
-/// Whose calls are timed.
-pub(super) struct Circle {
-    /// Its ranks, in the order of their ring.
+/// The ranks that make timed calls together.
+pub(super) struct ProbeGroup {
+    /// In the order of their ring.
     ranks: Vec<u32>,
-    /// How many of the ring's links are of the kind that is looked for, and how long those of the
-    /// other kind take.
-    of_the_kind: f64,
+    /// The number of the ring's links that are of the measured kind (within a host, or between
+    /// hosts), and the latency of links of the other kind in seconds.
+    links_of_kind: f64,
     other_latency: f64,
-    /// Has it links between all pairs?
-    all_pairs: bool,
-    /// Is it the world?
-    whole: bool,
+    /// True if there are links between all pairs.
+    has_all_pairs: bool,
+    /// True if the group has all ranks of the communicator.
+    is_world: bool,
 }
 
-/// Makes calls on the links as they are.
-pub(super) struct Tool<'a> {
+/// Makes the probe's calls.
+pub(super) struct Prober<'a> {
     pub(super) engine: &'a mut Engine,
     pub(super) seat: &'a Seat,
     settings: &'a Settings,
-    /// Made so far: each has a number of its own.
+    /// Calls made so far; a call's number is this plus [`PROBE_SEQUENCE_BIT`].
     calls: u64,
 }
 
-impl Tool<'_> {
-    /// What the rank `root` knows, to all.
-    fn share(&mut self, known: Option<Figures>, root: u32) -> Result<Option<Figures>, Halt> {
-        let Figures { speeds, tuning } = known.unwrap_or_default();
+impl Prober<'_> {
+    /// Broadcasts the measurements of rank `root`, if it has any.
+    fn share(
+        &mut self,
+        known: Option<Measurements>,
+        root: u32,
+    ) -> Result<Option<Measurements>, Halt> {
+        let Measurements { speeds, tuning } = known.unwrap_or_default();
         let flag = [f64::from(u8::from(known.is_some()))];
         let words = flag.iter().chain(speeds.iter().flatten()).chain(tuning.0.iter().flatten());
         let mut bytes: Vec<u8> = words.flat_map(|word| word.to_le_bytes()).collect();
@@ -92,121 +98,124 @@ impl Tool<'_> {
         self.call(None, Algorithm::Ring, &request, &Buffer::in_place(&mut bytes))?;
         let mut words = bytes.chunks_exact(8).map(|word| word.try_into().map(f64::from_le_bytes));
         let mut next = || words.next().and_then(Result::ok).unwrap_or(0.0);
-        let known = next() > 0.0;
-        let mut shared = Figures::default();
-        let Figures { speeds, tuning } = &mut shared;
+        let is_known = next() > 0.0;
+        let mut shared = Measurements::default();
+        let Measurements { speeds, tuning } = &mut shared;
         speeds
             .iter_mut()
             .flatten()
             .chain(tuning.0.iter_mut().flatten())
             .for_each(|it| *it = next());
-        Ok(known.then_some(shared))
+        Ok(is_known.then_some(shared))
     }
 
-    /// Where there are several hosts, the ranks of each that has several first make calls among
-    /// themselves; the figures of the first such host are everybody's.
-    fn measure(&mut self) -> Result<Figures, Halt> {
+    /// Measures the links. If there are several hosts, the ranks of each host first make calls
+    /// among themselves; the figures of the first host with several ranks count for all.
+    fn measure(&mut self) -> Result<Measurements, Halt> {
         let ring = self.engine.planner.ring();
         let (size, crossings, me) = (ring.size(), ring.crossings(), self.seat.rank as u32);
-        let all_pairs = Algorithm::AllPairs.reaches(ring);
+        let has_all_pairs = Algorithm::AllPairs.reaches(ring);
         let several = |host: &&[u32]| crossings > 0 && host.len() > 1;
         let first = ring.hosts().find(several).map(|host| host[0]);
         let own = ring.hosts().find(|host| host.contains(&me)).filter(several).map(<[u32]>::to_vec);
-        let circle = |ranks: Vec<u32>, whole| {
-            let (of_the_kind, other_latency) = (ranks.len() as f64, 0.0);
-            Circle { ranks, of_the_kind, other_latency, all_pairs, whole }
+        let group_of = |ranks: Vec<u32>, is_world| {
+            let (links_of_kind, other_latency) = (ranks.len() as f64, 0.0);
+            ProbeGroup { ranks, links_of_kind, other_latency, has_all_pairs, is_world }
         };
-        let mut world = circle((0..size).collect(), true);
-        let mut near = own.map(|host| self.figures(&circle(host, false))).transpose()?;
+        let mut world = group_of((0..size).collect(), true);
+        let mut near = own.map(|host| self.link_speeds(&group_of(host, false))).transpose()?;
         if let Some(first) = first {
-            // Who made no calls has to number the next ones as the others do.
-            self.calls = ALL_TOGETHER;
-            let ours = near.map(|near| Figures { speeds: [near; 2], ..Figures::default() });
+            // Ranks that made no calls within a host number the next calls as the others do.
+            self.calls = FIRST_WORLD_CALL;
+            let ours =
+                near.map(|near| Measurements { speeds: [near; 2], ..Measurements::default() });
             near = self.share(ours, first)?.map(|figures| figures.speeds[0]);
         }
         if let Some([latency, ..]) = near {
-            (world.of_the_kind, world.other_latency) = (f64::from(crossings), latency);
+            (world.links_of_kind, world.other_latency) = (f64::from(crossings), latency);
         }
-        let far = self.figures(&world)?;
-        Ok(Figures { speeds: [near.unwrap_or(far), far], ..Figures::default() })
+        let far = self.link_speeds(&world)?;
+        Ok(Measurements { speeds: [near.unwrap_or(far), far], ..Measurements::default() })
     }
 
-    /// From the closed forms of the ring's and all pairs' barrier, of an all-gather and of an
-    /// all-reduce on the ring: see the files of the algorithms. A lap of a ring waits for each of
-    /// its links once, of whichever kind.
-    fn figures(&mut self, circle: &Circle) -> Result<[f64; 4], Halt> {
-        let size = circle.ranks.len() as f64;
+    /// Solves the closed forms of four calls for latency, step, byte and reduce: barriers by the
+    /// ring and by all pairs, an all-gather and an all-reduce on the ring. The algorithms' files
+    /// have the closed forms. A round of the ring waits for each of its links once, of either kind.
+    fn link_speeds(&mut self, group: &ProbeGroup) -> Result<[f64; 4], Halt> {
+        let size = group.ranks.len() as f64;
         let hops = size - 1.0;
-        let ours = circle.of_the_kind / size;
-        let others = (1.0 - ours) * circle.other_latency;
-        let mut memory = vec![0_u8; circle.ranks.len() * PART];
-        let round = self.barrier(circle, Algorithm::Ring)? - 2.0 * hops * others;
-        let (step, latency) = if circle.all_pairs {
-            let pairs = self.barrier(circle, Algorithm::AllPairs)?;
-            if circle.ranks.len() == 2 {
-                // 3o + 2a and 2o + a.
+        let ours = group.links_of_kind / size;
+        let others = (1.0 - ours) * group.other_latency;
+        let mut memory = vec![0_u8; group.ranks.len() * PART_BYTES];
+        let round = self.barrier(group, Algorithm::Ring)? - 2.0 * hops * others;
+        let (step, latency) = if group.has_all_pairs {
+            let pairs = self.barrier(group, Algorithm::AllPairs)?;
+            if group.ranks.len() == 2 {
+                // The ring's barrier takes 3 steps and 2 latencies, all pairs' 2 steps and 1
+                // latency.
                 let step = (2.0 * pairs - round).max(0.0);
                 (step, pairs - 2.0 * step)
             } else {
-                // (2n-1)o + 2(n-1)a and (2n-1)o + a.
+                // The ring's barrier takes 2n-1 steps and 2(n-1) latencies, all pairs' 2n-1 steps
+                // and 1 latency.
                 let latency = (round - pairs) / (2.0 * hops * ours - 1.0);
                 ((pairs - latency) / (2.0 * size - 1.0), latency)
             }
         } else {
-            // Half and half.
+            // With one equation for two unknowns, a step is taken to cost as much as a latency.
             let each = round / (2.0 * size - 1.0 + 2.0 * hops * ours);
             (each, each)
         };
         let (step, latency) = (step.max(1e-9), latency.max(1e-9));
-        let at = circle.ranks.iter().position(|&rank| rank as usize == self.seat.rank);
-        let mine = at.unwrap_or(0) * PART..(at.unwrap_or(0) + 1) * PART;
-        let request = request(Collective::AllGather, PART, None);
-        let gathered = self.best(LARGE, |tool| {
+        let at = group.ranks.iter().position(|&rank| rank as usize == self.seat.rank);
+        let mine = at.unwrap_or(0) * PART_BYTES..(at.unwrap_or(0) + 1) * PART_BYTES;
+        let request = request(Collective::AllGather, PART_BYTES, None);
+        let gathered = self.fastest_try(LARGE_CALLS_PER_TRY, |prober| {
             let whole = 0..memory.len();
             let buffer = Buffer::within(&mut memory, mine.clone(), whole);
-            tool.call(Some(circle), Algorithm::Ring, &request, &buffer)
+            prober.call(Some(group), Algorithm::Ring, &request, &buffer)
         })?;
-        let (part, hop) = (PART as f64, ours * latency + others);
+        let (part, hop) = (PART_BYTES as f64, ours * latency + others);
         let byte = ((gathered - hops * hop) / size - step).max(0.0) / part;
-        let reduced = self.all_reduce(circle, &mut memory)?;
+        let reduced = self.all_reduce(group, &mut memory)?;
         let moved = (2.0 * size - 1.0) * (step + part * byte) + 2.0 * hops * hop;
         let reduce = (reduced - moved).max(0.0) / (hops * part);
         Ok([latency, step, byte.max(1e-13), reduce])
     }
 
-    fn barrier(&mut self, circle: &Circle, by: Algorithm) -> Result<f64, Halt> {
+    fn barrier(&mut self, group: &ProbeGroup, by: Algorithm) -> Result<f64, Halt> {
         let request = request(Collective::Barrier, 1, Some(ReduceOp::Max));
         let mut token = [0];
-        self.best(SMALL, |tool| {
-            tool.call(Some(circle), by, &request, &Buffer::in_place(&mut token))
+        self.fastest_try(SMALL_CALLS_PER_TRY, |prober| {
+            prober.call(Some(group), by, &request, &Buffer::in_place(&mut token))
         })
     }
 
-    fn all_reduce(&mut self, circle: &Circle, memory: &mut [u8]) -> Result<f64, Halt> {
+    fn all_reduce(&mut self, group: &ProbeGroup, memory: &mut [u8]) -> Result<f64, Halt> {
         let mut request = request(Collective::AllReduce, memory.len() / 4, Some(ReduceOp::Sum));
         request.dtype = DataType::F32;
-        self.best(LARGE, |tool| {
-            tool.call(Some(circle), Algorithm::Ring, &request, &Buffer::in_place(memory))
+        self.fastest_try(LARGE_CALLS_PER_TRY, |prober| {
+            prober.call(Some(group), Algorithm::Ring, &request, &Buffer::in_place(memory))
         })
     }
 
-    /// Seconds of one call, of the best try.
-    fn best(
+    /// Seconds of one call in the fastest try.
+    fn fastest_try(
         &mut self,
         times: usize,
         mut call: impl FnMut(&mut Self) -> Result<(), Halt>,
     ) -> Result<f64, Halt> {
-        // This one fills caches.
-        self.seconds(times, &mut call)?;
+        // An untimed try fills the caches.
+        self.seconds_per_call(times, &mut call)?;
         let mut best = f64::INFINITY;
-        for _ in 0..TRIES {
-            best = best.min(self.seconds(times, &mut call)?);
+        for _ in 0..TRIES_PER_PROBE {
+            best = best.min(self.seconds_per_call(times, &mut call)?);
         }
         Ok(best)
     }
 
-    /// Seconds of one call, of so many.
-    pub(super) fn seconds(
+    /// Seconds of one call, as the mean of `times` calls.
+    pub(super) fn seconds_per_call(
         &mut self,
         times: usize,
         call: &mut impl FnMut(&mut Self) -> Result<(), Halt>,
@@ -216,10 +225,10 @@ impl Tool<'_> {
         Ok(start.elapsed().as_secs_f64() / times as f64)
     }
 
-    /// One call, among all ranks or those of a circle.
+    /// Makes one call among all ranks, or among those of a group.
     pub(super) fn call(
         &mut self,
-        circle: Option<&Circle>,
+        group: Option<&ProbeGroup>,
         algorithm: Algorithm,
         request: &Request,
         buffer: &Buffer<'_>,
@@ -231,22 +240,24 @@ impl Tool<'_> {
         self.calls += 1;
         let engine = &mut *self.engine;
         engine.planner.go_by(Rules { forced: Some(algorithm), ..Rules::default() });
-        let of_few = circle.filter(|circle| !circle.whole);
-        let plan = match of_few.and_then(|few| few.schedule(request, algorithm, self.seat.rank)) {
+        let subgroup = group.filter(|group| !group.is_world);
+        let plan = match subgroup
+            .and_then(|subgroup| subgroup.schedule(request, algorithm, self.seat.rank))
+        {
             None => engine.planner.plan(request),
             Some(schedule) => {
-                // The same for all ranks of all hosts.
+                // The digest of the schedule is the same on all ranks of all hosts.
                 let name = digest(request.collective.name().as_bytes());
-                let number = mix(mix(PROBE ^ algorithm as u64) ^ name);
+                let number = mix(mix(PROBE_SEQUENCE_BIT ^ algorithm as u64) ^ name);
                 engine.planner.adopt(&schedule, number);
                 engine.planner.own(request, number)
             }
         };
-        let ways = Ways {
-            me: self.seat.rank,
-            known: None,
-            residents: self.seat.local_size,
-            cache: engine.cache,
+        let executor = Executor {
+            rank: self.seat.rank,
+            registered: None,
+            local_size: self.seat.local_size,
+            cache_bytes: engine.cache_bytes,
             registry: &mut engine.registry,
             links: &mut engine.links,
             scratch: &mut engine.scratch,
@@ -254,12 +265,18 @@ impl Tool<'_> {
         };
         let wait = Wait::new(&engine.patience, self.settings.timeout, &engine.abort);
         let wait = wait.recorded(&self.seat.flight);
-        ways.make(&plan, &Head::of(request, kernel), PROBE | self.calls, buffer, &wait)
+        executor.execute(
+            &plan,
+            &CallMeta::of(request, kernel),
+            PROBE_SEQUENCE_BIT | self.calls,
+            buffer,
+            &wait,
+        )
     }
 }
 
-impl Circle {
-    /// A rank's steps of a call among its ranks alone.
+impl ProbeGroup {
+    /// A rank's steps of a call among this group's ranks alone.
     fn schedule(&self, request: &Request, algorithm: Algorithm, rank: usize) -> Option<Schedule> {
         let at = self.ranks.iter().position(|&one| one as usize == rank)?;
         let ring = Ring::natural(self.ranks.len() as u32);

@@ -1,5 +1,6 @@
-//! The verbs on a stream. May touch: as `comm`. Law: a verb is a line; which way it goes is decided
-//! in one place.
+//! Collectives on a stream whose parts are equally long: a row macro for the table in `api::verbs`,
+//! and the route of a call (direct between devices, by P2P domains, or staged through the host).
+//! Law: the route is chosen in one place.
 
 use std::sync::Arc;
 
@@ -8,30 +9,38 @@ use cudarc::driver::{DevicePtr, DevicePtrMut};
 use super::host_call::HostCall;
 use super::pieces::Even;
 use super::{OnStream, Side, Sides};
-use crate::api::dense::verb;
-use crate::api::verb::{Verb, refuse, root_rank};
+use crate::api::verb::{Verb, refuse, verb};
+use crate::api::verbs::for_each_verb;
 use crate::device::cuda::{Current, Driver, refuse_capture};
-use crate::element::{Element, Reduction};
+use crate::element::Element;
 use crate::error::Result;
 use crate::plan::Request;
 use crate::schedule::Collective;
 
-/// Which way a call goes, and what it asks for.
+/// The route of a call: kernels that reach all devices, P2P domains and the host between them, or
+/// staging through the host's memory.
 #[derive(Clone, Copy, Debug)]
-enum Way {
+enum Route {
     Direct(Request),
-    Islands(Request),
+    P2pDomains(Request),
     Staged(Driver),
 }
 
-/// How many blocks a call's buffers have, `send` and `recv`; the most that any rank has of both;
-/// and whether all of `recv` is written.
-type Blocks = ([usize; 2], usize, bool);
+/// The blocks that the buffers of a call have.
+#[derive(Clone, Copy, Debug)]
+struct BufferBlocks {
+    /// Of this rank's `send` and `recv`.
+    counts: [usize; 2],
+    /// The most blocks that any rank has in both.
+    most: usize,
+    /// The call writes all of `recv`.
+    fills_recv: bool,
+}
 
 impl OnStream<'_> {
-    /// The way of a call on blocks of so many bytes. Nothing has touched the stream, which may be
-    /// one that is captured.
-    fn way(&self, name: &'static str, verb: Verb, block: usize) -> Result<(Way, Current)> {
+    /// Chooses the route of a call on blocks of `block` bytes. The stream has not been touched, so
+    /// that a stream under capture can be refused.
+    fn route(&self, name: &'static str, verb: Verb, block: usize) -> Result<(Route, Current)> {
         let Verb { collective, dtype, op } = verb;
         let request = Request { collective, count: block / dtype.size(), dtype, op };
         if op.is_some() {
@@ -39,41 +48,49 @@ impl OnStream<'_> {
         }
         let (driver, current) = self.enter()?;
         if self.comm.goes_direct(name, self.stream, &request)? {
-            return Ok((Way::Direct(request), current));
+            return Ok((Route::Direct(request), current));
         }
         refuse_capture(name, self.stream.cu_stream())?;
         if self.comm.goes_by_islands(&request) {
-            return Ok((Way::Islands(request), current));
+            return Ok((Route::P2pDomains(request), current));
         }
-        Ok((Way::Staged(driver), current))
+        Ok((Route::Staged(driver), current))
     }
 
-    fn put_by(
+    fn put_by_route(
         &mut self,
-        (name, way): (&'static str, Way),
+        (name, route): (&'static str, Route),
         sides: Sides,
         call: &HostCall,
         element: usize,
     ) -> Result<()> {
-        match way {
-            Way::Direct(request) => self.put_direct(name, &request, sides),
-            Way::Islands(request) => self.put_by_islands((name, &request), sides),
-            Way::Staged(driver) => {
+        match route {
+            Route::Direct(request) => self.put_direct(name, &request, sides),
+            Route::P2pDomains(request) => self.put_by_islands((name, &request), sides),
+            Route::Staged(driver) => {
                 self.put(driver, &Even::new(self.comm.room(), element, sides)?, call)
             }
         }
     }
 
-    /// How many blocks this rank's buffers have.
-    fn blocks(&self, verb: Verb, form: Form) -> Result<Blocks> {
-        self.comm.has_root(verb.collective)?;
-        let root = verb.collective.root();
-        let is_root = root.is_none_or(|root| root as usize == self.comm.rank());
-        Ok(form.of(self.comm.size(), is_root))
+    fn blocks(&self, verb: Verb) -> Result<BufferBlocks> {
+        use Collective::{AllGather, AllToAll, Exscan, Gather, Reduce, ReduceScatter, Scatter};
+        let call = verb.collective;
+        self.comm.check_root(call)?;
+        let (size, root) = (self.comm.size(), usize::from(self.comm.reads_all_parts(call)));
+        let (counts, most) = match call {
+            ReduceScatter | Scatter { .. } => ([size * root, 1], size + 1),
+            AllGather | Gather { .. } => ([1, size * root], size + 1),
+            AllToAll => ([size, size], 2 * size),
+            Reduce { .. } => ([1, root], 2),
+            _ => ([1, 1], 2),
+        };
+        Ok(BufferBlocks { counts, most, fills_recv: call != Exscan })
     }
 
-    /// Bytes of a block of buffers that have so many, which must be all of both buffers.
-    fn block(&self, name: &'static str, lens: [usize; 2], (blocks, ..): Blocks) -> Result<usize> {
+    /// Bytes of a block. The blocks must fill both buffers, which are `lens` bytes long.
+    fn block(&self, name: &'static str, lens: [usize; 2], blocks: BufferBlocks) -> Result<usize> {
+        let blocks = blocks.counts;
         let block = |side: usize| lens[side].checked_div(blocks[side]);
         let block = block(0).into_iter().chain(block(1)).min().unwrap_or(0);
         for (side, argument) in ["send", "recv"].into_iter().enumerate() {
@@ -92,124 +109,85 @@ impl OnStream<'_> {
         name: &'static str,
         verb: Verb,
         (send, recv): (&impl DevicePtr<T>, &mut impl DevicePtrMut<T>),
-        form: Form,
     ) -> Result<()> {
-        let (stream, blocks) = (Arc::clone(self.stream), self.blocks(verb, form)?);
+        let (stream, blocks) = (Arc::clone(self.stream), self.blocks(verb)?);
         let block = self.block(name, [send.num_bytes(), recv.num_bytes()], blocks)?;
-        let (way, _current) = self.way(name, verb, block)?;
+        let (route, _current) = self.route(name, verb, block)?;
         let (from, _read) = send.device_ptr(&stream);
         let (to, _written) = recv.device_ptr_mut(&stream);
-        self.put_out_of_place((name, way), verb, ([from, to], block), blocks)
+        self.put_out_of_place((name, route), verb, ([from, to], block), blocks)
     }
 
-    /// The same of buffers by address and bytes, which nothing else uses in another order.
+    /// A call from `send` to `recv` by address and bytes. The caller orders other uses of the
+    /// buffers.
     pub(super) fn out_of_place_at(
         &mut self,
         name: &'static str,
         verb: Verb,
         [(from, given), (to, got)]: [(u64, usize); 2],
-        form: Form,
     ) -> Result<()> {
-        let blocks = self.blocks(verb, form)?;
+        let blocks = self.blocks(verb)?;
         let block = self.block(name, [given, got], blocks)?;
-        let (way, _current) = self.way(name, verb, block)?;
-        self.put_out_of_place((name, way), verb, ([from, to], block), blocks)
+        let (route, _current) = self.route(name, verb, block)?;
+        self.put_out_of_place((name, route), verb, ([from, to], block), blocks)
     }
 
     fn put_out_of_place(
         &mut self,
-        way: (&'static str, Way),
+        route: (&'static str, Route),
         verb: Verb,
         ([from, to], block): ([u64; 2], usize),
-        (blocks, most, fills): Blocks,
+        blocks: BufferBlocks,
     ) -> Result<()> {
-        let send = Side { device: from, blocks: blocks[0], reads: true, writes: false };
-        let recv = Side { device: to, blocks: blocks[1], reads: !fills, writes: true };
+        let BufferBlocks { counts, most, fills_recv } = blocks;
+        let send = Side { device: from, blocks: counts[0], reads: true, writes: false };
+        let recv = Side { device: to, blocks: counts[1], reads: !fills_recv, writes: true };
         let sides = Sides { sides: [send, recv], block, most };
-        self.put_by(way, sides, &HostCall::OutOfPlace(verb), verb.dtype.size())
+        self.put_by_route(route, sides, &HostCall::OutOfPlace(verb), verb.dtype.size())
     }
 
-    /// A call in place, which works element by element.
+    /// A call in place, element by element.
     fn in_place<T: Element>(
         &mut self,
         name: &'static str,
         verb: Verb,
         buf: &mut impl DevicePtrMut<T>,
     ) -> Result<()> {
-        self.comm.has_root(verb.collective)?;
+        self.comm.check_root(verb.collective)?;
         let (stream, len) = (Arc::clone(self.stream), buf.num_bytes());
-        let (way, _current) = self.way(name, verb, len)?;
+        let (route, _current) = self.route(name, verb, len)?;
         let (device, _written) = buf.device_ptr_mut(&stream);
-        self.put_in_place((name, way), verb, (device, len))
+        self.put_in_place((name, route), verb, (device, len))
     }
 
-    /// The same of a buffer by address and bytes, which nothing else uses in another order.
+    /// A call in place by address and bytes. The caller orders other uses of the buffer.
     pub(super) fn in_place_at(
         &mut self,
         name: &'static str,
         verb: Verb,
         (device, len): (u64, usize),
     ) -> Result<()> {
-        self.comm.has_root(verb.collective)?;
-        let (way, _current) = self.way(name, verb, len)?;
-        self.put_in_place((name, way), verb, (device, len))
+        self.comm.check_root(verb.collective)?;
+        let (route, _current) = self.route(name, verb, len)?;
+        self.put_in_place((name, route), verb, (device, len))
     }
 
     fn put_in_place(
         &mut self,
-        way: (&'static str, Way),
+        route: (&'static str, Route),
         verb: Verb,
         (device, len): (u64, usize),
     ) -> Result<()> {
         let whole = Side { device, blocks: 1, reads: true, writes: true };
         let none = Side { blocks: 0, ..whole };
         let sides = Sides { sides: [whole, none], block: len, most: 1 };
-        self.put_by(way, sides, &HostCall::InPlace(verb), verb.dtype.size())
+        self.put_by_route(route, sides, &HostCall::InPlace(verb), verb.dtype.size())
     }
 }
 
-/// In place, between a buffer of as many blocks as there are ranks and this rank's own one of them.
+/// Calls in place on a buffer of one block per rank.
 impl OnStream<'_> {
-    /// [`reduce_scatter_in_place`](crate::Communicator::reduce_scatter_in_place)
-    /// of a device buffer.
-    ///
-    /// # Errors
-    /// If `buf` can't be cut into size parts, what failed before on a stream, and if the device
-    /// refuses something.
-    pub fn reduce_scatter_in_place<T: Element>(
-        &mut self,
-        buf: &mut impl DevicePtrMut<T>,
-        op: impl Into<Reduction>,
-    ) -> Result<()> {
-        self.in_own_part("reduce_scatter_in_place", verb!(T::DTYPE, ReduceScatter by op), buf)
-    }
-
-    /// [`all_gather_in_place`](crate::Communicator::all_gather_in_place)
-    /// of a device buffer.
-    ///
-    /// # Errors
-    /// As [`Self::reduce_scatter_in_place`].
-    pub fn all_gather_in_place<T: Element>(
-        &mut self,
-        buf: &mut impl DevicePtrMut<T>,
-    ) -> Result<()> {
-        self.in_own_part("all_gather_in_place", verb!(T::DTYPE, AllGather), buf)
-    }
-
-    /// [`all_to_all_in_place`](crate::Communicator::all_to_all_in_place)
-    /// of a device buffer; by way of the host whatever
-    /// devices reach, so either all ranks exchange in place or none does.
-    ///
-    /// # Errors
-    /// As [`Self::reduce_scatter_in_place`].
-    pub fn all_to_all_in_place<T: Element>(
-        &mut self,
-        buf: &mut impl DevicePtrMut<T>,
-    ) -> Result<()> {
-        self.in_own_part("all_to_all_in_place", verb!(T::DTYPE, AllToAll), buf)
-    }
-
-    /// Such a call: that of two buffers, of which one is the other or a block of it.
+    /// A call between the whole buffer and this rank's block of it.
     fn in_own_part<T: Element>(
         &mut self,
         name: &'static str,
@@ -217,22 +195,30 @@ impl OnStream<'_> {
         buf: &mut impl DevicePtrMut<T>,
     ) -> Result<()> {
         let stream = Arc::clone(self.stream);
-        let block = self.comm.part(verb.collective, "buf", buf.len())? * size_of::<T>();
-        let (way, _current) = match verb.collective {
-            // Straight, ranks would read what others write.
-            Collective::AllToAll => {
-                let (driver, current) = self.enter_for_host(name)?;
-                (Way::Staged(driver), current)
-            }
-            _ => self.way(name, verb, block)?,
-        };
+        let block = self.comm.block_count(verb.collective, "buf", buf.len())? * size_of::<T>();
+        let (route, _current) = self.route(name, verb, block)?;
         let (device, _written) = buf.device_ptr_mut(&stream);
-        self.put_in_own_part((name, way), verb, (device, block))
+        self.put_in_own_part((name, route), verb, (device, block))
+    }
+
+    /// An exchange of all blocks, staged through the host: directly, ranks would read blocks that
+    /// their peers have overwritten.
+    fn exchange_in_place<T: Element>(
+        &mut self,
+        name: &'static str,
+        verb: Verb,
+        buf: &mut impl DevicePtrMut<T>,
+    ) -> Result<()> {
+        let stream = Arc::clone(self.stream);
+        let block = self.comm.block_count(verb.collective, "buf", buf.len())? * size_of::<T>();
+        let (driver, _current) = self.enter_for_host(name)?;
+        let (device, _written) = buf.device_ptr_mut(&stream);
+        self.put_in_own_part((name, Route::Staged(driver)), verb, (device, block))
     }
 
     fn put_in_own_part(
         &mut self,
-        way: (&'static str, Way),
+        route: (&'static str, Route),
         verb: Verb,
         (device, block): (u64, usize),
     ) -> Result<()> {
@@ -246,15 +232,14 @@ impl OnStream<'_> {
         };
         let sides = [Side { reads: true, ..send }, Side { writes: true, ..recv }];
         let sides = Sides { sides, block, most };
-        self.put_by(way, sides, &HostCall::OutOfPlace(verb), verb.dtype.size())
+        self.put_by_route(route, sides, &HostCall::OutOfPlace(verb), verb.dtype.size())
     }
 
-    /// [`barrier`](crate::Communicator::barrier)
-    /// of streams: what is put on this one later starts when those of all
-    /// ranks have come here.
+    /// [`barrier`](crate::Communicator::barrier) of streams: work put on this stream later starts
+    /// once the streams of all ranks have reached the barrier.
     ///
     /// # Errors
-    /// What failed before on a stream; and if the device refuses something.
+    /// If a call failed before on a stream, or if the device refuses something.
     pub fn barrier(&mut self) -> Result<()> {
         let (driver, _current) = self.enter_for_host("barrier")?;
         let nothing = Side { device: 0, blocks: 0, reads: false, writes: false };
@@ -263,91 +248,68 @@ impl OnStream<'_> {
     }
 }
 
-/// One line for each verb: its form, its name, its collective, its operation and root if it has
-/// them. Of two buffers the form says how many blocks each has, and whether all of the second is
-/// written.
-macro_rules! verbs {
-    ($($form:ident $name:ident: $of:ident $(by $op:ident)? $(with $root:ident)?;)*) => {
-        impl OnStream<'_> {
-            $(verbs!(@ $form $name [$($op)?] [$($root)?] [$of $(by $op)? $(with $root)?]);)*
-        }
-    };
-    (@ in_place $name:ident [$($op:ident)?] [$($root:ident)?] [$($verb:tt)*]) => {
-        #[doc = concat!("[`", stringify!($name), "`](crate::Communicator::", stringify!($name),
-            ") of a device buffer.")]
-        ///
-        /// # Errors
-        /// What failed before on a stream; and if the device refuses something.
-        pub fn $name<T: Element>(
-            &mut self,
-            buf: &mut impl DevicePtrMut<T>,
-            $($op: impl Into<Reduction>,)?
-            $($root: usize,)?
-        ) -> Result<()> {
-            self.in_place(stringify!($name), verb!(T::DTYPE, $($verb)*), buf)
-        }
-    };
-    (@ $form:ident $name:ident [$($op:ident)?] [$($root:ident)?] [$($verb:tt)*]) => {
+/// Makes a verb's method.
+macro_rules! row {
+    (out_of_place $docs:tt $name:ident, $bytes:ident ($($params:tt)*) $verb:tt) => {
         #[doc = concat!("[`", stringify!($name), "`](crate::Communicator::", stringify!($name),
             ") of device buffers.")]
         ///
         /// # Errors
-        /// If the lengths do not fit, what failed before on a stream, and if the device refuses
+        /// If the lengths do not fit, if a call failed before on a stream, or if the device refuses
         /// something.
         pub fn $name<T: Element>(
             &mut self,
             send: &impl DevicePtr<T>,
             recv: &mut impl DevicePtrMut<T>,
-            $($op: impl Into<Reduction>,)?
-            $($root: usize,)?
+            $($params)*
         ) -> Result<()> {
-            let verb = verb!(T::DTYPE, $($verb)*);
-            self.out_of_place(stringify!($name), verb, (send, recv), Form::$form)
+            self.out_of_place(stringify!($name), verb!(T::DTYPE, $verb), (send, recv))
         }
+    };
+    (out_of_place_v $docs:tt $name:ident, $bytes:ident ($($params:tt)*) $verb:tt) => {
+        #[doc = concat!("[`", stringify!($name), "`](crate::Communicator::", stringify!($name),
+            ") of device buffers.")]
+        ///
+        /// # Errors
+        /// If the lengths are not those in `counts`, if the root is no rank, if a call failed
+        /// before on a stream, or if the device refuses something.
+        pub fn $name<T: Element>(
+            &mut self,
+            send: &impl DevicePtr<T>,
+            recv: &mut impl DevicePtrMut<T>,
+            counts: &[usize],
+            $($params)*
+        ) -> Result<()> {
+            self.out_of_place_v(verb!(T::DTYPE, $verb), (send, recv), counts)
+        }
+    };
+    ($form:ident $docs:tt $name:ident, $bytes:ident ($($params:tt)*) $verb:tt) => {
+        #[doc = concat!("[`", stringify!($name), "`](crate::Communicator::", stringify!($name),
+            ") of a device buffer", row!(@route $form))]
+        ///
+        /// # Errors
+        #[doc = row!(@errors $form)]
+        pub fn $name<T: Element>(
+            &mut self,
+            buf: &mut impl DevicePtrMut<T>,
+            $($params)*
+        ) -> Result<()> {
+            self.$form(stringify!($name), verb!(T::DTYPE, $verb), buf)
+        }
+    };
+    (@route exchange_in_place) => {
+        ", always staged through the host; so all ranks have to exchange in place, or none."
+    };
+    (@route $form:ident) => { "." };
+    (@errors in_place) => {
+        "If a call failed before on a stream, or if the device refuses something."
+    };
+    (@errors $form:ident) => {
+        "If `buf` can't be cut into size parts, if a call failed before on a stream, or if the \
+         device refuses something."
     };
 }
 
-/// What buffers consist of.
-#[derive(Clone, Copy, Debug)]
-#[allow(non_camel_case_types, reason = "as the macro's lines say them")]
-pub(super) enum Form {
-    alike,
-    alike_but_first,
-    alike_at_root,
-    scatters,
-    gathers,
-    exchanges,
-}
-
-impl Form {
-    /// The blocks of send and recv, none of which is not looked at; how many any rank has; and is
-    /// all of recv written?
-    fn of(self, size: usize, is_root: bool) -> Blocks {
-        let root = usize::from(is_root);
-        match self {
-            Self::alike => ([1, 1], 2, true),
-            Self::alike_but_first => ([1, 1], 2, false),
-            Self::alike_at_root => ([1, root], 2, true),
-            Self::scatters => ([size * root, 1], size + 1, true),
-            Self::gathers => ([1, size * root], size + 1, true),
-            Self::exchanges => ([size, size], 2 * size, true),
-        }
-    }
-}
-
-verbs! {
-    in_place all_reduce: AllReduce by op;
-    alike all_reduce_into: AllReduce by op;
-    scatters reduce_scatter: ReduceScatter by op;
-    gathers all_gather: AllGather;
-    in_place broadcast: Broadcast with root;
-    in_place reduce: Reduce by op with root;
-    alike_at_root reduce_into: Reduce by op with root;
-    gathers gather: Gather with root;
-    scatters scatter: Scatter with root;
-    exchanges all_to_all: AllToAll;
-    in_place scan: Scan by op;
-    alike scan_into: Scan by op;
-    in_place exscan: Exscan by op;
-    alike_but_first exscan_into: Exscan by op;
+impl OnStream<'_> {
+    for_each_verb!(row);
 }

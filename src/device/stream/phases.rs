@@ -6,7 +6,6 @@ use std::sync::Arc;
 use cudarc::driver::CudaStream;
 use cudarc::driver::sys::CUdeviceptr;
 
-use super::dense::Form;
 use super::p2p_domains::{DomainScratch, P2pDomains};
 use super::{OnStream, Side, Sides};
 use crate::api::verb::Verb;
@@ -39,18 +38,18 @@ impl P2pDomains {
             }
             (Collective::Reduce { .. }, Some(_)) => {
                 let bufs = [some(from, blocks), some(to, blocks)];
-                on.out_of_place_at("reduce_into", verb, bufs, Form::alike_at_root)
+                on.out_of_place_at("reduce_into", verb, bufs)
             }
             (Collective::Broadcast { .. }, _) => {
                 on.in_place_at("broadcast", Verb { op: None, ..verb }, some(to, blocks))
             }
             (Collective::Gather { .. }, _) => {
                 let (verb, bufs) = (Verb { op: None, ..verb }, [some(from, 1), some(to, ranks)]);
-                on.out_of_place_at("gather", verb, bufs, Form::gathers)
+                on.out_of_place_at("gather", verb, bufs)
             }
             (Collective::Scatter { .. }, _) => {
                 let (verb, bufs) = (Verb { op: None, ..verb }, [some(from, ranks), some(to, 1)]);
-                on.out_of_place_at("scatter", verb, bufs, Form::scatters)
+                on.out_of_place_at("scatter", verb, bufs)
             }
             _ => Err(worker::lost(collective.name())),
         }
@@ -76,7 +75,7 @@ impl P2pDomains {
             (Collective::AllReduce, Some(_)) => on.in_place_at("all_reduce", verb, some(to, 1)),
             (Collective::Reduce { .. }, Some(_)) => {
                 let bufs = [some(from, 1), some(to, 1)];
-                on.out_of_place_at("reduce_into", verb, bufs, Form::alike_at_root)
+                on.out_of_place_at("reduce_into", verb, bufs)
             }
             (Collective::ReduceScatter, Some(_)) => {
                 on.uneven_at(verb, &counts(), [some(from, all), some(to, mine)])

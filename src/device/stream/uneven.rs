@@ -1,6 +1,6 @@
-//! The verbs on a stream whose parts differ in length: by way of the host.
-//! May touch: as `comm`. Law: where all ranks know all lengths a piece is filled as far as these
-//! allow; where they do not, it follows from what two ranks say of what goes between them.
+//! Collectives on a stream whose parts differ in length, staged through the host in pieces.
+//! Law: where all ranks know all lengths, a piece is filled as far as the lengths allow; in an
+//! all-to-all, a piece's parts follow from the lengths that two ranks know of each other.
 
 use std::sync::Arc;
 
@@ -9,72 +9,16 @@ use cudarc::driver::{DevicePtr, DevicePtrMut};
 use super::OnStream;
 use super::host_call::HostCall;
 use super::pieces::{End, Parts, Uneven, share};
-use crate::api::dense::verb;
 use crate::api::uneven::Uneven as UnevenCall;
-use crate::api::verb::{Verb, root_rank};
+use crate::api::verb::Verb;
 use crate::device::cuda::Driver;
-use crate::element::{DataType, Element, Reduction};
+use crate::element::{DataType, Element};
 use crate::error::Result;
 use crate::schedule::Collective;
 
-/// One line for each verb: its name, its collective, its operation and root if it has them.
-macro_rules! verbs {
-    ($(
-        $(#[$doc:meta])*
-        $name:ident: $of:ident $(by $op:ident)? $(with $root:ident)?;
-    )*) => {
-        impl OnStream<'_> {$(
-            $(#[$doc])*
-            pub fn $name<T: Element>(
-                &mut self,
-                send: &impl DevicePtr<T>,
-                recv: &mut impl DevicePtrMut<T>,
-                counts: &[usize],
-                $($op: impl Into<Reduction>,)?
-                $($root: usize,)?
-            ) -> Result<()> {
-                let verb = verb!(T::DTYPE, $of $(by $op)? $(with $root)?);
-                let parts = self.parts_of(verb, counts, [send.len(), recv.len()])?;
-                let (driver, _current) = self.enter_for_host(stringify!($name))?;
-                let stream = Arc::clone(self.stream);
-                let (from, _read) = send.device_ptr(&stream);
-                let (to, _written) = recv.device_ptr_mut(&stream);
-                self.put_uneven(driver, verb, counts, (parts, [from, to]))
-            }
-        )*}
-    };
-}
-
-verbs! {
-    /// [`Communicator::all_gather_v`](crate::Communicator::all_gather_v) of device buffers.
-    ///
-    /// # Errors
-    /// If the lengths are not those that `counts` says, what failed before on a stream, and if the
-    /// device refuses something.
-    all_gather_v: AllGather;
-
-    /// [`Communicator::reduce_scatter_v`](crate::Communicator::reduce_scatter_v) of device buffers.
-    ///
-    /// # Errors
-    /// As [`Self::all_gather_v`].
-    reduce_scatter_v: ReduceScatter by op;
-
-    /// [`Communicator::gather_v`](crate::Communicator::gather_v) of device buffers.
-    ///
-    /// # Errors
-    /// As [`Self::all_gather_v`]; and if there is no such root.
-    gather_v: Gather with root;
-
-    /// [`Communicator::scatter_v`](crate::Communicator::scatter_v) of device buffers.
-    ///
-    /// # Errors
-    /// As [`Self::gather_v`].
-    scatter_v: Scatter with root;
-}
-
 impl OnStream<'_> {
-    /// [`Communicator::all_to_all_v`](crate::Communicator::all_to_all_v) of device buffers. It
-    /// meets calls on host buffers if no part is longer than 512 KiB divided by the size.
+    /// [`Communicator::all_to_all_v`](crate::Communicator::all_to_all_v) of device buffers. The
+    /// call meets calls on host buffers if no part is longer than 512 KiB divided by the size.
     ///
     /// # Errors
     /// As [`Self::all_gather_v`]; and as
@@ -88,8 +32,9 @@ impl OnStream<'_> {
     ) -> Result<()> {
         let (dtype, parts) = (T::DTYPE, [send_counts, recv_counts]);
         let call = UnevenCall::of(Collective::AllToAll);
-        call.each_to_each(self.comm, parts, [send.len(), recv.len()])?;
-        // Only two ranks know of what is between them, so nothing else may decide how it is cut.
+        call.check_all_to_all(self.comm, parts, [send.len(), recv.len()])?;
+        // Only two ranks know the length of the part between them, so the size of pieces depends on
+        // nothing else but the number of ranks.
         let step = share(self.comm.room(), dtype.size(), 2 * self.comm.size())?;
         let counts: [Arc<[usize]>; 2] = parts.map(Into::into);
         let longest = send_counts.iter().chain(recv_counts).copied().max().unwrap_or(0);
@@ -101,49 +46,53 @@ impl OnStream<'_> {
         self.put(driver, &cut, &HostCall::AllToAllV(dtype, counts))
     }
 
-    /// The parts of both buffers of a call, which are so many elements long.
+    /// A call from `send` to `recv`.
+    pub(super) fn out_of_place_v<T: Element>(
+        &mut self,
+        verb: Verb,
+        (send, recv): (&impl DevicePtr<T>, &mut impl DevicePtrMut<T>),
+        counts: &[usize],
+    ) -> Result<()> {
+        let parts = self.parts_of(verb, counts, [send.num_bytes(), recv.num_bytes()])?;
+        let (driver, _current) = self.enter_for_host(UnevenCall::of(verb.collective).name)?;
+        let stream = Arc::clone(self.stream);
+        let (from, _read) = send.device_ptr(&stream);
+        let (to, _written) = recv.device_ptr_mut(&stream);
+        self.put_uneven(driver, verb, counts, (parts, [from, to]))
+    }
+
+    /// The parts' lengths in this rank's buffers, which are `send` and `recv` bytes long.
     fn parts_of<'a>(
         &mut self,
         verb: Verb,
         counts: &'a [usize],
-        [send, recv]: [usize; 2],
+        lens: [usize; 2],
     ) -> Result<[&'a [usize]; 2]> {
         let Verb { collective, dtype, op } = verb;
-        self.comm.has_root(collective)?;
+        self.comm.check_root(collective)?;
         let call = UnevenCall::of(collective);
         if op.is_some() {
             self.comm.kernel(&call.request(dtype, op))?;
         }
-        let (rank, size) = (self.comm.rank(), self.comm.size());
-        let scatters = matches!(collective, Collective::ReduceScatter | Collective::Scatter { .. });
-        let (whole, part) = if scatters {
-            (("send", send), ("recv", recv))
-        } else {
-            (("recv", recv), ("send", send))
-        };
-        let mine = call.own(counts, size, rank, part.0, part.1)?;
-        let looks_at_all = collective.root().is_none_or(|root| root as usize == rank);
-        if looks_at_all {
-            call.whole("counts", counts, whole.0, whole.1)?;
-        }
-        let all = if looks_at_all { counts } else { &[] };
-        Ok(if scatters { [all, mine] } else { [mine, all] })
+        let mine = self.comm.own_part_of(verb, counts, lens)?;
+        let all = if self.comm.reads_all_parts(collective) { counts } else { &[] };
+        Ok(if call.scatters() { [all, mine] } else { [mine, all] })
     }
 
-    /// Such a call of buffers by address and bytes, which nothing else uses in another order.
+    /// A call from `send` to `recv` by address and bytes. The caller orders other uses of the
+    /// buffers.
     pub(super) fn uneven_at(
         &mut self,
         verb: Verb,
         counts: &[usize],
         [(from, given), (to, got)]: [(u64, usize); 2],
     ) -> Result<()> {
-        let element = verb.dtype.size();
-        let parts = self.parts_of(verb, counts, [given / element, got / element])?;
+        let parts = self.parts_of(verb, counts, [given, got])?;
         let (driver, _current) = self.enter_for_host(UnevenCall::of(verb.collective).name)?;
         self.put_uneven(driver, verb, counts, (parts, [from, to]))
     }
 
-    /// A call of which all ranks know all lengths.
+    /// Puts a call on the stream of which all ranks know all lengths.
     fn put_uneven(
         &mut self,
         driver: Driver,
@@ -160,7 +109,7 @@ impl OnStream<'_> {
     }
 }
 
-/// How a call is cut whose buffers have these parts and are at these addresses.
+/// How a call is cut into pieces, by the parts of its buffers and their addresses.
 fn cut<'a>(
     dtype: DataType,
     ([given, got], [from, to]): ([&'a [usize]; 2], [u64; 2]),
@@ -176,9 +125,9 @@ mod tests {
     use super::super::host_call::lens;
     use super::End;
 
-    /// Pieces fit at the rank that has most, are not empty, and together are all of it.
+    /// Pieces fit at the rank that has most, are not empty, and together are the whole call.
     #[test]
-    fn pieces_fit_and_are_all() {
+    fn pieces_fit_the_room_and_cover_the_call() {
         let room = 100;
         for counts in [&[0, 0][..], &[50], &[51, 0], &[1000, 1, 0, 333], &[7; 40], &[33, 33, 34]] {
             let (mut from, mut seen) = (0, vec![0; counts.len()]);

@@ -19,7 +19,7 @@ fn invalid_arguments(comm: &mut Communicator) {
     let mut refuses = |want: &str, call: &mut dyn FnMut(&mut OnStream<'_>) -> Result<()>| {
         refused(call(&mut comm.on_stream(&stream)), want);
     };
-    let to_send = "9, what counts says of rank";
+    let to_send = "9, the entry of rank";
     refuses(to_send, &mut |on| on.all_gather_v(&send, &mut buf, &counts));
     refuses(to_send, &mut |on| on.gather_v(&send, &mut buf, &counts, 0));
     refuses(to_send, &mut |on| on.scatter_v(&send, &mut buf, &counts, 0));

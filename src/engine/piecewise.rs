@@ -1,13 +1,13 @@
-//! Calls made in pieces, through memory of the communicator's own: reductions that travel as
-//! another type, and those by a function for which contributions have to be gathered.
-//! May touch: as `comm`. Law: a piece at a time, through memory that is kept; each is a call of its
-//! own that stands for the whole, so that ranks whose wholes differ are told at the first.
+//! Calls that are made piece by piece, through memory of the communicator: reductions that travel
+//! as another type, and user-defined reductions whose contributions are gathered and folded here.
+//! Law: each piece is a call of its own that carries the digest of the whole call, so ranks whose
+//! calls differ find out at the first piece. The memory is used again.
 
 use std::ops::Range;
 
 use bytemuck::cast_slice_mut;
 
-use super::Head;
+use super::CallMeta;
 use crate::api::Communicator;
 use crate::element::DataType;
 use crate::error::Result;
@@ -16,55 +16,61 @@ use crate::memory::Buffer;
 use crate::plan::{Blocks, Plan, Planner, Request};
 use crate::schedule::{Collective, Space};
 
-/// Bytes that are in that memory at once, about: few enough to stay in a core's cache.
-const PIECE: usize = 1 << 20;
+/// Bytes of a piece, about: few enough to stay in a core's cache.
+const PIECE_BYTES: usize = 1 << 20;
 
-/// A call, all of it.
+/// A call as the user made it.
 #[derive(Clone, Copy)]
-pub(crate) struct Whole<'a> {
-    pub(crate) head: &'a Head<'a>,
+pub(crate) struct WholeCall<'a> {
+    pub(crate) meta: &'a CallMeta<'a>,
     pub(crate) request: &'a Request,
-    /// Where its parts differ in length.
+    /// The parts' lengths, if they differ.
     pub(crate) blocks: Option<Blocks<'a>>,
     pub(crate) buffer: &'a Buffer<'a>,
 }
 
-impl Whole<'_> {
-    /// Elements of a part of its input.
+impl WholeCall<'_> {
+    /// Elements of a part of the input.
     fn count(&self, part: usize) -> usize {
         self.blocks.map_or(self.request.count, |blocks| blocks.input[part])
     }
 }
 
-/// The calls that it is made by.
-pub(crate) struct Pieces<'a> {
-    /// Each of them, but for its length. One that does not reduce brings what all ranks
-    /// contribute, to be folded here in their order.
+/// The calls by which a whole call is made.
+pub(crate) struct Piecewise<'a> {
+    /// The request of a piece, except for its length. If it does not reduce, it gathers the
+    /// contributions of all ranks, which are folded here in the order of ranks.
     pub(crate) call: Request,
-    /// What folds, in the calls or here.
+    /// The kernel of the reduction, in the calls or here.
     pub(crate) kernel: Kernel<'a>,
-    /// What contributions are multiplied by as they set off.
+    /// The factor of contributions, applied as they are converted.
     pub(crate) scale: Option<f32>,
 }
 
-impl Pieces<'_> {
-    /// What is in that memory for each element of a part of a call of so many, among `size` ranks.
+impl Piecewise<'_> {
+    /// Blocks of a piece in memory: one per contribution if they are folded here, else one per
+    /// part.
     fn blocks(&self, parts: usize, size: usize) -> usize {
-        if self.folds_here() { size } else { parts }
+        if self.folds_locally() { size } else { parts }
     }
 
-    /// Elements of each part that are in one of them.
-    fn most(&self, parts: usize, size: usize) -> usize {
-        (PIECE / self.call.element_size() / self.blocks(parts, size)).max(1)
+    /// Elements of each part that a piece has.
+    fn elements_per_piece(&self, parts: usize, size: usize) -> usize {
+        (PIECE_BYTES / self.call.element_size() / self.blocks(parts, size)).max(1)
     }
 
-    fn folds_here(&self) -> bool {
+    fn folds_locally(&self) -> bool {
         !self.call.collective.reduces()
     }
 
-    /// Those of `request`: so many like the first, and what is left.
-    pub(crate) fn of(&self, request: &Request, size: usize) -> (Request, usize, Option<Request>) {
-        let most = self.most(parts(request, size), size);
+    /// The pieces of `request`: the request and number of the full ones, and the request of the
+    /// rest.
+    pub(crate) fn split(
+        &self,
+        request: &Request,
+        size: usize,
+    ) -> (Request, usize, Option<Request>) {
+        let most = self.elements_per_piece(parts(request, size), size);
         let piece = |count| Request { count, ..self.call };
         match (request.count / most, request.count % most) {
             (0, count) => (piece(count), 1, None),
@@ -74,19 +80,19 @@ impl Pieces<'_> {
     }
 }
 
-/// Into how many parts the input of a call among `size` ranks is cut.
+/// The number of parts into which the input of a call among `size` ranks is cut.
 fn parts(request: &Request, size: usize) -> usize {
     if request.collective.has_blocks() { size } else { 1 }
 }
 
-/// Elements of a memory, from one on.
+/// Elements of a memory, from element `at` on.
 #[derive(Clone, Copy)]
 struct Elements<'a> {
     buffer: &'a Buffer<'a>,
     space: Space,
     at: usize,
     dtype: DataType,
-    /// Bytes of each.
+    /// Bytes of an element.
     size: usize,
 }
 
@@ -99,17 +105,17 @@ impl<'a> Elements<'a> {
         (self.at + range.start) * self.size..(self.at + range.end) * self.size
     }
 
-    /// How many of `range` follow each other in memory.
-    fn together(&self, range: Range<usize>) -> usize {
+    /// The contiguous length from the start of `range`, in elements.
+    fn contiguous(&self, range: Range<usize>) -> usize {
         let bytes = self.bytes(range);
         self.buffer.together(self.space, bytes.start, bytes.len()) / self.size
     }
 
-    /// Makes the first `count` of these from others.
-    fn take(&self, count: usize, scale: Option<f32>, from: Elements<'_>) {
+    /// Copies `count` elements from another memory to the start of this one, with conversion.
+    fn copy_from(&self, count: usize, scale: Option<f32>, from: Elements<'_>) {
         let mut done = 0;
         while done < count {
-            let next = done + self.together(done..done + from.together(done..count));
+            let next = done + self.contiguous(done..done + from.contiguous(done..count));
             let (source, target) = (from.bytes(done..next), self.bytes(done..next));
             if from.dtype == self.dtype {
                 copy(
@@ -128,7 +134,6 @@ impl<'a> Elements<'a> {
     }
 }
 
-/// The plan for a call.
 pub(crate) fn plan<'p>(
     planner: &'p mut Planner,
     request: &Request,
@@ -141,76 +146,86 @@ pub(crate) fn plan<'p>(
 }
 
 impl Communicator {
-    /// Makes a call in pieces. What a failure leaves of the buffer is up to the caller.
-    pub(crate) fn in_pieces(&mut self, whole: &Whole<'_>, pieces: &Pieces<'_>) -> Result<()> {
+    /// Makes a call piece by piece. The caller restores the buffer after a failure.
+    pub(crate) fn make_piecewise(
+        &mut self,
+        whole: &WholeCall<'_>,
+        piecewise: &Piecewise<'_>,
+    ) -> Result<()> {
         let (size, parts) = (self.size(), parts(whole.request, self.size()));
         let longest = (0..parts).map(|part| whole.count(part)).max().unwrap_or(0);
-        let (blocks, most) = (pieces.blocks(parts, size), pieces.most(parts, size));
-        let needed = blocks * most.min(longest) * pieces.call.element_size();
-        let mut memory = std::mem::take(&mut self.at_home(whole.head.name)?.0.own);
+        let (blocks, most) =
+            (piecewise.blocks(parts, size), piecewise.elements_per_piece(parts, size));
+        let needed = blocks * most.min(longest) * piecewise.call.element_size();
+        let mut memory = std::mem::take(&mut self.at_home(whole.meta.name)?.0.piece_memory);
         memory.resize(memory.len().max(needed.div_ceil(size_of::<f32>())), 0.0);
-        // Once at least: an empty buffer too is a call that the others are told of.
+        // At least one piece: an empty buffer too is a call that the other ranks take part in.
         let done = (0..longest.max(1)).step_by(most).try_for_each(|at| {
             let piece = at..longest.min(at + most);
-            self.piece(whole, pieces, piece, cast_slice_mut(&mut memory))
+            self.make_piece(whole, piecewise, piece, cast_slice_mut(&mut memory))
         });
         if let Some(engine) = &mut self.engine {
-            engine.own = memory;
+            engine.piece_memory = memory;
         }
         done
     }
 
-    /// Makes these elements of each part; this rank gets those of one.
-    fn piece(
+    /// Makes the call for a range of elements of each part; this rank gets the result of one part.
+    fn make_piece(
         &mut self,
-        whole: &Whole<'_>,
-        pieces: &Pieces<'_>,
+        whole: &WholeCall<'_>,
+        piecewise: &Piecewise<'_>,
         piece: Range<usize>,
         memory: &mut [u8],
     ) -> Result<()> {
-        let Whole { head, request, blocks, buffer } = *whole;
+        let WholeCall { meta, request, blocks, buffer } = *whole;
         let (me, size, parts) = (self.rank(), self.size(), parts(request, self.size()));
         let own = if parts == 1 { 0 } else { me };
         let inside = |part| whole.count(part).min(piece.end).saturating_sub(piece.start);
         let count = inside(own);
-        // Those whose parts differ count nothing.
-        let call = Request { count: count.min(request.count), ..pieces.call };
-        // What everybody's is gathered of stands in its place at once.
-        let first = if pieces.folds_here() && parts == 1 { me * count } else { 0 };
+        // The count of a call whose parts differ in length is 0.
+        let call = Request { count: count.min(request.count), ..piecewise.call };
+        // In an all-gather, this rank's contribution goes straight to its place in the result.
+        let first = if piecewise.folds_locally() && parts == 1 { me * count } else { 0 };
         let (mut from, mut to, mut result) = (piece.start, first, 0..0);
         let all = Buffer::in_place(&mut *memory);
         for part in 0..parts {
             let given = Elements::of(request, buffer, Space::Input, from);
-            Elements::of(&call, &all, Space::Output, to).take(inside(part), pieces.scale, given);
+            Elements::of(&call, &all, Space::Output, to).copy_from(
+                inside(part),
+                piecewise.scale,
+                given,
+            );
             if part == own {
                 result = to..to + inside(part);
             }
             (from, to) = (from + whole.count(part), to + inside(part));
         }
-        if pieces.folds_here() {
+        if piecewise.folds_locally() {
             result = 0..size * count;
         }
         let bytes = |of: Range<usize>| of.start * call.element_size()..of.end * call.element_size();
         let places = Buffer::within(memory, bytes(first..to), bytes(result));
-        let stands_for = request.digest() ^ head.stands_for;
-        let Head { name, uneven, .. } = *head;
-        let part = Head { name, stands_for, uneven, ..Head::of(&call, pieces.kernel) };
+        let parent_digest = request.digest() ^ meta.parent_digest;
+        let CallMeta { name, is_uneven, .. } = *meta;
+        let part =
+            CallMeta { name, parent_digest, is_uneven, ..CallMeta::of(&call, piecewise.kernel) };
         let blocks = blocks.map(|blocks| Blocks { window: (piece.start, piece.end), ..blocks });
         self.walk(&part, &places, |planner| plan(planner, &call, blocks))?;
-        if pieces.folds_here() {
+        if piecewise.folds_locally() {
             let of = |rank| bytes(rank * count..(rank + 1) * count);
             for rank in 1..size {
                 let sources = [of(0), of(rank)].map(|bytes| places.src(Space::Output, bytes));
-                pieces.kernel.fold(true, &mut [places.dst(Space::Output, of(0))], &sources);
+                piecewise.kernel.fold(true, &mut [places.dst(Space::Output, of(0))], &sources);
             }
         }
-        let gets = match request.collective {
+        let has_result = match request.collective {
             Collective::Exscan => me > 0,
             other => other.root().is_none_or(|root| root as usize == me),
         };
-        if gets {
+        if has_result {
             let made = Elements::of(&call, &places, Space::Output, 0);
-            Elements::of(request, buffer, Space::Output, piece.start).take(count, None, made);
+            Elements::of(request, buffer, Space::Output, piece.start).copy_from(count, None, made);
         }
         Ok(())
     }

@@ -1,0 +1,146 @@
+//! The description of one call, without its buffer: name, kernel, request, and which algorithms the
+//! options allow for it.
+
+use super::PROBE_SEQUENCE_BIT;
+use crate::api::options::Settings;
+use crate::error::{Error, Result};
+use crate::kernel::Kernel;
+use crate::plan::{Request, Rules};
+use crate::schedule::{Algorithm, Ring};
+use crate::transport::MESSAGE;
+
+/// Name, kernel and request of one call; the same for collectives and messages.
+pub(crate) struct CallMeta<'a> {
+    pub(crate) name: &'static str,
+    pub(crate) kernel: Kernel<'a>,
+    /// The collective call that all ranks make. `None` for messages between two ranks, which are
+    /// numbered after the last collective.
+    pub(crate) request: Option<&'a Request>,
+    /// The digest of the user's call that this call is a piece of; 0 for a call of its own. Ranks
+    /// whose user calls differ find out at the first piece, because the fingerprint includes the
+    /// digest.
+    pub(crate) parent_digest: u64,
+    /// The user asked for no collective, so the option that requires an algorithm does not apply.
+    pub(crate) is_internal: bool,
+    /// The parts differ in length, so ranks may pass different counts.
+    pub(crate) is_uneven: bool,
+}
+
+impl<'a> CallMeta<'a> {
+    /// A collective call that the user asked for.
+    pub(crate) fn of(request: &'a Request, kernel: Kernel<'a>) -> Self {
+        Self {
+            name: request.collective.name(),
+            kernel,
+            request: Some(request),
+            parent_digest: 0,
+            is_internal: false,
+            is_uneven: false,
+        }
+    }
+
+    /// The planner's rules for this call. `registered`: the call is on registered memory.
+    pub(crate) fn rules(&self, settings: &Settings, registered: bool) -> Rules {
+        Rules {
+            forced: self.required(settings).or(settings.preferred),
+            in_order: self.in_order(settings),
+            stands_for: self.parent_digest,
+            registered,
+        }
+    }
+
+    /// The number of the call in its communicator, after `calls` collectives.
+    pub(super) fn number(&self, calls: u64) -> u64 {
+        if self.request.is_some() { calls + 1 } else { calls | MESSAGE }
+    }
+
+    fn in_order(&self, settings: &Settings) -> bool {
+        settings.numbers.deterministic && self.request.is_some_and(Request::folds)
+    }
+
+    /// The algorithm that has to make the call.
+    fn required(&self, settings: &Settings) -> Option<Algorithm> {
+        settings.required.filter(|_| !self.is_internal)
+    }
+
+    /// The facts about links that a refusal of this call mentions.
+    pub(crate) fn link_limits(&self, settings: &Settings, ring: &Ring) -> LinkLimits {
+        let is_reached = self.required(settings).is_none_or(|asked| asked.reaches(ring));
+        LinkLimits { size: ring.size(), all_pairs_limit: ring.most_pairs(), is_reached }
+    }
+
+    /// Refuses the call if the options rule out `algorithm`, which the planner has chosen.
+    #[inline]
+    pub(crate) fn check_algorithm(
+        &self,
+        settings: &Settings,
+        algorithm: Algorithm,
+        limits: LinkLimits,
+    ) -> Result<()> {
+        let folds_left = |it: &Request| algorithm.folds_left(it.collective);
+        if self.in_order(settings) && !self.request.is_some_and(folds_left) {
+            return Err(self.order_error(limits));
+        }
+        match self.required(settings) {
+            Some(asked) if asked != algorithm => Err(self.algorithm_error(settings, asked, limits)),
+            _ => Ok(()),
+        }
+    }
+
+    /// No schedule folds this call in the order of ranks.
+    #[cold]
+    fn order_error(&self, LinkLimits { size, all_pairs_limit, .. }: LinkLimits) -> Error {
+        let expected = format!(
+            "off, or a call that is folded in the order of ranks: scan, exscan, and all_reduce, \
+             reduce_scatter and reduce_scatter_v by the library's schedules over links between all \
+             pairs{}",
+            links_hint(size <= all_pairs_limit, all_pairs_limit)
+        );
+        let (call, argument) = (self.name, "deterministic");
+        Error::Argument { call, argument, given: "on".into(), expected }
+    }
+
+    /// The required algorithm can't make this call.
+    #[cold]
+    fn algorithm_error(&self, settings: &Settings, asked: Algorithm, limits: LinkLimits) -> Error {
+        let LinkLimits { size, all_pairs_limit, is_reached } = limits;
+        let hint = links_hint(is_reached, all_pairs_limit);
+        let example = if self.in_order(settings) { "all_pairs" } else { "ring" };
+        let expected =
+            format!("one that can make this call among {size} ranks, such as {example}{hint}");
+        let (call, argument) = (self.name, "algorithm");
+        Error::Argument { call, argument, given: asked.to_string(), expected }
+    }
+}
+
+/// Ranks of the communicator, the most ranks that have links between all pairs, and whether the
+/// required algorithm has the links that it needs.
+#[derive(Clone, Copy)]
+pub(crate) struct LinkLimits {
+    size: u32,
+    all_pairs_limit: u32,
+    is_reached: bool,
+}
+
+/// How to get more links, if links are missing.
+fn links_hint(is_reached: bool, all_pairs_limit: u32) -> String {
+    if is_reached { String::new() } else { format!("; {}", linked_up_to(all_pairs_limit)) }
+}
+
+/// Which communicators have links between all pairs, for errors of calls that need such links.
+pub(crate) fn linked_up_to(all_pairs_limit: u32) -> String {
+    format!(
+        "worlds of up to {all_pairs_limit} ranks have links between all pairs, larger ones if \
+         RINGREDUCE_ALL_PAIRS or Builder::all_pairs says so"
+    )
+}
+
+/// The number of a call, in words for an error.
+pub(super) fn number_in_words(number: u64) -> String {
+    let call = number & !(MESSAGE | PROBE_SEQUENCE_BIT);
+    match (number & MESSAGE, number & PROBE_SEQUENCE_BIT) {
+        (0, 0) => format!("that of call #{call}"),
+        (0, _) => "that of a measurement before the first call".into(),
+        _ => format!("that of a message after call #{call}"),
+    }
+}
