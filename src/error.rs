@@ -1,56 +1,55 @@
-//! Every way a call can fail, typed: what happened, to whom, at which step, and what to do next.
-//! May touch: the errors of element and sim, which become its own.
+//! `Error`: every way a call can fail, with the rank, the step and what to do next.
 
 pub(crate) mod cause;
+mod context;
 mod debug;
 pub(crate) mod fault;
 mod limit;
 mod warn;
-mod who;
 
 use std::io;
 use std::time::Duration;
 
 use crate::element::UnknownName;
 use crate::sim::Violation;
+pub use context::{Peer, Place, Stall};
 pub use limit::Limit;
-pub(crate) use warn::{tell, warn};
-pub use who::{Peer, Place, Stall};
+pub(crate) use warn::{warn, warn_on_stderr};
 
 /// The library's result.
 pub type Result<T, E = Error> = core::result::Result<T, E>;
 
-/// What went wrong, to whom, and what to do next.
+/// A failure: the cause, the rank concerned, and what to do next.
 ///
 /// `{}` and `{:?}` print the same message: Rust shows the error that `main` returns by `{:?}`.
 /// `{:#?}` prints the variant and its fields. `source()` is `None`: the message is complete.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A setting (environment variable or builder value) that makes no sense.
+    /// A setting (environment variable or builder option) has a wrong value.
     #[non_exhaustive]
     #[error("{name}={given:?}: {expected}")]
     Config {
-        /// The variable or setting.
+        /// The variable or option.
         name: String,
         /// Its value.
         given: String,
-        /// What it may be, or what is wrong with it.
+        /// Permitted values, or the mistake.
         expected: String,
     },
-    /// Two launchers left their variables, and they differ.
+    /// Two launchers have set their variables, and they differ.
     #[non_exhaustive]
     #[error(
         "two launchers disagree: {first}; {second}. \
          Unset the variables of one, or name one in RINGREDUCE_LAUNCHER"
     )]
     Launchers {
-        /// What the first one says.
+        /// The first launcher's variables.
         first: String,
-        /// What the second one says.
+        /// The second launcher's variables.
         second: String,
     },
-    /// An argument of a call that does not fit.
+    /// An argument of a call is wrong.
     #[non_exhaustive]
     #[error("{call}: {argument} is {given}, expected {expected}")]
     Argument {
@@ -60,10 +59,10 @@ pub enum Error {
         argument: &'static str,
         /// Its value.
         given: String,
-        /// What it must be.
+        /// Permitted values.
         expected: String,
     },
-    /// Some ranks did not come to the meeting point in time.
+    /// Some ranks did not come to the rendezvous store in time.
     #[non_exhaustive]
     #[error(
         "rank {rank}: after {after:.1?} {} of {size} ranks had not started: {missing:?}. \
@@ -72,7 +71,7 @@ pub enum Error {
     MissingRanks {
         /// The rank that reports.
         rank: usize,
-        /// Who is missing.
+        /// The missing ranks.
         missing: Vec<usize>,
         /// The world size.
         size: usize,
@@ -85,157 +84,157 @@ pub enum Error {
     DuplicateRank {
         /// The rank.
         rank: usize,
-        /// Who came first.
+        /// Host and process of the first claim.
         first: String,
-        /// Who came second.
+        /// Host and process of the second claim.
         second: String,
     },
-    /// The meeting point can't be reached, is silent, or speaks something else.
+    /// The rendezvous store can't be reached, is silent, or is another program.
     #[non_exhaustive]
     #[error("store at {address}: {reason}")]
     Store {
         /// Its address.
         address: String,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
-    /// A connection that did not turn out to be the peer we expected.
+    /// A peer could not be connected, or failed the handshake.
     #[non_exhaustive]
     #[error("handshake with {peer}: {reason}")]
     Handshake {
-        /// Who was expected.
+        /// The expected peer.
         peer: String,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
-    /// The operating system refused something while a communicator was set up.
+    /// The operating system refused an operation.
     #[non_exhaustive]
     #[error("{doing}: {answer}")]
     Io {
-        /// What was attempted, on what.
+        /// The operation and its object.
         doing: String,
-        /// The system's answer. It is in the message, so it is no `source()`.
+        /// The system's answer. The message has it, so it is no `source()`.
         answer: io::Error,
     },
-    /// The operating system refused something because a limit is reached.
+    /// The operating system refused an operation because a limit is reached.
     #[non_exhaustive]
     #[error("{doing}: {answer}: {limit}")]
     Exhausted {
-        /// What was attempted, on what.
+        /// The operation and its object.
         doing: String,
-        /// What there is too little of.
+        /// The limit.
         limit: Limit,
-        /// The system's answer. It is in the message, so it is no `source()`.
+        /// The system's answer. The message has it, so it is no `source()`.
         answer: io::Error,
     },
     /// A CUDA driver is missing or too old, or a device refuses or lacks something.
     #[non_exhaustive]
     #[error("{doing}: {reason}")]
     Device {
-        /// What was attempted.
+        /// The operation.
         doing: String,
         /// The driver's answer, and what to do.
         reason: String,
     },
-    /// A wait ran past the deadline.
+    /// A wait has reached its deadline.
     #[non_exhaustive]
     #[error(
         "{at}: nothing from {peer} {}; it is stuck, makes other calls or waits for somebody else. \
          RINGREDUCE_TIMEOUT sets how long to wait",
-        waited(after)
+        wait_text(after)
     )]
     Timeout {
-        /// Where we waited.
+        /// The call and step of this rank.
         at: Box<Place>,
-        /// For whom.
+        /// The peer that this rank waited for.
         peer: Box<Peer>,
-        /// How long.
+        /// How long this rank waited.
         after: Duration,
     },
-    /// A rank keeps all others waiting, and it is known which.
+    /// A known rank keeps all others waiting.
     #[non_exhaustive]
     #[error(
         "{at}: nothing from {peer} for {after:.1?}: it {state}. \
          RINGREDUCE_TIMEOUT sets how long to wait"
     )]
     Stalled {
-        /// Where we waited.
+        /// The call and step of this rank.
         at: Box<Place>,
-        /// For whom.
+        /// The stalled rank.
         peer: Box<Peer>,
-        /// What it does instead.
+        /// Its state.
         state: Stall,
-        /// How long.
+        /// How long this rank waited.
         after: Duration,
     },
-    /// The peer is gone.
+    /// A peer has ended or its connection is lost.
     #[non_exhaustive]
     #[error("{at}: lost {peer}: {evidence}")]
     PeerLost {
-        /// Where we noticed.
+        /// The call and step of this rank.
         at: Box<Place>,
-        /// Who is gone.
+        /// The lost peer.
         peer: Box<Peer>,
-        /// How we know.
+        /// How the loss was detected.
         evidence: String,
     },
-    /// Two ranks are in calls that differ: this one and another, or two others.
+    /// Two ranks make different calls: this rank and another, or two others.
     #[non_exhaustive]
-    #[error("{}", differ(at, ranks, field, values))]
+    #[error("{}", mismatch_text(at, ranks, field, values))]
     Mismatch {
-        /// Where we are.
+        /// The call and step of this rank.
         at: Box<Place>,
-        /// Who differ; this rank is the second, if it is one of them.
+        /// The two ranks; if this rank is one of them, it is the second.
         ranks: Box<[Peer; 2]>,
-        /// In what.
+        /// The field that differs.
         field: &'static str,
-        /// The value of each.
+        /// The field's value at each of the two.
         values: [String; 2],
     },
-    /// What a peer sent over the network came as something else.
+    /// Data from a peer was corrupted in the network.
     #[non_exhaustive]
     #[error(
         "{at}: what {peer} sent was corrupted on its way: slot {slot} of the link has the CRC-32C \
          {found:08x} here, {sent:08x} there. Look at the network's hardware"
     )]
     Corrupt {
-        /// Where we are.
+        /// The call and step of this rank.
         at: Box<Place>,
-        /// Who sent it.
+        /// The sender.
         peer: Box<Peer>,
-        /// The number of the slot on the link from there, from 0.
+        /// Number of the slot on the link from the sender, from 0.
         slot: u64,
-        /// Its checksum when it was sent.
+        /// The checksum when the slot was sent.
         sent: u32,
-        /// Its checksum here.
+        /// The checksum when the slot arrived.
         found: u32,
     },
-    /// Something came over an encrypted link that the peer did not send, or not as what comes next.
+    /// A slot on an encrypted link was not sent by the peer, or is not the next one.
     #[non_exhaustive]
     #[error(
         "{at}: slot {slot} of the link from {peer} was changed, left out or sent by somebody else \
          on its way: it is not sealed with the connection's key. Look at who is between the hosts"
     )]
     Forged {
-        /// Where we are.
+        /// The call and step of this rank.
         at: Box<Place>,
-        /// Who should have sent it.
+        /// The peer at the other end of the link.
         peer: Box<Peer>,
-        /// The number of the slot on the link from there, from 0.
+        /// Number of the slot on the link from the peer, from 0.
         slot: u64,
     },
-    /// Not all survivors called in time.
+    /// Not all survivors made the call in time.
     #[non_exhaustive]
     #[error("{call}: after {after:.1?} ranks {missing:?} had neither called it nor ended")]
     NotAll {
         /// The method.
         call: &'static str,
-        /// Who has not.
+        /// The ranks that did not make the call.
         missing: Vec<usize>,
         /// How long this rank waited.
         after: Duration,
     },
-    /// Too few are left to go on: the others may be alive, and do so.
+    /// No quorum: too few ranks are left, and the others may be alive and go on.
     #[non_exhaustive]
     #[error(
         "{call}: ranks {live:?} of {size} are left, and the others may go on without them; start \
@@ -244,28 +243,28 @@ pub enum Error {
     QuorumLost {
         /// The method.
         call: &'static str,
-        /// Who is left, as far as this rank knows.
+        /// The ranks that are left, as far as this rank knows.
         live: Vec<usize>,
-        /// How many there were.
+        /// The size before the failure.
         size: usize,
     },
-    /// The others went on without this rank.
+    /// The other ranks evicted this rank.
     #[non_exhaustive]
     #[error("{call}: the others went on without this rank, which they took for lost")]
     Evicted {
         /// The method.
         call: &'static str,
-        /// The number of the membership that it does not belong to.
+        /// Number of the membership that this rank does not belong to.
         epoch: u32,
     },
-    /// Somebody ended all calls: by an [`AbortHandle`](crate::AbortHandle), or by
+    /// A rank ended all calls: by an [`AbortHandle`](crate::AbortHandle), or by
     /// [`revoke`](crate::Communicator::revoke).
     #[non_exhaustive]
-    #[error("{at}: aborted{}", by_whom(at, by))]
+    #[error("{at}: aborted{}", abort_source(at, by))]
     Aborted {
-        /// Where we were.
+        /// The call and step of this rank.
         at: Box<Place>,
-        /// The rank that did so, which may be this one.
+        /// The rank that aborted, which may be this one.
         by: Box<Peer>,
     },
     /// An earlier failure left the communicator unusable.
@@ -277,24 +276,24 @@ pub enum Error {
         /// The first failure.
         first: String,
     },
-    /// A name that is no algorithm, data type, reduction or collective.
+    /// No algorithm, data type, reduction or collective has this name.
     #[error(transparent)]
     UnknownName(#[from] UnknownName),
-    /// A schedule of the user's making that breaks a law.
+    /// A user's schedule breaks a law.
     #[error(transparent)]
     Violation(#[from] Violation),
 }
 
-/// How long, in words.
-fn waited(after: &Duration) -> String {
+/// How long a timed-out call waited, in words.
+fn wait_text(after: &Duration) -> String {
     if after.is_zero() {
         return "yet, and the call does not wait: its timeout is zero".into();
     }
     format!("for {after:.1?}")
 }
 
-/// Who differ, in what.
-fn differ(at: &Place, ranks: &[Peer; 2], field: &str, values: &[String; 2]) -> String {
+/// The message of a mismatch.
+fn mismatch_text(at: &Place, ranks: &[Peer; 2], field: &str, values: &[String; 2]) -> String {
     let ([one, other], [there, here]) = (ranks, values);
     if other.rank == at.rank {
         return format!(
@@ -308,13 +307,13 @@ fn differ(at: &Place, ranks: &[Peer; 2], field: &str, values: &[String; 2]) -> S
     )
 }
 
-/// By which other rank.
-fn by_whom(at: &Place, by: &Peer) -> String {
+/// The rank that aborted, if it is another one, in words.
+fn abort_source(at: &Place, by: &Peer) -> String {
     if by.rank == at.rank { String::new() } else { format!(" by {by}") }
 }
 
 impl Error {
-    /// Where it says that it happened.
+    /// The call and step that the error names.
     #[cfg(feature = "cuda")]
     pub(crate) fn place_mut(&mut self) -> Option<&mut Place> {
         match self {
@@ -329,7 +328,7 @@ impl Error {
         }
     }
 
-    /// The other rank of which it says that the call failed.
+    /// The other rank that the error names.
     #[cfg(feature = "cuda")]
     pub(crate) fn peer_mut(&mut self) -> Option<&mut Peer> {
         match self {
@@ -340,7 +339,7 @@ impl Error {
         }
     }
 
-    /// The same, of another call of which the one that failed was a part.
+    /// Renames the call to `name`, of which the failed call was a part.
     #[cfg(feature = "cuda")]
     pub(crate) fn in_call(mut self, name: &'static str) -> Self {
         if let Self::Argument { call, .. } | Self::Broken { call, .. } = &mut self {
@@ -349,7 +348,7 @@ impl Error {
         self
     }
 
-    /// An [`Error::Io`], or [`Error::Exhausted`], from the system's last word on `doing`.
+    /// An [`Error::Io`], or [`Error::Exhausted`] if `answer` is about a limit.
     pub(crate) fn io(doing: impl Into<String>, answer: impl Into<io::Error>) -> Self {
         let (doing, answer) = (doing.into(), answer.into());
         match Limit::of(&answer) {
@@ -358,7 +357,7 @@ impl Error {
         }
     }
 
-    /// The same where that was to start a thread.
+    /// As [`Self::io`], for a thread that could not be started.
     pub(crate) fn no_thread(doing: impl Into<String>, answer: io::Error) -> Self {
         match answer.kind() {
             io::ErrorKind::WouldBlock => {

@@ -123,9 +123,9 @@ mod tuner;
 #[doc(hidden)]
 pub use api::fuzz;
 #[cfg(feature = "host")]
-pub use api::{AbortHandle, CallOptions, Communicator, FoldOrder, Group, Pending, Queue, With};
-#[cfg(feature = "host")]
-pub use bootstrap::Builder;
+pub use api::{
+    AbortHandle, Builder, CallOptions, Communicator, FoldOrder, Group, Pending, Queue, With,
+};
 #[cfg(feature = "host")]
 pub use config::Transport;
 /// The crate of the CUDA contexts and streams that calls on devices take.

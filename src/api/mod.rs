@@ -2,6 +2,7 @@
 //! a plan and has the engine execute it.
 
 mod blocking;
+mod builder;
 mod c_function;
 mod custom_op;
 mod explain;
@@ -25,6 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+pub use builder::Builder;
 pub use custom_op::FoldOrder;
 pub use group::Group;
 pub use nonblocking::Queue;

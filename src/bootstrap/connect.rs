@@ -1,6 +1,6 @@
-//! The streams of links: the sender of a link dials its receiver, and every stream passes the
-//! handshake. May touch: handshake, door, socket, peers.
-//! Law: accepting runs beside dialling, so no order of ranks can deadlock.
+//! The dialler and the acceptor of link streams. The sender of a link dials its receiver, and both
+//! pass the handshake of mutual authentication.
+//! Law: a rank accepts while it dials, so no order of ranks can deadlock.
 
 use std::io::{self, ErrorKind};
 use std::net::TcpStream;
@@ -13,21 +13,21 @@ use nix::errno::Errno;
 use socket2::Socket;
 
 use super::Meeting;
-use super::auth::acceptor::{Sealing, offer};
-use super::auth::handshake::{Identity, Role};
+use super::auth::acceptor::{StreamKeys, dial_handshake};
+use super::auth::handshake::{StreamId, StreamRole};
 use super::auth::keys::Keys;
-use super::auth::listener::Door;
+use super::auth::listener::LinkListener;
 use super::socket::{connect_tcp, connect_unix};
-use super::start_up::{Entrance, Watch};
+use super::startup_store::{FailureWatch, StartupStore};
 use super::topology::{LinkKind, PeerInfo};
 use crate::config::deadline_after;
 use crate::error::{Error, Result};
 use crate::transport::aead::Seals;
 
-/// Between two attempts to dial.
-const PAUSE: Duration = Duration::from_millis(10);
+/// Pause between two attempts to dial a peer.
+const REDIAL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// A link, by its two ends.
+/// A link, identified by its two ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PairKey {
     /// The rank that sends.
@@ -36,41 +36,42 @@ pub struct PairKey {
     pub to: usize,
 }
 
-/// What a link runs over; all blocking.
+/// Connected streams of a link, all blocking.
 #[derive(Debug)]
 pub enum Streams {
-    /// One stream, over which [`crate::transport::shm`] passes memory and which ends with the peer.
+    /// A Unix stream that passes descriptors of shared memory ([`crate::transport::shm`]) and
+    /// closes with the peer.
     Shm(UnixStream),
-    /// As many connections as `tcp_sockets` says, in the same order at both ends.
+    /// As many TCP connections as `tcp_sockets` says, in the same order at both ends.
     Tcp(Vec<TcpStream>),
 }
 
 /// The streams of one link.
 #[derive(Debug)]
 pub struct Connection {
-    /// Which link.
+    /// The link that the streams belong to.
     pub pair: PairKey,
-    /// Its streams.
+    /// The data streams.
     pub streams: Streams,
-    /// What each of them is sealed by, in the same order; none if they are not.
+    /// AEAD keys of each data stream, in the same order; empty if the job does not encrypt.
     pub seals: Vec<Seals>,
-    /// One more, once for each two ranks: for what shall not wait behind data. Over TCP it is
-    /// sealed.
+    /// The control channel, one per pair of ranks, for messages that must not wait behind data.
+    /// Over TCP it is always encrypted.
     pub control: Option<(Socket, Option<Seals>)>,
 }
 
 impl Meeting {
-    /// Opens the streams of the links that this rank sends on (`dial`) and receives on (`accept`).
-    /// All ranks call this with matching lists. The connections come in the order of the lists,
-    /// first those of `dial`.
+    /// Dials the streams of the links that this rank sends on (`dial`) and accepts those of the
+    /// links that it receives on (`accept`). All ranks must call this with matching lists. The
+    /// connections come in the order of the lists, first those of `dial`.
     ///
     /// # Errors
     /// [`Error::Handshake`] naming the peer that can't be reached or does not come in time.
     pub fn connect(&mut self, dial: &[PairKey], accept: &[PairKey]) -> Result<Vec<Connection>> {
-        let until = deadline_after(self.config.timeout);
-        let mut entrance = self.entrance.take();
-        let opened = self.open(dial, accept, entrance.as_mut(), until);
-        self.entrance = entrance;
+        let deadline = deadline_after(self.config.timeout);
+        let mut startup_store = self.startup_store.take();
+        let opened = self.open(dial, accept, startup_store.as_mut(), deadline);
+        self.startup_store = startup_store;
         opened
     }
 
@@ -78,61 +79,65 @@ impl Meeting {
         &self,
         dial: &[PairKey],
         accept: &[PairKey],
-        entrance: Option<&mut Entrance>,
-        until: Instant,
+        startup_store: Option<&mut StartupStore>,
+        deadline: Instant,
     ) -> Result<Vec<Connection>> {
-        let meeting = self;
+        let bootstrap = self;
         let io = |error: io::Error| Error::io("connecting ranks", error);
-        let (cancel, cancelled) = UnixStream::pair().map_err(io)?;
-        let expected = meeting.streams_of(accept)?;
-        let wanted = meeting.streams_of(dial)?;
+        let (cancel_sender, cancelled) = UnixStream::pair().map_err(io)?;
+        let expected = bootstrap.stream_ids(accept)?;
+        let dial_ids = bootstrap.stream_ids(dial)?;
         let keys = &Keys::new(self.secret.as_ref(), self.job);
-        let door = Door::new(&expected, keys, wanted.len());
-        let (failed, ended) = (&AtomicBool::new(false), &AtomicBool::new(false));
+        let listener = LinkListener::new(&expected, keys, dial_ids.len());
+        let (accept_failed, accept_ended) = (&AtomicBool::new(false), &AtomicBool::new(false));
         let dialler = thread::current();
         let (dialled, accepted) = thread::scope(|scope| {
             let thread = thread::Builder::new().name("ringreduce-accept".into());
             let accepting = move || {
-                let accepted = meeting.accept_all(door, &cancelled, until);
-                failed.store(accepted.is_err(), Ordering::Relaxed);
-                ended.store(true, Ordering::Release);
+                let accepted = bootstrap.accept_expected(listener, &cancelled, deadline);
+                accept_failed.store(accepted.is_err(), Ordering::Relaxed);
+                accept_ended.store(true, Ordering::Release);
                 dialler.unpark();
                 accepted
             };
             let acceptor = thread.spawn_scoped(scope, accepting);
             let acceptor =
                 acceptor.map_err(|e| Error::no_thread("starting a thread to accept ranks", e))?;
-            let aborted = || meeting.abort.load(Ordering::Relaxed);
-            let gave_up = || failed.load(Ordering::Relaxed) || aborted();
-            let mut dialled: Result<Vec<_>> =
-                wanted.iter().map(|stream| meeting.dial(stream, keys, until, &gave_up)).collect();
-            let mut watch = Watch::new(entrance);
+            let is_aborted = || bootstrap.abort.load(Ordering::Relaxed);
+            let is_cancelled = || accept_failed.load(Ordering::Relaxed) || is_aborted();
+            let mut dialled: Result<Vec<_>> = dial_ids
+                .iter()
+                .map(|stream| bootstrap.dial(stream, keys, deadline, &is_cancelled))
+                .collect();
+            let mut failure_watch = FailureWatch::new(startup_store);
             while let Ok(sockets) = &dialled
-                && !aborted()
-                && !ended.load(Ordering::Acquire)
+                && !is_aborted()
+                && !accept_ended.load(Ordering::Acquire)
             {
-                thread::park_timeout(PAUSE);
-                if let Some(error) = watch.look(meeting, sockets.iter().map(|(it, _)| it)) {
+                thread::park_timeout(REDIAL_INTERVAL);
+                if let Some(error) =
+                    failure_watch.failure(bootstrap, sockets.iter().map(|(it, _)| it))
+                {
                     dialled = Err(error);
                 }
             }
-            if dialled.is_err() || aborted() {
-                drop(cancel.shutdown(std::net::Shutdown::Both));
+            if dialled.is_err() || is_aborted() {
+                drop(cancel_sender.shutdown(std::net::Shutdown::Both));
             }
             let accepted = acceptor.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             match (dialled, accepted) {
-                // The acceptor's failure, not its echo in the dialler.
+                // The acceptor's failure is the cause; the dialler only stopped after it.
                 (Err(_), Err(cause @ (Error::Io { .. } | Error::Exhausted { .. }))) => Err(cause),
                 (dialled, accepted) => Ok((dialled?, accepted?)),
             }
         })?;
         let mut sockets = dialled.into_iter().chain(accepted);
         let pairs = dial.iter().chain(accept);
-        pairs.map(|&pair| meeting.bundle(pair, &mut sockets)).collect()
+        pairs.map(|&pair| bootstrap.assemble(pair, &mut sockets)).collect()
     }
 
-    /// What identifies the streams of `pairs`, in order.
-    fn streams_of(&self, pairs: &[PairKey]) -> Result<Vec<Identity>> {
+    /// Identities of the streams of `pairs`, in order.
+    fn stream_ids(&self, pairs: &[PairKey]) -> Result<Vec<StreamId>> {
         let mut streams = Vec::new();
         for &PairKey { from, to } in pairs {
             if from == to || from.max(to) >= self.size() || ![from, to].contains(&self.rank) {
@@ -148,10 +153,10 @@ impl Meeting {
             let (job, epoch, from, to) = (self.job, self.epoch, from as u32, to as u32);
             let role = kind.into();
             let (tcp, encrypt) = (kind == LinkKind::Tcp, self.config.encrypt);
-            let controls = u16::from(has_control(from as usize, to as usize));
+            let control_streams = u16::from(carries_control_stream(from as usize, to as usize));
             let stream = |index| {
-                let sealed = tcp && (encrypt || index + controls == count);
-                Identity { job, epoch, from, to, role, index, count, sealed }
+                let encrypted = tcp && (encrypt || index + control_streams == count);
+                StreamId { job, epoch, from, to, role, index, count, encrypted }
             };
             streams.extend((0..count).map(stream));
         }
@@ -163,116 +168,117 @@ impl Meeting {
             LinkKind::Shm => 1,
             LinkKind::Tcp => self.config.tcp_sockets,
         };
-        links + usize::from(has_control(from, to))
+        links + usize::from(carries_control_stream(from, to))
     }
 
-    fn bundle(
+    fn assemble(
         &self,
         pair: PairKey,
-        sockets: &mut impl Iterator<Item = (Socket, Sealing)>,
+        sockets: &mut impl Iterator<Item = (Socket, StreamKeys)>,
     ) -> Result<Connection> {
-        let kind = self.link_kind(pair.from, pair.to);
         let PairKey { from, to } = pair;
-        let mut mine: Vec<_> = sockets.take(self.streams_per_link(from, to)).collect();
-        for (socket, _) in &mine {
+        let kind = self.link_kind(from, to);
+        let mut own: Vec<_> = sockets.take(self.streams_per_link(from, to)).collect();
+        for (socket, _) in &own {
             socket.set_nonblocking(false).map_err(|e| Error::io("preparing a link", e))?;
         }
-        let control = if has_control(from, to) { mine.pop() } else { None };
-        let (mine, seals): (Vec<_>, Vec<_>) = mine.into_iter().unzip();
-        let (mut mine, seals) = (mine, seals.into_iter().flatten().collect());
-        let streams = match (kind, mine.pop()) {
+        let control = if carries_control_stream(from, to) { own.pop() } else { None };
+        let (mut own, seals): (Vec<_>, Vec<_>) = own.into_iter().unzip();
+        let seals = seals.into_iter().flatten().collect();
+        let streams = match (kind, own.pop()) {
             (LinkKind::Shm, Some(socket)) => Streams::Shm(socket.into()),
-            (_, last) => Streams::Tcp(mine.into_iter().chain(last).map(TcpStream::from).collect()),
+            (_, last) => Streams::Tcp(own.into_iter().chain(last).map(TcpStream::from).collect()),
         };
         Ok(Connection { pair, streams, seals, control })
     }
 
-    /// One stream to the receiver of a link.
+    /// Dials one stream to the receiver of a link, until the handshake succeeds or the deadline has
+    /// come.
     fn dial(
         &self,
-        stream: &Identity,
+        stream: &StreamId,
         keys: &Keys,
-        until: Instant,
+        deadline: Instant,
         cancelled: &dyn Fn() -> bool,
-    ) -> Result<(Socket, Sealing)> {
+    ) -> Result<(Socket, StreamKeys)> {
         let peer = &self.peers[stream.to as usize];
         let fail = |reason: String| Err(Error::Handshake { peer: peer.peer().to_string(), reason });
         loop {
-            let error = match open(peer, stream.role, until, cancelled) {
+            let error = match open(peer, stream.role, deadline, cancelled) {
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
                     return fail("it refuses connections; has it ended?".into());
                 }
                 Err(error) => error,
-                Ok(socket) => match offer(&socket, keys, *stream, until, cancelled) {
-                    Ok(sealing) => return Ok((socket, sealing)),
+                Ok(socket) => match dial_handshake(&socket, keys, *stream, deadline, cancelled) {
+                    Ok(stream_keys) => return Ok((socket, stream_keys)),
                     Err(error) if error.kind() == ErrorKind::InvalidData => {
                         return fail(error.to_string());
                     }
                     Err(error) => error,
                 },
             };
-            if is_ours(&error) {
+            if is_local_failure(&error) {
                 return Err(Error::io(format!("connecting to {}", peer.peer()), error));
             }
-            if Instant::now() + PAUSE >= until || cancelled() {
+            if Instant::now() + REDIAL_INTERVAL >= deadline || cancelled() {
                 return fail(format!(
                     "no connection within {:.1?} ({error}). RINGREDUCE_TIMEOUT sets how long to \
                      wait, RINGREDUCE_IFNAME which network to use",
                     self.config.timeout
                 ));
             }
-            thread::sleep(PAUSE);
+            thread::sleep(REDIAL_INTERVAL);
         }
     }
 
-    /// The streams that are expected, from whoever dials them.
-    fn accept_all(
+    /// Accepts all expected streams, in the order of the list.
+    fn accept_expected(
         &self,
-        mut door: Door<'_>,
+        mut listener: LinkListener<'_>,
         cancelled: &UnixStream,
-        until: Instant,
-    ) -> Result<Vec<(Socket, Sealing)>> {
-        let unix = self.unix.as_ref().map(|listener| (listener, Role::Shm));
-        let tcp = self.tcp.as_ref().map(|listener| (listener, Role::Tcp));
+        deadline: Instant,
+    ) -> Result<Vec<(Socket, StreamKeys)>> {
+        let unix = self.unix.as_ref().map(|listener| (listener, StreamRole::Shm));
+        let tcp = self.tcp.as_ref().map(|listener| (listener, StreamRole::Tcp));
         let listeners: Vec<_> = unix.into_iter().chain(tcp).collect();
-        while let Some(missing) = door.taken.iter().position(Option::is_none) {
-            let turn = door.turn(&listeners, cancelled, until);
-            if turn.map_err(|e| Error::io("accepting ranks", e))? {
+        while let Some(missing) = listener.accepted.iter().position(Option::is_none) {
+            let poll_once = listener.poll_once(&listeners, cancelled, deadline);
+            if poll_once.map_err(|e| Error::io("accepting ranks", e))? {
                 continue;
             }
-            let peer = self.peers[door.expected[missing].from as usize].peer().to_string();
+            let peer = self.peers[listener.expected[missing].from as usize].peer().to_string();
             let reason = format!(
-                "it did not connect within {:.1?}; {} strangers were turned away",
+                "it did not connect within {:.1?}; {} other connections were turned away",
                 self.config.timeout,
-                door.strangers.total()
+                listener.rejections.total()
             );
             return Err(Error::Handshake { peer, reason });
         }
-        Ok(door.taken.into_iter().flatten().collect())
+        Ok(listener.accepted.into_iter().flatten().collect())
     }
 }
 
-/// Of the two links between two ranks, is it the one whose streams are one more?
-fn has_control(from: usize, to: usize) -> bool {
+/// True for one of the two links between a pair of ranks: its streams include the control channel.
+fn carries_control_stream(from: usize, to: usize) -> bool {
     from < to
 }
 
-/// Is this a failure of our own, which no other attempt will mend?
-fn is_ours(error: &io::Error) -> bool {
-    let ours = [Errno::EMFILE, Errno::ENFILE, Errno::ENOMEM, Errno::EACCES, Errno::EPERM];
+/// True for a limit or a permission of this process, which no further attempt can mend.
+fn is_local_failure(error: &io::Error) -> bool {
+    let errnos = [Errno::EMFILE, Errno::ENFILE, Errno::ENOMEM, Errno::EACCES, Errno::EPERM];
     error.kind() == ErrorKind::PermissionDenied
-        || ours.iter().any(|&errno| error.raw_os_error() == Some(errno as i32))
+        || errnos.iter().any(|&errno| error.raw_os_error() == Some(errno as i32))
 }
 
 fn open(
     peer: &PeerInfo,
-    role: Role,
-    until: Instant,
+    role: StreamRole,
+    deadline: Instant,
     cancelled: &dyn Fn() -> bool,
 ) -> io::Result<Socket> {
     match (role, peer.tcp) {
-        (Role::Shm, _) => connect_unix(&peer.unix),
-        (Role::Tcp, Some(address)) => connect_tcp(address, until, cancelled),
-        (Role::Tcp, None) | (Role::Store, _) => Err(ErrorKind::AddrNotAvailable.into()),
+        (StreamRole::Shm, _) => connect_unix(&peer.unix),
+        (StreamRole::Tcp, Some(address)) => connect_tcp(address, deadline, cancelled),
+        (StreamRole::Tcp, None) | (StreamRole::Store, _) => Err(ErrorKind::AddrNotAvailable.into()),
     }
 }

@@ -1,52 +1,54 @@
-//! What comes from outside at a meeting, for the fuzzer: one function for each decoder. It is built
-//! for the fuzzer alone. May touch: as `rendezvous`.
-//! Law: whatever the bytes are, no panic; what is understood is written as the same bytes.
+//! Entry points for the fuzzer, one for each decoder of bytes that arrive during bootstrap. They
+//! are compiled for the fuzzer alone.
+//! Law: no input panics; a decoded message encodes to the same bytes.
 #![allow(missing_docs, reason = "the names say it, and nobody else calls them")]
 
-use super::auth::handshake::{Accepting, Dialling, HELLO, Identity, Message, NONCE, Reply, Stage};
+use super::auth::handshake::{
+    Acceptor, Dialler, MESSAGE_LEN, Message, MessageKind, NONCE_LEN, Reply, StreamId,
+};
 use super::auth::keys::Keys;
 use super::auth::secret;
-use super::join_queue::newcomers;
-use super::kv::protocol::{Inbox, Writer};
-use super::rank_record::Record;
-use super::{exchange, start_up};
+use super::join::newcomers;
+use super::kv::protocol::{Encoder, FrameBuffer};
+use super::rank_record::RankRecord;
+use super::{exchange, startup_store};
 use crate::config::Secret;
 
 pub fn store_frame(data: &[u8]) {
-    let (inbox, header) = Inbox::of(data);
+    let (inbox, header) = FrameBuffer::of(data);
     let Ok(Some((kind, key, value))) = inbox.header() else { return };
-    let whole = header + key + value;
-    if data.len() >= whole {
-        let (mut inbox, _) = Inbox::of(&data[..whole]);
-        if let Ok(frame) = inbox.take(kind, key) {
-            assert_eq!(frame.encode(), data[..whole]);
+    let frame_len = header + key + value;
+    if data.len() >= frame_len {
+        let (mut inbox, _) = FrameBuffer::of(&data[..frame_len]);
+        if let Ok(frame) = inbox.take_frame(kind, key) {
+            assert_eq!(frame.encode(), data[..frame_len]);
         }
     }
 }
 
 pub fn record(data: &[u8]) {
-    if let Ok(record) = Record::decode(data) {
+    if let Ok(record) = RankRecord::decode(data) {
         assert_eq!(record.encode(), data);
-        let _ = record.agree(&record);
+        let _ = record.check_settings(&record);
     }
 }
 
 pub fn table(data: &[u8]) {
-    if let Ok(values) = exchange::unpack(data) {
-        let pack = |out: Writer, value: &Vec<u8>| {
+    if let Ok(values) = exchange::decode_table(data) {
+        let pack = |out: Encoder, value: &Vec<u8>| {
             let mut out = out.u32(value.len() as u32);
             out.0.extend(value);
             out
         };
-        assert_eq!(values.iter().fold(Writer::default(), pack).0, data);
+        assert_eq!(values.iter().fold(Encoder::default(), pack).0, data);
     }
 }
 
 pub fn verdict(data: &[u8]) {
-    if let Ok(error) = exchange::decode(data, 1, 4, "unix:@here") {
+    if let Ok(error) = exchange::decode_error(data, 1, 4, "unix:@here") {
         let _ = error.to_string();
     }
-    let _ = start_up::decode(data);
+    let _ = startup_store::decode_failure(data);
 }
 
 pub fn secret_file(data: &[u8]) {
@@ -57,23 +59,25 @@ pub fn lobby(data: &[u8]) {
     let _ = newcomers(data);
 }
 
-/// Each of the four messages, and both ends of a handshake with somebody who has no secret.
+/// Each of the four messages, and both ends of a handshake with a peer that has no secret.
 pub fn handshake(data: &[u8]) {
-    let (messages, _) = data.as_chunks::<HELLO>();
+    let (messages, _) = data.as_chunks::<MESSAGE_LEN>();
     for bytes in messages {
-        for stage in [Stage::Offer, Stage::Answer, Stage::Confirm, Stage::Welcome] {
-            if let Ok(message) = Message::decode(bytes, stage) {
+        for kind in
+            [MessageKind::Offer, MessageKind::Answer, MessageKind::Confirm, MessageKind::Welcome]
+        {
+            if let Ok(message) = Message::decode(bytes, kind) {
                 assert_eq!(&message.encode(), bytes);
             }
         }
     }
     let keys = Keys::new(Some(&Secret::from(&[3; 32])), 7);
-    let expected = Identity::of_store(7, 1);
-    let mut accepting = Accepting::new([5; NONCE]);
-    let (mut dialling, _) = Dialling::new(&keys, expected, [6; NONCE]);
+    let expected = StreamId::to_store(7, 1);
+    let mut acceptor = Acceptor::new([5; NONCE_LEN]);
+    let (mut dialler, _) = Dialler::new(&keys, expected, [6; NONCE_LEN]);
     for bytes in messages {
-        let taken = accepting.hear(&keys, bytes, |_| Some(expected));
+        let taken = acceptor.receive(&keys, bytes, |_| Some(expected));
         assert!(!matches!(taken, Ok(Reply::Welcome(..))), "who has no secret came in");
-        assert!(dialling.hear(&keys, bytes).is_err(), "who has no secret was believed");
+        assert!(dialler.receive(&keys, bytes).is_err(), "who has no secret was believed");
     }
 }

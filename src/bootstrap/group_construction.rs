@@ -1,7 +1,7 @@
-//! A group in the making: while its ranks connect, each looks at what the communicator that they
-//! come from knows of them. May touch: as `comm`.
-//! Law: until all have made it the group is a part of that communicator's latest call, whose errors
-//! are its errors; who fails tells the others there.
+//! Construction of a subgroup: while its ranks connect, each one watches the parent communicator's
+//! failure detector.
+//! Law: until all ranks have constructed it, the subgroup is part of the parent's latest call, and
+//! its errors are errors of that call; a rank that fails tells the others over the parent's links.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -18,81 +18,84 @@ use crate::exec::{Halt, Stop, remind};
 use crate::health::{Links, SHORTLY};
 use crate::transport::Fault;
 
-/// Who has failed in a group says why where its ranks come from, and may take so long to get there:
-/// it has much to do before where CPUs are few.
-const TOLD: Duration = Duration::from_secs(2);
-/// How often a rank looks.
-const GLANCE: Duration = Duration::from_millis(10);
+/// How long to wait for the parent's failure detector to explain why a peer left. A peer publishes
+/// its failure cause there before it leaves, but may be slow where CPUs are few.
+const CAUSE_WAIT: Duration = Duration::from_secs(2);
+/// How often a rank looks at the parent's failure detector.
+const WATCH_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Because of whom a rank will leave a communicator: a group of its ranks has failed.
+/// First failure cause of the subgroups of a communicator: the goodbye reason with which a rank
+/// leaves the communicator.
 #[derive(Debug, Default)]
 pub(crate) struct Because {
-    first: OnceLock<Blame>,
-    /// The communicator that this one is a group of, and its ranks there.
-    elder: Option<(Arc<Self>, Vec<usize>)>,
+    first_cause: OnceLock<Blame>,
+    /// The parent communicator, and its ranks of this subgroup's members.
+    parent: Option<(Arc<Self>, Vec<usize>)>,
 }
 
 impl Because {
-    /// That of a group of these ranks.
-    fn of(elder: &Arc<Self>, members: &[usize]) -> Arc<Self> {
-        let elder = Some((Arc::clone(elder), members.to_vec()));
-        Arc::new(Self { elder, ..Self::default() })
+    /// For a subgroup whose ranks are `members` of `parent`.
+    fn of(parent: &Arc<Self>, members: &[usize]) -> Arc<Self> {
+        let parent = Some((Arc::clone(parent), members.to_vec()));
+        Arc::new(Self { parent, ..Self::default() })
     }
 
-    /// The communicator has failed. What is said first counts.
+    /// Records a failure of this communicator for all its ancestors. The first failure counts.
     pub(crate) fn say(&self, blame: Blame) {
-        if let Some((elder, members)) = &self.elder
-            && let Some(there) = blame.renumbered(|rank| members.get(rank).copied())
+        if let Some((parent, members)) = &self.parent
+            && let Some(in_parent) = blame.renumbered(|rank| members.get(rank).copied())
         {
-            let there = *elder.first.get_or_init(|| there);
-            elder.say(there);
+            let in_parent = *parent.first_cause.get_or_init(|| in_parent);
+            parent.say(in_parent);
         }
     }
 }
 
-/// What a rank that waits while it connects looks at, and what ends it.
-struct Watch<'a> {
-    /// Of those that become the group's.
+/// The watch over the parent while a rank connects, and the flags that end it.
+struct ParentWatch<'a> {
+    /// The subgroup's members, by their ranks in the parent.
     members: &'a [usize],
-    most: Duration,
-    /// That of the communicator.
+    timeout: Duration,
+    /// The parent's abort flag.
     abort: &'a AtomicBool,
-    over: &'a AtomicBool,
-    /// All have connected: from then on others may be done with it before this rank.
-    connected: &'a AtomicBool,
+    is_over: &'a AtomicBool,
+    /// All ranks have connected. From now on a member may leave because it has finished.
+    all_connected: &'a AtomicBool,
 }
 
-impl Watch<'_> {
-    /// Looks until it is over; the cause, if there is one, that the group can't be made.
-    fn look(&self, links: &mut Links, seat: &Seat) -> Option<(usize, Fault)> {
-        let (began, me, mut said) = (Instant::now(), seat.rank, false);
-        while !self.over.load(Ordering::Acquire) {
+impl ParentWatch<'_> {
+    /// Watches until `is_over` is raised. Returns the failure that makes the subgroup impossible,
+    /// if there is one.
+    fn first_failure(&self, links: &mut Links, seat: &Seat) -> Option<(usize, Fault)> {
+        let (began, me, mut has_warned) = (Instant::now(), seat.rank, false);
+        while !self.is_over.load(Ordering::Acquire) {
             let cause = links.cause(None, |_, _| false);
-            let connects = !self.connected.load(Ordering::Acquire);
-            let cause = cause.or_else(|| if connects { self.left(links, me) } else { None });
+            let connects = !self.all_connected.load(Ordering::Acquire);
+            let cause = cause.or_else(|| if connects { self.departed(links, me) } else { None });
             if cause.is_some() || self.abort.load(Ordering::Relaxed) {
                 return cause;
             }
-            let times = (began.elapsed(), self.most);
+            let times = (began.elapsed(), self.timeout);
             links.wait_on(times, None);
-            remind(links, Some(&seat.flight), times, (me, 0), &mut said);
-            thread::park_timeout(GLANCE);
+            remind(links, Some(&seat.flight), times, (me, 0), &mut has_warned);
+            thread::park_timeout(WATCH_INTERVAL);
         }
         None
     }
 
-    /// One of the group that has left meanwhile: nobody has made it without this rank.
-    fn left(&self, links: &mut Links, me: usize) -> Option<(usize, Fault)> {
+    /// A member that has left the parent before all ranks have connected.
+    fn departed(&self, links: &mut Links, me: usize) -> Option<(usize, Fault)> {
         let others = self.members.iter().filter(|&&rank| rank != me);
-        let mut left = others.filter_map(|&rank| Some((rank, links.check_alive(rank).err()?)));
-        let (rank, fault) = left.next()?;
+        let mut departed = others.filter_map(|&rank| Some((rank, links.check_alive(rank).err()?)));
+        let (rank, fault) = departed.next()?;
         Some(links.why_ended(&[rank], SHORTLY).unwrap_or((rank, fault)))
     }
 }
 
 impl Communicator {
-    /// Makes the group of these ranks by `work`, which gives up when the flag is raised.
-    pub(super) fn make(
+    /// Constructs the subgroup of these ranks by `work`, which gives up when its abort flag is
+    /// raised.
+    pub(super) fn construct_group(
         &mut self,
         name: &'static str,
         members: &[usize],
@@ -100,13 +103,13 @@ impl Communicator {
     ) -> Result<Self> {
         let (engine, seat, settings) = self.at_home(name)?;
         let abort = Arc::new(AtomicBool::new(false));
-        let again = engine.sequence;
-        engine.links.lives().stay(again);
-        let connected = AtomicBool::new(false);
+        let sequence = engine.sequence;
+        engine.links.lives().stay(sequence);
+        let all_connected = AtomicBool::new(false);
         let work = || {
             let mut group = work(seat, settings, &abort)?;
-            connected.store(true, Ordering::Release);
-            // Every rank has connected, or none goes on.
+            all_connected.store(true, Ordering::Release);
+            // The barrier succeeds once every rank has connected.
             let tag = settings.tag.clone();
             group.with(CallOptions { tag, ..CallOptions::new() }).barrier()?;
             Ok(group)
@@ -114,41 +117,46 @@ impl Communicator {
         let (made, cause) = if members.len() == 1 {
             (work(), None)
         } else {
-            watched(engine, members, (seat, settings), [&abort, &connected], work)
+            construct_watched(engine, members, (seat, settings), [&abort, &all_connected], work)
         };
         match made {
-            // What was found out in the last moment counts: the group has been told to end.
+            // A failure found in the last moment counts: the subgroup's abort flag was already
+            // raised.
             Ok(mut group) if cause.is_none() && !abort.load(Ordering::Acquire) => {
-                engine.links.lives().leave(again);
-                if let Some(its) = &mut group.engine {
-                    its.because = Because::of(&engine.because, members);
+                engine.links.lives().leave(sequence);
+                if let Some(new_engine) = &mut group.engine {
+                    new_engine.because = Because::of(&engine.because, members);
                 }
                 Ok(group)
             }
-            made => Err(engine.unmade(seat, settings, name, (members, cause), made.err())),
+            made => {
+                Err(engine.construction_error(seat, settings, name, (members, cause), made.err()))
+            }
         }
     }
 }
 
-/// Does the work, and looks meanwhile; what comes of both.
-fn watched<T>(
+/// Runs `work` while a thread watches the parent. Returns the result and the failure that the watch
+/// has found.
+fn construct_watched<T>(
     engine: &mut Engine,
     members: &[usize],
     (seat, settings): (&Seat, &Settings),
-    [abort, connected]: [&AtomicBool; 2],
+    [abort, all_connected]: [&AtomicBool; 2],
     work: impl FnOnce() -> Result<T>,
 ) -> (Result<T>, Option<(usize, Fault)>) {
-    let over = &AtomicBool::new(false);
+    let is_over = &AtomicBool::new(false);
     let Engine { links, abort: own, .. } = engine;
-    let watch = Watch { members, most: settings.timeout, abort: own, over, connected };
+    let watch =
+        ParentWatch { members, timeout: settings.timeout, abort: own, is_over, all_connected };
     thread::scope(|scope| {
         let look = || {
-            let cause = watch.look(links, seat);
-            // The others learn of it before they see this rank's doors close.
+            let cause = watch.first_failure(links, seat);
+            // The other ranks learn the cause before they see this rank's listeners close.
             if let Some((peer, fault)) = &cause {
                 links.blame(Blame::of_fault(seat.rank, *peer, fault), !fault.is_hearsay());
             }
-            if !watch.over.load(Ordering::Acquire) {
+            if !watch.is_over.load(Ordering::Acquire) {
                 abort.store(true, Ordering::Release);
             }
             cause
@@ -157,11 +165,11 @@ fn watched<T>(
         let watcher = match thread.spawn_scoped(scope, look) {
             Ok(watcher) => watcher,
             Err(error) => {
-                return (Err(Error::no_thread("starting a thread that looks", error)), None);
+                return (Err(Error::no_thread("starting a thread that watches", error)), None);
             }
         };
         let made = work();
-        over.store(true, Ordering::Release);
+        is_over.store(true, Ordering::Release);
         watcher.thread().unpark();
         let cause = watcher.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         (made, cause)
@@ -169,15 +177,17 @@ fn watched<T>(
 }
 
 impl Engine {
-    /// Who leaves because a group has failed says so: others may wait for it here.
+    /// Sends the first failure of a subgroup as the goodbye reason, since other ranks may wait for
+    /// this one here.
     pub(crate) fn take_leave(&mut self) {
-        if let Some(because) = self.because.first.get() {
+        if let Some(because) = self.because.first_cause.get() {
             self.links.leaves_for(*because);
         }
     }
 
-    /// The error of a group that could not be made: the first cause, as this communicator has it.
-    fn unmade(
+    /// The error of a subgroup that could not be constructed: the first cause, with ranks of the
+    /// parent.
+    fn construction_error(
         &mut self,
         seat: &Seat,
         settings: &Settings,
@@ -190,47 +200,49 @@ impl Engine {
             (Some((peer, fault)), _) => (Stop::Other { peer, fault }, peer),
             (None, Some(Error::Aborted { at, by })) if by.rank != at.rank => {
                 let peer = here(by.rank);
-                // Perhaps because of what is known here.
-                let known = self.links.why_ended(&[peer], TOLD);
+                // The parent may know why that rank aborted.
+                let parent_cause = self.links.why_ended(&[peer], CAUSE_WAIT);
                 let aborted = || (peer, Fault::GaveUp(Box::new(Blame::aborted(peer))));
-                let (peer, fault) = known.unwrap_or_else(aborted);
+                let (peer, fault) = parent_cause.unwrap_or_else(aborted);
                 (Stop::Other { peer, fault }, peer)
             }
             (None, Some(Error::Aborted { .. }) | None) => (Stop::Aborted, seat.rank),
             (None, _) if self.abort.load(Ordering::Relaxed) => (Stop::Aborted, seat.rank),
             (None, Some(Error::PeerLost { peer, evidence, .. })) => {
                 let peer = here(peer.rank);
-                let known = self.links.why_ended(&[peer], TOLD);
-                // That others have lost this one says less than what it saw by itself, but more
-                // than that one of them has failed.
+                let parent_cause = self.links.why_ended(&[peer], CAUSE_WAIT);
+                // A report that others have lost this rank counts less than what this rank saw
+                // itself, but more than the bare fact that a peer failed.
                 let is_me =
                     |fault: &Fault| matches!(fault, Fault::GaveUp(it) if it.culprit == seat.rank);
-                let known = known.filter(|(_, fault)| evidence == FAILED || !is_me(fault));
-                let (peer, fault) = known.unwrap_or((peer, Fault::Lost(evidence)));
+                let parent_cause =
+                    parent_cause.filter(|(_, fault)| evidence == FAILED || !is_me(fault));
+                let (peer, fault) = parent_cause.unwrap_or((peer, Fault::Lost(evidence)));
                 (Stop::Other { peer, fault }, peer)
             }
             (None, Some(Error::Stalled { peer, state, after, .. })) => {
-                // Who does not come to the group's first call may wait for another one to connect.
-                let known = match state {
+                // A peer that misses the subgroup's first call may itself wait for another rank to
+                // connect.
+                let parent_cause = match state {
                     Stall::Paused { .. } => None,
                     _ => self.links.stalled_of(members, settings.timeout),
                 };
-                let stalled = known.unwrap_or((here(peer.rank), state));
-                return self.unmade_for(seat, settings, name, stalled, after);
+                let stalled = parent_cause.unwrap_or((here(peer.rank), state));
+                return self.stalled_construction_error(seat, settings, name, stalled, after);
             }
-            // Whom it waited for may be said in words alone; perhaps more is known here.
+            // Errors of connecting often name no rank; the parent may know more.
             (
                 None,
                 Some(error @ (Error::Handshake { .. } | Error::Timeout { .. } | Error::Io { .. })),
             ) => {
-                let most = settings.timeout;
+                let timeout = settings.timeout;
                 if let Some((peer, fault)) = self.links.why_ended(members, SHORTLY) {
                     (Stop::Other { peer, fault }, peer)
                 } else if let Error::Io { .. } = error {
-                    // It is this rank that can't.
+                    // The failure is this rank's own.
                     return self.broken_by(error);
-                } else if let Some(stalled) = self.links.stalled_of(members, most) {
-                    return self.unmade_for(seat, settings, name, stalled, most);
+                } else if let Some(stalled) = self.links.stalled_of(members, timeout) {
+                    return self.stalled_construction_error(seat, settings, name, stalled, timeout);
                 } else if let Error::Timeout { peer, after, .. } = error {
                     (Stop::Timeout(after), here(peer.rank))
                 } else {
@@ -242,8 +254,8 @@ impl Engine {
         self.fail(seat, settings, name, Halt { stop, step: 0, peer })
     }
 
-    /// The same, for want of a rank that keeps the others waiting.
-    fn unmade_for(
+    /// The error of a subgroup that waits for a stalled rank.
+    fn stalled_construction_error(
         &mut self,
         seat: &Seat,
         settings: &Settings,

@@ -1,6 +1,7 @@
-//! Ranks that are threads of this process: where they meet is a table that they share.
-//! May touch: link, plan, shared. Law: the sender makes a link and leaves the other end for its
-//! receiver, who waits for it with a deadline; no order of ranks can deadlock.
+//! Communicators of ranks that are threads of one process: a table that all of them share takes the
+//! place of the store.
+//! Law: the sender makes a link and publishes the receiver's end; the receiver waits for it with a
+//! deadline. No order of ranks can deadlock.
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
@@ -8,10 +9,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use super::setup::last_level_cache;
-use super::share_memory::{Board, can_share, has_lines};
+use super::open_links::last_level_cache;
+use super::rank_record::host_name;
+use super::share_memory::{RegionTable, is_shareable_size, shares_from_start};
+use crate::api::options::Preferences;
 use crate::api::{Communicator, Origin, Seat};
-use crate::config::deadline_after;
+use crate::config::{Config, deadline_after};
 use crate::engine::Engine;
 use crate::error::{Error, Peer, Result};
 use crate::health::Links;
@@ -25,94 +28,111 @@ use crate::sync::{Patience, cpus};
 use crate::trace::Recorder;
 use crate::transport::{Rx, loopback};
 
-/// How often a rank that waits for others looks for an abort.
-const GLANCE: Duration = Duration::from_millis(10);
+/// How often a waiting rank checks the abort flag.
+const ABORT_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// All groups that were made of one world of threads, by number.
+/// All subgroups of one world of threads, by job number.
 type Groups = Arc<Mutex<HashMap<u64, Weak<Group>>>>;
 
-/// What the ranks of one communicator share.
+/// State that the ranks of one communicator share.
 pub(crate) struct Group {
     pub(super) job: u64,
-    /// No other group of this process has it.
+    /// A number that no other group of this process has.
     number: u64,
-    /// How many ranks share this host's CPUs, in this group or not.
-    residents: usize,
-    /// The largest of them that has links between all pairs.
+    /// Ranks of the world on this host's CPUs, in this group or not.
+    ranks_on_host: usize,
+    /// The largest world that has links between all pairs.
     all_pairs: u32,
     groups: Groups,
-    left: Mutex<Left>,
-    came: Condvar,
-    /// Where they find each other's registered memory.
-    pub(super) board: Board,
+    table: Mutex<PublishedTable>,
+    changed: Condvar,
+    /// Memory regions that ranks publish for each other.
+    pub(super) regions: RegionTable,
 }
 
-/// What ranks leave for others.
+/// Objects that ranks have published for others.
 #[derive(Default)]
-struct Left {
-    /// Ends of links that wait for their receivers, by sender and receiver.
-    ends: HashMap<(usize, usize), Box<dyn Rx>>,
-    /// Lines and stages, by rank.
-    lines: HashMap<usize, Arc<Region>>,
+struct PublishedTable {
+    /// Receivers' ends of links that were not taken yet, by sender and receiver.
+    link_ends: HashMap<(usize, usize), Box<dyn Rx>>,
+    /// Control blocks and staging memory, by rank.
+    blocks: HashMap<usize, Arc<Region>>,
 }
 
 impl Group {
-    /// That of a new world.
-    pub(super) fn new(residents: usize, all_pairs: u32) -> Arc<Self> {
-        Arc::new(Self::of(0, residents, all_pairs, Groups::default()))
+    /// The group of a new world.
+    fn new(ranks_on_host: usize, all_pairs: u32) -> Arc<Self> {
+        Arc::new(Self::with_job(0, ranks_on_host, all_pairs, Groups::default()))
     }
 
-    fn of(job: u64, residents: usize, all_pairs: u32, groups: Groups) -> Self {
+    fn with_job(job: u64, ranks_on_host: usize, all_pairs: u32, groups: Groups) -> Self {
         static GROUPS: AtomicU64 = AtomicU64::new(1);
         let number = GROUPS.fetch_add(1, Ordering::Relaxed);
-        let (left, came, board) = (Mutex::default(), Condvar::new(), Board::default());
-        Self { job, number, residents, all_pairs, groups, left, came, board }
+        let (table, changed, regions) = (Mutex::default(), Condvar::new(), RegionTable::default());
+        Self { job, number, ranks_on_host, all_pairs, groups, table, changed, regions }
     }
 
-    /// One of some of these ranks: the same for all that name this number.
-    pub(super) fn branch(&self, job: u64) -> Arc<Self> {
+    /// The subgroup with this job number: the same object for all ranks that name it.
+    pub(super) fn subgroup(&self, job: u64) -> Arc<Self> {
         let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(group) = groups.get(&job).and_then(Weak::upgrade) {
             return group;
         }
-        let group = Self::of(job, self.residents, self.all_pairs, Arc::clone(&self.groups));
+        let group =
+            Self::with_job(job, self.ranks_on_host, self.all_pairs, Arc::clone(&self.groups));
         let group = Arc::new(group);
         groups.retain(|_, group| group.strong_count() > 0);
         groups.insert(job, Arc::downgrade(&group));
         group
     }
 
-    fn leave<T>(&self, thing: impl FnOnce(&mut Left) -> T) {
-        thing(&mut self.left.lock().unwrap_or_else(PoisonError::into_inner));
-        self.came.notify_all();
+    fn publish<T>(&self, entry: impl FnOnce(&mut PublishedTable) -> T) {
+        entry(&mut self.table.lock().unwrap_or_else(PoisonError::into_inner));
+        self.changed.notify_all();
     }
 
-    /// What `from` leaves.
-    fn find<T>(
+    /// Waits until `entry` finds what `from` has to publish.
+    fn wait_for<T>(
         &self,
         from: &Peer,
         timeout: Duration,
-        (until, abort): (Instant, &AtomicBool),
-        thing: impl Fn(&mut Left) -> Option<T>,
+        (deadline, abort): (Instant, &AtomicBool),
+        entry: impl Fn(&mut PublishedTable) -> Option<T>,
     ) -> Result<T> {
-        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            if let Some(found) = thing(&mut left) {
+            if let Some(found) = entry(&mut table) {
                 return Ok(found);
             }
-            let time = until.checked_duration_since(Instant::now());
-            let Some(time) = time.filter(|_| !abort.load(Ordering::Relaxed)) else {
+            let left = deadline.checked_duration_since(Instant::now());
+            let Some(left) = left.filter(|_| !abort.load(Ordering::Relaxed)) else {
                 let reason = format!("it did not come within {timeout:.1?}");
                 return Err(Error::Handshake { peer: from.to_string(), reason });
             };
-            let woken = self.came.wait_timeout(left, time.min(GLANCE));
-            left = woken.unwrap_or_else(PoisonError::into_inner).0;
+            let woken = self.changed.wait_timeout(table, left.min(ABORT_POLL_INTERVAL));
+            table = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }
 
-/// A rank whose own links are made.
-pub(super) struct Ready {
+/// Communicators of `n` ranks that are threads of this process, by rank.
+pub(crate) fn communicators(n: usize, config: Config) -> Result<Vec<Communicator>> {
+    let preferences = Preferences::from(&config);
+    let Config { timeout, all_pairs, record_dir, trace, .. } = config;
+    let (host, pid) = (host_name(), std::process::id());
+    let peers: Arc<[Peer]> = (0..n).map(|rank| Peer { rank, host: host.clone(), pid }).collect();
+    let group = Group::new(n, all_pairs as u32);
+    let prepared = |rank| PreparedRank::new(Arc::clone(&group), rank, Arc::clone(&peers));
+    let prepared: Vec<_> = (0..n).map(prepared).collect::<Result<_>>()?;
+    let connect = |(rank, prepared): (usize, PreparedRank)| {
+        let recorder = Recorder::new(None, (rank, n), record_dir.clone(), trace.clone(), false)?;
+        Ok(prepared.connect(timeout, &Arc::default(), &recorder)?.going_by(preferences))
+    };
+    prepared.into_iter().enumerate().map(connect).collect()
+}
+
+/// A rank that has made the links it sends on.
+pub(super) struct PreparedRank {
     group: Arc<Group>,
     rank: usize,
     peers: Arc<[Peer]>,
@@ -120,49 +140,52 @@ pub(super) struct Ready {
     links: Links,
 }
 
-impl Ready {
-    /// Makes the links that `rank` of `peers` sends on.
+impl PreparedRank {
+    /// Makes the links that `rank` of `peers` sends on, and publishes their receivers' ends.
     pub(super) fn new(group: Arc<Group>, rank: usize, peers: Arc<[Peer]>) -> Result<Self> {
         let ring = Ring::natural(peers.len() as u32).with_all_pairs(group.all_pairs);
-        let least = least_chunk(false, group.residents.div_ceil(cpus()));
-        let planner = Planner::new(ring, rank as u32, Slots::of(false, peers.len()), least);
+        let min_chunk = least_chunk(false, group.ranks_on_host.div_ceil(cpus()));
+        let planner = Planner::new(ring, rank as u32, Slots::of(false, peers.len()), min_chunk);
         let mut links = Links::new(peers.len());
         for to in planner.peers() {
             let (tx, rx) = loopback::pair(planner.slots(rank as u32, to))?;
             links.add_tx(to as usize, tx);
-            group.leave(|left| left.ends.insert((rank, to as usize), rx));
+            group.publish(|table| table.link_ends.insert((rank, to as usize), rx));
         }
-        if has_lines(&planner) {
+        if shares_from_start(&planner) {
             let len = Control::footprint();
             let region = Region::open(Region::create(len)?.as_fd(), len, "this process")?;
-            group.leave(|left| left.lines.insert(rank, Arc::new(region)));
+            group.publish(|table| table.blocks.insert(rank, Arc::new(region)));
         }
         Ok(Self { group, rank, peers, planner, links })
     }
 
-    /// Finds those that it receives from, unless the flag is raised, which then is its own.
-    pub(super) fn meet(
+    /// Takes the links that this rank receives on and makes the communicator, whose abort flag is
+    /// `abort`. A raised flag ends the waits.
+    pub(super) fn connect(
         self,
         timeout: Duration,
         abort: &Arc<AtomicBool>,
         recorder: &Arc<Recorder>,
     ) -> Result<Communicator> {
         let Self { group, rank, peers, planner, mut links } = self;
-        let until = (deadline_after(timeout), &**abort);
+        let deadline = (deadline_after(timeout), &**abort);
         for from in planner.peers().into_iter().map(|from| from as usize) {
-            let end = |left: &mut Left| left.ends.remove(&(from, rank));
-            links.add_rx(from, group.find(&peers[from], timeout, until, end)?);
+            let take_end = |table: &mut PublishedTable| table.link_ends.remove(&(from, rank));
+            links.add_rx(from, group.wait_for(&peers[from], timeout, deadline, take_end)?);
         }
         if peers.len() > 1 {
             let (mut lives, _) = Lives::new(rank, peers.len(), group.number)?;
             (0..peers.len()).filter(|&peer| peer != rank).for_each(|peer| lives.add_beside(peer));
             links.set_lives(lives, Launched::default());
         }
-        let lines = peers.iter().filter(|_| has_lines(&planner)).map(|peer| {
-            group.find(peer, timeout, until, |left| left.lines.get(&peer.rank).map(Arc::clone))
+        let blocks = peers.iter().filter(|_| shares_from_start(&planner)).map(|peer| {
+            group.wait_for(peer, timeout, deadline, |table| {
+                table.blocks.get(&peer.rank).map(Arc::clone)
+            })
         });
-        let lines = lines.collect::<Result<Vec<_>>>()?;
-        let shares = can_share(peers.len());
+        let blocks = blocks.collect::<Result<Vec<_>>>()?;
+        let shares = is_shareable_size(peers.len());
         let seat = Seat {
             rank,
             local_rank: rank,
@@ -173,11 +196,11 @@ impl Ready {
             flight: recorder.communicator(group.job, rank, peers),
             origin: Origin::Threads(Arc::clone(&group)),
         };
-        let patience = Patience::for_ranks(group.residents);
+        let patience = Patience::for_ranks(group.ranks_on_host);
         let mut engine = Engine::new(planner, links, patience, last_level_cache());
         engine.abort = Arc::clone(abort);
-        if !lines.is_empty() {
-            engine.lay_open(rank, lines);
+        if !blocks.is_empty() {
+            engine.use_shared_memory(rank, blocks);
         }
         Ok(Communicator::new(seat, engine, timeout))
     }

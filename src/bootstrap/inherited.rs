@@ -1,5 +1,5 @@
-//! Descriptors inherited from the launcher. May touch: nix.
-//! Law: a number becomes an owned descriptor here only, after the kernel said what it is.
+//! Descriptors that a rank inherits from its launcher.
+//! Law: a number becomes an owned descriptor here only, after the kernel has confirmed its type.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -11,10 +11,10 @@ use nix::sys::socket::{
     AddressFamily, SockType, SockaddrLike, SockaddrStorage, getsockname, getsockopt, sockopt,
 };
 
-/// An own copy of the connected Unix stream socket that this process inherited as `fd`. The
-/// original stays open for a later meeting, but no child inherits it.
-pub(super) fn inherited(fd: RawFd) -> io::Result<OwnedFd> {
-    of_launcher(fd, |original| {
+/// Duplicates the connected Unix stream socket that this process inherited as `fd`. The original
+/// stays open for a later rendezvous, but no child inherits it.
+pub(super) fn inherited_socket(fd: RawFd) -> io::Result<OwnedFd> {
+    checked_copy(fd, |original| {
         let kind = getsockopt(&original, sockopt::SockType)?;
         let family = getsockname::<SockaddrStorage>(fd)?.family();
         if kind != SockType::Stream || family != Some(AddressFamily::Unix) {
@@ -24,26 +24,26 @@ pub(super) fn inherited(fd: RawFd) -> io::Result<OwnedFd> {
     })
 }
 
-/// The same of the sealed memory that this process inherited as `fd`.
+/// Duplicates the sealed memory that this process inherited as `fd`.
 pub(crate) fn inherited_file(fd: RawFd) -> io::Result<OwnedFd> {
-    of_launcher(fd, |original| {
-        // Nothing but such memory has seals.
+    checked_copy(fd, |original| {
+        // Only sealable memory files have seals.
         fcntl(original, FcntlArg::F_GET_SEALS)?;
         Ok(())
     })
 }
 
-/// An own copy of a descriptor that is what it should be. No child inherits the original.
-fn of_launcher(
+/// Duplicates a descriptor that passes `check`. No child inherits the original.
+fn checked_copy(
     fd: RawFd,
     check: impl FnOnce(BorrowedFd<'_>) -> io::Result<()>,
 ) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(Errno::EBADF.into());
     }
-    // SAFETY: the number is not -1. Until the kernel has said that it is what the launcher gives
-    // it is only asked about; from then on it is the launcher's, which gave it to this process for
-    // this use, and nothing else in it closes a descriptor that it does not own.
+    // SAFETY: the number is not negative. Before `check` has passed, the kernel is only asked about
+    // it. After that it is the launcher's descriptor, given to this process for this use, and no
+    // other code of the process closes descriptors that it does not own.
     let original = unsafe { BorrowedFd::borrow_raw(fd) };
     check(original)?;
     fcntl(original, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;

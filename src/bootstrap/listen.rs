@@ -1,27 +1,28 @@
-//! Where this rank accepts links from others. May touch: socket, config, the network interfaces.
+//! Listeners of a rank for the links that others dial: an abstract Unix socket and a TCP socket.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use socket2::Socket;
 
-use super::rank_record::random_name;
+use super::rank_record::random_hex;
 use super::socket::{listen_tcp, listen_unix};
 use crate::config::{Config, Transport};
 use crate::error::{Error, Result};
 use crate::transport::tcp::interface;
 
-/// An abstract Unix socket of unguessable name, unless no link can run over shared memory.
-pub(super) fn for_shared_memory(config: &Config) -> Result<(Option<Socket>, String)> {
+/// A listener at an abstract Unix socket with an unguessable name; none if no link can run over
+/// shared memory.
+pub(super) fn unix_listener(config: &Config) -> Result<(Option<Socket>, String)> {
     if config.size == 1 || config.transport == Transport::Tcp {
         return Ok((None, String::new()));
     }
-    let name = format!("ringreduce-{}", random_name());
+    let name = format!("ringreduce-{}", random_hex());
     let socket = listen_unix(&name).map_err(|e| Error::io("listening at a Unix socket", e))?;
     Ok((Some(socket), name))
 }
 
-/// A TCP socket on one address of this host, which never leaves the host if no rank does.
-pub(super) fn for_tcp(config: &Config, one_host: bool) -> Result<(Socket, SocketAddr)> {
+/// A TCP listener at one address of this host: the loopback address if all ranks are on one host.
+pub(super) fn tcp_listener(config: &Config, one_host: bool) -> Result<(Socket, SocketAddr)> {
     let address = match config.interface.as_deref() {
         None if one_host => IpAddr::V4(Ipv4Addr::LOCALHOST),
         spec => interface::choose(spec, &interface::list()?)?,

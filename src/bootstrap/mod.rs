@@ -1,7 +1,7 @@
-//! The meeting: ranks find each other through a store, agree on their settings, learn who sits on
-//! which host, and open the streams that links run over. May touch: config, error, sockets.
-//! Law: one host needs no TCP; nothing has a name in the file system; whoever does not belong here
-//! neither stops nor delays the others.
+//! Bootstrap, as NCCL calls it: ranks rendezvous at a key-value store, compare their settings,
+//! learn the topology (which rank is on which host), and open authenticated connections for links.
+//! Law: ranks of one host need no TCP; nothing has a name in the file system; a process that does
+//! not belong to the job can neither stop nor delay it.
 
 pub(crate) mod auth;
 mod connect;
@@ -11,16 +11,16 @@ pub mod fuzz;
 pub(crate) mod group_construction;
 pub(crate) mod in_process;
 mod inherited;
-mod join_queue;
+mod join;
 pub(crate) mod kv;
 mod listen;
+mod open_links;
 mod progress;
 mod rank_record;
-pub(crate) mod setup;
 mod share_memory;
 mod socket;
 pub(crate) mod split;
-mod start_up;
+mod startup_store;
 mod subgroup;
 mod topology;
 
@@ -37,78 +37,80 @@ pub use connect::{Connection, PairKey, Streams};
 pub use kv::client::Store;
 pub use kv::server::Server;
 pub use progress::{Progress, Stage};
-pub use setup::Builder;
 pub use subgroup::Doors;
 pub use topology::{LinkKind, PeerInfo};
 
+pub(crate) use crate::api::Builder;
 use crate::config::{
     Config, ENCRYPT, INSECURE, ROLL_FD, SECRET_FILE, Secret, StoreAddr, deadline_after,
 };
 use crate::error::{Error, Limit, Result, warn};
 use crate::health::process_table::Roll;
 use crate::memory::resource_limit::raise_descriptor_limit;
-use exchange::Gather;
+use exchange::StoreGather;
 pub(crate) use inherited::inherited_file;
-pub(crate) use join_queue::{MOST_OUTSIDE, Newcomer, enter, newcomers};
-use kv::client::{Pass, broken_store, refuse, resolve};
-use rank_record::Record;
-use start_up::Entrance;
+pub(crate) use join::{MOST_OUTSIDE, Newcomer, enter, newcomers};
+use kv::client::{resolve, store_error, stream_error};
+use kv::credentials::Credentials;
+use rank_record::RankRecord;
+use startup_store::StartupStore;
 
 /// The most hosts that an error names.
-const MOST_NAMES: usize = 4;
-/// How long rank 0 serves others after it failed, so that they learn why.
-const AFTERCARE: Duration = Duration::from_secs(2);
+const MAX_NAMED_HOSTS: usize = 4;
+/// How long rank 0 keeps serving the store after a failure, so that the other ranks read the cause.
+const STORE_LINGER: Duration = Duration::from_secs(2);
 
-/// Who is in the world, and how this rank reaches them.
+/// Bootstrap state of one rank: its rank, the addresses of all peers, and the listeners for them.
 #[derive(Debug)]
 pub struct Meeting {
     /// This rank.
     pub rank: usize,
-    /// Every rank's place, by rank.
+    /// Address and location of every rank, by rank.
     pub peers: Vec<PeerInfo>,
-    /// The number of the job, drawn by rank 0.
+    /// Number of the job, drawn at random by rank 0.
     pub job: u64,
-    /// The number of the membership.
+    /// Number of the membership, from 0.
     pub epoch: u32,
     secret: Option<Secret>,
     config: Config,
     hosts: Vec<Vec<usize>>,
-    crowding: usize,
-    residents: usize,
-    /// Are all ranks of the job that are left among these?
-    is_whole: bool,
+    ranks_per_cpu: usize,
+    ranks_on_host: usize,
+    /// True if all surviving ranks of the job are among `peers`.
+    spans_job: bool,
     unix: Option<Socket>,
     tcp: Option<Socket>,
-    /// What this rank's launcher has seen of its ranks.
-    roll: Option<Arc<Roll>>,
-    /// Raised when this rank is to wait for the others no more.
+    /// The launcher's process table, if this process has a launcher.
+    process_table: Option<Arc<Roll>>,
+    /// Raised to make every wait of this bootstrap fail.
     abort: Arc<AtomicBool>,
-    /// Until all links are open.
-    entrance: Option<Entrance>,
+    /// The store, until all links are open.
+    startup_store: Option<StartupStore>,
 }
 
-/// Meets the other ranks of `config`'s world.
+/// Meets the other ranks of `config`'s world at the store, which is released afterwards.
 ///
 /// # Errors
 /// [`Error::Config`] if settings make no sense or differ between ranks, [`Error::Store`] if the
 /// store can't be used, [`Error::MissingRanks`] at the timeout, [`Error::DuplicateRank`].
 pub fn meet(config: &Config) -> Result<Meeting> {
-    let mut meeting = gather(config)?;
-    meeting.is_complete();
-    Ok(meeting)
+    let mut bootstrap = rendezvous(config)?;
+    bootstrap.release_store();
+    Ok(bootstrap)
 }
 
-/// The same, and the store stays until [`Meeting::is_complete`] or [`Meeting::failed`] is called.
-pub(crate) fn gather(config: &Config) -> Result<Meeting> {
+/// Meets the other ranks and keeps the store until [`Meeting::release_store`] or
+/// [`Meeting::report_failure`] is called.
+pub(crate) fn rendezvous(config: &Config) -> Result<Meeting> {
     config.validate()?;
     raise_descriptor_limit();
-    let (unix, name) = listen::for_shared_memory(config)?;
-    let roll = roll(config);
+    let (unix, name) = listen::unix_listener(config)?;
+    let process_table = open_process_table(config);
     let Some(address) = config.store.as_ref().filter(|_| config.size > 1) else {
-        let record = Record::of(config, None, &name, roll.as_deref());
-        return Meeting::new(config, None, vec![record], unix, roll);
+        let record = RankRecord::new(config, None, &name, process_table.as_deref());
+        return Meeting::new(config, None, vec![record], unix, process_table);
     };
-    let secret = auth::secret::of(config)?;
+    let secret = auth::secret::load(config)?;
     if config.encrypt && secret.is_none() {
         return Err(Error::Config {
             name: ENCRYPT.into(),
@@ -118,42 +120,48 @@ pub(crate) fn gather(config: &Config) -> Result<Meeting> {
                 .into(),
         });
     }
-    let record = Record::of(config, secret.as_ref(), &name, roll.as_deref());
-    let pass = Pass::of(config, secret.as_ref());
-    let shared = matches!(address, StoreAddr::Fd(_));
-    let _turn = shared.then(turn);
+    let record = RankRecord::new(config, secret.as_ref(), &name, process_table.as_deref());
+    let credentials = Credentials::of(config, secret.as_ref());
+    let is_shared = matches!(address, StoreAddr::Fd(_));
+    let _lock = is_shared.then(lock_launcher_stream);
     let began = Instant::now();
-    let until = deadline_after(config.timeout);
+    let deadline = deadline_after(config.timeout);
     let server = match address {
         StoreAddr::Fd(_) => None,
         _ if config.rank > 0 => None,
-        _ => Some(open_server(address, &pass, config.size, &record, until)?),
+        _ => Some(start_server(address, &credentials, config.size, &record, deadline)?),
     };
     let result = match &server {
         Some(server) => server.connect(),
-        None => Store::enter(address, &pass, until),
+        None => Store::connect_with(address, &credentials, deadline),
     }
     .and_then(|mut store| {
-        let (rank, size) = (config.rank, config.size);
-        let server = server.as_ref();
-        let topic = "record";
-        let (said, seen) = (false, roll.clone().filter(|_| shared));
-        let mut gather =
-            Gather { store: &mut store, server, rank, size, began, until, topic, roll: seen, said };
-        Ok((exchange(&mut gather, config, secret, &record, (unix, roll))?, store))
+        let mut gather = StoreGather {
+            store: &mut store,
+            server: server.as_ref(),
+            rank: config.rank,
+            size: config.size,
+            began,
+            deadline,
+            topic: "record",
+            process_table: process_table.clone().filter(|_| is_shared),
+            has_warned: false,
+        };
+        Ok((exchange_records(&mut gather, config, secret, &record, (unix, process_table))?, store))
     });
     match result {
-        Ok((mut meeting, store)) => {
-            meeting.entrance = Some(Entrance { store, server, until, shared, job: meeting.job });
-            Ok(meeting)
+        Ok((mut bootstrap, store)) => {
+            bootstrap.startup_store =
+                Some(StartupStore { store, server, deadline, is_shared, job: bootstrap.job });
+            Ok(bootstrap)
         }
         Err(error) => {
             let Some(server) = server else { return Err(error) };
-            let short = server.is_short();
-            // Who comes late shall learn of it.
-            server.finish(config.size, Instant::now() + AFTERCARE);
+            let lacks_descriptors = server.lacks_descriptors();
+            // Late ranks still read the cause from the store.
+            server.finish(config.size, Instant::now() + STORE_LINGER);
             Err(match error {
-                Error::MissingRanks { missing, .. } if short => {
+                Error::MissingRanks { missing, .. } if lacks_descriptors => {
                     Error::io(format!("accepting ranks {missing:?} at the store"), Errno::EMFILE)
                 }
                 error => error,
@@ -162,67 +170,70 @@ pub(crate) fn gather(config: &Config) -> Result<Meeting> {
     }
 }
 
-/// The roll that this rank's launcher keeps, if it keeps one of this version.
-fn roll(config: &Config) -> Option<Arc<Roll>> {
+/// Opens the launcher's process table, if the launcher has one of this version.
+fn open_process_table(config: &Config) -> Option<Arc<Roll>> {
     let opened = inherited_file(config.roll?).map_err(|error| error.to_string());
     let opened = opened.and_then(|fd| Roll::open(&fd).map_err(|error| error.to_string()));
-    let say = |error: &String| warn(&format!("the launcher's roll in {ROLL_FD}: {error}"));
-    opened.inspect_err(say).ok().map(Arc::new)
+    let tell = |error: &String| warn(&format!("the launcher's table in {ROLL_FD}: {error}"));
+    opened.inspect_err(tell).ok().map(Arc::new)
 }
 
-/// An inherited socket is one stream for all communicators of this process.
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+/// Serializes the use of the launcher's inherited socket: it is one stream for all communicators of
+/// this process.
+static LAUNCHER_STREAM: Mutex<()> = Mutex::new(());
 
-/// The turn at it.
-fn turn() -> MutexGuard<'static, ()> {
-    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
+/// Locks the launcher's stream for this thread.
+fn lock_launcher_stream() -> MutexGuard<'static, ()> {
+    LAUNCHER_STREAM.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Tells who we are and learns who the others are; then where they accept TCP, if a pair needs it.
-fn exchange(
-    gather: &mut Gather<'_>,
+/// Exchanges the ranks' records, and then the addresses of TCP listeners if a pair of ranks needs
+/// TCP.
+fn exchange_records(
+    gather: &mut StoreGather<'_>,
     config: &Config,
     secret: Option<Secret>,
-    record: &Record,
-    (unix, roll): (Option<Socket>, Option<Arc<Roll>>),
+    record: &RankRecord,
+    (unix, process_table): (Option<Socket>, Option<Arc<Roll>>),
 ) -> Result<Meeting> {
     let address = gather.store.address().to_string();
-    let decode = |bytes: &[u8]| Record::decode(bytes).map_err(|e| broken_store(&address, e));
+    let decode = |bytes: &[u8]| RankRecord::decode(bytes).map_err(|e| stream_error(&address, e));
     if let Some(present) = gather.publish(&record.encode())? {
         let first = decode(&present)?;
-        return Err(gather.call_off(duplicate(&first, record)));
+        return Err(gather.publish_error(duplicate_rank(&first, record)));
     }
-    // Rank 0 may believe in a smaller world and never look at our record: so we look at its.
+    // Rank 0 may have a smaller world size and never read this rank's record, so this rank compares
+    // its settings with those of rank 0.
     let leader = decode(&gather.read(0)?)?;
-    record.agree(&leader).map_err(|error| gather.call_off(error))?;
-    let records = gather.all(|bytes| decode(bytes)?.agree(&leader))?;
+    record.check_settings(&leader).map_err(|error| gather.publish_error(error))?;
+    let records = gather.gather_all(|bytes| decode(bytes)?.check_settings(&leader))?;
     let records = records.iter().map(|bytes| decode(bytes)).collect::<Result<_>>()?;
-    let mut meeting = Meeting::new(config, secret, records, unix, roll)?;
-    meeting.require_secret()?;
+    let mut bootstrap = Meeting::new(config, secret, records, unix, process_table)?;
+    bootstrap.require_secret()?;
     gather.topic = "tcp";
-    if meeting.needs_tcp() {
-        let (socket, address) = match listen::for_tcp(config, meeting.hosts.len() == 1) {
+    if bootstrap.needs_tcp() {
+        let (socket, address) = match listen::tcp_listener(config, bootstrap.hosts.len() == 1) {
             Ok(listening) => listening,
-            Err(error) => return Err(gather.call_off(error)),
+            Err(error) => return Err(gather.publish_error(error)),
         };
-        meeting.tcp = Some(socket);
+        bootstrap.tcp = Some(socket);
         gather.publish(address.to_string().as_bytes())?;
-        for (peer, text) in meeting.peers.iter_mut().zip(gather.all(|_| Ok(()))?) {
+        for (peer, text) in bootstrap.peers.iter_mut().zip(gather.gather_all(|_| Ok(()))?) {
             peer.tcp = String::from_utf8_lossy(&text).parse().ok();
         }
     }
-    Ok(meeting)
+    Ok(bootstrap)
 }
 
 impl Meeting {
-    /// Refuses a job whose ranks are on several hosts and that has no secret: whoever reaches these
-    /// hosts could speak for a rank. All ranks come to the same answer.
+    /// Refuses a job on several hosts that has no secret: any process that reaches these hosts
+    /// could take a rank's place. All ranks come to the same result.
     fn require_secret(&self) -> Result<()> {
         if self.hosts.len() == 1 || self.secret.is_some() || self.config.insecure {
             return Ok(());
         }
         let host = |ranks: &Vec<usize>| self.peers[ranks[0]].host.as_str();
-        let names: Vec<_> = self.hosts.iter().take(MOST_NAMES).map(host).collect();
+        let names: Vec<_> = self.hosts.iter().take(MAX_NAMED_HOSTS).map(host).collect();
         let more = if self.hosts.len() > names.len() { ", .." } else { "" };
         let expected = format!(
             "the ranks are on {} hosts ({}{more}) and this job has no secret, so whoever reaches \
@@ -241,21 +252,22 @@ impl Meeting {
     }
 }
 
-/// Rank 0's store, listening where the others look for it.
-fn open_server(
+/// Starts the store server of rank 0 and its listener at `address`.
+fn start_server(
     address: &StoreAddr,
-    pass: &Pass,
+    credentials: &Credentials,
     size: usize,
-    record: &Record,
-    until: Instant,
+    record: &RankRecord,
+    deadline: Instant,
 ) -> Result<Server> {
-    let server = Server::of_job(pass, size)?;
+    let server = Server::of_job(credentials, size)?;
     let listening = match address {
         StoreAddr::Fd(_) => Ok(()),
         StoreAddr::Unix(name) => server.listen_unix(name),
         StoreAddr::Tcp { host, port } => {
-            let found = resolve(host, *port)
-                .map_err(|error| refuse(&address.to_string(), format!("no such host: {error}")))?;
+            let found = resolve(host, *port).map_err(|error| {
+                store_error(&address.to_string(), format!("no such host: {error}"))
+            })?;
             let mut last = Err(ErrorKind::AddrNotAvailable.into());
             for address in found {
                 last = server.listen_tcp(address).map(|_| ());
@@ -268,8 +280,8 @@ fn open_server(
     };
     let Err(error) = listening else { return Ok(server) };
     let reason = match error.kind() {
-        ErrorKind::AddrInUse => match other_rank_0(address, pass, until) {
-            Some(first) => return Err(duplicate(&first, record)),
+        ErrorKind::AddrInUse => match competing_rank_zero(address, credentials, deadline) {
+            Some(first) => return Err(duplicate_rank(&first, record)),
             None => "rank 0 can't listen there, another program does; choose another port".into(),
         },
         ErrorKind::AddrNotAvailable => format!(
@@ -281,17 +293,21 @@ fn open_server(
         }
         _ => format!("rank 0 can't listen there: {error}"),
     };
-    Err(refuse(&address.to_string(), reason))
+    Err(store_error(&address.to_string(), reason))
 }
 
-/// Who else is rank 0, if the listener at `address` is such a one.
-fn other_rank_0(address: &StoreAddr, pass: &Pass, until: Instant) -> Option<Record> {
-    let until = until.min(Instant::now() + AFTERCARE);
-    let mut store = Store::enter(address, pass, until).ok()?;
-    Record::decode(&store.get("record/0", until).ok()??).ok()
+/// The record of another process that claims rank 0, if the listener at `address` is its store.
+fn competing_rank_zero(
+    address: &StoreAddr,
+    credentials: &Credentials,
+    deadline: Instant,
+) -> Option<RankRecord> {
+    let deadline = deadline.min(Instant::now() + STORE_LINGER);
+    let mut store = Store::connect_with(address, credentials, deadline).ok()?;
+    RankRecord::decode(&store.get("record/0", deadline).ok()??).ok()
 }
 
-fn duplicate(first: &Record, second: &Record) -> Error {
+fn duplicate_rank(first: &RankRecord, second: &RankRecord) -> Error {
     let rank = second.rank as usize;
-    Error::DuplicateRank { rank, first: first.place(), second: second.place() }
+    Error::DuplicateRank { rank, first: first.location(), second: second.location() }
 }

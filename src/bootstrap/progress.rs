@@ -1,29 +1,29 @@
-//! How far a rank is, for whoever has started it. May touch: nothing else.
+//! Progress of a rank's start-up, as its launcher reads it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// How far a rank is, by what it has said to the store.
+/// Progress of a rank, as its requests to the store tell.
 #[derive(Clone, Debug, Default)]
 pub struct Progress(Arc<AtomicU8>);
 
-/// How far a rank can be.
+/// A stage of start-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Stage {
-    /// It has said nothing: nobody knows of it.
+    /// The rank has not yet spoken to the store.
     Silent,
-    /// It meets the others, or waits to be let in.
+    /// The rank is in the rendezvous, or waits in the join queue.
     Meets,
-    /// It has links to the others. It says so before its program can make a call; [`Server::hear`]
-    /// waits until that is known.
+    /// The rank has links to the others. It reports this before its program can make a call;
+    /// [`Server::hear`] waits until such reports are processed.
     ///
     /// [`Server::hear`]: super::kv::server::Server::hear
     Member,
 }
 
 impl Progress {
-    /// How far is it?
+    /// The present stage.
     #[must_use]
     pub fn stage(&self) -> Stage {
         match self.0.load(Ordering::Acquire) {
@@ -33,8 +33,8 @@ impl Progress {
         }
     }
 
-    /// It is so far: each time that it meets others anew.
-    pub(super) fn is(&self, stage: Stage) {
+    /// Sets the stage. A rank that starts another rendezvous goes back.
+    pub(super) fn set(&self, stage: Stage) {
         self.0.store(stage as u8, Ordering::Release);
     }
 }

@@ -1,32 +1,34 @@
-//! What a rank says of itself at the meeting, and what all of them must agree on. May touch: wire,
-//! config, `/proc`.
+//! The record that each rank publishes: host, process, addresses, and the settings that must be
+//! equal at all ranks.
 
 use std::fs;
 use std::process;
 
-use super::auth::keys::name_of;
-use super::kv::protocol::{Broken, PROTOCOL, Reader, Writer};
+use super::auth::keys::secret_fingerprint;
+use super::kv::protocol::{Decoder, Encoder, PROTOCOL, StreamError};
 use crate::config::{Config, Failures, Numbers, Secret, Transport};
 use crate::error::{Error, Result};
 use crate::health::process_table::Roll;
 use crate::sync::cpus;
 
-/// Two ranks are on one host if they can share memory and abstract sockets as the same user.
+/// A rank's published description of itself. Two ranks are on one host if they can share memory and abstract
+/// sockets as the same user.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Record {
-    /// The number of the job; rank 0 draws it.
+pub(super) struct RankRecord {
+    /// Number of the job; that of rank 0 counts.
     pub(super) job: u64,
     pub(super) rank: u32,
     pub(super) host: String,
-    pub(super) identity: String,
+    pub(super) host_identity: String,
     pub(super) pid: u32,
-    /// What its launcher's roll has it by; 0 if it is in none.
+    /// Random number of this process in the launcher's process table; 0 if the launcher did not
+    /// start it.
     pub(super) launched: u64,
-    /// The CPUs that it shares with the other ranks of its host.
+    /// CPUs that the ranks of this host share.
     pub(super) cpus: u32,
-    /// The abstract Unix socket where this rank accepts links, if it may have any there.
+    /// Name of the abstract Unix socket where this rank accepts links; empty if it has none.
     pub(super) unix: String,
-    /// Settings that must be the same everywhere, as name and value.
+    /// Name and value of each setting that must be equal at all ranks.
     settings: Vec<(String, String)>,
 }
 
@@ -36,13 +38,13 @@ pub(crate) fn host_name() -> String {
     name.unwrap_or_else(|| "unknown".into())
 }
 
-impl Record {
-    /// That of this process.
-    pub(super) fn of(
+impl RankRecord {
+    /// The record of this process.
+    pub(super) fn new(
         config: &Config,
         secret: Option<&Secret>,
         unix: &str,
-        roll: Option<&Roll>,
+        process_table: Option<&Roll>,
     ) -> Self {
         let transport = match config.transport {
             Transport::Auto => "auto",
@@ -57,15 +59,15 @@ impl Record {
             job: getrandom::u64().unwrap_or_default(),
             rank: config.rank as u32,
             host: host_name(),
-            identity: identity(),
+            host_identity: host_identity(),
             pid: process::id(),
-            launched: roll.map_or(0, Roll::own_number),
+            launched: process_table.map_or(0, Roll::own_number),
             cpus: cpus() as u32,
             unix: unix.into(),
             settings: vec![
                 setting("ringreduce version", env!("CARGO_PKG_VERSION").into()),
                 setting("world size", config.size.to_string()),
-                setting("job secret", text("none", secret.map(name_of))),
+                setting("job secret", text("none", secret.map(secret_fingerprint))),
                 setting("job", config.job.clone().unwrap_or_default()),
                 setting("RINGREDUCE_TRANSPORT", transport.into()),
                 setting("RINGREDUCE_TCP_SOCKETS", config.tcp_sockets.to_string()),
@@ -84,9 +86,13 @@ impl Record {
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
-        let mut out = Writer::default().u16(PROTOCOL).u64(self.job).u32(self.rank);
-        out =
-            out.text(&self.host).text(&self.identity).u32(self.pid).u32(self.cpus).text(&self.unix);
+        let mut out = Encoder::default().u16(PROTOCOL).u64(self.job).u32(self.rank);
+        out = out
+            .text(&self.host)
+            .text(&self.host_identity)
+            .u32(self.pid)
+            .u32(self.cpus)
+            .text(&self.unix);
         out = out.u64(self.launched);
         out = out.u16(self.settings.len() as u16);
         for (name, value) in &self.settings {
@@ -95,18 +101,18 @@ impl Record {
         out.0
     }
 
-    pub(super) fn decode(bytes: &[u8]) -> Result<Self, Broken> {
-        let mut fields = Reader(bytes);
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, StreamError> {
+        let mut fields = Decoder(bytes);
         let version = fields.u16()?;
         if version != PROTOCOL {
             let text = format!("a rank speaks version {version}, this one {PROTOCOL}");
-            return Err(Broken::Garbage(text));
+            return Err(StreamError::Malformed(text));
         }
         let mut record = Self {
             job: fields.u64()?,
             rank: fields.u32()?,
             host: fields.text()?,
-            identity: fields.text()?,
+            host_identity: fields.text()?,
             pid: fields.u32()?,
             cpus: fields.u32()?,
             unix: fields.text()?,
@@ -117,18 +123,18 @@ impl Record {
             record.settings.push((fields.text()?, fields.text()?));
         }
         if !fields.0.is_empty() {
-            return Err(Broken::Garbage("a rank says more than it should".into()));
+            return Err(StreamError::Malformed("a rank says more than it should".into()));
         }
         Ok(record)
     }
 
-    /// Where this rank runs, for messages.
-    pub(super) fn place(&self) -> String {
+    /// Host and process of this rank, for messages.
+    pub(super) fn location(&self) -> String {
         format!("host {}, pid {}", self.host, self.pid)
     }
 
-    /// Are the settings the same as `other`'s? The error names both ranks and values.
-    pub(super) fn agree(&self, other: &Self) -> Result<()> {
+    /// Checks that `other` has the same settings. The error names both ranks and values.
+    pub(super) fn check_settings(&self, other: &Self) -> Result<()> {
         let pairs = self.settings.iter().zip(&other.settings);
         let mut differing = pairs.filter(|(ours, theirs)| ours != theirs);
         let Some(((name, ours), (_, theirs))) = differing.next() else { return Ok(()) };
@@ -139,17 +145,18 @@ impl Record {
                 "rank {} ({}) has {ours}, but rank {} ({}) has {theirs}; it must be the same for \
                  all ranks",
                 self.rank,
-                self.place(),
+                self.location(),
                 other.rank,
-                other.place()
+                other.location()
             ),
         })
     }
 }
 
-/// The running kernel, its network namespace and the user: what one must share to meet at abstract
-/// sockets. Where the system does not tell, nobody shares it.
-fn identity() -> String {
+/// Identifies what ranks must share to connect over abstract sockets: the running kernel, the
+/// network namespace and the user. If the system does not say, the identity is random and matches
+/// no other rank's.
+fn host_identity() -> String {
     let kernel = fs::read_to_string("/proc/sys/kernel/random/boot_id");
     let network = fs::read_link("/proc/self/ns/net");
     match (kernel, network) {
@@ -157,12 +164,12 @@ fn identity() -> String {
             let user = nix::unistd::geteuid();
             format!("{} {} user {user}", kernel.trim(), network.display())
         }
-        _ => random_name(),
+        _ => random_hex(),
     }
 }
 
 /// 128 random bits in hexadecimal.
-pub(super) fn random_name() -> String {
+pub(super) fn random_hex() -> String {
     let part = || getrandom::u64().unwrap_or_default();
     format!("{:016x}{:016x}", part(), part())
 }
@@ -172,15 +179,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secrets_that_differ_are_told_and_not_shown() {
+    fn differing_secrets_are_named_without_their_bytes() {
         let config = Config::default();
         let secrets = [Some(Secret::from(&[0x5e; 32])), Some(Secret::from(&[1; 32])), None];
-        let records = secrets.map(|secret| Record::of(&config, secret.as_ref(), "", None));
+        let records = secrets.map(|secret| RankRecord::new(&config, secret.as_ref(), "", None));
         for (one, other) in [(0, 1), (0, 2), (2, 1)] {
-            let error = records[one].agree(&records[other]).unwrap_err().to_string();
+            let error = records[one].check_settings(&records[other]).unwrap_err().to_string();
             assert!(error.contains("job secret=") && error.contains("rank 0 "), "{error}");
             assert!(!error.contains("5e5e") && !error.contains("0101"), "{error}");
         }
-        assert!(records[0].agree(&records[0]).is_ok());
+        assert!(records[0].check_settings(&records[0]).is_ok());
     }
 }

@@ -1,5 +1,5 @@
-//! Sockets as the meeting uses them: every wait has a deadline, every descriptor is close-on-exec,
-//! Unix sockets are abstract and their peer is the same user. May touch: nix, socket2.
+//! Sockets of the bootstrap: every wait has a deadline, every descriptor is close-on-exec, Unix
+//! sockets are abstract and both ends belong to one user.
 
 use std::fs;
 use std::io;
@@ -15,13 +15,13 @@ use nix::sys::socket::{MsgFlags, getsockopt, recv, send};
 use nix::unistd::geteuid;
 use socket2::{Domain, SockAddr, Socket, Type};
 
-/// How many connections the kernel keeps for us until we accept them.
-const BACKLOG: i32 = 1024;
+/// Connections that the kernel queues for a listener until they are accepted.
+const ACCEPT_BACKLOG: i32 = 1024;
 
-/// Waits until one of `fds` has news or `until` has come; whether there is news.
-pub(super) fn wait(fds: &mut [PollFd<'_>], until: Option<Instant>) -> io::Result<bool> {
+/// Waits until one of `fds` is ready or `deadline` has come; true if one is ready.
+pub(super) fn wait(fds: &mut [PollFd<'_>], deadline: Option<Instant>) -> io::Result<bool> {
     loop {
-        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let millis = left.map_or(60_000, |left| left.as_micros().div_ceil(1000).min(60_000));
         let timeout = PollTimeout::try_from(millis).unwrap_or(PollTimeout::ZERO);
         match poll(fds, timeout) {
@@ -33,16 +33,17 @@ pub(super) fn wait(fds: &mut [PollFd<'_>], until: Option<Instant>) -> io::Result
     }
 }
 
-/// Waits for `events` on one descriptor; [`io::ErrorKind::TimedOut`] when `until` has come.
-pub(super) fn wait_one(fd: BorrowedFd<'_>, events: PollFlags, until: Instant) -> io::Result<()> {
-    match wait(&mut [PollFd::new(fd, events)], Some(until))? {
+/// Waits for `events` on one descriptor; [`io::ErrorKind::TimedOut`] when `deadline` has come.
+pub(super) fn wait_for(fd: BorrowedFd<'_>, events: PollFlags, deadline: Instant) -> io::Result<()> {
+    match wait(&mut [PollFd::new(fd, events)], Some(deadline))? {
         true => Ok(()),
         false => Err(io::ErrorKind::TimedOut.into()),
     }
 }
 
-/// Receives what is there, up to `buf`'s length; `None` if nothing is.
-pub(super) fn recv_now(socket: &Socket, buf: &mut [u8]) -> io::Result<Option<usize>> {
+/// Receives the bytes that have arrived, up to `buf`'s length, without waiting; `None` if there are
+/// none.
+pub(super) fn try_recv(socket: &Socket, buf: &mut [u8]) -> io::Result<Option<usize>> {
     loop {
         match recv(socket.as_raw_fd(), buf, MsgFlags::MSG_DONTWAIT) {
             Ok(count) => return Ok(Some(count)),
@@ -53,8 +54,8 @@ pub(super) fn recv_now(socket: &Socket, buf: &mut [u8]) -> io::Result<Option<usi
     }
 }
 
-/// Sends what the kernel takes now; `None` if it takes nothing.
-pub(super) fn send_now(socket: &Socket, buf: &[u8]) -> io::Result<Option<usize>> {
+/// Sends as many bytes as the kernel takes, without waiting; `None` if it takes none.
+pub(super) fn try_send(socket: &Socket, buf: &[u8]) -> io::Result<Option<usize>> {
     loop {
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
         match send(socket.as_raw_fd(), buf, flags) {
@@ -67,44 +68,45 @@ pub(super) fn send_now(socket: &Socket, buf: &[u8]) -> io::Result<Option<usize>>
 }
 
 /// Sends all of `buf`.
-pub(super) fn send_all(socket: &Socket, mut buf: &[u8], until: Instant) -> io::Result<()> {
+pub(super) fn send_all(socket: &Socket, mut buf: &[u8], deadline: Instant) -> io::Result<()> {
     while !buf.is_empty() {
-        match send_now(socket, buf)? {
+        match try_send(socket, buf)? {
             Some(count) => buf = &buf[count..],
-            None => wait_one(socket.as_fd(), PollFlags::POLLOUT, until)?,
+            None => wait_for(socket.as_fd(), PollFlags::POLLOUT, deadline)?,
         }
     }
     Ok(())
 }
 
-/// What a listener has.
-pub(super) enum Knock {
-    /// One that connected.
-    Caller(Socket),
-    /// Nobody.
-    Nobody,
-    /// Somebody, but no descriptor is left here or in the whole system.
-    NoRoom(io::Error),
+/// Result of one `accept` on a listener.
+pub(super) enum Accepted {
+    /// An accepted connection.
+    Connection(Socket),
+    /// No connection waits in the backlog.
+    Nothing,
+    /// A connection waits, but this process or the system has no descriptor left for it.
+    NoDescriptor(io::Error),
 }
 
-/// Takes one caller from a listener.
-pub(super) fn accept(listener: &Socket) -> io::Result<Knock> {
-    let lacking = [Errno::EMFILE, Errno::ENFILE, Errno::ENOBUFS, Errno::ENOMEM];
+/// Accepts one connection from a listener, without waiting.
+pub(super) fn accept(listener: &Socket) -> io::Result<Accepted> {
+    let exhausted = [Errno::EMFILE, Errno::ENFILE, Errno::ENOBUFS, Errno::ENOMEM];
     loop {
         let error = match listener.accept() {
-            Ok((socket, _)) => return Ok(Knock::Caller(socket)),
+            Ok((socket, _)) => return Ok(Accepted::Connection(socket)),
             Err(error) => error,
         };
         match error.kind() {
-            io::ErrorKind::WouldBlock => return Ok(Knock::Nobody),
-            // The caller has gone again.
+            io::ErrorKind::WouldBlock => return Ok(Accepted::Nothing),
+            // The connection was closed before it was accepted.
             io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted => {}
-            _ if lacking.iter().any(|&errno| error.raw_os_error() == Some(errno as i32)) => {
-                // The kernel looks for a descriptor first, and only then for a caller.
+            _ if exhausted.iter().any(|&errno| error.raw_os_error() == Some(errno as i32)) => {
+                // The kernel reports a lack of descriptors before it looks for a connection, so
+                // poll the listener.
                 let mut listener = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
                 return Ok(match wait(&mut listener, Some(Instant::now()))? {
-                    true => Knock::NoRoom(error),
-                    false => Knock::Nobody,
+                    true => Accepted::NoDescriptor(error),
+                    false => Accepted::Nothing,
                 });
             }
             _ => return Err(error),
@@ -112,28 +114,28 @@ pub(super) fn accept(listener: &Socket) -> io::Result<Knock> {
     }
 }
 
-/// How many strangers may hold a descriptor at a time where there are few: with less, ranks that
-/// come all at once would take each other's place.
-const LEAST_STRANGERS: usize = 16;
+/// The least number of pending connections, where descriptors are few: with less, ranks that
+/// connect all at once would displace each other.
+const MIN_PENDING: usize = 16;
 
-/// How many strangers may hold a descriptor at a time, of `most`: half of what is left when
-/// `needed` are taken, so that they can't keep this process from its own work; or a few, as far as
-/// they leave it these.
-pub(super) fn room_for(most: usize, needed: usize) -> usize {
+/// The most connections that may be in their handshake, at most `most`. Unauthenticated connections
+/// get half of the descriptors that are left after `needed` ones, so that they can't stop this
+/// process's own work; at least 16, as far as descriptors last, and never less than 4.
+pub(super) fn pending_limit(most: usize, needed: usize) -> usize {
     let open = fs::read_dir("/proc/self/fd").map(Iterator::count);
     let limit = getrlimit(Resource::RLIMIT_NOFILE).map(|(soft, _)| soft as usize);
     match (open, limit) {
-        (Ok(open), Ok(limit)) => share(most, limit.saturating_sub(open + needed)),
+        (Ok(open), Ok(limit)) => bounded(most, limit.saturating_sub(open + needed)),
         _ => most,
     }
 }
 
-/// Of so many that are left.
-fn share(most: usize, left: usize) -> usize {
-    most.min((left / 2).max(left.min(LEAST_STRANGERS)).max(4))
+/// The limit for `left` free descriptors.
+fn bounded(most: usize, left: usize) -> usize {
+    most.min((left / 2).max(left.min(MIN_PENDING)).max(4))
 }
 
-/// An address in the abstract namespace: nothing in the file system, gone with its socket.
+/// An address in the abstract namespace: no file, gone with its socket.
 fn abstract_address(name: &str) -> io::Result<SockAddr> {
     SockAddr::unix(format!("\0{name}"))
 }
@@ -142,28 +144,28 @@ fn abstract_address(name: &str) -> io::Result<SockAddr> {
 pub(super) fn listen_unix(name: &str) -> io::Result<Socket> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.bind(&abstract_address(name)?)?;
-    socket.listen(BACKLOG)?;
+    socket.listen(ACCEPT_BACKLOG)?;
     socket.set_nonblocking(true)?;
     Ok(socket)
 }
 
-/// Listens at one address, and only there.
+/// Listens at one TCP address.
 pub(super) fn listen_tcp(address: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
     if address.is_ipv6() {
         socket.set_only_v6(true)?;
     }
-    // Connections of an earlier world may still be in their last state; two listeners still
+    // Connections of an earlier job may still be in TIME_WAIT. Two listeners at one address still
     // exclude each other.
     socket.set_reuse_address(true)?;
     socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
+    socket.listen(ACCEPT_BACKLOG)?;
     socket.set_nonblocking(true)?;
     Ok(socket)
 }
 
 /// Connects to an abstract Unix socket of the same user; [`io::ErrorKind::WouldBlock`] if the
-/// listener has too many connections to accept.
+/// listener's backlog is full.
 pub(super) fn connect_unix(name: &str) -> io::Result<Socket> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
@@ -172,47 +174,50 @@ pub(super) fn connect_unix(name: &str) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// The longest that one attempt to connect over TCP takes; a host that drops packets must not keep
-/// us from its other addresses.
+/// The longest that one attempt to connect over TCP takes. A host that drops packets must not keep
+/// this rank from the host's other addresses.
 const CONNECT_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How often who waits looks whether to go on.
+/// How often a wait checks whether it is cancelled.
 const CANCEL_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Waits for `events` on one descriptor; [`io::ErrorKind::TimedOut`] when `until` has come, or too
-/// soon after who waits has given up.
+/// Waits for `events` on one descriptor; [`io::ErrorKind::TimedOut`] when `deadline` has come, or
+/// within 10 ms after the wait is cancelled.
 pub(super) fn wait_unless(
     cancelled: &dyn Fn() -> bool,
     (fd, events): (BorrowedFd<'_>, PollFlags),
-    until: Instant,
+    deadline: Instant,
 ) -> io::Result<()> {
     loop {
-        let soon = until.min(Instant::now() + CANCEL_POLL_INTERVAL);
-        match wait_one(fd, events, soon) {
+        let slice_end = deadline.min(Instant::now() + CANCEL_POLL_INTERVAL);
+        match wait_for(fd, events, slice_end) {
             Err(error)
-                if error.kind() == io::ErrorKind::TimedOut && soon < until && !cancelled() => {}
+                if error.kind() == io::ErrorKind::TimedOut
+                    && slice_end < deadline
+                    && !cancelled() => {}
             done => return done,
         }
     }
 }
 
-/// Connects to a TCP address, unless who connects gives up.
+/// Connects to a TCP address; gives up when cancelled.
 pub(super) fn connect_tcp(
     address: SocketAddr,
-    until: Instant,
+    deadline: Instant,
     cancelled: &dyn Fn() -> bool,
 ) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
     match socket.connect(&address.into()) {
         Err(error) if error.raw_os_error() == Some(Errno::EINPROGRESS as i32) => {
-            let until = until.min(Instant::now() + CONNECT_ATTEMPT_TIMEOUT);
-            wait_unless(cancelled, (socket.as_fd(), PollFlags::POLLOUT), until)?;
+            let deadline = deadline.min(Instant::now() + CONNECT_ATTEMPT_TIMEOUT);
+            wait_unless(cancelled, (socket.as_fd(), PollFlags::POLLOUT), deadline)?;
             socket.take_error()?.map_or(Ok(()), Err)?;
         }
         connected => connected?,
     }
-    // Where nobody listens yet, the kernel may pick that very port for us and meet itself.
+    // Where no listener exists yet, the kernel may pick that very port for this socket and connect
+    // it to itself.
     if socket.local_addr()?.as_socket() == Some(address) {
         return Err(io::ErrorKind::ConnectionRefused.into());
     }
@@ -220,7 +225,8 @@ pub(super) fn connect_tcp(
     Ok(socket)
 }
 
-/// Abstract sockets have no permissions, so both sides ask the kernel who the other one is.
+/// Checks by the kernel's credentials that the peer belongs to the same user. Abstract sockets have
+/// no permissions.
 pub(super) fn same_user(socket: &Socket) -> io::Result<()> {
     let peer = getsockopt(socket, PeerCredentials)?.uid();
     let me = geteuid().as_raw();
@@ -236,27 +242,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_gives_up_does_not_wait_for_an_attempt_to_connect() {
+    fn a_cancelled_dialler_stops_waiting_for_its_connection() {
         let listener = listen_tcp("127.0.0.1:0".parse().unwrap()).unwrap();
-        // Room for two that nobody accepts; the kernel answers no other.
+        // Two connections fill the backlog, since nothing accepts them; the kernel answers no
+        // further one.
         listener.listen(1).unwrap();
         let address = listener.local_addr().unwrap().as_socket().unwrap();
-        let until = Instant::now() + Duration::from_secs(3600);
-        let _both = [(); 2].map(|()| connect_tcp(address, until, &|| false).unwrap());
-        let asked = std::cell::Cell::new(0);
-        let third_time = || {
-            asked.set(asked.get() + 1);
-            asked.get() == 3
+        let deadline = Instant::now() + Duration::from_secs(3600);
+        let _both = [(); 2].map(|()| connect_tcp(address, deadline, &|| false).unwrap());
+        let polls = std::cell::Cell::new(0);
+        let is_third_poll = || {
+            polls.set(polls.get() + 1);
+            polls.get() == 3
         };
-        let error = connect_tcp(address, until, &third_time).unwrap_err();
-        assert_eq!((error.kind(), asked.get()), (io::ErrorKind::TimedOut, 3));
+        let error = connect_tcp(address, deadline, &is_third_poll).unwrap_err();
+        assert_eq!((error.kind(), polls.get()), (io::ErrorKind::TimedOut, 3));
     }
 
     #[test]
-    fn strangers_leave_what_is_needed() {
+    fn pending_connections_leave_descriptors_for_the_job() {
         for (most, left, places) in [(64, 0, 4), (64, 10, 10), (64, 20, 16), (64, 50, 25)] {
-            assert_eq!(share(most, left), places, "{most} {left}");
+            assert_eq!(bounded(most, left), places, "{most} {left}");
         }
-        assert_eq!((share(64, 1000), share(8, 1000)), (64, 8));
+        assert_eq!((bounded(64, 1000), bounded(8, 1000)), (64, 8));
     }
 }

@@ -1,7 +1,7 @@
-//! Groups: some ranks of a meeting meet again. They need no store for it, since by now they can
-//! tell each other where they listen. May touch: listen, peers.
-//! Law: a group has doors and a job number of its own, so that groups which are made at the same
-//! time, even by threads of one process, can't take each other's callers.
+//! Subgroups: some ranks of a communicator connect again, with listeners of their own. They need no
+//! store, since their addresses travel over the links that exist.
+//! Law: a subgroup has its own listeners and job number, so that subgroups constructed at the same
+//! time, even by threads of one process, never take each other's connections.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::{Meeting, listen, topology};
 use crate::config::Config;
 use crate::error::Result;
 
-/// Where a rank listens for the other ranks of a new group; by default nowhere.
+/// Listeners of a rank for the other ranks of a new subgroup; none by default.
 #[derive(Debug, Default)]
 pub struct Doors {
     unix: Option<Socket>,
@@ -23,7 +23,7 @@ pub struct Doors {
 }
 
 impl Doors {
-    /// What the others have to know: at most 112 bytes.
+    /// Addresses of the listeners as text, at most 112 bytes.
     #[must_use]
     pub fn address(&self) -> String {
         let tcp = self.tcp.as_ref().map(|(_, address)| address.to_string());
@@ -32,36 +32,37 @@ impl Doors {
 }
 
 impl Meeting {
-    /// Opens doors for a new group of `size` ranks, these or some of them or with newcomers.
+    /// Opens listeners for a subgroup of `size` ranks, of these ranks or with joiners.
     ///
     /// # Errors
     /// If the system refuses.
     pub fn open_doors(&self, size: usize) -> Result<Doors> {
         let config = Config { size, ..self.config.clone() };
-        let (unix, name) = listen::for_shared_memory(&config)?;
+        let (unix, name) = listen::unix_listener(&config)?;
         let one_host = self.hosts.len() == 1;
-        let tcp = self.needs_tcp().then(|| listen::for_tcp(&self.config, one_host)).transpose()?;
+        let tcp =
+            self.needs_tcp().then(|| listen::tcp_listener(&self.config, one_host)).transpose()?;
         Ok(Doors { unix, name, tcp })
     }
 
-    /// The meeting of the group of `members`: for each new rank its rank here, and the address of
-    /// its doors. This rank is one of them, with the doors given; all waits last up to `timeout`.
-    /// `later`: how many memberships after this one it is.
+    /// Bootstrap state of the subgroup `members`: for each new rank its rank here and its
+    /// listeners' address. This rank must be a member; `listeners` are its own, and all waits
+    /// last at most `timeout`. `epochs_later` is the number of memberships after this one.
     #[must_use]
     pub fn branch(
         &self,
-        (job, later): (u64, u32),
+        (job, epochs_later): (u64, u32),
         members: &[(usize, &str)],
-        doors: Doors,
+        listeners: Doors,
         timeout: Duration,
     ) -> Self {
         let mut config = self.config.clone();
         (config.size, config.timeout, config.joins) = (members.len(), timeout, false);
-        let peer = |(rank, &(before, address)): (usize, &(usize, &str))| {
+        let peer = |(rank, &(parent_rank, address)): (usize, &(usize, &str))| {
             let (unix, tcp) = address.split_once(' ').unwrap_or_default();
-            let mut peer = self.peers[before].clone();
+            let mut peer = self.peers[parent_rank].clone();
             (peer.rank, peer.unix, peer.tcp) = (rank, unix.into(), tcp.parse().ok());
-            if before == self.rank {
+            if parent_rank == self.rank {
                 config.rank = rank;
             }
             peer
@@ -72,33 +73,33 @@ impl Meeting {
             hosts: topology::hosts(&peers),
             peers,
             job,
-            epoch: self.epoch.saturating_add(later),
+            epoch: self.epoch.saturating_add(epochs_later),
             secret: self.secret.clone(),
             config,
-            crowding: self.crowding,
-            residents: self.residents,
-            is_whole: self.is_whole && (later > 0 || members.len() == self.peers.len()),
-            roll: self.roll.clone(),
-            unix: doors.unix,
-            tcp: doors.tcp.map(|(socket, _)| socket),
+            ranks_per_cpu: self.ranks_per_cpu,
+            ranks_on_host: self.ranks_on_host,
+            spans_job: self.spans_job && (epochs_later > 0 || members.len() == self.peers.len()),
+            process_table: self.process_table.clone(),
+            unix: listeners.unix,
+            tcp: listeners.tcp.map(|(socket, _)| socket),
             abort: Arc::default(),
-            entrance: None,
+            startup_store: None,
         }
     }
 
-    /// The same, which waits no more when this flag is raised.
+    /// Replaces the abort flag, which ends every wait of this bootstrap when raised.
     pub(crate) fn heeding(self, abort: &Arc<AtomicBool>) -> Self {
         Self { abort: Arc::clone(abort), ..self }
     }
 
-    /// That flag.
+    /// The abort flag.
     pub(crate) fn abort(&self) -> &Arc<AtomicBool> {
         &self.abort
     }
 
-    /// Every rank that belongs here has come.
-    pub(crate) fn close_doors(&mut self) {
+    /// Closes the listeners after all expected ranks have connected, and releases the store.
+    pub(crate) fn close_listeners(&mut self) {
         (self.unix, self.tcp) = (None, None);
-        self.is_complete();
+        self.release_store();
     }
 }

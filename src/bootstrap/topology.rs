@@ -1,5 +1,5 @@
-//! Who sits where, and what that means: hosts, the order of the ring, the transport of each pair.
-//! May touch: record, config. Pure.
+//! The topology: which rank is on which host, the order of the ring, and the transport of each pair
+//! of ranks. Pure.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -7,36 +7,37 @@ use std::sync::Arc;
 use socket2::Socket;
 
 use super::Meeting;
-use super::rank_record::Record;
+use super::rank_record::RankRecord;
 use crate::config::{Config, Secret, Transport};
 use crate::error::{Error, Peer, Result};
 use crate::health::process_table::{Launched, Roll};
 
-/// What a link between two ranks runs over.
+/// The transport of a link between two ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkKind {
-    /// Memory that both map; a Unix stream hands it over and tells of the peer's death.
+    /// Memory that both ranks map. A Unix stream passes its descriptor and closes with the peer.
     Shm = 1,
     /// TCP connections.
     Tcp = 2,
 }
 
-/// What the others know of a rank.
+/// Location and addresses of a rank, as the others know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerInfo {
     /// Its rank.
     pub rank: usize,
     /// The name of its host.
     pub host: String,
-    /// What it shares with every rank that it can share memory with, and with no other.
+    /// Identity of its host: equal for ranks that can share memory, different for all others.
     pub identity: String,
-    /// Its process.
+    /// The number of its process.
     pub pid: u32,
-    /// What its launcher's roll has it by; 0 if it is in none.
+    /// Random number of its process in the launcher's process table; 0 if the launcher did not
+    /// start it.
     pub launched: u64,
-    /// The CPUs that it shares with the other ranks of its host.
+    /// CPUs that the ranks of its host share.
     pub cpus: u32,
-    /// Where it accepts TCP links, if any pair of ranks needs TCP.
+    /// Address of its TCP listener, if any pair of ranks needs TCP.
     pub tcp: Option<SocketAddr>,
     pub(super) unix: String,
 }
@@ -47,32 +48,23 @@ impl PeerInfo {
     pub fn peer(&self) -> Peer {
         Peer { rank: self.rank, host: self.host.clone(), pid: self.pid }
     }
-
-    /// What a link between two ranks runs over.
-    #[must_use]
-    pub fn link_kind(&self, other: &Self, transport: Transport) -> LinkKind {
-        match transport {
-            Transport::Tcp => LinkKind::Tcp,
-            Transport::Shm => LinkKind::Shm,
-            Transport::Auto if self.identity == other.identity => LinkKind::Shm,
-            Transport::Auto => LinkKind::Tcp,
-        }
-    }
 }
 
 impl Meeting {
+    /// Bootstrap state of the first membership of a job, from all ranks' records.
     pub(super) fn new(
         config: &Config,
         secret: Option<Secret>,
-        records: Vec<Record>,
+        records: Vec<RankRecord>,
         unix: Option<Socket>,
-        roll: Option<Arc<Roll>>,
+        process_table: Option<Arc<Roll>>,
     ) -> Result<Self> {
         let job = records.first().map_or(0, |leader| leader.job);
-        let peers: Vec<_> = records.into_iter().enumerate().map(PeerInfo::from).collect();
-        let hosts = hosts(&peers);
-        if let (Transport::Shm, [here, there, ..]) = (config.transport, hosts.as_slice()) {
-            let name = |host: &[usize]| peers[host[0]].peer().to_string();
+        let peers = records.into_iter().enumerate().map(PeerInfo::from).collect();
+        let bootstrap = Self::of_peers(config.clone(), secret, (job, peers), unix, process_table);
+        let hosts = bootstrap.hosts.as_slice();
+        if let (Transport::Shm, [here, there, ..]) = (config.transport, hosts) {
+            let name = |host: &[usize]| bootstrap.peers[host[0]].peer().to_string();
             return Err(Error::Config {
                 name: "transport".into(),
                 given: "shm".into(),
@@ -84,43 +76,52 @@ impl Meeting {
                 ),
             });
         }
-        let crowding = |host: &Vec<usize>| {
+        Ok(bootstrap)
+    }
+
+    /// Bootstrap state of the peers of a job, of whom `config` names this rank.
+    pub(super) fn of_peers(
+        config: Config,
+        secret: Option<Secret>,
+        (job, peers): (u64, Vec<PeerInfo>),
+        unix: Option<Socket>,
+        process_table: Option<Arc<Roll>>,
+    ) -> Self {
+        let hosts = hosts(&peers);
+        let ranks_per_cpu = |host: &Vec<usize>| {
             let cpus = host.iter().map(|&rank| peers[rank].cpus).min();
             host.len().div_ceil(cpus.unwrap_or(1).max(1) as usize)
         };
-        let crowding = hosts.iter().map(crowding).max().unwrap_or(1);
-        let (rank, config) = (config.rank, config.clone());
-        let (epoch, residents, tcp, entrance) = (0, 0, None, None);
-        let mut meeting = Self {
-            rank,
-            peers,
+        let mut bootstrap = Self {
+            rank: config.rank,
             job,
-            epoch,
+            epoch: 0,
             config,
             secret,
+            ranks_per_cpu: hosts.iter().map(ranks_per_cpu).max().unwrap_or(1),
+            ranks_on_host: 0,
+            spans_job: true,
             hosts,
-            crowding,
-            residents,
-            is_whole: true,
+            peers,
             unix,
-            tcp,
-            roll,
+            tcp: None,
+            process_table,
             abort: Arc::default(),
-            entrance,
+            startup_store: None,
         };
-        meeting.residents = meeting.local_size();
-        Ok(meeting)
+        bootstrap.ranks_on_host = bootstrap.local_size();
+        bootstrap
     }
 
-    /// What this rank was told.
+    /// The configuration of this rank.
     pub(crate) fn config(&self) -> &Config {
         &self.config
     }
 
-    /// What the launcher has seen of those who met, and sees of them from now on.
+    /// The entries of these ranks in the launcher's process table.
     pub(crate) fn launched(&self) -> Launched {
         let numbers: Vec<_> = self.peers.iter().map(|peer| peer.launched).collect();
-        Launched::new(self.roll.as_ref(), self.rank, self.job, &numbers)
+        Launched::new(self.process_table.as_ref(), self.rank, self.job, &numbers)
     }
 
     /// The world size.
@@ -129,7 +130,7 @@ impl Meeting {
         self.peers.len()
     }
 
-    /// The ranks of each host, ascending; hosts by their lowest rank.
+    /// The ranks of each host, ascending; hosts are ordered by their lowest rank.
     #[must_use]
     pub fn hosts(&self) -> &[Vec<usize>] {
         &self.hosts
@@ -142,29 +143,29 @@ impl Meeting {
         mine.map_or(&[], Vec::as_slice)
     }
 
-    /// This rank's number among those on its host.
+    /// This rank's index among the ranks on its host.
     #[must_use]
     pub fn local_rank(&self) -> usize {
         self.local_ranks().iter().position(|&rank| rank == self.rank).unwrap_or(0)
     }
 
-    /// How many ranks are on this rank's host.
+    /// The number of ranks on this rank's host.
     #[must_use]
     pub fn local_size(&self) -> usize {
         self.local_ranks().len()
     }
 
-    /// Ranks per CPU on the fullest host, rounded up; in a group those of the whole job, which
-    /// work beside it. All ranks give the same answer.
+    /// Ranks per CPU on the fullest host, rounded up. A subgroup counts all ranks of the job, since
+    /// they run beside it. All ranks give the same answer.
     #[must_use]
-    pub fn crowding(&self) -> usize {
-        self.crowding
+    pub fn ranks_per_cpu(&self) -> usize {
+        self.ranks_per_cpu
     }
 
-    /// How many ranks of the job are on this rank's host, in this group or not.
+    /// The number of ranks of the job on this rank's host, in this subgroup or not.
     #[must_use]
-    pub fn residents(&self) -> usize {
-        self.residents
+    pub fn ranks_on_host(&self) -> usize {
+        self.ranks_on_host
     }
 
     /// All ranks in the order of the ring: host by host, so that each host's network is crossed
@@ -175,19 +176,26 @@ impl Meeting {
         self.hosts.iter().map(host).collect()
     }
 
-    /// What the link from one rank to another runs over.
+    /// The transport of the link from one rank to another.
     #[must_use]
     pub fn link_kind(&self, from: usize, to: usize) -> LinkKind {
-        self.peers[from].link_kind(&self.peers[to], self.config.transport)
+        match self.config.transport {
+            Transport::Tcp => LinkKind::Tcp,
+            Transport::Shm => LinkKind::Shm,
+            Transport::Auto if self.peers[from].identity == self.peers[to].identity => {
+                LinkKind::Shm
+            }
+            Transport::Auto => LinkKind::Tcp,
+        }
     }
 
-    /// Does any pair of ranks need TCP? All ranks give the same answer.
+    /// True if any pair of ranks needs TCP. All ranks give the same answer.
     pub(crate) fn needs_tcp(&self) -> bool {
         self.config.transport == Transport::Tcp || self.hosts.len() > 1
     }
 }
 
-/// The ranks of each host, ascending; hosts by their lowest rank.
+/// The ranks of each host, ascending; hosts are ordered by their lowest rank.
 pub(super) fn hosts(peers: &[PeerInfo]) -> Vec<Vec<usize>> {
     let mut hosts: Vec<Vec<usize>> = Vec::new();
     for peer in peers {
@@ -202,9 +210,9 @@ pub(super) fn hosts(peers: &[PeerInfo]) -> Vec<Vec<usize>> {
     hosts
 }
 
-impl From<(usize, Record)> for PeerInfo {
-    fn from((rank, record): (usize, Record)) -> Self {
-        let Record { host, identity, pid, launched, cpus, unix, .. } = record;
+impl From<(usize, RankRecord)> for PeerInfo {
+    fn from((rank, record): (usize, RankRecord)) -> Self {
+        let RankRecord { host, host_identity: identity, pid, launched, cpus, unix, .. } = record;
         Self { rank, host, identity, pid, launched, cpus, tcp: None, unix }
     }
 }

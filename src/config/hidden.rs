@@ -1,5 +1,6 @@
-//! Memory for secrets, of which no core file has a copy. May touch: nix. Unsafe: advice about it.
-//! Law: it is left out of cores before anything is in it, and wiped before it is anybody else's.
+//! Memory for secrets, which the kernel leaves out of core files.
+//! Law: memory is excluded from core files before a secret is written to it, and wiped before it is
+//! freed.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -10,20 +11,20 @@ use bytemuck::Zeroable;
 use nix::sys::mman::{MmapAdvise, madvise};
 use zeroize::Zeroize;
 
-/// Whole pages, on every system, with nothing else in them.
+/// Whole pages on every system, with nothing else in them.
 #[derive(Zeroable)]
 #[repr(C, align(65536))]
 struct Pages<T>(T);
 
-/// What is kept there.
-pub(crate) struct Hidden<T: Zeroable + Zeroize>(Box<Pages<T>>);
+/// A value on pages of its own that no core file holds.
+pub(crate) struct HiddenMemory<T: Zeroable + Zeroize>(Box<Pages<T>>);
 
-impl<T: Zeroable + Zeroize> Hidden<T> {
-    /// What `fill` writes, straight to where it stays.
+impl<T: Zeroable + Zeroize> HiddenMemory<T> {
+    /// Makes a value that `fill` writes in place, so that no copy exists elsewhere.
     ///
     /// # Errors
-    /// Those of `fill`.
-    pub(crate) fn filled<E>(fill: impl FnOnce(&mut T) -> Result<(), E>) -> Result<Self, E> {
+    /// The error of `fill`.
+    pub(crate) fn fill_in_place<E>(fill: impl FnOnce(&mut T) -> Result<(), E>) -> Result<Self, E> {
         let mut hidden = Self(bytemuck::zeroed_box());
         if let Err(error) = hidden.advise(MmapAdvise::MADV_DONTDUMP) {
             tracing::warn!("a core file of this process would have the job's secret: {error}");
@@ -34,12 +35,13 @@ impl<T: Zeroable + Zeroize> Hidden<T> {
 
     fn advise(&mut self, advice: MmapAdvise) -> nix::Result<()> {
         let pages = NonNull::from(&mut *self.0).cast::<c_void>();
-        // SAFETY: these are whole pages that nothing else is in, and such advice changes no byte.
+        // SAFETY: the range is whole pages that belong to this box alone, and this advice changes
+        // no byte.
         unsafe { madvise(pages, size_of::<Pages<T>>(), advice) }
     }
 }
 
-impl<T: Zeroable + Zeroize> Deref for Hidden<T> {
+impl<T: Zeroable + Zeroize> Deref for HiddenMemory<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -47,10 +49,11 @@ impl<T: Zeroable + Zeroize> Deref for Hidden<T> {
     }
 }
 
-impl<T: Zeroable + Zeroize> Drop for Hidden<T> {
+impl<T: Zeroable + Zeroize> Drop for HiddenMemory<T> {
     fn drop(&mut self) {
         self.0.0.zeroize();
-        // What comes to lie there is nobody's secret; if it stays out of cores, little is lost.
+        // Later contents of these pages are no secret; if they stay out of core files, little is
+        // lost.
         let _ = self.advise(MmapAdvise::MADV_DODUMP);
     }
 }

@@ -1,13 +1,13 @@
-//! Other launchers' variables: torchrun, Open MPI, MPICH and Intel MPI, Slurm. May touch: config.
-//! Law: sources are never mixed; all of a place (rank, size, meeting point) is one launcher's word,
-//! and two launchers that disagree are an error unless the user names one.
+//! Environment variables of other launchers: torchrun, Open MPI, MPICH and Intel MPI, Slurm.
+//! Law: rank, size and store address come from one launcher; two launchers that disagree are an
+//! error unless the user names one.
 
 use std::fs;
 
-use super::{Place, StoreAddr, Surroundings, Vars, malformed, number, own, slurm};
+use super::{Assignment, StoreAddr, Surroundings, Vars, malformed, number, slurm, variables};
 use crate::error::{Error, Result};
 
-/// A launcher and the variables it leaves.
+/// A launcher and the variables that it sets.
 pub(super) struct Launcher {
     name: &'static str,
     title: &'static str,
@@ -15,7 +15,7 @@ pub(super) struct Launcher {
     size: &'static [&'static str],
     local_rank: &'static str,
     local_size: &'static str,
-    /// Variables that tell one job on a host from another.
+    /// Variables that distinguish jobs on one host.
     job: &'static [&'static str],
 }
 
@@ -55,59 +55,62 @@ const SLURM: Launcher = Launcher {
     local_size: "SLURM_STEP_TASKS_PER_NODE",
     job: &["SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_STEPID"],
 };
-/// In the order in which they are asked.
+/// Launchers, in the order in which they are tried.
 static LAUNCHERS: [Launcher; 4] = [TORCHRUN, OPEN_MPI, MPICH, SLURM];
 
-/// What `RINGREDUCE_LAUNCHER` asks for.
-pub(super) enum Forced {
-    Alone,
-    Own,
-    Foreign(&'static Launcher),
+/// Values of `RINGREDUCE_LAUNCHER`.
+pub(super) enum LauncherChoice {
+    SingleRank,
+    Ringrun,
+    Named(&'static Launcher),
 }
 
-pub(super) fn forced(vars: Vars<'_>) -> Result<Option<Forced>> {
-    let Some(text) = vars.text(own::LAUNCHER)? else { return Ok(None) };
+pub(super) fn forced(vars: Vars<'_>) -> Result<Option<LauncherChoice>> {
+    let Some(text) = vars.text(variables::LAUNCHER)? else { return Ok(None) };
     Ok(Some(match text {
-        "none" => Forced::Alone,
-        "ringrun" => Forced::Own,
-        _ => Forced::Foreign(LAUNCHERS.iter().find(|l| l.name == text).ok_or_else(|| {
+        "none" => LauncherChoice::SingleRank,
+        "ringrun" => LauncherChoice::Ringrun,
+        _ => LauncherChoice::Named(LAUNCHERS.iter().find(|l| l.name == text).ok_or_else(|| {
             let expected = "it must be torchrun, openmpi, mpich, slurm, ringrun or none";
-            malformed(own::LAUNCHER, text, expected.into())
+            malformed(variables::LAUNCHER, text, expected.into())
         })?),
     }))
 }
 
-/// The place that the launcher named by the user gives.
-pub(super) fn named(launcher: &Launcher, vars: Vars<'_>, around: &Surroundings) -> Result<Place> {
-    launcher.place(vars, around)?.ok_or_else(|| {
+/// The assignment by the launcher that the user has named.
+pub(super) fn assignment_by(
+    launcher: &Launcher,
+    vars: Vars<'_>,
+    env: &Surroundings,
+) -> Result<Assignment> {
+    launcher.assignment(vars, env)?.ok_or_else(|| {
         let Launcher { title, rank, size, .. } = launcher;
         let step = if launcher.name == SLURM.name { " and SLURM_STEP_ID" } else { "" };
         let expected = format!("{title} left no {rank} and {}{step}", size.join(" or "));
-        malformed(own::LAUNCHER, launcher.name, expected)
+        malformed(variables::LAUNCHER, launcher.name, expected)
     })
 }
 
-/// The first launcher that left a complete place, if any; one that also says where to meet goes
-/// before one that does not.
-pub(super) fn first_complete(vars: Vars<'_>, around: &Surroundings) -> Result<Option<Place>> {
-    let mut places: Vec<Place> = Vec::new();
+/// The first complete assignment. A launcher that also gives a store address comes before others.
+pub(super) fn first_assignment(vars: Vars<'_>, env: &Surroundings) -> Result<Option<Assignment>> {
+    let mut assignments: Vec<Assignment> = Vec::new();
     for launcher in &LAUNCHERS {
-        let Some(place) = launcher.place(vars, around)? else { continue };
-        if let Some(first) = places.first()
-            && (first.rank, first.size) != (place.rank, place.size)
+        let Some(assignment) = launcher.assignment(vars, env)? else { continue };
+        if let Some(first) = assignments.first()
+            && (first.rank, first.size) != (assignment.rank, assignment.size)
         {
-            let (first, second) = (first.source.clone(), place.source);
+            let (first, second) = (first.source.clone(), assignment.source);
             return Err(Error::Launchers { first, second });
         }
-        places.push(place);
+        assignments.push(assignment);
     }
-    let best = places.iter().position(|place| place.store.is_some()).unwrap_or(0);
-    Ok(places.into_iter().nth(best))
+    let best = assignments.iter().position(|assignment| assignment.store.is_some()).unwrap_or(0);
+    Ok(assignments.into_iter().nth(best))
 }
 
-/// A warning for one process started without a launcher where a scheduler meant several.
-pub(super) fn alone_in_a_job(vars: Vars<'_>) -> Option<String> {
-    let tasks = vars.loose("SLURM_NTASKS").filter(|&tasks| tasks != "1")?;
+/// A warning for a process that was started alone inside an allocation of several tasks.
+pub(super) fn unused_allocation_warning(vars: Vars<'_>) -> Option<String> {
+    let tasks = vars.raw("SLURM_NTASKS").filter(|&tasks| tasks != "1")?;
     Some(format!(
         "inside a Slurm allocation of {tasks} tasks (SLURM_NTASKS) this process is a world of 1 \
          rank; start the ranks with srun or ringrun"
@@ -115,11 +118,11 @@ pub(super) fn alone_in_a_job(vars: Vars<'_>) -> Option<String> {
 }
 
 impl Launcher {
-    /// What this launcher says, if it left everything it must.
-    fn place(&self, vars: Vars<'_>, around: &Surroundings) -> Result<Option<Place>> {
+    /// The assignment by this launcher, if all its variables are set.
+    fn assignment(&self, vars: Vars<'_>, env: &Surroundings) -> Result<Option<Assignment>> {
         let size_name = self.size.iter().find(|name| vars.has(name));
         let (true, Some(size_name)) = (vars.has(self.rank), size_name) else { return Ok(None) };
-        if self.name == SLURM.name && !in_slurm_step(vars) {
+        if self.name == SLURM.name && !is_slurm_step(vars) {
             return Ok(None);
         }
         let (Some(rank), Some(size)) = (vars.number(self.rank)?, vars.number(size_name)?) else {
@@ -131,49 +134,50 @@ impl Launcher {
         };
         let source = format!("{}: {}={rank}, {size_name}={size}", self.title, self.rank);
         let local_rank = vars.number(self.local_rank)?;
-        let ids: Vec<_> = self.job.iter().filter_map(|name| vars.loose(name)).collect();
+        let ids: Vec<_> = self.job.iter().filter_map(|name| vars.raw(name)).collect();
         let job = (!ids.is_empty()).then(|| ids.join(" "));
-        let mut place = Place { rank, size, local_rank, local_size, job, store: None, source };
-        place.store = self.store(vars, around, &place)?;
-        Ok(Some(place))
+        let mut assignment =
+            Assignment { rank, size, local_rank, local_size, job, store: None, source };
+        assignment.store = self.store(vars, env, &assignment)?;
+        Ok(Some(assignment))
     }
 
-    /// A socket on this host if all ranks are here, for the system says whose process is at its
-    /// other end; else the address that the launcher gave.
+    /// An abstract socket if all ranks are on this host, because the kernel vouches for the peer's
+    /// user there; else the address that the launcher gives.
     fn store(
         &self,
         vars: Vars<'_>,
-        around: &Surroundings,
-        place: &Place,
+        env: &Surroundings,
+        assignment: &Assignment,
     ) -> Result<Option<StoreAddr>> {
         let given = match self.name {
-            name if name == TORCHRUN.name => master(vars)?,
+            name if name == TORCHRUN.name => torchrun_address(vars)?,
             name if name == SLURM.name => slurm_first_host(vars)?,
             _ => None,
         };
-        if place.local_size != Some(place.size) {
+        if assignment.local_size != Some(assignment.size) {
             return Ok(given);
         }
-        // Two jobs of a host have different ids, or ports of torchrun's store, or else different
-        // launcher processes.
-        let port = vars.loose("MASTER_PORT").filter(|_| self.name == TORCHRUN.name);
-        let ids: Vec<_> = place.job.as_deref().into_iter().chain(port).collect();
+        // Jobs on one host differ in their ids, in the port of torchrun's store, or in their
+        // launcher process.
+        let port = vars.raw("MASTER_PORT").filter(|_| self.name == TORCHRUN.name);
+        let ids: Vec<_> = assignment.job.as_deref().into_iter().chain(port).collect();
         let job = match ids.as_slice() {
-            [] => format!("{} {}", self.name, (around.ancestor_without)(self.rank)),
+            [] => format!("{} {}", self.name, (env.ancestor_without)(self.rank)),
             ids => format!("{} {}", self.name, ids.join(" ")),
         };
-        let name = format!("ringreduce-{}-{:016x}", around.uid, fnv1a(job.as_bytes()));
+        let name = format!("ringreduce-{}-{:016x}", env.uid, fnv1a(job.as_bytes()));
         Ok(Some(StoreAddr::Unix(name)))
     }
 }
 
-/// torchrun's address. Its agent keeps a store of its own on the port when it says so; rank 0 then
-/// listens on the next one.
-fn master(vars: Vars<'_>) -> Result<Option<StoreAddr>> {
+/// torchrun's address. If its agent has a store of its own on that port, rank 0 listens on the next
+/// one.
+fn torchrun_address(vars: Vars<'_>) -> Result<Option<StoreAddr>> {
     let (Some(host), Some(port)) = (vars.text("MASTER_ADDR")?, vars.text("MASTER_PORT")?) else {
         return Ok(None);
     };
-    let taken = vars.loose("TORCHELASTIC_USE_AGENT_STORE") == Some("True");
+    let taken = vars.raw("TORCHELASTIC_USE_AGENT_STORE") == Some("True");
     let listen = number("MASTER_PORT", port)?.saturating_add(usize::from(taken));
     let Some(listen) = u16::try_from(listen).ok().filter(|&port| port > 0) else {
         return Err(malformed("MASTER_PORT", port, format!("port {listen} does not exist")));
@@ -182,10 +186,10 @@ fn master(vars: Vars<'_>) -> Result<Option<StoreAddr>> {
     Ok(Some(StoreAddr::Tcp { host, port: listen }))
 }
 
-/// Is this process a task of a step? In the shell of sbatch or salloc the task variables are set
-/// as well, for one process only; the steps that Slurm keeps for itself have numbers at the top.
-fn in_slurm_step(vars: Vars<'_>) -> bool {
-    let step = vars.loose("SLURM_STEP_ID").or(vars.loose("SLURM_STEPID"));
+/// True for a task of a job step. In the shell of sbatch or salloc the task variables are set too,
+/// for one process only; Slurm's internal steps have the highest numbers.
+fn is_slurm_step(vars: Vars<'_>) -> bool {
+    let step = vars.raw("SLURM_STEP_ID").or(vars.raw("SLURM_STEPID"));
     step.and_then(|step| step.parse::<u32>().ok()).is_some_and(|step| step < 0xffff_fff0)
 }
 
@@ -201,7 +205,7 @@ fn tasks_on_this_node(vars: Vars<'_>) -> Result<Option<usize>> {
     Ok(None)
 }
 
-/// The step's first host, where Slurm puts task 0, and a port made from the job's number.
+/// The first host of the step, which runs task 0, and a port derived from the job's number.
 fn slurm_first_host(vars: Vars<'_>) -> Result<Option<StoreAddr>> {
     for name in ["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"] {
         if let (Some(list), Some(job)) = (vars.text(name)?, vars.number("SLURM_JOB_ID")?) {
@@ -214,8 +218,8 @@ fn slurm_first_host(vars: Vars<'_>) -> Result<Option<StoreAddr>> {
     Ok(None)
 }
 
-/// The nearest ancestor whose environment lacks `name`: the process that started the ranks, though
-/// shells may stand between.
+/// The nearest ancestor without the variable `name`: the process that started the ranks, even if
+/// shells are between.
 pub(super) fn ancestor_without(name: &str) -> u32 {
     let prefix = format!("{name}=");
     let mut pid = std::os::unix::process::parent_id();
@@ -234,7 +238,7 @@ pub(super) fn ancestor_without(name: &str) -> u32 {
     pid
 }
 
-/// FNV-1a: the same in every build, unlike the standard library's hasher.
+/// The FNV-1a hash, which is the same in every build, unlike that of the standard library.
 fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)

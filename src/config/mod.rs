@@ -1,13 +1,13 @@
-//! Config: who this process is in its world, where the ranks meet and how they talk. The only room
-//! that reads the environment. May touch: error, `std::env`.
-//! Law: what the user said is obeyed or refused with its name and value, never ignored.
+//! Configuration: rank and size of this process, address of the store, and settings. The only
+//! module that reads the environment.
+//! Law: a setting is obeyed, or refused with its name and value, but never ignored.
 
 mod hidden;
 mod launcher;
-mod own;
 mod secret;
 mod slurm;
 mod store;
+mod variables;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -20,35 +20,35 @@ pub use secret::{SECRET, Secret, SecretSource};
 pub use store::StoreAddr;
 
 use crate::element::DataType;
-use crate::error::{Error, Result, tell};
+use crate::error::{Error, Result, warn_on_stderr};
 use crate::schedule::{ALL_PAIRS, Algorithm};
-pub(crate) use hidden::Hidden;
-pub(crate) use own::{ENCRYPT, INSECURE, RECORD_FD, ROLL_FD, SECRET_FD, SECRET_FILE};
+pub(crate) use hidden::HiddenMemory;
+pub(crate) use variables::{ENCRYPT, INSECURE, RECORD_FD, ROLL_FD, SECRET_FD, SECRET_FILE};
 
-/// How long any wait lasts when nobody said otherwise.
+/// Default timeout of every wait.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
-/// The longest timeout that makes sense; beyond it clocks overflow.
+/// The longest timeout; beyond it clocks overflow.
 pub(crate) const LONGEST_TIMEOUT: Duration = Duration::from_secs(1_000_000_000);
-/// After how long without a sign of it another host is unreachable, and the shortest and longest
-/// that may be asked for: it is asked for one each second, of which one may be lost.
+/// Peer timeout by default, and its range. A host is probed once a second, and one probe may be
+/// lost.
 const DEFAULT_PEER_TIMEOUT: Duration = Duration::from_secs(5);
-const PEER_TIMEOUTS: [Duration; 2] = [Duration::from_secs(4), Duration::from_secs(3600)];
-/// Ranks are sent as 32-bit numbers.
+const PEER_TIMEOUT_RANGE: [Duration; 2] = [Duration::from_secs(4), Duration::from_secs(3600)];
+/// Ranks travel as 32-bit numbers.
 const MAX_SIZE: usize = 1 << 20;
-/// More connections per link than this only waste memory.
+/// More connections per link only waste memory.
 const MAX_TCP_SOCKETS: usize = 64;
 
-/// When a wait that begins now and may last so long is over. A user may give any duration, also one
-/// that no clock can reach: every deadline that follows from such a duration is made here.
+/// The deadline of a wait that begins now. Users may give any duration, even one that no clock can
+/// reach, so every deadline is computed here.
 pub(crate) fn deadline_after(wait: Duration) -> Instant {
     Instant::now() + wait.min(LONGEST_TIMEOUT)
 }
 
-/// How ranks of one pair reach each other.
+/// Transport of the links between ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Transport {
-    /// Shared memory where both sit on one host, TCP otherwise.
+    /// Shared memory on one host, TCP between hosts.
     #[default]
     Auto,
     /// Shared memory only.
@@ -57,84 +57,84 @@ pub enum Transport {
     Tcp,
 }
 
-/// What the numbers of reductions go by, beside type and operation. All ranks agree on it.
+/// Numeric settings of reductions. All ranks must have the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Numbers {
-    /// Bits do not depend on algorithm, transport, length or placement.
+    /// Results do not depend on algorithm, transport, length or placement.
     pub deterministic: bool,
     /// Partial sums of 16- and 8-bit floats travel as f32.
     pub wide: bool,
-    /// What f32 travels as, if not as it is: one of the 16- and 8-bit floats.
+    /// The 16- or 8-bit float that f32 travels as; none to send f32.
     pub wire: Option<DataType>,
 }
 
-/// What holds of calls that fail. All ranks agree on it.
+/// Guarantees of calls that fail. All ranks must have the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Failures {
-    /// A collective call ends well at all ranks that are left, or at none.
+    /// A collective call succeeds at all surviving ranks, or at none.
     pub uniform: bool,
-    /// One that fails leaves the buffer of an in-place call as it was.
+    /// A failed call leaves the buffer of an in-place call unchanged.
     pub retry_safe: bool,
 }
 
-/// Everything that a rank is told before it meets the others.
+/// Everything that a rank must know before the rendezvous.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// This process's rank.
     pub rank: usize,
     /// The world size.
     pub size: usize,
-    /// The rank among those on this host, if the launcher said so.
+    /// Index among the ranks on this host, if the launcher gives it.
     pub local_rank: Option<usize>,
-    /// The number of ranks on this host, if the launcher said so.
+    /// Number of ranks on this host, if the launcher gives it.
     pub local_size: Option<usize>,
-    /// What tells this job from another one, if the launcher said so; the same for all ranks.
+    /// The launcher's name of this job, the same for all ranks, if there is one.
     pub job: Option<String>,
-    /// Where ranks meet; a world of one needs no such place.
+    /// Address of the rendezvous store. A world of one rank needs none.
     pub store: Option<StoreAddr>,
-    /// Where the secret is by which they know each other; without one they believe what they hear.
+    /// Source of the job's secret. Without one, ranks do not authenticate each other.
     pub secret: Option<SecretSource>,
-    /// May ranks on several hosts go without a secret?
+    /// True if ranks on several hosts may run without a secret.
     pub insecure: bool,
     /// The longest that any wait lasts.
     pub timeout: Duration,
-    /// After how long without a sign of it another host is taken for unreachable.
+    /// How long another host may give no sign of life before it counts as unreachable.
     pub peer_timeout: Duration,
-    /// Which transport pairs of ranks use.
+    /// Transport of the links.
     pub transport: Transport,
-    /// Which network interfaces may be used.
+    /// Network interfaces that may be used.
     pub interface: Option<String>,
     /// Connections per TCP link.
     pub tcp_sockets: usize,
-    /// Has what goes over TCP a checksum (CRC-32C), beside TCP's own 16 bits?
+    /// True if data over TCP has a CRC-32C, in addition to TCP's own 16 bits.
     pub tcp_checksum: bool,
-    /// Is all that goes over TCP encrypted?
+    /// True if everything that goes over TCP is encrypted.
     pub encrypt: bool,
     /// The kernel's congestion control for TCP links, if not its default.
     pub tcp_congestion: Option<String>,
-    /// The algorithm to take wherever it can make a call.
+    /// The algorithm to use wherever it supports a call.
     pub algorithm: Option<Algorithm>,
     /// The largest world with links between all pairs of ranks.
     pub all_pairs: usize,
-    /// How many multiprocessors of a device the kernels of a call may take; all, if nobody says.
+    /// The most multiprocessors of a device that the kernels of a call may take; none for all.
     pub multiprocessors: Option<u32>,
-    /// What the numbers of reductions go by.
+    /// Numeric settings of reductions.
     pub numbers: Numbers,
-    /// What holds of calls that fail.
+    /// Guarantees of calls that fail.
     pub failures: Failures,
-    /// The folder that measured speeds are kept in.
+    /// The folder of the cache of measured speeds.
     pub cache: Option<PathBuf>,
-    /// The launcher's memory for this rank's record, which this process inherited as this.
+    /// Inherited descriptor of the memory for this rank's flight record.
     pub record: Option<i32>,
-    /// The roll that the launcher keeps of its ranks, inherited likewise.
+    /// Inherited descriptor of the launcher's process table.
     pub roll: Option<i32>,
     /// The folder for a rank's last operations when a call fails.
     pub record_dir: Option<PathBuf>,
-    /// The folder for every call and step, if they are wanted.
+    /// The folder for traces of every call and step.
     pub trace: Option<PathBuf>,
-    /// Does this rank come to a job that runs, whose members have to let it in?
+    /// True if this rank joins a running job, whose members must admit it.
     pub joins: bool,
-    /// Who said all this, for messages.
+    /// Origin of these values, for messages.
     pub source: String,
 }
 
@@ -174,19 +174,19 @@ impl Default for Config {
     }
 }
 
-/// What surrounds a process, as far as it says who the process is.
+/// The environment of a process, as far as it determines a rank.
 #[derive(Clone, Debug)]
 pub struct Surroundings {
     /// The environment variables.
     pub vars: BTreeMap<OsString, OsString>,
-    /// The user.
+    /// The user's id.
     pub uid: u32,
-    /// The nearest ancestor process that lacks a variable: the launcher that sets it.
+    /// The nearest ancestor process without a variable: the launcher that sets it.
     pub ancestor_without: fn(&str) -> u32,
 }
 
 impl Surroundings {
-    /// Those of this process.
+    /// The environment of this process.
     #[must_use]
     pub fn of_this_process() -> Self {
         Self {
@@ -198,9 +198,9 @@ impl Surroundings {
 }
 
 impl Config {
-    /// What the environment says: the `RINGREDUCE_*` variables, else those of torchrun, Open MPI,
-    /// MPICH or Intel MPI, or Slurm; a world of one rank without any of them. Warnings go to
-    /// `tracing` and, once per process, to stderr.
+    /// Reads the environment: the `RINGREDUCE_*` variables, else those of torchrun, Open MPI, MPICH
+    /// or Intel MPI, or Slurm. Without any of them the world has one rank. Warnings go to `tracing`
+    /// and, once per process, to stderr.
     ///
     /// # Errors
     /// If a variable is malformed or incomplete, or if two launchers disagree.
@@ -210,68 +210,70 @@ impl Config {
         for warning in &warnings {
             tracing::warn!("{warning}");
         }
-        ONCE.call_once(|| warnings.iter().for_each(|warning| tell(warning)));
+        ONCE.call_once(|| warnings.iter().for_each(|warning| warn_on_stderr(warning)));
         Ok(config)
     }
 
-    /// What the `RINGREDUCE_*` settings say, for a rank that is told by its program who it is.
+    /// Reads the `RINGREDUCE_*` settings, for a program that sets rank and size itself.
     ///
     /// # Errors
     /// If a setting is malformed.
     pub fn settings() -> Result<Self> {
-        let around = Surroundings::of_this_process();
+        let env = Surroundings::of_this_process();
         let mut config = Self { source: "the program".into(), ..Self::default() };
-        config.store = own::settings(Vars(&around.vars), &mut config)?;
+        config.store = variables::settings(Vars(&env.vars), &mut config)?;
         config.validate()?;
         Ok(config)
     }
 
-    /// [`Self::from_env`] for any surroundings; the warnings are handed back.
+    /// [`Self::from_env`] for any environment; returns the warnings.
     ///
     /// # Errors
     /// As [`Self::from_env`].
-    pub fn detect(around: &Surroundings) -> Result<(Self, Vec<String>)> {
-        let vars = Vars(&around.vars);
-        let mut warnings = own::unknown_names(vars);
+    pub fn detect(env: &Surroundings) -> Result<(Self, Vec<String>)> {
+        let vars = Vars(&env.vars);
+        let mut warnings = variables::unknown_names(vars);
         let mut config = Self::default();
-        let given_store = own::settings(vars, &mut config)?;
-        let place = match launcher::forced(vars)? {
-            Some(launcher::Forced::Alone) => None,
-            Some(launcher::Forced::Own) => Some(own::place(vars)?.ok_or_else(|| {
-                let expected = "ringrun left no RINGREDUCE_RANK and RINGREDUCE_SIZE".into();
-                malformed(own::LAUNCHER, "ringrun", expected)
-            })?),
-            Some(launcher::Forced::Foreign(launcher)) => {
-                Some(launcher::named(launcher, vars, around)?)
+        let given_store = variables::settings(vars, &mut config)?;
+        let assignment = match launcher::forced(vars)? {
+            Some(launcher::LauncherChoice::SingleRank) => None,
+            Some(launcher::LauncherChoice::Ringrun) => {
+                Some(variables::assignment(vars)?.ok_or_else(|| {
+                    let expected = "ringrun left no RINGREDUCE_RANK and RINGREDUCE_SIZE".into();
+                    malformed(variables::LAUNCHER, "ringrun", expected)
+                })?)
             }
-            None => match own::place(vars)? {
-                Some(place) => Some(place),
-                None => launcher::first_complete(vars, around)?,
+            Some(launcher::LauncherChoice::Named(launcher)) => {
+                Some(launcher::assignment_by(launcher, vars, env)?)
+            }
+            None => match variables::assignment(vars)? {
+                Some(assignment) => Some(assignment),
+                None => launcher::first_assignment(vars, env)?,
             },
         };
-        match place {
-            None => warnings.extend(launcher::alone_in_a_job(vars)),
-            Some(place) => {
-                config.rank = place.rank;
-                config.size = place.size;
-                config.local_rank = place.local_rank;
-                config.local_size = place.local_size;
-                config.job = place.job;
-                config.store = place.store;
-                config.source = place.source;
+        match assignment {
+            None => warnings.extend(launcher::unused_allocation_warning(vars)),
+            Some(assignment) => {
+                config.rank = assignment.rank;
+                config.size = assignment.size;
+                config.local_rank = assignment.local_rank;
+                config.local_size = assignment.local_size;
+                config.job = assignment.job;
+                config.store = assignment.store;
+                config.source = assignment.source;
             }
         }
         config.store = given_store.or(config.store).filter(|_| config.size != 1);
-        config.joins = vars.switch(own::JOIN)?;
+        config.joins = vars.switch(variables::JOIN)?;
         if config.joins && !matches!(config.store, Some(StoreAddr::Fd(_))) {
             let expected = "it is for ranks that ringrun --elastic starts again; unset it".into();
-            return Err(malformed(own::JOIN, "1", expected));
+            return Err(malformed(variables::JOIN, "1", expected));
         }
         config.validate()?;
         Ok((config, warnings))
     }
 
-    /// Do the settings make sense together? Every way to make a `Config` ends here.
+    /// Checks that the settings fit together. Every `Config` must pass this check.
     ///
     /// # Errors
     /// [`Error::Config`] naming the setting and its value.
@@ -297,14 +299,18 @@ impl Config {
                 format!("it must be below the local size, {most}"),
             );
         }
-        let [least, most] = PEER_TIMEOUTS;
+        let [least, most] = PEER_TIMEOUT_RANGE;
         if !(least..=most).contains(&self.peer_timeout) {
             let given = self.peer_timeout.as_secs_f64();
-            return refuse(own::PEER_TIMEOUT, &given, "it must be 4 to 3600 seconds".into());
+            return refuse(variables::PEER_TIMEOUT, &given, "it must be 4 to 3600 seconds".into());
         }
         if self.timeout.is_zero() || self.timeout > LONGEST_TIMEOUT {
             let given = self.timeout.as_secs_f64();
-            return refuse(own::TIMEOUT, &given, "it must be above 0, at most 1e9 seconds".into());
+            return refuse(
+                variables::TIMEOUT,
+                &given,
+                "it must be above 0, at most 1e9 seconds".into(),
+            );
         }
         if let Some(wire) = self.numbers.wire.filter(|wire| !wire.is_narrow_float()) {
             let expected = format!("it must be float, or one of {}", DataType::narrow_floats());
@@ -312,27 +318,27 @@ impl Config {
         }
         if self.tcp_sockets == 0 || self.tcp_sockets > MAX_TCP_SOCKETS {
             let expected = format!("it must be 1 to {MAX_TCP_SOCKETS}");
-            return refuse(own::TCP_SOCKETS, &self.tcp_sockets, expected);
+            return refuse(variables::TCP_SOCKETS, &self.tcp_sockets, expected);
         }
         if !(2..=MAX_SIZE).contains(&self.all_pairs) {
             let expected = format!("it must be 2 to {MAX_SIZE}");
-            return refuse(own::ALL_PAIRS, &self.all_pairs, expected);
+            return refuse(variables::ALL_PAIRS, &self.all_pairs, expected);
         }
         if self.multiprocessors == Some(0) {
-            return refuse(own::MULTIPROCESSORS, &0, "it must be at least 1".into());
+            return refuse(variables::MULTIPROCESSORS, &0, "it must be at least 1".into());
         }
         if self.store.is_none() && size > 1 {
             let expected = format!(
                 "{size} ranks need a place to meet and none was given; set it to host:port, an \
                  address of rank 0's host and a free port there, the same for all ranks"
             );
-            return refuse(own::STORE, &"", expected);
+            return refuse(variables::STORE, &"", expected);
         }
         Ok(())
     }
 }
 
-/// The environment's variables, with what can be wrong with a value.
+/// Environment variables, with checks of their values.
 #[derive(Clone, Copy)]
 struct Vars<'a>(&'a BTreeMap<OsString, OsString>);
 
@@ -351,12 +357,12 @@ impl<'a> Vars<'a> {
         }
     }
 
-    /// A value that is compared or hashed only; anything unreadable counts as unset.
-    fn loose(self, name: &str) -> Option<&'a str> {
+    /// A value that is only compared or hashed; a value that is not UTF-8 counts as unset.
+    fn raw(self, name: &str) -> Option<&'a str> {
         self.0.get(std::ffi::OsStr::new(name)).and_then(|raw| raw.to_str())
     }
 
-    /// A switch: 0 or 1; unset it is off.
+    /// A switch: 0 or 1; off if unset.
     fn switch(self, name: &str) -> Result<bool> {
         match self.text(name)? {
             None | Some("0") => Ok(false),
@@ -370,19 +376,19 @@ impl<'a> Vars<'a> {
     }
 }
 
-/// A whole number that is not negative.
+/// Parses a whole number that is not negative.
 fn number(name: &str, text: &str) -> Result<usize> {
     text.parse().map_err(|_| malformed(name, text, "it must be a whole number from 0".into()))
 }
 
-/// The error of a setting that makes no sense.
+/// The error of a setting with a wrong value.
 fn malformed(name: &str, given: &str, expected: String) -> Error {
     Error::Config { name: name.into(), given: given.into(), expected }
 }
 
-/// What a launcher (or the user) says of this process.
+/// Rank, size and store address, as one launcher or the user gives them.
 #[derive(Clone, Debug)]
-struct Place {
+struct Assignment {
     rank: usize,
     size: usize,
     local_rank: Option<usize>,

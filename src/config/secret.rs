@@ -1,29 +1,29 @@
-//! The job's secret, by which its ranks know each other, and where it is found. May touch: hidden.
-//! Law: it is shown nowhere, in no core file, and wiped when its last holder lets go.
+//! The job's secret, which authenticates ranks to each other, and its sources.
+//! Law: a secret is never printed, is in no core file, and is wiped when its last owner drops it.
 
 use std::convert::Infallible;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::Hidden;
+use super::HiddenMemory;
 
-/// The bytes of a secret.
+/// Length of a secret, in bytes.
 pub const SECRET: usize = 32;
 
-/// What the ranks of one job know and nobody else does.
+/// A secret that only the ranks of one job know.
 #[derive(Clone)]
-pub struct Secret(Arc<Hidden<[u8; SECRET]>>);
+pub struct Secret(Arc<HiddenMemory<[u8; SECRET]>>);
 
 impl Secret {
-    /// One whose bytes `fill` writes, straight to where they stay.
+    /// Makes a secret whose bytes `fill` writes in place.
     ///
     /// # Errors
-    /// Those of `fill`.
-    pub(crate) fn filled<E>(
+    /// The error of `fill`.
+    pub(crate) fn fill_in_place<E>(
         fill: impl FnOnce(&mut [u8; SECRET]) -> Result<(), E>,
     ) -> Result<Self, E> {
-        Hidden::filled(fill).map(|bytes| Self(Arc::new(bytes)))
+        HiddenMemory::fill_in_place(fill).map(|bytes| Self(Arc::new(bytes)))
     }
 
     pub(crate) fn bytes(&self) -> &[u8; SECRET] {
@@ -33,7 +33,7 @@ impl Secret {
 
 impl From<&[u8; SECRET]> for Secret {
     fn from(bytes: &[u8; SECRET]) -> Self {
-        let copied = Self::filled(|place| {
+        let copied = Self::fill_in_place(|place| {
             place.copy_from_slice(bytes);
             Ok::<_, Infallible>(())
         });
@@ -48,7 +48,7 @@ impl fmt::Debug for Secret {
 }
 
 impl PartialEq for Secret {
-    /// In the same time wherever they differ.
+    /// Compares in constant time.
     fn eq(&self, other: &Self) -> bool {
         let pairs = self.bytes().iter().zip(other.bytes());
         pairs.fold(0, |differs, (ours, theirs)| differs | (ours ^ theirs)) == 0
@@ -57,14 +57,14 @@ impl PartialEq for Secret {
 
 impl Eq for Secret {}
 
-/// Where the job's secret is.
+/// Source of the job's secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SecretSource {
-    /// In sealed memory that this process inherited as this descriptor.
+    /// Sealed memory that this process inherited as this descriptor.
     Fd(i32),
-    /// In a file that nobody else may read.
+    /// A file that no other user may read.
     File(PathBuf),
-    /// The program knows it.
+    /// A secret that the program gives.
     Given(Secret),
 }
 
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_compared_and_not_shown() {
+    fn a_secret_is_compared_but_never_printed() {
         let (one, other) = (Secret::from(&[7; SECRET]), Secret::from(&[8; SECRET]));
         assert!(one == one.clone() && one != other);
         assert_eq!(format!("{:?}", SecretSource::Given(one)), "Given(Secret(..))");

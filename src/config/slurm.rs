@@ -1,6 +1,6 @@
-//! How Slurm writes lists of hosts and of numbers. May touch: nothing. Pure.
+//! Slurm's notation for lists of hosts and of numbers. Pure.
 
-/// The first host of a list such as `n[1-3,7],login`; `None` if that is no such list.
+/// The first host of a list such as `n[1-3,7],login`; `None` if `list` is malformed.
 pub(super) fn first_host(list: &str) -> Option<String> {
     let mut host = String::new();
     let mut rest = list;
@@ -11,8 +11,8 @@ pub(super) fn first_host(list: &str) -> Option<String> {
         if !rest.starts_with('[') {
             break;
         }
-        let (numbers, after) = rest[1..].split_once(']')?;
-        let first = numbers.split([',', '-']).next()?;
+        let (run_length_lists_are_indexed, after) = rest[1..].split_once(']')?;
+        let first = run_length_lists_are_indexed.split([',', '-']).next()?;
         if first.is_empty() || !first.bytes().all(|b| b.is_ascii_digit()) {
             return None;
         }
@@ -42,7 +42,7 @@ mod tests {
     use super::{first_host, run_length};
 
     #[test]
-    fn hosts() {
+    fn the_first_host_of_a_list_is_found() {
         for (list, first) in [
             ("n1", Some("n1")),
             ("n[1-3,7]", Some("n1")),
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers() {
+    fn run_length_lists_are_indexed() {
         for (list, index, value) in [
             ("4(x2),3", 0, Some(4)),
             ("4(x2),3", 1, Some(4)),

@@ -1,9 +1,9 @@
-//! Where ranks meet, as settings and messages say it. May touch: nothing.
+//! Address of the rendezvous store, in settings and messages.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Where ranks meet.
+/// Address of the rendezvous store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreAddr {
     /// `fd:N`: an inherited, connected Unix stream socket to the launcher's store.
@@ -15,7 +15,7 @@ pub enum StoreAddr {
         /// The port.
         port: u16,
     },
-    /// `unix:@name`: an abstract Unix socket where rank 0 listens; for ranks of one host.
+    /// `unix:@name`: an abstract Unix socket where rank 0 listens, for ranks of one host.
     Unix(String),
 }
 

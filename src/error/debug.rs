@@ -1,16 +1,16 @@
-//! How an error is printed for debugging: its message, or its structure. May touch: nothing else.
+//! The two debug formats of an error: its message, or its fields.
 
 use std::fmt;
 
 use super::Error;
 
-/// `{:?}` is the message, because `main` shows its error that way; `{:#?}` is the structure.
+/// `{:?}` prints the message, since `main` shows its error that way; `{:#?}` prints the fields.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !f.alternate() {
             return fmt::Display::fmt(self, f);
         }
-        /// The variants and their fields; the compiler says which line is missing.
+        /// Lists variants and fields; the compiler reports a missing one.
         macro_rules! structure {
             ($($variant:ident { $($field:ident),* })*) => {
                 match self {
@@ -60,7 +60,7 @@ mod tests {
     use crate::element::DataType;
     use crate::sim::Violation;
 
-    /// One of each variant.
+    /// One error of each variant.
     fn all() -> Vec<Error> {
         let text = || String::from("text");
         let peer = || Peer { rank: 1, host: "b".into(), pid: 7 };
@@ -106,9 +106,9 @@ mod tests {
         ]
     }
 
-    /// What prints an error and its sources, one after the other, prints nothing twice.
+    /// A program that prints an error and all its sources prints no text twice.
     #[test]
-    fn no_message_has_its_source_in_it() {
+    fn no_message_repeats_its_source() {
         for error in all() {
             let (message, mut source) = (error.to_string(), error.source());
             while let Some(cause) = source {
@@ -118,10 +118,10 @@ mod tests {
         }
     }
 
-    /// Who aborted a call of its own names no other rank.
+    /// An abort by the rank itself names no other rank.
     #[cfg(feature = "cuda")]
     #[test]
-    fn the_other_rank_is_the_one_that_is_named() {
+    fn peer_mut_gives_the_rank_that_the_message_names() {
         for mut error in all() {
             let names = ["Timeout", "PeerLost", "Mismatch", "Aborted"];
             let is_named = names.iter().any(|name| format!("{error:#?}").starts_with(name));
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_is_the_message_and_its_alternate_form_the_structure() {
+    fn debug_prints_the_message_and_its_alternate_form_the_fields() {
         for error in all() {
             assert_eq!(format!("{error:?}"), error.to_string());
         }

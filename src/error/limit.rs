@@ -1,30 +1,30 @@
-//! The limits of a process, its user and its machine, as errors name them. May touch: nothing else.
+//! Resource limits of a process, its user and its machine, as errors name them.
 
 use std::fmt;
 use std::io::{self, ErrorKind};
 
-/// What there was too little of.
+/// The resource limit that is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Limit {
-    /// Descriptors that this process may have open.
+    /// Descriptors of this process.
     Descriptors,
-    /// The same of the whole machine.
+    /// Descriptors of the whole machine.
     SystemDescriptors,
-    /// Memory, or addresses for it.
+    /// Memory, or address space.
     Memory,
     /// Threads.
     Threads,
-    /// How long a file may be, which shared memory is one of.
+    /// File length, which limits shared memory too.
     FileSize,
 }
 
-/// The system's numbers that have no [`ErrorKind`].
+/// Error numbers of Linux without an [`ErrorKind`].
 const ENFILE: i32 = 23;
 const EMFILE: i32 = 24;
 
 impl Limit {
-    /// The one that this answer of the system is about.
+    /// The limit that this answer of the system is about.
     #[must_use]
     pub fn of(answer: &io::Error) -> Option<Self> {
         match (answer.raw_os_error(), answer.kind()) {
@@ -38,7 +38,7 @@ impl Limit {
 }
 
 impl fmt::Display for Limit {
-    /// Its name, and what to do.
+    /// Prints the limit's name, and what to do.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Descriptors => "RLIMIT_NOFILE is reached; raise it with `ulimit -n`",

@@ -1,15 +1,15 @@
-//! Warnings, for users who have no subscriber of `tracing` too. May touch: nothing else.
+//! Warnings that also reach users without a `tracing` subscriber.
 
 use std::io::Write;
 
-/// Warns where a user without a `tracing` subscriber sees it too.
+/// Warns by `tracing` and on stderr.
 pub(crate) fn warn(warning: &str) {
     tracing::warn!("{warning}");
-    tell(warning);
+    warn_on_stderr(warning);
 }
 
-/// The same, where there is no subscriber yet.
-pub(crate) fn tell(warning: &str) {
-    // Nobody may be reading.
+/// Warns on stderr.
+pub(crate) fn warn_on_stderr(warning: &str) {
+    // A closed stderr is no error.
     let _ = writeln!(std::io::stderr(), "ringreduce: warning: {warning}");
 }

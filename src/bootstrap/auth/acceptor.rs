@@ -1,5 +1,6 @@
-//! Handshakes over sockets: the dialler's, which waits, and the acceptor's, which never does.
-//! May touch: handshake, socket. Law: a caller costs a fixed piece of memory and two seconds.
+//! Handshakes over sockets: the blocking dialler, and the nonblocking acceptor.
+//! Law: an unauthenticated connection costs the acceptor a fixed amount of memory, for two seconds
+//! at most.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -12,55 +13,55 @@ use nix::poll::PollFlags;
 use socket2::Socket;
 
 use super::handshake::{
-    Accepting, Agreed, Dialling, HELLO, Hello, Identity, MAGIC, Message, Reply, Side,
+    Acceptor, Agreement, Dialler, MAGIC, MESSAGE_LEN, Message, MessageBytes, Reply, Side, StreamId,
 };
-use super::keys::{Ephemeral, Keys};
-use super::rejected::Refusal;
-use crate::bootstrap::socket::{recv_now, send_all, send_now, wait_unless};
+use super::keys::{EphemeralKey, Keys};
+use super::rejected::Rejection;
+use crate::bootstrap::socket::{send_all, try_recv, try_send, wait_unless};
 use crate::transport::aead::Seals;
 
-/// How long a caller may take for its part of the handshake.
-pub(super) const PATIENCE: Duration = Duration::from_secs(2);
+/// How long an accepted connection may take for its handshake.
+pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What a stream that is open is sealed by, if it is.
-pub(crate) type Sealing = Option<Seals>;
+/// AEAD keys of an open stream; none if it is not encrypted.
+pub(crate) type StreamKeys = Option<Seals>;
 
-/// That of one end.
-fn sealing(
+/// Keys of one end of a stream.
+fn stream_keys(
     keys: &Keys,
     side: Side,
-    mine: Ephemeral,
-    agreed: &Agreed,
-    stream: &Identity,
-) -> Result<Sealing, Refusal> {
-    if !stream.sealed {
+    own_key: EphemeralKey,
+    agreement: &Agreement,
+    stream: &StreamId,
+) -> Result<StreamKeys, Rejection> {
+    if !stream.encrypted {
         return Ok(None);
     }
-    keys.seals(side, mine, agreed).map(Some).ok_or(Refusal::Unproved)
+    keys.session_keys(side, own_key, agreement).map(Some).ok_or(Rejection::BadTag)
 }
 
-/// A message on its way in.
-struct Mailbox {
-    bytes: Hello,
+/// A handshake message that has partly arrived.
+struct MessageBuffer {
+    bytes: MessageBytes,
     filled: usize,
 }
 
-impl Mailbox {
-    const EMPTY: Self = Self { bytes: [0; HELLO], filled: 0 };
+impl MessageBuffer {
+    const EMPTY: Self = Self { bytes: [0; MESSAGE_LEN], filled: 0 };
 
-    /// Takes what has arrived of one message; the message if it is complete.
-    fn pull(&mut self, socket: &Socket) -> io::Result<Option<Hello>> {
-        match recv_now(socket, &mut self.bytes[self.filled..])? {
+    /// Reads what has arrived; returns the message once it is complete.
+    fn try_read(&mut self, socket: &Socket) -> io::Result<Option<MessageBytes>> {
+        match try_recv(socket, &mut self.bytes[self.filled..])? {
             Some(0) => return Err(ErrorKind::UnexpectedEof.into()),
             Some(count) => self.filled += count,
             None => return Ok(None),
         }
-        // What is something else is not waited for.
+        // Bytes of another protocol are rejected at once.
         let seen = self.filled.min(MAGIC.len());
         if self.bytes[..seen] != MAGIC[..seen] {
-            return Err(refused(Refusal::Noise));
+            return Err(rejected(Rejection::Malformed));
         }
-        if self.filled < HELLO {
+        if self.filled < MESSAGE_LEN {
             return Ok(None);
         }
         self.filled = 0;
@@ -68,130 +69,145 @@ impl Mailbox {
     }
 }
 
-/// The error of a handshake whose other end is wrong: [`ErrorKind::InvalidData`].
-fn refused(why: Refusal) -> io::Error {
-    io::Error::new(ErrorKind::InvalidData, format!("it {why}"))
+/// The error of a rejected peer: [`ErrorKind::InvalidData`].
+fn rejected(reason: Rejection) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, format!("it {reason}"))
 }
 
-fn no_chance() -> io::Error {
+fn no_random_bytes() -> io::Error {
     io::Error::other("the system has no random numbers")
 }
 
-/// The dialler's part of the handshake; [`ErrorKind::InvalidData`] if the other end is wrong.
-pub(crate) fn offer(
+/// Runs the dialler's handshake over `socket`; [`ErrorKind::InvalidData`] if the peer is rejected.
+pub(crate) fn dial_handshake(
     socket: &Socket,
     keys: &Keys,
-    identity: Identity,
-    until: Instant,
+    identity: StreamId,
+    deadline: Instant,
     cancelled: &dyn Fn() -> bool,
-) -> io::Result<Sealing> {
-    let mine = Ephemeral::draw().ok_or_else(no_chance)?;
-    let (mut dialling, offer) = Dialling::new(keys, identity, mine.nonce);
-    send_all(socket, &offer, until)?;
-    let mut mailbox = Mailbox::EMPTY;
+) -> io::Result<StreamKeys> {
+    let own_key = EphemeralKey::generate().ok_or_else(no_random_bytes)?;
+    let (mut state, offer) = Dialler::new(keys, identity, own_key.nonce);
+    send_all(socket, &offer, deadline)?;
+    let mut buffer = MessageBuffer::EMPTY;
     loop {
-        match mailbox.pull(socket)? {
-            None => wait_unless(cancelled, (socket.as_fd(), PollFlags::POLLIN), until)?,
-            Some(said) => match dialling.hear(keys, &said).map_err(refused)? {
-                Some(next) => send_all(socket, &next, until)?,
+        match buffer.try_read(socket)? {
+            None => wait_unless(cancelled, (socket.as_fd(), PollFlags::POLLIN), deadline)?,
+            Some(message) => match state.receive(keys, &message).map_err(rejected)? {
+                Some(next) => send_all(socket, &next, deadline)?,
                 None => {
-                    let (side, agreed) = (Side::Dialler, dialling.agreed());
-                    return sealing(keys, side, mine, &agreed, &identity).map_err(refused);
+                    let (side, agreement) = (Side::Dialler, state.agreed());
+                    return stream_keys(keys, side, own_key, &agreement, &identity)
+                        .map_err(rejected);
                 }
             },
         }
     }
 }
 
-/// A caller that is not let in yet.
-pub(crate) struct Entry {
-    /// Once it has said something.
-    accepting: Option<(Accepting, Ephemeral)>,
-    mailbox: Mailbox,
-    /// Its host, if it comes over TCP.
-    from: Option<IpAddr>,
-    /// When it has taken too long.
-    pub(crate) until: Instant,
+/// The acceptor's handshake with one connection.
+pub(crate) struct Handshake {
+    /// State and key, from the first valid offer on.
+    state: Option<(Acceptor, EphemeralKey)>,
+    buffer: MessageBuffer,
+    /// The peer's address, over TCP.
+    peer_ip: Option<IpAddr>,
+    /// When the connection is rejected as too slow.
+    pub(crate) deadline: Instant,
 }
 
-impl Entry {
+impl Handshake {
     pub(crate) fn new(socket: &Socket, now: Instant) -> Self {
-        let from = socket.peer_addr().ok().and_then(|peer| Some(peer.as_socket()?.ip()));
-        Self { accepting: None, mailbox: Mailbox::EMPTY, from, until: now + PATIENCE }
-    }
-
-    /// Deals with what it has said: gives who it is once that is proved, and what the stream is
-    /// sealed by; or why it must go.
-    pub(crate) fn hear(
-        &mut self,
-        socket: &Socket,
-        keys: &Keys,
-        expects: impl Fn(&Identity) -> Option<Identity>,
-    ) -> Result<Option<(Identity, Sealing)>, Refusal> {
-        self.hear_drawing(socket, keys, expects, Ephemeral::draw)
-    }
-
-    /// [`Self::hear`] with another source of keys.
-    fn hear_drawing(
-        &mut self,
-        socket: &Socket,
-        keys: &Keys,
-        expects: impl Fn(&Identity) -> Option<Identity>,
-        draw: impl Fn() -> Option<Ephemeral>,
-    ) -> Result<Option<(Identity, Sealing)>, Refusal> {
-        loop {
-            let said = match self.mailbox.pull(socket) {
-                Ok(Some(said)) => said,
-                Ok(None) => return Ok(None),
-                Err(error) if error.kind() == ErrorKind::InvalidData => return Err(Refusal::Noise),
-                Err(_) => return Err(self.left(keys)),
-            };
-            let (mut accepting, mine) = match self.accepting.take() {
-                Some(begun) => begun,
-                None => {
-                    // A key takes far longer than this look at who asks for one.
-                    Message::offer(&said, &expects)?;
-                    let mine = draw().ok_or(Refusal::NoRoom)?;
-                    (Accepting::new(mine.nonce), mine)
-                }
-            };
-            let reply = accepting.hear(keys, &said, &expects)?;
-            let (Reply::Answer(bytes) | Reply::Welcome(bytes, _)) = &reply;
-            // The first bytes of a connection always fit.
-            if !matches!(send_now(socket, bytes), Ok(Some(HELLO))) {
-                return Err(Refusal::Closed);
-            }
-            if let Reply::Welcome(_, identity) = reply {
-                let agreed = accepting.agreed().ok_or(Refusal::Order)?;
-                let sealing = sealing(keys, Side::Acceptor, mine, &agreed, &identity)?;
-                return Ok(Some((identity, sealing)));
-            }
-            self.accepting = Some((accepting, mine));
+        let peer_ip = socket.peer_addr().ok().and_then(|peer| Some(peer.as_socket()?.ip()));
+        Self {
+            state: None,
+            buffer: MessageBuffer::EMPTY,
+            peer_ip,
+            deadline: now + HANDSHAKE_TIMEOUT,
         }
     }
 
-    /// Why it has gone.
-    fn left(&self, keys: &Keys) -> Refusal {
-        self.accepting.as_ref().map_or(Refusal::Closed, |(accepting, _)| accepting.left(keys))
+    /// Processes what has arrived. Returns the stream and its keys once the peer is authenticated,
+    /// or the reason to reject the connection.
+    pub(crate) fn receive(
+        &mut self,
+        socket: &Socket,
+        keys: &Keys,
+        expected_for: impl Fn(&StreamId) -> Option<StreamId>,
+    ) -> Result<Option<(StreamId, StreamKeys)>, Rejection> {
+        self.receive_with(socket, keys, expected_for, EphemeralKey::generate)
     }
 
-    /// Has it said anything that makes sense?
+    /// [`Self::receive`] with another source of keys.
+    fn receive_with(
+        &mut self,
+        socket: &Socket,
+        keys: &Keys,
+        expected_for: impl Fn(&StreamId) -> Option<StreamId>,
+        generate: impl Fn() -> Option<EphemeralKey>,
+    ) -> Result<Option<(StreamId, StreamKeys)>, Rejection> {
+        loop {
+            let message = match self.buffer.try_read(socket) {
+                Ok(Some(message)) => message,
+                Ok(None) => return Ok(None),
+                Err(error) if error.kind() == ErrorKind::InvalidData => {
+                    return Err(Rejection::Malformed);
+                }
+                Err(_) => return Err(self.close_reason(keys)),
+            };
+            let (mut state, own_key) = match self.state.take() {
+                Some(started) => started,
+                None => {
+                    // The offer is checked first, since a key pair costs far more than that.
+                    Message::decode_offer(&message, &expected_for)?;
+                    let own_key = generate().ok_or(Rejection::NoDescriptor)?;
+                    (Acceptor::new(own_key.nonce), own_key)
+                }
+            };
+            let reply = state.receive(keys, &message, &expected_for)?;
+            let (Reply::Answer(bytes) | Reply::Welcome(bytes, _)) = &reply;
+            // The first bytes of a connection always fit into the socket's buffer.
+            if !matches!(try_send(socket, bytes), Ok(Some(MESSAGE_LEN))) {
+                return Err(Rejection::ClosedEarly);
+            }
+            if let Reply::Welcome(_, identity) = reply {
+                let agreement = state.agreed().ok_or(Rejection::OutOfOrder)?;
+                let stream_keys =
+                    stream_keys(keys, Side::Acceptor, own_key, &agreement, &identity)?;
+                return Ok(Some((identity, stream_keys)));
+            }
+            self.state = Some((state, own_key));
+        }
+    }
+
+    /// Why the peer has closed the connection.
+    fn close_reason(&self, keys: &Keys) -> Rejection {
+        self.state.as_ref().map_or(Rejection::ClosedEarly, |(state, _)| state.close_reason(keys))
+    }
+
+    /// True after a valid offer.
     fn has_offered(&self) -> bool {
-        self.accepting.as_ref().is_some_and(|(accepting, _)| accepting.has_offered())
+        self.state.as_ref().is_some_and(|(state, _)| state.has_offered())
     }
 
-    /// The one of `entries` to send away when there are too many: of those who have said nothing,
-    /// for ranks speak at once, or else of all; of the host that most of them come from, so that no
-    /// host can crowd out another; the oldest.
-    pub(crate) fn to_evict<'a>(
-        entries: impl Iterator<Item = (usize, &'a Self)> + Clone,
+    /// The connection to displace when there are too many. Those without a valid offer come first,
+    /// since ranks send theirs at once; then those of the host with the most connections, so that
+    /// no host crowds out another; then the oldest.
+    pub(crate) fn to_displace<'a>(
+        handshakes: impl Iterator<Item = (usize, &'a Self)> + Clone,
     ) -> Option<usize> {
-        let mut hosts = BTreeMap::new();
-        entries.clone().for_each(|(_, entry)| *hosts.entry(entry.from).or_insert(0_usize) += 1);
-        let key = |entry: &Self| {
-            (entry.has_offered(), Reverse(hosts.get(&entry.from).copied()), entry.until)
+        let mut per_host = BTreeMap::new();
+        handshakes
+            .clone()
+            .for_each(|(_, handshake)| *per_host.entry(handshake.peer_ip).or_insert(0_usize) += 1);
+        let key = |handshake: &Self| {
+            (
+                handshake.has_offered(),
+                Reverse(per_host.get(&handshake.peer_ip).copied()),
+                handshake.deadline,
+            )
         };
-        entries.min_by_key(|(_, entry)| key(entry)).map(|(index, _)| index)
+        handshakes.min_by_key(|(_, handshake)| key(handshake)).map(|(index, _)| index)
     }
 }
 
@@ -202,44 +218,46 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_drawn_for_an_expected_offer_alone() {
+    fn only_an_expected_offer_costs_a_key_agreement() {
         let keys = Keys::new(None, 7);
-        let (_, right) = Dialling::new(&keys, Identity::of_store(7, 1), [5; 32]);
-        let (_, other) = Dialling::new(&keys, Identity::of_store(8, 1), [5; 32]);
-        let tagged = |mut offer: Hello| {
-            offer[HELLO - 1] = 1;
+        let (_, right) = Dialler::new(&keys, StreamId::to_store(7, 1), [5; 32]);
+        let (_, other) = Dialler::new(&keys, StreamId::to_store(8, 1), [5; 32]);
+        let tagged = |mut offer: MessageBytes| {
+            offer[MESSAGE_LEN - 1] = 1;
             offer
         };
-        let mut noise = [0; HELLO];
+        let mut noise = [0; MESSAGE_LEN];
         noise[..MAGIC.len()].copy_from_slice(&MAGIC);
-        for (offer, drawn) in [(noise, 0), (other, 0), (tagged(right), 0), (right, 1)] {
-            let (theirs, ours) = Socket::pair(Domain::UNIX, Type::STREAM, None).unwrap();
-            send_now(&theirs, &offer).unwrap();
-            let draws = std::cell::Cell::new(0);
-            let draw = || {
-                draws.set(draws.get() + 1);
-                Ephemeral::draw()
+        for (offer, wanted) in [(noise, 0), (other, 0), (tagged(right), 0), (right, 1)] {
+            let (dialler, acceptor) = Socket::pair(Domain::UNIX, Type::STREAM, None).unwrap();
+            try_send(&dialler, &offer).unwrap();
+            let generated = std::cell::Cell::new(0);
+            let generate = || {
+                generated.set(generated.get() + 1);
+                EphemeralKey::generate()
             };
-            let expects = |said: &Identity| (said.job == 7).then_some(*said);
-            let mut entry = Entry::new(&ours, Instant::now());
-            let heard = entry.hear_drawing(&ours, &keys, expects, draw);
-            assert_eq!((heard.is_ok(), draws.get()), (drawn == 1, drawn), "{offer:x?}");
+            let expected_for = |message: &StreamId| (message.job == 7).then_some(*message);
+            let mut handshake = Handshake::new(&acceptor, Instant::now());
+            let heard = handshake.receive_with(&acceptor, &keys, expected_for, generate);
+            assert_eq!((heard.is_ok(), generated.get()), (wanted == 1, wanted), "{offer:x?}");
         }
     }
 
     #[test]
-    fn the_oldest_of_the_host_that_most_come_from_is_sent_away() {
+    fn the_oldest_connection_of_the_busiest_host_is_displaced() {
         let now = Instant::now();
-        let entry = |host: u8, age: u64| Entry {
-            accepting: None,
-            mailbox: Mailbox::EMPTY,
-            from: Some([127, 0, 0, host].into()),
-            until: now - Duration::from_millis(age),
+        let handshake = |host: u8, age: u64| Handshake {
+            state: None,
+            buffer: MessageBuffer::EMPTY,
+            peer_ip: Some([127, 0, 0, host].into()),
+            deadline: now - Duration::from_millis(age),
         };
-        let sent_away = |entries: &[Entry]| Entry::to_evict(entries.iter().enumerate());
-        let all = [entry(1, 9), entry(2, 3), entry(2, 4), entry(2, 2), entry(3, 8)];
-        assert_eq!(sent_away(&all), Some(2));
-        assert_eq!(sent_away(&[entry(1, 1), entry(2, 2), entry(3, 0)]), Some(1));
-        assert_eq!(sent_away(&[]), None);
+        let displaced =
+            |handshakes: &[Handshake]| Handshake::to_displace(handshakes.iter().enumerate());
+        let all =
+            [handshake(1, 9), handshake(2, 3), handshake(2, 4), handshake(2, 2), handshake(3, 8)];
+        assert_eq!(displaced(&all), Some(2));
+        assert_eq!(displaced(&[handshake(1, 1), handshake(2, 2), handshake(3, 0)]), Some(1));
+        assert_eq!(displaced(&[]), None);
     }
 }

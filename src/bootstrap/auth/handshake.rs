@@ -1,62 +1,62 @@
-//! The handshake of every stream, to a store or for a link, Unix or TCP: each end proves that it
-//! knows the job's secret. Four messages of one shape: the dialler's offer, the acceptor's answer,
-//! the dialler's confirmation, the acceptor's welcome; a stream is taken at the third, so one that
-//! was given up on meanwhile never is. A nonce is the public half of a key drawn for this stream
-//! (X25519): both ends agree on keys for the rest. May touch: keys, strangers, wire.
-//! Law: pure, fixed size, no allocation; every byte of every message is looked at, under the tag
-//! of the next; nonces make each handshake another one, keys each direction.
+//! The handshake of every stream, to a store or for a link, over Unix sockets and TCP: mutual
+//! authentication by the job's secret in four messages of one layout (offer, answer, confirmation,
+//! welcome). The stream is accepted with the third message, so that an abandoned one never is. Each
+//! nonce is an ephemeral X25519 public key, from which both ends derive the stream's session keys.
+//! Law: pure, of fixed size, without allocation; the tag of each message covers every byte before
+//! it; nonces make each handshake different, and each direction has its own key.
 
 #[cfg(test)]
 mod tests;
 
 use sha2::{Digest, Sha256};
 
-use super::keys::{Keys, TAG};
-use super::rejected::Refusal;
-use crate::bootstrap::kv::protocol::Reader;
+use super::keys::{Keys, TAG_LEN, Tag};
+use super::rejected::Rejection;
+use crate::bootstrap::kv::protocol::Decoder;
 use crate::bootstrap::topology::LinkKind;
 
-/// The bytes of a message.
-pub(in crate::bootstrap) const HELLO: usize = 128;
+/// Length of a message.
+pub(in crate::bootstrap) const MESSAGE_LEN: usize = 128;
 pub(super) const MAGIC: [u8; 8] = *b"RRHELLO\0";
-/// The versions that this build speaks.
+/// Versions of the handshake that this build supports.
 const VERSION_MIN: u16 = 1;
 const VERSION_MAX: u16 = 1;
-/// The bytes of a nonce.
-pub(in crate::bootstrap) const NONCE: usize = 32;
-const SPARE: usize = 24;
-/// Where nonce and tag begin.
-const NONCE_AT: usize = TAG_AT - NONCE;
-const TAG_AT: usize = HELLO - TAG;
+/// Length of a nonce.
+pub(in crate::bootstrap) const NONCE_LEN: usize = 32;
+const RESERVED_BYTES: usize = 24;
+pub(super) type Nonce = [u8; NONCE_LEN];
+/// Offsets of nonce and tag in a message.
+const NONCE_AT: usize = TAG_AT - NONCE_LEN;
+const TAG_AT: usize = MESSAGE_LEN - TAG_LEN;
 
-/// A message as it travels.
-pub(super) type Hello = [u8; HELLO];
+/// An encoded message.
+pub(super) type MessageBytes = [u8; MESSAGE_LEN];
 
-/// Who speaks.
+/// The two ends of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     Dialler,
     Acceptor,
 }
 
-/// Which of the four messages.
+/// The four messages, in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::bootstrap) enum Stage {
+pub(in crate::bootstrap) enum MessageKind {
     Offer = 1,
     Answer = 2,
     Confirm = 3,
     Welcome = 4,
 }
 
-/// What a stream is for.
+/// The purpose of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
+pub(crate) enum StreamRole {
     Shm = 1,
     Tcp = 2,
     Store = 3,
 }
 
-impl From<LinkKind> for Role {
+impl From<LinkKind> for StreamRole {
     fn from(kind: LinkKind) -> Self {
         match kind {
             LinkKind::Shm => Self::Shm,
@@ -65,140 +65,140 @@ impl From<LinkKind> for Role {
     }
 }
 
-/// Which stream this is. Both ends must say the same.
+/// Identity of a stream. Both ends must give the same one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Identity {
+pub(crate) struct StreamId {
     pub(crate) job: u64,
     pub(crate) epoch: u32,
     pub(crate) from: u32,
     pub(crate) to: u32,
-    pub(crate) role: Role,
-    /// Which of the link's streams.
+    pub(crate) role: StreamRole,
+    /// Index among the link's streams.
     pub(crate) index: u16,
-    /// How many streams the link has.
+    /// Number of streams of the link.
     pub(crate) count: u16,
-    /// Is all that follows sealed?
-    pub(crate) sealed: bool,
+    /// True if everything after the handshake is encrypted.
+    pub(crate) encrypted: bool,
 }
 
-impl Identity {
-    /// Why two that should be the same are not.
-    fn difference(&self, other: &Self) -> Refusal {
-        match (Self { sealed: other.sealed, ..*self }) == *other {
-            true => Refusal::Sealing,
-            false => Refusal::Elsewhere,
+impl StreamId {
+    /// The reason to reject `other` in place of this stream.
+    fn mismatch_with(&self, other: &Self) -> Rejection {
+        match (Self { encrypted: other.encrypted, ..*self }) == *other {
+            true => Rejection::EncryptionMismatch,
+            false => Rejection::Unexpected,
         }
     }
 
-    /// The stream of `rank` to the store of a job.
-    pub(crate) fn of_store(job: u64, rank: u32) -> Self {
+    /// The stream from `rank` to the store of a job.
+    pub(crate) fn to_store(job: u64, rank: u32) -> Self {
         Self {
             job,
             epoch: 0,
             from: rank,
             to: 0,
-            role: Role::Store,
+            role: StreamRole::Store,
             index: 0,
             count: 1,
-            sealed: true,
+            encrypted: true,
         }
     }
 }
 
-/// What a message says.
+/// A decoded message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::bootstrap) struct Message {
-    stage: Stage,
+    kind: MessageKind,
     versions: (u16, u16),
-    identity: Identity,
-    /// Has the speaker a secret?
+    identity: StreamId,
+    /// True if the sender has a secret.
     secret: bool,
-    nonce: [u8; NONCE],
-    tag: [u8; TAG],
+    nonce: Nonce,
+    tag: Tag,
 }
 
 impl Message {
-    fn new(stage: Stage, identity: Identity, keys: &Keys, nonce: [u8; NONCE]) -> Self {
-        let (versions, secret) = ((VERSION_MIN, VERSION_MAX), keys.are_secret());
-        Self { stage, versions, identity, secret, nonce, tag: [0; TAG] }
+    fn new(kind: MessageKind, identity: StreamId, keys: &Keys, nonce: Nonce) -> Self {
+        let (versions, secret) = ((VERSION_MIN, VERSION_MAX), keys.has_secret());
+        Self { kind, versions, identity, secret, nonce, tag: [0; TAG_LEN] }
     }
 
-    pub(crate) fn encode(&self) -> Hello {
-        let mut out = [0; HELLO];
-        let Identity { job, epoch, from, to, role, index, count, sealed } = self.identity;
+    pub(crate) fn encode(&self) -> MessageBytes {
+        let mut out = [0; MESSAGE_LEN];
+        let StreamId { job, epoch, from, to, role, index, count, encrypted } = self.identity;
         let fields = MAGIC
             .into_iter()
             .chain(self.versions.0.to_le_bytes())
             .chain(self.versions.1.to_le_bytes())
-            .chain([self.stage as u8, role as u8])
+            .chain([self.kind as u8, role as u8])
             .chain(index.to_le_bytes())
             .chain(count.to_le_bytes())
-            .chain([u8::from(self.secret), u8::from(sealed)])
+            .chain([u8::from(self.secret), u8::from(encrypted)])
             .chain(epoch.to_le_bytes())
             .chain(job.to_le_bytes())
             .chain(from.to_le_bytes())
             .chain(to.to_le_bytes());
-        // Between these and the nonce are the reserved bytes, all zero.
+        // Reserved bytes between these fields and the nonce stay zero.
         out.iter_mut().zip(fields).for_each(|(place, byte)| *place = byte);
         out[NONCE_AT..TAG_AT].copy_from_slice(&self.nonce);
         out[TAG_AT..].copy_from_slice(&self.tag);
         out
     }
 
-    /// The offer that a dialler begins with, and the stream that is expected in its place.
-    pub(super) fn offer(
-        bytes: &Hello,
-        expects: impl FnOnce(&Identity) -> Option<Identity>,
-    ) -> Result<(Self, Identity), Refusal> {
-        let offer = Self::decode(bytes, Stage::Offer)?;
-        if offer.tag != [0; TAG] {
-            return Err(Refusal::Noise);
+    /// Decodes a dialler's offer, and finds the stream expected in its place.
+    pub(super) fn decode_offer(
+        bytes: &MessageBytes,
+        expected_for: impl FnOnce(&StreamId) -> Option<StreamId>,
+    ) -> Result<(Self, StreamId), Rejection> {
+        let offer = Self::decode(bytes, MessageKind::Offer)?;
+        if offer.tag != [0; TAG_LEN] {
+            return Err(Rejection::Malformed);
         }
-        let expected = expects(&offer.identity).ok_or(Refusal::Elsewhere)?;
+        let expected = expected_for(&offer.identity).ok_or(Rejection::Unexpected)?;
         Ok((offer, expected))
     }
 
-    /// What a peer says at `stage`, or why that can't be.
-    pub(crate) fn decode(bytes: &Hello, stage: Stage) -> Result<Self, Refusal> {
-        Self::parse(bytes, stage).unwrap_or(Err(Refusal::Noise))
+    /// Decodes a message that must be of `kind`.
+    pub(crate) fn decode(bytes: &MessageBytes, kind: MessageKind) -> Result<Self, Rejection> {
+        Self::parse(bytes, kind).unwrap_or(Err(Rejection::Malformed))
     }
 
-    /// The same; none if it is cut short.
-    fn parse(bytes: &Hello, stage: Stage) -> Option<Result<Self, Refusal>> {
-        let mut fields = Reader(bytes);
+    /// As `decode`; none if a field is malformed.
+    fn parse(bytes: &MessageBytes, kind: MessageKind) -> Option<Result<Self, Rejection>> {
+        let mut fields = Decoder(bytes);
         if fields.bytes(MAGIC.len()).ok()? != MAGIC {
             return None;
         }
         let versions = (fields.u16().ok()?, fields.u16().ok()?);
         if versions.1 < VERSION_MIN || versions.0 > VERSION_MAX || versions.0 > versions.1 {
-            return Some(Err(Refusal::Version(versions.0, versions.1)));
+            return Some(Err(Rejection::VersionMismatch(versions.0, versions.1)));
         }
-        if fields.u8().ok()? != stage as u8 {
-            return Some(Err(Refusal::Order));
+        if fields.u8().ok()? != kind as u8 {
+            return Some(Err(Rejection::OutOfOrder));
         }
         let role = match fields.u8().ok()? {
-            1 => Role::Shm,
-            2 => Role::Tcp,
-            3 => Role::Store,
+            1 => StreamRole::Shm,
+            2 => StreamRole::Tcp,
+            3 => StreamRole::Store,
             _ => return None,
         };
         let (index, count) = (fields.u16().ok()?, fields.u16().ok()?);
-        let (secret, sealed) = (fields.u8().ok()?, fields.u8().ok()?);
+        let (secret, encrypted) = (fields.u8().ok()?, fields.u8().ok()?);
         let (epoch, job) = (fields.u32().ok()?, fields.u64().ok()?);
         let (from, to) = (fields.u32().ok()?, fields.u32().ok()?);
-        let reserved = fields.bytes(SPARE).ok()?;
-        if secret > 1 || sealed > 1 || reserved.iter().any(|&byte| byte != 0) {
+        let reserved = fields.bytes(RESERVED_BYTES).ok()?;
+        if secret > 1 || encrypted > 1 || reserved.iter().any(|&byte| byte != 0) {
             return None;
         }
-        let nonce = *fields.bytes(NONCE).ok()?.first_chunk()?;
-        let tag = *fields.bytes(TAG).ok()?.first_chunk()?;
-        let sealed = sealed == 1;
-        let identity = Identity { job, epoch, from, to, role, index, count, sealed };
-        Some(Ok(Self { stage, versions, identity, secret: secret == 1, nonce, tag }))
+        let nonce = *fields.bytes(NONCE_LEN).ok()?.first_chunk()?;
+        let tag = *fields.bytes(TAG_LEN).ok()?.first_chunk()?;
+        let encrypted = encrypted == 1;
+        let identity = StreamId { job, epoch, from, to, role, index, count, encrypted };
+        Some(Ok(Self { kind, versions, identity, secret: secret == 1, nonce, tag }))
     }
 }
 
-/// All that was said so far.
+/// Hash over all messages so far.
 #[derive(Clone)]
 struct Transcript(Sha256);
 
@@ -207,178 +207,189 @@ impl Transcript {
         Self(Sha256::new())
     }
 
-    fn add(&mut self, bytes: &Hello) {
+    fn append(&mut self, bytes: &MessageBytes) {
         self.0.update(bytes);
     }
 
-    /// Its digest if `bytes` come next, but for their tag, which is zero.
-    fn with(&self, bytes: &Hello) -> [u8; TAG] {
+    /// The digest if `bytes` come next, with zeros in place of their tag.
+    fn digest_with(&self, bytes: &MessageBytes) -> Tag {
         let mut next = self.0.clone();
         next.update(&bytes[..TAG_AT]);
-        next.update([0; TAG]);
+        next.update([0; TAG_LEN]);
         digest(next)
     }
 
-    /// Adds what `side` says next, with its tag.
-    fn say(&mut self, keys: &Keys, side: Side, mut message: Message) -> Hello {
-        message.tag = keys.tag(side, &self.with(&message.encode()));
+    /// Appends the next message of `side`, with its tag.
+    fn append_tagged(&mut self, keys: &Keys, side: Side, mut message: Message) -> MessageBytes {
+        message.tag = keys.tag(side, &self.digest_with(&message.encode()));
         let bytes = message.encode();
-        self.add(&bytes);
+        self.append(&bytes);
         bytes
     }
 
-    /// Adds what `side` said, if its tag is right.
-    fn hear(&mut self, keys: &Keys, side: Side, bytes: &Hello) -> Result<(), Refusal> {
-        let tag = bytes.last_chunk().unwrap_or(&[0; TAG]);
-        if !keys.verify(side, &self.with(bytes), tag) {
-            return Err(Refusal::Unproved);
+    /// Appends a message of `side` if its tag is right.
+    fn append_verified(
+        &mut self,
+        keys: &Keys,
+        side: Side,
+        bytes: &MessageBytes,
+    ) -> Result<(), Rejection> {
+        let tag = bytes.last_chunk().unwrap_or(&[0; TAG_LEN]);
+        if !keys.verify(side, &self.digest_with(bytes), tag) {
+            return Err(Rejection::BadTag);
         }
-        self.add(bytes);
+        self.append(bytes);
         Ok(())
     }
 }
 
-fn digest(said: Sha256) -> [u8; TAG] {
-    said.finalize().into()
+fn digest(transcript: Sha256) -> Tag {
+    transcript.finalize().into()
 }
 
-/// What both ends know when a stream is open, each of the other.
+/// Result of a handshake: the input of key derivation besides the own key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Agreed {
-    /// The other's nonce.
-    pub(super) theirs: [u8; NONCE],
-    /// The digest of all that was said.
-    pub(super) transcript: [u8; TAG],
+pub(super) struct Agreement {
+    /// The peer's nonce.
+    pub(super) peer_nonce: Nonce,
+    /// The digest of all messages.
+    pub(super) transcript: Tag,
 }
 
-/// The dialler's side.
-pub(in crate::bootstrap) struct Dialling {
-    identity: Identity,
+/// State of the dialler.
+pub(in crate::bootstrap) struct Dialler {
+    identity: StreamId,
     transcript: Transcript,
-    theirs: [u8; NONCE],
-    awaited: Stage,
+    peer_nonce: Nonce,
+    expected_kind: MessageKind,
 }
 
-impl Dialling {
-    /// It, and the message to begin with. The nonce is never used again.
-    pub(crate) fn new(keys: &Keys, identity: Identity, nonce: [u8; NONCE]) -> (Self, Hello) {
-        let offer = Message::new(Stage::Offer, identity, keys, nonce).encode();
+impl Dialler {
+    /// The state, and the offer to send first. A nonce must be used once only.
+    pub(crate) fn new(keys: &Keys, identity: StreamId, nonce: Nonce) -> (Self, MessageBytes) {
+        let offer = Message::new(MessageKind::Offer, identity, keys, nonce).encode();
         let mut transcript = Transcript::new();
-        transcript.add(&offer);
-        let theirs = [0; NONCE];
-        (Self { identity, transcript, theirs, awaited: Stage::Answer }, offer)
+        transcript.append(&offer);
+        let peer_nonce = [0; NONCE_LEN];
+        (Self { identity, transcript, peer_nonce, expected_kind: MessageKind::Answer }, offer)
     }
 
-    /// Takes a message; gives the next one to say, or nothing when the stream is open.
-    pub(crate) fn hear(&mut self, keys: &Keys, bytes: &Hello) -> Result<Option<Hello>, Refusal> {
-        let said = Message::decode(bytes, self.awaited)?;
-        if said.versions.0 != said.versions.1 {
-            // An answer names the version that it chose.
-            return Err(Refusal::Version(said.versions.0, said.versions.1));
-        }
-        if said.secret != keys.are_secret() {
-            return Err(Refusal::Mode);
-        }
-        if said.identity != self.identity {
-            return Err(self.identity.difference(&said.identity));
-        }
-        self.transcript.hear(keys, Side::Acceptor, bytes)?;
-        if self.awaited == Stage::Welcome {
-            return Ok(None);
-        }
-        (self.awaited, self.theirs) = (Stage::Welcome, said.nonce);
-        let confirm = Message::new(Stage::Confirm, self.identity, keys, [0; NONCE]);
-        Ok(Some(self.transcript.say(keys, Side::Dialler, confirm)))
-    }
-
-    /// Once the stream is open.
-    pub(super) fn agreed(&self) -> Agreed {
-        Agreed { theirs: self.theirs, transcript: digest(self.transcript.0.clone()) }
-    }
-}
-
-/// The acceptor's side.
-pub(in crate::bootstrap) struct Accepting {
-    nonce: [u8; NONCE],
-    transcript: Transcript,
-    offered: Option<Message>,
-    /// Why the stream that was offered is another one than expected, if it is.
-    other: Option<Refusal>,
-}
-
-/// What the acceptor says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::bootstrap) enum Reply {
-    /// The handshake goes on.
-    Answer(Hello),
-    /// The dialler is who it says.
-    Welcome(Hello, Identity),
-}
-
-impl Accepting {
-    /// The nonce is never used again.
-    pub(crate) fn new(nonce: [u8; NONCE]) -> Self {
-        Self { nonce, transcript: Transcript::new(), offered: None, other: None }
-    }
-
-    /// Takes a message. `expects` gives the stream that is expected, if any is, when one is
-    /// offered; a dialler that offers another one of the same kind hears of it and goes.
-    pub(crate) fn hear(
+    /// Processes a message. Returns the next message to send, or none once the stream is open.
+    pub(crate) fn receive(
         &mut self,
         keys: &Keys,
-        bytes: &Hello,
-        expects: impl FnOnce(&Identity) -> Option<Identity>,
-    ) -> Result<Reply, Refusal> {
+        bytes: &MessageBytes,
+    ) -> Result<Option<MessageBytes>, Rejection> {
+        let message = Message::decode(bytes, self.expected_kind)?;
+        if message.versions.0 != message.versions.1 {
+            // The answer names one version, the chosen one.
+            return Err(Rejection::VersionMismatch(message.versions.0, message.versions.1));
+        }
+        if message.secret != keys.has_secret() {
+            return Err(Rejection::SecretOnOneSide);
+        }
+        if message.identity != self.identity {
+            return Err(self.identity.mismatch_with(&message.identity));
+        }
+        self.transcript.append_verified(keys, Side::Acceptor, bytes)?;
+        if self.expected_kind == MessageKind::Welcome {
+            return Ok(None);
+        }
+        (self.expected_kind, self.peer_nonce) = (MessageKind::Welcome, message.nonce);
+        let confirm = Message::new(MessageKind::Confirm, self.identity, keys, [0; NONCE_LEN]);
+        Ok(Some(self.transcript.append_tagged(keys, Side::Dialler, confirm)))
+    }
+
+    /// The result, once the stream is open.
+    pub(super) fn agreed(&self) -> Agreement {
+        Agreement { peer_nonce: self.peer_nonce, transcript: digest(self.transcript.0.clone()) }
+    }
+}
+
+/// State of the acceptor.
+pub(in crate::bootstrap) struct Acceptor {
+    nonce: Nonce,
+    transcript: Transcript,
+    offered: Option<Message>,
+    /// The reason to reject the offered stream, if it is not the expected one.
+    mismatch: Option<Rejection>,
+}
+
+/// The acceptor's next message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::bootstrap) enum Reply {
+    /// The answer to an offer.
+    Answer(MessageBytes),
+    /// The welcome: the dialler is authenticated as this stream.
+    Welcome(MessageBytes, StreamId),
+}
+
+impl Acceptor {
+    /// A nonce must be used once only.
+    pub(crate) fn new(nonce: Nonce) -> Self {
+        Self { nonce, transcript: Transcript::new(), offered: None, mismatch: None }
+    }
+
+    /// Processes a message. `expected_for` gives the stream that is expected in place of the
+    /// offered one, if any. A dialler that offers a different one is answered, so that it learns of
+    /// the mismatch and closes.
+    pub(crate) fn receive(
+        &mut self,
+        keys: &Keys,
+        bytes: &MessageBytes,
+        expected_for: impl FnOnce(&StreamId) -> Option<StreamId>,
+    ) -> Result<Reply, Rejection> {
         let Some(offered) = self.offered else {
-            let (offer, mine) = Message::offer(bytes, expects)?;
-            self.transcript.add(bytes);
+            let (offer, expected) = Message::decode_offer(bytes, expected_for)?;
+            self.transcript.append(bytes);
             self.offered = Some(offer);
-            self.other = (mine != offer.identity).then(|| mine.difference(&offer.identity));
-            let mut answer = Message::new(Stage::Answer, mine, keys, self.nonce);
-            answer.versions = chosen(offer.versions);
-            let answer = self.transcript.say(keys, Side::Acceptor, answer);
+            self.mismatch =
+                (expected != offer.identity).then(|| expected.mismatch_with(&offer.identity));
+            let mut answer = Message::new(MessageKind::Answer, expected, keys, self.nonce);
+            answer.versions = chosen_version(offer.versions);
+            let answer = self.transcript.append_tagged(keys, Side::Acceptor, answer);
             return Ok(Reply::Answer(answer));
         };
-        let confirm = Message::decode(bytes, Stage::Confirm)?;
-        if confirm.secret != keys.are_secret() || offered.secret != confirm.secret {
-            return Err(Refusal::Mode);
+        let confirm = Message::decode(bytes, MessageKind::Confirm)?;
+        if confirm.secret != keys.has_secret() || offered.secret != confirm.secret {
+            return Err(Rejection::SecretOnOneSide);
         }
         let identity = confirm.identity;
-        if identity != offered.identity || expects(&identity) != Some(identity) {
-            return Err(Refusal::Elsewhere);
+        if identity != offered.identity || expected_for(&identity) != Some(identity) {
+            return Err(Rejection::Unexpected);
         }
-        if confirm.nonce != [0; NONCE] {
-            return Err(Refusal::Noise);
+        if confirm.nonce != [0; NONCE_LEN] {
+            return Err(Rejection::Malformed);
         }
-        self.transcript.hear(keys, Side::Dialler, bytes)?;
-        let mut welcome = Message::new(Stage::Welcome, identity, keys, [0; NONCE]);
-        welcome.versions = chosen(offered.versions);
-        Ok(Reply::Welcome(self.transcript.say(keys, Side::Acceptor, welcome), identity))
+        self.transcript.append_verified(keys, Side::Dialler, bytes)?;
+        let mut welcome = Message::new(MessageKind::Welcome, identity, keys, [0; NONCE_LEN]);
+        welcome.versions = chosen_version(offered.versions);
+        Ok(Reply::Welcome(self.transcript.append_tagged(keys, Side::Acceptor, welcome), identity))
     }
 
-    /// Why a dialler has gone that says nothing more.
-    pub(super) fn left(&self, keys: &Keys) -> Refusal {
+    /// Why a dialler has closed the connection.
+    pub(super) fn close_reason(&self, keys: &Keys) -> Rejection {
         match self.offered {
-            None => Refusal::Closed,
-            Some(offer) if offer.secret != keys.are_secret() => Refusal::Mode,
-            Some(_) => self.other.unwrap_or(Refusal::Left),
+            None => Rejection::ClosedEarly,
+            Some(offer) if offer.secret != keys.has_secret() => Rejection::SecretOnOneSide,
+            Some(_) => self.mismatch.unwrap_or(Rejection::ClosedAfterAnswer),
         }
     }
 
-    /// Once the stream is open.
-    pub(super) fn agreed(&self) -> Option<Agreed> {
-        let theirs = self.offered?.nonce;
-        Some(Agreed { theirs, transcript: digest(self.transcript.0.clone()) })
+    /// The result, once the stream is open.
+    pub(super) fn agreed(&self) -> Option<Agreement> {
+        let peer_nonce = self.offered?.nonce;
+        Some(Agreement { peer_nonce, transcript: digest(self.transcript.0.clone()) })
     }
 
-    /// Has it said anything that makes sense?
+    /// True after a valid offer.
     pub(super) fn has_offered(&self) -> bool {
         self.offered.is_some()
     }
 }
 
-/// The version that both speak, of those offered.
-fn chosen(offered: (u16, u16)) -> (u16, u16) {
+/// The highest version that both ends support.
+fn chosen_version(offered: (u16, u16)) -> (u16, u16) {
     let version = offered.1.min(VERSION_MAX);
     (version, version)
 }

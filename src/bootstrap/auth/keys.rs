@@ -1,9 +1,8 @@
-//! Keys that the ends of a stream prove their knowledge of the job's secret with, and seal what
-//! they say afterwards: HKDF, HMAC and X25519. May touch: hmac, sha2, x25519-dalek, getrandom,
-//! zeroize. Law: a key for each job and direction, so that nothing said in one can be said in the
-//! other; tags are compared in constant time; what a stream is sealed by nobody can find out later,
-//! not even with the secret; nothing that the secret could be told from stays where a core file has
-//! it.
+//! Key derivation of the handshake: HMAC tags that prove knowledge of the job's secret, and session
+//! keys of a stream, by HKDF and X25519.
+//! Law: each job and direction has its own key; tags are compared in constant time; session keys
+//! have forward secrecy, even if the secret leaks later; no key material stays where a core file
+//! would have it.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -13,78 +12,85 @@ use sha2::Sha256;
 use x25519_dalek::{X25519_BASEPOINT_BYTES, x25519};
 use zeroize::{Zeroize, Zeroizing, zeroize_stack};
 
-use super::handshake::{Agreed, NONCE, Side};
-use crate::config::{Hidden, SECRET, Secret};
+use super::handshake::{Agreement, NONCE_LEN, Nonce, Side};
+use crate::config::{HiddenMemory, SECRET, Secret};
 use crate::transport::aead::Seals;
 
-/// The bytes of a tag, and of a key.
-pub(super) const TAG: usize = 32;
-/// What these keys are for.
-const PURPOSE: &[u8] = b"ringreduce handshake 1";
+/// Length of a tag, and of a key.
+pub(super) const TAG_LEN: usize = 32;
+pub(super) type Tag = [u8; TAG_LEN];
+/// HKDF salt, which separates these keys from other uses of the secret.
+const HKDF_SALT: &[u8] = b"ringreduce handshake 1";
 
-type Key = Zeroizing<[u8; TAG]>;
+type HkdfKey = Zeroizing<Tag>;
 
-/// The stack that making keys takes: that of HMAC is a few KiB deep.
-const DEPTH: usize = 16 << 10;
+/// Bytes of stack to wipe after key derivation; HMAC takes a few KiB.
+const WIPED_STACK_LEN: usize = 16 << 10;
 
 /// The keys of a job.
 #[derive(Clone)]
 pub(crate) struct Keys {
-    /// The dialler's, the acceptor's, and what the keys of its streams are made with.
-    all: Arc<Hidden<[[u8; TAG]; 3]>>,
+    /// The dialler's key, the acceptor's key, and the key that stream keys derive from.
+    derived: Arc<HiddenMemory<[Tag; 3]>>,
     secret: bool,
 }
 
 impl Keys {
-    /// Those of the job `job`; without a secret they are known to everybody.
+    /// The keys of `job`. Without a secret they are public.
     pub(crate) fn new(secret: Option<&Secret>, job: u64) -> Self {
-        let known = secret.map_or(&[0; SECRET], |secret| secret.bytes());
-        let derive = |keys: &mut [[u8; TAG]; 3]| {
-            let root = extract(PURPOSE, known);
+        let bytes = secret.map_or(&[0; SECRET], |secret| secret.bytes());
+        let derive = |keys: &mut [Tag; 3]| {
+            let root = extract(HKDF_SALT, bytes);
             for (key, purpose) in keys.iter_mut().zip([&b"dialler"[..], b"acceptor", b"streams"]) {
                 key.copy_from_slice(&*expand(&root, &[purpose, &job.to_le_bytes()]));
             }
         };
-        let all = Hidden::filled(|keys| {
-            swept(|| derive(keys));
+        let derived = HiddenMemory::fill_in_place(|keys| {
+            wiping_stack(|| derive(keys));
             Ok::<_, Infallible>(())
         });
-        let all = Arc::new(all.unwrap_or_else(|never| match never {}));
-        Self { all, secret: secret.is_some() }
+        let derived = Arc::new(derived.unwrap_or_else(|never| match never {}));
+        Self { derived, secret: secret.is_some() }
     }
 
-    /// Do they prove anything?
-    pub(super) fn are_secret(&self) -> bool {
+    /// True if there is a secret, so that tags prove something.
+    pub(super) fn has_secret(&self) -> bool {
         self.secret
     }
 
-    /// What `side` proves with that it has seen all that `transcript` is the digest of.
-    pub(super) fn tag(&self, side: Side, transcript: &[u8; TAG]) -> [u8; TAG] {
-        swept(|| *hmac(self.of(side), &[transcript]))
+    /// The tag by which `side` proves that it has seen this transcript.
+    pub(super) fn tag(&self, side: Side, transcript: &Tag) -> Tag {
+        wiping_stack(|| *hmac(self.key_of(side), &[transcript]))
     }
 
-    /// Is `tag` what `side` says?
-    pub(super) fn verify(&self, side: Side, transcript: &[u8; TAG], tag: &[u8; TAG]) -> bool {
-        swept(|| mac(self.of(side), &[transcript]).verify(&(*tag).into()).is_ok())
+    /// True if `tag` is that of `side` for this transcript.
+    pub(super) fn verify(&self, side: Side, transcript: &Tag, tag: &Tag) -> bool {
+        wiping_stack(|| mac(self.key_of(side), &[transcript]).verify(&(*tag).into()).is_ok())
     }
 
-    fn of(&self, side: Side) -> &[u8] {
+    fn key_of(&self, side: Side) -> &[u8] {
         match side {
-            Side::Dialler => &self.all[0],
-            Side::Acceptor => &self.all[1],
+            Side::Dialler => &self.derived[0],
+            Side::Acceptor => &self.derived[1],
         }
     }
 
-    /// What `side` seals and opens a stream by, if the other's number is one to agree with.
-    pub(super) fn seals(&self, side: Side, mine: Ephemeral, agreed: &Agreed) -> Option<Seals> {
-        swept(|| {
-            let shared = Zeroizing::new(x25519(*mine.private, agreed.theirs));
-            // A number of small order would make a secret that everybody knows (RFC 7748, 6.1).
-            if *shared == [0; NONCE] {
+    /// Session keys of `side` for a stream; none if the peer's public key is of small order.
+    pub(super) fn session_keys(
+        &self,
+        side: Side,
+        own_key: EphemeralKey,
+        agreement: &Agreement,
+    ) -> Option<Seals> {
+        wiping_stack(|| {
+            let shared = Zeroizing::new(x25519(*own_key.private, agreement.peer_nonce));
+            // A point of small order would give a shared secret that everybody knows (RFC 7748,
+            // 6.1).
+            if *shared == [0; NONCE_LEN] {
                 return None;
             }
-            let root = extract(&self.all[2], &shared[..]);
-            let key = |side: &[u8]| expand(&root, &[b"seal", side, &agreed.transcript]);
+            let root = extract(&self.derived[2], &shared[..]);
+            let key = |side: &[u8]| expand(&root, &[b"seal", side, &agreement.transcript]);
             let (dialler, acceptor) = (key(b"dialler"), key(b"acceptor"));
             match side {
                 Side::Dialler => Seals::new(&dialler, &acceptor),
@@ -100,49 +106,48 @@ impl std::fmt::Debug for Keys {
     }
 }
 
-/// A number that nobody has seen, and what only its owner can do with it: come to the same secret
-/// as the owner of the other end's.
-pub(super) struct Ephemeral {
-    private: Zeroizing<[u8; NONCE]>,
-    /// The number.
-    pub(super) nonce: [u8; NONCE],
+/// An ephemeral X25519 key pair.
+pub(super) struct EphemeralKey {
+    private: Zeroizing<Nonce>,
+    /// The public key, which serves as nonce of the handshake.
+    pub(super) nonce: Nonce,
 }
 
-impl Ephemeral {
-    /// A new one; none if the system has no random bytes.
-    pub(super) fn draw() -> Option<Self> {
-        let mut private = Zeroizing::new([0; NONCE]);
+impl EphemeralKey {
+    /// A new key pair; none if the system has no random bytes.
+    pub(super) fn generate() -> Option<Self> {
+        let mut private = Zeroizing::new([0; NONCE_LEN]);
         getrandom::fill(&mut private[..]).ok()?;
-        let nonce = swept(|| x25519(*private, X25519_BASEPOINT_BYTES));
+        let nonce = wiping_stack(|| x25519(*private, X25519_BASEPOINT_BYTES));
         Some(Self { private, nonce })
     }
 }
 
-/// What names a secret where its ranks compare what they were told; it says nothing of it.
-pub(crate) fn name_of(secret: &Secret) -> String {
-    let name = swept(|| *expand(&extract(b"ringreduce name 1", secret.bytes()), &[b"name"]));
+/// A fingerprint of a secret, by which ranks compare theirs. It reveals nothing about the secret.
+pub(crate) fn secret_fingerprint(secret: &Secret) -> String {
+    let name = wiping_stack(|| *expand(&extract(b"ringreduce name 1", secret.bytes()), &[b"name"]));
     name[..8].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The number of a job that its launcher calls `name`.
-pub(crate) fn number_of(name: Option<&str>) -> u64 {
+/// The job number that follows from the launcher's name of a job; 0 without one.
+pub(crate) fn job_number(name: Option<&str>) -> u64 {
     let Some(name) = name else { return 0 };
     let digest = extract(b"ringreduce job 1", name.as_bytes());
     digest.first_chunk().map_or(0, |head| u64::from_le_bytes(*head))
 }
 
-/// Does what may leave copies of keys on the stack, and wipes these.
-fn swept<T>(work: impl FnOnce() -> T) -> T {
+/// Runs `work`, which may leave copies of keys on the stack, and wipes the stack below.
+fn wiping_stack<T>(work: impl FnOnce() -> T) -> T {
     #[inline(never)]
-    fn apart<T>(work: impl FnOnce() -> T) -> T {
+    fn not_inlined<T>(work: impl FnOnce() -> T) -> T {
         work()
     }
-    let done = apart(work);
-    zeroize_stack::<DEPTH>();
+    let done = not_inlined(work);
+    zeroize_stack::<WIPED_STACK_LEN>();
     done
 }
 
-/// HMAC over these, one after the other, under a key of at most a block of SHA-256, 64 bytes.
+/// HMAC-SHA-256 over the concatenated parts, under a key of at most 64 bytes.
 fn mac(key: &[u8], parts: &[&[u8]]) -> Hmac<Sha256> {
     let mut block = hmac::digest::Key::<Hmac<Sha256>>::default();
     block[..key.len()].copy_from_slice(key);
@@ -152,17 +157,17 @@ fn mac(key: &[u8], parts: &[&[u8]]) -> Hmac<Sha256> {
     mac
 }
 
-fn hmac(key: &[u8], parts: &[&[u8]]) -> Key {
+fn hmac(key: &[u8], parts: &[&[u8]]) -> HkdfKey {
     Zeroizing::new(mac(key, parts).finalize().into_bytes().into())
 }
 
-/// HKDF's first half (RFC 5869).
-fn extract(salt: &[u8], secret: &[u8]) -> Key {
+/// HKDF-Extract (RFC 5869).
+fn extract(salt: &[u8], secret: &[u8]) -> HkdfKey {
     hmac(salt, &[secret])
 }
 
-/// Its second half, for one block of output.
-fn expand(key: &Key, info: &[&[u8]]) -> Key {
+/// HKDF-Expand, for one block of output.
+fn expand(key: &HkdfKey, info: &[&[u8]]) -> HkdfKey {
     hmac(&key[..], &[info, &[&[1]]].concat())
 }
 
@@ -176,8 +181,8 @@ mod tests {
     }
 
     #[test]
-    fn as_the_standard_says() {
-        // RFC 5869, A.1 and A.3; of the output its first block.
+    fn hkdf_matches_rfc_5869() {
+        // Vectors A.1 and A.3 of RFC 5869; the first block of their output.
         let (salt, info) = (hex("000102030405060708090a0b0c"), hex("f0f1f2f3f4f5f6f7f8f9"));
         let root = extract(&salt, &[0x0b; 22]);
         assert_eq!(
@@ -195,15 +200,15 @@ mod tests {
     }
 
     #[test]
-    fn every_job_and_direction_has_its_own() {
-        let secrets = [Some(Secret::from(&[1; TAG])), Some(Secret::from(&[2; TAG])), None];
+    fn tags_differ_by_secret_job_and_direction() {
+        let secrets = [Some(Secret::from(&[1; TAG_LEN])), Some(Secret::from(&[2; TAG_LEN])), None];
         let mut tags = Vec::new();
         for (secret, job) in secrets.iter().flat_map(|secret| [(secret, 1), (secret, 2)]) {
             let keys = Keys::new(secret.as_ref(), job);
             for side in [Side::Dialler, Side::Acceptor] {
-                let tag = keys.tag(side, &[3; TAG]);
-                assert!(keys.verify(side, &[3; TAG], &tag));
-                assert!(!keys.verify(side, &[4; TAG], &tag));
+                let tag = keys.tag(side, &[3; TAG_LEN]);
+                assert!(keys.verify(side, &[3; TAG_LEN], &tag));
+                assert!(!keys.verify(side, &[4; TAG_LEN], &tag));
                 tags.push(tag);
             }
             assert!(!format!("{keys:?}").contains("1, 1"));
@@ -211,7 +216,7 @@ mod tests {
         tags.sort();
         tags.dedup();
         assert_eq!(tags.len(), 12);
-        assert_ne!(number_of(Some("a")), number_of(Some("b")));
-        assert_eq!(name_of(&Secret::from(&[1; TAG])).len(), 16);
+        assert_ne!(job_number(Some("a")), job_number(Some("b")));
+        assert_eq!(secret_fingerprint(&Secret::from(&[1; TAG_LEN])).len(), 16);
     }
 }

@@ -1,6 +1,7 @@
-//! Who may come in: the receivers' part of the handshake, with every caller at once.
-//! May touch: entry, handshake, socket, strangers.
-//! Law: a stranger takes a place in a bounded list for two seconds at most, and nothing else.
+//! The acceptor of link streams: one poll loop accepts connections, runs their handshakes side by
+//! side, and keeps the expected streams.
+//! Law: an unknown connection takes one place in a bounded list, for two seconds at most, and
+//! nothing else.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -10,78 +11,79 @@ use std::time::Instant;
 use nix::poll::{PollFd, PollFlags};
 use socket2::Socket;
 
-use super::acceptor::{Entry, Sealing};
-use super::handshake::{Identity, Role};
+use super::acceptor::{Handshake, StreamKeys};
+use super::handshake::{StreamId, StreamRole};
 use super::keys::Keys;
-use super::rejected::{Refusal, Strangers};
-use crate::bootstrap::socket::{Knock, accept, room_for, same_user, wait};
+use super::rejected::{Rejection, RejectionLog};
+use crate::bootstrap::socket::{Accepted, accept, pending_limit, same_user, wait};
 
-/// How many callers may be in their handshake in a small world; twice what is expected in others.
-const MAX_CALLERS: usize = 64;
-/// How many are taken from a listener before those that are here are heard again.
-const AT_ONCE: usize = 32;
+/// The most connections that may be in their handshake; in large worlds the limit is twice the
+/// number of expected streams.
+const BASE_PENDING_LIMIT: usize = 64;
+/// Connections accepted from one listener before pending handshakes go on.
+const MAX_ACCEPTS_PER_POLL: usize = 32;
 
-/// Who knocks, and who was let in.
-pub(crate) struct Door<'a> {
-    pub(crate) expected: &'a [Identity],
+/// Accepts the expected streams from the listeners of a rank.
+pub(crate) struct LinkListener<'a> {
+    pub(crate) expected: &'a [StreamId],
     keys: &'a Keys,
-    pub(crate) taken: Vec<Option<(Socket, Sealing)>>,
-    callers: Vec<Caller>,
-    most_callers: usize,
-    pub(crate) strangers: Strangers,
+    pub(crate) accepted: Vec<Option<(Socket, StreamKeys)>>,
+    pending: Vec<PendingConnection>,
+    max_pending: usize,
+    pub(crate) rejections: RejectionLog,
 }
 
-/// A connection in its handshake.
-struct Caller {
+/// An accepted connection in its handshake.
+struct PendingConnection {
     socket: Socket,
-    role: Role,
-    entry: Entry,
+    role: StreamRole,
+    handshake: Handshake,
 }
 
-impl<'a> Door<'a> {
-    /// For these streams, and nobody else; meanwhile so many others are dialled.
-    pub(crate) fn new(expected: &'a [Identity], keys: &'a Keys, dialled: usize) -> Self {
-        let taken = expected.iter().map(|_| None).collect();
-        let most = MAX_CALLERS.max(2 * expected.len());
-        let most_callers = room_for(most, expected.len() + dialled);
-        let me = expected.first().map_or(0, |stream| stream.to);
-        let strangers = Strangers::at(format!("rank {me}"));
-        Self { expected, keys, taken, callers: Vec::new(), most_callers, strangers }
+impl<'a> LinkListener<'a> {
+    /// Expects these streams and no others; this rank dials `dialled` streams at the same time,
+    /// which need descriptors too.
+    pub(crate) fn new(expected: &'a [StreamId], keys: &'a Keys, dialled: usize) -> Self {
+        let accepted = expected.iter().map(|_| None).collect();
+        let wanted = BASE_PENDING_LIMIT.max(2 * expected.len());
+        let max_pending = pending_limit(wanted, expected.len() + dialled);
+        let rank = expected.first().map_or(0, |stream| stream.to);
+        let rejections = RejectionLog::new(format!("rank {rank}"));
+        Self { expected, keys, accepted, pending: Vec::new(), max_pending, rejections }
     }
 
-    /// Waits for news and deals with it; false when time is over or the dialling failed.
-    pub(crate) fn turn(
+    /// Waits for events and processes them; false if the deadline has come or the dialler has
+    /// failed.
+    pub(crate) fn poll_once(
         &mut self,
-        listeners: &[(&Socket, Role)],
+        listeners: &[(&Socket, StreamRole)],
         cancelled: &UnixStream,
-        until: Instant,
+        deadline: Instant,
     ) -> io::Result<bool> {
         let reading = |fd| PollFd::new(fd, PollFlags::POLLIN);
         let mut fds = vec![reading(cancelled.as_fd())];
-        fds.extend(self.callers.iter().map(|caller| reading(caller.socket.as_fd())));
+        fds.extend(self.pending.iter().map(|it| reading(it.socket.as_fd())));
         fds.extend(listeners.iter().map(|(listener, _)| reading(listener.as_fd())));
-        let soonest = self.callers.iter().map(|caller| caller.entry.until).min();
-        wait(&mut fds, Some(soonest.map_or(until, |soonest| soonest.min(until))))?;
-        let news: Vec<bool> = fds.iter().map(|fd| fd.any() != Some(false)).collect();
+        let soonest = self.pending.iter().map(|it| it.handshake.deadline).min();
+        wait(&mut fds, Some(soonest.map_or(deadline, |soonest| soonest.min(deadline))))?;
+        let ready: Vec<bool> = fds.iter().map(|fd| fd.any() != Some(false)).collect();
         let now = Instant::now();
-        if news[0] || now >= until {
+        if ready[0] || now >= deadline {
             return Ok(false);
         }
-        let mut spoke = news[1..].iter().copied();
-        let callers = std::mem::take(&mut self.callers);
-        for caller in callers {
-            let spoke = spoke.next().unwrap_or(false);
-            match spoke {
-                true => self.hear(caller),
-                false if caller.entry.until <= now => {
-                    self.strangers.turn_away(Refusal::Late, now);
+        let mut ready = ready[1..].iter().copied();
+        for connection in std::mem::take(&mut self.pending) {
+            match ready.next() {
+                Some(true) => self.advance(connection),
+                _ if connection.handshake.deadline <= now => {
+                    self.rejections.record(Rejection::TimedOut, now);
                 }
-                false => self.callers.push(caller),
+                _ => self.pending.push(connection),
             }
         }
-        for (&(listener, role), knocks) in listeners.iter().zip(spoke) {
-            for _ in 0..if knocks { AT_ONCE } else { 0 } {
-                if !self.welcome(listener, role)? {
+        for (&(listener, role), is_ready) in listeners.iter().zip(ready) {
+            for _ in 0..if is_ready { MAX_ACCEPTS_PER_POLL } else { 0 } {
+                if !self.accept_one(listener, role)? {
                     break;
                 }
             }
@@ -89,89 +91,93 @@ impl<'a> Door<'a> {
         Ok(true)
     }
 
-    /// Takes one caller from a listener; false if nobody is there.
-    fn welcome(&mut self, listener: &Socket, role: Role) -> io::Result<bool> {
+    /// Accepts one connection; false if the backlog is empty.
+    fn accept_one(&mut self, listener: &Socket, role: StreamRole) -> io::Result<bool> {
         let socket = match accept(listener)? {
-            Knock::Caller(socket) => socket,
-            Knock::Nobody => return Ok(false),
-            // Another one's descriptor may be had; if nobody is here, it is we who have too few.
-            Knock::NoRoom(_) if self.evict(Refusal::NoRoom) => return Ok(true),
-            Knock::NoRoom(error) => return Err(error),
+            Accepted::Connection(socket) => socket,
+            Accepted::Nothing => return Ok(false),
+            // Displacing a pending connection frees a descriptor. If there is none, the lack is
+            // this process's own.
+            Accepted::NoDescriptor(_) if self.displace_one(Rejection::NoDescriptor) => {
+                return Ok(true);
+            }
+            Accepted::NoDescriptor(error) => return Err(error),
         };
         let now = Instant::now();
-        if role == Role::Shm && same_user(&socket).is_err() {
-            self.strangers.turn_away(Refusal::User, now);
+        if role == StreamRole::Shm && same_user(&socket).is_err() {
+            self.rejections.record(Rejection::OtherUser, now);
             return Ok(true);
         }
-        if self.callers.len() >= self.most_callers {
-            self.evict(Refusal::Crowded);
+        if self.pending.len() >= self.max_pending {
+            self.displace_one(Rejection::Displaced);
         }
-        let entry = Entry::new(&socket, now);
-        self.callers.push(Caller { socket, role, entry });
+        let handshake = Handshake::new(&socket, now);
+        self.pending.push(PendingConnection { socket, role, handshake });
         Ok(true)
     }
 
-    /// Sends one caller away, if there is one.
-    fn evict(&mut self, why: Refusal) -> bool {
-        let entries = self.callers.iter().map(|caller| &caller.entry).enumerate();
-        let Some(index) = Entry::to_evict(entries) else { return false };
-        self.callers.swap_remove(index);
-        self.strangers.turn_away(why, Instant::now());
+    /// Rejects one pending connection; false if there is none.
+    fn displace_one(&mut self, reason: Rejection) -> bool {
+        let handshakes = self.pending.iter().map(|it| &it.handshake).enumerate();
+        let Some(index) = Handshake::to_displace(handshakes) else { return false };
+        self.pending.swap_remove(index);
+        self.rejections.record(reason, Instant::now());
         true
     }
 
-    /// Goes on with a caller that has spoken; one that does not belong here is dropped.
-    fn hear(&mut self, mut caller: Caller) {
-        let expects = |stream: &Identity| {
-            // One that is to be sealed, or not to be, where this end would not, hears of it.
-            let mine = [stream.sealed, !stream.sealed].map(|sealed| Identity { sealed, ..*stream });
-            let mine = mine.into_iter().find(|mine| self.place_of(mine).is_some());
-            mine.filter(|_| stream.role == caller.role)
+    /// Continues the handshake of a connection that has sent something, and drops a rejected one.
+    fn advance(&mut self, mut connection: PendingConnection) {
+        let expected_for = |stream: &StreamId| {
+            // A dialler that differs in encryption alone is answered, so that it learns the reason.
+            let own = [stream.encrypted, !stream.encrypted]
+                .map(|encrypted| StreamId { encrypted, ..*stream });
+            let own = own.into_iter().find(|own| self.missing_index(own).is_some());
+            own.filter(|_| stream.role == connection.role)
         };
-        match caller.entry.hear(&caller.socket, self.keys, expects) {
-            Ok(None) => self.callers.push(caller),
-            Ok(Some((stream, sealing))) => {
-                let Caller { socket, role, .. } = caller;
-                let nodelay = role == Role::Tcp && socket.set_tcp_nodelay(true).is_err();
-                if let Some(place) = self.place_of(&stream).filter(|_| !nodelay) {
-                    self.taken[place] = Some((socket, sealing));
+        match connection.handshake.receive(&connection.socket, self.keys, expected_for) {
+            Ok(None) => self.pending.push(connection),
+            Ok(Some((stream, stream_keys))) => {
+                let PendingConnection { socket, role, .. } = connection;
+                let nodelay = role == StreamRole::Tcp && socket.set_tcp_nodelay(true).is_err();
+                if let Some(index) = self.missing_index(&stream).filter(|_| !nodelay) {
+                    self.accepted[index] = Some((socket, stream_keys));
                 }
             }
-            Err(why) => self.strangers.turn_away(why, Instant::now()),
+            Err(reason) => self.rejections.record(reason, Instant::now()),
         }
     }
 
-    /// The place of a stream that is expected and not there yet.
-    fn place_of(&self, stream: &Identity) -> Option<usize> {
-        let place = self.expected.iter().position(|expected| expected == stream)?;
-        self.taken[place].is_none().then_some(place)
+    /// Index of an expected stream that was not accepted yet.
+    fn missing_index(&self, stream: &StreamId) -> Option<usize> {
+        let index = self.expected.iter().position(|expected| expected == stream)?;
+        self.accepted[index].is_none().then_some(index)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::handshake::{Dialling, HELLO};
+    use super::super::handshake::{Dialler, MESSAGE_LEN};
     use super::*;
-    use crate::bootstrap::socket::{recv_now, send_now};
+    use crate::bootstrap::socket::{try_recv, try_send};
     use crate::config::Secret;
 
-    /// Does the door let in who knocks as `stream`?
-    fn call(door: &mut Door<'_>, keys: &Keys, stream: Identity) -> bool {
+    /// True if the listener accepts a dialler of `stream`.
+    fn dial(listener: &mut LinkListener<'_>, keys: &Keys, stream: StreamId) -> bool {
         let (dialler, socket) =
             Socket::pair(socket2::Domain::UNIX, socket2::Type::STREAM, None).unwrap();
-        let entry = Entry::new(&socket, Instant::now());
-        door.callers.push(Caller { socket, role: Role::Shm, entry });
-        let (mut dialling, mut word) = Dialling::new(keys, stream, [5; 32]);
+        let handshake = Handshake::new(&socket, Instant::now());
+        listener.pending.push(PendingConnection { socket, role: StreamRole::Shm, handshake });
+        let (mut state, mut outgoing) = Dialler::new(keys, stream, [5; 32]);
         loop {
-            send_now(&dialler, &word).unwrap();
-            let caller = door.callers.pop().unwrap();
-            door.hear(caller);
-            let mut bytes = [0; HELLO];
-            if !matches!(recv_now(&dialler, &mut bytes), Ok(Some(HELLO))) {
+            try_send(&dialler, &outgoing).unwrap();
+            let it = listener.pending.pop().unwrap();
+            listener.advance(it);
+            let mut bytes = [0; MESSAGE_LEN];
+            if !matches!(try_recv(&dialler, &mut bytes), Ok(Some(MESSAGE_LEN))) {
                 return false;
             }
-            match dialling.hear(keys, &bytes) {
-                Ok(Some(next)) => word = next,
+            match state.receive(keys, &bytes) {
+                Ok(Some(next)) => outgoing = next,
                 Ok(None) => return true,
                 Err(_) => return false,
             }
@@ -179,38 +185,39 @@ mod tests {
     }
 
     #[test]
-    fn only_the_expected_come_in_and_only_once() {
-        let role = Role::Shm;
-        let (job, sealed) = (7, false);
-        let right = Identity { job, epoch: 0, from: 1, to: 0, role, index: 0, count: 1, sealed };
+    fn each_expected_stream_is_accepted_once_and_no_other() {
+        let role = StreamRole::Shm;
+        let (job, encrypted) = (7, false);
+        let right = StreamId { job, epoch: 0, from: 1, to: 0, role, index: 0, count: 1, encrypted };
         let (expected, secret) = ([right], Secret::from(&[3; 32]));
         let keys = Keys::new(Some(&secret), right.job);
-        let mut door = Door::new(&expected, &keys, 0);
+        let mut listener = LinkListener::new(&expected, &keys, 0);
         let wrong = [
-            Identity { job: 8, ..right },
-            Identity { epoch: 1, ..right },
-            Identity { from: 2, ..right },
-            Identity { to: 1, ..right },
-            Identity { index: 1, ..right },
-            Identity { count: 2, ..right },
-            Identity { role: Role::Tcp, ..right },
-            Identity { role: Role::Store, ..right },
+            StreamId { job: 8, ..right },
+            StreamId { epoch: 1, ..right },
+            StreamId { from: 2, ..right },
+            StreamId { to: 1, ..right },
+            StreamId { index: 1, ..right },
+            StreamId { count: 2, ..right },
+            StreamId { role: StreamRole::Tcp, ..right },
+            StreamId { role: StreamRole::Store, ..right },
         ];
         for wrong in wrong {
-            assert!(!call(&mut door, &keys, wrong), "{wrong:?}");
+            assert!(!dial(&mut listener, &keys, wrong), "{wrong:?}");
         }
-        assert_eq!(door.strangers.total(), wrong.len() as u64);
-        let stranger = Keys::new(Some(&Secret::from(&[4; 32])), right.job);
-        let sealed = Identity { sealed: true, ..right };
-        for (keys, stream) in [(&stranger, right), (&Keys::new(None, 7), right), (&keys, sealed)] {
-            assert!(!call(&mut door, keys, stream));
-            // Who has gone is noticed when it is looked at.
-            let caller = door.callers.pop().unwrap();
-            door.hear(caller);
+        assert_eq!(listener.rejections.total(), wrong.len() as u64);
+        let outsider = Keys::new(Some(&Secret::from(&[4; 32])), right.job);
+        let encrypted = StreamId { encrypted: true, ..right };
+        for (keys, stream) in [(&outsider, right), (&Keys::new(None, 7), right), (&keys, encrypted)]
+        {
+            assert!(!dial(&mut listener, keys, stream));
+            // The next read notices that the peer has closed.
+            let it = listener.pending.pop().unwrap();
+            listener.advance(it);
         }
-        assert!(door.taken[0].is_none() && door.callers.is_empty());
-        assert!(call(&mut door, &keys, right));
-        assert!(door.taken[0].is_some());
-        assert!(!call(&mut door, &keys, right), "a second one is refused");
+        assert!(listener.accepted[0].is_none() && listener.pending.is_empty());
+        assert!(dial(&mut listener, &keys, right));
+        assert!(listener.accepted[0].is_some());
+        assert!(!dial(&mut listener, &keys, right), "a second one is refused");
     }
 }

@@ -1,5 +1,5 @@
-//! Authentication of every stream: the job's secret, the keys made from it, the handshake, and the
-//! listener that turns strangers away.
+//! Mutual authentication of every connection: the job's secret, keys derived from it, the handshake
+//! with nonces, and the listener that rejects unknown connections.
 
 pub(crate) mod acceptor;
 pub(crate) mod handshake;

@@ -1,167 +1,169 @@
-//! Who was turned away, and why: counted, and said once a second and kind at most.
-//! May touch: config, to warn. Law: strangers do not fill anybody's log.
+//! Rejected connections: counted by reason, and logged.
+//! Law: at most one line per second and reason, so that an attacker can't fill the log.
 
 use std::fmt;
+use std::mem::discriminant;
 use std::time::{Duration, Instant};
 
 use crate::error::warn;
 
-/// Between two lines of one kind.
-const PAUSE: Duration = Duration::from_secs(1);
+/// Least time between two lines of one reason.
+const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Why a caller is not let in, or one that was called is not who it should be.
+/// Why a connection is rejected, by the acceptor or by the dialler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
-    /// Something that is no message of a handshake.
-    Noise,
-    /// No version that both speak.
-    Version(u16, u16),
-    /// A message before or after its turn.
-    Order,
-    /// One of us has a secret and the other has none.
-    Mode,
-    /// Well made, but nobody expects it here, or not any more.
-    Elsewhere,
-    /// One of us seals what it sends and the other does not.
-    Sealing,
-    /// The tag is not that of this job's secret.
-    Unproved,
-    /// It closed before it was answered.
-    Closed,
-    /// It closed when it was answered.
-    Left,
-    /// It took too long.
-    Late,
-    /// Others came later.
-    Crowded,
-    /// There is no descriptor for it.
-    NoRoom,
-    /// It is not our user's.
-    User,
+pub(crate) enum Rejection {
+    /// The bytes are no handshake message.
+    Malformed,
+    /// No version is supported by both ends.
+    VersionMismatch(u16, u16),
+    /// The message is not the one that is due.
+    OutOfOrder,
+    /// One end has a secret and the other has none.
+    SecretOnOneSide,
+    /// No such stream is expected, or it was already accepted.
+    Unexpected,
+    /// One end encrypts and the other does not.
+    EncryptionMismatch,
+    /// The tag was not made with this job's secret.
+    BadTag,
+    /// The peer closed the connection before the answer.
+    ClosedEarly,
+    /// The peer closed the connection after the answer.
+    ClosedAfterAnswer,
+    /// The handshake took too long.
+    TimedOut,
+    /// The connection was displaced by later ones.
+    Displaced,
+    /// No descriptor is left for the connection.
+    NoDescriptor,
+    /// The peer belongs to another user.
+    OtherUser,
 }
 
-const KINDS: usize = 13;
-
-impl Refusal {
-    fn kind(self) -> usize {
-        match self {
-            Self::Noise => 0,
-            Self::Version(..) => 1,
-            Self::Order => 2,
-            Self::Mode => 3,
-            Self::Elsewhere => 4,
-            Self::Unproved => 5,
-            Self::Closed => 6,
-            Self::Left => 7,
-            Self::Late => 8,
-            Self::Crowded => 9,
-            Self::NoRoom => 10,
-            Self::User => 11,
-            Self::Sealing => 12,
-        }
-    }
-
-    /// Does somebody who sees no events have to know? Mistakes in a job's settings look like this.
-    fn is_grave(self) -> bool {
-        use Refusal::{Left, Mode, Sealing, Unproved, User, Version};
-        matches!(self, Mode | Sealing | Unproved | Left | User | Version(..))
+impl Rejection {
+    /// True for reasons that a mistake in the job's settings causes: users without a `tracing`
+    /// subscriber must see these too.
+    fn is_misconfiguration(self) -> bool {
+        use Rejection::{
+            BadTag, ClosedAfterAnswer, EncryptionMismatch, OtherUser, SecretOnOneSide,
+            VersionMismatch,
+        };
+        matches!(
+            self,
+            SecretOnOneSide
+                | EncryptionMismatch
+                | BadTag
+                | ClosedAfterAnswer
+                | OtherUser
+                | VersionMismatch(..)
+        )
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for Rejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Noise => "does not speak ringreduce's protocol",
-            Self::Version(min, max) => {
+            Self::Malformed => "does not speak ringreduce's protocol",
+            Self::VersionMismatch(min, max) => {
                 return write!(f, "speaks versions {min} to {max}, and this end none of them");
             }
-            Self::Order => "sends its messages in the wrong order",
-            Self::Mode => "has a job secret where the other end has none, or none where it has one",
-            Self::Elsewhere => "belongs to another job, rank or link, or came twice",
-            Self::Sealing => {
+            Self::OutOfOrder => "sends its messages in the wrong order",
+            Self::SecretOnOneSide => {
+                "has a job secret where the other end has none, or none where it has one"
+            }
+            Self::Unexpected => "belongs to another job, rank or link, or came twice",
+            Self::EncryptionMismatch => {
                 "encrypts what it sends and the other end does not, or the other way round; \
                  RINGREDUCE_ENCRYPT must be the same for all ranks"
             }
-            Self::Unproved => "does not have this job's secret",
-            Self::Closed => "closed the connection before it was answered",
-            Self::Left => "went when it was answered, as one with another secret does",
-            Self::Late => "took too long",
-            Self::Crowded => "had to make room for later ones",
-            Self::NoRoom => "found no descriptor left",
-            Self::User => "belongs to another user",
+            Self::BadTag => "does not have this job's secret",
+            Self::ClosedEarly => "closed the connection before it was answered",
+            Self::ClosedAfterAnswer => "went when it was answered, as one with another secret does",
+            Self::TimedOut => "took too long",
+            Self::Displaced => "had to make room for later ones",
+            Self::NoDescriptor => "found no descriptor left",
+            Self::OtherUser => "belongs to another user",
         })
     }
 }
 
-/// Those that were turned away at one place.
+/// Counts the rejected connections of one listener, and logs them.
 #[derive(Debug)]
-pub(crate) struct Strangers {
-    place: String,
-    kinds: [Count; KINDS],
+pub(crate) struct RejectionLog {
+    listener: String,
+    counters: Vec<Counter>,
 }
 
-/// Those of one kind.
-#[derive(Clone, Copy, Debug, Default)]
-struct Count {
-    all: u64,
-    unsaid: u64,
-    last: Option<(Instant, Refusal)>,
+/// Rejections for one reason.
+#[derive(Debug)]
+struct Counter {
+    reason: Rejection,
+    total: u64,
+    unlogged: u64,
+    logged_at: Option<Instant>,
 }
 
-impl Strangers {
-    /// Nobody yet, at `place`.
-    pub(crate) fn at(place: impl Into<String>) -> Self {
-        Self { place: place.into(), kinds: [Count::default(); KINDS] }
+impl RejectionLog {
+    /// An empty log for the listener of this name.
+    pub(crate) fn new(listener: impl Into<String>) -> Self {
+        Self { listener: listener.into(), counters: Vec::new() }
     }
 
-    /// One more.
-    pub(crate) fn turn_away(&mut self, why: Refusal, now: Instant) {
-        if let Some(line) = self.line(why, now) {
-            say(why, &line);
+    /// Counts a rejected connection, and logs it if a line is due.
+    pub(crate) fn record(&mut self, reason: Rejection, now: Instant) {
+        if let Some(line) = self.log_line(reason, now) {
+            log(reason, &line);
         }
     }
 
-    /// How many there were.
+    /// The number of rejected connections.
     pub(crate) fn total(&self) -> u64 {
-        self.kinds.iter().map(|kind| kind.all).sum()
+        self.counters.iter().map(|counter| counter.total).sum()
     }
 
-    /// What there is to say when one more came.
-    fn line(&mut self, why: Refusal, now: Instant) -> Option<String> {
-        let count = &mut self.kinds[why.kind()];
-        (count.all, count.unsaid) = (count.all + 1, count.unsaid + 1);
-        let last = count.last.map(|(said, _)| said);
-        let due = last.is_none_or(|said| now.saturating_duration_since(said) >= PAUSE);
-        count.last = Some((last.filter(|_| !due).unwrap_or(now), why));
-        due.then(|| count.tell(&self.place)).flatten()
+    /// Counts a rejected connection. Returns the line to log, if one is due.
+    fn log_line(&mut self, reason: Rejection, now: Instant) -> Option<String> {
+        let is_same = |it: &Counter| discriminant(&it.reason) == discriminant(&reason);
+        let index = self.counters.iter().position(is_same).unwrap_or_else(|| {
+            self.counters.push(Counter { reason, total: 0, unlogged: 0, logged_at: None });
+            self.counters.len() - 1
+        });
+        let counter = &mut self.counters[index];
+        counter.reason = reason;
+        (counter.total, counter.unlogged) = (counter.total + 1, counter.unlogged + 1);
+        if counter.logged_at.is_some_and(|at| now.saturating_duration_since(at) < LOG_INTERVAL) {
+            return None;
+        }
+        counter.logged_at = Some(now);
+        counter.take_log_line(&self.listener)
     }
 }
 
-impl Count {
-    /// Those that were not told of yet.
-    fn tell(&mut self, place: &str) -> Option<String> {
-        let (_, why) = self.last?;
-        let (new, all) = (std::mem::take(&mut self.unsaid), self.all);
+impl Counter {
+    /// The line for rejections that were not logged yet.
+    fn take_log_line(&mut self, listener: &str) -> Option<String> {
+        let (new, all, why) = (std::mem::take(&mut self.unlogged), self.total, self.reason);
         (new > 0).then(|| {
-            format!("{place} turned away {new} callers ({all} so far); the last one {why}")
+            format!("{listener} turned away {new} callers ({all} so far); the last one {why}")
         })
     }
 }
 
-impl Drop for Strangers {
-    /// Says what was not said yet.
+impl Drop for RejectionLog {
+    /// Logs the rejections that were not logged yet.
     fn drop(&mut self) {
-        for count in &mut self.kinds {
-            if let (Some(line), Some((_, why))) = (count.tell(&self.place), count.last) {
-                say(why, &line);
+        for counter in &mut self.counters {
+            if let Some(line) = counter.take_log_line(&self.listener) {
+                log(counter.reason, &line);
             }
         }
     }
 }
 
-/// Says it to those who read events, or to all.
-fn say(why: Refusal, line: &str) {
-    match why.is_grave() {
+/// Logs to `tracing`, and for misconfigurations to stderr too.
+fn log(reason: Rejection, line: &str) {
+    match reason.is_misconfiguration() {
         true => warn(line),
         false => tracing::warn!("{line}"),
     }
@@ -172,20 +174,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_line_a_second_and_kind() {
-        let mut strangers = Strangers::at("the door");
+    fn at_most_one_line_a_second_is_logged_per_reason() {
+        let mut rejections = RejectionLog::new("the store");
         let now = Instant::now();
-        let later = |millis| now + Duration::from_millis(millis);
-        let first = strangers.line(Refusal::Noise, now).unwrap();
-        assert!(first.starts_with("the door turned away 1 callers (1 so far)"), "{first}");
-        assert!(first.contains("protocol"), "{first}");
+        let after = |millis| now + Duration::from_millis(millis);
+        let first_line = rejections.log_line(Rejection::Malformed, now).unwrap();
+        assert!(
+            first_line.starts_with("the store turned away 1 callers (1 so far)"),
+            "{first_line}"
+        );
+        assert!(first_line.contains("protocol"), "{first_line}");
         for millis in 1..1000 {
-            assert_eq!(strangers.line(Refusal::Noise, later(millis)), None);
+            assert_eq!(rejections.log_line(Rejection::Malformed, after(millis)), None);
         }
-        assert!(strangers.line(Refusal::Late, later(1)).unwrap().contains("too long"));
-        let next = strangers.line(Refusal::Noise, later(1000)).unwrap();
-        assert!(next.contains("1000 callers (1001 so far)"), "{next}");
-        assert_eq!(strangers.line(Refusal::Noise, later(1999)), None);
-        assert_eq!(strangers.total(), 1003);
+        assert!(rejections.log_line(Rejection::TimedOut, after(1)).unwrap().contains("too long"));
+        let next_line = rejections.log_line(Rejection::Malformed, after(1000)).unwrap();
+        assert!(next_line.contains("1000 callers (1001 so far)"), "{next_line}");
+        assert_eq!(rejections.log_line(Rejection::Malformed, after(1999)), None);
+        assert_eq!(rejections.total(), 1003);
     }
 }

@@ -1,5 +1,6 @@
-//! The client of a store: a key-value service that a world of ranks meets at. May touch: entry,
-//! wire, socket, fd. Law: every request has a deadline, and the error names the store.
+//! Client of the rendezvous store: connects with backoff, authenticates, and reads and writes
+//! values.
+//! Law: every request has a deadline, and every error names the store.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -11,93 +12,61 @@ use std::time::{Duration, Instant};
 use nix::poll::PollFlags;
 use socket2::Socket;
 
-use super::protocol::{Broken, Frame, Inbox, Kind, MAX_VALUE};
-use crate::bootstrap::auth::acceptor::{Sealing, offer};
-use crate::bootstrap::auth::handshake::Identity;
-use crate::bootstrap::auth::keys::{Keys, number_of};
-use crate::bootstrap::exchange::SOON;
-use crate::bootstrap::inherited::inherited;
-use crate::bootstrap::socket::{connect_tcp, connect_unix, send_all, send_now, wait_one};
-use crate::config::{Config, Secret, StoreAddr};
+use super::credentials::{ANSWER_GRACE, Credentials, silence_reason};
+use super::protocol::{FrameBuffer, FrameKind, MAX_VALUE_LEN, StoreFrame, StreamError};
+use crate::bootstrap::auth::acceptor::StreamKeys;
+use crate::bootstrap::exchange::SLOW_WAIT_WARNING;
+use crate::bootstrap::inherited::inherited_socket;
+use crate::bootstrap::socket::{connect_tcp, connect_unix, send_all, try_send, wait_for};
+use crate::config::StoreAddr;
 use crate::error::{Error, Limit, Result, warn};
 use crate::health::control_channel::watch;
 use crate::transport::aead::{Sealer, Seals};
 
-/// How much later than the deadline of a request its answer may come.
-const GRACE: Duration = Duration::from_secs(2);
-/// The longest pause between two attempts to connect.
-const MAX_PAUSE: Duration = Duration::from_millis(200);
+/// The longest backoff between two attempts to connect.
+const MAX_BACKOFF: Duration = Duration::from_millis(200);
 
-/// What a client proves to a store, and the store to it.
-#[derive(Clone, Debug)]
-pub(crate) struct Pass {
-    pub(super) keys: Keys,
-    job: u64,
-    rank: u32,
-    /// After how long without a sign of it another host is taken for unreachable.
-    unreachable: Duration,
-}
-
-impl Default for Pass {
-    /// Nothing.
-    fn default() -> Self {
-        let unreachable = Config::default().peer_timeout;
-        Self { keys: Keys::new(None, 0), job: 0, rank: 0, unreachable }
-    }
-}
-
-impl Pass {
-    /// That of a rank. Before the ranks have met, a job's number is what its launcher calls it.
-    pub(crate) fn of(config: &Config, secret: Option<&Secret>) -> Self {
-        let job = number_of(config.job.as_deref());
-        let (keys, rank) = (Keys::new(secret, job), config.rank as u32);
-        Self { keys, job, rank, unreachable: config.peer_timeout }
-    }
-
-    /// The stream of this job that a client should say it is.
-    pub(super) fn expects(&self, said: &Identity) -> Option<Identity> {
-        let here = Identity::of_store(self.job, said.from);
-        (said.role == here.role).then_some(here)
-    }
-}
-
-/// A connection to a store.
+/// A client's connection to a store.
 #[derive(Debug)]
 pub struct Store {
     socket: Socket,
-    inbox: Inbox,
-    /// What it says is sealed by this, if it had to prove who it is.
+    inbox: FrameBuffer,
+    /// Encrypts requests, if the stream was authenticated.
     sealer: Option<Sealer>,
     address: String,
     next_id: u32,
 }
 
 impl Store {
-    /// Connects to the store at `address`, of a job without a secret; while nobody listens there,
-    /// tries again until `until`.
+    /// Connects to the store of a job without a secret at `address`. While no listener is there,
+    /// tries again until `deadline`.
     ///
     /// # Errors
-    /// [`Error::Store`] if the store can't be reached in time, is silent, or is something else.
-    pub fn connect(address: &StoreAddr, until: Instant) -> Result<Self> {
-        Self::enter(address, &Pass::default(), until)
+    /// [`Error::Store`] if the store can't be reached in time, is silent, or is another program.
+    pub fn connect(address: &StoreAddr, deadline: Instant) -> Result<Self> {
+        Self::connect_with(address, &Credentials::default(), deadline)
     }
 
-    /// The same with a pass.
-    pub(crate) fn enter(address: &StoreAddr, pass: &Pass, until: Instant) -> Result<Self> {
+    /// Connects as [`Self::connect`], with credentials.
+    pub(crate) fn connect_with(
+        address: &StoreAddr,
+        credentials: &Credentials,
+        deadline: Instant,
+    ) -> Result<Self> {
         let began = Instant::now();
-        let mut pause = Duration::from_millis(5);
+        let mut backoff = Duration::from_millis(5);
         loop {
-            let reason = match Self::attempt(address, pass, until) {
+            let reason = match Self::try_connect(address, credentials, deadline) {
                 Ok(store) => return Ok(store),
-                Err(Attempt::Final(error)) => return Err(error),
-                Err(Attempt::Own(error)) => {
+                Err(Failure::Fatal(error)) => return Err(error),
+                Err(Failure::Local(error)) => {
                     return Err(Error::io(format!("connecting to the store at {address}"), error));
                 }
-                Err(Attempt::Again(reason)) => reason,
+                Err(Failure::Retry(reason)) => reason,
             };
-            if Instant::now() + pause >= until {
+            if Instant::now() + backoff >= deadline {
                 let waited = began.elapsed();
-                return Err(refuse(
+                return Err(store_error(
                     &address.to_string(),
                     format!(
                         "no answer within {waited:.1?} ({reason}). Rank 0 listens there: is it \
@@ -105,69 +74,75 @@ impl Store {
                     ),
                 ));
             }
-            thread::sleep(pause);
-            pause = (pause * 2).min(MAX_PAUSE);
+            thread::sleep(backoff);
+            backoff = (backoff * 2).min(MAX_BACKOFF);
         }
     }
 
-    /// The store at the other end of `stream`.
+    /// A client of the store at the other end of `stream`.
     ///
     /// # Errors
-    /// [`Error::Store`] if it is silent until `until`, or something else.
-    pub fn over(stream: UnixStream, address: &str, until: Instant) -> Result<Self> {
-        Self::begin(stream.into(), None, address, until).map_err(|(_, error)| error)
+    /// [`Error::Store`] if the store is silent until `deadline`, or is another program.
+    pub fn over(stream: UnixStream, address: &str, deadline: Instant) -> Result<Self> {
+        Self::begin(stream.into(), None, address, deadline).map_err(|(_, error)| error)
     }
 
-    /// The launcher's store, by the socket that this process inherited from it: no new meeting.
-    pub(crate) fn of_launcher(fd: RawFd) -> Result<Self> {
+    /// A client of the launcher's store, over the inherited socket, without a new rendezvous.
+    pub(crate) fn inherited(fd: RawFd) -> Result<Self> {
         let address = StoreAddr::Fd(fd).to_string();
-        let copy = inherited(fd).map_err(|error| refuse(&address, error.to_string()))?;
-        Ok(Self::new(copy.into(), None, &address))
+        let stream =
+            inherited_socket(fd).map_err(|error| store_error(&address, error.to_string()))?;
+        Ok(Self::new(stream.into(), None, &address))
     }
 
-    fn new(socket: Socket, sealing: Option<Seals>, address: &str) -> Self {
-        // An inherited socket may still hold an answer to a process that died: start at random.
+    fn new(socket: Socket, stream_keys: Option<Seals>, address: &str) -> Self {
+        // Ids start at random, since an inherited socket may still hold an answer to a process that
+        // has ended.
         let next_id = getrandom::u32().unwrap_or_default();
-        let (sealer, inbox) = match sealing {
-            Some(Seals { sealer, opener }) => (Some(sealer), Inbox::sealed(opener)),
-            None => (None, Inbox::default()),
+        let (sealer, inbox) = match stream_keys {
+            Some(Seals { sealer, opener }) => (Some(sealer), FrameBuffer::encrypted(opener)),
+            None => (None, FrameBuffer::default()),
         };
         Self { socket, inbox, sealer, address: address.into(), next_id }
     }
 
-    fn attempt(address: &StoreAddr, pass: &Pass, until: Instant) -> Result<Self, Attempt> {
+    fn try_connect(
+        address: &StoreAddr,
+        credentials: &Credentials,
+        deadline: Instant,
+    ) -> Result<Self, Failure> {
         let name = address.to_string();
-        let again = |error: std::io::Error| match Limit::of(&error) {
-            Some(_) => Attempt::Own(error),
-            None => Attempt::Again(error.to_string()),
+        let retry = |error: std::io::Error| match Limit::of(&error) {
+            Some(_) => Failure::Local(error),
+            None => Failure::Retry(error.to_string()),
         };
         let socket = match address {
             StoreAddr::Fd(fd) => {
-                let copy = inherited(*fd).map_err(|error| {
+                let stream = inherited_socket(*fd).map_err(|error| {
                     if Limit::of(&error).is_some() {
-                        return Attempt::Own(error);
+                        return Failure::Local(error);
                     }
                     let hint = "the launcher's socket is not usable; start this with ringrun, or \
                                 unset RINGREDUCE_STORE";
-                    Attempt::Final(refuse(&name, format!("{error}: {hint}")))
+                    Failure::Fatal(store_error(&name, format!("{error}: {hint}")))
                 })?;
-                return Self::begin(copy.into(), None, &name, until)
-                    .map_err(|(_, e)| Attempt::Final(e));
+                return Self::begin(stream.into(), None, &name, deadline)
+                    .map_err(|(_, e)| Failure::Fatal(e));
             }
             StoreAddr::Unix(path) => connect_unix(path).map_err(|error| match error.kind() {
-                ErrorKind::ConnectionRefused | ErrorKind::WouldBlock => again(error),
-                _ if Limit::of(&error).is_some() => Attempt::Own(error),
-                _ => Attempt::Final(refuse(&name, error.to_string())),
+                ErrorKind::ConnectionRefused | ErrorKind::WouldBlock => retry(error),
+                _ if Limit::of(&error).is_some() => Failure::Local(error),
+                _ => Failure::Fatal(store_error(&name, error.to_string())),
             })?,
             StoreAddr::Tcp { host, port } => {
-                let mut last = Attempt::Again("the name has no address".into());
-                let found = resolve(host, *port).map_err(again)?;
-                let connect = |&address| match connect_tcp(address, until, &|| false)
-                    .and_then(|socket| watch(&socket, pass.unreachable).map(|()| socket))
+                let mut last = Failure::Retry("the name has no address".into());
+                let found = resolve(host, *port).map_err(retry)?;
+                let connect = |&address| match connect_tcp(address, deadline, &|| false)
+                    .and_then(|socket| watch(&socket, credentials.peer_timeout).map(|()| socket))
                 {
                     Ok(socket) => Some(socket),
                     Err(error) => {
-                        last = again(error);
+                        last = retry(error);
                         None
                     }
                 };
@@ -177,189 +152,190 @@ impl Store {
                 }
             }
         };
-        let sealing = greet(&socket, pass, until).map_err(|error| match error.kind() {
-            ErrorKind::InvalidData | ErrorKind::TimedOut => {
-                Attempt::Final(refuse(&name, error.to_string()))
+        let stream_keys =
+            credentials.authenticate(&socket, deadline).map_err(|error| match error.kind() {
+                ErrorKind::InvalidData | ErrorKind::TimedOut => {
+                    Failure::Fatal(store_error(&name, error.to_string()))
+                }
+                _ => retry(error),
+            })?;
+        Self::begin(socket, stream_keys, &name, deadline).map_err(|(broken, error)| {
+            match broken {
+                // A listener that ends closes the connections in its backlog.
+                Some(StreamError::Closed) => Failure::Retry("it closed the connection".into()),
+                _ => Failure::Fatal(error),
             }
-            _ => again(error),
-        })?;
-        Self::begin(socket, sealing, &name, until).map_err(|(broken, error)| match broken {
-            // A listener on its way out closes what it has not accepted.
-            Some(Broken::Closed) => Attempt::Again("it closed the connection".into()),
-            _ => Attempt::Final(error),
         })
     }
 
     fn begin(
         socket: Socket,
-        sealing: Sealing,
+        stream_keys: StreamKeys,
         address: &str,
-        until: Instant,
-    ) -> Result<Self, (Option<Broken>, Error)> {
-        let mut store = Self::new(socket, sealing, address);
-        let answer = store.exchange(Kind::Begin, "", &[], Duration::ZERO, until);
-        match answer.map_err(|broken| (Some(broken.clone()), store.trouble(broken)))?.kind {
-            Kind::Done => Ok(store),
-            other => Err((None, store.trouble(Broken::Garbage(format!("answered {other:?}"))))),
+        deadline: Instant,
+    ) -> Result<Self, (Option<StreamError>, Error)> {
+        let mut store = Self::new(socket, stream_keys, address);
+        let answer = store.round_trip(FrameKind::Begin, "", &[], Duration::ZERO, deadline);
+        match answer.map_err(|broken| (Some(broken.clone()), store.stream_error(broken)))?.kind {
+            FrameKind::Done => Ok(store),
+            other => Err((
+                None,
+                store.stream_error(StreamError::Malformed(format!("answered {other:?}"))),
+            )),
         }
     }
 
-    /// Stores `value` at `key` unless the key has one, which is then given back.
+    /// Stores `value` at `key` unless the key has a value; returns the present value then.
     ///
     /// # Errors
-    /// [`Error::Store`] if the store is gone, silent until `until`, full, or something else.
-    pub fn set_new(&mut self, key: &str, value: &[u8], until: Instant) -> Result<Option<Vec<u8>>> {
-        if value.len() > MAX_VALUE {
-            let reason = format!("a value of {} bytes is above {MAX_VALUE}", value.len());
-            return Err(refuse(&self.address, reason));
+    /// [`Error::Store`] if the store is gone, silent until `deadline`, full, or another program.
+    pub fn set_new(
+        &mut self,
+        key: &str,
+        value: &[u8],
+        deadline: Instant,
+    ) -> Result<Option<Vec<u8>>> {
+        if value.len() > MAX_VALUE_LEN {
+            let reason = format!("a value of {} bytes is above {MAX_VALUE_LEN}", value.len());
+            return Err(store_error(&self.address, reason));
         }
-        let answer = self.ask(Kind::SetNew, key, value, Duration::ZERO, until)?;
+        let answer = self.request(FrameKind::SetNew, key, value, Duration::ZERO, deadline)?;
         match answer.kind {
-            Kind::Done => Ok(None),
-            Kind::Value => Ok(Some(answer.value)),
-            other => Err(self.unexpected(other)),
+            FrameKind::Done => Ok(None),
+            FrameKind::Value => Ok(Some(answer.value)),
+            other => Err(self.unexpected_answer(other)),
         }
     }
 
-    /// The value at `key`, waiting for it until `until`; `None` if none came.
+    /// Waits until `deadline` for a value at `key`; `None` if none came.
     ///
     /// # Errors
     /// As [`Self::set_new`].
-    pub fn get(&mut self, key: &str, until: Instant) -> Result<Option<Vec<u8>>> {
-        Ok(self.get_any(&[key], until, until)?.map(|(_, value)| value))
+    pub fn get(&mut self, key: &str, deadline: Instant) -> Result<Option<Vec<u8>>> {
+        Ok(self.get_any(&[key], deadline, deadline)?.map(|(_, value)| value))
     }
 
-    /// The first of `keys` that has a value, and the value, waiting for one until `look`; a store
-    /// that is paused may answer until `until`.
+    /// Waits until `wait_until` for a value at one of `keys`; returns the first key that has one,
+    /// and the value. A store that is slow may answer until `deadline`.
     pub(crate) fn get_any(
         &mut self,
         keys: &[&str],
-        look: Instant,
-        until: Instant,
+        wait_until: Instant,
+        deadline: Instant,
     ) -> Result<Option<(String, Vec<u8>)>> {
-        let wait = look.saturating_duration_since(Instant::now());
-        let answer = self.ask(Kind::Get, &keys.join("\n"), &[], wait, until)?;
+        let wait = wait_until.saturating_duration_since(Instant::now());
+        let answer = self.request(FrameKind::Get, &keys.join("\n"), &[], wait, deadline)?;
         match answer.kind {
-            Kind::Value => Ok(Some((answer.key, answer.value))),
-            Kind::Absent => Ok(None),
-            other => Err(self.unexpected(other)),
+            FrameKind::Value => Ok(Some((answer.key, answer.value))),
+            FrameKind::Absent => Ok(None),
+            other => Err(self.unexpected_answer(other)),
         }
     }
 
-    /// Where it is.
+    /// The store's address.
     pub(crate) fn address(&self) -> &str {
         &self.address
     }
 
-    pub(crate) fn ask(
+    pub(crate) fn request(
         &mut self,
-        kind: Kind,
+        kind: FrameKind,
         key: &str,
         value: &[u8],
         wait: Duration,
-        until: Instant,
-    ) -> Result<Frame> {
-        let answer =
-            self.exchange(kind, key, value, wait, until).map_err(|broken| self.trouble(broken))?;
+        deadline: Instant,
+    ) -> Result<StoreFrame> {
+        let answer = self
+            .round_trip(kind, key, value, wait, deadline)
+            .map_err(|broken| self.stream_error(broken))?;
         match answer.kind {
-            Kind::Refused => {
+            FrameKind::Refused => {
                 let reason = String::from_utf8_lossy(&answer.value).into_owned();
-                Err(refuse(&self.address, reason))
+                Err(store_error(&self.address, reason))
             }
             _ => Ok(answer),
         }
     }
 
-    /// Says something, and does not wait for the answer: a store that is silent stops nobody.
-    pub(crate) fn tell(&mut self, kind: Kind, value: &[u8]) {
+    /// Sends a request without waiting, not even for the answer, so that a silent store delays no
+    /// rank.
+    pub(crate) fn send_unanswered(&mut self, kind: FrameKind, value: &[u8]) {
         let id = self.next_id;
         self.next_id = id.wrapping_add(1);
-        let frame = Frame { kind, id, wait_ms: 0, key: String::new(), value: value.to_vec() };
-        if let Some(bytes) = frame.travelling(self.sealer.as_mut()) {
-            // There is room for so few bytes, or nobody to hear them.
-            let _ = send_now(&self.socket, &bytes);
+        let frame = StoreFrame { kind, id, wait_ms: 0, key: String::new(), value: value.to_vec() };
+        if let Some(bytes) = frame.to_wire(self.sealer.as_mut()) {
+            // The socket has room for so few bytes, or the store has gone.
+            let _ = try_send(&self.socket, &bytes);
         }
     }
 
-    /// One request and its answer; answers to requests of others before us are skipped.
-    fn exchange(
+    /// Sends a request and waits for its answer. Answers to earlier requests are skipped.
+    fn round_trip(
         &mut self,
-        kind: Kind,
+        kind: FrameKind,
         key: &str,
         value: &[u8],
         wait: Duration,
-        until: Instant,
-    ) -> Result<Frame, Broken> {
+        deadline: Instant,
+    ) -> Result<StoreFrame, StreamError> {
         let began = Instant::now();
-        let until = until.max(began) + GRACE;
+        let deadline = deadline.max(began) + ANSWER_GRACE;
         let id = self.next_id;
         self.next_id = id.wrapping_add(1);
         let wait_ms = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX);
-        let frame = Frame { kind, id, wait_ms, key: key.into(), value: value.to_vec() };
+        let frame = StoreFrame { kind, id, wait_ms, key: key.into(), value: value.to_vec() };
         let failed = |error: std::io::Error| match error.kind() {
-            // Not the system's: it was waited long enough.
-            ErrorKind::TimedOut if error.raw_os_error().is_none() => Broken::Garbage(silent(began)),
-            _ => Broken::from(error),
+            // Our own deadline has passed; the kernel's timeouts have an error number.
+            ErrorKind::TimedOut if error.raw_os_error().is_none() => {
+                StreamError::Malformed(silence_reason(began))
+            }
+            _ => StreamError::from(error),
         };
-        let bytes = frame.travelling(self.sealer.as_mut()).ok_or(Broken::Closed)?;
-        send_all(&self.socket, &bytes, until).map_err(failed)?;
+        let bytes = frame.to_wire(self.sealer.as_mut()).ok_or(StreamError::Closed)?;
+        send_all(&self.socket, &bytes, deadline).map_err(failed)?;
         loop {
-            match self.inbox.pull(&self.socket)? {
+            match self.inbox.try_read(&self.socket)? {
                 Some(answer) if answer.id == id => return Ok(answer),
                 Some(_) => {}
-                None => self.wait(began + wait, until).map_err(failed)?,
+                None => self.wait(began + wait, deadline).map_err(failed)?,
             }
         }
     }
 
-    /// Waits for an answer that is due at `due`, and says so if none comes for long.
-    fn wait(&self, due: Instant, until: Instant) -> std::io::Result<()> {
-        let soon = due + SOON;
-        let comes = |until| wait_one(self.socket.as_fd(), PollFlags::POLLIN, until);
-        if soon < until && Instant::now() < soon {
-            match comes(soon) {
+    /// Waits for an answer that should come at `answer_due`; warns if it is late.
+    fn wait(&self, answer_due: Instant, deadline: Instant) -> std::io::Result<()> {
+        let warn_at = answer_due + SLOW_WAIT_WARNING;
+        let readable_by = |deadline| wait_for(self.socket.as_fd(), PollFlags::POLLIN, deadline);
+        if warn_at < deadline && Instant::now() < warn_at {
+            match readable_by(warn_at) {
                 Err(error) if error.kind() == ErrorKind::TimedOut => {}
                 done => return done,
             }
-            warn(&format!("no answer from the store at {} for {SOON:.0?}", self.address));
+            warn(&format!(
+                "no answer from the store at {} for {SLOW_WAIT_WARNING:.0?}",
+                self.address
+            ));
         }
-        comes(until)
+        readable_by(deadline)
     }
 
-    fn trouble(&self, broken: Broken) -> Error {
-        broken_store(&self.address, broken)
+    fn stream_error(&self, broken: StreamError) -> Error {
+        stream_error(&self.address, broken)
     }
 
-    pub(crate) fn unexpected(&self, kind: Kind) -> Error {
-        refuse(&self.address, format!("it gave an answer that does not fit ({kind:?})"))
+    pub(crate) fn unexpected_answer(&self, kind: FrameKind) -> Error {
+        store_error(&self.address, format!("it gave an answer that does not fit ({kind:?})"))
     }
 }
 
-/// The handshake with a store.
-fn greet(socket: &Socket, pass: &Pass, until: Instant) -> std::io::Result<Sealing> {
-    let began = Instant::now();
-    let until = until.max(began) + GRACE;
-    offer(socket, &pass.keys, Identity::of_store(pass.job, pass.rank), until, &|| false).map_err(
-        |error| match error.kind() {
-            ErrorKind::TimedOut => std::io::Error::new(ErrorKind::TimedOut, silent(began)),
-            _ => error,
-        },
-    )
-}
-
-/// What is wrong with one that says nothing.
-fn silent(began: Instant) -> String {
-    format!("it is silent for {:.1?}; is it the store of this job?", began.elapsed())
-}
-
-/// How an attempt to connect failed.
-enum Attempt {
-    /// The store may come up yet.
-    Again(String),
-    /// Waiting does not help.
-    Final(Error),
-    /// Nor here: it is a limit of this process.
-    Own(std::io::Error),
+/// A failed attempt to connect.
+enum Failure {
+    /// The store may not have started yet.
+    Retry(String),
+    /// A further attempt can't help.
+    Fatal(Error),
+    /// A limit of this process, which no further attempt mends.
+    Local(std::io::Error),
 }
 
 /// The addresses of a host.
@@ -367,19 +343,19 @@ pub(crate) fn resolve(host: &str, port: u16) -> std::io::Result<Vec<SocketAddr>>
     Ok((host, port).to_socket_addrs()?.collect())
 }
 
-/// The error of a store that says no more, or what makes no sense.
-pub(crate) fn broken_store(address: &str, broken: Broken) -> Error {
+/// The error of a store whose stream has failed.
+pub(crate) fn stream_error(address: &str, broken: StreamError) -> Error {
     let reason = match broken {
-        Broken::Closed => "it closed the connection; did rank 0 or the launcher end?".into(),
-        Broken::Unreachable => {
+        StreamError::Closed => "it closed the connection; did rank 0 or the launcher end?".into(),
+        StreamError::Unreachable => {
             "its host is unreachable; RINGREDUCE_PEER_TIMEOUT sets how long it may be".into()
         }
-        Broken::Garbage(what) => what,
+        StreamError::Malformed(what) => what,
     };
-    refuse(address, reason)
+    store_error(address, reason)
 }
 
 /// An [`Error::Store`].
-pub(crate) fn refuse(address: &str, reason: impl Into<String>) -> Error {
+pub(crate) fn store_error(address: &str, reason: impl Into<String>) -> Error {
     Error::Store { address: address.into(), reason: reason.into() }
 }

@@ -1,120 +1,123 @@
-//! One connection of a store's server: what it said, waits for and is still owed. May touch:
-//! entry, progress, wire, socket. Law: one request at a time; what is kept for it is bounded.
+//! One connection of the store's server: its handshake, pending request and unsent answers.
+//! Law: a connection has one request at a time and bounded memory.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use socket2::Socket;
 
-use super::protocol::{Frame, Inbox, Kind};
-use crate::bootstrap::auth::acceptor::{Entry, Sealing};
+use super::protocol::{FrameBuffer, FrameKind, StoreFrame};
+use crate::bootstrap::auth::acceptor::{Handshake, StreamKeys};
 use crate::bootstrap::progress::Progress;
-use crate::bootstrap::socket::send_now;
+use crate::bootstrap::socket::try_send;
 use crate::transport::aead::{Sealer, Seals};
 
-/// How long a client may be silent before its first message, or pause inside one.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a client may take for its first message, or pause inside a message.
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A connection.
-pub(super) struct Guest {
+/// A connection, with a handshake first if the client connected to a listener.
+pub(super) struct Client {
     pub(super) socket: Socket,
-    pub(super) inbox: Inbox,
-    pub(super) outbox: Vec<u8>,
-    /// What it is told is sealed by this, if it had to prove who it is.
+    pub(super) incoming: FrameBuffer,
+    pub(super) outgoing: Vec<u8>,
+    /// Encrypts answers, if the stream was authenticated.
     sealer: Option<Sealer>,
-    /// Its handshake, until it has proved who it is. Who was brought by this process need not.
-    pub(super) entry: Option<Entry>,
-    /// The rank that the client has proved to be in its handshake; none for an adopted connection.
-    pub(super) proved: Option<u32>,
-    /// The number of its present meeting, from 1; 0 before its first message.
-    pub(super) meeting: u64,
-    /// What it waits for.
-    pub(super) waiting: Option<Waiting>,
-    /// Its ticket while it waits outside, and what it says of itself.
-    pub(super) outside: Option<(u64, Vec<u8>)>,
-    /// Did it come to a job that runs?
-    pub(super) came_later: bool,
+    /// The handshake, until the client is authenticated. Connections that this process adopted have
+    /// none.
+    pub(super) handshake: Option<Handshake>,
+    /// The client's rank, proved in its handshake; none for an adopted connection.
+    pub(super) authenticated_rank: Option<u32>,
+    /// Number of the present rendezvous, from 1; 0 before the first request.
+    pub(super) rendezvous: u64,
+    /// The request that waits for its answer.
+    pub(super) pending: Option<PendingRequest>,
+    /// Number of the client's join request, and its record.
+    pub(super) join_request: Option<(u64, Vec<u8>)>,
+    /// True if the client joins a running job.
+    pub(super) is_joiner: bool,
     pub(super) progress: Progress,
-    /// When it connected, or when its present message began to come.
-    pub(super) since: Instant,
-    pub(super) gone: bool,
+    /// When the client connected, or began its present message.
+    pub(super) silent_since: Instant,
+    pub(super) is_closed: bool,
 }
 
-pub(super) struct Waiting {
+pub(super) struct PendingRequest {
     pub(super) id: u32,
     pub(super) keys: String,
-    pub(super) until: Instant,
+    pub(super) deadline: Instant,
 }
 
-impl Guest {
-    /// One that this process brings, or else one that has to pass `entry`.
-    pub(super) fn new(socket: Socket, entry: Option<Entry>) -> Self {
+impl Client {
+    /// An adopted connection, or one that must pass `handshake`.
+    pub(super) fn new(socket: Socket, handshake: Option<Handshake>) -> Self {
         Self {
             socket,
-            proved: None,
-            entry,
-            inbox: Inbox::default(),
-            outbox: Vec::new(),
+            authenticated_rank: None,
+            handshake,
+            incoming: FrameBuffer::default(),
+            outgoing: Vec::new(),
             sealer: None,
-            meeting: 0,
-            waiting: None,
-            outside: None,
-            came_later: false,
+            rendezvous: 0,
+            pending: None,
+            join_request: None,
+            is_joiner: false,
             progress: Progress::default(),
-            since: Instant::now(),
-            gone: false,
+            silent_since: Instant::now(),
+            is_closed: false,
         }
     }
 
-    /// The client has proved that it is `rank` of this job.
-    pub(super) fn let_in(&mut self, rank: u32, sealing: Sealing) {
-        (self.entry, self.proved, self.since) = (None, Some(rank), Instant::now());
-        if let Some(Seals { sealer, opener }) = sealing {
-            (self.sealer, self.inbox) = (Some(sealer), Inbox::sealed(opener));
+    /// Marks the client as authenticated as `rank`.
+    pub(super) fn set_authenticated(&mut self, rank: u32, stream_keys: StreamKeys) {
+        (self.handshake, self.authenticated_rank, self.silent_since) =
+            (None, Some(rank), Instant::now());
+        if let Some(Seals { sealer, opener }) = stream_keys {
+            (self.sealer, self.incoming) = (Some(sealer), FrameBuffer::encrypted(opener));
         }
     }
 
-    /// When it is dropped unless it goes on speaking before. Who came by itself owes its first
-    /// message, everybody the rest of one.
-    pub(super) fn patience_ends(&self) -> Option<Instant> {
-        if let Some(entry) = &self.entry {
-            return Some(entry.until);
+    /// When the connection is dropped. A client of a listener owes its first message, and every
+    /// client the rest of a message it began.
+    pub(super) fn timeout_at(&self) -> Option<Instant> {
+        if let Some(handshake) = &self.handshake {
+            return Some(handshake.deadline);
         }
-        let owes = self.proved.is_some() && self.meeting == 0 || self.inbox.is_partial();
-        owes.then_some(self.since + PATIENCE)
+        let owes_message =
+            self.authenticated_rank.is_some() && self.rendezvous == 0 || self.incoming.is_partial();
+        owes_message.then_some(self.silent_since + MESSAGE_TIMEOUT)
     }
 
-    pub(super) fn say(&mut self, kind: Kind, id: u32, key: &str, value: &[u8]) {
-        let frame = Frame { kind, id, wait_ms: 0, key: key.into(), value: value.to_vec() };
-        match frame.travelling(self.sealer.as_mut()) {
-            Some(bytes) => self.outbox.extend(bytes),
-            None => self.gone = true,
+    pub(super) fn send(&mut self, kind: FrameKind, id: u32, key: &str, value: &[u8]) {
+        let frame = StoreFrame { kind, id, wait_ms: 0, key: key.into(), value: value.to_vec() };
+        match frame.to_wire(self.sealer.as_mut()) {
+            Some(bytes) => self.outgoing.extend(bytes),
+            None => self.is_closed = true,
         }
         self.flush();
     }
 
     pub(super) fn flush(&mut self) {
-        while !self.outbox.is_empty() {
-            match send_now(&self.socket, &self.outbox) {
-                Ok(Some(count)) => drop(self.outbox.drain(..count)),
+        while !self.outgoing.is_empty() {
+            match try_send(&self.socket, &self.outgoing) {
+                Ok(Some(count)) => drop(self.outgoing.drain(..count)),
                 Ok(None) => return,
                 Err(_) => {
-                    self.gone = true;
+                    self.is_closed = true;
                     return;
                 }
             }
         }
     }
 
-    /// Answers its wait if one of the keys has a value.
-    pub(super) fn look(&mut self, values: &BTreeMap<(u64, String), Vec<u8>>) {
-        let Some(waiting) = self.waiting.take() else { return };
-        for key in waiting.keys.lines() {
-            if let Some(value) = values.get(&(self.meeting, key.into())) {
-                self.say(Kind::Value, waiting.id, key, value);
+    /// Answers the pending request if one of its keys has a value.
+    pub(super) fn answer_if_present(&mut self, values: &BTreeMap<(u64, String), Vec<u8>>) {
+        let Some(pending) = self.pending.take() else { return };
+        for key in pending.keys.lines() {
+            if let Some(value) = values.get(&(self.rendezvous, key.into())) {
+                self.send(FrameKind::Value, pending.id, key, value);
                 return;
             }
         }
-        self.waiting = Some(waiting);
+        self.pending = Some(pending);
     }
 }

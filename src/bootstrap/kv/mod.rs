@@ -1,6 +1,7 @@
-//! The key-value store at which ranks meet: server, client and the protocol between them.
+//! The rendezvous store, a key-value store in memory: server, client and the protocol between them.
 
 pub(crate) mod client;
 mod connection;
+pub(crate) mod credentials;
 pub(crate) mod protocol;
 pub(crate) mod server;

@@ -1,10 +1,10 @@
-//! The store's server: one thread that serves every connection. May touch: entry, guest, progress,
-//! wire, socket. Law: nobody can make it wait, allocate without bound or end; who can't prove that
-//! it belongs here, speaks something else, or stops in the middle of a message, is dropped.
+//! Server of the rendezvous store: one thread polls and serves all connections.
+//! Law: no peer can make the server wait, allocate without bound, or end. A connection is dropped
+//! if it fails the handshake, sends malformed bytes, or stops in the middle of a message.
 
 mod accept;
 mod join_queue;
-mod values;
+mod requests;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -21,83 +21,87 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags};
 use socket2::{Domain, Socket, Type};
 
-use super::client::{Pass, Store};
-use super::connection::{Guest, Waiting};
-use super::protocol::{Broken, Frame, Kind};
-use crate::bootstrap::auth::rejected::{Refusal, Strangers};
-use crate::bootstrap::progress::{Progress, Stage};
-use crate::bootstrap::socket::{listen_tcp, listen_unix, recv_now, room_for, send_now, wait};
+use super::client::Store;
+use super::connection::Client;
+use super::credentials::Credentials;
+use super::protocol::{FrameKind, StreamError};
+use crate::bootstrap::auth::rejected::{Rejection, RejectionLog};
+use crate::bootstrap::progress::Progress;
+use crate::bootstrap::socket::{listen_tcp, listen_unix, pending_limit, try_recv, try_send, wait};
 use crate::error::{Error, Result};
 
 /// How long this process waits for its own store.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// How many connections may be in their handshake, in small worlds and in the largest.
-const MAX_STRANGERS: (usize, usize) = (64, 4096);
+const OWN_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The least and the greatest limit for connections in their handshake; between them the limit is
+/// twice the world size.
+const PENDING_LIMITS: (usize, usize) = (64, 4096);
 
-/// A store; it ends, with all its connections, when dropped.
+/// A store's server. Dropping it ends the server and all its connections.
 #[derive(Debug)]
 pub struct Server {
     commands: Sender<Command>,
-    wake: Socket,
+    wakeup: Socket,
     thread: Option<JoinHandle<()>>,
-    /// Was the last caller sent away because there was no descriptor for it?
-    is_short: Arc<AtomicBool>,
-    /// Whom members have left behind.
+    /// True if the last connection was rejected for want of a descriptor.
+    lacks_descriptors: Arc<AtomicBool>,
+    /// Pids of evicted processes arrive here.
     behind: Socket,
 }
 
 #[derive(Debug)]
 enum Command {
-    Adopt(Socket, Progress),
-    Listen(Socket),
-    Deafen,
+    AddConnection(Socket, Progress),
+    AddListener(Socket),
+    CloseListeners,
     Finish {
-        until: Instant,
+        deadline: Instant,
         expected: usize,
     },
-    /// To be answered once all is heard that was said before.
-    Hear(Sender<()>),
+    /// Answered once all earlier requests are processed.
+    Drain(Sender<()>),
 }
 
 impl Server {
-    /// A store that nobody can reach yet, of a job without a secret.
+    /// A store without listeners, of a job without a secret.
     ///
     /// # Errors
     /// If the system has no thread or descriptor left.
     pub fn new() -> Result<Self> {
-        Self::of_job(&Pass::default(), 1)
+        Self::of_job(&Credentials::default(), 1)
     }
 
-    /// The same for a job of `size` ranks, who have a pass like this one.
-    pub(crate) fn of_job(pass: &Pass, size: usize) -> Result<Self> {
+    /// The store of a job of `size` ranks with these credentials.
+    pub(crate) fn of_job(credentials: &Credentials, size: usize) -> Result<Self> {
         let io = |error| Error::io("starting a store", error);
-        let (wake, woken) = Socket::pair(Domain::UNIX, Type::STREAM, None).map_err(io)?;
-        let (behind, behinds) = Socket::pair(Domain::UNIX, Type::SEQPACKET, None).map_err(io)?;
-        let (commands, orders) = channel();
-        let is_short = Arc::new(AtomicBool::new(false));
-        let hall = Hall {
-            is_short: Arc::clone(&is_short),
-            orders,
-            woken,
-            behind: behinds,
+        let (wakeup, wakeup_receiver) =
+            Socket::pair(Domain::UNIX, Type::STREAM, None).map_err(io)?;
+        let (behind, evicted_sender) =
+            Socket::pair(Domain::UNIX, Type::SEQPACKET, None).map_err(io)?;
+        let (commands, command_queue) = channel();
+        let lacks_descriptors = Arc::new(AtomicBool::new(false));
+        let state = ServerState {
+            lacks_descriptors: Arc::clone(&lacks_descriptors),
+            command_queue,
+            wakeup_receiver,
+            behind: evicted_sender,
             listeners: Vec::new(),
-            pass: pass.clone(),
-            most_strangers: room_for((2 * size).clamp(MAX_STRANGERS.0, MAX_STRANGERS.1), size),
-            strangers: Strangers::at("the store"),
-            spare: File::open("/dev/null").ok(),
-            deaf_until: None,
-            guests: Vec::new(),
+            credentials: credentials.clone(),
+            max_pending: pending_limit((2 * size).clamp(PENDING_LIMITS.0, PENDING_LIMITS.1), size),
+            rejections: RejectionLog::new("the store"),
+            spare_fd: File::open("/dev/null").ok(),
+            paused_until: None,
+            clients: Vec::new(),
             values: BTreeMap::new(),
-            bytes: 0,
-            begun: 0,
-            tickets: 0,
+            value_bytes: 0,
+            begun_clients: 0,
+            last_join_number: 0,
             finish: None,
-            asked: Vec::new(),
+            drain_waiters: Vec::new(),
         };
         let thread = thread::Builder::new().name("ringreduce-store".into());
-        let thread = thread.spawn(move || hall.serve());
+        let thread = thread.spawn(move || state.serve());
         let thread = thread.map_err(|e| Error::no_thread("starting a store's thread", e))?;
-        Ok(Self { commands, wake, thread: Some(thread), is_short, behind })
+        Ok(Self { commands, wakeup, thread: Some(thread), lacks_descriptors, behind })
     }
 
     /// Serves one more client: the peer at the other end of `stream`.
@@ -108,13 +112,13 @@ impl Server {
         self.adopt_rank(stream).map(|_| ())
     }
 
-    /// The same of a rank; tells how far it is.
+    /// Serves a rank at the other end of `stream`; returns its progress.
     ///
     /// # Errors
     /// As [`Self::adopt`].
     pub fn adopt_rank(&self, stream: UnixStream) -> Result<Progress> {
         let progress = Progress::default();
-        self.order(Command::Adopt(stream.into(), progress.clone()))?;
+        self.send_command(Command::AddConnection(stream.into(), progress.clone()))?;
         Ok(progress)
     }
 
@@ -126,10 +130,10 @@ impl Server {
         let (ours, theirs) =
             UnixStream::pair().map_err(|e| Error::io("connecting to the own store", e))?;
         self.adopt(theirs)?;
-        Store::over(ours, "this process", Instant::now() + PATIENCE)
+        Store::over(ours, "this process", Instant::now() + OWN_CONNECT_TIMEOUT)
     }
 
-    /// Serves whoever connects to `address` too; gives the address with its port.
+    /// Listens at `address` too; returns the address with its port.
     ///
     /// # Errors
     /// The system's answer, among them [`io::ErrorKind::AddrInUse`] and
@@ -137,52 +141,53 @@ impl Server {
     pub fn listen_tcp(&self, address: SocketAddr) -> io::Result<SocketAddr> {
         let listener = TcpListener::from(listen_tcp(address)?);
         let bound = listener.local_addr()?;
-        self.order(Command::Listen(listener.into())).map_err(io::Error::other)?;
+        self.send_command(Command::AddListener(listener.into())).map_err(io::Error::other)?;
         Ok(bound)
     }
 
-    /// Serves whoever of the same user connects to the abstract Unix socket `name` too.
+    /// Listens at the abstract Unix socket `name` too, for processes of the same user.
     ///
     /// # Errors
     /// The system's answer, among them [`io::ErrorKind::AddrInUse`].
     pub fn listen_unix(&self, name: &str) -> io::Result<()> {
-        self.order(Command::Listen(listen_unix(name)?)).map_err(io::Error::other)
+        self.send_command(Command::AddListener(listen_unix(name)?)).map_err(io::Error::other)
     }
 
-    /// Are there callers, and no descriptors for them?
-    pub(crate) fn is_short(&self) -> bool {
-        self.is_short.load(Ordering::Relaxed)
+    /// True if connections wait for which there is no descriptor.
+    pub(crate) fn lacks_descriptors(&self) -> bool {
+        self.lacks_descriptors.load(Ordering::Relaxed)
     }
 
-    /// Closes the listeners; connections stay.
+    /// Closes the listeners; connections stay open.
     pub(crate) fn close_listeners(&self) -> Result<()> {
-        self.order(Command::Deafen)
+        self.send_command(Command::CloseListeners)
     }
 
-    /// Waits until all is heard that ranks have said so far, as one that has ended since.
+    /// Waits until all requests that ranks have sent so far are processed, also those of ranks that
+    /// have ended since.
     pub fn hear(&self) {
         let (heard, hears) = channel();
-        if self.order(Command::Hear(heard)).is_ok() {
-            // It has ended, if that fails.
+        if self.send_command(Command::Drain(heard)).is_ok() {
+            // An error means that the server has ended.
             let _ = hears.recv();
         }
     }
 
-    /// Ends when `expected` clients have come and all have left, or at `until`.
-    pub(crate) fn finish(mut self, expected: usize, until: Instant) {
-        if self.order(Command::Finish { until, expected }).is_ok() {
-            self.join();
+    /// Ends the server once `expected` clients have come and all have left, or at `deadline`.
+    pub(crate) fn finish(mut self, expected: usize, deadline: Instant) {
+        if self.send_command(Command::Finish { deadline, expected }).is_ok() {
+            self.join_thread();
         }
     }
 
-    fn order(&self, command: Command) -> Result<()> {
+    fn send_command(&self, command: Command) -> Result<()> {
         let sent = self.commands.send(command).map_err(|_| io::Error::other("it has ended"));
-        sent.and_then(|()| send_now(&self.wake, &[1]))
+        sent.and_then(|()| try_send(&self.wakeup, &[1]))
             .map(|_sent| ())
             .map_err(|error| Error::io("speaking to the store's thread", error))
     }
 
-    fn join(&mut self) {
+    fn join_thread(&mut self) {
         if let Some(thread) = self.thread.take() {
             let _ended = thread.join();
         }
@@ -191,205 +196,182 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _already_ended = self.wake.shutdown(std::net::Shutdown::Both);
-        self.join();
+        let _already_ended = self.wakeup.shutdown(std::net::Shutdown::Both);
+        self.join_thread();
     }
 }
 
-/// The thread's state.
-struct Hall {
-    orders: Receiver<Command>,
-    woken: Socket,
-    /// Where the launcher hears whom members have left behind.
+/// State of the server's thread.
+struct ServerState {
+    command_queue: Receiver<Command>,
+    wakeup_receiver: Socket,
+    /// Pids of evicted processes are sent here.
     behind: Socket,
     listeners: Vec<Socket>,
-    /// What clients have to prove that they have too.
-    pass: Pass,
-    most_strangers: usize,
-    strangers: Strangers,
-    is_short: Arc<AtomicBool>,
-    /// Let go of when there is no other descriptor, to take who knocks and send it away.
-    spare: Option<File>,
-    deaf_until: Option<Instant>,
-    guests: Vec<Guest>,
-    /// By meeting and key.
+    /// Credentials that clients must prove.
+    credentials: Credentials,
+    max_pending: usize,
+    rejections: RejectionLog,
+    lacks_descriptors: Arc<AtomicBool>,
+    /// A spare descriptor, released when there is no other, to accept a connection and reject it.
+    spare_fd: Option<File>,
+    paused_until: Option<Instant>,
+    clients: Vec<Client>,
+    /// Values, by rendezvous and key.
     values: BTreeMap<(u64, String), Vec<u8>>,
-    bytes: usize,
-    /// How many connections began a meeting.
-    begun: usize,
-    /// How many have come to wait outside.
-    tickets: u64,
-    /// When to end at the latest, and how many must have begun to end before.
+    value_bytes: usize,
+    /// Number of connections that have begun a rendezvous.
+    begun_clients: usize,
+    /// Number of the latest join request.
+    last_join_number: u64,
+    /// Deadline of the server, and how many clients must have begun before it may end earlier.
     finish: Option<(Instant, usize)>,
-    /// Who waits until all is heard.
-    asked: Vec<Sender<()>>,
+    /// Callers of `Server::hear`, which wait until all requests are processed.
+    drain_waiters: Vec<Sender<()>>,
 }
 
-impl Hall {
+impl ServerState {
     fn serve(mut self) {
         loop {
-            let Ok((called, knocks, readable)) = self.sleep() else { return };
-            if called && !self.obey() {
+            let Ok((has_commands, has_connections, readable)) = self.wait_for_events() else {
+                return;
+            };
+            if has_commands && !self.run_commands() {
                 return;
             }
-            self.hear_all(readable);
-            if !self.asked.is_empty() {
-                // What came since this was woken was said before they asked, too.
-                (0..self.guests.len()).for_each(|index| self.hear(index));
+            self.serve_readable(readable);
+            if !self.drain_waiters.is_empty() {
+                // Requests that arrived since the wakeup were sent before the caller asked, too.
+                (0..self.clients.len()).for_each(|index| self.serve_client(index));
             }
-            for heard in self.asked.drain(..) {
-                // Who asked waits for it.
+            for heard in self.drain_waiters.drain(..) {
+                // The caller waits for this message.
                 let _ = heard.send(());
             }
-            self.expire(Instant::now());
-            // Before others come: they may need the descriptors.
-            self.guests.retain(|guest| !guest.gone);
-            if knocks {
-                self.welcome();
+            self.expire_timeouts(Instant::now());
+            // Closed connections give back their descriptors before new ones are accepted.
+            self.clients.retain(|client| !client.is_closed);
+            if has_connections {
+                self.accept_connections();
             }
-            let empty = self.guests.iter().all(|guest| guest.meeting == 0);
-            if let Some((until, expected)) = self.finish
-                && (until <= Instant::now() || empty && self.begun >= expected)
+            let empty = self.clients.iter().all(|client| client.rendezvous == 0);
+            if let Some((deadline, expected)) = self.finish
+                && (deadline <= Instant::now() || empty && self.begun_clients >= expected)
             {
                 return;
             }
         }
     }
 
-    /// Waits for news: was I called, does somebody knock, which guests have something?
-    fn sleep(&self) -> io::Result<(bool, bool, Vec<usize>)> {
-        let mut fds = vec![PollFd::new(self.woken.as_fd(), PollFlags::POLLIN)];
-        for guest in &self.guests {
-            let events = match guest.outbox.is_empty() {
+    /// Polls all descriptors. Returns whether commands wait, whether connections wait, and which
+    /// clients are ready.
+    fn wait_for_events(&self) -> io::Result<(bool, bool, Vec<usize>)> {
+        let mut fds = vec![PollFd::new(self.wakeup_receiver.as_fd(), PollFlags::POLLIN)];
+        for client in &self.clients {
+            let events = match client.outgoing.is_empty() {
                 true => PollFlags::POLLIN,
                 false => PollFlags::POLLOUT,
             };
-            fds.push(PollFd::new(guest.socket.as_fd(), events));
+            fds.push(PollFd::new(client.socket.as_fd(), events));
         }
-        if self.deaf_until.is_none() {
-            let knock = |listener| PollFd::new(listener, PollFlags::POLLIN);
-            fds.extend(self.listeners.iter().map(|listener| knock(listener.as_fd())));
+        if self.paused_until.is_none() {
+            let readable = |listener| PollFd::new(listener, PollFlags::POLLIN);
+            fds.extend(self.listeners.iter().map(|listener| readable(listener.as_fd())));
         }
         wait(&mut fds, self.next_deadline())?;
-        let news: Vec<_> = fds.iter().map(|fd| fd.any() != Some(false)).collect();
-        let (called, rest) = news.split_first().unwrap_or((&false, &[]));
-        let (guests, listeners) = rest.split_at(self.guests.len());
-        let readable = guests.iter().enumerate().filter(|(_, news)| **news).map(|(i, _)| i);
-        Ok((*called, listeners.contains(&true), readable.collect()))
+        let ready: Vec<_> = fds.iter().map(|fd| fd.any() != Some(false)).collect();
+        let (has_commands, rest) = ready.split_first().unwrap_or((&false, &[]));
+        let (clients, listeners) = rest.split_at(self.clients.len());
+        let readable = clients.iter().enumerate().filter(|(_, ready)| **ready).map(|(i, _)| i);
+        Ok((*has_commands, listeners.contains(&true), readable.collect()))
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        let waits = self.guests.iter().filter_map(|guest| guest.waiting.as_ref().map(|w| w.until));
-        let patience = self.guests.iter().filter_map(Guest::patience_ends);
-        waits.chain(patience).chain(self.deaf_until).chain(self.finish.map(|finish| finish.0)).min()
+        let waits =
+            self.clients.iter().filter_map(|client| client.pending.as_ref().map(|w| w.deadline));
+        let patience = self.clients.iter().filter_map(Client::timeout_at);
+        waits
+            .chain(patience)
+            .chain(self.paused_until)
+            .chain(self.finish.map(|finish| finish.0))
+            .min()
     }
 
-    /// Does as told; false when the server was dropped.
-    fn obey(&mut self) -> bool {
+    /// Runs the waiting commands; false if the server was dropped.
+    fn run_commands(&mut self) -> bool {
         let mut bytes = [0; 64];
-        if matches!(recv_now(&self.woken, &mut bytes), Ok(Some(0)) | Err(_)) {
+        if matches!(try_recv(&self.wakeup_receiver, &mut bytes), Ok(Some(0)) | Err(_)) {
             return false;
         }
-        for order in self.orders.try_iter().collect::<Vec<_>>() {
+        for order in self.command_queue.try_iter().collect::<Vec<_>>() {
             match order {
-                Command::Adopt(socket, progress) => {
-                    let mut guest = Guest::new(socket, None);
-                    guest.progress = progress;
-                    self.guests.push(guest);
+                Command::AddConnection(socket, progress) => {
+                    let mut client = Client::new(socket, None);
+                    client.progress = progress;
+                    self.clients.push(client);
                 }
-                Command::Listen(listener) => self.listeners.push(listener),
-                Command::Deafen => self.listeners.clear(),
-                Command::Finish { until, expected } => self.finish = Some((until, expected)),
-                Command::Hear(heard) => self.asked.push(heard),
+                Command::AddListener(listener) => self.listeners.push(listener),
+                Command::CloseListeners => self.listeners.clear(),
+                Command::Finish { deadline, expected } => self.finish = Some((deadline, expected)),
+                Command::Drain(heard) => self.drain_waiters.push(heard),
             }
         }
         true
     }
 
-    /// Serves what guest `index` has sent, and sends it what waits to go.
-    fn hear(&mut self, index: usize) {
-        while let Some(guest) = self.guests.get_mut(index).filter(|guest| !guest.gone) {
-            guest.flush();
-            if guest.gone || !guest.outbox.is_empty() {
+    /// Processes everything that client `index` has sent, and sends what its socket takes.
+    fn serve_client(&mut self, index: usize) {
+        while let Some(client) = self.clients.get_mut(index).filter(|client| !client.is_closed) {
+            client.flush();
+            if client.is_closed || !client.outgoing.is_empty() {
                 return;
             }
-            if let Some(entry) = &mut guest.entry {
-                match entry.hear(&guest.socket, &self.pass.keys, |said| self.pass.expects(said)) {
-                    Ok(Some((stream, sealing))) => guest.let_in(stream.from, sealing),
+            if let Some(handshake) = &mut client.handshake {
+                match handshake.receive(&client.socket, &self.credentials.keys, |claimed| {
+                    self.credentials.expected_stream(claimed)
+                }) {
+                    Ok(Some((stream, stream_keys))) => {
+                        client.set_authenticated(stream.from, stream_keys)
+                    }
                     Ok(None) => return,
-                    Err(why) => {
-                        guest.gone = true;
-                        self.strangers.turn_away(why, Instant::now());
+                    Err(reason) => {
+                        client.is_closed = true;
+                        self.rejections.record(reason, Instant::now());
                     }
                 }
                 continue;
             }
-            let was_partial = guest.inbox.is_partial();
-            match guest.inbox.pull(&guest.socket) {
-                Ok(Some(frame)) => self.answer(index, frame),
+            let was_partial = client.incoming.is_partial();
+            match client.incoming.try_read(&client.socket) {
+                Ok(Some(frame)) => self.answer_request(index, frame),
                 Ok(None) => {
-                    if !was_partial && guest.inbox.is_partial() {
-                        guest.since = Instant::now();
+                    if !was_partial && client.incoming.is_partial() {
+                        client.silent_since = Instant::now();
                     }
                     return;
                 }
                 Err(broken) => {
-                    if let Broken::Garbage(text) = broken {
+                    if let StreamError::Malformed(text) = broken {
                         tracing::debug!("store: dropped a connection: {text}");
-                        guest.say(Kind::Refused, 0, "", text.as_bytes());
+                        client.send(FrameKind::Refused, 0, "", text.as_bytes());
                     }
-                    guest.gone = true;
+                    client.is_closed = true;
                 }
             }
         }
     }
 
-    fn answer(&mut self, index: usize, frame: Frame) {
-        let guest = &mut self.guests[index];
-        (guest.waiting, guest.outside) = (None, None);
-        let Frame { kind, id, wait_ms, key, value } = frame;
-        match kind {
-            Kind::Begin => {
-                self.begun += usize::from(guest.meeting == 0);
-                guest.meeting += 1;
-                guest.progress.is(Stage::Meets);
-                guest.say(Kind::Done, id, "", &[]);
-                self.forget();
+    /// Answers requests that have timed out, and drops connections that were silent for too long.
+    fn expire_timeouts(&mut self, now: Instant) {
+        self.paused_until = self.paused_until.filter(|&deadline| deadline > now);
+        for client in &mut self.clients {
+            if let Some(over) = client.pending.take_if(|pending| pending.deadline <= now) {
+                client.join_request = None;
+                client.send(FrameKind::Absent, over.id, "", &[]);
             }
-            _ if guest.meeting == 0 => guest.gone = true,
-            Kind::SetNew => self.store(index, id, key, value),
-            Kind::Get => {
-                let until = Instant::now() + Duration::from_millis(wait_ms.into());
-                guest.waiting = Some(Waiting { id, keys: key, until });
-                guest.look(&self.values);
-            }
-            Kind::Enter | Kind::Outside | Kind::Invite | Kind::Joined | Kind::Behind
-                if guest.proved.is_some() =>
-            {
-                // A launcher brings its ranks, so this is not the store that they mean.
-                tracing::debug!("store: dropped rank {:?}, which asked {kind:?}", guest.proved);
-                guest.gone = true;
-            }
-            Kind::Enter => self.enter(index, id, wait_ms, value),
-            Kind::Outside => self.tell_outside(index, id),
-            Kind::Invite => self.invite(index, id, &key, &value),
-            Kind::Joined => self.let_in(index, id),
-            Kind::Behind => self.leave_behind(index, id, &value),
-            Kind::Done | Kind::Value | Kind::Absent | Kind::Refused => guest.gone = true,
-        }
-    }
-
-    /// Ends waits that are over and drops who was silent for too long.
-    fn expire(&mut self, now: Instant) {
-        self.deaf_until = self.deaf_until.filter(|&until| until > now);
-        for guest in &mut self.guests {
-            if let Some(over) = guest.waiting.take_if(|waiting| waiting.until <= now) {
-                guest.outside = None;
-                guest.say(Kind::Absent, over.id, "", &[]);
-            }
-            if guest.patience_ends().is_some_and(|end| end <= now) && !guest.gone {
-                guest.gone = true;
-                self.strangers.turn_away(Refusal::Late, now);
+            if client.timeout_at().is_some_and(|end| end <= now) && !client.is_closed {
+                client.is_closed = true;
+                self.rejections.record(Rejection::TimedOut, now);
             }
         }
     }

@@ -1,235 +1,242 @@
-//! What an enemy can say at every place of the handshake, by table and by chance.
+//! Attacks on every message of the handshake, by table and at random.
 
 use super::*;
-use crate::bootstrap::auth::keys::Ephemeral;
+use crate::bootstrap::auth::keys::EphemeralKey;
 use crate::config::Secret;
 use crate::transport::aead::{self, Seals};
 
-const ROLE: Role = Role::Tcp;
-const HERE: Identity =
-    Identity { job: 7, epoch: 2, from: 3, to: 4, role: ROLE, index: 1, count: 2, sealed: false };
+const ROLE: StreamRole = StreamRole::Tcp;
+const STREAM: StreamId =
+    StreamId { job: 7, epoch: 2, from: 3, to: 4, role: ROLE, index: 1, count: 2, encrypted: false };
 
 fn keys(secret: u8) -> Keys {
-    Keys::new(Some(&Secret::from(&[secret; 32])), HERE.job)
+    Keys::new(Some(&Secret::from(&[secret; 32])), STREAM.job)
 }
 
-fn only(stream: Identity) -> impl Fn(&Identity) -> Option<Identity> {
-    move |said| (*said == stream).then_some(stream)
+/// An acceptor's expectation of `STREAM` alone.
+fn expected(offered: &StreamId) -> Option<StreamId> {
+    (*offered == STREAM).then_some(STREAM)
 }
 
-/// All four messages between two who know each other.
-fn told(keys: &Keys, client: u8, server: u8) -> [Hello; 4] {
-    let (mut dialling, offer) = Dialling::new(keys, HERE, [client; NONCE]);
-    let mut accepting = Accepting::new([server; NONCE]);
-    let Ok(Reply::Answer(answer)) = accepting.hear(keys, &offer, only(HERE)) else { panic!() };
-    let confirm = dialling.hear(keys, &answer).unwrap().unwrap();
-    let Ok(Reply::Welcome(welcome, who)) = accepting.hear(keys, &confirm, only(HERE)) else {
-        panic!()
-    };
-    assert_eq!((who, dialling.hear(keys, &welcome)), (HERE, Ok(None)));
-    [offer, answer, confirm, welcome]
+/// Both ends after a handshake with these nonces, and its messages.
+fn run(keys: &Keys, dialled: Nonce, accepted: Nonce) -> (Dialler, Acceptor, [MessageBytes; 4]) {
+    let (mut dialler, offer) = Dialler::new(keys, STREAM, dialled);
+    let mut acceptor = Acceptor::new(accepted);
+    let Ok(Reply::Answer(answer)) = acceptor.receive(keys, &offer, expected) else { panic!() };
+    let confirm = dialler.receive(keys, &answer).unwrap().unwrap();
+    let reply = acceptor.receive(keys, &confirm, expected);
+    let Ok(Reply::Welcome(welcome, stream)) = reply else { panic!() };
+    assert_eq!((stream, dialler.receive(keys, &welcome)), (STREAM, Ok(None)));
+    (dialler, acceptor, [offer, answer, confirm, welcome])
 }
 
-/// An acceptor that has answered `offer`, and the answer.
-fn answered(keys: &Keys, offer: &Hello, server: u8) -> (Accepting, Hello) {
-    let mut accepting = Accepting::new([server; NONCE]);
-    let Ok(Reply::Answer(answer)) = accepting.hear(keys, offer, only(HERE)) else { panic!() };
-    (accepting, answer)
+/// All four messages of a complete handshake.
+fn complete_handshake(keys: &Keys) -> [MessageBytes; 4] {
+    run(keys, [5; NONCE_LEN], [6; NONCE_LEN]).2
 }
 
-fn is_welcome(reply: &Result<Reply, Refusal>) -> bool {
+/// An acceptor after `offer`, and its answer.
+fn answered(keys: &Keys, offer: &MessageBytes, server: u8) -> (Acceptor, MessageBytes) {
+    let mut acceptor = Acceptor::new([server; NONCE_LEN]);
+    let Ok(Reply::Answer(answer)) = acceptor.receive(keys, offer, expected) else { panic!() };
+    (acceptor, answer)
+}
+
+fn is_welcome(reply: &Result<Reply, Rejection>) -> bool {
     matches!(reply, Ok(Reply::Welcome(..)))
 }
 
 #[test]
-fn ranks_of_one_job_come_together() {
-    let [offer, answer, confirm, welcome] = told(&keys(1), 5, 6);
-    assert_eq!([offer, answer, confirm, welcome].map(|said| said[12]), [1, 2, 3, 4]);
-    // Nothing of the secret's own bytes is said.
-    let said = [offer, answer, confirm, welcome].concat();
-    assert!(!said.windows(8).any(|bytes| bytes == [1; 8]));
-    // Without a secret the same messages go to and fro; they prove nothing.
-    told(&Keys::new(None, HERE.job), 5, 6);
+fn both_ends_with_the_secret_complete_the_handshake() {
+    let [offer, answer, confirm, welcome] = complete_handshake(&keys(1));
+    assert_eq!([offer, answer, confirm, welcome].map(|message| message[12]), [1, 2, 3, 4]);
+    // No message holds bytes of the secret.
+    let sent = [offer, answer, confirm, welcome].concat();
+    assert!(!sent.windows(8).any(|bytes| bytes == [1; 8]));
+    // Without a secret the same messages travel, but prove nothing.
+    complete_handshake(&Keys::new(None, STREAM.job));
 }
 
 #[test]
-fn any_bit_that_is_changed_ends_it() {
+fn any_flipped_bit_fails_the_handshake() {
     let keys = keys(1);
-    let [offer, answer, confirm, welcome] = told(&keys, 5, 6);
-    for bit in 0..8 * HELLO {
-        let flip = |mut bytes: Hello| {
+    let [offer, answer, confirm, welcome] = complete_handshake(&keys);
+    for bit in 0..8 * MESSAGE_LEN {
+        let flip = |mut bytes: MessageBytes| {
             bytes[bit / 8] ^= 1 << (bit % 8);
             bytes
         };
-        // The acceptor heard another offer than was made: the dialler sees that.
-        let (mut dialling, same) = Dialling::new(&keys, HERE, [5; NONCE]);
+        // The acceptor received a changed offer: the dialler notices it by the answer's tag.
+        let (mut dialler, same) = Dialler::new(&keys, STREAM, [5; NONCE_LEN]);
         assert_eq!(same, offer);
-        let mut accepting = Accepting::new([6; NONCE]);
-        if let Ok(Reply::Answer(answer)) = accepting.hear(&keys, &flip(offer), only(HERE)) {
-            assert!(dialling.hear(&keys, &answer).is_err(), "offer, bit {bit}");
-            assert!(!is_welcome(&accepting.hear(&keys, &confirm, only(HERE))), "offer, bit {bit}");
+        let mut acceptor = Acceptor::new([6; NONCE_LEN]);
+        if let Ok(Reply::Answer(answer)) = acceptor.receive(&keys, &flip(offer), expected) {
+            assert!(dialler.receive(&keys, &answer).is_err(), "offer, bit {bit}");
+            assert!(!is_welcome(&acceptor.receive(&keys, &confirm, expected)), "offer, bit {bit}");
         }
-        let (mut dialling, _) = Dialling::new(&keys, HERE, [5; NONCE]);
-        assert!(dialling.hear(&keys, &flip(answer)).is_err(), "answer, bit {bit}");
-        let (mut accepting, _) = answered(&keys, &offer, 6);
-        let heard = accepting.hear(&keys, &flip(confirm), only(HERE));
+        let (mut dialler, _) = Dialler::new(&keys, STREAM, [5; NONCE_LEN]);
+        assert!(dialler.receive(&keys, &flip(answer)).is_err(), "answer, bit {bit}");
+        let (mut acceptor, _) = answered(&keys, &offer, 6);
+        let heard = acceptor.receive(&keys, &flip(confirm), expected);
         assert!(!is_welcome(&heard), "confirmation, bit {bit}");
-        let (mut dialling, _) = Dialling::new(&keys, HERE, [5; NONCE]);
-        assert!(dialling.hear(&keys, &answer).is_ok());
-        assert!(dialling.hear(&keys, &flip(welcome)).is_err(), "welcome, bit {bit}");
+        let (mut dialler, _) = Dialler::new(&keys, STREAM, [5; NONCE_LEN]);
+        assert!(dialler.receive(&keys, &answer).is_ok());
+        assert!(dialler.receive(&keys, &flip(welcome)).is_err(), "welcome, bit {bit}");
     }
 }
 
 #[test]
-fn what_was_said_once_is_worth_nothing() {
+fn replayed_and_reordered_messages_are_rejected() {
     let keys = keys(1);
-    let [offer, answer, confirm, welcome] = told(&keys, 5, 6);
-    // All that the dialler said, to the same acceptor later.
-    let (mut accepting, _) = answered(&keys, &offer, 7);
-    assert_eq!(accepting.hear(&keys, &confirm, only(HERE)), Err(Refusal::Unproved));
-    // All that the acceptor said, to the same dialler later.
-    let (mut dialling, _) = Dialling::new(&keys, HERE, [8; NONCE]);
-    assert_eq!(dialling.hear(&keys, &answer), Err(Refusal::Unproved));
-    // In another order.
+    let [offer, answer, confirm, welcome] = complete_handshake(&keys);
+    // All messages of the dialler, replayed to an acceptor with another nonce.
+    let (mut acceptor, _) = answered(&keys, &offer, 7);
+    assert_eq!(acceptor.receive(&keys, &confirm, expected), Err(Rejection::BadTag));
+    // All messages of the acceptor, replayed to a dialler with another nonce.
+    let (mut dialler, _) = Dialler::new(&keys, STREAM, [8; NONCE_LEN]);
+    assert_eq!(dialler.receive(&keys, &answer), Err(Rejection::BadTag));
+    // Messages out of order.
     for early in [answer, confirm, welcome] {
-        let mut accepting = Accepting::new([6; NONCE]);
-        assert_eq!(accepting.hear(&keys, &early, only(HERE)), Err(Refusal::Order));
+        let mut acceptor = Acceptor::new([6; NONCE_LEN]);
+        assert_eq!(acceptor.receive(&keys, &early, expected), Err(Rejection::OutOfOrder));
     }
     for late in [offer, answer, welcome] {
-        let (mut accepting, _) = answered(&keys, &offer, 6);
-        assert_eq!(accepting.hear(&keys, &late, only(HERE)), Err(Refusal::Order));
+        let (mut acceptor, _) = answered(&keys, &offer, 6);
+        assert_eq!(acceptor.receive(&keys, &late, expected), Err(Rejection::OutOfOrder));
     }
     for early in [offer, confirm, welcome] {
-        let (mut dialling, _) = Dialling::new(&keys, HERE, [5; NONCE]);
-        assert_eq!(dialling.hear(&keys, &early), Err(Refusal::Order));
+        let (mut dialler, _) = Dialler::new(&keys, STREAM, [5; NONCE_LEN]);
+        assert_eq!(dialler.receive(&keys, &early), Err(Rejection::OutOfOrder));
     }
 }
 
 #[test]
-fn what_one_end_says_proves_nothing_of_the_other() {
+fn reflected_and_relayed_messages_are_rejected() {
     let keys = keys(1);
-    let (mut dialling, offer) = Dialling::new(&keys, HERE, [5; NONCE]);
-    let (mut accepting, answer) = answered(&keys, &offer, 6);
-    // Its own words come back, even with the number of the message that is due.
-    let renumbered = |mut bytes: Hello, stage: Stage| {
-        bytes[12] = stage as u8;
+    let (mut dialler, offer) = Dialler::new(&keys, STREAM, [5; NONCE_LEN]);
+    let (mut acceptor, answer) = answered(&keys, &offer, 6);
+    // A message reflected to its sender, even renumbered as the one that is due.
+    let renumbered = |mut bytes: MessageBytes, kind: MessageKind| {
+        bytes[12] = kind as u8;
         bytes
     };
-    let mirrored = renumbered(offer, Stage::Answer);
-    assert_eq!(dialling.hear(&keys, &mirrored), unproved());
-    let mut mirrored = renumbered(answer, Stage::Confirm);
-    assert!(!is_welcome(&accepting.hear(&keys, &mirrored, only(HERE))));
+    let mirrored = renumbered(offer, MessageKind::Answer);
+    assert_eq!(dialler.receive(&keys, &mirrored), bad_tag());
+    let mut mirrored = renumbered(answer, MessageKind::Confirm);
+    assert!(!is_welcome(&acceptor.receive(&keys, &mirrored, expected)));
     mirrored[NONCE_AT..TAG_AT].fill(0);
-    assert_eq!(accepting.hear(&keys, &mirrored, only(HERE)), Err(Refusal::Unproved));
-    // An acceptor that asks another acceptor what to say gets an answer, but no confirmation: that
-    // one takes a tag under the dialler's key alone.
+    assert_eq!(acceptor.receive(&keys, &mirrored, expected), Err(Rejection::BadTag));
+    // An attacker can't relay an acceptor's answer as a confirmation: its tag needs the dialler's
+    // key.
     let (_, other) = answered(&keys, &offer, 9);
-    let mut relayed = renumbered(other, Stage::Confirm);
+    let mut relayed = renumbered(other, MessageKind::Confirm);
     relayed[NONCE_AT..TAG_AT].fill(0);
-    assert_eq!(accepting.hear(&keys, &relayed, only(HERE)), Err(Refusal::Unproved));
+    assert_eq!(acceptor.receive(&keys, &relayed, expected), Err(Rejection::BadTag));
 }
 
-fn unproved<T>() -> Result<T, Refusal> {
-    Err(Refusal::Unproved)
+fn bad_tag<T>() -> Result<T, Rejection> {
+    Err(Rejection::BadTag)
 }
 
 #[test]
-fn other_secrets_jobs_and_streams() {
+fn other_secrets_jobs_and_streams_are_rejected() {
     let ours = keys(1);
-    let offer_of = |keys: &Keys, stream| Dialling::new(keys, stream, [5; NONCE]);
-    // Another secret: the dialler notices first, and if it goes on all the same it is refused.
+    let offer_of = |keys: &Keys, stream| Dialler::new(keys, stream, [5; NONCE_LEN]);
+    // Another secret: the dialler notices it first, and a dialler that goes on all the same is
+    // rejected.
     for theirs in [keys(2), Keys::new(Some(&Secret::from(&[1; 32])), 8)] {
-        let (mut dialling, offer) = offer_of(&theirs, HERE);
-        let (mut accepting, answer) = answered(&ours, &offer, 6);
-        assert_eq!(dialling.hear(&theirs, &answer), unproved());
-        assert_eq!(accepting.left(&ours), Refusal::Left);
+        let (mut dialler, offer) = offer_of(&theirs, STREAM);
+        let (mut acceptor, answer) = answered(&ours, &offer, 6);
+        assert_eq!(dialler.receive(&theirs, &answer), bad_tag());
+        assert_eq!(acceptor.close_reason(&ours), Rejection::ClosedAfterAnswer);
         let mut transcript = Transcript::new();
-        transcript.add(&offer);
-        transcript.add(&answer);
-        let forged = Message::new(Stage::Confirm, HERE, &theirs, [0; NONCE]);
-        let forged = transcript.say(&theirs, Side::Dialler, forged);
-        assert_eq!(accepting.hear(&ours, &forged, only(HERE)), unproved());
+        transcript.append(&offer);
+        transcript.append(&answer);
+        let forged = Message::new(MessageKind::Confirm, STREAM, &theirs, [0; NONCE_LEN]);
+        let forged = transcript.append_tagged(&theirs, Side::Dialler, forged);
+        assert_eq!(acceptor.receive(&ours, &forged, expected), bad_tag());
     }
-    // A secret on one side alone.
-    let open = Keys::new(None, HERE.job);
+    // A secret on one side only.
+    let open = Keys::new(None, STREAM.job);
     for (here, there) in [(&ours, &open), (&open, &ours)] {
-        let (mut dialling, offer) = offer_of(there, HERE);
-        let (accepting, answer) = answered(here, &offer, 6);
-        assert_eq!(dialling.hear(there, &answer), Err(Refusal::Mode));
-        assert_eq!(accepting.left(here), Refusal::Mode);
+        let (mut dialler, offer) = offer_of(there, STREAM);
+        let (acceptor, answer) = answered(here, &offer, 6);
+        assert_eq!(dialler.receive(there, &answer), Err(Rejection::SecretOnOneSide));
+        assert_eq!(acceptor.close_reason(here), Rejection::SecretOnOneSide);
     }
     let others = [
-        Identity { job: 8, ..HERE },
-        Identity { epoch: 1, ..HERE },
-        Identity { from: 2, ..HERE },
-        Identity { to: 1, ..HERE },
-        Identity { index: 0, ..HERE },
-        Identity { count: 1, ..HERE },
-        Identity { role: Role::Shm, ..HERE },
-        Identity { role: Role::Store, ..HERE },
+        StreamId { job: 8, ..STREAM },
+        StreamId { epoch: 1, ..STREAM },
+        StreamId { from: 2, ..STREAM },
+        StreamId { to: 1, ..STREAM },
+        StreamId { index: 0, ..STREAM },
+        StreamId { count: 1, ..STREAM },
+        StreamId { role: StreamRole::Shm, ..STREAM },
+        StreamId { role: StreamRole::Store, ..STREAM },
     ];
     for other in others {
-        let (mut dialling, offer) = offer_of(&ours, other);
-        let mut accepting = Accepting::new([6; NONCE]);
-        assert_eq!(accepting.hear(&ours, &offer, only(HERE)), Err(Refusal::Elsewhere));
-        // A store says who it is instead, and is left alone then.
-        let mut accepting = Accepting::new([6; NONCE]);
-        let reply = accepting.hear(&ours, &offer, |_| Some(HERE));
+        let (mut dialler, offer) = offer_of(&ours, other);
+        let mut acceptor = Acceptor::new([6; NONCE_LEN]);
+        assert_eq!(acceptor.receive(&ours, &offer, expected), Err(Rejection::Unexpected));
+        // A store answers with its own identity, and the dialler closes.
+        let mut acceptor = Acceptor::new([6; NONCE_LEN]);
+        let reply = acceptor.receive(&ours, &offer, |_| Some(STREAM));
         let Ok(Reply::Answer(answer)) = reply else { panic!() };
-        assert_eq!(dialling.hear(&ours, &answer), Err(Refusal::Elsewhere));
-        assert_eq!(accepting.left(&ours), Refusal::Elsewhere);
-        // Nor may a dialler change its mind.
-        let (_, offer) = offer_of(&ours, HERE);
-        let (mut accepting, _) = answered(&ours, &offer, 6);
-        let changed = Message::new(Stage::Confirm, other, &ours, [0; NONCE]).encode();
-        assert_eq!(accepting.hear(&ours, &changed, |_| Some(other)), Err(Refusal::Elsewhere));
+        assert_eq!(dialler.receive(&ours, &answer), Err(Rejection::Unexpected));
+        assert_eq!(acceptor.close_reason(&ours), Rejection::Unexpected);
+        // A confirmation must name the stream of the offer.
+        let (_, offer) = offer_of(&ours, STREAM);
+        let (mut acceptor, _) = answered(&ours, &offer, 6);
+        let changed = Message::new(MessageKind::Confirm, other, &ours, [0; NONCE_LEN]).encode();
+        assert_eq!(acceptor.receive(&ours, &changed, |_| Some(other)), Err(Rejection::Unexpected));
     }
-    // The same stream, but sealed at one end alone: both know why it comes to nothing.
-    for sealed in [false, true] {
-        let [mine, theirs] = [sealed, !sealed].map(|sealed| Identity { sealed, ..HERE });
-        let (mut dialling, offer) = offer_of(&ours, theirs);
-        let mut accepting = Accepting::new([6; NONCE]);
-        let reply = accepting.hear(&ours, &offer, |_| Some(mine));
+    // A stream that only one end encrypts: both ends learn the reason.
+    for encrypted in [false, true] {
+        let [mine, theirs] =
+            [encrypted, !encrypted].map(|encrypted| StreamId { encrypted, ..STREAM });
+        let (mut dialler, offer) = offer_of(&ours, theirs);
+        let mut acceptor = Acceptor::new([6; NONCE_LEN]);
+        let reply = acceptor.receive(&ours, &offer, |_| Some(mine));
         let Ok(Reply::Answer(answer)) = reply else { panic!() };
-        assert_eq!(dialling.hear(&ours, &answer), Err(Refusal::Sealing));
-        assert_eq!(accepting.left(&ours), Refusal::Sealing);
-        let forged = Message::new(Stage::Confirm, theirs, &ours, [0; NONCE]).encode();
-        assert_eq!(accepting.hear(&ours, &forged, |_| Some(mine)), Err(Refusal::Elsewhere));
+        assert_eq!(dialler.receive(&ours, &answer), Err(Rejection::EncryptionMismatch));
+        assert_eq!(acceptor.close_reason(&ours), Rejection::EncryptionMismatch);
+        let forged = Message::new(MessageKind::Confirm, theirs, &ours, [0; NONCE_LEN]).encode();
+        assert_eq!(acceptor.receive(&ours, &forged, |_| Some(mine)), Err(Rejection::Unexpected));
     }
-    // Who was taken while this handshake went on is not taken again.
-    let [offer, _, confirm, _] = told(&ours, 5, 6);
-    let (mut accepting, _) = answered(&ours, &offer, 6);
-    assert_eq!(accepting.hear(&ours, &confirm, |_| None), Err(Refusal::Elsewhere));
+    // A stream that was accepted during this handshake is not accepted again.
+    let [offer, _, confirm, _] = complete_handshake(&ours);
+    let (mut acceptor, _) = answered(&ours, &offer, 6);
+    assert_eq!(acceptor.receive(&ours, &confirm, |_| None), Err(Rejection::Unexpected));
 }
 
 #[test]
-fn versions_are_not_talked_down() {
+fn a_version_downgrade_is_rejected() {
     let keys = keys(1);
-    let with = |mut bytes: Hello, min: u16, max: u16| {
+    let with = |mut bytes: MessageBytes, min: u16, max: u16| {
         bytes[8..10].copy_from_slice(&min.to_le_bytes());
         bytes[10..12].copy_from_slice(&max.to_le_bytes());
         bytes
     };
-    let (mut dialling, offer) = Dialling::new(&keys, HERE, [5; NONCE]);
+    let (mut dialler, offer) = Dialler::new(&keys, STREAM, [5; NONCE_LEN]);
     for (min, max) in [(0, 0), (2, 9), (1, 0)] {
-        let mut accepting = Accepting::new([6; NONCE]);
-        let heard = accepting.hear(&keys, &with(offer, min, max), only(HERE));
-        assert_eq!(heard, Err(Refusal::Version(min, max)));
+        let mut acceptor = Acceptor::new([6; NONCE_LEN]);
+        let heard = acceptor.receive(&keys, &with(offer, min, max), expected);
+        assert_eq!(heard, Err(Rejection::VersionMismatch(min, max)));
     }
-    // Somebody on the way says that less, or more, was offered: the tag is over what was heard.
+    // An attacker changes the offered versions: the tag covers what was received.
     for (min, max) in [(0, 1), (1, 3), (0, 9)] {
         let (_, answer) = answered(&keys, &with(offer, min, max), 6);
         assert_eq!(answer[8..12], [1, 0, 1, 0]);
-        let (mut dialling, _) = Dialling::new(&keys, HERE, [5; NONCE]);
-        assert_eq!(dialling.hear(&keys, &answer), unproved());
+        let (mut dialler, _) = Dialler::new(&keys, STREAM, [5; NONCE_LEN]);
+        assert_eq!(dialler.receive(&keys, &answer), bad_tag());
     }
     let (_, answer) = answered(&keys, &offer, 6);
-    let range = dialling.hear(&keys, &with(answer, 0, 1));
-    assert_eq!(range, Err(Refusal::Version(0, 1)), "an answer chooses");
+    let range = dialler.receive(&keys, &with(answer, 0, 1));
+    assert_eq!(range, Err(Rejection::VersionMismatch(0, 1)), "an answer chooses");
 }
 
-/// Numbers that look random and are the same every time.
-fn chance(seed: &mut u64) -> u64 {
+/// Pseudorandom numbers, the same in every run (xorshift).
+fn next_random(seed: &mut u64) -> u64 {
     *seed ^= *seed << 13;
     *seed ^= *seed >> 7;
     *seed ^= *seed << 17;
@@ -237,91 +244,90 @@ fn chance(seed: &mut u64) -> u64 {
 }
 
 #[test]
-fn random_bytes_open_nothing() {
+fn random_messages_are_rejected() {
     let keys = keys(1);
-    let real = told(&keys, 5, 6);
+    let recorded = complete_handshake(&keys);
     let mut seed = 0x9E37_79B9_7F4A_7C15;
     for round in 0..20_000 {
-        // Pure noise, or a real message with pieces of noise and of others in it.
-        let mut bytes = real[chance(&mut seed) as usize % 4];
+        // A recorded message with parts of noise, or of other messages.
+        let mut bytes = recorded[next_random(&mut seed) as usize % 4];
         for _ in 0..1 + round % 4 {
-            let from = chance(&mut seed) as usize % HELLO;
-            let len = 1 + chance(&mut seed) as usize % (HELLO - from);
-            let other = real[chance(&mut seed) as usize % 4];
-            let noise = round % 2 == 0;
+            let from = next_random(&mut seed) as usize % MESSAGE_LEN;
+            let len = 1 + next_random(&mut seed) as usize % (MESSAGE_LEN - from);
+            let other = recorded[next_random(&mut seed) as usize % 4];
+            let is_random = round % 2 == 0;
             for (place, byte) in bytes[from..from + len].iter_mut().zip(&other[from..]) {
-                *place = if noise { chance(&mut seed) as u8 } else { *byte };
+                *place = if is_random { next_random(&mut seed) as u8 } else { *byte };
             }
         }
-        let mut fresh = Accepting::new([7; NONCE]);
-        assert!(!is_welcome(&fresh.hear(&keys, &bytes, only(HERE))));
-        let (mut accepting, _) = answered(&keys, &real[0], 7);
-        assert!(accepting.hear(&keys, &bytes, only(HERE)).is_err(), "round {round}");
-        let (mut dialling, _) = Dialling::new(&keys, HERE, [8; NONCE]);
-        assert!(dialling.hear(&keys, &bytes).is_err(), "round {round}");
+        let mut fresh = Acceptor::new([7; NONCE_LEN]);
+        assert!(!is_welcome(&fresh.receive(&keys, &bytes, expected)));
+        let (mut acceptor, _) = answered(&keys, &recorded[0], 7);
+        assert!(acceptor.receive(&keys, &bytes, expected).is_err(), "round {round}");
+        let (mut dialler, _) = Dialler::new(&keys, STREAM, [8; NONCE_LEN]);
+        assert!(dialler.receive(&keys, &bytes).is_err(), "round {round}");
     }
 }
 
-/// What both ends seal the stream by that these numbers open.
-fn agree(keys: &Keys, client: Ephemeral, server: Ephemeral) -> [Seals; 2] {
-    let (mut dialling, offer) = Dialling::new(keys, HERE, client.nonce);
-    let mut accepting = Accepting::new(server.nonce);
-    let Ok(Reply::Answer(answer)) = accepting.hear(keys, &offer, only(HERE)) else { panic!() };
-    let confirm = dialling.hear(keys, &answer).unwrap().unwrap();
-    let Ok(Reply::Welcome(welcome, _)) = accepting.hear(keys, &confirm, only(HERE)) else {
-        panic!()
-    };
-    assert_eq!(dialling.hear(keys, &welcome), Ok(None));
-    let dialler = keys.seals(Side::Dialler, client, &dialling.agreed());
-    let acceptor = keys.seals(Side::Acceptor, server, &accepting.agreed().unwrap());
+/// The session keys that both ends derive from these key pairs.
+fn agreed_keys(keys: &Keys, client: EphemeralKey, server: EphemeralKey) -> [Seals; 2] {
+    let (dialler, acceptor, _) = run(keys, client.nonce, server.nonce);
+    let dialler = keys.session_keys(Side::Dialler, client, &dialler.agreed());
+    let acceptor = keys.session_keys(Side::Acceptor, server, &acceptor.agreed().unwrap());
     [dialler.unwrap(), acceptor.unwrap()]
 }
 
 #[test]
-fn both_ends_agree_on_keys_that_no_other_stream_has() {
+fn both_ends_derive_keys_that_no_other_stream_has() {
     let keys = keys(1);
-    let draw = || Ephemeral::draw().unwrap();
-    let word = |seals: &mut Seals| {
+    let draw = || EphemeralKey::generate().unwrap();
+    let sealed_message = |seals: &mut Seals| {
         let mut piece = [0x5a; 9 + aead::TAG];
         seals.sealer.seal(&mut piece).unwrap();
         piece
     };
-    let [mut one, mut other] = agree(&keys, draw(), draw());
-    let [mut to, mut fro] = [word(&mut one), word(&mut other)];
+    let [mut one, mut other] = agreed_keys(&keys, draw(), draw());
+    let [mut to, mut fro] = [sealed_message(&mut one), sealed_message(&mut other)];
     assert_ne!(to, fro, "a key for each direction");
-    let back = agree(&keys, draw(), draw()).map(|mut seals| seals.opener.open(&mut to.clone()));
+    let back =
+        agreed_keys(&keys, draw(), draw()).map(|mut seals| seals.opener.open(&mut to.clone()));
     assert!(back.iter().all(Result::is_err), "and for each stream");
     assert!(other.opener.open(&mut to).is_ok() && to.starts_with(&[0x5a; 9]));
     assert!(one.opener.open(&mut fro).is_ok() && fro.starts_with(&[0x5a; 9]));
-    // What comes back to its sender is not taken for the other's.
-    let mut mine = word(&mut one);
+    // A message reflected to its sender does not decrypt.
+    let mut mine = sealed_message(&mut one);
     assert!(one.opener.open(&mut mine).is_err());
-    // Who knows the secret and has heard all, but has other numbers, has other keys.
+    // An eavesdropper with the secret and the transcript, but without the private keys, derives
+    // other keys.
     let (client, server, overheard) = (draw(), draw(), draw());
-    let agreed = Agreed { theirs: server.nonce, transcript: [7; TAG] };
-    let heard = Agreed { theirs: client.nonce, ..agreed };
-    let mut client = keys.seals(Side::Dialler, client, &agreed).unwrap();
-    let mut piece = word(&mut client);
-    let mut listener = keys.seals(Side::Acceptor, overheard, &heard).unwrap();
+    let agreed = Agreement { peer_nonce: server.nonce, transcript: [7; TAG_LEN] };
+    let heard = Agreement { peer_nonce: client.nonce, ..agreed };
+    let mut client = keys.session_keys(Side::Dialler, client, &agreed).unwrap();
+    let mut piece = sealed_message(&mut client);
+    let mut listener = keys.session_keys(Side::Acceptor, overheard, &heard).unwrap();
     assert!(listener.opener.open(&mut piece.clone()).is_err());
-    let mut right = keys.seals(Side::Acceptor, server, &heard).unwrap();
+    let mut right = keys.session_keys(Side::Acceptor, server, &heard).unwrap();
     assert!(right.opener.open(&mut piece).is_ok());
-    // And who has the numbers, but another secret.
+    // The private keys with another secret give other keys.
     let (client, server) = (draw(), draw());
-    let (theirs, transcript) = (client.nonce, [7; TAG]);
-    let agreed = Agreed { theirs: server.nonce, transcript };
-    let mut client = keys.seals(Side::Dialler, client, &agreed).unwrap();
-    let stranger = self::keys(2).seals(Side::Acceptor, server, &Agreed { theirs, transcript });
-    assert!(stranger.unwrap().opener.open(&mut word(&mut client)).is_err());
-    // Who has all of that, but heard something else said.
+    let (peer_nonce, transcript) = (client.nonce, [7; TAG_LEN]);
+    let agreed = Agreement { peer_nonce: server.nonce, transcript };
+    let mut client = keys.session_keys(Side::Dialler, client, &agreed).unwrap();
+    let outsider =
+        self::keys(2).session_keys(Side::Acceptor, server, &Agreement { peer_nonce, transcript });
+    assert!(outsider.unwrap().opener.open(&mut sealed_message(&mut client)).is_err());
+    // Another transcript gives other keys.
     let (client, server) = (draw(), draw());
-    let theirs = client.nonce;
-    let mut client =
-        keys.seals(Side::Dialler, client, &Agreed { theirs: server.nonce, transcript });
-    let elsewhere = Agreed { theirs, transcript: [8; TAG] };
-    let mut server = keys.seals(Side::Acceptor, server, &elsewhere).unwrap();
-    assert!(server.opener.open(&mut word(client.as_mut().unwrap())).is_err());
-    // Numbers that all others come to the same secret with.
-    let nothing = Agreed { theirs: [0; NONCE], transcript: [7; TAG] };
-    assert!(keys.seals(Side::Dialler, draw(), &nothing).is_none());
+    let peer_nonce = client.nonce;
+    let mut client = keys.session_keys(
+        Side::Dialler,
+        client,
+        &Agreement { peer_nonce: server.nonce, transcript },
+    );
+    let elsewhere = Agreement { peer_nonce, transcript: [8; TAG_LEN] };
+    let mut server = keys.session_keys(Side::Acceptor, server, &elsewhere).unwrap();
+    assert!(server.opener.open(&mut sealed_message(client.as_mut().unwrap())).is_err());
+    // A point of small order is refused.
+    let nothing = Agreement { peer_nonce: [0; NONCE_LEN], transcript: [7; TAG_LEN] };
+    assert!(keys.session_keys(Side::Dialler, draw(), &nothing).is_none());
 }

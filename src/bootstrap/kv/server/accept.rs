@@ -1,6 +1,5 @@
-//! How the store's server takes callers from its listeners, and whom it sends away again.
-//! May touch: entry, guest, socket, strangers.
-//! Law: whatever the number of callers and of descriptors, it goes on.
+//! How the store's server accepts connections, and which ones it rejects under load.
+//! Law: the server goes on whatever the number of connections and of free descriptors.
 
 use std::fs::File;
 use std::sync::atomic::Ordering;
@@ -8,45 +7,45 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, Socket};
 
-use super::Hall;
-use crate::bootstrap::auth::acceptor::Entry;
-use crate::bootstrap::auth::rejected::Refusal;
-use crate::bootstrap::kv::connection::Guest;
-use crate::bootstrap::socket::{Knock, accept, same_user};
+use super::ServerState;
+use crate::bootstrap::auth::acceptor::Handshake;
+use crate::bootstrap::auth::rejected::Rejection;
+use crate::bootstrap::kv::connection::Client;
+use crate::bootstrap::socket::{Accepted, accept, same_user};
 
-/// How many are taken from a listener before those that are here are heard again.
-const AT_ONCE: usize = 64;
-/// The most connections in their handshake that one turn of the store's thread hears.
-const CALLERS_HEARD: usize = 16;
-/// How long to leave listeners alone when not even the spare descriptor is left.
-const OUT_OF_FDS: Duration = Duration::from_millis(50);
+/// Connections accepted from one listener before other clients are served.
+const MAX_ACCEPTS_PER_TURN: usize = 64;
+/// The most pending handshakes that one turn of the server's thread continues.
+const MAX_HANDSHAKES_PER_TURN: usize = 16;
+/// How long listeners are ignored when not even the spare descriptor is left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-impl Hall {
-    /// Serves the connections that have sent something. Clients come before callers in their
-    /// handshake, of which a few are heard in each turn: a handshake costs a key agreement, and
-    /// clients must not wait for a crowd of them.
-    pub(super) fn hear_all(&mut self, readable: Vec<usize>) {
-        let is_caller = |&index: &usize| self.guests[index].entry.is_some();
-        let (callers, clients): (Vec<_>, Vec<_>) = readable.into_iter().partition(is_caller);
-        for index in clients.into_iter().chain(callers.into_iter().take(CALLERS_HEARD)) {
-            self.hear(index);
+impl ServerState {
+    /// Serves the connections that have sent something. Clients come first, and then a few pending
+    /// handshakes: each costs a key agreement, and clients must not wait for a flood of them.
+    pub(super) fn serve_readable(&mut self, readable: Vec<usize>) {
+        let is_pending = |&index: &usize| self.clients[index].handshake.is_some();
+        let (pending, clients): (Vec<_>, Vec<_>) = readable.into_iter().partition(is_pending);
+        for index in clients.into_iter().chain(pending.into_iter().take(MAX_HANDSHAKES_PER_TURN)) {
+            self.serve_client(index);
         }
     }
 
-    /// Accepts who knocks.
-    pub(super) fn welcome(&mut self) {
+    /// Accepts waiting connections.
+    pub(super) fn accept_connections(&mut self) {
         for listener in std::mem::take(&mut self.listeners) {
-            for _ in 0..AT_ONCE {
+            for _ in 0..MAX_ACCEPTS_PER_TURN {
                 match accept(&listener) {
-                    Ok(Knock::Caller(socket)) => {
-                        self.is_short.store(false, Ordering::Relaxed);
-                        self.admit(socket);
+                    Ok(Accepted::Connection(socket)) => {
+                        self.lacks_descriptors.store(false, Ordering::Relaxed);
+                        self.add_pending(socket);
                     }
-                    Ok(Knock::Nobody) => break,
-                    Ok(Knock::NoRoom(_))
-                        if self.evict(Refusal::NoRoom) || self.turn_away(&listener) => {}
-                    Ok(Knock::NoRoom(_)) | Err(_) => {
-                        self.deaf_until = Some(Instant::now() + OUT_OF_FDS);
+                    Ok(Accepted::Nothing) => break,
+                    Ok(Accepted::NoDescriptor(_))
+                        if self.displace_one(Rejection::NoDescriptor)
+                            || self.reject_with_spare(&listener) => {}
+                    Ok(Accepted::NoDescriptor(_)) | Err(_) => {
+                        self.paused_until = Some(Instant::now() + ACCEPT_PAUSE);
                         break;
                     }
                 }
@@ -55,45 +54,45 @@ impl Hall {
         }
     }
 
-    /// Begins with a new caller. When there are too many of them one has to go.
-    fn admit(&mut self, socket: Socket) {
+    /// Begins the handshake of a connection. At the limit it displaces another one.
+    fn add_pending(&mut self, socket: Socket) {
         let now = Instant::now();
-        let unix = socket.local_addr().is_ok_and(|address| address.domain() == Domain::UNIX);
-        if unix && same_user(&socket).is_err() {
-            return self.strangers.turn_away(Refusal::User, now);
+        let is_unix = socket.local_addr().is_ok_and(|address| address.domain() == Domain::UNIX);
+        if is_unix && same_user(&socket).is_err() {
+            return self.rejections.record(Rejection::OtherUser, now);
         }
-        if self.callers().count() >= self.most_strangers {
-            self.evict(Refusal::Crowded);
+        if self.pending_handshakes().count() >= self.max_pending {
+            self.displace_one(Rejection::Displaced);
         }
-        let entry = Entry::new(&socket, now);
-        self.guests.push(Guest::new(socket, Some(entry)));
+        let handshake = Handshake::new(&socket, now);
+        self.clients.push(Client::new(socket, Some(handshake)));
     }
 
-    /// Those in their handshake.
-    fn callers(&self) -> impl Iterator<Item = (usize, &Entry)> + Clone {
-        let guests = self.guests.iter().enumerate().filter(|(_, guest)| !guest.gone);
-        guests.filter_map(|(index, guest)| Some((index, guest.entry.as_ref()?)))
+    /// Connections in their handshake.
+    fn pending_handshakes(&self) -> impl Iterator<Item = (usize, &Handshake)> + Clone {
+        let clients = self.clients.iter().enumerate().filter(|(_, client)| !client.is_closed);
+        clients.filter_map(|(index, client)| Some((index, client.handshake.as_ref()?)))
     }
 
-    /// Sends one caller away, if there is one.
-    fn evict(&mut self, why: Refusal) -> bool {
-        let Some(index) = Entry::to_evict(self.callers()) else { return false };
-        self.guests.swap_remove(index);
-        self.strangers.turn_away(why, Instant::now());
+    /// Rejects one pending connection; false if there is none.
+    fn displace_one(&mut self, reason: Rejection) -> bool {
+        let Some(index) = Handshake::to_displace(self.pending_handshakes()) else { return false };
+        self.clients.swap_remove(index);
+        self.rejections.record(reason, Instant::now());
         true
     }
 
-    /// Takes one caller with the spare descriptor and sends it away; it may try again.
-    fn turn_away(&mut self, listener: &Socket) -> bool {
-        if self.spare.take().is_none() {
-            self.spare = File::open("/dev/null").ok();
-            return self.spare.is_some();
+    /// Accepts a connection with the spare descriptor and rejects it; the peer may try again.
+    fn reject_with_spare(&mut self, listener: &Socket) -> bool {
+        if self.spare_fd.take().is_none() {
+            self.spare_fd = File::open("/dev/null").ok();
+            return self.spare_fd.is_some();
         }
-        let taken = matches!(accept(listener), Ok(Knock::Caller(_)));
-        self.spare = File::open("/dev/null").ok();
+        let taken = matches!(accept(listener), Ok(Accepted::Connection(_)));
+        self.spare_fd = File::open("/dev/null").ok();
         if taken {
-            self.is_short.store(true, Ordering::Relaxed);
-            self.strangers.turn_away(Refusal::NoRoom, Instant::now());
+            self.lacks_descriptors.store(true, Ordering::Relaxed);
+            self.rejections.record(Rejection::NoDescriptor, Instant::now());
         }
         taken
     }

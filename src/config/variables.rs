@@ -1,12 +1,13 @@
-//! The `RINGREDUCE_*` variables: the place of this rank and the settings, and a hint for every
-//! name that looks like ours and is not. May touch: config.
+//! The `RINGREDUCE_*` environment variables: rank and size, settings, and a hint for each misspelt
+//! name.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::{
-    Config, Failures, Numbers, Place, SecretSource, StoreAddr, Transport, Vars, malformed, number,
+    Assignment, Config, Failures, Numbers, SecretSource, StoreAddr, Transport, Vars, malformed,
+    number,
 };
 use crate::element::{DataType, UnknownName};
 use crate::error::{Error, Result};
@@ -42,18 +43,18 @@ pub(super) const WIRE: &str = "RINGREDUCE_WIRE";
 pub(super) const UNIFORM: &str = "RINGREDUCE_UNIFORM";
 pub(super) const RETRY_SAFE: &str = "RINGREDUCE_RETRY_SAFE";
 
-/// A rank's record: the launcher's memory, and the folders for what is told of failures and of all
-/// calls.
+/// Flight recorder: the launcher's memory for this rank's record, and folders for reports and
+/// traces.
 pub(crate) const RECORD_FD: &str = "RINGREDUCE_RECORD_FD";
-/// The roll that a launcher keeps of its ranks.
+/// The launcher's process table.
 pub(crate) const ROLL_FD: &str = "RINGREDUCE_ROLL_FD";
 pub(super) const RECORD_DIR: &str = "RINGREDUCE_RECORD_DIR";
 pub(super) const TRACE: &str = "RINGREDUCE_TRACE";
 
-/// This rank comes to a job that runs.
+/// Set for a rank that joins a running job.
 pub(super) const JOIN: &str = "RINGREDUCE_JOIN";
 
-const KNOWN: [&str; 31] = [
+const NAMES: [&str; 31] = [
     RANK,
     SIZE,
     LOCAL_RANK,
@@ -89,18 +90,21 @@ const KNOWN: [&str; 31] = [
 
 const PREFIX: &str = "RINGREDUCE_";
 
-/// A warning for each variable that starts like ours but is unknown.
+/// A warning for each variable that has our prefix but is unknown.
 pub(super) fn unknown_names(vars: Vars<'_>) -> Vec<String> {
     let mut warnings = Vec::new();
     for name in vars.0.keys().map(|name| name.to_string_lossy()) {
-        if !name.starts_with(PREFIX) || KNOWN.contains(&&*name) {
+        if !name.starts_with(PREFIX) || NAMES.contains(&&*name) {
             continue;
         }
-        let nearest = KNOWN.iter().map(|known| (strsim::damerau_levenshtein(&name, known), known));
+        let nearest =
+            NAMES.iter().map(|variable| (strsim::damerau_levenshtein(&name, variable), variable));
         warnings.push(match nearest.min() {
-            // As far as a name may be misspelt and still be known: one letter in three.
-            Some((distance, known)) if distance <= (name.len() - PREFIX.len()).div_ceil(3) => {
-                format!("{name} is no variable of ringreduce and is ignored; did you mean {known}?")
+            // At most one letter in three may be misspelt.
+            Some((distance, variable)) if distance <= (name.len() - PREFIX.len()).div_ceil(3) => {
+                format!(
+                    "{name} is no variable of ringreduce and is ignored; did you mean {variable}?"
+                )
             }
             _ => format!("{name} is no variable of ringreduce and is ignored"),
         });
@@ -108,7 +112,8 @@ pub(super) fn unknown_names(vars: Vars<'_>) -> Vec<String> {
     warnings
 }
 
-/// Fills the settings that any launcher's ranks may have; gives the store, which only overrides.
+/// Reads the settings that hold under any launcher. Returns the store address, which overrides the
+/// launcher's.
 pub(super) fn settings(vars: Vars<'_>, config: &mut Config) -> Result<Option<StoreAddr>> {
     for (name, timeout) in
         [(TIMEOUT, &mut config.timeout), (PEER_TIMEOUT, &mut config.peer_timeout)]
@@ -143,8 +148,8 @@ pub(super) fn settings(vars: Vars<'_>, config: &mut Config) -> Result<Option<Sto
         config.multiprocessors = Some(most);
     }
     if let Some(text) = vars.text(ALGO)?.filter(|&text| text != "auto") {
-        let known = |e: UnknownName| malformed(ALGO, text, format!("{e}, or auto"));
-        config.algorithm = Some(text.parse().map_err(known)?);
+        let unknown = |e: UnknownName| malformed(ALGO, text, format!("{e}, or auto"));
+        config.algorithm = Some(text.parse().map_err(unknown)?);
     }
     config.numbers = numbers(vars)?;
     let (uniform, retry_safe) = (vars.switch(UNIFORM)?, vars.switch(RETRY_SAFE)?);
@@ -161,14 +166,15 @@ pub(super) fn settings(vars: Vars<'_>, config: &mut Config) -> Result<Option<Sto
     text.parse().map(Some).map_err(|reason| malformed(STORE, text, reason))
 }
 
-/// What the numbers of reductions go by.
+/// Reads the numeric settings of reductions.
 fn numbers(vars: Vars<'_>) -> Result<Numbers> {
     let (deterministic, wide) = (vars.switch(DETERMINISTIC)?, vars.switch(WIDE)?);
     let wire = vars.text(WIRE)?.filter(|&text| text != "off");
     let wire = wire.map(|text| match (text, text.parse::<DataType>()) {
         ("fp16", _) => Ok(DataType::F16),
         ("bf16", _) => Ok(DataType::BF16),
-        // The one that is made for gradients: they need the range more than the third bit.
+        // The f8e5m2 format is made for gradients, which need its range more than a third bit of
+        // precision.
         ("fp8", _) => Ok(DataType::F8E5M2),
         (_, Ok(dtype)) if dtype.is_narrow_float() => Ok(dtype),
         _ => {
@@ -180,7 +186,7 @@ fn numbers(vars: Vars<'_>) -> Result<Numbers> {
     Ok(Numbers { deterministic, wide, wire: wire.transpose()? })
 }
 
-/// The folder that measured speeds are kept in, if any.
+/// The folder of the cache of measured speeds, if there is one.
 fn cache(vars: Vars<'_>) -> Result<Option<PathBuf>> {
     let folder = |name: &str| vars.0.get(OsStr::new(name)).map(PathBuf::from);
     match vars.text(CACHE)? {
@@ -195,7 +201,7 @@ fn cache(vars: Vars<'_>) -> Result<Option<PathBuf>> {
     }
 }
 
-/// Where the job's secret is, if it has one. The environment never has the secret itself.
+/// The source of the job's secret. The environment never holds the secret itself.
 fn secret(vars: Vars<'_>) -> Result<Option<SecretSource>> {
     match (vars.text(SECRET_FD)?, vars.text(SECRET_FILE)?) {
         (None, None) => Ok(None),
@@ -213,28 +219,28 @@ fn secret(vars: Vars<'_>) -> Result<Option<SecretSource>> {
     }
 }
 
-/// The number of a descriptor.
+/// Parses the number of a descriptor.
 fn descriptor(name: &str, text: &str) -> Result<i32> {
     let fd = text.parse().ok().filter(|&fd: &i32| fd >= 0);
     fd.ok_or_else(|| malformed(name, text, "it must be the number of an open descriptor".into()))
 }
 
-/// This rank as ringrun or the user numbered it, if they did.
-pub(super) fn place(vars: Vars<'_>) -> Result<Option<Place>> {
+/// Rank and size, as ringrun or the user gives them.
+pub(super) fn assignment(vars: Vars<'_>) -> Result<Option<Assignment>> {
     let (rank, size) = match (vars.text(RANK)?, vars.text(SIZE)?) {
         (Some(rank), Some(size)) => (number(RANK, rank)?, number(SIZE, size)?),
-        (Some(rank), None) => return Err(lonely(RANK, rank, SIZE)),
-        (None, Some(size)) => return Err(lonely(SIZE, size, RANK)),
+        (Some(rank), None) => return Err(incomplete(RANK, rank, SIZE)),
+        (None, Some(size)) => return Err(incomplete(SIZE, size, RANK)),
         (None, None) => {
             for name in [LOCAL_RANK, LOCAL_SIZE] {
                 if let Some(value) = vars.text(name)? {
-                    return Err(lonely(name, value, "RINGREDUCE_RANK and RINGREDUCE_SIZE"));
+                    return Err(incomplete(name, value, "RINGREDUCE_RANK and RINGREDUCE_SIZE"));
                 }
             }
             return Ok(None);
         }
     };
-    Ok(Some(Place {
+    Ok(Some(Assignment {
         rank,
         size,
         local_rank: vars.number(LOCAL_RANK)?,
@@ -245,6 +251,6 @@ pub(super) fn place(vars: Vars<'_>) -> Result<Option<Place>> {
     }))
 }
 
-fn lonely(name: &str, value: &str, missing: &str) -> Error {
+fn incomplete(name: &str, value: &str, missing: &str) -> Error {
     malformed(name, value, format!("it needs {missing} beside it, which is not set"))
 }

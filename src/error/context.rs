@@ -1,8 +1,8 @@
-//! Who and where: ranks as others know them, and what they were doing. May touch: nothing else.
+//! The context of an error: peers, the call and step of a rank, and states of stalled ranks.
 
 use std::fmt;
 
-/// A rank as others know it.
+/// A rank, as the others know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Peer {
@@ -10,7 +10,7 @@ pub struct Peer {
     pub rank: usize,
     /// The name of its host.
     pub host: String,
-    /// Its process there.
+    /// The number of its process.
     pub pid: u32,
 }
 
@@ -20,7 +20,7 @@ impl fmt::Display for Peer {
     }
 }
 
-/// Where in its program a rank was when a call failed.
+/// The call and step at which a rank failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Place {
@@ -28,13 +28,13 @@ pub struct Place {
     pub rank: usize,
     /// The name of its host.
     pub host: String,
-    /// The collective, as its method is called.
+    /// The method's name.
     pub operation: &'static str,
-    /// The number of the call on this communicator, from 1.
+    /// Number of the call on this communicator, from 1.
     pub sequence: u64,
-    /// What the caller says that the call is for.
+    /// The caller's tag of the call.
     pub tag: Option<String>,
-    /// The step of the schedule, from 0.
+    /// Step of the schedule, from 0.
     pub step: usize,
 }
 
@@ -49,27 +49,27 @@ impl fmt::Display for Place {
     }
 }
 
-/// What a rank does that others wait for.
+/// State of a rank that keeps others waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Stall {
-    /// Its process is stopped: by a signal, or a debugger.
+    /// The process is stopped, by a signal or a debugger.
     #[non_exhaustive]
     Paused {
-        /// The number of the latest call that it entered.
+        /// Number of the latest call that the rank entered.
         entered: u64,
     },
-    /// On another host: it has not said that it waits in the call, as the others have. It is
-    /// stopped, busy with something else, or has not come to it.
+    /// The rank is on another host and has not reported that it waits in the call, as the others
+    /// have. It is stopped, busy with other work, or has not reached the call.
     #[non_exhaustive]
     Silent {
-        /// The number of the latest call in which it has said so.
+        /// Number of the latest call in which the rank reported that it waits.
         waited: u64,
     },
-    /// It runs, but has not made the call yet.
+    /// The process runs, but has not made the call yet.
     #[non_exhaustive]
     NeverEntered {
-        /// Likewise.
+        /// Number of the latest call that the rank entered.
         entered: u64,
     },
 }
@@ -78,7 +78,7 @@ impl fmt::Display for Stall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Paused { entered } => {
-                write!(f, "is paused: its process is stopped, {}", last(*entered))
+                write!(f, "is paused: its process is stopped, {}", last_call_text(*entered))
             }
             Self::Silent { waited: 0 } => {
                 f.write_str("is silent: it is stopped, busy, or has not come to it")
@@ -86,12 +86,14 @@ impl fmt::Display for Stall {
             Self::Silent { waited } => {
                 write!(f, "is silent since it waited in call #{waited}: it is stopped, or busy")
             }
-            Self::NeverEntered { entered } => write!(f, "never entered it, {}", last(*entered)),
+            Self::NeverEntered { entered } => {
+                write!(f, "never entered it, {}", last_call_text(*entered))
+            }
         }
     }
 }
 
-/// The latest call that a rank entered.
-fn last(entered: u64) -> String {
+/// The latest call that a rank entered, in words.
+fn last_call_text(entered: u64) -> String {
     if entered == 0 { "nor any call before".into() } else { format!("its last call is #{entered}") }
 }

@@ -1,0 +1,293 @@
+//! Joining a running job. The launcher's store has a join queue: a joiner enters it with its record
+//! and addresses, members list the queue, and one of them admits each joiner by sending it the
+//! peers.
+//! Law: a joiner that can't be admitted is told why, and disturbs no member.
+
+use std::net::SocketAddr;
+use std::sync::MutexGuard;
+use std::time::{Duration, Instant};
+
+use super::auth::secret;
+use super::exchange::{TABLE_TAG, decode_error, encode_error};
+use super::kv::client::{Store, store_error, stream_error};
+use super::kv::credentials::Credentials;
+use super::kv::protocol::{Decoder, Encoder, FrameKind, MAX_VALUE_LEN, StreamError};
+use super::rank_record::RankRecord;
+use super::topology::{PeerInfo, hosts};
+use super::{Meeting, listen, lock_launcher_stream, open_process_table};
+use crate::config::{Config, Secret, StoreAddr, Transport, deadline_after};
+use crate::error::{Error, Result};
+use crate::health::process_table::Roll;
+use crate::memory::resource_limit::raise_descriptor_limit;
+
+/// The most bytes of a list of joiners, which the launcher sends as one value.
+pub(crate) const MOST_OUTSIDE: usize = MAX_VALUE_LEN;
+
+/// How long the launcher may take to answer a request of a member.
+const LAUNCHER_ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A rank in the join queue.
+#[derive(Clone, Debug)]
+pub(crate) struct Newcomer {
+    ticket: u64,
+    record: RankRecord,
+    tcp: Option<SocketAddr>,
+}
+
+/// The record of a joiner. The world size is left out, since it depends on when the joiner is
+/// admitted.
+fn joiner_record(
+    config: &Config,
+    secret: Option<&Secret>,
+    unix: &str,
+    process_table: Option<&Roll>,
+) -> RankRecord {
+    RankRecord::new(&Config { size: 0, ..config.clone() }, secret, unix, process_table)
+}
+
+impl Newcomer {
+    /// The number of its join request.
+    pub(crate) fn ticket(&self) -> u64 {
+        self.ticket
+    }
+}
+
+fn address_text(tcp: Option<SocketAddr>) -> String {
+    tcp.map(|address| address.to_string()).unwrap_or_default()
+}
+
+/// Decodes a list of joiners that [`Meeting::outside`] returned. The order is that of admission: by
+/// the ranks that their launcher gave them.
+///
+/// # Errors
+/// If the list is malformed.
+pub(crate) fn newcomers(list: &[u8]) -> Result<Vec<Newcomer>> {
+    let decode = || {
+        let (mut fields, mut all) = (Decoder(list), Vec::new());
+        while !fields.0.is_empty() {
+            let (ticket, length) = (fields.u64()?, fields.u32()? as usize);
+            let mut message = Decoder(fields.bytes(length)?);
+            let tcp = message.text()?.parse().ok();
+            all.push(Newcomer { ticket, record: RankRecord::decode(message.0)?, tcp });
+        }
+        all.sort_by_key(|joiner| (joiner.record.rank, joiner.ticket));
+        Ok(all)
+    };
+    decode().map_err(|broken| stream_error("the launcher", broken))
+}
+
+impl Meeting {
+    /// The launcher's store, and the lock of its stream; none without a launcher.
+    fn launcher_store(&self) -> Result<Option<(MutexGuard<'static, ()>, Store)>> {
+        let Some(StoreAddr::Fd(fd)) = self.config.store else { return Ok(None) };
+        let lock = lock_launcher_stream();
+        Ok(Some((lock, Store::inherited(fd)?)))
+    }
+
+    /// The joiners that can be admitted, as a list for all members. Others are refused with the
+    /// reason. The list is empty if this rank's store is not a launcher's.
+    ///
+    /// # Errors
+    /// If the launcher does not answer.
+    pub(crate) fn outside(&self) -> Result<Vec<u8>> {
+        let Some((_lock, mut store)) = self.launcher_store()? else { return Ok(Vec::new()) };
+        let list = store
+            .queue_request(FrameKind::ListJoiners, "", &[], Duration::ZERO)?
+            .unwrap_or_default();
+        let mut admissible = Encoder::default();
+        for Newcomer { ticket, record, tcp } in newcomers(&list)? {
+            match self.check_admissible(&record) {
+                Ok(()) => {
+                    let mut message = Encoder::default().text(&address_text(tcp));
+                    message.0.extend(record.encode());
+                    admissible = admissible.u64(ticket).bytes(&message.0);
+                }
+                Err(error) => {
+                    let (ticket, answer) = (ticket.to_string(), encode_error(&error, self.rank));
+                    store.queue_request(FrameKind::Admit, &ticket, &answer, Duration::ZERO)?;
+                }
+            }
+        }
+        Ok(admissible.0)
+    }
+
+    fn check_admissible(&self, record: &RankRecord) -> Result<()> {
+        let mine = joiner_record(&self.config, self.secret.as_ref(), "", None);
+        let is_elsewhere = |peer: &PeerInfo| peer.identity != record.host_identity;
+        if let Some(peer) = self.peers.iter().find(|peer| is_elsewhere(peer)) {
+            return Err(Error::Config {
+                name: "RINGREDUCE_JOIN".into(),
+                given: "1".into(),
+                expected: format!(
+                    "only ranks of one host let others in so far, and {} is not where {} is",
+                    peer.peer(),
+                    record.location()
+                ),
+            });
+        }
+        record.check_settings(&mine)
+    }
+
+    /// Appends joiners to the members.
+    #[must_use]
+    pub(crate) fn with_newcomers(mut self, newcomers: &[Newcomer]) -> Self {
+        for joiner in newcomers {
+            let peer = PeerInfo::from((self.peers.len(), joiner.record.clone()));
+            self.peers.push(PeerInfo { tcp: joiner.tcp, ..peer });
+        }
+        self.hosts = hosts(&self.peers);
+        self.config.size = self.peers.len();
+        self
+    }
+
+    /// Admits joiners, which are the last of these ranks: sends each one the peers. A joiner that
+    /// has ended meanwhile is no error.
+    ///
+    /// # Errors
+    /// If the launcher does not answer.
+    pub(crate) fn invite(&self, newcomers: &[Newcomer]) -> Result<()> {
+        let Some((_lock, mut store)) = self.launcher_store()? else { return Ok(()) };
+        let first = self.peers.len() - newcomers.len();
+        for (rank, joiner) in (first..).zip(newcomers) {
+            let mut table = Encoder::default().u8(TABLE_TAG).u64(self.job).u32(self.epoch);
+            table = table.u32(rank as u32).u32(first as u32).u32(self.ranks_per_cpu as u32);
+            table = table.u32(self.config.timeout.as_millis() as u32);
+            for PeerInfo { host, identity, pid, launched, cpus, unix, tcp, .. } in &self.peers {
+                table = table.text(host).text(identity).u32(*pid).u32(*cpus);
+                table = table.text(unix).text(&address_text(*tcp)).u64(*launched);
+            }
+            let ticket = joiner.ticket.to_string();
+            store.queue_request(FrameKind::Admit, &ticket, &table.0, Duration::ZERO)?;
+        }
+        Ok(())
+    }
+
+    /// Tells the launcher that this rank has links to the others.
+    ///
+    /// # Errors
+    /// If the launcher's socket is no longer usable.
+    pub(crate) fn has_joined(&self) -> Result<()> {
+        if let Some((_lock, mut store)) = self.launcher_store()? {
+            store.send_unanswered(FrameKind::Joined, &[]);
+        }
+        Ok(())
+    }
+
+    /// Tells the launcher which processes the members have evicted, so that it does not wait for
+    /// them. Ranks that only a subgroup evicted stay members of the job and are not reported.
+    pub(crate) fn leaves_behind(&self, ranks: impl Iterator<Item = usize>) {
+        let own = &self.peers[self.rank].identity;
+        let peers = ranks.filter_map(|rank| self.peers.get(rank));
+        // A pid means nothing on another host.
+        let pids = peers.filter(|peer| peer.identity == *own).flat_map(|it| it.pid.to_le_bytes());
+        let pids: Vec<u8> = pids.collect();
+        if self.spans_job
+            && !pids.is_empty()
+            && let Ok(Some((_lock, mut store))) = self.launcher_store()
+        {
+            store.send_unanswered(FrameKind::Evicted, &pids);
+        }
+    }
+}
+
+impl Store {
+    /// Sends one request about the join queue; none if the answer is that nothing was done.
+    fn queue_request(
+        &mut self,
+        kind: FrameKind,
+        key: &str,
+        value: &[u8],
+        wait: Duration,
+    ) -> Result<Option<Vec<u8>>> {
+        let deadline = deadline_after(wait) + LAUNCHER_ANSWER_TIMEOUT;
+        let answer = self.request(kind, key, value, wait, deadline)?;
+        match answer.kind {
+            FrameKind::Done | FrameKind::Value => Ok(Some(answer.value)),
+            FrameKind::Absent => Ok(None),
+            other => Err(self.unexpected_answer(other)),
+        }
+    }
+}
+
+/// Waits in the join queue until a member admits this rank. Returns the bootstrap state and the
+/// number of members before it.
+///
+/// # Errors
+/// [`Error::Store`] if no member does before `deadline`; [`Error::Config`] if this rank can't be
+/// admitted.
+pub(crate) fn enter(config: &Config, deadline: Instant) -> Result<(Meeting, usize)> {
+    config.validate()?;
+    raise_descriptor_limit();
+    let Some(StoreAddr::Fd(fd)) = config.store else {
+        return Err(store_error("nowhere", "a rank that comes later needs its launcher's"));
+    };
+    let (unix, name) = listen::unix_listener(config)?;
+    let tcp = config.transport == Transport::Tcp;
+    let tcp = tcp.then(|| listen::tcp_listener(config, true)).transpose()?;
+    let (secret, process_table) = (secret::load(config)?, open_process_table(config));
+    let mut message =
+        Encoder::default().text(&address_text(tcp.as_ref().map(|(_, address)| *address)));
+    message
+        .0
+        .extend(joiner_record(config, secret.as_ref(), &name, process_table.as_deref()).encode());
+    let _lock = lock_launcher_stream();
+    let mut store = Store::connect_with(&StoreAddr::Fd(fd), &Credentials::default(), deadline)?;
+    let wait = deadline.saturating_duration_since(Instant::now());
+    let Some(answer) = store.queue_request(FrameKind::Join, "", &message.0, wait)? else {
+        let reason = format!(
+            "no member let this rank in within {:.1?}: they do where they call `grow`. \
+             RINGREDUCE_TIMEOUT sets how long to wait",
+            config.timeout
+        );
+        return Err(store_error(store.address(), reason));
+    };
+    if answer.first() != Some(&TABLE_TAG) {
+        let error = decode_error(&answer, config.rank, config.size, store.address());
+        return Err(error.unwrap_or_else(|broken| stream_error(store.address(), broken)));
+    }
+    let admission = Admission::decode(&answer[1..]);
+    let Admission { job, epoch, rank, first, ranks_per_cpu, timeout, peers } =
+        admission.map_err(|broken| stream_error(store.address(), broken))?;
+    let config = Config { rank, size: peers.len(), timeout, ..config.clone() };
+    let bootstrap = Meeting::of_peers(config, secret, (job, peers), unix, process_table);
+    let tcp = tcp.map(|(socket, _)| socket);
+    Ok((Meeting { epoch, ranks_per_cpu, tcp, ..bootstrap }, first))
+}
+
+/// The message by which a member admits a joiner.
+struct Admission {
+    job: u64,
+    epoch: u32,
+    rank: usize,
+    /// The rank of the first joiner.
+    first: usize,
+    ranks_per_cpu: usize,
+    timeout: Duration,
+    peers: Vec<PeerInfo>,
+}
+
+impl Admission {
+    fn decode(bytes: &[u8]) -> Result<Self, StreamError> {
+        let mut fields = Decoder(bytes);
+        let (job, epoch, rank) = (fields.u64()?, fields.u32()?, fields.u32()? as usize);
+        let (first, ranks_per_cpu) = (fields.u32()? as usize, fields.u32()? as usize);
+        let timeout = Duration::from_millis(fields.u32()?.into());
+        let mut peers = Vec::new();
+        while !fields.0.is_empty() {
+            peers.push(PeerInfo {
+                rank: peers.len(),
+                host: fields.text()?,
+                identity: fields.text()?,
+                pid: fields.u32()?,
+                cpus: fields.u32()?,
+                unix: fields.text()?,
+                tcp: fields.text()?.parse().ok(),
+                launched: fields.u64()?,
+            });
+        }
+        if first == 0 || first > rank || rank >= peers.len() {
+            return Err(StreamError::Malformed(format!("a place {rank} of {}", peers.len())));
+        }
+        Ok(Self { job, epoch, rank, first, ranks_per_cpu, timeout, peers })
+    }
+}

@@ -1,0 +1,65 @@
+//! Credentials of a store's client: the identity and the keys of mutual authentication.
+
+use std::io::{Error, ErrorKind, Result};
+use std::time::{Duration, Instant};
+
+use socket2::Socket;
+
+use crate::bootstrap::auth::acceptor::{StreamKeys, dial_handshake};
+use crate::bootstrap::auth::handshake::StreamId;
+use crate::bootstrap::auth::keys::{Keys, job_number};
+use crate::config::{Config, Secret};
+
+/// How long after its deadline a request still waits for the answer.
+pub(super) const ANSWER_GRACE: Duration = Duration::from_secs(2);
+
+/// Identity and keys by which a client and a store authenticate each other.
+#[derive(Clone, Debug)]
+pub(crate) struct Credentials {
+    pub(super) keys: Keys,
+    job: u64,
+    rank: u32,
+    /// How long the store's host may give no sign of life before it counts as unreachable.
+    pub(super) peer_timeout: Duration,
+}
+
+impl Default for Credentials {
+    /// Credentials of a job without a secret.
+    fn default() -> Self {
+        Self::of(&Config::default(), None)
+    }
+}
+
+impl Credentials {
+    /// Credentials of a rank. The job number is unknown before the rendezvous, so the launcher's
+    /// name of the job gives a preliminary one.
+    pub(crate) fn of(config: &Config, secret: Option<&Secret>) -> Self {
+        let job = job_number(config.job.as_deref());
+        let (keys, rank) = (Keys::new(secret, job), config.rank as u32);
+        Self { keys, job, rank, peer_timeout: config.peer_timeout }
+    }
+
+    /// The stream that a client of this job must claim to be.
+    pub(super) fn expected_stream(&self, claimed: &StreamId) -> Option<StreamId> {
+        let here = StreamId::to_store(self.job, claimed.from);
+        (claimed.role == here.role).then_some(here)
+    }
+
+    /// Runs the handshake with a store.
+    pub(super) fn authenticate(&self, socket: &Socket, deadline: Instant) -> Result<StreamKeys> {
+        let began = Instant::now();
+        let deadline = deadline.max(began) + ANSWER_GRACE;
+        let stream = StreamId::to_store(self.job, self.rank);
+        dial_handshake(socket, &self.keys, stream, deadline, &|| false).map_err(|error| match error
+            .kind()
+        {
+            ErrorKind::TimedOut => Error::new(ErrorKind::TimedOut, silence_reason(began)),
+            _ => error,
+        })
+    }
+}
+
+/// The reason of an error about a silent store.
+pub(super) fn silence_reason(began: Instant) -> String {
+    format!("it is silent for {:.1?}; is it the store of this job?", began.elapsed())
+}

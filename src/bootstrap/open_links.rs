@@ -1,0 +1,147 @@
+//! Communicators of ranks that are processes: bootstrap, then one link per pair of ranks that a
+//! plan may use, with control channel and failure detector.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::connect::{PairKey, Streams};
+use super::share_memory::{is_shareable_size, shares_from_start};
+use super::{Meeting, rendezvous};
+use crate::api::options::Preferences;
+use crate::api::{Communicator, Origin, Seat};
+use crate::config::{Config, deadline_after};
+use crate::engine::Engine;
+use crate::error::{Error, Peer, Result};
+use crate::health::Links;
+use crate::health::control_channel::Controls;
+use crate::health::local_detector::Lives;
+use crate::plan::{Planner, Slots, least_chunk};
+use crate::schedule::Ring;
+use crate::sync::Patience;
+use crate::trace::Recorder;
+use crate::trace::launcher_record;
+use crate::transport::descriptor_passing::wait_readable;
+use crate::transport::shm;
+use crate::transport::tcp::{self, Settings, tune};
+
+/// Bytes of the last-level cache (L3); larger results are written with streaming stores. 32 MiB if
+/// the system does not say.
+pub(super) fn last_level_cache() -> usize {
+    let size = std::fs::read_to_string("/sys/devices/system/cpu/cpu0/cache/index3/size");
+    let kilobytes = size.ok().and_then(|text| text.trim().strip_suffix('K')?.parse().ok());
+    kilobytes.unwrap_or(32 << 10) << 10
+}
+
+impl Communicator {
+    pub(crate) fn open_processes(config: &Config) -> Result<Self> {
+        let recorder = launcher_record::of(config)?;
+        if config.joins {
+            return Self::come_later(config, &recorder);
+        }
+        Self::open(rendezvous(config)?, &recorder)?.enrolled()
+    }
+
+    /// Opens all links of a bootstrap and makes the communicator.
+    pub(crate) fn open(mut bootstrap: Meeting, recorder: &Arc<Recorder>) -> Result<Self> {
+        let &Config { timeout, all_pairs, .. } = bootstrap.config();
+        let preferences = Preferences::from(bootstrap.config());
+        let deadline = deadline_after(timeout);
+        let ring = Ring::through(&bootstrap.ring_order()).ok_or_else(|| {
+            Error::io("ordering the ring", std::io::Error::other("the hosts' ranks overlap"))
+        })?;
+        let ring = ring.with_all_pairs(all_pairs as u32);
+        let slots = Slots::of(bootstrap.needs_tcp(), bootstrap.size());
+        let min_chunk = least_chunk(bootstrap.needs_tcp(), bootstrap.ranks_per_cpu());
+        let rank = bootstrap.rank;
+        let planner = Planner::new(ring, rank as u32, slots, min_chunk);
+        let links = connect(&mut bootstrap, &planner, deadline);
+        let links = links.map_err(|error| bootstrap.report_failure(error))?;
+        bootstrap.close_listeners();
+        let patience = Patience::for_ranks(bootstrap.ranks_on_host());
+        let abort = Arc::clone(bootstrap.abort());
+        let peers: Arc<[Peer]> = bootstrap.peers.iter().map(|info| info.peer()).collect();
+        let seat = Seat {
+            rank,
+            local_rank: bootstrap.local_rank(),
+            local_size: bootstrap.local_size(),
+            peers: Arc::clone(&peers),
+            transports: links.transports(),
+            shares: !bootstrap.needs_tcp() && is_shareable_size(bootstrap.size()),
+            flight: recorder.communicator(bootstrap.job, rank, peers),
+            origin: Origin::Processes(Box::new(bootstrap)),
+        };
+        let mut engine = Engine::new(planner, links, patience, last_level_cache());
+        engine.abort = abort;
+        if preferences.failures.uniform && !engine.can_meet(&seat) {
+            let expected = format!(
+                "off in a world of {} ranks, unless RINGREDUCE_ALL_PAIRS or Builder::all_pairs \
+                 gives all of them links to each other",
+                seat.peers.len()
+            );
+            let (call, argument, given) = ("build", "uniform", "on".into());
+            return Err(Error::Argument { call, argument, given, expected });
+        }
+        let shares_memory = seat.shares && shares_from_start(&engine.planner);
+        let mut comm = Self::new(seat, engine, timeout).going_by(preferences);
+        if shares_memory {
+            comm.share_lines("build")?;
+        }
+        Ok(comm)
+    }
+}
+
+/// Connects this rank to every peer of the planner's plans.
+fn connect(bootstrap: &mut Meeting, planner: &Planner, deadline: Instant) -> Result<Links> {
+    let (me, size) = (bootstrap.rank, bootstrap.size());
+    let mut links = Links::new(size);
+    if size == 1 {
+        return Ok(links);
+    }
+    let peers: Vec<_> = planner.peers().into_iter().map(|peer| peer as usize).collect();
+    let dial: Vec<_> = peers.iter().map(|&to| PairKey { from: me, to }).collect();
+    let accept: Vec<_> = peers.iter().map(|&from| PairKey { from, to: me }).collect();
+    let checks = bootstrap.config().tcp_checksum;
+    let congestion = bootstrap.config().tcp_congestion.clone();
+    let settings = Settings { congestion, ..Settings::default() };
+    let mut controls = Controls::new(me, size, bootstrap.config().peer_timeout);
+    // Status page and control channel exist before any other rank can connect. If this rank ends
+    // soon after, the other ranks read there that it has voted for nothing.
+    let (mut lives, page) = Lives::new(me, size, bootstrap.job)?;
+    let launched = bootstrap.launched();
+    for connection in bootstrap.connect(&dial, &accept)? {
+        let PairKey { from, to } = connection.pair;
+        let slots = planner.slots(from as u32, to as u32);
+        if let Some(control) = connection.control {
+            controls.add(if from == me { to } else { from }, control)?;
+        }
+        match connection.streams {
+            Streams::Shm(life) if from == me => {
+                let peer = bootstrap.peers[to].peer().to_string();
+                page.pass(&life, &peer)?;
+                links.add_tx(to, shm::sender(slots, life, &peer)?);
+            }
+            Streams::Shm(life) => {
+                let peer = bootstrap.peers[from].peer().to_string();
+                let deadline = wait_readable(&life, deadline, bootstrap.abort());
+                lives.receive(from, &life, &peer, deadline)?;
+                let deadline = wait_readable(&life, deadline, bootstrap.abort());
+                links.add_rx(from, shm::receiver(slots, life, &peer, deadline)?);
+            }
+            Streams::Tcp(streams) => {
+                streams.iter().try_for_each(|stream| tune(stream, &settings))?;
+                let (sealers, openers) =
+                    connection.seals.into_iter().map(|seals| (seals.sealer, seals.opener)).unzip();
+                if from == me {
+                    let link = tcp::Tx::sealed(streams, sealers, slots)?;
+                    links.add_tx(to, Box::new(link.checked(checks)));
+                } else {
+                    let link = tcp::Rx::sealed(streams, openers, slots)?;
+                    links.add_rx(from, Box::new(link.checked(checks)));
+                }
+            }
+        }
+    }
+    links.set_controls(controls);
+    links.set_lives(lives, launched);
+    Ok(links)
+}
