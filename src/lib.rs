@@ -59,6 +59,7 @@ mod bootstrap;
 #[cfg(all(feature = "host", feature = "internals"))]
 #[doc(hidden)]
 pub mod bootstrap;
+mod codec;
 #[cfg(all(feature = "host", not(feature = "internals")))]
 mod config;
 #[cfg(all(feature = "host", feature = "internals"))]

@@ -134,7 +134,8 @@ impl StoreGather<'_> {
         if header.first() != Some(&TABLE_TAG) {
             return Err(self.published_error(&header));
         }
-        let length = Decoder(&header[1..]).u32().map_err(|broken| self.broken(broken))? as usize;
+        let length = Decoder(&header[1..]).u32().map_err(|error| self.broken(error.into()))?;
+        let length = length as usize;
         let mut table_bytes = Vec::new();
         for index in 0..length.div_ceil(MAX_VALUE_LEN) {
             let piece = self.store.get(&format!("{table}/{index}"), self.deadline)?;

@@ -1,55 +1,55 @@
-//! Because of whom a rank has failed, and why, as ranks tell each other.
-//! May touch: the faults of links. Law: four words, of which the first is never 0; four words of
-//! anything are a blame or none.
+//! The failure cause: the rank that failed first and the reason, as ranks report it to each other.
+//! Law: four words, of which the first is never 0; any four words are a cause or refused. They are
+//! words and not bytes of `codec`, because they also stand as atomics in a status page.
 
 use std::time::Duration;
 
 use super::Stall;
 use super::fault::Fault;
 
-/// In what two ranks may differ, as [`Fault::Mismatch`] has it.
+/// The fields in which two calls may differ: see [`Fault::Mismatch`].
 const FIELDS: [&str; 6] =
     ["sequence", "fingerprint", "len", "earlier", "memory", "captured into a graph"];
 
-/// How many words say it.
+/// The words of a failure cause.
 pub(crate) const WORDS: usize = 4;
 
-/// In what a rank differs from another one, and both values, its own first.
+/// A call that differs from the call of rank `with` in `field`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Difference {
+pub(crate) struct CallMismatch {
     pub(crate) with: usize,
     pub(crate) field: &'static str,
     pub(crate) ours: u64,
     pub(crate) theirs: u64,
 }
 
-impl Difference {
+impl CallMismatch {
     fn words(self) -> [u64; WORDS - 1] {
         let field = FIELDS.iter().position(|&field| field == self.field).unwrap_or(0) as u64;
         [field << 32 | self.with as u64, self.ours, self.theirs]
     }
 
-    fn of([what, ours, theirs]: [u64; WORDS - 1]) -> Option<Self> {
+    fn from_words([what, ours, theirs]: [u64; WORDS - 1]) -> Option<Self> {
         let field = FIELDS.get(usize::try_from(what >> 32).ok()?)?;
         let with = (what & u64::from(u32::MAX)) as usize;
         Some(Self { with, field, ours, theirs })
     }
 }
 
-/// What was the matter with a rank.
+/// The reason why a rank has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Why {
-    /// It was lost, or failed of something of its own.
+    /// The rank died, became unreachable, or failed by an error of its own.
     Lost,
-    /// Its caller ended all calls.
+    /// The program ended all calls at this rank.
     Aborted,
-    /// It kept somebody waiting for so many milliseconds.
+    /// A peer waited for the rank for this many milliseconds.
     Stalled(Stall, u64),
-    /// It makes another call than somebody else.
-    Differs(Difference),
+    /// The rank makes another call than a peer.
+    Differs(CallMismatch),
 }
 
-/// Because of whom a rank has failed, which may be itself; and why.
+/// The rank because of which a rank has failed, which may be the rank itself; and the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blame {
     pub(crate) culprit: usize,
@@ -57,58 +57,57 @@ pub struct Blame {
 }
 
 impl Blame {
-    /// It was lost, or failed.
     pub(crate) const fn lost(culprit: usize) -> Self {
         Self { culprit, why: Why::Lost }
     }
 
-    /// It was aborted.
     pub(crate) const fn aborted(culprit: usize) -> Self {
         Self { culprit, why: Why::Aborted }
     }
 
-    /// It kept others waiting for so long.
     pub(crate) fn stalled(culprit: usize, state: Stall, after: Duration) -> Self {
         let millis = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
         Self { culprit, why: Why::Stalled(state, millis) }
     }
 
-    /// Of `me`, who saw `fault` at `peer`: who is the cause of what follows. Of two that differ it
-    /// is the one who found out.
+    /// The cause that rank `me` reports after it saw `fault` at `peer`. Of two ranks in different
+    /// calls, the rank that found the mismatch is the cause.
     pub(crate) fn of_fault(me: usize, peer: usize, fault: &Fault) -> Self {
         match *fault {
             Fault::Lost(_) => Self::lost(peer),
             Fault::GaveUp(ref blame) => **blame,
             Fault::Mismatch { field, ours, theirs } => {
-                let why = Why::Differs(Difference { with: peer, field, ours, theirs });
+                let why = Why::Differs(CallMismatch { with: peer, field, ours, theirs });
                 Self { culprit: me, why }
             }
             Fault::Corrupt { .. } | Fault::Forged { .. } => Self::lost(me),
         }
     }
 
-    /// The same in another numbering of ranks, if it has these.
+    /// This cause with the ranks of another communicator; `None` if a rank is not in it.
     pub(crate) fn renumbered(self, number: impl Fn(usize) -> Option<usize>) -> Option<Self> {
         let why = match self.why {
-            Why::Differs(it) => Why::Differs(Difference { with: number(it.with)?, ..it }),
+            Why::Differs(it) => Why::Differs(CallMismatch { with: number(it.with)?, ..it }),
             why => why,
         };
         Some(Self { culprit: number(self.culprit)?, why })
     }
 
-    /// Does it speak of ranks of a world of this size?
+    /// True if all ranks in this cause are below `size`.
     pub(crate) fn is_within(self, size: usize) -> bool {
         self.renumbered(|rank| (rank < size).then_some(rank)).is_some()
     }
 
-    /// What it is to the rank that the culprit differs from, which calls what `print` says, if that
-    /// is known: a difference in an earlier call, unless it is in this one.
-    pub(crate) fn seen_by(self, me: usize, print: Option<u64>) -> Option<Fault> {
-        let Why::Differs(Difference { with, field, ours: theirs, theirs: ours }) = self.why else {
+    /// The mismatch as rank `me` reports it, with both values exchanged; `None` unless the culprit
+    /// differs from `me`. A fingerprint other than that of the current call, `fingerprint`, is from
+    /// an earlier call.
+    pub(crate) fn seen_by(self, me: usize, fingerprint: Option<u64>) -> Option<Fault> {
+        let Why::Differs(CallMismatch { with, field, ours: theirs, theirs: ours }) = self.why
+        else {
             return None;
         };
         let field = match field {
-            "fingerprint" | "earlier" if print == Some(ours) => "fingerprint",
+            "fingerprint" | "earlier" if fingerprint == Some(ours) => "fingerprint",
             "fingerprint" => "earlier",
             field => field,
         };
@@ -119,7 +118,7 @@ impl Blame {
         let (why, [what, ours, theirs]) = match self.why {
             Why::Lost => (0, [0; WORDS - 1]),
             Why::Aborted => (1, [0; WORDS - 1]),
-            Why::Differs(difference) => (2, difference.words()),
+            Why::Differs(mismatch) => (2, mismatch.words()),
             Why::Stalled(Stall::Paused { entered }, after) => (3, [0, entered, after]),
             Why::Stalled(Stall::Silent { waited }, after) => (3, [1, waited, after]),
             Why::Stalled(Stall::NeverEntered { entered }, after) => (3, [2, entered, after]),
@@ -127,13 +126,13 @@ impl Blame {
         [why << 32 | (self.culprit as u64 + 1), what, ours, theirs]
     }
 
-    pub(crate) fn of([first, rest @ ..]: [u64; WORDS]) -> Option<Self> {
+    pub(crate) fn from_words([first, rest @ ..]: [u64; WORDS]) -> Option<Self> {
         let culprit = (first & u64::from(u32::MAX)).checked_sub(1)? as usize;
         let is_plain = rest == [0; WORDS - 1];
         let why = match first >> 32 {
             0 if is_plain => Why::Lost,
             1 if is_plain => Why::Aborted,
-            2 => Why::Differs(Difference::of(rest)?),
+            2 => Why::Differs(CallMismatch::from_words(rest)?),
             3 => {
                 let [kind, call, after] = rest;
                 let state = match kind {

@@ -1,49 +1,49 @@
-//! A fault of a call, as a link or the failure detector reports it to the executor, which adds the
-//! rank, the host and the step.
+//! The fault of a call, as a link or the failure detector reports it. The executor adds the rank, the
+//! host and the step, and makes an `Error` of it.
 
 use super::cause::Blame;
 
-/// What a link can fail of; the executor adds who and where.
+/// The ways in which a link or a peer can fail.
 #[derive(Debug)]
 pub enum Fault {
-    /// The peer closed, died or became unreachable; how we know.
+    /// The peer closed its communicator, died or became unreachable; the text is the evidence.
     Lost(String),
-    /// What came is not what was sent.
+    /// The payload does not have the checksum that the sender computed.
     Corrupt {
         /// The number of the slot on its link, from 0.
         slot: u64,
-        /// Its checksum, as the sender has it.
+        /// The sender's checksum.
         sent: u32,
-        /// That of what came.
+        /// The checksum of the received payload.
         found: u32,
     },
-    /// What came was not sealed by the peer as what comes next.
+    /// The slot does not decrypt with the connection's key as the next one.
     Forged {
         /// The number of the slot on its link, from 0.
         slot: u64,
     },
-    /// The peer has failed because of a rank.
+    /// The peer has failed, for this cause.
     GaveUp(Box<Blame>),
-    /// The peer sent something else than what was expected.
+    /// The header of a slot differs from the expected one.
     Mismatch {
-        /// Which field of the frame.
+        /// The field of the header.
         field: &'static str,
-        /// What we expected.
+        /// The expected value.
         ours: u64,
-        /// What came.
+        /// The received value.
         theirs: u64,
     },
 }
 
 impl Fault {
-    /// The peer makes the same call on memory of the other kind: ours is registered (and theirs is
-    /// not), or theirs is.
+    /// The peer makes the same call on memory of the other kind: one of the two buffers is
+    /// registered. `registered` is true if it is ours.
     pub(crate) fn memory(registered: bool) -> Self {
         let (ours, theirs) = (u64::from(registered), u64::from(!registered));
         Self::Mismatch { field: "memory", ours, theirs }
     }
 
-    /// Has another rank told it?
+    /// True if another rank reported the fault, so that this rank did not see it first-hand.
     pub(crate) fn is_hearsay(&self) -> bool {
         matches!(self, Self::GaveUp(_))
     }

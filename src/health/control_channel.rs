@@ -1,8 +1,8 @@
-//! A connection beside the links between two ranks: what a rank failed because of goes over it,
-//! past all that waits in those, and what survivors say to each other; and so does the end of a
-//! process.
-//! May touch: error, OS crates.
-//! Law: frames of one size, none of which waits; who sends nothing before its end has died.
+//! Control channels: one connection beside the links to each rank that TCP links reach. A failure
+//! cause travels over it past all data that waits in the links, and so do heartbeats ("I wait in
+//! call N"), goodbyes and the messages of the recovery; its end shows the end of the process.
+//! Law: frames have one size, and sending never waits; a process that closes its channel without a
+//! goodbye or a failure message has died.
 
 mod connection;
 mod keepalive;
@@ -17,327 +17,345 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use socket2::Socket;
 
-use super::control_message::{FRAME, Failure, Notice, Waits, Words};
+use super::control_message::{ControlMessage, FRAME_BYTES, Failure, Heartbeat, RecoveryMessage};
 use crate::error::cause::{Blame, Why};
 use crate::error::{Error, Result};
 use crate::transport::aead::{Seals, TAG};
 use crate::transport::{Fault, MESSAGE};
-use connection::Control;
-use keepalive::prepare;
+use connection::ControlConnection;
+use keepalive::configure;
 pub(crate) use keepalive::watch;
 
-/// How often who waits says so; rather a part of the time that a call may take.
-const AGAIN: Duration = Duration::from_secs(1);
+/// The longest time between two heartbeats of a waiting rank; a call with a short time limit has an
+/// eighth of that limit.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A process may have ended after its last call: how long what it did last may take to show.
-const LAST_WORDS: Duration = Duration::from_millis(300);
+/// How long the last message of a process may still take to arrive after the process has ended.
+const LAST_MESSAGE_DELAY: Duration = Duration::from_millis(300);
 
-/// Those to all ranks that there are TCP links to.
+/// The control channels of one communicator, by rank.
 #[derive(Debug, Default)]
 pub(crate) struct Controls {
     me: usize,
-    /// Without a sign of a host for so long it is unreachable.
+    /// A host without a sign of life for this long counts as unreachable.
     unreachable: Duration,
-    peers: Vec<Option<Control>>,
-    /// Has this rank failed?
-    failed: bool,
-    /// Because of whom another communicator of it has.
-    because: Option<Blame>,
-    /// The call that it last said it waits in, for whom alone, and when.
-    waits: Option<(u64, u64, Instant)>,
-    /// Has this rank said anything to survivors?
-    has_spoken: bool,
+    peers: Vec<Option<ControlConnection>>,
+    /// This rank has announced its failure.
+    has_failed: bool,
+    /// The cause that this rank's goodbye carries: the failure of another of its communicators.
+    goodbye_cause: Option<Blame>,
+    /// The call of the last heartbeat, the rank (plus one) that this rank alone waits for, and when
+    /// the heartbeat went out.
+    last_heartbeat: Option<(u64, u64, Instant)>,
+    /// This rank has sent recovery messages.
+    sent_recovery: bool,
 }
 
 impl Controls {
     pub(crate) fn new(me: usize, size: usize, unreachable: Duration) -> Self {
         let peers = (0..size).map(|_| None).collect();
-        let (failed, because, waits, has_spoken) = (false, None, None, false);
-        Self { me, unreachable, peers, failed, because, waits, has_spoken }
+        let (has_failed, goodbye_cause, last_heartbeat) = (false, None, None);
+        let sent_recovery = false;
+        Self { me, unreachable, peers, has_failed, goodbye_cause, last_heartbeat, sent_recovery }
     }
 
-    /// That to `peer`.
+    /// Adds the channel to `peer`.
     ///
     /// # Errors
-    /// If the system refuses a setting.
+    /// If the system refuses a setting of the socket.
     pub(crate) fn add(
         &mut self,
         peer: usize,
         (stream, seals): (Socket, Option<Seals>),
     ) -> Result<()> {
         let unreachable = self.unreachable;
-        prepare(&stream, unreachable)
+        configure(&stream, unreachable)
             .map_err(|error| Error::io("preparing a control connection", error))?;
-        let (frame, filled, said, waits, ended) =
-            ([0; FRAME + TAG], 0, None, Waits::default(), None);
-        // To say that it waits shall not allocate.
-        let unsent = Vec::with_capacity(4 * (FRAME + TAG));
-        let (heard, left) = (VecDeque::new(), None);
-        let since = Instant::now();
-        self.peers[peer] = Some(Control {
+        let now = Instant::now();
+        self.peers[peer] = Some(ControlConnection {
             stream,
             unreachable,
-            looked: since,
-            is_cut: false,
-            unsent,
+            keepalive_checked: now,
+            is_unreachable: false,
+            // Reserved now, because a heartbeat must not allocate.
+            unsent: Vec::with_capacity(4 * (FRAME_BYTES + TAG)),
             seals,
-            frame,
-            filled,
-            said,
-            left,
-            waits,
-            since,
-            heard,
-            ended,
-            gone: None,
+            frame: [0; FRAME_BYTES + TAG],
+            filled: 0,
+            final_message: None,
+            goodbye: None,
+            heartbeat: Heartbeat::default(),
+            heartbeat_at: now,
+            recovery: VecDeque::new(),
+            ended: None,
+            process_ended: None,
         });
         Ok(())
     }
 
-    /// Tells all that this rank has failed, and because of whom: has it found that out by itself?
-    /// What is said first counts.
-    pub(crate) fn give_up(&mut self, blame: Blame, first_hand: bool) {
-        if !std::mem::replace(&mut self.failed, true) {
-            self.tell(&Notice::GaveUp(Failure { blame, first_hand }));
+    /// Tells all peers that this rank has failed, and the cause; only the first cause is sent.
+    /// `first_hand`: this rank found the cause itself.
+    pub(crate) fn announce_failure(&mut self, cause: Blame, first_hand: bool) {
+        if !std::mem::replace(&mut self.has_failed, true) {
+            self.broadcast(&ControlMessage::Failed(Failure { cause, first_hand }));
         }
     }
 
-    /// The same, because of itself.
-    pub(crate) fn fail_by_itself(&mut self, why: Why) {
-        self.give_up(Blame { culprit: self.me, why }, true);
+    /// Tells all peers that this rank has failed by itself.
+    pub(crate) fn announce_own_failure(&mut self, why: Why) {
+        self.announce_failure(Blame { culprit: self.me, why }, true);
     }
 
-    /// When this rank leaves, it does so because of another communicator of its.
-    pub(crate) fn leaves_for(&mut self, because: Blame) {
-        self.because = Some(because);
+    /// Sets the cause that the goodbye of this rank carries: another of its communicators failed.
+    pub(crate) fn set_goodbye_cause(&mut self, cause: Blame) {
+        self.goodbye_cause = Some(cause);
     }
 
-    /// Tells all, now and then, that this rank waits in a call that may take so long, and for whom
-    /// if for one alone. So who does not come is known by its silence. `print` says what it calls,
-    /// and `sent` how many slots have gone to a rank.
-    pub(crate) fn wait_in(
+    /// Sends heartbeats to all peers, if they are due: this rank waits in `call`, which may take
+    /// `limit`, for rank `waits_for` alone if that is given. Peers take a rank without heartbeats
+    /// for stalled. `slots_sent` counts the slots that have gone to a rank.
+    pub(crate) fn send_heartbeats(
         &mut self,
-        (call, most): (u64, Duration),
-        print: u64,
-        toward: Option<usize>,
-        sent: impl Fn(usize) -> u64,
+        (call, limit): (u64, Duration),
+        fingerprint: u64,
+        waits_for: Option<usize>,
+        slots_sent: impl Fn(usize) -> u64,
     ) {
-        let toward = toward.map_or(0, |rank| rank as u64 + 1);
-        let again = AGAIN.min(most / 8);
-        let is_said = self
-            .waits
-            .is_some_and(|(said, of, at)| (said, of) == (call, toward) && at.elapsed() < again);
-        if self.failed || is_said {
+        let waits_for = waits_for.map_or(0, |rank| rank as u64 + 1);
+        let interval = HEARTBEAT_INTERVAL.min(limit / 8);
+        let is_recent = self.last_heartbeat.is_some_and(|(last, rank, at)| {
+            (last, rank) == (call, waits_for) && at.elapsed() < interval
+        });
+        if self.has_failed || is_recent {
             return;
         }
-        self.waits = Some((call, toward, Instant::now()));
-        for (rank, control) in self.peers.iter_mut().enumerate() {
-            let Some(control) = control else { continue };
-            let waits = Waits { call, print, sent: sent(rank), toward };
-            control.say(&Notice::Waits(waits).encode());
+        self.last_heartbeat = Some((call, waits_for, Instant::now()));
+        for (rank, connection) in self.peers.iter_mut().enumerate() {
+            let Some(connection) = connection else { continue };
+            let slots_sent = slots_sent(rank);
+            let heartbeat = Heartbeat { call, fingerprint, slots_sent, waits_for };
+            connection.send(&ControlMessage::Heartbeat(heartbeat).encode());
         }
     }
 
-    /// The one of these ranks, if any, that has not said lately that it waits, where this one has
-    /// for so long; and the latest call in which it has. Who waits in another call does so for
-    /// somebody else.
-    pub(crate) fn silent(
+    /// The first rank of `among` without a recent heartbeat, and the call of its latest one. A rank
+    /// with recent heartbeats from another call waits there for a third rank.
+    pub(crate) fn silent_peer(
         &mut self,
-        most: Duration,
+        limit: Duration,
         among: impl Fn(usize) -> bool,
     ) -> Option<(usize, u64)> {
         self.read();
-        self.peers.iter().enumerate().find_map(|(rank, control)| {
-            let control = control.as_ref()?;
-            let is_silent = among(rank) && !control.is_heard(most);
-            is_silent.then_some((rank, control.waits.call & !MESSAGE))
+        self.peers.iter().enumerate().find_map(|(rank, connection)| {
+            let connection = connection.as_ref()?;
+            let is_silent = among(rank) && !connection.has_recent_heartbeat(limit);
+            is_silent.then_some((rank, connection.heartbeat.call & !MESSAGE))
         })
     }
 
-    /// The rank, if any, that is silent where this one has waited for a message to or from `peer`,
-    /// who may wait for another one in turn.
-    pub(crate) fn silent_before(
+    /// The silent rank at the end of a chain of waits, and the call of its latest heartbeat: this
+    /// rank waits for a message of `peer`, which may wait for another rank in turn.
+    pub(crate) fn silent_peer_behind(
         &mut self,
         peer: usize,
-        (call, most): (u64, Duration),
+        (call, limit): (u64, Duration),
     ) -> Option<(usize, u64)> {
         self.read();
         let mut at = peer;
         for _ in 0..self.peers.len() {
-            let control = self.peers.get(at)?.as_ref()?;
-            let Waits { call: number, toward, .. } = control.waits;
-            match usize::try_from(toward).ok()?.checked_sub(1) {
-                _ if !control.is_heard(most) => return Some((at, number & !MESSAGE)),
+            let connection = self.peers.get(at)?.as_ref()?;
+            let Heartbeat { call: number, waits_for, .. } = connection.heartbeat;
+            match usize::try_from(waits_for).ok()?.checked_sub(1) {
+                _ if !connection.has_recent_heartbeat(limit) => {
+                    return Some((at, number & !MESSAGE));
+                }
                 Some(next) if number == call => at = next,
-                // It is in the call before.
-                None if number == call & !MESSAGE => return self.silent(most, |_| true),
+                // The peer is still in the call of all ranks before this message.
+                None if number == call & !MESSAGE => return self.silent_peer(limit, |_| true),
                 _ => return Some((at, number & !MESSAGE)),
             }
         }
         None
     }
 
-    /// The call of all ranks in which `peer` has said that it waits, past the one of this number,
-    /// and how many slots it had sent here by then.
-    pub(crate) fn is_past(&self, peer: usize, call: u64) -> Option<(u64, u64)> {
-        let waits = self.peers.get(peer)?.as_ref()?.waits;
-        (waits.call & MESSAGE == 0 && waits.call > call).then_some((waits.call, waits.sent))
+    /// The call after number `call`, of all ranks, in which `peer` waits by its latest heartbeat;
+    /// and how many slots the peer had sent here by then.
+    pub(crate) fn later_call(&self, peer: usize, call: u64) -> Option<(u64, u64)> {
+        let heartbeat = self.peers.get(peer)?.as_ref()?.heartbeat;
+        let is_later = heartbeat.call & MESSAGE == 0 && heartbeat.call > call;
+        is_later.then_some((heartbeat.call, heartbeat.slots_sent))
     }
 
-    /// The rank, if any, that calls something else than this one by the same number, or has found
-    /// out that this one differs; and in what. `call` is that of this rank, and `ours` says what
-    /// it calls by a number.
-    pub(crate) fn differs(
+    /// A rank whose call of the same number differs from this rank's, or that reports such a
+    /// difference; and the difference. `call` is the call of this rank, and `ours` returns this
+    /// rank's fingerprint of a call.
+    pub(crate) fn mismatched_peer(
         &mut self,
         call: Option<u64>,
         ours: impl Fn(u64) -> Option<u64>,
     ) -> Option<(usize, Fault)> {
         self.read();
-        self.peers.iter().enumerate().find_map(|(rank, control)| {
-            let control = control.as_ref()?;
-            if let Some(Notice::GaveUp(Failure { blame, .. })) = control.said
-                && blame.is_within(self.peers.len())
-                && let Some(fault) = blame.seen_by(self.me, call.and_then(&ours))
+        self.peers.iter().enumerate().find_map(|(rank, connection)| {
+            let connection = connection.as_ref()?;
+            if let Some(ControlMessage::Failed(Failure { cause, .. })) = connection.final_message
+                && cause.is_within(self.peers.len())
+                && let Some(fault) = cause.seen_by(self.me, call.and_then(&ours))
             {
-                return Some((blame.culprit, fault));
+                return Some((cause.culprit, fault));
             }
-            let Waits { call: number, print: theirs, .. } = control.waits;
+            let Heartbeat { call: number, fingerprint: theirs, .. } = connection.heartbeat;
             let ours = ours(number).filter(|&ours| theirs != 0 && ours != theirs)?;
             let field = if call == Some(number) { "fingerprint" } else { "earlier" };
             call.map(|_| (rank, Fault::Mismatch { field, ours, theirs }))
         })
     }
 
-    /// Who has failed because of this rank; rather one that has found that out by itself.
-    pub(crate) fn blamed_by(&self) -> Option<(bool, usize)> {
-        let all = self.peers.iter().enumerate().filter_map(|(rank, control)| {
-            let Some(Notice::GaveUp(failure)) = control.as_ref()?.said else { return None };
-            (failure.blame.culprit == self.me).then_some((!failure.first_hand, rank))
+    /// A rank that has failed because of this one, and whether it has that from others; a rank that
+    /// found the cause itself comes first.
+    pub(crate) fn accuser(&self) -> Option<(bool, usize)> {
+        let all = self.peers.iter().enumerate().filter_map(|(rank, connection)| {
+            let Some(ControlMessage::Failed(failure)) = connection.as_ref()?.final_message else {
+                return None;
+            };
+            (failure.cause.culprit == self.me).then_some((!failure.first_hand, rank))
         });
         all.min()
     }
 
-    fn tell(&mut self, notice: &Notice) {
-        let frame = notice.encode();
-        self.peers.iter_mut().flatten().for_each(|control| control.say(&frame));
+    fn broadcast(&mut self, message: &ControlMessage) {
+        let frame = message.encode();
+        self.peers.iter_mut().flatten().for_each(|connection| connection.send(&frame));
     }
 
-    /// Says this to another survivor.
-    pub(crate) fn say(&mut self, to: usize, words: Words) {
-        if let Some(Some(control)) = self.peers.get_mut(to) {
-            control.say(&Notice::Says(words).encode());
-            self.has_spoken = true;
+    /// Sends a message of the recovery to rank `to`.
+    pub(crate) fn send_recovery(&mut self, to: usize, message: RecoveryMessage) {
+        if let Some(Some(connection)) = self.peers.get_mut(to) {
+            connection.send(&ControlMessage::Recovery(message).encode());
+            self.sent_recovery = true;
         }
     }
 
-    /// Takes what has come, so that there is room for more, also for a rank that never waits.
+    /// Receives what has arrived, so that peers can send more, also at a rank that never waits.
     pub(crate) fn read(&mut self) {
-        self.peers.iter_mut().flatten().for_each(Control::hear);
+        self.peers.iter_mut().flatten().for_each(ControlConnection::receive);
     }
 
-    /// What other survivors have said, each in order.
-    pub(crate) fn hear(&mut self) -> Vec<(usize, Words)> {
-        let mut heard = Vec::new();
-        for (rank, control) in self.peers.iter_mut().enumerate() {
-            let Some(control) = control else { continue };
-            control.hear();
-            heard.extend(control.heard.drain(..).map(|words| (rank, words)));
+    /// The recovery messages that have arrived, with their senders; those of one rank in order.
+    pub(crate) fn receive_recovery(&mut self) -> Vec<(usize, RecoveryMessage)> {
+        let mut messages = Vec::new();
+        for (rank, connection) in self.peers.iter_mut().enumerate() {
+            let Some(connection) = connection else { continue };
+            connection.receive();
+            messages.extend(connection.recovery.drain(..).map(|message| (rank, message)));
         }
-        heard
+        messages
     }
 
-    /// Sleeps until something comes, or `limit` has passed.
+    /// Sleeps until a message arrives, at most for `limit`.
     pub(crate) fn sleep(&self, limit: Duration) {
-        let open = self.peers.iter().flatten().filter(|control| control.ended.is_none());
-        let mut fds: Vec<_> =
-            open.map(|control| PollFd::new(control.stream.as_fd(), PollFlags::POLLIN)).collect();
+        let open = self.peers.iter().flatten().filter(|connection| connection.ended.is_none());
+        let mut fds: Vec<_> = open
+            .map(|connection| PollFd::new(connection.stream.as_fd(), PollFlags::POLLIN))
+            .collect();
         let limit = PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX);
-        // Whatever it was, the caller looks.
+        // The caller looks at all channels, whatever `poll` says.
         let _ = poll(&mut fds, limit);
     }
 
-    /// Has the connection to a rank ended; and if it has taken leave, had it spoken with survivors?
+    /// Whether the channel to a rank has ended; and after a goodbye, whether the rank had sent
+    /// recovery messages.
     pub(crate) fn end_of(&self, rank: usize) -> (bool, Option<bool>) {
-        let control = self.peers.get(rank).and_then(Option::as_ref);
-        let ended = control.is_some_and(|control| control.ended.is_some());
-        (ended, control.and_then(|control| control.left))
+        let connection = self.peers.get(rank).and_then(Option::as_ref);
+        let ended = connection.is_some_and(|connection| connection.ended.is_some());
+        (ended, connection.and_then(|connection| connection.goodbye))
     }
 
-    /// The rank, if any, without which calls can't end: one that another has failed because of, or
-    /// whose process or host has ended; and how that is known. `seen` tells of a process's end
-    /// also where no connection does.
-    pub(crate) fn lost(&mut self, seen: impl Fn(usize) -> bool) -> Option<(usize, Fault)> {
+    /// A rank without which calls cannot end, and the evidence: it reports the failure of another,
+    /// or its process or host has ended. `has_ended` tells of the end of processes that other
+    /// sources have seen.
+    pub(crate) fn lost_peer(
+        &mut self,
+        has_ended: impl Fn(usize) -> bool,
+    ) -> Option<(usize, Fault)> {
         self.read();
-        for (rank, control) in self.peers.iter_mut().enumerate() {
-            if let Some(control) = control.as_mut().filter(|it| it.gone.is_none() && seen(rank)) {
-                control.gone = Some(Instant::now());
+        for (rank, connection) in self.peers.iter_mut().enumerate() {
+            let unmarked = connection.as_mut().filter(|it| it.process_ended.is_none());
+            if let Some(connection) = unmarked.filter(|_| has_ended(rank)) {
+                connection.process_ended = Some(Instant::now());
             }
         }
-        let ended = |rank| self.ended(rank).filter(|(since, _)| since.elapsed() > LAST_WORDS);
+        let ended =
+            |rank| self.silent_end(rank).filter(|(since, _)| since.elapsed() > LAST_MESSAGE_DELAY);
         let mut ranks = 0..self.peers.len();
-        self.told().or_else(|| ranks.find_map(|rank| Some((rank, Fault::Lost(ended(rank)?.1)))))
+        self.reported_failure()
+            .or_else(|| ranks.find_map(|rank| Some((rank, Fault::Lost(ended(rank)?.1)))))
     }
 
-    /// The same, of one whose links have ended, as far as it is known by now.
-    pub(crate) fn why(&mut self, rank: usize) -> Option<(usize, Fault)> {
+    /// The cause that is known by now of the end of the links to `rank`.
+    pub(crate) fn cause_of_end(&mut self, rank: usize) -> Option<(usize, Fault)> {
         self.read();
-        let left = || match &self.peers.get(rank)?.as_ref()?.said {
-            Some(Notice::Goodbye { because: Some(blame), .. }) => {
-                (blame.culprit != self.me).then(|| (rank, Fault::GaveUp(Box::new(*blame))))
+        let left = || match &self.peers.get(rank)?.as_ref()?.final_message {
+            Some(ControlMessage::Goodbye { cause: Some(cause), .. }) => {
+                (cause.culprit != self.me).then(|| (rank, Fault::GaveUp(Box::new(*cause))))
             }
             _ => None,
         };
-        let ended = || Some((rank, Fault::Lost(self.ended(rank)?.1)));
-        self.told().or_else(left).or_else(ended)
+        let ended = || Some((rank, Fault::Lost(self.silent_end(rank)?.1)));
+        self.reported_failure().or_else(left).or_else(ended)
     }
 
-    /// Is a rank's host out of reach? A link finds that out only if something is to go there.
+    /// The fault of a rank whose host is unreachable; a link notices that only while it sends.
     pub(crate) fn is_cut(&mut self, rank: usize) -> Option<Fault> {
-        let control = self.peers.get_mut(rank)?.as_mut()?;
-        control.hear();
-        if control.is_cut { Some(Fault::Lost(self.ended(rank)?.1)) } else { None }
+        let connection = self.peers.get_mut(rank)?.as_mut()?;
+        connection.receive();
+        if connection.is_unreachable { Some(Fault::Lost(self.silent_end(rank)?.1)) } else { None }
     }
 
-    /// Is there one to any rank?
-    pub(crate) fn is_any(&self) -> bool {
+    /// True if this communicator has any control channel.
+    pub(crate) fn has_any(&self) -> bool {
         self.peers.iter().any(Option::is_some)
     }
 
-    /// Is there one to this rank?
+    /// True if there is a control channel to `rank`.
     pub(crate) fn has(&self, rank: usize) -> bool {
         self.peers.get(rank).is_some_and(Option::is_some)
     }
 
-    fn told(&self) -> Option<(usize, Fault)> {
-        self.peers.iter().enumerate().find_map(|(rank, control)| {
-            let Some(Notice::GaveUp(failure)) = &control.as_ref()?.said else { return None };
-            let blame = failure.blame;
-            // Who is meant finds out what of by itself.
-            (blame.culprit != self.me).then(|| (rank, Fault::GaveUp(Box::new(blame))))
+    /// A rank that has failed because of another rank than this one. A rank that is the cause itself
+    /// learns the reason from its own sources.
+    fn reported_failure(&self) -> Option<(usize, Fault)> {
+        self.peers.iter().enumerate().find_map(|(rank, connection)| {
+            let Some(ControlMessage::Failed(failure)) = &connection.as_ref()?.final_message else {
+                return None;
+            };
+            let cause = failure.cause;
+            (cause.culprit != self.me).then(|| (rank, Fault::GaveUp(Box::new(cause))))
         })
     }
 
-    /// A rank, if any, whose connection has ended without a word.
-    pub(crate) fn broken(&self) -> Option<(usize, Fault)> {
-        let ended = |rank| Some((rank, Fault::Lost(self.ended(rank)?.1)));
+    /// A rank whose channel has ended without a final message.
+    pub(crate) fn broken_connection(&self) -> Option<(usize, Fault)> {
+        let ended = |rank| Some((rank, Fault::Lost(self.silent_end(rank)?.1)));
         (0..self.peers.len()).find_map(ended)
     }
 
-    /// When and how a rank has ended that had nothing to say.
-    fn ended(&self, rank: usize) -> Option<(Instant, String)> {
-        let control = self.peers.get(rank)?.as_ref()?;
-        let gone = control.gone.map(|since| (since, "its process ended".to_string()));
-        control.ended.clone().or(gone).filter(|_| control.said.is_none())
+    /// When and how a rank has ended that sent neither a goodbye nor a failure.
+    fn silent_end(&self, rank: usize) -> Option<(Instant, String)> {
+        let connection = self.peers.get(rank)?.as_ref()?;
+        let process =
+            connection.process_ended.map(|since| (since, "its process ended".to_string()));
+        connection.ended.clone().or(process).filter(|_| connection.final_message.is_none())
     }
 }
 
 impl Drop for Controls {
     fn drop(&mut self) {
-        self.tell(&Notice::Goodbye { because: self.because, has_spoken: self.has_spoken });
-        for control in self.peers.iter_mut().flatten() {
-            // What is left unread would make the system cut off what was just said.
-            control.hear();
-            let _ = control.stream.shutdown(Shutdown::Write);
+        let (cause, sent_recovery) = (self.goodbye_cause, self.sent_recovery);
+        self.broadcast(&ControlMessage::Goodbye { cause, sent_recovery });
+        for connection in self.peers.iter_mut().flatten() {
+            // Unread bytes would make the system reset the connection before the goodbye arrives.
+            connection.receive();
+            let _ = connection.stream.shutdown(Shutdown::Write);
         }
     }
 }

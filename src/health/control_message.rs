@@ -1,118 +1,122 @@
-//! What ranks say to each other beside their links, as frames of one size.
-//! May touch: the faults of links. Law: what is no frame of ours is nothing; only words allocate.
+//! Control messages, which ranks send each other beside their links, in frames of one size: failure
+//! notices, goodbyes, heartbeats, and messages of the recovery.
+//! Law: bytes that no version of this file wrote are an error; only a recovery message allocates.
 
-use crate::error::cause;
-use crate::error::cause::Blame;
+use crate::codec::{Buffer, Decoder, Encoder, Malformed};
+use crate::error::cause::{self, Blame};
 
-/// Bytes of a frame: its mark, what it says, a rank or a number; then more of it, what survivors
-/// say, or zero.
-pub(super) const FRAME: usize = HEAD + WORDS;
-const HEAD: usize = 24;
-/// The most that survivors say at once.
-pub(crate) const WORDS: usize = 296;
+/// Bytes of a frame: magic, kind, a first number, then the rest of the message and zeros.
+pub(super) const FRAME_BYTES: usize = 24 + RECOVERY_BYTES;
+/// The most bytes of one recovery message.
+pub(crate) const RECOVERY_BYTES: usize = 296;
 const MAGIC: [u8; 8] = *b"RRCTRL\x03\0";
 
-/// What survivors say to each other, of one of some kinds.
-pub(crate) type Words = (u32, Box<[u8; WORDS]>);
+/// A message between the recovery drivers of two survivors: its kind, and its bytes.
+pub(crate) type RecoveryMessage = (u32, Box<[u8; RECOVERY_BYTES]>);
 
-/// That a rank waits, for what and for whom.
+/// The heartbeat of a rank in a long call, sent about once per second: "I wait in call N".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Waits {
+pub(super) struct Heartbeat {
     /// The number of the call.
     pub(super) call: u64,
-    /// What it calls; 0 is not said.
-    pub(super) print: u64,
-    /// How many slots it has sent on its link to who reads this.
-    pub(super) sent: u64,
-    /// 0, or one more than the rank that it waits for alone.
-    pub(super) toward: u64,
+    /// The fingerprint of the call; 0 if it is not known yet.
+    pub(super) fingerprint: u64,
+    /// Slots that the sender has committed on its link to the receiver of this heartbeat.
+    pub(super) slots_sent: u64,
+    /// The rank plus one that the sender alone waits for; 0 if it waits for several.
+    pub(super) waits_for: u64,
 }
 
-/// That a rank has failed.
+/// The failure of the sending rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Failure {
-    pub(super) blame: Blame,
-    /// Nobody else has told it so.
+    pub(super) cause: Blame,
+    /// The sender found the cause itself; no other rank reported it.
     pub(super) first_hand: bool,
 }
 
-/// What a frame says.
+/// The content of a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Notice {
+pub(super) enum ControlMessage {
     /// The sender has failed.
-    GaveUp(Failure),
-    /// It leaves. If it has not failed, another communicator of its may have;
-    /// and it may have spoken with survivors.
-    Goodbye { because: Option<Blame>, has_spoken: bool },
-    /// It waits for others.
-    Waits(Waits),
-    /// What it has to say, of this kind, to another survivor.
-    Says(Words),
+    Failed(Failure),
+    /// The sender leaves. Without a failure here, another communicator of the sender may have
+    /// failed, which is the cause then. `sent_recovery` tells that the sender has sent recovery
+    /// messages, so it may have voted.
+    Goodbye { cause: Option<Blame>, sent_recovery: bool },
+    /// The sender waits in a call.
+    Heartbeat(Heartbeat),
+    /// The recovery driver of the sender has a message for the one here.
+    Recovery(RecoveryMessage),
 }
 
-impl Notice {
-    pub(super) fn encode(&self) -> [u8; FRAME] {
-        let blamed = |blame: Blame, flag: bool| {
-            let [first, what, ours, theirs] = blame.words();
-            (first, [u64::from(flag), what, ours, theirs])
+impl ControlMessage {
+    pub(super) fn encode(&self) -> [u8; FRAME_BYTES] {
+        let mut frame = [0; FRAME_BYTES];
+        let to = Encoder(&mut frame[..]).array(&MAGIC);
+        match self {
+            Self::Failed(Failure { cause, first_hand }) => {
+                to.u64(1).cause_words(cause.words(), *first_hand)
+            }
+            Self::Goodbye { cause, sent_recovery } => {
+                let words = cause.map_or([0; cause::WORDS], Blame::words);
+                to.u64(2).cause_words(words, *sent_recovery)
+            }
+            Self::Heartbeat(Heartbeat { call, fingerprint, slots_sent, waits_for }) => {
+                to.u64(3).u64(*call).u64(*fingerprint).u64(*slots_sent).u64(*waits_for)
+            }
+            Self::Recovery((kind, bytes)) => to.u64(4).u64(u64::from(*kind)).array(&**bytes),
         };
-        let (kind, number, more) = match self {
-            Self::GaveUp(Failure { blame, first_hand }) => {
-                let (first, more) = blamed(*blame, *first_hand);
-                (1_u64, first, more)
-            }
-            Self::Goodbye { because, has_spoken } => {
-                let nobody = (0, [u64::from(*has_spoken), 0, 0, 0]);
-                let (first, more) = because.map_or(nobody, |blame| blamed(blame, *has_spoken));
-                (2, first, more)
-            }
-            Self::Waits(Waits { call, print, sent, toward }) => {
-                (3, *call, [*print, *sent, *toward, 0])
-            }
-            Self::Says((kind, _)) => (4, u64::from(*kind), [0; cause::WORDS]),
-        };
-        let mut frame = [0; FRAME];
-        frame[..8].copy_from_slice(&MAGIC);
-        for (place, word) in frame[8..].as_chunks_mut().0.iter_mut().zip([kind, number]) {
-            *place = word.to_le_bytes();
-        }
-        for (place, word) in frame[HEAD..].as_chunks_mut().0.iter_mut().zip(more) {
-            *place = word.to_le_bytes();
-        }
-        if let Self::Says((_, words)) = self {
-            frame[HEAD..].copy_from_slice(&**words);
-        }
         frame
     }
 
-    pub(super) fn decode(frame: &[u8; FRAME]) -> Option<Self> {
-        let word = |at: usize| {
-            let bytes = frame[8 * at..].first_chunk().copied();
-            bytes.map_or(u64::MAX, u64::from_le_bytes)
+    pub(super) fn decode(frame: &[u8; FRAME_BYTES]) -> Result<Self, Malformed> {
+        let mut from = Decoder(frame);
+        if from.array()? != MAGIC {
+            return Err(Malformed::UnknownValue);
+        }
+        let message = match from.u64()? {
+            1 => {
+                let (words, first_hand) = from.cause_words()?;
+                let cause = Blame::from_words(words).ok_or(Malformed::UnknownValue)?;
+                Self::Failed(Failure { cause, first_hand })
+            }
+            2 => {
+                let (words, sent_recovery) = from.cause_words()?;
+                let cause = Blame::from_words(words);
+                if cause.is_none() && words != [0; cause::WORDS] {
+                    return Err(Malformed::UnknownValue);
+                }
+                Self::Goodbye { cause, sent_recovery }
+            }
+            3 => Self::Heartbeat(Heartbeat {
+                call: from.u64()?,
+                fingerprint: from.u64()?,
+                slots_sent: from.u64()?,
+                waits_for: from.u64()?,
+            }),
+            4 => {
+                let kind = u32::try_from(from.u64()?).map_err(|_| Malformed::UnknownValue)?;
+                Self::Recovery((kind, Box::new(from.array()?)))
+            }
+            _ => return Err(Malformed::UnknownValue),
         };
-        let words: &[u8; WORDS] = frame[HEAD..].first_chunk()?;
-        let more = [3, 4, 5, 6].map(word);
-        let is_zero = |from: usize| words[from..].iter().all(|&byte| byte == 0);
-        if frame[..8] != MAGIC {
-            return None;
-        }
-        let blame = |first: u64| Blame::of([first, more[1], more[2], more[3]]);
-        match (word(1), word(2)) {
-            (1, first) if more[0] < 2 && is_zero(32) => {
-                let failure = Failure { blame: blame(first)?, first_hand: more[0] == 1 };
-                Some(Self::GaveUp(failure))
-            }
-            (2, first) if more[0] < 2 && is_zero(32) => {
-                let has_spoken = more[0] == 1;
-                let because = if first == 0 && is_zero(8) { None } else { Some(blame(first)?) };
-                Some(Self::Goodbye { because, has_spoken })
-            }
-            (3, call) if is_zero(24) => {
-                let [print, sent, toward, ..] = more;
-                Some(Self::Waits(Waits { call, print, sent, toward }))
-            }
-            (4, kind) => Some(Self::Says((u32::try_from(kind).ok()?, Box::new(*words)))),
-            _ => None,
-        }
+        from.zeros()?;
+        Ok(message)
+    }
+}
+
+impl<B: Buffer> Encoder<B> {
+    /// A failure cause, with a flag after its first word.
+    fn cause_words(self, [first, what, ours, theirs]: [u64; cause::WORDS], flag: bool) -> Self {
+        self.u64(first).u64(u64::from(flag)).u64(what).u64(ours).u64(theirs)
+    }
+}
+
+impl Decoder<'_> {
+    fn cause_words(&mut self) -> Result<([u64; cause::WORDS], bool), Malformed> {
+        let (first, flag) = (self.u64()?, self.u64()?);
+        let words = [first, self.u64()?, self.u64()?, self.u64()?];
+        if flag < 2 { Ok((words, flag == 1)) } else { Err(Malformed::UnknownValue) }
     }
 }

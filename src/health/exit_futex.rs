@@ -1,9 +1,9 @@
-//! A word that the kernel marks when this process ends, whatever ends it: a robust futex, held by a
-//! thread that does nothing else. May touch: libc. Unsafe: what the kernel is told.
+//! The exit futex: a word that the kernel marks when this process ends, whatever ends it. A robust
+//! futex does this, held by a thread that does nothing else. Unsafe: the list that the kernel reads.
 //!
-//! Source: Linux, Documentation/locking/robust-futexes. The kernel walks the list of a thread that
-//! ends before the process's memory is given back, which for gigabytes takes a good part of a
-//! second, while a socket is closed only after that.
+//! Source: Linux, Documentation/locking/robust-futexes. The kernel walks the list of an ending
+//! thread before it frees the memory of the process; with gigabytes that takes a good part of a
+//! second, and sockets close only after it.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -17,116 +17,117 @@ use nix::sys::signal::SigSet;
 
 use crate::memory::mapping::Region;
 
-/// Set by the kernel in the word of a thread that has ended.
+/// The bit that the kernel sets in the futex of a thread that has ended.
 const OWNER_DIED: u32 = 0x4000_0000;
 
-/// The kernel's `struct robust_list`: a ring of what a thread holds, which begins in its head. The
-/// kernel reads it when the thread ends, whenever that is.
+/// The kernel's `struct robust_list`: one node of a circular list of the futexes that a thread
+/// holds. The kernel reads it at the end of the thread.
 #[derive(Default)]
 #[repr(C)]
-struct Node {
+struct RobustListNode {
     next: AtomicPtr<Self>,
 }
 
 /// The kernel's `struct robust_list_head`.
 #[derive(Default)]
 #[repr(C)]
-struct Head {
-    list: Node,
-    /// From a node to its word.
+struct RobustListHead {
+    list: RobustListNode,
+    /// Bytes from a node to its futex.
     offset: AtomicIsize,
-    pending: AtomicPtr<Node>,
+    pending: AtomicPtr<RobustListNode>,
 }
 
-/// What the thread holds: one node, whose word is elsewhere.
+/// The list of the thread, of one node, whose futex lies in the status page.
 #[derive(Default)]
 #[repr(C)]
-struct Held {
-    head: Head,
-    node: Node,
+struct RobustFutex {
+    head: RobustListHead,
+    node: RobustListNode,
 }
 
-/// Has the process ended whose word this is?
-pub(super) fn is_dead(word: &AtomicU32) -> bool {
+/// True if the process that held this futex has ended.
+pub(super) fn owner_died(word: &AtomicU32) -> bool {
     word.load(Ordering::Acquire) & OWNER_DIED != 0
 }
 
-/// While it is there, the first word of a page is marked when this process ends.
+/// The thread that holds the first word of a status page as an exit futex.
 #[derive(Debug)]
-pub(super) struct Holder {
-    /// The thread goes on until this is gone.
-    ends: Option<SyncSender<()>>,
+pub(super) struct ExitFutex {
+    /// The thread releases the futex when this sender is dropped.
+    stop: Option<SyncSender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Drop for Holder {
+impl Drop for ExitFutex {
     fn drop(&mut self) {
-        self.ends = None;
+        self.stop = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
     }
 }
 
-/// Starts to hold the first word of `page`.
+/// Starts a thread that holds the first word of `page`.
 ///
 /// # Errors
-/// If there is no thread for it, or the kernel refuses.
-pub(super) fn hold(page: Arc<Region>) -> io::Result<Holder> {
-    let (told, hears) = sync_channel(1);
-    let (ends, goes_on) = sync_channel::<()>(1);
+/// If the thread cannot start, or the kernel refuses the list.
+pub(super) fn hold(page: Arc<Region>) -> io::Result<ExitFutex> {
+    let (ready, started) = sync_channel(1);
+    let (stop, stopped) = sync_channel::<()>(1);
     let body = move || {
-        // Users' handlers run on their own threads.
+        // Signal handlers of the program run on the program's own threads.
         let _ = SigSet::all().thread_block();
-        let held = Box::new(Held::default());
-        let taken = held.take(&page);
-        let fine = taken.is_ok();
-        let _ = told.send(taken);
-        if fine {
-            let _ = goes_on.recv();
-            Held::give_back(held, &page);
+        let futex = Box::new(RobustFutex::default());
+        let taken = futex.take(&page);
+        let is_held = taken.is_ok();
+        let _ = ready.send(taken);
+        if is_held {
+            let _ = stopped.recv();
+            RobustFutex::release(futex, &page);
         }
     };
-    let name = thread::Builder::new().name("ringreduce-life".into()).stack_size(64 << 10);
-    let thread = Some(name.spawn(body)?);
-    hears.recv().unwrap_or_else(|_| Err(io::Error::other("the thread ended")))?;
-    Ok(Holder { ends: Some(ends), thread })
+    let builder = thread::Builder::new().name("ringreduce-life".into()).stack_size(64 << 10);
+    let thread = Some(builder.spawn(body)?);
+    started.recv().unwrap_or_else(|_| Err(io::Error::other("the thread ended")))?;
+    Ok(ExitFutex { stop: Some(stop), thread })
 }
 
 fn word(page: &Region) -> &AtomicU32 {
-    // SAFETY: the page is aligned, longer than a word, and mapped as long as this.
+    // SAFETY: the page is aligned, longer than a word, and mapped for as long as the borrow.
     unsafe { page.start().cast::<AtomicU32>().as_ref() }
 }
 
-impl Held {
-    /// This thread holds the word, until it gives it back or ends.
+impl RobustFutex {
+    /// Makes this thread the holder of the futex, until it releases the futex or ends.
     fn take(&self, page: &Region) -> io::Result<()> {
         let from = (&raw const self.node).addr();
         let offset = page.start().addr().get().wrapping_sub(from).cast_signed();
         self.head.offset.store(offset, Ordering::Relaxed);
         self.node.next.store((&raw const self.head.list).cast_mut(), Ordering::Relaxed);
         self.head.list.next.store((&raw const self.node).cast_mut(), Ordering::Relaxed);
-        // SAFETY: it takes nothing.
+        // SAFETY: the call takes no arguments.
         let thread = unsafe { libc::gettid() };
         word(page).store(thread.cast_unsigned(), Ordering::SeqCst);
-        tell(&raw const self.head)
+        set_robust_list(&raw const self.head)
     }
 
-    /// Nothing is marked when the thread ends. If the kernel would still look, the list stays.
-    fn give_back(held: Box<Self>, page: &Region) {
+    /// Releases the futex, so that the end of the thread marks nothing. If the kernel keeps the
+    /// list, its memory stays.
+    fn release(futex: Box<Self>, page: &Region) {
         word(page).store(0, Ordering::SeqCst);
-        held.head.list.next.store((&raw const held.head.list).cast_mut(), Ordering::SeqCst);
-        if tell(std::ptr::null()).is_err() {
-            Box::leak(held);
+        futex.head.list.next.store((&raw const futex.head.list).cast_mut(), Ordering::SeqCst);
+        if set_robust_list(std::ptr::null()).is_err() {
+            Box::leak(futex);
         }
     }
 }
 
-/// What the kernel is to look at when this thread ends.
-fn tell(list: *const Head) -> io::Result<()> {
-    let len = size_of::<Head>();
-    // SAFETY: the list is the kernel's layout, and lives until the kernel is told of none; the
-    // thread runs nothing that has robust mutexes of its own.
+/// Tells the kernel which list to walk at the end of this thread.
+fn set_robust_list(list: *const RobustListHead) -> io::Result<()> {
+    let len = size_of::<RobustListHead>();
+    // SAFETY: the list has the kernel's layout and lives until the kernel is told of no list; the
+    // thread runs no code with robust mutexes.
     let set = unsafe { libc::syscall(libc::SYS_set_robust_list, list, len) };
     if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

@@ -1,77 +1,81 @@
-//! Pages of other processes, whatever is in them, for the fuzzer. It is built for the fuzzer alone.
-//! May touch: as `life`. Law: no panic, and whoever is named is another rank that has a page.
-#![allow(missing_docs, reason = "the name says it, and nobody else calls it")]
+//! Fuzz targets: control messages, and status pages of other processes, of any bytes. Built for the
+//! fuzzer alone.
+//! Law: no panic, and every rank that the detector names is another rank with a page.
+#![allow(missing_docs, reason = "only the fuzzer calls these, by their names")]
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, OnceLock};
 
-use super::control_message::{FRAME, Notice};
+use super::control_message::{ControlMessage, FRAME_BYTES};
 use super::local_detector::Lives;
-use super::status_page::{Page, key_of};
+use super::status_page::{StatusPage, entry_key};
 use crate::memory::mapping::Region;
 use crate::transport::Fault;
 
 pub fn notice(data: &[u8]) {
-    if let Some(frame) = data.first_chunk::<FRAME>()
-        && let Some(notice) = Notice::decode(frame)
+    if let Some(frame) = data.first_chunk::<FRAME_BYTES>()
+        && let Ok(message) = ControlMessage::decode(frame)
     {
-        assert_eq!(&notice.encode(), frame);
+        assert_eq!(&message.encode(), frame);
     }
 }
 
 const SIZE: usize = 3;
 const KEY: u64 = 77;
-/// The call that this rank is in, and what it is.
+/// The current call of this rank, and its fingerprint.
 const CALL: u64 = 9;
-const PRINT: u64 = 5;
+const FINGERPRINT: u64 = 5;
 
-/// This rank, and two others' pages with the files that they are.
+/// A detector with the pages of two other ranks, and the files of these pages.
 fn three() -> Option<(Lives, Vec<File>)> {
     let (mut lives, _) = Lives::new(0, SIZE, KEY).ok()?;
     let mut files = Vec::new();
     for peer in 1..SIZE {
-        let (region, fd) = Region::shared(Page::bytes()).ok()?;
-        lives.peers[peer] = Some(Page(Arc::new(region)));
+        let (region, fd) = Region::shared(StatusPage::bytes()).ok()?;
+        lives.peers[peer] = Some(StatusPage(Arc::new(region)));
         files.push(File::from(fd));
     }
     Some((lives, files))
 }
 
-/// The bytes are pieces of the pages: of which one, where, and a word.
+/// Writes words into the pages: each piece of the input is a page, an offset and a word.
 pub fn page(data: &[u8]) {
     static THREE: OnceLock<Option<(Lives, Vec<File>)>> = OnceLock::new();
     let Some((lives, files)) = THREE.get_or_init(three) else { return };
     let pages: Vec<_> = lives.peers.iter().flatten().collect();
     for (file, (page, peer)) in files.iter().zip(pages.into_iter().zip(1..)) {
-        let _ = file.write_all_at(&vec![0; Page::bytes().get()], 0);
-        assert!(page.take(0, key_of(KEY, peer)));
+        let _ = file.write_all_at(&vec![0; StatusPage::bytes().get()], 0);
+        assert!(page.claim(0, entry_key(KEY, peer)));
     }
-    lives.enter(CALL, PRINT);
+    lives.enter(CALL, FINGERPRINT);
     for &[which, low, high, ref word @ ..] in data.as_chunks::<11>().0 {
         let at = u64::from(u16::from_le_bytes([low, high])) * 8;
-        if at < Page::bytes().get() as u64 - 8 {
+        if at < StatusPage::bytes().get() as u64 - 8 {
             let _ = files[usize::from(which) % files.len()].write_all_at(word, at);
         }
-        looked_at(lives);
+        query(lives);
     }
 }
 
-fn looked_at(lives: &Lives) {
+fn query(lives: &Lives) {
     let named = [
-        lives.stalled().map(|it| it.0),
-        lives.differs().map(|it| it.0),
-        lives.blamed().map(|it| it.0),
-        lives.blamed_by().0.map(|it| it.1),
+        lives.stalled_peer().map(|it| it.0),
+        lives.mismatched_peer().map(|it| it.0),
+        lives.failed_peer().map(|it| it.0),
+        lives.accuser().0.map(|it| it.1),
         lives.dead().map(|it| it.0),
     ];
     assert!(named.iter().flatten().all(|rank| (1..SIZE).contains(rank)), "{named:?}");
-    if let Some((_, Fault::GaveUp(blame))) = lives.blamed() {
-        assert!(blame.is_within(SIZE), "{blame:?}");
+    if let Some((_, Fault::GaveUp(cause))) = lives.failed_peer() {
+        assert!(cause.is_within(SIZE), "{cause:?}");
     }
     for peer in 0..=SIZE {
-        let named = [lives.missed(peer).map(|it| it.0), lives.paused(peer).map(|it| it.0)];
+        let named = [
+            lives.cause_outside_calls(peer).map(|it| it.0),
+            lives.paused_peer(peer).map(|it| it.0),
+        ];
         assert!(named.iter().flatten().all(|rank| (1..SIZE).contains(rank)), "{named:?}");
-        let _ = (lives.will_of(peer), lives.is_past(peer, CALL), lives.knows(peer));
+        let _ = (lives.last_vote_of(peer), lives.later_call(peer, CALL), lives.has_page_of(peer));
     }
 }

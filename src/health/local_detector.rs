@@ -1,7 +1,7 @@
-//! Who of a host's ranks lives, and which call each is in: a page of each process, which the others
-//! map. May touch: page, region, robust.
-//! Law: the kernel marks the page of a process that ends before it gives back any memory, so all
-//! others see it at once, however large it was; who ended after its last call was done with it.
+//! The local failure detector: dead, stopped and late ranks of the same host, and ranks in different
+//! calls, by the status pages that their processes share.
+//! Law: the kernel marks the page of a dying process before it frees any memory, so peers see a
+//! death at once, however large the process is. A rank that ended after its last call is no failure.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -10,39 +10,40 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::exit_futex;
-use super::last_vote::{self, WILL};
+use super::last_vote::{self, LAST_VOTE_BYTES};
 pub(crate) use super::status_page::Told;
-pub(super) use super::status_page::key_of;
-use super::status_page::{MARKS, Own, PREPARED, Page, own};
+use super::status_page::{
+    MAX_COMMUNICATORS, OwnStatusPage, PREPARED, StatusPage, entry_key, own_status_page,
+};
 use crate::error::cause::{Blame, Why};
 use crate::error::{Result, Stall};
 use crate::memory::mapping::Region;
 use crate::transport::Fault;
 use crate::transport::descriptor_passing::receive;
 
-/// What a communicator knows of its ranks' lives.
+/// The status pages of the ranks of one communicator on this host.
 #[derive(Debug, Default)]
 pub(crate) struct Lives {
-    /// This rank's page, and its mark there.
-    mine: Option<(Arc<Own>, usize)>,
+    /// The page of this process, and the entry of this communicator there.
+    mine: Option<(Arc<OwnStatusPage>, usize)>,
     me: usize,
     key: u64,
-    /// The other processes', by rank, as far as they are on this host.
-    pub(super) peers: Vec<Option<Page>>,
+    /// The page of each rank; `None` for ranks of other hosts.
+    pub(super) peers: Vec<Option<StatusPage>>,
 }
 
 impl Lives {
-    /// Those of rank `me` of a communicator of so many, which all know by this number, and the
-    /// descriptor that the others map this one's page by.
+    /// A detector for rank `me` of a communicator with the common key `key`, and the descriptor of
+    /// this process's page, for the peers.
     ///
     /// # Errors
-    /// If there is no memory, or no thread, for the page.
+    /// If there is no memory for the page, or no thread for the exit futex.
     pub(crate) fn new(me: usize, size: usize, key: u64) -> Result<(Self, Told)> {
-        let own = own()?;
+        let own = own_status_page()?;
         let peers = (0..size).map(|_| None).collect();
-        let own_key = key_of(key, me);
-        let mine = (0..MARKS).find(|&at| own.page.take(at, own_key));
-        let mine = mine.map(|at| (Arc::clone(&own), at));
+        let own_key = entry_key(key, me);
+        let entry = (0..MAX_COMMUNICATORS).find(|&at| own.page.claim(at, own_key));
+        let mine = entry.map(|at| (Arc::clone(&own), at));
         Ok((Self { mine, me, key, peers }, Told(own)))
     }
 
@@ -58,101 +59,102 @@ impl Lives {
         deadline: Instant,
     ) -> Result<()> {
         let fd = receive(stream, "page by which to see that it lives", name, deadline)?;
-        let page = Page(Arc::new(Region::open(fd.as_fd(), Page::bytes(), name)?));
+        let page = StatusPage(Arc::new(Region::open(fd.as_fd(), StatusPage::bytes(), name)?));
         self.peers[peer] = Some(page);
         Ok(())
     }
 
-    /// Another rank that is a thread of this process.
+    /// Adds a rank that is a thread of this process.
     pub(crate) fn add_beside(&mut self, peer: usize) {
         self.peers[peer] = self.mine.as_ref().map(|(own, _)| own.page.clone());
     }
 
-    /// This rank enters the call with this number, of which `print` says what it is; 0 if that is
-    /// not known.
-    pub(crate) fn enter(&self, sequence: u64, print: u64) {
+    /// Publishes that this rank enters a call; `fingerprint` is 0 if it is not known yet.
+    pub(crate) fn enter(&self, sequence: u64, fingerprint: u64) {
         if let Some((own, at)) = &self.mine {
-            own.page.enter(*at, sequence, print);
+            own.page.enter(*at, sequence, fingerprint);
         }
     }
 
-    /// It prepares the call with this number: who does not come to that is missed, but messages may
-    /// come before the call.
+    /// Publishes that this rank prepares a call: peers that do not come to the call are late from
+    /// now on, but messages between two ranks may still come before it.
     pub(crate) fn prepare(&self, sequence: u64) {
         self.enter(sequence, PREPARED);
     }
 
-    /// Is it the call with this number that it prepares?
+    /// True if this rank prepares call number `sequence`.
     pub(crate) fn prepares(&self, sequence: u64) -> bool {
         self.mine.as_ref().is_some_and(|(own, at)| own.page.prepares(*at, sequence))
     }
 
-    /// It is in it still, or again.
+    /// Publishes that this rank is still in the call, or in it again.
     pub(crate) fn stay(&self, sequence: u64) {
         self.leave(sequence.saturating_sub(1));
     }
 
-    /// It is done with it.
+    /// Publishes that this rank has left the call.
     pub(crate) fn leave(&self, sequence: u64) {
         if let Some((own, at)) = &self.mine {
-            own.page.mark(*at).done.store(sequence, Ordering::Release);
+            own.page.progress(*at).done.store(sequence, Ordering::Release);
         }
     }
 
-    /// It has failed and comes to no call any more. What is said first counts. Has it found that
-    /// out by itself?
-    pub(crate) fn fail(&self, blame: &Blame, first_hand: bool) {
+    /// Publishes that this rank has failed, and will enter no further call; only the first cause
+    /// counts. `first_hand`: this rank found the cause itself.
+    pub(crate) fn fail(&self, cause: &Blame, first_hand: bool) {
         if let Some((own, at)) = &self.mine {
-            own.page.mark(*at).fail(blame, first_hand);
+            own.page.progress(*at).fail(cause, first_hand);
         }
     }
 
-    /// The same, because of itself.
+    /// Publishes that this rank has failed by itself.
     pub(crate) fn fail_by_itself(&self, why: Why) {
         self.fail(&Blame { culprit: self.me, why }, true);
     }
 
-    /// The call that this rank is in.
+    /// The number of the call that this rank is in.
     pub(crate) fn current(&self) -> Option<u64> {
         let (own, at) = self.mine.as_ref()?;
-        let mark = own.page.mark(*at);
-        let [entered, done] = [&mark.entered, &mark.done].map(|it| it.load(Ordering::Relaxed));
+        let progress = own.page.progress(*at);
+        let [entered, done] =
+            [&progress.entered, &progress.done].map(|it| it.load(Ordering::Relaxed));
         (entered > done).then_some(entered)
     }
 
-    /// Is there something to be known of a rank by its page?
-    pub(crate) fn knows(&self, peer: usize) -> bool {
+    /// True if `peer` has a page here.
+    pub(crate) fn has_page_of(&self, peer: usize) -> bool {
         self.peers.get(peer).is_some_and(Option::is_some)
     }
 
-    /// Leaves this to those who come after this rank, whenever it ends.
-    pub(crate) fn leave_will(&self, bytes: &[u8; WILL]) {
+    /// Publishes the last vote of this rank, for survivors to read after its death.
+    pub(crate) fn publish_last_vote(&self, vote: &[u8; LAST_VOTE_BYTES]) {
         let Some((own, at)) = &self.mine else { return };
-        last_vote::leave(|word| own.page.will(*at, word), bytes);
+        last_vote::publish(|word| own.page.vote_word(*at, word), vote);
     }
 
-    /// Has a rank of this host ended? Then what it left; none if that can't be known.
-    pub(crate) fn will_of(&self, peer: usize) -> Option<Option<[u8; WILL]>> {
-        let page =
-            self.peers.get(peer)?.as_ref().filter(|page| exit_futex::is_dead(page.word()))?;
-        let Some(at) = page.find(key_of(self.key, peer)) else { return Some(None) };
-        Some(Some(last_vote::read(|word| page.will(at, word))))
+    /// `Some` if the process of a rank of this host is dead, with its last vote; no vote inside if
+    /// the rank had no entry in its page.
+    pub(crate) fn last_vote_of(&self, peer: usize) -> Option<Option<[u8; LAST_VOTE_BYTES]>> {
+        let page = self.peers.get(peer)?.as_ref();
+        let page = page.filter(|page| exit_futex::owner_died(page.exit_word()))?;
+        let Some(at) = page.find(entry_key(self.key, peer)) else { return Some(None) };
+        Some(Some(last_vote::read(|word| page.vote_word(at, word))))
     }
 
-    /// The latest call that a rank of this host entered, and that it is done with; none if it has
-    /// left, or nothing is known of it.
-    fn calls(&self, peer: usize) -> Option<[u64; 2]> {
+    /// The numbers of the latest call that a rank has entered, and of the latest it has left; `None`
+    /// if the rank has no page or has dropped its communicator.
+    fn calls_of(&self, peer: usize) -> Option<[u64; 2]> {
         let page = self.peers.get(peer)?.as_ref()?;
-        let mark = page.mark(page.find(key_of(self.key, peer))?);
-        Some([&mark.entered, &mark.done].map(|word| word.load(Ordering::Acquire)))
+        let progress = page.progress(page.find(entry_key(self.key, peer))?);
+        Some([&progress.entered, &progress.done].map(|word| word.load(Ordering::Acquire)))
     }
 
-    /// The rank of this host, if any, that keeps the others from the end of this rank's call: a
-    /// process that is stopped, or else who has not called so much yet.
-    pub(crate) fn stalled(&self) -> Option<(usize, Stall)> {
+    /// A rank of this host that delays this rank's call: rather a stopped process, else a rank that
+    /// has not entered the call.
+    pub(crate) fn stalled_peer(&self) -> Option<(usize, Stall)> {
         let current = self.current()?;
         let behind = |peer: &usize| {
-            let calls = self.calls(*peer)?;
+            let calls = self.calls_of(*peer)?;
             (calls[1] < current).then_some(calls)
         };
         let stopped = |peer: usize| {
@@ -162,89 +164,87 @@ impl Lives {
         };
         let absent = |peer: usize| {
             let [entered, done] = behind(&peer)?;
-            // Who is in a call before waits there for somebody else.
-            let is_free = entered < current && entered <= done;
-            is_free.then_some((peer, Stall::NeverEntered { entered }))
+            // A rank inside an earlier call waits there for a third rank.
+            let is_outside = entered < current && entered <= done;
+            is_outside.then_some((peer, Stall::NeverEntered { entered }))
         };
         let ranks = 0..self.peers.len();
         ranks.clone().find_map(stopped).or_else(|| ranks.clone().find_map(absent))
     }
 
-    /// What this rank calls, or has called, by this number; none if it does not know any more.
+    /// The fingerprint of this rank's call of this number, while its page still has it.
     pub(crate) fn print(&self, call: u64) -> Option<u64> {
-        self.mine.as_ref().and_then(|(own, at)| own.page.print(*at, call))
+        self.mine.as_ref().and_then(|(own, at)| own.page.fingerprint(*at, call))
     }
 
-    /// The rank, if any, that calls something else by the number of this rank's call, or that has
-    /// found out that this rank differs from it; and in what.
-    pub(crate) fn differs(&self) -> Option<(usize, Fault)> {
+    /// A rank whose call of the same number differs from this rank's, or that reports such a
+    /// difference; and the difference.
+    pub(crate) fn mismatched_peer(&self) -> Option<(usize, Fault)> {
         let current = self.current();
         let ours = current.and_then(|call| self.print(call));
         (0..self.peers.len()).find_map(|peer| {
             let page = self.peers[peer].as_ref()?;
-            let at = page.find(key_of(self.key, peer))?;
-            let told = self.cause(peer).map(|(blame, _)| blame);
-            if let Some(told) = told
-                && let Some(fault) = told.seen_by(self.me, ours)
+            let at = page.find(entry_key(self.key, peer))?;
+            if let Some((reported, _)) = self.cause(peer)
+                && let Some(fault) = reported.seen_by(self.me, ours)
             {
-                return Some((told.culprit, fault));
+                return Some((reported.culprit, fault));
             }
-            let (ours, theirs) = (ours?, page.print(at, current?)?);
+            let (ours, theirs) = (ours?, page.fingerprint(at, current?)?);
             let fault = Fault::Mismatch { field: "fingerprint", ours, theirs };
             (ours != theirs).then_some((peer, fault))
         })
     }
 
-    /// The call past the one of this number that a rank of this host has entered, if it has.
-    pub(crate) fn is_past(&self, peer: usize, call: u64) -> Option<u64> {
+    /// The call after number `call` that a rank of this host has entered, if it has entered one.
+    pub(crate) fn later_call(&self, peer: usize, call: u64) -> Option<u64> {
         let page = self.peers.get(peer)?.as_ref()?;
-        let at = page.find(key_of(self.key, peer))?;
-        // Looked at first: it may have left that again.
-        let entered = page.mark(at).entered.load(Ordering::Acquire);
+        let at = page.find(entry_key(self.key, peer))?;
+        // Read before `prepares`, because the peer may enter the call between the two.
+        let entered = page.progress(at).entered.load(Ordering::Acquire);
         let is_next = entered == call + 1 && page.prepares(at, entered);
         (entered > call && !is_next).then_some(entered)
     }
 
-    /// What a rank has failed because of, and whether it has found that out by itself.
+    /// The failure cause of a rank, and whether the rank found it itself.
     fn cause(&self, peer: usize) -> Option<(Blame, bool)> {
         let page = self.peers.get(peer)?.as_ref()?;
-        let cause = page.mark(page.find(key_of(self.key, peer))?).cause()?;
+        let cause = page.progress(page.find(entry_key(self.key, peer))?).cause()?;
         cause.0.is_within(self.peers.len()).then_some(cause)
     }
 
-    /// A rank, if any, that has failed and without which this rank's call can't end; and because
-    /// of whom it has.
-    pub(crate) fn blamed(&self) -> Option<(usize, Fault)> {
+    /// A rank that has failed before the end of this rank's call, and its failure cause.
+    pub(crate) fn failed_peer(&self) -> Option<(usize, Fault)> {
         let current = self.current()?;
         (0..self.peers.len()).find_map(|peer| {
-            let (blame, _) = self.cause(peer)?;
-            // Who is meant finds out what of by itself.
-            let counts = blame.culprit != self.me && self.calls(peer)?[1] < current;
-            counts.then(|| (peer, Fault::GaveUp(Box::new(blame))))
+            let (cause, _) = self.cause(peer)?;
+            // A rank that is the cause itself learns the reason from its own sources.
+            let counts = cause.culprit != self.me && self.calls_of(peer)?[1] < current;
+            counts.then(|| (peer, Fault::GaveUp(Box::new(cause))))
         })
     }
 
-    /// Who has failed because of this rank, rather one that has found that out by itself; and which
-    /// this one is.
-    pub(crate) fn blamed_by(&self) -> (Option<(bool, usize)>, usize) {
+    /// A rank that has failed because of this one, and whether it has that from others (a rank that
+    /// found the cause itself comes first); and the number of this rank.
+    pub(crate) fn accuser(&self) -> (Option<(bool, usize)>, usize) {
         let by = (0..self.peers.len()).filter_map(|peer| {
-            let (blame, first_hand) = self.cause(peer)?;
-            (blame.culprit == self.me).then_some((!first_hand, peer))
+            let (cause, first_hand) = self.cause(peer)?;
+            (cause.culprit == self.me).then_some((!first_hand, peer))
         });
         (by.min(), self.me)
     }
 
-    /// The rank, if any, that has ended and without which this rank's call can't; and where it was.
+    /// A dead rank without which this rank's call cannot end, and the call in which it died.
     pub(crate) fn dead(&self) -> Option<(usize, String)> {
         let current = self.current()?;
         (0..self.peers.len()).find_map(|peer| {
             let page = self.peers[peer].as_ref()?;
-            if !exit_futex::is_dead(page.word()) {
+            if !exit_futex::owner_died(page.exit_word()) {
                 return None;
             }
-            let [entered, done] = self.calls(peer)?;
-            // Who ended after a failure is not its cause.
-            if page.mark(page.find(key_of(self.key, peer))?).has_failed() {
+            let [entered, done] = self.calls_of(peer)?;
+            // A rank that ended after its own failure is not the cause of this one.
+            if page.progress(page.find(entry_key(self.key, peer))?).has_failed() {
                 return None;
             }
             let evidence = match entered.cmp(&current) {
@@ -256,53 +256,54 @@ impl Lives {
         })
     }
 
-    /// Why a rank that is missed outside calls is: because of whom it has failed, or that it or
-    /// else another one has ended, or has failed.
-    pub(crate) fn missed(&self, peer: usize) -> Option<(usize, Fault)> {
-        let gave_up = |peer: usize| {
-            let (blame, _) = self.cause(peer)?;
-            (blame.culprit != self.me).then(|| (peer, Fault::GaveUp(Box::new(blame))))
+    /// Why `peer` does not answer outside calls of all ranks: its failure cause or its death, or else
+    /// the death or failure cause of another rank.
+    pub(crate) fn cause_outside_calls(&self, peer: usize) -> Option<(usize, Fault)> {
+        let failed = |peer: usize| {
+            let (cause, _) = self.cause(peer)?;
+            (cause.culprit != self.me).then(|| (peer, Fault::GaveUp(Box::new(cause))))
         };
         let dead = |peer: usize| {
             let page = self.peers.get(peer)?.as_ref()?;
-            let is_first = self.cause(peer).is_none() && exit_futex::is_dead(page.word());
-            // Who has left before is nobody's cause.
-            page.find(key_of(self.key, peer)).filter(|_| is_first)?;
+            let is_first = self.cause(peer).is_none() && exit_futex::owner_died(page.exit_word());
+            // A rank that has dropped its communicator before is no cause.
+            page.find(entry_key(self.key, peer)).filter(|_| is_first)?;
             Some((peer, Fault::Lost("its process ended".into())))
         };
         let mut ranks = 0..self.peers.len();
-        let own = gave_up(peer).or_else(|| dead(peer));
-        own.or_else(|| ranks.clone().find_map(dead)).or_else(|| ranks.find_map(gave_up))
+        let own = failed(peer).or_else(|| dead(peer));
+        own.or_else(|| ranks.clone().find_map(dead)).or_else(|| ranks.find_map(failed))
     }
 
-    /// A rank of this host whose process is stopped: rather this one.
-    pub(crate) fn paused(&self, peer: usize) -> Option<(usize, Stall)> {
+    /// A rank of this host whose process is stopped: rather `peer` than another one.
+    pub(crate) fn paused_peer(&self, peer: usize) -> Option<(usize, Stall)> {
         let all = std::iter::once(peer).chain(0..self.peers.len());
         all.into_iter().find_map(|peer| {
             let pid = self.peers.get(peer)?.as_ref()?.pid().load(Ordering::Relaxed);
-            let [entered, _] = self.calls(peer)?;
+            let [entered, _] = self.calls_of(peer)?;
             is_stopped(pid).then_some((peer, Stall::Paused { entered }))
         })
     }
 }
 
-/// Is a process of this host stopped, by a signal or a debugger?
+/// True if a process of this host is stopped, by a signal or a debugger: see proc(5).
 fn is_stopped(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name before it may hold anything, brackets too.
+    // The name of the program stands before it, and may have brackets itself.
     let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
     matches!(state, Some('T' | 't'))
 }
 
 impl Drop for Lives {
-    /// Who has left is missed by nobody; what it failed because of others may still ask.
+    /// Removes the entry of this communicator, so that no peer waits for the rank. The entry of a
+    /// failed one stays readable for its cause until another communicator claims it.
     fn drop(&mut self) {
         if let Some((own, at)) = self.mine.take() {
-            let mark = own.page.mark(at);
-            if !mark.has_failed() {
-                mark.key.store(0, Ordering::Release);
+            let progress = own.page.progress(at);
+            if !progress.has_failed() {
+                progress.key.store(0, Ordering::Release);
             }
-            mark.taken.store(0, Ordering::Release);
+            progress.taken.store(0, Ordering::Release);
         }
     }
 }
@@ -310,10 +311,10 @@ impl Drop for Lives {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::cause::Difference;
+    use crate::error::cause::CallMismatch;
 
-    /// Ranks of one communicator, in this process.
-    fn both(key: u64) -> [Lives; 2] {
+    /// The detectors of two ranks of one communicator, in this process.
+    fn pair(key: u64) -> [Lives; 2] {
         [0, 1].map(|me| {
             let (mut lives, _) = Lives::new(me, 2, key).unwrap();
             lives.add_beside(1 - me);
@@ -322,64 +323,66 @@ mod tests {
     }
 
     #[test]
-    fn who_calls_something_else_is_known_as_long_as_it_says_so() {
-        let [one, other] = both(0x1234_5678);
+    fn a_rank_in_another_call_is_known_while_its_page_has_the_fingerprint() {
+        let [one, other] = pair(0x1234_5678);
         for call in 1..=20 {
             one.enter(call, 100 + call);
-            assert!(one.differs().is_none());
+            assert!(one.mismatched_peer().is_none());
             one.leave(call);
         }
         other.enter(14, 114);
-        assert!(other.differs().is_none(), "the same call");
+        assert!(other.mismatched_peer().is_none(), "the same call");
         other.enter(14, 7);
-        let Some((0, Fault::Mismatch { field: "fingerprint", ours, theirs })) = other.differs()
+        let Some((0, Fault::Mismatch { field: "fingerprint", ours, theirs })) =
+            other.mismatched_peer()
         else {
-            panic!("not known")
+            panic!("the mismatch is not found")
         };
         assert_eq!((ours, theirs), (7, 114));
-        // Of the call that is as far back as there are places nothing is said any more.
+        // The page has no fingerprint any more of a call so far back.
         other.enter(13, 7);
-        assert!(other.differs().is_none());
+        assert!(other.mismatched_peer().is_none());
         other.enter(14, 0);
-        assert!(other.differs().is_none(), "what it calls is not known yet");
+        assert!(other.mismatched_peer().is_none(), "its fingerprint is not known yet");
     }
 
     #[test]
-    fn who_prepares_a_call_is_not_past_the_messages_before_it() {
-        let [one, other] = both(0x3456_789A);
+    fn a_rank_that_prepares_a_call_is_not_past_the_messages_before_it() {
+        let [one, other] = pair(0x3456_789A);
         other.enter(3, 7);
         one.prepare(4);
         assert!(one.prepares(4) && one.current() == Some(4));
-        assert_eq!((other.is_past(0, 3), other.is_past(0, 2)), (None, Some(4)));
+        assert_eq!((other.later_call(0, 3), other.later_call(0, 2)), (None, Some(4)));
         one.enter(3, 0);
-        assert_eq!(other.is_past(0, 3), None, "the messages themselves");
+        assert_eq!(other.later_call(0, 3), None, "the messages themselves");
         one.prepare(4);
         other.enter(4, 7);
-        assert!(other.differs().is_none(), "it has not said yet what it calls");
+        assert!(other.mismatched_peer().is_none(), "its fingerprint is not known yet");
         one.enter(4, 7);
         assert!(!one.prepares(4));
-        assert_eq!((other.is_past(0, 3), other.is_past(0, 4)), (Some(4), None));
+        assert_eq!((other.later_call(0, 3), other.later_call(0, 4)), (Some(4), None));
     }
 
     #[test]
-    fn who_found_out_tells_the_other_in_what() {
-        let [one, other] = both(0x8765_4321);
+    fn the_rank_that_finds_a_mismatch_tells_the_other_rank() {
+        let [one, other] = pair(0x8765_4321);
         one.enter(3, 5);
         other.enter(3, 5);
-        let difference = Difference { with: 1, field: "memory", ours: 1, theirs: 0 };
-        let blame = Blame { culprit: 0, why: Why::Differs(difference) };
-        one.fail(&blame, true);
-        // What is said first counts.
+        let difference = CallMismatch { with: 1, field: "memory", ours: 1, theirs: 0 };
+        let cause = Blame { culprit: 0, why: Why::Differs(difference) };
+        one.fail(&cause, true);
+        // Only the first cause counts.
         one.fail(&Blame::lost(1), true);
-        let Some((0, Fault::Mismatch { field: "memory", ours: 0, theirs: 1 })) = other.differs()
+        let Some((0, Fault::Mismatch { field: "memory", ours: 0, theirs: 1 })) =
+            other.mismatched_peer()
         else {
-            panic!("not told")
+            panic!("the mismatch is not reported")
         };
-        let blamed = |(by, fault): (usize, Fault)| (by, format!("{fault:?}"));
-        assert!(one.differs().is_none());
+        let shown = |(by, fault): (usize, Fault)| (by, format!("{fault:?}"));
+        assert!(one.mismatched_peer().is_none());
         assert_eq!(
-            other.blamed().map(blamed),
-            Some((0, format!("{:?}", Fault::GaveUp(Box::new(blame)))))
+            other.failed_peer().map(shown),
+            Some((0, format!("{:?}", Fault::GaveUp(Box::new(cause)))))
         );
     }
 }

@@ -1,32 +1,34 @@
-//! The peers of one rank: the links to them, and the failure detector's knowledge of them. Each
-//! question (dead? mismatched? stalled? cause?) goes to all sources here, in one order of trust.
+//! The peers of one rank: the links to them, and the sources of the failure detector. Each question
+//! (which peer is dead, stalled, in another call, the cause of a failure?) goes to all sources here,
+//! in one order of trust: status pages, slots on links, the launcher's table, control channels.
 
 use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant};
 
 use super::control_channel::Controls;
-use super::last_vote::WILL;
+use super::last_vote::LAST_VOTE_BYTES;
 use super::local_detector::Lives;
 use super::process_table::Launched;
 use crate::error::Stall;
 use crate::error::cause::{Blame, Why};
 use crate::transport::{Fault, Frame, LinkSet, MESSAGE};
 
-/// After how long a rank tells others that it waits, and in what call: those that differ find out
-/// by it.
-const WAITS: Duration = Duration::from_millis(20);
-/// What ended a rank is told by it before its links end: how long that may take to come.
+/// A rank that waits in a call for this long sends its first heartbeat, by which peers in other calls
+/// find the mismatch. A quarter of the call's time limit, if that is shorter.
+const HEARTBEAT_DELAY: Duration = Duration::from_millis(20);
+/// How long the cause of a failure may take to arrive after the links of the failed rank have ended;
+/// the rank reports it before it closes them.
 pub(crate) const SHORTLY: Duration = Duration::from_millis(50);
 
-/// The links to a rank's peers, and the failure detector's sources.
+/// The links to the peers of a rank, and the sources of the failure detector.
 #[derive(Debug, Default)]
 pub struct Links {
     pub(crate) links: LinkSet,
-    /// Who of the host's ranks lives.
+    /// The status pages of the ranks of this host.
     lives: Lives,
-    /// The connections beside TCP links.
+    /// The control channels to ranks of other hosts.
     controls: Controls,
-    /// What their launcher has seen.
+    /// The ranks in the launcher's process table.
     pub(crate) launched: Launched,
 }
 
@@ -44,135 +46,140 @@ impl DerefMut for Links {
     }
 }
 
-/// Do two calls differ by what nobody but they can tell?
-fn like(fault: &Fault, is_alike: impl Fn(u64, u64) -> bool) -> bool {
+/// True if `fault` is a mismatch of two fingerprints that differ only in the path of the call.
+fn differs_by_path(fault: &Fault, differ_by_path: impl Fn(u64, u64) -> bool) -> bool {
     match *fault {
-        Fault::Mismatch { field: "fingerprint", ours, theirs } => is_alike(ours, theirs),
+        Fault::Mismatch { field: "fingerprint", ours, theirs } => differ_by_path(ours, theirs),
         _ => false,
     }
 }
 
 impl Links {
-    /// No links yet, in a world of `size` ranks.
+    /// The peers of a rank among `size`, without any link yet.
     #[must_use]
     pub fn new(size: usize) -> Self {
         Self { links: LinkSet::new(size), ..Self::default() }
     }
 
-    /// What is known of the lives of this host's ranks, and of the calls that they are in.
+    /// Sets the sources for ranks of this host and of this launcher.
     pub(crate) fn set_lives(&mut self, lives: Lives, launched: Launched) {
         (self.lives, self.launched) = (lives, launched);
     }
 
-    /// The connections beside TCP links.
+    /// Sets the control channels.
     pub(crate) fn set_controls(&mut self, controls: Controls) {
         self.controls = controls;
     }
 
-    /// Leaves this to those who come after this rank, whenever it ends.
-    pub(crate) fn leave_will(&self, will: &[u8; WILL]) {
-        self.lives.leave_will(will);
-        self.launched.leave_will(will);
+    /// Publishes the last vote of this rank, for survivors to read after its death.
+    pub(crate) fn publish_last_vote(&self, vote: &[u8; LAST_VOTE_BYTES]) {
+        self.lives.publish_last_vote(vote);
+        self.launched.publish_last_vote(vote);
     }
 
-    /// Is it certain that a rank has ended? Then what it left; none if that can't be known.
-    pub(crate) fn will_of(&self, rank: usize) -> Option<Option<[u8; WILL]>> {
-        let seen = self.lives.will_of(rank);
-        if let Some(Some(_)) = seen { seen } else { self.launched.will_of(rank).or(seen) }
+    /// `Some` if it is certain that the process of a rank has ended, with its last vote; no vote
+    /// inside if the rank had no room to publish one.
+    pub(crate) fn last_vote_of(&self, rank: usize) -> Option<Option<[u8; LAST_VOTE_BYTES]>> {
+        let seen = self.lives.last_vote_of(rank);
+        if let Some(Some(_)) = seen { seen } else { self.launched.last_vote_of(rank).or(seen) }
     }
 
-    /// Those.
     pub(crate) fn controls(&mut self) -> &mut Controls {
         &mut self.controls
     }
 
-    /// Who, if that is known, keeps this rank from the end of its call, in which it has waited for
-    /// long, of so long at most; in that of a message with this number for `peer`.
+    /// The rank that delays this rank's call, which may take `most`, if a source knows it. Outside
+    /// calls of all ranks, this rank waits for the message of number `message` with `peer`.
     pub(crate) fn stalled(
         &mut self,
         (peer, message): (usize, u64),
         most: Duration,
     ) -> Option<(usize, Stall)> {
-        let unheard = |(rank, waited)| (rank, Stall::Silent { waited });
+        let silent = |(rank, waited)| (rank, Stall::Silent { waited });
         if self.lives.current().is_none() {
-            let paused = self.lives.paused(peer);
-            let mut silent = || self.controls.silent_before(peer, (message, most));
-            return paused.or_else(|| silent().map(unheard));
+            let paused = self.lives.paused_peer(peer);
+            let mut behind = || self.controls.silent_peer_behind(peer, (message, most));
+            return paused.or_else(|| behind().map(silent));
         }
-        let stalled = self.lives.stalled();
-        stalled.or_else(|| self.controls.silent(most, |_| true).map(unheard))
+        let stalled = self.lives.stalled_peer();
+        stalled.or_else(|| self.controls.silent_peer(most, |_| true).map(silent))
     }
 
-    /// The same, of a call in which it waits for these ranks alone.
+    /// As [`Self::stalled`], in a call where this rank waits for `ranks` alone.
     pub(crate) fn stalled_of(&mut self, ranks: &[usize], most: Duration) -> Option<(usize, Stall)> {
         self.lives.current()?;
         let among = |rank: usize| ranks.contains(&rank);
-        let unheard = |(rank, waited)| (rank, Stall::Silent { waited });
-        let stalled = self.lives.stalled().filter(|it| among(it.0));
-        stalled.or_else(|| self.controls.silent(most, among).map(unheard))
+        let silent = |(rank, waited)| (rank, Stall::Silent { waited });
+        let stalled = self.lives.stalled_peer().filter(|it| among(it.0));
+        stalled.or_else(|| self.controls.silent_peer(most, among).map(silent))
     }
 
-    /// This rank has waited in its call for so long, of so long at most; if that is none of all
-    /// ranks, in a message with this number for that rank.
+    /// Sends heartbeats while this rank waits: it has waited for `waited` in a call that may take
+    /// `most`. Outside calls of all ranks, `message` is the number of a message and its peer.
     pub(crate) fn wait_on(
         &mut self,
         (waited, most): (Duration, Duration),
         message: Option<(u64, usize)>,
     ) {
-        if waited <= WAITS.min(most / 4) {
+        if waited <= HEARTBEAT_DELAY.min(most / 4) {
             return;
         }
         let Self { lives, controls, links, .. } = self;
         let sent = |rank: usize| links.sent(rank);
         match (lives.current(), message) {
-            // Messages may come before that.
+            // Messages between two ranks may still come before a call that is being prepared.
             (Some(call), _) if lives.prepares(call) => {
-                controls.wait_in(((call - 1) | MESSAGE, most), 0, None, sent);
+                controls.send_heartbeats(((call - 1) | MESSAGE, most), 0, None, sent);
             }
             (Some(call), _) => {
-                let print = lives.print(call).unwrap_or(0);
-                controls.wait_in((call, most), print, None, sent);
+                let fingerprint = lives.print(call).unwrap_or(0);
+                controls.send_heartbeats((call, most), fingerprint, None, sent);
             }
-            (None, Some((call, peer))) => controls.wait_in((call, most), 0, Some(peer), sent),
+            (None, Some((call, peer))) => {
+                controls.send_heartbeats((call, most), 0, Some(peer), sent);
+            }
             (None, None) => {}
         }
     }
 
-    /// Who is the cause that this rank's call can't end: who is dead, makes another call, or has
-    /// failed because of whom. `call` is what all its slots say, if they are alike.
+    /// The rank because of which this rank's call cannot end, and the fault: a dead rank, a rank in
+    /// another call, or a failed rank with its cause. `call` is the header of all slots of the call,
+    /// if they have the same. `differ_by_path` is true of fingerprints that differ only in the path,
+    /// direct or over links, which only ranks that share memory can compare.
     pub(crate) fn cause(
         &mut self,
         call: Option<&Frame>,
-        is_alike: impl Fn(u64, u64) -> bool,
+        differ_by_path: impl Fn(u64, u64) -> bool,
     ) -> Option<(usize, Fault)> {
         let lost = |(peer, evidence)| (peer, Fault::Lost(evidence));
         let dead = self.lives.dead().map(lost);
-        let other = dead.or_else(|| self.differs().filter(|(_, fault)| !like(fault, &is_alike)));
-        let other = other.or_else(|| self.links.other_call(call));
-        let blamed = other.or_else(|| self.lives.blamed());
+        let is_mismatch = |it: &(usize, Fault)| !differs_by_path(&it.1, &differ_by_path);
+        let other = dead.or_else(|| self.mismatched_peer().filter(is_mismatch));
+        let other = other.or_else(|| self.links.slot_of_other_call(call));
+        let failed = other.or_else(|| self.lives.failed_peer());
         let in_call = self.lives.current().is_some();
         let Self { controls, launched, .. } = self;
-        let seen = |rank| launched.ended(rank).is_some();
-        blamed.or_else(|| if in_call { controls.lost(seen) } else { None })
+        let has_ended = |rank| launched.ended(rank).is_some();
+        failed.or_else(|| if in_call { controls.lost_peer(has_ended) } else { None })
     }
 
-    /// The rank, if any, that makes another call than this one, as far as marks and connections
-    /// tell; and in what they differ.
-    fn differs(&mut self) -> Option<(usize, Fault)> {
+    /// A rank in another call than this one, by status pages and heartbeats; and the difference.
+    fn mismatched_peer(&mut self) -> Option<(usize, Fault)> {
         let Self { lives, controls, .. } = self;
         let call = lives.current();
-        lives.differs().or_else(|| controls.differs(call, |number| lives.print(number)))
+        let local = lives.mismatched_peer();
+        local.or_else(|| controls.mismatched_peer(call, |number| lives.print(number)))
     }
 
-    /// Can the message of this number from `peer`, or to it, still come or be taken? Not if that
-    /// one is in a call of all ranks past it, and all that it sent before was taken.
+    /// Checks that the message of this number, `from` the peer or to it, can still arrive. It cannot
+    /// once the peer is in a later call of all ranks and all slots that it sent before are taken.
     ///
     /// # Errors
-    /// If it can't: the two differ.
+    /// A mismatch, if the message cannot arrive.
     pub(crate) fn is_due(&mut self, message: u64, peer: usize, from: bool) -> Result<(), Fault> {
         let call = message & !MESSAGE;
-        let seen = self.lives.is_past(peer, call).map(|entered| (entered, 0));
-        let Some((theirs, sent)) = seen.or_else(|| self.controls.is_past(peer, call)) else {
+        let local = self.lives.later_call(peer, call).map(|entered| (entered, 0));
+        let Some((theirs, sent)) = local.or_else(|| self.controls.later_call(peer, call)) else {
             return Ok(());
         };
         // The links are asked after the peer's call, so that a message sent before is seen.
@@ -184,36 +191,37 @@ impl Links {
         if comes { Ok(()) } else { Err(Fault::Mismatch { field, ours: message, theirs }) }
     }
 
-    /// Says, once, that this rank has failed, and because of whom: has it found that out by itself?
-    pub(crate) fn blame(&mut self, blame: Blame, first_hand: bool) {
-        self.lives.fail(&blame, first_hand);
-        self.controls.give_up(blame, first_hand);
+    /// Tells all peers, once, that this rank has failed, and the cause. `first_hand`: this rank found
+    /// the cause itself.
+    pub(crate) fn blame(&mut self, cause: Blame, first_hand: bool) {
+        self.lives.fail(&cause, first_hand);
+        self.controls.announce_failure(cause, first_hand);
     }
 
-    /// The same, because of itself.
+    /// Tells all peers, once, that this rank has failed by itself.
     pub(crate) fn fail(&mut self, why: Why) {
         self.lives.fail_by_itself(why);
-        self.controls.fail_by_itself(why);
+        self.controls.announce_own_failure(why);
     }
 
-    /// A link to or from one of `peers` has ended: the first cause of it, once it is known, or
-    /// after a while what is. Of those that this rank has no link to others may tell.
+    /// The cause of the end of a link to or from one of `peers`. Waits up to `most` for the first
+    /// cause to arrive, which may be the failure of a rank that this one has no link to.
     pub(crate) fn why_ended(&mut self, peers: &[usize], most: Duration) -> Option<(usize, Fault)> {
         let began = Instant::now();
         let lost = |(peer, evidence)| (peer, Fault::Lost(evidence));
-        while self.controls.is_any() || peers.iter().any(|&peer| self.lives.knows(peer)) {
-            let known = match self.lives.current() {
+        while self.controls.has_any() || peers.iter().any(|&peer| self.lives.has_page_of(peer)) {
+            let local = match self.lives.current() {
                 Some(_) => {
-                    let dead = self.lives.dead().map(lost).or_else(|| self.differs());
-                    dead.or_else(|| self.lives.blamed())
+                    let dead = self.lives.dead().map(lost).or_else(|| self.mismatched_peer());
+                    dead.or_else(|| self.lives.failed_peer())
                 }
                 None => {
-                    let missed = || peers.iter().find_map(|&peer| self.lives.missed(peer));
-                    missed().or_else(|| self.differs())
+                    let cause = |&peer| self.lives.cause_outside_calls(peer);
+                    peers.iter().find_map(cause).or_else(|| self.mismatched_peer())
                 }
             };
-            let mut why = || peers.iter().find_map(|&peer| self.controls.why(peer));
-            if let Some(cause) = known.or_else(&mut why) {
+            let mut remote = || peers.iter().find_map(|&peer| self.controls.cause_of_end(peer));
+            if let Some(cause) = local.or_else(&mut remote) {
                 return Some(cause);
             }
             if began.elapsed() > most {
@@ -221,11 +229,11 @@ impl Links {
             }
             std::thread::sleep(SHORTLY / 20);
         }
-        // It may be this one that others have lost, by a connection that ended.
-        let (by, me) = self.lives.blamed_by();
-        let by = by.into_iter().chain(self.controls.blamed_by()).min();
-        // Who lost it at first hand may have had no other way to say so.
-        let broken = || self.controls.broken();
+        // Peers may have lost this rank, by a connection that ended: then this rank is the cause.
+        let (by, me) = self.lives.accuser();
+        let by = by.into_iter().chain(self.controls.accuser()).min();
+        // A rank that lost this one at first hand may have broken its channel to say so.
+        let broken = || self.controls.broken_connection();
         if let Some(broken) = broken().filter(|_| by.is_none_or(|(hearsay, _)| hearsay)) {
             return Some(broken);
         }
@@ -233,14 +241,13 @@ impl Links {
         Some((by.1, Fault::GaveUp(Box::new(Blame::lost(me)))))
     }
 
-    /// That.
     pub(crate) fn lives(&self) -> &Lives {
         &self.lives
     }
 
-    /// When this rank leaves, it does so because of another communicator of its.
-    pub(crate) fn leaves_for(&mut self, because: Blame) {
-        self.lives.fail(&because, false);
-        self.controls.leaves_for(because);
+    /// Makes the failure of another communicator the cause for which this rank leaves this one.
+    pub(crate) fn leaves_for(&mut self, cause: Blame) {
+        self.lives.fail(&cause, false);
+        self.controls.set_goodbye_cause(cause);
     }
 }

@@ -1,7 +1,7 @@
-//! The launcher's roll: which processes it has started, how each ended, and what each leaves to
-//! those who come after it. May touch: page's keys, region, will. Unsafe: addresses in the roll.
-//! Law: only memory that the launcher made and its ranks inherited; of what is read of it any bytes
-//! are valid; a process is known by a number that no other one of any job has.
+//! The launcher's process table: the processes that it has started, how each ended (its exit status
+//! or signal), and their last votes. Unsafe: addresses inside the mapping.
+//! Law: the launcher makes the table and its ranks inherit it; any bytes in it are valid for its
+//! readers; a process is known by a random id that no other process of any job has.
 #![allow(unsafe_code)]
 
 mod launched;
@@ -19,40 +19,40 @@ use crate::error::{Error, Result};
 use crate::memory::mapping::Region;
 pub(crate) use launched::Launched;
 
-/// Words of a line of the cache, of which the first of the roll says how many were started and in
-/// which namespace their numbers count.
+/// Words of a cache line. The first line of the table has the number of started processes, the pid
+/// namespace of the launcher, and the layout.
 const LINE: usize = 8;
 const STARTED: usize = 0;
 const NAMESPACE: usize = 1;
-/// Where a roll says in which layout it is.
 const LAYOUT: usize = 2;
-/// "RINGROL" and the version; another layout gets another number.
+/// "RINGROL" and the version of the layout.
 const MAGIC: u64 = u64::from_be_bytes(*b"RINGROL\x01");
-/// Words of a process: its number in the roll, the system's number of it, how it ended.
+/// Words of the entry of a process: its id, its pid, how it ended, then slots for last votes.
 const ENTRY: usize = 1024;
-const NUMBER: usize = 0;
+const ID: usize = 0;
 const PID: usize = 1;
 const ENDED: usize = 2;
-/// Words for what one of its communicators leaves: whose that is, is it in use, and the will.
-const SLOT: usize = (2 + last_vote::WORDS).next_multiple_of(LINE);
+/// Words of a slot for the last vote of one communicator: the key of the communicator and rank,
+/// whether the slot is in use, and the vote.
+const SLOT: usize = (2 + last_vote::VOTE_WORDS).next_multiple_of(LINE);
 const KEY: usize = 0;
 const TAKEN: usize = 1;
-const WILL: usize = 2;
-/// Communicators of a process that leave something here. Those beyond leave nothing, and where
-/// nothing else tells what such a rank voted for, its end is only likely.
+const VOTE: usize = 2;
+/// The communicators of a process with a slot. Further ones leave no vote here, so the end of such a
+/// rank counts as likely, not as certain, unless its status page has the vote.
 const SLOTS: usize = (ENTRY - LINE) / SLOT;
-/// No launcher starts more: who comes later is in no roll.
-const MOST: usize = 4096;
+/// The most processes of a table. A process that is started later is in no table.
+const MAX_PROCESSES: usize = 4096;
 
 const EXITED: u64 = 1 << 32;
 const KILLED: u64 = 2 << 32;
 
-/// How a process ended, as its parent was told.
+/// How a process ended, by `wait(2)` of its parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// By itself, with this status.
+    /// The process exited with this status.
     Exited(u8),
-    /// By the signal of this number.
+    /// The signal of this number killed the process.
     Killed(i32),
 }
 
@@ -68,66 +68,69 @@ impl fmt::Display for Ended {
     }
 }
 
-/// The roll of a job.
+/// The process table of a job.
 #[derive(Debug)]
 pub struct Roll(Region);
 
 impl Roll {
-    /// A roll for so many processes, and what they inherit.
+    /// A table for so many processes, and the descriptor that they inherit.
     ///
     /// # Errors
-    /// If there is no memory for it.
+    /// If there is no memory for the table.
     pub fn create(processes: usize) -> Result<(Self, OwnedFd)> {
-        let words = LINE + processes.clamp(1, MOST) * ENTRY;
+        let words = LINE + processes.clamp(1, MAX_PROCESSES) * ENTRY;
         let bytes = NonZeroUsize::MIN.saturating_add(words * size_of::<u64>() - 1);
         let (region, fd) = Region::shared(bytes)?;
-        let roll = Self(region);
-        roll.word(NAMESPACE).store(namespace(), Ordering::Relaxed);
-        roll.word(LAYOUT).store(MAGIC, Ordering::Relaxed);
-        Ok((roll, fd))
+        let table = Self(region);
+        table.word(NAMESPACE).store(pid_namespace(), Ordering::Relaxed);
+        table.word(LAYOUT).store(MAGIC, Ordering::Relaxed);
+        Ok((table, fd))
     }
 
-    /// The roll that this process inherited.
+    /// Maps the table that this process inherited.
     ///
     /// # Errors
-    /// If it is none, or one of another version.
+    /// If the memory is no table, or has the layout of another version.
     pub(crate) fn open(fd: &OwnedFd) -> Result<Self> {
-        let is_roll = |len: NonZeroUsize| {
+        let is_table = |len: NonZeroUsize| {
             let words = len.get() / size_of::<u64>();
-            let places = words.saturating_sub(LINE) / ENTRY;
-            (1..=MOST).contains(&places) && len.get() == (LINE + places * ENTRY) * size_of::<u64>()
+            let capacity = words.saturating_sub(LINE) / ENTRY;
+            let bytes = (LINE + capacity * ENTRY) * size_of::<u64>();
+            (1..=MAX_PROCESSES).contains(&capacity) && len.get() == bytes
         };
-        let roll = Self(Region::open_if(fd.as_fd(), "a roll's", "the launcher", is_roll)?);
-        if roll.word(LAYOUT).load(Ordering::Relaxed) == MAGIC {
-            return Ok(roll);
+        let table =
+            Self(Region::open_if(fd.as_fd(), "a process table's", "the launcher", is_table)?);
+        if table.word(LAYOUT).load(Ordering::Relaxed) == MAGIC {
+            return Ok(table);
         }
         let reason = "keeps its table of processes in the layout of another version".into();
         Err(Error::Handshake { peer: "the launcher".into(), reason })
     }
 
-    /// Has the rank of this number, as it was started first, ended well?
+    /// True if the process that was first started as this rank exited with status 0.
     pub(crate) fn is_done(&self, rank: usize) -> bool {
-        rank < self.places() && self.ended(rank) == Some(Ended::Exited(0))
+        rank < self.capacity() && self.ended(rank) == Some(Ended::Exited(0))
     }
 
-    /// A place for a process that is about to be started; none if all are taken, or the system has
-    /// no random numbers.
+    /// Reserves an entry for a process that is about to start; `None` if all are taken, or the
+    /// system has no random numbers.
     pub fn place(&self) -> Option<usize> {
         let at = usize::try_from(self.word(STARTED).load(Ordering::Relaxed)).ok()?;
-        if at >= self.places() {
+        if at >= self.capacity() {
             return None;
         }
-        self.entry(at, NUMBER).store(getrandom::u64().ok()?.max(1), Ordering::Relaxed);
+        self.entry(at, ID).store(getrandom::u64().ok()?.max(1), Ordering::Relaxed);
         self.word(STARTED).store(at as u64 + 1, Ordering::Release);
         Some(at)
     }
 
-    /// The process of a place begins: called in it, before its program does. A store, no more.
+    /// Stores the pid of a new process: called in the process itself, between fork and exec, where
+    /// only a store is allowed.
     pub fn begins(&self, at: usize, pid: i32) {
         self.entry(at, PID).store(u64::from(pid.cast_unsigned()), Ordering::Release);
     }
 
-    /// The process of a place has ended so. To be called before its number can be another's.
+    /// Stores how a process ended. To be called before the system can give its pid to another one.
     pub fn has_ended(&self, at: usize, how: Ended) {
         let word = match how {
             Ended::Exited(status) => EXITED | u64::from(status),
@@ -136,7 +139,7 @@ impl Roll {
         self.entry(at, ENDED).store(word, Ordering::Release);
     }
 
-    /// How the process of a place ended, if it has.
+    /// How a process ended, if it has.
     fn ended(&self, at: usize) -> Option<Ended> {
         let word = self.entry(at, ENDED).load(Ordering::Acquire);
         match word & !u64::from(u32::MAX) {
@@ -146,38 +149,38 @@ impl Roll {
         }
     }
 
-    /// What the others find this process by: 0 if it is none that the launcher started, but a child
-    /// of one, say, which may live when that has ended.
+    /// The id by which other ranks find this process. 0 if the launcher did not start this process:
+    /// a child of a rank, say, which may outlive it.
     pub(crate) fn own_number(&self) -> u64 {
-        if self.word(NAMESPACE).load(Ordering::Relaxed) != namespace() || namespace() == 0 {
+        if self.word(NAMESPACE).load(Ordering::Relaxed) != pid_namespace() || pid_namespace() == 0 {
             return 0;
         }
         let pid = u64::from(std::process::id());
         let is_own = |&at: &usize| {
             self.entry(at, PID).load(Ordering::Acquire) == pid && self.ended(at).is_none()
         };
-        let own = self.all().find(is_own);
-        own.map_or(0, |at| self.entry(at, NUMBER).load(Ordering::Relaxed))
+        let own = self.started().find(is_own);
+        own.map_or(0, |at| self.entry(at, ID).load(Ordering::Relaxed))
     }
 
-    /// Where the process with this number is.
+    /// The index of the process with this id.
     fn find(&self, number: u64) -> Option<usize> {
-        let is_it = |&at: &usize| self.entry(at, NUMBER).load(Ordering::Relaxed) == number;
-        self.all().find(is_it).filter(|_| number != 0)
+        let has_id = |&at: &usize| self.entry(at, ID).load(Ordering::Relaxed) == number;
+        self.started().find(has_id).filter(|_| number != 0)
     }
 
-    /// The places of all processes that were started.
-    fn all(&self) -> std::ops::Range<usize> {
+    /// The indices of all started processes.
+    fn started(&self) -> std::ops::Range<usize> {
         let started = self.word(STARTED).load(Ordering::Acquire);
-        0..usize::try_from(started).unwrap_or(0).min(self.places())
+        0..usize::try_from(started).unwrap_or(0).min(self.capacity())
     }
 
-    fn places(&self) -> usize {
+    fn capacity(&self) -> usize {
         (self.0.len() / size_of::<u64>() - LINE) / ENTRY
     }
 
     fn entry(&self, at: usize, word: usize) -> &AtomicU64 {
-        assert!(at < self.places() && word < ENTRY);
+        assert!(at < self.capacity() && word < ENTRY);
         self.word(LINE + at * ENTRY + word)
     }
 
@@ -190,13 +193,13 @@ impl Roll {
         assert!((at + 1) * size_of::<u64>() <= self.0.len());
         let start = self.0.start().as_ptr().wrapping_add(at * size_of::<u64>());
         // SAFETY: inside the region (checked), which is page-aligned, at a multiple of a word's
-        // size; starts zeroed, is of words only, and lives as long as this.
+        // size; the region starts zeroed, has words only, and lives as long as the borrow.
         unsafe { &*start.cast::<AtomicU64>() }
     }
 }
 
-/// The namespace that this process's number counts in; 0 if the system does not tell.
-fn namespace() -> u64 {
+/// The pid namespace of this process; 0 if the system does not tell.
+fn pid_namespace() -> u64 {
     std::fs::metadata("/proc/self/ns/pid").map_or(0, |it| it.ino())
 }
 
@@ -206,10 +209,10 @@ mod tests {
 
     #[test]
     fn a_table_of_another_version_is_refused() {
-        let (roll, fd) = Roll::create(2).unwrap();
+        let (table, fd) = Roll::create(2).unwrap();
         assert!(Roll::open(&fd).is_ok());
         for word in [0, MAGIC + 1] {
-            roll.word(LAYOUT).store(word, Ordering::Relaxed);
+            table.word(LAYOUT).store(word, Ordering::Relaxed);
             let error = Roll::open(&fd).unwrap_err().to_string();
             assert!(error.contains("the layout of another version"), "{error}");
         }

@@ -1,5 +1,6 @@
-//! What a communicator's state machine of its membership hears and says: messages, deaths and the
-//! time. May touch: as `comm`, and membership. Law: what decides is the pure machine alone.
+//! The recovery driver: it feeds messages, deaths and the time to the membership's state machine, and
+//! carries out what the machine asks for.
+//! Law: all decisions are the machine's.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,45 +15,47 @@ use super::reconnect::Door;
 use crate::api::Seat;
 use crate::error::{Error, Peer, Place, Result};
 use crate::health::Links;
-use crate::health::control_message::WORDS;
+use crate::health::control_message::RECOVERY_BYTES;
 
-/// What words between survivors are: messages of the machine, or where a rank listens.
-const MACHINE: u32 = 1;
-pub(super) const DOORS: u32 = 2;
-/// A member to a newcomer: all have connected.
-pub(super) const WELCOME: u32 = 3;
+/// Kinds of recovery messages. A message of the membership's state machine:
+const MEMBERSHIP: u32 = 1;
+/// The announcement of a member's listener.
+pub(super) const LISTENER: u32 = 2;
+/// A member tells a joiner that all members have connected.
+pub(super) const ADMITTED: u32 = 3;
 
-/// How long to wait for a better explanation, and for an answer; milliseconds.
+/// Time limits of the state machine, in milliseconds.
 const SETTINGS: Settings = Settings { grace: 20, patience: 2_000, settling: 2_000, uniform: false };
-/// How often it looks for deaths.
-const GLANCE: Duration = Duration::from_millis(5);
-/// How long survivors may take to connect, at most.
-pub(super) const CONNECTING: Duration = Duration::from_secs(10);
+/// How often the driver looks for deaths.
+const DEATH_POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// The most time that survivors have to connect.
+pub(super) const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 
-/// The machine of one communicator, and what drives it.
+/// The membership's state machine of one communicator, with its inputs and outputs.
 #[derive(Debug)]
-pub(crate) struct Council {
+pub(crate) struct RecoveryDriver {
     member: Member,
     began: Instant,
-    /// Of whom evidence was told, and which; with what the rank left?
-    told: Vec<Option<(Evidence, bool)>>,
+    /// The evidence against each rank that the machine has, and whether a last vote came with it.
+    reported: Vec<Option<(Evidence, bool)>>,
     timer: Option<Time>,
     verdicts: VecDeque<Verdict>,
-    /// The machine's last one: it does nothing any more.
+    /// The verdict with which the machine ended.
     ended: Option<Verdict>,
-    /// The caller waits no more, and where it is then.
+    /// Set when the program aborts the call.
     abort: Arc<AtomicBool>,
+    /// The place of the current call, for errors.
     at: Box<Place>,
     me: Box<Peer>,
-    /// Where ranks listen, and for which membership.
-    pub(super) doors: Vec<Door>,
-    /// Has a member said that this newcomer is one now?
-    pub(super) welcome: bool,
+    /// The listeners that other members have announced.
+    pub(super) listeners: Vec<Door>,
+    /// A member has told this joiner that all have connected.
+    pub(super) is_admitted: bool,
 }
 
-impl Council {
-    /// That of a communicator; if its calls end alike, with the time that a rank may take to tell
-    /// how far it is.
+impl RecoveryDriver {
+    /// The driver of a communicator. `settling` is given if calls end alike at all ranks: the time
+    /// that a rank may take to report its last call. `None` for more ranks than a membership has.
     pub(super) fn new(
         seat: &Seat,
         settling: Option<Duration>,
@@ -61,25 +64,33 @@ impl Council {
     ) -> Option<Self> {
         let (me, size) = (seat.rank, seat.peers.len());
         let all = Ranks::first(u32::try_from(size).ok()?)?;
-        let own = |time: Duration| Settings {
+        let uniform = |time: Duration| Settings {
             settling: Time::try_from(time.as_millis()).unwrap_or(Time::MAX).max(SETTINGS.settling),
             uniform: true,
             ..SETTINGS
         };
-        let member = Member::new(me as u32, all, settling.map_or(SETTINGS, own))?;
-        let (told, verdicts, doors) = (vec![None; size], VecDeque::new(), Vec::new());
-        let (began, timer, ended, welcome) = (Instant::now(), None, None, false);
-        let me = Box::new(seat.peers[me].clone());
-        Some(Self { member, began, told, timer, verdicts, ended, abort, at, me, doors, welcome })
+        let member = Member::new(me as u32, all, settling.map_or(SETTINGS, uniform))?;
+        Some(Self {
+            member,
+            began: Instant::now(),
+            reported: vec![None; size],
+            timer: None,
+            verdicts: VecDeque::new(),
+            ended: None,
+            abort,
+            at,
+            me: Box::new(seat.peers[me].clone()),
+            listeners: Vec::new(),
+            is_admitted: false,
+        })
     }
 
-    /// The caller of `at` is about to wait.
-    pub(super) fn is_at(&mut self, at: Box<Place>) {
+    pub(super) fn set_place(&mut self, at: Box<Place>) {
         self.at = at;
     }
 
-    /// An error, if the caller waits no more.
-    pub(super) fn goes_on(&self) -> Result<()> {
+    /// An error if the program has aborted the call.
+    pub(super) fn check_abort(&self) -> Result<()> {
         if self.abort.load(Ordering::Relaxed) {
             return Err(Error::Aborted { at: self.at.clone(), by: self.me.clone() });
         }
@@ -95,92 +106,91 @@ impl Council {
     }
 
     pub(super) fn step(&mut self, links: &mut Links, from: Option<usize>, input: Input<'_>) {
-        let before = self.member.testament();
+        let before = self.member.last_votes();
         let Outputs { replies, sends, verdicts, timer } = self.member.step(self.now(), input);
-        let testament = self.member.testament();
-        if testament != before {
-            // Before anybody can go by what it says.
+        let votes = self.member.last_votes();
+        if votes != before {
+            // The vote is published before any peer can receive the messages that follow from it.
             let (epoch, slot) = (self.member.membership().0, 0);
-            links.leave_will(&encode(&Message { epoch, slot, body: Body::Goodbye(testament) }));
+            links.publish_last_vote(&encode(&Message { epoch, slot, body: Body::Goodbye(votes) }));
         }
         let replies = replies.into_iter().filter_map(|message| Some((from?, message)));
         let sends = sends.into_iter().map(|(to, message)| (to as usize, message));
         for (to, message) in replies.chain(sends) {
-            let mut words = Box::new([0; WORDS]);
-            words[..MESSAGE_BYTES].copy_from_slice(&encode(&message));
-            links.controls().say(to, (MACHINE, words));
+            let mut bytes = Box::new([0; RECOVERY_BYTES]);
+            bytes[..MESSAGE_BYTES].copy_from_slice(&encode(&message));
+            links.controls().send_recovery(to, (MEMBERSHIP, bytes));
         }
-        let lasts =
+        let is_final =
             |it: &&Verdict| matches!(it, Verdict::QuorumLost { .. } | Verdict::Evicted { .. });
-        self.ended = self.ended.or(verdicts.iter().find(lasts).copied());
+        self.ended = self.ended.or(verdicts.iter().find(is_final).copied());
         self.verdicts.extend(verdicts);
         self.timer = timer.or(self.timer);
     }
 
-    /// Takes what has come, looks who has died and what time it is, or waits a little.
-    pub(super) fn turn(&mut self, links: &mut Links) {
-        let heard = links.controls().hear();
-        let idle = heard.is_empty();
-        for (from, (kind, words)) in heard {
+    /// Handles arrived messages, new deaths and due timers; sleeps a little if there are none.
+    pub(super) fn poll(&mut self, links: &mut Links) {
+        let messages = links.controls().receive_recovery();
+        let is_idle = messages.is_empty();
+        for (from, (kind, bytes)) in messages {
             match kind {
-                MACHINE => {
-                    let message = words.first_chunk().and_then(decode);
+                MEMBERSHIP => {
+                    let message = bytes.first_chunk().and_then(decode);
                     if let Some(message) = message {
                         self.step(links, Some(from), Input::Message(from as u32, &message));
                     }
                 }
-                DOORS => self.doors.extend(Door::read(from, &words)),
-                WELCOME => self.welcome = true,
-                // Of a later version: nobody here speaks it.
+                LISTENER => self.listeners.extend(Door::read(from, &bytes)),
+                ADMITTED => self.is_admitted = true,
+                // A kind of a later version.
                 _ => {}
             }
         }
-        for rank in 0..self.told.len() {
-            self.look_at(links, rank);
+        for rank in 0..self.reported.len() {
+            self.report_death(links, rank);
         }
         if self.timer.is_some_and(|due| due <= self.now()) {
             self.timer = None;
             self.step(links, None, Input::Tick);
-        } else if idle && self.verdicts.is_empty() {
-            links.controls().sleep(GLANCE);
+        } else if is_idle && self.verdicts.is_empty() {
+            links.controls().sleep(DEATH_POLL_INTERVAL);
         }
     }
 
-    /// Tells the machine of a rank's death, once for each new certainty.
-    fn look_at(&mut self, links: &mut Links, rank: usize) {
-        let (ended, left) = links.controls().end_of(rank);
-        let will = links.will_of(rank);
-        // Who took leave without having spoken has voted for nothing.
-        let nothing = (left == Some(false)).then(Testament::default);
-        let (evidence, testament) = match will {
-            Some(will) => (Evidence::Certain, will.map(|will| left_by(&will)).or(nothing)),
-            None if left.is_some() => (Evidence::Left, nothing),
-            None if ended => (Evidence::Strong, None),
+    /// Tells the machine of the death of a rank, again whenever the evidence has become stronger.
+    fn report_death(&mut self, links: &mut Links, rank: usize) {
+        let (has_ended, goodbye) = links.controls().end_of(rank);
+        // A rank that said goodbye without any recovery message has never voted.
+        let no_vote = (goodbye == Some(false)).then(Testament::default);
+        let (evidence, vote) = match links.last_vote_of(rank) {
+            Some(vote) => (Evidence::Certain, vote.map(|vote| left_by(&vote)).or(no_vote)),
+            None if goodbye.is_some() => (Evidence::Left, no_vote),
+            None if has_ended => (Evidence::Strong, None),
             None => return,
         };
-        let told = Some((evidence, testament.is_some()));
-        if self.told[rank] < told {
-            self.told[rank] = told;
-            self.step(links, None, Input::Evidence(rank as u32, evidence, testament));
+        let report = Some((evidence, vote.is_some()));
+        if self.reported[rank] < report {
+            self.reported[rank] = report;
+            self.step(links, None, Input::Evidence(rank as u32, evidence, vote));
         }
     }
 
-    /// This rank says goodbye, and what others must know of it.
+    /// Sends the goodbye of this rank, with its last vote.
     pub(crate) fn leave(&mut self, links: &mut Links) {
         self.step(links, None, Input::Leave);
     }
 
-    /// Nobody here has called: what there is to tell a caller is old then.
-    pub(super) fn hush(&mut self) {
+    /// Drops verdicts that no call of this rank waits for.
+    pub(super) fn discard_verdicts(&mut self) {
         self.verdicts.clear();
     }
 
-    /// Is one of these known to have ended?
+    /// True if one of `members` is known to have ended.
     pub(super) fn has_lost(&self, members: Ranks) -> bool {
-        members.iter().any(|rank| self.told[rank as usize].is_some())
+        members.iter().any(|rank| self.reported[rank as usize].is_some())
     }
 
-    /// The verdict that `wanted` takes, or the error that another one is.
+    /// Waits for a verdict that `wanted` accepts. Another verdict that ends the wait is an error.
     pub(super) fn verdict<T>(
         &mut self,
         call: &'static str,
@@ -189,8 +199,8 @@ impl Council {
         wanted: impl Fn(&Verdict) -> Option<T>,
     ) -> Result<T> {
         let began = Instant::now();
-        // The machine's own deadline comes first.
-        let late = until + CONNECTING;
+        // A spare limit: the machine has a deadline of its own, which comes first.
+        let limit = until + CONNECT_LIMIT;
         loop {
             while let Some(verdict) = self.verdicts.pop_front() {
                 if let Some(wanted) = wanted(&verdict) {
@@ -203,19 +213,19 @@ impl Council {
             if let Some(error) = self.ended.and_then(|it| self.error_of(call, &it, began)) {
                 return Err(error);
             }
-            if Instant::now() > late {
+            if Instant::now() > limit {
                 let missing = Vec::new();
                 return Err(Error::NotAll { call, missing, after: began.elapsed() });
             }
-            self.goes_on()?;
-            self.turn(links);
+            self.check_abort()?;
+            self.poll(links);
         }
     }
 
-    /// What a verdict is to a caller that has waited for another one.
+    /// The error of a verdict for a call that waits for another one; `None` if the call waits on.
     fn error_of(&self, call: &'static str, verdict: &Verdict, began: Instant) -> Option<Error> {
         let ranks = |ranks: Ranks| ranks.iter().map(|rank| rank as usize).collect();
-        let size = self.told.len();
+        let size = self.reported.len();
         match *verdict {
             Verdict::TimedOut { missing } => {
                 Some(Error::NotAll { call, missing: ranks(missing), after: began.elapsed() })
@@ -229,10 +239,10 @@ impl Council {
     }
 }
 
-/// What a rank that has ended left; a page of nothing is of one that had nothing to leave.
-pub(crate) fn left_by(will: &[u8; MESSAGE_BYTES]) -> Testament {
-    match decode(will).map(|message| message.body) {
-        Some(Body::Goodbye(testament)) => testament,
+/// The last vote of a dead rank from its published bytes, which are zeros if the rank never voted.
+pub(crate) fn left_by(vote: &[u8; MESSAGE_BYTES]) -> Testament {
+    match decode(vote).map(|message| message.body) {
+        Some(Body::Goodbye(votes)) => votes,
         _ => Testament::default(),
     }
 }

@@ -1,27 +1,27 @@
-//! How ranks that come later are let in: members ask who waits outside, agree on the next
-//! membership as in `shrink`, and connect with them. May touch: as `comm`.
-//! Law: all members go on with the newcomers or all without; whoever dies meanwhile, nobody waits
-//! past its deadline.
+//! `grow` admits joiners: members fetch the join queue from the launcher's store, agree on the next
+//! membership as in `shrink`, and connect with the joiners.
+//! Law: all members go on with the joiners, or all without; no wait goes past its deadline, even if
+//! ranks die meanwhile.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::driver::WELCOME;
+use super::driver::ADMITTED;
 use super::membership::Ranks;
 use crate::api::options::Tag;
 use crate::api::{CallOptions, Communicator, Origin};
 use crate::bootstrap::{MOST_OUTSIDE, Newcomer, enter, newcomers};
 use crate::config::{Config, deadline_after};
 use crate::error::{Error, Result};
-use crate::health::control_message::WORDS;
+use crate::health::control_message::RECOVERY_BYTES;
 use crate::trace::Recorder;
 
 const CALL: &str = "grow";
 
 impl Communicator {
-    /// The number of this membership: 0 where all ranks began together; each [`Self::shrink`] and
-    /// [`Self::grow`] makes it larger. A rank whose first communicator has another number has come
-    /// later, and has to ask the others how far they are.
+    /// The number of this membership: 0 where all ranks began together, and larger after each
+    /// [`Self::shrink`] and [`Self::grow`]. A rank whose first communicator has a number above 0 is a
+    /// joiner, and has to ask the members for their state.
     #[must_use]
     pub fn epoch(&self) -> u32 {
         match &self.seat.origin {
@@ -30,17 +30,17 @@ impl Communicator {
         }
     }
 
-    /// Lets in those who wait outside: a communicator with them, or `None` if there is nobody, and
-    /// then this one stays as it is. Under `ringrun --elastic` a rank that was lost is started
-    /// again and waits in [`Self::from_env`] until it is let in. All ranks call this together, as
-    /// often as they wish: where nobody waits it costs a question to the launcher and a broadcast.
+    /// Admits the ranks in the join queue: a new communicator with them, or `None` if the queue is
+    /// empty, and then this communicator stays usable. Under `ringrun --elastic` a lost rank is
+    /// started again and waits in [`Self::from_env`] until it is admitted. All ranks call this
+    /// together, as often as they wish: an empty queue costs a question to the launcher and a
+    /// broadcast.
     ///
-    /// The members come first, in their order, and then the newcomers: as with NCCL's
-    /// `ncclCommGrow`, and so that rank 0 is always one who knows what there is to know. This
-    /// communicator can do no more then but be dropped. Whoever dies meanwhile is left out, of the
-    /// members as in [`Self::shrink`]; if a newcomer does, the new communicator has the members
-    /// alone. Of a job that another launcher started nobody ever waits, nor of ranks that are
-    /// threads. Of several communicators of a job one lets others in, that of all ranks.
+    /// Members come first, in their order, then joiners, as with NCCL's `ncclCommGrow`; so rank 0
+    /// always has the state of the job. Afterwards this communicator can only be dropped. Members
+    /// that die meanwhile are left out as in [`Self::shrink`]; if a joiner dies, the new communicator
+    /// has the members alone. Jobs of other launchers, and ranks that are threads, have no join
+    /// queue. Of several communicators of a job, only the one of all ranks can grow.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -49,23 +49,23 @@ impl Communicator {
     /// const DEADLINE: Duration = Duration::from_secs(10);
     /// let mut comm = Communicator::from_env()?;
     /// let (mut weights, mut step) = ([0.0_f32; 8], [0_u64]);
-    /// // Who has come later begins with what all do whenever ranks come or go.
-    /// let mut knows = comm.epoch() == 0;
+    /// // A joiner begins with the broadcast that all ranks make after each change.
+    /// let mut has_state = comm.epoch() == 0;
     /// let mut train = |comm: &mut Communicator| -> Result<(), Error> {
-    ///     if knows && let Some(larger) = comm.grow(DEADLINE)? {
-    ///         (*comm, knows) = (larger, false);
+    ///     if has_state && let Some(larger) = comm.grow(DEADLINE)? {
+    ///         (*comm, has_state) = (larger, false);
     ///     }
-    ///     if !knows {
+    ///     if !has_state {
     ///         comm.broadcast(&mut step, 0)?;
     ///         comm.broadcast(&mut weights, 0)?;
-    ///         knows = true;
+    ///         has_state = true;
     ///     }
     ///     // Gradients, an all-reduce, and only then new weights.
     ///     step[0] += 1;
     ///     Ok(())
     /// };
     /// match train(&mut comm) {
-    ///     // Some may be a step ahead of others: rank 0 tells how far it is.
+    ///     // Some ranks may be a step ahead of others: all continue from rank 0's step.
     ///     Err(Error::PeerLost { .. }) => comm = comm.shrink(DEADLINE)?,
     ///     done => done?,
     /// }
@@ -73,21 +73,22 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// If a member is lost before all know who waits: [`Self::shrink`] then. [`Error::Store`] if
-    /// the launcher does not answer; this communicator still works then. Else as [`Self::shrink`].
+    /// If a member is lost while the members exchange the queue: call [`Self::shrink`] then.
+    /// [`Error::Store`] if the launcher does not answer: this communicator still works then. Others
+    /// as [`Self::shrink`].
     pub fn grow(&mut self, deadline: Duration) -> Result<Option<Self>> {
         if matches!(self.seat.origin, Origin::Threads(_)) {
             return Ok(None);
         }
-        let newcomers = self.newcomers()?;
-        if newcomers.is_empty() {
+        let joiners = self.joiners()?;
+        if joiners.is_empty() {
             return Ok(None);
         }
-        self.change(CALL, deadline, false, newcomers).map(Some)
+        self.change_membership(CALL, deadline, false, joiners).map(Some)
     }
 
-    /// Who waits outside, the same at all ranks.
-    fn newcomers(&mut self) -> Result<Vec<Newcomer>> {
+    /// The join queue, which rank 0 fetches and broadcasts.
+    fn joiners(&mut self) -> Result<Vec<Newcomer>> {
         let (engine, seat, _) = self.at_home(CALL)?;
         engine.works(CALL)?;
         let Origin::Processes(meeting) = &seat.origin else { return Ok(Vec::new()) };
@@ -99,45 +100,46 @@ impl Communicator {
         comm.settings.required = None;
         comm.broadcast(&mut length, 0)?;
         let mut list = asked?;
-        list.resize(outside(length[0])?, 0);
+        list.resize(list_bytes(length[0])?, 0);
         if !list.is_empty() {
             comm.broadcast(&mut list, 0)?;
         }
-        let mut newcomers = newcomers(&list)?;
-        newcomers.truncate((Ranks::CAPACITY as usize).saturating_sub(size));
-        Ok(newcomers)
+        let mut joiners = newcomers(&list)?;
+        joiners.truncate((Ranks::CAPACITY as usize).saturating_sub(size));
+        Ok(joiners)
     }
 
-    /// Tells the newcomers, which come behind so many members, that all have connected.
-    pub(super) fn welcome(mut self, members: u32) -> Result<Self> {
-        let newcomers = members as usize..self.size();
+    /// Tells the joiners, whose ranks follow the `members` first ones, that all have connected.
+    pub(super) fn admit(mut self, members: u32) -> Result<Self> {
+        let joiners = members as usize..self.size();
         let (engine, ..) = self.at_home(CALL)?;
-        for rank in newcomers {
-            engine.links.controls().say(rank, (WELCOME, Box::new([0; WORDS])));
+        for rank in joiners {
+            let message = (ADMITTED, Box::new([0; RECOVERY_BYTES]));
+            engine.links.controls().send_recovery(rank, message);
         }
         Ok(self)
     }
 
-    /// The communicator that the members of a job let this rank into. Who is let down by them, for
-    /// one of them died or did not connect, waits for the next time.
+    /// The communicator into which the members of a running job admit this rank. If a member dies or
+    /// does not connect, this rank returns to the join queue.
     pub(crate) fn come_later(config: &Config, recorder: &Arc<Recorder>) -> Result<Self> {
         let until = deadline_after(config.timeout);
         loop {
             let (meeting, members) = enter(config, until)?;
             let joined = Self::open(meeting, recorder)
-                .and_then(|mut comm| comm.await_welcome(members, until).map(|()| comm));
+                .and_then(|mut comm| comm.await_admission(members, until).map(|()| comm));
             match joined {
                 Ok(mut comm) => {
                     comm.set_timeout(config.timeout);
                     return comm.enrolled();
                 }
                 Err(error) if Instant::now() >= until => return Err(error),
-                Err(error) => tracing::warn!("was not let in, and waits again: {error}"),
+                Err(error) => tracing::warn!("was not admitted, and waits again: {error}"),
             }
         }
     }
 
-    /// This rank belongs to the job, for its launcher too.
+    /// Tells the launcher that this rank has joined the job.
     pub(crate) fn enrolled(self) -> Result<Self> {
         match &self.seat.origin {
             Origin::Processes(meeting) => meeting.has_joined().map(|()| self),
@@ -145,30 +147,30 @@ impl Communicator {
         }
     }
 
-    /// Waits until one of so many members says that all have connected; or until all have gone.
-    fn await_welcome(&mut self, members: usize, until: Instant) -> Result<()> {
+    /// Waits until a member says that all have connected, or until all members have ended.
+    fn await_admission(&mut self, members: usize, until: Instant) -> Result<()> {
         let (began, members) = (Instant::now(), 0..members as u32);
         let missing = members.clone().map(|rank| rank as usize).collect();
-        let is_in = self.in_council("from_env", |council, links| {
+        let is_admitted = self.with_driver("from_env", |driver, links| {
             loop {
-                let gone = members.clone().all(|rank| council.has_lost(Ranks::from_iter([rank])));
-                if council.welcome || gone || Instant::now() > until {
-                    return Ok(council.welcome);
+                let ended = |rank| driver.has_lost(Ranks::from_iter([rank]));
+                if driver.is_admitted || members.clone().all(ended) || Instant::now() > until {
+                    return Ok(driver.is_admitted);
                 }
-                council.turn(links);
-                council.hush();
+                driver.poll(links);
+                driver.discard_verdicts();
             }
         })?;
-        match is_in {
+        match is_admitted {
             true => Ok(()),
             false => Err(Error::NotAll { call: "from_env", missing, after: began.elapsed() }),
         }
     }
 }
 
-/// How many bytes the list of newcomers takes, as rank 0 tells the others; [`u64::MAX`] if it has
-/// none to tell.
-fn outside(length: u64) -> Result<usize> {
+/// The length of the joiners' list that rank 0 has broadcast; [`u64::MAX`] stands for a failure to
+/// fetch the list.
+fn list_bytes(length: u64) -> Result<usize> {
     let reason = match usize::try_from(length) {
         Ok(length) if length <= MOST_OUTSIDE => return Ok(length),
         _ if length == u64::MAX => "it did not answer rank 0, whose own error says why".into(),
@@ -182,11 +184,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_list_is_longer_than_the_launcher_gives() {
+    fn a_list_of_joiners_beyond_the_limit_is_refused() {
         assert!(
-            [0, 1, MOST_OUTSIDE as u64].into_iter().all(|it| outside(it).unwrap() as u64 == it)
+            [0, 1, MOST_OUTSIDE as u64].into_iter().all(|it| list_bytes(it).unwrap() as u64 == it)
         );
-        let said = |length| outside(length).unwrap_err().to_string();
+        let said = |length| list_bytes(length).unwrap_err().to_string();
         for length in [MOST_OUTSIDE as u64 + 1, u64::MAX - 1] {
             assert!(said(length).contains(&length.to_string()), "{}", said(length));
         }

@@ -1,11 +1,11 @@
-//! What survivors do together after a failure: they agree, and go on without the dead in a new
-//! communicator. May touch: as `comm`, and membership. Law: what decides is the pure machine of
-//! `membership`, told of messages, of deaths and of the time; nothing waits past its deadline.
+//! `shrink`, `evict`, `agree` and `revoke`: after a failure, survivors agree on a value or on a new
+//! membership, and go on in a new communicator without the dead.
+//! Law: the state machine of `membership` decides; no wait goes past its deadline.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::driver::{CONNECTING, Council};
+use super::driver::{CONNECT_LIMIT, RecoveryDriver};
 use super::membership::{Input, Ranks, Verdict};
 use crate::api::Communicator;
 use crate::bootstrap::Newcomer;
@@ -14,19 +14,19 @@ use crate::error::cause::Why;
 use crate::error::{Error, Result};
 use crate::health::Links;
 
-/// How long members wait for each other where not all could connect.
-const AGAIN: Duration = Duration::from_secs(2);
+/// How long members wait for each other's next attempt, where some could not connect.
+const RETRY_LIMIT: Duration = Duration::from_secs(2);
 
 impl Communicator {
-    /// A communicator of those who are left, in the order of their ranks here, after a rank was
-    /// lost. All survivors call this, each once its own calls have ended, as they do after a
-    /// failure; it also ends well if more of them die meanwhile, without those. This communicator
-    /// can do no more then but be dropped.
+    /// A new communicator of the surviving ranks, in the order of their ranks here. All survivors
+    /// call this after a rank was lost, each once its own calls have failed. Survivors that die
+    /// meanwhile are left out too. Afterwards this communicator can only be dropped.
     ///
-    /// A rank whose death is certain (a process that shares memory with this one, or that `ringrun`
-    /// started and has seen end) is left out whatever else there is. Of ranks that only went
-    /// silent, such as those of a host that is cut off, more than half must be left, or half with
-    /// the lowest rank of all: never do two parts go on. After MPI's `MPIX_Comm_shrink`.
+    /// A rank whose death is certain (its process shares memory with a survivor, or `ringrun` has
+    /// seen it end) is left out in any case. Where ranks only went silent, such as those of a host
+    /// without network, the survivors need a quorum: more than half of the ranks, or half of them
+    /// with the lowest rank. So two parts of a divided job never both go on. The model is MPI's
+    /// `MPIX_Comm_shrink`.
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -41,15 +41,16 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::NotAll`] with those who neither called nor ended within `deadline`: call it again,
-    /// or [`Self::evict`]; [`Error::QuorumLost`]; [`Error::Evicted`] if the others went on without
-    /// this rank; and for ranks that are threads, or that have no links between all pairs.
+    /// [`Error::NotAll`] with the ranks that neither called nor ended within `deadline`: call this
+    /// again, or [`Self::evict`]. [`Error::QuorumLost`] without a quorum. [`Error::Evicted`] if the
+    /// others went on without this rank. [`Error::Argument`] for ranks that are threads, or without
+    /// links between all pairs.
     pub fn shrink(&mut self, deadline: Duration) -> Result<Self> {
-        self.change("shrink", deadline, false, Vec::new())
+        self.change_membership("shrink", deadline, false, Vec::new())
     }
 
-    /// As [`Self::shrink`], but who has not called by the deadline is left behind, and is told so
-    /// when it does; the others connect then, for up to twenty seconds more.
+    /// As [`Self::shrink`], but ranks that have not called by the deadline are evicted, and learn so
+    /// from their next call. The other ranks connect after the deadline, within twenty seconds.
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -63,11 +64,12 @@ impl Communicator {
     /// # Errors
     /// As [`Self::shrink`], but for [`Error::NotAll`].
     pub fn evict(&mut self, deadline: Duration) -> Result<Self> {
-        self.change("evict", deadline, true, Vec::new())
+        self.change_membership("evict", deadline, true, Vec::new())
     }
 
-    /// The bitwise and of what all survivors say: the same at all that return it, whoever dies
-    /// meanwhile. All survivors call it, also after a failure. After MPI's `MPIX_Comm_agree`.
+    /// The bitwise AND of the `flags` of all survivors. Every rank that returns a result returns the
+    /// same, even if ranks die meanwhile. All survivors call this, also after a failure. The model is
+    /// MPI's `MPIX_Comm_agree`.
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -81,12 +83,12 @@ impl Communicator {
     /// # Errors
     /// As [`Self::shrink`].
     pub fn agree(&mut self, flags: u64, deadline: Duration) -> Result<u64> {
-        self.answer_aborts("agree")?;
-        self.all_agree(flags, deadline)
+        self.clear_abort("agree")?;
+        self.agree_flags(flags, deadline)
     }
 
-    /// What was aborted has been told: from now on it is this call that may be.
-    fn answer_aborts(&mut self, call: &'static str) -> Result<()> {
+    /// Clears the abort flag of calls that have already failed, so that the flag aborts this call.
+    fn clear_abort(&mut self, call: &'static str) -> Result<()> {
         let (engine, ..) = self.at_home(call)?;
         if engine.broken.is_some() {
             engine.abort.store(false, Ordering::Relaxed);
@@ -94,22 +96,21 @@ impl Communicator {
         Ok(())
     }
 
-    fn all_agree(&mut self, flags: u64, deadline: Duration) -> Result<u64> {
+    fn agree_flags(&mut self, flags: u64, deadline: Duration) -> Result<u64> {
         const CALL: &str = "agree";
         let until = deadline_after(deadline);
-        self.in_council(CALL, |council, links| {
-            let deadline = Some(council.time(until));
-            council.step(links, None, Input::Agree { flags, deadline });
-            council.verdict(CALL, links, until, |verdict| match verdict {
+        self.with_driver(CALL, |driver, links| {
+            let deadline = Some(driver.time(until));
+            driver.step(links, None, Input::Agree { flags, deadline });
+            driver.verdict(CALL, links, until, |verdict| match verdict {
                 Verdict::Agreed { flags, .. } => Some(*flags),
                 _ => None,
             })
         })
     }
 
-    /// Ends all calls of this communicator, here and at all ranks: they fail with
-    /// [`Error::Aborted`] by this rank, and the ranks may [`Self::shrink`]. After MPI's
-    /// `MPIX_Comm_revoke`.
+    /// Ends all calls of this communicator at all ranks: they fail with [`Error::Aborted`] by this
+    /// rank, and the ranks may [`Self::shrink`]. The model is MPI's `MPIX_Comm_revoke`.
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -124,84 +125,86 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// If the engine is lost to an operation that panicked.
+    /// If an operation panicked and took the engine with it.
     pub fn revoke(&mut self) -> Result<()> {
         let (engine, ..) = self.at_home("revoke")?;
-        // What is said first counts.
+        // A failure that was reported before stays the cause.
         engine.links.fail(Why::Aborted);
         engine.give_up("revoked by this rank".into());
         Ok(())
     }
 
-    /// With the machine, and what it hears and speaks by.
-    pub(super) fn in_council<T>(
+    /// Runs `work` with the recovery driver and the links.
+    pub(super) fn with_driver<T>(
         &mut self,
         call: &'static str,
-        work: impl FnOnce(&mut Council, &mut Links) -> Result<T>,
+        work: impl FnOnce(&mut RecoveryDriver, &mut Links) -> Result<T>,
     ) -> Result<T> {
         let (engine, seat, settings) = self.at_home(call)?;
-        engine.in_council(seat, settings, call, work)
+        engine.with_driver(seat, settings, call, work)
     }
 
-    /// A communicator of the survivors, and of these newcomers if all survivors name them.
-    pub(super) fn change(
+    /// A communicator of the survivors, and of these joiners if all survivors name them.
+    pub(super) fn change_membership(
         &mut self,
         call: &'static str,
         deadline: Duration,
         evict: bool,
-        mut newcomers: Vec<Newcomer>,
+        mut joiners: Vec<Newcomer>,
     ) -> Result<Self> {
         let (began, mut until) = (Instant::now(), deadline_after(deadline));
-        // Who is left behind is so at the deadline: the others connect after it, and once more if
-        // one of them can't at first.
-        let last = if evict { until + 2 * CONNECTING } else { until };
-        self.answer_aborts(call)?;
-        if newcomers.is_empty() {
-            // What is under way can't be part of what comes. Who lets others in has ended it.
+        // Evicted ranks are so at the deadline. The others connect after it, and once more if the
+        // first attempt fails.
+        let last = if evict { until + 2 * CONNECT_LIMIT } else { until };
+        self.clear_abort(call)?;
+        if joiners.is_empty() {
+            // No operation under way can go on into the new membership. A caller of `grow` has
+            // waited for its operations already.
             self.revoke()?;
         }
         loop {
-            let (epoch, members) = self.in_council(call, |council, links| {
-                let deadline = Some(council.time(until));
+            let (epoch, members) = self.with_driver(call, |driver, links| {
+                let deadline = Some(driver.time(until));
                 let joiners = Ranks::NONE;
                 let change = Input::Change { joiners, deadline, evict_missing: evict };
-                council.step(links, None, change);
-                council.verdict(call, links, until, |verdict| match *verdict {
+                driver.step(links, None, change);
+                driver.verdict(call, links, until, |verdict| match *verdict {
                     Verdict::Membership { epoch, members, .. } => Some((epoch, members)),
                     _ => None,
                 })
             })?;
             self.revoke()?;
-            let joined = self.join_survivors(call, (epoch, members), &newcomers, last);
-            if members.len() == 1 && (joined.is_ok() || newcomers.is_empty()) {
+            let joined = self.join_survivors(call, (epoch, members), &joiners, last);
+            if members.len() == 1 && (joined.is_ok() || joiners.is_empty()) {
                 let comm = joined?;
                 if evict {
-                    self.leaves_behind(call, members)?;
+                    self.report_evicted(call, members)?;
                 }
-                return comm.welcome(members.len());
+                return comm.admit(members.len());
             }
             let flags = u64::from(joined.is_ok());
             let left = last.saturating_duration_since(Instant::now());
-            // All go on, or none does.
-            let all = self.all_agree(flags, left.max(CONNECTING))?;
+            // Either all members go on with the new communicator, or none does.
+            let all = self.agree_flags(flags, left.max(CONNECT_LIMIT))?;
             match joined {
                 Ok(comm) if all & 1 == 1 => {
                     if evict {
-                        self.leaves_behind(call, members)?;
+                        self.report_evicted(call, members)?;
                     }
-                    return comm.welcome(members.len());
+                    return comm.admit(members.len());
                 }
                 joined if Instant::now() >= last => {
                     joined?;
                     let (missing, after) = (Vec::new(), began.elapsed());
                     return Err(Error::NotAll { call, missing, after });
                 }
-                // They wait outside again, unless they are the cause.
-                _ => newcomers.clear(),
+                // The next attempt is without the joiners: one of them may be the reason. They
+                // return to the join queue.
+                _ => joiners.clear(),
             }
             if evict {
-                // All who are left have just spoken, and come again.
-                until = until.max(Instant::now() + AGAIN);
+                // All remaining members have just voted, so each will call again soon.
+                until = until.max(Instant::now() + RETRY_LIMIT);
             }
         }
     }

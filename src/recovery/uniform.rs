@@ -1,10 +1,10 @@
-//! Calls that end alike at all ranks. May touch: as `comm`, and membership.
-//! Law: a rank says `Ok` once it knows that all have the result, or once those that are left have
-//! agreed that they do. What decides is the machine of `membership`.
+//! Uniform calls, which end alike at all ranks: each succeeds everywhere or fails everywhere.
+//! Law: a rank returns `Ok` once it knows that all ranks have the result, or once the survivors have
+//! agreed that they have it. The state machine of `membership` decides.
 
 use std::sync::Arc;
 
-use super::driver::Council;
+use super::driver::RecoveryDriver;
 use super::membership::{Evidence, Input, Ranks, Verdict};
 use crate::api::Seat;
 use crate::api::options::Settings;
@@ -18,21 +18,21 @@ use crate::memory::Buffer;
 use crate::plan::Request;
 use crate::schedule::Collective;
 
-/// How far a rank is with calls that end alike.
+/// The all-or-none outcome of calls: the state of a rank, and the driver once a recovery began.
 #[derive(Debug, Default)]
 pub(crate) struct Alike {
-    /// What survivors have agreed on so far; none before they do.
-    pub(crate) council: Option<Box<Council>>,
-    /// The last call that returned `Ok`; where calls end alike, that all ranks have the result of.
+    /// The recovery driver; `None` before the first failure or agreement.
+    pub(crate) council: Option<Box<RecoveryDriver>>,
+    /// The last call that returned `Ok`. With uniform calls, all ranks have its result.
     pub(crate) passed: u64,
-    /// The failure was agreed on.
-    settled: bool,
-    /// What failed after all had the result: the next call's error.
-    owed: Option<Error>,
+    /// The survivors have agreed on the outcome of the failed call.
+    is_settled: bool,
+    /// An error after the result was everywhere: the next call returns it.
+    deferred_error: Option<Error>,
 }
 
 impl Engine {
-    /// How the call that `walked` ended here ends at all ranks.
+    /// Makes the outcome of call number `call` the same at all ranks; `walked` is its outcome here.
     pub(crate) fn alike(
         &mut self,
         seat: &Seat,
@@ -40,29 +40,29 @@ impl Engine {
         head: &CallMeta<'_>,
         (call, walked): (u64, Result<()>),
     ) -> Result<()> {
-        if let Some(owed) = self.alike.owed.take() {
-            return Err(owed);
+        if let Some(error) = self.alike.deferred_error.take() {
+            return Err(error);
         }
-        if walked.is_err() && (self.broken.is_none() || self.alike.settled) {
-            // It was refused, or failed before.
+        if walked.is_err() && (self.broken.is_none() || self.alike.is_settled) {
+            // The call was refused, or the communicator had failed before.
             return walked;
         }
-        let full = walked.is_ok();
-        let done = walked.and_then(|()| self.all_have_it(seat, settings, head, call));
+        let has_result = walked.is_ok();
+        let done = walked.and_then(|()| self.result_barrier(seat, settings, head, call));
         let Err(error) = done else {
             self.alike.passed = call;
             return Ok(());
         };
-        self.alike.settled = true;
-        if self.settle(seat, settings, head.name, (call, full), &error)? {
-            (self.alike.owed, self.alike.passed) = (Some(error), call);
+        self.alike.is_settled = true;
+        if self.settle(seat, settings, head.name, (call, has_result), &error)? {
+            (self.alike.deferred_error, self.alike.passed) = (Some(error), call);
             return Ok(());
         }
         Err(error)
     }
 
-    /// Returns once all ranks have come to here.
-    fn all_have_it(
+    /// A barrier after the call: a rank that passes it knows that all ranks have the result.
+    fn result_barrier(
         &mut self,
         seat: &Seat,
         settings: &Settings,
@@ -85,32 +85,32 @@ impl Engine {
         self.walk(seat, &settings, &head, &Buffer::in_place(&mut [0]), |it| it.plan(&request))
     }
 
-    /// Agrees with all that are left on whether they have the result of `call`.
+    /// Agrees with all survivors whether the result of `call` is everywhere.
     fn settle(
         &mut self,
         seat: &Seat,
         settings: &Settings,
         name: &'static str,
-        (call, full): (u64, bool),
+        (call, has_result): (u64, bool),
         error: &Error,
     ) -> Result<bool> {
         let until = deadline_after(settings.timeout);
-        self.in_council(seat, settings, name, |council, links| {
-            council.step(links, None, Input::Begin(call));
-            if full {
-                council.step(links, None, Input::Full(call));
+        self.with_driver(seat, settings, name, |driver, links| {
+            driver.step(links, None, Input::Begin(call));
+            if has_result {
+                driver.step(links, None, Input::Full(call));
             }
             if let Error::Stalled { peer, .. } = error {
-                // It has been waited for already.
+                // This rank has already waited for the stalled one.
                 let evidence = Evidence::Suspected;
-                council.step(links, None, Input::Evidence(peer.rank as u32, evidence, None));
+                driver.step(links, None, Input::Evidence(peer.rank as u32, evidence, None));
             }
-            council.step(links, None, Input::Revoke);
+            driver.step(links, None, Input::Revoke);
             if matches!(error, Error::Aborted { at, by } if by.rank == at.rank) {
-                // Who is told to end at once waits for nobody.
+                // The program wants this call to end at once, so there is no wait for an agreement.
                 return Ok(false);
             }
-            council.verdict(name, links, until, |verdict| match *verdict {
+            driver.verdict(name, links, until, |verdict| match *verdict {
                 Verdict::Ok(it) if it == call => Some(true),
                 Verdict::Failed(it) if it == call => Some(false),
                 _ => None,
@@ -118,38 +118,38 @@ impl Engine {
         })
     }
 
-    /// With the machine of survivors, and what it hears and speaks by.
-    pub(super) fn in_council<T>(
+    /// Runs `work` with the recovery driver and the links.
+    pub(super) fn with_driver<T>(
         &mut self,
         seat: &Seat,
         settings: &Settings,
         call: &'static str,
-        work: impl FnOnce(&mut Council, &mut Links) -> Result<T>,
+        work: impl FnOnce(&mut RecoveryDriver, &mut Links) -> Result<T>,
     ) -> Result<T> {
         let at = self.place(seat, settings, call, 0);
         if self.alike.council.is_none() && self.can_meet(seat) {
             let settling = settings.failures.uniform.then_some(settings.timeout);
             let abort = Arc::clone(&self.abort);
-            let council = Council::new(seat, settling, abort, at.clone());
-            self.alike.council = council.map(Box::new);
+            let driver = RecoveryDriver::new(seat, settling, abort, at.clone());
+            self.alike.council = driver.map(Box::new);
         }
-        let Some(mut council) = self.alike.council.take() else {
+        let Some(mut driver) = self.alike.council.take() else {
             let (argument, given) = ("self", "of threads, or without links between some".into());
             let expected = "of processes, with links between all of them".into();
             return Err(Error::Argument { call, argument, given, expected });
         };
-        council.is_at(at);
-        // It learns of calls only here.
-        council.step(&mut self.links, None, Input::Passed(self.alike.passed));
-        let done = work(&mut council, &mut self.links);
-        self.alike.council = Some(council);
+        driver.set_place(at);
+        // The machine learns of successful calls only here.
+        driver.step(&mut self.links, None, Input::Passed(self.alike.passed));
+        let done = work(&mut driver, &mut self.links);
+        self.alike.council = Some(driver);
         done
     }
 
-    /// Can each rank talk to each other one?
+    /// True if there are control channels between all pairs of ranks, few enough for a membership.
     pub(crate) fn can_meet(&mut self, seat: &Seat) -> bool {
         let size = seat.peers.len();
-        let knows = (0..size).all(|rank| rank == seat.rank || self.links.controls().has(rank));
-        knows && u32::try_from(size).ok().and_then(Ranks::first).is_some()
+        let all = (0..size).all(|rank| rank == seat.rank || self.links.controls().has(rank));
+        all && u32::try_from(size).ok().and_then(Ranks::first).is_some()
     }
 }

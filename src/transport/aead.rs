@@ -1,8 +1,8 @@
-//! Keys by which pieces of a stream are sealed at one end and opened at the other: AES-256-GCM, so
-//! that nobody between the two can read them, change one, or leave one out. The cipher is the crate
-//! `aes-gcm`, or AWS-LC with the feature `aws-lc`; both ends of a stream may differ in that.
-//! Law: a key is for one stream and direction; both ends count the pieces, and the count makes each
-//! nonce; after one wrong tag nothing is opened any more.
+//! Authenticated encryption (AEAD) of streams by AES-256-GCM: one end seals each piece, the other
+//! opens it, so that no host between them can read, change, repeat or drop a piece. The cipher is the
+//! crate `aes-gcm`, or AWS-LC with the feature `aws-lc`; the two ends may use different ones.
+//! Law: a key serves one stream in one direction; the nonce of a piece is its number, which both ends
+//! count; after the first wrong tag no further piece is opened.
 
 #[cfg(feature = "aws-lc")]
 mod aws_lc;
@@ -17,25 +17,25 @@ use aws_lc::Cipher;
 #[cfg(not(feature = "aws-lc"))]
 use portable::Cipher;
 
-/// Bytes that a piece is longer by than what it seals.
+/// Bytes of the authentication tag after each sealed piece.
 pub const TAG: usize = 16;
 /// The bytes of a key.
 pub const KEY: usize = 32;
 /// The bytes of a nonce.
 const NONCE: usize = 12;
 
-/// A key, and how many pieces there were.
-struct Counted {
+/// A key, and the number of pieces so far, which is the next nonce.
+struct CountedKey {
     key: Cipher,
     count: u64,
 }
 
-impl Counted {
+impl CountedKey {
     fn new(key: &[u8; KEY]) -> Option<Self> {
         Some(Self { key: Cipher::new(key)?, count: 0 })
     }
 
-    /// The next piece's, and nobody else's.
+    /// The nonce of the next piece; no two pieces of a key have the same.
     fn nonce(&mut self) -> Option<[u8; NONCE]> {
         let mut nonce = [0; NONCE];
         nonce[NONCE - 8..].copy_from_slice(&self.count.to_be_bytes());
@@ -44,49 +44,49 @@ impl Counted {
     }
 }
 
-/// The sending end's.
-pub struct Sealer(Counted);
+/// The key of the sending end, which seals pieces.
+pub struct Sealer(CountedKey);
 
 impl Sealer {
-    /// Seals a piece where it lies; its last [`TAG`] bytes are room for the tag.
+    /// Seals a piece in place; its last [`TAG`] bytes are room for the tag.
     ///
     /// # Errors
-    /// When no number is left, which takes centuries.
+    /// When all nonces are used, which takes centuries.
     pub fn seal(&mut self, piece: &mut [u8]) -> Result<(), Fault> {
-        let (text, room) = piece.split_last_chunk_mut::<TAG>().ok_or_else(used_up)?;
-        let nonce = self.0.nonce().ok_or_else(used_up)?;
-        *room = self.0.key.seal(nonce, text).ok_or_else(used_up)?;
+        let (text, room) = piece.split_last_chunk_mut::<TAG>().ok_or_else(nonces_exhausted)?;
+        let nonce = self.0.nonce().ok_or_else(nonces_exhausted)?;
+        *room = self.0.key.seal(nonce, text).ok_or_else(nonces_exhausted)?;
         Ok(())
     }
 
-    /// Seals `text` on its way to `piece`, which is longer by [`TAG`] bytes.
+    /// Seals `text` into `piece`, which is longer by [`TAG`] bytes.
     ///
     /// # Errors
-    /// As [`Self::seal`]; or if it is not so long.
+    /// As [`Self::seal`]; or if `piece` has another length.
     pub fn seal_from(&mut self, text: &[u8], piece: &mut [u8]) -> Result<(), Fault> {
-        let (out, room) = piece.split_last_chunk_mut::<TAG>().ok_or_else(used_up)?;
-        let nonce = self.0.nonce().ok_or_else(used_up)?;
-        *room = self.0.key.seal_from(nonce, text, out).ok_or_else(used_up)?;
+        let (out, room) = piece.split_last_chunk_mut::<TAG>().ok_or_else(nonces_exhausted)?;
+        let nonce = self.0.nonce().ok_or_else(nonces_exhausted)?;
+        *room = self.0.key.seal_from(nonce, text, out).ok_or_else(nonces_exhausted)?;
         Ok(())
     }
 }
 
-fn used_up() -> Fault {
+fn nonces_exhausted() -> Fault {
     Fault::Lost("the key of the connection to it is used up".into())
 }
 
-/// The receiving end's.
-pub struct Opener(Option<Counted>);
+/// The key of the receiving end, which opens pieces; `None` after a forged one.
+pub struct Opener(Option<CountedKey>);
 
-/// A piece is not what was sealed as the next one; or an earlier one was not.
+/// The piece, or an earlier one, is not what the sender sealed as the next piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forged;
 
 impl Opener {
-    /// Opens the next piece where it lies; its tag stays behind it.
+    /// Opens the next piece in place; its tag stays after it.
     ///
     /// # Errors
-    /// If it is another one; nothing is left of it then.
+    /// If the piece is forged; its bytes are zero then.
     pub fn open(&mut self, piece: &mut [u8]) -> Result<(), Forged> {
         let opened = self.next(|key, nonce| {
             let (text, tag) = piece.split_last_chunk_mut::<TAG>()?;
@@ -95,10 +95,10 @@ impl Opener {
         opened.inspect_err(|_| piece.fill(0))
     }
 
-    /// Opens the next piece on its way to `out`, which is shorter by [`TAG`] bytes.
+    /// Opens the next piece into `out`, which is shorter by [`TAG`] bytes.
     ///
     /// # Errors
-    /// If it is another one; `out` is zero then.
+    /// If the piece is forged; `out` is zero then.
     pub fn open_to(&mut self, piece: &[u8], out: &mut [u8]) -> Result<(), Forged> {
         let opened = self.next(|key, nonce| {
             let (text, tag) = piece.split_last_chunk::<TAG>()?;
@@ -107,7 +107,7 @@ impl Opener {
         opened.inspect_err(|_| out.fill(0))
     }
 
-    /// Opens a piece, unless one before was not opened.
+    /// Opens a piece, unless an earlier one was forged.
     fn next(
         &mut self,
         open: impl FnOnce(&Cipher, [u8; NONCE]) -> Option<()>,
@@ -120,20 +120,20 @@ impl Opener {
     }
 }
 
-/// Both of one end of a stream.
+/// The keys of one end of a stream, one for each direction.
 #[derive(Debug)]
 pub struct Seals {
-    /// For what it sends.
+    /// The key of sent pieces.
     pub sealer: Sealer,
-    /// For what it receives.
+    /// The key of received pieces.
     pub opener: Opener,
 }
 
 impl Seals {
-    /// Of keys that were never used before: for what goes out, and for what comes in.
+    /// Both directions, from keys that have never been used: the own one and the peer's.
     #[must_use]
     pub fn new(outward: &[u8; KEY], inward: &[u8; KEY]) -> Option<Self> {
-        let (outward, inward) = (Counted::new(outward)?, Counted::new(inward)?);
+        let (outward, inward) = (CountedKey::new(outward)?, CountedKey::new(inward)?);
         Some(Self { sealer: Sealer(outward), opener: Opener(Some(inward)) })
     }
 }
@@ -159,7 +159,7 @@ mod tests {
         [Seals::new(&keys[0], &keys[1]).unwrap(), Seals::new(&keys[1], &keys[0]).unwrap()]
     }
 
-    /// Both ways to seal give the same.
+    /// A sealed piece; sealing in place and into another buffer give the same bytes.
     fn sealed(seals: &mut Seals, text: &[u8]) -> Vec<u8> {
         let mut piece = [text, &[0; TAG]].concat();
         let counted = seals.sealer.0.count;
@@ -171,7 +171,7 @@ mod tests {
         piece
     }
 
-    /// Opens it where it lies, or on its way elsewhere; nothing is left of what is forged.
+    /// Opens a piece in place or into another buffer, and checks that a forged one leaves zeros.
     fn opened(seals: &mut Seals, piece: &[u8], in_place: bool) -> Result<Vec<u8>, Forged> {
         let mut out = piece.to_vec();
         let len = piece.len().saturating_sub(TAG);
@@ -187,8 +187,8 @@ mod tests {
     }
 
     #[test]
-    fn as_the_standard_says() {
-        // The GCM specification's test cases 13 and 14: a key and a nonce of zeros.
+    fn test_cases_of_the_standard_hold() {
+        // Test cases 13 and 14 of the GCM specification: a key and a nonce of zeros.
         let hex =
             |piece: Vec<u8>| piece.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         assert_eq!(hex(sealed(&mut pair()[0], &[])), "530f8afbc74536b9a963b4f1c4cb738b");
@@ -198,7 +198,7 @@ mod tests {
         );
     }
 
-    /// Ends that were built with different ciphers understand each other.
+    /// Ends that were built with different ciphers can talk to each other.
     #[cfg(feature = "aws-lc")]
     #[test]
     fn both_ciphers_make_the_same_bytes() {
@@ -213,39 +213,39 @@ mod tests {
     }
 
     #[test]
-    fn pieces_open_in_their_order_and_only_there() {
-        for way in [false, true] {
-            in_their_order(way);
+    fn pieces_open_in_their_order_and_in_no_other() {
+        for in_place in [false, true] {
+            check_order(in_place);
         }
     }
 
-    fn in_their_order(way: bool) {
+    fn check_order(in_place: bool) {
         let [mut one, mut other] = pair();
         let texts: [&[u8]; 4] = [b"abc", b"abc", b"", &[7; 70_000]];
         let pieces = texts.map(|text| sealed(&mut one, text));
-        assert_ne!(pieces[0], pieces[1], "no two are sealed alike");
+        assert_ne!(pieces[0], pieces[1], "equal texts give different pieces");
         for (piece, text) in pieces.iter().zip(texts) {
-            assert!(opened(&mut other, piece, way).unwrap() == text);
+            assert!(opened(&mut other, piece, in_place).unwrap() == text);
         }
-        // Left out, again, from the wrong end, cut short, longer, nothing.
+        // A piece too early, a later one, one of the wrong end, a cut one, a longer one, an empty one.
         let long = [&pieces[0][..], &[0]].concat();
         let wrong =
             [&pieces[1], &pieces[3], &sealed(&mut other, b"abc"), &pieces[0][..18], &long, &[]];
         for wrong in wrong {
             let [_, mut other] = pair();
-            assert_eq!(opened(&mut other, wrong, way), Err(Forged));
-            // After that neither this one nor the next one opens, either way.
-            for (piece, way) in [(1, way), (2, !way), (0, way)] {
-                assert_eq!(opened(&mut other, &pieces[piece], way), Err(Forged));
+            assert_eq!(opened(&mut other, wrong, in_place), Err(Forged));
+            // After a forged piece no further one opens, in place or not.
+            for (piece, in_place) in [(1, in_place), (2, !in_place), (0, in_place)] {
+                assert_eq!(opened(&mut other, &pieces[piece], in_place), Err(Forged));
             }
         }
         let [_, mut other] = pair();
-        assert!(opened(&mut other, &pieces[0], way).is_ok());
-        assert_eq!(opened(&mut other, &pieces[0], way), Err(Forged), "said twice");
+        assert!(opened(&mut other, &pieces[0], in_place).is_ok());
+        assert_eq!(opened(&mut other, &pieces[0], in_place), Err(Forged), "a repetition");
     }
 
     #[test]
-    fn what_goes_elsewhere_must_fit_there() {
+    fn the_other_buffer_must_have_the_right_length() {
         let [mut one, mut other] = pair();
         let piece = sealed(&mut one, b"abc");
         for len in [2, 4] {
@@ -256,19 +256,19 @@ mod tests {
     }
 
     #[test]
-    fn any_bit_that_is_changed_is_noticed_and_nothing_is_left() {
+    fn every_changed_bit_is_noticed_and_leaves_zeros() {
         let piece = sealed(&mut pair()[0], b"some text");
         for bit in 0..8 * piece.len() {
             let mut piece = piece.clone();
             piece[bit / 8] ^= 1 << (bit % 8);
-            for way in [false, true] {
-                assert_eq!(opened(&mut pair()[1], &piece, way), Err(Forged), "bit {bit}");
+            for in_place in [false, true] {
+                assert_eq!(opened(&mut pair()[1], &piece, in_place), Err(Forged), "bit {bit}");
             }
         }
     }
 
     #[test]
-    fn keys_are_not_shown() {
+    fn debug_output_shows_no_key() {
         assert_eq!(format!("{:?}", pair()[0]), "Seals { sealer: Sealer, opener: Opener }");
     }
 }

@@ -1,5 +1,5 @@
 //! Passing of a file descriptor from process to process over a Unix socket (`SCM_RIGHTS`, unix(7)).
-//! Law: a number becomes an owned descriptor only when the kernel has made it for this process.
+//! Law: a number becomes an owned descriptor only after the kernel has made it for this process.
 #![allow(unsafe_code)]
 
 use std::io::{self, IoSlice, IoSliceMut};
@@ -17,8 +17,8 @@ use crate::error::{Error, Limit, Result};
 
 /// How often a wait for a descriptor looks at the abort flag, in milliseconds.
 const ABORT_POLL_INTERVAL: u8 = 10;
-/// The most descriptors that the kernel lets into one message; room for all of them means that
-/// none can be cut off and lost.
+/// The most descriptors that the kernel puts into one message. With room for all of them, no
+/// descriptor can be cut off and lost.
 const MOST_FDS: usize = 253;
 
 /// Passes `fd` to the rank that errors call `peer`.
@@ -36,7 +36,7 @@ pub(crate) fn pass(stream: &UnixStream, fd: OwnedFd, peer: &str) -> Result<()> {
 /// Receives a descriptor of `what` from the rank that errors call `peer`.
 ///
 /// # Errors
-/// If none comes before the deadline, or this process may not have one more.
+/// If none comes before the deadline, or this process has reached its limit of descriptors.
 pub(crate) fn receive(
     stream: &UnixStream,
     what: &str,
@@ -52,8 +52,8 @@ pub(crate) fn receive(
     })
 }
 
-/// Waits until `stream` can be read, or the deadline, or an abort. Returns the deadline for reading
-/// it, which is now after an abort.
+/// Waits until `stream` can be read, until the deadline, or until an abort. Returns the deadline for
+/// reading the stream, which after an abort is now.
 pub(crate) fn wait_readable(stream: &UnixStream, deadline: Instant, abort: &AtomicBool) -> Instant {
     loop {
         let now = Instant::now();
@@ -61,7 +61,7 @@ pub(crate) fn wait_readable(stream: &UnixStream, deadline: Instant, abort: &Atom
             return now.min(deadline);
         }
         let mut fds = [PollFd::new(stream.as_fd(), PollFlags::POLLIN)];
-        // A stream's error is met where the stream is read.
+        // An error of the stream shows at the next read.
         if !matches!(nix::poll::poll(&mut fds, PollTimeout::from(ABORT_POLL_INTERVAL)), Ok(0)) {
             return deadline;
         }
@@ -85,13 +85,12 @@ pub fn send_fd(stream: &UnixStream, fd: OwnedFd) -> io::Result<()> {
     }
 }
 
-/// Takes the one descriptor that the peer at the other end of `stream` hands over; it is
-/// close-on-exec.
+/// Receives the one descriptor that the peer at the other end of `stream` sends; it is close-on-exec.
 ///
 /// # Errors
-/// [`io::ErrorKind::TimedOut`] when `until` has come, [`io::ErrorKind::UnexpectedEof`] if the peer
-/// is gone, [`io::ErrorKind::InvalidData`] if it sent none or several, which are closed; what the
-/// system says if this process may not have one more.
+/// [`io::ErrorKind::TimedOut`] at `until`; [`io::ErrorKind::UnexpectedEof`] if the peer is gone;
+/// [`io::ErrorKind::InvalidData`] if the peer sent none or several, which are closed; the system's
+/// error if this process has reached its limit of descriptors.
 pub fn recv_fd(stream: &UnixStream, until: Instant) -> io::Result<OwnedFd> {
     let mut byte = [0];
     let mut control = nix::cmsg_space!([RawFd; MOST_FDS]);
@@ -114,14 +113,14 @@ pub fn recv_fd(stream: &UnixStream, until: Instant) -> io::Result<OwnedFd> {
         };
         for part in message.cmsgs()? {
             let ControlMessageOwned::ScmRights(raw) = part else { continue };
-            // SAFETY: the kernel has just made these descriptors for this call alone, so nobody
-            // else owns them.
+            // SAFETY: the kernel has just made these descriptors for this call, so no other code
+            // owns them.
             fds.extend(raw.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
         }
         if message.bytes == 0 && fds.is_empty() {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        // There was room for as many as there can be: this process may not have one more.
+        // The buffer has room for any message, so a cut one means the limit of this process.
         if message.flags.contains(MsgFlags::MSG_CTRUNC) {
             return Err(Errno::EMFILE.into());
         }

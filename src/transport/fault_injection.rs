@@ -1,5 +1,4 @@
-//! Trouble on purpose, around any link: the k-th slot comes late, is lost, or says something else.
-//! May touch: the link contract. For tests.
+//! Fault injection for tests: a wrapper around any link that delays, loses or corrupts slot k.
 
 use std::os::fd::RawFd;
 use std::os::unix::net::UnixStream;
@@ -8,47 +7,46 @@ use std::time::Duration;
 use super::{Fault, Frame, Rx, Tx};
 use crate::memory::{Dst, Src};
 
-/// What happens.
+/// The injected fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
-    /// `ready` says "not yet" this many times.
+    /// `ready` returns false this many times.
     Delay(u32),
     /// The peer seems to be gone.
     Lose,
-    /// The frame's sequence has its lowest bit flipped: the sender sends it so, the receiver finds
-    /// it so.
+    /// The lowest bit of the header's sequence is flipped, when it is sent or when it is compared.
     Corrupt,
 }
 
-/// A link, and what happens to its slot number `slot`, counted from 0. A wrapped `Box<dyn Rx>` or
-/// `Box<dyn Tx>` is an [`Rx`] or [`Tx`] again.
+/// A link with a fault at one of its slots. A wrapped `Box<dyn Rx>` or `Box<dyn Tx>` is an [`Rx`] or
+/// [`Tx`] again.
 #[derive(Debug)]
 pub struct Faulty<L> {
     inner: L,
-    /// Slots until the trouble comes; `None` when it is past.
+    /// Slots before the fault; `None` after it.
     left: Option<u64>,
     trouble: Trouble,
 }
 
 impl<L> Faulty<L> {
-    /// `inner`, with `trouble` at slot number `slot`.
+    /// `inner`, with `trouble` at slot number `slot`, counted from 0.
     pub fn new(inner: L, slot: u64, trouble: Trouble) -> Self {
         Self { inner, left: Some(slot), trouble }
     }
 
-    /// What is to happen at the present slot.
-    fn now(&self) -> Option<Trouble> {
+    /// The fault of the current slot.
+    fn current(&self) -> Option<Trouble> {
         (self.left == Some(0)).then_some(self.trouble)
     }
 
-    /// A slot is done.
-    fn next(&mut self) {
+    /// Goes on to the next slot.
+    fn advance(&mut self) {
         self.left = self.left.and_then(|left| left.checked_sub(1));
     }
 
-    /// Is the answer to `ready` held back once more, or is the peer gone?
-    fn held(&mut self) -> Result<bool, Fault> {
-        match self.now() {
+    /// True if `ready` shall return false once more.
+    fn is_delayed(&mut self) -> Result<bool, Fault> {
+        match self.current() {
             Some(Trouble::Delay(polls @ 1..)) => {
                 self.trouble = Trouble::Delay(polls - 1);
                 Ok(true)
@@ -64,10 +62,10 @@ impl Rx for Faulty<Box<dyn Rx>> {
         self.inner.glimpse()
     }
     fn ready(&mut self, expect: &Frame) -> Result<bool, Fault> {
-        if self.held()? || !self.inner.ready(expect)? {
+        if self.is_delayed()? || !self.inner.ready(expect)? {
             return Ok(false);
         }
-        if self.now() == Some(Trouble::Corrupt) {
+        if self.current() == Some(Trouble::Corrupt) {
             let ours = expect.sequence;
             return Err(Fault::Mismatch { field: "sequence", ours, theirs: ours ^ 1 });
         }
@@ -89,7 +87,7 @@ impl Rx for Faulty<Box<dyn Rx>> {
         self.inner.peek(len)
     }
     fn release(&mut self) {
-        self.next();
+        self.advance();
         self.inner.release();
     }
     fn park(&mut self, limit: Duration, outgoing: &[RawFd]) {
@@ -102,14 +100,14 @@ impl Rx for Faulty<Box<dyn Rx>> {
 
 impl Tx for Faulty<Box<dyn Tx>> {
     fn ready(&mut self) -> Result<bool, Fault> {
-        Ok(!self.held()? && self.inner.ready()?)
+        Ok(!self.is_delayed()? && self.inner.ready()?)
     }
     fn reserve(&mut self, len: usize) -> Dst<'_> {
         self.inner.reserve(len)
     }
     fn commit(&mut self, frame: &Frame) -> Result<(), Fault> {
-        let flip = u64::from(self.now() == Some(Trouble::Corrupt));
-        self.next();
+        let flip = u64::from(self.current() == Some(Trouble::Corrupt));
+        self.advance();
         self.inner.commit(&Frame { sequence: frame.sequence ^ flip, ..*frame })
     }
     fn transport(&self) -> &'static str {

@@ -1,10 +1,10 @@
 //! The FIFO of slots in memory that both ends map: threads (`loopback`) or processes (`shm`).
-//! May touch: memory, partition, sync, region. Unsafe: addresses inside the region.
+//! Unsafe: addresses inside the mapping.
 //!
-//! A slot's first cache line is its header; `ready` in it says that the slot is filled, so that
-//! flag, description and a payload of up to 32 bytes cross to the other CPU as one line. The
-//! receiver counts released slots in a line of its own, which the sender reads only when it knows
-//! of no empty slot. The law of `link` holds: commit is stores alone.
+//! The first cache line of a slot is its header, with the flag that the slot is filled. So flag,
+//! header and a payload of up to 32 bytes cross to the other CPU as one line. The receiver counts
+//! released slots in a line of its own, which the sender reads only when it knows of no empty slot.
+//! Law: a commit is stores alone.
 #![allow(unsafe_code)]
 
 mod slot_ownership;
@@ -15,7 +15,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::store_policy::Way;
+use super::store_policy::StorePolicy;
 use super::{Fault, Frame, hung_up, poll};
 use crate::memory::mapping::Region;
 use crate::memory::{Dst, Src};
@@ -23,33 +23,33 @@ use crate::partition::SlotShape;
 use slot_ownership::{Control, End, Header};
 
 const HEADER: usize = 64;
-/// Payloads up to this length travel in the header's line, behind the header itself.
-const INLINE: usize = 32;
+/// The longest payload that fits into the cache line of the header.
+const INLINE_BYTES: usize = 32;
 
-/// A poll can't watch a futex: while other links have bytes to move on, this one is looked at as
-/// often as that.
-const GLANCE: Duration = Duration::from_micros(100);
+/// How often the caller looks at this link while it polls descriptors of other links: a poll cannot
+/// watch a futex.
+const POLL_INTERVAL: Duration = Duration::from_micros(100);
 
-/// Both ends' common part: where the slots are and which is next.
+/// The part that both ends have in common: the position of the slots, and the next slot.
 #[derive(Debug)]
 struct Fifo {
     region: Arc<Region>,
     shape: SlotShape,
     stride: usize,
-    /// The number of the next slot, modulo 2^32, and where it is.
+    /// The number of the next slot, modulo 2^32, and its index in memory.
     number: u32,
     index: usize,
-    /// Ends when the peer's process does; none between threads.
-    life: Option<UnixStream>,
+    /// Hangs up when the peer's process ends; `None` between threads.
+    peer_stream: Option<UnixStream>,
 }
 
-/// From one slot to the next, if there is so much address space.
+/// Bytes from one slot to the next; `None` beyond the address space.
 fn stride(shape: SlotShape) -> Option<usize> {
     shape.bytes.checked_next_multiple_of(HEADER)?.checked_add(HEADER)
 }
 
-/// Bytes of memory that a FIFO of this shape takes; more than there can be where they don't fit
-/// the address space.
+/// Bytes of memory of a FIFO of this shape; beyond the address space, a number that no mapping can
+/// have.
 pub(crate) fn footprint(shape: SlotShape) -> NonZeroUsize {
     let control = NonZeroUsize::MIN.saturating_add(size_of::<Control>() - 1);
     let slots = stride(shape).and_then(|stride| stride.checked_mul(shape.capacity));
@@ -57,12 +57,12 @@ pub(crate) fn footprint(shape: SlotShape) -> NonZeroUsize {
 }
 
 impl Fifo {
-    fn new(region: Arc<Region>, shape: SlotShape, life: Option<UnixStream>) -> Self {
+    fn new(region: Arc<Region>, shape: SlotShape, peer_stream: Option<UnixStream>) -> Self {
         assert!(region.len() >= footprint(shape).get());
         assert!((1..=u32::MAX as usize / 2).contains(&shape.capacity), "{shape:?}");
-        // It fits: else there was no such region.
+        // The stride fits, or there would be no such region.
         let stride = stride(shape).unwrap_or(usize::MAX);
-        Self { region, shape, stride, number: 0, index: 0, life }
+        Self { region, shape, stride, number: 0, index: 0, peer_stream }
     }
 
     fn control(&self) -> &Control {
@@ -85,7 +85,7 @@ impl Fifo {
 
     fn payload(&self, len: usize) -> *mut u8 {
         assert!(len <= self.shape.bytes);
-        let offset = if len <= INLINE { size_of::<Header>() - INLINE } else { HEADER };
+        let offset = if len <= INLINE_BYTES { size_of::<Header>() - INLINE_BYTES } else { HEADER };
         // SAFETY: header plus payload fit the stride of a slot.
         unsafe { self.slot().add(offset) }
     }
@@ -99,28 +99,28 @@ impl Fifo {
     }
 
     fn transport(&self) -> &'static str {
-        if self.life.is_some() { "shm" } else { "threads" }
+        if self.peer_stream.is_some() { "shm" } else { "threads" }
     }
 
     fn check_peer(&self, peer: &End) -> Result<(), Fault> {
         if peer.is_closed() {
             return Err(Fault::Lost("it closed its communicator".into()));
         }
-        if self.life.as_ref().is_some_and(hung_up) {
+        if self.peer_stream.as_ref().is_some_and(hung_up) {
             return Err(Fault::Lost("its process ended".into()));
         }
         Ok(())
     }
 }
 
-/// The sending end. Both ends stay off each other's cache lines, where one allocation follows the
-/// other.
+/// The sending end. The alignment keeps both ends off each other's cache lines, where one allocation
+/// follows the other.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct Tx {
     fifo: Fifo,
-    way: Way,
-    /// The receiver's count as last read: it is looked at only when that shows no empty slot.
+    policy: StorePolicy,
+    /// The receiver's count as last read. It is read again only when it shows no empty slot.
     released: u32,
 }
 
@@ -129,15 +129,19 @@ pub(crate) struct Tx {
 #[repr(align(128))]
 pub(crate) struct Rx {
     fifo: Fifo,
-    /// The next slot was found filled. It is not read again: the peer could still change that word.
-    lent: bool,
+    /// The next slot was found filled. Its flag is not read again, for the peer could still change it.
+    is_ready: bool,
 }
 
 impl Tx {
-    pub(crate) fn new(region: Arc<Region>, shape: SlotShape, life: Option<UnixStream>) -> Self {
-        let fifo = Fifo::new(region, shape, life);
+    pub(crate) fn new(
+        region: Arc<Region>,
+        shape: SlotShape,
+        peer_stream: Option<UnixStream>,
+    ) -> Self {
+        let fifo = Fifo::new(region, shape, peer_stream);
         fifo.control().sender.attach();
-        Self { fifo, way: Way::default(), released: 0 }
+        Self { fifo, policy: StorePolicy::default(), released: 0 }
     }
 
     fn has_room(&self) -> bool {
@@ -159,12 +163,12 @@ impl super::Tx for Tx {
     }
 
     fn life(&self) -> Option<&UnixStream> {
-        self.fifo.life.as_ref()
+        self.fifo.peer_stream.as_ref()
     }
 
     fn reserve(&mut self, len: usize) -> Dst<'_> {
         assert!(self.has_room(), "reserve without ready");
-        let streaming = self.way.choose(len);
+        let streaming = self.policy.should_stream(len);
         // SAFETY: the slot is empty: the receiver does not touch it until it is
         // committed, and the region lives as long as this borrow.
         unsafe { Dst::new(self.fifo.payload(len), len) }.streaming(streaming)
@@ -173,15 +177,15 @@ impl super::Tx for Tx {
     fn commit(&mut self, frame: &Frame) -> Result<(), Fault> {
         assert!(self.has_room(), "commit without ready");
         self.fifo.header().fill(self.fifo.number, frame, self.fifo.control());
-        // Stores count when they have left the CPU, as they have now.
-        self.way.filled(frame.len as usize);
+        // The measurement ends after the commit, when the stores have left the CPU.
+        self.policy.slot_filled(frame.len as usize);
         self.fifo.advance();
         Ok(())
     }
 
     fn park(&mut self, limit: Duration, outgoing: &[RawFd]) {
         if !outgoing.is_empty() {
-            return poll::sleep(limit.min(GLANCE), None, outgoing);
+            return poll::sleep(limit.min(POLL_INTERVAL), None, outgoing);
         }
         self.fifo.control().sleep_on_release(self.released, limit);
     }
@@ -192,29 +196,33 @@ impl super::Tx for Tx {
 }
 
 impl Rx {
-    pub(crate) fn new(region: Arc<Region>, shape: SlotShape, life: Option<UnixStream>) -> Self {
-        let fifo = Fifo::new(region, shape, life);
+    pub(crate) fn new(
+        region: Arc<Region>,
+        shape: SlotShape,
+        peer_stream: Option<UnixStream>,
+    ) -> Self {
+        let fifo = Fifo::new(region, shape, peer_stream);
         fifo.control().receiver.attach();
-        Self { fifo, lent: false }
+        Self { fifo, is_ready: false }
     }
 
-    fn filled(&self) -> bool {
+    fn is_filled(&self) -> bool {
         self.fifo.header().is_filled(self.fifo.number)
     }
 }
 
 impl super::Rx for Rx {
     fn glimpse(&mut self) -> Option<(u64, u64)> {
-        let frame = self.filled().then(|| self.fifo.header().frame())?;
+        let frame = self.is_filled().then(|| self.fifo.header().frame())?;
         Some((frame.sequence, frame.fingerprint))
     }
 
     fn ready(&mut self, expect: &Frame) -> Result<bool, Fault> {
-        if !self.filled() {
+        if !self.is_filled() {
             return Ok(false);
         }
         expect.check(&self.fifo.header().frame())?;
-        self.lent = true;
+        self.is_ready = true;
         Ok(true)
     }
 
@@ -223,26 +231,26 @@ impl super::Rx for Rx {
     }
 
     fn life(&self) -> Option<&UnixStream> {
-        self.fifo.life.as_ref()
+        self.fifo.peer_stream.as_ref()
     }
 
     fn peek(&self, len: usize) -> Src<'_> {
-        assert!(self.lent, "peek without ready");
+        assert!(self.is_ready, "peek without ready");
         // SAFETY: the slot is filled: the sender does not touch it until it is
         // released, and the region lives as long as this borrow.
         unsafe { Src::new(self.fifo.payload(len), len) }
     }
 
     fn release(&mut self) {
-        assert!(self.lent, "release without ready");
-        self.lent = false;
+        assert!(self.is_ready, "release without ready");
+        self.is_ready = false;
         self.fifo.advance();
         self.fifo.control().release(self.fifo.number);
     }
 
     fn park(&mut self, limit: Duration, outgoing: &[RawFd]) {
         if !outgoing.is_empty() {
-            return poll::sleep(limit.min(GLANCE), None, outgoing);
+            return poll::sleep(limit.min(POLL_INTERVAL), None, outgoing);
         }
         let Fifo { number, .. } = self.fifo;
         self.fifo.header().sleep_until_filled(number, self.fifo.control(), limit);
@@ -250,8 +258,8 @@ impl super::Rx for Rx {
 
     fn check_alive(&mut self) -> Result<(), Fault> {
         let lost = self.fifo.check_peer(&self.fifo.control().sender);
-        // What it sent before it went is still good.
-        if lost.is_err() && self.filled() { Ok(()) } else { lost }
+        // Slots that the peer sent before it ended are still good.
+        if lost.is_err() && self.is_filled() { Ok(()) } else { lost }
     }
 }
 

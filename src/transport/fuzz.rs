@@ -1,7 +1,6 @@
-//! What comes from outside over links, for the fuzzer: one function for each decoder. It is built
-//! for the fuzzer alone. May touch: as `link`.
-//! Law: whatever the bytes are, no panic; what is understood is written as the same bytes.
-#![allow(missing_docs, reason = "the names say it, and nobody else calls them")]
+//! Fuzz targets: the decoders of bytes that arrive over links. Built for the fuzzer alone.
+//! Law: no bytes make a decoder panic; bytes that a decoder accepts are encoded as the same bytes.
+#![allow(missing_docs, reason = "only the fuzzer calls these, by their names")]
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -34,8 +33,8 @@ pub fn control_groups(data: &[u8]) {
     }
 }
 
-/// A link on shared memory, into which another process writes whatever it wants between what its
-/// two ends do: pieces of what they do next, where is written, and a word.
+/// A link on shared memory into which another process writes any words while its two ends work. Each
+/// piece of the input is the next action of an end, an offset and a word to write there.
 pub fn shm_slots(data: &[u8]) {
     let shape = SlotShape { bytes: 96, capacity: 2 };
     let Ok((region, fd)) = Region::shared(fifo::footprint(shape)) else { return };

@@ -1,4 +1,4 @@
-//! All links of one rank, by the peer's rank.
+//! The link set of one rank: its links to and from each peer, by the rank of the peer.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -6,27 +6,27 @@ use std::os::fd::RawFd;
 
 use super::{Fault, Frame, Rx, Tx};
 
-/// The bits of a number from here on tell calls of different kinds, which are numbered apart.
-const KIND: u32 = 62;
+/// The first bit of a call number that tells kinds of calls, which are numbered apart.
+const CALL_KIND_SHIFT: u32 = 62;
 
-/// The links that a rank's plans walk over.
+/// The links that the plans of a rank use.
 #[derive(Default)]
 pub struct LinkSet {
     rx: Vec<Option<Box<dyn Rx>>>,
     tx: Vec<Option<Box<dyn Tx>>>,
-    /// The peers to which bytes may be left behind by a commit.
+    /// The peers to which a commit may leave bytes buffered.
     lazy: Vec<usize>,
-    /// Room for the descriptors of these, so that waiting allocates nothing.
+    /// Memory for the descriptors of these links, so that a wait allocates nothing.
     outgoing: Vec<RawFd>,
 }
 
-/// A plan never names a link that was not made for it; if one did, the call fails, not the process.
+/// The fault of a plan that names a link which was not made for it: the call fails, not the process.
 fn missing() -> Fault {
     Fault::Lost("there is no link to it".into())
 }
 
 impl LinkSet {
-    /// No links yet, in a world of `size` ranks.
+    /// A set for a world of `size` ranks, without links yet.
     #[must_use]
     pub fn new(size: usize) -> Self {
         let rx = (0..size).map(|_| None).collect();
@@ -34,12 +34,12 @@ impl LinkSet {
         Self { rx, tx, lazy: Vec::new(), outgoing: Vec::new() }
     }
 
-    /// Adds the link that chunks come from `peer` by.
+    /// Adds the link from `peer`.
     pub fn add_rx(&mut self, peer: usize, link: Box<dyn Rx>) {
         self.rx[peer] = Some(link);
     }
 
-    /// Adds the link that chunks go to `peer` by.
+    /// Adds the link to `peer`.
     pub fn add_tx(&mut self, peer: usize, link: Box<dyn Tx>) {
         if link.is_dear() {
             self.lazy.push(peer);
@@ -48,7 +48,7 @@ impl LinkSet {
         self.tx[peer] = Some(link);
     }
 
-    /// Closes all links, without waiting until what was committed has gone.
+    /// Closes all links, and discards committed bytes that have not been sent.
     pub(crate) fn close(&mut self) {
         self.tx.iter_mut().flatten().for_each(|link| link.forsake());
         self.rx.iter_mut().for_each(|link| *link = None);
@@ -78,7 +78,7 @@ impl LinkSet {
         }
     }
 
-    /// Both: what a step that receives and sends works on.
+    /// The link from one peer and the link to another, for a step that receives and sends.
     ///
     /// # Errors
     /// If either is missing.
@@ -89,13 +89,13 @@ impl LinkSet {
         }
     }
 
-    /// The peers to whom bytes may be left behind by a commit.
+    /// The peers to which a commit may leave bytes buffered.
     #[must_use]
     pub fn lazy(&self) -> &[usize] {
         &self.lazy
     }
 
-    /// Moves on what was committed to anybody. A failure shows again when its link is used.
+    /// Sends buffered bytes to all peers. A failure shows again at the next use of its link.
     pub fn flush(&mut self) {
         for &peer in &self.lazy {
             if let Some(link) = &mut self.tx[peer] {
@@ -104,17 +104,18 @@ impl LinkSet {
         }
     }
 
-    /// The rank, if any, from which a slot of another call with this call's number, or of one
-    /// before, has come, if all slots of this one are alike.
-    pub(crate) fn other_call(&mut self, call: Option<&Frame>) -> Option<(usize, Fault)> {
+    /// A peer whose next slot is of another call with this call's number, or of an earlier call; and
+    /// the mismatch. `call` is the header of all slots of this call, if they have the same.
+    pub(crate) fn slot_of_other_call(&mut self, call: Option<&Frame>) -> Option<(usize, Fault)> {
         let call = call?;
         self.rx.iter_mut().enumerate().find_map(|(peer, link)| {
             let (sequence, theirs) = link.as_mut()?.glimpse()?;
-            if (sequence ^ call.sequence) >> KIND != 0 {
+            if (sequence ^ call.sequence) >> CALL_KIND_SHIFT != 0 {
                 return None;
             }
             let (field, ours, theirs) = match sequence.cmp(&call.sequence) {
-                // All of a call's slots are taken before the next one: this rank called less.
+                // A rank takes all slots of a call before the next one, so this slot is of a call that
+                // this rank has not made.
                 Ordering::Less => ("sequence", call.sequence, sequence),
                 Ordering::Equal => ("fingerprint", call.fingerprint, theirs),
                 Ordering::Greater => return None,
@@ -123,7 +124,7 @@ impl LinkSet {
         })
     }
 
-    /// The descriptors to poll for writing while committed bytes are left. To be given back by
+    /// The descriptors to poll for writing while bytes are buffered. The caller returns the memory by
     /// [`Self::keep`].
     pub(crate) fn outgoing(&mut self) -> Vec<RawFd> {
         let mut outgoing = std::mem::take(&mut self.outgoing);
@@ -133,7 +134,7 @@ impl LinkSet {
         outgoing
     }
 
-    /// Takes back what [`Self::outgoing`] lent.
+    /// Takes back the memory of [`Self::outgoing`].
     pub(crate) fn keep(&mut self, outgoing: Vec<RawFd>) {
         self.outgoing = outgoing;
     }
@@ -143,7 +144,7 @@ impl LinkSet {
         self.tx[peer].as_ref().map_or(0, |link| link.sent())
     }
 
-    /// True if a message from `peer` is still on its way, given that `peer` had sent `sent` slots
+    /// True if a message from `peer` is still on its way, given that the peer had sent `sent` slots
     /// by the time it went on to a later call.
     pub(crate) fn message_may_come(&mut self, peer: usize, sent: u64) -> bool {
         let Some(Some(rx)) = self.rx.get_mut(peer) else { return true };
@@ -161,10 +162,10 @@ impl LinkSet {
         }
     }
 
-    /// Looks for the death of `peer`, as far as links to or from it tell.
+    /// Checks by its links that `peer` is alive.
     ///
     /// # Errors
-    /// If it is gone.
+    /// If the peer is gone.
     pub(crate) fn check_alive(&mut self, peer: usize) -> Result<(), Fault> {
         if let Some(Some(link)) = self.tx.get_mut(peer) {
             link.check_alive()?;
@@ -175,7 +176,7 @@ impl LinkSet {
         }
     }
 
-    /// What the links run over, each kind once.
+    /// The names of the transports of all links, each once.
     #[must_use]
     pub fn transports(&self) -> Vec<&'static str> {
         let out = self.tx.iter().flatten().map(|link| link.transport());

@@ -1,5 +1,5 @@
-//! What happens on links, written down: a wrapper around any link records its slots and waits in
-//! a log of fixed size that all links of a rank share. May touch: the link contract.
+//! A trace of links for tests: a wrapper around any link records its slots and waits in a log of
+//! fixed size, which all links of a rank share.
 
 use std::os::fd::RawFd;
 use std::os::unix::net::UnixStream;
@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 use super::{Fault, Frame, Rx, Tx};
 use crate::memory::{Dst, Src};
 
-/// What happened.
+/// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A slot from the peer was found complete.
+    /// A complete slot from the peer was found.
     Receive,
-    /// A slot was given back to the peer.
+    /// A slot was released to the peer.
     Release,
-    /// A slot was handed over to the peer.
+    /// A slot was committed to the peer.
     Commit,
     /// The rank went to sleep.
     Park,
@@ -24,16 +24,16 @@ pub enum Kind {
     Fault,
 }
 
-/// One thing that happened.
+/// One event on a link.
 #[derive(Clone, Copy, Debug)]
 pub struct Event {
-    /// When, since the log was made.
+    /// The time since the log was made.
     pub time: Duration,
-    /// On the link with which rank.
+    /// The rank at the other end of the link.
     pub peer: u32,
-    /// What.
+    /// The kind of the event.
     pub kind: Kind,
-    /// Bytes of payload; 0 where there is none.
+    /// Bytes of payload; 0 without a payload.
     pub bytes: u32,
 }
 
@@ -47,29 +47,29 @@ pub struct Log {
 #[derive(Debug)]
 struct Ring {
     events: Vec<Event>,
-    /// How many there were in all.
+    /// The number of events since the log was made.
     total: usize,
 }
 
 impl Log {
-    /// A log that keeps the last `capacity` events, at least one; its memory is taken here.
+    /// A log of the last `capacity` events, at least one. All its memory is allocated here.
     #[must_use]
     pub fn new(capacity: usize) -> Arc<Self> {
         let events = Mutex::new(Ring { events: Vec::with_capacity(capacity.max(1)), total: 0 });
         Arc::new(Self { start: Instant::now(), events })
     }
 
-    /// What was kept, oldest first, and how many older events were not.
+    /// The events in the log, oldest first, and the number of overwritten ones.
     #[must_use]
     pub fn events(&self) -> (Vec<Event>, usize) {
         let ring = self.lock();
-        let (mut kept, lost) = (ring.events.clone(), ring.total - ring.events.len());
-        let oldest = ring.total % kept.len().max(1);
-        kept.rotate_left(oldest);
-        (kept, lost)
+        let (mut events, lost) = (ring.events.clone(), ring.total - ring.events.len());
+        let oldest = ring.total % events.len().max(1);
+        events.rotate_left(oldest);
+        (events, lost)
     }
 
-    /// One thread walks a rank's steps, so this lock is free but for a reader's look.
+    /// One thread walks the steps of a rank, so only a reader can hold this lock meanwhile.
     fn lock(&self) -> MutexGuard<'_, Ring> {
         self.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -87,7 +87,7 @@ impl Log {
     }
 }
 
-/// A link to `peer` whose events go to a log. A wrapped `Box<dyn Rx>` or `Box<dyn Tx>` is an
+/// A link whose events go to a log. A wrapped `Box<dyn Rx>` or `Box<dyn Tx>` is an
 /// [`Rx`] or [`Tx`] again.
 #[derive(Debug)]
 pub struct Traced<L> {
@@ -97,7 +97,7 @@ pub struct Traced<L> {
 }
 
 impl<L> Traced<L> {
-    /// `inner`, with its events written to `log`.
+    /// `inner`, the link with `peer`, with its events written to `log`.
     pub fn new(inner: L, peer: u32, log: Arc<Log>) -> Self {
         Self { inner, peer, log }
     }
@@ -106,7 +106,7 @@ impl<L> Traced<L> {
         self.log.add(self.peer, kind, bytes);
     }
 
-    fn seen<T>(&self, answer: Result<T, Fault>) -> Result<T, Fault> {
+    fn add_fault<T>(&self, answer: Result<T, Fault>) -> Result<T, Fault> {
         answer.inspect_err(|_| self.add(Kind::Fault, 0))
     }
 }
@@ -120,7 +120,7 @@ impl Rx for Traced<Box<dyn Rx>> {
         if let Ok(true) = answer {
             self.add(Kind::Receive, expect.len);
         }
-        self.seen(answer)
+        self.add_fault(answer)
     }
     fn transport(&self) -> &'static str {
         self.inner.transport()
@@ -147,14 +147,14 @@ impl Rx for Traced<Box<dyn Rx>> {
     }
     fn check_alive(&mut self) -> Result<(), Fault> {
         let answer = self.inner.check_alive();
-        self.seen(answer)
+        self.add_fault(answer)
     }
 }
 
 impl Tx for Traced<Box<dyn Tx>> {
     fn ready(&mut self) -> Result<bool, Fault> {
         let answer = self.inner.ready();
-        self.seen(answer)
+        self.add_fault(answer)
     }
     fn reserve(&mut self, len: usize) -> Dst<'_> {
         self.inner.reserve(len)
@@ -162,7 +162,7 @@ impl Tx for Traced<Box<dyn Tx>> {
     fn commit(&mut self, frame: &Frame) -> Result<(), Fault> {
         self.add(Kind::Commit, frame.len);
         let answer = self.inner.commit(frame);
-        self.seen(answer)
+        self.add_fault(answer)
     }
     fn transport(&self) -> &'static str {
         self.inner.transport()
@@ -181,7 +181,7 @@ impl Tx for Traced<Box<dyn Tx>> {
     }
     fn flush(&mut self) -> Result<bool, Fault> {
         let answer = self.inner.flush();
-        self.seen(answer)
+        self.add_fault(answer)
     }
     fn outgoing(&self) -> Option<RawFd> {
         self.inner.outgoing()
@@ -192,6 +192,6 @@ impl Tx for Traced<Box<dyn Tx>> {
     }
     fn check_alive(&mut self) -> Result<(), Fault> {
         let answer = self.inner.check_alive();
-        self.seen(answer)
+        self.add_fault(answer)
     }
 }

@@ -1,5 +1,4 @@
 //! Links between two threads of one process: the shared-memory FIFO in anonymous memory.
-//! May touch: fifo, region.
 
 use std::sync::Arc;
 
@@ -11,7 +10,7 @@ use crate::partition::SlotShape;
 /// Both ends of a new link.
 ///
 /// # Errors
-/// If the memory can't be had.
+/// If the system refuses the memory.
 ///
 /// # Panics
 /// If the shape has no slot, or 2^31 or more.

@@ -1,11 +1,10 @@
-//! Links: one-way FIFOs of slots between two ranks. `Tx` lends an empty slot and commits it, `Rx`
-//! lends the oldest committed one and releases it; nothing is copied between the two on shared
-//! memory. May touch: memory, partition, sync, OS crates. One conformance suite
-//! (`tests/threads/links`) holds for every implementation.
+//! Links: one-way FIFOs of slots between two ranks. The sender (`Tx`) reserves an empty slot and
+//! commits it; the receiver (`Rx`) peeks at the oldest committed slot and releases it. On shared
+//! memory no byte is copied between the two. One conformance suite (`tests/threads/links`) holds for
+//! every transport.
 //!
-//! The capacity law: `commit` never waits for the peer, whatever it does; `ready` of a `Tx` is
-//! true while fewer than `capacity` slots are committed and not yet released (shared memory) or
-//! handed to the network (TCP).
+//! Capacity law: `commit` never waits for the peer. `Tx::ready` is true while fewer than `capacity`
+//! slots are committed and not yet released (shared memory) or taken by the system (TCP).
 
 pub mod aead;
 pub(crate) mod descriptor_passing;
@@ -35,28 +34,27 @@ use nix::poll::{PollFd, PollFlags, PollTimeout};
 
 use crate::memory::{Dst, Src};
 
-/// What every slot and every frame on a wire says of its payload. A receiver knows what it expects
-/// and refuses everything else.
+/// The header of a slot. A receiver knows the header it expects and refuses every other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame {
     /// Bytes of payload.
     pub len: u32,
     /// The number of the call on its communicator.
     pub sequence: u64,
-    /// A digest of what is called, and how: collective, type, operation, count, root; the ring's
-    /// order, the slots, and how long the chunk is.
+    /// A digest of the call and its plan: collective, type, operation, count and root; the order of
+    /// the ring, the slots, and the length of the chunk.
     pub fingerprint: u64,
 }
 
-/// In the number of a message between two, which is that of the last call of all: no slot of a call
-/// that all ranks make has it.
+/// The bit that marks the number of a message between two ranks, which is otherwise the number of the
+/// last call of all ranks. No slot of a call of all ranks has it.
 pub(crate) const MESSAGE: u64 = 1 << 63;
 
 impl Frame {
-    /// Is `found` the frame that `self` expects?
+    /// Compares the expected header with a received one.
     ///
     /// # Errors
-    /// Names the first field that differs.
+    /// [`Fault::Mismatch`] with the first field that differs.
     pub fn check(&self, found: &Self) -> Result<(), Fault> {
         if self == found {
             return Ok(());
@@ -75,39 +73,41 @@ impl Frame {
 
 /// The receiving end.
 pub trait Rx: Send {
-    /// Is the next slot here? It must be as `expect` says. Never blocks.
+    /// True if the next slot has arrived, with the header `expect`. Never blocks.
     ///
     /// # Errors
-    /// If the peer is gone and the slot is not here, or if it is another one.
+    /// If the slot has another header, or has not arrived and the peer is gone.
     fn ready(&mut self, expect: &Frame) -> Result<bool, Fault>;
 
-    /// What it runs over: `threads`, `shm` or `tcp`.
+    /// The name of the transport: `threads`, `shm` or `tcp`.
     fn transport(&self) -> &'static str;
 
-    /// Is every look (`ready`) a system call? Then `land` saves a copy.
+    /// True if every `ready` is a system call. Then `land` saves a copy.
     fn is_dear(&self) -> bool {
         false
     }
 
-    /// The stream that ends with the peer's process, if there is one; descriptors can go over it.
+    /// The Unix stream to the peer's process, which hangs up when that process ends; file descriptors
+    /// can pass over it. `None` on other transports.
     fn life(&self) -> Option<&UnixStream> {
         None
     }
 
-    /// How many slots have come and were taken, where one that was sent may be on its way.
+    /// The slots received and released so far, on transports where sent slots may still be on their
+    /// way.
     fn taken(&self) -> Option<u64> {
         None
     }
 
-    /// The next slot's payload; only after `ready` said true for the same frame.
+    /// The payload of the next slot. To be called only after `ready` returned true for the same header.
     ///
     /// # Panics
-    /// If there is none.
+    /// If no slot is ready.
     fn peek(&self, len: usize) -> Src<'_>;
 
-    /// As `ready`, and the payload goes to `out`, as long as `expect` says; call it with the same
-    /// arguments until it says true, then `release`. Nothing is written before the frame was found
-    /// to be the expected one.
+    /// Receives the payload of the next slot into `out`, which is as long as `expect` says. To be
+    /// called with the same arguments until it returns true, then `release`. Writes nothing before
+    /// the header has been compared.
     ///
     /// # Errors
     /// As `ready`.
@@ -119,58 +119,58 @@ pub trait Rx: Send {
         Ok(here)
     }
 
-    /// Gives the slot lent by `peek` back to the sender.
+    /// Returns the slot of the last `peek` to the sender.
     fn release(&mut self);
 
-    /// Sequence and fingerprint of the next slot, if it is here. Never blocks, takes nothing.
+    /// Sequence and fingerprint of the next slot, if it has arrived. Never blocks or consumes a slot.
     fn glimpse(&mut self) -> Option<(u64, u64)>;
 
-    /// Sleeps until `ready` may have changed, or `limit` has passed, or one of `outgoing` can take
-    /// bytes; may return early. Called only after `ready` said false.
+    /// Sleeps until `ready` may have changed, one of `outgoing` can take bytes, or `limit` has passed;
+    /// may return early. To be called only after `ready` returned false.
     fn park(&mut self, limit: Duration, outgoing: &[RawFd]);
 
-    /// Looks for the peer's death, which `ready` need not notice by itself. Called now and then
-    /// while waiting.
+    /// Checks that the peer is alive, which `ready` need not do. To be called now and then in a wait.
     ///
     /// # Errors
-    /// If the peer is gone and nothing it sent before is left.
+    /// If the peer is gone and every slot that it sent before has been received.
     fn check_alive(&mut self) -> Result<(), Fault>;
 }
 
 /// The sending end.
 pub trait Tx: Send {
-    /// The stream that ends with the peer's process, if there is one; descriptors can go over it.
+    /// The Unix stream to the peer's process, which hangs up when that process ends; file descriptors
+    /// can pass over it. `None` on other transports.
     fn life(&self) -> Option<&UnixStream> {
         None
     }
 
-    /// How many slots were committed, where they may be on their way.
+    /// The slots committed so far, on transports where they may still be on their way; else 0.
     fn sent(&self) -> u64 {
         0
     }
 
-    /// What was committed and has not gone need not go any more.
+    /// Discards committed bytes that have not been sent.
     fn forsake(&mut self) {}
 
-    /// Is there an empty slot? Never blocks.
+    /// True if there is an empty slot. Never blocks.
     ///
     /// # Errors
     /// If the peer is gone.
     fn ready(&mut self) -> Result<bool, Fault>;
 
-    /// The next empty slot, `len` bytes of it; only after `ready` said true.
+    /// The first `len` bytes of the next empty slot. To be called only after `ready` returned true.
     ///
     /// # Panics
-    /// If there is none, or `len` exceeds it.
+    /// If there is no empty slot, or `len` exceeds it.
     fn reserve(&mut self, len: usize) -> Dst<'_>;
 
-    /// Hands over the slot lent by `reserve`, described by `frame`. Never waits for the peer.
+    /// Hands the reserved slot to the receiver, with the header `frame`. Never waits for the peer.
     ///
     /// # Errors
     /// If the peer is gone.
     fn commit(&mut self, frame: &Frame) -> Result<(), Fault>;
 
-    /// Fills the next empty slot with `payload` and hands it over; only after `ready` said true.
+    /// Sends `payload` as the next slot. To be called only after `ready` returned true.
     ///
     /// # Errors
     /// As `commit`.
@@ -179,16 +179,16 @@ pub trait Tx: Send {
         self.commit(frame)
     }
 
-    /// What it runs over: `threads`, `shm` or `tcp`.
+    /// The name of the transport: `threads`, `shm` or `tcp`.
     fn transport(&self) -> &'static str;
 
-    /// Is every look (`ready`) a system call, and may bytes stay behind after `commit`, to be moved
-    /// on by `flush`? Then `give` saves a copy.
+    /// True if every `ready` is a system call and `commit` may leave bytes buffered, for `flush` to
+    /// send. Then `give` saves a copy.
     fn is_dear(&self) -> bool {
         false
     }
 
-    /// Moves committed bytes on, as far as goes without waiting; true when none are left.
+    /// Sends buffered bytes without waiting; true when none are left.
     ///
     /// # Errors
     /// If the peer is gone.
@@ -196,23 +196,23 @@ pub trait Tx: Send {
         Ok(true)
     }
 
-    /// The descriptor to poll for writing while `flush` says false; `None` if it never does.
+    /// The descriptor to poll for writing while bytes are buffered; `None` without such bytes.
     fn outgoing(&self) -> Option<RawFd> {
         None
     }
 
-    /// Sleeps until `ready` (or `flush`) may have changed, or `limit` has passed, or one of
-    /// `outgoing` can take bytes; may return early.
+    /// Sleeps until `ready` or `flush` may have changed, one of `outgoing` can take bytes, or `limit`
+    /// has passed; may return early.
     fn park(&mut self, limit: Duration, outgoing: &[RawFd]);
 
-    /// Looks for the peer's death, which `ready` need not notice by itself.
+    /// Checks that the peer is alive, which `ready` need not do.
     ///
     /// # Errors
     /// If the peer is gone.
     fn check_alive(&mut self) -> Result<(), Fault>;
 }
 
-/// Has the other end of `stream` been closed, by its owner or by its death?
+/// True if the other end of `stream` is closed: its owner closed it, or its process ended.
 pub(crate) fn hung_up(stream: &UnixStream) -> bool {
     let gone = PollFlags::POLLHUP | PollFlags::POLLERR;
     let mut fds = [PollFd::new(stream.as_fd(), PollFlags::empty())];

@@ -1,4 +1,4 @@
-//! Sleeping until a descriptor has something to say. May touch: libc. Unsafe: the system call.
+//! Sleep until a descriptor can be read or written: `ppoll(2)`. Unsafe: the system call.
 #![allow(unsafe_code)]
 
 use std::os::fd::RawFd;
@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use nix::libc;
 
-/// Descriptors that one sleep can watch; more are left to the next look.
-const MOST: usize = 64;
+/// The most descriptors of one sleep. The caller looks at the others when it wakes.
+const MAX_FDS: usize = 64;
 
-/// Sleeps until `readable` can be read or one of `writable` written (an end or an error counts as
-/// both), or `limit` has passed, or a signal came. With nothing to wait for, just sleeps.
+/// Sleeps until `readable` can be read, one of `writable` can be written, `limit` has passed, or a
+/// signal arrives. A closed or failed descriptor counts as readable and writable.
 pub(super) fn sleep(limit: Duration, readable: Option<RawFd>, writable: &[RawFd]) {
     let entry = |events| move |fd| libc::pollfd { fd, events, revents: 0 };
     let wanted = readable.map(entry(libc::POLLIN)).into_iter();
     let wanted = wanted.chain(writable.iter().copied().map(entry(libc::POLLOUT)));
-    let mut fds = [libc::pollfd { fd: -1, events: 0, revents: 0 }; MOST];
+    let mut fds = [libc::pollfd { fd: -1, events: 0, revents: 0 }; MAX_FDS];
     let mut count = 0;
     for (place, fd) in fds.iter_mut().zip(wanted) {
         *place = fd;
@@ -25,7 +25,7 @@ pub(super) fn sleep(limit: Duration, readable: Option<RawFd>, writable: &[RawFd]
         tv_sec: limit.as_secs().try_into().unwrap_or(libc::time_t::MAX),
         tv_nsec: libc::c_long::from(limit.subsec_nanos().cast_signed()),
     };
-    // What woke us is not asked: the caller looks at its links again, and meets errors there.
+    // The result does not matter: the caller looks at its links again, and finds errors there.
     // SAFETY: the pointers are to `count` initialised entries and to a timespec, both of which
     // outlive the call; any number may stand for a descriptor.
     unsafe { libc::ppoll(fds.as_mut_ptr(), count, &raw const limit, std::ptr::null()) };

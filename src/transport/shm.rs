@@ -1,5 +1,5 @@
-//! Links between two processes of one host: the FIFO in a memfd that the sender makes and passes
-//! to the receiver over a Unix socket. The socket stays open: it ends with the peer's process.
+//! Links between two processes of one host: the FIFO in a memfd, which the sender creates and passes
+//! to the receiver over a Unix socket. The socket stays open, so that its end shows the peer's.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -12,27 +12,27 @@ use crate::error::Result;
 use crate::memory::mapping::Region;
 use crate::partition::SlotShape;
 
-/// The sending end, over the connection to its receiver; `peer` names that one in errors.
+/// The sending end; `peer_stream` leads to the receiver, which errors call `peer`.
 ///
 /// # Errors
-/// If the memory can't be had or not be passed on.
-pub fn sender(shape: SlotShape, life: UnixStream, peer: &str) -> Result<Box<dyn Tx>> {
+/// If the system refuses the memory, or the peer does not take it.
+pub fn sender(shape: SlotShape, peer_stream: UnixStream, peer: &str) -> Result<Box<dyn Tx>> {
     let (region, fd) = Region::shared(fifo::footprint(shape))?;
-    pass(&life, fd, peer)?;
-    Ok(Box::new(fifo::Tx::new(Arc::new(region), shape, Some(life))))
+    pass(&peer_stream, fd, peer)?;
+    Ok(Box::new(fifo::Tx::new(Arc::new(region), shape, Some(peer_stream))))
 }
 
-/// The receiving end, over the connection from its sender; `peer` names that one in errors.
+/// The receiving end; `peer_stream` leads to the sender, which errors call `peer`.
 ///
 /// # Errors
-/// If nothing comes before the deadline, or not what was agreed.
+/// If no memory comes before the deadline, or memory of another size.
 pub fn receiver(
     shape: SlotShape,
-    life: UnixStream,
+    peer_stream: UnixStream,
     peer: &str,
     deadline: Instant,
 ) -> Result<Box<dyn Rx>> {
-    let fd = receive(&life, "link's memory", peer, deadline)?;
+    let fd = receive(&peer_stream, "link's memory", peer, deadline)?;
     let region = Region::open(fd.as_fd(), fifo::footprint(shape), peer)?;
-    Ok(Box::new(fifo::Rx::new(Arc::new(region), shape, Some(life))))
+    Ok(Box::new(fifo::Rx::new(Arc::new(region), shape, Some(peer_stream))))
 }

@@ -1,117 +1,119 @@
-//! How to fill a slot: through the cache, or past it with streaming stores. May touch: nothing.
+//! Store policy: whether a sender fills a slot through the cache, or past it with streaming stores.
 //!
-//! Through the cache the receiver finds the bytes close by, but the sender has to take each line
-//! back from the receiver's cache first. Between CPUs that are near that costs next to nothing;
-//! where they are far it was ten times slower than a detour through memory (38 against 4.9 ms for
-//! 64 MiB between two ranks), while near the detour takes twice the time. On a virtual machine the
-//! hypervisor moves CPUs from one state to the other while a job runs. So the sender times a slot
-//! now and then, and tries the other way more rarely still.
+//! Through the cache the receiver finds the bytes nearby, but the sender first takes each line back
+//! from the receiver's cache. Between near CPUs that costs next to nothing, and streaming takes twice
+//! the time. Between far CPUs it was ten times slower than streaming (38 against 4.9 ms for 64 MiB
+//! between two ranks). On a virtual machine the hypervisor moves CPUs from one state to the other
+//! while a job runs. So the sender times a slot now and then, and tries the other policy more rarely.
 
 use std::time::Instant;
 
-/// Shorter payloads go through the cache: they cost flags, not lines.
-const LEAST: usize = 2048;
-/// One slot in so many is timed,
-const SAMPLE: u32 = 16;
-/// and one timed slot in so many goes the other way.
-const TRY: u32 = 32;
-/// The detour must save that much: the receiver pays for it too, unseen from here. Measured for 4
-/// to 16 KiB: near 85-115 ns per kilobyte cached and 30 past, where cached is better by a fifth on
-/// the whole; far 290-450 and 30-50, where past is better four times.
-const WORTH: f32 = 4.0;
+/// Shorter payloads go through the cache: their cost is the flag, not the lines.
+const MIN_STREAMED_BYTES: usize = 2048;
+/// One slot in so many is timed.
+const SLOTS_PER_SAMPLE: u32 = 16;
+/// One timed slot in so many uses the other policy.
+const SAMPLES_PER_TRIAL: u32 = 32;
+/// Streaming must be so many times as fast for the sender, because the receiver pays for it too,
+/// which the sender cannot measure. Measured for 4 to 16 KiB, in ns per kilobyte: near CPUs 85-115
+/// cached and 30 streamed, where cached is a fifth better for both ends together; far CPUs 290-450
+/// and 30-50, where streaming is four times better.
+const MIN_SPEEDUP: f32 = 4.0;
 
-/// The way of one link's slots.
+/// The policy of the slots of one link, with its measurements.
 #[derive(Debug, Default)]
-pub(super) struct Way {
-    streaming: bool,
-    /// Nanoseconds per kilobyte through the cache, and past it; 0 is unknown.
+pub(super) struct StorePolicy {
+    is_streaming: bool,
+    /// Nanoseconds per kilobyte, cached and streamed; 0 is unknown.
     cost: [f32; 2],
-    /// Slots since the last timed one, and timed ones since the last trial.
+    /// Slots since the last timed one.
     slots: u32,
+    /// Timed slots since the last trial of the other policy.
     samples: u32,
-    /// The slot being filled is timed: since when, and whether it streams.
+    /// The current slot is timed: since when, and whether it is streamed.
     timed: Option<(Instant, bool)>,
 }
 
-impl Way {
-    /// Shall the next slot, of `len` bytes, be filled past the cache?
+impl StorePolicy {
+    /// True if the next slot, of `len` bytes, shall be streamed past the cache.
     #[inline]
-    pub(super) fn choose(&mut self, len: usize) -> bool {
-        if len < LEAST {
+    pub(super) fn should_stream(&mut self, len: usize) -> bool {
+        if len < MIN_STREAMED_BYTES {
             return false;
         }
         self.slots += 1;
-        if self.slots < SAMPLE {
-            return self.streaming;
+        if self.slots < SLOTS_PER_SAMPLE {
+            return self.is_streaming;
         }
         self.slots = 0;
         self.samples += 1;
         // The second sample of all is a trial as well, so that both costs are known soon.
-        let other = self.samples == TRY || self.cost.contains(&0.0);
-        if self.samples == TRY {
+        let is_trial = self.samples == SAMPLES_PER_TRIAL || self.cost.contains(&0.0);
+        if self.samples == SAMPLES_PER_TRIAL {
             self.samples = 0;
         }
-        let known = self.cost[usize::from(self.streaming)] > 0.0;
-        let streaming = self.streaming ^ (other && known);
+        let is_known = self.cost[usize::from(self.is_streaming)] > 0.0;
+        let streaming = self.is_streaming ^ (is_trial && is_known);
         self.timed = Some((Instant::now(), streaming));
         streaming
     }
 
-    /// The slot chosen for last is filled.
+    /// Ends the time of the slot of the last [`Self::should_stream`], which is filled now.
     #[inline]
-    pub(super) fn filled(&mut self, len: usize) {
+    pub(super) fn slot_filled(&mut self, len: usize) {
         if let Some((since, streaming)) = self.timed.take() {
-            self.learn(streaming, since.elapsed().as_nanos() as f32 * 1024.0 / len as f32);
+            self.add_sample(streaming, since.elapsed().as_nanos() as f32 * 1024.0 / len as f32);
         }
     }
 
-    /// A lower cost is believed at once, a higher one by and by: who was interrupted seems slow.
-    fn learn(&mut self, streaming: bool, sample: f32) {
+    /// Updates a cost: a lower sample counts at once, a higher one raises the cost by a quarter at
+    /// most, because an interrupted sender seems slow.
+    fn add_sample(&mut self, streaming: bool, sample: f32) {
         let sample = sample.max(1.0);
         let cost = &mut self.cost[usize::from(streaming)];
         *cost = if *cost == 0.0 { sample } else { sample.min(*cost * 1.25) };
-        let [cached, past] = self.cost;
-        if past > 0.0 && cached > 0.0 {
-            self.streaming = cached > past * WORTH;
+        let [cached, streamed] = self.cost;
+        if streamed > 0.0 && cached > 0.0 {
+            self.is_streaming = cached > streamed * MIN_SPEEDUP;
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{LEAST, SAMPLE, TRY, Way};
+    use super::{MIN_STREAMED_BYTES, SAMPLES_PER_TRIAL, SLOTS_PER_SAMPLE, StorePolicy};
 
-    /// Fills slots that cost so much per kilobyte, cached and past; how many went past the cache.
-    fn fill(way: &mut Way, slots: u32, cost: [f32; 2]) -> u32 {
-        let mut past = 0;
+    /// Fills slots at these costs per kilobyte, cached and streamed; how many were streamed.
+    fn fill(policy: &mut StorePolicy, slots: u32, cost: [f32; 2]) -> u32 {
+        let mut streamed = 0;
         for _ in 0..slots {
-            let streaming = way.choose(LEAST);
-            past += u32::from(streaming);
-            if way.timed.take().is_some() {
-                way.learn(streaming, cost[usize::from(streaming)]);
+            let streaming = policy.should_stream(MIN_STREAMED_BYTES);
+            streamed += u32::from(streaming);
+            if policy.timed.take().is_some() {
+                policy.add_sample(streaming, cost[usize::from(streaming)]);
             }
         }
-        past
+        streamed
     }
 
     #[test]
-    fn goes_the_cheaper_way_and_follows_when_it_changes() {
+    fn the_cheaper_policy_is_used_and_followed_when_it_changes() {
         let (near, far) = ([30.0, 30.0], [500.0, 40.0]);
-        let mut way = Way::default();
-        let round = SAMPLE * TRY;
-        assert!(fill(&mut way, 20 * round, near) <= 21, "near: past the cache for trials only");
-        fill(&mut way, round, far);
-        assert!(fill(&mut way, 20 * round, far) >= 20 * (round - 1), "far: but for trials");
-        fill(&mut way, 2 * round, near);
-        assert!(fill(&mut way, 20 * round, near) <= 20, "near again");
+        let mut policy = StorePolicy::default();
+        let round = SLOTS_PER_SAMPLE * SAMPLES_PER_TRIAL;
+        assert!(fill(&mut policy, 20 * round, near) <= 21, "near: only trials are streamed");
+        fill(&mut policy, round, far);
+        assert!(fill(&mut policy, 20 * round, far) >= 20 * (round - 1), "far: only trials are not");
+        fill(&mut policy, 2 * round, near);
+        assert!(fill(&mut policy, 20 * round, near) <= 20, "near again");
     }
 
     #[test]
     fn an_interruption_changes_nothing_and_small_payloads_stay_cached() {
-        let mut way = Way::default();
-        fill(&mut way, 10 * SAMPLE, [30.0, 30.0]);
-        way.learn(false, 1e9);
-        assert!(!way.streaming);
-        assert!((0..1000).all(|_| !way.choose(LEAST - 1)));
+        let mut policy = StorePolicy::default();
+        fill(&mut policy, 10 * SLOTS_PER_SAMPLE, [30.0, 30.0]);
+        policy.add_sample(false, 1e9);
+        assert!(!policy.is_streaming);
+        assert!((0..1000).all(|_| !policy.should_stream(MIN_STREAMED_BYTES - 1)));
     }
 }

@@ -16,7 +16,8 @@ pub(crate) struct Module {
 }
 
 /// Modules of arithmetic alone.
-const PURE: &[&str] = &["element", "recovery/membership", "partition", "schedule", "sim", "plan"];
+const PURE: &[&str] =
+    &["codec", "element", "recovery/membership", "partition", "schedule", "sim", "plan"];
 
 /// Parts of `std` that a module without input, output, clocks and threads does not need.
 const OUTSIDE: &[&str] = &["env", "fs", "io", "net", "os", "process", "sync", "thread", "time"];
@@ -31,6 +32,7 @@ const ENVIRONMENT: &[&str] = &["env"];
 const HOST: &[&str] = &[
     "api",
     "bootstrap",
+    "codec",
     "config",
     "device",
     "element",
@@ -67,6 +69,7 @@ const fn module(
 
 /// All modules. ARCHITECTURE.md describes them.
 pub(crate) const MODULES: &[Module] = &[
+    pure("codec", &[]),
     pure("element", &["bytemuck", "half", "num_complex", "thiserror"]),
     pure("recovery/membership", &[]),
     pure("partition", &[]),
@@ -100,7 +103,7 @@ pub(crate) const MODULES: &[Module] = &[
     ),
     module(
         "health",
-        &["error", "memory", "transport"],
+        &["codec", "error", "memory", "transport"],
         &["getrandom", "nix", "socket2", "tracing"],
         ENVIRONMENT,
     ),

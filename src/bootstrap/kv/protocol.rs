@@ -8,6 +8,8 @@ use std::io;
 use socket2::Socket;
 
 use crate::bootstrap::socket::try_recv;
+use crate::codec::Malformed;
+pub(crate) use crate::codec::{Decoder, Encoder};
 use crate::transport::aead::{self, Opener, Sealer};
 
 /// Version of frames and records.
@@ -21,8 +23,6 @@ pub(crate) const MAX_VALUE_LEN: usize = 64 << 10;
 const LENGTH_LEN: usize = 4;
 const PREFIX_LEN: usize = LENGTH_LEN + aead::TAG;
 const MAX_FRAME_LEN: usize = HEADER_LEN + MAX_KEY_LEN + MAX_VALUE_LEN;
-/// Longest text in a record.
-const MAX_TEXT_CHARS: usize = 4096;
 
 /// Requests (below 0x80) and answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,6 +120,12 @@ impl From<io::Error> for StreamError {
             | io::ErrorKind::NetworkUnreachable => Self::Unreachable,
             _ => Self::Closed,
         }
+    }
+}
+
+impl From<Malformed> for StreamError {
+    fn from(malformed: Malformed) -> Self {
+        Self::Malformed(malformed.to_string())
     }
 }
 
@@ -247,77 +253,5 @@ fn tampered() -> StreamError {
 }
 
 fn truncated() -> StreamError {
-    StreamError::Malformed("a message is cut short".into())
-}
-
-/// Encodes fields, little endian.
-#[derive(Debug, Default)]
-pub(crate) struct Encoder(pub(crate) Vec<u8>);
-
-impl Encoder {
-    pub(crate) fn u8(mut self, value: u8) -> Self {
-        self.0.push(value);
-        self
-    }
-    pub(crate) fn u16(mut self, value: u16) -> Self {
-        self.0.extend(value.to_le_bytes());
-        self
-    }
-    pub(crate) fn u32(mut self, value: u32) -> Self {
-        self.0.extend(value.to_le_bytes());
-        self
-    }
-    pub(crate) fn u64(mut self, value: u64) -> Self {
-        self.0.extend(value.to_le_bytes());
-        self
-    }
-    /// Appends the length of `bytes`, and the bytes.
-    pub(crate) fn bytes(self, bytes: &[u8]) -> Self {
-        let mut out = self.u32(bytes.len() as u32);
-        out.0.extend(bytes);
-        out
-    }
-    /// Appends a text, cut to the longest length.
-    pub(crate) fn text(self, text: &str) -> Self {
-        let text: String = text.chars().take(MAX_TEXT_CHARS).collect();
-        let mut out = self.u16(text.len() as u16);
-        out.0.extend(text.as_bytes());
-        out
-    }
-}
-
-/// Decodes fields; running out of bytes is an error.
-#[derive(Debug)]
-pub(crate) struct Decoder<'a>(pub(crate) &'a [u8]);
-
-impl<'a> Decoder<'a> {
-    pub(crate) fn bytes(&mut self, count: usize) -> Result<&'a [u8], StreamError> {
-        let (head, tail) = self.0.split_at_checked(count).ok_or_else(truncated)?;
-        self.0 = tail;
-        Ok(head)
-    }
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], StreamError> {
-        self.bytes(N)?.first_chunk().copied().ok_or_else(truncated)
-    }
-    pub(crate) fn u8(&mut self) -> Result<u8, StreamError> {
-        self.array().map(u8::from_le_bytes)
-    }
-    pub(crate) fn u16(&mut self) -> Result<u16, StreamError> {
-        self.array().map(u16::from_le_bytes)
-    }
-    pub(crate) fn u32(&mut self) -> Result<u32, StreamError> {
-        self.array().map(u32::from_le_bytes)
-    }
-    pub(crate) fn u64(&mut self) -> Result<u64, StreamError> {
-        self.array().map(u64::from_le_bytes)
-    }
-    pub(crate) fn text(&mut self) -> Result<String, StreamError> {
-        let length = self.u16()? as usize;
-        let text = String::from_utf8(self.bytes(length)?.to_vec())
-            .map_err(|_| StreamError::Malformed("text that is not UTF-8".into()))?;
-        match text.chars().nth(MAX_TEXT_CHARS) {
-            None => Ok(text),
-            Some(_) => Err(StreamError::Malformed("text that is absurdly long".into())),
-        }
-    }
+    Malformed::Truncated.into()
 }

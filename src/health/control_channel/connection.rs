@@ -1,5 +1,6 @@
-//! The connection to one rank: frames of one size, in both directions.
-//! May touch: notice, seal, OS crates. Law: nothing waits, and no frame is cut.
+//! The control connection to one rank: frames of one size in both directions, encrypted where the
+//! connection leaves the host.
+//! Law: neither direction waits for the peer, and a frame goes out whole or not at all.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -8,59 +9,62 @@ use std::time::{Duration, Instant};
 use socket2::Socket;
 
 use super::keepalive::is_silent;
-use crate::health::control_message::{FRAME, Notice, Waits, Words};
+use crate::health::control_message::{ControlMessage, FRAME_BYTES, Heartbeat, RecoveryMessage};
 use crate::transport::aead::{Seals, TAG};
 
-/// How often to look whether the other host gives a sign.
-const LOOK: Duration = Duration::from_millis(100);
+/// How often the system is asked whether the other host still gives a sign of life.
+const KEEPALIVE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Frames of a rank that nobody has read yet: who sends more has lost its mind.
-const MOST: usize = 4096;
+/// The most recovery messages that wait unread; a peer that sends more is broken.
+const MAX_UNREAD_MESSAGES: usize = 4096;
 
-/// Who has not said for so long that it waits is silent; rather after a part of the time that a
-/// call may take.
-const SILENCE: Duration = Duration::from_secs(4);
+/// A rank without a heartbeat for this long is silent, or for half of the call's time limit if that
+/// is shorter.
+const PEER_SILENCE_LIMIT: Duration = Duration::from_secs(4);
 
-/// The connection to one rank.
+/// The control connection to one rank.
 #[derive(Debug)]
-pub(super) struct Control {
+pub(super) struct ControlConnection {
     pub(super) stream: Socket,
-    /// Without a sign of its host for so long that is unreachable.
+    /// A host without a sign of life for this long counts as unreachable.
     pub(super) unreachable: Duration,
-    /// When that was looked for last; and it was so.
-    pub(super) looked: Instant,
-    pub(super) is_cut: bool,
-    /// What the system had no room for: who is at the other end has read nothing for long.
+    /// When the sign of life was last looked for.
+    pub(super) keepalive_checked: Instant,
+    /// The host gave no sign of life for too long.
+    pub(super) is_unreachable: bool,
+    /// Bytes that the system had no room for, because the peer has not read for long.
     pub(super) unsent: Vec<u8>,
-    /// What all frames are sealed by, where it leaves the host.
+    /// The keys of both directions, where the connection leaves the host.
     pub(super) seals: Option<Seals>,
-    /// What of a frame has come, and of its tag.
-    pub(super) frame: [u8; FRAME + TAG],
+    /// The part of a frame, and of its tag, that has arrived.
+    pub(super) frame: [u8; FRAME_BYTES + TAG],
     pub(super) filled: usize,
-    pub(super) said: Option<Notice>,
-    /// It has taken leave, having spoken with survivors or not.
-    pub(super) left: Option<bool>,
-    /// What it waits in, or has waited in last, for so long that it said so.
-    pub(super) waits: Waits,
-    /// When that was heard.
-    pub(super) since: Instant,
-    /// What it said to this survivor, that nobody has read.
-    pub(super) heard: VecDeque<Words>,
-    /// When it ended, and how.
+    /// The first failure or goodbye of the peer.
+    pub(super) final_message: Option<ControlMessage>,
+    /// After a goodbye: whether the peer had sent recovery messages.
+    pub(super) goodbye: Option<bool>,
+    /// The latest heartbeat, which is all zeros before the first.
+    pub(super) heartbeat: Heartbeat,
+    /// When the latest heartbeat arrived.
+    pub(super) heartbeat_at: Instant,
+    /// Recovery messages that nobody has read yet.
+    pub(super) recovery: VecDeque<RecoveryMessage>,
+    /// When the connection ended, and how.
     pub(super) ended: Option<(Instant, String)>,
-    /// Since when it is known otherwise that its process has. What it said last may still come.
-    pub(super) gone: Option<Instant>,
+    /// When another source saw the process end. Its last message may still arrive.
+    pub(super) process_ended: Option<Instant>,
 }
 
-impl Control {
-    /// Has it said lately that it waits?
-    pub(super) fn is_heard(&self, most: Duration) -> bool {
-        self.waits != Waits::default() && self.since.elapsed() < SILENCE.min(most / 2)
+impl ControlConnection {
+    /// True if a heartbeat has come lately, for a call that may take `limit`.
+    pub(super) fn has_recent_heartbeat(&self, limit: Duration) -> bool {
+        let silence = self.heartbeat_at.elapsed();
+        self.heartbeat != Heartbeat::default() && silence < PEER_SILENCE_LIMIT.min(limit / 2)
     }
 
-    /// Sends a frame, without waiting: what finds no room goes before the next one, or when this
-    /// rank looks for what has come. Who does not get it is gone.
-    pub(super) fn say(&mut self, frame: &[u8; FRAME]) {
+    /// Sends a frame without waiting. Bytes that find no room go out before the next frame, or at
+    /// the next [`Self::receive`].
+    pub(super) fn send(&mut self, frame: &[u8; FRAME_BYTES]) {
         let begin = self.unsent.len();
         self.unsent.extend(frame);
         if let Some(seals) = &mut self.seals {
@@ -69,86 +73,90 @@ impl Control {
                 self.unsent.truncate(begin);
             }
         }
-        self.send();
+        self.flush();
     }
 
-    pub(super) fn send(&mut self) {
+    fn flush(&mut self) {
         while !self.unsent.is_empty() {
             match self.stream.write(&self.unsent) {
                 Ok(bytes) => drop(self.unsent.drain(..bytes)),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                // The peer is gone.
                 Err(_) => self.unsent.clear(),
             }
         }
     }
 
-    /// What the frame says that has come; none if it is not one, or not the one that was sent.
-    pub(super) fn decode(&mut self) -> Option<Notice> {
+    /// The message of the frame that has arrived; `None` if it is malformed or forged.
+    fn decode(&mut self) -> Option<ControlMessage> {
         if let Some(seals) = &mut self.seals {
             seals.opener.open(&mut self.frame).ok()?;
         }
-        Notice::decode(self.frame.first_chunk()?)
+        ControlMessage::decode(self.frame.first_chunk()?).ok()
     }
 
-    fn out_of_reach(&mut self) -> String {
-        self.is_cut = true;
+    fn mark_unreachable(&mut self) -> String {
+        self.is_unreachable = true;
         format!("its host is unreachable: no sign of it for {:.0?}", self.unreachable)
     }
 
-    /// Takes what has come, without waiting.
-    pub(super) fn hear(&mut self) {
-        self.send();
-        let whole = if self.seals.is_some() { FRAME + TAG } else { FRAME };
+    /// Receives all frames that have arrived, without waiting.
+    pub(super) fn receive(&mut self) {
+        self.flush();
+        let frame_len = if self.seals.is_some() { FRAME_BYTES + TAG } else { FRAME_BYTES };
         while self.ended.is_none() {
-            let end = match self.stream.read(&mut self.frame[self.filled..whole]) {
+            let end = match self.stream.read(&mut self.frame[self.filled..frame_len]) {
                 Ok(0) => "its process ended".into(),
                 Ok(bytes) => {
-                    self.filled = (self.filled + bytes) % whole;
+                    self.filled = (self.filled + bytes) % frame_len;
                     if self.filled > 0 {
                         continue;
                     }
-                    match self.decode() {
-                        None if self.seals.is_some() => {
-                            "what it said was changed on its way".into()
-                        }
-                        None => "it sent what nobody understands".into(),
-                        Some(Notice::Says(_)) if self.heard.len() >= MOST => {
-                            "it says too much".into()
-                        }
-                        Some(Notice::Says(words)) => {
-                            self.heard.push_back(words);
-                            continue;
-                        }
-                        Some(Notice::Waits(waits)) => {
-                            (self.waits, self.since) = (waits, Instant::now());
-                            continue;
-                        }
-                        notice => {
-                            if let Some(Notice::Goodbye { has_spoken, .. }) = notice {
-                                self.left = Some(has_spoken);
-                            }
-                            // What it said first counts.
-                            self.said = self.said.take().or(notice);
-                            continue;
-                        }
+                    match self.take_frame() {
+                        Ok(()) => continue,
+                        Err(reason) => reason.into(),
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    if self.looked.elapsed() < LOOK {
+                    if self.keepalive_checked.elapsed() < KEEPALIVE_CHECK_INTERVAL {
                         return;
                     }
-                    self.looked = Instant::now();
+                    self.keepalive_checked = Instant::now();
                     if !is_silent(&self.stream, self.unreachable) {
                         return;
                     }
-                    self.out_of_reach()
+                    self.mark_unreachable()
                 }
-                Err(error) if error.kind() == ErrorKind::TimedOut => self.out_of_reach(),
+                Err(error) if error.kind() == ErrorKind::TimedOut => self.mark_unreachable(),
                 Err(error) => format!("its process or host ended: {error}"),
             };
             self.ended = Some((Instant::now(), end));
         }
+    }
+
+    /// Notes the message of the frame that has arrived; or why the connection is of no more use.
+    fn take_frame(&mut self) -> Result<(), &'static str> {
+        match self.decode() {
+            None if self.seals.is_some() => return Err("its messages were changed on their way"),
+            None => return Err("it sent a malformed message"),
+            Some(ControlMessage::Recovery(message)) => {
+                if self.recovery.len() >= MAX_UNREAD_MESSAGES {
+                    return Err("it sends too many messages");
+                }
+                self.recovery.push_back(message);
+            }
+            Some(ControlMessage::Heartbeat(heartbeat)) => {
+                (self.heartbeat, self.heartbeat_at) = (heartbeat, Instant::now());
+            }
+            message => {
+                if let Some(ControlMessage::Goodbye { sent_recovery, .. }) = message {
+                    self.goodbye = Some(sent_recovery);
+                }
+                self.final_message = self.final_message.take().or(message);
+            }
+        }
+        Ok(())
     }
 }

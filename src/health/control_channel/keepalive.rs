@@ -1,5 +1,5 @@
-//! What makes the system look whether the other end of a connection is there. May touch: OS crates.
-//! Law: a host that is gone is known within a time, whether or not bytes are on their way to it.
+//! TCP keepalive: the system asks the other host of a connection for a sign of life.
+//! Law: a dead or unreachable host is noticed within the set time, with bytes under way or without.
 
 use std::io;
 use std::time::Duration;
@@ -9,11 +9,11 @@ use nix::sys::socket::getsockopt;
 use nix::{getsockopt_impl, sockopt_impl};
 use socket2::{Domain, Socket, TcpKeepalive};
 
-/// How often the other host is asked for a sign within the time; the system counts in seconds.
-const ASKS: u32 = 5;
+/// Keepalive probes within the time after which a host is unreachable; the system counts in seconds.
+const PROBES: u32 = 5;
 
 sockopt_impl!(
-    /// What the system knows of a connection.
+    /// The system's figures of a connection, tcp(7).
     TcpInfo,
     GetOnly,
     IPPROTO_TCP,
@@ -21,18 +21,20 @@ sockopt_impl!(
     tcp_info
 );
 
-/// Has there been no sign of the other host for so long? The system's own limit begins with what
-/// was sent last. Data are a sign, too: while they come the system asks for no other one.
+/// True if nothing has come from the other host for as long as `unreachable`. The system's own limit
+/// starts at the last byte sent. Data count as a sign of life, too: while they arrive, the system
+/// sends no probes.
 pub(super) fn is_silent(stream: &Socket, unreachable: Duration) -> bool {
     let heard = |info: tcp_info| {
         Duration::from_millis(info.tcpi_last_ack_recv.min(info.tcpi_last_data_recv).into())
     };
-    // It is none of TCP otherwise.
+    // A socket without these figures is none of TCP: its peer is on this host.
     getsockopt(stream, TcpInfo).is_ok_and(|info| heard(info) >= unreachable)
 }
 
-/// Without a sign of the other host for so long it is unreachable.
-pub(super) fn prepare(stream: &Socket, unreachable: Duration) -> io::Result<()> {
+/// Makes the socket of a control connection non-blocking, and lets the system end it when the other
+/// host has been `unreachable` for that long.
+pub(super) fn configure(stream: &Socket, unreachable: Duration) -> io::Result<()> {
     stream.set_nonblocking(true)?;
     if stream.domain()? == Domain::UNIX {
         return Ok(());
@@ -41,12 +43,13 @@ pub(super) fn prepare(stream: &Socket, unreachable: Duration) -> io::Result<()> 
     stream.set_tcp_nodelay(true)
 }
 
-/// The system ends a connection over TCP when there was no sign of the other host for so long.
+/// Lets the system end a TCP connection whose other host gives no sign of life for `unreachable`.
 pub(crate) fn watch(stream: &Socket, unreachable: Duration) -> io::Result<()> {
-    let ask = (unreachable / ASKS).max(Duration::from_secs(1));
-    let keepalive = TcpKeepalive::new().with_time(ask).with_interval(ask).with_retries(ASKS - 1);
+    let interval = (unreachable / PROBES).max(Duration::from_secs(1));
+    let keepalive = TcpKeepalive::new().with_time(interval).with_interval(interval);
+    let keepalive = keepalive.with_retries(PROBES - 1);
     stream.set_tcp_keepalive(&keepalive)?;
-    // Keepalives are not sent while bytes are under way: those have this long.
+    // The system sends no probes while bytes are under way; the limit for bytes is this one.
     stream.set_tcp_user_timeout(Some(unreachable))
 }
 
@@ -59,20 +62,19 @@ mod tests {
 
     use super::*;
 
-    /// What comes keeps the system from asking for a sign, and nothing else is acknowledged to who
-    /// sends nothing.
+    /// Arriving data keep the system from sending probes, and a receiver that sends nothing gets no
+    /// acknowledgements either.
     #[test]
-    fn who_only_speaks_is_not_silent() {
+    fn a_host_that_only_sends_is_not_silent() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut speaker = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let listens = Socket::from(listener.accept().unwrap().0);
+        let mut sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let receiver = Socket::from(listener.accept().unwrap().0);
         let unreachable = Duration::from_secs(2);
-        prepare(&listens, unreachable).unwrap();
+        configure(&receiver, unreachable).unwrap();
         let began = Instant::now();
         while began.elapsed() < 2 * unreachable {
-            speaker.write_all(&[1]).unwrap();
-            assert!(!is_silent(&listens, unreachable), "after {:?}", began.elapsed());
-            // The pace of the speaker.
+            sender.write_all(&[1]).unwrap();
+            assert!(!is_silent(&receiver, unreachable), "after {:?}", began.elapsed());
             sleep(Duration::from_millis(200));
         }
     }

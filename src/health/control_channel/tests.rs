@@ -1,8 +1,8 @@
-//! Connections between two ranks of one process. May touch: control, notice, std.
+//! Control channels between two ranks of one process.
 
 use super::*;
 use crate::error::Stall;
-use crate::error::cause::Difference;
+use crate::error::cause::CallMismatch;
 use std::net::{TcpListener, TcpStream};
 
 fn pair() -> [Controls; 2] {
@@ -22,114 +22,115 @@ fn lost(rank: usize) -> String {
     format!("{:?}", Fault::GaveUp(Box::new(Blame::lost(rank))))
 }
 
-fn soon(controls: &mut Controls) -> (usize, String) {
+/// The lost peer, once the channel has it.
+fn wait_for_loss(controls: &mut Controls) -> (usize, String) {
     let until = Instant::now() + Duration::from_secs(10);
     loop {
-        if let Some((rank, fault)) = controls.lost(|_| false) {
+        if let Some((rank, fault)) = controls.lost_peer(|_| false) {
             return (rank, format!("{fault:?}"));
         }
-        assert!(Instant::now() < until, "nothing is heard");
+        assert!(Instant::now() < until, "no loss is reported");
         std::thread::yield_now();
     }
 }
 
 #[test]
-fn the_first_cause_is_told_though_its_teller_leaves() {
+fn the_first_cause_arrives_though_its_sender_leaves() {
     let [mut one, mut other] = pair();
-    one.give_up(Blame::lost(2), true);
-    one.give_up(Blame::lost(1), true);
+    one.announce_failure(Blame::lost(2), true);
+    one.announce_failure(Blame::lost(1), true);
     drop(one);
-    assert_eq!(soon(&mut other), (0, lost(2)));
+    assert_eq!(wait_for_loss(&mut other), (0, lost(2)));
 }
 
 #[test]
-fn nothing_is_lost_on_who_does_not_listen() {
+fn no_message_is_lost_on_a_peer_that_does_not_read() {
     let [mut one, mut other] = pair();
     for call in 1..=50_000 {
-        one.wait_in((call, Duration::MAX), 0, None, |_| 0);
+        one.send_heartbeats((call, Duration::MAX), 0, None, |_| 0);
     }
-    one.give_up(Blame::lost(2), true);
-    // It goes on its way whenever this rank looks.
+    one.announce_failure(Blame::lost(2), true);
+    // Unsent bytes go out whenever the sender looks at its channels.
     let until = Instant::now() + Duration::from_secs(20);
-    while other.told().is_none() {
-        assert!(one.lost(|_| false).is_none() && Instant::now() < until);
+    while other.reported_failure().is_none() {
+        assert!(one.lost_peer(|_| false).is_none() && Instant::now() < until);
         other.read();
     }
-    assert_eq!(other.peers[0].as_ref().unwrap().waits.call, 50_000);
-    assert_eq!(soon(&mut other), (0, lost(2)));
+    assert_eq!(other.peers[0].as_ref().unwrap().heartbeat.call, 50_000);
+    assert_eq!(wait_for_loss(&mut other), (0, lost(2)));
 }
 
 #[test]
-fn who_ends_without_a_word_has_died_and_who_takes_leave_has_not() {
+fn an_end_without_goodbye_is_a_death_and_one_with_it_is_not() {
     let [one, mut other] = pair();
-    // As the kernel does it.
+    // The kernel does this to the sockets of a dead process.
     one.peers[1].as_ref().unwrap().stream.shutdown(Shutdown::Both).unwrap();
-    assert!(soon(&mut other).1.contains("process"), "{other:?}");
+    assert!(wait_for_loss(&mut other).1.contains("process"), "{other:?}");
     let [one, mut other] = pair();
     drop(one);
     while other.peers[0].as_ref().unwrap().ended.is_none() {
-        assert!(other.lost(|_| false).is_none());
+        assert!(other.lost_peer(|_| false).is_none());
     }
-    std::thread::sleep(LAST_WORDS * 2);
-    assert!(other.lost(|_| false).is_none());
+    std::thread::sleep(LAST_MESSAGE_DELAY * 2);
+    assert!(other.lost_peer(|_| false).is_none());
 }
 
 #[test]
-fn who_is_told_to_differ_is_so_only_from_a_rank_that_there_is() {
+fn a_reported_mismatch_counts_only_from_ranks_of_the_communicator() {
     for (culprit, is_known) in [(0, true), (2, true), (1, false), (3, false), (1 << 20, false)] {
         let [mut one, mut other] = pair();
-        let difference = Difference { with: 1, field: "memory", ours: 1, theirs: 0 };
-        one.give_up(Blame { culprit, why: Why::Differs(difference) }, true);
+        let difference = CallMismatch { with: 1, field: "memory", ours: 1, theirs: 0 };
+        one.announce_failure(Blame { culprit, why: Why::Differs(difference) }, true);
         drop(one);
         while other.peers[0].as_ref().unwrap().ended.is_none() {
             other.read();
         }
-        let found = other.differs(Some(3), |_| None).map(|(rank, _)| rank);
+        let found = other.mismatched_peer(Some(3), |_| None).map(|(rank, _)| rank);
         assert_eq!(found, is_known.then_some(culprit));
     }
 }
 
 #[test]
-fn every_byte_of_a_frame_is_looked_at() {
-    let words = (3, Box::new(std::array::from_fn(|at| at as u8)));
-    let difference = Difference { with: 3, field: "fingerprint", ours: 5, theirs: 6 };
-    let differs = Blame { culprit: 2, why: Why::Differs(difference) };
-    let gave_up = |blame, first_hand| Notice::GaveUp(Failure { blame, first_hand });
-    let waits = Waits { call: 9, print: 8, sent: 7, toward: 6 };
-    for notice in [
-        gave_up(Blame::lost(7), true),
-        gave_up(Blame::aborted(0), true),
-        gave_up(Blame::stalled(4, Stall::Paused { entered: 8 }, AGAIN), true),
-        gave_up(Blame::stalled(4, Stall::Silent { waited: 8 }, AGAIN), false),
-        gave_up(Blame::stalled(4, Stall::NeverEntered { entered: 8 }, AGAIN), false),
-        gave_up(differs, false),
-        Notice::Goodbye { because: None, has_spoken: false },
-        Notice::Goodbye { because: Some(differs), has_spoken: true },
-        Notice::Waits(waits),
-        Notice::Says(words),
+fn every_byte_of_a_frame_counts() {
+    let bytes = (3, Box::new(std::array::from_fn(|at| at as u8)));
+    let difference = CallMismatch { with: 3, field: "fingerprint", ours: 5, theirs: 6 };
+    let mismatched = Blame { culprit: 2, why: Why::Differs(difference) };
+    let failed = |cause, first_hand| ControlMessage::Failed(Failure { cause, first_hand });
+    let heartbeat = Heartbeat { call: 9, fingerprint: 8, slots_sent: 7, waits_for: 6 };
+    for message in [
+        failed(Blame::lost(7), true),
+        failed(Blame::aborted(0), true),
+        failed(Blame::stalled(4, Stall::Paused { entered: 8 }, HEARTBEAT_INTERVAL), true),
+        failed(Blame::stalled(4, Stall::Silent { waited: 8 }, HEARTBEAT_INTERVAL), false),
+        failed(Blame::stalled(4, Stall::NeverEntered { entered: 8 }, HEARTBEAT_INTERVAL), false),
+        failed(mismatched, false),
+        ControlMessage::Goodbye { cause: None, sent_recovery: false },
+        ControlMessage::Goodbye { cause: Some(mismatched), sent_recovery: true },
+        ControlMessage::Heartbeat(heartbeat),
+        ControlMessage::Recovery(bytes),
     ] {
-        let frame = notice.encode();
-        assert_eq!(Notice::decode(&frame), Some(notice.clone()));
-        for at in 0..FRAME {
+        let frame = message.encode();
+        assert_eq!(ControlMessage::decode(&frame), Ok(message.clone()));
+        for at in 0..FRAME_BYTES {
             let mut other = frame;
             other[at] ^= 0x40;
-            assert_ne!(Notice::decode(&other), Some(notice.clone()), "byte {at}");
+            assert_ne!(ControlMessage::decode(&other), Ok(message.clone()), "byte {at}");
         }
     }
 }
 
 #[test]
-fn who_is_seen_to_end_is_lost_though_its_connection_stands_but_not_if_it_took_leave() {
+fn a_process_seen_to_end_is_lost_though_its_channel_is_open_unless_it_said_goodbye() {
     let [one, mut other] = pair();
     let until = Instant::now() + Duration::from_secs(10);
-    assert!(other.lost(|rank| rank == 0).is_none(), "what it said last may still come");
-    while other.lost(|_| false).is_none() {
-        assert!(Instant::now() < until, "it is not lost");
+    assert!(other.lost_peer(|rank| rank == 0).is_none(), "its last message may still arrive");
+    while other.lost_peer(|_| false).is_none() {
+        assert!(Instant::now() < until, "the loss is not reported");
     }
     drop(one);
     let [one, mut other] = pair();
     drop(one);
-    assert!(other.lost(|rank| rank == 0).is_none());
-    std::thread::sleep(LAST_WORDS * 2);
-    assert!(other.lost(|_| false).is_none(), "it took leave");
+    assert!(other.lost_peer(|rank| rank == 0).is_none());
+    std::thread::sleep(LAST_MESSAGE_DELAY * 2);
+    assert!(other.lost_peer(|_| false).is_none(), "it said goodbye");
 }

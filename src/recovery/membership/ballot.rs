@@ -1,23 +1,25 @@
-//! Agreements: who leads, and what it and the others do. May touch: the room. Laws: a member
-//! answers no ballot below one it has promised; a leader decides when all it asked have accepted.
+//! Ballots, the two phases of Paxos: a leader collects promises, then proposes a value; acceptors
+//! promise and accept.
+//! Law: a member accepts no ballot below one that it has promised; a leader decides when all ranks
+//! that it asked have accepted.
 
 use core::cmp::Ordering;
 
-use super::choose::{choose, quarrel};
+use super::choose::{choose, has_suspicion};
 use super::member::{Member, Verdict};
-use super::message::{Ballot, Body, Kind, Report, Testament, Value, Vote};
-use super::quorum::quorum;
+use super::message::{AgreementKind, Ballot, Body, Report, Testament, Value, Vote};
+use super::quorum::is_quorum;
 use super::ranks::Ranks;
 use super::slot::{Lead, SETTLE, Slot};
 
-/// How often a member that waits asks around before it doubts the leader.
-const QUESTIONS: u32 = 2;
+/// How often a waiting member asks the others before it suspects the leader.
+const MAX_ASKS: u32 = 2;
 
-/// Two leaders that were in each other's way wait twice as long each time, so often at most.
-const DOUBLINGS: u32 = 5;
+/// The most doublings of the backoff of a leader that a higher ballot has refused.
+const MAX_BACKOFF_DOUBLINGS: u32 = 5;
 
 impl Member {
-    /// Does in all agreements what the ranks now alive allow.
+    /// Advances all agreements as far as the live ranks allow.
     pub(super) fn advance_all(&mut self) {
         let slots: Vec<u32> = self.slots.keys().copied().collect();
         for slot in slots {
@@ -32,7 +34,7 @@ impl Member {
             return;
         }
         let may = self.may_decide();
-        let (me, later) = (self.me, self.later(at));
+        let (me, answer_due) = (self.me, self.answer_due(at));
         let Some(slot) = self.slots.get_mut(&at) else { return };
         if !may {
             slot.lead = None;
@@ -44,23 +46,23 @@ impl Member {
             return;
         }
         if live.lowest() != Some(me) {
-            slot.alarm.get_or_insert(later);
+            slot.alarm.get_or_insert(answer_due);
             return;
         }
-        let whole = slot.lead.as_ref().is_some_and(|lead| (lead.asked - live).is_empty());
-        if !whole && !slot.backoff {
+        let is_led = slot.lead.as_ref().is_some_and(|lead| (lead.asked - live).is_empty());
+        if !is_led && !slot.backoff {
             self.start(at);
         }
     }
 
-    /// Begins a ballot above all this rank knows of.
+    /// Starts a ballot above every ballot that this rank knows.
     fn start(&mut self, at: u32) {
         let (me, asked) = (self.me, self.live().without(self.me));
-        let later = self.later(at);
+        let answer_due = self.answer_due(at);
         let Some(slot) = self.slots.get_mut(&at) else { return };
         let ballot = Ballot { round: slot.promised.round.saturating_add(1), leader: me };
         slot.promised = ballot;
-        slot.alarm = Some(later);
+        slot.alarm = Some(answer_due);
         slot.backoff = false;
         let Some(report) = self.report(at) else { return };
         if let Some(slot) = self.slots.get_mut(&at) {
@@ -73,41 +75,41 @@ impl Member {
         self.propose(at);
     }
 
-    /// Goes on to the second phase, if the first is over.
+    /// Starts the second phase, if all promises are here.
     fn propose(&mut self, at: u32) {
-        let (me, members, later) = (self.me, self.members, self.later(at));
+        let (me, members, answer_due) = (self.me, self.members, self.answer_due(at));
         let Some(slot) = self.slots.get_mut(&at) else { return };
         let (Some(lead), Some(call)) = (&mut slot.lead, slot.call) else { return };
         if lead.answered != lead.asked || lead.value.is_some() {
             return;
         }
-        if call.kind == Kind::Change && !lead.waited && quarrel(&lead.reports) {
-            // Soon it may be certain who of them is no more.
-            slot.alarm = Some(later);
+        if call.kind == AgreementKind::Change && !lead.waited && has_suspicion(&lead.reports) {
+            // Better evidence may come soon, of which of them is dead.
+            slot.alarm = Some(answer_due);
             return;
         }
         let value = choose(me, call.kind, members, &lead.reports);
         let accepted = lead.reports.iter().filter_map(|(_, report)| report.accepted).map(|it| it.0);
-        let known = accepted.max().unwrap_or_default();
+        let highest = accepted.max().unwrap_or_default();
         let (ballot, asked) = (lead.ballot, lead.asked);
-        let takers = asked | Ranks::from_iter([me]);
+        let participants = asked | Ranks::from_iter([me]);
         lead.value = Some(value);
         lead.answered = Ranks::NONE;
-        slot.alarm = Some(later);
-        if !quorum(members, takers, self.heard(at, takers, known)) {
-            let live = takers;
+        slot.alarm = Some(answer_due);
+        if !is_quorum(members, participants, self.harmless_dead(at, participants, highest)) {
+            let live = participants;
             return self.end(Some(Verdict::QuorumLost { live }));
         }
-        self.accept(at, ballot, value, takers);
-        self.broadcast(asked, at, Body::Propose(ballot, value, takers));
+        self.accept(at, ballot, value, participants);
+        self.broadcast(asked, at, Body::Propose(ballot, value, participants));
         self.conclude(at);
     }
 
-    /// Decides, if all have accepted.
+    /// Decides, if all asked ranks have accepted.
     fn conclude(&mut self, at: u32) {
         let Some(lead) = self.slots.get(&at).and_then(|slot| slot.lead.as_ref()) else { return };
         let Some(value) = lead.value.filter(|_| lead.answered == lead.asked) else { return };
-        if value.kind != Kind::Change {
+        if value.kind != AgreementKind::Change {
             self.broadcast(self.members, at, Body::Decide(value));
         }
         self.decided(at, value);
@@ -117,9 +119,9 @@ impl Member {
         let slot = self.slots.get(&at)?;
         Some(Report {
             gone: self.gone,
-            doubted: self.doubted & self.members,
-            done: self.work.done,
-            full: self.work.full.max(self.work.done),
+            suspected: self.suspected & self.members,
+            done: self.progress.done,
+            full: self.progress.full.max(self.progress.done),
             call: slot.call?,
             cause: self.revoked(),
             accepted: slot.accepted,
@@ -154,34 +156,37 @@ impl Member {
         self.propose(at);
     }
 
-    /// Those who are gone and of whose votes enough is known: nothing they accepted was decided,
-    /// unless the `takers` know it by a ballot they accepted, of which `known` is the highest.
-    fn heard(&self, at: u32, takers: Ranks, known: Ballot) -> Ranks {
-        let heard = |will: &Testament| {
-            let vote = if at == SETTLE { will.settle } else { will.call };
-            match (will.epoch, vote.slot).cmp(&(self.epoch, at)) {
+    /// The dead ranks that cannot have decided anything unknown: by their last votes, no value that
+    /// they accepted was decided without the `participants` of this ballot. `known` is the highest
+    /// ballot that the participants have accepted.
+    fn harmless_dead(&self, at: u32, participants: Ranks, known: Ballot) -> Ranks {
+        let is_harmless = |last: &Testament| {
+            let vote = if at == SETTLE { last.settle } else { last.call };
+            match (last.epoch, vote.slot).cmp(&(self.epoch, at)) {
                 Ordering::Less => true,
-                Ordering::Equal => vote.ballot <= known || !(vote.takers & takers).is_empty(),
-                // It went on without these.
+                Ordering::Equal => {
+                    vote.ballot <= known || !(vote.participants & participants).is_empty()
+                }
+                // The dead rank went on without these.
                 Ordering::Greater => false,
             }
         };
-        let wills = self.wills.iter().filter(|(_, will)| heard(will));
-        wills.map(|(&rank, _)| rank).collect::<Ranks>() & self.gone
+        let votes = self.dead_votes.iter().filter(|(_, last)| is_harmless(last));
+        votes.map(|(&rank, _)| rank).collect::<Ranks>() & self.gone
     }
 
-    fn accept(&mut self, at: u32, ballot: Ballot, value: Value, takers: Ranks) {
+    fn accept(&mut self, at: u32, ballot: Ballot, value: Value, participants: Ranks) {
         if let Some(slot) = self.slots.get_mut(&at) {
             slot.accepted = Some((ballot, value));
         }
-        if self.testament.epoch != self.epoch {
-            self.testament = Testament { epoch: self.epoch, ..Testament::default() };
+        if self.own_votes.epoch != self.epoch {
+            self.own_votes = Testament { epoch: self.epoch, ..Testament::default() };
         }
-        let Testament { settle, call, .. } = &mut self.testament;
+        let Testament { settle, call, .. } = &mut self.own_votes;
         let vote = if at == SETTLE { settle } else { call };
         let again = vote.slot == at && vote.ballot.round > 0;
-        let takers = if again { takers & vote.takers } else { takers };
-        *vote = Vote { slot: at, ballot, takers };
+        let participants = if again { participants & vote.participants } else { participants };
+        *vote = Vote { slot: at, ballot, participants };
     }
 
     pub(super) fn proposed(
@@ -190,14 +195,14 @@ impl Member {
         at: u32,
         ballot: Ballot,
         value: &Value,
-        takers: Ranks,
+        participants: Ranks,
     ) {
         let Some(slot) = self.slots.get_mut(&at).filter(|_| ballot.leader == from) else { return };
         if ballot < slot.promised {
             let promised = slot.promised;
             return self.send(from, at, Body::Refuse(ballot, promised));
         }
-        self.accept(at, ballot, *value, takers);
+        self.accept(at, ballot, *value, participants);
         self.promise(at, ballot);
         self.send(from, at, Body::Accept(ballot));
     }
@@ -212,16 +217,17 @@ impl Member {
         }
     }
 
-    /// Another leader's ballot: a sign of life, and the end of a lower one of this rank's own.
+    /// Promises another leader's ballot: a sign of life of the leader, and the end of a lower ballot of
+    /// this rank.
     fn promise(&mut self, at: u32, ballot: Ballot) {
-        let later = self.later(at);
+        let answer_due = self.answer_due(at);
         let Some(slot) = self.slots.get_mut(&at) else { return };
         slot.promised = ballot;
         if slot.lead.is_some() {
             return self.back_off(at);
         }
         slot.tries = 0;
-        slot.alarm = Some(later);
+        slot.alarm = Some(answer_due);
     }
 
     pub(super) fn refused(&mut self, at: u32, refused: Ballot, promised: Ballot) {
@@ -238,27 +244,27 @@ impl Member {
         }
     }
 
-    /// Lets another leader go first, for a time that differs between ranks.
+    /// Backoff: lets another leader go first, for a time that differs between ranks.
     fn back_off(&mut self, at: u32) {
         let (unit, me, now) = (self.settings.patience / 8 + 1, u64::from(self.me), self.now);
         let Some(slot) = self.slots.get_mut(&at) else { return };
-        let units = (4 << slot.tries.min(DOUBLINGS)) + me % 8;
+        let units = (4 << slot.tries.min(MAX_BACKOFF_DOUBLINGS)) + me % 8;
         slot.tries += 1;
         slot.lead = None;
         slot.backoff = true;
         slot.alarm = Some(now.saturating_add(unit.saturating_mul(units)));
     }
 
-    /// It took too long.
+    /// Handles the timeout of an agreement.
     pub(super) fn alarm(&mut self, at: u32) {
-        let (live, later) = (self.live(), self.later(at));
+        let (live, answer_due) = (self.live(), self.answer_due(at));
         let Some(slot) = self.slots.get_mut(&at) else { return };
         slot.alarm = None;
         if let Some(lead) = &mut slot.lead {
             let silent = lead.asked - lead.answered;
             lead.waited |= silent.is_empty();
-            slot.alarm = Some(later);
-            self.doubt(silent);
+            slot.alarm = Some(answer_due);
+            self.suspect(silent);
             return self.propose(at);
         }
         if slot.backoff || live.lowest() == Some(self.me) {
@@ -266,10 +272,10 @@ impl Member {
             return self.advance(at);
         }
         slot.tries += 1;
-        if slot.tries > QUESTIONS {
-            return self.doubt(live.lowest().into_iter().collect());
+        if slot.tries > MAX_ASKS {
+            return self.suspect(live.lowest().into_iter().collect());
         }
-        slot.alarm = Some(later);
+        slot.alarm = Some(answer_due);
         let kind = slot.call.map(|call| call.kind).filter(|_| at != SETTLE);
         let body = kind.map_or(Body::Ask, Body::Enter);
         self.broadcast(self.members, at, body);

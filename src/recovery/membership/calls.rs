@@ -1,24 +1,24 @@
-//! What the caller does: operations, agreements, changes. May touch: the room. Law: once an epoch
-//! is revoked no operation returns `Ok` but by agreement, if the mode is uniform, or at all.
+//! Calls of the program: operations, agreements, and changes of the membership.
+//! Law: after a revocation no operation returns `Ok`, except by agreement in uniform mode.
 
 use super::member::{Member, Pending, State, Time, Verdict};
-use super::message::{Body, Call, Kind, Value};
+use super::message::{AgreementKind, Body, Call, Value};
 use super::ranks::Ranks;
 use super::slot::SETTLE;
 
 impl Member {
     pub(super) fn begin(&mut self, sequence: u64) {
-        self.work.begun = self.work.begun.max(sequence);
+        self.progress.begun = self.progress.begun.max(sequence);
         let settled = self.slots.get(&SETTLE).is_some_and(|slot| slot.decided.is_some());
         if self.revoked().is_some() && (settled || !self.settings.uniform) {
             self.fail_rest();
         }
     }
 
-    /// What a revoked member brings to the agreement on operations is frozen.
+    /// Notes a complete result. After a revocation, what this rank brings to the settlement is fixed.
     pub(super) fn full(&mut self, sequence: u64) {
         if self.state == State::Healthy {
-            self.work.full = self.work.full.max(sequence);
+            self.progress.full = self.progress.full.max(sequence);
         }
     }
 
@@ -29,34 +29,34 @@ impl Member {
     }
 
     fn succeed(&mut self, last: u64) {
-        // Of others nobody waits to hear.
-        for sequence in self.work.next()..=last.min(self.work.begun) {
+        // No caller waits for the outcome of other operations.
+        for sequence in self.progress.next()..=last.min(self.progress.begun) {
             self.tell(Verdict::Ok(sequence));
         }
-        self.work.done = self.work.done.max(last);
-        self.work.full = self.work.full.max(last);
+        self.progress.done = self.progress.done.max(last);
+        self.progress.full = self.progress.full.max(last);
     }
 
     fn fail_rest(&mut self) {
-        for sequence in self.work.next()..=self.work.begun {
+        for sequence in self.progress.next()..=self.progress.begun {
             self.tell(Verdict::Failed(sequence));
         }
-        self.work.begun = self.work.done;
+        self.progress.begun = self.progress.done;
     }
 
-    /// The epoch was just revoked.
+    /// Ends the operations of an epoch that was just revoked.
     pub(super) fn interrupt(&mut self) {
         if !self.settings.uniform {
             return self.fail_rest();
         }
-        let call = Call { kind: Kind::Settle, flags: u64::MAX, joiners: Ranks::NONE };
+        let call = Call { kind: AgreementKind::Settle, flags: u64::MAX, joiners: Ranks::NONE };
         self.slots.entry(SETTLE).or_default().call = Some(call);
     }
 
-    /// All operations up to `last` count as done, and no other.
+    /// Carries out a settlement: operations up to `last` count as done, and no later ones.
     pub(super) fn settled(&mut self, last: u64) {
-        if last > self.work.full {
-            // Decided without this rank, and it has not what the others have.
+        if last > self.progress.full {
+            // The others decided without this rank, which lacks a result that they have.
             return self.end(Some(Verdict::Evicted { epoch: self.epoch }));
         }
         self.succeed(last);
@@ -64,7 +64,7 @@ impl Member {
     }
 
     pub(super) fn call_agree(&mut self, flags: u64, deadline: Option<Time>) {
-        let call = Call { kind: Kind::Agree, flags, joiners: Ranks::NONE };
+        let call = Call { kind: AgreementKind::Agree, flags, joiners: Ranks::NONE };
         self.call(call, deadline, false);
     }
 
@@ -74,8 +74,8 @@ impl Member {
         deadline: Option<Time>,
         evict_missing: bool,
     ) {
-        self.forget(joiners - self.members);
-        let call = Call { kind: Kind::Change, flags: u64::MAX, joiners };
+        self.forget_predecessors(joiners - self.members);
+        let call = Call { kind: AgreementKind::Change, flags: u64::MAX, joiners };
         self.call(call, deadline, evict_missing);
     }
 
@@ -89,7 +89,7 @@ impl Member {
         if let Some(value) = slot.decided {
             return self.agreed(at, &value);
         }
-        // A call that is made again brings what it brought.
+        // A repeated call brings what the first one brought.
         if slot.call.is_none() {
             slot.call = Some(call);
             slot.enter(me, call.kind);
@@ -98,7 +98,7 @@ impl Member {
         self.advance(at);
     }
 
-    /// Tells a caller that waits; if none does, the next call finds what was decided.
+    /// Reports a decision to the waiting caller. Without one, the next call finds the decision.
     pub(super) fn agreed(&mut self, slot: u32, value: &Value) {
         if self.pending.is_some_and(|pending| pending.slot == slot) {
             self.pending = None;
@@ -116,6 +116,6 @@ impl Member {
             return self.tell(Verdict::TimedOut { missing });
         }
         self.pending = Some(Pending { deadline: None, ..pending });
-        self.doubt(missing);
+        self.suspect(missing);
     }
 }

@@ -1,35 +1,36 @@
-//! Deaths and revocations. May touch: the room. Laws: an epoch is revoked once at each member, and
-//! each member passes a revocation, and each certain death, on once.
+//! Evidence of deaths, and revocations of the epoch.
+//! Law: an epoch is revoked once at each member; each member forwards a revocation, and each certain
+//! death, once.
 
 use super::member::{Member, State, Verdict};
 use super::message::{Body, Cause, Evidence, Testament};
-use super::quorum::quorum;
+use super::quorum::is_quorum;
 use super::ranks::Ranks;
 use super::slot::SETTLE;
 
 impl Member {
-    pub(super) fn evidence(&mut self, rank: u32, evidence: Evidence, will: Option<Testament>) {
+    pub(super) fn evidence(&mut self, rank: u32, evidence: Evidence, vote: Option<Testament>) {
         if rank == self.me || evidence == Evidence::Called {
             return;
         }
         if !self.members.contains(rank) {
-            // Of one that may be a member soon.
+            // The rank may become a member soon.
             _ = match evidence {
                 Evidence::Certain | Evidence::Left => self.gone.insert(rank),
-                _ => self.doubted.insert(rank),
+                _ => self.suspected.insert(rank),
             };
-            _ = self.inherit(rank, will);
+            _ = self.note_last_vote(rank, vote);
             return;
         }
-        let cause = Cause { rank, evidence, sequence: self.work.next() };
+        let cause = Cause { rank, evidence, sequence: self.progress.next() };
         match evidence {
-            // It ended as it said.
+            // The rank has said goodbye before.
             Evidence::Certain if self.left.contains(rank) => {}
             Evidence::Called => {}
-            Evidence::Certain | Evidence::Left => self.learn(cause, will, None),
-            Evidence::Suspected => self.doubt(Ranks::from_iter([rank])),
+            Evidence::Certain | Evidence::Left => self.learn_cause(cause, vote, None),
+            Evidence::Suspected => self.suspect(Ranks::from_iter([rank])),
             Evidence::Strong => {
-                if !self.gone.contains(rank) && self.doubted.insert(rank) {
+                if !self.gone.contains(rank) && self.suspected.insert(rank) {
                     if self.state == State::Healthy && self.grace.is_none() {
                         self.grace = Some((self.after(self.settings.grace), cause));
                     }
@@ -39,100 +40,100 @@ impl Member {
         }
     }
 
-    /// These are silent who should not be.
-    pub(super) fn doubt(&mut self, ranks: Ranks) {
+    /// Suspects ranks that have been silent for too long.
+    pub(super) fn suspect(&mut self, ranks: Ranks) {
         let fresh = (ranks & self.live()).without(self.me);
-        self.doubted = self.doubted | fresh;
+        self.suspected = self.suspected | fresh;
         if let Some(rank) = fresh.lowest() {
-            let sequence = self.work.next();
+            let sequence = self.progress.next();
             self.revoke(Cause { rank, evidence: Evidence::Suspected, sequence }, None);
         }
     }
 
     pub(super) fn revoke_by_call(&mut self) {
         if self.state == State::Healthy {
-            let sequence = self.work.next();
+            let sequence = self.progress.next();
             self.revoke(Cause { rank: self.me, evidence: Evidence::Called, sequence }, None);
         }
     }
 
-    /// A revocation, `from` another member or by evidence of this one's own.
-    pub(super) fn learn(&mut self, cause: Cause, will: Option<Testament>, from: Option<u32>) {
+    /// Handles a revocation, `from` another member or by this rank's own evidence.
+    pub(super) fn learn_cause(&mut self, cause: Cause, vote: Option<Testament>, from: Option<u32>) {
         let ends = matches!(cause.evidence, Evidence::Certain | Evidence::Left);
         let other = cause.rank != self.me && self.members.contains(cause.rank);
         if ends && other {
-            let fresh = self.gone.insert(cause.rank) | self.inherit(cause.rank, will);
+            let fresh = self.gone.insert(cause.rank) | self.note_last_vote(cause.rank, vote);
             if fresh && self.state != State::Healthy {
-                self.pass_on(cause, from);
+                self.forward(cause, from);
             }
         }
         self.revoke(cause, from);
     }
 
-    /// Revokes the epoch, if it is not yet; in any case what waits looks again who is alive.
+    /// Revokes the epoch, unless it is revoked. In both cases agreements look again at the live ranks.
     pub(super) fn revoke(&mut self, cause: Cause, from: Option<u32>) {
         if self.state == State::Healthy {
             self.state = State::Revoked(cause);
             self.grace = None;
-            self.pass_on(cause, from);
+            self.forward(cause, from);
             self.tell(Verdict::Revoked(cause));
             self.interrupt();
         }
         self.advance_all();
     }
 
-    pub(super) fn pass_on(&mut self, cause: Cause, from: Option<u32>) {
+    pub(super) fn forward(&mut self, cause: Cause, from: Option<u32>) {
         let mut others = self.members;
         if let Some(from) = from {
             others = others.without(from);
         }
-        let will = self.wills.get(&cause.rank).copied();
-        self.broadcast(others, SETTLE, Body::Revoke(cause, will));
+        let vote = self.dead_votes.get(&cause.rank).copied();
+        self.broadcast(others, SETTLE, Body::Revoke(cause, vote));
     }
 
-    /// Somebody said goodbye. That fails nothing by itself: what needs the rank will say so.
-    pub(super) fn goodbye(&mut self, rank: u32, will: Testament) {
+    /// Handles a goodbye. It fails no call by itself: a call that needs the rank reports so.
+    pub(super) fn goodbye(&mut self, rank: u32, vote: Testament) {
         self.left.insert(rank);
-        self.inherit(rank, Some(will));
+        self.note_last_vote(rank, Some(vote));
         if self.gone.insert(rank) {
             self.advance_all();
         }
     }
 
-    /// New processes have these ranks: what is known is of others before them.
-    pub(super) fn forget(&mut self, ranks: Ranks) {
+    /// Forgets evidence against earlier processes of these ranks, which new processes have now.
+    pub(super) fn forget_predecessors(&mut self, ranks: Ranks) {
         self.gone = self.gone - ranks;
         self.left = self.left - ranks;
-        self.doubted = self.doubted - ranks;
-        self.wills.retain(|&rank, _| !ranks.contains(rank));
+        self.suspected = self.suspected - ranks;
+        self.dead_votes.retain(|&rank, _| !ranks.contains(rank));
     }
 
-    /// Was the testament not known?
-    fn inherit(&mut self, rank: u32, will: Option<Testament>) -> bool {
-        will.is_some_and(|will| self.wills.insert(rank, will).is_none())
+    /// Notes the last vote of a dead rank; true if it was not known before.
+    fn note_last_vote(&mut self, rank: u32, vote: Option<Testament>) -> bool {
+        vote.is_some_and(|vote| self.dead_votes.insert(rank, vote).is_none())
     }
 
-    fn have_quorum(&self) -> bool {
-        let known: Ranks = self.wills.keys().copied().collect();
-        quorum(self.members, self.live(), self.gone & known)
+    fn has_quorum(&self) -> bool {
+        let voters: Ranks = self.dead_votes.keys().copied().collect();
+        is_quorum(self.members, self.live(), self.gone & voters)
     }
 
-    /// May those that are alive decide? If not, it is waited a while for better evidence.
+    /// True if the live ranks are a quorum. If not, starts a wait for better evidence.
     pub(super) fn may_decide(&mut self) -> bool {
-        let may = self.have_quorum();
+        let may = self.has_quorum();
         if may {
-            self.linger = None;
-        } else if self.linger.is_none() {
-            self.linger = Some(self.after(self.settings.patience));
+            self.quorum_deadline = None;
+        } else if self.quorum_deadline.is_none() {
+            self.quorum_deadline = Some(self.after(self.settings.patience));
         }
         may
     }
 
-    /// No better evidence came.
-    pub(super) fn give_up(&mut self) {
+    /// Ends this member, unless better evidence has brought a quorum.
+    pub(super) fn end_without_quorum(&mut self) {
         let live = self.live();
-        self.linger = None;
-        if !self.have_quorum() {
+        self.quorum_deadline = None;
+        if !self.has_quorum() {
             self.end(Some(Verdict::QuorumLost { live }));
         }
     }

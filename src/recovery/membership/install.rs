@@ -1,12 +1,13 @@
-//! What a decision changes. May touch: the room. Laws: an agreement is decided once; epochs go up
-//! by one; nothing of an epoch is left in the next but who is lost.
+//! Decisions, and the start of the next epoch.
+//! Law: an agreement is decided once; epochs go up by one; of the state of an epoch, only the lost
+//! ranks carry over to the next.
 
 use super::member::{Member, State, Verdict};
-use super::message::{Body, Cause, Evidence, Kind, Value};
+use super::message::{AgreementKind, Body, Cause, Evidence, Value};
 use super::ranks::Ranks;
 
-/// Decisions kept for those who missed them.
-const KEPT: u32 = 8;
+/// The most decisions that are kept for members that missed them.
+const MAX_KEPT_DECISIONS: u32 = 8;
 
 impl Member {
     pub(super) fn decided(&mut self, at: u32, value: Value) {
@@ -18,43 +19,43 @@ impl Member {
         slot.lead = None;
         slot.alarm = None;
         match value.kind {
-            Kind::Settle => self.settled(value.recovery.low),
-            Kind::Agree => {
+            AgreementKind::Settle => self.settled(value.recovery.low),
+            AgreementKind::Agree => {
                 self.agreed(at, &value);
-                let oldest = at.saturating_sub(KEPT);
+                let oldest = at.saturating_sub(MAX_KEPT_DECISIONS);
                 self.slots.retain(|&slot, _| slot == 0 || slot >= oldest);
             }
-            Kind::Change if value.members.contains(self.me) => self.install(at, value),
-            Kind::Change => {
+            AgreementKind::Change if value.members.contains(self.me) => self.install(at, value),
+            AgreementKind::Change => {
                 self.end(Some(Verdict::Evicted { epoch: self.epoch.saturating_add(1) }));
             }
         }
     }
 
-    /// Begins the epoch that this one's agreement `slot` decided.
+    /// Starts the epoch that agreement `slot` of this epoch has decided.
     pub(super) fn install(&mut self, slot: u32, value: Value) {
-        // Every member says so: whoever led may be dead by now, others may leave before they are
-        // asked, and joiners ask nobody. Those left behind learn that they are.
+        // Every member broadcasts the decision: the leader may be dead by now, other members may leave
+        // before anyone asks them, and joiners ask no one. Evicted ranks learn of it as well.
         self.broadcast(self.members | value.joined, slot, Body::Decide(value));
         self.epoch = self.epoch.saturating_add(1);
         self.members = value.members;
         self.gone = self.gone & value.members;
         self.left = (self.left & value.members) - value.joined;
-        self.doubted = self.doubted & value.members;
-        self.wills.retain(|&rank, _| value.members.contains(rank));
-        self.born.retain(|&rank, _| value.members.contains(rank));
+        self.suspected = self.suspected & value.members;
+        self.dead_votes.retain(|&rank, _| value.members.contains(rank));
+        self.joined_in.retain(|&rank, _| value.members.contains(rank));
         for rank in value.joined.iter() {
-            self.born.insert(rank, self.epoch);
+            self.joined_in.insert(rank, self.epoch);
         }
         self.state = State::Healthy;
         self.slots.clear();
         self.calls = 0;
         self.pending = None;
         self.grace = None;
-        self.linger = None;
+        self.quorum_deadline = None;
         self.origin = Some((slot, value));
         let last = value.recovery.high;
-        (self.work.begun, self.work.full, self.work.done) = (last, last, last);
+        (self.progress.begun, self.progress.full, self.progress.done) = (last, last, last);
         self.tell(Verdict::Membership {
             epoch: self.epoch,
             members: value.members,
@@ -62,22 +63,22 @@ impl Member {
             recovery: value.recovery,
             cause: value.cause,
         });
-        self.carry_over();
+        self.carry_over_losses();
         self.unpark();
     }
 
-    /// Who was lost while the others decided is lost in the new epoch too.
-    fn carry_over(&mut self) {
-        let sequence = self.work.next();
+    /// Revokes the new epoch for ranks that were lost during the decision.
+    fn carry_over_losses(&mut self) {
+        let sequence = self.progress.next();
         let cause =
             |lost: Ranks, evidence| lost.lowest().map(|rank| Cause { rank, evidence, sequence });
         let certain = cause(self.gone - self.left, Evidence::Certain);
-        if let Some(cause) = certain.or_else(|| cause(self.doubted, Evidence::Suspected)) {
+        if let Some(cause) = certain.or_else(|| cause(self.suspected, Evidence::Suspected)) {
             self.revoke(cause, None);
         }
-        // The others may know of the first of them only.
+        // Other members may know of the first lost rank only.
         for rank in (self.gone - self.left).iter().skip(1) {
-            self.pass_on(Cause { rank, evidence: Evidence::Certain, sequence }, None);
+            self.forward(Cause { rank, evidence: Evidence::Certain, sequence }, None);
         }
     }
 }

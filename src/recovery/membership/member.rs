@@ -1,5 +1,5 @@
-//! The machine: what goes in, what comes out, and the state between. May touch: the room. Law: a
-//! step depends on the state, the time it is told and the input, and on nothing else.
+//! The state machine: inputs, outputs, and the state between.
+//! Law: a step depends on the state, the given time and the input, and on nothing else.
 
 use std::collections::BTreeMap;
 
@@ -7,122 +7,122 @@ use super::message::{Body, Cause, Evidence, Message, Recovery, Testament, Value}
 use super::ranks::Ranks;
 use super::slot::{SETTLE, Slot};
 
-/// A time, in any unit and from any beginning; all of one machine's are of one clock.
+/// A time in any unit, from any beginning; all times of one machine are of one clock.
 pub type Time = u64;
 
-/// What all members of a communicator set alike.
+/// The settings, which are equal at all members of a communicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Settings {
-    /// How long to wait for a better explanation after a connection ended.
+    /// How long to wait for a better explanation after a connection has ended.
     pub grace: Time,
-    /// How long a rank that must answer at once may take; then it is suspected.
+    /// How long a rank may take to answer a message before it is suspected.
     pub patience: Time,
-    /// How long one may take that has to say how far its operations are, when an epoch is revoked.
+    /// How long a rank may take to report its operations after a revocation.
     pub settling: Time,
-    /// Does every operation end alike at all ranks? Then `Ok` waits until all have the result.
+    /// Every operation ends alike at all ranks: `Ok` waits until all have the result.
     pub uniform: bool,
 }
 
-/// What happens to a member.
+/// An input of the state machine.
 #[derive(Clone, Copy, Debug)]
 pub enum Input<'a> {
-    /// A message came, in the order in which its sender sent it. What was sent to an earlier
-    /// process of this rank must not come in here.
+    /// A message arrived, in the order of its sender. Messages to an earlier process of this rank must
+    /// not come in here.
     Message(u32, &'a Message),
-    /// There is evidence that a rank is lost; of a certain death with what [`Member::testament`]
-    /// last was at that rank. Where that is not known, the death counts as suspected only when it
-    /// comes to who may decide.
+    /// There is evidence that a rank is lost; for a certain death with the rank's last vote, from
+    /// [`Member::last_votes`] there. A dead rank of unknown last vote counts as merely suspected for
+    /// the quorum.
     Evidence(u32, Evidence, Option<Testament>),
-    /// The caller revokes the epoch.
+    /// The program revokes the epoch.
     Revoke,
-    /// The caller agrees on the bitwise and of all callers' `flags`.
+    /// The program agrees on the bitwise AND of the `flags` of all callers.
     Agree {
-        /// What it says.
+        /// The flags of this rank.
         flags: u64,
-        /// Until when to wait for those that do not call; `None`: for ever.
+        /// The deadline for ranks that do not call; `None` waits for ever.
         deadline: Option<Time>,
     },
-    /// The caller wants the next epoch: without the dead, with those `joiners` that all callers
-    /// name. All operations that it began must have ended.
+    /// The program wants the next epoch, without dead ranks and with the `joiners` that all callers
+    /// name. All its operations must have ended.
     Change {
-        /// Who is ready to join; known to be alive.
+        /// The ranks that are ready to join, and known to be alive.
         joiners: Ranks,
-        /// Until when to wait for those that do not call; `None`: for ever.
+        /// The deadline for ranks that do not call; `None` waits for ever.
         deadline: Option<Time>,
-        /// Are those that have not called by then left behind, instead of timing out?
+        /// At the deadline, ranks that have not called are evicted, and the call does not time out.
         evict_missing: bool,
     },
-    /// An operation begins. Numbers go up by one, over all epochs; the first is 1.
+    /// An operation begins. Numbers go up by one over all epochs, from 1.
     Begin(u64),
-    /// The whole result of an operation is here, and of all before it. Others may be told only if
-    /// the epoch is not revoked after this step: what a revoked member has is not counted.
+    /// The results of an operation and of all before it are complete here. Peers may be told only if
+    /// the epoch is not revoked after this step: results of a revoked member do not count.
     Full(u64),
-    /// An operation may return `Ok`. In uniform mode: all members are known to be full.
+    /// An operation may return `Ok`. In uniform mode, all members are known to have its result.
     Passed(u64),
-    /// The caller leaves.
+    /// The program drops the communicator.
     Leave,
     /// Time has passed.
     Tick,
 }
 
-/// What the caller is told. After `QuorumLost`, `Evicted` and leaving the machine does nothing.
+/// A report to the program. After `QuorumLost`, `Evicted` and `Leave` the machine does nothing more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verdict {
-    /// The epoch is revoked, and this is the first cause known here.
+    /// The epoch is revoked, with the first cause that is known here.
     Revoked(Cause),
     /// The operation succeeded.
     Ok(u64),
-    /// The operation did not; in uniform mode, at no member.
+    /// The operation failed; in uniform mode, at all members.
     Failed(u64),
     /// An agreement has ended.
     Agreed {
-        /// Its number in the epoch.
+        /// The number of the agreement in its epoch.
         slot: u32,
-        /// The bitwise and of the flags of `members`.
+        /// The bitwise AND of the flags of `members`.
         flags: u64,
-        /// Whose flags those are.
+        /// The ranks whose flags are in it.
         members: Ranks,
     },
     /// A new epoch began.
     Membership {
-        /// Its number.
+        /// The number of the epoch.
         epoch: u32,
-        /// Who belongs to it.
+        /// The members of the epoch.
         members: Ranks,
-        /// Who of them is new, and may need state.
+        /// The new members, which may need the state of the program.
         joined: Ranks,
-        /// How far operations had come; the next one has the number `high + 1`.
+        /// The last operations before; the next one has the number `high + 1`.
         recovery: Recovery,
-        /// The best explanation any member had for the end of the last epoch.
+        /// The best explanation that any member had for the end of the last epoch.
         cause: Option<Cause>,
     },
     /// The deadline passed; the same call may be made again.
     TimedOut {
-        /// Who has not called.
+        /// The ranks that have not called.
         missing: Ranks,
     },
-    /// Those that are left may not decide, for the others may be alive.
+    /// The live ranks are no quorum: the others may be alive and decide.
     QuorumLost {
-        /// Who is left, as far as this rank knows.
+        /// The ranks that this one believes alive.
         live: Ranks,
     },
     /// The others went on without this rank.
     Evicted {
-        /// The epoch it does not belong to, or cannot go on with.
+        /// The epoch to which this rank does not belong, or with which it cannot go on.
         epoch: u32,
     },
 }
 
-/// What a step asks for, to be done in this order.
+/// The outputs of a step, to be carried out in this order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outputs {
-    /// Messages to where this step's message came from, whoever is there.
+    /// Messages to the process from which this step's message came, member or not.
     pub replies: Vec<Message>,
     /// Messages to members and joiners.
     pub sends: Vec<(u32, Message)>,
-    /// What to tell the caller.
+    /// Reports to the program.
     pub verdicts: Vec<Verdict>,
-    /// When a tick is due, if that has changed. A tick too many does no harm.
+    /// The time of the next tick, if it has changed. Additional ticks do no harm.
     pub timer: Option<Time>,
 }
 
@@ -134,31 +134,33 @@ pub struct Member {
     pub(super) now: Time,
     pub(super) epoch: u32,
     pub(super) members: Ranks,
-    /// In which epoch those came who did not come in the first.
-    pub(super) born: BTreeMap<u32, u32>,
+    /// The epoch of admission of each member that joined later.
+    pub(super) joined_in: BTreeMap<u32, u32>,
     pub(super) state: State,
-    /// Who will not act again; those of them who said so; whom this rank believes lost.
+    /// Ranks that will not act again.
     pub(super) gone: Ranks,
+    /// The ranks of `gone` that said goodbye.
     pub(super) left: Ranks,
-    pub(super) doubted: Ranks,
-    /// What this rank leaves behind when it ends, and what those that are gone left.
-    pub(super) testament: Testament,
-    pub(super) wills: BTreeMap<u32, Testament>,
-    pub(super) work: Work,
+    /// Ranks that this one believes lost.
+    pub(super) suspected: Ranks,
+    /// The last vote of this rank, and those of ranks that are gone.
+    pub(super) own_votes: Testament,
+    pub(super) dead_votes: BTreeMap<u32, Testament>,
+    pub(super) progress: Progress,
     pub(super) slots: BTreeMap<u32, Slot>,
-    /// How many agreements of callers have ended in this epoch.
+    /// The number of agreements of the program that have ended in this epoch.
     pub(super) calls: u32,
     pub(super) pending: Option<Pending>,
-    /// A connection ended, and until then somebody may know better why.
+    /// A connection has ended: until this time another member may report a better cause.
     pub(super) grace: Option<(Time, Cause)>,
-    /// Until then there may be news that leaves those here a quorum.
-    pub(super) linger: Option<Time>,
-    /// What began this epoch, and its slot, for those who missed it.
+    /// The live ranks are no quorum: until this time better evidence may make them one.
+    pub(super) quorum_deadline: Option<Time>,
+    /// The decision that began this epoch, and its slot, for members that missed it.
     pub(super) origin: Option<(u32, Value)>,
     /// Messages of later epochs.
     pub(super) parked: Vec<(u32, Message)>,
     pub(super) out: Outputs,
-    announced: Option<Time>,
+    announced_tick: Option<Time>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,22 +171,22 @@ pub(super) enum State {
     Ended,
 }
 
-/// The numbers of the last operation that began, is full, and returned `Ok` or counts as done.
+/// The numbers of the last operation that began, that is complete here, and that counts as done.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Work {
+pub(super) struct Progress {
     pub(super) begun: u64,
     pub(super) full: u64,
     pub(super) done: u64,
 }
 
-impl Work {
+impl Progress {
     /// The number of the first operation that does not count as done.
     pub(super) const fn next(self) -> u64 {
         self.done.saturating_add(1)
     }
 }
 
-/// A caller that waits.
+/// A call of the program that waits for an agreement.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pending {
     pub(super) slot: u32,
@@ -193,13 +195,13 @@ pub(super) struct Pending {
 }
 
 impl Member {
-    /// A member of the first epoch, 0; `None` if `me` is not of `members`.
+    /// A member of the first epoch, 0; `None` if `me` is not among `members`.
     #[must_use]
     pub fn new(me: u32, members: Ranks, settings: Settings) -> Option<Self> {
         members.contains(me).then(|| Self::made(me, members, settings, State::Healthy))
     }
 
-    /// One who is not a member until others admit it; `None` if `me` can be no member.
+    /// A joiner, which is no member until others admit it; `None` if `me` is too high a rank.
     #[must_use]
     pub fn joining(me: u32, settings: Settings) -> Option<Self> {
         let possible = me < Ranks::CAPACITY;
@@ -213,35 +215,35 @@ impl Member {
             now: 0,
             epoch: 0,
             members,
-            born: BTreeMap::new(),
+            joined_in: BTreeMap::new(),
             state,
             gone: Ranks::NONE,
             left: Ranks::NONE,
-            doubted: Ranks::NONE,
-            testament: Testament::default(),
-            wills: BTreeMap::new(),
-            work: Work::default(),
+            suspected: Ranks::NONE,
+            own_votes: Testament::default(),
+            dead_votes: BTreeMap::new(),
+            progress: Progress::default(),
             slots: BTreeMap::new(),
             calls: 0,
             pending: None,
             grace: None,
-            linger: None,
+            quorum_deadline: None,
             origin: None,
             parked: Vec::new(),
             out: Outputs::default(),
-            announced: None,
+            announced_tick: None,
         }
     }
 
-    /// Takes what happened at `now` into account.
+    /// Handles one input at time `now`.
     pub fn step(&mut self, now: Time, input: Input<'_>) -> Outputs {
         self.now = now;
         if self.state != State::Ended {
             self.take(input);
         }
         let due = self.due();
-        if due != self.announced {
-            self.announced = due;
+        if due != self.announced_tick {
+            self.announced_tick = due;
             self.out.timer = due;
         }
         core::mem::take(&mut self.out)
@@ -250,8 +252,8 @@ impl Member {
     fn take(&mut self, input: Input<'_>) {
         match input {
             Input::Message(from, message) => self.receive(from, message),
-            Input::Evidence(rank, evidence, testament) => {
-                self.evidence(rank, evidence, testament);
+            Input::Evidence(rank, evidence, votes) => {
+                self.evidence(rank, evidence, votes);
             }
             Input::Revoke => self.revoke_by_call(),
             Input::Agree { flags, deadline } => self.call_agree(flags, deadline),
@@ -266,20 +268,20 @@ impl Member {
         }
     }
 
-    /// The epoch, and who belongs to it.
+    /// The number of the epoch, and its members.
     #[must_use]
     pub const fn membership(&self) -> (u32, Ranks) {
         (self.epoch, self.members)
     }
 
-    /// What others must know of this rank when it has died. To be where they can read it before
+    /// The last vote of this rank, which survivors must know after its death. To be published before
     /// the messages of the step that changed it are sent.
     #[must_use]
-    pub const fn testament(&self) -> Testament {
-        self.testament
+    pub const fn last_votes(&self) -> Testament {
+        self.own_votes
     }
 
-    /// Why the epoch is revoked, if it is.
+    /// The cause for which the epoch is revoked, if it is.
     #[must_use]
     pub const fn revoked(&self) -> Option<Cause> {
         match self.state {
@@ -288,26 +290,26 @@ impl Member {
         }
     }
 
-    /// The members that said goodbye: what still needs them will not end by itself.
+    /// The members that said goodbye. A call that still needs them will not end by itself.
     #[must_use]
     pub fn left(&self) -> Ranks {
         self.left & self.members
     }
 
-    /// Until when to wait for an answer about this slot.
-    pub(super) const fn later(&self, slot: u32) -> Time {
+    /// The time until which to wait for an answer about this slot.
+    pub(super) const fn answer_due(&self, slot: u32) -> Time {
         let Settings { patience, settling, .. } = self.settings;
         self.after(if slot == SETTLE { settling } else { patience })
     }
 
-    /// This long from now.
+    /// The current time plus `time`.
     pub(super) const fn after(&self, time: Time) -> Time {
         self.now.saturating_add(time)
     }
 
-    /// Whom this rank believes alive, itself included.
+    /// The members that this rank believes alive, itself included.
     pub(super) fn live(&self) -> Ranks {
-        self.members - self.gone - self.doubted
+        self.members - self.gone - self.suspected
     }
 
     pub(super) fn tell(&mut self, verdict: Verdict) {
@@ -318,21 +320,21 @@ impl Member {
         self.out.sends.push((to, Message { epoch: self.epoch, slot, body }));
     }
 
-    /// To all of `ranks` that can still hear, but for this one.
+    /// Sends a message to all of `ranks` that are not gone, except this one.
     pub(super) fn broadcast(&mut self, ranks: Ranks, slot: u32, body: Body) {
         for rank in (ranks - self.gone).without(self.me).iter() {
             self.send(rank, slot, body);
         }
     }
 
-    /// Ends this member's part; whoever hears the goodbye need not wait for it.
+    /// Ends this member with a goodbye, after which no rank needs to wait for it.
     pub(super) fn end(&mut self, verdict: Option<Verdict>) {
-        self.broadcast(self.members, 0, Body::Goodbye(self.testament));
+        self.broadcast(self.members, 0, Body::Goodbye(self.own_votes));
         self.state = State::Ended;
         self.out.verdicts.extend(verdict);
     }
 
-    /// When the next tick is due.
+    /// The time of the next tick.
     fn due(&self) -> Option<Time> {
         if self.state == State::Ended {
             return None;
@@ -340,7 +342,7 @@ impl Member {
         let alarms = self.slots.values().filter_map(|slot| slot.alarm);
         let grace = self.grace.map(|(until, _)| until);
         let deadline = self.pending.and_then(|pending| pending.deadline);
-        alarms.chain(grace).chain(deadline).chain(self.linger).min()
+        alarms.chain(grace).chain(deadline).chain(self.quorum_deadline).min()
     }
 
     fn tick(&mut self) {
@@ -357,8 +359,8 @@ impl Member {
         if self.pending.is_some_and(|call| call.deadline.is_some_and(|until| until <= now)) {
             self.deadline();
         }
-        if self.linger.is_some_and(|until| until <= now) {
-            self.give_up();
+        if self.quorum_deadline.is_some_and(|until| until <= now) {
+            self.end_without_quorum();
         }
     }
 }

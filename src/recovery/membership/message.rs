@@ -1,36 +1,36 @@
-//! What members say to each other. May touch: ranks. Law: every message names its epoch, and is
-//! meant for that epoch alone.
+//! Messages between members: the phases of Paxos, revocations and goodbyes.
+//! Law: each message names its epoch, and is for that epoch alone.
 
 use super::ranks::Ranks;
 
-/// How sure it is that a rank is lost, the surest last.
+/// The evidence that a rank is lost, the weakest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Evidence {
-    /// Nobody is lost: the rank asked for the revocation.
+    /// No rank is lost: the program of this rank asked for the revocation.
     Called,
     /// The rank said goodbye, and a call needs it.
     Left,
-    /// Nothing was heard of it for too long; it may be paused, or cut off.
+    /// The rank was silent for too long: it may be dead, stopped, or without network.
     Suspected,
-    /// Its connection ended without a goodbye.
+    /// The connection to the rank ended without a goodbye.
     Strong,
-    /// Its process has ended: the system says so, or whoever started it.
+    /// The process of the rank has ended, by the system or its launcher.
     Certain,
 }
 
-/// Why an epoch was revoked.
+/// The cause of a revocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Cause {
-    /// Who is lost, or who called.
+    /// The lost rank, or the rank that revoked.
     pub rank: u32,
-    /// How sure that is.
+    /// The evidence that the rank is lost.
     pub evidence: Evidence,
-    /// Which operation whoever noticed was at.
+    /// The operation of the rank that noticed.
     pub sequence: u64,
 }
 
 impl Cause {
-    /// The better explanation of two: the surer, then the earlier, then of the lower rank.
+    /// The better explanation of two: by stronger evidence, then the earlier, then the lower rank.
     #[must_use]
     pub fn better(self, other: Self) -> Self {
         let key = |cause: Self| (core::cmp::Reverse(cause.evidence), cause.sequence, cause.rank);
@@ -38,139 +38,140 @@ impl Cause {
     }
 }
 
-/// The number of an attempt to agree; every leader has its own.
+/// The number of an attempt to agree; no two leaders have the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ballot {
-    /// Counts the attempts; the first is 1.
+    /// The number of the attempt, from 1.
     pub round: u32,
-    /// Who leads it.
+    /// The rank that leads the attempt.
     pub leader: u32,
 }
 
-/// What ranks agree on.
+/// The kind of an agreement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
-    /// Which operations that a revocation interrupted count as done.
+pub enum AgreementKind {
+    /// Which of the operations that a revocation interrupted count as done.
     Settle,
-    /// The bitwise and of what all say.
+    /// The bitwise AND of all flags.
     Agree,
-    /// Who belongs to the next epoch.
+    /// The members of the next epoch.
     Change,
 }
 
-/// What one rank brings to an agreement.
+/// The contribution of one rank to an agreement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Call {
-    /// What for.
-    pub kind: Kind,
-    /// Agree: what it says.
+    /// The kind of the agreement.
+    pub kind: AgreementKind,
+    /// Agree: the flags of the rank.
     pub flags: u64,
-    /// Change: who is ready to join, as far as it knows.
+    /// Change: the ranks that are ready to join, as far as the rank knows.
     pub joiners: Ranks,
 }
 
-/// What was agreed on.
+/// The decided value of an agreement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Value {
-    /// What it is about.
-    pub kind: Kind,
-    /// Change: the members of the next epoch. Else: whose calls are in it.
+    /// The kind of the agreement.
+    pub kind: AgreementKind,
+    /// Change: the members of the next epoch. Else: the ranks whose calls are in the value.
     pub members: Ranks,
-    /// Change: those of them that are new.
+    /// Change: the new ones of the members.
     pub joined: Ranks,
-    /// Agree: the bitwise and.
+    /// Agree: the bitwise AND.
     pub flags: u64,
-    /// How far operations have come.
+    /// The last operations that succeeded.
     pub recovery: Recovery,
-    /// The best explanation that anybody had, if the epoch was revoked.
+    /// The best explanation that any participant had, if the epoch was revoked.
     pub cause: Option<Cause>,
 }
 
-/// Which operations succeeded at the ranks that agreed.
+/// The operations that succeeded at the ranks that agreed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Recovery {
-    /// Up to this one at all of them.
+    /// The last operation that succeeded at all of them.
     pub low: u64,
-    /// Up to this one at some of them. The same as `low` in uniform mode.
+    /// The last operation that succeeded at any of them. Equal to `low` in uniform mode.
     pub high: u64,
 }
 
-/// What a rank that acts no more leaves behind: what it voted for last. Who comes after must know,
-/// for others may have gone on by it.
+/// The last votes of a rank, which survivors must know after its death: other ranks may have decided
+/// by them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Testament {
-    /// In which epoch.
+    /// The epoch of the votes.
     pub epoch: u32,
-    /// The vote to settle.
+    /// The vote in the settlement.
     pub settle: Vote,
-    /// The vote in the last agreement of callers in which it had one.
+    /// The vote in the last agreement of the program in which the rank voted.
     pub call: Vote,
 }
 
-/// What a rank has accepted in one agreement.
+/// The vote of a rank in one agreement: the last ballot that the rank has accepted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Vote {
-    /// In which.
+    /// The number of the agreement.
     pub slot: u32,
-    /// The last ballot; of round 0 if it has accepted nothing.
+    /// The last accepted ballot; of round 0 if the rank has accepted none.
     pub ballot: Ballot,
-    /// Who took part in all ballots in which it accepted something.
-    pub takers: Ranks,
+    /// The ranks that took part in every ballot that the rank has accepted.
+    pub participants: Ranks,
 }
 
-/// What a rank promises a ballot with.
+/// The report of a rank with its promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Report {
-    /// Who will not act again, of members and joiners.
+    /// Members and joiners that will not act again.
     pub gone: Ranks,
-    /// Whom the rank itself holds for lost.
-    pub doubted: Ranks,
+    /// The members that the rank believes lost.
+    pub suspected: Ranks,
     /// The last operation that returned `Ok`.
     pub done: u64,
-    /// The last operation of which it has the whole result.
+    /// The last operation whose complete result the rank has.
     pub full: u64,
-    /// What it brings.
+    /// The contribution of the rank.
     pub call: Call,
-    /// Why the epoch was revoked, if it was.
+    /// The cause of the revocation, if the epoch was revoked.
     pub cause: Option<Cause>,
-    /// What it accepted last.
+    /// The last accepted ballot, and its value.
     pub accepted: Option<(Ballot, Value)>,
 }
 
-/// What one member says to another.
+/// A message from one member to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Message {
-    /// The sender's epoch; of a decision, the epoch that made it.
+    /// The sender's epoch; for a decision, the epoch that made it.
     pub epoch: u32,
-    /// Which agreement of the epoch: 0 settles, callers' begin at 1. 0 where there is none.
+    /// The number of the agreement in the epoch: 0 for the settlement, and from 1 for agreements of
+    /// the program. 0 for messages without agreement.
     pub slot: u32,
-    /// What it says.
+    /// The content.
     pub body: Body,
 }
 
-/// What a message says.
+/// The content of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Body {
-    /// Tell me what I missed.
+    /// The sender asks what it has missed.
     Ask,
-    /// I leave, and shall not act in this job again.
+    /// The sender leaves, and will not act in this job again.
     Goodbye(Testament),
-    /// You are no member; the sender's epoch is that of the message.
+    /// The receiver is no member of the sender's epoch, which is that of the message.
     Evicted,
-    /// The epoch is revoked, or one more death is certain, with what the dead one leaves.
+    /// The epoch is revoked, or one more death is certain; with the last vote of the dead rank.
     Revoke(Cause, Option<Testament>),
-    /// My caller has called.
-    Enter(Kind),
-    /// Promise me this ballot, and report.
+    /// The program of the sender has called.
+    Enter(AgreementKind),
+    /// Paxos phase 1a, "prepare": the leader asks for a promise and a report.
     Gather(Ballot),
-    /// I promise, and this is how things are with me.
+    /// Paxos phase 1b: the sender promises the ballot, and reports.
     Promise(Ballot, Report),
-    /// Not the first ballot: I have promised the second.
+    /// The sender refuses the first ballot, because it has promised the second.
     Refuse(Ballot, Ballot),
-    /// Accept this value, which is proposed to these ranks.
+    /// Paxos phase 2a: the leader proposes a value to these ranks.
     Propose(Ballot, Value, Ranks),
-    /// I have accepted.
+    /// Paxos phase 2b: the sender has accepted.
     Accept(Ballot),
-    /// All have accepted.
+    /// The value is decided: all participants have accepted.
     Decide(Value),
 }

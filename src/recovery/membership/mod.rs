@@ -1,11 +1,12 @@
-//! Who belongs to a communicator, and what survivors agree on: one rank's part as a state machine.
-//! May touch: core, collections; no clock, no link. Laws: `sim` holds them against faults.
+//! Membership: the members of a communicator, and what survivors agree on, as one rank's part of a
+//! consensus protocol. A pure state machine without clock, link or thread; `sim` proves its laws
+//! against faults.
 //!
-//! After MPI's user-level failure mitigation: a *revoked* epoch fails all calls, *agree* gives one
-//! result even if ranks die meanwhile, a *change* drops the dead and admits joiners. Agreements
-//! are Paxos's (Lamport 1998), led by the lowest rank that is not believed dead; as in
-//! Viewstamped Replication (Liskov 2012) the next epoch is what the last one decided. A leader asks
-//! all it believes alive, and decides when all of them have accepted.
+//! The model is MPI's user-level failure mitigation: a *revoked* epoch fails all calls, *agree* gives
+//! one result even if ranks die meanwhile, and a *change* drops the dead and admits joiners. Each
+//! agreement is a Paxos instance (Lamport 1998), led by the lowest rank that is not believed dead. As
+//! in Viewstamped Replication (Liskov 2012), each epoch decides the next one. A leader asks all ranks
+//! that it believes alive, and decides when all of them have accepted.
 
 mod ballot;
 mod calls;
@@ -24,8 +25,9 @@ mod wire;
 
 pub use member::{Input, Member, Outputs, Settings, Time, Verdict};
 pub use message::{
-    Ballot, Body, Call, Cause, Evidence, Kind, Message, Recovery, Report, Testament, Value, Vote,
+    AgreementKind, Ballot, Body, Call, Cause, Evidence, Message, Recovery, Report, Testament,
+    Value, Vote,
 };
-pub use quorum::quorum;
+pub use quorum::is_quorum;
 pub use ranks::Ranks;
 pub use wire::{MESSAGE_BYTES, decode, encode};

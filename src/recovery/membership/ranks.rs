@@ -1,5 +1,5 @@
-//! A set of ranks, of a fixed size so that messages have one. May touch: nothing. Law: no rank of
-//! [`Ranks::CAPACITY`] or above is ever in a set.
+//! A set of ranks, as a bit mask of fixed size, so that messages have a fixed size too.
+//! Law: no rank of [`Ranks::CAPACITY`] or above is ever in a set.
 
 use core::fmt;
 use core::ops::{BitAnd, BitOr, Sub};
@@ -11,19 +11,19 @@ const WORDS: usize = 4;
 pub struct Ranks([u64; WORDS]);
 
 impl Ranks {
-    /// Ranks are below this: as many as reach each other directly, with room to spare.
+    /// Ranks are below this number, which is above the most ranks with links between all pairs.
     pub const CAPACITY: u32 = 64 * WORDS as u32;
 
-    /// No rank.
+    /// The empty set.
     pub const NONE: Self = Self([0; WORDS]);
 
-    /// The ranks from 0 to `count`; `None` if that is more than fit.
+    /// The ranks from 0 up to, but without, `count`; `None` above the capacity.
     #[must_use]
     pub fn first(count: u32) -> Option<Self> {
         (count <= Self::CAPACITY).then(|| (0..count).collect())
     }
 
-    /// Puts `rank` in; was it not there? What is no rank is not put in.
+    /// Adds `rank`, unless it is above the capacity; true if it was not in the set before.
     pub fn insert(&mut self, rank: u32) -> bool {
         let fresh = rank < Self::CAPACITY && !self.contains(rank);
         if let Some(word) = self.0.get_mut((rank / 64) as usize) {
@@ -32,19 +32,19 @@ impl Ranks {
         fresh
     }
 
-    /// Is `rank` in the set?
+    /// True if `rank` is in the set.
     #[must_use]
     pub fn contains(self, rank: u32) -> bool {
         self.0.get((rank / 64) as usize).is_some_and(|word| word >> (rank % 64) & 1 == 1)
     }
 
-    /// How many there are.
+    /// The number of ranks in the set.
     #[must_use]
     pub fn len(self) -> u32 {
         self.0.iter().map(|word| word.count_ones()).sum()
     }
 
-    /// Is there none?
+    /// True if the set is empty.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self == Self::NONE
@@ -76,7 +76,7 @@ impl Ranks {
         })
     }
 
-    /// The set as words, rank 0 in the lowest bit of the first.
+    /// The set as words, with rank 0 in the lowest bit of the first.
     #[must_use]
     pub const fn words(self) -> [u64; WORDS] {
         self.0

@@ -1,15 +1,16 @@
-//! Messages, by their epoch. May touch: the room. Laws: an older epoch's change nothing, a newer
-//! one's wait; whoever speaks from an epoch long past is told so.
+//! The handling of messages, by their epoch.
+//! Law: a message of an older epoch changes nothing, and one of a newer epoch waits; a sender in a
+//! past epoch is told so.
 
 use super::member::{Member, State, Verdict};
-use super::message::{Body, Kind, Message, Value};
+use super::message::{AgreementKind, Body, Message, Value};
 use super::ranks::Ranks;
 
-/// So many messages of later epochs are kept.
-const PARKED: usize = 8 * Ranks::CAPACITY as usize;
+/// The most messages of later epochs that wait.
+const MAX_PARKED: usize = 8 * Ranks::CAPACITY as usize;
 
-/// Members are at most one agreement apart; more room than that is not needed.
-const AHEAD: u32 = 8;
+/// The most agreements that a message may be ahead; members are at most one apart.
+const MAX_SLOTS_AHEAD: u32 = 8;
 
 impl Member {
     pub(super) fn receive(&mut self, from: u32, message: &Message) {
@@ -28,21 +29,21 @@ impl Member {
             Body::Evicted => self.end(Some(Verdict::Evicted { epoch: message.epoch })),
             Body::Decide(value) if value.joined.contains(self.me) => {
                 self.epoch = message.epoch;
-                self.forget(value.joined);
+                self.forget_predecessors(value.joined);
                 self.install(message.slot, *value);
             }
             _ => self.park(from, message),
         }
     }
 
-    /// The sender missed how this epoch began, or belongs to the past.
+    /// Handles a message from a sender that missed the start of this epoch, or is no member of it.
     fn receive_older(&mut self, from: u32, message: &Message) {
-        let born = self.born.get(&from).copied().unwrap_or(0);
-        let member = self.members.contains(from) && message.epoch >= born;
+        let joined_in = self.joined_in.get(&from).copied().unwrap_or(0);
+        let member = self.members.contains(from) && message.epoch >= joined_in;
         match message.body {
-            // Answers to nothing: who is behind will speak again.
+            // Neither message needs an answer: a sender that is behind will send another message.
             Body::Evicted | Body::Decide(_) => {}
-            Body::Goodbye(will) if member => self.goodbye(from, will),
+            Body::Goodbye(vote) if member => self.goodbye(from, vote),
             Body::Goodbye(_) => {}
             _ => self.catch_up(message.epoch, member),
         }
@@ -60,8 +61,9 @@ impl Member {
     fn receive_newer(&mut self, from: u32, message: &Message) {
         match &message.body {
             Body::Evicted => self.end(Some(Verdict::Evicted { epoch: message.epoch })),
-            // Whoever takes part in that epoch has been in it: this rank is not among them.
-            Body::Decide(value) if value.kind == Kind::Change => {
+            // All participants of this decision were in the later epoch. This rank was not, so the
+            // next epoch is without it.
+            Body::Decide(value) if value.kind == AgreementKind::Change => {
                 self.end(Some(Verdict::Evicted { epoch: message.epoch.saturating_add(1) }));
             }
             _ => {
@@ -75,16 +77,16 @@ impl Member {
     }
 
     fn park(&mut self, from: u32, message: &Message) {
-        if self.parked.len() < PARKED {
+        if self.parked.len() < MAX_PARKED {
             self.parked.push((from, *message));
         }
     }
 
-    /// What was said to this epoch before it was one.
+    /// Handles the messages that waited for this epoch.
     pub(super) fn unpark(&mut self) {
         for (from, message) in core::mem::take(&mut self.parked) {
-            let lasts = matches!(message.body, Body::Goodbye(_));
-            if (lasts || message.epoch >= self.epoch) && self.state != State::Ended {
+            let is_goodbye = matches!(message.body, Body::Goodbye(_));
+            if (is_goodbye || message.epoch >= self.epoch) && self.state != State::Ended {
                 self.receive(from, &message);
             }
         }
@@ -92,24 +94,24 @@ impl Member {
 
     fn receive_same(&mut self, from: u32, message: &Message) {
         let at = message.slot;
-        // Joiners tell of the decision that made them members.
+        // A joiner may broadcast the decision that made it a member.
         let joined = |value: &Value| value.joined.contains(from);
-        let known = self.members.contains(from)
+        let is_peer = self.members.contains(from)
             || matches!(&message.body, Body::Decide(value) if joined(value));
-        if !known || from == self.me {
+        if !is_peer || from == self.me {
             return;
         }
         match &message.body {
             Body::Evicted => {}
-            Body::Goodbye(will) => self.goodbye(from, *will),
-            Body::Revoke(cause, will) => self.learn(*cause, *will, Some(from)),
+            Body::Goodbye(vote) => self.goodbye(from, *vote),
+            Body::Revoke(cause, vote) => self.learn_cause(*cause, *vote, Some(from)),
             body => {
-                if at > self.calls.saturating_add(AHEAD) {
+                if at > self.calls.saturating_add(MAX_SLOTS_AHEAD) {
                     return;
                 }
-                let known = self.slots.get(&at).and_then(|slot| slot.decided);
+                let decided = self.slots.get(&at).and_then(|slot| slot.decided);
                 let answer = !matches!(body, Body::Decide(_) | Body::Accept(_));
-                match known.filter(|_| answer) {
+                match decided.filter(|_| answer) {
                     Some(value) => self.send(from, at, Body::Decide(value)),
                     None => self.receive_ballot(from, at, body),
                 }
@@ -126,8 +128,8 @@ impl Member {
             Body::Gather(ballot) => self.gather(from, at, *ballot),
             Body::Promise(ballot, report) => self.promised(from, at, *ballot, report),
             Body::Refuse(refused, promised) => self.refused(at, *refused, *promised),
-            Body::Propose(ballot, value, takers) => {
-                self.proposed(from, at, *ballot, value, *takers);
+            Body::Propose(ballot, value, participants) => {
+                self.proposed(from, at, *ballot, value, *participants);
             }
             Body::Accept(ballot) => self.accepted(from, at, *ballot),
             Body::Decide(value) => self.decided(at, *value),

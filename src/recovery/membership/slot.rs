@@ -1,28 +1,29 @@
-//! One agreement of an epoch, as one rank sees it. May touch: message, ranks. Law: what is promised
-//! never falls.
+//! One agreement of an epoch (a Paxos instance), as one rank sees it.
+//! Law: the promised ballot never decreases.
 
 use super::member::Time;
-use super::message::{Ballot, Call, Kind, Report, Value};
+use super::message::{AgreementKind, Ballot, Call, Report, Value};
 use super::ranks::Ranks;
 
-/// The agreement that settles what a revocation interrupted; callers' have the numbers from 1.
+/// The number of the agreement on operations that a revocation interrupted. Agreements of the program
+/// have the numbers from 1.
 pub(super) const SETTLE: u32 = 0;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Slot {
-    /// What this rank brings, once it takes part.
+    /// The contribution of this rank, once it takes part.
     pub(super) call: Option<Call>,
-    /// Whose callers have called to agree, and whose to change.
+    /// The ranks whose programs have called for an agreement, and for a change of members.
     pub(super) agreeing: Ranks,
     pub(super) changing: Ranks,
     pub(super) promised: Ballot,
     pub(super) accepted: Option<(Ballot, Value)>,
     pub(super) decided: Option<Value>,
     pub(super) lead: Option<Lead>,
-    /// When to wait no longer, and how often that was so since the last sign of a leader.
+    /// The timeout of the current wait, and the timeouts since the last message of a leader.
     pub(super) alarm: Option<Time>,
     pub(super) tries: u32,
-    /// Another leader was there first: the alarm is when to try again.
+    /// Another leader's ballot was higher: `alarm` is the time of the next attempt.
     pub(super) backoff: bool,
 }
 
@@ -30,35 +31,35 @@ pub(super) struct Slot {
 #[derive(Clone, Debug)]
 pub(super) struct Lead {
     pub(super) ballot: Ballot,
-    /// All others that it takes.
+    /// The other participants.
     pub(super) asked: Ranks,
-    /// Who of them has answered in this phase.
+    /// The participants that have answered in this phase.
     pub(super) answered: Ranks,
-    /// With the leader's own.
+    /// The reports of the participants, with the leader's own.
     pub(super) reports: Vec<(u32, Report)>,
-    /// Some doubt each other, and nothing better was learnt in the time there was.
+    /// Participants suspect each other, and a wait has brought no better evidence.
     pub(super) waited: bool,
-    /// What is proposed, in the second phase.
+    /// The proposed value, in the second phase.
     pub(super) value: Option<Value>,
 }
 
 impl Slot {
-    /// Notes that `rank` has called; what no caller can call changes nothing.
-    pub(super) fn enter(&mut self, rank: u32, kind: Kind) {
+    /// Notes that the program of `rank` has called. No program calls for a settlement.
+    pub(super) fn enter(&mut self, rank: u32, kind: AgreementKind) {
         match kind {
-            Kind::Settle => {}
-            Kind::Agree => _ = self.agreeing.insert(rank),
-            Kind::Change => _ = self.changing.insert(rank),
+            AgreementKind::Settle => {}
+            AgreementKind::Agree => _ = self.agreeing.insert(rank),
+            AgreementKind::Change => _ = self.changing.insert(rank),
         }
     }
 
-    /// Who of `live` has not yet called what this rank has; nobody has to call to settle.
+    /// The ranks of `live` that have not made the call of this rank yet; none for a settlement.
     pub(super) fn missing(&self, live: Ranks) -> Ranks {
         match self.call.map(|call| call.kind) {
             None => live,
-            Some(Kind::Settle) => Ranks::NONE,
-            Some(Kind::Agree) => live - self.agreeing,
-            Some(Kind::Change) => live - self.changing,
+            Some(AgreementKind::Settle) => Ranks::NONE,
+            Some(AgreementKind::Agree) => live - self.agreeing,
+            Some(AgreementKind::Change) => live - self.changing,
         }
     }
 }

@@ -1,12 +1,14 @@
-//! Messages as bytes: all of one size, little-endian, unused bytes zero. May touch: message, ranks.
-//! Law: `decode` takes exactly what `encode` makes, and never fails but by `None`.
+//! The encoding of messages: all of one size, with zeros in unused bytes, by the fields of `codec`.
+//! Law: `decode` accepts exactly the bytes that `encode` makes, and returns `None` for all others.
 
 use super::message::{
-    Ballot, Body, Call, Cause, Evidence, Kind, Message, Recovery, Report, Testament, Value, Vote,
+    AgreementKind, Ballot, Body, Call, Cause, Evidence, Message, Recovery, Report, Testament,
+    Value, Vote,
 };
 use super::ranks::Ranks;
+use crate::codec::{Buffer, Decoder, Encoder, Malformed};
 
-/// The first byte of every message, so that another layout is told from this one.
+/// The first byte of every message: the number of this layout.
 const LAYOUT: u8 = 1;
 
 /// The bytes of a message.
@@ -15,53 +17,45 @@ pub const MESSAGE_BYTES: usize = 272;
 /// The message as bytes.
 #[must_use]
 pub fn encode(message: &Message) -> [u8; MESSAGE_BYTES] {
-    let mut to = Writer { bytes: [0; MESSAGE_BYTES], at: 0 };
-    to.u8(LAYOUT);
-    to.u8(number(&message.body));
-    to.u32(message.epoch);
-    to.u32(message.slot);
+    let mut bytes = [0; MESSAGE_BYTES];
+    let to = Encoder(&mut bytes[..]).u8(LAYOUT).u8(number(&message.body));
+    let to = to.u32(message.epoch).u32(message.slot);
     match &message.body {
-        Body::Ask | Body::Evicted => {}
-        Body::Goodbye(testament) => to.testament(testament),
-        Body::Revoke(cause, testament) => {
-            to.cause(Some(*cause));
-            to.u8(u8::from(testament.is_some()));
-            to.testament(&testament.unwrap_or_default());
+        Body::Ask | Body::Evicted => to,
+        Body::Goodbye(votes) => to.votes(votes),
+        Body::Revoke(cause, votes) => {
+            let to = to.cause(Some(*cause)).u8(u8::from(votes.is_some()));
+            to.votes(&votes.unwrap_or_default())
         }
         Body::Enter(kind) => to.kind(*kind),
         Body::Gather(ballot) | Body::Accept(ballot) => to.ballot(*ballot),
-        Body::Promise(ballot, report) => {
-            to.ballot(*ballot);
-            to.report(report);
-        }
-        Body::Refuse(refused, promised) => {
-            to.ballot(*refused);
-            to.ballot(*promised);
-        }
-        Body::Propose(ballot, value, takers) => {
-            to.ballot(*ballot);
-            to.value(value);
-            to.ranks(*takers);
+        Body::Promise(ballot, report) => to.ballot(*ballot).report(report),
+        Body::Refuse(refused, promised) => to.ballot(*refused).ballot(*promised),
+        Body::Propose(ballot, value, participants) => {
+            to.ballot(*ballot).value(value).ranks(*participants)
         }
         Body::Decide(value) => to.value(value),
-    }
-    to.bytes
+    };
+    bytes
 }
 
-/// The message that `bytes` are; `None` if they are none.
+/// The message of these bytes; `None` if no message has them.
 #[must_use]
 pub fn decode(bytes: &[u8; MESSAGE_BYTES]) -> Option<Message> {
-    let mut from = Reader(bytes);
+    parse(Decoder(bytes)).ok()
+}
+
+fn parse(mut from: Decoder<'_>) -> Result<Message, Malformed> {
     if from.u8()? != LAYOUT {
-        return None;
+        return Err(Malformed::UnknownValue);
     }
     let number = from.u8()?;
     let (epoch, slot) = (from.u32()?, from.u32()?);
     let body = match number {
         0 => Body::Ask,
-        1 => Body::Goodbye(from.testament()?),
+        1 => Body::Goodbye(from.votes()?),
         2 => Body::Evicted,
-        3 => Body::Revoke(from.cause()??, from.bequest()?),
+        3 => Body::Revoke(from.cause()?.ok_or(Malformed::UnknownValue)?, from.optional_votes()?),
         4 => Body::Enter(from.kind()?),
         5 => Body::Gather(from.ballot()?),
         6 => Body::Promise(from.ballot()?, from.report()?),
@@ -69,10 +63,10 @@ pub fn decode(bytes: &[u8; MESSAGE_BYTES]) -> Option<Message> {
         8 => Body::Propose(from.ballot()?, from.value()?, from.ranks()?),
         9 => Body::Accept(from.ballot()?),
         10 => Body::Decide(from.value()?),
-        _ => return None,
+        _ => return Err(Malformed::UnknownValue),
     };
-    let unused = from.0;
-    unused.iter().all(|&byte| byte == 0).then_some(Message { epoch, slot, body })
+    from.zeros()?;
+    Ok(Message { epoch, slot, body })
 }
 
 const fn number(body: &Body) -> u8 {
@@ -91,158 +85,96 @@ const fn number(body: &Body) -> u8 {
     }
 }
 
-struct Writer {
-    bytes: [u8; MESSAGE_BYTES],
-    at: usize,
-}
-
-impl Writer {
-    fn put(&mut self, bytes: &[u8]) {
-        let end = self.at + bytes.len();
-        if let Some(room) = self.bytes.get_mut(self.at..end) {
-            room.copy_from_slice(bytes);
-        }
-        self.at = end;
+impl<B: Buffer> Encoder<B> {
+    fn ranks(self, ranks: Ranks) -> Self {
+        ranks.words().into_iter().fold(self, Self::u64)
     }
 
-    fn u8(&mut self, value: u8) {
-        self.put(&[value]);
-    }
-
-    fn u32(&mut self, value: u32) {
-        self.put(&value.to_le_bytes());
-    }
-
-    fn u64(&mut self, value: u64) {
-        self.put(&value.to_le_bytes());
-    }
-
-    fn ranks(&mut self, ranks: Ranks) {
-        for word in ranks.words() {
-            self.u64(word);
-        }
-    }
-
-    fn kind(&mut self, kind: Kind) {
+    fn kind(self, kind: AgreementKind) -> Self {
         self.u8(match kind {
-            Kind::Settle => 0,
-            Kind::Agree => 1,
-            Kind::Change => 2,
-        });
+            AgreementKind::Settle => 0,
+            AgreementKind::Agree => 1,
+            AgreementKind::Change => 2,
+        })
     }
 
-    fn ballot(&mut self, ballot: Ballot) {
-        self.u32(ballot.round);
-        self.u32(ballot.leader);
+    fn ballot(self, ballot: Ballot) -> Self {
+        self.u32(ballot.round).u32(ballot.leader)
     }
 
-    fn cause(&mut self, cause: Option<Cause>) {
-        let Some(Cause { rank, evidence, sequence }) = cause else { return self.put(&[0; 13]) };
-        self.u8(match evidence {
+    fn cause(self, cause: Option<Cause>) -> Self {
+        let Some(Cause { rank, evidence, sequence }) = cause else { return self.array(&[0; 13]) };
+        let to = self.u8(match evidence {
             Evidence::Called => 1,
             Evidence::Left => 2,
             Evidence::Suspected => 3,
             Evidence::Strong => 4,
             Evidence::Certain => 5,
         });
-        self.u32(rank);
-        self.u64(sequence);
+        to.u32(rank).u64(sequence)
     }
 
-    fn value(&mut self, value: &Value) {
-        self.kind(value.kind);
-        self.ranks(value.members);
-        self.ranks(value.joined);
-        self.u64(value.flags);
-        self.u64(value.recovery.low);
-        self.u64(value.recovery.high);
-        self.cause(value.cause);
+    fn value(self, value: &Value) -> Self {
+        let to = self.kind(value.kind).ranks(value.members).ranks(value.joined).u64(value.flags);
+        to.u64(value.recovery.low).u64(value.recovery.high).cause(value.cause)
     }
 
-    fn testament(&mut self, testament: &Testament) {
-        self.u32(testament.epoch);
-        for vote in [&testament.settle, &testament.call] {
-            self.u32(vote.slot);
-            self.ballot(vote.ballot);
-            self.ranks(vote.takers);
-        }
+    fn votes(self, votes: &Testament) -> Self {
+        let both = [&votes.settle, &votes.call].into_iter();
+        both.fold(self.u32(votes.epoch), |to, vote| {
+            to.u32(vote.slot).ballot(vote.ballot).ranks(vote.participants)
+        })
     }
 
-    fn report(&mut self, report: &Report) {
-        self.ranks(report.gone);
-        self.ranks(report.doubted);
-        self.u64(report.done);
-        self.u64(report.full);
-        self.kind(report.call.kind);
-        self.u64(report.call.flags);
-        self.ranks(report.call.joiners);
-        self.cause(report.cause);
-        self.u8(u8::from(report.accepted.is_some()));
-        if let Some((ballot, value)) = &report.accepted {
-            self.ballot(*ballot);
-            self.value(value);
+    fn report(self, report: &Report) -> Self {
+        let to = self.ranks(report.gone).ranks(report.suspected).u64(report.done).u64(report.full);
+        let to = to.kind(report.call.kind).u64(report.call.flags).ranks(report.call.joiners);
+        let to = to.cause(report.cause);
+        match &report.accepted {
+            Some((ballot, value)) => to.u8(1).ballot(*ballot).value(value),
+            None => to.u8(0),
         }
     }
 }
 
-struct Reader<'a>(&'a [u8]);
-
-impl Reader<'_> {
-    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (first, rest) = self.0.split_first_chunk()?;
-        self.0 = rest;
-        Some(*first)
+impl Decoder<'_> {
+    fn rank(&mut self) -> Result<u32, Malformed> {
+        let rank = self.u32()?;
+        if rank < Ranks::CAPACITY { Ok(rank) } else { Err(Malformed::UnknownValue) }
     }
 
-    fn u8(&mut self) -> Option<u8> {
-        self.take().map(u8::from_le_bytes)
+    fn ranks(&mut self) -> Result<Ranks, Malformed> {
+        Ok(Ranks::of_words([self.u64()?, self.u64()?, self.u64()?, self.u64()?]))
     }
 
-    fn u32(&mut self) -> Option<u32> {
-        self.take().map(u32::from_le_bytes)
-    }
-
-    fn u64(&mut self) -> Option<u64> {
-        self.take().map(u64::from_le_bytes)
-    }
-
-    fn rank(&mut self) -> Option<u32> {
-        self.u32().filter(|&rank| rank < Ranks::CAPACITY)
-    }
-
-    fn ranks(&mut self) -> Option<Ranks> {
-        Some(Ranks::of_words([self.u64()?, self.u64()?, self.u64()?, self.u64()?]))
-    }
-
-    fn kind(&mut self) -> Option<Kind> {
+    fn kind(&mut self) -> Result<AgreementKind, Malformed> {
         match self.u8()? {
-            0 => Some(Kind::Settle),
-            1 => Some(Kind::Agree),
-            2 => Some(Kind::Change),
-            _ => None,
+            0 => Ok(AgreementKind::Settle),
+            1 => Ok(AgreementKind::Agree),
+            2 => Ok(AgreementKind::Change),
+            _ => Err(Malformed::UnknownValue),
         }
     }
 
-    fn ballot(&mut self) -> Option<Ballot> {
-        Some(Ballot { round: self.u32()?, leader: self.rank()? })
+    fn ballot(&mut self) -> Result<Ballot, Malformed> {
+        Ok(Ballot { round: self.u32()?, leader: self.rank()? })
     }
 
-    /// `Some(None)` is no cause.
-    fn cause(&mut self) -> Option<Option<Cause>> {
+    fn cause(&mut self) -> Result<Option<Cause>, Malformed> {
         let evidence = match self.u8()? {
-            0 => return (self.take()? == [0; 12]).then_some(None),
+            0 if self.array()? == [0; 12] => return Ok(None),
             1 => Evidence::Called,
             2 => Evidence::Left,
             3 => Evidence::Suspected,
             4 => Evidence::Strong,
             5 => Evidence::Certain,
-            _ => return None,
+            _ => return Err(Malformed::UnknownValue),
         };
-        Some(Some(Cause { rank: self.rank()?, evidence, sequence: self.u64()? }))
+        Ok(Some(Cause { rank: self.rank()?, evidence, sequence: self.u64()? }))
     }
 
-    fn value(&mut self) -> Option<Value> {
-        Some(Value {
+    fn value(&mut self) -> Result<Value, Malformed> {
+        Ok(Value {
             kind: self.kind()?,
             members: self.ranks()?,
             joined: self.ranks()?,
@@ -252,29 +184,27 @@ impl Reader<'_> {
         })
     }
 
-    fn testament(&mut self) -> Option<Testament> {
-        Some(Testament { epoch: self.u32()?, settle: self.vote()?, call: self.vote()? })
+    fn votes(&mut self) -> Result<Testament, Malformed> {
+        Ok(Testament { epoch: self.u32()?, settle: self.vote()?, call: self.vote()? })
     }
 
-    fn vote(&mut self) -> Option<Vote> {
-        Some(Vote { slot: self.u32()?, ballot: self.ballot()?, takers: self.ranks()? })
+    fn vote(&mut self) -> Result<Vote, Malformed> {
+        Ok(Vote { slot: self.u32()?, ballot: self.ballot()?, participants: self.ranks()? })
     }
 
-    /// `Some(None)` is no testament.
-    fn bequest(&mut self) -> Option<Option<Testament>> {
-        let there = self.u8()?;
-        let testament = self.testament()?;
-        match there {
-            0 => (testament == Testament::default()).then_some(None),
-            1 => Some(Some(testament)),
-            _ => None,
+    /// Last votes that may be absent: then all their bytes are zero.
+    fn optional_votes(&mut self) -> Result<Option<Testament>, Malformed> {
+        match (self.u8()?, self.votes()?) {
+            (0, nothing) if nothing == Testament::default() => Ok(None),
+            (1, votes) => Ok(Some(votes)),
+            _ => Err(Malformed::UnknownValue),
         }
     }
 
-    fn report(&mut self) -> Option<Report> {
-        Some(Report {
+    fn report(&mut self) -> Result<Report, Malformed> {
+        Ok(Report {
             gone: self.ranks()?,
-            doubted: self.ranks()?,
+            suspected: self.ranks()?,
             done: self.u64()?,
             full: self.u64()?,
             call: Call { kind: self.kind()?, flags: self.u64()?, joiners: self.ranks()? },
@@ -282,7 +212,7 @@ impl Reader<'_> {
             accepted: match self.u8()? {
                 0 => None,
                 1 => Some((self.ballot()?, self.value()?)),
-                _ => return None,
+                _ => return Err(Malformed::UnknownValue),
             },
         })
     }

@@ -1,11 +1,11 @@
 //! AES-256-GCM by AWS-LC: several times as fast where the CPU has AVX-512, but its C code takes a
-//! minute and a half to compile. May touch: aws-lc-rs.
+//! minute and a half to compile.
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 
 use super::{KEY, NONCE, TAG};
 
-/// The key schedule of one direction of a stream; the crate wipes it when it is dropped.
+/// The key schedule of one direction of a stream; the crate erases it when it is dropped.
 pub(super) struct Cipher(LessSafeKey);
 
 impl Cipher {

@@ -1,12 +1,12 @@
-//! AES-256-GCM by the crate `aes-gcm`: builds in seconds, needs no C compiler, and uses the CPU's
-//! AES and carry-less multiplication where it has them. May touch: aes-gcm.
+//! AES-256-GCM by the crate `aes-gcm`, which builds in seconds without a C compiler, and uses the
+//! CPU's AES and carry-less multiplication where the CPU has them.
 
 use aes_gcm::aead::inout::InOutBuf;
 use aes_gcm::{AeadInOut, Aes256Gcm, KeyInit};
 
 use super::{KEY, NONCE, TAG};
 
-/// The key schedule of one direction of a stream; the crate wipes it when it is dropped.
+/// The key schedule of one direction of a stream; the crate erases it when it is dropped.
 pub(super) struct Cipher(Aes256Gcm);
 
 impl Cipher {

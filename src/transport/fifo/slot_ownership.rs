@@ -1,7 +1,7 @@
-//! The words by which the two ends of a FIFO hand slots to each other: who may touch a slot, and
-//! who sleeps until it may. May touch: sync, the frame of `link`.
-//! Law: `tests/loom` walks through all orders in which two ends can do these, and finds neither a
-//! slot that both touch nor an end that sleeps for ever.
+//! Slot ownership: the atomic words by which the two ends of a FIFO hand slots to each other, and on
+//! which an end sleeps until the next slot is its own.
+//! Law: `tests/loom` goes through all interleavings of the two ends; in none do both touch a slot,
+//! and in none does an end sleep for ever.
 
 use std::time::Duration;
 
@@ -11,17 +11,17 @@ use crate::sync::Sleeper;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::transport::Frame;
 
-/// What both ends share, beside the slots.
+/// The words that both ends share, besides the slots.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(super) struct Control {
-    /// Slots that the receiver gave back, modulo 2^32.
+    /// Slots that the receiver has released, modulo 2^32.
     released: CachePadded<AtomicU32>,
     pub(super) receiver: CachePadded<End>,
     pub(super) sender: CachePadded<End>,
 }
 
-/// What one end tells the other, rarely written.
+/// The state of one end, which is rarely written.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(super) struct End {
@@ -29,11 +29,11 @@ pub(super) struct End {
     closed: AtomicU32,
 }
 
-/// What a slot begins with.
+/// The header of a slot.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(super) struct Header {
-    /// The slot's number on this link plus one, modulo 2^32, once it is filled.
+    /// The slot's number on this link plus one, modulo 2^32, once the slot is filled.
     ready: AtomicU32,
     len: AtomicU32,
     sequence: AtomicU64,
@@ -41,44 +41,44 @@ pub(super) struct Header {
 }
 
 impl End {
-    /// To be called once by this end.
+    /// To be called once, by the end itself.
     pub(super) fn attach(&self) {
         self.sleeper.attach();
     }
 
-    /// Has it left?
+    /// True if the end has closed the link.
     pub(super) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire) != 0
     }
 }
 
 impl Control {
-    /// How many slots the receiver has given back; those are the sender's.
+    /// The number of slots that the receiver has released, which belong to the sender again.
     #[inline]
     pub(super) fn released(&self) -> u32 {
         self.released.load(Ordering::Acquire)
     }
 
-    /// The receiver gives back all slots before this number.
+    /// The receiver releases all slots before this number.
     #[inline]
     pub(super) fn release(&self, number: u32) {
         self.released.store(number, Ordering::Release);
         self.sender.sleeper.wake(&self.released);
     }
 
-    /// The sender sleeps until more than `seen` slots are given back.
+    /// The sender sleeps until more than `seen` slots are released.
     pub(super) fn sleep_on_release(&self, seen: u32, limit: Duration) {
         self.sender.sleeper.sleep(&self.released, seen, limit);
     }
 
-    /// The sender leaves; its next slot would have been that with this header.
+    /// The sender closes the link; `next` is the header of the slot that it would have sent next.
     pub(super) fn close_sender(&self, next: &Header) {
         self.sender.closed.store(1, Ordering::Release);
-        // Whoever sleeps on the next slot looks at `closed` when it wakes.
+        // A receiver that sleeps on the next slot checks `closed` when it wakes.
         self.receiver.sleeper.wake(&next.ready);
     }
 
-    /// The receiver leaves.
+    /// The receiver closes the link.
     pub(super) fn close_receiver(&self) {
         self.receiver.closed.store(1, Ordering::Release);
         self.sender.sleeper.wake(&self.released);
@@ -86,7 +86,7 @@ impl Control {
 }
 
 impl Header {
-    /// The sender hands over the slot with this number: from here on it is the receiver's.
+    /// The sender hands over slot `number`, which belongs to the receiver from now on.
     #[inline]
     pub(super) fn fill(&self, number: u32, frame: &Frame, control: &Control) {
         self.len.store(frame.len, Ordering::Relaxed);
@@ -96,13 +96,13 @@ impl Header {
         control.receiver.sleeper.wake(&self.ready);
     }
 
-    /// Is the slot with this number the receiver's?
+    /// True if slot `number` belongs to the receiver.
     #[inline]
     pub(super) fn is_filled(&self, number: u32) -> bool {
         self.ready.load(Ordering::Acquire) == number.wrapping_add(1)
     }
 
-    /// What a filled slot says of itself.
+    /// The description of a filled slot.
     #[inline]
     pub(super) fn frame(&self) -> Frame {
         Frame {
@@ -112,7 +112,7 @@ impl Header {
         }
     }
 
-    /// The receiver sleeps until the slot with this number is filled.
+    /// The receiver sleeps until slot `number` is filled.
     pub(super) fn sleep_until_filled(&self, number: u32, control: &Control, limit: Duration) {
         let seen = self.ready.load(Ordering::Acquire);
         if seen != number.wrapping_add(1) {

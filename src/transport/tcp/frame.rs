@@ -1,23 +1,23 @@
-//! The header before every slot's payload on a TCP connection, and how to read it back.
-//! May touch: the link contract. Law: a header is refused unless every field is as expected, the
-//! reserved ones included; there is one encoding, little-endian, 64 bytes.
+//! The header before each slot's payload on a TCP connection: 64 bytes, little-endian.
+//! Law: a header is refused unless every field has its expected value, reserved fields included. A
+//! table of fields stands in place of `codec`, because an error names the first field that differs.
 //!
-//! magic u32, version u8, kind u8, flags u16, 8 bytes of zero, sequence u64, fingerprint u64,
-//! slot u64, len u32, crc u32 (CRC-32C of the payload; 0 where links have none), 16 bytes of zero.
+//! Fields: magic u32, version u8, kind u8, flags u16, 8 zeros, sequence u64, fingerprint u64,
+//! slot u64, len u32, crc u32 (CRC-32C of the payload; 0 on links without checksums), 16 zeros.
 
 use crate::transport::{Fault, Frame};
 
 /// Bytes of a header.
 pub(super) const HEADER: usize = 64;
 
-/// "RING" as the bytes go over the wire.
+/// "RING", in the order of the bytes on the wire.
 const MAGIC: u32 = u32::from_le_bytes(*b"RING");
 const VERSION: u8 = 1;
-/// A slot's payload follows; the only kind so far.
+/// The only kind so far: the payload of a slot follows.
 const DATA: u8 = 1;
 
-/// Name, first byte and number of bytes of every field; fields are compared in this order, so
-/// that what is named first is what explains the rest.
+/// Name, first byte and number of bytes of each field. Fields are compared in this order, so that an
+/// error names the field that explains the others.
 const FIELDS: [(&str, usize, usize); 12] = [
     ("magic", 0, 4),
     ("version", 4, 1),
@@ -54,18 +54,19 @@ pub(super) fn encode(slot: u64, frame: &Frame) -> [u8; HEADER] {
     header
 }
 
-/// The header with the checksum of its payload.
+/// The header with this checksum of its payload.
 pub(super) fn with_crc(mut header: [u8; HEADER], crc: u32) -> [u8; HEADER] {
     header[44..48].copy_from_slice(&crc.to_le_bytes());
     header
 }
 
-/// The checksum that a header has.
+/// The checksum in a header.
 pub(super) fn crc(header: &[u8; HEADER]) -> u32 {
     value(header, 44, 4) as u32
 }
 
-/// Is `theirs` the header that `ours` is? Otherwise names the first field that differs.
+/// Compares the expected header `ours` with a received one; the error names the first field that
+/// differs.
 pub(super) fn check(ours: &[u8; HEADER], theirs: &[u8; HEADER]) -> Result<(), Fault> {
     if ours == theirs {
         return Ok(());
@@ -77,12 +78,12 @@ pub(super) fn check(ours: &[u8; HEADER], theirs: &[u8; HEADER]) -> Result<(), Fa
     differing.map_or(Ok(()), Err)
 }
 
-/// Sequence and fingerprint, whatever the rest says.
+/// Sequence and fingerprint of a header, which may be wrong in other fields.
 pub(super) fn call(header: &[u8; HEADER]) -> (u64, u64) {
     (value(header, 16, 8), value(header, 24, 8))
 }
 
-/// The number of `size` bytes at `at`.
+/// The number in `size` bytes from byte `at`.
 fn value(header: &[u8; HEADER], at: usize, size: usize) -> u64 {
     header[at..at + size].iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte))
 }
@@ -121,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flipped_bit_is_refused_by_its_field() {
+    fn every_flipped_bit_is_refused_with_its_field() {
         let ours = encode(9, &FRAME);
         assert!(check(&ours, &ours).is_ok());
         for bit in 0..HEADER * 8 {

@@ -1,5 +1,5 @@
-//! Which of this host's addresses TCP links use. `choose` is a pure function over a list, `list`
-//! the system call that makes the list. May touch: error, OS crates.
+//! The choice of the network interface and address for TCP links. `choose` is a pure function over a
+//! list of interfaces; `list` is the system call that makes the list.
 
 use std::net::IpAddr;
 
@@ -15,18 +15,18 @@ const VIRTUAL: [&str; 4] = ["docker", "virbr", "veth", "br-"];
 /// One address of one network interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
-    /// The interface's name; one with several addresses is listed several times.
+    /// The name of the interface. An interface with several addresses is listed several times.
     pub name: String,
     /// The address.
     pub address: IpAddr,
-    /// Is the interface up?
+    /// True if the interface is up.
     pub up: bool,
 }
 
 /// This host's interfaces and addresses, in the system's order.
 ///
 /// # Errors
-/// If the system does not tell.
+/// If the system refuses the list.
 pub fn list() -> Result<Vec<Interface>> {
     let all = getifaddrs().map_err(|e| Error::io("listing the network interfaces", e))?;
     Ok(all
@@ -43,15 +43,15 @@ fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
     v4.or_else(|| address.as_sockaddr_in6().map(|a| IpAddr::V6(a.ip())))
 }
 
-/// The address to use. `spec` is a list with commas of name prefixes (`eth,ib`) or subnets
-/// (`10.0.0.0/8`, `fd00::/8`), of which the first that fits anything decides; `=` before the list
-/// makes its names exact, `^` (or `^=`) turns it into what must not be used. Without a spec, or
-/// with an excluding one, what serves containers and virtual machines is passed over, and loopback
-/// is used only if nothing else is there. IPv4 goes before IPv6; what is down or IPv6 link-local
-/// is never used.
+/// The address for TCP links. `spec` is a comma-separated list of name prefixes (`eth,ib`) or subnets
+/// (`10.0.0.0/8`, `fd00::/8`); the first entry that fits any interface decides. `=` before the list
+/// makes its names exact; `^` (or `^=`) excludes the interfaces that fit. Without a spec, or with an
+/// excluding one, interfaces of containers and virtual machines are skipped, and loopback is used
+/// only if there is no other. IPv4 comes before IPv6. Interfaces that are down, and IPv6 link-local
+/// addresses, are never used.
 ///
 /// # Errors
-/// If the spec is malformed or nothing fits it: the error lists what there is.
+/// If the spec is malformed, or no interface fits it: the error lists the interfaces.
 pub fn choose(spec: Option<&str>, interfaces: &[Interface]) -> Result<IpAddr> {
     let given = spec.unwrap_or("");
     let wrong = |problem: &str| Error::Config {
@@ -64,16 +64,16 @@ pub fn choose(spec: Option<&str>, interfaces: &[Interface]) -> Result<IpAddr> {
     let chosen = if spec.exclude {
         let rest = || usable().filter(|i| !spec.items.iter().any(|item| item.fits(i)));
         let real = |i: &&Interface| !VIRTUAL.iter().any(|prefix| i.name.starts_with(prefix));
-        best(rest().filter(real).filter(|i| !i.address.is_loopback()))
-            .or_else(|| best(rest().filter(|i| i.address.is_loopback())))
+        preferred(rest().filter(real).filter(|i| !i.address.is_loopback()))
+            .or_else(|| preferred(rest().filter(|i| i.address.is_loopback())))
     } else {
-        spec.items.iter().find_map(|item| best(usable().filter(|i| item.fits(i))))
+        spec.items.iter().find_map(|item| preferred(usable().filter(|i| item.fits(i))))
     };
     chosen.ok_or_else(|| wrong("no usable network interface fits"))
 }
 
-/// The first IPv4 address, or else the first one.
-fn best<'a>(mut of: impl Iterator<Item = &'a Interface> + Clone) -> Option<IpAddr> {
+/// The first IPv4 address, or else the first address.
+fn preferred<'a>(mut of: impl Iterator<Item = &'a Interface> + Clone) -> Option<IpAddr> {
     of.clone().find(|i| i.address.is_ipv4()).or_else(|| of.next()).map(|i| i.address)
 }
 
@@ -90,7 +90,7 @@ fn inventory(interfaces: &[Interface]) -> String {
     if entries.is_empty() { "none".into() } else { entries.join(", ") }
 }
 
-/// A spec, read.
+/// A parsed spec.
 struct Spec<'a> {
     exclude: bool,
     items: Vec<Item<'a>>,
@@ -136,8 +136,9 @@ impl<'a> Item<'a> {
             Self::Exact(name) => interface.name == name,
             Self::Subnet(net, bits) => {
                 let rest = width(net) - bits;
-                let head = |address| value(address).checked_shr(rest).unwrap_or(0);
-                net.is_ipv4() == interface.address.is_ipv4() && head(net) == head(interface.address)
+                let prefix = |address| value(address).checked_shr(rest).unwrap_or(0);
+                net.is_ipv4() == interface.address.is_ipv4()
+                    && prefix(net) == prefix(interface.address)
             }
         }
     }
@@ -158,7 +159,7 @@ fn value(address: IpAddr) -> u128 {
 mod tests {
     use super::{Interface, choose, list};
 
-    /// A host with a bit of everything; `-` marks what is down.
+    /// The interfaces of a host; `-` marks one that is down.
     const HOST: &str = "lo 127.0.0.1, lo ::1, docker0 172.17.0.1, -eth9 10.9.0.1, eth0 fe80::5, \
                         eth0 fd00::2, eth0 192.0.2.2, eth1 10.1.0.1, ib0 fd01::7, br-12 10.0.0.9";
 
@@ -221,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_spec_the_best_there_is() {
+    fn without_a_spec_the_preferred_address_is_chosen() {
         for (what, expected) in [
             (HOST, "192.0.2.2"),
             ("lo ::1, lo 127.0.0.1", "127.0.0.1"),

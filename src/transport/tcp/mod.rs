@@ -1,8 +1,8 @@
-//! Links over TCP: k connected sockets carry one link, slot i on socket i % k, each slot behind a
-//! 64-byte header (`frame`), both sealed if the link is. Sockets never block; what the network does
-//! not take at once stays in the sender's slots. May touch: memory, partition, error, OS crates.
-//! Laws: those of the link contract; nothing that a peer sends makes this side panic, read past
-//! its slot or allocate.
+//! Links over TCP: k connected sockets carry one link, slot i on socket i % k. Each slot goes behind a
+//! 64-byte header (`frame`); on an encrypted link both are sealed. Sockets never block: bytes that
+//! the system does not take at once stay in the sender's slots.
+//! Law: besides the laws of links, no bytes of a peer make this side panic, read past its slot or
+//! allocate.
 
 mod frame;
 pub mod interface;
@@ -23,18 +23,18 @@ pub use rx::Rx;
 pub use socket::{Settings, tune};
 pub use tx::Tx;
 
-/// Bytes that payloads are aligned to in memory: a cache line, and a vector register.
+/// The alignment of payloads in memory, in bytes: a cache line, and a vector register.
 const ALIGN: usize = 64;
 
-/// Where the parts of a frame lie, on the wire and in the memory of its slot: header, payload, and
-/// behind each its tag, if the link is sealed.
+/// The layout of a frame on the wire and in the memory of its slot: header and payload, each with its
+/// tag on an encrypted link.
 #[derive(Clone, Copy, Debug)]
-struct Layout {
+struct FrameLayout {
     tag: usize,
 }
 
-impl Layout {
-    fn of(sealed: bool) -> Self {
+impl FrameLayout {
+    fn new(sealed: bool) -> Self {
         Self { tag: if sealed { TAG } else { 0 } }
     }
 
@@ -43,37 +43,37 @@ impl Layout {
     }
 
     /// Bytes before the payload.
-    fn head(self) -> usize {
+    fn header_len(self) -> usize {
         frame::HEADER + self.tag
     }
 
-    /// Bytes of a frame with so many of payload.
-    fn whole(self, len: usize) -> usize {
-        self.head() + len + self.tag
+    /// Bytes of a frame with `len` bytes of payload.
+    fn frame_len(self, len: usize) -> usize {
+        self.header_len() + len + self.tag
     }
 
-    /// Where in a slot's memory the frame begins, so that the payload is aligned.
-    fn begin(self) -> usize {
-        self.head().next_multiple_of(ALIGN) - self.head()
+    /// The offset of the frame in the memory of a slot, which aligns the payload.
+    fn frame_offset(self) -> usize {
+        self.header_len().next_multiple_of(ALIGN) - self.header_len()
     }
 
-    /// Bytes from one slot's memory to the next one's.
+    /// Bytes from the memory of one slot to that of the next.
     fn stride(self, shape: SlotShape) -> usize {
-        (self.begin() + self.whole(shape.bytes)).next_multiple_of(ALIGN)
+        (self.frame_offset() + self.frame_len(shape.bytes)).next_multiple_of(ALIGN)
     }
 
-    /// Memory for `slots` slots, and where in it the first one's frame begins.
+    /// Memory for `slots` slots, and the offset of the first frame in it.
     fn slots(self, shape: SlotShape, slots: usize) -> Result<(Box<[u8]>, usize)> {
         let len = slots * self.stride(shape) + ALIGN;
         let failed =
             |()| Error::io(format!("allocating {len} bytes for a link"), ErrorKind::OutOfMemory);
         let memory: Box<[u8]> = bytemuck::try_zeroed_slice_box(len).map_err(failed)?;
-        let start = memory.as_ptr().align_offset(ALIGN) + self.begin();
+        let start = memory.as_ptr().align_offset(ALIGN) + self.frame_offset();
         Ok((memory, start))
     }
 }
 
-/// Refuses what no link can be made of, and makes the sockets non-blocking.
+/// Checks the parameters of a link, and makes its sockets non-blocking.
 fn prepare(call: &'static str, streams: &[TcpStream], keys: usize, shape: SlotShape) -> Result<()> {
     let wrong = |argument, given, expected: &str| Error::Argument {
         call,
@@ -100,8 +100,8 @@ fn prepare(call: &'static str, streams: &[TcpStream], keys: usize, shape: SlotSh
     Ok(())
 }
 
-/// What an answer of a non-blocking socket means: bytes moved, none now (`None`), or the end.
-fn moved(answer: io::Result<usize>) -> Result<Option<usize>, Fault> {
+/// The result of a call on a non-blocking socket: bytes moved, none now (`None`), or the peer's end.
+fn bytes_moved(answer: io::Result<usize>) -> Result<Option<usize>, Fault> {
     match answer {
         Ok(0) => Err(Fault::Lost("it closed the connection".into())),
         Ok(bytes) => Ok(Some(bytes)),
@@ -110,17 +110,17 @@ fn moved(answer: io::Result<usize>) -> Result<Option<usize>, Fault> {
     }
 }
 
-/// A look at a socket that takes nothing from it: bytes still unread mean that it is alive.
-fn look(stream: &TcpStream) -> Result<(), Fault> {
+/// Checks that a connection is open, without reading from it: unread bytes count as open.
+fn check_open(stream: &TcpStream) -> Result<(), Fault> {
     loop {
         match stream.peek(&mut [0]) {
             Err(e) if e.kind() == ErrorKind::Interrupted => {}
-            answer => return moved(answer).map(|_| ()),
+            answer => return bytes_moved(answer).map(|_| ()),
         }
     }
 }
 
-/// A header whatever its bytes are, beside the one that is expected.
+/// Fuzz target: a header of any bytes, compared with an expected one.
 #[cfg(fuzzing)]
 pub fn fuzz_header(data: &[u8]) {
     let Some((theirs, len)) = data.split_first_chunk().zip(Some(data.len())) else { return };

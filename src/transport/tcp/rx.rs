@@ -1,7 +1,7 @@
-//! The receiving end of a TCP link: one slot of memory, filled by non-blocking reads of exactly the
-//! frame that is expected next. May touch: the link contract, memory.
-//! Law: bytes of a frame are lent only when its header was as expected and its payload is complete,
-//! and both are what the sender has sealed, if the link is.
+//! The receiving end of a TCP link: memory for one slot, filled by non-blocking reads of exactly the
+//! next frame.
+//! Law: a payload is lent only after its header was compared, it is complete, and it has its checksum
+//! or, on an encrypted link, was opened.
 
 use std::io::{self, Read};
 use std::net::TcpStream;
@@ -9,56 +9,57 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
 use super::frame::{HEADER, call, check, crc, encode, with_crc};
-use super::{Layout, look, moved, prepare, raw};
+use super::{FrameLayout, bytes_moved, check_open, prepare, raw};
 use crate::error::Result;
 use crate::memory::{Dst, Src};
 use crate::partition::SlotShape;
 use crate::transport::aead::Opener;
 use crate::transport::{self, Fault, Frame, poll};
 
-/// A copy of fewer bytes costs less than the second system call that saves it.
-const WORTHWHILE: usize = 16 << 10;
+/// Shorter payloads are copied, which costs less than the second system call of a direct receive.
+const MIN_DIRECT_BYTES: usize = 16 << 10;
 
-/// The receiving end of a TCP link. After a fault it is of no more use.
+/// The receiving end of a TCP link. After a fault the link is unusable.
 pub struct Rx {
     streams: Vec<TcpStream>,
-    /// What each of them is opened by, if they are sealed.
+    /// The key of each stream on an encrypted link; else empty.
     openers: Vec<Opener>,
     /// One frame: header, payload, and their tags.
     memory: Box<[u8]>,
-    /// Where in `memory` the header begins.
+    /// The offset of the header in `memory`.
     start: usize,
-    layout: Layout,
-    /// Bytes of the frame that are here.
-    have: usize,
-    /// Was its header opened, and as expected?
-    opened: bool,
-    checked: bool,
-    /// Its number, from 0.
+    layout: FrameLayout,
+    /// Bytes of the frame that have been received.
+    received: usize,
+    /// The header was opened, and compared with the expected one.
+    header_opened: bool,
+    header_checked: bool,
+    /// The number of the slot, from 0.
     slot: u64,
-    /// Has each slot a checksum? That of this one; and was its payload found to have it, or opened?
-    checks: bool,
+    /// Slots have checksums; and the checksum of this one.
+    has_checksums: bool,
     crc: u32,
-    whole: bool,
+    /// The payload was compared with its checksum, or opened.
+    payload_verified: bool,
 }
 
 impl Rx {
-    /// A link over connected `streams`, in the order of the sender's. The
-    /// link owns them: nothing else may use them, also not for the other direction.
+    /// A link over connected `streams`, in the order of the sender's. The link owns them: no other
+    /// code may use them, in either direction.
     ///
     /// # Errors
-    /// Without sockets, or with slots that no link can have or there is no memory for.
+    /// Without sockets, with a slot shape that no link can have, or without memory for the slots.
     pub fn new(streams: Vec<TcpStream>, shape: SlotShape) -> Result<Self> {
         Self::sealed(streams, Vec::new(), shape)
     }
 
-    /// The same, with a key for each stream by which all of it is opened; or none at all.
+    /// As [`Self::new`], encrypted with a key for each stream; or plain without any key.
     ///
     /// # Errors
-    /// As [`Self::new`]; or if there is another number of keys.
+    /// As [`Self::new`]; or if there is not one key for each stream.
     pub fn sealed(streams: Vec<TcpStream>, openers: Vec<Opener>, shape: SlotShape) -> Result<Self> {
         prepare("tcp::Rx::new", &streams, openers.len(), shape)?;
-        let layout = Layout::of(!openers.is_empty());
+        let layout = FrameLayout::new(!openers.is_empty());
         let (memory, start) = layout.slots(shape, 1)?;
         Ok(Self {
             streams,
@@ -66,66 +67,66 @@ impl Rx {
             memory,
             start,
             layout,
-            have: 0,
-            opened: false,
-            checked: false,
+            received: 0,
+            header_opened: false,
+            header_checked: false,
             slot: 0,
-            checks: !layout.is_sealed(),
+            has_checksums: !layout.is_sealed(),
             crc: 0,
-            whole: false,
+            payload_verified: false,
         })
     }
 
-    /// As at the other end: see [`Tx::checked`](super::tx::Tx::checked).
+    /// Turns checksums on or off, as at the other end: see [`Tx::checked`](super::tx::Tx::checked).
     #[must_use]
     pub fn checked(mut self, checks: bool) -> Self {
-        self.checks = checks && !self.layout.is_sealed();
+        self.has_checksums = checks && !self.layout.is_sealed();
         self
     }
 
-    /// Which socket carries the next slot.
+    /// The index of the socket of the next slot.
     fn lane(&self) -> usize {
         (self.slot % self.streams.len() as u64) as usize
     }
 
-    /// That socket.
     fn stream(&self) -> &TcpStream {
         &self.streams[self.lane()]
     }
 
-    /// Reads the frame up to `want` bytes, the header first of all; true when they are here.
-    fn fetch(&mut self, expect: &Frame, want: usize) -> Result<bool, Fault> {
+    /// Reads the first `want` bytes of the frame, and checks the header as soon as it is complete.
+    /// True when the bytes have been received.
+    fn read_until(&mut self, expect: &Frame, want: usize) -> Result<bool, Fault> {
         loop {
-            if self.have >= self.layout.head() && !self.checked {
+            if self.received >= self.layout.header_len() && !self.header_checked {
                 self.open_header()?;
-                self.check(expect)?;
-                self.checked = true;
+                self.check_header(expect)?;
+                self.header_checked = true;
             }
-            if self.have >= want {
+            if self.received >= want {
                 return Ok(true);
             }
             let stream = &self.streams[self.lane()];
-            let rest = &mut self.memory[self.start + self.have..self.start + want];
+            let rest = &mut self.memory[self.start + self.received..self.start + want];
             match (&*stream).read(rest) {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                answer => match moved(answer)? {
-                    Some(bytes) => self.have += bytes,
+                answer => match bytes_moved(answer)? {
+                    Some(bytes) => self.received += bytes,
                     None => return Ok(false),
                 },
             }
         }
     }
 
-    /// Opens the header, which is here, once.
+    /// Opens the received header, once.
     fn open_header(&mut self) -> Result<(), Fault> {
-        if !self.opened {
-            self.open(0, self.layout.head())?;
-            self.opened = true;
+        if !self.header_opened {
+            self.open(0, self.layout.header_len())?;
+            self.header_opened = true;
         }
         Ok(())
     }
 
-    /// Opens the part of the frame from `begin` to `end`, if it is sealed.
+    /// On an encrypted link, opens the part of the frame from `begin` to `end`.
     fn open(&mut self, begin: usize, end: usize) -> Result<(), Fault> {
         let (lane, slot) = (self.lane(), self.slot);
         let Some(opener) = self.openers.get_mut(lane) else { return Ok(()) };
@@ -133,31 +134,31 @@ impl Rx {
         opener.open(part).map_err(|_| Fault::Forged { slot })
     }
 
-    /// Opens the payload, which is here, on its way to `out`.
+    /// On an encrypted link, opens the received payload into `out`.
     fn open_to(&mut self, out: &mut [u8]) -> Result<(), Fault> {
         let (lane, slot) = (self.lane(), self.slot);
         let Some(opener) = self.openers.get_mut(lane) else { return Ok(()) };
-        let (begin, end) = (self.layout.head(), self.layout.whole(out.len()));
+        let (begin, end) = (self.layout.header_len(), self.layout.frame_len(out.len()));
         let piece = &self.memory[self.start + begin..self.start + end];
         opener.open_to(piece, out).map_err(|_| Fault::Forged { slot })
     }
 
-    /// Compares the header that is here with what it must be.
-    fn check(&mut self, expect: &Frame) -> Result<(), Fault> {
+    /// Compares the received header with the expected one.
+    fn check_header(&mut self, expect: &Frame) -> Result<(), Fault> {
         let Some(theirs) = self.memory[self.start..].first_chunk() else { return Ok(()) };
-        self.crc = if self.checks { crc(theirs) } else { 0 };
+        self.crc = if self.has_checksums { crc(theirs) } else { 0 };
         check(&with_crc(encode(self.slot, expect), self.crc), theirs)
     }
 
-    /// Has the payload, of this checksum, come as it was sent?
-    fn compare(&mut self, found: impl FnOnce(&Self) -> u32) -> Result<(), Fault> {
-        if self.checks && !self.whole {
+    /// Compares the checksum of the received payload with the sender's, once.
+    fn verify_checksum(&mut self, found: impl FnOnce(&Self) -> u32) -> Result<(), Fault> {
+        if self.has_checksums && !self.payload_verified {
             let found = found(self);
             if found != self.crc {
                 let (slot, sent) = (self.slot, self.crc);
                 return Err(Fault::Corrupt { slot, sent, found });
             }
-            self.whole = true;
+            self.payload_verified = true;
         }
         Ok(())
     }
@@ -165,13 +166,13 @@ impl Rx {
 
 impl transport::Rx for Rx {
     fn glimpse(&mut self) -> Option<(u64, u64)> {
-        let head = self.layout.head();
-        while self.have < head {
+        let header_len = self.layout.header_len();
+        while self.received < header_len {
             let stream = &self.streams[self.lane()];
-            let rest = &mut self.memory[self.start + self.have..self.start + head];
+            let rest = &mut self.memory[self.start + self.received..self.start + header_len];
             match (&*stream).read(rest) {
-                Ok(bytes @ 1..) => self.have += bytes,
-                // What is wrong shows when the slot is waited for.
+                Ok(bytes @ 1..) => self.received += bytes,
+                // An error shows when the caller waits for the slot.
                 _ => return None,
             }
         }
@@ -181,47 +182,49 @@ impl transport::Rx for Rx {
 
     fn ready(&mut self, expect: &Frame) -> Result<bool, Fault> {
         let len = expect.len as usize;
-        let here = self.fetch(expect, self.layout.whole(len))?;
-        if here && !self.layout.is_sealed() {
-            self.compare(|link| raw::checksum(raw::bytes(&transport::Rx::peek(link, len))))?;
-        } else if here && !self.whole {
-            self.open(self.layout.head(), self.layout.whole(len))?;
-            self.whole = true;
+        let is_here = self.read_until(expect, self.layout.frame_len(len))?;
+        if is_here && !self.layout.is_sealed() {
+            self.verify_checksum(|link| {
+                raw::checksum(raw::slice(&transport::Rx::peek(link, len)))
+            })?;
+        } else if is_here && !self.payload_verified {
+            self.open(self.layout.header_len(), self.layout.frame_len(len))?;
+            self.payload_verified = true;
         }
-        Ok(here)
+        Ok(is_here)
     }
 
-    /// The header is read by itself, so that a wrong frame's payload never gets to `out`. What is
-    /// sealed is opened on its way there from the link's memory.
+    /// Reads the header by itself, so that the payload of a wrong frame never reaches `out`. An
+    /// encrypted payload is opened from the link's memory into `out`.
     fn land(&mut self, expect: &Frame, mut out: Dst<'_>) -> Result<bool, Fault> {
         let len = expect.len as usize;
         if self.layout.is_sealed() {
-            let here = self.fetch(expect, self.layout.whole(len))?;
-            if here {
-                self.open_to(raw::room(&mut out))?;
+            let is_here = self.read_until(expect, self.layout.frame_len(len))?;
+            if is_here {
+                self.open_to(raw::slice_mut(&mut out))?;
             }
-            return Ok(here);
+            return Ok(is_here);
         }
-        if len < WORTHWHILE {
-            let here = self.ready(expect)?;
-            if here {
+        if len < MIN_DIRECT_BYTES {
+            let is_here = self.ready(expect)?;
+            if is_here {
                 out.fill(self.peek(len));
             }
-            return Ok(here);
+            return Ok(is_here);
         }
-        if !self.fetch(expect, HEADER)? {
+        if !self.read_until(expect, HEADER)? {
             return Ok(false);
         }
-        while self.have < HEADER + len {
-            match raw::receive(self.stream(), &mut out, self.have - HEADER) {
+        while self.received < HEADER + len {
+            match raw::receive(self.stream(), &mut out, self.received - HEADER) {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                answer => match moved(answer)? {
-                    Some(bytes) => self.have += bytes,
+                answer => match bytes_moved(answer)? {
+                    Some(bytes) => self.received += bytes,
                     None => return Ok(false),
                 },
             }
         }
-        self.compare(|_| raw::checksum(raw::room(&mut out)))?;
+        self.verify_checksum(|_| raw::checksum(raw::slice_mut(&mut out)))?;
         Ok(true)
     }
 
@@ -238,13 +241,13 @@ impl transport::Rx for Rx {
     }
 
     fn peek(&self, len: usize) -> Src<'_> {
-        let payload = self.start + self.layout.head();
+        let payload = self.start + self.layout.header_len();
         Src::from(&self.memory[payload..payload + len])
     }
 
     fn release(&mut self) {
-        self.have = 0;
-        (self.opened, self.checked, self.whole) = (false, false, false);
+        self.received = 0;
+        (self.header_opened, self.header_checked, self.payload_verified) = (false, false, false);
         self.slot += 1;
     }
 
@@ -254,8 +257,8 @@ impl transport::Rx for Rx {
     }
 
     fn check_alive(&mut self) -> Result<(), Fault> {
-        // Only the socket of the next slot: another one may have ended while this one's last bytes
-        // are on their way.
-        look(self.stream())
+        // Only the socket of the next slot counts: another one may have ended while the last bytes of
+        // this one are on their way.
+        check_open(self.stream())
     }
 }

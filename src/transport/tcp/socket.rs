@@ -1,5 +1,5 @@
-//! Settings of a connected socket before a link uses it: no Nagle delay, buffers, congestion
-//! control. May touch: error, OS crates.
+//! Settings of a connected socket before a link uses it: no Nagle delay (`TCP_NODELAY`), buffer
+//! sizes, congestion control.
 
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
@@ -8,21 +8,21 @@ use socket2::SockRef;
 
 use crate::error::{Error, Result};
 
-/// What may be set by hand.
+/// The settings that a user may choose.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// The congestion control by name; `None` leaves the choice to [`tune`].
+    /// The name of the congestion control; `None` leaves the choice to [`tune`].
     pub congestion: Option<String>,
-    /// Bytes of the system's send and receive buffers; `None` lets the system grow them. The
-    /// system caps what is asked for without saying so.
+    /// Bytes of the system's send and receive buffers; `None` lets the system grow them. The system
+    /// silently reduces a size above its limit.
     pub buffer: Option<usize>,
 }
 
 /// Prepares one connected socket of a link.
 ///
 /// # Errors
-/// If the congestion control that was asked for is not to be had (the error lists those that are),
-/// or the system refuses another setting.
+/// If the system does not have the chosen congestion control (the error lists those that it has), or
+/// refuses another setting.
 pub fn tune(stream: &TcpStream, settings: &Settings) -> Result<()> {
     let failed = |doing: &'static str| move |e| Error::io(doing, e);
     stream.set_nodelay(true).map_err(failed("setting TCP_NODELAY"))?;
@@ -34,25 +34,26 @@ pub fn tune(stream: &TcpStream, settings: &Settings) -> Result<()> {
     match &settings.congestion {
         Some(name) => socket.set_tcp_congestion(name.as_bytes()).map_err(|e| unavailable(name, &e)),
         None => {
-            unpace(stream, &socket);
+            avoid_bbr_on_loopback(stream, &socket);
             Ok(())
         }
     }
 }
 
-/// bbr paces even what never leaves the machine: one loopback stream on a quiet machine ran at
-/// 3.7-4 GB/s with it and at 9.4-10 with cubic. Between machines the system's choice stands.
-fn unpace(stream: &TcpStream, socket: &SockRef<'_>) {
+/// Replaces bbr on connections within the machine, which it paces too: one loopback stream on a quiet
+/// machine ran at 3.7-4 GB/s with bbr and at 9.4-10 with cubic. Between machines the system's choice
+/// stands.
+fn avoid_bbr_on_loopback(stream: &TcpStream, socket: &SockRef<'_>) {
     let (Ok(ours), Ok(theirs)) = (stream.local_addr(), stream.peer_addr()) else { return };
     let paced = socket.tcp_congestion().is_ok_and(|name| name.starts_with(b"bbr"));
     if paced && same_machine(&ours, &theirs) {
-        // Without privileges the system may allow one and not the other, or neither: then bbr it
-        // is, slower but right.
+        // Without privileges the system may allow only one of the two, or neither: then bbr stays,
+        // which is slower but correct.
         let _ = ["cubic", "reno"].iter().find(|n| socket.set_tcp_congestion(n.as_bytes()).is_ok());
     }
 }
 
-/// A connection from an address to itself, or over loopback, does not leave the machine.
+/// True of a connection from an address to itself, or over loopback.
 fn same_machine(ours: &SocketAddr, theirs: &SocketAddr) -> bool {
     ours.ip() == theirs.ip() || theirs.ip().to_canonical().is_loopback()
 }
@@ -82,25 +83,25 @@ mod tests {
     use super::{Settings, same_machine, tune};
     use crate::error::Error;
 
-    /// A connection, and the listener that keeps it from being reset.
+    /// A connection, and its listener, without which the connection would be reset.
     fn connect() -> (TcpStream, TcpListener) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         (TcpStream::connect(listener.local_addr().unwrap()).unwrap(), listener)
     }
 
     #[test]
-    fn a_tuned_socket_does_not_wait_and_has_its_buffers() {
+    fn a_tuned_socket_has_no_nagle_delay_and_the_chosen_buffers() {
         let (stream, _listener) = connect();
         tune(&stream, &Settings { congestion: None, buffer: Some(1 << 16) }).unwrap();
         assert!(stream.nodelay().unwrap());
         let socket = SockRef::from(&stream);
-        // Linux doubles what is asked for, to have room for its own records.
+        // Linux doubles the requested size, for its own bookkeeping.
         assert_eq!(socket.send_buffer_size().unwrap(), 2 << 16);
         assert_eq!(socket.recv_buffer_size().unwrap(), 2 << 16);
     }
 
     #[test]
-    fn loopback_is_not_paced_where_that_can_be_helped() {
+    fn loopback_does_not_use_bbr_where_another_control_is_allowed() {
         let (stream, _listener) = connect();
         let socket = SockRef::from(&stream);
         let can = ["cubic", "reno"].iter().any(|n| socket.set_tcp_congestion(n.as_bytes()).is_ok());
@@ -108,7 +109,7 @@ mod tests {
             use std::io::Write;
             let _ = writeln!(
                 std::io::stderr(),
-                "SKIP loopback_is_not_paced_where_that_can_be_helped: needs bbr and cubic or reno"
+                "SKIP loopback_does_not_use_bbr_where_another_control_is_allowed: needs bbr and cubic or reno"
             );
             return;
         }
@@ -116,11 +117,11 @@ mod tests {
         assert!(!socket.tcp_congestion().unwrap().starts_with(b"bbr"));
         let bbr = Settings { congestion: Some("bbr".into()), buffer: None };
         tune(&stream, &bbr).unwrap();
-        assert!(socket.tcp_congestion().unwrap().starts_with(b"bbr"), "a wish is a wish");
+        assert!(socket.tcp_congestion().unwrap().starts_with(b"bbr"), "the chosen control is used");
     }
 
     #[test]
-    fn an_unknown_congestion_control_is_an_error_that_lists_the_known() {
+    fn an_unknown_congestion_control_is_an_error_that_lists_the_known_ones() {
         let wish = Settings { congestion: Some("warp".into()), buffer: None };
         match tune(&connect().0, &wish) {
             Err(Error::Config { name, given, expected }) => {
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn only_connections_within_one_machine_count_as_such() {
+    fn only_loopback_and_own_addresses_count_as_one_machine() {
         let v4 = |a, b, c, d| (Ipv4Addr::new(a, b, c, d), 1).into();
         assert!(same_machine(&v4(127, 0, 0, 1), &v4(127, 0, 0, 2)));
         assert!(same_machine(&v4(10, 0, 0, 1), &v4(10, 0, 0, 1)));

@@ -1,7 +1,7 @@
-//! The sending end of a TCP link: `capacity` slots, each with room for its header in front of it,
-//! so that one write carries both. May touch: the link contract, memory.
-//! Laws: `commit` never waits; a slot is free again when the system has taken all of it, and slots
-//! become free in the order in which they were committed.
+//! The sending end of a TCP link: `capacity` slots, each behind its header in memory, so that one write
+//! carries both.
+//! Law: `commit` never waits; a slot is free again when the system has taken all its bytes, and slots
+//! become free in the order of their commits.
 
 use std::io::{self, Write};
 use std::net::{Shutdown, TcpStream};
@@ -9,61 +9,61 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::time::{Duration, Instant};
 
 use super::frame::{HEADER, encode, with_crc};
-use super::{Layout, look, moved, prepare, raw};
+use super::{FrameLayout, bytes_moved, check_open, prepare, raw};
 use crate::error::Result;
 use crate::memory::{Dst, Src};
 use crate::partition::SlotShape;
 use crate::transport::aead::Sealer;
 use crate::transport::{self, Fault, Frame, poll};
 
-/// Dropping a link waits this long for a peer that takes nothing of what was committed.
+/// A dropped link waits this long for a peer that does not read committed bytes.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// The sending end of a TCP link. After a fault it is of no more use.
+/// The sending end of a TCP link. After a fault the link is unusable.
 pub struct Tx {
     lanes: Vec<Lane>,
     /// `capacity` frames: header, payload, and their tags.
     memory: Box<[u8]>,
-    /// Where in `memory` the first frame begins.
+    /// The offset of the first frame in `memory`.
     start: usize,
-    /// Bytes of the payload in each slot.
+    /// Bytes of payload in each slot.
     lens: Box<[u32]>,
     stride: usize,
-    layout: Layout,
+    layout: FrameLayout,
     /// Slots committed so far.
     committed: u64,
-    /// Does each slot have a checksum?
-    checks: bool,
+    /// Slots have checksums.
+    has_checksums: bool,
 }
 
-/// One socket, and how far it is.
+/// One socket, and its progress.
 struct Lane {
     stream: TcpStream,
-    /// What it is sealed by, if it is.
+    /// The key, on an encrypted link.
     sealer: Option<Sealer>,
-    /// The number of the slot that it sends now, or next.
+    /// The number of the slot that the socket sends now, or next.
     slot: u64,
-    /// Bytes of it that the system has taken.
+    /// Bytes of that slot's frame that the system has taken.
     sent: usize,
 }
 
 impl Tx {
-    /// A link over connected `streams`, in the order of the receiver's. The
-    /// link owns them: nothing else may use them, also not for the other direction.
+    /// A link over connected `streams`, in the order of the receiver's. The link owns them: no other
+    /// code may use them, in either direction.
     ///
     /// # Errors
-    /// Without sockets, or with slots that no link can have or there is no memory for.
+    /// Without sockets, with a slot shape that no link can have, or without memory for the slots.
     pub fn new(streams: Vec<TcpStream>, shape: SlotShape) -> Result<Self> {
         Self::sealed(streams, Vec::new(), shape)
     }
 
-    /// The same, with a key for each stream by which all of it is sealed; or none at all.
+    /// As [`Self::new`], encrypted with a key for each stream; or plain without any key.
     ///
     /// # Errors
-    /// As [`Self::new`]; or if there is another number of keys.
+    /// As [`Self::new`]; or if there is not one key for each stream.
     pub fn sealed(streams: Vec<TcpStream>, keys: Vec<Sealer>, shape: SlotShape) -> Result<Self> {
         prepare("tcp::Tx::new", &streams, keys.len(), shape)?;
-        let layout = Layout::of(!keys.is_empty());
+        let layout = FrameLayout::new(!keys.is_empty());
         let (memory, start) = layout.slots(shape, shape.capacity)?;
         let keys = keys.into_iter().map(Some).chain(std::iter::repeat_with(|| None));
         let lane = |(i, (stream, sealer))| Lane { stream, sealer, slot: i as u64, sent: 0 };
@@ -75,40 +75,41 @@ impl Tx {
             stride: layout.stride(shape),
             layout,
             committed: 0,
-            checks: !layout.is_sealed(),
+            has_checksums: !layout.is_sealed(),
         })
     }
 
-    /// Slots have checksums, or not; as at the other end. They have, if nobody says, unless they
-    /// are sealed, which says more.
+    /// Turns checksums on or off, as at the other end. Without this call, slots of a plain link have
+    /// them; slots of an encrypted link never do, because their tags say more.
     #[must_use]
     pub fn checked(mut self, checks: bool) -> Self {
-        self.checks = checks && !self.layout.is_sealed();
+        self.has_checksums = checks && !self.layout.is_sealed();
         self
     }
 
-    /// The oldest slot that is not wholly with the system, and its lane.
+    /// The lane of the oldest slot that the system has not taken wholly.
     fn oldest(&self) -> Option<&Lane> {
         self.lanes.iter().min_by_key(|lane| lane.slot).filter(|lane| lane.slot < self.committed)
     }
 
-    fn free(&self) -> bool {
+    fn has_free_slot(&self) -> bool {
         let capacity = self.lens.len() as u64;
         self.oldest().is_none_or(|lane| self.committed - lane.slot < capacity)
     }
 
-    /// Where the frame of slot number `slot` begins in memory, and its index.
-    fn place(&self, slot: u64) -> (usize, usize) {
+    /// The offset of the frame of slot number `slot` in memory, and its index.
+    fn position(&self, slot: u64) -> (usize, usize) {
         let index = (slot % self.lens.len() as u64) as usize;
         (self.start + index * self.stride, index)
     }
 
-    /// Writes the next slot's header, of this payload or of that which is in it; where it begins.
-    fn describe(&mut self, frame: &Frame, payload: Option<Src<'_>>) -> usize {
-        let (at, index) = self.place(self.committed);
+    /// Writes the header of the next slot, for `payload` or else for the payload in the slot. Returns
+    /// the offset of the frame.
+    fn write_header(&mut self, frame: &Frame, payload: Option<Src<'_>>) -> usize {
+        let (at, index) = self.position(self.committed);
         let crc = match payload {
-            _ if !self.checks => 0,
-            Some(payload) => raw::checksum(raw::bytes(&payload)),
+            _ if !self.has_checksums => 0,
+            Some(payload) => raw::checksum(raw::slice(&payload)),
             None => raw::checksum(&self.memory[at + HEADER..at + HEADER + frame.len as usize]),
         };
         let header = with_crc(encode(self.committed, frame), crc);
@@ -117,42 +118,42 @@ impl Tx {
         at
     }
 
-    /// Seals the frame that begins here and is described, with this payload or that which is in
-    /// it: its header by itself, for the receiver looks at that first.
+    /// On an encrypted link, seals the frame at this offset, with `payload` or else the payload in the
+    /// slot. The header is a piece of its own, because the receiver reads it first.
     fn seal(&mut self, at: usize, len: usize, payload: Option<Src<'_>>) -> Result<(), Fault> {
         let lane = (self.committed % self.lanes.len() as u64) as usize;
         let Some(sealer) = &mut self.lanes[lane].sealer else { return Ok(()) };
-        let frame = &mut self.memory[at..at + self.layout.whole(len)];
-        let (header, piece) = frame.split_at_mut(self.layout.head());
+        let frame = &mut self.memory[at..at + self.layout.frame_len(len)];
+        let (header, piece) = frame.split_at_mut(self.layout.header_len());
         sealer.seal(header)?;
         match payload {
-            Some(payload) => sealer.seal_from(raw::bytes(&payload), piece),
+            Some(payload) => sealer.seal_from(raw::slice(&payload), piece),
             None => sealer.seal(piece),
         }
     }
 
-    /// Hands over what was described and sealed.
-    fn hand_over(&mut self) -> Result<(), Fault> {
+    /// Commits the finished frame, and sends what the system takes at once.
+    fn commit_frame(&mut self) -> Result<(), Fault> {
         let lane = (self.committed % self.lanes.len() as u64) as usize;
         self.committed += 1;
-        self.push(lane)
+        self.send_lane(lane)
     }
 
-    /// Moves what lane `i` has to send, until there is nothing left or the system takes no more.
-    fn push(&mut self, i: usize) -> Result<(), Fault> {
+    /// Sends the committed slots of lane `i`, until none is left or the system takes no more.
+    fn send_lane(&mut self, i: usize) -> Result<(), Fault> {
         while self.lanes[i].slot < self.committed {
-            let (at, index) = self.place(self.lanes[i].slot);
-            let whole = self.layout.whole(self.lens[index] as usize);
+            let (at, index) = self.position(self.lanes[i].slot);
+            let frame_len = self.layout.frame_len(self.lens[index] as usize);
             let lanes = self.lanes.len() as u64;
             let lane = &mut self.lanes[i];
-            match (&lane.stream).write(&self.memory[at + lane.sent..at + whole]) {
+            match (&lane.stream).write(&self.memory[at + lane.sent..at + frame_len]) {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-                answer => match moved(answer)? {
+                answer => match bytes_moved(answer)? {
                     Some(bytes) => lane.sent += bytes,
                     None => return Ok(()),
                 },
             }
-            if lane.sent == whole {
+            if lane.sent == frame_len {
                 lane.slot += lanes;
                 lane.sent = 0;
             }
@@ -163,51 +164,51 @@ impl Tx {
 
 impl transport::Tx for Tx {
     fn ready(&mut self) -> Result<bool, Fault> {
-        Ok(self.free() || self.flush()? || self.free())
+        Ok(self.has_free_slot() || self.flush()? || self.has_free_slot())
     }
 
     fn reserve(&mut self, len: usize) -> Dst<'_> {
-        let payload = self.place(self.committed).0 + self.layout.head();
+        let payload = self.position(self.committed).0 + self.layout.header_len();
         Dst::from(&mut self.memory[payload..payload + len])
     }
 
     fn commit(&mut self, frame: &Frame) -> Result<(), Fault> {
-        let at = self.describe(frame, None);
+        let at = self.write_header(frame, None);
         self.seal(at, frame.len as usize, None)?;
-        self.hand_over()
+        self.commit_frame()
     }
 
-    /// What the system takes at once goes straight from the payload; only the rest is copied. If it
-    /// is to be sealed, that is done on its way to the slot.
+    /// Bytes that the system takes at once go straight from the payload; only the rest is copied to
+    /// the slot. On an encrypted link the payload is sealed into the slot.
     fn give(&mut self, frame: &Frame, payload: Src<'_>) -> Result<(), Fault> {
-        let at = self.describe(frame, Some(payload));
+        let at = self.write_header(frame, Some(payload));
         if self.layout.is_sealed() {
             self.seal(at, payload.len(), Some(payload))?;
-            return self.hand_over();
+            return self.commit_frame();
         }
         let count = self.lanes.len() as u64;
         let lane = &mut self.lanes[(self.committed % count) as usize];
         self.committed += 1;
-        let whole = HEADER + payload.len();
-        while lane.slot + 1 == self.committed && lane.sent < whole {
+        let frame_len = HEADER + payload.len();
+        while lane.slot + 1 == self.committed && lane.sent < frame_len {
             let header = &self.memory[at + lane.sent.min(HEADER)..at + HEADER];
             let rest = payload.after(lane.sent.saturating_sub(HEADER));
             match raw::send(&lane.stream, header, rest) {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                answer => match moved(answer)? {
+                answer => match bytes_moved(answer)? {
                     Some(bytes) => lane.sent += bytes,
                     None => break,
                 },
             }
         }
-        if lane.slot + 1 == self.committed && lane.sent == whole {
+        if lane.slot + 1 == self.committed && lane.sent == frame_len {
             (lane.slot, lane.sent) = (lane.slot + count, 0);
             return Ok(());
         }
-        let gone =
-            if lane.slot + 1 == self.committed { lane.sent.saturating_sub(HEADER) } else { 0 };
-        let slot = &mut self.memory[at + HEADER + gone..at + whole];
-        Dst::from(slot).fill(payload.after(gone));
+        let is_current = lane.slot + 1 == self.committed;
+        let sent = if is_current { lane.sent.saturating_sub(HEADER) } else { 0 };
+        let slot = &mut self.memory[at + HEADER + sent..at + frame_len];
+        Dst::from(slot).fill(payload.after(sent));
         Ok(())
     }
 
@@ -229,7 +230,7 @@ impl transport::Tx for Tx {
 
     fn flush(&mut self) -> Result<bool, Fault> {
         for lane in 0..self.lanes.len() {
-            self.push(lane)?;
+            self.send_lane(lane)?;
         }
         Ok(self.oldest().is_none())
     }
@@ -247,12 +248,13 @@ impl transport::Tx for Tx {
 
     fn check_alive(&mut self) -> Result<(), Fault> {
         // The receiver never sends, so there is nothing to read until it closes.
-        self.lanes.iter().try_for_each(|lane| look(&lane.stream))
+        self.lanes.iter().try_for_each(|lane| check_open(&lane.stream))
     }
 }
 
 impl Drop for Tx {
-    /// Hands over what was committed, then ends the streams: the peer reads all of it first.
+    /// Sends all committed bytes, then shuts the streams down, so that the peer reads every byte
+    /// before the end.
     fn drop(&mut self) {
         use transport::Tx;
         while let Ok(false) = self.flush() {
@@ -263,7 +265,7 @@ impl Drop for Tx {
             }
         }
         for lane in &self.lanes {
-            // Fails if the peer is gone: then there is nothing to end.
+            // The shutdown fails if the peer is gone, and is not needed then.
             let _ = lane.stream.shutdown(Shutdown::Write);
         }
     }

@@ -1,41 +1,43 @@
-//! What callers do: operations one after another, agreements between them, and a change after a
-//! failure. May touch: the world. Law: what a caller does next depends on what it was told alone.
+//! The simulated program of a process: operations one after another, agreements between them, and a
+//! change of the membership after a failure.
+//! Law: the next action of a program depends only on the verdicts that it has received.
 
-use super::laws::Broken;
+use super::laws::BrokenLaw;
 use super::network::{Event, Token};
 use super::world::World;
 use crate::recovery::membership::member::{Input, Time, Verdict};
 use crate::recovery::membership::ranks::Ranks;
 
-/// What a caller waits for, or does when it moves next.
+/// The state of a program: the verdict that it waits for, or its next action.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Next {
-    /// The operation with this number.
+    /// Begins the operation of this number.
     Begin(u64),
     /// Waits for its operation.
     #[default]
     Operation,
-    /// After the operation: did it succeed?
+    /// The operation has ended; true if it succeeded.
     Ended(u64, bool),
     /// Waits for an agreement about the operation.
     Agreement(u64),
-    /// What follows an operation, by what all agreed on or by what the caller saw: all well?
+    /// Goes on after the operation; true if it succeeded, by the agreement or by its own outcome.
     Boundary(u64, bool),
-    /// Wants a change, after this operation.
+    /// Calls for a change of the membership, after this operation.
     Change(u64),
-    /// Waits for that.
+    /// Waits for that change.
     Membership(u64),
     /// Leaves.
     Leave,
 }
 
-/// An operation under way: two rounds, in which all tell all their part, then that they are full.
+/// An operation under way, of two rounds: each rank sends all others its part, then that its result is
+/// complete.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Operation {
     pub(super) sequence: u64,
     pub(super) full: bool,
     passed: bool,
-    /// Epoch and number; whose part is here, and who is full.
+    /// For each epoch and number: the ranks whose part is here, and the ranks with a complete result.
     heard: Vec<(u32, u64, Ranks, Ranks)>,
 }
 
@@ -51,7 +53,7 @@ impl Operation {
 }
 
 impl World {
-    /// The caller hears a verdict; it moves a little later.
+    /// Gives a verdict to the program, which acts on it a little later.
     pub(super) fn answer(&mut self, at: usize, verdict: Verdict) {
         let process = &mut self.processes[at];
         let next = match (verdict, process.next) {
@@ -68,16 +70,16 @@ impl World {
         process.next = next;
         let mut time = self.network.now + self.random.below(5) as Time;
         if matches!(next, Next::Boundary(..) | Next::Ended(_, false)) {
-            time += core::mem::take(&mut self.processes[at].dawdle);
+            time += core::mem::take(&mut self.processes[at].change_delay);
         }
         self.network.at(time, Event::Move { at });
     }
 
-    pub(super) fn caller(&mut self, at: usize) -> Result<(), Broken> {
+    pub(super) fn caller(&mut self, at: usize) -> Result<(), BrokenLaw> {
         let Self { scenario, network, .. } = self;
         let deadline = scenario.deadline.map(|time| network.now + time);
         let process = &mut self.processes[at];
-        // Only the first move of all finds nothing said.
+        // The first action of the program.
         if process.next == Next::Operation && process.operation.sequence == 0 {
             process.next = Next::Begin(1);
         }
@@ -86,7 +88,7 @@ impl World {
             Next::Begin(sequence) => self.begin(at, sequence),
             Next::Ended(sequence, well) if scenario.agree => {
                 process.next = Next::Agreement(sequence);
-                let flags = self.laws.says(at, process.epoch, well);
+                let flags = self.laws.flags_for(at, process.epoch, well);
                 self.step(at, Input::Agree { flags, deadline })
             }
             Next::Ended(sequence, well) => {
@@ -111,7 +113,7 @@ impl World {
         }
     }
 
-    fn boundary(&mut self, at: usize, sequence: u64, well: bool) -> Result<(), Broken> {
+    fn boundary(&mut self, at: usize, sequence: u64, well: bool) -> Result<(), BrokenLaw> {
         let process = &mut self.processes[at];
         if !well && self.scenario.cascade && self.random.below(3) == 0 {
             return self.leave(at);
@@ -124,14 +126,14 @@ impl World {
         self.caller(at)
     }
 
-    fn leave(&mut self, at: usize) -> Result<(), Broken> {
+    fn leave(&mut self, at: usize) -> Result<(), BrokenLaw> {
         self.processes[at].next = Next::Leave;
         self.step(at, Input::Leave)?;
         self.ends(at);
         Ok(())
     }
 
-    fn begin(&mut self, at: usize, sequence: u64) -> Result<(), Broken> {
+    fn begin(&mut self, at: usize, sequence: u64) -> Result<(), BrokenLaw> {
         let process = &mut self.processes[at];
         process.next = Next::Operation;
         let epoch = process.epoch;
@@ -145,12 +147,12 @@ impl World {
         let process = &self.processes[at];
         let peers = process.peers;
         for rank in process.member.left().iter().collect::<Vec<_>>() {
-            self.overdue(at, peers[rank as usize]);
+            self.report_if_needed(at, peers[rank as usize]);
         }
         Ok(())
     }
 
-    fn say(&mut self, at: usize, full: bool) -> Result<(), Broken> {
+    fn say(&mut self, at: usize, full: bool) -> Result<(), BrokenLaw> {
         let process = &mut self.processes[at];
         let (epoch, sequence) = (process.epoch, process.operation.sequence);
         let (rank, members, peers) = (process.rank, process.members, process.peers);
@@ -163,18 +165,19 @@ impl World {
         self.hear(at, rank, token)
     }
 
-    pub(super) fn token(&mut self, from: usize, to: usize, token: Token) -> Result<(), Broken> {
+    pub(super) fn token(&mut self, from: usize, to: usize, token: Token) -> Result<(), BrokenLaw> {
         let rank = self.processes[from].rank;
         let process = &mut self.processes[to];
-        // Who is not yet introduced hears everybody: an epoch has one process of each rank.
-        let stranger = process.peers[rank as usize] != from && !process.members.is_empty();
-        if token.epoch < process.epoch || stranger {
+        // A joiner that does not know its peers yet takes messages from all processes, since an epoch
+        // has one process for each rank.
+        let is_replaced = process.peers[rank as usize] != from && !process.members.is_empty();
+        if token.epoch < process.epoch || is_replaced {
             return Ok(());
         }
         self.hear(to, rank, token)
     }
 
-    fn hear(&mut self, at: usize, rank: u32, token: Token) -> Result<(), Broken> {
+    fn hear(&mut self, at: usize, rank: u32, token: Token) -> Result<(), BrokenLaw> {
         let process = &mut self.processes[at];
         let (epoch, sequence) = (process.epoch, process.operation.sequence);
         let heard = process.operation.heard(token.epoch, token.sequence);
@@ -188,15 +191,15 @@ impl World {
         if !now {
             return Ok(());
         }
-        // Every third operation is a broadcast, from a rank that has the result at once.
+        // Every third operation is a broadcast, from a root that has the result at once.
         let root = process.members.iter().nth(sequence as usize % 2).filter(|_| sequence % 3 == 2);
         let needs = root.map_or(process.members, |root| Ranks::from_iter([root]));
         if !process.operation.full && (needs - parts).is_empty() && parts.contains(process.rank) {
             process.operation.full = true;
             self.laws.full(at, epoch, sequence);
             self.step(at, Input::Full(sequence))?;
-            let told = self.processes[at].member.revoked().is_none();
-            return if told { self.say(at, true) } else { Ok(()) };
+            let is_healthy = self.processes[at].member.revoked().is_none();
+            return if is_healthy { self.say(at, true) } else { Ok(()) };
         }
         let uniform = self.scenario.settings.uniform;
         let all = !uniform || (process.members - full).is_empty();

@@ -1,44 +1,44 @@
-//! Faults, and who notices them how. May touch: the world. Law: who is killed, silent or cut off
-//! is noticed within a bounded time by those whom it concerns.
+//! Faults, and the evidence of them that reaches the processes.
+//! Law: a dead, silent or disconnected process is noticed within a bounded time by its peers.
 
 use super::network::Event;
 use super::world::World;
-use super::{DELAY, SILENCE, Weather};
+use super::{DELAY, FaultMix, SILENCE};
 use crate::recovery::membership::member::{Input, Time};
 use crate::recovery::membership::message::Evidence;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Fault {
-    /// Ends a process; with `restart` another one of its rank wants to join.
+    /// Kills a process; with `restart`, a new process of its rank wants to join.
     Kill { of: usize, restart: bool },
     /// Stops a process for a time.
     Pause { of: usize, time: Time },
-    /// What one sends the other waits for a time, or is lost.
+    /// Messages from one process to another are delayed for a time, or lost for ever.
     Cut { from: usize, to: usize, time: Option<Time> },
-    /// The connection between two ends.
+    /// The connection between two processes ends.
     Break { one: usize, other: usize },
-    /// All links between the processes in the set and the others, both ways.
+    /// All links between the processes of the set and the others are cut, in both directions.
     Partition { set: u32, time: Option<Time> },
-    /// One suspects the other without a reason.
+    /// A process suspects another without a reason.
     Suspicion { at: usize, of: usize },
-    /// A caller revokes.
+    /// A program revokes.
     Revoke { at: usize },
-    /// A caller takes its time.
-    Dawdle { at: usize, time: Time },
+    /// A program delays its next change.
+    Delay { at: usize, time: Time },
 }
 
 impl World {
     pub(super) fn plan_faults(&mut self) {
-        let count = match self.scenario.weather {
-            Weather::Calm => 0,
-            Weather::Kills => 1 + self.random.below(3),
-            Weather::Storm => 1 + self.random.below(4),
+        let count = match self.scenario.fault_mix {
+            FaultMix::None => 0,
+            FaultMix::Deaths => 1 + self.random.below(3),
+            FaultMix::All => 1 + self.random.below(4),
         };
         let mut time = self.random.below(200) as Time;
         for _ in 0..count {
             let fault = self.any_fault();
             self.network.at(time, Event::Fault(fault));
-            // Close to each other, so that they meet what the one before has begun.
+            // Faults follow closely, so that they interrupt what the one before has started.
             let apart = if self.random.below(3) == 0 { 300 } else { 60 };
             time += self.random.below(apart) as Time;
         }
@@ -49,9 +49,9 @@ impl World {
         let of = self.random.below(size);
         let other = (of + 1 + self.random.below(size - 1)) % size;
         let restart = self.random.below(2) == 0;
-        if self.scenario.weather == Weather::Kills {
+        if self.scenario.fault_mix == FaultMix::Deaths {
             return match self.random.below(8) {
-                0 => Fault::Dawdle { at: of, time: self.random.below(600) as Time },
+                0 => Fault::Delay { at: of, time: self.random.below(600) as Time },
                 _ => Fault::Kill { of, restart },
             };
         }
@@ -65,16 +65,16 @@ impl World {
             7..9 => Fault::Partition { set: self.random.below(1 << size) as u32, time: some },
             9 => Fault::Suspicion { at: of, of: other },
             10 => Fault::Revoke { at: of },
-            _ => Fault::Dawdle { at: of, time },
+            _ => Fault::Delay { at: of, time },
         }
     }
 
-    pub(super) fn strike(&mut self, fault: Fault) -> Result<(), super::laws::Broken> {
+    pub(super) fn inject(&mut self, fault: Fault) -> Result<(), super::laws::BrokenLaw> {
         let soon = |world: &mut Self| world.network.now + 1 + world.random.below(DELAY) as Time;
         match fault {
             Fault::Kill { of, restart } => self.kill(of, restart),
             Fault::Pause { of, time } => {
-                if self.processes[of].acts() && !self.processes[of].paused {
+                if self.processes[of].is_active() && !self.processes[of].paused {
                     self.processes[of].paused = true;
                     self.network.at(self.network.now + time, Event::Resume { at: of });
                     for at in 0..self.processes.len() {
@@ -104,11 +104,13 @@ impl World {
                 self.laws.suspects(at, of);
                 self.network.at(self.network.now, Event::Evidence { at, of, evidence });
             }
-            Fault::Revoke { at } if self.processes[at].acts() && !self.processes[at].paused => {
+            Fault::Revoke { at }
+                if self.processes[at].is_active() && !self.processes[at].paused =>
+            {
                 return self.step(at, Input::Revoke);
             }
             Fault::Revoke { .. } => {}
-            Fault::Dawdle { at, time } => self.processes[at].dawdle = time,
+            Fault::Delay { at, time } => self.processes[at].change_delay = time,
         }
         Ok(())
     }
@@ -119,7 +121,7 @@ impl World {
         self.silent(to, from, time);
     }
 
-    /// `of` is not heard at `at` for a time, or ever again.
+    /// Process `of` is silent for process `at`, for a time or for ever.
     pub(super) fn silent(&mut self, at: usize, of: usize, time: Option<Time>) {
         if at != of && time.is_none_or(|time| time > SILENCE) {
             let late = SILENCE + self.random.below(DELAY) as Time;
@@ -129,23 +131,23 @@ impl World {
     }
 
     fn kill(&mut self, of: usize, restart: bool) {
-        if !self.processes[of].acts() {
+        if !self.processes[of].is_active() {
             return;
         }
         self.processes[of].alive = false;
         let now = self.network.now;
         self.laws.killed(self.processes[of].rank, now);
-        // A host that dies takes the knowledge with it: then there is silence only.
-        let host = self.scenario.weather == Weather::Storm && self.random.below(4) == 0;
+        // The death of a host leaves no evidence but silence.
+        let host_dies = self.scenario.fault_mix == FaultMix::All && self.random.below(4) == 0;
         let certain = self.random.below(self.processes.len());
         for at in 0..self.processes.len() {
-            // The last of what it sent may be lost, on each link from another point on.
+            // Its last messages may be lost, on each link from another point on.
             let since = now + self.random.below(DELAY + 1) as Time;
             self.network.sever(of, at, if self.random.below(2) == 0 { now } else { since });
             if at == of {
                 continue;
             }
-            if host {
+            if host_dies {
                 self.silent(at, of, None);
                 continue;
             }
@@ -160,8 +162,8 @@ impl World {
             }
             self.network.at(time, Event::Evidence { at, of, evidence: Evidence::Certain });
         }
-        if self.scenario.weather == Weather::Kills {
-            // Whoever was certain may be dead itself, of earlier deaths too.
+        if self.scenario.fault_mix == FaultMix::Deaths {
+            // A process with certain evidence may be dead itself, so the launcher reports all deaths.
             for of in (0..self.processes.len()).filter(|&of| !self.processes[of].alive) {
                 self.network.at(now + 3 * DELAY as Time, Event::Launcher { of });
             }

@@ -1,23 +1,24 @@
-//! What callers may be told. May touch: the world's processes. Law: the laws look at verdicts and
-//! faults alone, not into the machines.
+//! The laws of the protocol: the verdicts that programs may receive.
+//! Law: the checks use verdicts and faults alone, not the state of the machines.
 
 use core::fmt;
 use std::collections::BTreeMap;
 
 use super::world::Process;
-use super::{DELAY, Scenario, Weather};
+use super::{DELAY, FaultMix, Scenario};
 use crate::recovery::membership::member::{Time, Verdict};
 use crate::recovery::membership::message::{Cause, Evidence, Recovery};
 use crate::recovery::membership::ranks::Ranks;
 
-/// The law, and what happened instead.
-pub(super) type Broken = (&'static str, String);
+/// A broken law, and the event that broke it.
+pub(super) type BrokenLaw = (&'static str, String);
 
-/// Within this time of the first death others are no less the first: nobody may have known yet.
-const AT_ONCE: Time = 4 * DELAY as Time;
+/// Deaths within this time of the first one count as first too, because no process may have known of
+/// the first yet.
+const FIRST_DEATHS: Time = 4 * DELAY as Time;
 
-pub(super) fn stuck(process: usize, state: &str) -> Broken {
-    ("everybody returns", format!("process {process} waits: {state}"))
+pub(super) fn stuck(process: usize, state: &str) -> BrokenLaw {
+    ("every call returns", format!("process {process} waits: {state}"))
 }
 
 pub(super) struct Laws {
@@ -25,12 +26,12 @@ pub(super) struct Laws {
     memberships: BTreeMap<u32, (Ranks, Ranks, Recovery)>,
     operations: BTreeMap<(u32, u64), bool>,
     agreements: BTreeMap<(u32, u32), (u64, Ranks)>,
-    /// How many agreements a process has made in an epoch, and what it said in each.
+    /// The number of agreements of a process in an epoch, and its flags in each.
     made: BTreeMap<(usize, u32), u32>,
     said: BTreeMap<(usize, u32, u32), u64>,
-    /// In which epoch a process got a result.
+    /// The epoch in which a process got a result.
     full: BTreeMap<(usize, u64), u32>,
-    /// The last operation of each that counts as done.
+    /// The last operation of each process that counts as done.
     last: BTreeMap<usize, u64>,
     killed: BTreeMap<u32, Time>,
     unreasonable: Vec<(usize, usize)>,
@@ -64,11 +65,11 @@ impl Laws {
         self.unreasonable.contains(&(at, of))
     }
 
-    /// What a caller brings to its next agreement: whether all is well, and a bit of its own. The
-    /// same if it brings it again.
-    pub(super) fn says(&mut self, at: usize, epoch: u32, well: bool) -> u64 {
+    /// The flags of a program in its next agreement: whether its operation succeeded, and a bit of its
+    /// own. A repeated call has the same flags.
+    pub(super) fn flags_for(&mut self, at: usize, epoch: u32, well: bool) -> u64 {
         let slot = self.made.get(&(at, epoch)).copied().unwrap_or(0) + 1;
-        // So the and says who is in it.
+        // A cleared bit in the AND shows that the process took part.
         let own = !(2 << at) & !1;
         *self.said.entry((at, epoch, slot)).or_insert(own | u64::from(well))
     }
@@ -77,36 +78,38 @@ impl Laws {
         self.full.insert((at, sequence), epoch);
     }
 
-    pub(super) fn hold(
+    pub(super) fn check(
         &mut self,
         at: usize,
         all: &[Process],
         verdict: Verdict,
         now: Time,
-    ) -> Result<(), Broken> {
-        let story = Story { at, all };
+    ) -> Result<(), BrokenLaw> {
+        let receiver = Receiver { at, all };
         let epoch = all[at].epoch;
         match verdict {
-            Verdict::Revoked(cause) => self.blame(&story, cause, now),
-            Verdict::Ok(sequence) => self.succeeded(&story, sequence),
-            Verdict::Failed(_) if self.scenario.weather == Weather::Calm => {
+            Verdict::Revoked(cause) => self.check_cause(&receiver, cause, now),
+            Verdict::Ok(sequence) => self.succeeded(&receiver, sequence),
+            Verdict::Failed(_) if self.scenario.fault_mix == FaultMix::None => {
                 Err(("nothing fails by itself", format!("process {at}: {verdict:?}")))
             }
             Verdict::Failed(sequence) if self.scenario.settings.uniform => {
                 unique("operations end alike", &mut self.operations, (epoch, sequence), false)
             }
-            Verdict::Agreed { slot, flags, members } => self.agreed(&story, slot, flags, members),
+            Verdict::Agreed { slot, flags, members } => {
+                self.agreed(&receiver, slot, flags, members)
+            }
             Verdict::Membership { epoch, members, joined, recovery, cause } => {
                 if let Some(cause) = cause {
-                    self.blame(&story, cause, now)?;
+                    self.check_cause(&receiver, cause, now)?;
                 }
-                self.epoch(&story, (epoch, members, joined, recovery))
+                self.epoch(&receiver, (epoch, members, joined, recovery))
             }
             Verdict::QuorumLost { .. } | Verdict::Evicted { .. }
-                if self.scenario.weather != Weather::Storm =>
+                if self.scenario.fault_mix != FaultMix::All =>
             {
                 let what = format!("process {at}: {verdict:?}, epoch {epoch}");
-                Err(("certain deaths cost nobody else", what))
+                Err(("certain deaths evict no other rank", what))
             }
             Verdict::Failed(_)
             | Verdict::TimedOut { .. }
@@ -115,33 +118,38 @@ impl Laws {
         }
     }
 
-    /// Who is named must be dead if that is said to be certain; and where nothing is wrong but
-    /// deaths, the first of them is named.
-    fn blame(&self, story: &Story<'_>, cause: Cause, now: Time) -> Result<(), Broken> {
-        let Story { at, all, .. } = *story;
+    /// Checks a cause: a rank named as certainly dead must be dead; and if deaths are the only faults,
+    /// the first dead rank must be named.
+    fn check_cause(
+        &self,
+        receiver: &Receiver<'_>,
+        cause: Cause,
+        now: Time,
+    ) -> Result<(), BrokenLaw> {
+        let Receiver { at, all, .. } = *receiver;
         let died = self.killed.get(&cause.rank).copied().filter(|&time| time <= now);
         let first = self.killed.values().min().copied().unwrap_or(Time::MAX);
-        let right = match (self.scenario.weather, cause.evidence) {
-            (Weather::Storm, Evidence::Certain) => died.is_some(),
-            (Weather::Storm, _) => true,
-            // It took part in this epoch, and left when another one failed.
+        let right = match (self.scenario.fault_mix, cause.evidence) {
+            (FaultMix::All, Evidence::Certain) => died.is_some(),
+            (FaultMix::All, _) => true,
+            // The rank took part in this epoch, and left after a failure in another.
             (_, Evidence::Left) => self.scenario.cascade && all[at].epoch > 0,
             _ if all[at].epoch > 0 || all[at].members.is_empty() => died.is_some(),
-            _ => died.is_some_and(|time| time <= first.saturating_add(AT_ONCE)),
+            _ => died.is_some_and(|time| time <= first.saturating_add(FIRST_DEATHS)),
         };
         let what = || format!("process {at} at {now}: {cause:?}, but died: {:?}", self.killed);
         if right { Ok(()) } else { Err(("the first cause is named", what())) }
     }
 
-    fn succeeded(&mut self, story: &Story<'_>, sequence: u64) -> Result<(), Broken> {
-        let Story { at, all, .. } = *story;
+    fn succeeded(&mut self, receiver: &Receiver<'_>, sequence: u64) -> Result<(), BrokenLaw> {
+        let Receiver { at, all, .. } = *receiver;
         let (epoch, rank) = (all[at].epoch, all[at].rank);
         let what = || format!("process {at}, epoch {epoch}, operation {sequence}");
         if self.full.get(&(at, sequence)) != Some(&epoch) {
-            return Err(("whoever returns `Ok` has the result", what()));
+            return Err(("a rank that returns `Ok` has the result", what()));
         }
-        let known = self.memberships.get(&epoch);
-        if known.is_some_and(|known| !known.0.contains(rank)) {
+        let membership = self.memberships.get(&epoch);
+        if membership.is_some_and(|(members, ..)| !members.contains(rank)) {
             return Err(("only members return `Ok`", what()));
         }
         if self.last.insert(at, sequence).is_some_and(|last| last + 1 != sequence) {
@@ -155,29 +163,29 @@ impl Laws {
 
     fn agreed(
         &mut self,
-        story: &Story<'_>,
+        receiver: &Receiver<'_>,
         slot: u32,
         flags: u64,
         members: Ranks,
-    ) -> Result<(), Broken> {
-        let Story { at, all, .. } = *story;
+    ) -> Result<(), BrokenLaw> {
+        let Receiver { at, all, .. } = *receiver;
         let epoch = all[at].epoch;
         *self.made.entry((at, epoch)).or_insert(0) += 1;
-        let by = story.processes(members);
+        let by = receiver.processes(members);
         let said = by.iter().map(|&other| self.said.get(&(other, epoch, slot)));
         let and = said.into_iter().try_fold(u64::MAX, |and, said| Some(and & said?));
         let what = format!("process {at}, epoch {epoch}, {slot}: {flags:x} of {members:?}");
         if and != Some(flags) {
-            return Err(("an agreement is the and of what its members said", what));
+            return Err(("an agreement is the AND of its members' flags", what));
         }
         let acting = all[at].members.iter().filter(|&rank| {
             let other = all[at].peers[rank as usize];
-            all[other].acts()
+            all[other].is_active()
         });
-        if self.scenario.weather != Weather::Storm
+        if self.scenario.fault_mix != FaultMix::All
             && !(acting.collect::<Ranks>() - members).is_empty()
         {
-            return Err(("whoever lives is heard", what));
+            return Err(("every live rank takes part", what));
         }
         let made = (flags, members);
         unique("agreements end alike", &mut self.agreements, (epoch, slot), made)
@@ -185,10 +193,10 @@ impl Laws {
 
     fn epoch(
         &mut self,
-        story: &Story<'_>,
+        receiver: &Receiver<'_>,
         (epoch, members, joined, recovery): (u32, Ranks, Ranks, Recovery),
-    ) -> Result<(), Broken> {
-        let Story { at, all, .. } = *story;
+    ) -> Result<(), BrokenLaw> {
+        let Receiver { at, all, .. } = *receiver;
         let process = &all[at];
         let what = format!("process {at}, after epoch {}: {epoch}, {members:?}", process.epoch);
         let new = process.members.is_empty();
@@ -208,10 +216,10 @@ impl Laws {
         unique("an epoch has one membership", &mut self.memberships, epoch, began)
     }
 
-    /// What must be so if nothing went wrong but deaths: survivors have done their work.
-    pub(super) fn at_the_end(&self, all: &[Process]) -> Result<(), Broken> {
-        let Scenario { weather, cascade, operations, .. } = self.scenario;
-        if weather == Weather::Storm || cascade {
+    /// Checks the end of a run: if deaths are the only faults, survivors have finished all operations.
+    pub(super) fn check_end(&self, all: &[Process]) -> Result<(), BrokenLaw> {
+        let Scenario { fault_mix, cascade, operations, .. } = self.scenario;
+        if fault_mix == FaultMix::All || cascade {
             return Ok(());
         }
         for (at, process) in all.iter().enumerate() {
@@ -224,26 +232,26 @@ impl Laws {
     }
 }
 
-/// Who is told, and among whom.
-struct Story<'a> {
+/// The process that receives a verdict, among all processes.
+struct Receiver<'a> {
     at: usize,
     all: &'a [Process],
 }
 
-impl Story<'_> {
-    /// The processes of these ranks, as the one that is told knows them.
+impl Receiver<'_> {
+    /// The processes of these ranks, as the receiver knows them.
     fn processes(&self, ranks: Ranks) -> Vec<usize> {
         ranks.iter().map(|rank| self.all[self.at].peers[rank as usize]).collect()
     }
 }
 
-/// Whoever is told something else than others before breaks the law, even if those are dead.
+/// Checks that all processes receive the same verdict, including those that are dead by now.
 fn unique<K: Ord + fmt::Debug, T: PartialEq + fmt::Debug>(
     law: &'static str,
     known: &mut BTreeMap<K, T>,
     key: K,
     what: T,
-) -> Result<(), Broken> {
+) -> Result<(), BrokenLaw> {
     match known.get(&key) {
         Some(old) if *old != what => Err((law, format!("{key:?}: {old:?}, but {what:?}"))),
         _ => {

@@ -1,6 +1,6 @@
-//! Members among faults: a seeded world in which messages are late, links break, ranks die, pause
-//! and are cut off, and the laws of what their callers see. May touch: sim's random numbers, the
-//! machine's public side. Law: a seed always tells the same story.
+//! A simulator of members among faults: messages are late, links break, and processes die, stop and
+//! lose their network, all by a seeded random number generator; `laws` checks every verdict.
+//! Law: a seed always gives the same run.
 
 mod caller;
 mod faults;
@@ -13,14 +13,14 @@ use core::fmt;
 use super::member::{Settings, Time};
 use crate::sim::Random;
 
-/// A law that did not hold.
+/// A law that did not hold in a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// In the story of this seed.
+    /// The seed of the run.
     pub seed: u64,
-    /// Which law.
+    /// The broken law.
     pub law: &'static str,
-    /// What happened instead.
+    /// The event that broke the law.
     pub what: String,
 }
 
@@ -32,31 +32,31 @@ impl fmt::Display for Violation {
 
 impl core::error::Error for Violation {}
 
-/// What happened in stories where all laws held.
+/// Counts of the events of runs in which all laws held.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Things that happened: messages, ticks, faults.
+    /// Messages, ticks and faults.
     pub events: u64,
     /// Epochs that began after the first.
     pub epochs: u64,
-    /// Operations that returned `Ok`, and those that failed.
+    /// Operations that returned `Ok`.
     pub succeeded: u64,
-    /// See `succeeded`.
+    /// Operations that failed.
     pub failed: u64,
     /// Agreements that ended.
     pub agreed: u64,
-    /// Members that ended for want of a quorum.
+    /// Members that ended without a quorum.
     pub quorums_lost: u64,
-    /// Members the others went on without.
+    /// Members that were evicted.
     pub evicted: u64,
     /// Calls that timed out.
     pub timed_out: u64,
-    /// Ranks that were admitted.
+    /// Joiners that were admitted.
     pub joined: u64,
 }
 
 impl Tally {
-    /// Adds what happened in another story.
+    /// Adds the counts of another run.
     pub const fn add(&mut self, other: &Self) {
         self.events += other.events;
         self.epochs += other.epochs;
@@ -70,55 +70,56 @@ impl Tally {
     }
 }
 
-/// What may go wrong in a story.
+/// The kinds of faults in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Weather {
-    /// Nothing.
-    Calm,
-    /// Processes are killed, and soon somebody is certain of it.
-    Kills,
-    /// Everything.
-    Storm,
+enum FaultMix {
+    /// No faults.
+    None,
+    /// Deaths, each with certain evidence at some process soon after.
+    Deaths,
+    /// All kinds of faults.
+    All,
 }
 
-/// The longest that a message is under way, where nothing is wrong.
+/// The longest delay of a message on a link without faults.
 const DELAY: usize = 20;
 
-/// How long a rank is silent before its peers suspect it.
+/// The silence after which a rank is suspected by its peers.
 const SILENCE: Time = 120;
 
-/// What is fixed for a story when it begins.
+/// The parameters of a run.
 #[derive(Clone, Copy, Debug)]
 struct Scenario {
-    weather: Weather,
+    fault_mix: FaultMix,
     size: u32,
     settings: Settings,
-    /// Operations that each caller makes.
+    /// Operations of each program.
     operations: u64,
-    /// Do callers agree after each operation whether it succeeded?
+    /// Programs agree after each operation whether it succeeded.
     agree: bool,
-    /// Before which operation joiners are admitted, if at all.
+    /// The operation after which joiners are admitted, if any are.
     grow: Option<u64>,
-    /// How long callers wait for others' calls, and whether they go on without them then.
+    /// How long programs wait for each other's calls.
     deadline: Option<Time>,
+    /// Programs evict ranks that have not called by the deadline.
     evict_missing: bool,
-    /// Does a caller that sees a failure leave?
+    /// A program that sees a failure may leave.
     cascade: bool,
 }
 
 impl Scenario {
     fn new(seed: u64, random: &mut Random) -> Self {
-        let weather = match random.below(10) {
-            0 => Weather::Calm,
-            1..4 => Weather::Kills,
-            _ => Weather::Storm,
+        let fault_mix = match random.below(10) {
+            0 => FaultMix::None,
+            1..4 => FaultMix::Deaths,
+            _ => FaultMix::All,
         };
         let operations = 2 + random.below(2) as u64;
-        let storm = weather == Weather::Storm;
+        let all_faults = fault_mix == FaultMix::All;
         let sometimes = |random: &mut Random, one_in| random.below(one_in) == 0;
         Self {
-            weather,
-            // Seldom up to 8: larger worlds take longer, and most mistakes need few.
+            fault_mix,
+            // Rarely up to 8 ranks: larger worlds take longer, and few ranks show most bugs.
             size: 2 + random.below(4) as u32 + if seed % 16 == 15 { 3 } else { 0 },
             settings: Settings {
                 grace: 20,
@@ -130,13 +131,13 @@ impl Scenario {
             agree: sometimes(random, 3),
             grow: sometimes(random, 3).then(|| 1 + random.below(operations as usize) as u64),
             deadline: sometimes(random, 4).then(|| 50 + random.below(400) as Time),
-            evict_missing: storm && sometimes(random, 2),
+            evict_missing: all_faults && sometimes(random, 2),
             cascade: sometimes(random, 6),
         }
     }
 }
 
-/// Tells the story of `seed`; the first law that does not hold ends it.
+/// Runs the simulation of `seed`, up to the first law that does not hold.
 pub fn run(seed: u64) -> Result<Tally, Violation> {
     let mut random = Random::new(seed);
     let scenario = Scenario::new(seed, &mut random);

@@ -1,5 +1,5 @@
-//! Messages under way and everything else that is going to happen. May touch: messages, random
-//! numbers. Law: what one process sends another on one channel arrives in order, or not at all.
+//! The event queue: messages under way, faults, and the actions of programs.
+//! Law: messages of one process to another on one channel arrive in order, or not at all.
 
 use std::collections::{BTreeMap, BinaryHeap};
 
@@ -11,16 +11,16 @@ use crate::recovery::membership::member::Time;
 use crate::recovery::membership::message::{Evidence, Message};
 use crate::sim::Random;
 
-/// What ranks tell each other in an operation, past the membership.
+/// A message of an operation, which the membership does not see.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Token {
     pub(super) epoch: u32,
     pub(super) sequence: u64,
-    /// "I have the whole result" instead of "this is my part".
+    /// True: the sender's result is complete. False: the message is the sender's part.
     pub(super) full: bool,
 }
 
-/// Something that happens. Processes go by number: a rank may have several, one after the other.
+/// An event. Processes have numbers, because a rank may have several processes, one after the other.
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::large_enum_variant, reason = "most are messages")]
 pub(super) enum Event {
@@ -37,7 +37,7 @@ pub(super) enum Event {
     Tick {
         at: usize,
     },
-    /// The caller's next move.
+    /// The next action of the program.
     Move {
         at: usize,
     },
@@ -46,7 +46,7 @@ pub(super) enum Event {
         of: usize,
         evidence: Evidence,
     },
-    /// Whoever started the process sees that it has ended, and tells one that lives.
+    /// The launcher has seen the process end, and tells a live process.
     Launcher {
         of: usize,
     },
@@ -63,25 +63,25 @@ pub(super) enum Event {
     Start {
         rank: u32,
     },
-    /// The process `of` is ready to join, as `at` hears.
+    /// Process `at` learns that process `of` is ready to join.
     Ready {
         at: usize,
         of: usize,
     },
 }
 
-/// From whom to whom, and is it data?
+/// Sender, receiver, and true for messages of operations.
 type Channel = (usize, usize, bool);
 
 pub(super) struct Network {
     pub(super) now: Time,
     queue: BinaryHeap<Reverse<(Time, u32)>>,
     events: Vec<Event>,
-    /// When the last message of a channel arrives.
+    /// The arrival of the last message of each channel.
     last: BTreeMap<Channel, Time>,
-    /// Until when what is sent waits; for ever is a link that loses everything.
+    /// The time until which messages of a link are delayed; `Time::MAX` loses them.
     blocked: BTreeMap<(usize, usize), Time>,
-    /// From when on nothing arrives.
+    /// The time from which no message of a link arrives.
     broken: BTreeMap<(usize, usize), Time>,
 }
 
@@ -116,7 +116,7 @@ impl Network {
         self.at(time, event);
     }
 
-    /// Does what left one process for the other still arrive?
+    /// True if messages from one process to the other arrive now.
     pub(super) fn arrives(&self, from: usize, to: usize) -> bool {
         self.broken.get(&(from, to)).is_none_or(|&since| self.now <= since)
     }
@@ -130,7 +130,7 @@ impl Network {
         self.blocked.get(&(from, to)).is_some_and(|&until| until > self.now)
     }
 
-    /// Nothing arrives after `since`.
+    /// Loses all messages that would arrive after `since`.
     pub(super) fn sever(&mut self, from: usize, to: usize, since: Time) {
         let broken = self.broken.entry((from, to)).or_insert(since);
         *broken = since.min(*broken);

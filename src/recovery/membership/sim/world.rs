@@ -1,43 +1,43 @@
-//! The processes, and what happens to them one thing after another. May touch: the rest of this
-//! simulator. Law: a process that is dead, has ended or is paused does nothing.
+//! The simulated processes, and the event loop.
+//! Law: a process that is dead, has ended or is stopped does nothing.
 
 use super::caller::{Next, Operation};
-use super::laws::{Broken, Laws, stuck};
+use super::laws::{BrokenLaw, Laws, stuck};
 use super::network::{Event, Network};
-use super::{Scenario, Tally, Weather};
+use super::{FaultMix, Scenario, Tally};
 use crate::recovery::membership::member::{Input, Member, Outputs, Time, Verdict};
 use crate::recovery::membership::message::{Body, Evidence, Message};
 use crate::recovery::membership::ranks::Ranks;
 use crate::recovery::membership::wire::{decode, encode};
 use crate::sim::Random;
 
-/// Nothing takes this long once faults have ended.
+/// The end of a run; no call takes this long once the faults have ended.
 const END: Time = 60_000;
 
-/// How long an operation may wait for what a rank sent before it said goodbye.
-const OVERDUE: Time = 100;
+/// How long an operation waits for messages of a rank that has said goodbye.
+const GOODBYE_WAIT: Time = 100;
 
-/// Processes that a story may have.
+/// The most processes of a run.
 const PROCESSES: usize = 16;
 
 pub(super) struct Process {
     pub(super) rank: u32,
     pub(super) member: Member,
-    /// Not killed.
+    /// False once the process was killed.
     pub(super) alive: bool,
-    /// Returned to its caller for the last time.
+    /// The membership has ended for this process.
     pub(super) ended: bool,
     pub(super) paused: bool,
-    /// What came while it was paused.
+    /// Events that arrived while the process was stopped.
     inbox: Vec<Event>,
-    /// The process of each rank, as far as it knows.
+    /// The process of each rank, as far as this process knows.
     pub(super) peers: [usize; PROCESSES],
-    /// The processes that want to join, as far as it knows.
+    /// The processes that want to join, as far as this process knows.
     pub(super) candidates: Vec<usize>,
     pub(super) next: Next,
     pub(super) operation: Operation,
-    /// How long its caller's next change takes to come.
-    pub(super) dawdle: Time,
+    /// The delay of the program's next change.
+    pub(super) change_delay: Time,
     pub(super) epoch: u32,
     pub(super) members: Ranks,
 }
@@ -58,13 +58,13 @@ impl Process {
             candidates,
             next,
             operation,
-            dawdle: 0,
+            change_delay: 0,
             epoch,
             members,
         }
     }
 
-    pub(super) const fn acts(&self) -> bool {
+    pub(super) const fn is_active(&self) -> bool {
         self.alive && !self.ended
     }
 }
@@ -79,7 +79,7 @@ pub(super) struct World {
 }
 
 impl World {
-    pub(super) fn new(scenario: Scenario, random: Random) -> Result<Self, Broken> {
+    pub(super) fn new(scenario: Scenario, random: Random) -> Result<Self, BrokenLaw> {
         let mut world = Self {
             scenario,
             random,
@@ -104,7 +104,7 @@ impl World {
         Ok(world)
     }
 
-    pub(super) fn run(mut self) -> Result<Tally, Broken> {
+    pub(super) fn run(mut self) -> Result<Tally, BrokenLaw> {
         while let Some(event) = self.network.next() {
             self.tally.events += 1;
             if self.network.now > END {
@@ -114,18 +114,18 @@ impl World {
         }
         for (number, process) in self.processes.iter().enumerate() {
             let member = !process.members.is_empty();
-            if member && process.acts() {
+            if member && process.is_active() {
                 let state = (process.epoch, process.members, &process.next, process.paused);
                 return Err(stuck(number, &format!("{state:?}\n{:?}", process.member)));
             }
         }
-        self.laws.at_the_end(&self.processes)?;
+        self.laws.check_end(&self.processes)?;
         Ok(self.tally)
     }
 
-    fn happen(&mut self, event: Event) -> Result<(), Broken> {
+    fn happen(&mut self, event: Event) -> Result<(), BrokenLaw> {
         let at = match event {
-            Event::Fault(fault) => return self.strike(fault),
+            Event::Fault(fault) => return self.inject(fault),
             Event::Start { rank } => return self.start(rank),
             Event::Resume { at } => return self.resume(at),
             Event::Launcher { of } => return self.launcher(of),
@@ -141,7 +141,7 @@ impl World {
             | Event::Awaited { at, .. }
             | Event::Ready { at, .. } => at,
         };
-        let Some(process) = self.processes.get_mut(at).filter(|process| process.acts()) else {
+        let Some(process) = self.processes.get_mut(at).filter(|process| process.is_active()) else {
             return Ok(());
         };
         if process.paused {
@@ -165,23 +165,23 @@ impl World {
         }
     }
 
-    fn tick(&mut self, at: usize) -> Result<(), Broken> {
+    fn tick(&mut self, at: usize) -> Result<(), BrokenLaw> {
         let outputs = self.processes[at].member.step(self.network.now, Input::Tick);
-        if self.scenario.weather == Weather::Calm && !outputs.sends.is_empty() {
-            return Err(("where nothing is wrong nothing is late", format!("{outputs:?}")));
+        if self.scenario.fault_mix == FaultMix::None && !outputs.sends.is_empty() {
+            return Err(("without faults no answer is late", format!("{outputs:?}")));
         }
         self.perform(at, None, outputs)
     }
 
-    fn message(&mut self, from: usize, to: usize, message: &Message) -> Result<(), Broken> {
+    fn message(&mut self, from: usize, to: usize, message: &Message) -> Result<(), BrokenLaw> {
         let rank = self.processes[from].rank;
-        // As it would come from a socket.
+        // A message from a socket would be decoded, too.
         let Some(message) = decode(&encode(message)).filter(|same| same == message) else {
             return Err(("messages survive their encoding", format!("{message:?}")));
         };
         let current = self.processes[to].peers[rank as usize] == from;
         if matches!(message.body, Body::Goodbye(_)) && current {
-            self.overdue(to, from);
+            self.report_if_needed(to, from);
         }
         let outputs = {
             let member = &mut self.processes[to].member;
@@ -190,8 +190,8 @@ impl World {
         self.perform(to, Some(from), outputs)
     }
 
-    fn launcher(&mut self, of: usize) -> Result<(), Broken> {
-        let hears = |process: &Process| process.acts() && !process.members.is_empty();
+    fn launcher(&mut self, of: usize) -> Result<(), BrokenLaw> {
+        let hears = |process: &Process| process.is_active() && !process.members.is_empty();
         let living: Vec<usize> =
             (0..self.processes.len()).filter(|&at| hears(&self.processes[at])).collect();
         if living.is_empty() {
@@ -201,16 +201,16 @@ impl World {
         self.evidence(at, of, Evidence::Certain)
     }
 
-    /// If `at` still waits for `of` after a while, it says that it needs it.
-    pub(super) fn overdue(&mut self, at: usize, of: usize) {
+    /// After a while, makes process `at` report that it needs process `of`, if it still waits for it.
+    pub(super) fn report_if_needed(&mut self, at: usize, of: usize) {
         let epoch = self.processes[at].epoch;
-        self.network.at(self.network.now + OVERDUE, Event::Awaited { at, of, epoch });
+        self.network.at(self.network.now + GOODBYE_WAIT, Event::Awaited { at, of, epoch });
     }
 
-    fn evidence(&mut self, at: usize, of: usize, evidence: Evidence) -> Result<(), Broken> {
+    fn evidence(&mut self, at: usize, of: usize, evidence: Evidence) -> Result<(), BrokenLaw> {
         let rank = self.processes[of].rank;
-        // Links that were healed in time, processes that have gone on: nobody noticed.
-        let silent = !self.processes[of].acts()
+        // The link was repaired, or the process went on, before the silence was noticed.
+        let silent = !self.processes[of].is_active()
             || self.processes[of].paused
             || self.network.is_blocked(of, at)
             || self.laws.suspects_without_reason(at, of);
@@ -221,21 +221,21 @@ impl World {
         if self.processes[at].peers[rank as usize] != of {
             return Ok(());
         }
-        let storm = self.scenario.weather == Weather::Storm;
-        let known = evidence == Evidence::Certain && !(storm && self.random.below(8) == 0);
-        let testament = known.then(|| self.processes[of].member.testament());
-        self.step(at, Input::Evidence(rank, evidence, testament))
+        let all_faults = self.scenario.fault_mix == FaultMix::All;
+        let has_vote = evidence == Evidence::Certain && !(all_faults && self.random.below(8) == 0);
+        let vote = has_vote.then(|| self.processes[of].member.last_votes());
+        self.step(at, Input::Evidence(rank, evidence, vote))
     }
 
-    pub(super) fn step(&mut self, at: usize, input: Input<'_>) -> Result<(), Broken> {
-        if !self.processes[at].acts() {
+    pub(super) fn step(&mut self, at: usize, input: Input<'_>) -> Result<(), BrokenLaw> {
+        if !self.processes[at].is_active() {
             return Ok(());
         }
         let outputs = self.processes[at].member.step(self.network.now, input);
         self.perform(at, None, outputs)
     }
 
-    fn perform(&mut self, at: usize, from: Option<usize>, done: Outputs) -> Result<(), Broken> {
+    fn perform(&mut self, at: usize, from: Option<usize>, done: Outputs) -> Result<(), BrokenLaw> {
         for verdict in &done.verdicts {
             if let Verdict::Membership { joined, .. } = verdict {
                 self.introduce(at, *joined);
@@ -264,8 +264,8 @@ impl World {
         self.network.send(from, to, event, &mut self.random);
     }
 
-    fn verdict(&mut self, at: usize, verdict: Verdict) -> Result<(), Broken> {
-        self.laws.hold(at, &self.processes, verdict, self.network.now)?;
+    fn verdict(&mut self, at: usize, verdict: Verdict) -> Result<(), BrokenLaw> {
+        self.laws.check(at, &self.processes, verdict, self.network.now)?;
         let process = &mut self.processes[at];
         match verdict {
             Verdict::Ok(_) => self.tally.succeeded += 1,
@@ -295,7 +295,7 @@ impl World {
         Ok(())
     }
 
-    /// Nothing more is heard of a process, and its goodbye may be lost.
+    /// Ends a process, which is silent from now on; its goodbye may be lost.
     pub(super) fn ends(&mut self, of: usize) {
         self.processes[of].ended = true;
         for at in 0..self.processes.len() {
@@ -303,8 +303,8 @@ impl World {
         }
     }
 
-    /// A process that wants to join; all hear of it sooner or later.
-    fn start(&mut self, rank: u32) -> Result<(), Broken> {
+    /// Starts a process that wants to join; all others learn of it within 60 time units.
+    fn start(&mut self, rank: u32) -> Result<(), BrokenLaw> {
         let number = self.processes.len();
         if number >= PROCESSES {
             return Ok(());
@@ -323,7 +323,7 @@ impl World {
         Ok(())
     }
 
-    /// Who is admitted is told where the others are that are.
+    /// Tells an admitted process which processes the other joiners are.
     fn introduce(&mut self, at: usize, joined: Ranks) {
         let own = self.processes[at].rank;
         if !joined.contains(own) {
@@ -337,7 +337,7 @@ impl World {
         }
     }
 
-    fn resume(&mut self, at: usize) -> Result<(), Broken> {
+    fn resume(&mut self, at: usize) -> Result<(), BrokenLaw> {
         self.processes[at].paused = false;
         for event in core::mem::take(&mut self.processes[at].inbox) {
             self.happen(event)?;
@@ -346,6 +346,6 @@ impl World {
     }
 }
 
-fn no_member() -> Broken {
+fn no_member() -> BrokenLaw {
     ("members can be made", String::new())
 }
