@@ -9,7 +9,7 @@ use ringreduce::Communicator;
 use super::{DeviceInfo, Flags, Software};
 use crate::cli::Memory;
 use crate::measure::buffer::Guarded;
-use crate::measure::case::{Case, Placement};
+use crate::measure::case::Case;
 
 #[derive(Debug)]
 pub(crate) struct Gpu {
