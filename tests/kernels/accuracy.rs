@@ -1,5 +1,5 @@
-//! A search for violations of the bounds in docs/numerics.md: random contributions of many magnitudes,
-//! by every algorithm, are compared with sums in f64, which are exact or nearly so.
+//! A search for violations of the bounds in docs/numerics.md: random contributions of many
+//! magnitudes, by every algorithm, are compared with sums in f64, which are exact or nearly so.
 
 use harness::ranks::on;
 use harness::{on_ranks, share};

@@ -1,6 +1,6 @@
-//! A search for violations of docs/numerics.md among the worst values: any bits, NaN of any payload,
-//! infinities, subnormals, zeros of both signs, sums that overflow and that cancel. Where the
-//! document gives the order of a fold, the bits are compared; elsewhere its bound must hold.
+//! A search for violations of docs/numerics.md among the worst values: any bits, NaN of any
+//! payload, infinities, subnormals, zeros of both signs, sums that overflow and that cancel. Where
+//! the document gives the order of a fold, the bits are compared; elsewhere its bound must hold.
 
 use harness::on_ranks;
 use rand::rngs::SmallRng;

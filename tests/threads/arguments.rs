@@ -43,20 +43,20 @@ fn arguments_that_do_not_fit_are_named_and_harmless() {
         assert_eq!(text, format!("all_gather_v: counts is 2 numbers long, {each}"));
         let mut counts = [1; 3];
         counts[me] = 3;
-        let says = message(comm.all_gather_v(&four, &mut six, &counts));
+        let text = message(comm.all_gather_v(&four, &mut six, &counts));
         let expected = format!("expected 3, the entry of rank {me} in counts");
-        assert_eq!(says, format!("all_gather_v: send is 4 elements long, {expected}"));
+        assert_eq!(text, format!("all_gather_v: send is 4 elements long, {expected}"));
         counts[me] = 4;
         counts[(me + 1) % 3] = usize::MAX;
-        let says = message(comm.all_gather_v(&four, &mut six, &counts));
+        let text = message(comm.all_gather_v(&four, &mut six, &counts));
         let given = "more elements than the address space has";
         assert_eq!(
             text,
             format!("all_gather_v: counts is {given}, expected 6, the length of recv")
         );
-        let says = message(comm.all_to_all_v(&four, &[1, 1, 1], &mut six, &[2, 2, 2]));
+        let text = message(comm.all_to_all_v(&four, &[1, 1, 1], &mut six, &[2, 2, 2]));
         let given = "send_counts is 3 elements in all";
-        assert_eq!(says, format!("all_to_all_v: {given}, expected 4, the length of send"));
+        assert_eq!(text, format!("all_to_all_v: {given}, expected 4, the length of send"));
         let mut gets = [0; 3];
         gets[(me + 1) % 3] = 6;
         let mut gives = [0; 3];

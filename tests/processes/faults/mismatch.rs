@@ -10,7 +10,8 @@ use harness::processes::{World, this_rank};
 /// Tells a rank the difference between the calls.
 const DIFFERENCE: &str = "TEST_MISMATCH_DIFFERENCE";
 const LONG: Duration = Duration::from_secs(60);
-/// docs/failures.md promises a second where CPUs are free. Detection by silence would take five seconds.
+/// docs/failures.md promises a second where CPUs are free. Detection by silence would take five
+/// seconds.
 const MOST: Duration = Duration::from_secs(4);
 /// The rank that makes another call.
 const ONE: usize = 1;

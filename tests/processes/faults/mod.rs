@@ -165,8 +165,8 @@ const LONG: Duration = Duration::from_secs(60);
 /// Longer than any call takes by itself, also where CPUs are scarce.
 const SHORT: Duration = Duration::from_secs(3);
 
-/// docs/failures.md promises milliseconds where CPUs are free. On a busy machine a survivor waits for a
-/// CPU first, but detects the death before five seconds of silence would show it.
+/// docs/failures.md promises milliseconds where CPUs are free. On a busy machine a survivor waits
+/// for a CPU first, but detects the death before five seconds of silence would show it.
 const PROMPTLY: Duration = Duration::from_secs(4);
 
 #[test]
