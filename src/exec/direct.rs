@@ -153,8 +153,8 @@ pub(crate) fn run(
     walk.await_all(READY)?;
     // The choice of stores also decides which rank writes what in an all-gather, so all ranks go by
     // one cache size: rank 0's.
-    let most = walk.control.cache(0);
-    walk.streaming = !call.is_read && (call.bytes * call.size) as u64 > most;
+    let cache_bytes = walk.control.cache(0);
+    walk.streaming = !call.is_read && (call.bytes * call.size) as u64 > cache_bytes;
     walk.execute();
     if !walk.window.is_empty() {
         walk.control.publish_done();
@@ -197,9 +197,9 @@ impl Call<'_> {
     fn copy_own_chunk(&self, buffer: &Buffer<'_>) {
         if self.form == Form::AllGather {
             let mine = buffer.src(Space::Input, 0..buffer.len(Space::Input));
-            let mut there = buffer.dst(Space::Output, self.part(self.me));
-            if mine.ptr() != there.ptr() {
-                copy(there, None, mine);
+            let mut place = buffer.dst(Space::Output, self.part(self.me));
+            if mine.ptr() != place.ptr() {
+                copy(place, None, mine);
             }
         }
     }
@@ -337,8 +337,9 @@ impl Walk<'_> {
     /// The parts of `range` that are contiguous in this rank's result.
     fn contiguous_parts(&self, range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
         let output_start = self.output_start();
-        let own = range.start.saturating_sub(output_start)..range.end.saturating_sub(output_start);
-        let parts = self.buffer.pieces([Space::Output], own);
+        let relative =
+            range.start.saturating_sub(output_start)..range.end.saturating_sub(output_start);
+        let parts = self.buffer.pieces([Space::Output], relative);
         parts.map(move |part| part.start + output_start..part.end + output_start)
     }
 

@@ -302,13 +302,13 @@ impl<'a, 'b> Slice<'a, 'b> {
         let (operands, kernel) = (&self.operands, &self.call.kernel);
         let (mine, mut out) = (operands.source(part), operands.dest(part));
         if operands.step.op.reduces() {
-            let (there, turn) = (operands.dest_data(part), operands.turn());
+            let (stored, turn) = (operands.dest_data(part), operands.turn());
             if turn.own && kernel.changes_contribution() {
                 // A kernel prepares its local operand only, so this rank's data must be that one.
                 let order = turn.order.turned();
-                kernel.reduce(Turn { order, ..turn }, out, None, mine, there);
+                kernel.reduce(Turn { order, ..turn }, out, None, mine, stored);
             } else {
-                kernel.reduce(turn, out, None, there, mine);
+                kernel.reduce(turn, out, None, stored, mine);
             }
         } else if operands.reads_input() && kernel.changes_contribution() {
             kernel.contribute(out, None, mine);

@@ -47,7 +47,7 @@ pub fn exchange(
     let begun =
         lanes(call.schedule).map(|steps| Lane { step: steps.start, end: steps.end, done: 0 });
     unfinished.extend(begun);
-    let mut messages = Messages { call, buffer, lanes: unfinished, at: 0, sleeps: 0 };
+    let mut messages = Messages { call, buffer, lanes: unfinished, current: 0, sleeps: 0 };
     messages.skip_empty();
     while !messages.lanes.is_empty() {
         let moved = wait.until(links, &mut messages);
@@ -63,7 +63,7 @@ struct Messages<'a, 'b> {
     lanes: &'a mut Vec<Lane>,
     /// The lane that was looked at last.
     /// The lane that was looked at last.
-    at: usize,
+    current: usize,
     sleeps: usize,
 }
 
@@ -84,7 +84,7 @@ impl Messages<'_, '_> {
 
     /// Moves one slice of the current lane; false if its link is not ready.
     fn advance(&mut self, links: &mut Links) -> Result<bool, Fault> {
-        let (call, buffer, lane) = (self.call, self.buffer, &mut self.lanes[self.at]);
+        let (call, buffer, lane) = (self.call, self.buffer, &mut self.lanes[self.current]);
         let step = &call.schedule.steps[lane.step];
         let part = call.partition.slice(step.src, lane.done);
         let start = |place| call.partition.piece(0, place).start + part.start;
@@ -109,7 +109,7 @@ impl Messages<'_, '_> {
 
     /// The step and peer of a stop: of a fault, the lane that met it; else the first lane.
     fn halt(&self, stop: Stop) -> Halt {
-        let lane = if matches!(stop, Stop::Fault(_)) { self.at } else { 0 };
+        let lane = if matches!(stop, Stop::Fault(_)) { self.current } else { 0 };
         let peer = match self.lane_end(lane) {
             Some(LinkEnd::From(peer) | LinkEnd::To(peer)) => peer,
             None => 0,
@@ -123,7 +123,7 @@ impl Awaited for &mut Messages<'_, '_> {
     fn try_complete(&mut self, links: &mut Links) -> Result<bool, Fault> {
         let mut moved = false;
         for lane in 0..self.lanes.len() {
-            self.at = lane;
+            self.current = lane;
             moved |= self.advance(links)?;
         }
         if moved {
@@ -134,7 +134,7 @@ impl Awaited for &mut Messages<'_, '_> {
 
     fn is_syscall_backed(&mut self, links: &mut Links) -> Result<bool, Fault> {
         for lane in 0..self.lanes.len() {
-            self.at = lane;
+            self.current = lane;
             if let Some(end) = self.lane_end(lane)
                 && end.is_syscall_backed(links)?
             {
@@ -145,12 +145,12 @@ impl Awaited for &mut Messages<'_, '_> {
     }
 
     fn end(&self) -> Option<LinkEnd> {
-        self.lane_end(self.at.min(self.lanes.len().checked_sub(1)?))
+        self.lane_end(self.current.min(self.lanes.len().checked_sub(1)?))
     }
 
     fn check_alive(&mut self, links: &mut Links) -> Result<(), Fault> {
         (0..self.lanes.len()).try_for_each(|lane| {
-            self.at = lane;
+            self.current = lane;
             let Some(end) = self.lane_end(lane) else { return Ok(()) };
             links.is_due(self.call.frame.sequence, end.peer(), matches!(end, LinkEnd::From(_)))?;
             end.check_alive(links)
@@ -160,9 +160,9 @@ impl Awaited for &mut Messages<'_, '_> {
     /// Sleeps on one link, another one each time. With several lanes the sleeps are short.
     fn park(&mut self, links: &mut Links, waited: Duration, limit: Duration) -> Result<(), Fault> {
         self.sleeps += 1;
-        self.at = self.sleeps % self.lanes.len();
+        self.current = self.sleeps % self.lanes.len();
         let short =
             if self.lanes.len() == 1 { limit } else { LANE_SLEEP.max(waited / WAIT_FRACTION) };
-        self.lane_end(self.at).map_or(Ok(()), |end| end.park(links, limit.min(short)))
+        self.lane_end(self.current).map_or(Ok(()), |end| end.park(links, limit.min(short)))
     }
 }

@@ -22,19 +22,19 @@ pub(super) const ABORT_POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// A rank that has waited so long for a peer warns the user once.
 const PEER_SILENCE_WARNING: Duration = Duration::from_secs(5);
 
-/// Warns the user, once per wait, of the peer that keeps this rank waiting. `times` are the time
-/// waited and the timeout; `of` is the peer and the number of the message, or 0 for a collective.
+/// Warns the user, once per wait, of the peer that keeps this rank waiting. `of` is the peer and the
+/// number of the message, or 0 for a collective.
 pub(crate) fn remind(
     links: &mut Links,
     recorder: Option<&Flight>,
-    (waited, most): (Duration, Duration),
+    (waited, timeout): (Duration, Duration),
     of: (usize, u64),
     warned: &mut bool,
 ) {
     if waited < PEER_SILENCE_WARNING || std::mem::replace(warned, true) {
         return;
     }
-    if let Some((recorder, (rank, state))) = recorder.zip(links.stalled(of, most)) {
+    if let Some((recorder, (rank, state))) = recorder.zip(links.stalled(of, timeout)) {
         recorder.warn_of_silence(waited, rank, &state);
     }
 }

@@ -178,12 +178,12 @@ impl Kernel<'_> {
         let piece =
             if direct { len.max(1) } else { FOLD_PIECE / self.element_size * self.element_size };
         for (at, len) in pieces(len, piece) {
-            let near = if outs[0].is_streaming() {
+            let target = if outs[0].is_streaming() {
                 scratch.as_mut_ptr().cast()
             } else {
                 outs[0].ptr().wrapping_add(at)
             };
-            let fold = Fold { out: near, sources, at, len, params: &self.params };
+            let fold = Fold { out: target, sources, at, len, params: &self.params };
             // SAFETY: the views vouch for their bytes, which are whole elements; `of` took the
             // kernel of a level that this CPU has.
             unsafe { (run.fold)(&fold) };
@@ -191,10 +191,10 @@ impl Kernel<'_> {
                 let to = out.ptr().wrapping_add(at);
                 if out.is_streaming() {
                     // SAFETY: the piece was just written, and lies in the output.
-                    unsafe { stream(to, near, len) };
-                } else if to != near {
+                    unsafe { stream(to, target, len) };
+                } else if to != target {
                     // SAFETY: as above.
-                    unsafe { to.copy_from(near, len) };
+                    unsafe { to.copy_from(target, len) };
                 }
             }
         }
@@ -244,13 +244,13 @@ unsafe fn reduce_streaming(run: Run, pair: &Pair<'_>) {
     let Pair { out, second, local, incoming, len, .. } = *pair;
     let mut scratch = MaybeUninit::<[u8; PIECE]>::uninit();
     for (at, len) in pieces(len, PIECE) {
-        let near = second.map_or(scratch.as_mut_ptr().cast(), |second| second.wrapping_add(at));
+        let target = second.map_or(scratch.as_mut_ptr().cast(), |second| second.wrapping_add(at));
         let (local, incoming) = (local.wrapping_add(at), incoming.wrapping_add(at));
-        let piece = Pair { out: near, second: None, local, incoming, len, ..*pair };
+        let piece = Pair { out: target, second: None, local, incoming, len, ..*pair };
         // SAFETY: a piece of what the caller vouches for.
         unsafe { (run.pair)(&piece) };
         // SAFETY: the piece was just written, and that of `out` is as long.
-        unsafe { stream(out.wrapping_add(at), near, len) };
+        unsafe { stream(out.wrapping_add(at), target, len) };
     }
     streaming_fence();
 }

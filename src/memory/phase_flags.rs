@@ -231,8 +231,8 @@ impl Control {
             (number.load(Ordering::Relaxed) == sequence).then_some(claim)
         };
         let (ours, theirs) = (latest(self.me)?, latest(rank)?);
-        let other = ours.sequence == theirs.sequence && ours.fingerprint != theirs.fingerprint;
-        other.then_some((ours, theirs))
+        let differ = ours.sequence == theirs.sequence && ours.fingerprint != theirs.fingerprint;
+        differ.then_some((ours, theirs))
     }
 
     /// The latest call over links of `rank`, if the rank is not ready in the current direct call

@@ -33,7 +33,7 @@ pub(crate) struct Live {
     start: NonNull<u8>,
     len: usize,
     /// The mapping if the library allocated the memory; `None` if pages of the user were replaced.
-    own: Option<Arc<Region>>,
+    allocation: Option<Arc<Region>>,
     /// By rank; empty if not all ranks can map the buffer.
     parts: Vec<Part>,
 }
@@ -55,7 +55,7 @@ impl Live {
     ) -> Result<Self> {
         assert!(len <= region.len(), "{len} bytes in {}", region.len());
         let start = region.start();
-        Ok(Self { id, me, start, len, own: Some(region), parts })
+        Ok(Self { id, me, start, len, allocation: Some(region), parts })
     }
 
     /// Registers the user's `len` bytes at `start`: their whole pages are replaced by those of
@@ -73,7 +73,7 @@ impl Live {
         parts: Vec<Part>,
     ) -> Result<Self> {
         // From here on a drop restores private pages, whether or not they have been replaced yet.
-        let live = Self { id, me, start, len, own: None, parts };
+        let live = Self { id, me, start, len, allocation: None, parts };
         if let Some((at, len)) = live.mine() {
             // SAFETY: whole pages of memory that the caller has for itself.
             unsafe { adopt(at, len, fd) }?;
@@ -174,7 +174,7 @@ impl Drop for Live {
         let mine = self.mine();
         // The mappings are dropped first: a replacement needs one, and their number is limited.
         self.parts.clear();
-        if self.own.is_none()
+        if self.allocation.is_none()
             && let Some((at, len)) = mine
         {
             // SAFETY: the pages that were replaced, or were to be; the buffer is borrowed until its

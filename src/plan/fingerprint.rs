@@ -119,11 +119,11 @@ pub(super) fn of(request: &Request, how: &Variant, rest: u64) -> u64 {
         Some(Kind::PreMulSum(_, scalar)) => (SCALED, digest(&scalar)),
         Some(Kind::User(function, size)) => (FUNCTION, mix(function ^ size as u64)),
     };
-    let far = if root >= ROOT.max() { root } else { 0 };
+    let large_root = if root >= ROOT.max() { root } else { 0 };
     // The bits of the count above the field go into the digest.
     let count = request.count as u64;
     let over = count >> REST.bits;
-    let rest = mix(rest ^ of_it ^ far << 32 ^ over).wrapping_add(count);
+    let rest = mix(rest ^ of_it ^ large_root << 32 ^ over).wrapping_add(count);
     KIND.put(kind(request.collective))
         | type_of(request.dtype)
         | OP.put(op)
@@ -271,8 +271,8 @@ pub(crate) fn difference(
 ) -> (&'static str, String, String) {
     let message = [ours, theirs].iter().all(|&it| KIND.of(it) == MESSAGE);
     // A different count often leads to a different algorithm; the error then names the count.
-    let own = [ours, theirs].iter().any(|&it| ALGORITHM.of(it) == USER_SCHEDULE);
-    let ignored_bits = if own || REST.of(ours) == REST.of(theirs) { 0 } else { WAY };
+    let is_user = [ours, theirs].iter().any(|&it| ALGORITHM.of(it) == USER_SCHEDULE);
+    let ignored_bits = if is_user || REST.of(ours) == REST.of(theirs) { 0 } else { WAY };
     let differ = |field: Field| field.of(ours & !ignored_bits) != field.of(theirs & !ignored_bits);
     let differing = NAMED.iter().filter(|&&(field, ..)| differ(field));
     match differing.collect::<Vec<_>>()[..] {
@@ -288,10 +288,10 @@ fn rest(ours: u64, theirs: u64, count: Option<usize>) -> (&'static str, String, 
     let plain = [REGISTERED, PART, UNEVEN].iter().all(|field| field.of(ours) == 0);
     let plain = plain && ALGORITHM.of(ours) != USER_SCHEDULE && OP.of(ours) < SCALED;
     let spare = 64 - REST.bits;
-    let more = (REST.of(theirs).wrapping_sub(REST.of(ours)) << spare).cast_signed() >> spare;
+    let change = (REST.of(theirs).wrapping_sub(REST.of(ours)) << spare).cast_signed() >> spare;
     let counts = count.filter(|_| plain).and_then(|count| {
-        let there = i64::try_from(count).ok()?.checked_add(more)?;
-        (there >= 0).then(|| (count.to_string(), there.to_string()))
+        let theirs = i64::try_from(count).ok()?.checked_add(change)?;
+        (theirs >= 0).then(|| (count.to_string(), theirs.to_string()))
     });
     if let Some((ours, theirs)) = counts {
         return ("the count", ours, theirs);

@@ -23,11 +23,11 @@ impl Planner {
     #[must_use]
     pub fn are_linked(&self, one: u32, other: u32) -> bool {
         let (size, ring) = (self.ring.size(), &self.ring);
-        let apart = (size + other - one) % size;
+        let distance = (size + other - one) % size;
         one != other
             && (ring.all_pairs()
-                || apart.is_power_of_two()
-                || (size - apart).is_power_of_two()
+                || distance.is_power_of_two()
+                || (size - distance).is_power_of_two()
                 || ring.after(other, 1) == one
                 || ring.after(one, 1) == other
                 || self.are_on_a_host_ring(one, other))

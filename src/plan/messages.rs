@@ -33,7 +33,7 @@ impl Planner {
             };
             self.message_schedule.steps.push(step);
         }
-        let [given, got] = [true, false].map(|outgoing| own(messages, outgoing, me));
+        let [given, got] = [true, false].map(|outgoing| self_messages(messages, outgoing, me));
         let copy = |(given, got)| Step::new(Op::Copy, me, Place::input(given)).into(got);
         self.message_schedule.steps.extend(given.zip(got.map(Place::output)).map(copy));
         // Sends come first, those to the next and nearest ranks before others.
@@ -51,7 +51,7 @@ impl Planner {
 }
 
 /// The indices, among the messages in one direction, of those between this rank and itself.
-fn own(messages: &[Message], outgoing: bool, me: u32) -> impl Iterator<Item = u32> {
+fn self_messages(messages: &[Message], outgoing: bool, me: u32) -> impl Iterator<Item = u32> {
     let same_direction = messages.iter().filter(move |message| message.outgoing == outgoing);
     (0..)
         .zip(same_direction)

@@ -171,7 +171,7 @@ impl Planner {
 
     /// The plan for a call.
     pub fn plan(&mut self, request: &Request) -> Plan<'_> {
-        if !self.calls.get(self.last).is_some_and(|known| known.is_for(request, self.rules)) {
+        if !self.calls.get(self.last).is_some_and(|plan| plan.is_for(request, self.rules)) {
             self.last = self.cache_plan(request);
         }
         let last = &self.calls[self.last];
@@ -183,8 +183,8 @@ impl Planner {
     /// The index of a call in the cache, where the call is added if it is missing.
     #[cold]
     fn cache_plan(&mut self, request: &Request) -> usize {
-        if let Some(known) = self.calls.iter().position(|known| known.is_for(request, self.rules)) {
-            return known;
+        if let Some(cached) = self.calls.iter().position(|plan| plan.is_for(request, self.rules)) {
+            return cached;
         }
         let algorithm = self.choose(request);
         let schedule = self.schedule(request.collective, algorithm);

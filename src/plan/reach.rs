@@ -51,13 +51,13 @@ impl Reach {
         }
         let island = |me: usize| {
             let host = |rank: &usize| seats[*rank].host == seats[me].host;
-            let here: Vec<_> = ranks.iter().copied().filter(host).collect();
-            let host_is_domain = all(&here);
+            let on_host: Vec<_> = ranks.iter().copied().filter(host).collect();
+            let host_is_domain = all(&on_host);
             let beside = |rank: &usize| {
                 let same = seats[*rank].device == seats[me].device && seats[*rank].reaches[me];
                 host_is_domain || same || *rank == me
             };
-            here.into_iter().filter(beside).collect::<Vec<_>>()
+            on_host.into_iter().filter(beside).collect::<Vec<_>>()
         };
         let islands: Vec<_> = ranks.iter().map(|&me| island(me)).collect();
         if islands.iter().any(|island| (2..size).contains(&island.len())) {

@@ -29,8 +29,8 @@ impl Planner {
     /// The ring; or all pairs, if it is forced, or if the fold must be in rank order.
     fn uneven_algorithm(&self, request: &Request) -> Algorithm {
         let (pairs, collective) = (Algorithm::AllPairs, request.collective);
-        let wanted = self.rules.in_order || self.rules.forced == Some(pairs);
+        let asks_for_pairs = self.rules.in_order || self.rules.forced == Some(pairs);
         let can = pairs.reaches(&self.ring) && pairs.makes(collective, &self.ring);
-        if wanted && can { pairs } else { Algorithm::Ring }
+        if asks_for_pairs && can { pairs } else { Algorithm::Ring }
     }
 }

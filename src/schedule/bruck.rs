@@ -68,17 +68,17 @@ fn all_gather(size: u32, me: u32) -> Schedule {
     let owner = |place: u32| (size + me - place) % size;
     let mut steps = Vec::with_capacity(2 * size as usize);
     for hop in hops(size).rev() {
-        let far = 1 << hop;
-        let (from, to) = (owner(far), (me + far) % size);
+        let distance = 1 << hop;
+        let (from, to) = (owner(distance), (me + distance) % size);
         let send = |edge: u32| {
-            let place = match 2 * far * edge {
+            let place = match 2 * distance * edge {
                 0 => Place::input(0),
                 place => Place::output(owner(place)),
             };
             Step::new(Op::Send, me, place).to(to)
         };
         let recv = |edge: u32| {
-            Step::new(Op::Recv, me, Place::output(owner(2 * far * edge + far))).from(from)
+            Step::new(Op::Recv, me, Place::output(owner(2 * distance * edge + distance))).from(from)
         };
         exchange(&mut steps, edges(size, hop), send, recv);
     }
@@ -101,18 +101,18 @@ fn reduce_scatter(size: u32, me: u32) -> Schedule {
     let scratch = (2..size.max(1) - 1).step_by(2).map(mine).collect();
     let mut steps = Vec::with_capacity(2 * size as usize);
     for hop in hops(size) {
-        let far = 1 << hop;
-        let (from, to) = ((me + far) % size, owner(far));
+        let distance = 1 << hop;
+        let (from, to) = ((me + distance) % size, owner(distance));
         let send = |edge: u32| {
-            let place = 2 * far * edge + far;
+            let place = 2 * distance * edge + distance;
             let leaf = hop == 0 || place + 1 == size;
             Step::new(Op::Send, me, if leaf { mine(place) } else { sum(place) }).to(to)
         };
         let recv = |edge: u32| {
-            let place = 2 * far * edge;
+            let place = 2 * distance * edge;
             let src = if hop == 0 { mine(place) } else { sum(place) };
             let fold = Step::new(Op::RecvReduceCopy, me, src).into(sum(place)).from(from);
-            fold.order(Order::LocalFirst).last(place == 0 && 2 * far >= size)
+            fold.order(Order::LocalFirst).last(place == 0 && 2 * distance >= size)
         };
         exchange(&mut steps, edges(size, hop), send, recv);
     }
@@ -131,10 +131,10 @@ fn volume(collective: Collective, order: &Ring) -> Option<Volume> {
 /// The closed form with the window: simulates the messages of each hop; all ranks are in step.
 fn cost(collective: Collective, order: &Ring, bytes: f64, speed: &Speed) -> Option<f64> {
     let size = order.size();
-    let own = bytes / f64::from(size);
-    let (s, a) = (speed.moved(own), speed.latency);
+    let chunk = bytes / f64::from(size);
+    let (s, a) = (speed.moved(chunk), speed.latency);
     let taken = match collective {
-        Collective::ReduceScatter => speed.folded(own),
+        Collective::ReduceScatter => speed.folded(chunk),
         Collective::AllGather => s,
         _ => return None,
     };

@@ -1,4 +1,4 @@
-//! Trees: binomial trees, and pairs of binary trees, each for half of the buffer, in which a leaf of
+//! Trees: binomial trees, and pairs of binary trees, each for half of the buffer, where a leaf of
 //! one is an inner node of the other. All edges lead to ranks at a distance of a power of two.
 //! Law: links of the pair need slots for `WINDOW` chunks.
 //!
@@ -174,9 +174,9 @@ impl Rank {
                 let sum = if node.parent.is_none() { result } else { Place::scratch(0) };
                 rank.parts.push((up, rank.up(chunk, node, sum)));
             } else if node.parent.is_none() {
-                let there = rank.up(chunk, node, result);
-                let back = rank.down(chunk, node, result);
-                rank.parts.push((up, fuse(there, back)));
+                let reduce = rank.up(chunk, node, result);
+                let spread = rank.down(chunk, node, result);
+                rank.parts.push((up, fuse(reduce, spread)));
             } else {
                 rank.parts.push((up, rank.up(chunk, node, result)));
                 rank.parts.push((down, rank.down(chunk, node, result)));

@@ -104,8 +104,8 @@ fn volume(collective: Collective, order: &Ring) -> Option<Volume> {
 /// The closed form in the file's header.
 fn cost(collective: Collective, order: &Ring, bytes: f64, speed: &Speed) -> Option<f64> {
     let size = order.size();
-    let own = bytes / f64::from(size);
-    let (s, r, a) = (speed.moved(own), speed.folded(own), speed.latency);
+    let chunk = bytes / f64::from(size);
+    let (s, r, a) = (speed.moved(chunk), speed.folded(chunk), speed.latency);
     let [backward, forward] = sides(size).map(|side| side.hops as f64);
     let half = |d: f64| {
         let both = match backward {

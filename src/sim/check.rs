@@ -74,8 +74,8 @@ fn well_formed(
         if !shape.fits(schedules.len()) {
             return fail(None, "neither one partition nor one for every rank");
         }
-        let bad = |place: &Place| place.space == Space::Scratch || !exists(schedule, *place);
-        if schedule.scratch.iter().any(bad) {
+        let invalid = |place: &Place| place.space == Space::Scratch || !exists(schedule, *place);
+        if schedule.scratch.iter().any(invalid) {
             return fail(None, "a scratch as long as what does not exist");
         }
         for (number, step) in (0..).zip(&schedule.steps) {

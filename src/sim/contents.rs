@@ -277,9 +277,9 @@ impl Work for Contents<'_> {
         let (rank, number) = (at.rank, at.step as u32);
         let Step { op, src, dst, .. } = *step;
         self.report.slices += 1;
-        let one = self.in_place
+        let is_one_memory = self.in_place
             && self.collective.in_place(rank, src) == self.collective.in_place(rank, dst);
-        if op == Op::Copy && one {
+        if op == Op::Copy && is_one_memory {
             return Ok(());
         }
         let like = self.schedules[rank as usize].like(src);

@@ -12,8 +12,8 @@ use crate::memory::mapping::Region;
 /// The recorder of this rank: in the launcher's memory if it inherited any, or else in its own.
 pub(crate) fn of(config: &Config) -> Result<Arc<Recorder>> {
     let shared = config.record.map(record_memory).transpose()?.flatten();
-    let place = (config.rank, config.size);
-    Recorder::new(shared, place, config.record_dir.clone(), config.trace.clone(), config.joins)
+    let position = (config.rank, config.size);
+    Recorder::new(shared, position, config.record_dir.clone(), config.trace.clone(), config.joins)
 }
 
 /// The launcher's memory; `None`, with a warning, if it was made by another version.

@@ -125,8 +125,8 @@ fn member(memory: &RecordMemory, at: usize) -> Option<Member> {
     let words = [&group.rank, &group.size, &group.made, &group.taken];
     let [rank, size, made, taken] = words.map(|word| word.load(Ordering::Relaxed));
     fence(Ordering::Acquire);
-    let same = key != 0 && group.key.load(Ordering::Relaxed) == key && rank < size;
-    same.then_some(Member { key, rank, size, made, open: taken != 0 })
+    let is_whole = key != 0 && group.key.load(Ordering::Relaxed) == key && rank < size;
+    is_whole.then_some(Member { key, rank, size, made, open: taken != 0 })
 }
 
 /// The operation of an entry, unless it is being written.
@@ -148,12 +148,12 @@ fn op(memory: &RecordMemory, at: u64, members: &[Option<Member>]) -> Option<Op> 
     if number == 0 || torn || number % OPERATIONS != at {
         return None;
     }
-    let [what, sequence, count, bytes, start, end, place] = words;
+    let [what, sequence, count, bytes, start, end, position] = words;
     let what = What::from_word(what);
-    let place = Position::from_word(place);
+    let position = Position::from_word(position);
     let member = Some(what.at()).filter(|&at| members.get(at).is_some_and(Option::is_some));
     let (call, is_message) = (sequence & CALL, sequence >> 63 != 0);
-    let (state, step, toward) = (place.state()?, place.step(), place.toward());
+    let (state, step, toward) = (position.state()?, position.step(), position.toward());
     let (sequence, end) = (call, end.max(start));
     let op = Op {
         number,

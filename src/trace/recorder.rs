@@ -266,7 +266,7 @@ impl Flight {
         let is_own = entry.number.load(Ordering::Relaxed) == current;
         let what = What::from_word(entry.what.load(Ordering::Relaxed)).name();
         let call = entry.sequence.load(Ordering::Relaxed) & CALL;
-        let place = match Position(entry.position.load(Ordering::Relaxed)).state() {
+        let in_call = match Position(entry.position.load(Ordering::Relaxed)).state() {
             Some(State::Entered | State::AtStep) if is_own => format!(" in {what} #{call}"),
             // No operation is current (a group is being made), or its entry was reused.
             _ => String::new(),
@@ -274,7 +274,7 @@ impl Flight {
         // A communicator in construction has no list of peers.
         let Some(peer) = self.peers.get(peer) else { return };
         let own = self.rank;
-        warn(&format!("rank {own}{place} has waited for {waited:.0?}: {peer} {state}"));
+        warn(&format!("rank {own}{in_call} has waited for {waited:.0?}: {peer} {state}"));
     }
 
     /// Records that the current operation has ended, and how.
@@ -288,9 +288,9 @@ impl Flight {
         if bytes >= PRECISE_BYTES as u64 || done.is_err() || self.recorder.trace.is_some() {
             entry.end.store(self.time(bytes as usize), Ordering::Relaxed);
         }
-        let place = Position(entry.position.load(Ordering::Relaxed));
+        let position = Position(entry.position.load(Ordering::Relaxed));
         let state = if done.is_ok() { DONE } else { FAILED };
-        entry.position.store(place.ended(state).0, Ordering::Release);
+        entry.position.store(position.ended(state).0, Ordering::Release);
         match done {
             Ok(()) => self.metrics.done(what.kind(), bytes),
             Err(error) => self.failed(what, error),

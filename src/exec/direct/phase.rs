@@ -103,14 +103,14 @@ impl Walk<'_> {
             return Err((Stop::Fault(Fault::Lost(evidence)), peer));
         }
         let absent = |peer: &usize| !control.reached(*peer, step == DONE);
-        let apart = |peer| Some((peer, control.link_call_of(peer, self.call.claim.sequence)?));
-        let elsewhere = || others().filter(absent).find_map(apart);
-        if let Some((peer, theirs)) = elsewhere() {
+        let link_call = |peer| Some((peer, control.link_call_of(peer, self.call.claim.sequence)?));
+        let on_links = || others().filter(absent).find_map(link_call);
+        if let Some((peer, theirs)) = on_links() {
             return Err((self.call.mismatch_with_link_call(theirs), peer));
         }
         if let Some((peer, fault)) = self.links.cause(None, differ_only_in_direct_bit) {
             // The peer may have published its call over links since the look above.
-            if let Some((peer, theirs)) = elsewhere().filter(|_| fault.is_hearsay()) {
+            if let Some((peer, theirs)) = on_links().filter(|_| fault.is_hearsay()) {
                 return Err((self.call.mismatch_with_link_call(theirs), peer));
             }
             // A peer that failed because of this rank's call has published its claim before.
