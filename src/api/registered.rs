@@ -93,7 +93,7 @@ impl Communicator {
         };
         let (fd, records) = self.agree_on_registration(record, fd)?;
         let parts = self.map_all_parts(NAME, &fd, &records)?;
-        let (id, me) = (self.registration_number(NAME)?, self.rank());
+        let (id, me) = (self.registry(NAME)?.count, self.rank());
         let live = parts.and_then(|parts| {
             let own = match &self.seat.origin {
                 Origin::Processes(_) if !parts.is_empty() => Arc::clone(&parts[me].region),
@@ -152,7 +152,7 @@ impl Communicator {
             RegistrationRecord { call: NAME, dtype: T::DTYPE, count: buf.len(), pages, errno: 0 };
         let (fd, records) = self.agree_on_registration(record, fd)?;
         let parts = self.map_all_parts(NAME, &fd, &records)?;
-        let (id, me) = (self.registration_number(NAME)?, self.rank());
+        let (id, me) = (self.registry(NAME)?.count, self.rank());
         let adopted = parts.and_then(|parts| Registered::adopted(id, me, buf, fd.as_fd(), parts));
         self.finish_registration(NAME, adopted)
     }
@@ -279,11 +279,6 @@ impl Communicator {
 
     fn registry(&mut self, name: &'static str) -> Result<&mut Registry> {
         Ok(&mut self.at_home(name)?.0.registry)
-    }
-
-    /// The number of the registration under way.
-    fn registration_number(&mut self, name: &'static str) -> Result<u64> {
-        Ok(self.registry(name)?.count)
     }
 
     /// A barrier, as part of the call `name`.

@@ -23,7 +23,7 @@ pub(crate) struct Registry {
     /// ranks are few, else from the first registration on.
     control: Option<Control>,
     live: Vec<Registration>,
-    /// Registrations so far.
+    /// Registrations so far; the number of the last one.
     pub(crate) count: u64,
 }
 
