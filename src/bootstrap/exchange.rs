@@ -149,8 +149,7 @@ impl StoreGather<'_> {
         Ok(values)
     }
 
-    /// The error of a wait that ended: names the selected ranks that have not
-    /// published.
+    /// The error of a wait that ended: names the selected ranks that have not published.
     fn missing_ranks_error(&mut self, is_selected: impl Fn(usize) -> bool) -> Error {
         let now = Instant::now();
         let mut missing = Vec::new();

@@ -11,8 +11,8 @@ use crate::error::{Error, Result};
 use crate::health::process_table::Roll;
 use crate::sync::cpus;
 
-/// A rank's published description of itself. Two ranks are on one host if they can share memory and abstract
-/// sockets as the same user.
+/// A rank's published description of itself. Two ranks are on one host if they can share memory and
+/// abstract sockets as the same user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RankRecord {
     /// Number of the job; that of rank 0 counts.

@@ -1,9 +1,8 @@
-//! The handshake of every stream, to a store or for a link, over Unix sockets and TCP: mutual
-//! authentication by the job's secret in four messages of one layout (offer, answer, confirmation,
-//! welcome). The stream is accepted with the third message, so that an abandoned one never is. Each
-//! nonce is an ephemeral X25519 public key, from which both ends derive the stream's session keys.
-//! Law: pure, of fixed size, without allocation; the tag of each message covers every byte before
-//! it; nonces make each handshake different, and each direction has its own key.
+//! The handshake of every stream, to a store or for a link: mutual authentication by the job's
+//! secret in four messages (offer, answer, confirmation, welcome). The stream is accepted with the
+//! third. Each nonce is an ephemeral X25519 public key, from which both ends derive session keys.
+//! Law: pure and without allocation; a message's tag covers every byte before it; nonces make each
+//! handshake different, and each direction has its own key.
 
 #[cfg(test)]
 mod tests;
@@ -163,7 +162,7 @@ impl Message {
         Self::parse(bytes, kind).unwrap_or(Err(Rejection::Malformed))
     }
 
-    /// As `decode`; none if a field is malformed.
+    /// Decodes a message; none if a field is malformed.
     fn parse(bytes: &MessageBytes, kind: MessageKind) -> Option<Result<Self, Rejection>> {
         let mut fields = Decoder(bytes);
         if fields.bytes(MAGIC.len()).ok()? != MAGIC {
