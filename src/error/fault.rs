@@ -1,5 +1,5 @@
-//! The fault of a call, as a link or the failure detector reports it. The executor adds the rank, the
-//! host and the step, and makes an `Error` of it.
+//! The fault of a call, as a link or the failure detector reports it. The executor adds the rank,
+//! the host and the step, and makes an `Error` of it.
 
 use super::cause::Blame;
 

@@ -18,7 +18,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use socket2::Socket;
 
 use super::control_message::{ControlMessage, FRAME_BYTES, Failure, Heartbeat, RecoveryMessage};
-use crate::error::cause::{Blame, Why};
+use crate::error::cause::Blame;
 use crate::error::{Error, Result};
 use crate::transport::aead::{Seals, TAG};
 use crate::transport::{Fault, MESSAGE};
@@ -99,11 +99,6 @@ impl Controls {
         if !std::mem::replace(&mut self.has_failed, true) {
             self.broadcast(&ControlMessage::Failed(Failure { cause, first_hand }));
         }
-    }
-
-    /// Tells all peers that this rank has failed by itself.
-    pub(crate) fn announce_own_failure(&mut self, why: Why) {
-        self.announce_failure(Blame { culprit: self.me, why }, true);
     }
 
     /// Sets the cause that the goodbye of this rank carries: another of its communicators failed.
@@ -321,8 +316,8 @@ impl Controls {
         self.peers.get(rank).is_some_and(Option::is_some)
     }
 
-    /// A rank that has failed because of another rank than this one. A rank that is the cause itself
-    /// learns the reason from its own sources.
+    /// A rank that has failed because of another rank than this one. A rank that is the cause
+    /// itself learns the reason from its own sources.
     fn reported_failure(&self) -> Option<(usize, Fault)> {
         self.peers.iter().enumerate().find_map(|(rank, connection)| {
             let Some(ControlMessage::Failed(failure)) = &connection.as_ref()?.final_message else {

@@ -1,5 +1,6 @@
 //! The exit futex: a word that the kernel marks when this process ends, whatever ends it. A robust
-//! futex does this, held by a thread that does nothing else. Unsafe: the list that the kernel reads.
+//! futex does this, held by a thread that does nothing else. Unsafe: the list that the kernel
+//! reads.
 //!
 //! Source: Linux, Documentation/locking/robust-futexes. The kernel walks the list of an ending
 //! thread before it frees the memory of the process; with gigabytes that takes a good part of a

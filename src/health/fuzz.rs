@@ -63,7 +63,7 @@ fn query(lives: &Lives) {
         lives.stalled_peer().map(|it| it.0),
         lives.mismatched_peer().map(|it| it.0),
         lives.failed_peer().map(|it| it.0),
-        lives.accuser().0.map(|it| it.1),
+        lives.accuser().map(|it| it.1),
         lives.dead().map(|it| it.0),
     ];
     assert!(named.iter().flatten().all(|rank| (1..SIZE).contains(rank)), "{named:?}");

@@ -1,7 +1,8 @@
-//! The local failure detector: dead, stopped and late ranks of the same host, and ranks in different
-//! calls, by the status pages that their processes share.
+//! The local failure detector: dead, stopped and late ranks of the same host, and ranks in
+//! different calls, by the status pages that their processes share.
 //! Law: the kernel marks the page of a dying process before it frees any memory, so peers see a
-//! death at once, however large the process is. A rank that ended after its last call is no failure.
+//! death at once, however large the process is. A rank that ended after its last call is no
+//! failure.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -15,7 +16,7 @@ pub(crate) use super::status_page::Told;
 use super::status_page::{
     MAX_COMMUNICATORS, OwnStatusPage, PREPARED, StatusPage, entry_key, own_status_page,
 };
-use crate::error::cause::{Blame, Why};
+use crate::error::cause::Blame;
 use crate::error::{Result, Stall};
 use crate::memory::mapping::Region;
 use crate::transport::Fault;
@@ -26,7 +27,7 @@ use crate::transport::descriptor_passing::receive;
 pub(crate) struct Lives {
     /// The page of this process, and the entry of this communicator there.
     mine: Option<(Arc<OwnStatusPage>, usize)>,
-    me: usize,
+    pub(super) me: usize,
     key: u64,
     /// The page of each rank; `None` for ranks of other hosts.
     pub(super) peers: Vec<Option<StatusPage>>,
@@ -107,11 +108,6 @@ impl Lives {
         }
     }
 
-    /// Publishes that this rank has failed by itself.
-    pub(crate) fn fail_by_itself(&self, why: Why) {
-        self.fail(&Blame { culprit: self.me, why }, true);
-    }
-
     /// The number of the call that this rank is in.
     pub(crate) fn current(&self) -> Option<u64> {
         let (own, at) = self.mine.as_ref()?;
@@ -141,11 +137,17 @@ impl Lives {
         Some(Some(last_vote::read(|word| page.vote_word(at, word))))
     }
 
-    /// The numbers of the latest call that a rank has entered, and of the latest it has left; `None`
-    /// if the rank has no page or has dropped its communicator.
-    fn calls_of(&self, peer: usize) -> Option<[u64; 2]> {
+    /// The page of a rank and its entry there; `None` for a rank of another host, and after the
+    /// rank has dropped its communicator.
+    fn entry(&self, peer: usize) -> Option<(&StatusPage, usize)> {
         let page = self.peers.get(peer)?.as_ref()?;
-        let progress = page.progress(page.find(entry_key(self.key, peer))?);
+        Some((page, page.find(entry_key(self.key, peer))?))
+    }
+
+    /// The numbers of the latest call that a rank has entered, and of the latest it has left.
+    fn calls_of(&self, peer: usize) -> Option<[u64; 2]> {
+        let (page, at) = self.entry(peer)?;
+        let progress = page.progress(at);
         Some([&progress.entered, &progress.done].map(|word| word.load(Ordering::Acquire)))
     }
 
@@ -183,8 +185,7 @@ impl Lives {
         let current = self.current();
         let ours = current.and_then(|call| self.print(call));
         (0..self.peers.len()).find_map(|peer| {
-            let page = self.peers[peer].as_ref()?;
-            let at = page.find(entry_key(self.key, peer))?;
+            let (page, at) = self.entry(peer)?;
             if let Some((reported, _)) = self.cause(peer)
                 && let Some(fault) = reported.seen_by(self.me, ours)
             {
@@ -198,8 +199,7 @@ impl Lives {
 
     /// The call after number `call` that a rank of this host has entered, if it has entered one.
     pub(crate) fn later_call(&self, peer: usize, call: u64) -> Option<u64> {
-        let page = self.peers.get(peer)?.as_ref()?;
-        let at = page.find(entry_key(self.key, peer))?;
+        let (page, at) = self.entry(peer)?;
         // Read before `prepares`, because the peer may enter the call between the two.
         let entered = page.progress(at).entered.load(Ordering::Acquire);
         let is_next = entered == call + 1 && page.prepares(at, entered);
@@ -208,8 +208,8 @@ impl Lives {
 
     /// The failure cause of a rank, and whether the rank found it itself.
     fn cause(&self, peer: usize) -> Option<(Blame, bool)> {
-        let page = self.peers.get(peer)?.as_ref()?;
-        let cause = page.progress(page.find(entry_key(self.key, peer))?).cause()?;
+        let (page, at) = self.entry(peer)?;
+        let cause = page.progress(at).cause()?;
         cause.0.is_within(self.peers.len()).then_some(cause)
     }
 
@@ -224,14 +224,14 @@ impl Lives {
         })
     }
 
-    /// A rank that has failed because of this one, and whether it has that from others (a rank that
-    /// found the cause itself comes first); and the number of this rank.
-    pub(crate) fn accuser(&self) -> (Option<(bool, usize)>, usize) {
-        let by = (0..self.peers.len()).filter_map(|peer| {
+    /// A rank that has failed because of this one, and whether it has that from others; a rank that
+    /// found the cause itself comes first.
+    pub(crate) fn accuser(&self) -> Option<(bool, usize)> {
+        let all = (0..self.peers.len()).filter_map(|peer| {
             let (cause, first_hand) = self.cause(peer)?;
             (cause.culprit == self.me).then_some((!first_hand, peer))
         });
-        (by.min(), self.me)
+        all.min()
     }
 
     /// A dead rank without which this rank's call cannot end, and the call in which it died.
@@ -244,7 +244,8 @@ impl Lives {
             }
             let [entered, done] = self.calls_of(peer)?;
             // A rank that ended after its own failure is not the cause of this one.
-            if page.progress(page.find(entry_key(self.key, peer))?).has_failed() {
+            let (page, at) = self.entry(peer)?;
+            if page.progress(at).has_failed() {
                 return None;
             }
             let evidence = match entered.cmp(&current) {
@@ -256,19 +257,18 @@ impl Lives {
         })
     }
 
-    /// Why `peer` does not answer outside calls of all ranks: its failure cause or its death, or else
-    /// the death or failure cause of another rank.
+    /// Why `peer` does not answer outside calls of all ranks: its failure cause or its death, or
+    /// else the death or failure cause of another rank.
     pub(crate) fn cause_outside_calls(&self, peer: usize) -> Option<(usize, Fault)> {
         let failed = |peer: usize| {
             let (cause, _) = self.cause(peer)?;
             (cause.culprit != self.me).then(|| (peer, Fault::GaveUp(Box::new(cause))))
         };
         let dead = |peer: usize| {
-            let page = self.peers.get(peer)?.as_ref()?;
+            // A rank that has dropped its communicator before has no entry, and is no cause.
+            let (page, _) = self.entry(peer)?;
             let is_first = self.cause(peer).is_none() && exit_futex::owner_died(page.exit_word());
-            // A rank that has dropped its communicator before is no cause.
-            page.find(entry_key(self.key, peer)).filter(|_| is_first)?;
-            Some((peer, Fault::Lost("its process ended".into())))
+            is_first.then(|| (peer, Fault::Lost("its process ended".into())))
         };
         let mut ranks = 0..self.peers.len();
         let own = failed(peer).or_else(|| dead(peer));
@@ -311,7 +311,7 @@ impl Drop for Lives {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::cause::CallMismatch;
+    use crate::error::cause::{CallMismatch, Why};
 
     /// The detectors of two ranks of one communicator, in this process.
     fn pair(key: u64) -> [Lives; 2] {

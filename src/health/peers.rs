@@ -1,6 +1,7 @@
 //! The peers of one rank: the links to them, and the sources of the failure detector. Each question
-//! (which peer is dead, stalled, in another call, the cause of a failure?) goes to all sources here,
-//! in one order of trust: status pages, slots on links, the launcher's table, control channels.
+//! (which peer is dead, stalled, in another call, the cause of a failure?) goes to all sources
+//! here, in one order of trust: status pages, slots on links, the launcher's table, control
+//! channels.
 
 use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant};
@@ -13,11 +14,11 @@ use crate::error::Stall;
 use crate::error::cause::{Blame, Why};
 use crate::transport::{Fault, Frame, LinkSet, MESSAGE};
 
-/// A rank that waits in a call for this long sends its first heartbeat, by which peers in other calls
-/// find the mismatch. A quarter of the call's time limit, if that is shorter.
+/// A rank that waits in a call for this long sends its first heartbeat, by which peers in other
+/// calls find the mismatch. A quarter of the call's time limit, if that is shorter.
 const HEARTBEAT_DELAY: Duration = Duration::from_millis(20);
-/// How long the cause of a failure may take to arrive after the links of the failed rank have ended;
-/// the rank reports it before it closes them.
+/// How long the cause of a failure may take to arrive after the links of the failed rank have
+/// ended; the rank reports it before it closes them.
 pub(crate) const SHORTLY: Duration = Duration::from_millis(50);
 
 /// The links to the peers of a rank, and the sources of the failure detector.
@@ -143,9 +144,9 @@ impl Links {
     }
 
     /// The rank because of which this rank's call cannot end, and the fault: a dead rank, a rank in
-    /// another call, or a failed rank with its cause. `call` is the header of all slots of the call,
-    /// if they have the same. `differ_by_path` is true of fingerprints that differ only in the path,
-    /// direct or over links, which only ranks that share memory can compare.
+    /// another call, or a failed rank with its cause. `call` is the header of all slots of the
+    /// call, if they have the same. `differ_by_path` is true of fingerprints that differ only in
+    /// the path, direct or over links, which only ranks that share memory can compare.
     pub(crate) fn cause(
         &mut self,
         call: Option<&Frame>,
@@ -171,8 +172,9 @@ impl Links {
         local.or_else(|| controls.mismatched_peer(call, |number| lives.print(number)))
     }
 
-    /// Checks that the message of this number, `from` the peer or to it, can still arrive. It cannot
-    /// once the peer is in a later call of all ranks and all slots that it sent before are taken.
+    /// Checks that the message of this number, `from` the peer or to it, can still arrive. It
+    /// cannot once the peer is in a later call of all ranks and all slots that it sent before are
+    /// taken.
     ///
     /// # Errors
     /// A mismatch, if the message cannot arrive.
@@ -191,8 +193,8 @@ impl Links {
         if comes { Ok(()) } else { Err(Fault::Mismatch { field, ours: message, theirs }) }
     }
 
-    /// Tells all peers, once, that this rank has failed, and the cause. `first_hand`: this rank found
-    /// the cause itself.
+    /// Tells all peers, once, that this rank has failed, and the cause. `first_hand`: this rank
+    /// found the cause itself.
     pub(crate) fn blame(&mut self, cause: Blame, first_hand: bool) {
         self.lives.fail(&cause, first_hand);
         self.controls.announce_failure(cause, first_hand);
@@ -200,8 +202,7 @@ impl Links {
 
     /// Tells all peers, once, that this rank has failed by itself.
     pub(crate) fn fail(&mut self, why: Why) {
-        self.lives.fail_by_itself(why);
-        self.controls.announce_own_failure(why);
+        self.blame(Blame { culprit: self.lives.me, why }, true);
     }
 
     /// The cause of the end of a link to or from one of `peers`. Waits up to `most` for the first
@@ -230,15 +231,14 @@ impl Links {
             std::thread::sleep(SHORTLY / 20);
         }
         // Peers may have lost this rank, by a connection that ended: then this rank is the cause.
-        let (by, me) = self.lives.accuser();
-        let by = by.into_iter().chain(self.controls.accuser()).min();
+        let by = self.lives.accuser().into_iter().chain(self.controls.accuser()).min();
         // A rank that lost this one at first hand may have broken its channel to say so.
         let broken = || self.controls.broken_connection();
         if let Some(broken) = broken().filter(|_| by.is_none_or(|(hearsay, _)| hearsay)) {
             return Some(broken);
         }
         let by = by?;
-        Some((by.1, Fault::GaveUp(Box::new(Blame::lost(me)))))
+        Some((by.1, Fault::GaveUp(Box::new(Blame::lost(self.lives.me)))))
     }
 
     pub(crate) fn lives(&self) -> &Lives {

@@ -38,8 +38,8 @@ const SLOT: usize = (2 + last_vote::VOTE_WORDS).next_multiple_of(LINE);
 const KEY: usize = 0;
 const TAKEN: usize = 1;
 const VOTE: usize = 2;
-/// The communicators of a process with a slot. Further ones leave no vote here, so the end of such a
-/// rank counts as likely, not as certain, unless its status page has the vote.
+/// The communicators of a process with a slot. Further ones leave no vote here, so the end of such
+/// a rank counts as likely, not as certain, unless its status page has the vote.
 const SLOTS: usize = (ENTRY - LINE) / SLOT;
 /// The most processes of a table. A process that is started later is in no table.
 const MAX_PROCESSES: usize = 4096;

@@ -1,6 +1,6 @@
 //! The status page of a process, which the other processes of its host map: the exit futex, and for
-//! each communicator the current call, the failure cause and the last vote. Unsafe: addresses inside
-//! the mapping.
+//! each communicator the current call, the failure cause and the last vote. Unsafe: addresses
+//! inside the mapping.
 //! Law: any bytes in a page are valid for its readers, and no reader pairs the number of one call
 //! with the fingerprint of another.
 #![allow(unsafe_code)]
@@ -126,8 +126,8 @@ impl StatusPage {
 
     /// Publishes that the rank of entry `at` enters a call.
     pub(super) fn enter(&self, at: usize, call: u64, fingerprint: u64) {
-        // Fingerprint first: a reader that meets the fingerprint of a later call here also sees that
-        // the call before it was entered, and so discards what it read.
+        // Fingerprint first: a reader that meets the fingerprint of a later call here also sees
+        // that the call before it was entered, and so discards what it read.
         self.fingerprints(at)[call as usize % FINGERPRINTS].store(fingerprint, Ordering::Release);
         self.progress(at).entered.store(call, Ordering::Release);
     }
@@ -218,7 +218,8 @@ impl Told {
     }
 }
 
-/// The key of the entry of a rank in the page of its process, for a communicator's own key; never 0.
+/// The key of the entry of a rank in the page of its process, for a communicator's own key; never
+/// 0.
 pub(super) fn entry_key(key: u64, rank: usize) -> u64 {
     let mixed = (key ^ (rank as u64).rotate_right(16)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     (mixed ^ mixed >> 32).max(1)

@@ -1,5 +1,5 @@
-//! The recovery driver: it feeds messages, deaths and the time to the membership's state machine, and
-//! carries out what the machine asks for.
+//! The recovery driver: it feeds messages, deaths and the time to the membership's state machine,
+//! and carries out what the machine asks for.
 //! Law: all decisions are the machine's.
 
 use std::collections::VecDeque;

@@ -20,8 +20,8 @@ const CALL: &str = "grow";
 
 impl Communicator {
     /// The number of this membership: 0 where all ranks began together, and larger after each
-    /// [`Self::shrink`] and [`Self::grow`]. A rank whose first communicator has a number above 0 is a
-    /// joiner, and has to ask the members for their state.
+    /// [`Self::shrink`] and [`Self::grow`]. A rank whose first communicator has a number above 0 is
+    /// a joiner, and has to ask the members for their state.
     #[must_use]
     pub fn epoch(&self) -> u32 {
         match &self.seat.origin {
@@ -38,9 +38,9 @@ impl Communicator {
     ///
     /// Members come first, in their order, then joiners, as with NCCL's `ncclCommGrow`; so rank 0
     /// always has the state of the job. Afterwards this communicator can only be dropped. Members
-    /// that die meanwhile are left out as in [`Self::shrink`]; if a joiner dies, the new communicator
-    /// has the members alone. Jobs of other launchers, and ranks that are threads, have no join
-    /// queue. Of several communicators of a job, only the one of all ranks can grow.
+    /// that die meanwhile are left out as in [`Self::shrink`]; if a joiner dies, the new
+    /// communicator has the members alone. Jobs of other launchers, and ranks that are threads,
+    /// have no join queue. Of several communicators of a job, only the one of all ranks can grow.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -120,8 +120,8 @@ impl Communicator {
         Ok(self)
     }
 
-    /// The communicator into which the members of a running job admit this rank. If a member dies or
-    /// does not connect, this rank returns to the join queue.
+    /// The communicator into which the members of a running job admit this rank. If a member dies
+    /// or does not connect, this rank returns to the join queue.
     pub(crate) fn come_later(config: &Config, recorder: &Arc<Recorder>) -> Result<Self> {
         let until = deadline_after(config.timeout);
         loop {

@@ -1,15 +1,15 @@
-//! The origin of a communicator that a recovery made: the ranks and the last calls of its members in
-//! the communicator before.
+//! The origin of a communicator that a recovery made: the ranks and the last calls of its members
+//! in the communicator before.
 
 use crate::api::Communicator;
 
 /// Where a communicator from [`Communicator::shrink`], [`Communicator::evict`] or
-/// [`Communicator::grow`] comes from: the members that went on from the communicator before, and how
-/// far each had come there. All members have the same.
+/// [`Communicator::grow`] comes from: the members that went on from the communicator before, and
+/// how far each had come there. All members have the same.
 ///
-/// Calls have the numbers that errors show, from 1. Calls that all ranks make count, including those
-/// that the library makes itself: the broadcasts of a `grow`, and the barriers of uniform calls.
-/// Messages between two ranks do not count.
+/// Calls have the numbers that errors show, from 1. Calls that all ranks make count, including
+/// those that the library makes itself: the broadcasts of a `grow`, and the barriers of uniform
+/// calls. Messages between two ranks do not count.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Recovery {
@@ -19,8 +19,8 @@ pub struct Recovery {
     pub members: Vec<usize>,
     /// The last call that succeeded at each member, in the same order. Where the numbers differ,
     /// some members lack results that others have, to which lost ranks may have contributed. The
-    /// program then either returns all ranks to the state after the lowest call, or copies the state
-    /// of a member with the highest.
+    /// program then either returns all ranks to the state after the lowest call, or copies the
+    /// state of a member with the highest.
     pub calls: Vec<u64>,
 }
 

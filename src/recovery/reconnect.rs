@@ -20,8 +20,8 @@ use crate::health::control_message::RECOVERY_BYTES;
 
 /// Bytes before the address in an announcement.
 const HEADER_BYTES: usize = 22;
-/// Stands for the colour in the job number of a group of survivors. A colour has 32 bits, so no group
-/// of `split` has the same job number.
+/// Stands for the colour in the job number of a group of survivors. A colour has 32 bits, so no
+/// group of `split` has the same job number.
 const SURVIVORS: u64 = 1 << 32;
 
 /// The announcement of a member's listener for the membership `epoch`.
@@ -161,7 +161,8 @@ impl Communicator {
         Ok(())
     }
 
-    /// Connects on a thread of its own, while this one watches `members`: a death aborts the connecting.
+    /// Connects on a thread of its own, while this one watches `members`: a death aborts the
+    /// connecting.
     fn open_with(&mut self, call: &'static str, meeting: Meeting, members: Ranks) -> Result<Self> {
         let (abort, is_over) = (Arc::new(AtomicBool::new(false)), AtomicBool::new(false));
         let began = Instant::now();

@@ -49,8 +49,8 @@ impl Communicator {
         self.change_membership("shrink", deadline, false, Vec::new())
     }
 
-    /// As [`Self::shrink`], but ranks that have not called by the deadline are evicted, and learn so
-    /// from their next call. The other ranks connect after the deadline, within twenty seconds.
+    /// As [`Self::shrink`], but ranks that have not called by the deadline are evicted, and learn
+    /// so from their next call. The other ranks connect after the deadline, within twenty seconds.
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -67,9 +67,9 @@ impl Communicator {
         self.change_membership("evict", deadline, true, Vec::new())
     }
 
-    /// The bitwise AND of the `flags` of all survivors. Every rank that returns a result returns the
-    /// same, even if ranks die meanwhile. All survivors call this, also after a failure. The model is
-    /// MPI's `MPIX_Comm_agree`.
+    /// The bitwise AND of the `flags` of all survivors. Every rank that returns a result returns
+    /// the same, even if ranks die meanwhile. All survivors call this, also after a failure. The
+    /// model is MPI's `MPIX_Comm_agree`.
     ///
     /// ```no_run
     /// # use std::time::Duration;

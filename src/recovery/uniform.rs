@@ -1,6 +1,6 @@
 //! Uniform calls, which end alike at all ranks: each succeeds everywhere or fails everywhere.
-//! Law: a rank returns `Ok` once it knows that all ranks have the result, or once the survivors have
-//! agreed that they have it. The state machine of `membership` decides.
+//! Law: a rank returns `Ok` once it knows that all ranks have the result, or once the survivors
+//! have agreed that they have it. The state machine of `membership` decides.
 
 use std::sync::Arc;
 

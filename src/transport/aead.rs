@@ -1,8 +1,8 @@
 //! Authenticated encryption (AEAD) of streams by AES-256-GCM: one end seals each piece, the other
-//! opens it, so that no host between them can read, change, repeat or drop a piece. The cipher is the
-//! crate `aes-gcm`, or AWS-LC with the feature `aws-lc`; the two ends may use different ones.
-//! Law: a key serves one stream in one direction; the nonce of a piece is its number, which both ends
-//! count; after the first wrong tag no further piece is opened.
+//! opens it, so that no host between them can read, change, repeat or drop a piece. The cipher is
+//! the crate `aes-gcm`, or AWS-LC with the feature `aws-lc`; the two ends may use different ones.
+//! Law: a key serves one stream in one direction; the nonce of a piece is its number, which both
+//! ends count; after the first wrong tag no further piece is opened.
 
 #[cfg(feature = "aws-lc")]
 mod aws_lc;
@@ -227,7 +227,8 @@ mod tests {
         for (piece, text) in pieces.iter().zip(texts) {
             assert!(opened(&mut other, piece, in_place).unwrap() == text);
         }
-        // A piece too early, a later one, one of the wrong end, a cut one, a longer one, an empty one.
+        // A piece too early, a later one, one of the wrong end, a cut one, a longer one, an empty
+        // one.
         let long = [&pieces[0][..], &[0]].concat();
         let wrong =
             [&pieces[1], &pieces[3], &sealed(&mut other, b"abc"), &pieces[0][..18], &long, &[]];

@@ -52,8 +52,8 @@ pub(crate) fn receive(
     })
 }
 
-/// Waits until `stream` can be read, until the deadline, or until an abort. Returns the deadline for
-/// reading the stream, which after an abort is now.
+/// Waits until `stream` can be read, until the deadline, or until an abort. Returns the deadline
+/// for reading the stream, which after an abort is now.
 pub(crate) fn wait_readable(stream: &UnixStream, deadline: Instant, abort: &AtomicBool) -> Instant {
     loop {
         let now = Instant::now();
@@ -85,7 +85,8 @@ pub fn send_fd(stream: &UnixStream, fd: OwnedFd) -> io::Result<()> {
     }
 }
 
-/// Receives the one descriptor that the peer at the other end of `stream` sends; it is close-on-exec.
+/// Receives the one descriptor that the peer at the other end of `stream` sends; it is
+/// close-on-exec.
 ///
 /// # Errors
 /// [`io::ErrorKind::TimedOut`] at `until`; [`io::ErrorKind::UnexpectedEof`] if the peer is gone;

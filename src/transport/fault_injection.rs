@@ -1,11 +1,10 @@
 //! Fault injection for tests: a wrapper around any link that delays, loses or corrupts slot k.
 
 use std::os::fd::RawFd;
-use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use super::delegate::{delegate_rx, delegate_tx};
 use super::{Fault, Frame, Rx, Tx};
-use crate::memory::{Dst, Src};
 
 /// The injected fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,8 +17,8 @@ pub enum Trouble {
     Corrupt,
 }
 
-/// A link with a fault at one of its slots. A wrapped `Box<dyn Rx>` or `Box<dyn Tx>` is an [`Rx`] or
-/// [`Tx`] again.
+/// A link with a fault at one of its slots. A wrapped `Box<dyn Rx>` or `Box<dyn Tx>` is an [`Rx`]
+/// or [`Tx`] again.
 #[derive(Debug)]
 pub struct Faulty<L> {
     inner: L,
@@ -58,9 +57,7 @@ impl<L> Faulty<L> {
 }
 
 impl Rx for Faulty<Box<dyn Rx>> {
-    fn glimpse(&mut self) -> Option<(u64, u64)> {
-        self.inner.glimpse()
-    }
+    delegate_rx!();
     fn ready(&mut self, expect: &Frame) -> Result<bool, Fault> {
         if self.is_delayed()? || !self.inner.ready(expect)? {
             return Ok(false);
@@ -70,21 +67,6 @@ impl Rx for Faulty<Box<dyn Rx>> {
             return Err(Fault::Mismatch { field: "sequence", ours, theirs: ours ^ 1 });
         }
         Ok(true)
-    }
-    fn transport(&self) -> &'static str {
-        self.inner.transport()
-    }
-    fn life(&self) -> Option<&UnixStream> {
-        self.inner.life()
-    }
-    fn taken(&self) -> Option<u64> {
-        self.inner.taken()
-    }
-    fn is_dear(&self) -> bool {
-        self.inner.is_dear()
-    }
-    fn peek(&self, len: usize) -> Src<'_> {
-        self.inner.peek(len)
     }
     fn release(&mut self) {
         self.advance();
@@ -99,37 +81,17 @@ impl Rx for Faulty<Box<dyn Rx>> {
 }
 
 impl Tx for Faulty<Box<dyn Tx>> {
+    delegate_tx!();
     fn ready(&mut self) -> Result<bool, Fault> {
         Ok(!self.is_delayed()? && self.inner.ready()?)
-    }
-    fn reserve(&mut self, len: usize) -> Dst<'_> {
-        self.inner.reserve(len)
     }
     fn commit(&mut self, frame: &Frame) -> Result<(), Fault> {
         let flip = u64::from(self.current() == Some(Trouble::Corrupt));
         self.advance();
         self.inner.commit(&Frame { sequence: frame.sequence ^ flip, ..*frame })
     }
-    fn transport(&self) -> &'static str {
-        self.inner.transport()
-    }
-    fn life(&self) -> Option<&UnixStream> {
-        self.inner.life()
-    }
-    fn sent(&self) -> u64 {
-        self.inner.sent()
-    }
-    fn forsake(&mut self) {
-        self.inner.forsake();
-    }
-    fn is_dear(&self) -> bool {
-        self.inner.is_dear()
-    }
     fn flush(&mut self) -> Result<bool, Fault> {
         self.inner.flush()
-    }
-    fn outgoing(&self) -> Option<RawFd> {
-        self.inner.outgoing()
     }
     fn park(&mut self, limit: Duration, outgoing: &[RawFd]) {
         self.inner.park(limit, outgoing);

@@ -113,8 +113,8 @@ impl Fifo {
     }
 }
 
-/// The sending end. The alignment keeps both ends off each other's cache lines, where one allocation
-/// follows the other.
+/// The sending end. The alignment keeps both ends off each other's cache lines, where one
+/// allocation follows the other.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct Tx {
@@ -129,7 +129,8 @@ pub(crate) struct Tx {
 #[repr(align(128))]
 pub(crate) struct Rx {
     fifo: Fifo,
-    /// The next slot was found filled. Its flag is not read again, for the peer could still change it.
+    /// The next slot was found filled. Its flag is not read again, for the peer could still change
+    /// it.
     is_ready: bool,
 }
 

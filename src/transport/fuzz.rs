@@ -33,8 +33,8 @@ pub fn control_groups(data: &[u8]) {
     }
 }
 
-/// A link on shared memory into which another process writes any words while its two ends work. Each
-/// piece of the input is the next action of an end, an offset and a word to write there.
+/// A link on shared memory into which another process writes any words while its two ends work.
+/// Each piece of the input is the next action of an end, an offset and a word to write there.
 pub fn shm_slots(data: &[u8]) {
     let shape = SlotShape { bytes: 96, capacity: 2 };
     let Ok((region, fd)) = Region::shared(fifo::footprint(shape)) else { return };

@@ -20,7 +20,8 @@ pub struct LinkSet {
     outgoing: Vec<RawFd>,
 }
 
-/// The fault of a plan that names a link which was not made for it: the call fails, not the process.
+/// The fault of a plan that names a link which was not made for it: the call fails, not the
+/// process.
 fn missing() -> Fault {
     Fault::Lost("there is no link to it".into())
 }
@@ -104,8 +105,8 @@ impl LinkSet {
         }
     }
 
-    /// A peer whose next slot is of another call with this call's number, or of an earlier call; and
-    /// the mismatch. `call` is the header of all slots of this call, if they have the same.
+    /// A peer whose next slot is of another call with this call's number, or of an earlier call;
+    /// and the mismatch. `call` is the header of all slots of this call, if they have the same.
     pub(crate) fn slot_of_other_call(&mut self, call: Option<&Frame>) -> Option<(usize, Fault)> {
         let call = call?;
         self.rx.iter_mut().enumerate().find_map(|(peer, link)| {
@@ -114,8 +115,8 @@ impl LinkSet {
                 return None;
             }
             let (field, ours, theirs) = match sequence.cmp(&call.sequence) {
-                // A rank takes all slots of a call before the next one, so this slot is of a call that
-                // this rank has not made.
+                // A rank takes all slots of a call before the next one, so this slot is of a call
+                // that this rank has not made.
                 Ordering::Less => ("sequence", call.sequence, sequence),
                 Ordering::Equal => ("fingerprint", call.fingerprint, theirs),
                 Ordering::Greater => return None,
@@ -124,8 +125,8 @@ impl LinkSet {
         })
     }
 
-    /// The descriptors to poll for writing while bytes are buffered. The caller returns the memory by
-    /// [`Self::keep`].
+    /// The descriptors to poll for writing while bytes are buffered. The caller returns the memory
+    /// by [`Self::keep`].
     pub(crate) fn outgoing(&mut self) -> Vec<RawFd> {
         let mut outgoing = std::mem::take(&mut self.outgoing);
         outgoing.clear();

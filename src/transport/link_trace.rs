@@ -2,12 +2,11 @@
 //! fixed size, which all links of a rank share.
 
 use std::os::fd::RawFd;
-use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::delegate::{delegate_rx, delegate_tx};
 use super::{Fault, Frame, Rx, Tx};
-use crate::memory::{Dst, Src};
 
 /// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,30 +111,13 @@ impl<L> Traced<L> {
 }
 
 impl Rx for Traced<Box<dyn Rx>> {
-    fn glimpse(&mut self) -> Option<(u64, u64)> {
-        self.inner.glimpse()
-    }
+    delegate_rx!();
     fn ready(&mut self, expect: &Frame) -> Result<bool, Fault> {
         let answer = self.inner.ready(expect);
         if let Ok(true) = answer {
             self.add(Kind::Receive, expect.len);
         }
         self.add_fault(answer)
-    }
-    fn transport(&self) -> &'static str {
-        self.inner.transport()
-    }
-    fn life(&self) -> Option<&UnixStream> {
-        self.inner.life()
-    }
-    fn taken(&self) -> Option<u64> {
-        self.inner.taken()
-    }
-    fn is_dear(&self) -> bool {
-        self.inner.is_dear()
-    }
-    fn peek(&self, len: usize) -> Src<'_> {
-        self.inner.peek(len)
     }
     fn release(&mut self) {
         self.add(Kind::Release, 0);
@@ -152,39 +134,19 @@ impl Rx for Traced<Box<dyn Rx>> {
 }
 
 impl Tx for Traced<Box<dyn Tx>> {
+    delegate_tx!();
     fn ready(&mut self) -> Result<bool, Fault> {
         let answer = self.inner.ready();
         self.add_fault(answer)
-    }
-    fn reserve(&mut self, len: usize) -> Dst<'_> {
-        self.inner.reserve(len)
     }
     fn commit(&mut self, frame: &Frame) -> Result<(), Fault> {
         self.add(Kind::Commit, frame.len);
         let answer = self.inner.commit(frame);
         self.add_fault(answer)
     }
-    fn transport(&self) -> &'static str {
-        self.inner.transport()
-    }
-    fn life(&self) -> Option<&UnixStream> {
-        self.inner.life()
-    }
-    fn sent(&self) -> u64 {
-        self.inner.sent()
-    }
-    fn forsake(&mut self) {
-        self.inner.forsake();
-    }
-    fn is_dear(&self) -> bool {
-        self.inner.is_dear()
-    }
     fn flush(&mut self) -> Result<bool, Fault> {
         let answer = self.inner.flush();
         self.add_fault(answer)
-    }
-    fn outgoing(&self) -> Option<RawFd> {
-        self.inner.outgoing()
     }
     fn park(&mut self, limit: Duration, outgoing: &[RawFd]) {
         self.add(Kind::Park, 0);

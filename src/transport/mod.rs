@@ -1,12 +1,14 @@
 //! Links: one-way FIFOs of slots between two ranks. The sender (`Tx`) reserves an empty slot and
 //! commits it; the receiver (`Rx`) peeks at the oldest committed slot and releases it. On shared
-//! memory no byte is copied between the two. One conformance suite (`tests/threads/links`) holds for
-//! every transport.
+//! memory no byte is copied between the two. One conformance suite (`tests/threads/links`) holds
+//! for every transport.
 //!
 //! Capacity law: `commit` never waits for the peer. `Tx::ready` is true while fewer than `capacity`
 //! slots are committed and not yet released (shared memory) or taken by the system (TCP).
 
 pub mod aead;
+#[cfg(any(test, feature = "internals"))]
+mod delegate;
 pub(crate) mod descriptor_passing;
 #[cfg(any(test, feature = "internals"))]
 pub mod fault_injection;
@@ -46,8 +48,8 @@ pub struct Frame {
     pub fingerprint: u64,
 }
 
-/// The bit that marks the number of a message between two ranks, which is otherwise the number of the
-/// last call of all ranks. No slot of a call of all ranks has it.
+/// The bit that marks the number of a message between two ranks, which is otherwise the number of
+/// the last call of all ranks. No slot of a call of all ranks has it.
 pub(crate) const MESSAGE: u64 = 1 << 63;
 
 impl Frame {
@@ -87,8 +89,8 @@ pub trait Rx: Send {
         false
     }
 
-    /// The Unix stream to the peer's process, which hangs up when that process ends; file descriptors
-    /// can pass over it. `None` on other transports.
+    /// The Unix stream to the peer's process, which hangs up when that process ends; file
+    /// descriptors can pass over it. `None` on other transports.
     fn life(&self) -> Option<&UnixStream> {
         None
     }
@@ -99,7 +101,8 @@ pub trait Rx: Send {
         None
     }
 
-    /// The payload of the next slot. To be called only after `ready` returned true for the same header.
+    /// The payload of the next slot. To be called only after `ready` returned true for the same
+    /// header.
     ///
     /// # Panics
     /// If no slot is ready.
@@ -122,14 +125,16 @@ pub trait Rx: Send {
     /// Returns the slot of the last `peek` to the sender.
     fn release(&mut self);
 
-    /// Sequence and fingerprint of the next slot, if it has arrived. Never blocks or consumes a slot.
+    /// Sequence and fingerprint of the next slot, if it has arrived. Never blocks or consumes a
+    /// slot.
     fn glimpse(&mut self) -> Option<(u64, u64)>;
 
-    /// Sleeps until `ready` may have changed, one of `outgoing` can take bytes, or `limit` has passed;
-    /// may return early. To be called only after `ready` returned false.
+    /// Sleeps until `ready` may have changed, one of `outgoing` can take bytes, or `limit` has
+    /// passed; may return early. To be called only after `ready` returned false.
     fn park(&mut self, limit: Duration, outgoing: &[RawFd]);
 
-    /// Checks that the peer is alive, which `ready` need not do. To be called now and then in a wait.
+    /// Checks that the peer is alive, which `ready` need not do. To be called now and then in a
+    /// wait.
     ///
     /// # Errors
     /// If the peer is gone and every slot that it sent before has been received.
@@ -138,8 +143,8 @@ pub trait Rx: Send {
 
 /// The sending end.
 pub trait Tx: Send {
-    /// The Unix stream to the peer's process, which hangs up when that process ends; file descriptors
-    /// can pass over it. `None` on other transports.
+    /// The Unix stream to the peer's process, which hangs up when that process ends; file
+    /// descriptors can pass over it. `None` on other transports.
     fn life(&self) -> Option<&UnixStream> {
         None
     }
@@ -201,8 +206,8 @@ pub trait Tx: Send {
         None
     }
 
-    /// Sleeps until `ready` or `flush` may have changed, one of `outgoing` can take bytes, or `limit`
-    /// has passed; may return early.
+    /// Sleeps until `ready` or `flush` may have changed, one of `outgoing` can take bytes, or
+    /// `limit` has passed; may return early.
     fn park(&mut self, limit: Duration, outgoing: &[RawFd]);
 
     /// Checks that the peer is alive, which `ready` need not do.

@@ -1,5 +1,6 @@
-//! Links between two processes of one host: the FIFO in a memfd, which the sender creates and passes
-//! to the receiver over a Unix socket. The socket stays open, so that its end shows the peer's.
+//! Links between two processes of one host: the FIFO in a memfd, which the sender creates and
+//! passes to the receiver over a Unix socket. The socket stays open, so that its end shows the
+//! peer's.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;

@@ -9,7 +9,8 @@ use nix::sys::socket::getsockopt;
 use nix::{getsockopt_impl, sockopt_impl};
 use socket2::{Domain, Socket, TcpKeepalive};
 
-/// Keepalive probes within the time after which a host is unreachable; the system counts in seconds.
+/// Keepalive probes within the time after which a host is unreachable; the system counts in
+/// seconds.
 const PROBES: u32 = 5;
 
 sockopt_impl!(
@@ -21,9 +22,9 @@ sockopt_impl!(
     tcp_info
 );
 
-/// True if nothing has come from the other host for as long as `unreachable`. The system's own limit
-/// starts at the last byte sent. Data count as a sign of life, too: while they arrive, the system
-/// sends no probes.
+/// True if nothing has come from the other host for as long as `unreachable`. The system's own
+/// limit starts at the last byte sent. Data count as a sign of life, too: while they arrive, the
+/// system sends no probes.
 pub(super) fn is_silent(stream: &Socket, unreachable: Duration) -> bool {
     let heard = |info: tcp_info| {
         Duration::from_millis(info.tcpi_last_ack_recv.min(info.tcpi_last_data_recv).into())

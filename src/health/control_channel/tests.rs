@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::error::Stall;
-use crate::error::cause::CallMismatch;
+use crate::error::cause::{CallMismatch, Why};
 use std::net::{TcpListener, TcpStream};
 
 fn pair() -> [Controls; 2] {

@@ -52,8 +52,8 @@ impl Launched {
         }
     }
 
-    /// `Some` if the process of a rank has ended, with its last vote; no vote inside if the rank had
-    /// no slot for one.
+    /// `Some` if the process of a rank has ended, with its last vote; no vote inside if the rank
+    /// had no slot for one.
     pub(crate) fn last_vote_of(&self, rank: usize) -> Option<Option<[u8; LAST_VOTE_BYTES]>> {
         self.ended(rank)?;
         let (table, at) = (self.table.as_ref()?, self.ranks.get(rank).copied().flatten()?);

@@ -217,8 +217,8 @@ impl Member {
         }
     }
 
-    /// Promises another leader's ballot: a sign of life of the leader, and the end of a lower ballot of
-    /// this rank.
+    /// Promises another leader's ballot: a sign of life of the leader, and the end of a lower
+    /// ballot of this rank.
     fn promise(&mut self, at: u32, ballot: Ballot) {
         let answer_due = self.answer_due(at);
         let Some(slot) = self.slots.get_mut(&at) else { return };

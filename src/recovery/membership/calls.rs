@@ -15,7 +15,8 @@ impl Member {
         }
     }
 
-    /// Notes a complete result. After a revocation, what this rank brings to the settlement is fixed.
+    /// Notes a complete result. After a revocation, what this rank brings to the settlement is
+    /// fixed.
     pub(super) fn full(&mut self, sequence: u64) {
         if self.state == State::Healthy {
             self.progress.full = self.progress.full.max(sequence);

@@ -1,6 +1,6 @@
 //! The value that a leader proposes.
-//! Law: equal reports make equal values; if any report has an accepted value, the one of the highest
-//! ballot is proposed again.
+//! Law: equal reports make equal values; if any report has an accepted value, the one of the
+//! highest ballot is proposed again.
 
 use super::message::{AgreementKind, Recovery, Report, Value};
 use super::ranks::Ranks;
@@ -52,8 +52,8 @@ pub(super) fn has_suspicion(reports: &[(u32, Report)]) -> bool {
     reports.iter().any(|(_, report)| !(report.suspected & ranks).is_empty())
 }
 
-/// A subset of `ranks` in which no rank suspects another. The rank in most suspicions is removed first,
-/// of two equal ones the higher; the leader stays.
+/// A subset of `ranks` in which no rank suspects another. The rank in most suspicions is removed
+/// first, of two equal ones the higher; the leader stays.
 fn without_suspicions(leader: u32, ranks: Ranks, reports: &[(u32, Report)]) -> Ranks {
     let mut rest = ranks;
     loop {

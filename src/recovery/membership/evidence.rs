@@ -1,6 +1,6 @@
 //! Evidence of deaths, and revocations of the epoch.
-//! Law: an epoch is revoked once at each member; each member forwards a revocation, and each certain
-//! death, once.
+//! Law: an epoch is revoked once at each member; each member forwards a revocation, and each
+//! certain death, once.
 
 use super::member::{Member, State, Verdict};
 use super::message::{Body, Cause, Evidence, Testament};
@@ -70,7 +70,8 @@ impl Member {
         self.revoke(cause, from);
     }
 
-    /// Revokes the epoch, unless it is revoked. In both cases agreements look again at the live ranks.
+    /// Revokes the epoch, unless it is revoked. In both cases agreements look again at the live
+    /// ranks.
     pub(super) fn revoke(&mut self, cause: Cause, from: Option<u32>) {
         if self.state == State::Healthy {
             self.state = State::Revoked(cause);

@@ -34,8 +34,8 @@ impl Member {
 
     /// Starts the epoch that agreement `slot` of this epoch has decided.
     pub(super) fn install(&mut self, slot: u32, value: Value) {
-        // Every member broadcasts the decision: the leader may be dead by now, other members may leave
-        // before anyone asks them, and joiners ask no one. Evicted ranks learn of it as well.
+        // Every member broadcasts the decision: the leader may be dead by now, other members may
+        // leave before anyone asks them, and joiners ask no one. Evicted ranks learn of it as well.
         self.broadcast(self.members | value.joined, slot, Body::Decide(value));
         self.epoch = self.epoch.saturating_add(1);
         self.members = value.members;

@@ -26,12 +26,12 @@ pub struct Settings {
 /// An input of the state machine.
 #[derive(Clone, Copy, Debug)]
 pub enum Input<'a> {
-    /// A message arrived, in the order of its sender. Messages to an earlier process of this rank must
-    /// not come in here.
+    /// A message arrived, in the order of its sender. Messages to an earlier process of this rank
+    /// must not come in here.
     Message(u32, &'a Message),
     /// There is evidence that a rank is lost; for a certain death with the rank's last vote, from
-    /// [`Member::last_votes`] there. A dead rank of unknown last vote counts as merely suspected for
-    /// the quorum.
+    /// [`Member::last_votes`] there. A dead rank of unknown last vote counts as merely suspected
+    /// for the quorum.
     Evidence(u32, Evidence, Option<Testament>),
     /// The program revokes the epoch.
     Revoke,
@@ -54,8 +54,8 @@ pub enum Input<'a> {
     },
     /// An operation begins. Numbers go up by one over all epochs, from 1.
     Begin(u64),
-    /// The results of an operation and of all before it are complete here. Peers may be told only if
-    /// the epoch is not revoked after this step: results of a revoked member do not count.
+    /// The results of an operation and of all before it are complete here. Peers may be told only
+    /// if the epoch is not revoked after this step: results of a revoked member do not count.
     Full(u64),
     /// An operation may return `Ok`. In uniform mode, all members are known to have its result.
     Passed(u64),
@@ -65,7 +65,8 @@ pub enum Input<'a> {
     Tick,
 }
 
-/// A report to the program. After `QuorumLost`, `Evicted` and `Leave` the machine does nothing more.
+/// A report to the program. After `QuorumLost`, `Evicted` and `Leave` the machine does nothing
+/// more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verdict {
     /// The epoch is revoked, with the first cause that is known here.
@@ -274,8 +275,8 @@ impl Member {
         (self.epoch, self.members)
     }
 
-    /// The last vote of this rank, which survivors must know after its death. To be published before
-    /// the messages of the step that changed it are sent.
+    /// The last vote of this rank, which survivors must know after its death. To be published
+    /// before the messages of the step that changed it are sent.
     #[must_use]
     pub const fn last_votes(&self) -> Testament {
         self.own_votes

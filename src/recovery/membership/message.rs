@@ -95,8 +95,8 @@ pub struct Recovery {
     pub high: u64,
 }
 
-/// The last votes of a rank, which survivors must know after its death: other ranks may have decided
-/// by them.
+/// The last votes of a rank, which survivors must know after its death: other ranks may have
+/// decided by them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Testament {
     /// The epoch of the votes.

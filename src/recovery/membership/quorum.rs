@@ -3,8 +3,8 @@
 
 use super::ranks::Ranks;
 
-/// True if `live` ranks may decide for `members`, of which `gone` have certainly ended: if all others
-/// are gone, or are fewer. Of two halves, the one with the lowest rank may.
+/// True if `live` ranks may decide for `members`, of which `gone` have certainly ended: if all
+/// others are gone, or are fewer. Of two halves, the one with the lowest rank may.
 #[must_use]
 pub fn is_quorum(members: Ranks, live: Ranks, gone: Ranks) -> bool {
     let live = live & members;

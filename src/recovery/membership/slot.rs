@@ -5,8 +5,8 @@ use super::member::Time;
 use super::message::{AgreementKind, Ballot, Call, Report, Value};
 use super::ranks::Ranks;
 
-/// The number of the agreement on operations that a revocation interrupted. Agreements of the program
-/// have the numbers from 1.
+/// The number of the agreement on operations that a revocation interrupted. Agreements of the
+/// program have the numbers from 1.
 pub(super) const SETTLE: u32 = 0;
 
 #[derive(Clone, Debug, Default)]

@@ -1,5 +1,5 @@
-//! Slot ownership: the atomic words by which the two ends of a FIFO hand slots to each other, and on
-//! which an end sleeps until the next slot is its own.
+//! Slot ownership: the atomic words by which the two ends of a FIFO hand slots to each other, and
+//! on which an end sleeps until the next slot is its own.
 //! Law: `tests/loom` goes through all interleavings of the two ends; in none do both touch a slot,
 //! and in none does an end sleep for ever.
 

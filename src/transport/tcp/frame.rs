@@ -16,8 +16,8 @@ const VERSION: u8 = 1;
 /// The only kind so far: the payload of a slot follows.
 const DATA: u8 = 1;
 
-/// Name, first byte and number of bytes of each field. Fields are compared in this order, so that an
-/// error names the field that explains the others.
+/// Name, first byte and number of bytes of each field. Fields are compared in this order, so that
+/// an error names the field that explains the others.
 const FIELDS: [(&str, usize, usize); 12] = [
     ("magic", 0, 4),
     ("version", 4, 1),

@@ -1,5 +1,5 @@
-//! The choice of the network interface and address for TCP links. `choose` is a pure function over a
-//! list of interfaces; `list` is the system call that makes the list.
+//! The choice of the network interface and address for TCP links. `choose` is a pure function over
+//! a list of interfaces; `list` is the system call that makes the list.
 
 use std::net::IpAddr;
 
@@ -43,12 +43,12 @@ fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
     v4.or_else(|| address.as_sockaddr_in6().map(|a| IpAddr::V6(a.ip())))
 }
 
-/// The address for TCP links. `spec` is a comma-separated list of name prefixes (`eth,ib`) or subnets
-/// (`10.0.0.0/8`, `fd00::/8`); the first entry that fits any interface decides. `=` before the list
-/// makes its names exact; `^` (or `^=`) excludes the interfaces that fit. Without a spec, or with an
-/// excluding one, interfaces of containers and virtual machines are skipped, and loopback is used
-/// only if there is no other. IPv4 comes before IPv6. Interfaces that are down, and IPv6 link-local
-/// addresses, are never used.
+/// The address for TCP links. `spec` is a comma-separated list of name prefixes (`eth,ib`) or
+/// subnets (`10.0.0.0/8`, `fd00::/8`); the first entry that fits any interface decides. `=` before
+/// the list makes its names exact; `^` (or `^=`) excludes the interfaces that fit. Without a spec,
+/// or with an excluding one, interfaces of containers and virtual machines are skipped, and
+/// loopback is used only if there is no other. IPv4 comes before IPv6. Interfaces that are down,
+/// and IPv6 link-local addresses, are never used.
 ///
 /// # Errors
 /// If the spec is malformed, or no interface fits it: the error lists the interfaces.

@@ -1,6 +1,6 @@
-//! Links over TCP: k connected sockets carry one link, slot i on socket i % k. Each slot goes behind a
-//! 64-byte header (`frame`); on an encrypted link both are sealed. Sockets never block: bytes that
-//! the system does not take at once stay in the sender's slots.
+//! Links over TCP: k connected sockets carry one link, slot i on socket i % k. Each slot goes
+//! behind a 64-byte header (`frame`); on an encrypted link both are sealed. Sockets never block:
+//! bytes that the system does not take at once stay in the sender's slots.
 //! Law: besides the laws of links, no bytes of a peer make this side panic, read past its slot or
 //! allocate.
 
@@ -26,8 +26,8 @@ pub use tx::Tx;
 /// The alignment of payloads in memory, in bytes: a cache line, and a vector register.
 const ALIGN: usize = 64;
 
-/// The layout of a frame on the wire and in the memory of its slot: header and payload, each with its
-/// tag on an encrypted link.
+/// The layout of a frame on the wire and in the memory of its slot: header and payload, each with
+/// its tag on an encrypted link.
 #[derive(Clone, Copy, Debug)]
 struct FrameLayout {
     tag: usize,
@@ -100,7 +100,8 @@ fn prepare(call: &'static str, streams: &[TcpStream], keys: usize, shape: SlotSh
     Ok(())
 }
 
-/// The result of a call on a non-blocking socket: bytes moved, none now (`None`), or the peer's end.
+/// The result of a call on a non-blocking socket: bytes moved, none now (`None`), or the peer's
+/// end.
 fn bytes_moved(answer: io::Result<usize>) -> Result<Option<usize>, Fault> {
     match answer {
         Ok(0) => Err(Fault::Lost("it closed the connection".into())),

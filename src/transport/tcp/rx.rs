@@ -1,7 +1,7 @@
-//! The receiving end of a TCP link: memory for one slot, filled by non-blocking reads of exactly the
-//! next frame.
-//! Law: a payload is lent only after its header was compared, it is complete, and it has its checksum
-//! or, on an encrypted link, was opened.
+//! The receiving end of a TCP link: memory for one slot, filled by non-blocking reads of exactly
+//! the next frame.
+//! Law: a payload is lent only after its header was compared, it is complete, and it has its
+//! checksum or, on an encrypted link, was opened.
 
 use std::io::{self, Read};
 use std::net::TcpStream;
@@ -257,8 +257,8 @@ impl transport::Rx for Rx {
     }
 
     fn check_alive(&mut self) -> Result<(), Fault> {
-        // Only the socket of the next slot counts: another one may have ended while the last bytes of
-        // this one are on their way.
+        // Only the socket of the next slot counts: another one may have ended while the last bytes
+        // of this one are on their way.
         check_open(self.stream())
     }
 }

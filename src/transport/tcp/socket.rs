@@ -21,8 +21,8 @@ pub struct Settings {
 /// Prepares one connected socket of a link.
 ///
 /// # Errors
-/// If the system does not have the chosen congestion control (the error lists those that it has), or
-/// refuses another setting.
+/// If the system does not have the chosen congestion control (the error lists those that it has),
+/// or refuses another setting.
 pub fn tune(stream: &TcpStream, settings: &Settings) -> Result<()> {
     let failed = |doing: &'static str| move |e| Error::io(doing, e);
     stream.set_nodelay(true).map_err(failed("setting TCP_NODELAY"))?;
@@ -40,9 +40,9 @@ pub fn tune(stream: &TcpStream, settings: &Settings) -> Result<()> {
     }
 }
 
-/// Replaces bbr on connections within the machine, which it paces too: one loopback stream on a quiet
-/// machine ran at 3.7-4 GB/s with bbr and at 9.4-10 with cubic. Between machines the system's choice
-/// stands.
+/// Replaces bbr on connections within the machine, which it paces too: one loopback stream on a
+/// quiet machine ran at 3.7-4 GB/s with bbr and at 9.4-10 with cubic. Between machines the system's
+/// choice stands.
 fn avoid_bbr_on_loopback(stream: &TcpStream, socket: &SockRef<'_>) {
     let (Ok(ours), Ok(theirs)) = (stream.local_addr(), stream.peer_addr()) else { return };
     let paced = socket.tcp_congestion().is_ok_and(|name| name.starts_with(b"bbr"));
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn loopback_does_not_use_bbr_where_another_control_is_allowed() {
+    fn loopback_avoids_bbr_where_the_system_allows() {
         let (stream, _listener) = connect();
         let socket = SockRef::from(&stream);
         let can = ["cubic", "reno"].iter().any(|n| socket.set_tcp_congestion(n.as_bytes()).is_ok());
@@ -109,7 +109,7 @@ mod tests {
             use std::io::Write;
             let _ = writeln!(
                 std::io::stderr(),
-                "SKIP loopback_does_not_use_bbr_where_another_control_is_allowed: needs bbr and cubic or reno"
+                "SKIP loopback_avoids_bbr_where_the_system_allows: needs bbr and cubic or reno"
             );
             return;
         }

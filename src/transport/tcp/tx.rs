@@ -1,7 +1,7 @@
-//! The sending end of a TCP link: `capacity` slots, each behind its header in memory, so that one write
-//! carries both.
-//! Law: `commit` never waits; a slot is free again when the system has taken all its bytes, and slots
-//! become free in the order of their commits.
+//! The sending end of a TCP link: `capacity` slots, each behind its header in memory, so that one
+//! write carries both.
+//! Law: `commit` never waits; a slot is free again when the system has taken all its bytes, and
+//! slots become free in the order of their commits.
 
 use std::io::{self, Write};
 use std::net::{Shutdown, TcpStream};
@@ -48,8 +48,8 @@ struct Lane {
 }
 
 impl Tx {
-    /// A link over connected `streams`, in the order of the receiver's. The link owns them: no other
-    /// code may use them, in either direction.
+    /// A link over connected `streams`, in the order of the receiver's. The link owns them: no
+    /// other code may use them, in either direction.
     ///
     /// # Errors
     /// Without sockets, with a slot shape that no link can have, or without memory for the slots.
@@ -79,8 +79,8 @@ impl Tx {
         })
     }
 
-    /// Turns checksums on or off, as at the other end. Without this call, slots of a plain link have
-    /// them; slots of an encrypted link never do, because their tags say more.
+    /// Turns checksums on or off, as at the other end. Without this call, slots of a plain link
+    /// have them; slots of an encrypted link never do, because their tags say more.
     #[must_use]
     pub fn checked(mut self, checks: bool) -> Self {
         self.has_checksums = checks && !self.layout.is_sealed();
@@ -103,8 +103,8 @@ impl Tx {
         (self.start + index * self.stride, index)
     }
 
-    /// Writes the header of the next slot, for `payload` or else for the payload in the slot. Returns
-    /// the offset of the frame.
+    /// Writes the header of the next slot, for `payload` or else for the payload in the slot.
+    /// Returns the offset of the frame.
     fn write_header(&mut self, frame: &Frame, payload: Option<Src<'_>>) -> usize {
         let (at, index) = self.position(self.committed);
         let crc = match payload {
@@ -118,8 +118,8 @@ impl Tx {
         at
     }
 
-    /// On an encrypted link, seals the frame at this offset, with `payload` or else the payload in the
-    /// slot. The header is a piece of its own, because the receiver reads it first.
+    /// On an encrypted link, seals the frame at this offset, with `payload` or else the payload in
+    /// the slot. The header is a piece of its own, because the receiver reads it first.
     fn seal(&mut self, at: usize, len: usize, payload: Option<Src<'_>>) -> Result<(), Fault> {
         let lane = (self.committed % self.lanes.len() as u64) as usize;
         let Some(sealer) = &mut self.lanes[lane].sealer else { return Ok(()) };

@@ -30,14 +30,15 @@ pub(super) enum Next {
     Leave,
 }
 
-/// An operation under way, of two rounds: each rank sends all others its part, then that its result is
-/// complete.
+/// An operation under way, of two rounds: each rank sends all others its part, then that its result
+/// is complete.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Operation {
     pub(super) sequence: u64,
     pub(super) full: bool,
     passed: bool,
-    /// For each epoch and number: the ranks whose part is here, and the ranks with a complete result.
+    /// For each epoch and number: the ranks whose part is here, and the ranks with a complete
+    /// result.
     heard: Vec<(u32, u64, Ranks, Ranks)>,
 }
 
@@ -168,8 +169,8 @@ impl World {
     pub(super) fn token(&mut self, from: usize, to: usize, token: Token) -> Result<(), BrokenLaw> {
         let rank = self.processes[from].rank;
         let process = &mut self.processes[to];
-        // A joiner that does not know its peers yet takes messages from all processes, since an epoch
-        // has one process for each rank.
+        // A joiner that does not know its peers yet takes messages from all processes, since an
+        // epoch has one process for each rank.
         let is_replaced = process.peers[rank as usize] != from && !process.members.is_empty();
         if token.epoch < process.epoch || is_replaced {
             return Ok(());

@@ -163,7 +163,8 @@ impl World {
             self.network.at(time, Event::Evidence { at, of, evidence: Evidence::Certain });
         }
         if self.scenario.fault_mix == FaultMix::Deaths {
-            // A process with certain evidence may be dead itself, so the launcher reports all deaths.
+            // A process with certain evidence may be dead itself, so the launcher reports all
+            // deaths.
             for of in (0..self.processes.len()).filter(|&of| !self.processes[of].alive) {
                 self.network.at(now + 3 * DELAY as Time, Event::Launcher { of });
             }

@@ -13,8 +13,8 @@ use crate::recovery::membership::ranks::Ranks;
 /// A broken law, and the event that broke it.
 pub(super) type BrokenLaw = (&'static str, String);
 
-/// Deaths within this time of the first one count as first too, because no process may have known of
-/// the first yet.
+/// Deaths within this time of the first one count as first too, because no process may have known
+/// of the first yet.
 const FIRST_DEATHS: Time = 4 * DELAY as Time;
 
 pub(super) fn stuck(process: usize, state: &str) -> BrokenLaw {
@@ -65,8 +65,8 @@ impl Laws {
         self.unreasonable.contains(&(at, of))
     }
 
-    /// The flags of a program in its next agreement: whether its operation succeeded, and a bit of its
-    /// own. A repeated call has the same flags.
+    /// The flags of a program in its next agreement: whether its operation succeeded, and a bit of
+    /// its own. A repeated call has the same flags.
     pub(super) fn flags_for(&mut self, at: usize, epoch: u32, well: bool) -> u64 {
         let slot = self.made.get(&(at, epoch)).copied().unwrap_or(0) + 1;
         // A cleared bit in the AND shows that the process took part.
@@ -118,8 +118,8 @@ impl Laws {
         }
     }
 
-    /// Checks a cause: a rank named as certainly dead must be dead; and if deaths are the only faults,
-    /// the first dead rank must be named.
+    /// Checks a cause: a rank named as certainly dead must be dead; and if deaths are the only
+    /// faults, the first dead rank must be named.
     fn check_cause(
         &self,
         receiver: &Receiver<'_>,
@@ -216,7 +216,8 @@ impl Laws {
         unique("an epoch has one membership", &mut self.memberships, epoch, began)
     }
 
-    /// Checks the end of a run: if deaths are the only faults, survivors have finished all operations.
+    /// Checks the end of a run: if deaths are the only faults, survivors have finished all
+    /// operations.
     pub(super) fn check_end(&self, all: &[Process]) -> Result<(), BrokenLaw> {
         let Scenario { fault_mix, cascade, operations, .. } = self.scenario;
         if fault_mix == FaultMix::All || cascade {

@@ -20,7 +20,8 @@ pub(super) struct Token {
     pub(super) full: bool,
 }
 
-/// An event. Processes have numbers, because a rank may have several processes, one after the other.
+/// An event. Processes have numbers, because a rank may have several processes, one after the
+/// other.
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::large_enum_variant, reason = "most are messages")]
 pub(super) enum Event {

@@ -201,7 +201,8 @@ impl World {
         self.evidence(at, of, Evidence::Certain)
     }
 
-    /// After a while, makes process `at` report that it needs process `of`, if it still waits for it.
+    /// After a while, makes process `at` report that it needs process `of`, if it still waits for
+    /// it.
     pub(super) fn report_if_needed(&mut self, at: usize, of: usize) {
         let epoch = self.processes[at].epoch;
         self.network.at(self.network.now + GOODBYE_WAIT, Event::Awaited { at, of, epoch });
