@@ -183,7 +183,7 @@ pub(crate) const UNSAFE: &[(&str, &str)] = &[
     ("src/device/stream/device_ref.rs", "memory known by its address"),
     ("src/device/stream/memory.rs", "memory that cudarc is lent"),
     ("src/health/exit_futex.rs", "what the kernel looks at when a thread ends"),
-    ("src/health/process_table.rs", "addresses inside the launcher's roll"),
+    ("src/health/process_table.rs", "addresses inside the process table"),
     ("src/health/status_page.rs", "addresses inside shared pages"),
     ("src/kernel/aarch64/neon.rs", "vector instructions"),
     ("src/kernel/copy.rs", "copies between raw views"),
