@@ -22,8 +22,8 @@ pub(super) const ABORT_POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// A rank that has waited so long for a peer warns the user once.
 const PEER_SILENCE_WARNING: Duration = Duration::from_secs(5);
 
-/// Warns the user, once per wait, of the peer that keeps this rank waiting. `of` is the peer and the
-/// number of the message, or 0 for a collective.
+/// Warns the user, once per wait, of the peer that keeps this rank waiting. `of` is the peer and
+/// the number of the message, or 0 for a collective.
 pub(crate) fn remind(
     links: &mut Links,
     recorder: Option<&Flight>,

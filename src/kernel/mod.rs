@@ -1,7 +1,7 @@
 //! Reductions on the host, element by element: of two operands, of many, and the preparation of a
 //! contribution that is only copied. A kernel is selected for this CPU once per call.
-//! Law: every implementation gives the bits of the scalar one (NaN payloads aside); docs/numerics.md
-//! says which bits.
+//! Law: every implementation gives the bits of the scalar one (NaN payloads aside), as
+//! docs/numerics.md describes them.
 #![allow(unsafe_code)]
 
 #[cfg(target_arch = "aarch64")]
