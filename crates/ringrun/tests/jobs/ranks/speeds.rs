@@ -122,6 +122,6 @@ fn a_pipe_or_folder_in_place_of_the_file_is_ignored() {
     fs::remove_file(&file).unwrap();
     fs::create_dir(&file).unwrap();
     let (_, said) = world.choices();
-    assert!(said.contains("ignored") && said.contains("can't be kept"), "{said}");
+    assert!(said.contains("ignored") && said.contains("can't be stored"), "{said}");
     assert_eq!(world.file(), file, "a draft was left");
 }
