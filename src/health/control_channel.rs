@@ -24,7 +24,7 @@ use crate::transport::aead::{Seals, TAG};
 use crate::transport::{Fault, MESSAGE};
 use connection::ControlConnection;
 use keepalive::configure;
-pub(crate) use keepalive::watch;
+pub(crate) use keepalive::{is_unreachable, watch};
 
 /// The longest time between two heartbeats of a waiting rank; a call with a short time limit has an
 /// eighth of that limit.

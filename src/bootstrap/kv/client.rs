@@ -20,9 +20,11 @@ use crate::bootstrap::inherited::inherited_socket;
 use crate::bootstrap::socket::{connect_tcp, connect_unix, send_all, try_send, wait_for};
 use crate::config::StoreAddr;
 use crate::error::{Error, Limit, Result, warn};
-use crate::health::control_channel::watch;
+use crate::health::control_channel::{is_unreachable, watch};
 use crate::transport::aead::{Sealer, Seals};
 
+/// How often a waiting client checks that the store's host gives signs of life.
+const SILENCE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// The longest backoff between two attempts to connect.
 const MAX_BACKOFF: Duration = Duration::from_millis(200);
 
@@ -305,7 +307,17 @@ impl Store {
     /// Waits for an answer that should come at `answer_due`; warns if it is late.
     fn wait(&self, answer_due: Instant, deadline: Instant) -> std::io::Result<()> {
         let warn_at = answer_due + SLOW_WAIT_WARNING;
-        let readable_by = |deadline| wait_for(self.socket.as_fd(), PollFlags::POLLIN, deadline);
+        let readable_by = |deadline: Instant| loop {
+            let next_check = deadline.min(Instant::now() + SILENCE_CHECK_INTERVAL);
+            match wait_for(self.socket.as_fd(), PollFlags::POLLIN, next_check) {
+                Err(error) if error.kind() == ErrorKind::TimedOut && next_check < deadline => {
+                    if is_unreachable(&self.socket) {
+                        return Err(ErrorKind::HostUnreachable.into());
+                    }
+                }
+                done => return done,
+            }
+        };
         if warn_at < deadline && Instant::now() < warn_at {
             match readable_by(warn_at) {
                 Err(error) if error.kind() == ErrorKind::TimedOut => {}
