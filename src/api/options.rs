@@ -5,8 +5,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Communicator;
-use crate::bootstrap::Builder;
+use super::{Builder, Communicator};
 use crate::config::{Config, Failures, LONGEST_TIMEOUT, Numbers};
 use crate::element::DataType;
 use crate::schedule::Algorithm;

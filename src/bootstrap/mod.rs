@@ -40,7 +40,6 @@ pub use progress::{Progress, Stage};
 pub use subgroup::Doors;
 pub use topology::{LinkKind, PeerInfo};
 
-pub(crate) use crate::api::Builder;
 use crate::config::{
     Config, ENCRYPT, INSECURE, ROLL_FD, SECRET_FILE, Secret, StoreAddr, deadline_after,
 };

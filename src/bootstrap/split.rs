@@ -74,7 +74,8 @@ impl Communicator {
     ///
     /// let mut comm = Communicator::from_env()?;
     /// // One communicator for each host, and one of the first ranks of all hosts.
-    /// let (rank, first) = (comm.rank() as i64, comm.rank() - comm.local_rank());
+    /// let (rank, name) = (comm.rank() as i64, comm.host());
+    /// let first = comm.peers().iter().position(|peer| peer.host == name).unwrap_or_default();
     /// let host = comm.split(Some(first as u32), rank)?;
     /// let leaders = comm.split((comm.local_rank() == 0).then_some(0), rank)?;
     /// # assert!(host.is_some() && leaders.is_some());
