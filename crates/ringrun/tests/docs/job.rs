@@ -6,6 +6,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use super::command::forget_our_variables;
 use super::output::compare;
 
 /// How long the job's ranks wait for each other: long enough to ask.
@@ -31,8 +32,9 @@ pub(crate) fn ask(
 }
 
 fn start(name: &str) -> io::Result<Child> {
-    Command::new(env!("CARGO_BIN_EXE_ringrun"))
-        .args(["-n", "3"])
+    let mut job = Command::new(env!("CARGO_BIN_EXE_ringrun"));
+    forget_our_variables(&mut job);
+    job.args(["-n", "3"])
         .arg(current_exe()?)
         .args([&format!("docs::recipes::{name}"), "--exact", "--nocapture"])
         .env("RINGREDUCE_TIMEOUT", TIMEOUT_SECONDS)
