@@ -16,7 +16,7 @@ pub fn card(data: &[u8]) {
 
 pub fn doors(data: &[u8]) {
     if let Some(words) = data.first_chunk() {
-        let _ = reconnect::Door::read(0, words);
+        let _ = reconnect::ListenerAnnouncement::read(0, words);
     }
 }
 
@@ -37,6 +37,6 @@ pub fn speeds(data: &[u8]) {
 
 pub fn testament(data: &[u8]) {
     if let Some(will) = data.first_chunk() {
-        let _ = driver::left_by(will);
+        let _ = driver::decode_last_vote(will);
     }
 }

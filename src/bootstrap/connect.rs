@@ -22,7 +22,7 @@ use super::startup_store::{FailureWatch, StartupStore};
 use super::topology::{LinkKind, PeerInfo};
 use crate::config::deadline_after;
 use crate::error::{Error, Result};
-use crate::transport::aead::Seals;
+use crate::transport::aead::AeadKeys;
 
 /// Pause between two attempts to dial a peer.
 const REDIAL_INTERVAL: Duration = Duration::from_millis(10);
@@ -54,10 +54,10 @@ pub struct Connection {
     /// The data streams.
     pub streams: Streams,
     /// AEAD keys of each data stream, in the same order; empty if the job does not encrypt.
-    pub seals: Vec<Seals>,
+    pub seals: Vec<AeadKeys>,
     /// The control channel, one per pair of ranks, for messages that must not wait behind data.
     /// Over TCP it is always encrypted.
-    pub control: Option<(Socket, Option<Seals>)>,
+    pub control: Option<(Socket, Option<AeadKeys>)>,
 }
 
 impl Meeting {

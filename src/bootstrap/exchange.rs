@@ -10,7 +10,7 @@ use super::kv::client::{Store, store_error, stream_error};
 use super::kv::protocol::{Decoder, Encoder, MAX_VALUE_LEN, StreamError};
 use super::kv::server::Server;
 use crate::error::{Error, Result, warn};
-use crate::health::process_table::Roll;
+use crate::health::process_table::ProcessTable;
 
 /// How often a rank that waits for another one checks the launcher's process table for its end.
 const PROCESS_TABLE_POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -35,7 +35,7 @@ pub(super) struct StoreGather<'a> {
     /// Prefix of this round's keys.
     pub(super) topic: &'static str,
     /// The launcher's process table, if there is one.
-    pub(super) process_table: Option<Arc<Roll>>,
+    pub(super) process_table: Option<Arc<ProcessTable>>,
     /// True once the user was told which rank is late.
     pub(super) has_warned: bool,
 }
@@ -51,8 +51,9 @@ impl StoreGather<'_> {
     pub(super) fn read(&mut self, rank: usize) -> Result<Vec<u8>> {
         let (key, table) = (self.key(rank), self.table());
         let process_table = self.process_table.clone();
-        let has_ended =
-            |rank| process_table.as_ref().is_some_and(|process_table| process_table.is_done(rank));
+        let has_ended = |rank| {
+            process_table.as_ref().is_some_and(|process_table| process_table.has_exited_well(rank))
+        };
         loop {
             let poll_end = self.deadline.min(Instant::now() + PROCESS_TABLE_POLL_INTERVAL);
             match self.store.get_any(&[&key, &table], poll_end, self.deadline)? {

@@ -12,15 +12,15 @@ use crate::api::options::Settings;
 use crate::api::{CallOptions, Communicator, Seat};
 use crate::engine::Engine;
 use crate::engine::failure::FAILED;
-use crate::error::cause::Blame;
+use crate::error::cause::FailureCause;
 use crate::error::{Error, Result, Stall};
 use crate::exec::{Halt, Stop, remind};
-use crate::health::{Links, SHORTLY};
+use crate::health::{CAUSE_WAIT, Peers};
 use crate::transport::Fault;
 
 /// How long to wait for the parent's failure detector to explain why a peer left. A peer publishes
 /// its failure cause there before it leaves, but may be slow where CPUs are few.
-const CAUSE_WAIT: Duration = Duration::from_secs(2);
+const PARENT_CAUSE_WAIT: Duration = Duration::from_secs(2);
 /// How often a rank looks at the parent's failure detector.
 const WATCH_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -28,7 +28,7 @@ const WATCH_INTERVAL: Duration = Duration::from_millis(10);
 /// leaves the communicator.
 #[derive(Debug, Default)]
 pub(crate) struct Because {
-    first_cause: OnceLock<Blame>,
+    first_cause: OnceLock<FailureCause>,
     /// The parent communicator, and its ranks of this subgroup's members.
     parent: Option<(Arc<Self>, Vec<usize>)>,
 }
@@ -41,7 +41,7 @@ impl Because {
     }
 
     /// Records a failure of this communicator for all its ancestors. The first failure counts.
-    pub(crate) fn say(&self, blame: Blame) {
+    pub(crate) fn say(&self, blame: FailureCause) {
         if let Some((parent, members)) = &self.parent
             && let Some(in_parent) = blame.renumbered(|rank| members.get(rank).copied())
         {
@@ -66,7 +66,7 @@ struct ParentWatch<'a> {
 impl ParentWatch<'_> {
     /// Watches until `is_over` is raised. Returns the failure that makes the subgroup impossible,
     /// if there is one.
-    fn first_failure(&self, links: &mut Links, seat: &Seat) -> Option<(usize, Fault)> {
+    fn first_failure(&self, links: &mut Peers, seat: &Seat) -> Option<(usize, Fault)> {
         let (began, me, mut has_warned) = (Instant::now(), seat.rank, false);
         while !self.is_over.load(Ordering::Acquire) {
             let cause = links.cause(None, |_, _| false);
@@ -76,7 +76,7 @@ impl ParentWatch<'_> {
                 return cause;
             }
             let times = (began.elapsed(), self.timeout);
-            links.wait_on(times, None);
+            links.send_heartbeats(times, None);
             remind(links, Some(&seat.flight), times, (me, 0), &mut has_warned);
             thread::park_timeout(WATCH_INTERVAL);
         }
@@ -84,11 +84,11 @@ impl ParentWatch<'_> {
     }
 
     /// A member that has left the parent before all ranks have connected.
-    fn departed(&self, links: &mut Links, me: usize) -> Option<(usize, Fault)> {
+    fn departed(&self, links: &mut Peers, me: usize) -> Option<(usize, Fault)> {
         let others = self.members.iter().filter(|&&rank| rank != me);
         let mut departed = others.filter_map(|&rank| Some((rank, links.check_alive(rank).err()?)));
         let (rank, fault) = departed.next()?;
-        Some(links.why_ended(&[rank], SHORTLY).unwrap_or((rank, fault)))
+        Some(links.cause_of_end(&[rank], CAUSE_WAIT).unwrap_or((rank, fault)))
     }
 }
 
@@ -104,7 +104,7 @@ impl Communicator {
         let (engine, seat, settings) = self.at_home(name)?;
         let abort = Arc::new(AtomicBool::new(false));
         let sequence = engine.sequence;
-        engine.links.lives().stay(sequence);
+        engine.links.local_detector().reenter(sequence);
         let all_connected = AtomicBool::new(false);
         let work = || {
             let mut group = work(seat, settings, &abort)?;
@@ -123,7 +123,7 @@ impl Communicator {
             // A failure found in the last moment counts: the subgroup's abort flag was already
             // raised.
             Ok(mut group) if cause.is_none() && !abort.load(Ordering::Acquire) => {
-                engine.links.lives().leave(sequence);
+                engine.links.local_detector().leave(sequence);
                 if let Some(new_engine) = &mut group.engine {
                     new_engine.because = Because::of(&engine.because, members);
                 }
@@ -154,7 +154,10 @@ fn construct_watched<T>(
             let cause = watch.first_failure(links, seat);
             // The other ranks learn the cause before they see this rank's listeners close.
             if let Some((peer, fault)) = &cause {
-                links.blame(Blame::of_fault(seat.rank, *peer, fault), !fault.is_hearsay());
+                links.report_failure(
+                    FailureCause::of_fault(seat.rank, *peer, fault),
+                    !fault.is_second_hand(),
+                );
             }
             if !watch.is_over.load(Ordering::Acquire) {
                 abort.store(true, Ordering::Release);
@@ -181,7 +184,7 @@ impl Engine {
     /// this one here.
     pub(crate) fn take_leave(&mut self) {
         if let Some(because) = self.because.first_cause.get() {
-            self.links.leaves_for(*because);
+            self.links.set_goodbye_cause(*because);
         }
     }
 
@@ -201,8 +204,8 @@ impl Engine {
             (None, Some(Error::Aborted { at, by })) if by.rank != at.rank => {
                 let peer = here(by.rank);
                 // The parent may know why that rank aborted.
-                let parent_cause = self.links.why_ended(&[peer], CAUSE_WAIT);
-                let aborted = || (peer, Fault::GaveUp(Box::new(Blame::aborted(peer))));
+                let parent_cause = self.links.cause_of_end(&[peer], PARENT_CAUSE_WAIT);
+                let aborted = || (peer, Fault::GaveUp(Box::new(FailureCause::aborted(peer))));
                 let (peer, fault) = parent_cause.unwrap_or_else(aborted);
                 (Stop::Other { peer, fault }, peer)
             }
@@ -210,7 +213,7 @@ impl Engine {
             (None, _) if self.abort.load(Ordering::Relaxed) => (Stop::Aborted, seat.rank),
             (None, Some(Error::PeerLost { peer, evidence, .. })) => {
                 let peer = here(peer.rank);
-                let parent_cause = self.links.why_ended(&[peer], CAUSE_WAIT);
+                let parent_cause = self.links.cause_of_end(&[peer], PARENT_CAUSE_WAIT);
                 // A report that others have lost this rank counts less than what this rank saw
                 // itself, but more than the bare fact that a peer failed.
                 let is_me =
@@ -225,7 +228,7 @@ impl Engine {
                 // connect.
                 let parent_cause = match state {
                     Stall::Paused { .. } => None,
-                    _ => self.links.stalled_of(members, settings.timeout),
+                    _ => self.links.stalled_peer_of(members, settings.timeout),
                 };
                 let stalled = parent_cause.unwrap_or((here(peer.rank), state));
                 return self.stalled_construction_error(seat, settings, name, stalled, after);
@@ -236,12 +239,12 @@ impl Engine {
                 Some(error @ (Error::Handshake { .. } | Error::Timeout { .. } | Error::Io { .. })),
             ) => {
                 let timeout = settings.timeout;
-                if let Some((peer, fault)) = self.links.why_ended(members, SHORTLY) {
+                if let Some((peer, fault)) = self.links.cause_of_end(members, CAUSE_WAIT) {
                     (Stop::Other { peer, fault }, peer)
                 } else if let Error::Io { .. } = error {
                     // The failure is this rank's own.
                     return self.broken_by(error);
-                } else if let Some(stalled) = self.links.stalled_of(members, timeout) {
+                } else if let Some(stalled) = self.links.stalled_peer_of(members, timeout) {
                     return self.stalled_construction_error(seat, settings, name, stalled, timeout);
                 } else if let Error::Timeout { peer, after, .. } = error {
                     (Stop::Timeout(after), here(peer.rank))
@@ -264,7 +267,7 @@ impl Engine {
         after: Duration,
     ) -> Error {
         let at = self.place(seat, settings, name, 0);
-        self.tell_others(seat.rank, Blame::stalled(rank, state, after), true, false);
+        self.tell_others(seat.rank, FailureCause::stalled(rank, state, after), true, false);
         let peer = Box::new(seat.peers[rank].clone());
         self.broken_by(Error::Stalled { at, peer, state, after })
     }

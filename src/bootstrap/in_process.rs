@@ -17,9 +17,9 @@ use crate::api::{Communicator, Origin, Seat};
 use crate::config::{Config, deadline_after};
 use crate::engine::Engine;
 use crate::error::{Error, Peer, Result};
-use crate::health::Links;
-use crate::health::local_detector::Lives;
-use crate::health::process_table::Launched;
+use crate::health::Peers;
+use crate::health::local_detector::LocalDetector;
+use crate::health::process_table::LaunchedRanks;
 use crate::memory::Control;
 use crate::memory::mapping::Region;
 use crate::plan::{Planner, Slots, least_chunk};
@@ -137,7 +137,7 @@ pub(super) struct PreparedRank {
     rank: usize,
     peers: Arc<[Peer]>,
     planner: Planner,
-    links: Links,
+    links: Peers,
 }
 
 impl PreparedRank {
@@ -146,7 +146,7 @@ impl PreparedRank {
         let ring = Ring::natural(peers.len() as u32).with_all_pairs(group.all_pairs);
         let min_chunk = least_chunk(false, group.ranks_on_host.div_ceil(cpus()));
         let planner = Planner::new(ring, rank as u32, Slots::of(false, peers.len()), min_chunk);
-        let mut links = Links::new(peers.len());
+        let mut links = Peers::new(peers.len());
         for to in planner.peers() {
             let (tx, rx) = loopback::pair(planner.slots(rank as u32, to))?;
             links.add_tx(to as usize, tx);
@@ -175,9 +175,9 @@ impl PreparedRank {
             links.add_rx(from, group.wait_for(&peers[from], timeout, deadline, take_end)?);
         }
         if peers.len() > 1 {
-            let (mut lives, _) = Lives::new(rank, peers.len(), group.number)?;
-            (0..peers.len()).filter(|&peer| peer != rank).for_each(|peer| lives.add_beside(peer));
-            links.set_lives(lives, Launched::default());
+            let (mut lives, _) = LocalDetector::new(rank, peers.len(), group.number)?;
+            (0..peers.len()).filter(|&peer| peer != rank).for_each(|peer| lives.add_thread(peer));
+            links.set_local_sources(lives, LaunchedRanks::default());
         }
         let blocks = peers.iter().filter(|_| shares_from_start(&planner)).map(|peer| {
             group.wait_for(peer, timeout, deadline, |table| {

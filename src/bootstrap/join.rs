@@ -17,7 +17,7 @@ use super::topology::{PeerInfo, hosts};
 use super::{Meeting, listen, lock_launcher_stream, open_process_table};
 use crate::config::{Config, Secret, StoreAddr, Transport, deadline_after};
 use crate::error::{Error, Result};
-use crate::health::process_table::Roll;
+use crate::health::process_table::ProcessTable;
 use crate::memory::resource_limit::raise_descriptor_limit;
 
 /// The most bytes of a list of joiners, which the launcher sends as one value.
@@ -40,7 +40,7 @@ fn joiner_record(
     config: &Config,
     secret: Option<&Secret>,
     unix: &str,
-    process_table: Option<&Roll>,
+    process_table: Option<&ProcessTable>,
 ) -> RankRecord {
     RankRecord::new(&Config { size: 0, ..config.clone() }, secret, unix, process_table)
 }

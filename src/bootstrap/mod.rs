@@ -44,7 +44,7 @@ use crate::config::{
     Config, ENCRYPT, INSECURE, ROLL_FD, SECRET_FILE, Secret, StoreAddr, deadline_after,
 };
 use crate::error::{Error, Limit, Result, warn};
-use crate::health::process_table::Roll;
+use crate::health::process_table::ProcessTable;
 use crate::memory::resource_limit::raise_descriptor_limit;
 use exchange::StoreGather;
 pub(crate) use inherited::inherited_file;
@@ -80,7 +80,7 @@ pub struct Meeting {
     unix: Option<Socket>,
     tcp: Option<Socket>,
     /// The launcher's process table, if this process has a launcher.
-    process_table: Option<Arc<Roll>>,
+    process_table: Option<Arc<ProcessTable>>,
     /// Raised to make every wait of this bootstrap fail.
     abort: Arc<AtomicBool>,
     /// The store, until all links are open.
@@ -170,9 +170,9 @@ pub(crate) fn rendezvous(config: &Config) -> Result<Meeting> {
 }
 
 /// Opens the launcher's process table, if the launcher has one of this version.
-fn open_process_table(config: &Config) -> Option<Arc<Roll>> {
+fn open_process_table(config: &Config) -> Option<Arc<ProcessTable>> {
     let opened = inherited_file(config.roll?).map_err(|error| error.to_string());
-    let opened = opened.and_then(|fd| Roll::open(&fd).map_err(|error| error.to_string()));
+    let opened = opened.and_then(|fd| ProcessTable::open(&fd).map_err(|error| error.to_string()));
     let tell = |error: &String| warn(&format!("the launcher's table in {ROLL_FD}: {error}"));
     opened.inspect_err(tell).ok().map(Arc::new)
 }
@@ -193,7 +193,7 @@ fn exchange_records(
     config: &Config,
     secret: Option<Secret>,
     record: &RankRecord,
-    (unix, process_table): (Option<Socket>, Option<Arc<Roll>>),
+    (unix, process_table): (Option<Socket>, Option<Arc<ProcessTable>>),
 ) -> Result<Meeting> {
     let address = gather.store.address().to_string();
     let decode = |bytes: &[u8]| RankRecord::decode(bytes).map_err(|e| stream_error(&address, e));

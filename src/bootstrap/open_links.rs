@@ -12,9 +12,9 @@ use crate::api::{Communicator, Origin, Seat};
 use crate::config::{Config, deadline_after};
 use crate::engine::Engine;
 use crate::error::{Error, Peer, Result};
-use crate::health::Links;
-use crate::health::control_channel::Controls;
-use crate::health::local_detector::Lives;
+use crate::health::Peers;
+use crate::health::control_channel::ControlChannels;
+use crate::health::local_detector::LocalDetector;
 use crate::plan::{Planner, Slots, least_chunk};
 use crate::schedule::Ring;
 use crate::sync::Patience;
@@ -36,9 +36,9 @@ impl Communicator {
     pub(crate) fn open_processes(config: &Config) -> Result<Self> {
         let recorder = launcher_record::of(config)?;
         if config.joins {
-            return Self::come_later(config, &recorder);
+            return Self::join_running_job(config, &recorder);
         }
-        Self::open(rendezvous(config)?, &recorder)?.enrolled()
+        Self::open(rendezvous(config)?, &recorder)?.confirm_joined()
     }
 
     /// Opens all links of a bootstrap and makes the communicator.
@@ -72,7 +72,7 @@ impl Communicator {
         };
         let mut engine = Engine::new(planner, links, patience, last_level_cache());
         engine.abort = abort;
-        if preferences.failures.uniform && !engine.can_meet(&seat) {
+        if preferences.failures.uniform && !engine.has_all_control_channels(&seat) {
             let expected = format!(
                 "off in a world of {} ranks, unless RINGREDUCE_ALL_PAIRS or Builder::all_pairs \
                  gives all of them links to each other",
@@ -91,9 +91,9 @@ impl Communicator {
 }
 
 /// Connects this rank to every peer of the planner's plans.
-fn connect(bootstrap: &mut Meeting, planner: &Planner, deadline: Instant) -> Result<Links> {
+fn connect(bootstrap: &mut Meeting, planner: &Planner, deadline: Instant) -> Result<Peers> {
     let (me, size) = (bootstrap.rank, bootstrap.size());
-    let mut links = Links::new(size);
+    let mut links = Peers::new(size);
     if size == 1 {
         return Ok(links);
     }
@@ -103,10 +103,10 @@ fn connect(bootstrap: &mut Meeting, planner: &Planner, deadline: Instant) -> Res
     let checks = bootstrap.config().tcp_checksum;
     let congestion = bootstrap.config().tcp_congestion.clone();
     let settings = Settings { congestion, ..Settings::default() };
-    let mut controls = Controls::new(me, size, bootstrap.config().peer_timeout);
+    let mut controls = ControlChannels::new(me, size, bootstrap.config().peer_timeout);
     // Status page and control channel exist before any other rank can connect. If this rank ends
     // soon after, the other ranks read there that it has voted for nothing.
-    let (mut lives, page) = Lives::new(me, size, bootstrap.job)?;
+    let (mut lives, page) = LocalDetector::new(me, size, bootstrap.job)?;
     let launched = bootstrap.launched();
     for connection in bootstrap.connect(&dial, &accept)? {
         let PairKey { from, to } = connection.pair;
@@ -132,16 +132,16 @@ fn connect(bootstrap: &mut Meeting, planner: &Planner, deadline: Instant) -> Res
                 let (sealers, openers) =
                     connection.seals.into_iter().map(|seals| (seals.sealer, seals.opener)).unzip();
                 if from == me {
-                    let link = tcp::Tx::sealed(streams, sealers, slots)?;
-                    links.add_tx(to, Box::new(link.checked(checks)));
+                    let link = tcp::Tx::encrypted(streams, sealers, slots)?;
+                    links.add_tx(to, Box::new(link.with_checksums(checks)));
                 } else {
-                    let link = tcp::Rx::sealed(streams, openers, slots)?;
-                    links.add_rx(from, Box::new(link.checked(checks)));
+                    let link = tcp::Rx::encrypted(streams, openers, slots)?;
+                    links.add_rx(from, Box::new(link.with_checksums(checks)));
                 }
             }
         }
     }
-    links.set_controls(controls);
-    links.set_lives(lives, launched);
+    links.set_control_channels(controls);
+    links.set_local_sources(lives, launched);
     Ok(links)
 }

@@ -8,7 +8,7 @@ use super::auth::keys::secret_fingerprint;
 use super::kv::protocol::{Decoder, Encoder, PROTOCOL, StreamError};
 use crate::config::{Config, Failures, Numbers, Secret, Transport};
 use crate::error::{Error, Result};
-use crate::health::process_table::Roll;
+use crate::health::process_table::ProcessTable;
 use crate::sync::cpus;
 
 /// A rank's published description of itself. Two ranks are on one host if they can share memory and
@@ -44,7 +44,7 @@ impl RankRecord {
         config: &Config,
         secret: Option<&Secret>,
         unix: &str,
-        process_table: Option<&Roll>,
+        process_table: Option<&ProcessTable>,
     ) -> Self {
         let transport = match config.transport {
             Transport::Auto => "auto",
@@ -61,7 +61,7 @@ impl RankRecord {
             host: host_name(),
             host_identity: host_identity(),
             pid: process::id(),
-            launched: process_table.map_or(0, Roll::own_number),
+            launched: process_table.map_or(0, ProcessTable::own_id),
             cpus: cpus() as u32,
             unix: unix.into(),
             settings: vec![

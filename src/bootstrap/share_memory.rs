@@ -18,7 +18,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::exec::direct::MOST_RANKS;
 use crate::exec::{Halt, Stop};
-use crate::health::Links;
+use crate::health::Peers;
 use crate::memory::Control;
 use crate::memory::mapping::Region;
 use crate::plan::{Planner, stage};
@@ -88,9 +88,9 @@ impl Communicator {
                 // The exchange prepares the next call: the failure detector reports a rank that
                 // ends or does not come.
                 let next = self.at_home(name)?.0.sequence + 1;
-                self.at_home(name)?.0.links.lives().prepare(next);
+                self.at_home(name)?.0.links.local_detector().prepare(next);
                 let shared = self.share_over_ring(name, own_fd, lens);
-                self.at_home(name)?.0.links.lives().enter(next - 1, 0);
+                self.at_home(name)?.0.links.local_detector().enter(next - 1, 0);
                 shared
             }
         };
@@ -159,14 +159,14 @@ impl Communicator {
 }
 
 /// The Unix stream of the link to or from a neighbour.
-fn fd_stream(links: &mut Links, peer: usize, to: bool) -> Result<&UnixStream, Fault> {
-    let life = if to { links.tx(peer)?.life() } else { links.rx(peer)?.life() };
+fn fd_stream(links: &mut Peers, peer: usize, to: bool) -> Result<&UnixStream, Fault> {
+    let life = if to { links.tx(peer)?.peer_stream() } else { links.rx(peer)?.peer_stream() };
     life.ok_or_else(|| Fault::Lost("there is no stream to hand memory over".into()))
 }
 
 /// Receives a descriptor from a neighbour.
 fn receive_fd(
-    links: &mut Links,
+    links: &mut Peers,
     from: usize,
     (deadline, timeout): (Instant, Duration),
     abort: &std::sync::atomic::AtomicBool,
@@ -186,6 +186,6 @@ fn receive_fd(
         if let Some((peer, fault)) = links.cause(None, |_, _| false) {
             return Err(Stop::Other { peer, fault });
         }
-        links.wait_on((began.elapsed(), timeout), None);
+        links.send_heartbeats((began.elapsed(), timeout), None);
     }
 }

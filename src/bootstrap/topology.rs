@@ -10,7 +10,7 @@ use super::Meeting;
 use super::rank_record::RankRecord;
 use crate::config::{Config, Secret, Transport};
 use crate::error::{Error, Peer, Result};
-use crate::health::process_table::{Launched, Roll};
+use crate::health::process_table::{LaunchedRanks, ProcessTable};
 
 /// The transport of a link between two ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ impl Meeting {
         secret: Option<Secret>,
         records: Vec<RankRecord>,
         unix: Option<Socket>,
-        process_table: Option<Arc<Roll>>,
+        process_table: Option<Arc<ProcessTable>>,
     ) -> Result<Self> {
         let job = records.first().map_or(0, |leader| leader.job);
         let peers = records.into_iter().enumerate().map(PeerInfo::from).collect();
@@ -85,7 +85,7 @@ impl Meeting {
         secret: Option<Secret>,
         (job, peers): (u64, Vec<PeerInfo>),
         unix: Option<Socket>,
-        process_table: Option<Arc<Roll>>,
+        process_table: Option<Arc<ProcessTable>>,
     ) -> Self {
         let hosts = hosts(&peers);
         let ranks_per_cpu = |host: &Vec<usize>| {
@@ -119,9 +119,9 @@ impl Meeting {
     }
 
     /// The entries of these ranks in the launcher's process table.
-    pub(crate) fn launched(&self) -> Launched {
+    pub(crate) fn launched(&self) -> LaunchedRanks {
         let numbers: Vec<_> = self.peers.iter().map(|peer| peer.launched).collect();
-        Launched::new(self.process_table.as_ref(), self.rank, self.job, &numbers)
+        LaunchedRanks::new(self.process_table.as_ref(), self.rank, self.job, &numbers)
     }
 
     /// The world size.

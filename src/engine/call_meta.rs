@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::kernel::Kernel;
 use crate::plan::{Request, Rules};
 use crate::schedule::{Algorithm, Ring};
-use crate::transport::MESSAGE;
+use crate::transport::MESSAGE_BIT;
 
 /// Name, kernel and request of one call; the same for collectives and messages.
 pub(crate) struct CallMeta<'a> {
@@ -51,7 +51,7 @@ impl<'a> CallMeta<'a> {
 
     /// The number of the call in its communicator, after `calls` collectives.
     pub(super) fn number(&self, calls: u64) -> u64 {
-        if self.request.is_some() { calls + 1 } else { calls | MESSAGE }
+        if self.request.is_some() { calls + 1 } else { calls | MESSAGE_BIT }
     }
 
     fn in_order(&self, settings: &Settings) -> bool {
@@ -137,8 +137,8 @@ pub(crate) fn linked_up_to(all_pairs_limit: u32) -> String {
 
 /// The number of a call, in words for an error.
 pub(super) fn number_in_words(number: u64) -> String {
-    let call = number & !(MESSAGE | PROBE_SEQUENCE_BIT);
-    match (number & MESSAGE, number & PROBE_SEQUENCE_BIT) {
+    let call = number & !(MESSAGE_BIT | PROBE_SEQUENCE_BIT);
+    match (number & MESSAGE_BIT, number & PROBE_SEQUENCE_BIT) {
         (0, 0) => format!("that of call #{call}"),
         (0, _) => "that of a measurement before the first call".into(),
         _ => format!("that of a message after call #{call}"),

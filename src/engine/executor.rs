@@ -4,7 +4,7 @@
 use super::registry::{DirectCall, RegisteredMemory, Registry};
 use super::{CallMeta, PROBE_SEQUENCE_BIT};
 use crate::exec::{self, Call, Halt, Lanes, Wait};
-use crate::health::Links;
+use crate::health::Peers;
 use crate::kernel::Kernel;
 use crate::memory::Buffer;
 use crate::plan::Plan;
@@ -21,7 +21,7 @@ pub(crate) struct Executor<'a> {
     /// Bytes of the last-level cache.
     pub(crate) cache_bytes: usize,
     pub(crate) registry: &'a mut Registry,
-    pub(crate) links: &'a mut Links,
+    pub(crate) links: &'a mut Peers,
     pub(crate) scratch: &'a mut Vec<u8>,
     pub(crate) lanes: &'a mut Lanes,
 }

@@ -8,12 +8,12 @@ use super::Engine;
 use super::call_meta::number_in_words;
 use crate::api::Seat;
 use crate::api::options::Settings;
-use crate::error::cause::{Blame, Why};
+use crate::error::cause::{FailureCause, FailureReason};
 use crate::error::{Error, Peer, Place, Result};
 use crate::exec::{Halt, Stop};
-use crate::health::SHORTLY;
+use crate::health::CAUSE_WAIT;
 use crate::plan::fingerprint;
-use crate::transport::{Fault, MESSAGE};
+use crate::transport::{Fault, MESSAGE_BIT};
 
 impl Engine {
     /// An error, if an earlier call failed.
@@ -45,20 +45,22 @@ impl Engine {
         let Halt { stop, step, peer } = halt;
         let peer = if let Stop::Other { peer, .. } = stop { peer } else { peer };
         let (peer, stop) = match stop {
-            Stop::Fault(Fault::Lost(evidence)) => match self.links.why_ended(&[peer], SHORTLY) {
-                Some((peer, fault)) => (peer, Stop::Other { peer, fault }),
-                None => (peer, Stop::Fault(Fault::Lost(evidence))),
-            },
+            Stop::Fault(Fault::Lost(evidence)) => {
+                match self.links.cause_of_end(&[peer], CAUSE_WAIT) {
+                    Some((peer, fault)) => (peer, Stop::Other { peer, fault }),
+                    None => (peer, Stop::Fault(Fault::Lost(evidence))),
+                }
+            }
             stop => (peer, stop),
         };
-        let is_hearsay = match &stop {
-            Stop::Fault(fault) | Stop::Other { fault, .. } => fault.is_hearsay(),
+        let is_second_hand = match &stop {
+            Stop::Fault(fault) | Stop::Other { fault, .. } => fault.is_second_hand(),
             _ => false,
         };
         let (peer, stop) = first_cause(seat.rank, peer, stop, seat.peers.len());
         let stalled = match stop {
             Stop::Timeout(after) if !after.is_zero() => {
-                self.links.stalled((peer, self.sequence | MESSAGE), after)
+                self.links.stalled_peer((peer, self.sequence | MESSAGE_BIT), after)
             }
             _ => None,
         };
@@ -68,16 +70,16 @@ impl Engine {
         // its own cause, and ranks that wait for it read the cause there.
         let is_cause_unknown = matches!(stop, Stop::Timeout(_)) && stalled.is_none();
         let blame = match &stop {
-            Stop::Aborted => Blame::aborted(seat.rank),
+            Stop::Aborted => FailureCause::aborted(seat.rank),
             Stop::Timeout(after) => match stalled {
-                Some((_, state)) => Blame::stalled(peer, state, *after),
-                None => Blame::lost(peer),
+                Some((_, state)) => FailureCause::stalled(peer, state, *after),
+                None => FailureCause::lost(peer),
             },
             Stop::Fault(fault) | Stop::Other { fault, .. } => {
-                Blame::of_fault(seat.rank, peer, fault)
+                FailureCause::of_fault(seat.rank, peer, fault)
             }
         };
-        self.tell_others(seat.rank, blame, !is_hearsay, is_cause_unknown);
+        self.tell_others(seat.rank, blame, !is_second_hand, is_cause_unknown);
         let error = match stop {
             Stop::Aborted => Error::Aborted { at, by: Box::new(seat.peers[seat.rank].clone()) },
             Stop::Timeout(after) => {
@@ -97,7 +99,7 @@ impl Engine {
     /// Adds the lost rank's exit status, if the launcher has reported one by now.
     fn with_launcher_status(&self, mut error: Error) -> Error {
         if let Error::PeerLost { peer, evidence, .. } = &mut error
-            && let Some(how) = self.links.launched.ended(peer.rank)
+            && let Some(how) = self.links.launched_ranks.ended(peer.rank)
         {
             evidence.push_str(&format!("; its launcher saw it {how}"));
         }
@@ -109,12 +111,12 @@ impl Engine {
     pub(crate) fn tell_others(
         &mut self,
         me: usize,
-        blame: Blame,
+        blame: FailureCause,
         first_hand: bool,
         is_cause_unknown: bool,
     ) {
         if !is_cause_unknown {
-            self.links.blame(blame, first_hand);
+            self.links.report_failure(blame, first_hand);
         }
         if blame.culprit != me {
             self.because.say(blame);
@@ -143,16 +145,16 @@ impl Engine {
             Fault::Mismatch { field, ours, theirs } => {
                 differ([rank, seat.rank], [theirs, ours], field, count)
             }
-            Fault::GaveUp(blame) => match blame.why {
-                Why::Lost => Error::PeerLost { at, peer, evidence: FAILED.into() },
-                Why::Aborted => Error::Aborted { at, by: peer },
-                Why::Stalled(state, millis) => {
+            Fault::GaveUp(blame) => match blame.reason {
+                FailureReason::Lost => Error::PeerLost { at, peer, evidence: FAILED.into() },
+                FailureReason::Aborted => Error::Aborted { at, by: peer },
+                FailureReason::Stalled(state, millis) => {
                     Error::Stalled { at, peer, state, after: Duration::from_millis(millis) }
                 }
-                Why::Differs(it) => {
+                FailureReason::Differs(it) => {
                     // If one of the two calls is this rank's call too, the error compares the other
                     // one with it.
-                    let print = self.links.lives().print(self.sequence);
+                    let print = self.links.local_detector().fingerprint(self.sequence);
                     let count = count.filter(|_| [it.ours, it.theirs].map(Some).contains(&print));
                     if print == Some(it.ours) {
                         differ([it.with, rank], [it.theirs, it.ours], it.field, count)
@@ -190,7 +192,7 @@ impl Engine {
     /// been told the cause.
     pub(crate) fn give_up(&mut self, why: String) {
         self.broken.get_or_insert(why);
-        self.links.fail(Why::Lost);
+        self.links.report_own_failure(FailureReason::Lost);
         self.links.close();
         self.registry.close();
     }
@@ -206,21 +208,23 @@ fn first_cause(me: usize, peer: usize, stop: Stop, size: usize) -> (usize, Stop)
     else {
         return (peer, stop);
     };
-    let Blame { culprit, why } = *blame;
+    let FailureCause { culprit, reason } = *blame;
     let lost = |peer, evidence: String| (peer, Fault::Lost(evidence));
-    let (peer, fault) = match why {
+    let (peer, fault) = match reason {
         _ if !blame.is_within(size) => {
             lost(peer, "it gave up on a rank that does not exist".into())
         }
-        Why::Lost | Why::Stalled(..) if culprit == me => {
+        FailureReason::Lost | FailureReason::Stalled(..) if culprit == me => {
             lost(peer, "it gave up on this rank".into())
         }
-        Why::Lost if culprit == peer => lost(peer, FAILED.into()),
-        Why::Lost => lost(culprit, format!("rank {peer} gave up on it")),
-        Why::Aborted | Why::Stalled(..) | Why::Differs(_) => match blame.seen_by(me, None) {
-            Some(fault) => (culprit, fault),
-            None => (culprit, Fault::GaveUp(blame)),
-        },
+        FailureReason::Lost if culprit == peer => lost(peer, FAILED.into()),
+        FailureReason::Lost => lost(culprit, format!("rank {peer} gave up on it")),
+        FailureReason::Aborted | FailureReason::Stalled(..) | FailureReason::Differs(_) => {
+            match blame.as_mismatch(me, None) {
+                Some(fault) => (culprit, fault),
+                None => (culprit, Fault::GaveUp(blame)),
+            }
+        }
     };
     (peer, Stop::Other { peer, fault })
 }

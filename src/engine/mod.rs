@@ -21,10 +21,10 @@ use crate::api::options::Settings;
 use crate::bootstrap::group_construction::Because;
 use crate::error::Result;
 use crate::exec::{Halt, Lanes, Stop, Wait};
-use crate::health::Links;
+use crate::health::Peers;
 use crate::memory::{Buffer, Pieces};
 use crate::plan::{Plan, Planner, Request};
-use crate::recovery::uniform::Alike;
+use crate::recovery::uniform::AllOrNone;
 use crate::schedule::Space;
 use crate::sync::Patience;
 pub(crate) use call_meta::{CallMeta, linked_up_to};
@@ -36,7 +36,7 @@ use registry::{RegisteredMemory, Registry};
 /// A rank's links, its planner, and the memory that calls use again.
 pub(super) struct Engine {
     pub(super) planner: Planner,
-    pub(super) links: Links,
+    pub(super) links: Peers,
     pub(super) registry: Registry,
     pub(super) patience: Patience,
     /// Memory of schedules for data on its way; as long as the longest plan so far has needed.
@@ -59,7 +59,7 @@ pub(super) struct Engine {
     /// The first failure, which every later call reports.
     pub(super) broken: Option<String>,
     /// State of the agreement by which all ranks end a failed call alike.
-    pub(super) alike: Alike,
+    pub(super) all_or_none: AllOrNone,
     /// The failure cause that this rank sends as its goodbye, if a subgroup has failed.
     pub(super) because: Arc<Because>,
 }
@@ -75,7 +75,7 @@ const CALLS_PER_CONTROL_READ: u64 = 128;
 impl Engine {
     pub(super) fn new(
         planner: Planner,
-        links: Links,
+        links: Peers,
         patience: Patience,
         cache_bytes: usize,
     ) -> Self {
@@ -94,7 +94,7 @@ impl Engine {
             abort: Arc::default(),
             sequence: 0,
             broken: None,
-            alike: Alike::default(),
+            all_or_none: AllOrNone::default(),
             because: Arc::default(),
         }
     }
@@ -118,9 +118,9 @@ impl Engine {
         seat.flight.enter((meta.name, meta.is_uneven), meta.request, number, bytes);
         let mut done = usable.and_then(|()| self.walk(seat, settings, meta, buffer, plan));
         if is_uniform {
-            done = self.alike(seat, settings, meta, (number, done));
+            done = self.make_uniform(seat, settings, meta, (number, done));
         } else if done.is_ok() && meta.request.is_some() {
-            self.alike.passed = number;
+            self.all_or_none.last_ok = number;
         }
         seat.flight.leave(&done);
         done
@@ -142,10 +142,10 @@ impl Engine {
     /// Reads control messages, if that is due, and measures speeds before the first call.
     fn prepare(&mut self, seat: &Seat, settings: &Settings) -> Result<()> {
         if self.sequence.is_multiple_of(CALLS_PER_CONTROL_READ) {
-            self.links.controls().read();
+            self.links.control_channels().receive();
         }
         if self.planner.speeds().is_none() {
-            self.links.lives().enter(self.sequence + 1, 0);
+            self.links.local_detector().enter(self.sequence + 1, 0);
             self.measure_speeds(seat, settings)?;
         }
         Ok(())
@@ -173,11 +173,11 @@ impl Engine {
         if !is_alone {
             meta.check_algorithm(settings, plan.algorithm, limits).inspect_err(|_| {
                 // Clear the mark: a refused call was never entered.
-                self.links.lives().enter(self.sequence, 0);
+                self.links.local_detector().enter(self.sequence, 0);
             })?;
         }
         if is_marked {
-            self.links.lives().enter(self.sequence + 1, plan.fingerprint);
+            self.links.local_detector().enter(self.sequence + 1, plan.fingerprint);
         }
         if settings.is_dry_run {
             return Ok(());
@@ -212,7 +212,7 @@ impl Engine {
         };
         let done = executor.execute(&plan, meta, sequence, buffer, &wait);
         if is_marked && done.is_ok() {
-            self.links.lives().leave(sequence);
+            self.links.local_detector().leave(sequence);
         }
         let count = request.map(|request| request.count);
         done.map_err(|halt| self.fail_of(seat, settings, (name, count), halt))
@@ -222,7 +222,7 @@ impl Engine {
 impl Drop for Engine {
     /// Takes leave of the survivors of a failure, so that they need not wait for this rank's vote.
     fn drop(&mut self) {
-        if let Some(mut council) = self.alike.council.take() {
+        if let Some(mut council) = self.all_or_none.driver.take() {
             council.leave(&mut self.links);
         }
     }

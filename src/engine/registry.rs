@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 
 use crate::exec::direct::{self, Form, Places, Span};
 use crate::exec::{Halt, Stop, Wait};
-use crate::health::Links;
+use crate::health::Peers;
 use crate::kernel::Kernel;
 use crate::memory::Buffer;
 use crate::memory::{Claim, Control, Live};
@@ -54,7 +54,7 @@ impl Registry {
         &mut self,
         call: DirectCall<'_>,
         buffer: &Buffer<'_>,
-        links: &mut Links,
+        links: &mut Peers,
         wait: &Wait<'_>,
     ) -> Option<Result<(), Halt>> {
         let DirectCall { request, frame, kernel, me, registered } = call;

@@ -38,7 +38,7 @@ impl CallMismatch {
 
 /// The reason why a rank has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Why {
+pub(crate) enum FailureReason {
     /// The rank died, became unreachable, or failed by an error of its own.
     Lost,
     /// The program ended all calls at this rank.
@@ -51,23 +51,23 @@ pub(crate) enum Why {
 
 /// The rank because of which a rank has failed, which may be the rank itself; and the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Blame {
+pub struct FailureCause {
     pub(crate) culprit: usize,
-    pub(crate) why: Why,
+    pub(crate) reason: FailureReason,
 }
 
-impl Blame {
+impl FailureCause {
     pub(crate) const fn lost(culprit: usize) -> Self {
-        Self { culprit, why: Why::Lost }
+        Self { culprit, reason: FailureReason::Lost }
     }
 
     pub(crate) const fn aborted(culprit: usize) -> Self {
-        Self { culprit, why: Why::Aborted }
+        Self { culprit, reason: FailureReason::Aborted }
     }
 
     pub(crate) fn stalled(culprit: usize, state: Stall, after: Duration) -> Self {
         let millis = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
-        Self { culprit, why: Why::Stalled(state, millis) }
+        Self { culprit, reason: FailureReason::Stalled(state, millis) }
     }
 
     /// The cause that rank `me` reports after it saw `fault` at `peer`. Of two ranks in different
@@ -77,8 +77,9 @@ impl Blame {
             Fault::Lost(_) => Self::lost(peer),
             Fault::GaveUp(ref blame) => **blame,
             Fault::Mismatch { field, ours, theirs } => {
-                let why = Why::Differs(CallMismatch { with: peer, field, ours, theirs });
-                Self { culprit: me, why }
+                let reason =
+                    FailureReason::Differs(CallMismatch { with: peer, field, ours, theirs });
+                Self { culprit: me, reason }
             }
             Fault::Corrupt { .. } | Fault::Forged { .. } => Self::lost(me),
         }
@@ -86,11 +87,13 @@ impl Blame {
 
     /// This cause with the ranks of another communicator; `None` if a rank is not in it.
     pub(crate) fn renumbered(self, number: impl Fn(usize) -> Option<usize>) -> Option<Self> {
-        let why = match self.why {
-            Why::Differs(it) => Why::Differs(CallMismatch { with: number(it.with)?, ..it }),
-            why => why,
+        let reason = match self.reason {
+            FailureReason::Differs(it) => {
+                FailureReason::Differs(CallMismatch { with: number(it.with)?, ..it })
+            }
+            reason => reason,
         };
-        Some(Self { culprit: number(self.culprit)?, why })
+        Some(Self { culprit: number(self.culprit)?, reason })
     }
 
     /// True if all ranks in this cause are below `size`.
@@ -101,8 +104,9 @@ impl Blame {
     /// The mismatch as rank `me` reports it, with both values exchanged; `None` unless the culprit
     /// differs from `me`. A fingerprint other than that of the current call, `fingerprint`, is from
     /// an earlier call.
-    pub(crate) fn seen_by(self, me: usize, fingerprint: Option<u64>) -> Option<Fault> {
-        let Why::Differs(CallMismatch { with, field, ours: theirs, theirs: ours }) = self.why
+    pub(crate) fn as_mismatch(self, me: usize, fingerprint: Option<u64>) -> Option<Fault> {
+        let FailureReason::Differs(CallMismatch { with, field, ours: theirs, theirs: ours }) =
+            self.reason
         else {
             return None;
         };
@@ -115,24 +119,26 @@ impl Blame {
     }
 
     pub(crate) fn words(self) -> [u64; WORDS] {
-        let (why, [what, ours, theirs]) = match self.why {
-            Why::Lost => (0, [0; WORDS - 1]),
-            Why::Aborted => (1, [0; WORDS - 1]),
-            Why::Differs(mismatch) => (2, mismatch.words()),
-            Why::Stalled(Stall::Paused { entered }, after) => (3, [0, entered, after]),
-            Why::Stalled(Stall::Silent { waited }, after) => (3, [1, waited, after]),
-            Why::Stalled(Stall::NeverEntered { entered }, after) => (3, [2, entered, after]),
+        let (reason, [what, ours, theirs]) = match self.reason {
+            FailureReason::Lost => (0, [0; WORDS - 1]),
+            FailureReason::Aborted => (1, [0; WORDS - 1]),
+            FailureReason::Differs(mismatch) => (2, mismatch.words()),
+            FailureReason::Stalled(Stall::Paused { entered }, after) => (3, [0, entered, after]),
+            FailureReason::Stalled(Stall::Silent { waited }, after) => (3, [1, waited, after]),
+            FailureReason::Stalled(Stall::NeverEntered { entered }, after) => {
+                (3, [2, entered, after])
+            }
         };
-        [why << 32 | (self.culprit as u64 + 1), what, ours, theirs]
+        [reason << 32 | (self.culprit as u64 + 1), what, ours, theirs]
     }
 
     pub(crate) fn from_words([first, rest @ ..]: [u64; WORDS]) -> Option<Self> {
         let culprit = (first & u64::from(u32::MAX)).checked_sub(1)? as usize;
         let is_plain = rest == [0; WORDS - 1];
-        let why = match first >> 32 {
-            0 if is_plain => Why::Lost,
-            1 if is_plain => Why::Aborted,
-            2 => Why::Differs(CallMismatch::from_words(rest)?),
+        let reason = match first >> 32 {
+            0 if is_plain => FailureReason::Lost,
+            1 if is_plain => FailureReason::Aborted,
+            2 => FailureReason::Differs(CallMismatch::from_words(rest)?),
             3 => {
                 let [kind, call, after] = rest;
                 let state = match kind {
@@ -141,10 +147,10 @@ impl Blame {
                     2 => Stall::NeverEntered { entered: call },
                     _ => return None,
                 };
-                Why::Stalled(state, after)
+                FailureReason::Stalled(state, after)
             }
             _ => return None,
         };
-        Some(Self { culprit, why })
+        Some(Self { culprit, reason })
     }
 }

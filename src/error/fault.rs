@@ -1,7 +1,7 @@
 //! The fault of a call, as a link or the failure detector reports it. The executor adds the rank,
 //! the host and the step, and makes an `Error` of it.
 
-use super::cause::Blame;
+use super::cause::FailureCause;
 
 /// The ways in which a link or a peer can fail.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub enum Fault {
         slot: u64,
     },
     /// The peer has failed, for this cause.
-    GaveUp(Box<Blame>),
+    GaveUp(Box<FailureCause>),
     /// The header of a slot differs from the expected one.
     Mismatch {
         /// The field of the header.
@@ -44,7 +44,7 @@ impl Fault {
     }
 
     /// True if another rank reported the fault, so that this rank did not see it first-hand.
-    pub(crate) fn is_hearsay(&self) -> bool {
+    pub(crate) fn is_second_hand(&self) -> bool {
         matches!(self, Self::GaveUp(_))
     }
 }

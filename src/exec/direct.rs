@@ -14,7 +14,7 @@ mod phase;
 use std::ops::Range;
 
 use super::wait::{Halt, Stop, Wait};
-use crate::health::Links;
+use crate::health::Peers;
 use crate::kernel::{Kernel, copy};
 use crate::memory::{Buffer, Dst, Src};
 use crate::memory::{Claim, Control, Live};
@@ -133,7 +133,7 @@ pub(crate) fn run(
     call: &Call<'_>,
     buffer: &Buffer<'_>,
     control: &mut Control,
-    links: &mut Links,
+    links: &mut Peers,
     wait: &Wait<'_>,
 ) -> Result<(), Halt> {
     let window = call.window();
@@ -253,7 +253,7 @@ struct Walk<'a> {
     call: &'a Call<'a>,
     buffer: &'a Buffer<'a>,
     control: &'a mut Control,
-    links: &'a mut Links,
+    links: &'a mut Peers,
     wait: &'a Wait<'a>,
     window: Range<usize>,
     /// True if the results of all ranks exceed the caches: stores then bypass them.

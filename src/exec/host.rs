@@ -5,7 +5,7 @@
 use core::ops::Range;
 
 use super::wait::{Halt, Stop, Wait};
-use crate::health::Links;
+use crate::health::Peers;
 use crate::kernel::{Kernel, Turn, copy};
 use crate::memory::{Buffer, Dst, Src};
 use crate::partition::Partition;
@@ -45,7 +45,7 @@ impl Call<'_> {
 pub fn run(
     call: &Call<'_>,
     buffer: &Buffer<'_>,
-    links: &mut Links,
+    links: &mut Peers,
     wait: &Wait<'_>,
 ) -> Result<(), Halt> {
     // In an uneven call only the two ends know a chunk's length, so frames differ by chunk.
@@ -133,7 +133,7 @@ impl<'a> Operands<'a, '_> {
 pub(super) struct Slice<'a, 'b> {
     call: &'a Call<'a>,
     operands: Operands<'a, 'b>,
-    links: &'a mut Links,
+    links: &'a mut Peers,
     frame: Frame,
     /// The payload is received straight into the destination buffer, not by way of a slot.
     receives_in_place: bool,
@@ -145,7 +145,7 @@ impl<'a, 'b> Slice<'a, 'b> {
     pub(super) fn new(
         call: &'a Call<'a>,
         operands: Operands<'a, 'b>,
-        links: &'a mut Links,
+        links: &'a mut Peers,
         frame: Frame,
     ) -> Self {
         let frame = Frame { len: operands.len as u32, ..frame };
@@ -179,7 +179,7 @@ impl<'a, 'b> Slice<'a, 'b> {
         self.choose_in_place(op, from, to)?;
         let ready = if self.receives_in_place {
             let Operands { buffer, dst: at, len, .. } = self.operands;
-            self.links.rx(from)?.land(&self.frame, buffer.dst(dst.space, at..at + len))?
+            self.links.rx(from)?.recv_into(&self.frame, buffer.dst(dst.space, at..at + len))?
         } else if op.receives() {
             self.links.rx(from)?.ready(&self.frame)?
         } else {
@@ -209,10 +209,12 @@ impl<'a, 'b> Slice<'a, 'b> {
     /// Chooses the links that get the buffer itself: system calls then copy to and from it without
     /// a slot. Only for a slice that is contiguous.
     fn choose_in_place(&mut self, op: Op, from: usize, to: usize) -> Result<(), Fault> {
-        if !self.links.lazy().is_empty() && self.operands.contiguous_len(0) == self.operands.len {
+        if !self.links.buffered_peers().is_empty()
+            && self.operands.contiguous_len(0) == self.operands.len
+        {
             self.receives_in_place =
-                op.receives() && !op.reduces() && self.links.rx(from)?.is_dear();
-            self.sends_in_place = op.sends() && self.links.tx(to)?.is_dear();
+                op.receives() && !op.reduces() && self.links.rx(from)?.is_syscall_backed();
+            self.sends_in_place = op.sends() && self.links.tx(to)?.is_syscall_backed();
         }
         Ok(())
     }
@@ -231,7 +233,7 @@ impl<'a, 'b> Slice<'a, 'b> {
         let tx = self.links.tx(to)?;
         if self.sends_in_place && !contributes {
             let payload = data(&operands, &(0..operands.len));
-            return tx.give(frame, payload);
+            return tx.send_from(frame, payload);
         }
         let (mut slot, mut done) = (tx.reserve(operands.len), 0);
         while let Some(part) = operands.next_part(&mut done) {

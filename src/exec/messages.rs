@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::host::{Call, Operands, Slice};
 use super::wait::{Awaited, Halt, LinkEnd, Stop, Wait};
-use crate::health::Links;
+use crate::health::Peers;
 use crate::memory::Buffer;
 use crate::plan::lanes;
 use crate::schedule::{Op, Step};
@@ -38,7 +38,7 @@ const WAIT_FRACTION: u32 = 8;
 pub fn exchange(
     call: &Call<'_>,
     buffer: &Buffer<'_>,
-    links: &mut Links,
+    links: &mut Peers,
     wait: &Wait<'_>,
     Lanes(unfinished): &mut Lanes,
 ) -> Result<(), Halt> {
@@ -83,7 +83,7 @@ impl Messages<'_, '_> {
     }
 
     /// Moves one slice of the current lane; false if its link is not ready.
-    fn advance(&mut self, links: &mut Links) -> Result<bool, Fault> {
+    fn advance(&mut self, links: &mut Peers) -> Result<bool, Fault> {
         let (call, buffer, lane) = (self.call, self.buffer, &mut self.lanes[self.current]);
         let step = &call.schedule.steps[lane.step];
         let part = call.partition.slice(step.src, lane.done);
@@ -120,7 +120,7 @@ impl Messages<'_, '_> {
 
 impl Awaited for &mut Messages<'_, '_> {
     /// Moves one slice of every lane that is ready.
-    fn try_complete(&mut self, links: &mut Links) -> Result<bool, Fault> {
+    fn try_complete(&mut self, links: &mut Peers) -> Result<bool, Fault> {
         let mut moved = false;
         for lane in 0..self.lanes.len() {
             self.current = lane;
@@ -132,7 +132,7 @@ impl Awaited for &mut Messages<'_, '_> {
         Ok(moved)
     }
 
-    fn is_syscall_backed(&mut self, links: &mut Links) -> Result<bool, Fault> {
+    fn is_syscall_backed(&mut self, links: &mut Peers) -> Result<bool, Fault> {
         for lane in 0..self.lanes.len() {
             self.current = lane;
             if let Some(end) = self.lane_end(lane)
@@ -148,17 +148,21 @@ impl Awaited for &mut Messages<'_, '_> {
         self.lane_end(self.current.min(self.lanes.len().checked_sub(1)?))
     }
 
-    fn check_alive(&mut self, links: &mut Links) -> Result<(), Fault> {
+    fn check_alive(&mut self, links: &mut Peers) -> Result<(), Fault> {
         (0..self.lanes.len()).try_for_each(|lane| {
             self.current = lane;
             let Some(end) = self.lane_end(lane) else { return Ok(()) };
-            links.is_due(self.call.frame.sequence, end.peer(), matches!(end, LinkEnd::From(_)))?;
+            links.check_message_due(
+                self.call.frame.sequence,
+                end.peer(),
+                matches!(end, LinkEnd::From(_)),
+            )?;
             end.check_alive(links)
         })
     }
 
     /// Sleeps on one link, another one each time. With several lanes the sleeps are short.
-    fn park(&mut self, links: &mut Links, waited: Duration, limit: Duration) -> Result<(), Fault> {
+    fn park(&mut self, links: &mut Peers, waited: Duration, limit: Duration) -> Result<(), Fault> {
         self.sleeps += 1;
         self.current = self.sleeps % self.lanes.len();
         let short =

@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::health::Links;
+use crate::health::Peers;
 use crate::memory::Buffer;
 use crate::plan::fingerprint::{DIRECT_BITS, WAY};
 use crate::schedule::Space;
@@ -25,7 +25,7 @@ const PEER_SILENCE_WARNING: Duration = Duration::from_secs(5);
 /// Warns the user, once per wait, of the peer that keeps this rank waiting. `of` is the peer and
 /// the number of the message, or 0 for a collective.
 pub(crate) fn remind(
-    links: &mut Links,
+    links: &mut Peers,
     recorder: Option<&Flight>,
     (waited, timeout): (Duration, Duration),
     of: (usize, u64),
@@ -34,7 +34,7 @@ pub(crate) fn remind(
     if waited < PEER_SILENCE_WARNING || std::mem::replace(warned, true) {
         return;
     }
-    if let Some((recorder, (rank, state))) = recorder.zip(links.stalled(of, timeout)) {
+    if let Some((recorder, (rank, state))) = recorder.zip(links.stalled_peer(of, timeout)) {
         recorder.warn_of_silence(waited, rank, &state);
     }
 }
@@ -97,20 +97,20 @@ pub struct Wait<'a> {
 /// An event that a rank waits for.
 pub(super) trait Awaited {
     /// Looks for the event and completes it if it is there. Never blocks.
-    fn try_complete(&mut self, links: &mut Links) -> Result<bool, Fault>;
+    fn try_complete(&mut self, links: &mut Peers) -> Result<bool, Fault>;
 
     /// True if each look is a system call.
-    fn is_syscall_backed(&mut self, links: &mut Links) -> Result<bool, Fault>;
+    fn is_syscall_backed(&mut self, links: &mut Peers) -> Result<bool, Fault>;
 
     /// The link end that the event comes from, if it is only one.
     fn end(&self) -> Option<LinkEnd>;
 
     /// Fails if the event can no longer happen.
-    fn check_alive(&mut self, links: &mut Links) -> Result<(), Fault>;
+    fn check_alive(&mut self, links: &mut Peers) -> Result<(), Fault>;
 
     /// Sleeps until the event may have happened, for at most `limit`; may return early. `waited` is
     /// the time waited so far.
-    fn park(&mut self, links: &mut Links, waited: Duration, limit: Duration) -> Result<(), Fault>;
+    fn park(&mut self, links: &mut Peers, waited: Duration, limit: Duration) -> Result<(), Fault>;
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -166,7 +166,7 @@ impl<'a> Wait<'a> {
 
     pub(super) fn until_filled(
         &self,
-        links: &mut Links,
+        links: &mut Peers,
         peer: usize,
         frame: &Frame,
     ) -> Result<(), Stop> {
@@ -176,7 +176,7 @@ impl<'a> Wait<'a> {
     /// Waits for a payload from `peer` and receives it into `buffer`, at byte `at` of the space.
     pub(super) fn until_received(
         &self,
-        links: &mut Links,
+        links: &mut Peers,
         peer: usize,
         frame: &Frame,
         buffer: &Buffer<'_>,
@@ -185,20 +185,20 @@ impl<'a> Wait<'a> {
         self.until(links, Event::Received(peer, frame, buffer, space, at))
     }
 
-    pub(super) fn until_empty(&self, links: &mut Links, peer: usize) -> Result<(), Stop> {
+    pub(super) fn until_empty(&self, links: &mut Peers, peer: usize) -> Result<(), Stop> {
         self.until(links, Event::Empty(peer))
     }
 
     /// Waits until the bytes to all peers have left, which completes a call. Names a late peer.
-    pub(super) fn until_flushed(&self, links: &mut Links) -> Result<(), (usize, Stop)> {
-        for at in 0..links.lazy().len() {
-            let peer = links.lazy()[at];
+    pub(super) fn until_flushed(&self, links: &mut Peers) -> Result<(), (usize, Stop)> {
+        for at in 0..links.buffered_peers().len() {
+            let peer = links.buffered_peers()[at];
             self.until(links, Event::Flushed(peer)).map_err(|stop| (peer, stop))?;
         }
         Ok(())
     }
 
-    pub(super) fn until(&self, links: &mut Links, mut event: impl Awaited) -> Result<(), Stop> {
+    pub(super) fn until(&self, links: &mut Peers, mut event: impl Awaited) -> Result<(), Stop> {
         if event.try_complete(links)? {
             return Ok(());
         }
@@ -229,7 +229,7 @@ impl<'a> Wait<'a> {
 
     fn sleep(
         &self,
-        links: &mut Links,
+        links: &mut Peers,
         event: &mut impl Awaited,
         began: Instant,
     ) -> Result<(), Stop> {
@@ -253,7 +253,7 @@ impl<'a> Wait<'a> {
                 return Err(Stop::Timeout(self.timeout));
             }
             let peer = event.end().map_or(0, LinkEnd::peer);
-            links.wait_on((waited, self.timeout), self.message.map(|call| (call, peer)));
+            links.send_heartbeats((waited, self.timeout), self.message.map(|call| (call, peer)));
             let times = (waited, self.timeout);
             remind(links, self.recorder, times, (peer, self.message.unwrap_or(0)), &mut warned);
             links.flush();
@@ -266,18 +266,18 @@ impl<'a> Wait<'a> {
 }
 
 impl Awaited for Event<'_> {
-    fn try_complete(&mut self, links: &mut Links) -> Result<bool, Fault> {
+    fn try_complete(&mut self, links: &mut Peers) -> Result<bool, Fault> {
         match *self {
             Event::Filled(peer, frame) => links.rx(peer)?.ready(frame),
             Event::Received(peer, frame, buffer, space, at) => {
-                links.rx(peer)?.land(frame, buffer.dst(space, at..at + frame.len as usize))
+                links.rx(peer)?.recv_into(frame, buffer.dst(space, at..at + frame.len as usize))
             }
             Event::Empty(peer) => links.tx(peer)?.ready(),
             Event::Flushed(peer) => links.tx(peer)?.flush(),
         }
     }
 
-    fn is_syscall_backed(&mut self, links: &mut Links) -> Result<bool, Fault> {
+    fn is_syscall_backed(&mut self, links: &mut Peers) -> Result<bool, Fault> {
         self.link_end().is_syscall_backed(links)
     }
 
@@ -285,11 +285,11 @@ impl Awaited for Event<'_> {
         Some(self.link_end())
     }
 
-    fn check_alive(&mut self, links: &mut Links) -> Result<(), Fault> {
+    fn check_alive(&mut self, links: &mut Peers) -> Result<(), Fault> {
         self.link_end().check_alive(links)
     }
 
-    fn park(&mut self, links: &mut Links, _: Duration, limit: Duration) -> Result<(), Fault> {
+    fn park(&mut self, links: &mut Peers, _: Duration, limit: Duration) -> Result<(), Fault> {
         self.link_end().park(links, limit)
     }
 }
@@ -307,28 +307,28 @@ impl LinkEnd {
         peer
     }
 
-    pub(super) fn is_syscall_backed(self, links: &mut Links) -> Result<bool, Fault> {
+    pub(super) fn is_syscall_backed(self, links: &mut Peers) -> Result<bool, Fault> {
         Ok(match self {
-            Self::From(peer) => links.rx(peer)?.is_dear(),
-            Self::To(peer) => links.tx(peer)?.is_dear(),
+            Self::From(peer) => links.rx(peer)?.is_syscall_backed(),
+            Self::To(peer) => links.tx(peer)?.is_syscall_backed(),
         })
     }
 
-    pub(super) fn check_alive(self, links: &mut Links) -> Result<(), Fault> {
-        links.controls().is_cut(self.peer()).map_or(Ok(()), Err)?;
+    pub(super) fn check_alive(self, links: &mut Peers) -> Result<(), Fault> {
+        links.control_channels().unreachable_fault(self.peer()).map_or(Ok(()), Err)?;
         match self {
             Self::From(peer) => links.rx(peer)?.check_alive(),
             Self::To(peer) => links.tx(peer)?.check_alive(),
         }
     }
 
-    pub(super) fn park(self, links: &mut Links, limit: Duration) -> Result<(), Fault> {
+    pub(super) fn park(self, links: &mut Peers, limit: Duration) -> Result<(), Fault> {
         let outgoing = links.outgoing();
         match self {
             Self::From(peer) => links.rx(peer)?.park(limit, &outgoing),
             Self::To(peer) => links.tx(peer)?.park(limit, &outgoing),
         }
-        links.keep(outgoing);
+        links.return_outgoing(outgoing);
         Ok(())
     }
 }

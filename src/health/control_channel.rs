@@ -18,13 +18,13 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use socket2::Socket;
 
 use super::control_message::{ControlMessage, FRAME_BYTES, Failure, Heartbeat, RecoveryMessage};
-use crate::error::cause::Blame;
+use crate::error::cause::FailureCause;
 use crate::error::{Error, Result};
-use crate::transport::aead::{Seals, TAG};
-use crate::transport::{Fault, MESSAGE};
+use crate::transport::aead::{AeadKeys, TAG};
+use crate::transport::{Fault, MESSAGE_BIT};
 use connection::ControlConnection;
 use keepalive::configure;
-pub(crate) use keepalive::{is_unreachable, watch};
+pub(crate) use keepalive::{is_unreachable, set_keepalive};
 
 /// The longest time between two heartbeats of a waiting rank; a call with a short time limit has an
 /// eighth of that limit.
@@ -35,7 +35,7 @@ const LAST_MESSAGE_DELAY: Duration = Duration::from_millis(300);
 
 /// The control channels of one communicator, by rank.
 #[derive(Debug, Default)]
-pub(crate) struct Controls {
+pub(crate) struct ControlChannels {
     me: usize,
     /// A host without a sign of life for this long counts as unreachable.
     unreachable: Duration,
@@ -43,7 +43,7 @@ pub(crate) struct Controls {
     /// This rank has announced its failure.
     has_failed: bool,
     /// The cause that this rank's goodbye carries: the failure of another of its communicators.
-    goodbye_cause: Option<Blame>,
+    goodbye_cause: Option<FailureCause>,
     /// The call of the last heartbeat, the rank (plus one) that this rank alone waits for, and when
     /// the heartbeat went out.
     last_heartbeat: Option<(u64, u64, Instant)>,
@@ -51,7 +51,7 @@ pub(crate) struct Controls {
     sent_recovery: bool,
 }
 
-impl Controls {
+impl ControlChannels {
     pub(crate) fn new(me: usize, size: usize, unreachable: Duration) -> Self {
         let peers = (0..size).map(|_| None).collect();
         let (has_failed, goodbye_cause, last_heartbeat) = (false, None, None);
@@ -66,7 +66,7 @@ impl Controls {
     pub(crate) fn add(
         &mut self,
         peer: usize,
-        (stream, seals): (Socket, Option<Seals>),
+        (stream, seals): (Socket, Option<AeadKeys>),
     ) -> Result<()> {
         let unreachable = self.unreachable;
         configure(&stream, unreachable)
@@ -95,14 +95,14 @@ impl Controls {
 
     /// Tells all peers that this rank has failed, and the cause; only the first cause is sent.
     /// `first_hand`: this rank found the cause itself.
-    pub(crate) fn announce_failure(&mut self, cause: Blame, first_hand: bool) {
+    pub(crate) fn announce_failure(&mut self, cause: FailureCause, first_hand: bool) {
         if !std::mem::replace(&mut self.has_failed, true) {
             self.broadcast(&ControlMessage::Failed(Failure { cause, first_hand }));
         }
     }
 
     /// Sets the cause that the goodbye of this rank carries: another of its communicators failed.
-    pub(crate) fn set_goodbye_cause(&mut self, cause: Blame) {
+    pub(crate) fn set_goodbye_cause(&mut self, cause: FailureCause) {
         self.goodbye_cause = Some(cause);
     }
 
@@ -140,11 +140,11 @@ impl Controls {
         limit: Duration,
         among: impl Fn(usize) -> bool,
     ) -> Option<(usize, u64)> {
-        self.read();
+        self.receive();
         self.peers.iter().enumerate().find_map(|(rank, connection)| {
             let connection = connection.as_ref()?;
             let is_silent = among(rank) && !connection.has_recent_heartbeat(limit);
-            is_silent.then_some((rank, connection.heartbeat.call & !MESSAGE))
+            is_silent.then_some((rank, connection.heartbeat.call & !MESSAGE_BIT))
         })
     }
 
@@ -155,19 +155,19 @@ impl Controls {
         peer: usize,
         (call, limit): (u64, Duration),
     ) -> Option<(usize, u64)> {
-        self.read();
+        self.receive();
         let mut at = peer;
         for _ in 0..self.peers.len() {
             let connection = self.peers.get(at)?.as_ref()?;
             let Heartbeat { call: number, waits_for, .. } = connection.heartbeat;
             match usize::try_from(waits_for).ok()?.checked_sub(1) {
                 _ if !connection.has_recent_heartbeat(limit) => {
-                    return Some((at, number & !MESSAGE));
+                    return Some((at, number & !MESSAGE_BIT));
                 }
                 Some(next) if number == call => at = next,
                 // The peer is still in the call of all ranks before this message.
-                None if number == call & !MESSAGE => return self.silent_peer(limit, |_| true),
-                _ => return Some((at, number & !MESSAGE)),
+                None if number == call & !MESSAGE_BIT => return self.silent_peer(limit, |_| true),
+                _ => return Some((at, number & !MESSAGE_BIT)),
             }
         }
         None
@@ -177,7 +177,7 @@ impl Controls {
     /// and how many slots the peer had sent here by then.
     pub(crate) fn later_call(&self, peer: usize, call: u64) -> Option<(u64, u64)> {
         let heartbeat = self.peers.get(peer)?.as_ref()?.heartbeat;
-        let is_later = heartbeat.call & MESSAGE == 0 && heartbeat.call > call;
+        let is_later = heartbeat.call & MESSAGE_BIT == 0 && heartbeat.call > call;
         is_later.then_some((heartbeat.call, heartbeat.slots_sent))
     }
 
@@ -189,12 +189,12 @@ impl Controls {
         call: Option<u64>,
         ours: impl Fn(u64) -> Option<u64>,
     ) -> Option<(usize, Fault)> {
-        self.read();
+        self.receive();
         self.peers.iter().enumerate().find_map(|(rank, connection)| {
             let connection = connection.as_ref()?;
             if let Some(ControlMessage::Failed(Failure { cause, .. })) = connection.final_message
                 && cause.is_within(self.peers.len())
-                && let Some(fault) = cause.seen_by(self.me, call.and_then(&ours))
+                && let Some(fault) = cause.as_mismatch(self.me, call.and_then(&ours))
             {
                 return Some((cause.culprit, fault));
             }
@@ -231,7 +231,7 @@ impl Controls {
     }
 
     /// Receives what has arrived, so that peers can send more, also at a rank that never waits.
-    pub(crate) fn read(&mut self) {
+    pub(crate) fn receive(&mut self) {
         self.peers.iter_mut().flatten().for_each(ControlConnection::receive);
     }
 
@@ -272,7 +272,7 @@ impl Controls {
         &mut self,
         has_ended: impl Fn(usize) -> bool,
     ) -> Option<(usize, Fault)> {
-        self.read();
+        self.receive();
         for (rank, connection) in self.peers.iter_mut().enumerate() {
             let unmarked = connection.as_mut().filter(|it| it.process_ended.is_none());
             if let Some(connection) = unmarked.filter(|_| has_ended(rank)) {
@@ -288,7 +288,7 @@ impl Controls {
 
     /// The cause that is known by now of the end of the links to `rank`.
     pub(crate) fn cause_of_end(&mut self, rank: usize) -> Option<(usize, Fault)> {
-        self.read();
+        self.receive();
         let left = || match &self.peers.get(rank)?.as_ref()?.final_message {
             Some(ControlMessage::Goodbye { cause: Some(cause), .. }) => {
                 (cause.culprit != self.me).then(|| (rank, Fault::GaveUp(Box::new(*cause))))
@@ -300,7 +300,7 @@ impl Controls {
     }
 
     /// The fault of a rank whose host is unreachable; a link notices that only while it sends.
-    pub(crate) fn is_cut(&mut self, rank: usize) -> Option<Fault> {
+    pub(crate) fn unreachable_fault(&mut self, rank: usize) -> Option<Fault> {
         let connection = self.peers.get_mut(rank)?.as_mut()?;
         connection.receive();
         if connection.is_unreachable { Some(Fault::Lost(self.silent_end(rank)?.1)) } else { None }
@@ -343,7 +343,7 @@ impl Controls {
     }
 }
 
-impl Drop for Controls {
+impl Drop for ControlChannels {
     fn drop(&mut self) {
         let (cause, sent_recovery) = (self.goodbye_cause, self.sent_recovery);
         self.broadcast(&ControlMessage::Goodbye { cause, sent_recovery });

@@ -3,7 +3,7 @@
 //! Law: bytes that no version of this file wrote are an error; only a recovery message allocates.
 
 use crate::codec::{Buffer, Decoder, Encoder, Malformed};
-use crate::error::cause::{self, Blame};
+use crate::error::cause::{self, FailureCause};
 
 /// Bytes of a frame: magic, kind, a first number, then the rest of the message and zeros.
 pub(super) const FRAME_BYTES: usize = 24 + RECOVERY_BYTES;
@@ -30,7 +30,7 @@ pub(super) struct Heartbeat {
 /// The failure of the sending rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Failure {
-    pub(super) cause: Blame,
+    pub(super) cause: FailureCause,
     /// The sender found the cause itself; no other rank reported it.
     pub(super) first_hand: bool,
 }
@@ -43,7 +43,7 @@ pub(super) enum ControlMessage {
     /// The sender leaves. Without a failure here, another communicator of the sender may have
     /// failed, which is the cause then. `sent_recovery` tells that the sender has sent recovery
     /// messages, so it may have voted.
-    Goodbye { cause: Option<Blame>, sent_recovery: bool },
+    Goodbye { cause: Option<FailureCause>, sent_recovery: bool },
     /// The sender waits in a call.
     Heartbeat(Heartbeat),
     /// The recovery driver of the sender has a message for the one here.
@@ -59,7 +59,7 @@ impl ControlMessage {
                 to.u64(1).cause_words(cause.words(), *first_hand)
             }
             Self::Goodbye { cause, sent_recovery } => {
-                let words = cause.map_or([0; cause::WORDS], Blame::words);
+                let words = cause.map_or([0; cause::WORDS], FailureCause::words);
                 to.u64(2).cause_words(words, *sent_recovery)
             }
             Self::Heartbeat(Heartbeat { call, fingerprint, slots_sent, waits_for }) => {
@@ -78,12 +78,12 @@ impl ControlMessage {
         let message = match from.u64()? {
             1 => {
                 let (words, first_hand) = from.cause_words()?;
-                let cause = Blame::from_words(words).ok_or(Malformed::UnknownValue)?;
+                let cause = FailureCause::from_words(words).ok_or(Malformed::UnknownValue)?;
                 Self::Failed(Failure { cause, first_hand })
             }
             2 => {
                 let (words, sent_recovery) = from.cause_words()?;
-                let cause = Blame::from_words(words);
+                let cause = FailureCause::from_words(words);
                 if cause.is_none() && words != [0; cause::WORDS] {
                     return Err(Malformed::UnknownValue);
                 }

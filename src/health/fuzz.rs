@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::{Arc, OnceLock};
 
 use super::control_message::{ControlMessage, FRAME_BYTES};
-use super::local_detector::Lives;
+use super::local_detector::LocalDetector;
 use super::status_page::{StatusPage, entry_key};
 use crate::memory::mapping::Region;
 use crate::transport::Fault;
@@ -28,8 +28,8 @@ const CALL: u64 = 9;
 const FINGERPRINT: u64 = 5;
 
 /// A detector with the pages of two other ranks, and the files of these pages.
-fn three() -> Option<(Lives, Vec<File>)> {
-    let (mut lives, _) = Lives::new(0, SIZE, KEY).ok()?;
+fn three() -> Option<(LocalDetector, Vec<File>)> {
+    let (mut lives, _) = LocalDetector::new(0, SIZE, KEY).ok()?;
     let mut files = Vec::new();
     for peer in 1..SIZE {
         let (region, fd) = Region::shared(StatusPage::bytes()).ok()?;
@@ -41,7 +41,7 @@ fn three() -> Option<(Lives, Vec<File>)> {
 
 /// Writes words into the pages: each piece of the input is a page, an offset and a word.
 pub fn page(data: &[u8]) {
-    static THREE: OnceLock<Option<(Lives, Vec<File>)>> = OnceLock::new();
+    static THREE: OnceLock<Option<(LocalDetector, Vec<File>)>> = OnceLock::new();
     let Some((lives, files)) = THREE.get_or_init(three) else { return };
     let pages: Vec<_> = lives.peers.iter().flatten().collect();
     for (file, (page, peer)) in files.iter().zip(pages.into_iter().zip(1..)) {
@@ -58,13 +58,13 @@ pub fn page(data: &[u8]) {
     }
 }
 
-fn query(lives: &Lives) {
+fn query(lives: &LocalDetector) {
     let named = [
         lives.stalled_peer().map(|it| it.0),
         lives.mismatched_peer().map(|it| it.0),
         lives.failed_peer().map(|it| it.0),
         lives.accuser().map(|it| it.1),
-        lives.dead().map(|it| it.0),
+        lives.dead_peer().map(|it| it.0),
     ];
     assert!(named.iter().flatten().all(|rank| (1..SIZE).contains(rank)), "{named:?}");
     if let Some((_, Fault::GaveUp(cause))) = lives.failed_peer() {

@@ -12,11 +12,11 @@ use std::time::Instant;
 
 use super::exit_futex;
 use super::last_vote::{self, LAST_VOTE_BYTES};
-pub(crate) use super::status_page::Told;
+pub(crate) use super::status_page::StatusPageFd;
 use super::status_page::{
     MAX_COMMUNICATORS, OwnStatusPage, PREPARED, StatusPage, entry_key, own_status_page,
 };
-use crate::error::cause::Blame;
+use crate::error::cause::FailureCause;
 use crate::error::{Result, Stall};
 use crate::memory::mapping::Region;
 use crate::transport::Fault;
@@ -24,7 +24,7 @@ use crate::transport::descriptor_passing::receive;
 
 /// The status pages of the ranks of one communicator on this host.
 #[derive(Debug, Default)]
-pub(crate) struct Lives {
+pub(crate) struct LocalDetector {
     /// The page of this process, and the entry of this communicator there.
     mine: Option<(Arc<OwnStatusPage>, usize)>,
     pub(super) me: usize,
@@ -33,19 +33,19 @@ pub(crate) struct Lives {
     pub(super) peers: Vec<Option<StatusPage>>,
 }
 
-impl Lives {
+impl LocalDetector {
     /// A detector for rank `me` of a communicator with the common key `key`, and the descriptor of
     /// this process's page, for the peers.
     ///
     /// # Errors
     /// If there is no memory for the page, or no thread for the exit futex.
-    pub(crate) fn new(me: usize, size: usize, key: u64) -> Result<(Self, Told)> {
+    pub(crate) fn new(me: usize, size: usize, key: u64) -> Result<(Self, StatusPageFd)> {
         let own = own_status_page()?;
         let peers = (0..size).map(|_| None).collect();
         let own_key = entry_key(key, me);
         let entry = (0..MAX_COMMUNICATORS).find(|&at| own.page.claim(at, own_key));
         let mine = entry.map(|at| (Arc::clone(&own), at));
-        Ok((Self { mine, me, key, peers }, Told(own)))
+        Ok((Self { mine, me, key, peers }, StatusPageFd(own)))
     }
 
     /// Receives and maps the status page of `peer`, a process of this host that errors call `name`.
@@ -66,7 +66,7 @@ impl Lives {
     }
 
     /// Adds a rank that is a thread of this process.
-    pub(crate) fn add_beside(&mut self, peer: usize) {
+    pub(crate) fn add_thread(&mut self, peer: usize) {
         self.peers[peer] = self.mine.as_ref().map(|(own, _)| own.page.clone());
     }
 
@@ -89,7 +89,7 @@ impl Lives {
     }
 
     /// Publishes that this rank is still in the call, or in it again.
-    pub(crate) fn stay(&self, sequence: u64) {
+    pub(crate) fn reenter(&self, sequence: u64) {
         self.leave(sequence.saturating_sub(1));
     }
 
@@ -102,7 +102,7 @@ impl Lives {
 
     /// Publishes that this rank has failed, and will enter no further call; only the first cause
     /// counts. `first_hand`: this rank found the cause itself.
-    pub(crate) fn fail(&self, cause: &Blame, first_hand: bool) {
+    pub(crate) fn fail(&self, cause: &FailureCause, first_hand: bool) {
         if let Some((own, at)) = &self.mine {
             own.page.progress(*at).fail(cause, first_hand);
         }
@@ -175,7 +175,7 @@ impl Lives {
     }
 
     /// The fingerprint of this rank's call of this number, while its page still has it.
-    pub(crate) fn print(&self, call: u64) -> Option<u64> {
+    pub(crate) fn fingerprint(&self, call: u64) -> Option<u64> {
         self.mine.as_ref().and_then(|(own, at)| own.page.fingerprint(*at, call))
     }
 
@@ -183,11 +183,11 @@ impl Lives {
     /// difference; and the difference.
     pub(crate) fn mismatched_peer(&self) -> Option<(usize, Fault)> {
         let current = self.current();
-        let ours = current.and_then(|call| self.print(call));
+        let ours = current.and_then(|call| self.fingerprint(call));
         (0..self.peers.len()).find_map(|peer| {
             let (page, at) = self.entry(peer)?;
             if let Some((reported, _)) = self.cause(peer)
-                && let Some(fault) = reported.seen_by(self.me, ours)
+                && let Some(fault) = reported.as_mismatch(self.me, ours)
             {
                 return Some((reported.culprit, fault));
             }
@@ -207,7 +207,7 @@ impl Lives {
     }
 
     /// The failure cause of a rank, and whether the rank found it itself.
-    fn cause(&self, peer: usize) -> Option<(Blame, bool)> {
+    fn cause(&self, peer: usize) -> Option<(FailureCause, bool)> {
         let (page, at) = self.entry(peer)?;
         let cause = page.progress(at).cause()?;
         cause.0.is_within(self.peers.len()).then_some(cause)
@@ -235,7 +235,7 @@ impl Lives {
     }
 
     /// A dead rank without which this rank's call cannot end, and the call in which it died.
-    pub(crate) fn dead(&self) -> Option<(usize, String)> {
+    pub(crate) fn dead_peer(&self) -> Option<(usize, String)> {
         let current = self.current()?;
         (0..self.peers.len()).find_map(|peer| {
             let page = self.peers[peer].as_ref()?;
@@ -294,7 +294,7 @@ fn is_stopped(pid: u32) -> bool {
     matches!(state, Some('T' | 't'))
 }
 
-impl Drop for Lives {
+impl Drop for LocalDetector {
     /// Removes the entry of this communicator, so that no peer waits for the rank. The entry of a
     /// failed one stays readable for its cause until another communicator claims it.
     fn drop(&mut self) {
@@ -311,13 +311,13 @@ impl Drop for Lives {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::cause::{CallMismatch, Why};
+    use crate::error::cause::{CallMismatch, FailureReason};
 
     /// The detectors of two ranks of one communicator, in this process.
-    fn pair(key: u64) -> [Lives; 2] {
+    fn pair(key: u64) -> [LocalDetector; 2] {
         [0, 1].map(|me| {
-            let (mut lives, _) = Lives::new(me, 2, key).unwrap();
-            lives.add_beside(1 - me);
+            let (mut lives, _) = LocalDetector::new(me, 2, key).unwrap();
+            lives.add_thread(1 - me);
             lives
         })
     }
@@ -369,10 +369,10 @@ mod tests {
         one.enter(3, 5);
         other.enter(3, 5);
         let difference = CallMismatch { with: 1, field: "memory", ours: 1, theirs: 0 };
-        let cause = Blame { culprit: 0, why: Why::Differs(difference) };
+        let cause = FailureCause { culprit: 0, reason: FailureReason::Differs(difference) };
         one.fail(&cause, true);
         // Only the first cause counts.
-        one.fail(&Blame::lost(1), true);
+        one.fail(&FailureCause::lost(1), true);
         let Some((0, Fault::Mismatch { field: "memory", ours: 0, theirs: 1 })) =
             other.mismatched_peer()
         else {

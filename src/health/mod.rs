@@ -14,6 +14,6 @@ mod peers;
 pub mod process_table;
 mod status_page;
 
-pub use crate::error::cause::Blame;
-pub use peers::Links;
-pub(crate) use peers::SHORTLY;
+pub use crate::error::cause::FailureCause;
+pub(crate) use peers::CAUSE_WAIT;
+pub use peers::Peers;

@@ -6,34 +6,34 @@
 use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant};
 
-use super::control_channel::Controls;
+use super::control_channel::ControlChannels;
 use super::last_vote::LAST_VOTE_BYTES;
-use super::local_detector::Lives;
-use super::process_table::Launched;
+use super::local_detector::LocalDetector;
+use super::process_table::LaunchedRanks;
 use crate::error::Stall;
-use crate::error::cause::{Blame, Why};
-use crate::transport::{Fault, Frame, LinkSet, MESSAGE};
+use crate::error::cause::{FailureCause, FailureReason};
+use crate::transport::{Fault, Frame, LinkSet, MESSAGE_BIT};
 
 /// A rank that waits in a call for this long sends its first heartbeat, by which peers in other
 /// calls find the mismatch. A quarter of the call's time limit, if that is shorter.
 const HEARTBEAT_DELAY: Duration = Duration::from_millis(20);
 /// How long the cause of a failure may take to arrive after the links of the failed rank have
 /// ended; the rank reports it before it closes them.
-pub(crate) const SHORTLY: Duration = Duration::from_millis(50);
+pub(crate) const CAUSE_WAIT: Duration = Duration::from_millis(50);
 
 /// The links to the peers of a rank, and the sources of the failure detector.
 #[derive(Debug, Default)]
-pub struct Links {
+pub struct Peers {
     pub(crate) links: LinkSet,
     /// The status pages of the ranks of this host.
-    lives: Lives,
+    local_detector: LocalDetector,
     /// The control channels to ranks of other hosts.
-    controls: Controls,
+    control_channels: ControlChannels,
     /// The ranks in the launcher's process table.
-    pub(crate) launched: Launched,
+    pub(crate) launched_ranks: LaunchedRanks,
 }
 
-impl Deref for Links {
+impl Deref for Peers {
     type Target = LinkSet;
 
     fn deref(&self) -> &LinkSet {
@@ -41,7 +41,7 @@ impl Deref for Links {
     }
 }
 
-impl DerefMut for Links {
+impl DerefMut for Peers {
     fn deref_mut(&mut self) -> &mut LinkSet {
         &mut self.links
     }
@@ -55,7 +55,7 @@ fn differs_by_path(fault: &Fault, differ_by_path: impl Fn(u64, u64) -> bool) -> 
     }
 }
 
-impl Links {
+impl Peers {
     /// The peers of a rank among `size`, without any link yet.
     #[must_use]
     pub fn new(size: usize) -> Self {
@@ -63,61 +63,73 @@ impl Links {
     }
 
     /// Sets the sources for ranks of this host and of this launcher.
-    pub(crate) fn set_lives(&mut self, lives: Lives, launched: Launched) {
-        (self.lives, self.launched) = (lives, launched);
+    pub(crate) fn set_local_sources(
+        &mut self,
+        local_detector: LocalDetector,
+        launched_ranks: LaunchedRanks,
+    ) {
+        (self.local_detector, self.launched_ranks) = (local_detector, launched_ranks);
     }
 
     /// Sets the control channels.
-    pub(crate) fn set_controls(&mut self, controls: Controls) {
-        self.controls = controls;
+    pub(crate) fn set_control_channels(&mut self, control_channels: ControlChannels) {
+        self.control_channels = control_channels;
     }
 
     /// Publishes the last vote of this rank, for survivors to read after its death.
     pub(crate) fn publish_last_vote(&self, vote: &[u8; LAST_VOTE_BYTES]) {
-        self.lives.publish_last_vote(vote);
-        self.launched.publish_last_vote(vote);
+        self.local_detector.publish_last_vote(vote);
+        self.launched_ranks.publish_last_vote(vote);
     }
 
     /// `Some` if it is certain that the process of a rank has ended, with its last vote; no vote
     /// inside if the rank had no room to publish one.
     pub(crate) fn last_vote_of(&self, rank: usize) -> Option<Option<[u8; LAST_VOTE_BYTES]>> {
-        let seen = self.lives.last_vote_of(rank);
-        if let Some(Some(_)) = seen { seen } else { self.launched.last_vote_of(rank).or(seen) }
+        let seen = self.local_detector.last_vote_of(rank);
+        if let Some(Some(_)) = seen {
+            seen
+        } else {
+            self.launched_ranks.last_vote_of(rank).or(seen)
+        }
     }
 
-    pub(crate) fn controls(&mut self) -> &mut Controls {
-        &mut self.controls
+    pub(crate) fn control_channels(&mut self) -> &mut ControlChannels {
+        &mut self.control_channels
     }
 
     /// The rank that delays this rank's call, which may take `most`, if a source knows it. Outside
     /// calls of all ranks, this rank waits for the message of number `message` with `peer`.
-    pub(crate) fn stalled(
+    pub(crate) fn stalled_peer(
         &mut self,
         (peer, message): (usize, u64),
         most: Duration,
     ) -> Option<(usize, Stall)> {
         let silent = |(rank, waited)| (rank, Stall::Silent { waited });
-        if self.lives.current().is_none() {
-            let paused = self.lives.paused_peer(peer);
-            let mut behind = || self.controls.silent_peer_behind(peer, (message, most));
+        if self.local_detector.current().is_none() {
+            let paused = self.local_detector.paused_peer(peer);
+            let mut behind = || self.control_channels.silent_peer_behind(peer, (message, most));
             return paused.or_else(|| behind().map(silent));
         }
-        let stalled = self.lives.stalled_peer();
-        stalled.or_else(|| self.controls.silent_peer(most, |_| true).map(silent))
+        let stalled = self.local_detector.stalled_peer();
+        stalled.or_else(|| self.control_channels.silent_peer(most, |_| true).map(silent))
     }
 
-    /// As [`Self::stalled`], in a call where this rank waits for `ranks` alone.
-    pub(crate) fn stalled_of(&mut self, ranks: &[usize], most: Duration) -> Option<(usize, Stall)> {
-        self.lives.current()?;
+    /// As [`Self::stalled_peer`], in a call where this rank waits for `ranks` alone.
+    pub(crate) fn stalled_peer_of(
+        &mut self,
+        ranks: &[usize],
+        most: Duration,
+    ) -> Option<(usize, Stall)> {
+        self.local_detector.current()?;
         let among = |rank: usize| ranks.contains(&rank);
         let silent = |(rank, waited)| (rank, Stall::Silent { waited });
-        let stalled = self.lives.stalled_peer().filter(|it| among(it.0));
-        stalled.or_else(|| self.controls.silent_peer(most, among).map(silent))
+        let stalled = self.local_detector.stalled_peer().filter(|it| among(it.0));
+        stalled.or_else(|| self.control_channels.silent_peer(most, among).map(silent))
     }
 
     /// Sends heartbeats while this rank waits: it has waited for `waited` in a call that may take
     /// `most`. Outside calls of all ranks, `message` is the number of a message and its peer.
-    pub(crate) fn wait_on(
+    pub(crate) fn send_heartbeats(
         &mut self,
         (waited, most): (Duration, Duration),
         message: Option<(u64, usize)>,
@@ -125,19 +137,19 @@ impl Links {
         if waited <= HEARTBEAT_DELAY.min(most / 4) {
             return;
         }
-        let Self { lives, controls, links, .. } = self;
+        let Self { local_detector, control_channels, links, .. } = self;
         let sent = |rank: usize| links.sent(rank);
-        match (lives.current(), message) {
+        match (local_detector.current(), message) {
             // Messages between two ranks may still come before a call that is being prepared.
-            (Some(call), _) if lives.prepares(call) => {
-                controls.send_heartbeats(((call - 1) | MESSAGE, most), 0, None, sent);
+            (Some(call), _) if local_detector.prepares(call) => {
+                control_channels.send_heartbeats(((call - 1) | MESSAGE_BIT, most), 0, None, sent);
             }
             (Some(call), _) => {
-                let fingerprint = lives.print(call).unwrap_or(0);
-                controls.send_heartbeats((call, most), fingerprint, None, sent);
+                let fingerprint = local_detector.fingerprint(call).unwrap_or(0);
+                control_channels.send_heartbeats((call, most), fingerprint, None, sent);
             }
             (None, Some((call, peer))) => {
-                controls.send_heartbeats((call, most), 0, Some(peer), sent);
+                control_channels.send_heartbeats((call, most), 0, Some(peer), sent);
             }
             (None, None) => {}
         }
@@ -153,23 +165,25 @@ impl Links {
         differ_by_path: impl Fn(u64, u64) -> bool,
     ) -> Option<(usize, Fault)> {
         let lost = |(peer, evidence)| (peer, Fault::Lost(evidence));
-        let dead = self.lives.dead().map(lost);
+        let dead = self.local_detector.dead_peer().map(lost);
         let is_mismatch = |it: &(usize, Fault)| !differs_by_path(&it.1, &differ_by_path);
         let other = dead.or_else(|| self.mismatched_peer().filter(is_mismatch));
         let other = other.or_else(|| self.links.slot_of_other_call(call));
-        let failed = other.or_else(|| self.lives.failed_peer());
-        let in_call = self.lives.current().is_some();
-        let Self { controls, launched, .. } = self;
-        let has_ended = |rank| launched.ended(rank).is_some();
-        failed.or_else(|| if in_call { controls.lost_peer(has_ended) } else { None })
+        let failed = other.or_else(|| self.local_detector.failed_peer());
+        let in_call = self.local_detector.current().is_some();
+        let Self { control_channels, launched_ranks, .. } = self;
+        let has_ended = |rank| launched_ranks.ended(rank).is_some();
+        failed.or_else(|| if in_call { control_channels.lost_peer(has_ended) } else { None })
     }
 
     /// A rank in another call than this one, by status pages and heartbeats; and the difference.
     fn mismatched_peer(&mut self) -> Option<(usize, Fault)> {
-        let Self { lives, controls, .. } = self;
-        let call = lives.current();
-        let local = lives.mismatched_peer();
-        local.or_else(|| controls.mismatched_peer(call, |number| lives.print(number)))
+        let Self { local_detector, control_channels, .. } = self;
+        let call = local_detector.current();
+        let local = local_detector.mismatched_peer();
+        local.or_else(|| {
+            control_channels.mismatched_peer(call, |number| local_detector.fingerprint(number))
+        })
     }
 
     /// Checks that the message of this number, `from` the peer or to it, can still arrive. It
@@ -178,10 +192,16 @@ impl Links {
     ///
     /// # Errors
     /// A mismatch, if the message cannot arrive.
-    pub(crate) fn is_due(&mut self, message: u64, peer: usize, from: bool) -> Result<(), Fault> {
-        let call = message & !MESSAGE;
-        let local = self.lives.later_call(peer, call).map(|entered| (entered, 0));
-        let Some((theirs, sent)) = local.or_else(|| self.controls.later_call(peer, call)) else {
+    pub(crate) fn check_message_due(
+        &mut self,
+        message: u64,
+        peer: usize,
+        from: bool,
+    ) -> Result<(), Fault> {
+        let call = message & !MESSAGE_BIT;
+        let local = self.local_detector.later_call(peer, call).map(|entered| (entered, 0));
+        let Some((theirs, sent)) = local.or_else(|| self.control_channels.later_call(peer, call))
+        else {
             return Ok(());
         };
         // The links are asked after the peer's call, so that a message sent before is seen.
@@ -195,59 +215,71 @@ impl Links {
 
     /// Tells all peers, once, that this rank has failed, and the cause. `first_hand`: this rank
     /// found the cause itself.
-    pub(crate) fn blame(&mut self, cause: Blame, first_hand: bool) {
-        self.lives.fail(&cause, first_hand);
-        self.controls.announce_failure(cause, first_hand);
+    pub(crate) fn report_failure(&mut self, cause: FailureCause, first_hand: bool) {
+        self.local_detector.fail(&cause, first_hand);
+        self.control_channels.announce_failure(cause, first_hand);
     }
 
     /// Tells all peers, once, that this rank has failed by itself.
-    pub(crate) fn fail(&mut self, why: Why) {
-        self.blame(Blame { culprit: self.lives.me, why }, true);
+    pub(crate) fn report_own_failure(&mut self, reason: FailureReason) {
+        self.report_failure(FailureCause { culprit: self.local_detector.me, reason }, true);
     }
 
     /// The cause of the end of a link to or from one of `peers`. Waits up to `most` for the first
     /// cause to arrive, which may be the failure of a rank that this one has no link to.
-    pub(crate) fn why_ended(&mut self, peers: &[usize], most: Duration) -> Option<(usize, Fault)> {
+    pub(crate) fn cause_of_end(
+        &mut self,
+        peers: &[usize],
+        most: Duration,
+    ) -> Option<(usize, Fault)> {
         let began = Instant::now();
         let lost = |(peer, evidence)| (peer, Fault::Lost(evidence));
-        while self.controls.has_any() || peers.iter().any(|&peer| self.lives.has_page_of(peer)) {
-            let local = match self.lives.current() {
+        while self.control_channels.has_any()
+            || peers.iter().any(|&peer| self.local_detector.has_page_of(peer))
+        {
+            let local = match self.local_detector.current() {
                 Some(_) => {
-                    let dead = self.lives.dead().map(lost).or_else(|| self.mismatched_peer());
-                    dead.or_else(|| self.lives.failed_peer())
+                    let dead = self
+                        .local_detector
+                        .dead_peer()
+                        .map(lost)
+                        .or_else(|| self.mismatched_peer());
+                    dead.or_else(|| self.local_detector.failed_peer())
                 }
                 None => {
-                    let cause = |&peer| self.lives.cause_outside_calls(peer);
+                    let cause = |&peer| self.local_detector.cause_outside_calls(peer);
                     peers.iter().find_map(cause).or_else(|| self.mismatched_peer())
                 }
             };
-            let mut remote = || peers.iter().find_map(|&peer| self.controls.cause_of_end(peer));
+            let mut remote =
+                || peers.iter().find_map(|&peer| self.control_channels.cause_of_end(peer));
             if let Some(cause) = local.or_else(&mut remote) {
                 return Some(cause);
             }
             if began.elapsed() > most {
                 break;
             }
-            std::thread::sleep(SHORTLY / 20);
+            std::thread::sleep(CAUSE_WAIT / 20);
         }
         // Peers may have lost this rank, by a connection that ended: then this rank is the cause.
-        let by = self.lives.accuser().into_iter().chain(self.controls.accuser()).min();
+        let by =
+            self.local_detector.accuser().into_iter().chain(self.control_channels.accuser()).min();
         // A rank that lost this one at first hand may have broken its channel to say so.
-        let broken = || self.controls.broken_connection();
+        let broken = || self.control_channels.broken_connection();
         if let Some(broken) = broken().filter(|_| by.is_none_or(|(hearsay, _)| hearsay)) {
             return Some(broken);
         }
         let by = by?;
-        Some((by.1, Fault::GaveUp(Box::new(Blame::lost(self.lives.me)))))
+        Some((by.1, Fault::GaveUp(Box::new(FailureCause::lost(self.local_detector.me)))))
     }
 
-    pub(crate) fn lives(&self) -> &Lives {
-        &self.lives
+    pub(crate) fn local_detector(&self) -> &LocalDetector {
+        &self.local_detector
     }
 
     /// Makes the failure of another communicator the cause for which this rank leaves this one.
-    pub(crate) fn leaves_for(&mut self, cause: Blame) {
-        self.lives.fail(&cause, false);
-        self.controls.set_goodbye_cause(cause);
+    pub(crate) fn set_goodbye_cause(&mut self, cause: FailureCause) {
+        self.local_detector.fail(&cause, false);
+        self.control_channels.set_goodbye_cause(cause);
     }
 }

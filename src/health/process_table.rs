@@ -17,7 +17,7 @@ use nix::sys::signal::Signal;
 use super::last_vote;
 use crate::error::{Error, Result};
 use crate::memory::mapping::Region;
-pub(crate) use launched::Launched;
+pub(crate) use launched::LaunchedRanks;
 
 /// Words of a cache line. The first line of the table has the number of started processes, the pid
 /// namespace of the launcher, and the layout.
@@ -70,9 +70,9 @@ impl fmt::Display for Ended {
 
 /// The process table of a job.
 #[derive(Debug)]
-pub struct Roll(Region);
+pub struct ProcessTable(Region);
 
-impl Roll {
+impl ProcessTable {
     /// A table for so many processes, and the descriptor that they inherit.
     ///
     /// # Errors
@@ -108,13 +108,13 @@ impl Roll {
     }
 
     /// True if the process that was first started as this rank exited with status 0.
-    pub(crate) fn is_done(&self, rank: usize) -> bool {
+    pub(crate) fn has_exited_well(&self, rank: usize) -> bool {
         rank < self.capacity() && self.ended(rank) == Some(Ended::Exited(0))
     }
 
     /// Reserves an entry for a process that is about to start; `None` if all are taken, or the
     /// system has no random numbers.
-    pub fn place(&self) -> Option<usize> {
+    pub fn reserve(&self) -> Option<usize> {
         let at = usize::try_from(self.word(STARTED).load(Ordering::Relaxed)).ok()?;
         if at >= self.capacity() {
             return None;
@@ -126,12 +126,12 @@ impl Roll {
 
     /// Stores the pid of a new process: called in the process itself, between fork and exec, where
     /// only a store is allowed.
-    pub fn begins(&self, at: usize, pid: i32) {
+    pub fn set_pid(&self, at: usize, pid: i32) {
         self.entry(at, PID).store(u64::from(pid.cast_unsigned()), Ordering::Release);
     }
 
     /// Stores how a process ended. To be called before the system can give its pid to another one.
-    pub fn has_ended(&self, at: usize, how: Ended) {
+    pub fn set_ended(&self, at: usize, how: Ended) {
         let word = match how {
             Ended::Exited(status) => EXITED | u64::from(status),
             Ended::Killed(signal) => KILLED | u64::from(signal.cast_unsigned()),
@@ -151,7 +151,7 @@ impl Roll {
 
     /// The id by which other ranks find this process. 0 if the launcher did not start this process:
     /// a child of a rank, say, which may outlive it.
-    pub(crate) fn own_number(&self) -> u64 {
+    pub(crate) fn own_id(&self) -> u64 {
         if self.word(NAMESPACE).load(Ordering::Relaxed) != pid_namespace() || pid_namespace() == 0 {
             return 0;
         }
@@ -205,15 +205,15 @@ fn pid_namespace() -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{LAYOUT, MAGIC, Ordering, Roll};
+    use super::{LAYOUT, MAGIC, Ordering, ProcessTable};
 
     #[test]
     fn a_table_of_another_version_is_refused() {
-        let (table, fd) = Roll::create(2).unwrap();
-        assert!(Roll::open(&fd).is_ok());
+        let (table, fd) = ProcessTable::create(2).unwrap();
+        assert!(ProcessTable::open(&fd).is_ok());
         for word in [0, MAGIC + 1] {
             table.word(LAYOUT).store(word, Ordering::Relaxed);
-            let error = Roll::open(&fd).unwrap_err().to_string();
+            let error = ProcessTable::open(&fd).unwrap_err().to_string();
             assert!(error.contains("the layout of another version"), "{error}");
         }
     }

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::{exit_futex, last_vote};
-use crate::error::cause::{Blame, WORDS};
+use crate::error::cause::{FailureCause, WORDS};
 use crate::error::{Error, Result};
 use crate::memory::mapping::Region;
 use crate::transport::descriptor_passing::pass;
@@ -46,14 +46,14 @@ impl Progress {
     }
 
     /// The failure cause, and whether the rank found it itself.
-    pub(super) fn cause(&self) -> Option<(Blame, bool)> {
+    pub(super) fn cause(&self) -> Option<(FailureCause, bool)> {
         let first = self.cause[0].load(Ordering::Acquire);
         let [_, a, b, c] = self.cause.each_ref().map(|word| word.load(Ordering::Relaxed));
-        Some((Blame::from_words([first & !FIRST_HAND, a, b, c])?, first & FIRST_HAND != 0))
+        Some((FailureCause::from_words([first & !FIRST_HAND, a, b, c])?, first & FIRST_HAND != 0))
     }
 
     /// Publishes the failure cause; only the first one counts.
-    pub(super) fn fail(&self, cause: &Blame, first_hand: bool) {
+    pub(super) fn fail(&self, cause: &FailureCause, first_hand: bool) {
         if self.has_failed() {
             return;
         }
@@ -205,9 +205,9 @@ pub(super) fn own_status_page() -> Result<Arc<OwnStatusPage>> {
 
 /// The descriptor of the status page of this process.
 #[derive(Clone, Debug)]
-pub(crate) struct Told(pub(super) Arc<OwnStatusPage>);
+pub(crate) struct StatusPageFd(pub(super) Arc<OwnStatusPage>);
 
-impl Told {
+impl StatusPageFd {
     /// Passes the page's descriptor to the rank that errors call `peer`.
     ///
     /// # Errors

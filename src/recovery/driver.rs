@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::membership::{
-    Body, Evidence, Input, MESSAGE_BYTES, Member, Message, Outputs, Ranks, Settings, Testament,
+    Body, Evidence, Input, LastVotes, MESSAGE_BYTES, Member, Message, Outputs, Ranks, Settings,
     Time, Verdict, decode, encode,
 };
-use super::reconnect::Door;
+use super::reconnect::ListenerAnnouncement;
 use crate::api::Seat;
 use crate::error::{Error, Peer, Place, Result};
-use crate::health::Links;
+use crate::health::Peers;
 use crate::health::control_message::RECOVERY_BYTES;
 
 /// Kinds of recovery messages. A message of the membership's state machine:
@@ -48,7 +48,7 @@ pub(crate) struct RecoveryDriver {
     at: Box<Place>,
     me: Box<Peer>,
     /// The listeners that other members have announced.
-    pub(super) listeners: Vec<Door>,
+    pub(super) listeners: Vec<ListenerAnnouncement>,
     /// A member has told this joiner that all have connected.
     pub(super) is_admitted: bool,
 }
@@ -105,7 +105,7 @@ impl RecoveryDriver {
         Time::try_from(until.saturating_duration_since(self.began).as_millis()).unwrap_or(Time::MAX)
     }
 
-    pub(super) fn step(&mut self, links: &mut Links, from: Option<usize>, input: Input<'_>) {
+    pub(super) fn step(&mut self, links: &mut Peers, from: Option<usize>, input: Input<'_>) {
         let before = self.member.last_votes();
         let Outputs { replies, sends, verdicts, timer } = self.member.step(self.now(), input);
         let votes = self.member.last_votes();
@@ -119,7 +119,7 @@ impl RecoveryDriver {
         for (to, message) in replies.chain(sends) {
             let mut bytes = Box::new([0; RECOVERY_BYTES]);
             bytes[..MESSAGE_BYTES].copy_from_slice(&encode(&message));
-            links.controls().send_recovery(to, (MEMBERSHIP, bytes));
+            links.control_channels().send_recovery(to, (MEMBERSHIP, bytes));
         }
         let is_final =
             |it: &&Verdict| matches!(it, Verdict::QuorumLost { .. } | Verdict::Evicted { .. });
@@ -129,8 +129,8 @@ impl RecoveryDriver {
     }
 
     /// Handles arrived messages, new deaths and due timers; sleeps a little if there are none.
-    pub(super) fn poll(&mut self, links: &mut Links) {
-        let messages = links.controls().receive_recovery();
+    pub(super) fn poll(&mut self, links: &mut Peers) {
+        let messages = links.control_channels().receive_recovery();
         let is_idle = messages.is_empty();
         for (from, (kind, bytes)) in messages {
             match kind {
@@ -140,7 +140,7 @@ impl RecoveryDriver {
                         self.step(links, Some(from), Input::Message(from as u32, &message));
                     }
                 }
-                LISTENER => self.listeners.extend(Door::read(from, &bytes)),
+                LISTENER => self.listeners.extend(ListenerAnnouncement::read(from, &bytes)),
                 ADMITTED => self.is_admitted = true,
                 // A kind of a later version.
                 _ => {}
@@ -153,17 +153,17 @@ impl RecoveryDriver {
             self.timer = None;
             self.step(links, None, Input::Tick);
         } else if is_idle && self.verdicts.is_empty() {
-            links.controls().sleep(DEATH_POLL_INTERVAL);
+            links.control_channels().sleep(DEATH_POLL_INTERVAL);
         }
     }
 
     /// Tells the machine of the death of a rank, again whenever the evidence has become stronger.
-    fn report_death(&mut self, links: &mut Links, rank: usize) {
-        let (has_ended, goodbye) = links.controls().end_of(rank);
+    fn report_death(&mut self, links: &mut Peers, rank: usize) {
+        let (has_ended, goodbye) = links.control_channels().end_of(rank);
         // A rank that said goodbye without any recovery message has never voted.
-        let no_vote = (goodbye == Some(false)).then(Testament::default);
+        let no_vote = (goodbye == Some(false)).then(LastVotes::default);
         let (evidence, vote) = match links.last_vote_of(rank) {
-            Some(vote) => (Evidence::Certain, vote.map(|vote| left_by(&vote)).or(no_vote)),
+            Some(vote) => (Evidence::Certain, vote.map(|vote| decode_last_vote(&vote)).or(no_vote)),
             None if goodbye.is_some() => (Evidence::Left, no_vote),
             None if has_ended => (Evidence::Strong, None),
             None => return,
@@ -176,7 +176,7 @@ impl RecoveryDriver {
     }
 
     /// Sends the goodbye of this rank, with its last vote.
-    pub(crate) fn leave(&mut self, links: &mut Links) {
+    pub(crate) fn leave(&mut self, links: &mut Peers) {
         self.step(links, None, Input::Leave);
     }
 
@@ -194,7 +194,7 @@ impl RecoveryDriver {
     pub(super) fn verdict<T>(
         &mut self,
         call: &'static str,
-        links: &mut Links,
+        links: &mut Peers,
         until: Instant,
         wanted: impl Fn(&Verdict) -> Option<T>,
     ) -> Result<T> {
@@ -240,9 +240,9 @@ impl RecoveryDriver {
 }
 
 /// The last vote of a dead rank from its published bytes, which are zeros if the rank never voted.
-pub(crate) fn left_by(vote: &[u8; MESSAGE_BYTES]) -> Testament {
+pub(crate) fn decode_last_vote(vote: &[u8; MESSAGE_BYTES]) -> LastVotes {
     match decode(vote).map(|message| message.body) {
         Some(Body::Goodbye(votes)) => votes,
-        _ => Testament::default(),
+        _ => LastVotes::default(),
     }
 }

@@ -115,14 +115,14 @@ impl Communicator {
         let (engine, ..) = self.at_home(CALL)?;
         for rank in joiners {
             let message = (ADMITTED, Box::new([0; RECOVERY_BYTES]));
-            engine.links.controls().send_recovery(rank, message);
+            engine.links.control_channels().send_recovery(rank, message);
         }
         Ok(self)
     }
 
     /// The communicator into which the members of a running job admit this rank. If a member dies
     /// or does not connect, this rank returns to the join queue.
-    pub(crate) fn come_later(config: &Config, recorder: &Arc<Recorder>) -> Result<Self> {
+    pub(crate) fn join_running_job(config: &Config, recorder: &Arc<Recorder>) -> Result<Self> {
         let until = deadline_after(config.timeout);
         loop {
             let (meeting, members) = enter(config, until)?;
@@ -131,7 +131,7 @@ impl Communicator {
             match joined {
                 Ok(mut comm) => {
                     comm.set_timeout(config.timeout);
-                    return comm.enrolled();
+                    return comm.confirm_joined();
                 }
                 Err(error) if Instant::now() >= until => return Err(error),
                 Err(error) => tracing::warn!("was not admitted, and waits again: {error}"),
@@ -140,7 +140,7 @@ impl Communicator {
     }
 
     /// Tells the launcher that this rank has joined the job.
-    pub(crate) fn enrolled(self) -> Result<Self> {
+    pub(crate) fn confirm_joined(self) -> Result<Self> {
         match &self.seat.origin {
             Origin::Processes(meeting) => meeting.has_joined().map(|()| self),
             Origin::Threads(_) => Ok(self),

@@ -15,7 +15,7 @@ use crate::bootstrap::split::{no_doors, number};
 use crate::bootstrap::{Doors, Meeting, Newcomer};
 use crate::codec::{Decoder, Encoder, Malformed};
 use crate::error::{Error, Result};
-use crate::health::Links;
+use crate::health::Peers;
 use crate::health::control_message::RECOVERY_BYTES;
 
 /// Bytes before the address in an announcement.
@@ -26,7 +26,7 @@ const SURVIVORS: u64 = 1 << 32;
 
 /// The announcement of a member's listener for the membership `epoch`.
 #[derive(Clone, Debug)]
-pub(crate) struct Door {
+pub(crate) struct ListenerAnnouncement {
     from: usize,
     epoch: u32,
     /// The digest of the joiners that the member would admit; 0 for none.
@@ -36,7 +36,7 @@ pub(crate) struct Door {
     address: String,
 }
 
-impl Door {
+impl ListenerAnnouncement {
     fn write(&self) -> Box<[u8; RECOVERY_BYTES]> {
         let mut bytes = Box::new([0; RECOVERY_BYTES]);
         let address = self.address.as_bytes();
@@ -63,19 +63,20 @@ fn digest(joiners: &[Newcomer]) -> u64 {
 /// Announces this member's listener to the other members, and returns theirs.
 fn exchange_listeners(
     driver: &mut RecoveryDriver,
-    links: &mut Links,
+    links: &mut Peers,
     call: &'static str,
-    mine: &Door,
+    mine: &ListenerAnnouncement,
     members: Ranks,
     until: Instant,
-) -> Result<Vec<Door>> {
+) -> Result<Vec<ListenerAnnouncement>> {
     let (began, others) = (Instant::now(), members.without(mine.from as u32));
     for rank in others.iter() {
-        links.controls().send_recovery(rank as usize, (LISTENER, mine.write()));
+        links.control_channels().send_recovery(rank as usize, (LISTENER, mine.write()));
     }
     loop {
         let of = |rank: u32| {
-            let is_current = |it: &&Door| (it.from, it.epoch) == (rank as usize, mine.epoch);
+            let is_current =
+                |it: &&ListenerAnnouncement| (it.from, it.epoch) == (rank as usize, mine.epoch);
             driver.listeners.iter().find(is_current).cloned()
         };
         let complete: Option<Vec<_>> = others.iter().map(of).collect();
@@ -107,11 +108,11 @@ impl Communicator {
             return refuse(call, "self", "of ranks that are threads", "of processes");
         };
         let opened = meeting.open_doors(members.len() as usize + joiners.len());
-        let mine = Door {
+        let mine = ListenerAnnouncement {
             from: me,
             epoch,
             joiners: digest(joiners),
-            calls: self.engine.as_ref().map_or(0, |engine| engine.alike.passed),
+            calls: self.engine.as_ref().map_or(0, |engine| engine.all_or_none.last_ok),
             address: opened.as_ref().map(Doors::address).unwrap_or_default(),
         };
         let until = until.min(Instant::now() + CONNECT_LIMIT);

@@ -10,9 +10,9 @@ use super::membership::{Input, Ranks, Verdict};
 use crate::api::Communicator;
 use crate::bootstrap::Newcomer;
 use crate::config::deadline_after;
-use crate::error::cause::Why;
+use crate::error::cause::FailureReason;
 use crate::error::{Error, Result};
-use crate::health::Links;
+use crate::health::Peers;
 
 /// How long members wait for each other's next attempt, where some could not connect.
 const RETRY_LIMIT: Duration = Duration::from_secs(2);
@@ -129,7 +129,7 @@ impl Communicator {
     pub fn revoke(&mut self) -> Result<()> {
         let (engine, ..) = self.at_home("revoke")?;
         // A failure that was reported before stays the cause.
-        engine.links.fail(Why::Aborted);
+        engine.links.report_own_failure(FailureReason::Aborted);
         engine.give_up("revoked by this rank".into());
         Ok(())
     }
@@ -138,7 +138,7 @@ impl Communicator {
     pub(super) fn with_driver<T>(
         &mut self,
         call: &'static str,
-        work: impl FnOnce(&mut RecoveryDriver, &mut Links) -> Result<T>,
+        work: impl FnOnce(&mut RecoveryDriver, &mut Peers) -> Result<T>,
     ) -> Result<T> {
         let (engine, seat, settings) = self.at_home(call)?;
         engine.with_driver(seat, settings, call, work)

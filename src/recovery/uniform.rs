@@ -12,7 +12,7 @@ use crate::config::deadline_after;
 use crate::element::{DataType, ReduceOp};
 use crate::engine::{CallMeta, Engine};
 use crate::error::{Error, Result};
-use crate::health::Links;
+use crate::health::Peers;
 use crate::kernel::Kernel;
 use crate::memory::Buffer;
 use crate::plan::Request;
@@ -20,11 +20,11 @@ use crate::schedule::Collective;
 
 /// The all-or-none outcome of calls: the state of a rank, and the driver once a recovery began.
 #[derive(Debug, Default)]
-pub(crate) struct Alike {
+pub(crate) struct AllOrNone {
     /// The recovery driver; `None` before the first failure or agreement.
-    pub(crate) council: Option<Box<RecoveryDriver>>,
+    pub(crate) driver: Option<Box<RecoveryDriver>>,
     /// The last call that returned `Ok`. With uniform calls, all ranks have its result.
-    pub(crate) passed: u64,
+    pub(crate) last_ok: u64,
     /// The survivors have agreed on the outcome of the failed call.
     is_settled: bool,
     /// An error after the result was everywhere: the next call returns it.
@@ -33,29 +33,29 @@ pub(crate) struct Alike {
 
 impl Engine {
     /// Makes the outcome of call number `call` the same at all ranks; `walked` is its outcome here.
-    pub(crate) fn alike(
+    pub(crate) fn make_uniform(
         &mut self,
         seat: &Seat,
         settings: &Settings,
         head: &CallMeta<'_>,
         (call, walked): (u64, Result<()>),
     ) -> Result<()> {
-        if let Some(error) = self.alike.deferred_error.take() {
+        if let Some(error) = self.all_or_none.deferred_error.take() {
             return Err(error);
         }
-        if walked.is_err() && (self.broken.is_none() || self.alike.is_settled) {
+        if walked.is_err() && (self.broken.is_none() || self.all_or_none.is_settled) {
             // The call was refused, or the communicator had failed before.
             return walked;
         }
         let has_result = walked.is_ok();
         let done = walked.and_then(|()| self.result_barrier(seat, settings, head, call));
         let Err(error) = done else {
-            self.alike.passed = call;
+            self.all_or_none.last_ok = call;
             return Ok(());
         };
-        self.alike.is_settled = true;
+        self.all_or_none.is_settled = true;
         if self.settle(seat, settings, head.name, (call, has_result), &error)? {
-            (self.alike.deferred_error, self.alike.passed) = (Some(error), call);
+            (self.all_or_none.deferred_error, self.all_or_none.last_ok) = (Some(error), call);
             return Ok(());
         }
         Err(error)
@@ -124,32 +124,33 @@ impl Engine {
         seat: &Seat,
         settings: &Settings,
         call: &'static str,
-        work: impl FnOnce(&mut RecoveryDriver, &mut Links) -> Result<T>,
+        work: impl FnOnce(&mut RecoveryDriver, &mut Peers) -> Result<T>,
     ) -> Result<T> {
         let at = self.place(seat, settings, call, 0);
-        if self.alike.council.is_none() && self.can_meet(seat) {
+        if self.all_or_none.driver.is_none() && self.has_all_control_channels(seat) {
             let settling = settings.failures.uniform.then_some(settings.timeout);
             let abort = Arc::clone(&self.abort);
             let driver = RecoveryDriver::new(seat, settling, abort, at.clone());
-            self.alike.council = driver.map(Box::new);
+            self.all_or_none.driver = driver.map(Box::new);
         }
-        let Some(mut driver) = self.alike.council.take() else {
+        let Some(mut driver) = self.all_or_none.driver.take() else {
             let (argument, given) = ("self", "of threads, or without links between some".into());
             let expected = "of processes, with links between all of them".into();
             return Err(Error::Argument { call, argument, given, expected });
         };
         driver.set_place(at);
         // The machine learns of successful calls only here.
-        driver.step(&mut self.links, None, Input::Passed(self.alike.passed));
+        driver.step(&mut self.links, None, Input::Passed(self.all_or_none.last_ok));
         let done = work(&mut driver, &mut self.links);
-        self.alike.council = Some(driver);
+        self.all_or_none.driver = Some(driver);
         done
     }
 
     /// True if there are control channels between all pairs of ranks, few enough for a membership.
-    pub(crate) fn can_meet(&mut self, seat: &Seat) -> bool {
+    pub(crate) fn has_all_control_channels(&mut self, seat: &Seat) -> bool {
         let size = seat.peers.len();
-        let all = (0..size).all(|rank| rank == seat.rank || self.links.controls().has(rank));
+        let all =
+            (0..size).all(|rank| rank == seat.rank || self.links.control_channels().has(rank));
         all && u32::try_from(size).ok().and_then(Ranks::first).is_some()
     }
 }

@@ -45,9 +45,9 @@ impl CountedKey {
 }
 
 /// The key of the sending end, which seals pieces.
-pub struct Sealer(CountedKey);
+pub struct SealingKey(CountedKey);
 
-impl Sealer {
+impl SealingKey {
     /// Seals a piece in place; its last [`TAG`] bytes are room for the tag.
     ///
     /// # Errors
@@ -76,13 +76,13 @@ fn nonces_exhausted() -> Fault {
 }
 
 /// The key of the receiving end, which opens pieces; `None` after a forged one.
-pub struct Opener(Option<CountedKey>);
+pub struct OpeningKey(Option<CountedKey>);
 
 /// The piece, or an earlier one, is not what the sender sealed as the next piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forged;
 
-impl Opener {
+impl OpeningKey {
     /// Opens the next piece in place; its tag stays after it.
     ///
     /// # Errors
@@ -122,31 +122,31 @@ impl Opener {
 
 /// The keys of one end of a stream, one for each direction.
 #[derive(Debug)]
-pub struct Seals {
+pub struct AeadKeys {
     /// The key of sent pieces.
-    pub sealer: Sealer,
+    pub sealer: SealingKey,
     /// The key of received pieces.
-    pub opener: Opener,
+    pub opener: OpeningKey,
 }
 
-impl Seals {
+impl AeadKeys {
     /// Both directions, from keys that have never been used: the own one and the peer's.
     #[must_use]
     pub fn new(outward: &[u8; KEY], inward: &[u8; KEY]) -> Option<Self> {
         let (outward, inward) = (CountedKey::new(outward)?, CountedKey::new(inward)?);
-        Some(Self { sealer: Sealer(outward), opener: Opener(Some(inward)) })
+        Some(Self { sealer: SealingKey(outward), opener: OpeningKey(Some(inward)) })
     }
 }
 
-impl fmt::Debug for Sealer {
+impl fmt::Debug for SealingKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Sealer")
+        f.write_str("SealingKey")
     }
 }
 
-impl fmt::Debug for Opener {
+impl fmt::Debug for OpeningKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "Opener" } else { "Opener, closed" })
+        f.write_str(if self.0.is_some() { "OpeningKey" } else { "OpeningKey, closed" })
     }
 }
 
@@ -154,13 +154,13 @@ impl fmt::Debug for Opener {
 mod tests {
     use super::*;
 
-    fn pair() -> [Seals; 2] {
+    fn pair() -> [AeadKeys; 2] {
         let keys = [[0; KEY], [1; KEY]];
-        [Seals::new(&keys[0], &keys[1]).unwrap(), Seals::new(&keys[1], &keys[0]).unwrap()]
+        [AeadKeys::new(&keys[0], &keys[1]).unwrap(), AeadKeys::new(&keys[1], &keys[0]).unwrap()]
     }
 
     /// A sealed piece; sealing in place and into another buffer give the same bytes.
-    fn sealed(seals: &mut Seals, text: &[u8]) -> Vec<u8> {
+    fn sealed(seals: &mut AeadKeys, text: &[u8]) -> Vec<u8> {
         let mut piece = [text, &[0; TAG]].concat();
         let counted = seals.sealer.0.count;
         seals.sealer.seal(&mut piece).unwrap();
@@ -172,7 +172,7 @@ mod tests {
     }
 
     /// Opens a piece in place or into another buffer, and checks that a forged one leaves zeros.
-    fn opened(seals: &mut Seals, piece: &[u8], in_place: bool) -> Result<Vec<u8>, Forged> {
+    fn opened(seals: &mut AeadKeys, piece: &[u8], in_place: bool) -> Result<Vec<u8>, Forged> {
         let mut out = piece.to_vec();
         let len = piece.len().saturating_sub(TAG);
         let answer = match in_place {
@@ -270,6 +270,9 @@ mod tests {
 
     #[test]
     fn debug_output_shows_no_key() {
-        assert_eq!(format!("{:?}", pair()[0]), "Seals { sealer: Sealer, opener: Opener }");
+        assert_eq!(
+            format!("{:?}", pair()[0]),
+            "AeadKeys { sealer: SealingKey, opener: OpeningKey }"
+        );
     }
 }

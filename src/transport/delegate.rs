@@ -3,8 +3,8 @@
 
 macro_rules! delegate_rx {
     () => {
-        fn glimpse(&mut self) -> Option<(u64, u64)> {
-            self.inner.glimpse()
+        fn peek_header(&mut self) -> Option<(u64, u64)> {
+            self.inner.peek_header()
         }
         fn taken(&self) -> Option<u64> {
             self.inner.taken()
@@ -15,11 +15,11 @@ macro_rules! delegate_rx {
         fn transport(&self) -> &'static str {
             self.inner.transport()
         }
-        fn life(&self) -> Option<&std::os::unix::net::UnixStream> {
-            self.inner.life()
+        fn peer_stream(&self) -> Option<&std::os::unix::net::UnixStream> {
+            self.inner.peer_stream()
         }
-        fn is_dear(&self) -> bool {
-            self.inner.is_dear()
+        fn is_syscall_backed(&self) -> bool {
+            self.inner.is_syscall_backed()
         }
     };
 }
@@ -32,8 +32,8 @@ macro_rules! delegate_tx {
         fn sent(&self) -> u64 {
             self.inner.sent()
         }
-        fn forsake(&mut self) {
-            self.inner.forsake();
+        fn discard_unsent(&mut self) {
+            self.inner.discard_unsent();
         }
         fn outgoing(&self) -> Option<std::os::fd::RawFd> {
             self.inner.outgoing()
@@ -41,11 +41,11 @@ macro_rules! delegate_tx {
         fn transport(&self) -> &'static str {
             self.inner.transport()
         }
-        fn life(&self) -> Option<&std::os::unix::net::UnixStream> {
-            self.inner.life()
+        fn peer_stream(&self) -> Option<&std::os::unix::net::UnixStream> {
+            self.inner.peer_stream()
         }
-        fn is_dear(&self) -> bool {
-            self.inner.is_dear()
+        fn is_syscall_backed(&self) -> bool {
+            self.inner.is_syscall_backed()
         }
     };
 }

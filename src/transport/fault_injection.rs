@@ -8,7 +8,7 @@ use super::{Fault, Frame, Rx, Tx};
 
 /// The injected fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trouble {
+pub enum InjectedFault {
     /// `ready` returns false this many times.
     Delay(u32),
     /// The peer seems to be gone.
@@ -20,21 +20,21 @@ pub enum Trouble {
 /// A link with a fault at one of its slots. A wrapped `Box<dyn Rx>` or `Box<dyn Tx>` is an [`Rx`]
 /// or [`Tx`] again.
 #[derive(Debug)]
-pub struct Faulty<L> {
+pub struct FaultyLink<L> {
     inner: L,
     /// Slots before the fault; `None` after it.
     left: Option<u64>,
-    trouble: Trouble,
+    trouble: InjectedFault,
 }
 
-impl<L> Faulty<L> {
+impl<L> FaultyLink<L> {
     /// `inner`, with `trouble` at slot number `slot`, counted from 0.
-    pub fn new(inner: L, slot: u64, trouble: Trouble) -> Self {
+    pub fn new(inner: L, slot: u64, trouble: InjectedFault) -> Self {
         Self { inner, left: Some(slot), trouble }
     }
 
     /// The fault of the current slot.
-    fn current(&self) -> Option<Trouble> {
+    fn current(&self) -> Option<InjectedFault> {
         (self.left == Some(0)).then_some(self.trouble)
     }
 
@@ -46,23 +46,23 @@ impl<L> Faulty<L> {
     /// True if `ready` shall return false once more.
     fn is_delayed(&mut self) -> Result<bool, Fault> {
         match self.current() {
-            Some(Trouble::Delay(polls @ 1..)) => {
-                self.trouble = Trouble::Delay(polls - 1);
+            Some(InjectedFault::Delay(polls @ 1..)) => {
+                self.trouble = InjectedFault::Delay(polls - 1);
                 Ok(true)
             }
-            Some(Trouble::Lose) => Err(Fault::Lost("lost on purpose".into())),
+            Some(InjectedFault::Lose) => Err(Fault::Lost("lost on purpose".into())),
             _ => Ok(false),
         }
     }
 }
 
-impl Rx for Faulty<Box<dyn Rx>> {
+impl Rx for FaultyLink<Box<dyn Rx>> {
     delegate_rx!();
     fn ready(&mut self, expect: &Frame) -> Result<bool, Fault> {
         if self.is_delayed()? || !self.inner.ready(expect)? {
             return Ok(false);
         }
-        if self.current() == Some(Trouble::Corrupt) {
+        if self.current() == Some(InjectedFault::Corrupt) {
             let ours = expect.sequence;
             return Err(Fault::Mismatch { field: "sequence", ours, theirs: ours ^ 1 });
         }
@@ -80,13 +80,13 @@ impl Rx for Faulty<Box<dyn Rx>> {
     }
 }
 
-impl Tx for Faulty<Box<dyn Tx>> {
+impl Tx for FaultyLink<Box<dyn Tx>> {
     delegate_tx!();
     fn ready(&mut self) -> Result<bool, Fault> {
         Ok(!self.is_delayed()? && self.inner.ready()?)
     }
     fn commit(&mut self, frame: &Frame) -> Result<(), Fault> {
-        let flip = u64::from(self.current() == Some(Trouble::Corrupt));
+        let flip = u64::from(self.current() == Some(InjectedFault::Corrupt));
         self.advance();
         self.inner.commit(&Frame { sequence: frame.sequence ^ flip, ..*frame })
     }

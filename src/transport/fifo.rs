@@ -16,11 +16,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::store_policy::StorePolicy;
-use super::{Fault, Frame, hung_up, poll};
+use super::{Fault, Frame, is_hung_up, poll};
 use crate::memory::mapping::Region;
 use crate::memory::{Dst, Src};
 use crate::partition::SlotShape;
-use slot_ownership::{Control, End, Header};
+use slot_ownership::{End, Header, SharedWords};
 
 const HEADER: usize = 64;
 /// The longest payload that fits into the cache line of the header.
@@ -51,7 +51,7 @@ fn stride(shape: SlotShape) -> Option<usize> {
 /// Bytes of memory of a FIFO of this shape; beyond the address space, a number that no mapping can
 /// have.
 pub(crate) fn footprint(shape: SlotShape) -> NonZeroUsize {
-    let control = NonZeroUsize::MIN.saturating_add(size_of::<Control>() - 1);
+    let control = NonZeroUsize::MIN.saturating_add(size_of::<SharedWords>() - 1);
     let slots = stride(shape).and_then(|stride| stride.checked_mul(shape.capacity));
     control.saturating_add(slots.unwrap_or(usize::MAX))
 }
@@ -65,14 +65,14 @@ impl Fifo {
         Self { region, shape, stride, number: 0, index: 0, peer_stream }
     }
 
-    fn control(&self) -> &Control {
+    fn control(&self) -> &SharedWords {
         // SAFETY: the region is page-aligned, large enough (checked in `new`) and starts zeroed;
-        // every field of `Control` is atomic, and zero is valid for all.
+        // every field of `SharedWords` is atomic, and zero is valid for all.
         unsafe { self.region.start().cast().as_ref() }
     }
 
     fn slot(&self) -> *mut u8 {
-        let offset = size_of::<Control>() + self.index * self.stride;
+        let offset = size_of::<SharedWords>() + self.index * self.stride;
         // SAFETY: `index < capacity`, so the offset lies inside the region (checked in `new`).
         unsafe { self.region.start().as_ptr().add(offset) }
     }
@@ -106,7 +106,7 @@ impl Fifo {
         if peer.is_closed() {
             return Err(Fault::Lost("it closed its communicator".into()));
         }
-        if self.peer_stream.as_ref().is_some_and(hung_up) {
+        if self.peer_stream.as_ref().is_some_and(is_hung_up) {
             return Err(Fault::Lost("its process ended".into()));
         }
         Ok(())
@@ -163,7 +163,7 @@ impl super::Tx for Tx {
         self.fifo.transport()
     }
 
-    fn life(&self) -> Option<&UnixStream> {
+    fn peer_stream(&self) -> Option<&UnixStream> {
         self.fifo.peer_stream.as_ref()
     }
 
@@ -213,7 +213,7 @@ impl Rx {
 }
 
 impl super::Rx for Rx {
-    fn glimpse(&mut self) -> Option<(u64, u64)> {
+    fn peek_header(&mut self) -> Option<(u64, u64)> {
         let frame = self.is_filled().then(|| self.fifo.header().frame())?;
         Some((frame.sequence, frame.fingerprint))
     }
@@ -231,7 +231,7 @@ impl super::Rx for Rx {
         self.fifo.transport()
     }
 
-    fn life(&self) -> Option<&UnixStream> {
+    fn peer_stream(&self) -> Option<&UnixStream> {
         self.fifo.peer_stream.as_ref()
     }
 

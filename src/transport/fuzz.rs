@@ -67,7 +67,7 @@ pub fn shm_slots(data: &[u8]) {
             5 => rx.park(Duration::ZERO, &[]),
             6 => tx.park(Duration::ZERO, &[]),
             _ => {
-                let _ = (rx.glimpse(), rx.check_alive(), tx.check_alive());
+                let _ = (rx.peek_header(), rx.check_alive(), tx.check_alive());
             }
         }
     }

@@ -15,7 +15,7 @@ pub struct LinkSet {
     rx: Vec<Option<Box<dyn Rx>>>,
     tx: Vec<Option<Box<dyn Tx>>>,
     /// The peers to which a commit may leave bytes buffered.
-    lazy: Vec<usize>,
+    buffered_peers: Vec<usize>,
     /// Memory for the descriptors of these links, so that a wait allocates nothing.
     outgoing: Vec<RawFd>,
 }
@@ -32,7 +32,7 @@ impl LinkSet {
     pub fn new(size: usize) -> Self {
         let rx = (0..size).map(|_| None).collect();
         let tx = (0..size).map(|_| None).collect();
-        Self { rx, tx, lazy: Vec::new(), outgoing: Vec::new() }
+        Self { rx, tx, buffered_peers: Vec::new(), outgoing: Vec::new() }
     }
 
     /// Adds the link from `peer`.
@@ -42,19 +42,19 @@ impl LinkSet {
 
     /// Adds the link to `peer`.
     pub fn add_tx(&mut self, peer: usize, link: Box<dyn Tx>) {
-        if link.is_dear() {
-            self.lazy.push(peer);
-            self.outgoing.reserve(self.lazy.len());
+        if link.is_syscall_backed() {
+            self.buffered_peers.push(peer);
+            self.outgoing.reserve(self.buffered_peers.len());
         }
         self.tx[peer] = Some(link);
     }
 
     /// Closes all links, and discards committed bytes that have not been sent.
     pub(crate) fn close(&mut self) {
-        self.tx.iter_mut().flatten().for_each(|link| link.forsake());
+        self.tx.iter_mut().flatten().for_each(|link| link.discard_unsent());
         self.rx.iter_mut().for_each(|link| *link = None);
         self.tx.iter_mut().for_each(|link| *link = None);
-        self.lazy.clear();
+        self.buffered_peers.clear();
     }
 
     /// The link from `peer`.
@@ -92,13 +92,13 @@ impl LinkSet {
 
     /// The peers to which a commit may leave bytes buffered.
     #[must_use]
-    pub fn lazy(&self) -> &[usize] {
-        &self.lazy
+    pub fn buffered_peers(&self) -> &[usize] {
+        &self.buffered_peers
     }
 
     /// Sends buffered bytes to all peers. A failure shows again at the next use of its link.
     pub fn flush(&mut self) {
-        for &peer in &self.lazy {
+        for &peer in &self.buffered_peers {
             if let Some(link) = &mut self.tx[peer] {
                 let _ = link.flush();
             }
@@ -110,7 +110,7 @@ impl LinkSet {
     pub(crate) fn slot_of_other_call(&mut self, call: Option<&Frame>) -> Option<(usize, Fault)> {
         let call = call?;
         self.rx.iter_mut().enumerate().find_map(|(peer, link)| {
-            let (sequence, theirs) = link.as_mut()?.glimpse()?;
+            let (sequence, theirs) = link.as_mut()?.peek_header()?;
             if (sequence ^ call.sequence) >> CALL_KIND_SHIFT != 0 {
                 return None;
             }
@@ -126,17 +126,17 @@ impl LinkSet {
     }
 
     /// The descriptors to poll for writing while bytes are buffered. The caller returns the memory
-    /// by [`Self::keep`].
+    /// by [`Self::return_outgoing`].
     pub(crate) fn outgoing(&mut self) -> Vec<RawFd> {
         let mut outgoing = std::mem::take(&mut self.outgoing);
         outgoing.clear();
-        let links = self.lazy.iter().filter_map(|&peer| self.tx[peer].as_ref());
+        let links = self.buffered_peers.iter().filter_map(|&peer| self.tx[peer].as_ref());
         outgoing.extend(links.filter_map(|link| link.outgoing()));
         outgoing
     }
 
     /// Takes back the memory of [`Self::outgoing`].
-    pub(crate) fn keep(&mut self, outgoing: Vec<RawFd>) {
+    pub(crate) fn return_outgoing(&mut self, outgoing: Vec<RawFd>) {
         self.outgoing = outgoing;
     }
 
@@ -149,7 +149,7 @@ impl LinkSet {
     /// by the time it went on to a later call.
     pub(crate) fn message_may_come(&mut self, peer: usize, sent: u64) -> bool {
         let Some(Some(rx)) = self.rx.get_mut(peer) else { return true };
-        rx.taken().is_some_and(|taken| taken < sent) || rx.glimpse().is_some()
+        rx.taken().is_some_and(|taken| taken < sent) || rx.peek_header().is_some()
     }
 
     /// True if `peer` may still take a message.

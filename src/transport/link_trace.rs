@@ -10,7 +10,7 @@ use super::{Fault, Frame, Rx, Tx};
 
 /// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum EventKind {
     /// A complete slot from the peer was found.
     Receive,
     /// A slot was released to the peer.
@@ -31,14 +31,14 @@ pub struct Event {
     /// The rank at the other end of the link.
     pub peer: u32,
     /// The kind of the event.
-    pub kind: Kind,
+    pub kind: EventKind,
     /// Bytes of payload; 0 without a payload.
     pub bytes: u32,
 }
 
 /// The last events of a rank.
 #[derive(Debug)]
-pub struct Log {
+pub struct EventLog {
     start: Instant,
     events: Mutex<Ring>,
 }
@@ -50,7 +50,7 @@ struct Ring {
     total: usize,
 }
 
-impl Log {
+impl EventLog {
     /// A log of the last `capacity` events, at least one. All its memory is allocated here.
     #[must_use]
     pub fn new(capacity: usize) -> Arc<Self> {
@@ -73,7 +73,7 @@ impl Log {
         self.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn add(&self, peer: u32, kind: Kind, bytes: u32) {
+    fn add(&self, peer: u32, kind: EventKind, bytes: u32) {
         let mut ring = self.lock();
         let event = Event { time: self.start.elapsed(), peer, kind, bytes };
         if ring.events.len() < ring.events.capacity() {
@@ -92,21 +92,21 @@ impl Log {
 pub struct Traced<L> {
     inner: L,
     peer: u32,
-    log: Arc<Log>,
+    log: Arc<EventLog>,
 }
 
 impl<L> Traced<L> {
     /// `inner`, the link with `peer`, with its events written to `log`.
-    pub fn new(inner: L, peer: u32, log: Arc<Log>) -> Self {
+    pub fn new(inner: L, peer: u32, log: Arc<EventLog>) -> Self {
         Self { inner, peer, log }
     }
 
-    fn add(&self, kind: Kind, bytes: u32) {
+    fn add(&self, kind: EventKind, bytes: u32) {
         self.log.add(self.peer, kind, bytes);
     }
 
     fn add_fault<T>(&self, answer: Result<T, Fault>) -> Result<T, Fault> {
-        answer.inspect_err(|_| self.add(Kind::Fault, 0))
+        answer.inspect_err(|_| self.add(EventKind::Fault, 0))
     }
 }
 
@@ -115,16 +115,16 @@ impl Rx for Traced<Box<dyn Rx>> {
     fn ready(&mut self, expect: &Frame) -> Result<bool, Fault> {
         let answer = self.inner.ready(expect);
         if let Ok(true) = answer {
-            self.add(Kind::Receive, expect.len);
+            self.add(EventKind::Receive, expect.len);
         }
         self.add_fault(answer)
     }
     fn release(&mut self) {
-        self.add(Kind::Release, 0);
+        self.add(EventKind::Release, 0);
         self.inner.release();
     }
     fn park(&mut self, limit: Duration, outgoing: &[RawFd]) {
-        self.add(Kind::Park, 0);
+        self.add(EventKind::Park, 0);
         self.inner.park(limit, outgoing);
     }
     fn check_alive(&mut self) -> Result<(), Fault> {
@@ -140,7 +140,7 @@ impl Tx for Traced<Box<dyn Tx>> {
         self.add_fault(answer)
     }
     fn commit(&mut self, frame: &Frame) -> Result<(), Fault> {
-        self.add(Kind::Commit, frame.len);
+        self.add(EventKind::Commit, frame.len);
         let answer = self.inner.commit(frame);
         self.add_fault(answer)
     }
@@ -149,7 +149,7 @@ impl Tx for Traced<Box<dyn Tx>> {
         self.add_fault(answer)
     }
     fn park(&mut self, limit: Duration, outgoing: &[RawFd]) {
-        self.add(Kind::Park, 0);
+        self.add(EventKind::Park, 0);
         self.inner.park(limit, outgoing);
     }
     fn check_alive(&mut self) -> Result<(), Fault> {

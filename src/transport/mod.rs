@@ -50,7 +50,7 @@ pub struct Frame {
 
 /// The bit that marks the number of a message between two ranks, which is otherwise the number of
 /// the last call of all ranks. No slot of a call of all ranks has it.
-pub(crate) const MESSAGE: u64 = 1 << 63;
+pub(crate) const MESSAGE_BIT: u64 = 1 << 63;
 
 impl Frame {
     /// Compares the expected header with a received one.
@@ -84,14 +84,14 @@ pub trait Rx: Send {
     /// The name of the transport: `threads`, `shm` or `tcp`.
     fn transport(&self) -> &'static str;
 
-    /// True if every `ready` is a system call. Then `land` saves a copy.
-    fn is_dear(&self) -> bool {
+    /// True if every `ready` is a system call. Then `recv_into` saves a copy.
+    fn is_syscall_backed(&self) -> bool {
         false
     }
 
     /// The Unix stream to the peer's process, which hangs up when that process ends; file
     /// descriptors can pass over it. `None` on other transports.
-    fn life(&self) -> Option<&UnixStream> {
+    fn peer_stream(&self) -> Option<&UnixStream> {
         None
     }
 
@@ -114,7 +114,7 @@ pub trait Rx: Send {
     ///
     /// # Errors
     /// As `ready`.
-    fn land(&mut self, expect: &Frame, out: Dst<'_>) -> Result<bool, Fault> {
+    fn recv_into(&mut self, expect: &Frame, out: Dst<'_>) -> Result<bool, Fault> {
         let here = self.ready(expect)?;
         if here {
             out.fill(self.peek(expect.len as usize));
@@ -127,7 +127,7 @@ pub trait Rx: Send {
 
     /// Sequence and fingerprint of the next slot, if it has arrived. Never blocks or consumes a
     /// slot.
-    fn glimpse(&mut self) -> Option<(u64, u64)>;
+    fn peek_header(&mut self) -> Option<(u64, u64)>;
 
     /// Sleeps until `ready` may have changed, one of `outgoing` can take bytes, or `limit` has
     /// passed; may return early. To be called only after `ready` returned false.
@@ -145,7 +145,7 @@ pub trait Rx: Send {
 pub trait Tx: Send {
     /// The Unix stream to the peer's process, which hangs up when that process ends; file
     /// descriptors can pass over it. `None` on other transports.
-    fn life(&self) -> Option<&UnixStream> {
+    fn peer_stream(&self) -> Option<&UnixStream> {
         None
     }
 
@@ -155,7 +155,7 @@ pub trait Tx: Send {
     }
 
     /// Discards committed bytes that have not been sent.
-    fn forsake(&mut self) {}
+    fn discard_unsent(&mut self) {}
 
     /// True if there is an empty slot. Never blocks.
     ///
@@ -179,7 +179,7 @@ pub trait Tx: Send {
     ///
     /// # Errors
     /// As `commit`.
-    fn give(&mut self, frame: &Frame, payload: Src<'_>) -> Result<(), Fault> {
+    fn send_from(&mut self, frame: &Frame, payload: Src<'_>) -> Result<(), Fault> {
         self.reserve(payload.len()).fill(payload);
         self.commit(frame)
     }
@@ -188,8 +188,8 @@ pub trait Tx: Send {
     fn transport(&self) -> &'static str;
 
     /// True if every `ready` is a system call and `commit` may leave bytes buffered, for `flush` to
-    /// send. Then `give` saves a copy.
-    fn is_dear(&self) -> bool {
+    /// send. Then `send_from` saves a copy.
+    fn is_syscall_backed(&self) -> bool {
         false
     }
 
@@ -218,7 +218,7 @@ pub trait Tx: Send {
 }
 
 /// True if the other end of `stream` is closed: its owner closed it, or its process ended.
-pub(crate) fn hung_up(stream: &UnixStream) -> bool {
+pub(crate) fn is_hung_up(stream: &UnixStream) -> bool {
     let gone = PollFlags::POLLHUP | PollFlags::POLLERR;
     let mut fds = [PollFd::new(stream.as_fd(), PollFlags::empty())];
     nix::poll::poll(&mut fds, PollTimeout::ZERO)

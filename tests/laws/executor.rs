@@ -11,13 +11,13 @@ use std::time::Duration;
 
 use harness::ranks::in_threads;
 use ringreduce::exec::{Call, Patience, Wait, run};
-use ringreduce::health::Links;
+use ringreduce::health::Peers;
 use ringreduce::kernel::Kernel;
 use ringreduce::memory::Buffer;
 use ringreduce::partition::{Partition, SlotShape};
 use ringreduce::schedule::{Algorithm, Collective, Place, Ring, Schedule};
 use ringreduce::sim::{Shape, check};
-use ringreduce::transport::link_trace::{Kind, Log, Traced};
+use ringreduce::transport::link_trace::{EventKind, EventLog, Traced};
 use ringreduce::transport::{Frame, loopback};
 use ringreduce::{DataType, ReduceOp};
 
@@ -109,7 +109,7 @@ impl World<'_> {
     }
 
     /// Makes the call, checks the memory beside the output and gives the output.
-    fn walk(&self, rank: usize, links: &mut Links) -> Vec<u32> {
+    fn walk(&self, rank: usize, links: &mut Peers) -> Vec<u32> {
         let partition = self.partition.with_scratch(&self.schedules[rank].scratch);
         let call = Call {
             schedule: &self.schedules[rank],
@@ -153,8 +153,8 @@ impl World<'_> {
 
     fn check(&self) {
         let n = self.size();
-        let mut links: Vec<Links> = (0..n).map(|_| Links::new(n)).collect();
-        let logs: Vec<_> = (0..n).map(|_| Log::new(100_000)).collect();
+        let mut links: Vec<Peers> = (0..n).map(|_| Peers::new(n)).collect();
+        let logs: Vec<_> = (0..n).map(|_| EventLog::new(100_000)).collect();
         for (from, to) in self.pairs() {
             let (tx, rx) = loopback::pair(self.slots).unwrap();
             let traced = Traced::new(tx, to as u32, Arc::clone(&logs[from]));
@@ -168,7 +168,7 @@ impl World<'_> {
             // The value of a barrier's token is not defined.
             let right = *result == want || self.collective == Collective::Barrier;
             assert!(right, "{} {:?} n={n} rank={rank}", self.algorithm, self.collective);
-            let sent = logs[rank].events().0.iter().filter(|e| e.kind == Kind::Commit).count();
+            let sent = logs[rank].events().0.iter().filter(|e| e.kind == EventKind::Commit).count();
             assert_eq!(
                 sent,
                 self.sends(rank),

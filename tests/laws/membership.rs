@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use harness::share;
 use ringreduce::recovery::membership::sim::{Tally, run};
 use ringreduce::recovery::membership::{
-    Cause, Evidence, Input, MESSAGE_BYTES, Member, Message, Outputs, Ranks, Settings, Testament,
+    Cause, Evidence, Input, LastVotes, MESSAGE_BYTES, Member, Message, Outputs, Ranks, Settings,
     Verdict, decode, encode,
 };
 use ringreduce::sim::Random;
@@ -96,7 +96,7 @@ fn change() -> Input<'static> {
 #[test]
 fn survivors_of_a_death_name_the_rank_and_go_on() {
     let mut all = members(3);
-    let evidence = Input::Evidence(1, Evidence::Certain, Some(Testament::default()));
+    let evidence = Input::Evidence(1, Evidence::Certain, Some(LastVotes::default()));
     let first = all[2].step(0, evidence);
     let verdicts = deliver(&mut all, &[1], vec![(2, first)]);
     let cause = Cause { rank: 1, evidence: Evidence::Certain, sequence: 1 };
@@ -117,7 +117,7 @@ fn survivors_of_a_death_name_the_rank_and_go_on() {
 #[test]
 fn a_revocation_is_passed_on_once() {
     let mut all = members(4);
-    let evidence = Input::Evidence(3, Evidence::Certain, Some(Testament::default()));
+    let evidence = Input::Evidence(3, Evidence::Certain, Some(LastVotes::default()));
     let revoke = all[0].step(0, evidence).sends;
     assert_eq!(revoke.iter().map(|&(to, _)| to).collect::<Vec<_>>(), [1, 2]);
     let (_, message) = revoke[0];
@@ -177,7 +177,7 @@ fn a_dead_rank_may_join_again() {
     let mut all = members(2);
     let joiners: Ranks = [2].into_iter().collect();
     for member in &mut all {
-        member.step(0, Input::Evidence(2, Evidence::Certain, Some(Testament::default())));
+        member.step(0, Input::Evidence(2, Evidence::Certain, Some(LastVotes::default())));
     }
     all.push(Member::joining(2, SETTINGS).unwrap());
     let change = || Input::Change { joiners, deadline: None, evict_missing: false };
@@ -323,7 +323,7 @@ fn a_result_after_a_revocation_does_not_count() {
         }
         member.step(2, Input::Revoke);
         member.step(3, Input::Full(1));
-        let evidence = Input::Evidence(1, Evidence::Certain, Some(Testament::default()));
+        let evidence = Input::Evidence(1, Evidence::Certain, Some(LastVotes::default()));
         let verdicts = member.step(4, evidence).verdicts;
         assert!(verdicts.contains(&end), "{verdicts:?}");
     }

@@ -18,13 +18,13 @@ use super::handshake::{
 use super::keys::{EphemeralKey, Keys};
 use super::rejected::Rejection;
 use crate::bootstrap::socket::{send_all, try_recv, try_send, wait_unless};
-use crate::transport::aead::Seals;
+use crate::transport::aead::AeadKeys;
 
 /// How long an accepted connection may take for its handshake.
 pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// AEAD keys of an open stream; none if it is not encrypted.
-pub(crate) type StreamKeys = Option<Seals>;
+pub(crate) type StreamKeys = Option<AeadKeys>;
 
 /// Keys of one end of a stream.
 fn stream_keys(

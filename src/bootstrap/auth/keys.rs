@@ -14,7 +14,7 @@ use zeroize::{Zeroize, Zeroizing, zeroize_stack};
 
 use super::handshake::{Agreement, NONCE_LEN, Nonce, Side};
 use crate::config::{HiddenMemory, SECRET, Secret};
-use crate::transport::aead::Seals;
+use crate::transport::aead::AeadKeys;
 
 /// Length of a tag, and of a key.
 pub(super) const TAG_LEN: usize = 32;
@@ -81,7 +81,7 @@ impl Keys {
         side: Side,
         own_key: EphemeralKey,
         agreement: &Agreement,
-    ) -> Option<Seals> {
+    ) -> Option<AeadKeys> {
         wiping_stack(|| {
             let shared = Zeroizing::new(x25519(*own_key.private, agreement.peer_nonce));
             // A point of small order would give a shared secret that everybody knows (RFC 7748,
@@ -93,8 +93,8 @@ impl Keys {
             let key = |side: &[u8]| expand(&root, &[b"seal", side, &agreement.transcript]);
             let (dialler, acceptor) = (key(b"dialler"), key(b"acceptor"));
             match side {
-                Side::Dialler => Seals::new(&dialler, &acceptor),
-                Side::Acceptor => Seals::new(&acceptor, &dialler),
+                Side::Dialler => AeadKeys::new(&dialler, &acceptor),
+                Side::Acceptor => AeadKeys::new(&acceptor, &dialler),
             }
         })
     }

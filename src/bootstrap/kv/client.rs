@@ -20,8 +20,8 @@ use crate::bootstrap::inherited::inherited_socket;
 use crate::bootstrap::socket::{connect_tcp, connect_unix, send_all, try_send, wait_for};
 use crate::config::StoreAddr;
 use crate::error::{Error, Limit, Result, warn};
-use crate::health::control_channel::{is_unreachable, watch};
-use crate::transport::aead::{Sealer, Seals};
+use crate::health::control_channel::{is_unreachable, set_keepalive};
+use crate::transport::aead::{AeadKeys, SealingKey};
 
 /// How often a waiting client checks that the store's host gives signs of life.
 const SILENCE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -34,7 +34,7 @@ pub struct Store {
     socket: Socket,
     inbox: FrameBuffer,
     /// Encrypts requests, if the stream was authenticated.
-    sealer: Option<Sealer>,
+    sealer: Option<SealingKey>,
     address: String,
     next_id: u32,
 }
@@ -97,12 +97,12 @@ impl Store {
         Ok(Self::new(stream.into(), None, &address))
     }
 
-    fn new(socket: Socket, stream_keys: Option<Seals>, address: &str) -> Self {
+    fn new(socket: Socket, stream_keys: Option<AeadKeys>, address: &str) -> Self {
         // Ids start at random, since an inherited socket may still hold an answer to a process that
         // has ended.
         let next_id = getrandom::u32().unwrap_or_default();
         let (sealer, inbox) = match stream_keys {
-            Some(Seals { sealer, opener }) => (Some(sealer), FrameBuffer::encrypted(opener)),
+            Some(AeadKeys { sealer, opener }) => (Some(sealer), FrameBuffer::encrypted(opener)),
             None => (None, FrameBuffer::default()),
         };
         Self { socket, inbox, sealer, address: address.into(), next_id }
@@ -139,15 +139,16 @@ impl Store {
             StoreAddr::Tcp { host, port } => {
                 let mut last = Failure::Retry("the name has no address".into());
                 let found = resolve(host, *port).map_err(retry)?;
-                let connect = |&address| match connect_tcp(address, deadline, &|| false)
-                    .and_then(|socket| watch(&socket, credentials.peer_timeout).map(|()| socket))
-                {
-                    Ok(socket) => Some(socket),
-                    Err(error) => {
-                        last = retry(error);
-                        None
-                    }
-                };
+                let connect =
+                    |&address| match connect_tcp(address, deadline, &|| false).and_then(|socket| {
+                        set_keepalive(&socket, credentials.peer_timeout).map(|()| socket)
+                    }) {
+                        Ok(socket) => Some(socket),
+                        Err(error) => {
+                            last = retry(error);
+                            None
+                        }
+                    };
                 match found.iter().find_map(connect) {
                     Some(socket) => socket,
                     None => return Err(last),

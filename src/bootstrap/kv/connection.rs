@@ -10,7 +10,7 @@ use super::protocol::{FrameBuffer, FrameKind, StoreFrame};
 use crate::bootstrap::auth::acceptor::{Handshake, StreamKeys};
 use crate::bootstrap::progress::Progress;
 use crate::bootstrap::socket::try_send;
-use crate::transport::aead::{Sealer, Seals};
+use crate::transport::aead::{AeadKeys, SealingKey};
 
 /// How long a client may take for its first message, or pause inside a message.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -21,7 +21,7 @@ pub(super) struct Client {
     pub(super) incoming: FrameBuffer,
     pub(super) outgoing: Vec<u8>,
     /// Encrypts answers, if the stream was authenticated.
-    sealer: Option<Sealer>,
+    sealer: Option<SealingKey>,
     /// The handshake, until the client is authenticated. Connections that this process adopted have
     /// none.
     pub(super) handshake: Option<Handshake>,
@@ -71,7 +71,7 @@ impl Client {
     pub(super) fn set_authenticated(&mut self, rank: u32, stream_keys: StreamKeys) {
         (self.handshake, self.authenticated_rank, self.silent_since) =
             (None, Some(rank), Instant::now());
-        if let Some(Seals { sealer, opener }) = stream_keys {
+        if let Some(AeadKeys { sealer, opener }) = stream_keys {
             (self.sealer, self.incoming) = (Some(sealer), FrameBuffer::encrypted(opener));
         }
     }

@@ -10,7 +10,7 @@ use socket2::Socket;
 use crate::bootstrap::socket::try_recv;
 use crate::codec::Malformed;
 pub(crate) use crate::codec::{Decoder, Encoder};
-use crate::transport::aead::{self, Opener, Sealer};
+use crate::transport::aead::{self, OpeningKey, SealingKey};
 
 /// Version of frames and records.
 pub(crate) const PROTOCOL: u16 = 1;
@@ -87,7 +87,7 @@ impl StoreFrame {
     }
 
     /// Bytes to send, encrypted if the stream is; none if the key is used up.
-    pub(super) fn to_wire(&self, sealer: Option<&mut Sealer>) -> Option<Vec<u8>> {
+    pub(super) fn to_wire(&self, sealer: Option<&mut SealingKey>) -> Option<Vec<u8>> {
         let clear = self.encode();
         let Some(sealer) = sealer else { return Some(clear) };
         let mut out = Vec::with_capacity(PREFIX_LEN + clear.len() + aead::TAG);
@@ -139,7 +139,7 @@ pub(in crate::bootstrap) struct FrameBuffer {
 /// Decryption of an encrypted frame, and the frame's length once that was decrypted.
 #[derive(Debug)]
 struct Encryption {
-    opener: Opener,
+    opener: OpeningKey,
     plain_len: Option<usize>,
 }
 
@@ -151,7 +151,7 @@ impl FrameBuffer {
     }
 
     /// A buffer for an encrypted stream.
-    pub(super) fn encrypted(opener: Opener) -> Self {
+    pub(super) fn encrypted(opener: OpeningKey) -> Self {
         let encryption = Some(Encryption { opener, plain_len: None });
         Self { bytes: Vec::new(), encryption }
     }

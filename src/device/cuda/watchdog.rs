@@ -20,7 +20,7 @@ use super::failure::{
 };
 use super::locked;
 use super::release::ContextProbe;
-use crate::transport::hung_up;
+use crate::transport::is_hung_up;
 
 /// How often the watchdog looks while a call is unfinished.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
@@ -209,7 +209,7 @@ impl Watchdog {
     fn poll(&self, seen: &mut Observations) -> bool {
         if seen.checked_at.elapsed() > LIVENESS_INTERVAL && self.unfinished().next().is_some() {
             for (life, ended) in self.liveness.iter().zip(&mut seen.exited_at) {
-                let gone = life.as_ref().is_some_and(hung_up);
+                let gone = life.as_ref().is_some_and(is_hung_up);
                 *ended = if gone { ended.or_else(|| Some(Instant::now())) } else { None };
             }
             seen.checked_at = Instant::now();
@@ -257,7 +257,7 @@ impl Watchdog {
 
     /// True if a rank has unmapped the memory of others, or its process has ended.
     pub(crate) fn has_left(&self, rank: usize) -> bool {
-        self.blocks.has_left(rank) || self.liveness[rank].as_ref().is_some_and(hung_up)
+        self.blocks.has_left(rank) || self.liveness[rank].as_ref().is_some_and(is_hung_up)
     }
 
     /// The failure if another rank's header in a slot contradicts this rank's.

@@ -302,10 +302,10 @@ impl Communicator {
         for (peer, &same_process) in same_process.iter().enumerate() {
             let lost = |error| Error::io("copying a liveness stream", error);
             let to = if same_process { None } else { links.tx(peer).ok() };
-            let life = to.and_then(|link| link.life()).map(UnixStream::try_clone);
+            let life = to.and_then(|link| link.peer_stream()).map(UnixStream::try_clone);
             of_peers.push(life.transpose().map_err(lost)?);
             let from = if same_process { None } else { links.rx(peer).ok() };
-            let life = from.and_then(|link| link.life()).map(UnixStream::try_clone);
+            let life = from.and_then(|link| link.peer_stream()).map(UnixStream::try_clone);
             own.extend(life.transpose().map_err(lost)?);
         }
         Ok((of_peers, own))

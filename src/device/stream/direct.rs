@@ -24,7 +24,7 @@ use crate::device::cuda::{
 use crate::element::{DataType, Kind, Reduction};
 use crate::engine::failure::FAILED;
 use crate::engine::worker;
-use crate::error::cause::Blame;
+use crate::error::cause::FailureCause;
 use crate::error::{Error, Result};
 use crate::exec::{Halt, Stop};
 use crate::plan::{DeviceCall, DeviceForm, Reach, Request, fingerprint};
@@ -289,9 +289,10 @@ impl Communicator {
             CallFailure::Lost { peer, ref evidence } => {
                 (peer, Stop::Other { peer, fault: Fault::Lost(evidence.clone()) })
             }
-            CallFailure::GaveUp { peer, aborted: true, .. } => {
-                (peer, Stop::Other { peer, fault: Fault::GaveUp(Box::new(Blame::aborted(peer))) })
-            }
+            CallFailure::GaveUp { peer, aborted: true, .. } => (
+                peer,
+                Stop::Other { peer, fault: Fault::GaveUp(Box::new(FailureCause::aborted(peer))) },
+            ),
             CallFailure::GaveUp { peer, by, outside, .. } => {
                 let evidence = match outside {
                     None if peer == by => FAILED.into(),

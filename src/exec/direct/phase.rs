@@ -99,7 +99,7 @@ impl Walk<'_> {
         let Call { me, size, .. } = *self.call;
         let control = &*self.control;
         let others = || (me + 1..size).chain(0..me);
-        if let Some((peer, evidence)) = self.links.lives().dead() {
+        if let Some((peer, evidence)) = self.links.local_detector().dead_peer() {
             return Err((Stop::Fault(Fault::Lost(evidence)), peer));
         }
         let absent = |peer: &usize| !control.reached(*peer, step == DONE);
@@ -110,11 +110,11 @@ impl Walk<'_> {
         }
         if let Some((peer, fault)) = self.links.cause(None, differ_only_in_direct_bit) {
             // The peer may have published its call over links since the look above.
-            if let Some((peer, theirs)) = on_links().filter(|_| fault.is_hearsay()) {
+            if let Some((peer, theirs)) = on_links().filter(|_| fault.is_second_hand()) {
                 return Err((self.call.mismatch_with_link_call(theirs), peer));
             }
             // A peer that failed because of this rank's call has published its claim before.
-            let ready = step == READY && fault.is_hearsay() && control.reached(peer, false);
+            let ready = step == READY && fault.is_second_hand() && control.reached(peer, false);
             let stop = if ready { self.mismatch_with(peer) } else { None };
             return Err((stop.unwrap_or(Stop::Other { peer, fault }), peer));
         }

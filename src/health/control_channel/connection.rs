@@ -10,7 +10,7 @@ use socket2::Socket;
 
 use super::keepalive::is_silent;
 use crate::health::control_message::{ControlMessage, FRAME_BYTES, Heartbeat, RecoveryMessage};
-use crate::transport::aead::{Seals, TAG};
+use crate::transport::aead::{AeadKeys, TAG};
 
 /// How often the system is asked whether the other host still gives a sign of life.
 const KEEPALIVE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
@@ -35,7 +35,7 @@ pub(super) struct ControlConnection {
     /// Bytes that the system had no room for, because the peer has not read for long.
     pub(super) unsent: Vec<u8>,
     /// The keys of both directions, where the connection leaves the host.
-    pub(super) seals: Option<Seals>,
+    pub(super) seals: Option<AeadKeys>,
     /// The part of a frame, and of its tag, that has arrived.
     pub(super) frame: [u8; FRAME_BYTES + TAG],
     pub(super) filled: usize,

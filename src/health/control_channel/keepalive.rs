@@ -48,12 +48,12 @@ pub(super) fn configure(stream: &Socket, unreachable: Duration) -> io::Result<()
     if stream.domain()? == Domain::UNIX {
         return Ok(());
     }
-    watch(stream, unreachable)?;
+    set_keepalive(stream, unreachable)?;
     stream.set_tcp_nodelay(true)
 }
 
 /// Lets the system end a TCP connection whose other host gives no sign of life for `unreachable`.
-pub(crate) fn watch(stream: &Socket, unreachable: Duration) -> io::Result<()> {
+pub(crate) fn set_keepalive(stream: &Socket, unreachable: Duration) -> io::Result<()> {
     let interval = (unreachable / PROBES).max(Duration::from_secs(1));
     let keepalive = TcpKeepalive::new().with_time(interval).with_interval(interval);
     let keepalive = keepalive.with_retries(PROBES - 1);

@@ -2,16 +2,16 @@
 
 use super::*;
 use crate::error::Stall;
-use crate::error::cause::{CallMismatch, Why};
+use crate::error::cause::{CallMismatch, FailureReason};
 use std::net::{TcpListener, TcpStream};
 
-fn pair() -> [Controls; 2] {
+fn pair() -> [ControlChannels; 2] {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (other, _) = listener.accept().unwrap();
-    let mut both = [0, 1].map(|me| Controls::new(me, 3, Duration::from_secs(5)));
+    let mut both = [0, 1].map(|me| ControlChannels::new(me, 3, Duration::from_secs(5)));
     let key = |byte| [byte; 32];
-    let seals = [Seals::new(&key(1), &key(2)), Seals::new(&key(2), &key(1))];
+    let seals = [AeadKeys::new(&key(1), &key(2)), AeadKeys::new(&key(2), &key(1))];
     let [ones, others] = seals;
     both[0].add(1, (one.into(), ones)).unwrap();
     both[1].add(0, (other.into(), others)).unwrap();
@@ -19,11 +19,11 @@ fn pair() -> [Controls; 2] {
 }
 
 fn lost(rank: usize) -> String {
-    format!("{:?}", Fault::GaveUp(Box::new(Blame::lost(rank))))
+    format!("{:?}", Fault::GaveUp(Box::new(FailureCause::lost(rank))))
 }
 
 /// The lost peer, once the channel has it.
-fn wait_for_loss(controls: &mut Controls) -> (usize, String) {
+fn wait_for_loss(controls: &mut ControlChannels) -> (usize, String) {
     let until = Instant::now() + Duration::from_secs(10);
     loop {
         if let Some((rank, fault)) = controls.lost_peer(|_| false) {
@@ -37,8 +37,8 @@ fn wait_for_loss(controls: &mut Controls) -> (usize, String) {
 #[test]
 fn the_first_cause_arrives_though_its_sender_leaves() {
     let [mut one, mut other] = pair();
-    one.announce_failure(Blame::lost(2), true);
-    one.announce_failure(Blame::lost(1), true);
+    one.announce_failure(FailureCause::lost(2), true);
+    one.announce_failure(FailureCause::lost(1), true);
     drop(one);
     assert_eq!(wait_for_loss(&mut other), (0, lost(2)));
 }
@@ -49,12 +49,12 @@ fn no_message_is_lost_on_a_peer_that_does_not_read() {
     for call in 1..=50_000 {
         one.send_heartbeats((call, Duration::MAX), 0, None, |_| 0);
     }
-    one.announce_failure(Blame::lost(2), true);
+    one.announce_failure(FailureCause::lost(2), true);
     // Unsent bytes go out whenever the sender looks at its channels.
     let until = Instant::now() + Duration::from_secs(20);
     while other.reported_failure().is_none() {
         assert!(one.lost_peer(|_| false).is_none() && Instant::now() < until);
-        other.read();
+        other.receive();
     }
     assert_eq!(other.peers[0].as_ref().unwrap().heartbeat.call, 50_000);
     assert_eq!(wait_for_loss(&mut other), (0, lost(2)));
@@ -80,10 +80,13 @@ fn a_reported_mismatch_counts_only_from_ranks_of_the_communicator() {
     for (culprit, is_known) in [(0, true), (2, true), (1, false), (3, false), (1 << 20, false)] {
         let [mut one, mut other] = pair();
         let difference = CallMismatch { with: 1, field: "memory", ours: 1, theirs: 0 };
-        one.announce_failure(Blame { culprit, why: Why::Differs(difference) }, true);
+        one.announce_failure(
+            FailureCause { culprit, reason: FailureReason::Differs(difference) },
+            true,
+        );
         drop(one);
         while other.peers[0].as_ref().unwrap().ended.is_none() {
-            other.read();
+            other.receive();
         }
         let found = other.mismatched_peer(Some(3), |_| None).map(|(rank, _)| rank);
         assert_eq!(found, is_known.then_some(culprit));
@@ -94,15 +97,18 @@ fn a_reported_mismatch_counts_only_from_ranks_of_the_communicator() {
 fn every_byte_of_a_frame_counts() {
     let bytes = (3, Box::new(std::array::from_fn(|at| at as u8)));
     let difference = CallMismatch { with: 3, field: "fingerprint", ours: 5, theirs: 6 };
-    let mismatched = Blame { culprit: 2, why: Why::Differs(difference) };
+    let mismatched = FailureCause { culprit: 2, reason: FailureReason::Differs(difference) };
     let failed = |cause, first_hand| ControlMessage::Failed(Failure { cause, first_hand });
     let heartbeat = Heartbeat { call: 9, fingerprint: 8, slots_sent: 7, waits_for: 6 };
     for message in [
-        failed(Blame::lost(7), true),
-        failed(Blame::aborted(0), true),
-        failed(Blame::stalled(4, Stall::Paused { entered: 8 }, HEARTBEAT_INTERVAL), true),
-        failed(Blame::stalled(4, Stall::Silent { waited: 8 }, HEARTBEAT_INTERVAL), false),
-        failed(Blame::stalled(4, Stall::NeverEntered { entered: 8 }, HEARTBEAT_INTERVAL), false),
+        failed(FailureCause::lost(7), true),
+        failed(FailureCause::aborted(0), true),
+        failed(FailureCause::stalled(4, Stall::Paused { entered: 8 }, HEARTBEAT_INTERVAL), true),
+        failed(FailureCause::stalled(4, Stall::Silent { waited: 8 }, HEARTBEAT_INTERVAL), false),
+        failed(
+            FailureCause::stalled(4, Stall::NeverEntered { entered: 8 }, HEARTBEAT_INTERVAL),
+            false,
+        ),
         failed(mismatched, false),
         ControlMessage::Goodbye { cause: None, sent_recovery: false },
         ControlMessage::Goodbye { cause: Some(mismatched), sent_recovery: true },

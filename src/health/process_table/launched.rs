@@ -4,14 +4,14 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::{Ended, KEY, Roll, SLOTS, TAKEN, VOTE};
+use super::{Ended, KEY, ProcessTable, SLOTS, TAKEN, VOTE};
 use crate::health::last_vote::{self, LAST_VOTE_BYTES};
 use crate::health::status_page::entry_key;
 
 /// The ranks of a communicator in the process table of this rank's launcher.
 #[derive(Debug, Default)]
-pub(crate) struct Launched {
-    table: Option<Arc<Roll>>,
+pub(crate) struct LaunchedRanks {
+    table: Option<Arc<ProcessTable>>,
     key: u64,
     /// The entry of this rank, and the slot there for its last vote.
     mine: Option<(usize, usize)>,
@@ -19,10 +19,10 @@ pub(crate) struct Launched {
     ranks: Vec<Option<usize>>,
 }
 
-impl Launched {
+impl LaunchedRanks {
     /// The entries of the ranks of a communicator with the common key `key`, by the ids that the
     /// ranks have told each other. `me` is the own rank, which claims a slot for its last vote.
-    pub(crate) fn new(table: Option<&Arc<Roll>>, me: usize, key: u64, ids: &[u64]) -> Self {
+    pub(crate) fn new(table: Option<&Arc<ProcessTable>>, me: usize, key: u64, ids: &[u64]) -> Self {
         let Some(table) = table else { return Self::default() };
         let ranks: Vec<_> = ids.iter().map(|&id| table.find(id)).collect();
         let is_free = |at: usize, slot: usize| {
@@ -64,7 +64,7 @@ impl Launched {
     }
 }
 
-impl Drop for Launched {
+impl Drop for LaunchedRanks {
     /// Releases the slot; its vote stays until another communicator claims the slot.
     fn drop(&mut self) {
         if let (Some(table), Some((at, slot))) = (&self.table, self.mine) {
@@ -78,42 +78,42 @@ mod tests {
     use super::*;
 
     /// A table of two started processes, and their ids.
-    fn two() -> (Arc<Roll>, [u64; 2]) {
-        let (table, fd) = Roll::create(2).unwrap();
+    fn two() -> (Arc<ProcessTable>, [u64; 2]) {
+        let (table, fd) = ProcessTable::create(2).unwrap();
         let ids = [0, 1].map(|at| {
-            assert_eq!(table.place(), Some(at));
-            table.begins(at, if at == 0 { std::process::id().cast_signed() } else { i32::MAX });
+            assert_eq!(table.reserve(), Some(at));
+            table.set_pid(at, if at == 0 { std::process::id().cast_signed() } else { i32::MAX });
             table.entry(at, super::super::ID).load(Ordering::Relaxed)
         });
-        assert_eq!(table.place(), None);
-        (Arc::new(Roll::open(&fd).unwrap()), ids)
+        assert_eq!(table.reserve(), None);
+        (Arc::new(ProcessTable::open(&fd).unwrap()), ids)
     }
 
     #[test]
     fn the_last_vote_of_a_dead_rank_is_read() {
         let (table, ids) = two();
-        assert_eq!(table.own_number(), ids[0]);
-        let [one, other] = [0, 1].map(|me| Launched::new(Some(&table), me, 7, &ids));
+        assert_eq!(table.own_id(), ids[0]);
+        let [one, other] = [0, 1].map(|me| LaunchedRanks::new(Some(&table), me, 7, &ids));
         for byte in 1..=3 {
             other.publish_last_vote(&[byte; LAST_VOTE_BYTES]);
             assert_eq!(one.last_vote_of(1), None, "it lives");
         }
         drop(other);
-        table.has_ended(1, Ended::Killed(9));
+        table.set_ended(1, Ended::Killed(9));
         assert_eq!(one.ended(1).unwrap().to_string(), "killed by SIGKILL");
         assert_eq!(one.last_vote_of(1), Some(Some([3; LAST_VOTE_BYTES])));
         assert_eq!(one.ended(0), None);
         // For another communicator the rank has no vote.
-        assert_eq!(Launched::new(Some(&table), 0, 8, &ids).last_vote_of(1), Some(None));
+        assert_eq!(LaunchedRanks::new(Some(&table), 0, 8, &ids).last_vote_of(1), Some(None));
     }
 
     #[test]
     fn a_rank_without_a_vote_differs_from_one_without_a_slot() {
         let (table, ids) = two();
         let all: Vec<_> =
-            (0..=SLOTS as u64).map(|key| Launched::new(Some(&table), 1, key, &ids)).collect();
-        table.has_ended(1, Ended::Exited(3));
-        let seen = |key| Launched::new(Some(&table), 0, key, &ids).last_vote_of(1);
+            (0..=SLOTS as u64).map(|key| LaunchedRanks::new(Some(&table), 1, key, &ids)).collect();
+        table.set_ended(1, Ended::Exited(3));
+        let seen = |key| LaunchedRanks::new(Some(&table), 0, key, &ids).last_vote_of(1);
         assert_eq!(seen(0), Some(Some([0; LAST_VOTE_BYTES])));
         assert_eq!(seen(SLOTS as u64), Some(None));
         drop(all);
@@ -122,12 +122,12 @@ mod tests {
     #[test]
     fn the_end_of_a_process_of_another_table_or_of_a_reused_pid_is_not_known() {
         let (table, [one, other]) = two();
-        table.has_ended(1, Ended::Exited(0));
-        let foreign = Launched::new(Some(&table), 0, 7, &[one, other ^ 1, 0]);
+        table.set_ended(1, Ended::Exited(0));
+        let foreign = LaunchedRanks::new(Some(&table), 0, 7, &[one, other ^ 1, 0]);
         assert_eq!((foreign.ended(1), foreign.ended(2)), (None, None));
         assert_eq!(foreign.ended(3), None);
         // A later process may have the pid of one that has ended.
-        table.has_ended(0, Ended::Exited(0));
-        assert_eq!(table.own_number(), 0);
+        table.set_ended(0, Ended::Exited(0));
+        assert_eq!(table.own_id(), 0);
     }
 }

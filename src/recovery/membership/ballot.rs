@@ -7,7 +7,7 @@ use core::cmp::Ordering;
 
 use super::choose::{choose, has_suspicion};
 use super::member::{Member, Verdict};
-use super::message::{AgreementKind, Ballot, Body, Report, Testament, Value, Vote};
+use super::message::{AgreementKind, Ballot, Body, LastVotes, Report, Value, Vote};
 use super::quorum::is_quorum;
 use super::ranks::Ranks;
 use super::slot::{Lead, SETTLE, Slot};
@@ -160,7 +160,7 @@ impl Member {
     /// they accepted was decided without the `participants` of this ballot. `known` is the highest
     /// ballot that the participants have accepted.
     fn harmless_dead(&self, at: u32, participants: Ranks, known: Ballot) -> Ranks {
-        let is_harmless = |last: &Testament| {
+        let is_harmless = |last: &LastVotes| {
             let vote = if at == SETTLE { last.settle } else { last.call };
             match (last.epoch, vote.slot).cmp(&(self.epoch, at)) {
                 Ordering::Less => true,
@@ -180,9 +180,9 @@ impl Member {
             slot.accepted = Some((ballot, value));
         }
         if self.own_votes.epoch != self.epoch {
-            self.own_votes = Testament { epoch: self.epoch, ..Testament::default() };
+            self.own_votes = LastVotes { epoch: self.epoch, ..LastVotes::default() };
         }
-        let Testament { settle, call, .. } = &mut self.own_votes;
+        let LastVotes { settle, call, .. } = &mut self.own_votes;
         let vote = if at == SETTLE { settle } else { call };
         let again = vote.slot == at && vote.ballot.round > 0;
         let participants = if again { participants & vote.participants } else { participants };

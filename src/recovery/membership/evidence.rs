@@ -3,13 +3,13 @@
 //! certain death, once.
 
 use super::member::{Member, State, Verdict};
-use super::message::{Body, Cause, Evidence, Testament};
+use super::message::{Body, Cause, Evidence, LastVotes};
 use super::quorum::is_quorum;
 use super::ranks::Ranks;
 use super::slot::SETTLE;
 
 impl Member {
-    pub(super) fn evidence(&mut self, rank: u32, evidence: Evidence, vote: Option<Testament>) {
+    pub(super) fn evidence(&mut self, rank: u32, evidence: Evidence, vote: Option<LastVotes>) {
         if rank == self.me || evidence == Evidence::Called {
             return;
         }
@@ -58,7 +58,7 @@ impl Member {
     }
 
     /// Handles a revocation, `from` another member or by this rank's own evidence.
-    pub(super) fn learn_cause(&mut self, cause: Cause, vote: Option<Testament>, from: Option<u32>) {
+    pub(super) fn learn_cause(&mut self, cause: Cause, vote: Option<LastVotes>, from: Option<u32>) {
         let ends = matches!(cause.evidence, Evidence::Certain | Evidence::Left);
         let other = cause.rank != self.me && self.members.contains(cause.rank);
         if ends && other {
@@ -93,7 +93,7 @@ impl Member {
     }
 
     /// Handles a goodbye. It fails no call by itself: a call that needs the rank reports so.
-    pub(super) fn goodbye(&mut self, rank: u32, vote: Testament) {
+    pub(super) fn goodbye(&mut self, rank: u32, vote: LastVotes) {
         self.left.insert(rank);
         self.note_last_vote(rank, Some(vote));
         if self.gone.insert(rank) {
@@ -110,7 +110,7 @@ impl Member {
     }
 
     /// Notes the last vote of a dead rank; true if it was not known before.
-    fn note_last_vote(&mut self, rank: u32, vote: Option<Testament>) -> bool {
+    fn note_last_vote(&mut self, rank: u32, vote: Option<LastVotes>) -> bool {
         vote.is_some_and(|vote| self.dead_votes.insert(rank, vote).is_none())
     }
 

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::message::{Body, Cause, Evidence, Message, Recovery, Testament, Value};
+use super::message::{Body, Cause, Evidence, LastVotes, Message, Recovery, Value};
 use super::ranks::Ranks;
 use super::slot::{SETTLE, Slot};
 
@@ -32,7 +32,7 @@ pub enum Input<'a> {
     /// There is evidence that a rank is lost; for a certain death with the rank's last vote, from
     /// [`Member::last_votes`] there. A dead rank of unknown last vote counts as merely suspected
     /// for the quorum.
-    Evidence(u32, Evidence, Option<Testament>),
+    Evidence(u32, Evidence, Option<LastVotes>),
     /// The program revokes the epoch.
     Revoke,
     /// The program agrees on the bitwise AND of the `flags` of all callers.
@@ -145,8 +145,8 @@ pub struct Member {
     /// Ranks that this one believes lost.
     pub(super) suspected: Ranks,
     /// The last vote of this rank, and those of ranks that are gone.
-    pub(super) own_votes: Testament,
-    pub(super) dead_votes: BTreeMap<u32, Testament>,
+    pub(super) own_votes: LastVotes,
+    pub(super) dead_votes: BTreeMap<u32, LastVotes>,
     pub(super) progress: Progress,
     pub(super) slots: BTreeMap<u32, Slot>,
     /// The number of agreements of the program that have ended in this epoch.
@@ -221,7 +221,7 @@ impl Member {
             gone: Ranks::NONE,
             left: Ranks::NONE,
             suspected: Ranks::NONE,
-            own_votes: Testament::default(),
+            own_votes: LastVotes::default(),
             dead_votes: BTreeMap::new(),
             progress: Progress::default(),
             slots: BTreeMap::new(),
@@ -278,7 +278,7 @@ impl Member {
     /// The last vote of this rank, which survivors must know after its death. To be published
     /// before the messages of the step that changed it are sent.
     #[must_use]
-    pub const fn last_votes(&self) -> Testament {
+    pub const fn last_votes(&self) -> LastVotes {
         self.own_votes
     }
 

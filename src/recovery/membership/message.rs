@@ -98,7 +98,7 @@ pub struct Recovery {
 /// The last votes of a rank, which survivors must know after its death: other ranks may have
 /// decided by them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Testament {
+pub struct LastVotes {
     /// The epoch of the votes.
     pub epoch: u32,
     /// The vote in the settlement.
@@ -155,11 +155,11 @@ pub enum Body {
     /// The sender asks what it has missed.
     Ask,
     /// The sender leaves, and will not act in this job again.
-    Goodbye(Testament),
+    Goodbye(LastVotes),
     /// The receiver is no member of the sender's epoch, which is that of the message.
     Evicted,
     /// The epoch is revoked, or one more death is certain; with the last vote of the dead rank.
-    Revoke(Cause, Option<Testament>),
+    Revoke(Cause, Option<LastVotes>),
     /// The program of the sender has called.
     Enter(AgreementKind),
     /// Paxos phase 1a, "prepare": the leader asks for a promise and a report.

@@ -25,7 +25,7 @@ mod wire;
 
 pub use member::{Input, Member, Outputs, Settings, Time, Verdict};
 pub use message::{
-    AgreementKind, Ballot, Body, Call, Cause, Evidence, Message, Recovery, Report, Testament,
+    AgreementKind, Ballot, Body, Call, Cause, Evidence, LastVotes, Message, Recovery, Report,
     Value, Vote,
 };
 pub use quorum::is_quorum;

@@ -2,7 +2,7 @@
 //! Law: `decode` accepts exactly the bytes that `encode` makes, and returns `None` for all others.
 
 use super::message::{
-    AgreementKind, Ballot, Body, Call, Cause, Evidence, Message, Recovery, Report, Testament,
+    AgreementKind, Ballot, Body, Call, Cause, Evidence, LastVotes, Message, Recovery, Report,
     Value, Vote,
 };
 use super::ranks::Ranks;
@@ -119,7 +119,7 @@ impl<B: Buffer> Encoder<B> {
         to.u64(value.recovery.low).u64(value.recovery.high).cause(value.cause)
     }
 
-    fn votes(self, votes: &Testament) -> Self {
+    fn votes(self, votes: &LastVotes) -> Self {
         let both = [&votes.settle, &votes.call].into_iter();
         both.fold(self.u32(votes.epoch), |to, vote| {
             to.u32(vote.slot).ballot(vote.ballot).ranks(vote.participants)
@@ -184,8 +184,8 @@ impl Decoder<'_> {
         })
     }
 
-    fn votes(&mut self) -> Result<Testament, Malformed> {
-        Ok(Testament { epoch: self.u32()?, settle: self.vote()?, call: self.vote()? })
+    fn votes(&mut self) -> Result<LastVotes, Malformed> {
+        Ok(LastVotes { epoch: self.u32()?, settle: self.vote()?, call: self.vote()? })
     }
 
     fn vote(&mut self) -> Result<Vote, Malformed> {
@@ -193,9 +193,9 @@ impl Decoder<'_> {
     }
 
     /// Last votes that may be absent: then all their bytes are zero.
-    fn optional_votes(&mut self) -> Result<Option<Testament>, Malformed> {
+    fn optional_votes(&mut self) -> Result<Option<LastVotes>, Malformed> {
         match (self.u8()?, self.votes()?) {
-            (0, nothing) if nothing == Testament::default() => Ok(None),
+            (0, nothing) if nothing == LastVotes::default() => Ok(None),
             (1, votes) => Ok(Some(votes)),
             _ => Err(Malformed::UnknownValue),
         }

@@ -14,7 +14,7 @@ use crate::transport::Frame;
 /// The words that both ends share, besides the slots.
 #[derive(Debug, Default)]
 #[repr(C)]
-pub(super) struct Control {
+pub(super) struct SharedWords {
     /// Slots that the receiver has released, modulo 2^32.
     released: CachePadded<AtomicU32>,
     pub(super) receiver: CachePadded<End>,
@@ -52,7 +52,7 @@ impl End {
     }
 }
 
-impl Control {
+impl SharedWords {
     /// The number of slots that the receiver has released, which belong to the sender again.
     #[inline]
     pub(super) fn released(&self) -> u32 {
@@ -88,7 +88,7 @@ impl Control {
 impl Header {
     /// The sender hands over slot `number`, which belongs to the receiver from now on.
     #[inline]
-    pub(super) fn fill(&self, number: u32, frame: &Frame, control: &Control) {
+    pub(super) fn fill(&self, number: u32, frame: &Frame, control: &SharedWords) {
         self.len.store(frame.len, Ordering::Relaxed);
         self.sequence.store(frame.sequence, Ordering::Relaxed);
         self.fingerprint.store(frame.fingerprint, Ordering::Relaxed);
@@ -113,7 +113,7 @@ impl Header {
     }
 
     /// The receiver sleeps until slot `number` is filled.
-    pub(super) fn sleep_until_filled(&self, number: u32, control: &Control, limit: Duration) {
+    pub(super) fn sleep_until_filled(&self, number: u32, control: &SharedWords, limit: Duration) {
         let seen = self.ready.load(Ordering::Acquire);
         if seen != number.wrapping_add(1) {
             control.receiver.sleeper.sleep(&self.ready, seen, limit);

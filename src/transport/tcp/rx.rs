@@ -13,7 +13,7 @@ use super::{FrameLayout, bytes_moved, check_open, prepare, raw};
 use crate::error::Result;
 use crate::memory::{Dst, Src};
 use crate::partition::SlotShape;
-use crate::transport::aead::Opener;
+use crate::transport::aead::OpeningKey;
 use crate::transport::{self, Fault, Frame, poll};
 
 /// Shorter payloads are copied, which costs less than the second system call of a direct receive.
@@ -23,7 +23,7 @@ const MIN_DIRECT_BYTES: usize = 16 << 10;
 pub struct Rx {
     streams: Vec<TcpStream>,
     /// The key of each stream on an encrypted link; else empty.
-    openers: Vec<Opener>,
+    openers: Vec<OpeningKey>,
     /// One frame: header, payload, and their tags.
     memory: Box<[u8]>,
     /// The offset of the header in `memory`.
@@ -50,14 +50,18 @@ impl Rx {
     /// # Errors
     /// Without sockets, with a slot shape that no link can have, or without memory for the slots.
     pub fn new(streams: Vec<TcpStream>, shape: SlotShape) -> Result<Self> {
-        Self::sealed(streams, Vec::new(), shape)
+        Self::encrypted(streams, Vec::new(), shape)
     }
 
     /// As [`Self::new`], encrypted with a key for each stream; or plain without any key.
     ///
     /// # Errors
     /// As [`Self::new`]; or if there is not one key for each stream.
-    pub fn sealed(streams: Vec<TcpStream>, openers: Vec<Opener>, shape: SlotShape) -> Result<Self> {
+    pub fn encrypted(
+        streams: Vec<TcpStream>,
+        openers: Vec<OpeningKey>,
+        shape: SlotShape,
+    ) -> Result<Self> {
         prepare("tcp::Rx::new", &streams, openers.len(), shape)?;
         let layout = FrameLayout::new(!openers.is_empty());
         let (memory, start) = layout.slots(shape, 1)?;
@@ -77,9 +81,9 @@ impl Rx {
         })
     }
 
-    /// Turns checksums on or off, as at the other end: see [`Tx::checked`](super::tx::Tx::checked).
+    /// Turns checksums on or off, as at the other end: see [`Tx::with_checksums`](super::tx::Tx::with_checksums).
     #[must_use]
-    pub fn checked(mut self, checks: bool) -> Self {
+    pub fn with_checksums(mut self, checks: bool) -> Self {
         self.has_checksums = checks && !self.layout.is_sealed();
         self
     }
@@ -165,7 +169,7 @@ impl Rx {
 }
 
 impl transport::Rx for Rx {
-    fn glimpse(&mut self) -> Option<(u64, u64)> {
+    fn peek_header(&mut self) -> Option<(u64, u64)> {
         let header_len = self.layout.header_len();
         while self.received < header_len {
             let stream = &self.streams[self.lane()];
@@ -196,7 +200,7 @@ impl transport::Rx for Rx {
 
     /// Reads the header by itself, so that the payload of a wrong frame never reaches `out`. An
     /// encrypted payload is opened from the link's memory into `out`.
-    fn land(&mut self, expect: &Frame, mut out: Dst<'_>) -> Result<bool, Fault> {
+    fn recv_into(&mut self, expect: &Frame, mut out: Dst<'_>) -> Result<bool, Fault> {
         let len = expect.len as usize;
         if self.layout.is_sealed() {
             let is_here = self.read_until(expect, self.layout.frame_len(len))?;
@@ -232,7 +236,7 @@ impl transport::Rx for Rx {
         "tcp"
     }
 
-    fn is_dear(&self) -> bool {
+    fn is_syscall_backed(&self) -> bool {
         true
     }
 

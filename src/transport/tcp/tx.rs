@@ -13,7 +13,7 @@ use super::{FrameLayout, bytes_moved, check_open, prepare, raw};
 use crate::error::Result;
 use crate::memory::{Dst, Src};
 use crate::partition::SlotShape;
-use crate::transport::aead::Sealer;
+use crate::transport::aead::SealingKey;
 use crate::transport::{self, Fault, Frame, poll};
 
 /// A dropped link waits this long for a peer that does not read committed bytes.
@@ -40,7 +40,7 @@ pub struct Tx {
 struct Lane {
     stream: TcpStream,
     /// The key, on an encrypted link.
-    sealer: Option<Sealer>,
+    sealer: Option<SealingKey>,
     /// The number of the slot that the socket sends now, or next.
     slot: u64,
     /// Bytes of that slot's frame that the system has taken.
@@ -54,14 +54,18 @@ impl Tx {
     /// # Errors
     /// Without sockets, with a slot shape that no link can have, or without memory for the slots.
     pub fn new(streams: Vec<TcpStream>, shape: SlotShape) -> Result<Self> {
-        Self::sealed(streams, Vec::new(), shape)
+        Self::encrypted(streams, Vec::new(), shape)
     }
 
     /// As [`Self::new`], encrypted with a key for each stream; or plain without any key.
     ///
     /// # Errors
     /// As [`Self::new`]; or if there is not one key for each stream.
-    pub fn sealed(streams: Vec<TcpStream>, keys: Vec<Sealer>, shape: SlotShape) -> Result<Self> {
+    pub fn encrypted(
+        streams: Vec<TcpStream>,
+        keys: Vec<SealingKey>,
+        shape: SlotShape,
+    ) -> Result<Self> {
         prepare("tcp::Tx::new", &streams, keys.len(), shape)?;
         let layout = FrameLayout::new(!keys.is_empty());
         let (memory, start) = layout.slots(shape, shape.capacity)?;
@@ -82,7 +86,7 @@ impl Tx {
     /// Turns checksums on or off, as at the other end. Without this call, slots of a plain link
     /// have them; slots of an encrypted link never do, because their tags say more.
     #[must_use]
-    pub fn checked(mut self, checks: bool) -> Self {
+    pub fn with_checksums(mut self, checks: bool) -> Self {
         self.has_checksums = checks && !self.layout.is_sealed();
         self
     }
@@ -180,7 +184,7 @@ impl transport::Tx for Tx {
 
     /// Bytes that the system takes at once go straight from the payload; only the rest is copied to
     /// the slot. On an encrypted link the payload is sealed into the slot.
-    fn give(&mut self, frame: &Frame, payload: Src<'_>) -> Result<(), Fault> {
+    fn send_from(&mut self, frame: &Frame, payload: Src<'_>) -> Result<(), Fault> {
         let at = self.write_header(frame, Some(payload));
         if self.layout.is_sealed() {
             self.seal(at, payload.len(), Some(payload))?;
@@ -216,7 +220,7 @@ impl transport::Tx for Tx {
         "tcp"
     }
 
-    fn is_dear(&self) -> bool {
+    fn is_syscall_backed(&self) -> bool {
         true
     }
 
@@ -224,7 +228,7 @@ impl transport::Tx for Tx {
         self.committed
     }
 
-    fn forsake(&mut self) {
+    fn discard_unsent(&mut self) {
         self.lanes.iter_mut().for_each(|lane| lane.slot = self.committed.max(lane.slot));
     }
 

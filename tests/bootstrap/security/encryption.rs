@@ -2,7 +2,7 @@
 //! one unnoticed; and ranks that differ in their setting of encryption.
 
 use ringreduce::bootstrap::Streams;
-use ringreduce::transport::aead::Seals;
+use ringreduce::transport::aead::AeadKeys;
 use ringreduce::{Communicator, ReduceOp};
 
 use super::relay::{Change, Relay};
@@ -97,7 +97,7 @@ fn streams_are_sealed(encrypt: bool) {
             let Streams::Tcp(streams) = &link.streams else { panic!() };
             let expected = if encrypt { streams.len() } else { 0 };
             assert_eq!((streams.len(), link.seals.len()), (2, expected));
-            let sealed = |(_, seals): &(_, Option<Seals>)| seals.is_some();
+            let sealed = |(_, seals): &(_, Option<AeadKeys>)| seals.is_some();
             assert!(link.control.as_ref().is_none_or(sealed));
         }
         assert_eq!(links.iter().filter(|link| link.control.is_some()).count(), 1);

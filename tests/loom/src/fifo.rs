@@ -10,20 +10,20 @@ use loom::sync::Arc;
 use loom::thread;
 
 use crate::transport::Frame;
-use turns::{Control, Header};
+use turns::{SharedWords, Header};
 
 const LIMIT: Duration = Duration::from_millis(10);
 
 /// The memory that both ends map; the payload of a slot is one number.
 struct Memory {
-    control: Control,
+    control: SharedWords,
     slots: Vec<(Header, UnsafeCell<u32>)>,
 }
 
 impl Memory {
     fn new(capacity: usize) -> Self {
         let slot = |_| (Header::default(), UnsafeCell::new(0));
-        Self { control: Control::default(), slots: (0..capacity).map(slot).collect() }
+        Self { control: SharedWords::default(), slots: (0..capacity).map(slot).collect() }
     }
 
     fn slot(&self, number: u32) -> &(Header, UnsafeCell<u32>) {

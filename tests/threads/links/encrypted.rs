@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, TcpStream};
 
 use ringreduce::memory::Dst;
 use ringreduce::partition::SlotShape;
-use ringreduce::transport::aead::{Opener, Sealer, Seals, TAG};
+use ringreduce::transport::aead::{AeadKeys, OpeningKey, SealingKey, TAG};
 use ringreduce::transport::{Fault, Rx, Tx, tcp};
 
 use super::Ends;
@@ -17,9 +17,9 @@ const HEAD: usize = 64 + TAG;
 const SHAPE: SlotShape = SlotShape { bytes: 32 << 10, capacity: 6 };
 
 /// The keys of a link over `count` streams.
-fn keys(count: usize) -> (Vec<Sealer>, Vec<Opener>) {
+fn keys(count: usize) -> (Vec<SealingKey>, Vec<OpeningKey>) {
     let key = |stream| {
-        let seals = |keys: [u8; 2]| Seals::new(&[keys[0]; 32], &[keys[1]; 32]).unwrap();
+        let seals = |keys: [u8; 2]| AeadKeys::new(&[keys[0]; 32], &[keys[1]; 32]).unwrap();
         let (here, there) = (2 * stream as u8, 2 * stream as u8 + 1);
         (seals([here, there]).sealer, seals([there, here]).opener)
     };
@@ -29,14 +29,14 @@ fn keys(count: usize) -> (Vec<Sealer>, Vec<Opener>) {
 pub(super) fn link(shape: SlotShape, sockets: usize) -> Ends {
     let (to, from) = streams(Ipv4Addr::LOCALHOST.into(), sockets);
     let (sealers, openers) = keys(sockets);
-    let tx = tcp::Tx::sealed(to, sealers, shape).unwrap();
-    (Box::new(tx), Box::new(tcp::Rx::sealed(from, openers, shape).unwrap()))
+    let tx = tcp::Tx::encrypted(to, sealers, shape).unwrap();
+    (Box::new(tx), Box::new(tcp::Rx::encrypted(from, openers, shape).unwrap()))
 }
 
 /// The bytes on the wire for slots of these lengths.
 fn wire(lens: &[usize]) -> Vec<Vec<u8>> {
     let (to, mut from) = streams(Ipv4Addr::LOCALHOST.into(), 1);
-    let mut tx = tcp::Tx::sealed(to, keys(1).0, SHAPE).unwrap();
+    let mut tx = tcp::Tx::encrypted(to, keys(1).0, SHAPE).unwrap();
     let read = |(slot, &len): (usize, &usize)| {
         give(&mut tx, &frame(len, slot as u64), &payload(len, slot as u64)).unwrap();
         let mut bytes = vec![0; HEAD + len + TAG];
@@ -50,14 +50,14 @@ fn wire(lens: &[usize]) -> Vec<Vec<u8>> {
 /// A receiver, and the stream that it reads.
 fn receiver() -> (tcp::Rx, TcpStream) {
     let (mut to, from) = streams(Ipv4Addr::LOCALHOST.into(), 1);
-    (tcp::Rx::sealed(from, keys(1).1, SHAPE).unwrap(), to.remove(0))
+    (tcp::Rx::encrypted(from, keys(1).1, SHAPE).unwrap(), to.remove(0))
 }
 
-/// Receives slot number `slot` in one of four ways: with `glimpse` or without, into the link's
+/// Receives slot number `slot` in one of four ways: with `peek_header` or without, into the link's
 /// memory or the reader's.
 fn receive(rx: &mut tcp::Rx, len: usize, slot: u64, way: usize) -> Result<(), Fault> {
     if way % 2 == 1 {
-        rx.glimpse();
+        rx.peek_header();
     }
     let mut out = vec![0x11; len];
     let expect = frame(len, slot);
@@ -67,7 +67,7 @@ fn receive(rx: &mut tcp::Rx, len: usize, slot: u64, way: usize) -> Result<(), Fa
         return Ok(());
     }
     let landed = loop {
-        match rx.land(&expect, Dst::from(&mut out[..])) {
+        match rx.recv_into(&expect, Dst::from(&mut out[..])) {
             Ok(false) => std::thread::yield_now(),
             Ok(true) => break Ok(()),
             Err(fault) => break Err(fault),
@@ -176,13 +176,13 @@ fn a_truncated_slot_is_lost_and_a_forged_one_is_refused() {
 #[test]
 fn each_stream_has_its_own_key() {
     let (to, from) = streams(Ipv4Addr::LOCALHOST.into(), 2);
-    assert!(tcp::Tx::sealed(to, keys(1).0, SHAPE).is_err());
+    assert!(tcp::Tx::encrypted(to, keys(1).0, SHAPE).is_err());
     // The streams of a link are exchanged.
-    assert!(tcp::Rx::sealed(from, keys(3).1, SHAPE).is_err());
+    assert!(tcp::Rx::encrypted(from, keys(3).1, SHAPE).is_err());
     let (to, mut from) = streams(Ipv4Addr::LOCALHOST.into(), 2);
     from.swap(0, 1);
-    let mut tx = tcp::Tx::sealed(to, keys(2).0, SHAPE).unwrap();
-    let mut rx = tcp::Rx::sealed(from, keys(2).1, SHAPE).unwrap();
+    let mut tx = tcp::Tx::encrypted(to, keys(2).0, SHAPE).unwrap();
+    let mut rx = tcp::Rx::encrypted(from, keys(2).1, SHAPE).unwrap();
     for slot in 0..2 {
         give(&mut tx, &frame(8, slot), &payload(8, slot)).unwrap();
     }

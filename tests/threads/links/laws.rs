@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use ringreduce::memory::{Dst, Src};
 use ringreduce::partition::SlotShape;
-use ringreduce::transport::fault_injection::{Faulty, Trouble};
-use ringreduce::transport::link_trace::{Kind, Log, Traced};
+use ringreduce::transport::fault_injection::{FaultyLink, InjectedFault};
+use ringreduce::transport::link_trace::{EventKind, EventLog, Traced};
 use ringreduce::transport::{Fault, Frame, Rx, Tx};
 
 use super::Make;
@@ -46,14 +46,14 @@ pub(super) fn payloads_come_from_and_go_to_any_memory(make: Make) {
             while sent < 2 * sizes.len() && tx.ready().unwrap() {
                 let mut mine = payload(len(sent), sent as u64);
                 let view = Src::from(mine.as_slice());
-                tx.give(&frame(len(sent), sent as u64), view).unwrap();
+                tx.send_from(&frame(len(sent), sent as u64), view).unwrap();
                 mine.fill(0xaa);
                 sent += 1;
             }
             let (expect, mut out) = (frame(len(taken), taken as u64), vec![0; len(taken)]);
             until("a payload has landed", || {
                 tx.flush().unwrap();
-                rx.land(&expect, Dst::from(out.as_mut_slice())).unwrap()
+                rx.recv_into(&expect, Dst::from(out.as_mut_slice())).unwrap()
             });
             rx.release();
             assert_eq!(out, payload(len(taken), taken as u64), "{} of {bytes} bytes", len(taken));
@@ -61,12 +61,12 @@ pub(super) fn payloads_come_from_and_go_to_any_memory(make: Make) {
         }
         let len = bytes - 1;
         wait_tx(&mut *tx).unwrap();
-        tx.give(&frame(len, 99), Src::from(payload(len, 99).as_slice())).unwrap();
+        tx.send_from(&frame(len, 99), Src::from(payload(len, 99).as_slice())).unwrap();
         let mut out = vec![0; len];
         let mut fault = None;
         until("the wrong frame is seen", || {
             tx.flush().unwrap();
-            fault = rx.land(&frame(len, 98), Dst::from(out.as_mut_slice())).err();
+            fault = rx.recv_into(&frame(len, 98), Dst::from(out.as_mut_slice())).err();
             fault.is_some()
         });
         assert!(matches!(fault, Some(Fault::Mismatch { field: "sequence", .. })), "{fault:?}");
@@ -76,18 +76,18 @@ pub(super) fn payloads_come_from_and_go_to_any_memory(make: Make) {
 
 pub(super) fn a_glimpse_shows_the_call_and_takes_nothing(make: Make) {
     let (mut tx, mut rx) = make(SMALL);
-    assert_eq!(rx.glimpse(), None);
+    assert_eq!(rx.peek_header(), None);
     for slot in 7..9 {
         let frame = frame(100, slot);
         give(&mut *tx, &frame, &payload(100, slot)).unwrap();
         until("there is something to see", || {
             tx.flush().unwrap();
-            rx.glimpse() == Some((frame.sequence, frame.fingerprint))
+            rx.peek_header() == Some((frame.sequence, frame.fingerprint))
         });
         wait_rx(&mut *rx, &frame, Some(&mut *tx)).unwrap();
-        assert_eq!(rx.glimpse(), Some((frame.sequence, frame.fingerprint)));
+        assert_eq!(rx.peek_header(), Some((frame.sequence, frame.fingerprint)));
         assert_eq!(take(&mut *rx, 100), payload(100, slot));
-        assert_eq!(rx.glimpse(), None);
+        assert_eq!(rx.peek_header(), None);
     }
 }
 
@@ -303,8 +303,8 @@ pub(super) fn two_threads_play_ping_pong(make: Make) {
 
 pub(super) fn a_late_slot_is_only_late(make: Make) {
     let (tx, rx) = make(SMALL);
-    let mut tx = Faulty::new(tx, 2, Trouble::Delay(5));
-    let mut rx = Faulty::new(rx, 1, Trouble::Delay(3));
+    let mut tx = FaultyLink::new(tx, 2, InjectedFault::Delay(5));
+    let mut rx = FaultyLink::new(rx, 1, InjectedFault::Delay(3));
     let (mut waits_tx, mut waits_rx) = (0, 0);
     for slot in 0..4 {
         while !tx.ready().unwrap() {
@@ -325,8 +325,8 @@ pub(super) fn a_late_slot_is_only_late(make: Make) {
 
 pub(super) fn a_lost_slot_is_a_lost_peer(make: Make) {
     let (tx, rx) = make(SMALL);
-    let mut tx = Faulty::new(tx, 1, Trouble::Lose);
-    let mut rx = Faulty::new(rx, 1, Trouble::Lose);
+    let mut tx = FaultyLink::new(tx, 1, InjectedFault::Lose);
+    let mut rx = FaultyLink::new(rx, 1, InjectedFault::Lose);
     wait_tx(&mut tx).unwrap();
     give(&mut tx, &frame(9, 0), &payload(9, 0)).unwrap();
     wait_rx(&mut rx, &frame(9, 0), None).unwrap();
@@ -339,8 +339,8 @@ pub(super) fn a_corrupted_frame_is_noticed_by_the_receiver(make: Make) {
     for sender in [true, false] {
         let (tx, rx) = make(SMALL);
         let trouble_at = |end| if end { 1 } else { u64::MAX };
-        let mut tx = Faulty::new(tx, trouble_at(sender), Trouble::Corrupt);
-        let mut rx = Faulty::new(rx, trouble_at(!sender), Trouble::Corrupt);
+        let mut tx = FaultyLink::new(tx, trouble_at(sender), InjectedFault::Corrupt);
+        let mut rx = FaultyLink::new(rx, trouble_at(!sender), InjectedFault::Corrupt);
         for slot in 0..2 {
             give(&mut tx, &frame(9, slot), &payload(9, slot)).unwrap();
         }
@@ -353,7 +353,7 @@ pub(super) fn a_corrupted_frame_is_noticed_by_the_receiver(make: Make) {
 
 pub(super) fn a_trace_records_the_events_of_a_link(make: Make) {
     let (tx, rx) = make(SMALL);
-    let log = Log::new(4);
+    let log = EventLog::new(4);
     let mut tx = Traced::new(tx, 1, log.clone());
     let mut rx = Traced::new(rx, 2, log.clone());
     give(&mut tx, &frame(9, 0), &payload(9, 0)).unwrap();
@@ -367,7 +367,8 @@ pub(super) fn a_trace_records_the_events_of_a_link(make: Make) {
     assert!(events.is_sorted_by_key(|event| event.time));
     let seen: Vec<_> = events.iter().map(|e| (e.peer, e.kind, e.bytes)).collect();
     assert_eq!(seen.len(), 4);
-    assert_eq!(seen[3], (2, Kind::Fault, 0));
-    let expected = [(2, Kind::Receive, 9), (2, Kind::Release, 0), (1, Kind::Park, 0)];
+    assert_eq!(seen[3], (2, EventKind::Fault, 0));
+    let expected =
+        [(2, EventKind::Receive, 9), (2, EventKind::Release, 0), (1, EventKind::Park, 0)];
     assert!(forgotten > 1 || seen[..3] == expected, "{seen:?}");
 }

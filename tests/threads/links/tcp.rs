@@ -105,8 +105,8 @@ fn the_checksum_detects_a_flipped_bit() {
         for checks in [true, false] {
             let (to, mut relay_in) = streams(Ipv4Addr::LOCALHOST.into(), 1);
             let (mut relay_out, from) = streams(Ipv4Addr::LOCALHOST.into(), 1);
-            let mut tx = tcp::Tx::new(to, shape).unwrap().checked(checks);
-            let mut rx = tcp::Rx::new(from, shape).unwrap().checked(checks);
+            let mut tx = tcp::Tx::new(to, shape).unwrap().with_checksums(checks);
+            let mut rx = tcp::Rx::new(from, shape).unwrap().with_checksums(checks);
             give(&mut tx, &frame(len, 0), &payload(len, 0)).unwrap();
             let mut bytes = vec![0; HEADER + len];
             let sent = thread::scope(|scope| {
@@ -123,7 +123,7 @@ fn the_checksum_detects_a_flipped_bit() {
             let mut out = vec![0; len];
             let fault = loop {
                 let here = if lands {
-                    rx.land(&frame(len, 0), Dst::from(&mut out[..]))
+                    rx.recv_into(&frame(len, 0), Dst::from(&mut out[..]))
                 } else {
                     rx.ready(&frame(len, 0))
                 };

@@ -31,7 +31,7 @@ use crate::cli::{Binding, Request};
 use crate::failure::Failure;
 use crate::status::RecordMemory;
 use ringreduce::bootstrap::{Progress, Server, draw_secret};
-use ringreduce::health::process_table::Roll;
+use ringreduce::health::process_table::ProcessTable;
 use ringreduce::trace::Reader;
 
 pub(crate) struct Rank {
@@ -43,7 +43,7 @@ pub(crate) struct Rank {
     /// How far the rank has come in meeting the others.
     pub(crate) progress: Progress,
     /// The entry in the launcher's process table in which other ranks see how this one ended.
-    table_entry: Option<(Arc<Roll>, usize)>,
+    table_entry: Option<(Arc<ProcessTable>, usize)>,
     child: Child,
     ended: bool,
 }
@@ -81,7 +81,7 @@ impl Rank {
     /// watcher forgets the group, unless other processes of it still hold the number.
     pub(crate) fn reap(&mut self, watcher: &Watcher) -> io::Result<RankEnd> {
         if let (Some((table, at)), Some(end)) = (&self.table_entry, sys::end_of(self.pid())) {
-            table.has_ended(*at, end);
+            table.set_ended(*at, end);
         }
         let status = self.child.wait()?;
         self.ended = true;
@@ -135,7 +135,7 @@ pub(crate) struct Spawner<'a> {
     /// The job's secret, unless the user has a file with one.
     pub(crate) secret: Option<OwnedFd>,
     /// The table in which ranks see how others have ended, unless there was no memory for it.
-    pub(crate) process_table: Option<(Arc<Roll>, OwnedFd)>,
+    pub(crate) process_table: Option<(Arc<ProcessTable>, OwnedFd)>,
     /// The soft and hard limit of descriptors that ringrun was started with.
     pub(crate) descriptors: (rlim_t, rlim_t),
     /// The CPUs that ringrun may use.
@@ -181,7 +181,7 @@ impl Spawner<'_> {
         let table_entry = self
             .process_table
             .as_ref()
-            .and_then(|(table, _)| Some((Arc::clone(table), table.place()?)));
+            .and_then(|(table, _)| Some((Arc::clone(table), table.reserve()?)));
         let inherited = [Some(theirs.into()), secret, memory, table];
         self.prepare_child(&mut command, inherited, (cpu, table_entry.clone())).map_err(failed)?;
         let mut child = command.spawn().map_err(|cause| self.spawn_error(rank, cause))?;
@@ -236,7 +236,7 @@ impl Spawner<'_> {
         &self,
         command: &mut Command,
         inherited: [Option<OwnedFd>; 4],
-        (cpu, table_entry): (Option<usize>, Option<(Arc<Roll>, usize)>),
+        (cpu, table_entry): (Option<usize>, Option<(Arc<ProcessTable>, usize)>),
     ) -> io::Result<()> {
         let (parent, watcher) = (getpid(), self.watcher.socket_fd());
         let (soft, hard) = self.descriptors;
@@ -254,7 +254,7 @@ impl Spawner<'_> {
             // Without a watcher this fails; the rank itself still dies with its parent.
             let _ = watcher::send_group(watcher, getpid().as_raw());
             if let Some((process_table, at)) = &table_entry {
-                process_table.begins(*at, getpid().as_raw());
+                process_table.set_pid(*at, getpid().as_raw());
             }
             if cpu.is_some() {
                 sched_setaffinity(Pid::from_raw(0), &cpus)?;
@@ -335,10 +335,10 @@ pub(crate) fn secret(request: &Request) -> io::Result<Option<OwnedFd>> {
 
 /// The launcher's process table, with an entry for each start of each rank. A job that can't have
 /// one goes on without it.
-pub(crate) fn create_process_table(request: &Request) -> Option<(Arc<Roll>, OwnedFd)> {
+pub(crate) fn create_process_table(request: &Request) -> Option<(Arc<ProcessTable>, OwnedFd)> {
     let restarts = request.elastic.map_or(0, |(_, restarts)| restarts);
     let processes = restarts.saturating_add(1).saturating_mul(request.ranks);
-    Roll::create(processes).ok().map(|(table, fd)| (Arc::new(table), fd))
+    ProcessTable::create(processes).ok().map(|(table, fd)| (Arc::new(table), fd))
 }
 
 /// Raises the limit of descriptors for many ranks, and gives the old limits, for the ranks.

@@ -3,7 +3,7 @@
 use super::*;
 use crate::bootstrap::auth::keys::EphemeralKey;
 use crate::config::Secret;
-use crate::transport::aead::{self, Seals};
+use crate::transport::aead::{self, AeadKeys};
 
 const ROLE: StreamRole = StreamRole::Tcp;
 const STREAM: StreamId =
@@ -270,7 +270,7 @@ fn random_messages_are_rejected() {
 }
 
 /// The session keys that both ends derive from these key pairs.
-fn agreed_keys(keys: &Keys, client: EphemeralKey, server: EphemeralKey) -> [Seals; 2] {
+fn agreed_keys(keys: &Keys, client: EphemeralKey, server: EphemeralKey) -> [AeadKeys; 2] {
     let (dialler, acceptor, _) = run(keys, client.nonce, server.nonce);
     let dialler = keys.session_keys(Side::Dialler, client, &dialler.agreed());
     let acceptor = keys.session_keys(Side::Acceptor, server, &acceptor.agreed().unwrap());
@@ -281,7 +281,7 @@ fn agreed_keys(keys: &Keys, client: EphemeralKey, server: EphemeralKey) -> [Seal
 fn both_ends_derive_keys_that_no_other_stream_has() {
     let keys = keys(1);
     let draw = || EphemeralKey::generate().unwrap();
-    let sealed_message = |seals: &mut Seals| {
+    let sealed_message = |seals: &mut AeadKeys| {
         let mut piece = [0x5a; 9 + aead::TAG];
         seals.sealer.seal(&mut piece).unwrap();
         piece
