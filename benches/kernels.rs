@@ -7,7 +7,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use ringreduce::element::Order;
-use ringreduce::kernel::{Kernel, Turn, copy};
+use ringreduce::kernel::{FoldStep, Kernel, copy};
 use ringreduce::memory::{Buffer, Dst, Src};
 use ringreduce::schedule::Space;
 use ringreduce::{DataType, ReduceOp};
@@ -101,7 +101,7 @@ fn reduce(kernel: &Kernel<'_>, memory: &mut Memory, both: bool) {
     let also = Buffer::in_place(memory.also.get(memory.len));
     let local = Buffer::in_place(memory.local.get(memory.len));
     let second = both.then(|| also.dst(Space::Output, all.clone()));
-    let turn = Turn { last: true, order: Order::IncomingFirst, own: true };
+    let turn = FoldStep { is_last: true, order: Order::IncomingFirst, is_own: true };
     let (out, mine) = (local.dst(Space::Output, all.clone()), local.src(Space::Output, all));
     kernel.reduce(turn, out, second, mine, incoming);
 }

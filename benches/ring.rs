@@ -9,7 +9,7 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use ringreduce::element::Order;
-use ringreduce::kernel::{self, Kernel, Turn};
+use ringreduce::kernel::{self, FoldStep, Kernel};
 use ringreduce::memory::{Dst, Src};
 use ringreduce::partition::SlotShape;
 use ringreduce::transport::{Frame, Rx, Tx, loopback};
@@ -85,7 +85,8 @@ impl ByHand {
             // coincide with the source beside it.
             let store = unsafe { Dst::new(local.ptr().cast_mut(), len) };
             let also = (hop == n - 1).then_some(store);
-            let turn = Turn { last: hop == n - 1, order: Order::IncomingFirst, own: true };
+            let turn =
+                FoldStep { is_last: hop == n - 1, order: Order::IncomingFirst, is_own: true };
             self.kernel.reduce(turn, self.tx.reserve(len), also, local, self.rx.peek(len));
             self.tx.commit(&frame).expect("a link between threads");
             self.rx.release();

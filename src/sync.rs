@@ -29,7 +29,7 @@ pub(crate) fn cpus() -> usize {
 /// us, so polling for some 100 us pays. Most polls yield: even with a CPU for each rank the system
 /// may put two on one, and a rank that only spins would keep the other one from its work.
 #[derive(Debug)]
-pub struct Patience {
+pub struct Backoff {
     spins: u32,
     /// Waits left that do not yield, because a yield took long.
     skips: Cell<u32>,
@@ -45,7 +45,7 @@ const LONG_YIELD: Duration = Duration::from_millis(1);
 /// Waits that do not yield after such a yield.
 const SKIPPED_WAITS: u32 = 256;
 
-impl Patience {
+impl Backoff {
     /// The policy for a host where `ranks` of the job share the CPUs that this process may use.
     /// With more ranks than CPUs, spinning keeps other ranks from their work.
     #[must_use]

@@ -171,7 +171,7 @@ impl Communicator {
         ];
         call.check_all_to_all(self, [send_counts, recv_counts], lens)?;
         let blocks = Blocks::new(send_counts, recv_counts, &[]);
-        let buffer = Buffer::apart(send, recv);
+        let buffer = Buffer::out_of_place(send, recv);
         self.run_uneven(call.name, &call.request(dtype, None), blocks, &buffer)
     }
 }

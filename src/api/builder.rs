@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use super::Communicator;
-use super::options::Told;
+use super::options::OptionalSettings;
 use crate::bootstrap::in_process;
-use crate::config::{Config, SECRET, Secret, SecretSource, Transport};
+use crate::config::{Config, SECRET_LEN, Secret, SecretSource, Transport};
 use crate::error::{Error, Result};
 
 /// Settings of a communicator. An option that is not set here comes from the environment. A program
@@ -25,7 +25,7 @@ pub struct Builder {
     multiprocessors: Option<u32>,
     uniform: Option<bool>,
     peer_timeout: Option<Duration>,
-    pub(crate) told: Told,
+    pub(crate) told: OptionalSettings,
 }
 
 impl Builder {
@@ -50,7 +50,7 @@ impl Builder {
     /// The job's secret: 32 random bytes, the same at all ranks. Ranks prove to each other on every
     /// connection that they know it. Under `ringrun` there is no need for one.
     #[must_use]
-    pub fn secret(self, secret: &[u8; SECRET]) -> Self {
+    pub fn secret(self, secret: &[u8; SECRET_LEN]) -> Self {
         Self { secret: Some(secret.into()), ..self }
     }
 

@@ -4,7 +4,7 @@
 
 use super::Communicator;
 use super::custom_op::{FoldOrder, check_element_size, request};
-use super::verb::{check_length, refuse};
+use super::verb::{argument_error, check_length};
 use crate::element::Reduction;
 use crate::error::Result;
 use crate::kernel::{CFunction, Kernel};
@@ -50,7 +50,7 @@ impl Communicator {
     ) -> Result<()> {
         let request = checked_request(Collective::AllReduce, "buf", buf.len(), &by)?;
         // SAFETY: the caller of this function promises it.
-        let kernel = unsafe { Kernel::by_function(&by) };
+        let kernel = unsafe { Kernel::for_c_function(&by) };
         self.reduce_by(&request, order, kernel, &Buffer::in_place(buf))
     }
 
@@ -74,8 +74,8 @@ impl Communicator {
         let send_bytes = recv.len().checked_mul(self.size());
         check_length(call, "send", send.len(), send_bytes, "size x recv")?;
         // SAFETY: the caller of this function promises it.
-        let kernel = unsafe { Kernel::by_function(&by) };
-        self.reduce_by(&request, order, kernel, &Buffer::apart(send, recv))
+        let kernel = unsafe { Kernel::for_c_function(&by) };
+        self.reduce_by(&request, order, kernel, &Buffer::out_of_place(send, recv))
     }
 }
 
@@ -90,7 +90,7 @@ fn checked_request(
     check_element_size(call, "by.size", by.size)?;
     if !bytes.is_multiple_of(by.size) {
         let expected = format!("a multiple of {}, by.size", by.size);
-        return refuse(call.name(), argument, format!("{bytes} bytes long"), expected);
+        return argument_error(call.name(), argument, format!("{bytes} bytes long"), expected);
     }
     Ok(request(call, bytes / by.size, Reduction::user(!digest(by.name.as_bytes()), by.size)))
 }

@@ -7,7 +7,7 @@ use bytemuck::{Pod, cast_slice, cast_slice_mut};
 
 use super::Communicator;
 use super::options::CallOptions;
-use super::verb::{check_length, refuse};
+use super::verb::{argument_error, check_length};
 use crate::element::{DataType, LARGEST, Reduction};
 use crate::engine::CallMeta;
 use crate::engine::piecewise::{Piecewise, WholeCall};
@@ -95,7 +95,7 @@ impl Communicator {
         let (send, recv) = (cast_slice(send), cast_slice_mut(recv));
         let send_bytes = recv.len().checked_mul(self.size());
         check_length(call, "send", send.len(), send_bytes, "size x recv")?;
-        self.reduce_by(&request, order, Kernel::by(&f), &Buffer::apart(send, recv))
+        self.reduce_by(&request, order, Kernel::by(&f), &Buffer::out_of_place(send, recv))
     }
 
     /// Makes a call that reduces by a user's function. If the function panics the communicator is
@@ -164,7 +164,7 @@ pub(super) fn check_element_size(
         return Ok(());
     }
     let expected = format!("elements of 1 to {LARGEST} bytes");
-    refuse(call.name(), argument, format!("elements of {size} bytes"), expected)
+    argument_error(call.name(), argument, format!("elements of {size} bytes"), expected)
 }
 
 /// The reduction by a function, with the digest by which ranks compare functions.

@@ -1,7 +1,7 @@
 //! `explain`: the planner's choice for a call, without making the call.
 
 use super::Communicator;
-use super::verb::refuse;
+use super::verb::argument_error;
 use crate::element::{DataType, ReduceOp};
 use crate::engine::CallMeta;
 use crate::error::Result;
@@ -38,20 +38,20 @@ impl Communicator {
         let (call, size) = ("explain", self.size());
         let root = collective.root().filter(|&root| root as usize >= size);
         if let Some(root) = root {
-            return refuse(call, "root", root, format!("a rank below {size}"));
+            return argument_error(call, "root", root, format!("a rank below {size}"));
         }
         let most = isize::MAX as usize / size / dtype.size();
         if count > most {
-            return refuse(call, "count", count, format!("at most {most} x {dtype}"));
+            return argument_error(call, "count", count, format!("at most {most} x {dtype}"));
         }
         let ops = ReduceOp::ALL.into_iter().find(|op| op.is_defined_for(dtype));
         let op = ops.filter(|_| collective.reduces()).map(Into::into);
         let request = Request { collective, count, dtype, op };
         let piecewise = self.conversion(call, &request, None)?;
         let meta = CallMeta { name: call, ..CallMeta::of(&request, self.kernel(&request)?) };
-        let (engine, seat, settings) = self.at_home(call)?;
-        engine.works(call)?;
-        engine.planner.go_by(meta.rules(settings, false));
+        let (engine, seat, settings) = self.engine_on_this_thread(call)?;
+        engine.check_usable(call)?;
+        engine.planner.set_rules(meta.rules(settings, false));
         let transports = seat.transports.clone();
         let planner = &mut engine.planner;
         let explained = match piecewise {

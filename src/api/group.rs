@@ -10,7 +10,7 @@ use std::ops::Range;
 use bytemuck::{cast_slice, cast_slice_mut};
 use smallbox::smallbox;
 
-use super::verb::{OneBufferForm, Verb, refuse, verb};
+use super::verb::{OneBufferForm, Verb, argument_error, verb};
 use super::verbs::for_each_verb;
 use super::{Communicator, InlineBox};
 use crate::element::{Element, Reduction};
@@ -79,22 +79,23 @@ impl Communicator {
         &mut self,
         work: impl for<'g> FnOnce(&mut Group<'g, 'env>) -> Result<R>,
     ) -> Result<R> {
-        let GroupLists { pieces, messages, calls } = take(&mut self.at_home(NAME)?.0.group_lists);
-        let (pieces, calls) = (pieces.emptied(), retyped(calls));
+        let GroupLists { pieces, messages, calls } =
+            take(&mut self.engine_on_this_thread(NAME)?.0.group_lists);
+        let (pieces, calls) = (pieces.cleared(), retyped(calls));
         let mut group = Group { comm: self, pieces, messages, calls };
         let done = work(&mut group);
         let Group { mut pieces, mut messages, mut calls, .. } = group;
         let done = done.and_then(|result| {
             check_messages_to_self(&messages, self.rank() as u32)?;
             if !messages.is_empty() {
-                self.pass_on(NAME, &messages, &pieces.buffer())?;
+                self.exchange_messages(NAME, &messages, &pieces.buffer())?;
             }
             calls.iter_mut().try_for_each(|call| call(self))?;
             Ok(result)
         });
         messages.clear();
-        let (pieces, calls) = (pieces.emptied(), retyped(calls));
-        self.at_home(NAME)?.0.group_lists = GroupLists { pieces, messages, calls };
+        let (pieces, calls) = (pieces.cleared(), retyped(calls));
+        self.engine_on_this_thread(NAME)?.0.group_lists = GroupLists { pieces, messages, calls };
         done
     }
 }
@@ -124,7 +125,7 @@ fn check_messages_to_self(messages: &[Message], me: u32) -> Result<()> {
                 found.map_or("missing".into(), |(bytes, dtype)| format!("{bytes} bytes of {dtype}"))
             };
             let expected = format!("as its send: {}; this rank, {me}, is both ends", say(send));
-            return refuse(NAME, "recv", say(recv), expected);
+            return argument_error(NAME, "recv", say(recv), expected);
         }
     }
 }
@@ -136,7 +137,7 @@ impl<'env> Group<'_, 'env> {
     /// If there is no such rank or no link to it.
     pub fn send<T: Element>(&mut self, buf: &'env [T], to: usize) -> Result<()> {
         let peer = self.peer("send", "to", to)?;
-        let range = self.pieces.read(cast_slice(buf));
+        let range = self.pieces.add_input(cast_slice(buf));
         self.add_message::<T>(true, peer, range);
         Ok(())
     }
@@ -147,7 +148,7 @@ impl<'env> Group<'_, 'env> {
     /// If there is no such rank or no link from it.
     pub fn recv<T: Element>(&mut self, buf: &'env mut [T], from: usize) -> Result<()> {
         let peer = self.peer("recv", "from", from)?;
-        let range = self.pieces.write(cast_slice_mut(buf));
+        let range = self.pieces.add_output(cast_slice_mut(buf));
         self.add_message::<T>(false, peer, range);
         Ok(())
     }
@@ -167,7 +168,7 @@ impl<'env> Group<'_, 'env> {
         const NAME: &str = "send_recv";
         let (to, from) = (self.peer(NAME, "to", to)?, self.peer(NAME, "from", from)?);
         let (given, got) =
-            (self.pieces.read(cast_slice(send)), self.pieces.write(cast_slice_mut(recv)));
+            (self.pieces.add_input(cast_slice(send)), self.pieces.add_output(cast_slice_mut(recv)));
         self.add_message::<T>(true, to, given);
         self.add_message::<T>(false, from, got);
         Ok(())

@@ -36,7 +36,7 @@ impl Communicator {
         op: impl Into<Reduction>,
     ) -> Result<()> {
         let bytes = bufs.iter_mut().map(|buf| cast_slice_mut(buf.as_mut()));
-        self.many(bytes, T::DTYPE, op.into())
+        self.all_reduce_buffers(bytes, T::DTYPE, op.into())
     }
 
     /// As [`Self::all_reduce_many`], with the type known at run time; the buffers may have any
@@ -50,23 +50,24 @@ impl Communicator {
         dtype: DataType,
         op: impl Into<Reduction>,
     ) -> Result<()> {
-        self.many(bufs.iter_mut().map(B::as_mut), dtype, op.into())
+        self.all_reduce_buffers(bufs.iter_mut().map(B::as_mut), dtype, op.into())
     }
 
     /// Makes the call over an iterator of buffers, so that callers need not allocate a list.
-    pub(crate) fn many<'a>(
+    pub(crate) fn all_reduce_buffers<'a>(
         &mut self,
         bufs: impl Iterator<Item = &'a mut [u8]>,
         dtype: DataType,
         op: Reduction,
     ) -> Result<()> {
-        let mut pieces = std::mem::take(&mut self.at_home(NAME)?.0.buffer_list).emptied();
+        let mut pieces =
+            std::mem::take(&mut self.engine_on_this_thread(NAME)?.0.buffer_list).cleared();
         let (mut all, mut lengths) = (0, mix(1));
         for buf in bufs {
             let elements = element_count(NAME, "bufs", buf.len(), dtype)?;
             all += elements;
             lengths = mix(lengths ^ elements as u64);
-            pieces.update(buf);
+            pieces.add_in_place(buf);
         }
         let request =
             Request { collective: Collective::AllReduce, count: all, dtype, op: Some(op) };
@@ -76,7 +77,7 @@ impl Communicator {
             &CallMeta { name: NAME, parent_digest: lengths, ..CallMeta::of(&request, kernel) };
         let (request, buffer) = (&request, &pieces.buffer());
         let done = self.run_whole(&WholeCall { meta, request, blocks: None, buffer });
-        self.at_home(NAME)?.0.buffer_list = pieces.emptied();
+        self.engine_on_this_thread(NAME)?.0.buffer_list = pieces.cleared();
         done
     }
 }

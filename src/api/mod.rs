@@ -33,7 +33,7 @@ pub use nonblocking::Queue;
 pub use options::{CallOptions, With};
 pub use pending::Pending;
 
-use crate::bootstrap::Meeting;
+use crate::bootstrap::Bootstrap;
 use crate::bootstrap::in_process;
 #[cfg(feature = "cuda")]
 use crate::device::stream;
@@ -47,7 +47,7 @@ use crate::memory::Buffer;
 use crate::plan::{Blocks, Plan, Planner, Request};
 use crate::recovery::Recovery;
 use crate::schedule::Ring;
-use crate::trace::{Flight, MetricsHandle};
+use crate::trace::{MetricsHandle, RecordWriter};
 use options::{Preferences, Settings};
 use smallbox::SmallBox;
 use smallbox::space::S32;
@@ -103,7 +103,7 @@ pub(crate) type InlineBox<T> = SmallBox<T, S32>;
 /// operations that the parent has started. If the parent dies, ranks of its host notice at once;
 /// ranks of other hosts notice once the child has ended or run another program.
 pub struct Communicator {
-    pub(crate) seat: Arc<Seat>,
+    pub(crate) rank_info: Arc<RankInfo>,
     /// `None` while the worker has the engine, for operations that are pending.
     pub(crate) engine: Option<Engine>,
     /// `None` until the first operation is started.
@@ -117,7 +117,7 @@ pub struct Communicator {
 }
 
 /// This rank's number, its peers, and how they are connected. The worker's communicator shares it.
-pub(crate) struct Seat {
+pub(crate) struct RankInfo {
     pub(crate) rank: usize,
     pub(crate) local_rank: usize,
     pub(crate) local_size: usize,
@@ -126,16 +126,16 @@ pub(crate) struct Seat {
     pub(crate) peers: Arc<[Peer]>,
     pub(crate) transports: Vec<&'static str>,
     /// True if every rank can map the memory of every other one.
-    pub(crate) shares: bool,
+    pub(crate) shares_memory: bool,
     pub(crate) origin: Origin,
     /// The flight recorder of this communicator's calls.
-    pub(crate) flight: Flight,
+    pub(crate) flight: RecordWriter,
 }
 
 /// How the ranks met. A split or a recovery makes new communicators in the same way.
 pub(crate) enum Origin {
-    Processes(Box<Meeting>),
-    Threads(Arc<in_process::Group>),
+    Processes(Box<Bootstrap>),
+    Threads(Arc<in_process::ThreadGroup>),
 }
 
 /// Ends the pending call of one communicator, from any thread.
@@ -154,13 +154,13 @@ impl Drop for Communicator {
     /// A forked child closes nothing and waits for nothing: links, sockets and shared memory are
     /// the parent's too, and the child has one thread only.
     fn drop(&mut self) {
-        if self.seat.peers[self.seat.rank].pid != std::process::id() {
+        if self.rank_info.peers[self.rank_info.rank].pid != std::process::id() {
             std::mem::forget((self.engine.take(), self.worker.take()));
             #[cfg(feature = "cuda")]
             std::mem::forget(std::mem::take(&mut self.streams));
         }
         if let Some(engine) = &mut self.engine {
-            engine.take_leave();
+            engine.announce_group_failure();
         }
         // Calls on streams end before the links close, because peers see by the links that this
         // rank lives.
@@ -170,20 +170,20 @@ impl Drop for Communicator {
 }
 
 impl Communicator {
-    pub(crate) fn new(seat: Seat, engine: Engine, timeout: Duration) -> Self {
+    pub(crate) fn new(seat: RankInfo, engine: Engine, timeout: Duration) -> Self {
         let settings = Settings::new(timeout, Preferences::default());
         let abort = Arc::clone(&engine.abort);
-        Self::of(Arc::new(seat), Some(engine), settings, abort)
+        Self::from_parts(Arc::new(seat), Some(engine), settings, abort)
     }
 
-    pub(crate) fn of(
-        seat: Arc<Seat>,
+    pub(crate) fn from_parts(
+        seat: Arc<RankInfo>,
         engine: Option<Engine>,
         settings: Settings,
         abort: Arc<AtomicBool>,
     ) -> Self {
         Self {
-            seat,
+            rank_info: seat,
             engine,
             worker: None,
             settings,
@@ -195,7 +195,7 @@ impl Communicator {
     }
 
     /// This communicator with other preferences for its calls.
-    pub(crate) fn going_by(mut self, preferences: Preferences) -> Self {
+    pub(crate) fn with_preferences(mut self, preferences: Preferences) -> Self {
         self.settings = Settings::new(self.settings.timeout, preferences);
         self
     }
@@ -203,44 +203,44 @@ impl Communicator {
     /// This rank, from 0.
     #[must_use]
     pub fn rank(&self) -> usize {
-        self.seat.rank
+        self.rank_info.rank
     }
 
     /// The number of ranks.
     #[must_use]
     pub fn size(&self) -> usize {
-        self.seat.peers.len()
+        self.rank_info.peers.len()
     }
 
     /// This rank's number among the ranks of its host, from 0.
     #[must_use]
     pub fn local_rank(&self) -> usize {
-        self.seat.local_rank
+        self.rank_info.local_rank
     }
 
     /// The number of ranks on this host.
     #[must_use]
     pub fn local_size(&self) -> usize {
-        self.seat.local_size
+        self.rank_info.local_size
     }
 
     /// The name of this rank's host.
     #[must_use]
     pub fn host(&self) -> &str {
-        &self.seat.peers[self.seat.rank].host
+        &self.rank_info.peers[self.rank_info.rank].host
     }
 
     /// All ranks, with their hosts and processes.
     #[must_use]
     pub fn peers(&self) -> &[Peer] {
-        &self.seat.peers
+        &self.rank_info.peers
     }
 
     /// The transports of this rank's links, each once: `shm`, `tcp` or, between threads of one
     /// process, `threads`. Empty if the communicator has one rank.
     #[must_use]
     pub fn transports(&self) -> Vec<&'static str> {
-        self.seat.transports.clone()
+        self.rank_info.transports.clone()
     }
 
     /// A handle that ends this rank's pending call from another thread.
@@ -281,7 +281,7 @@ impl Communicator {
     /// ```
     #[must_use]
     pub fn metrics_handle(&self) -> MetricsHandle {
-        self.seat.flight.metrics()
+        self.rank_info.flight.metrics()
     }
 
     /// The library's kernel for `request`. Calls that reduce nothing need none, and get the
@@ -289,7 +289,7 @@ impl Communicator {
     pub(crate) fn kernel(&self, request: &Request) -> Result<Kernel<'static>> {
         let (dtype, op) =
             request.op.map_or((DataType::U8, ReduceOp::Max.into()), |op| (request.dtype, op));
-        let ranks = self.settings.averages.unwrap_or(self.size());
+        let ranks = self.settings.average_divisor.unwrap_or(self.size());
         Kernel::select(dtype, op, ranks).ok_or_else(|| {
             let (given, defined) = (format!("{op} of {dtype}"), Reduction::defined_for(dtype));
             let (call, expected) = (request.collective.name(), format!("one of {defined}"));
@@ -332,37 +332,37 @@ impl Communicator {
         let WholeCall { meta, request, blocks, buffer } = *whole;
         self.with_undo_copy(meta.name, buffer, |comm| match piecewise {
             Some(piecewise) if !comm.settings.is_dry_run => comm.make_piecewise(whole, piecewise),
-            _ => comm.walk(meta, buffer, |planner| plan(planner, request, blocks)),
+            _ => comm.execute(meta, buffer, |planner| plan(planner, request, blocks)),
         })
     }
 
     /// Executes a plan over `buffer`, after all pending operations.
-    pub(crate) fn walk(
+    pub(crate) fn execute(
         &mut self,
         meta: &CallMeta<'_>,
         buffer: &Buffer<'_>,
         plan: impl FnOnce(&mut Planner) -> Plan<'_>,
     ) -> Result<()> {
-        let (engine, seat, settings) = self.at_home(meta.name)?;
+        let (engine, seat, settings) = self.engine_on_this_thread(meta.name)?;
         engine.run(seat, settings, meta, buffer, plan)
     }
 
     /// The engine for the call `name`, after all pending operations, with this rank's facts and the
     /// settings of its calls.
-    pub(crate) fn at_home(
+    pub(crate) fn engine_on_this_thread(
         &mut self,
         name: &'static str,
-    ) -> Result<(&mut Engine, &Seat, &Settings)> {
+    ) -> Result<(&mut Engine, &RankInfo, &Settings)> {
         if self.engine.is_none() {
-            self.come_home();
+            self.reclaim_engine();
         }
-        let engine = self.engine.as_mut().ok_or_else(|| worker::lost(name))?;
-        Ok((engine, &self.seat, &self.settings))
+        let engine = self.engine.as_mut().ok_or_else(|| worker::worker_ended(name))?;
+        Ok((engine, &self.rank_info, &self.settings))
     }
 
     /// The ring: the order of the ranks, and which links they have.
     fn ring(&mut self, name: &'static str) -> Result<&Ring> {
-        Ok(self.at_home(name)?.0.planner.ring())
+        Ok(self.engine_on_this_thread(name)?.0.planner.ring())
     }
 }
 

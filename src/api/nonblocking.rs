@@ -85,7 +85,7 @@ impl Drop for Scope<'_> {
         if !self.ended {
             self.comm.abort_handle().abort();
         }
-        self.comm.come_home();
+        self.comm.reclaim_engine();
     }
 }
 

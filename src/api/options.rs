@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Builder, Communicator};
-use crate::config::{Config, Failures, LONGEST_TIMEOUT, Numbers};
+use crate::config::{Config, FailureSettings, MAX_TIMEOUT, NumericSettings};
 use crate::element::DataType;
 use crate::schedule::Algorithm;
 
@@ -17,7 +17,7 @@ use crate::schedule::Algorithm;
 pub struct CallOptions {
     pub(crate) algorithm: Option<Algorithm>,
     pub(crate) tag: Option<Tag>,
-    pub(crate) told: Told,
+    pub(crate) told: OptionalSettings,
 }
 
 impl CallOptions {
@@ -50,7 +50,7 @@ macro_rules! told {
     ($($(#[$doc:meta])* $name:ident: $type:ty;)*) => {
         /// Options that a communicator and its single calls both have; `None` if not set.
         #[derive(Clone, Debug, Default)]
-        pub(crate) struct Told {
+        pub(crate) struct OptionalSettings {
             $(pub(crate) $name: Option<$type>,)*
         }
 
@@ -95,9 +95,9 @@ told! {
     retry_safe: bool;
 }
 
-impl Told {
+impl OptionalSettings {
     /// Overwrites `numbers` and `failures` with the options that are set.
-    pub(crate) fn over(&self, numbers: &mut Numbers, failures: &mut Failures) {
+    pub(crate) fn over(&self, numbers: &mut NumericSettings, failures: &mut FailureSettings) {
         failures.retry_safe = self.retry_safe.unwrap_or(failures.retry_safe);
         numbers.deterministic = self.deterministic.unwrap_or(numbers.deterministic);
         numbers.wide = self.wide.unwrap_or(numbers.wide);
@@ -130,8 +130,8 @@ impl Deref for Tag {
 pub(crate) struct Preferences {
     /// The algorithm to take wherever it can make a call.
     pub(super) algorithm: Option<Algorithm>,
-    pub(super) numbers: Numbers,
-    pub(crate) failures: Failures,
+    pub(super) numbers: NumericSettings,
+    pub(crate) failures: FailureSettings,
     /// The most multiprocessors that kernels may take.
     pub(super) multiprocessors: Option<u32>,
 }
@@ -152,15 +152,15 @@ pub(crate) struct Settings {
     pub(crate) preferred: Option<Algorithm>,
     /// The algorithm that has to make the call; a call that it can't make fails.
     pub(crate) required: Option<Algorithm>,
-    pub(crate) numbers: Numbers,
+    pub(crate) numbers: NumericSettings,
     /// How calls fail: whether they can be made again, and whether all ranks end them alike.
-    pub(crate) failures: Failures,
+    pub(crate) failures: FailureSettings,
     /// The most multiprocessors that kernels may take.
     pub(crate) multiprocessors: Option<u32>,
     /// The divisor of averages, if these ranks stand for a larger number of ranks.
-    pub(crate) averages: Option<usize>,
+    pub(crate) average_divisor: Option<usize>,
     /// The call of another communicator that calls are parts of: its name and number, for errors.
-    pub(crate) part_of: Option<(&'static str, u64)>,
+    pub(crate) parent_call: Option<(&'static str, u64)>,
     /// Calls check their arguments and do nothing else.
     pub(crate) is_dry_run: bool,
 }
@@ -177,8 +177,8 @@ impl Settings {
             numbers,
             failures,
             multiprocessors,
-            averages: None,
-            part_of: None,
+            average_divisor: None,
+            parent_call: None,
             is_dry_run: false,
         }
     }
@@ -231,7 +231,7 @@ impl Communicator {
     /// Sets the longest time that each wait lasts, as [`CallOptions::timeout`] does for single
     /// calls. Pending operations keep the old one.
     pub fn set_timeout(&mut self, timeout: Duration) {
-        self.settings.timeout = timeout.min(LONGEST_TIMEOUT);
+        self.settings.timeout = timeout.min(MAX_TIMEOUT);
     }
 }
 

@@ -4,7 +4,7 @@
 use bytemuck::{cast_slice, cast_slice_mut};
 
 use super::Communicator;
-use super::verb::{element_count, refuse};
+use super::verb::{argument_error, element_count};
 use crate::element::{DataType, Element, ReduceOp};
 use crate::engine::{CallMeta, linked_up_to};
 use crate::error::Result;
@@ -48,7 +48,7 @@ impl Communicator {
     pub fn send_bytes(&mut self, buf: &[u8], dtype: DataType, to: usize) -> Result<()> {
         let to = self.peer("send", "to", to)?;
         let message = message(true, to, ("buf", buf.len()), dtype)?;
-        self.pass_on("send", &[message], &Buffer::apart(buf, &mut []))
+        self.exchange_messages("send", &[message], &Buffer::out_of_place(buf, &mut []))
     }
 
     /// Receives what rank `from` sends by [`Self::send`], which must be as long as `buf`.
@@ -66,7 +66,7 @@ impl Communicator {
     pub fn recv_bytes(&mut self, buf: &mut [u8], dtype: DataType, from: usize) -> Result<()> {
         let from = self.peer("recv", "from", from)?;
         let message = message(false, from, ("buf", buf.len()), dtype)?;
-        self.pass_on("recv", &[message], &Buffer::apart(&[], buf))
+        self.exchange_messages("recv", &[message], &Buffer::out_of_place(&[], buf))
     }
 
     /// Sends and receives at once, so that ranks can do so in a circle. `to` and `from` may be the
@@ -108,19 +108,19 @@ impl Communicator {
         dtype: DataType,
     ) -> Result<()> {
         let (given, got) = (send.len(), recv.len());
-        let (to, from) = if self.is_to_itself((given, to), (got, from))? {
+        let (to, from) = if self.is_send_to_self((given, to), (got, from))? {
             (to as u32, from as u32)
         } else {
             (self.peer(SEND_RECV, "to", to)?, self.peer(SEND_RECV, "from", from)?)
         };
         let outgoing = message(true, to, ("send", given), dtype)?;
         let incoming = message(false, from, ("recv", got), dtype)?;
-        self.pass_on(SEND_RECV, &[outgoing, incoming], &Buffer::apart(send, recv))
+        self.exchange_messages(SEND_RECV, &[outgoing, incoming], &Buffer::out_of_place(send, recv))
     }
 
     /// True if this rank is both ends of a `send_recv`, which then must send as many bytes as it
     /// receives.
-    pub(crate) fn is_to_itself(
+    pub(crate) fn is_send_to_self(
         &self,
         (given, to): (usize, usize),
         (got, from): (usize, usize),
@@ -128,14 +128,14 @@ impl Communicator {
         let itself = to == self.rank() && from == to;
         if itself && given != got {
             let expected = format!("{given} bytes, as send: this rank sends to itself");
-            return refuse(SEND_RECV, "recv", format!("{got} bytes long"), expected);
+            return argument_error(SEND_RECV, "recv", format!("{got} bytes long"), expected);
         }
         Ok(itself)
     }
 
     /// Sends and receives messages. Messages in one direction between the same two ranks keep their
     /// order.
-    pub(crate) fn pass_on(
+    pub(crate) fn exchange_messages(
         &mut self,
         name: &'static str,
         messages: &[Message],
@@ -143,7 +143,12 @@ impl Communicator {
     ) -> Result<()> {
         // Messages reduce nothing, so any kernel will do.
         let Some(kernel) = Kernel::select(DataType::U8, ReduceOp::Max, self.size()) else {
-            return refuse(name, "size", self.size(), "a number of ranks that kernels support");
+            return argument_error(
+                name,
+                "size",
+                self.size(),
+                "a number of ranks that kernels support",
+            );
         };
         let meta = CallMeta {
             name,
@@ -153,11 +158,11 @@ impl Communicator {
             is_internal: true,
             is_uneven: false,
         };
-        self.walk(&meta, buffer, |planner| planner.messages(messages))
+        self.execute(&meta, buffer, |planner| planner.messages(messages))
     }
 
     /// Refuses a peer that is no rank, or this rank itself.
-    pub(crate) fn is_another(
+    pub(crate) fn check_peer(
         &self,
         call: &'static str,
         argument: &'static str,
@@ -168,7 +173,7 @@ impl Communicator {
             return Ok(());
         }
         let expected = format!("a rank below the size, {size}, and not this one, {rank}");
-        refuse(call, argument, peer, expected)
+        argument_error(call, argument, peer, expected)
     }
 
     /// The number of a peer that there is a link to.
@@ -178,8 +183,8 @@ impl Communicator {
         argument: &'static str,
         peer: usize,
     ) -> Result<u32> {
-        self.is_another(call, argument, peer)?;
-        let planner = &self.at_home(call)?.0.planner;
+        self.check_peer(call, argument, peer)?;
+        let planner = &self.engine_on_this_thread(call)?.0.planner;
         if planner.is_linked(peer as u32) {
             return Ok(peer as u32);
         }
@@ -187,7 +192,7 @@ impl Communicator {
             "a neighbour on the ring or a rank at a distance of a power of two: {}",
             linked_up_to(planner.ring().most_pairs())
         );
-        refuse(call, argument, peer, expected)
+        argument_error(call, argument, peer, expected)
     }
 }
 

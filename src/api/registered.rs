@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::exec::Halt;
 use crate::memory::Buffer;
 use crate::memory::mapping::Region;
-use crate::memory::{Live, Part, Registered, page, whole_pages};
+use crate::memory::{Registered, RegisteredPart, Registration, page_size, whole_pages};
 use crate::plan::fingerprint::AS_REGISTERING;
 use crate::plan::{Plan, Request};
 use crate::schedule::Collective;
@@ -95,13 +95,13 @@ impl Communicator {
         let parts = self.map_all_parts(NAME, &fd, &records)?;
         let (id, me) = (self.registry(NAME)?.count, self.rank());
         let live = parts.and_then(|parts| {
-            let own = match &self.seat.origin {
+            let own = match &self.rank_info.origin {
                 Origin::Processes(_) if !parts.is_empty() => Arc::clone(&parts[me].region),
                 // Between threads the other ranks need a mapping of their own: see
                 // `Live::withdraw`.
                 _ => Arc::new(Region::open(fd.as_fd(), page_rounded(bytes), "this process")?),
             };
-            Live::allocated(id, me, bytes, own, parts)
+            Registration::allocated(id, me, bytes, own, parts)
         });
         let registered = live.map(|live| Registered::allocated(live, len));
         self.finish_registration(NAME, registered)
@@ -159,7 +159,7 @@ impl Communicator {
 
     /// A copy of the buffer's `pages`, in memory that can be shared.
     fn copy_pages<T: Element>(&self, buf: &[T], pages: Range<usize>) -> Result<OwnedFd> {
-        let pages = if self.seat.shares { pages } else { 0..0 };
+        let pages = if self.rank_info.shares_memory { pages } else { 0..0 };
         let fd = Region::create(page_rounded(pages.len()))?;
         let bytes: &[u8] = bytemuck::cast_slice(buf);
         let file = File::from(fd);
@@ -179,7 +179,7 @@ impl Communicator {
         for (peer, theirs) in records.iter().enumerate() {
             for (field, ours, theirs) in mine.compare(theirs) {
                 if ours != theirs {
-                    let (engine, seat, settings) = self.at_home(mine.call)?;
+                    let (engine, seat, settings) = self.engine_on_this_thread(mine.call)?;
                     let at = engine.place(seat, settings, mine.call, 0);
                     let ranks = [peer, seat.rank].map(|rank| seat.peers[rank].clone());
                     let (ranks, values) = (Box::new(ranks), [theirs, ours]);
@@ -205,13 +205,17 @@ impl Communicator {
     }
 
     fn all_gather_records(&mut self, mine: &RegistrationRecord) -> Result<Vec<RegistrationRecord>> {
-        let all = self.tell_words(mine.call, &mine.encode())?;
+        let all = self.all_gather_words(mine.call, &mine.encode())?;
         Ok(all.chunks_exact(RECORD_WORDS).map(RegistrationRecord::decode).collect())
     }
 
     /// Gathers as many words from each rank. The fingerprint differs from that of a user's
     /// all-gather.
-    pub(crate) fn tell_words(&mut self, name: &'static str, mine: &[u64]) -> Result<Vec<u64>> {
+    pub(crate) fn all_gather_words(
+        &mut self,
+        name: &'static str,
+        mine: &[u64],
+    ) -> Result<Vec<u64>> {
         let (me, size, count) = (self.rank(), self.size(), mine.len());
         let mut all = vec![0_u64; count * size];
         all[count * me..count * (me + 1)].copy_from_slice(mine);
@@ -220,8 +224,8 @@ impl Communicator {
         let kernel = self.kernel(&request)?;
         let meta = CallMeta { name, is_internal: true, ..CallMeta::of(&request, kernel) };
         let (whole, own) = self.whole_and_own_part(count * size_of::<u64>());
-        let buffer = Buffer::within(bytemuck::cast_slice_mut(&mut all), own, whole);
-        self.walk(&meta, &buffer, |planner| {
+        let buffer = Buffer::in_one_memory(bytemuck::cast_slice_mut(&mut all), own, whole);
+        self.execute(&meta, &buffer, |planner| {
             let plan = planner.plan(&request);
             Plan { fingerprint: plan.fingerprint ^ AS_REGISTERING, ..plan }
         })?;
@@ -234,18 +238,18 @@ impl Communicator {
         name: &'static str,
         fd: &OwnedFd,
         records: &[RegistrationRecord],
-    ) -> Result<Result<Vec<Part>>> {
-        if !self.seat.shares {
+    ) -> Result<Result<Vec<RegisteredPart>>> {
+        if !self.rank_info.shares_memory {
             return Ok(Ok(Vec::new()));
         }
         if !self.registry(name)?.is_open() {
-            self.share_lines(name)?;
+            self.share_control_blocks(name)?;
             // After this barrier every rank can tell a call over links from a direct one.
-            self.meet_in(name)?;
+            self.internal_barrier(name)?;
         }
         let len = |record: &RegistrationRecord| page_rounded(record.pages.1 - record.pages.0);
-        let regions = self.share(name, fd, &records.iter().map(len).collect::<Vec<_>>())?;
-        let part = |(region, record): (_, &RegistrationRecord)| Part {
+        let regions = self.share_regions(name, fd, &records.iter().map(len).collect::<Vec<_>>())?;
+        let part = |(region, record): (_, &RegistrationRecord)| RegisteredPart {
             region,
             pages: record.pages.0..record.pages.1,
         };
@@ -259,7 +263,7 @@ impl Communicator {
         call: &'static str,
         registered: Result<Registered<'a, T>>,
     ) -> Result<Registered<'a, T>> {
-        if self.seat.shares {
+        if self.rank_info.shares_memory {
             let errno = registered.as_ref().err().map_or(0, errno);
             let record =
                 RegistrationRecord { call, dtype: T::DTYPE, count: 0, pages: (0, 0), errno };
@@ -269,7 +273,7 @@ impl Communicator {
             }
         }
         let registered = registered?;
-        if self.seat.shares {
+        if self.rank_info.shares_memory {
             let addresses = registered.as_ptr_range();
             let addresses = addresses.start.addr()..addresses.end.addr();
             self.registry(call)?.insert(addresses, registered.live());
@@ -278,21 +282,21 @@ impl Communicator {
     }
 
     fn registry(&mut self, name: &'static str) -> Result<&mut Registry> {
-        Ok(&mut self.at_home(name)?.0.registry)
+        Ok(&mut self.engine_on_this_thread(name)?.0.registry)
     }
 
     /// A barrier, as part of the call `name`.
-    pub(crate) fn meet_in(&mut self, name: &'static str) -> Result<()> {
+    pub(crate) fn internal_barrier(&mut self, name: &'static str) -> Result<()> {
         let (collective, dtype) = (Collective::Barrier, DataType::U8);
         let request = Request { collective, count: 1, dtype, op: None };
         let meta =
             CallMeta { name, is_internal: true, ..CallMeta::of(&request, self.kernel(&request)?) };
-        self.walk(&meta, &Buffer::in_place(&mut [0]), |planner| planner.plan(&request))
+        self.execute(&meta, &Buffer::in_place(&mut [0]), |planner| planner.plan(&request))
     }
 
     /// Breaks the communicator: every further call fails with `error` as its first cause.
-    pub(crate) fn broken_by(&mut self, name: &'static str, error: Error) -> Error {
-        match self.at_home(name) {
+    pub(crate) fn break_with(&mut self, name: &'static str, error: Error) -> Error {
+        match self.engine_on_this_thread(name) {
             Ok((engine, ..)) => engine.broken_by(error),
             Err(error) => error,
         }
@@ -300,7 +304,7 @@ impl Communicator {
 
     /// The error of the call `name`, which breaks the communicator.
     pub(crate) fn fail(&mut self, name: &'static str, halt: Halt) -> Error {
-        match self.at_home(name) {
+        match self.engine_on_this_thread(name) {
             Ok((engine, seat, settings)) => engine.fail(seat, settings, name, halt),
             Err(error) => error,
         }
@@ -308,7 +312,7 @@ impl Communicator {
 }
 
 fn page_rounded(bytes: usize) -> NonZeroUsize {
-    NonZeroUsize::MIN.saturating_add(bytes.max(1).next_multiple_of(page()) - 1)
+    NonZeroUsize::MIN.saturating_add(bytes.max(1).next_multiple_of(page_size()) - 1)
 }
 
 /// The operating system's number for an error; `EINVAL` if it has none.

@@ -2,7 +2,7 @@
 //! in the order of ranks; `counts` has the number of elements of each.
 
 use super::Communicator;
-use super::verb::refuse;
+use super::verb::argument_error;
 use crate::element::{DataType, Reduction};
 use crate::engine::linked_up_to;
 use crate::error::Result;
@@ -50,7 +50,7 @@ impl Uneven {
             return Ok(());
         }
         let given = format!("{} for this rank itself", recv[rank]);
-        refuse(self.name, "recv_counts", given, format!("{}, as send_counts", send[rank]))
+        argument_error(self.name, "recv_counts", given, format!("{}, as send_counts", send[rank]))
     }
 
     pub(crate) fn request(&self, dtype: DataType, op: Option<Reduction>) -> Request {
@@ -63,7 +63,7 @@ impl Uneven {
         }
         let expected =
             format!("at most {}: {}", ring.most_pairs(), linked_up_to(ring.most_pairs()));
-        refuse(self.name, "size", ring.size(), expected)
+        argument_error(self.name, "size", ring.size(), expected)
     }
 
     fn check_rank_count(
@@ -76,7 +76,7 @@ impl Uneven {
             return Ok(());
         }
         let given = format!("{} numbers long", counts.len());
-        refuse(self.name, argument, given, format!("{size}, one for each rank"))
+        argument_error(self.name, argument, given, format!("{size}, one for each rank"))
     }
 
     /// This rank's entry of `counts`, which must be the length of its buffer.
@@ -94,7 +94,7 @@ impl Uneven {
             return Ok(&counts[rank..=rank]);
         }
         let expected = format!("{mine}, the entry of rank {rank} in counts");
-        refuse(self.name, argument, format!("{len} elements long"), expected)
+        argument_error(self.name, argument, format!("{len} elements long"), expected)
     }
 
     /// Checks that `counts` add up to the length of a buffer.
@@ -112,6 +112,6 @@ impl Uneven {
         let given = total.map_or("more elements than the address space has".into(), |sum| {
             format!("{sum} elements in all")
         });
-        refuse(self.name, argument, given, format!("{len}, the length of {buffer}"))
+        argument_error(self.name, argument, given, format!("{len}, the length of {buffer}"))
     }
 }

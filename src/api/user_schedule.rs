@@ -4,7 +4,7 @@
 use bytemuck::{cast_slice, cast_slice_mut};
 
 use super::Communicator;
-use super::verb::refuse;
+use super::verb::argument_error;
 use crate::element::{Element, Reduction};
 use crate::engine::{CallMeta, Engine};
 use crate::error::Result;
@@ -30,7 +30,7 @@ impl Communicator {
         schedule: impl Fn(u32) -> Schedule,
     ) -> std::result::Result<Proven, Violation> {
         let size = self.size() as u32;
-        self.come_home();
+        self.reclaim_engine();
         let Some(Engine { planner, .. }) = &self.engine else {
             let what = "the communicator's worker has ended";
             return Err(Violation::Malformed { rank: 0, step: None, what });
@@ -63,7 +63,7 @@ impl Communicator {
         let call = "run_schedule";
         if proven.collective().reduces() {
             let expected = "a collective that reduces nothing; run_reduction takes an operation";
-            return refuse(call, "proven", proven.collective().name(), expected);
+            return argument_error(call, "proven", proven.collective().name(), expected);
         }
         self.run_proven(call, proven, (input, output), None)
     }
@@ -83,10 +83,15 @@ impl Communicator {
         let (call, collective) = ("run_reduction", proven.collective());
         if !collective.reduces() {
             let expected = "a collective that reduces; run_schedule needs no operation";
-            return refuse(call, "proven", collective.name(), expected);
+            return argument_error(call, "proven", collective.name(), expected);
         }
         if self.settings.numbers.deterministic && collective != Collective::Barrier {
-            return refuse(call, "deterministic", "on", "off: a schedule has its own order");
+            return argument_error(
+                call,
+                "deterministic",
+                "on",
+                "off: a schedule has its own order",
+            );
         }
         self.run_proven(call, proven, (input, output), Some(op.into()))
     }
@@ -99,21 +104,21 @@ impl Communicator {
         op: Option<Reduction>,
     ) -> Result<()> {
         let size = proven.schedules().len();
-        let slots = self.at_home(name)?.0.planner.least_slots().capacity;
+        let slots = self.engine_on_this_thread(name)?.0.planner.least_slots().capacity;
         if (size, proven.capacity().max(slots)) != (self.size(), slots) {
             let given = format!("for {size} ranks and links of {} slots", proven.capacity());
             let expected = format!("for {} and links of {slots} or fewer", self.size());
-            return refuse(name, "proven", given, expected);
+            return argument_error(name, "proven", given, expected);
         }
         let own = &proven.schedules()[self.rank()];
         let collective = proven.collective();
         let count = chunk(name, collective, own, [input.len(), output.len()])?;
         let request = Request { collective, count, dtype: T::DTYPE, op };
-        let buffer = Buffer::apart(cast_slice(input), cast_slice_mut(output));
+        let buffer = Buffer::out_of_place(cast_slice(input), cast_slice_mut(output));
         let kernel = self.kernel(&request)?;
         let meta = CallMeta { name, is_internal: true, ..CallMeta::of(&request, kernel) };
-        self.at_home(name)?.0.planner.adopt(own, proven.digest());
-        self.walk(&meta, &buffer, |planner| planner.own(&request, proven.digest()))
+        self.engine_on_this_thread(name)?.0.planner.add_user_schedule(own, proven.digest());
+        self.execute(&meta, &buffer, |planner| planner.user_plan(&request, proven.digest()))
     }
 }
 
@@ -142,5 +147,5 @@ fn chunk(
     }
     let given = format!("{} and {} elements", lengths[0], lengths[1]);
     let expected = format!("{} and {} times as many as in a chunk", chunks[0], chunks[1]);
-    refuse(name, "input and output", given, expected)
+    argument_error(name, "input and output", given, expected)
 }

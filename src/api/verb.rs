@@ -46,7 +46,7 @@ pub(crate) fn root_rank(root: usize) -> u32 {
 }
 
 /// The error for an argument that does not fit.
-pub(crate) fn refuse<T>(
+pub(crate) fn argument_error<T>(
     call: &'static str,
     argument: &'static str,
     given: impl ToString,
@@ -67,7 +67,7 @@ pub(super) fn element_count(
         return Ok(bytes / dtype.size());
     }
     let expected = format!("a multiple of {}, the size of {dtype}", dtype.size());
-    refuse(call, argument, format!("{bytes} bytes long"), expected)
+    argument_error(call, argument, format!("{bytes} bytes long"), expected)
 }
 
 pub(super) fn check_length(
@@ -81,7 +81,12 @@ pub(super) fn check_length(
         return Ok(());
     }
     let expected = expected.map_or("less than the address space".into(), |n| n.to_string());
-    refuse(call.name(), argument, format!("{given} bytes long"), format!("{expected} bytes, {why}"))
+    argument_error(
+        call.name(),
+        argument,
+        format!("{given} bytes long"),
+        format!("{expected} bytes, {why}"),
+    )
 }
 
 impl Verb {
@@ -101,7 +106,7 @@ impl Verb {
             Some(op) if is_prefix && op == ReduceOp::Avg.into() => {
                 let expected = "another operation: each rank's result is over another number of \
                                 ranks";
-                refuse(self.collective.name(), "op", op, expected)
+                argument_error(self.collective.name(), "op", op, expected)
             }
             _ => Ok(()),
         }
@@ -133,7 +138,7 @@ impl Communicator {
             Collective::ReduceScatter => (whole, mine),
             _ => (mine, whole),
         };
-        self.run(&verb.request(count), &Buffer::within(buf, input, output))
+        self.run(&verb.request(count), &Buffer::in_one_memory(buf, input, output))
     }
 
     /// A call from `send` to `recv`.
@@ -159,7 +164,7 @@ impl Communicator {
         if self.reads_all_parts(verb.collective) {
             check_length(verb.collective, argument, len, expected, why)?;
         }
-        self.run(&verb.request(count), &Buffer::apart(send, recv))
+        self.run(&verb.request(count), &Buffer::out_of_place(send, recv))
     }
 
     /// A call from `send` to `recv` whose parts have these lengths, in elements.
@@ -178,7 +183,7 @@ impl Communicator {
         let mine = self.own_part_of(verb, counts, [send.len(), recv.len()])?;
         let (inputs, outputs) = if call.scatters() { (counts, mine) } else { (mine, counts) };
         let blocks = Blocks::new(inputs, outputs, counts);
-        self.run_uneven(call.name, &verb.request(0), blocks, &Buffer::apart(send, recv))
+        self.run_uneven(call.name, &verb.request(0), blocks, &Buffer::out_of_place(send, recv))
     }
 
     /// Checks `counts` against the bytes of both buffers, and returns this rank's entry.
@@ -218,7 +223,7 @@ impl Communicator {
             return Ok(());
         }
         let expected = format!("a rank below the size, {}", self.size());
-        refuse(collective.name(), "root", root, expected)
+        argument_error(collective.name(), "root", root, expected)
     }
 
     /// The bytes of all ranks' parts in a buffer, and those of this rank's part.
@@ -238,6 +243,6 @@ impl Communicator {
             return Ok(len / size);
         }
         let expected = format!("a multiple of the size, {size}");
-        refuse(call.name(), argument, format!("{len} elements long"), expected)
+        argument_error(call.name(), argument, format!("{len} elements long"), expected)
     }
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use socket2::Socket;
 
-use super::Meeting;
+use super::Bootstrap;
 use super::auth::acceptor::{StreamKeys, dial_handshake};
 use super::auth::handshake::{StreamId, StreamRole};
 use super::auth::keys::Keys;
@@ -54,13 +54,13 @@ pub struct Connection {
     /// The data streams.
     pub streams: Streams,
     /// AEAD keys of each data stream, in the same order; empty if the job does not encrypt.
-    pub seals: Vec<AeadKeys>,
+    pub stream_keys: Vec<AeadKeys>,
     /// The control channel, one per pair of ranks, for messages that must not wait behind data.
     /// Over TCP it is always encrypted.
     pub control: Option<(Socket, Option<AeadKeys>)>,
 }
 
-impl Meeting {
+impl Bootstrap {
     /// Dials the streams of the links that this rank sends on (`dial`) and accepts those of the
     /// links that it receives on (`accept`). All ranks must call this with matching lists. The
     /// connections come in the order of the lists, first those of `dial`.
@@ -103,7 +103,7 @@ impl Meeting {
             let acceptor = thread.spawn_scoped(scope, accepting);
             let acceptor =
                 acceptor.map_err(|e| Error::no_thread("starting a thread to accept ranks", e))?;
-            let is_aborted = || bootstrap.abort.load(Ordering::Relaxed);
+            let is_aborted = || bootstrap.abort_flag.load(Ordering::Relaxed);
             let is_cancelled = || accept_failed.load(Ordering::Relaxed) || is_aborted();
             let mut dialled: Result<Vec<_>> = dial_ids
                 .iter()
@@ -189,7 +189,7 @@ impl Meeting {
             (LinkKind::Shm, Some(socket)) => Streams::Shm(socket.into()),
             (_, last) => Streams::Tcp(own.into_iter().chain(last).map(TcpStream::from).collect()),
         };
-        Ok(Connection { pair, streams, seals, control })
+        Ok(Connection { pair, streams, stream_keys: seals, control })
     }
 
     /// Dials one stream to the receiver of a link, until the handshake succeeds or the deadline has

@@ -9,12 +9,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::api::options::Settings;
-use crate::api::{CallOptions, Communicator, Seat};
+use crate::api::{CallOptions, Communicator, RankInfo};
 use crate::engine::Engine;
-use crate::engine::failure::FAILED;
+use crate::engine::failure::PEER_FAILED;
 use crate::error::cause::FailureCause;
 use crate::error::{Error, Result, Stall};
-use crate::exec::{Halt, Stop, remind};
+use crate::exec::{Halt, Stop, warn_of_silence};
 use crate::health::{CAUSE_WAIT, Peers};
 use crate::transport::Fault;
 
@@ -27,13 +27,13 @@ const WATCH_INTERVAL: Duration = Duration::from_millis(10);
 /// First failure cause of the subgroups of a communicator: the goodbye reason with which a rank
 /// leaves the communicator.
 #[derive(Debug, Default)]
-pub(crate) struct Because {
+pub(crate) struct GroupFailure {
     first_cause: OnceLock<FailureCause>,
     /// The parent communicator, and its ranks of this subgroup's members.
     parent: Option<(Arc<Self>, Vec<usize>)>,
 }
 
-impl Because {
+impl GroupFailure {
     /// For a subgroup whose ranks are `members` of `parent`.
     fn of(parent: &Arc<Self>, members: &[usize]) -> Arc<Self> {
         let parent = Some((Arc::clone(parent), members.to_vec()));
@@ -41,12 +41,12 @@ impl Because {
     }
 
     /// Records a failure of this communicator for all its ancestors. The first failure counts.
-    pub(crate) fn say(&self, blame: FailureCause) {
+    pub(crate) fn record(&self, blame: FailureCause) {
         if let Some((parent, members)) = &self.parent
             && let Some(in_parent) = blame.renumbered(|rank| members.get(rank).copied())
         {
             let in_parent = *parent.first_cause.get_or_init(|| in_parent);
-            parent.say(in_parent);
+            parent.record(in_parent);
         }
     }
 }
@@ -66,7 +66,7 @@ struct ParentWatch<'a> {
 impl ParentWatch<'_> {
     /// Watches until `is_over` is raised. Returns the failure that makes the subgroup impossible,
     /// if there is one.
-    fn first_failure(&self, links: &mut Peers, seat: &Seat) -> Option<(usize, Fault)> {
+    fn first_failure(&self, links: &mut Peers, seat: &RankInfo) -> Option<(usize, Fault)> {
         let (began, me, mut has_warned) = (Instant::now(), seat.rank, false);
         while !self.is_over.load(Ordering::Acquire) {
             let cause = links.cause(None, |_, _| false);
@@ -77,7 +77,7 @@ impl ParentWatch<'_> {
             }
             let times = (began.elapsed(), self.timeout);
             links.send_heartbeats(times, None);
-            remind(links, Some(&seat.flight), times, (me, 0), &mut has_warned);
+            warn_of_silence(links, Some(&seat.flight), times, (me, 0), &mut has_warned);
             thread::park_timeout(WATCH_INTERVAL);
         }
         None
@@ -99,9 +99,9 @@ impl Communicator {
         &mut self,
         name: &'static str,
         members: &[usize],
-        work: impl FnOnce(&Seat, &Settings, &Arc<AtomicBool>) -> Result<Self>,
+        work: impl FnOnce(&RankInfo, &Settings, &Arc<AtomicBool>) -> Result<Self>,
     ) -> Result<Self> {
-        let (engine, seat, settings) = self.at_home(name)?;
+        let (engine, seat, settings) = self.engine_on_this_thread(name)?;
         let abort = Arc::new(AtomicBool::new(false));
         let sequence = engine.sequence;
         engine.links.local_detector().reenter(sequence);
@@ -125,7 +125,7 @@ impl Communicator {
             Ok(mut group) if cause.is_none() && !abort.load(Ordering::Acquire) => {
                 engine.links.local_detector().leave(sequence);
                 if let Some(new_engine) = &mut group.engine {
-                    new_engine.because = Because::of(&engine.because, members);
+                    new_engine.group_failure = GroupFailure::of(&engine.group_failure, members);
                 }
                 Ok(group)
             }
@@ -141,7 +141,7 @@ impl Communicator {
 fn construct_watched<T>(
     engine: &mut Engine,
     members: &[usize],
-    (seat, settings): (&Seat, &Settings),
+    (seat, settings): (&RankInfo, &Settings),
     [abort, all_connected]: [&AtomicBool; 2],
     work: impl FnOnce() -> Result<T>,
 ) -> (Result<T>, Option<(usize, Fault)>) {
@@ -182,8 +182,8 @@ fn construct_watched<T>(
 impl Engine {
     /// Sends the first failure of a subgroup as the goodbye reason, since other ranks may wait for
     /// this one here.
-    pub(crate) fn take_leave(&mut self) {
-        if let Some(because) = self.because.first_cause.get() {
+    pub(crate) fn announce_group_failure(&mut self) {
+        if let Some(because) = self.group_failure.first_cause.get() {
             self.links.set_goodbye_cause(*because);
         }
     }
@@ -192,7 +192,7 @@ impl Engine {
     /// parent.
     fn construction_error(
         &mut self,
-        seat: &Seat,
+        seat: &RankInfo,
         settings: &Settings,
         name: &'static str,
         (members, cause): (&[usize], Option<(usize, Fault)>),
@@ -219,7 +219,7 @@ impl Engine {
                 let is_me =
                     |fault: &Fault| matches!(fault, Fault::GaveUp(it) if it.culprit == seat.rank);
                 let parent_cause =
-                    parent_cause.filter(|(_, fault)| evidence == FAILED || !is_me(fault));
+                    parent_cause.filter(|(_, fault)| evidence == PEER_FAILED || !is_me(fault));
                 let (peer, fault) = parent_cause.unwrap_or((peer, Fault::Lost(evidence)));
                 (Stop::Other { peer, fault }, peer)
             }
@@ -260,14 +260,14 @@ impl Engine {
     /// The error of a subgroup that waits for a stalled rank.
     fn stalled_construction_error(
         &mut self,
-        seat: &Seat,
+        seat: &RankInfo,
         settings: &Settings,
         name: &'static str,
         (rank, state): (usize, Stall),
         after: Duration,
     ) -> Error {
         let at = self.place(seat, settings, name, 0);
-        self.tell_others(seat.rank, FailureCause::stalled(rank, state, after), true, false);
+        self.announce_cause(seat.rank, FailureCause::stalled(rank, state, after), true, false);
         let peer = Box::new(seat.peers[rank].clone());
         self.broken_by(Error::Stalled { at, peer, state, after })
     }

@@ -13,18 +13,18 @@ use super::open_links::last_level_cache;
 use super::rank_record::host_name;
 use super::share_memory::{RegionTable, is_shareable_size, shares_from_start};
 use crate::api::options::Preferences;
-use crate::api::{Communicator, Origin, Seat};
+use crate::api::{Communicator, Origin, RankInfo};
 use crate::config::{Config, deadline_after};
 use crate::engine::Engine;
 use crate::error::{Error, Peer, Result};
 use crate::health::Peers;
 use crate::health::local_detector::LocalDetector;
 use crate::health::process_table::LaunchedRanks;
-use crate::memory::Control;
+use crate::memory::PhaseFlags;
 use crate::memory::mapping::Region;
 use crate::plan::{Planner, Slots, least_chunk};
 use crate::schedule::Ring;
-use crate::sync::{Patience, cpus};
+use crate::sync::{Backoff, cpus};
 use crate::trace::Recorder;
 use crate::transport::{Rx, loopback};
 
@@ -32,10 +32,10 @@ use crate::transport::{Rx, loopback};
 const ABORT_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// All subgroups of one world of threads, by job number.
-type Groups = Arc<Mutex<HashMap<u64, Weak<Group>>>>;
+type Groups = Arc<Mutex<HashMap<u64, Weak<ThreadGroup>>>>;
 
 /// State that the ranks of one communicator share.
-pub(crate) struct Group {
+pub(crate) struct ThreadGroup {
     pub(super) job: u64,
     /// A number that no other group of this process has.
     number: u64,
@@ -59,7 +59,7 @@ struct PublishedTable {
     blocks: HashMap<usize, Arc<Region>>,
 }
 
-impl Group {
+impl ThreadGroup {
     /// The group of a new world.
     fn new(ranks_on_host: usize, all_pairs: u32) -> Arc<Self> {
         Arc::new(Self::with_job(0, ranks_on_host, all_pairs, Groups::default()))
@@ -121,19 +121,19 @@ pub(crate) fn communicators(n: usize, config: Config) -> Result<Vec<Communicator
     let Config { timeout, all_pairs, record_dir, trace, .. } = config;
     let (host, pid) = (host_name(), std::process::id());
     let peers: Arc<[Peer]> = (0..n).map(|rank| Peer { rank, host: host.clone(), pid }).collect();
-    let group = Group::new(n, all_pairs as u32);
+    let group = ThreadGroup::new(n, all_pairs as u32);
     let prepared = |rank| PreparedRank::new(Arc::clone(&group), rank, Arc::clone(&peers));
     let prepared: Vec<_> = (0..n).map(prepared).collect::<Result<_>>()?;
     let connect = |(rank, prepared): (usize, PreparedRank)| {
         let recorder = Recorder::new(None, (rank, n), record_dir.clone(), trace.clone(), false)?;
-        Ok(prepared.connect(timeout, &Arc::default(), &recorder)?.going_by(preferences))
+        Ok(prepared.connect(timeout, &Arc::default(), &recorder)?.with_preferences(preferences))
     };
     prepared.into_iter().enumerate().map(connect).collect()
 }
 
 /// A rank that has made the links it sends on.
 pub(super) struct PreparedRank {
-    group: Arc<Group>,
+    group: Arc<ThreadGroup>,
     rank: usize,
     peers: Arc<[Peer]>,
     planner: Planner,
@@ -142,7 +142,7 @@ pub(super) struct PreparedRank {
 
 impl PreparedRank {
     /// Makes the links that `rank` of `peers` sends on, and publishes their receivers' ends.
-    pub(super) fn new(group: Arc<Group>, rank: usize, peers: Arc<[Peer]>) -> Result<Self> {
+    pub(super) fn new(group: Arc<ThreadGroup>, rank: usize, peers: Arc<[Peer]>) -> Result<Self> {
         let ring = Ring::natural(peers.len() as u32).with_all_pairs(group.all_pairs);
         let min_chunk = least_chunk(false, group.ranks_on_host.div_ceil(cpus()));
         let planner = Planner::new(ring, rank as u32, Slots::of(false, peers.len()), min_chunk);
@@ -153,7 +153,7 @@ impl PreparedRank {
             group.publish(|table| table.link_ends.insert((rank, to as usize), rx));
         }
         if shares_from_start(&planner) {
-            let len = Control::footprint();
+            let len = PhaseFlags::region_len();
             let region = Region::open(Region::create(len)?.as_fd(), len, "this process")?;
             group.publish(|table| table.blocks.insert(rank, Arc::new(region)));
         }
@@ -186,17 +186,17 @@ impl PreparedRank {
         });
         let blocks = blocks.collect::<Result<Vec<_>>>()?;
         let shares = is_shareable_size(peers.len());
-        let seat = Seat {
+        let seat = RankInfo {
             rank,
             local_rank: rank,
             local_size: peers.len(),
             peers: Arc::clone(&peers),
             transports: links.transports(),
-            shares,
+            shares_memory: shares,
             flight: recorder.communicator(group.job, rank, peers),
             origin: Origin::Threads(Arc::clone(&group)),
         };
-        let patience = Patience::for_ranks(group.ranks_on_host);
+        let patience = Backoff::for_ranks(group.ranks_on_host);
         let mut engine = Engine::new(planner, links, patience, last_level_cache());
         engine.abort = Arc::clone(abort);
         if !blocks.is_empty() {

@@ -14,22 +14,22 @@ use super::kv::credentials::Credentials;
 use super::kv::protocol::{Decoder, Encoder, FrameKind, MAX_VALUE_LEN, StreamError};
 use super::rank_record::RankRecord;
 use super::topology::{PeerInfo, hosts};
-use super::{Meeting, listen, lock_launcher_stream, open_process_table};
+use super::{Bootstrap, listen, lock_launcher_stream, open_process_table};
 use crate::config::{Config, Secret, StoreAddr, Transport, deadline_after};
 use crate::error::{Error, Result};
 use crate::health::process_table::ProcessTable;
 use crate::memory::resource_limit::raise_descriptor_limit;
 
 /// The most bytes of a list of joiners, which the launcher sends as one value.
-pub(crate) const MOST_OUTSIDE: usize = MAX_VALUE_LEN;
+pub(crate) const MAX_JOINER_LIST_LEN: usize = MAX_VALUE_LEN;
 
 /// How long the launcher may take to answer a request of a member.
 const LAUNCHER_ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A rank in the join queue.
 #[derive(Clone, Debug)]
-pub(crate) struct Newcomer {
-    ticket: u64,
+pub(crate) struct Joiner {
+    number: u64,
     record: RankRecord,
     tcp: Option<SocketAddr>,
 }
@@ -45,10 +45,10 @@ fn joiner_record(
     RankRecord::new(&Config { size: 0, ..config.clone() }, secret, unix, process_table)
 }
 
-impl Newcomer {
+impl Joiner {
     /// The number of its join request.
     pub(crate) fn ticket(&self) -> u64 {
-        self.ticket
+        self.number
     }
 }
 
@@ -61,22 +61,22 @@ fn address_text(tcp: Option<SocketAddr>) -> String {
 ///
 /// # Errors
 /// If the list is malformed.
-pub(crate) fn newcomers(list: &[u8]) -> Result<Vec<Newcomer>> {
+pub(crate) fn decode_joiners(list: &[u8]) -> Result<Vec<Joiner>> {
     let decode = || {
         let (mut fields, mut all) = (Decoder(list), Vec::new());
         while !fields.0.is_empty() {
             let (ticket, length) = (fields.u64()?, fields.u32()? as usize);
             let mut message = Decoder(fields.bytes(length)?);
             let tcp = message.text()?.parse().ok();
-            all.push(Newcomer { ticket, record: RankRecord::decode(message.0)?, tcp });
+            all.push(Joiner { number: ticket, record: RankRecord::decode(message.0)?, tcp });
         }
-        all.sort_by_key(|joiner| (joiner.record.rank, joiner.ticket));
+        all.sort_by_key(|joiner| (joiner.record.rank, joiner.number));
         Ok(all)
     };
     decode().map_err(|broken| stream_error("the launcher", broken))
 }
 
-impl Meeting {
+impl Bootstrap {
     /// The launcher's store, and the lock of its stream; none without a launcher.
     fn launcher_store(&self) -> Result<Option<(MutexGuard<'static, ()>, Store)>> {
         let Some(StoreAddr::Fd(fd)) = self.config.store else { return Ok(None) };
@@ -89,13 +89,13 @@ impl Meeting {
     ///
     /// # Errors
     /// If the launcher does not answer.
-    pub(crate) fn outside(&self) -> Result<Vec<u8>> {
+    pub(crate) fn list_joiners(&self) -> Result<Vec<u8>> {
         let Some((_lock, mut store)) = self.launcher_store()? else { return Ok(Vec::new()) };
         let list = store
             .queue_request(FrameKind::ListJoiners, "", &[], Duration::ZERO)?
             .unwrap_or_default();
         let mut admissible = Encoder::default();
-        for Newcomer { ticket, record, tcp } in newcomers(&list)? {
+        for Joiner { number: ticket, record, tcp } in decode_joiners(&list)? {
             match self.check_admissible(&record) {
                 Ok(()) => {
                     let mut message = Encoder::default().text(&address_text(tcp));
@@ -130,7 +130,7 @@ impl Meeting {
 
     /// Appends joiners to the members.
     #[must_use]
-    pub(crate) fn with_newcomers(mut self, newcomers: &[Newcomer]) -> Self {
+    pub(crate) fn with_joiners(mut self, newcomers: &[Joiner]) -> Self {
         for joiner in newcomers {
             let peer = PeerInfo::from((self.peers.len(), joiner.record.clone()));
             self.peers.push(PeerInfo { tcp: joiner.tcp, ..peer });
@@ -145,7 +145,7 @@ impl Meeting {
     ///
     /// # Errors
     /// If the launcher does not answer.
-    pub(crate) fn invite(&self, newcomers: &[Newcomer]) -> Result<()> {
+    pub(crate) fn admit(&self, newcomers: &[Joiner]) -> Result<()> {
         let Some((_lock, mut store)) = self.launcher_store()? else { return Ok(()) };
         let first = self.peers.len() - newcomers.len();
         for (rank, joiner) in (first..).zip(newcomers) {
@@ -156,7 +156,7 @@ impl Meeting {
                 table = table.text(host).text(identity).u32(*pid).u32(*cpus);
                 table = table.text(unix).text(&address_text(*tcp)).u64(*launched);
             }
-            let ticket = joiner.ticket.to_string();
+            let ticket = joiner.number.to_string();
             store.queue_request(FrameKind::Admit, &ticket, &table.0, Duration::ZERO)?;
         }
         Ok(())
@@ -166,7 +166,7 @@ impl Meeting {
     ///
     /// # Errors
     /// If the launcher's socket is no longer usable.
-    pub(crate) fn has_joined(&self) -> Result<()> {
+    pub(crate) fn report_joined(&self) -> Result<()> {
         if let Some((_lock, mut store)) = self.launcher_store()? {
             store.send_unanswered(FrameKind::Joined, &[]);
         }
@@ -175,7 +175,7 @@ impl Meeting {
 
     /// Tells the launcher which processes the members have evicted, so that it does not wait for
     /// them. Ranks that only a subgroup evicted stay members of the job and are not reported.
-    pub(crate) fn leaves_behind(&self, ranks: impl Iterator<Item = usize>) {
+    pub(crate) fn report_evicted(&self, ranks: impl Iterator<Item = usize>) {
         let own = &self.peers[self.rank].identity;
         let peers = ranks.filter_map(|rank| self.peers.get(rank));
         // A pid means nothing on another host.
@@ -215,7 +215,7 @@ impl Store {
 /// # Errors
 /// [`Error::Store`] if no member does before `deadline`; [`Error::Config`] if this rank can't be
 /// admitted.
-pub(crate) fn enter(config: &Config, deadline: Instant) -> Result<(Meeting, usize)> {
+pub(crate) fn join_running_job(config: &Config, deadline: Instant) -> Result<(Bootstrap, usize)> {
     config.validate()?;
     raise_descriptor_limit();
     let Some(StoreAddr::Fd(fd)) = config.store else {
@@ -249,9 +249,9 @@ pub(crate) fn enter(config: &Config, deadline: Instant) -> Result<(Meeting, usiz
     let Admission { job, epoch, rank, first, ranks_per_cpu, timeout, peers } =
         admission.map_err(|broken| stream_error(store.address(), broken))?;
     let config = Config { rank, size: peers.len(), timeout, ..config.clone() };
-    let bootstrap = Meeting::of_peers(config, secret, (job, peers), unix, process_table);
+    let bootstrap = Bootstrap::of_peers(config, secret, (job, peers), unix, process_table);
     let tcp = tcp.map(|(socket, _)| socket);
-    Ok((Meeting { epoch, ranks_per_cpu, tcp, ..bootstrap }, first))
+    Ok((Bootstrap { epoch, ranks_per_cpu, tcp, ..bootstrap }, first))
 }
 
 /// The message by which a member admits a joiner.

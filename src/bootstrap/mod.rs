@@ -36,19 +36,19 @@ pub use auth::secret::draw_secret;
 pub use connect::{Connection, PairKey, Streams};
 pub use kv::client::Store;
 pub use kv::server::Server;
-pub use progress::{Progress, Stage};
-pub use subgroup::Doors;
+pub use progress::{Progress, StartupStage};
+pub use subgroup::Listeners;
 pub use topology::{LinkKind, PeerInfo};
 
 use crate::config::{
-    Config, ENCRYPT, INSECURE, ROLL_FD, SECRET_FILE, Secret, StoreAddr, deadline_after,
+    Config, ENCRYPT, INSECURE, PROCESS_TABLE_FD, SECRET_FILE, Secret, StoreAddr, deadline_after,
 };
 use crate::error::{Error, Limit, Result, warn};
 use crate::health::process_table::ProcessTable;
 use crate::memory::resource_limit::raise_descriptor_limit;
 use exchange::StoreGather;
 pub(crate) use inherited::inherited_file;
-pub(crate) use join::{MOST_OUTSIDE, Newcomer, enter, newcomers};
+pub(crate) use join::{Joiner, MAX_JOINER_LIST_LEN, decode_joiners, join_running_job};
 use kv::client::{resolve, store_error, stream_error};
 use kv::credentials::Credentials;
 use rank_record::RankRecord;
@@ -61,7 +61,7 @@ const STORE_LINGER: Duration = Duration::from_secs(2);
 
 /// Bootstrap state of one rank: its rank, the addresses of all peers, and the listeners for them.
 #[derive(Debug)]
-pub struct Meeting {
+pub struct Bootstrap {
     /// This rank.
     pub rank: usize,
     /// Address and location of every rank, by rank.
@@ -82,7 +82,7 @@ pub struct Meeting {
     /// The launcher's process table, if this process has a launcher.
     process_table: Option<Arc<ProcessTable>>,
     /// Raised to make every wait of this bootstrap fail.
-    abort: Arc<AtomicBool>,
+    abort_flag: Arc<AtomicBool>,
     /// The store, until all links are open.
     startup_store: Option<StartupStore>,
 }
@@ -92,7 +92,7 @@ pub struct Meeting {
 /// # Errors
 /// [`Error::Config`] if settings make no sense or differ between ranks, [`Error::Store`] if the
 /// store can't be used, [`Error::MissingRanks`] at the timeout, [`Error::DuplicateRank`].
-pub fn meet(config: &Config) -> Result<Meeting> {
+pub fn rendezvous_and_release(config: &Config) -> Result<Bootstrap> {
     let mut bootstrap = rendezvous(config)?;
     bootstrap.release_store();
     Ok(bootstrap)
@@ -100,14 +100,14 @@ pub fn meet(config: &Config) -> Result<Meeting> {
 
 /// Meets the other ranks and keeps the store until [`Meeting::release_store`] or
 /// [`Meeting::report_failure`] is called.
-pub(crate) fn rendezvous(config: &Config) -> Result<Meeting> {
+pub(crate) fn rendezvous(config: &Config) -> Result<Bootstrap> {
     config.validate()?;
     raise_descriptor_limit();
     let (unix, name) = listen::unix_listener(config)?;
     let process_table = open_process_table(config);
     let Some(address) = config.store.as_ref().filter(|_| config.size > 1) else {
         let record = RankRecord::new(config, None, &name, process_table.as_deref());
-        return Meeting::new(config, None, vec![record], unix, process_table);
+        return Bootstrap::new(config, None, vec![record], unix, process_table);
     };
     let secret = auth::secret::load(config)?;
     if config.encrypt && secret.is_none() {
@@ -171,9 +171,10 @@ pub(crate) fn rendezvous(config: &Config) -> Result<Meeting> {
 
 /// Opens the launcher's process table, if the launcher has one of this version.
 fn open_process_table(config: &Config) -> Option<Arc<ProcessTable>> {
-    let opened = inherited_file(config.roll?).map_err(|error| error.to_string());
+    let opened = inherited_file(config.process_table_fd?).map_err(|error| error.to_string());
     let opened = opened.and_then(|fd| ProcessTable::open(&fd).map_err(|error| error.to_string()));
-    let tell = |error: &String| warn(&format!("the launcher's table in {ROLL_FD}: {error}"));
+    let tell =
+        |error: &String| warn(&format!("the launcher's table in {PROCESS_TABLE_FD}: {error}"));
     opened.inspect_err(tell).ok().map(Arc::new)
 }
 
@@ -194,7 +195,7 @@ fn exchange_records(
     secret: Option<Secret>,
     record: &RankRecord,
     (unix, process_table): (Option<Socket>, Option<Arc<ProcessTable>>),
-) -> Result<Meeting> {
+) -> Result<Bootstrap> {
     let address = gather.store.address().to_string();
     let decode = |bytes: &[u8]| RankRecord::decode(bytes).map_err(|e| stream_error(&address, e));
     if let Some(present) = gather.publish(&record.encode())? {
@@ -207,7 +208,7 @@ fn exchange_records(
     record.check_settings(&leader).map_err(|error| gather.publish_error(error))?;
     let records = gather.gather_all(|bytes| decode(bytes)?.check_settings(&leader))?;
     let records = records.iter().map(|bytes| decode(bytes)).collect::<Result<_>>()?;
-    let mut bootstrap = Meeting::new(config, secret, records, unix, process_table)?;
+    let mut bootstrap = Bootstrap::new(config, secret, records, unix, process_table)?;
     bootstrap.require_secret()?;
     gather.topic = "tcp";
     if bootstrap.needs_tcp() {
@@ -224,7 +225,7 @@ fn exchange_records(
     Ok(bootstrap)
 }
 
-impl Meeting {
+impl Bootstrap {
     /// Refuses a job on several hosts that has no secret: any process that reaches these hosts
     /// could take a rank's place. All ranks come to the same result.
     fn require_secret(&self) -> Result<()> {

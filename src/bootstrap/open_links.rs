@@ -6,9 +6,9 @@ use std::time::Instant;
 
 use super::connect::{PairKey, Streams};
 use super::share_memory::{is_shareable_size, shares_from_start};
-use super::{Meeting, rendezvous};
+use super::{Bootstrap, rendezvous};
 use crate::api::options::Preferences;
-use crate::api::{Communicator, Origin, Seat};
+use crate::api::{Communicator, Origin, RankInfo};
 use crate::config::{Config, deadline_after};
 use crate::engine::Engine;
 use crate::error::{Error, Peer, Result};
@@ -17,7 +17,7 @@ use crate::health::control_channel::ControlChannels;
 use crate::health::local_detector::LocalDetector;
 use crate::plan::{Planner, Slots, least_chunk};
 use crate::schedule::Ring;
-use crate::sync::Patience;
+use crate::sync::Backoff;
 use crate::trace::Recorder;
 use crate::trace::launcher_record;
 use crate::transport::descriptor_passing::wait_readable;
@@ -34,15 +34,18 @@ pub(super) fn last_level_cache() -> usize {
 
 impl Communicator {
     pub(crate) fn open_processes(config: &Config) -> Result<Self> {
-        let recorder = launcher_record::of(config)?;
-        if config.joins {
+        let recorder = launcher_record::open_recorder(config)?;
+        if config.is_joiner {
             return Self::join_running_job(config, &recorder);
         }
-        Self::open(rendezvous(config)?, &recorder)?.confirm_joined()
+        Self::from_bootstrap(rendezvous(config)?, &recorder)?.confirm_joined()
     }
 
     /// Opens all links of a bootstrap and makes the communicator.
-    pub(crate) fn open(mut bootstrap: Meeting, recorder: &Arc<Recorder>) -> Result<Self> {
+    pub(crate) fn from_bootstrap(
+        mut bootstrap: Bootstrap,
+        recorder: &Arc<Recorder>,
+    ) -> Result<Self> {
         let &Config { timeout, all_pairs, .. } = bootstrap.config();
         let preferences = Preferences::from(bootstrap.config());
         let deadline = deadline_after(timeout);
@@ -57,16 +60,16 @@ impl Communicator {
         let links = connect(&mut bootstrap, &planner, deadline);
         let links = links.map_err(|error| bootstrap.report_failure(error))?;
         bootstrap.close_listeners();
-        let patience = Patience::for_ranks(bootstrap.ranks_on_host());
+        let patience = Backoff::for_ranks(bootstrap.ranks_on_host());
         let abort = Arc::clone(bootstrap.abort());
         let peers: Arc<[Peer]> = bootstrap.peers.iter().map(|info| info.peer()).collect();
-        let seat = Seat {
+        let seat = RankInfo {
             rank,
             local_rank: bootstrap.local_rank(),
             local_size: bootstrap.local_size(),
             peers: Arc::clone(&peers),
             transports: links.transports(),
-            shares: !bootstrap.needs_tcp() && is_shareable_size(bootstrap.size()),
+            shares_memory: !bootstrap.needs_tcp() && is_shareable_size(bootstrap.size()),
             flight: recorder.communicator(bootstrap.job, rank, peers),
             origin: Origin::Processes(Box::new(bootstrap)),
         };
@@ -81,17 +84,17 @@ impl Communicator {
             let (call, argument, given) = ("build", "uniform", "on".into());
             return Err(Error::Argument { call, argument, given, expected });
         }
-        let shares_memory = seat.shares && shares_from_start(&engine.planner);
-        let mut comm = Self::new(seat, engine, timeout).going_by(preferences);
+        let shares_memory = seat.shares_memory && shares_from_start(&engine.planner);
+        let mut comm = Self::new(seat, engine, timeout).with_preferences(preferences);
         if shares_memory {
-            comm.share_lines("build")?;
+            comm.share_control_blocks("build")?;
         }
         Ok(comm)
     }
 }
 
 /// Connects this rank to every peer of the planner's plans.
-fn connect(bootstrap: &mut Meeting, planner: &Planner, deadline: Instant) -> Result<Peers> {
+fn connect(bootstrap: &mut Bootstrap, planner: &Planner, deadline: Instant) -> Result<Peers> {
     let (me, size) = (bootstrap.rank, bootstrap.size());
     let mut links = Peers::new(size);
     if size == 1 {
@@ -129,8 +132,11 @@ fn connect(bootstrap: &mut Meeting, planner: &Planner, deadline: Instant) -> Res
             }
             Streams::Tcp(streams) => {
                 streams.iter().try_for_each(|stream| tune(stream, &settings))?;
-                let (sealers, openers) =
-                    connection.seals.into_iter().map(|seals| (seals.sealer, seals.opener)).unzip();
+                let (sealers, openers) = connection
+                    .stream_keys
+                    .into_iter()
+                    .map(|seals| (seals.sealer, seals.opener))
+                    .unzip();
                 if from == me {
                     let link = tcp::Tx::encrypted(streams, sealers, slots)?;
                     links.add_tx(to, Box::new(link.with_checksums(checks)));

@@ -10,11 +10,11 @@ pub struct Progress(Arc<AtomicU8>);
 /// A stage of start-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
-pub enum Stage {
+pub enum StartupStage {
     /// The rank has not yet spoken to the store.
     Silent,
     /// The rank is in the rendezvous, or waits in the join queue.
-    Meets,
+    Connecting,
     /// The rank has links to the others. It reports this before its program can make a call;
     /// [`Server::hear`] waits until such reports are processed.
     ///
@@ -25,16 +25,16 @@ pub enum Stage {
 impl Progress {
     /// The present stage.
     #[must_use]
-    pub fn stage(&self) -> Stage {
+    pub fn stage(&self) -> StartupStage {
         match self.0.load(Ordering::Acquire) {
-            0 => Stage::Silent,
-            1 => Stage::Meets,
-            _ => Stage::Member,
+            0 => StartupStage::Silent,
+            1 => StartupStage::Connecting,
+            _ => StartupStage::Member,
         }
     }
 
     /// Sets the stage. A rank that starts another rendezvous goes back.
-    pub(super) fn set(&self, stage: Stage) {
+    pub(super) fn set(&self, stage: StartupStage) {
         self.0.store(stage as u8, Ordering::Release);
     }
 }

@@ -6,7 +6,7 @@ use std::process;
 
 use super::auth::keys::secret_fingerprint;
 use super::kv::protocol::{Decoder, Encoder, PROTOCOL, StreamError};
-use crate::config::{Config, Failures, Numbers, Secret, Transport};
+use crate::config::{Config, FailureSettings, NumericSettings, Secret, Transport};
 use crate::error::{Error, Result};
 use crate::health::process_table::ProcessTable;
 use crate::sync::cpus;
@@ -51,8 +51,8 @@ impl RankRecord {
             Transport::Shm => "shm",
             Transport::Tcp => "tcp",
         };
-        let Numbers { deterministic, wide, wire } = config.numbers;
-        let Failures { uniform, retry_safe } = config.failures;
+        let NumericSettings { deterministic, wide, wire } = config.numbers;
+        let FailureSettings { uniform, retry_safe } = config.failures;
         let text = |none: &str, some: Option<String>| some.unwrap_or_else(|| none.into());
         let setting = |name: &str, value: String| (name.to_string(), value);
         Self {

@@ -16,12 +16,12 @@ use crate::api::{Communicator, Origin};
 use crate::config::deadline_after;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::exec::direct::MOST_RANKS;
+use crate::exec::direct::MAX_SHARED_RANKS;
 use crate::exec::{Halt, Stop};
 use crate::health::Peers;
-use crate::memory::Control;
+use crate::memory::PhaseFlags;
 use crate::memory::mapping::Region;
-use crate::plan::{Planner, stage};
+use crate::plan::{Planner, stage_bytes};
 use crate::transport::Fault;
 use crate::transport::{recv_fd, send_fd};
 
@@ -37,49 +37,49 @@ pub(super) struct RegionTable(Mutex<BTreeMap<usize, Arc<Region>>>);
 
 /// True if this many ranks of one host may map each other's memory.
 pub(super) fn is_shareable_size(size: usize) -> bool {
-    (2..=MOST_RANKS).contains(&size)
+    (2..=MAX_SHARED_RANKS).contains(&size)
 }
 
 /// True if ranks of one host share control blocks and staging memory from the start: in worlds with
 /// links between all pairs. Larger worlds, which would spend too much on it, do so at the first
 /// registration.
 pub(super) fn shares_from_start(planner: &Planner) -> bool {
-    stage(planner.ring()) > 0
+    stage_bytes(planner.ring()) > 0
 }
 
 impl Engine {
     /// Uses the control blocks of all ranks: from now on calls may go through shared memory without
     /// links.
     pub(super) fn use_shared_memory(&mut self, rank: usize, regions: Vec<Arc<Region>>) {
-        let stage = stage(self.planner.ring());
+        let stage = stage_bytes(self.planner.ring());
         if stage > 0 {
-            self.planner.set_stage(stage.min(Control::stage_len()));
+            self.planner.set_stage(stage.min(PhaseFlags::stage_len()));
         }
-        self.registry.open(Control::new(rank, regions, self.cache_bytes));
+        self.registry.open(PhaseFlags::new(rank, regions, self.cache_bytes));
     }
 }
 
 impl Communicator {
     /// Shares control blocks between ranks of one host.
-    pub(crate) fn share_lines(&mut self, name: &'static str) -> Result<()> {
-        let len = Control::footprint();
-        let own_fd = Region::create(len).map_err(|error| self.broken_by(name, error))?;
-        let regions = self.share(name, &own_fd, &vec![len; self.size()])?;
-        let regions = regions.map_err(|error| self.broken_by(name, error))?;
+    pub(crate) fn share_control_blocks(&mut self, name: &'static str) -> Result<()> {
+        let len = PhaseFlags::region_len();
+        let own_fd = Region::create(len).map_err(|error| self.break_with(name, error))?;
+        let regions = self.share_regions(name, &own_fd, &vec![len; self.size()])?;
+        let regions = regions.map_err(|error| self.break_with(name, error))?;
         let me = self.rank();
-        self.at_home(name)?.0.use_shared_memory(me, regions);
+        self.engine_on_this_thread(name)?.0.use_shared_memory(me, regions);
         Ok(())
     }
 
     /// The regions of all ranks, mapped here: `own_fd` is this rank's, and `lens` are the lengths
     /// of all. The ranks must be on one host.
-    pub(crate) fn share(
+    pub(crate) fn share_regions(
         &mut self,
         name: &'static str,
         own_fd: &OwnedFd,
         lens: &[NonZeroUsize],
     ) -> Result<Mapped> {
-        let shared = match &self.seat.origin {
+        let shared = match &self.rank_info.origin {
             Origin::Threads(group) => {
                 let group = Arc::clone(group);
                 self.share_between_threads(name, &group.regions, own_fd, lens)
@@ -87,15 +87,15 @@ impl Communicator {
             Origin::Processes(_) => {
                 // The exchange prepares the next call: the failure detector reports a rank that
                 // ends or does not come.
-                let next = self.at_home(name)?.0.sequence + 1;
-                self.at_home(name)?.0.links.local_detector().prepare(next);
+                let next = self.engine_on_this_thread(name)?.0.sequence + 1;
+                self.engine_on_this_thread(name)?.0.links.local_detector().prepare(next);
                 let shared = self.share_over_ring(name, own_fd, lens);
-                self.at_home(name)?.0.links.local_detector().enter(next - 1, 0);
+                self.engine_on_this_thread(name)?.0.links.local_detector().enter(next - 1, 0);
                 shared
             }
         };
         // The failure is published, since the other ranks wait for descriptors that no longer come.
-        shared.map_err(|error| self.broken_by(name, error))
+        shared.map_err(|error| self.break_with(name, error))
     }
 
     fn share_between_threads(
@@ -109,10 +109,10 @@ impl Communicator {
         let me = self.rank();
         let region = Region::open(own_fd.as_fd(), lens[me], "this process");
         let region = region.map(|region| table().insert(me, Arc::new(region)));
-        self.meet_in(name)?;
+        self.internal_barrier(name)?;
         let regions: Vec<_> = table().values().cloned().collect();
         // A second barrier: each rank removes its region after all have read the table.
-        self.meet_in(name)?;
+        self.internal_barrier(name)?;
         table().remove(&me);
         Ok(region.and_then(|_| match regions.len() == self.size() {
             true => Ok(regions),
@@ -135,7 +135,7 @@ impl Communicator {
         let mut fd = own_fd.try_clone().map_err(|e| Error::io("sharing memory", e))?;
         for step in 1..size {
             let lost = |fault| Stop::Fault(fault);
-            let sent = fd_stream(&mut self.at_home(name)?.0.links, next, true)
+            let sent = fd_stream(&mut self.engine_on_this_thread(name)?.0.links, next, true)
                 .map_err(lost)
                 .and_then(|fd_stream| {
                     send_fd(fd_stream, fd)
@@ -143,8 +143,12 @@ impl Communicator {
                 });
             sent.map_err(|stop| self.fail(name, Halt { stop, step, peer: next }))?;
             let abort = Arc::clone(&self.abort);
-            let received =
-                receive_fd(&mut self.at_home(name)?.0.links, prev, (deadline, timeout), &abort);
+            let received = receive_fd(
+                &mut self.engine_on_this_thread(name)?.0.links,
+                prev,
+                (deadline, timeout),
+                &abort,
+            );
             fd = received.map_err(|stop| self.fail(name, Halt { stop, step, peer: prev }))?;
             let from = (me + size - step) % size;
             let whose = self.peers()[from].to_string();

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::in_process::PreparedRank;
-use super::subgroup::Doors;
+use super::subgroup::Listeners;
 use crate::api::options::Tag;
 use crate::api::{CallOptions, Communicator, Origin, With};
 use crate::error::{Error, Peer, Result};
@@ -19,14 +19,14 @@ const FAILED: u8 = 2;
 
 /// A rank's request to `split`, as all ranks see it.
 #[derive(Debug)]
-pub(crate) struct Card {
+pub(crate) struct SplitRequest {
     kind: u8,
     color: u32,
     key: i64,
     address: String,
 }
 
-impl Card {
+impl SplitRequest {
     pub(crate) fn encode(&self) -> [u8; CARD_LEN] {
         let mut out = [0; CARD_LEN];
         let header = [self.kind, self.address.len() as u8, 0, 0].into_iter();
@@ -48,7 +48,7 @@ impl Card {
 }
 
 /// Number of a subgroup, as its job number: different for each call and colour of one communicator.
-pub(crate) fn number(job: u64, sequence: u64, color: u64) -> u64 {
+pub(crate) fn subgroup_number(job: u64, sequence: u64, color: u64) -> u64 {
     let words = [sequence, color];
     words.into_iter().fold(job, |digest, word| {
         (digest ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29)
@@ -56,7 +56,7 @@ pub(crate) fn number(job: u64, sequence: u64, color: u64) -> u64 {
 }
 
 /// The error of ranks whose peer can't listen for them.
-pub(crate) fn no_doors(peer: &Peer) -> Error {
+pub(crate) fn no_listener_error(peer: &Peer) -> Error {
     let reason = "it could not listen for the others; its own error says why".into();
     Error::Handshake { peer: peer.to_string(), reason }
 }
@@ -122,25 +122,30 @@ impl Communicator {
     }
 
     /// All ranks' requests, and this rank's listeners if it asks for a subgroup.
-    fn exchange_requests(&mut self, color: Option<u32>, key: i64) -> Result<(Vec<Card>, Doors)> {
-        let listeners = match (&self.seat.origin, color) {
-            (Origin::Processes(bootstrap), Some(_)) => bootstrap.open_doors(self.size()),
-            _ => Ok(Doors::default()),
+    fn exchange_requests(
+        &mut self,
+        color: Option<u32>,
+        key: i64,
+    ) -> Result<(Vec<SplitRequest>, Listeners)> {
+        let listeners = match (&self.rank_info.origin, color) {
+            (Origin::Processes(bootstrap), Some(_)) => bootstrap.open_listeners(self.size()),
+            _ => Ok(Listeners::default()),
         };
         let kind = match (&listeners, color) {
             (Err(_), _) => FAILED,
             (Ok(_), Some(_)) => GROUP,
             (Ok(_), None) => NO_GROUP,
         };
-        let address = listeners.as_ref().map(Doors::address).unwrap_or_default();
-        let own = Card { kind, color: color.unwrap_or(0), key, address };
+        let address = listeners.as_ref().map(Listeners::address).unwrap_or_default();
+        let own = SplitRequest { kind, color: color.unwrap_or(0), key, address };
         let mut requests = vec![0; CARD_LEN * self.size()];
         self.all_gather(&own.encode(), &mut requests)?;
         let listeners = listeners?;
-        let requests: Vec<Card> = requests.as_chunks().0.iter().map(Card::decode).collect();
+        let requests: Vec<SplitRequest> =
+            requests.as_chunks().0.iter().map(SplitRequest::decode).collect();
         match requests.iter().position(|request| request.kind == FAILED) {
             None => Ok((requests, listeners)),
-            Some(rank) => Err(no_doors(&self.peers()[rank])),
+            Some(rank) => Err(no_listener_error(&self.peers()[rank])),
         }
     }
 
@@ -149,8 +154,8 @@ impl Communicator {
         &mut self,
         name: &'static str,
         color: u32,
-        requests: &[Card],
-        listeners: Doors,
+        requests: &[SplitRequest],
+        listeners: Listeners,
     ) -> Result<Self> {
         let is_member =
             |rank: &usize| requests[*rank].kind == GROUP && requests[*rank].color == color;
@@ -163,9 +168,9 @@ impl Communicator {
                 Origin::Processes(bootstrap) => {
                     let address = |&rank: &usize| (rank, requests[rank].address.as_str());
                     let members: Vec<_> = members.iter().map(address).collect();
-                    let job = number(bootstrap.job, sequence, color.into());
-                    let bootstrap = bootstrap.branch((job, 0), &members, listeners, timeout);
-                    Self::open(bootstrap.heeding(abort), recorder)
+                    let job = subgroup_number(bootstrap.job, sequence, color.into());
+                    let bootstrap = bootstrap.subgroup((job, 0), &members, listeners, timeout);
+                    Self::from_bootstrap(bootstrap.with_abort_flag(abort), recorder)
                 }
                 Origin::Threads(threads) => {
                     let peers: Arc<[Peer]> = (0..)
@@ -173,29 +178,32 @@ impl Communicator {
                         .map(|(rank, &old)| Peer { rank, ..seat.peers[old].clone() })
                         .collect();
                     let me = members.iter().take_while(|&&rank| rank != seat.rank).count();
-                    let job = number(threads.job, sequence, color.into());
+                    let job = subgroup_number(threads.job, sequence, color.into());
                     PreparedRank::new(threads.subgroup(job), me, peers)?
                         .connect(timeout, abort, recorder)
                 }
             }?;
-            Ok(group.going_by(settings.preferences()))
+            Ok(group.with_preferences(settings.preferences()))
         })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{CARD_LEN, Card, GROUP, HEADER_LEN};
+    use super::{CARD_LEN, GROUP, HEADER_LEN, SplitRequest};
 
     #[test]
     fn a_request_decodes_as_encoded() {
         let address = "x".repeat(CARD_LEN - HEADER_LEN);
         for (color, key) in [(0, 0), (u32::MAX, i64::MIN), (7, -1)] {
-            let request = Card { kind: GROUP, color, key, address: address.clone() };
-            let read = Card::decode(&request.encode());
+            let request = SplitRequest { kind: GROUP, color, key, address: address.clone() };
+            let read = SplitRequest::decode(&request.encode());
             assert_eq!(format!("{request:?}"), format!("{read:?}"));
         }
         // Any bytes from a peer decode to some request.
-        assert_eq!(Card::decode(&[0xFF; CARD_LEN]).address.chars().count(), CARD_LEN - HEADER_LEN);
+        assert_eq!(
+            SplitRequest::decode(&[0xFF; CARD_LEN]).address.chars().count(),
+            CARD_LEN - HEADER_LEN
+        );
     }
 }

@@ -16,7 +16,7 @@ use super::kv::client::Store;
 use super::kv::protocol::{Decoder, Encoder, StreamError};
 use super::kv::server::Server;
 use super::socket::wait;
-use super::{LAUNCHER_STREAM, Meeting, STORE_LINGER};
+use super::{Bootstrap, LAUNCHER_STREAM, STORE_LINGER};
 use crate::error::{Error, Result};
 
 /// How long reading a published failure may take. A failure is published before the connections of
@@ -98,10 +98,10 @@ impl<'a> FailureWatch<'a> {
     /// The failure of another rank, if one is known.
     pub(super) fn failure<'s>(
         &mut self,
-        bootstrap: &Meeting,
+        bootstrap: &Bootstrap,
         streams: impl Iterator<Item = &'s Socket>,
     ) -> Option<Error> {
-        if self.startup_store.is_none() && !bootstrap.config.joins {
+        if self.startup_store.is_none() && !bootstrap.config.is_joiner {
             return None;
         }
         let flags = PollFlags::from_bits_retain(POLLRDHUP);
@@ -124,7 +124,7 @@ impl<'a> FailureWatch<'a> {
     }
 }
 
-impl Meeting {
+impl Bootstrap {
     /// The first failure that another rank has published, as an error of this rank.
     fn first_failure(&self, startup_store: &mut StartupStore) -> Option<Error> {
         let (rank, reason) = startup_store.first_failure()?;

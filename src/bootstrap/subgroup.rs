@@ -10,19 +10,19 @@ use std::time::Duration;
 
 use socket2::Socket;
 
-use super::{Meeting, listen, topology};
+use super::{Bootstrap, listen, topology};
 use crate::config::Config;
 use crate::error::Result;
 
 /// Listeners of a rank for the other ranks of a new subgroup; none by default.
 #[derive(Debug, Default)]
-pub struct Doors {
+pub struct Listeners {
     unix: Option<Socket>,
     name: String,
     tcp: Option<(Socket, SocketAddr)>,
 }
 
-impl Doors {
+impl Listeners {
     /// Addresses of the listeners as text, at most 112 bytes.
     #[must_use]
     pub fn address(&self) -> String {
@@ -31,33 +31,33 @@ impl Doors {
     }
 }
 
-impl Meeting {
+impl Bootstrap {
     /// Opens listeners for a subgroup of `size` ranks, of these ranks or with joiners.
     ///
     /// # Errors
     /// If the system refuses.
-    pub fn open_doors(&self, size: usize) -> Result<Doors> {
+    pub fn open_listeners(&self, size: usize) -> Result<Listeners> {
         let config = Config { size, ..self.config.clone() };
         let (unix, name) = listen::unix_listener(&config)?;
         let one_host = self.hosts.len() == 1;
         let tcp =
             self.needs_tcp().then(|| listen::tcp_listener(&self.config, one_host)).transpose()?;
-        Ok(Doors { unix, name, tcp })
+        Ok(Listeners { unix, name, tcp })
     }
 
     /// Bootstrap state of the subgroup `members`: for each new rank its rank here and its
     /// listeners' address. This rank must be a member; `listeners` are its own, and all waits
     /// last at most `timeout`. `epochs_later` is the number of memberships after this one.
     #[must_use]
-    pub fn branch(
+    pub fn subgroup(
         &self,
         (job, epochs_later): (u64, u32),
         members: &[(usize, &str)],
-        listeners: Doors,
+        listeners: Listeners,
         timeout: Duration,
     ) -> Self {
         let mut config = self.config.clone();
-        (config.size, config.timeout, config.joins) = (members.len(), timeout, false);
+        (config.size, config.timeout, config.is_joiner) = (members.len(), timeout, false);
         let peer = |(rank, &(parent_rank, address)): (usize, &(usize, &str))| {
             let (unix, tcp) = address.split_once(' ').unwrap_or_default();
             let mut peer = self.peers[parent_rank].clone();
@@ -82,19 +82,19 @@ impl Meeting {
             process_table: self.process_table.clone(),
             unix: listeners.unix,
             tcp: listeners.tcp.map(|(socket, _)| socket),
-            abort: Arc::default(),
+            abort_flag: Arc::default(),
             startup_store: None,
         }
     }
 
     /// Replaces the abort flag, which ends every wait of this bootstrap when raised.
-    pub(crate) fn heeding(self, abort: &Arc<AtomicBool>) -> Self {
-        Self { abort: Arc::clone(abort), ..self }
+    pub(crate) fn with_abort_flag(self, abort: &Arc<AtomicBool>) -> Self {
+        Self { abort_flag: Arc::clone(abort), ..self }
     }
 
     /// The abort flag.
     pub(crate) fn abort(&self) -> &Arc<AtomicBool> {
-        &self.abort
+        &self.abort_flag
     }
 
     /// Closes the listeners after all expected ranks have connected, and releases the store.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use socket2::Socket;
 
-use super::Meeting;
+use super::Bootstrap;
 use super::rank_record::RankRecord;
 use crate::config::{Config, Secret, Transport};
 use crate::error::{Error, Peer, Result};
@@ -50,7 +50,7 @@ impl PeerInfo {
     }
 }
 
-impl Meeting {
+impl Bootstrap {
     /// Bootstrap state of the first membership of a job, from all ranks' records.
     pub(super) fn new(
         config: &Config,
@@ -106,7 +106,7 @@ impl Meeting {
             unix,
             tcp: None,
             process_table,
-            abort: Arc::default(),
+            abort_flag: Arc::default(),
             startup_store: None,
         };
         bootstrap.ranks_on_host = bootstrap.local_size();

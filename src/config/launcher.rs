@@ -4,7 +4,7 @@
 
 use std::fs;
 
-use super::{Assignment, StoreAddr, Surroundings, Vars, malformed, number, slurm, variables};
+use super::{Assignment, ProcessEnvironment, StoreAddr, Vars, malformed, number, slurm, variables};
 use crate::error::{Error, Result};
 
 /// A launcher and the variables that it sets.
@@ -81,7 +81,7 @@ pub(super) fn forced(vars: Vars<'_>) -> Result<Option<LauncherChoice>> {
 pub(super) fn assignment_by(
     launcher: &Launcher,
     vars: Vars<'_>,
-    env: &Surroundings,
+    env: &ProcessEnvironment,
 ) -> Result<Assignment> {
     launcher.assignment(vars, env)?.ok_or_else(|| {
         let Launcher { title, rank, size, .. } = launcher;
@@ -92,7 +92,10 @@ pub(super) fn assignment_by(
 }
 
 /// The first complete assignment. A launcher that also gives a store address comes before others.
-pub(super) fn first_assignment(vars: Vars<'_>, env: &Surroundings) -> Result<Option<Assignment>> {
+pub(super) fn first_assignment(
+    vars: Vars<'_>,
+    env: &ProcessEnvironment,
+) -> Result<Option<Assignment>> {
     let mut assignments: Vec<Assignment> = Vec::new();
     for launcher in &LAUNCHERS {
         let Some(assignment) = launcher.assignment(vars, env)? else { continue };
@@ -119,7 +122,7 @@ pub(super) fn unused_allocation_warning(vars: Vars<'_>) -> Option<String> {
 
 impl Launcher {
     /// The assignment by this launcher, if all its variables are set.
-    fn assignment(&self, vars: Vars<'_>, env: &Surroundings) -> Result<Option<Assignment>> {
+    fn assignment(&self, vars: Vars<'_>, env: &ProcessEnvironment) -> Result<Option<Assignment>> {
         let size_name = self.size.iter().find(|name| vars.has(name));
         let (true, Some(size_name)) = (vars.has(self.rank), size_name) else { return Ok(None) };
         if self.name == SLURM.name && !is_slurm_step(vars) {
@@ -147,7 +150,7 @@ impl Launcher {
     fn store(
         &self,
         vars: Vars<'_>,
-        env: &Surroundings,
+        env: &ProcessEnvironment,
         assignment: &Assignment,
     ) -> Result<Option<StoreAddr>> {
         let given = match self.name {

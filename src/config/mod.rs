@@ -16,19 +16,21 @@ use std::path::PathBuf;
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
-pub use secret::{SECRET, Secret, SecretSource};
+pub use secret::{SECRET_LEN, Secret, SecretSource};
 pub use store::StoreAddr;
 
 use crate::element::DataType;
 use crate::error::{Error, Result, warn_on_stderr};
 use crate::schedule::{ALL_PAIRS, Algorithm};
 pub(crate) use hidden::HiddenMemory;
-pub(crate) use variables::{ENCRYPT, INSECURE, RECORD_FD, ROLL_FD, SECRET_FD, SECRET_FILE};
+pub(crate) use variables::{
+    ENCRYPT, INSECURE, PROCESS_TABLE_FD, RECORD_FD, SECRET_FD, SECRET_FILE,
+};
 
 /// Default timeout of every wait.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 /// The longest timeout; beyond it clocks overflow.
-pub(crate) const LONGEST_TIMEOUT: Duration = Duration::from_secs(1_000_000_000);
+pub(crate) const MAX_TIMEOUT: Duration = Duration::from_secs(1_000_000_000);
 /// Peer timeout by default, and its range. A host is probed once a second, and one probe may be
 /// lost.
 const DEFAULT_PEER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -41,7 +43,7 @@ const MAX_TCP_SOCKETS: usize = 64;
 /// The deadline of a wait that begins now. Users may give any duration, even one that no clock can
 /// reach, so every deadline is computed here.
 pub(crate) fn deadline_after(wait: Duration) -> Instant {
-    Instant::now() + wait.min(LONGEST_TIMEOUT)
+    Instant::now() + wait.min(MAX_TIMEOUT)
 }
 
 /// Transport of the links between ranks.
@@ -59,7 +61,7 @@ pub enum Transport {
 
 /// Numeric settings of reductions. All ranks must have the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Numbers {
+pub struct NumericSettings {
     /// Results do not depend on algorithm, transport, length or placement.
     pub deterministic: bool,
     /// Partial sums of 16- and 8-bit floats travel as f32.
@@ -70,7 +72,7 @@ pub struct Numbers {
 
 /// Guarantees of calls that fail. All ranks must have the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Failures {
+pub struct FailureSettings {
     /// A collective call succeeds at all surviving ranks, or at none.
     pub uniform: bool,
     /// A failed call leaves the buffer of an in-place call unchanged.
@@ -119,21 +121,21 @@ pub struct Config {
     /// The most multiprocessors of a device that the kernels of a call may take; none for all.
     pub multiprocessors: Option<u32>,
     /// Numeric settings of reductions.
-    pub numbers: Numbers,
+    pub numbers: NumericSettings,
     /// Guarantees of calls that fail.
-    pub failures: Failures,
+    pub failures: FailureSettings,
     /// The folder of the cache of measured speeds.
     pub cache: Option<PathBuf>,
     /// Inherited descriptor of the memory for this rank's flight record.
-    pub record: Option<i32>,
+    pub record_fd: Option<i32>,
     /// Inherited descriptor of the launcher's process table.
-    pub roll: Option<i32>,
+    pub process_table_fd: Option<i32>,
     /// The folder for a rank's last operations when a call fails.
     pub record_dir: Option<PathBuf>,
     /// The folder for traces of every call and step.
     pub trace: Option<PathBuf>,
     /// True if this rank joins a running job, whose members must admit it.
-    pub joins: bool,
+    pub is_joiner: bool,
     /// Origin of these values, for messages.
     pub source: String,
 }
@@ -157,18 +159,18 @@ impl Default for Config {
             algorithm: None,
             all_pairs: ALL_PAIRS as usize,
             multiprocessors: None,
-            numbers: Numbers::default(),
-            failures: Failures::default(),
+            numbers: NumericSettings::default(),
+            failures: FailureSettings::default(),
             cache: None,
-            record: None,
-            roll: None,
+            record_fd: None,
+            process_table_fd: None,
             record_dir: None,
             trace: None,
             tcp_sockets: 1,
             tcp_checksum: true,
             encrypt: false,
             tcp_congestion: None,
-            joins: false,
+            is_joiner: false,
             source: "no launcher".into(),
         }
     }
@@ -176,7 +178,7 @@ impl Default for Config {
 
 /// The environment of a process, as far as it determines a rank.
 #[derive(Clone, Debug)]
-pub struct Surroundings {
+pub struct ProcessEnvironment {
     /// The environment variables.
     pub vars: BTreeMap<OsString, OsString>,
     /// The user's id.
@@ -185,7 +187,7 @@ pub struct Surroundings {
     pub ancestor_without: fn(&str) -> u32,
 }
 
-impl Surroundings {
+impl ProcessEnvironment {
     /// The environment of this process.
     #[must_use]
     pub fn of_this_process() -> Self {
@@ -206,7 +208,7 @@ impl Config {
     /// If a variable is malformed or incomplete, or if two launchers disagree.
     pub fn from_env() -> Result<Self> {
         static ONCE: Once = Once::new();
-        let (config, warnings) = Self::detect(&Surroundings::of_this_process())?;
+        let (config, warnings) = Self::detect(&ProcessEnvironment::of_this_process())?;
         for warning in &warnings {
             tracing::warn!("{warning}");
         }
@@ -219,7 +221,7 @@ impl Config {
     /// # Errors
     /// If a setting is malformed.
     pub fn settings() -> Result<Self> {
-        let env = Surroundings::of_this_process();
+        let env = ProcessEnvironment::of_this_process();
         let mut config = Self { source: "the program".into(), ..Self::default() };
         config.store = variables::settings(Vars(&env.vars), &mut config)?;
         config.validate()?;
@@ -230,7 +232,7 @@ impl Config {
     ///
     /// # Errors
     /// As [`Self::from_env`].
-    pub fn detect(env: &Surroundings) -> Result<(Self, Vec<String>)> {
+    pub fn detect(env: &ProcessEnvironment) -> Result<(Self, Vec<String>)> {
         let vars = Vars(&env.vars);
         let mut warnings = variables::unknown_names(vars);
         let mut config = Self::default();
@@ -264,8 +266,8 @@ impl Config {
             }
         }
         config.store = given_store.or(config.store).filter(|_| config.size != 1);
-        config.joins = vars.switch(variables::JOIN)?;
-        if config.joins && !matches!(config.store, Some(StoreAddr::Fd(_))) {
+        config.is_joiner = vars.switch(variables::JOIN)?;
+        if config.is_joiner && !matches!(config.store, Some(StoreAddr::Fd(_))) {
             let expected = "it is for ranks that ringrun --elastic starts again; unset it".into();
             return Err(malformed(variables::JOIN, "1", expected));
         }
@@ -304,7 +306,7 @@ impl Config {
             let given = self.peer_timeout.as_secs_f64();
             return refuse(variables::PEER_TIMEOUT, &given, "it must be 4 to 3600 seconds".into());
         }
-        if self.timeout.is_zero() || self.timeout > LONGEST_TIMEOUT {
+        if self.timeout.is_zero() || self.timeout > MAX_TIMEOUT {
             let given = self.timeout.as_secs_f64();
             return refuse(
                 variables::TIMEOUT,

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use super::HiddenMemory;
 
 /// Length of a secret, in bytes.
-pub const SECRET: usize = 32;
+pub const SECRET_LEN: usize = 32;
 
 /// A secret that only the ranks of one job know.
 #[derive(Clone)]
-pub struct Secret(Arc<HiddenMemory<[u8; SECRET]>>);
+pub struct Secret(Arc<HiddenMemory<[u8; SECRET_LEN]>>);
 
 impl Secret {
     /// Makes a secret whose bytes `fill` writes in place.
@@ -21,18 +21,18 @@ impl Secret {
     /// # Errors
     /// The error of `fill`.
     pub(crate) fn fill_in_place<E>(
-        fill: impl FnOnce(&mut [u8; SECRET]) -> Result<(), E>,
+        fill: impl FnOnce(&mut [u8; SECRET_LEN]) -> Result<(), E>,
     ) -> Result<Self, E> {
         HiddenMemory::fill_in_place(fill).map(|bytes| Self(Arc::new(bytes)))
     }
 
-    pub(crate) fn bytes(&self) -> &[u8; SECRET] {
+    pub(crate) fn bytes(&self) -> &[u8; SECRET_LEN] {
         &self.0
     }
 }
 
-impl From<&[u8; SECRET]> for Secret {
-    fn from(bytes: &[u8; SECRET]) -> Self {
+impl From<&[u8; SECRET_LEN]> for Secret {
+    fn from(bytes: &[u8; SECRET_LEN]) -> Self {
         let copied = Self::fill_in_place(|place| {
             place.copy_from_slice(bytes);
             Ok::<_, Infallible>(())
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn a_secret_is_compared_but_never_printed() {
-        let (one, other) = (Secret::from(&[7; SECRET]), Secret::from(&[8; SECRET]));
+        let (one, other) = (Secret::from(&[7; SECRET_LEN]), Secret::from(&[8; SECRET_LEN]));
         assert!(one == one.clone() && one != other);
         assert_eq!(format!("{:?}", SecretSource::Given(one)), "Given(Secret(..))");
     }

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::{
-    Assignment, Config, Failures, Numbers, SecretSource, StoreAddr, Transport, Vars, malformed,
-    number,
+    Assignment, Config, FailureSettings, NumericSettings, SecretSource, StoreAddr, Transport, Vars,
+    malformed, number,
 };
 use crate::element::{DataType, UnknownName};
 use crate::error::{Error, Result};
@@ -47,7 +47,7 @@ pub(super) const RETRY_SAFE: &str = "RINGREDUCE_RETRY_SAFE";
 /// traces.
 pub(crate) const RECORD_FD: &str = "RINGREDUCE_RECORD_FD";
 /// The launcher's process table.
-pub(crate) const ROLL_FD: &str = "RINGREDUCE_ROLL_FD";
+pub(crate) const PROCESS_TABLE_FD: &str = "RINGREDUCE_ROLL_FD";
 pub(super) const RECORD_DIR: &str = "RINGREDUCE_RECORD_DIR";
 pub(super) const TRACE: &str = "RINGREDUCE_TRACE";
 
@@ -82,7 +82,7 @@ const NAMES: [&str; 31] = [
     UNIFORM,
     RETRY_SAFE,
     RECORD_FD,
-    ROLL_FD,
+    PROCESS_TABLE_FD,
     RECORD_DIR,
     TRACE,
     JOIN,
@@ -153,11 +153,12 @@ pub(super) fn settings(vars: Vars<'_>, config: &mut Config) -> Result<Option<Sto
     }
     config.numbers = numbers(vars)?;
     let (uniform, retry_safe) = (vars.switch(UNIFORM)?, vars.switch(RETRY_SAFE)?);
-    config.failures = Failures { uniform, retry_safe };
+    config.failures = FailureSettings { uniform, retry_safe };
     config.cache = cache(vars)?;
     config.secret = secret(vars)?;
-    config.record = vars.text(RECORD_FD)?.map(|text| descriptor(RECORD_FD, text)).transpose()?;
-    config.roll = vars.text(ROLL_FD)?.map(|text| descriptor(ROLL_FD, text)).transpose()?;
+    config.record_fd = vars.text(RECORD_FD)?.map(|text| descriptor(RECORD_FD, text)).transpose()?;
+    config.process_table_fd =
+        vars.text(PROCESS_TABLE_FD)?.map(|text| descriptor(PROCESS_TABLE_FD, text)).transpose()?;
     config.record_dir = vars.text(RECORD_DIR)?.map(Into::into);
     config.trace = vars.text(TRACE)?.map(Into::into);
     config.interface = vars.text(IFNAME)?.map(Into::into);
@@ -167,7 +168,7 @@ pub(super) fn settings(vars: Vars<'_>, config: &mut Config) -> Result<Option<Sto
 }
 
 /// Reads the numeric settings of reductions.
-fn numbers(vars: Vars<'_>) -> Result<Numbers> {
+fn numbers(vars: Vars<'_>) -> Result<NumericSettings> {
     let (deterministic, wide) = (vars.switch(DETERMINISTIC)?, vars.switch(WIDE)?);
     let wire = vars.text(WIRE)?.filter(|&text| text != "off");
     let wire = wire.map(|text| match (text, text.parse::<DataType>()) {
@@ -183,7 +184,7 @@ fn numbers(vars: Vars<'_>) -> Result<Numbers> {
             Err(malformed(WIRE, text, expected))
         }
     });
-    Ok(Numbers { deterministic, wide, wire: wire.transpose()? })
+    Ok(NumericSettings { deterministic, wide, wire: wire.transpose()? })
 }
 
 /// The folder of the cache of measured speeds, if there is one.

@@ -14,7 +14,7 @@ pub use loc::{LocF32, LocF64, LocI32, LocI64};
 pub use names::UnknownName;
 pub(crate) use names::by_name;
 pub use num_complex::Complex;
-pub(crate) use reduction::Kind;
+pub(crate) use reduction::ReductionKind;
 pub use reduction::{LARGEST, Order, ReduceOp, Reduction};
 
 /// Classes of types, by the reductions that they have.

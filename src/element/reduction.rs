@@ -110,11 +110,11 @@ pub const LARGEST: usize = 4096;
 /// assert_ne!(plain, scaled);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reduction(Kind);
+pub struct Reduction(ReductionKind);
 
 /// The kinds of reductions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ReductionKind {
     Plain(ReduceOp),
     /// `premul_sum` with a scalar of this type and these bytes.
     PreMulSum(DataType, [u8; 16]),
@@ -124,7 +124,7 @@ pub(crate) enum Kind {
 
 impl From<ReduceOp> for Reduction {
     fn from(op: ReduceOp) -> Self {
-        Self(Kind::Plain(op))
+        Self(ReductionKind::Plain(op))
     }
 }
 
@@ -135,16 +135,16 @@ impl Reduction {
     pub fn premul_sum<T: Element>(scalar: T) -> Self {
         let mut bytes = [0; 16];
         bytes[..size_of::<T>()].copy_from_slice(bytemuck::bytes_of(&scalar));
-        Self(Kind::PreMulSum(T::DTYPE, bytes))
+        Self(ReductionKind::PreMulSum(T::DTYPE, bytes))
     }
 
     /// The reduction by a user's function over elements of `size` bytes.
     #[cfg_attr(not(feature = "host"), expect(dead_code, reason = "verbs are of the host"))]
     pub(crate) const fn user(digest: u64, size: usize) -> Self {
-        Self(Kind::User(digest, size))
+        Self(ReductionKind::User(digest, size))
     }
 
-    pub(crate) const fn kind(self) -> Kind {
+    pub(crate) const fn kind(self) -> ReductionKind {
         self.0
     }
 
@@ -152,9 +152,9 @@ impl Reduction {
     #[must_use]
     pub fn is_defined_for(self, dtype: DataType) -> bool {
         match self.0 {
-            Kind::Plain(op) => op.is_defined_for(dtype),
-            Kind::PreMulSum(of, _) => of == dtype && ReduceOp::Sum.is_defined_for(dtype),
-            Kind::User(..) => true,
+            ReductionKind::Plain(op) => op.is_defined_for(dtype),
+            ReductionKind::PreMulSum(of, _) => of == dtype && ReduceOp::Sum.is_defined_for(dtype),
+            ReductionKind::User(..) => true,
         }
     }
 
@@ -173,9 +173,9 @@ impl Reduction {
 impl fmt::Display for Reduction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            Kind::Plain(op) => op.fmt(f),
-            Kind::PreMulSum(of, _) => write!(f, "premul_sum by a {of}"),
-            Kind::User(..) => f.pad("a function of the user's"),
+            ReductionKind::Plain(op) => op.fmt(f),
+            ReductionKind::PreMulSum(of, _) => write!(f, "premul_sum by a {of}"),
+            ReductionKind::User(..) => f.pad("a function of the user's"),
         }
     }
 }

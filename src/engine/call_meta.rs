@@ -44,7 +44,7 @@ impl<'a> CallMeta<'a> {
         Rules {
             forced: self.required(settings).or(settings.preferred),
             in_order: self.in_order(settings),
-            stands_for: self.parent_digest,
+            part_of: self.parent_digest,
             registered,
         }
     }

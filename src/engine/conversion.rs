@@ -3,9 +3,9 @@
 
 use super::piecewise::Piecewise;
 use crate::api::Communicator;
-use crate::api::verb::refuse;
-use crate::config::Numbers;
-use crate::element::{DataType, Kind, ReduceOp};
+use crate::api::verb::argument_error;
+use crate::config::NumericSettings;
+use crate::element::{DataType, ReduceOp, ReductionKind};
 use crate::error::Result;
 use crate::kernel::convert;
 use crate::memory::Buffer;
@@ -53,25 +53,25 @@ impl Communicator {
         buffer: Option<&Buffer<'_>>,
     ) -> Result<Option<Piecewise<'static>>> {
         use ReduceOp::{Avg, Max, Min, Prod, Sum};
-        let Numbers { deterministic, wide, wire } = self.settings.numbers;
+        let NumericSettings { deterministic, wide, wire } = self.settings.numbers;
         let Request { dtype, op: Some(op), .. } = *request else { return Ok(None) };
         if let Some(wire) = wire.filter(|wire| !wire.is_narrow_float()) {
             let expected = format!("float, or one of {}", DataType::narrow_floats());
-            return refuse(name, "wire", wire, expected);
+            return argument_error(name, "wire", wire, expected);
         }
         if self.size() == 1 || !op.is_defined_for(dtype) {
             return Ok(None);
         }
         let (op, scale) = match op.kind() {
-            Kind::Plain(op) => (op, None),
-            Kind::PreMulSum(_, scalar) => (Sum, Some(scalar)),
-            Kind::User(..) => return Ok(None),
+            ReductionKind::Plain(op) => (op, None),
+            ReductionKind::PreMulSum(_, scalar) => (Sum, Some(scalar)),
+            ReductionKind::User(..) => return Ok(None),
         };
         let other = match (dtype, wire) {
             (DataType::F32, Some(wire)) => matches!(op, Sum | Avg | Min | Max).then_some(wire),
             _ if dtype.is_narrow_float() && (wide || deterministic) => {
                 // Direct calls on registered memory reduce in f32 anyway.
-                let (engine, _, settings) = self.at_home(name)?;
+                let (engine, _, settings) = self.engine_on_this_thread(name)?;
                 let asked = settings.required.or(settings.preferred);
                 let otherwise = asked.is_some_and(|it| it != Algorithm::Direct);
                 let is_registered = buffer
@@ -92,7 +92,7 @@ impl Communicator {
 /// The scalar of a reduction, as f32.
 fn scalar(dtype: DataType, bytes: [u8; 16]) -> f32 {
     let mut scalar = [0; 4];
-    let buffer = Buffer::apart(&bytes, &mut scalar);
+    let buffer = Buffer::out_of_place(&bytes, &mut scalar);
     let source = |bytes| buffer.src(Space::Input, bytes);
     let target = |bytes| buffer.dst(Space::Output, bytes);
     convert(1, None, (dtype, source), (DataType::F32, target));

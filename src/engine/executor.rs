@@ -3,7 +3,7 @@
 
 use super::registry::{DirectCall, RegisteredMemory, Registry};
 use super::{CallMeta, PROBE_SEQUENCE_BIT};
-use crate::exec::{self, Call, Halt, Lanes, Wait};
+use crate::exec::{self, Call, Halt, LaneProgress, Wait};
 use crate::health::Peers;
 use crate::kernel::Kernel;
 use crate::memory::Buffer;
@@ -23,7 +23,7 @@ pub(crate) struct Executor<'a> {
     pub(crate) registry: &'a mut Registry,
     pub(crate) links: &'a mut Peers,
     pub(crate) scratch: &'a mut Vec<u8>,
-    pub(crate) lanes: &'a mut Lanes,
+    pub(crate) lanes: &'a mut LaneProgress,
 }
 
 impl Executor<'_> {
@@ -81,8 +81,8 @@ impl Executor<'_> {
 pub(super) fn fold_alone(kernel: &Kernel<'_>, buffer: &Buffer<'_>, bytes: usize) {
     let mut from = 0;
     while from < bytes {
-        let read = buffer.together(Space::Input, from, bytes - from);
-        let part = from..from + buffer.together(Space::Output, from, read);
+        let read = buffer.contiguous_len(Space::Input, from, bytes - from);
+        let part = from..from + buffer.contiguous_len(Space::Output, from, read);
         let out = buffer.dst(Space::Output, part.clone());
         kernel.fold(true, &mut [out], &[buffer.src(Space::Input, part.clone())]);
         from = part.end;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::Engine;
 use super::call_meta::number_in_words;
-use crate::api::Seat;
+use crate::api::RankInfo;
 use crate::api::options::Settings;
 use crate::error::cause::{FailureCause, FailureReason};
 use crate::error::{Error, Peer, Place, Result};
@@ -17,27 +17,27 @@ use crate::transport::{Fault, MESSAGE_BIT};
 
 impl Engine {
     /// An error, if an earlier call failed.
-    pub(crate) fn works(&self, call: &'static str) -> Result<()> {
+    pub(crate) fn check_usable(&self, call: &'static str) -> Result<()> {
         let broken = |first: &String| Error::Broken { call, first: first.clone() };
         self.broken.as_ref().map(broken).map_or(Ok(()), Err)
     }
 
     pub(crate) fn fail(
         &mut self,
-        seat: &Seat,
+        seat: &RankInfo,
         settings: &Settings,
         operation: &'static str,
         halt: Halt,
     ) -> Error {
-        self.fail_of(seat, settings, (operation, None), halt)
+        self.fail_with_count(seat, settings, (operation, None), halt)
     }
 
     /// The error of a call that `halt` has ended, which breaks the communicator. `count` is the
     /// number of elements of a collective.
     #[cold]
-    pub(crate) fn fail_of(
+    pub(crate) fn fail_with_count(
         &mut self,
-        seat: &Seat,
+        seat: &RankInfo,
         settings: &Settings,
         (operation, count): (&'static str, Option<usize>),
         halt: Halt,
@@ -79,7 +79,7 @@ impl Engine {
                 FailureCause::of_fault(seat.rank, peer, fault)
             }
         };
-        self.tell_others(seat.rank, blame, !is_second_hand, is_cause_unknown);
+        self.announce_cause(seat.rank, blame, !is_second_hand, is_cause_unknown);
         let error = match stop {
             Stop::Aborted => Error::Aborted { at, by: Box::new(seat.peers[seat.rank].clone()) },
             Stop::Timeout(after) => {
@@ -108,7 +108,7 @@ impl Engine {
 
     /// Tells the other ranks, and the communicators that this one is a group of, the failure cause
     /// as far as this rank knows it.
-    pub(crate) fn tell_others(
+    pub(crate) fn announce_cause(
         &mut self,
         me: usize,
         blame: FailureCause,
@@ -119,14 +119,14 @@ impl Engine {
             self.links.report_failure(blame, first_hand);
         }
         if blame.culprit != me {
-            self.because.say(blame);
+            self.group_failure.record(blame);
         }
     }
 
     /// The error for a fault of a link or a peer.
     fn of_fault(
         &self,
-        seat: &Seat,
+        seat: &RankInfo,
         at: Box<Place>,
         (rank, fault): (usize, Fault),
         count: Option<usize>,
@@ -146,7 +146,7 @@ impl Engine {
                 differ([rank, seat.rank], [theirs, ours], field, count)
             }
             Fault::GaveUp(blame) => match blame.reason {
-                FailureReason::Lost => Error::PeerLost { at, peer, evidence: FAILED.into() },
+                FailureReason::Lost => Error::PeerLost { at, peer, evidence: PEER_FAILED.into() },
                 FailureReason::Aborted => Error::Aborted { at, by: peer },
                 FailureReason::Stalled(state, millis) => {
                     Error::Stalled { at, peer, state, after: Duration::from_millis(millis) }
@@ -169,14 +169,14 @@ impl Engine {
     /// This rank's place in its call, for an error.
     pub(crate) fn place(
         &self,
-        seat: &Seat,
+        seat: &RankInfo,
         settings: &Settings,
         operation: &'static str,
         step: usize,
     ) -> Box<Place> {
         let Peer { rank, host, .. } = seat.peers[seat.rank].clone();
         let tag = settings.tag.as_deref().map(str::to_owned);
-        let (operation, sequence) = settings.part_of.unwrap_or((operation, self.sequence));
+        let (operation, sequence) = settings.parent_call.unwrap_or((operation, self.sequence));
         Box::new(Place { rank, host, operation, sequence, tag, step })
     }
 
@@ -199,7 +199,7 @@ impl Engine {
 }
 
 /// Evidence for the loss of a rank that failed without a cause of its own.
-pub(crate) const FAILED: &str = "it failed";
+pub(crate) const PEER_FAILED: &str = "it failed";
 
 /// The rank at fault and the fault, if `peer` gave up because of another rank.
 fn first_cause(me: usize, peer: usize, stop: Stop, size: usize) -> (usize, Stop) {
@@ -217,7 +217,7 @@ fn first_cause(me: usize, peer: usize, stop: Stop, size: usize) -> (usize, Stop)
         FailureReason::Lost | FailureReason::Stalled(..) if culprit == me => {
             lost(peer, "it gave up on this rank".into())
         }
-        FailureReason::Lost if culprit == peer => lost(peer, FAILED.into()),
+        FailureReason::Lost if culprit == peer => lost(peer, PEER_FAILED.into()),
         FailureReason::Lost => lost(culprit, format!("rank {peer} gave up on it")),
         FailureReason::Aborted | FailureReason::Stalled(..) | FailureReason::Differs(_) => {
             match blame.as_mismatch(me, None) {
@@ -238,8 +238,8 @@ fn difference(
     count: Option<usize>,
 ) -> (&'static str, String, String) {
     match field {
-        "fingerprint" => fingerprint::difference(ours, theirs, count),
-        "earlier" => fingerprint::difference(ours, theirs, None),
+        "fingerprint" => fingerprint::describe_mismatch(ours, theirs, count),
+        "earlier" => fingerprint::describe_mismatch(ours, theirs, None),
         "memory" => {
             let name = |yes| if yes == 1 { "registered" } else { "not registered" }.to_string();
             ("the buffer", name(ours), name(theirs))

@@ -15,18 +15,18 @@ pub(crate) mod worker;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::api::Seat;
+use crate::api::RankInfo;
 use crate::api::group::GroupLists;
 use crate::api::options::Settings;
-use crate::bootstrap::group_construction::Because;
+use crate::bootstrap::group_construction::GroupFailure;
 use crate::error::Result;
-use crate::exec::{Halt, Lanes, Stop, Wait};
+use crate::exec::{Halt, LaneProgress, Stop, Wait};
 use crate::health::Peers;
 use crate::memory::{Buffer, Pieces};
 use crate::plan::{Plan, Planner, Request};
 use crate::recovery::uniform::AllOrNone;
 use crate::schedule::Space;
-use crate::sync::Patience;
+use crate::sync::Backoff;
 pub(crate) use call_meta::{CallMeta, linked_up_to};
 pub use conversion::wire_error;
 pub(crate) use executor::Executor;
@@ -38,7 +38,7 @@ pub(super) struct Engine {
     pub(super) planner: Planner,
     pub(super) links: Peers,
     pub(super) registry: Registry,
-    pub(super) patience: Patience,
+    pub(super) patience: Backoff,
     /// Memory of schedules for data on its way; as long as the longest plan so far has needed.
     pub(super) scratch: Vec<u8>,
     /// Memory of calls that are made in pieces.
@@ -50,7 +50,7 @@ pub(super) struct Engine {
     pub(super) buffer_list: Pieces<'static>,
     pub(super) group_lists: GroupLists,
     /// Progress of the messages of a call.
-    pub(super) lanes: Lanes,
+    pub(super) lanes: LaneProgress,
     /// Bytes of the last-level cache. Larger results are stored past it.
     pub(super) cache_bytes: usize,
     pub(super) abort: Arc<AtomicBool>,
@@ -61,7 +61,7 @@ pub(super) struct Engine {
     /// State of the agreement by which all ranks end a failed call alike.
     pub(super) all_or_none: AllOrNone,
     /// The failure cause that this rank sends as its goodbye, if a subgroup has failed.
-    pub(super) because: Arc<Because>,
+    pub(super) group_failure: Arc<GroupFailure>,
 }
 
 /// The bit that the numbers of the probe's calls have, and no others. The two highest bits of a
@@ -76,7 +76,7 @@ impl Engine {
     pub(super) fn new(
         planner: Planner,
         links: Peers,
-        patience: Patience,
+        patience: Backoff,
         cache_bytes: usize,
     ) -> Self {
         Self {
@@ -89,20 +89,20 @@ impl Engine {
             undo_copy: Vec::new(),
             buffer_list: Pieces::default(),
             group_lists: GroupLists::default(),
-            lanes: Lanes::default(),
+            lanes: LaneProgress::default(),
             cache_bytes,
             abort: Arc::default(),
             sequence: 0,
             broken: None,
             all_or_none: AllOrNone::default(),
-            because: Arc::default(),
+            group_failure: Arc::default(),
         }
     }
 
     /// Makes a call over `buffer` by the plan that `plan` asks the planner for, and records it.
     pub(super) fn run(
         &mut self,
-        seat: &Seat,
+        seat: &RankInfo,
         settings: &Settings,
         meta: &CallMeta<'_>,
         buffer: &Buffer<'_>,
@@ -110,13 +110,13 @@ impl Engine {
     ) -> Result<()> {
         let is_uniform =
             settings.failures.uniform && meta.request.is_some() && seat.peers.len() > 1;
-        let usable = self.works(meta.name);
+        let usable = self.check_usable(meta.name);
         if settings.is_dry_run || usable.is_err() && !is_uniform {
-            return usable.and_then(|()| self.walk(seat, settings, meta, buffer, plan));
+            return usable.and_then(|()| self.execute(seat, settings, meta, buffer, plan));
         }
         let (number, bytes) = (meta.number(self.sequence), buffer.len(Space::Output));
         seat.flight.enter((meta.name, meta.is_uneven), meta.request, number, bytes);
-        let mut done = usable.and_then(|()| self.walk(seat, settings, meta, buffer, plan));
+        let mut done = usable.and_then(|()| self.execute(seat, settings, meta, buffer, plan));
         if is_uniform {
             done = self.make_uniform(seat, settings, meta, (number, done));
         } else if done.is_ok() && meta.request.is_some() {
@@ -140,7 +140,7 @@ impl Engine {
     }
 
     /// Reads control messages, if that is due, and measures speeds before the first call.
-    fn prepare(&mut self, seat: &Seat, settings: &Settings) -> Result<()> {
+    fn prepare(&mut self, seat: &RankInfo, settings: &Settings) -> Result<()> {
         if self.sequence.is_multiple_of(CALLS_PER_CONTROL_READ) {
             self.links.control_channels().receive();
         }
@@ -151,9 +151,9 @@ impl Engine {
         Ok(())
     }
 
-    pub(super) fn walk(
+    pub(super) fn execute(
         &mut self,
-        seat: &Seat,
+        seat: &RankInfo,
         settings: &Settings,
         meta: &CallMeta<'_>,
         buffer: &Buffer<'_>,
@@ -167,7 +167,7 @@ impl Engine {
         }
         let registered =
             request.and_then(|request| self.registered_memory(settings, request, buffer));
-        self.planner.go_by(meta.rules(settings, registered.is_some()));
+        self.planner.set_rules(meta.rules(settings, registered.is_some()));
         let limits = meta.link_limits(settings, self.planner.ring());
         let plan = plan(&mut self.planner);
         if !is_alone {
@@ -182,7 +182,7 @@ impl Engine {
         if settings.is_dry_run {
             return Ok(());
         }
-        seat.flight.by(plan.algorithm);
+        seat.flight.set_algorithm(plan.algorithm);
         let sequence = meta.number(self.sequence);
         self.sequence += u64::from(request.is_some());
         let bytes = buffer.len(Space::Output);
@@ -199,7 +199,7 @@ impl Engine {
             return Ok(());
         }
         let wait = Wait::new(&self.patience, settings.timeout, &self.abort);
-        let wait = wait.recorded(&seat.flight);
+        let wait = wait.with_recorder(&seat.flight);
         let executor = Executor {
             rank: seat.rank,
             registered,
@@ -215,7 +215,7 @@ impl Engine {
             self.links.local_detector().leave(sequence);
         }
         let count = request.map(|request| request.count);
-        done.map_err(|halt| self.fail_of(seat, settings, (name, count), halt))
+        done.map_err(|halt| self.fail_with_count(seat, settings, (name, count), halt))
     }
 }
 

@@ -108,7 +108,7 @@ impl<'a> Elements<'a> {
     /// The contiguous length from the start of `range`, in elements.
     fn contiguous(&self, range: Range<usize>) -> usize {
         let bytes = self.bytes(range);
-        self.buffer.together(self.space, bytes.start, bytes.len()) / self.size
+        self.buffer.contiguous_len(self.space, bytes.start, bytes.len()) / self.size
     }
 
     /// Copies `count` elements from another memory to the start of this one, with conversion.
@@ -157,7 +157,8 @@ impl Communicator {
         let (blocks, most) =
             (piecewise.blocks(parts, size), piecewise.elements_per_piece(parts, size));
         let needed = blocks * most.min(longest) * piecewise.call.element_size();
-        let mut memory = std::mem::take(&mut self.at_home(whole.meta.name)?.0.piece_memory);
+        let mut memory =
+            std::mem::take(&mut self.engine_on_this_thread(whole.meta.name)?.0.piece_memory);
         memory.resize(memory.len().max(needed.div_ceil(size_of::<f32>())), 0.0);
         // At least one piece: an empty buffer too is a call that the other ranks take part in.
         let done = (0..longest.max(1)).step_by(most).try_for_each(|at| {
@@ -205,13 +206,13 @@ impl Communicator {
             result = 0..size * count;
         }
         let bytes = |of: Range<usize>| of.start * call.element_size()..of.end * call.element_size();
-        let places = Buffer::within(memory, bytes(first..to), bytes(result));
+        let places = Buffer::in_one_memory(memory, bytes(first..to), bytes(result));
         let parent_digest = request.digest() ^ meta.parent_digest;
         let CallMeta { name, is_uneven, .. } = *meta;
         let part =
             CallMeta { name, parent_digest, is_uneven, ..CallMeta::of(&call, piecewise.kernel) };
         let blocks = blocks.map(|blocks| Blocks { window: (piece.start, piece.end), ..blocks });
-        self.walk(&part, &places, |planner| plan(planner, &call, blocks))?;
+        self.execute(&part, &places, |planner| plan(planner, &call, blocks))?;
         if piecewise.folds_locally() {
             let of = |rank| bytes(rank * count..(rank + 1) * count);
             for rank in 1..size {

@@ -6,12 +6,12 @@
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
-use crate::exec::direct::{self, Form, Places, Span};
+use crate::exec::direct::{self, DirectCollective, RegisteredBuffers, RegisteredSpan};
 use crate::exec::{Halt, Stop, Wait};
 use crate::health::Peers;
 use crate::kernel::Kernel;
 use crate::memory::Buffer;
-use crate::memory::{Claim, Control, Live};
+use crate::memory::{CallId, PhaseFlags, Registration};
 use crate::plan::{Request, fingerprint, mix};
 use crate::schedule::Space;
 use crate::transport::{Fault, Frame};
@@ -21,20 +21,20 @@ use crate::transport::{Fault, Frame};
 pub(crate) struct Registry {
     /// The control lines, in shared memory, by which ranks of a host meet: from the start if the
     /// ranks are few, else from the first registration on.
-    control: Option<Control>,
-    live: Vec<Registration>,
+    control: Option<PhaseFlags>,
+    live: Vec<RegistryEntry>,
     /// Registrations so far; the number of the last one.
     pub(crate) count: u64,
 }
 
 #[derive(Debug)]
-struct Registration {
+struct RegistryEntry {
     addresses: Range<usize>,
-    live: Weak<Live>,
+    live: Weak<Registration>,
 }
 
 /// A registered buffer, and the offset in it where a call's buffer starts.
-type RegisteredOffset = (Arc<Live>, usize);
+type RegisteredOffset = (Arc<Registration>, usize);
 /// The memory that a call's ranks read, and the memory that they write to each other, if they do.
 pub(crate) type RegisteredMemory = (RegisteredOffset, Option<RegisteredOffset>);
 
@@ -58,21 +58,21 @@ impl Registry {
         wait: &Wait<'_>,
     ) -> Option<Result<(), Halt>> {
         let DirectCall { request, frame, kernel, me, registered } = call;
-        let (form, control) = (Form::of(request.collective)?, self.control.as_mut()?);
+        let (form, control) = (DirectCollective::of(request.collective)?, self.control.as_mut()?);
         let Frame { sequence, fingerprint, .. } = frame;
-        let claim = Claim { sequence, fingerprint };
+        let claim = CallId { sequence, fingerprint };
         let claim = registered.as_ref().map_or(claim.staged(), |(input, output)| {
             let span = |(live, at): &'_ RegisteredOffset| (live.id(), *at as u64);
             let places = std::iter::once(input).chain(output).map(span);
             let digest = |digest, (id, at)| mix(mix(digest ^ id) ^ at);
-            claim.registered(fingerprint::on(fingerprint, places.fold(0, digest)))
+            claim.registered(fingerprint::with_memory(fingerprint, places.fold(0, digest)))
         });
-        let places = registered.as_ref().map(|(input, output)| Places {
-            input: Span { live: &input.0, at: input.1 },
-            output: output.as_ref().map(|(live, at)| Span { live, at: *at }),
+        let places = registered.as_ref().map(|(input, output)| RegisteredBuffers {
+            input: RegisteredSpan { live: &input.0, at: input.1 },
+            output: output.as_ref().map(|(live, at)| RegisteredSpan { live, at: *at }),
         });
-        let token = form == Form::Barrier;
-        let bytes = if token { 0 } else { buffer.len(form.whole()) };
+        let token = form == DirectCollective::Barrier;
+        let bytes = if token { 0 } else { buffer.len(form.read_space()) };
         // Lines of the cache that were just read are stored to through the cache: with 64 MiB
         // between two ranks in place it took 4.1 ms through the cache and 6.1 ms past it, but 7.2
         // and 6.5 ms into another buffer.
@@ -84,12 +84,12 @@ impl Registry {
             size: control.size(),
             bytes,
             element: request.element_size(),
-            claim,
+            call_id: claim,
             kernel,
             is_read,
-            places,
+            buffers: places,
             fingerprint,
-            ways: fingerprint::WAY,
+            path_bits: fingerprint::PATH_BITS,
         };
         Some(direct::run(&call, buffer, control, links, wait))
     }
@@ -103,23 +103,25 @@ impl Registry {
         if self.live.is_empty() || request.count == 0 || self.control.is_none() {
             return None;
         }
-        let form = Form::of(request.collective)?;
+        let form = DirectCollective::of(request.collective)?;
         let [input, output] = [Space::Input, Space::Output].map(|space| buffer.addresses(space));
         match form {
-            Form::Barrier => None,
-            Form::AllReduce if input == output => {
+            DirectCollective::Barrier => None,
+            DirectCollective::AllReduce if input == output => {
                 let (live, at) = self.find(&input)?;
                 Some(((Arc::clone(&live), at), Some((live, at))))
             }
-            Form::AllReduce => Some((self.find(&input)?, Some(self.find(&output)?))),
-            Form::ReduceScatter | Form::AllGather | Form::Broadcast { .. } => {
-                Some((self.find(&buffer.addresses(form.whole()))?, None))
+            DirectCollective::AllReduce => Some((self.find(&input)?, Some(self.find(&output)?))),
+            DirectCollective::ReduceScatter
+            | DirectCollective::AllGather
+            | DirectCollective::Broadcast { .. } => {
+                Some((self.find(&buffer.addresses(form.read_space()))?, None))
             }
         }
     }
 
     fn find(&self, addresses: &Range<usize>) -> Option<RegisteredOffset> {
-        let inside = |entry: &&Registration| {
+        let inside = |entry: &&RegistryEntry| {
             entry.addresses.start <= addresses.start && addresses.end <= entry.addresses.end
         };
         // A buffer that was dropped may have lain at the address of a newer one.
@@ -129,9 +131,9 @@ impl Registry {
     }
 
     /// Adds a registration: from now on, buffers within `addresses` are registered memory.
-    pub(crate) fn insert(&mut self, addresses: Range<usize>, live: Weak<Live>) {
+    pub(crate) fn insert(&mut self, addresses: Range<usize>, live: Weak<Registration>) {
         self.live.retain(|entry| entry.live.strong_count() > 0);
-        self.live.push(Registration { addresses, live });
+        self.live.push(RegistryEntry { addresses, live });
     }
 
     /// True once the ranks have control lines.
@@ -139,14 +141,14 @@ impl Registry {
         self.control.is_some()
     }
 
-    pub(crate) fn open(&mut self, control: Control) {
+    pub(crate) fn open(&mut self, control: PhaseFlags) {
         self.control = Some(control);
     }
 
     /// Writes to this rank's control line that the call goes over links.
     pub(super) fn announce_link_call(&self, sequence: u64, fingerprint: u64) {
         if let Some(control) = &self.control {
-            control.goes_elsewhere(Claim { sequence, fingerprint });
+            control.publish_link_call(CallId { sequence, fingerprint });
         }
     }
 
@@ -159,7 +161,7 @@ impl Registry {
         me: usize,
     ) -> Option<(usize, Stop)> {
         let control = self.control.as_ref()?;
-        let claim = |rank| Some((rank, control.direct(rank, sequence)?));
+        let claim = |rank| Some((rank, control.direct_call_of(rank, sequence)?));
         let (rank, theirs) = (0..control.size()).filter(|&rank| rank != me).find_map(claim)?;
         if theirs.is_registered() {
             return Some((rank, Stop::Fault(Fault::memory(false))));

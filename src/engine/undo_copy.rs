@@ -18,10 +18,10 @@ impl Communicator {
         make: impl FnOnce(&mut Self) -> Result<()>,
     ) -> Result<()> {
         let must_copy = self.settings.failures.retry_safe && !self.settings.is_dry_run;
-        if !must_copy || buffer.is_apart() {
+        if !must_copy || buffer.is_out_of_place() {
             return make(self);
         }
-        let (engine, ..) = self.at_home(name)?;
+        let (engine, ..) = self.engine_on_this_thread(name)?;
         let (mut backup, cache) = (std::mem::take(&mut engine.undo_copy), engine.cache_bytes);
         save(buffer, &mut backup, cache);
         let done = make(self);

@@ -33,7 +33,7 @@ impl Job {
         });
         if let Err(panic) = catch_unwind(run) {
             // The panic may have left a call half made, so the ranks are no longer in step.
-            comm.come_home();
+            comm.reclaim_engine();
             if let Some(engine) = &mut comm.engine {
                 engine.give_up("an operation panicked".into());
             }
@@ -137,7 +137,7 @@ impl Drop for Worker {
 }
 
 /// The error of a call whose engine did not come back.
-pub(crate) fn lost(call: &'static str) -> Error {
+pub(crate) fn worker_ended(call: &'static str) -> Error {
     Error::Broken { call, first: "its worker thread ended".into() }
 }
 
@@ -147,9 +147,9 @@ impl Communicator {
         let worker = match self.worker.take() {
             Some(worker) => worker,
             None => {
-                let (seat, abort) = (Arc::clone(&self.seat), Arc::clone(&self.abort));
+                let (seat, abort) = (Arc::clone(&self.rank_info), Arc::clone(&self.abort));
                 let settings = self.settings.clone();
-                Worker::new(Self::of(seat, None, settings, abort))?
+                Worker::new(Self::from_parts(seat, None, settings, abort))?
             }
         };
         if self.engine.is_some() {
@@ -184,7 +184,7 @@ impl Communicator {
 
     /// Waits for pending operations and takes the engine back.
     #[cold]
-    pub(crate) fn come_home(&mut self) {
+    pub(crate) fn reclaim_engine(&mut self) {
         if self.engine.is_some() {
             return;
         }
@@ -192,9 +192,9 @@ impl Communicator {
         if let Some(comm) = &mut worker.queue.lock_when_idle().comm {
             // A job may have started operations of its own, or put another communicator in this
             // one's place.
-            comm.come_home();
+            comm.reclaim_engine();
             self.engine = comm.engine.take();
-            self.seat = Arc::clone(&comm.seat);
+            self.rank_info = Arc::clone(&comm.rank_info);
             self.abort = Arc::clone(&comm.abort);
         }
     }

@@ -17,7 +17,7 @@ use super::wait::{Halt, Stop, Wait};
 use crate::health::Peers;
 use crate::kernel::{Kernel, copy};
 use crate::memory::{Buffer, Dst, Src};
-use crate::memory::{Claim, Control, Live};
+use crate::memory::{CallId, PhaseFlags, Registration};
 use crate::schedule::{Collective, Space};
 use crate::transport::Fault;
 
@@ -29,7 +29,7 @@ const ONE_SHOT_PER_RANK: usize = 512;
 /// One-shot limit of a whole call, in bytes; a stage is at least as long.
 const ONE_SHOT_LIMIT: usize = 8 << 10;
 /// The most ranks that can share registered memory.
-pub(crate) const MOST_RANKS: usize = 1024;
+pub(crate) const MAX_SHARED_RANKS: usize = 1024;
 /// Bytes copied to several ranks before the next block is read: a block stays in the nearest cache.
 const COPY_BLOCK: usize = 4 << 10;
 /// The parts of a call begin at multiples of a cache line.
@@ -37,12 +37,12 @@ const LINE: usize = 64;
 
 /// A registered buffer from byte `at` on.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Span<'a> {
-    pub(crate) live: &'a Live,
+pub(crate) struct RegisteredSpan<'a> {
+    pub(crate) live: &'a Registration,
     pub(crate) at: usize,
 }
 
-impl<'a> Span<'a> {
+impl<'a> RegisteredSpan<'a> {
     /// The bytes of the first `len` that lie in pages shared by all ranks.
     fn window(&self, len: usize) -> Range<usize> {
         let window = self.live.window(self.at..self.at + len);
@@ -61,7 +61,7 @@ impl<'a> Span<'a> {
 
 /// The collectives that the direct executor can make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
+pub(crate) enum DirectCollective {
     AllReduce,
     ReduceScatter,
     AllGather,
@@ -72,7 +72,7 @@ pub(crate) enum Form {
     Barrier,
 }
 
-impl Form {
+impl DirectCollective {
     /// The direct form of a collective, if it has one.
     pub(crate) fn of(collective: Collective) -> Option<Self> {
         match collective {
@@ -87,37 +87,37 @@ impl Form {
 
     /// The memory that is as long as the whole call and that peers read. For an all-gather it is
     /// the output: each rank first copies its own chunk to its place there.
-    pub(crate) fn whole(self) -> Space {
+    pub(crate) fn read_space(self) -> Space {
         if self == Self::AllGather { Space::Output } else { Space::Input }
     }
 }
 
 #[derive(Debug)]
 pub(crate) struct Call<'a> {
-    pub(crate) form: Form,
+    pub(crate) form: DirectCollective,
     pub(crate) me: usize,
     pub(crate) size: usize,
     /// Bytes of the memory in [`Form::whole`].
     pub(crate) bytes: usize,
-    pub(crate) claim: Claim,
+    pub(crate) call_id: CallId,
     /// Bytes of an element.
     pub(crate) element: usize,
     pub(crate) kernel: Kernel<'a>,
     /// True if the written memory was read before. The caches then hold it, so stores stay cached.
     pub(crate) is_read: bool,
     /// The registered buffers of the call; `None` if all bytes go over the stages.
-    pub(crate) places: Option<Places<'a>>,
+    pub(crate) buffers: Option<RegisteredBuffers<'a>>,
     pub(crate) fingerprint: u64,
     /// The bits of a fingerprint that only say whether a call is direct or over links.
-    pub(crate) ways: u64,
+    pub(crate) path_bits: u64,
 }
 
 /// The buffer that peers read, and the one that peers write results to (`None` if each rank writes
 /// its own result alone).
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Places<'a> {
-    pub(crate) input: Span<'a>,
-    pub(crate) output: Option<Span<'a>>,
+pub(crate) struct RegisteredBuffers<'a> {
+    pub(crate) input: RegisteredSpan<'a>,
+    pub(crate) output: Option<RegisteredSpan<'a>>,
 }
 
 /// The two steps of a direct call, as errors and records number them.
@@ -132,7 +132,7 @@ const DONE: usize = 1;
 pub(crate) fn run(
     call: &Call<'_>,
     buffer: &Buffer<'_>,
-    control: &mut Control,
+    control: &mut PhaseFlags,
     links: &mut Peers,
     wait: &Wait<'_>,
 ) -> Result<(), Halt> {
@@ -140,14 +140,17 @@ pub(crate) fn run(
     call.copy_own_chunk(buffer);
     control.begin();
     for edge in [0..window.start, window.end..call.bytes] {
-        let edge =
-            if call.form == Form::AllGather { overlap(&edge, &call.part(call.me)) } else { edge };
-        for part in buffer.pieces([call.form.whole()], edge) {
+        let edge = if call.form == DirectCollective::AllGather {
+            overlap(&edge, &call.part(call.me))
+        } else {
+            edge
+        };
+        for part in buffer.pieces([call.form.read_space()], edge) {
             let staged = staged(&window, &part);
-            copy(control.my_stage(staged), None, buffer.src(call.form.whole(), part));
+            copy(control.my_stage(staged), None, buffer.src(call.form.read_space(), part));
         }
     }
-    control.publish_ready(call.claim);
+    control.publish_ready(call.call_id);
     let mut exposed = Exposed { call, is_complete: false };
     let mut walk = Walk { call, buffer, control, links, wait, window, streaming: false };
     walk.await_all(READY)?;
@@ -195,7 +198,7 @@ impl Call<'_> {
 
     /// Copies this rank's chunk of an all-gather to its place in the output.
     fn copy_own_chunk(&self, buffer: &Buffer<'_>) {
-        if self.form == Form::AllGather {
+        if self.form == DirectCollective::AllGather {
             let mine = buffer.src(Space::Input, 0..buffer.len(Space::Input));
             let mut place = buffer.dst(Space::Output, self.part(self.me));
             if mine.ptr() != place.ptr() {
@@ -207,24 +210,26 @@ impl Call<'_> {
     /// Makes this rank's shared pages private, after a call that failed.
     fn withdraw(&self) {
         let window = self.window();
-        let Some(Places { input, output }) = self.places.filter(|_| !window.is_empty()) else {
+        let Some(RegisteredBuffers { input, output }) = self.buffers.filter(|_| !window.is_empty())
+        else {
             return;
         };
-        let other =
-            |output: &Span<'_>| !(std::ptr::eq(output.live, input.live) && output.at == input.at);
-        for Span { live, at } in std::iter::once(input).chain(output.filter(other)) {
+        let other = |output: &RegisteredSpan<'_>| {
+            !(std::ptr::eq(output.live, input.live) && output.at == input.at)
+        };
+        for RegisteredSpan { live, at } in std::iter::once(input).chain(output.filter(other)) {
             live.withdraw(at + window.start..at + window.end);
         }
     }
 
     /// The mismatch with a rank that makes the call `theirs` over links.
-    fn mismatch_with_link_call(&self, theirs: Claim) -> Stop {
+    fn mismatch_with_link_call(&self, theirs: CallId) -> Stop {
         let mismatch = |field, ours, theirs| Stop::Fault(Fault::Mismatch { field, ours, theirs });
-        let ours = self.claim.sequence;
-        let another = (theirs.fingerprint ^ self.fingerprint) & !self.ways != 0;
+        let ours = self.call_id.sequence;
+        let another = (theirs.fingerprint ^ self.fingerprint) & !self.path_bits != 0;
         if theirs.sequence == ours && another {
             mismatch("fingerprint", self.fingerprint, theirs.fingerprint)
-        } else if self.places.is_some() {
+        } else if self.buffers.is_some() {
             Stop::Fault(Fault::memory(true))
         } else if theirs.sequence == ours {
             mismatch("fingerprint", self.fingerprint, theirs.fingerprint)
@@ -236,7 +241,7 @@ impl Call<'_> {
     /// The bytes that are read and written in place; all other bytes go over the stages.
     fn window(&self) -> Range<usize> {
         let small = self.bytes <= (ONE_SHOT_PER_RANK * self.size).min(ONE_SHOT_LIMIT);
-        let Some(Places { input, output }) = self.places.filter(|_| !small) else {
+        let Some(RegisteredBuffers { input, output }) = self.buffers.filter(|_| !small) else {
             return 0..0;
         };
         let Range { mut start, mut end } = input.window(self.bytes);
@@ -252,7 +257,7 @@ impl Call<'_> {
 struct Walk<'a> {
     call: &'a Call<'a>,
     buffer: &'a Buffer<'a>,
-    control: &'a mut Control,
+    control: &'a mut PhaseFlags,
     links: &'a mut Peers,
     wait: &'a Wait<'a>,
     window: Range<usize>,
@@ -268,26 +273,26 @@ impl Walk<'_> {
         let zones = [0..self.window.start, self.window.clone(), self.window.end..bytes];
         for zone in zones.into_iter().filter(|zone| !zone.is_empty()) {
             match form {
-                Form::AllReduce if self.is_direct(&zone) => {
+                DirectCollective::AllReduce if self.is_direct(&zone) => {
                     let part = self.my_part();
                     self.fold(part, true);
                 }
-                Form::AllReduce => self.fold(zone, false),
-                Form::ReduceScatter => self.fold(overlap(&zone, &part(me)), false),
-                Form::AllGather if self.is_direct(&zone) && self.streaming => {
+                DirectCollective::AllReduce => self.fold(zone, false),
+                DirectCollective::ReduceScatter => self.fold(overlap(&zone, &part(me)), false),
+                DirectCollective::AllGather if self.is_direct(&zone) && self.streaming => {
                     self.copy_to_all(overlap(&zone, &part(me)), me);
                 }
-                Form::AllGather => {
+                DirectCollective::AllGather => {
                     for rank in (me + 1..size).chain(0..me) {
                         self.fetch(rank, overlap(&zone, &part(rank)));
                     }
                 }
-                Form::Broadcast { root } if self.is_direct(&zone) => {
+                DirectCollective::Broadcast { root } if self.is_direct(&zone) => {
                     self.copy_to_all(self.my_part(), root);
                 }
-                Form::Broadcast { root } if root == me => {}
-                Form::Broadcast { root } => self.fetch(root, zone),
-                Form::Barrier => {}
+                DirectCollective::Broadcast { root } if root == me => {}
+                DirectCollective::Broadcast { root } => self.fetch(root, zone),
+                DirectCollective::Barrier => {}
             }
         }
     }
@@ -308,8 +313,10 @@ impl Walk<'_> {
 
     /// The data of `rank` at `range`, in its buffer or on its stage.
     fn source(&self, rank: usize, range: Range<usize>) -> Src<'_> {
-        match self.call.places {
-            Some(Places { input, .. }) if self.is_direct(&range) => input.src(rank, range),
+        match self.call.buffers {
+            Some(RegisteredBuffers { input, .. }) if self.is_direct(&range) => {
+                input.src(rank, range)
+            }
             _ => self.control.staged(rank, staged(&self.window, &range)),
         }
     }
@@ -324,7 +331,7 @@ impl Walk<'_> {
     /// Bytes of the whole that come before this rank's output.
     fn output_start(&self) -> usize {
         let Call { form, me, .. } = *self.call;
-        if form == Form::ReduceScatter { self.call.part(me).start } else { 0 }
+        if form == DirectCollective::ReduceScatter { self.call.part(me).start } else { 0 }
     }
 
     /// Copies `range` of `rank` into this rank's result.
@@ -346,7 +353,7 @@ impl Walk<'_> {
     /// Copies `range` of `root` to all other ranks. Each block leaves the root's memory once.
     fn copy_to_all(&self, range: Range<usize>, root: usize) {
         let (size, streaming) = (self.call.size, self.streaming);
-        let Some(Places { input, .. }) = self.call.places else { return };
+        let Some(RegisteredBuffers { input, .. }) = self.call.buffers else { return };
         let mut from = range.start;
         while from < range.end {
             let block = from..range.end.min(from + COPY_BLOCK);
@@ -364,12 +371,12 @@ impl Walk<'_> {
         match self.call.size {
             0..=8 => self.fold_of_up_to::<8>(range, for_all),
             9..=64 => self.fold_of_up_to::<64>(range, for_all),
-            _ => self.fold_of_up_to::<MOST_RANKS>(range, for_all),
+            _ => self.fold_of_up_to::<MAX_SHARED_RANKS>(range, for_all),
         }
     }
 
     fn fold_of_up_to<const MAX: usize>(&self, range: Range<usize>, for_all: bool) {
-        let Call { me, size, kernel, places, .. } = *self.call;
+        let Call { me, size, kernel, buffers: places, .. } = *self.call;
         let output = places.and_then(|places| places.output).filter(|_| for_all);
         for range in self.contiguous_parts(range) {
             let of_rank = |rank: usize| self.source(rank.min(size - 1), range.clone());

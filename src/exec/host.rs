@@ -6,7 +6,7 @@ use core::ops::Range;
 
 use super::wait::{Halt, Stop, Wait};
 use crate::health::Peers;
-use crate::kernel::{Kernel, Turn, copy};
+use crate::kernel::{FoldStep, Kernel, copy};
 use crate::memory::{Buffer, Dst, Src};
 use crate::partition::Partition;
 use crate::schedule::{Op, Place, Schedule, Space, Step};
@@ -90,8 +90,8 @@ impl<'a> Operands<'a, '_> {
     #[inline]
     fn contiguous_len(&self, from: usize) -> usize {
         let Step { src, dst, .. } = self.step;
-        let read = self.buffer.together(src.space, self.src + from, self.len - from);
-        self.buffer.together(dst.space, self.dst + from, read)
+        let read = self.buffer.contiguous_len(src.space, self.src + from, self.len - from);
+        self.buffer.contiguous_len(dst.space, self.dst + from, read)
     }
 
     /// The next contiguous part of the slice; `None` at its end. `done` counts the bytes so far.
@@ -124,9 +124,9 @@ impl<'a> Operands<'a, '_> {
         self.step.src.space == Space::Input
     }
 
-    fn turn(&self) -> Turn {
+    fn turn(&self) -> FoldStep {
         let Step { last, order, .. } = *self.step;
-        Turn { last, order, own: self.reads_input() }
+        FoldStep { is_last: last, order, is_own: self.reads_input() }
     }
 }
 
@@ -305,10 +305,10 @@ impl<'a, 'b> Slice<'a, 'b> {
         let (mine, mut out) = (operands.source(part), operands.dest(part));
         if operands.step.op.reduces() {
             let (stored, turn) = (operands.dest_data(part), operands.turn());
-            if turn.own && kernel.changes_contribution() {
+            if turn.is_own && kernel.changes_contribution() {
                 // A kernel prepares its local operand only, so this rank's data must be that one.
                 let order = turn.order.turned();
-                kernel.reduce(Turn { order, ..turn }, out, None, mine, stored);
+                kernel.reduce(FoldStep { order, ..turn }, out, None, mine, stored);
             } else {
                 kernel.reduce(turn, out, None, stored, mine);
             }

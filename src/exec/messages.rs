@@ -8,13 +8,13 @@ use super::host::{Call, Operands, Slice};
 use super::wait::{Awaited, Halt, LinkEnd, Stop, Wait};
 use crate::health::Peers;
 use crate::memory::Buffer;
-use crate::plan::lanes;
+use crate::plan::message_lanes;
 use crate::schedule::{Op, Step};
 use crate::transport::Fault;
 
 /// The unfinished lanes of a call. Calls reuse the memory.
 #[derive(Debug, Default)]
-pub struct Lanes(Vec<Lane>);
+pub struct LaneProgress(Vec<Lane>);
 
 #[derive(Clone, Debug)]
 struct Lane {
@@ -40,12 +40,15 @@ pub fn exchange(
     buffer: &Buffer<'_>,
     links: &mut Peers,
     wait: &Wait<'_>,
-    Lanes(unfinished): &mut Lanes,
+    LaneProgress(unfinished): &mut LaneProgress,
 ) -> Result<(), Halt> {
     let wait = &Wait { message: Some(call.frame.sequence), ..*wait };
     unfinished.clear();
-    let begun =
-        lanes(call.schedule).map(|steps| Lane { step: steps.start, end: steps.end, done: 0 });
+    let begun = message_lanes(call.schedule).map(|steps| Lane {
+        step: steps.start,
+        end: steps.end,
+        done: 0,
+    });
     unfinished.extend(begun);
     let mut messages = Messages { call, buffer, lanes: unfinished, current: 0, sleeps: 0 };
     messages.skip_empty();

@@ -8,8 +8,8 @@ mod host;
 mod messages;
 mod wait;
 
-pub use crate::sync::Patience;
+pub use crate::sync::Backoff;
 pub use host::{Call, run};
-pub use messages::{Lanes, exchange};
-pub(crate) use wait::remind;
+pub use messages::{LaneProgress, exchange};
+pub(crate) use wait::warn_of_silence;
 pub use wait::{Halt, Stop, Wait};

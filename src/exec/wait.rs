@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use crate::health::Peers;
 use crate::memory::Buffer;
-use crate::plan::fingerprint::{DIRECT_BITS, WAY};
+use crate::plan::fingerprint::{DIRECT_BITS, PATH_BITS};
 use crate::schedule::Space;
-use crate::sync::Patience;
-use crate::trace::{Direction, Flight, Position};
+use crate::sync::Backoff;
+use crate::trace::{Direction, Position, RecordWriter};
 use crate::transport::{Fault, Frame};
 
 /// How often a sleeping rank looks for an abort and for the death of its peer.
@@ -24,9 +24,9 @@ const PEER_SILENCE_WARNING: Duration = Duration::from_secs(5);
 
 /// Warns the user, once per wait, of the peer that keeps this rank waiting. `of` is the peer and
 /// the number of the message, or 0 for a collective.
-pub(crate) fn remind(
+pub(crate) fn warn_of_silence(
     links: &mut Peers,
-    recorder: Option<&Flight>,
+    recorder: Option<&RecordWriter>,
     (waited, timeout): (Duration, Duration),
     of: (usize, u64),
     warned: &mut bool,
@@ -42,8 +42,8 @@ pub(crate) fn remind(
 /// True if two fingerprints differ only in the direct bit: one call is made over links, the other
 /// on shared memory. Only ranks that share memory can tell why.
 pub(super) fn differ_only_in_direct_bit(ours: u64, theirs: u64) -> bool {
-    let goes_direct = |print: u64| print & WAY == DIRECT_BITS;
-    (ours ^ theirs) & !WAY == 0 && goes_direct(ours) != goes_direct(theirs)
+    let goes_direct = |print: u64| print & PATH_BITS == DIRECT_BITS;
+    (ours ^ theirs) & !PATH_BITS == 0 && goes_direct(ours) != goes_direct(theirs)
 }
 
 /// Why a wait ended early.
@@ -84,14 +84,14 @@ pub struct Halt {
 /// The parameters of the waits of one call.
 #[derive(Clone, Copy, Debug)]
 pub struct Wait<'a> {
-    pub(crate) backoff: &'a Patience,
+    pub(crate) backoff: &'a Backoff,
     pub(crate) timeout: Duration,
     pub(crate) abort: &'a AtomicBool,
     /// The frame of all slots of the call, if all have the same; `None` in an uneven call.
     pub(super) call: Option<Frame>,
     /// The number of the message, if the call is one.
     pub(super) message: Option<u64>,
-    pub(super) recorder: Option<&'a Flight>,
+    pub(super) recorder: Option<&'a RecordWriter>,
 }
 
 /// An event that a rank waits for.
@@ -137,11 +137,11 @@ impl Event<'_> {
 impl<'a> Wait<'a> {
     /// Waits of up to `timeout` each, ended early if `abort` becomes true.
     #[must_use]
-    pub fn new(backoff: &'a Patience, timeout: Duration, abort: &'a AtomicBool) -> Self {
+    pub fn new(backoff: &'a Backoff, timeout: Duration, abort: &'a AtomicBool) -> Self {
         Self { backoff, timeout, abort, call: None, message: None, recorder: None }
     }
 
-    pub(crate) fn recorded(self, recorder: &'a Flight) -> Self {
+    pub(crate) fn with_recorder(self, recorder: &'a RecordWriter) -> Self {
         Self { recorder: Some(recorder), ..self }
     }
 
@@ -255,7 +255,13 @@ impl<'a> Wait<'a> {
             let peer = event.end().map_or(0, LinkEnd::peer);
             links.send_heartbeats((waited, self.timeout), self.message.map(|call| (call, peer)));
             let times = (waited, self.timeout);
-            remind(links, self.recorder, times, (peer, self.message.unwrap_or(0)), &mut warned);
+            warn_of_silence(
+                links,
+                self.recorder,
+                times,
+                (peer, self.message.unwrap_or(0)),
+                &mut warned,
+            );
             links.flush();
             event.park(links, waited, ABORT_POLL_INTERVAL.min(self.timeout - waited))?;
             if event.try_complete(links)? {

@@ -21,7 +21,7 @@ mod x86_64;
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
 
-use crate::element::{DataType, Kind, LARGEST, Order, Reduction};
+use crate::element::{DataType, LARGEST, Order, Reduction, ReductionKind};
 use crate::memory::{Dst, Src};
 pub use convert::convert;
 pub use copy::copy;
@@ -44,14 +44,14 @@ struct Params {
 
 /// One reduction of a collective's several: its part in the whole fold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Turn {
+pub struct FoldStep {
     /// True if it brings the last contribution; an average divides then.
-    pub last: bool,
+    pub is_last: bool,
     /// Which operand is the left one.
     pub order: Order,
     /// True if the local operand is this rank's own contribution, not a partial result.
     /// `premul_sum` multiplies it then; what comes from a peer has been multiplied there.
-    pub own: bool,
+    pub is_own: bool,
 }
 
 /// The reduction of one data type by one operation. The lifetime is that of a user's function.
@@ -89,10 +89,10 @@ impl Kernel<'static> {
     pub fn select_for(
         level: Level,
         dtype: DataType,
-        by: impl Into<Reduction>,
+        for_closure: impl Into<Reduction>,
         world: usize,
     ) -> Option<Self> {
-        level.is_available().then(|| Self::of(level, dtype, by.into(), world))?
+        level.is_available().then(|| Self::of(level, dtype, for_closure.into(), world))?
     }
 
     fn of(level: Level, dtype: DataType, by: Reduction, world: usize) -> Option<Self> {
@@ -104,17 +104,18 @@ impl Kernel<'static> {
         let plain = |op| level.select(dtype, Arithmetic::Plain(op));
         let mut params = Params { world: world as u64, scalar: [0; 16], user: None };
         let (step, last, multiplied) = match by.kind() {
-            Kind::Plain(Avg) => (plain(Sum)?, plain(Avg)?, None),
-            Kind::Plain(op) => (plain(op)?, plain(op)?, None),
-            Kind::PreMulSum(_, scalar) => {
+            ReductionKind::Plain(Avg) => (plain(Sum)?, plain(Avg)?, None),
+            ReductionKind::Plain(op) => (plain(op)?, plain(op)?, None),
+            ReductionKind::PreMulSum(_, scalar) => {
                 params.scalar = wide::widen_bytes(dtype, scalar);
                 let run = level.select(dtype, Arithmetic::PreMulSum)?;
                 (run, run, Some(plain(Sum)?))
             }
-            Kind::User(..) => return None,
+            ReductionKind::User(..) => return None,
         };
         let element_size = dtype.size();
-        let logical = matches!(by.kind(), Kind::Plain(LogicalAnd | LogicalOr | LogicalXor));
+        let logical =
+            matches!(by.kind(), ReductionKind::Plain(LogicalAnd | LogicalOr | LogicalXor));
         Some(Self { step, last, multiplied, logical, params, element_size, life: PhantomData })
     }
 }
@@ -129,7 +130,7 @@ impl Kernel<'_> {
     #[inline]
     pub fn reduce(
         &self,
-        turn: Turn,
+        turn: FoldStep,
         mut out: Dst<'_>,
         second: Option<Dst<'_>>,
         local: Src<'_>,
@@ -140,8 +141,8 @@ impl Kernel<'_> {
         self.assert_whole_elements(len);
         let second = second_ptr(second, len);
         let run = match self.multiplied {
-            Some(multiplied) if !turn.own => multiplied,
-            _ if turn.last => self.last,
+            Some(multiplied) if !turn.is_own => multiplied,
+            _ if turn.is_last => self.last,
             _ => self.step,
         };
         let (local, incoming) = (local.ptr(), incoming.ptr());

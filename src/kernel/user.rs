@@ -76,7 +76,7 @@ impl<'f> Kernel<'f> {
     /// # Panics
     /// As [`Kernel::by`].
     #[must_use]
-    pub unsafe fn by_function(by: &'f CFunction<'_>) -> Self {
+    pub unsafe fn for_c_function(by: &'f CFunction<'_>) -> Self {
         let context = core::ptr::from_ref(by).cast();
         Self::of_user(UserFunction { function: call_c, context, size: by.size })
     }
@@ -220,7 +220,7 @@ mod tests {
         let context = core::ptr::from_mut(&mut counted).cast();
         let by = CFunction { name: "left", function: left, context, size: 3 };
         // SAFETY: the function keeps to its elements, and the context outlives the kernel.
-        let kernel = unsafe { Kernel::by_function(&by) };
+        let kernel = unsafe { Kernel::for_c_function(&by) };
         let sources: Vec<Vec<u8>> = (0..3).map(|rank| vec![rank; 3001]).collect();
         let views: Vec<Src<'_>> = sources.iter().map(|s| Src::from(&s[1..])).collect();
         let mut out = vec![9; 3001];

@@ -56,7 +56,7 @@ impl Region {
         let fd = memfd_create(c"ringreduce", flags).map_err(|e| Error::io("memfd_create", e))?;
         let failed = |e| Error::io(format!("allocating {len} bytes of shared memory"), e);
         let size = i64::try_from(len.get()).map_err(|_| failed(Errno::ENOMEM))?;
-        resource_limit::in_a_file(len.get() as u64).map_err(failed)?;
+        resource_limit::check_file_size(len.get() as u64).map_err(failed)?;
         resource_limit::check_memory(len.get()).map_err(failed)?;
         fallocate(fd.as_fd(), FallocateFlags::empty(), 0, size).map_err(failed)?;
         let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;

@@ -12,8 +12,8 @@ mod registration;
 pub(crate) mod resource_limit;
 mod views;
 
-pub(crate) use pages::{page, whole_pages};
-pub(crate) use phase_flags::{Claim, Control};
+pub(crate) use pages::{page_size, whole_pages};
+pub(crate) use phase_flags::{CallId, PhaseFlags};
 pub use registered::Registered;
-pub(crate) use registration::{Live, Part};
+pub(crate) use registration::{RegisteredPart, Registration};
 pub use views::{Buffer, Dst, Pieces, Src};

@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 const RW: ProtFlags = ProtFlags::PROT_READ.union(ProtFlags::PROT_WRITE);
 
 /// Bytes of a page.
-pub(crate) fn page() -> usize {
+pub(crate) fn page_size() -> usize {
     static PAGE: LazyLock<usize> = LazyLock::new(|| {
         let size = sysconf(SysconfVar::PAGE_SIZE).ok().flatten();
         size.and_then(|size| usize::try_from(size).ok()).unwrap_or(4096)
@@ -29,8 +29,8 @@ pub(crate) fn page() -> usize {
 
 /// The range of whole pages in `len` bytes at `start`, as offsets; `len..len` if there are none.
 pub(crate) fn whole_pages(start: NonNull<u8>, len: usize) -> Range<usize> {
-    let first = start.align_offset(page()).min(len);
-    let end = len - (len - first) % page();
+    let first = start.align_offset(page_size()).min(len);
+    let end = len - (len - first) % page_size();
     if first < end { first..end } else { len..len }
 }
 

@@ -16,14 +16,14 @@ use std::time::Duration;
 use crossbeam_utils::CachePadded;
 
 use super::mapping::Region;
-use super::pages::page;
+use super::pages::page_size;
 use super::{Dst, Src};
 use crate::element::LARGEST;
 use crate::sync::Sleeper;
 
 /// Identifies the call that a rank makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Claim {
+pub(crate) struct CallId {
     /// The number of the call on its communicator, from 1.
     pub(crate) sequence: u64,
     /// A digest of all arguments that must be equal on all ranks. The lowest bit says whether the
@@ -31,7 +31,7 @@ pub(crate) struct Claim {
     pub(crate) fingerprint: u64,
 }
 
-impl Claim {
+impl CallId {
     /// The claim of a call on registered buffers; `places` is a digest of where they are.
     pub(crate) fn registered(self, places: u64) -> Self {
         Self { fingerprint: places | 1, ..self }
@@ -76,7 +76,7 @@ struct RareLine {
 
 /// The phase flags and stages of all ranks of a communicator, as one rank uses them.
 #[derive(Debug)]
-pub(crate) struct Control {
+pub(crate) struct PhaseFlags {
     me: usize,
     /// By rank.
     regions: Vec<Arc<Region>>,
@@ -84,23 +84,23 @@ pub(crate) struct Control {
     number: u32,
 }
 
-impl Control {
+impl PhaseFlags {
     /// Bytes of a stage. A buffer has fewer bytes outside the whole pages that all ranks share, cut
     /// to whole elements; an element may be as large as a page.
     pub(crate) fn stage_len() -> usize {
-        2 * (page() + LARGEST.next_multiple_of(page()))
+        2 * (page_size() + LARGEST.next_multiple_of(page_size()))
     }
 
     /// Bytes of a rank's region: the flags and two stages.
-    pub(crate) fn footprint() -> NonZeroUsize {
+    pub(crate) fn region_len() -> NonZeroUsize {
         // The flags have a page to themselves.
-        NonZeroUsize::MIN.saturating_add(page() + 2 * Self::stage_len() - 1)
+        NonZeroUsize::MIN.saturating_add(page_size() + 2 * Self::stage_len() - 1)
     }
 
     /// For rank `me`, with `cache` bytes of last-level cache. All ranks' `regions` are zeroed.
     pub(crate) fn new(me: usize, regions: Vec<Arc<Region>>, cache: usize) -> Self {
-        assert!(size_of::<RankPage>() <= page() && me < regions.len());
-        assert!(regions.iter().all(|region| region.len() >= Self::footprint().get()));
+        assert!(size_of::<RankPage>() <= page_size() && me < regions.len());
+        assert!(regions.iter().all(|region| region.len() >= Self::region_len().get()));
         let control = Self { me, regions, number: 0 };
         control.page_of(me).rare.sleeper.attach();
         control.page_of(me).rare.cache.store(cache as u64, Ordering::Relaxed);
@@ -126,7 +126,7 @@ impl Control {
     fn stage(&self, rank: usize, range: &Range<usize>) -> *mut u8 {
         assert!(range.start <= range.end && range.end <= Self::stage_len());
         let bank = self.number as usize % 2 * Self::stage_len();
-        self.regions[rank].start().as_ptr().wrapping_add(page() + bank + range.start)
+        self.regions[rank].start().as_ptr().wrapping_add(page_size() + bank + range.start)
     }
 
     /// Begins a direct call: from now on this rank may fill its stage of this call.
@@ -152,7 +152,7 @@ impl Control {
 
     /// Publishes that this rank is ready: ranks with an equal claim may read its buffer and stage
     /// and write its buffer.
-    pub(crate) fn publish_ready(&self, claim: Claim) {
+    pub(crate) fn publish_ready(&self, claim: CallId) {
         let line = &self.page_of(self.me).line;
         let [sequence, fingerprint] = &line.claims[self.number as usize % 2];
         sequence.store(claim.sequence, Ordering::Relaxed);
@@ -191,9 +191,9 @@ impl Control {
 
     /// The claim of `rank`, which is ready.
     #[inline]
-    pub(crate) fn claim(&self, rank: usize) -> Claim {
+    pub(crate) fn claim(&self, rank: usize) -> CallId {
         let [sequence, fingerprint] = &self.page_of(rank).line.claims[self.number as usize % 2];
-        Claim {
+        CallId {
             sequence: sequence.load(Ordering::Relaxed),
             fingerprint: fingerprint.load(Ordering::Relaxed),
         }
@@ -209,7 +209,7 @@ impl Control {
     }
 
     /// Publishes that this rank makes a call over links.
-    pub(crate) fn goes_elsewhere(&self, claim: Claim) {
+    pub(crate) fn publish_link_call(&self, claim: CallId) {
         let [sequence, fingerprint] = &self.page_of(self.me).line.link_call;
         // A reader must not pair one call's number with another call's fingerprint.
         sequence.store(0, Ordering::Relaxed);
@@ -222,11 +222,11 @@ impl Control {
     /// number, if the two calls differ. At least one of two such ranks finds the difference: before
     /// a rank makes its next call over links, the other must have looked.
     #[inline]
-    pub(crate) fn link_call_mismatch(&self, rank: usize) -> Option<(Claim, Claim)> {
+    pub(crate) fn link_call_mismatch(&self, rank: usize) -> Option<(CallId, CallId)> {
         let latest = |rank: usize| {
             let [number, fingerprint] = &self.page_of(rank).line.link_call;
             let sequence = number.load(Ordering::Acquire);
-            let claim = Claim { sequence, fingerprint: fingerprint.load(Ordering::Relaxed) };
+            let claim = CallId { sequence, fingerprint: fingerprint.load(Ordering::Relaxed) };
             fence(Ordering::Acquire);
             (number.load(Ordering::Relaxed) == sequence).then_some(claim)
         };
@@ -237,23 +237,23 @@ impl Control {
 
     /// The latest call over links of `rank`, if the rank is not ready in the current direct call
     /// and that call has number `sequence` or a later one.
-    pub(crate) fn link_call_of(&self, rank: usize, sequence: u64) -> Option<Claim> {
+    pub(crate) fn link_call_of(&self, rank: usize, sequence: u64) -> Option<CallId> {
         let [number, fingerprint] = &self.page_of(rank).line.link_call;
         let number = number.load(Ordering::Acquire);
         let fingerprint = fingerprint.load(Ordering::Relaxed);
-        let claim = Claim { sequence: number, fingerprint };
+        let claim = CallId { sequence: number, fingerprint };
         (number >= sequence && !self.reached(rank, false)).then_some(claim)
     }
 
     /// The claim of `rank` if it makes call `sequence` directly, and this rank over links.
-    pub(crate) fn direct(&self, rank: usize, sequence: u64) -> Option<Claim> {
+    pub(crate) fn direct_call_of(&self, rank: usize, sequence: u64) -> Option<CallId> {
         let line = &self.page_of(rank).line;
         let next = self.number.wrapping_add(1);
         let phase = line.phase.load(Ordering::Acquire);
         let begun = phase.wrapping_sub(next.wrapping_mul(2)).cast_signed() >= 0;
         let [number, fingerprint] = &line.claims[next as usize % 2];
         let fingerprint = fingerprint.load(Ordering::Relaxed);
-        let claim = Claim { sequence: number.load(Ordering::Relaxed), fingerprint };
+        let claim = CallId { sequence: number.load(Ordering::Relaxed), fingerprint };
         (begun && claim.sequence == sequence).then_some(claim)
     }
 
@@ -263,7 +263,7 @@ impl Control {
     }
 }
 
-impl Drop for Control {
+impl Drop for PhaseFlags {
     fn drop(&mut self) {
         let page = self.page_of(self.me);
         page.rare.closed.store(1, Ordering::Release);

@@ -8,7 +8,7 @@ use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
 
-use super::registration::{Live, Part};
+use super::registration::{RegisteredPart, Registration};
 use crate::element::Element;
 use crate::error::Result;
 
@@ -28,7 +28,7 @@ use crate::error::Result;
 /// and the parent sees what the child writes. A child should only read it, or better `exec` another
 /// program at once.
 pub struct Registered<'a, T> {
-    live: Arc<Live>,
+    live: Arc<Registration>,
     start: NonNull<T>,
     count: usize,
     /// The user's vector, which owns the memory, and the variable that it goes back to.
@@ -42,7 +42,7 @@ unsafe impl<T: Element> Sync for Registered<'_, T> {}
 
 impl<T: Element> Registered<'static, T> {
     /// `count` elements at the start of memory that the library mapped.
-    pub(crate) fn allocated(live: Live, count: usize) -> Self {
+    pub(crate) fn allocated(live: Registration, count: usize) -> Self {
         assert!(count * size_of::<T>() <= live.len());
         let start = live.start().cast();
         Self { live: Arc::new(live), start, count, lent: None }
@@ -57,20 +57,20 @@ impl<'a, T: Element> Registered<'a, T> {
         me: usize,
         buf: &'a mut Vec<T>,
         fd: BorrowedFd<'_>,
-        parts: Vec<Part>,
+        parts: Vec<RegisteredPart>,
     ) -> Result<Self> {
         let (count, len) = (buf.len(), size_of_val(&buf[..]));
         let start = NonNull::from(&mut buf[..]).cast::<T>();
         // SAFETY: the vector is moved out of the user's variable below and comes back when this is
         // dropped, and the registration with it: 'a lasts until then. If this is never dropped, the
         // vector is never freed.
-        let live = unsafe { Live::adopted(id, me, start.cast(), len, fd, parts) }?;
+        let live = unsafe { Registration::adopted(id, me, start.cast(), len, fd, parts) }?;
         let memory = take(buf);
         Ok(Self { live: Arc::new(live), start, count, lent: Some((buf, memory)) })
     }
 
     /// The registration, which lasts as long as this buffer.
-    pub(crate) fn live(&self) -> Weak<Live> {
+    pub(crate) fn live(&self) -> Weak<Registration> {
         Arc::downgrade(&self.live)
     }
 }

@@ -11,13 +11,13 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::mapping::Region;
-use super::pages::{adopt, make_private, page};
+use super::pages::{adopt, make_private, page_size};
 use super::{Dst, Src};
 use crate::error::Result;
 
 /// The shared pages of one rank's buffer, as mapped here.
 #[derive(Debug)]
-pub(crate) struct Part {
+pub(crate) struct RegisteredPart {
     /// The mapping of the shared pages; it begins at offset `pages.start` of the buffer. Unused for
     /// this rank's own part.
     pub(crate) region: Arc<Region>,
@@ -27,7 +27,7 @@ pub(crate) struct Part {
 
 /// A registered buffer of this rank, with the buffers of its peers.
 #[derive(Debug)]
-pub(crate) struct Live {
+pub(crate) struct Registration {
     id: u64,
     me: usize,
     start: NonNull<u8>,
@@ -35,23 +35,23 @@ pub(crate) struct Live {
     /// The mapping if the library allocated the memory; `None` if pages of the user were replaced.
     allocation: Option<Arc<Region>>,
     /// By rank; empty if not all ranks can map the buffer.
-    parts: Vec<Part>,
+    parts: Vec<RegisteredPart>,
 }
 
 // SAFETY: a mapping belongs to the process, not to a thread, and the views of it keep to the
 // protocol of `exec::direct`.
-unsafe impl Send for Live {}
+unsafe impl Send for Registration {}
 // SAFETY: as above.
-unsafe impl Sync for Live {}
+unsafe impl Sync for Registration {}
 
-impl Live {
+impl Registration {
     /// Registers `len` bytes at the start of a mapping that the library made.
     pub(crate) fn allocated(
         id: u64,
         me: usize,
         len: usize,
         region: Arc<Region>,
-        parts: Vec<Part>,
+        parts: Vec<RegisteredPart>,
     ) -> Result<Self> {
         assert!(len <= region.len(), "{len} bytes in {}", region.len());
         let start = region.start();
@@ -70,7 +70,7 @@ impl Live {
         start: NonNull<u8>,
         len: usize,
         fd: BorrowedFd<'_>,
-        parts: Vec<Part>,
+        parts: Vec<RegisteredPart>,
     ) -> Result<Self> {
         // From here on a drop restores private pages, whether or not they have been replaced yet.
         let live = Self { id, me, start, len, allocation: None, parts };
@@ -98,11 +98,11 @@ impl Live {
     /// The part of `range` that lies in whole pages shared by every rank's buffer.
     pub(crate) fn window(&self, range: Range<usize>) -> Range<usize> {
         let mut window = range.clone();
-        for Part { pages, .. } in &self.parts {
+        for RegisteredPart { pages, .. } in &self.parts {
             let from = range.start.max(pages.start) - pages.start;
             let to = range.end.min(pages.end).saturating_sub(pages.start);
-            let to = if range.end < pages.end { to - to % page() } else { to };
-            window.start = window.start.max(pages.start + from.next_multiple_of(page()));
+            let to = if range.end < pages.end { to - to % page_size() } else { to };
+            window.start = window.start.max(pages.start + from.next_multiple_of(page_size()));
             window.end = window.end.min(pages.start + to);
         }
         window
@@ -128,7 +128,7 @@ impl Live {
 
     #[inline]
     fn address(&self, rank: usize, range: Range<usize>) -> *mut u8 {
-        let Part { region, pages } = &self.parts[rank];
+        let RegisteredPart { region, pages } = &self.parts[rank];
         assert!(pages.start <= range.start && range.start <= range.end && range.end <= pages.end);
         if rank == self.me {
             return self.start.as_ptr().wrapping_add(range.start);
@@ -145,16 +145,16 @@ impl Live {
     /// The address of `range` of this rank's buffer, and its length in whole pages.
     fn pages_at(&self, range: Range<usize>) -> Option<(NonNull<u8>, NonZeroUsize)> {
         let at = NonNull::new(self.start.as_ptr().wrapping_add(range.start))?;
-        Some((at, NonZeroUsize::new(range.len().next_multiple_of(page()))?))
+        Some((at, NonZeroUsize::new(range.len().next_multiple_of(page_size()))?))
     }
 
     /// Makes `window` private again after a call that failed here: a peer that is late in that call
     /// would otherwise write to memory that belongs to the user again. Only that call used the
     /// window.
     pub(crate) fn withdraw(&self, window: Range<usize>) {
-        let Some(Part { pages, .. }) = self.parts.get(self.me) else { return };
+        let Some(RegisteredPart { pages, .. }) = self.parts.get(self.me) else { return };
         // A window's pages all belong to this rank, but may begin elsewhere than its peers' pages.
-        let into = (window.start - pages.start) % page();
+        let into = (window.start - pages.start) % page_size();
         let Some((at, len)) = self.pages_at(window.start - into..window.end) else { return };
         // SAFETY: whole pages of a buffer of the failed call, which is not over: no thread of this
         // process writes the buffer, which is lent to the call. The input of `all_reduce_into` and
@@ -169,7 +169,7 @@ impl Live {
     }
 }
 
-impl Drop for Live {
+impl Drop for Registration {
     fn drop(&mut self) {
         let mine = self.mine();
         // The mappings are dropped first: a replacement needs one, and their number is limited.
@@ -196,26 +196,26 @@ mod tests {
     use super::*;
 
     /// The registrations of two ranks, each with a buffer of three pages; both in this process.
-    fn two() -> [Live; 2] {
-        let len = NonZeroUsize::new(3 * page()).unwrap();
+    fn two() -> [Registration; 2] {
+        let len = NonZeroUsize::new(3 * page_size()).unwrap();
         let fds = [Region::create(len).unwrap(), Region::create(len).unwrap()];
         let open = |fd: &std::os::fd::OwnedFd| {
             Arc::new(Region::open(fd.as_fd(), len, "this process").unwrap())
         };
-        let part = |fd| Part { region: open(fd), pages: 0..len.get() };
+        let part = |fd| RegisteredPart { region: open(fd), pages: 0..len.get() };
         [0, 1].map(|me| {
             let parts = fds.iter().map(part).collect();
-            Live::allocated(1, me, len.get(), open(&fds[me]), parts).unwrap()
+            Registration::allocated(1, me, len.get(), open(&fds[me]), parts).unwrap()
         })
     }
 
-    fn write(live: &Live, rank: usize, at: usize, byte: u8) {
+    fn write(live: &Registration, rank: usize, at: usize, byte: u8) {
         let mut dst = live.dst(rank, at..at + 1);
         // SAFETY: one byte of a mapping that nobody else uses now.
         unsafe { dst.ptr().write(byte) };
     }
 
-    fn read(live: &Live, rank: usize, at: usize) -> u8 {
+    fn read(live: &Registration, rank: usize, at: usize) -> u8 {
         let src = live.src(rank, at..at + 1);
         // SAFETY: as above.
         unsafe { src.ptr().read() }
@@ -224,7 +224,7 @@ mod tests {
     #[test]
     fn withdrawn_pages_keep_their_contents_and_are_no_longer_shared() {
         let [ours, theirs] = two();
-        let page = page();
+        let page = page_size();
         for at in [5, page + 5, 2 * page + 5] {
             write(&theirs, 0, at, 7);
             assert_eq!(read(&ours, 0, at), 7);
@@ -245,8 +245,8 @@ mod tests {
     #[test]
     fn a_window_is_the_whole_pages_that_all_ranks_have() {
         let [mut live, _other] = two();
-        let page = page();
-        let pages = |live: &mut Live, ranges: [Range<usize>; 2]| {
+        let page = page_size();
+        let pages = |live: &mut Registration, ranges: [Range<usize>; 2]| {
             live.parts.iter_mut().zip(ranges).for_each(|(part, pages)| part.pages = pages);
         };
         pages(&mut live, [0..3 * page - 10, 0..3 * page - 10]);

@@ -34,7 +34,7 @@ struct Files {
 }
 
 /// Fails with `EFBIG` if a file may not have `len` bytes; to write more would raise SIGXFSZ.
-pub(crate) fn in_a_file(len: u64) -> Result<(), Errno> {
+pub(crate) fn check_file_size(len: u64) -> Result<(), Errno> {
     let longest = getrlimit(Resource::RLIMIT_FSIZE).map_or(u64::MAX, |(soft, _)| soft);
     if len > longest { Err(Errno::EFBIG) } else { Ok(()) }
 }

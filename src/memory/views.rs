@@ -72,7 +72,7 @@ impl<'a> Src<'a> {
     /// # Panics
     /// If the view has fewer.
     #[must_use]
-    pub fn after(self, bytes: usize) -> Self {
+    pub fn without_first(self, bytes: usize) -> Self {
         assert!(bytes <= self.len);
         Self { ptr: self.ptr.wrapping_add(bytes), len: self.len - bytes, ..self }
     }
@@ -169,7 +169,7 @@ impl<'a> Buffer<'a> {
     #[must_use]
     pub fn in_place(bytes: &'a mut [u8]) -> Self {
         let all = 0..bytes.len();
-        Self::within(bytes, all.clone(), all)
+        Self::in_one_memory(bytes, all.clone(), all)
     }
 
     /// Two parts of one memory, which may overlap.
@@ -177,7 +177,7 @@ impl<'a> Buffer<'a> {
     /// # Panics
     /// If a part exceeds the memory.
     #[must_use]
-    pub fn within(bytes: &'a mut [u8], input: Range<usize>, output: Range<usize>) -> Self {
+    pub fn in_one_memory(bytes: &'a mut [u8], input: Range<usize>, output: Range<usize>) -> Self {
         let (start, len) = (bytes.as_mut_ptr(), bytes.len());
         let part = |part: Range<usize>| {
             assert!(part.start <= part.end && part.end <= len);
@@ -188,7 +188,7 @@ impl<'a> Buffer<'a> {
 
     /// Separate memories: the call reads `input` and stores to `output`.
     #[must_use]
-    pub fn apart(input: &'a [u8], output: &'a mut [u8]) -> Self {
+    pub fn out_of_place(input: &'a [u8], output: &'a mut [u8]) -> Self {
         let input = (input.as_ptr().cast_mut(), input.len());
         Self::of(input, (output.as_mut_ptr(), output.len()))
     }
@@ -213,7 +213,7 @@ impl<'a> Buffer<'a> {
     }
 
     /// True if the output shares no memory with the input. False for pieces, which may overlap.
-    pub(crate) fn is_apart(&self) -> bool {
+    pub(crate) fn is_out_of_place(&self) -> bool {
         let [read, written] = [Space::Input, Space::Output].map(|space| self.addresses(space));
         let has_no_pieces = self.pieces.iter().all(|list| list.is_empty());
         has_no_pieces && (read.end <= written.start || written.end <= read.start)
@@ -228,7 +228,7 @@ impl<'a> Buffer<'a> {
     /// The contiguous length: how many of the `len` bytes at `at` follow each other in memory.
     #[inline]
     #[must_use]
-    pub fn together(&self, space: Space, at: usize, len: usize) -> usize {
+    pub fn contiguous_len(&self, space: Space, at: usize, len: usize) -> usize {
         match self.spaces[space as usize] {
             (start, _) if start.is_null() => len.min(self.piece(space, at).1),
             _ => len,
@@ -246,7 +246,8 @@ impl<'a> Buffer<'a> {
             let start = from;
             let left = range.end.saturating_sub(start);
             if left > 0 {
-                from += spaces.iter().fold(left, |len, &space| self.together(space, start, len));
+                from +=
+                    spaces.iter().fold(left, |len, &space| self.contiguous_len(space, start, len));
             }
             (left > 0).then_some(start..from)
         })
@@ -329,24 +330,24 @@ unsafe impl Send for Pieces<'_> {}
 impl<'a> Pieces<'a> {
     /// An empty list that reuses the allocation.
     #[must_use]
-    pub fn emptied<'b>(self) -> Pieces<'b> {
+    pub fn cleared<'b>(self) -> Pieces<'b> {
         let mut lists = self.lists;
         lists.iter_mut().for_each(Vec::clear);
         Pieces { lists, life: PhantomData }
     }
 
     /// Appends memory to the input; its offsets in the input.
-    pub fn read(&mut self, bytes: &'a [u8]) -> Range<usize> {
+    pub fn add_input(&mut self, bytes: &'a [u8]) -> Range<usize> {
         self.add(Space::Input, bytes.as_ptr().cast_mut(), bytes.len())
     }
 
     /// Appends memory to the output; its offsets in the output.
-    pub fn write(&mut self, bytes: &'a mut [u8]) -> Range<usize> {
+    pub fn add_output(&mut self, bytes: &'a mut [u8]) -> Range<usize> {
         self.add(Space::Output, bytes.as_mut_ptr(), bytes.len())
     }
 
     /// Appends memory to both input and output: a buffer reduced in place.
-    pub fn update(&mut self, bytes: &'a mut [u8]) {
+    pub fn add_in_place(&mut self, bytes: &'a mut [u8]) {
         let start = bytes.as_mut_ptr();
         for space in [Space::Input, Space::Output] {
             self.add(space, start, bytes.len());
@@ -382,7 +383,7 @@ mod tests {
     #[test]
     fn views_of_one_buffer_may_overlap() {
         let mut bytes: Vec<u8> = (0..100).collect();
-        let buffer = Buffer::within(&mut bytes, 0..90, 10..100);
+        let buffer = Buffer::in_one_memory(&mut bytes, 0..90, 10..100);
         buffer.dst(Space::Output, 0..90).fill(buffer.src(Space::Input, 0..90));
         let shifted: Vec<u8> = (0..10).chain(0..90).collect();
         assert_eq!(bytes, shifted);

@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn a_forced_algorithm_is_used_where_it_can_make_the_call() {
         let mut planner = planner(4, 1);
-        planner.go_by(Rules { forced: Some(Algorithm::TwoShot), ..Rules::default() });
+        planner.set_rules(Rules { forced: Some(Algorithm::TwoShot), ..Rules::default() });
         assert_eq!(planner.choose(&all_reduce(8)), Algorithm::TwoShot);
         let scan = Request { collective: Collective::Scan, ..all_reduce(8) };
         assert_eq!(planner.choose(&scan), Algorithm::Ring);
@@ -145,10 +145,10 @@ mod tests {
             Rules::default(),
             Rules { forced: Some(Algorithm::Ring), ..Rules::default() },
             Rules { in_order: true, ..Rules::default() },
-            Rules { stands_for: 7, ..Rules::default() },
+            Rules { part_of: 7, ..Rules::default() },
         ];
         let mut prints = |rules| {
-            planner.go_by(rules);
+            planner.set_rules(rules);
             planner.plan(&request).fingerprint
         };
         let first = rules.map(&mut prints);
@@ -190,7 +190,7 @@ mod tests {
                 planner.set_speeds(Speeds { near: SPEED, far, source: Source::Stated });
                 let forced = Algorithm::ALL.map(Some);
                 for (power, forced) in [3, 12, 20].map(|p| forced.map(|f| (p, f))).concat() {
-                    planner.go_by(Rules { forced, ..Rules::default() });
+                    planner.set_rules(Rules { forced, ..Rules::default() });
                     let peers = planner.peers();
                     for collective in Collective::all(1) {
                         let request = Request { collective, ..all_reduce(1 << power) };

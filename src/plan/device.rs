@@ -5,7 +5,7 @@
 use core::cmp::Ordering;
 use core::fmt;
 
-use super::reach::Reach;
+use super::reach::Topology;
 use crate::schedule::{Algorithm, Collective};
 use crate::sim::Time;
 
@@ -57,11 +57,12 @@ impl DeviceForm {
     #[must_use]
     pub(crate) fn is_by(self, algorithm: Algorithm) -> bool {
         let is_by_kernels = matches!(self, Self::Leader | Self::TwoShot | Self::OneShot);
-        Self::of(algorithm) == Some(self) || is_by_kernels && algorithm == Algorithm::Direct
+        Self::for_algorithm(algorithm) == Some(self)
+            || is_by_kernels && algorithm == Algorithm::Direct
     }
 
     /// The form that an algorithm of the host asks for.
-    fn of(algorithm: Algorithm) -> Option<Self> {
+    fn for_algorithm(algorithm: Algorithm) -> Option<Self> {
         match algorithm {
             Algorithm::Ring => Some(Self::Ring),
             Algorithm::TwoShot => Some(Self::TwoShot),
@@ -84,15 +85,15 @@ pub(crate) struct DeviceCall {
     /// Bytes of a block.
     pub(crate) bytes: usize,
     /// True if all ranks know the addresses of all buffers.
-    pub(crate) known: bool,
+    pub(crate) has_known_buffers: bool,
     /// True if the call may be cut into pieces that go through memory which all ranks see.
-    pub(crate) in_pieces: bool,
+    pub(crate) may_be_in_pieces: bool,
     /// True if contributions must be folded in rank order.
-    pub(crate) in_order: bool,
+    pub(crate) is_in_rank_order: bool,
     /// True if the kernels have the reduction.
-    pub(crate) kernels: bool,
+    pub(crate) has_kernels: bool,
     /// True if the call may be made within and between P2P domains.
-    pub(crate) islands: bool,
+    pub(crate) may_use_domains: bool,
 }
 
 /// Stated, not measured: seconds per byte over NVLink between recent devices and in a device's own
@@ -147,22 +148,24 @@ impl fmt::Display for DeviceExplanation {
     }
 }
 
-impl Reach {
+impl Topology {
     /// The forms that can make a call, the best first: those by kernels on all buffers, cheapest
     /// first, then those by way of the host.
     #[must_use]
     pub(crate) fn candidates(&self, size: usize, call: &DeviceCall) -> Vec<DeviceCandidate> {
         let by_kernels: &[DeviceForm] = match self {
-            _ if !call.kernels || call.collective == Collective::Barrier => &[],
+            _ if !call.has_kernels || call.collective == Collective::Barrier => &[],
             Self::Shared => &[DeviceForm::Leader],
             Self::All if is_prefix(call.collective) => &[DeviceForm::Leader],
             Self::All => &[DeviceForm::TwoShot, DeviceForm::OneShot],
             Self::Ring(_) => &[DeviceForm::Ring],
-            Self::Islands(_) | Self::Nobody => &[],
+            Self::P2pDomains(_) | Self::Disconnected => &[],
         };
         let can = |form: &DeviceForm| match form {
-            DeviceForm::OneShot => call.in_pieces && call.collective == Collective::AllReduce,
-            DeviceForm::Ring => stays_in_buffers(call.collective) && !call.in_order,
+            DeviceForm::OneShot => {
+                call.may_be_in_pieces && call.collective == Collective::AllReduce
+            }
+            DeviceForm::Ring => stays_in_buffers(call.collective) && !call.is_in_rank_order,
             _ => true,
         };
         let priced = |form| DeviceCandidate { form, seconds: Some(seconds(form, size, call)) };
@@ -170,7 +173,7 @@ impl Reach {
         all.sort_by(|one, other| {
             one.seconds.partial_cmp(&other.seconds).unwrap_or(Ordering::Equal)
         });
-        if matches!(self, Self::Islands(_)) && call.islands {
+        if matches!(self, Self::P2pDomains(_)) && call.may_use_domains {
             all.push(DeviceCandidate { form: DeviceForm::Islands, seconds: None });
         }
         all.push(DeviceCandidate { form: DeviceForm::Host, seconds: None });
@@ -187,7 +190,7 @@ impl Reach {
         forced: Option<Algorithm>,
     ) -> DeviceForm {
         let all = self.candidates(size, call);
-        let asked = forced.and_then(DeviceForm::of);
+        let asked = forced.and_then(DeviceForm::for_algorithm);
         let found = all.iter().find(|candidate| Some(candidate.form) == asked).or(all.first());
         found.map_or(DeviceForm::Host, |candidate| candidate.form)
     }
@@ -213,7 +216,7 @@ fn seconds(form: DeviceForm, size: usize, call: &DeviceCall) -> f64 {
     let total = bytes * f64::from(call.collective.blocks(size as u32));
     let copies = |passes: f64| passes * (LAUNCH + 2.0 * bytes * MEMORY);
     // Buffers that other ranks do not know are copied to shared memory, and results back.
-    let staging = if call.known { 0.0 } else { copies(2.0) };
+    let staging = if call.has_known_buffers { 0.0 } else { copies(2.0) };
     match form {
         DeviceForm::Leader => 2.0 * FLAG + LAUNCH + 2.0 * n * total * MEMORY + staging,
         DeviceForm::TwoShot => {
@@ -232,7 +235,7 @@ fn seconds(form: DeviceForm, size: usize, call: &DeviceCall) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{DeviceCall, DeviceForm, Reach};
+    use super::{DeviceCall, DeviceForm, Topology};
     use crate::schedule::{Algorithm, Collective, Ring};
 
     #[test]
@@ -250,40 +253,40 @@ mod tests {
         let call = |collective, bytes, known| DeviceCall {
             collective,
             bytes,
-            known,
-            in_pieces: true,
-            in_order: false,
-            kernels: true,
-            islands: true,
+            has_known_buffers: known,
+            may_be_in_pieces: true,
+            is_in_rank_order: false,
+            has_kernels: true,
+            may_use_domains: true,
         };
-        let of = |reach: &Reach, call, forced| reach.choose(4, &call, forced);
+        let of = |reach: &Topology, call, forced| reach.choose(4, &call, forced);
         let sum = Collective::AllReduce;
         for known in [false, true] {
             for bytes in [0, 4 << 10, 64 << 10, 1 << 20, 64 << 20] {
                 let call = call(sum, bytes, known);
                 let small = !known && bytes <= 64 << 10;
                 let form = if small { DeviceForm::OneShot } else { DeviceForm::TwoShot };
-                assert_eq!(of(&Reach::All, call, None), form, "{bytes} {known}");
-                assert_eq!(of(&Reach::Shared, call, None), DeviceForm::Leader);
+                assert_eq!(of(&Topology::All, call, None), form, "{bytes} {known}");
+                assert_eq!(of(&Topology::Shared, call, None), DeviceForm::Leader);
                 let forced = Some(Algorithm::AllPairs);
-                assert_eq!(of(&Reach::All, call, forced), DeviceForm::OneShot);
-                let no = DeviceCall { in_pieces: false, ..call };
-                assert_eq!(of(&Reach::All, no, forced), DeviceForm::TwoShot);
+                assert_eq!(of(&Topology::All, call, forced), DeviceForm::OneShot);
+                let no = DeviceCall { may_be_in_pieces: false, ..call };
+                assert_eq!(of(&Topology::All, no, forced), DeviceForm::TwoShot);
             }
         }
-        let ring = Reach::Ring(Ring::natural(4));
-        let ordered = DeviceCall { in_order: true, ..call(sum, 1, true) };
+        let ring = Topology::Ring(Ring::natural(4));
+        let ordered = DeviceCall { is_in_rank_order: true, ..call(sum, 1, true) };
         assert_eq!(of(&ring, call(sum, 1, true), None), DeviceForm::Ring);
         assert_eq!(of(&ring, ordered, None), DeviceForm::Host);
         assert_eq!(of(&ring, call(Collective::AllToAll, 1, true), None), DeviceForm::Host);
-        assert_eq!(of(&Reach::All, call(Collective::Scan, 1, true), None), DeviceForm::Leader);
-        for reach in [&Reach::Shared, &Reach::All, &ring] {
+        assert_eq!(of(&Topology::All, call(Collective::Scan, 1, true), None), DeviceForm::Leader);
+        for reach in [&Topology::Shared, &Topology::All, &ring] {
             assert_eq!(of(reach, call(Collective::Barrier, 0, true), None), DeviceForm::Host);
         }
-        assert_eq!(of(&Reach::Nobody, call(sum, 1, true), None), DeviceForm::Host);
-        let islands = Reach::Islands(vec![0, 0, 2, 2]);
+        assert_eq!(of(&Topology::Disconnected, call(sum, 1, true), None), DeviceForm::Host);
+        let islands = Topology::P2pDomains(vec![0, 0, 2, 2]);
         assert_eq!(of(&islands, call(sum, 1, true), None), DeviceForm::Islands);
-        let no = DeviceCall { kernels: false, islands: false, ..call(sum, 1, true) };
+        let no = DeviceCall { has_kernels: false, may_use_domains: false, ..call(sum, 1, true) };
         assert_eq!(of(&islands, no, None), DeviceForm::Host);
     }
 }

@@ -283,15 +283,15 @@ mod tests {
         assert_eq!(after.choice, Choice::Cheapest);
         let least = after.candidates.iter().filter_map(|one| one.seconds).fold(1.0, f64::min);
         assert_eq!(after.seconds, Some(least));
-        planner.go_by(Rules { forced: Some(Algorithm::Ring), ..Rules::default() });
+        planner.set_rules(Rules { forced: Some(Algorithm::Ring), ..Rules::default() });
         let forced = planner.explain(&all_reduce(2));
         assert_eq!((forced.choice, forced.hops), (Choice::Forced, Some(6.0)));
         let scan = Request { collective: Collective::Scan, ..all_reduce(2) };
         assert_eq!(planner.explain(&scan).choice, Choice::Forced);
-        planner.go_by(Rules { forced: Some(Algorithm::Bruck), ..Rules::default() });
+        planner.set_rules(Rules { forced: Some(Algorithm::Bruck), ..Rules::default() });
         let why = planner.explain(&scan).why();
         assert!(why.starts_with("bruck can't make it; "), "{why}");
-        planner.go_by(Rules::default());
+        planner.set_rules(Rules::default());
         assert_eq!(planner.explain(&scan).choice, Choice::Only);
         let text = after.to_string();
         for part in

@@ -6,7 +6,7 @@
 use super::DeviceForm;
 use super::request::{digest, mix};
 use super::{Blocks, Planner, Request, Rules};
-use crate::element::{DataType, Kind, ReduceOp, Reduction};
+use crate::element::{DataType, ReduceOp, Reduction, ReductionKind};
 use crate::partition::LENGTH_BITS;
 use crate::schedule::{Algorithm, Collective};
 
@@ -62,7 +62,7 @@ const MESSAGE: u64 = KIND.max();
 const REGISTERING: u64 = KIND.max() - 1;
 
 /// The bits of the algorithm: they say how a call is made, not what it computes.
-pub(crate) const WAY: u64 = ALGORITHM.put(ALGORITHM.max());
+pub(crate) const PATH_BITS: u64 = ALGORITHM.put(ALGORITHM.max());
 /// The bits of the algorithm for direct calls.
 pub(crate) const DIRECT_BITS: u64 = ALGORITHM.put(Algorithm::Direct as u64);
 /// The fingerprint of a message without type and length.
@@ -82,12 +82,12 @@ pub(super) struct Variant {
 impl Planner {
     /// The fingerprint of a call by a library algorithm.
     pub(super) fn fingerprint(&self, request: &Request, algorithm: Algorithm) -> u64 {
-        of(request, &self.how(Some(algorithm)), self.world_digest ^ self.rules.stands_for)
+        of(request, &self.how(Some(algorithm)), self.world_digest ^ self.rules.part_of)
     }
 
     /// The fingerprint of a call by the user's schedules, which have this digest.
     pub(super) fn user_fingerprint(&self, request: &Request, schedules: u64) -> u64 {
-        let rest = mix(self.world_digest ^ schedules) ^ self.rules.stands_for;
+        let rest = mix(self.world_digest ^ schedules) ^ self.rules.part_of;
         of(request, &self.how(None), rest)
     }
 
@@ -101,11 +101,11 @@ impl Planner {
         let how = Variant { uneven: true, ..self.how(Some(algorithm)) };
         let agreed = blocks.agreed.iter().chain([&blocks.window.0]);
         let rest = agreed.fold(self.world_digest, |digest, &count| mix(digest ^ count as u64));
-        of(request, &how, rest ^ self.rules.stands_for)
+        of(request, &how, rest ^ self.rules.part_of)
     }
 
     fn how(&self, algorithm: Option<Algorithm>) -> Variant {
-        let Rules { in_order, stands_for, .. } = self.rules;
+        let Rules { in_order, part_of: stands_for, .. } = self.rules;
         Variant { algorithm, in_order, part: stands_for != 0, uneven: false }
     }
 }
@@ -115,9 +115,9 @@ pub(super) fn of(request: &Request, how: &Variant, rest: u64) -> u64 {
     let root = u64::from(request.collective.root().unwrap_or(0));
     let (op, of_it) = match request.op.map(Reduction::kind) {
         None => (0, 0),
-        Some(Kind::Plain(op)) => (op as u64 + 1, 0),
-        Some(Kind::PreMulSum(_, scalar)) => (SCALED, digest(&scalar)),
-        Some(Kind::User(function, size)) => (FUNCTION, mix(function ^ size as u64)),
+        Some(ReductionKind::Plain(op)) => (op as u64 + 1, 0),
+        Some(ReductionKind::PreMulSum(_, scalar)) => (SCALED, digest(&scalar)),
+        Some(ReductionKind::User(function, size)) => (FUNCTION, mix(function ^ size as u64)),
     };
     let large_root = if root >= ROOT.max() { root } else { 0 };
     // The bits of the count above the field go into the digest.
@@ -142,7 +142,7 @@ pub(super) const fn type_of(dtype: DataType) -> u64 {
 
 /// The fingerprint of a call on device buffers: `of` is whether all ranks know them, and the form.
 #[cfg(feature = "cuda")]
-pub(crate) fn on_devices(request: &Request, in_order: bool, of: (bool, DeviceForm)) -> u64 {
+pub(crate) fn of_device_call(request: &Request, in_order: bool, of: (bool, DeviceForm)) -> u64 {
     let (known, form) = of;
     let algorithm = Some(form.algorithm());
     let how = Variant { algorithm, in_order, part: false, uneven: false };
@@ -152,7 +152,7 @@ pub(crate) fn on_devices(request: &Request, in_order: bool, of: (bool, DeviceFor
 /// The fingerprints of two mismatched device calls: without the bit of the kind of memory if it is
 /// equal, so that REST is only the count; or else without the form, which the memory may decide.
 #[cfg(feature = "cuda")]
-pub(crate) fn alike_in_memory(two: [u64; 2]) -> [u64; 2] {
+pub(crate) fn without_memory_bits(two: [u64; 2]) -> [u64; 2] {
     let is_same_memory = REGISTERED.of(two[0]) == REGISTERED.of(two[1]);
     let form = |one: u64| one & !ALGORITHM.put(ALGORITHM.max());
     two.map(|one| if is_same_memory { one & !REGISTERED.put(1) } else { form(one) })
@@ -160,7 +160,7 @@ pub(crate) fn alike_in_memory(two: [u64; 2]) -> [u64; 2] {
 
 /// The fingerprint of the same call on memory with this digest.
 #[cfg(feature = "host")]
-pub(crate) const fn on(fingerprint: u64, memory: u64) -> u64 {
+pub(crate) const fn with_memory(fingerprint: u64, memory: u64) -> u64 {
     let rest = REST.of(fingerprint).wrapping_add(mix(memory));
     fingerprint & !REST.put(REST.max()) | REST.put(rest)
 }
@@ -264,7 +264,7 @@ fn call(fingerprint: u64) -> String {
 
 /// The difference between the calls of two fingerprints: its name, and its value in each call.
 /// `count` is that of the first call; `None` if its digest has more than the ranks have in common.
-pub(crate) fn difference(
+pub(crate) fn describe_mismatch(
     ours: u64,
     theirs: u64,
     count: Option<usize>,
@@ -272,7 +272,7 @@ pub(crate) fn difference(
     let message = [ours, theirs].iter().all(|&it| KIND.of(it) == MESSAGE);
     // A different count often leads to a different algorithm; the error then names the count.
     let is_user = [ours, theirs].iter().any(|&it| ALGORITHM.of(it) == USER_SCHEDULE);
-    let ignored_bits = if is_user || REST.of(ours) == REST.of(theirs) { 0 } else { WAY };
+    let ignored_bits = if is_user || REST.of(ours) == REST.of(theirs) { 0 } else { PATH_BITS };
     let differ = |field: Field| field.of(ours & !ignored_bits) != field.of(theirs & !ignored_bits);
     let differing = NAMED.iter().filter(|&&(field, ..)| differ(field));
     match differing.collect::<Vec<_>>()[..] {
@@ -323,7 +323,7 @@ mod tests {
     /// "field: theirs there, ours here".
     fn difference_of(ours: (&Request, &Variant), theirs: (&Request, &Variant)) -> String {
         let [one, other] = [ours, theirs].map(|(request, how)| of(request, how, 5));
-        let (field, here, there) = difference(one, other, Some(ours.0.count));
+        let (field, here, there) = describe_mismatch(one, other, Some(ours.0.count));
         format!("{field}: {there} there, {here} here")
     }
 
@@ -378,7 +378,7 @@ mod tests {
         let text = difference_of((&rooted(9000), &HOW), (&rooted(9001), &HOW));
         assert!(text.contains("there"), "{text}");
         let messages = [OF_MESSAGES | type_of(DataType::U8) | REST.put(8), OF_MESSAGES];
-        let (field, here, _) = difference(messages[0], messages[1], None);
+        let (field, here, _) = describe_mismatch(messages[0], messages[1], None);
         assert_eq!((field, &*here), ("the message", "8 bytes of uint8"));
     }
 
@@ -394,6 +394,6 @@ mod tests {
         assert!(text.starts_with("a digest of the count and the scalar: "), "{text}");
         let uneven = Variant { uneven: true, ..HOW };
         let [ours, theirs] = [1, 2].map(|rest| of(&sum(0), &uneven, rest));
-        assert_eq!(difference(ours, theirs, Some(0)).0, "a digest of the counts");
+        assert_eq!(describe_mismatch(ours, theirs, Some(0)).0, "a digest of the counts");
     }
 }

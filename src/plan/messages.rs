@@ -60,7 +60,7 @@ fn self_messages(messages: &[Message], outgoing: bool, me: u32) -> impl Iterator
 }
 
 /// The ranges of steps of each lane: those over one link, in their order.
-pub fn lanes(schedule: &Schedule) -> impl Iterator<Item = Range<usize>> + use<'_> {
+pub fn message_lanes(schedule: &Schedule) -> impl Iterator<Item = Range<usize>> + use<'_> {
     let lane = |step: &Step| (step.op, step.from, step.to);
     schedule.steps.chunk_by(move |one, next| lane(one) == lane(next)).scan(0, |end, steps| {
         let start = *end;

@@ -33,22 +33,22 @@ pub use explain::{Choice, Explanation};
 #[cfg(feature = "internals")]
 #[doc(hidden)]
 pub use self::{
-    messages::lanes,
+    messages::message_lanes,
     planner::{Plan, Planner, Rules},
     request::{Blocks, Message},
-    slots::{Slots, least_chunk, stage},
+    slots::{Slots, least_chunk, stage_bytes},
     tuning::Tuning,
 };
 #[cfg(not(feature = "internals"))]
 pub(crate) use self::{
-    messages::lanes,
+    messages::message_lanes,
     planner::{Plan, Planner, Rules},
     request::{Blocks, Message},
-    slots::{Slots, least_chunk, stage},
+    slots::{Slots, least_chunk, stage_bytes},
     tuning::Tuning,
 };
 pub use price::{Source, Speeds};
 #[cfg(feature = "cuda")]
-pub(crate) use reach::{DeviceSeat, Reach};
+pub(crate) use reach::{DeviceReach, Topology};
 pub use request::Request;
 pub(crate) use request::{digest, mix};

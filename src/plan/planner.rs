@@ -47,7 +47,7 @@ pub struct Rules {
     /// True if reductions must be folded as ((r0 + r1) + r2) + .., where an algorithm can.
     pub in_order: bool,
     /// For a part of a larger call (a conversion, a list of buffers), that call's digest; or 0.
-    pub stands_for: u64,
+    pub part_of: u64,
     /// True if the call is on memory that all ranks have registered: it is then direct.
     pub registered: bool,
 }
@@ -143,7 +143,7 @@ impl Planner {
     }
 
     /// Sets the rules of the plans made from now on.
-    pub fn go_by(&mut self, rules: Rules) {
+    pub fn set_rules(&mut self, rules: Rules) {
         self.rules = rules;
     }
 

@@ -5,7 +5,7 @@ use crate::schedule::Ring;
 
 /// The device of a rank, and the ranks whose memory its kernels reach.
 #[derive(Clone, Debug)]
-pub(crate) struct DeviceSeat {
+pub(crate) struct DeviceReach {
     pub(crate) host: usize,
     /// Identifies the device; equal for ranks that share it.
     pub(crate) device: [u64; 2],
@@ -15,7 +15,7 @@ pub(crate) struct DeviceSeat {
 
 /// The topology of the ranks' devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Reach {
+pub(crate) enum Topology {
     /// All ranks share one device.
     Shared,
     /// Every device reaches all others.
@@ -23,18 +23,18 @@ pub(crate) enum Reach {
     /// Each rank has a device of its own, which reaches the one before it on this ring.
     Ring(Ring),
     /// Devices reach each other within P2P domains. For each rank: the first rank of its domain.
-    Islands(Vec<usize>),
+    P2pDomains(Vec<usize>),
     /// No two ranks' devices reach each other.
-    Nobody,
+    Disconnected,
 }
 
 /// The search for a ring ends after so many steps.
 const SEARCH_STEPS: usize = 100_000;
 
-impl Reach {
+impl Topology {
     /// The topology of ranks that may share host memory if they are at most `most`.
     #[must_use]
-    pub(crate) fn of(seats: &[DeviceSeat], most: usize) -> Self {
+    pub(crate) fn of(seats: &[DeviceReach], most: usize) -> Self {
         let size = seats.len();
         let all = |ranks: &[usize]| {
             ranks.iter().all(|&one| ranks.iter().all(|&other| seats[one].reaches[other]))
@@ -61,9 +61,9 @@ impl Reach {
         };
         let islands: Vec<_> = ranks.iter().map(|&me| island(me)).collect();
         if islands.iter().any(|island| (2..size).contains(&island.len())) {
-            return Self::Islands(islands.iter().map(|island| island[0]).collect());
+            return Self::P2pDomains(islands.iter().map(|island| island[0]).collect());
         }
-        Self::Nobody
+        Self::Disconnected
     }
 
     /// True if kernels of rank `one` read the memory of rank `other`.
@@ -73,14 +73,14 @@ impl Reach {
             Self::Shared => one == 0,
             Self::All => true,
             Self::Ring(ring) => ring.after(one as u32, -1) as usize == other,
-            Self::Islands(_) | Self::Nobody => false,
+            Self::P2pDomains(_) | Self::Disconnected => false,
         }
     }
 }
 
 /// Searches a ring on which each device reaches the one before it (a Hamiltonian cycle, by
 /// backtracking); `None` if two ranks share a device.
-fn ring(seats: &[DeviceSeat]) -> Option<Ring> {
+fn ring(seats: &[DeviceReach]) -> Option<Ring> {
     let same = |one: usize, other: usize| seats[one].device == seats[other].device;
     let size = seats.len();
     if size < 3 || (0..size).any(|one| (0..one).any(|other| same(one, other))) {
@@ -107,12 +107,12 @@ fn ring(seats: &[DeviceSeat]) -> Option<Ring> {
 
 #[cfg(test)]
 mod tests {
-    use super::{DeviceSeat, Reach};
+    use super::{DeviceReach, Topology};
     use crate::schedule::Ring;
 
     /// Ranks on hosts with devices; `reaches` says which of one host reach each other.
-    fn seats(of: &[(usize, u64)], reaches: impl Fn(usize, usize) -> bool) -> Vec<DeviceSeat> {
-        let seat_of = |(rank, &(host, device)): (usize, &(usize, u64))| DeviceSeat {
+    fn seats(of: &[(usize, u64)], reaches: impl Fn(usize, usize) -> bool) -> Vec<DeviceReach> {
+        let seat_of = |(rank, &(host, device)): (usize, &(usize, u64))| DeviceReach {
             host,
             device: [device, 0],
             reaches: (0..of.len())
@@ -125,29 +125,29 @@ mod tests {
         of.iter().enumerate().map(seat_of).collect()
     }
 
-    fn reach(of: &[(usize, u64)], reaches: impl Fn(usize, usize) -> bool) -> Reach {
-        Reach::of(&seats(of, reaches), 32)
+    fn reach(of: &[(usize, u64)], reaches: impl Fn(usize, usize) -> bool) -> Topology {
+        Topology::of(&seats(of, reaches), 32)
     }
 
     #[test]
     fn the_topology_follows_from_what_devices_reach() {
-        assert_eq!(reach(&[(0, 1); 3], |_, _| false), Reach::Shared);
+        assert_eq!(reach(&[(0, 1); 3], |_, _| false), Topology::Shared);
         let own = [(0, 1), (0, 2), (0, 3), (0, 4)];
-        assert_eq!(reach(&own, |_, _| true), Reach::All);
-        assert_eq!(reach(&own, |_, _| false), Reach::Nobody);
-        assert_eq!(reach(&[(0, 1), (0, 1), (0, 2)], |_, _| true), Reach::All);
+        assert_eq!(reach(&own, |_, _| true), Topology::All);
+        assert_eq!(reach(&own, |_, _| false), Topology::Disconnected);
+        assert_eq!(reach(&[(0, 1), (0, 1), (0, 2)], |_, _| true), Topology::All);
         let two = [(0, 1), (0, 1), (0, 2)];
-        assert_eq!(reach(&two, |_, _| false), Reach::Islands(vec![0, 0, 2]));
+        assert_eq!(reach(&two, |_, _| false), Topology::P2pDomains(vec![0, 0, 2]));
         let hosts = [(0, 1), (1, 2), (0, 3), (1, 4)];
-        assert_eq!(reach(&hosts, |_, _| true), Reach::Islands(vec![0, 1, 0, 1]));
-        assert_eq!(Reach::of(&seats(&own, |_, _| true), 3), Reach::Nobody);
+        assert_eq!(reach(&hosts, |_, _| true), Topology::P2pDomains(vec![0, 1, 0, 1]));
+        assert_eq!(Topology::of(&seats(&own, |_, _| true), 3), Topology::Disconnected);
     }
 
     #[test]
     fn rings_are_found_where_there_is_one() {
         let own: Vec<_> = (0..6).map(|device| (0, device)).collect();
         let near = |one: usize, other: usize| one.abs_diff(other) % 4 == 1;
-        assert_eq!(reach(&own, near), Reach::Ring(Ring::natural(6)));
+        assert_eq!(reach(&own, near), Topology::Ring(Ring::natural(6)));
         // Each device reaches only the one before it in this order.
         let order = [0, 3, 1, 5, 2, 4];
         let before = |one: usize, other: usize| {
@@ -155,11 +155,11 @@ mod tests {
             (at(other) + 1) % 6 == at(one)
         };
         let found = Ring::new(order.iter().map(|&rank| rank as u32).collect()).unwrap();
-        assert_eq!(reach(&own, before), Reach::Ring(found));
+        assert_eq!(reach(&own, before), Topology::Ring(found));
         let line = |one: usize, other: usize| one.abs_diff(other) == 1;
-        assert_eq!(reach(&own, line), Reach::Nobody);
+        assert_eq!(reach(&own, line), Topology::Disconnected);
         let shared = [(0, 1), (0, 2), (0, 3), (0, 1)];
         let round = |one: usize, other: usize| one.abs_diff(other) % 2 == 1;
-        assert_eq!(reach(&shared, round), Reach::Islands(vec![0, 1, 2, 0]));
+        assert_eq!(reach(&shared, round), Topology::P2pDomains(vec![0, 1, 2, 0]));
     }
 }

@@ -2,7 +2,7 @@
 
 #[cfg(feature = "host")]
 use super::fingerprint::{self, Variant};
-use crate::element::{DataType, Kind, Reduction};
+use crate::element::{DataType, Reduction, ReductionKind};
 use crate::schedule::Collective;
 
 /// A call, as its arguments describe it.
@@ -24,7 +24,7 @@ impl Request {
     #[must_use]
     pub fn element_size(&self) -> usize {
         match self.op.map(Reduction::kind) {
-            Some(Kind::User(_, size)) => size,
+            Some(ReductionKind::User(_, size)) => size,
             _ => self.dtype.size(),
         }
     }

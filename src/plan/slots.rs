@@ -38,7 +38,7 @@ impl Slots {
 /// Bytes of each rank's stage, made when the communicator is: two pages and the largest element on
 /// each of them. 0 in large worlds, where it would take too much memory.
 #[must_use]
-pub fn stage(ring: &Ring) -> usize {
+pub fn stage_bytes(ring: &Ring) -> usize {
     if ring.size() > 1 && ring.all_pairs() { 16 << 10 } else { 0 }
 }
 

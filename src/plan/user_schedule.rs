@@ -6,7 +6,7 @@ use crate::schedule::{Algorithm, Schedule};
 
 impl Planner {
     /// Adds this rank's schedule; `digest` is that of all ranks' schedules.
-    pub fn adopt(&mut self, schedule: &Schedule, digest: u64) {
+    pub fn add_user_schedule(&mut self, schedule: &Schedule, digest: u64) {
         if !self.user_schedules.iter().any(|(known, _)| *known == digest) {
             self.user_schedules.push((digest, schedule.clone()));
         }
@@ -14,7 +14,7 @@ impl Planner {
 
     /// The plan for a call by the user's schedules with this digest; by a library algorithm if they
     /// were not added.
-    pub fn own(&mut self, request: &Request, digest: u64) -> Plan<'_> {
+    pub fn user_plan(&mut self, request: &Request, digest: u64) -> Plan<'_> {
         let Some(at) = self.user_schedules.iter().position(|(known, _)| *known == digest) else {
             return self.plan(request);
         };

@@ -12,7 +12,7 @@ use super::membership::{
     Time, Verdict, decode, encode,
 };
 use super::reconnect::ListenerAnnouncement;
-use crate::api::Seat;
+use crate::api::RankInfo;
 use crate::error::{Error, Peer, Place, Result};
 use crate::health::Peers;
 use crate::health::control_message::RECOVERY_BYTES;
@@ -57,7 +57,7 @@ impl RecoveryDriver {
     /// The driver of a communicator. `settling` is given if calls end alike at all ranks: the time
     /// that a rank may take to report its last call. `None` for more ranks than a membership has.
     pub(super) fn new(
-        seat: &Seat,
+        seat: &RankInfo,
         settling: Option<Duration>,
         abort: Arc<AtomicBool>,
         at: Box<Place>,

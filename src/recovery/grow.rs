@@ -10,7 +10,7 @@ use super::driver::ADMITTED;
 use super::membership::Ranks;
 use crate::api::options::Tag;
 use crate::api::{CallOptions, Communicator, Origin};
-use crate::bootstrap::{MOST_OUTSIDE, Newcomer, enter, newcomers};
+use crate::bootstrap::{Joiner, MAX_JOINER_LIST_LEN, decode_joiners, join_running_job};
 use crate::config::{Config, deadline_after};
 use crate::error::{Error, Result};
 use crate::health::control_message::RECOVERY_BYTES;
@@ -24,7 +24,7 @@ impl Communicator {
     /// a joiner, and has to ask the members for their state.
     #[must_use]
     pub fn epoch(&self) -> u32 {
-        match &self.seat.origin {
+        match &self.rank_info.origin {
             Origin::Processes(meeting) => meeting.epoch,
             Origin::Threads(_) => 0,
         }
@@ -77,7 +77,7 @@ impl Communicator {
     /// [`Error::Store`] if the launcher does not answer: this communicator still works then. Others
     /// as [`Self::shrink`].
     pub fn grow(&mut self, deadline: Duration) -> Result<Option<Self>> {
-        if matches!(self.seat.origin, Origin::Threads(_)) {
+        if matches!(self.rank_info.origin, Origin::Threads(_)) {
             return Ok(None);
         }
         let joiners = self.joiners()?;
@@ -88,11 +88,11 @@ impl Communicator {
     }
 
     /// The join queue, which rank 0 fetches and broadcasts.
-    fn joiners(&mut self) -> Result<Vec<Newcomer>> {
-        let (engine, seat, _) = self.at_home(CALL)?;
-        engine.works(CALL)?;
+    fn joiners(&mut self) -> Result<Vec<Joiner>> {
+        let (engine, seat, _) = self.engine_on_this_thread(CALL)?;
+        engine.check_usable(CALL)?;
         let Origin::Processes(meeting) = &seat.origin else { return Ok(Vec::new()) };
-        let asked = if seat.rank == 0 { meeting.outside() } else { Ok(Vec::new()) };
+        let asked = if seat.rank == 0 { meeting.list_joiners() } else { Ok(Vec::new()) };
         let mut length = [asked.as_ref().map_or(u64::MAX, |list| list.len() as u64)];
         let size = seat.peers.len();
         let tag = self.settings.tag.clone().or(Some(Tag::Static(CALL)));
@@ -104,7 +104,7 @@ impl Communicator {
         if !list.is_empty() {
             comm.broadcast(&mut list, 0)?;
         }
-        let mut joiners = newcomers(&list)?;
+        let mut joiners = decode_joiners(&list)?;
         joiners.truncate((Ranks::CAPACITY as usize).saturating_sub(size));
         Ok(joiners)
     }
@@ -112,7 +112,7 @@ impl Communicator {
     /// Tells the joiners, whose ranks follow the `members` first ones, that all have connected.
     pub(super) fn admit(mut self, members: u32) -> Result<Self> {
         let joiners = members as usize..self.size();
-        let (engine, ..) = self.at_home(CALL)?;
+        let (engine, ..) = self.engine_on_this_thread(CALL)?;
         for rank in joiners {
             let message = (ADMITTED, Box::new([0; RECOVERY_BYTES]));
             engine.links.control_channels().send_recovery(rank, message);
@@ -125,8 +125,8 @@ impl Communicator {
     pub(crate) fn join_running_job(config: &Config, recorder: &Arc<Recorder>) -> Result<Self> {
         let until = deadline_after(config.timeout);
         loop {
-            let (meeting, members) = enter(config, until)?;
-            let joined = Self::open(meeting, recorder)
+            let (meeting, members) = join_running_job(config, until)?;
+            let joined = Self::from_bootstrap(meeting, recorder)
                 .and_then(|mut comm| comm.await_admission(members, until).map(|()| comm));
             match joined {
                 Ok(mut comm) => {
@@ -141,8 +141,8 @@ impl Communicator {
 
     /// Tells the launcher that this rank has joined the job.
     pub(crate) fn confirm_joined(self) -> Result<Self> {
-        match &self.seat.origin {
-            Origin::Processes(meeting) => meeting.has_joined().map(|()| self),
+        match &self.rank_info.origin {
+            Origin::Processes(meeting) => meeting.report_joined().map(|()| self),
             Origin::Threads(_) => Ok(self),
         }
     }
@@ -172,9 +172,9 @@ impl Communicator {
 /// fetch the list.
 fn list_bytes(length: u64) -> Result<usize> {
     let reason = match usize::try_from(length) {
-        Ok(length) if length <= MOST_OUTSIDE => return Ok(length),
+        Ok(length) if length <= MAX_JOINER_LIST_LEN => return Ok(length),
         _ if length == u64::MAX => "it did not answer rank 0, whose own error says why".into(),
-        _ => format!("a list of {length} bytes, as rank 0 tells, is above {MOST_OUTSIDE}"),
+        _ => format!("a list of {length} bytes, as rank 0 tells, is above {MAX_JOINER_LIST_LEN}"),
     };
     Err(Error::Store { address: "the launcher".into(), reason })
 }
@@ -186,10 +186,12 @@ mod tests {
     #[test]
     fn a_list_of_joiners_beyond_the_limit_is_refused() {
         assert!(
-            [0, 1, MOST_OUTSIDE as u64].into_iter().all(|it| list_bytes(it).unwrap() as u64 == it)
+            [0, 1, MAX_JOINER_LIST_LEN as u64]
+                .into_iter()
+                .all(|it| list_bytes(it).unwrap() as u64 == it)
         );
         let said = |length| list_bytes(length).unwrap_err().to_string();
-        for length in [MOST_OUTSIDE as u64 + 1, u64::MAX - 1] {
+        for length in [MAX_JOINER_LIST_LEN as u64 + 1, u64::MAX - 1] {
             assert!(said(length).contains(&length.to_string()), "{}", said(length));
         }
         assert!(said(u64::MAX).contains("rank 0, whose own error"), "{}", said(u64::MAX));

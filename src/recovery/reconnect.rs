@@ -9,10 +9,10 @@ use std::time::Instant;
 use super::driver::{CONNECT_LIMIT, LISTENER, RecoveryDriver};
 use super::membership::Ranks;
 use super::origin::Recovery;
-use crate::api::verb::refuse;
+use crate::api::verb::argument_error;
 use crate::api::{Communicator, Origin};
-use crate::bootstrap::split::{no_doors, number};
-use crate::bootstrap::{Doors, Meeting, Newcomer};
+use crate::bootstrap::split::{no_listener_error, subgroup_number};
+use crate::bootstrap::{Bootstrap, Joiner, Listeners};
 use crate::codec::{Decoder, Encoder, Malformed};
 use crate::error::{Error, Result};
 use crate::health::Peers;
@@ -56,8 +56,8 @@ impl ListenerAnnouncement {
 }
 
 /// A number that is equal at members that would admit the same joiners; 0 for no joiner.
-fn digest(joiners: &[Newcomer]) -> u64 {
-    joiners.iter().fold(0, |digest, joiner| number(digest, joiner.ticket(), 1))
+fn digest(joiners: &[Joiner]) -> u64 {
+    joiners.iter().fold(0, |digest, joiner| subgroup_number(digest, joiner.ticket(), 1))
 }
 
 /// Announces this member's listener to the other members, and returns theirs.
@@ -100,20 +100,20 @@ impl Communicator {
         &mut self,
         call: &'static str,
         (epoch, members): (u32, Ranks),
-        joiners: &[Newcomer],
+        joiners: &[Joiner],
         until: Instant,
     ) -> Result<Self> {
         let me = self.rank();
-        let Origin::Processes(meeting) = &self.seat.origin else {
-            return refuse(call, "self", "of ranks that are threads", "of processes");
+        let Origin::Processes(meeting) = &self.rank_info.origin else {
+            return argument_error(call, "self", "of ranks that are threads", "of processes");
         };
-        let opened = meeting.open_doors(members.len() as usize + joiners.len());
+        let opened = meeting.open_listeners(members.len() as usize + joiners.len());
         let mine = ListenerAnnouncement {
             from: me,
             epoch,
             joiners: digest(joiners),
             calls: self.engine.as_ref().map_or(0, |engine| engine.all_or_none.last_ok),
-            address: opened.as_ref().map(Doors::address).unwrap_or_default(),
+            address: opened.as_ref().map(Listeners::address).unwrap_or_default(),
         };
         let until = until.min(Instant::now() + CONNECT_LIMIT);
         let mut all = self.with_driver(call, |driver, links| {
@@ -121,7 +121,7 @@ impl Communicator {
         })?;
         let listeners = opened?;
         if let Some(member) = all.iter().find(|member| member.address.is_empty()) {
-            return Err(no_doors(&self.peers()[member.from]));
+            return Err(no_listener_error(&self.peers()[member.from]));
         }
         // All members compare the same digests, so either all admit the joiners or none does.
         let is_agreed = all.iter().all(|member| member.joiners == mine.joiners);
@@ -130,18 +130,18 @@ impl Communicator {
         all.sort_by_key(|member| member.from);
         let (from, calls) = all.iter().map(|member| (member.from, member.calls)).unzip();
         let all: Vec<_> = all.iter().map(|it| (it.from, it.address.as_str())).collect();
-        let Origin::Processes(meeting) = &self.seat.origin else {
-            return refuse(call, "self", "of ranks that are threads", "of processes");
+        let Origin::Processes(meeting) = &self.rank_info.origin else {
+            return argument_error(call, "self", "of ranks that are threads", "of processes");
         };
-        let job = number(meeting.job, u64::from(epoch), SURVIVORS);
+        let job = subgroup_number(meeting.job, u64::from(epoch), SURVIVORS);
         let timeout = until.saturating_duration_since(Instant::now());
-        let meeting = meeting.branch((job, epoch), &all, listeners, timeout);
-        let meeting = meeting.with_newcomers(joiners);
+        let meeting = meeting.subgroup((job, epoch), &all, listeners, timeout);
+        let meeting = meeting.with_joiners(joiners);
         if meeting.rank == 0 {
-            meeting.invite(joiners)?;
+            meeting.admit(joiners)?;
         }
         let comm = self.open_with(call, meeting, members)?;
-        let mut comm = comm.going_by(self.settings.preferences());
+        let mut comm = comm.with_preferences(self.settings.preferences());
         comm.set_timeout(self.settings.timeout);
         let epoch = comm.epoch();
         comm.recovery = Some(Box::new(Recovery { epoch, members: from, calls }));
@@ -156,22 +156,27 @@ impl Communicator {
             let live = others.filter(|&rank| !driver.has_lost(Ranks::from_iter([rank])));
             Ok(live.map(|rank| rank as usize).collect::<Vec<_>>())
         })?;
-        if let Origin::Processes(meeting) = &self.seat.origin {
-            meeting.leaves_behind(live.into_iter());
+        if let Origin::Processes(meeting) = &self.rank_info.origin {
+            meeting.report_evicted(live.into_iter());
         }
         Ok(())
     }
 
     /// Connects on a thread of its own, while this one watches `members`: a death aborts the
     /// connecting.
-    fn open_with(&mut self, call: &'static str, meeting: Meeting, members: Ranks) -> Result<Self> {
+    fn open_with(
+        &mut self,
+        call: &'static str,
+        meeting: Bootstrap,
+        members: Ranks,
+    ) -> Result<Self> {
         let (abort, is_over) = (Arc::new(AtomicBool::new(false)), AtomicBool::new(false));
         let began = Instant::now();
-        let (meeting, seat) = (meeting.heeding(&abort), Arc::clone(&self.seat));
+        let (meeting, seat) = (meeting.with_abort_flag(&abort), Arc::clone(&self.rank_info));
         let opened = self.with_driver(call, |driver, links| {
             thread::scope(|scope| {
                 let open = || {
-                    let opened = Self::open(meeting, seat.flight.recorder());
+                    let opened = Self::from_bootstrap(meeting, seat.flight.recorder());
                     is_over.store(true, Ordering::Release);
                     opened
                 };
@@ -199,15 +204,15 @@ impl Communicator {
 
 #[cfg(test)]
 mod tests {
-    use super::{SURVIVORS, number};
+    use super::{SURVIVORS, subgroup_number};
 
     #[test]
     fn a_group_of_survivors_has_a_job_number_that_no_split_has() {
         let (job, first) = (7, 1);
-        let survivors = number(job, first, SURVIVORS);
+        let survivors = subgroup_number(job, first, SURVIVORS);
         // The first call of a job may be a split, with any colour.
         for color in [0, 1, u32::MAX - 1, u32::MAX] {
-            assert_ne!(number(job, first, color.into()), survivors, "{color}");
+            assert_ne!(subgroup_number(job, first, color.into()), survivors, "{color}");
         }
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::driver::{CONNECT_LIMIT, RecoveryDriver};
 use super::membership::{Input, Ranks, Verdict};
 use crate::api::Communicator;
-use crate::bootstrap::Newcomer;
+use crate::bootstrap::Joiner;
 use crate::config::deadline_after;
 use crate::error::cause::FailureReason;
 use crate::error::{Error, Result};
@@ -89,7 +89,7 @@ impl Communicator {
 
     /// Clears the abort flag of calls that have already failed, so that the flag aborts this call.
     fn clear_abort(&mut self, call: &'static str) -> Result<()> {
-        let (engine, ..) = self.at_home(call)?;
+        let (engine, ..) = self.engine_on_this_thread(call)?;
         if engine.broken.is_some() {
             engine.abort.store(false, Ordering::Relaxed);
         }
@@ -127,7 +127,7 @@ impl Communicator {
     /// # Errors
     /// If an operation panicked and took the engine with it.
     pub fn revoke(&mut self) -> Result<()> {
-        let (engine, ..) = self.at_home("revoke")?;
+        let (engine, ..) = self.engine_on_this_thread("revoke")?;
         // A failure that was reported before stays the cause.
         engine.links.report_own_failure(FailureReason::Aborted);
         engine.give_up("revoked by this rank".into());
@@ -140,7 +140,7 @@ impl Communicator {
         call: &'static str,
         work: impl FnOnce(&mut RecoveryDriver, &mut Peers) -> Result<T>,
     ) -> Result<T> {
-        let (engine, seat, settings) = self.at_home(call)?;
+        let (engine, seat, settings) = self.engine_on_this_thread(call)?;
         engine.with_driver(seat, settings, call, work)
     }
 
@@ -150,7 +150,7 @@ impl Communicator {
         call: &'static str,
         deadline: Duration,
         evict: bool,
-        mut joiners: Vec<Newcomer>,
+        mut joiners: Vec<Joiner>,
     ) -> Result<Self> {
         let (began, mut until) = (Instant::now(), deadline_after(deadline));
         // Evicted ranks are so at the deadline. The others connect after it, and once more if the

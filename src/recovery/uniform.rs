@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::driver::RecoveryDriver;
 use super::membership::{Evidence, Input, Ranks, Verdict};
-use crate::api::Seat;
+use crate::api::RankInfo;
 use crate::api::options::Settings;
 use crate::config::deadline_after;
 use crate::element::{DataType, ReduceOp};
@@ -35,7 +35,7 @@ impl Engine {
     /// Makes the outcome of call number `call` the same at all ranks; `walked` is its outcome here.
     pub(crate) fn make_uniform(
         &mut self,
-        seat: &Seat,
+        seat: &RankInfo,
         settings: &Settings,
         head: &CallMeta<'_>,
         (call, walked): (u64, Result<()>),
@@ -64,7 +64,7 @@ impl Engine {
     /// A barrier after the call: a rank that passes it knows that all ranks have the result.
     fn result_barrier(
         &mut self,
-        seat: &Seat,
+        seat: &RankInfo,
         settings: &Settings,
         head: &CallMeta<'_>,
         call: u64,
@@ -78,17 +78,17 @@ impl Engine {
             given: "on".into(),
             expected: "off: its barrier has no kernel here".into(),
         })?;
-        let part_of = settings.part_of.or(Some((head.name, call)));
-        let settings = Settings { part_of, ..settings.clone() };
+        let part_of = settings.parent_call.or(Some((head.name, call)));
+        let settings = Settings { parent_call: part_of, ..settings.clone() };
         let head =
             CallMeta { name: head.name, is_internal: true, ..CallMeta::of(&request, kernel) };
-        self.walk(seat, &settings, &head, &Buffer::in_place(&mut [0]), |it| it.plan(&request))
+        self.execute(seat, &settings, &head, &Buffer::in_place(&mut [0]), |it| it.plan(&request))
     }
 
     /// Agrees with all survivors whether the result of `call` is everywhere.
     fn settle(
         &mut self,
-        seat: &Seat,
+        seat: &RankInfo,
         settings: &Settings,
         name: &'static str,
         (call, has_result): (u64, bool),
@@ -121,7 +121,7 @@ impl Engine {
     /// Runs `work` with the recovery driver and the links.
     pub(super) fn with_driver<T>(
         &mut self,
-        seat: &Seat,
+        seat: &RankInfo,
         settings: &Settings,
         call: &'static str,
         work: impl FnOnce(&mut RecoveryDriver, &mut Peers) -> Result<T>,
@@ -147,7 +147,7 @@ impl Engine {
     }
 
     /// True if there are control channels between all pairs of ranks, few enough for a membership.
-    pub(crate) fn has_all_control_channels(&mut self, seat: &Seat) -> bool {
+    pub(crate) fn has_all_control_channels(&mut self, seat: &RankInfo) -> bool {
         let size = seat.peers.len();
         let all =
             (0..size).all(|rank| rank == seat.rank || self.links.control_channels().has(rank));

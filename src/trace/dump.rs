@@ -6,7 +6,7 @@ use std::{fs, io};
 
 use super::reader::{Member, Op, State, record};
 use super::recorder::Recorder;
-use crate::memory::resource_limit::in_a_file;
+use crate::memory::resource_limit::check_file_size;
 
 /// Writes the last operations of a rank to its own file in `folder`, replacing an earlier dump.
 pub(super) fn dump(recorder: &Recorder, folder: &Path) -> io::Result<()> {
@@ -16,7 +16,7 @@ pub(super) fn dump(recorder: &Recorder, folder: &Path) -> io::Result<()> {
         let member = op.member.and_then(|at| record.members.get(at).copied().flatten());
         line(&mut text, recorder.rank, record.pid, op, member);
     }
-    in_a_file(text.len() as u64)?;
+    check_file_size(text.len() as u64)?;
     fs::create_dir_all(folder)?;
     fs::write(folder.join(format!("rank.{}.jsonl", recorder.rank)), text)
 }
@@ -34,21 +34,21 @@ fn line(text: &mut String, rank: usize, pid: u64, op: &Op, member: Option<Member
         let _ = write!(text, ",\"communicator\":\"{key:016x}\",\"comm_rank\":{rank}");
         let _ = write!(text, ",\"comm_size\":{size}");
     }
-    let _ = write!(text, ",\"call\":{},\"collective\":\"{}\"", op.sequence, op.what.name());
-    let names = [("dtype", op.what.dtype()), ("op", op.what.op())];
-    let algorithm = ("algorithm", op.what.algorithm());
+    let _ = write!(text, ",\"call\":{},\"collective\":\"{}\"", op.sequence, op.code.name());
+    let names = [("dtype", op.code.dtype()), ("op", op.code.op())];
+    let algorithm = ("algorithm", op.code.algorithm());
     for (key, name) in names.into_iter().chain([algorithm]) {
         if let Some(name) = name {
             let _ = write!(text, ",\"{key}\":\"{name}\"");
         }
     }
-    if let Some(root) = op.what.root() {
+    if let Some(root) = op.code.root() {
         let _ = write!(text, ",\"root\":{root}");
     }
     let Op { count, bytes, start, end, step, .. } = op;
     let _ = write!(text, ",\"count\":{count},\"bytes\":{bytes},\"state\":\"{state}\"");
     let _ = write!(text, ",\"step\":{step}");
-    if let Some((how, peer)) = op.toward {
+    if let Some((how, peer)) = op.waits_for {
         let _ = write!(text, ",\"{}\":{peer}", how.replace(' ', "_"));
     }
     let _ = writeln!(text, ",\"start_ns\":{start},\"end_ns\":{end}}}");

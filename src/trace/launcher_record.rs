@@ -10,10 +10,16 @@ use crate::error::{Error, Result, warn};
 use crate::memory::mapping::Region;
 
 /// The recorder of this rank: in the launcher's memory if it inherited any, or else in its own.
-pub(crate) fn of(config: &Config) -> Result<Arc<Recorder>> {
-    let shared = config.record.map(record_memory).transpose()?.flatten();
+pub(crate) fn open_recorder(config: &Config) -> Result<Arc<Recorder>> {
+    let shared = config.record_fd.map(record_memory).transpose()?.flatten();
     let position = (config.rank, config.size);
-    Recorder::new(shared, position, config.record_dir.clone(), config.trace.clone(), config.joins)
+    Recorder::new(
+        shared,
+        position,
+        config.record_dir.clone(),
+        config.trace.clone(),
+        config.is_joiner,
+    )
 }
 
 /// The launcher's memory; `None`, with a warning, if it was made by another version.
@@ -43,10 +49,10 @@ mod tests {
                     drop(comm.alloc::<u8>(10).unwrap());
                     let mine = vec![1_u8; comm.rank() + 1];
                     comm.all_gather_v(&mine, &mut [0; 3], &[1, 2]).unwrap();
-                    let ops = comm.seat.flight.recorder().record().unwrap().ops;
+                    let ops = comm.rank_info.flight.recorder().record().unwrap().ops;
                     let last = ops.len() - 1;
                     for (at, op) in ops.iter().enumerate() {
-                        assert_eq!(op.what.is_uneven(), at == last, "{op:?}");
+                        assert_eq!(op.code.is_uneven(), at == last, "{op:?}");
                     }
                     assert_eq!(ops[0].count, 6);
                 });

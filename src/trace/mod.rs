@@ -16,10 +16,10 @@ mod recorder;
 mod timeline;
 
 pub use metrics::MetricsHandle;
-pub use operation::What;
+pub use operation::OperationCode;
 pub use reader::{Member, Op, Reader, Record, State};
 
-pub(crate) use recorder::{Direction, Flight, Position, Recorder};
+pub(crate) use recorder::{Direction, Position, RecordWriter, Recorder};
 
 use std::os::fd::OwnedFd;
 

@@ -1,7 +1,7 @@
 //! The code of an operation: its name, type, reduction, algorithm and root, in one word.
 //! Law: every word can be decoded; an unknown part is decoded as `?`.
 
-use crate::element::{DataType, Kind, ReduceOp, Reduction};
+use crate::element::{DataType, ReduceOp, Reduction, ReductionKind};
 use crate::plan::Request;
 use crate::schedule::{Algorithm, Collective};
 
@@ -35,9 +35,9 @@ const UNEVEN: u64 = 1 << 60;
 
 /// The code of an operation: what one word says about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct What(u64);
+pub struct OperationCode(u64);
 
-impl What {
+impl OperationCode {
     /// The code of operation `name` on the communicator with entry `at`; `uneven` if its blocks
     /// differ in length. `request` is `None` for messages.
     #[inline]
@@ -48,9 +48,9 @@ impl What {
         };
         let op = match request.op.map(Reduction::kind) {
             None => 0,
-            Some(Kind::Plain(op)) => op as u8 + 1,
-            Some(Kind::PreMulSum(..)) => SCALED,
-            Some(Kind::User(..)) => FUNCTION,
+            Some(ReductionKind::Plain(op)) => op as u8 + 1,
+            Some(ReductionKind::PreMulSum(..)) => SCALED,
+            Some(ReductionKind::User(..)) => FUNCTION,
         };
         let root = u64::from(request.collective.root().unwrap_or(0));
         let word = at as u64 & 0xff
@@ -171,18 +171,19 @@ mod tests {
         };
         for dtype in DataType::ALL {
             let request = of(Collective::AllReduce, Some(ReduceOp::Max), dtype);
-            let what = What::of(62, ("all_reduce", false), Some(&request)).by(Algorithm::Direct);
+            let what =
+                OperationCode::of(62, ("all_reduce", false), Some(&request)).by(Algorithm::Direct);
             assert_eq!((what.name(), what.dtype()), ("all_reduce", Some(dtype.name())));
             assert_eq!((what.op(), what.algorithm()), (Some("max"), Some("direct")));
             assert_eq!((what.at(), what.root(), what.is_uneven()), (62, None, false));
         }
         let request = of(Collective::Gather { root: 0xf_fffe }, None, DataType::U8);
-        let what = What::of(0, ("gather_v", true), Some(&request));
+        let what = OperationCode::of(0, ("gather_v", true), Some(&request));
         assert_eq!((what.root(), what.is_uneven(), what.op()), (Some(0xf_fffe), true, None));
-        assert_eq!(What::of(3, ("recv", false), None).name(), "recv");
+        assert_eq!(OperationCode::of(3, ("recv", false), None).name(), "recv");
         for bit in 0..64 {
             for word in [1 << bit, !(1 << bit), u64::MAX] {
-                let what = What::from_word(word);
+                let what = OperationCode::from_word(word);
                 let _ = (what.name(), what.dtype(), what.op(), what.algorithm(), what.root());
             }
         }

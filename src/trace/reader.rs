@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{Ordering, fence};
 
 use super::layout::{CALL, COMMUNICATORS, MAGIC, OPERATIONS, RecordMemory, bytes};
-use super::operation::What;
+use super::operation::OperationCode;
 use super::recorder::Position;
 use crate::error::Result;
 use crate::memory::mapping::Region;
@@ -39,7 +39,7 @@ pub struct Op {
     /// True for a message between two ranks; false for a call that all ranks make.
     pub is_message: bool,
     /// Name, type, reduction, algorithm and root.
-    pub what: What,
+    pub code: OperationCode,
     /// Number of elements.
     pub count: u64,
     /// Bytes of the result.
@@ -53,7 +53,7 @@ pub struct Op {
     /// The current step of its schedule, from 0.
     pub step: u64,
     /// "receiving from", "sending to" or "waiting for", and a rank of the communicator.
-    pub toward: Option<(&'static str, u64)>,
+    pub waits_for: Option<(&'static str, u64)>,
 }
 
 /// A communicator of the rank.
@@ -66,9 +66,9 @@ pub struct Member {
     /// The number of ranks there.
     pub size: u64,
     /// Communicators that this rank had made before it.
-    pub made: u64,
+    pub created_before: u64,
     /// True until the communicator is dropped.
-    pub open: bool,
+    pub is_open: bool,
 }
 
 /// The contents of a record at one time.
@@ -126,7 +126,7 @@ fn member(memory: &RecordMemory, at: usize) -> Option<Member> {
     let [rank, size, made, taken] = words.map(|word| word.load(Ordering::Relaxed));
     fence(Ordering::Acquire);
     let is_whole = key != 0 && group.key.load(Ordering::Relaxed) == key && rank < size;
-    is_whole.then_some(Member { key, rank, size, made, open: taken != 0 })
+    is_whole.then_some(Member { key, rank, size, created_before: made, is_open: taken != 0 })
 }
 
 /// The operation of an entry, unless it is being written.
@@ -149,7 +149,7 @@ fn op(memory: &RecordMemory, at: u64, members: &[Option<Member>]) -> Option<Op> 
         return None;
     }
     let [what, sequence, count, bytes, start, end, position] = words;
-    let what = What::from_word(what);
+    let what = OperationCode::from_word(what);
     let position = Position::from_word(position);
     let member = Some(what.at()).filter(|&at| members.get(at).is_some_and(Option::is_some));
     let (call, is_message) = (sequence & CALL, sequence >> 63 != 0);
@@ -160,14 +160,14 @@ fn op(memory: &RecordMemory, at: u64, members: &[Option<Member>]) -> Option<Op> 
         member,
         sequence,
         is_message,
-        what,
+        code: what,
         count,
         bytes,
         start,
         end,
         state,
         step,
-        toward,
+        waits_for: toward,
     };
     Some(op)
 }

@@ -11,7 +11,7 @@ use super::clock::{coarse, precise};
 use super::dump::dump;
 use super::layout::{CALL, COMMUNICATORS, RecordMemory, bytes};
 use super::metrics::{Metrics, MetricsHandle};
-use super::operation::What;
+use super::operation::OperationCode;
 use super::reader::State;
 use super::timeline::Trace;
 use crate::error::{Error, Peer, Result, Stall, warn};
@@ -147,7 +147,7 @@ impl Recorder {
         key: u64,
         rank: usize,
         peers: Arc<[Peer]>,
-    ) -> Flight {
+    ) -> RecordWriter {
         let made = self.memory.header().made.fetch_add(1, Ordering::Relaxed);
         // Entries are reused in turn: the calls of a dropped communicator keep its name for long.
         let places =
@@ -168,13 +168,13 @@ impl Recorder {
             group.key.store(key.max(1), Ordering::Release);
         }
         let (metrics, current) = (Arc::new(Metrics::default()), AtomicU64::new(0));
-        Flight { recorder: Arc::clone(self), at, rank, peers, current, metrics }
+        RecordWriter { recorder: Arc::clone(self), at, rank, peers, current, metrics }
     }
 }
 
 /// The writer of a communicator's calls. One thread at a time makes its calls.
 #[derive(Debug)]
-pub(crate) struct Flight {
+pub(crate) struct RecordWriter {
     recorder: Arc<Recorder>,
     /// The index of its entry in the record; `None` if all entries are in use.
     at: Option<usize>,
@@ -187,7 +187,7 @@ pub(crate) struct Flight {
     metrics: Arc<Metrics>,
 }
 
-impl Flight {
+impl RecordWriter {
     pub(crate) fn recorder(&self) -> &Arc<Recorder> {
         &self.recorder
     }
@@ -205,7 +205,7 @@ impl Flight {
         let memory = &self.recorder.memory;
         let number = memory.header().begun.fetch_add(1, Ordering::Relaxed) + 1;
         self.current.store(number, Ordering::Relaxed);
-        let what = What::of(self.at.unwrap_or(COMMUNICATORS), (name, uneven), request);
+        let what = OperationCode::of(self.at.unwrap_or(COMMUNICATORS), (name, uneven), request);
         let entry = memory.entry(number);
         entry.number.store(0, Ordering::Relaxed);
         fence(Ordering::Release);
@@ -227,9 +227,9 @@ impl Flight {
 
     /// Records the algorithm of the current operation.
     #[inline]
-    pub(crate) fn by(&self, algorithm: Algorithm) {
+    pub(crate) fn set_algorithm(&self, algorithm: Algorithm) {
         let what = &self.recorder.memory.entry(self.current.load(Ordering::Relaxed)).what;
-        let word = What::from_word(what.load(Ordering::Relaxed)).by(algorithm).word();
+        let word = OperationCode::from_word(what.load(Ordering::Relaxed)).by(algorithm).word();
         what.store(word, Ordering::Relaxed);
     }
 
@@ -254,7 +254,7 @@ impl Flight {
     #[cold]
     pub(crate) fn add_wait(&self, time: Duration) {
         let entry = self.recorder.memory.entry(self.current.load(Ordering::Relaxed));
-        let what = What::from_word(entry.what.load(Ordering::Relaxed));
+        let what = OperationCode::from_word(entry.what.load(Ordering::Relaxed));
         self.metrics.add_wait(what.kind(), time);
     }
 
@@ -264,7 +264,7 @@ impl Flight {
         let current = self.current.load(Ordering::Relaxed);
         let entry = self.recorder.memory.entry(current);
         let is_own = entry.number.load(Ordering::Relaxed) == current;
-        let what = What::from_word(entry.what.load(Ordering::Relaxed)).name();
+        let what = OperationCode::from_word(entry.what.load(Ordering::Relaxed)).name();
         let call = entry.sequence.load(Ordering::Relaxed) & CALL;
         let in_call = match Position(entry.position.load(Ordering::Relaxed)).state() {
             Some(State::Entered | State::AtStep) if is_own => format!(" in {what} #{call}"),
@@ -283,7 +283,7 @@ impl Flight {
         let number = self.current.load(Ordering::Relaxed);
         let entry = self.recorder.memory.entry(number);
         let bytes = entry.bytes.load(Ordering::Relaxed);
-        let what = What::from_word(entry.what.load(Ordering::Relaxed));
+        let what = OperationCode::from_word(entry.what.load(Ordering::Relaxed));
         // A small call ends about when it began; to read the clock again would show in its time.
         if bytes >= PRECISE_BYTES as u64 || done.is_err() || self.recorder.trace.is_some() {
             entry.end.store(self.time(bytes as usize), Ordering::Relaxed);
@@ -304,7 +304,7 @@ impl Flight {
     }
 
     #[cold]
-    fn failed(&self, what: What, error: &Error) {
+    fn failed(&self, what: OperationCode, error: &Error) {
         self.metrics.failed(what.kind(), error);
         if let Some(folder) = &self.recorder.folder
             && let Err(cause) = dump(&self.recorder, folder)
@@ -320,7 +320,7 @@ impl Flight {
     }
 }
 
-impl Drop for Flight {
+impl Drop for RecordWriter {
     /// Frees the entry. The calls keep their communicator's name until another one takes the entry.
     fn drop(&mut self) {
         if let Some(at) = self.at {

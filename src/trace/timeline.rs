@@ -13,10 +13,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::clock::precise;
 use super::layout::{CALL, OperationEntry};
-use super::operation::What;
+use super::operation::OperationCode;
 use super::recorder::Position;
 use crate::error::{Error, Result, warn};
-use crate::memory::resource_limit::in_a_file;
+use crate::memory::resource_limit::check_file_size;
 
 /// Events are written to the file when they have so many bytes, or after so many nanoseconds.
 const FLUSH_BYTES: usize = 64 << 10;
@@ -70,7 +70,7 @@ impl Trace {
             }
         };
         let failed = |cause: io::Error| Error::io(format!("writing {}", path.display()), cause);
-        in_a_file(1 << 10).map_err(|errno| failed(errno.into()))?;
+        check_file_size(1 << 10).map_err(|errno| failed(errno.into()))?;
         let opening = format!(
             "[\n{{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":{rank},\"tid\":0,\"args\":\
              {{\"name\":\"rank {rank}\"}}}}"
@@ -101,7 +101,7 @@ impl Trace {
         let words = [&entry.what, &entry.sequence, &entry.count, &entry.bytes];
         let [what, sequence, count, bytes] = words.map(|word| word.load(Ordering::Relaxed));
         let [start, end] = [&entry.start, &entry.end].map(|word| word.load(Ordering::Relaxed));
-        let what = What::from_word(what);
+        let what = OperationCode::from_word(what);
         let mut file = self.file();
         if let Some(last) = file.steps.remove(&at) {
             file.event(self.rank, at, last, end);
@@ -154,7 +154,7 @@ impl TraceFile {
         let more = self.text.len() as u64;
         self.text += "\n]\n";
         let end = self.end + self.text.len() as u64;
-        let written = in_a_file(end).map_err(io::Error::from);
+        let written = check_file_size(end).map_err(io::Error::from);
         let written = written.and_then(|()| self.file.write_all_at(self.text.as_bytes(), self.end));
         self.written = precise();
         self.text.clear();

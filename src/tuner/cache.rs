@@ -12,7 +12,7 @@ use std::{fs, io};
 
 use nix::libc::O_NONBLOCK;
 
-use crate::api::{Origin, Seat};
+use crate::api::{Origin, RankInfo};
 use crate::error::warn;
 use crate::plan::{Source, Speeds, Tuning, digest};
 use crate::sim::Speed;
@@ -55,7 +55,7 @@ pub(super) struct SpeedCache {
 }
 
 impl SpeedCache {
-    pub(super) fn of(seat: &Seat) -> Self {
+    pub(super) fn of(seat: &RankInfo) -> Self {
         let (n, kinds) = (seat.peers.len(), seat.transports.join("+"));
         let (local, cpus, model) = (seat.local_size, cpus(), cpu_model());
         let machine = format!("{n} ranks, {local} here, {cpus} cpus, {kinds}, {model}");

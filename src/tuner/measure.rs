@@ -66,7 +66,7 @@ impl Prober<'_> {
     /// Measures all algorithms that could be the best at some length. The speeds of links are known
     /// by now.
     pub(super) fn tune(&mut self) -> Result<Tuning, Halt> {
-        self.engine.planner.go_by(Rules::default());
+        self.engine.planner.set_rules(Rules::default());
         let mut trials = self.trials();
         let size = self.seat.peers.len() as u32;
         let longest = trials.iter().map(|trial| trial.request.longest(size)).max();
@@ -147,7 +147,7 @@ impl Prober<'_> {
         let mine = if request.op.is_some() { 0 } else { self.seat.rank * part };
         let calls = (SECONDS_PER_TRY / price).clamp(CALLS_PER_TRY[0], CALLS_PER_TRY[1]) as usize;
         let mut call = |prober: &mut Self| {
-            let buffer = Buffer::within(memory, mine..mine + part, 0..len);
+            let buffer = Buffer::in_one_memory(memory, mine..mine + part, 0..len);
             prober.call(None, *algorithm, request, &buffer)
         };
         // An untimed call first, because the call before was another algorithm's.

@@ -6,7 +6,7 @@
 use std::time::Instant;
 
 use super::cache::{Measurements, SpeedCache};
-use crate::api::Seat;
+use crate::api::RankInfo;
 use crate::api::options::Settings;
 use crate::element::{DataType, ReduceOp};
 use crate::engine::{CallMeta, Engine, Executor, PROBE_SEQUENCE_BIT};
@@ -32,12 +32,12 @@ impl Engine {
     /// Measures the speeds of links and algorithms, before the first call that has a choice of
     /// algorithms.
     #[cold]
-    pub(crate) fn measure_speeds(&mut self, seat: &Seat, settings: &Settings) -> Result<()> {
+    pub(crate) fn measure_speeds(&mut self, seat: &RankInfo, settings: &Settings) -> Result<()> {
         let found = self.agree_on_speeds(seat, settings);
         found.map_err(|halt| self.fail(seat, settings, "the first probe", halt))
     }
 
-    fn agree_on_speeds(&mut self, seat: &Seat, settings: &Settings) -> Result<(), Halt> {
+    fn agree_on_speeds(&mut self, seat: &RankInfo, settings: &Settings) -> Result<(), Halt> {
         let mut prober = Prober { engine: self, seat, settings, calls: 0 };
         let cache = (seat.rank == 0).then(|| SpeedCache::of(seat));
         let cached = cache.as_ref().and_then(SpeedCache::load);
@@ -76,7 +76,7 @@ pub(super) struct ProbeGroup {
 /// Makes the probe's calls.
 pub(super) struct Prober<'a> {
     pub(super) engine: &'a mut Engine,
-    pub(super) seat: &'a Seat,
+    pub(super) seat: &'a RankInfo,
     settings: &'a Settings,
     /// Calls made so far; a call's number is this plus [`PROBE_SEQUENCE_BIT`].
     calls: u64,
@@ -172,7 +172,7 @@ impl Prober<'_> {
         let request = request(Collective::AllGather, PART_BYTES, None);
         let gathered = self.fastest_try(LARGE_CALLS_PER_TRY, |prober| {
             let whole = 0..memory.len();
-            let buffer = Buffer::within(&mut memory, mine.clone(), whole);
+            let buffer = Buffer::in_one_memory(&mut memory, mine.clone(), whole);
             prober.call(Some(group), Algorithm::Ring, &request, &buffer)
         })?;
         let (part, hop) = (PART_BYTES as f64, ours * latency + others);
@@ -239,7 +239,7 @@ impl Prober<'_> {
         };
         self.calls += 1;
         let engine = &mut *self.engine;
-        engine.planner.go_by(Rules { forced: Some(algorithm), ..Rules::default() });
+        engine.planner.set_rules(Rules { forced: Some(algorithm), ..Rules::default() });
         let subgroup = group.filter(|group| !group.is_world);
         let plan = match subgroup
             .and_then(|subgroup| subgroup.schedule(request, algorithm, self.seat.rank))
@@ -249,8 +249,8 @@ impl Prober<'_> {
                 // The digest of the schedule is the same on all ranks of all hosts.
                 let name = digest(request.collective.name().as_bytes());
                 let number = mix(mix(PROBE_SEQUENCE_BIT ^ algorithm as u64) ^ name);
-                engine.planner.adopt(&schedule, number);
-                engine.planner.own(request, number)
+                engine.planner.add_user_schedule(&schedule, number);
+                engine.planner.user_plan(request, number)
             }
         };
         let executor = Executor {
@@ -264,7 +264,7 @@ impl Prober<'_> {
             lanes: &mut engine.lanes,
         };
         let wait = Wait::new(&engine.patience, self.settings.timeout, &engine.abort);
-        let wait = wait.recorded(&self.seat.flight);
+        let wait = wait.with_recorder(&self.seat.flight);
         executor.execute(
             &plan,
             &CallMeta::of(request, kernel),

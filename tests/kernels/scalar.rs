@@ -4,7 +4,7 @@
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use ringreduce::element::Order;
-use ringreduce::kernel::{Kernel, Level, Turn};
+use ringreduce::kernel::{FoldStep, Kernel, Level};
 use ringreduce::memory::{Buffer, Src};
 use ringreduce::schedule::Space;
 use ringreduce::{
@@ -24,7 +24,7 @@ fn scalar<T: Element>(
     let mut out = vec![T::zeroed(); local.len()];
     let len = size_of_val(local);
     Kernel::select_for(Level::Scalar, T::DTYPE, op, world).unwrap().reduce(
-        Turn { last, order: Order::IncomingFirst, own: true },
+        FoldStep { is_last: last, order: Order::IncomingFirst, is_own: true },
         Buffer::in_place(bytemuck::cast_slice_mut(&mut out)).dst(Space::Output, 0..len),
         None,
         Src::from(bytemuck::cast_slice(local)),

@@ -4,18 +4,20 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::time::Duration;
 
-use ringreduce::config::{Config, Failures, Numbers, SecretSource, StoreAddr, Surroundings};
+use ringreduce::config::{
+    Config, FailureSettings, NumericSettings, ProcessEnvironment, SecretSource, StoreAddr,
+};
 use ringreduce::schedule::ALL_PAIRS;
 use ringreduce::{DataType, Error, Transport};
 
 /// Variables as `"A=1 B=2"`, with the ancestor process 77 and the user 1000.
-fn around(vars: &str) -> Surroundings {
+fn around(vars: &str) -> ProcessEnvironment {
     let pair = |text: &str| {
         let (name, value) = text.split_once('=').unwrap();
         (name.into(), value.replace('~', " ").into())
     };
     let vars = vars.split_whitespace().map(pair).collect();
-    Surroundings { vars, uid: 1000, ancestor_without: |_| 77 }
+    ProcessEnvironment { vars, uid: 1000, ancestor_without: |_| 77 }
 }
 
 fn detect(vars: &str) -> Result<(Config, Vec<String>), Error> {
@@ -127,8 +129,8 @@ fn settings_are_read_from_their_variables() {
 #[test]
 fn settings_of_failed_calls_are_read() {
     let failures = |vars: &str| found(vars).failures;
-    assert_eq!(failures(""), Failures::default());
-    let both = Failures { uniform: true, retry_safe: true };
+    assert_eq!(failures(""), FailureSettings::default());
+    let both = FailureSettings { uniform: true, retry_safe: true };
     assert_eq!(failures("RINGREDUCE_UNIFORM=1 RINGREDUCE_RETRY_SAFE=1"), both);
     let text = refused("RINGREDUCE_RETRY_SAFE=on");
     assert!(text.contains("RINGREDUCE_RETRY_SAFE") && text.contains("on"), "{text}");
@@ -137,10 +139,10 @@ fn settings_of_failed_calls_are_read() {
 #[test]
 fn numeric_options_are_read() {
     let numbers = |vars: &str| found(vars).numbers;
-    assert_eq!(numbers(""), Numbers::default());
+    assert_eq!(numbers(""), NumericSettings::default());
     let all = "RINGREDUCE_DETERMINISTIC=1 RINGREDUCE_WIDE=0 RINGREDUCE_WIRE=bfloat16";
     let wire = Some(DataType::BF16);
-    assert_eq!(numbers(all), Numbers { deterministic: true, wide: false, wire });
+    assert_eq!(numbers(all), NumericSettings { deterministic: true, wide: false, wire });
     assert!(numbers("RINGREDUCE_WIDE=1 RINGREDUCE_WIRE=off").wide);
     let names = [
         ("half", DataType::F16),

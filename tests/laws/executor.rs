@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use harness::ranks::in_threads;
-use ringreduce::exec::{Call, Patience, Wait, run};
+use ringreduce::exec::{Backoff, Call, Wait, run};
 use ringreduce::health::Peers;
 use ringreduce::kernel::Kernel;
 use ringreduce::memory::Buffer;
@@ -119,7 +119,7 @@ impl World<'_> {
             streaming: false,
         };
         let abort = AtomicBool::new(false);
-        let patience = Patience::for_ranks(self.size());
+        let patience = Backoff::for_ranks(self.size());
         let wait = Wait::new(&patience, Duration::from_secs(60), &abort);
         let (input, output) = (self.input(), self.output());
         let mut scratch = vec![0xEE; call.partition.scratch_bytes()];
@@ -127,7 +127,7 @@ impl World<'_> {
         if !self.in_place {
             let mut result = vec![NOTHING; output];
             let bytes = bytemuck::cast_slice_mut(&mut result);
-            let buffer = Buffer::apart(bytemuck::cast_slice(&given), bytes);
+            let buffer = Buffer::out_of_place(bytemuck::cast_slice(&given), bytes);
             run(&call, &buffer.with_scratch(&mut scratch), links, &wait).unwrap();
             return result;
         }
@@ -143,7 +143,7 @@ impl World<'_> {
         let bytes = |range: &Range<usize>| 4 * range.start..4 * range.end;
         let parts = [bytes(&from), bytes(&to)];
         let [input, output] = parts;
-        let buffer = Buffer::within(bytemuck::cast_slice_mut(&mut buf), input, output);
+        let buffer = Buffer::in_one_memory(bytemuck::cast_slice_mut(&mut buf), input, output);
         run(&call, &buffer.with_scratch(&mut scratch), links, &wait).unwrap();
         for i in (0..buf.len()).filter(|i| !to.contains(i)) {
             assert_eq!(buf[i], before(rank, i), "memory beside the output is unchanged");

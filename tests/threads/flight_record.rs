@@ -59,7 +59,7 @@ fn random_bytes_are_read_as_a_valid_record() {
         let record = Reader::open(fd.as_fd()).unwrap().read().unwrap();
         assert!(record.ops.len() <= 1024);
         for op in &record.ops {
-            assert!(!op.what.name().is_empty() && op.end >= op.start);
+            assert!(!op.code.name().is_empty() && op.end >= op.start);
             assert!(op.member.is_none_or(|at| record.members[at].is_some()));
         }
         assert!(record.ops.is_sorted_by(|one, other| one.number <= other.number));

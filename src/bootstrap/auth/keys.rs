@@ -13,7 +13,7 @@ use x25519_dalek::{X25519_BASEPOINT_BYTES, x25519};
 use zeroize::{Zeroize, Zeroizing, zeroize_stack};
 
 use super::handshake::{Agreement, NONCE_LEN, Nonce, Side};
-use crate::config::{HiddenMemory, SECRET, Secret};
+use crate::config::{HiddenMemory, SECRET_LEN, Secret};
 use crate::transport::aead::AeadKeys;
 
 /// Length of a tag, and of a key.
@@ -38,7 +38,7 @@ pub(crate) struct Keys {
 impl Keys {
     /// The keys of `job`. Without a secret they are public.
     pub(crate) fn new(secret: Option<&Secret>, job: u64) -> Self {
-        let bytes = secret.map_or(&[0; SECRET], |secret| secret.bytes());
+        let bytes = secret.map_or(&[0; SECRET_LEN], |secret| secret.bytes());
         let derive = |keys: &mut [Tag; 3]| {
             let root = extract(HKDF_SALT, bytes);
             for (key, purpose) in keys.iter_mut().zip([&b"dialler"[..], b"acceptor", b"streams"]) {

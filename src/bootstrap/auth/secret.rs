@@ -14,9 +14,9 @@ use nix::unistd::geteuid;
 use zeroize::Zeroizing;
 
 use crate::bootstrap::inherited::inherited_file;
-use crate::config::{Config, SECRET, SECRET_FD, SECRET_FILE, Secret, SecretSource};
+use crate::config::{Config, SECRET_FD, SECRET_FILE, SECRET_LEN, Secret, SecretSource};
 use crate::error::{Error, Result};
-use crate::memory::resource_limit::in_a_file;
+use crate::memory::resource_limit::check_file_size;
 
 /// Memory file seals that make the bytes immutable.
 const MEMFD_SEALS: SealFlag = SealFlag::F_SEAL_SEAL
@@ -31,10 +31,10 @@ const MEMFD_SEALS: SealFlag = SealFlag::F_SEAL_SEAL
 /// The system's answer.
 pub fn draw_secret() -> Result<OwnedFd> {
     let create = || {
-        let mut bytes = Zeroizing::new([0; SECRET]);
+        let mut bytes = Zeroizing::new([0; SECRET_LEN]);
         getrandom::fill(&mut *bytes).map_err(io::Error::other)?;
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
-        in_a_file(SECRET as u64)?;
+        check_file_size(SECRET_LEN as u64)?;
         let file = File::from(memfd_create(c"ringreduce-secret", flags)?);
         file.write_all_at(&*bytes, 0)?;
         fcntl(&file, FcntlArg::F_ADD_SEALS(MEMFD_SEALS))?;
@@ -72,7 +72,7 @@ pub(crate) fn load(config: &Config) -> Result<Option<Secret>> {
 fn from_launcher(fd: i32) -> io::Result<Secret> {
     let file = File::from(inherited_file(fd)?);
     let seals = SealFlag::from_bits_truncate(fcntl(&file, FcntlArg::F_GET_SEALS)?);
-    if !seals.contains(MEMFD_SEALS) || file.metadata()?.len() != SECRET as u64 {
+    if !seals.contains(MEMFD_SEALS) || file.metadata()?.len() != SECRET_LEN as u64 {
         return Err(io::Error::other("it is no sealed memory of 32 bytes"));
     }
     // Other processes share the descriptor's offset, so the read gives its own.
@@ -96,7 +96,7 @@ fn from_file(path: &Path) -> io::Result<Secret> {
         let mode = metadata.mode() & 0o777;
         return invalid(format!("others may use it (mode {mode:o}); make it 600"));
     }
-    let mut text = Zeroizing::new([0; 2 * SECRET + 2]);
+    let mut text = Zeroizing::new([0; 2 * SECRET_LEN + 2]);
     let mut fill_in_place = 0;
     while fill_in_place < text.len() {
         match file.read_at(&mut text[fill_in_place..], fill_in_place as u64)? {
@@ -111,12 +111,12 @@ fn from_file(path: &Path) -> io::Result<Secret> {
 pub(crate) fn decode(text: &[u8]) -> io::Result<Secret> {
     let invalid = || io::Error::other("it must hold 32 bytes, or 64 hexadecimal digits");
     Secret::fill_in_place(|bytes| {
-        if text.len() == SECRET {
+        if text.len() == SECRET_LEN {
             bytes.copy_from_slice(text);
             return Ok(());
         }
         let digits = text.strip_suffix(b"\n").unwrap_or(text);
-        if digits.len() != 2 * SECRET {
+        if digits.len() != 2 * SECRET_LEN {
             return Err(invalid());
         }
         let digit = |byte: u8| char::from(byte).to_digit(16).ok_or_else(invalid);

@@ -85,7 +85,7 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::Store`] if the store is silent until `deadline`, or is another program.
-    pub fn over(stream: UnixStream, address: &str, deadline: Instant) -> Result<Self> {
+    pub fn over_stream(stream: UnixStream, address: &str, deadline: Instant) -> Result<Self> {
         Self::begin(stream.into(), None, address, deadline).map_err(|(_, error)| error)
     }
 

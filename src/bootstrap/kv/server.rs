@@ -45,7 +45,7 @@ pub struct Server {
     /// True if the last connection was rejected for want of a descriptor.
     lacks_descriptors: Arc<AtomicBool>,
     /// Pids of evicted processes arrive here.
-    behind: Socket,
+    evicted_fd: Socket,
 }
 
 #[derive(Debug)]
@@ -101,7 +101,7 @@ impl Server {
         let thread = thread::Builder::new().name("ringreduce-store".into());
         let thread = thread.spawn(move || state.serve());
         let thread = thread.map_err(|e| Error::no_thread("starting a store's thread", e))?;
-        Ok(Self { commands, wakeup, thread: Some(thread), lacks_descriptors, behind })
+        Ok(Self { commands, wakeup, thread: Some(thread), lacks_descriptors, evicted_fd: behind })
     }
 
     /// Serves one more client: the peer at the other end of `stream`.
@@ -130,7 +130,7 @@ impl Server {
         let (ours, theirs) =
             UnixStream::pair().map_err(|e| Error::io("connecting to the own store", e))?;
         self.adopt(theirs)?;
-        Store::over(ours, "this process", Instant::now() + OWN_CONNECT_TIMEOUT)
+        Store::over_stream(ours, "this process", Instant::now() + OWN_CONNECT_TIMEOUT)
     }
 
     /// Listens at `address` too; returns the address with its port.
@@ -165,7 +165,7 @@ impl Server {
 
     /// Waits until all requests that ranks have sent so far are processed, also those of ranks that
     /// have ended since.
-    pub fn hear(&self) {
+    pub fn process_pending(&self) {
         let (heard, hears) = channel();
         if self.send_command(Command::Drain(heard)).is_ok() {
             // An error means that the server has ended.

@@ -12,9 +12,9 @@ use crate::error::{Error, Result};
 
 /// Makes a context the thread's current one until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Current(());
+pub(crate) struct CurrentContext(());
 
-impl Current {
+impl CurrentContext {
     pub(crate) fn new(_: Driver, context: CUcontext) -> Result<Self> {
         // SAFETY: a context that is destroyed is an error of the call.
         check("entering a context", unsafe { sys::cuCtxPushCurrent_v2(context) })?;
@@ -22,7 +22,7 @@ impl Current {
     }
 }
 
-impl Drop for Current {
+impl Drop for CurrentContext {
     fn drop(&mut self) {
         let mut ours = null_mut();
         // SAFETY: takes from the top what `new` put there.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use cudarc::driver::CudaContext;
 use cudarc::driver::sys::{self, CUdeviceptr, CUipcMemHandle, CUresult, CUstream};
 
-use super::context::Current;
+use super::context::CurrentContext;
 use super::driver::{Driver, check};
 use crate::error::Result;
 
@@ -67,7 +67,7 @@ pub(crate) fn export_handle(start: CUdeviceptr) -> Result<([u64; HANDLE_WORDS], 
 
 impl Drop for DeviceAllocation {
     fn drop(&mut self) {
-        if let Ok(_current) = Current::new(self.driver, self.context.cu_ctx()) {
+        if let Ok(_current) = CurrentContext::new(self.driver, self.context.cu_ctx()) {
             // SAFETY: the memory is this one's own and freed once; the driver waits for work that
             // uses it.
             let _ = unsafe { sys::cuMemFree_v2(self.start) };
@@ -140,7 +140,7 @@ impl PeerMapping {
 
 impl Drop for PeerMapping {
     fn drop(&mut self) {
-        if let Ok(_current) = Current::new(self.driver, self.context.cu_ctx()) {
+        if let Ok(_current) = CurrentContext::new(self.driver, self.context.cu_ctx()) {
             // SAFETY: the mapping was opened here, and is closed once.
             let _ = unsafe { sys::cuIpcCloseMemHandle(self.start) };
         }

@@ -5,7 +5,7 @@ use crate::element::{DataType, ReduceOp};
 
 /// A reduction, as a kernel sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wanted {
+pub(crate) enum KernelReduction {
     Plain(ReduceOp),
     /// The sum of all contributions, each multiplied by the scalar.
     PreMulSum,
@@ -15,7 +15,7 @@ pub(crate) enum Wanted {
 
 /// The scalar parameter of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Scalar {
+pub(crate) enum KernelScalar {
     Nothing,
     /// The factor of contributions, of the buffer's type.
     Factor,
@@ -25,35 +25,37 @@ pub(crate) enum Scalar {
 
 /// A kernel, and how many of its elements are in one element of the type.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Serves {
+pub(crate) struct KernelChoice {
     pub(crate) kernel: String,
     pub(crate) elements: usize,
-    pub(crate) scalar: Scalar,
+    pub(crate) scalar: KernelScalar,
 }
 
 /// The kernel for a type; `None` where the reduction is not defined for it.
-pub(crate) fn serves(dtype: DataType, wanted: Wanted) -> Option<Serves> {
+pub(crate) fn kernel_for(dtype: DataType, wanted: KernelReduction) -> Option<KernelChoice> {
     use ReduceOp::{Avg, BitAnd, BitOr, BitXor, LogicalAnd, LogicalOr, LogicalXor, Max, Min, Sum};
     let (op, defined) = match wanted {
-        Wanted::Plain(op) => (op.name(), op.is_defined_for(dtype)),
-        Wanted::PreMulSum => ("premul_sum", Sum.is_defined_for(dtype)),
-        Wanted::PreMulStep => ("premul_step", Sum.is_defined_for(dtype)),
+        KernelReduction::Plain(op) => (op.name(), op.is_defined_for(dtype)),
+        KernelReduction::PreMulSum => ("premul_sum", Sum.is_defined_for(dtype)),
+        KernelReduction::PreMulStep => ("premul_step", Sum.is_defined_for(dtype)),
     };
     let (kind, elements) = match (wanted, dtype) {
-        (Wanted::Plain(BitAnd | BitOr | BitXor), _) => ("u8", dtype.size()),
-        (Wanted::Plain(LogicalAnd | LogicalOr | LogicalXor), _) => (unsigned(dtype), 1),
-        (Wanted::Plain(Sum | Avg), DataType::C64) => ("f32", 2),
-        (Wanted::Plain(Sum | Avg), DataType::C128) => ("f64", 2),
-        (Wanted::Plain(Avg | Min | Max), _) => (name(dtype), 1),
+        (KernelReduction::Plain(BitAnd | BitOr | BitXor), _) => ("u8", dtype.size()),
+        (KernelReduction::Plain(LogicalAnd | LogicalOr | LogicalXor), _) => (unsigned(dtype), 1),
+        (KernelReduction::Plain(Sum | Avg), DataType::C64) => ("f32", 2),
+        (KernelReduction::Plain(Sum | Avg), DataType::C128) => ("f64", 2),
+        (KernelReduction::Plain(Avg | Min | Max), _) => (name(dtype), 1),
         (_, DataType::I8 | DataType::I16 | DataType::I32 | DataType::I64) => (unsigned(dtype), 1),
         _ => (name(dtype), 1),
     };
     let scalar = match wanted {
-        Wanted::Plain(LogicalAnd | LogicalOr | LogicalXor) => Scalar::One(one(dtype)),
-        Wanted::Plain(_) => Scalar::Nothing,
-        _ => Scalar::Factor,
+        KernelReduction::Plain(LogicalAnd | LogicalOr | LogicalXor) => {
+            KernelScalar::One(one(dtype))
+        }
+        KernelReduction::Plain(_) => KernelScalar::Nothing,
+        _ => KernelScalar::Factor,
     };
-    defined.then(|| Serves { kernel: format!("rr_fold_{kind}_{op}"), elements, scalar })
+    defined.then(|| KernelChoice { kernel: format!("rr_fold_{kind}_{op}"), elements, scalar })
 }
 
 /// The unsigned integer of the same size.

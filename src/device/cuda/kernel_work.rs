@@ -7,7 +7,7 @@ use std::sync::Arc;
 use cudarc::driver::sys::CUstream;
 
 use super::control_block::SlotRef;
-use super::kernel_names::{Scalar, Wanted};
+use super::kernel_names::{KernelReduction, KernelScalar};
 use super::launch::{ControlWords, FoldArguments, PointerTable, launch_fold, launch_moves};
 use super::locked;
 use super::module::{FoldKernel, MoveKernel};
@@ -51,15 +51,15 @@ impl PeerExecutor {
         stream: CUstream,
         call: &PeerCall,
         at: SlotRef,
-        (wanted, [sources, outs], bytes): (Wanted, [PointerTable; 2], usize),
+        (wanted, [sources, outs], bytes): (KernelReduction, [PointerTable; 2], usize),
     ) -> Result<(), Error> {
         let Some((dtype, _, factor)) = call.reduction else { return Ok(()) };
         let FoldKernel { function, elements, scalar } = self.fold_kernel(dtype, wanted)?;
         let blocks = &self.watchdog.shared.blocks;
         let value = match scalar {
-            Scalar::Nothing => None,
-            Scalar::Factor => Some(factor),
-            Scalar::One(one) => Some(u128::from(one).to_le_bytes()),
+            KernelScalar::Nothing => None,
+            KernelScalar::Factor => Some(factor),
+            KernelScalar::One(one) => Some(u128::from(one).to_le_bytes()),
         };
         value.iter().for_each(|&value| blocks.write_scalar(at.slot, value));
         let folded = FoldArguments {
@@ -106,7 +106,11 @@ impl PeerExecutor {
         Ok(found)
     }
 
-    fn fold_kernel(&mut self, dtype: DataType, wanted: Wanted) -> Result<FoldKernel, Error> {
+    fn fold_kernel(
+        &mut self,
+        dtype: DataType,
+        wanted: KernelReduction,
+    ) -> Result<FoldKernel, Error> {
         if let Some((_, fold)) = self.fold_kernels.iter().find(|(of, _)| *of == (dtype, wanted)) {
             return Ok(*fold);
         }

@@ -25,7 +25,7 @@ mod watchdog_thread;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-pub(crate) use context::{Current, is_capturing, refuse_capture};
+pub(crate) use context::{CurrentContext, is_capturing, refuse_capture};
 pub(crate) use control_block::{CAPTURED_SLOTS, ControlBlocks, MAX_RANKS};
 pub(crate) use device::{
     DeviceFacts, PeerDevice, can_reach, check_reachable, count_devices, device_facts,
@@ -33,7 +33,7 @@ pub(crate) use device::{
 pub(crate) use driver::{Driver, driver};
 pub(crate) use failure::{CallFailure, FailedCall};
 pub(crate) use ipc::{DeviceAllocation, HANDLE_WORDS, PeerMapping, export_handle};
-pub(crate) use kernel_names::Wanted;
+pub(crate) use kernel_names::KernelReduction;
 pub(crate) use module::Kernels;
 pub(crate) use peer_executor::{PeerCall, PeerExecutor, StartedCall};
 pub(crate) use pinned::Pinned;

@@ -12,10 +12,10 @@ use std::sync::{Arc, LazyLock, Mutex, Weak};
 use cudarc::driver::CudaContext;
 use cudarc::driver::sys::{self, CUfunction, CUjit_option, CUmodule};
 
-use super::context::{Current, RelaxedCapture};
+use super::context::{CurrentContext, RelaxedCapture};
 use super::device::attribute;
 use super::driver::{Driver, check};
-use super::kernel_names::{Scalar, Serves, Wanted, serves};
+use super::kernel_names::{KernelChoice, KernelReduction, KernelScalar, kernel_for};
 use super::locked;
 use crate::element::DataType;
 use crate::error::{Error, Result};
@@ -44,7 +44,7 @@ pub(crate) struct FoldKernel {
     pub(crate) function: CUfunction,
     /// How many elements the kernel sees in each element of the type.
     pub(crate) elements: usize,
-    pub(crate) scalar: Scalar,
+    pub(crate) scalar: KernelScalar,
 }
 
 // SAFETY: the function is a handle of the driver, which any thread may use.
@@ -220,8 +220,12 @@ impl Kernels {
     ///
     /// # Errors
     /// If the reduction is not defined for the type, or the driver does not load the kernel.
-    pub(crate) fn fold_kernel(&mut self, dtype: DataType, wanted: Wanted) -> Result<FoldKernel> {
-        let Some(Serves { kernel, elements, scalar }) = serves(dtype, wanted) else {
+    pub(crate) fn fold_kernel(
+        &mut self,
+        dtype: DataType,
+        wanted: KernelReduction,
+    ) -> Result<FoldKernel> {
+        let Some(KernelChoice { kernel, elements, scalar }) = kernel_for(dtype, wanted) else {
             let reason = format!("{wanted:?} is not defined for {dtype}");
             return Err(Error::Device { doing: "looking for a kernel".into(), reason });
         };
@@ -251,7 +255,7 @@ impl Kernels {
 impl Drop for Kernels {
     fn drop(&mut self) {
         // A destroyed context has unloaded its modules.
-        if let Ok(_current) = Current::new(self.driver, self.context.cu_ctx()) {
+        if let Ok(_current) = CurrentContext::new(self.driver, self.context.cu_ctx()) {
             self.loaded.clear();
         }
     }
@@ -292,9 +296,11 @@ mod tests {
         let mut kernels = Kernels::load(driver, &context).unwrap();
         let mut found = 0;
         for dtype in DataType::ALL {
-            let plain = ReduceOp::ALL.map(Wanted::Plain);
-            for wanted in plain.into_iter().chain([Wanted::PreMulSum, Wanted::PreMulStep]) {
-                match (kernels.fold_kernel(dtype, wanted), serves(dtype, wanted)) {
+            let plain = ReduceOp::ALL.map(KernelReduction::Plain);
+            for wanted in
+                plain.into_iter().chain([KernelReduction::PreMulSum, KernelReduction::PreMulStep])
+            {
+                match (kernels.fold_kernel(dtype, wanted), kernel_for(dtype, wanted)) {
                     (Ok(first), Some(asked)) => {
                         let again = kernels.fold_kernel(dtype, wanted).unwrap();
                         assert_eq!(first.function, again.function);

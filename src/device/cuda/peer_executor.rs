@@ -14,7 +14,7 @@ use cudarc::driver::sys::{CUdeviceptr, CUstream};
 use super::control_block::{EAGER_SLOTS, ENQUEUED, ENTERED, FINISHED, SlotRef};
 use super::failure::{CAPTURED_BIT, CallFailure, FailedCall, OperationHeader};
 use super::graphs::release_slot_with_graph;
-use super::kernel_names::Wanted;
+use super::kernel_names::KernelReduction;
 use super::memory_ops::MemoryOps;
 use super::module::{FoldKernel, Kernels, MoveKernel};
 use super::ring_executor::RingCalls;
@@ -42,7 +42,7 @@ pub(crate) struct PeerCall {
     pub(crate) number: Option<u64>,
     pub(crate) fingerprint: u64,
     /// The type, the reduction and the factor of a scaled sum, in a call that reduces.
-    pub(crate) reduction: Option<(DataType, Wanted, [u8; 16])>,
+    pub(crate) reduction: Option<(DataType, KernelReduction, [u8; 16])>,
 }
 
 /// A call whose beginning is enqueued.
@@ -62,7 +62,7 @@ pub(crate) struct PeerExecutor {
     context: Arc<CudaContext>,
     pub(crate) watchdog: WatchdogThread,
     pub(super) kernels: Arc<Mutex<Kernels>>,
-    pub(super) fold_kernels: Vec<((DataType, Wanted), FoldKernel)>,
+    pub(super) fold_kernels: Vec<((DataType, KernelReduction), FoldKernel)>,
     pub(super) move_kernel: Option<MoveKernel>,
     pub(super) ops: MemoryOps,
     /// The ring, where the devices form one.

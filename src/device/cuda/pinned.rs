@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, Weak};
 use cudarc::driver::CudaContext;
 use cudarc::driver::sys::{self, CUdeviceptr};
 
-use super::context::Current;
+use super::context::CurrentContext;
 use super::driver::{Driver, check};
 use super::locked;
 use crate::error::Result;
@@ -73,7 +73,7 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        if let Ok(_current) = Current::new(self.driver, self.context.cu_ctx()) {
+        if let Ok(_current) = CurrentContext::new(self.driver, self.context.cu_ctx()) {
             // SAFETY: the memory was registered, and nothing uses it any more.
             let _ = unsafe { sys::cuMemHostUnregister(self.region.start().as_ptr().cast()) };
         }

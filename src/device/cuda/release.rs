@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use cudarc::driver::sys::CUresult;
 use cudarc::driver::{CudaContext, CudaEvent};
 
-use super::context::{Current, RelaxedCapture};
+use super::context::{CurrentContext, RelaxedCapture};
 use super::control_block::SlotRef;
 use super::driver::Driver;
 use super::stream_order::{new_event, query_event};
@@ -40,7 +40,7 @@ impl ContextProbe {
     fn is_lost(&self) -> bool {
         // The query must not invalidate a capture in another thread.
         let relaxed = RelaxedCapture::new();
-        let current = Current::new(self.driver, self.context.cu_ctx());
+        let current = CurrentContext::new(self.driver, self.context.cu_ctx());
         let fine = [CUresult::CUDA_SUCCESS, CUresult::CUDA_ERROR_NOT_READY];
         let works = current.is_ok() && relaxed.is_ok() && fine.contains(&query_event(&self.event));
         drop(current);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use cudarc::driver::sys::{CUdeviceptr, CUstream};
 
 use super::control_block::SlotRef;
-use super::kernel_names::Wanted;
+use super::kernel_names::KernelReduction;
 use super::launch::PointerTable;
 use super::peer_executor::{PeerCall, PeerExecutor, StartedCall};
 use crate::device::algorithm::{DeviceAlgorithm, Move};
@@ -49,7 +49,7 @@ impl RingCalls {
     }
 
     /// The reductions of the kernels that the steps of a collective need.
-    pub(super) fn step_reductions(whole: Wanted) -> impl Iterator<Item = Wanted> {
+    pub(super) fn step_reductions(whole: KernelReduction) -> impl Iterator<Item = KernelReduction> {
         [(false, false), (true, false), (false, true)]
             .into_iter()
             .map(move |(is_partial, last)| step_reduction(whole, is_partial, last))
@@ -57,10 +57,10 @@ impl RingCalls {
 }
 
 /// The reduction of one step, whose source is a contribution, or a partial result if `is_partial`.
-fn step_reduction(whole: Wanted, is_partial: bool, last: bool) -> Wanted {
+fn step_reduction(whole: KernelReduction, is_partial: bool, last: bool) -> KernelReduction {
     match whole {
-        Wanted::Plain(ReduceOp::Avg) if !last => Wanted::Plain(ReduceOp::Sum),
-        Wanted::PreMulSum if is_partial => Wanted::PreMulStep,
+        KernelReduction::Plain(ReduceOp::Avg) if !last => KernelReduction::Plain(ReduceOp::Sum),
+        KernelReduction::PreMulSum if is_partial => KernelReduction::PreMulStep,
         other => other,
     }
 }

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use cudarc::driver::CudaContext;
 use cudarc::driver::sys::{self, CUdeviceptr, CUresult, CUstream};
 
-use super::context::Current;
+use super::context::CurrentContext;
 use super::driver::{Driver, check};
 use super::stream_order::{not_reached, timed_out, wait_idle};
 use crate::error::{Error, Result};
@@ -211,7 +211,7 @@ impl Drop for StagingBlock {
             tracing::warn!("a stream still uses pinned memory, which is leaked");
             return;
         }
-        if let Ok(_current) = Current::new(self.driver, self.context.cu_ctx()) {
+        if let Ok(_current) = CurrentContext::new(self.driver, self.context.cu_ctx()) {
             // SAFETY: the memory is this block's own, and no stream uses it any more.
             let _ = unsafe { sys::cuMemFreeHost(self.start.as_ptr().cast()) };
         }

@@ -11,9 +11,10 @@ use cudarc::driver::{CudaContext, CudaStream, DeviceSlice};
 use super::device_ref::DeviceRef;
 use super::memory::{DeviceMemory, DeviceRegistration, ExportedMemory, SharedAllocation};
 use crate::api::Communicator;
-use crate::api::verb::refuse;
+use crate::api::verb::argument_error;
 use crate::device::cuda::{
-    Current, DeviceAllocation, Driver, HANDLE_WORDS, check_reachable, driver, export_handle, locked,
+    CurrentContext, DeviceAllocation, Driver, HANDLE_WORDS, check_reachable, driver, export_handle,
+    locked,
 };
 use crate::element::Element;
 use crate::engine::worker;
@@ -69,10 +70,10 @@ impl Communicator {
     ) -> Result<DeviceMemory<T>> {
         const NAME: &str = "alloc_device";
         let (driver, context) = (driver()?, stream.context());
-        let _current = Current::new(driver, context.cu_ctx())?;
+        let _current = CurrentContext::new(driver, context.cu_ctx())?;
         let bytes = len.checked_mul(size_of::<T>()).filter(|&bytes| bytes <= isize::MAX as usize);
         let Some(bytes) = bytes else {
-            return refuse(NAME, "len", len, "less than the address space");
+            return argument_error(NAME, "len", len, "less than the address space");
         };
         if let Some(domains) = &mut self.streams.domains {
             return domains.domain.alloc_device(stream, len);
@@ -114,7 +115,7 @@ impl Communicator {
             return unsafe { domains.domain.register_device(buf) };
         }
         let (driver, context) = (driver()?, buf.stream().context());
-        let _current = Current::new(driver, context.cu_ctx())?;
+        let _current = CurrentContext::new(driver, context.cu_ctx())?;
         let Some(direct) = &self.streams.direct else {
             return Ok(DeviceRegistration::new(None, Weak::new()));
         };
@@ -125,7 +126,7 @@ impl Communicator {
         let exports = one_process
             || check_reachable(NAME, start, bytes).is_err()
             || export_handle(start).is_ok();
-        let all = self.tell_words(NAME, &[u64::from(exports)])?;
+        let all = self.all_gather_words(NAME, &[u64::from(exports)])?;
         if let Some(rank) = all.iter().position(|&exports| exports == 0) {
             if self.rank() == 0 {
                 warn(&format!(
@@ -182,7 +183,7 @@ impl Communicator {
         bytes: usize,
         users: Option<CUdeviceptr>,
     ) -> Result<(ExportedMemory, SharedAllocation)> {
-        let direct = self.streams.direct.as_mut().ok_or_else(|| worker::lost(name))?;
+        let direct = self.streams.direct.as_mut().ok_or_else(|| worker::worker_ended(name))?;
         direct.allocations += 1;
         let (back, retired) = (direct.take_retired(MAX_RETURNED), Arc::clone(&direct.retired));
         let returned = std::array::from_fn(|at| back.get(at).map_or(0, |held| held.id));
@@ -194,7 +195,7 @@ impl Communicator {
         if is_any_returned {
             back.into_iter().for_each(|mut held| held.mark_closed());
             // To free waits for streams, so that no stream may wait for this rank before.
-            self.tell_words(name, &[1])?;
+            self.all_gather_words(name, &[1])?;
         }
         Ok((held, entry))
     }
@@ -210,7 +211,7 @@ impl Communicator {
         returned: [u64; MAX_RETURNED],
     ) -> Result<(ExportedMemory, SharedAllocation, bool)> {
         let (me, size) = (self.rank(), self.size());
-        let direct = self.streams.direct.as_mut().ok_or_else(|| worker::lost(name))?;
+        let direct = self.streams.direct.as_mut().ok_or_else(|| worker::worker_ended(name))?;
         let (one_process, same_process) = (direct.is_one_process(), direct.same_process.clone());
         let (id, watchdog) = (direct.allocations, Arc::clone(direct.watchdog()));
         let memory = match users {
@@ -231,12 +232,12 @@ impl Communicator {
         let (handle, offset) =
             mine.as_ref().map_or(([0; HANDLE_WORDS], 0), |(.., exported)| *exported);
         let notice = AllocationNotice { bytes: bytes as u64, offset, handle, returned };
-        let words = self.tell_words(name, &notice.encode(mine.is_ok()))?;
+        let words = self.all_gather_words(name, &notice.encode(mine.is_ok()))?;
         let all: Vec<_> = words.chunks_exact(WORDS).map(AllocationNotice::decode).collect();
         let (memory, start, _) = mine?;
         self.all_are_fine(name, words.iter().step_by(WORDS).copied())?;
         self.check_equal_lengths(name, notice.bytes, &all)?;
-        let direct = self.streams.direct.as_mut().ok_or_else(|| worker::lost(name))?;
+        let direct = self.streams.direct.as_mut().ok_or_else(|| worker::worker_ended(name))?;
         // This rank's mapping is closed before the owner hears of it below.
         direct.mappings.retain(|&(id, rank, _)| !all[rank].returned.contains(&id));
         let open = |(rank, handle)| {
@@ -250,16 +251,16 @@ impl Communicator {
             let opened = opened.as_ref().ok().and_then(|all| all[rank].as_deref());
             opened.map_or(0, |opened| opened.start() + all[rank].offset)
         }));
-        let places = self.tell_words(name, &words)?;
+        let places = self.all_gather_words(name, &words)?;
         if places.iter().step_by(words.len()).any(|&fine| fine == 0) {
             // All ranks close their mappings before any frees its memory.
             let own = opened.err();
-            self.tell_words(name, &[0])?;
+            self.all_gather_words(name, &[0])?;
             let others = self.all_are_fine(name, places.iter().step_by(words.len()).copied());
-            return Err(own.or(others.err()).unwrap_or_else(|| worker::lost(name)));
+            return Err(own.or(others.err()).unwrap_or_else(|| worker::worker_ended(name)));
         }
         let opened = opened?;
-        let direct = self.streams.direct.as_mut().ok_or_else(|| worker::lost(name))?;
+        let direct = self.streams.direct.as_mut().ok_or_else(|| worker::worker_ended(name))?;
         let opened = opened.into_iter().enumerate();
         direct.mappings.extend(opened.filter_map(|(rank, it)| Some((id, rank, it?))));
         let seen_at = places.chunks_exact(words.len()).map(|words| words[1 + me]).collect();
@@ -279,7 +280,7 @@ impl Communicator {
     ) -> Result<()> {
         let Some(peer) = all.iter().position(|notice| notice.bytes != bytes) else { return Ok(()) };
         let values = [all[peer].bytes, bytes].map(|it| format!("{it} bytes"));
-        let (engine, seat, settings) = self.at_home(name)?;
+        let (engine, seat, settings) = self.engine_on_this_thread(name)?;
         let at = engine.place(seat, settings, name, 0);
         let ranks = Box::new([peer, seat.rank].map(|rank| seat.peers[rank].clone()));
         Err(Error::Mismatch { at, ranks, field: "the length", values })

@@ -14,14 +14,15 @@ use super::Streams;
 use super::direct::Direct;
 use super::scratch::ScratchMemory;
 use crate::api::Communicator;
-use crate::api::verb::refuse;
+use crate::api::verb::argument_error;
 use crate::device::cuda::{
-    ContextProbe, ControlBlocks, Current, DeviceFacts, Driver, Kernels, LastUse, PeerExecutor,
-    Pinned, RingCalls, Watchdog, WatchdogThread, count_devices, device_facts, driver, locked,
+    ContextProbe, ControlBlocks, CurrentContext, DeviceFacts, Driver, Kernels, LastUse,
+    PeerExecutor, Pinned, RingCalls, Watchdog, WatchdogThread, count_devices, device_facts, driver,
+    locked,
 };
 use crate::error::{Error, Result};
 use crate::memory::mapping::Region;
-use crate::plan::Reach;
+use crate::plan::Topology;
 
 /// A random number by which threads of this process recognize each other.
 static PROCESS: LazyLock<u64> = LazyLock::new(|| RandomState::new().build_hasher().finish() | 1);
@@ -121,7 +122,7 @@ impl Communicator {
     pub fn use_device(&mut self, context: &Arc<CudaContext>) -> Result<()> {
         self.check_first_attach()?;
         let mine = driver().and_then(|driver| {
-            let current = Current::new(driver, context.cu_ctx())?;
+            let current = CurrentContext::new(driver, context.cu_ctx())?;
             Ok((driver, current, device_facts(context.cu_device())?))
         });
         let uuid = mine.as_ref().map_or([0, 0], |(.., device)| device.uuid);
@@ -140,8 +141,8 @@ impl Communicator {
         let reach = self.find_reach(driver, context, &all)?;
         tracing::info!(?reach, "device {:x?}", device.uuid);
         match &reach {
-            Reach::Nobody => Ok(()),
-            Reach::Islands(of) => self.make_domains(context, of[self.rank()]),
+            Topology::Disconnected => Ok(()),
+            Topology::P2pDomains(of) => self.make_domains(context, of[self.rank()]),
             _ => self.attach(driver, context, device, &all, reach),
         }
     }
@@ -168,14 +169,14 @@ impl Communicator {
     fn check_first_attach(&mut self) -> Result<()> {
         let Streams { direct, domains, has_host_ranks, .. } = &self.streams;
         if direct.is_some() || domains.is_some() || *has_host_ranks {
-            return refuse(CALL, "context", "said before", "once, for all calls");
+            return argument_error(CALL, "context", "said before", "once, for all calls");
         }
         Ok(())
     }
 
     fn exchange_devices(&mut self, mine: RankDevice) -> Result<Vec<RankDevice>> {
         let [one, other] = mine.uuid;
-        let words = self.tell_words(CALL, &[mine.status, mine.process, one, other])?;
+        let words = self.all_gather_words(CALL, &[mine.status, mine.process, one, other])?;
         let decode = |words: &[u64]| RankDevice {
             status: words[0],
             process: words[1],
@@ -185,7 +186,7 @@ impl Communicator {
     }
 
     pub(super) fn is_on_my_host(&self, rank: usize) -> bool {
-        self.seat.peers[rank].host == self.host()
+        self.rank_info.peers[rank].host == self.host()
     }
 
     /// Makes calls direct from here on, if every rank can.
@@ -195,20 +196,20 @@ impl Communicator {
         context: &Arc<CudaContext>,
         device: DeviceFacts,
         all: &[RankDevice],
-        reach: Reach,
+        reach: Topology,
     ) -> Result<()> {
         let same_process: Vec<_> = all.iter().map(RankDevice::is_same_process).collect();
         let pinned = self.map_control_blocks(driver, context)?;
         let made = pinned.and_then(|blocks| {
             let liveness = self.liveness_streams(&same_process)?;
             let blocks = ControlBlocks::new(self.rank(), blocks);
-            let is_leader_only = reach == Reach::Shared;
+            let is_leader_only = reach == Topology::Shared;
             let shared = (blocks, ContextProbe::new(driver, context)?);
             let abort = Arc::clone(&self.abort);
             let watchdog =
                 WatchdogThread::new(Watchdog::new(shared, is_leader_only, liveness, abort))?;
             let ring = match &reach {
-                Reach::Ring(ring) => Some(RingCalls::new(ring.clone(), self.rank())),
+                Topology::Ring(ring) => Some(RingCalls::new(ring.clone(), self.rank())),
                 _ => None,
             };
             let kernels = Kernels::for_context(driver, context)?;
@@ -223,7 +224,7 @@ impl Communicator {
                 LastUse::new(context)?,
             ))
         });
-        let fine = self.tell_words(CALL, &[u64::from(made.is_ok())])?;
+        let fine = self.all_gather_words(CALL, &[u64::from(made.is_ok())])?;
         let (executor, last) = made?;
         let direct = Direct::new(executor, same_process, reach);
         self.all_are_fine(CALL, fine.into_iter())?;
@@ -250,7 +251,7 @@ impl Communicator {
     pub fn device_path(&self) -> DevicePath {
         match &self.streams {
             Streams { direct: Some(direct), .. } => match direct.reach {
-                Reach::Ring(_) => DevicePath::Ring,
+                Topology::Ring(_) => DevicePath::Ring,
                 _ => DevicePath::Direct,
             },
             Streams { domains: Some(_), .. } => DevicePath::Islands,
@@ -280,11 +281,11 @@ impl Communicator {
         context: &Arc<CudaContext>,
     ) -> Result<Result<Vec<Arc<Pinned>>>> {
         let len = ControlBlocks::footprint(self.size());
-        let mine = Region::create(len).map_err(|error| self.broken_by(CALL, error))?;
+        let mine = Region::create(len).map_err(|error| self.break_with(CALL, error))?;
         let regions = if self.size() == 1 {
             Region::open(mine.as_fd(), len, "this process").map(|region| vec![Arc::new(region)])
         } else {
-            self.share(CALL, &mine, &vec![len; self.size()])?
+            self.share_regions(CALL, &mine, &vec![len; self.size()])?
         };
         Ok(regions.and_then(|regions| {
             regions.iter().map(|region| Pinned::register(driver, context, region)).collect()
@@ -297,7 +298,7 @@ impl Communicator {
         &mut self,
         same_process: &[bool],
     ) -> Result<(Vec<Option<UnixStream>>, Vec<UnixStream>)> {
-        let links = &mut self.at_home(CALL)?.0.links;
+        let links = &mut self.engine_on_this_thread(CALL)?.0.links;
         let (mut of_peers, mut own) = (Vec::new(), Vec::new());
         for (peer, &same_process) in same_process.iter().enumerate() {
             let lost = |error| Error::io("copying a liveness stream", error);

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use cudarc::driver::{DevicePtr, DevicePtrMut};
 
 use super::host_call::HostCall;
-use super::pieces::Even;
-use super::{OnStream, Side, Sides};
-use crate::api::verb::{Verb, refuse, verb};
+use super::pieces::EvenPieces;
+use super::{BlockBuffer, CallBuffers, OnStream};
+use crate::api::verb::{Verb, argument_error, verb};
 use crate::api::verbs::for_each_verb;
-use crate::device::cuda::{Current, Driver, refuse_capture};
+use crate::device::cuda::{CurrentContext, Driver, refuse_capture};
 use crate::element::Element;
 use crate::error::Result;
 use crate::plan::Request;
@@ -40,18 +40,23 @@ struct BufferBlocks {
 impl OnStream<'_> {
     /// Chooses the route of a call on blocks of `block` bytes. The stream has not been touched, so
     /// that a stream under capture can be refused.
-    fn route(&self, name: &'static str, verb: Verb, block: usize) -> Result<(Route, Current)> {
+    fn route(
+        &self,
+        name: &'static str,
+        verb: Verb,
+        block: usize,
+    ) -> Result<(Route, CurrentContext)> {
         let Verb { collective, dtype, op } = verb;
         let request = Request { collective, count: block / dtype.size(), dtype, op };
         if op.is_some() {
             self.comm.kernel(&request)?;
         }
-        let (driver, current) = self.enter()?;
-        if self.comm.goes_direct(name, self.stream, &request)? {
+        let (driver, current) = self.enter_context()?;
+        if self.comm.is_direct(name, self.stream, &request)? {
             return Ok((Route::Direct(request), current));
         }
         refuse_capture(name, self.stream.cu_stream())?;
-        if self.comm.goes_by_islands(&request) {
+        if self.comm.uses_p2p_domains(&request) {
             return Ok((Route::P2pDomains(request), current));
         }
         Ok((Route::Staged(driver), current))
@@ -60,16 +65,18 @@ impl OnStream<'_> {
     fn put_by_route(
         &mut self,
         (name, route): (&'static str, Route),
-        sides: Sides,
+        sides: CallBuffers,
         call: &HostCall,
         element: usize,
     ) -> Result<()> {
         match route {
             Route::Direct(request) => self.put_direct(name, &request, sides),
-            Route::P2pDomains(request) => self.put_by_islands((name, &request), sides),
-            Route::Staged(driver) => {
-                self.put(driver, &Even::new(self.comm.room(), element, sides)?, call)
-            }
+            Route::P2pDomains(request) => self.put_by_domains((name, &request), sides),
+            Route::Staged(driver) => self.put_staged(
+                driver,
+                &EvenPieces::new(self.comm.max_piece_bytes(), element, sides)?,
+                call,
+            ),
         }
     }
 
@@ -97,7 +104,7 @@ impl OnStream<'_> {
             let expected = blocks[side] * block;
             if blocks[side] > 0 && lens[side] != expected {
                 let given = format!("{} bytes long", lens[side]);
-                return refuse(name, argument, given, format!("{expected} bytes"));
+                return argument_error(name, argument, given, format!("{expected} bytes"));
             }
         }
         Ok(block)
@@ -140,9 +147,9 @@ impl OnStream<'_> {
         blocks: BufferBlocks,
     ) -> Result<()> {
         let BufferBlocks { counts, most, fills_recv } = blocks;
-        let send = Side { device: from, blocks: counts[0], reads: true, writes: false };
-        let recv = Side { device: to, blocks: counts[1], reads: !fills_recv, writes: true };
-        let sides = Sides { sides: [send, recv], block, most };
+        let send = BlockBuffer { device: from, blocks: counts[0], reads: true, writes: false };
+        let recv = BlockBuffer { device: to, blocks: counts[1], reads: !fills_recv, writes: true };
+        let sides = CallBuffers { sides: [send, recv], block, most };
         self.put_by_route(route, sides, &HostCall::OutOfPlace(verb), verb.dtype.size())
     }
 
@@ -178,9 +185,9 @@ impl OnStream<'_> {
         verb: Verb,
         (device, len): (u64, usize),
     ) -> Result<()> {
-        let whole = Side { device, blocks: 1, reads: true, writes: true };
-        let none = Side { blocks: 0, ..whole };
-        let sides = Sides { sides: [whole, none], block: len, most: 1 };
+        let whole = BlockBuffer { device, blocks: 1, reads: true, writes: true };
+        let none = BlockBuffer { blocks: 0, ..whole };
+        let sides = CallBuffers { sides: [whole, none], block: len, most: 1 };
         self.put_by_route(route, sides, &HostCall::InPlace(verb), verb.dtype.size())
     }
 }
@@ -223,15 +230,15 @@ impl OnStream<'_> {
         (device, block): (u64, usize),
     ) -> Result<()> {
         let (rank, size) = (self.comm.rank(), self.comm.size());
-        let whole = Side { device, blocks: size, reads: false, writes: false };
-        let mine = Side { device: device + (rank * block) as u64, blocks: 1, ..whole };
+        let whole = BlockBuffer { device, blocks: size, reads: false, writes: false };
+        let mine = BlockBuffer { device: device + (rank * block) as u64, blocks: 1, ..whole };
         let (send, recv, most) = match verb.collective {
             Collective::ReduceScatter => (whole, mine, size + 1),
             Collective::AllGather => (mine, whole, size + 1),
             _ => (whole, whole, 2 * size),
         };
-        let sides = [Side { reads: true, ..send }, Side { writes: true, ..recv }];
-        let sides = Sides { sides, block, most };
+        let sides = [BlockBuffer { reads: true, ..send }, BlockBuffer { writes: true, ..recv }];
+        let sides = CallBuffers { sides, block, most };
         self.put_by_route(route, sides, &HostCall::OutOfPlace(verb), verb.dtype.size())
     }
 
@@ -242,9 +249,13 @@ impl OnStream<'_> {
     /// If a call failed before on a stream, or if the device refuses something.
     pub fn barrier(&mut self) -> Result<()> {
         let (driver, _current) = self.enter_for_host("barrier")?;
-        let nothing = Side { device: 0, blocks: 0, reads: false, writes: false };
-        let sides = Sides { sides: [nothing; 2], block: 0, most: 1 };
-        self.put(driver, &Even::new(self.comm.room(), 1, sides)?, &HostCall::Barrier)
+        let nothing = BlockBuffer { device: 0, blocks: 0, reads: false, writes: false };
+        let sides = CallBuffers { sides: [nothing; 2], block: 0, most: 1 };
+        self.put_staged(
+            driver,
+            &EvenPieces::new(self.comm.max_piece_bytes(), 1, sides)?,
+            &HostCall::Barrier,
+        )
     }
 }
 

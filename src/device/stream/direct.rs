@@ -12,22 +12,22 @@ use cudarc::driver::{CudaContext, CudaStream};
 use super::explain::may_be_by;
 use super::memory::{ExportedMemory, SharedAllocation};
 use super::scratch::ScratchMemory;
-use super::{OnStream, Side, Sides};
+use super::{BlockBuffer, CallBuffers, OnStream};
 use crate::api::Communicator;
 use crate::api::options::Settings;
-use crate::api::verb::refuse;
+use crate::api::verb::argument_error;
 use crate::device::algorithm::DeviceAlgorithm;
 use crate::device::cuda::{
-    CAPTURED_SLOTS, CallFailure, Driver, FailedCall, HANDLE_WORDS, MAX_RANKS, PeerCall,
-    PeerExecutor, PeerMapping, Wanted, Watchdog, check_reachable, is_capturing, locked,
+    CAPTURED_SLOTS, CallFailure, Driver, FailedCall, HANDLE_WORDS, KernelReduction, MAX_RANKS,
+    PeerCall, PeerExecutor, PeerMapping, Watchdog, check_reachable, is_capturing, locked,
 };
-use crate::element::{DataType, Kind, Reduction};
-use crate::engine::failure::FAILED;
+use crate::element::{DataType, Reduction, ReductionKind};
+use crate::engine::failure::PEER_FAILED;
 use crate::engine::worker;
 use crate::error::cause::FailureCause;
 use crate::error::{Error, Result};
 use crate::exec::{Halt, Stop};
-use crate::plan::{DeviceCall, DeviceForm, Reach, Request, fingerprint};
+use crate::plan::{DeviceCall, DeviceForm, Request, Topology, fingerprint};
 use crate::transport::Fault;
 
 /// The state of a communicator whose ranks' devices access each other's memory.
@@ -36,7 +36,7 @@ pub(super) struct Direct {
     pub(super) executor: PeerExecutor,
     /// For each rank, whether it is a thread of this process.
     pub(super) same_process: Vec<bool>,
-    pub(super) reach: Reach,
+    pub(super) reach: Topology,
     /// Memory that all ranks have allocated or registered together.
     pub(super) shared: Vec<SharedAllocation>,
     /// Mappings of other ranks' memory: the number of the allocation, the rank, the mapping.
@@ -54,7 +54,7 @@ pub(super) struct Direct {
 }
 
 impl Direct {
-    pub(super) fn new(executor: PeerExecutor, same_process: Vec<bool>, reach: Reach) -> Self {
+    pub(super) fn new(executor: PeerExecutor, same_process: Vec<bool>, reach: Topology) -> Self {
         Self {
             executor,
             same_process,
@@ -98,7 +98,7 @@ impl Direct {
             return Ok(());
         }
         let given = "of another context than use_device was given";
-        refuse(name, argument, given, "one of the same")
+        argument_error(name, argument, given, "one of the same")
     }
 
     /// Takes up to `most` of the memory that users have dropped.
@@ -118,11 +118,11 @@ impl Direct {
         let threads = self.same_process.iter().filter(|&&same_process| same_process).count();
         if stream.is_null() && threads > 1 {
             let given = "the default one, which all threads of a device share";
-            return refuse(name, "stream", given, "one of this rank alone");
+            return argument_error(name, "stream", given, "one of this rank alone");
         }
         if captures && self.executor.are_captured_slots_full() {
             let expected = format!("{CAPTURED_SLOTS} calls in all living graphs of a communicator");
-            return refuse(name, "stream", "captured once more", expected);
+            return argument_error(name, "stream", "captured once more", expected);
         }
         Ok(())
     }
@@ -142,7 +142,7 @@ impl Direct {
     }
 
     /// The addresses of both buffers at each worker; none if one is in no shared memory.
-    fn buffer_addresses(&self, sides: &Sides) -> Option<[[CUdeviceptr; 2]; MAX_RANKS]> {
+    fn buffer_addresses(&self, sides: &CallBuffers) -> Option<[[CUdeviceptr; 2]; MAX_RANKS]> {
         let mut all = [[0; 2]; MAX_RANKS];
         for (number, raw) in user_addresses(sides).into_iter().enumerate() {
             let of = if sides.is_in_place() { 0 } else { number };
@@ -163,12 +163,12 @@ impl Direct {
 }
 
 /// The user's addresses of the buffer that is read and the buffer that is written.
-pub(super) fn user_addresses(sides: &Sides) -> [CUdeviceptr; 2] {
+pub(super) fn user_addresses(sides: &CallBuffers) -> [CUdeviceptr; 2] {
     let [one, other] = sides.sides;
     [one.device, if sides.is_in_place() { one.device } else { other.device }]
 }
 
-impl Sides {
+impl CallBuffers {
     /// True if one buffer is read and written.
     pub(super) fn is_in_place(&self) -> bool {
         self.sides[0].writes
@@ -193,11 +193,11 @@ impl Drop for Direct {
 }
 
 /// The kernels' reduction and factor, if kernels can reduce so.
-fn kernel_reduction(op: Reduction) -> Option<(Wanted, [u8; 16])> {
+fn kernel_reduction(op: Reduction) -> Option<(KernelReduction, [u8; 16])> {
     match op.kind() {
-        Kind::Plain(op) => Some((Wanted::Plain(op), [0; 16])),
-        Kind::PreMulSum(_, factor) => Some((Wanted::PreMulSum, factor)),
-        Kind::User(..) => None,
+        ReductionKind::Plain(op) => Some((KernelReduction::Plain(op), [0; 16])),
+        ReductionKind::PreMulSum(_, factor) => Some((KernelReduction::PreMulSum, factor)),
+        ReductionKind::User(..) => None,
     }
 }
 
@@ -206,7 +206,7 @@ impl Communicator {
     ///
     /// # Errors
     /// If the call is direct at the other ranks, and can't be here.
-    pub(super) fn goes_direct(
+    pub(super) fn is_direct(
         &self,
         name: &'static str,
         stream: &CudaStream,
@@ -231,11 +231,11 @@ impl Communicator {
         DeviceCall {
             collective: request.collective,
             bytes,
-            known,
-            in_pieces,
-            in_order: numbers.deterministic && request.folds(),
-            kernels: !as_wire && request.op.is_none_or(|op| kernel_reduction(op).is_some()),
-            islands: self.goes_by_islands(request),
+            has_known_buffers: known,
+            may_be_in_pieces: in_pieces,
+            is_in_rank_order: numbers.deterministic && request.folds(),
+            has_kernels: !as_wire && request.op.is_none_or(|op| kernel_reduction(op).is_some()),
+            may_use_domains: self.uses_p2p_domains(request),
         }
     }
 
@@ -251,7 +251,7 @@ impl Communicator {
     /// The first failure as an error. After it was reported the communicator is broken.
     #[cold]
     fn direct_error(&mut self, call: &'static str, (header, failure): FailedCall) -> Error {
-        let Some(direct) = &mut self.streams.direct else { return worker::lost(call) };
+        let Some(direct) = &mut self.streams.direct else { return worker::worker_ended(call) };
         if let Some(first) = &direct.first_error {
             return Error::Broken { call, first: first.clone() };
         }
@@ -259,7 +259,7 @@ impl Communicator {
         let mut error = match failure {
             CallFailure::Refused { reason, .. } => {
                 let error = Error::Device { doing: name.into(), reason };
-                self.broken_by(call, error)
+                self.break_with(call, error)
             }
             failure => {
                 let mut error = self.failure_error(name, count, &failure);
@@ -295,14 +295,14 @@ impl Communicator {
             ),
             CallFailure::GaveUp { peer, by, outside, .. } => {
                 let evidence = match outside {
-                    None if peer == by => FAILED.into(),
+                    None if peer == by => PEER_FAILED.into(),
                     _ => format!("rank {} gave up on it", self.peers()[by].rank),
                 };
                 (peer, Stop::Other { peer, fault: Fault::Lost(evidence) })
             }
             CallFailure::Late { peer, after } => (peer, Stop::Timeout(after)),
             CallFailure::Mismatch { peer, ours, theirs } => {
-                let [ours, theirs] = fingerprint::alike_in_memory([ours, theirs]);
+                let [ours, theirs] = fingerprint::without_memory_bits([ours, theirs]);
                 (peer, Stop::Fault(Fault::Mismatch { field: "fingerprint", ours, theirs }))
             }
             CallFailure::CaptureMismatch { peer, ours } => {
@@ -313,9 +313,9 @@ impl Communicator {
             CallFailure::Aborted | CallFailure::Refused { .. } => (rank, Stop::Aborted),
         };
         let halt = Halt { stop, step: 0, peer };
-        match self.at_home(call) {
+        match self.engine_on_this_thread(call) {
             Ok((engine, seat, settings)) => {
-                engine.fail_of(seat, settings, (call, Some(count)), halt)
+                engine.fail_with_count(seat, settings, (call, Some(count)), halt)
             }
             Err(error) => error,
         }
@@ -328,12 +328,13 @@ impl OnStream<'_> {
         &mut self,
         name: &'static str,
         request: &Request,
-        sides: Sides,
+        sides: CallBuffers,
     ) -> Result<()> {
         self.comm.direct_failure(name)?;
         // A call by way of the host may have failed, too.
         locked(&self.comm.streams.unreported).take().map_or(Ok(()), Err)?;
-        let Settings { numbers, timeout, preferred, required, part_of, .. } = self.comm.settings;
+        let Settings { numbers, timeout, preferred, required, parent_call: part_of, .. } =
+            self.comm.settings;
         let forced = required.or(preferred);
         let (name, number) = part_of.map_or((name, None), |(name, number)| (name, Some(number)));
         // Fingerprints are those of the whole call, and a mismatch is found in the first of its
@@ -342,20 +343,24 @@ impl OnStream<'_> {
         let (stream, deterministic) = (self.stream.cu_stream(), numbers.deterministic);
         let captures = is_capturing(stream)?;
         let size = self.comm.size();
-        let Some(direct) = &mut self.comm.streams.direct else { return Err(worker::lost(name)) };
+        let Some(direct) = &mut self.comm.streams.direct else {
+            return Err(worker::worker_ended(name));
+        };
         direct.check_stream(name, stream, captures)?;
         direct.watchdog().set_timeout(timeout);
-        for Side { device, blocks, .. } in sides.sides {
+        for BlockBuffer { device, blocks, .. } in sides.sides {
             check_reachable(name, device, blocks * sides.block)?;
         }
         let places = direct.buffer_addresses(&sides);
         if captures && places.is_none() {
             let expected = "memory from alloc_device or register_device: the stream is captured";
-            return refuse(name, "buf", "memory that other processes can't open", expected);
+            return argument_error(name, "buf", "memory that other processes can't open", expected);
         }
         let in_pieces = direct.scratch.is_some() && !captures;
         let asked = self.comm.device_call(request, (sides.block, places.is_some(), in_pieces));
-        let Some(direct) = &mut self.comm.streams.direct else { return Err(worker::lost(name)) };
+        let Some(direct) = &mut self.comm.streams.direct else {
+            return Err(worker::worker_ended(name));
+        };
         let by = direct.reach.choose(size, &asked, forced);
         may_be_by(name, required, by)?;
         let element = request.dtype.size();
@@ -371,7 +376,11 @@ impl OnStream<'_> {
             name,
             count: whole_request.count,
             number,
-            fingerprint: fingerprint::on_devices(&whole_request, deterministic, (is_shared, by)),
+            fingerprint: fingerprint::of_device_call(
+                &whole_request,
+                deterministic,
+                (is_shared, by),
+            ),
             reduction: request
                 .op
                 .and_then(kernel_reduction)

@@ -1,10 +1,10 @@
 //! Explanations of calls on a stream, and the check that a required algorithm can make a call.
 
 use super::OnStream;
-use crate::api::verb::refuse;
+use crate::api::verb::argument_error;
 use crate::element::{DataType, ReduceOp};
 use crate::error::Result;
-use crate::plan::{DeviceExplanation, DeviceForm, Reach, Request};
+use crate::plan::{DeviceExplanation, DeviceForm, Request, Topology};
 use crate::schedule::{Algorithm, Collective};
 
 /// Refuses a call whose form is none of the required algorithm.
@@ -17,7 +17,7 @@ pub(super) fn may_be_by(
         None => Ok(()),
         Some(asked) => {
             let expected = format!("one that these devices can make this call by, which is {form}");
-            refuse(name, "algorithm", asked, expected)
+            argument_error(name, "algorithm", asked, expected)
         }
     }
 }
@@ -39,7 +39,7 @@ impl OnStream<'_> {
         let (comm, size) = (&*self.comm, self.comm.size());
         let most = isize::MAX as usize / size / dtype.size();
         if count > most {
-            return refuse("explain", "count", count, format!("at most {most} x {dtype}"));
+            return argument_error("explain", "count", count, format!("at most {most} x {dtype}"));
         }
         let ops = ReduceOp::ALL.into_iter().find(|op| op.is_defined_for(dtype));
         let op = ops.filter(|_| collective.reduces()).map(Into::into);
@@ -49,8 +49,8 @@ impl OnStream<'_> {
         let request = Request { collective, count, dtype, op };
         let call = comm.device_call(&request, (bytes, is_shared, !is_shared));
         let nobody = match &comm.streams.domains {
-            Some(_) => Reach::Islands(Vec::new()),
-            None => Reach::Nobody,
+            Some(_) => Topology::P2pDomains(Vec::new()),
+            None => Topology::Disconnected,
         };
         let reach = direct.map_or(&nobody, |direct| &direct.reach);
         let forced = comm.settings.required.or(comm.settings.preferred);

@@ -54,7 +54,7 @@ impl HostCall {
             Self::InPlace(verb) => comm.in_place(*verb, one),
             Self::OutOfPlace(verb) => comm.out_of_place(*verb, one, other),
             Self::OutOfPlaceV(verb, counts) => {
-                comm.out_of_place_v(*verb, one, other, &lens(counts, piece))
+                comm.out_of_place_v(*verb, one, other, &piece_counts(counts, piece))
             }
             // A rank without further elements makes no more pieces, so that only the first is a
             // collective.
@@ -62,7 +62,7 @@ impl HostCall {
                 pass_on(comm, *dtype, (one, other), counts, piece)
             }
             Self::AllToAllV(dtype, counts) => {
-                let [given, got] = counts.each_ref().map(|counts| lens(counts, piece));
+                let [given, got] = counts.each_ref().map(|counts| piece_counts(counts, piece));
                 comm.all_to_all_v_bytes(one, &given, other, &got, *dtype)
             }
             Self::Many { lens, dtype, op } => {
@@ -72,7 +72,7 @@ impl HostCall {
                     rest = more;
                     buf
                 });
-                comm.many(bufs, *dtype, *op)
+                comm.all_reduce_buffers(bufs, *dtype, *op)
             }
             Self::Send(dtype, to) => comm.send_bytes(one, *dtype, *to),
             Self::Recv(dtype, from) => comm.recv_bytes(other, *dtype, *from),
@@ -85,7 +85,7 @@ impl HostCall {
 }
 
 /// The elements of each part that are in a piece.
-pub(super) fn lens(counts: &[usize], piece: &Range<usize>) -> Vec<usize> {
+pub(super) fn piece_counts(counts: &[usize], piece: &Range<usize>) -> Vec<usize> {
     counts.iter().map(|&count| within(piece, count)).collect()
 }
 
@@ -101,7 +101,7 @@ fn pass_on(
     let mut messages = Vec::with_capacity(2 * comm.size());
     for (outgoing, counts) in zip([true, false], counts) {
         let mut start = 0;
-        for (peer, len) in zip(0.., lens(counts, piece)) {
+        for (peer, len) in zip(0.., piece_counts(counts, piece)) {
             let end = start + len * dtype.size();
             if start < end {
                 messages.push(Message { outgoing, peer, range: (start, end), dtype });
@@ -109,5 +109,5 @@ fn pass_on(
             start = end;
         }
     }
-    comm.pass_on("all_to_all_v", &messages, &Buffer::apart(send, recv))
+    comm.exchange_messages("all_to_all_v", &messages, &Buffer::out_of_place(send, recv))
 }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use cudarc::driver::DevicePtrMut;
 
 use super::host_call::HostCall;
-use super::pieces::{Cut, share};
-use super::{OnStream, Side, Sides};
+use super::pieces::{PieceRule, elements_per_piece};
+use super::{BlockBuffer, CallBuffers, OnStream};
 use crate::api::many::NAME;
 use crate::device::cuda::{CopyArea, check_reachable, refuse_capture};
 use crate::element::{Element, Reduction};
@@ -32,8 +32,8 @@ impl OnStream<'_> {
         let count = bufs.iter().map(|buf| buf.len()).sum();
         let request = Request { collective, count, dtype: T::DTYPE, op: Some(op) };
         self.comm.kernel(&request)?;
-        let (driver, _current) = self.enter()?;
-        let direct = self.comm.goes_direct(NAME, self.stream, &request)?;
+        let (driver, _current) = self.enter_context()?;
+        let direct = self.comm.is_direct(NAME, self.stream, &request)?;
         if !direct {
             refuse_capture(NAME, self.stream.cu_stream())?;
         }
@@ -44,9 +44,10 @@ impl OnStream<'_> {
             return self.put_each(&request, devices);
         }
         let (element, dtype) = (T::DTYPE.size(), T::DTYPE);
-        let (devices, step) = (devices.collect(), share(self.comm.room(), element, 1)?);
+        let (devices, step) =
+            (devices.collect(), elements_per_piece(self.comm.max_piece_bytes(), element, 1)?);
         let cut = ManyBuffers { bufs: devices, count, step, element };
-        self.put(driver, &cut, &HostCall::Many { lens, dtype, op })
+        self.put_staged(driver, &cut, &HostCall::Many { lens, dtype, op })
     }
 
     /// Puts one direct call per buffer on the stream, if devices can access all buffers.
@@ -59,9 +60,9 @@ impl OnStream<'_> {
             check_reachable(NAME, device, len * request.dtype.size())?;
         }
         for (device, count) in bufs {
-            let buffer = Side { device, blocks: 1, reads: true, writes: true };
-            let sides = [buffer, Side { blocks: 0, ..buffer }];
-            let sides = Sides { sides, block: count * request.dtype.size(), most: 1 };
+            let buffer = BlockBuffer { device, blocks: 1, reads: true, writes: true };
+            let sides = [buffer, BlockBuffer { blocks: 0, ..buffer }];
+            let sides = CallBuffers { sides, block: count * request.dtype.size(), most: 1 };
             self.put_direct(NAME, &Request { count, ..*request }, sides)?;
         }
         Ok(())
@@ -76,7 +77,7 @@ struct ManyBuffers {
     element: usize,
 }
 
-impl Cut for ManyBuffers {
+impl PieceRule for ManyBuffers {
     fn len(&self) -> usize {
         self.count
     }

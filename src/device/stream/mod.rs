@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex};
 
 use cudarc::driver::CudaStream;
 
-use super::cuda::{Current, Driver, StagingBuffers, Watchdog, driver, locked};
+use super::cuda::{CurrentContext, Driver, StagingBuffers, Watchdog, driver, locked};
 use crate::api::Communicator;
 use crate::error::{Error, Peer, Result};
 use crate::plan::Request;
@@ -126,22 +126,22 @@ impl OnStream<'_> {
     /// The first failure that was not reported yet.
     pub fn check(&mut self) -> Result<()> {
         self.check_domains()?;
-        self.comm.come_home();
+        self.comm.reclaim_engine();
         self.comm.direct_failure("check")?;
         locked(&self.comm.streams.unreported).take().map_or(Ok(()), Err)
     }
 
     /// Makes the stream's context current until the second value is dropped.
-    fn enter(&self) -> Result<(Driver, Current)> {
+    fn enter_context(&self) -> Result<(Driver, CurrentContext)> {
         let driver = driver()?;
-        let current = Current::new(driver, self.stream.context().cu_ctx())?;
+        let current = CurrentContext::new(driver, self.stream.context().cu_ctx())?;
         Ok((driver, current))
     }
 }
 
 /// A buffer on the device, of so many blocks of the same length.
 #[derive(Clone, Copy, Debug)]
-struct Side {
+struct BlockBuffer {
     device: u64,
     blocks: usize,
     /// True if the buffer is read, and if it is written.
@@ -151,8 +151,8 @@ struct Side {
 
 /// The two buffers of a call, the bytes of a block, and the most blocks that any rank has in both.
 #[derive(Clone, Copy, Debug)]
-struct Sides {
-    sides: [Side; 2],
+struct CallBuffers {
+    sides: [BlockBuffer; 2],
     block: usize,
     most: usize,
 }

@@ -7,7 +7,7 @@ use cudarc::driver::{DevicePtr, DevicePtrMut};
 
 use super::OnStream;
 use super::host_call::HostCall;
-use super::pieces::{End, Parts, Uneven, share};
+use super::pieces::{PieceEnd, UnevenBuffer, UnevenPieces, elements_per_piece};
 use crate::device::cuda::Driver;
 use crate::element::{DataType, Element};
 use crate::error::Result;
@@ -20,11 +20,11 @@ impl OnStream<'_> {
     /// If `to` is no other rank, an earlier call on a stream failed, or the device refuses
     /// something.
     pub fn send<T: Element>(&mut self, buf: &impl DevicePtr<T>, to: usize) -> Result<()> {
-        self.comm.is_another("send", "to", to)?;
+        self.comm.check_peer("send", "to", to)?;
         let (stream, lens) = (Arc::clone(self.stream), [buf.len()]);
         let (driver, _current) = self.enter_for_host("send")?;
         let (device, _read) = buf.device_ptr(&stream);
-        let sides = [Parts::read(device, &lens), Parts::none()];
+        let sides = [UnevenBuffer::read(device, &lens), UnevenBuffer::none()];
         self.put_message(driver, sides, (T::DTYPE, lens[0]), &HostCall::Send(T::DTYPE, to))
     }
 
@@ -33,11 +33,11 @@ impl OnStream<'_> {
     /// # Errors
     /// As [`Self::send`].
     pub fn recv<T: Element>(&mut self, buf: &mut impl DevicePtrMut<T>, from: usize) -> Result<()> {
-        self.comm.is_another("recv", "from", from)?;
+        self.comm.check_peer("recv", "from", from)?;
         let (stream, lens) = (Arc::clone(self.stream), [buf.len()]);
         let (driver, _current) = self.enter_for_host("recv")?;
         let (device, _written) = buf.device_ptr_mut(&stream);
-        let sides = [Parts::none(), Parts::written(device, &lens)];
+        let sides = [UnevenBuffer::none(), UnevenBuffer::written(device, &lens)];
         self.put_message(driver, sides, (T::DTYPE, lens[0]), &HostCall::Recv(T::DTYPE, from))
     }
 
@@ -55,15 +55,15 @@ impl OnStream<'_> {
         from: usize,
     ) -> Result<()> {
         const NAME: &str = "send_recv";
-        if !self.comm.is_to_itself((send.num_bytes(), to), (recv.num_bytes(), from))? {
-            self.comm.is_another(NAME, "to", to)?;
-            self.comm.is_another(NAME, "from", from)?;
+        if !self.comm.is_send_to_self((send.num_bytes(), to), (recv.num_bytes(), from))? {
+            self.comm.check_peer(NAME, "to", to)?;
+            self.comm.check_peer(NAME, "from", from)?;
         }
         let (stream, given, got) = (Arc::clone(self.stream), [send.len()], [recv.len()]);
         let (driver, _current) = self.enter_for_host(NAME)?;
         let (read, _read) = send.device_ptr(&stream);
         let (written, _written) = recv.device_ptr_mut(&stream);
-        let sides = [Parts::read(read, &given), Parts::written(written, &got)];
+        let sides = [UnevenBuffer::read(read, &given), UnevenBuffer::written(written, &got)];
         let (dtype, longest) = (T::DTYPE, given[0].max(got[0]));
         let call = HostCall::SendRecv { dtype, to, from };
         self.put_message(driver, sides, (dtype, longest), &call)
@@ -77,13 +77,16 @@ impl OnStream<'_> {
         (device, bytes): (u64, usize),
     ) -> Result<()> {
         let (name, argument) = if is_send { ("send", "to") } else { ("recv", "from") };
-        self.comm.is_another(name, argument, peer)?;
+        self.comm.check_peer(name, argument, peer)?;
         let (driver, _current) = self.enter_for_host(name)?;
         let lens = [bytes / dtype.size()];
         let (sides, call) = if is_send {
-            ([Parts::read(device, &lens), Parts::none()], HostCall::Send(dtype, peer))
+            ([UnevenBuffer::read(device, &lens), UnevenBuffer::none()], HostCall::Send(dtype, peer))
         } else {
-            ([Parts::none(), Parts::written(device, &lens)], HostCall::Recv(dtype, peer))
+            (
+                [UnevenBuffer::none(), UnevenBuffer::written(device, &lens)],
+                HostCall::Recv(dtype, peer),
+            )
         };
         self.put_message(driver, sides, (dtype, lens[0]), &call)
     }
@@ -93,11 +96,12 @@ impl OnStream<'_> {
     fn put_message(
         &mut self,
         driver: Driver,
-        sides: [Parts<'_>; 2],
+        sides: [UnevenBuffer<'_>; 2],
         (dtype, longest): (DataType, usize),
         call: &HostCall,
     ) -> Result<()> {
-        let end = End::After(share(self.comm.room(), dtype.size(), 2)?);
-        self.put(driver, &Uneven { sides, element: dtype.size(), longest, end }, call)
+        let end =
+            PieceEnd::After(elements_per_piece(self.comm.max_piece_bytes(), dtype.size(), 2)?);
+        self.put_staged(driver, &UnevenPieces { sides, element: dtype.size(), longest, end }, call)
     }
 }

@@ -10,13 +10,13 @@ use cudarc::driver::{CudaContext, CudaStream};
 
 use super::explain::may_be_by;
 use super::memory::ExportedMemory;
-use super::{OnStream, Side, Sides};
+use super::{BlockBuffer, CallBuffers, OnStream};
 use crate::api::Communicator;
 use crate::api::options::Settings;
-use crate::config::Numbers;
-use crate::device::cuda::{Current, LastUse, check_reachable, driver, locked};
+use crate::config::NumericSettings;
+use crate::device::cuda::{CurrentContext, LastUse, check_reachable, driver, locked};
 use crate::device::p2p_domain::DomainMap;
-use crate::element::{Kind, Reduction};
+use crate::element::{Reduction, ReductionKind};
 use crate::engine::worker;
 use crate::error::{Error, Peer, Result};
 use crate::plan::{DeviceForm, Request};
@@ -51,7 +51,7 @@ impl DomainScratch {
 
     fn new(domain: &mut Communicator, context: &Arc<CudaContext>) -> Result<Self> {
         let driver = driver()?;
-        let _current = Current::new(driver, context.cu_ctx())?;
+        let _current = CurrentContext::new(driver, context.cu_ctx())?;
         // The event is made before the memory, which all ranks of the domain allocate, or none.
         let last = LastUse::new(context);
         let (held, start, life) =
@@ -66,13 +66,14 @@ impl P2pDomains {
         self.calls += 1;
         let Settings { timeout, tag, numbers, .. } = all;
         let part_of = Some((name, self.calls));
-        let adopt = |own: &mut Communicator, numbers: Numbers| {
+        let adopt = |own: &mut Communicator, numbers: NumericSettings| {
             let (timeout, tag) = (*timeout, tag.clone());
-            own.settings = Settings { timeout, tag, numbers, part_of, ..own.settings.clone() };
+            own.settings =
+                Settings { timeout, tag, numbers, parent_call: part_of, ..own.settings.clone() };
             own.streams.whole_request = Some(*request);
         };
         // Only what leaves the domain has a wire format.
-        adopt(&mut self.domain, Numbers { wire: None, ..*numbers });
+        adopt(&mut self.domain, NumericSettings { wire: None, ..*numbers });
         if let Some(leaders) = &mut self.leaders {
             adopt(leaders, *numbers);
         }
@@ -93,21 +94,21 @@ impl Communicator {
     /// Makes the communicators, where this rank's domain begins with rank `first`.
     pub(super) fn make_domains(&mut self, context: &Arc<CudaContext>, first: usize) -> Result<()> {
         let (me, size) = (self.rank(), self.size());
-        let first_ranks = self.tell_words("use_device", &[first as u64])?;
+        let first_ranks = self.all_gather_words("use_device", &[first as u64])?;
         let first_ranks: Vec<_> = first_ranks.into_iter().map(|first| first as usize).collect();
         let mut domain = self.sub_communicator(Some(first), |rank| first_ranks[rank] == first)?;
         let mut leaders =
             self.sub_communicator((first == me).then_some(0), |rank| first_ranks[rank] == rank)?;
         if let Some(leaders) = &mut leaders {
-            leaders.settings.averages = Some(size);
+            leaders.settings.average_divisor = Some(size);
         }
         let scratch = match &mut domain {
             Some(domain) => {
                 domain.use_device(context).and_then(|()| DomainScratch::new(domain, context))
             }
-            None => Err(worker::lost("use_device")),
+            None => Err(worker::worker_ended("use_device")),
         };
-        let fine = self.tell_words("use_device", &[u64::from(scratch.is_ok())])?;
+        let fine = self.all_gather_words("use_device", &[u64::from(scratch.is_ok())])?;
         let scratch = scratch?;
         self.all_are_fine("use_device", fine.into_iter())?;
         let Some(domain) = domain else { return Ok(()) };
@@ -139,17 +140,19 @@ impl Communicator {
         }
         let names: Arc<[Peer]> =
             self.peers().iter().filter(|peer| is_member(peer.rank)).cloned().collect();
-        if let Some(seat) = Arc::get_mut(&mut part.seat) {
+        if let Some(seat) = Arc::get_mut(&mut part.rank_info) {
             seat.peers = names;
         }
-        part.streams.world_peers = Some(Arc::clone(&self.seat.peers));
+        part.streams.world_peers = Some(Arc::clone(&self.rank_info.peers));
         Ok(Some(part))
     }
 
     /// True if the call goes by domains. A promised order of ranks rules that out.
-    pub(super) fn goes_by_islands(&self, request: &Request) -> bool {
-        let folds =
-            matches!(request.op.map(Reduction::kind), Some(Kind::Plain(_) | Kind::PreMulSum(..)));
+    pub(super) fn uses_p2p_domains(&self, request: &Request) -> bool {
+        let folds = matches!(
+            request.op.map(Reduction::kind),
+            Some(ReductionKind::Plain(_) | ReductionKind::PreMulSum(..))
+        );
         let possible = match request.collective {
             Collective::AllReduce | Collective::Reduce { .. } | Collective::ReduceScatter => folds,
             Collective::Broadcast { .. }
@@ -166,23 +169,23 @@ impl Communicator {
 
 impl OnStream<'_> {
     /// Puts a call on the stream that goes by domains. The context is current.
-    pub(super) fn put_by_islands(
+    pub(super) fn put_by_domains(
         &mut self,
         (name, request): (&'static str, &Request),
-        sides: Sides,
+        sides: CallBuffers,
     ) -> Result<()> {
         may_be_by(name, self.comm.settings.required, DeviceForm::Islands)?;
         let Some(mut domains) = self.comm.streams.domains.take() else {
-            return Err(worker::lost(name));
+            return Err(worker::worker_ended(name));
         };
         let mut begun = false;
         let may =
             self.check_arguments(&domains, name, &sides).and_then(|()| self.failure(&domains));
         let done = may.and_then(|()| {
             domains.adopt_settings(&self.comm.settings, name, request);
-            self.comm.settings.part_of = Some((name, domains.calls));
+            self.comm.settings.parent_call = Some((name, domains.calls));
             let mut done = self.put_phases(&mut domains, request, &sides, &mut begun);
-            self.comm.settings.part_of = None;
+            self.comm.settings.parent_call = None;
             if let Err(error) = &mut done
                 && (begun || !matches!(error, Error::Argument { .. }))
             {
@@ -199,13 +202,14 @@ impl OnStream<'_> {
         &self,
         domains: &P2pDomains,
         name: &'static str,
-        sides: &Sides,
+        sides: &CallBuffers,
     ) -> Result<()> {
         if let Some(direct) = &domains.domain.streams.direct {
             direct.check_context(name, "stream", self.stream.context())?;
             direct.check_stream(name, self.stream.cu_stream(), false)?;
         }
-        let fits = |side: &Side| check_reachable(name, side.device, side.blocks * sides.block);
+        let fits =
+            |side: &BlockBuffer| check_reachable(name, side.device, side.blocks * sides.block);
         sides.sides.iter().try_for_each(fits)
     }
 
@@ -245,9 +249,9 @@ impl OnStream<'_> {
 
     /// Waits for the host's parts.
     fn wait_for_host_parts(&mut self, domains: &mut P2pDomains) {
-        self.comm.come_home();
+        self.comm.reclaim_engine();
         if let Some(leaders) = &mut domains.leaders {
-            leaders.come_home();
+            leaders.reclaim_engine();
         }
     }
 

@@ -7,11 +7,11 @@ use cudarc::driver::CudaStream;
 use cudarc::driver::sys::CUdeviceptr;
 
 use super::p2p_domains::{DomainScratch, P2pDomains};
-use super::{OnStream, Side, Sides};
+use super::{BlockBuffer, CallBuffers, OnStream};
 use crate::api::verb::Verb;
 use crate::device::cuda::copy_on_device;
 use crate::device::p2p_domain::{BlockArea, BlockRef, DomainPhase};
-use crate::element::{DataType, Kind, ReduceOp, Reduction};
+use crate::element::{DataType, ReduceOp, Reduction, ReductionKind};
 use crate::engine::worker;
 use crate::error::Result;
 use crate::plan::Request;
@@ -51,7 +51,7 @@ impl P2pDomains {
                 let (verb, bufs) = (Verb { op: None, ..verb }, [some(from, ranks), some(to, 1)]);
                 on.out_of_place_at("scatter", verb, bufs)
             }
-            _ => Err(worker::lost(collective.name())),
+            _ => Err(worker::worker_ended(collective.name())),
         }
     }
 
@@ -63,7 +63,7 @@ impl P2pDomains {
         piece: &Piece,
     ) -> Result<()> {
         let Some(leaders) = &mut self.leaders else {
-            return Err(worker::lost(collective.name()));
+            return Err(worker::worker_ended(collective.name()));
         };
         let (map, mut on) = (&self.map, leaders.on_stream(stream));
         let some = |spot, blocks| piece.of(spot, blocks);
@@ -87,7 +87,7 @@ impl P2pDomains {
             (Collective::Broadcast { .. }, _) => {
                 on.in_place_at("broadcast", Verb { op: None, ..verb }, some(to, 1))
             }
-            _ => Err(worker::lost(collective.name())),
+            _ => Err(worker::worker_ended(collective.name())),
         }
     }
 }
@@ -98,11 +98,11 @@ impl OnStream<'_> {
         &mut self,
         domains: &mut P2pDomains,
         request: &Request,
-        sides: &Sides,
+        sides: &CallBuffers,
         begun: &mut bool,
     ) -> Result<()> {
         let stream = self.stream.cu_stream();
-        let [Side { device: from, writes: in_place, .. }, other] = sides.sides;
+        let [BlockBuffer { device: from, writes: in_place, .. }, other] = sides.sides;
         let to = if in_place { from } else { other.device };
         let (count, call, me) = (request.count, request.collective, self.comm.rank());
         let is_whole = matches!(call, Collective::AllReduce | Collective::Broadcast { .. });
@@ -209,8 +209,8 @@ impl Piece {
 /// number of all ranks.
 fn split_reduction(op: Reduction) -> (Reduction, Reduction) {
     match op.kind() {
-        Kind::Plain(ReduceOp::Avg) => (ReduceOp::Sum.into(), op),
-        Kind::PreMulSum(..) => (op, ReduceOp::Sum.into()),
+        ReductionKind::Plain(ReduceOp::Avg) => (ReduceOp::Sum.into(), op),
+        ReductionKind::PreMulSum(..) => (op, ReduceOp::Sum.into()),
         _ => (op, op),
     }
 }

@@ -5,7 +5,7 @@ use std::array::from_fn;
 use std::iter::successors;
 use std::ops::Range;
 
-use super::{Side, Sides};
+use super::{BlockBuffer, CallBuffers};
 use crate::device::cuda::CopyArea;
 use crate::error::{Error, Result};
 
@@ -14,7 +14,7 @@ pub(super) const LINE: usize = 64;
 
 /// The rule that cuts a call into pieces. A piece is a range in a unit of the call's own and begins
 /// where the one before ends; a call on nothing has one empty piece.
-pub(super) trait Cut {
+pub(super) trait PieceRule {
     /// The end of the last piece.
     fn len(&self) -> usize;
 
@@ -26,7 +26,7 @@ pub(super) trait Cut {
 }
 
 /// The elements of each of `parts` parts in a piece, if all parts share `room` bytes.
-pub(super) fn share(room: usize, element: usize, parts: usize) -> Result<usize> {
+pub(super) fn elements_per_piece(room: usize, element: usize, parts: usize) -> Result<usize> {
     let share = (room - LINE) / element / parts;
     if share > 0 {
         return Ok(share);
@@ -36,14 +36,14 @@ pub(super) fn share(room: usize, element: usize, parts: usize) -> Result<usize> 
 }
 
 /// Bytes of both buffers in a piece.
-pub(super) fn lens(cut: &impl Cut, piece: &Range<usize>) -> [usize; 2] {
+pub(super) fn lens(cut: &impl PieceRule, piece: &Range<usize>) -> [usize; 2] {
     from_fn(|side| cut.side(side, piece).map(|area| area.len).sum())
 }
 
 /// The areas of a piece with their places: the first buffer's, then the second's, aligned to
 /// `align`.
 pub(super) fn areas(
-    cut: &impl Cut,
+    cut: &impl PieceRule,
     piece: &Range<usize>,
     align: usize,
 ) -> impl Iterator<Item = CopyArea> {
@@ -57,7 +57,7 @@ pub(super) fn areas(
     })
 }
 
-pub(super) fn pieces(cut: &impl Cut) -> impl Iterator<Item = Range<usize>> {
+pub(super) fn pieces(cut: &impl PieceRule) -> impl Iterator<Item = Range<usize>> {
     successors(Some(0..cut.end(0)), move |last| {
         (last.end < cut.len()).then(|| last.end..cut.end(last.end))
     })
@@ -65,24 +65,24 @@ pub(super) fn pieces(cut: &impl Cut) -> impl Iterator<Item = Range<usize>> {
 
 /// Blocks of one length: a piece has the same bytes of each block.
 #[derive(Debug)]
-pub(super) struct Even {
-    sides: Sides,
+pub(super) struct EvenPieces {
+    sides: CallBuffers,
     /// Bytes of each block in a piece.
     step: usize,
 }
 
-impl Even {
-    pub(super) fn new(room: usize, element: usize, sides: Sides) -> Result<Self> {
-        Ok(Self { sides, step: share(room, element, sides.most)? * element })
+impl EvenPieces {
+    pub(super) fn new(room: usize, element: usize, sides: CallBuffers) -> Result<Self> {
+        Ok(Self { sides, step: elements_per_piece(room, element, sides.most)? * element })
     }
 
     /// Pieces of so many bytes of each block.
-    pub(super) fn in_steps(step: usize, sides: Sides) -> Self {
+    pub(super) fn in_steps(step: usize, sides: CallBuffers) -> Self {
         Self { sides, step }
     }
 }
 
-impl Cut for Even {
+impl PieceRule for EvenPieces {
     fn len(&self) -> usize {
         self.sides.block
     }
@@ -92,8 +92,8 @@ impl Cut for Even {
     }
 
     fn side(&self, side: usize, piece: &Range<usize>) -> impl Iterator<Item = CopyArea> {
-        let Sides { sides, block, .. } = self.sides;
-        let (Side { device, blocks, reads, writes }, start) = (sides[side], piece.start);
+        let CallBuffers { sides, block, .. } = self.sides;
+        let (BlockBuffer { device, blocks, reads, writes }, start) = (sides[side], piece.start);
         let len = piece.len();
         (0..blocks).map(move |number| {
             let device = device + (number * block + start) as u64;
@@ -104,7 +104,7 @@ impl Cut for Even {
 
 /// A buffer of consecutive parts of different lengths.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Parts<'a> {
+pub(super) struct UnevenBuffer<'a> {
     device: u64,
     /// Elements of each part.
     counts: &'a [usize],
@@ -113,7 +113,7 @@ pub(super) struct Parts<'a> {
     writes: bool,
 }
 
-impl<'a> Parts<'a> {
+impl<'a> UnevenBuffer<'a> {
     pub(super) fn none() -> Self {
         Self { device: 0, counts: &[], reads: false, writes: false }
     }
@@ -128,17 +128,17 @@ impl<'a> Parts<'a> {
 }
 
 /// Parts of different lengths: a piece has the same elements of each part, as far as the part goes.
-pub(super) struct Uneven<'a> {
-    pub(super) sides: [Parts<'a>; 2],
+pub(super) struct UnevenPieces<'a> {
+    pub(super) sides: [UnevenBuffer<'a>; 2],
     pub(super) element: usize,
     /// The longest part at any rank that makes the same pieces.
     pub(super) longest: usize,
-    pub(super) end: End<'a>,
+    pub(super) end: PieceEnd<'a>,
 }
 
 /// The rule for the end of a piece, before the end of all parts.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum End<'a> {
+pub(super) enum PieceEnd<'a> {
     /// A fixed number of elements after the beginning.
     After(usize),
     /// As many elements of all parts, and of one more part as long as the longest, as there is room
@@ -150,7 +150,7 @@ pub(super) enum End<'a> {
     },
 }
 
-impl End<'_> {
+impl PieceEnd<'_> {
     pub(super) fn of(self, from: usize) -> usize {
         let (counts, room) = match self {
             Self::After(step) => return from + step,
@@ -165,7 +165,7 @@ impl End<'_> {
     }
 }
 
-impl Cut for Uneven<'_> {
+impl PieceRule for UnevenPieces<'_> {
     fn len(&self) -> usize {
         self.longest
     }
@@ -175,7 +175,7 @@ impl Cut for Uneven<'_> {
     }
 
     fn side(&self, side: usize, piece: &Range<usize>) -> impl Iterator<Item = CopyArea> {
-        let Parts { device, counts, reads, writes } = self.sides[side];
+        let UnevenBuffer { device, counts, reads, writes } = self.sides[side];
         let (element, piece) = (self.element, piece.clone());
         counts.iter().scan(0, move |before, &count| {
             let start = *before + count.min(piece.start);

@@ -13,7 +13,7 @@ use crate::device::cuda::{
     SelfTest, can_reach, missing_names,
 };
 use crate::error::{Result, warn};
-use crate::plan::{DeviceSeat, Reach};
+use crate::plan::{DeviceReach, Topology};
 
 impl Communicator {
     /// Tries peer access between devices and the abilities of drivers; every rank gets the same
@@ -23,7 +23,7 @@ impl Communicator {
         driver: Driver,
         context: &Arc<CudaContext>,
         all: &[RankDevice],
-    ) -> Result<Reach> {
+    ) -> Result<Topology> {
         let is_foreign = |(rank, device): (usize, &RankDevice)| {
             self.is_on_my_host(rank) && !device.is_same_process()
         };
@@ -34,7 +34,7 @@ impl Communicator {
             .map_or((0, [0; HANDLE_WORDS]), |tested| (tested.missing, tested.handle));
         let mut words = vec![u64::from(tested.is_ok()), missing];
         words.extend(handle);
-        let answers = self.tell_words(CALL, &words)?;
+        let answers = self.all_gather_words(CALL, &words)?;
         // The exported memory stays until all ranks have told what they reach, and so have closed
         // it.
         let tested = tested?;
@@ -59,28 +59,35 @@ impl Communicator {
         // To free waits for streams, so that no stream may wait for this rank before all ranks have
         // freed.
         drop(tested);
-        self.tell_words(CALL, &[1])?;
+        self.all_gather_words(CALL, &[1])?;
         reach
     }
 
     /// Tells the other ranks what this one has found, and concludes from what all have told.
-    fn tell_reach(&mut self, all: &[RankDevice], reached: &[bool], missing: u64) -> Result<Reach> {
+    fn tell_reach(
+        &mut self,
+        all: &[RankDevice],
+        reached: &[bool],
+        missing: u64,
+    ) -> Result<Topology> {
         let bits =
             |ranks: &[bool]| ranks.iter().rev().fold(0, |bits, &it| bits << 1 | u64::from(it));
-        let shares = self.seat.shares || self.size() == 1;
+        let shares = self.rank_info.shares_memory || self.size() == 1;
         let mut words = vec![u64::from(shares), missing];
         words.extend(reached.chunks(64).map(bits));
-        let answers = self.tell_words(CALL, &words)?;
+        let answers = self.all_gather_words(CALL, &words)?;
         let missing: Vec<_> = answers.chunks_exact(words.len()).map(|words| words[1]).collect();
         self.warn_of(&missing);
         if missing.iter().any(|missing| missing & (NO_MEMORY_OPS | NO_REGISTRATION) != 0) {
-            return Ok(Reach::Nobody);
+            return Ok(Topology::Disconnected);
         }
         let host = |rank: usize| {
-            let same = |other: &usize| self.seat.peers[*other].host == self.seat.peers[rank].host;
+            let same = |other: &usize| {
+                self.rank_info.peers[*other].host == self.rank_info.peers[rank].host
+            };
             (0..all.len()).find(same).unwrap_or(rank)
         };
-        let device_seat = |(rank, words): (usize, &[u64])| DeviceSeat {
+        let device_seat = |(rank, words): (usize, &[u64])| DeviceReach {
             host: host(rank),
             device: all[rank].uuid,
             reaches: (0..all.len()).map(|at| words[2 + at / 64] >> (at % 64) & 1 == 1).collect(),
@@ -88,7 +95,7 @@ impl Communicator {
         let seats: Vec<_> =
             answers.chunks_exact(words.len()).enumerate().map(device_seat).collect();
         let all_share = answers.iter().step_by(words.len()).all(|&shares| shares == 1);
-        Ok(Reach::of(&seats, if all_share { MAX_RANKS } else { 0 }))
+        Ok(Topology::of(&seats, if all_share { MAX_RANKS } else { 0 }))
     }
 
     /// Warns, at rank 0 of the world, of abilities that a driver refuses at any rank.

@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::CUstream;
 
-use super::Sides;
+use super::CallBuffers;
 use super::direct::{Direct, user_addresses};
 use super::memory::{ExportedMemory, SharedAllocation};
-use super::pieces::{Even, areas, lens, pieces};
+use super::pieces::{EvenPieces, areas, lens, pieces};
 use crate::device::algorithm::DeviceAlgorithm;
 use crate::device::cuda::{CopyArea, FailedCall, LastUse, PeerCall, StartedCall, copy_on_device};
 use crate::error::Result;
@@ -47,7 +47,7 @@ impl ScratchMemory {
         direct: &mut Direct,
         stream: CUstream,
         call: PeerCall,
-        sides: Sides,
+        sides: CallBuffers,
     ) -> Result<(), FailedCall> {
         let mut under_way: [Option<Piece>; HALVES] = Default::default();
         let done = Self::put_pieces(direct, stream, call, sides, &mut under_way);
@@ -62,7 +62,7 @@ impl ScratchMemory {
         direct: &mut Direct,
         stream: CUstream,
         call: PeerCall,
-        sides: Sides,
+        sides: CallBuffers,
         under_way: &mut [Option<Piece>; HALVES],
     ) -> Result<(), FailedCall> {
         let Direct { executor, scratch, same_process, .. } = direct;
@@ -73,7 +73,7 @@ impl ScratchMemory {
         let is_one_shot = call.algorithm.by == DeviceForm::OneShot;
         // A rank in place cuts its call like the ranks with two buffers.
         let step = (HALF_BYTES - DEVICE_LINE) / sides.most.max(2) / element * element;
-        let cut = Even::in_steps(step, sides);
+        let cut = EvenPieces::in_steps(step, sides);
         let start = scratch.start;
         executor.checked(scratch.last.wait(stream))?;
         for (number, piece) in pieces(&cut).map(Some).chain(repeat_n(None, HALVES)).enumerate() {
@@ -114,7 +114,7 @@ type Piece = (StartedCall, Range<usize>);
 /// Copies a piece into the half of the scratch memory that begins at `start`, or out of it.
 fn copy_piece(
     stream: CUstream,
-    (cut, piece): (&Even, &Range<usize>),
+    (cut, piece): (&EvenPieces, &Range<usize>),
     start: u64,
     is_in: bool,
 ) -> Result<()> {

@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use super::OnStream;
 use super::host_call::HostCall;
-use super::pieces::{Cut, LINE, areas, lens, pieces};
+use super::pieces::{LINE, PieceRule, areas, lens, pieces};
 use crate::api::Communicator;
 use crate::device::cuda::{
-    BLOCK_BYTES, BLOCK_COUNT, Current, Driver, StagingBuffers, StagingTicket, WaitLimit, locked,
-    refuse_capture,
+    BLOCK_BYTES, BLOCK_COUNT, CurrentContext, Driver, StagingBuffers, StagingTicket, WaitLimit,
+    locked, refuse_capture,
 };
 use crate::error::Result;
 
@@ -29,15 +29,20 @@ fn host_timeout(timeout: Duration) -> Duration {
 
 impl OnStream<'_> {
     /// Makes the context current for a call that always goes by way of the host.
-    pub(super) fn enter_for_host(&self, name: &'static str) -> Result<(Driver, Current)> {
-        let entered = self.enter()?;
+    pub(super) fn enter_for_host(&self, name: &'static str) -> Result<(Driver, CurrentContext)> {
+        let entered = self.enter_context()?;
         refuse_capture(name, self.stream.cu_stream())?;
         Ok(entered)
     }
 
     /// Puts a call on the stream; for each piece the host makes `call` on the piece of both
     /// buffers.
-    pub(super) fn put(&mut self, driver: Driver, cut: &impl Cut, call: &HostCall) -> Result<()> {
+    pub(super) fn put_staged(
+        &mut self,
+        driver: Driver,
+        cut: &impl PieceRule,
+        call: &HostCall,
+    ) -> Result<()> {
         if let Some(error) = locked(&self.comm.streams.unreported).take() {
             return Err(error);
         }
@@ -143,7 +148,7 @@ impl OnStream<'_> {
 impl Communicator {
     /// The longest piece in bytes: a staging block; no limit where ranks without a device make
     /// calls whole.
-    pub(super) fn room(&self) -> usize {
+    pub(super) fn max_piece_bytes(&self) -> usize {
         if self.streams.has_host_ranks { isize::MAX as usize } else { BLOCK_BYTES }
     }
 

@@ -8,7 +8,7 @@ use cudarc::driver::{DevicePtr, DevicePtrMut};
 
 use super::OnStream;
 use super::host_call::HostCall;
-use super::pieces::{End, Parts, Uneven, share};
+use super::pieces::{PieceEnd, UnevenBuffer, UnevenPieces, elements_per_piece};
 use crate::api::uneven::Uneven as UnevenCall;
 use crate::api::verb::Verb;
 use crate::device::cuda::Driver;
@@ -35,15 +35,16 @@ impl OnStream<'_> {
         call.check_all_to_all(self.comm, parts, [send.len(), recv.len()])?;
         // Only two ranks know the length of the part between them, so the size of pieces depends on
         // nothing else but the number of ranks.
-        let step = share(self.comm.room(), dtype.size(), 2 * self.comm.size())?;
+        let step =
+            elements_per_piece(self.comm.max_piece_bytes(), dtype.size(), 2 * self.comm.size())?;
         let counts: [Arc<[usize]>; 2] = parts.map(Into::into);
         let longest = send_counts.iter().chain(recv_counts).copied().max().unwrap_or(0);
         let (driver, _current) = self.enter_for_host(call.name)?;
         let stream = Arc::clone(self.stream);
         let (from, _read) = send.device_ptr(&stream);
         let (to, _written) = recv.device_ptr_mut(&stream);
-        let cut = cut(dtype, (parts, [from, to]), longest, End::After(step));
-        self.put(driver, &cut, &HostCall::AllToAllV(dtype, counts))
+        let cut = cut(dtype, (parts, [from, to]), longest, PieceEnd::After(step));
+        self.put_staged(driver, &cut, &HostCall::AllToAllV(dtype, counts))
     }
 
     /// A call from `send` to `recv`.
@@ -100,12 +101,12 @@ impl OnStream<'_> {
         counts: &[usize],
         buffers: ([&[usize]; 2], [u64; 2]),
     ) -> Result<()> {
-        let (room, element) = (self.comm.room(), verb.dtype.size());
-        share(room, element, counts.len() + 1)?;
-        let end = End::Filled { counts, room: share(room, element, 1)? };
+        let (room, element) = (self.comm.max_piece_bytes(), verb.dtype.size());
+        elements_per_piece(room, element, counts.len() + 1)?;
+        let end = PieceEnd::Filled { counts, room: elements_per_piece(room, element, 1)? };
         let longest = counts.iter().copied().max().unwrap_or(0);
         let call = HostCall::OutOfPlaceV(verb, counts.into());
-        self.put(driver, &cut(verb.dtype, buffers, longest, end), &call)
+        self.put_staged(driver, &cut(verb.dtype, buffers, longest, end), &call)
     }
 }
 
@@ -114,16 +115,16 @@ fn cut<'a>(
     dtype: DataType,
     ([given, got], [from, to]): ([&'a [usize]; 2], [u64; 2]),
     longest: usize,
-    end: End<'a>,
-) -> Uneven<'a> {
-    let sides = [Parts::read(from, given), Parts::written(to, got)];
-    Uneven { sides, element: dtype.size(), longest, end }
+    end: PieceEnd<'a>,
+) -> UnevenPieces<'a> {
+    let sides = [UnevenBuffer::read(from, given), UnevenBuffer::written(to, got)];
+    UnevenPieces { sides, element: dtype.size(), longest, end }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::host_call::lens;
-    use super::End;
+    use super::super::host_call::piece_counts;
+    use super::PieceEnd;
 
     /// Pieces fit at the rank that has most, are not empty, and together are the whole call.
     #[test]
@@ -133,8 +134,8 @@ mod tests {
             let (mut from, mut seen) = (0, vec![0; counts.len()]);
             let longest = counts.iter().copied().max().unwrap_or(0);
             while from < longest {
-                let piece = from..End::Filled { counts, room }.of(from);
-                let parts = lens(counts, &piece);
+                let piece = from..PieceEnd::Filled { counts, room }.of(from);
+                let parts = piece_counts(counts, &piece);
                 let most = parts.iter().sum::<usize>() + parts.iter().max().unwrap_or(&0);
                 assert!(!piece.is_empty() && most <= room, "{counts:?}: {piece:?}");
                 seen.iter_mut().zip(parts).for_each(|(seen, part)| *seen += part);
@@ -142,7 +143,7 @@ mod tests {
             }
             assert_eq!(seen, counts);
         }
-        let of = |counts| End::Filled { counts, room }.of(0);
+        let of = |counts| PieceEnd::Filled { counts, room }.of(0);
         assert_eq!(of(&[30, 20, 10]), 30, "what fits is one piece");
         assert_eq!(of(&[usize::MAX, usize::MAX]), 33, "sums do not overflow");
     }

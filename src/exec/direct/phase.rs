@@ -6,8 +6,10 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::{Call, DONE, READY, Walk};
-use crate::exec::wait::{ABORT_POLL_INTERVAL, Halt, Stop, differ_only_in_direct_bit, remind};
-use crate::memory::{Claim, Control};
+use crate::exec::wait::{
+    ABORT_POLL_INTERVAL, Halt, Stop, differ_only_in_direct_bit, warn_of_silence,
+};
+use crate::memory::{CallId, PhaseFlags};
 use crate::trace::{Direction, Position};
 use crate::transport::Fault;
 
@@ -31,14 +33,14 @@ impl Walk<'_> {
 
     /// The mismatch between this rank's call and that of a peer that is ready.
     fn mismatch_with(&self, peer: usize) -> Option<Stop> {
-        let (ours, theirs) = (self.call.claim, self.control.claim(peer));
+        let (ours, theirs) = (self.call.call_id, self.control.claim(peer));
         let mismatch =
             |field, ours, theirs| Some(Stop::Fault(Fault::Mismatch { field, ours, theirs }));
         // Both ranks made an earlier call over links, and its messages were not compared yet.
         if let Some((ours, theirs)) = self.control.link_call_mismatch(peer) {
             return mismatch("earlier", ours.fingerprint, theirs.fingerprint);
         }
-        let [registered, other] = [ours, theirs].map(Claim::is_registered);
+        let [registered, other] = [ours, theirs].map(CallId::is_registered);
         if ours.sequence != theirs.sequence {
             return mismatch("sequence", ours.sequence, theirs.sequence);
         }
@@ -51,7 +53,7 @@ impl Walk<'_> {
     }
 
     fn await_peer(&mut self, peer: usize, step: usize) -> Result<(), (Stop, usize)> {
-        let reached = |control: &Control| control.reached(peer, step == DONE);
+        let reached = |control: &PhaseFlags| control.reached(peer, step == DONE);
         if reached(self.control) {
             return Ok(());
         }
@@ -87,7 +89,7 @@ impl Walk<'_> {
                 return Err((Stop::Timeout(self.wait.timeout), peer));
             }
             let times = (waited, self.wait.timeout);
-            remind(self.links, self.wait.recorder, times, (peer, 0), &mut warned);
+            warn_of_silence(self.links, self.wait.recorder, times, (peer, 0), &mut warned);
             let limit = ABORT_POLL_INTERVAL.min(self.wait.timeout - waited);
             self.control.sleep(peer, step == DONE, limit);
         }
@@ -103,7 +105,8 @@ impl Walk<'_> {
             return Err((Stop::Fault(Fault::Lost(evidence)), peer));
         }
         let absent = |peer: &usize| !control.reached(*peer, step == DONE);
-        let link_call = |peer| Some((peer, control.link_call_of(peer, self.call.claim.sequence)?));
+        let link_call =
+            |peer| Some((peer, control.link_call_of(peer, self.call.call_id.sequence)?));
         let on_links = || others().filter(absent).find_map(link_call);
         if let Some((peer, theirs)) = on_links() {
             return Err((self.call.mismatch_with_link_call(theirs), peer));

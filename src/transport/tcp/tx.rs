@@ -196,7 +196,7 @@ impl transport::Tx for Tx {
         let frame_len = HEADER + payload.len();
         while lane.slot + 1 == self.committed && lane.sent < frame_len {
             let header = &self.memory[at + lane.sent.min(HEADER)..at + HEADER];
-            let rest = payload.after(lane.sent.saturating_sub(HEADER));
+            let rest = payload.without_first(lane.sent.saturating_sub(HEADER));
             match raw::send(&lane.stream, header, rest) {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 answer => match bytes_moved(answer)? {
@@ -212,7 +212,7 @@ impl transport::Tx for Tx {
         let is_current = lane.slot + 1 == self.committed;
         let sent = if is_current { lane.sent.saturating_sub(HEADER) } else { 0 };
         let slot = &mut self.memory[at + HEADER + sent..at + frame_len];
-        Dst::from(slot).fill(payload.after(sent));
+        Dst::from(slot).fill(payload.without_first(sent));
         Ok(())
     }
 

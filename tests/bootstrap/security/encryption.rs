@@ -41,7 +41,9 @@ fn messages_of_the_store_are_unreadable_on_their_way() {
     let relay = Relay::to(store, |_, _, bytes| bytes);
     let between = relay.address;
     let address = |me| if me == 0 { store } else { between };
-    let meetings = in_threads(0..3, |me| meet(&rank(me, 3, address(me), Some(SECRET))).unwrap());
+    let meetings = in_threads(0..3, |me| {
+        rendezvous_and_release(&rank(me, 3, address(me), Some(SECRET))).unwrap()
+    });
     let seen = [relay.recorded(false), relay.recorded(true)].concat();
     let shows = |text: &str| seen.windows(text.len()).any(|bytes| bytes == text.as_bytes());
     assert!(shows("RRHELLO"), "{} bytes", seen.len());
@@ -57,14 +59,16 @@ fn changed_bytes_are_detected_at_once() {
     let _concurrent = concurrent();
     let store = free_port();
     thread::scope(|scope| {
-        let start = |me| scope.spawn(move || meet(&rank(me, 2, store, Some(SECRET))).unwrap());
+        let start = |me| {
+            scope.spawn(move || rendezvous_and_release(&rank(me, 2, store, Some(SECRET))).unwrap())
+        };
         let first = start(0);
         // The length, the content and the tag of the store's first message, and one byte more.
         let changes: [Change; 5] = [flip::<0>, flip::<3>, flip::<5>, flip::<30>, insert];
         for (number, change) in changes.into_iter().enumerate() {
             let relay = Relay::to(store, change);
             let between = relay.address;
-            let error = meet(&rank(1, 2, between, Some(SECRET))).unwrap_err();
+            let error = rendezvous_and_release(&rank(1, 2, between, Some(SECRET))).unwrap_err();
             let named =
                 matches!(&error, Error::Store { address, .. } if *address == between.to_string());
             let text = error.to_string();
@@ -77,7 +81,7 @@ fn changed_bytes_are_detected_at_once() {
             let between = relay.address;
             let timeout = Duration::from_millis(300);
             let config = Config { timeout, ..rank(1, 2, between, Some(SECRET)) };
-            let error = meet(&config).unwrap_err();
+            let error = rendezvous_and_release(&config).unwrap_err();
             assert!(matches!(error, Error::Store { .. }), "{error:?}");
         }
         start(1).join().unwrap();
@@ -90,13 +94,13 @@ fn streams_are_sealed(encrypt: bool) {
     let store = free_port();
     in_threads(0..2, |me| {
         let config = Config { encrypt, tcp_sockets: 2, ..rank(me, 2, store, Some(SECRET)) };
-        let mut meeting = meet(&config).unwrap();
+        let mut meeting = rendezvous_and_release(&config).unwrap();
         let (out, back) = (PairKey { from: me, to: 1 - me }, PairKey { from: 1 - me, to: me });
         let links = meeting.connect(&[out], &[back]).unwrap();
         for link in &links {
             let Streams::Tcp(streams) = &link.streams else { panic!() };
             let expected = if encrypt { streams.len() } else { 0 };
-            assert_eq!((streams.len(), link.seals.len()), (2, expected));
+            assert_eq!((streams.len(), link.stream_keys.len()), (2, expected));
             let sealed = |(_, seals): &(_, Option<AeadKeys>)| seals.is_some();
             assert!(link.control.as_ref().is_none_or(sealed));
         }
@@ -116,7 +120,7 @@ fn ranks_that_differ_in_encryption_name_both() {
     let _concurrent = concurrent();
     let store = free_port();
     let config = |me| Config { encrypt: me == 1, ..rank(me, 2, store, Some(SECRET)) };
-    let errors = in_threads(0..2, |me| meet(&config(me)).unwrap_err());
+    let errors = in_threads(0..2, |me| rendezvous_and_release(&config(me)).unwrap_err());
     for error in errors {
         assert!(
             matches!(&error, Error::Config { name, .. } if name == "RINGREDUCE_ENCRYPT"),
@@ -126,7 +130,8 @@ fn ranks_that_differ_in_encryption_name_both() {
         assert!(text.contains("rank 0 (") && text.contains("rank 1 ("), "{text}");
     }
     // Without a secret there is nothing to encrypt with.
-    let error = meet(&Config { encrypt: true, ..rank(1, 2, store, None) }).unwrap_err();
+    let error =
+        rendezvous_and_release(&Config { encrypt: true, ..rank(1, 2, store, None) }).unwrap_err();
     assert!(matches!(&error, Error::Config { name, .. } if name == "RINGREDUCE_ENCRYPT"));
     assert!(error.to_string().contains("RINGREDUCE_SECRET_FILE"), "{error}");
 }

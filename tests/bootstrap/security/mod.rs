@@ -16,7 +16,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use harness::ranks::in_threads;
-use ringreduce::bootstrap::{Meeting, PairKey, meet};
+use ringreduce::bootstrap::{Bootstrap, PairKey, rendezvous_and_release};
 use ringreduce::config::{Config, Secret, SecretSource};
 use ringreduce::{Error, Transport};
 
@@ -33,7 +33,7 @@ fn rank(rank: usize, size: usize, store: SocketAddr, secret: Option<[u8; 32]>) -
 }
 
 /// Opens links to and from all other ranks.
-fn all_links(mut meeting: Meeting) {
+fn all_links(mut meeting: Bootstrap) {
     let me = meeting.rank;
     let others: Vec<_> = (0..meeting.size()).filter(|&other| other != me).collect();
     let dial: Vec<_> = others.iter().map(|&to| PairKey { from: me, to }).collect();

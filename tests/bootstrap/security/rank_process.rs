@@ -20,7 +20,7 @@ pub(crate) fn rank_process() {
     let process = exclusive();
     let before = process.descriptors();
     let config = rank(me.parse().unwrap(), size.parse().unwrap(), store, Some(SECRET));
-    let meeting = meet(&config).unwrap();
+    let meeting = rendezvous_and_release(&config).unwrap();
     eprintln!("listens at {}", meeting.peers[meeting.rank].tcp.unwrap());
     std::io::stdin().read_line(&mut String::new()).unwrap();
     all_links(meeting);

@@ -19,7 +19,9 @@ use super::*;
 fn beside(attack: impl FnOnce(SocketAddr) + Send) {
     let store = free_port();
     thread::scope(|scope| {
-        let start = |me| scope.spawn(move || meet(&rank(me, 3, store, Some(SECRET))).unwrap());
+        let start = |me| {
+            scope.spawn(move || rendezvous_and_release(&rank(me, 3, store, Some(SECRET))).unwrap())
+        };
         let mut ranks: Vec<_> = [0, 1].map(start).into();
         attack(store);
         ranks.push(start(2));
@@ -65,7 +67,7 @@ fn a_rank_of_another_secret_or_job_is_told_the_reason() {
             (other_job, "belongs to another job"),
         ];
         for (impostor, why) in impostors {
-            let error = meet(&impostor).unwrap_err();
+            let error = rendezvous_and_release(&impostor).unwrap_err();
             assert!(matches!(error, Error::Store { .. }), "{error}");
             assert!(error.to_string().contains(why), "{error}");
         }
@@ -73,10 +75,11 @@ fn a_rank_of_another_secret_or_job_is_told_the_reason() {
     // A store without a secret rejects a rank that has one.
     let store = free_port();
     thread::scope(|scope| {
-        let first = scope.spawn(|| meet(&rank(0, 2, store, None)).unwrap());
-        let error = meet(&rank(1, 2, store, Some(SECRET))).unwrap_err().to_string();
+        let first = scope.spawn(|| rendezvous_and_release(&rank(0, 2, store, None)).unwrap());
+        let error =
+            rendezvous_and_release(&rank(1, 2, store, Some(SECRET))).unwrap_err().to_string();
         assert!(error.contains("has a job secret where"), "{error}");
-        meet(&rank(1, 2, store, None)).unwrap();
+        rendezvous_and_release(&rank(1, 2, store, None)).unwrap();
         first.join().unwrap();
     });
 }
@@ -149,13 +152,17 @@ fn recorded_messages_of_a_rank_open_no_other_connection() {
     let store = free_port();
     let relay = Relay::to(store, |_, _, bytes| bytes);
     let ranks = [(0, store), (1, relay.address)];
-    in_threads(ranks, |(me, store)| meet(&rank(me, 2, store, Some(SECRET))).map(drop).unwrap());
+    in_threads(ranks, |(me, store)| {
+        rendezvous_and_release(&rank(me, 2, store, Some(SECRET))).map(drop).unwrap()
+    });
     // The bytes that rank 1 sent are sent again to another world with the same secret.
     let sent = relay.recorded(true);
     assert_eq!((&sent[..7], sent[12], sent[128 + 12]), (&b"RRHELLO"[..], 1, 3));
     assert!(!sent.windows(32).any(|bytes| bytes == SECRET));
     thread::scope(|scope| {
-        let start = |me| scope.spawn(move || meet(&rank(me, 2, store, Some(SECRET))).unwrap());
+        let start = |me| {
+            scope.spawn(move || rendezvous_and_release(&rank(me, 2, store, Some(SECRET))).unwrap())
+        };
         let first = start(0);
         let mut stream = connect(store);
         stream.write_all(&sent).unwrap();

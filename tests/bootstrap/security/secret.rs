@@ -19,7 +19,7 @@ fn start_with(source: &SecretSource) -> Result<(), Error> {
         transport: Transport::Auto,
         ..rank(me, 2, store, None)
     };
-    in_threads(0..2, |me| meet(&config(me)).map(drop)).into_iter().collect()
+    in_threads(0..2, |me| rendezvous_and_release(&config(me)).map(drop)).into_iter().collect()
 }
 
 fn refused(source: &SecretSource, name: &str, why: &str) {

@@ -12,7 +12,9 @@ fn a_missing_rank_is_named_by_every_peer() {
     let mut configs = configs(5, &store, |_| ());
     configs.iter_mut().for_each(|c| c.timeout = ALL_CONNECTED);
     let present = configs.into_iter().filter(|c| [0, 2, 4].contains(&c.rank));
-    for (error, reporter) in in_threads(present, |c| (meet(&c).unwrap_err(), c.rank)) {
+    for (error, reporter) in
+        in_threads(present, |c| (rendezvous_and_release(&c).unwrap_err(), c.rank))
+    {
         let Error::MissingRanks { rank, missing, size, .. } = &error else { panic!("{error}") };
         assert_eq!((*rank, *size, missing.as_slice()), (reporter, 5, &[1, 3][..]), "{error}");
     }
@@ -20,7 +22,7 @@ fn a_missing_rank_is_named_by_every_peer() {
     let store = tcp_store();
     let mut alone = config(1, 2, &store);
     alone.timeout = ALL_CONNECTED;
-    let error = meet(&alone).unwrap_err().to_string();
+    let error = rendezvous_and_release(&alone).unwrap_err().to_string();
     assert!(error.contains(&store.to_string()) && error.contains("ank 0 listens there"), "{error}");
 }
 
@@ -32,7 +34,7 @@ fn a_missing_rank_0_is_named_where_the_launcher_serves_the_store() {
     server.adopt(theirs).unwrap();
     let mut config = config(1, 2, &StoreAddr::Fd(ours.as_raw_fd()));
     config.timeout = ALL_CONNECTED;
-    match meet(&config).unwrap_err() {
+    match rendezvous_and_release(&config).unwrap_err() {
         Error::MissingRanks { rank: 1, missing, size: 2, .. } => assert_eq!(missing, [0]),
         error => panic!("{error}"),
     }
@@ -44,7 +46,7 @@ fn a_duplicate_rank_is_named_by_every_peer() {
     let store = unix_store();
     // Without rank 2 no rank gets through before the conflict is seen.
     let configs = [0, 1, 1].map(|rank| config(rank, 3, &store)).to_vec();
-    for error in in_threads(configs, |c| meet(&c).unwrap_err()) {
+    for error in in_threads(configs, |c| rendezvous_and_release(&c).unwrap_err()) {
         let Error::DuplicateRank { rank: 1, first, second, .. } = &error else { panic!("{error}") };
         let pid = format!("pid {}", std::process::id());
         assert!(first.contains(&pid) && second.contains(&pid), "{error}");
@@ -55,11 +57,13 @@ fn a_duplicate_rank_is_named_by_every_peer() {
         thread::scope(|scope| {
             for _ in 0..2 {
                 let (sender, store) = (sender.clone(), &store);
-                scope.spawn(move || sender.send(meet(&config(0, 2, store)).map(drop)).unwrap());
+                scope.spawn(move || {
+                    sender.send(rendezvous_and_release(&config(0, 2, store)).map(drop)).unwrap()
+                });
             }
             let conflict = results.recv().unwrap();
             assert!(matches!(conflict, Err(Error::DuplicateRank { rank: 0, .. })), "{conflict:?}");
-            meet(&config(1, 2, &store)).unwrap();
+            rendezvous_and_release(&config(1, 2, &store)).unwrap();
             results.recv().unwrap().unwrap();
         });
     }
@@ -78,7 +82,7 @@ fn ranks_whose_settings_differ_name_both() {
     for change in change {
         let mut configs = configs(3, &unix_store(), |_| ());
         change(&mut configs[1]);
-        for error in in_threads(configs, |c| meet(&c).unwrap_err()) {
+        for error in in_threads(configs, |c| rendezvous_and_release(&c).unwrap_err()) {
             let Error::Config { name, .. } = &error else { panic!("{error}") };
             let text = error.to_string();
             assert!(text.contains("rank 1 ") && text.contains("rank 0 "), "{name}: {text}");
@@ -90,7 +94,8 @@ fn ranks_whose_settings_differ_name_both() {
 fn a_peer_that_has_left_is_named_by_connect() {
     let _concurrent = concurrent();
     let quick = |c: &mut Config| c.timeout = ALL_CONNECTED;
-    let mut meetings = in_threads(configs(2, &unix_store(), quick), |c| meet(&c).unwrap());
+    let mut meetings =
+        in_threads(configs(2, &unix_store(), quick), |c| rendezvous_and_release(&c).unwrap());
     drop(meetings.pop());
     let pair = PairKey { from: 0, to: 1 };
     let error = meetings[0].connect(&[pair], &[]).unwrap_err().to_string();
@@ -129,7 +134,8 @@ fn foreign_connections_do_not_stop_a_world() {
     thread::scope(|scope| {
         let stop = &stop;
         scope.spawn(move || foreign_connections(address, stop));
-        let meetings = in_threads(configs(4, &store, forced), |c| meet(&c).unwrap());
+        let meetings =
+            in_threads(configs(4, &store, forced), |c| rendezvous_and_release(&c).unwrap());
         let listeners: Vec<_> = meetings[0].peers.iter().map(|p| p.tcp.unwrap()).collect();
         for listener in listeners {
             scope.spawn(move || foreign_connections(listener, stop));

@@ -18,7 +18,9 @@ use std::time::{Duration, Instant};
 
 use harness::ranks::in_threads;
 use nix::sys::socket::{MsgFlags, recv};
-use ringreduce::bootstrap::{Connection, LinkKind, Meeting, PairKey, Server, Store, Streams, meet};
+use ringreduce::bootstrap::{
+    Bootstrap, Connection, LinkKind, PairKey, Server, Store, Streams, rendezvous_and_release,
+};
 use ringreduce::config::{Config, StoreAddr};
 use ringreduce::transport::{recv_fd, send_fd};
 use ringreduce::{Error, Transport};
@@ -58,7 +60,7 @@ fn configs(size: usize, store: &StoreAddr, change: impl Fn(&mut Config)) -> Vec<
 }
 
 /// Opens links to both neighbours on the ring and sends each link's name through its streams.
-fn ring_both_ways(mut meeting: Meeting) -> Vec<(PairKey, LinkKind)> {
+fn ring_both_ways(mut meeting: Bootstrap) -> Vec<(PairKey, LinkKind)> {
     let (rank, size) = (meeting.rank, meeting.size());
     let next = (rank + 1) % size;
     let before = (rank + size - 1) % size;

@@ -23,7 +23,7 @@ fn a_store_keeps_the_first_value_of_a_key_and_serves_waiting_clients() {
     let (ours, theirs) = UnixStream::pair().unwrap();
     server.adopt(theirs).unwrap();
     let mut clients =
-        vec![server.connect().unwrap(), Store::over(ours, "pair", deadline()).unwrap()];
+        vec![server.connect().unwrap(), Store::over_stream(ours, "pair", deadline()).unwrap()];
     clients.extend(addresses.iter().map(|address| Store::connect(address, deadline()).unwrap()));
     let big = vec![7; 64 << 10];
     for index in 0..clients.len() {
@@ -59,14 +59,14 @@ fn a_connection_sees_only_values_of_its_own_generation() {
         ours.push(mine);
     }
     // A connection begins a new generation of keys each time it is opened as a store.
-    let mut one = Store::over(ours[0].try_clone().unwrap(), "one", deadline()).unwrap();
-    let mut two = Store::over(ours[1].try_clone().unwrap(), "two", deadline()).unwrap();
+    let mut one = Store::over_stream(ours[0].try_clone().unwrap(), "one", deadline()).unwrap();
+    let mut two = Store::over_stream(ours[1].try_clone().unwrap(), "two", deadline()).unwrap();
     one.set_new("key", b"1", deadline()).unwrap();
     assert_eq!(two.get("key", deadline()).unwrap().as_deref(), Some(&b"1"[..]));
-    let mut one = Store::over(ours[0].try_clone().unwrap(), "one", deadline()).unwrap();
+    let mut one = Store::over_stream(ours[0].try_clone().unwrap(), "one", deadline()).unwrap();
     assert_eq!(one.set_new("key", b"2", deadline()).unwrap(), None);
     assert_eq!(two.get("key", deadline()).unwrap().as_deref(), Some(&b"1"[..]));
-    let mut two = Store::over(ours[1].try_clone().unwrap(), "two", deadline()).unwrap();
+    let mut two = Store::over_stream(ours[1].try_clone().unwrap(), "two", deadline()).unwrap();
     assert_eq!(two.get("key", deadline()).unwrap().as_deref(), Some(&b"2"[..]));
 }
 
@@ -78,7 +78,7 @@ fn an_address_that_serves_no_store_is_named_with_the_reason() {
     let mut rank = config(1, 2, &address);
     // Long enough to connect, also beside other tests; the listener then stays silent.
     rank.timeout = Duration::from_secs(3);
-    let error = meet(&rank).unwrap_err().to_string();
+    let error = rendezvous_and_release(&rank).unwrap_err().to_string();
     assert!(error.contains(&address.to_string()) && error.contains("silent"), "{error}");
     // The next server speaks another protocol.
     rank.timeout = LONG;
@@ -90,20 +90,22 @@ fn an_address_that_serves_no_store_is_named_with_the_reason() {
                 let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
             }
         });
-        let error = meet(&rank).unwrap_err().to_string();
+        let error = rendezvous_and_release(&rank).unwrap_err().to_string();
         assert!(error.contains("does not speak ringreduce's protocol"), "{error}");
     });
     // Rank 0 cannot listen: another program has the port.
     rank.rank = 0;
     rank.timeout = Duration::from_millis(500);
-    let error = meet(&rank).unwrap_err().to_string();
+    let error = rendezvous_and_release(&rank).unwrap_err().to_string();
     assert!(error.contains(&address.to_string()) && error.contains("another port"), "{error}");
     // The address belongs to another host (this one is reserved for documentation).
-    let error = meet(&config(0, 2, &"192.0.2.1:7000".parse().unwrap())).unwrap_err().to_string();
+    let error = rendezvous_and_release(&config(0, 2, &"192.0.2.1:7000".parse().unwrap()))
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("192.0.2.1") && error.contains("no address of this host"), "{error}");
     // The descriptor is closed, or is no socket.
     for fd in [i32::MAX, std::fs::File::open("/dev/null").unwrap().as_raw_fd()] {
-        let error = meet(&config(0, 2, &StoreAddr::Fd(fd))).unwrap_err();
+        let error = rendezvous_and_release(&config(0, 2, &StoreAddr::Fd(fd))).unwrap_err();
         assert!(matches!(&error, Error::Store { address, .. } if *address == format!("fd:{fd}")));
     }
 }
@@ -116,7 +118,7 @@ fn an_abstract_name_in_use_is_named() {
     let _other = UnixListener::bind_addr(&address).unwrap();
     let mut rank = config(0, 2, &StoreAddr::Unix(name.clone()));
     rank.timeout = Duration::from_millis(100);
-    let error = meet(&rank).unwrap_err().to_string();
+    let error = rendezvous_and_release(&rank).unwrap_err().to_string();
     assert!(error.contains(&name), "{error}");
 }
 

@@ -24,7 +24,8 @@ fn ranks_of_worlds_of_every_size_connect() {
     let _concurrent = concurrent();
     for size in [1, 2, 3, 8] {
         for store in [unix_store(), tcp_store()] {
-            let meetings = in_threads(configs(size, &store, |_| ()), |c| meet(&c).unwrap());
+            let meetings =
+                in_threads(configs(size, &store, |_| ()), |c| rendezvous_and_release(&c).unwrap());
             for (rank, meeting) in meetings.iter().enumerate() {
                 assert_eq!((meeting.rank, meeting.size()), (rank, size));
                 assert_eq!((meeting.local_rank(), meeting.local_size()), (rank, size));
@@ -46,7 +47,8 @@ fn ranks_of_worlds_of_every_size_connect() {
 fn tcp_listeners_exist_only_where_tcp_is_chosen_and_only_during_the_start_up() {
     let process = exclusive();
     let before = listening(&process);
-    let meetings = in_threads(configs(3, &unix_store(), |_| ()), |c| meet(&c).unwrap());
+    let meetings =
+        in_threads(configs(3, &unix_store(), |_| ()), |c| rendezvous_and_release(&c).unwrap());
     assert_eq!(listening(&process), before, "one host needs no TCP listener");
     drop(meetings);
     for size in [2, 3, 8] {
@@ -54,8 +56,10 @@ fn tcp_listeners_exist_only_where_tcp_is_chosen_and_only_during_the_start_up() {
             config.transport = Transport::Tcp;
             config.tcp_sockets = 3;
         };
-        let meetings = in_threads(configs(size, &tcp_store(), forced), |c| meet(&c).unwrap());
-        let loopback = |m: &Meeting| m.peers.iter().all(|p| p.tcp.unwrap().ip().is_loopback());
+        let meetings = in_threads(configs(size, &tcp_store(), forced), |c| {
+            rendezvous_and_release(&c).unwrap()
+        });
+        let loopback = |m: &Bootstrap| m.peers.iter().all(|p| p.tcp.unwrap().ip().is_loopback());
         assert!(meetings.iter().all(loopback), "one host stays on loopback");
         assert_eq!(listening(&process).len(), before.len() + size, "one listener for each rank");
         let links = in_threads(meetings, ring_both_ways);
@@ -72,12 +76,15 @@ fn no_descriptor_stays_open() {
         for transport in [Transport::Auto, Transport::Tcp] {
             for _again in 0..2 {
                 let configs = configs(3, &store, |c| c.transport = transport);
-                in_threads(in_threads(configs, |c| meet(&c).unwrap()), ring_both_ways);
+                in_threads(
+                    in_threads(configs, |c| rendezvous_and_release(&c).unwrap()),
+                    ring_both_ways,
+                );
             }
         }
         let mut incomplete = config(0, 2, &store);
         incomplete.timeout = Duration::from_millis(50);
-        meet(&incomplete).unwrap_err();
+        rendezvous_and_release(&incomplete).unwrap_err();
     }
     assert_eq!(process.descriptors(), before);
 }
@@ -86,7 +93,7 @@ fn no_descriptor_stays_open() {
 pub(crate) fn rank() {
     let config = Config::from_env().unwrap();
     for _ in 0..3 {
-        let meeting = meet(&config).unwrap();
+        let meeting = rendezvous_and_release(&config).unwrap();
         assert!(meeting.peers.iter().filter(|p| p.pid == std::process::id()).count() == 1);
         assert_eq!(ring_both_ways(meeting).len(), 4);
     }
@@ -124,7 +131,7 @@ fn worlds_may_use_one_store_address_one_after_the_other() {
         // No rank waits for the others in between, so the next start-up begins while rank 0 still
         // serves the last one.
         let jobs = in_threads(configs(4, &store, |_| ()), |config| {
-            let job = |_| meet(&config).map(|meeting| meeting.job);
+            let job = |_| rendezvous_and_release(&config).map(|meeting| meeting.job);
             (0..20).map(job).collect::<Result<Vec<_>, _>>().unwrap()
         });
         assert!(jobs.iter().all(|job| *job == jobs[0]), "{jobs:?}");

@@ -15,7 +15,7 @@ use super::super::standin::DEVICES;
 use super::fold::{Case, Layout, for_each_type};
 use super::host::{Call, Grid, Machine};
 use super::moves::{self, DESCRIPTOR};
-use super::names::Wanted;
+use super::names::KernelReduction;
 use harness::guarded::{parts, random_bytes};
 use harness::skip;
 
@@ -171,7 +171,7 @@ fn check_type<T: Element>(device: &mut Device, scale: Scale) {
         let many = [(7, 9), (tile + 1, 9), (7, 66)].map(|(count, n)| (count, n, scale.threads));
         let long = scale.long.iter().map(|&(bytes, n)| (bytes / size + 5, n, BLOCK));
         for (count, n, threads) in few.chain(many).chain(long) {
-            let n = if case.wanted == Wanted::PreMulStep { 2 } else { n };
+            let n = if case.wanted == KernelReduction::PreMulStep { 2 } else { n };
             let layout = Layout::random(n, count * size, number, &mut random);
             let mut memory = Vec::with_capacity(layout.bytes);
             while memory.len() < layout.bytes {

@@ -5,7 +5,7 @@ use std::ops::Range;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use ringreduce::element::Order;
-use ringreduce::kernel::{Kernel, Level, Turn};
+use ringreduce::kernel::{FoldStep, Kernel, Level};
 use ringreduce::memory::{Dst, Src};
 use ringreduce::{
     Complex, DataType, Element, F8E4M3, F8E5M2, LocF32, LocF64, LocI32, LocI64, ReduceOp,
@@ -13,14 +13,14 @@ use ringreduce::{
 };
 
 use super::host::{Call, Grid, Host, Machine};
-use super::names::{Scalar, Serves, Wanted, serves};
+use super::names::{KernelChoice, KernelReduction, KernelScalar, kernel_for};
 use harness::guarded::{Guarded, parts, random_bytes};
 
 /// A reduction, by its kernel and by the host.
 pub(crate) struct Case {
     pub(crate) dtype: DataType,
-    pub(crate) serves: Serves,
-    pub(crate) wanted: Wanted,
+    pub(crate) serves: KernelChoice,
+    pub(crate) wanted: KernelReduction,
     by: Reduction,
     scalar: Option<[u8; 16]>,
 }
@@ -31,19 +31,21 @@ impl Case {
         let dtype = T::DTYPE;
         let factor = random_bytes(1, dtype, random);
         let scaled = Reduction::premul_sum::<T>(bytemuck::pod_read_unaligned(&factor));
-        let plain = ReduceOp::ALL.into_iter().map(|op| (Wanted::Plain(op), Reduction::from(op)));
-        let all = plain.chain([(Wanted::PreMulSum, scaled), (Wanted::PreMulStep, scaled)]);
+        let plain =
+            ReduceOp::ALL.into_iter().map(|op| (KernelReduction::Plain(op), Reduction::from(op)));
+        let all = plain
+            .chain([(KernelReduction::PreMulSum, scaled), (KernelReduction::PreMulStep, scaled)]);
         let padded = |bytes: &[u8]| {
             let mut all = [0; 16];
             all[..bytes.len()].copy_from_slice(bytes);
             all
         };
         let case = |(wanted, by)| {
-            let serves = serves(dtype, wanted)?;
+            let serves = kernel_for(dtype, wanted)?;
             let scalar = match serves.scalar {
-                Scalar::Nothing => None,
-                Scalar::Factor => Some(padded(&factor)),
-                Scalar::One(bits) => Some(padded(&bits.to_le_bytes())),
+                KernelScalar::Nothing => None,
+                KernelScalar::Factor => Some(padded(&factor)),
+                KernelScalar::One(bits) => Some(padded(&bits.to_le_bytes())),
             };
             Some(Self { dtype, serves, wanted, by, scalar })
         };
@@ -55,8 +57,8 @@ impl Case {
         let kernel = Kernel::select_for(Level::Scalar, self.dtype, self.by, last.max(1)).unwrap();
         let mut out = vec![0; sources[0].len()];
         let views: Vec<Src<'_>> = sources.iter().map(|&source| Src::from(source)).collect();
-        if self.wanted == Wanted::PreMulStep {
-            let turn = Turn { last: last > 0, order: Order::IncomingFirst, own: true };
+        if self.wanted == KernelReduction::PreMulStep {
+            let turn = FoldStep { is_last: last > 0, order: Order::IncomingFirst, is_own: true };
             kernel.reduce(turn, Dst::from(&mut out[..]), None, views[1], views[0]);
         } else {
             kernel.fold(last > 0, &mut [Dst::from(&mut out[..])], &views);
@@ -206,7 +208,7 @@ fn check_type<T: Element>() {
         // More sources than a block keeps in shared memory.
         let many = [0, 7, 33].map(|count| (66, count));
         for (n, count) in (1..=9).flat_map(|n| COUNTS.map(|count| (n, count))).chain(many) {
-            let n = if case.wanted == Wanted::PreMulStep { 2 } else { n };
+            let n = if case.wanted == KernelReduction::PreMulStep { 2 } else { n };
             let layout = Layout::random(n, count * size, number, &mut random);
             let memory = random_bytes(layout.bytes.div_ceil(size), dtype, &mut random);
             let last = [0, n, n + 1000, 65_537, (1 << 31) - 1, 1 << 31][random.random_range(0..6)];

@@ -7,7 +7,7 @@ use std::process::Command;
 use ringreduce::{DataType, ReduceOp};
 
 use super::host::runs;
-use super::names::{Wanted, serves};
+use super::names::{KernelReduction, kernel_for};
 use harness::skip;
 
 const PTX: &str = include_str!("../../../kernels/ringreduce.ptx");
@@ -34,11 +34,11 @@ fn has_a_kernel_for_every_defined_reduction_and_no_other() {
     let entries = entries();
     let mut serving = BTreeSet::from(["rr_move".to_owned()]);
     for dtype in DataType::ALL {
-        let plain = ReduceOp::ALL.map(|op| (Wanted::Plain(op), op.is_defined_for(dtype)));
+        let plain = ReduceOp::ALL.map(|op| (KernelReduction::Plain(op), op.is_defined_for(dtype)));
         let sums = ReduceOp::Sum.is_defined_for(dtype);
-        let scaled = [(Wanted::PreMulSum, sums), (Wanted::PreMulStep, sums)];
+        let scaled = [(KernelReduction::PreMulSum, sums), (KernelReduction::PreMulStep, sums)];
         for (wanted, defined) in plain.into_iter().chain(scaled) {
-            let found = serves(dtype, wanted);
+            let found = kernel_for(dtype, wanted);
             assert_eq!(found.is_some(), defined, "{wanted:?} of {dtype}");
             if let Some(found) = found {
                 let kernel = found.kernel;

@@ -4,7 +4,7 @@
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use ringreduce::element::Order;
-use ringreduce::kernel::{Kernel, Level, Turn};
+use ringreduce::kernel::{FoldStep, Kernel, Level};
 use ringreduce::memory::{Buffer, Dst, Src};
 use ringreduce::schedule::Space;
 use ringreduce::{DataType, Element, Reduction};
@@ -111,7 +111,11 @@ fn by_pairs(dtype: DataType, by: Reduction, world: usize, sources: &[Vec<u8>]) -
     let mut left = sources[0].clone();
     kernel.contribute(Dst::from(&mut left[..]), None, Src::from(&sources[0][..]));
     for (at, source) in sources.iter().enumerate().skip(1) {
-        let turn = Turn { last: at + 1 == sources.len(), order: Order::IncomingFirst, own: true };
+        let turn = FoldStep {
+            is_last: at + 1 == sources.len(),
+            order: Order::IncomingFirst,
+            is_own: true,
+        };
         let mut out = vec![0; left.len()];
         let (local, incoming) = (Src::from(&source[..]), Src::from(&left[..]));
         kernel.reduce(turn, Dst::from(&mut out[..]), None, local, incoming);

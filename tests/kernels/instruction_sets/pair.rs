@@ -3,7 +3,7 @@
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use ringreduce::element::Order;
-use ringreduce::kernel::{Kernel, Level, Turn};
+use ringreduce::kernel::{FoldStep, Kernel, Level};
 use ringreduce::memory::{Buffer, Src};
 use ringreduce::schedule::Space;
 use ringreduce::{DataType, Element, ReduceOp};
@@ -45,7 +45,7 @@ const LAYOUTS: [Layout; 8] = [
 struct Case<'a> {
     kernel: Kernel<'static>,
     dtype: DataType,
-    turn: Turn,
+    turn: FoldStep,
     local: &'a [u8],
     incoming: &'a [u8],
     expected: &'a [u8],
@@ -101,7 +101,7 @@ fn check_type<T: Element>() {
             let local = random_bytes(count, dtype, &mut random);
             let incoming = random_bytes(count, dtype, &mut random);
             for (last, own) in [(false, true), (true, true), (true, false)] {
-                let turn = Turn { last, order: Order::IncomingFirst, own };
+                let turn = FoldStep { is_last: last, order: Order::IncomingFirst, is_own: own };
                 let mut expected = vec![0; local.len()];
                 Kernel::select_for(Level::Scalar, dtype, op, world).unwrap().reduce(
                     turn,
@@ -138,7 +138,7 @@ fn lengths_that_disagree_are_refused() {
         let (local, incoming) = (vec![0; local], vec![0; incoming]);
         std::panic::catch_unwind(move || {
             Kernel::select(DataType::F32, ReduceOp::Sum, 2).unwrap().reduce(
-                Turn { last: false, order: Order::LocalFirst, own: true },
+                FoldStep { is_last: false, order: Order::LocalFirst, is_own: true },
                 Buffer::in_place(&mut to).dst(Space::Output, 0..out),
                 Some(Buffer::in_place(&mut second).dst(Space::Output, 0..also)),
                 Src::from(&local[..]),

@@ -2,7 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 use ringreduce::element::Order;
-use ringreduce::kernel::{Kernel, Turn};
+use ringreduce::kernel::{FoldStep, Kernel};
 use ringreduce::memory::{Dst, Src};
 use ringreduce::schedule::Space;
 
@@ -50,7 +50,7 @@ fn pairs_keep_their_order() {
                 {
                     let (to, local) = (out.buffer(), local.buffer());
                     let all = 0..12 * count;
-                    let turn = Turn { last: true, order, own: true };
+                    let turn = FoldStep { is_last: true, order, is_own: true };
                     let out = to.dst(Space::Output, all.clone()).streaming(streaming);
                     let also = Some(local.dst(Space::Output, all.clone()));
                     kernel.reduce(

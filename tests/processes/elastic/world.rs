@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use nix::sys::signal::Signal;
-use ringreduce::bootstrap::{Progress, Server, Stage};
+use ringreduce::bootstrap::{Progress, Server, StartupStage};
 use tempfile::TempDir;
 
 use super::rank::{ARGUMENT, CLEAN, JOINING, WORKS};
@@ -93,8 +93,8 @@ impl World {
                 panic!("{number} {why}: {:#?}", all.map(lines).collect::<Vec<_>>());
             }
             // The rank has told the store first, which may not have read the message yet.
-            self.store.hear();
-            assert_eq!(rank.progress.stage(), Stage::Member);
+            self.store.process_pending();
+            assert_eq!(rank.progress.stage(), StartupStage::Member);
         }
     }
 

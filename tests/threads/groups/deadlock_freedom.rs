@@ -4,7 +4,7 @@
 
 use ringreduce::DataType;
 use ringreduce::partition::{Partition, SlotShape};
-use ringreduce::plan::{Message, Planner, Slots, lanes};
+use ringreduce::plan::{Message, Planner, Slots, message_lanes};
 use ringreduce::schedule::{Collective, Op, Place, Ring, Schedule, Step};
 use ringreduce::sim::{Shape, Speed, Violation, cost};
 
@@ -81,7 +81,7 @@ impl Network {
             })
             .collect();
         let plan = planner.messages(&messages);
-        for steps in lanes(plan.schedule) {
+        for steps in message_lanes(plan.schedule) {
             for step in &plan.schedule.steps[steps] {
                 let bytes = plan.partition.bytes(step.src);
                 let outgoing = step.op == Op::Send;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::job::RankEnd;
 use super::spawn::StartKind;
 use crate::failure::Failure;
-use ringreduce::bootstrap::Stage;
+use ringreduce::bootstrap::StartupStage;
 
 pub(crate) const DEFAULT_MAX_RESTARTS: usize = 3;
 /// The longest pause before a rank that was not admitted is started again.
@@ -149,12 +149,12 @@ impl RestartPolicy {
     }
 
     /// Records that a rank has ended, which had come as far as `stage`.
-    pub(crate) fn end(&mut self, now: Instant, stage: Stage, lost: LostRank) -> Decision {
+    pub(crate) fn end(&mut self, now: Instant, stage: StartupStage, lost: LostRank) -> Decision {
         let (rank, end) = (lost.rank, lost.end);
         let was = self.ranks[rank].membership;
         let apart = matches!(was, Membership::Joining | Membership::LeftBehind);
         // The first ranks know each other only once all of them have met.
-        let met = apart || stage == Stage::Member;
+        let met = apart || stage == StartupStage::Member;
         let well = end == RankEnd::Exited(0) && was != Membership::LeftBehind;
         if well || apart && self.has_no_members() {
             self.ranks[rank].membership = Membership::Ended;
@@ -162,7 +162,7 @@ impl RestartPolicy {
         }
         self.ranks[rank].membership = Membership::GivenUp;
         self.lost.push(lost);
-        if !met && stage == Stage::Meets {
+        if !met && stage == StartupStage::Connecting {
             return Decision::StartupFails;
         }
         let left =
@@ -176,7 +176,7 @@ impl RestartPolicy {
         }
         state.restarts += 1;
         // A rank that had been admitted is restarted at once.
-        state.failed_joins = if stage == Stage::Member { 0 } else { state.failed_joins + 1 };
+        state.failed_joins = if stage == StartupStage::Member { 0 } else { state.failed_joins + 1 };
         let pause = match state.failed_joins {
             0 => Duration::ZERO,
             often => LONGEST_RESTART_DELAY.min(Duration::from_secs(1 << (often - 1).min(5))),
@@ -258,10 +258,14 @@ mod tests {
         /// Ends a member, or a rank that waits to be admitted.
         fn end(&mut self, rank: usize, end: RankEnd) -> Decision {
             let joining = self.policy.joining().contains(&rank);
-            self.end_at(if joining { Stage::Meets } else { Stage::Member }, rank, end)
+            self.end_at(
+                if joining { StartupStage::Connecting } else { StartupStage::Member },
+                rank,
+                end,
+            )
         }
 
-        fn end_at(&mut self, stage: Stage, rank: usize, end: RankEnd) -> Decision {
+        fn end_at(&mut self, stage: StartupStage, rank: usize, end: RankEnd) -> Decision {
             self.policy.end(self.now, stage, lost(rank, end))
         }
 
@@ -352,14 +356,14 @@ mod tests {
     #[test]
     fn before_all_ranks_have_met_only_a_silent_rank_is_started_again() {
         let mut job = trial(1, 3);
-        assert_eq!(job.end_at(Stage::Silent, 1, KILLED), Decision::Restart);
+        assert_eq!(job.end_at(StartupStage::Silent, 1, KILLED), Decision::Restart);
         assert_eq!((job.due(0), job.due(1)), (None, Some((1, StartKind::Retry))));
         assert_eq!((job.policy.joining(), job.policy.has_no_members()), (vec![], false));
-        assert_eq!(job.end_at(Stage::Meets, 2, KILLED), Decision::StartupFails);
-        assert_eq!(job.end_at(Stage::Silent, 1, KILLED), Decision::Restart);
+        assert_eq!(job.end_at(StartupStage::Connecting, 2, KILLED), Decision::StartupFails);
+        assert_eq!(job.end_at(StartupStage::Silent, 1, KILLED), Decision::Restart);
         assert_eq!(job.due(1), None);
         assert!(job.due(3).is_some());
-        assert_eq!(job.end_at(Stage::Silent, 1, KILLED), Decision::StartupFails);
-        assert_eq!(job.end_at(Stage::Meets, 1, WELL), Decision::Ended);
+        assert_eq!(job.end_at(StartupStage::Silent, 1, KILLED), Decision::StartupFails);
+        assert_eq!(job.end_at(StartupStage::Connecting, 1, WELL), Decision::Ended);
     }
 }

@@ -14,7 +14,7 @@ use super::message::describe_end;
 use super::procfs;
 use super::restart_policy::{Bounds, Decision, LostRank, RestartPolicy};
 use super::spawn::{Rank, Spawner, StartKind};
-use ringreduce::bootstrap::Stage;
+use ringreduce::bootstrap::StartupStage;
 
 pub(super) struct Restarter<'a> {
     policy: RestartPolicy,
@@ -55,7 +55,7 @@ impl Running<'_> {
     /// Tells the job that a rank has ended, unless the job goes on without it.
     pub(super) fn rank_ended(&mut self, rank: usize, end: RankEnd) {
         if let Some(restarter) = &self.restarter {
-            restarter.spawner.store.hear();
+            restarter.spawner.store.process_pending();
             self.update_membership();
         }
         let Some(restarter) = self.restarter.as_mut().filter(|_| self.job.failure().is_none())
@@ -124,11 +124,11 @@ impl Running<'_> {
     fn update_membership(&mut self) {
         let Some(restarter) = &mut self.restarter else { return };
         for rank in restarter.policy.joining() {
-            if self.ranks[rank].progress.stage() == Stage::Member {
+            if self.ranks[rank].progress.stage() == StartupStage::Member {
                 restarter.policy.admit(rank);
             }
         }
-        while let Some(pid) = restarter.spawner.store.next_behind() {
+        while let Some(pid) = restarter.spawner.store.next_evicted_pid() {
             let Ok(group) = getpgid(Some(Pid::from_raw(pid.cast_signed()))) else { continue };
             let leads =
                 |rank: &Rank| !rank.has_ended() && rank.pid() == group.as_raw().cast_unsigned();

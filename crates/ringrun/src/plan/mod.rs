@@ -12,7 +12,7 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser};
-use ringreduce::plan::{Explanation, Planner, Request, Rules, Slots, least_chunk, stage};
+use ringreduce::plan::{Explanation, Planner, Request, Rules, Slots, least_chunk, stage_bytes};
 use ringreduce::schedule::{ALL_PAIRS, Collective, Ring};
 use ringreduce::{Algorithm, DataType, ReduceOp};
 
@@ -93,7 +93,7 @@ impl Report {
     fn planner(ring: &Ring, slots: Slots, least_chunk: usize) -> Planner {
         let mut planner = Planner::new(ring.clone(), 0, slots, least_chunk);
         if ring.crossings() == 0 {
-            planner.set_stage(stage(ring));
+            planner.set_stage(stage_bytes(ring));
         }
         planner
     }
@@ -162,7 +162,7 @@ impl Options {
         let least_chunk = least_chunk(far, 1);
         let mut planner = Report::planner(&ring, slots, least_chunk);
         planner.set_speeds(self.speeds.speeds(near, far)?);
-        planner.go_by(Rules { forced: self.algo, ..Rules::default() });
+        planner.set_rules(Rules { forced: self.algo, ..Rules::default() });
         let sizes = walk(minbytes, maxbytes, Step::Factor(self.stepfactor as usize));
         let sizes = sizes.take_while(|_| collective != Collective::Barrier).collect::<Vec<_>>();
         let sizes = if sizes.is_empty() { vec![1] } else { sizes };

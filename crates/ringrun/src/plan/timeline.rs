@@ -70,7 +70,7 @@ fn walk(report: &Report, row: &Explanation) -> Option<Vec<Span>> {
     let (ring, speeds) = (&report.ring, row.speeds?);
     let mut planner = Report::planner(ring, report.slots, report.least_chunk);
     planner.set_speeds(speeds);
-    planner.go_by(Rules { forced: Some(row.algorithm), ..Rules::default() });
+    planner.set_rules(Rules { forced: Some(row.algorithm), ..Rules::default() });
     let slots = planner.least_slots();
     let plan = planner.plan(&row.request);
     let collective = row.request.collective;

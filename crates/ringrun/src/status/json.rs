@@ -84,17 +84,17 @@ fn call(op: &Op, now: u64) -> Call {
         State::Failed => ("failed", op.end),
     };
     Call {
-        collective: op.what.name(),
+        collective: op.code.name(),
         number: op.sequence,
         is_message: op.is_message,
-        uneven: op.what.is_uneven(),
+        uneven: op.code.is_uneven(),
         count: op.count,
-        dtype: op.what.dtype(),
-        op: op.what.op(),
-        root: op.what.root(),
+        dtype: op.code.dtype(),
+        op: op.code.op(),
+        root: op.code.root(),
         state,
         seconds: now.saturating_sub(since) as f64 / 1e9,
         step: op.step,
-        toward: op.toward.map(|(how, rank)| Toward { how, rank }),
+        toward: op.waits_for.map(|(how, rank)| Toward { how, rank }),
     }
 }

@@ -90,9 +90,9 @@ fn mismatch(participants: &[Participant<'_>]) -> Option<String> {
     let number = latest(participants)?;
     let mut inside = participants.iter().filter(|participant| participant.is_in(number));
     let said = |op: &Op| {
-        let even = !op.what.is_uneven();
-        let (name, dtype) = (op.what.name(), op.what.dtype());
-        (name, dtype, op.what.op(), op.what.root(), even, even.then_some(op.count))
+        let even = !op.code.is_uneven();
+        let (name, dtype) = (op.code.name(), op.code.dtype());
+        (name, dtype, op.code.op(), op.code.root(), even, even.then_some(op.count))
     };
     let first = inside.next()?;
     let one = first.op?;

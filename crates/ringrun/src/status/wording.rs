@@ -26,8 +26,8 @@ pub(super) fn seconds(nanos: u64) -> String {
 
 /// "all_reduce #812".
 pub(super) fn call(op: &Op) -> String {
-    let name = op.what.name();
-    let uneven = if op.what.is_uneven() { " (uneven)" } else { "" };
+    let name = op.code.name();
+    let uneven = if op.code.is_uneven() { " (uneven)" } else { "" };
     match op.is_message {
         true => format!("{name} after call #{}", op.sequence),
         false => format!("{name}{uneven} #{}", op.sequence),
@@ -38,11 +38,11 @@ pub(super) fn call(op: &Op) -> String {
 pub(super) fn full_call(op: &Op) -> String {
     let mut text = call(op);
     let mut details = vec![];
-    if let Some(dtype) = op.what.dtype().filter(|_| op.what.name() != "barrier") {
+    if let Some(dtype) = op.code.dtype().filter(|_| op.code.name() != "barrier") {
         details.push(format!("{} x {dtype}", op.count));
-        details.extend(op.what.op().map(str::to_owned));
+        details.extend(op.code.op().map(str::to_owned));
     }
-    details.extend(op.what.root().map(|root| format!("root {root}")));
+    details.extend(op.code.root().map(|root| format!("root {root}")));
     if !details.is_empty() {
         let _ = write!(text, " ({})", details.join(", "));
     }
@@ -51,12 +51,12 @@ pub(super) fn full_call(op: &Op) -> String {
 
 /// ", step 3, receiving from rank 1"; ranks are those of the job.
 pub(super) fn position(all: &[RankStatus], status: &RankStatus, op: &Op) -> String {
-    let at_step = matches!(op.state, State::AtStep | State::Failed) && op.toward.is_some();
+    let at_step = matches!(op.state, State::AtStep | State::Failed) && op.waits_for.is_some();
     if !at_step {
         return String::new();
     }
     let mut text = format!(", step {}", op.step);
-    if let Some((how, peer)) = op.toward {
+    if let Some((how, peer)) = op.waits_for {
         let in_job = communicator_key(status, op).and_then(|key| job_rank(all, key, peer));
         let _ = match in_job {
             Some(rank) => write!(text, ", {how} rank {rank}"),

@@ -8,20 +8,20 @@ use std::time::{Duration, Instant};
 use super::{Server, ServerState};
 use crate::bootstrap::kv::connection::PendingRequest;
 use crate::bootstrap::kv::protocol::{Encoder, FrameKind, MAX_VALUE_LEN};
-use crate::bootstrap::progress::Stage;
+use crate::bootstrap::progress::StartupStage;
 use crate::bootstrap::socket::{try_recv, try_send};
 
 impl Server {
     /// A descriptor that is readable when members have evicted a process.
     #[must_use]
     pub fn behind(&self) -> BorrowedFd<'_> {
-        self.behind.as_fd()
+        self.evicted_fd.as_fd()
     }
 
     /// The pid of the next evicted process.
-    pub fn next_behind(&self) -> Option<u32> {
+    pub fn next_evicted_pid(&self) -> Option<u32> {
         let mut pid = [0; 4];
-        let read = try_recv(&self.behind, &mut pid);
+        let read = try_recv(&self.evicted_fd, &mut pid);
         matches!(read, Ok(Some(4))).then(|| u32::from_le_bytes(pid))
     }
 }
@@ -33,7 +33,7 @@ impl ServerState {
         let deadline = Instant::now() + Duration::from_millis(wait_ms.into());
         let client = &mut self.clients[index];
         client.is_joiner = true;
-        client.progress.set(Stage::Meets);
+        client.progress.set(StartupStage::Connecting);
         client.join_request = Some((self.last_join_number, record));
         client.pending = Some(PendingRequest { id, keys: String::new(), deadline });
     }
@@ -84,7 +84,7 @@ impl ServerState {
     /// Marks client `index` as a member.
     pub(super) fn mark_member(&mut self, index: usize, id: u32) {
         let client = &mut self.clients[index];
-        client.progress.set(Stage::Member);
+        client.progress.set(StartupStage::Member);
         client.send(FrameKind::Done, id, "", &[]);
     }
 }
@@ -125,7 +125,7 @@ mod tests {
             assert_eq!(std::io::Read::read(&mut ours, &mut [0]).unwrap(), 0, "{kind:?}");
             assert!(answer_to(server.connect().unwrap(), kind).is_some(), "{kind:?}");
         }
-        assert_eq!(server.next_behind(), None, "the store passed on a refused request");
+        assert_eq!(server.next_evicted_pid(), None, "the store passed on a refused request");
     }
 
     #[test]

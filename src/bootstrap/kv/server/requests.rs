@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::ServerState;
 use crate::bootstrap::kv::connection::PendingRequest;
 use crate::bootstrap::kv::protocol::{FrameKind, StoreFrame};
-use crate::bootstrap::progress::Stage;
+use crate::bootstrap::progress::StartupStage;
 
 /// The most bytes that all keys and values may take.
 const MAX_VALUES_BYTES: usize = 256 << 20;
@@ -21,7 +21,7 @@ impl ServerState {
             FrameKind::Begin => {
                 self.begun_clients += usize::from(client.rendezvous == 0);
                 client.rendezvous += 1;
-                client.progress.set(Stage::Meets);
+                client.progress.set(StartupStage::Connecting);
                 client.send(FrameKind::Done, id, "", &[]);
                 self.drop_old_values();
             }

@@ -1,6 +1,6 @@
 //! Each kind of cause, from records made for it.
 
-use ringreduce::trace::{Member, Op, Record, State, What};
+use ringreduce::trace::{Member, Op, OperationCode, Record, State};
 
 use super::super::{ProcessState, RankStatus};
 use super::of;
@@ -14,20 +14,20 @@ const NOW: u64 = 100 * SECOND;
 /// A rank of a job of four in this call, `seconds` after the call began.
 fn rank(rank: usize, call: u64, state: State, seconds: u64) -> RankStatus {
     let (key, size) = (7, 4);
-    let member = Member { key, rank: rank as u64, size, made: 0, open: true };
+    let member = Member { key, rank: rank as u64, size, created_before: 0, is_open: true };
     let op = |sequence, state, start| Op {
         number: sequence,
         member: Some(0),
         sequence,
         is_message: false,
-        what: What::from_word(ALL_REDUCE),
+        code: OperationCode::from_word(ALL_REDUCE),
         count: 100,
         bytes: 400,
         start,
         end: NOW - SECOND,
         state,
         step: 3,
-        toward: Some(("receiving from", (rank as u64 + 3) % 4)),
+        waits_for: Some(("receiving from", (rank as u64 + 3) % 4)),
     };
     let before = (1..call).map(|call| op(call, State::Done, 0));
     let ops = before.chain([op(call, state, NOW - seconds * SECOND)]).collect();
