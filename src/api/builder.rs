@@ -25,7 +25,7 @@ pub struct Builder {
     multiprocessors: Option<u32>,
     uniform: Option<bool>,
     peer_timeout: Option<Duration>,
-    pub(crate) told: OptionalSettings,
+    pub(crate) overrides: OptionalSettings,
 }
 
 impl Builder {
@@ -192,7 +192,7 @@ impl Builder {
 
     /// Applies the options that are set to `config`.
     fn over(self, mut config: Config) -> Config {
-        config.timeout = self.told.timeout.unwrap_or(config.timeout);
+        config.timeout = self.overrides.timeout.unwrap_or(config.timeout);
         config.peer_timeout = self.peer_timeout.unwrap_or(config.peer_timeout);
         config.secret = self.secret.map(SecretSource::Given).or(config.secret);
         config.insecure = self.insecure.unwrap_or(config.insecure);
@@ -202,7 +202,7 @@ impl Builder {
         config.all_pairs = self.all_pairs.unwrap_or(config.all_pairs);
         config.multiprocessors = self.multiprocessors.or(config.multiprocessors);
         config.failures.uniform = self.uniform.unwrap_or(config.failures.uniform);
-        self.told.over(&mut config.numbers, &mut config.failures);
+        self.overrides.over(&mut config.numbers, &mut config.failures);
         config
     }
 }

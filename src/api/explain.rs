@@ -49,10 +49,10 @@ impl Communicator {
         let request = Request { collective, count, dtype, op };
         let piecewise = self.conversion(call, &request, None)?;
         let meta = CallMeta { name: call, ..CallMeta::of(&request, self.kernel(&request)?) };
-        let (engine, seat, settings) = self.engine_on_this_thread(call)?;
+        let (engine, rank_info, settings) = self.engine_on_this_thread(call)?;
         engine.check_usable(call)?;
         engine.planner.set_rules(meta.rules(settings, false));
-        let transports = seat.transports.clone();
+        let transports = rank_info.transports.clone();
         let planner = &mut engine.planner;
         let explained = match piecewise {
             None => planner.explain(&request),

@@ -129,7 +129,7 @@ pub(crate) struct RankInfo {
     pub(crate) shares_memory: bool,
     pub(crate) origin: Origin,
     /// The flight recorder of this communicator's calls.
-    pub(crate) flight: RecordWriter,
+    pub(crate) record: RecordWriter,
 }
 
 /// How the ranks met. A split or a recovery makes new communicators in the same way.
@@ -170,20 +170,20 @@ impl Drop for Communicator {
 }
 
 impl Communicator {
-    pub(crate) fn new(seat: RankInfo, engine: Engine, timeout: Duration) -> Self {
+    pub(crate) fn new(rank_info: RankInfo, engine: Engine, timeout: Duration) -> Self {
         let settings = Settings::new(timeout, Preferences::default());
         let abort = Arc::clone(&engine.abort);
-        Self::from_parts(Arc::new(seat), Some(engine), settings, abort)
+        Self::from_parts(Arc::new(rank_info), Some(engine), settings, abort)
     }
 
     pub(crate) fn from_parts(
-        seat: Arc<RankInfo>,
+        rank_info: Arc<RankInfo>,
         engine: Option<Engine>,
         settings: Settings,
         abort: Arc<AtomicBool>,
     ) -> Self {
         Self {
-            rank_info: seat,
+            rank_info,
             engine,
             worker: None,
             settings,
@@ -281,7 +281,7 @@ impl Communicator {
     /// ```
     #[must_use]
     pub fn metrics_handle(&self) -> MetricsHandle {
-        self.rank_info.flight.metrics()
+        self.rank_info.record.metrics()
     }
 
     /// The library's kernel for `request`. Calls that reduce nothing need none, and get the
@@ -343,8 +343,8 @@ impl Communicator {
         buffer: &Buffer<'_>,
         plan: impl FnOnce(&mut Planner) -> Plan<'_>,
     ) -> Result<()> {
-        let (engine, seat, settings) = self.engine_on_this_thread(meta.name)?;
-        engine.run(seat, settings, meta, buffer, plan)
+        let (engine, rank_info, settings) = self.engine_on_this_thread(meta.name)?;
+        engine.run(rank_info, settings, meta, buffer, plan)
     }
 
     /// The engine for the call `name`, after all pending operations, with this rank's facts and the
@@ -371,7 +371,7 @@ impl fmt::Debug for Communicator {
         let mut out = f.debug_struct("Communicator");
         out.field("rank", &self.rank()).field("size", &self.size()).field("host", &self.host());
         if let Some(engine) = &self.engine {
-            out.field("links", &engine.links)
+            out.field("links", &engine.peers)
                 .field("calls", &engine.sequence)
                 .field("broken", &engine.broken);
         }

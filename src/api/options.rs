@@ -17,7 +17,7 @@ use crate::schedule::Algorithm;
 pub struct CallOptions {
     pub(crate) algorithm: Option<Algorithm>,
     pub(crate) tag: Option<Tag>,
-    pub(crate) told: OptionalSettings,
+    pub(crate) overrides: OptionalSettings,
 }
 
 impl CallOptions {
@@ -46,7 +46,7 @@ impl CallOptions {
     }
 }
 
-macro_rules! told {
+macro_rules! overrides {
     ($($(#[$doc:meta])* $name:ident: $type:ty;)*) => {
         /// Options that a communicator and its single calls both have; `None` if not set.
         #[derive(Clone, Debug, Default)]
@@ -54,8 +54,8 @@ macro_rules! told {
             $(pub(crate) $name: Option<$type>,)*
         }
 
-        told!(Builder: $($(#[$doc])* $name: $type;)*);
-        told!(CallOptions: $($(#[$doc])* $name: $type;)*);
+        overrides!(Builder: $($(#[$doc])* $name: $type;)*);
+        overrides!(CallOptions: $($(#[$doc])* $name: $type;)*);
     };
     ($options:ty: $($(#[$doc:meta])* $name:ident: $type:ty;)*) => {
         impl $options {
@@ -63,7 +63,7 @@ macro_rules! told {
                 $(#[$doc])*
                 #[must_use]
                 pub fn $name(mut self, $name: $type) -> Self {
-                    self.told.$name = Some($name);
+                    self.overrides.$name = Some($name);
                     self
                 }
             )*
@@ -71,7 +71,7 @@ macro_rules! told {
     };
 }
 
-told! {
+overrides! {
     /// The longest time that each wait lasts. On a builder: while ranks meet and in every call, 300
     /// s by default. On single calls: in the call; zero fails unless the other ranks are already
     /// there.
@@ -211,14 +211,14 @@ impl Communicator {
     /// ```
     pub fn with(&mut self, options: CallOptions) -> With<'_> {
         let before = self.settings.clone();
-        if let Some(timeout) = options.told.timeout {
+        if let Some(timeout) = options.overrides.timeout {
             self.set_timeout(timeout);
         }
         if options.tag.is_some() {
             self.settings.tag = options.tag;
         }
         self.settings.required = options.algorithm.or(self.settings.required);
-        options.told.over(&mut self.settings.numbers, &mut self.settings.failures);
+        options.overrides.over(&mut self.settings.numbers, &mut self.settings.failures);
         With { comm: self, before }
     }
 

@@ -94,7 +94,7 @@ impl Communicator {
         let (fd, records) = self.agree_on_registration(record, fd)?;
         let parts = self.map_all_parts(NAME, &fd, &records)?;
         let (id, me) = (self.registry(NAME)?.count, self.rank());
-        let live = parts.and_then(|parts| {
+        let registration = parts.and_then(|parts| {
             let own = match &self.rank_info.origin {
                 Origin::Processes(_) if !parts.is_empty() => Arc::clone(&parts[me].region),
                 // Between threads the other ranks need a mapping of their own: see
@@ -103,7 +103,7 @@ impl Communicator {
             };
             Registration::allocated(id, me, bytes, own, parts)
         });
-        let registered = live.map(|live| Registered::allocated(live, len));
+        let registered = registration.map(|registration| Registered::allocated(registration, len));
         self.finish_registration(NAME, registered)
     }
 
@@ -179,9 +179,9 @@ impl Communicator {
         for (peer, theirs) in records.iter().enumerate() {
             for (field, ours, theirs) in mine.compare(theirs) {
                 if ours != theirs {
-                    let (engine, seat, settings) = self.engine_on_this_thread(mine.call)?;
-                    let at = engine.place(seat, settings, mine.call, 0);
-                    let ranks = [peer, seat.rank].map(|rank| seat.peers[rank].clone());
+                    let (engine, rank_info, settings) = self.engine_on_this_thread(mine.call)?;
+                    let at = engine.place(rank_info, settings, mine.call, 0);
+                    let ranks = [peer, rank_info.rank].map(|rank| rank_info.peers[rank].clone());
                     let (ranks, values) = (Box::new(ranks), [theirs, ours]);
                     return Err(Error::Mismatch { at, ranks, field, values });
                 }
@@ -305,7 +305,7 @@ impl Communicator {
     /// The error of the call `name`, which breaks the communicator.
     pub(crate) fn fail(&mut self, name: &'static str, halt: Halt) -> Error {
         match self.engine_on_this_thread(name) {
-            Ok((engine, seat, settings)) => engine.fail(seat, settings, name, halt),
+            Ok((engine, rank_info, settings)) => engine.fail(rank_info, settings, name, halt),
             Err(error) => error,
         }
     }

@@ -8,7 +8,7 @@ use super::auth::handshake::{
 };
 use super::auth::keys::Keys;
 use super::auth::secret;
-use super::join::newcomers;
+use super::join::joiners;
 use super::kv::protocol::{Encoder, FrameBuffer};
 use super::rank_record::RankRecord;
 use super::{exchange, startup_store};

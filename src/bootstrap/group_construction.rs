@@ -41,9 +41,9 @@ impl GroupFailure {
     }
 
     /// Records a failure of this communicator for all its ancestors. The first failure counts.
-    pub(crate) fn record(&self, blame: FailureCause) {
+    pub(crate) fn record(&self, cause: FailureCause) {
         if let Some((parent, members)) = &self.parent
-            && let Some(in_parent) = blame.renumbered(|rank| members.get(rank).copied())
+            && let Some(in_parent) = cause.renumbered(|rank| members.get(rank).copied())
         {
             let in_parent = *parent.first_cause.get_or_init(|| in_parent);
             parent.record(in_parent);
@@ -66,29 +66,30 @@ struct ParentWatch<'a> {
 impl ParentWatch<'_> {
     /// Watches until `is_over` is raised. Returns the failure that makes the subgroup impossible,
     /// if there is one.
-    fn first_failure(&self, links: &mut Peers, seat: &RankInfo) -> Option<(usize, Fault)> {
-        let (began, me, mut has_warned) = (Instant::now(), seat.rank, false);
+    fn first_failure(&self, peers: &mut Peers, rank_info: &RankInfo) -> Option<(usize, Fault)> {
+        let (began, me, mut has_warned) = (Instant::now(), rank_info.rank, false);
         while !self.is_over.load(Ordering::Acquire) {
-            let cause = links.cause(None, |_, _| false);
+            let cause = peers.cause(None, |_, _| false);
             let connects = !self.all_connected.load(Ordering::Acquire);
-            let cause = cause.or_else(|| if connects { self.departed(links, me) } else { None });
+            let cause = cause.or_else(|| if connects { self.departed(peers, me) } else { None });
             if cause.is_some() || self.abort.load(Ordering::Relaxed) {
                 return cause;
             }
             let times = (began.elapsed(), self.timeout);
-            links.send_heartbeats(times, None);
-            warn_of_silence(links, Some(&seat.flight), times, (me, 0), &mut has_warned);
+            peers.send_heartbeats(times, None);
+            warn_of_silence(peers, Some(&rank_info.record), times, (me, 0), &mut has_warned);
             thread::park_timeout(WATCH_INTERVAL);
         }
         None
     }
 
     /// A member that has left the parent before all ranks have connected.
-    fn departed(&self, links: &mut Peers, me: usize) -> Option<(usize, Fault)> {
+    fn departed(&self, peers: &mut Peers, me: usize) -> Option<(usize, Fault)> {
         let others = self.members.iter().filter(|&&rank| rank != me);
-        let mut departed = others.filter_map(|&rank| Some((rank, links.check_alive(rank).err()?)));
+        let mut departed =
+            others.filter_map(|&rank| Some((rank, peers.links.check_alive(rank).err()?)));
         let (rank, fault) = departed.next()?;
-        Some(links.cause_of_end(&[rank], CAUSE_WAIT).unwrap_or((rank, fault)))
+        Some(peers.cause_of_end(&[rank], CAUSE_WAIT).unwrap_or((rank, fault)))
     }
 }
 
@@ -101,13 +102,13 @@ impl Communicator {
         members: &[usize],
         work: impl FnOnce(&RankInfo, &Settings, &Arc<AtomicBool>) -> Result<Self>,
     ) -> Result<Self> {
-        let (engine, seat, settings) = self.engine_on_this_thread(name)?;
+        let (engine, rank_info, settings) = self.engine_on_this_thread(name)?;
         let abort = Arc::new(AtomicBool::new(false));
         let sequence = engine.sequence;
-        engine.links.local_detector().reenter(sequence);
+        engine.peers.local_detector().reenter(sequence);
         let all_connected = AtomicBool::new(false);
         let work = || {
-            let mut group = work(seat, settings, &abort)?;
+            let mut group = work(rank_info, settings, &abort)?;
             all_connected.store(true, Ordering::Release);
             // The barrier succeeds once every rank has connected.
             let tag = settings.tag.clone();
@@ -117,21 +118,31 @@ impl Communicator {
         let (made, cause) = if members.len() == 1 {
             (work(), None)
         } else {
-            construct_watched(engine, members, (seat, settings), [&abort, &all_connected], work)
+            construct_watched(
+                engine,
+                members,
+                (rank_info, settings),
+                [&abort, &all_connected],
+                work,
+            )
         };
         match made {
             // A failure found in the last moment counts: the subgroup's abort flag was already
             // raised.
             Ok(mut group) if cause.is_none() && !abort.load(Ordering::Acquire) => {
-                engine.links.local_detector().leave(sequence);
+                engine.peers.local_detector().leave(sequence);
                 if let Some(new_engine) = &mut group.engine {
                     new_engine.group_failure = GroupFailure::of(&engine.group_failure, members);
                 }
                 Ok(group)
             }
-            made => {
-                Err(engine.construction_error(seat, settings, name, (members, cause), made.err()))
-            }
+            made => Err(engine.construction_error(
+                rank_info,
+                settings,
+                name,
+                (members, cause),
+                made.err(),
+            )),
         }
     }
 }
@@ -141,21 +152,21 @@ impl Communicator {
 fn construct_watched<T>(
     engine: &mut Engine,
     members: &[usize],
-    (seat, settings): (&RankInfo, &Settings),
+    (rank_info, settings): (&RankInfo, &Settings),
     [abort, all_connected]: [&AtomicBool; 2],
     work: impl FnOnce() -> Result<T>,
 ) -> (Result<T>, Option<(usize, Fault)>) {
     let is_over = &AtomicBool::new(false);
-    let Engine { links, abort: own, .. } = engine;
+    let Engine { peers, abort: own, .. } = engine;
     let watch =
         ParentWatch { members, timeout: settings.timeout, abort: own, is_over, all_connected };
     thread::scope(|scope| {
         let look = || {
-            let cause = watch.first_failure(links, seat);
+            let cause = watch.first_failure(peers, rank_info);
             // The other ranks learn the cause before they see this rank's listeners close.
             if let Some((peer, fault)) = &cause {
-                links.report_failure(
-                    FailureCause::of_fault(seat.rank, *peer, fault),
+                peers.report_failure(
+                    FailureCause::of_fault(rank_info.rank, *peer, fault),
                     !fault.is_second_hand(),
                 );
             }
@@ -184,7 +195,7 @@ impl Engine {
     /// this one here.
     pub(crate) fn announce_group_failure(&mut self) {
         if let Some(because) = self.group_failure.first_cause.get() {
-            self.links.set_goodbye_cause(*because);
+            self.peers.set_goodbye_cause(*because);
         }
     }
 
@@ -192,32 +203,31 @@ impl Engine {
     /// parent.
     fn construction_error(
         &mut self,
-        seat: &RankInfo,
+        rank_info: &RankInfo,
         settings: &Settings,
         name: &'static str,
         (members, cause): (&[usize], Option<(usize, Fault)>),
         error: Option<Error>,
     ) -> Error {
-        let here = |rank: usize| members.get(rank).copied().unwrap_or(seat.rank);
+        let here = |rank: usize| members.get(rank).copied().unwrap_or(rank_info.rank);
         let (stop, peer) = match (cause, error) {
             (Some((peer, fault)), _) => (Stop::Other { peer, fault }, peer),
             (None, Some(Error::Aborted { at, by })) if by.rank != at.rank => {
                 let peer = here(by.rank);
                 // The parent may know why that rank aborted.
-                let parent_cause = self.links.cause_of_end(&[peer], PARENT_CAUSE_WAIT);
+                let parent_cause = self.peers.cause_of_end(&[peer], PARENT_CAUSE_WAIT);
                 let aborted = || (peer, Fault::GaveUp(Box::new(FailureCause::aborted(peer))));
                 let (peer, fault) = parent_cause.unwrap_or_else(aborted);
                 (Stop::Other { peer, fault }, peer)
             }
-            (None, Some(Error::Aborted { .. }) | None) => (Stop::Aborted, seat.rank),
-            (None, _) if self.abort.load(Ordering::Relaxed) => (Stop::Aborted, seat.rank),
+            (None, Some(Error::Aborted { .. }) | None) => (Stop::Aborted, rank_info.rank),
+            (None, _) if self.abort.load(Ordering::Relaxed) => (Stop::Aborted, rank_info.rank),
             (None, Some(Error::PeerLost { peer, evidence, .. })) => {
                 let peer = here(peer.rank);
-                let parent_cause = self.links.cause_of_end(&[peer], PARENT_CAUSE_WAIT);
+                let parent_cause = self.peers.cause_of_end(&[peer], PARENT_CAUSE_WAIT);
                 // A report that others have lost this rank counts less than what this rank saw
                 // itself, but more than the bare fact that a peer failed.
-                let is_me =
-                    |fault: &Fault| matches!(fault, Fault::GaveUp(it) if it.culprit == seat.rank);
+                let is_me = |fault: &Fault| matches!(fault, Fault::GaveUp(it) if it.culprit == rank_info.rank);
                 let parent_cause =
                     parent_cause.filter(|(_, fault)| evidence == PEER_FAILED || !is_me(fault));
                 let (peer, fault) = parent_cause.unwrap_or((peer, Fault::Lost(evidence)));
@@ -228,10 +238,10 @@ impl Engine {
                 // connect.
                 let parent_cause = match state {
                     Stall::Paused { .. } => None,
-                    _ => self.links.stalled_peer_of(members, settings.timeout),
+                    _ => self.peers.stalled_peer_of(members, settings.timeout),
                 };
                 let stalled = parent_cause.unwrap_or((here(peer.rank), state));
-                return self.stalled_construction_error(seat, settings, name, stalled, after);
+                return self.stalled_construction_error(rank_info, settings, name, stalled, after);
             }
             // Errors of connecting often name no rank; the parent may know more.
             (
@@ -239,13 +249,14 @@ impl Engine {
                 Some(error @ (Error::Handshake { .. } | Error::Timeout { .. } | Error::Io { .. })),
             ) => {
                 let timeout = settings.timeout;
-                if let Some((peer, fault)) = self.links.cause_of_end(members, CAUSE_WAIT) {
+                if let Some((peer, fault)) = self.peers.cause_of_end(members, CAUSE_WAIT) {
                     (Stop::Other { peer, fault }, peer)
                 } else if let Error::Io { .. } = error {
                     // The failure is this rank's own.
                     return self.broken_by(error);
-                } else if let Some(stalled) = self.links.stalled_peer_of(members, timeout) {
-                    return self.stalled_construction_error(seat, settings, name, stalled, timeout);
+                } else if let Some(stalled) = self.peers.stalled_peer_of(members, timeout) {
+                    return self
+                        .stalled_construction_error(rank_info, settings, name, stalled, timeout);
                 } else if let Error::Timeout { peer, after, .. } = error {
                     (Stop::Timeout(after), here(peer.rank))
                 } else {
@@ -254,21 +265,21 @@ impl Engine {
             }
             (None, Some(error)) => return self.broken_by(error),
         };
-        self.fail(seat, settings, name, Halt { stop, step: 0, peer })
+        self.fail(rank_info, settings, name, Halt { stop, step: 0, peer })
     }
 
     /// The error of a subgroup that waits for a stalled rank.
     fn stalled_construction_error(
         &mut self,
-        seat: &RankInfo,
+        rank_info: &RankInfo,
         settings: &Settings,
         name: &'static str,
         (rank, state): (usize, Stall),
         after: Duration,
     ) -> Error {
-        let at = self.place(seat, settings, name, 0);
-        self.announce_cause(seat.rank, FailureCause::stalled(rank, state, after), true, false);
-        let peer = Box::new(seat.peers[rank].clone());
+        let at = self.place(rank_info, settings, name, 0);
+        self.announce_cause(rank_info.rank, FailureCause::stalled(rank, state, after), true, false);
+        let peer = Box::new(rank_info.peers[rank].clone());
         self.broken_by(Error::Stalled { at, peer, state, after })
     }
 }

@@ -26,7 +26,7 @@ use crate::plan::{Planner, Slots, least_chunk};
 use crate::schedule::Ring;
 use crate::sync::{Backoff, cpus};
 use crate::trace::Recorder;
-use crate::transport::{Rx, loopback};
+use crate::transport::{LinkSet, Rx, loopback};
 
 /// How often a waiting rank checks the abort flag.
 const ABORT_POLL_INTERVAL: Duration = Duration::from_millis(10);
@@ -137,7 +137,7 @@ pub(super) struct PreparedRank {
     rank: usize,
     peers: Arc<[Peer]>,
     planner: Planner,
-    links: Peers,
+    links: LinkSet,
 }
 
 impl PreparedRank {
@@ -146,7 +146,7 @@ impl PreparedRank {
         let ring = Ring::natural(peers.len() as u32).with_all_pairs(group.all_pairs);
         let min_chunk = least_chunk(false, group.ranks_on_host.div_ceil(cpus()));
         let planner = Planner::new(ring, rank as u32, Slots::of(false, peers.len()), min_chunk);
-        let mut links = Peers::new(peers.len());
+        let mut links = LinkSet::new(peers.len());
         for to in planner.peers() {
             let (tx, rx) = loopback::pair(planner.slots(rank as u32, to))?;
             links.add_tx(to as usize, tx);
@@ -174,10 +174,14 @@ impl PreparedRank {
             let take_end = |table: &mut PublishedTable| table.link_ends.remove(&(from, rank));
             links.add_rx(from, group.wait_for(&peers[from], timeout, deadline, take_end)?);
         }
+        let transports = links.transports();
+        let mut detector = Peers::new(links);
         if peers.len() > 1 {
-            let (mut lives, _) = LocalDetector::new(rank, peers.len(), group.number)?;
-            (0..peers.len()).filter(|&peer| peer != rank).for_each(|peer| lives.add_thread(peer));
-            links.set_local_sources(lives, LaunchedRanks::default());
+            let (mut local_detector, _) = LocalDetector::new(rank, peers.len(), group.number)?;
+            (0..peers.len())
+                .filter(|&peer| peer != rank)
+                .for_each(|peer| local_detector.add_thread(peer));
+            detector.set_local_sources(local_detector, LaunchedRanks::default());
         }
         let blocks = peers.iter().filter(|_| shares_from_start(&planner)).map(|peer| {
             group.wait_for(peer, timeout, deadline, |table| {
@@ -186,22 +190,22 @@ impl PreparedRank {
         });
         let blocks = blocks.collect::<Result<Vec<_>>>()?;
         let shares = is_shareable_size(peers.len());
-        let seat = RankInfo {
+        let rank_info = RankInfo {
             rank,
             local_rank: rank,
             local_size: peers.len(),
             peers: Arc::clone(&peers),
-            transports: links.transports(),
+            transports,
             shares_memory: shares,
-            flight: recorder.communicator(group.job, rank, peers),
+            record: recorder.communicator(group.job, rank, peers),
             origin: Origin::Threads(Arc::clone(&group)),
         };
-        let patience = Backoff::for_ranks(group.ranks_on_host);
-        let mut engine = Engine::new(planner, links, patience, last_level_cache());
+        let backoff = Backoff::for_ranks(group.ranks_on_host);
+        let mut engine = Engine::new(planner, detector, backoff, last_level_cache());
         engine.abort = Arc::clone(abort);
         if !blocks.is_empty() {
             engine.use_shared_memory(rank, blocks);
         }
-        Ok(Communicator::new(seat, engine, timeout))
+        Ok(Communicator::new(rank_info, engine, timeout))
     }
 }

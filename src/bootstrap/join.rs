@@ -130,8 +130,8 @@ impl Bootstrap {
 
     /// Appends joiners to the members.
     #[must_use]
-    pub(crate) fn with_joiners(mut self, newcomers: &[Joiner]) -> Self {
-        for joiner in newcomers {
+    pub(crate) fn with_joiners(mut self, joiners: &[Joiner]) -> Self {
+        for joiner in joiners {
             let peer = PeerInfo::from((self.peers.len(), joiner.record.clone()));
             self.peers.push(PeerInfo { tcp: joiner.tcp, ..peer });
         }
@@ -145,10 +145,10 @@ impl Bootstrap {
     ///
     /// # Errors
     /// If the launcher does not answer.
-    pub(crate) fn admit(&self, newcomers: &[Joiner]) -> Result<()> {
+    pub(crate) fn admit(&self, joiners: &[Joiner]) -> Result<()> {
         let Some((_lock, mut store)) = self.launcher_store()? else { return Ok(()) };
-        let first = self.peers.len() - newcomers.len();
-        for (rank, joiner) in (first..).zip(newcomers) {
+        let first = self.peers.len() - joiners.len();
+        for (rank, joiner) in (first..).zip(joiners) {
             let mut table = Encoder::default().u8(TABLE_TAG).u64(self.job).u32(self.epoch);
             table = table.u32(rank as u32).u32(first as u32).u32(self.ranks_per_cpu as u32);
             table = table.u32(self.config.timeout.as_millis() as u32);

@@ -21,8 +21,8 @@ use crate::sync::Backoff;
 use crate::trace::Recorder;
 use crate::trace::launcher_record;
 use crate::transport::descriptor_passing::wait_readable;
-use crate::transport::shm;
 use crate::transport::tcp::{self, Settings, tune};
+use crate::transport::{LinkSet, shm};
 
 /// Bytes of the last-level cache (L3); larger results are written with streaming stores. 32 MiB if
 /// the system does not say.
@@ -57,35 +57,35 @@ impl Communicator {
         let min_chunk = least_chunk(bootstrap.needs_tcp(), bootstrap.ranks_per_cpu());
         let rank = bootstrap.rank;
         let planner = Planner::new(ring, rank as u32, slots, min_chunk);
-        let links = connect(&mut bootstrap, &planner, deadline);
-        let links = links.map_err(|error| bootstrap.report_failure(error))?;
+        let detector = connect(&mut bootstrap, &planner, deadline);
+        let detector = detector.map_err(|error| bootstrap.report_failure(error))?;
         bootstrap.close_listeners();
-        let patience = Backoff::for_ranks(bootstrap.ranks_on_host());
+        let backoff = Backoff::for_ranks(bootstrap.ranks_on_host());
         let abort = Arc::clone(bootstrap.abort());
         let peers: Arc<[Peer]> = bootstrap.peers.iter().map(|info| info.peer()).collect();
-        let seat = RankInfo {
+        let rank_info = RankInfo {
             rank,
             local_rank: bootstrap.local_rank(),
             local_size: bootstrap.local_size(),
             peers: Arc::clone(&peers),
-            transports: links.transports(),
+            transports: detector.links.transports(),
             shares_memory: !bootstrap.needs_tcp() && is_shareable_size(bootstrap.size()),
-            flight: recorder.communicator(bootstrap.job, rank, peers),
+            record: recorder.communicator(bootstrap.job, rank, peers),
             origin: Origin::Processes(Box::new(bootstrap)),
         };
-        let mut engine = Engine::new(planner, links, patience, last_level_cache());
+        let mut engine = Engine::new(planner, detector, backoff, last_level_cache());
         engine.abort = abort;
-        if preferences.failures.uniform && !engine.has_all_control_channels(&seat) {
+        if preferences.failures.uniform && !engine.has_all_control_channels(&rank_info) {
             let expected = format!(
                 "off in a world of {} ranks, unless RINGREDUCE_ALL_PAIRS or Builder::all_pairs \
                  gives all of them links to each other",
-                seat.peers.len()
+                rank_info.peers.len()
             );
             let (call, argument, given) = ("build", "uniform", "on".into());
             return Err(Error::Argument { call, argument, given, expected });
         }
-        let shares_memory = seat.shares_memory && shares_from_start(&engine.planner);
-        let mut comm = Self::new(seat, engine, timeout).with_preferences(preferences);
+        let shares_memory = rank_info.shares_memory && shares_from_start(&engine.planner);
+        let mut comm = Self::new(rank_info, engine, timeout).with_preferences(preferences);
         if shares_memory {
             comm.share_control_blocks("build")?;
         }
@@ -96,9 +96,9 @@ impl Communicator {
 /// Connects this rank to every peer of the planner's plans.
 fn connect(bootstrap: &mut Bootstrap, planner: &Planner, deadline: Instant) -> Result<Peers> {
     let (me, size) = (bootstrap.rank, bootstrap.size());
-    let mut links = Peers::new(size);
+    let mut links = LinkSet::new(size);
     if size == 1 {
-        return Ok(links);
+        return Ok(Peers::new(links));
     }
     let peers: Vec<_> = planner.peers().into_iter().map(|peer| peer as usize).collect();
     let dial: Vec<_> = peers.iter().map(|&to| PairKey { from: me, to }).collect();
@@ -109,7 +109,7 @@ fn connect(bootstrap: &mut Bootstrap, planner: &Planner, deadline: Instant) -> R
     let mut controls = ControlChannels::new(me, size, bootstrap.config().peer_timeout);
     // Status page and control channel exist before any other rank can connect. If this rank ends
     // soon after, the other ranks read there that it has voted for nothing.
-    let (mut lives, page) = LocalDetector::new(me, size, bootstrap.job)?;
+    let (mut local_detector, page) = LocalDetector::new(me, size, bootstrap.job)?;
     let launched = bootstrap.launched();
     for connection in bootstrap.connect(&dial, &accept)? {
         let PairKey { from, to } = connection.pair;
@@ -126,7 +126,7 @@ fn connect(bootstrap: &mut Bootstrap, planner: &Planner, deadline: Instant) -> R
             Streams::Shm(life) => {
                 let peer = bootstrap.peers[from].peer().to_string();
                 let deadline = wait_readable(&life, deadline, bootstrap.abort());
-                lives.receive(from, &life, &peer, deadline)?;
+                local_detector.receive(from, &life, &peer, deadline)?;
                 let deadline = wait_readable(&life, deadline, bootstrap.abort());
                 links.add_rx(from, shm::receiver(slots, life, &peer, deadline)?);
             }
@@ -147,7 +147,8 @@ fn connect(bootstrap: &mut Bootstrap, planner: &Planner, deadline: Instant) -> R
             }
         }
     }
-    links.set_control_channels(controls);
-    links.set_local_sources(lives, launched);
-    Ok(links)
+    let mut peers = Peers::new(links);
+    peers.set_control_channels(controls);
+    peers.set_local_sources(local_detector, launched);
+    Ok(peers)
 }

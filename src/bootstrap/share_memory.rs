@@ -88,9 +88,9 @@ impl Communicator {
                 // The exchange prepares the next call: the failure detector reports a rank that
                 // ends or does not come.
                 let next = self.engine_on_this_thread(name)?.0.sequence + 1;
-                self.engine_on_this_thread(name)?.0.links.local_detector().prepare(next);
+                self.engine_on_this_thread(name)?.0.peers.local_detector().prepare(next);
                 let shared = self.share_over_ring(name, own_fd, lens);
-                self.engine_on_this_thread(name)?.0.links.local_detector().enter(next - 1, 0);
+                self.engine_on_this_thread(name)?.0.peers.local_detector().enter(next - 1, 0);
                 shared
             }
         };
@@ -135,7 +135,7 @@ impl Communicator {
         let mut fd = own_fd.try_clone().map_err(|e| Error::io("sharing memory", e))?;
         for step in 1..size {
             let lost = |fault| Stop::Fault(fault);
-            let sent = fd_stream(&mut self.engine_on_this_thread(name)?.0.links, next, true)
+            let sent = fd_stream(&mut self.engine_on_this_thread(name)?.0.peers, next, true)
                 .map_err(lost)
                 .and_then(|fd_stream| {
                     send_fd(fd_stream, fd)
@@ -144,7 +144,7 @@ impl Communicator {
             sent.map_err(|stop| self.fail(name, Halt { stop, step, peer: next }))?;
             let abort = Arc::clone(&self.abort);
             let received = receive_fd(
-                &mut self.engine_on_this_thread(name)?.0.links,
+                &mut self.engine_on_this_thread(name)?.0.peers,
                 prev,
                 (deadline, timeout),
                 &abort,
@@ -163,14 +163,15 @@ impl Communicator {
 }
 
 /// The Unix stream of the link to or from a neighbour.
-fn fd_stream(links: &mut Peers, peer: usize, to: bool) -> Result<&UnixStream, Fault> {
-    let life = if to { links.tx(peer)?.peer_stream() } else { links.rx(peer)?.peer_stream() };
+fn fd_stream(peers: &mut Peers, peer: usize, to: bool) -> Result<&UnixStream, Fault> {
+    let life =
+        if to { peers.links.tx(peer)?.peer_stream() } else { peers.links.rx(peer)?.peer_stream() };
     life.ok_or_else(|| Fault::Lost("there is no stream to hand memory over".into()))
 }
 
 /// Receives a descriptor from a neighbour.
 fn receive_fd(
-    links: &mut Peers,
+    peers: &mut Peers,
     from: usize,
     (deadline, timeout): (Instant, Duration),
     abort: &std::sync::atomic::AtomicBool,
@@ -178,7 +179,7 @@ fn receive_fd(
     let began = Instant::now();
     loop {
         let now = Instant::now();
-        match recv_fd(fd_stream(links, from, false)?, deadline.min(now + ABORT_POLL_INTERVAL)) {
+        match recv_fd(fd_stream(peers, from, false)?, deadline.min(now + ABORT_POLL_INTERVAL)) {
             Ok(fd) => return Ok(fd),
             Err(_) if abort.load(Ordering::Relaxed) => return Err(Stop::Aborted),
             Err(error) if error.kind() != std::io::ErrorKind::TimedOut => {
@@ -187,9 +188,9 @@ fn receive_fd(
             Err(_) if now >= deadline => return Err(Stop::Timeout(timeout)),
             Err(_) => {}
         }
-        if let Some((peer, fault)) = links.cause(None, |_, _| false) {
+        if let Some((peer, fault)) = peers.cause(None, |_, _| false) {
             return Err(Stop::Other { peer, fault });
         }
-        links.send_heartbeats((began.elapsed(), timeout), None);
+        peers.send_heartbeats((began.elapsed(), timeout), None);
     }
 }

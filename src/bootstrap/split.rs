@@ -162,9 +162,9 @@ impl Communicator {
         let mut members: Vec<usize> = (0..requests.len()).filter(is_member).collect();
         members.sort_by_key(|&rank| requests[rank].key);
         let sequence = self.engine.as_ref().map_or(0, |engine| engine.sequence);
-        self.construct_group(name, &members, |seat, settings, abort| {
-            let (timeout, recorder) = (settings.timeout, seat.flight.recorder());
-            let group = match &seat.origin {
+        self.construct_group(name, &members, |rank_info, settings, abort| {
+            let (timeout, recorder) = (settings.timeout, rank_info.record.recorder());
+            let group = match &rank_info.origin {
                 Origin::Processes(bootstrap) => {
                     let address = |&rank: &usize| (rank, requests[rank].address.as_str());
                     let members: Vec<_> = members.iter().map(address).collect();
@@ -175,9 +175,9 @@ impl Communicator {
                 Origin::Threads(threads) => {
                     let peers: Arc<[Peer]> = (0..)
                         .zip(&members)
-                        .map(|(rank, &old)| Peer { rank, ..seat.peers[old].clone() })
+                        .map(|(rank, &old)| Peer { rank, ..rank_info.peers[old].clone() })
                         .collect();
-                    let me = members.iter().take_while(|&&rank| rank != seat.rank).count();
+                    let me = members.iter().take_while(|&&rank| rank != rank_info.rank).count();
                     let job = subgroup_number(threads.job, sequence, color.into());
                     PreparedRank::new(threads.subgroup(job), me, peers)?
                         .connect(timeout, abort, recorder)

@@ -77,8 +77,8 @@ impl Communicator {
                 let is_registered = buffer
                     .and_then(|buffer| engine.registered_memory(settings, request, buffer))
                     .is_some();
-                let links = otherwise || !is_registered;
-                (links && matches!(op, Sum | Avg | Prod)).then_some(DataType::F32)
+                let peers = otherwise || !is_registered;
+                (peers && matches!(op, Sum | Avg | Prod)).then_some(DataType::F32)
             }
             _ => None,
         };

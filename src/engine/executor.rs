@@ -21,7 +21,7 @@ pub(crate) struct Executor<'a> {
     /// Bytes of the last-level cache.
     pub(crate) cache_bytes: usize,
     pub(crate) registry: &'a mut Registry,
-    pub(crate) links: &'a mut Peers,
+    pub(crate) peers: &'a mut Peers,
     pub(crate) scratch: &'a mut Vec<u8>,
     pub(crate) lanes: &'a mut LaneProgress,
 }
@@ -40,14 +40,14 @@ impl Executor<'_> {
         let (me, kernel) = (self.rank, meta.kernel);
         let frame = Frame { len: 0, sequence, fingerprint };
         let streaming = self.bypasses_cache(meta, buffer);
-        let Self { registered, registry, links, scratch, lanes, .. } = self;
+        let Self { registered, registry, peers, scratch, lanes, .. } = self;
         let call = Call { schedule, partition, frame, kernel, streaming };
         let Some(request) = meta.request else {
-            return exec::exchange(&call, buffer, links, wait, lanes);
+            return exec::exchange(&call, buffer, peers, wait, lanes);
         };
         if algorithm == Algorithm::Direct {
             let direct = DirectCall { request, frame, kernel, me, registered };
-            if let Some(done) = registry.run(direct, buffer, links, wait) {
+            if let Some(done) = registry.run(direct, buffer, peers, wait) {
                 return done;
             }
         }
@@ -58,7 +58,7 @@ impl Executor<'_> {
         if scratch.len() < partition.scratch_bytes() {
             scratch.resize(partition.scratch_bytes(), 0);
         }
-        exec::run(&call, &buffer.with_scratch(scratch), links, wait).map_err(|halt| {
+        exec::run(&call, &buffer.with_scratch(scratch), peers, wait).map_err(|halt| {
             // A rank that makes this call directly sends nothing on links, which is then the cause.
             let direct = registry.direct_caller(sequence, fingerprint, me);
             direct.map_or(halt, |(peer, stop)| Halt { stop, step: 0, peer })

@@ -24,12 +24,12 @@ impl Engine {
 
     pub(crate) fn fail(
         &mut self,
-        seat: &RankInfo,
+        rank_info: &RankInfo,
         settings: &Settings,
         operation: &'static str,
         halt: Halt,
     ) -> Error {
-        self.fail_with_count(seat, settings, (operation, None), halt)
+        self.fail_with_count(rank_info, settings, (operation, None), halt)
     }
 
     /// The error of a call that `halt` has ended, which breaks the communicator. `count` is the
@@ -37,7 +37,7 @@ impl Engine {
     #[cold]
     pub(crate) fn fail_with_count(
         &mut self,
-        seat: &RankInfo,
+        rank_info: &RankInfo,
         settings: &Settings,
         (operation, count): (&'static str, Option<usize>),
         halt: Halt,
@@ -46,7 +46,7 @@ impl Engine {
         let peer = if let Stop::Other { peer, .. } = stop { peer } else { peer };
         let (peer, stop) = match stop {
             Stop::Fault(Fault::Lost(evidence)) => {
-                match self.links.cause_of_end(&[peer], CAUSE_WAIT) {
+                match self.peers.cause_of_end(&[peer], CAUSE_WAIT) {
                     Some((peer, fault)) => (peer, Stop::Other { peer, fault }),
                     None => (peer, Stop::Fault(Fault::Lost(evidence))),
                 }
@@ -57,40 +57,42 @@ impl Engine {
             Stop::Fault(fault) | Stop::Other { fault, .. } => fault.is_second_hand(),
             _ => false,
         };
-        let (peer, stop) = first_cause(seat.rank, peer, stop, seat.peers.len());
+        let (peer, stop) = first_cause(rank_info.rank, peer, stop, rank_info.peers.len());
         let stalled = match stop {
             Stop::Timeout(after) if !after.is_zero() => {
-                self.links.stalled_peer((peer, self.sequence | MESSAGE_BIT), after)
+                self.peers.stalled_peer((peer, self.sequence | MESSAGE_BIT), after)
             }
             _ => None,
         };
         let peer = stalled.map_or(peer, |(culprit, _)| culprit);
-        let at = self.place(seat, settings, operation, step);
+        let at = self.place(rank_info, settings, operation, step);
         // After a timeout of unknown cause the other ranks are told nothing: the slow rank records
         // its own cause, and ranks that wait for it read the cause there.
         let is_cause_unknown = matches!(stop, Stop::Timeout(_)) && stalled.is_none();
-        let blame = match &stop {
-            Stop::Aborted => FailureCause::aborted(seat.rank),
+        let cause = match &stop {
+            Stop::Aborted => FailureCause::aborted(rank_info.rank),
             Stop::Timeout(after) => match stalled {
                 Some((_, state)) => FailureCause::stalled(peer, state, *after),
                 None => FailureCause::lost(peer),
             },
             Stop::Fault(fault) | Stop::Other { fault, .. } => {
-                FailureCause::of_fault(seat.rank, peer, fault)
+                FailureCause::of_fault(rank_info.rank, peer, fault)
             }
         };
-        self.announce_cause(seat.rank, blame, !is_second_hand, is_cause_unknown);
+        self.announce_cause(rank_info.rank, cause, !is_second_hand, is_cause_unknown);
         let error = match stop {
-            Stop::Aborted => Error::Aborted { at, by: Box::new(seat.peers[seat.rank].clone()) },
+            Stop::Aborted => {
+                Error::Aborted { at, by: Box::new(rank_info.peers[rank_info.rank].clone()) }
+            }
             Stop::Timeout(after) => {
-                let peer = Box::new(seat.peers[peer].clone());
+                let peer = Box::new(rank_info.peers[peer].clone());
                 match stalled {
                     Some((_, state)) => Error::Stalled { at, peer, state, after },
                     None => Error::Timeout { at, peer, after },
                 }
             }
             Stop::Fault(fault) | Stop::Other { fault, .. } => {
-                self.of_fault(seat, at, (peer, fault), count)
+                self.of_fault(rank_info, at, (peer, fault), count)
             }
         };
         self.broken_by(self.with_launcher_status(error))
@@ -99,7 +101,7 @@ impl Engine {
     /// Adds the lost rank's exit status, if the launcher has reported one by now.
     fn with_launcher_status(&self, mut error: Error) -> Error {
         if let Error::PeerLost { peer, evidence, .. } = &mut error
-            && let Some(how) = self.links.launched_ranks.ended(peer.rank)
+            && let Some(how) = self.peers.launched_ranks.ended(peer.rank)
         {
             evidence.push_str(&format!("; its launcher saw it {how}"));
         }
@@ -111,31 +113,31 @@ impl Engine {
     pub(crate) fn announce_cause(
         &mut self,
         me: usize,
-        blame: FailureCause,
+        cause: FailureCause,
         first_hand: bool,
         is_cause_unknown: bool,
     ) {
         if !is_cause_unknown {
-            self.links.report_failure(blame, first_hand);
+            self.peers.report_failure(cause, first_hand);
         }
-        if blame.culprit != me {
-            self.group_failure.record(blame);
+        if cause.culprit != me {
+            self.group_failure.record(cause);
         }
     }
 
     /// The error for a fault of a link or a peer.
     fn of_fault(
         &self,
-        seat: &RankInfo,
+        rank_info: &RankInfo,
         at: Box<Place>,
         (rank, fault): (usize, Fault),
         count: Option<usize>,
     ) -> Error {
-        let peer = Box::new(seat.peers[rank].clone());
+        let peer = Box::new(rank_info.peers[rank].clone());
         let differ = |ranks: [usize; 2], values: [u64; 2], field, count| {
             let [theirs, ours] = values;
             let (field, ours, theirs) = difference(field, ours, theirs, count);
-            let ranks = Box::new(ranks.map(|rank| seat.peers[rank].clone()));
+            let ranks = Box::new(ranks.map(|rank| rank_info.peers[rank].clone()));
             Error::Mismatch { at: at.clone(), ranks, field, values: [theirs, ours] }
         };
         match fault {
@@ -143,9 +145,9 @@ impl Engine {
             Fault::Corrupt { slot, sent, found } => Error::Corrupt { at, peer, slot, sent, found },
             Fault::Forged { slot } => Error::Forged { at, peer, slot },
             Fault::Mismatch { field, ours, theirs } => {
-                differ([rank, seat.rank], [theirs, ours], field, count)
+                differ([rank, rank_info.rank], [theirs, ours], field, count)
             }
-            Fault::GaveUp(blame) => match blame.reason {
+            Fault::GaveUp(cause) => match cause.reason {
                 FailureReason::Lost => Error::PeerLost { at, peer, evidence: PEER_FAILED.into() },
                 FailureReason::Aborted => Error::Aborted { at, by: peer },
                 FailureReason::Stalled(state, millis) => {
@@ -154,7 +156,7 @@ impl Engine {
                 FailureReason::Differs(it) => {
                     // If one of the two calls is this rank's call too, the error compares the other
                     // one with it.
-                    let print = self.links.local_detector().fingerprint(self.sequence);
+                    let print = self.peers.local_detector().fingerprint(self.sequence);
                     let count = count.filter(|_| [it.ours, it.theirs].map(Some).contains(&print));
                     if print == Some(it.ours) {
                         differ([it.with, rank], [it.theirs, it.ours], it.field, count)
@@ -169,12 +171,12 @@ impl Engine {
     /// This rank's place in its call, for an error.
     pub(crate) fn place(
         &self,
-        seat: &RankInfo,
+        rank_info: &RankInfo,
         settings: &Settings,
         operation: &'static str,
         step: usize,
     ) -> Box<Place> {
-        let Peer { rank, host, .. } = seat.peers[seat.rank].clone();
+        let Peer { rank, host, .. } = rank_info.peers[rank_info.rank].clone();
         let tag = settings.tag.as_deref().map(str::to_owned);
         let (operation, sequence) = settings.parent_call.unwrap_or((operation, self.sequence));
         Box::new(Place { rank, host, operation, sequence, tag, step })
@@ -192,8 +194,8 @@ impl Engine {
     /// been told the cause.
     pub(crate) fn give_up(&mut self, why: String) {
         self.broken.get_or_insert(why);
-        self.links.report_own_failure(FailureReason::Lost);
-        self.links.close();
+        self.peers.report_own_failure(FailureReason::Lost);
+        self.peers.links.close();
         self.registry.close();
     }
 }
@@ -203,15 +205,15 @@ pub(crate) const PEER_FAILED: &str = "it failed";
 
 /// The rank at fault and the fault, if `peer` gave up because of another rank.
 fn first_cause(me: usize, peer: usize, stop: Stop, size: usize) -> (usize, Stop) {
-    let (Stop::Fault(Fault::GaveUp(blame)) | Stop::Other { fault: Fault::GaveUp(blame), .. }) =
+    let (Stop::Fault(Fault::GaveUp(cause)) | Stop::Other { fault: Fault::GaveUp(cause), .. }) =
         stop
     else {
         return (peer, stop);
     };
-    let FailureCause { culprit, reason } = *blame;
+    let FailureCause { culprit, reason } = *cause;
     let lost = |peer, evidence: String| (peer, Fault::Lost(evidence));
     let (peer, fault) = match reason {
-        _ if !blame.is_within(size) => {
+        _ if !cause.is_within(size) => {
             lost(peer, "it gave up on a rank that does not exist".into())
         }
         FailureReason::Lost | FailureReason::Stalled(..) if culprit == me => {
@@ -220,9 +222,9 @@ fn first_cause(me: usize, peer: usize, stop: Stop, size: usize) -> (usize, Stop)
         FailureReason::Lost if culprit == peer => lost(peer, PEER_FAILED.into()),
         FailureReason::Lost => lost(culprit, format!("rank {peer} gave up on it")),
         FailureReason::Aborted | FailureReason::Stalled(..) | FailureReason::Differs(_) => {
-            match blame.as_mismatch(me, None) {
+            match cause.as_mismatch(me, None) {
                 Some(fault) => (culprit, fault),
-                None => (culprit, Fault::GaveUp(blame)),
+                None => (culprit, Fault::GaveUp(cause)),
             }
         }
     };

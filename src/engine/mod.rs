@@ -36,9 +36,9 @@ use registry::{RegisteredMemory, Registry};
 /// A rank's links, its planner, and the memory that calls use again.
 pub(super) struct Engine {
     pub(super) planner: Planner,
-    pub(super) links: Peers,
+    pub(super) peers: Peers,
     pub(super) registry: Registry,
-    pub(super) patience: Backoff,
+    pub(super) backoff: Backoff,
     /// Memory of schedules for data on its way; as long as the longest plan so far has needed.
     pub(super) scratch: Vec<u8>,
     /// Memory of calls that are made in pieces.
@@ -75,15 +75,15 @@ const CALLS_PER_CONTROL_READ: u64 = 128;
 impl Engine {
     pub(super) fn new(
         planner: Planner,
-        links: Peers,
-        patience: Backoff,
+        peers: Peers,
+        backoff: Backoff,
         cache_bytes: usize,
     ) -> Self {
         Self {
             planner,
-            links,
+            peers,
             registry: Registry::default(),
-            patience,
+            backoff,
             scratch: Vec::new(),
             piece_memory: Vec::new(),
             undo_copy: Vec::new(),
@@ -102,27 +102,27 @@ impl Engine {
     /// Makes a call over `buffer` by the plan that `plan` asks the planner for, and records it.
     pub(super) fn run(
         &mut self,
-        seat: &RankInfo,
+        rank_info: &RankInfo,
         settings: &Settings,
         meta: &CallMeta<'_>,
         buffer: &Buffer<'_>,
         plan: impl FnOnce(&mut Planner) -> Plan<'_>,
     ) -> Result<()> {
         let is_uniform =
-            settings.failures.uniform && meta.request.is_some() && seat.peers.len() > 1;
+            settings.failures.uniform && meta.request.is_some() && rank_info.peers.len() > 1;
         let usable = self.check_usable(meta.name);
         if settings.is_dry_run || usable.is_err() && !is_uniform {
-            return usable.and_then(|()| self.execute(seat, settings, meta, buffer, plan));
+            return usable.and_then(|()| self.execute(rank_info, settings, meta, buffer, plan));
         }
         let (number, bytes) = (meta.number(self.sequence), buffer.len(Space::Output));
-        seat.flight.enter((meta.name, meta.is_uneven), meta.request, number, bytes);
-        let mut done = usable.and_then(|()| self.execute(seat, settings, meta, buffer, plan));
+        rank_info.record.enter((meta.name, meta.is_uneven), meta.request, number, bytes);
+        let mut done = usable.and_then(|()| self.execute(rank_info, settings, meta, buffer, plan));
         if is_uniform {
-            done = self.make_uniform(seat, settings, meta, (number, done));
+            done = self.make_uniform(rank_info, settings, meta, (number, done));
         } else if done.is_ok() && meta.request.is_some() {
             self.all_or_none.last_ok = number;
         }
-        seat.flight.leave(&done);
+        rank_info.record.leave(&done);
         done
     }
 
@@ -140,30 +140,30 @@ impl Engine {
     }
 
     /// Reads control messages, if that is due, and measures speeds before the first call.
-    fn prepare(&mut self, seat: &RankInfo, settings: &Settings) -> Result<()> {
+    fn prepare(&mut self, rank_info: &RankInfo, settings: &Settings) -> Result<()> {
         if self.sequence.is_multiple_of(CALLS_PER_CONTROL_READ) {
-            self.links.control_channels().receive();
+            self.peers.control_channels().receive();
         }
         if self.planner.speeds().is_none() {
-            self.links.local_detector().enter(self.sequence + 1, 0);
-            self.measure_speeds(seat, settings)?;
+            self.peers.local_detector().enter(self.sequence + 1, 0);
+            self.measure_speeds(rank_info, settings)?;
         }
         Ok(())
     }
 
     pub(super) fn execute(
         &mut self,
-        seat: &RankInfo,
+        rank_info: &RankInfo,
         settings: &Settings,
         meta: &CallMeta<'_>,
         buffer: &Buffer<'_>,
         plan: impl FnOnce(&mut Planner) -> Plan<'_>,
     ) -> Result<()> {
         let CallMeta { name, kernel, request, .. } = *meta;
-        let is_alone = seat.peers.len() == 1;
+        let is_alone = rank_info.peers.len() == 1;
         let is_marked = request.is_some() && !is_alone && !settings.is_dry_run;
         if is_marked {
-            self.prepare(seat, settings)?;
+            self.prepare(rank_info, settings)?;
         }
         let registered =
             request.and_then(|request| self.registered_memory(settings, request, buffer));
@@ -173,49 +173,50 @@ impl Engine {
         if !is_alone {
             meta.check_algorithm(settings, plan.algorithm, limits).inspect_err(|_| {
                 // Clear the mark: a refused call was never entered.
-                self.links.local_detector().enter(self.sequence, 0);
+                self.peers.local_detector().enter(self.sequence, 0);
             })?;
         }
         if is_marked {
-            self.links.local_detector().enter(self.sequence + 1, plan.fingerprint);
+            self.peers.local_detector().enter(self.sequence + 1, plan.fingerprint);
         }
         if settings.is_dry_run {
             return Ok(());
         }
-        seat.flight.set_algorithm(plan.algorithm);
+        rank_info.record.set_algorithm(plan.algorithm);
         let sequence = meta.number(self.sequence);
         self.sequence += u64::from(request.is_some());
         let bytes = buffer.len(Space::Output);
         let _span = settings.tag.as_deref().map(|tag| {
-            tracing::debug_span!("call", name, tag, rank = seat.rank, sequence, bytes).entered()
+            tracing::debug_span!("call", name, tag, rank = rank_info.rank, sequence, bytes)
+                .entered()
         });
         if self.abort.load(Ordering::Relaxed) {
-            let halt = Halt { stop: Stop::Aborted, step: 0, peer: seat.rank };
-            return Err(self.fail(seat, settings, name, halt));
+            let halt = Halt { stop: Stop::Aborted, step: 0, peer: rank_info.rank };
+            return Err(self.fail(rank_info, settings, name, halt));
         }
         if is_alone && request.is_some_and(Request::folds) {
             // A single rank's result is the reduction of its one contribution.
             fold_alone(&kernel, buffer, bytes);
             return Ok(());
         }
-        let wait = Wait::new(&self.patience, settings.timeout, &self.abort);
-        let wait = wait.with_recorder(&seat.flight);
+        let wait = Wait::new(&self.backoff, settings.timeout, &self.abort);
+        let wait = wait.with_recorder(&rank_info.record);
         let executor = Executor {
-            rank: seat.rank,
+            rank: rank_info.rank,
             registered,
-            local_size: seat.local_size,
+            local_size: rank_info.local_size,
             cache_bytes: self.cache_bytes,
             registry: &mut self.registry,
-            links: &mut self.links,
+            peers: &mut self.peers,
             scratch: &mut self.scratch,
             lanes: &mut self.lanes,
         };
         let done = executor.execute(&plan, meta, sequence, buffer, &wait);
         if is_marked && done.is_ok() {
-            self.links.local_detector().leave(sequence);
+            self.peers.local_detector().leave(sequence);
         }
         let count = request.map(|request| request.count);
-        done.map_err(|halt| self.fail_with_count(seat, settings, (name, count), halt))
+        done.map_err(|halt| self.fail_with_count(rank_info, settings, (name, count), halt))
     }
 }
 
@@ -223,7 +224,7 @@ impl Drop for Engine {
     /// Takes leave of the survivors of a failure, so that they need not wait for this rank's vote.
     fn drop(&mut self) {
         if let Some(mut council) = self.all_or_none.driver.take() {
-            council.leave(&mut self.links);
+            council.leave(&mut self.peers);
         }
     }
 }

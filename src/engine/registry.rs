@@ -21,8 +21,8 @@ use crate::transport::{Fault, Frame};
 pub(crate) struct Registry {
     /// The control lines, in shared memory, by which ranks of a host meet: from the start if the
     /// ranks are few, else from the first registration on.
-    control: Option<PhaseFlags>,
-    live: Vec<RegistryEntry>,
+    phase_flags: Option<PhaseFlags>,
+    entries: Vec<RegistryEntry>,
     /// Registrations so far; the number of the last one.
     pub(crate) count: u64,
 }
@@ -30,7 +30,7 @@ pub(crate) struct Registry {
 #[derive(Debug)]
 struct RegistryEntry {
     addresses: Range<usize>,
-    live: Weak<Registration>,
+    registration: Weak<Registration>,
 }
 
 /// A registered buffer, and the offset in it where a call's buffer starts.
@@ -54,22 +54,25 @@ impl Registry {
         &mut self,
         call: DirectCall<'_>,
         buffer: &Buffer<'_>,
-        links: &mut Peers,
+        peers: &mut Peers,
         wait: &Wait<'_>,
     ) -> Option<Result<(), Halt>> {
         let DirectCall { request, frame, kernel, me, registered } = call;
-        let (form, control) = (DirectCollective::of(request.collective)?, self.control.as_mut()?);
+        let (form, phase_flags) =
+            (DirectCollective::of(request.collective)?, self.phase_flags.as_mut()?);
         let Frame { sequence, fingerprint, .. } = frame;
-        let claim = CallId { sequence, fingerprint };
-        let claim = registered.as_ref().map_or(claim.staged(), |(input, output)| {
-            let span = |(live, at): &'_ RegisteredOffset| (live.id(), *at as u64);
+        let call_id = CallId { sequence, fingerprint };
+        let call_id = registered.as_ref().map_or(call_id.staged(), |(input, output)| {
+            let span = |(registration, at): &'_ RegisteredOffset| (registration.id(), *at as u64);
             let places = std::iter::once(input).chain(output).map(span);
             let digest = |digest, (id, at)| mix(mix(digest ^ id) ^ at);
-            claim.registered(fingerprint::with_memory(fingerprint, places.fold(0, digest)))
+            call_id.registered(fingerprint::with_memory(fingerprint, places.fold(0, digest)))
         });
         let places = registered.as_ref().map(|(input, output)| RegisteredBuffers {
-            input: RegisteredSpan { live: &input.0, at: input.1 },
-            output: output.as_ref().map(|(live, at)| RegisteredSpan { live, at: *at }),
+            input: RegisteredSpan { registration: &input.0, at: input.1 },
+            output: output
+                .as_ref()
+                .map(|(registration, at)| RegisteredSpan { registration, at: *at }),
         });
         let token = form == DirectCollective::Barrier;
         let bytes = if token { 0 } else { buffer.len(form.read_space()) };
@@ -81,17 +84,17 @@ impl Registry {
         let call = direct::Call {
             form,
             me,
-            size: control.size(),
+            size: phase_flags.size(),
             bytes,
             element: request.element_size(),
-            call_id: claim,
+            call_id,
             kernel,
             is_read,
             buffers: places,
             fingerprint,
             path_bits: fingerprint::PATH_BITS,
         };
-        Some(direct::run(&call, buffer, control, links, wait))
+        Some(direct::run(&call, buffer, phase_flags, peers, wait))
     }
 
     /// The registered memory that a call's buffer lies in, if direct calls are possible.
@@ -100,7 +103,7 @@ impl Registry {
         request: &Request,
         buffer: &Buffer<'_>,
     ) -> Option<RegisteredMemory> {
-        if self.live.is_empty() || request.count == 0 || self.control.is_none() {
+        if self.entries.is_empty() || request.count == 0 || self.phase_flags.is_none() {
             return None;
         }
         let form = DirectCollective::of(request.collective)?;
@@ -108,8 +111,8 @@ impl Registry {
         match form {
             DirectCollective::Barrier => None,
             DirectCollective::AllReduce if input == output => {
-                let (live, at) = self.find(&input)?;
-                Some(((Arc::clone(&live), at), Some((live, at))))
+                let (registration, at) = self.find(&input)?;
+                Some(((Arc::clone(&registration), at), Some((registration, at))))
             }
             DirectCollective::AllReduce => Some((self.find(&input)?, Some(self.find(&output)?))),
             DirectCollective::ReduceScatter
@@ -125,30 +128,30 @@ impl Registry {
             entry.addresses.start <= addresses.start && addresses.end <= entry.addresses.end
         };
         // A buffer that was dropped may have lain at the address of a newer one.
-        self.live.iter().filter(inside).find_map(|entry| {
-            Some((entry.live.upgrade()?, addresses.start - entry.addresses.start))
+        self.entries.iter().filter(inside).find_map(|entry| {
+            Some((entry.registration.upgrade()?, addresses.start - entry.addresses.start))
         })
     }
 
     /// Adds a registration: from now on, buffers within `addresses` are registered memory.
-    pub(crate) fn insert(&mut self, addresses: Range<usize>, live: Weak<Registration>) {
-        self.live.retain(|entry| entry.live.strong_count() > 0);
-        self.live.push(RegistryEntry { addresses, live });
+    pub(crate) fn insert(&mut self, addresses: Range<usize>, registration: Weak<Registration>) {
+        self.entries.retain(|entry| entry.registration.strong_count() > 0);
+        self.entries.push(RegistryEntry { addresses, registration });
     }
 
     /// True once the ranks have control lines.
     pub(crate) fn is_open(&self) -> bool {
-        self.control.is_some()
+        self.phase_flags.is_some()
     }
 
-    pub(crate) fn open(&mut self, control: PhaseFlags) {
-        self.control = Some(control);
+    pub(crate) fn open(&mut self, phase_flags: PhaseFlags) {
+        self.phase_flags = Some(phase_flags);
     }
 
     /// Writes to this rank's control line that the call goes over links.
     pub(super) fn announce_link_call(&self, sequence: u64, fingerprint: u64) {
-        if let Some(control) = &self.control {
-            control.publish_link_call(CallId { sequence, fingerprint });
+        if let Some(phase_flags) = &self.phase_flags {
+            phase_flags.publish_link_call(CallId { sequence, fingerprint });
         }
     }
 
@@ -160,9 +163,10 @@ impl Registry {
         fingerprint: u64,
         me: usize,
     ) -> Option<(usize, Stop)> {
-        let control = self.control.as_ref()?;
-        let claim = |rank| Some((rank, control.direct_call_of(rank, sequence)?));
-        let (rank, theirs) = (0..control.size()).filter(|&rank| rank != me).find_map(claim)?;
+        let phase_flags = self.phase_flags.as_ref()?;
+        let call_id = |rank| Some((rank, phase_flags.direct_call_of(rank, sequence)?));
+        let (rank, theirs) =
+            (0..phase_flags.size()).filter(|&rank| rank != me).find_map(call_id)?;
         if theirs.is_registered() {
             return Some((rank, Stop::Fault(Fault::memory(false))));
         }
@@ -172,6 +176,6 @@ impl Registry {
 
     /// Closes the control lines, by which peers notice that this communicator is broken.
     pub(super) fn close(&mut self) {
-        self.control = None;
+        self.phase_flags = None;
     }
 }

@@ -147,9 +147,9 @@ impl Communicator {
         let worker = match self.worker.take() {
             Some(worker) => worker,
             None => {
-                let (seat, abort) = (Arc::clone(&self.rank_info), Arc::clone(&self.abort));
+                let (rank_info, abort) = (Arc::clone(&self.rank_info), Arc::clone(&self.abort));
                 let settings = self.settings.clone();
-                Worker::new(Self::from_parts(seat, None, settings, abort))?
+                Worker::new(Self::from_parts(rank_info, None, settings, abort))?
             }
         };
         if self.engine.is_some() {

@@ -75,7 +75,7 @@ impl FailureCause {
     pub(crate) fn of_fault(me: usize, peer: usize, fault: &Fault) -> Self {
         match *fault {
             Fault::Lost(_) => Self::lost(peer),
-            Fault::GaveUp(ref blame) => **blame,
+            Fault::GaveUp(ref cause) => **cause,
             Fault::Mismatch { field, ours, theirs } => {
                 let reason =
                     FailureReason::Differs(CallMismatch { with: peer, field, ours, theirs });

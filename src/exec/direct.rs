@@ -38,24 +38,24 @@ const LINE: usize = 64;
 /// A registered buffer from byte `at` on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RegisteredSpan<'a> {
-    pub(crate) live: &'a Registration,
+    pub(crate) registration: &'a Registration,
     pub(crate) at: usize,
 }
 
 impl<'a> RegisteredSpan<'a> {
     /// The bytes of the first `len` that lie in pages shared by all ranks.
     fn window(&self, len: usize) -> Range<usize> {
-        let window = self.live.window(self.at..self.at + len);
+        let window = self.registration.window(self.at..self.at + len);
         let end = window.end.max(window.start);
         window.start - self.at..end - self.at
     }
 
     fn src(&self, rank: usize, range: Range<usize>) -> Src<'a> {
-        self.live.src(rank, self.at + range.start..self.at + range.end)
+        self.registration.src(rank, self.at + range.start..self.at + range.end)
     }
 
     fn dst(&self, rank: usize, range: Range<usize>) -> Dst<'a> {
-        self.live.dst(rank, self.at + range.start..self.at + range.end)
+        self.registration.dst(rank, self.at + range.start..self.at + range.end)
     }
 }
 
@@ -132,13 +132,13 @@ const DONE: usize = 1;
 pub(crate) fn run(
     call: &Call<'_>,
     buffer: &Buffer<'_>,
-    control: &mut PhaseFlags,
-    links: &mut Peers,
+    phase_flags: &mut PhaseFlags,
+    peers: &mut Peers,
     wait: &Wait<'_>,
 ) -> Result<(), Halt> {
     let window = call.window();
     call.copy_own_chunk(buffer);
-    control.begin();
+    phase_flags.begin();
     for edge in [0..window.start, window.end..call.bytes] {
         let edge = if call.form == DirectCollective::AllGather {
             overlap(&edge, &call.part(call.me))
@@ -147,20 +147,20 @@ pub(crate) fn run(
         };
         for part in buffer.pieces([call.form.read_space()], edge) {
             let staged = staged(&window, &part);
-            copy(control.my_stage(staged), None, buffer.src(call.form.read_space(), part));
+            copy(phase_flags.my_stage(staged), None, buffer.src(call.form.read_space(), part));
         }
     }
-    control.publish_ready(call.call_id);
+    phase_flags.publish_ready(call.call_id);
     let mut exposed = Exposed { call, is_complete: false };
-    let mut walk = Walk { call, buffer, control, links, wait, window, streaming: false };
+    let mut walk = Walk { call, buffer, phase_flags, peers, wait, window, streaming: false };
     walk.await_all(READY)?;
     // The choice of stores also decides which rank writes what in an all-gather, so all ranks go by
     // one cache size: rank 0's.
-    let cache_bytes = walk.control.cache(0);
+    let cache_bytes = walk.phase_flags.cache(0);
     walk.streaming = !call.is_read && (call.bytes * call.size) as u64 > cache_bytes;
     walk.execute();
     if !walk.window.is_empty() {
-        walk.control.publish_done();
+        walk.phase_flags.publish_done();
         walk.await_all(DONE)?;
     }
     exposed.is_complete = true;
@@ -215,10 +215,12 @@ impl Call<'_> {
             return;
         };
         let other = |output: &RegisteredSpan<'_>| {
-            !(std::ptr::eq(output.live, input.live) && output.at == input.at)
+            !(std::ptr::eq(output.registration, input.registration) && output.at == input.at)
         };
-        for RegisteredSpan { live, at } in std::iter::once(input).chain(output.filter(other)) {
-            live.withdraw(at + window.start..at + window.end);
+        for RegisteredSpan { registration, at } in
+            std::iter::once(input).chain(output.filter(other))
+        {
+            registration.withdraw(at + window.start..at + window.end);
         }
     }
 
@@ -257,8 +259,8 @@ impl Call<'_> {
 struct Walk<'a> {
     call: &'a Call<'a>,
     buffer: &'a Buffer<'a>,
-    control: &'a mut PhaseFlags,
-    links: &'a mut Peers,
+    phase_flags: &'a mut PhaseFlags,
+    peers: &'a mut Peers,
     wait: &'a Wait<'a>,
     window: Range<usize>,
     /// True if the results of all ranks exceed the caches: stores then bypass them.
@@ -317,7 +319,7 @@ impl Walk<'_> {
             Some(RegisteredBuffers { input, .. }) if self.is_direct(&range) => {
                 input.src(rank, range)
             }
-            _ => self.control.staged(rank, staged(&self.window, &range)),
+            _ => self.phase_flags.staged(rank, staged(&self.window, &range)),
         }
     }
 

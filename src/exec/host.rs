@@ -45,7 +45,7 @@ impl Call<'_> {
 pub fn run(
     call: &Call<'_>,
     buffer: &Buffer<'_>,
-    links: &mut Peers,
+    peers: &mut Peers,
     wait: &Wait<'_>,
 ) -> Result<(), Halt> {
     // In an uneven call only the two ends know a chunk's length, so frames differ by chunk.
@@ -60,13 +60,13 @@ pub fn run(
             for part in call.partition.slices(round, src.len()) {
                 let (src, dst, len) = (src.start + part.start, dst + part.start, part.len());
                 let mut slice =
-                    Slice::new(call, Operands { step, buffer, src, dst, len }, links, frame);
+                    Slice::new(call, Operands { step, buffer, src, dst, len }, peers, frame);
                 slice.walk(wait).map_err(|(stop, peer)| Halt { stop, step: number, peer })?;
             }
         }
     }
     let last = call.schedule.steps.len();
-    wait.until_flushed(links).map_err(|(peer, stop)| Halt { stop, step: last, peer })
+    wait.until_flushed(peers).map_err(|(peer, stop)| Halt { stop, step: last, peer })
 }
 
 /// The first byte of a chunk's piece in this round.
@@ -133,7 +133,7 @@ impl<'a> Operands<'a, '_> {
 pub(super) struct Slice<'a, 'b> {
     call: &'a Call<'a>,
     operands: Operands<'a, 'b>,
-    links: &'a mut Peers,
+    peers: &'a mut Peers,
     frame: Frame,
     /// The payload is received straight into the destination buffer, not by way of a slot.
     receives_in_place: bool,
@@ -145,11 +145,11 @@ impl<'a, 'b> Slice<'a, 'b> {
     pub(super) fn new(
         call: &'a Call<'a>,
         operands: Operands<'a, 'b>,
-        links: &'a mut Peers,
+        peers: &'a mut Peers,
         frame: Frame,
     ) -> Self {
         let frame = Frame { len: operands.len as u32, ..frame };
-        Self { call, operands, links, frame, receives_in_place: false, sends_in_place: false }
+        Self { call, operands, peers, frame, receives_in_place: false, sends_in_place: false }
     }
 
     /// Waits for the slots that the slice needs, then does the step.
@@ -161,13 +161,13 @@ impl<'a, 'b> Slice<'a, 'b> {
         if self.receives_in_place {
             let place = (self.operands.step.dst.space, self.operands.dst);
             let landed =
-                wait.until_received(self.links, from, &self.frame, self.operands.buffer, place);
+                wait.until_received(self.peers, from, &self.frame, self.operands.buffer, place);
             landed.map_err(|stop| (stop, from))?;
         } else if op.receives() {
-            wait.until_filled(self.links, from, &self.frame).map_err(|stop| (stop, from))?;
+            wait.until_filled(self.peers, from, &self.frame).map_err(|stop| (stop, from))?;
         }
         if op.sends() {
-            wait.until_empty(self.links, to).map_err(|stop| (stop, to))?;
+            wait.until_empty(self.peers, to).map_err(|stop| (stop, to))?;
         }
         self.run(op, from, to).map_err(|fault| (fault.into(), if op.sends() { to } else { from }))
     }
@@ -179,11 +179,14 @@ impl<'a, 'b> Slice<'a, 'b> {
         self.choose_in_place(op, from, to)?;
         let ready = if self.receives_in_place {
             let Operands { buffer, dst: at, len, .. } = self.operands;
-            self.links.rx(from)?.recv_into(&self.frame, buffer.dst(dst.space, at..at + len))?
+            self.peers
+                .links
+                .rx(from)?
+                .recv_into(&self.frame, buffer.dst(dst.space, at..at + len))?
         } else if op.receives() {
-            self.links.rx(from)?.ready(&self.frame)?
+            self.peers.links.rx(from)?.ready(&self.frame)?
         } else {
-            !op.sends() || self.links.tx(to)?.ready()?
+            !op.sends() || self.peers.links.tx(to)?.ready()?
         };
         if ready {
             self.run(op, from, to)?;
@@ -209,12 +212,12 @@ impl<'a, 'b> Slice<'a, 'b> {
     /// Chooses the links that get the buffer itself: system calls then copy to and from it without
     /// a slot. Only for a slice that is contiguous.
     fn choose_in_place(&mut self, op: Op, from: usize, to: usize) -> Result<(), Fault> {
-        if !self.links.buffered_peers().is_empty()
+        if !self.peers.links.buffered_peers().is_empty()
             && self.operands.contiguous_len(0) == self.operands.len
         {
             self.receives_in_place =
-                op.receives() && !op.reduces() && self.links.rx(from)?.is_syscall_backed();
-            self.sends_in_place = op.sends() && self.links.tx(to)?.is_syscall_backed();
+                op.receives() && !op.reduces() && self.peers.links.rx(from)?.is_syscall_backed();
+            self.sends_in_place = op.sends() && self.peers.links.tx(to)?.is_syscall_backed();
         }
         Ok(())
     }
@@ -230,7 +233,7 @@ impl<'a, 'b> Slice<'a, 'b> {
         let send = operands.step.op == Op::Send;
         let contributes = send && operands.reads_input() && kernel.changes_contribution();
         let data = if send { Operands::source } else { Operands::dest_data };
-        let tx = self.links.tx(to)?;
+        let tx = self.peers.links.tx(to)?;
         if self.sends_in_place && !contributes {
             let payload = data(&operands, &(0..operands.len));
             return tx.send_from(frame, payload);
@@ -250,7 +253,7 @@ impl<'a, 'b> Slice<'a, 'b> {
     /// Stores the incoming slice, reduced with this rank's data if the step reduces.
     fn receive(&mut self, from: usize) -> Result<(), Fault> {
         let (operands, streaming, mut done) = (self.operands, self.streaming(), 0);
-        let rx = self.links.rx(from)?;
+        let rx = self.peers.links.rx(from)?;
         if !self.receives_in_place {
             let incoming = rx.peek(operands.len);
             while let Some(part) = operands.next_part(&mut done) {
@@ -275,7 +278,7 @@ impl<'a, 'b> Slice<'a, 'b> {
             return self.send(to, frame);
         }
         let (operands, op, mut done) = (self.operands, self.operands.step.op, 0);
-        let (rx, tx) = self.links.both(from, to)?;
+        let (rx, tx) = self.peers.links.both(from, to)?;
         let (incoming, mut slot) = (rx.peek(operands.len), tx.reserve(operands.len));
         while let Some(part) = operands.next_part(&mut done) {
             let store = op.stores().then(|| operands.dest(&part));

@@ -38,7 +38,7 @@ const WAIT_FRACTION: u32 = 8;
 pub fn exchange(
     call: &Call<'_>,
     buffer: &Buffer<'_>,
-    links: &mut Peers,
+    peers: &mut Peers,
     wait: &Wait<'_>,
     LaneProgress(unfinished): &mut LaneProgress,
 ) -> Result<(), Halt> {
@@ -53,11 +53,11 @@ pub fn exchange(
     let mut messages = Messages { call, buffer, lanes: unfinished, current: 0, sleeps: 0 };
     messages.skip_empty();
     while !messages.lanes.is_empty() {
-        let moved = wait.until(links, &mut messages);
+        let moved = wait.until(peers, &mut messages);
         moved.map_err(|stop| messages.halt(stop))?;
     }
     let last = call.schedule.steps.len();
-    wait.until_flushed(links).map_err(|(peer, stop)| Halt { stop, step: last, peer })
+    wait.until_flushed(peers).map_err(|(peer, stop)| Halt { stop, step: last, peer })
 }
 
 struct Messages<'a, 'b> {
@@ -86,14 +86,14 @@ impl Messages<'_, '_> {
     }
 
     /// Moves one slice of the current lane; false if its link is not ready.
-    fn advance(&mut self, links: &mut Peers) -> Result<bool, Fault> {
+    fn advance(&mut self, peers: &mut Peers) -> Result<bool, Fault> {
         let (call, buffer, lane) = (self.call, self.buffer, &mut self.lanes[self.current]);
         let step = &call.schedule.steps[lane.step];
         let part = call.partition.slice(step.src, lane.done);
         let start = |place| call.partition.piece(0, place).start + part.start;
         let (src, dst, len) = (start(step.src), start(step.dst), part.len());
         let operands = Operands { step, buffer, src, dst, len };
-        let moved = Slice::new(call, operands, links, call.chunk_frame(step)).try_step()?;
+        let moved = Slice::new(call, operands, peers, call.chunk_frame(step)).try_step()?;
         if moved {
             lane.done = part.end;
         }
@@ -123,11 +123,11 @@ impl Messages<'_, '_> {
 
 impl Awaited for &mut Messages<'_, '_> {
     /// Moves one slice of every lane that is ready.
-    fn try_complete(&mut self, links: &mut Peers) -> Result<bool, Fault> {
+    fn try_complete(&mut self, peers: &mut Peers) -> Result<bool, Fault> {
         let mut moved = false;
         for lane in 0..self.lanes.len() {
             self.current = lane;
-            moved |= self.advance(links)?;
+            moved |= self.advance(peers)?;
         }
         if moved {
             self.skip_empty();
@@ -135,11 +135,11 @@ impl Awaited for &mut Messages<'_, '_> {
         Ok(moved)
     }
 
-    fn is_syscall_backed(&mut self, links: &mut Peers) -> Result<bool, Fault> {
+    fn is_syscall_backed(&mut self, peers: &mut Peers) -> Result<bool, Fault> {
         for lane in 0..self.lanes.len() {
             self.current = lane;
             if let Some(end) = self.lane_end(lane)
-                && end.is_syscall_backed(links)?
+                && end.is_syscall_backed(peers)?
             {
                 return Ok(true);
             }
@@ -151,25 +151,25 @@ impl Awaited for &mut Messages<'_, '_> {
         self.lane_end(self.current.min(self.lanes.len().checked_sub(1)?))
     }
 
-    fn check_alive(&mut self, links: &mut Peers) -> Result<(), Fault> {
+    fn check_alive(&mut self, peers: &mut Peers) -> Result<(), Fault> {
         (0..self.lanes.len()).try_for_each(|lane| {
             self.current = lane;
             let Some(end) = self.lane_end(lane) else { return Ok(()) };
-            links.check_message_due(
+            peers.check_message_due(
                 self.call.frame.sequence,
                 end.peer(),
                 matches!(end, LinkEnd::From(_)),
             )?;
-            end.check_alive(links)
+            end.check_alive(peers)
         })
     }
 
     /// Sleeps on one link, another one each time. With several lanes the sleeps are short.
-    fn park(&mut self, links: &mut Peers, waited: Duration, limit: Duration) -> Result<(), Fault> {
+    fn park(&mut self, peers: &mut Peers, waited: Duration, limit: Duration) -> Result<(), Fault> {
         self.sleeps += 1;
         self.current = self.sleeps % self.lanes.len();
         let short =
             if self.lanes.len() == 1 { limit } else { LANE_SLEEP.max(waited / WAIT_FRACTION) };
-        self.lane_end(self.current).map_or(Ok(()), |end| end.park(links, limit.min(short)))
+        self.lane_end(self.current).map_or(Ok(()), |end| end.park(peers, limit.min(short)))
     }
 }

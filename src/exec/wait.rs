@@ -25,7 +25,7 @@ const PEER_SILENCE_WARNING: Duration = Duration::from_secs(5);
 /// Warns the user, once per wait, of the peer that keeps this rank waiting. `of` is the peer and
 /// the number of the message, or 0 for a collective.
 pub(crate) fn warn_of_silence(
-    links: &mut Peers,
+    peers: &mut Peers,
     recorder: Option<&RecordWriter>,
     (waited, timeout): (Duration, Duration),
     of: (usize, u64),
@@ -34,7 +34,7 @@ pub(crate) fn warn_of_silence(
     if waited < PEER_SILENCE_WARNING || std::mem::replace(warned, true) {
         return;
     }
-    if let Some((recorder, (rank, state))) = recorder.zip(links.stalled_peer(of, timeout)) {
+    if let Some((recorder, (rank, state))) = recorder.zip(peers.stalled_peer(of, timeout)) {
         recorder.warn_of_silence(waited, rank, &state);
     }
 }
@@ -97,20 +97,20 @@ pub struct Wait<'a> {
 /// An event that a rank waits for.
 pub(super) trait Awaited {
     /// Looks for the event and completes it if it is there. Never blocks.
-    fn try_complete(&mut self, links: &mut Peers) -> Result<bool, Fault>;
+    fn try_complete(&mut self, peers: &mut Peers) -> Result<bool, Fault>;
 
     /// True if each look is a system call.
-    fn is_syscall_backed(&mut self, links: &mut Peers) -> Result<bool, Fault>;
+    fn is_syscall_backed(&mut self, peers: &mut Peers) -> Result<bool, Fault>;
 
     /// The link end that the event comes from, if it is only one.
     fn end(&self) -> Option<LinkEnd>;
 
     /// Fails if the event can no longer happen.
-    fn check_alive(&mut self, links: &mut Peers) -> Result<(), Fault>;
+    fn check_alive(&mut self, peers: &mut Peers) -> Result<(), Fault>;
 
     /// Sleeps until the event may have happened, for at most `limit`; may return early. `waited` is
     /// the time waited so far.
-    fn park(&mut self, links: &mut Peers, waited: Duration, limit: Duration) -> Result<(), Fault>;
+    fn park(&mut self, peers: &mut Peers, waited: Duration, limit: Duration) -> Result<(), Fault>;
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -166,52 +166,52 @@ impl<'a> Wait<'a> {
 
     pub(super) fn until_filled(
         &self,
-        links: &mut Peers,
+        peers: &mut Peers,
         peer: usize,
         frame: &Frame,
     ) -> Result<(), Stop> {
-        self.until(links, Event::Filled(peer, frame))
+        self.until(peers, Event::Filled(peer, frame))
     }
 
     /// Waits for a payload from `peer` and receives it into `buffer`, at byte `at` of the space.
     pub(super) fn until_received(
         &self,
-        links: &mut Peers,
+        peers: &mut Peers,
         peer: usize,
         frame: &Frame,
         buffer: &Buffer<'_>,
         (space, at): (Space, usize),
     ) -> Result<(), Stop> {
-        self.until(links, Event::Received(peer, frame, buffer, space, at))
+        self.until(peers, Event::Received(peer, frame, buffer, space, at))
     }
 
-    pub(super) fn until_empty(&self, links: &mut Peers, peer: usize) -> Result<(), Stop> {
-        self.until(links, Event::Empty(peer))
+    pub(super) fn until_empty(&self, peers: &mut Peers, peer: usize) -> Result<(), Stop> {
+        self.until(peers, Event::Empty(peer))
     }
 
     /// Waits until the bytes to all peers have left, which completes a call. Names a late peer.
-    pub(super) fn until_flushed(&self, links: &mut Peers) -> Result<(), (usize, Stop)> {
-        for at in 0..links.buffered_peers().len() {
-            let peer = links.buffered_peers()[at];
-            self.until(links, Event::Flushed(peer)).map_err(|stop| (peer, stop))?;
+    pub(super) fn until_flushed(&self, peers: &mut Peers) -> Result<(), (usize, Stop)> {
+        for at in 0..peers.links.buffered_peers().len() {
+            let peer = peers.links.buffered_peers()[at];
+            self.until(peers, Event::Flushed(peer)).map_err(|stop| (peer, stop))?;
         }
         Ok(())
     }
 
-    pub(super) fn until(&self, links: &mut Peers, mut event: impl Awaited) -> Result<(), Stop> {
-        if event.try_complete(links)? {
+    pub(super) fn until(&self, peers: &mut Peers, mut event: impl Awaited) -> Result<(), Stop> {
+        if event.try_complete(peers)? {
             return Ok(());
         }
-        let is_syscall_backed = event.is_syscall_backed(links)?;
+        let is_syscall_backed = event.is_syscall_backed(peers)?;
         let mut round = 0;
         let backoff = self.backoff.begin(is_syscall_backed);
         while backoff.wait(round) {
-            if event.try_complete(links)? {
+            if event.try_complete(peers)? {
                 return Ok(());
             }
             round += 1;
             if round.is_multiple_of(16) {
-                links.flush();
+                peers.links.flush();
                 if self.abort.load(Ordering::Relaxed) {
                     return Err(Stop::Aborted);
                 }
@@ -222,14 +222,14 @@ impl<'a> Wait<'a> {
             Some(LinkEnd::To(peer)) => self.record_sleep(Direction::To, peer),
             None => {}
         }
-        let done = self.sleep(links, &mut event, backoff.began());
+        let done = self.sleep(peers, &mut event, backoff.began());
         self.record_slept(backoff.began().elapsed());
         done
     }
 
     fn sleep(
         &self,
-        links: &mut Peers,
+        peers: &mut Peers,
         event: &mut impl Awaited,
         began: Instant,
     ) -> Result<(), Stop> {
@@ -239,13 +239,13 @@ impl<'a> Wait<'a> {
                 return Err(Stop::Aborted);
             }
             // The root cause comes first: a lost link may only be its consequence.
-            let cause = links.cause(self.call.as_ref(), differ_only_in_direct_bit);
+            let cause = peers.cause(self.call.as_ref(), differ_only_in_direct_bit);
             if let Some((peer, fault)) = cause {
                 return Err(Stop::Other { peer, fault });
             }
-            event.check_alive(links)?;
+            event.check_alive(peers)?;
             // A peer that closed its end may have sent the awaited bytes before.
-            if event.try_complete(links)? {
+            if event.try_complete(peers)? {
                 return Ok(());
             }
             let waited = began.elapsed();
@@ -253,18 +253,18 @@ impl<'a> Wait<'a> {
                 return Err(Stop::Timeout(self.timeout));
             }
             let peer = event.end().map_or(0, LinkEnd::peer);
-            links.send_heartbeats((waited, self.timeout), self.message.map(|call| (call, peer)));
+            peers.send_heartbeats((waited, self.timeout), self.message.map(|call| (call, peer)));
             let times = (waited, self.timeout);
             warn_of_silence(
-                links,
+                peers,
                 self.recorder,
                 times,
                 (peer, self.message.unwrap_or(0)),
                 &mut warned,
             );
-            links.flush();
-            event.park(links, waited, ABORT_POLL_INTERVAL.min(self.timeout - waited))?;
-            if event.try_complete(links)? {
+            peers.links.flush();
+            event.park(peers, waited, ABORT_POLL_INTERVAL.min(self.timeout - waited))?;
+            if event.try_complete(peers)? {
                 return Ok(());
             }
         }
@@ -272,31 +272,32 @@ impl<'a> Wait<'a> {
 }
 
 impl Awaited for Event<'_> {
-    fn try_complete(&mut self, links: &mut Peers) -> Result<bool, Fault> {
+    fn try_complete(&mut self, peers: &mut Peers) -> Result<bool, Fault> {
         match *self {
-            Event::Filled(peer, frame) => links.rx(peer)?.ready(frame),
-            Event::Received(peer, frame, buffer, space, at) => {
-                links.rx(peer)?.recv_into(frame, buffer.dst(space, at..at + frame.len as usize))
-            }
-            Event::Empty(peer) => links.tx(peer)?.ready(),
-            Event::Flushed(peer) => links.tx(peer)?.flush(),
+            Event::Filled(peer, frame) => peers.links.rx(peer)?.ready(frame),
+            Event::Received(peer, frame, buffer, space, at) => peers
+                .links
+                .rx(peer)?
+                .recv_into(frame, buffer.dst(space, at..at + frame.len as usize)),
+            Event::Empty(peer) => peers.links.tx(peer)?.ready(),
+            Event::Flushed(peer) => peers.links.tx(peer)?.flush(),
         }
     }
 
-    fn is_syscall_backed(&mut self, links: &mut Peers) -> Result<bool, Fault> {
-        self.link_end().is_syscall_backed(links)
+    fn is_syscall_backed(&mut self, peers: &mut Peers) -> Result<bool, Fault> {
+        self.link_end().is_syscall_backed(peers)
     }
 
     fn end(&self) -> Option<LinkEnd> {
         Some(self.link_end())
     }
 
-    fn check_alive(&mut self, links: &mut Peers) -> Result<(), Fault> {
-        self.link_end().check_alive(links)
+    fn check_alive(&mut self, peers: &mut Peers) -> Result<(), Fault> {
+        self.link_end().check_alive(peers)
     }
 
-    fn park(&mut self, links: &mut Peers, _: Duration, limit: Duration) -> Result<(), Fault> {
-        self.link_end().park(links, limit)
+    fn park(&mut self, peers: &mut Peers, _: Duration, limit: Duration) -> Result<(), Fault> {
+        self.link_end().park(peers, limit)
     }
 }
 
@@ -313,28 +314,28 @@ impl LinkEnd {
         peer
     }
 
-    pub(super) fn is_syscall_backed(self, links: &mut Peers) -> Result<bool, Fault> {
+    pub(super) fn is_syscall_backed(self, peers: &mut Peers) -> Result<bool, Fault> {
         Ok(match self {
-            Self::From(peer) => links.rx(peer)?.is_syscall_backed(),
-            Self::To(peer) => links.tx(peer)?.is_syscall_backed(),
+            Self::From(peer) => peers.links.rx(peer)?.is_syscall_backed(),
+            Self::To(peer) => peers.links.tx(peer)?.is_syscall_backed(),
         })
     }
 
-    pub(super) fn check_alive(self, links: &mut Peers) -> Result<(), Fault> {
-        links.control_channels().unreachable_fault(self.peer()).map_or(Ok(()), Err)?;
+    pub(super) fn check_alive(self, peers: &mut Peers) -> Result<(), Fault> {
+        peers.control_channels().unreachable_fault(self.peer()).map_or(Ok(()), Err)?;
         match self {
-            Self::From(peer) => links.rx(peer)?.check_alive(),
-            Self::To(peer) => links.tx(peer)?.check_alive(),
+            Self::From(peer) => peers.links.rx(peer)?.check_alive(),
+            Self::To(peer) => peers.links.tx(peer)?.check_alive(),
         }
     }
 
-    pub(super) fn park(self, links: &mut Peers, limit: Duration) -> Result<(), Fault> {
-        let outgoing = links.outgoing();
+    pub(super) fn park(self, peers: &mut Peers, limit: Duration) -> Result<(), Fault> {
+        let outgoing = peers.links.outgoing();
         match self {
-            Self::From(peer) => links.rx(peer)?.park(limit, &outgoing),
-            Self::To(peer) => links.tx(peer)?.park(limit, &outgoing),
+            Self::From(peer) => peers.links.rx(peer)?.park(limit, &outgoing),
+            Self::To(peer) => peers.links.tx(peer)?.park(limit, &outgoing),
         }
-        links.return_outgoing(outgoing);
+        peers.links.return_outgoing(outgoing);
         Ok(())
     }
 }

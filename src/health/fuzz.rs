@@ -29,53 +29,57 @@ const FINGERPRINT: u64 = 5;
 
 /// A detector with the pages of two other ranks, and the files of these pages.
 fn three() -> Option<(LocalDetector, Vec<File>)> {
-    let (mut lives, _) = LocalDetector::new(0, SIZE, KEY).ok()?;
+    let (mut local_detector, _) = LocalDetector::new(0, SIZE, KEY).ok()?;
     let mut files = Vec::new();
     for peer in 1..SIZE {
         let (region, fd) = Region::shared(StatusPage::bytes()).ok()?;
-        lives.peers[peer] = Some(StatusPage(Arc::new(region)));
+        local_detector.peers[peer] = Some(StatusPage(Arc::new(region)));
         files.push(File::from(fd));
     }
-    Some((lives, files))
+    Some((local_detector, files))
 }
 
 /// Writes words into the pages: each piece of the input is a page, an offset and a word.
 pub fn page(data: &[u8]) {
     static THREE: OnceLock<Option<(LocalDetector, Vec<File>)>> = OnceLock::new();
-    let Some((lives, files)) = THREE.get_or_init(three) else { return };
-    let pages: Vec<_> = lives.peers.iter().flatten().collect();
+    let Some((local_detector, files)) = THREE.get_or_init(three) else { return };
+    let pages: Vec<_> = local_detector.peers.iter().flatten().collect();
     for (file, (page, peer)) in files.iter().zip(pages.into_iter().zip(1..)) {
         let _ = file.write_all_at(&vec![0; StatusPage::bytes().get()], 0);
         assert!(page.claim(0, entry_key(KEY, peer)));
     }
-    lives.enter(CALL, FINGERPRINT);
+    local_detector.enter(CALL, FINGERPRINT);
     for &[which, low, high, ref word @ ..] in data.as_chunks::<11>().0 {
         let at = u64::from(u16::from_le_bytes([low, high])) * 8;
         if at < StatusPage::bytes().get() as u64 - 8 {
             let _ = files[usize::from(which) % files.len()].write_all_at(word, at);
         }
-        query(lives);
+        query(local_detector);
     }
 }
 
-fn query(lives: &LocalDetector) {
+fn query(local_detector: &LocalDetector) {
     let named = [
-        lives.stalled_peer().map(|it| it.0),
-        lives.mismatched_peer().map(|it| it.0),
-        lives.failed_peer().map(|it| it.0),
-        lives.accuser().map(|it| it.1),
-        lives.dead_peer().map(|it| it.0),
+        local_detector.stalled_peer().map(|it| it.0),
+        local_detector.mismatched_peer().map(|it| it.0),
+        local_detector.failed_peer().map(|it| it.0),
+        local_detector.accuser().map(|it| it.1),
+        local_detector.dead_peer().map(|it| it.0),
     ];
     assert!(named.iter().flatten().all(|rank| (1..SIZE).contains(rank)), "{named:?}");
-    if let Some((_, Fault::GaveUp(cause))) = lives.failed_peer() {
+    if let Some((_, Fault::GaveUp(cause))) = local_detector.failed_peer() {
         assert!(cause.is_within(SIZE), "{cause:?}");
     }
     for peer in 0..=SIZE {
         let named = [
-            lives.cause_outside_calls(peer).map(|it| it.0),
-            lives.paused_peer(peer).map(|it| it.0),
+            local_detector.cause_outside_calls(peer).map(|it| it.0),
+            local_detector.paused_peer(peer).map(|it| it.0),
         ];
         assert!(named.iter().flatten().all(|rank| (1..SIZE).contains(rank)), "{named:?}");
-        let _ = (lives.last_vote_of(peer), lives.later_call(peer, CALL), lives.has_page_of(peer));
+        let _ = (
+            local_detector.last_vote_of(peer),
+            local_detector.later_call(peer, CALL),
+            local_detector.has_page_of(peer),
+        );
     }
 }

@@ -316,9 +316,9 @@ mod tests {
     /// The detectors of two ranks of one communicator, in this process.
     fn pair(key: u64) -> [LocalDetector; 2] {
         [0, 1].map(|me| {
-            let (mut lives, _) = LocalDetector::new(me, 2, key).unwrap();
-            lives.add_thread(1 - me);
-            lives
+            let (mut local_detector, _) = LocalDetector::new(me, 2, key).unwrap();
+            local_detector.add_thread(1 - me);
+            local_detector
         })
     }
 

@@ -3,7 +3,6 @@
 //! here, in one order of trust: status pages, slots on links, the launcher's table, control
 //! channels.
 
-use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant};
 
 use super::control_channel::ControlChannels;
@@ -24,27 +23,13 @@ pub(crate) const CAUSE_WAIT: Duration = Duration::from_millis(50);
 /// The links to the peers of a rank, and the sources of the failure detector.
 #[derive(Debug, Default)]
 pub struct Peers {
-    pub(crate) links: LinkSet,
+    pub links: LinkSet,
     /// The status pages of the ranks of this host.
     local_detector: LocalDetector,
     /// The control channels to ranks of other hosts.
     control_channels: ControlChannels,
     /// The ranks in the launcher's process table.
     pub(crate) launched_ranks: LaunchedRanks,
-}
-
-impl Deref for Peers {
-    type Target = LinkSet;
-
-    fn deref(&self) -> &LinkSet {
-        &self.links
-    }
-}
-
-impl DerefMut for Peers {
-    fn deref_mut(&mut self) -> &mut LinkSet {
-        &mut self.links
-    }
 }
 
 /// True if `fault` is a mismatch of two fingerprints that differ only in the path of the call.
@@ -56,10 +41,10 @@ fn differs_by_path(fault: &Fault, differ_by_path: impl Fn(u64, u64) -> bool) -> 
 }
 
 impl Peers {
-    /// The peers of a rank among `size`, without any link yet.
+    /// The peers at the other ends of `links`, without any source yet.
     #[must_use]
-    pub fn new(size: usize) -> Self {
-        Self { links: LinkSet::new(size), ..Self::default() }
+    pub fn new(links: LinkSet) -> Self {
+        Self { links, ..Self::default() }
     }
 
     /// Sets the sources for ranks of this host and of this launcher.

@@ -101,10 +101,10 @@ impl PhaseFlags {
     pub(crate) fn new(me: usize, regions: Vec<Arc<Region>>, cache: usize) -> Self {
         assert!(size_of::<RankPage>() <= page_size() && me < regions.len());
         assert!(regions.iter().all(|region| region.len() >= Self::region_len().get()));
-        let control = Self { me, regions, number: 0 };
-        control.page_of(me).rare.sleeper.attach();
-        control.page_of(me).rare.cache.store(cache as u64, Ordering::Relaxed);
-        control
+        let phase_flags = Self { me, regions, number: 0 };
+        phase_flags.page_of(me).rare.sleeper.attach();
+        phase_flags.page_of(me).rare.cache.store(cache as u64, Ordering::Relaxed);
+        phase_flags
     }
 
     fn page_of(&self, rank: usize) -> &RankPage {
@@ -152,11 +152,11 @@ impl PhaseFlags {
 
     /// Publishes that this rank is ready: ranks with an equal claim may read its buffer and stage
     /// and write its buffer.
-    pub(crate) fn publish_ready(&self, claim: CallId) {
+    pub(crate) fn publish_ready(&self, call_id: CallId) {
         let line = &self.page_of(self.me).line;
         let [sequence, fingerprint] = &line.claims[self.number as usize % 2];
-        sequence.store(claim.sequence, Ordering::Relaxed);
-        fingerprint.store(claim.fingerprint, Ordering::Relaxed);
+        sequence.store(call_id.sequence, Ordering::Relaxed);
+        fingerprint.store(call_id.fingerprint, Ordering::Relaxed);
         self.advance(self.phase(false));
     }
 
@@ -209,13 +209,13 @@ impl PhaseFlags {
     }
 
     /// Publishes that this rank makes a call over links.
-    pub(crate) fn publish_link_call(&self, claim: CallId) {
+    pub(crate) fn publish_link_call(&self, call_id: CallId) {
         let [sequence, fingerprint] = &self.page_of(self.me).line.link_call;
         // A reader must not pair one call's number with another call's fingerprint.
         sequence.store(0, Ordering::Relaxed);
         fence(Ordering::Release);
-        fingerprint.store(claim.fingerprint, Ordering::Relaxed);
-        sequence.store(claim.sequence, Ordering::Release);
+        fingerprint.store(call_id.fingerprint, Ordering::Relaxed);
+        sequence.store(call_id.sequence, Ordering::Release);
     }
 
     /// This rank's latest call over links and the call of `rank`, which is ready, under the same
@@ -226,9 +226,9 @@ impl PhaseFlags {
         let latest = |rank: usize| {
             let [number, fingerprint] = &self.page_of(rank).line.link_call;
             let sequence = number.load(Ordering::Acquire);
-            let claim = CallId { sequence, fingerprint: fingerprint.load(Ordering::Relaxed) };
+            let call_id = CallId { sequence, fingerprint: fingerprint.load(Ordering::Relaxed) };
             fence(Ordering::Acquire);
-            (number.load(Ordering::Relaxed) == sequence).then_some(claim)
+            (number.load(Ordering::Relaxed) == sequence).then_some(call_id)
         };
         let (ours, theirs) = (latest(self.me)?, latest(rank)?);
         let differ = ours.sequence == theirs.sequence && ours.fingerprint != theirs.fingerprint;
@@ -241,8 +241,8 @@ impl PhaseFlags {
         let [number, fingerprint] = &self.page_of(rank).line.link_call;
         let number = number.load(Ordering::Acquire);
         let fingerprint = fingerprint.load(Ordering::Relaxed);
-        let claim = CallId { sequence: number, fingerprint };
-        (number >= sequence && !self.reached(rank, false)).then_some(claim)
+        let call_id = CallId { sequence: number, fingerprint };
+        (number >= sequence && !self.reached(rank, false)).then_some(call_id)
     }
 
     /// The claim of `rank` if it makes call `sequence` directly, and this rank over links.
@@ -253,8 +253,8 @@ impl PhaseFlags {
         let begun = phase.wrapping_sub(next.wrapping_mul(2)).cast_signed() >= 0;
         let [number, fingerprint] = &line.claims[next as usize % 2];
         let fingerprint = fingerprint.load(Ordering::Relaxed);
-        let claim = CallId { sequence: number.load(Ordering::Relaxed), fingerprint };
-        (begun && claim.sequence == sequence).then_some(claim)
+        let call_id = CallId { sequence: number.load(Ordering::Relaxed), fingerprint };
+        (begun && call_id.sequence == sequence).then_some(call_id)
     }
 
     /// True once `rank` has closed its communicator, after a failure or at the end.

@@ -28,7 +28,7 @@ use crate::error::Result;
 /// and the parent sees what the child writes. A child should only read it, or better `exec` another
 /// program at once.
 pub struct Registered<'a, T> {
-    live: Arc<Registration>,
+    registration: Arc<Registration>,
     start: NonNull<T>,
     count: usize,
     /// The user's vector, which owns the memory, and the variable that it goes back to.
@@ -42,10 +42,10 @@ unsafe impl<T: Element> Sync for Registered<'_, T> {}
 
 impl<T: Element> Registered<'static, T> {
     /// `count` elements at the start of memory that the library mapped.
-    pub(crate) fn allocated(live: Registration, count: usize) -> Self {
-        assert!(count * size_of::<T>() <= live.len());
-        let start = live.start().cast();
-        Self { live: Arc::new(live), start, count, lent: None }
+    pub(crate) fn allocated(registration: Registration, count: usize) -> Self {
+        assert!(count * size_of::<T>() <= registration.len());
+        let start = registration.start().cast();
+        Self { registration: Arc::new(registration), start, count, lent: None }
     }
 }
 
@@ -64,14 +64,14 @@ impl<'a, T: Element> Registered<'a, T> {
         // SAFETY: the vector is moved out of the user's variable below and comes back when this is
         // dropped, and the registration with it: 'a lasts until then. If this is never dropped, the
         // vector is never freed.
-        let live = unsafe { Registration::adopted(id, me, start.cast(), len, fd, parts) }?;
+        let registration = unsafe { Registration::adopted(id, me, start.cast(), len, fd, parts) }?;
         let memory = take(buf);
-        Ok(Self { live: Arc::new(live), start, count, lent: Some((buf, memory)) })
+        Ok(Self { registration: Arc::new(registration), start, count, lent: Some((buf, memory)) })
     }
 
     /// The registration, which lasts as long as this buffer.
     pub(crate) fn live(&self) -> Weak<Registration> {
-        Arc::downgrade(&self.live)
+        Arc::downgrade(&self.registration)
     }
 }
 

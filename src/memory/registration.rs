@@ -73,12 +73,12 @@ impl Registration {
         parts: Vec<RegisteredPart>,
     ) -> Result<Self> {
         // From here on a drop restores private pages, whether or not they have been replaced yet.
-        let live = Self { id, me, start, len, allocation: None, parts };
-        if let Some((at, len)) = live.mine() {
+        let registration = Self { id, me, start, len, allocation: None, parts };
+        if let Some((at, len)) = registration.mine() {
             // SAFETY: whole pages of memory that the caller has for itself.
             unsafe { adopt(at, len, fd) }?;
         }
-        Ok(live)
+        Ok(registration)
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -209,14 +209,14 @@ mod tests {
         })
     }
 
-    fn write(live: &Registration, rank: usize, at: usize, byte: u8) {
-        let mut dst = live.dst(rank, at..at + 1);
+    fn write(registration: &Registration, rank: usize, at: usize, byte: u8) {
+        let mut dst = registration.dst(rank, at..at + 1);
         // SAFETY: one byte of a mapping that nobody else uses now.
         unsafe { dst.ptr().write(byte) };
     }
 
-    fn read(live: &Registration, rank: usize, at: usize) -> u8 {
-        let src = live.src(rank, at..at + 1);
+    fn read(registration: &Registration, rank: usize, at: usize) -> u8 {
+        let src = registration.src(rank, at..at + 1);
         // SAFETY: as above.
         unsafe { src.ptr().read() }
     }
@@ -244,25 +244,25 @@ mod tests {
 
     #[test]
     fn a_window_is_the_whole_pages_that_all_ranks_have() {
-        let [mut live, _other] = two();
+        let [mut registration, _other] = two();
         let page = page_size();
-        let pages = |live: &mut Registration, ranges: [Range<usize>; 2]| {
-            live.parts.iter_mut().zip(ranges).for_each(|(part, pages)| part.pages = pages);
+        let pages = |registration: &mut Registration, ranges: [Range<usize>; 2]| {
+            registration.parts.iter_mut().zip(ranges).for_each(|(part, pages)| part.pages = pages);
         };
-        pages(&mut live, [0..3 * page - 10, 0..3 * page - 10]);
+        pages(&mut registration, [0..3 * page - 10, 0..3 * page - 10]);
         // The last page counts as whole although the buffer ends inside it.
-        assert_eq!(live.window(0..3 * page - 10), 0..3 * page - 10);
-        assert_eq!(live.window(1..3 * page - 10), page..3 * page - 10);
-        assert_eq!(live.window(0..3 * page - 11), 0..2 * page);
-        assert!(live.window(1..2 * page - 1).is_empty());
-        assert!(live.window(7..9).is_empty());
+        assert_eq!(registration.window(0..3 * page - 10), 0..3 * page - 10);
+        assert_eq!(registration.window(1..3 * page - 10), page..3 * page - 10);
+        assert_eq!(registration.window(0..3 * page - 11), 0..2 * page);
+        assert!(registration.window(1..2 * page - 1).is_empty());
+        assert!(registration.window(7..9).is_empty());
         // The pages of another rank begin at another offset.
-        pages(&mut live, [0..2 * page, 100..100 + 2 * page]);
-        assert_eq!(live.window(0..3 * page - 10), 100..2 * page);
-        assert_eq!(live.window(101..3 * page - 10), page + 100..2 * page);
-        assert_eq!(live.window(0..2 * page - 1), 100..page);
+        pages(&mut registration, [0..2 * page, 100..100 + 2 * page]);
+        assert_eq!(registration.window(0..3 * page - 10), 100..2 * page);
+        assert_eq!(registration.window(101..3 * page - 10), page + 100..2 * page);
+        assert_eq!(registration.window(0..2 * page - 1), 100..page);
         // One rank has no whole page.
-        pages(&mut live, [0..2 * page, 2000..2000]);
-        assert!(live.window(0..3 * page - 10).is_empty());
+        pages(&mut registration, [0..2 * page, 2000..2000]);
+        assert!(registration.window(0..3 * page - 10).is_empty());
     }
 }

@@ -25,7 +25,8 @@ pub(super) const LISTENER: u32 = 2;
 pub(super) const ADMITTED: u32 = 3;
 
 /// Time limits of the state machine, in milliseconds.
-const SETTINGS: Settings = Settings { grace: 20, patience: 2_000, settling: 2_000, uniform: false };
+const SETTINGS: Settings =
+    Settings { grace: 20, answer_timeout: 2_000, settling: 2_000, uniform: false };
 /// How often the driver looks for deaths.
 const DEATH_POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// The most time that survivors have to connect.
@@ -57,12 +58,12 @@ impl RecoveryDriver {
     /// The driver of a communicator. `settling` is given if calls end alike at all ranks: the time
     /// that a rank may take to report its last call. `None` for more ranks than a membership has.
     pub(super) fn new(
-        seat: &RankInfo,
+        rank_info: &RankInfo,
         settling: Option<Duration>,
         abort: Arc<AtomicBool>,
         at: Box<Place>,
     ) -> Option<Self> {
-        let (me, size) = (seat.rank, seat.peers.len());
+        let (me, size) = (rank_info.rank, rank_info.peers.len());
         let all = Ranks::first(u32::try_from(size).ok()?)?;
         let uniform = |time: Duration| Settings {
             settling: Time::try_from(time.as_millis()).unwrap_or(Time::MAX).max(SETTINGS.settling),
@@ -79,7 +80,7 @@ impl RecoveryDriver {
             ended: None,
             abort,
             at,
-            me: Box::new(seat.peers[me].clone()),
+            me: Box::new(rank_info.peers[me].clone()),
             listeners: Vec::new(),
             is_admitted: false,
         })
@@ -105,21 +106,21 @@ impl RecoveryDriver {
         Time::try_from(until.saturating_duration_since(self.began).as_millis()).unwrap_or(Time::MAX)
     }
 
-    pub(super) fn step(&mut self, links: &mut Peers, from: Option<usize>, input: Input<'_>) {
+    pub(super) fn step(&mut self, peers: &mut Peers, from: Option<usize>, input: Input<'_>) {
         let before = self.member.last_votes();
         let Outputs { replies, sends, verdicts, timer } = self.member.step(self.now(), input);
         let votes = self.member.last_votes();
         if votes != before {
             // The vote is published before any peer can receive the messages that follow from it.
             let (epoch, slot) = (self.member.membership().0, 0);
-            links.publish_last_vote(&encode(&Message { epoch, slot, body: Body::Goodbye(votes) }));
+            peers.publish_last_vote(&encode(&Message { epoch, slot, body: Body::Goodbye(votes) }));
         }
         let replies = replies.into_iter().filter_map(|message| Some((from?, message)));
         let sends = sends.into_iter().map(|(to, message)| (to as usize, message));
         for (to, message) in replies.chain(sends) {
             let mut bytes = Box::new([0; RECOVERY_BYTES]);
             bytes[..MESSAGE_BYTES].copy_from_slice(&encode(&message));
-            links.control_channels().send_recovery(to, (MEMBERSHIP, bytes));
+            peers.control_channels().send_recovery(to, (MEMBERSHIP, bytes));
         }
         let is_final =
             |it: &&Verdict| matches!(it, Verdict::QuorumLost { .. } | Verdict::Evicted { .. });
@@ -129,15 +130,15 @@ impl RecoveryDriver {
     }
 
     /// Handles arrived messages, new deaths and due timers; sleeps a little if there are none.
-    pub(super) fn poll(&mut self, links: &mut Peers) {
-        let messages = links.control_channels().receive_recovery();
+    pub(super) fn poll(&mut self, peers: &mut Peers) {
+        let messages = peers.control_channels().receive_recovery();
         let is_idle = messages.is_empty();
         for (from, (kind, bytes)) in messages {
             match kind {
                 MEMBERSHIP => {
                     let message = bytes.first_chunk().and_then(decode);
                     if let Some(message) = message {
-                        self.step(links, Some(from), Input::Message(from as u32, &message));
+                        self.step(peers, Some(from), Input::Message(from as u32, &message));
                     }
                 }
                 LISTENER => self.listeners.extend(ListenerAnnouncement::read(from, &bytes)),
@@ -147,22 +148,22 @@ impl RecoveryDriver {
             }
         }
         for rank in 0..self.reported.len() {
-            self.report_death(links, rank);
+            self.report_death(peers, rank);
         }
         if self.timer.is_some_and(|due| due <= self.now()) {
             self.timer = None;
-            self.step(links, None, Input::Tick);
+            self.step(peers, None, Input::Tick);
         } else if is_idle && self.verdicts.is_empty() {
-            links.control_channels().sleep(DEATH_POLL_INTERVAL);
+            peers.control_channels().sleep(DEATH_POLL_INTERVAL);
         }
     }
 
     /// Tells the machine of the death of a rank, again whenever the evidence has become stronger.
-    fn report_death(&mut self, links: &mut Peers, rank: usize) {
-        let (has_ended, goodbye) = links.control_channels().end_of(rank);
+    fn report_death(&mut self, peers: &mut Peers, rank: usize) {
+        let (has_ended, goodbye) = peers.control_channels().end_of(rank);
         // A rank that said goodbye without any recovery message has never voted.
         let no_vote = (goodbye == Some(false)).then(LastVotes::default);
-        let (evidence, vote) = match links.last_vote_of(rank) {
+        let (evidence, vote) = match peers.last_vote_of(rank) {
             Some(vote) => (Evidence::Certain, vote.map(|vote| decode_last_vote(&vote)).or(no_vote)),
             None if goodbye.is_some() => (Evidence::Left, no_vote),
             None if has_ended => (Evidence::Strong, None),
@@ -171,13 +172,13 @@ impl RecoveryDriver {
         let report = Some((evidence, vote.is_some()));
         if self.reported[rank] < report {
             self.reported[rank] = report;
-            self.step(links, None, Input::Evidence(rank as u32, evidence, vote));
+            self.step(peers, None, Input::Evidence(rank as u32, evidence, vote));
         }
     }
 
     /// Sends the goodbye of this rank, with its last vote.
-    pub(crate) fn leave(&mut self, links: &mut Peers) {
-        self.step(links, None, Input::Leave);
+    pub(crate) fn leave(&mut self, peers: &mut Peers) {
+        self.step(peers, None, Input::Leave);
     }
 
     /// Drops verdicts that no call of this rank waits for.
@@ -194,7 +195,7 @@ impl RecoveryDriver {
     pub(super) fn verdict<T>(
         &mut self,
         call: &'static str,
-        links: &mut Peers,
+        peers: &mut Peers,
         until: Instant,
         wanted: impl Fn(&Verdict) -> Option<T>,
     ) -> Result<T> {
@@ -218,7 +219,7 @@ impl RecoveryDriver {
                 return Err(Error::NotAll { call, missing, after: began.elapsed() });
             }
             self.check_abort()?;
-            self.poll(links);
+            self.poll(peers);
         }
     }
 

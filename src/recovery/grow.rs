@@ -25,7 +25,7 @@ impl Communicator {
     #[must_use]
     pub fn epoch(&self) -> u32 {
         match &self.rank_info.origin {
-            Origin::Processes(meeting) => meeting.epoch,
+            Origin::Processes(bootstrap) => bootstrap.epoch,
             Origin::Threads(_) => 0,
         }
     }
@@ -89,12 +89,12 @@ impl Communicator {
 
     /// The join queue, which rank 0 fetches and broadcasts.
     fn joiners(&mut self) -> Result<Vec<Joiner>> {
-        let (engine, seat, _) = self.engine_on_this_thread(CALL)?;
+        let (engine, rank_info, _) = self.engine_on_this_thread(CALL)?;
         engine.check_usable(CALL)?;
-        let Origin::Processes(meeting) = &seat.origin else { return Ok(Vec::new()) };
-        let asked = if seat.rank == 0 { meeting.list_joiners() } else { Ok(Vec::new()) };
+        let Origin::Processes(bootstrap) = &rank_info.origin else { return Ok(Vec::new()) };
+        let asked = if rank_info.rank == 0 { bootstrap.list_joiners() } else { Ok(Vec::new()) };
         let mut length = [asked.as_ref().map_or(u64::MAX, |list| list.len() as u64)];
-        let size = seat.peers.len();
+        let size = rank_info.peers.len();
         let tag = self.settings.tag.clone().or(Some(Tag::Static(CALL)));
         let mut comm = self.with(CallOptions { tag, ..CallOptions::new() });
         comm.settings.required = None;
@@ -115,7 +115,7 @@ impl Communicator {
         let (engine, ..) = self.engine_on_this_thread(CALL)?;
         for rank in joiners {
             let message = (ADMITTED, Box::new([0; RECOVERY_BYTES]));
-            engine.links.control_channels().send_recovery(rank, message);
+            engine.peers.control_channels().send_recovery(rank, message);
         }
         Ok(self)
     }
@@ -125,8 +125,8 @@ impl Communicator {
     pub(crate) fn join_running_job(config: &Config, recorder: &Arc<Recorder>) -> Result<Self> {
         let until = deadline_after(config.timeout);
         loop {
-            let (meeting, members) = join_running_job(config, until)?;
-            let joined = Self::from_bootstrap(meeting, recorder)
+            let (bootstrap, members) = join_running_job(config, until)?;
+            let joined = Self::from_bootstrap(bootstrap, recorder)
                 .and_then(|mut comm| comm.await_admission(members, until).map(|()| comm));
             match joined {
                 Ok(mut comm) => {
@@ -142,7 +142,7 @@ impl Communicator {
     /// Tells the launcher that this rank has joined the job.
     pub(crate) fn confirm_joined(self) -> Result<Self> {
         match &self.rank_info.origin {
-            Origin::Processes(meeting) => meeting.report_joined().map(|()| self),
+            Origin::Processes(bootstrap) => bootstrap.report_joined().map(|()| self),
             Origin::Threads(_) => Ok(self),
         }
     }
@@ -151,13 +151,13 @@ impl Communicator {
     fn await_admission(&mut self, members: usize, until: Instant) -> Result<()> {
         let (began, members) = (Instant::now(), 0..members as u32);
         let missing = members.clone().map(|rank| rank as usize).collect();
-        let is_admitted = self.with_driver("from_env", |driver, links| {
+        let is_admitted = self.with_driver("from_env", |driver, peers| {
             loop {
                 let ended = |rank| driver.has_lost(Ranks::from_iter([rank]));
                 if driver.is_admitted || members.clone().all(ended) || Instant::now() > until {
                     return Ok(driver.is_admitted);
                 }
-                driver.poll(links);
+                driver.poll(peers);
                 driver.discard_verdicts();
             }
         })?;

@@ -63,7 +63,7 @@ fn digest(joiners: &[Joiner]) -> u64 {
 /// Announces this member's listener to the other members, and returns theirs.
 fn exchange_listeners(
     driver: &mut RecoveryDriver,
-    links: &mut Peers,
+    peers: &mut Peers,
     call: &'static str,
     mine: &ListenerAnnouncement,
     members: Ranks,
@@ -71,7 +71,7 @@ fn exchange_listeners(
 ) -> Result<Vec<ListenerAnnouncement>> {
     let (began, others) = (Instant::now(), members.without(mine.from as u32));
     for rank in others.iter() {
-        links.control_channels().send_recovery(rank as usize, (LISTENER, mine.write()));
+        peers.control_channels().send_recovery(rank as usize, (LISTENER, mine.write()));
     }
     loop {
         let of = |rank: u32| {
@@ -88,7 +88,7 @@ fn exchange_listeners(
             }
             None => {
                 driver.check_abort()?;
-                driver.poll(links);
+                driver.poll(peers);
             }
         }
     }
@@ -104,10 +104,10 @@ impl Communicator {
         until: Instant,
     ) -> Result<Self> {
         let me = self.rank();
-        let Origin::Processes(meeting) = &self.rank_info.origin else {
+        let Origin::Processes(bootstrap) = &self.rank_info.origin else {
             return argument_error(call, "self", "of ranks that are threads", "of processes");
         };
-        let opened = meeting.open_listeners(members.len() as usize + joiners.len());
+        let opened = bootstrap.open_listeners(members.len() as usize + joiners.len());
         let mine = ListenerAnnouncement {
             from: me,
             epoch,
@@ -116,8 +116,8 @@ impl Communicator {
             address: opened.as_ref().map(Listeners::address).unwrap_or_default(),
         };
         let until = until.min(Instant::now() + CONNECT_LIMIT);
-        let mut all = self.with_driver(call, |driver, links| {
-            exchange_listeners(driver, links, call, &mine, members, until)
+        let mut all = self.with_driver(call, |driver, peers| {
+            exchange_listeners(driver, peers, call, &mine, members, until)
         })?;
         let listeners = opened?;
         if let Some(member) = all.iter().find(|member| member.address.is_empty()) {
@@ -130,17 +130,17 @@ impl Communicator {
         all.sort_by_key(|member| member.from);
         let (from, calls) = all.iter().map(|member| (member.from, member.calls)).unzip();
         let all: Vec<_> = all.iter().map(|it| (it.from, it.address.as_str())).collect();
-        let Origin::Processes(meeting) = &self.rank_info.origin else {
+        let Origin::Processes(bootstrap) = &self.rank_info.origin else {
             return argument_error(call, "self", "of ranks that are threads", "of processes");
         };
-        let job = subgroup_number(meeting.job, u64::from(epoch), SURVIVORS);
+        let job = subgroup_number(bootstrap.job, u64::from(epoch), SURVIVORS);
         let timeout = until.saturating_duration_since(Instant::now());
-        let meeting = meeting.subgroup((job, epoch), &all, listeners, timeout);
-        let meeting = meeting.with_joiners(joiners);
-        if meeting.rank == 0 {
-            meeting.admit(joiners)?;
+        let bootstrap = bootstrap.subgroup((job, epoch), &all, listeners, timeout);
+        let bootstrap = bootstrap.with_joiners(joiners);
+        if bootstrap.rank == 0 {
+            bootstrap.admit(joiners)?;
         }
-        let comm = self.open_with(call, meeting, members)?;
+        let comm = self.open_with(call, bootstrap, members)?;
         let mut comm = comm.with_preferences(self.settings.preferences());
         comm.set_timeout(self.settings.timeout);
         let epoch = comm.epoch();
@@ -156,8 +156,8 @@ impl Communicator {
             let live = others.filter(|&rank| !driver.has_lost(Ranks::from_iter([rank])));
             Ok(live.map(|rank| rank as usize).collect::<Vec<_>>())
         })?;
-        if let Origin::Processes(meeting) = &self.rank_info.origin {
-            meeting.report_evicted(live.into_iter());
+        if let Origin::Processes(bootstrap) = &self.rank_info.origin {
+            bootstrap.report_evicted(live.into_iter());
         }
         Ok(())
     }
@@ -167,16 +167,17 @@ impl Communicator {
     fn open_with(
         &mut self,
         call: &'static str,
-        meeting: Bootstrap,
+        bootstrap: Bootstrap,
         members: Ranks,
     ) -> Result<Self> {
         let (abort, is_over) = (Arc::new(AtomicBool::new(false)), AtomicBool::new(false));
         let began = Instant::now();
-        let (meeting, seat) = (meeting.with_abort_flag(&abort), Arc::clone(&self.rank_info));
-        let opened = self.with_driver(call, |driver, links| {
+        let (bootstrap, rank_info) =
+            (bootstrap.with_abort_flag(&abort), Arc::clone(&self.rank_info));
+        let opened = self.with_driver(call, |driver, peers| {
             thread::scope(|scope| {
                 let open = || {
-                    let opened = Self::from_bootstrap(meeting, seat.flight.recorder());
+                    let opened = Self::from_bootstrap(bootstrap, rank_info.record.recorder());
                     is_over.store(true, Ordering::Release);
                     opened
                 };
@@ -188,7 +189,7 @@ impl Communicator {
                     if driver.has_lost(members) || driver.check_abort().is_err() {
                         abort.store(true, Ordering::Release);
                     }
-                    driver.poll(links);
+                    driver.poll(peers);
                 }
                 opener.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
             })

@@ -99,10 +99,10 @@ impl Communicator {
     fn agree_flags(&mut self, flags: u64, deadline: Duration) -> Result<u64> {
         const CALL: &str = "agree";
         let until = deadline_after(deadline);
-        self.with_driver(CALL, |driver, links| {
+        self.with_driver(CALL, |driver, peers| {
             let deadline = Some(driver.time(until));
-            driver.step(links, None, Input::Agree { flags, deadline });
-            driver.verdict(CALL, links, until, |verdict| match verdict {
+            driver.step(peers, None, Input::Agree { flags, deadline });
+            driver.verdict(CALL, peers, until, |verdict| match verdict {
                 Verdict::Agreed { flags, .. } => Some(*flags),
                 _ => None,
             })
@@ -129,7 +129,7 @@ impl Communicator {
     pub fn revoke(&mut self) -> Result<()> {
         let (engine, ..) = self.engine_on_this_thread("revoke")?;
         // A failure that was reported before stays the cause.
-        engine.links.report_own_failure(FailureReason::Aborted);
+        engine.peers.report_own_failure(FailureReason::Aborted);
         engine.give_up("revoked by this rank".into());
         Ok(())
     }
@@ -140,8 +140,8 @@ impl Communicator {
         call: &'static str,
         work: impl FnOnce(&mut RecoveryDriver, &mut Peers) -> Result<T>,
     ) -> Result<T> {
-        let (engine, seat, settings) = self.engine_on_this_thread(call)?;
-        engine.with_driver(seat, settings, call, work)
+        let (engine, rank_info, settings) = self.engine_on_this_thread(call)?;
+        engine.with_driver(rank_info, settings, call, work)
     }
 
     /// A communicator of the survivors, and of these joiners if all survivors name them.
@@ -163,12 +163,12 @@ impl Communicator {
             self.revoke()?;
         }
         loop {
-            let (epoch, members) = self.with_driver(call, |driver, links| {
+            let (epoch, members) = self.with_driver(call, |driver, peers| {
                 let deadline = Some(driver.time(until));
                 let joiners = Ranks::NONE;
                 let change = Input::Change { joiners, deadline, evict_missing: evict };
-                driver.step(links, None, change);
-                driver.verdict(call, links, until, |verdict| match *verdict {
+                driver.step(peers, None, change);
+                driver.verdict(call, peers, until, |verdict| match *verdict {
                     Verdict::Membership { epoch, members, .. } => Some((epoch, members)),
                     _ => None,
                 })

@@ -35,7 +35,7 @@ impl Engine {
     /// Makes the outcome of call number `call` the same at all ranks; `walked` is its outcome here.
     pub(crate) fn make_uniform(
         &mut self,
-        seat: &RankInfo,
+        rank_info: &RankInfo,
         settings: &Settings,
         head: &CallMeta<'_>,
         (call, walked): (u64, Result<()>),
@@ -48,13 +48,13 @@ impl Engine {
             return walked;
         }
         let has_result = walked.is_ok();
-        let done = walked.and_then(|()| self.result_barrier(seat, settings, head, call));
+        let done = walked.and_then(|()| self.result_barrier(rank_info, settings, head, call));
         let Err(error) = done else {
             self.all_or_none.last_ok = call;
             return Ok(());
         };
         self.all_or_none.is_settled = true;
-        if self.settle(seat, settings, head.name, (call, has_result), &error)? {
+        if self.settle(rank_info, settings, head.name, (call, has_result), &error)? {
             (self.all_or_none.deferred_error, self.all_or_none.last_ok) = (Some(error), call);
             return Ok(());
         }
@@ -64,14 +64,14 @@ impl Engine {
     /// A barrier after the call: a rank that passes it knows that all ranks have the result.
     fn result_barrier(
         &mut self,
-        seat: &RankInfo,
+        rank_info: &RankInfo,
         settings: &Settings,
         head: &CallMeta<'_>,
         call: u64,
     ) -> Result<()> {
         let (collective, dtype) = (Collective::Barrier, DataType::U8);
         let request = Request { collective, count: 1, dtype, op: None };
-        let kernel = Kernel::select(dtype, ReduceOp::Max, seat.peers.len());
+        let kernel = Kernel::select(dtype, ReduceOp::Max, rank_info.peers.len());
         let kernel = kernel.ok_or_else(|| Error::Argument {
             call: head.name,
             argument: "uniform",
@@ -82,35 +82,37 @@ impl Engine {
         let settings = Settings { parent_call: part_of, ..settings.clone() };
         let head =
             CallMeta { name: head.name, is_internal: true, ..CallMeta::of(&request, kernel) };
-        self.execute(seat, &settings, &head, &Buffer::in_place(&mut [0]), |it| it.plan(&request))
+        self.execute(rank_info, &settings, &head, &Buffer::in_place(&mut [0]), |it| {
+            it.plan(&request)
+        })
     }
 
     /// Agrees with all survivors whether the result of `call` is everywhere.
     fn settle(
         &mut self,
-        seat: &RankInfo,
+        rank_info: &RankInfo,
         settings: &Settings,
         name: &'static str,
         (call, has_result): (u64, bool),
         error: &Error,
     ) -> Result<bool> {
         let until = deadline_after(settings.timeout);
-        self.with_driver(seat, settings, name, |driver, links| {
-            driver.step(links, None, Input::Begin(call));
+        self.with_driver(rank_info, settings, name, |driver, peers| {
+            driver.step(peers, None, Input::Begin(call));
             if has_result {
-                driver.step(links, None, Input::Full(call));
+                driver.step(peers, None, Input::Full(call));
             }
             if let Error::Stalled { peer, .. } = error {
                 // This rank has already waited for the stalled one.
                 let evidence = Evidence::Suspected;
-                driver.step(links, None, Input::Evidence(peer.rank as u32, evidence, None));
+                driver.step(peers, None, Input::Evidence(peer.rank as u32, evidence, None));
             }
-            driver.step(links, None, Input::Revoke);
+            driver.step(peers, None, Input::Revoke);
             if matches!(error, Error::Aborted { at, by } if by.rank == at.rank) {
                 // The program wants this call to end at once, so there is no wait for an agreement.
                 return Ok(false);
             }
-            driver.verdict(name, links, until, |verdict| match *verdict {
+            driver.verdict(name, peers, until, |verdict| match *verdict {
                 Verdict::Ok(it) if it == call => Some(true),
                 Verdict::Failed(it) if it == call => Some(false),
                 _ => None,
@@ -121,16 +123,16 @@ impl Engine {
     /// Runs `work` with the recovery driver and the links.
     pub(super) fn with_driver<T>(
         &mut self,
-        seat: &RankInfo,
+        rank_info: &RankInfo,
         settings: &Settings,
         call: &'static str,
         work: impl FnOnce(&mut RecoveryDriver, &mut Peers) -> Result<T>,
     ) -> Result<T> {
-        let at = self.place(seat, settings, call, 0);
-        if self.all_or_none.driver.is_none() && self.has_all_control_channels(seat) {
+        let at = self.place(rank_info, settings, call, 0);
+        if self.all_or_none.driver.is_none() && self.has_all_control_channels(rank_info) {
             let settling = settings.failures.uniform.then_some(settings.timeout);
             let abort = Arc::clone(&self.abort);
-            let driver = RecoveryDriver::new(seat, settling, abort, at.clone());
+            let driver = RecoveryDriver::new(rank_info, settling, abort, at.clone());
             self.all_or_none.driver = driver.map(Box::new);
         }
         let Some(mut driver) = self.all_or_none.driver.take() else {
@@ -140,17 +142,17 @@ impl Engine {
         };
         driver.set_place(at);
         // The machine learns of successful calls only here.
-        driver.step(&mut self.links, None, Input::Passed(self.all_or_none.last_ok));
-        let done = work(&mut driver, &mut self.links);
+        driver.step(&mut self.peers, None, Input::Passed(self.all_or_none.last_ok));
+        let done = work(&mut driver, &mut self.peers);
         self.all_or_none.driver = Some(driver);
         done
     }
 
     /// True if there are control channels between all pairs of ranks, few enough for a membership.
-    pub(crate) fn has_all_control_channels(&mut self, seat: &RankInfo) -> bool {
-        let size = seat.peers.len();
+    pub(crate) fn has_all_control_channels(&mut self, rank_info: &RankInfo) -> bool {
+        let size = rank_info.peers.len();
         let all =
-            (0..size).all(|rank| rank == seat.rank || self.links.control_channels().has(rank));
+            (0..size).all(|rank| rank == rank_info.rank || self.peers.control_channels().has(rank));
         all && u32::try_from(size).ok().and_then(Ranks::first).is_some()
     }
 }

@@ -49,7 +49,7 @@ mod tests {
                     drop(comm.alloc::<u8>(10).unwrap());
                     let mine = vec![1_u8; comm.rank() + 1];
                     comm.all_gather_v(&mine, &mut [0; 3], &[1, 2]).unwrap();
-                    let ops = comm.rank_info.flight.recorder().record().unwrap().ops;
+                    let ops = comm.rank_info.record.recorder().record().unwrap().ops;
                     let last = ops.len() - 1;
                     for (at, op) in ops.iter().enumerate() {
                         assert_eq!(op.code.is_uneven(), at == last, "{op:?}");

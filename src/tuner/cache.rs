@@ -55,12 +55,12 @@ pub(super) struct SpeedCache {
 }
 
 impl SpeedCache {
-    pub(super) fn of(seat: &RankInfo) -> Self {
-        let (n, kinds) = (seat.peers.len(), seat.transports.join("+"));
-        let (local, cpus, model) = (seat.local_size, cpus(), cpu_model());
+    pub(super) fn of(rank_info: &RankInfo) -> Self {
+        let (n, kinds) = (rank_info.peers.len(), rank_info.transports.join("+"));
+        let (local, cpus, model) = (rank_info.local_size, cpus(), cpu_model());
         let machine = format!("{n} ranks, {local} here, {cpus} cpus, {kinds}, {model}");
         let name = format!("speeds-{:016x}", digest(machine.as_bytes()));
-        let (file, is_in_process) = match &seat.origin {
+        let (file, is_in_process) = match &rank_info.origin {
             Origin::Processes(meeting) => {
                 (meeting.config().cache.as_ref().map(|folder| folder.join(name)), false)
             }

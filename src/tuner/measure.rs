@@ -68,7 +68,7 @@ impl Prober<'_> {
     pub(super) fn tune(&mut self) -> Result<Tuning, Halt> {
         self.engine.planner.set_rules(Rules::default());
         let mut trials = self.trials();
-        let size = self.seat.peers.len() as u32;
+        let size = self.rank_info.peers.len() as u32;
         let longest = trials.iter().map(|trial| trial.request.longest(size)).max();
         let mut memory = vec![0; longest.unwrap_or(0)];
         for pass in 0..TRIES_PER_TRIAL {
@@ -118,7 +118,7 @@ impl Prober<'_> {
 
     /// A call on `bytes` bytes in all.
     fn request(&self, collective: Collective, bytes: usize) -> Request {
-        let (size, dtype) = (self.seat.peers.len(), DataType::F32);
+        let (size, dtype) = (self.rank_info.peers.len(), DataType::F32);
         let (bytes, op) = match collective {
             Collective::AllReduce => (bytes, Some(ReduceOp::Sum.into())),
             _ => (bytes.div_ceil(size), None),
@@ -140,11 +140,11 @@ impl Prober<'_> {
     /// Seconds of one call of a trial, as the mean of a few calls.
     fn time_trial(&mut self, trial: &Trial, memory: &mut [u8]) -> Result<f64, Halt> {
         let Trial { algorithm, request, price, .. } = trial;
-        let size = self.seat.peers.len();
+        let size = self.rank_info.peers.len();
         let len = request.longest(size as u32);
         let memory = &mut memory[..len];
         let part = if request.op.is_some() { len } else { len / size };
-        let mine = if request.op.is_some() { 0 } else { self.seat.rank * part };
+        let mine = if request.op.is_some() { 0 } else { self.rank_info.rank * part };
         let calls = (SECONDS_PER_TRY / price).clamp(CALLS_PER_TRY[0], CALLS_PER_TRY[1]) as usize;
         let mut call = |prober: &mut Self| {
             let buffer = Buffer::in_one_memory(memory, mine..mine + part, 0..len);

@@ -32,14 +32,18 @@ impl Engine {
     /// Measures the speeds of links and algorithms, before the first call that has a choice of
     /// algorithms.
     #[cold]
-    pub(crate) fn measure_speeds(&mut self, seat: &RankInfo, settings: &Settings) -> Result<()> {
-        let found = self.agree_on_speeds(seat, settings);
-        found.map_err(|halt| self.fail(seat, settings, "the first probe", halt))
+    pub(crate) fn measure_speeds(
+        &mut self,
+        rank_info: &RankInfo,
+        settings: &Settings,
+    ) -> Result<()> {
+        let found = self.agree_on_speeds(rank_info, settings);
+        found.map_err(|halt| self.fail(rank_info, settings, "the first probe", halt))
     }
 
-    fn agree_on_speeds(&mut self, seat: &RankInfo, settings: &Settings) -> Result<(), Halt> {
-        let mut prober = Prober { engine: self, seat, settings, calls: 0 };
-        let cache = (seat.rank == 0).then(|| SpeedCache::of(seat));
+    fn agree_on_speeds(&mut self, rank_info: &RankInfo, settings: &Settings) -> Result<(), Halt> {
+        let mut prober = Prober { engine: self, rank_info, settings, calls: 0 };
+        let cache = (rank_info.rank == 0).then(|| SpeedCache::of(rank_info));
         let cached = cache.as_ref().and_then(SpeedCache::load);
         if let Some(figures) = prober.share(cached, 0)? {
             self.planner.set_speeds(figures.speeds(Source::Remembered));
@@ -76,7 +80,7 @@ pub(super) struct ProbeGroup {
 /// Makes the probe's calls.
 pub(super) struct Prober<'a> {
     pub(super) engine: &'a mut Engine,
-    pub(super) seat: &'a RankInfo,
+    pub(super) rank_info: &'a RankInfo,
     settings: &'a Settings,
     /// Calls made so far; a call's number is this plus [`PROBE_SEQUENCE_BIT`].
     calls: u64,
@@ -113,7 +117,7 @@ impl Prober<'_> {
     /// among themselves; the figures of the first host with several ranks count for all.
     fn measure(&mut self) -> Result<Measurements, Halt> {
         let ring = self.engine.planner.ring();
-        let (size, crossings, me) = (ring.size(), ring.crossings(), self.seat.rank as u32);
+        let (size, crossings, me) = (ring.size(), ring.crossings(), self.rank_info.rank as u32);
         let has_all_pairs = Algorithm::AllPairs.reaches(ring);
         let several = |host: &&[u32]| crossings > 0 && host.len() > 1;
         let first = ring.hosts().find(several).map(|host| host[0]);
@@ -167,7 +171,7 @@ impl Prober<'_> {
             (each, each)
         };
         let (step, latency) = (step.max(1e-9), latency.max(1e-9));
-        let at = group.ranks.iter().position(|&rank| rank as usize == self.seat.rank);
+        let at = group.ranks.iter().position(|&rank| rank as usize == self.rank_info.rank);
         let mine = at.unwrap_or(0) * PART_BYTES..(at.unwrap_or(0) + 1) * PART_BYTES;
         let request = request(Collective::AllGather, PART_BYTES, None);
         let gathered = self.fastest_try(LARGE_CALLS_PER_TRY, |prober| {
@@ -234,7 +238,7 @@ impl Prober<'_> {
         buffer: &Buffer<'_>,
     ) -> Result<(), Halt> {
         let op = request.op.unwrap_or_else(|| ReduceOp::Max.into());
-        let Some(kernel) = Kernel::select(request.dtype, op, self.seat.peers.len()) else {
+        let Some(kernel) = Kernel::select(request.dtype, op, self.rank_info.peers.len()) else {
             return Ok(());
         };
         self.calls += 1;
@@ -242,7 +246,7 @@ impl Prober<'_> {
         engine.planner.set_rules(Rules { forced: Some(algorithm), ..Rules::default() });
         let subgroup = group.filter(|group| !group.is_world);
         let plan = match subgroup
-            .and_then(|subgroup| subgroup.schedule(request, algorithm, self.seat.rank))
+            .and_then(|subgroup| subgroup.schedule(request, algorithm, self.rank_info.rank))
         {
             None => engine.planner.plan(request),
             Some(schedule) => {
@@ -254,17 +258,17 @@ impl Prober<'_> {
             }
         };
         let executor = Executor {
-            rank: self.seat.rank,
+            rank: self.rank_info.rank,
             registered: None,
-            local_size: self.seat.local_size,
+            local_size: self.rank_info.local_size,
             cache_bytes: engine.cache_bytes,
             registry: &mut engine.registry,
-            links: &mut engine.links,
+            peers: &mut engine.peers,
             scratch: &mut engine.scratch,
             lanes: &mut engine.lanes,
         };
-        let wait = Wait::new(&engine.patience, self.settings.timeout, &engine.abort);
-        let wait = wait.with_recorder(&self.seat.flight);
+        let wait = Wait::new(&engine.backoff, self.settings.timeout, &engine.abort);
+        let wait = wait.with_recorder(&self.rank_info.record);
         executor.execute(
             &plan,
             &CallMeta::of(request, kernel),

@@ -18,7 +18,7 @@ use ringreduce::partition::{Partition, SlotShape};
 use ringreduce::schedule::{Algorithm, Collective, Place, Ring, Schedule};
 use ringreduce::sim::{Shape, check};
 use ringreduce::transport::link_trace::{EventKind, EventLog, Traced};
-use ringreduce::transport::{Frame, loopback};
+use ringreduce::transport::{Frame, LinkSet, loopback};
 use ringreduce::{DataType, ReduceOp};
 
 struct World<'a> {
@@ -109,7 +109,7 @@ impl World<'_> {
     }
 
     /// Makes the call, checks the memory beside the output and gives the output.
-    fn walk(&self, rank: usize, links: &mut Peers) -> Vec<u32> {
+    fn walk(&self, rank: usize, peers: &mut Peers) -> Vec<u32> {
         let partition = self.partition.with_scratch(&self.schedules[rank].scratch);
         let call = Call {
             schedule: &self.schedules[rank],
@@ -119,8 +119,8 @@ impl World<'_> {
             streaming: false,
         };
         let abort = AtomicBool::new(false);
-        let patience = Backoff::for_ranks(self.size());
-        let wait = Wait::new(&patience, Duration::from_secs(60), &abort);
+        let backoff = Backoff::for_ranks(self.size());
+        let wait = Wait::new(&backoff, Duration::from_secs(60), &abort);
         let (input, output) = (self.input(), self.output());
         let mut scratch = vec![0xEE; call.partition.scratch_bytes()];
         let given: Vec<u32> = (0..input).map(|i| before(rank, i)).collect();
@@ -128,7 +128,7 @@ impl World<'_> {
             let mut result = vec![NOTHING; output];
             let bytes = bytemuck::cast_slice_mut(&mut result);
             let buffer = Buffer::out_of_place(bytemuck::cast_slice(&given), bytes);
-            run(&call, &buffer.with_scratch(&mut scratch), links, &wait).unwrap();
+            run(&call, &buffer.with_scratch(&mut scratch), peers, &wait).unwrap();
             return result;
         }
         // The smaller of input and output is the rank's own block of the larger one.
@@ -144,7 +144,7 @@ impl World<'_> {
         let parts = [bytes(&from), bytes(&to)];
         let [input, output] = parts;
         let buffer = Buffer::in_one_memory(bytemuck::cast_slice_mut(&mut buf), input, output);
-        run(&call, &buffer.with_scratch(&mut scratch), links, &wait).unwrap();
+        run(&call, &buffer.with_scratch(&mut scratch), peers, &wait).unwrap();
         for i in (0..buf.len()).filter(|i| !to.contains(i)) {
             assert_eq!(buf[i], before(rank, i), "memory beside the output is unchanged");
         }
@@ -153,16 +153,16 @@ impl World<'_> {
 
     fn check(&self) {
         let n = self.size();
-        let mut links: Vec<Peers> = (0..n).map(|_| Peers::new(n)).collect();
+        let mut peers: Vec<Peers> = (0..n).map(|_| Peers::new(LinkSet::new(n))).collect();
         let logs: Vec<_> = (0..n).map(|_| EventLog::new(100_000)).collect();
         for (from, to) in self.pairs() {
             let (tx, rx) = loopback::pair(self.slots).unwrap();
             let traced = Traced::new(tx, to as u32, Arc::clone(&logs[from]));
-            links[from].add_tx(to, Box::new(traced));
-            links[to].add_rx(from, rx);
+            peers[from].links.add_tx(to, Box::new(traced));
+            peers[to].links.add_rx(from, rx);
         }
-        let ranks = links.iter_mut().enumerate();
-        let results = in_threads(ranks, |(rank, links)| self.walk(rank, links));
+        let ranks = peers.iter_mut().enumerate();
+        let results = in_threads(ranks, |(rank, peers)| self.walk(rank, peers));
         for (rank, result) in results.iter().enumerate() {
             let want: Vec<u32> = (0..self.output()).map(|i| self.after(rank, i)).collect();
             // The value of a barrier's token is not defined.
@@ -183,8 +183,8 @@ impl World<'_> {
 fn worlds(algorithm: Algorithm, collective: Collective, ring: &Ring, count: usize) {
     let Some(schedules) = algorithm.schedules(collective, ring) else { return };
     for capacity in [2, 3, 8] {
-        let links = SlotShape { bytes: 64, capacity };
-        let Some(slots) = links.shared(algorithm.window()) else { continue };
+        let slot_shape = SlotShape { bytes: 64, capacity };
+        let Some(slots) = slot_shape.shared(algorithm.window()) else { continue };
         let partition = if collective.has_blocks() {
             Partition::exact(count, 4, slots)
         } else {
@@ -196,7 +196,7 @@ fn worlds(algorithm: Algorithm, collective: Collective, ring: &Ring, count: usiz
         for in_place in [false, true] {
             let schedules = schedules.clone();
             let world =
-                World { algorithm, collective, schedules, partition, slots: links, in_place };
+                World { algorithm, collective, schedules, partition, slots: slot_shape, in_place };
             world.check();
         }
     }

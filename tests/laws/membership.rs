@@ -17,7 +17,8 @@ const FAILED_ONCE: &[u64] = &[
     96_648, 130_630, 188_661, 262_017, 498_856, 750_795,
 ];
 
-const SETTINGS: Settings = Settings { grace: 20, patience: 1000, settling: 1000, uniform: false };
+const SETTINGS: Settings =
+    Settings { grace: 20, answer_timeout: 1000, settling: 1000, uniform: false };
 
 fn run_all(seeds: impl Iterator<Item = u64>) -> Tally {
     let mut tally = Tally::default();
@@ -207,7 +208,7 @@ fn a_silent_rank_is_evicted() {
             }
         }
         let mut verdicts = deliver(&mut all, &[silent], heard);
-        for time in (0..5).map(|times| times * SETTINGS.patience) {
+        for time in (0..5).map(|times| times * SETTINGS.answer_timeout) {
             let rest = (0..3).filter(|&rank| rank != silent);
             let rung =
                 rest.map(|rank| (rank, all[rank as usize].step(time, Input::Tick))).collect();

@@ -289,9 +289,9 @@ impl ServerState {
     fn next_deadline(&self) -> Option<Instant> {
         let waits =
             self.clients.iter().filter_map(|client| client.pending.as_ref().map(|w| w.deadline));
-        let patience = self.clients.iter().filter_map(Client::timeout_at);
+        let backoff = self.clients.iter().filter_map(Client::timeout_at);
         waits
-            .chain(patience)
+            .chain(backoff)
             .chain(self.paused_until)
             .chain(self.finish.map(|finish| finish.0))
             .min()

@@ -280,9 +280,9 @@ impl Communicator {
     ) -> Result<()> {
         let Some(peer) = all.iter().position(|notice| notice.bytes != bytes) else { return Ok(()) };
         let values = [all[peer].bytes, bytes].map(|it| format!("{it} bytes"));
-        let (engine, seat, settings) = self.engine_on_this_thread(name)?;
-        let at = engine.place(seat, settings, name, 0);
-        let ranks = Box::new([peer, seat.rank].map(|rank| seat.peers[rank].clone()));
+        let (engine, rank_info, settings) = self.engine_on_this_thread(name)?;
+        let at = engine.place(rank_info, settings, name, 0);
+        let ranks = Box::new([peer, rank_info.rank].map(|rank| rank_info.peers[rank].clone()));
         Err(Error::Mismatch { at, ranks, field: "the length", values })
     }
 }

@@ -298,14 +298,14 @@ impl Communicator {
         &mut self,
         same_process: &[bool],
     ) -> Result<(Vec<Option<UnixStream>>, Vec<UnixStream>)> {
-        let links = &mut self.engine_on_this_thread(CALL)?.0.links;
+        let peers = &mut self.engine_on_this_thread(CALL)?.0.peers;
         let (mut of_peers, mut own) = (Vec::new(), Vec::new());
         for (peer, &same_process) in same_process.iter().enumerate() {
             let lost = |error| Error::io("copying a liveness stream", error);
-            let to = if same_process { None } else { links.tx(peer).ok() };
+            let to = if same_process { None } else { peers.links.tx(peer).ok() };
             let life = to.and_then(|link| link.peer_stream()).map(UnixStream::try_clone);
             of_peers.push(life.transpose().map_err(lost)?);
-            let from = if same_process { None } else { links.rx(peer).ok() };
+            let from = if same_process { None } else { peers.links.rx(peer).ok() };
             let life = from.and_then(|link| link.peer_stream()).map(UnixStream::try_clone);
             own.extend(life.transpose().map_err(lost)?);
         }

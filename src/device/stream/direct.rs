@@ -314,8 +314,8 @@ impl Communicator {
         };
         let halt = Halt { stop, step: 0, peer };
         match self.engine_on_this_thread(call) {
-            Ok((engine, seat, settings)) => {
-                engine.fail_with_count(seat, settings, (call, Some(count)), halt)
+            Ok((engine, rank_info, settings)) => {
+                engine.fail_with_count(rank_info, settings, (call, Some(count)), halt)
             }
             Err(error) => error,
         }

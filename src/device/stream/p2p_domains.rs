@@ -140,8 +140,8 @@ impl Communicator {
         }
         let names: Arc<[Peer]> =
             self.peers().iter().filter(|peer| is_member(peer.rank)).cloned().collect();
-        if let Some(seat) = Arc::get_mut(&mut part.rank_info) {
-            seat.peers = names;
+        if let Some(rank_info) = Arc::get_mut(&mut part.rank_info) {
+            rank_info.peers = names;
         }
         part.streams.world_peers = Some(Arc::clone(&self.rank_info.peers));
         Ok(Some(part))

@@ -33,11 +33,11 @@ impl Walk<'_> {
 
     /// The mismatch between this rank's call and that of a peer that is ready.
     fn mismatch_with(&self, peer: usize) -> Option<Stop> {
-        let (ours, theirs) = (self.call.call_id, self.control.claim(peer));
+        let (ours, theirs) = (self.call.call_id, self.phase_flags.claim(peer));
         let mismatch =
             |field, ours, theirs| Some(Stop::Fault(Fault::Mismatch { field, ours, theirs }));
         // Both ranks made an earlier call over links, and its messages were not compared yet.
-        if let Some((ours, theirs)) = self.control.link_call_mismatch(peer) {
+        if let Some((ours, theirs)) = self.phase_flags.link_call_mismatch(peer) {
             return mismatch("earlier", ours.fingerprint, theirs.fingerprint);
         }
         let [registered, other] = [ours, theirs].map(CallId::is_registered);
@@ -53,14 +53,14 @@ impl Walk<'_> {
     }
 
     fn await_peer(&mut self, peer: usize, step: usize) -> Result<(), (Stop, usize)> {
-        let reached = |control: &PhaseFlags| control.reached(peer, step == DONE);
-        if reached(self.control) {
+        let reached = |phase_flags: &PhaseFlags| phase_flags.reached(peer, step == DONE);
+        if reached(self.phase_flags) {
             return Ok(());
         }
         let mut round = 0_u32;
         let backoff = self.wait.backoff.begin(false);
         while backoff.wait(round) {
-            if reached(self.control) {
+            if reached(self.phase_flags) {
                 return Ok(());
             }
             round += 1;
@@ -81,7 +81,7 @@ impl Walk<'_> {
                 return Err((Stop::Aborted, peer));
             }
             self.check_peers(step)?;
-            if self.control.reached(peer, step == DONE) {
+            if self.phase_flags.reached(peer, step == DONE) {
                 return Ok(());
             }
             let waited = began.elapsed();
@@ -89,9 +89,9 @@ impl Walk<'_> {
                 return Err((Stop::Timeout(self.wait.timeout), peer));
             }
             let times = (waited, self.wait.timeout);
-            warn_of_silence(self.links, self.wait.recorder, times, (peer, 0), &mut warned);
+            warn_of_silence(self.peers, self.wait.recorder, times, (peer, 0), &mut warned);
             let limit = ABORT_POLL_INTERVAL.min(self.wait.timeout - waited);
-            self.control.sleep(peer, step == DONE, limit);
+            self.phase_flags.sleep(peer, step == DONE, limit);
         }
     }
 
@@ -99,36 +99,36 @@ impl Walk<'_> {
     /// reached it may have left since.
     fn check_peers(&mut self, step: usize) -> Result<(), (Stop, usize)> {
         let Call { me, size, .. } = *self.call;
-        let control = &*self.control;
+        let phase_flags = &*self.phase_flags;
         let others = || (me + 1..size).chain(0..me);
-        if let Some((peer, evidence)) = self.links.local_detector().dead_peer() {
+        if let Some((peer, evidence)) = self.peers.local_detector().dead_peer() {
             return Err((Stop::Fault(Fault::Lost(evidence)), peer));
         }
-        let absent = |peer: &usize| !control.reached(*peer, step == DONE);
+        let absent = |peer: &usize| !phase_flags.reached(*peer, step == DONE);
         let link_call =
-            |peer| Some((peer, control.link_call_of(peer, self.call.call_id.sequence)?));
+            |peer| Some((peer, phase_flags.link_call_of(peer, self.call.call_id.sequence)?));
         let on_links = || others().filter(absent).find_map(link_call);
         if let Some((peer, theirs)) = on_links() {
             return Err((self.call.mismatch_with_link_call(theirs), peer));
         }
-        if let Some((peer, fault)) = self.links.cause(None, differ_only_in_direct_bit) {
+        if let Some((peer, fault)) = self.peers.cause(None, differ_only_in_direct_bit) {
             // The peer may have published its call over links since the look above.
             if let Some((peer, theirs)) = on_links().filter(|_| fault.is_second_hand()) {
                 return Err((self.call.mismatch_with_link_call(theirs), peer));
             }
             // A peer that failed because of this rank's call has published its claim before.
-            let ready = step == READY && fault.is_second_hand() && control.reached(peer, false);
+            let ready = step == READY && fault.is_second_hand() && phase_flags.reached(peer, false);
             let stop = if ready { self.mismatch_with(peer) } else { None };
             return Err((stop.unwrap_or(Stop::Other { peer, fault }), peer));
         }
         for peer in others().filter(absent) {
-            let lost = match control.is_closed(peer) {
+            let lost = match phase_flags.is_closed(peer) {
                 true => Err(Fault::Lost("it closed its communicator".into())),
-                false => self.links.check_alive(peer),
+                false => self.peers.links.check_alive(peer),
             };
             // The peer may have reached the phase just before it left.
             if let Err(fault) = lost
-                && !control.reached(peer, step == DONE)
+                && !phase_flags.reached(peer, step == DONE)
             {
                 return Err((Stop::Fault(fault), peer));
             }

@@ -246,7 +246,7 @@ impl Member {
 
     /// Backoff: lets another leader go first, for a time that differs between ranks.
     fn back_off(&mut self, at: u32) {
-        let (unit, me, now) = (self.settings.patience / 8 + 1, u64::from(self.me), self.now);
+        let (unit, me, now) = (self.settings.answer_timeout / 8 + 1, u64::from(self.me), self.now);
         let Some(slot) = self.slots.get_mut(&at) else { return };
         let units = (4 << slot.tries.min(MAX_BACKOFF_DOUBLINGS)) + me % 8;
         slot.tries += 1;

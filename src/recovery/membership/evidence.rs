@@ -125,7 +125,7 @@ impl Member {
         if may {
             self.quorum_deadline = None;
         } else if self.quorum_deadline.is_none() {
-            self.quorum_deadline = Some(self.after(self.settings.patience));
+            self.quorum_deadline = Some(self.after(self.settings.answer_timeout));
         }
         may
     }

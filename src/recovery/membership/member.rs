@@ -16,7 +16,7 @@ pub struct Settings {
     /// How long to wait for a better explanation after a connection has ended.
     pub grace: Time,
     /// How long a rank may take to answer a message before it is suspected.
-    pub patience: Time,
+    pub answer_timeout: Time,
     /// How long a rank may take to report its operations after a revocation.
     pub settling: Time,
     /// Every operation ends alike at all ranks: `Ok` waits until all have the result.
@@ -299,8 +299,8 @@ impl Member {
 
     /// The time until which to wait for an answer about this slot.
     pub(super) const fn answer_due(&self, slot: u32) -> Time {
-        let Settings { patience, settling, .. } = self.settings;
-        self.after(if slot == SETTLE { settling } else { patience })
+        let Settings { answer_timeout, settling, .. } = self.settings;
+        self.after(if slot == SETTLE { settling } else { answer_timeout })
     }
 
     /// The current time plus `time`.

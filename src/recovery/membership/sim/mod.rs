@@ -123,7 +123,7 @@ impl Scenario {
             size: 2 + random.below(4) as u32 + if seed % 16 == 15 { 3 } else { 0 },
             settings: Settings {
                 grace: 20,
-                patience: 150,
+                answer_timeout: 150,
                 settling: 150,
                 uniform: !sometimes(random, 4),
             },
