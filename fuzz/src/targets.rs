@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 
-use ringreduce::config::{Config, StoreAddr, Surroundings};
+use ringreduce::config::{Config, ProcessEnvironment, StoreAddr};
 use ringreduce::recovery::membership;
-use ringreduce::{bootstrap, fuzz as comm, health, trace, transport};
+use ringreduce::{bootstrap, fuzz as api, health, trace, transport};
 
 use crate::{hosts, proc};
 
@@ -19,21 +19,21 @@ pub(crate) const ALL: &[Target] = &[
     ("table", bootstrap::fuzz::table),
     ("verdict", bootstrap::fuzz::verdict),
     ("secret_file", bootstrap::fuzz::secret_file),
-    ("lobby", bootstrap::fuzz::lobby),
+    ("joiner_list", bootstrap::fuzz::joiner_list),
     ("handshake", bootstrap::fuzz::handshake),
-    ("notice", health::fuzz::notice),
+    ("control_message", health::fuzz::control_message),
     ("tcp_header", transport::fuzz::header),
     ("interfaces", transport::fuzz::interfaces),
-    ("life_page", health::fuzz::page),
+    ("status_page", health::fuzz::status_page),
     ("shm_slots", transport::fuzz::shm_slots),
     ("control_groups", transport::fuzz::control_groups),
     ("membership", of_survivors),
     ("flight_record", trace::fuzz::record),
-    ("card", comm::card),
-    ("doors", comm::doors),
-    ("registration", comm::registration),
-    ("testament", comm::testament),
-    ("speeds", comm::speeds),
+    ("split_request", api::split_request),
+    ("listeners", api::listeners),
+    ("registration", api::registration),
+    ("last_vote", api::last_vote),
+    ("speeds", api::speeds),
     ("environment", environment),
     ("store_address", store_address),
     ("host_list", host_list),
@@ -60,7 +60,7 @@ fn environment(data: &[u8]) {
         let value = value.get(1..).unwrap_or_default();
         vars.insert(OsString::from_vec(name.into()), OsString::from_vec(value.into()));
     }
-    let _ = Config::detect(&Surroundings { vars, uid: 1, ancestor_without: |_| 1 });
+    let _ = Config::detect(&ProcessEnvironment { vars, uid: 1, ancestor_without: |_| 1 });
 }
 
 fn store_address(data: &[u8]) {

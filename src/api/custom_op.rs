@@ -61,7 +61,7 @@ impl Communicator {
         let by = user_reduction::<T, _>(Collective::AllReduce, &f, Location::caller())?;
         let request = request(Collective::AllReduce, buf.len(), by);
         let buffer = Buffer::in_place(cast_slice_mut(buf));
-        self.reduce_by(&request, order, Kernel::by(&f), &buffer)
+        self.reduce_by(&request, order, Kernel::for_closure(&f), &buffer)
     }
 
     /// Reduces `send`, size x `recv.len()` long, over all ranks by `f`; part r of the result goes
@@ -95,7 +95,7 @@ impl Communicator {
         let (send, recv) = (cast_slice(send), cast_slice_mut(recv));
         let send_bytes = recv.len().checked_mul(self.size());
         check_length(call, "send", send.len(), send_bytes, "size x recv")?;
-        self.reduce_by(&request, order, Kernel::by(&f), &Buffer::out_of_place(send, recv))
+        self.reduce_by(&request, order, Kernel::for_closure(&f), &Buffer::out_of_place(send, recv))
     }
 
     /// Makes a call that reduces by a user's function. If the function panics the communicator is

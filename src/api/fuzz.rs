@@ -8,13 +8,13 @@ use crate::bootstrap::split;
 use crate::recovery::{driver, reconnect};
 use crate::tuner::cache;
 
-pub fn card(data: &[u8]) {
+pub fn split_request(data: &[u8]) {
     if let Some(bytes) = data.first_chunk() {
-        let _ = split::Card::decode(bytes).encode();
+        let _ = split::SplitRequest::decode(bytes).encode();
     }
 }
 
-pub fn doors(data: &[u8]) {
+pub fn listeners(data: &[u8]) {
     if let Some(words) = data.first_chunk() {
         let _ = reconnect::ListenerAnnouncement::read(0, words);
     }
@@ -35,8 +35,8 @@ pub fn speeds(data: &[u8]) {
     }
 }
 
-pub fn testament(data: &[u8]) {
-    if let Some(will) = data.first_chunk() {
-        let _ = driver::decode_last_vote(will);
+pub fn last_vote(data: &[u8]) {
+    if let Some(vote) = data.first_chunk() {
+        let _ = driver::decode_last_vote(vote);
     }
 }

@@ -144,7 +144,7 @@ pub struct AbortHandle(Arc<AtomicBool>);
 
 impl AbortHandle {
     /// Makes the rank's pending call, or else its next one, fail with
-    /// [`Error::Aborted`](crate::Error::Aborted). Returns at once.
+    /// [`Error::Aborted`]. Returns at once.
     pub fn abort(&self) {
         self.0.store(true, Ordering::Relaxed);
     }

@@ -98,7 +98,7 @@ impl Communicator {
             let own = match &self.rank_info.origin {
                 Origin::Processes(_) if !parts.is_empty() => Arc::clone(&parts[me].region),
                 // Between threads the other ranks need a mapping of their own: see
-                // `Live::withdraw`.
+                // `Registration::withdraw`.
                 _ => Arc::new(Region::open(fd.as_fd(), page_rounded(bytes), "this process")?),
             };
             Registration::allocated(id, me, bytes, own, parts)

@@ -8,7 +8,7 @@ use super::auth::handshake::{
 };
 use super::auth::keys::Keys;
 use super::auth::secret;
-use super::join::joiners;
+use super::join::decode_joiners;
 use super::kv::protocol::{Encoder, FrameBuffer};
 use super::rank_record::RankRecord;
 use super::{exchange, startup_store};
@@ -55,8 +55,8 @@ pub fn secret_file(data: &[u8]) {
     let _ = secret::decode(data);
 }
 
-pub fn lobby(data: &[u8]) {
-    let _ = newcomers(data);
+pub fn joiner_list(data: &[u8]) {
+    let _ = decode_joiners(data);
 }
 
 /// Each of the four messages, and both ends of a handshake with a peer that has no secret.

@@ -227,7 +227,8 @@ impl Engine {
                 let parent_cause = self.peers.cause_of_end(&[peer], PARENT_CAUSE_WAIT);
                 // A report that others have lost this rank counts less than what this rank saw
                 // itself, but more than the bare fact that a peer failed.
-                let is_me = |fault: &Fault| matches!(fault, Fault::GaveUp(it) if it.culprit == rank_info.rank);
+                let me = rank_info.rank;
+                let is_me = |fault: &Fault| matches!(fault, Fault::GaveUp(it) if it.culprit == me);
                 let parent_cause =
                     parent_cause.filter(|(_, fault)| evidence == PEER_FAILED || !is_me(fault));
                 let (peer, fault) = parent_cause.unwrap_or((peer, Fault::Lost(evidence)));

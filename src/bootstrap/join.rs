@@ -56,8 +56,8 @@ fn address_text(tcp: Option<SocketAddr>) -> String {
     tcp.map(|address| address.to_string()).unwrap_or_default()
 }
 
-/// Decodes a list of joiners that [`Meeting::outside`] returned. The order is that of admission: by
-/// the ranks that their launcher gave them.
+/// Decodes a list of joiners that [`Bootstrap::list_joiners`] returned. The order is that of
+/// admission: by the ranks that their launcher gave them.
 ///
 /// # Errors
 /// If the list is malformed.

@@ -98,8 +98,8 @@ pub fn rendezvous_and_release(config: &Config) -> Result<Bootstrap> {
     Ok(bootstrap)
 }
 
-/// Meets the other ranks and keeps the store until [`Meeting::release_store`] or
-/// [`Meeting::report_failure`] is called.
+/// Meets the other ranks and keeps the store until [`Bootstrap::release_store`] or
+/// [`Bootstrap::report_failure`] is called.
 pub(crate) fn rendezvous(config: &Config) -> Result<Bootstrap> {
     config.validate()?;
     raise_descriptor_limit();

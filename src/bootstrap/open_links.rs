@@ -61,7 +61,7 @@ impl Communicator {
         let detector = detector.map_err(|error| bootstrap.report_failure(error))?;
         bootstrap.close_listeners();
         let backoff = Backoff::for_ranks(bootstrap.ranks_on_host());
-        let abort = Arc::clone(bootstrap.abort());
+        let abort = Arc::clone(bootstrap.abort_flag());
         let peers: Arc<[Peer]> = bootstrap.peers.iter().map(|info| info.peer()).collect();
         let rank_info = RankInfo {
             rank,
@@ -125,9 +125,9 @@ fn connect(bootstrap: &mut Bootstrap, planner: &Planner, deadline: Instant) -> R
             }
             Streams::Shm(life) => {
                 let peer = bootstrap.peers[from].peer().to_string();
-                let deadline = wait_readable(&life, deadline, bootstrap.abort());
+                let deadline = wait_readable(&life, deadline, bootstrap.abort_flag());
                 local_detector.receive(from, &life, &peer, deadline)?;
-                let deadline = wait_readable(&life, deadline, bootstrap.abort());
+                let deadline = wait_readable(&life, deadline, bootstrap.abort_flag());
                 links.add_rx(from, shm::receiver(slots, life, &peer, deadline)?);
             }
             Streams::Tcp(streams) => {

@@ -16,9 +16,9 @@ pub enum StartupStage {
     /// The rank is in the rendezvous, or waits in the join queue.
     Connecting,
     /// The rank has links to the others. It reports this before its program can make a call;
-    /// [`Server::hear`] waits until such reports are processed.
+    /// [`Server::process_pending`] waits until such reports are processed.
     ///
-    /// [`Server::hear`]: super::kv::server::Server::hear
+    /// [`Server::process_pending`]: super::kv::server::Server::process_pending
     Member,
 }
 

@@ -93,7 +93,7 @@ impl Bootstrap {
     }
 
     /// The abort flag.
-    pub(crate) fn abort(&self) -> &Arc<AtomicBool> {
+    pub(crate) fn abort_flag(&self) -> &Arc<AtomicBool> {
         &self.abort_flag
     }
 

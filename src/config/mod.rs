@@ -2,6 +2,7 @@
 //! module that reads the environment.
 //! Law: a setting is obeyed, or refused with its name and value, but never ignored.
 
+mod environment;
 mod hidden;
 mod launcher;
 mod secret;
@@ -9,19 +10,19 @@ mod slurm;
 mod store;
 mod variables;
 
-use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
+pub use environment::ProcessEnvironment;
 pub use secret::{SECRET_LEN, Secret, SecretSource};
 pub use store::StoreAddr;
 
 use crate::element::DataType;
-use crate::error::{Error, Result, warn_on_stderr};
+use crate::error::{Result, warn_on_stderr};
 use crate::schedule::{ALL_PAIRS, Algorithm};
+use environment::{Vars, malformed, number};
 pub(crate) use hidden::HiddenMemory;
 pub(crate) use variables::{
     ENCRYPT, INSECURE, PROCESS_TABLE_FD, RECORD_FD, SECRET_FD, SECRET_FILE,
@@ -176,29 +177,6 @@ impl Default for Config {
     }
 }
 
-/// The environment of a process, as far as it determines a rank.
-#[derive(Clone, Debug)]
-pub struct ProcessEnvironment {
-    /// The environment variables.
-    pub vars: BTreeMap<OsString, OsString>,
-    /// The user's id.
-    pub uid: u32,
-    /// The nearest ancestor process without a variable: the launcher that sets it.
-    pub ancestor_without: fn(&str) -> u32,
-}
-
-impl ProcessEnvironment {
-    /// The environment of this process.
-    #[must_use]
-    pub fn of_this_process() -> Self {
-        Self {
-            vars: std::env::vars_os().collect(),
-            uid: nix::unistd::geteuid().as_raw(),
-            ancestor_without: launcher::ancestor_without,
-        }
-    }
-}
-
 impl Config {
     /// Reads the environment: the `RINGREDUCE_*` variables, else those of torchrun, Open MPI, MPICH
     /// or Intel MPI, or Slurm. Without any of them the world has one rank. Warnings go to `tracing`
@@ -338,54 +316,6 @@ impl Config {
         }
         Ok(())
     }
-}
-
-/// Environment variables, with checks of their values.
-#[derive(Clone, Copy)]
-struct Vars<'a>(&'a BTreeMap<OsString, OsString>);
-
-impl<'a> Vars<'a> {
-    fn has(self, name: &str) -> bool {
-        self.0.contains_key(std::ffi::OsStr::new(name))
-    }
-
-    /// The value of a variable that, if set, must be text and not empty.
-    fn text(self, name: &str) -> Result<Option<&'a str>> {
-        let Some(raw) = self.0.get(std::ffi::OsStr::new(name)) else { return Ok(None) };
-        match raw.to_str() {
-            None => Err(malformed(name, &raw.to_string_lossy(), "it is not UTF-8".into())),
-            Some("") => Err(malformed(name, "", "it is empty; unset it or give it a value".into())),
-            Some(text) => Ok(Some(text)),
-        }
-    }
-
-    /// A value that is only compared or hashed; a value that is not UTF-8 counts as unset.
-    fn raw(self, name: &str) -> Option<&'a str> {
-        self.0.get(std::ffi::OsStr::new(name)).and_then(|raw| raw.to_str())
-    }
-
-    /// A switch: 0 or 1; off if unset.
-    fn switch(self, name: &str) -> Result<bool> {
-        match self.text(name)? {
-            None | Some("0") => Ok(false),
-            Some("1") => Ok(true),
-            Some(text) => Err(malformed(name, text, "it must be 0 or 1".into())),
-        }
-    }
-
-    fn number(self, name: &str) -> Result<Option<usize>> {
-        self.text(name)?.map(|text| number(name, text)).transpose()
-    }
-}
-
-/// Parses a whole number that is not negative.
-fn number(name: &str, text: &str) -> Result<usize> {
-    text.parse().map_err(|_| malformed(name, text, "it must be a whole number from 0".into()))
-}
-
-/// The error of a setting with a wrong value.
-fn malformed(name: &str, given: &str, expected: String) -> Error {
-    Error::Config { name: name.into(), given: given.into(), expected }
 }
 
 /// Rank, size and store address, as one launcher or the user gives them.

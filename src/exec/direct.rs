@@ -10,6 +10,7 @@
 //! Law: the fold is in rank order.
 
 mod phase;
+mod registered;
 
 use std::ops::Range;
 
@@ -17,9 +18,10 @@ use super::wait::{Halt, Stop, Wait};
 use crate::health::Peers;
 use crate::kernel::{Kernel, copy};
 use crate::memory::{Buffer, Dst, Src};
-use crate::memory::{CallId, PhaseFlags, Registration};
+use crate::memory::{CallId, PhaseFlags};
 use crate::schedule::{Collective, Space};
 use crate::transport::Fault;
+pub(crate) use registered::{RegisteredBuffers, RegisteredSpan};
 
 /// One-shot limit, in bytes for each rank of the host: up to it every rank folds everything for
 /// itself. One-shot saves one of two hand-overs, which costs more the more ranks share a CPU, but
@@ -34,30 +36,6 @@ pub(crate) const MAX_SHARED_RANKS: usize = 1024;
 const COPY_BLOCK: usize = 4 << 10;
 /// The parts of a call begin at multiples of a cache line.
 const LINE: usize = 64;
-
-/// A registered buffer from byte `at` on.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct RegisteredSpan<'a> {
-    pub(crate) registration: &'a Registration,
-    pub(crate) at: usize,
-}
-
-impl<'a> RegisteredSpan<'a> {
-    /// The bytes of the first `len` that lie in pages shared by all ranks.
-    fn window(&self, len: usize) -> Range<usize> {
-        let window = self.registration.window(self.at..self.at + len);
-        let end = window.end.max(window.start);
-        window.start - self.at..end - self.at
-    }
-
-    fn src(&self, rank: usize, range: Range<usize>) -> Src<'a> {
-        self.registration.src(rank, self.at + range.start..self.at + range.end)
-    }
-
-    fn dst(&self, rank: usize, range: Range<usize>) -> Dst<'a> {
-        self.registration.dst(rank, self.at + range.start..self.at + range.end)
-    }
-}
 
 /// The collectives that the direct executor can make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,7 +75,7 @@ pub(crate) struct Call<'a> {
     pub(crate) form: DirectCollective,
     pub(crate) me: usize,
     pub(crate) size: usize,
-    /// Bytes of the memory in [`Form::whole`].
+    /// Bytes of the memory in [`DirectCollective::read_space`].
     pub(crate) bytes: usize,
     pub(crate) call_id: CallId,
     /// Bytes of an element.
@@ -110,14 +88,6 @@ pub(crate) struct Call<'a> {
     pub(crate) fingerprint: u64,
     /// The bits of a fingerprint that only say whether a call is direct or over links.
     pub(crate) path_bits: u64,
-}
-
-/// The buffer that peers read, and the one that peers write results to (`None` if each rank writes
-/// its own result alone).
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct RegisteredBuffers<'a> {
-    pub(crate) input: RegisteredSpan<'a>,
-    pub(crate) output: Option<RegisteredSpan<'a>>,
 }
 
 /// The two steps of a direct call, as errors and records number them.

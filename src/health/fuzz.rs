@@ -13,7 +13,7 @@ use super::status_page::{StatusPage, entry_key};
 use crate::memory::mapping::Region;
 use crate::transport::Fault;
 
-pub fn notice(data: &[u8]) {
+pub fn control_message(data: &[u8]) {
     if let Some(frame) = data.first_chunk::<FRAME_BYTES>()
         && let Ok(message) = ControlMessage::decode(frame)
     {
@@ -40,7 +40,7 @@ fn three() -> Option<(LocalDetector, Vec<File>)> {
 }
 
 /// Writes words into the pages: each piece of the input is a page, an offset and a word.
-pub fn page(data: &[u8]) {
+pub fn status_page(data: &[u8]) {
     static THREE: OnceLock<Option<(LocalDetector, Vec<File>)>> = OnceLock::new();
     let Some((local_detector, files)) = THREE.get_or_init(three) else { return };
     let pages: Vec<_> = local_detector.peers.iter().flatten().collect();

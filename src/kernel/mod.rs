@@ -89,10 +89,10 @@ impl Kernel<'static> {
     pub fn select_for(
         level: Level,
         dtype: DataType,
-        for_closure: impl Into<Reduction>,
+        reduction: impl Into<Reduction>,
         world: usize,
     ) -> Option<Self> {
-        level.is_available().then(|| Self::of(level, dtype, for_closure.into(), world))?
+        level.is_available().then(|| Self::of(level, dtype, reduction.into(), world))?
     }
 
     fn of(level: Level, dtype: DataType, by: Reduction, world: usize) -> Option<Self> {

@@ -62,7 +62,7 @@ impl<'f> Kernel<'f> {
     /// # Panics
     /// If an element has no bytes or more than [`LARGEST`].
     #[must_use]
-    pub fn by<T: Pod, F: Fn(&T, &T) -> T + Sync>(f: &'f F) -> Self {
+    pub fn for_closure<T: Pod, F: Fn(&T, &T) -> T + Sync>(f: &'f F) -> Self {
         let context = core::ptr::from_ref(f).cast();
         Self::of_user(UserFunction { function: call::<T, F>, context, size: size_of::<T>() })
     }
@@ -74,7 +74,7 @@ impl<'f> Kernel<'f> {
     /// keeps to what [`CFunction`] says.
     ///
     /// # Panics
-    /// As [`Kernel::by`].
+    /// As [`Kernel::for_closure`].
     #[must_use]
     pub unsafe fn for_c_function(by: &'f CFunction<'_>) -> Self {
         let context = core::ptr::from_ref(by).cast();

@@ -32,12 +32,12 @@ pub(crate) struct CallId {
 }
 
 impl CallId {
-    /// The claim of a call on registered buffers; `places` is a digest of where they are.
-    pub(crate) fn registered(self, places: u64) -> Self {
-        Self { fingerprint: places | 1, ..self }
+    /// The identity of a call on registered buffers; `digest` is of where they are.
+    pub(crate) fn registered(self, digest: u64) -> Self {
+        Self { fingerprint: digest | 1, ..self }
     }
 
-    /// The claim of a call whose bytes all go over the stages.
+    /// The identity of a call whose bytes all go over the stages.
     pub(crate) fn staged(self) -> Self {
         Self { fingerprint: self.fingerprint & !1, ..self }
     }

@@ -11,10 +11,10 @@ use crate::schedule::{Algorithm, Collective, Op, Place, Schedule, Space, Step};
 impl Planner {
     /// The plan for messages of this rank alone. A message of the rank to itself is a copy.
     ///
-    /// The steps are grouped in [`lanes`]. Each lane is a process of its own that reads one link or
-    /// writes one, and the call is complete when all lanes are. So the network is determinate as
-    /// any other. How a message is cut into slices depends on that message alone, so a single send
-    /// matches a receive that is part of a group.
+    /// The steps are grouped in [`message_lanes`]. Each lane is a process of its own that reads one
+    /// link or writes one, and the call is complete when all lanes are. So the network is
+    /// determinate as any other. How a message is cut into slices depends on that message alone, so
+    /// a single send matches a receive that is part of a group.
     pub fn messages(&mut self, messages: &[Message]) -> Plan<'_> {
         let (me, size) = (self.me, self.ring.size());
         self.chunk_tables.iter_mut().for_each(Vec::clear);

@@ -50,9 +50,9 @@ pub fn scatter(ring: &Ring, me: u32, root: u32) -> Schedule {
     schedule
 }
 
-/// The schedule of an all-to-all, as [`super::all_to_all`], along the ring: blocks that go h hops,
-/// then blocks that go n-h hops, for each h. In place, a received block of the first kind would
-/// replace a block of the second kind that has not left, so it waits in the scratch.
+/// The schedule of an all-to-all, as [`super::all_to_all()`], along the ring: blocks that go h
+/// hops, then blocks that go n-h hops, for each h. In place, a received block of the first kind
+/// would replace a block of the second kind that has not left, so it waits in the scratch.
 #[must_use]
 pub fn all_to_all(ring: &Ring, me: u32) -> Schedule {
     let n = i64::from(ring.size());

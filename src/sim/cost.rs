@@ -42,7 +42,7 @@ impl Speed {
 
 /// The simulated time in seconds until the last rank is done, in place, if all start at 0, over
 /// links of `shape`. `schedules` has one schedule per rank; they must obey the laws (see
-/// [`check`](super::check)).
+/// [`check`](super::check())).
 ///
 /// # Errors
 /// [`Violation::Stuck`] if the links have too few slots.

@@ -40,6 +40,6 @@ pub fn record(data: &[u8]) {
     assert!(record.ops.is_sorted_by_key(|op| op.number) && record.ops.len() <= OPERATIONS as usize);
     for op in &record.ops {
         assert!(op.end >= op.start && op.member.is_none_or(|at| record.members[at].is_some()));
-        let _ = (op.what.name(), op.what.dtype(), op.what.op(), op.what.algorithm());
+        let _ = (op.code.name(), op.code.dtype(), op.code.op(), op.code.algorithm());
     }
 }

@@ -226,7 +226,7 @@ struct ServerState {
     last_join_number: u64,
     /// Deadline of the server, and how many clients must have begun before it may end earlier.
     finish: Option<(Instant, usize)>,
-    /// Callers of `Server::hear`, which wait until all requests are processed.
+    /// Callers of `Server::process_pending`, which wait until all requests are processed.
     drain_waiters: Vec<Sender<()>>,
 }
 

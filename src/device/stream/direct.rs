@@ -219,8 +219,8 @@ impl Communicator {
         Ok(!matches!(form, DeviceForm::Islands | DeviceForm::Host))
     }
 
-    /// The properties that the choice of a form needs; `known` and `in_pieces` as in
-    /// [`DeviceCall`].
+    /// The properties that the choice of a form needs; `has_known_buffers` and `may_be_in_pieces`
+    /// as in [`DeviceCall`].
     pub(super) fn device_call(
         &self,
         request: &Request,

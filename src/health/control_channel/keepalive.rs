@@ -33,8 +33,8 @@ pub(super) fn is_silent(stream: &Socket, unreachable: Duration) -> bool {
     getsockopt(stream, TcpInfo).is_ok_and(|info| heard(info) >= unreachable)
 }
 
-/// True if the other host has been silent for longer than [`watch`] allows. The system does not
-/// find out by itself while packets are lost before they leave this host: it counts no
+/// True if the other host has been silent for longer than [`set_keepalive`] allows. The system does
+/// not find out by itself while packets are lost before they leave this host: it counts no
 /// retransmission that it could not send.
 pub(crate) fn is_unreachable(stream: &Socket) -> bool {
     let limit = stream.tcp_user_timeout().ok().flatten();

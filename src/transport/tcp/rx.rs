@@ -81,7 +81,7 @@ impl Rx {
         })
     }
 
-    /// Turns checksums on or off, as at the other end: see [`Tx::with_checksums`](super::tx::Tx::with_checksums).
+    /// Turns checksums on or off, as at the other end: see `Tx::with_checksums`.
     #[must_use]
     pub fn with_checksums(mut self, checks: bool) -> Self {
         self.has_checksums = checks && !self.layout.is_sealed();

@@ -35,7 +35,7 @@ const COUNTS: [usize; 6] = [0, 1, 5, 341, 342, 5000];
 
 #[test]
 fn pairs_keep_their_order() {
-    let kernel = Kernel::by(&join);
+    let kernel = Kernel::for_closure(&join);
     for (count, offset) in COUNTS.into_iter().flat_map(|count| [0, 1, 63].map(|at| (count, at))) {
         let (mine, theirs) = (items(1, count), items(2, count));
         for order in [Order::IncomingFirst, Order::LocalFirst] {
@@ -71,7 +71,7 @@ fn pairs_keep_their_order() {
 
 #[test]
 fn folds_go_from_left_to_right() {
-    let kernel = Kernel::by(&join);
+    let kernel = Kernel::for_closure(&join);
     for count in COUNTS {
         for ranks in 1..=5 {
             let all: Vec<Vec<Item>> = (0..ranks).map(|rank| items(rank, count)).collect();

@@ -10,7 +10,7 @@ use loom::sync::Arc;
 use loom::thread;
 
 use crate::transport::Frame;
-use turns::{SharedWords, Header};
+use turns::{Header, SharedWords};
 
 const LIMIT: Duration = Duration::from_millis(10);
 

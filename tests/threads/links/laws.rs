@@ -32,8 +32,8 @@ pub(super) fn payloads_of_every_size_arrive(make: Make) {
     }
 }
 
-/// `give` has read the whole payload when it returns; `land` writes to the given memory alone, and
-/// only if the frame is the expected one.
+/// `send_from` has read the whole payload when it returns; `recv_into` writes to the given memory
+/// alone, and only if the frame is the expected one.
 pub(super) fn payloads_come_from_and_go_to_any_memory(make: Make) {
     for bytes in [64, 1 << 14, 1 << 15, 1 << 22] {
         let shape = SlotShape { bytes, capacity: 4 };
