@@ -256,7 +256,7 @@ impl Config {
     /// Checks that the settings fit together. Every `Config` must pass this check.
     ///
     /// # Errors
-    /// [`Error::Config`] naming the setting and its value.
+    /// [`Error::Config`](crate::Error::Config) naming the setting and its value.
     pub fn validate(&self) -> Result<()> {
         let Self { rank, size, local_rank, local_size, .. } = *self;
         let refuse = |name: &str, given: &dyn fmt::Display, expected: String| {
