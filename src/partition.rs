@@ -1,8 +1,10 @@
-//! The partition of a buffer: bytes -> rounds -> chunks -> slices, computed nowhere else.
+//! The partition of a buffer: buffer -> chunks -> pieces -> slices, computed nowhere else.
 //!
 //! Input and output are cut into chunks (one per rank in most collectives). Each round handles one
 //! piece of every chunk, at most `slices_per_round` slices long, and a slice fills one slot of a
-//! link. A chunk of the scratch is one piece long and is reused in every round.
+//! link. A chunk of the scratch is one piece long and is reused in every round. Message size has no
+//! limit but memory, since a longer buffer only has more rounds. Slices are the segments of a
+//! pipeline (pipelining): a fused step forwards one slice while the next is on its way.
 //! Laws: the slices of all rounds and chunks tile a buffer exactly once, in whole elements; a round
 //! has at most half as many slices of a chunk as a link has slots.
 
@@ -24,15 +26,16 @@ pub struct SlotShape {
 }
 
 impl SlotShape {
-    /// Slices of a chunk in one round, by the capacity law: fused steps need one slot more than a
-    /// round's slices, and room for two rounds lets one be filled while the other is emptied.
+    /// Slices of a chunk in one round: half of the slots, so that the slots of one round are filled
+    /// while those of the round before are emptied (double buffering); 1 for a link of one slot.
     #[must_use]
     pub const fn slices_per_round(self) -> usize {
         let half = self.capacity / 2;
         if half == 0 { 1 } else { half }
     }
 
-    /// The shape by which to cut if `window` chunks share a link; `None` if it has too few slots.
+    /// The shape by which to cut if `window` chunks share a link: its `slices_per_round` is the
+    /// number of slots for each chunk. `None` if the link has fewer slots than chunks.
     #[must_use]
     pub const fn shared(self, window: usize) -> Option<Self> {
         match window {

@@ -1,5 +1,5 @@
-//! WaitBackoff and waking across threads and processes: futexes, a store-load barrier whose cost
-//! only the sleeper pays, and the back-off before a sleep.
+//! Waiting and waking across threads and processes: futexes, a store-load barrier whose cost only
+//! the sleeper pays, and the back-off before a sleep.
 
 mod sleeper;
 mod system;
@@ -47,7 +47,7 @@ const SKIPPED_WAITS: u32 = 256;
 
 impl Backoff {
     /// The policy for a host where `ranks` of the job share the CPUs that this process may use.
-    /// With more ranks than CPUs, spinning keeps other ranks from their work.
+    /// With more ranks than CPUs (oversubscription), spinning keeps other ranks from their work.
     #[must_use]
     pub fn for_ranks(ranks: usize) -> Self {
         Self { spins: if ranks <= cpus() { 100 } else { 10 }, skips: Cell::new(0) }

@@ -15,9 +15,10 @@ use crate::plan::Message;
 const SEND_RECV: &str = "send_recv";
 
 impl Communicator {
-    /// Sends `buf` to rank `to`, which calls [`Self::recv`] between the same collectives. Returns
-    /// when `buf` is on its way: up to the capacity of the link's slots the message waits there for
-    /// the other rank; a longer message makes this rank wait.
+    /// Sends `buf` to rank `to`, which calls [`Self::recv`] between the same collectives. The
+    /// protocol is eager: the call returns when the link has taken all bytes, even before the other
+    /// rank receives. A link takes what its slots hold or, over TCP, what the system's socket
+    /// buffers hold. A longer message makes this rank wait for the receiver.
     ///
     /// ```
     /// # use ringreduce::Communicator;

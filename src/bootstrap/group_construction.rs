@@ -1,7 +1,8 @@
 //! Construction of a subgroup: while its ranks connect, each one watches the parent communicator's
 //! failure detector.
 //! Law: until all ranks have constructed it, the subgroup is part of the parent's latest call, and
-//! its errors are errors of that call; a rank that fails tells the others over the parent's links.
+//! its errors are errors of that call; a rank that fails tells the others by the parent's status
+//! pages and control channels.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -29,7 +30,7 @@ const WATCH_INTERVAL: Duration = Duration::from_millis(10);
 #[derive(Debug, Default)]
 pub(crate) struct GroupFailure {
     first_cause: OnceLock<FailureCause>,
-    /// The parent communicator, and its ranks of this subgroup's members.
+    /// The parent's failure, and for each rank of this subgroup the rank that it has in the parent.
     parent: Option<(Arc<Self>, Vec<usize>)>,
 }
 
@@ -64,8 +65,8 @@ struct ParentWatch<'a> {
 }
 
 impl ParentWatch<'_> {
-    /// Watches until `is_over` is raised. Returns the failure that makes the subgroup impossible,
-    /// if there is one.
+    /// Watches until `is_over` or the parent's abort flag is raised. Returns the failure that makes
+    /// the subgroup impossible, if there is one.
     fn first_failure(&self, peers: &mut Peers, rank_info: &RankInfo) -> Option<(usize, Fault)> {
         let (began, me, mut has_warned) = (Instant::now(), rank_info.rank, false);
         while !self.is_over.load(Ordering::Acquire) {
@@ -191,8 +192,8 @@ fn construct_watched<T>(
 }
 
 impl Engine {
-    /// Sends the first failure of a subgroup as the goodbye reason, since other ranks may wait for
-    /// this one here.
+    /// Makes the first failure of a subgroup the goodbye reason of this communicator, which is
+    /// about to be dropped: other ranks may wait for this rank in one of its calls.
     pub(crate) fn announce_group_failure(&mut self) {
         if let Some(because) = self.group_failure.first_cause.get() {
             self.peers.set_goodbye_cause(*because);

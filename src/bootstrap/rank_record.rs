@@ -1,5 +1,5 @@
-//! The record that each rank publishes: host, process, addresses, and the settings that must be
-//! equal at all ranks.
+//! The record that each rank publishes at the rendezvous store: host, process, the name of its Unix
+//! socket, and the settings that must be equal at all ranks. TCP addresses are published later.
 
 use std::fs;
 use std::process;

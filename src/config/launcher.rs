@@ -65,7 +65,8 @@ pub(super) enum LauncherChoice {
     Named(&'static Launcher),
 }
 
-pub(super) fn forced(vars: Vars<'_>) -> Result<Option<LauncherChoice>> {
+/// The launcher that the user names by `RINGREDUCE_LAUNCHER`.
+pub(super) fn launcher_choice(vars: Vars<'_>) -> Result<Option<LauncherChoice>> {
     let Some(text) = vars.text(variables::LAUNCHER)? else { return Ok(None) };
     Ok(Some(match text {
         "none" => LauncherChoice::SingleRank,
@@ -121,7 +122,8 @@ pub(super) fn unused_allocation_warning(vars: Vars<'_>) -> Option<String> {
 }
 
 impl Launcher {
-    /// The assignment by this launcher, if all its variables are set.
+    /// The assignment by this launcher; `None` unless its variables of rank and size are set and,
+    /// for Slurm, the process is a task of a job step.
     fn assignment(&self, vars: Vars<'_>, env: &ProcessEnvironment) -> Result<Option<Assignment>> {
         let size_name = self.size.iter().find(|name| vars.has(name));
         let (true, Some(size_name)) = (vars.has(self.rank), size_name) else { return Ok(None) };

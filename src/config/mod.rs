@@ -215,7 +215,7 @@ impl Config {
         let mut warnings = variables::unknown_names(vars);
         let mut config = Self::default();
         let given_store = variables::settings(vars, &mut config)?;
-        let assignment = match launcher::forced(vars)? {
+        let assignment = match launcher::launcher_choice(vars)? {
             Some(launcher::LauncherChoice::SingleRank) => None,
             Some(launcher::LauncherChoice::Ringrun) => {
                 Some(variables::assignment(vars)?.ok_or_else(|| {

@@ -1,5 +1,6 @@
-//! The pull schedule of a ring of devices, made from the ring's send schedule: what a step would
-//! send, the rank after it fetches from where it lies. Pure.
+//! The pull schedule of a ring of devices, made from the ring's send schedule: where a rank's step
+//! would send a chunk, the rank's successor fetches it from the memory where that step leaves it.
+//! Pure.
 //! Law: the results are those of the ring's schedule. Each rank writes its own memory alone, and no
 //! rank overwrites what its successor has still to fetch.
 

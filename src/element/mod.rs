@@ -1,7 +1,8 @@
 //! Element types and reductions: the content of a buffer, and how two elements combine.
 //!
 //! One table says which reduction is defined for which type, [`ReduceOp::is_defined_for`];
-//! docs/numerics.md says which bits each gives.
+//! docs/numerics.md says which bits each gives. A table in ARCHITECTURE.md lists the files that a
+//! new element type or reduction touches.
 
 mod float8;
 mod loc;

@@ -61,7 +61,8 @@ reduce_ops! {
     Min, "min";
     /// The larger one; NaN if either is NaN.
     Max, "max";
-    /// The sum divided by the world size. Integers wrap in the sum, then truncate towards zero.
+    /// The sum divided by the number of ranks of the communicator. For integers the sum wraps and
+    /// the quotient is truncated towards zero.
     Avg, "avg";
     /// Bitwise AND; integers only.
     BitAnd, "band";

@@ -92,7 +92,7 @@ impl<'a> CallMeta<'a> {
     fn order_error(&self, LinkLimits { size, all_pairs_limit, .. }: LinkLimits) -> Error {
         let expected = format!(
             "off, or a call that is folded in the order of ranks: scan, exscan, and all_reduce, \
-             reduce_scatter and reduce_scatter_v by the library's schedules over peers between all \
+             reduce_scatter and reduce_scatter_v by the library's schedules over links between all \
              pairs{}",
             links_hint(size <= all_pairs_limit, all_pairs_limit)
         );
@@ -130,7 +130,7 @@ fn links_hint(is_reached: bool, all_pairs_limit: u32) -> String {
 /// Which communicators have links between all pairs, for errors of calls that need such links.
 pub(crate) fn linked_up_to(all_pairs_limit: u32) -> String {
     format!(
-        "worlds of up to {all_pairs_limit} ranks have peers between all pairs, larger ones if \
+        "worlds of up to {all_pairs_limit} ranks have links between all pairs, larger ones if \
          RINGREDUCE_ALL_PAIRS or Builder::all_pairs says so"
     )
 }

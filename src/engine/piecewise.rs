@@ -1,7 +1,7 @@
 //! Calls that are made piece by piece, through memory of the communicator: reductions that travel
 //! as another type, and user-defined reductions whose contributions are gathered and folded here.
 //! Law: each piece is a call of its own that carries the digest of the whole call, so ranks whose
-//! calls differ find out at the first piece. The memory is used again.
+//! calls differ find out at the first piece. All pieces and later calls reuse one memory.
 
 use std::ops::Range;
 
@@ -63,8 +63,8 @@ impl Piecewise<'_> {
         !self.call.collective.reduces()
     }
 
-    /// The pieces of `request`: the request and number of the full ones, and the request of the
-    /// rest.
+    /// The pieces of `request`: the request of a full piece, how many of these there are, and the
+    /// request of the shorter last piece, if there is one.
     pub(crate) fn split(
         &self,
         request: &Request,

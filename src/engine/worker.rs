@@ -1,5 +1,5 @@
-//! The worker thread runs nonblocking operations in their order. The thread stays, and has the
-//! engine while operations are pending.
+//! The worker thread (MPI's progress thread) runs nonblocking operations in their order. The thread
+//! stays, and has the engine while operations are pending.
 //! Law: no thread waits for a thread that could be waiting for it.
 
 use std::collections::VecDeque;

@@ -1,6 +1,8 @@
-//! The executor of point-to-point messages: each lane (the messages of one link in one direction)
-//! is a process of its own. The rank advances every lane that can move, and sleeps if none can.
-//! Laws: the messages of a lane keep their order; a slice is handled as `host` handles it.
+//! The executor of point-to-point messages. A lane is the messages over one link, or the copies of
+//! this rank to itself; lanes progress independently. The calling thread advances every lane that
+//! can move, and sleeps if none can.
+//! Laws: the messages of a lane keep their order, and a late receiver holds up its own lane alone
+//! (no head-of-line blocking between lanes); a slice is handled as `host` handles it.
 
 use std::time::Duration;
 
@@ -25,11 +27,11 @@ struct Lane {
     done: usize,
 }
 
-/// The longest sleep of a rank that waits for several lanes. It sleeps on one link at a time and
-/// notices the others only when it wakes. A rank that has waited for a while may sleep for a
-/// fraction of that time instead.
+/// A rank that waits for several lanes sleeps on one link at a time and notices the others only
+/// when it wakes. A sleep lasts at most this long, or the time that the rank has waited already,
+/// divided by `WAITED_DIVISOR`, if that is longer.
 const LANE_SLEEP: Duration = Duration::from_micros(100);
-const WAIT_FRACTION: u32 = 8;
+const WAITED_DIVISOR: u32 = 8;
 
 /// Makes the messages of a call, one lane for each link and direction.
 ///
@@ -64,7 +66,6 @@ struct Messages<'a, 'b> {
     call: &'a Call<'a>,
     buffer: &'a Buffer<'b>,
     lanes: &'a mut Vec<Lane>,
-    /// The lane that was looked at last.
     /// The lane that was looked at last.
     current: usize,
     sleeps: usize,
@@ -169,7 +170,7 @@ impl Awaited for &mut Messages<'_, '_> {
         self.sleeps += 1;
         self.current = self.sleeps % self.lanes.len();
         let short =
-            if self.lanes.len() == 1 { limit } else { LANE_SLEEP.max(waited / WAIT_FRACTION) };
+            if self.lanes.len() == 1 { limit } else { LANE_SLEEP.max(waited / WAITED_DIVISOR) };
         self.lane_end(self.current).map_or(Ok(()), |end| end.park(peers, limit.min(short)))
     }
 }

@@ -1,5 +1,6 @@
-//! The one wait loop for links: spin, yield, then sleep on a futex or in `poll`; with a deadline,
-//! an abort flag and, while it sleeps, a liveness check of the peer every 10 ms.
+//! The one wait loop for links: spin, yield, then sleep on a futex or in `poll`; with a deadline
+//! (each wait lasts at most the timeout of the call), an abort flag and, while it sleeps, a check
+//! every 10 ms that the peer is alive.
 //!
 //! Law ("no select"): a rank waits for one named link, or for the first of several independent
 //! lanes that can move (`messages`). Meanwhile the loop flushes bytes already committed to other

@@ -1,7 +1,7 @@
-//! The failure detector: dead ranks, stalled ranks, ranks in different calls, and the first cause
-//! of a failure. Its sources are the status page of each process of the host (`local_detector`),
-//! the launcher's process table, and heartbeats and failure messages over control channels to ranks
-//! of other hosts. `peers` asks all of them in one order of trust.
+//! The failure detector: dead ranks, stalled ranks (stragglers), ranks in different calls (a
+//! mismatch), and the first cause of a failure. Its sources are the status page of each process of
+//! the host (`local_detector`), the launcher's process table, and heartbeats and failure messages
+//! over control channels to ranks of other hosts. `peers` asks all of them in one order of trust.
 
 pub(crate) mod control_channel;
 pub(crate) mod control_message;

@@ -21,7 +21,8 @@ use crate::transport::descriptor_passing::pass;
 /// only on their links.
 pub(super) const MAX_COMMUNICATORS: usize = 63;
 const LINE: usize = 64;
-/// The latest calls of a communicator whose fingerprints the page has.
+/// Fingerprints per communicator, of its latest calls. All but the oldest can be read: that one may
+/// just be overwritten.
 const FINGERPRINTS: usize = LINE / size_of::<u64>();
 /// Bytes of a last vote in the page.
 const VOTE_BYTES: usize = (last_vote::VOTE_WORDS * size_of::<u64>()).next_multiple_of(LINE);

@@ -11,7 +11,8 @@ use super::scalar::Op;
 use crate::element::Order;
 use crate::memory::Src;
 
-/// Operands of a reduction of two.
+/// Operands of a reduction of two. The local one is prepared here (`Op::prepare`), the incoming one
+/// was prepared at the rank that sent it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pair<'a> {
     pub(super) out: *mut u8,

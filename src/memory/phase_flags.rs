@@ -2,9 +2,10 @@
 //! far the rank is in the current direct call; and beside it a stage for bytes that are not in
 //! shared pages.
 //!
-//! A rank's phase is a counter: 2d when the rank is ready in direct call d, 2d + 1 when it is done
-//! there. Stages and claims have two banks, by the parity of d: no rank begins call d + 2 before
-//! all have begun d + 1 and so have left d.
+//! A rank's phase is a counter modulo 2^32: 2d when the rank is ready in direct call d, 2d + 1 when
+//! it is done there. Its claim is the [`CallId`] of the direct call for which it is ready. Stages
+//! and claims exist twice, for even and for odd d (two banks): no rank begins call d + 2 before all
+//! have begun d + 1 and so have left d.
 #![allow(unsafe_code)]
 
 use std::num::NonZeroUsize;
@@ -61,6 +62,7 @@ struct CallLine {
     phase: AtomicU32,
     /// Sequence number and fingerprint of the rank's latest call over links.
     link_call: [AtomicU64; 2],
+    /// For even and for odd direct calls: sequence number and fingerprint of the rank's claim.
     claims: [[AtomicU64; 2]; 2],
 }
 
@@ -85,8 +87,9 @@ pub(crate) struct PhaseFlags {
 }
 
 impl PhaseFlags {
-    /// Bytes of a stage. A buffer has fewer bytes outside the whole pages that all ranks share, cut
-    /// to whole elements; an element may be as large as a page.
+    /// Bytes of a stage. It holds the bytes of a buffer before its first and after its last shared
+    /// page, extended to whole elements: at each end less than a page and one element, which has at
+    /// most [`LARGEST`] bytes.
     pub(crate) fn stage_len() -> usize {
         2 * (page_size() + LARGEST.next_multiple_of(page_size()))
     }
@@ -118,6 +121,7 @@ impl PhaseFlags {
         self.page_of(rank).rare.cache.load(Ordering::Relaxed)
     }
 
+    /// The number of ranks.
     pub(crate) fn size(&self) -> usize {
         self.regions.len()
     }
@@ -235,8 +239,8 @@ impl PhaseFlags {
         differ.then_some((ours, theirs))
     }
 
-    /// The latest call over links of `rank`, if the rank is not ready in the current direct call
-    /// and that call has number `sequence` or a later one.
+    /// The latest call of `rank` over links, if that call has number `sequence` or a later one, and
+    /// the rank is not ready in the current direct call.
     pub(crate) fn link_call_of(&self, rank: usize, sequence: u64) -> Option<CallId> {
         let [number, fingerprint] = &self.page_of(rank).line.link_call;
         let number = number.load(Ordering::Acquire);

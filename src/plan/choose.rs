@@ -1,5 +1,5 @@
-//! The choice of an algorithm (autotuning): the cheapest by the closed forms, for speeds that all
-//! ranks agree on.
+//! The choice of an algorithm (autotuning): the cheapest by closed form and measured factor, for
+//! figures that all ranks agree on, unless rules or registered memory decide.
 //! Law: the choice depends only on the call, the world and the speeds: all ranks choose alike.
 
 use super::{Planner, Request, Rules, Speeds};
@@ -60,7 +60,8 @@ impl Planner {
     }
 
     /// The algorithm of a call: the one that the rules force, if it can make the call; or else the
-    /// direct one on registered memory; or else the cheapest.
+    /// direct one on registered memory; or else the cheapest. The first candidate counts as the
+    /// cheapest if it has no predicted time.
     pub fn choose(&self, request: &Request) -> Algorithm {
         let can = |wanted| self.candidates(request).any(|one| one.algorithm == wanted);
         let Rules { forced, registered, .. } = self.rules;

@@ -1,5 +1,5 @@
-//! The fingerprint of a call: 64 bits by which ranks notice that they make different calls. Fields
-//! let the error name what differs; the rest is the count plus a digest of everything else.
+//! The fingerprint of a call: 64 bits by which ranks notice a mismatch, that is, different calls.
+//! Fields let the error name what differs; the rest is the count plus a digest of everything else.
 //! Law: calls that differ in a field, or only in a count below 2^33, have different fingerprints.
 
 #[cfg(feature = "cuda")]

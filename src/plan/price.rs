@@ -1,5 +1,5 @@
-//! Predicted times of calls: the closed forms of the algorithms, extended to rounds of several
-//! slices and to two kinds of links (within a host, between hosts).
+//! The cost model of the planner: predicted times of calls, by the closed forms of the algorithms,
+//! extended to rounds of several slices and to two kinds of links (within a host, between hosts).
 
 use super::Request;
 use crate::partition::SlotShape;

@@ -31,8 +31,9 @@ pub(crate) struct ListenerAnnouncement {
     epoch: u32,
     /// The digest of the joiners that the member would admit; 0 for none.
     joiners: u64,
-    /// The last call that succeeded at the member.
+    /// The sequence number of the last call that succeeded at the member.
     calls: u64,
+    /// The address of the listener; empty if the member could not listen.
     address: String,
 }
 

@@ -143,7 +143,7 @@ impl Algorithm {
     }
 
     /// True if its reductions read ((rank 0, rank 1), rank 2), .., one by one, for any number of
-    /// ranks. Prefixes always do.
+    /// ranks: the order that a deterministic call needs. Prefixes always do.
     #[must_use]
     pub const fn folds_left(self, collective: Collective) -> bool {
         let prefix = matches!(collective, Collective::Scan | Collective::Exscan);

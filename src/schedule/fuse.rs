@@ -1,6 +1,6 @@
 //! `fuse`: the one transformation of schedules. It concatenates two of them, and where the first
 //! ends by storing the chunk that the second begins by sending, it merges both steps into one. Law:
-//! the simulator sees the same result, with fewer steps.
+//! the simulator sees the same result, with one step less where two were merged.
 
 use super::{Op, Place, Schedule, Space};
 

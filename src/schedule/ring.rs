@@ -1,4 +1,5 @@
-//! The ring: reduce-scatter and all-gather, broadcast as a pipeline, barrier by a token.
+//! The ring: reduce-scatter (some texts say scatter-reduce) and all-gather, broadcast as a
+//! pipeline, barrier by a token.
 //!
 //! Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
 //! workstations", JPDC 69 (2009). Cost, with chunks of m bytes (a token: m), latency a, a step's s

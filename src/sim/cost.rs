@@ -1,12 +1,13 @@
-//! The simulated time of a collective: the same walk, with a clock at every rank and a time in
-//! every slot. No real clock is read.
+//! The simulated time of a collective: the walk of [`check`](super::check()) with a clock at every
+//! rank and a time in every slot. No real clock is read.
 //!
-//! A slice of a step keeps its rank busy for o seconds and b seconds per byte (g more if it
-//! reduces). It starts when its slots are there, and its message arrives a seconds after its end;
-//! so does the news that the incoming slot is empty. (LogGP: Alexandrov et al., SPAA 1995, without
-//! its gap.) With one slice per chunk and slots to spare, ranks never wait for a slot, and each
-//! algorithm's file has its closed form. A broadcast of k slices of m bytes round a ring is a
-//! pipeline: (n+k-1)(o + mb) + (n-1)a.
+//! The letters are those of [`Speed`], and n is the number of ranks. A slice of a step keeps its
+//! rank busy for `o` seconds and `b` seconds per byte (`g` more per byte if it reduces). It starts
+//! when the rank is idle, its incoming slot is full and its outgoing slot empty. Its message
+//! arrives `a` seconds after its end; so does the news that the incoming slot is empty. (LogGP:
+//! Alexandrov et al., SPAA 1995, without its gap.) With one slice per chunk and slots to spare,
+//! ranks never wait for a slot, and each algorithm's file has its closed form. A broadcast of k
+//! slices of m bytes round a ring is a pipeline: (n+k-1)(o + mb) + (n-1)a.
 
 use super::network::{Cursor, Work, walk};
 use super::shape::Shape;

@@ -44,9 +44,10 @@ pub struct Op {
     pub count: u64,
     /// Bytes of the result.
     pub bytes: u64,
-    /// Start time, by [`super::now`], accurate to a few milliseconds.
+    /// Start time in nanoseconds, by [`super::now`], accurate to a few milliseconds.
     pub start: u64,
-    /// Time of completion or failure; the start time if it is unknown or has not come.
+    /// Time of completion or failure, in nanoseconds; the start time if it is unknown or has not
+    /// come.
     pub end: u64,
     /// How far the operation is.
     pub state: State,
@@ -80,7 +81,7 @@ pub struct Record {
     pub rank: u64,
     /// The communicators by entry; `None` for an empty entry.
     pub members: Vec<Option<Member>>,
-    /// The last operations, oldest first.
+    /// The last operations, 1024 at most, oldest first.
     pub ops: Vec<Op>,
 }
 

@@ -1,4 +1,5 @@
-//! The FIFO of slots in memory that both ends map: threads (`loopback`) or processes (`shm`).
+//! The FIFO of slots, a ring buffer in memory that both ends map: threads (`loopback`) or processes
+//! (`shm`).
 //! Unsafe: addresses inside the mapping.
 //!
 //! The first cache line of a slot is its header, with the flag that the slot is filled. So flag,

@@ -1,10 +1,13 @@
 //! Links: one-way FIFOs of slots between two ranks. The sender (`Tx`) reserves an empty slot and
 //! commits it; the receiver (`Rx`) peeks at the oldest committed slot and releases it. On shared
-//! memory no byte is copied between the two. One conformance suite (`tests/threads/links`) holds
-//! for every transport.
+//! memory no byte is copied between the two (zero copy). One conformance suite
+//! (`tests/threads/links`) holds for every transport. A table in ARCHITECTURE.md lists the files
+//! that a new transport touches.
 //!
-//! Capacity law: `commit` never waits for the peer. `Tx::ready` is true while fewer than `capacity`
-//! slots are committed and not yet released (shared memory) or taken by the system (TCP).
+//! Capacity law, the flow control of a link: `commit` never waits for the peer. `Tx::ready` is true
+//! while fewer than `capacity` slots are committed and not yet released (shared memory) or taken by
+//! the system (TCP). Empty slots are the sender's credit; a sender without one waits
+//! (back-pressure).
 
 pub mod aead;
 #[cfg(any(test, feature = "internals"))]

@@ -1,5 +1,6 @@
-//! The cache of measured speeds: in memory for ranks that are threads, else a file per machine and
-//! version in the user's cache folder.
+//! The cache of measured speeds: in memory for ranks that are threads, else in the user's cache
+//! folder, one file for each CPU model, number of CPUs, number of ranks and set of transports. All
+//! versions of the format use the same file.
 //! Law: a file that is incomplete, of another version or not ours is ignored with a warning.
 
 use std::collections::BTreeMap;

@@ -79,10 +79,12 @@ impl fmt::Display for Rejection {
             }
             Self::BadTag => "does not have this job's secret",
             Self::ClosedEarly => "closed the connection before it was answered",
-            Self::ClosedAfterAnswer => "went when it was answered, as one with another secret does",
+            Self::ClosedAfterAnswer => {
+                "closed the connection after it was answered; its job secret may be another"
+            }
             Self::TimedOut => "took too long",
-            Self::Displaced => "had to make room for later ones",
-            Self::NoDescriptor => "found no descriptor left",
+            Self::Displaced => "was displaced by later connections before its handshake ended",
+            Self::NoDescriptor => "could not be served: this process has no file descriptor left",
             Self::OtherUser => "belongs to another user",
         })
     }
@@ -145,7 +147,7 @@ impl Counter {
     fn take_log_line(&mut self, listener: &str) -> Option<String> {
         let (new, all, why) = (std::mem::take(&mut self.unlogged), self.total, self.reason);
         (new > 0).then(|| {
-            format!("{listener} turned away {new} callers ({all} so far); the last one {why}")
+            format!("{listener} rejected {new} connections ({all} so far); the last one {why}")
         })
     }
 }
@@ -180,7 +182,7 @@ mod tests {
         let after = |millis| now + Duration::from_millis(millis);
         let first_line = rejections.log_line(Rejection::Malformed, now).unwrap();
         assert!(
-            first_line.starts_with("the store turned away 1 callers (1 so far)"),
+            first_line.starts_with("the store rejected 1 connections (1 so far)"),
             "{first_line}"
         );
         assert!(first_line.contains("protocol"), "{first_line}");
@@ -189,7 +191,7 @@ mod tests {
         }
         assert!(rejections.log_line(Rejection::TimedOut, after(1)).unwrap().contains("too long"));
         let next_line = rejections.log_line(Rejection::Malformed, after(1000)).unwrap();
-        assert!(next_line.contains("1000 callers (1001 so far)"), "{next_line}");
+        assert!(next_line.contains("1000 connections (1001 so far)"), "{next_line}");
         assert_eq!(rejections.log_line(Rejection::Malformed, after(1999)), None);
         assert_eq!(rejections.total(), 1003);
     }

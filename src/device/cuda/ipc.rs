@@ -1,4 +1,4 @@
-//! Device memory between processes: allocations, the handles by which they are exported, and
+//! Device memory between processes: allocations, the IPC handles by which they are exported, and
 //! mappings of other processes' allocations.
 //! Law: a mapping is closed before the owner frees the memory; memory that may still be mapped is
 //! leaked.

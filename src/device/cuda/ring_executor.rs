@@ -1,8 +1,8 @@
 //! Direct calls around a ring of devices, each of which accesses the memory of the one before it. A
 //! rank waits for its predecessor's ready word, fetches and reduces a chunk in one kernel, and sets
 //! the ready word of its successor.
-//! Law: the predecessor sets a rank's ring words and the rank clears them, except the last word:
-//! the successor sets it after it has fetched everything.
+//! Law: the predecessor sets a rank's ring words and the rank clears them, except the all-fetched
+//! word, which the successor sets after it has fetched everything.
 
 use std::sync::Arc;
 
@@ -85,9 +85,10 @@ fn piece_range(algorithm: &DeviceAlgorithm, place: Place, piece: usize) -> (usiz
     (range.start, range.len())
 }
 
-/// The index of a piece: of its ring word, and of its entry in the list of moves.
-fn word_index(algorithm: &DeviceAlgorithm, step: usize, piece: usize) -> usize {
-    step * pieces_per_chunk(algorithm) + piece
+/// The index of a piece of an item: of a handed-on chunk among the ring words, or of a step in the
+/// list of moves.
+fn piece_index(algorithm: &DeviceAlgorithm, item: usize, piece: usize) -> usize {
+    item * pieces_per_chunk(algorithm) + piece
 }
 
 /// The copy that a step makes.
@@ -119,17 +120,17 @@ impl PeerExecutor {
         let Some(ring) = &mut self.ring else { return true };
         let ([_, after], pulls) = (ring.neighbours(), ring.pulls(call.algorithm.collective));
         let blocks = &self.watchdog.shared.blocks;
-        let (mine, behind) = (blocks.own(slot), SlotRef { rank: after, slot });
+        let (mine, successor) = (blocks.own(slot), SlotRef { rank: after, slot });
         let ([own, seen], algorithm) = ([blocks.me, after].map(buffers), &call.algorithm);
         blocks.write_buffers(mine, own);
         blocks.write_operand_pairs(mine, own);
-        blocks.write_operand_pairs(behind, seen);
+        blocks.write_operand_pairs(successor, seen);
         let [my, its] = &*pulls;
         let mut is_in_position = true;
         for piece in 0..pieces_per_chunk(algorithm) {
             for (at, step) in copy_steps(my) {
                 let (index, moved) =
-                    (word_index(algorithm, at, piece), piece_move(algorithm, step, piece));
+                    (piece_index(algorithm, at, piece), piece_move(algorithm, step, piece));
                 blocks.write_move_target(mine, index, own[1], moved);
                 if step.fetches.is_none() {
                     let from = buffer_of(step.from, own);
@@ -139,11 +140,12 @@ impl PeerExecutor {
             }
             for (at, step) in copy_steps(its).filter(|(_, step)| step.fetches.is_some()) {
                 let (index, moved) =
-                    (word_index(algorithm, at, piece), piece_move(algorithm, step, piece));
-                blocks.write_move_source(behind, index, buffer_of(step.from, seen), moved);
+                    (piece_index(algorithm, at, piece), piece_move(algorithm, step, piece));
+                blocks.write_move_source(successor, index, buffer_of(step.from, seen), moved);
             }
             for &ready in &my.ready {
-                self.ops.write(blocks.ring_word(behind, word_index(algorithm, ready, piece)), 1);
+                self.ops
+                    .write(blocks.ring_word(successor, piece_index(algorithm, ready, piece)), 1);
             }
         }
         is_in_position
@@ -168,7 +170,7 @@ impl PeerExecutor {
                     continue;
                 }
                 if let Some(fetched) = step.fetches {
-                    let word = blocks.ring_word(mine, word_index(algorithm, fetched, piece));
+                    let word = blocks.ring_word(mine, piece_index(algorithm, fetched, piece));
                     self.ops.wait(word, 1);
                     self.ops.write(word, 0);
                 }
@@ -176,7 +178,7 @@ impl PeerExecutor {
                 self.enqueue_pull(stream, &call, mine, (index, step, piece))?;
                 self.ops.write(blocks.running_word(mine), 0);
                 if let Some(given) = step.gives {
-                    let index = word_index(algorithm, given, piece);
+                    let index = piece_index(algorithm, given, piece);
                     self.ops.write(blocks.ring_word(at(after), index), 1);
                 }
             }
@@ -208,7 +210,7 @@ impl PeerExecutor {
             return Ok(());
         }
         let (PullWork::Reduce { last }, Some((_, whole, _))) = (step.work, call.reduction) else {
-            let index = word_index(algorithm, index, piece);
+            let index = piece_index(algorithm, index, piece);
             return self.enqueue_moves(stream, mine, [index, 1], bytes);
         };
         let blocks = &self.watchdog.shared.blocks;

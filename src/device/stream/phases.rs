@@ -1,4 +1,6 @@
-//! The phases of calls by P2P domains, put on a stream one after the other, piece by piece.
+//! The phases of calls by P2P domains, put on a stream one after the other. All-reduce and
+//! broadcast are one piece; other calls are cut into pieces that fit half of the scratch, and each
+//! piece goes through all phases.
 //! Law: the phases follow from arguments that all ranks pass.
 
 use std::sync::Arc;
@@ -17,10 +19,11 @@ use crate::error::Result;
 use crate::plan::Request;
 use crate::schedule::Collective;
 
-/// The fewest elements, of any type, that fill whole cache lines of a device.
+/// Elements in a multiple of a device's cache line of 128 bytes, whatever their type.
 const LINE_ELEMENTS: usize = 128;
 
 impl P2pDomains {
+    /// Puts a collective of this rank's domain on the stream.
     fn within(
         &mut self,
         stream: &Arc<CudaStream>,
@@ -55,6 +58,7 @@ impl P2pDomains {
         }
     }
 
+    /// Puts a collective of the leaders of all domains on the stream.
     fn between(
         &mut self,
         stream: &Arc<CudaStream>,

@@ -18,8 +18,8 @@ const KEEPALIVE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// The most recovery messages that wait unread; a peer that sends more is broken.
 const MAX_UNREAD_MESSAGES: usize = 4096;
 
-/// A rank without a heartbeat for this long is silent, or for half of the call's time limit if that
-/// is shorter.
+/// A rank is silent if its latest heartbeat is older than this, or older than half of the call's
+/// time limit, whichever is shorter.
 const PEER_SILENCE_LIMIT: Duration = Duration::from_secs(4);
 
 /// The control connection to one rank.
@@ -41,7 +41,7 @@ pub(super) struct ControlConnection {
     pub(super) filled: usize,
     /// The first failure or goodbye of the peer.
     pub(super) final_message: Option<ControlMessage>,
-    /// After a goodbye: whether the peer had sent recovery messages.
+    /// After a goodbye: true if the peer had sent recovery messages, so that it may have voted.
     pub(super) goodbye: Option<bool>,
     /// The latest heartbeat, which is all zeros before the first.
     pub(super) heartbeat: Heartbeat,

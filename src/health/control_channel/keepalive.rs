@@ -1,4 +1,5 @@
-//! TCP keepalive: the system asks the other host of a connection for a sign of life.
+//! TCP keepalive: the system asks the other host of a connection for a sign of life. A limit on
+//! retransmission (`TCP_USER_TIMEOUT`) takes its place while bytes are under way.
 //! Law: a dead or unreachable host is noticed within the set time, with bytes under way or without.
 
 use std::io;

@@ -1,6 +1,7 @@
 //! The handling of messages, by their epoch.
-//! Law: a message of an older epoch changes nothing, and one of a newer epoch waits; a sender in a
-//! past epoch is told so.
+//! Law: of the messages of an older epoch only a member's goodbye changes the state; a sender that
+//! still works in such an epoch is answered with the decision that it missed, or that it is
+//! evicted. A message of a newer epoch waits, unless it proves that this rank is evicted.
 
 use super::member::{Member, State, Verdict};
 use super::message::{AgreementKind, Body, Message, Value};
@@ -49,6 +50,8 @@ impl Member {
         }
     }
 
+    /// Answers a sender in an older epoch: a member that is one epoch behind with the decision that
+    /// it missed, any other sender with its eviction.
     fn catch_up(&mut self, epoch: u32, member: bool) {
         let late = member && epoch + 1 == self.epoch;
         let reply = match self.origin.filter(|_| late) {

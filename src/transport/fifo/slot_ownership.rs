@@ -1,7 +1,7 @@
 //! Slot ownership: the atomic words by which the two ends of a FIFO hand slots to each other, and
 //! on which an end sleeps until the next slot is its own.
-//! Law: `tests/loom` goes through all interleavings of the two ends; in none do both touch a slot,
-//! and in none does an end sleep for ever.
+//! Law: `tests/loom`, a model checker, goes through all interleavings of the two ends; in none do
+//! both touch a slot, and in none does an end sleep for ever.
 
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ pub(super) struct Header {
 }
 
 impl End {
-    /// To be called once, by the end itself.
+    /// Sets up this end's sleep flag. Called once, by the end itself, before it first sleeps.
     pub(super) fn attach(&self) {
         self.sleeper.attach();
     }

@@ -1,7 +1,9 @@
-//! The receiving end of a TCP link: memory for one slot, filled by non-blocking reads of exactly
-//! the next frame.
-//! Law: a payload is lent only after its header was compared, it is complete, and it has its
-//! checksum or, on an encrypted link, was opened.
+//! The receiving end of a TCP link: memory for one frame, filled by non-blocking reads of exactly
+//! the next frame. On a plain link, `recv_into` reads payloads of 16 KiB or more straight to their
+//! destination.
+//! Law: no payload byte is used before the header was compared with the expected one; `ready` and
+//! `recv_into` return true only once the payload is complete and verified: by its checksum, if the
+//! link has checksums, or by its tag on an encrypted link.
 
 use std::io::{self, Read};
 use std::net::TcpStream;
@@ -31,13 +33,15 @@ pub struct Rx {
     layout: FrameLayout,
     /// Bytes of the frame that have been received.
     received: usize,
-    /// The header was opened, and compared with the expected one.
+    /// The header has passed `open_header`, which decrypts it on an encrypted link.
     header_opened: bool,
+    /// The header was compared with the expected one.
     header_checked: bool,
     /// The number of the slot, from 0.
     slot: u64,
-    /// Slots have checksums; and the checksum of this one.
+    /// True if the slots of this link have checksums.
     has_checksums: bool,
+    /// The checksum that the header of this slot gives; 0 without checksums.
     crc: u32,
     /// The payload was compared with its checksum, or opened.
     payload_verified: bool,

@@ -1,5 +1,6 @@
 //! Settings of a connected socket before a link uses it: no Nagle delay (`TCP_NODELAY`), buffer
-//! sizes, congestion control.
+//! sizes, congestion control. Link sockets have no keepalive and no limit on retransmission: the
+//! control channel beside them has both, and finds a host that is gone.
 
 use std::fs;
 use std::net::{SocketAddr, TcpStream};

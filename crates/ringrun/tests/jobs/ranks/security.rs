@@ -158,7 +158,7 @@ fn a_host_with_another_secret_is_refused() {
         for refused in &ended[2..] {
             assert!(refused.err.contains("does not have this job's secret"), "{ended:?}");
         }
-        let counted = ended[0].err.lines().filter(|line| line.contains("turned away")).count();
+        let counted = ended[0].err.lines().filter(|line| line.contains(" rejected ")).count();
         assert!((1..=2).contains(&counted), "{ended:?}");
     });
 }
