@@ -5,11 +5,14 @@ use crate::error::Stall;
 use crate::error::cause::{CallMismatch, FailureReason};
 use std::net::{TcpListener, TcpStream};
 
+/// The system ends a connection whose other end reads nothing for this long, as on a busy machine.
+const UNREACHABLE: Duration = Duration::from_secs(60);
+
 fn pair() -> [ControlChannels; 2] {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (other, _) = listener.accept().unwrap();
-    let mut both = [0, 1].map(|me| ControlChannels::new(me, 3, Duration::from_secs(5)));
+    let mut both = [0, 1].map(|me| ControlChannels::new(me, 3, UNREACHABLE));
     let key = |byte| [byte; 32];
     let seals = [AeadKeys::new(&key(1), &key(2)), AeadKeys::new(&key(2), &key(1))];
     let [ones, others] = seals;
