@@ -194,39 +194,3 @@ unsafe fn fold(fold: &Fold<'_>) {
         unsafe { out.wrapping_add(at).copy_from_nonoverlapping(a, len) };
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::{CFunction, Kernel, c_void};
-    use crate::memory::{Dst, Src};
-
-    /// Counts its elements in the context, and keeps the left operand.
-    unsafe extern "C" fn left(
-        left: *const c_void,
-        inout: *mut c_void,
-        count: usize,
-        context: *mut c_void,
-    ) {
-        assert!(left.addr().is_multiple_of(64) && inout.addr().is_multiple_of(64));
-        // SAFETY: `count` elements of three bytes each.
-        unsafe { inout.copy_from_nonoverlapping(left, 3 * count) };
-        // SAFETY: the context given below.
-        unsafe { *context.cast::<usize>() += count };
-    }
-
-    #[test]
-    fn a_c_function_gets_aligned_elements_and_its_context() {
-        let mut counted = 0_usize;
-        let context = core::ptr::from_mut(&mut counted).cast();
-        let by = CFunction { name: "left", function: left, context, size: 3 };
-        // SAFETY: the function keeps to its elements, and the context outlives the kernel.
-        let kernel = unsafe { Kernel::for_c_function(&by) };
-        let sources: Vec<Vec<u8>> = (0..3).map(|rank| vec![rank; 3001]).collect();
-        let views: Vec<Src<'_>> = sources.iter().map(|s| Src::from(&s[1..])).collect();
-        let mut out = vec![9; 3001];
-        kernel.fold(true, &mut [Dst::from(&mut out[1..])], &views);
-        assert_eq!(out[0], 9);
-        assert!(out[1..].iter().all(|&byte| byte == 0));
-        assert_eq!(counted, 2 * 1000);
-    }
-}

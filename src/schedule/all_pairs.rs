@@ -8,7 +8,7 @@
 //! ns + a; two-shot its two halves, of two ranks s less.
 
 use super::{
-    Collective, Definition, Op, Order, Place, ReadOrder, Ring, Schedule, Step, Volume, fuse, halves,
+    Collective, Definition, Op, Order, Place, ReadOrder, Ring, Schedule, Step, Volume, fuse_halves,
 };
 use crate::sim::Speed;
 
@@ -50,17 +50,30 @@ pub(super) fn others(size: u32, me: u32) -> impl DoubleEndedIterator<Item = u32>
     (1..size).map(move |hops| (me + hops) % size)
 }
 
+/// One chunk to each other rank, from `place` of that rank's number.
+pub(super) fn sends(
+    size: u32,
+    me: u32,
+    place: impl Fn(u32) -> Place,
+) -> impl Iterator<Item = Step> {
+    others(size, me).map(move |to| Step::new(Op::Send, me, place(to)).to(to))
+}
+
+/// The chunk of each other rank, the previous rank's first, because it was sent first.
+pub(super) fn receives(size: u32, me: u32) -> impl Iterator<Item = Step> {
+    let receive = move |from| Step::new(Op::Recv, me, Place::output(from)).from(from);
+    others(size, me).rev().map(receive)
+}
+
 /// One chunk, from every rank to every other.
 fn all_reduce(size: u32, me: u32) -> Schedule {
     let mine = Place::input(0);
-    let sends = others(size, me).map(|to| Step::new(Op::Send, me, mine).to(to));
-    fold(sends, size, me, mine, Schedule::new(1, 1))
+    fold(sends(size, me, |_| mine), size, me, mine, Schedule::new(1, 1))
 }
 
 /// Chunk r goes to rank r.
 fn reduce_scatter(size: u32, me: u32) -> Schedule {
-    let sends = others(size, me).map(|to| Step::new(Op::Send, me, Place::input(to)).to(to));
-    fold(sends, size, me, Place::input(me), Schedule::new(size, 1))
+    fold(sends(size, me, Place::input), size, me, Place::input(me), Schedule::new(size, 1))
 }
 
 /// The sends, then ((r0 + r1) + r2) + .. of the incoming chunks and `mine`, into output chunk 0.
@@ -104,15 +117,13 @@ fn fold(
     Schedule { steps, ..empty }
 }
 
-/// Sends one chunk to each rank and receives one from each: first from the previous rank, which
-/// sends to this one first.
+/// Sends one chunk to each rank and receives one from each.
 fn all_gather(size: u32, me: u32) -> Schedule {
     let mine = Place::input(0);
     let mut steps = Vec::with_capacity(2 * size as usize - 1);
-    steps.extend(others(size, me).map(|to| Step::new(Op::Send, me, mine).to(to)));
+    steps.extend(sends(size, me, |_| mine));
     steps.push(Step::new(Op::Copy, me, mine).into(Place::output(me)));
-    let recv = |from| Step::new(Op::Recv, me, Place::output(from)).from(from);
-    steps.extend(others(size, me).rev().map(recv));
+    steps.extend(receives(size, me));
     Schedule { steps, ..Schedule::new(1, size) }
 }
 
@@ -120,7 +131,7 @@ fn broadcast(size: u32, me: u32, root: u32) -> Schedule {
     let (mine, result) = (Place::input(0), Place::output(0));
     let mut steps = Vec::new();
     if me == root {
-        steps.extend(others(size, me).map(|to| Step::new(Op::Send, me, mine).to(to)));
+        steps.extend(sends(size, me, |_| mine));
         steps.push(Step::new(Op::Copy, me, mine).into(result));
     } else {
         steps.push(Step::new(Op::Recv, me, result).from(root));
@@ -130,8 +141,7 @@ fn broadcast(size: u32, me: u32, root: u32) -> Schedule {
 
 /// An all-reduce in two hops, with one chunk per rank.
 fn two_shot(size: u32, me: u32) -> Schedule {
-    let [scatter, gather] = halves([reduce_scatter(size, me), all_gather(size, me)], size, me);
-    fuse(scatter, gather)
+    fuse_halves(reduce_scatter(size, me), all_gather(size, me), me)
 }
 
 /// Each rank sends a chunk to every other; in a broadcast the root alone does.

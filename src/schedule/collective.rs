@@ -153,44 +153,57 @@ impl Collective {
     /// The number of chunks that these schedules send.
     #[must_use]
     pub fn volume(self, order: &Ring) -> Volume {
-        let (size, direct) = (order.size(), order.all_pairs());
-        match self {
-            Self::AllReduce => ring::all_reduce_volume(size),
-            Self::ReduceScatter | Self::AllGather => ring::half_volume(size),
-            Self::Broadcast { .. } => ring::broadcast_volume(size),
-            Self::Reduce { .. } => rooted::reduce_volume(size),
-            Self::Gather { .. } if direct => rooted::gather_volume(size),
-            Self::Scatter { .. } if direct => rooted::scatter_volume(size),
-            Self::Gather { .. } | Self::Scatter { .. } => relay::rooted_volume(size),
-            Self::AllToAll if direct => all_to_all::volume(size),
-            Self::AllToAll => relay::all_to_all_volume(size),
-            Self::Scan | Self::Exscan => scan::volume(size),
-            Self::Barrier => ring::barrier_volume(size),
-        }
+        let direct = order.all_pairs();
+        let [n, others] = [order.size(), order.size() - 1].map(u64::from);
+        let [most, total] = match self {
+            Self::AllReduce => [2 * others, 2 * others * n],
+            Self::ReduceScatter | Self::AllGather => [others, others * n],
+            Self::AllToAll if direct => [others, others * n],
+            // Each rank has one block for every number of hops.
+            Self::AllToAll => [n * others / 2, n * n * others / 2],
+            Self::Scatter { .. } if direct => [others, others],
+            Self::Gather { .. } if direct => [1, others],
+            // The block of the rank h hops away is sent h times.
+            Self::Gather { .. } | Self::Scatter { .. } => [others, n * others / 2],
+            // Every rank but one sends once.
+            Self::Broadcast { .. } | Self::Reduce { .. } | Self::Scan | Self::Exscan => [1, others],
+            // The token goes round twice, without the last hop.
+            Self::Barrier => [2, 2 * others],
+        };
+        Volume { most, total }
     }
 
     /// The time of these schedules in seconds, in place, with one slice per chunk. `bytes` is the
     /// length of the longer one of a rank's input and output.
     #[must_use]
     pub fn cost(self, order: &Ring, bytes: f64, speed: &Speed) -> f64 {
-        let (size, direct) = (order.size(), order.all_pairs());
-        match self {
+        if order.size() == 1 {
             // A single rank has everything in place.
-            _ if size == 1 => 0.0,
-            Self::AllReduce => ring::all_reduce_cost(size, bytes / f64::from(size), speed),
-            Self::Barrier => ring::all_reduce_cost(size, bytes, speed),
-            Self::ReduceScatter => rooted::reduce_cost(size, bytes / f64::from(size), speed),
-            Self::AllGather => ring::all_gather_cost(size, bytes / f64::from(size), speed),
-            Self::Broadcast { .. } => ring::all_gather_cost(size, bytes, speed),
-            Self::Reduce { .. } => rooted::reduce_cost(size, bytes, speed),
-            Self::Gather { .. } | Self::Scatter { .. } if direct => {
-                rooted::cost(size, bytes, speed)
+            return 0.0;
+        }
+        let (n, others, direct) =
+            (f64::from(order.size()), f64::from(order.size() - 1), order.all_pairs());
+        let (block, a) = (bytes / n, speed.latency);
+        // The closed forms in the headers of `ring`, `rooted`, `relay`, `all_to_all` and `scan`.
+        let both_halves = |m| n * speed.moved(m) + others * (speed.folded(m) + 2.0 * a);
+        let reduced = |m| speed.moved(m) + others * (speed.folded(m) + a);
+        let gathered = |m| n * speed.moved(m) + others * a;
+        let s = speed.moved(block);
+        match self {
+            Self::AllReduce => both_halves(block),
+            Self::Barrier => both_halves(bytes),
+            Self::ReduceScatter => reduced(block),
+            Self::Reduce { .. } | Self::Scan => reduced(bytes),
+            Self::AllGather => gathered(block),
+            Self::Broadcast { .. } => gathered(bytes),
+            Self::Gather { .. } | Self::Scatter { .. } if direct => n * s + a,
+            Self::Gather { .. } | Self::Scatter { .. } => others * (2.0 * s + a),
+            Self::AllToAll if direct => (2.0 * others * s).max(n * s + a),
+            Self::AllToAll => n * others / 2.0 * (2.0 * s + a) + (others / 2.0).floor() * s,
+            Self::Exscan => {
+                let first = 2.0 * speed.moved(bytes) + a;
+                first + (n - 2.0) * (first + speed.folded(bytes))
             }
-            Self::Gather { .. } | Self::Scatter { .. } => relay::rooted_cost(size, bytes, speed),
-            Self::AllToAll if direct => all_to_all::cost(size, bytes, speed),
-            Self::AllToAll => relay::all_to_all_cost(size, bytes, speed),
-            Self::Scan => scan::cost(size, bytes, speed),
-            Self::Exscan => scan::exscan_cost(size, bytes, speed),
         }
     }
 

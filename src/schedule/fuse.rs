@@ -37,9 +37,10 @@ pub fn fuse(first: Schedule, second: Schedule) -> Schedule {
     Schedule { input, output, scratch, steps }
 }
 
-/// Reduce-scatter and all-gather as the two halves of an all-reduce over `chunks` chunks: the first
-/// leaves its result at chunk `mine` of the output, where the second begins.
-pub(super) fn halves([scatter, gather]: [Schedule; 2], chunks: u32, mine: u32) -> [Schedule; 2] {
+/// The all-reduce of a reduce-scatter and an all-gather: the first leaves its result at chunk `mine`
+/// of the output, where the second begins.
+pub(super) fn fuse_halves(scatter: Schedule, gather: Schedule, mine: u32) -> Schedule {
+    let chunks = scatter.input;
     let scattered = |place: Place| match place.space {
         Space::Output => Place::output(mine),
         Space::Input | Space::Scratch => place,
@@ -48,36 +49,13 @@ pub(super) fn halves([scatter, gather]: [Schedule; 2], chunks: u32, mine: u32) -
         Space::Input => Place::output(mine),
         Space::Output | Space::Scratch => place,
     };
-    [scatter.moved(chunks, chunks, scattered), gather.moved(chunks, chunks, gathered)]
+    fuse(scatter.moved(chunks, chunks, scattered), gather.moved(chunks, chunks, gathered))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Ring, Step, all_reduce, ring};
+    use super::super::{Ring, Step};
     use super::{Op, Place, Schedule, fuse};
-
-    #[test]
-    fn an_all_reduce_has_one_step_less_than_its_halves() {
-        for size in 2..=64 {
-            let ring = Ring::natural(size);
-            for me in 0..size {
-                let halves = ring::all_reduce_halves(&ring, me);
-                let fused = all_reduce(&ring, me);
-                let seam = size as usize - 1;
-                assert_eq!(fused.steps.len(), 2 * size as usize - 1);
-                assert_eq!((fused.input, fused.output), (size, size));
-                // Only the step at the seam is new: it receives as the first half and sends as the
-                // second.
-                assert_eq!(fused.steps[..seam], halves[0].steps[..seam]);
-                assert_eq!(fused.steps[seam + 1..], halves[1].steps[1..]);
-                let step = fused.steps[seam];
-                let (last, next) = (halves[0].steps[seam], halves[1].steps[0]);
-                assert_eq!((step.op, step.last), (Op::RecvReduceCopySend, true));
-                assert_eq!((step.src, step.dst), (Place::input(me), Place::output(me)));
-                assert_eq!((step.from, step.to), (last.from, next.to));
-            }
-        }
-    }
 
     /// Two steps are merged only if the first stores and the second sends the same chunk.
     #[test]
@@ -122,14 +100,5 @@ mod tests {
         assert_eq!(fused.scratch, [Place::input(0), Place::input(1)]);
         assert_eq!(fused.steps[0].dst, Place::scratch(0));
         assert_eq!(fused.steps[1].dst, Place::scratch(1));
-    }
-
-    #[test]
-    fn fusing_with_an_empty_schedule_changes_nothing() {
-        let empty = || Schedule::new(4, 4);
-        let some = || all_reduce(&Ring::natural(4), 0);
-        assert_eq!(fuse(empty(), empty()), empty());
-        assert_eq!(fuse(some(), empty()), some());
-        assert_eq!(fuse(empty(), some()), some());
     }
 }

@@ -27,7 +27,7 @@ use algorithm::{Definition, ReadOrder};
 pub use all_to_all::all_to_all;
 pub use collective::{ALL_PAIRS, Collective};
 pub use fuse::fuse;
-use fuse::halves;
+use fuse::fuse_halves;
 pub use hierarchical::hierarchical_cost;
 use hosts::Hosts;
 pub use ring::{Ring, all_gather, all_reduce, barrier, broadcast, reduce_scatter};

@@ -7,8 +7,7 @@
 //! n(n-1)/2 (2s + a), as every block goes all its way by hops, and (n-1)/2 s, rounded down, for
 //! those that wait in the scratch.
 
-use super::{Op, Place, Ring, Schedule, Volume};
-use crate::sim::Speed;
+use super::{Op, Place, Ring, Schedule};
 
 /// The schedule of a gather, as [`super::gather`], along the ring. A rank sends its own block
 /// first, then those of the ranks behind it.
@@ -86,29 +85,4 @@ fn pass(ring: &Ring, me: u32, schedule: &mut Schedule, like: Place, blocks: i64)
         }
         schedule.steps.extend([Op::Recv, Op::Send].map(|op| ring.step(me, op, block)));
     }
-}
-
-/// Gather and scatter: the block of the rank h hops away is sent h times.
-pub(super) fn rooted_volume(size: u32) -> Volume {
-    let (n, others) = (u64::from(size), u64::from(size - 1));
-    Volume { most: others, total: n * others / 2 }
-}
-
-/// All-to-all: each rank has one block for every number of hops.
-pub(super) fn all_to_all_volume(size: u32) -> Volume {
-    let (n, others) = (u64::from(size), u64::from(size - 1));
-    Volume { most: n * others / 2, total: n * n * others / 2 }
-}
-
-/// The closed form of gather and scatter; `bytes` is the length of all blocks. `size` is not 1.
-pub(super) fn rooted_cost(size: u32, bytes: f64, speed: &Speed) -> f64 {
-    let s = speed.moved(bytes / f64::from(size));
-    f64::from(size - 1) * (2.0 * s + speed.latency)
-}
-
-/// The closed form of all-to-all; `bytes` is the length of all blocks of a rank. `size` is not 1.
-pub(super) fn all_to_all_cost(size: u32, bytes: f64, speed: &Speed) -> f64 {
-    let s = speed.moved(bytes / f64::from(size));
-    let hops = all_to_all_volume(size).most as f64;
-    hops * (2.0 * s + speed.latency) + f64::from((size - 1) / 2) * s
 }

@@ -8,8 +8,7 @@
 
 use core::ops::Range;
 
-use super::{ALL_PAIRS, Hosts, Op, Place, Schedule, Step, Volume, fuse, halves};
-use crate::sim::Speed;
+use super::{ALL_PAIRS, Hosts, Op, Place, Schedule, Step, fuse_halves};
 
 /// The order in which the ring visits the ranks (each sends to the next, the last to the first),
 /// the host of each rank, and whether all pairs of ranks are linked besides.
@@ -195,16 +194,10 @@ pub fn all_gather(ring: &Ring, me: u32) -> Schedule {
     Schedule { steps, ..Schedule::new(1, ring.size()) }
 }
 
-/// Reduce-scatter and all-gather as halves of an all-reduce.
-pub(super) fn all_reduce_halves(ring: &Ring, me: u32) -> [Schedule; 2] {
-    halves([reduce_scatter(ring, me), all_gather(ring, me)], ring.size(), me)
-}
-
 /// The schedule of an all-reduce: reduce-scatter, then all-gather, fused; 2n-1 steps.
 #[must_use]
 pub fn all_reduce(ring: &Ring, me: u32) -> Schedule {
-    let [scatter, gather] = all_reduce_halves(ring, me);
-    fuse(scatter, gather)
+    fuse_halves(reduce_scatter(ring, me), all_gather(ring, me), me)
 }
 
 /// The schedule of a broadcast: the root's buffer, a single chunk, goes down the ring in slices
@@ -233,39 +226,6 @@ pub fn barrier(ring: &Ring, me: u32) -> Schedule {
     let mut steps = all_reduce(ring, me).steps;
     steps.retain(|step| step.dst.chunk == 0);
     Schedule { steps, ..Schedule::new(1, 1) }
-}
-
-/// All-reduce: 2(n-1)/n of the buffer per rank.
-pub(super) fn all_reduce_volume(size: u32) -> Volume {
-    let (n, hops) = (u64::from(size), u64::from(size - 1));
-    Volume { most: 2 * hops, total: 2 * hops * n }
-}
-
-/// Reduce-scatter and all-gather: (n-1)/n of the buffer per rank.
-pub(super) fn half_volume(size: u32) -> Volume {
-    let (n, hops) = (u64::from(size), u64::from(size - 1));
-    Volume { most: hops, total: hops * n }
-}
-
-/// Broadcast: the buffer once per rank except the last.
-pub(super) fn broadcast_volume(size: u32) -> Volume {
-    Volume { most: 1, total: u64::from(size - 1) }
-}
-
-/// Barrier: the token goes round twice, without the last hop.
-pub(super) fn barrier_volume(size: u32) -> Volume {
-    Volume { most: 2, total: 2 * u64::from(size - 1) }
-}
-
-/// The closed form of all-reduce and barrier, with chunks of `chunk` bytes. `size` is not 1.
-pub(super) fn all_reduce_cost(size: u32, chunk: f64, speed: &Speed) -> f64 {
-    let (n, hops) = (f64::from(size), f64::from(size - 1));
-    n * speed.moved(chunk) + hops * (speed.folded(chunk) + 2.0 * speed.latency)
-}
-
-/// The closed form of all-gather and broadcast. `size` is not 1.
-pub(super) fn all_gather_cost(size: u32, chunk: f64, speed: &Speed) -> f64 {
-    f64::from(size) * speed.moved(chunk) + f64::from(size - 1) * speed.latency
 }
 
 #[cfg(test)]

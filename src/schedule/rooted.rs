@@ -6,9 +6,8 @@
 //! it at the root, which no algorithm avoids (Chan et al., "Collective communication: theory,
 //! practice, and experience", 2007).
 
-use super::all_pairs::others;
-use super::{Op, Place, Ring, Schedule, Step, Volume};
-use crate::sim::Speed;
+use super::all_pairs::{others, sends};
+use super::{Op, Place, Ring, Schedule, Step};
 
 /// The schedule of a reduce. Input and output: one chunk. The rank after the root begins, the root
 /// adds the last contribution.
@@ -35,9 +34,8 @@ pub fn gather(size: u32, me: u32, root: u32) -> Schedule {
     let mut steps = Vec::new();
     if me == root {
         steps.push(Step::new(Op::Copy, me, mine).into(Place::output(me)));
-        for peer in others(size, me) {
-            steps.push(Step::new(Op::Recv, me, Place::output(peer)).from(peer));
-        }
+        let receive = |peer| Step::new(Op::Recv, me, Place::output(peer)).from(peer);
+        steps.extend(others(size, me).map(receive));
     } else {
         steps.push(Step::new(Op::Send, me, mine).to(root));
     }
@@ -50,38 +48,10 @@ pub fn scatter(size: u32, me: u32, root: u32) -> Schedule {
     let mine = Place::output(0);
     let mut steps = Vec::new();
     if me == root {
-        for peer in others(size, me) {
-            steps.push(Step::new(Op::Send, me, Place::input(peer)).to(peer));
-        }
+        steps.extend(sends(size, me, Place::input));
         steps.push(Step::new(Op::Copy, me, Place::input(me)).into(mine));
     } else {
         steps.push(Step::new(Op::Recv, me, mine).from(root));
     }
     Schedule { steps, ..Schedule::new(size, 1) }
-}
-
-/// Reduce: every rank but the root sends once.
-pub(super) fn reduce_volume(size: u32) -> Volume {
-    Volume { most: 1, total: u64::from(size - 1) }
-}
-
-/// Gather: every rank but the root sends its block.
-pub(super) fn gather_volume(size: u32) -> Volume {
-    Volume { most: 1, total: u64::from(size - 1) }
-}
-
-/// Scatter: the root sends all blocks but its own.
-pub(super) fn scatter_volume(size: u32) -> Volume {
-    Volume { most: u64::from(size - 1), total: u64::from(size - 1) }
-}
-
-/// The closed form of a reduce whose chunk is one slice. `size` is not 1.
-pub(super) fn reduce_cost(size: u32, bytes: f64, speed: &Speed) -> f64 {
-    speed.moved(bytes) + f64::from(size - 1) * (speed.folded(bytes) + speed.latency)
-}
-
-/// The closed form of gather and scatter; `bytes` is the length of all blocks. `size` is not 1.
-pub(super) fn cost(size: u32, bytes: f64, speed: &Speed) -> f64 {
-    let n = f64::from(size);
-    n * speed.moved(bytes / n) + speed.latency
 }

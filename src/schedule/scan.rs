@@ -6,8 +6,7 @@
 //! but sends something else, so it goes by way of the scratch, one round at a time; with one slice
 //! it takes 2mb + a + (n-2)(3mb + mg + a).
 
-use super::{Op, Place, Schedule, Step, Volume, rooted};
-use crate::sim::Speed;
+use super::{Op, Place, Schedule, Step};
 
 /// The schedule of a scan. Input and output: one chunk. Rank r gets the fold of ranks 0 to r.
 #[must_use]
@@ -52,21 +51,4 @@ pub fn exscan(size: u32, me: u32) -> Schedule {
         ]);
     }
     schedule
-}
-
-/// Every rank but the last sends once.
-pub(super) fn volume(size: u32) -> Volume {
-    Volume { most: 1, total: u64::from(size - 1) }
-}
-
-/// The closed form of a scan whose chunk is one slice: that of a reduce. `size` is not 1.
-pub(super) fn cost(size: u32, bytes: f64, speed: &Speed) -> f64 {
-    rooted::reduce_cost(size, bytes, speed)
-}
-
-/// The closed form of an exscan. `size` is not 1.
-pub(super) fn exscan_cost(size: u32, bytes: f64, speed: &Speed) -> f64 {
-    let (s, a) = (speed.moved(bytes), speed.latency);
-    let between = 2.0 * s + speed.folded(bytes) + a;
-    2.0 * s + a + f64::from(size - 2) * between
 }

@@ -308,24 +308,10 @@ fn down(size: u32, above: f64, step: f64, a: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{MIN_PIECE, Node, Rank, Trees, WINDOW, binary, binomial, shifted};
+    use super::{MIN_PIECE, Rank, Trees, WINDOW};
     use crate::partition::{Partition, SlotShape};
     use crate::schedule::Collective;
     use crate::sim::{Shape, Speed, cost};
-
-    /// Parents and children agree, and every place but the root has one parent.
-    fn is_a_tree(size: u32, node: impl Fn(u32) -> Node) {
-        let mut children: Vec<u32> = Vec::new();
-        for at in 0..size {
-            for (child, _) in node(at).children {
-                assert_eq!(node(child).parent, Some(at), "{child} of {size}");
-                children.push(child);
-            }
-        }
-        children.sort_unstable();
-        assert_eq!(children, (1..size).collect::<Vec<_>>());
-        assert_eq!(node(0).parent, None);
-    }
 
     /// Seconds of a simulated walk of the pair, with `slices` slices of MIN_PIECE bytes per chunk.
     fn walk(collective: Collective, size: u32, slices: usize, slots: usize, speed: Speed) -> f64 {
@@ -369,27 +355,6 @@ mod tests {
                 let times =
                     walk(Collective::AllReduce, size, slices, WINDOW * slices, speed) / bytes;
                 assert!((3.0..3.6).contains(&times), "{size} ranks, {slices} slices: {times}");
-            }
-        }
-    }
-
-    #[test]
-    fn parents_and_children_agree_in_all_trees() {
-        for size in 1..=200 {
-            is_a_tree(size, |at| binomial(size, at));
-            is_a_tree(size, |at| binary(size, at));
-            is_a_tree(size, |at| shifted(size, at));
-        }
-    }
-
-    /// Two trees are twice as good as one, since only the root has children in both.
-    #[test]
-    fn a_leaf_of_one_tree_is_an_inner_node_of_the_other() {
-        for size in 3..=200 {
-            for at in 1..size {
-                let [one, other] = [binary(size, at), shifted(size, at)].map(|n| n.children.len());
-                assert!(one == 0 || other == 0, "{at} of {size}: {one} and {other}");
-                assert!(one + other <= 2);
             }
         }
     }

@@ -8,7 +8,7 @@
 //! reduce-scatter c(r), all-gather c(s), all-reduce c(r) + c(s) - s, of which
 //! c(d) = s + max(s, a) + 2d + (g-1)(d + max(d, a)) and, if n is even, a + d.
 
-use super::{Collective, Definition, Op, Order, Place, Ring, Schedule, Step, Volume, fuse, halves};
+use super::{Collective, Definition, Op, Order, Place, Ring, Schedule, Step, Volume, fuse_halves};
 use crate::sim::Speed;
 
 pub(super) const DEFINITION: Definition =
@@ -81,9 +81,7 @@ fn all_gather(order: &Ring, me: u32) -> Schedule {
 }
 
 fn all_reduce(order: &Ring, me: u32) -> Schedule {
-    let parts = [reduce_scatter(order, me), all_gather(order, me)];
-    let [scatter, gather] = halves(parts, order.size(), me);
-    fuse(scatter, gather)
+    fuse_halves(reduce_scatter(order, me), all_gather(order, me), me)
 }
 
 fn schedule(collective: Collective, order: &Ring, me: u32) -> Option<Schedule> {

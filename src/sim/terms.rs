@@ -85,34 +85,3 @@ impl Terms {
         own.all(|(rank, &seen)| seen == (rank < ranks as usize))
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::Terms;
-
-    #[test]
-    fn equal_numbers_are_equal_expressions() {
-        let mut terms = Terms::new(4);
-        let (ab, ac) = (terms.fold(0, 1), terms.fold(0, 2));
-        let numbers = [ab, ac, terms.fold(1, 0), terms.fold(ab, 2), terms.fold(ac, 1)];
-        for (number, term) in numbers.iter().enumerate() {
-            assert!(!numbers[..number].contains(term));
-        }
-        let again = [(0, 1), (0, 2), (1, 0), (ab, 2), (ac, 1)];
-        assert_eq!(again.map(|(left, right)| terms.fold(left, right)), numbers);
-    }
-
-    #[test]
-    fn a_term_with_n_contributions_need_not_have_all_ranks() {
-        let mut terms = Terms::new(3);
-        let pair = terms.fold(0, 1);
-        let (all, twice) = (terms.fold(pair, 2), terms.fold(pair, 0));
-        assert!(!terms.is_full(pair) && terms.is_full(all) && terms.is_full(twice));
-        assert!(terms.has_first(all, 3) && !terms.has_first(twice, 3));
-        assert!(terms.has_first(pair, 2) && !terms.has_first(pair, 1));
-        let garbage = terms.garbage();
-        assert_eq!(terms.fold(garbage, 0), terms.fold(garbage, 0));
-        let none = terms.fold(garbage, garbage);
-        assert_eq!(terms.weight(none), 0);
-    }
-}

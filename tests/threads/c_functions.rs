@@ -31,6 +31,7 @@ unsafe extern "C" fn add(
 /// Concatenates digits, which is associative and not commutative. An element is three bytes: the
 /// number of digits, the first one and the last one.
 unsafe extern "C" fn join(left: *const c_void, inout: *mut c_void, count: usize, _: *mut c_void) {
+    assert!(left.addr().is_multiple_of(64) && inout.addr().is_multiple_of(64));
     for i in 0..count {
         // SAFETY: element i of `count`.
         let [n, first, _] = unsafe { left.cast::<[u8; 3]>().wrapping_add(i).read() };
