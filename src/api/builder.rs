@@ -9,78 +9,50 @@ use crate::bootstrap::in_process;
 use crate::config::{Config, SECRET_LEN, Secret, SecretSource, Transport};
 use crate::error::{Error, Result};
 
-/// Settings of a communicator. An option that is not set here comes from the environment. A program
-/// that sets both `rank` and `size` describes itself: launchers' variables are then ignored.
-#[derive(Clone, Debug, Default)]
-pub struct Builder {
-    rank: Option<usize>,
-    size: Option<usize>,
-    store: Option<String>,
-    secret: Option<Secret>,
-    insecure: Option<bool>,
-    transport: Option<Transport>,
-    encrypt: Option<bool>,
-    interface: Option<String>,
-    all_pairs: Option<usize>,
-    multiprocessors: Option<u32>,
-    uniform: Option<bool>,
-    peer_timeout: Option<Duration>,
-    pub(crate) overrides: OptionalSettings,
+macro_rules! settings {
+    ($($(#[$doc:meta])* $name:ident($value:ident: $given:ty): $type:ty;)*) => {
+        /// Settings of a communicator. An option that is not set here comes from the environment. A
+        /// program that sets both `rank` and `size` describes itself: launchers' variables are then
+        /// ignored.
+        #[derive(Clone, Debug, Default)]
+        pub struct Builder {
+            $($name: Option<$type>,)*
+            pub(crate) overrides: OptionalSettings,
+        }
+
+        impl Builder {
+            $(
+                $(#[$doc])*
+                #[must_use]
+                pub fn $name(self, $value: $given) -> Self {
+                    Self { $name: Some($value.into()), ..self }
+                }
+            )*
+        }
+    };
 }
 
-impl Builder {
+settings! {
     /// This process's rank, from 0. `size` must be set too.
-    #[must_use]
-    pub fn rank(self, rank: usize) -> Self {
-        Self { rank: Some(rank), ..self }
-    }
-
+    rank(rank: usize): usize;
     /// The world size. `rank` must be set too.
-    #[must_use]
-    pub fn size(self, size: usize) -> Self {
-        Self { size: Some(size), ..self }
-    }
-
+    size(size: usize): usize;
     /// Address of the rendezvous store: `host:port` (rank 0 listens there), `unix:@name` or `fd:N`.
-    #[must_use]
-    pub fn store(self, address: &str) -> Self {
-        Self { store: Some(address.into()), ..self }
-    }
-
+    store(address: &str): String;
     /// The job's secret: 32 random bytes, the same at all ranks. Ranks prove to each other on every
     /// connection that they know it. Under `ringrun` there is no need for one.
-    #[must_use]
-    pub fn secret(self, secret: &[u8; SECRET_LEN]) -> Self {
-        Self { secret: Some(secret.into()), ..self }
-    }
-
+    secret(secret: &[u8; SECRET_LEN]): Secret;
     /// Allows ranks on several hosts to run without a secret: then any process that reaches their
     /// ports can join the job. Without this option and without a secret, such a job is an error
     /// that says how to make one. All ranks must set the same value.
-    #[must_use]
-    pub fn insecure(self, insecure: bool) -> Self {
-        Self { insecure: Some(insecure), ..self }
-    }
-
+    insecure(insecure: bool): bool;
     /// Forces a transport for all links.
-    #[must_use]
-    pub fn transport(self, transport: Transport) -> Self {
-        Self { transport: Some(transport), ..self }
-    }
-
+    transport(transport: Transport): Transport;
     /// Encrypts and authenticates everything that goes over TCP; costs CPU time. All ranks must set
     /// the same value, and the job needs a secret. Shared memory stays as it is.
-    #[must_use]
-    pub fn encrypt(self, encrypt: bool) -> Self {
-        Self { encrypt: Some(encrypt), ..self }
-    }
-
+    encrypt(encrypt: bool): bool;
     /// Network interfaces that may be used: prefixes, `^` excludes, `=` is exact, or a subnet.
-    #[must_use]
-    pub fn interface(self, interface: &str) -> Self {
-        Self { interface: Some(interface.into()), ..self }
-    }
-
+    interface(interface: &str): String;
     /// The largest world in which every rank has a link to every other one; 32 by default. All
     /// ranks must set the same value; [`Communicator::split`] and [`Communicator::duplicate`] use
     /// it too.
@@ -89,18 +61,10 @@ impl Builder {
     /// of a power of two: messages reach no others; uneven collectives except `all_gather_v` and
     /// `reduce_scatter_v`, and deterministic reductions except prefixes, are refused. A link takes
     /// memory, time at the start and, between processes, two descriptors at either rank.
-    #[must_use]
-    pub fn all_pairs(self, ranks: usize) -> Self {
-        Self { all_pairs: Some(ranks), ..self }
-    }
-
+    all_pairs(ranks: usize): usize;
     /// The most multiprocessors of this rank's device that the kernels of a collective may take, so
     /// that other kernels run beside them; all by default. The value may differ from rank to rank.
-    #[must_use]
-    pub fn multiprocessors(self, most: u32) -> Self {
-        Self { multiprocessors: Some(most), ..self }
-    }
-
+    multiprocessors(most: u32): u32;
     /// Makes each collective call succeed at all surviving ranks or at none. Without it some ranks
     /// may have the result while others learn that a rank is lost. The price is a barrier after
     /// each call, links between all pairs of ranks and, after a failure, the time until every
@@ -109,18 +73,13 @@ impl Builder {
     ///
     /// A rank that had not heard of the failure learns of it by its next call, whose error is of
     /// the call that succeeded. The barriers are numbered too: calls are 1, 3, 5, ... here.
-    #[must_use]
-    pub fn uniform(self, uniform: bool) -> Self {
-        Self { uniform: Some(uniform), ..self }
-    }
-
+    uniform(uniform: bool): bool;
     /// How long another host may give no sign of life before it counts as unreachable: 4 s to an
     /// hour, in whole seconds; 5 s by default.
-    #[must_use]
-    pub fn peer_timeout(self, timeout: Duration) -> Self {
-        Self { peer_timeout: Some(timeout), ..self }
-    }
+    peer_timeout(timeout: Duration): Duration;
+}
 
+impl Builder {
     /// Meets the other ranks at the store and opens the links to them.
     ///
     /// # Errors

@@ -266,8 +266,6 @@ mod tests {
                 let all = all.filter(|it| it.root().is_none_or(|root| root == size / 3));
                 for (collective, speed) in all.flat_map(|c| SPEEDS.map(|s| (c, s))) {
                     let schedules = algorithm.schedules(collective, &ring);
-                    let volume = algorithm.volume(collective, &ring);
-                    assert!(volume.is_some() || schedules.is_none());
                     let Some(schedules) = schedules else { continue };
                     let chunks = schedules[0].input.max(schedules[0].output) as usize;
                     let partition = [Partition::exact(chunk, 1, slots)];
