@@ -4,7 +4,7 @@
 
 use core::ops::Range;
 
-use super::wait::{Halt, Stop, Wait};
+use super::wait::{Awaited, Event, Halt, Stop, Wait};
 use crate::health::Peers;
 use crate::kernel::{FoldStep, Kernel, copy};
 use crate::memory::{Buffer, Dst, Src};
@@ -115,6 +115,14 @@ impl<'a> Operands<'a, '_> {
         self.buffer.src(self.step.dst.space, self.dst + part.start..self.dst + part.end)
     }
 
+    /// The event that `from`'s payload is in the slice's destination.
+    fn received<'f>(&self, from: usize, frame: &'f Frame) -> Event<'f>
+    where
+        'a: 'f,
+    {
+        Event::Received(from, frame, self.buffer, self.step.dst.space, self.dst)
+    }
+
     fn dest(&self, part: &Range<usize>) -> Dst<'a> {
         self.buffer.dst(self.step.dst.space, self.dst + part.start..self.dst + part.end)
     }
@@ -159,30 +167,25 @@ impl<'a, 'b> Slice<'a, 'b> {
         let (from, to) = (from as usize, to as usize);
         self.choose_in_place(op, from, to).map_err(|fault| (fault.into(), from))?;
         if self.receives_in_place {
-            let place = (self.operands.step.dst.space, self.operands.dst);
-            let landed =
-                wait.until_received(self.peers, from, &self.frame, self.operands.buffer, place);
-            landed.map_err(|stop| (stop, from))?;
+            let received = self.operands.received(from, &self.frame);
+            wait.until(self.peers, received).map_err(|stop| (stop, from))?;
         } else if op.receives() {
-            wait.until_filled(self.peers, from, &self.frame).map_err(|stop| (stop, from))?;
+            let filled = Event::Filled(from, &self.frame);
+            wait.until(self.peers, filled).map_err(|stop| (stop, from))?;
         }
         if op.sends() {
-            wait.until_empty(self.peers, to).map_err(|stop| (stop, to))?;
+            wait.until(self.peers, Event::Empty(to)).map_err(|stop| (stop, to))?;
         }
         self.run(op, from, to).map_err(|fault| (fault.into(), if op.sends() { to } else { from }))
     }
 
     /// Does the step (which receives or sends, not both) if its slot is ready; false if not.
     pub(super) fn try_step(&mut self) -> Result<bool, Fault> {
-        let Step { op, from, to, dst, .. } = *self.operands.step;
+        let Step { op, from, to, .. } = *self.operands.step;
         let (from, to) = (from as usize, to as usize);
         self.choose_in_place(op, from, to)?;
         let ready = if self.receives_in_place {
-            let Operands { buffer, dst: at, len, .. } = self.operands;
-            self.peers
-                .links
-                .rx(from)?
-                .recv_into(&self.frame, buffer.dst(dst.space, at..at + len))?
+            self.operands.received(from, &self.frame).try_complete(self.peers)?
         } else if op.receives() {
             self.peers.links.rx(from)?.ready(&self.frame)?
         } else {

@@ -100,22 +100,29 @@ pub(super) trait Awaited {
     /// Looks for the event and completes it if it is there. Never blocks.
     fn try_complete(&mut self, peers: &mut Peers) -> Result<bool, Fault>;
 
-    /// True if each look is a system call.
-    fn is_syscall_backed(&mut self, peers: &mut Peers) -> Result<bool, Fault>;
-
     /// The link end that the event comes from, if it is only one.
     fn end(&self) -> Option<LinkEnd>;
 
-    /// Fails if the event can no longer happen.
-    fn check_alive(&mut self, peers: &mut Peers) -> Result<(), Fault>;
+    /// True if each look is a system call.
+    fn is_syscall_backed(&mut self, peers: &mut Peers) -> Result<bool, Fault> {
+        self.end().map_or(Ok(false), |end| end.is_syscall_backed(peers))
+    }
 
-    /// Sleeps until the event may have happened, for at most `limit`; may return early. `waited` is
-    /// the time waited so far.
-    fn park(&mut self, peers: &mut Peers, waited: Duration, limit: Duration) -> Result<(), Fault>;
+    /// Fails if the event can no longer happen.
+    fn check_alive(&mut self, peers: &mut Peers) -> Result<(), Fault> {
+        self.end().map_or(Ok(()), |end| end.check_alive(peers))
+    }
+
+    /// Sleeps until the event may have happened, for at most `limit`; may return early. `_waited`
+    /// is the time waited so far.
+    fn park(&mut self, peers: &mut Peers, _waited: Duration, limit: Duration) -> Result<(), Fault> {
+        self.end().map_or(Ok(()), |end| end.park(peers, limit))
+    }
 }
 
+/// An event of one link.
 #[derive(Clone, Copy, Debug)]
-enum Event<'f> {
+pub(super) enum Event<'f> {
     /// A filled slot from this peer, with this frame.
     Filled(usize, &'f Frame),
     /// A payload from this peer, with this frame, received into the buffer at this offset.
@@ -124,15 +131,6 @@ enum Event<'f> {
     Empty(usize),
     /// All bytes committed to this peer have left.
     Flushed(usize),
-}
-
-impl Event<'_> {
-    fn link_end(&self) -> LinkEnd {
-        match *self {
-            Self::Filled(peer, _) | Self::Received(peer, ..) => LinkEnd::From(peer),
-            Self::Empty(peer) | Self::Flushed(peer) => LinkEnd::To(peer),
-        }
-    }
 }
 
 impl<'a> Wait<'a> {
@@ -163,31 +161,6 @@ impl<'a> Wait<'a> {
         if let Some(recorder) = self.recorder {
             recorder.add_wait(time);
         }
-    }
-
-    pub(super) fn until_filled(
-        &self,
-        peers: &mut Peers,
-        peer: usize,
-        frame: &Frame,
-    ) -> Result<(), Stop> {
-        self.until(peers, Event::Filled(peer, frame))
-    }
-
-    /// Waits for a payload from `peer` and receives it into `buffer`, at byte `at` of the space.
-    pub(super) fn until_received(
-        &self,
-        peers: &mut Peers,
-        peer: usize,
-        frame: &Frame,
-        buffer: &Buffer<'_>,
-        (space, at): (Space, usize),
-    ) -> Result<(), Stop> {
-        self.until(peers, Event::Received(peer, frame, buffer, space, at))
-    }
-
-    pub(super) fn until_empty(&self, peers: &mut Peers, peer: usize) -> Result<(), Stop> {
-        self.until(peers, Event::Empty(peer))
     }
 
     /// Waits until the bytes to all peers have left, which completes a call. Names a late peer.
@@ -255,14 +228,8 @@ impl<'a> Wait<'a> {
             }
             let peer = event.end().map_or(0, LinkEnd::peer);
             peers.send_heartbeats((waited, self.timeout), self.message.map(|call| (call, peer)));
-            let times = (waited, self.timeout);
-            warn_of_silence(
-                peers,
-                self.recorder,
-                times,
-                (peer, self.message.unwrap_or(0)),
-                &mut warned,
-            );
+            let (times, of) = ((waited, self.timeout), (peer, self.message.unwrap_or(0)));
+            warn_of_silence(peers, self.recorder, times, of, &mut warned);
             peers.links.flush();
             event.park(peers, waited, ABORT_POLL_INTERVAL.min(self.timeout - waited))?;
             if event.try_complete(peers)? {
@@ -285,20 +252,11 @@ impl Awaited for Event<'_> {
         }
     }
 
-    fn is_syscall_backed(&mut self, peers: &mut Peers) -> Result<bool, Fault> {
-        self.link_end().is_syscall_backed(peers)
-    }
-
     fn end(&self) -> Option<LinkEnd> {
-        Some(self.link_end())
-    }
-
-    fn check_alive(&mut self, peers: &mut Peers) -> Result<(), Fault> {
-        self.link_end().check_alive(peers)
-    }
-
-    fn park(&mut self, peers: &mut Peers, _: Duration, limit: Duration) -> Result<(), Fault> {
-        self.link_end().park(peers, limit)
+        Some(match *self {
+            Event::Filled(peer, _) | Event::Received(peer, ..) => LinkEnd::From(peer),
+            Event::Empty(peer) | Event::Flushed(peer) => LinkEnd::To(peer),
+        })
     }
 }
 
