@@ -93,6 +93,7 @@ macro_rules! item_by_item {
         }
     };
 }
+pub(super) use item_by_item;
 
 /// Elements that the compiler vectorises.
 #[derive(Clone, Copy)]

@@ -41,11 +41,6 @@ pub(super) struct Fold<'a> {
     pub(super) params: &'a Params,
 }
 
-/// The loop of a reduction of two.
-pub(super) type RunPair = unsafe fn(&Pair<'_>);
-/// The loop of a reduction of many.
-pub(super) type RunFold = unsafe fn(&Fold<'_>);
-
 /// A kernel, compiled for one instruction set, type and operation. Blocks are read and written by
 /// pointer, one after the other. So the result is right if each output coincides with an input or
 /// another output exactly, or not at all; other overlaps give a meaningless result and no undefined
@@ -56,8 +51,8 @@ pub(super) type RunFold = unsafe fn(&Fold<'_>);
 /// elements; the CPU has the kernel's instructions.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Run {
-    pub(super) pair: RunPair,
-    pub(super) fold: RunFold,
+    pub(super) pair: unsafe fn(&Pair<'_>),
+    pub(super) fold: unsafe fn(&Fold<'_>),
 }
 
 /// A pass over all bytes of its operands.

@@ -1,7 +1,7 @@
 //! The table from type and reduction to blocks and arithmetic, for any instruction set.
 
 use super::block::{Block, Many, One};
-use super::pass::{self, Run, RunFold, RunPair};
+use super::pass::{self, Run};
 use super::scalar::{self, Number, Op, Real};
 use super::wide::KernelElement;
 use crate::element::{
@@ -16,8 +16,11 @@ pub(super) trait Isa {
     /// The instruction set for rare reductions. Every loop costs compile time, and wider registers
     /// gain little there.
     type Rare: Isa;
-    fn pair<B: Block, O: Op<B::Lane>>() -> RunPair;
-    fn fold<B: Block, O: Op<B::Lane>>() -> RunFold;
+    /// The loops of a block and an operation, compiled for the instruction set. By default that is
+    /// the one for which the whole program is compiled.
+    fn run<B: Block, O: Op<B::Lane>>() -> Run {
+        Run { pair: pass::pair::<B, O>, fold: pass::fold::<B, O> }
+    }
 }
 
 /// The portable level: one element at a time.
@@ -28,12 +31,6 @@ impl Isa for Portable {
     type F16 = One<f16>;
     type BF16 = One<element::bf16>;
     type Rare = Self;
-    fn pair<B: Block, O: Op<B::Lane>>() -> RunPair {
-        pass::pair::<B, O>
-    }
-    fn fold<B: Block, O: Op<B::Lane>>() -> RunFold {
-        pass::fold::<B, O>
-    }
 }
 
 /// A type that the compiler vectorises well.
@@ -56,13 +53,9 @@ lines!(F8E4M3, F8E5M2, Complex<f32>, Complex<f64>);
 /// A line of elements in the instruction set for rare reductions.
 type Line<I, T> = <<I as Isa>::Rare as Isa>::Line<T>;
 
-fn run<I: Isa, B: Block, O: Op<B::Lane>>() -> Run {
-    Run { pair: I::pair::<B, O>(), fold: I::fold::<B, O>() }
-}
-
 /// The loops of rarely used reductions: compiled once, one element at a time.
 fn scalar_only<T: KernelElement, O: Op<T::Wide>>() -> Run {
-    run::<Portable, One<T>, O>()
+    Portable::run::<One<T>, O>()
 }
 
 /// The arithmetic to select: a plain operation, or the sum of scaled contributions.
@@ -91,9 +84,9 @@ pub(super) fn bf16<I: Isa>(arithmetic: Arithmetic) -> Option<Run> {
 fn plain<I: Isa>(dtype: DataType, op: ReduceOp) -> Option<Run> {
     match op {
         _ if !op.is_defined_for(dtype) => None,
-        ReduceOp::BitAnd => Some(run::<I::Rare, Line<I, u8>, scalar::BitAnd>()),
-        ReduceOp::BitOr => Some(run::<I::Rare, Line<I, u8>, scalar::BitOr>()),
-        ReduceOp::BitXor => Some(run::<I::Rare, Line<I, u8>, scalar::BitXor>()),
+        ReduceOp::BitAnd => Some(I::Rare::run::<Line<I, u8>, scalar::BitAnd>()),
+        ReduceOp::BitOr => Some(I::Rare::run::<Line<I, u8>, scalar::BitOr>()),
+        ReduceOp::BitXor => Some(I::Rare::run::<Line<I, u8>, scalar::BitXor>()),
         ReduceOp::LogicalAnd => logical::<scalar::LogicalAnd>(dtype),
         ReduceOp::LogicalOr => logical::<scalar::LogicalOr>(dtype),
         ReduceOp::LogicalXor => logical::<scalar::LogicalXor>(dtype),
@@ -114,8 +107,8 @@ fn plain<I: Isa>(dtype: DataType, op: ReduceOp) -> Option<Run> {
             DataType::F64 => float::<I, I::Line<f64>, Line<I, f64>>(op),
             DataType::F8E4M3 => float::<I::Rare, Line<I, F8E4M3>, Line<I, F8E4M3>>(op),
             DataType::F8E5M2 => float::<I::Rare, Line<I, F8E5M2>, Line<I, F8E5M2>>(op),
-            DataType::C64 => Some(run::<I::Rare, Line<I, Complex<f32>>, scalar::Prod>()),
-            DataType::C128 => Some(run::<I::Rare, Line<I, Complex<f64>>, scalar::Prod>()),
+            DataType::C64 => Some(I::Rare::run::<Line<I, Complex<f32>>, scalar::Prod>()),
+            DataType::C128 => Some(I::Rare::run::<Line<I, Complex<f64>>, scalar::Prod>()),
             DataType::LocF32 | DataType::LocF64 | DataType::LocI32 | DataType::LocI64 => None,
         },
     }
@@ -158,10 +151,10 @@ fn same_bits_type(dtype: DataType, op: ReduceOp) -> DataType {
 /// only; min, max and prod are rare.
 fn integer<I: Isa, T: Lines<Wide: Real> + KernelElement<Wide = T>>(op: ReduceOp) -> Option<Run> {
     Some(match op {
-        ReduceOp::Sum => run::<I, I::Line<T>, scalar::Sum>(),
-        ReduceOp::Prod => run::<I::Rare, Line<I, T>, scalar::Prod>(),
-        ReduceOp::Min => run::<I::Rare, Line<I, T>, scalar::Min>(),
-        ReduceOp::Max => run::<I::Rare, Line<I, T>, scalar::Max>(),
+        ReduceOp::Sum => I::run::<I::Line<T>, scalar::Sum>(),
+        ReduceOp::Prod => I::Rare::run::<Line<I, T>, scalar::Prod>(),
+        ReduceOp::Min => I::Rare::run::<Line<I, T>, scalar::Min>(),
+        ReduceOp::Max => I::Rare::run::<Line<I, T>, scalar::Max>(),
         ReduceOp::Avg => scalar_only::<T, scalar::Avg>(),
         _ => return None,
     })
@@ -170,17 +163,17 @@ fn integer<I: Isa, T: Lines<Wide: Real> + KernelElement<Wide = T>>(op: ReduceOp)
 /// `B` is the block of the instruction set itself, `R` the block for rare reductions.
 fn float<I: Isa, B: Block<Lane: Real>, R: Block<Lane: Real>>(op: ReduceOp) -> Option<Run> {
     Some(match op {
-        ReduceOp::Sum => run::<I, B, scalar::Sum>(),
-        ReduceOp::Avg => run::<I, B, scalar::Avg>(),
-        ReduceOp::Prod => run::<I::Rare, R, scalar::Prod>(),
-        ReduceOp::Min => run::<I::Rare, R, scalar::Min>(),
-        ReduceOp::Max => run::<I::Rare, R, scalar::Max>(),
+        ReduceOp::Sum => I::run::<B, scalar::Sum>(),
+        ReduceOp::Avg => I::run::<B, scalar::Avg>(),
+        ReduceOp::Prod => I::Rare::run::<R, scalar::Prod>(),
+        ReduceOp::Min => I::Rare::run::<R, scalar::Min>(),
+        ReduceOp::Max => I::Rare::run::<R, scalar::Max>(),
         _ => return None,
     })
 }
 
 fn scaled<I: Isa, B: Block<Lane: Number>>() -> Run {
-    run::<I, B, scalar::PreMulSum>()
+    I::run::<B, scalar::PreMulSum>()
 }
 
 /// Logical operations; on integers the unsigned types serve the signed ones too.

@@ -5,9 +5,7 @@ use core::arch::aarch64::{float32x4_t, uint16x4_t};
 use core::arch::asm;
 
 use crate::element::f16;
-use crate::kernel::block::{Bfloats, Block, Halves, Many, One, Portable, Widen};
-use crate::kernel::pass::{self, RunFold, RunPair};
-use crate::kernel::scalar::Op;
+use crate::kernel::block::{Bfloats, Halves, Many, One, Portable, Widen};
 use crate::kernel::select::{Isa, Lines};
 
 pub(in crate::kernel) struct Neon;
@@ -17,12 +15,6 @@ impl Isa for Neon {
     type F16 = Halves<uint16x4_t, 8>;
     type BF16 = Bfloats<Portable>;
     type Rare = Self;
-    fn pair<B: Block, O: Op<B::Lane>>() -> RunPair {
-        pass::pair::<B, O>
-    }
-    fn fold<B: Block, O: Op<B::Lane>>() -> RunFold {
-        pass::fold::<B, O>
-    }
 }
 
 impl Widen for uint16x4_t {

@@ -4,10 +4,36 @@
 use core::arch::x86_64::{__m128i, _MM_FROUND_TO_NEAREST_INT, _mm256_cvtph_ps, _mm256_cvtps_ph};
 
 use crate::kernel::Params;
-use crate::kernel::block::{Bfloats, Block, Halves, Many, Portable, Widen};
-use crate::kernel::pass::{self, Fold, Pair, RunFold, RunPair};
+use crate::kernel::block::{Bfloats, Block, Halves, Many, One, Portable, Widen, item_by_item};
 use crate::kernel::scalar::Op;
 use crate::kernel::select::{Isa, Lines};
+
+/// `Isa::run` of an instruction set that has these features.
+macro_rules! run_with {
+    ($features:literal) => {
+        fn run<B: $crate::kernel::block::Block, O: $crate::kernel::scalar::Op<B::Lane>>()
+        -> $crate::kernel::pass::Run {
+            use $crate::kernel::{block::Block, pass, scalar::Op};
+
+            /// # Safety
+            /// As `Run` says.
+            #[target_feature(enable = $features)]
+            unsafe fn pair<B: Block, O: Op<B::Lane>>(operands: &pass::Pair<'_>) {
+                // SAFETY: the caller's promise.
+                unsafe { pass::pair::<B, O>(operands) }
+            }
+            /// # Safety
+            /// As `Run` says.
+            #[target_feature(enable = $features)]
+            unsafe fn fold<B: Block, O: Op<B::Lane>>(operands: &pass::Fold<'_>) {
+                // SAFETY: the caller's promise.
+                unsafe { pass::fold::<B, O>(operands) }
+            }
+            pass::Run { pair: pair::<B, O>, fold: fold::<B, O> }
+        }
+    };
+}
+pub(super) use run_with;
 
 pub(in crate::kernel) struct Avx2;
 
@@ -16,28 +42,7 @@ impl Isa for Avx2 {
     type F16 = Halves<__m128i, 4>;
     type BF16 = Bfloats<Portable>;
     type Rare = Self;
-    fn pair<B: Block, O: Op<B::Lane>>() -> RunPair {
-        pair::<B, O>
-    }
-    fn fold<B: Block, O: Op<B::Lane>>() -> RunFold {
-        fold::<B, O>
-    }
-}
-
-/// # Safety
-/// As `Run` says.
-#[target_feature(enable = "avx2,f16c")]
-unsafe fn pair<B: Block, O: Op<B::Lane>>(operands: &Pair<'_>) {
-    // SAFETY: the caller's promise.
-    unsafe { pass::pair::<B, O>(operands) }
-}
-
-/// # Safety
-/// As `Run` says.
-#[target_feature(enable = "avx2,f16c")]
-unsafe fn fold<B: Block, O: Op<B::Lane>>(operands: &Fold<'_>) {
-    // SAFETY: the caller's promise.
-    unsafe { pass::fold::<B, O>(operands) }
+    run_with!("avx2,f16c");
 }
 
 impl Widen for __m128i {
@@ -80,16 +85,5 @@ impl Block for OneHalf {
     fn narrow(wide: [f32; 8]) -> Self {
         Self(bytemuck::cast::<_, [u16; 8]>(<__m128i as Widen>::narrow(wide))[0])
     }
-    #[inline(always)]
-    fn prepare<O: Op<f32>>(a: [f32; 8], params: &Params) -> [f32; 8] {
-        Many::<f32, 8>::prepare::<O>(a, params)
-    }
-    #[inline(always)]
-    fn combine<O: Op<f32>>(a: [f32; 8], b: [f32; 8]) -> [f32; 8] {
-        Many::<f32, 8>::combine::<O>(a, b)
-    }
-    #[inline(always)]
-    fn finish<O: Op<f32>>(a: [f32; 8], params: &Params) -> [f32; 8] {
-        Many::<f32, 8>::finish::<O>(a, params)
-    }
+    item_by_item!(One<f32>);
 }

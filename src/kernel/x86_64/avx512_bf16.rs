@@ -5,10 +5,9 @@
 use core::arch::x86_64::{__m512bh, _mm512_cvtne2ps_pbh, _mm512_fpclass_ps_mask};
 use core::array;
 
+use super::avx2::run_with;
 use super::avx512::Avx512;
-use crate::kernel::block::{Bfloats, Block, Pack, Pairs, Portable};
-use crate::kernel::pass::{self, Fold, Pair, RunFold, RunPair};
-use crate::kernel::scalar::Op;
+use crate::kernel::block::{Bfloats, Pack, Pairs, Portable};
 use crate::kernel::select::{Isa, Lines};
 
 #[derive(Clone, Copy)]
@@ -19,28 +18,7 @@ impl Isa for Avx512Bf16 {
     type F16 = <Avx512 as Isa>::F16;
     type BF16 = Bfloats<Self>;
     type Rare = <Avx512 as Isa>::Rare;
-    fn pair<B: Block, O: Op<B::Lane>>() -> RunPair {
-        pair::<B, O>
-    }
-    fn fold<B: Block, O: Op<B::Lane>>() -> RunFold {
-        fold::<B, O>
-    }
-}
-
-/// # Safety
-/// As `Run` says.
-#[target_feature(enable = "avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-unsafe fn pair<B: Block, O: Op<B::Lane>>(operands: &Pair<'_>) {
-    // SAFETY: the caller's promise.
-    unsafe { pass::pair::<B, O>(operands) }
-}
-
-/// # Safety
-/// As `Run` says.
-#[target_feature(enable = "avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-unsafe fn fold<B: Block, O: Op<B::Lane>>(operands: &Fold<'_>) {
-    // SAFETY: the caller's promise.
-    unsafe { pass::fold::<B, O>(operands) }
+    run_with!("avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16");
 }
 
 impl Pack for Avx512Bf16 {
