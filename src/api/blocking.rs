@@ -15,89 +15,50 @@ use crate::memory::Buffer;
 use crate::plan::Blocks;
 use crate::schedule::Collective;
 
-/// Makes a verb's typed method and its `_bytes` twin.
+/// Makes a verb's typed method and its `_bytes` twin, whose documentation has these words.
 macro_rules! row {
-    (out_of_place [$($docs:tt)*] $name:ident, $bytes:ident ($($params:tt)*) $verb:tt) => {
+    (out_of_place $($row:tt)*) => {
+        row! { @twins out_of_place [send] recv [] ["the buffers", "a buffer", ""] $($row)* }
+    };
+    (out_of_place_v $($row:tt)*) => {
+        row! {
+            @twins out_of_place_v [send] recv [counts]
+            ["the buffers", "a buffer", " `counts` are elements."] $($row)*
+        }
+    };
+    ($form:ident $($row:tt)*) => {
+        row! { @twins $form [] buf [] ["`buf`", "`buf`", ""] $($row)* }
+    };
+    (@twins $form:ident [$($read:ident)?] $written:ident [$($counts:ident)?]
+        [$buffers:literal, $buffer:literal, $note:literal]
+        [$($docs:tt)*] $name:ident, $bytes:ident ($($params:tt)*) $verb:tt) => {
         $($docs)*
         pub fn $name<T: Element>(
             &mut self,
-            send: &[T],
-            recv: &mut [T],
+            $($read: &[T],)?
+            $written: &mut [T],
+            $($counts: &[usize],)?
             $($params)*
         ) -> Result<()> {
             let verb = verb!(T::DTYPE, $verb);
-            self.out_of_place(verb, cast_slice(send), cast_slice_mut(recv))
+            self.$form(verb, $(cast_slice($read),)? cast_slice_mut($written) $(, $counts)?)
         }
 
-        #[doc = concat!("As [`Self::", stringify!($name), "`], with the type known at run time; \
-            the buffers may have any alignment.")]
+        #[doc = concat!("As [`Self::", stringify!($name), "`], with the type known at run time; ",
+            $buffers, " may have any alignment.", $note)]
         ///
         /// # Errors
-        #[doc = concat!("As [`Self::", stringify!($name), "`]; and if a buffer is not whole \
-            elements.")]
+        #[doc = concat!("As [`Self::", stringify!($name), "`]; and if ", $buffer,
+            " is not whole elements.")]
         pub fn $bytes(
             &mut self,
-            send: &[u8],
-            recv: &mut [u8],
+            $($read: &[u8],)?
+            $written: &mut [u8],
+            $($counts: &[usize],)?
             dtype: DataType,
             $($params)*
         ) -> Result<()> {
-            self.out_of_place(verb!(dtype, $verb), send, recv)
-        }
-    };
-    (out_of_place_v [$($docs:tt)*] $name:ident, $bytes:ident ($($params:tt)*) $verb:tt) => {
-        $($docs)*
-        pub fn $name<T: Element>(
-            &mut self,
-            send: &[T],
-            recv: &mut [T],
-            counts: &[usize],
-            $($params)*
-        ) -> Result<()> {
-            let verb = verb!(T::DTYPE, $verb);
-            self.out_of_place_v(verb, cast_slice(send), cast_slice_mut(recv), counts)
-        }
-
-        #[doc = concat!("As [`Self::", stringify!($name), "`], with the type known at run \
-            time; the buffers may have any alignment. `counts` are elements.")]
-        ///
-        /// # Errors
-        #[doc = concat!("As [`Self::", stringify!($name), "`]; and if a buffer is not whole \
-            elements.")]
-        pub fn $bytes(
-            &mut self,
-            send: &[u8],
-            recv: &mut [u8],
-            counts: &[usize],
-            dtype: DataType,
-            $($params)*
-        ) -> Result<()> {
-            self.out_of_place_v(verb!(dtype, $verb), send, recv, counts)
-        }
-    };
-    ($form:ident [$($docs:tt)*] $name:ident, $bytes:ident ($($params:tt)*) $verb:tt) => {
-        $($docs)*
-        pub fn $name<T: Element>(
-            &mut self,
-            buf: &mut [T],
-            $($params)*
-        ) -> Result<()> {
-            self.$form(verb!(T::DTYPE, $verb), cast_slice_mut(buf))
-        }
-
-        #[doc = concat!("As [`Self::", stringify!($name), "`], with the type known at run time; \
-            `buf` may have any alignment.")]
-        ///
-        /// # Errors
-        #[doc = concat!("As [`Self::", stringify!($name), "`]; and if `buf` is not whole \
-            elements.")]
-        pub fn $bytes(
-            &mut self,
-            buf: &mut [u8],
-            dtype: DataType,
-            $($params)*
-        ) -> Result<()> {
-            self.$form(verb!(dtype, $verb), buf)
+            self.$form(verb!(dtype, $verb), $($read,)? $written $(, $counts)?)
         }
     };
 }

@@ -10,7 +10,7 @@ use std::ops::Range;
 use bytemuck::{cast_slice, cast_slice_mut};
 use smallbox::smallbox;
 
-use super::verb::{OneBufferForm, Verb, argument_error, verb};
+use super::verb::{argument_error, verb};
 use super::verbs::for_each_verb;
 use super::{Communicator, InlineBox};
 use crate::element::{Element, Reduction};
@@ -253,69 +253,30 @@ impl Drop for DryRun<'_> {
     }
 }
 
-/// The forms of collectives, for any element type.
-impl<'env> Group<'_, 'env> {
-    fn in_place(&mut self, verb: Verb, form: OneBufferForm, buf: &'env mut [u8]) -> Result<()> {
-        self.add(move |comm| form(comm, verb, buf))
-    }
-
-    fn out_of_place(&mut self, verb: Verb, send: &'env [u8], recv: &'env mut [u8]) -> Result<()> {
-        self.add(move |comm| comm.out_of_place(verb, send, recv))
-    }
-
-    fn out_of_place_v(
-        &mut self,
-        verb: Verb,
-        (send, recv, counts): (&'env [u8], &'env mut [u8], &'env [usize]),
-    ) -> Result<()> {
-        self.add(move |comm| comm.out_of_place_v(verb, send, recv, counts))
-    }
-}
-
 /// Makes a verb's method.
 macro_rules! row {
-    (out_of_place $docs:tt $name:ident, $bytes:ident ($($params:tt)*) $verb:tt) => {
+    (out_of_place $($row:tt)*) => { row! { @method out_of_place [send] recv [] $($row)* } };
+    (out_of_place_v $($row:tt)*) => {
+        row! { @method out_of_place_v [send] recv [counts] $($row)* }
+    };
+    ($form:ident $($row:tt)*) => { row! { @method $form [] buf [] $($row)* } };
+    (@method $form:ident [$($read:ident)?] $written:ident [$($counts:ident)?]
+        $docs:tt $name:ident, $bytes:ident ($($params:tt)*) $verb:tt) => {
         #[doc = concat!("See [`Communicator::", stringify!($name), "`].")]
         ///
         /// # Errors
         /// If the arguments do not fit.
         pub fn $name<T: Element>(
             &mut self,
-            send: &'env [T],
-            recv: &'env mut [T],
+            $($read: &'env [T],)?
+            $written: &'env mut [T],
+            $($counts: &'env [usize],)?
             $($params)*
         ) -> Result<()> {
             let verb = verb!(T::DTYPE, $verb);
-            self.out_of_place(verb, cast_slice(send), cast_slice_mut(recv))
-        }
-    };
-    (out_of_place_v $docs:tt $name:ident, $bytes:ident ($($params:tt)*) $verb:tt) => {
-        #[doc = concat!("See [`Communicator::", stringify!($name), "`].")]
-        ///
-        /// # Errors
-        /// If the arguments do not fit.
-        pub fn $name<T: Element>(
-            &mut self,
-            send: &'env [T],
-            recv: &'env mut [T],
-            counts: &'env [usize],
-            $($params)*
-        ) -> Result<()> {
-            let verb = verb!(T::DTYPE, $verb);
-            self.out_of_place_v(verb, (cast_slice(send), cast_slice_mut(recv), counts))
-        }
-    };
-    ($form:ident $docs:tt $name:ident, $bytes:ident ($($params:tt)*) $verb:tt) => {
-        #[doc = concat!("See [`Communicator::", stringify!($name), "`].")]
-        ///
-        /// # Errors
-        /// If the arguments do not fit.
-        pub fn $name<T: Element>(
-            &mut self,
-            buf: &'env mut [T],
-            $($params)*
-        ) -> Result<()> {
-            self.in_place(verb!(T::DTYPE, $verb), Communicator::$form, cast_slice_mut(buf))
+            $(let $read = cast_slice($read);)?
+            let $written = cast_slice_mut($written);
+            self.add(move |comm| comm.$form(verb, $($read,)? $written $(, $counts)?))
         }
     };
 }

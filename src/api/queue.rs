@@ -5,92 +5,41 @@
 
 use bytemuck::{cast_slice, cast_slice_mut};
 
-use super::Communicator;
 use super::nonblocking::Queue;
 use super::pending::Pending;
-use super::verb::{OneBufferForm, Verb, verb};
+use super::verb::verb;
 use super::verbs::for_each_verb;
 use crate::element::{Element, Reduction};
 
-/// The forms of verbs. Each is compiled once per type of its buffers, and not once per verb too.
-impl<'env> Queue<'_, 'env> {
-    fn start_in_place<T, B>(&mut self, verb: Verb, form: OneBufferForm, buf: B) -> Pending<B>
-    where
-        T: Element,
-        B: AsMut<[T]> + Send + 'env,
-    {
-        self.start(buf, move |comm, buf| form(comm, verb, cast_slice_mut(buf.as_mut())))
-    }
-
-    fn start_out_of_place<T, S, R>(&mut self, verb: Verb, send: S, recv: R) -> Pending<(S, R)>
-    where
-        T: Element,
-        S: AsRef<[T]> + Send + 'env,
-        R: AsMut<[T]> + Send + 'env,
-    {
-        self.start((send, recv), move |comm, (send, recv)| {
-            comm.out_of_place(verb, cast_slice(send.as_ref()), cast_slice_mut(recv.as_mut()))
-        })
-    }
-
-    fn start_out_of_place_v<T, S, R, C>(
-        &mut self,
-        verb: Verb,
-        send: S,
-        recv: R,
-        counts: C,
-    ) -> Pending<(S, R)>
-    where
-        T: Element,
-        S: AsRef<[T]> + Send + 'env,
-        R: AsMut<[T]> + Send + 'env,
-        C: AsRef<[usize]> + Send + 'env,
-    {
-        self.start((send, recv), move |comm, (send, recv)| {
-            let (send, recv) = (cast_slice(send.as_ref()), cast_slice_mut(recv.as_mut()));
-            comm.out_of_place_v(verb, send, recv, counts.as_ref())
-        })
-    }
-}
-
 /// Makes a verb's method.
 macro_rules! row {
-    (out_of_place $docs:tt $name:ident, $bytes:ident ($($params:tt)*) $verb:tt) => {
-        #[doc = concat!(
-            "Starts [`", stringify!($name), "`](crate::Communicator::", stringify!($name), ")."
-        )]
-        pub fn $name<T, S, R>(
-            &mut self,
-            send: S,
-            recv: R,
-            $($params)*
-        ) -> Pending<(S, R)>
-        where
-            T: Element,
-            S: AsRef<[T]> + Send + 'env,
-            R: AsMut<[T]> + Send + 'env,
-        {
-            self.start_out_of_place(verb!(T::DTYPE, $verb), send, recv)
-        }
+    (out_of_place $($row:tt)*) => { row! { @two_buffers out_of_place [] $($row)* } };
+    (out_of_place_v $($row:tt)*) => {
+        row! { @two_buffers out_of_place_v [counts: C] $($row)* }
     };
-    (out_of_place_v $docs:tt $name:ident, $bytes:ident ($($params:tt)*) $verb:tt) => {
+    (@two_buffers $form:ident [$($counts:ident: $C:ident)?]
+        $docs:tt $name:ident, $bytes:ident ($($params:tt)*) $verb:tt) => {
         #[doc = concat!(
             "Starts [`", stringify!($name), "`](crate::Communicator::", stringify!($name), ")."
         )]
-        pub fn $name<T, S, R, C>(
+        pub fn $name<T, S, R $(, $C)?>(
             &mut self,
             send: S,
             recv: R,
-            counts: C,
+            $($counts: $C,)?
             $($params)*
         ) -> Pending<(S, R)>
         where
             T: Element,
             S: AsRef<[T]> + Send + 'env,
             R: AsMut<[T]> + Send + 'env,
-            C: AsRef<[usize]> + Send + 'env,
+            $($C: AsRef<[usize]> + Send + 'env,)?
         {
-            self.start_out_of_place_v(verb!(T::DTYPE, $verb), send, recv, counts)
+            let verb = verb!(T::DTYPE, $verb);
+            self.start((send, recv), move |comm, (send, recv)| {
+                let (send, recv) = (cast_slice(send.as_ref()), cast_slice_mut(recv.as_mut()));
+                comm.$form(verb, send, recv $(, $counts.as_ref())?)
+            })
         }
     };
     ($form:ident $docs:tt $name:ident, $bytes:ident ($($params:tt)*) $verb:tt) => {
@@ -106,7 +55,8 @@ macro_rules! row {
             T: Element,
             B: AsMut<[T]> + Send + 'env,
         {
-            self.start_in_place(verb!(T::DTYPE, $verb), Communicator::$form, buf)
+            let verb = verb!(T::DTYPE, $verb);
+            self.start(buf, move |comm, buf| comm.$form(verb, cast_slice_mut(buf.as_mut())))
         }
     };
 }

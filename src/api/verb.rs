@@ -21,9 +21,6 @@ pub(crate) struct Verb {
     pub(crate) op: Option<Reduction>,
 }
 
-/// A form of verbs that has one buffer, which is both input and output.
-pub(super) type OneBufferForm = fn(&mut Communicator, Verb, &mut [u8]) -> Result<()>;
-
 /// Makes a [`Verb`] from a row of the table of verbs and an element type.
 macro_rules! verb {
     ($dtype:expr, [$of:ident ($($op:ident)?) ($($root:ident)?)]) => {
