@@ -6,14 +6,14 @@
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
-use crate::exec::direct::{self, DirectCollective, RegisteredBuffers, RegisteredSpan};
+use crate::exec::direct::{self, RegisteredBuffers, RegisteredSpan, read_space};
 use crate::exec::{Halt, Stop, Wait};
 use crate::health::Peers;
 use crate::kernel::Kernel;
 use crate::memory::Buffer;
 use crate::memory::{CallId, PhaseFlags, Registration};
 use crate::plan::{Request, fingerprint, mix};
-use crate::schedule::Space;
+use crate::schedule::{Collective, Space};
 use crate::transport::{Fault, Frame};
 
 /// The registered memory of one communicator, and its control lines.
@@ -48,6 +48,10 @@ pub(super) struct DirectCall<'a> {
     pub(super) registered: Option<RegisteredMemory>,
 }
 
+fn span((registration, at): &RegisteredOffset) -> RegisteredSpan<'_> {
+    RegisteredSpan { registration, at: *at }
+}
+
 impl Registry {
     /// Makes a direct call; `None` if the ranks have no control lines.
     pub(super) fn run(
@@ -58,31 +62,28 @@ impl Registry {
         wait: &Wait<'_>,
     ) -> Option<Result<(), Halt>> {
         let DirectCall { request, frame, kernel, me, registered } = call;
-        let (form, phase_flags) =
-            (DirectCollective::of(request.collective)?, self.phase_flags.as_mut()?);
+        let (collective, phase_flags) = (request.collective, self.phase_flags.as_mut()?);
         let Frame { sequence, fingerprint, .. } = frame;
         let call_id = CallId { sequence, fingerprint };
         let call_id = registered.as_ref().map_or(call_id.staged(), |(input, output)| {
-            let span = |(registration, at): &'_ RegisteredOffset| (registration.id(), *at as u64);
-            let places = std::iter::once(input).chain(output).map(span);
+            let place = |(registration, at): &RegisteredOffset| (registration.id(), *at as u64);
+            let places = std::iter::once(input).chain(output).map(place);
             let digest = |digest, (id, at)| mix(mix(digest ^ id) ^ at);
             call_id.registered(fingerprint::with_memory(fingerprint, places.fold(0, digest)))
         });
-        let places = registered.as_ref().map(|(input, output)| RegisteredBuffers {
-            input: RegisteredSpan { registration: &input.0, at: input.1 },
-            output: output
-                .as_ref()
-                .map(|(registration, at)| RegisteredSpan { registration, at: *at }),
+        let buffers = registered.as_ref().map(|(input, output)| RegisteredBuffers {
+            input: span(input),
+            output: output.as_ref().map(span),
         });
-        let token = form == DirectCollective::Barrier;
-        let bytes = if token { 0 } else { buffer.len(form.read_space()) };
+        let is_token = collective == Collective::Barrier;
+        let bytes = if is_token { 0 } else { buffer.len(read_space(collective)) };
         // Lines of the cache that were just read are stored to through the cache: with 64 MiB
         // between two ranks in place it took 4.1 ms through the cache and 6.1 ms past it, but 7.2
         // and 6.5 ms into another buffer.
         let [read, written] = [Space::Input, Space::Output].map(|space| buffer.addresses(space));
         let is_read = request.op.is_some() && read == written;
         let call = direct::Call {
-            form,
+            collective,
             me,
             size: phase_flags.size(),
             bytes,
@@ -90,9 +91,8 @@ impl Registry {
             call_id,
             kernel,
             is_read,
-            buffers: places,
+            buffers,
             fingerprint,
-            path_bits: fingerprint::PATH_BITS,
         };
         Some(direct::run(&call, buffer, phase_flags, peers, wait))
     }
@@ -106,20 +106,19 @@ impl Registry {
         if self.entries.is_empty() || request.count == 0 || self.phase_flags.is_none() {
             return None;
         }
-        let form = DirectCollective::of(request.collective)?;
         let [input, output] = [Space::Input, Space::Output].map(|space| buffer.addresses(space));
-        match form {
-            DirectCollective::Barrier => None,
-            DirectCollective::AllReduce if input == output => {
+        match request.collective {
+            Collective::AllReduce if input == output => {
                 let (registration, at) = self.find(&input)?;
                 Some(((Arc::clone(&registration), at), Some((registration, at))))
             }
-            DirectCollective::AllReduce => Some((self.find(&input)?, Some(self.find(&output)?))),
-            DirectCollective::ReduceScatter
-            | DirectCollective::AllGather
-            | DirectCollective::Broadcast { .. } => {
-                Some((self.find(&buffer.addresses(form.read_space()))?, None))
+            Collective::AllReduce => Some((self.find(&input)?, Some(self.find(&output)?))),
+            collective @ (Collective::ReduceScatter
+            | Collective::AllGather
+            | Collective::Broadcast { .. }) => {
+                Some((self.find(&buffer.addresses(read_space(collective)))?, None))
             }
+            _ => None,
         }
     }
 

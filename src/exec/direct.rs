@@ -19,6 +19,7 @@ use crate::health::Peers;
 use crate::kernel::{Kernel, copy};
 use crate::memory::{Buffer, Dst, Src};
 use crate::memory::{CallId, PhaseFlags};
+use crate::plan::fingerprint::PATH_BITS;
 use crate::schedule::{Collective, Space};
 use crate::transport::Fault;
 pub(crate) use registered::{RegisteredBuffers, RegisteredSpan};
@@ -37,45 +38,19 @@ const COPY_BLOCK: usize = 4 << 10;
 /// The parts of a call begin at multiples of a cache line.
 const LINE: usize = 64;
 
-/// The collectives that the direct executor can make.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum DirectCollective {
-    AllReduce,
-    ReduceScatter,
-    AllGather,
-    /// Input and output are one memory.
-    Broadcast {
-        root: usize,
-    },
-    Barrier,
-}
-
-impl DirectCollective {
-    /// The direct form of a collective, if it has one.
-    pub(crate) fn of(collective: Collective) -> Option<Self> {
-        match collective {
-            Collective::AllReduce => Some(Self::AllReduce),
-            Collective::ReduceScatter => Some(Self::ReduceScatter),
-            Collective::AllGather => Some(Self::AllGather),
-            Collective::Broadcast { root } => Some(Self::Broadcast { root: root as usize }),
-            Collective::Barrier => Some(Self::Barrier),
-            _ => None,
-        }
-    }
-
-    /// The memory that is as long as the whole call and that peers read. For an all-gather it is
-    /// the output: each rank first copies its own chunk to its place there.
-    pub(crate) fn read_space(self) -> Space {
-        if self == Self::AllGather { Space::Output } else { Space::Input }
-    }
+/// The memory that is as long as the whole call and that peers read. For an all-gather it is the
+/// output: each rank first copies its own chunk to its place there.
+pub(crate) fn read_space(collective: Collective) -> Space {
+    if collective == Collective::AllGather { Space::Output } else { Space::Input }
 }
 
 #[derive(Debug)]
 pub(crate) struct Call<'a> {
-    pub(crate) form: DirectCollective,
+    /// One of those that [`Algorithm::Direct`](crate::schedule::Algorithm::Direct) makes.
+    pub(crate) collective: Collective,
     pub(crate) me: usize,
     pub(crate) size: usize,
-    /// Bytes of the memory in [`DirectCollective::read_space`].
+    /// Bytes of the memory in [`read_space`].
     pub(crate) bytes: usize,
     pub(crate) call_id: CallId,
     /// Bytes of an element.
@@ -86,8 +61,6 @@ pub(crate) struct Call<'a> {
     /// The registered buffers of the call; `None` if all bytes go over the stages.
     pub(crate) buffers: Option<RegisteredBuffers<'a>>,
     pub(crate) fingerprint: u64,
-    /// The bits of a fingerprint that only say whether a call is direct or over links.
-    pub(crate) path_bits: u64,
 }
 
 /// The two steps of a direct call, as errors and records number them.
@@ -109,15 +82,16 @@ pub(crate) fn run(
     let window = call.window();
     call.copy_own_chunk(buffer);
     phase_flags.begin();
+    let space = read_space(call.collective);
     for edge in [0..window.start, window.end..call.bytes] {
-        let edge = if call.form == DirectCollective::AllGather {
+        let edge = if call.collective == Collective::AllGather {
             overlap(&edge, &call.part(call.me))
         } else {
             edge
         };
-        for part in buffer.pieces([call.form.read_space()], edge) {
+        for part in buffer.pieces([space], edge) {
             let staged = staged(&window, &part);
-            copy(phase_flags.my_stage(staged), None, buffer.src(call.form.read_space(), part));
+            copy(phase_flags.my_stage(staged), None, buffer.src(space, part));
         }
     }
     phase_flags.publish_ready(call.call_id);
@@ -168,7 +142,7 @@ impl Call<'_> {
 
     /// Copies this rank's chunk of an all-gather to its place in the output.
     fn copy_own_chunk(&self, buffer: &Buffer<'_>) {
-        if self.form == DirectCollective::AllGather {
+        if self.collective == Collective::AllGather {
             let mine = buffer.src(Space::Input, 0..buffer.len(Space::Input));
             let mut place = buffer.dst(Space::Output, self.part(self.me));
             if mine.ptr() != place.ptr() {
@@ -198,7 +172,7 @@ impl Call<'_> {
     fn mismatch_with_link_call(&self, theirs: CallId) -> Stop {
         let mismatch = |field, ours, theirs| Stop::Fault(Fault::Mismatch { field, ours, theirs });
         let ours = self.call_id.sequence;
-        let another = (theirs.fingerprint ^ self.fingerprint) & !self.path_bits != 0;
+        let another = (theirs.fingerprint ^ self.fingerprint) & !PATH_BITS != 0;
         if theirs.sequence == ours && another {
             mismatch("fingerprint", self.fingerprint, theirs.fingerprint)
         } else if self.buffers.is_some() {
@@ -239,32 +213,32 @@ struct Walk<'a> {
 
 impl Walk<'_> {
     fn execute(&mut self) {
-        let Call { form, me, size, bytes, .. } = *self.call;
+        let Call { collective, me, size, bytes, .. } = *self.call;
         let part = |rank: usize| self.call.part(rank);
         // Each zone lies wholly inside the window or wholly on one side of it.
         let zones = [0..self.window.start, self.window.clone(), self.window.end..bytes];
         for zone in zones.into_iter().filter(|zone| !zone.is_empty()) {
-            match form {
-                DirectCollective::AllReduce if self.is_direct(&zone) => {
+            match collective {
+                Collective::AllReduce if self.is_direct(&zone) => {
                     let part = self.my_part();
                     self.fold(part, true);
                 }
-                DirectCollective::AllReduce => self.fold(zone, false),
-                DirectCollective::ReduceScatter => self.fold(overlap(&zone, &part(me)), false),
-                DirectCollective::AllGather if self.is_direct(&zone) && self.streaming => {
+                Collective::AllReduce => self.fold(zone, false),
+                Collective::ReduceScatter => self.fold(overlap(&zone, &part(me)), false),
+                Collective::AllGather if self.is_direct(&zone) && self.streaming => {
                     self.copy_to_all(overlap(&zone, &part(me)), me);
                 }
-                DirectCollective::AllGather => {
+                Collective::AllGather => {
                     for rank in (me + 1..size).chain(0..me) {
                         self.fetch(rank, overlap(&zone, &part(rank)));
                     }
                 }
-                DirectCollective::Broadcast { root } if self.is_direct(&zone) => {
-                    self.copy_to_all(self.my_part(), root);
+                Collective::Broadcast { root } if self.is_direct(&zone) => {
+                    self.copy_to_all(self.my_part(), root as usize);
                 }
-                DirectCollective::Broadcast { root } if root == me => {}
-                DirectCollective::Broadcast { root } => self.fetch(root, zone),
-                DirectCollective::Barrier => {}
+                Collective::Broadcast { root } if root as usize == me => {}
+                Collective::Broadcast { root } => self.fetch(root as usize, zone),
+                _ => {}
             }
         }
     }
@@ -302,8 +276,8 @@ impl Walk<'_> {
 
     /// Bytes of the whole that come before this rank's output.
     fn output_start(&self) -> usize {
-        let Call { form, me, .. } = *self.call;
-        if form == DirectCollective::ReduceScatter { self.call.part(me).start } else { 0 }
+        let Call { collective, me, .. } = *self.call;
+        if collective == Collective::ReduceScatter { self.call.part(me).start } else { 0 }
     }
 
     /// Copies `range` of `rank` into this rank's result.
