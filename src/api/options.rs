@@ -129,11 +129,12 @@ impl Deref for Tag {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Preferences {
     /// The algorithm to take wherever it can make a call.
-    pub(super) algorithm: Option<Algorithm>,
-    pub(super) numbers: NumericSettings,
+    pub(crate) algorithm: Option<Algorithm>,
+    pub(crate) numbers: NumericSettings,
+    /// How calls fail: whether they can be made again, and whether all ranks end them alike.
     pub(crate) failures: FailureSettings,
     /// The most multiprocessors that kernels may take.
-    pub(super) multiprocessors: Option<u32>,
+    pub(crate) multiprocessors: Option<u32>,
 }
 
 impl From<&Config> for Preferences {
@@ -148,15 +149,9 @@ impl From<&Config> for Preferences {
 pub(crate) struct Settings {
     pub(crate) timeout: Duration,
     pub(crate) tag: Option<Tag>,
-    /// The algorithm to take wherever it can make a call.
-    pub(crate) preferred: Option<Algorithm>,
+    pub(crate) preferences: Preferences,
     /// The algorithm that has to make the call; a call that it can't make fails.
     pub(crate) required: Option<Algorithm>,
-    pub(crate) numbers: NumericSettings,
-    /// How calls fail: whether they can be made again, and whether all ranks end them alike.
-    pub(crate) failures: FailureSettings,
-    /// The most multiprocessors that kernels may take.
-    pub(crate) multiprocessors: Option<u32>,
     /// The divisor of averages, if these ranks stand for a larger number of ranks.
     pub(crate) average_divisor: Option<usize>,
     /// The call of another communicator that calls are parts of: its name and number, for errors.
@@ -168,25 +163,15 @@ pub(crate) struct Settings {
 impl Settings {
     /// The settings of a communicator's calls.
     pub(super) fn new(timeout: Duration, preferences: Preferences) -> Self {
-        let Preferences { algorithm: preferred, numbers, failures, multiprocessors } = preferences;
         Self {
             timeout,
             tag: None,
-            preferred,
+            preferences,
             required: None,
-            numbers,
-            failures,
-            multiprocessors,
             average_divisor: None,
             parent_call: None,
             is_dry_run: false,
         }
-    }
-
-    /// The options that communicators made of this one inherit.
-    pub(crate) fn preferences(&self) -> Preferences {
-        let &Self { preferred: algorithm, numbers, failures, multiprocessors, .. } = self;
-        Preferences { algorithm, numbers, failures, multiprocessors }
     }
 }
 
@@ -218,7 +203,8 @@ impl Communicator {
             self.settings.tag = options.tag;
         }
         self.settings.required = options.algorithm.or(self.settings.required);
-        options.overrides.over(&mut self.settings.numbers, &mut self.settings.failures);
+        let Preferences { numbers, failures, .. } = &mut self.settings.preferences;
+        options.overrides.over(numbers, failures);
         With { comm: self, before }
     }
 

@@ -85,7 +85,7 @@ impl Communicator {
             let expected = "a collective that reduces; run_schedule needs no operation";
             return argument_error(call, "proven", collective.name(), expected);
         }
-        if self.settings.numbers.deterministic && collective != Collective::Barrier {
+        if self.settings.preferences.numbers.deterministic && collective != Collective::Barrier {
             return argument_error(
                 call,
                 "deterministic",

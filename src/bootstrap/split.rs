@@ -183,7 +183,7 @@ impl Communicator {
                         .connect(timeout, abort, recorder)
                 }
             }?;
-            Ok(group.with_preferences(settings.preferences()))
+            Ok(group.with_preferences(settings.preferences))
         })
     }
 }

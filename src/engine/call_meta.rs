@@ -42,7 +42,7 @@ impl<'a> CallMeta<'a> {
     /// The planner's rules for this call. `registered`: the call is on registered memory.
     pub(crate) fn rules(&self, settings: &Settings, registered: bool) -> Rules {
         Rules {
-            forced: self.required(settings).or(settings.preferred),
+            forced: self.required(settings).or(settings.preferences.algorithm),
             in_order: self.in_order(settings),
             part_of: self.parent_digest,
             registered,
@@ -55,7 +55,7 @@ impl<'a> CallMeta<'a> {
     }
 
     fn in_order(&self, settings: &Settings) -> bool {
-        settings.numbers.deterministic && self.request.is_some_and(Request::folds)
+        settings.preferences.numbers.deterministic && self.request.is_some_and(Request::folds)
     }
 
     /// The algorithm that has to make the call.

@@ -53,7 +53,7 @@ impl Communicator {
         buffer: Option<&Buffer<'_>>,
     ) -> Result<Option<Piecewise<'static>>> {
         use ReduceOp::{Avg, Max, Min, Prod, Sum};
-        let NumericSettings { deterministic, wide, wire } = self.settings.numbers;
+        let NumericSettings { deterministic, wide, wire } = self.settings.preferences.numbers;
         let Request { dtype, op: Some(op), .. } = *request else { return Ok(None) };
         if let Some(wire) = wire.filter(|wire| !wire.is_narrow_float()) {
             let expected = format!("float, or one of {}", DataType::narrow_floats());
@@ -72,7 +72,7 @@ impl Communicator {
             _ if dtype.is_narrow_float() && (wide || deterministic) => {
                 // Direct calls on registered memory reduce in f32 anyway.
                 let (engine, _, settings) = self.engine_on_this_thread(name)?;
-                let asked = settings.required.or(settings.preferred);
+                let asked = settings.required.or(settings.preferences.algorithm);
                 let otherwise = asked.is_some_and(|it| it != Algorithm::Direct);
                 let is_registered = buffer
                     .and_then(|buffer| engine.registered_memory(settings, request, buffer))

@@ -79,12 +79,8 @@ impl Executor<'_> {
 
 /// The reduction of a single contribution, in a communicator of one rank.
 pub(super) fn fold_alone(kernel: &Kernel<'_>, buffer: &Buffer<'_>, bytes: usize) {
-    let mut from = 0;
-    while from < bytes {
-        let read = buffer.contiguous_len(Space::Input, from, bytes - from);
-        let part = from..from + buffer.contiguous_len(Space::Output, from, read);
+    for part in buffer.pieces([Space::Input, Space::Output], 0..bytes) {
         let out = buffer.dst(Space::Output, part.clone());
-        kernel.fold(true, &mut [out], &[buffer.src(Space::Input, part.clone())]);
-        from = part.end;
+        kernel.fold(true, &mut [out], &[buffer.src(Space::Input, part)]);
     }
 }

@@ -108,8 +108,9 @@ impl Engine {
         buffer: &Buffer<'_>,
         plan: impl FnOnce(&mut Planner) -> Plan<'_>,
     ) -> Result<()> {
-        let is_uniform =
-            settings.failures.uniform && meta.request.is_some() && rank_info.peers.len() > 1;
+        let is_uniform = settings.preferences.failures.uniform
+            && meta.request.is_some()
+            && rank_info.peers.len() > 1;
         let usable = self.check_usable(meta.name);
         if settings.is_dry_run || usable.is_err() && !is_uniform {
             return usable.and_then(|()| self.execute(rank_info, settings, meta, buffer, plan));
@@ -135,7 +136,7 @@ impl Engine {
     ) -> Option<RegisteredMemory> {
         // Peers write directly to registered memory until they know that this rank failed, so a
         // call that must be safe to retry goes over links.
-        let may_be_direct = !settings.failures.retry_safe;
+        let may_be_direct = !settings.preferences.failures.retry_safe;
         may_be_direct.then(|| self.registry.lookup(request, buffer)).flatten()
     }
 

@@ -17,7 +17,7 @@ impl Communicator {
         buffer: &Buffer<'_>,
         make: impl FnOnce(&mut Self) -> Result<()>,
     ) -> Result<()> {
-        let must_copy = self.settings.failures.retry_safe && !self.settings.is_dry_run;
+        let must_copy = self.settings.preferences.failures.retry_safe && !self.settings.is_dry_run;
         if !must_copy || buffer.is_out_of_place() {
             return make(self);
         }

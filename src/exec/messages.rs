@@ -114,10 +114,7 @@ impl Messages<'_, '_> {
     /// The step and peer of a stop: of a fault, the lane that met it; else the first lane.
     fn halt(&self, stop: Stop) -> Halt {
         let lane = if matches!(stop, Stop::Fault(_)) { self.current } else { 0 };
-        let peer = match self.lane_end(lane) {
-            Some(LinkEnd::From(peer) | LinkEnd::To(peer)) => peer,
-            None => 0,
-        };
+        let peer = self.lane_end(lane).map_or(0, LinkEnd::peer);
         Halt { stop, step: self.lanes[lane].step, peer }
     }
 }

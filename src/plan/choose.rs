@@ -128,15 +128,6 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_forced_algorithm_is_used_where_it_can_make_the_call() {
-        let mut planner = planner(4, 1);
-        planner.set_rules(Rules { forced: Some(Algorithm::TwoShot), ..Rules::default() });
-        assert_eq!(planner.choose(&all_reduce(8)), Algorithm::TwoShot);
-        let scan = Request { collective: Collective::Scan, ..all_reduce(8) };
-        assert_eq!(planner.choose(&scan), Algorithm::Ring);
-    }
-
     /// A call that alternates between rules has one plan for each of them.
     #[test]
     fn each_set_of_rules_has_a_plan_of_its_own() {
@@ -155,12 +146,6 @@ mod tests {
         let first = rules.map(&mut prints);
         assert_eq!(rules.map(&mut prints), first);
         assert!((0..4).all(|at| !first[..at].contains(&first[at])), "{first:x?}");
-    }
-
-    #[test]
-    fn without_speeds_the_ring_is_chosen() {
-        let planner = Planner::new(Ring::natural(4), 0, SLOTS, 256);
-        assert_eq!(planner.choose(&all_reduce(8)), Algorithm::Ring);
     }
 
     fn over(hosts: u32, each: u32) -> Ring {

@@ -68,7 +68,7 @@ pub(crate) const DIRECT_BITS: u64 = ALGORITHM.put(Algorithm::Direct as u64);
 /// The fingerprint of a message without type and length.
 pub(super) const OF_MESSAGES: u64 = KIND.put(MESSAGE);
 /// XORed into an all-gather's fingerprint, this makes it the fingerprint of registering memory.
-pub(crate) const AS_REGISTERING: u64 = KIND.put(REGISTERING ^ kind(Collective::AllGather));
+pub(crate) const AS_REGISTERING: u64 = KIND.put(REGISTERING ^ Collective::AllGather.number());
 
 /// How a call is made: what a fingerprint has besides the request.
 pub(super) struct Variant {
@@ -124,7 +124,7 @@ pub(super) fn of(request: &Request, how: &Variant, rest: u64) -> u64 {
     let count = request.count as u64;
     let over = count >> REST.bits;
     let rest = mix(rest ^ of_it ^ large_root << 32 ^ over).wrapping_add(count);
-    KIND.put(kind(request.collective))
+    KIND.put(request.collective.number())
         | type_of(request.dtype)
         | OP.put(op)
         | ALGORITHM.put(how.algorithm.map_or(USER_SCHEDULE, |algorithm| algorithm as u64))
@@ -165,22 +165,6 @@ pub(crate) const fn with_memory(fingerprint: u64, memory: u64) -> u64 {
     fingerprint & !REST.put(REST.max()) | REST.put(rest)
 }
 
-const fn kind(collective: Collective) -> u64 {
-    match collective {
-        Collective::AllReduce => 1,
-        Collective::ReduceScatter => 2,
-        Collective::AllGather => 3,
-        Collective::Broadcast { .. } => 4,
-        Collective::Barrier => 5,
-        Collective::Reduce { .. } => 6,
-        Collective::Gather { .. } => 7,
-        Collective::Scatter { .. } => 8,
-        Collective::AllToAll => 9,
-        Collective::Scan => 10,
-        Collective::Exscan => 11,
-    }
-}
-
 /// A field, its name in errors, and the function that puts its value into words.
 type Named = (Field, &'static str, fn(u64) -> String);
 
@@ -202,7 +186,7 @@ fn word(fingerprint: u64, field: Field, words: [&str; 2]) -> String {
 }
 
 fn name(fingerprint: u64) -> String {
-    let found = |one: &Collective| kind(*one) == KIND.of(fingerprint);
+    let found = |one: &Collective| one.number() == KIND.of(fingerprint);
     let collective = Collective::all(1).into_iter().find(found).map(Collective::name);
     let other = if KIND.of(fingerprint) == REGISTERING { "alloc or register" } else { "a message" };
     collective.unwrap_or(other).into()
@@ -240,7 +224,7 @@ fn call(fingerprint: u64) -> String {
         return format!("{} bytes of {dtype}", REST.of(fingerprint));
     }
     let mut text = name(fingerprint);
-    if [REGISTERING, kind(Collective::Barrier)].contains(&KIND.of(fingerprint)) {
+    if [REGISTERING, Collective::Barrier.number()].contains(&KIND.of(fingerprint)) {
         return text;
     }
     text += &format!(" of {dtype}");
@@ -248,7 +232,7 @@ fn call(fingerprint: u64) -> String {
         text += &format!(", {}", op(fingerprint));
     }
     let rooted = Collective::all(1).into_iter().filter(|one| one.root().is_some());
-    if rooted.map(kind).any(|rooted| rooted == KIND.of(fingerprint)) {
+    if rooted.map(Collective::number).any(|rooted| rooted == KIND.of(fingerprint)) {
         text += &format!(", root {}", root(fingerprint));
     }
     text += &format!(", by {}", algorithm(fingerprint));
@@ -332,7 +316,7 @@ mod tests {
         assert_eq!((REST.at, KIND.at + KIND.bits), (1, 64));
         assert!((Algorithm::ALL.len() as u64) < USER_SCHEDULE);
         assert!((ReduceOp::ALL.len() as u64) < SCALED && (DataType::ALL.len() as u64) < 32);
-        let kinds: Vec<_> = Collective::all(1).into_iter().map(kind).collect();
+        let kinds: Vec<_> = Collective::all(1).into_iter().map(Collective::number).collect();
         assert!((1..kinds.len()).all(|at| !kinds[..at].contains(&kinds[at])));
         assert!(kinds.iter().all(|&kind| 0 < kind && kind < REGISTERING));
     }

@@ -142,7 +142,7 @@ impl Communicator {
             bootstrap.admit(joiners)?;
         }
         let comm = self.open_with(call, bootstrap, members)?;
-        let mut comm = comm.with_preferences(self.settings.preferences());
+        let mut comm = comm.with_preferences(self.settings.preferences);
         comm.set_timeout(self.settings.timeout);
         let epoch = comm.epoch();
         comm.recovery = Some(Box::new(Recovery { epoch, members: from, calls }));

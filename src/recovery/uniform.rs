@@ -130,7 +130,7 @@ impl Engine {
     ) -> Result<T> {
         let at = self.place(rank_info, settings, call, 0);
         if self.all_or_none.driver.is_none() && self.has_all_control_channels(rank_info) {
-            let settling = settings.failures.uniform.then_some(settings.timeout);
+            let settling = settings.preferences.failures.uniform.then_some(settings.timeout);
             let abort = Arc::clone(&self.abort);
             let driver = RecoveryDriver::new(rank_info, settling, abort, at.clone());
             self.all_or_none.driver = driver.map(Box::new);

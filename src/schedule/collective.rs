@@ -97,6 +97,23 @@ impl Collective {
         }
     }
 
+    /// The number of the collective in fingerprints and flight records, from 1.
+    pub(crate) const fn number(self) -> u64 {
+        match self {
+            Self::AllReduce => 1,
+            Self::ReduceScatter => 2,
+            Self::AllGather => 3,
+            Self::Broadcast { .. } => 4,
+            Self::Reduce { .. } => 5,
+            Self::Gather { .. } => 6,
+            Self::Scatter { .. } => 7,
+            Self::AllToAll => 8,
+            Self::Scan => 9,
+            Self::Exscan => 10,
+            Self::Barrier => 11,
+        }
+    }
+
     /// The collective with this root; unchanged if it has none.
     #[must_use]
     pub const fn with_root(self, root: u32) -> Self {

@@ -3,9 +3,9 @@
 
 use crate::element::{DataType, ReduceOp, Reduction, ReductionKind};
 use crate::plan::Request;
-use crate::schedule::{Algorithm, Collective};
+use crate::schedule::Algorithm;
 
-/// The names by number. The last four are messages, which have no schedule of their own.
+/// The names by number: see [`Collective::number`](crate::schedule::Collective::number). The last four are messages, which have no schedule of their own.
 const NAMES: [&str; 16] = [
     "?",
     "all_reduce",
@@ -54,7 +54,7 @@ impl OperationCode {
         };
         let root = u64::from(request.collective.root().unwrap_or(0));
         let word = at as u64 & 0xff
-            | u64::from(kind(request.collective)) << 8
+            | request.collective.number() << 8
             | (request.dtype as u64 + 1) << 16
             | u64::from(op) << 24
             | (root & 0xf_ffff) << ROOT;
@@ -141,25 +141,10 @@ pub(super) fn name(kind: usize) -> &'static str {
     NAMES[kind % KINDS]
 }
 
-const fn kind(collective: Collective) -> u8 {
-    match collective {
-        Collective::AllReduce => 1,
-        Collective::ReduceScatter => 2,
-        Collective::AllGather => 3,
-        Collective::Broadcast { .. } => 4,
-        Collective::Reduce { .. } => 5,
-        Collective::Gather { .. } => 6,
-        Collective::Scatter { .. } => 7,
-        Collective::AllToAll => 8,
-        Collective::Scan => 9,
-        Collective::Exscan => 10,
-        Collective::Barrier => 11,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::schedule::Collective;
 
     #[test]
     fn codes_are_decoded_and_every_word_can_be() {

@@ -217,7 +217,7 @@ impl Communicator {
                 // Loading waits for streams, and streams of other threads may wait for this rank.
                 locked(&kernels).load_all()?;
             }
-            let most = self.settings.multiprocessors.unwrap_or(u32::MAX);
+            let most = self.settings.preferences.multiprocessors.unwrap_or(u32::MAX);
             let blocks = 2 * device.multiprocessors.min(most);
             Ok((
                 PeerExecutor::new(context, watchdog, kernels, ring, (blocks, device.flushes)),

@@ -226,7 +226,7 @@ impl Communicator {
         request: &Request,
         (bytes, known, in_pieces): (usize, bool, bool),
     ) -> DeviceCall {
-        let numbers = self.settings.numbers;
+        let numbers = self.settings.preferences.numbers;
         let as_wire = numbers.wire.is_some() && request.dtype == DataType::F32;
         DeviceCall {
             collective: request.collective,
@@ -333,14 +333,14 @@ impl OnStream<'_> {
         self.comm.direct_failure(name)?;
         // A call by way of the host may have failed, too.
         locked(&self.comm.streams.unreported).take().map_or(Ok(()), Err)?;
-        let Settings { numbers, timeout, preferred, required, parent_call: part_of, .. } =
+        let Settings { preferences, timeout, required, parent_call: part_of, .. } =
             self.comm.settings;
-        let forced = required.or(preferred);
+        let forced = required.or(preferences.algorithm);
         let (name, number) = part_of.map_or((name, None), |(name, number)| (name, Some(number)));
         // Fingerprints are those of the whole call, and a mismatch is found in the first of its
         // parts.
         let whole_request = self.comm.streams.whole_request.unwrap_or(*request);
-        let (stream, deterministic) = (self.stream.cu_stream(), numbers.deterministic);
+        let (stream, deterministic) = (self.stream.cu_stream(), preferences.numbers.deterministic);
         let captures = is_capturing(stream)?;
         let size = self.comm.size();
         let Some(direct) = &mut self.comm.streams.direct else {

@@ -53,7 +53,7 @@ impl OnStream<'_> {
             None => Topology::Disconnected,
         };
         let reach = direct.map_or(&nobody, |direct| &direct.reach);
-        let forced = comm.settings.required.or(comm.settings.preferred);
+        let forced = comm.settings.required.or(comm.settings.preferences.algorithm);
         let candidates = reach.candidates(size, &call);
         let form = reach.choose(size, &call, forced);
         let asked = candidates.first().is_some_and(|best| best.form != form);

@@ -12,7 +12,7 @@ use super::explain::may_be_by;
 use super::memory::ExportedMemory;
 use super::{BlockBuffer, CallBuffers, OnStream};
 use crate::api::Communicator;
-use crate::api::options::Settings;
+use crate::api::options::{Preferences, Settings};
 use crate::config::NumericSettings;
 use crate::device::cuda::{CurrentContext, LastUse, check_reachable, driver, locked};
 use crate::device::p2p_domain::DomainMap;
@@ -64,12 +64,13 @@ impl P2pDomains {
     /// Makes the next calls of both communicators parts of this call, with its settings.
     fn adopt_settings(&mut self, all: &Settings, name: &'static str, request: &Request) {
         self.calls += 1;
-        let Settings { timeout, tag, numbers, .. } = all;
+        let Settings { timeout, tag, preferences: Preferences { numbers, .. }, .. } = all;
         let part_of = Some((name, self.calls));
         let adopt = |own: &mut Communicator, numbers: NumericSettings| {
-            let (timeout, tag) = (*timeout, tag.clone());
+            let (timeout, tag, parent_call) = (*timeout, tag.clone(), part_of);
+            let preferences = Preferences { numbers, ..own.settings.preferences };
             own.settings =
-                Settings { timeout, tag, numbers, parent_call: part_of, ..own.settings.clone() };
+                Settings { timeout, tag, preferences, parent_call, ..own.settings.clone() };
             own.streams.whole_request = Some(*request);
         };
         // Only what leaves the domain has a wire format.
@@ -162,7 +163,7 @@ impl Communicator {
             _ => false,
         };
         let fits = DomainScratch::HALF_BYTES / self.size() >= request.dtype.size();
-        let promised = self.settings.numbers.deterministic;
+        let promised = self.settings.preferences.numbers.deterministic;
         possible && fits && !promised && self.streams.domains.is_some()
     }
 }
