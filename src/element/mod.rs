@@ -13,7 +13,7 @@ pub use float8::{F8E4M3, F8E5M2};
 pub use half::{bf16, f16};
 pub use loc::{LocF32, LocF64, LocI32, LocI64};
 pub use names::UnknownName;
-pub(crate) use names::by_name;
+pub(crate) use names::{by_name, named};
 pub use num_complex::Complex;
 pub(crate) use reduction::ReductionKind;
 pub use reduction::{LARGEST, Order, ReduceOp, Reduction};

@@ -1,8 +1,5 @@
 //! The names of types and reductions: printing and parsing.
 
-use core::fmt;
-use core::str::FromStr;
-
 use super::{DataType, ReduceOp};
 
 /// The error for a name that is not a [`DataType`], [`ReduceOp`],
@@ -30,28 +27,24 @@ pub(crate) fn by_name<T: Copy>(
     })
 }
 
-impl FromStr for DataType {
-    type Err = UnknownName;
-    fn from_str(name: &str) -> Result<Self, UnknownName> {
-        by_name("data type", &Self::ALL, Self::name, name)
-    }
-}
+/// Makes a type print its name, and parse it among all values.
+macro_rules! named {
+    ($type:ty: $kind:literal) => {
+        impl core::str::FromStr for $type {
+            type Err = $crate::element::UnknownName;
+            fn from_str(name: &str) -> Result<Self, $crate::element::UnknownName> {
+                $crate::element::by_name($kind, &Self::ALL, Self::name, name)
+            }
+        }
 
-impl FromStr for ReduceOp {
-    type Err = UnknownName;
-    fn from_str(name: &str) -> Result<Self, UnknownName> {
-        by_name("reduction", &Self::ALL, Self::name, name)
-    }
+        impl core::fmt::Display for $type {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                f.pad(self.name())
+            }
+        }
+    };
 }
+pub(crate) use named;
 
-impl fmt::Display for DataType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-impl fmt::Display for ReduceOp {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
+named!(DataType: "data type");
+named!(ReduceOp: "reduction");

@@ -5,10 +5,10 @@
 #[cfg(feature = "cuda")]
 use super::DeviceForm;
 use super::request::{digest, mix};
-use super::{Blocks, Planner, Request, Rules};
+use super::{Blocks, Planner, Request, Rules, Slots};
 use crate::element::{DataType, ReduceOp, Reduction, ReductionKind};
 use crate::partition::LENGTH_BITS;
-use crate::schedule::{Algorithm, Collective};
+use crate::schedule::{Algorithm, Collective, Ring};
 
 /// A field: some consecutive bits.
 #[derive(Clone, Copy)]
@@ -133,6 +133,16 @@ pub(super) fn of(request: &Request, how: &Variant, rest: u64) -> u64 {
         | IN_ORDER.put(u64::from(how.in_order))
         | ROOT.put(root.min(ROOT.max()))
         | REST.put(rest)
+}
+
+/// A digest of everything that all calls depend on: the ring, its hosts and links, the slots.
+pub(super) fn of_world(ring: &Ring, slots: Slots, least_chunk: usize) -> u64 {
+    let lengths = [slots.ring, slots.other].map(|slots| [slots.bytes, slots.capacity]);
+    let lengths = lengths.into_iter().flatten().chain([least_chunk, ring.all_pairs().into()]);
+    let hosts = ring.hosts().flat_map(|host| {
+        [host.len() as u32].into_iter().chain(host.iter().copied()).map(u64::from)
+    });
+    lengths.map(|length| length as u64).chain(hosts).fold(0, |digest, word| mix(digest ^ word))
 }
 
 /// The type field of a fingerprint.

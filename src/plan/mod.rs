@@ -21,7 +21,6 @@ mod slots;
 mod tuning;
 mod uneven;
 mod user_schedule;
-mod world_digest;
 
 pub use choose::Candidate;
 #[cfg(feature = "cuda")]

@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use super::{Request, Slots, Speeds, Tuning, world_digest};
+use super::{Request, Slots, Speeds, Tuning, fingerprint};
 use crate::partition::{Partition, SlotShape};
 use crate::schedule::{Algorithm, Collective, Ring, Schedule};
 
@@ -108,7 +108,7 @@ impl Planner {
             chunk_tables: [Vec::new(), Vec::new()],
             marks: [Vec::new(), Vec::new()],
             message_schedule: Schedule::new(1, 1),
-            world_digest: world_digest::of(&ring, slots, least_chunk),
+            world_digest: fingerprint::of_world(&ring, slots, least_chunk),
             ring,
         }
     }
@@ -278,11 +278,26 @@ mod tests {
             Request { collective: Collective::Reduce { root: 2 }, ..base },
         ];
         let mut prints: Vec<u64> = others.iter().map(|r| planner.plan(r).fingerprint).collect();
-        let wider = Slots { ring: SlotShape { capacity: 8, ..shape }, ..slots };
-        let wider = Planner::new(Ring::natural(4), 1, wider, 64).plan(&base).fingerprint;
+        let of_world = |me, ring: &Ring, slots, least_chunk| {
+            Planner::new(ring.clone(), me, slots, least_chunk).plan(&base).fingerprint
+        };
+        let one = Ring::natural(4);
+        let over = |hosts: &[&[u32]]| {
+            let hosts: Vec<_> = hosts.iter().map(|host| host.to_vec()).collect();
+            of_world(1, &Ring::through(&hosts).unwrap(), slots, 64)
+        };
         let dtype = DataType::F32;
         let message = Message { outgoing: true, peer: 2, range: (0, 10), dtype };
-        prints.extend([wider, planner.messages(&[message]).fingerprint]);
+        prints.extend([
+            planner.messages(&[message]).fingerprint,
+            of_world(1, &one, Slots { ring: SlotShape { capacity: 8, ..shape }, ..slots }, 64),
+            of_world(1, &one, slots, 512),
+            of_world(1, &one.clone().with_all_pairs(2), slots, 64),
+            over(&[&[0, 2, 1, 3]]),
+            over(&[&[0, 1], &[2, 3]]),
+            over(&[&[0, 1, 2], &[3]]),
+            over(&[&[2, 3], &[0, 1]]),
+        ]);
         for counts in [[1, 2, 3, 4], [1, 2, 4, 3]] {
             let blocks = Blocks::new(&counts[1..2], &counts, &counts);
             let request = Request { collective: Collective::AllGather, count: 0, ..base };
@@ -290,7 +305,9 @@ mod tests {
         }
         let distinct: std::collections::HashSet<_> = prints.iter().collect();
         assert_eq!(distinct.len(), prints.len());
-        let other_rank = Planner::new(Ring::natural(4), 3, slots, 64).plan(&base).fingerprint;
-        assert_eq!(other_rank, prints[0]);
+        // Another rank of the world, and two descriptions of one world, have the same fingerprint.
+        assert_eq!(of_world(3, &one, slots, 64), prints[0]);
+        assert_eq!(of_world(1, &one.with_all_pairs(4), slots, 64), prints[0]);
+        assert_eq!(over(&[&[0, 1, 2, 3]]), prints[0]);
     }
 }

@@ -2,14 +2,11 @@
 //! that they send, and their closed-form cost. Law: all parts of a definition describe one
 //! schedule, and are `None` in the same cases, for all ranks.
 
-use core::fmt;
-use core::str::FromStr;
-
 use super::{
     Collective, Ring, Schedule, Volume, all_pairs, bruck, collective, dissemination, halving,
     hierarchical, recursive, tree, two_rings,
 };
-use crate::element::{UnknownName, by_name};
+use crate::element::named;
 use crate::sim::Speed;
 
 /// The definition of an algorithm, which stands in the algorithm's file. The methods of
@@ -194,18 +191,7 @@ impl Algorithm {
     }
 }
 
-impl FromStr for Algorithm {
-    type Err = UnknownName;
-    fn from_str(name: &str) -> Result<Self, UnknownName> {
-        by_name("algorithm", &Self::ALL, Self::name, name)
-    }
-}
-
-impl fmt::Display for Algorithm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
+named!(Algorithm: "algorithm");
 
 #[cfg(test)]
 mod tests {
